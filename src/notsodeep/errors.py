@@ -1,0 +1,78 @@
+"""Every failure the library reports: what was given, what is allowed, what to do."""
+
+from __future__ import annotations
+
+__all__ = [
+    "ActivationError",
+    "CheckpointError",
+    "ContractionError",
+    "ConvergenceError",
+    "ConvergenceWarning",
+    "DataError",
+    "InfeasibleMatchError",
+    "InvalidInputError",
+    "MissingExtraError",
+    "NotSoDeepError",
+    "NotSoDeepWarning",
+    "SerialisationError",
+]
+
+
+class NotSoDeepError(Exception):
+    """Base of all errors raised by notsodeep."""
+
+
+class InvalidInputError(NotSoDeepError, ValueError):
+    """An argument has the wrong shape, type or range."""
+
+
+class ActivationError(InvalidInputError):
+    """An activation is unknown, or a callable cannot be used as one."""
+
+
+class ContractionError(InvalidInputError):
+    """``sigma_a2`` lies outside the range in which a unique equilibrium is guaranteed."""
+
+
+class ConvergenceError(NotSoDeepError, RuntimeError):
+    """An iteration or a quadrature did not reach its tolerance."""
+
+
+class InfeasibleMatchError(NotSoDeepError, ValueError):
+    """No network of the requested family has the kernel asked for.
+
+    ``residual`` holds the best relative residual that was found, or ``None``.
+    """
+
+    def __init__(self, message: str, residual: float | None = None) -> None:
+        super().__init__(message)
+        self.residual = residual
+
+
+class SerialisationError(NotSoDeepError, ValueError):
+    """An object cannot be written as JSON, or a document does not describe one."""
+
+
+class DataError(NotSoDeepError, ValueError):
+    """A data file is missing, damaged or of an unexpected format."""
+
+
+class CheckpointError(NotSoDeepError, ValueError):
+    """A checkpoint or saved model is damaged or does not belong to this model."""
+
+
+class MissingExtraError(NotSoDeepError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; run: pip install 'notsodeep[{extra}]'")
+        self.package = package
+        self.extra = extra
+
+
+class NotSoDeepWarning(UserWarning):
+    """Base of all warnings issued by notsodeep."""
+
+
+class ConvergenceWarning(NotSoDeepWarning):
+    """A finite-width equilibrium was not reached; the message carries the residual."""

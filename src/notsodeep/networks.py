@@ -1,0 +1,229 @@
+"""Specifications of networks: what they are, without weights and without data.
+
+>>> import notsodeep as nsd
+>>> nsd.DEQ("relu", sigma_a2=0.2)
+DEQ(ReLU(), sigma_a2=0.2, sigma_b2=0.8)
+>>> nsd.ENN(["tanh", "relu"]).depth
+2
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from .activations import Activation, ActivationLike, activation
+from .errors import ContractionError, ConvergenceError, InvalidInputError, SerialisationError
+from .gaussian import moments
+
+__all__ = ["DEQ", "ENN", "Network", "network_from_dict"]
+
+
+class _Frozen:
+    """Value semantics: no attribute changes after construction, equality and hash by content."""
+
+    __slots__ = ()
+
+    def _content(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen; build a new one instead of setting {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._content() == other._content()
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self._content()))
+
+
+class DEQ(_Frozen):
+    """Deep equilibrium model z = phi(sigma_a A z + sigma_b B x) / sqrt(m), f(x) = a . z.
+
+    Parameters
+    ----------
+    phi : name or Activation
+    sigma_a2 : variance of the recurrent weights; a unique equilibrium is guaranteed below :attr:`limit`
+    sigma_b2 : variance of the input weights, ``1 - sigma_a2`` unless given
+
+    Either variance may be a zero-dimensional torch tensor that requires a gradient: kernels are then
+    differentiable with respect to it.
+    """
+
+    __slots__ = ("activation", "sigma_a2", "sigma_b2")
+    activation: Activation
+    sigma_a2: float
+    sigma_b2: float
+
+    def __init__(self, phi: ActivationLike, sigma_a2: float | Tensor, sigma_b2: float | Tensor | None = None) -> None:
+        object.__setattr__(self, "activation", activation(phi))
+        object.__setattr__(self, "sigma_a2", _variance("sigma_a2", sigma_a2))
+        if sigma_b2 is None and float(self.sigma_a2) >= 1.0:
+            raise InvalidInputError(
+                f"sigma_b2 defaults to 1 - sigma_a2, which is not positive for sigma_a2 = {float(self.sigma_a2)}; give sigma_b2"
+            )
+        object.__setattr__(
+            self, "sigma_b2", _variance("sigma_b2", 1.0 - self.sigma_a2 if sigma_b2 is None else sigma_b2)
+        )
+
+    def _content(self) -> tuple[Any, ...]:
+        return (self.activation, float(self.sigma_a2), float(self.sigma_b2))
+
+    def __repr__(self) -> str:
+        return f"DEQ({self.activation!r}, sigma_a2={float(self.sigma_a2):.10g}, sigma_b2={float(self.sigma_b2):.10g})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (DEQ, (self.activation, self.sigma_a2, self.sigma_b2))
+
+    @property
+    def limit(self) -> float:
+        """1 / (4 Lip^2): below it the finite-width map is a contraction."""
+        lipschitz = self.activation.lipschitz
+        return math.inf if lipschitz == 0 else 0.25 / lipschitz**2
+
+    def check_contraction(self) -> None:
+        """Raise :class:`ContractionError` unless a unique equilibrium is guaranteed."""
+        if float(self.sigma_a2) >= self.limit:
+            raise ContractionError(
+                f"sigma_a2 = {float(self.sigma_a2):.6g} is outside the contraction range of {self.activation!r}: it must be "
+                f"below 1/(4 Lip^2) = {self.limit:.6g} (Lip = {self.activation.lipschitz:.6g}), or no unique equilibrium is "
+                "guaranteed. Lower sigma_a2, or pass check=False to compute the kernel wherever its equations still converge"
+            )
+
+    def centred(self, tau0: float = 1.0) -> DEQ:
+        """The same DEQ with phi - E[phi(tau* xi)], tau*^2 = sigma_a2 Var[phi(tau* xi)] + sigma_b2 tau0^2."""
+        tau = self.centred_scale(tau0)
+        return DEQ(self.activation.centred(at=tau), self.sigma_a2, self.sigma_b2)
+
+    def centred_scale(self, tau0: float = 1.0) -> float:
+        """The self-consistent scale tau* of the centred DEQ (preprint, Remark 3)."""
+        if not (math.isfinite(tau0) and tau0 > 0):
+            raise InvalidInputError(f"tau0 must be positive and finite, got {tau0!r}")
+        sigma_a2, drive = float(self.sigma_a2), float(self.sigma_b2) * tau0**2
+        q = drive / max(1.0 - sigma_a2 * moments(self.activation, math.sqrt(drive)).slope_square, 0.5)
+        for _ in range(100):
+            m = moments(self.activation, math.sqrt(q))
+            # d Var[phi(sqrt(q) xi)] / dq = Q2/2 - E[phi] E[phi''], both by Gaussian integration by parts
+            rate = sigma_a2 * (0.5 * m.square_curvature - m.mean * m.curvature)
+            step = (sigma_a2 * m.variance + drive - q) / max(1.0 - rate, 0.05)
+            q = max(q + step, 0.5 * q)
+            if abs(step) <= 4e-16 * q:
+                return math.sqrt(q)
+            if not math.isfinite(q) or q > 1e12 * (1.0 + drive):
+                break
+        residual = (
+            abs(sigma_a2 * moments(self.activation, math.sqrt(q)).variance + drive - q) / q if q < 1e12 else math.inf
+        )
+        if residual <= 1e-14:
+            return math.sqrt(q)
+        raise ConvergenceError(
+            f"the scale tau* of {self!r} at tau0 = {tau0} did not converge (relative residual {residual:.1e}); "
+            f"sigma_a2 may be too large for this activation (guaranteed below {self.limit:.6g})"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON document; :meth:`from_dict` reads it back."""
+        return {
+            "network": "DEQ",
+            "activation": self.activation.to_dict(),
+            "sigma_a2": float(self.sigma_a2),
+            "sigma_b2": float(self.sigma_b2),
+        }
+
+    @staticmethod
+    def from_dict(document: Mapping[str, Any]) -> DEQ:
+        return _expect(network_from_dict(document), DEQ)
+
+
+class ENN(_Frozen):
+    """Explicit network x_l = sigma_l(W_l x_{l-1}) / sqrt(m_l), l = 1 ... L, f(x) = a . x_L."""
+
+    __slots__ = ("activations",)
+    activations: tuple[Activation, ...]
+
+    def __init__(self, activations: Iterable[ActivationLike] | ActivationLike) -> None:
+        given = [activations] if isinstance(activations, str | Activation) else list(activations)
+        if not given:
+            raise InvalidInputError("an explicit network needs at least one layer, got an empty list of activations")
+        object.__setattr__(self, "activations", tuple(activation(a) for a in given))
+
+    def _content(self) -> tuple[Any, ...]:
+        return self.activations
+
+    def __repr__(self) -> str:
+        return f"ENN([{', '.join(repr(a) for a in self.activations)}])"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ENN, (self.activations,))
+
+    @property
+    def depth(self) -> int:
+        """The number of hidden layers L."""
+        return len(self.activations)
+
+    def centred(self, tau0: float = 1.0) -> ENN:
+        """Each layer centred at its own input scale tau_{l-1}, starting from tau0."""
+        if not (math.isfinite(tau0) and tau0 > 0):
+            raise InvalidInputError(f"tau0 must be positive and finite, got {tau0!r}")
+        layers, tau = [], float(tau0)
+        for phi in self.activations:
+            layers.append(phi.centred(at=tau))
+            tau = math.sqrt(max(moments(phi, tau).variance, 0.0))
+        return ENN(layers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON document; :meth:`from_dict` reads it back."""
+        return {"network": "ENN", "activations": [a.to_dict() for a in self.activations]}
+
+    @staticmethod
+    def from_dict(document: Mapping[str, Any]) -> ENN:
+        return _expect(network_from_dict(document), ENN)
+
+
+Network = DEQ | ENN
+
+
+def network_from_dict(document: Mapping[str, Any] | str) -> Network:
+    """A DEQ or an ENN from what ``to_dict`` wrote (or its JSON text)."""
+    if isinstance(document, str):
+        try:
+            document = json.loads(document)
+        except json.JSONDecodeError as error:
+            raise SerialisationError(f"not a JSON document: {error}") from None
+    if not isinstance(document, Mapping):
+        raise SerialisationError(f"expected a JSON object that describes a network, got {type(document).__name__}")
+    kind = document.get("network")
+    try:
+        if kind == "DEQ":
+            return DEQ(Activation.from_dict(document["activation"]), document["sigma_a2"], document["sigma_b2"])
+        if kind == "ENN":
+            return ENN([Activation.from_dict(a) for a in document["activations"]])
+    except (KeyError, TypeError) as error:
+        raise SerialisationError(f"the description of this {kind} is incomplete: {error!r}") from None
+    raise SerialisationError(f"the key 'network' must be 'DEQ' or 'ENN', got {kind!r}")
+
+
+def _expect(network: Network, kind: type) -> Any:
+    if not isinstance(network, kind):
+        raise SerialisationError(f"expected the description of a {kind.__name__}, got {network!r}")
+    return network
+
+
+def _variance(name: str, value: float | Tensor) -> float | Tensor:
+    if isinstance(value, Tensor):
+        if value.ndim != 0:
+            raise InvalidInputError(f"{name} must be a number, got a tensor of shape {tuple(value.shape)}")
+        number, kept = float(value.detach()), value if value.requires_grad else float(value)
+    else:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise InvalidInputError(f"{name} must be a number, got {value!r}") from None
+        kept = number
+    if not (math.isfinite(number) and number >= 0):
+        raise InvalidInputError(f"{name} must be finite and not negative, got {number!r}")
+    return kept
