@@ -1,0 +1,274 @@
+"""Covariance matrices by structure, so that p = 20,000 costs no p x p matrix unless the user gave one.
+
+>>> low = LowRank(np.ones((4, 1)), diagonal=0.5)
+>>> covariance(low, 4).trace(), covariance(2.0, 4).inner(covariance(low, 4))
+(6.0, 12.0)
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse.linalg
+from numpy.typing import NDArray
+
+from ..errors import InvalidInputError
+
+__all__ = ["Covariance", "Dense", "Diagonal", "Isotropic", "LowRank", "covariance"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Covariance:
+    """A positive semi-definite p x p matrix that knows its traces and can colour white noise."""
+
+    def trace(self) -> float:
+        """tr C"""
+        raise NotImplementedError
+
+    def inner(self, other: Covariance) -> float:
+        """tr(C C') with another covariance of the same dimension."""
+        raise NotImplementedError
+
+    def norm(self) -> float:
+        """The largest eigenvalue."""
+        return float(self.eigenvalues()[-1])
+
+    def eigenvalues(self) -> Array:
+        """All p eigenvalues, in increasing order."""
+        return np.sort(np.clip(scipy.linalg.eigvalsh(self.dense()), 0.0, None))
+
+    def dense(self) -> Array:
+        """The p x p matrix itself."""
+        raise NotImplementedError
+
+    def multiply(self, rows: Array) -> Array:
+        """rows @ C, for rows of shape (m, p)."""
+        raise NotImplementedError
+
+    def draw(self, n: int, generator: np.random.Generator) -> Array:
+        """n centred Gaussian rows with this covariance, shape (n, p)."""
+        raise NotImplementedError
+
+    def main_diagonal(self) -> Array:
+        """The entries C_jj, shape (p,)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Isotropic(Covariance):
+    """variance * I."""
+
+    variance: float
+    p: int
+
+    def trace(self) -> float:
+        return self.variance * self.p
+
+    def inner(self, other: Covariance) -> float:
+        return self.variance * other.trace()
+
+    def eigenvalues(self) -> Array:
+        return np.full(self.p, self.variance)
+
+    def dense(self) -> Array:
+        return self.variance * np.eye(self.p)
+
+    def multiply(self, rows: Array) -> Array:
+        return self.variance * rows
+
+    def draw(self, n: int, generator: np.random.Generator) -> Array:
+        return np.sqrt(self.variance) * generator.standard_normal((n, self.p))
+
+    def main_diagonal(self) -> Array:
+        return np.full(self.p, self.variance)
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal(Covariance):
+    """diag(variances)."""
+
+    variances: Array
+
+    def trace(self) -> float:
+        return float(self.variances.sum())
+
+    def inner(self, other: Covariance) -> float:
+        return float(self.variances @ other.main_diagonal())
+
+    def eigenvalues(self) -> Array:
+        return np.sort(self.variances)
+
+    def dense(self) -> Array:
+        return np.diag(self.variances)
+
+    def multiply(self, rows: Array) -> Array:
+        return rows * self.variances
+
+    def draw(self, n: int, generator: np.random.Generator) -> Array:
+        return np.sqrt(self.variances) * generator.standard_normal((n, len(self.variances)))
+
+    def main_diagonal(self) -> Array:
+        return self.variances
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank(Covariance):
+    """factor @ factor.T + diag(diagonal): factor of shape (p, r), diagonal a number or p numbers."""
+
+    factor: Array
+    diagonal: Any = 1.0
+
+    def __post_init__(self) -> None:
+        factor = _floats("the factor of a LowRank covariance", self.factor)
+        if factor.ndim != 2:
+            raise InvalidInputError(f"the factor of a LowRank covariance has shape (p, r), got {factor.shape}")
+        diagonal = _floats("the diagonal of a LowRank covariance", self.diagonal)
+        if diagonal.shape not in ((), (len(factor),)):
+            raise InvalidInputError(
+                f"the diagonal of a LowRank covariance is one number or p = {len(factor)} numbers, "
+                f"got shape {diagonal.shape}"
+            )
+        if (diagonal < 0).any():
+            raise InvalidInputError("the diagonal of a LowRank covariance must not be negative")
+        object.__setattr__(self, "factor", factor)
+        object.__setattr__(self, "diagonal", np.broadcast_to(diagonal, (len(factor),)))
+
+    def trace(self) -> float:
+        return float((self.factor**2).sum() + self.diagonal.sum())
+
+    def inner(self, other: Covariance) -> float:
+        return float((self.factor.T * other.multiply(self.factor.T)).sum() + self.diagonal @ other.main_diagonal())
+
+    def norm(self) -> float:
+        if np.ptp(self.diagonal) == 0.0:  # the factor alone decides
+            return float(self.diagonal[0]) + float(np.linalg.norm(self.factor, 2)) ** 2
+        if len(self.diagonal) <= 512:
+            return float(self.eigenvalues()[-1])
+        operator = scipy.sparse.linalg.LinearOperator(
+            (len(self.diagonal),) * 2, matvec=lambda v: self.multiply(v.reshape(1, -1))[0], dtype=np.float64
+        )
+        start = np.ones(len(self.diagonal))
+        return float(scipy.sparse.linalg.eigsh(operator, k=1, v0=start, return_eigenvectors=False)[0])
+
+    def eigenvalues(self) -> Array:
+        if np.ptp(self.diagonal) == 0.0:
+            spikes = np.linalg.svd(self.factor, compute_uv=False) ** 2
+            base = np.zeros(len(self.diagonal))
+            base[len(base) - len(spikes) :] = np.sort(spikes)
+            return base + self.diagonal[0]
+        return super().eigenvalues()
+
+    def dense(self) -> Array:
+        return self.factor @ self.factor.T + np.diag(self.diagonal)
+
+    def multiply(self, rows: Array) -> Array:
+        return (rows @ self.factor) @ self.factor.T + rows * self.diagonal
+
+    def draw(self, n: int, generator: np.random.Generator) -> Array:
+        p, rank = self.factor.shape
+        noise = np.sqrt(self.diagonal) * generator.standard_normal((n, p))
+        return noise + generator.standard_normal((n, rank)) @ self.factor.T
+
+    def main_diagonal(self) -> Array:
+        return (self.factor**2).sum(1) + self.diagonal
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Covariance):
+    """Any positive semi-definite matrix."""
+
+    entries: Array
+
+    def trace(self) -> float:
+        return float(np.trace(self.entries))
+
+    def inner(self, other: Covariance) -> float:
+        if isinstance(other, Dense):
+            return float(np.vdot(self.entries, other.entries))
+        return other.inner(self)
+
+    def dense(self) -> Array:
+        return self.entries
+
+    def multiply(self, rows: Array) -> Array:
+        return rows @ self.entries
+
+    def draw(self, n: int, generator: np.random.Generator) -> Array:
+        return generator.standard_normal((n, len(self.entries))) @ self.root
+
+    def main_diagonal(self) -> Array:
+        return np.diag(self.entries)
+
+    def norm(self) -> float:
+        if len(self.entries) <= 512:
+            return float(self.eigenvalues()[-1])
+        start = np.ones(len(self.entries))
+        return float(scipy.sparse.linalg.eigsh(self.entries, k=1, v0=start, return_eigenvectors=False)[0])
+
+    @functools.cached_property
+    def root(self) -> Array:
+        """R with R' R = C: Cholesky, or by eigenvectors where the matrix is singular."""
+        try:
+            return scipy.linalg.cholesky(self.entries)
+        except scipy.linalg.LinAlgError:
+            values, vectors = scipy.linalg.eigh(self.entries)
+            return np.sqrt(np.clip(values, 0.0, None))[:, None] * vectors.T
+
+
+def covariance(given: Any, p: int) -> Covariance:
+    """A covariance of dimension p from a number, p variances, a p x p matrix, or a :class:`Covariance`."""
+    if isinstance(given, Covariance):
+        size = len(given.main_diagonal())
+        if size != p:
+            raise InvalidInputError(f"a covariance has dimension {size}, but the means have dimension {p}")
+        return given
+    array = _floats("a covariance", given)
+    if array.ndim == 0:
+        return Isotropic(_non_negative(array), p)
+    if array.shape == (p,):
+        _non_negative(array)
+        return Diagonal(array)
+    if array.shape == (p, p):
+        return _checked_dense(array)
+    raise InvalidInputError(
+        f"a covariance is a number, a vector of p = {p} variances, a {p} x {p} matrix or a LowRank, "
+        f"got shape {array.shape}"
+    )
+
+
+def _checked_dense(array: Array) -> Dense:
+    scale = float(np.abs(np.diag(array)).max(initial=0.0))
+    if not np.allclose(array, array.T, rtol=0.0, atol=1e-10 * scale):
+        raise InvalidInputError("a covariance matrix must be symmetric")
+    out = Dense(0.5 * (array + array.T))
+    # Cholesky of a slightly lifted matrix is the cheap test for "no eigenvalue below -1e-8 of the largest entry"
+    try:
+        scipy.linalg.cholesky(out.entries + 1e-8 * (scale + 1e-300) * np.eye(len(array)), check_finite=False)
+    except scipy.linalg.LinAlgError:
+        lowest = float(scipy.linalg.eigvalsh(out.entries, subset_by_index=[0, 0])[0])
+        raise InvalidInputError(
+            f"a covariance matrix must be positive semi-definite; its smallest eigenvalue is {lowest:.3g}"
+        ) from None
+    return out
+
+
+def _non_negative(values: Array) -> float:
+    if (values < 0).any():
+        raise InvalidInputError(f"variances must not be negative, got {float(values.min())!r}")
+    return float(values.reshape(-1)[0]) if values.size else 0.0
+
+
+def _floats(what: str, given: Any) -> Array:
+    try:
+        array = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInputError(f"{what} must be an array of numbers, got {type(given).__name__}") from None
+    if not np.isfinite(array).all():
+        raise InvalidInputError(f"{what} must be finite")
+    return array
