@@ -1,6 +1,21 @@
 """High-dimensional equivalents: the four numbers, the structured matrix they make, the sphere case."""
 
 from .coefficients import Coefficients, KernelName, coefficients
+from .distance import relative_spectral_error, spectral_norm
+from .operator import CrossBlock, EquivalentKernel, equivalent
 from .series import power_series, sphere_diagonal
+from .sphere import sphere_equivalent
 
-__all__ = ["Coefficients", "KernelName", "coefficients", "power_series", "sphere_diagonal"]
+__all__ = [
+    "Coefficients",
+    "CrossBlock",
+    "EquivalentKernel",
+    "KernelName",
+    "coefficients",
+    "equivalent",
+    "power_series",
+    "relative_spectral_error",
+    "spectral_norm",
+    "sphere_diagonal",
+    "sphere_equivalent",
+]

@@ -66,7 +66,7 @@ def coefficients(network: Network, tau0: float = 1.0, kernel: KernelName = "ck")
 def _implicit(deq: DEQ, tau0: float, kernel: KernelName) -> Coefficients:
     tau = deq.centred_scale(tau0)
     m = moments(deq.activation, tau)
-    s2a, s2b = float(deq.sigma_a2), float(deq.sigma_b2)
+    s2a, s2b = deq.variances
     e1, e2, d2 = m.slope, m.curvature, m.slope_square
     gamma2 = m.variance
     q2 = m.square_curvature - 2.0 * m.mean * e2  # of the centred activation

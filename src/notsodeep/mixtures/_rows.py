@@ -13,8 +13,8 @@ from ..errors import InvalidInputError
 __all__ = ["as_rows", "like"]
 
 
-def as_rows(X: Any, features: int | None = None) -> Tensor:
-    """A finite floating tensor of shape (n, p) that shares memory with X where it can."""
+def as_rows(X: Any, features: int | None = None, *, checked: bool = True) -> Tensor:
+    """A finite floating tensor of shape (n, p) that shares memory with X where it can; no scan if not ``checked``."""
     rows = X.detach() if isinstance(X, Tensor) else _from_array(X)
     if rows.ndim != 2 or 0 in rows.shape:
         raise InvalidInputError(f"data must have shape (n, p) with n, p >= 1, got {tuple(rows.shape)}")
@@ -23,7 +23,7 @@ def as_rows(X: Any, features: int | None = None) -> Tensor:
     if not rows.is_floating_point():
         rows = rows.to(torch.float64)
     # one reduction, no n x p mask: a sum is finite unless an entry is not (or the data overflows its type)
-    if not bool(torch.isfinite(rows.sum())):
+    if checked and not bool(torch.isfinite(rows.sum())):
         raise InvalidInputError("data must be finite; remove or impute rows with NaN or infinity")
     return rows
 

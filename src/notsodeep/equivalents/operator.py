@@ -1,0 +1,248 @@
+"""A kernel matrix as scaled Gram + low rank + multiple of the identity: never n x n unless asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse.linalg
+import torch
+from torch import Tensor
+
+from ..errors import ConvergenceError, InvalidInputError
+from ..mixtures import MixtureStatistics
+from ..mixtures._rows import as_rows, like
+from ..networks import Network
+from .coefficients import Coefficients, KernelName, coefficients
+from .factorisation import Factorisation, conjugate_gradients, factorise
+
+__all__ = ["CrossBlock", "EquivalentKernel", "equivalent"]
+
+_DIRECT = 8192  # largest min(n, p) for which solve() factorises instead of iterating
+
+
+def equivalent(network: Network, statistics: MixtureStatistics, kernel: KernelName = "ck") -> EquivalentKernel:
+    """The high-dimensional equivalent of a kernel on mixture data (theory, sections 4 and 5), as an operator.
+
+    It speaks about the network centred at the data's tau0: see ``.network``.
+
+    >>> import notsodeep as nsd
+    >>> mix = nsd.GaussianMixture.two_class(100)
+    >>> X, y = mix.sample(80, seed=0)
+    >>> eq = equivalent(nsd.DEQ("tanh", sigma_a2=0.2), nsd.MixtureStatistics.from_mixture(mix, X, y))
+    >>> eq.shape, (eq @ np.ones(80)).shape
+    ((80, 80), (80,))
+    """
+    if not isinstance(statistics, MixtureStatistics):
+        raise InvalidInputError(
+            f"expected MixtureStatistics, got {type(statistics).__name__}; build them with "
+            "MixtureStatistics.estimate(X, y) or MixtureStatistics.from_mixture(mix, X, y)"
+        )
+    c = coefficients(network, statistics.tau0, kernel)
+    t = statistics.t[:, None]
+    core = np.block([[c.c2 * t @ t.T + c.c3 * statistics.T, c.c2 * t], [c.c2 * t.T, np.array([[c.c2]])]])
+    return EquivalentKernel(
+        statistics.X, c.c1, statistics.V, core, c.diagonal - c.tau0**2 * c.c1, c.network, kernel, c, statistics
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EquivalentKernel:
+    """gain X X' + V core V' + shift I.
+
+    Products cost two passes over X. NumPy vectors give NumPy results, torch tensors give tensors.
+    """
+
+    X: Any
+    """The rows, (n, p)."""
+    gain: float
+    """c1, the weight of the Gram matrix."""
+    V: np.ndarray
+    """Low-rank factor, (n, r); [J/sqrt(p), psi] for a mixture, the ones vector on the sphere."""
+    core: np.ndarray
+    """Symmetric (r, r)."""
+    shift: float
+    """Multiple of the identity."""
+    network: Network
+    """The network whose kernel this is: the centred one for a mixture, the given one on the sphere."""
+    kernel: KernelName
+    coefficients: Coefficients | None = None
+    """The four scalars (mixture equivalents)."""
+    statistics: MixtureStatistics | None = None
+
+    # -- shape and products ------------------------------------------------------------------------------
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (len(self.V), len(self.V))
+
+    @property
+    def rows(self) -> Tensor:
+        """X as a tensor (shared memory)."""
+        return as_rows(self.X, checked=False)
+
+    @property
+    def low_rank(self) -> tuple[Tensor, Tensor]:
+        """V and core, on the device and in the precision of X."""
+        X = self.rows
+        return torch.from_numpy(self.V).to(X), torch.from_numpy(self.core).to(X)
+
+    def __matmul__(self, v: Any) -> Any:
+        vector = self._vector(v)
+        return like(_apply(self.rows, self.gain, *self.low_rank, self.shift, vector), v)
+
+    def _vector(self, v: Any) -> Tensor:
+        X = self.rows
+        vector = v if isinstance(v, Tensor) else torch.from_numpy(np.array(v, dtype=np.float64))
+        if vector.ndim not in (1, 2) or len(vector) != len(X):
+            raise InvalidInputError(
+                f"expected {len(X)} entries or a matrix with {len(X)} rows, got {tuple(vector.shape)}"
+            )
+        return vector.to(X)
+
+    def matrix(self) -> Any:
+        """The dense n x n matrix."""
+        X = self.rows
+        V, core = self.low_rank
+        out = self.gain * (X @ X.T) + V @ core @ V.T
+        out.diagonal().add_(self.shift)
+        return like(out, self.X)
+
+    def diagonal(self) -> Any:
+        """The n diagonal entries."""
+        V, core = self.low_rank
+        return like(self.gain * (self.rows**2).sum(1) + ((V @ core) * V).sum(1) + self.shift, self.X)
+
+    def linear_operator(self) -> scipy.sparse.linalg.LinearOperator:
+        """For SciPy's iterative methods."""
+        X, (V, core) = self.rows, self.low_rank
+
+        def product(v: np.ndarray) -> np.ndarray:
+            return _apply(X, self.gain, V, core, self.shift, torch.from_numpy(v).to(X)).cpu().numpy()
+
+        return scipy.sparse.linalg.LinearOperator(self.shape, matvec=product, matmat=product, dtype=np.float64)
+
+    # -- solving ------------------------------------------------------------------------------------------
+    def factorise(self, ridge: float = 0.0) -> Factorisation:
+        """A factorisation of K + ridge I to solve with many right-hand sides: O(n p min(n, p)), once."""
+        return factorise(self.rows, self.gain, *self.low_rank, self._lift(ridge))
+
+    def solve(self, v: Any, ridge: float = 0.0) -> Any:
+        """(K + ridge I)^(-1) v, by a factorisation of the smaller side or, where both are large, by iteration."""
+        vector, lift = self._vector(v), self._lift(ridge)
+        if min(self.rows.shape) <= _DIRECT:
+            return like(self.factorise(ridge).solve(vector), v)
+        X, (V, core) = self.rows, self.low_rank
+        return like(conjugate_gradients(lambda u: _apply(X, self.gain, V, core, lift, u), vector), v)
+
+    def logdet(self, ridge: float = 0.0) -> float:
+        """log det(K + ridge I)."""
+        return self.factorise(ridge).logdet
+
+    def _lift(self, ridge: float) -> float:
+        if not (np.isfinite(ridge) and ridge >= 0):
+            raise InvalidInputError(f"ridge must be finite and not negative, got {ridge!r}")
+        lift = self.shift + float(ridge)
+        if lift <= 0:
+            raise InvalidInputError(
+                f"the kernel plus ridge is singular: its identity part is {self.shift:.3g} + {ridge:.3g}; "
+                "use a ridge above zero"
+            )
+        return lift
+
+    # -- spectrum -----------------------------------------------------------------------------------------
+    def eigenvalues(self, k: int | None = None) -> np.ndarray:
+        """The k largest eigenvalues (Lanczos), or all of them, in decreasing order."""
+        n = len(self.V)
+        if k is not None and not 1 <= k <= n:
+            raise InvalidInputError(f"k must be between 1 and n = {n}, got {k}")
+        if k is None or n <= 64 or 3 * k > n:
+            return self._all_eigenvalues()[:k]
+        start = np.random.default_rng(0).standard_normal(n)
+        try:
+            values = scipy.sparse.linalg.eigsh(
+                self.linear_operator(),
+                k=k,
+                which="LA",
+                v0=start,
+                ncv=min(n, max(2 * k + 1, 32)),
+                return_eigenvectors=False,
+            )
+        except scipy.sparse.linalg.ArpackNoConvergence as error:
+            raise ConvergenceError(f"Lanczos did not find {k} eigenvalues: {error}; ask for all with k=None") from None
+        return np.sort(values)[::-1]
+
+    def _all_eigenvalues(self) -> np.ndarray:
+        X, (V, core) = self.rows, self.low_rank
+        n, inner = len(X), X.shape[1] + V.shape[1]
+        if n <= inner:
+            dense = self.gain * (X @ X.T) + V @ core @ V.T
+            rest = torch.zeros(0, dtype=X.dtype, device=X.device)
+        else:  # K - shift I = Q (R M R') Q' with Q orthonormal, so only a (p + r) x (p + r) matrix is needed
+            R = torch.linalg.qr(torch.cat([X, V], dim=1), mode="r").R
+            middle = torch.block_diag(self.gain * torch.eye(X.shape[1]).to(X), core)
+            dense = R @ middle @ R.T
+            rest = torch.zeros(n - inner, dtype=X.dtype, device=X.device)
+        values = torch.cat([torch.linalg.eigvalsh(0.5 * (dense + dense.T)), rest]) + self.shift
+        return values.sort(descending=True).values.cpu().numpy()
+
+    # -- new points ---------------------------------------------------------------------------------------
+    def cross(self, new: Any, y: Any = None) -> CrossBlock:
+        """The block K(new, X) for new rows (with labels, unless there is one class) or their statistics."""
+        if self.statistics is None:
+            rows = as_rows(new, features=self.rows.shape[1])
+            factor = np.ones((len(rows), 1))
+            return CrossBlock(new, factor, self)
+        if not isinstance(new, MixtureStatistics):
+            new = self.statistics.at(new, y)
+        elif new.p != self.statistics.p or new.K != self.statistics.K:
+            raise InvalidInputError(
+                f"the new statistics have p = {new.p} and {new.K} classes, the kernel has "
+                f"p = {self.statistics.p} and {self.statistics.K}"
+            )
+        return CrossBlock(new.X, new.V, self)
+
+    def __repr__(self) -> str:
+        n, p = tuple(self.rows.shape)
+        return (
+            f"EquivalentKernel({self.kernel}, n={n}, p={p}, gain={self.gain:.6g}, rank={len(self.core)}, "
+            f"shift={self.shift:.6g}, network={self.network!r})"
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CrossBlock:
+    """K(new, X), m x n, as an operator: products without the dense block, ``matrix()`` for the block itself."""
+
+    X_new: Any
+    V_new: np.ndarray
+    base: EquivalentKernel
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (len(self.V_new), len(self.base.V))
+
+    def __matmul__(self, v: Any) -> Any:
+        X, (V, core) = self.base.rows, self.base.low_rank
+        vector = self.base._vector(v)
+        new, factor = self._new()
+        return like(self.base.gain * (new @ (X.T @ vector)) + factor @ (core @ (V.T @ vector)), v)
+
+    def matrix(self) -> Any:
+        """The dense m x n block."""
+        X, (V, core) = self.base.rows, self.base.low_rank
+        new, factor = self._new()
+        return like(self.base.gain * (new @ X.T) + factor @ core @ V.T, self.X_new)
+
+    def _new(self) -> tuple[Tensor, Tensor]:
+        X = self.base.rows
+        return as_rows(self.X_new).to(X), torch.from_numpy(self.V_new).to(X)
+
+    def __repr__(self) -> str:
+        return f"CrossBlock(shape={self.shape}, of {self.base!r})"
+
+
+def _apply(X: Tensor, gain: float, V: Tensor, core: Tensor, shift: float, v: Tensor) -> Tensor:
+    out = X @ (X.T @ v)
+    out.mul_(gain).add_(V @ (core @ (V.T @ v)))
+    return out.add_(v, alpha=shift)

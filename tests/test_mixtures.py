@@ -1,0 +1,192 @@
+"""Mixtures: covariance structures against dense algebra, sampling against population moments."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import notsodeep as nsd
+from notsodeep.errors import InvalidInputError
+from notsodeep.mixtures import LowRank
+from notsodeep.mixtures.covariances import covariance
+
+P = 40
+RNG = np.random.default_rng(7)
+ROOT = RNG.standard_normal((P, P)) / np.sqrt(P)
+STRUCTURES = {
+    "isotropic": 1.7,
+    "diagonal": RNG.uniform(0.2, 3.0, P),
+    "dense": ROOT @ ROOT.T,
+    "singular": ROOT[:, :5] @ ROOT[:, :5].T,
+    "low_rank": LowRank(RNG.standard_normal((P, 3)), 0.5),
+    "low_rank_diagonal": LowRank(RNG.standard_normal((P, 3)), RNG.uniform(0.1, 1.0, P)),
+}
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+@pytest.mark.parametrize("other", STRUCTURES)
+def test_traces_of_products_agree_with_dense_matrices(name, other):
+    a, b = covariance(STRUCTURES[name], P), covariance(STRUCTURES[other], P)
+    assert a.inner(b) == pytest.approx(np.trace(a.dense() @ b.dense()), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_structures_agree_with_their_dense_matrix(name):
+    c = covariance(STRUCTURES[name], P)
+    dense = c.dense()
+    values = np.clip(np.linalg.eigvalsh(dense), 0.0, None)
+    assert c.trace() == pytest.approx(np.trace(dense), rel=1e-13)
+    assert c.norm() == pytest.approx(values[-1], rel=1e-10)
+    np.testing.assert_allclose(c.eigenvalues(), values, atol=1e-12 * values[-1])
+    np.testing.assert_allclose(c.main_diagonal(), np.diag(dense), atol=1e-13)
+    rows = RNG.standard_normal((3, P))
+    np.testing.assert_allclose(c.multiply(rows), rows @ dense, atol=1e-12 * values[-1])
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_samples_have_the_covariance(name):
+    c = covariance(STRUCTURES[name], P)
+    n = 20_000
+    sample = c.draw(n, np.random.default_rng(0))
+    error = np.linalg.norm(sample.T @ sample / n - c.dense(), 2)
+    # operator-norm error of a sample covariance is about ||C|| (2 sqrt(r/n) + r/n), r = tr C / ||C|| the effective rank
+    effective = c.trace() / c.norm()
+    assert error < 2.0 * c.norm() * (2.0 * np.sqrt(effective / n) + effective / n + 3.0 / np.sqrt(n))
+
+
+@pytest.mark.parametrize("structure", ["dense", "low_rank_diagonal"])
+def test_norm_of_a_large_covariance_needs_no_dense_eigenvalues(structure):
+    p = 700
+    factor = np.random.default_rng(1).standard_normal((p, 4)) / 5.0
+    diagonal = np.linspace(0.5, 1.5, p)
+    given_as = factor @ factor.T + np.diag(diagonal) if structure == "dense" else LowRank(factor, diagonal)
+    expected = np.linalg.eigvalsh(factor @ factor.T + np.diag(diagonal))[-1]
+    assert covariance(given_as, p).norm() == pytest.approx(expected, rel=1e-9)
+
+
+def test_two_class_is_the_papers_mixture():
+    mix = nsd.GaussianMixture.two_class(100)
+    assert mix.means[0].tolist() == [8.0] + [0.0] * 99
+    assert mix.means[1, 8] == 8.0
+    assert np.count_nonzero(mix.means[1]) == 1
+    assert [c.trace() / 100 for c in mix.covariances] == pytest.approx([1.0, 1.8])
+    assert mix.weights.tolist() == [0.5, 0.5]
+
+
+def test_sample_moments_and_scaling():
+    mix = nsd.GaussianMixture.two_class(400, mu=6.0, cov=3.0)
+    X, y = mix.sample(4000, seed=3)
+    assert X.shape == (4000, 400)
+    assert X.dtype == np.float64
+    for a in (0, 1):
+        rows = X[y == a] * np.sqrt(400)
+        variance = mix.covariances[a].trace() / 400
+        assert np.abs(rows.mean(0) - mix.means[a]).max() < 5.0 * np.sqrt(variance / 2000)
+        assert rows.var() == pytest.approx(variance + mix.means[a].var(), rel=5 * np.sqrt(2.0 / rows.size))
+
+
+def test_seeds_decide_the_sample():
+    mix = nsd.GaussianMixture.two_class(20)
+    assert np.array_equal(mix.sample(10, seed=1)[0], mix.sample(10, seed=1)[0])
+    assert not np.array_equal(mix.sample(10, seed=1)[0], mix.sample(10, seed=2)[0])
+    generator = np.random.default_rng(1)
+    first, second = mix.sample(10, seed=generator)[0], mix.sample(10, seed=generator)[0]
+    assert np.array_equal(first, mix.sample(10, seed=1)[0])
+    assert not np.array_equal(first, second)
+
+
+@given(st.lists(st.floats(0.01, 10.0), min_size=1, max_size=8), st.integers(1, 500))
+def test_class_counts_are_the_largest_remainders(weights, n):
+    mix = nsd.GaussianMixture(np.zeros((len(weights), 2)), [1.0] * len(weights), weights)
+    counts = mix.counts(n)
+    ideal = n * np.array(weights) / sum(weights)
+    assert counts.sum() == n
+    assert np.abs(counts - ideal).max() < 1.0 + 1e-6
+    _X, y = mix.sample(n)
+    assert np.bincount(y, minlength=len(weights)).tolist() == counts.tolist()
+    assert (np.diff(y) >= 0).all()
+
+
+def test_equal_weights_give_ties_to_the_first_classes():
+    assert nsd.GaussianMixture(np.zeros((3, 2)), [1.0] * 3).counts(10).tolist() == [4, 3, 3]
+
+
+def test_random_labels_follow_the_weights():
+    mix = nsd.GaussianMixture(np.zeros((2, 2)), [1.0, 1.0], weights=[1, 3])
+    y = mix.sample(4000, seed=0, random_labels=True)[1]
+    assert y.mean() == pytest.approx(0.75, abs=4 * np.sqrt(0.75 * 0.25 / 4000))
+    assert (np.diff(y) < 0).any()
+
+
+def test_dimension_twenty_thousand():
+    p = 20_000
+    factor = np.random.default_rng(0).standard_normal((p, 2)) / np.sqrt(p)
+    mix = nsd.GaussianMixture(np.zeros((3, p)), [1.0, np.full(p, 1.2), LowRank(factor, 0.9)])
+    X, y = mix.sample(12, seed=0)
+    stats = nsd.MixtureStatistics.from_mixture(mix, X, y)
+    assert stats.T[0, 1] == pytest.approx(1.2)
+    assert np.abs(stats.psi).max() < 6 * np.sqrt(2 * 1.44 / p)
+    assert mix.diagnose().holds
+
+
+def test_growth_report_names_what_is_too_large():
+    calm = nsd.GaussianMixture.two_class(5000).diagnose()
+    assert calm.holds
+    assert "LARGE" not in str(calm)
+    assert calm.trace_deviations == pytest.approx((-4.0, 4.0))
+    loud = nsd.GaussianMixture(np.full((1, 100), 3.0), [1.0]).diagnose()
+    assert not loud.holds
+    assert [line.endswith("LARGE") for line in str(loud).splitlines()[1:]] == [True, False, False]
+    spiked = nsd.GaussianMixture(np.zeros((1, 100)), [LowRank(np.full((100, 1), 1.0), 1.0)]).diagnose()
+    assert [line.endswith("LARGE") for line in str(spiked).splitlines()[1:]] == [False, True, False]
+
+
+def test_pickle_round_trip():
+    mix = nsd.GaussianMixture.two_class(30)
+    again = pickle.loads(pickle.dumps(mix))
+    assert np.array_equal(mix.sample(5)[0], again.sample(5)[0])
+    assert repr(again) == repr(mix)
+
+
+@pytest.mark.parametrize(
+    ("means", "covariances", "weights", "message"),
+    [
+        (np.zeros(3), [1.0], None, "shape"),
+        (np.zeros((2, 3)), [1.0], None, "2 entries"),
+        (np.zeros((1, 3)), 1.0, None, "1 entries"),
+        (np.zeros((1, 3)), [-1.0], None, "negative"),
+        (np.zeros((1, 3)), [np.ones(2)], None, "vector of p = 3"),
+        (np.zeros((1, 2)), [[[1.0, 2.0], [0.0, 1.0]]], None, "symmetric"),
+        (np.zeros((1, 2)), [[[1.0, 2.0], [2.0, 1.0]]], None, "smallest eigenvalue is -1"),
+        (np.zeros((1, 3)), [LowRank(np.ones((2, 1)))], None, "dimension 2"),
+        (np.zeros((2, 3)), [1.0, 1.0], [1.0, 0.0], "positive"),
+        (np.full((1, 3), np.nan), [1.0], None, "finite"),
+        ("abc", [1.0], None, "numbers"),
+    ],
+)
+def test_invalid_mixtures_say_why(means, covariances, weights, message):
+    with pytest.raises(InvalidInputError, match=message):
+        nsd.GaussianMixture(means, covariances, weights)
+
+
+@pytest.mark.parametrize(
+    ("factor", "diagonal", "message"),
+    [(np.ones(3), 1.0, "shape"), (np.ones((3, 1)), np.ones(2), "p = 3"), (np.ones((3, 1)), -1.0, "negative")],
+)
+def test_invalid_low_rank_says_why(factor, diagonal, message):
+    with pytest.raises(InvalidInputError, match=message):
+        LowRank(factor, diagonal)
+
+
+def test_invalid_sample_sizes():
+    mix = nsd.GaussianMixture.two_class(20)
+    with pytest.raises(InvalidInputError, match="at least 1"):
+        mix.sample(0)
+    with pytest.raises(InvalidInputError, match="at least 1"):
+        mix.sample(-2, random_labels=True)
+    with pytest.raises(InvalidInputError, match="p >= 9"):
+        nsd.GaussianMixture.two_class(8)
+    with pytest.raises(InvalidInputError, match="zero"):
+        nsd.GaussianMixture(np.zeros((1, 3)), [0.0]).diagnose()
