@@ -69,6 +69,9 @@ class MissingExtraError(NotSoDeepError, ImportError):
         self.package = package
         self.extra = extra
 
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:  # the message alone would not rebuild it
+        return (type(self), (self.package, self.extra))
+
 
 class NotSoDeepWarning(UserWarning):
     """Base of all warnings issued by notsodeep."""

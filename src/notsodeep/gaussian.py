@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._quadrature import normal_density, normal_rule
-from .activations import Activation, ActivationLike, Affine, Cos, Hermite, Quadratic, Sin, activation
+from ._quadrature import ORDER, REACH, normal_density, normal_rule, uniform_reach
+from .activations import Activation, ActivationLike, Affine, Cos, Hermite, Linear, Quadratic, Sin, activation
+from .activations.base import _gaps
 from .errors import ConvergenceError, InvalidInputError
 
 __all__ = ["Moments", "expectation", "hermite_coefficients", "moments"]
@@ -38,6 +39,8 @@ class Moments:
     """E[phi(tau xi)]"""
     square: Any
     """E[phi(tau xi)^2]"""
+    variance: Any
+    """Var[phi(tau xi)], free of the cancellation in square - mean^2"""
     slope: Any
     """E1 = E[phi'(tau xi)]"""
     curvature: Any
@@ -47,26 +50,32 @@ class Moments:
     square_curvature: Any
     """Q2 = E[(phi^2)''(tau xi)]; d E[phi(sqrt(q) xi)^2] / dq = Q2 / 2"""
 
-    @property
-    def variance(self) -> Any:
-        """Var[phi(tau xi)]"""
-        return self.square - self.mean**2
-
 
 def expectation(
     function: Callable[[Tensor], Tensor], tau: Any, kinks: Sequence[float] = (), feature: float = 1.0
 ) -> Any:
     """E[f(tau xi)] for a function of float64 tensors; ``kinks`` are its rough points, ``feature`` its length scale.
 
+    The result is compared with a finer rule, and :class:`ConvergenceError` is raised if they differ.
+
     >>> round(expectation(torch.abs, 2.0, kinks=(0.0,)), 12) == round(2 * math.sqrt(2 / math.pi), 12)
     True
     """
+    if not (isinstance(feature, int | float) and 1e-4 <= feature < math.inf):
+        raise InvalidInputError(f"feature must be a length of at least 1e-4, got {feature!r}")
+    if not all(isinstance(k, int | float) and math.isfinite(k) for k in kinks):
+        raise InvalidInputError(f"kinks must be finite numbers, got {tuple(kinks)!r}")
     scales, restore = _as_scales(tau)
-    return restore(_integrate([function], scales, kinks, feature)[0])
+    _check_resolved([function], scales, kinks, feature)
+    return restore(_integrate(lambda x, _, weights: [(function(x) * weights).sum(-1)], scales, kinks, feature)[0])
 
 
 def moments(phi: ActivationLike, tau: Any) -> Moments:
-    """All moments of an activation at one or many scales (a number, an array or a tensor)."""
+    """All moments of an activation at one or many scales (a number, an array or a tensor).
+
+    >>> round(moments("tanh", 1.0).square, 10)
+    0.3942944904
+    """
     phi = activation(phi)
     if isinstance(tau, int | float):
         return _scalar_moments(phi, float(tau))
@@ -82,10 +91,11 @@ def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bo
     [0.398942, 0.5, 0.282095]
     """
     phi = activation(phi)
-    if terms < 1:
-        raise InvalidInputError(f"terms must be at least 1, got {terms}")
+    if isinstance(terms, bool) or not isinstance(terms, int | np.integer) or terms < 1:
+        raise InvalidInputError(f"terms must be a whole number of at least 1, got {terms!r}")
     scales, restore = _as_scales(q, root=True)
-    return restore(_coefficients(phi, scales, terms, derivative))
+    out = _coefficients(phi, scales, int(terms), derivative)
+    return restore(_finite(_without_parity(out, phi, derivative), phi))
 
 
 # ---- scales ----------------------------------------------------------------------------------------------
@@ -93,37 +103,68 @@ def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bo
 
 def _as_scales(tau: Any, root: bool = False) -> tuple[Tensor, Callable[[Tensor], Any]]:
     """Flat float64 scales, and the way back to the caller's type and shape."""
-    given = tau if isinstance(tau, Tensor) else torch.as_tensor(np.asarray(tau, dtype=np.float64))
+    given = tau if isinstance(tau, Tensor) else torch.as_tensor(np.array(tau, dtype=np.float64))
     flat = given.detach().to("cpu", torch.float64).reshape(-1)
     if not bool(torch.isfinite(flat).all()) or bool((flat < 0).any()):
         raise InvalidInputError(f"a scale must be finite and non-negative, got {tau!r}")
 
     def restore(values: Tensor) -> Any:
-        shaped = values.reshape(given.shape + values.shape[1:])
+        shaped = values.detach().reshape(given.shape + values.shape[1:])
         if isinstance(tau, Tensor):
-            return shaped.to(tau.device, tau.dtype)
+            return shaped.to(tau.device, tau.dtype if tau.is_floating_point() else torch.float64)
         return float(shaped) if shaped.ndim == 0 else shaped.numpy()
 
     return (flat.sqrt() if root else flat), restore
 
 
 def _integrate(
-    functions: Sequence[Callable[[Tensor], Tensor]], tau: Tensor, kinks: Sequence[float], feature: float
+    integrals: Callable[[Tensor, Tensor, Tensor], list[Tensor]], tau: Tensor, kinks: Sequence[float], feature: float
 ) -> list[Tensor]:
-    rows: list[list[Tensor]] = []
-    size = max(1, _CHUNK // _node_count(tau, kinks, feature))
-    for part in tau.split(size):
-        xi, weights = normal_rule(part, kinks, feature)
-        x = part[:, None] * xi
-        rows.append([(f(x) * weights).sum(-1) for f in functions])
-    out = [torch.cat(column) for column in zip(*rows, strict=True)]
+    """``integrals(x, x0, weights)`` over chunks of scales: x = tau xi, x0 the same for the limit tau -> 0+."""
+    rows: list[list[Tensor]] = [[] for _ in integrals(*(torch.zeros(0, 1, dtype=torch.float64) for _ in range(3)))]
+    if len(tau):
+        for part in tau.split(max(1, _CHUNK // _node_count(tau, kinks, feature))):
+            xi, weights = normal_rule(part, kinks, feature)
+            for column, values in zip(rows, integrals(*_points(part, xi), weights), strict=True):
+                column.append(values)
+    out = [torch.cat(column) if column else torch.zeros(0, dtype=torch.float64) for column in rows]
     if not all(bool(torch.isfinite(column).all()) for column in out):
         raise ConvergenceError("a Gaussian expectation is not finite: the function grows too fast to be integrated")
     return out
 
 
-def _node_count(tau: Tensor, kinks: Sequence[float], feature: float) -> int:
-    return normal_rule(tau.max()[None], kinks, feature)[0].shape[1]
+def _points(tau: Tensor, xi: Tensor) -> tuple[Tensor, Tensor]:
+    # at tau = 0 a value is phi(0), but a slope is the limit: half of each side at a kink in 0
+    return tau[:, None] * xi, tau.clamp_min(1e-150)[:, None] * xi
+
+
+def _check_resolved(
+    functions: Sequence[Callable[[Tensor], Tensor]], tau: Tensor, kinks: Sequence[float], feature: float
+) -> None:
+    """Compare with a finer rule on the same panels: they agree only if every panel is resolved."""
+    for part in tau.split(max(1, _CHUNK // max(1, _node_count(tau, kinks, feature)))):
+        coarse, fine = (normal_rule(part, kinks, feature, order=order) for order in (ORDER, ORDER + 6))
+        for f in functions:
+            here, there = ((f(part[:, None] * xi) * weights).sum(-1) for xi, weights in (coarse, fine))
+            size = (f(part[:, None] * fine[0]).abs() * fine[1]).sum(-1)
+            bad = ~((here - there).abs() <= 1e-10 * size + 1e-290)
+            if bool(bad.any()):
+                where = int(bad.nonzero()[0])
+                raise ConvergenceError(
+                    f"a Gaussian expectation at scale {float(part[where]):.4g} is not resolved: two rules "
+                    f"give {float(here[where]):.12g} and {float(there[where]):.12g}; "
+                    "declare every kink, or give a smaller feature"
+                )
+
+
+def _node_count(tau: Tensor, kinks: Sequence[float], feature: float, terms: int = 0) -> int:
+    return normal_rule(tau.max()[None], kinks, feature, terms)[0].shape[1] if len(tau) else 1
+
+
+def _finite(values: Tensor, phi: Activation) -> Tensor:
+    if not bool(torch.isfinite(values).all()):
+        raise ConvergenceError(f"a Gaussian expectation of {phi!r} overflows at this scale")
+    return values
 
 
 # ---- moments ---------------------------------------------------------------------------------------------
@@ -136,46 +177,80 @@ def _scalar_moments(phi: Activation, tau: float) -> Moments:
 
 
 def _moments(phi: Activation, tau: Tensor) -> list[Tensor]:
+    """The fields of :class:`Moments` in order, each one number per scale."""
     exact = _polynomial(phi)
     if exact is not None:
-        return _polynomial_moments(exact, tau)
+        return [_finite(part, phi) for part in _polynomial_moments(exact, tau)]
+    if isinstance(phi, Sin | Cos):
+        return _wave_moments(phi, tau)
+    if isinstance(phi, Affine) and phi.skip == 0.0:
+        return _affine_moments(phi, tau)
+    mean, square, variance, slope, curvature, slope_square, square_curvature = _quadrature_moments(phi, tau)
+    zero = torch.zeros_like(mean)
+    if phi.parity == "odd":
+        mean, variance, curvature = zero, square, zero
+    elif phi.parity == "even":
+        slope = zero
+    return [mean, square, variance, slope, curvature, slope_square, square_curvature]
 
-    def curved(x: Tensor) -> Tensor:
-        return phi._value(x) * phi._curvature(x)
 
-    def squared(x: Tensor) -> Tensor:
-        return phi._value(x) ** 2
+def _quadrature_moments(phi: Activation, tau: Tensor) -> list[Tensor]:
+    def integrals(x: Tensor, x0: Tensor, weights: Tensor) -> list[Tensor]:
+        value, slope, curvature = phi._value(x).detach(), phi._slope(x0).detach(), phi._curvature(x0).detach()
+        mean, square, first, second, steep, curved = (
+            (f * weights).sum(-1) for f in (value, value**2, slope, curvature, slope**2, value * curvature)
+        )
+        variance = ((value - mean[:, None]) ** 2 * weights).sum(-1)
+        return [mean, square, variance, first, second, steep, 2.0 * (steep + curved)]
 
-    def steep(x: Tensor) -> Tensor:
-        return phi._slope(x) ** 2
-
-    columns = _integrate([phi._value, squared, phi._slope, phi._curvature, steep, curved], tau, phi.kinks, phi.feature)
-    mean, square, slope, curvature, slope_square, value_curvature = columns
-    square_curvature = 2.0 * (slope_square + value_curvature)
-    for c in phi.kinks:
+    if len(tau) and REACH * float(tau.max()) > uniform_reach(phi.feature):
+        _check_resolved([phi._value, lambda x: phi._value(x) ** 2, phi._slope], tau, phi.kinks, phi.feature)
+    mean, square, variance, slope, curvature, steep, squared = _integrate(integrals, tau, phi.kinks, phi.feature)
+    if phi.kinks:
+        values, slopes = (part.detach() for part in phi._sides())
         # a jump of f at c adds [f] p(c) to E[f'] and [f'] p(c) + [f] c p(c) / tau^2 to E[f''], p the density of tau xi
-        density = normal_density(torch.tensor(c, dtype=torch.float64), tau)
-        pull = c / tau.clamp_min(1e-150) ** 2 * density
-        sides = torch.tensor([np.nextafter(c, -np.inf), np.nextafter(c, np.inf)], dtype=torch.float64)
-        value, steepness = phi._value(sides), phi._slope(sides)
-        jump = _jump(value)
-        slope = slope + jump * density
-        curvature = curvature + _jump(steepness) * density + jump * pull
-        square_curvature = square_curvature + _jump(2.0 * value * steepness) * density + _jump(value**2) * pull
-    if not phi.continuous:
-        slope_square = torch.full_like(slope_square, math.inf)
-    return [mean, square, slope, curvature, slope_square, square_curvature]
+        c = torch.tensor(phi.kinks, dtype=torch.float64)
+        density = normal_density(c, tau[:, None])
+        pull = c / tau.clamp_min(1e-150)[:, None] ** 2 * density
+        jump, bend, jump2, bend2 = (
+            torch.tensor(_gaps(sides), dtype=torch.float64)
+            for sides in (values, slopes, values**2, 2.0 * values * slopes)
+        )
+        slope = slope + density @ jump
+        curvature = curvature + density @ bend + pull @ jump
+        squared = squared + density @ bend2 + pull @ jump2
+        if bool(jump.any()):
+            steep = torch.full_like(steep, math.inf)
+    return [mean, square, variance, slope, curvature, steep, squared]
 
 
-def _jump(sides: Tensor) -> float:
-    below, above = sides.tolist()
-    return 0.0 if abs(above - below) <= 1e-12 * (1.0 + abs(above)) else above - below
+def _affine_moments(phi: Affine, tau: Tensor) -> list[Tensor]:
+    """Of gain * base(scale x) + shift, from those of the base: no cancellation, however large the shift."""
+    mean, _, variance, slope, curvature, slope_square, square_curvature = _moments(phi.base, phi.scale * tau)
+    steepness = phi.gain * phi.scale
+    mean, variance = phi.gain * mean + phi.shift, phi.gain**2 * variance
+    bend = steepness * phi.scale * curvature
+    squared = steepness**2 * square_curvature + 2.0 * phi.shift * bend
+    return [mean, variance + mean**2, variance, steepness * slope, bend, steepness**2 * slope_square, squared]
+
+
+def _wave_moments(phi: Activation, tau: Tensor) -> list[Tensor]:
+    """Of sin and cos, from E[exp(i t xi)] = exp(-t^2/2)."""
+    damped, twice, zero = torch.exp(-0.5 * tau**2), torch.exp(-2.0 * tau**2), torch.zeros_like(tau)
+    small, large = -0.5 * torch.expm1(-2.0 * tau**2), 0.5 * (1.0 + twice)
+    if isinstance(phi, Sin):
+        return [zero, small, small, damped, zero, large, 2.0 * twice]
+    variance = 0.5 * torch.expm1(-(tau**2)) ** 2
+    return [damped, large, variance, zero, -damped, small, -2.0 * twice]
 
 
 # ---- Hermite coefficients --------------------------------------------------------------------------------
 
 
 def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) -> Tensor:
+    exact = _polynomial(phi)
+    if exact is not None:
+        return _polynomial_coefficients(exact.derived() if derivative else exact, tau, terms)
     if isinstance(phi, Affine):
         inner = _coefficients(phi.base, phi.scale * tau, terms, derivative)
         out = phi.gain * (phi.scale * inner if derivative else inner)
@@ -186,22 +261,29 @@ def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) ->
         if terms > 1:
             out[:, 1] += phi.skip * tau
         return out
-    exact = _polynomial(phi)
-    if exact is not None:
-        return _rescaled_hermite(exact.derived() if derivative else exact, tau, terms)
     if isinstance(phi, Sin | Cos):
         return _wave_coefficients(quarter=int(isinstance(phi, Cos)) + int(derivative), tau=tau, terms=terms)
     if derivative and not phi.continuous:
         raise InvalidInputError(f"{phi!r} jumps: its derivative has no Hermite coefficients; only the CK is defined")
-    function = phi._slope if derivative else phi._value
-    rows = []
-    for part in tau.split(max(1, _CHUNK // (4 * _node_count(tau, phi.kinks, phi.feature)))):
-        xi, weights = normal_rule(part, phi.kinks, phi.feature)
-        rows.append(_project(function(part[:, None] * xi) * weights, xi, terms))
+    if len(tau) and REACH * float(tau.max()) > uniform_reach(phi.feature):
+        _check_resolved([phi._slope if derivative else phi._value], tau, phi.kinks, phi.feature)
+    rows = [torch.zeros(0, terms, dtype=torch.float64)]
+    for part in tau.split(max(1, _CHUNK // (4 * _node_count(tau, phi.kinks, phi.feature, terms)))):
+        xi, weights = normal_rule(part, phi.kinks, phi.feature, terms)
+        at_value, at_slope = _points(part, xi)
+        values = phi._slope(at_slope) if derivative else phi._value(at_value)
+        rows.append(project(values.detach() * weights, xi, terms))
     return torch.cat(rows)
 
 
-def _project(weighted: Tensor, xi: Tensor, terms: int) -> Tensor:
+def _without_parity(coefficients: Tensor, phi: Activation, derivative: bool) -> Tensor:
+    """Exact zeros where the symmetry of phi says so."""
+    if phi.parity is not None:
+        coefficients[:, int((phi.parity == "even") != derivative) :: 2] = 0.0
+    return coefficients
+
+
+def project(weighted: Tensor, xi: Tensor, terms: int) -> Tensor:
     """sum over nodes of weighted * h_k(xi), h_k by recurrence: shape (rows, terms)."""
     out = torch.empty(len(weighted), terms, dtype=weighted.dtype)
     before, here = torch.zeros_like(weighted), weighted
@@ -211,16 +293,19 @@ def _project(weighted: Tensor, xi: Tensor, terms: int) -> Tensor:
     return out
 
 
-def _polynomial(phi: Activation) -> Hermite | None:
-    """The activation as a Hermite polynomial of unit scale family, where it is one."""
-    if isinstance(phi, Hermite):
+def _polynomial(phi: Activation) -> Hermite | Quadratic | None:
+    """The activation as a polynomial without an affine wrapper, where it is one."""
+    if isinstance(phi, Hermite | Quadratic):
         return phi
-    if isinstance(phi, Quadratic):
-        return Hermite((phi.a + phi.c, phi.b, phi.a * math.sqrt(2.0)))
-    if isinstance(phi, Affine):
-        base = _polynomial(phi.base)
-        if base is None:
-            return None
+    if isinstance(phi, Linear):
+        return Quadratic(0.0, phi.slope, 0.0)
+    if not isinstance(phi, Affine):
+        return None
+    base = Quadratic(0.0, 0.0, 0.0) if phi.gain == 0.0 else _polynomial(phi.base)
+    if isinstance(base, Quadratic):
+        steepness = phi.gain * phi.scale
+        return Quadratic(steepness * phi.scale * base.a, steepness * base.b + phi.skip, phi.gain * base.c + phi.shift)
+    if isinstance(base, Hermite):
         scale = base.scale / phi.scale
         coefficients = [phi.gain * c for c in base.coefficients] + [0.0] * max(0, 2 - len(base.coefficients))
         coefficients[0] += phi.shift
@@ -229,29 +314,41 @@ def _polynomial(phi: Activation) -> Hermite | None:
     return None
 
 
-def _rescaled_hermite(phi: Hermite, tau: Tensor, terms: int) -> Tensor:
-    """Coefficients of phi(tau xi) in h_j(xi), from h_k(s x) = sum_m s^(k-2m) ((s^2-1)/2)^m sqrt(k!/(k-2m)!)/m! h_(k-2m)."""
-    s = tau / phi.scale
+def _polynomial_coefficients(phi: Hermite | Quadratic, tau: Tensor, terms: int) -> Tensor:
+    """Coefficients of phi(tau xi) in h_j(xi)."""
     out = torch.zeros(len(tau), terms, dtype=torch.float64)
+    if isinstance(phi, Quadratic):
+        exact = [phi.a * tau**2 + phi.c, phi.b * tau, math.sqrt(2.0) * phi.a * tau**2]
+        out[:, :3] = torch.stack(exact, dim=1)[:, :terms]
+        return out
+    s = tau / phi.scale
     for k, c in enumerate(phi.coefficients):
-        if c == 0.0:
-            continue
+        # h_k(s x) = sum_m s^(k-2m) ((s^2-1)/2)^m sqrt(k!/(k-2m)!)/m! h_(k-2m)(x)
         for m in range(k // 2 + 1):
             j = k - 2 * m
-            if j < terms:
+            if j < terms and c != 0.0:
                 factor = math.exp(0.5 * (math.lgamma(k + 1) - math.lgamma(j + 1)) - math.lgamma(m + 1))
                 out[:, j] += c * factor * s**j * (0.5 * (s * s - 1.0)) ** m
     return out
 
 
-def _polynomial_moments(phi: Hermite, tau: Tensor) -> list[Tensor]:
+def _polynomial_moments(phi: Hermite | Quadratic, tau: Tensor) -> list[Tensor]:
     terms = phi.degree + 1
-    value = _rescaled_hermite(phi, tau, terms)
-    slope = _rescaled_hermite(phi.derived(), tau, terms)
-    curvature = _rescaled_hermite(phi.derived().derived(), tau, terms)
+    value = _polynomial_coefficients(phi, tau, terms)
+    slope = _polynomial_coefficients(phi.derived(), tau, terms)
+    curvature = _polynomial_coefficients(phi.derived().derived(), tau, terms)
     slope_square = (slope**2).sum(-1)
     square_curvature = 2.0 * (slope_square + (value * curvature).sum(-1))
-    return [value[:, 0], (value**2).sum(-1), slope[:, 0], curvature[:, 0], slope_square, square_curvature]
+    variance = (value[:, 1:] ** 2).sum(-1)
+    return [
+        value[:, 0],
+        value[:, 0] ** 2 + variance,
+        variance,
+        slope[:, 0],
+        curvature[:, 0],
+        slope_square,
+        square_curvature,
+    ]
 
 
 def _wave_coefficients(quarter: int, tau: Tensor, terms: int) -> Tensor:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from .activations import Activation, ActivationLike, activation
@@ -33,6 +34,9 @@ class _Frozen:
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__} is frozen; build a new one instead of setting {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen; {name!r} cannot be deleted")
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self._content() == other._content()
@@ -62,19 +66,26 @@ class DEQ(_Frozen):
     def __init__(self, phi: ActivationLike, sigma_a2: float | Tensor, sigma_b2: float | Tensor | None = None) -> None:
         object.__setattr__(self, "activation", activation(phi))
         object.__setattr__(self, "sigma_a2", _variance("sigma_a2", sigma_a2))
-        if sigma_b2 is None and float(self.sigma_a2) >= 1.0:
+        number = float(self.sigma_a2.detach() if isinstance(self.sigma_a2, Tensor) else self.sigma_a2)
+        if sigma_b2 is None and number >= 1.0:
             raise InvalidInputError(
-                f"sigma_b2 defaults to 1 - sigma_a2, which is not positive for sigma_a2 = {float(self.sigma_a2)}; give sigma_b2"
+                f"sigma_b2 defaults to 1 - sigma_a2, which is not positive for sigma_a2 = {number}; give sigma_b2"
             )
         object.__setattr__(
             self, "sigma_b2", _variance("sigma_b2", 1.0 - self.sigma_a2 if sigma_b2 is None else sigma_b2)
         )
 
+    @property
+    def variances(self) -> tuple[float, float]:
+        """(sigma_a2, sigma_b2) as plain numbers, also when they are tensors that track gradients."""
+        a, b = self.sigma_a2, self.sigma_b2
+        return (float(a.detach() if isinstance(a, Tensor) else a), float(b.detach() if isinstance(b, Tensor) else b))
+
     def _content(self) -> tuple[Any, ...]:
-        return (self.activation, float(self.sigma_a2), float(self.sigma_b2))
+        return (self.activation, *self.variances)
 
     def __repr__(self) -> str:
-        return f"DEQ({self.activation!r}, sigma_a2={float(self.sigma_a2):.10g}, sigma_b2={float(self.sigma_b2):.10g})"
+        return f"DEQ({self.activation!r}, sigma_a2={self.variances[0]:.10g}, sigma_b2={self.variances[1]:.10g})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (DEQ, (self.activation, self.sigma_a2, self.sigma_b2))
@@ -87,11 +98,12 @@ class DEQ(_Frozen):
 
     def check_contraction(self) -> None:
         """Raise :class:`ContractionError` unless a unique equilibrium is guaranteed."""
-        if float(self.sigma_a2) >= self.limit:
+        if self.variances[0] >= self.limit and self.variances[0] > 0:
             raise ContractionError(
-                f"sigma_a2 = {float(self.sigma_a2):.6g} is outside the contraction range of {self.activation!r}: it must be "
-                f"below 1/(4 Lip^2) = {self.limit:.6g} (Lip = {self.activation.lipschitz:.6g}), or no unique equilibrium is "
-                "guaranteed. Lower sigma_a2, or pass check=False to compute the kernel wherever its equations still converge"
+                f"sigma_a2 = {self.variances[0]:.6g} is outside the contraction range of {self.activation!r}: "
+                f"it must be below 1/(4 Lip^2) = {self.limit:.6g} (Lip = {self.activation.lipschitz:.6g}), or no "
+                "unique equilibrium is guaranteed. Lower sigma_a2, or pass check=False to compute the kernel "
+                "wherever its equations still converge"
             )
 
     def centred(self, tau0: float = 1.0) -> DEQ:
@@ -100,25 +112,29 @@ class DEQ(_Frozen):
         return DEQ(self.activation.centred(at=tau), self.sigma_a2, self.sigma_b2)
 
     def centred_scale(self, tau0: float = 1.0) -> float:
-        """The self-consistent scale tau* of the centred DEQ (preprint, Remark 3)."""
-        if not (math.isfinite(tau0) and tau0 > 0):
-            raise InvalidInputError(f"tau0 must be positive and finite, got {tau0!r}")
-        sigma_a2, drive = float(self.sigma_a2), float(self.sigma_b2) * tau0**2
-        q = drive / max(1.0 - sigma_a2 * moments(self.activation, math.sqrt(drive)).slope_square, 0.5)
-        for _ in range(100):
+        """The self-consistent scale tau* of the centred DEQ (preprint, Remark 3).
+
+        In tau the map is a contraction of rate sqrt(sigma_a2) Lip, below 1/2 inside the guaranteed range; Newton's
+        method is used, and what it returns solves the equation to rounding or is reported as an error.
+
+        >>> round(DEQ("tanh", 0.2).centred_scale(tau0=1.0), 10)
+        0.9348716109
+        """
+        sigma_a2, sigma_b2 = self.variances
+        q = drive = sigma_b2 * _scale(tau0) ** 2
+        residual = math.inf
+        for _ in range(60):
             m = moments(self.activation, math.sqrt(q))
+            excess = sigma_a2 * m.variance + drive - q
+            residual = abs(excess) / q if q else abs(excess)
+            if residual <= 1e-15:
+                return math.sqrt(q)
             # d Var[phi(sqrt(q) xi)] / dq = Q2/2 - E[phi] E[phi''], both by Gaussian integration by parts
             rate = sigma_a2 * (0.5 * m.square_curvature - m.mean * m.curvature)
-            step = (sigma_a2 * m.variance + drive - q) / max(1.0 - rate, 0.05)
-            q = max(q + step, 0.5 * q)
-            if abs(step) <= 4e-16 * q:
-                return math.sqrt(q)
-            if not math.isfinite(q) or q > 1e12 * (1.0 + drive):
+            q = max(q + excess / max(1.0 - rate, 0.05), 0.5 * q)
+            if q > 1e12 * (1.0 + drive):
                 break
-        residual = (
-            abs(sigma_a2 * moments(self.activation, math.sqrt(q)).variance + drive - q) / q if q < 1e12 else math.inf
-        )
-        if residual <= 1e-14:
+        if residual <= 1e-14:  # the last digits of the quadrature flicker
             return math.sqrt(q)
         raise ConvergenceError(
             f"the scale tau* of {self!r} at tau0 = {tau0} did not converge (relative residual {residual:.1e}); "
@@ -130,8 +146,8 @@ class DEQ(_Frozen):
         return {
             "network": "DEQ",
             "activation": self.activation.to_dict(),
-            "sigma_a2": float(self.sigma_a2),
-            "sigma_b2": float(self.sigma_b2),
+            "sigma_a2": self.variances[0],
+            "sigma_b2": self.variances[1],
         }
 
     @staticmethod
@@ -146,6 +162,8 @@ class ENN(_Frozen):
     activations: tuple[Activation, ...]
 
     def __init__(self, activations: Iterable[ActivationLike] | ActivationLike) -> None:
+        if not isinstance(activations, str | Activation | Iterable):
+            raise InvalidInputError(f"an explicit network takes a list of activations, got {activations!r}")
         given = [activations] if isinstance(activations, str | Activation) else list(activations)
         if not given:
             raise InvalidInputError("an explicit network needs at least one layer, got an empty list of activations")
@@ -167,12 +185,10 @@ class ENN(_Frozen):
 
     def centred(self, tau0: float = 1.0) -> ENN:
         """Each layer centred at its own input scale tau_{l-1}, starting from tau0."""
-        if not (math.isfinite(tau0) and tau0 > 0):
-            raise InvalidInputError(f"tau0 must be positive and finite, got {tau0!r}")
-        layers, tau = [], float(tau0)
+        layers, tau = [], _scale(tau0)
         for phi in self.activations:
             layers.append(phi.centred(at=tau))
-            tau = math.sqrt(max(moments(phi, tau).variance, 0.0))
+            tau = math.sqrt(moments(phi, tau).variance)
         return ENN(layers)
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,6 +220,8 @@ def network_from_dict(document: Mapping[str, Any] | str) -> Network:
             return ENN([Activation.from_dict(a) for a in document["activations"]])
     except (KeyError, TypeError) as error:
         raise SerialisationError(f"the description of this {kind} is incomplete: {error!r}") from None
+    except InvalidInputError as error:
+        raise SerialisationError(f"this does not describe a {kind}: {error}") from None
     raise SerialisationError(f"the key 'network' must be 'DEQ' or 'ENN', got {kind!r}")
 
 
@@ -213,17 +231,24 @@ def _expect(network: Network, kind: type) -> Any:
     return network
 
 
+def _scale(tau0: float) -> float:
+    if not (isinstance(tau0, int | float | np.floating) and math.isfinite(tau0) and tau0 > 0):
+        raise InvalidInputError(f"tau0 must be a positive and finite number, got {tau0!r}")
+    return float(tau0)
+
+
 def _variance(name: str, value: float | Tensor) -> float | Tensor:
+    if isinstance(value, str | bytes | bool):
+        raise InvalidInputError(f"{name} must be a number, got {value!r}")
     if isinstance(value, Tensor):
         if value.ndim != 0:
             raise InvalidInputError(f"{name} must be a number, got a tensor of shape {tuple(value.shape)}")
         number, kept = float(value.detach()), value if value.requires_grad else float(value)
     else:
         try:
-            number = float(value)
+            number = kept = float(value)
         except (TypeError, ValueError):
             raise InvalidInputError(f"{name} must be a number, got {value!r}") from None
-        kept = number
     if not (math.isfinite(number) and number >= 0):
         raise InvalidInputError(f"{name} must be finite and not negative, got {number!r}")
     return kept

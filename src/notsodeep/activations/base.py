@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
@@ -70,9 +70,15 @@ class Activation:
         return ()
 
     @property
+    def slope_range(self) -> tuple[float, float]:
+        """The infimum and the supremum of phi' (infinite where there is none, or where phi jumps)."""
+        raise NotImplementedError
+
+    @property
     def lipschitz(self) -> float:
         """The smallest Lipschitz constant (``inf`` if there is none)."""
-        raise NotImplementedError
+        low, high = self.slope_range
+        return max(abs(low), abs(high))
 
     @property
     def parity(self) -> Parity | None:
@@ -113,25 +119,29 @@ class Activation:
 
     def value_jumps(self) -> tuple[float, ...]:
         """phi(c+) - phi(c-) at each kink c."""
-        return self._jumps(self._value)
+        return _gaps(self._sides()[0])
 
     def slope_jumps(self) -> tuple[float, ...]:
         """phi'(c+) - phi'(c-) at each kink c."""
-        return self._jumps(self._slope)
+        return _gaps(self._sides()[1])
 
-    def _jumps(self, function: Callable[[Tensor], Tensor]) -> tuple[float, ...]:
-        if not self.kinks:
-            return ()
+    def _sides(self) -> tuple[Tensor, Tensor]:
+        """Values and slopes just below (row 0) and just above (row 1) each kink."""
         c = np.asarray(self.kinks, dtype=np.float64)
-        sides = np.stack([np.nextafter(c, -np.inf), np.nextafter(c, np.inf)])
-        below, above = function(torch.from_numpy(sides))
-        gap = above - below
-        scale = 1.0 + above.abs()
-        return tuple(torch.where(gap.abs() <= 1e-12 * scale, torch.zeros_like(gap), gap).tolist())
+        points = torch.from_numpy(np.stack([np.nextafter(c, -np.inf), np.nextafter(c, np.inf)]))
+        return self._value(points), self._slope(points)
 
     @property
     def continuous(self) -> bool:
+        """Whether phi has no jumps."""
         return not any(self.value_jumps())
+
+    def _mean(self, tau: float) -> float:
+        """E[phi(tau xi)], xi standard normal."""
+        if self.parity == "odd":
+            return 0.0
+        xi, weights = normal_rule(torch.tensor([tau], dtype=torch.float64), self.kinks, self.feature)
+        return float((self._value(tau * xi) * weights).sum())
 
     # -- new activations from old ------------------------------------------------------------------------
     def affine(self, gain: float = 1.0, scale: float = 1.0, skip: float = 0.0, shift: float = 0.0) -> Activation:
@@ -141,13 +151,14 @@ class Activation:
         return Affine(self, float(gain), float(scale), float(skip), float(shift))
 
     def centred(self, at: float) -> Activation:
-        """phi - E[phi(at * xi)], xi standard normal: the theorems speak of activations centred at tau."""
-        if not (math.isfinite(at) and at >= 0):
+        """phi - E[phi(at * xi)], xi standard normal: the theorems speak of activations centred at tau.
+
+        >>> Activation.from_dict({"activation": "relu"}).centred(at=1.0)
+        Affine(ReLU(), shift=-0.39894228040143...)
+        """
+        if not (isinstance(at, int | float | np.floating) and math.isfinite(at) and at >= 0):
             raise ActivationError(f"centred(at=...) takes a finite, non-negative scale, got {at!r}")
-        if self.parity == "odd":
-            return self
-        xi, weights = normal_rule(torch.tensor([at], dtype=torch.float64), self.kinks, self.feature)
-        return self.affine(shift=-float((self._value(at * xi) * weights).sum()))
+        return self.affine(shift=-self._mean(float(at)))
 
     def __neg__(self) -> Activation:
         return self.affine(gain=-1.0)
@@ -165,12 +176,18 @@ class Activation:
 
     @staticmethod
     def from_dict(document: Mapping[str, Any]) -> Activation:
+        """An activation from what :meth:`to_dict` wrote."""
         if not isinstance(document, Mapping) or "activation" not in document:
             raise SerialisationError(f"expected a JSON object with the key 'activation', got {document!r}")
-        parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items() if k != "activation"}
+        parameters: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in document.items() if k != "activation"
+        }
         if document["activation"] == Affine.name and "base" in parameters:
             parameters["base"] = Activation.from_dict(parameters["base"])
-        return activation(document["activation"], **parameters)
+        try:
+            return activation(document["activation"], **parameters)
+        except ActivationError as error:
+            raise SerialisationError(f"this document does not describe an activation: {error}") from None
 
     @staticmethod
     def from_callable(
@@ -193,7 +210,7 @@ class Activation:
         >>> round(soft_sign.lipschitz, 6)
         1.0
         """
-        from .callables import make_callable
+        from .checks import make_callable
 
         return make_callable(function, kinks, derivative=derivative, lipschitz=lipschitz, name=name)
 
@@ -211,12 +228,14 @@ def _differentiate(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def _on_tensor(function: Callable[[Tensor], Tensor], x: Any) -> Any:
-    if isinstance(x, Tensor):
-        return function(x)
+    if isinstance(x, Tensor) and not x.is_complex():
+        return function(x if x.is_floating_point() else x.to(torch.get_default_dtype()))
     array = np.asarray(x)
-    if not np.issubdtype(array.dtype, np.floating):
-        array = array.astype(np.float64)
-    result = function(torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape)).numpy()
+    if array.dtype.kind not in "fiub":
+        raise ActivationError(f"an activation takes real numbers, got {array.dtype} ({type(x).__name__})")
+    dtype = array.dtype if array.dtype in (np.float16, np.float32, np.float64) else np.float64
+    # a copy in native order: torch shares memory otherwise, and warns if that memory is read-only
+    result = function(torch.from_numpy(np.array(array, dtype=dtype, order="C"))).detach().numpy()
     return result if isinstance(x, np.ndarray) else result[()]
 
 
@@ -236,7 +255,7 @@ def activation(spec: ActivationLike, /, **parameters: Any) -> Activation:
         raise ActivationError(
             f"an activation is a name or an Activation, got {spec!r}; for a function use Activation.from_callable"
         )
-    key = spec.strip().lower().replace("-", "_")
+    key = spec.strip().lower().replace("-", "_").replace(" ", "_")
     key = _ALIASES.get(key, key)
     if key not in _REGISTRY:
         near = difflib.get_close_matches(key, [*_REGISTRY, *_ALIASES], n=1)
@@ -254,10 +273,37 @@ def activation_names() -> list[str]:
     return sorted(_REGISTRY)
 
 
-def _finite(owner: Activation, **values: float) -> None:
-    for key, value in values.items():
-        if not math.isfinite(value):
-            raise ActivationError(f"{type(owner).__name__}: {key} must be a finite number, got {value!r}")
+def _gaps(sides: Tensor) -> tuple[float, ...]:
+    """What lies above minus what lies below, differences at rounding level read as none."""
+    below, above = sides
+    gap = above - below
+    return tuple(torch.where(gap.abs() <= 1e-12 * (1.0 + above.abs()), torch.zeros_like(gap), gap).tolist())
+
+
+def _numbers(owner: Activation, *names: str) -> None:
+    """Store the fields ``names`` as finite Python floats: they are then hashable, comparable and fit for JSON."""
+    for name in names:
+        object.__setattr__(owner, name, _number(owner, name, getattr(owner, name)))
+
+
+def _sequences(owner: Activation, *names: str) -> None:
+    """Store the fields ``names`` as tuples of finite Python floats."""
+    for name in names:
+        given = getattr(owner, name)
+        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+            raise ActivationError(f"{type(owner).__name__}: {name} must be a sequence of numbers, got {given!r}")
+        values = tuple(_number(owner, f"{name}[{i}]", value) for i, value in enumerate(given))
+        object.__setattr__(owner, name, values)
+
+
+def _number(owner: Activation, name: str, value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, str | bytes | bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ActivationError(f"{type(owner).__name__}: {name} must be a finite number, got {value!r}")
+    return number
 
 
 @_register
@@ -273,7 +319,8 @@ class Affine(Activation):
     name: ClassVar[str] = "affine"
 
     def __post_init__(self) -> None:
-        _finite(self, gain=self.gain, scale=self.scale, skip=self.skip, shift=self.shift)
+        object.__setattr__(self, "base", activation(self.base))
+        _numbers(self, "gain", "scale", "skip", "shift")
         if self.scale <= 0:
             raise ActivationError(f"Affine: the input scale must be positive, got {self.scale!r}")
 
@@ -286,11 +333,15 @@ class Affine(Activation):
     def kinks(self) -> tuple[float, ...]:
         return tuple(k / self.scale for k in self.base.kinks)
 
+    def __repr__(self) -> str:
+        changed = [f for f in dataclasses.fields(self)[1:] if getattr(self, f.name) != f.default]
+        return f"Affine({', '.join([repr(self.base), *(f'{f.name}={getattr(self, f.name)!r}' for f in changed)])})"
+
     @property
-    def lipschitz(self) -> float:
-        if self.skip == 0.0:
-            return abs(self.gain) * self.scale * self.base.lipschitz
-        return _slope_supremum(self)
+    def slope_range(self) -> tuple[float, float]:
+        steepness = self.gain * self.scale
+        ends = [steepness * s + self.skip if steepness else self.skip for s in self.base.slope_range]
+        return (min(ends), max(ends))
 
     @property
     def parity(self) -> Parity | None:
@@ -320,12 +371,15 @@ class Affine(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return self.gain * self.scale**2 * self.base._curvature(self.scale * x)
 
+    def _sides(self) -> tuple[Tensor, Tensor]:
+        # through the base: a kink divided by the scale is rounded, and its neighbours may miss the base's kink
+        value, slope = self.base._sides()
+        kinks = torch.tensor(self.kinks, dtype=torch.float64)
+        return self.gain * value + self.skip * kinks + self.shift, self.gain * self.scale * slope + self.skip
+
+    def _mean(self, tau: float) -> float:
+        return self.gain * self.base._mean(self.scale * tau) + self.shift
+
     def to_dict(self) -> dict[str, Any]:
+        """A JSON document; :meth:`from_dict` reads it back."""
         return {**super().to_dict(), "base": self.base.to_dict()}
-
-
-def _slope_supremum(phi: Activation, reach: float = 60.0) -> float:
-    """sup |phi'| over a fine grid that includes both sides of every kink; built-in slopes settle well inside it."""
-    grid = torch.linspace(-reach, reach, 240_001, dtype=torch.float64) * phi.feature
-    sides = torch.tensor([np.nextafter(k, s) for k in phi.kinks for s in (-np.inf, np.inf)], dtype=torch.float64)
-    return float(phi._slope(torch.cat([grid, sides])).abs().max())

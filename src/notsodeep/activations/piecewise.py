@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ActivationError
-from .base import Activation, Parity, _finite, _register
+from .base import Activation, Parity, _numbers, _register, _sequences
 
 
 @_register
@@ -23,11 +23,11 @@ class Linear(Activation):
     homogeneity: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        _finite(self, slope=self.slope)
+        _numbers(self, "slope")
 
     @property
-    def lipschitz(self) -> float:
-        return abs(self.slope)
+    def slope_range(self) -> tuple[float, float]:
+        return (self.slope, self.slope)
 
     def _value(self, x: Tensor) -> Tensor:
         return self.slope * x
@@ -46,7 +46,7 @@ class ReLU(Activation):
 
     name: ClassVar[str] = "relu"
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
-    lipschitz: ClassVar[float] = 1.0
+    slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     homogeneity: ClassVar[float] = 1.0
 
     def _value(self, x: Tensor) -> Tensor:
@@ -71,11 +71,11 @@ class LeakyReLU(Activation):
     homogeneity: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        _finite(self, slope=self.slope, gain=self.gain)
+        _numbers(self, "slope", "gain")
 
     @property
-    def lipschitz(self) -> float:
-        return max(abs(self.slope), abs(self.gain))
+    def slope_range(self) -> tuple[float, float]:
+        return (min(self.slope, self.gain), max(self.slope, self.gain))
 
     @property
     def parity(self) -> Parity | None:
@@ -102,7 +102,7 @@ class HardTanh(Activation):
     parity: ClassVar[Parity] = "odd"
 
     def __post_init__(self) -> None:
-        _finite(self, a=self.a, c=self.c)
+        _numbers(self, "a", "c")
         if self.c <= 0:
             raise ActivationError(f"HardTanh: c must be positive, got {self.c!r}")
 
@@ -111,8 +111,8 @@ class HardTanh(Activation):
         return (-self.c, self.c)
 
     @property
-    def lipschitz(self) -> float:
-        return abs(self.a)
+    def slope_range(self) -> tuple[float, float]:
+        return (min(0.0, self.a), max(0.0, self.a))
 
     def _value(self, x: Tensor) -> Tensor:
         return self.a * x.clamp(-self.c, self.c)
@@ -135,10 +135,8 @@ class PiecewiseLinear(Activation):
     name: ClassVar[str] = "piecewise_linear"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "knots", tuple(float(k) for k in self.knots))
-        object.__setattr__(self, "slopes", tuple(float(s) for s in self.slopes))
-        _finite(self, at_zero=self.at_zero, **{f"knots[{i}]": k for i, k in enumerate(self.knots)})
-        _finite(self, **{f"slopes[{i}]": s for i, s in enumerate(self.slopes)})
+        _sequences(self, "knots", "slopes")
+        _numbers(self, "at_zero")
         if len(self.slopes) != len(self.knots) + 1:
             raise ActivationError(
                 f"PiecewiseLinear: {len(self.knots)} knots need {len(self.knots) + 1} slopes, got {len(self.slopes)}"
@@ -151,8 +149,8 @@ class PiecewiseLinear(Activation):
         return self.knots
 
     @property
-    def lipschitz(self) -> float:
-        return max(abs(s) for s in self.slopes)
+    def slope_range(self) -> tuple[float, float]:
+        return (min(self.slopes), max(self.slopes))
 
     @property
     def parity(self) -> Parity | None:

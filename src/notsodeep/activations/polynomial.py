@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ActivationError
-from .base import Activation, Parity, _finite, _register
+from .base import Activation, Parity, _numbers, _register, _sequences
 
 
 @_register
@@ -25,15 +25,33 @@ class Quadratic(Activation):
     name: ClassVar[str] = "quadratic"
 
     def __post_init__(self) -> None:
-        _finite(self, a=self.a, b=self.b, c=self.c)
+        _numbers(self, "a", "b", "c")
 
     @property
-    def lipschitz(self) -> float:
-        return abs(self.b) if self.a == 0.0 else math.inf
+    def slope_range(self) -> tuple[float, float]:
+        return (self.b, self.b) if self.a == 0.0 else (-math.inf, math.inf)
 
     @property
     def parity(self) -> Parity | None:
         return "even" if self.b == 0.0 else "odd" if self.a == 0.0 == self.c else None
+
+    @property
+    def homogeneity(self) -> float | None:
+        if self.c != 0.0 or (self.a != 0.0 and self.b != 0.0):
+            return None
+        return 2.0 if self.a != 0.0 else 1.0
+
+    @property
+    def degree(self) -> int:
+        """The degree of the polynomial."""
+        return 2 if self.a != 0.0 else int(self.b != 0.0)
+
+    def derived(self) -> Quadratic:
+        """phi' as an activation."""
+        return Quadratic(0.0, 2.0 * self.a, self.b)
+
+    def _mean(self, tau: float) -> float:
+        return self.a * tau**2 + self.c
 
     def _value(self, x: Tensor) -> Tensor:
         return (self.a * x + self.b) * x + self.c
@@ -55,8 +73,8 @@ class Hermite(Activation):
     name: ClassVar[str] = "hermite"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "coefficients", tuple(float(c) for c in self.coefficients))
-        _finite(self, scale=self.scale, **{f"coefficients[{i}]": c for i, c in enumerate(self.coefficients)})
+        _sequences(self, "coefficients")
+        _numbers(self, "scale")
         if not self.coefficients or self.scale <= 0:
             raise ActivationError(f"Hermite: needs coefficients and a positive scale, got {self!r}")
 
@@ -66,16 +84,27 @@ class Hermite(Activation):
         return max((k for k, c in enumerate(self.coefficients) if c != 0.0), default=0)
 
     @property
-    def lipschitz(self) -> float:
-        if self.degree > 1:
-            return math.inf
-        return abs(self.coefficients[1]) / self.scale if self.degree == 1 else 0.0
+    def slope_range(self) -> tuple[float, float]:
+        if self.degree > 1:  # one end is finite for odd degrees; no use is made of it
+            return (-math.inf, math.inf)
+        slope = self.coefficients[1] / self.scale if self.degree == 1 else 0.0
+        return (slope, slope)
+
+    @property
+    def homogeneity(self) -> float | None:
+        return 1.0 if self.degree <= 1 and self.coefficients[0] == 0.0 else None
 
     @property
     def parity(self) -> Parity | None:
         if not any(self.coefficients[0::2]):
             return "odd"
         return "even" if not any(self.coefficients[1::2]) else None
+
+    def _mean(self, tau: float) -> float:
+        # E[h_k(s xi)] = ((s^2 - 1)/2)^(k/2) sqrt(k!)/(k/2)! for even k, from the generating function
+        half = 0.5 * ((tau / self.scale) ** 2 - 1.0)
+        evens = enumerate(self.coefficients[0::2])
+        return sum(c * half**m * math.sqrt(math.factorial(2 * m)) / math.factorial(m) for m, c in evens)
 
     def derived(self) -> Hermite:
         """phi' as a Hermite activation: h_k' = sqrt(k) h_{k-1}."""

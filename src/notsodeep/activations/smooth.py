@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Activation, Parity, _finite, _register
+from .base import Activation, Parity, _numbers, _register
 
 _SQRT_2 = math.sqrt(2.0)
 _SQRT_2PI = math.sqrt(2.0 * math.pi)
@@ -22,7 +22,7 @@ class Tanh(Activation):
 
     name: ClassVar[str] = "tanh"
     parity: ClassVar[Parity] = "odd"
-    lipschitz: ClassVar[float] = 1.0
+    slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def _value(self, x: Tensor) -> Tensor:
         return torch.tanh(x)
@@ -42,7 +42,7 @@ class Arctan(Activation):
 
     name: ClassVar[str] = "arctan"
     parity: ClassVar[Parity] = "odd"
-    lipschitz: ClassVar[float] = 1.0
+    slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def _value(self, x: Tensor) -> Tensor:
         return torch.atan(x)
@@ -61,7 +61,7 @@ class Erf(Activation):
 
     name: ClassVar[str] = "erf"
     parity: ClassVar[Parity] = "odd"
-    lipschitz: ClassVar[float] = 2.0 / math.sqrt(math.pi)
+    slope_range: ClassVar[tuple[float, float]] = (0.0, 2.0 / math.sqrt(math.pi))
 
     def _value(self, x: Tensor) -> Tensor:
         return torch.erf(x)
@@ -79,7 +79,7 @@ class Sigmoid(Activation):
     """phi(x) = 1 / (1 + exp(-x))."""
 
     name: ClassVar[str] = "sigmoid"
-    lipschitz: ClassVar[float] = 0.25
+    slope_range: ClassVar[tuple[float, float]] = (0.0, 0.25)
 
     def _value(self, x: Tensor) -> Tensor:
         return torch.sigmoid(x)
@@ -99,7 +99,7 @@ class SiLU(Activation):
     """phi(x) = x * sigmoid(x), also called swish."""
 
     name: ClassVar[str] = "silu"
-    lipschitz: ClassVar[float] = 1.0998393194632252
+    slope_range: ClassVar[tuple[float, float]] = (-0.09983932012886692, 1.099839320128867)
 
     def _value(self, x: Tensor) -> Tensor:
         return torch.nn.functional.silu(x)
@@ -119,7 +119,7 @@ class GELU(Activation):
     """phi(x) = x * Phi(x), Phi the normal distribution function."""
 
     name: ClassVar[str] = "gelu"
-    lipschitz: ClassVar[float] = 1.1289046001498183
+    slope_range: ClassVar[tuple[float, float]] = (-0.12890414518515478, 1.1289041451851548)
 
     def _value(self, x: Tensor) -> Tensor:
         return torch.nn.functional.gelu(x)
@@ -141,11 +141,11 @@ class ELU(Activation):
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
 
     def __post_init__(self) -> None:
-        _finite(self, alpha=self.alpha)
+        _numbers(self, "alpha")
 
     @property
-    def lipschitz(self) -> float:
-        return max(1.0, abs(self.alpha))
+    def slope_range(self) -> tuple[float, float]:
+        return (min(0.0, self.alpha), max(1.0, self.alpha))
 
     def _value(self, x: Tensor) -> Tensor:
         return torch.where(x > 0, x, self.alpha * torch.expm1(x.clamp(max=0.0)))
@@ -166,7 +166,7 @@ class SELU(Activation):
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
     alpha: ClassVar[float] = 1.6732632423543772
     gain: ClassVar[float] = 1.0507009873554805
-    lipschitz: ClassVar[float] = alpha * gain
+    slope_range: ClassVar[tuple[float, float]] = (0.0, alpha * gain)
 
     def _value(self, x: Tensor) -> Tensor:
         return self.gain * torch.where(x > 0, x, self.alpha * torch.expm1(x.clamp(max=0.0)))
@@ -184,7 +184,7 @@ class Softplus(Activation):
     """phi(x) = log(1 + exp(x))."""
 
     name: ClassVar[str] = "softplus"
-    lipschitz: ClassVar[float] = 1.0
+    slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def _value(self, x: Tensor) -> Tensor:
         return torch.logaddexp(x, torch.zeros_like(x))
@@ -204,7 +204,7 @@ class Sin(Activation):
 
     name: ClassVar[str] = "sin"
     parity: ClassVar[Parity] = "odd"
-    lipschitz: ClassVar[float] = 1.0
+    slope_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def _value(self, x: Tensor) -> Tensor:
         return torch.sin(x)
@@ -223,7 +223,7 @@ class Cos(Activation):
 
     name: ClassVar[str] = "cos"
     parity: ClassVar[Parity] = "even"
-    lipschitz: ClassVar[float] = 1.0
+    slope_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def _value(self, x: Tensor) -> Tensor:
         return torch.cos(x)
@@ -233,3 +233,6 @@ class Cos(Activation):
 
     def _curvature(self, x: Tensor) -> Tensor:
         return -torch.cos(x)
+
+    def _mean(self, tau: float) -> float:
+        return math.exp(-0.5 * tau**2)

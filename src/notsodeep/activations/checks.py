@@ -1,0 +1,266 @@
+"""What can be checked about a user's function is checked here; every refusal says what was seen and what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._quadrature import normal_rule
+from ..errors import ActivationError
+from .base import Parity
+from .callables import CallableActivation, difference, evaluate
+
+_REACH = 30.0
+_FAR = (-400.0, -200.0, 200.0, 400.0)
+
+
+def make_callable(
+    function: Callable[[Any], Any],
+    kinks: Sequence[float],
+    *,
+    derivative: Callable[[Any], Any] | None,
+    lipschitz: float | None,
+    name: str | None,
+) -> CallableActivation:
+    """Build a :class:`CallableActivation` from a function that has passed every check."""
+    if not callable(function):
+        raise ActivationError(f"from_callable needs a function of an array, got {function!r}")
+    label = str(name or getattr(function, "__name__", type(function).__name__))
+    rough = _positions(kinks)
+    grid = _probe_grid(rough)
+    numpy, values = _try(function, grid, label)
+    _check_elementwise(function, numpy, grid, values, label)
+    _check_undeclared_kinks(function, numpy, grid, values, rough, label)
+    draft = CallableActivation(
+        function, rough, derivative, symmetry=_parity(function, numpy, rough), numpy=numpy, label=label
+    )
+    if derivative is not None:
+        _check_derivative(draft)
+    phi = _with_resolution(draft)
+    return replace(phi, slopes=_slopes(phi, lipschitz))
+
+
+def _positions(kinks: Sequence[float]) -> tuple[float, ...]:
+    try:
+        rough = tuple(sorted({float(k) for k in kinks}))
+    except (TypeError, ValueError):
+        rough = (math.nan,)
+    if not all(map(math.isfinite, rough)):
+        raise ActivationError(f"kinks must be a sequence of finite numbers, got {kinks!r}")
+    return rough
+
+
+def _probe_grid(kinks: Sequence[float]) -> Tensor:
+    """Points off every kink, dense enough to see one that was not declared."""
+    grid = torch.linspace(-_REACH, _REACH, 6001, dtype=torch.float64) + 1.234567e-4
+    for c in kinks:
+        grid = grid[(grid - c).abs() > 1e-9]
+    return grid
+
+
+def _try(function: Callable[[Any], Any], grid: Tensor, label: str) -> tuple[bool, Tensor]:
+    """Call as a torch function, else as a NumPy function; True if NumPy."""
+    try:
+        # a NumPy function refuses a tensor that tracks gradients, where it would quietly drop them otherwise
+        result = function(grid.clone().requires_grad_(True))
+    except Exception:  # a NumPy function may raise anything on a tensor; the NumPy call below decides
+        result = None
+    if isinstance(result, Tensor) and result.shape == grid.shape and not result.is_complex():
+        values = result.detach().to(torch.float64)
+        _check_finite(values, grid, label)
+        return False, values
+    try:
+        with np.errstate(all="ignore"):
+            array = np.asarray(function(grid.numpy().copy()))
+    except Exception as error:
+        raise ActivationError(
+            f"{label} could not be called on a one-dimensional array: {type(error).__name__}: {error}. "
+            "It must be vectorised; np.vectorize turns a scalar function into one"
+        ) from error
+    if array.shape != tuple(grid.shape) or array.dtype.kind not in "fiub":
+        raise ActivationError(
+            f"{label} must return a real array of its argument's shape {tuple(grid.shape)}, "
+            f"got {array.dtype} of shape {array.shape}"
+        )
+    values = torch.from_numpy(array.astype(np.float64))
+    _check_finite(values, grid, label)
+    return True, values
+
+
+def _check_finite(values: Tensor, grid: Tensor, label: str) -> None:
+    bad = ~torch.isfinite(values)
+    if bool(bad.any()):
+        where = float(grid[bad][0])
+        raise ActivationError(f"{label} is not finite: {label}({where:.4g}) = {float(values[bad][0])}")
+
+
+def _check_elementwise(function: Callable[[Any], Any], numpy: bool, grid: Tensor, values: Tensor, label: str) -> None:
+    """The same numbers in another order and shape must give the same values: no softmax, no randomness."""
+    order = torch.arange(len(grid)).flip(0)[: 2 * (len(grid) // 2)]
+    try:
+        again = evaluate(function, grid[order].reshape(2, -1), numpy).detach()
+    except Exception as error:
+        raise ActivationError(
+            f"{label} works on one-dimensional arrays but not on two-dimensional ones: {type(error).__name__}: {error}"
+        ) from error
+    expected = values[order].reshape(2, -1)
+    same = again.shape == expected.shape and torch.allclose(again, expected, rtol=1e-12, atol=1e-12)
+    if not same:
+        raise ActivationError(
+            f"{label} is not an elementwise, deterministic function: the same numbers in another order "
+            "gave other values"
+        )
+
+
+def _check_undeclared_kinks(
+    function: Callable[[Any], Any], numpy: bool, grid: Tensor, values: Tensor, kinks: Sequence[float], label: str
+) -> None:
+    """A kink shows as a second difference that does not shrink when the step does."""
+    step = float(grid[1] - grid[0])
+    bend = (values[2:] - 2.0 * values[1:-1] + values[:-2]).abs() / step
+    local = bend.unfold(0, 21, 1).median(dim=-1).values
+    local = torch.cat([local[:1].expand(10), local, local[-1:].expand(10)])
+    scale = 1e-3 * (1.0 + (values[1:-1]).abs())
+    suspects = grid[1:-1][bend > 8.0 * local + scale]
+    for centre in suspects.tolist():
+        if all(abs(centre - c) > 2.0 * step for c in kinks) and _bend_at(function, numpy, centre, step) > 0.1:
+            raise ActivationError(
+                f"{label} has a kink or a jump near x = {centre:.3g} that was not declared; "
+                f"pass kinks=({centre:.3g},) with its exact position"
+            )
+
+
+def _bend_at(function: Callable[[Any], Any], numpy: bool, centre: float, step: float) -> float:
+    """Slope change within +-2 steps that survives a hundredfold refinement, relative to what it was."""
+    before = None
+    low, high = centre - 2.0 * step, centre + 2.0 * step
+    for _ in range(3):
+        x = torch.linspace(low, high, 81, dtype=torch.float64)
+        y = evaluate(function, x, numpy).detach()
+        h = float(x[1] - x[0])
+        bend = (y[2:] - 2.0 * y[1:-1] + y[:-2]).abs() / h
+        peak = int(bend.argmax())
+        before = float(bend[peak]) if before is None else before
+        low, high = float(x[peak]), float(x[peak + 2])
+    return float(bend.max()) / max(before or 0.0, 1e-300)
+
+
+def _parity(function: Callable[[Any], Any], numpy: bool, kinks: tuple[float, ...]) -> Parity | None:
+    if kinks != tuple(-c for c in reversed(kinks)):
+        return None
+    x = torch.cat([torch.linspace(0.01, 8.0, 400), torch.linspace(8.1, _REACH, 200)]).to(torch.float64) * 1.0123
+    plus, minus = evaluate(function, x, numpy).detach(), evaluate(function, -x, numpy).detach()
+    tolerance = 1e-13 * plus.abs() + 1e-300
+    if bool(((plus + minus).abs() <= tolerance).all()):
+        return "odd"
+    return "even" if bool(((plus - minus).abs() <= tolerance).all()) else None
+
+
+def _with_resolution(phi: CallableActivation) -> CallableActivation:
+    """The coarsest panels on which E[phi] and E[phi^2] (and E[phi'^2]) are settled from tau = 1e-3 to 30."""
+    tau = torch.tensor([1e-3, 0.1, 1.0, 5.0, 30.0], dtype=torch.float64)
+    previous: Tensor | None = None
+    error = float("inf")
+    for halvings in range(7):
+        xi, weights = normal_rule(tau, phi.rough, 0.5**halvings)
+        current = _settling(phi, tau[:, None] * xi, weights)
+        if previous is not None:
+            size = current[1].sqrt() + current[1]
+            change = (current - previous).abs() / (size + current[2] + 1e-300)
+            error = float(change.max())
+            if error <= 1e-13:
+                return replace(phi, resolution=0.5 ** (halvings - 1))
+        previous = current
+    raise ActivationError(
+        f"Gaussian expectations of {phi.label} do not settle (relative change {error:.1e} on the finest panels): "
+        "declare its kinks at their exact positions, or rescale an input that varies on a length below 1/32"
+    )
+
+
+def _settling(phi: CallableActivation, x: Tensor, weights: Tensor) -> Tensor:
+    value = phi._value(x).detach()
+    # differences of a NumPy function carry their own noise; only exact slopes are asked to settle
+    slope = torch.zeros_like(value) if phi.numpy and phi.slope_function is None else phi._slope(x).detach()
+    out = torch.stack([(f * weights).sum(-1) for f in (value, value**2, slope**2)])
+    if not bool(torch.isfinite(out).all()):
+        raise ActivationError(f"{phi.label} grows too fast: E[{phi.label}(tau xi)^2] is not finite for tau up to 30")
+    return out
+
+
+def _check_derivative(phi: CallableActivation) -> None:
+    x = torch.linspace(-6.0, 6.0, 241, dtype=torch.float64) + 3.21e-4
+    try:
+        given = phi._slope(x).detach()
+    except Exception as error:
+        kind = "NumPy array" if phi.numpy else "torch tensor"
+        raise ActivationError(
+            f"the derivative of {phi.label} could not be called on a {kind}, as {phi.label} is: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if given.shape != x.shape or not bool(torch.isfinite(given).all()):
+        raise ActivationError(f"the derivative of {phi.label} must be finite and keep its argument's shape")
+    numeric = _numeric_slope(phi, x)
+    worst = int((given - numeric).abs().argmax())
+    if float((given - numeric).abs()[worst]) > 1e-6 * (1.0 + float(given.abs().max())):
+        raise ActivationError(
+            f"the derivative given for {phi.label} is {float(given[worst]):.6g} at x = {float(x[worst]):.3g}, "
+            f"but differences of the function give {float(numeric[worst]):.6g}"
+        )
+
+
+def _numeric_slope(phi: CallableActivation, x: Tensor) -> Tensor:
+    if phi.numpy:
+        return difference(phi, x, 1, phi.function)
+    return difference(phi, x, 1, lambda v: phi.function(torch.from_numpy(v)).detach().numpy())
+
+
+def _slopes(phi: CallableActivation, lipschitz: float | None) -> tuple[float, float]:
+    """The range of phi', estimated; a Lipschitz constant that is given must not contradict it."""
+    low, high = _estimate_slopes(phi)
+    if lipschitz is None:
+        return (low, high)
+    try:
+        given = float(lipschitz)
+    except (TypeError, ValueError):
+        given = math.nan
+    if not given >= 0:
+        raise ActivationError(f"lipschitz must be a non-negative number, got {lipschitz!r}")
+    seen = max(abs(low), abs(high))
+    if seen > given * (1.0 + 1e-6) + 1e-9:
+        raise ActivationError(
+            f"lipschitz = {given:.6g} was given for {phi.label}, but its slope reaches {seen:.6g} in absolute value"
+        )
+    return (-given, given)
+
+
+def _estimate_slopes(phi: CallableActivation) -> tuple[float, float]:
+    """inf and sup of phi', searched on a grid and refined; infinite if phi jumps or phi' still grows far out."""
+    if any(phi.value_jumps()):
+        return (-math.inf, math.inf)
+    far = phi._slope(torch.tensor(_FAR, dtype=torch.float64)).detach()
+    size = far.abs()
+    settled = bool(torch.isfinite(far).all()) and float(size[0]) <= 1.5 * float(size[1]) + 1e-6
+    if not settled or float(size[3]) > 1.5 * float(size[2]) + 1e-6:
+        return (-math.inf, math.inf)
+    grid = torch.linspace(-_REACH, _REACH, 12_001, dtype=torch.float64)
+    on_grid, at_kinks = phi._slope(grid).detach(), phi._sides()[1].detach().flatten()
+    rest = torch.cat([far, at_kinks, on_grid])
+    low = min(float(rest.min()), _refined(phi, float(grid[on_grid.argmin()]), float(grid[1] - grid[0]), -1.0))
+    high = max(float(rest.max()), _refined(phi, float(grid[on_grid.argmax()]), float(grid[1] - grid[0]), 1.0))
+    return (low, high)
+
+
+def _refined(phi: CallableActivation, centre: float, width: float, sign: float) -> float:
+    """The extremum of phi' near ``centre``: three zooms by a hundred leave nothing to find at rounding level."""
+    for _ in range(3):
+        x = torch.linspace(centre - width, centre + width, 201, dtype=torch.float64)
+        slope = phi._slope(x).detach()
+        peak = int((sign * slope).argmax())
+        centre, width = float(x[peak]), width / 100.0
+    return float(slope[peak])
