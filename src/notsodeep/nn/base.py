@@ -1,0 +1,93 @@
+"""What the DEQ and the explicit network have in common: seeded Gaussian weights, and what of them trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InvalidInputError
+
+__all__ = ["Model", "Trained"]
+
+Trained = Literal["readout", "frozen", "all"]
+
+
+class Model(nn.Module):
+    """A network in the theory's parametrisation: weights of unit variance, scaled in the forward pass.
+
+    ``readout`` has shape (out_features, width). What trains is one of
+
+    - ``"readout"``: the readout alone, on random features (the papers' experiments; kernel ``ck``)
+    - ``"frozen"``: everything but the input weights (kernel ``ntk_frozen``); ``"recurrent"`` is the same
+    - ``"all"``: every weight (kernel ``ntk``)
+    """
+
+    in_features: int
+    out_features: int
+    trained: Trained
+    readout: nn.Parameter
+
+    def features(self, x: Tensor) -> Tensor:
+        """The last hidden state, shape (..., width): the input of the readout."""
+        raise NotImplementedError
+
+    def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
+        """The hidden weights with their names, the input weights first."""
+        raise NotImplementedError
+
+    def config(self) -> dict[str, Any]:
+        """A JSON document from which the same architecture can be built."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(self.features(x), self.readout)
+
+    def set_trained(self, train: str) -> None:
+        """Choose what trains: see :class:`Model`."""
+        choice = "frozen" if train == "recurrent" else train
+        if choice not in get_args(Trained):
+            raise InvalidInputError(f"train must be 'readout', 'frozen' (or 'recurrent') or 'all', got {train!r}")
+        self.trained = choice  # type: ignore[assignment]
+        for index, (_, weight) in enumerate(self.hidden_weights()):
+            weight.requires_grad_(choice == "all" or (choice == "frozen" and index > 0))
+
+    def _rates(self) -> Mapping[str, float]:
+        """Learning-rate multipliers by parameter name; 1 where there is none."""
+        return {}
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """One optimiser group per trained weight matrix, each with its own learning rate."""
+        rates = self._rates()
+        return [
+            {"params": [weight], "lr": lr * rates.get(name, 1.0), "name": name}
+            for name, weight in [*self.hidden_weights(), ("readout", self.readout)]
+            if weight.requires_grad
+        ]
+
+
+def positive(name: str, value: int) -> int:
+    """A size; everything else is refused."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidInputError(f"{name} must be a positive whole number, got {value!r}")
+    return value
+
+
+class Gaussian:
+    """Standard normal parameters from one seed: the same numbers on every device."""
+
+    def __init__(self, seed: int, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
+        self._generator = torch.Generator().manual_seed(int(seed))
+        self._dtype, self._device = dtype or torch.get_default_dtype(), device
+
+    def parameter(self, rows: int, columns: int) -> nn.Parameter:
+        draw = torch.randn(rows, columns, generator=self._generator, dtype=torch.float32)
+        return nn.Parameter(draw.to(self._device, self._dtype))
+
+
+def check_input(x: Tensor, in_features: int) -> None:
+    if not isinstance(x, Tensor) or x.ndim < 1 or x.shape[-1] != in_features:
+        shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise InvalidInputError(f"expected a tensor of shape (..., {in_features}), got {shape}")

@@ -1,0 +1,137 @@
+"""The deep equilibrium model at finite width."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InvalidInputError
+from ..networks import DEQ as Specification
+from .base import Gaussian, Model, check_input, positive
+from .contraction import shrink_to_norm_, spectral_norm
+from .equilibrium import Equilibrium, OnFailure, SolverOptions
+from .implicit import equilibrium, find_equilibrium
+
+__all__ = ["DEQ"]
+
+
+class DEQ(Model):
+    """z = phi(sigma_a A z + sigma_b B x) / sqrt(m), f(x) = a z, with implicit derivatives of every order.
+
+    Parameters
+    ----------
+    spec : the network, :class:`notsodeep.DEQ`
+    in_features, width, out_features : p, m and the number of outputs
+    seed : of the weights, which are standard normal
+    train : ``"readout"``, ``"recurrent"`` (readout and A) or ``"all"``
+    solver : ``"auto"``, ``"picard"``, ``"anderson"`` or ``"broyden"``
+    tol : |f(z) - z| <= tol |f(z)| for every sample; the derivative is solved to the same tolerance
+    max_steps, on_failure : what is allowed, and whether missing it warns or raises
+    keep_contraction : if given, A is scaled down before each training step so that sigma_a |A| Lip / sqrt(m) stays
+        below this number (below one: a unique equilibrium)
+
+    >>> import notsodeep as nsd, torch
+    >>> model = nsd.nn.DEQ(nsd.DEQ("relu", sigma_a2=0.2), in_features=3, width=64, out_features=2)
+    >>> model(torch.ones(5, 3)).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(
+        self,
+        spec: Specification,
+        in_features: int,
+        width: int,
+        out_features: int,
+        seed: int = 0,
+        *,
+        train: str = "all",
+        solver: str = "auto",
+        tol: float = 1e-5,
+        max_steps: int = 200,
+        on_failure: OnFailure = "warn",
+        keep_contraction: float | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(spec, Specification):
+            raise InvalidInputError(f"nn.DEQ takes a notsodeep.DEQ specification, got {spec!r}")
+        if keep_contraction is not None and not 0 < keep_contraction < 1:
+            raise InvalidInputError(f"keep_contraction must lie between 0 and 1, got {keep_contraction!r}")
+        self.spec = spec
+        self.in_features = positive("in_features", in_features)
+        self.width = positive("width", width)
+        self.out_features = positive("out_features", out_features)
+        self.options = SolverOptions(solver, float(tol), max_steps, on_failure)
+        self.keep_contraction = keep_contraction
+        gaussian = Gaussian(seed, dtype, device)
+        self.input = gaussian.parameter(width, in_features)
+        self.recurrent = gaussian.parameter(width, width)
+        self.readout = gaussian.parameter(out_features, width)
+        self._gain = math.sqrt(float(spec.sigma_a2) / width)
+        self._drive = math.sqrt(float(spec.sigma_b2))
+        self._vector: Tensor | None = None
+        self.set_trained(train)
+
+    # -- evaluation --------------------------------------------------------------------------------------
+    def features(self, x: Tensor) -> Tensor:
+        """The equilibrium z, shape (..., width)."""
+        check_input(x, self.in_features)
+        self._keep()
+        drive = self._project(x)
+        u = equilibrium(self.recurrent, drive.reshape(-1, self.width), self._gain, self.spec.activation, self.options)
+        return u.reshape(drive.shape) / math.sqrt(self.width)
+
+    def solve(self, x: Tensor) -> Equilibrium:
+        """The equilibrium with its residuals, steps and flags, without derivatives; never warns."""
+        check_input(x, self.in_features)
+        with torch.no_grad():
+            drive = self._project(x).reshape(-1, self.width)
+            found = find_equilibrium(self.recurrent, drive, self._gain, self.spec.activation, self.options)
+        return Equilibrium(found.value / math.sqrt(self.width), found.residual, found.steps, found.converged)
+
+    def _project(self, x: Tensor) -> Tensor:
+        """sigma_b B x, in the weights' own precision: rounding it to bfloat16 would exceed any useful tolerance."""
+        with torch.autocast(x.device.type, enabled=False):
+            return nn.functional.linear(self._drive * x.to(self.input.dtype), self.input)
+
+    # -- contraction -------------------------------------------------------------------------------------
+    def contraction(self) -> float:
+        """sigma_a |A| Lip / sqrt(m) by power iteration: below one the equilibrium exists and is unique.
+
+        Near 2 sigma_a Lip for random weights. Training may raise it; ``keep_contraction`` forbids that.
+        """
+        norm, _ = spectral_norm(self.recurrent)
+        return norm * self._gain * self.spec.activation.lipschitz
+
+    def _keep(self) -> None:
+        if self.keep_contraction is None or not self.training or not self.recurrent.requires_grad:
+            return
+        # under torch.func the weights are not the module's own: they are left alone
+        if isinstance(self.recurrent, nn.Parameter) and torch.is_grad_enabled():
+            limit = self.keep_contraction / (self._gain * self.spec.activation.lipschitz)
+            # power iteration approaches from below: leave it one part in a hundred
+            _, self._vector = shrink_to_norm_(self.recurrent, limit * 0.99, self._vector)
+
+    # -- description -------------------------------------------------------------------------------------
+    def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
+        return [("input", self.input), ("recurrent", self.recurrent)]
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "model": "DEQ",
+            "spec": self.spec.to_dict(),
+            "in_features": self.in_features,
+            "width": self.width,
+            "out_features": self.out_features,
+            "train": self.trained,
+            **self.options.to_dict(),
+            "keep_contraction": self.keep_contraction,
+        }
+
+    def extra_repr(self) -> str:
+        sizes = f"in_features={self.in_features}, width={self.width}, out_features={self.out_features}"
+        return f"{self.spec!r}, {sizes}, train={self.trained!r}, solver={self.options.solver!r}, tol={self.options.tol:g}"

@@ -1,0 +1,154 @@
+"""The explicit network at finite width: what a DEQ becomes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InvalidInputError
+from ..networks import ENN as Specification
+from .base import Gaussian, Model, check_input, positive
+from .fused import fuse
+
+if TYPE_CHECKING:
+    from ..matching import Twin
+
+__all__ = ["ENN"]
+
+
+class ENN(Model):
+    """x_l = sigma_l(W_l x_{l-1}) / sqrt(m_l), l = 1 ... L, f(x) = a x_L.
+
+    Parameters
+    ----------
+    network : an :class:`notsodeep.ENN`, or a twin, whose learning-rate multipliers are taken over
+    in_features, width, out_features : p, m (a number, or one per layer) and the number of outputs
+    seed : of the weights, which are standard normal
+    train : ``"readout"``, ``"frozen"`` (all but W_1) or ``"all"``
+    learning_rates : one multiplier per weight matrix, W_1 ... W_L and the readout, see :meth:`parameter_groups`
+
+    >>> import notsodeep as nsd, torch
+    >>> model = nsd.nn.ENN(nsd.ENN(["tanh"]), in_features=3, width=64, out_features=2, learning_rates=(0.5, 1.0))
+    >>> [group["lr"] for group in model.parameter_groups(lr=0.1)]
+    [0.05, 0.1]
+    """
+
+    def __init__(
+        self,
+        network: Specification | Twin,
+        in_features: int,
+        width: int | Sequence[int],
+        out_features: int,
+        seed: int = 0,
+        *,
+        train: str = "all",
+        learning_rates: Sequence[float] | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec, inherited = _specification(network)
+        self.in_features = positive("in_features", in_features)
+        self.out_features = positive("out_features", out_features)
+        self.widths = _widths(width, self.spec.depth)
+        self.learning_rates = _multipliers(inherited if learning_rates is None else learning_rates, self.spec.depth)
+        gaussian = Gaussian(seed, dtype, device)
+        sizes = (in_features, *self.widths)
+        self.weights = nn.ParameterList(gaussian.parameter(m, k) for k, m in zip(sizes, self.widths, strict=False))
+        self.readout = gaussian.parameter(out_features, self.widths[-1])
+        self._fuse()
+        self.set_trained(train)
+
+    def _fuse(self) -> None:
+        functions, scale = [], 1.0
+        for phi, width in zip(self.spec.activations, self.widths, strict=True):
+            # a negative or zero pending gain cannot be an input scale: the next layer takes it as a plain factor
+            function, gain = fuse(phi, scale)
+            if gain <= 0.0:
+                function, gain = _Generic(phi, scale), 1.0
+            functions.append(function)
+            scale = gain / math.sqrt(width)
+        self._functions, self._scale = tuple(functions), scale
+
+    # -- evaluation --------------------------------------------------------------------------------------
+    def _hidden(self, x: Tensor) -> Tensor:
+        """x_L up to the factor ``_scale``."""
+        check_input(x, self.in_features)
+        for weight, function in zip(self.weights, self._functions, strict=True):
+            x = function(nn.functional.linear(x, weight))
+        return x
+
+    def features(self, x: Tensor) -> Tensor:
+        """The last hidden state x_L, shape (..., width)."""
+        return self._hidden(x) * self._scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(self._hidden(x), self.readout) * self._scale
+
+    # -- description -------------------------------------------------------------------------------------
+    @property
+    def width(self) -> int:
+        """The width of the last layer."""
+        return self.widths[-1]
+
+    def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
+        return [(f"weights.{i}", weight) for i, weight in enumerate(self.weights)]
+
+    def _rates(self) -> Mapping[str, float]:
+        names = [name for name, _ in self.hidden_weights()] + ["readout"]
+        return dict(zip(names, self.learning_rates, strict=True))
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "model": "ENN",
+            "spec": self.spec.to_dict(),
+            "in_features": self.in_features,
+            "width": list(self.widths),
+            "out_features": self.out_features,
+            "train": self.trained,
+            "learning_rates": list(self.learning_rates),
+        }
+
+    def extra_repr(self) -> str:
+        sizes = f"in_features={self.in_features}, width={self.widths}, out_features={self.out_features}"
+        return f"{self.spec!r}, {sizes}, train={self.trained!r}"
+
+
+class _Generic:
+    """phi(scale * x) for any activation."""
+
+    def __init__(self, phi: Any, scale: float) -> None:
+        self.phi, self.scale = phi, scale
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.phi(self.scale * x)
+
+
+def _specification(network: Any) -> tuple[Specification, Sequence[float] | None]:
+    if isinstance(network, Specification):
+        return network, None
+    from ..matching import Twin
+
+    if isinstance(network, Twin):
+        return network.network, network.learning_rates
+    raise InvalidInputError(f"nn.ENN takes a notsodeep.ENN specification or a twin, got {network!r}")
+
+
+def _widths(width: int | Sequence[int], depth: int) -> tuple[int, ...]:
+    widths = (width,) * depth if isinstance(width, int) else tuple(width)
+    if len(widths) != depth:
+        raise InvalidInputError(f"width must be one number or one per layer ({depth}), got {len(widths)} of them")
+    return tuple(positive("width", w) for w in widths)
+
+
+def _multipliers(rates: Sequence[float] | None, depth: int) -> tuple[float, ...]:
+    values = (1.0,) * (depth + 1) if rates is None else tuple(float(r) for r in rates)
+    if len(values) != depth + 1 or not all(math.isfinite(r) and r >= 0 for r in values):
+        raise InvalidInputError(
+            f"learning_rates takes {depth + 1} finite, non-negative multipliers (W_1 ... W_{depth}, readout), got {rates!r}"
+        )
+    return values

@@ -1,0 +1,169 @@
+"""Equilibria as differentiable functions, by the implicit function theorem.
+
+With u = sqrt(m) z the equilibrium is u = phi(c + g u A'), c = sigma_b x B', g = sigma_a / sqrt(m). Its derivatives
+in both directions are solutions of the linear equilibrium h = r + d * (g h M), d = phi'(c + g u A'):
+M = A' for tangents and M = A for adjoints. The linear equilibrium is closed under differentiation, so that
+derivatives of every order exist; each costs one solve, and memory does not depend on the number of iterations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from ..activations import Activation
+from .equilibrium import Equilibrium, SolverOptions, solve_equilibrium
+
+__all__ = ["equilibrium", "find_equilibrium"]
+
+
+def find_equilibrium(
+    recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, options: SolverOptions
+) -> Equilibrium:
+    """Solve u = phi(drive + gain u A') for every row of ``drive``, without derivatives."""
+    with torch.no_grad(), torch.autocast(drive.device.type, enabled=False):
+        return solve_equilibrium(
+            lambda u: phi(_affine(drive, u, recurrent, gain)),
+            phi(drive),  # one Picard step from zero, which needs no product with A
+            options.solver,
+            options.tol,
+            options.max_steps,
+            restrict=lambda rows: _restricted(drive[rows], recurrent, gain, phi),
+        )
+
+
+@torch.compiler.disable
+def equilibrium(recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, options: SolverOptions) -> Tensor:
+    """The differentiable solution u of u = phi(drive + gain u A'); warns or raises where there is none."""
+    return _NonlinearEquilibrium.apply(recurrent, drive, gain, phi, options)
+
+
+def _restricted(drive: Tensor, recurrent: Tensor, gain: float, phi: Activation) -> Any:
+    return lambda u: phi(_affine(drive, u, recurrent, gain))
+
+
+def _affine(drive: Tensor, u: Tensor, recurrent: Tensor, gain: float) -> Tensor:
+    """drive + gain u A', fused where the shapes allow it."""
+    if u.ndim == 2 and recurrent.ndim == 2:
+        return torch.addmm(drive, u, recurrent.mT, alpha=gain)
+    return drive + gain * (u @ recurrent.mT)
+
+
+class _NonlinearEquilibrium(Function):
+    """(A, c) -> u."""
+
+    @staticmethod
+    def forward(recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, options: SolverOptions) -> Tensor:
+        found = find_equilibrium(recurrent, drive, gain, phi, options)
+        found.require(options)
+        return found.value
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        recurrent, drive, ctx.gain, ctx.phi, ctx.options = inputs
+        ctx.save_for_backward(recurrent, drive, output)
+        ctx.save_for_forward(recurrent, drive, output)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+        recurrent, drive, u = ctx.saved_tensors
+        with torch.autocast(drive.device.type, enabled=False):
+            slope = ctx.phi.derivative(_affine(drive, u, recurrent, ctx.gain))
+            adjoint = _linear(recurrent, slope, slope * cotangents[0], ctx.gain, ctx.options)
+            weights = ctx.gain * _outer(adjoint, u, recurrent) if ctx.needs_input_grad[0] else None
+        return weights, adjoint, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        recurrent, drive, u = ctx.saved_tensors
+        change = torch.zeros_like(u) if tangents[1] is None else tangents[1]
+        if tangents[0] is not None:
+            change = change + ctx.gain * (u @ tangents[0].mT)
+        slope = ctx.phi.derivative(_affine(drive, u, recurrent, ctx.gain))
+        return _linear(recurrent.mT, slope, slope * change, ctx.gain, ctx.options)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
+        recurrent, drive = _lead(info.batch_size, in_dims[:2], inputs[:2])
+        return _NonlinearEquilibrium.apply(recurrent, drive, *inputs[2:]), 0
+
+
+class _LinearEquilibrium(Function):
+    """(M, d, r) -> h with h = r + d * (g h M)."""
+
+    @staticmethod
+    def forward(matrix: Tensor, slope: Tensor, source: Tensor, gain: float, options: SolverOptions) -> Tensor:
+        with torch.no_grad(), torch.autocast(source.device.type, enabled=False):
+            found = solve_equilibrium(
+                lambda h: torch.addcmul(source, slope, h @ matrix, value=gain),
+                source,
+                options.solver,
+                options.tol,
+                options.max_steps,
+                restrict=lambda rows: _restricted_linear(matrix, slope[rows], source[rows], gain),
+            )
+        found.require(options, "the equilibrium of the derivative")
+        return found.value
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        matrix, slope, _, ctx.gain, ctx.options = inputs
+        ctx.save_for_backward(matrix, slope, output)
+        ctx.save_for_forward(matrix, slope, output)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+        matrix, slope, h = ctx.saved_tensors
+        adjoint = _linear(matrix.mT, slope, slope * cotangents[0], ctx.gain, ctx.options)
+        source = cotangents[0] + ctx.gain * (adjoint @ matrix.mT)
+        slopes = source * (ctx.gain * (h @ matrix)) if ctx.needs_input_grad[1] else None
+        weights = ctx.gain * _outer(h, adjoint, matrix) if ctx.needs_input_grad[0] else None
+        return weights, slopes, source, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        matrix, slope, h = ctx.saved_tensors
+        change = torch.zeros_like(h) if tangents[2] is None else tangents[2]
+        if tangents[1] is not None:
+            change = change + tangents[1] * (ctx.gain * (h @ matrix))
+        if tangents[0] is not None:
+            change = change + slope * (ctx.gain * (h @ tangents[0]))
+        return _linear(matrix, slope, change, ctx.gain, ctx.options)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
+        matrix, slope, source = _lead(info.batch_size, in_dims[:3], inputs[:3])
+        return _LinearEquilibrium.apply(matrix, slope, source, *inputs[3:]), 0
+
+
+def _linear(matrix: Tensor, slope: Tensor, source: Tensor, gain: float, options: SolverOptions) -> Tensor:
+    return _LinearEquilibrium.apply(matrix, slope, source, gain, options)
+
+
+def _restricted_linear(matrix: Tensor, slope: Tensor, source: Tensor, gain: float) -> Any:
+    return lambda h: torch.addcmul(source, slope, h @ matrix, value=gain)
+
+
+def _outer(left: Tensor, right: Tensor, like: Tensor) -> Tensor:
+    """The gradient of a matrix of shape ``like``: left' right, summed over what it was broadcast along."""
+    if like.ndim == 2 and left.ndim > 2:
+        left, right = left.reshape(-1, left.shape[-1]), right.reshape(-1, right.shape[-1])
+    product = left.mT @ right
+    return product if product.shape == like.shape else product.sum_to_size(like.shape)
+
+
+def _lead(size: int, dims: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """Batch dimensions to the front. The matrix stays as it is if it has none; the rows always get one."""
+    rows = [
+        t.unsqueeze(0).expand(size, *t.shape) if d is None else t.movedim(d, 0)
+        for t, d in zip(tensors[1:], dims[1:], strict=True)
+    ]
+    if dims[0] is None:
+        return [tensors[0], *rows]
+    matrix = tensors[0].movedim(dims[0], 0)
+    while matrix.ndim < rows[0].ndim:
+        matrix = matrix.unsqueeze(1)
+    return [matrix, *rows]
