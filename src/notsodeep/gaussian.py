@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ._quadrature import ORDER, REACH, normal_density, normal_rule, uniform_reach
-from .activations import Activation, ActivationLike, Affine, Cos, Hermite, Linear, Quadratic, Sin, activation
+from .activations import Activation, ActivationLike, Affine, Cos, Hermite, Linear, Quadratic, Sigmoid, Sin, activation
 from .activations.base import _gaps
 from .errors import ConvergenceError, InvalidInputError
 
@@ -178,6 +178,7 @@ def _scalar_moments(phi: Activation, tau: float) -> Moments:
 
 def _moments(phi: Activation, tau: Tensor) -> list[Tensor]:
     """The fields of :class:`Moments` in order, each one number per scale."""
+    phi = phi.as_tanh() if isinstance(phi, Sigmoid) else phi  # odd about its mean: exact zeros
     exact = _polynomial(phi)
     if exact is not None:
         return [_finite(part, phi) for part in _polynomial_moments(exact, tau)]
@@ -251,8 +252,9 @@ def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) ->
     exact = _polynomial(phi)
     if exact is not None:
         return _polynomial_coefficients(exact.derived() if derivative else exact, tau, terms)
+    phi = phi.as_tanh() if isinstance(phi, Sigmoid) else phi
     if isinstance(phi, Affine):
-        inner = _coefficients(phi.base, phi.scale * tau, terms, derivative)
+        inner = _without_parity(_coefficients(phi.base, phi.scale * tau, terms, derivative), phi.base, derivative)
         out = phi.gain * (phi.scale * inner if derivative else inner)
         if derivative:
             out[:, 0] += phi.skip
