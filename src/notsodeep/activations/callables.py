@@ -114,9 +114,8 @@ def difference(phi: CallableActivation, x: Tensor, order: int, function: Callabl
     step = _stencil_step(phi)
     half = _POINTS // 2
     offsets = torch.arange(_POINTS, dtype=torch.float64)
-    weights = _weights(order)  # row k: coefficients of t^k in the weights at position t of the stencil
     central = evaluate(function, point[..., None] + step * (offsets - half), numpy=True)
-    out = central @ _at(weights, torch.tensor(float(half), dtype=torch.float64))
+    out = central @ _weights_at(torch.tensor(float(half), dtype=torch.float64), order)
     for c in phi.rough:
         for side in (1.0, -1.0):
             t = side * (point - c) / step
@@ -125,7 +124,7 @@ def difference(phi: CallableActivation, x: Tensor, order: int, function: Callabl
                 # the kink itself belongs to one side only: stay a hair away from it
                 nodes = c + side * (step * offsets + 4.0 * np.spacing(abs(c)))
                 values = evaluate(function, nodes, numpy=True)
-                out[near] = side**order * (_at(weights, t[near]) @ values)
+                out[near] = side**order * (_weights_at(t[near], order) @ values)
     return (out / step**order).to(x.device, x.dtype)
 
 
@@ -134,16 +133,20 @@ def _stencil_step(phi: CallableActivation) -> float:
     return min([_STEP * phi.resolution, *(g / _POINTS for g in gaps)])
 
 
-def _at(weights: Tensor, t: Tensor) -> Tensor:
-    return (t[..., None] ** torch.arange(_POINTS, dtype=torch.float64)) @ weights
+def _weights_at(t: Tensor, order: int) -> Tensor:
+    """Weights of the ``order``-th derivative at position t of a stencil with nodes 0 ... 8: shape t.shape + (9,)."""
+    half = _POINTS // 2
+    centred = (t / half - 1.0)[..., None] ** torch.arange(_POINTS, dtype=torch.float64)
+    return centred @ _lagrange(order) / float(half) ** order
 
 
 @functools.cache
-def _weights(order: int) -> Tensor:
-    """Coefficients in t of the ``order``-th derivative of the Lagrange polynomials on the nodes 0 ... 8."""
-    rows = []
-    for j in range(_POINTS):
-        others = [i for i in range(_POINTS) if i != j]
-        lagrange = np.polynomial.Polynomial.fromroots(others) / float(np.prod([j - i for i in others]))
-        rows.append(np.pad(lagrange.deriv(order).coef, (0, order)))
-    return torch.from_numpy(np.stack(rows, axis=1))
+def _lagrange(order: int) -> Tensor:
+    """Monomial coefficients (rows) of the differentiated Lagrange polynomials (columns) on nodes in [-1, 1]."""
+    nodes = np.linspace(-1.0, 1.0, _POINTS)
+    columns = []
+    for j, node in enumerate(nodes):
+        others = np.delete(nodes, j)
+        basis = np.polynomial.Polynomial.fromroots(others) / float(np.prod(node - others))
+        columns.append(np.pad(basis.deriv(order).coef, (0, order)))
+    return torch.from_numpy(np.stack(columns, axis=1))

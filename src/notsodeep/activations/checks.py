@@ -127,28 +127,31 @@ def _check_undeclared_kinks(
     local = bend.unfold(0, 21, 1).median(dim=-1).values
     local = torch.cat([local[:1].expand(10), local, local[-1:].expand(10)])
     scale = 1e-3 * (1.0 + (values[1:-1]).abs())
-    suspects = grid[1:-1][bend > 8.0 * local + scale]
-    for centre in suspects.tolist():
-        if all(abs(centre - c) > 2.0 * step for c in kinks) and _bend_at(function, numpy, centre, step) > 0.1:
+    suspects = grid[1:-1][bend > 8.0 * local + scale].tolist()
+    windows = [(x - 2 * step, x + 2 * step) for x in suspects if all(abs(x - c) > 2 * step for c in kinks)]
+    # beside a declared kink there must not be another: that would be the same one, declared where it is not
+    windows += [(c + s * 1e-12 * (1 + abs(c)), c + s * 2 * step) for c in kinks for s in (-1.0, 1.0)]
+    for low, high in windows:
+        where = _bend_inside(function, numpy, low, high)
+        if where is not None and all(abs(where - c) > 1e-12 * (1 + abs(c)) for c in kinks):
             raise ActivationError(
-                f"{label} has a kink or a jump near x = {centre:.3g} that was not declared; "
-                f"pass kinks=({centre:.3g},) with its exact position"
+                f"{label} has a kink or a jump near x = {where:.6g} that was not declared; "
+                f"pass kinks=({where:.6g},) with its exact position"
             )
 
 
-def _bend_at(function: Callable[[Any], Any], numpy: bool, centre: float, step: float) -> float:
-    """Slope change within +-2 steps that survives a hundredfold refinement, relative to what it was."""
-    before = None
-    low, high = centre - 2.0 * step, centre + 2.0 * step
+def _bend_inside(function: Callable[[Any], Any], numpy: bool, low: float, high: float) -> float | None:
+    """The position of a change of slope that survives two zooms by forty, or None."""
+    bends = []
     for _ in range(3):
         x = torch.linspace(low, high, 81, dtype=torch.float64)
         y = evaluate(function, x, numpy).detach()
-        h = float(x[1] - x[0])
-        bend = (y[2:] - 2.0 * y[1:-1] + y[:-2]).abs() / h
+        bend = (y[2:] - 2.0 * y[1:-1] + y[:-2]).abs() / float((x[1] - x[0]).abs())
         peak = int(bend.argmax())
-        before = float(bend[peak]) if before is None else before
+        bends.append(float(bend[peak]))
         low, high = float(x[peak]), float(x[peak + 2])
-    return float(bend.max()) / max(before or 0.0, 1e-300)
+    rounding = 1e-5 * (1.0 + float(y.abs().max()))
+    return 0.5 * (low + high) if bends[-1] > max(0.1 * bends[0], rounding) else None
 
 
 def _parity(function: Callable[[Any], Any], numpy: bool, kinks: tuple[float, ...]) -> Parity | None:
