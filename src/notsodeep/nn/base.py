@@ -18,7 +18,8 @@ Trained = Literal["readout", "frozen", "all"]
 class Model(nn.Module):
     """A network in the theory's parametrisation: weights of unit variance, scaled in the forward pass.
 
-    ``readout`` has shape (out_features, width). What trains is one of
+    ``readout`` has shape (out_features, width); ``bias``, which the theory does without, starts at zero.
+    What trains is one of
 
     - ``"readout"``: the readout alone, on random features (the papers' experiments; kernel ``ck``)
     - ``"frozen"``: everything but the input weights (kernel ``ntk_frozen``); ``"recurrent"`` is the same
@@ -29,6 +30,7 @@ class Model(nn.Module):
     out_features: int
     trained: Trained
     readout: nn.Parameter
+    bias: nn.Parameter | None
 
     def features(self, x: Tensor) -> Tensor:
         """The last hidden state, shape (..., width): the input of the readout."""
@@ -43,7 +45,11 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(self.features(x), self.readout)
+        return self.read(self.features(x))
+
+    def read(self, features: Tensor) -> Tensor:
+        """The outputs that belong to hidden states."""
+        return nn.functional.linear(features, self.readout, self.bias)
 
     def set_trained(self, train: str) -> None:
         """Choose what trains: see :class:`Model`."""
@@ -61,9 +67,11 @@ class Model(nn.Module):
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """One optimiser group per trained weight matrix, each with its own learning rate."""
         rates = self._rates()
+        weights = [*self.hidden_weights(), ("readout", self.readout)]
+        weights += [] if self.bias is None else [("bias", self.bias)]
         return [
             {"params": [weight], "lr": lr * rates.get(name, 1.0), "name": name}
-            for name, weight in [*self.hidden_weights(), ("readout", self.readout)]
+            for name, weight in weights
             if weight.requires_grad
         ]
 
@@ -86,8 +94,13 @@ class Gaussian:
         draw = torch.randn(rows, columns, generator=self._generator, dtype=torch.float32)
         return nn.Parameter(draw.to(self._device, self._dtype))
 
+    def bias(self, size: int, wanted: bool) -> nn.Parameter | None:
+        return nn.Parameter(torch.zeros(size, dtype=self._dtype, device=self._device)) if wanted else None
+
 
 def check_input(x: Tensor, in_features: int) -> None:
+    if torch.jit.is_tracing():  # a trace records tensors, not questions about them
+        return
     if not isinstance(x, Tensor) or x.ndim < 1 or x.shape[-1] != in_features:
         shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise InvalidInputError(f"expected a tensor of shape (..., {in_features}), got {shape}")

@@ -10,7 +10,9 @@ from torch import Tensor
 __all__ = ["shrink_to_norm_", "spectral_norm"]
 
 
-def spectral_norm(matrix: Tensor, start: Tensor | None = None, steps: int = 500, tol: float = 1e-4) -> tuple[float, Tensor]:
+def spectral_norm(
+    matrix: Tensor, start: Tensor | None = None, steps: int = 500, tol: float = 1e-4
+) -> tuple[float, Tensor]:
     """(|A|, its right singular vector) by power iteration on A'A, from ``start`` or a fixed random vector.
 
     >>> import torch

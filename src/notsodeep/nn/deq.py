@@ -27,6 +27,7 @@ class DEQ(Model):
     in_features, width, out_features : p, m and the number of outputs
     seed : of the weights, which are standard normal
     train : ``"readout"``, ``"recurrent"`` (readout and A) or ``"all"``
+    bias : whether the outputs have one
     solver : ``"auto"``, ``"picard"``, ``"anderson"`` or ``"broyden"``
     tol : |f(z) - z| <= tol |f(z)| for every sample; the derivative is solved to the same tolerance
     max_steps, on_failure : what is allowed, and whether missing it warns or raises
@@ -48,6 +49,7 @@ class DEQ(Model):
         seed: int = 0,
         *,
         train: str = "all",
+        bias: bool = False,
         solver: str = "auto",
         tol: float = 1e-5,
         max_steps: int = 200,
@@ -71,6 +73,7 @@ class DEQ(Model):
         self.input = gaussian.parameter(width, in_features)
         self.recurrent = gaussian.parameter(width, width)
         self.readout = gaussian.parameter(out_features, width)
+        self.bias = gaussian.bias(out_features, bias)
         self._gain = math.sqrt(float(spec.sigma_a2) / width)
         self._drive = math.sqrt(float(spec.sigma_b2))
         self._vector: Tensor | None = None
@@ -128,10 +131,13 @@ class DEQ(Model):
             "width": self.width,
             "out_features": self.out_features,
             "train": self.trained,
+            "bias": self.bias is not None,
             **self.options.to_dict(),
             "keep_contraction": self.keep_contraction,
         }
 
     def extra_repr(self) -> str:
         sizes = f"in_features={self.in_features}, width={self.width}, out_features={self.out_features}"
-        return f"{self.spec!r}, {sizes}, train={self.trained!r}, solver={self.options.solver!r}, tol={self.options.tol:g}"
+        return (
+            f"{self.spec!r}, {sizes}, train={self.trained!r}, solver={self.options.solver!r}, tol={self.options.tol:g}"
+        )

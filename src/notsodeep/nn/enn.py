@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import InvalidInputError
+from ..matching import Twin
 from ..networks import ENN as Specification
 from .base import Gaussian, Model, check_input, positive
 from .fused import fuse
-
-if TYPE_CHECKING:
-    from ..matching import Twin
 
 __all__ = ["ENN"]
 
@@ -29,7 +27,9 @@ class ENN(Model):
     in_features, width, out_features : p, m (a number, or one per layer) and the number of outputs
     seed : of the weights, which are standard normal
     train : ``"readout"``, ``"frozen"`` (all but W_1) or ``"all"``
+    bias : whether the outputs have one
     learning_rates : one multiplier per weight matrix, W_1 ... W_L and the readout, see :meth:`parameter_groups`
+    normalise : divide each input by its norm first, for twins on the sphere; a twin knows whether it wants that
 
     >>> import notsodeep as nsd, torch
     >>> model = nsd.nn.ENN(nsd.ENN(["tanh"]), in_features=3, width=64, out_features=2, learning_rates=(0.5, 1.0))
@@ -46,12 +46,15 @@ class ENN(Model):
         seed: int = 0,
         *,
         train: str = "all",
+        bias: bool = False,
         learning_rates: Sequence[float] | None = None,
+        normalise: bool | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
-        self.spec, inherited = _specification(network)
+        self.spec, inherited, unit = _specification(network)
+        self.normalise = unit if normalise is None else normalise
         self.in_features = positive("in_features", in_features)
         self.out_features = positive("out_features", out_features)
         self.widths = _widths(width, self.spec.depth)
@@ -60,6 +63,7 @@ class ENN(Model):
         sizes = (in_features, *self.widths)
         self.weights = nn.ParameterList(gaussian.parameter(m, k) for k, m in zip(sizes, self.widths, strict=False))
         self.readout = gaussian.parameter(out_features, self.widths[-1])
+        self.bias = gaussian.bias(out_features, bias)
         self._fuse()
         self.set_trained(train)
 
@@ -78,6 +82,8 @@ class ENN(Model):
     def _hidden(self, x: Tensor) -> Tensor:
         """x_L up to the factor ``_scale``."""
         check_input(x, self.in_features)
+        if self.normalise:
+            x = nn.functional.normalize(x, dim=-1)
         for weight, function in zip(self.weights, self._functions, strict=True):
             x = function(nn.functional.linear(x, weight))
         return x
@@ -87,7 +93,8 @@ class ENN(Model):
         return self._hidden(x) * self._scale
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(self._hidden(x), self.readout) * self._scale
+        outputs = nn.functional.linear(self._hidden(x), self.readout) * self._scale
+        return outputs if self.bias is None else outputs + self.bias
 
     # -- description -------------------------------------------------------------------------------------
     @property
@@ -110,7 +117,9 @@ class ENN(Model):
             "width": list(self.widths),
             "out_features": self.out_features,
             "train": self.trained,
+            "bias": self.bias is not None,
             "learning_rates": list(self.learning_rates),
+            "normalise": self.normalise,
         }
 
     def extra_repr(self) -> str:
@@ -128,13 +137,12 @@ class _Generic:
         return self.phi(self.scale * x)
 
 
-def _specification(network: Any) -> tuple[Specification, Sequence[float] | None]:
+def _specification(network: Any) -> tuple[Specification, Sequence[float] | None, bool]:
+    """The network, its learning-rate multipliers, and whether it lives on the sphere."""
     if isinstance(network, Specification):
-        return network, None
-    from ..matching import Twin
-
+        return network, None, False
     if isinstance(network, Twin):
-        return network.network, network.learning_rates
+        return network.network, network.learning_rates, network.normalise
     raise InvalidInputError(f"nn.ENN takes a notsodeep.ENN specification or a twin, got {network!r}")
 
 

@@ -1,0 +1,224 @@
+"""From a DEQ to its explicit twin: measure, design, build, and hand the behaviour over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InvalidInputError
+from ..matching import Twin
+from .data import as_inputs, as_pair, one_hot
+from .enn import ENN
+from .equilibrium import SolverOptions
+from .implicit import find_equilibrium
+from .parts import DEQParts, Measured, as_activation, measure, parts_of
+from .ridge import compute_features, set_readout
+from .training import fit
+
+__all__ = ["Conversion", "Distillation", "distil", "twin_of"]
+
+Design = Literal["auto", "match", "uniform"]
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How well a twin stands in for its DEQ, on rows that were not used to fit it.
+
+    ``agreement`` is the share of rows with the same predicted class (None for a single output), ``error`` the
+    relative root mean square difference of the outputs; accuracies are those against y where it was given.
+    """
+
+    model: ENN
+    agreement: float | None
+    error: float
+    rows: int
+    deq_accuracy: float | None = None
+    twin_accuracy: float | None = None
+
+    @property
+    def accuracy_kept(self) -> float | None:
+        """The twin's accuracy over the DEQ's."""
+        if self.deq_accuracy is None or self.twin_accuracy is None or self.deq_accuracy == 0.0:
+            return None
+        return self.twin_accuracy / self.deq_accuracy
+
+    def __str__(self) -> str:
+        lines = [f"on {self.rows} rows the twin did not see: relative error of the outputs {self.error:.3f}"]
+        if self.agreement is not None:
+            lines.append(f"same prediction as the DEQ  {self.agreement:.2%}")
+        if self.deq_accuracy is not None and self.twin_accuracy is not None:
+            lines.append(f"accuracy  DEQ {self.deq_accuracy:.2%}, twin {self.twin_accuracy:.2%}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A DEQ's twin: what was measured, what was designed, the network that runs, and how well it does.
+
+    Calling it calls the network.
+    """
+
+    measured: Measured
+    twin: Twin
+    model: ENN
+    distillation: Distillation | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+    def __str__(self) -> str:
+        seen = self.measured
+        lines = [f"measured  {seen.spec!r}, tau0 = {seen.tau0:.6g}, width {seen.width}", str(self.twin)]
+        return "\n".join(lines + ([] if self.distillation is None else [str(self.distillation)]))
+
+
+def twin_of(
+    module: Any,
+    X: Any,
+    y: Any = None,
+    *,
+    parts: DEQParts | None = None,
+    kernel: str = "ck",
+    design: Design = "auto",
+    ridge: float = 1e-4,
+    holdout: float = 0.2,
+    seed: int = 0,
+) -> Conversion:
+    """The explicit twin of a user's DEQ, of the same width, its readout fitted to the DEQ's outputs (or to ``y``).
+
+    Parameters
+    ----------
+    module : an ``nn.DEQ``, a module with a method ``deq_parts()``, :class:`DEQParts`, or any module with ``parts``
+    X, y : data of the kind the DEQ is used on; with ``y`` the readout is fitted to it, else to the module's outputs
+    design : ``"match"`` (at the data's tau0), ``"uniform"`` (free of data, uncentred), or ``"auto"``: uniform for
+        homogeneous activations such as ReLU, matched otherwise
+    """
+    found = parts_of(module) if parts is None else parts
+    inputs = as_inputs(X, found.input)
+    outputs = _outputs(module, found)
+    if isinstance(module, nn.Module) and outputs is not None and found.readout is not None:
+        _check_parts(module, found, inputs[:16])
+    measured = measure(found, inputs)
+    twin = _design(measured, kernel, design)
+    size = 1 if outputs is None else outputs(inputs[:1]).shape[-1]
+    labels = None if y is None else as_pair((inputs, y), inputs)[1]
+    if labels is not None and outputs is None:
+        size = labels.shape[1] if labels.is_floating_point() else int(labels.max()) + 1
+    model = ENN(twin, inputs.shape[1], measured.width, size, seed, bias=True, dtype=inputs.dtype, device=inputs.device)
+    if labels is not None:
+        set_readout(model, compute_features(model, inputs), one_hot(labels, size, inputs), ridge)
+        return Conversion(measured, twin, model, None)
+    if outputs is None:
+        return Conversion(measured, twin, model, None)
+    return Conversion(measured, twin, model, distil(outputs, model, inputs, ridge=ridge, holdout=holdout, seed=seed))
+
+
+def distil(
+    deq: Callable[[Tensor], Tensor],
+    twin: ENN,
+    X: Any,
+    y: Any = None,
+    *,
+    ridge: float = 1e-4,
+    epochs: int = 0,
+    lr: float = 1e-3,
+    batch_size: int = 128,
+    holdout: float = 0.2,
+    seed: int = 0,
+) -> Distillation:
+    """Fit ``twin`` in place to the outputs of ``deq`` on X: ridge for the readout, then ``epochs`` of Adam on what
+    the twin trains. A share ``holdout`` of the rows is kept apart for the report.
+    """
+    if not isinstance(twin, ENN):
+        raise InvalidInputError(
+            f"distil takes an nn.ENN as the twin, got {type(twin).__name__}; build one from the design"
+        )
+    if not 0 < holdout < 1:
+        raise InvalidInputError(f"holdout must lie between 0 and 1, got {holdout!r}")
+    inputs = as_inputs(X, twin.readout)
+    labels = None if y is None else as_pair((inputs, y), inputs)[1]
+    targets = _call(deq, inputs)
+    if targets.shape != (len(inputs), twin.out_features):
+        raise InvalidInputError(
+            f"the DEQ gives outputs of shape {tuple(targets.shape)}, the twin has {twin.out_features} outputs"
+        )
+    train, test = _split(len(inputs), holdout, seed)
+    set_readout(twin, compute_features(twin, inputs[train]), targets[train], ridge)
+    if epochs:
+        pair = (inputs[train], targets[train])
+        fit(twin, pair, method="adam", lr=lr, epochs=epochs, batch_size=batch_size, seed=seed, loss="squared")
+    return _report(twin, inputs[test], targets[test], None if labels is None else labels[test])
+
+
+def _report(twin: ENN, inputs: Tensor, targets: Tensor, labels: Tensor | None) -> Distillation:
+    outputs = _call(twin, inputs)
+    error = float((outputs - targets).norm() / targets.norm().clamp_min(torch.finfo(targets.dtype).tiny))
+    several = targets.shape[1] > 1
+    agreement = float((outputs.argmax(1) == targets.argmax(1)).double().mean()) if several else None
+    if labels is None or labels.is_floating_point() or not several:
+        return Distillation(twin, agreement, error, len(inputs))
+    right = [float((o.argmax(1) == labels).double().mean()) for o in (targets, outputs)]
+    return Distillation(twin, agreement, error, len(inputs), *right)
+
+
+def _design(measured: Measured, kernel: str, design: str) -> Twin:
+    if design not in ("auto", "match", "uniform"):
+        raise InvalidInputError(f"design must be 'auto', 'match' or 'uniform', got {design!r}")
+    from ..matching import match, match_uniform
+
+    homogeneous = measured.spec.activation.homogeneity == 1.0
+    if design == "uniform" or (design == "auto" and homogeneous):
+        return match_uniform(measured.spec, kernel=kernel)
+    return match(measured.spec, measured.tau0, kernel=kernel)
+
+
+def _outputs(module: Any, parts: DEQParts) -> Callable[[Tensor], Tensor] | None:
+    """What maps inputs to outputs: the module itself, or the readout on the parts' own equilibrium."""
+    if isinstance(module, nn.Module):
+        return module
+    return None if parts.readout is None else lambda x: _solve_parts(parts, x)
+
+
+def _solve_parts(parts: DEQParts, x: Tensor) -> Tensor:
+    assert parts.readout is not None
+    options = SolverOptions(tol=1e-4)
+    found = find_equilibrium(parts.recurrent, x @ parts.input.mT, 1.0, as_activation(parts.activation), options)
+    found.require(options)
+    return found.value @ parts.readout.mT
+
+
+def _check_parts(module: nn.Module, parts: DEQParts, x: Tensor) -> None:
+    """The parts must reproduce the module up to a constant (a bias of the readout), or they are not its parts."""
+    theirs, ours = _call(module, x), _solve_parts(parts, x)
+    theirs, ours = theirs - theirs.mean(0), ours - ours.mean(0)
+    distance = float((theirs - ours).norm() / theirs.norm().clamp_min(torch.finfo(theirs.dtype).tiny))
+    if not math.isfinite(distance) or distance > 0.05:
+        raise InvalidInputError(
+            f"the parts do not reproduce the module: their outputs differ by {distance:.1%} on the first rows of X. Check the "
+            "activation, and the factor between the state and the activation (DEQParts holds h = phi(W h + U x))"
+        )
+
+
+def _call(function: Callable[[Tensor], Tensor], X: Tensor, batch_size: int = 1024) -> Tensor:
+    training = isinstance(function, nn.Module) and function.training
+    if isinstance(function, nn.Module):
+        function.eval()
+    try:
+        with torch.no_grad():
+            return torch.cat([function(batch) for batch in X.split(batch_size)])
+    finally:
+        if isinstance(function, nn.Module):
+            function.train(training)
+
+
+def _split(n: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    held = max(1, round(share * n))
+    if held >= n:
+        raise InvalidInputError(f"{n} rows are too few to keep a share of {share} apart")
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return order[held:], order[:held]

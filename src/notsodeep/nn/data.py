@@ -1,0 +1,56 @@
+"""Training data in, tensors out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ..errors import InvalidInputError
+
+__all__ = ["as_inputs", "as_pair", "one_hot"]
+
+
+def as_inputs(X: Any, like: Tensor | None = None) -> Tensor:
+    """A finite (n, p) tensor, in the type and on the device of ``like``."""
+    tensor = X if isinstance(X, Tensor) else torch.from_numpy(np.ascontiguousarray(np.asarray(X)))
+    if tensor.ndim != 2 or tensor.shape[0] == 0:
+        raise InvalidInputError(f"inputs must have shape (samples, features), got {tuple(tensor.shape)}")
+    tensor = tensor.to(torch.get_default_dtype()) if like is None else tensor.to(like.device, like.dtype)
+    if not bool(torch.isfinite(tensor).all()):
+        raise InvalidInputError("inputs contain NaN or infinite values; remove or impute them first")
+    return tensor
+
+
+def as_pair(data: Any, like: Tensor) -> tuple[Tensor, Tensor]:
+    """(X, y) from a pair of arrays or a map-style dataset; integer y are classes, others are targets."""
+    if isinstance(data, Dataset):
+        samples = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
+        data = (torch.stack([torch.as_tensor(x) for x, _ in samples]), torch.as_tensor([y for _, y in samples]))
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise InvalidInputError(f"data must be a pair (X, y) or a dataset of such pairs, got {type(data).__name__}")
+    X = as_inputs(data[0], like)
+    y = data[1] if isinstance(data[1], Tensor) else torch.from_numpy(np.ascontiguousarray(np.asarray(data[1])))
+    if y.shape[:1] != X.shape[:1]:
+        raise InvalidInputError(f"X has {X.shape[0]} rows but y has shape {tuple(y.shape)}")
+    if y.is_floating_point():
+        if not bool(torch.isfinite(y).all()):
+            raise InvalidInputError("targets contain NaN or infinite values")
+        return X, (y if y.ndim == 2 else y.reshape(-1, 1)).to(like.device, like.dtype)
+    if y.ndim != 1 or bool((y < 0).any()):
+        raise InvalidInputError(f"classes must be non-negative whole numbers of shape (samples,), got {tuple(y.shape)}")
+    return X, y.to(like.device, torch.long)
+
+
+def one_hot(y: Tensor, outputs: int, like: Tensor) -> Tensor:
+    """Regression targets: classes become centred indicator vectors, other targets stay."""
+    if y.is_floating_point():
+        return y
+    if int(y.max()) >= outputs:
+        raise InvalidInputError(
+            f"class {int(y.max())} needs at least {int(y.max()) + 1} outputs, the network has {outputs}"
+        )
+    return torch.nn.functional.one_hot(y, outputs).to(like.dtype) - 1.0 / outputs

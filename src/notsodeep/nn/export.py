@@ -1,0 +1,67 @@
+"""Explicit networks for other runtimes: ONNX, torch.export and TorchScript."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError, MissingExtraError
+from .enn import ENN
+
+__all__ = ["export_onnx", "export_program", "export_torchscript"]
+
+
+def export_program(model: ENN) -> torch.export.ExportedProgram:
+    """The network as a ``torch.export`` program with a free batch size."""
+    _check(model)
+    batch = torch.export.Dim("batch")
+    return torch.export.export(model.eval(), (_example(model),), dynamic_shapes={"x": {0: batch}})
+
+
+def export_onnx(model: ENN, path: str | Path) -> Path:
+    """Write the network as ONNX, input ``x`` (batch, in_features), output ``y`` (batch, out_features)."""
+    _check(model)
+    for package in ("onnx", "onnxscript"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(package, "onnx")
+    path = Path(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch's exporter about its own internals
+        warnings.simplefilter("ignore", FutureWarning)
+        program = torch.onnx.export(
+            model.eval(),
+            (_example(model),),
+            dynamo=True,
+            input_names=["x"],
+            output_names=["y"],
+            dynamic_shapes={"x": {0: torch.export.Dim("batch")}},
+            verbose=False,
+        )
+        assert program is not None
+        program.save(str(path))
+    return path
+
+
+def export_torchscript(model: ENN) -> Any:
+    """The network as a traced TorchScript module."""
+    _check(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch recommends torch.export; both are offered
+        return torch.jit.trace(model.eval(), _example(model))
+
+
+def _example(model: ENN) -> Tensor:
+    return torch.zeros(2, model.in_features, dtype=model.readout.dtype, device=model.readout.device)
+
+
+def _check(model: Any) -> None:
+    if not isinstance(model, ENN):
+        raise InvalidInputError(
+            f"only an explicit network can be exported, got {type(model).__name__}: a DEQ iterates until its equilibrium "
+            "is reached, which no static graph holds. Export its twin (notsodeep.twin_of)"
+        )

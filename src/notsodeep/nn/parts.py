@@ -1,0 +1,182 @@
+"""What must be known of somebody else's DEQ to design its twin, and how it is measured.
+
+The convention is h = phi(W h + U x), outputs = R h: any factor in front of phi belongs into W and R.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..activations import Activation, activation
+from ..errors import InvalidInputError, NotSoDeepWarning
+from ..networks import DEQ as Specification
+from .contraction import spectral_norm
+from .deq import DEQ
+
+__all__ = ["DEQParts", "HasDEQParts", "Measured", "measure", "parts_of"]
+
+_BY_NAME: dict[Any, str] = {
+    torch.tanh: "tanh",
+    functional.tanh: "tanh",
+    torch.relu: "relu",
+    functional.relu: "relu",
+    functional.silu: "silu",
+    functional.gelu: "gelu",
+    functional.elu: "elu",
+    functional.softplus: "softplus",
+    functional.leaky_relu: "leaky_relu",
+    functional.hardtanh: "hard_tanh",
+    torch.sigmoid: "sigmoid",
+    torch.erf: "erf",
+    torch.sin: "sin",
+    torch.atan: "arctan",
+    torch.arctan: "arctan",
+}
+_BY_MODULE: dict[type[nn.Module], Callable[[Any], Activation]] = {
+    nn.Tanh: lambda _: activation("tanh"),
+    nn.ReLU: lambda _: activation("relu"),
+    nn.SiLU: lambda _: activation("silu"),
+    nn.GELU: lambda _: activation("gelu"),
+    nn.Sigmoid: lambda _: activation("sigmoid"),
+    nn.Softplus: lambda _: activation("softplus"),
+    nn.Identity: lambda _: activation("linear"),
+    nn.LeakyReLU: lambda layer: activation("leaky_relu", slope=layer.negative_slope),
+    nn.ELU: lambda layer: activation("elu", alpha=layer.alpha),
+}
+
+
+@dataclass(frozen=True)
+class DEQParts:
+    """The weights of a DEQ h = phi(W h + U x), outputs R h.
+
+    recurrent : W, shape (width, width)
+    input : U, shape (width, in_features)
+    activation : an :class:`Activation`, its name, a torch module such as ``nn.Tanh()``, or a function
+    readout : R, shape (out_features, width), if there is one
+    """
+
+    recurrent: Tensor
+    input: Tensor
+    activation: Any
+    readout: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        m = self.recurrent.shape[0]
+        if self.recurrent.ndim != 2 or self.recurrent.shape != (m, m):
+            raise InvalidInputError(f"the recurrent weight must be square, got shape {tuple(self.recurrent.shape)}")
+        if self.input.ndim != 2 or self.input.shape[0] != m:
+            raise InvalidInputError(f"the input weight must have {m} rows, got shape {tuple(self.input.shape)}")
+        if self.readout is not None and (self.readout.ndim != 2 or self.readout.shape[1] != m):
+            raise InvalidInputError(f"the readout must have {m} columns, got shape {tuple(self.readout.shape)}")
+
+    @staticmethod
+    def from_layers(
+        recurrent: nn.Linear, input: nn.Linear, activation: Any, readout: nn.Linear | None = None, scale: float = 1.0
+    ) -> DEQParts:
+        """From linear layers, as modules built with torchdeq hold them: z = scale * phi(recurrent(z) + input(x)).
+
+        Biases inside the equilibrium are refused unless they are zero: the theory has none. A constant bias is the
+        weight of a constant input, so append a coordinate to x instead.
+        """
+        for name, layer in (("recurrent", recurrent), ("input", input)):
+            if layer.bias is not None and bool((layer.bias != 0).any()):
+                raise InvalidInputError(
+                    f"the {name} layer has a bias that is not zero, which the theory does not cover; remove it, or append "
+                    "a constant coordinate to the inputs and move the bias into the input weights"
+                )
+        out = None if readout is None else scale * readout.weight.detach()
+        return DEQParts(scale * recurrent.weight.detach(), input.weight.detach(), activation, out)
+
+
+@runtime_checkable
+class HasDEQParts(Protocol):
+    """A module that says itself what its DEQ consists of."""
+
+    def deq_parts(self) -> DEQParts: ...
+
+
+def parts_of(module: Any) -> DEQParts:
+    """The parts of our own DEQ, of a module with a method ``deq_parts()``, or the given parts themselves."""
+    if isinstance(module, DEQParts):
+        return module
+    if isinstance(module, DEQ):
+        return DEQParts(
+            math.sqrt(float(module.spec.sigma_a2) / module.width) * module.recurrent.detach(),
+            math.sqrt(float(module.spec.sigma_b2)) * module.input.detach(),
+            module.spec.activation,
+            module.readout.detach() / math.sqrt(module.width),
+        )
+    if isinstance(module, HasDEQParts):
+        return module.deq_parts()
+    raise InvalidInputError(
+        f"cannot tell what the DEQ inside {type(module).__name__} consists of; pass parts=DEQParts(recurrent, input, "
+        "activation), build them with DEQParts.from_layers, or give the module a method deq_parts()"
+    )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The specification that a DEQ's weights and data amount to.
+
+    ``excess`` is |W| over 2 sigma_a, its value for independent entries at large width: far above one, training has
+    left a structure in W that no random network shares. ``mean_share`` is |E x|^2 / E|x|^2, zero for centred data.
+    """
+
+    spec: Specification
+    tau0: float
+    width: int
+    excess: float
+    mean_share: float
+
+
+def measure(parts: DEQParts, X: Tensor) -> Measured:
+    """sigma_a2 = m mean W_ij^2, sigma_b2 = mean U_ij^2, tau0^2 = mean |x|^2; warns where the theory does not apply."""
+    width = parts.recurrent.shape[0]
+    if X.shape[1] != parts.input.shape[1]:
+        raise InvalidInputError(f"the DEQ takes {parts.input.shape[1]} features, X has {X.shape[1]}")
+    sigma_a2 = width * float(parts.recurrent.double().square().mean())
+    sigma_b2 = float(parts.input.double().square().mean())
+    tau0 = math.sqrt(float(X.double().square().sum(1).mean()))
+    if tau0 == 0.0:
+        raise InvalidInputError("every row of X is zero: tau0 cannot be measured")
+    norm, _ = spectral_norm(parts.recurrent)
+    excess = norm / (2.0 * math.sqrt(sigma_a2)) if sigma_a2 > 0 else 1.0
+    share = float(X.double().mean(0).square().sum()) / tau0**2
+    _warn(excess, share)
+    return Measured(Specification(as_activation(parts.activation), sigma_a2, sigma_b2), tau0, width, excess, share)
+
+
+def _warn(excess: float, share: float) -> None:
+    if excess > 1.5:
+        warnings.warn(
+            f"the recurrent weight's norm is {excess:.2f} times that of random weights of the same variance: training has "
+            "given it structure, which the twin's kernel does not know; expect the distilled twin to keep less",
+            NotSoDeepWarning,
+            stacklevel=4,
+        )
+    if share > 0.5:
+        warnings.warn(
+            f"{share:.0%} of the data's mean square lies in its mean; centre the data (notsodeep.standardise)",
+            NotSoDeepWarning,
+            stacklevel=4,
+        )
+
+
+def as_activation(phi: Any) -> Activation:
+    """An activation from a name, a torch function, a torch module, or any elementwise function."""
+    if isinstance(phi, str | Activation):
+        return activation(phi)
+    if isinstance(phi, nn.Module):
+        if isinstance(phi, nn.GELU) and phi.approximate != "none":
+            return Activation.from_callable(phi)
+        build = _BY_MODULE.get(type(phi))
+        return build(phi) if build is not None else Activation.from_callable(phi)
+    return activation(_BY_NAME[phi]) if phi in _BY_NAME else Activation.from_callable(phi)

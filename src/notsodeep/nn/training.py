@@ -1,0 +1,269 @@
+"""A small, honest training loop.
+
+>>> import notsodeep as nsd, torch
+>>> X = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
+>>> model = nsd.nn.ENN(nsd.ENN(["relu"]), in_features=5, width=64, out_features=2, train="readout")
+>>> history = nsd.fit(model, (X, (X[:, 0] > 0).long()), epochs=5, lr=1.0)
+>>> len(history), history.last.accuracy > 0.7
+(5, True)
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor, nn
+
+from ..errors import ConvergenceError, InvalidInputError
+from .base import Model
+from .checkpoints import Checkpoints
+from .data import as_pair, one_hot
+from .history import Epoch, History
+from .ridge import compute_features, set_readout
+
+__all__ = ["Method", "Schedule", "evaluate", "fit"]
+
+Method = Literal["sgd", "adam", "ridge"]
+Schedule = Literal["constant", "cosine", "linear"]
+Loss = Literal["cross_entropy", "squared"]
+Forward = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What decides the numbers of a run; two runs that agree here are one run."""
+
+    method: str
+    lr: float
+    momentum: float
+    weight_decay: float
+    schedule: str
+    batch_size: int
+    seed: int
+    loss: str
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("method", Method), ("schedule", Schedule), ("loss", Loss)):
+            if getattr(self, name) not in get_args(allowed):
+                raise InvalidInputError(f"{name} must be one of {get_args(allowed)}, got {getattr(self, name)!r}")
+        for name in ("lr", "momentum", "weight_decay"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise InvalidInputError(f"{name} must be finite and not negative, got {value!r}")
+        if self.batch_size < 1:
+            raise InvalidInputError(f"batch_size must be at least 1, got {self.batch_size!r}")
+
+
+def fit(
+    model: nn.Module,
+    data: Any,
+    *,
+    validation: Any = None,
+    method: Method = "sgd",
+    lr: float = 1.0,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    schedule: Schedule = "constant",
+    batch_size: int = 128,
+    epochs: int = 10,
+    loss: Loss | None = None,
+    ridge: float = 1e-3,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    progress: bool | None = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = True,
+) -> History:
+    """Train ``model`` in place and return the history.
+
+    Parameters
+    ----------
+    model : an nn.DEQ or nn.ENN (what trains is the model's own choice), or any module from inputs to outputs
+    data, validation : pairs (X, y) of arrays or datasets; integer y are classes
+    method : ``"sgd"``, ``"adam"``, or ``"ridge"`` (the readout in closed form, penalty ``ridge`` n |R|^2)
+    schedule : of the learning rate over the epochs
+    loss : ``"cross_entropy"`` for classes and ``"squared"`` for other targets unless given
+    seed : of the order of the samples, and of torch's generator during the run
+    progress : a progress bar; by default where the output is a terminal
+    checkpoint : a folder; the state is saved there after each epoch, and ``resume`` continues from it, bit for bit
+        on the CPU
+
+    A readout trained on frozen features sees each sample's features computed once, not once per epoch.
+    """
+    if epochs < 1:
+        raise InvalidInputError(f"epochs must be at least 1, got {epochs!r}")
+    model.to(device) if device is not None else model
+    like = next(model.parameters())
+    X, y = as_pair(data, like)
+    held = None if validation is None else as_pair(validation, like)
+    chosen: str = loss or ("squared" if y.is_floating_point() else "cross_entropy")
+    run = _Run(method, lr, momentum, weight_decay, schedule, batch_size, seed, chosen)
+    if method == "ridge":
+        return _fit_ridge(model, X, y, held, ridge, batch_size)
+    forward, X, held, seconds = _freeze(model, X, held)
+    trainer = _Trainer(model, forward, run, epochs, _checkpoints(checkpoint, run, model, epochs, X))
+    rows = trainer.train(X, y, held, resume, progress)
+    return History(method, tuple(rows), seconds)
+
+
+def evaluate(model: nn.Module, data: Any, batch_size: int = 1024) -> tuple[float, float | None]:
+    """(loss, accuracy) of a model on a pair (X, y); the accuracy is None for targets that are no classes."""
+    X, y = as_pair(data, next(model.parameters()))
+    training = model.training
+    model.eval()
+    try:
+        return _evaluate(model, X, y, "squared" if y.is_floating_point() else "cross_entropy", batch_size)
+    finally:
+        model.train(training)
+
+
+# -- the loop --------------------------------------------------------------------------------------------
+class _Trainer:
+    def __init__(
+        self, model: nn.Module, forward: Forward, run: _Run, epochs: int, checkpoints: Checkpoints | None
+    ) -> None:
+        self.model, self.forward, self.run, self.epochs = model, forward, run, epochs
+        self.checkpoints = checkpoints
+        self.optimiser = _optimiser(model, run)
+        self.base_rates = [group["lr"] for group in self.optimiser.param_groups]
+
+    def train(self, X: Tensor, y: Tensor, held: Any, resume: bool, progress: bool | None) -> list[Epoch]:
+        console = Console(stderr=True)
+        bar = Progress(console=console, disable=not (console.is_terminal if progress is None else progress))
+        with torch.random.fork_rng(devices=[]), bar:
+            torch.manual_seed(self.run.seed)
+            done, rows = self._restore(resume)
+            task = bar.add_task("training", total=self.epochs, completed=done)
+            for epoch in range(done, self.epochs):
+                rows.append(self._epoch(epoch, X, y, held))
+                if self.checkpoints is not None:
+                    self.checkpoints.save(epoch + 1, self.model, self.optimiser, [asdict(row) for row in rows])
+                bar.update(task, advance=1, description=f"loss {rows[-1].loss:.4f}")
+        return rows[: self.epochs]
+
+    def _restore(self, resume: bool) -> tuple[int, list[Epoch]]:
+        if self.checkpoints is None:
+            return 0, []
+        if not resume:
+            self.checkpoints.clear()
+            return 0, []
+        done, history = self.checkpoints.restore(self.model, self.optimiser)
+        return done, [Epoch(**row) for row in history]
+
+    def _epoch(self, epoch: int, X: Tensor, y: Tensor, held: Any) -> Epoch:
+        started = time.perf_counter()
+        factor = _factor(self.run.schedule, epoch, self.epochs)
+        for group, rate in zip(self.optimiser.param_groups, self.base_rates, strict=True):
+            group["lr"] = rate * factor
+        self.model.train()
+        order = _order(len(X), self.run.seed, epoch).to(X.device)
+        total, right = X.new_zeros(()), X.new_zeros(())
+        for batch in order.split(self.run.batch_size):
+            outputs = self.forward(X[batch])
+            value = _loss(outputs, y[batch], self.run.loss)
+            self.optimiser.zero_grad(set_to_none=True)
+            value.backward()
+            self.optimiser.step()
+            total += value.detach() * len(batch)
+            right += _hits(outputs.detach(), y[batch])
+        mean = float(total) / len(X)
+        if not math.isfinite(mean):
+            raise ConvergenceError(
+                f"training diverged: the loss is {mean} in epoch {epoch + 1} at learning rate {self.run.lr * factor:.3g}; lower it"
+            )
+        self.model.eval()
+        held_loss, held_accuracy = (None, None) if held is None else _evaluate(self.forward, *held, self.run.loss)
+        accuracy = None if y.is_floating_point() else float(right) / len(X)
+        seconds = time.perf_counter() - started
+        return Epoch(epoch + 1, mean, accuracy, held_loss, held_accuracy, self.run.lr * factor, seconds)
+
+
+def _optimiser(model: nn.Module, run: _Run) -> torch.optim.Optimizer:
+    if isinstance(model, Model):
+        groups: Any = model.parameter_groups(run.lr)
+    else:
+        groups = [{"params": [p for p in model.parameters() if p.requires_grad], "lr": run.lr}]
+    if not any(group["params"] for group in groups):
+        raise InvalidInputError("nothing to train: no parameter of this model requires a gradient")
+    if run.method == "adam":
+        return torch.optim.Adam(groups, lr=run.lr, weight_decay=run.weight_decay)
+    return torch.optim.SGD(groups, lr=run.lr, momentum=run.momentum, weight_decay=run.weight_decay)
+
+
+def _factor(schedule: str, epoch: int, epochs: int) -> float:
+    """The learning rate of an epoch relative to the first: a function, so that there is no state to save."""
+    if schedule == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * epoch / epochs))
+    return 1.0 - epoch / epochs if schedule == "linear" else 1.0
+
+
+def _order(n: int, seed: int, epoch: int) -> Tensor:
+    """The order of the samples in an epoch, from (seed, epoch) alone."""
+    mixed = (int(seed) * 1_000_003 + epoch) % 2**63
+    return torch.randperm(n, generator=torch.Generator().manual_seed(mixed))
+
+
+def _loss(outputs: Tensor, y: Tensor, kind: str) -> Tensor:
+    if kind == "cross_entropy":
+        if y.is_floating_point():
+            raise InvalidInputError("cross_entropy needs integer classes; use loss='squared' for real targets")
+        return nn.functional.cross_entropy(outputs, y)
+    return 0.5 * (outputs - one_hot(y, outputs.shape[-1], outputs)).square().sum(-1).mean()
+
+
+def _hits(outputs: Tensor, y: Tensor) -> Tensor:
+    if y.is_floating_point():
+        return outputs.new_zeros(())
+    return (outputs.argmax(-1) == y).sum().to(outputs.dtype)
+
+
+def _evaluate(forward: Forward, X: Tensor, y: Tensor, kind: str, batch_size: int = 1024) -> tuple[float, float | None]:
+    total, right = 0.0, 0.0
+    with torch.no_grad():
+        for inputs, targets in zip(X.split(batch_size), y.split(batch_size), strict=True):
+            outputs = forward(inputs)
+            total += float(_loss(outputs, targets, kind)) * len(inputs)
+            right += float(_hits(outputs, targets))
+    return total / len(X), None if y.is_floating_point() else right / len(X)
+
+
+# -- frozen features -------------------------------------------------------------------------------------
+def _freeze(model: nn.Module, X: Tensor, held: Any) -> tuple[Forward, Tensor, Any, float]:
+    """Replace inputs by features where only the readout trains: (forward, X, validation, seconds)."""
+    if not (isinstance(model, Model) and model.trained == "readout"):
+        return model, X, held, 0.0
+    started = time.perf_counter()
+    X = compute_features(model, X)
+    held = None if held is None else (compute_features(model, held[0]), held[1])
+    return model.read, X, held, time.perf_counter() - started
+
+
+def _fit_ridge(model: nn.Module, X: Tensor, y: Tensor, held: Any, ridge: float, batch_size: int) -> History:
+    if not isinstance(model, Model):
+        raise InvalidInputError(f"method='ridge' needs an nn.DEQ or nn.ENN, got {type(model).__name__}")
+    started = time.perf_counter()
+    features = compute_features(model, X, max(batch_size, 1024))
+    middle = time.perf_counter()
+    set_readout(model, features, one_hot(y, model.out_features, features), ridge)
+    loss, accuracy = _evaluate(model.read, features, y, "squared")
+    held_loss, held_accuracy = (None, None) if held is None else _evaluate(model, *held, "squared")
+    seconds = time.perf_counter() - middle
+    row = Epoch(1, loss, accuracy, held_loss, held_accuracy, 0.0, seconds)
+    return History("ridge", (row,), middle - started)
+
+
+def _checkpoints(folder: Any, run: _Run, model: nn.Module, epochs: int, X: Tensor) -> Checkpoints | None:
+    if folder is None:
+        return None
+    described = model.config() if isinstance(model, Model) else {"model": type(model).__name__}
+    # under a constant learning rate a longer run is the same run, continued
+    length = None if run.schedule == "constant" else epochs
+    return Checkpoints(folder, {**asdict(run), "model": described, "schedule_epochs": length, "samples": len(X)})
