@@ -11,7 +11,7 @@ __all__ = ["shrink_to_norm_", "spectral_norm"]
 
 
 def spectral_norm(
-    matrix: Tensor, start: Tensor | None = None, steps: int = 500, tol: float = 1e-4
+    matrix: Tensor, start: Tensor | None = None, steps: int = 500, tol: float = 1e-5
 ) -> tuple[float, Tensor]:
     """(|A|, its right singular vector) by power iteration on A'A, from ``start`` or a fixed random vector.
 
@@ -30,7 +30,7 @@ def spectral_norm(
             vector = image / size
             before, norm = norm, math.sqrt(size)
             # power iteration creeps up from below: stop when it no longer does
-            if abs(norm - before) <= tol * norm / 10.0:
+            if abs(norm - before) <= tol * norm:
                 break
     return norm, vector
 

@@ -199,8 +199,8 @@ def _check_parts(module: nn.Module, parts: DEQParts, x: Tensor) -> None:
     distance = float((theirs - ours).norm() / theirs.norm().clamp_min(torch.finfo(theirs.dtype).tiny))
     if not math.isfinite(distance) or distance > 0.05:
         raise InvalidInputError(
-            f"the parts do not reproduce the module: their outputs differ by {distance:.1%} on the first rows of X. Check the "
-            "activation, and the factor between the state and the activation (DEQParts holds h = phi(W h + U x))"
+            f"the parts do not reproduce the module: their outputs differ by {distance:.1%} on the first rows of X. "
+            "Check the activation, and the factor between the state and the activation (DEQParts holds h = phi(W h + U x))"
         )
 
 

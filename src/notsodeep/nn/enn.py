@@ -157,6 +157,6 @@ def _multipliers(rates: Sequence[float] | None, depth: int) -> tuple[float, ...]
     values = (1.0,) * (depth + 1) if rates is None else tuple(float(r) for r in rates)
     if len(values) != depth + 1 or not all(math.isfinite(r) and r >= 0 for r in values):
         raise InvalidInputError(
-            f"learning_rates takes {depth + 1} finite, non-negative multipliers (W_1 ... W_{depth}, readout), got {rates!r}"
+            f"learning_rates takes {depth + 1} finite, non-negative multipliers (W_1 ... W_L, readout), got {rates!r}"
         )
     return values

@@ -62,6 +62,6 @@ def _example(model: ENN) -> Tensor:
 def _check(model: Any) -> None:
     if not isinstance(model, ENN):
         raise InvalidInputError(
-            f"only an explicit network can be exported, got {type(model).__name__}: a DEQ iterates until its equilibrium "
-            "is reached, which no static graph holds. Export its twin (notsodeep.twin_of)"
+            f"only an explicit network can be exported, got {type(model).__name__}: a DEQ iterates until its "
+            "equilibrium is reached, which no static graph holds. Export its twin (notsodeep.twin_of)"
         )

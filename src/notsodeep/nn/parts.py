@@ -89,8 +89,8 @@ class DEQParts:
         for name, layer in (("recurrent", recurrent), ("input", input)):
             if layer.bias is not None and bool((layer.bias != 0).any()):
                 raise InvalidInputError(
-                    f"the {name} layer has a bias that is not zero, which the theory does not cover; remove it, or append "
-                    "a constant coordinate to the inputs and move the bias into the input weights"
+                    f"the {name} layer has a bias that is not zero, which the theory does not cover; remove it, or "
+                    "append a constant coordinate to the inputs and move the bias into the input weights"
                 )
         out = None if readout is None else scale * readout.weight.detach()
         return DEQParts(scale * recurrent.weight.detach(), input.weight.detach(), activation, out)
@@ -157,8 +157,8 @@ def measure(parts: DEQParts, X: Tensor) -> Measured:
 def _warn(excess: float, share: float) -> None:
     if excess > 1.5:
         warnings.warn(
-            f"the recurrent weight's norm is {excess:.2f} times that of random weights of the same variance: training has "
-            "given it structure, which the twin's kernel does not know; expect the distilled twin to keep less",
+            f"the recurrent weight's norm is {excess:.2f} times that of random weights of the same variance: training "
+            "has given it structure, which the twin's kernel does not know; expect the distilled twin to keep less",
             NotSoDeepWarning,
             stacklevel=4,
         )

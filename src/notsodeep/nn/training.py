@@ -177,10 +177,13 @@ class _Trainer:
         mean = float(total) / len(X)
         if not math.isfinite(mean):
             raise ConvergenceError(
-                f"training diverged: the loss is {mean} in epoch {epoch + 1} at learning rate {self.run.lr * factor:.3g}; lower it"
+                f"training diverged: the loss is {mean} in epoch {epoch + 1}; lower the learning rate "
+                f"({self.run.lr * factor:.3g})"
             )
         self.model.eval()
-        held_loss, held_accuracy = (None, None) if held is None else _evaluate(self.forward, *held, self.run.loss)
+        held_loss, held_accuracy = (
+            (None, None) if held is None else _evaluate(self.forward, held[0], held[1], self.run.loss)
+        )
         accuracy = None if y.is_floating_point() else float(right) / len(X)
         seconds = time.perf_counter() - started
         return Epoch(epoch + 1, mean, accuracy, held_loss, held_accuracy, self.run.lr * factor, seconds)
@@ -254,7 +257,7 @@ def _fit_ridge(model: nn.Module, X: Tensor, y: Tensor, held: Any, ridge: float, 
     middle = time.perf_counter()
     set_readout(model, features, one_hot(y, model.out_features, features), ridge)
     loss, accuracy = _evaluate(model.read, features, y, "squared")
-    held_loss, held_accuracy = (None, None) if held is None else _evaluate(model, *held, "squared")
+    held_loss, held_accuracy = (None, None) if held is None else _evaluate(model, held[0], held[1], "squared")
     seconds = time.perf_counter() - middle
     row = Epoch(1, loss, accuracy, held_loss, held_accuracy, 0.0, seconds)
     return History("ridge", (row,), middle - started)

@@ -44,12 +44,9 @@ class Broyden:
         image = self._apply(change)
         row = self._apply_transposed(step)
         pivot = (row * change).sum(-1, keepdim=True)
-        safe = pivot.abs() > torch.finfo(pivot.dtype).eps * (
-            row.norm(dim=-1, keepdim=True) * change.norm(dim=-1, keepdim=True)
-        )
-        update = torch.where(
-            safe, (step - image) / torch.where(safe, pivot, torch.ones_like(pivot)), torch.zeros_like(step)
-        )
+        floor = torch.finfo(pivot.dtype).eps * row.norm(dim=-1, keepdim=True) * change.norm(dim=-1, keepdim=True)
+        # a vanishing pivot carries no information: leave that row's matrix as it is
+        update = torch.where(pivot.abs() > floor, (step - image) / pivot, 0.0)
         self._left.append(update)
         self._right.append(row)
 
