@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["class_traces"]
+__all__ = ["class_traces", "pair_moments"]
 
 Array = NDArray[np.float64]
 _SMALL = 3000  # largest p for which p x p matrices are formed
@@ -23,18 +23,35 @@ def class_traces(rows: Tensor, labels: NDArray[np.int64], means: Array) -> Array
     overshoots by about (tr C_a)^2 / n_a; the correction is the U-statistic of Chen, Zhang and Zhong (2010) in the
     closed form of Himeno and Yamada (2014), which needs fourth powers of the residual norms but no normality.
     """
-    n, p = rows.shape
-    groups = [_residuals(rows, labels, means, a) for a in range(len(means))]
-    square = _covariance_products(groups) if p <= min(_SMALL, n) else _gram_products(groups)
+    groups = [_residuals(rows, labels, centre) for centre in enumerate(means)]
+    square = _products(groups, [len(r) - 1 for r in groups])
     for a, residuals in enumerate(groups):
         square[a, a] = _unbiased(square[a, a], residuals)
-    return square * p  # residuals carry 1/sqrt(p) each: tr(C_a C_b)/p^2 so far
+    return square * rows.shape[1]  # residuals carry 1/sqrt(p) each: tr(C_a C_b)/p^2 so far
 
 
-def _residuals(rows: Tensor, labels: NDArray[np.int64], means: Array, a: int) -> Tensor:
+def pair_moments(rows: Tensor, labels: NDArray[np.int64], classes: int) -> Array:
+    """p E[(x . x')^2] over independent pairs of two classes: tr(M_a M_b)/p with second moments about the origin."""
+    nothing = np.zeros(rows.shape[1])
+    groups = [_residuals(rows, labels, (a, nothing)) for a in range(classes)]
+    square = _products(groups, [len(r) for r in groups])
+    for a, r in enumerate(groups):
+        own = float(((r**2).sum(1) ** 2).sum())  # pairs of a point with itself do not count
+        square[a, a] = (square[a, a] * len(r) ** 2 - own) / (len(r) * (len(r) - 1))
+    return square * rows.shape[1]
+
+
+def _products(groups: list[Tensor], freedom: list[int]) -> Array:
+    """tr(S_a S_b) with S_a = R_a' R_a / freedom_a."""
+    n, p = sum(len(r) for r in groups), groups[0].shape[1]
+    raw = _covariance_products(groups) if p <= min(_SMALL, n) else _gram_products(groups)
+    return raw / np.outer(freedom, freedom)
+
+
+def _residuals(rows: Tensor, labels: NDArray[np.int64], centre: tuple[int, Array]) -> Tensor:
+    a, mean = centre
     index = torch.from_numpy(np.flatnonzero(labels == a)).to(rows.device)
-    centre = torch.from_numpy(means[a] / math.sqrt(rows.shape[1])).to(rows.device)
-    return rows[index].to(torch.float64) - centre
+    return rows[index].to(torch.float64) - torch.from_numpy(mean / math.sqrt(rows.shape[1])).to(rows.device)
 
 
 def _unbiased(trace_square: float, residuals: Tensor) -> float:
@@ -47,16 +64,16 @@ def _unbiased(trace_square: float, residuals: Tensor) -> float:
 
 
 def _covariance_products(groups: list[Tensor]) -> Array:
-    """tr(S_a S_b) through the p x p sample covariances."""
-    covariances = [(r.T @ r / (len(r) - 1)).reshape(-1) for r in groups]
+    """tr(R_a' R_a R_b' R_b) through p x p matrices."""
+    covariances = [(r.T @ r).reshape(-1) for r in groups]
     return np.array([[float(a @ b) for b in covariances] for a in covariances])
 
 
 def _gram_products(groups: list[Tensor]) -> Array:
-    """tr(S_a S_b) = ||R_a R_b'||_F^2 / ((n_a - 1)(n_b - 1)), block by block."""
+    """tr(R_a' R_a R_b' R_b) = ||R_a R_b'||_F^2, block by block."""
     out = np.empty((len(groups), len(groups)))
     for a, left in enumerate(groups):
         for b, right in enumerate(groups[: a + 1]):
             total = sum(float(((u @ v.T) ** 2).sum()) for u in left.split(_BLOCK) for v in right.split(_BLOCK))
-            out[a, b] = out[b, a] = total / ((len(left) - 1) * (len(right) - 1))
+            out[a, b] = out[b, a] = total
     return out

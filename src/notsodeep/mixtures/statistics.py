@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,17 +13,22 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ._rows import as_rows
-from ._traces import class_traces
+from ._traces import class_traces, pair_moments
 from .mixture import GaussianMixture
 
 __all__ = ["MixtureStatistics"]
 
 Array = NDArray[np.float64]
+About = Literal["mean", "origin"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MixtureStatistics:
     """Statistics of n rows in K classes; build with :meth:`from_mixture` or :meth:`estimate`.
+
+    ``about="mean"`` (default) are the statistics of the theorems, which neglect ||mu||^2/p. ``about="origin"`` puts
+    C_a + mu_a mu_a' in place of C_a everywhere: the same limit, but at finite p nearer to the exact kernel when
+    classes are well separated (ReLU, the papers' mixture, p = 1000, n = 800: relative error of the CK 0.006 for 0.021).
 
     >>> mix = GaussianMixture.two_class(100)
     >>> X, y = mix.sample(80, seed=0)
@@ -49,32 +54,35 @@ class MixtureStatistics:
     """tr C_a / p, shape (K,)."""
     classes: tuple[Any, ...]
     """The user's names of the classes 0 ... K-1."""
+    about: About = "mean"
+    """Whether t, T and psi speak of covariances or of second moments about the origin."""
     fitted_on: NDArray[np.int64] | None = None
     """Class sizes of the data that means, traces and T were estimated from; ``None`` if they are exact."""
 
     @staticmethod
-    def from_mixture(mix: GaussianMixture, X: Any, y: Any, *, population: bool = False) -> MixtureStatistics:
+    def from_mixture(
+        mix: GaussianMixture, X: Any, y: Any, *, population: bool = False, about: About = "mean"
+    ) -> MixtureStatistics:
         """Exact means and covariances; ``population=True`` also takes tau0^2 = tr C0 / p instead of mean ||x||^2."""
         rows = as_rows(X, features=mix.p)
         labels = _codes(y, len(rows), mix.classes)
-        traces = np.array([c.trace() for c in mix.covariances]) / mix.p
-        products = np.array([[a.inner(b) for b in mix.covariances] for a in mix.covariances]) / mix.p
+        traces, products = _population(mix, _checked(about))
         shares = np.bincount(labels, minlength=mix.classes) / len(labels)
-        spread = _residual_norms(rows, labels, mix.means)
         return MixtureStatistics(
             X=X,
             labels=labels,
             tau0=math.sqrt(shares @ traces) if population else _mean_norm(rows),
             t=math.sqrt(mix.p) * (traces - shares @ traces),
             T=products,
-            psi=spread - traces[labels],
+            psi=_residual_norms(rows, labels, mix.means if about == "mean" else 0.0 * mix.means) - traces[labels],
             means=mix.means,
             traces=traces,
             classes=tuple(range(mix.classes)),
+            about=about,
         )
 
     @staticmethod
-    def estimate(X: Any, y: Any = None, *, population: bool = False) -> MixtureStatistics:
+    def estimate(X: Any, y: Any = None, *, population: bool = False, about: About = "mean") -> MixtureStatistics:
         """From data alone; without labels the data is one class.
 
         tr(C_a C_b)/p is estimated without bias whatever the distribution, also where n_a is of the order of p;
@@ -83,28 +91,27 @@ class MixtureStatistics:
         """
         rows = as_rows(X)
         names, labels = _classes(y, len(rows))
-        counts = np.bincount(labels, minlength=len(names))
-        if counts.min() < 4:
-            raise InvalidInputError(
-                "each class needs at least 4 points to estimate tr(C_a^2) without bias; "
-                f"class {names[int(counts.argmin())]!r} has {counts.min()}. "
-                "Merge small classes, drop them, or pass y=None for one class"
-            )
-        p = rows.shape[1]
+        counts = _enough(np.bincount(labels, minlength=len(names)), names)
         means = _class_means(rows, labels, len(names))
-        spread = _residual_norms(rows, labels, means) * (counts / (counts - 1))[labels]
+        if _checked(about) == "mean":
+            spread = _residual_norms(rows, labels, means) * (counts / (counts - 1))[labels]
+            products = class_traces(rows, labels, means)
+        else:
+            spread = _residual_norms(rows, labels, 0.0 * means)
+            products = pair_moments(rows, labels, len(names))
         traces = np.bincount(labels, weights=spread, minlength=len(names)) / counts
         shares = counts / len(labels)
         return MixtureStatistics(
             X=X,
             labels=labels,
             tau0=math.sqrt(shares @ traces) if population else _mean_norm(rows),
-            t=math.sqrt(p) * (traces - shares @ traces),
-            T=class_traces(rows, labels, means),
+            t=math.sqrt(rows.shape[1]) * (traces - shares @ traces),
+            T=products,
             psi=spread - traces[labels],
             means=means,
             traces=traces,
             classes=names,
+            about=about,
             fitted_on=counts,
         )
 
@@ -117,21 +124,11 @@ class MixtureStatistics:
         if y is None and self.K > 1:
             raise InvalidInputError(f"new points need labels: the statistics have {self.K} classes {self.classes}")
         labels = np.zeros(len(rows), dtype=np.int64) if y is None else self._lookup(y, len(rows))
-        spread = _residual_norms(rows, labels, self.means)
-        if self.fitted_on is not None:  # an independent mean adds tr C_a / (p n_a) to the squared distance
+        about_mean = self.about == "mean"
+        spread = _residual_norms(rows, labels, self.means if about_mean else 0.0 * self.means)
+        if about_mean and self.fitted_on is not None:  # an independent mean adds tr C_a / (p n_a) to the distance
             spread = spread * (self.fitted_on / (self.fitted_on + 1))[labels]
-        return MixtureStatistics(
-            X=X,
-            labels=labels,
-            tau0=self.tau0,
-            t=self.t,
-            T=self.T,
-            psi=spread - self.traces[labels],
-            means=self.means,
-            traces=self.traces,
-            classes=self.classes,
-            fitted_on=self.fitted_on,
-        )
+        return replace(self, X=X, labels=labels, psi=spread - self.traces[labels])
 
     def _lookup(self, y: Any, n: int) -> NDArray[np.int64]:
         names, codes = _classes(y, n)
@@ -179,6 +176,34 @@ class MixtureStatistics:
         t = ", ".join(f"{v:.4g}" for v in self.t)
         origin = "estimated" if self.estimated else "exact"
         return f"MixtureStatistics(n={self.n}, p={self.p}, classes={self.K}, tau0={self.tau0:.4g}, t=[{t}], {origin})"
+
+
+def _population(mix: GaussianMixture, about: About) -> tuple[Array, Array]:
+    """tr C_a / p and tr(C_a C_b) / p, with C_a + mu_a mu_a' for C_a if about the origin."""
+    traces = np.array([c.trace() for c in mix.covariances])
+    products = np.array([[a.inner(b) for b in mix.covariances] for a in mix.covariances])
+    if about == "origin":
+        overlap = mix.means @ mix.means.T
+        along = np.array([(mix.means * c.multiply(mix.means)).sum(1) for c in mix.covariances])
+        traces = traces + np.diag(overlap)
+        products = products + along + along.T + overlap**2
+    return traces / mix.p, products / mix.p
+
+
+def _checked(about: About) -> About:
+    if about not in ("mean", "origin"):
+        raise InvalidInputError(f"about must be 'mean' or 'origin', got {about!r}")
+    return about
+
+
+def _enough(counts: NDArray[np.int64], names: tuple[Any, ...]) -> NDArray[np.int64]:
+    if counts.min() < 4:
+        raise InvalidInputError(
+            "each class needs at least 4 points to estimate tr(C_a^2) without bias; "
+            f"class {names[int(counts.argmin())]!r} has {counts.min()}. "
+            "Merge small classes, drop them, or pass y=None for one class"
+        )
+    return counts
 
 
 # ---- labels --------------------------------------------------------------------------------------------------
