@@ -200,7 +200,7 @@ def _check_parts(module: nn.Module, parts: DEQParts, x: Tensor) -> None:
     if not math.isfinite(distance) or distance > 0.05:
         raise InvalidInputError(
             f"the parts do not reproduce the module: their outputs differ by {distance:.1%} on the first rows of X. "
-            "Check the activation, and the factor between the state and the activation (DEQParts holds h = phi(W h + U x))"
+            "Check the activation and its factor: DEQParts holds h = phi(W h + U x)"
         )
 
 

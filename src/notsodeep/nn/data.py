@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from ..errors import InvalidInputError
 
-__all__ = ["as_inputs", "as_pair", "one_hot"]
+__all__ = ["as_inputs", "as_pair", "check_classes", "one_hot"]
 
 
 def as_inputs(X: Any, like: Tensor | None = None) -> Tensor:
@@ -47,10 +47,18 @@ def as_pair(data: Any, like: Tensor) -> tuple[Tensor, Tensor]:
 
 def one_hot(y: Tensor, outputs: int, like: Tensor) -> Tensor:
     """Regression targets: classes become centred indicator vectors, other targets stay."""
+    check_classes(y, outputs)
     if y.is_floating_point():
         return y
-    if int(y.max()) >= outputs:
+    return torch.nn.functional.one_hot(y, outputs).to(like.dtype) - 1.0 / outputs
+
+
+def check_classes(y: Tensor, outputs: int) -> None:
+    """Classes count from zero and need one output each; real targets one output per column."""
+    if y.is_floating_point():
+        if y.shape[1] != outputs:
+            raise InvalidInputError(f"y has {y.shape[1]} columns, the network has {outputs} outputs")
+    elif int(y.max()) >= outputs:
         raise InvalidInputError(
             f"class {int(y.max())} needs at least {int(y.max()) + 1} outputs, the network has {outputs}"
         )
-    return torch.nn.functional.one_hot(y, outputs).to(like.dtype) - 1.0 / outputs

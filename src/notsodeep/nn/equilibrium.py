@@ -74,8 +74,8 @@ class Equilibrium:
         message = (
             f"{what} was not reached for {missed} of {self.converged.numel()} rows: relative residual "
             f"{float(self.residual.max()):.1e} after {self.steps} steps, tolerance {options.tol:.1e}. The map may "
-            "be no contraction (see contraction()); lower sigma_a2, keep the contraction during training, allow more steps, "
-            "or loosen the tolerance if it is near the rounding error of the data type"
+            "be no contraction (see contraction()); lower sigma_a2, keep the contraction during training, allow "
+            "more steps, or loosen the tolerance if it is near the rounding error of the data type"
         )
         if options.on_failure == "raise":
             raise ConvergenceError(message)

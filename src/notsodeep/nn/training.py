@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ..errors import ConvergenceError, InvalidInputError
 from .base import Model
 from .checkpoints import Checkpoints
-from .data import as_pair, one_hot
+from .data import as_pair, check_classes, one_hot
 from .history import Epoch, History
 from .ridge import compute_features, set_readout
 
@@ -105,6 +105,8 @@ def fit(
     X, y = as_pair(data, like)
     held = None if validation is None else as_pair(validation, like)
     chosen: str = loss or ("squared" if y.is_floating_point() else "cross_entropy")
+    if isinstance(model, Model):
+        check_classes(y, model.out_features)
     run = _Run(method, lr, momentum, weight_decay, schedule, batch_size, seed, chosen)
     if method == "ridge":
         return _fit_ridge(model, X, y, held, ridge, batch_size)
@@ -181,9 +183,7 @@ class _Trainer:
                 f"({self.run.lr * factor:.3g})"
             )
         self.model.eval()
-        held_loss, held_accuracy = (
-            (None, None) if held is None else _evaluate(self.forward, held[0], held[1], self.run.loss)
-        )
+        held_loss, held_accuracy = _held(self.forward, held, self.run.loss)
         accuracy = None if y.is_floating_point() else float(right) / len(X)
         seconds = time.perf_counter() - started
         return Epoch(epoch + 1, mean, accuracy, held_loss, held_accuracy, self.run.lr * factor, seconds)
@@ -238,6 +238,10 @@ def _evaluate(forward: Forward, X: Tensor, y: Tensor, kind: str, batch_size: int
     return total / len(X), None if y.is_floating_point() else right / len(X)
 
 
+def _held(forward: Forward, held: Any, kind: str) -> tuple[float | None, float | None]:
+    return (None, None) if held is None else _evaluate(forward, held[0], held[1], kind)
+
+
 # -- frozen features -------------------------------------------------------------------------------------
 def _freeze(model: nn.Module, X: Tensor, held: Any) -> tuple[Forward, Tensor, Any, float]:
     """Replace inputs by features where only the readout trains: (forward, X, validation, seconds)."""
@@ -257,7 +261,7 @@ def _fit_ridge(model: nn.Module, X: Tensor, y: Tensor, held: Any, ridge: float, 
     middle = time.perf_counter()
     set_readout(model, features, one_hot(y, model.out_features, features), ridge)
     loss, accuracy = _evaluate(model.read, features, y, "squared")
-    held_loss, held_accuracy = (None, None) if held is None else _evaluate(model, held[0], held[1], "squared")
+    held_loss, held_accuracy = _held(model, held, "squared")
     seconds = time.perf_counter() - middle
     row = Epoch(1, loss, accuracy, held_loss, held_accuracy, 0.0, seconds)
     return History("ridge", (row,), middle - started)

@@ -1,0 +1,171 @@
+"""The loop and its solvers: known fixed points, rows that are done early, honest failure."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import root
+
+import notsodeep as nsd
+from notsodeep.errors import ConvergenceError, ConvergenceWarning, InvalidInputError
+from notsodeep.nn import SolverOptions, solve_equilibrium
+from notsodeep.nn.contraction import shrink_to_norm_, spectral_norm
+from notsodeep.nn.solvers import new_solver, solver_names
+
+SOLVERS = solver_names()
+
+
+def linear_problem(rows: int, m: int, rate: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """z = b + z M with spectral radius near ``rate``, and its solution."""
+    g = torch.Generator().manual_seed(seed)
+    M = rate * torch.randn(m, m, generator=g, dtype=torch.float64) / math.sqrt(m)
+    b = torch.randn(rows, m, generator=g, dtype=torch.float64)
+    return M, b, torch.linalg.solve(torch.eye(m, dtype=torch.float64) - M.mT, b.mT).mT
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("rate", [0.3, 0.8])
+def test_linear_fixed_points(solver: str, rate: float) -> None:
+    M, b, solution = linear_problem(5, 40, rate)
+    found = solve_equilibrium(lambda z: b + z @ M, b, solver, tol=1e-12, max_steps=500)
+    assert bool(found.converged.all())
+    # the error is at most the residual over 1 - |M| in a norm that contracts; 100 leaves room for non-normality
+    torch.testing.assert_close(found.value, solution, rtol=0, atol=100 * 1e-12 * float(solution.abs().max()))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_nonlinear_fixed_point_agrees_with_scipy(solver: str) -> None:
+    g = torch.Generator().manual_seed(1)
+    W = 0.4 * torch.randn(12, 12, generator=g, dtype=torch.float64) / math.sqrt(12)
+    c = torch.randn(3, 12, generator=g, dtype=torch.float64)
+    found = solve_equilibrium(lambda z: torch.tanh(c + z @ W.mT), torch.tanh(c), solver, tol=1e-13)
+    for row in range(3):
+        expected = root(lambda z, row=row: z - np.tanh(c[row].numpy() + W.numpy() @ z), np.zeros(12), tol=1e-13).x
+        np.testing.assert_allclose(found.value[row].numpy(), expected, atol=1e-11)
+
+
+@pytest.mark.parametrize("solver", ["anderson", "broyden"])
+def test_accelerated_solvers_go_where_picard_diverges(solver: str) -> None:
+    """One eigenvalue at -3: no contraction, yet a unique solution that a quasi-Newton method finds."""
+    M, b, _ = linear_problem(4, 30, 0.2)
+    M[0, 0] -= 3.0
+    solution = torch.linalg.solve(torch.eye(30, dtype=torch.float64) - M.mT, b.mT).mT
+    picard = solve_equilibrium(lambda z: b + z @ M, b, "picard", tol=1e-10, max_steps=100)
+    assert not bool(picard.converged.any())
+    found = solve_equilibrium(lambda z: b + z @ M, b, solver, tol=1e-10, max_steps=100)
+    assert bool(found.converged.all())
+    torch.testing.assert_close(found.value, solution, rtol=1e-7, atol=1e-7)
+
+
+def test_slow_picard_is_finished_by_anderson() -> None:
+    """A single slow direction, as training leaves it: auto needs far fewer steps than Picard."""
+    M, b, _ = linear_problem(4, 30, 0.2)
+    M[0, 0] += 0.97
+    steps = {
+        s: solve_equilibrium(lambda z: b + z @ M, b, s, tol=1e-8, max_steps=2000).steps for s in ("picard", "auto")
+    }
+    assert 3 * steps["auto"] < steps["picard"]
+
+
+@pytest.mark.parametrize("solver", ["auto", "picard", "broyden"])
+def test_rows_that_are_done_leave_the_batch(solver: str) -> None:
+    """Three quick rows and one slow one: the map is called on the slow one alone, and all end at their solutions."""
+    rates = torch.tensor([0.01, 0.01, 0.01, 0.9], dtype=torch.float64)
+    b = torch.ones(4, 3, dtype=torch.float64) * torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    sizes: list[int] = []
+
+    def step_on(rows: torch.Tensor):
+        def step(z: torch.Tensor) -> torch.Tensor:
+            sizes.append(len(z))
+            return b[rows] + rates[rows, None] * torch.sin(z)
+
+        return step
+
+    everyone = torch.arange(4)
+    found = solve_equilibrium(step_on(everyone), b, solver, tol=1e-10, restrict=lambda rows: step_on(rows))
+    assert sizes[0] == 4
+    assert sizes[-1] == 1
+    assert bool(found.converged.all())
+    reference = solve_equilibrium(step_on(everyone), b, "picard", tol=1e-13, max_steps=2000).value
+    torch.testing.assert_close(found.value, reference, rtol=0, atol=1e-8)
+
+
+def test_residuals_are_those_of_the_map() -> None:
+    M, b, _ = linear_problem(6, 20, 0.6)
+    found = solve_equilibrium(lambda z: b + z @ M, b, "picard", tol=1e-6)
+    assert float(found.residual.max()) <= 1e-6
+    image = b + found.value @ M
+    after = (image - found.value).norm(dim=1) / image.norm(dim=1)
+    assert bool((after <= found.residual).all())  # the value returned is one step further than the one measured
+
+
+def test_zero_is_an_equilibrium() -> None:
+    found = solve_equilibrium(torch.tanh, torch.zeros(2, 3), tol=1e-6)
+    assert bool(found.converged.all())
+    assert float(found.value.abs().max()) == 0.0
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_divergence_ends_early_and_is_reported(solver: str) -> None:
+    def explode(z: torch.Tensor) -> torch.Tensor:
+        return torch.exp(z * z) + 2.0  # no fixed point
+
+    found = solve_equilibrium(explode, torch.ones(2, 1, dtype=torch.float64), solver, tol=1e-8, max_steps=50)
+    assert not bool(found.converged.any())
+
+
+def unstable_model(**options) -> nsd.nn.DEQ:
+    """tanh with weights ten times too large: chaotic, no equilibrium that an iteration finds."""
+    return nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=20.0, sigma_b2=1.0), 4, 40, 2, max_steps=30, **options)
+
+
+def test_non_convergence_warns_with_the_residual() -> None:
+    with pytest.warns(ConvergenceWarning, match=r"not reached for 3 of 3 rows: relative residual \d"):
+        unstable_model(solver="picard")(torch.ones(3, 4))
+
+
+def test_non_convergence_raises_on_request() -> None:
+    with pytest.raises(ConvergenceError, match="after 30 steps"):
+        unstable_model(solver="picard", on_failure="raise")(torch.ones(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"solver": "newton"}, "known: auto, picard"),
+        ({"tol": 0.0}, "positive"),
+        ({"tol": math.nan}, "positive"),
+        ({"max_steps": 0}, "at least 1"),
+        ({"on_failure": "ignore"}, "'warn' or 'raise'"),
+    ],
+)
+def test_options_are_checked(options: dict, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        SolverOptions(**options)
+
+
+def test_unknown_solver() -> None:
+    with pytest.raises(InvalidInputError, match="unknown equilibrium solver"):
+        new_solver("secant")
+
+
+def test_spectral_norm_and_projection() -> None:
+    A = torch.randn(60, 60, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    exact = float(torch.linalg.matrix_norm(A, 2))
+    assert spectral_norm(A)[0] == pytest.approx(exact, rel=1e-2)
+    assert spectral_norm(A)[0] <= exact * (1 + 1e-12)  # power iteration never exceeds it
+    direction = A / A.norm()
+    before, _ = shrink_to_norm_(A, 1.0, steps=500)
+    assert before == pytest.approx(exact, rel=1e-2)
+    assert float(torch.linalg.matrix_norm(A, 2)) == pytest.approx(1.0, rel=1e-2)
+    torch.testing.assert_close(A / A.norm(), direction)
+    kept = A.clone()
+    shrink_to_norm_(A, 2.0)
+    assert torch.equal(A, kept)
+
+
+def test_spectral_norm_of_zero() -> None:
+    assert spectral_norm(torch.zeros(3, 3))[0] == 0.0

@@ -1,0 +1,295 @@
+"""DEQ and ENN at finite width: the theory's formulas, what trains, and how they live with the rest of PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import pickle
+import socket
+
+import pytest
+import torch
+from torch import Tensor
+
+import notsodeep as nsd
+from notsodeep.activations import Activation, Hermite, LeakyReLU, Quadratic, activation_names
+from notsodeep.errors import InvalidInputError
+from notsodeep.nn.fused import fuse
+
+X = torch.randn(6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / math.sqrt(5)
+
+
+def deq(phi: str = "relu", **options) -> nsd.nn.DEQ:
+    return nsd.nn.DEQ(nsd.DEQ(phi, sigma_a2=0.2), 5, 32, 3, dtype=torch.float64, tol=1e-12, **options)
+
+
+def enn(layers: list, **options) -> nsd.nn.ENN:
+    return nsd.nn.ENN(nsd.ENN(layers), 5, 32, 3, dtype=torch.float64, **options)
+
+
+# -- formulas --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("phi", ["relu", "tanh", "gelu"])
+def test_the_features_solve_the_equation_of_the_theory(phi: str) -> None:
+    model = deq(phi)
+    z = model.features(X)
+    A, B = model.recurrent, model.input
+    right = model.spec.activation(math.sqrt(0.2) * z @ A.mT + math.sqrt(0.8) * X @ B.mT) / math.sqrt(32)
+    torch.testing.assert_close(z, right, rtol=0, atol=1e-11)
+    torch.testing.assert_close(model(X), z @ model.readout.mT)
+
+
+LAYERS = [
+    ["relu"],
+    ["tanh", "linear"],
+    [LeakyReLU(0.3, 1.7), LeakyReLU(-0.2, 0.4).affine(shift=-0.1)],
+    [LeakyReLU(0.5, -1.0), "hard_tanh"],
+    [Hermite((0.1, 0.7, -0.2, 0.05), scale=0.8), Quadratic(0.3, 1.0, -0.2)],
+    [Activation.affine(nsd.activation("hard_tanh", a=0.7, c=1.3), gain=-2.0, scale=0.5), "silu"],
+    [nsd.activation("relu").affine(gain=0.5, skip=0.3, shift=0.2), "erf"],
+]
+
+
+@pytest.mark.parametrize("layers", LAYERS, ids=str)
+def test_fused_layers_compute_the_plain_formula(layers: list) -> None:
+    model = enn(layers)
+    x = X
+    for weight, phi in zip(model.weights, model.spec.activations, strict=True):
+        x = phi(x @ weight.mT) / math.sqrt(32)
+    torch.testing.assert_close(model.features(X), x, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(model(X), x @ model.readout.mT, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", activation_names())
+@pytest.mark.parametrize("scale", [0.3, 1.0])
+def test_every_activation_fuses(name: str, scale: float) -> None:
+    phi = (
+        nsd.activation(name, base=nsd.activation("tanh"), gain=2.0, shift=0.3)
+        if name == "affine"
+        else nsd.activation(name)
+    )
+    x = torch.linspace(-4, 4, 101, dtype=torch.float64)
+    function, gain = fuse(phi, scale)
+    torch.testing.assert_close(gain * function(x), phi(scale * x), rtol=1e-12, atol=1e-12)
+
+
+def test_high_degree_hermite_layers_stay_accurate() -> None:
+    """Monomials lose all digits at degree 40: the activation's own recurrence must be used."""
+    phi = Hermite(tuple(1.0 / (1 + k) for k in range(41)))
+    x = torch.linspace(-3, 3, 51, dtype=torch.float64)
+    function, gain = fuse(phi, 0.9)
+    torch.testing.assert_close(gain * function(x), phi(0.9 * x), rtol=1e-12, atol=1e-12)
+
+
+def test_inputs_of_any_leading_shape() -> None:
+    for model in (deq(), enn(["relu"])):
+        assert model(X[0]).shape == (3,)
+        assert model(X.reshape(2, 3, 5)).shape == (2, 3, 3)
+        torch.testing.assert_close(model(X.reshape(2, 3, 5)).reshape(6, 3), model(X), rtol=1e-10, atol=1e-10)
+
+
+def test_a_sample_does_not_depend_on_its_batch() -> None:
+    model = deq(solver="auto")
+    together = model(X * torch.tensor([[1.0], [10.0], [0.0], [1e-3], [1.0], [5.0]], dtype=torch.float64))
+    torch.testing.assert_close(together[0], model(X[0]), rtol=1e-9, atol=1e-9)
+    assert float(together[2].detach().abs().max()) == 0.0
+
+
+def test_seeds_decide_the_weights() -> None:
+    same, other = deq(seed=1), deq(seed=2)
+    assert torch.equal(deq(seed=1).recurrent, same.recurrent)
+    assert not torch.equal(other.recurrent, same.recurrent)
+    state = torch.random.get_rng_state()
+    deq(seed=5)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_weights_have_unit_variance() -> None:
+    model = nsd.nn.DEQ(nsd.DEQ("tanh", 0.1), 50, 400, 10)
+    for weight in (model.recurrent.detach(), model.input.detach()):
+        # the mean square of N normals is 1 within 4 sqrt(2/N)
+        assert float(weight.square().mean()) == pytest.approx(1.0, abs=4 * math.sqrt(2 / weight.numel()))
+
+
+# -- what trains -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("train", "names"),
+    [
+        ("readout", {"readout"}),
+        ("recurrent", {"recurrent", "readout"}),
+        ("frozen", {"recurrent", "readout"}),
+        ("all", {"input", "recurrent", "readout"}),
+    ],
+)
+def test_what_trains_in_a_deq(train: str, names: set[str]) -> None:
+    model = deq(train=train)
+    model(X).square().sum().backward()
+    assert {n for n, p in model.named_parameters() if p.grad is not None} == names
+    assert {g["name"] for g in model.parameter_groups(0.1)} == names
+
+
+def test_learning_rate_multipliers_become_parameter_groups() -> None:
+    model = enn(["relu", "tanh"], learning_rates=(0.5, 2.0, 1.0), train="frozen", bias=True)
+    groups = {g["name"]: g["lr"] for g in model.parameter_groups(0.1)}
+    assert groups == {"weights.1": 0.2, "readout": 0.1, "bias": 0.1}
+    torch.optim.SGD(model.parameter_groups(0.1)).step()
+
+
+def test_contraction_bound_is_the_norm() -> None:
+    model = deq("tanh")
+    exact = float(torch.linalg.matrix_norm(model.recurrent.detach(), 2)) * math.sqrt(0.2 / 32)
+    assert model.contraction() == pytest.approx(exact, rel=1e-2)
+
+
+def test_contraction_is_kept_during_training() -> None:
+    """Steps that push A up: without the request the norm grows past one, with it the norm stays below."""
+
+    def norm_after(keep: float | None) -> float:
+        model = deq("tanh", train="all", keep_contraction=keep)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(25):
+            optimiser.zero_grad()
+            (-model(X).square().sum() - 2.0 * model.recurrent.square().sum()).backward()
+            optimiser.step()
+        model.features(X)  # the projection happens before each use
+        return float(torch.linalg.matrix_norm(model.recurrent.detach(), 2)) * math.sqrt(0.2 / 32)
+
+    assert norm_after(0.9) <= 0.9
+    assert norm_after(None) > 1.2
+
+
+def test_evaluation_does_not_touch_the_weights() -> None:
+    model = deq("tanh", keep_contraction=0.1)
+    before = model.recurrent.detach().clone()
+    model.eval()(X)
+    with torch.no_grad():
+        model.train()(X)
+    assert torch.equal(before, model.recurrent)
+
+
+# -- refusals --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: nsd.nn.DEQ(nsd.ENN(["relu"]), 3, 4, 2), "takes a notsodeep.DEQ"),
+        (lambda: nsd.nn.ENN(nsd.DEQ("relu", 0.2), 3, 4, 2), "takes a notsodeep.ENN"),
+        (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 0, 4, 2), "in_features must be a positive"),
+        (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4.0, 2), "width must be a positive"),
+        (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2, train="some"), "train must be"),
+        (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2, keep_contraction=1.5), "between 0 and 1"),
+        (lambda: nsd.nn.ENN(nsd.ENN(["relu"]), 3, [4, 4], 2), "one per layer"),
+        (lambda: nsd.nn.ENN(nsd.ENN(["relu"]), 3, 4, 2, learning_rates=(1.0,)), "takes 2 finite"),
+        (lambda: deq()(torch.ones(2, 4, dtype=torch.float64)), r"expected a tensor of shape \(..., 5\)"),
+    ],
+)
+def test_refusals_say_what_is_allowed(build, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        build()
+
+
+# -- living with PyTorch ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("model", [deq(), enn([LeakyReLU(0.3), Hermite((0.0, 1.0, 0.2))])], ids=["deq", "enn"])
+def test_copies_pickles_and_prints(model: nsd.nn.Model) -> None:
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(other(X), model(X))
+    assert "in_features=5" in repr(model)
+    other.load_state_dict(model.state_dict())
+
+
+def test_autocast_keeps_the_equilibrium_exact() -> None:
+    """bfloat16 carries three digits: the equilibrium is solved in float32 all the same, only the readout is rounded."""
+    model = nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 5, 64, 3, tol=1e-6)
+    x = X.float()
+    exact = model.features(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = model.features(x)
+        out = model(x)
+        out.float().square().sum().backward()
+    torch.testing.assert_close(inside, exact)
+    assert out.dtype == torch.bfloat16
+    inside_gradient = model.recurrent.grad.clone()
+    model.zero_grad()
+    model(x).square().sum().backward()
+    # the readout's rounding (2^-8) is all that separates the gradients
+    assert float((inside_gradient - model.recurrent.grad).norm() / model.recurrent.grad.norm()) < 0.03
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+def test_compiled_models_agree() -> None:
+    """The solver is a graph break; what surrounds it is traced."""
+    for model in (deq(), enn(["relu", "tanh"])):
+        compiled = torch.compile(model, backend="eager")
+        torch.testing.assert_close(compiled(X), model(X))
+        compiled(X).sum().backward()
+        assert all(p.grad is not None for p in model.parameters())
+    torch.compiler.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+def test_models_compile_with_inductor() -> None:
+    for model in (deq(), enn(["relu", "tanh"])):
+        torch.testing.assert_close(torch.compile(model)(X), model(X))
+    torch.compiler.reset()
+
+
+def _worker(rank: int, port: int, folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    model = deq("tanh")
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    parallel(X[3 * rank : 3 * rank + 3]).square().mean().backward()
+    if rank == 0:
+        torch.save({n: p.grad for n, p in model.named_parameters()}, f"{folder}/gradients.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no distributed package")
+def test_distributed_data_parallel(tmp_path) -> None:
+    """Two processes with half a batch each: their mean gradient is that of the whole batch."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torch.multiprocessing.start_processes(_worker, args=(port, str(tmp_path)), nprocs=2, start_method="fork")
+    gradients = torch.load(tmp_path / "gradients.pt", weights_only=True)
+    model = deq("tanh")
+    model(X).square().mean().backward()
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(gradients[name], p.grad, rtol=1e-8, atol=1e-10)
+
+
+# -- the limit of large width ----------------------------------------------------------------------------
+def empirical(model: nsd.nn.Model, x: Tensor) -> tuple[Tensor, Tensor]:
+    """(CK, NTK) of one network: products of features, and of gradients of a scalar output."""
+    z = model.features(x)
+    rows = [
+        torch.cat([g.reshape(-1) for g in torch.autograd.grad(o, list(model.parameters()), retain_graph=True)])
+        for o in model(x)[:, 0]
+    ]
+    gradients = torch.stack(rows)
+    return (z @ z.mT).detach(), gradients @ gradients.mT
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [nsd.DEQ("relu", 0.2), nsd.DEQ("tanh", 0.2), nsd.ENN([LeakyReLU(0.3), "tanh"])],
+    ids=["relu", "tanh", "enn"],
+)
+def test_kernels_converge_at_the_central_limit_rate(spec) -> None:
+    """Mean square distance to the exact kernels falls like 1 / width: slope -1/2 of its root, within sampling error."""
+    exact = [torch.as_tensor(nsd.ck(spec, X)), torch.as_tensor(nsd.ntk(spec, X))]
+    build = nsd.nn.DEQ if isinstance(spec, nsd.DEQ) else nsd.nn.ENN
+    widths, draws = [64, 512], 24
+    errors = []
+    for width in widths:
+        total = torch.zeros(2, dtype=torch.float64)
+        for seed in range(draws):
+            kernels = empirical(build(spec, 5, width, 1, seed, dtype=torch.float64), X)
+            total += torch.stack([(k - e).square().mean() for k, e in zip(kernels, exact, strict=True)])
+        errors.append((total / draws).sqrt())
+    slopes = torch.log(errors[1] / errors[0]) / math.log(widths[1] / widths[0])
+    # the logarithm of each root mean square has a spread of about 1/sqrt(2 * 24 * 3) if a kernel has ~3 free entries
+    assert torch.all((slopes + 0.5).abs() < 0.2), slopes
+    assert float((errors[1] / torch.stack([e.norm() / 6 for e in exact])).max()) < 0.2

@@ -1,0 +1,137 @@
+"""Saving, loading, exporting: the same numbers come back, and damage never passes for a network."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import notsodeep as nsd
+from notsodeep.activations import Activation, Hermite, LeakyReLU
+from notsodeep.errors import CheckpointError, InvalidInputError, SerialisationError
+from notsodeep.nn.files import read_file, write_file
+
+X = torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
+TWIN_LIKE = nsd.ENN([LeakyReLU(0.1, 1.2).affine(shift=-0.3), Hermite((0.1, 0.6, 0.2, 0.1), scale=0.9)])
+MODELS = {
+    "deq": lambda: nsd.nn.DEQ(nsd.DEQ("silu", 0.15, 0.7), 4, 12, 2, seed=3, train="recurrent", tol=1e-6, bias=True),
+    "enn": lambda: nsd.nn.ENN(TWIN_LIKE, 4, [12, 9], 2, seed=3, train="frozen", learning_rates=(1.0, 0.5, 2.0)),
+    "sphere": lambda: nsd.nn.ENN(nsd.ENN(["tanh"]), 4, 12, 2, normalise=True, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_round_trip(name: str, tmp_path) -> None:
+    model = MODELS[name]()
+    nsd.nn.save(model, tmp_path / "model.safetensors")
+    again = nsd.nn.load(tmp_path / "model.safetensors")
+    x = X.to(model.readout.dtype)
+    assert torch.equal(again(x), model(x))
+    assert again.config() == model.config()
+    assert [p.requires_grad for p in again.parameters()] == [p.requires_grad for p in model.parameters()]
+    assert [f.name for f in tmp_path.iterdir()] == ["model.safetensors"]  # nothing temporary is left
+
+
+def test_the_specification_can_be_read_without_us(tmp_path) -> None:
+    nsd.nn.save(MODELS["deq"](), tmp_path / "model.safetensors")
+    content = (tmp_path / "model.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    document = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["document"])
+    assert document["spec"]["sigma_a2"] == 0.15
+
+
+@given(position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_any_flipped_bit_is_noticed(position: float, bit: int, tmp_path_factory) -> None:
+    path = tmp_path_factory.mktemp("flip") / "model.safetensors"
+    nsd.nn.save(MODELS["enn"](), path)
+    content = bytearray(path.read_bytes())
+    content[int(position * len(content))] ^= 1 << bit
+    path.write_bytes(content)
+    try:
+        again = nsd.nn.load(path)
+    except CheckpointError:
+        return
+    # a flip in unused header space may leave the content as it was, and only then may it pass
+    assert torch.equal(again(X), MODELS["enn"]()(X))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
+def test_a_file_cut_short_is_refused(share: float, tmp_path) -> None:
+    path = tmp_path / "model.safetensors"
+    nsd.nn.save(MODELS["deq"](), path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(CheckpointError, match="damaged"):
+        nsd.nn.load(path)
+
+
+def test_files_of_another_kind_are_refused(tmp_path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.ones(2)}, tmp_path / "foreign.safetensors")
+    with pytest.raises(CheckpointError, match="not written by notsodeep"):
+        nsd.nn.load(tmp_path / "foreign.safetensors")
+    write_file(tmp_path / "other.safetensors", {"a": torch.ones(2)}, {"kind": "checkpoint"})
+    with pytest.raises(CheckpointError, match="holds a checkpoint"):
+        nsd.nn.load(tmp_path / "other.safetensors")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        nsd.nn.load(tmp_path / "missing.safetensors")
+    with pytest.raises(InvalidInputError, match="save takes"):
+        nsd.nn.save(torch.nn.Linear(2, 2), tmp_path / "linear.safetensors")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "model.safetensors"
+    write_file(path, {"a": torch.ones(2)}, {"version": 1})
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("notsodeep.nn.files.os.fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_file(path, {"a": torch.zeros(2)}, {"version": 2})
+    monkeypatch.undo()
+    tensors, document = read_file(path)
+    assert document == {"version": 1}
+    assert torch.equal(tensors["a"], torch.ones(2))
+    assert [f.name for f in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_user_functions_cannot_be_saved_silently(tmp_path) -> None:
+    phi = Activation.from_callable(lambda x: torch.tanh(x) ** 3)
+    with pytest.raises(SerialisationError):
+        nsd.nn.save(nsd.nn.ENN(nsd.ENN([phi]), 4, 5, 2), tmp_path / "model.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- export ----------------------------------------------------------------------------------------------
+def test_torch_export_and_torchscript(tmp_path) -> None:
+    model = MODELS["enn"]()
+    program = nsd.nn.export_program(model)
+    torch.testing.assert_close(program.module()(X), model(X))
+    torch.testing.assert_close(program.module()(X[:1]), model(X[:1]))  # the batch size is free
+    script = nsd.nn.export_torchscript(model)
+    torch.testing.assert_close(script(X), model(X))
+
+
+@pytest.mark.parametrize("spec", [TWIN_LIKE, nsd.ENN([nsd.activation("hard_tanh", a=0.76, c=1.2)])], ids=["two", "one"])
+def test_onnxruntime_computes_the_same(spec: nsd.ENN, tmp_path) -> None:
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    model = nsd.nn.ENN(spec, 4, 33, 3)
+    session = runtime.InferenceSession(str(nsd.nn.export_onnx(model, tmp_path / "model.onnx")))
+    for x in (X, X[:1]):
+        (y,) = session.run(None, {"x": x.numpy()})
+        np.testing.assert_allclose(y, model(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("export", [nsd.nn.export_program, nsd.nn.export_torchscript, nsd.nn.export_onnx])
+def test_a_deq_is_not_exported(export, tmp_path) -> None:
+    arguments = (MODELS["deq"](),) if export is not nsd.nn.export_onnx else (MODELS["deq"](), tmp_path / "m.onnx")
+    with pytest.raises(InvalidInputError, match="Export its twin"):
+        export(*arguments)

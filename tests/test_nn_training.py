@@ -1,0 +1,274 @@
+"""The training loop: it learns, it resumes bit for bit, and it never continues from damage."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import notsodeep as nsd
+from notsodeep.errors import CheckpointError, ConvergenceError, InvalidInputError, NotSoDeepWarning
+from notsodeep.nn.ridge import compute_features, ridge_readout
+
+P, CLASSES = 10, 3
+
+
+def blobs(n: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(CLASSES, size=n)
+    centres = np.eye(CLASSES, P) * 1.5
+    return ((centres[y] + rng.normal(size=(n, P)) / np.sqrt(P)).astype(np.float32), y)
+
+
+def deq(**options) -> nsd.nn.DEQ:
+    return nsd.nn.DEQ(nsd.DEQ("relu", 0.2), P, 48, CLASSES, **options)
+
+
+def enn(**options) -> nsd.nn.ENN:
+    return nsd.nn.ENN(nsd.ENN(["relu", "tanh"]), P, 48, CLASSES, **options)
+
+
+def state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {k: v.clone() for k, v in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("train", ["readout", "frozen", "all"])
+@pytest.mark.parametrize("build", [deq, enn])
+def test_every_choice_learns_and_leaves_the_rest_alone(build, train: str) -> None:
+    model = build(train=train)
+    before = state(model)
+    history = nsd.fit(model, blobs(), validation=blobs(200, seed=1), epochs=15, lr={"readout": 5.0}.get(train, 0.5))
+    assert history.last.validation_accuracy > 0.9
+    assert history.column("loss")[-1] < history.column("loss")[0]
+    trained = {group["name"] for group in model.parameter_groups(1.0)}
+    assert {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])} == trained
+
+
+@pytest.mark.parametrize(("method", "lr"), [("sgd", 10.0), ("adam", 0.2)])
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear"])
+def test_methods_and_schedules(method: str, lr: float, schedule: str) -> None:
+    history = nsd.fit(enn(train="readout"), blobs(), method=method, lr=lr, schedule=schedule, epochs=12)
+    rates = history.column("learning_rate")
+    assert history.last.accuracy > 0.85
+    assert rates[0] == lr
+    assert rates == sorted(rates, reverse=True)
+    assert (rates[-1] < 0.4 * lr) == (schedule != "constant")
+
+
+def test_frozen_features_are_computed_once(monkeypatch) -> None:
+    model = deq(train="readout")
+    calls: list[int] = []
+    original = nsd.nn.DEQ.features
+    monkeypatch.setattr(nsd.nn.DEQ, "features", lambda self, x: calls.append(len(x)) or original(self, x))
+    nsd.fit(model, blobs(), epochs=20)
+    assert sum(calls) == 300
+
+
+def test_frozen_features_change_nothing() -> None:
+    """Training on stored features is training: the same numbers as with features recomputed for each batch."""
+    once, anew = deq(train="readout", tol=1e-7), deq(train="readout", tol=1e-7)
+    nsd.fit(once, blobs(), epochs=3, lr=0.5)
+
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = anew
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+    nsd.fit(Plain(), blobs(), epochs=3, lr=0.5)
+    torch.testing.assert_close(once.readout, anew.readout, rtol=1e-4, atol=1e-4)
+
+
+def test_learning_rate_multipliers_are_used() -> None:
+    slow, quick = enn(learning_rates=(0.0, 1.0, 1.0)), enn()
+    before = state(slow)
+    for model in (slow, quick):
+        nsd.fit(model, blobs(), epochs=1, lr=0.1)
+    assert torch.equal(slow.weights[0], before["weights.0"])
+    assert not torch.equal(quick.weights[0], before["weights.0"])
+
+
+def test_regression_targets() -> None:
+    X, _ = blobs()
+    target = np.sin(X[:, :1] * 2).astype(np.float32)
+    model = nsd.nn.ENN(nsd.ENN(["tanh"]), P, 200, 1)
+    history = nsd.fit(model, (X, target[:, 0]), method="ridge", ridge=1e-5)
+    assert history.last.accuracy is None
+    assert history.last.loss < 0.02
+
+
+@pytest.mark.parametrize("n", [30, 300])
+@pytest.mark.parametrize("bias", [False, True])
+def test_ridge_is_scikit_learns(n: int, bias: bool) -> None:
+    from sklearn.linear_model import Ridge
+
+    X, y = blobs(n)
+    model = enn(train="readout", bias=bias, dtype=torch.float64)
+    nsd.fit(model, (X, y), method="ridge", ridge=0.01)
+    features = compute_features(model, torch.from_numpy(X).double()).numpy()
+    targets = np.eye(CLASSES)[y] - 1 / CLASSES
+    oracle = Ridge(alpha=0.01 * n, fit_intercept=bias).fit(features, targets)
+    np.testing.assert_allclose(model.readout.detach().numpy(), oracle.coef_, atol=1e-9)
+    if bias:
+        np.testing.assert_allclose(model.bias.detach().numpy(), oracle.intercept_, atol=1e-9)
+
+
+def test_ridge_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(InvalidInputError, match="ridge must be positive"):
+        ridge_readout(torch.ones(2, 2), torch.ones(2, 1), 0.0)
+    with pytest.raises(InvalidInputError, match="needs an nn.DEQ or nn.ENN"):
+        nsd.fit(nn.Linear(P, CLASSES), blobs(), method="ridge")
+
+
+def test_evaluate_agrees_with_the_history() -> None:
+    model = enn(train="readout")
+    history = nsd.fit(model, blobs(), validation=blobs(100, seed=2), epochs=2)
+    loss, accuracy = nsd.nn.evaluate(model, blobs(100, seed=2))
+    assert accuracy == history.last.validation_accuracy
+    assert loss == pytest.approx(history.last.validation_loss, rel=1e-5)
+
+
+def test_datasets_are_data() -> None:
+    X, y = (torch.from_numpy(t) for t in blobs(60))
+    pair, dataset = enn(train="readout"), enn(train="readout")
+    nsd.fit(pair, (X, y), epochs=1)
+    nsd.fit(dataset, torch.utils.data.TensorDataset(X, y), epochs=1)
+    assert torch.equal(pair.readout, dataset.readout)
+
+
+# -- checkpoints -----------------------------------------------------------------------------------------
+class WithDropout(nn.Module):
+    """A model that draws random numbers while it trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.drop = enn(), nn.Dropout(0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(self.drop(x))
+
+
+@pytest.mark.parametrize("build", [enn, WithDropout, lambda: deq(train="recurrent"), lambda: deq(train="readout")])
+@pytest.mark.parametrize("method", ["sgd", "adam"])
+def test_resuming_continues_bit_for_bit(build, method: str, tmp_path) -> None:
+    options = {"method": method, "lr": 0.02, "momentum": 0.9, "schedule": "constant", "batch_size": 32, "seed": 4}
+    straight, stopped, resumed = build(), build(), build()
+    whole = nsd.fit(straight, blobs(100), epochs=5, **options)
+    nsd.fit(stopped, blobs(100), epochs=2, checkpoint=tmp_path, **options)
+    torch.rand(17)  # whatever happens in between
+    history = nsd.fit(resumed, blobs(100), epochs=5, checkpoint=tmp_path, **options)
+    for name, value in straight.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+    assert history.column("loss") == whole.column("loss")
+
+
+def test_the_last_two_checkpoints_are_kept(tmp_path) -> None:
+    nsd.fit(enn(), blobs(50), epochs=4, checkpoint=tmp_path)
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["epoch-000003.safetensors", "epoch-000004.safetensors"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(damage: str, tmp_path) -> None:
+    straight = enn()
+    nsd.fit(straight, blobs(50), epochs=4)
+    nsd.fit(enn(), blobs(50), epochs=3, checkpoint=tmp_path)
+    latest = tmp_path / "epoch-000003.safetensors"
+    content = bytearray(latest.read_bytes())
+    content[-5] ^= 1
+    latest.write_bytes({"cut": content[:-9], "flip": content, "empty": b""}[damage])
+    resumed = enn()
+    with pytest.warns(NotSoDeepWarning, match=r"epoch-000003.safetensors is damaged.*falling back"):
+        history = nsd.fit(resumed, blobs(50), epochs=4, checkpoint=tmp_path)
+    assert len(history) == 4
+    for name, value in straight.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name])
+
+
+def test_another_runs_checkpoint_is_refused(tmp_path) -> None:
+    nsd.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path, lr=0.5)
+    with pytest.raises(CheckpointError, match="lr: 0.5 there, 0.25 here"):
+        nsd.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.25)
+    with pytest.raises(CheckpointError, match="another run"):
+        nsd.fit(deq(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.5)
+    history = nsd.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.25, resume=False)
+    assert len(history) == 2
+
+
+def test_a_finished_run_is_not_repeated(tmp_path) -> None:
+    first = enn()
+    nsd.fit(first, blobs(50), epochs=2, checkpoint=tmp_path)
+    second = enn()
+    history = nsd.fit(second, blobs(50), epochs=2, checkpoint=tmp_path)
+    assert len(history) == 2
+    assert torch.equal(first.readout, second.readout)
+
+
+def _endless(folder: str) -> None:
+    torch.set_num_threads(1)
+    nsd.fit(enn(), blobs(200), epochs=100_000, lr=0.01, checkpoint=folder)
+
+
+def test_killing_a_run_loses_at_most_the_current_epoch(tmp_path) -> None:
+    """SIGKILL in the midst of things, then resume: the result is that of a run that was never killed."""
+    process = multiprocessing.get_context("fork").Process(target=_endless, args=(str(tmp_path),))
+    process.start()
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "epoch-000003.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    done = max(int(f.name[6:12]) for f in tmp_path.glob("epoch-*.safetensors"))
+    assert done >= 3
+    resumed, straight = enn(), enn()
+    history = nsd.fit(resumed, blobs(200), epochs=done + 1, lr=0.01, checkpoint=tmp_path)
+    nsd.fit(straight, blobs(200), epochs=done + 1, lr=0.01)
+    assert len(history) == done + 1
+    assert torch.equal(resumed.readout, straight.readout)
+
+
+# -- refusals --------------------------------------------------------------------------------------------
+def test_divergence_is_an_error() -> None:
+    with pytest.raises(ConvergenceError, match="training diverged"):
+        nsd.fit(enn(), blobs(), epochs=5, lr=1e6, loss="squared")
+
+
+def test_the_global_generator_is_left_alone() -> None:
+    before = torch.random.get_rng_state()
+    nsd.fit(WithDropout(), blobs(50), epochs=1, lr=0.01)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "words"),
+    [
+        (blobs(), {"method": "newton"}, "method must be one of"),
+        (blobs(), {"schedule": "exponential"}, "schedule must be one of"),
+        (blobs(), {"loss": "hinge"}, "loss must be one of"),
+        (blobs(), {"epochs": 0}, "epochs must be at least 1"),
+        (blobs(), {"lr": -1.0}, "lr must be finite"),
+        (blobs(), {"batch_size": 0}, "batch_size must be at least 1"),
+        (blobs()[0], {}, "must be a pair"),
+        ((blobs()[0], blobs()[1][:-1]), {}, "300 rows but y has shape"),
+        ((blobs()[0] * np.nan, blobs()[1]), {}, "NaN"),
+        ((blobs()[0][0], blobs()[1]), {}, "shape"),
+        ((blobs()[0], blobs()[1] + 5), {"loss": "squared"}, "class 7 needs at least 8 outputs"),
+        ((blobs()[0], blobs()[1] + 5), {}, "class 7 needs at least 8 outputs"),
+    ],
+)
+def test_refusals(data, options: dict, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        nsd.fit(enn(train="readout"), data, **options)
+
+
+def test_nothing_to_train() -> None:
+    model = nn.Linear(P, CLASSES).requires_grad_(False)
+    with pytest.raises(InvalidInputError, match="nothing to train"):
+        nsd.fit(model, blobs())
