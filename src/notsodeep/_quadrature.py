@@ -36,7 +36,7 @@ def uniform_reach(feature: float) -> float:
 def _feature_edges(feature: float, reach: float) -> Tensor:
     """Panel edges on the positive x axis: steps of two features, growing once the integrand is far out."""
     step = 2.0 * feature
-    edges = list(np.arange(0.0, min(reach, uniform_reach(feature)) + step, step))
+    edges = list(np.arange(0.0, min(reach, uniform_reach(feature)) + 1.5 * step, step))  # at least one panel
     while edges[-1] < reach:
         edges.append(edges[-1] * 1.25)
     return torch.tensor(edges, dtype=torch.float64)
@@ -63,7 +63,7 @@ def normal_rule(
     scale = tau.clamp_min(1e-150)[:, None]
     pieces = math.ceil(2.0 * REACH * max(1.0, math.sqrt(terms / 512.0)))
     base = torch.linspace(-REACH, REACH, pieces + 1, dtype=torch.float64)
-    outer = _feature_edges(feature, float(REACH * scale.max()))
+    outer = _feature_edges(feature, REACH * max(scale.flatten().tolist(), default=1.0))
     inner = torch.cat([-outer.flip(0), outer[1:], torch.tensor(list(kinks), dtype=torch.float64)])
     edges = torch.cat([base.expand(len(tau), -1), (inner / scale).clamp(-REACH, REACH)], dim=1)
     nodes, weights = panel_nodes(edges.sort(dim=1).values, order)
