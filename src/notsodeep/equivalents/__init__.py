@@ -5,17 +5,22 @@ from .distance import relative_spectral_error, spectral_norm
 from .operator import CrossBlock, EquivalentKernel, equivalent
 from .series import power_series, sphere_diagonal
 from .sphere import sphere_equivalent
+from .universality import TermReport, UniversalityReport, gaussian_like, universality
 
 __all__ = [
     "Coefficients",
     "CrossBlock",
     "EquivalentKernel",
     "KernelName",
+    "TermReport",
+    "UniversalityReport",
     "coefficients",
     "equivalent",
+    "gaussian_like",
     "power_series",
     "relative_spectral_error",
     "spectral_norm",
     "sphere_diagonal",
     "sphere_equivalent",
+    "universality",
 ]

@@ -17,7 +17,7 @@ from ..networks import Network
 from .coefficients import Coefficients, KernelName, coefficients
 from .factorisation import Factorisation, conjugate_gradients, factorise
 
-__all__ = ["CrossBlock", "EquivalentKernel", "equivalent"]
+__all__ = ["CrossBlock", "EquivalentKernel", "assemble", "equivalent"]
 
 _DIRECT = 8192  # largest min(n, p) for which solve() factorises instead of iterating
 
@@ -39,11 +39,15 @@ def equivalent(network: Network, statistics: MixtureStatistics, kernel: KernelNa
             f"expected MixtureStatistics, got {type(statistics).__name__}; build them with "
             "MixtureStatistics.estimate(X, y) or MixtureStatistics.from_mixture(mix, X, y)"
         )
-    c = coefficients(network, statistics.tau0, kernel)
+    return assemble(coefficients(network, statistics.tau0, kernel), statistics)
+
+
+def assemble(c: Coefficients, statistics: MixtureStatistics) -> EquivalentKernel:
+    """c1 X X' + V [[c2 t t' + c3 T, c2 t], [c2 t', c2]] V' + (diagonal - tau0^2 c1) I."""
     t = statistics.t[:, None]
     core = np.block([[c.c2 * t @ t.T + c.c3 * statistics.T, c.c2 * t], [c.c2 * t.T, np.array([[c.c2]])]])
     return EquivalentKernel(
-        statistics.X, c.c1, statistics.V, core, c.diagonal - c.tau0**2 * c.c1, c.network, kernel, c, statistics
+        statistics.X, c.c1, statistics.V, core, c.diagonal - c.tau0**2 * c.c1, c.network, c.kernel, c, statistics
     )
 
 
