@@ -1,0 +1,35 @@
+"""One progress bar for all long loops: on a terminal only, and only once a loop turns out to be long."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+_T = TypeVar("_T")
+_PATIENCE = 1.5  # seconds before a bar appears
+
+
+def track(items: Iterable[_T], total: int, description: str, progress: bool | None = None) -> Iterator[_T]:
+    """Yield ``items``; ``progress`` True shows a bar at once, False never, None on a terminal after a moment."""
+    shown = progress if progress is not None else sys.stderr.isatty()
+    if not shown:
+        yield from items
+        return
+    started = time.monotonic()
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(description, total=total)
+    try:
+        for item in items:
+            if not bar.live.is_started and (progress or time.monotonic() - started > _PATIENCE):
+                bar.start()
+            yield item
+            bar.advance(task)
+    finally:
+        if bar.live.is_started:
+            bar.stop()

@@ -1,0 +1,349 @@
+"""Exact infinite-width kernel matrices: blocked, symmetric to the bit, NumPy or torch, CPU or CUDA.
+
+Each tile of the Gram matrix is turned into a tile of every requested kernel, by table where one reaches full
+accuracy and entry by entry elsewhere; only one triangle is computed when the matrix is symmetric. Beyond inputs and
+outputs a few tiles are held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._progress import track
+from ..errors import InvalidInputError
+from ..networks import DEQ, ENN, Network
+from .equations import check_kinds, diagonal, pairwise, rates_of
+from .table import Table, angle_cap, build_table, clenshaw, tabulated_diagonal
+
+__all__ = ["ck", "kernels_of", "ntk"]
+
+_TILE = {"cpu": 512, "cuda": 4096}
+_DIRECT_PAIRS = 512  # fewer pairs than this are not worth a table
+
+
+def ck(network: Network, X: Any, Y: Any = None, *, check: bool = True, out: Any = None, progress: bool | None = None) -> Any:
+    """The conjugate kernel of a DEQ or an ENN between the rows of ``X`` and of ``Y`` (of ``X`` if not given).
+
+    Parameters
+    ----------
+    X, Y : arrays (n, p) and (m, p), taken as given: nothing is rescaled. NumPy in, NumPy out; torch in, torch out on
+        the same device. float32 stays float32, everything else is computed in float64.
+    check : raise :class:`ContractionError` for a DEQ outside the range in which a unique equilibrium is guaranteed;
+        ``False`` computes wherever the kernel equations still converge.
+    out : an array or tensor of shape (n, m) to write into, for instance a memory map.
+
+    Tensors that require a gradient, and DEQs whose variances do, give differentiable kernels.
+
+    >>> import numpy as np, notsodeep as nsd
+    >>> nsd.ck(nsd.ENN(["relu"]), np.eye(2)).round(6)
+    array([[0.5     , 0.159155],
+           [0.159155, 0.5     ]])
+    """
+    outs = None if out is None else {"ck": out}
+    return kernels_of(network, X, Y, ("ck",), check=check, out=outs, progress=progress)["ck"]
+
+
+def ntk(
+    network: Network,
+    X: Any,
+    Y: Any = None,
+    train_input: bool = True,
+    *,
+    learning_rates: Sequence[float] | None = None,
+    check: bool = True,
+    out: Any = None,
+    progress: bool | None = None,
+) -> Any:
+    """The neural tangent kernel; see :func:`ck` for the arguments.
+
+    ``train_input=True``: all weights are trained. ``False``: the input weights are frozen (B of a DEQ, which gives
+    the papers' K*; W_1 of an ENN). ``learning_rates`` (ENN only) are multipliers of W_1, ..., W_L and the readout.
+
+    >>> import numpy as np, notsodeep as nsd
+    >>> nsd.ntk(nsd.ENN(["relu"]), np.eye(2)).round(6)
+    array([[1.      , 0.159155],
+           [0.159155, 1.      ]])
+    """
+    kind = "ntk" if train_input else "ntk_frozen"
+    outs = None if out is None else {kind: out}
+    return kernels_of(network, X, Y, (kind,), learning_rates, check, outs, progress)[kind]
+
+
+def kernels_of(
+    network: Network,
+    X: Any,
+    Y: Any = None,
+    kinds: Sequence[str] = ("ck", "ntk", "ntk_frozen"),
+    learning_rates: Sequence[float] | None = None,
+    check: bool = True,
+    out: dict[str, Any] | None = None,
+    progress: bool | None = None,
+) -> dict[str, Any]:
+    """Several kernels of one network at once, sharing the work: a dict of ``"ck"``, ``"ntk"``, ``"ntk_frozen"``."""
+    check_kinds(kinds)
+    if isinstance(network, DEQ):
+        if learning_rates is not None:
+            raise InvalidInputError("learning_rates belong to explicit networks; a DEQ has one rate for all its weights")
+        if check:
+            network.check_contraction()
+    elif isinstance(network, ENN):
+        rates_of(network, learning_rates)
+    else:
+        raise InvalidInputError(f"expected a DEQ or an ENN, got {type(network).__name__}")
+    x, y = _points(X, "X"), None if Y is None else _points(Y, "Y")
+    if y is not None:
+        y = _compatible(x, y)
+    if torch.is_grad_enabled() and (x.requires_grad or (y is not None and y.requires_grad) or _tracked(network)):
+        if out is not None:
+            raise InvalidInputError("out= cannot be combined with gradients; detach the inputs")
+        result = _differentiable(network, x, y, kinds, learning_rates)
+    else:
+        result = _fill(network, x.detach(), None if y is None else y.detach(), kinds, learning_rates, out, progress)
+    if isinstance(X, Tensor):
+        return result
+    return {k: out[k] if out is not None else v.detach().numpy() for k, v in result.items()}
+
+
+# ---- input -----------------------------------------------------------------------------------------------
+
+
+def _points(X: Any, name: str) -> Tensor:
+    if not isinstance(X, Tensor):
+        array = np.asarray(X)
+        if array.dtype == object or not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
+            raise InvalidInputError(f"{name} must be a numeric array, got dtype {array.dtype}")
+        if np.iscomplexobj(array):
+            raise InvalidInputError(f"{name} must be real, got dtype {array.dtype}")
+        X = torch.from_numpy(np.ascontiguousarray(array if array.dtype.isnative else array.astype(np.float64)))
+    if X.ndim != 2:
+        hint = "; a single point is X[None, :]" if X.ndim == 1 else ""
+        raise InvalidInputError(f"{name} must have two dimensions (points, features), got shape {tuple(X.shape)}{hint}")
+    if X.dtype.is_complex:
+        raise InvalidInputError(f"{name} must be real, got dtype {X.dtype}")
+    if X.dtype in (torch.float16, torch.bfloat16):
+        X = X.to(torch.float32)
+    elif X.dtype not in (torch.float32, torch.float64):
+        X = X.to(torch.float64)
+    if X.numel() and not bool(torch.isfinite(X.detach()).all()):
+        bad = int((~torch.isfinite(X.detach())).any(dim=1).nonzero()[0])
+        raise InvalidInputError(f"{name} holds NaN or infinity (first in row {bad}); remove or impute these points")
+    return X
+
+
+def _compatible(x: Tensor, y: Tensor) -> Tensor:
+    if x.shape[1] != y.shape[1]:
+        raise InvalidInputError(f"X has {x.shape[1]} features and Y has {y.shape[1]}; they must agree")
+    if x.device != y.device:
+        raise InvalidInputError(f"X is on {x.device} and Y on {y.device}; move them to one device")
+    return y.to(x.dtype)
+
+
+def _tracked(network: Network) -> bool:
+    return isinstance(network, DEQ) and any(
+        isinstance(v, Tensor) and v.requires_grad for v in (network.sigma_a2, network.sigma_b2)
+    )
+
+
+# ---- matrices --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Plan:
+    """What a tile needs besides its rows."""
+
+    network: Network
+    kinds: tuple[str, ...]
+    rates: tuple[float, ...] | None
+    table: Table | None
+    cap: float
+    symmetric: bool
+
+
+def _fill(
+    network: Network,
+    x: Tensor,
+    y: Tensor | None,
+    kinds: Sequence[str],
+    rates: Sequence[float] | None,
+    out: dict[str, Any] | None,
+    progress: bool | None,
+) -> dict[str, Tensor]:
+    symmetric, other = y is None, x if y is None else y
+    shape = (len(x), len(other))
+    target = {kind: _destination(kind, shape, x, out) for kind in kinds}
+    if 0 in shape:
+        return target
+    sx = (x.double() ** 2).sum(1)
+    sy = sx if symmetric else (other.double() ** 2).sum(1)
+    tile = _TILE["cuda" if x.is_cuda else "cpu"]
+    blocks = list(_blocks(shape, tile, symmetric))
+    plan = _plan(network, kinds, rates, x, other, sx, sy, blocks, symmetric)
+    points = _Points(plan, x, other, sx, sy)
+    for rows, columns in track(blocks, len(blocks), "kernel", progress):
+        for kind, values in points.tile(rows, columns).items():
+            _store(target[kind], values, rows, columns, symmetric)
+    if symmetric:
+        exact = tabulated_diagonal(network, sx.cpu(), kinds, rates)
+        for kind in kinds:
+            target[kind].diagonal().copy_(exact[kind].to(target[kind].dtype))
+    return target
+
+
+def _destination(kind: str, shape: tuple[int, int], x: Tensor, out: dict[str, Any] | None) -> Tensor:
+    if out is None:
+        return torch.empty(shape, dtype=x.dtype, device=x.device)
+    given = out.get(kind)
+    if given is None:
+        raise InvalidInputError(f"out= must hold an array for every kind, {kind!r} is missing")
+    tensor = given if isinstance(given, Tensor) else torch.from_numpy(given)
+    if tuple(tensor.shape) != shape or not tensor.dtype.is_floating_point:
+        raise InvalidInputError(f"out= must be a floating array of shape {shape}, got {tensor.dtype} {tuple(tensor.shape)}")
+    return tensor
+
+
+def _store(target: Tensor, values: Tensor, rows: slice, columns: slice, symmetric: bool) -> None:
+    if symmetric and rows == columns:
+        values = torch.triu(values) + torch.triu(values, 1).T
+    target[rows, columns] = values
+    if symmetric and rows != columns:
+        target[columns, rows] = values.T
+
+
+def _blocks(shape: tuple[int, int], tile: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:
+    for i in range(0, shape[0], tile):
+        for j in range(i if symmetric else 0, shape[1], tile):
+            yield slice(i, min(i + tile, shape[0])), slice(j, min(j + tile, shape[1]))
+
+
+def _plan(
+    network: Network,
+    kinds: Sequence[str],
+    rates: Sequence[float] | None,
+    x: Tensor,
+    y: Tensor,
+    sx: Tensor,
+    sy: Tensor,
+    blocks: Sequence[tuple[slice, slice]],
+    symmetric: bool,
+) -> _Plan:
+    plan = _Plan(network, tuple(kinds), None if rates is None else tuple(rates), None, angle_cap(network), symmetric)
+    if len(x) * len(y) // (2 if symmetric else 1) <= _DIRECT_PAIRS:
+        return plan
+    norms = torch.cat([sx, sy]).sqrt()
+    reach = min(plan.cap, _largest_cosine(x, y, sx, sy, blocks, symmetric))
+    plan.table = build_table(network, kinds, rates, float(norms.min()), float(norms.max()), reach)
+    if plan.table is not None:
+        plan.table = plan.table.to(x.device, x.dtype)
+    return plan
+
+
+def _largest_cosine(
+    x: Tensor, y: Tensor, sx: Tensor, sy: Tensor, blocks: Sequence[tuple[slice, slice]], symmetric: bool
+) -> float:
+    """How far the table should reach, from a few tiles; entries beyond it are evaluated one by one."""
+    picked = blocks[:: max(1, len(blocks) // 3)][:3]
+    seen = []
+    for rows, columns in picked:
+        a, b = (slice(part.start, min(part.stop, part.start + 256)) for part in (rows, columns))
+        r = _cosines(x[a] @ y[b].T, _inverse_norm(sx[a], x.dtype), _inverse_norm(sy[b], x.dtype)).abs_()
+        if symmetric and a == b:
+            r.fill_diagonal_(0.0)
+        seen.append(r.flatten())
+    values = torch.cat(seen).sort().values
+    largest, common = float(values[-1]), float(values[int(0.9999 * (len(values) - 1))])
+    if largest > 0.9 and common < 0.5:  # a handful of near-duplicates should not size the table
+        largest = common
+    return 1.0 if largest > 0.9 else min(1.0, 1.2 * largest + 0.02)
+
+
+def _inverse_norm(s: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.where(s > 0, s.clamp_min(1e-300).rsqrt(), torch.zeros_like(s)).to(dtype)
+
+
+def _cosines(gram: Tensor, wx: Tensor, wy: Tensor) -> Tensor:
+    return gram.mul_(wx[:, None]).mul_(wy)
+
+
+class _Points:
+    """The rows of both sides with everything that is computed once per row."""
+
+    def __init__(self, plan: _Plan, x: Tensor, y: Tensor, sx: Tensor, sy: Tensor) -> None:
+        self.plan, self.x, self.y, self.sx, self.sy = plan, x, y, sx, sy
+        self.wx, self.wy = _inverse_norm(sx, x.dtype), _inverse_norm(sy, x.dtype)
+        if plan.table is not None:
+            self.left = plan.table.norm_basis(sx.sqrt()).to(x.dtype)
+            self.right = plan.table.norm_basis(sy.sqrt()).to(x.dtype)
+            if plan.table.homogeneous:
+                self.left, self.right = self.left * sx.sqrt()[:, None].to(x.dtype), sy.sqrt().to(x.dtype)
+
+    def tile(self, rows: slice, columns: slice) -> dict[str, Tensor]:
+        gram = self.x[rows] @ self.y[columns].T
+        table = self.plan.table
+        if table is None:
+            return self._direct(gram, rows, columns, None)
+        r = _cosines(gram, self.wx[rows], self.wy[columns])
+        if self.plan.symmetric and rows == columns:
+            r.fill_diagonal_(0.0)  # written from the norms alone, exactly
+        outside = None
+        if table.reach < 1.0:
+            beyond = r.abs() > table.reach
+            if bool(beyond.any()):
+                outside = beyond
+        far = r[outside] if outside is not None else None
+        x2 = table.position(r.clamp_(-table.reach, table.reach))
+        values = {kind: self._lookup(kind, rows, columns, x2) for kind in self.plan.kinds}
+        if outside is not None and far is not None:
+            for kind, exact in self._direct(far, rows, columns, outside).items():
+                values[kind][outside] = exact
+        return values
+
+    def _lookup(self, kind: str, rows: slice, columns: slice, x2: Tensor) -> Tensor:
+        table = self.plan.table
+        assert table is not None
+        if table.homogeneous:
+            one = torch.ones(1, 1, dtype=x2.dtype, device=x2.device)
+            return clenshaw(table.coefficients[kind], one, one, x2).mul_(self.left[rows]).mul_(self.right[columns])
+        return clenshaw(table.coefficients[kind], self.left[rows], self.right[columns], x2)
+
+    def _direct(self, values: Tensor, rows: slice, columns: slice, mask: Tensor | None) -> dict[str, Tensor]:
+        """Entry by entry; ``values`` are inner products of the tile, or cosines of its masked entries."""
+        sx, sy = self.sx[rows], self.sy[columns]
+        if mask is None:
+            a, b = torch.broadcast_tensors(sx[:, None], sy[None, :])
+            dot = values.double()
+        else:
+            i, j = mask.nonzero(as_tuple=True)
+            a, b = sx[i], sy[j]
+            dot = values.double() * torch.sqrt(a) * torch.sqrt(b)
+        plan = self.plan
+        exact = pairwise(plan.network, a.cpu(), b.cpu(), dot.cpu(), plan.kinds, plan.rates, check=False)
+        return {kind: v.to(values.device, values.dtype) for kind, v in exact.items()}
+
+
+# ---- gradients -------------------------------------------------------------------------------------------
+
+
+def _differentiable(
+    network: Network, x: Tensor, y: Tensor | None, kinds: Sequence[str], rates: Sequence[float] | None
+) -> dict[str, Tensor]:
+    sx = (x.double() ** 2).sum(1)
+    if y is not None:
+        sy = (y.double() ** 2).sum(1)
+        parts = pairwise(network, sx[:, None], sy[None, :], x.double() @ y.double().T, kinds, rates, check=False)
+        return {kind: part.to(x.device, x.dtype) for kind, part in parts.items()}
+    n = len(x)
+    i, j = torch.triu_indices(n, n, offset=1)
+    dot = (x.double() @ x.double().T)[i, j]
+    above = pairwise(network, sx[i], sx[j], dot, kinds, rates, check=False)
+    along = diagonal(network, sx, kinds, rates, check=False)
+    result = {}
+    for kind in kinds:
+        upper = torch.zeros(n, n, dtype=torch.float64).index_put((i, j), above[kind])
+        result[kind] = (upper + upper.T + torch.diag(along[kind])).to(x.device, x.dtype)
+    return result

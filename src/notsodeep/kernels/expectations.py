@@ -1,0 +1,317 @@
+"""E[f(u) g(v)] for f, g among phi, phi', phi'' of one activation: exact on the whole domain, differentiable.
+
+A :class:`Layer` is an activation together with the variances (qx, qy) of a batch of pairs. It answers for any
+covariance ``lam`` of those pairs, and picks per entry the first method that is certain to be exact: a closed form;
+a Hermite series whose truncation is bounded by Parseval's identity; two-dimensional quadrature. Derivatives with
+respect to lam and the variances come from Price's theorem, so they are right at rho = +-1 too.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._quadrature import normal_density, normal_rule
+from ..activations import Activation, Affine, HardTanh, Hermite, PiecewiseLinear, Quadratic
+from ..errors import InvalidInputError
+from ..gaussian import hermite_coefficients, project
+from . import plane
+from .closed import closed_form, correlation, two_slopes
+
+__all__ = ["Layer", "Part"]
+
+Part = Literal["value", "slope", "curvature", "x_slope", "x_curvature"]
+_DERIVED: dict[str, Part] = {"value": "slope", "slope": "curvature"}
+_RADIAL: dict[str, Part] = {"value": "x_slope", "slope": "x_curvature"}
+_TERMS = (32, 64, 128, 256)
+_NOISE = 2e-15  # rounding hides anything smaller in Parseval's identity
+_TOLERANCE = 4e-15
+_TINY = 1e-30  # variances below this are their own limit
+
+
+class Layer:
+    """One activation at a batch of variance pairs (flat float64 CPU tensors of equal length)."""
+
+    def __init__(self, phi: Activation, qx: Tensor, qy: Tensor) -> None:
+        self.phi = phi
+        self.qx, self.qy = qx, qy
+        self._plain_x = qx.detach().clamp_min(_TINY)
+        self._plain_y = qy.detach().clamp_min(_TINY)
+        self._series: dict[tuple[Part, int], tuple[Tensor, Tensor]] = {}
+
+    def subset(self, index: Tensor) -> Layer:
+        """The pairs at ``index``, without gradients, sharing the series already computed."""
+        part = Layer(self.phi, self.qx.detach()[index], self.qy.detach()[index])
+        values, ix, iy = self._unique
+        part.__dict__["_unique"] = (values, ix[index], iy[index])
+        part._series = self._series
+        return part
+
+    # -- public ------------------------------------------------------------------------------------------
+    def value(self, lam: Tensor) -> Tensor:
+        """E[phi(u) phi(v)]."""
+        return self._pair("value", lam)
+
+    def slope(self, lam: Tensor) -> Tensor:
+        """E[phi'(u) phi'(v)], which is also d value / d lam."""
+        if not self.phi.continuous:
+            raise InvalidInputError(f"{self.phi!r} jumps, so E[phi'(u) phi'(v)] does not exist; only the CK is defined")
+        return self._pair("slope", lam)
+
+    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """(value, slope) without gradients, sharing the work."""
+        with torch.no_grad():
+            lam = lam.detach()
+            if self.closed is not None:
+                return self.closed(self._plain_x, self._plain_y, lam)
+            if self.bends is not None:
+                return self._linear_pieces(lam)
+            return self.raw("value", "value", lam), self.raw("slope", "slope", lam)
+
+    # -- methods -----------------------------------------------------------------------------------------
+    @functools.cached_property
+    def closed(self) -> Any:
+        """The closed form, with affine wrappings taken through, or ``None``."""
+        phi = self.phi
+        if isinstance(phi, Affine):
+            inner = closed_form(phi.base)
+            return None if inner is None else functools.partial(_affine_closed, phi, inner)
+        return closed_form(phi)
+
+    @functools.cached_property
+    def bends(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Kinks and slope jumps of a piecewise linear activation, or ``None``."""
+        base = self.phi.base if isinstance(self.phi, Affine) else self.phi
+        if isinstance(base, HardTanh | PiecewiseLinear) or two_slopes(base) is not None:
+            return self.phi.kinks, self.phi.slope_jumps()
+        return None
+
+    @functools.cached_property
+    def _unique(self) -> tuple[Tensor, Tensor, Tensor]:
+        values, inverse = torch.unique(torch.cat([self._plain_x, self._plain_y]), return_inverse=True)
+        return values, inverse[: len(self._plain_x)], inverse[len(self._plain_x) :]
+
+    def _coefficients(self, part: Part, terms: int) -> tuple[Tensor, Tensor]:
+        """Hermite coefficients at the distinct variances, and what Parseval says is missing from them."""
+        key = (part, terms)
+        if key not in self._series:
+            q = self._unique[0]
+            total = _mean_square(self.phi, part, q)
+            coefficients = _part_coefficients(self.phi, part, q, terms)
+            missing = total - (coefficients**2).sum(-1)
+            self._series[key] = coefficients, torch.maximum(missing, _NOISE * total)
+        return self._series[key]
+
+    def raw(self, f: Part, g: Part, lam: Tensor) -> Tensor:
+        """E[f(u) g(v)] with its point masses; no gradient. Falls through series to quadrature entry by entry."""
+        qx, qy = self._plain_x, self._plain_y
+        rho = correlation(qx, qy, lam)
+        out = torch.empty_like(lam)
+        todo = torch.ones_like(lam, dtype=torch.bool)
+        _, ix, iy = self._unique
+        polynomial = _degree(self.phi)
+        for terms in _TERMS if polynomial is None else (polynomial + 3,):
+            a, miss_a = self._coefficients(f, terms)
+            b, miss_b = self._coefficients(g, terms)
+            scale = torch.sqrt((a[ix] ** 2).sum(-1) * (b[iy] ** 2).sum(-1)) + 1e-300
+            error = rho.abs() ** terms * torch.sqrt(miss_a[ix] * miss_b[iy])
+            sure = todo & (error <= _TOLERANCE * scale) if polynomial is None else todo
+            if bool(sure.any()):
+                out[sure] = _power_series(a, b, ix[sure], iy[sure], rho[sure])
+                todo = todo & ~sure
+            if not bool(todo.any()):
+                break
+        if bool(todo.any()):
+            out[todo] = self._quadrature(f, g, qx[todo], qy[todo], rho[todo])
+        return out + self._masses(f, g, lam)
+
+    def _quadrature(self, f: Part, g: Part, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
+        phi = self.phi
+        left, right = _function(phi, f), _function(phi, g)
+        if set(phi.kinks) <= {0.0}:
+            return plane.polar(left, right, phi.feature, qx, qy, rho)
+        return plane.conditional(left, right, phi.kinks, phi.kinks, phi.feature, qx, qy, rho)
+
+    def _linear_pieces(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """Piecewise linear phi: values at lam = 0 plus the kinks' share (Price's theorem)."""
+        assert self.bends is not None
+        q, ix, iy = self._unique
+        mean, slope = _linear_means(self.phi, q)
+        rho = correlation(self._plain_x, self._plain_y, lam)
+        value, steep = plane.piecewise_linear(*self.bends, self._plain_x, self._plain_y, rho)
+        product = slope[ix] * slope[iy]
+        return mean[ix] * mean[iy] + lam * product + value, product + steep
+
+    def _masses(self, f: Part, g: Part, lam: Tensor) -> Tensor:
+        """Contributions of the point masses that phi'' (and x phi'') carries at kinks."""
+        heavy_f, heavy_g = _point_masses(self.phi, f), _point_masses(self.phi, g)
+        total = torch.zeros_like(lam)
+        for c, weight in heavy_f:
+            total = total + weight * self._given(g, c, self._plain_x, self._plain_y, lam)
+        for c, weight in heavy_g:
+            total = total + weight * self._given(f, c, self._plain_y, self._plain_x, lam)
+        for c, weight in heavy_f:
+            for e, other in heavy_g:
+                total = total + weight * other * _joint_density(c, e, self._plain_x, self._plain_y, lam)
+        return total
+
+    def _given(self, part: Part, c: float, q: Tensor, other: Tensor, lam: Tensor) -> Tensor:
+        """p(u = c) E[part(v) | u = c]."""
+        density = normal_density(torch.tensor(c, dtype=torch.float64), q.sqrt())
+        spread = torch.sqrt((other - lam * lam / q).clamp_min(0.0))
+        mean = plane.shifted_mean(_function(self.phi, part), self.phi.kinks, self.phi.feature, lam * c / q, spread)
+        return density * mean
+
+    # -- gradients ---------------------------------------------------------------------------------------
+    def _pair(self, part: Part, lam: Tensor) -> Tensor:
+        tracked = torch.is_grad_enabled() and (lam.requires_grad or self.qx.requires_grad or self.qy.requires_grad)
+        if not tracked:
+            return self.both(lam)[0 if part == "value" else 1]
+        return _Pair.apply(self, part, self.qx, self.qy, lam)
+
+
+class _Pair(torch.autograd.Function):
+    """value or slope with first derivatives by Price's theorem."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: Layer, part: Part, qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:
+        ctx.layer, ctx.part = layer, part
+        ctx.save_for_backward(lam)
+        return layer.both(lam)[0 if part == "value" else 1]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
+        (lam,) = ctx.saved_tensors
+        layer, part = ctx.layer, ctx.part
+        if part == "value":
+            along = layer.both(lam)[1]
+        else:
+            along = layer.raw(_DERIVED[part], _DERIVED[part], lam)
+        radial = _RADIAL[part]
+        # d/dq E[f(u) g(v)] at fixed lam = E[f''(u) g(v)] / 2 = (E[u f'(u) g(v)] - lam E[f'(u) g'(v)]) / (2 q)
+        in_x = (layer.raw(radial, part, lam) - lam * along) / (2.0 * layer._plain_x)
+        in_y = (layer.raw(part, radial, lam) - lam * along) / (2.0 * layer._plain_y)
+        dead_x, dead_y = layer._plain_x <= 2 * _TINY, layer._plain_y <= 2 * _TINY
+        along = torch.where(dead_x | dead_y, torch.zeros_like(along), along) if part == "slope" else along
+        return (
+            None,
+            None,
+            grad * torch.where(dead_x, torch.zeros_like(in_x), in_x),
+            grad * torch.where(dead_y, torch.zeros_like(in_y), in_y),
+            grad * along,
+        )
+
+
+# ---- pieces ----------------------------------------------------------------------------------------------
+
+
+def _function(phi: Activation, part: Part) -> plane.Function:
+    table: dict[str, plane.Function] = {
+        "value": phi._value,
+        "slope": phi._slope,
+        "curvature": phi._curvature,
+        "x_slope": lambda x: x * phi._slope(x),
+        "x_curvature": lambda x: x * phi._curvature(x),
+    }
+    return table[part]
+
+
+def _point_masses(phi: Activation, part: Part) -> list[tuple[float, float]]:
+    if part not in ("curvature", "x_curvature"):
+        return []
+    pairs = zip(phi.kinks, phi.slope_jumps(), strict=True)
+    return [(c, d * (c if part == "x_curvature" else 1.0)) for c, d in pairs if d and (c or part == "curvature")]
+
+
+def _degree(phi: Activation) -> int | None:
+    """The degree of a polynomial activation."""
+    base = phi.base if isinstance(phi, Affine) else phi
+    return base.degree if isinstance(base, Hermite) else 2 if isinstance(base, Quadratic) else None
+
+
+def _part_coefficients(phi: Activation, part: Part, q: Tensor, terms: int) -> Tensor:
+    if part in ("value", "slope"):
+        return hermite_coefficients(phi, q, terms, derivative=part == "slope")
+    if part == "x_slope":  # u phi'(u) = sqrt(q) x phi'(sqrt(q) x), and x h_k = sqrt(k+1) h_(k+1) + sqrt(k) h_(k-1)
+        inner = hermite_coefficients(phi, q, terms + 1, derivative=True)
+        k = torch.arange(terms, dtype=torch.float64).sqrt()
+        out = torch.zeros(len(q), terms, dtype=torch.float64)
+        out[:, 1:] = k[1:] * inner[:, : terms - 1]
+        out += (torch.arange(terms, dtype=torch.float64) + 1.0).sqrt() * inner[:, 1 : terms + 1]
+        return out * q.sqrt()[:, None]
+    function = _function(phi, part)
+    rows = []
+    for scale in q.sqrt().split(256):
+        xi, weights = normal_rule(scale, phi.kinks, phi.feature)
+        rows.append(project(function(scale[:, None] * xi) * weights, xi, terms))
+    return torch.cat(rows)
+
+
+def _mean_square(phi: Activation, part: Part, q: Tensor) -> Tensor:
+    function = _function(phi, part)
+    rows = []
+    for scale in q.sqrt().split(256):
+        xi, weights = normal_rule(scale, phi.kinks, phi.feature)
+        rows.append((function(scale[:, None] * xi) ** 2 * weights).sum(-1))
+    return torch.cat(rows)
+
+
+def _power_series(a: Tensor, b: Tensor, ix: Tensor, iy: Tensor, rho: Tensor) -> Tensor:
+    """sum_k a_k(qx) b_k(qy) rho^k by Horner's rule; terms that cannot matter at this rho are left out."""
+    top = float(rho.abs().max())
+    size = (a.abs().amax(0) * b.abs().amax(0)) * top ** torch.arange(a.shape[1], dtype=torch.float64)
+    keep = int((size > 1e-18 * size.max()).nonzero().max()) + 1 if float(size.max()) > 0 else 1
+    out = torch.zeros_like(rho)
+    for k in range(keep - 1, -1, -1):
+        out = out * rho + a[ix, k] * b[iy, k]
+    return out
+
+
+def _linear_means(phi: Activation, q: Tensor) -> tuple[Tensor, Tensor]:
+    coefficients = hermite_coefficients(phi, q, 1)[:, 0]
+    return coefficients, hermite_coefficients(phi, q, 1, derivative=True)[:, 0]
+
+
+def _affine_closed(phi: Affine, inner: Any, qx: Tensor, qy: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+    """gain phi(scale x) + skip x + shift, by Stein's lemma for the cross terms."""
+    s2 = phi.scale**2
+    value, slope = inner(s2 * qx, s2 * qy, s2 * lam)
+    g, s = phi.gain, phi.gain * phi.scale
+    value, slope = g * g * value, s * s * slope
+    if phi.skip or phi.shift:
+        (mean_x, tilt_x), (mean_y, tilt_y) = (_base_means(phi.base, s2 * q) for q in (qx, qy))
+        value = value + phi.skip * lam * (s * (tilt_x + tilt_y) + phi.skip)
+        value = value + phi.shift * (g * (mean_x + mean_y) + phi.shift)
+        slope = slope + phi.skip * (s * (tilt_x + tilt_y) + phi.skip)
+    return value, slope
+
+
+def _base_means(base: Activation, q: Tensor) -> tuple[Tensor, Tensor]:
+    """E[phi] and E[phi'] at variances q, by closed form for two slopes."""
+    slopes = two_slopes(base)
+    if slopes is not None:
+        a, b = slopes
+        return (a - b) * torch.sqrt(q / (2.0 * math.pi)), torch.full_like(q, 0.5 * (a + b))
+    distinct, inverse = torch.unique(q, return_inverse=True)
+    mean, slope = _linear_means(base, distinct)
+    return mean[inverse], slope[inverse]
+
+
+def _joint_density(c: float, e: float, qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:
+    """Density of (u, v) at (c, e); zero on the degenerate line, where the kernel has a cone point.
+
+    At rho = +-1 the slope kernel of an activation with kinks has no derivative in lam; the symmetric choice, zero, makes
+    gradients of duplicates follow the diagonal.
+    """
+    det = qx * qy - lam * lam
+    alive = det > 1e-14 * qx * qy
+    safe = torch.where(alive, det, torch.ones_like(det))
+    exponent = -0.5 * (c * c * qy - 2.0 * c * e * lam + e * e * qx) / safe
+    density = torch.exp(exponent) / (2.0 * np.pi * torch.sqrt(safe))
+    return torch.where(alive, density, torch.zeros_like(density))
