@@ -1,0 +1,326 @@
+"""nsd.match: which network, how deep, and the certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..activations import Activation, Linear
+from ..errors import InfeasibleMatchError, InvalidInputError
+from ..gaussian import moments
+from ..mixtures import MixtureStatistics
+from ..networks import DEQ, ENN
+from .family import Family, solve_family
+from .hard_tanh import hard_tanh_layer, rates_for_both
+from .leaky import LeakyDesign, one_layer, tangent_start, two_layer_start
+from .polynomial import HermiteDesign, as_quadratic, inner_start, outer_start, single_start
+from .solver import Solution, solve
+from .targets import FEASIBLE, FLOOR, Target, achieved, make_target, residual_of
+from .twin import Twin
+
+Array = NDArray[Any]
+
+HERMITE_DEGREE = 5
+"""Three orders solve the equations; the fourth and fifth bring the next orders of the kernel within reach."""
+ACCEPTED = 1e-9
+_ENOUGH = 1e-3  # next-order cost above which activations alone are a poor twin and learning rates are worth having
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A finished design before its certificate."""
+
+    network: ENN
+    family: str
+    conditioning: float
+    reason: str
+    rates: tuple[float, ...] | None = None
+
+
+def match(
+    deq: DEQ,
+    statistics: MixtureStatistics | float,
+    kernel: str = "ck",
+    family: str | Family = "auto",
+    *,
+    learning_rates: bool | None = None,
+) -> Twin:
+    """The shallow explicit network whose kernel equals the DEQ's on high-dimensional mixtures (theory, section 6).
+
+    Parameters
+    ----------
+    deq : the DEQ; it is matched in its centred form, ``twin.deq``
+    statistics : :class:`MixtureStatistics`, or the scale tau0 alone (root mean square norm of the inputs)
+    kernel : ``"ck"``, ``"ntk"`` (all weights trained), ``"ntk_frozen"`` (input weights frozen) or ``"both"`` (CK and NTK)
+    family : ``"auto"`` takes the shallowest network that matches and, among those, the cheapest activation;
+        ``"hard_tanh"``, ``"leaky_relu"``, ``"quadratic"``, ``"hermite"``, or a :class:`Family` of your own
+    learning_rates : may the twin carry per-layer learning rates to reach an NTK? ``None``: only where activations alone
+        do not reach it, or only with a poor next order; ``False``: never; ``True``: always, for the NTKs of two layers
+
+    >>> import notsodeep as nsd
+    >>> twin = nsd.match(nsd.DEQ("tanh", sigma_a2=0.2), 1.0)
+    >>> layer = twin.network.activations[0]
+    >>> round(layer.a, 6), round(layer.c, 6), twin.residual < 1e-14
+    (0.764297, 1.196485, True)
+    """
+    target = make_target(deq, statistics, kernel)
+    if isinstance(family, Family):
+        return _certify(target, _user(target, family))
+    if family == "auto":
+        return _certify(target, _automatic(target, learning_rates))
+    if family not in _FAMILIES:
+        raise InvalidInputError(f"family must be 'auto', one of {sorted(_FAMILIES)} or a Family, got {family!r}")
+    return _certify(target, _FAMILIES[family](target, learning_rates))
+
+
+def _certify(target: Target, draft: _Draft) -> Twin:
+    got = achieved(target, draft.network, draft.rates)
+    residual = residual_of(target, got)
+    if not residual <= ACCEPTED:
+        raise InfeasibleMatchError(
+            f"the best network of the family {draft.family!r} misses the numbers of {target.deq!r} ({target.kernel}, tau0 = "
+            f"{target.tau0:.6g}) by {100 * residual:.3g} %. Use family='auto' or 'hermite'",
+            residual=residual,
+        )
+    return Twin(
+        target.deq,
+        draft.network,
+        target.kernel,
+        draft.family,
+        residual,
+        target.tau0,
+        target.numbers,
+        got,
+        draft.rates,
+        draft.conditioning,
+        draft.reason,
+    )
+
+
+# ---- auto -----------------------------------------------------------------------------------------------------------
+
+
+def _automatic(target: Target, learning_rates: bool | None) -> _Draft:
+    """Depth by the theory; then the cheapest family that can: Hard-Tanh or Leaky-ReLU before a polynomial."""
+    cheap = _hard_tanh if target.odd else _leaky_relu
+    try:
+        return cheap(target, learning_rates)
+    except InfeasibleMatchError as error:
+        draft = _hermite(target, learning_rates)
+        return _Draft(
+            draft.network, draft.family, draft.conditioning, f"{draft.reason}; {_first_clause(error)}", draft.rates
+        )
+
+
+def _first_clause(error: Exception) -> str:
+    return str(error).split(". Use ")[0].split(". Match ")[0]
+
+
+def _depth_reason(target: Target) -> str:
+    if target.odd:
+        return "one layer: the centred activation is odd at this scale (c2 = c3 = 0)"
+    rule = "c3/6" if target.names[-1] == "ntk" else "c3/2"
+    if target.one_layer:
+        return f"one layer: c2 = {rule}"
+    _, c2, c3 = target.normalised[0]
+    return f"two layers: one layer forces c2 = {rule}, the DEQ has c2/c3 = {c2 / max(c3, 1e-300):.6g}"
+
+
+# ---- the families ---------------------------------------------------------------------------------------------------
+
+
+def _hard_tanh(target: Target, learning_rates: bool | None) -> _Draft:
+    layer = hard_tanh_layer(target)
+    network = ENN([layer])
+    name = "linear" if isinstance(layer, Linear) else "hard_tanh"
+    reason = f"{_depth_reason(target)}; {'a linear layer' if name == 'linear' else 'Hard-Tanh'} is the cheapest that has its ratio"
+    if target.kernel != "both":
+        return _Draft(network, name, 1.0, reason)
+    return _Draft(network, name, 1.0, reason, _both_rates(target, layer, learning_rates))
+
+
+def _both_rates(target: Target, layer: Activation, learning_rates: bool | None) -> tuple[float, ...]:
+    if learning_rates is False:
+        raise InfeasibleMatchError(
+            "one layer has beta1 = 2 alpha1 without learning rates, a DEQ alpha1 (1 + 1/(1 - s2a E1^2)): CK and NTK together "
+            "need them. Pass learning_rates=None"
+        )
+    m = moments(layer, target.tau0)
+    return rates_for_both(target, layer, float(m.square), float(m.slope_square))
+
+
+def _leaky_relu(target: Target, learning_rates: bool | None) -> _Draft:
+    if target.kernel == "both":
+        _refuse_both(target)
+    reason = _depth_reason(target)
+    if target.one_layer and not target.odd:
+        design = LeakyDesign(1)
+        return _finished(target, solve(target, design, one_layer(target)), "leaky_relu", reason)
+    if target.kernel == "ck":
+        solution = solve(target, LeakyDesign(2), two_layer_start(target))
+        return _finished(
+            target, solution, "leaky_relu", f"{reason}; Leaky-ReLU meets the rest because the DEQ is homogeneous"
+        )
+    if learning_rates is False:
+        raise InfeasibleMatchError(
+            "two Leaky-ReLU layers have three numbers for the four of an NTK. Use family='hermite' or learning_rates=None"
+        )
+    ck = make_target(target.deq, target.tau0, "ck")
+    solution = solve(target, LeakyDesign(2, True), tangent_start(target, ck))
+    return _finished(
+        target, solution, "leaky_relu", f"{reason}; Leaky-ReLU reaches the NTK with one learning rate per matrix"
+    )
+
+
+def _quadratic(target: Target, learning_rates: bool | None) -> _Draft:
+    if target.kernel == "both":
+        _refuse_both(target)
+    depth = 1 if target.one_layer else 2
+    orders = ((1,),) if target.odd else ((1, 2),) * depth
+    design = HermiteDesign(orders, bool(learning_rates) and target.tangent and depth == 2)
+    start = single_start(target, 2) if depth == 1 else outer_start(target, 2)
+    solution = solve(target, design, design.pack(start, _START_RATES[target.kernel]))
+    if not solution.feasible:
+        raise InfeasibleMatchError(
+            f"{depth} quadratic layer{'s have' if depth > 1 else ' has'} too few free numbers once the gauge is fixed: the best misses "
+            f"by {100 * solution.residual:.3g} %. Use family='hermite' (one more order solves it)",
+            residual=solution.residual,
+        )
+    draft = _finished(target, solution, "quadratic", _depth_reason(target))
+    layers = [as_quadratic(phi) for phi in draft.network.activations]
+    return _Draft(ENN(layers), "quadratic", draft.conditioning, draft.reason, draft.rates)
+
+
+_START_RATES = {"ck": (1.0, 1.0, 1.0), "ntk": (0.3, 1.0, 1.0), "ntk_frozen": (1.0, 1.0, 1.0), "both": (0.3, 1.0, 1.0)}
+
+
+def _hermite(target: Target, learning_rates: bool | None) -> _Draft:
+    if target.odd or (target.one_layer and target.kernel != "both"):
+        return _hermite_single(target, learning_rates)
+    if target.kernel == "both":
+        _refuse_both(target)
+    reason = f"{_depth_reason(target)}; two polynomial layers in the Hermite basis have the freedom"
+    plain = None if learning_rates is True and target.tangent else _hermite_double(target, free_rates=False)
+    if (
+        plain is not None
+        and plain.feasible
+        and (plain.cost <= _ENOUGH or learning_rates is False or not target.tangent)
+    ):
+        return _finished(target, plain, "hermite", reason)
+    if target.tangent and learning_rates is not False:
+        rated = _hermite_double(target, free_rates=True)
+        if plain is None or not plain.feasible or (rated.feasible and rated.cost < 0.1 * plain.cost):
+            why = "needed" if plain is None or not plain.feasible else "worth it for the next order"
+            return _finished(target, rated, "hermite", f"{reason}; learning rates are {why}")
+    assert plain is not None
+    return _finished(target, plain, "hermite", reason)
+
+
+def _hermite_single(target: Target, learning_rates: bool | None) -> _Draft:
+    single = target if target.kernel != "both" else make_target(target.deq, target.tau0, "ck")
+    orders = tuple(
+        k for k in range(1, HERMITE_DEGREE + 1) if not (target.odd and k in (2, 4)) and not (target.even and k == 1)
+    )
+    design = HermiteDesign((orders,))
+    found = [solve(single, design, design.pack([a], ())) for a in _variants(single_start(single, HERMITE_DEGREE))]
+    draft = _finished(single, _best(found), "hermite", f"{_depth_reason(target)}; a polynomial reaches every ratio")
+    if target.kernel != "both":
+        return draft
+    rates = _both_rates(target, draft.network.activations[0], learning_rates)
+    return _Draft(draft.network, "hermite", draft.conditioning, draft.reason, rates)
+
+
+def _variants(layers: Sequence[Array]) -> list[Array]:
+    """The single layer's start, and the one with the other sign of its cubic term, at full size."""
+    (a,) = layers
+    flipped = a.copy()
+    flipped[3::4] = -flipped[3::4]
+    return [a, flipped]
+
+
+def _hermite_double(target: Target, free_rates: bool) -> Solution:
+    """The first start that solves the equations with a good next order; otherwise the best of all."""
+    first = tuple(range(1, HERMITE_DEGREE + 1))
+    design = HermiteDesign((first, tuple(k for k in first if k % 2 == 0) if target.even else first), free_rates)
+    found: list[Solution] = []
+    for layers in _double_starts(target):
+        found.append(solve(target, design, design.pack(layers, _START_RATES[target.kernel])))
+        if found[-1].feasible and found[-1].cost <= _ENOUGH:
+            break
+        if sum(s.feasible for s in found) >= 2:
+            break
+    return _best(found)
+
+
+def _double_starts(target: Target) -> list[list[Array]]:
+    builders: list[Callable[[Target, int], list[Array]]] = [outer_start, inner_start]
+    starts = [b(target, HERMITE_DEGREE) for b in (builders if target.kernel != "ntk_frozen" else builders[::-1])]
+    for factor, cubic in ((2.0, 0.1), (3.0, -0.1), (4.0, 0.2)):
+        # more curvature and a cubic term in layer 1: away from the points where a coefficient's gradient vanishes
+        a, b = (layer.copy() for layer in starts[0])
+        a[2] = factor * max(a[2], 0.05)
+        a[3] += cubic
+        b[3] += cubic * b[1]
+        starts.append([a / np.linalg.norm(a), b])
+    return starts
+
+
+def _best(found: Sequence[Solution]) -> Solution:
+    return min(found, key=lambda s: (not s.feasible, s.cost if s.feasible else s.residual))
+
+
+def _finished(target: Target, solution: Solution, family: str, reason: str) -> _Draft:
+    if not solution.feasible:
+        raise InfeasibleMatchError(
+            f"the best {family} network of {solution.design.depth} layers misses the numbers of {target.deq!r} ({target.kernel}, "
+            f"tau0 = {target.tau0:.6g}) by {100 * solution.residual:.3g} %",
+            residual=solution.residual,
+        )
+    rates = solution.design.rates(solution.z)
+    network = ENN(solution.design.activations(solution.z, target.tau0))
+    return _Draft(
+        network, family, solution.conditioning, reason, None if rates is None else tuple(float(r) for r in rates)
+    )
+
+
+def _refuse_both(target: Target) -> None:
+    """CK and NTK together by two layers: c1, c2, c3 of both kernels fix the rates, and one comes out negative.
+
+    With x, y the shares of layer 1 in c2 and c3 (x = y c3 / (2 c2)), rates r_1, r_2, r_3 and 1/den = beta2/alpha2, the six
+    equations give r_2 (x - y) / 2 = 1/den - 1 > 0; so c3 > 2 c2 is necessary, and r_1 = 1 - r_2 (1 - x) >= 0 as well.
+    """
+    ck, ntk = target.numbers
+    excess = ntk.c2 / ck.c2 - 1.0 if ck.c2 > FLOOR * FEASIBLE else ntk.c1 / ck.c1 - 2.0
+    ratio = ck.c3 / (2.0 * ck.c2)
+    if excess <= 0.0 or 2.0 * excess <= (ratio - 1.0):
+        return
+    raise InfeasibleMatchError(
+        f"no two-layer network has the CK and the NTK of {target.deq!r} together, whatever its activations and learning rates: "
+        f"the rate of W_2 would have to be 2 (beta2/alpha2 - 1) / (y (c3/(2 c2) - 1)) with a share y in [0, 1] of layer 1; here "
+        f"beta2/alpha2 - 1 = {excess:.4g} and c3/(2 c2) - 1 = {ratio - 1.0:.4g}, so that "
+        f"{'it is negative' if ratio < 1 else 'the rate of W_1 becomes negative'}. "
+        "Match 'ck' or 'ntk' alone; odd activations can have both"
+    )
+
+
+def _user(target: Target, family: Family) -> _Draft:
+    solution = solve_family(target, family)
+    if solution.residual > ACCEPTED:
+        raise InfeasibleMatchError(
+            f"the family {family.name!r} misses the numbers of {target.deq!r} ({target.kernel}, tau0 = {target.tau0:.6g}) by "
+            f"{100 * solution.residual:.3g} % from its {len(family.starts)} start(s). Add starts or parameters, or use family='auto'",
+            residual=solution.residual,
+        )
+    return _Draft(solution.network, family.name, solution.conditioning, "the family you gave")
+
+
+_FAMILIES: dict[str, Callable[[Target, bool | None], _Draft]] = {
+    "hard_tanh": _hard_tanh,
+    "leaky_relu": _leaky_relu,
+    "quadratic": _quadratic,
+    "hermite": _hermite,
+}

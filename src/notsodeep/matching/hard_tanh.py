@@ -1,0 +1,77 @@
+"""One Hard-Tanh layer a clip(x, -c, c) for odd activations: one scalar equation for z = c / tau0.
+
+With P = P(|xi| < z) and M = E[clip(xi, -z, z)^2]: E1 = a P, E[sigma'^2] = a^2 P, E[sigma^2] = a^2 tau0^2 M. Hence
+
+    CK and frozen NTK:  c1 tau0^2 / diagonal = P^2 / M,         from 2/pi (z -> 0) to 1 (z -> inf);
+    NTK:                c1 tau0^2 / diagonal = 2 P^2 / (P + M),  from 0 to 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy.optimize import brentq
+from scipy.special import erf, erfc
+
+from ..activations import Activation, HardTanh, Linear
+from ..errors import InfeasibleMatchError
+from .targets import FEASIBLE, Target
+
+_LINEAR = 1e-14  # closer to 1 than this, the ratio is 1 to rounding and the layer is linear
+
+
+def shape_numbers(z: float) -> tuple[float, float]:
+    """(P, M) at z."""
+    inside = float(erf(z / math.sqrt(2.0)))
+    density = math.sqrt(2.0 / math.pi) * math.exp(-0.5 * z * z)
+    return inside, inside - z * density + z * z * float(erfc(z / math.sqrt(2.0)))
+
+
+def hard_tanh_layer(target: Target) -> Activation:
+    """The layer, or an error that names the inequality which fails."""
+    full = target.names[0] == "ntk"
+    ratio, t2, t3 = target.normalised[0]
+    if not target.odd:
+        raise InfeasibleMatchError(
+            f"Hard-Tanh is odd, so its c2 and c3 vanish; the DEQ has c2 tau0^4/diagonal = {t2:.4g} and "
+            f"c3 tau0^4/diagonal = {t3:.4g}. Use family='auto'",
+            residual=max(t2, t3),
+        )
+    number = target.numbers[0]
+    size = math.sqrt(number.c1 / (2.0 if full else 1.0))
+    if ratio >= 1.0 - _LINEAR:
+        return Linear(size)
+
+    def gap(z: float) -> float:
+        inside, square = shape_numbers(z)
+        return (2.0 * inside**2 / (inside + square) if full else inside**2 / square) - ratio
+
+    low, high = 1e-7, 40.0
+    if gap(low) > FEASIBLE * ratio:
+        least = 0.0 if full else 2.0 / math.pi
+        raise InfeasibleMatchError(
+            f"one Hard-Tanh layer needs c1 tau0^2/diagonal in [{'0' if full else '2/pi'}, 1] = [{least:.6f}, 1]; the DEQ has "
+            f"{ratio:.6g}, {'too close to 0 to be resolved' if full else f'below by {least - ratio:.3g}'}. Use family='hermite', whose single odd layer reaches every ratio in (0, 1]",
+            residual=(least - ratio) / max(ratio, 1e-300),
+        )
+    z = float(brentq(gap, low, high, xtol=1e-15, rtol=8.9e-16)) if gap(low) < 0.0 else low
+    return HardTanh(a=size / shape_numbers(z)[0], c=z * target.tau0)
+
+
+def rates_for_both(target: Target, layer: Activation, square: float, slope_square: float) -> tuple[float, float]:
+    """Rates (W_1, readout) that add the NTK to a matched CK: two linear equations.
+
+    c1: rho_1 + rho_2 = beta1 / alpha1; diagonal: rho_1 tau0^2 E[sigma'^2] + rho_2 E[sigma^2] = kappa^2.
+    """
+    ck, ntk = target.numbers
+    total = ntk.c1 / ck.c1 if ck.c1 > 0 else 2.0
+    steep = target.tau0**2 * slope_square - square
+    if abs(steep) <= 1e-12 * square:  # linear: both terms are proportional, any split will do
+        return 0.5 * total, 0.5 * total
+    first = (ntk.diagonal - total * square) / steep
+    if not 0.0 <= first <= total:
+        raise InfeasibleMatchError(
+            f"CK and NTK together need learning rates {first:.4g} (W_1) and {total - first:.4g} (readout) with the layer {layer!r}: "
+            "one of them is negative. Match 'ck' or 'ntk' alone"
+        )
+    return first, total - first

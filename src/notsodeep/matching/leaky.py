@@ -1,0 +1,139 @@
+"""Leaky-ReLU layers mu x + nu |x|, centred: closed forms, and the scalar equation of two layers.
+
+With p = mu^2 / E[sigma^2] the share of the linear part, everything of a layer is a function of p: E1^2 -> p,
+E2^2 tau^2 / 2 -> F (1 - p), and the squared norm responds with rate exactly 1. For layer shares p and u the CK has
+
+    c1 tau0^2 / diagonal = u p,   2 c2 tau0^4 / diagonal = F (1 - u p),   c3 tau0^4 / diagonal = F (u (1 - p) + (1 - u) p^2),
+
+so that c2 is decided by c1: met by (Leaky-)ReLU DEQs, by no others. What is left is one equation for u.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq, minimize_scalar
+
+from ..activations import Activation, LeakyReLU
+from ..errors import InfeasibleMatchError
+from .jets import DEGREE, TERMS, LayerJet
+from .targets import FEASIBLE, FLOOR, Target
+
+Array = NDArray[Any]
+
+F = 1.0 / (math.pi - 2.0)
+_KAPPA = 1.0 - 2.0 / math.pi  # Var |xi|
+_MEAN = math.sqrt(2.0 / math.pi)  # E |xi|
+
+
+def _absolute_hermite() -> Array:
+    """E[|xi| h_k(xi)], k < TERMS, with the mean removed."""
+    out = np.zeros(TERMS)
+    for j in range(1, (TERMS + 1) // 2):
+        # E[|xi| He_2j] = sqrt(2/pi) (-1)^(j+1) (2j - 3)!!
+        out[2 * j] = _MEAN * (-1) ** (j + 1) * math.prod(range(1, 2 * j - 2, 2)) / math.sqrt(math.factorial(2 * j))
+    return out
+
+
+_ABSOLUTE = _absolute_hermite()
+_ROOT_SERIES = np.array([1.0, 0.5, -0.125, 0.0625])[: DEGREE + 1]  # sqrt(1 + e)
+
+
+@dataclass(frozen=True)
+class LeakyDesign:
+    """z = (mu, nu) per layer, then the logarithms of the learning rates where they are free."""
+
+    depth: int
+    free_rates: bool = False
+
+    def layers(self, z: Array) -> list[LayerJet]:
+        return [_layer(z[..., 2 * i], z[..., 2 * i + 1]) for i in range(self.depth)]
+
+    def rates(self, z: Array) -> Array | None:
+        return np.exp(z[..., 2 * self.depth :]) if self.free_rates else None
+
+    def activations(self, z: Array, tau0: float) -> list[Activation]:
+        """Gauge: every layer but the last keeps the scale; mu, nu >= 0, so that gain >= |slope|."""
+        out: list[Activation] = []
+        for number in range(self.depth):
+            mu, nu = (abs(float(v)) for v in z[2 * number : 2 * number + 2])
+            factor = 1.0 if number < self.depth - 1 else 1.0 / tau0
+            out.append(LeakyReLU(slope=factor * (mu - nu), gain=factor * (mu + nu)))
+        return [phi.centred(at=tau0) for phi in out]
+
+
+def _layer(mu: Array, nu: Array) -> LayerJet:
+    hermite = nu[..., None] * _ABSOLUTE
+    hermite[..., 1] = mu
+    # E[(mu x + nu (|x| - E|xi|))^2] at scale sqrt(1 + e)
+    square = -2.0 * _MEAN**2 * nu[..., None] ** 2 * _ROOT_SERIES
+    square[..., 0] += mu**2 + (1.0 + _MEAN**2) * nu**2
+    square[..., 1] += mu**2 + nu**2
+    slope = np.zeros_like(square)
+    slope[..., 0] = mu**2 + nu**2
+    # q0 E[phi'^2] does not depend on q: phi' is homogeneous of degree 0
+    return LayerJet(hermite, square, slope)
+
+
+def shares(target: Target) -> tuple[float, float]:
+    """(p, u) of the two-layer CK twin, on the branch where layer 1 is the more linear one.
+
+    That branch continues the design that copies the DEQ's equation: as sigma_a2 -> 0, layer 1 becomes linear.
+    """
+    t1, t2, t3 = target.normalised[0]
+    _require_homogeneous(t1, t2)
+
+    def bend(u: float) -> float:
+        return u - t1 + (1.0 - u) * (t1 / u) ** 2 - t3 / F
+
+    low = minimize_scalar(bend, bounds=(t1, 1.0), method="bounded", options={"xatol": 1e-12})
+    if bend(low.x) > 0.0 or bend(t1) < 0.0:
+        side = "small" if bend(low.x) > 0.0 else "large"
+        raise InfeasibleMatchError(
+            f"two Leaky-ReLU layers reach c3 tau0^4/diagonal in [{F * (bend(low.x)) + t3:.6g}, {F * (1.0 - t1):.6g}] at this "
+            f"c1; the DEQ has {t3:.6g}, too {side}. Use family='hermite'"
+        )
+    u = float(brentq(bend, t1, low.x, xtol=1e-16, rtol=8.9e-16))
+    return t1 / u, u
+
+
+def _require_homogeneous(t1: float, t2: float) -> None:
+    gap = abs(2.0 * t2 - F * (1.0 - t1)) / max(2.0 * t2, FLOOR)
+    if gap > FEASIBLE:
+        raise InfeasibleMatchError(
+            f"Leaky-ReLU layers force 2 (pi - 2) c2 tau0^4 + c1 tau0^2 = diagonal, which only (Leaky-)ReLU DEQs meet: here "
+            f"c2 would have to change by {100 * gap:.3g} %. Use family='hermite'",
+            residual=gap,
+        )
+
+
+def two_layer_start(target: Target) -> Array:
+    """The CK design at the diagonal's size: the solution for the CK, a start for the NTK."""
+    p, u = shares(target)
+    size = math.sqrt(target.numbers[0].diagonal)
+    return np.array([*_halves(p, 1.0), *_halves(u, size)])
+
+
+def one_layer(target: Target) -> Array:
+    """(mu, nu) of the single layer that has c1 and the diagonal; c2 and c3 are then checked by the certificate."""
+    t1, t2, t3 = target.normalised[0]
+    _require_homogeneous(t1, t2)
+    return np.array(_halves(t1, math.sqrt(target.numbers[0].diagonal)))
+
+
+def _halves(p: float, size: float) -> tuple[float, float]:
+    return size * math.sqrt(p), size * math.sqrt(max(1.0 - p, 0.0) / _KAPPA)
+
+
+def tangent_start(target: Target, ck: Target) -> Array:
+    """The twin of the CK, its last layer shrunk to share c1 among the trained matrices, and rates that fit c1."""
+    z = two_layer_start(ck)
+    total = target.numbers[0].c1 / ck.numbers[0].c1
+    rates = (1.0, 0.1, 1.0) if target.kernel == "ntk_frozen" else (0.3, 0.45, 0.75)
+    trained = sum(rates[1:]) if target.kernel == "ntk_frozen" else sum(rates)
+    z[2:] *= math.sqrt(total / trained)
+    return np.concatenate([z, np.log(np.array(rates))])

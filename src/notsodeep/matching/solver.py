@@ -1,0 +1,146 @@
+"""Exact equations, minimal next orders: Gauss-Newton within the tangent space of the equations.
+
+The equations are the four numbers per kernel and the gauge; they are met to rounding. The freedom that is left
+minimises :meth:`Target.beyond`, the weighted deviation of the next orders of the kernel's expansion.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..activations import Activation
+from .jets import KernelJet, LayerJet, explicit_jets
+from .targets import FEASIBLE, Target
+
+Array = NDArray[Any]
+
+_RIDGE = 1e-4  # makes flat directions determinate: of equally good designs, the one with the smallest parameters
+_STEP = 1e-30  # complex step: no subtraction, so it can be as small as one likes
+_ITERATIONS = 80
+_PENALTY = 1e3
+
+
+class Design(Protocol):
+    """A parametrised network in units of tau0, differentiable by complex steps."""
+
+    @property
+    def depth(self) -> int: ...
+
+    def layers(self, z: Array) -> list[LayerJet]:
+        """One layer jet per layer, batched like z."""
+
+    def rates(self, z: Array) -> Array | None:
+        """Learning rates W_1 ... W_L, readout; None where all are 1."""
+
+    def activations(self, z: Array, tau0: float) -> list[Activation]:
+        """The finished layers."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A point of the parameter space with the residual of its equations and the cost of the next orders."""
+
+    design: Design
+    z: Array
+    residual: float
+    cost: float
+    conditioning: float
+
+    @property
+    def feasible(self) -> bool:
+        return self.residual <= FEASIBLE
+
+
+@dataclass(frozen=True)
+class _Local:
+    equations: Array
+    beyond: Array
+    equations_by: Array
+    beyond_by: Array
+
+    @property
+    def merit(self) -> float:
+        return float(self.beyond @ self.beyond + _PENALTY**2 * (self.equations @ self.equations))
+
+
+def solve(target: Target, design: Design, start: Array) -> Solution:
+    """From one start to the nearest constrained optimum; deterministic."""
+    z, damping = start, 1e-3
+    here = _linearise(target, design, z)
+    for _ in range(_ITERATIONS):
+        step = _constrained_step(here, damping)
+        there = _linearise(target, design, z + step)
+        if np.isfinite(there.merit) and there.merit < here.merit * (1.0 + 1e-12) + 1e-28:
+            gain = here.merit - there.merit
+            z, here, damping = z + step, there, max(0.2 * damping, 1e-12)
+            settled = np.abs(step).max() < 1e-9 or gain < 1e-9 * here.merit
+            if settled and np.abs(here.equations).max() < FEASIBLE:
+                break
+        else:
+            damping *= 10.0
+            if damping > 1e8:
+                break
+    z, here = _polish(target, design, z)
+    singular = np.linalg.svd(here.equations_by, compute_uv=False)
+    return Solution(
+        design,
+        z,
+        float(np.abs(here.equations).max()),
+        float(here.beyond @ here.beyond),
+        float(singular[0] / max(singular[-1], 1e-300)),
+    )
+
+
+def _polish(target: Target, design: Design, z: Array) -> tuple[Array, _Local]:
+    """A few smallest-norm Newton steps on the equations alone, to rounding."""
+    best, kept = z, _linearise(target, design, z)
+    here = kept
+    for _ in range(6):
+        z = z - np.linalg.lstsq(here.equations_by, here.equations, rcond=1e-12)[0]
+        here = _linearise(target, design, z)
+        if not np.abs(here.equations).max() < np.abs(kept.equations).max():
+            break
+        best, kept = z, here
+    return best, kept
+
+
+def _linearise(target: Target, design: Design, z: Array) -> _Local:
+    """Values and exact derivatives: one batched evaluation with a complex step per parameter."""
+    batch = np.broadcast_to(z, (len(z), len(z))) + 1j * _STEP * np.eye(len(z))
+    layers = design.layers(batch)
+    jets = explicit_jets(layers, design.rates(batch), target.tangent)
+    gauge = [layer.square[..., :1] - 1.0 for layer in layers[:-1]]
+    equations = np.concatenate([_independent(target, design, jets), *gauge], axis=-1)
+    beyond = np.concatenate([target.beyond(jets), _RIDGE * batch], axis=-1)
+    return _Local(equations[0].real, beyond[0].real, equations.imag.T / _STEP, beyond.imag.T / _STEP)
+
+
+def _independent(target: Target, design: Design, jets: dict[str, KernelJet]) -> Array:
+    """Equations that parity or depth satisfies identically would only make the system singular: leave them out."""
+    equations = target.equations(jets)
+    keep = np.ones(equations.shape[-1], dtype=bool)
+    if target.odd:
+        keep[1::4] = keep[2::4] = False
+    elif design.depth == 1:
+        keep[1::4] = False  # one layer ties c2 to c3
+    if target.even:
+        keep[0::4] = False
+    return equations[..., keep]
+
+
+def _constrained_step(here: _Local, damping: float) -> Array:
+    """argmin |beyond + J s|^2 + damping |s|^2 subject to equations + E s = 0 (least squares where that has no solution)."""
+    u, singular, vt = np.linalg.svd(here.equations_by, full_matrices=True)
+    rank = int((singular > 1e-9 * singular[0]).sum())
+    onto = -(vt[:rank].T / (singular[:rank] + damping * 1e-3 * singular[0])) @ (u.T[:rank] @ here.equations)
+    free = vt[rank:].T
+    if free.shape[1] == 0:
+        return onto
+    reduced = np.vstack([here.beyond_by @ free, math.sqrt(damping) * np.eye(free.shape[1])])
+    wanted = np.concatenate([-(here.beyond + here.beyond_by @ onto), np.zeros(free.shape[1])])
+    return onto + free @ np.linalg.lstsq(reduced, wanted, rcond=None)[0]

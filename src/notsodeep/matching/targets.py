@@ -1,0 +1,192 @@
+"""What a twin must reach: the four numbers per kernel, in units of tau0, and the orders beyond them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..equivalents import Coefficients, KernelName, coefficients
+from ..errors import ContractionError, InvalidInputError
+from ..mixtures import MixtureStatistics
+from ..networks import DEQ, ENN
+from .jets import DEGREE, KernelJet, explicit_jets, implicit_jets, index, layer_of, monomials
+from .twin import kernel_names
+
+Array = NDArray[Any]
+
+FOUR = (index(0, 0, 1), index(1, 1, 0), index(0, 0, 2))  # c1 tau0^2, c2 tau0^4, c3 tau0^4 within a jet
+FLOOR = 1e-4
+"""Numbers below FLOOR times the diagonal are compared on the scale FLOOR * diagonal: they weigh nothing in the kernel."""
+FEASIBLE = 1e-11
+"""A design is accepted if its equations hold to this relative residual."""
+PARITY = 1e-13
+"""A number below this fraction of the diagonal is zero: the activation is odd (c2, c3) or even (c1)."""
+
+# Expected size of a relative fluctuation of norms and of a correlation (the papers' mixture at p = 1000 has 0.11 and 0.06),
+# and how much more an off-diagonal deviation weighs than one on the diagonal (it adds up over the points of a class).
+_FLUCTUATION = 0.1
+_OFF_DIAGONAL = 20.0
+_BEYOND = tuple(i for i, m in enumerate(monomials()) if sum(m) > 0 and i not in FOUR)
+_WEIGHTS = _OFF_DIAGONAL * _FLUCTUATION ** np.array([sum(monomials()[i]) for i in _BEYOND], dtype=float)
+_LINE_WEIGHTS = _FLUCTUATION ** np.arange(1.0, DEGREE)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The DEQ to match, its numbers and its jets, one per kernel."""
+
+    deq: DEQ
+    tau0: float
+    kernel: str
+    numbers: tuple[Coefficients, ...]
+    jets: tuple[KernelJet, ...]
+
+    @property
+    def names(self) -> tuple[KernelName, ...]:
+        return kernel_names(self.kernel)
+
+    @property
+    def tangent(self) -> bool:
+        """True if an NTK is among the kernels."""
+        return self.kernel != "ck"
+
+    @property
+    def diagonal(self) -> float:
+        """The largest kernel's value of a point with itself."""
+        return max(c.diagonal for c in self.numbers)
+
+    @property
+    def normalised(self) -> tuple[tuple[float, float, float], ...]:
+        """(c1 tau0^2, c2 tau0^4, c3 tau0^4) / diagonal, per kernel: what decides feasibility."""
+        t2 = self.tau0**2
+        return tuple(
+            (c.c1 * t2 / c.diagonal, c.c2 * t2**2 / c.diagonal, c.c3 * t2**2 / c.diagonal) for c in self.numbers
+        )
+
+    @property
+    def odd(self) -> bool:
+        """The centred activation has no even part at this scale: c2 = c3 = 0."""
+        return all(max(c2, c3) <= PARITY for _, c2, c3 in self.normalised)
+
+    @property
+    def even(self) -> bool:
+        """The centred activation has no linear part at this scale: c1 = 0."""
+        return all(c1 <= PARITY for c1, _, _ in self.normalised)
+
+    @property
+    def one_layer(self) -> bool:
+        """The depth rule: one layer forces c2 = c3/2 (CK, frozen NTK) or c2 = c3/6 (NTK): theory, section 6."""
+        return all(
+            abs((6.0 if name == "ntk" else 2.0) * c2 - c3) <= FEASIBLE * max(c3, FLOOR)
+            for name, (_, c2, c3) in zip(self.names, self.normalised, strict=True)
+        )
+
+    def equations(self, jets: dict[str, KernelJet]) -> Array:
+        """Relative deviation of the four numbers, kernel after kernel, on the last axis."""
+        parts = []
+        for name, wanted in zip(self.names, self.jets, strict=True):
+            got, floor = jets[name], FLOOR * wanted.diagonal[0]
+            for i in FOUR:
+                parts.append((got.cross[..., i] - wanted.cross[i]) / max(wanted.cross[i], floor))
+            parts.append(got.diagonal[..., 0] / wanted.diagonal[0] - 1.0)
+        return np.stack(parts, axis=-1)
+
+    def beyond(self, jets: dict[str, KernelJet]) -> Array:
+        """Weighted deviation of the orders beyond the four numbers; its squared norm is what freedom is spent on."""
+        parts = []
+        for name, wanted in zip(self.names, self.jets, strict=True):
+            got, g = jets[name], wanted.diagonal[0]
+            parts.append((got.cross[..., _BEYOND] - wanted.cross[list(_BEYOND)]) * (_WEIGHTS / g))
+            parts.append((got.diagonal[..., 1:DEGREE] - wanted.diagonal[1:DEGREE]) * (_LINE_WEIGHTS / g))
+        return np.concatenate(parts, axis=-1)
+
+
+def make_target(deq: DEQ, statistics: MixtureStatistics | float, kernel: str) -> Target:
+    """Validate the request and compute what has to be matched."""
+    if not isinstance(deq, DEQ):
+        raise InvalidInputError(f"match takes a DEQ, got {type(deq).__name__}")
+    names = kernel_names(kernel)
+    tau0 = scale_of(statistics)
+    if float(deq.sigma_b2) == 0.0:
+        raise InvalidInputError("sigma_b2 = 0: the DEQ does not see its input, there is no kernel to match")
+    _check_equations(deq, tau0, names)
+    centred = deq.centred(tau0)
+    jets = implicit_jets(deq, tau0)
+    numbers = tuple(replace(coefficients(deq, tau0, name), network=centred) for name in names)
+    if not all(np.isfinite(c.four).all() and c.diagonal > 0 for c in numbers):
+        raise InvalidInputError(
+            f"{deq!r} has no finite, positive {kernel} at tau0 = {tau0}: a constant or jumping activation"
+        )
+    return Target(centred, tau0, kernel, numbers, tuple(jets[name] for name in names))
+
+
+def scale_of(statistics: MixtureStatistics | float) -> float:
+    """tau0, from statistics or given as a number."""
+    tau0 = statistics.tau0 if isinstance(statistics, MixtureStatistics) else statistics
+    if (
+        isinstance(tau0, bool)
+        or not isinstance(tau0, int | float | np.floating)
+        or not math.isfinite(tau0)
+        or tau0 <= 0
+    ):
+        raise InvalidInputError(f"match takes MixtureStatistics or a positive tau0, got {statistics!r}")
+    return float(tau0)
+
+
+def _check_equations(deq: DEQ, tau0: float, names: tuple[KernelName, ...]) -> None:
+    """A contraction is enough; beyond it (polynomials have no Lipschitz constant) the kernel equations must be stable."""
+    if float(deq.sigma_a2) < deq.limit:
+        return
+    c = coefficients(deq, tau0, "ck")
+    layer = layer_of(deq.activation, float(c.tau_star or 0.0))
+    rates = [
+        float(deq.sigma_a2) * value / float(c.tau_star or 1.0) ** 2
+        for value in (layer.square[1], layer.slope_square[0])
+    ]
+    if max(rates) >= 1.0:
+        raise ContractionError(
+            f"sigma_a2 = {float(deq.sigma_a2):.6g} is beyond the range of {deq.activation!r}: the kernel equations at "
+            f"tau0 = {tau0:.6g} have the rate of change {max(rates):.4g}, which must stay below 1. Lower sigma_a2"
+        )
+
+
+def achieved(target: Target, network: ENN, rates: tuple[float, ...] | None) -> tuple[Coefficients, ...]:
+    """The numbers of a finished network, by exact quadrature of its own activations at its own scales."""
+    if rates is None:
+        return tuple(replace(coefficients(network, target.tau0, name), network=network) for name in target.names)
+    jets = explicit_jets(network_layers(network, target.tau0), np.array(rates))
+    t2 = target.tau0**2
+    out = []
+    for name in target.names:
+        cross, line = jets[name].cross, jets[name].diagonal
+        four = (cross[FOUR[0]] / t2, cross[FOUR[1]] / t2**2, cross[FOUR[2]] / t2**2, line[0])
+        base = coefficients(network, target.tau0, name)
+        out.append(
+            replace(
+                base, c1=float(four[0]), c2=float(four[1]), c3=float(four[2]), diagonal=float(four[3]), network=network
+            )
+        )
+    return tuple(out)
+
+
+def network_layers(network: ENN, tau0: float) -> list[Any]:
+    """The layer jets of a network, each at its own input scale."""
+    layers, tau = [], tau0
+    for phi in network.activations:
+        layers.append(layer_of(phi, tau))
+        tau = math.sqrt(float(layers[-1].square[0]))
+    return layers
+
+
+def residual_of(target: Target, got: tuple[Coefficients, ...]) -> float:
+    """The largest relative deviation of the numbers."""
+    worst = 0.0
+    for wanted, have in zip(target.numbers, got, strict=True):
+        units = np.array([target.tau0**2, target.tau0**4, target.tau0**4, 1.0])
+        scale = np.maximum(np.array(wanted.four) * units, FLOOR * wanted.diagonal)
+        worst = max(worst, float(np.abs((np.array(have.four) - np.array(wanted.four)) * units / scale).max()))
+    return worst
