@@ -16,7 +16,7 @@ from helpers import tolerance
 from notsodeep.activations import Affine, Cos, HardTanh, Hermite, LeakyReLU, PiecewiseLinear, Quadratic, Sin
 from notsodeep.errors import ConvergenceError, InvalidInputError
 
-SCALES = (1e-3, 0.3, 1.0, 5.0, 30.0)
+SCALES = (1e-3, 0.5, 4.0, 30.0)
 BUILT_IN = [n for n in nsd.activation_names() if n != "affine"]
 FIELDS = ("mean", "square", "variance", "slope", "curvature", "slope_square", "square_curvature")
 

@@ -45,7 +45,7 @@ def finite_ck(
 
     Parameters
     ----------
-    X, Y : arrays (n, p) and (m, p), ``Y`` is ``X`` unless given; NumPy in, NumPy out, torch in, torch out on its device.
+    X, Y : arrays (n, p) and (m, p); ``Y`` is ``X`` unless given. NumPy in, NumPy out; torch in, torch out.
     width : number of neurons; for an ENN also one number per hidden layer.
     seed : of the generator of all weights; the same seed gives the same networks on the same device and dtype.
     check : raise :class:`ContractionError` for a DEQ without a guaranteed unique equilibrium.

@@ -1,0 +1,310 @@
+"""Kernels of finite networks: exact gradients, closed forms, and the infinite-width kernels they converge to."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import notsodeep as nsd
+from helpers import tolerance
+from notsodeep.activations import Erf, Hermite, LeakyReLU
+from notsodeep.errors import ContractionError, ConvergenceError, InvalidInputError
+
+P = 12
+
+
+def points(n=5, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, P)) / math.sqrt(P)
+
+
+def angles(X):
+    norms = np.linalg.norm(X, axis=1)
+    return norms, np.clip(X @ X.T / np.outer(norms, norms), -1.0, 1.0)
+
+
+def normals(seed, *shapes):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in shapes]
+
+
+def gram_of_gradients(output, parameters):
+    """J J' row by row, by automatic differentiation."""
+    rows = []
+    for value in output:
+        parts = torch.autograd.grad(value, parameters, retain_graph=True)
+        rows.append(torch.cat([part.flatten() for part in parts]))
+    jacobian = torch.stack(rows)
+    return (jacobian @ jacobian.T).numpy()
+
+
+# ---- one draw, checked against automatic differentiation ---------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tanh", "relu", "silu"])
+@pytest.mark.parametrize("train_input", [True, False])
+def test_implicit_gradients_equal_those_of_an_unrolled_network(name, train_input):
+    m, seed, deq, X = 15, 7, nsd.DEQ(name, 0.15, 0.9), points()
+    A, B, a = (w.requires_grad_() for w in normals(seed, (m, m), (m, P), (m,)))
+    x, z = torch.from_numpy(X), torch.zeros(len(X), m, dtype=torch.float64)
+    for _ in range(200):
+        z = deq.activation(math.sqrt(0.15) * z @ A.T + math.sqrt(0.9) * x @ B.T) / math.sqrt(m)
+    trained = [a, A, B] if train_input else [a, A]
+    truth = gram_of_gradients(z @ a, trained)
+    mine = nsd.finite_ntk(deq, X, width=m, seed=seed, train_input=train_input)
+    assert np.abs(mine - truth).max() < 1e-9 * np.abs(truth).max()
+    features = nsd.finite_ck(deq, X, width=m, seed=seed)
+    assert np.abs(features - (z @ z.T).detach().numpy()).max() < 1e-10
+
+
+@pytest.mark.parametrize("train_input", [True, False])
+@pytest.mark.parametrize("rates", [None, (0.5, 2.0, 0.0, 3.0)])
+def test_explicit_gradients_equal_those_of_autograd(train_input, rates):
+    widths, seed, X = (9, 14, 6), 3, points()
+    enn = nsd.ENN(["tanh", LeakyReLU(0.2), Hermite((0.1, 1.0, 0.3))])
+    weights = [w.requires_grad_() for w in normals(seed, (9, P), (14, 9), (6, 14), (6,))]
+    hidden = torch.from_numpy(X)
+    for phi, weight in zip(enn.activations, weights, strict=False):
+        hidden = phi(hidden @ weight.T) / math.sqrt(len(weight))
+    scales = rates or (1.0,) * 4
+    truth = sum(
+        scale * gram_of_gradients(hidden @ weights[-1], [weight])
+        for level, (scale, weight) in enumerate(zip(scales, weights, strict=True))
+        if level or train_input
+    )
+    mine = nsd.finite_ntk(enn, X, width=widths, seed=seed, train_input=train_input, learning_rates=rates)
+    assert np.abs(mine - truth).max() < tolerance() * np.abs(truth).max()
+    features = (hidden @ hidden.T).detach().numpy()
+    assert np.abs(nsd.finite_ck(enn, X, width=widths, seed=seed) - features).max() < tolerance()
+
+
+def test_a_linear_equilibrium_is_a_linear_solve():
+    m, seed, X = 40, 5, points()
+    A, B, _ = (w.numpy() for w in normals(seed, (m, m), (m, P), (m,)))
+    z = np.linalg.solve(math.sqrt(m) * np.eye(m) - math.sqrt(0.2) * A, math.sqrt(0.8) * B @ X.T).T
+    assert np.abs(nsd.finite_ck(nsd.DEQ("linear", 0.2), X, width=m, seed=seed) - z @ z.T).max() < 1e-11
+
+
+# ---- means, checked against closed forms --------------------------------------------------------------------
+
+
+def assert_within(mean_and_error, truth, width, bias=3.0):
+    """Five standard errors, and a bias of a few over the width in units of the kernel."""
+    mean, error = mean_and_error
+    excess = np.abs(mean - truth) - 5.0 * error - bias / width * np.abs(np.diag(truth)).max()
+    assert excess.max() < 0, f"off by {np.abs(mean - truth).max():.3e}, standard error {error.max():.3e}"
+    assert error.max() < 0.1 * np.abs(truth).max()  # or the comparison would say nothing
+
+
+def test_relu_network_against_arc_cosine_kernels():
+    X = points()
+    norms, rho = angles(X)
+    theta = np.arccos(rho)
+    j0, j1 = 1 - theta / np.pi, (np.sqrt(1 - rho**2) + (np.pi - theta) * rho) / np.pi
+    sigma, slope = 0.5 * np.outer(norms, norms) * j1, 0.5 * j0
+    options = {"width": 400, "draws": 60, "seed": 1, "return_std_error": True}
+    assert_within(nsd.finite_ck(nsd.ENN("relu"), X, **options), sigma, 400)
+    assert_within(nsd.finite_ntk(nsd.ENN("relu"), X, **options), sigma + (X @ X.T) * slope, 400)
+    assert_within(nsd.finite_ntk(nsd.ENN("relu"), X, train_input=False, **options), sigma, 400)
+    rates = (0.3, 2.0)
+    tilted = 2.0 * sigma + 0.3 * (X @ X.T) * slope
+    assert_within(nsd.finite_ntk(nsd.ENN("relu"), X, learning_rates=rates, **options), tilted, 400)
+
+
+def test_erf_network_against_the_arcsine_kernel():
+    X = points()
+    S = X @ X.T
+    scale = np.sqrt(np.outer(1 + 2 * np.diag(S), 1 + 2 * np.diag(S)))
+    truth = 2 / np.pi * np.arcsin(2 * S / scale)
+    mean_and_error = nsd.finite_ck(nsd.ENN([Erf()]), X, width=400, draws=60, seed=2, return_std_error=True)
+    assert_within(mean_and_error, truth, 400)
+
+
+def test_linear_deq_in_closed_form():
+    # Lambda = G and phi' = 1: G = s2b S / (1 - s2a), K = G + G / (1 - s2a), K* = G / (1 - s2a)
+    X = points()
+    G = 0.8 * X @ X.T / (1 - 0.2)
+    deq, options = nsd.DEQ("linear", 0.2), {"width": 200, "draws": 40, "seed": 3, "return_std_error": True}
+    assert_within(nsd.finite_ck(deq, X, **options), G, 200)
+    assert_within(nsd.finite_ntk(deq, X, **options), G + G / 0.8, 200)
+    assert_within(nsd.finite_ntk(deq, X, train_input=False, **options), G / 0.8, 200)
+
+
+def test_without_recurrence_a_deq_is_a_one_layer_network():
+    X = points()
+    deq, enn = nsd.DEQ("silu", 0.0, 1.0), nsd.ENN("silu")
+    for kernel in (nsd.finite_ck, nsd.finite_ntk):
+        options = {"width": 400, "draws": 60, "return_std_error": True}
+        (left, e1), (right, e2) = kernel(deq, X, seed=1, **options), kernel(enn, X, seed=2, **options)
+        assert (np.abs(left - right) < 5.0 * np.hypot(e1, e2)).all()
+        assert np.hypot(e1, e2).max() < 0.05 * np.abs(right).max()
+
+
+@pytest.mark.parametrize("network", [nsd.DEQ("tanh", 0.2), nsd.ENN(["relu", "tanh"])], ids=repr)
+def test_the_error_of_one_draw_falls_like_the_root_of_the_width(network):
+    X = points()
+    truth = nsd.ntk(network, X)
+    sizes = []
+    for width in (64, 576):
+        errors = [nsd.finite_ntk(network, X, width=width, seed=s) - truth for s in range(16)]
+        sizes.append(float(np.sqrt(np.mean(np.square(errors)))))
+    # a factor 9 in width is a factor 3 in error; 16 draws of correlated entries fix each size to about 20 %
+    assert 3.0 / 1.6 < sizes[0] / sizes[1] < 3.0 * 1.6
+
+
+NETWORKS = [
+    nsd.DEQ("tanh", 0.2),
+    nsd.DEQ("relu", 0.24),
+    nsd.DEQ("silu", 0.15, 1.2),
+    nsd.DEQ("relu", 0.2).centred(tau0=1.0),
+    nsd.ENN(["tanh"]),
+    nsd.ENN(["relu", "silu"]),
+    nsd.ENN(["tanh", "relu", "gelu"]),
+]
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=repr)
+def test_exact_kernels_are_the_limits(network):
+    X = np.concatenate([points(4), points(1) * 1.001, -points(1), np.zeros((1, P))])
+    exact = nsd.kernels_of(network, X)
+    options = {"width": 256, "draws": 24, "seed": 11, "return_std_error": True}
+    assert_within(nsd.finite_ck(network, X, **options), exact["ck"], 256)
+    assert_within(nsd.finite_ntk(network, X, **options), exact["ntk"], 256)
+    assert_within(nsd.finite_ntk(network, X, train_input=False, **options), exact["ntk_frozen"], 256)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_exact_kernels_with_learning_rates_are_the_limits(depth):
+    network, rates = nsd.ENN(["relu", "tanh", "silu"][:depth]), (0.3, 2.0, 0.7, 1.5)[: depth + 1]
+    X = points()
+    mean_and_error = nsd.finite_ntk(
+        network, X, width=256, draws=24, seed=12, learning_rates=rates, return_std_error=True
+    )
+    assert_within(mean_and_error, nsd.ntk(network, X, learning_rates=rates), 256)
+
+
+# ---- the contract -------------------------------------------------------------------------------------------
+
+
+def test_the_standard_error_is_that_of_the_mean():
+    X, deq = points(3), nsd.DEQ("tanh", 0.1)
+    single = np.stack([nsd.finite_ck(deq, X, width=30, seed=s) for s in range(200)])
+    _, error = nsd.finite_ck(deq, X, width=30, draws=200, seed=0, return_std_error=True)
+    # a standard deviation from 200 draws is known to 5 %; five of those and the two are compared
+    assert error == pytest.approx(single.std(axis=0, ddof=1) / math.sqrt(200), rel=0.35)
+
+
+def test_the_mean_is_that_of_the_draws():
+    X, enn = points(3), nsd.ENN("tanh")
+    first, both = (nsd.finite_ck(enn, X, width=20, draws=d, seed=4) for d in (1, 2))
+    weights = normals(4, (20, P), (20,), (20, P))
+    hidden = np.tanh(X @ weights[2].numpy().T) / math.sqrt(20)
+    assert np.allclose(both, 0.5 * (first + hidden @ hidden.T), atol=tolerance())
+
+
+def test_seeds_decide_everything():
+    X, deq = points(), nsd.DEQ("relu", 0.2)
+    state = torch.random.get_rng_state()
+    a, b, c = (nsd.finite_ntk(deq, X, width=50, draws=2, seed=s) for s in (1, 1, 2))
+    assert np.array_equal(a, b)
+    assert not np.allclose(a, c, rtol=1e-3)
+    assert torch.equal(state, torch.random.get_rng_state())  # the global generator is not touched
+
+
+def test_types_dtypes_and_symmetry():
+    X, deq = points(), nsd.DEQ("tanh", 0.2)
+    kernel = nsd.finite_ntk(deq, X, width=60, seed=1)
+    assert isinstance(kernel, np.ndarray)
+    assert np.array_equal(kernel, kernel.T)
+    assert np.linalg.eigvalsh(kernel).min() > -tolerance()
+    tensor = nsd.finite_ntk(deq, torch.from_numpy(X), width=60, seed=1)
+    assert isinstance(tensor, torch.Tensor)
+    assert np.array_equal(tensor.numpy(), kernel)
+    single = nsd.finite_ntk(deq, X.astype(np.float32), width=60, seed=1)
+    assert single.dtype == np.float32
+    tracked = torch.from_numpy(X).requires_grad_()
+    assert not nsd.finite_ck(deq, tracked, width=60, seed=1).requires_grad
+
+
+def test_float32_agrees_with_float64_on_the_same_network():
+    # one draw of float32 weights, evaluated in both precisions through the activation of a linear solve
+    m, seed, X = 40, 5, points().astype(np.float32)
+    generator = torch.Generator().manual_seed(seed)
+    A, B, _ = (torch.randn(*s, generator=generator).double().numpy() for s in ((m, m), (m, P), (m,)))
+    z = np.linalg.solve(math.sqrt(m) * np.eye(m) - math.sqrt(0.2) * A, math.sqrt(0.8) * B @ X.T.astype(np.float64)).T
+    mine = nsd.finite_ck(nsd.DEQ("linear", 0.2), X, width=m, seed=seed)
+    assert np.abs(mine - z @ z.T).max() < tolerance(np.float32)
+
+
+def test_cross_kernels_are_blocks_of_the_whole():
+    X, Y, deq = points(4), points(3, seed=9), nsd.DEQ("silu", 0.1)
+    whole = nsd.finite_ntk(deq, np.concatenate([X, Y]), width=50, draws=3, seed=2)
+    block, error = nsd.finite_ntk(deq, X, width=50, draws=3, seed=2, Y=Y, return_std_error=True)
+    assert block.shape == error.shape == (4, 3)
+    assert np.allclose(block, whole[:4, 4:], atol=tolerance())
+
+
+def test_beyond_the_guarantee_it_computes_or_says_so():
+    X = points()
+    with pytest.raises(ContractionError, match="check=False"):
+        nsd.finite_ck(nsd.DEQ("relu", 0.4), X, width=50)
+    assert np.isfinite(nsd.finite_ck(nsd.DEQ("relu", 0.4), X, width=50, check=False)).all()
+    with pytest.raises(ConvergenceError, match=r"relative residual .*asked for 1\.0e-12"):
+        nsd.finite_ck(nsd.DEQ("linear", 2.0, 1.0), X, width=50, check=False)
+    with pytest.raises(ConvergenceError, match="relative residual"):
+        nsd.finite_ck(nsd.DEQ(nsd.activation("tanh") * 3.0, 1.5, 1.0), X, width=200, check=False)
+    with pytest.raises(ConvergenceError, match=r"asked for 1\.0e-20"):
+        nsd.finite_ck(nsd.DEQ("tanh", 0.2), X, width=50, tol=1e-20)
+
+
+def test_a_jump_has_features_but_no_gradients():
+    step = nsd.Activation.from_callable(lambda x: (x > 0).to(x.dtype), kinks=(0.0,))
+    X = points()
+    _, rho = angles(X)
+    truth = (np.pi - np.arccos(rho)) / (2 * np.pi)
+    np.fill_diagonal(truth, 0.5)
+    mean_and_error = nsd.finite_ck(nsd.ENN([step]), X, width=400, draws=40, seed=1, return_std_error=True)
+    assert_within(mean_and_error, truth, 400)
+    with pytest.raises(InvalidInputError, match="jumps"):
+        nsd.finite_ntk(nsd.ENN([step]), X, width=10)
+
+
+def test_the_bar_appears_only_when_asked(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes any stream for a terminal
+    nsd.finite_ck(nsd.ENN("relu"), points(), width=10, draws=3)
+    assert capsys.readouterr().err == ""
+    nsd.finite_ck(nsd.ENN("relu"), points(), width=10, draws=3, progress=True)
+    assert "finite width" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"width": 0}, "width must be a whole number"),
+        ({"width": 10.0}, "width must be a whole number"),
+        ({"width": (10, 10)}, "one for each of 1 hidden layers"),
+        ({"width": 10, "draws": 0}, "draws must be a whole number"),
+        ({"width": 10, "seed": "a"}, "seed must be a whole number"),
+        ({"width": 10, "return_std_error": True}, "at least two draws"),
+        ({"width": 10, "tol": 0.0}, "tol must be a positive number"),
+        ({"width": 10, "Y": np.zeros((2, P + 1))}, "features"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        nsd.finite_ck(nsd.ENN("relu"), points(), **options)
+
+
+def test_bad_networks_points_and_rates_are_refused():
+    with pytest.raises(InvalidInputError, match="DEQ or an ENN"):
+        nsd.finite_ck("relu", points(), width=10)
+    with pytest.raises(InvalidInputError, match="NaN"):
+        nsd.finite_ck(nsd.ENN("relu"), np.full((2, 2), np.nan), width=10)
+    with pytest.raises(InvalidInputError, match="two dimensions"):
+        nsd.finite_ck(nsd.ENN("relu"), np.zeros(3), width=10)
+    with pytest.raises(InvalidInputError, match="learning_rates"):
+        nsd.finite_ntk(nsd.ENN("relu"), points(), width=10, learning_rates=(1.0,))
+    with pytest.raises(InvalidInputError, match="learning_rates"):
+        nsd.finite_ntk(nsd.DEQ("relu", 0.2), points(), width=10, learning_rates=(1.0, 1.0))
