@@ -1,0 +1,308 @@
+"""Outside the bulk, on the real axis: gaps of the support, their edges, and the mass to their left.
+
+In a gap every g_a is real, keeps its sign and increases with z. So one of them, written u = -1/g_a, is a coordinate of
+the gap, and z(u) is the inverse map of Silverstein and Choi: it increases inside the gap and folds at its ends, which
+are the edges of the support. A real solution belongs to the gap if and only if dg_b/dz > 0 for every class.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.optimize import brentq
+
+from ..errors import ConvergenceError
+from .population import Array, Population
+
+__all__ = ["Curve", "Gap", "State", "find_gap", "outer_gaps"]
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """One real solution: the coordinate u, g (K,), z, the tangent d(g, z)/dg_a, and whether it lies in a gap."""
+
+    u: float
+    g: Array
+    z: float
+    tangent: Array
+    """dg_b/dg_a for b != a, and dz/dg_a in place a."""
+    speed: float
+    """f = 1 - g_a^2 dz/dg_a: below 1 in a gap, 1 at its edges."""
+    valid: bool
+    mass: float
+    """Share of eigenvalues below z (exact separation)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Real solutions of z = -1/g_b + tr(C_b R)/p, followed along u = -1/g_a."""
+
+    population: Population
+    index: int
+    """The class a whose g is the coordinate."""
+
+    def solve(self, u: float, near: State | None = None, steps: int = 40) -> State | None:
+        """The solution at u next to ``near`` (to infinity without it); None if Newton does not converge."""
+        g, z = self._start(u, near)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a divergent iteration returns None
+            return self._newton(u, g, z, steps)
+
+    def _newton(self, u: float, g: Array, z: float, steps: int) -> State | None:
+        a, goal = self.index, self.population.last_step
+        for _ in range(steps):
+            jacobian, residual = self._system(g, z)
+            border = jacobian.copy()
+            border[:, a] = -1.0
+            try:
+                step = -np.linalg.solve(border, residual)
+            except np.linalg.LinAlgError:
+                return None
+            move = np.abs(step / g)
+            move[a] = abs(step[a]) / (abs(z) + abs(u))
+            z += float(step[a])
+            step[a] = 0.0
+            g = g + step
+            if not (np.isfinite(g).all() and math.isfinite(z)) or (g == 0).any():
+                return None
+            if move.max() < goal:
+                return self._state(u, g, z, jacobian)
+        return None
+
+    def _start(self, u: float, near: State | None) -> tuple[Array, float]:
+        if near is None:
+            return np.full(len(self.population.ratios), -1.0 / u), u
+        change = -1.0 / u - near.g[self.index]
+        g = near.g + near.tangent * change
+        z = near.z + near.tangent[self.index] * change
+        # a predictor that changes the sign of some g leaves the gap: then start from the neighbour itself
+        if (g * near.g < 0).any() or abs(z - near.z) > 2.0 * abs(u - near.u) + abs(near.z):
+            g, z = near.g.copy(), near.z
+        g[self.index] = -1.0 / u
+        return g, float(z)
+
+    def _system(self, g: Array, z: float) -> tuple[Array, Array]:
+        traces, couplings = self.population.traces_and_couplings(g[None])
+        jacobian = np.diag(1.0 / g**2) - couplings[0] * self.population.ratios
+        return jacobian, -1.0 / g + traces[0] - z
+
+    def _state(self, u: float, g: Array, z: float, jacobian: Array) -> State:
+        a = self.index
+        border = jacobian.copy()
+        border[:, a] = -1.0
+        tangent = -np.linalg.solve(border, jacobian[:, a])
+        ratios = self.population.ratios
+        mass = (ratios[g < 0].sum() - self.population.negative_share(g)) / ratios.sum()
+        return State(u, g, z, tangent, float(1.0 - g[a] ** 2 * tangent[a]), bool((tangent > 0).all()), float(mass))
+
+    def at(self, z: float, g: Array, steps: int = 60) -> State | None:
+        """The gap solution at real z near g, or None when z is not in a gap."""
+        g = g.copy()
+        for _ in range(steps):
+            jacobian, residual = self._system(g, z)
+            try:
+                step = -np.linalg.solve(jacobian, residual)
+            except np.linalg.LinAlgError:
+                return None
+            factor = 0.5 / max(0.5, float(np.max(np.abs(step / g))))
+            g = g + factor * step
+            if not np.isfinite(g).all():
+                return None
+            if np.abs(step / g).max() < self.population.last_step:
+                state = self._state(-1.0 / float(g[self.index]), g, z, jacobian)
+                return state if state.valid else None
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Gap:
+    """An open interval outside the support; an end at infinity or at the atom in zero has no state."""
+
+    curve: Curve
+    inside: State
+    left: State | None
+    """State at the right edge of the bulk below the gap."""
+    right: State | None
+    low: float
+    high: float
+    states: list[State] = field(default_factory=list)
+
+    @property
+    def mass(self) -> float:
+        return self.inside.mass
+
+    def solve(self, u: float) -> State:
+        """The solution at coordinate u of this gap."""
+        known = [s for s in (self.inside, self.left, self.right, *self.states) if s is not None]
+        near = min(known, key=lambda s: abs(math.log(abs(s.u / u))))
+        state = _walk(self.curve, near, u)
+        self.states.append(state)
+        return state
+
+
+def _walk(curve: Curve, start: State, target: float) -> State:
+    """Continuation in u from a known state to the target, halving the step when Newton fails or leaves the gap."""
+    state, share = start, 1.0
+    for _ in range(200):
+        u = state.u * (target / state.u) ** share  # u keeps its sign in a gap
+        found = curve.solve(target if share == 1.0 else u, state)
+        if found is not None and _same_gap(found, start):
+            if share == 1.0:
+                return found
+            state, share = found, 1.0
+        else:
+            share *= 0.5
+    raise ConvergenceError(
+        f"the real solution could not be followed from z = {start.z:.6g} to u = {target:.6g}; "
+        "the covariances may be badly scaled: check their eigenvalues"
+    )
+
+
+def _same_gap(found: State | None, start: State) -> bool:
+    return found is not None and abs(found.mass - start.mass) < 1e-9 and bool((found.g * start.g > 0).all())
+
+
+def _edge(curve: Curve, start: State, growing: bool, floor: float = 0.0) -> State | None:
+    """The first fold met when |u| grows (or shrinks) from ``start``; None when |u| falls below ``floor`` before it.
+
+    f^(-1/2) is affine in u for one isotropic class and nearly so in general: a secant step on it almost lands on
+    the edge.
+    """
+    inner, previous, step = start, start, 0.02
+    for _ in range(500):
+        if abs(inner.u) <= floor:
+            return None
+        u = inner.u * math.exp(step if growing else -step)
+        found = curve.solve(u, inner)
+        if found is not None and _same_gap(found, start) and (found.valid or found.speed >= 1.0):
+            if found.speed >= 1.0:
+                return _fold(curve, inner, found)
+            previous, inner = inner, found
+            step = _secant(previous, inner, growing)
+        else:
+            step *= 0.5
+            if step < 1e-13:  # the fold is here to working precision
+                return inner
+    raise ConvergenceError(f"no edge of the support was found from z = {start.z:.6g} on; check the covariances' scale")
+
+
+def _secant(previous: State, inner: State, growing: bool) -> float:
+    """Logarithmic step to just beyond the point where f^(-1/2) reaches 1 by extrapolation."""
+    first, last = max(previous.speed, 1e-300) ** -0.5, max(inner.speed, 1e-300) ** -0.5
+    slope = (last - first) / (inner.u - previous.u)
+    target = inner.u + 1.02 * (1.0 - last) / slope if slope != 0.0 else 0.0
+    ratio = target / inner.u
+    towards = ratio > 1.0 if growing else 0.0 < ratio < 1.0
+    return float(np.clip(abs(math.log(ratio)), 1e-12, 1.5)) if towards else 1.5
+
+
+def _fold(curve: Curve, inner: State, outer: State) -> State:
+    """The state between ``inner`` (f < 1) and ``outer`` (f >= 1) where z(u) turns."""
+    states = [inner, outer]
+    # z is stationary in u at the fold: its error is the square of that of u
+    precision = 0.0 if curve.population.last_step < 1e-12 else curve.population.tolerance
+
+    def excess(u: float) -> float:
+        near = min(states, key=lambda s: abs(s.u - u))
+        found = near if near.u == u else curve.solve(u, near)
+        if found is None:
+            raise ConvergenceError(f"the edge of the support near z = {inner.z:.6g} could not be refined")
+        states.append(found)
+        return max(found.speed, 1e-300) ** -0.5 - 1.0
+
+    root = brentq(
+        excess, inner.u, outer.u, xtol=max(precision, 1e-15) * abs(inner.u), rtol=max(precision, 1e-14), maxiter=60
+    )
+    excess(root)
+    return states[-1]
+
+
+def outer_gaps(curve: Curve) -> tuple[Gap, list[Gap]]:
+    """The gap above the support, and the gap(s) below it: two when eigenvalues sit at zero."""
+    ratios = curve.population.ratios
+    reach = 4.0 * curve.population.scale * (1.0 + math.sqrt(float(ratios.sum()))) ** 2
+    surrogate = Curve(curve.population.surrogate(), curve.index)
+    if surrogate.population is not curve.population:
+        return _from_surrogate(curve, reach, *outer_gaps(surrogate))
+    above, below = _far(curve, reach), _far(curve, -reach)
+    top = _certain_edge(curve, above, growing=False)
+    upper = Gap(curve, above, top, None, top.z, math.inf)
+    bottom = _edge(curve, below, growing=False, floor=1e-13 * reach)
+    if bottom is not None:
+        return upper, [Gap(curve, below, None, bottom, -math.inf, bottom.z)]
+    lower = Gap(curve, below, None, None, -math.inf, 0.0)
+    positive = _beyond_zero(curve, lower, reach)
+    return upper, [lower] if positive is None else [lower, positive]
+
+
+def _far(curve: Curve, u: float) -> State:
+    state = curve.solve(u)
+    if state is None:
+        raise ConvergenceError("the fixed point did not converge far from the support; check the covariances' scale")
+    return state
+
+
+def _from_surrogate(curve: Curve, reach: float, upper: Gap, lower: list[Gap]) -> tuple[Gap, list[Gap]]:
+    """The outer gaps of dense covariances, from those of a surrogate: the walk to each edge is then short."""
+    assert upper.left is not None
+    above = _transfer(curve, upper, 1.2 * upper.left.u) or _far(curve, reach)
+    top = _certain_edge(curve, above, growing=False)
+    high = Gap(curve, above, top, None, top.z, math.inf)
+    right = lower[-1].right
+    if len(lower) == 1 and right is not None:
+        below = _transfer(curve, lower[0], 1.2 * right.u) or _far(curve, -reach)
+        bottom = _certain_edge(curve, below, growing=False)
+        return high, [Gap(curve, below, None, bottom, -math.inf, bottom.z)]
+    low = Gap(curve, _far(curve, -reach), None, None, -math.inf, 0.0)
+    if right is None:  # the support starts at zero, whatever the eigenvectors
+        return high, [low]
+    inside = _transfer(curve, lower[1], 0.8 * right.u) or _transfer(curve, lower[1], 0.1 * right.u)
+    if inside is None:
+        raise ConvergenceError("no gap was found between zero and the support; check the smallest eigenvalues")
+    bottom = _certain_edge(curve, inside, growing=True)
+    return high, [low, Gap(curve, inside, None, bottom, 0.0, bottom.z)]
+
+
+def _transfer(curve: Curve, gap: Gap, u: float) -> State | None:
+    """The state at u of this curve's gap that corresponds to a gap of another curve, if it is valid there."""
+    near = gap.solve(u)
+    found = curve.solve(u, near)
+    return found if found is not None and found.valid and _same_gap(found, near) else None
+
+
+def _certain_edge(curve: Curve, start: State, growing: bool) -> State:
+    edge = _edge(curve, start, growing)
+    assert edge is not None  # without a floor the search ends in an edge or an error
+    return edge
+
+
+def _beyond_zero(curve: Curve, lower: Gap, reach: float) -> Gap | None:
+    """The gap between an atom at zero and the first bulk; None when the bulk touches zero (n equal to the rank).
+
+    -z g_a(z) tends to the share of class a that sits at zero, and is analytic there.
+    """
+    for exponent in range(-3, -13, -1):
+        small = reach * 10.0**exponent
+        one, two = lower.solve(-small), lower.solve(-2.0 * small)
+        shares = -one.z * one.g
+        if exponent == -12 and shares.max() < 1e-4:
+            return None
+        slope = (shares + two.z * two.g) / (one.z - two.z)
+        z = -one.z
+        state = curve.at(z, -(shares + 2.0 * z * slope) / z)
+        if state is not None and (state.g < 0).any() and state.mass > 0:
+            right = _certain_edge(curve, state, growing=True)
+            return Gap(curve, state, None, right, 0.0, right.z)
+    return None
+
+
+def find_gap(curve: Curve, z: float, g: Array) -> Gap | None:
+    """The gap around z, from an approximate real solution; None when z turns out to lie in the bulk."""
+    inside = curve.at(z, g)
+    if inside is None:
+        return None
+    positive = inside.u > 0
+    left = _certain_edge(curve, inside, growing=not positive)
+    right = _certain_edge(curve, inside, growing=positive)
+    return Gap(curve, inside, left, right, left.z, right.z)

@@ -1,0 +1,239 @@
+"""From what the user has (a mixture, statistics of data, eigenvalues of one covariance) to what the solvers need."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import InvalidInputError
+from ..mixtures import Covariance, GaussianMixture, LowRank, MixtureStatistics
+from ..mixtures.covariances import Diagonal, Isotropic
+from .population import Array, Commuting, Dense, Population
+
+__all__ = ["Source", "source_of"]
+
+_DENSE_LIMIT = 6000
+_NULL = 1e-12  # eigenvalues below this share of the largest are no noise at all
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Covariances, means and the statistics of theory section 3, for n points."""
+
+    population: Population
+    counts: Array
+    group: Array
+    """Index of each class among the distinct covariances."""
+    p: int
+    tau0: float
+    t: Array
+    T: Array
+
+    @property
+    def n(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def index(self) -> int:
+        """The class whose g serves as coordinate outside the bulk: the one with most points."""
+        return int(self.population.ratios.argmax())
+
+
+def source_of(data: Any, n: int | None) -> Source:
+    """Read a mixture, statistics or an array of eigenvalues."""
+    if isinstance(data, GaussianMixture):
+        if n is None:
+            raise InvalidInputError("the law of a mixture depends on the number of points: give n")
+        return _from_mixture(data, data.counts(_checked(n)))
+    if isinstance(data, MixtureStatistics):
+        return _from_statistics(data, None if n is None else _checked(n))
+    if n is None:
+        raise InvalidInputError("the law of given covariance eigenvalues depends on the number of points: give n")
+    return _from_eigenvalues(data, _checked(n))
+
+
+def _checked(n: Any) -> int:
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise InvalidInputError(f"n must be a positive integer, the number of points; got {n!r}")
+    return int(n)
+
+
+def _from_eigenvalues(data: Any, n: int) -> Source:
+    try:
+        values = np.asarray(data, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.empty(0)
+    if values.ndim != 1 or not len(values) or not np.isfinite(values).all() or (values < 0).any() or not values.any():
+        raise InvalidInputError(
+            "expected a GaussianMixture, MixtureStatistics or the p eigenvalues of one covariance (finite, not negative, "
+            f"not all zero); got {type(data).__name__} of shape {np.shape(data) if values.size else ()}"
+        )
+    mixture = GaussianMixture(np.zeros((1, len(values))), [values])
+    return _from_mixture(mixture, np.array([n]))
+
+
+def _from_mixture(mix: GaussianMixture, counts: Array) -> Source:
+    if counts.min() < 1:
+        raise InvalidInputError(f"every class needs a point: n = {counts.sum()} gives class sizes {counts.tolist()}")
+    covariances = mix.covariances
+    traces = np.array([c.trace() for c in covariances]) / mix.p
+    if traces.min() <= 0:
+        raise InvalidInputError(f"class {int(traces.argmin())} has zero covariance; the law needs noise in every class")
+    shares = counts / counts.sum()
+    population, group = _population(covariances, mix.means, counts / mix.p)
+    return Source(
+        population=population,
+        counts=counts,
+        group=group,
+        p=mix.p,
+        # E||x||^2 with the means: at finite p nearer to the exact kernel than tr C0/p (theory section 3)
+        tau0=math.sqrt(float(shares @ (traces + (mix.means**2).sum(axis=1) / mix.p))),
+        t=math.sqrt(mix.p) * (traces - shares @ traces),
+        T=np.array([[a.inner(b) for b in covariances] for a in covariances]) / mix.p,
+    )
+
+
+def _from_statistics(stats: MixtureStatistics, n: int | None) -> Source:
+    """Class covariances of the rows, shrunk so that tr C_a^2 is the unbiased one of the statistics.
+
+    Sample eigenvalues spread more than those of the population when n_a is of the order of p. Shrinking them towards
+    their mean until the second moment is right (Ledoit and Wolf) removes that spread to second order.
+    """
+    rows = stats.X.detach().cpu().numpy() if isinstance(stats.X, torch.Tensor) else np.asarray(stats.X)
+    rows = rows.astype(np.float64) * math.sqrt(stats.p)
+    if stats.p > _DENSE_LIMIT:
+        raise InvalidInputError(f"sample covariances are formed for p <= {_DENSE_LIMIT}, got p = {stats.p}")
+    covariances = []
+    for a in range(stats.K):
+        part = rows[stats.labels == a]
+        part = part - part.mean(axis=0)
+        sample = part.T @ part / max(len(part) - 1, 1)
+        mean = float(np.trace(sample)) / stats.p
+        spread = float((sample**2).sum()) / stats.p - mean**2
+        keep = math.sqrt(min(max(stats.T[a, a] - mean**2, 0.0) / spread, 1.0)) if spread > 0 else 1.0
+        covariances.append(keep * sample + (1.0 - keep) * mean * np.eye(stats.p))
+    mixture = GaussianMixture(stats.means, covariances, weights=stats.counts)
+    source = _from_mixture(mixture, stats.counts if n is None else mixture.counts(n))
+    return Source(source.population, source.counts, source.group, stats.p, stats.tau0, stats.t, stats.T)
+
+
+def _population(covariances: Sequence[Covariance], means: Array, ratios: Array) -> tuple[Population, Array]:
+    """Distinct covariances only: classes that share one are one class for the bulk."""
+    distinct: list[Covariance] = []
+    group = []
+    for c in covariances:
+        match = next((i for i, d in enumerate(distinct) if _equal(c, d)), len(distinct))
+        if match == len(distinct):
+            distinct.append(c)
+        group.append(match)
+    index = np.array(group)
+    merged = np.bincount(index, weights=ratios, minlength=len(distinct))
+    if all(isinstance(c, Isotropic | Diagonal) for c in distinct):
+        values = np.stack([c.main_diagonal() for c in distinct], axis=1)
+        return _commuting(merged, values, means), index
+    return _structured(distinct, means, merged), index
+
+
+def _equal(a: Covariance, b: Covariance) -> bool:
+    if a is b:
+        return True
+    if isinstance(a, Isotropic | Diagonal) and isinstance(b, Isotropic | Diagonal):
+        return np.array_equal(a.main_diagonal(), b.main_diagonal())
+    if isinstance(a, LowRank) and isinstance(b, LowRank):
+        return np.array_equal(a.factor, b.factor) and np.array_equal(a.diagonal, b.diagonal)
+    if type(a) is type(b):
+        return np.array_equal(a.dense(), b.dense())
+    return False
+
+
+def _commuting(ratios: Array, values: Array, means: Array) -> Commuting:
+    """Joint eigenvalues (p, K) in the basis in which the means (L, p) are given; equal rows are merged."""
+    rows, inverse, repeats = np.unique(values, axis=0, return_inverse=True, return_counts=True)
+    grams = np.zeros((len(rows), len(means), len(means)))
+    used = np.flatnonzero(np.abs(means).any(axis=0))
+    np.add.at(grams, inverse.ravel()[used], np.einsum("ai,bi->iab", means[:, used], means[:, used]))
+    return Commuting(ratios, rows, repeats / len(values), grams)
+
+
+def _structured(covariances: Sequence[Covariance], means: Array, ratios: Array) -> Population:
+    """Dense where covariances differ in direction, scalar outside the span of low-rank factors."""
+    p = means.shape[1]
+    floors = [_floor(c) for c in covariances]
+    factors = [c.factor for c in covariances if isinstance(c, LowRank)]
+    width = sum(f.shape[1] for f in factors) + len(means)
+    if None not in floors and width < p:
+        basis = _basis(np.concatenate([*factors, means.T], axis=1))
+        floor = np.array(floors, dtype=float)
+        rest = Commuting(
+            ratios, floor[None], np.array([1.0 - basis.shape[1] / p]), np.zeros((1, len(means), len(means)))
+        )
+        blocks = np.stack([_compressed(c, basis) for c in covariances])
+        return _block(blocks, means @ basis, ratios, p, rest)
+    if p > _DENSE_LIMIT:
+        raise InvalidInputError(
+            f"p = {p} is too large for p x p matrices (limit {_DENSE_LIMIT}); covariances that are all numbers or vectors, or "
+            "numbers and LowRank with a scalar diagonal, have no such limit"
+        )
+    return _block(np.stack([c.dense() for c in covariances]), means, ratios, p, None)
+
+
+def _floor(c: Covariance) -> float | None:
+    """The eigenvalue outside the span of the factor, if there is only one."""
+    if isinstance(c, Isotropic):
+        return c.variance
+    if isinstance(c, LowRank) and np.ptp(c.diagonal) == 0.0:
+        return float(c.diagonal[0])
+    return None
+
+
+def _basis(columns: Array) -> Array:
+    left, values, _ = np.linalg.svd(columns, full_matrices=False)
+    basis: Array = left[:, values > 1e-12 * values[0]]
+    return basis
+
+
+def _compressed(c: Covariance, basis: Array) -> Array:
+    compressed: Array = basis.T @ c.multiply(basis.T).T
+    return 0.5 * (compressed + compressed.T)
+
+
+def _block(blocks: Array, means: Array, ratios: Array, p: int, rest: Commuting | None) -> Population:
+    """Joint eigenvalues if the blocks commute, else a dense population on the directions that carry noise."""
+    generator = np.random.default_rng(0)
+    mixed = np.tensordot(generator.uniform(1.0, 2.0, len(blocks)), blocks, axes=1)
+    values, vectors = np.linalg.eigh(mixed)
+    turned = np.stack([vectors.T @ b @ vectors for b in blocks])
+    diagonals = np.einsum("aii->ia", turned)
+    scale = float(diagonals.max())
+    crossed = turned - np.stack([np.diag(d) for d in diagonals.T])
+    rotated = means @ vectors
+    if np.abs(crossed).max() < 1e-11 * scale:
+        grams = np.einsum("ai,bi->iab", rotated, rotated)
+        joint = Commuting(ratios, np.clip(diagonals, 0.0, None), np.full(len(diagonals), 1.0 / p), grams)
+        return joint if rest is None else _sum(joint, rest)
+    live = values > _NULL * values[-1]
+    null = Commuting(ratios, np.zeros((1, len(blocks))), np.array([(~live).sum() / p]), _gram(rotated[:, ~live])[None])
+    outside = null if rest is None else _sum(null, rest)
+    norm = max(float(np.linalg.eigvalsh(b)[-1]) for b in blocks)
+    kept = np.ascontiguousarray(turned[:, live][:, :, live])
+    return Dense(ratios, kept, p, rotated[:, live].T, outside, max(norm, outside.scale))
+
+
+def _gram(rows: Array) -> Array:
+    gram: Array = rows @ rows.T
+    return gram
+
+
+def _sum(one: Commuting, two: Commuting) -> Commuting:
+    """Direct sum."""
+    return Commuting(
+        one.ratios,
+        np.concatenate([one.values, two.values]),
+        np.concatenate([one.weights, two.weights]),
+        np.concatenate([one.mean_grams, two.mean_grams]),
+    )

@@ -1,0 +1,452 @@
+"""The predicted spectrum: closed forms, simulated matrices, exact kernels."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+
+import notsodeep as nsd
+from notsodeep.errors import InvalidInputError
+from notsodeep.mixtures import LowRank
+from notsodeep.spectra import SpectralLaw
+
+RELU = nsd.DEQ("relu", sigma_a2=0.2)
+LINEAR = nsd.ENN(["linear"])  # its conjugate kernel is the Gram matrix itself: c1 = 1, shift 0
+
+
+def kolmogorov(law: SpectralLaw, eigenvalues: np.ndarray, skip_atom: bool = False) -> float:
+    """Largest distance between the predicted and the empirical distribution function."""
+    values = np.sort(eigenvalues)
+    n = len(values)
+    above = np.abs(law.cdf(values) - np.arange(1, n + 1) / n)
+    below = np.abs(law.cdf(values - 1e-12) - np.arange(n) / n)
+    keep = values > law.atoms[0].value + 1e-9 if skip_atom else np.ones(n, dtype=bool)
+    return float(max(above[keep].max(), below[keep].max()))
+
+
+def noise_gram(mix: nsd.GaussianMixture, n: int, seed: int) -> np.ndarray:
+    X, _ = mix.sample(n, seed=seed)
+    return X @ X.T
+
+
+def marchenko_pastur(x: np.ndarray, c: float) -> np.ndarray:
+    """Density of X X', X of shape (c p, p) with entries N(0, 1/p)."""
+    low, high = (1 - math.sqrt(c)) ** 2, (1 + math.sqrt(c)) ** 2
+    return np.sqrt(np.clip((high - x) * (x - low), 0.0, None)) / (2 * math.pi * c * x)
+
+
+# ---- one class, identity covariance: Marchenko-Pastur -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [50, 900, 999, 1000, 1001, 2000, 20000])
+def test_one_isotropic_class_is_marchenko_pastur(n: int) -> None:
+    c = n / 1000
+    law = nsd.spectral_law(LINEAR, np.ones(1000), n=n)
+    low, high = (1 - math.sqrt(c)) ** 2, (1 + math.sqrt(c)) ** 2
+    np.testing.assert_allclose(law.support, [(low, high)], rtol=0, atol=1e-10)
+    x = np.linspace(low, high, 203)[1:-1]
+    np.testing.assert_allclose(law.density(x), marchenko_pastur(x, c), rtol=1e-8, atol=1e-9)
+    mass = sum(a.mass for a in law.atoms)
+    assert mass == pytest.approx(max(0.0, 1 - 1 / c), abs=1e-12)
+    for point in (low + 0.3 * (high - low), low + 0.8 * (high - low)):
+        # from the upper edge down, where the integrand has only a square root
+        tail = quad(lambda v: float(marchenko_pastur(np.array(v), c)), point, high, epsabs=1e-12, epsrel=1e-11)[0]
+        assert float(law.cdf(point)) == pytest.approx(1 - tail, abs=1e-8)
+    assert law.spikes == ()
+
+
+def test_kernel_coordinates() -> None:
+    """The law of a kernel is the law of the Gram matrix, scaled by c1 and shifted by diagonal - tau0^2 c1."""
+    gram = nsd.spectral_law(LINEAR, np.ones(100), n=70)
+    law = nsd.spectral_law(RELU, np.ones(100), n=70)
+    c = nsd.coefficients(RELU, tau0=1.0)
+    shift = c.diagonal - c.c1
+    np.testing.assert_allclose(np.array(law.support), shift + c.c1 * np.array(gram.support), rtol=1e-13)
+    x = np.linspace(*gram.support[0], 9)[1:-1]
+    np.testing.assert_allclose(law.density(shift + c.c1 * x), gram.density(x) / c.c1, rtol=1e-10)
+
+
+# ---- several covariances against simulation ---------------------------------------------------------------------
+
+
+def turned(values: np.ndarray, seed: int) -> np.ndarray:
+    q = np.linalg.qr(np.random.default_rng(seed).standard_normal((len(values), len(values))))[0]
+    matrix = (q * values) @ q.T
+    return 0.5 * (matrix + matrix.T)
+
+
+def mixtures(p: int) -> dict[str, nsd.GaussianMixture]:
+    half = np.repeat([1.0, 6.0], [p // 2, p - p // 2])
+    zeros = np.zeros((2, p))
+    ramp = np.linspace(0.2, 3.0, p)
+    return {
+        "two variances": nsd.GaussianMixture(zeros, [1.0, 4.0], [1, 2]),
+        "two far variances": nsd.GaussianMixture(zeros, [1.0, 40.0], [1, 1]),
+        "opposite diagonals": nsd.GaussianMixture(zeros, [half, half[::-1].copy()], [3, 1]),
+        "full": nsd.GaussianMixture(zeros, [turned(ramp, 0), turned(half, 1)]),
+        "full and diagonal": nsd.GaussianMixture(np.zeros((3, p)), [turned(ramp, 0), half, 1.0], [1, 1, 2]),
+        "low rank": nsd.GaussianMixture(zeros, [LowRank(np.eye(p)[:, : p // 5] * 2.0, 0.5), 1.0]),
+    }
+
+
+@pytest.mark.parametrize("n", [150, 420])
+@pytest.mark.parametrize("name", list(mixtures(10)))
+def test_bulk_against_simulated_noise(name: str, n: int) -> None:
+    """Eigenvalues of a Gram matrix are rigid: the distribution function errs by a few 1/n, here 8/n at most."""
+    mix = mixtures(300)[name]
+    law = nsd.spectral_law(LINEAR, mix, n=n)
+    values = np.clip(np.linalg.eigvalsh(noise_gram(mix, n, seed=1)), 0.0, None)
+    assert kolmogorov(law, values, skip_atom=bool(law.atoms)) < 8 / n
+    low, high = law.support[0][0], law.support[-1][1]
+    positive = values[values > 1e-9]
+    # fluctuations of extreme eigenvalues are of the order n^(-2/3) of the width
+    assert positive[0] > low - 0.03 * (high - low)
+    assert positive[-1] == pytest.approx(high, rel=0.07)
+    assert sum(law.masses) + sum(a.mass for a in law.atoms) == pytest.approx(1.0, abs=1e-12)
+    assert sum(a.mass for a in law.atoms) == pytest.approx(max(0.0, 1 - 300 / n), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["two far variances", "opposite diagonals", "full"])
+def test_density_integrates_to_the_masses(name: str) -> None:
+    law = nsd.spectral_law(LINEAR, mixtures(60)[name], n=50)
+    for (low, high), mass in zip(law.support, law.masses, strict=True):
+        # x = low + (high - low) sin^2 removes the square roots at both ends
+        def integrand(angle: float, low: float = low, high: float = high) -> float:
+            x = low + (high - low) * math.sin(angle) ** 2
+            return float(law.density(x)) * (high - low) * math.sin(2 * angle)
+
+        # dense covariances promise 5e-6 of mass, the others 1e-11
+        assert quad(integrand, 0, math.pi / 2, epsabs=1e-9, limit=200)[0] == pytest.approx(mass, abs=1e-5)
+
+
+def test_disconnected_bulks_have_the_masses_of_their_classes() -> None:
+    law = nsd.spectral_law(LINEAR, nsd.GaussianMixture(np.zeros((2, 200)), [1.0, 400.0], [1, 3]), n=80)
+    assert len(law.support) == 2
+    np.testing.assert_allclose(law.masses, [0.25, 0.75], atol=1e-12)
+    between = np.linspace(law.support[0][1], law.support[1][0], 7)
+    np.testing.assert_array_equal(law.density(between), 0.0)
+    np.testing.assert_allclose(law.cdf(between), 0.25, atol=1e-12)
+
+
+def test_one_class_with_many_bulks() -> None:
+    """n much larger than p separates every distinct eigenvalue; the edges are the extrema of the inverse map."""
+    values = np.repeat([1.0, 5.0, 20.0], [50, 25, 25])
+    law = nsd.spectral_law(LINEAR, values, n=2000)
+    assert len(law.support) == 3
+    np.testing.assert_allclose(law.masses, [50 / 2000, 25 / 2000, 25 / 2000], atol=1e-12)
+    c = 20.0
+
+    def slope(g: float) -> float:
+        return float(1 / g**2 - c * np.mean(values**2 / (1 + c * g * values) ** 2))
+
+    from scipy.optimize import brentq, minimize_scalar
+
+    z = lambda g: -1 / g + np.mean(values / (1 + c * g * values))  # noqa: E731
+    poles = [-1 / (c * v) for v in (1.0, 5.0)]
+    best = minimize_scalar(lambda g: -slope(g), bounds=(poles[0] * 0.999, poles[1] * 1.001), method="bounded").x
+    left, right = brentq(slope, poles[0] * 0.9999, best), brentq(slope, best, poles[1] * 1.0001)
+    assert law.support[0][1] == pytest.approx(z(left), rel=1e-9)
+    assert law.support[1][0] == pytest.approx(z(right), rel=1e-9)
+
+
+def test_equal_classes_are_one_class() -> None:
+    one = nsd.spectral_law(LINEAR, np.linspace(0.5, 2, 40), n=60)
+    ramp = np.linspace(0.5, 2, 40)
+    two = nsd.spectral_law(LINEAR, nsd.GaussianMixture(np.zeros((2, 40)), [ramp, ramp], [1, 2]), n=60)
+    x = np.linspace(*one.support[0], 11)
+    np.testing.assert_allclose(one.density(x), two.density(x), rtol=1e-9, atol=1e-12)
+
+
+def test_commuting_matrices_give_the_diagonal_law() -> None:
+    ramp, steps = np.linspace(0.5, 2, 40), np.repeat([1.0, 3.0], 20)
+    q = np.linalg.qr(np.random.default_rng(3).standard_normal((40, 40)))[0]
+    full = [(q * v) @ q.T for v in (ramp, steps)]
+    means = np.random.default_rng(4).standard_normal((2, 40))
+    a = nsd.spectral_law(RELU, nsd.GaussianMixture(means @ q.T, [0.5 * (m + m.T) for m in full]), n=60)
+    b = nsd.spectral_law(RELU, nsd.GaussianMixture(means, [ramp, steps]), n=60)
+    np.testing.assert_allclose(a.support, b.support, rtol=1e-10)
+    x = np.linspace(*b.support[0], 13)
+    np.testing.assert_allclose(a.density(x), b.density(x), rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose([s.value for s in a.spikes], [s.value for s in b.spikes], rtol=1e-8)
+
+
+def test_dense_solver_agrees_with_the_joint_spectrum() -> None:
+    """The p x p path on covariances that commute, bypassing the detection of common eigenvectors."""
+    from notsodeep.spectra.bulk import noise_law
+    from notsodeep.spectra.population import Commuting, Dense
+
+    rng = np.random.default_rng(0)
+    values, ratios = rng.uniform(0.3, 2, (30, 3)), np.array([0.2, 0.3, 0.9])
+    joint = Commuting(ratios, values, np.full(30, 1 / 30), np.zeros((30, 3, 3)))
+    q = np.linalg.qr(rng.standard_normal((30, 30)))[0]
+    nothing = Commuting(ratios, np.zeros((1, 3)), np.zeros(1), np.zeros((1, 3, 3)))
+    full = np.stack([(q * v) @ q.T for v in values.T])
+    dense = Dense(ratios, full, 30, np.zeros((30, 3)), nothing, joint.scale)
+    one, two = noise_law(joint, 2), noise_law(dense, 2)
+    assert two.zero == pytest.approx(one.zero, abs=1e-12)
+    (a,), (b,) = one.bulks, two.bulks
+    assert (b.low, b.high) == pytest.approx((a.low, a.high), rel=1e-8)
+    x = np.linspace(a.low, a.high, 50)[1:-1]
+    np.testing.assert_allclose(b.density(x), a.density(x), atol=1e-4 * a.density(x).max())
+
+
+# ---- invariants -------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    scale=st.floats(0.05, 20.0),
+    variances=st.lists(st.floats(0.1, 10.0), min_size=1, max_size=3),
+    n=st.integers(12, 200),
+)
+def test_scaling_the_covariances_scales_the_law(scale: float, variances: list[float], n: int) -> None:
+    zeros = np.zeros((len(variances), 50))
+    one = nsd.spectral_law(LINEAR, nsd.GaussianMixture(zeros, variances), n=n)
+    other = nsd.spectral_law(LINEAR, nsd.GaussianMixture(zeros, [scale * v for v in variances]), n=n)
+    width = one.support[-1][1]
+    np.testing.assert_allclose(np.array(other.support) / scale, one.support, rtol=1e-6, atol=1e-9 * width)
+    u = np.linspace(0, 1, 11)
+    np.testing.assert_allclose(other.quantile(u) / scale, one.quantile(u), rtol=1e-6, atol=1e-7 * width)
+
+
+@settings(max_examples=15, deadline=None)
+@given(variances=st.lists(st.floats(0.1, 10.0), min_size=1, max_size=4), n=st.integers(8, 300))
+def test_quantile_inverts_cdf(variances: list[float], n: int) -> None:
+    law = nsd.spectral_law(LINEAR, nsd.GaussianMixture(np.zeros((len(variances), 60)), variances), n=n)
+    u = np.linspace(0.001, 0.999, 23)
+    x = law.quantile(u)
+    assert (np.diff(x) >= 0).all()
+    atom = sum(a.mass for a in law.atoms)
+    np.testing.assert_allclose(law.cdf(x)[u > atom], u[u > atom], atol=1e-9)
+    np.testing.assert_array_equal(x[u < atom], 0.0)
+    # the first moment is the mean of the traces
+    counts = nsd.GaussianMixture(np.zeros((len(variances), 60)), variances).counts(n)
+    fine = (np.arange(4000) + 0.5) / 4000
+    assert law.quantile(fine).mean() == pytest.approx(counts @ np.array(variances) / n, rel=2e-3)
+
+
+# ---- isolated eigenvalues ---------------------------------------------------------------------------------------
+
+
+def equivalent_matrix(mix: nsd.GaussianMixture, net: nsd.DEQ, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Theory section 4, written out."""
+    X, y = mix.sample(n, seed=seed)
+    traces = np.array([c.trace() for c in mix.covariances]) / mix.p
+    shares = np.bincount(y) / n
+    c = nsd.coefficients(net, math.sqrt(shares @ (traces + (mix.means**2).sum(1) / mix.p)))
+    t = math.sqrt(mix.p) * (traces - shares @ traces)
+    T = np.array([[a.inner(b) for b in mix.covariances] for a in mix.covariances]) / mix.p
+    psi = ((X - mix.means[y] / math.sqrt(mix.p)) ** 2).sum(1) - traces[y]
+    V = np.column_stack([np.eye(mix.classes)[y] / math.sqrt(mix.p), psi])
+    B = np.block([[c.c2 * np.outer(t, t) + c.c3 * T, c.c2 * t[:, None]], [c.c2 * t[None], np.array([[c.c2]])]])
+    return c.c1 * X @ X.T + V @ B @ V.T + (c.diagonal - c.tau0**2 * c.c1) * np.eye(n), y
+
+
+def means(p: int, length: float, classes: int) -> np.ndarray:
+    out = np.zeros((classes, p))
+    out[np.arange(classes), np.arange(classes)] = length
+    return out
+
+
+SPIKED = {
+    "papers": lambda p: nsd.GaussianMixture.two_class(p),
+    "three classes": lambda p: nsd.GaussianMixture(means(p, 5.0, 3), [1.0, 0.8, 1.5], [1, 2, 3]),
+    "diagonal": lambda p: nsd.GaussianMixture(means(p, 6.0, 2), [np.linspace(0.5, 2, p), np.linspace(2, 0.5, p)]),
+    "full": lambda p: nsd.GaussianMixture(
+        means(p, 6.0, 2), [turned(np.linspace(0.5, 2, p), 0), turned(np.linspace(0.2, 1.5, p), 1)]
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "n"), [("papers", 320), ("papers", 700), ("three classes", 450), ("diagonal", 300), ("full", 300)])
+def test_spikes_and_alignments_against_the_simulated_equivalent(name: str, n: int) -> None:
+    """Outliers of the equivalent matrix fluctuate by a few percent at p = 400; twelve draws bring that below 2 %."""
+    mix = SPIKED[name](400)
+    law = nsd.spectral_law(RELU, mix, n=n)
+    top = [s for s in law.spikes if s.value > law.support[-1][1] + 0.05]
+    assert sum(s.multiplicity for s in top) == mix.classes
+    values, classes = [], []
+    for seed in range(6):
+        matrix, y = equivalent_matrix(mix, RELU, n, seed)
+        lam, vectors = np.linalg.eigh(matrix)
+        values.append(lam[-mix.classes :])
+        assert lam[-mix.classes - 1] < law.support[-1][1] * 1.03
+        indicators = np.eye(mix.classes)[y] / np.sqrt(np.bincount(y))
+        classes.append(((indicators.T @ vectors[:, -mix.classes :]) ** 2).sum(axis=0))
+    np.testing.assert_allclose([s.value for s in top], np.mean(values, axis=0), rtol=0.035)
+    assert sum(s.class_alignment for s in top) == pytest.approx(np.mean(classes, axis=0).sum(), rel=0.02)
+
+
+def test_alignment_of_each_class_when_spikes_are_far_apart() -> None:
+    mix = nsd.GaussianMixture(means(500, 1.0, 2) * np.array([[5.0], [9.0]]), [1.0, 1.2], [1, 1])
+    tanh = nsd.DEQ("tanh", sigma_a2=0.2)
+    law = nsd.spectral_law(tanh, mix, n=400)
+    matrix, y = equivalent_matrix(mix, tanh, 400, seed=0)
+    vectors = np.linalg.eigh(matrix)[1][:, -2:]
+    squared = ((np.eye(2)[y] / np.sqrt(np.bincount(y))).T @ vectors) ** 2
+    np.testing.assert_allclose([s.alignments for s in law.spikes], squared.T, atol=0.03)
+    assert all(0.0 <= s.class_alignment <= 1.0 for s in law.spikes)
+
+
+def test_spikes_below_the_phase_transition_disappear() -> None:
+    """For one isotropic class with mean mu, W W' has an outlier if and only if ||mu||^2 > sqrt(p/n) (BBP)."""
+    p, n = 300, 200
+    critical = (p / n) ** 0.25
+    for length, expected in [(0.97 * critical, 0), (1.03 * critical, 1)]:
+        law = nsd.spectral_law(LINEAR, nsd.GaussianMixture(means(p, length, 1), [1.0]), n=n)
+        assert len(law.spikes) == expected
+
+
+@pytest.mark.parametrize(("p", "n"), [(300, 200), (200, 300)])
+def test_one_class_spike_in_closed_form(p: int, n: int) -> None:
+    """Spiked Gram matrix: lambda = (1 + l)(1 + c l)/l... with l = ||mu||^2 in units of the noise (Benaych-Georges, Nadakuditi)."""
+    length2, c = 9.0, n / p
+    law = nsd.spectral_law(LINEAR, nsd.GaussianMixture(means(p, 3.0, 1), [1.0]), n=n)
+    # X = W + sqrt(c l) u v': singular value theta^2 = c l of a matrix with entries of variance 1/p
+    theta2 = c * length2
+    top = law.spikes[-1]
+    assert top.value == pytest.approx((1 + theta2) * (c + theta2) / theta2, rel=1e-9)
+    # left singular vector (n side): 1 - c (1 + theta^2)/(theta^2 (theta^2 + c))
+    assert top.alignments[0] == pytest.approx(1 - c * (1 + theta2) / (theta2 * (theta2 + c)), rel=1e-6)
+
+
+def test_equal_spikes_are_one_with_multiplicity() -> None:
+    law = nsd.spectral_law(LINEAR, nsd.GaussianMixture(means(300, 4.0, 3), [1.0, 1.0, 1.0]), n=300)
+    assert [s.multiplicity for s in law.spikes] == [3]
+    (spike,) = law.spikes
+    assert len(set(np.round(spike.alignments, 9))) == 1
+    assert spike.class_alignment == pytest.approx(spike.alignments[0])
+
+
+def test_reference_values_of_theory_section_8() -> None:
+    mix = nsd.GaussianMixture.two_class(2500, mu=6.0, cov=8.0)
+    population = math.sqrt(1 + 4 / math.sqrt(2500))
+    law = nsd.spectral_law(RELU, mix, n=2000, tau0=population)
+    np.testing.assert_allclose([s.value for s in law.spikes], [3.598, 3.955], atol=5e-4)
+
+
+def test_even_activation_has_an_atom_and_few_eigenvalues() -> None:
+    """E[phi'] = 0 removes the Gram matrix: everything sits at the diagonal but a matrix of rank K + 1."""
+    quadratic = nsd.ENN([lambda x: x**2])
+    mix = nsd.GaussianMixture(means(200, 2.0, 2), [1.0, 1.6])
+    law = nsd.spectral_law(quadratic, mix, n=100)
+    assert law.support == []
+    assert law.atoms[0].mass == 1.0
+    X, y = mix.sample(100, seed=0)
+    del X
+    c = law.coefficients
+    t = math.sqrt(200) * (np.array([1.0, 1.6]) - 1.3)
+    J = np.eye(2)[y] / math.sqrt(200)
+    T = np.outer([1.0, 1.6], [1.0, 1.6])
+    low_rank = J @ (c.c2 * np.outer(t, t) + c.c3 * T) @ J.T
+    assert law.spikes[-1].value == pytest.approx(c.diagonal - c.tau0**2 * c.c1 + np.linalg.eigvalsh(low_rank)[-1], rel=0.1)
+
+
+# ---- exact kernels ----------------------------------------------------------------------------------------------
+
+
+def exact(law: SpectralLaw, X: np.ndarray) -> np.ndarray:
+    net = law.coefficients.network
+    if law.kernel == "ck":
+        return nsd.ck(net, X)
+    return nsd.ntk(net, X, train_input=law.kernel == "ntk")
+
+
+@pytest.mark.parametrize("kernel", ["ck", "ntk", "ntk_frozen"])
+@pytest.mark.parametrize("name", ["tanh", "relu"])
+def test_exact_kernels(name: str, kernel: str) -> None:
+    """Small means: the equivalent errs by O(1/sqrt(p)), which moves the distribution by a few percent at p = 500."""
+    mix = nsd.GaussianMixture.two_class(500, mu=4.0, cov=4.0)
+    law = nsd.spectral_law(nsd.DEQ(name, sigma_a2=0.2), mix, n=400, kernel=kernel)
+    values = np.linalg.eigvalsh(exact(law, mix.sample(400, seed=0)[0]))
+    assert kolmogorov(law, values) < 0.05
+    for spike, value in zip(law.spikes[::-1], values[::-1], strict=False):
+        assert spike.value == pytest.approx(value, rel=0.08)
+
+
+def test_explicit_network() -> None:
+    mix = nsd.GaussianMixture.two_class(500, mu=4.0, cov=4.0)
+    law = nsd.spectral_law(nsd.ENN(["tanh", "tanh"]), mix, n=400, kernel="ntk")
+    values = np.linalg.eigvalsh(exact(law, mix.sample(400, seed=0)[0]))
+    assert kolmogorov(law, values) < 0.05
+
+
+def test_estimated_statistics_of_one_class() -> None:
+    """An estimated covariance spectrum, shrunk to the unbiased second moment, against that of the population."""
+    ramp = np.linspace(0.2, 3.0, 200)
+    mix = nsd.GaussianMixture(np.zeros((1, 200)), [ramp])
+    X, _ = mix.sample(1000, seed=0)
+    law = nsd.spectral_law(RELU, nsd.MixtureStatistics.estimate(X), n=150)
+    truth = nsd.spectral_law(RELU, mix, n=150)
+    x = truth.quantile(np.linspace(0.05, 0.95, 19))
+    assert np.abs(law.cdf(x) - truth.cdf(x)).max() < 0.02
+    assert law.n == 150
+    assert nsd.spectral_law(RELU, nsd.MixtureStatistics.estimate(X)).n == 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tanh", "arctan", "relu", "silu"])
+def test_exact_kernels_at_two_thousand_points(name: str) -> None:
+    mix = nsd.GaussianMixture.two_class(2500, mu=6.0)
+    law = nsd.spectral_law(nsd.DEQ(name, sigma_a2=0.2), mix, n=2000)
+    values = np.linalg.eigvalsh(exact(law, mix.sample(2000, seed=0)[0]))
+    assert kolmogorov(law, values) < 0.02
+    np.testing.assert_allclose([s.value for s in law.spikes], values[-2:], rtol=0.03)
+
+
+# ---- the object -------------------------------------------------------------------------------------------------
+
+
+def test_large_dimension_needs_no_matrix() -> None:
+    rng = np.random.default_rng(0)
+    factor = rng.standard_normal((20000, 3)) / 60
+    mix = nsd.GaussianMixture(np.zeros((2, 20000)), [LowRank(factor, 1.0), 1.3])
+    law = nsd.spectral_law(RELU, mix, n=15000)
+    assert sum(law.masses) == pytest.approx(1.0)
+
+
+def test_record() -> None:
+    law = nsd.spectral_law(RELU, nsd.GaussianMixture.two_class(300), n=200)
+    assert "spike" in law.summary()
+    assert "n=200" in repr(law)
+    assert str(law.spikes[0]).startswith(f"{law.spikes[0].value:.6g}")
+    again = pickle.loads(pickle.dumps(law))
+    assert again.support == law.support
+    assert law.density(0.3).shape == ()
+    assert law.density(np.zeros((2, 3))).shape == (2, 3)
+    with pytest.raises(AttributeError):
+        law.n = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("data", "n", "message"),
+    [
+        (np.ones(5), None, "give n"),
+        (nsd.GaussianMixture(np.zeros((1, 5)), [1.0]), None, "give n"),
+        (np.ones(5), 0, "positive integer"),
+        (np.ones(5), 2.5, "positive integer"),
+        (-np.ones(5), 3, "not negative"),
+        (np.zeros(5), 3, "not all zero"),
+        (np.full(5, np.nan), 3, "finite"),
+        ("mixture", 3, "GaussianMixture"),
+        (nsd.GaussianMixture(np.zeros((2, 5)), [1.0, 0.0]), 4, "zero covariance"),
+        (nsd.GaussianMixture(np.zeros((3, 5)), [1.0, 1.0, 1.0]), 2, "every class needs a point"),
+    ],
+)
+def test_errors_say_what_to_do(data: object, n: object, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        nsd.spectral_law(RELU, data, n=n)  # type: ignore[arg-type]
+
+
+def test_bad_queries() -> None:
+    law = nsd.spectral_law(RELU, np.ones(10), n=5)
+    with pytest.raises(InvalidInputError, match="between 0 and 1"):
+        law.quantile(1.5)
+    with pytest.raises(InvalidInputError, match="NaN"):
+        law.cdf([0.1, float("nan")])
