@@ -1,0 +1,6 @@
+"""Display objects: build with ``from_...``, draw with ``.plot(ax=None)``."""
+
+from .error import ErrorDisplay
+from .kernel import KernelDisplay
+
+__all__ = ["ErrorDisplay", "KernelDisplay"]

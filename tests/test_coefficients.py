@@ -1,0 +1,140 @@
+"""The four numbers: published reference values, derivatives of the exact kernel, invariants."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import notsodeep as nsd
+from notsodeep.errors import InvalidInputError
+from notsodeep.kernels import diagonal, pairwise
+
+# theory, section 9: tau0 = 1, sigma_a2 = 0.2, sigma_b2 = 0.8; the NTK is the papers' K* (input weights frozen)
+REFERENCE = {
+    "tanh": {
+        "scale": (0.9348716109, 0.0),
+        "ck": (0.3449876327, 0.0, 0.0, 0.3699246446),
+        "ntk_frozen": (0.3747417493, 0.0, 0.0, 0.4099945604),
+    },
+    "relu": {
+        "scale": (0.9265661260, 0.3696464033),
+        "ck": (0.2105263158, 0.0359574904, 0.0691904980, 0.2926239295),
+        "ntk_frozen": (0.2216066482, 0.0378499899, 0.0801153134, 0.3251376995),
+    },
+    "silu": {
+        "scale": (0.9233213316, 0.1802280653),
+        "ck": (0.2105263158, 0.0258640761, 0.0497958043, 0.2626114065),
+        "ntk_frozen": (0.2216066482, 0.0272253433, 0.0576582997, 0.2835101729),
+    },
+}
+KERNELS = ("ck", "ntk", "ntk_frozen")
+NETWORKS = {
+    "tanh": nsd.DEQ("tanh", 0.2),
+    "relu": nsd.DEQ("relu", 0.2),
+    "silu": nsd.DEQ("silu", 0.15, 0.6),
+    "elu": nsd.DEQ("elu", 0.2),
+    "enn1": nsd.ENN(["softplus"]),
+    "enn2": nsd.ENN(["relu", "silu"]),
+    "enn3": nsd.ENN(["elu", "tanh", "gelu"]),
+}
+
+
+@pytest.mark.parametrize("kernel", ["ck", "ntk_frozen"])
+@pytest.mark.parametrize("name", REFERENCE)
+def test_reference_values(name, kernel):
+    c = nsd.coefficients(nsd.DEQ(name, sigma_a2=0.2), tau0=1.0, kernel=kernel)
+    assert c.four == pytest.approx(REFERENCE[name][kernel], abs=1.01e-10)
+    assert (c.tau_star, c.bias) == pytest.approx(REFERENCE[name]["scale"], abs=1.01e-10)
+
+
+@pytest.mark.parametrize("tau0", [0.7, 1.3])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_coefficients_are_derivatives_of_the_exact_kernel(name, tau0):
+    """Near orthogonal points of norm tau0: c1 = dk/d(x.y), c3 = (1/2) d2k/d(x.y)^2, c2 = d2k/d|x|^2 d|y|^2."""
+    found = {k: nsd.coefficients(NETWORKS[name], tau0, k) for k in KERNELS}
+    network = found["ck"].network
+    s, h = tau0**2, 2e-3
+
+    def at(dx, dy, dot):
+        point = (torch.tensor([v], dtype=torch.float64) for v in (s + dx, s + dy, dot))
+        return {k: float(v) for k, v in pairwise(network, *point, kinds=KERNELS).items()}
+
+    here, up, down = at(0, 0, 0), at(0, 0, h), at(0, 0, -h)
+    up2, down2 = at(0, 0, 2 * h), at(0, 0, -2 * h)
+    corner = {(i, j): at(i * h, j * h, 0) for i in (-1, 1) for j in (-1, 1)}
+    same = diagonal(network, torch.tensor(s, dtype=torch.float64), kinds=KERNELS)
+    for k in KERNELS:
+        c = found[k]
+        slope = (8 * (up[k] - down[k]) - (up2[k] - down2[k])) / (12 * h)
+        bend = (16 * (up[k] + down[k]) - (up2[k] + down2[k]) - 30 * here[k]) / (12 * h * h)
+        mixed = (corner[1, 1][k] - corner[1, -1][k] - corner[-1, 1][k] + corner[-1, -1][k]) / (4 * h * h)
+        # differences: rounding 1e-15/h^2, truncation h^4 (slope, bend) and h^2 (mixed)
+        assert c.c1 == pytest.approx(slope, abs=2e-9)
+        assert c.c3 == pytest.approx(bend / 2, abs=2e-8)
+        assert c.c2 == pytest.approx(mixed, abs=2e-5)
+        assert c.diagonal == pytest.approx(float(same[k]), rel=1e-12)
+        assert here[k] == pytest.approx(0.0, abs=1e-13)
+
+
+@pytest.mark.parametrize("name", ["tanh", "relu", "silu", "elu"])
+def test_alpha4_is_the_response_of_the_scale(name):
+    deq = NETWORKS[name]
+    c = nsd.coefficients(deq, 1.1)
+    centred, h = c.network, 1e-4
+    s2a, s2b = float(deq.sigma_a2), float(deq.sigma_b2)
+
+    def scale(square):
+        q = square
+        for _ in range(200):
+            q = s2a * nsd.moments(centred.activation, q**0.5).square + s2b * square
+        return q
+
+    assert c.alpha4 == pytest.approx((scale(1.21 + h) - scale(1.21 - h)) / (2 * h), rel=1e-7)
+
+
+@given(
+    st.sampled_from(["tanh", "relu", "silu", "elu", "softplus"]),
+    st.floats(0.0, 0.2),
+    st.floats(0.3, 2.0),
+    st.floats(0.2, 3.0),
+)
+def test_coefficients_are_those_of_a_kernel(name, s2a, s2b, tau0):
+    deq = nsd.DEQ(name, s2a, s2b)
+    all_three = {k: nsd.coefficients(deq, tau0, k) for k in KERNELS}
+    for c in all_three.values():
+        assert min(c.four) >= 0.0
+        # g(1) >= g_1 + g_2 on the sphere: the identity part of the equivalent is not negative
+        assert c.diagonal - tau0**2 * c.c1 - tau0**4 * c.c3 >= -1e-12
+    assert all_three["ntk"].diagonal >= all_three["ntk_frozen"].diagonal - 1e-12 >= all_three["ck"].diagonal - 2e-12
+
+
+@given(st.floats(0.2, 5.0))
+def test_homogeneous_activations_scale(tau0):
+    one, other = (nsd.coefficients(nsd.DEQ("relu", 0.2), t) for t in (1.0, tau0))
+    expected = (one.c1, one.c2 / tau0**2, one.c3 / tau0**2, one.diagonal * tau0**2)
+    assert other.four == pytest.approx(expected, rel=1e-10)
+
+
+def test_without_recurrence_a_deq_is_one_layer():
+    for kernel in ("ck", "ntk"):
+        deq = nsd.coefficients(nsd.DEQ("silu", 0.0, 1.0), 1.2, kernel)
+        assert deq.four == pytest.approx(nsd.coefficients(nsd.ENN("silu"), 1.2, kernel).four, rel=1e-12)
+
+
+def test_one_layer_forces_half():
+    c = nsd.coefficients(nsd.ENN("gelu"), 0.9)
+    assert c.c2 == pytest.approx(c.c3 / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((nsd.DEQ("relu", 0.2), 0.0), "tau0"),
+        ((nsd.DEQ("relu", 0.2), float("nan")), "tau0"),
+        ((nsd.DEQ("relu", 0.2), 1.0, "gram"), "kernel must be one of"),
+        (("relu", 1.0), "expected a DEQ or an ENN"),
+    ],
+)
+def test_invalid_arguments_say_why(arguments, message):
+    with pytest.raises(InvalidInputError, match=message):
+        nsd.coefficients(*arguments)

@@ -1,0 +1,105 @@
+"""KernelDisplay and ErrorDisplay: what is drawn is what was given."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+
+import notsodeep as nsd
+from notsodeep.errors import InvalidInputError
+from notsodeep.experiments.equivalents_error import ErrorCurve
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+def data():
+    mix = nsd.GaussianMixture.two_class(40)
+    X, y = mix.sample(30, seed=0)
+    return nsd.MixtureStatistics.from_mixture(mix, X, y), y
+
+
+def test_points_are_ordered_by_class():
+    rng = np.random.default_rng(0)
+    y = np.array(["b", "a", "c", "a", "b", "a"])
+    kernel = rng.standard_normal((6, 6))
+    kernel = kernel + kernel.T
+    display = nsd.KernelDisplay.from_kernel(kernel, y, title="mine").plot()
+    assert display.labels.tolist() == ["a", "a", "a", "b", "b", "c"]
+    np.testing.assert_array_equal(display.ax_.images[0].get_array(), kernel[np.ix_(display.order, display.order)])
+    assert [t.get_text() for t in display.ax_.get_xticklabels()] == ["a", "b", "c"]
+    np.testing.assert_allclose(display.ax_.get_xticks(), [1.0, 3.5, 5.0])
+    assert len(display.ax_.lines) == 4  # two boundaries, in both directions
+    assert display.ax_.get_title() == "mine"
+    assert display.figure_ is display.ax_.get_figure()
+
+
+def test_equivalents_and_tensors_are_drawn():
+    st, y = data()
+    eq = nsd.equivalent(nsd.DEQ("relu", 0.2), st)
+    _, ax = plt.subplots()
+    shown = nsd.KernelDisplay.from_kernel(eq, y).plot(ax, colorbar=False)
+    assert shown.ax_ is ax
+    np.testing.assert_allclose(shown.kernel, eq.matrix())
+    torch_shown = nsd.KernelDisplay.from_kernel(torch.as_tensor(eq.matrix()), torch.as_tensor(y))
+    np.testing.assert_allclose(torch_shown.kernel, shown.kernel)
+
+
+def test_the_diagonal_does_not_set_the_colours():
+    kernel = np.full((50, 50), 0.1) + 0.01 * np.random.default_rng(0).standard_normal((50, 50)) + 100.0 * np.eye(50)
+    display = nsd.KernelDisplay.from_kernel(kernel).plot()
+    low, high = display.ax_.images[0].get_clim()
+    assert 0.0 < low < 0.1 < high < 0.2
+    assert nsd.KernelDisplay.from_kernel(kernel).plot(limits=(0.0, 1.0)).ax_.images[0].get_clim() == (0.0, 1.0)
+    signed = nsd.KernelDisplay.from_kernel(np.array([[9.0, -1.0], [-1.0, 9.0]]))
+    assert signed.limits[0] < -1.0 < signed.limits[1]
+    mixed = np.zeros((20, 20))
+    mixed[0, 1:5], mixed[1:5, 0] = -3.0, 2.0
+    assert nsd.KernelDisplay.from_kernel(mixed).limits[0] == -nsd.KernelDisplay.from_kernel(mixed).limits[1]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "y", "message"),
+    [
+        (np.ones((2, 3)), None, "square"),
+        (np.full((2, 2), np.nan), None, "finite"),
+        (np.eye(3), [0, 1], "3 labels"),
+    ],
+)
+def test_invalid_kernels_say_why(kernel, y, message):
+    with pytest.raises(InvalidInputError, match=message):
+        nsd.KernelDisplay.from_kernel(kernel, y)
+
+
+def test_error_display_shows_means_slopes_and_the_guide():
+    curve = ErrorCurve("ck", (100, 400), ((0.3, 0.1), (0.15, 0.05)))
+    assert curve.mean == pytest.approx((0.2, 0.1))
+    assert curve.slope == pytest.approx(-0.5)
+    display = nsd.ErrorDisplay.from_curves({"ck": curve}).plot()
+    points, fit, guide = display.ax_.lines
+    np.testing.assert_allclose(points.get_ydata(), [0.2, 0.1])
+    np.testing.assert_allclose(fit.get_ydata(), [0.2, 0.1])
+    assert guide.get_ydata()[0] / guide.get_ydata()[1] == pytest.approx(2.0)
+    assert [t.get_text() for t in display.ax_.get_legend().get_texts()] == ["ck: slope -0.50", "$n^{-1/2}$"]
+    assert display.ax_.get_xscale() == display.ax_.get_yscale() == "log"
+    assert [t.get_text() for t in display.ax_.get_xticklabels()] == ["100", "400"]
+    assert len(nsd.ErrorDisplay.from_curves([curve, curve]).plot(plt.figure().gca(), reference=False).ax_.lines) == 4
+
+
+def test_error_display_from_arrays():
+    display = nsd.ErrorDisplay.from_errors([10, 20, 40], np.array([[4.0, 4.0], [2.0, 2.0], [1.0, 1.0]]), label="mine")
+    assert display.curves[0].slope == pytest.approx(-1.0)
+    assert display.curves[0].to_dict()["label"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("n", "errors"), [([10], [1.0]), ([10, 20], [1.0]), ([10, 20], [1.0, 0.0]), ([1, 2], [1, np.nan])]
+)
+def test_invalid_errors_say_why(n, errors):
+    with pytest.raises(InvalidInputError, match="positive"):
+        nsd.ErrorDisplay.from_errors(n, errors)
+    with pytest.raises(InvalidInputError, match="at least one"):
+        nsd.ErrorDisplay([])
