@@ -26,6 +26,7 @@ Step = Callable[[Tensor], Tensor]
 OnFailure = Literal["warn", "raise"]
 
 _LONGEST_LEAP = 8  # steps without a look at the residual
+_SHORTEST_REST = 3  # steps still expected for which it pays to continue with fewer rows
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,9 @@ class _Progress:
         if left == 0 or not math.isfinite(worst):
             self.finished = True
             return None, count
-        return self._shrink(open_rows, int(left)), count + self._leap(count, worst)
+        leap = self._leap(count, worst)
+        # a restricted batch costs a copy of everything: not worth it when the end is in sight
+        return self._shrink(open_rows, int(left)) if leap >= _SHORTEST_REST else None, count + leap
 
     def result(self, count: int) -> Equilibrium:
         return Equilibrium(self._value, self._residual, count, self._residual <= self.tol)
