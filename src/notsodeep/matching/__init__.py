@@ -2,6 +2,7 @@
 
 from .api import match
 from .family import Family
+from .sphere import match_sphere
 from .twin import Twin, Verification
 
-__all__ = ["Family", "Twin", "Verification", "match"]
+__all__ = ["Family", "Twin", "Verification", "match", "match_sphere"]

@@ -17,9 +17,9 @@ from ..networks import DEQ, ENN
 from .family import Family, solve_family
 from .hard_tanh import hard_tanh_layer, rates_for_both
 from .leaky import LeakyDesign, one_layer, tangent_start, two_layer_start
-from .polynomial import HermiteDesign, as_quadratic, inner_start, outer_start, single_start
+from .polynomial import HermiteDesign, as_quadratic, inner_start, outer_start, rated_start, single_start
 from .solver import Solution, solve
-from .targets import FEASIBLE, FLOOR, Target, achieved, make_target, residual_of
+from .targets import FEASIBLE, Target, achieved, make_target, residual_of
 from .twin import Twin
 
 Array = NDArray[Any]
@@ -27,7 +27,7 @@ Array = NDArray[Any]
 HERMITE_DEGREE = 5
 """Three orders solve the equations; the fourth and fifth bring the next orders of the kernel within reach."""
 ACCEPTED = 1e-9
-_ENOUGH = 1e-3  # next-order cost above which activations alone are a poor twin and learning rates are worth having
+_ENOUGH = 1e-4  # next-order cost above which activations alone are a poor twin and learning rates are worth having
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def match(
     ----------
     deq : the DEQ; it is matched in its centred form, ``twin.deq``
     statistics : :class:`MixtureStatistics`, or the scale tau0 alone (root mean square norm of the inputs)
-    kernel : ``"ck"``, ``"ntk"`` (all weights trained), ``"ntk_frozen"`` (input weights frozen) or ``"both"`` (CK and NTK)
+    kernel : ``"ck"``, ``"ntk"`` (all weights), ``"ntk_frozen"`` (input weights frozen) or ``"both"`` (CK and NTK)
     family : ``"auto"`` takes the shallowest network that matches and, among those, the cheapest activation;
         ``"hard_tanh"``, ``"leaky_relu"``, ``"quadratic"``, ``"hermite"``, or a :class:`Family` of your own
     learning_rates : may the twin carry per-layer learning rates to reach an NTK? ``None``: only where activations alone
@@ -82,8 +82,8 @@ def _certify(target: Target, draft: _Draft) -> Twin:
     residual = residual_of(target, got)
     if not residual <= ACCEPTED:
         raise InfeasibleMatchError(
-            f"the best network of the family {draft.family!r} misses the numbers of {target.deq!r} ({target.kernel}, tau0 = "
-            f"{target.tau0:.6g}) by {100 * residual:.3g} %. Use family='auto' or 'hermite'",
+            f"the best network of the family {draft.family!r} misses the numbers of {target.deq!r} ({target.kernel}, "
+            f"tau0 = {target.tau0:.6g}) by {100 * residual:.3g} %. Use family='auto' or 'hermite'",
             residual=residual,
         )
     return Twin(
@@ -137,7 +137,8 @@ def _hard_tanh(target: Target, learning_rates: bool | None) -> _Draft:
     layer = hard_tanh_layer(target)
     network = ENN([layer])
     name = "linear" if isinstance(layer, Linear) else "hard_tanh"
-    reason = f"{_depth_reason(target)}; {'a linear layer' if name == 'linear' else 'Hard-Tanh'} is the cheapest that has its ratio"
+    kind = "a linear layer" if name == "linear" else "Hard-Tanh"
+    reason = f"{_depth_reason(target)}; {kind} is the cheapest activation with these numbers"
     if target.kernel != "both":
         return _Draft(network, name, 1.0, reason)
     return _Draft(network, name, 1.0, reason, _both_rates(target, layer, learning_rates))
@@ -146,8 +147,8 @@ def _hard_tanh(target: Target, learning_rates: bool | None) -> _Draft:
 def _both_rates(target: Target, layer: Activation, learning_rates: bool | None) -> tuple[float, ...]:
     if learning_rates is False:
         raise InfeasibleMatchError(
-            "one layer has beta1 = 2 alpha1 without learning rates, a DEQ alpha1 (1 + 1/(1 - s2a E1^2)): CK and NTK together "
-            "need them. Pass learning_rates=None"
+            "one layer without learning rates has beta1 = 2 alpha1, a DEQ alpha1 (1 + 1/(1 - s2a E1^2)): CK and NTK "
+            "together need them. Pass learning_rates=None"
         )
     m = moments(layer, target.tau0)
     return rates_for_both(target, layer, float(m.square), float(m.slope_square))
@@ -167,7 +168,7 @@ def _leaky_relu(target: Target, learning_rates: bool | None) -> _Draft:
         )
     if learning_rates is False:
         raise InfeasibleMatchError(
-            "two Leaky-ReLU layers have three numbers for the four of an NTK. Use family='hermite' or learning_rates=None"
+            "two Leaky-ReLU layers have three free numbers, an NTK asks four. Use family='hermite' or learning_rates=None"
         )
     ck = make_target(target.deq, target.tau0, "ck")
     solution = solve(target, LeakyDesign(2, True), tangent_start(target, ck))
@@ -181,21 +182,18 @@ def _quadratic(target: Target, learning_rates: bool | None) -> _Draft:
         _refuse_both(target)
     depth = 1 if target.one_layer else 2
     orders = ((1,),) if target.odd else ((1, 2),) * depth
-    design = HermiteDesign(orders, bool(learning_rates) and target.tangent and depth == 2)
+    design = HermiteDesign(orders)
     start = single_start(target, 2) if depth == 1 else outer_start(target, 2)
-    solution = solve(target, design, design.pack(start, _START_RATES[target.kernel]))
+    solution = solve(target, design, design.pack(start))
     if not solution.feasible:
         raise InfeasibleMatchError(
-            f"{depth} quadratic layer{'s have' if depth > 1 else ' has'} too few free numbers once the gauge is fixed: the best misses "
-            f"by {100 * solution.residual:.3g} %. Use family='hermite' (one more order solves it)",
+            f"quadratic layers ({depth} of them) have too few free numbers once the gauge is fixed: the best misses "
+            f"by {100 * solution.residual:.3g} %. Use family='hermite': one more order solves it",
             residual=solution.residual,
         )
     draft = _finished(target, solution, "quadratic", _depth_reason(target))
     layers = [as_quadratic(phi) for phi in draft.network.activations]
     return _Draft(ENN(layers), "quadratic", draft.conditioning, draft.reason, draft.rates)
-
-
-_START_RATES = {"ck": (1.0, 1.0, 1.0), "ntk": (0.3, 1.0, 1.0), "ntk_frozen": (1.0, 1.0, 1.0), "both": (0.3, 1.0, 1.0)}
 
 
 def _hermite(target: Target, learning_rates: bool | None) -> _Draft:
@@ -204,20 +202,16 @@ def _hermite(target: Target, learning_rates: bool | None) -> _Draft:
     if target.kernel == "both":
         _refuse_both(target)
     reason = f"{_depth_reason(target)}; two polynomial layers in the Hermite basis have the freedom"
-    plain = None if learning_rates is True and target.tangent else _hermite_double(target, free_rates=False)
-    if (
-        plain is not None
-        and plain.feasible
-        and (plain.cost <= _ENOUGH or learning_rates is False or not target.tangent)
-    ):
+    if not target.tangent or learning_rates is False:
+        return _finished(target, _hermite_plain(target, len(_WARPS) + 2), "hermite", reason)
+    plain = None if learning_rates else _hermite_plain(target, 1)
+    if plain is not None and plain.feasible and plain.cost <= _ENOUGH:
         return _finished(target, plain, "hermite", reason)
-    if target.tangent and learning_rates is not False:
-        rated = _hermite_double(target, free_rates=True)
-        if plain is None or not plain.feasible or (rated.feasible and rated.cost < 0.1 * plain.cost):
-            why = "needed" if plain is None or not plain.feasible else "worth it for the next order"
-            return _finished(target, rated, "hermite", f"{reason}; learning rates are {why}")
-    assert plain is not None
-    return _finished(target, plain, "hermite", reason)
+    rated = _hermite_rated(target)
+    if plain is not None and plain.feasible and not (rated.feasible and rated.cost < 0.1 * plain.cost):
+        return _finished(target, plain, "hermite", reason)
+    why = "worth having for the next order" if plain is not None and plain.feasible else "needed"
+    return _finished(target, rated, "hermite", f"{reason}; learning rates are {why}")
 
 
 def _hermite_single(target: Target, learning_rates: bool | None) -> _Draft:
@@ -226,7 +220,7 @@ def _hermite_single(target: Target, learning_rates: bool | None) -> _Draft:
         k for k in range(1, HERMITE_DEGREE + 1) if not (target.odd and k in (2, 4)) and not (target.even and k == 1)
     )
     design = HermiteDesign((orders,))
-    found = [solve(single, design, design.pack([a], ())) for a in _variants(single_start(single, HERMITE_DEGREE))]
+    found = [solve(single, design, design.pack([a])) for a in _variants(single_start(single, HERMITE_DEGREE))]
     draft = _finished(single, _best(found), "hermite", f"{_depth_reason(target)}; a polynomial reaches every ratio")
     if target.kernel != "both":
         return draft
@@ -242,31 +236,47 @@ def _variants(layers: Sequence[Array]) -> list[Array]:
     return [a, flipped]
 
 
-def _hermite_double(target: Target, free_rates: bool) -> Solution:
-    """The first start that solves the equations with a good next order; otherwise the best of all."""
-    first = tuple(range(1, HERMITE_DEGREE + 1))
-    design = HermiteDesign((first, tuple(k for k in first if k % 2 == 0) if target.even else first), free_rates)
+_WARPS = ((2.0, 0.1), (3.0, -0.1), (4.0, 0.2))
+"""More curvature and a cubic term in layer 1: starts away from the points where a coefficient's gradient vanishes."""
+
+
+def _orders(target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    every = tuple(range(1, HERMITE_DEGREE + 1))
+    return every, tuple(k for k in every if k % 2 == 0) if target.even else every
+
+
+def _hermite_plain(target: Target, attempts: int) -> Solution:
+    """Activations alone: the first start that leads to a good next order, else the best of two feasible ones."""
+    design = HermiteDesign(_orders(target))
     found: list[Solution] = []
-    for layers in _double_starts(target):
-        found.append(solve(target, design, design.pack(layers, _START_RATES[target.kernel])))
-        if found[-1].feasible and found[-1].cost <= _ENOUGH:
-            break
-        if sum(s.feasible for s in found) >= 2:
+    for layers in _plain_starts(target)[:attempts]:
+        found.append(solve(target, design, design.pack(layers)))
+        if (found[-1].feasible and found[-1].cost <= _ENOUGH) or sum(s.feasible for s in found) >= 2:
             break
     return _best(found)
 
 
-def _double_starts(target: Target) -> list[list[Array]]:
+def _plain_starts(target: Target) -> list[list[Array]]:
     builders: list[Callable[[Target, int], list[Array]]] = [outer_start, inner_start]
-    starts = [b(target, HERMITE_DEGREE) for b in (builders if target.kernel != "ntk_frozen" else builders[::-1])]
-    for factor, cubic in ((2.0, 0.1), (3.0, -0.1), (4.0, 0.2)):
-        # more curvature and a cubic term in layer 1: away from the points where a coefficient's gradient vanishes
+    starts = [b(target, HERMITE_DEGREE) for b in (builders[::-1] if target.kernel == "ntk_frozen" else builders)]
+    for factor, cubic in _WARPS:
         a, b = (layer.copy() for layer in starts[0])
         a[2] = factor * max(a[2], 0.05)
         a[3] += cubic
         b[3] += cubic * b[1]
         starts.append([a / np.linalg.norm(a), b])
     return starts
+
+
+def _hermite_rated(target: Target) -> Solution:
+    design = HermiteDesign(_orders(target), free_rates=True)
+    found: list[Solution] = []
+    for readout in (None, 0.999, 0.9999, 0.9):
+        layers, rates = rated_start(target, HERMITE_DEGREE, readout)
+        found.append(solve(target, design, design.pack(layers, rates)))
+        if found[-1].feasible:
+            break
+    return _best(found)
 
 
 def _best(found: Sequence[Solution]) -> Solution:
@@ -276,34 +286,35 @@ def _best(found: Sequence[Solution]) -> Solution:
 def _finished(target: Target, solution: Solution, family: str, reason: str) -> _Draft:
     if not solution.feasible:
         raise InfeasibleMatchError(
-            f"the best {family} network of {solution.design.depth} layers misses the numbers of {target.deq!r} ({target.kernel}, "
-            f"tau0 = {target.tau0:.6g}) by {100 * solution.residual:.3g} %",
+            f"the best {family} network of {solution.design.depth} layers misses the numbers of {target.deq!r} "
+            f"({target.kernel}, tau0 = {target.tau0:.6g}) by {100 * solution.residual:.3g} %",
             residual=solution.residual,
         )
-    rates = solution.design.rates(solution.z)
+    found = solution.design.rates(solution.z)
+    rates = None if found is None else tuple(float(r) for r in found)
+    if rates is not None and target.kernel == "ntk_frozen":
+        rates = (0.0, *rates[1:])  # frozen input weights do not move
     network = ENN(solution.design.activations(solution.z, target.tau0))
-    return _Draft(
-        network, family, solution.conditioning, reason, None if rates is None else tuple(float(r) for r in rates)
-    )
+    return _Draft(network, family, solution.conditioning, reason, rates)
 
 
 def _refuse_both(target: Target) -> None:
     """CK and NTK together by two layers: c1, c2, c3 of both kernels fix the rates, and one comes out negative.
 
-    With x, y the shares of layer 1 in c2 and c3 (x = y c3 / (2 c2)), rates r_1, r_2, r_3 and 1/den = beta2/alpha2, the six
-    equations give r_2 (x - y) / 2 = 1/den - 1 > 0; so c3 > 2 c2 is necessary, and r_1 = 1 - r_2 (1 - x) >= 0 as well.
+    With x, y the shares of layer 1 in c2 and c3 (x = y t, t = c3 / (2 c2)) and rho = beta2/alpha2 = 1/(1 - s2a E1^2),
+    the six equations give r_2 y (t - 1) = 2 (rho - 1), r_1 = 1 - r_2 (1 - x), r_3 = 1 - r_2 (x + y)/2. All are
+    non-negative for some y only if t >= 1 and (t - 1)/(t + 1) >= rho - 1 (or rho = 1, even activations).
     """
     ck, ntk = target.numbers
-    excess = ntk.c2 / ck.c2 - 1.0 if ck.c2 > FLOOR * FEASIBLE else ntk.c1 / ck.c1 - 2.0
+    excess = ntk.c2 / ck.c2 - 1.0
     ratio = ck.c3 / (2.0 * ck.c2)
-    if excess <= 0.0 or 2.0 * excess <= (ratio - 1.0):
+    if excess <= FEASIBLE or (ratio - 1.0) / (ratio + 1.0) >= excess:
         return
     raise InfeasibleMatchError(
-        f"no two-layer network has the CK and the NTK of {target.deq!r} together, whatever its activations and learning rates: "
-        f"the rate of W_2 would have to be 2 (beta2/alpha2 - 1) / (y (c3/(2 c2) - 1)) with a share y in [0, 1] of layer 1; here "
-        f"beta2/alpha2 - 1 = {excess:.4g} and c3/(2 c2) - 1 = {ratio - 1.0:.4g}, so that "
-        f"{'it is negative' if ratio < 1 else 'the rate of W_1 becomes negative'}. "
-        "Match 'ck' or 'ntk' alone; odd activations can have both"
+        f"no two-layer network has the CK and the NTK of {target.deq!r} together, whatever its activations and "
+        f"learning rates: with t = c3/(2 c2) = {ratio:.6g}, rates that are not negative need (t - 1)/(t + 1) >= "
+        f"beta2/alpha2 - 1; here {(ratio - 1.0) / (ratio + 1.0):.4g} < {excess:.4g}. Match 'ck' or 'ntk' alone; odd activations can "
+        "have both"
     )
 
 
@@ -311,8 +322,9 @@ def _user(target: Target, family: Family) -> _Draft:
     solution = solve_family(target, family)
     if solution.residual > ACCEPTED:
         raise InfeasibleMatchError(
-            f"the family {family.name!r} misses the numbers of {target.deq!r} ({target.kernel}, tau0 = {target.tau0:.6g}) by "
-            f"{100 * solution.residual:.3g} % from its {len(family.starts)} start(s). Add starts or parameters, or use family='auto'",
+            f"the family {family.name!r} misses the numbers of {target.deq!r} ({target.kernel}, "
+            f"tau0 = {target.tau0:.6g}) by {100 * solution.residual:.3g} % from {len(family.starts)} start(s). Add starts or parameters, or use "
+            "family='auto'",
             residual=solution.residual,
         )
     return _Draft(solution.network, family.name, solution.conditioning, "the family you gave")

@@ -35,7 +35,8 @@ class Family:
     bounds : (low, high) per parameter, or None
 
     >>> from notsodeep.activations import HardTanh
-    >>> clipped = Family("clipped", lambda p: [HardTanh(a=p[0], c=p[1])], starts=[(1.0, 1.0)], bounds=[(0.01, 9), (0.01, 9)])
+    >>> build = lambda p: [HardTanh(a=p[0], c=p[1])]
+    >>> clipped = Family("clipped", build, starts=[(1.0, 1.0)], bounds=[(0.01, 9), (0.01, 9)])
     >>> import notsodeep as nsd
     >>> nsd.match(nsd.DEQ("tanh", sigma_a2=0.2), 1.0, family=clipped).residual < 1e-10
     True
@@ -123,7 +124,7 @@ def _jacobian(target: Target, family: Family, z: Array) -> Array:
 
 
 def _evaluate(target: Target, family: Family, z: Array) -> tuple[Array, Array]:
-    jets = explicit_jets(network_layers(_network(target, family, z), target.tau0), tangent=target.tangent)
+    jets = explicit_jets(network_layers(_network(target, family, z), target.tau0), kinds=target.names)
     return target.equations(jets), target.beyond(jets)
 
 

@@ -49,9 +49,10 @@ def hard_tanh_layer(target: Target) -> Activation:
     low, high = 1e-7, 40.0
     if gap(low) > FEASIBLE * ratio:
         least = 0.0 if full else 2.0 / math.pi
+        missed = "too close to 0 to be resolved" if full else f"below by {least - ratio:.3g}"
         raise InfeasibleMatchError(
-            f"one Hard-Tanh layer needs c1 tau0^2/diagonal in [{'0' if full else '2/pi'}, 1] = [{least:.6f}, 1]; the DEQ has "
-            f"{ratio:.6g}, {'too close to 0 to be resolved' if full else f'below by {least - ratio:.3g}'}. Use family='hermite', whose single odd layer reaches every ratio in (0, 1]",
+            f"one Hard-Tanh layer needs c1 tau0^2/diagonal in [{'0' if full else '2/pi'}, 1] = [{least:.6f}, 1]; "
+            f"the DEQ has {ratio:.6g}, {missed}. Use family='hermite', whose single odd layer reaches every ratio in (0, 1]",
             residual=(least - ratio) / max(ratio, 1e-300),
         )
     z = float(brentq(gap, low, high, xtol=1e-15, rtol=8.9e-16)) if gap(low) < 0.0 else low
@@ -71,7 +72,7 @@ def rates_for_both(target: Target, layer: Activation, square: float, slope_squar
     first = (ntk.diagonal - total * square) / steep
     if not 0.0 <= first <= total:
         raise InfeasibleMatchError(
-            f"CK and NTK together need learning rates {first:.4g} (W_1) and {total - first:.4g} (readout) with the layer {layer!r}: "
-            "one of them is negative. Match 'ck' or 'ntk' alone"
+            f"CK and NTK together need learning rates {first:.4g} (W_1) and {total - first:.4g} (readout) with "
+            f"{layer!r}: one of them is negative. Match 'ck' or 'ntk' alone"
         )
     return first, total - first

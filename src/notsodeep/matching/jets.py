@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,7 +147,7 @@ def _diagonal_series(a: Array) -> Array:
 
 @functools.cache
 def _diagonal_form(size: int) -> Array:
-    """E[f^2] = sum_k A_k(e)^2 (1+e)^k with A_k(e) = sum_i _weight(k, i) a_(k+2i) e^i, as a quadratic form per power of e."""
+    """E[f^2] = sum_k A_k(e)^2 (1+e)^k, A_k(e) = sum_i _weight(k, i) a_(k+2i) e^i: one quadratic form per power of e."""
     form = np.zeros((DEGREE + 1, size, size))
     for k in range(size):
         for i, j, m in monomials():
@@ -206,8 +207,10 @@ class KernelJet:
     diagonal: Array
 
 
-def explicit_jets(layers: list[LayerJet], rates: Array | None = None, tangent: bool = True) -> dict[str, KernelJet]:
-    """CK and, if ``tangent``, both NTKs of an explicit network in units of tau0, each layer at its own input scale."""
+def explicit_jets(
+    layers: list[LayerJet], rates: Array | None = None, kinds: Sequence[str] = ("ck", "ntk", "ntk_frozen")
+) -> dict[str, KernelJet]:
+    """The kernels of an explicit network in units of tau0, each layer at its own input scale."""
     batch = layers[0].hermite.shape[:-1]
     kind = np.result_type(*[layer.hermite.dtype for layer in layers], float if rates is None else rates.dtype)
     weights = np.ones((*batch, len(layers) + 1), dtype=kind) if rates is None else rates
@@ -215,27 +218,26 @@ def explicit_jets(layers: list[LayerJet], rates: Array | None = None, tangent: b
     cross[..., index(0, 0, 1)] = 1.0
     line = np.zeros((*batch, DEGREE + 1), dtype=kind)
     line[..., :2] = 1.0  # q(u) = 1 + u
-    full = KernelJet(weights[..., 0, None] * cross, weights[..., 0, None] * line)
-    frozen = KernelJet(np.zeros_like(cross), np.zeros_like(line))
+    first = {"ntk": weights[..., 0, None], "ntk_frozen": np.zeros((*batch, 1), dtype=kind)}
+    tangent = {name: KernelJet(w * cross, w * line) for name, w in first.items() if name in kinds}
     scale = np.ones(batch, dtype=kind)[..., None]
     for number, layer in enumerate(layers, 1):
         e = line / scale
         e[..., 0] = 0.0
-        image = apply_layer(layer, e, cross / scale), compose(layer.square, e)
+        image = KernelJet(apply_layer(layer, e, cross / scale), compose(layer.square, e))
         if tangent:
             dot = apply_layer(layer, e, cross / scale, derivative=True) / scale
             steep = compose(layer.slope_square, e) / scale
             rate = weights[..., number, None]
-            full, frozen = (
-                KernelJet(
-                    rate * image[0] + multiply(k.cross, dot), rate * image[1] + _series_product(k.diagonal, steep)
+            tangent = {
+                name: KernelJet(
+                    rate * image.cross + multiply(k.cross, dot),
+                    rate * image.diagonal + _series_product(k.diagonal, steep),
                 )
-                for k in (full, frozen)
-            )
-        cross, line = image
-        scale = layer.square[..., :1]
-    ck = KernelJet(cross, line)
-    return {"ck": ck, "ntk": full, "ntk_frozen": frozen} if tangent else {"ck": ck}
+                for name, k in tangent.items()
+            }
+        cross, line, scale = image.cross, image.diagonal, layer.square[..., :1]
+    return {"ck": KernelJet(cross, line), **tangent}
 
 
 def _series_product(a: Array, b: Array) -> Array:
@@ -243,7 +245,7 @@ def _series_product(a: Array, b: Array) -> Array:
 
 
 def _implicit_covariance(deq: DEQ, tau0: float) -> tuple[float, LayerJet, Array, Array]:
-    """tau*, the activation there, and Lambda / tau*^2 of a DEQ centred at tau*: diagonal series less 1, and cross jet."""
+    """tau*, the activation there, and Lambda / tau*^2 of the centred DEQ: diagonal series less 1, and cross jet."""
     tau = deq.centred_scale(tau0)
     layer = layer_of(deq.activation, tau)
     s2a, drive = float(deq.sigma_a2), float(deq.sigma_b2) * tau0 * tau0 / tau**2

@@ -3,7 +3,7 @@
 With p = mu^2 / E[sigma^2] the share of the linear part, everything of a layer is a function of p: E1^2 -> p,
 E2^2 tau^2 / 2 -> F (1 - p), and the squared norm responds with rate exactly 1. For layer shares p and u the CK has
 
-    c1 tau0^2 / diagonal = u p,   2 c2 tau0^4 / diagonal = F (1 - u p),   c3 tau0^4 / diagonal = F (u (1 - p) + (1 - u) p^2),
+    c1 tau0^2 = u p,   2 c2 tau0^4 = F (1 - u p),   c3 tau0^4 = F (u (1 - p) + (1 - u) p^2)   in units of the diagonal,
 
 so that c2 is decided by c1: met by (Leaky-)ReLU DEQs, by no others. What is left is one equation for u.
 """
@@ -94,8 +94,8 @@ def shares(target: Target) -> tuple[float, float]:
     if bend(low.x) > 0.0 or bend(t1) < 0.0:
         side = "small" if bend(low.x) > 0.0 else "large"
         raise InfeasibleMatchError(
-            f"two Leaky-ReLU layers reach c3 tau0^4/diagonal in [{F * (bend(low.x)) + t3:.6g}, {F * (1.0 - t1):.6g}] at this "
-            f"c1; the DEQ has {t3:.6g}, too {side}. Use family='hermite'"
+            f"two Leaky-ReLU layers reach c3 tau0^4/diagonal in [{F * bend(low.x) + t3:.6g}, {F * (1.0 - t1):.6g}] at "
+            f"this c1; the DEQ has {t3:.6g}, too {side}. Use family='hermite'"
         )
     u = float(brentq(bend, t1, low.x, xtol=1e-16, rtol=8.9e-16))
     return t1 / u, u
@@ -105,8 +105,8 @@ def _require_homogeneous(t1: float, t2: float) -> None:
     gap = abs(2.0 * t2 - F * (1.0 - t1)) / max(2.0 * t2, FLOOR)
     if gap > FEASIBLE:
         raise InfeasibleMatchError(
-            f"Leaky-ReLU layers force 2 (pi - 2) c2 tau0^4 + c1 tau0^2 = diagonal, which only (Leaky-)ReLU DEQs meet: here "
-            f"c2 would have to change by {100 * gap:.3g} %. Use family='hermite'",
+            "Leaky-ReLU layers force 2 (pi - 2) c2 tau0^4 + c1 tau0^2 = diagonal, which only (Leaky-)ReLU DEQs meet; "
+            f"here c2 would have to change by {100 * gap:.3g} %. Use family='hermite'",
             residual=gap,
         )
 
@@ -120,7 +120,7 @@ def two_layer_start(target: Target) -> Array:
 
 def one_layer(target: Target) -> Array:
     """(mu, nu) of the single layer that has c1 and the diagonal; c2 and c3 are then checked by the certificate."""
-    t1, t2, t3 = target.normalised[0]
+    t1, t2, _ = target.normalised[0]
     _require_homogeneous(t1, t2)
     return np.array(_halves(t1, math.sqrt(target.numbers[0].diagonal)))
 

@@ -54,7 +54,7 @@ class HermiteDesign:
     def rates(self, z: Array) -> Array | None:
         return np.exp(z[..., self._split :]) if self.free_rates else None
 
-    def pack(self, layers: Sequence[Array], rates: Sequence[float]) -> Array:
+    def pack(self, layers: Sequence[Array], rates: Sequence[float] = ()) -> Array:
         """A start from coefficients; ``rates`` are used only where they are free."""
         parts = [np.array([a[k] if k < len(a) else 0.0 for k in o]) for a, o in zip(layers, self.orders, strict=True)]
         return np.concatenate([*parts, np.log(np.array(rates))] if self.free_rates else parts)
@@ -104,8 +104,34 @@ def outer_start(target: Target, degree: int) -> list[Array]:
     return [first, _rescaled(target, _own(target, degree), float(first[1]))]
 
 
+def rated_start(
+    target: Target, degree: int, readout: float | None = None
+) -> tuple[list[Array], tuple[float, float, float]]:
+    """A nearly linear layer 1 and the learning rates with which that reaches c2 and c3 of an NTK.
+
+    To first order in the curvature s, v of the two layers, and with rates of sum 1, 2 c2 = r3 (s + v) + r2 s and
+    c3 = r3 (s + v) + r2 (s + 2 v) + 2 r1 (s + v); at s = 0 this gives r3 = 2 / (1 + c3 / (2 c2)). What the diagonal
+    then asks of the higher orders is not negative, for any DEQ: the rest of a series with non-negative coefficients.
+    """
+    layers = outer_start(target, degree)
+    layers[0][2] *= 0.1
+    layers[0] /= np.linalg.norm(layers[0])
+    _, c2, c3 = target.normalised[0]
+    if readout is None:
+        # where c3 < 2 c2 the first order asks for all of it: leave the other matrices a little
+        readout = 2.0 / (1.0 + c3 / (2.0 * c2))
+        readout = readout if readout < 0.99999 else 0.98
+    rest = 1.0 - readout
+    if target.kernel == "both":
+        return layers, (0.5, 0.5, 1.0)
+    rates = (
+        (1.0, 2.0 * rest, 2.0 * readout) if target.kernel == "ntk_frozen" else (1.5 * rest, 1.5 * rest, 3.0 * readout)
+    )
+    return layers, rates
+
+
 def inner_start(target: Target, degree: int) -> list[Array]:
-    """Layer 1 is phi itself at tau*, layer 2 is nearly linear: where the frozen NTK has its well-conditioned solution."""
+    """Layer 1 is phi itself at tau*, layer 2 is nearly linear: there the frozen NTK has a good solution."""
     first = _own(target, degree)
     second = np.zeros(degree + 1)
     second[1:3] = 1.0, 0.2

@@ -21,8 +21,8 @@ Array = NDArray[Any]
 
 _RIDGE = 1e-4  # makes flat directions determinate: of equally good designs, the one with the smallest parameters
 _STEP = 1e-30  # complex step: no subtraction, so it can be as small as one likes
-_ITERATIONS = 80
-_PENALTY = 1e3
+_ITERATIONS = 60
+_PENALTIES = (1e3, 1e6)  # weight of the equations in the merit function; the second where the first has not met them
 
 
 class Design(Protocol):
@@ -63,28 +63,17 @@ class _Local:
     equations_by: Array
     beyond_by: Array
 
-    @property
-    def merit(self) -> float:
-        return float(self.beyond @ self.beyond + _PENALTY**2 * (self.equations @ self.equations))
+    def merit(self, penalty: float) -> float:
+        return float(self.beyond @ self.beyond + penalty**2 * (self.equations @ self.equations))
 
 
 def solve(target: Target, design: Design, start: Array) -> Solution:
     """From one start to the nearest constrained optimum; deterministic."""
-    z, damping = start, 1e-3
-    here = _linearise(target, design, z)
-    for _ in range(_ITERATIONS):
-        step = _constrained_step(here, damping)
-        there = _linearise(target, design, z + step)
-        if np.isfinite(there.merit) and there.merit < here.merit * (1.0 + 1e-12) + 1e-28:
-            gain = here.merit - there.merit
-            z, here, damping = z + step, there, max(0.2 * damping, 1e-12)
-            settled = np.abs(step).max() < 1e-9 or gain < 1e-9 * here.merit
-            if settled and np.abs(here.equations).max() < FEASIBLE:
-                break
-        else:
-            damping *= 10.0
-            if damping > 1e8:
-                break
+    z = start
+    for penalty in _PENALTIES:
+        z, here = _descend(target, design, z, penalty)
+        if np.abs(here.equations).max() < FEASIBLE:
+            break
     z, here = _polish(target, design, z)
     singular = np.linalg.svd(here.equations_by, compute_uv=False)
     return Solution(
@@ -94,6 +83,24 @@ def solve(target: Target, design: Design, start: Array) -> Solution:
         float(here.beyond @ here.beyond),
         float(singular[0] / max(singular[-1], 1e-300)),
     )
+
+
+def _descend(target: Target, design: Design, z: Array, penalty: float) -> tuple[Array, _Local]:
+    damping, here = 1e-3, _linearise(target, design, z)
+    for _ in range(_ITERATIONS):
+        step = _constrained_step(here, damping)
+        there = _linearise(target, design, z + step)
+        if np.isfinite(there.merit(penalty)) and there.merit(penalty) < here.merit(penalty) * (1.0 + 1e-12) + 1e-28:
+            gain = here.merit(penalty) - there.merit(penalty)
+            z, here, damping = z + step, there, max(0.2 * damping, 1e-12)
+            settled = np.abs(step).max() < 1e-9 or gain < 1e-6 * here.merit(penalty)
+            if settled and np.abs(here.equations).max() < FEASIBLE:
+                break
+        else:
+            damping *= 10.0
+            if damping > 1e8:
+                break
+    return z, here
 
 
 def _polish(target: Target, design: Design, z: Array) -> tuple[Array, _Local]:
@@ -113,7 +120,7 @@ def _linearise(target: Target, design: Design, z: Array) -> _Local:
     """Values and exact derivatives: one batched evaluation with a complex step per parameter."""
     batch = np.broadcast_to(z, (len(z), len(z))) + 1j * _STEP * np.eye(len(z))
     layers = design.layers(batch)
-    jets = explicit_jets(layers, design.rates(batch), target.tangent)
+    jets = explicit_jets(layers, design.rates(batch), target.names)
     gauge = [layer.square[..., :1] - 1.0 for layer in layers[:-1]]
     equations = np.concatenate([_independent(target, design, jets), *gauge], axis=-1)
     beyond = np.concatenate([target.beyond(jets), _RIDGE * batch], axis=-1)
@@ -134,7 +141,7 @@ def _independent(target: Target, design: Design, jets: dict[str, KernelJet]) -> 
 
 
 def _constrained_step(here: _Local, damping: float) -> Array:
-    """argmin |beyond + J s|^2 + damping |s|^2 subject to equations + E s = 0 (least squares where that has no solution)."""
+    """argmin |beyond + J s|^2 + damping |s|^2 subject to equations + E s = 0 (least squares where they contradict)."""
     u, singular, vt = np.linalg.svd(here.equations_by, full_matrices=True)
     rank = int((singular > 1e-9 * singular[0]).sum())
     onto = -(vt[:rank].T / (singular[:rank] + damping * 1e-3 * singular[0])) @ (u.T[:rank] @ here.equations)

@@ -20,13 +20,13 @@ Array = NDArray[Any]
 
 FOUR = (index(0, 0, 1), index(1, 1, 0), index(0, 0, 2))  # c1 tau0^2, c2 tau0^4, c3 tau0^4 within a jet
 FLOOR = 1e-4
-"""Numbers below FLOOR times the diagonal are compared on the scale FLOOR * diagonal: they weigh nothing in the kernel."""
+"""Numbers below FLOOR times the diagonal are compared on the scale FLOOR * diagonal: the kernel hardly sees them."""
 FEASIBLE = 1e-11
 """A design is accepted if its equations hold to this relative residual."""
 PARITY = 1e-13
 """A number below this fraction of the diagonal is zero: the activation is odd (c2, c3) or even (c1)."""
 
-# Expected size of a relative fluctuation of norms and of a correlation (the papers' mixture at p = 1000 has 0.11 and 0.06),
+# Expected size of a relative fluctuation of norms and of a correlation (the papers' mixture, p = 1000: 0.11 and 0.06),
 # and how much more an off-diagonal deviation weighs than one on the diagonal (it adds up over the points of a class).
 _FLUCTUATION = 0.1
 _OFF_DIAGONAL = 20.0
@@ -113,7 +113,7 @@ def make_target(deq: DEQ, statistics: MixtureStatistics | float, kernel: str) ->
     tau0 = scale_of(statistics)
     if float(deq.sigma_b2) == 0.0:
         raise InvalidInputError("sigma_b2 = 0: the DEQ does not see its input, there is no kernel to match")
-    _check_equations(deq, tau0, names)
+    _check_equations(deq, tau0)
     centred = deq.centred(tau0)
     jets = implicit_jets(deq, tau0)
     numbers = tuple(replace(coefficients(deq, tau0, name), network=centred) for name in names)
@@ -137,8 +137,8 @@ def scale_of(statistics: MixtureStatistics | float) -> float:
     return float(tau0)
 
 
-def _check_equations(deq: DEQ, tau0: float, names: tuple[KernelName, ...]) -> None:
-    """A contraction is enough; beyond it (polynomials have no Lipschitz constant) the kernel equations must be stable."""
+def _check_equations(deq: DEQ, tau0: float) -> None:
+    """A contraction suffices; beyond it (polynomials have no Lipschitz constant) the equations must be stable."""
     if float(deq.sigma_a2) < deq.limit:
         return
     c = coefficients(deq, tau0, "ck")

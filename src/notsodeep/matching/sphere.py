@@ -1,0 +1,151 @@
+"""The exact one-layer twin on the unit sphere (theory, section 7).
+
+There every kernel of a DEQ is k(rho) = sum_k k_k rho^k with k_k >= 0. One hidden layer sigma = sum_k s_k h_k has the CK
+sum s_k^2 rho^k and the NTK sum (1 + k) s_k^2 rho^k; so s_k = +-sqrt(k_k), or +-sqrt(k_k / (1 + k)), has exactly the
+DEQ's kernel, for every n and every dimension, centred or not. What a truncation leaves out is at most the tail sum.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..activations import Hermite, Quadratic
+from ..equivalents import KernelName, power_series, sphere_diagonal
+from ..errors import InfeasibleMatchError, InvalidInputError
+from ..gaussian import hermite_coefficients, moments
+from ..networks import DEQ, ENN
+from .twin import Twin
+
+Array = NDArray[Any]
+
+_REACH = 5.0  # where tameness is judged: a standard normal hardly goes further
+_SILENT = 1e-10
+
+
+def match_sphere(
+    deq: DEQ,
+    kernel: KernelName = "ck",
+    terms: int = 60,
+    *,
+    family: str = "hermite",
+    dimension: int | None = None,
+    normalise: bool = False,
+) -> Twin:
+    """The one-layer twin for inputs of norm 1; ``twin.bound`` is a proven bound on every entry of the kernel's error.
+
+    Parameters
+    ----------
+    kernel : ``"ck"``, ``"ntk"`` (all weights) or ``"ntk_frozen"`` (input weights frozen, which leaves one layer its CK)
+    terms : how many orders are kept; the rest sums up to ``twin.bound``
+    family : ``"hermite"`` (exact), or ``"quadratic"``: the workshop paper's a x^2 + b x + c, which matches
+        alpha 11' + beta S + mu I in high dimension and needs ``dimension``
+    normalise : the twin divides its inputs by their norm first; for data of unequal norm
+
+    The signs of the square roots are free. They follow those of phi's own coefficients; where phi has none, the sign is
+    taken that keeps sup |sigma| on [-5, 5] smaller.
+
+    >>> import notsodeep as nsd
+    >>> twin = nsd.match_sphere(nsd.DEQ("silu", sigma_a2=0.2))
+    >>> twin.depth, twin.bound < 1e-10
+    (1, True)
+    """
+    _check(deq, kernel, terms)
+    if family == "quadratic":
+        return _quadratic(deq, kernel, dimension, normalise)
+    if family != "hermite":
+        raise InvalidInputError(f"on the sphere family must be 'hermite' or 'quadratic', got {family!r}")
+    series, total = np.asarray(power_series(deq, terms, kernel), dtype=float), float(sphere_diagonal(deq, kernel))
+    if float(series.min()) < -1e-13 * total:
+        raise InfeasibleMatchError(f"the power series of {deq!r} has a negative coefficient {series.min():.3g}")
+    weights = 1.0 + np.arange(terms) if kernel == "ntk" else np.ones(terms)
+    sizes = np.sqrt(np.maximum(series, 0.0) / weights)
+    layer = Hermite(tuple(float(c) for c in sizes * _signs(deq, sizes)))
+    # the tail, and what rounding can add to a sum of this many terms
+    bound = max(total - float(series.sum()), 0.0) + 1e-15 * terms * total
+    return Twin(
+        deq,
+        ENN([layer]),
+        kernel,
+        "hermite",
+        bound / total,
+        reason=f"unit-norm inputs: one layer with the square roots of the kernel's power series, {terms} terms",
+        bound=bound,
+        normalise=normalise,
+    )
+
+
+def _check(deq: DEQ, kernel: str, terms: int) -> None:
+    if not isinstance(deq, DEQ):
+        raise InvalidInputError(f"match_sphere takes a DEQ, got {type(deq).__name__}")
+    if kernel not in get_args(KernelName):
+        raise InvalidInputError(
+            f"kernel must be one of {get_args(KernelName)}, got {kernel!r}; one layer has one kernel"
+        )
+    if isinstance(terms, bool) or not isinstance(terms, int) or terms < 2:
+        raise InvalidInputError(f"terms must be an integer of at least 2, got {terms!r}")
+
+
+def _signs(deq: DEQ, sizes: Array) -> Array:
+    """phi's own signs; greedily the tamer one where phi is silent."""
+    own = np.asarray(hermite_coefficients(deq.activation, _scale(deq) ** 2, len(sizes)))
+    x = np.linspace(-_REACH, _REACH, 201)
+    signs, total = np.ones(len(sizes)), np.zeros_like(x)
+    before, here = np.zeros_like(x), np.ones_like(x)
+    for k, size in enumerate(sizes):
+        if abs(own[k]) > _SILENT * np.abs(own).max():
+            signs[k] = math.copysign(1.0, own[k])
+        elif np.abs(total - size * here).max() < np.abs(total + size * here).max():
+            signs[k] = -1.0
+        total = total + signs[k] * size * here
+        before, here = here, (x * here - math.sqrt(k) * before) / math.sqrt(k + 1)
+    return signs
+
+
+def _scale(deq: DEQ) -> float:
+    """The scale q^(1/2) of the pre-activation at unit norm: q = s2a E[phi(sqrt(q) xi)^2] + s2b, as phi is given."""
+    s2a, s2b = float(deq.sigma_a2), float(deq.sigma_b2)
+    q = s2b
+    for _ in range(200):
+        image = s2a * float(moments(deq.activation, math.sqrt(q)).square) + s2b
+        if abs(image - q) <= 1e-14 * image:
+            break
+        q = image
+    return math.sqrt(q)
+
+
+def _quadratic(deq: DEQ, kernel: KernelName, dimension: int | None, normalise: bool) -> Twin:
+    """Workshop paper, Corollary 1: alpha = k(0) + k''(0)/(2d), beta = k'(0), mu = k(1) - k(0) - k'(0)."""
+    if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
+        raise InvalidInputError(
+            f"the quadratic twin depends on the dimension of the data; give dimension, got {dimension!r}"
+        )
+    k0, k1, k2 = (float(v) for v in power_series(deq, 3, kernel))
+    alpha, beta, mu = k0 + k2 / dimension, k1, float(sphere_diagonal(deq, kernel)) - k0 - k1
+    if alpha < mu / dimension:
+        raise InfeasibleMatchError(
+            f"the quadratic twin needs alpha >= mu/d: alpha = {alpha:.6g} is below {mu / dimension:.6g} by "
+            f"{mu / dimension - alpha:.3g}. Use family='hermite', which is exact"
+        )
+    full = kernel == "ntk"
+    a2, a1 = math.sqrt(mu / (6.0 if full else 2.0)), math.sqrt(beta / (2.0 if full else 1.0))
+    layer = Quadratic(a2, a1, math.sqrt(alpha - mu / dimension) - a2)
+    mean, weight = layer.a + layer.c, 3.0 if full else 1.0
+    got = (
+        mean**2 + weight * 2.0 * layer.a**2 / dimension,
+        (2.0 if full else 1.0) * layer.b**2,
+        (6.0 if full else 2.0) * layer.a**2,
+    )
+    residual = max(abs(g - w) / max(abs(w), 1e-300) for g, w in zip(got, (alpha, beta, mu), strict=True))
+    return Twin(
+        deq,
+        ENN([layer]),
+        kernel,
+        "quadratic",
+        residual,
+        reason=f"unit-norm inputs in dimension {dimension}: alpha, beta, mu of the high-dimensional equivalent",
+        normalise=normalise,
+    )
