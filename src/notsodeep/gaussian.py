@@ -269,13 +269,33 @@ def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) ->
         raise InvalidInputError(f"{phi!r} jumps: its derivative has no Hermite coefficients; only the CK is defined")
     if len(tau) and REACH * float(tau.max()) > uniform_reach(phi.feature):
         _check_resolved([phi._slope if derivative else phi._value], tau, phi.kinks, phi.feature)
+    function = phi._slope if derivative else phi._value
+    return function_coefficients(function, tau.clamp_min(1e-150) if derivative else tau, phi.kinks, phi.feature, terms)
+
+
+def function_coefficients(
+    function: Callable[[Tensor], Tensor], tau: Tensor, kinks: Sequence[float], feature: float, terms: int
+) -> Tensor:
+    """E[f(tau xi) h_k(xi)], k < terms, for flat scales tau: shape (len(tau), terms)."""
+    if len(tau) and set(kinks) <= {0.0}:  # one rule, and one table of Hermite polynomials, serves all scales
+        xi, basis = _shared_basis(2.0 ** math.ceil(math.log2(max(float(tau.max()), 1e-3))), feature, terms)
+        rows = [function(part[:, None] * xi).detach() @ basis for part in tau.split(max(1, _CHUNK // len(xi)))]
+        return torch.cat(rows)
     rows = [torch.zeros(0, terms, dtype=torch.float64)]
-    for part in tau.split(max(1, _CHUNK // (4 * _node_count(tau, phi.kinks, phi.feature, terms)))):
-        xi, weights = normal_rule(part, phi.kinks, phi.feature, terms)
-        at_value, at_slope = _points(part, xi)
-        values = phi._slope(at_slope) if derivative else phi._value(at_value)
-        rows.append(project(values.detach() * weights, xi, terms))
+    for part in tau.split(max(1, _CHUNK // (4 * _node_count(tau, kinks, feature, terms)))):
+        nodes, weights = normal_rule(part, kinks, feature, terms)
+        rows.append(project(function(part[:, None] * nodes).detach() * weights, nodes, terms))
     return torch.cat(rows)
+
+
+@functools.lru_cache(maxsize=8)
+def _shared_basis(scale: float, feature: float, terms: int) -> tuple[Tensor, Tensor]:
+    """Nodes for scales up to ``scale`` with a panel edge at zero, and the weighted h_k there: (N,) and (N, terms)."""
+    xi, weights = (part[0] for part in normal_rule(torch.tensor([scale], dtype=torch.float64), (0.0,), feature, terms))
+    columns = [torch.zeros_like(xi), weights]
+    for k in range(terms - 1):
+        columns.append((xi * columns[-1] - math.sqrt(k) * columns[-2]) / math.sqrt(k + 1))
+    return xi, torch.stack(columns[1:], dim=1)
 
 
 def _without_parity(coefficients: Tensor, phi: Activation, derivative: bool) -> Tensor:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from .._quadrature import normal_rule
-from ..activations import Activation
+from ..activations import Activation, Hermite
 from ..errors import ConvergenceError, InvalidInputError
+from ..gaussian import moments
 from ..networks import DEQ, ENN, Network
 from .expectations import Layer
 
@@ -95,7 +96,8 @@ def rates_of(network: ENN, learning_rates: Sequence[float] | None) -> tuple[floa
     rates = tuple(float(rate) for rate in learning_rates)
     if len(rates) != count or not all(math.isfinite(r) and r >= 0 for r in rates):
         raise InvalidInputError(
-            f"learning_rates needs {count} finite, non-negative numbers (W_1 ... W_{network.depth}, readout), got {rates}"
+            f"learning_rates needs {count} finite, non-negative numbers "
+            f"(W_1 ... W_{network.depth}, readout), got {rates}"
         )
     return rates
 
@@ -147,9 +149,9 @@ def _implicit(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor, kinds: Sequence[str
     lam = _solve_covariance(deq, layer, dot)
     if torch.is_grad_enabled() and any(v.requires_grad for v in (qx, qy, dot, *_variances(deq))):
         # one Newton step from the solution, differentiated at fixed slope: the implicit function theorem
-        slope = layer.both(lam)[1]
+        rate = 1.0 - deq.variances[0] * layer.both(lam)[1]
         rest = lam - deq.sigma_a2 * layer.value(lam) - deq.sigma_b2 * dot
-        lam = lam - rest / (1.0 - deq.variances[0] * slope)
+        lam = lam - rest / rate
     value = layer.value(lam)
     slope = layer.slope(lam) if set(kinds) != {"ck"} else None
     return _close(deq, kinds, value, lam, slope)
@@ -162,7 +164,8 @@ def _close(deq: DEQ, kinds: Sequence[str], value: Tensor, lam: Tensor, slope: Te
         gap = 1.0 - deq.sigma_a2 * slope
         if bool((gap <= 0).any()):
             raise ConvergenceError(
-                f"the NTK of {deq!r} diverges: sigma_a2 E[phi' phi'] reaches {float((1.0 - gap).max()):.4g} >= 1 on this data"
+                f"the NTK of {deq!r} diverges on this data: "
+                f"sigma_a2 E[phi' phi'] reaches {float((1.0 - gap).max()):.4g} >= 1"
             )
         parts["ntk"] = value + lam * slope / gap
         parts["ntk_frozen"] = value / gap
@@ -170,7 +173,8 @@ def _close(deq: DEQ, kinds: Sequence[str], value: Tensor, lam: Tensor, slope: Te
 
 
 def _variances(deq: DEQ) -> list[Tensor]:
-    return [v for v in (deq.sigma_a2, deq.sigma_b2) if isinstance(v, Tensor)]
+    given: tuple[Any, Any] = (deq.sigma_a2, deq.sigma_b2)
+    return [v for v in given if isinstance(v, Tensor)]
 
 
 def _solve_covariance(deq: DEQ, layer: Layer, dot: Tensor) -> Tensor:
@@ -276,6 +280,8 @@ class _MeanSquare(torch.autograd.Function):
     def forward(ctx: Any, phi: Activation, part: str, q: Tensor) -> Tensor:
         ctx.phi, ctx.part = phi, part
         ctx.save_for_backward(q)
+        if isinstance(phi, Hermite):  # exact: a rule that ends at 13 deviations would cut the tails of a high degree
+            return _distinct(q, lambda tau: getattr(moments(phi, tau), "square" if part == "value" else "slope_square"))
         f = phi._value if part == "value" else phi._slope
         return _distinct(q, lambda tau: _expect(phi, lambda x: f(x) ** 2, tau))
 

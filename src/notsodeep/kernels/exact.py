@@ -24,10 +24,13 @@ from .table import Table, angle_cap, build_table, clenshaw, tabulated_diagonal
 __all__ = ["ck", "kernels_of", "ntk"]
 
 _TILE = {"cpu": 512, "cuda": 4096}
+_SPARED = 500  # so many entries may lie beyond the reach of the table
 _DIRECT_PAIRS = 512  # fewer pairs than this are not worth a table
 
 
-def ck(network: Network, X: Any, Y: Any = None, *, check: bool = True, out: Any = None, progress: bool | None = None) -> Any:
+def ck(
+    network: Network, X: Any, Y: Any = None, *, check: bool = True, out: Any = None, progress: bool | None = None
+) -> Any:
     """The conjugate kernel of a DEQ or an ENN between the rows of ``X`` and of ``Y`` (of ``X`` if not given).
 
     Parameters
@@ -89,7 +92,9 @@ def kernels_of(
     check_kinds(kinds)
     if isinstance(network, DEQ):
         if learning_rates is not None:
-            raise InvalidInputError("learning_rates belong to explicit networks; a DEQ has one rate for all its weights")
+            raise InvalidInputError(
+                "learning_rates belong to explicit networks; a DEQ has one rate for all its weights"
+            )
         if check:
             network.check_contraction()
     elif isinstance(network, ENN):
@@ -203,7 +208,9 @@ def _destination(kind: str, shape: tuple[int, int], x: Tensor, out: dict[str, An
         raise InvalidInputError(f"out= must hold an array for every kind, {kind!r} is missing")
     tensor = given if isinstance(given, Tensor) else torch.from_numpy(given)
     if tuple(tensor.shape) != shape or not tensor.dtype.is_floating_point:
-        raise InvalidInputError(f"out= must be a floating array of shape {shape}, got {tensor.dtype} {tuple(tensor.shape)}")
+        raise InvalidInputError(
+            f"out= must be a floating array of shape {shape}, got {tensor.dtype} {tuple(tensor.shape)}"
+        )
     return tensor
 
 
@@ -233,32 +240,37 @@ def _plan(
     symmetric: bool,
 ) -> _Plan:
     plan = _Plan(network, tuple(kinds), None if rates is None else tuple(rates), None, angle_cap(network), symmetric)
-    if len(x) * len(y) // (2 if symmetric else 1) <= _DIRECT_PAIRS:
+    pairs = len(x) * len(y) / (2 if symmetric else 1)
+    if pairs <= _DIRECT_PAIRS:
         return plan
     norms = torch.cat([sx, sy]).sqrt()
-    reach = min(plan.cap, _largest_cosine(x, y, sx, sy, blocks, symmetric))
-    plan.table = build_table(network, kinds, rates, float(norms.min()), float(norms.max()), reach)
+    reach = min(plan.cap, _reach(_sampled_cosines(x, y, sx, sy, blocks, symmetric), pairs))
+    plan.table = build_table(network, kinds, rates, float(norms.min()), float(norms.max()), reach, pairs)
     if plan.table is not None:
         plan.table = plan.table.to(x.device, x.dtype)
     return plan
 
 
-def _largest_cosine(
+def _sampled_cosines(
     x: Tensor, y: Tensor, sx: Tensor, sy: Tensor, blocks: Sequence[tuple[slice, slice]], symmetric: bool
-) -> float:
-    """How far the table should reach, from a few tiles; entries beyond it are evaluated one by one."""
-    picked = blocks[:: max(1, len(blocks) // 3)][:3]
+) -> Tensor:
+    """|r| on corners of a few tiles, in increasing order."""
     seen = []
-    for rows, columns in picked:
+    for rows, columns in blocks[:: max(1, len(blocks) // 3)][:3]:
         a, b = (slice(part.start, min(part.stop, part.start + 256)) for part in (rows, columns))
         r = _cosines(x[a] @ y[b].T, _inverse_norm(sx[a], x.dtype), _inverse_norm(sy[b], x.dtype)).abs_()
         if symmetric and a == b:
             r.fill_diagonal_(0.0)
         seen.append(r.flatten())
-    values = torch.cat(seen).sort().values
-    largest, common = float(values[-1]), float(values[int(0.9999 * (len(values) - 1))])
-    if largest > 0.9 and common < 0.5:  # a handful of near-duplicates should not size the table
-        largest = common
+    return torch.cat(seen).sort().values
+
+
+def _reach(cosines: Tensor, pairs: float) -> float:
+    """How far the table should reach; the entries beyond, few near-duplicates, are evaluated one by one."""
+    largest = float(cosines[-1])
+    if largest > 0.9:
+        spared = max(0.0, 1.0 - _SPARED / pairs)
+        largest = float(cosines[int(spared * (len(cosines) - 1))])
     return 1.0 if largest > 0.9 else min(1.0, 1.2 * largest + 0.02)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from .._quadrature import normal_density, normal_rule
 from ..activations import Activation, Affine, HardTanh, Hermite, PiecewiseLinear, Quadratic
 from ..errors import InvalidInputError
-from ..gaussian import hermite_coefficients, project
+from ..gaussian import function_coefficients, hermite_coefficients
 from . import plane
 from .closed import closed_form, correlation, two_slopes
 
@@ -28,9 +28,10 @@ __all__ = ["Layer", "Part"]
 Part = Literal["value", "slope", "curvature", "x_slope", "x_curvature"]
 _DERIVED: dict[str, Part] = {"value": "slope", "slope": "curvature"}
 _RADIAL: dict[str, Part] = {"value": "x_slope", "slope": "x_curvature"}
-_TERMS = (32, 64, 128, 256)
+_TERMS = (32, 128, 512, 2048)
 _NOISE = 2e-15  # rounding hides anything smaller in Parseval's identity
 _TOLERANCE = 4e-15
+_KEEP = 1 << 25
 _TINY = 1e-30  # variances below this are their own limit
 
 
@@ -43,6 +44,7 @@ class Layer:
         self._plain_x = qx.detach().clamp_min(_TINY)
         self._plain_y = qy.detach().clamp_min(_TINY)
         self._series: dict[tuple[Part, int], tuple[Tensor, Tensor]] = {}
+        self._terms: dict[tuple[Part, Part, int], Tensor] = {}
 
     def subset(self, index: Tensor) -> Layer:
         """The pairs at ``index``, without gradients, sharing the series already computed."""
@@ -50,6 +52,7 @@ class Layer:
         values, ix, iy = self._unique
         part.__dict__["_unique"] = (values, ix[index], iy[index])
         part._series = self._series
+        part._terms = {key: products[:, index] for key, products in self._terms.items()}
         return part
 
     # -- public ------------------------------------------------------------------------------------------
@@ -107,6 +110,17 @@ class Layer:
             self._series[key] = coefficients, torch.maximum(missing, _NOISE * total)
         return self._series[key]
 
+    def _products(self, f: Part, g: Part, terms: int) -> Tensor:
+        """a_k(qx) b_k(qy), kept while a Newton iteration asks for the same pairs again and again: (terms, pairs)."""
+        key = (f, g, terms)
+        if key in self._terms:
+            return self._terms[key]
+        _, ix, iy = self._unique
+        products = self._coefficients(f, terms)[0].T[:, ix] * self._coefficients(g, terms)[0].T[:, iy]
+        if products.numel() <= _KEEP:
+            self._terms[key] = products
+        return products
+
     def raw(self, f: Part, g: Part, lam: Tensor) -> Tensor:
         """E[f(u) g(v)] with its point masses; no gradient. Falls through series to quadrature entry by entry."""
         qx, qy = self._plain_x, self._plain_y
@@ -121,8 +135,10 @@ class Layer:
             scale = torch.sqrt((a[ix] ** 2).sum(-1) * (b[iy] ** 2).sum(-1)) + 1e-300
             error = rho.abs() ** terms * torch.sqrt(miss_a[ix] * miss_b[iy])
             sure = todo & (error <= _TOLERANCE * scale) if polynomial is None else todo
+            if bool(sure.all()):
+                return _horner(self._products(f, g, terms), rho) + self._masses(f, g, lam)
             if bool(sure.any()):
-                out[sure] = _power_series(a, b, ix[sure], iy[sure], rho[sure])
+                out[sure] = _horner(a.T[:, ix[sure]] * b.T[:, iy[sure]], rho[sure])
                 todo = todo & ~sure
             if not bool(todo.any()):
                 break
@@ -245,12 +261,7 @@ def _part_coefficients(phi: Activation, part: Part, q: Tensor, terms: int) -> Te
         out[:, 1:] = k[1:] * inner[:, : terms - 1]
         out += (torch.arange(terms, dtype=torch.float64) + 1.0).sqrt() * inner[:, 1 : terms + 1]
         return out * q.sqrt()[:, None]
-    function = _function(phi, part)
-    rows = []
-    for scale in q.sqrt().split(256):
-        xi, weights = normal_rule(scale, phi.kinks, phi.feature)
-        rows.append(project(function(scale[:, None] * xi) * weights, xi, terms))
-    return torch.cat(rows)
+    return function_coefficients(_function(phi, part), q.sqrt(), phi.kinks, phi.feature, terms)
 
 
 def _mean_square(phi: Activation, part: Part, q: Tensor) -> Tensor:
@@ -262,14 +273,14 @@ def _mean_square(phi: Activation, part: Part, q: Tensor) -> Tensor:
     return torch.cat(rows)
 
 
-def _power_series(a: Tensor, b: Tensor, ix: Tensor, iy: Tensor, rho: Tensor) -> Tensor:
-    """sum_k a_k(qx) b_k(qy) rho^k by Horner's rule; terms that cannot matter at this rho are left out."""
+def _horner(terms: Tensor, rho: Tensor) -> Tensor:
+    """sum_k terms[k] rho^k; what cannot matter at these rho is left out."""
     top = float(rho.abs().max())
-    size = (a.abs().amax(0) * b.abs().amax(0)) * top ** torch.arange(a.shape[1], dtype=torch.float64)
+    size = terms.abs().amax(1) * top ** torch.arange(len(terms), dtype=torch.float64)
     keep = int((size > 1e-18 * size.max()).nonzero().max()) + 1 if float(size.max()) > 0 else 1
-    out = torch.zeros_like(rho)
-    for k in range(keep - 1, -1, -1):
-        out = out * rho + a[ix, k] * b[iy, k]
+    out = terms[keep - 1].clone()
+    for k in range(keep - 2, -1, -1):
+        out.mul_(rho).add_(terms[k])
     return out
 
 

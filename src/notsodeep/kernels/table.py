@@ -24,9 +24,10 @@ from .equations import diagonal, pairwise
 
 __all__ = ["Table", "build_table", "is_homogeneous", "tabulated_diagonal"]
 
-_TOLERANCE = {False: 3e-14, True: 2e-13}  # the cosine near +-1 carries rounding that the angle magnifies
-_NORM_SIZES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48)
-_ANGLE_SIZES = (4, 6, 8, 9, 10, 11, 12, 14, 16, 20, 24, 32, 40, 48, 64, 96)
+_TOLERANCE = 5e-14
+_NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magnified by the angle
+_PROBES = (16, 32, 64)  # sizes at which the decay of the coefficients is read off
+_LARGEST = 48  # norms: more would make the table dearer than what it saves
 _PLAIN_UP_TO = 0.7  # below this |r| the cosine itself is a good variable; beyond it the angle is
 Sampler = Callable[..., dict[str, Tensor]]
 _KINK_CAP = 0.95  # kinked activations: k is analytic in the angle, but not uniformly so near r = +-1
@@ -119,9 +120,18 @@ def _clenshaw_scalar(c: Sequence[float], x2: Tensor) -> Tensor:
 
 
 def build_table(
-    network: Network, kinds: Sequence[str], rates: Sequence[float] | None, low: float, high: float, reach: float
+    network: Network,
+    kinds: Sequence[str],
+    rates: Sequence[float] | None,
+    low: float,
+    high: float,
+    reach: float,
+    pairs: float = math.inf,
 ) -> Table | None:
-    """The table for norms in [low, high] and |r| <= reach, or ``None`` where it would not reach full accuracy."""
+    """The table for norms in [low, high] and |r| <= reach.
+
+    ``None`` where it would not reach full accuracy, or would cost more than the ``pairs`` it is meant for.
+    """
     homogeneous = is_homogeneous(network)
     if homogeneous:
         low = high = 1.0
@@ -134,9 +144,10 @@ def build_table(
         r = torch.sin(x * math.asin(reach)) if warped else x * reach
         return pairwise(network, tx**2, ty**2, tx * ty * r, kinds, rates, check=False)
 
-    angles = _angle_size(sample, low, high, _TOLERANCE[warped])
-    norms = 1 if low == high else _norm_size(sample, low, high, _TOLERANCE[warped])
-    if angles is None or norms is None:
+    tolerance = _NOISY_TOLERANCE if warped and any(phi.kinks for phi in _activations(network)) else _TOLERANCE
+    angles = _angle_size(sample, low, high, tolerance)
+    norms = 1 if low == high else _norm_size(sample, low, high, tolerance)
+    if angles is None or norms is None or angles * norms * (norms + 1) // 2 > pairs:
         return None
     t = _nodes(norms, low, high)
     ia, ib = torch.triu_indices(norms, norms)
@@ -153,7 +164,7 @@ def _transform(values: Tensor, ia: Tensor, ib: Tensor, norms: int) -> Tensor:
     full[:, ia, ib] = values.T
     full[:, ib, ia] = values.T
     along = _to_coefficients(norms)
-    return torch.einsum("mk,as,bt,kst->mab", _to_coefficients(angles), along, along, full).contiguous()
+    return torch.tensordot(_to_coefficients(angles), along @ full @ along.T, dims=1).contiguous()
 
 
 def _nodes(size: int, low: float, high: float) -> Tensor:
@@ -170,17 +181,14 @@ def _to_coefficients(size: int) -> Tensor:
     return torch.from_numpy(matrix)
 
 
-def _settled(values: Tensor, tolerance: float) -> bool:
-    """Whether the tail of the Chebyshev expansion of each row is at rounding level."""
-    c = (values @ _to_coefficients(values.shape[-1]).T).abs()
-    scale = c.amax(-1, keepdim=True)
-    return bool((c[..., -2:] <= tolerance * scale).all())
-
-
-def _smallest(sizes: Sequence[int], tolerance: float, rows: Callable[[int], Tensor]) -> int | None:
-    for size in sizes:
-        if _settled(rows(size), tolerance):
-            return size
+def _degree_needed(rows: Callable[[int], Tensor], tolerance: float) -> int | None:
+    """How many Chebyshev coefficients carry each row to the tolerance, read off one generous expansion."""
+    for size in _PROBES:
+        c = (rows(size) @ _to_coefficients(size).T).abs()
+        relevant = (c > tolerance * c.amax(-1, keepdim=True)).any(dim=0).nonzero()
+        needed = int(relevant.max()) + 1
+        if needed <= size - 2:
+            return needed + 1
     return None
 
 
@@ -189,7 +197,7 @@ def _angle_size(sample: Sampler, low: float, high: float, tolerance: float) -> i
     ty = torch.tensor([low, high, high], dtype=torch.float64)[:, None]
     if low == 0.0:  # a zero vector has no angle
         tx, ty = tx[2:], ty[2:]
-    return _smallest(_ANGLE_SIZES, tolerance, lambda n: torch.cat(list(sample(tx, ty, _nodes(n, -1.0, 1.0)[None]).values())))
+    return _degree_needed(lambda n: torch.cat(list(sample(tx, ty, _nodes(n, -1.0, 1.0)[None]).values())), tolerance)
 
 
 def _norm_size(sample: Sampler, low: float, high: float, tolerance: float) -> int | None:
@@ -197,7 +205,8 @@ def _norm_size(sample: Sampler, low: float, high: float, tolerance: float) -> in
     x = torch.tensor([1.0, 1.0, -1.0, 0.3], dtype=torch.float64)[:, None]
     if low == 0.0:
         other, x = other[1:], x[1:]
-    return _smallest(_NORM_SIZES, tolerance, lambda n: torch.cat(list(sample(_nodes(n, low, high)[None], other, x).values())))
+    size = _degree_needed(lambda n: torch.cat(list(sample(_nodes(n, low, high)[None], other, x).values())), tolerance)
+    return None if size is None or size > _LARGEST else size
 
 
 def tabulated_diagonal(
@@ -209,13 +218,18 @@ def tabulated_diagonal(
         return {kind: s * value for kind, value in one.items()}
     t = s.sqrt()
     low, high = float(t.min()), float(t.max())
-    if len(s) > 2 * _NORM_SIZES[-1] and high > low:
-        for size in _NORM_SIZES[4:]:
-            nodes = _nodes(size, low, high)
-            values = diagonal(network, nodes**2, kinds, rates, check=False)
-            if all(_settled(v[None], _TOLERANCE[False]) for v in values.values()):
-                basis = _chebyshev(size, (2.0 * t - (high + low)) / (high - low))
-                return {kind: basis @ (_to_coefficients(size) @ v) for kind, v in values.items()}
+    if len(s) > 2 * _PROBES[-1] and high > low:
+
+        def rows(size: int) -> Tensor:
+            return torch.stack(
+                list(diagonal(network, _nodes(size, low, high) ** 2, kinds, rates, check=False).values())
+            )
+
+        size = _degree_needed(rows, _TOLERANCE)
+        if size is not None:
+            weights = rows(size) @ _to_coefficients(size).T
+            basis = _chebyshev(size, (2.0 * t - (high + low)) / (high - low))
+            return dict(zip(kinds, (basis @ w for w in weights), strict=True))
     return diagonal(network, s, kinds, rates, check=False)
 
 
