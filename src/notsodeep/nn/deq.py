@@ -82,11 +82,20 @@ class DEQ(Model):
     # -- evaluation --------------------------------------------------------------------------------------
     def features(self, x: Tensor) -> Tensor:
         """The equilibrium z, shape (..., width)."""
+        return self._state(x) / math.sqrt(self.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # 1/sqrt(m) on the outputs costs less than on the state
+        outputs = nn.functional.linear(self._state(x), self.readout) / math.sqrt(self.width)
+        return outputs if self.bias is None else outputs + self.bias
+
+    def _state(self, x: Tensor) -> Tensor:
+        """sqrt(m) z."""
         check_input(x, self.in_features)
         self._keep()
         drive = self._project(x)
         u = equilibrium(self.recurrent, drive.reshape(-1, self.width), self._gain, self.spec.activation, self.options)
-        return u.reshape(drive.shape) / math.sqrt(self.width)
+        return u.reshape(drive.shape)
 
     def solve(self, x: Tensor) -> Equilibrium:
         """The equilibrium with its residuals, steps and flags, without derivatives; never warns."""

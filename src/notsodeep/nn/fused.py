@@ -1,7 +1,8 @@
 """Activations with their scales pulled out: phi(s x) = gain * f(x) with an f of as few passes as possible.
 
 The scales 1/sqrt(m) of an explicit network and the gains of its activations cost one pass over memory each if they
-are applied one by one; here they end up as a single number in front of the readout.
+are applied one by one; here they end up as a single number in front of the readout. Without gradients the functions
+may overwrite their argument.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Leaky:
     slope: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        return functional.leaky_relu(x, self.slope)
+        return functional.leaky_relu(x, self.slope, inplace=not torch.is_grad_enabled())
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Clip:
     c: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.clamp(-self.c, self.c)
+        return x.clamp(-self.c, self.c) if torch.is_grad_enabled() else x.clamp_(-self.c, self.c)
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def fuse(phi: Activation, scale: float = 1.0) -> tuple[Function, float]:
     if isinstance(phi, Linear):
         return identity, phi.slope * scale
     if isinstance(phi, ReLU):
-        return torch.relu, scale
+        return Leaky(0.0), scale
     if isinstance(phi, LeakyReLU) and phi.gain != 0.0:
         return Leaky(phi.slope / phi.gain), phi.gain * scale
     if isinstance(phi, HardTanh):

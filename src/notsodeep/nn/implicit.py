@@ -8,6 +8,7 @@ derivatives of every order exist; each costs one solve, and memory does not depe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.autograd import Function
 
 from ..activations import Activation
 from .equilibrium import Equilibrium, SolverOptions, solve_equilibrium
+from .slopes import in_place, slope_of_value
 
 __all__ = ["equilibrium", "find_equilibrium"]
 
@@ -26,12 +28,12 @@ def find_equilibrium(
     """Solve u = phi(drive + gain u A') for every row of ``drive``, without derivatives."""
     with torch.no_grad(), torch.autocast(drive.device.type, enabled=False):
         return solve_equilibrium(
-            lambda u: phi(_affine(drive, u, recurrent, gain)),
+            _map(drive, recurrent, gain, phi),
             phi(drive),  # one Picard step from zero, which needs no product with A
             options.solver,
             options.tol,
             options.max_steps,
-            restrict=lambda rows: _restricted(drive[rows], recurrent, gain, phi),
+            restrict=lambda rows: _map(drive[rows], recurrent, gain, phi),
         )
 
 
@@ -41,8 +43,9 @@ def equilibrium(recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, 
     return _NonlinearEquilibrium.apply(recurrent, drive, gain, phi, options)
 
 
-def _restricted(drive: Tensor, recurrent: Tensor, gain: float, phi: Activation) -> Any:
-    return lambda u: phi(_affine(drive, u, recurrent, gain))
+def _map(drive: Tensor, recurrent: Tensor, gain: float, phi: Activation) -> Callable[[Tensor], Tensor]:
+    apply = in_place(phi)
+    return lambda u: apply(_affine(drive, u, recurrent, gain))
 
 
 def _affine(drive: Tensor, u: Tensor, recurrent: Tensor, gain: float) -> Tensor:
@@ -71,9 +74,10 @@ class _NonlinearEquilibrium(Function):
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         recurrent, drive, u = ctx.saved_tensors
         with torch.autocast(drive.device.type, enabled=False):
-            slope = ctx.phi.derivative(_affine(drive, u, recurrent, ctx.gain))
+            slope = _slope(ctx.phi, drive, u, recurrent, ctx.gain)
             adjoint = _linear(recurrent, slope, slope * cotangents[0], ctx.gain, ctx.options)
-            weights = ctx.gain * _outer(adjoint, u, recurrent) if ctx.needs_input_grad[0] else None
+            # the factor goes on the rows: a second matrix of the size of A would double the memory
+            weights = _outer(ctx.gain * adjoint, u, recurrent) if ctx.needs_input_grad[0] else None
         return weights, adjoint, None, None, None
 
     @staticmethod
@@ -120,7 +124,7 @@ class _LinearEquilibrium(Function):
         adjoint = _linear(matrix.mT, slope, slope * cotangents[0], ctx.gain, ctx.options)
         source = cotangents[0] + ctx.gain * (adjoint @ matrix.mT)
         slopes = source * (ctx.gain * (h @ matrix)) if ctx.needs_input_grad[1] else None
-        weights = ctx.gain * _outer(h, adjoint, matrix) if ctx.needs_input_grad[0] else None
+        weights = _outer(ctx.gain * h, adjoint, matrix) if ctx.needs_input_grad[0] else None
         return weights, slopes, source, None, None
 
     @staticmethod
@@ -137,6 +141,12 @@ class _LinearEquilibrium(Function):
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
         matrix, slope, source = _lead(info.batch_size, in_dims[:3], inputs[:3])
         return _LinearEquilibrium.apply(matrix, slope, source, *inputs[3:]), 0
+
+
+def _slope(phi: Activation, drive: Tensor, u: Tensor, recurrent: Tensor, gain: float) -> Tensor:
+    """phi'(c + g u A'); read off u itself where no derivative of it will be asked for."""
+    known = None if torch.is_grad_enabled() else slope_of_value(phi, u)
+    return phi.derivative(_affine(drive, u, recurrent, gain)) if known is None else known
 
 
 def _linear(matrix: Tensor, slope: Tensor, source: Tensor, gain: float, options: SolverOptions) -> Tensor:

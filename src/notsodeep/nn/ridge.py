@@ -25,7 +25,7 @@ def ridge_readout(features: Tensor, targets: Tensor, ridge: float) -> Tensor:
     The smaller of the two systems is solved: width x width, or n x n.
 
     >>> F = torch.eye(2, dtype=torch.float64)
-    >>> ridge_readout(F, torch.tensor([[2.0], [4.0]], dtype=torch.float64), ridge=0.5)
+    >>> ridge_readout(F, torch.tensor([[2.0], [4.0]], dtype=torch.float64), ridge=0.5).round(decimals=9)
     tensor([[1., 2.]], dtype=torch.float64)
     """
     if not (math.isfinite(ridge) and ridge > 0):
