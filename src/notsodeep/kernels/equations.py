@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from .._quadrature import normal_rule
-from ..activations import Activation, Hermite
+from ..activations import Activation
 from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import moments
 from ..networks import DEQ, ENN, Network
-from .expectations import Layer
+from .expectations import Layer, degree_of
 
 __all__ = ["KINDS", "check_kinds", "diagonal", "pairwise"]
 
@@ -280,7 +280,7 @@ class _MeanSquare(torch.autograd.Function):
     def forward(ctx: Any, phi: Activation, part: str, q: Tensor) -> Tensor:
         ctx.phi, ctx.part = phi, part
         ctx.save_for_backward(q)
-        if isinstance(phi, Hermite):  # exact: a rule that ends at 13 deviations would cut the tails of a high degree
+        if degree_of(phi) is not None:  # exact: a rule that ends at 13 deviations would cut the tails of a high degree
             return _distinct(q, lambda tau: getattr(moments(phi, tau), "square" if part == "value" else "slope_square"))
         f = phi._value if part == "value" else phi._slope
         return _distinct(q, lambda tau: _expect(phi, lambda x: f(x) ** 2, tau))
@@ -309,6 +309,8 @@ def _distinct(q: Tensor, function: Any) -> Tensor:
 
 def _square_response(phi: Activation, q: Tensor) -> Tensor:
     """2 d E[phi(sqrt(q) xi)^2] / dq = E[(phi^2)''] = E[2 x phi phi'] / q (and the jumps' share)."""
+    if degree_of(phi) is not None:
+        return _distinct(q, lambda tau: moments(phi, tau).square_curvature)
     return 2.0 * _response(phi, lambda x: phi._value(x) ** 2, lambda x: 2.0 * phi._value(x) * phi._slope(x), q)
 
 

@@ -92,9 +92,7 @@ def kernels_of(
     check_kinds(kinds)
     if isinstance(network, DEQ):
         if learning_rates is not None:
-            raise InvalidInputError(
-                "learning_rates belong to explicit networks; a DEQ has one rate for all its weights"
-            )
+            raise InvalidInputError("learning_rates belong to explicit networks; a DEQ has one rate for all weights")
         if check:
             network.check_contraction()
     elif isinstance(network, ENN):

@@ -23,7 +23,7 @@ from ..gaussian import function_coefficients, hermite_coefficients
 from . import plane
 from .closed import closed_form, correlation, two_slopes
 
-__all__ = ["Layer", "Part"]
+__all__ = ["Layer", "Part", "degree_of"]
 
 Part = Literal["value", "slope", "curvature", "x_slope", "x_curvature"]
 _DERIVED: dict[str, Part] = {"value": "slope", "slope": "curvature"}
@@ -128,7 +128,7 @@ class Layer:
         out = torch.empty_like(lam)
         todo = torch.ones_like(lam, dtype=torch.bool)
         _, ix, iy = self._unique
-        polynomial = _degree(self.phi)
+        polynomial = degree_of(self.phi)
         for terms in _TERMS if polynomial is None else (polynomial + 3,):
             a, miss_a = self._coefficients(f, terms)
             b, miss_b = self._coefficients(g, terms)
@@ -205,10 +205,8 @@ class _Pair(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
         (lam,) = ctx.saved_tensors
         layer, part = ctx.layer, ctx.part
-        if part == "value":
-            along = layer.both(lam)[1]
-        else:
-            along = layer.raw(_DERIVED[part], _DERIVED[part], lam)
+        derived = _DERIVED[part]
+        along = layer.both(lam)[1] if part == "value" else layer.raw(derived, derived, lam)
         radial = _RADIAL[part]
         # d/dq E[f(u) g(v)] at fixed lam = E[f''(u) g(v)] / 2 = (E[u f'(u) g(v)] - lam E[f'(u) g'(v)]) / (2 q)
         in_x = (layer.raw(radial, part, lam) - lam * along) / (2.0 * layer._plain_x)
@@ -245,7 +243,7 @@ def _point_masses(phi: Activation, part: Part) -> list[tuple[float, float]]:
     return [(c, d * (c if part == "x_curvature" else 1.0)) for c, d in pairs if d and (c or part == "curvature")]
 
 
-def _degree(phi: Activation) -> int | None:
+def degree_of(phi: Activation) -> int | None:
     """The degree of a polynomial activation."""
     base = phi.base if isinstance(phi, Affine) else phi
     return base.degree if isinstance(base, Hermite) else 2 if isinstance(base, Quadratic) else None
@@ -317,8 +315,8 @@ def _base_means(base: Activation, q: Tensor) -> tuple[Tensor, Tensor]:
 def _joint_density(c: float, e: float, qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:
     """Density of (u, v) at (c, e); zero on the degenerate line, where the kernel has a cone point.
 
-    At rho = +-1 the slope kernel of an activation with kinks has no derivative in lam; the symmetric choice, zero, makes
-    gradients of duplicates follow the diagonal.
+    At rho = +-1 the slope kernel of an activation with kinks has no derivative in lam; the symmetric choice, zero,
+    makes gradients of duplicates follow the diagonal.
     """
     det = qx * qy - lam * lam
     alive = det > 1e-14 * qx * qy

@@ -85,7 +85,7 @@ class Table:
 
 
 def clenshaw(coefficients: Tensor, left: Tensor, right: Tensor, x2: Tensor) -> Tensor:
-    """sum_m T_m(x) left C_m right' for a tile, x2 = 2x; ``left`` (a, s), ``right`` (b, s), ``coefficients`` (m, s, s)."""
+    """sum_m T_m(x) left C_m right' for a tile, x2 = 2x: left (a, s), right (b, s), coefficients (m, s, s)."""
     if left.shape[1] == 1:
         return _clenshaw_scalar([float(c) for c in coefficients.flatten().tolist()], x2)
     mixed = torch.matmul(left, coefficients)  # (m, a, s)
