@@ -27,7 +27,7 @@ Array = NDArray[Any]
 HERMITE_DEGREE = 5
 """Three orders solve the equations; the fourth and fifth bring the next orders of the kernel within reach."""
 ACCEPTED = 1e-9
-_ENOUGH = 1e-4  # next-order cost above which activations alone are a poor twin and learning rates are worth having
+_ENOUGH = 1e-5  # next-order cost above which activations alone are a poor twin and learning rates are worth having
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,8 @@ def _leaky_relu(target: Target, learning_rates: bool | None) -> _Draft:
         )
     if learning_rates is False:
         raise InfeasibleMatchError(
-            "two Leaky-ReLU layers have three free numbers, an NTK asks four. Use family='hermite' or learning_rates=None"
+            "two Leaky-ReLU layers have three free numbers, an NTK asks four. Use family='hermite', or let "
+            "learning_rates be"
         )
     ck = make_target(target.deq, target.tau0, "ck")
     solution = solve(target, LeakyDesign(2, True), tangent_start(target, ck))
@@ -313,8 +314,8 @@ def _refuse_both(target: Target) -> None:
     raise InfeasibleMatchError(
         f"no two-layer network has the CK and the NTK of {target.deq!r} together, whatever its activations and "
         f"learning rates: with t = c3/(2 c2) = {ratio:.6g}, rates that are not negative need (t - 1)/(t + 1) >= "
-        f"beta2/alpha2 - 1; here {(ratio - 1.0) / (ratio + 1.0):.4g} < {excess:.4g}. Match 'ck' or 'ntk' alone; odd activations can "
-        "have both"
+        f"beta2/alpha2 - 1; here {(ratio - 1.0) / (ratio + 1.0):.4g} < {excess:.4g}. Match 'ck' or 'ntk' alone; odd "
+        "and even activations can have both"
     )
 
 
@@ -323,8 +324,8 @@ def _user(target: Target, family: Family) -> _Draft:
     if solution.residual > ACCEPTED:
         raise InfeasibleMatchError(
             f"the family {family.name!r} misses the numbers of {target.deq!r} ({target.kernel}, "
-            f"tau0 = {target.tau0:.6g}) by {100 * solution.residual:.3g} % from {len(family.starts)} start(s). Add starts or parameters, or use "
-            "family='auto'",
+            f"tau0 = {target.tau0:.6g}) by {100 * solution.residual:.3g} % from {len(family.starts)} start(s). Add "
+            "starts or parameters, or use family='auto'",
             residual=solution.residual,
         )
     return _Draft(solution.network, family.name, solution.conditioning, "the family you gave")

@@ -52,7 +52,7 @@ def hard_tanh_layer(target: Target) -> Activation:
         missed = "too close to 0 to be resolved" if full else f"below by {least - ratio:.3g}"
         raise InfeasibleMatchError(
             f"one Hard-Tanh layer needs c1 tau0^2/diagonal in [{'0' if full else '2/pi'}, 1] = [{least:.6f}, 1]; "
-            f"the DEQ has {ratio:.6g}, {missed}. Use family='hermite', whose single odd layer reaches every ratio in (0, 1]",
+            f"the DEQ has {ratio:.6g}, {missed}. Use family='hermite', whose single odd layer reaches all of (0, 1]",
             residual=(least - ratio) / max(ratio, 1e-300),
         )
     z = float(brentq(gap, low, high, xtol=1e-15, rtol=8.9e-16)) if gap(low) < 0.0 else low

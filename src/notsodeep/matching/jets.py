@@ -165,26 +165,31 @@ def _weight(k: int, i: int) -> float:
 def apply_layer(layer: LayerJet, diagonal: Array, cross: Array, derivative: bool = False) -> Array:
     """E[phi(u) phi(v)] (or q0 E[phi' phi'] if ``derivative``) as a jet, from jets of the input covariance.
 
-    ``diagonal`` is q(u)/q0 - 1 as a series in u; ``cross`` is the off-diagonal entry divided by q0.
+    ``diagonal`` is q(u)/q0 - 1 as a series in u; ``cross`` is the off-diagonal entry divided by q0. The k-th term is
+    A_k(u) A_k(v) cross^k, with A_k the k-th Hermite coefficient as a function of the scale.
     """
-    e = along_u(diagonal)
-    powers_e, powers_c = _powers(e), _powers(cross)
-    shift = int(derivative)
-    total = np.zeros_like(cross)
-    for k in range(DEGREE + 1):
-        side = np.zeros_like(cross)
-        for i in range(DEGREE + 1):
-            j = k + shift + 2 * i
-            if j < layer.hermite.shape[-1]:
-                size = _weight(k + shift, i) * math.sqrt(k + shift if derivative else 1.0)
-                side = side + size * layer.hermite[..., j, None] * powers_e[i]
-        total = total + multiply(multiply(side, swapped(side)), powers_c[k])
-    return total
+    orders, sizes = _side_table(derivative)
+    coefficients = layer.hermite[..., orders] * sizes  # (..., k, i): the coefficient of e^i in A_k
+    sides = coefficients @ np.stack(_powers(along_u(diagonal)), axis=-2)
+    products = multiply(sides, swapped(sides))
+    return multiply(products, np.stack(_powers(cross), axis=-2)).sum(-2)
+
+
+@functools.cache
+def _side_table(derivative: bool) -> tuple[Array, Array]:
+    """Which Hermite coefficient enters A_k at e^i, and with what weight; those beyond TERMS have weight 0."""
+    span, shift = range(DEGREE + 1), int(derivative)
+    orders = np.array([[k + shift + 2 * i for i in span] for k in span])
+    sizes = np.array(
+        [[_weight(k + shift, i) * math.sqrt(k + shift if derivative else 1.0) for i in span] for k in span]
+    )
+    beyond = orders >= TERMS
+    return np.where(beyond, 0, orders), np.where(beyond, 0.0, sizes)
 
 
 def _powers(a: Array) -> list[Array]:
-    out = [constant(np.ones(a.shape[:-1], dtype=a.dtype))]
-    for _ in range(DEGREE):
+    out = [constant(np.ones(a.shape[:-1], dtype=a.dtype)), a]
+    for _ in range(DEGREE - 1):
         out.append(multiply(out[-1], a))
     return out
 

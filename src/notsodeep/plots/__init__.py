@@ -2,5 +2,6 @@
 
 from .error import ErrorDisplay
 from .kernel import KernelDisplay
+from .twin import TwinDisplay
 
-__all__ = ["ErrorDisplay", "KernelDisplay"]
+__all__ = ["ErrorDisplay", "KernelDisplay", "TwinDisplay"]

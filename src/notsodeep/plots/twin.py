@@ -1,0 +1,128 @@
+"""A DEQ beside its twin: activations, the four numbers, spectra."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..activations import Activation
+from ..errors import InvalidInputError
+from ..gaussian import moments
+from ..kernels import kernels_of
+from ..matching import Twin
+from ..matching.twin import kernel_names
+
+__all__ = ["TwinDisplay"]
+
+_NUMBERS = (r"$c_1\tau_0^2$", r"$c_2\tau_0^4$", r"$c_3\tau_0^4$", "diagonal")
+
+
+class TwinDisplay:
+    """Three panels; build with :meth:`from_twin`, draw with :meth:`plot`.
+
+    >>> import notsodeep as nsd
+    >>> display = TwinDisplay.from_twin(nsd.match(nsd.DEQ("tanh", sigma_a2=0.2), 1.0)).plot()
+    >>> len(display.axes_)
+    2
+    """
+
+    def __init__(self, twin: Twin, spectra: tuple[np.ndarray, np.ndarray] | None = None) -> None:
+        self.twin = twin
+        self.spectra = spectra
+        """Eigenvalues of the DEQ's kernel and of the twin's, ascending, or None if no points were given."""
+        self.axes_: list[Axes] = []
+        self.figure_: Figure | None = None
+
+    @classmethod
+    def from_twin(cls, twin: Twin, X: Any = None) -> TwinDisplay:
+        """With points X, the spectra of both exact kernels on them are computed too (``"both"``: of the NTK)."""
+        if not isinstance(twin, Twin):
+            raise InvalidInputError(f"TwinDisplay shows a Twin, got {type(twin).__name__}")
+        if X is None:
+            return cls(twin)
+        points = np.asarray(X, dtype=np.float64)
+        if points.ndim != 2 or len(points) < 2:
+            raise InvalidInputError(f"X must be an array (n >= 2, p), got shape {points.shape}")
+        if twin.normalise:
+            points = points / np.linalg.norm(points, axis=1, keepdims=True)
+        name = kernel_names(twin.kernel)[-1]
+        deq = kernels_of(twin.deq, points, kinds=(name,), check=False)[name]
+        enn = kernels_of(twin.network, points, kinds=(name,), learning_rates=twin.learning_rates)[name]
+        return cls(twin, (np.linalg.eigvalsh(deq), np.linalg.eigvalsh(enn)))
+
+    def plot(self, ax: Sequence[Axes] | None = None) -> TwinDisplay:
+        """Activations; target against achieved numbers (if the twin has them); spectra (if points were given)."""
+        panels = [_draw_activations]
+        panels += [_draw_numbers] if self.twin.targets else []
+        panels += [_draw_spectra] if self.spectra is not None else []
+        if ax is None:
+            _, grid = plt.subplots(
+                1, len(panels), figsize=(3.9 * len(panels), 3.6), layout="constrained", squeeze=False
+            )
+            axes = list(grid[0])
+        else:
+            axes = list(ax)
+        if len(axes) != len(panels):
+            raise InvalidInputError(f"this display has {len(panels)} panels, got {len(axes)} axes")
+        for draw, target in zip(panels, axes, strict=True):
+            draw(target, self)
+        self.axes_, self.figure_ = axes, axes[0].get_figure()  # type: ignore[assignment]
+        return self
+
+
+def _draw_activations(ax: Axes, display: TwinDisplay) -> None:
+    """Each function over three standard deviations of what it sees, so that the curves are comparable."""
+    twin = display.twin
+    tau = 1.0 if twin.tau0 is None else twin.tau0
+    own = tau if twin.tau0 is None else twin.deq.centred_scale(twin.tau0)
+    _curve(ax, twin.deq.activation, own, r"DEQ: $\varphi$", color="black", linewidth=2.2, alpha=0.75)
+    for number, phi in enumerate(twin.network.activations, 1):
+        _curve(ax, phi, tau, rf"twin: $\sigma_{number}$", linestyle=("--", "-.", ":")[(number - 1) % 3])
+        tau = math.sqrt(float(moments(phi, tau).square))
+    ax.axhline(0.0, color="0.85", linewidth=0.8, zorder=0)
+    ax.axvline(0.0, color="0.85", linewidth=0.8, zorder=0)
+    ax.set_xlabel("pre-activation / its standard deviation")
+    ax.set_title(f"{twin.family}, {twin.depth} hidden layer{'s' if twin.depth > 1 else ''}", fontsize="medium")
+    ax.legend(frameon=False, fontsize="small")
+
+
+def _curve(ax: Axes, phi: Activation, scale: float, label: str, **style: Any) -> None:
+    xi = np.linspace(-3.0, 3.0, 601)
+    ax.plot(xi, phi(scale * xi), label=label, **style)
+
+
+def _draw_numbers(ax: Axes, display: TwinDisplay) -> None:
+    twin = display.twin
+    wanted, got = twin.targets[-1], twin.achieved[-1]
+    units = np.array([wanted.tau0**2, wanted.tau0**4, wanted.tau0**4, 1.0])
+    place = np.arange(4)
+    ax.bar(place - 0.19, np.array(wanted.four) * units, 0.38, color="0.25", label="DEQ")
+    bars = ax.bar(place + 0.19, np.array(got.four) * units, 0.38, color="C0", label="twin")
+    ax.bar_label(bars, fmt="%.4g", fontsize="x-small", padding=2)
+    ax.set_xticks(place, _NUMBERS)
+    ax.margins(y=0.12)
+    ax.set_title(f"{wanted.kernel}: relative residual {twin.residual:.1e}", fontsize="medium")
+    ax.legend(frameon=False, fontsize="small")
+
+
+def _draw_spectra(ax: Axes, display: TwinDisplay) -> None:
+    assert display.spectra is not None
+    deq, twin = display.spectra
+    low, high = min(deq.min(), twin.min()), max(deq.max(), twin.max())
+    # eigenvalues span decades: a bulk and a few that stand apart
+    bins = np.geomspace(max(low, 1e-12 * high), high * 1.001, 60).tolist()
+    ax.hist(deq, bins, color="0.25", alpha=0.35, label="DEQ")
+    ax.hist(twin, bins, histtype="step", color="C0", linewidth=1.4, label="twin")
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlabel("eigenvalue")
+    ax.set_ylabel("count")
+    gap = float(np.abs(deq - twin).max() / high)
+    ax.set_title(f"spectra, {len(deq)} points: largest gap {gap:.1e} of the top", fontsize="medium")
+    ax.legend(frameon=False, fontsize="small")
