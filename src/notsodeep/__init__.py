@@ -13,7 +13,7 @@ _ROOMS = {
     "gaussian": ["Moments", "expectation", "hermite_coefficients", "moments"],
     "networks": ["DEQ", "ENN", "network_from_dict"],
     "mixtures": ["GaussianMixture", "MixtureStatistics", "Standardiser", "standardise"],
-    "kernels": ["Kernels", "ck", "finite_ck", "finite_ntk", "kernels_of", "ntk"],
+    "kernels": ["ck", "finite_ck", "finite_ntk", "kernels_of", "ntk"],
     "equivalents": [
         "Coefficients",
         "coefficients",
