@@ -123,7 +123,9 @@ def _points(X: Any, name: str) -> Tensor:
             raise InvalidInputError(f"{name} must be a numeric array, got dtype {array.dtype}")
         if np.iscomplexobj(array):
             raise InvalidInputError(f"{name} must be real, got dtype {array.dtype}")
-        X = torch.from_numpy(np.ascontiguousarray(array if array.dtype.isnative else array.astype(np.float64)))
+        plain = array.dtype.isnative and array.dtype.kind == "f" and array.dtype.itemsize <= 8 and array.flags.writeable
+        # torch shares memory with writable native arrays; read-only ones (memory maps) are copied once
+        X = torch.from_numpy(np.ascontiguousarray(array) if plain else np.array(array, _native(array.dtype), order="C"))
     if X.ndim != 2:
         hint = "; a single point is X[None, :]" if X.ndim == 1 else ""
         raise InvalidInputError(f"{name} must have two dimensions (points, features), got shape {tuple(X.shape)}{hint}")
@@ -137,6 +139,11 @@ def _points(X: Any, name: str) -> Tensor:
         bad = int((~torch.isfinite(X.detach())).any(dim=1).nonzero()[0])
         raise InvalidInputError(f"{name} holds NaN or infinity (first in row {bad}); remove or impute these points")
     return X
+
+
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    small = dtype.kind == "f" and dtype.itemsize <= 4
+    return dtype.newbyteorder("=") if small else np.dtype(np.float64)
 
 
 def _compatible(x: Tensor, y: Tensor) -> Tensor:
