@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import notsodeep as nsd
-from notsodeep.errors import InvalidInputError
+from notsodeep.errors import ConvergenceError, InvalidInputError
 from notsodeep.kernels import diagonal, pairwise
 
 # theory, section 9: tau0 = 1, sigma_a2 = 0.2, sigma_b2 = 0.8; the NTK is the papers' K* (input weights frozen)
@@ -138,3 +138,21 @@ def test_one_layer_forces_half():
 def test_invalid_arguments_say_why(arguments, message):
     with pytest.raises(InvalidInputError, match=message):
         nsd.coefficients(*arguments)
+
+
+def test_jumps_and_divergence_are_reported():
+    sign = nsd.Activation.from_callable(torch.sign, kinks=(0.0,), name="sign")
+    assert nsd.coefficients(nsd.ENN([sign]), 1.3).diagonal == pytest.approx(1.0)
+    with pytest.raises(InvalidInputError, match="only kernel='ck'"):
+        nsd.coefficients(nsd.ENN([sign]), 1.3, "ntk")
+    with pytest.raises(ConvergenceError, match="sigma_a2"):
+        nsd.coefficients(nsd.DEQ("linear", 1.5, 1.0), 1.0, "ntk")
+    wild = nsd.DEQ("sin", 3.0, 0.1)  # far outside the contraction range: E[phi'^2] sigma_a2 > 1 at the fixed point
+    assert nsd.coefficients(wild, 1.0, "ck").diagonal > 0
+    with pytest.raises(ConvergenceError, match="diverges"):
+        nsd.coefficients(wild, 1.0, "ntk_frozen")
+
+
+def test_variances_that_track_gradients():
+    tracked = nsd.DEQ("relu", torch.tensor(0.2, dtype=torch.float64, requires_grad=True))
+    assert nsd.coefficients(tracked, 1.0).four == nsd.coefficients(nsd.DEQ("relu", 0.2), 1.0).four

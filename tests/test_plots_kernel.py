@@ -92,7 +92,7 @@ def test_error_display_shows_means_slopes_and_the_guide():
 def test_error_display_from_arrays():
     display = nsd.ErrorDisplay.from_errors([10, 20, 40], np.array([[4.0, 4.0], [2.0, 2.0], [1.0, 1.0]]), label="mine")
     assert display.curves[0].slope == pytest.approx(-1.0)
-    assert display.curves[0].to_dict()["label"] == "mine"
+    assert ErrorCurve.from_dict(display.curves[0].to_dict()) == display.curves[0]
 
 
 @pytest.mark.parametrize(

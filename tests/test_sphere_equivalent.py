@@ -83,6 +83,13 @@ def test_series_that_cannot_be_resolved_is_refused():
         power_series(shifted, 100)
     with pytest.raises(InvalidInputError, match="terms"):
         power_series(NETWORKS["relu"], 0)
+    with pytest.raises(ConvergenceError, match="diverges"):
+        sphere_diagonal(nsd.DEQ("sin", 3.0, 0.1), "ntk")
+    sign = nsd.Activation.from_callable(torch.sign, kinks=(0.0,), name="sign")
+    with pytest.raises(InvalidInputError, match="jumps"):
+        power_series(nsd.ENN([sign]), 3, kernel="ntk")
+    # E[sign sign] = (2/pi) arcsin(r)
+    np.testing.assert_allclose(power_series(nsd.ENN([sign]), 4), [0, 2 / np.pi, 0, 1 / (3 * np.pi)], atol=1e-12)
     with pytest.raises(InvalidInputError, match="norm"):
         power_series(NETWORKS["relu"], 3, norm=-1.0)
     with pytest.raises(InvalidInputError, match="kernel"):

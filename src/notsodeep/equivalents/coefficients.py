@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ..errors import InvalidInputError
+from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import moments
 from ..networks import DEQ, ENN, Network
 
@@ -56,11 +56,15 @@ def coefficients(network: Network, tau0: float = 1.0, kernel: KernelName = "ck")
         raise InvalidInputError(f"kernel must be one of {get_args(KernelName)}, got {kernel!r}")
     if not (isinstance(tau0, int | float) and math.isfinite(tau0) and tau0 > 0):
         raise InvalidInputError(f"tau0 must be a positive number, got {tau0!r}")
+    if not isinstance(network, DEQ | ENN):
+        raise InvalidInputError(f"expected a DEQ or an ENN, got {type(network).__name__}")
+    layers = (network.activation,) if isinstance(network, DEQ) else network.activations
+    jumping = [phi for phi in layers if not phi.continuous]
+    if kernel != "ck" and jumping:
+        raise InvalidInputError(f"{jumping[0]!r} jumps: its NTK is infinite, only kernel='ck' is defined")
     if isinstance(network, DEQ):
         return _implicit(network, float(tau0), kernel)
-    if isinstance(network, ENN):
-        return _explicit(network, float(tau0), kernel)
-    raise InvalidInputError(f"expected a DEQ or an ENN, got {type(network).__name__}")
+    return _explicit(network, float(tau0), kernel)
 
 
 def _implicit(deq: DEQ, tau0: float, kernel: KernelName) -> Coefficients:
@@ -71,6 +75,17 @@ def _implicit(deq: DEQ, tau0: float, kernel: KernelName) -> Coefficients:
     gamma2 = m.variance
     q2 = m.square_curvature - 2.0 * m.mean * e2  # of the centred activation
     den = 1.0 - s2a * e1**2
+    # E1^2 <= D2 by Cauchy-Schwarz, so the NTK's condition implies the other one
+    rates = {
+        "E[(phi^2)'']/2": 0.5 * s2a * q2,
+        **({"E[phi']^2": s2a * e1**2} if kernel == "ck" else {"E[phi'^2]": s2a * d2}),
+    }
+    for name, rate in rates.items():
+        if rate >= 1.0:
+            raise ConvergenceError(
+                f"the equivalent of {deq!r} diverges at tau0 = {tau0:.6g}: sigma_a2 {name} = {rate:.4g} must be below 1; "
+                f"lower sigma_a2 (a unique equilibrium is guaranteed below {deq.limit:.6g})"
+            )
     lam = s2b / den
     alpha1 = e1**2 * lam
     alpha4 = s2b / (1.0 - 0.5 * s2a * q2)

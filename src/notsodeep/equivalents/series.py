@@ -49,15 +49,22 @@ def sphere_diagonal(network: Network, kernel: KernelName = "ck", norm: float = 1
     """The kernel of a point with itself, g(1): the sum of all coefficients."""
     _check(network, kernel, norm)
     if isinstance(network, DEQ):
-        q, gain = scale_of(network, norm), float(network.sigma_a2)
+        q, gain = scale_of(network, norm), network.variances[0]
         m = moments(network.activation, math.sqrt(q))
-        loop = 1.0 - gain * m.slope_square
+        loop = _loop_gain(network, gain * m.slope_square, kernel)
         return {"ck": m.square, "ntk_frozen": m.square / loop, "ntk": m.square + q * m.slope_square / loop}[kernel]
     q, kappa = norm**2, norm**2 if kernel == "ntk" else 0.0
     for phi in network.activations:
         m = moments(phi, math.sqrt(q))
         q, kappa = m.square, m.square + kappa * m.slope_square
     return q if kernel == "ck" else kappa
+
+
+def _loop_gain(deq: DEQ, rate: float, kernel: KernelName) -> float:
+    """1 - s2a E[phi'^2], which the NTK divides by."""
+    if kernel != "ck" and rate >= 1.0:
+        raise ConvergenceError(f"the NTK of {deq!r} diverges: sigma_a2 E[phi'^2] = {rate:.4g} must be below 1")
+    return 1.0 - rate
 
 
 def _check(network: Network, kernel: KernelName, norm: float) -> None:
@@ -78,7 +85,8 @@ def _check(network: Network, kernel: KernelName, norm: float) -> None:
 
 def scale_of(deq: DEQ, norm: float) -> float:
     """q = Lambda_ii, the fixed point of q = s2a E[phi(sqrt(q) xi)^2] + s2b ||x||^2, by Newton."""
-    s2a, drive = float(deq.sigma_a2), float(deq.sigma_b2) * norm**2
+    s2a, s2b = deq.variances
+    drive = s2b * norm**2
     q = drive + s2a * moments(deq.activation, math.sqrt(drive)).square
     for _ in range(100):
         m = moments(deq.activation, math.sqrt(q))
@@ -95,7 +103,8 @@ def scale_of(deq: DEQ, norm: float) -> float:
 
 
 def _implicit(deq: DEQ, terms: int, kernel: KernelName, norm: float) -> Array:
-    s2a, s2b, q = float(deq.sigma_a2), float(deq.sigma_b2) * norm**2, scale_of(deq, norm)
+    (s2a, s2b), q = deq.variances, scale_of(deq, norm)
+    s2b *= norm**2
     rho = np.zeros(terms)
     rho[0] = _offset(deq.activation, q, s2a)
     layer = layer_series(deq.activation, q, rho[0], terms)

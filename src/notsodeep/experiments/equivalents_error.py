@@ -6,8 +6,9 @@ more: several classes with random means, and classes with different full covaria
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,11 @@ class ErrorCurve:
     def to_dict(self) -> dict[str, Any]:
         """A JSON document."""
         return {"label": self.label, "n": self.n, "errors": self.errors, "slope": self.slope}
+
+    @staticmethod
+    def from_dict(document: Mapping[str, Any]) -> ErrorCurve:
+        """What :meth:`to_dict` wrote."""
+        return ErrorCurve(document["label"], tuple(document["n"]), tuple(tuple(row) for row in document["errors"]))
 
 
 def error_against_n(
@@ -144,3 +150,34 @@ def mixture(name: str, p: int) -> GaussianMixture:
     if name not in MIXTURES:
         raise InvalidInputError(f"unknown mixture {name!r}; known: {', '.join(MIXTURES)}")
     return MIXTURES[name](p)
+
+
+# ---- the whole table -----------------------------------------------------------------------------------------
+
+
+def slope_table(points_per_dimension: float = 0.8, seeds: int = 2) -> dict[str, dict[str, ErrorCurve]]:
+    """All six activations on the three mixtures of the error figure, p = 250 ... 4000: "mixture/activation" -> curves."""
+    return {
+        f"{name}/{activation}": error_against_n(
+            activation, name, points_per_dimension=points_per_dimension, seeds=seeds
+        )
+        for name in ("two_class", "random_means", "full_covariances")
+        for activation in ACTIVATIONS
+    }
+
+
+def main() -> None:
+    """Print the table as JSON: python -m notsodeep.experiments.equivalents_error > results/equivalents_error.json."""
+    table = slope_table()
+    document = {
+        "command": "python -m notsodeep.experiments.equivalents_error",
+        "dimensions": [250, 500, 1000, 2000, 4000],
+        "points_per_dimension": 0.8,
+        "seeds": [0, 1],
+        "curves": {key: {k: curve.to_dict() for k, curve in curves.items()} for key, curves in table.items()},
+    }
+    print(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -45,12 +45,12 @@ def _shorter_diagonal(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple
 def _kappa_from_tau(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coefficients, MixtureStatistics]:
     """kappa^2 = tau*^2/(1 - s2a D2) instead of gamma^2/(1 - s2a D2) (slides)."""
     m = _moments(deq, c)
-    return replace(c, diagonal=_scale(c) ** 2 / (1.0 - float(deq.sigma_a2) * m.slope_square)), st
+    return replace(c, diagonal=_scale(c) ** 2 / (1.0 - deq.variances[0] * m.slope_square)), st
 
 
 def _beta3_of_the_slides(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coefficients, MixtureStatistics]:
     """beta3 = (alpha3 + beta1 (s2a E2^2 + s2b) alpha1)/(1 - s2a E1^2) (slides)."""
-    s2a, s2b = float(deq.sigma_a2), float(deq.sigma_b2)
+    s2a, s2b = deq.variances
     m, ck = _moments(deq, c), coefficients(deq, c.tau0, "ck")
     beta3 = (ck.c3 + c.c1 * (s2a * m.curvature**2 + s2b) * ck.c1) / (1.0 - s2a * m.slope**2)
     return replace(c, c3=beta3), st
