@@ -83,7 +83,8 @@ def _implicit(deq: DEQ, tau0: float, kernel: KernelName) -> Coefficients:
     for name, rate in rates.items():
         if rate >= 1.0:
             raise ConvergenceError(
-                f"the equivalent of {deq!r} diverges at tau0 = {tau0:.6g}: sigma_a2 {name} = {rate:.4g} must be below 1; "
+                f"the equivalent of {deq!r} diverges at tau0 = {tau0:.6g}: "
+                f"sigma_a2 {name} = {rate:.4g} must be below 1; "
                 f"lower sigma_a2 (a unique equilibrium is guaranteed below {deq.limit:.6g})"
             )
     lam = s2b / den

@@ -156,7 +156,7 @@ def mixture(name: str, p: int) -> GaussianMixture:
 
 
 def slope_table(points_per_dimension: float = 0.8, seeds: int = 2) -> dict[str, dict[str, ErrorCurve]]:
-    """All six activations on the three mixtures of the error figure, p = 250 ... 4000: "mixture/activation" -> curves."""
+    """All six activations on three mixtures, p = 250 ... 4000: "mixture/activation" -> curves by kernel."""
     return {
         f"{name}/{activation}": error_against_n(
             activation, name, points_per_dimension=points_per_dimension, seeds=seeds
