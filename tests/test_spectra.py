@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
+from scipy.optimize import brentq, minimize_scalar
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInputError
@@ -64,7 +65,7 @@ def test_one_isotropic_class_is_marchenko_pastur(n: int) -> None:
 def test_kernel_coordinates() -> None:
     """The law of a kernel is the law of the Gram matrix, scaled by c1 and shifted by diagonal - tau0^2 c1."""
     gram = nsd.spectral_law(LINEAR, np.ones(100), n=70)
-    law = nsd.spectral_law(RELU, np.ones(100), n=70)
+    law = nsd.spectral_law(RELU, np.ones(100), n=70, refined=False)
     c = nsd.coefficients(RELU, tau0=1.0)
     shift = c.diagonal - c.c1
     np.testing.assert_allclose(np.array(law.support), shift + c.c1 * np.array(gram.support), rtol=1e-13)
@@ -145,8 +146,6 @@ def test_one_class_with_many_bulks() -> None:
     def slope(g: float) -> float:
         return float(1 / g**2 - c * np.mean(values**2 / (1 + c * g * values) ** 2))
 
-    from scipy.optimize import brentq, minimize_scalar
-
     z = lambda g: -1 / g + np.mean(values / (1 + c * g * values))  # noqa: E731
     poles = [-1 / (c * v) for v in (1.0, 5.0)]
     best = minimize_scalar(lambda g: -slope(g), bounds=(poles[0] * 0.999, poles[1] * 1.001), method="bounded").x
@@ -224,7 +223,7 @@ def test_quantile_inverts_cdf(variances: list[float], n: int) -> None:
     assert (np.diff(x) >= 0).all()
     atom = sum(a.mass for a in law.atoms)
     np.testing.assert_allclose(law.cdf(x)[u > atom], u[u > atom], atol=1e-9)
-    np.testing.assert_array_equal(x[u < atom], 0.0)
+    np.testing.assert_allclose(x[u < atom], 0.0, atol=1e-12)
     # the first moment is the mean of the traces
     counts = nsd.GaussianMixture(np.zeros((len(variances), 60)), variances).counts(n)
     fine = (np.arange(4000) + 0.5) / 4000
@@ -264,15 +263,17 @@ SPIKED = {
 }
 
 
-@pytest.mark.parametrize(("name", "n"), [("papers", 320), ("papers", 700), ("three classes", 450), ("diagonal", 300), ("full", 300)])
+@pytest.mark.parametrize(
+    ("name", "n"), [("papers", 320), ("papers", 700), ("three classes", 450), ("diagonal", 300), ("full", 300)]
+)
 def test_spikes_and_alignments_against_the_simulated_equivalent(name: str, n: int) -> None:
-    """Outliers of the equivalent matrix fluctuate by a few percent at p = 400; twelve draws bring that below 2 %."""
+    """Outliers of the equivalent matrix fluctuate by a few percent at p = 400; four draws are averaged."""
     mix = SPIKED[name](400)
-    law = nsd.spectral_law(RELU, mix, n=n)
+    law = nsd.spectral_law(RELU, mix, n=n, refined=False)
     top = [s for s in law.spikes if s.value > law.support[-1][1] + 0.05]
     assert sum(s.multiplicity for s in top) == mix.classes
     values, classes = [], []
-    for seed in range(6):
+    for seed in range(4):
         matrix, y = equivalent_matrix(mix, RELU, n, seed)
         lam, vectors = np.linalg.eigh(matrix)
         values.append(lam[-mix.classes :])
@@ -286,7 +287,7 @@ def test_spikes_and_alignments_against_the_simulated_equivalent(name: str, n: in
 def test_alignment_of_each_class_when_spikes_are_far_apart() -> None:
     mix = nsd.GaussianMixture(means(500, 1.0, 2) * np.array([[5.0], [9.0]]), [1.0, 1.2], [1, 1])
     tanh = nsd.DEQ("tanh", sigma_a2=0.2)
-    law = nsd.spectral_law(tanh, mix, n=400)
+    law = nsd.spectral_law(tanh, mix, n=400, refined=False)
     matrix, y = equivalent_matrix(mix, tanh, 400, seed=0)
     vectors = np.linalg.eigh(matrix)[1][:, -2:]
     squared = ((np.eye(2)[y] / np.sqrt(np.bincount(y))).T @ vectors) ** 2
@@ -305,7 +306,7 @@ def test_spikes_below_the_phase_transition_disappear() -> None:
 
 @pytest.mark.parametrize(("p", "n"), [(300, 200), (200, 300)])
 def test_one_class_spike_in_closed_form(p: int, n: int) -> None:
-    """Spiked Gram matrix: lambda = (1 + l)(1 + c l)/l... with l = ||mu||^2 in units of the noise (Benaych-Georges, Nadakuditi)."""
+    """Rank-one perturbation of a rectangular matrix (Benaych-Georges and Nadakuditi, 2012)."""
     length2, c = 9.0, n / p
     law = nsd.spectral_law(LINEAR, nsd.GaussianMixture(means(p, 3.0, 1), [1.0]), n=n)
     # X = W + sqrt(c l) u v': singular value theta^2 = c l of a matrix with entries of variance 1/p
@@ -327,25 +328,25 @@ def test_equal_spikes_are_one_with_multiplicity() -> None:
 def test_reference_values_of_theory_section_8() -> None:
     mix = nsd.GaussianMixture.two_class(2500, mu=6.0, cov=8.0)
     population = math.sqrt(1 + 4 / math.sqrt(2500))
-    law = nsd.spectral_law(RELU, mix, n=2000, tau0=population)
+    law = nsd.spectral_law(RELU, mix, n=2000, tau0=population, refined=False)
     np.testing.assert_allclose([s.value for s in law.spikes], [3.598, 3.955], atol=5e-4)
 
 
 def test_even_activation_has_an_atom_and_few_eigenvalues() -> None:
     """E[phi'] = 0 removes the Gram matrix: everything sits at the diagonal but a matrix of rank K + 1."""
-    quadratic = nsd.ENN([lambda x: x**2])
     mix = nsd.GaussianMixture(means(200, 2.0, 2), [1.0, 1.6])
-    law = nsd.spectral_law(quadratic, mix, n=100)
+    law = nsd.spectral_law(nsd.ENN(["cos"]), mix, n=100, refined=False)
     assert law.support == []
     assert law.atoms[0].mass == 1.0
-    X, y = mix.sample(100, seed=0)
-    del X
+    _, y = mix.sample(100, seed=0)
     c = law.coefficients
     t = math.sqrt(200) * (np.array([1.0, 1.6]) - 1.3)
     J = np.eye(2)[y] / math.sqrt(200)
     T = np.outer([1.0, 1.6], [1.0, 1.6])
     low_rank = J @ (c.c2 * np.outer(t, t) + c.c3 * T) @ J.T
-    assert law.spikes[-1].value == pytest.approx(c.diagonal - c.tau0**2 * c.c1 + np.linalg.eigvalsh(low_rank)[-1], rel=0.1)
+    assert law.spikes[-1].value == pytest.approx(
+        c.diagonal - c.tau0**2 * c.c1 + np.linalg.eigvalsh(low_rank)[-1], rel=0.1
+    )
 
 
 # ---- exact kernels ----------------------------------------------------------------------------------------------
@@ -361,20 +362,52 @@ def exact(law: SpectralLaw, X: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("kernel", ["ck", "ntk", "ntk_frozen"])
 @pytest.mark.parametrize("name", ["tanh", "relu"])
 def test_exact_kernels(name: str, kernel: str) -> None:
-    """Small means: the equivalent errs by O(1/sqrt(p)), which moves the distribution by a few percent at p = 500."""
-    mix = nsd.GaussianMixture.two_class(500, mu=4.0, cov=4.0)
+    """The papers' mixture, where means and norms of the classes are far from negligible at p = 500."""
+    mix = nsd.GaussianMixture.two_class(500)
     law = nsd.spectral_law(nsd.DEQ(name, sigma_a2=0.2), mix, n=400, kernel=kernel)
     values = np.linalg.eigvalsh(exact(law, mix.sample(400, seed=0)[0]))
-    assert kolmogorov(law, values) < 0.05
-    for spike, value in zip(law.spikes[::-1], values[::-1], strict=False):
-        assert spike.value == pytest.approx(value, rel=0.08)
+    # measured 0.006 to 0.016; a random Gram matrix alone deviates by about 0.005
+    assert kolmogorov(law, values) < 0.025
+    assert len(law.spikes) == 2
+    np.testing.assert_allclose([s.value for s in law.spikes], values[-2:], rtol=0.03)
+
+
+@pytest.mark.parametrize("covariances", ["diagonal", "full"])
+def test_exact_kernels_general_covariances(covariances: str) -> None:
+    mix = SPIKED[covariances](400)
+    law = nsd.spectral_law(RELU, mix, n=300)
+    values = np.linalg.eigvalsh(exact(law, mix.sample(300, seed=0)[0]))
+    assert kolmogorov(law, values) < 0.035
+    np.testing.assert_allclose([s.value for s in law.spikes][-2:], values[-2:], rtol=0.05)
+
+
+def test_the_refined_law_is_nearer_to_exact_kernels_and_has_the_same_limit() -> None:
+    def distance(refined: bool) -> float:
+        law = nsd.spectral_law(RELU, nsd.GaussianMixture.two_class(500), n=400, refined=refined)
+        return kolmogorov(
+            law, np.linalg.eigvalsh(exact(law, nsd.GaussianMixture.two_class(500).sample(400, seed=0)[0]))
+        )
+
+    assert distance(True) < 0.3 * distance(False)
+    apart = []
+    for p in (10**3, 10**5):
+        fine, limit = (
+            nsd.spectral_law(RELU, nsd.GaussianMixture.two_class(p), n=int(0.8 * p), refined=r) for r in (True, False)
+        )
+        apart.append(
+            max(
+                np.abs(np.array(fine.support) - limit.support).max(),
+                abs(fine.spikes[-1].value - limit.spikes[-1].value),
+            )
+        )
+    assert apart[1] < 0.15 * apart[0]  # the differences are O(1/sqrt(p))
 
 
 def test_explicit_network() -> None:
-    mix = nsd.GaussianMixture.two_class(500, mu=4.0, cov=4.0)
-    law = nsd.spectral_law(nsd.ENN(["tanh", "tanh"]), mix, n=400, kernel="ntk")
+    mix = nsd.GaussianMixture.two_class(500)
+    law = nsd.spectral_law(nsd.ENN(["tanh", "relu"]), mix, n=400, kernel="ntk")
     values = np.linalg.eigvalsh(exact(law, mix.sample(400, seed=0)[0]))
-    assert kolmogorov(law, values) < 0.05
+    assert kolmogorov(law, values) < 0.03
 
 
 def test_estimated_statistics_of_one_class() -> None:
@@ -391,10 +424,11 @@ def test_estimated_statistics_of_one_class() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tanh", "arctan", "relu", "silu"])
-def test_exact_kernels_at_two_thousand_points(name: str) -> None:
-    mix = nsd.GaussianMixture.two_class(2500, mu=6.0)
-    law = nsd.spectral_law(nsd.DEQ(name, sigma_a2=0.2), mix, n=2000)
+@pytest.mark.parametrize("kernel", ["ck", "ntk"])
+@pytest.mark.parametrize("name", ["tanh", "arctan", "relu", "leaky_relu", "elu", "silu"])
+def test_exact_kernels_at_two_thousand_points(name: str, kernel: str) -> None:
+    mix = nsd.GaussianMixture.two_class(2500)
+    law = nsd.spectral_law(nsd.DEQ(name, sigma_a2=0.2), mix, n=2000, kernel=kernel)
     values = np.linalg.eigvalsh(exact(law, mix.sample(2000, seed=0)[0]))
     assert kolmogorov(law, values) < 0.02
     np.testing.assert_allclose([s.value for s in law.spikes], values[-2:], rtol=0.03)

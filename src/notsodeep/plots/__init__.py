@@ -2,6 +2,7 @@
 
 from .error import ErrorDisplay
 from .kernel import KernelDisplay
+from .spectrum import SpectrumDisplay
 from .twin import TwinDisplay
 
-__all__ = ["ErrorDisplay", "KernelDisplay", "TwinDisplay"]
+__all__ = ["ErrorDisplay", "KernelDisplay", "SpectrumDisplay", "TwinDisplay"]

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import ConvergenceError
 from .complexplane import solve_inside, start_inside
 from .panels import Bulk, chebyshev_coefficients, chebyshev_integral, nodes
-from .population import Array, Commuting, Population
+from .population import Array, Population
 from .realaxis import Curve, Gap, find_gap, outer_gaps
 
 __all__ = ["NoiseLaw", "noise_law"]
@@ -64,9 +64,9 @@ def noise_law(population: Population, index: int) -> NoiseLaw:
 
 def _starter(population: Population, index: int, low: float, high: float) -> Starter:
     """Starting values of g at real points; a surrogate is asked at the points that correspond to them."""
-    if isinstance(population, Commuting):
-        return lambda x: start_inside(population, x, high - low)
     surrogate = population.surrogate()
+    if surrogate is population:
+        return lambda x: start_inside(population, x, high - low)
     upper, lower = outer_gaps(Curve(surrogate, index))
     stretch = (upper.low - lower[-1].high) / (high - low)
     return lambda x: start_inside(surrogate, lower[-1].high + stretch * (x - low), upper.low)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .population import Array, Commuting, Population
+from .population import Array, Dense, Population
 
 __all__ = ["solve_inside", "start_inside"]
 
@@ -17,12 +17,12 @@ def solve_inside(population: Population, x: Array, start: Array) -> tuple[Array,
     A point where Im g collapses lies outside the support, or too close to an edge to tell; it is reported as not
     reliable, with g the last iterate.
     """
-    if isinstance(population, Commuting):
-        return _newton(population, x.astype(complex), start, steps=40)
-    return _chord(population, x, start)
+    if isinstance(population, Dense):
+        return _chord(population, x, start)
+    return _newton(population, x.astype(complex), start, steps=40)
 
 
-def start_inside(population: Commuting, x: Array, width: float) -> Array:
+def start_inside(population: Population, x: Array, width: float) -> Array:
     """Solutions at the real points x from nothing: a descent from far above the axis, where the map contracts."""
     z = x + 1j * width * _HEIGHTS[0]
     g = np.repeat(-1.0 / z[:, None], len(population.ratios), axis=1)
@@ -63,8 +63,7 @@ def _newton_step(g: Array, residual: Array, coupled: Array) -> Array:
 
 
 def _upright(g: Array) -> Array:
-    upright: Array = (g.imag > 1e-9 * np.abs(g)).all(axis=1) & np.isfinite(g).all(axis=1)
-    return upright
+    return np.asarray(np.isfinite(g).all(axis=1) & (g.imag > 1e-9 * np.abs(g)).all(axis=1))
 
 
 def _chord(population: Population, x: Array, start: Array) -> tuple[Array, Array]:

@@ -14,7 +14,8 @@ from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import Network
 from .bulk import NoiseLaw, noise_law
 from .population import Array
-from .sources import Source, source_of
+from .refined import finite_form, limit_form
+from .sources import source_of
 from .spikes import LowRankPart, Spike, isolated, without_noise
 
 __all__ = ["Atom", "SpectralLaw", "spectral_law"]
@@ -39,7 +40,9 @@ class SpectralLaw:
     """Of the centred network, at the scale tau0 of the data (E||x||^2 with the class means, unless given)."""
     n: int
     p: int
-    _source: Source
+    refined: bool
+    """Whether slopes and diagonals depend on the classes, as at finite p, or are those of the limit."""
+    _part: LowRankPart
     _noise: NoiseLaw | None
     """Law of the noise Gram matrix; None when the kernel does not see it (c1 = 0)."""
 
@@ -49,11 +52,11 @@ class SpectralLaw:
 
     @property
     def _scale(self) -> float:
-        return self.coefficients.c1
+        return self._part.scale
 
     @property
     def _shift(self) -> float:
-        return self.coefficients.diagonal - self.coefficients.tau0**2 * self.coefficients.c1
+        return self._part.shift
 
     @property
     def support(self) -> list[tuple[float, float]]:
@@ -78,7 +81,7 @@ class SpectralLaw:
         out = np.zeros_like(points)
         for bulk in () if self._noise is None else self._noise.bulks:
             out += bulk.density((points - self._shift) / self._scale)
-        return out / self._scale if self._scale > 0 else out
+        return out / self._scale
 
     def cdf(self, x: Any) -> Array:
         """Share of eigenvalues up to x, atoms included."""
@@ -107,11 +110,9 @@ class SpectralLaw:
     @cached_property
     def spikes(self) -> tuple[Spike, ...]:
         """Isolated eigenvalues in increasing order; computed on first use."""
-        c, source = self.coefficients, self._source
-        part = LowRankPart(c.c1, c.c2, c.c3, self._shift, source.counts / source.p, source.group, source.t, source.T)
-        found = without_noise(part) if self._noise is None else []
+        found = without_noise(self._part) if self._noise is None else []
         for gap in () if self._noise is None else self._noise.gaps:
-            found += isolated(gap, part)
+            found += isolated(gap, self._part)
         return tuple(sorted(found, key=lambda s: s.value))
 
     def __repr__(self) -> str:
@@ -137,6 +138,7 @@ def spectral_law(
     kernel: KernelName = "ck",
     *,
     tau0: float | None = None,
+    refined: bool = True,
 ) -> SpectralLaw:
     """The law of the eigenvalues of a network's kernel on n points of a mixture.
 
@@ -149,19 +151,21 @@ def spectral_law(
     kernel : "ck", "ntk" or "ntk_frozen"
     tau0 : scale of the data; by default tau0^2 = E||x||^2 with the class means, which at finite p is nearer to exact
         kernels than tr C0/p
+    refined : expand the kernel at the typical pair of each pair of classes (default), which at finite p is nearer to
+        exact kernels and has the same limit; ``False`` gives the law of :func:`notsodeep.equivalent`, the limit itself
 
     >>> import notsodeep as nsd
     >>> law = nsd.spectral_law(nsd.DEQ("relu", sigma_a2=0.2), nsd.GaussianMixture.two_class(1000), n=800)
     >>> [(round(a, 3), round(b, 3)) for a, b in law.support]
-    [(0.086, 0.929)]
+    [(0.09, 0.975)]
     >>> [round(s.value, 2) for s in law.spikes]
-    [2.5, 4.4, 7.1]
+    [6.09, 6.4]
     """
-    source = source_of(mixture, n)
-    scale = source.tau0 if tau0 is None else tau0
-    four = coefficients(network, scale, kernel)
-    noise = noise_law(source.population, source.index) if four.c1 > 0 else None
-    return SpectralLaw(four, source.n, source.p, source, noise)
+    source = source_of(mixture, n, merge=not refined)
+    four = coefficients(network, source.tau0 if tau0 is None else tau0, kernel)
+    population, part = (finite_form if refined else limit_form)(source, four)
+    noise = None if population is None else noise_law(population, int(population.ratios.argmax()))
+    return SpectralLaw(four, source.n, source.p, refined, part, noise)
 
 
 def _points(x: Any) -> Array:

@@ -103,9 +103,10 @@ class Bulk:
         panel: Array = np.clip(np.searchsorted(self.breaks, angle, side="right") - 1, 0, len(self.breaks) - 2)
         return panel
 
-    def _evaluate(self, coefficients: Array, angle: Array) -> Array:
+    def _evaluate(self, coefficients: Array, angles: Array) -> Array:
+        angle = angles.ravel()
         panel = self._panel(angle)
         start, stop = self.breaks[panel], self.breaks[panel + 1]
         local = np.clip((2.0 * angle - start - stop) / (stop - start), -1.0, 1.0)
         value: Array = chebyshev.chebval(local, coefficients[panel].T, tensor=False)
-        return value
+        return value.reshape(angles.shape)

@@ -3,10 +3,11 @@
 With g_a the Stieltjes transform of the noise Gram matrix on class a (its mean diagonal there), c_a = n_a/p and
 R(g) = (I + sum_b c_b g_b C_b)^(-1), the fixed point of theory section 8 reads, for every class a,
 
-    z = -1/g_a + tr(C_a R(g))/p,
+    z = o_a - 1/g_a + tr(C_a R(g))/p,
 
-because Qt = -R/z and 1 + delta_a = -1/(z g_a). Two populations answer the same questions about R: ``Commuting`` from
-the joint spectrum (closed sums), ``Dense`` from p x p inverses.
+because Qt = -R/z and 1 + delta_a = -1/(z g_a); o_a = 0 there, while a matrix W W' + diag(o_a) has offsets. Three
+populations answer the same questions about R: ``Commuting`` from the joint spectrum (closed sums), ``Dense`` from
+p x p inverses, ``Sloped`` for a Gram matrix whose blocks are scaled class by class.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["Array", "Commuting", "Dense", "Population"]
+__all__ = ["Array", "Commuting", "Dense", "Population", "Sloped"]
 
 Array = np.ndarray[Any, Any]
 
@@ -45,7 +46,7 @@ class Population(Protocol):
         """Relative size of a Newton step after which no other is needed."""
 
     def traces(self, g: Array) -> Array:
-        """tr(C_a R)/p, shape (N, K)."""
+        """o_a + tr(C_a R)/p, shape (N, K)."""
 
     def traces_and_couplings(self, g: Array) -> tuple[Array, Array]:
         """The traces, and tr(C_a R C_b R)/p, shape (N, K, K)."""
@@ -56,22 +57,24 @@ class Population(Protocol):
     def mean_form(self, g: Array) -> Array:
         """M' R M at one real g."""
 
-    def surrogate(self) -> Commuting:
-        """A cheap population with nearby solutions, for starting values."""
+    def surrogate(self) -> Commuting | Sloped:
+        """A cheap population with nearby solutions, for starting values; itself where it is cheap."""
 
 
 @dataclass(frozen=True, eq=False)
 class Commuting:
     """Covariances with common eigenvectors.
 
-    ``values`` (r, K) are the joint eigenvalues, ``weights`` (r,) the share of p that each row stands for, and
-    ``mean_grams`` (r, L, L) the Gram matrix of the L class means projected on the eigenspace of each row.
+    ``values`` (r, K) are the joint eigenvalues, ``weights`` (r,) the share of p that each row stands for,
+    ``mean_grams`` (r, L, L) the Gram matrix of the L class means projected on the eigenspace of each row, and
+    ``offsets`` (K,) the o_a.
     """
 
     ratios: Array
     values: Array
     weights: Array
     mean_grams: Array
+    offsets: Array | float = 0.0
     tolerance: float = 1e-11
     last_step: float = 1e-13
 
@@ -89,7 +92,7 @@ class Commuting:
     def traces(self, g: Array) -> Array:
         out = np.empty_like(g)
         for part, den in self._denominators(g):
-            out[part] = (self.weights / den) @ self.values
+            out[part] = (self.weights / den) @ self.values + self.offsets
         return out
 
     @cached_property
@@ -102,7 +105,7 @@ class Commuting:
         couplings = np.empty((len(g), classes, classes), dtype=g.dtype)
         for part, den in self._denominators(g):
             inverse = self.weights / den
-            traces[part] = inverse @ self.values
+            traces[part] = inverse @ self.values + self.offsets
             couplings[part] = ((inverse / den) @ self._products).reshape(-1, classes, classes)
         return traces, couplings
 
@@ -195,4 +198,66 @@ class Dense:
             np.concatenate([diagonals, self.outside.values]),
             np.concatenate([np.full(rows, 1.0 / self.dimension), self.outside.weights]),
             np.concatenate([np.zeros((rows, classes, classes)), self.outside.mean_grams]),
+            self.outside.offsets,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Sloped:
+    """W W' with the block of classes a and b multiplied by ``slopes`` A_ab, a positive semi-definite matrix.
+
+    With A = L L' it is the Gram matrix of the rows w_i (x) l_a, so class a has covariance C_a (x) l_a l_a'. For each
+    row e of joint eigenvalues the inverse is only needed through P = A (I + diag(c g e) A)^(-1), a K x K matrix.
+    """
+
+    base: Commuting
+    slopes: Array
+    tolerance: float = 1e-11
+    last_step: float = 1e-13
+
+    @property
+    def ratios(self) -> Array:
+        return self.base.ratios
+
+    @property
+    def scale(self) -> float:
+        return self.base.scale * float(np.diag(self.slopes).max())
+
+    def _forms(self, g: Array) -> Iterator[tuple[slice, Array]]:
+        """P for a slice of the points: (points, rows, K, K)."""
+        rows, classes = self.base.values.shape
+        weighted = self.base.values * self.base.ratios
+        step = max(1, _CHUNK // (rows * classes**2))
+        for start in range(0, len(g), step):
+            part = slice(start, start + step)
+            scaled = (g[part, None, :] * weighted)[..., None] * self.slopes
+            # A (I + D A)^(-1) is symmetric, so it equals (I + A D)^(-1) A
+            yield part, np.linalg.solve(np.eye(classes) + np.swapaxes(scaled, -1, -2), self.slopes + 0.0 * scaled)
+
+    def traces(self, g: Array) -> Array:
+        return self.traces_and_couplings(g)[0]
+
+    def traces_and_couplings(self, g: Array) -> tuple[Array, Array]:
+        base, classes = self.base, g.shape[1]
+        traces = np.empty_like(g)
+        couplings = np.empty((len(g), classes, classes), dtype=g.dtype)
+        for part, form in self._forms(g):
+            own = np.einsum("nraa->nra", form)
+            traces[part] = np.einsum("r,ra,nra->na", base.weights, base.values, own) + base.offsets
+            couplings[part] = np.einsum("r,ra,rb,nrab->nab", base.weights, base.values, base.values, form**2)
+        return traces, couplings
+
+    def negative_share(self, g: Array) -> float:
+        root = np.linalg.eigh(self.slopes)
+        half = root.eigenvectors * np.sqrt(np.clip(root.eigenvalues, 0.0, None))
+        middle = (self.base.values * self.base.ratios * g)[:, :, None] * half
+        counts = (np.linalg.eigvalsh(np.eye(len(g)) + half.T @ middle) < 0).sum(axis=1)
+        return float(self.base.weights @ counts)
+
+    def mean_form(self, g: Array) -> Array:
+        ((_, form),) = self._forms(g[None])
+        total: Array = (form[0] * self.base.mean_grams).sum(axis=0)
+        return total
+
+    def surrogate(self) -> Sloped:
+        return self

@@ -1,14 +1,15 @@
 """Outside the bulk, on the real axis: gaps of the support, their edges, and the mass to their left.
 
-In a gap every g_a is real, keeps its sign and increases with z. So one of them, written u = -1/g_a, is a coordinate of
+In a gap every g_a is real, keeps its sign and increases with z. So any of them, written u = -1/g_a, is a coordinate of
 the gap, and z(u) is the inverse map of Silverstein and Choi: it increases inside the gap and folds at its ends, which
-are the edges of the support. A real solution belongs to the gap if and only if dg_b/dz > 0 for every class.
+are the edges of the support. A real solution belongs to the gap if and only if dg_b/dz > 0 for every class. Near an
+edge the class whose g changes most is the coordinate to use.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.optimize import brentq
@@ -21,8 +22,10 @@ __all__ = ["Curve", "Gap", "State", "find_gap", "outer_gaps"]
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """One real solution: the coordinate u, g (K,), z, the tangent d(g, z)/dg_a, and whether it lies in a gap."""
+    """One real solution: the coordinate u = -1/g_a, g (K,), z, the tangent d(g, z)/dg_a, whether it lies in a gap."""
 
+    index: int
+    """The class a whose g is the coordinate."""
     u: float
     g: Array
     z: float
@@ -34,23 +37,42 @@ class State:
     mass: float
     """Share of eigenvalues below z (exact separation)."""
 
+    def seen_from(self, index: int) -> State:
+        """The same solution with another class as coordinate."""
+        if index == self.index:
+            return self
+        slopes = self.tangent.copy()
+        rise, slopes[self.index] = float(slopes[self.index]), 1.0
+        tangent = slopes / slopes[index]
+        tangent[index] = rise / slopes[index]
+        own = float(self.g[index])
+        speed = 1.0 - own**2 * float(tangent[index])
+        return replace(self, index=index, u=-1.0 / own, tangent=tangent, speed=speed)
+
+    def dominant(self) -> int:
+        """The class whose g changes most, relative to its size."""
+        slopes = self.tangent.copy()
+        slopes[self.index] = 1.0
+        return int(np.abs(slopes / self.g).argmax())
+
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Real solutions of z = -1/g_b + tr(C_b R)/p, followed along u = -1/g_a."""
+    """Real solutions of z = o_b - 1/g_b + tr(C_b R)/p, followed along u = -1/g_a."""
 
     population: Population
     index: int
-    """The class a whose g is the coordinate."""
+    """The class a whose g is the coordinate far from the support."""
 
     def solve(self, u: float, near: State | None = None, steps: int = 40) -> State | None:
         """The solution at u next to ``near`` (to infinity without it); None if Newton does not converge."""
+        index = self.index if near is None else near.index
         g, z = self._start(u, near)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a divergent iteration returns None
-            return self._newton(u, g, z, steps)
+            return self._newton(index, u, g, z, steps)
 
-    def _newton(self, u: float, g: Array, z: float, steps: int) -> State | None:
-        a, goal = self.index, self.population.last_step
+    def _newton(self, a: int, u: float, g: Array, z: float, steps: int) -> State | None:
+        goal = self.population.last_step
         for _ in range(steps):
             jacobian, residual = self._system(g, z)
             border = jacobian.copy()
@@ -61,25 +83,26 @@ class Curve:
                 return None
             move = np.abs(step / g)
             move[a] = abs(step[a]) / (abs(z) + abs(u))
+            rounding = np.abs(residual).max() < 4e-15 * (abs(z) + float(np.abs(1.0 / g).max()))
             z += float(step[a])
             step[a] = 0.0
             g = g + step
             if not (np.isfinite(g).all() and math.isfinite(z)) or (g == 0).any():
                 return None
-            if move.max() < goal:
-                return self._state(u, g, z, jacobian)
+            if move.max() < goal or (rounding and move.max() < 1e-6):
+                return self._state(a, g, z, jacobian)
         return None
 
     def _start(self, u: float, near: State | None) -> tuple[Array, float]:
         if near is None:
             return np.full(len(self.population.ratios), -1.0 / u), u
-        change = -1.0 / u - near.g[self.index]
+        change = -1.0 / u - near.g[near.index]
         g = near.g + near.tangent * change
-        z = near.z + near.tangent[self.index] * change
+        z = near.z + near.tangent[near.index] * change
         # a predictor that changes the sign of some g leaves the gap: then start from the neighbour itself
-        if (g * near.g < 0).any() or abs(z - near.z) > 2.0 * abs(u - near.u) + abs(near.z):
+        if (g * near.g <= 0).any() or abs(z - near.z) > 2.0 * abs(u - near.u) + abs(near.z):
             g, z = near.g.copy(), near.z
-        g[self.index] = -1.0 / u
+        g[near.index] = -1.0 / u
         return g, float(z)
 
     def _system(self, g: Array, z: float) -> tuple[Array, Array]:
@@ -87,14 +110,14 @@ class Curve:
         jacobian = np.diag(1.0 / g**2) - couplings[0] * self.population.ratios
         return jacobian, -1.0 / g + traces[0] - z
 
-    def _state(self, u: float, g: Array, z: float, jacobian: Array) -> State:
-        a = self.index
+    def _state(self, a: int, g: Array, z: float, jacobian: Array) -> State:
         border = jacobian.copy()
         border[:, a] = -1.0
         tangent = -np.linalg.solve(border, jacobian[:, a])
         ratios = self.population.ratios
         mass = (ratios[g < 0].sum() - self.population.negative_share(g)) / ratios.sum()
-        return State(u, g, z, tangent, float(1.0 - g[a] ** 2 * tangent[a]), bool((tangent > 0).all()), float(mass))
+        speed, valid = float(1.0 - g[a] ** 2 * tangent[a]), bool((tangent > 0).all())
+        return State(a, -1.0 / float(g[a]), g, z, tangent, speed, valid, float(mass))
 
     def at(self, z: float, g: Array, steps: int = 60) -> State | None:
         """The gap solution at real z near g, or None when z is not in a gap."""
@@ -105,12 +128,13 @@ class Curve:
                 step = -np.linalg.solve(jacobian, residual)
             except np.linalg.LinAlgError:
                 return None
+            rounding = np.abs(residual).max() < 4e-15 * (abs(z) + float(np.abs(1.0 / g).max()))
             factor = 0.5 / max(0.5, float(np.max(np.abs(step / g))))
             g = g + factor * step
             if not np.isfinite(g).all():
                 return None
-            if np.abs(step / g).max() < self.population.last_step:
-                state = self._state(-1.0 / float(g[self.index]), g, z, jacobian)
+            if np.abs(step / g).max() < (1e-6 if rounding else self.population.last_step):
+                state = self._state(self.index, g, z, jacobian)
                 return state if state.valid else None
         return None
 
@@ -127,6 +151,16 @@ class Gap:
     low: float
     high: float
     states: list[State] = field(default_factory=list)
+
+    @classmethod
+    def between(cls, curve: Curve, inside: State, left: State | None, right: State | None, zero: bool = False) -> Gap:
+        """All states in the coordinate that suits an edge; without a state, ``zero`` tells an atom from infinity."""
+        edge = left or right or inside
+        index = edge.index
+        low = left.z if left is not None else (0.0 if zero and inside.z > 0 else -math.inf)
+        high = right.z if right is not None else (0.0 if zero and inside.z < 0 else math.inf)
+        ends = [None if s is None else s.seen_from(index) for s in (left, right)]
+        return cls(Curve(curve.population, index), inside.seen_from(index), ends[0], ends[1], low, high)
 
     @property
     def mass(self) -> float:
@@ -163,58 +197,64 @@ def _same_gap(found: State | None, start: State) -> bool:
     return found is not None and abs(found.mass - start.mass) < 1e-9 and bool((found.g * start.g > 0).all())
 
 
-def _edge(curve: Curve, start: State, growing: bool, floor: float = 0.0) -> State | None:
-    """The first fold met when |u| grows (or shrinks) from ``start``; None when |u| falls below ``floor`` before it.
+def _edge(curve: Curve, start: State, upward: bool, floor: float = 0.0) -> State | None:
+    """The first fold met when z grows (or falls) from ``start``; None when |u| falls below ``floor`` before it.
 
     f^(-1/2) is affine in u for one isotropic class and nearly so in general: a secant step on it almost lands on
     the edge.
     """
-    inner, previous, step = start, start, 0.02
+    inner, step = start, 0.02
     for _ in range(500):
         if abs(inner.u) <= floor:
             return None
-        u = inner.u * math.exp(step if growing else -step)
-        found = curve.solve(u, inner)
+        growing = (inner.u > 0) == upward
+        found = curve.solve(inner.u * math.exp(step if growing else -step), inner)
         if found is not None and _same_gap(found, start) and (found.valid or found.speed >= 1.0):
-            if found.speed >= 1.0:
-                return _fold(curve, inner, found)
-            previous, inner = inner, found
-            step = _secant(previous, inner, growing)
-        else:
-            step *= 0.5
-            if step < 1e-13:  # the fold is here to working precision
-                return inner
+            if found.valid:
+                best = found.dominant()
+                previous, inner = inner.seen_from(best), found.seen_from(best)
+                step = _secant(previous, inner, (inner.u > 0) == upward)
+                continue
+            fold = _fold(curve, inner, found)
+            if fold is not None:
+                return fold
+        step *= 0.5
+        if step < 1e-13:  # the fold is here to working precision
+            return inner
     raise ConvergenceError(f"no edge of the support was found from z = {start.z:.6g} on; check the covariances' scale")
 
 
 def _secant(previous: State, inner: State, growing: bool) -> float:
     """Logarithmic step to just beyond the point where f^(-1/2) reaches 1 by extrapolation."""
     first, last = max(previous.speed, 1e-300) ** -0.5, max(inner.speed, 1e-300) ** -0.5
-    slope = (last - first) / (inner.u - previous.u)
+    run = inner.u - previous.u
+    slope = (last - first) / run if run != 0.0 else 0.0
     target = inner.u + 1.02 * (1.0 - last) / slope if slope != 0.0 else 0.0
     ratio = target / inner.u
     towards = ratio > 1.0 if growing else 0.0 < ratio < 1.0
     return float(np.clip(abs(math.log(ratio)), 1e-12, 1.5)) if towards else 1.5
 
 
-def _fold(curve: Curve, inner: State, outer: State) -> State:
-    """The state between ``inner`` (f < 1) and ``outer`` (f >= 1) where z(u) turns."""
+def _fold(curve: Curve, inner: State, outer: State) -> State | None:
+    """The state between ``inner`` (f < 1) and ``outer`` (f >= 1) where z(u) turns; None if they are not neighbours."""
     states = [inner, outer]
     # z is stationary in u at the fold: its error is the square of that of u
-    precision = 0.0 if curve.population.last_step < 1e-12 else curve.population.tolerance
+    exact = curve.population.last_step < 1e-12
+    precision = 1e-14 if exact else curve.population.tolerance
 
     def excess(u: float) -> float:
         near = min(states, key=lambda s: abs(s.u - u))
         found = near if near.u == u else curve.solve(u, near)
-        if found is None:
-            raise ConvergenceError(f"the edge of the support near z = {inner.z:.6g} could not be refined")
+        if found is None or not _same_gap(found, inner):
+            raise ConvergenceError("the two states lie on different branches")
         states.append(found)
         return max(found.speed, 1e-300) ** -0.5 - 1.0
 
-    root = brentq(
-        excess, inner.u, outer.u, xtol=max(precision, 1e-15) * abs(inner.u), rtol=max(precision, 1e-14), maxiter=60
-    )
-    excess(root)
+    try:
+        root = brentq(excess, inner.u, outer.u, xtol=precision * abs(inner.u), rtol=precision, maxiter=80)
+        excess(root)
+    except ConvergenceError:
+        return None
     return states[-1]
 
 
@@ -226,12 +266,12 @@ def outer_gaps(curve: Curve) -> tuple[Gap, list[Gap]]:
     if surrogate.population is not curve.population:
         return _from_surrogate(curve, reach, *outer_gaps(surrogate))
     above, below = _far(curve, reach), _far(curve, -reach)
-    top = _certain_edge(curve, above, growing=False)
-    upper = Gap(curve, above, top, None, top.z, math.inf)
-    bottom = _edge(curve, below, growing=False, floor=1e-13 * reach)
+    top = _certain_edge(curve, above, upward=False)
+    upper = Gap.between(curve, above, top, None)
+    bottom = _edge(curve, below, upward=True, floor=1e-13 * reach)
     if bottom is not None:
-        return upper, [Gap(curve, below, None, bottom, -math.inf, bottom.z)]
-    lower = Gap(curve, below, None, None, -math.inf, 0.0)
+        return upper, [Gap.between(curve, below, None, bottom)]
+    lower = Gap.between(curve, below, None, None, zero=True)
     positive = _beyond_zero(curve, lower, reach)
     return upper, [lower] if positive is None else [lower, positive]
 
@@ -247,21 +287,21 @@ def _from_surrogate(curve: Curve, reach: float, upper: Gap, lower: list[Gap]) ->
     """The outer gaps of dense covariances, from those of a surrogate: the walk to each edge is then short."""
     assert upper.left is not None
     above = _transfer(curve, upper, 1.2 * upper.left.u) or _far(curve, reach)
-    top = _certain_edge(curve, above, growing=False)
-    high = Gap(curve, above, top, None, top.z, math.inf)
+    top = _certain_edge(curve, above, upward=False)
+    high = Gap.between(curve, above, top, None)
     right = lower[-1].right
     if len(lower) == 1 and right is not None:
         below = _transfer(curve, lower[0], 1.2 * right.u) or _far(curve, -reach)
-        bottom = _certain_edge(curve, below, growing=False)
-        return high, [Gap(curve, below, None, bottom, -math.inf, bottom.z)]
-    low = Gap(curve, _far(curve, -reach), None, None, -math.inf, 0.0)
+        bottom = _certain_edge(curve, below, upward=True)
+        return high, [Gap.between(curve, below, None, bottom)]
+    low = Gap.between(curve, _far(curve, -reach), None, None, zero=True)
     if right is None:  # the support starts at zero, whatever the eigenvectors
         return high, [low]
     inside = _transfer(curve, lower[1], 0.8 * right.u) or _transfer(curve, lower[1], 0.1 * right.u)
     if inside is None:
         raise ConvergenceError("no gap was found between zero and the support; check the smallest eigenvalues")
-    bottom = _certain_edge(curve, inside, growing=True)
-    return high, [low, Gap(curve, inside, None, bottom, 0.0, bottom.z)]
+    bottom = _certain_edge(curve, inside, upward=True)
+    return high, [low, Gap.between(curve, inside, None, bottom, zero=True)]
 
 
 def _transfer(curve: Curve, gap: Gap, u: float) -> State | None:
@@ -271,8 +311,8 @@ def _transfer(curve: Curve, gap: Gap, u: float) -> State | None:
     return found if found is not None and found.valid and _same_gap(found, near) else None
 
 
-def _certain_edge(curve: Curve, start: State, growing: bool) -> State:
-    edge = _edge(curve, start, growing)
+def _certain_edge(curve: Curve, start: State, upward: bool) -> State:
+    edge = _edge(curve, start, upward)
     assert edge is not None  # without a floor the search ends in an edge or an error
     return edge
 
@@ -292,8 +332,8 @@ def _beyond_zero(curve: Curve, lower: Gap, reach: float) -> Gap | None:
         z = -one.z
         state = curve.at(z, -(shares + 2.0 * z * slope) / z)
         if state is not None and (state.g < 0).any() and state.mass > 0:
-            right = _certain_edge(curve, state, growing=True)
-            return Gap(curve, state, None, right, 0.0, right.z)
+            right = _certain_edge(curve, state, upward=True)
+            return Gap.between(curve, state, None, right, zero=True)
     return None
 
 
@@ -302,7 +342,5 @@ def find_gap(curve: Curve, z: float, g: Array) -> Gap | None:
     inside = curve.at(z, g)
     if inside is None:
         return None
-    positive = inside.u > 0
-    left = _certain_edge(curve, inside, growing=not positive)
-    right = _certain_edge(curve, inside, growing=positive)
-    return Gap(curve, inside, left, right, left.z, right.z)
+    left, right = (_certain_edge(curve, inside, upward) for upward in (False, True))
+    return Gap.between(curve, inside, left, right)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,25 +33,28 @@ class Source:
     tau0: float
     t: Array
     T: Array
+    norms: Array
+    """E||x||^2 by class: tr C_a/p + ||mu_a||^2/p."""
+    mean_gram: Array
+    """mu_a . mu_b."""
+    mean_covariance: Array
+    """mu_a' C_b mu_a."""
+    rank: int
+    """Directions that carry noise."""
 
     @property
     def n(self) -> int:
         return int(self.counts.sum())
 
-    @property
-    def index(self) -> int:
-        """The class whose g serves as coordinate outside the bulk: the one with most points."""
-        return int(self.population.ratios.argmax())
 
-
-def source_of(data: Any, n: int | None) -> Source:
-    """Read a mixture, statistics or an array of eigenvalues."""
+def source_of(data: Any, n: int | None, merge: bool) -> Source:
+    """Read a mixture, statistics or eigenvalues; ``merge`` makes classes of equal covariance one for the bulk."""
     if isinstance(data, GaussianMixture):
         if n is None:
             raise InvalidInputError("the law of a mixture depends on the number of points: give n")
-        return _from_mixture(data, data.counts(_checked(n)))
+        return _from_mixture(data, data.counts(_checked(n)), merge)
     if isinstance(data, MixtureStatistics):
-        return _from_statistics(data, None if n is None else _checked(n))
+        return _from_statistics(data, None if n is None else _checked(n), merge)
     if n is None:
         raise InvalidInputError("the law of given covariance eigenvalues depends on the number of points: give n")
     return _from_eigenvalues(data, _checked(n))
@@ -70,14 +73,14 @@ def _from_eigenvalues(data: Any, n: int) -> Source:
         values = np.empty(0)
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all() or (values < 0).any() or not values.any():
         raise InvalidInputError(
-            "expected a GaussianMixture, MixtureStatistics or the p eigenvalues of one covariance (finite, not negative, "
-            f"not all zero); got {type(data).__name__} of shape {np.shape(data) if values.size else ()}"
+            "expected a GaussianMixture, MixtureStatistics or the p eigenvalues of one covariance (finite, not "
+            f"negative, not all zero); got {type(data).__name__} of shape {np.shape(data) if values.size else ()}"
         )
     mixture = GaussianMixture(np.zeros((1, len(values))), [values])
-    return _from_mixture(mixture, np.array([n]))
+    return _from_mixture(mixture, np.array([n]), merge=True)
 
 
-def _from_mixture(mix: GaussianMixture, counts: Array) -> Source:
+def _from_mixture(mix: GaussianMixture, counts: Array, merge: bool) -> Source:
     if counts.min() < 1:
         raise InvalidInputError(f"every class needs a point: n = {counts.sum()} gives class sizes {counts.tolist()}")
     covariances = mix.covariances
@@ -85,20 +88,25 @@ def _from_mixture(mix: GaussianMixture, counts: Array) -> Source:
     if traces.min() <= 0:
         raise InvalidInputError(f"class {int(traces.argmin())} has zero covariance; the law needs noise in every class")
     shares = counts / counts.sum()
-    population, group = _population(covariances, mix.means, counts / mix.p)
+    population, group = _population(covariances, mix.means, counts / mix.p, merge)
+    lengths = (mix.means**2).sum(axis=1) / mix.p
     return Source(
         population=population,
         counts=counts,
         group=group,
         p=mix.p,
         # E||x||^2 with the means: at finite p nearer to the exact kernel than tr C0/p (theory section 3)
-        tau0=math.sqrt(float(shares @ (traces + (mix.means**2).sum(axis=1) / mix.p))),
+        tau0=math.sqrt(float(shares @ (traces + lengths))),
         t=math.sqrt(mix.p) * (traces - shares @ traces),
         T=np.array([[a.inner(b) for b in covariances] for a in covariances]) / mix.p,
+        norms=traces + lengths,
+        mean_gram=mix.means @ mix.means.T,
+        mean_covariance=np.stack([(c.multiply(mix.means) * mix.means).sum(axis=1) for c in covariances], axis=1),
+        rank=_rank(population, mix.p),
     )
 
 
-def _from_statistics(stats: MixtureStatistics, n: int | None) -> Source:
+def _from_statistics(stats: MixtureStatistics, n: int | None, merge: bool) -> Source:
     """Class covariances of the rows, shrunk so that tr C_a^2 is the unbiased one of the statistics.
 
     Sample eigenvalues spread more than those of the population when n_a is of the order of p. Shrinking them towards
@@ -118,16 +126,27 @@ def _from_statistics(stats: MixtureStatistics, n: int | None) -> Source:
         keep = math.sqrt(min(max(stats.T[a, a] - mean**2, 0.0) / spread, 1.0)) if spread > 0 else 1.0
         covariances.append(keep * sample + (1.0 - keep) * mean * np.eye(stats.p))
     mixture = GaussianMixture(stats.means, covariances, weights=stats.counts)
-    source = _from_mixture(mixture, stats.counts if n is None else mixture.counts(n))
-    return Source(source.population, source.counts, source.group, stats.p, stats.tau0, stats.t, stats.T)
+    source = _from_mixture(mixture, stats.counts if n is None else mixture.counts(n), merge)
+    # statistics about the origin count the means twice here: then the covariances themselves decide
+    return replace(source, tau0=stats.tau0, t=stats.t, T=stats.T) if stats.about == "mean" else source
 
 
-def _population(covariances: Sequence[Covariance], means: Array, ratios: Array) -> tuple[Population, Array]:
-    """Distinct covariances only: classes that share one are one class for the bulk."""
+def _rank(population: Population, p: int) -> int:
+    if isinstance(population, Dense):
+        return len(population.means) + _rank(population.outside, p)
+    assert isinstance(population, Commuting)
+    live = population.values.max(axis=1) > _NULL * population.scale
+    return round(p * float(population.weights[live].sum()))
+
+
+def _population(
+    covariances: Sequence[Covariance], means: Array, ratios: Array, merge: bool
+) -> tuple[Population, Array]:
+    """Distinct covariances only, if asked: classes that share one are one class for the bulk."""
     distinct: list[Covariance] = []
     group = []
     for c in covariances:
-        match = next((i for i, d in enumerate(distinct) if _equal(c, d)), len(distinct))
+        match = next((i for i, d in enumerate(distinct) if merge and _equal(c, d)), len(distinct))
         if match == len(distinct):
             distinct.append(c)
         group.append(match)
@@ -176,8 +195,8 @@ def _structured(covariances: Sequence[Covariance], means: Array, ratios: Array) 
         return _block(blocks, means @ basis, ratios, p, rest)
     if p > _DENSE_LIMIT:
         raise InvalidInputError(
-            f"p = {p} is too large for p x p matrices (limit {_DENSE_LIMIT}); covariances that are all numbers or vectors, or "
-            "numbers and LowRank with a scalar diagonal, have no such limit"
+            f"p = {p} is too large for p x p matrices (limit {_DENSE_LIMIT}); covariances that are all numbers or "
+            "vectors, or numbers and LowRank with a scalar diagonal, have no such limit"
         )
     return _block(np.stack([c.dense() for c in covariances]), means, ratios, p, None)
 

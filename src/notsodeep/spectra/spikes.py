@@ -1,14 +1,15 @@
 """Isolated eigenvalues of the equivalent matrix, and what their eigenvectors know of the classes.
 
-The equivalent is c I + alpha1 W W' + U B U' with U = [J/sqrt(p), W M, psi] (theory section 8), and B is invertible. An
-eigenvalue z outside the bulk has an eigenvector u = -Q(z) U y, where y solves (B^(-1) + H(z)) y = 0, H = U' Q U. Times
-alpha1, with z' = (z - c)/alpha1, that symmetric matrix is
+The matrix is c I + s (W W' + U B U') with U = [J/sqrt(p), W M, psi] and B = [[M'M + E + kappa t t', I, kappa t],
+[I, 0, 0], [kappa t', 0, kappa]], which is invertible; in theory section 8, s = alpha1, E = alpha3 T/alpha1 and
+kappa = alpha2/alpha1. An eigenvalue z = c + s z' outside the bulk has an eigenvector u = -Q(z') U y, where y solves
+(B^(-1) + H(z')) y = 0 and H = U' Q U. That symmetric matrix is
 
-    N(z') = [[diag(c_a g_a), I, 0], [I, -(alpha3/alpha1) T - M'RM, -t], [0, -t', alpha1/alpha2 + sum_a 2 c_a g_a T_aa]].
+    N(z') = [[diag(c_a g_a), I, 0], [I, -E - M'RM, -t], [0, -t', 1/kappa + sum_a c_a g_a v_a]],  v_a = p Var psi_i.
 
-H increases with z, so every eigenvalue of N increases through a gap and has at most one zero there: counting negative
-eigenvalues at both ends finds all isolated eigenvalues, with multiplicity. Since U'u = B^(-1) y and ||u||^2 = y' H'(z) y,
-the squared projection of u/||u|| on the indicator j_a/sqrt(n_a) is y_{2a}^2 / (c_a y' (alpha1 H)'(z') y).
+H increases with z', so every eigenvalue of N increases through a gap and has at most one zero there: counting negative
+eigenvalues at both ends finds all isolated eigenvalues, with multiplicity. Since U'u = B^(-1) y and ||u||^2 =
+y' H'(z') y, the squared projection of u/||u|| on the indicator j_a/sqrt(n_a) is y_{2a}^2 / (c_a y' H'(z') y).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from scipy.interpolate import BarycentricInterpolator
 from scipy.optimize import brentq
 
-from .population import Array, Commuting
+from .population import Array, Dense
 from .realaxis import Gap
 
 __all__ = ["LowRankPart", "Spike", "isolated", "without_noise"]
@@ -53,49 +54,44 @@ class Spike:
 
 @dataclass(frozen=True, eq=False)
 class LowRankPart:
-    """What the equivalent adds to the noise Gram matrix, in the coordinate z'."""
+    """What the kernel matrix adds to the noise Gram matrix, in the coordinate z'."""
 
-    c1: float
-    c2: float
-    c3: float
+    scale: float
     shift: float
     ratios: Array
     """n_a/p of the L classes."""
     group: Array
-    """Index of each class among the distinct covariances of the bulk."""
-    t: Array
-    T: Array
-
-    @property
-    def _norms(self) -> Array:
-        """Class weights of psi' Q psi."""
-        return 2.0 * self.ratios * np.diag(self.T)
+    """Index of each class among the classes of the bulk."""
+    excess: Array
+    """E, shape (L, L)."""
+    direction: Array
+    """t, shape (L,)."""
+    kappa: float
+    """Weight of the norm fluctuations; zero when the kernel does not see them."""
+    variances: Array
+    """v_a = p Var psi_i, shape (L,)."""
 
     def matrix(self, g: Array, form: Array) -> Array:
         """N at a real solution g of the bulk, with form = M'RM."""
-        classes = len(self.ratios)
         own = g[self.group]
-        size = 2 * classes + (self.c2 > 0)
-        out = np.zeros((size, size))
-        first, second = slice(0, classes), slice(classes, 2 * classes)
-        out[first, first] = np.diag(self.ratios * own)
-        out[first, second] = out[second, first] = np.eye(classes)
-        out[second, second] = -self.c3 / self.c1 * self.T - form
-        if self.c2 > 0:
-            out[second, -1] = out[-1, second] = -self.t
-            out[-1, -1] = self.c1 / self.c2 + self._norms @ own
-        return out
+        weight = float((self.ratios * self.variances) @ own)
+        corner = np.array([[1.0 / self.kappa + weight]]) if self.kappa > 0 else None
+        return self._blocks(np.diag(self.ratios * own), np.eye(len(own)), -self.excess - form, -self.direction, corner)
 
     def growth(self, g_slope: Array, form_slope: Array) -> Array:
         """Derivative of N with respect to z'."""
         own = g_slope[self.group]
-        blocks = [np.diag(self.ratios * own), -form_slope]
-        size = 2 * len(own) + (self.c2 > 0)
-        out = np.zeros((size, size))
-        out[: len(own), : len(own)], out[len(own) : 2 * len(own), len(own) : 2 * len(own)] = blocks
-        if self.c2 > 0:
-            out[-1, -1] = self._norms @ own
-        return out
+        corner = np.array([[(self.ratios * self.variances) @ own]]) if self.kappa > 0 else None
+        nothing = np.zeros((len(own), len(own)))
+        return self._blocks(np.diag(self.ratios * own), nothing, -form_slope, nothing[0], corner)
+
+    @staticmethod
+    def _blocks(first: Array, cross: Array, second: Array, side: Array, corner: Array | None) -> Array:
+        if corner is None:
+            return np.block([[first, cross], [cross, second]])
+        empty = np.zeros((len(side), 1))
+        rows = [[first, cross, empty], [cross, second, side[:, None]], [empty.T, side[None], corner]]
+        return np.block(rows)
 
     def spike(self, z: float, vectors: Array, growth: Array) -> Spike:
         """The record of the eigenspace spanned by U-coefficients ``vectors``."""
@@ -105,10 +101,10 @@ class LowRankPart:
         second = basis[classes : 2 * classes]
         alignments = (second**2).sum(axis=1) / self.ratios
         norms = 0.0
-        if self.c2 > 0:
-            along = -self.t @ second + self.c1 / self.c2 * basis[-1]
-            norms = float((along**2).sum() / self._norms.sum())
-        value = self.shift + self.c1 * z
+        if self.kappa > 0:
+            along = -self.direction @ second + basis[-1] / self.kappa
+            norms = float((along**2).sum() / (self.ratios @ self.variances))
+        value = self.shift + self.scale * z
         return Spike(value, vectors.shape[1], tuple(float(a) for a in alignments), norms)
 
 
@@ -189,7 +185,7 @@ def _track(gap: Gap, low: float, high: float) -> Track:
         state = gap.solve(sign * math.exp(log_u))
         return state.g, state.z, population.mean_form(state.g)
 
-    if isinstance(population, Commuting):
+    if not isinstance(population, Dense):
         return exact
     angles = (np.arange(_DENSE_NODES) + 0.5) * np.pi / _DENSE_NODES
     positions = 0.5 * (low + high) - 0.5 * (high - low) * np.cos(angles)
@@ -217,15 +213,16 @@ def _record(track: Track, sign: float, roots: list[float], part: LowRankPart) ->
 
 
 def without_noise(part: LowRankPart) -> list[Spike]:
-    """The case alpha1 = 0: the equivalent is c I plus a matrix of rank at most L + 1."""
-    root = np.sqrt(np.append(part.ratios, part._norms.sum()))  # U'U for U = [J/sqrt(p), psi]
-    corner = np.append(part.t, 1.0)
-    inner = part.c2 * np.outer(corner, corner)
-    inner[:-1, :-1] += part.c3 * part.T
+    """The case of a kernel that does not see W W': here c I + s U B U' with U = [J/sqrt(p), psi]."""
+    root = np.sqrt(np.append(part.ratios, part.ratios @ part.variances))  # U'U is diagonal
+    corner = np.append(part.direction, 1.0)
+    inner = part.kappa * np.outer(corner, corner)
+    inner[:-1, :-1] += part.excess
     values, vectors = np.linalg.eigh(root[:, None] * inner * root)
     out = []
     for value, vector in zip(values, vectors.T, strict=True):
         if abs(value) > 1e-12 * max(1.0, float(np.abs(values).max())):
             squares = vector**2
-            out.append(Spike(part.shift + float(value), 1, tuple(squares[:-1].tolist()), float(squares[-1])))
+            place = part.shift + part.scale * float(value)
+            out.append(Spike(place, 1, tuple(squares[:-1].tolist()), float(squares[-1])))
     return out

@@ -1,0 +1,216 @@
+"""Eigenvalues of an exact kernel against the predicted law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from matplotlib.transforms import blended_transform_factory
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from ..spectra import SpectralLaw, Spike
+
+__all__ = ["SpectrumDisplay"]
+
+_BARS, _CURVE, _SPIKE = "#9db9d4", "#b3262e", "#1d3557"
+_SHARE = 0.27  # of the width, for isolated eigenvalues beyond the bulk
+
+
+class SpectrumDisplay:
+    """Histogram of eigenvalues, predicted density, isolated eigenvalues marked; build with :meth:`from_kernel`.
+
+    >>> display = SpectrumDisplay.from_kernel(np.diag([1.0, 2.0, 3.0]))
+    >>> display.eigenvalues.tolist()
+    [1.0, 2.0, 3.0]
+    """
+
+    def __init__(self, eigenvalues: np.ndarray, law: SpectralLaw | None = None, title: str = "") -> None:
+        self.eigenvalues = np.sort(eigenvalues)
+        self.law = law
+        self.title = title
+        self.ax_: Axes | None = None
+        self.figure_: Figure | None = None
+
+    @classmethod
+    def from_kernel(cls, kernel: Any, law: SpectralLaw | None = None, title: str = "") -> SpectrumDisplay:
+        """From a symmetric matrix (array or tensor) and, if there is one, the law predicted for it."""
+        matrix = kernel.detach().cpu().numpy() if isinstance(kernel, Tensor) else np.asarray(kernel, dtype=np.float64)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
+            raise InvalidInputError(f"a kernel is a finite square matrix, got shape {matrix.shape}")
+        if not np.allclose(matrix, matrix.T, rtol=0.0, atol=1e-8 * float(np.abs(matrix).max(initial=0.0))):
+            raise InvalidInputError("a kernel matrix must be symmetric")
+        return cls.from_eigenvalues(np.linalg.eigvalsh(matrix), law, title)
+
+    @classmethod
+    def from_eigenvalues(cls, eigenvalues: Any, law: SpectralLaw | None = None, title: str = "") -> SpectrumDisplay:
+        """From eigenvalues that are known already."""
+        values = np.asarray(eigenvalues, dtype=np.float64)
+        if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+            raise InvalidInputError(f"eigenvalues must be a vector of finite numbers, got shape {values.shape}")
+        if law is not None and law.n != len(values):
+            raise InvalidInputError(f"the law speaks of n = {law.n} points, the kernel has {len(values)}")
+        return cls(values, law, title)
+
+    @property
+    def distance(self) -> float | None:
+        """Kolmogorov distance between eigenvalues and law."""
+        if self.law is None:
+            return None
+        n = len(self.eigenvalues)
+        margin = 1e-12 * float(np.abs(self.eigenvalues).max())
+        above = np.abs(self.law.cdf(self.eigenvalues) - np.arange(1, n + 1) / n)
+        below = np.abs(self.law.cdf(self.eigenvalues - margin) - np.arange(n) / n)
+        return float(max(above.max(), below.max()))
+
+    @property
+    def bulk(self) -> tuple[float, float]:
+        """Where the bulk lies: predicted if there is a law, else all but the eigenvalues after the widest gap."""
+        if self.law is not None and (self.law.support or self.law.atoms):
+            ends = [v for interval in self.law.support for v in interval] + [a.value for a in self.law.atoms]
+            return min(ends), max(ends)
+        values = self.eigenvalues
+        last = len(values) - 1 - min(20, len(values) // 4)
+        steps = np.diff(values[last:])
+        width = max(values[last] - values[0], 1e-300)
+        if len(steps) and steps.max() > 0.25 * width:
+            last += int(np.flatnonzero(steps > 0.25 * width)[0])
+        else:
+            last = len(values) - 1
+        return float(values[0]), float(values[last])
+
+    def plot(self, ax: Axes | None = None, *, bins: int = 60) -> SpectrumDisplay:
+        """Draw; far isolated eigenvalues are shown beyond a break of the axis, so that the bulk stays legible."""
+        if ax is None:
+            _, ax = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+        low, high = self.bulk
+        pad = 0.05 * (high - low) or 0.05 * max(abs(low), 1.0)
+        edges = np.linspace(min(low, self.eigenvalues[0]) - pad, high + pad, bins + 1)
+        self._draw_bulk(ax, edges)
+        far = [v for v in [*self.eigenvalues, *self._spikes()] if v > edges[-1]]
+        right = max(far) + 0.16 * (max(far) - edges[-1]) + pad if far else edges[-1]
+        _break_axis(ax, float(edges[0]), float(edges[-1]), float(right))
+        self._draw_isolated(ax, float(edges[-1]))
+        self._finish(ax)
+        self.ax_, self.figure_ = ax, ax.get_figure()  # type: ignore[assignment]
+        return self
+
+    def _spikes(self) -> list[float]:
+        return [] if self.law is None else [s.value for s in self.law.spikes]
+
+    def _draw_bulk(self, ax: Axes, edges: np.ndarray) -> None:
+        width, n = float(edges[1] - edges[0]), len(self.eigenvalues)
+        counts = np.histogram(self.eigenvalues, edges)[0]
+        ax.bar(edges[:-1], counts / (n * width), width, align="edge", color=_BARS, edgecolor="white", linewidth=0.4)
+        top = float((counts / (n * width)).max())
+        ax.set_ylim(0.0, 1.1 * top)
+        if self.law is None:
+            return
+        for interval in self.law.support:
+            angles = np.linspace(0.0, np.pi, 600)
+            x = interval[0] + (interval[1] - interval[0]) * np.sin(0.5 * angles) ** 2
+            density = self.law.density(x)
+            ax.plot(x, density, color=_CURVE, linewidth=1.6, solid_capstyle="round")
+            # a peak much narrower than a bar may leave the picture
+            ax.set_ylim(top=max(ax.get_ylim()[1], 1.05 * min(float(density.max()), 2.0 * top)))
+        for atom in self.law.atoms:
+            ax.vlines(atom.value, 0.0, 1.1 * top, color=_CURVE, linewidth=2.0)
+            ax.annotate(
+                f"mass {atom.mass:.2f}",
+                (atom.value, 1.1 * top),
+                xytext=(4, -2),
+                textcoords="offset points",
+                color=_CURVE,
+                fontsize="small",
+            )
+
+    def _draw_isolated(self, ax: Axes, end: float) -> None:
+        """Exact outliers as dots on the axis, predicted ones as arrows; labels are staggered where they are close."""
+        across = blended_transform_factory(ax.transData, ax.transAxes)
+        outliers = self.eigenvalues[self.eigenvalues > end]
+        ax.plot(
+            outliers, np.full(len(outliers), 0.018), "o", color=_BARS, markeredgecolor=_SPIKE, transform=across, ms=6
+        )
+        if self.law is None:
+            return
+        for cluster in _clusters(ax, self.law.spikes):
+            for level, spike in enumerate(cluster):
+                # two neighbours look away from each other, more of them are staggered
+                side = "center" if len(cluster) != 2 else ("right", "left")[level]
+                times = f" (x{spike.multiplicity})" if spike.multiplicity > 1 else ""
+                ax.annotate(
+                    f"{spike.value:.3g}{times}",
+                    (spike.value, 0.05),
+                    xytext=({"center": 0, "right": 3, "left": -3}[side], 42 + (17 * level if side == "center" else 0)),
+                    xycoords=across,
+                    textcoords="offset points",
+                    ha=side,
+                    fontsize="small",
+                    color=_SPIKE,
+                )
+                height = 0.05, 41 + (17 * level if side == "center" else 0)
+                ax.annotate(
+                    "",
+                    (spike.value, height[0]),
+                    xytext=(0, height[1]),
+                    xycoords=across,
+                    textcoords="offset points",
+                    arrowprops={"arrowstyle": "-|>", "color": _SPIKE, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 1},
+                )
+
+    def _finish(self, ax: Axes) -> None:
+        n = len(self.eigenvalues)
+        handles: list[Any] = [plt.Rectangle((0, 0), 1, 1, color=_BARS)]
+        names = [f"exact kernel, n = {n}"]
+        if self.law is not None:
+            handles.append(plt.Line2D([], [], color=_CURVE, linewidth=1.6))
+            names.append(f"predicted law (distance {self.distance:.3f})")
+            if self.law.spikes:
+                handles.append(plt.Line2D([], [], color=_SPIKE, marker="v", linestyle="none", markersize=5))
+                names.append("predicted isolated eigenvalues")
+        ax.legend(handles, names, frameon=False, fontsize="small", loc="upper right")
+        ax.set_xlabel("eigenvalue")
+        ax.set_ylabel("density")
+        ax.set_title(self.title)
+        ax.spines[["top", "right"]].set_visible(False)
+
+
+def _clusters(ax: Axes, spikes: Sequence[Spike]) -> list[list[Spike]]:
+    """Spikes grouped where their labels would touch."""
+    place = ax.transScale.transform
+    left, right = place(np.array([[v, 1.0] for v in ax.get_xlim()]))[:, 0]
+    clusters: list[list[Spike]] = []
+    last = -np.inf
+    for spike in spikes:
+        position = (float(place(np.array([[spike.value, 1.0]]))[0, 0]) - left) / (right - left)
+        if position - last < 0.1:
+            clusters[-1].append(spike)
+        else:
+            clusters.append([spike])
+        last = position
+    return clusters
+
+
+def _break_axis(ax: Axes, left: float, end: float, right: float) -> None:
+    """Linear up to ``end``; what lies between it and ``right`` is compressed into the last part of the axis."""
+    if right <= end + 0.3 * (end - left):
+        ax.set_xlim(left, right)
+        return
+    shrink = _SHARE / (1.0 - _SHARE) * (end - left) / (right - end)
+    forward: Callable[[Any], Any] = lambda x: np.where(np.asarray(x) > end, end + shrink * (np.asarray(x) - end), x)  # noqa: E731
+    inverse: Callable[[Any], Any] = lambda x: np.where(np.asarray(x) > end, end + (np.asarray(x) - end) / shrink, x)  # noqa: E731
+    ax.set_xscale("function", functions=(forward, inverse))
+    ax.set_xlim(left, right)
+    near = [t for t in MaxNLocator(6).tick_values(left, end) if left <= t <= end]
+    gap = 0.12 * (right - end)
+    far = [t for t in MaxNLocator(3).tick_values(end, right) if end + gap <= t <= right]
+    ax.xaxis.set_major_locator(FixedLocator([*near, *far]))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    across = blended_transform_factory(ax.transData, ax.transAxes)
+    ax.axvline(end, color="0.75", linewidth=0.8, linestyle=(0, (2, 3)))
+    ax.text(end, 0.0, "//", transform=across, ha="center", va="center", fontsize=10, color="0.3", zorder=5)

@@ -1,0 +1,145 @@
+"""From a kernel to the matrix whose law is computed: the limit of the theorems, or the same at finite p.
+
+The limit (theory sections 4 and 8) expands the kernel at one typical pair of points, orthogonal and of norm tau0. At
+finite p classes differ: norms by t_a/sqrt(p), inner products by mu_a . mu_b/p. Expanding at the typical pair of every
+pair of classes instead,
+
+    k(||x||^2, ||y||^2, x . y) = k_ab + k_x (psi_x + psi_y) + kappa psi_x psi_y + A_ab e + D_ab e^2/2
+
+with e = x . y - d_ab has the same limit, and keeps slopes A_ab and diagonals o_a that depend on the classes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from ..equivalents import Coefficients
+from ..kernels import diagonal, pairwise
+from .population import Array, Commuting, Dense, Population, Sloped
+from .sources import Source
+from .spikes import LowRankPart
+
+__all__ = ["finite_form", "limit_form"]
+
+_STEP = 2e-3  # of the differences, relative to the squared norm; their error is its square
+_LARGEST = 40_000  # joint eigenvalues times classes^3 up to which blocks keep their own slopes
+
+
+def limit_form(source: Source, c: Coefficients) -> tuple[Population | None, LowRankPart]:
+    """The matrix of theory section 8."""
+    ratios, shift = source.counts / source.p, c.diagonal - c.tau0**2 * c.c1
+    scale = c.c1 if c.c1 > 0 else 1.0
+    part = LowRankPart(
+        scale, shift, ratios, source.group, c.c3 / scale * source.T, source.t, c.c2 / scale, 2.0 * np.diag(source.T)
+    )
+    return (source.population if c.c1 > 0 else None), part
+
+
+def finite_form(source: Source, c: Coefficients) -> tuple[Population | None, LowRankPart]:
+    """The matrix with slopes and diagonals by class."""
+    p, shares = source.p, source.counts / source.counts.sum()
+    norms, dots = source.norms, source.mean_gram / p
+    k = _Expansion(c, norms, dots)
+    variances = 2.0 * np.diag(source.T) + 4.0 * np.diag(source.mean_covariance) / p
+    moved = source.T / p + (source.mean_covariance + source.mean_covariance.T) / p**2  # E (x . y - d_ab)^2
+    half = 0.5 * k.norm_curvature * variances[:, None] / p
+    constants = k.value + 0.5 * k.curvature * moved + half + half.T
+    slopes = _semidefinite(k.slope)
+    if float(np.diag(slopes).max()) <= 1e-12 * float(np.abs(k.own).max()):
+        return limit_form(source, c)
+    if not _affords_blocks(source, slopes):
+        slopes = _product(slopes)
+    offsets = k.own - np.diag(constants) - np.diag(slopes) * (norms - np.diag(dots))
+    kappa = float(shares @ k.cross @ shares)
+    kappa = kappa if kappa > 1e-7 * float(np.abs(k.own).max()) else 0.0
+    pull = math.sqrt(p) * (k.norm_slope @ shares)  # seen by class a from the norms of all others
+    excess = p * (constants - slopes * dots) - (np.outer(pull, pull) / kappa if kappa > 0 else 0.0)
+    shift = float(shares @ offsets)
+    population = _sloped(source, slopes, offsets - shift)
+    part = LowRankPart(
+        1.0,
+        shift,
+        source.counts / p,
+        source.group,
+        excess,
+        pull / kappa if kappa > 0 else 0.0 * pull,
+        kappa,
+        variances,
+    )
+    return population, part
+
+
+class _Expansion:
+    """Derivatives of the kernel at the typical pair of each pair of classes, by central differences."""
+
+    def __init__(self, c: Coefficients, norms: Array, dots: Array) -> None:
+        step = _STEP * float(norms.mean())
+        x, y = np.broadcast_arrays(norms[:, None], norms[None, :])
+
+        def at(dx: float = 0.0, dy: float = 0.0, dot: float = 0.0) -> Array:
+            sx, sy, sd = (torch.from_numpy(v) for v in (x + dx * step, y + dy * step, dots + dot * step))
+            values: Array = pairwise(c.network, sx, sy, sd, kinds=(c.kernel,))[c.kernel].numpy()
+            return values
+
+        self.value = at()
+        self.slope = (at(dot=1) - at(dot=-1)) / (2 * step)
+        self.curvature = (at(dot=1) - 2 * self.value + at(dot=-1)) / step**2
+        self.norm_slope = (at(dy=1) - at(dy=-1)) / (2 * step)
+        self.norm_curvature = (at(dx=1) - 2 * self.value + at(dx=-1)) / step**2
+        self.cross = (at(1, 1) - at(1, -1) - at(-1, 1) + at(-1, -1)) / (4 * step**2)
+        self.own: Array = diagonal(c.network, torch.from_numpy(norms), kinds=(c.kernel,))[c.kernel].numpy()
+
+
+def _semidefinite(slopes: Array) -> Array:
+    values, vectors = np.linalg.eigh(0.5 * (slopes + slopes.T))
+    nearest: Array = (vectors * np.clip(values, 0.0, None)) @ vectors.T
+    return nearest
+
+
+def _affords_blocks(source: Source, slopes: Array) -> bool:
+    """Whether every pair of classes keeps its own slope.
+
+    Not with p x p matrices, and not with more points than directions of noise: there the shifted zero stays one atom.
+    """
+    base = source.population
+    if not isinstance(base, Commuting) or source.n >= source.rank:
+        return False
+    rows, classes = base.values.shape
+    return rows * classes**3 <= _LARGEST
+
+
+def _product(slopes: Array) -> Array:
+    """The nearest matrix l_a l_b."""
+    values, vectors = np.linalg.eigh(slopes)
+    product: Array = values[-1] * np.outer(vectors[:, -1], vectors[:, -1])
+    return product
+
+
+def _sloped(source: Source, slopes: Array, offsets: Array) -> Population:
+    """Blocks scaled by class; slopes l_a l_b only rescale the covariances."""
+    base = source.population
+    if source.n >= source.rank:
+        offsets = 0.0 * offsets
+    factor = np.sqrt(np.diag(slopes))
+    if not np.allclose(slopes, np.outer(factor, factor), rtol=1e-12, atol=0.0):
+        assert isinstance(base, Commuting)
+        return Sloped(replace(base, offsets=offsets), slopes)
+    if isinstance(base, Dense):
+        return replace(
+            base,
+            covariances=base.covariances * factor[:, None, None] ** 2,
+            means=base.means * factor,
+            outside=_scaled(base.outside, factor, offsets),
+            scale=base.scale * float(factor.max()) ** 2,
+        )
+    assert isinstance(base, Commuting)
+    return _scaled(base, factor, offsets)
+
+
+def _scaled(base: Commuting, factor: Array, offsets: Array) -> Commuting:
+    grams = base.mean_grams * np.outer(factor, factor)
+    return replace(base, values=base.values * factor**2, mean_grams=grams, offsets=offsets)
