@@ -17,6 +17,7 @@ from torch.autograd import Function
 
 from ..activations import Activation
 from .equilibrium import Equilibrium, SolverOptions, solve_equilibrium
+from .rough import rough_linear, rough_nonlinear
 from .slopes import in_place, slope_of_value
 
 __all__ = ["equilibrium", "find_equilibrium"]
@@ -27,9 +28,10 @@ def find_equilibrium(
 ) -> Equilibrium:
     """Solve u = phi(drive + gain u A') for every row of ``drive``, without derivatives."""
     with torch.no_grad(), torch.autocast(drive.device.type, enabled=False):
+        start = phi(drive)  # one Picard step from zero, which needs no product with A
         return solve_equilibrium(
             _map(drive, recurrent, gain, phi),
-            phi(drive),  # one Picard step from zero, which needs no product with A
+            rough_nonlinear(drive, recurrent, gain, in_place(phi), start),
             options.solver,
             options.tol,
             options.max_steps,
@@ -103,7 +105,7 @@ class _LinearEquilibrium(Function):
         with torch.no_grad(), torch.autocast(source.device.type, enabled=False):
             found = solve_equilibrium(
                 lambda h: torch.addcmul(source, slope, h @ matrix, value=gain),
-                source,
+                rough_linear(matrix, slope, source, gain),
                 options.solver,
                 options.tol,
                 options.max_steps,
