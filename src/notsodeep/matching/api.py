@@ -159,10 +159,10 @@ def _leaky_relu(target: Target, learning_rates: bool | None) -> _Draft:
         _refuse_both(target)
     reason = _depth_reason(target)
     if target.one_layer and not target.odd:
-        design = LeakyDesign(1)
+        design = LeakyDesign(1, target.size)
         return _finished(target, solve(target, design, one_layer(target)), "leaky_relu", reason)
     if target.kernel == "ck":
-        solution = solve(target, LeakyDesign(2), two_layer_start(target))
+        solution = solve(target, LeakyDesign(2, target.size), two_layer_start(target))
         return _finished(
             target, solution, "leaky_relu", f"{reason}; Leaky-ReLU meets the rest because the DEQ is homogeneous"
         )
@@ -172,7 +172,7 @@ def _leaky_relu(target: Target, learning_rates: bool | None) -> _Draft:
             "learning_rates be"
         )
     ck = make_target(target.deq, target.tau0, "ck")
-    solution = solve(target, LeakyDesign(2, True), tangent_start(target, ck))
+    solution = solve(target, LeakyDesign(2, target.size, True), tangent_start(target, ck))
     return _finished(
         target, solution, "leaky_relu", f"{reason}; Leaky-ReLU reaches the NTK with one learning rate per matrix"
     )
@@ -183,7 +183,7 @@ def _quadratic(target: Target, learning_rates: bool | None) -> _Draft:
         _refuse_both(target)
     depth = 1 if target.one_layer else 2
     orders = ((1,),) if target.odd else ((1, 2),) * depth
-    design = HermiteDesign(orders)
+    design = HermiteDesign(orders, target.size)
     start = single_start(target, 2) if depth == 1 else outer_start(target, 2)
     solution = solve(target, design, design.pack(start))
     if not solution.feasible:
@@ -220,7 +220,7 @@ def _hermite_single(target: Target, learning_rates: bool | None) -> _Draft:
     orders = tuple(
         k for k in range(1, HERMITE_DEGREE + 1) if not (target.odd and k in (2, 4)) and not (target.even and k == 1)
     )
-    design = HermiteDesign((orders,))
+    design = HermiteDesign((orders,), single.size)
     found = [solve(single, design, design.pack([a])) for a in _variants(single_start(single, HERMITE_DEGREE))]
     draft = _finished(single, _best(found), "hermite", f"{_depth_reason(target)}; a polynomial reaches every ratio")
     if target.kernel != "both":
@@ -248,7 +248,7 @@ def _orders(target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def _hermite_plain(target: Target, attempts: int) -> Solution:
     """Activations alone: the first start that leads to a good next order, else the best of two feasible ones."""
-    design = HermiteDesign(_orders(target))
+    design = HermiteDesign(_orders(target), target.size)
     found: list[Solution] = []
     for layers in _plain_starts(target)[:attempts]:
         found.append(solve(target, design, design.pack(layers)))
@@ -270,7 +270,7 @@ def _plain_starts(target: Target) -> list[list[Array]]:
 
 
 def _hermite_rated(target: Target) -> Solution:
-    design = HermiteDesign(_orders(target), free_rates=True)
+    design = HermiteDesign(_orders(target), target.size, free_rates=True)
     found: list[Solution] = []
     for readout in (None, 0.999, 0.9999, 0.9):
         layers, rates = rated_start(target, HERMITE_DEGREE, readout)

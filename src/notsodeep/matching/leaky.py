@@ -45,13 +45,15 @@ _ROOT_SERIES = np.array([1.0, 0.5, -0.125, 0.0625])[: DEGREE + 1]  # sqrt(1 + e)
 
 @dataclass(frozen=True)
 class LeakyDesign:
-    """z = (mu, nu) per layer, then the logarithms of the learning rates where they are free."""
+    """z = (mu, nu) per layer, the last in units of ``size``, then the logarithms of the rates where they are free."""
 
     depth: int
+    size: float
     free_rates: bool = False
 
     def layers(self, z: Array) -> list[LayerJet]:
-        return [_layer(z[..., 2 * i], z[..., 2 * i + 1]) for i in range(self.depth)]
+        sizes = [1.0] * (self.depth - 1) + [self.size]
+        return [_layer(size * z[..., 2 * i], size * z[..., 2 * i + 1]) for i, size in enumerate(sizes)]
 
     def rates(self, z: Array) -> Array | None:
         return np.exp(z[..., 2 * self.depth :]) if self.free_rates else None
@@ -61,7 +63,7 @@ class LeakyDesign:
         out: list[Activation] = []
         for number in range(self.depth):
             mu, nu = (abs(float(v)) for v in z[2 * number : 2 * number + 2])
-            factor = 1.0 if number < self.depth - 1 else 1.0 / tau0
+            factor = 1.0 if number < self.depth - 1 else self.size / tau0
             out.append(LeakyReLU(slope=factor * (mu - nu), gain=factor * (mu + nu)))
         return [phi.centred(at=tau0) for phi in out]
 
@@ -112,27 +114,26 @@ def _require_homogeneous(t1: float, t2: float) -> None:
 
 
 def two_layer_start(target: Target) -> Array:
-    """The CK design at the diagonal's size: the solution for the CK, a start for the NTK."""
+    """The two layers of the CK's twin in units of the diagonal's root."""
     p, u = shares(target)
-    size = math.sqrt(target.numbers[0].diagonal)
-    return np.array([*_halves(p, 1.0), *_halves(u, size)])
+    return np.array([*_halves(p), *_halves(u)])
 
 
 def one_layer(target: Target) -> Array:
     """(mu, nu) of the single layer that has c1 and the diagonal; c2 and c3 are then checked by the certificate."""
     t1, t2, _ = target.normalised[0]
     _require_homogeneous(t1, t2)
-    return np.array(_halves(t1, math.sqrt(target.numbers[0].diagonal)))
+    return np.array(_halves(t1))
 
 
-def _halves(p: float, size: float) -> tuple[float, float]:
-    return size * math.sqrt(p), size * math.sqrt(max(1.0 - p, 0.0) / _KAPPA)
+def _halves(p: float) -> tuple[float, float]:
+    return math.sqrt(p), math.sqrt(max(1.0 - p, 0.0) / _KAPPA)
 
 
 def tangent_start(target: Target, ck: Target) -> Array:
     """The twin of the CK, its last layer shrunk to share c1 among the trained matrices, and rates that fit c1."""
     z = two_layer_start(ck)
-    total = target.numbers[0].c1 / ck.numbers[0].c1
+    total = target.normalised[0][0] / ck.normalised[0][0]
     rates = (1.0, 0.1, 1.0) if target.kernel == "ntk_frozen" else (0.3, 0.45, 0.75)
     trained = sum(rates[1:]) if target.kernel == "ntk_frozen" else sum(rates)
     z[2:] *= math.sqrt(total / trained)

@@ -25,9 +25,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class HermiteDesign:
-    """Which coefficients exist: one tuple of Hermite orders per layer, and whether learning rates are free."""
+    """Which coefficients exist: one tuple of Hermite orders per layer, and whether learning rates are free.
+
+    Parameters are free of units: those of the last layer are in units of ``size``, the root of the kernel's diagonal.
+    """
 
     orders: tuple[tuple[int, ...], ...]
+    size: float
     free_rates: bool = False
 
     @property
@@ -46,6 +50,7 @@ class HermiteDesign:
             layer[..., list(orders)] = z[..., start : start + len(orders)]
             out.append(layer)
             start += len(orders)
+        out[-1] = out[-1] * self.size
         return out
 
     def layers(self, z: Array) -> list[LayerJet]:
@@ -57,6 +62,7 @@ class HermiteDesign:
     def pack(self, layers: Sequence[Array], rates: Sequence[float] = ()) -> Array:
         """A start from coefficients; ``rates`` are used only where they are free."""
         parts = [np.array([a[k] if k < len(a) else 0.0 for k in o]) for a, o in zip(layers, self.orders, strict=True)]
+        parts[-1] = parts[-1] / self.size
         return np.concatenate([*parts, np.log(np.array(rates))] if self.free_rates else parts)
 
     def activations(self, z: Array, tau0: float) -> list[Activation]:
@@ -145,10 +151,10 @@ def single_start(target: Target, degree: int) -> list[Array]:
     for k in range(1, min(degree, DEGREE) + 1):
         weight = 1.0 + k if target.names[0] == "ntk" else 1.0
         a[k] = math.copysign(math.sqrt(max(float(cross[index(0, 0, k)]), 0.0) / weight), own[k])
-    # what the first orders leave of the diagonal goes to the last one
-    weights = 1.0 + np.arange(degree + 1) if target.names[0] == "ntk" else np.ones(degree + 1)
-    missing = target.numbers[0].diagonal - float(weights @ a**2)
-    a[degree] = math.copysign(math.sqrt(max(missing, 0.0) / weights[degree]), own[degree])
+    if degree > DEGREE:  # what the first orders leave of the diagonal goes to the last one
+        weights = 1.0 + np.arange(degree + 1) if target.names[0] == "ntk" else np.ones(degree + 1)
+        missing = target.numbers[0].diagonal - float(weights @ a**2)
+        a[degree] = math.copysign(math.sqrt(max(missing, 0.0) / weights[degree]), own[degree])
     return [a]
 
 

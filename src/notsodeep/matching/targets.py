@@ -55,9 +55,9 @@ class Target:
         return self.kernel != "ck"
 
     @property
-    def diagonal(self) -> float:
-        """The largest kernel's value of a point with itself."""
-        return max(c.diagonal for c in self.numbers)
+    def size(self) -> float:
+        """The root of the (first) kernel's diagonal: the unit of the last layer."""
+        return math.sqrt(self.numbers[0].diagonal)
 
     @property
     def normalised(self) -> tuple[tuple[float, float, float], ...]:

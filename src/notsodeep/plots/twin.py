@@ -72,7 +72,7 @@ class TwinDisplay:
             raise InvalidInputError(f"this display has {len(panels)} panels, got {len(axes)} axes")
         for draw, target in zip(panels, axes, strict=True):
             draw(target, self)
-        self.axes_, self.figure_ = axes, axes[0].get_figure()  # type: ignore[assignment]
+        self.axes_, self.figure_ = axes, axes[0].get_figure()
         return self
 
 
@@ -124,5 +124,5 @@ def _draw_spectra(ax: Axes, display: TwinDisplay) -> None:
     ax.set_xlabel("eigenvalue")
     ax.set_ylabel("count")
     gap = float(np.abs(deq - twin).max() / high)
-    ax.set_title(f"spectra, {len(deq)} points: largest gap {gap:.1e} of the top", fontsize="medium")
+    ax.set_title(f"spectra: gap at most {gap:.1e} of the top", fontsize="medium")
     ax.legend(frameon=False, fontsize="small")
