@@ -16,6 +16,8 @@ from ..experiments.equivalents_error import ErrorCurve
 
 __all__ = ["ErrorDisplay"]
 
+_INSIDE = 4  # more curves than this have their legend beside the axes
+
 
 class ErrorDisplay:
     """Log-log curves with their fitted slopes; build with :meth:`from_curves` or :meth:`from_errors`.
@@ -52,7 +54,8 @@ class ErrorDisplay:
     def plot(self, ax: Axes | None = None, *, reference: bool = True) -> ErrorDisplay:
         """Draw the mean over seeds (range as a band), the fitted line, and n^(-1/2) as a dotted guide."""
         if ax is None:
-            _, ax = plt.subplots(figsize=(5.2, 3.9), layout="constrained")
+            crowded = len(self.curves) > _INSIDE
+            _, ax = plt.subplots(figsize=(8.4 if crowded else 5.2, 3.9), layout="constrained")
         for curve in self.curves:
             _draw(ax, curve)
         if reference:
@@ -85,4 +88,7 @@ def _label_axes(ax: Axes, curves: Sequence[ErrorCurve]) -> None:
     ax.yaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("n")
     ax.set_ylabel("relative spectral error")
-    ax.legend(frameon=False, fontsize="small")
+    if len(curves) > _INSIDE:
+        ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    else:
+        ax.legend(frameon=False, fontsize="small")
