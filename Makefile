@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SOURCES := $(wildcard src tests benchmarks examples)
 
 .PHONY: demo test test-slow lint bench docs clean
 
@@ -22,8 +23,8 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 -m slow
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 
 bench: $(STAMP)
