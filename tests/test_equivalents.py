@@ -1,6 +1,7 @@
 """The equivalent as an operator against its dense matrix, and against exact kernels as n grows."""
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -171,6 +172,23 @@ def test_single_precision_follows_the_data():
     torch.testing.assert_close(low.matrix().double(), eq.matrix(), rtol=1e-5, atol=1e-5)
     v = torch.ones(40, dtype=torch.float64)
     torch.testing.assert_close(low.solve(v, 1.0).double(), eq.solve(v, 1.0), rtol=1e-4, atol=1e-4)
+
+
+def test_read_only_and_strided_data():
+    mix = nsd.GaussianMixture.two_class(30)
+    X, y = mix.sample(20, seed=0)
+    reference = nsd.equivalent(nsd.DEQ("relu", 0.2), nsd.MixtureStatistics.from_mixture(mix, X, y)).matrix()
+    frozen, flipped = X.copy(), np.asfortranarray(X)[::-1]
+    frozen.flags.writeable = False
+    for rows, order in ((frozen, np.arange(20)), (flipped, np.arange(20)[::-1])):
+        eq = nsd.equivalent(nsd.DEQ("relu", 0.2), nsd.MixtureStatistics.from_mixture(mix, rows, y[order]))
+        np.testing.assert_allclose(eq.matrix(), reference[np.ix_(order, order)], atol=1e-14)
+
+
+def test_pickle_round_trip():
+    eq = make(20, 30)
+    again = pickle.loads(pickle.dumps(eq))
+    np.testing.assert_array_equal(again @ np.ones(20), eq @ np.ones(20))
 
 
 def test_explicit_networks_have_equivalents_too():

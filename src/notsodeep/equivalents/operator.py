@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,9 +81,9 @@ class EquivalentKernel:
     def shape(self) -> tuple[int, int]:
         return (len(self.V), len(self.V))
 
-    @property
+    @functools.cached_property
     def rows(self) -> Tensor:
-        """X as a tensor (shared memory)."""
+        """X as a tensor (shared memory where X is writeable)."""
         return as_rows(self.X, checked=False)
 
     @property
