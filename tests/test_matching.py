@@ -343,10 +343,10 @@ def distances(name: str, p: int, n: int, kernel: str = "ck") -> nsd.matching.Ver
 
 
 @pytest.mark.parametrize(
-    ("name", "limit"), [("tanh", 0.006), ("relu", 4e-5), ("silu", 1e-3), ("elu", 1e-3), ("gelu", 6e-3)]
+    ("name", "limit"), [("tanh", 0.006), ("relu", 4e-5), ("silu", 1.6e-3), ("elu", 8e-4), ("gelu", 0.01)]
 )
 def test_distance_of_the_exact_kernels(name: str, limit: float) -> None:
-    """Measured at p = 250: 0.0037, 1.4e-5, 2.9e-4, 2.0e-4, 0.0041; limits leave less than a factor of four."""
+    """Measured at p = 250, n = 200: 0.0037, 1.7e-5, 8.2e-4, 3.4e-4, 0.0050; the limits leave a factor of about two."""
     report = distances(name, 250, 200)
     assert report.distance < limit
     assert report.gain > 15

@@ -1,0 +1,127 @@
+"""One layer on the sphere: exact up to a proven tail."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+import notsodeep as nsd
+from notsodeep.activations import Quadratic
+from notsodeep.equivalents import power_series, sphere_diagonal
+from notsodeep.errors import InfeasibleMatchError, InvalidInputError
+from notsodeep.matching import Twin
+
+KERNELS = ["ck", "ntk", "ntk_frozen"]
+
+
+def unit_points(n: int, d: int) -> np.ndarray:
+    X = np.random.default_rng(0).standard_normal((n, d))
+    return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+def difference(twin: Twin, kernel: str, n: int = 40, d: int = 30) -> tuple[float, float]:
+    """Largest off-diagonal and diagonal deviation of the exact kernels."""
+    X = unit_points(n, d)
+    gap = np.abs(
+        nsd.kernels_of(twin.deq, X, kinds=(kernel,), check=False)[kernel]
+        - nsd.kernels_of(twin.network, X, kinds=(kernel,))[kernel]
+    )
+    off = ~np.eye(n, dtype=bool)
+    return float(gap[off].max()), float(gap[~off].max())
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [("tanh", "ck"), ("tanh", "ntk"), ("silu", "ck"), ("silu", "ntk_frozen"), ("gelu", "ck"), ("sigmoid", "ntk")],
+)
+def test_sixty_terms_are_exact_for_smooth_activations(name: str, kernel: str) -> None:
+    twin = nsd.match_sphere(nsd.DEQ(name, 0.15), kernel, terms=60)
+    off, on = difference(twin, kernel)
+    assert off < 1e-10
+    assert on < twin.bound + 1e-14
+    assert twin.depth == 1
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_relu_stays_within_its_bound(kernel: str) -> None:
+    twin = nsd.match_sphere(nsd.DEQ("relu", 0.2), kernel, terms=60)
+    off, on = difference(twin, kernel)
+    assert off < 1e-10
+    assert 0.5 * twin.bound < on < 1.01 * twin.bound + 1e-14  # on the diagonal the bound is attained
+
+
+def test_few_terms_hold_their_bound_for_near_duplicates() -> None:
+    twin = nsd.match_sphere(nsd.DEQ("relu", 0.2), terms=8)
+    angle = np.linspace(0.0, math.pi, 25)
+    X = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    gap = np.abs(nsd.ck(twin.deq, X) - nsd.ck(twin.network, X))
+    assert gap.max() <= twin.bound * (1 + 1e-9)
+    assert gap.max() > 0.5 * twin.bound
+
+
+def test_more_terms_tighten_the_bound() -> None:
+    bounds = [nsd.match_sphere(nsd.DEQ("relu", 0.2), terms=t).bound for t in (4, 8, 16, 32)]
+    assert all(b < 0.6 * a for a, b in itertools.pairwise(bounds))
+
+
+@pytest.mark.parametrize("name", ["tanh", "relu", "silu"])
+def test_the_activation_is_tame(name: str) -> None:
+    """Within three standard deviations it stays near the scale of phi itself."""
+    twin = nsd.match_sphere(nsd.DEQ(name, 0.2))
+    x = np.linspace(-3.0, 3.0, 301)
+    layer, phi = twin.network.activations[0], twin.deq.activation
+    assert np.abs(layer(x)).max() < 1.5 * np.abs(phi(x)).max()
+
+
+def test_normalised_inputs() -> None:
+    twin = nsd.match_sphere(nsd.DEQ("silu", 0.2), normalise=True)
+    X = np.random.default_rng(1).standard_normal((20, 10)) * 3.0
+    assert twin.verify(X).distance < 1e-12
+    assert Twin.from_dict(twin.to_dict()) == twin == pickle.loads(pickle.dumps(twin))
+
+
+@pytest.mark.parametrize("kernel", ["ck", "ntk", "ntk_frozen"])
+def test_the_quadratic_twin_of_the_workshop_paper(kernel: str) -> None:
+    """phi = sqrt(2) ReLU; its numbers alpha, beta, mu by the paper's formulas for the explicit network."""
+    d = 1200
+    deq = nsd.DEQ(nsd.activation("relu") * math.sqrt(2.0), 0.2)
+    twin = nsd.match_sphere(deq, kernel, family="quadratic", dimension=d)
+    layer = twin.network.activations[0]
+    assert isinstance(layer, Quadratic)
+    m = nsd.moments(layer, 1.0)
+    full = kernel == "ntk"
+    alpha = m.mean**2 + (3 if full else 1) * m.curvature**2 / (2 * d)
+    beta = (2 if full else 1) * m.slope**2
+    mu = m.variance - m.slope**2 + (m.slope_square - m.slope**2 if full else 0.0)
+    k = power_series(deq, 3, kernel)
+    wanted = (k[0] + k[2] / d, k[1], sphere_diagonal(deq, kernel) - k[0] - k[1])
+    assert (alpha, beta, mu) == pytest.approx(wanted, rel=1e-12)
+    assert twin.residual < 1e-12
+
+
+def test_the_quadratic_twin_is_close_in_high_dimension() -> None:
+    deq = nsd.DEQ(nsd.activation("relu") * math.sqrt(2.0), 0.1)
+    distances = [
+        nsd.match_sphere(deq, family="quadratic", dimension=d).verify(unit_points(d, d)).distance for d in (50, 200)
+    ]
+    assert distances[1] < 0.5 * distances[0]
+
+
+def test_refusals() -> None:
+    deq = nsd.DEQ("tanh", 0.2)
+    with pytest.raises(InvalidInputError, match="takes a DEQ"):
+        nsd.match_sphere(nsd.ENN("relu"))
+    with pytest.raises(InvalidInputError, match="kernel must be one of"):
+        nsd.match_sphere(deq, "both")
+    with pytest.raises(InvalidInputError, match="terms"):
+        nsd.match_sphere(deq, terms=1)
+    with pytest.raises(InvalidInputError, match="family"):
+        nsd.match_sphere(deq, family="cubic")
+    with pytest.raises(InvalidInputError, match="dimension"):
+        nsd.match_sphere(deq, family="quadratic")
+    with pytest.raises(InfeasibleMatchError, match="alpha >= mu/d"):
+        nsd.match_sphere(deq, family="quadratic", dimension=100)

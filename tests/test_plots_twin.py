@@ -1,0 +1,48 @@
+"""TwinDisplay shows what it says."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import notsodeep as nsd
+from notsodeep.errors import InvalidInputError
+from notsodeep.plots import TwinDisplay
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    plt.close("all")
+
+
+def test_three_panels() -> None:
+    X = np.random.default_rng(0).standard_normal((30, 40)) / np.sqrt(40)
+    twin = nsd.match(nsd.DEQ("silu", 0.2), 1.0)
+    display = TwinDisplay.from_twin(twin, X).plot()
+    assert len(display.axes_) == 3
+    curves = display.axes_[0].get_legend_handles_labels()[1]
+    assert curves == [r"DEQ: $\varphi$", r"twin: $\sigma_1$", r"twin: $\sigma_2$"]
+    heights = [bar.get_height() for bar in display.axes_[1].patches]
+    assert heights[:4] == pytest.approx(list(twin.target.four))
+    assert heights[4:] == pytest.approx(list(twin.coefficients.four))
+    assert display.spectra[0] == pytest.approx(np.linalg.eigvalsh(nsd.ck(twin.deq, X)))
+    assert display.spectra[1] == pytest.approx(display.spectra[0], abs=1e-2)
+
+
+def test_a_twin_without_numbers_or_points() -> None:
+    assert len(TwinDisplay.from_twin(nsd.match_sphere(nsd.DEQ("tanh", 0.2))).plot().axes_) == 1
+    assert len(TwinDisplay.from_twin(nsd.match(nsd.DEQ("tanh", 0.2), 1.0, "both")).plot().axes_) == 2
+
+
+def test_own_axes_and_refusals() -> None:
+    twin = nsd.match(nsd.DEQ("tanh", 0.2), 1.0)
+    _, axes = plt.subplots(1, 2)
+    assert TwinDisplay.from_twin(twin).plot(axes).figure_ is axes[0].get_figure()
+    with pytest.raises(InvalidInputError, match="2 panels"):
+        TwinDisplay.from_twin(twin).plot(axes[:1])
+    with pytest.raises(InvalidInputError, match="shows a Twin"):
+        TwinDisplay.from_twin("twin")
+    with pytest.raises(InvalidInputError, match="array"):
+        TwinDisplay.from_twin(twin, np.zeros(3))
