@@ -63,9 +63,43 @@ def test_the_pinned_torch_is_the_one_in_use():
     assert importlib.metadata.version("torch").split("+")[0] == pins["torch"]
 
 
+def code_blocks(name):
+    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), flags=re.DOTALL)
+
+
+def test_the_example_of_the_readme_runs(capsys):
+    (example,) = code_blocks("README.md")
+    small = example.replace("p=1000", "p=200").replace("800", "160")
+    assert small != example
+    names: dict = {}
+    exec(small, names)
+    assert names["K"].shape == (160, 160)
+    assert names["twin"].depth == 2
+    printed = capsys.readouterr().out
+    assert printed.count("LeakyReLU") == 2
+    assert names["twin"].verify(names["X"]).gain > 100
+
+
+def test_the_examples_of_the_contributing_guide_run():
+    own, built_in, family = code_blocks("CONTRIBUTING.md")
+    names: dict = {}
+    exec(own, names)
+    assert names["deq"].limit == pytest.approx(0.25, rel=1e-6)
+    header = (
+        "from dataclasses import dataclass\nfrom typing import ClassVar\nfrom torch import Tensor\n"
+        "from notsodeep.activations import Activation, Parity\n_register = lambda cls: cls\n"
+    )
+    exec(header + built_in, names)
+    x = np.linspace(-3, 3, 7)
+    assert np.allclose(names["Softsign"]()(x), names["softsign"](x))
+    assert np.allclose(names["Softsign"]().derivative(x + 0.1), names["softsign"].derivative(x + 0.1), atol=1e-9)
+    exec(family, names)
+    assert names["twin"].residual < 1e-9
+
+
 def test_demo(tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "DIMENSION", 300)
-    monkeypatch.setattr(demo, "POINTS", 240)
+    monkeypatch.setattr(demo, "DIMENSION", 200)
+    monkeypatch.setattr(demo, "POINTS", 160)
     monkeypatch.setattr(demo, "WIDTHS", (32, 128))
     console = Console(record=True, width=120, file=io.StringIO())
     results = demo.main(tmp_path, console)
