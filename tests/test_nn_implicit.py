@@ -13,6 +13,7 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import notsodeep as nsd
 from notsodeep.activations import Activation
+from notsodeep.nn.slopes import slope_of_value
 from notsodeep.nn.solvers import solver_names
 
 # torch loads its own jvp decompositions through torch.jit on first use
@@ -156,3 +157,33 @@ def test_a_failed_adjoint_speaks_up() -> None:
     with pytest.warns(nsd.errors.ConvergenceWarning, match="of the derivative was not reached"):
         rough = torch.autograd.grad(out.sum(), x)[0]
     assert float((rough - fine).abs().max()) > 1e-8
+
+
+@pytest.mark.parametrize("phi", ["tanh", "sigmoid", "linear", "relu", "silu"])
+@pytest.mark.parametrize("shift", [0.0, -0.4])
+def test_slopes_read_off_values(phi: str, shift: float) -> None:
+    activation = nsd.activation(phi).affine(shift=shift)
+    x = torch.linspace(-2, 2, 41, dtype=torch.float64)
+    slope = slope_of_value(activation, activation(x))
+    assert (slope is None) == (phi in ("relu", "silu"))
+    if slope is not None:
+        torch.testing.assert_close(slope, activation.derivative(x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("phi", ["relu", "tanh"])
+def test_a_rough_start_changes_nothing_but_the_steps(phi: str, monkeypatch) -> None:
+    """Equilibrium and gradients from a bfloat16 start meet the tolerance as they do without it."""
+    exact = nsd.nn.DEQ(nsd.DEQ(phi, 0.2), 5, 256, 2, dtype=torch.float64, tol=1e-13)
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    exact(x).square().sum().backward()
+    steps = []
+    for quick in (False, True):
+        monkeypatch.setattr("notsodeep.nn.rough.quick_bfloat16", lambda quick=quick: quick)
+        model = nsd.nn.DEQ(nsd.DEQ(phi, 0.2), 5, 256, 2, tol=1e-5)
+        model(x.float()).square().sum().backward()
+        steps.append(model.solve(x.float()).steps)
+        distance = (model.features(x.float()).double() - exact.features(x)).norm(dim=1) / exact.features(x).norm(dim=1)
+        assert float(distance.detach().max()) < 2e-5
+        gap = (model.recurrent.grad.double() - exact.recurrent.grad).norm() / exact.recurrent.grad.norm()
+        assert float(gap) < 1e-3 if phi == "relu" else 5e-5  # units of ReLU switch within the tolerance
+    assert steps[1] < steps[0]

@@ -124,7 +124,7 @@ def test_ridge_is_scikit_learns(n: int, bias: bool) -> None:
 def test_ridge_refuses_what_it_cannot_do() -> None:
     with pytest.raises(InvalidInputError, match="ridge must be positive"):
         ridge_readout(torch.ones(2, 2), torch.ones(2, 1), 0.0)
-    with pytest.raises(InvalidInputError, match="needs an nn.DEQ or nn.ENN"):
+    with pytest.raises(InvalidInputError, match=r"needs an nn\.DEQ or nn\.ENN"):
         nsd.fit(nn.Linear(P, CLASSES), blobs(), method="ridge")
 
 
@@ -194,7 +194,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(damage: str,
 
 def test_another_runs_checkpoint_is_refused(tmp_path) -> None:
     nsd.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path, lr=0.5)
-    with pytest.raises(CheckpointError, match="lr: 0.5 there, 0.25 here"):
+    with pytest.raises(CheckpointError, match=r"lr: 0\.5 there, 0\.25 here"):
         nsd.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.25)
     with pytest.raises(CheckpointError, match="another run"):
         nsd.fit(deq(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.5)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InvalidInputError
-from ..matching import Twin
+from ..matching import Twin, match
+from ..matching.uniform import match_uniform, norm_range
 from .data import as_inputs, as_pair, one_hot
 from .enn import ENN
 from .equilibrium import SolverOptions
@@ -95,16 +96,18 @@ def twin_of(
     ----------
     module : an ``nn.DEQ``, a module with a method ``deq_parts()``, :class:`DEQParts`, or any module with ``parts``
     X, y : data of the kind the DEQ is used on; with ``y`` the readout is fitted to it, else to the module's outputs
-    design : ``"match"`` (at the data's tau0), ``"uniform"`` (free of data, uncentred), or ``"auto"``: uniform for
-        homogeneous activations such as ReLU, matched otherwise
+    kernel : ``"ck"`` if only the readout will train, ``"ntk"`` or ``"ntk_frozen"`` if more will
+    design : ``"match"`` (at the data's tau0; the centred DEQ), ``"uniform"`` (for all inputs of the data's norms; the
+        DEQ as it is), or ``"auto"``: uniform for homogeneous activations such as ReLU, matched otherwise
+    ridge, holdout, seed : see :func:`distil`; the seed is also that of the twin's weights
     """
     found = parts_of(module) if parts is None else parts
     inputs = as_inputs(X, found.input)
-    outputs = _outputs(module, found)
-    if isinstance(module, nn.Module) and outputs is not None and found.readout is not None:
-        _check_parts(module, found, inputs[:16])
     measured = measure(found, inputs)
-    twin = _design(measured, kernel, design)
+    outputs = _outputs(module, found)
+    if isinstance(module, nn.Module) and found.readout is not None:
+        _check_parts(module, found, inputs[:16])
+    twin = _design(measured, inputs, kernel, design)
     size = 1 if outputs is None else outputs(inputs[:1]).shape[-1]
     labels = None if y is None else as_pair((inputs, y), inputs)[1]
     if labels is not None and outputs is None:
@@ -166,14 +169,12 @@ def _report(twin: ENN, inputs: Tensor, targets: Tensor, labels: Tensor | None) -
     return Distillation(twin, agreement, error, len(inputs), *right)
 
 
-def _design(measured: Measured, kernel: str, design: str) -> Twin:
+def _design(measured: Measured, X: Tensor, kernel: Any, design: str) -> Twin:
     if design not in ("auto", "match", "uniform"):
         raise InvalidInputError(f"design must be 'auto', 'match' or 'uniform', got {design!r}")
-    from ..matching import match, match_uniform
-
     homogeneous = measured.spec.activation.homogeneity == 1.0
     if design == "uniform" or (design == "auto" and homogeneous):
-        return match_uniform(measured.spec, kernel=kernel)
+        return match_uniform(measured.spec, kernel, None if homogeneous else norm_range(X.cpu(), coverage=0.99))
     return match(measured.spec, measured.tau0, kernel=kernel)
 
 

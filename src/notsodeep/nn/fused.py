@@ -46,16 +46,14 @@ class Clip:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """sum_k coefficients[k] x^k by Horner's rule, the first product with the highest coefficient saved by scaling."""
+    """sum_k coefficients[k] x^k by Horner's rule; the degree is at least one."""
 
     coefficients: tuple[float, ...]
 
     def __call__(self, x: Tensor) -> Tensor:
-        out = x * self.coefficients[-1] + self.coefficients[-2] if len(self.coefficients) > 1 else torch.ones_like(x)
-        if len(self.coefficients) == 1:
-            return out * self.coefficients[0]
+        out = x * self.coefficients[-1] + self.coefficients[-2]
         for c in self.coefficients[-3::-1]:
-            out = out * x + c
+            out = out * x + c if torch.is_grad_enabled() else out.mul_(x).add_(c)
         return out
 
 
@@ -78,7 +76,8 @@ class Shifted:
     shift: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.base(x) + self.shift
+        out = self.base(x)
+        return out + self.shift if torch.is_grad_enabled() else out.add_(self.shift)
 
 
 def identity(x: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """Display objects: build with ``from_...``, draw with ``.plot(ax=None)``."""
 
+from .compare import ComparisonDisplay
 from .error import ErrorDisplay
 from .kernel import KernelDisplay
 from .spectrum import SpectrumDisplay
 from .twin import TwinDisplay
 
-__all__ = ["ErrorDisplay", "KernelDisplay", "SpectrumDisplay", "TwinDisplay"]
+__all__ = ["ComparisonDisplay", "ErrorDisplay", "KernelDisplay", "SpectrumDisplay", "TwinDisplay"]

@@ -1,0 +1,279 @@
+"""From a DEQ to its twin: what is measured, what is built, how well it stands in."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+import notsodeep as nsd
+from notsodeep.activations import Activation
+from notsodeep.errors import InvalidInputError, NotSoDeepWarning
+from notsodeep.nn import DEQParts
+from notsodeep.nn.memory import peak_bytes
+from notsodeep.nn.parts import as_activation, measure, parts_of
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    """scikit-learn's digits, centred, mean squared norm one."""
+    X, y = load_digits(return_X_y=True)
+    X = X - X.mean(0)
+    return torch.from_numpy(X / np.sqrt((X**2).sum(1).mean())).float(), torch.from_numpy(y)
+
+
+X, Y = digits()
+
+
+def trained(phi: str = "tanh", width: int = 300) -> nsd.nn.DEQ:
+    model = nsd.nn.DEQ(nsd.DEQ(phi, sigma_a2=0.2), 64, width, 10, seed=5, train="readout")
+    nsd.fit(model, (X[:1200], Y[:1200]), method="ridge", ridge=1e-4)
+    return model
+
+
+class Foreign(nn.Module):
+    """Somebody's DEQ: its own loop, PyTorch's own initialisation, biases switched off."""
+
+    def __init__(self, width: int = 300, scale: float = 1.0, readout_bias: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.scale = scale
+        self.recurrent = nn.Linear(width, width, bias=False)
+        self.input = nn.Linear(64, width, bias=False)
+        self.head = nn.Linear(width, 10, bias=readout_bias)
+        with torch.no_grad():
+            self.recurrent.weight.mul_(0.7 / scale)
+            self.input.weight.mul_(8.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.zeros(len(x), self.recurrent.in_features)
+        for _ in range(40):
+            z = self.scale * torch.tanh(self.recurrent(z) + self.input(x))
+        return self.head(z)
+
+    def parts(self) -> DEQParts:
+        return DEQParts.from_layers(self.recurrent, self.input, nn.Tanh(), self.head, scale=self.scale)
+
+
+class Exposing(Foreign):
+    def deq_parts(self) -> DEQParts:
+        return self.parts()
+
+
+# -- measuring -------------------------------------------------------------------------------------------
+def test_our_own_deq_is_measured_as_what_it_is() -> None:
+    model = nsd.nn.DEQ(nsd.DEQ("silu", sigma_a2=0.15, sigma_b2=0.6), 64, 400, 10)
+    seen = measure(parts_of(model), X)
+    # relative spread of a mean square of N normals: sqrt(2/N)
+    assert seen.spec.sigma_a2 == pytest.approx(0.15, rel=5 * math.sqrt(2 / 400**2))
+    assert seen.spec.sigma_b2 == pytest.approx(0.6, rel=5 * math.sqrt(2 / (400 * 64)))
+    assert seen.tau0 == pytest.approx(1.0, rel=1e-5)
+    assert seen.excess == pytest.approx(1.0, abs=0.05)
+    assert seen.mean_share < 1e-8
+    assert seen.spec.activation == nsd.activation("silu")
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.05])
+def test_foreign_scaling_conventions(scale: float) -> None:
+    """z = scale * tanh(W z + U x) is the same network as h = tanh(scale W h + U x)."""
+    seen = measure(Foreign(scale=scale).parts(), X)
+    # nn.Linear draws uniformly with variance 1/(3 fan_in)
+    assert seen.spec.sigma_a2 == pytest.approx(0.49 / 3, rel=0.03)
+    assert seen.spec.sigma_b2 == pytest.approx(64 / (3 * 64), rel=0.03)
+
+
+def test_data_and_weights_outside_the_theory_warn() -> None:
+    parts = Foreign().parts()
+    with pytest.warns(NotSoDeepWarning, match="centre the data"):
+        measure(parts, X + 1.0)
+    structured = DEQParts(parts.recurrent + 0.01, parts.input, "tanh")
+    with pytest.warns(NotSoDeepWarning, match="training has given it structure"):
+        measure(structured, X)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (torch.tanh, "tanh"),
+        (nn.functional.relu, "relu"),
+        (nn.SiLU(), "silu"),
+        (nn.GELU(), "gelu"),
+        ("elu", "elu"),
+        (nn.Identity(), "linear"),
+    ],
+)
+def test_activations_are_recognised(given, name: str) -> None:
+    assert as_activation(given) == nsd.activation(name)
+
+
+def test_parametric_and_unknown_activations() -> None:
+    assert as_activation(nn.LeakyReLU(0.2)) == nsd.activation("leaky_relu", slope=0.2)
+    assert as_activation(nn.ELU(0.5)) == nsd.activation("elu", alpha=0.5)
+    own = as_activation(lambda x: torch.tanh(x) + 0.1 * x)
+    assert isinstance(own, Activation)
+    assert own.lipschitz == pytest.approx(1.1, rel=1e-6)
+    assert as_activation(nn.GELU(approximate="tanh")) != nsd.activation("gelu")
+
+
+# -- converting ------------------------------------------------------------------------------------------
+def test_twin_of_our_own_deq() -> None:
+    conversion = nsd.twin_of(trained("tanh"), X[:1200])
+    assert conversion.model.width == 300
+    assert conversion.twin.depth == 1
+    assert conversion.distillation.agreement > 0.93
+    assert "sigma_a2" in str(conversion)
+    predicted = conversion(X[1200:]).argmax(1)
+    deq_accuracy = float((trained("tanh")(X[1200:]).argmax(1) == Y[1200:]).double().mean())
+    assert float((predicted == Y[1200:]).double().mean()) > deq_accuracy - 0.04
+
+
+def test_twin_of_a_relu_deq_is_uniform() -> None:
+    conversion = nsd.twin_of(trained("relu"), X[:1200])
+    assert conversion.twin.bound is not None
+    assert conversion.twin.depth == 2
+    assert conversion.distillation.agreement > 0.93
+
+
+@pytest.mark.parametrize("module", [Foreign(), Foreign(scale=0.05), Exposing()], ids=["layers", "scaled", "protocol"])
+def test_twin_of_a_foreign_module(module: Foreign) -> None:
+    parts = None if isinstance(module, Exposing) else module.parts()
+    conversion = nsd.twin_of(module, X, parts=parts)
+    # an untrained readout is a random function of the kernel's whole spectrum: hard to copy, yet mostly copied
+    assert conversion.distillation.error < 0.3
+    assert conversion(X).shape == (len(X), 10)
+
+
+def test_twin_with_labels_is_fitted_to_them() -> None:
+    conversion = nsd.twin_of(Foreign(), X[:1200], Y[:1200], parts=Foreign().parts())
+    accuracy = float((conversion(X[1200:]).argmax(1) == Y[1200:]).double().mean())
+    assert accuracy > 0.9
+
+
+def test_twin_of_bare_parts() -> None:
+    parts = Foreign(readout_bias=False).parts()
+    conversion = nsd.twin_of(parts, X)
+    assert conversion.distillation.error < 0.3
+    without_readout = nsd.twin_of(DEQParts(parts.recurrent, parts.input, "tanh"), X)
+    assert without_readout.distillation is None
+
+
+def test_wrong_parts_are_noticed() -> None:
+    module = Foreign()
+    wrong = DEQParts.from_layers(module.recurrent, module.input, nn.ReLU(), module.head)
+    with pytest.raises(InvalidInputError, match="do not reproduce the module"):
+        nsd.twin_of(module, X, parts=wrong)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: nsd.twin_of(nn.Linear(64, 10), X), "cannot tell what the DEQ inside Linear"),
+        (lambda: DEQParts.from_layers(nn.Linear(5, 5), nn.Linear(3, 5), "tanh"), "has a bias that is not zero"),
+        (lambda: DEQParts(torch.ones(3, 4), torch.ones(3, 2), "tanh"), "must be square"),
+        (lambda: DEQParts(torch.ones(3, 3), torch.ones(4, 2), "tanh"), "must have 3 rows"),
+        (lambda: DEQParts(torch.ones(3, 3), torch.ones(3, 2), "tanh", torch.ones(2, 4)), "must have 3 columns"),
+        (lambda: nsd.twin_of(trained(), X[:, :10]), "takes 64 features"),
+        (lambda: nsd.twin_of(trained(), X, design="exact"), "design must be"),
+        (lambda: nsd.distil(trained(), trained(), X), r"takes an nn\.ENN"),
+    ],
+)
+def test_refusals(call, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        call()
+
+
+def test_distillation_reports_what_it_kept() -> None:
+    deq = trained("relu")
+    twin = nsd.nn.ENN(nsd.match(deq.spec, 1.0), 64, 300, 10, seed=1, bias=True)
+    result = nsd.distil(deq, twin, X, Y, ridge=1e-5)
+    assert result.rows == round(0.2 * len(X))
+    assert result.agreement > 0.93
+    assert result.accuracy_kept > 0.96
+    assert result.model is twin
+    assert "DEQ" in str(result)
+    tuned = nsd.distil(deq, twin, X, Y, ridge=1e-5, epochs=15, lr=3e-3)
+    assert tuned.error < result.error
+
+
+# -- comparing -------------------------------------------------------------------------------------------
+def test_compare_builds_trains_and_measures() -> None:
+    deq = nsd.DEQ("relu", sigma_a2=0.2)
+    result = nsd.compare(deq, nsd.match(deq, 1.0), (X[:600], Y[:600]), width=128, seeds=2)
+    assert result.models == ("DEQ", "twin", "plain")
+    assert result.values("DEQ", "agreement") == [1.0, 1.0]
+    assert all(value > 0.8 for value in result.values("twin", "accuracy"))
+    assert result.summary("twin", "inference_seconds")[0] > 0
+    assert result.summary("twin", "inference_bytes")[0] >= 128 * 10 * 4
+    assert "speed-up" in str(result)
+    assert "plain" in str(result)
+    assert len(result.to_dict()["rows"]) == 6
+
+
+def test_compare_takes_modules_and_a_test_set() -> None:
+    deq = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 64, 64, 10)
+    twin = nsd.nn.ENN(nsd.match(deq.spec, 1.0), 64, 64, 10)
+    result = nsd.compare(
+        deq, twin, (X[:300], Y[:300]), test=(X[300:500], Y[300:500]), seeds=[3], method="sgd", epochs=3
+    )
+    assert result.width == 64
+    assert {row.seed for row in result.rows} == {3}
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: nsd.compare(nsd.DEQ("relu", 0.2), nsd.ENN(["relu"]), (X, Y)), "pass width"),
+        (lambda: nsd.compare(nsd.ENN(["relu"]), nsd.ENN(["relu"]), (X, Y)), "takes an nn.DEQ"),
+        (lambda: nsd.compare(nsd.DEQ("relu", 0.2), nsd.DEQ("relu", 0.2), (X, Y)), "takes an nn.ENN"),
+        (lambda: nsd.compare(nsd.DEQ("relu", 0.2), nsd.ENN(["relu"]), (X, X[:, 0]), width=8), "integer classes"),
+    ],
+)
+def test_compare_refuses(call, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        call()
+
+
+def test_peak_memory_counts_what_is_alive_together() -> None:
+    one = peak_bytes(lambda: torch.zeros(250_000).sum())
+    two = peak_bytes(lambda: [torch.zeros(250_000), torch.zeros(250_000)])
+    assert one == pytest.approx(1e6, rel=0.01)
+    assert two == pytest.approx(2e6, rel=0.01)
+
+
+def test_the_comparison_can_be_drawn() -> None:
+    deq = nsd.DEQ("tanh", sigma_a2=0.2)
+    result = nsd.compare(deq, nsd.match(deq, 1.0), (X[:300], Y[:300]), width=32, seeds=2)
+    display = nsd.plots.ComparisonDisplay.from_comparison(result).plot()
+    heights = [bar.get_height() for bar in display.axes_[0].patches]
+    assert heights == pytest.approx([100 * result.summary(m, "accuracy")[0] for m in result.models])
+
+
+# -- the claim -------------------------------------------------------------------------------------------
+def accuracies(spec: nsd.DEQ | nsd.Twin, data: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> list[float]:
+    """SGD on frozen features over five seeds, as in the papers: batch 128, learning rate 1."""
+    results = []
+    for seed in range(5):
+        build = nsd.nn.DEQ if isinstance(spec, nsd.DEQ) else nsd.nn.ENN
+        model = build(spec, data[0].shape[1], 1024, 10, seed, train="readout")
+        history = nsd.fit(model, data, validation=test, epochs=100, lr=1.0, seed=seed)
+        results.append(history.last.validation_accuracy)
+    return results
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ["digits", "mixture"])
+def test_frozen_relu_deq_and_twin_end_within_half_a_point(data: str) -> None:
+    if data == "digits":
+        split = (X[:1297], Y[:1297]), (X[1297:], Y[1297:])
+    else:
+        inputs, labels = nsd.GaussianMixture.two_class(200).sample(3000, seed=0)
+        inputs, labels = torch.as_tensor(inputs).float(), torch.as_tensor(labels).long()
+        split = (inputs[:1500], labels[:1500]), (inputs[1500:], labels[1500:])
+    tau0 = float(split[0][0].square().sum(1).mean().sqrt())
+    deq = nsd.DEQ("relu", sigma_a2=0.2).centred(tau0)
+    implicit = accuracies(deq, *split)
+    explicit = accuracies(nsd.match(deq, tau0), *split)
+    assert abs(np.mean(implicit) - np.mean(explicit)) < 0.005, (implicit, explicit)
