@@ -1,0 +1,110 @@
+"""Uniform twins of homogeneous DEQs: ReLU, Leaky-ReLU, absolute value; all norms, all angles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...networks import DEQ
+from ..twin import kernel_names
+from .arc import HomogeneousDEQ, layers
+from .arc_bound import Supremum, certify
+from .arc_fit import Fit, Problem, fit, fit_depth
+from .record import DepthRow, Location, UniformTwin
+from .table import proposal
+
+MAX_LAYERS = 6
+_FAMILY = "leaky_relu"
+_QUICK_CELLS = {"ck": 2048}  # its slack has a closed form, so a fine grid is cheap
+_TABLE_LOSS = 1.15  # a proposal this much worse than its neighbours straddles a kink of the map: polish it
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A fit with its certificates, one per kernel."""
+
+    fit: Fit
+    suprema: tuple[Supremum, ...]
+
+    @property
+    def worst(self) -> int:
+        return int(np.argmax([s.bound for s in self.suprema]))
+
+    @property
+    def bound(self) -> float:
+        return self.suprema[self.worst].bound
+
+    @property
+    def sampled(self) -> float:
+        return max(s.sampled for s in self.suprema)
+
+    def row(self) -> DepthRow:
+        return DepthRow(len(self.fit.bends), self.bound, self.sampled, _FAMILY)
+
+
+def candidate(reduced: HomogeneousDEQ, kernel: str, depth: int, tol: float, shallow: Fit | None) -> Candidate:
+    """The best network of a depth, from the table where it reaches and by fitting where not."""
+    kinds = kernel_names(kernel)
+    proposed = proposal(reduced, kernel, depth)
+    if proposed is not None:
+        quick = Candidate(proposed, _certificates(reduced, kinds, proposed, tol, quick=True))
+        if quick.sampled <= _TABLE_LOSS * proposed.error + 1e-12:
+            return quick
+        proposed = fit(Problem(reduced, kinds), [proposed.bends.tolist()])
+    else:
+        proposed = fit_depth(Problem(reduced, kinds), depth, shallow)
+    return Candidate(proposed, _certificates(reduced, kinds, proposed, tol, quick=False))
+
+
+def _certificates(
+    reduced: HomogeneousDEQ, kinds: tuple[str, ...], found: Fit, tol: float, quick: bool
+) -> tuple[Supremum, ...]:
+    """Coarse certificates first: they are enough unless they leave open whether the tolerance is met."""
+    out = []
+    for kind, weights in zip(kinds, found.weights, strict=True):
+        if quick:
+            # a depth that cannot meet the tolerance is only reported, so a coarse certificate will do
+            cells = 256 if found.error > tol else _QUICK_CELLS.get(kind, 512)
+            once = certify(reduced, found.bends, weights, kind, cells=cells, relative=1.0)
+            if once.bound <= tol or once.sampled > tol:
+                out.append(once)
+                continue
+        out.append(certify(reduced, found.bends, weights, kind))
+    return tuple(out)
+
+
+def twin(deq: DEQ, kernel: str, best: Candidate, tried: list[Candidate]) -> UniformTwin:
+    """The record for the chosen candidate."""
+    reduced = HomogeneousDEQ.of(deq)
+    kinds = kernel_names(kernel)
+    where = best.suprema[best.worst]
+    return UniformTwin(
+        deq=deq,
+        network=layers(best.fit.bends, _gain(reduced, kinds, best.fit)),
+        kernel=kernel,
+        family=_FAMILY,
+        residual=best.sampled,
+        learning_rates=_rates(reduced, kinds, best.fit),
+        reason="homogeneous: one function of the angle decides, fitted in the maximum norm",
+        bound=best.bound,
+        norms=None,
+        location=Location(1.0, 1.0, where.rho, kinds[best.worst]),
+        table=tuple(c.row() for c in tried),
+        diagonals=tuple((kind, reduced.diagonal(kind)) for kind in kinds),
+    )
+
+
+def _gain(reduced: HomogeneousDEQ, kinds: tuple[str, ...], found: Fit) -> float:
+    """The network's own CK at norm one: fitted if the CK is asked for, else the DEQ's, the rates doing the rest."""
+    return reduced.gain * (float(found.weights[kinds.index("ck")][0]) if "ck" in kinds else 1.0)
+
+
+def _rates(reduced: HomogeneousDEQ, kinds: tuple[str, ...], found: Fit) -> tuple[float, ...] | None:
+    """Learning-rate multipliers W_1 ... W_L, readout: the NTK's weights in units of the network's gain."""
+    for kind, weights in zip(kinds, found.weights, strict=True):
+        if kind != "ck":
+            unit = reduced.diagonal(kind) / _gain(reduced, kinds, found)
+            values = [float(w) * unit for w in weights]
+            return tuple([0.0, *values] if kind == "ntk_frozen" else values)
+    return None
