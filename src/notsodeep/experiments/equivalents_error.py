@@ -171,6 +171,7 @@ def main() -> None:
     table = slope_table()
     document = {
         "command": "python -m notsodeep.experiments.equivalents_error",
+        "figure": "notsodeep.plots.error.error_table(document['curves'])",
         "dimensions": [250, 500, 1000, 2000, 4000],
         "points_per_dimension": 0.8,
         "seeds": [0, 1],
