@@ -116,8 +116,8 @@ def _table(results: list[Result]) -> Table:
             f"{r.distances['plain']:.1e}",
         )
     table.caption = (
-        "One line per layer. Distances: exact infinite-width kernels against the DEQ's on these points, relative, "
-        "in spectral norm. Plain network: the twin's depth, the DEQ's own activation, centred."
+        "One line per layer (leaky ReLU: right / left slope), then learning rates. Distances: exact "
+        "infinite-width kernels against the DEQ's on these points, relative, in spectral norm. Plain network: the twin's depth, the DEQ's own activation, centred."
     )
     table.caption_justify = "left"
     return table
@@ -128,14 +128,14 @@ def _short(phi: Activation) -> str:
     if isinstance(base, HardTanh):
         return f"{base.a:.3f} clip(x, ±{base.c:.3f})"
     if isinstance(base, LeakyReLU):
-        return f"{base.gain:.3f} max(x, 0) + {base.slope:.3f} min(x, 0)"
+        return f"leaky ReLU {base.gain:.3f} / {base.slope:.3f}"
     return type(base).__name__
 
 
 def _rates(twin: nsd.Twin) -> str:
     if twin.learning_rates is None:
         return ""
-    return "\nlearning rates " + ", ".join(f"{rate:.2f}" for rate in twin.learning_rates)
+    return "\nrates " + ", ".join(f"{rate:.2f}" for rate in twin.learning_rates)
 
 
 def _report_finite_width(console: Console, errors: dict[str, list[float]]) -> None:
@@ -189,6 +189,7 @@ def _draw_convergence(errors: dict[str, list[float]], path: Path) -> None:
     ax.loglog(WIDTHS, errors["mean"], marker="o", color=COLOURS["twin"], label=f"mean of {DRAWS} networks")
     ax.set(xlabel="width", ylabel="relative error of the NTK", title="Finite tanh DEQs approach the exact NTK")
     ax.set_xticks(WIDTHS, [str(m) for m in WIDTHS])
+    ax.set_yticks([0.05, 0.1, 0.2, 0.4], ["0.05", "0.1", "0.2", "0.4"])
     ax.minorticks_off()
     ax.legend(frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
