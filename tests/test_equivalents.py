@@ -305,8 +305,8 @@ def test_unknown_mixture_is_refused():
 @pytest.mark.parametrize("name", MIXTURES)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_slopes_over_the_full_range(activation, name):
-    """p = 250 ... 4000. Where the means are far apart (papers' mixture, ||mu|| = 8) and the activation is not odd,
-    terms of order ||mu||^4/p still dominate and the error falls faster than n^(-1/2): only the upper bound applies."""
+    """p = 250 ... 4000. With means far apart (papers' mixture, ||mu|| = 8) and ReLU-like activations the error is small
+    against the large eigenvalues and falls faster than n^(-1/2) over this range: only the upper bound applies there."""
     for kernel, curve in error_against_n(activation, name, points_per_dimension=0.8, seeds=2).items():
         assert curve.slope < -0.4, kernel
         if name != "two_class":
