@@ -33,6 +33,7 @@ PAIRS = [
     (lambda x: x / (1 + np.exp(-x)), "silu", ()),  # overflows quietly far out
     (lambda x: np.where(x > 0, x, np.expm1(x)), "elu", (0.0,)),
     (lambda x: x**2, "quadratic", ()),
+    (np.vectorize(math.erf), "erf", ()),
 ]
 pairs = pytest.mark.parametrize(("function", "name", "kinks"), PAIRS)
 
@@ -94,6 +95,7 @@ def test_jumps_are_allowed_when_declared():
         (lambda x: x + np.random.default_rng().normal(size=x.shape), (), "elementwise"),
         (lambda x: np.exp(x**2), (), "not finite|grows"),
         (lambda x: np.sin(500 * x), (), "settle|kink"),
+        (torch.nn.Hardsigmoid(), (-3.0, 3.0), "cannot differentiate Hardsigmoid twice"),
         (np.tanh, ("a",), "finite numbers"),
         (np.tanh, (math.nan,), "finite numbers"),
         (np.tanh, 3.0, "finite numbers"),
@@ -128,6 +130,7 @@ def test_a_given_lipschitz_constant_must_hold():
 
 def test_growing_slopes_have_no_lipschitz_constant():
     assert math.isinf(from_callable(lambda x: x**3).lipschitz)
+    assert from_callable(lambda x: x + torch.sin(x) ** 2).slope_range == pytest.approx((0.0, 2.0), abs=1e-9)
     assert from_callable(lambda x: np.log1p(np.abs(x)), kinks=(0.0,)).lipschitz == pytest.approx(1.0, rel=1e-9)
 
 

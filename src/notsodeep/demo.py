@@ -116,8 +116,9 @@ def _table(results: list[Result]) -> Table:
             f"{r.distances['plain']:.1e}",
         )
     table.caption = (
-        "One line per layer (leaky ReLU: right / left slope), then learning rates. Distances: exact "
-        "infinite-width kernels against the DEQ's on these points, relative, in spectral norm. Plain network: the twin's depth, the DEQ's own activation, centred."
+        "One line per layer (leaky ReLU: right / left slope), then learning rates. Distances: exact infinite-width "
+        "kernels against the DEQ's on these points, relative, in spectral norm. Plain network: the twin's depth, "
+        "the DEQ's own activation, centred."
     )
     table.caption_justify = "left"
     return table

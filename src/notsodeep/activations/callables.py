@@ -73,6 +73,8 @@ def evaluate(function: Callable[[Any], Any], x: Tensor, numpy: bool) -> Tensor:
     """The user's function on a tensor, in the tensor's dtype and on its device; floating-point noise stays quiet."""
     if not numpy:
         return function(x).to(x.dtype)
+    if x.numel() == 0:  # np.vectorize refuses empty arrays
+        return torch.empty_like(x)
     with np.errstate(all="ignore"):
         values = np.asarray(function(x.detach().cpu().numpy().astype(np.float64)), dtype=np.float64)
     return torch.from_numpy(np.array(values)).to(x.device, x.dtype)

@@ -17,7 +17,7 @@ from .base import Parity
 from .callables import CallableActivation, difference, evaluate
 
 _REACH = 30.0
-_FAR = (-400.0, -200.0, 200.0, 400.0)
+_FAR = (-400.0, -200.0, 200.0, 400.0)  # where slopes must have settled, or at least stopped growing
 
 
 def make_callable(
@@ -40,6 +40,7 @@ def make_callable(
     draft = CallableActivation(
         function, rough, derivative, symmetry=_parity(function, numpy, rough), numpy=numpy, label=label
     )
+    _check_derivatives_exist(draft)
     if derivative is not None:
         _check_derivative(draft)
     phi = _with_resolution(draft)
@@ -196,6 +197,22 @@ def _settling(phi: CallableActivation, x: Tensor, weights: Tensor) -> Tensor:
     return out
 
 
+def _check_derivatives_exist(phi: CallableActivation) -> None:
+    """torch cannot differentiate every function twice; better to know now than in the middle of a kernel."""
+    x = torch.tensor([-2.1, -0.3, 0.4, 1.7], dtype=torch.float64)
+    if phi.numpy:
+        return
+    try:
+        if phi.slope_function is None:
+            phi._slope(x)
+        phi._curvature(x)
+    except (RuntimeError, NotImplementedError) as error:
+        raise ActivationError(
+            f"torch cannot differentiate {phi.label} twice: {error}. Write it with elementary torch functions, "
+            "or as a NumPy function"
+        ) from error
+
+
 def _check_derivative(phi: CallableActivation) -> None:
     x = torch.linspace(-6.0, 6.0, 241, dtype=torch.float64) + 3.21e-4
     try:
@@ -246,14 +263,14 @@ def _estimate_slopes(phi: CallableActivation) -> tuple[float, float]:
     """inf and sup of phi', searched on a grid and refined; infinite if phi jumps or phi' still grows far out."""
     if any(phi.value_jumps()):
         return (-math.inf, math.inf)
-    far = phi._slope(torch.tensor(_FAR, dtype=torch.float64)).detach()
-    size = far.abs()
-    settled = bool(torch.isfinite(far).all()) and float(size[0]) <= 1.5 * float(size[1]) + 1e-6
-    if not settled or float(size[3]) > 1.5 * float(size[2]) + 1e-6:
+    windows = torch.tensor(_FAR, dtype=torch.float64)[:, None] + torch.linspace(-20.0, 20.0, 801, dtype=torch.float64)
+    far = phi._slope(windows).detach()
+    size = far.abs().amax(dim=1).tolist()  # over a window: a wave has no limit, but it does not grow either
+    if not all(map(math.isfinite, size)) or size[0] > 1.5 * size[1] + 1e-6 or size[3] > 1.5 * size[2] + 1e-6:
         return (-math.inf, math.inf)
     grid = torch.linspace(-_REACH, _REACH, 12_001, dtype=torch.float64)
     on_grid, at_kinks = phi._slope(grid).detach(), phi._sides()[1].detach().flatten()
-    rest = torch.cat([far, at_kinks, on_grid])
+    rest = torch.cat([far.flatten(), at_kinks, on_grid])
     low = min(float(rest.min()), _refined(phi, float(grid[on_grid.argmin()]), float(grid[1] - grid[0]), -1.0))
     high = max(float(rest.max()), _refined(phi, float(grid[on_grid.argmax()]), float(grid[1] - grid[0]), 1.0))
     return (low, high)
