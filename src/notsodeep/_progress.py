@@ -21,7 +21,12 @@ def track(items: Iterable[_T], total: int, description: str, progress: bool | No
         yield from items
         return
     started = time.monotonic()
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(),
+    )
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     task = bar.add_task(description, total=total)
     try:
