@@ -61,7 +61,7 @@ def _panels(edges: np.ndarray, order: int = 24) -> tuple[np.ndarray, np.ndarray]
 
 
 def plane_expectation(f, kinks, qx: float, qy: float, lam: float) -> float:
-    """E[f(u) f(v)]: panels in u, then in v given u, both split at the kinks; v's kinks blur over the spread of v | u."""
+    """E[f(u) f(v)]: panels in u, then in v given u, both split at the kinks; those of v blur over its spread."""
     sx, sy = math.sqrt(qx), math.sqrt(qy)
     rho = max(-1.0, min(1.0, lam / (sx * sy)))
     spread = math.sqrt((1 - rho) * (1 + rho))

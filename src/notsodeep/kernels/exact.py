@@ -19,7 +19,7 @@ from .._progress import track
 from ..errors import InvalidInputError
 from ..networks import DEQ, ENN, Network
 from .equations import check_kinds, diagonal, pairwise, rates_of
-from .table import Table, angle_cap, build_table, clenshaw, tabulated_diagonal
+from .table import Table, angle_cap, build_table, clenshaw, fused, tabulated_diagonal
 
 __all__ = ["ck", "kernels_of", "ntk"]
 
@@ -29,7 +29,14 @@ _DIRECT_PAIRS = 512  # fewer pairs than this are not worth a table
 
 
 def ck(
-    network: Network, X: Any, Y: Any = None, *, check: bool = True, out: Any = None, progress: bool | None = None
+    network: Network,
+    X: Any,
+    Y: Any = None,
+    *,
+    check: bool = True,
+    out: Any = None,
+    compile: bool = False,
+    progress: bool | None = None,
 ) -> Any:
     """The conjugate kernel of a DEQ or an ENN between the rows of ``X`` and of ``Y`` (of ``X`` if not given).
 
@@ -40,6 +47,7 @@ def ck(
     check : raise :class:`ContractionError` for a DEQ outside the range in which a unique equilibrium is guaranteed;
         ``False`` computes wherever the kernel equations still converge.
     out : an array or tensor of shape (n, m) to write into, for instance a memory map.
+    compile : fuse the evaluation of each tile with ``torch.compile``; worth its start-up for large or repeated work.
 
     Tensors that require a gradient, and DEQs whose variances do, give differentiable kernels.
 
@@ -49,7 +57,7 @@ def ck(
            [0.159155, 0.5     ]])
     """
     outs = None if out is None else {"ck": out}
-    return kernels_of(network, X, Y, ("ck",), check=check, out=outs, progress=progress)["ck"]
+    return kernels_of(network, X, Y, ("ck",), None, check, outs, compile, progress)["ck"]
 
 
 def ntk(
@@ -61,6 +69,7 @@ def ntk(
     learning_rates: Sequence[float] | None = None,
     check: bool = True,
     out: Any = None,
+    compile: bool = False,
     progress: bool | None = None,
 ) -> Any:
     """The neural tangent kernel; see :func:`ck` for the arguments.
@@ -75,7 +84,7 @@ def ntk(
     """
     kind = "ntk" if train_input else "ntk_frozen"
     outs = None if out is None else {kind: out}
-    return kernels_of(network, X, Y, (kind,), learning_rates, check, outs, progress)[kind]
+    return kernels_of(network, X, Y, (kind,), learning_rates, check, outs, compile, progress)[kind]
 
 
 def kernels_of(
@@ -86,6 +95,7 @@ def kernels_of(
     learning_rates: Sequence[float] | None = None,
     check: bool = True,
     out: dict[str, Any] | None = None,
+    compile: bool = False,
     progress: bool | None = None,
 ) -> dict[str, Any]:
     """Several kernels of one network at once, sharing the work: a dict of ``"ck"``, ``"ntk"``, ``"ntk_frozen"``."""
@@ -107,7 +117,8 @@ def kernels_of(
             raise InvalidInputError("out= cannot be combined with gradients; detach the inputs")
         result = _differentiable(network, x, y, kinds, learning_rates)
     else:
-        result = _fill(network, x.detach(), None if y is None else y.detach(), kinds, learning_rates, out, progress)
+        plain = None if y is None else y.detach()
+        result = _fill(network, x.detach(), plain, kinds, learning_rates, out, compile, progress)
     if isinstance(X, Tensor):
         return result
     return {k: out[k] if out is not None else v.detach().numpy() for k, v in result.items()}
@@ -173,6 +184,7 @@ class _Plan:
     table: Table | None
     cap: float
     symmetric: bool
+    compiled: bool = False
 
 
 def _fill(
@@ -182,6 +194,7 @@ def _fill(
     kinds: Sequence[str],
     rates: Sequence[float] | None,
     out: dict[str, Any] | None,
+    compile: bool,
     progress: bool | None,
 ) -> dict[str, Tensor]:
     symmetric, other = y is None, x if y is None else y
@@ -194,6 +207,7 @@ def _fill(
     tile = _TILE["cuda" if x.is_cuda else "cpu"]
     blocks = list(_blocks(shape, tile, symmetric))
     plan = _plan(network, kinds, rates, x, other, sx, sy, blocks, symmetric)
+    plan.compiled = compile
     points = _Points(plan, x, other, sx, sy)
     for rows, columns in track(blocks, len(blocks), "kernel", progress):
         for kind, values in points.tile(rows, columns).items():
@@ -297,7 +311,8 @@ class _Points:
             self.left = plan.table.norm_basis(sx.sqrt()).to(x.dtype)
             self.right = plan.table.norm_basis(sy.sqrt()).to(x.dtype)
             if plan.table.homogeneous:
-                self.left, self.right = self.left * sx.sqrt()[:, None].to(x.dtype), sy.sqrt().to(x.dtype)
+                self.left = self.left * sx.sqrt()[:, None].to(x.dtype)
+                self.right = self.right * sy.sqrt()[:, None].to(x.dtype)
 
     def tile(self, rows: slice, columns: slice) -> dict[str, Tensor]:
         gram = self.x[rows] @ self.y[columns].T
@@ -323,10 +338,11 @@ class _Points:
     def _lookup(self, kind: str, rows: slice, columns: slice, x2: Tensor) -> Tensor:
         table = self.plan.table
         assert table is not None
-        if table.homogeneous:
+        evaluate = fused() if self.plan.compiled else clenshaw
+        if table.homogeneous and not self.plan.compiled:
             one = torch.ones(1, 1, dtype=x2.dtype, device=x2.device)
-            return clenshaw(table.coefficients[kind], one, one, x2).mul_(self.left[rows]).mul_(self.right[columns])
-        return clenshaw(table.coefficients[kind], self.left[rows], self.right[columns], x2)
+            return clenshaw(table.coefficients[kind], one, one, x2).mul_(self.left[rows]).mul_(self.right[columns].T)
+        return evaluate(table.coefficients[kind], self.left[rows], self.right[columns], x2)
 
     def _direct(self, values: Tensor, rows: slice, columns: slice, mask: Tensor | None) -> dict[str, Tensor]:
         """Entry by entry; ``values`` are inner products of the tile, or cosines of its masked entries."""

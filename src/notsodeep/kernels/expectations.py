@@ -76,6 +76,13 @@ class Layer:
                 return self._linear_pieces(lam)
             return self.raw("value", "value", lam), self.raw("slope", "slope", lam)
 
+    def _plain(self, part: Part, lam: Tensor) -> Tensor:
+        """One of the two expectations without gradients."""
+        if self.closed is not None or self.bends is not None:
+            return self.both(lam)[0 if part == "value" else 1]
+        with torch.no_grad():
+            return self.raw(part, part, lam.detach())
+
     # -- methods -----------------------------------------------------------------------------------------
     @functools.cached_property
     def closed(self) -> Any:
@@ -187,7 +194,7 @@ class Layer:
     def _pair(self, part: Part, lam: Tensor) -> Tensor:
         tracked = torch.is_grad_enabled() and (lam.requires_grad or self.qx.requires_grad or self.qy.requires_grad)
         if not tracked:
-            return self.both(lam)[0 if part == "value" else 1]
+            return self._plain(part, lam)
         return _Pair.apply(self, part, self.qx, self.qy, lam)
 
 
@@ -198,7 +205,7 @@ class _Pair(torch.autograd.Function):
     def forward(ctx: Any, layer: Layer, part: Part, qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:
         ctx.layer, ctx.part = layer, part
         ctx.save_for_backward(lam)
-        return layer.both(lam)[0 if part == "value" else 1]
+        return layer._plain(part, lam)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -206,7 +213,7 @@ class _Pair(torch.autograd.Function):
         (lam,) = ctx.saved_tensors
         layer, part = ctx.layer, ctx.part
         derived = _DERIVED[part]
-        along = layer.both(lam)[1] if part == "value" else layer.raw(derived, derived, lam)
+        along = layer._plain(derived, lam) if part == "value" else layer.raw(derived, derived, lam)
         radial = _RADIAL[part]
         # d/dq E[f(u) g(v)] at fixed lam = E[f''(u) g(v)] / 2 = (E[u f'(u) g(v)] - lam E[f'(u) g'(v)]) / (2 q)
         in_x = (layer.raw(radial, part, lam) - lam * along) / (2.0 * layer._plain_x)

@@ -9,6 +9,7 @@ need no norm part at all: one function of r decides.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -114,6 +115,25 @@ def _clenshaw_scalar(c: Sequence[float], x2: Tensor) -> Tensor:
         b2.neg_().addcmul_(x2, b1).add_(c[m])
         b1, b2 = b2, b1
     return b2.neg_().addcmul_(x2, b1, value=0.5).add_(c[0])
+
+
+@functools.cache
+def fused() -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """The same sum as one compiled loop over the tile: no intermediate tile is written."""
+    return torch.compile(_clenshaw_unrolled, dynamic=True)
+
+
+def _clenshaw_unrolled(coefficients: Tensor, left: Tensor, right: Tensor, x2: Tensor) -> Tensor:
+    mixed = torch.matmul(left, coefficients)
+    turned = right.T.contiguous()
+    size, count = left.shape[1], len(coefficients)
+    b1 = b2 = torch.zeros_like(x2)
+    for m in range(count - 1, -1, -1):
+        c = mixed[m, :, 0, None] * turned[0]
+        for s in range(1, size):
+            c = c + mixed[m, :, s, None] * turned[s]
+        b1, b2 = c + (x2 if m else 0.5 * x2) * b1 - b2, b1
+    return b1
 
 
 # ---- building --------------------------------------------------------------------------------------------
