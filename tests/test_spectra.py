@@ -96,11 +96,11 @@ def mixtures(p: int) -> dict[str, nsd.GaussianMixture]:
     }
 
 
-@pytest.mark.parametrize("n", [150, 420])
+@pytest.mark.parametrize("n", [100, 280])
 @pytest.mark.parametrize("name", list(mixtures(10)))
 def test_bulk_against_simulated_noise(name: str, n: int) -> None:
     """Eigenvalues of a Gram matrix are rigid: the distribution function errs by a few 1/n, here 8/n at most."""
-    mix = mixtures(300)[name]
+    mix = mixtures(200)[name]
     law = nsd.spectral_law(LINEAR, mix, n=n)
     values = np.clip(np.linalg.eigvalsh(noise_gram(mix, n, seed=1)), 0.0, None)
     assert kolmogorov(law, values, skip_atom=bool(law.atoms)) < 8 / n
@@ -110,7 +110,7 @@ def test_bulk_against_simulated_noise(name: str, n: int) -> None:
     assert positive[0] > low - 0.03 * (high - low)
     assert positive[-1] == pytest.approx(high, rel=0.07)
     assert sum(law.masses) + sum(a.mass for a in law.atoms) == pytest.approx(1.0, abs=1e-12)
-    assert sum(a.mass for a in law.atoms) == pytest.approx(max(0.0, 1 - 300 / n), abs=1e-9)
+    assert sum(a.mass for a in law.atoms) == pytest.approx(max(0.0, 1 - 200 / n), abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["two far variances", "opposite diagonals", "full"])
@@ -170,7 +170,7 @@ def test_commuting_matrices_give_the_diagonal_law() -> None:
     a = nsd.spectral_law(RELU, nsd.GaussianMixture(means @ q.T, [0.5 * (m + m.T) for m in full]), n=60)
     b = nsd.spectral_law(RELU, nsd.GaussianMixture(means, [ramp, steps]), n=60)
     np.testing.assert_allclose(a.support, b.support, rtol=1e-10)
-    x = np.linspace(*b.support[0], 13)
+    x = np.linspace(*b.support[0], 13)[1:-1]
     np.testing.assert_allclose(a.density(x), b.density(x), rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose([s.value for s in a.spikes], [s.value for s in b.spikes], rtol=1e-8)
 
@@ -233,7 +233,9 @@ def test_quantile_inverts_cdf(variances: list[float], n: int) -> None:
 # ---- isolated eigenvalues ---------------------------------------------------------------------------------------
 
 
-def equivalent_matrix(mix: nsd.GaussianMixture, net: nsd.DEQ, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def equivalent_matrix(
+    mix: nsd.GaussianMixture, net: nsd.DEQ | nsd.ENN, n: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Theory section 4, written out."""
     X, y = mix.sample(n, seed=seed)
     traces = np.array([c.trace() for c in mix.covariances]) / mix.p
@@ -264,11 +266,18 @@ SPIKED = {
 
 
 @pytest.mark.parametrize(
-    ("name", "n"), [("papers", 320), ("papers", 700), ("three classes", 450), ("diagonal", 300), ("full", 300)]
+    ("name", "p", "n"),
+    [
+        ("papers", 400, 320),
+        ("papers", 400, 700),
+        ("three classes", 400, 450),
+        ("diagonal", 400, 300),
+        ("full", 160, 120),
+    ],
 )
-def test_spikes_and_alignments_against_the_simulated_equivalent(name: str, n: int) -> None:
-    """Outliers of the equivalent matrix fluctuate by a few percent at p = 400; four draws are averaged."""
-    mix = SPIKED[name](400)
+def test_spikes_and_alignments_against_the_simulated_equivalent(name: str, p: int, n: int) -> None:
+    """Outliers of the equivalent matrix fluctuate by O(1/sqrt(p)), 5 % of their value at p = 400: four draws."""
+    mix = SPIKED[name](p)
     law = nsd.spectral_law(RELU, mix, n=n, refined=False)
     top = [s for s in law.spikes if s.value > law.support[-1][1] + 0.05]
     assert sum(s.multiplicity for s in top) == mix.classes
@@ -280,7 +289,7 @@ def test_spikes_and_alignments_against_the_simulated_equivalent(name: str, n: in
         assert lam[-mix.classes - 1] < law.support[-1][1] * 1.03
         indicators = np.eye(mix.classes)[y] / np.sqrt(np.bincount(y))
         classes.append(((indicators.T @ vectors[:, -mix.classes :]) ** 2).sum(axis=0))
-    np.testing.assert_allclose([s.value for s in top], np.mean(values, axis=0), rtol=0.035)
+    np.testing.assert_allclose([s.value for s in top], np.mean(values, axis=0), rtol=0.7 / math.sqrt(p))
     assert sum(s.class_alignment for s in top) == pytest.approx(np.mean(classes, axis=0).sum(), rel=0.02)
 
 
@@ -334,19 +343,15 @@ def test_reference_values_of_theory_section_8() -> None:
 
 def test_even_activation_has_an_atom_and_few_eigenvalues() -> None:
     """E[phi'] = 0 removes the Gram matrix: everything sits at the diagonal but a matrix of rank K + 1."""
-    mix = nsd.GaussianMixture(means(200, 2.0, 2), [1.0, 1.6])
-    law = nsd.spectral_law(nsd.ENN(["cos"]), mix, n=100, refined=False)
+    mix, net = nsd.GaussianMixture(means(300, 2.0, 2), [1.0, 1.3]), nsd.ENN(["cos"])
+    law = nsd.spectral_law(net, mix, n=400, refined=False)
     assert law.support == []
     assert law.atoms[0].mass == 1.0
-    _, y = mix.sample(100, seed=0)
-    c = law.coefficients
-    t = math.sqrt(200) * (np.array([1.0, 1.6]) - 1.3)
-    J = np.eye(2)[y] / math.sqrt(200)
-    T = np.outer([1.0, 1.6], [1.0, 1.6])
-    low_rank = J @ (c.c2 * np.outer(t, t) + c.c3 * T) @ J.T
-    assert law.spikes[-1].value == pytest.approx(
-        c.diagonal - c.tau0**2 * c.c1 + np.linalg.eigvalsh(low_rank)[-1], rel=0.1
-    )
+    draws = np.array([np.linalg.eigvalsh(equivalent_matrix(mix, net, 400, seed)[0]) for seed in range(3)])
+    spikes = [s.value for s in law.spikes]
+    np.testing.assert_allclose(draws[:, len(spikes) // 2 : -len(spikes)], law.atoms[0].value, rtol=1e-9)
+    assert spikes[-1] == pytest.approx(draws[:, -1].mean(), rel=0.05)
+    assert all(0 <= s.class_alignment <= 1 + 1e-12 for s in law.spikes)
 
 
 # ---- exact kernels ----------------------------------------------------------------------------------------------
@@ -372,11 +377,11 @@ def test_exact_kernels(name: str, kernel: str) -> None:
     np.testing.assert_allclose([s.value for s in law.spikes], values[-2:], rtol=0.03)
 
 
-@pytest.mark.parametrize("covariances", ["diagonal", "full"])
-def test_exact_kernels_general_covariances(covariances: str) -> None:
-    mix = SPIKED[covariances](400)
-    law = nsd.spectral_law(RELU, mix, n=300)
-    values = np.linalg.eigvalsh(exact(law, mix.sample(300, seed=0)[0]))
+@pytest.mark.parametrize(("covariances", "p", "n"), [("diagonal", 400, 300), ("full", 200, 150)])
+def test_exact_kernels_general_covariances(covariances: str, p: int, n: int) -> None:
+    mix = SPIKED[covariances](p)
+    law = nsd.spectral_law(RELU, mix, n=n)
+    values = np.linalg.eigvalsh(exact(law, mix.sample(n, seed=0)[0]))
     assert kolmogorov(law, values) < 0.035
     np.testing.assert_allclose([s.value for s in law.spikes][-2:], values[-2:], rtol=0.05)
 

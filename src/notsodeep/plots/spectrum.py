@@ -103,6 +103,15 @@ class SpectrumDisplay:
     def _spikes(self) -> list[float]:
         return [] if self.law is None else [s.value for s in self.law.spikes]
 
+    def _clear_spikes(self) -> list[Spike]:
+        """Those that a histogram can tell from the bulk: at a distance of one percent of its width."""
+        if self.law is None:
+            return []
+        low, high = self.bulk
+        pieces = [*self.law.support, *((a.value, a.value) for a in self.law.atoms)]
+        near = 0.01 * (high - low)
+        return [s for s in self.law.spikes if all(s.value < a - near or s.value > b + near for a, b in pieces)]
+
     def _draw_bulk(self, ax: Axes, edges: np.ndarray) -> None:
         width, n = float(edges[1] - edges[0]), len(self.eigenvalues)
         counts = np.histogram(self.eigenvalues, edges)[0]
@@ -138,7 +147,7 @@ class SpectrumDisplay:
         )
         if self.law is None:
             return
-        for cluster in _clusters(ax, self.law.spikes):
+        for cluster in _clusters(ax, self._clear_spikes()):
             for level, spike in enumerate(cluster):
                 # two neighbours look away from each other, more of them are staggered
                 side = "center" if len(cluster) != 2 else ("right", "left")[level]
@@ -146,7 +155,7 @@ class SpectrumDisplay:
                 ax.annotate(
                     f"{spike.value:.3g}{times}",
                     (spike.value, 0.05),
-                    xytext=({"center": 0, "right": 3, "left": -3}[side], 42 + (17 * level if side == "center" else 0)),
+                    xytext=({"center": 0, "right": -4, "left": 4}[side], 42 + (17 * level if side == "center" else 0)),
                     xycoords=across,
                     textcoords="offset points",
                     ha=side,
@@ -170,7 +179,7 @@ class SpectrumDisplay:
         if self.law is not None:
             handles.append(plt.Line2D([], [], color=_CURVE, linewidth=1.6))
             names.append(f"predicted law (distance {self.distance:.3f})")
-            if self.law.spikes:
+            if self._clear_spikes():
                 handles.append(plt.Line2D([], [], color=_SPIKE, marker="v", linestyle="none", markersize=5))
                 names.append("predicted isolated eigenvalues")
         ax.legend(handles, names, frameon=False, fontsize="small", loc="upper right")

@@ -77,7 +77,7 @@ def _fill(curve: Curve, starter: Starter, left: Gap, right: Gap) -> Bulk | Gap:
     population = curve.population
     low, high, mass = left.high, right.low, right.mass - left.mass
     done = _Panels([], [], [])
-    starts, stops = np.array([0.0]), np.array([np.pi])
+    starts, stops = np.array([0.0, 0.5 * np.pi]), np.array([0.5 * np.pi, np.pi])
     guess: Array | None = None
     shares = population.ratios / population.ratios.sum()
     for depth in range(_DEPTH):

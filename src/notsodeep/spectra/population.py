@@ -135,7 +135,7 @@ class Dense:
     means: Array
     outside: Commuting
     scale: float
-    tolerance: float = 5e-6
+    tolerance: float = 2e-5
     last_step: float = 1e-4  # Newton squares it; one more step would cost K matrix products
 
     def _inverse(self, g: Array) -> Array:
