@@ -12,8 +12,8 @@ import pytest
 import notsodeep as nsd
 from notsodeep.activations import Quadratic
 from notsodeep.equivalents import power_series, sphere_diagonal
-from notsodeep.errors import InfeasibleMatchError, InvalidInputError
-from notsodeep.matching import Twin
+from notsodeep.errors import ActivationError, InfeasibleMatchError, InvalidInputError
+from notsodeep.matching import Twin, tabulate
 
 KERNELS = ["ck", "ntk", "ntk_frozen"]
 
@@ -125,3 +125,29 @@ def test_refusals() -> None:
         nsd.match_sphere(deq, family="quadratic")
     with pytest.raises(InfeasibleMatchError, match="alpha >= mu/d"):
         nsd.match_sphere(deq, family="quadratic", dimension=100)
+
+
+@pytest.mark.parametrize("name", ["tanh", "silu"])
+def test_the_table_is_the_same_function(name: str) -> None:
+    exact = nsd.match_sphere(nsd.DEQ(name, 0.2)).network.activations[0]
+    fast = tabulate(exact)
+    x = np.linspace(-6.0, 6.0, 997)
+    assert fast(x) == pytest.approx(exact(x), abs=2e-7)  # the series is steep in its tails
+    assert fast.derivative(x) == pytest.approx(exact.derivative(x), abs=1e-4)
+    near = np.abs(x) < 4
+    assert fast(x[near]) == pytest.approx(exact(x[near]), abs=1e-9)
+    assert fast(np.array([9.0, 10.0, 11.0])) == pytest.approx(
+        fast(8.0) + fast.derivative(8.0) * np.array([1.0, 2.0, 3.0])
+    )
+    X = unit_points(10, 8)
+    assert nsd.ck(nsd.ENN([fast]), X) == pytest.approx(nsd.ck(nsd.ENN([exact]), X), abs=1e-9)
+    assert pickle.loads(pickle.dumps(fast))(0.3) == fast(0.3)
+
+
+def test_a_table_wants_a_smooth_function() -> None:
+    with pytest.raises(ActivationError, match="kinks"):
+        tabulate("relu")
+    with pytest.raises(ActivationError, match="pieces"):
+        tabulate("tanh", pieces=1)
+    with pytest.raises(ActivationError, match="reach"):
+        tabulate("tanh", reach=-1.0)
