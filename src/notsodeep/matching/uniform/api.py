@@ -44,12 +44,11 @@ def match_uniform(
     Parameters
     ----------
     deq : the DEQ as it is used, with its plain (uncentred) activation
-    kernel : ``"ck"``, ``"ntk"`` (all weights trained), ``"ntk_frozen"`` (input weights frozen) or ``"both"`` (CK and
-    NTK) norms : range of input norms; a homogeneous activation needs none, others default to (0.5, 1.5); see
-    :func:`norm_range` tol : allowed error relative to sqrt(k(x, x) k(y, y)); certified, not sampled
+    kernel : ``"ck"``, ``"ntk"`` (all weights trained), ``"ntk_frozen"`` (input weights frozen), ``"both"`` (CK and NTK)
+    norms : range of input norms (:func:`norm_range`); homogeneous activations need none, others default to (0.5, 1.5)
+    tol : allowed error relative to sqrt(k(x, x) k(y, y)); certified, not sampled
     layers : ``"auto"``, or a number of layers, which is then used whatever it reaches
-    check : refuse a DEQ outside its contraction range; the kernel of a homogeneous DEQ exists beyond it (ReLU:
-    sigma_a2 < 2)
+    check : refuse a DEQ outside its contraction range; the kernel itself exists beyond it (ReLU: sigma_a2 < 2)
 
     >>> import notsodeep as nsd
     >>> twin = nsd.match_uniform(nsd.DEQ("relu", sigma_a2=0.2))

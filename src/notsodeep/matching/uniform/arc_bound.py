@@ -103,6 +103,8 @@ def ck_curvature(deq: HomogeneousDEQ, bends: Array, weight: float) -> float:
 def deq_bounds(deq: HomogeneousDEQ, angle: Array, kind: str) -> Bounds:
     level = equilibrium_level(deq, angle)
     out = after_layer(level, step(np.cos(angle), angle, deq.bend)[1], deq.bend, False).correlation
+    if kind == "ck":
+        return out
     s = deq.feedback
     slope = steepness(level, deq.bend)
     least = np.maximum(1.0 - s * slope.value, 1.0 - s)  # 1 - s k' >= 1 - s > 0
@@ -122,6 +124,8 @@ def twin_bounds(bends: Array, weights: Array, cells: int, kind: str) -> Bounds:
         r, t = step(r, t, c)
         levels.append(after_layer(levels[-1], t, c, index + 1 < len(bends)))
     total = levels[-1].correlation.times(float(weights[-1]))
+    if kind == "ck":
+        return total
     one = np.ones(cells)
     product = Bounds(one, np.zeros(cells), np.zeros(cells))
     lowest = 0 if kind == "ntk" else 1
