@@ -71,10 +71,9 @@ def solve(target: Target, design: Design, start: Array) -> Solution:
     """From one start to the nearest constrained optimum; deterministic."""
     z = start
     for penalty in _PENALTIES:
-        z, here = _descend(target, design, z, penalty)
+        z, here = _polish(target, design, _descend(target, design, z, penalty))
         if np.abs(here.equations).max() < FEASIBLE:
             break
-    z, here = _polish(target, design, z)
     singular = np.linalg.svd(here.equations_by, compute_uv=False)
     return Solution(
         design,
@@ -85,22 +84,23 @@ def solve(target: Target, design: Design, start: Array) -> Solution:
     )
 
 
-def _descend(target: Target, design: Design, z: Array, penalty: float) -> tuple[Array, _Local]:
-    damping, here = 1e-3, _linearise(target, design, z)
+def _descend(target: Target, design: Design, z: Array, penalty: float) -> Array:
+    """Damped steps until three in a row gain next to nothing; the equations are met to rounding afterwards."""
+    damping, idle, here = 1e-3, 0, _linearise(target, design, z)
     for _ in range(_ITERATIONS):
         step = _constrained_step(here, damping)
         there = _linearise(target, design, z + step)
         if np.isfinite(there.merit(penalty)) and there.merit(penalty) < here.merit(penalty) * (1.0 + 1e-12) + 1e-28:
             gain = here.merit(penalty) - there.merit(penalty)
             z, here, damping = z + step, there, max(0.2 * damping, 1e-12)
-            settled = np.abs(step).max() < 1e-9 or gain < 1e-6 * here.merit(penalty)
-            if settled and np.abs(here.equations).max() < FEASIBLE:
+            idle = idle + 1 if gain < 1e-3 * here.merit(penalty) else 0
+            if idle == 3:
                 break
         else:
             damping *= 10.0
             if damping > 1e8:
                 break
-    return z, here
+    return z
 
 
 def _polish(target: Target, design: Design, z: Array) -> tuple[Array, _Local]:
