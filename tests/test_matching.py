@@ -8,6 +8,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import brentq
 
 import notsodeep as nsd
@@ -122,6 +123,36 @@ def test_learning_rates_reach_the_ntk(name: str) -> None:
 def test_a_frozen_matrix_has_rate_zero() -> None:
     twin = nsd.match(nsd.DEQ("relu", 0.2), 1.0, "ntk_frozen")
     assert twin.learning_rates[0] == 0.0
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_an_even_homogeneous_deq(kernel: str) -> None:
+    """|x| has no linear part: c1 = 0, and layer 2 is |x| itself."""
+    twin = nsd.match(nsd.DEQ(LeakyReLU(-1.0, 1.0), 0.2), 0.7, kernel)
+    assert twin.family == "leaky_relu"
+    assert abs(twin.coefficients.c1) < 1e-20
+    assert twin.residual < TOLERANCE
+
+
+@pytest.mark.parametrize("kernel", ["ck", "ntk"])
+def test_a_callable_is_matched(kernel: str) -> None:
+    mish = nsd.Activation.from_callable(lambda x: x * torch.tanh(torch.nn.functional.softplus(x)), name="mish")
+    assert nsd.match(nsd.DEQ(mish, 0.15), 1.0, kernel).residual < TOLERANCE
+
+
+def test_conditioning_of_hard_tanh() -> None:
+    """Against differences of the coefficients themselves."""
+    twin = nsd.match(nsd.DEQ("tanh", 0.2), 1.1)
+    (layer,) = twin.network.activations
+
+    def logs(a: float, c: float) -> np.ndarray:
+        got = nsd.coefficients(nsd.ENN([HardTanh(a, c)]), 1.1)
+        return np.log([got.c1, got.diagonal])
+
+    h = 1e-5
+    by_a = (logs(layer.a * (1 + h), layer.c) - logs(layer.a * (1 - h), layer.c)) / (2 * h)
+    by_c = (logs(layer.a, layer.c * (1 + h)) - logs(layer.a, layer.c * (1 - h))) / (2 * h)
+    assert twin.conditioning == pytest.approx(np.linalg.cond(np.stack([by_a, by_c], axis=1)), rel=1e-5)
 
 
 def test_polynomial_deqs_are_matched_where_their_kernel_exists() -> None:
@@ -372,6 +403,19 @@ def test_distance_on_the_papers_mixture(name: str, limit: float) -> None:
     assert report.distance < limit
     assert report.gain > 15
     assert report.distance < distances(name, 250, 200).distance
+
+
+def test_both_kernels_are_verified() -> None:
+    mixture = nsd.GaussianMixture.two_class(200)
+    X, y = mixture.sample(100, seed=0)
+    twin = nsd.match(nsd.DEQ("tanh", 0.2), nsd.MixtureStatistics.from_mixture(mixture, X, y), "both")
+    report = twin.verify(torch.from_numpy(X))
+    assert set(report.twin) == set(report.plain) == {"ck", "ntk"}
+    assert report.distance == max(report.twin.values()) < 0.02
+    # the same numbers from the kernels themselves, with the twin's rates
+    truth = nsd.ntk(twin.deq, X)
+    got = nsd.ntk(twin.network, X, learning_rates=twin.learning_rates)
+    assert report.twin["ntk"] == pytest.approx(np.linalg.norm(truth - got, 2) / np.linalg.norm(truth, 2), rel=1e-8)
 
 
 def test_verify_checks_its_points() -> None:

@@ -15,7 +15,7 @@ from ..gaussian import moments
 from ..mixtures import MixtureStatistics
 from ..networks import DEQ, ENN
 from .family import Family, solve_family
-from .hard_tanh import hard_tanh_layer, rates_for_both
+from .hard_tanh import conditioning, hard_tanh_layer, rates_for_both
 from .leaky import LeakyDesign, one_layer, tangent_start, two_layer_start
 from .polynomial import HermiteDesign, as_quadratic, inner_start, outer_start, rated_start, single_start
 from .solver import Solution, solve
@@ -140,8 +140,9 @@ def _hard_tanh(target: Target, learning_rates: bool | None) -> _Draft:
     kind = "a linear layer" if name == "linear" else "Hard-Tanh"
     reason = f"{_depth_reason(target)}; {kind} is the cheapest activation with these numbers"
     if target.kernel != "both":
-        return _Draft(network, name, 1.0, reason)
-    return _Draft(network, name, 1.0, reason, _both_rates(target, layer, learning_rates))
+        return _Draft(network, name, conditioning(layer, target), reason)
+    rates = _both_rates(target, layer, learning_rates)
+    return _Draft(network, name, conditioning(layer, target), reason, rates)
 
 
 def _both_rates(target: Target, layer: Activation, learning_rates: bool | None) -> tuple[float, ...]:
@@ -315,7 +316,7 @@ def _refuse_both(target: Target) -> None:
         f"no two-layer network has the CK and the NTK of {target.deq!r} together, whatever its activations and "
         f"learning rates: with t = c3/(2 c2) = {ratio:.6g}, rates that are not negative need (t - 1)/(t + 1) >= "
         f"beta2/alpha2 - 1; here {(ratio - 1.0) / (ratio + 1.0):.4g} < {excess:.4g}. Match 'ck' or 'ntk' alone; odd "
-        "and even activations can have both"
+        "activations can have both"
     )
 
 

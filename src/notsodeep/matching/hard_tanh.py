@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from scipy.optimize import brentq
 from scipy.special import erf, erfc
 
@@ -57,6 +58,18 @@ def hard_tanh_layer(target: Target) -> Activation:
         )
     z = float(brentq(gap, low, high, xtol=1e-15, rtol=8.9e-16)) if gap(low) < 0.0 else low
     return HardTanh(a=size / shape_numbers(z)[0], c=z * target.tau0)
+
+
+def conditioning(layer: Activation, target: Target) -> float:
+    """Condition number of (log c1, log diagonal) as functions of (log a, log c); 1 for a linear layer."""
+    if not isinstance(layer, HardTanh):
+        return 1.0
+    z = layer.c / target.tau0
+    inside, square = shape_numbers(z)
+    by_inside, by_square = math.sqrt(2.0 / math.pi) * math.exp(-0.5 * z * z), 2.0 * z * float(erfc(z / math.sqrt(2.0)))
+    share = float(target.names[0] == "ntk")  # the NTK adds E[sigma'^2] to the diagonal
+    second = z * (share * by_inside + by_square) / (share * inside + square)
+    return float(np.linalg.cond([[2.0, 2.0 * z * by_inside / inside], [2.0, second]]))
 
 
 def rates_for_both(target: Target, layer: Activation, square: float, slope_square: float) -> tuple[float, float]:

@@ -88,6 +88,8 @@ def shares(target: Target) -> tuple[float, float]:
     """
     t1, t2, t3 = target.normalised[0]
     _require_homogeneous(t1, t2)
+    if target.even:  # |x|: u = 0, layer 2 is |x| itself
+        return math.sqrt(min(t3 / F, 1.0)), 0.0
 
     def bend(u: float) -> float:
         return u - t1 + (1.0 - u) * (t1 / u) ** 2 - t3 / F
@@ -133,8 +135,9 @@ def _halves(p: float) -> tuple[float, float]:
 def tangent_start(target: Target, ck: Target) -> Array:
     """The twin of the CK, its last layer shrunk to share c1 among the trained matrices, and rates that fit c1."""
     z = two_layer_start(ck)
-    total = target.normalised[0][0] / ck.normalised[0][0]
+    which = 1 if ck.even else 0  # c1, or c2 where there is no c1: of that only the readout has a share
+    total = target.normalised[0][which] / ck.normalised[0][which]
     rates = (1.0, 0.1, 1.0) if target.kernel == "ntk_frozen" else (0.3, 0.45, 0.75)
     trained = sum(rates[1:]) if target.kernel == "ntk_frozen" else sum(rates)
-    z[2:] *= math.sqrt(total / trained)
+    z[2:] *= math.sqrt(total / (rates[2] if ck.even else trained))
     return np.concatenate([z, np.log(np.array(rates))])
