@@ -25,6 +25,10 @@ from .arc import Array
 from .box import rule, values
 
 
+class CoarseGridError(InvalidInputError):
+    """The derivative bounds need smaller cells of norm (or the box is too wide for them)."""
+
+
 @dataclass(frozen=True)
 class Jet:
     """Bounds on |f|, |f'|, |f''| per pair of norm cells, along |x| (rows) or along the angle."""
@@ -50,7 +54,7 @@ class Jet:
         """1 / (1 - a f), for a |f| < 1."""
         least = 1.0 - a * self.value
         if bool((least <= 0).any()):
-            raise InvalidInputError(
+            raise CoarseGridError(
                 "no certificate on this box: sigma_a2 E[phi'^2] may reach 1; lower sigma_a2 or the norms"
             )
         first = a * self.first
@@ -91,7 +95,7 @@ class Line:
         """1 - a f, which must stay positive."""
         low = 1.0 - a * self.high
         if bool((low <= 0).any()):
-            raise InvalidInputError("no certificate on this box: sigma_a2 E[phi'^2] or E[phi^2] is too large")
+            raise CoarseGridError("no certificate on this box: sigma_a2 E[phi'^2] or E[phi^2] is too large")
         return Line(low, 1.0 - a * self.low, a * self.first, a * self.second)
 
     def and_(self, other: Line) -> Line:
@@ -122,6 +126,8 @@ class Sizes:
 
     def __init__(self, phi: Activation, s: Line, with_slopes: bool) -> None:
         _require_slope(phi, with_slopes)
+        if not bool((s.low > 0).all()):
+            raise CoarseGridError("the grid of norms is too coarse for a certificate; narrow the range of norms")
         self._s, self._rule = s, rule(8)
         u = s.high[:, None] * self._rule.nodes
         f, g, c = (values(phi, u, order) for order in range(3))
@@ -161,7 +167,7 @@ class Sizes:
         reach = 0.5 * (self._s.high - self._s.low) * speed
         low = np.minimum(at_low, at_high) - reach
         if bool((low <= 0).any()):
-            raise InvalidInputError("the grid of norms is too coarse for a certificate; narrow the range of norms")
+            raise CoarseGridError("the grid of norms is too coarse for a certificate; narrow the range of norms")
         return low, np.maximum(at_low, at_high) + reach
 
     def _turning(self) -> tuple[Array, Array]:
@@ -280,7 +286,7 @@ def equilibrium(deq: DEQ, norms: Array, scales: Array, along_norm: bool, with_sl
     sizes, s, sigma = _equilibrium_scale(deq, norms, scales, with_slopes)
     least = 1.0 - a * np.outer(sizes.m1, sizes.m1)
     if bool((least <= 0).any()):
-        raise InvalidInputError(f"no certificate for {deq!r} on this box: sigma_a2 E[phi'^2] may reach 1")
+        raise CoarseGridError(f"no certificate for {deq!r} on this box: sigma_a2 E[phi'^2] may reach 1")
     # rho = <g(x), g(y)> with the unit vectors g = (sin(eta) f, cos(eta) x/|x|), sin(eta) = sqrt(a) n, f the unit
     # vector along phi(s xi)
     n = sizes.gain(s)
@@ -313,7 +319,7 @@ def _equilibrium_scale(deq: DEQ, norms: Array, scales: Array, with_slopes: bool)
         known = first.and_(second)
         reach = 0.5 * cell * known.first
         if bool((low - reach < s.low).any() or (high + reach > s.high).any() or not np.isfinite(reach).all()):
-            raise InvalidInputError(
+            raise CoarseGridError(
                 f"no certificate for {deq!r} on this box: narrow the range of norms or lower sigma_a2"
             )
         s = Line(low - reach, high + reach, known.first, known.second)

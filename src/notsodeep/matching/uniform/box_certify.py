@@ -12,10 +12,10 @@ from ...activations import Activation
 from ...networks import DEQ
 from .arc import Array
 from .box import Indices, Pairs, deq_at, deq_variances, enn_at, rule
-from .box_bound import Jet, Level, Line, Sizes, after_layer, equilibrium, inputs, slopes
+from .box_bound import CoarseGridError, Jet, Level, Line, Sizes, after_layer, equilibrium, inputs, slopes
 
 ROUNDING = 1e-11
-_BASE = 32  # cells of norm on which the derivatives are bounded
+_BASES = (32, 64, 128)  # cells of norm on which the derivatives are bounded: the first that is fine enough
 _LEVELS = 6
 _BUDGET = 800_000  # cells of one level
 _PLAIN = rule(8)
@@ -67,14 +67,15 @@ def certify_box(given: Candidate, terms: int, *, goal: float = 0.0, relative: fl
     """
     limits = _limits(given)
     low, high = given.norms
-    step = (high - low) / _BASE
+    base = len(limits.norms)
+    step = (high - low) / base
     balance = math.sqrt(float((limits.angle / limits.norms).max()))
     angles = min(256, max(16, math.ceil(math.pi / step * balance)))
-    i, j = np.triu_indices(_BASE)
+    i, j = np.triu_indices(base)
     cells = np.stack([a.ravel() for a in np.broadcast_arrays(i[:, None], j[:, None], np.arange(angles)[None, :])])
     best, bound = BoxSupremum(0.0, 0.0, low, low, 1.0), 0.0
     for level in range(_LEVELS):
-        corner, missing, seen = _corner_errors(given, cells, level, angles, terms)
+        corner, missing, seen = _corner_errors(given, cells, base << level, angles << level, terms)
         best = seen if seen.sampled > best.sampled else best
         turn = math.pi / (angles << level)
         upper = limits.upper(corner, cells[0] >> level, cells[1] >> level, step / (1 << level), turn, missing)
@@ -101,10 +102,9 @@ def _halve(cells: Indices) -> Indices:
 
 
 def _corner_errors(
-    given: Candidate, cells: Indices, level: int, angles: int, terms: int
+    given: Candidate, cells: Indices, count: int, turns: int, terms: int
 ) -> tuple[Array, float, BoxSupremum]:
     """The largest relative error at the corners of each cell; every corner is evaluated once."""
-    count, turns = _BASE << level, angles << level
     corners = np.stack(np.meshgrid([0, 1], [0, 1], [0, 1], indexing="ij")).reshape(3, 8)
     x, y, t = cells[:, :, None] + corners[:, None, :]
     x, y = np.minimum(x, y), np.maximum(x, y)
@@ -132,10 +132,19 @@ def relative_error(given: Candidate, pairs: Pairs, terms: int) -> tuple[Array, f
 
 
 def _limits(given: Candidate) -> Limits:
-    norms = np.linspace(*given.norms, _BASE + 1)
+    for base in _BASES[:-1]:
+        try:
+            return _limits_on(given, base)
+        except CoarseGridError:
+            continue
+    return _limits_on(given, _BASES[-1])
+
+
+def _limits_on(given: Candidate, base: int) -> Limits:
+    norms = np.linspace(*given.norms, base + 1)
     seconds = [_relative_jet(given, norms, along_norm).second for along_norm in (True, False)]
-    one = np.zeros(_BASE + 1, dtype=np.intp)
-    ends = deq_at(given.deq, Pairs(norms, one, one, np.ones(_BASE + 1)), 8, (given.kind,)).diagonals[given.kind]
+    one = np.zeros(1, dtype=np.intp)
+    ends = deq_at(given.deq, Pairs(norms, one, one, np.ones(1)), 8, (given.kind,)).diagonals[given.kind]
     return Limits(seconds[0] + seconds[0].T, seconds[1], float(ends.min()))
 
 
