@@ -252,28 +252,36 @@ def test_the_comparison_can_be_drawn() -> None:
 
 
 # -- the claim -------------------------------------------------------------------------------------------
-def accuracies(spec: nsd.DEQ | nsd.Twin, data: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> list[float]:
-    """SGD on frozen features over five seeds, as in the papers: batch 128, learning rate 1."""
+def accuracies(
+    spec: nsd.DEQ | nsd.Twin, data: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], epochs: int
+) -> list[float]:
+    """SGD on frozen random features over five seeds, batch 128 as in the papers."""
     results = []
     for seed in range(5):
         build = nsd.nn.DEQ if isinstance(spec, nsd.DEQ) else nsd.nn.ENN
-        model = build(spec, data[0].shape[1], 1024, 10, seed, train="readout")
-        history = nsd.fit(model, data, validation=test, epochs=100, lr=1.0, seed=seed)
+        model = build(spec, data[0].shape[1], 1024, int(data[1].max()) + 1, seed, train="readout")
+        history = nsd.fit(model, data, validation=test, epochs=epochs, lr=10.0, seed=seed)
         results.append(history.last.validation_accuracy)
     return results
 
 
+def shuffled(inputs, labels, train: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
+    a, b = torch.as_tensor(inputs).float()[order], torch.as_tensor(labels).long()[order]
+    return (a[:train], b[:train]), (a[train:], b[train:])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("data", ["digits", "mixture"])
-def test_frozen_relu_deq_and_twin_end_within_half_a_point(data: str) -> None:
+@pytest.mark.parametrize(("data", "epochs", "least"), [("digits", 60, 0.95), ("mixture", 40, 0.85)])
+def test_frozen_relu_deq_and_twin_end_within_half_a_point(data: str, epochs: int, least: float) -> None:
+    """Mean accuracies over five seeds differ by less than 0.005 at width 1,024."""
     if data == "digits":
-        split = (X[:1297], Y[:1297]), (X[1297:], Y[1297:])
-    else:
-        inputs, labels = nsd.GaussianMixture.two_class(200).sample(3000, seed=0)
-        inputs, labels = torch.as_tensor(inputs).float(), torch.as_tensor(labels).long()
-        split = (inputs[:1500], labels[:1500]), (inputs[1500:], labels[1500:])
+        split = shuffled(X, Y, 1297)
+    else:  # closer means than in the papers, whose two classes every network tells apart
+        split = shuffled(*nsd.GaussianMixture.two_class(200, mu=2.0, cov=2.0).sample(6000, seed=0), 2000)
     tau0 = float(split[0][0].square().sum(1).mean().sqrt())
     deq = nsd.DEQ("relu", sigma_a2=0.2).centred(tau0)
-    implicit = accuracies(deq, *split)
-    explicit = accuracies(nsd.match(deq, tau0), *split)
+    implicit = accuracies(deq, *split, epochs)
+    explicit = accuracies(nsd.match(deq, tau0), *split, epochs)
+    assert min(np.mean(implicit), np.mean(explicit)) > least
     assert abs(np.mean(implicit) - np.mean(explicit)) < 0.005, (implicit, explicit)

@@ -117,6 +117,15 @@ def test_divergence_ends_early_and_is_reported(solver: str) -> None:
     assert not bool(found.converged.any())
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_row_that_is_not_finite_spoils_no_other(solver: str) -> None:
+    M, b, solution = linear_problem(4, 20, 0.3)
+    b[1, 3] = math.nan
+    found = solve_equilibrium(lambda z: b + z @ M, b, solver, tol=1e-10)
+    assert found.converged.tolist() == [True, False, True, True]
+    torch.testing.assert_close(found.value[[0, 2, 3]], solution[[0, 2, 3]], rtol=1e-7, atol=1e-7)
+
+
 def unstable_model(**options) -> nsd.nn.DEQ:
     """tanh with weights ten times too large: chaotic, no equilibrium that an iteration finds."""
     return nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=20.0, sigma_b2=1.0), 4, 40, 2, max_steps=30, **options)

@@ -157,6 +157,19 @@ def test_contraction_is_kept_during_training() -> None:
     assert norm_after(None) > 1.2
 
 
+def test_without_recurrence_a_deq_is_one_layer() -> None:
+    model = nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.0, sigma_b2=1.0), 5, 32, 3, dtype=torch.float64, keep_contraction=0.5)
+    torch.testing.assert_close(model.features(X), torch.tanh(X @ model.input.mT) / math.sqrt(32))
+
+
+def test_inputs_that_are_not_finite_are_reported() -> None:
+    x = X.clone()
+    x[2, 1] = math.nan
+    with pytest.warns(nsd.errors.ConvergenceWarning, match="not reached for 1 of 6 rows"):
+        out = deq()(x)
+    torch.testing.assert_close(out[[0, 1, 3, 4, 5]], deq()(X)[[0, 1, 3, 4, 5]], rtol=1e-9, atol=1e-9)
+
+
 def test_evaluation_does_not_touch_the_weights() -> None:
     model = deq("tanh", keep_contraction=0.1)
     before = model.recurrent.detach().clone()
@@ -176,6 +189,7 @@ def test_evaluation_does_not_touch_the_weights() -> None:
         (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4.0, 2), "width must be a positive"),
         (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2, train="some"), "train must be"),
         (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2, keep_contraction=1.5), "between 0 and 1"),
+        (lambda: nsd.nn.DEQ(nsd.DEQ("quadratic", 0.2), 3, 4, 2, keep_contraction=0.5), "no Lipschitz constant"),
         (lambda: nsd.nn.ENN(nsd.ENN(["relu"]), 3, [4, 4], 2), "one per layer"),
         (lambda: nsd.nn.ENN(nsd.ENN(["relu"]), 3, 4, 2, learning_rates=(1.0,)), "takes 2 finite"),
         (lambda: deq()(torch.ones(2, 4, dtype=torch.float64)), r"expected a tensor of shape \(..., 5\)"),

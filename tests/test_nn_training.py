@@ -202,6 +202,13 @@ def test_another_runs_checkpoint_is_refused(tmp_path) -> None:
     assert len(history) == 2
 
 
+def test_a_checkpoint_of_another_architecture_is_refused(tmp_path) -> None:
+    X, y = blobs(50)
+    nsd.fit(nn.Sequential(nn.Linear(P, 4), nn.Linear(4, CLASSES)), (X, y), epochs=1, lr=0.1, checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match="does not fit this model"):
+        nsd.fit(nn.Sequential(nn.Linear(P, CLASSES)), (X, y), epochs=2, lr=0.1, checkpoint=tmp_path)
+
+
 def test_a_finished_run_is_not_repeated(tmp_path) -> None:
     first = enn()
     nsd.fit(first, blobs(50), epochs=2, checkpoint=tmp_path)

@@ -50,8 +50,11 @@ class Checkpoints:
                 warnings.warn(f"{error}; falling back on the checkpoint before it", NotSoDeepWarning, stacklevel=3)
                 continue
             self._check(document, epoch)
-            model.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
-            optimiser.load_state_dict(_unflatten(tensors, document["groups"]))
+            try:
+                model.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
+                optimiser.load_state_dict(_unflatten(tensors, document["groups"]))
+            except (RuntimeError, ValueError) as error:
+                raise CheckpointError(f"{self._path(epoch)} does not fit this model: {error}") from error
             torch.set_rng_state(tensors["generator"])
             return epoch, list(document["history"])
         return 0, []

@@ -63,6 +63,8 @@ class DEQ(Model):
             raise InvalidInputError(f"nn.DEQ takes a notsodeep.DEQ specification, got {spec!r}")
         if keep_contraction is not None and not 0 < keep_contraction < 1:
             raise InvalidInputError(f"keep_contraction must lie between 0 and 1, got {keep_contraction!r}")
+        if keep_contraction is not None and not math.isfinite(spec.activation.lipschitz):
+            raise InvalidInputError(f"{spec.activation!r} has no Lipschitz constant: no weights make it a contraction")
         self.spec = spec
         self.in_features = positive("in_features", in_features)
         self.width = positive("width", width)
@@ -124,7 +126,8 @@ class DEQ(Model):
             return
         # under torch.func the weights are not the module's own: they are left alone
         if isinstance(self.recurrent, nn.Parameter) and torch.is_grad_enabled():
-            limit = self.keep_contraction / (self._gain * self.spec.activation.lipschitz)
+            rate = self._gain * self.spec.activation.lipschitz
+            limit = self.keep_contraction / rate if rate > 0 else math.inf
             # power iteration approaches from below: leave it one part in a hundred
             _, self._vector = shrink_to_norm_(self.recurrent, limit * 0.99, self._vector)
 

@@ -58,7 +58,7 @@ class Equilibrium:
 
     value : the last image f(z), shape (..., m)
     residual : |f(z) - z| / |f(z)| of every row, shape (...)
-    steps : how often f was evaluated
+    steps : how often f was evaluated, a rough start in bfloat16 not counted
     converged : residual <= tol, row by row
     """
 
@@ -131,9 +131,12 @@ class _Progress:
         # a row at rest in zero is at rest: 0 <= tol * 0
         residual = torch.where(gap == 0, gap, gap / size)
         self._store(image, residual)
-        open_rows = ~(residual <= self.tol)
-        left, worst = torch.stack([open_rows.sum().to(residual.dtype), residual.max()]).tolist()
-        if left == 0 or not math.isfinite(worst):
+        # a row that is no longer finite never will be: it ends unconverged, the others go on
+        open_rows = (residual > self.tol) & torch.isfinite(residual)
+        left, worst = torch.stack(
+            [open_rows.sum().to(residual.dtype), (residual * open_rows).nan_to_num().max()]
+        ).tolist()
+        if left == 0:
             self.finished = True
             return None, count
         leap = self._leap(count, worst)

@@ -100,7 +100,8 @@ def fit(
     """
     if epochs < 1:
         raise InvalidInputError(f"epochs must be at least 1, got {epochs!r}")
-    model.to(device) if device is not None else model
+    if device is not None:
+        model.to(device)
     like = next(model.parameters())
     X, y = as_pair(data, like)
     held = None if validation is None else as_pair(validation, like)
@@ -112,7 +113,11 @@ def fit(
         return _fit_ridge(model, X, y, held, ridge, batch_size)
     forward, X, held, seconds = _freeze(model, X, held)
     trainer = _Trainer(model, forward, run, epochs, _checkpoints(checkpoint, run, model, epochs, X))
-    rows = trainer.train(X, y, held, resume, progress)
+    mode = model.training
+    try:
+        rows = trainer.train(X, y, held, resume, progress)
+    finally:
+        model.train(mode)
     return History(method, tuple(rows), seconds)
 
 
@@ -184,6 +189,8 @@ class _Trainer:
             )
         self.model.eval()
         held_loss, held_accuracy = _held(self.forward, held, self.run.loss)
+        if held_loss is not None and not math.isfinite(held_loss):
+            raise ConvergenceError(f"training diverged: the validation loss is {held_loss} in epoch {epoch + 1}")
         accuracy = None if y.is_floating_point() else float(right) / len(X)
         seconds = time.perf_counter() - started
         return Epoch(epoch + 1, mean, accuracy, held_loss, held_accuracy, self.run.lr * factor, seconds)
