@@ -20,7 +20,7 @@ from notsodeep.matching.uniform import UniformTwin, norm_range
 from notsodeep.matching.uniform.arc import HomogeneousDEQ, grid, layers, slopes, step, terms
 from notsodeep.matching.uniform.arc_bound import certify, ck_curvature, deq_bounds, twin_bounds
 from notsodeep.matching.uniform.arc_fit import Problem, fit_depth
-from notsodeep.matching.uniform.table import load, proposal
+from notsodeep.matching.uniform.table import branch_for, load
 
 KERNELS = ("ck", "ntk", "ntk_frozen", "both")
 
@@ -258,8 +258,7 @@ def test_table_proposals_are_near_optimal_between_nodes(kernel: str) -> None:
             continue
         feedback = float(branch.nodes[60:62].mean())
         deq = HomogeneousDEQ(feedback, 1.0, 1.0)
-        proposed = proposal(deq, kernel, depth)
-        assert proposed is not None
+        proposed = branch.at(feedback)
         refit = fit_depth(Problem(deq, kernel_names(kernel)), depth)
         worst = max(
             certify(deq, proposed.bends, w, k).sampled
@@ -269,9 +268,10 @@ def test_table_proposals_are_near_optimal_between_nodes(kernel: str) -> None:
 
 
 def test_table_does_not_reach_other_activations() -> None:
-    assert proposal(HomogeneousDEQ(0.1, 0.9, 1.0), "ck", 2) is None
-    assert proposal(HomogeneousDEQ(0.99, 1.0, 1.0), "ck", 2) is None
-    assert proposal(HomogeneousDEQ(0.1, 1.0, 1.0), "ck", 5) is None
+    assert branch_for(HomogeneousDEQ(0.1, 1.0, 1.0), "ck", 2) is not None
+    assert branch_for(HomogeneousDEQ(0.1, 0.9, 1.0), "ck", 2) is None
+    assert branch_for(HomogeneousDEQ(0.99, 1.0, 1.0), "ck", 2) is None
+    assert branch_for(HomogeneousDEQ(0.1, 1.0, 1.0), "ck", 5) is None
 
 
 # ---- what the bound means --------------------------------------------------------------------------------

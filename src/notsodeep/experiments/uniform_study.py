@@ -45,7 +45,7 @@ def homogeneous_rows(
             for kernel in kernels:
                 shallow: Fit | None = None
                 for depth in range(1, depths + 1):
-                    found = candidate(reduced, kernel, depth, 0.0, shallow)
+                    found = candidate(reduced, kernel, depth, 0.0, shallow, precise=True)
                     shallow = found.fit
                     yield {
                         "activation": name,

@@ -41,7 +41,25 @@ def branch(kernel: str, depth: int, feedbacks: Sequence[float], shallow: Sequenc
             if here is None or (found is not None and found.error < 0.999 * here.error):
                 fits[i] = found
             previous = fits[i]
-    return [f for f in fits if f is not None]
+    return repaired(kernel, [f for f in fits if f is not None], feedbacks, shallow)
+
+
+def repaired(kernel: str, fits: list[Fit], feedbacks: Sequence[float], shallow: Sequence[Fit] | None) -> list[Fit]:
+    """Refit nodes that stand out above their neighbours or above the shallower network, which is a special case."""
+    out = list(fits)
+    for _ in range(2):
+        for i, here in enumerate(out):
+            near = [out[k] for k in (i - 1, i + 1) if 0 <= k < len(out)]
+            starts = [f.bends.tolist() for f in near]
+            level = max(f.error for f in near)
+            if shallow is not None:
+                bends = shallow[i].bends
+                starts += [np.insert(bends, k, 0.0).tolist() for k in range(len(bends) + 1)]
+                level = min(level, 1.001 * shallow[i].error)
+            if here.error > level:
+                found = fit(Problem(HomogeneousDEQ(feedbacks[i], 1.0, 1.0), kernel_names(kernel)), starts)
+                out[i] = found if found.error < here.error else here
+    return out
 
 
 def make(

@@ -12,7 +12,7 @@ from .arc import HomogeneousDEQ, layers
 from .arc_bound import Supremum, certify
 from .arc_fit import Fit, Problem, fit, fit_depth
 from .record import DepthRow, Location, UniformTwin
-from .table import proposal
+from .table import branch_for
 
 MAX_LAYERS = 6
 _FAMILY = "leaky_relu"
@@ -43,18 +43,24 @@ class Candidate:
         return DepthRow(len(self.fit.bends), self.bound, self.sampled, _FAMILY)
 
 
-def candidate(reduced: HomogeneousDEQ, kernel: str, depth: int, tol: float, shallow: Fit | None) -> Candidate:
-    """The best network of a depth, from the table where it reaches and by fitting where not."""
+def candidate(
+    reduced: HomogeneousDEQ, kernel: str, depth: int, tol: float, shallow: Fit | None, precise: bool = False
+) -> Candidate:
+    """The best network of a depth, from the table where it reaches and by fitting where not.
+
+    Unless ``precise``, certificates are only as fine as the comparison with ``tol`` needs.
+    """
     kinds = kernel_names(kernel)
-    proposed = proposal(reduced, kernel, depth)
-    if proposed is not None:
-        quick = Candidate(proposed, _certificates(reduced, kinds, proposed, tol, quick=True))
-        if quick.sampled <= _TABLE_LOSS * proposed.error + 1e-12:
-            return quick
-        proposed = fit(Problem(reduced, kinds), [proposed.bends.tolist()])
-    else:
-        proposed = fit_depth(Problem(reduced, kinds), depth, shallow)
-    return Candidate(proposed, _certificates(reduced, kinds, proposed, tol, quick=False))
+    branch = branch_for(reduced, kernel, depth)
+    if branch is None:
+        found = fit_depth(Problem(reduced, kinds), depth, shallow)
+        return Candidate(found, _certificates(reduced, kinds, found, tol, quick=False))
+    found = branch.at(reduced.feedback)
+    quick = Candidate(found, _certificates(reduced, kinds, found, tol, quick=not precise))
+    if quick.sampled <= _TABLE_LOSS * found.error + 1e-12:
+        return quick
+    found = fit(Problem(reduced, kinds), branch.beside(reduced.feedback))
+    return Candidate(found, _certificates(reduced, kinds, found, tol, quick=False))
 
 
 def _certificates(

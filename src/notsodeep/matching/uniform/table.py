@@ -30,11 +30,16 @@ class Branch:
     error: Array
 
     def at(self, feedback: float) -> Fit:
-        """Cubic interpolation through the four nearest nodes (two where they are not of one smooth piece)."""
+        """Cubic interpolation through the four nearest nodes."""
         stencil, coefficients = _lagrange(self.nodes, feedback)
         bends = np.clip(self.bends[:, stencil] @ coefficients, 0.0, 2.0)
         weights = tuple(np.maximum(w[:, stencil] @ coefficients, 0.0) for w in self.weights)
         return Fit(bends, weights, float(self.error[stencil] @ coefficients))
+
+    def beside(self, feedback: float) -> list[list[float]]:
+        """The bends at the two nearest nodes, from which a fit can start where interpolation straddles a kink."""
+        i = min(max(int(np.searchsorted(self.nodes, feedback)), 1), len(self.nodes) - 1)
+        return [self.bends[:, k].tolist() for k in (i - 1, i)]
 
 
 def _lagrange(nodes: Array, x: float) -> tuple[slice, Array]:
@@ -59,11 +64,9 @@ def load() -> dict[tuple[str, int], Branch]:
     return branches
 
 
-def proposal(deq: HomogeneousDEQ, kernel: str, depth: int) -> Fit | None:
-    """The table's parameters for this DEQ, or ``None`` where it does not reach (other bends, depths, feedbacks)."""
+def branch_for(deq: HomogeneousDEQ, kernel: str, depth: int) -> Branch | None:
+    """The part of the table that holds this DEQ's twins, or ``None`` where it does not reach."""
     if abs(deq.bend - 1.0) > 1e-14:
         return None
     branch = load().get((kernel, depth))
-    if branch is None or deq.feedback > branch.nodes[-1]:
-        return None
-    return branch.at(deq.feedback)
+    return None if branch is None or deq.feedback > branch.nodes[-1] else branch
