@@ -106,9 +106,9 @@ def test_bulk_against_simulated_noise(name: str, n: int) -> None:
     assert kolmogorov(law, values, skip_atom=bool(law.atoms)) < 8 / n
     low, high = law.support[0][0], law.support[-1][1]
     positive = values[values > 1e-9]
-    # fluctuations of extreme eigenvalues are of the order n^(-2/3) of the width
+    # extreme eigenvalues fluctuate by n^(-2/3), inwards on average (Tracy and Widom)
     assert positive[0] > low - 0.03 * (high - low)
-    assert positive[-1] == pytest.approx(high, rel=0.07)
+    assert high * (1 - 3 * n ** (-2 / 3)) < positive[-1] < high * (1 + n ** (-2 / 3))
     assert sum(law.masses) + sum(a.mass for a in law.atoms) == pytest.approx(1.0, abs=1e-12)
     assert sum(a.mass for a in law.atoms) == pytest.approx(max(0.0, 1 - 200 / n), abs=1e-9)
 

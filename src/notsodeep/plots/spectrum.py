@@ -131,8 +131,8 @@ class SpectrumDisplay:
             ax.vlines(atom.value, 0.0, 1.1 * top, color=_CURVE, linewidth=2.0)
             ax.annotate(
                 f"mass {atom.mass:.2f}",
-                (atom.value, 1.1 * top),
-                xytext=(4, -2),
+                (atom.value, top),
+                xytext=(4, 0),
                 textcoords="offset points",
                 color=_CURVE,
                 fontsize="small",
@@ -221,5 +221,5 @@ def _break_axis(ax: Axes, left: float, end: float, right: float) -> None:
     ax.xaxis.set_major_locator(FixedLocator([*near, *far]))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
     across = blended_transform_factory(ax.transData, ax.transAxes)
-    ax.axvline(end, color="0.75", linewidth=0.8, linestyle=(0, (2, 3)))
+    ax.axvline(end, ymax=0.7, color="0.75", linewidth=0.8, linestyle=(0, (2, 3)))
     ax.text(end, 0.0, "//", transform=across, ha="center", va="center", fontsize=10, color="0.3", zorder=5)

@@ -49,6 +49,14 @@ class State:
         speed = 1.0 - own**2 * float(tangent[index])
         return replace(self, index=index, u=-1.0 / own, tangent=tangent, speed=speed)
 
+    @property
+    def slope(self) -> Array:
+        """dg/dz, infinite at an edge."""
+        slopes = self.tangent.copy()
+        slopes[self.index] = 1.0
+        slope: Array = slopes / self.tangent[self.index]
+        return slope
+
     def dominant(self) -> int:
         """The class whose g changes most, relative to its size."""
         slopes = self.tangent.copy()
@@ -156,7 +164,8 @@ class Gap:
     def between(cls, curve: Curve, inside: State, left: State | None, right: State | None, zero: bool = False) -> Gap:
         """All states in the coordinate that suits an edge; without a state, ``zero`` tells an atom from infinity."""
         edge = left or right or inside
-        index = edge.index
+        # next to an atom only classes that share in it have u -> 0
+        index = int((-inside.z * inside.g).argmax()) if zero else edge.index
         low = left.z if left is not None else (0.0 if zero and inside.z > 0 else -math.inf)
         high = right.z if right is not None else (0.0 if zero and inside.z < 0 else math.inf)
         ends = [None if s is None else s.seen_from(index) for s in (left, right)]
@@ -322,19 +331,26 @@ def _beyond_zero(curve: Curve, lower: Gap, reach: float) -> Gap | None:
 
     -z g_a(z) tends to the share of class a that sits at zero, and is analytic there.
     """
+    nearest = lower.solve(-1e-12 * reach)
+    classes = curve.population.ratios / curve.population.ratios.sum()
+    atom = float(classes @ (-nearest.z * nearest.g))
+    if atom < 1e-5:
+        return None
     for exponent in range(-3, -13, -1):
         small = reach * 10.0**exponent
         one, two = lower.solve(-small), lower.solve(-2.0 * small)
         shares = -one.z * one.g
-        if exponent == -12 and shares.max() < 1e-4:
-            return None
         slope = (shares + two.z * two.g) / (one.z - two.z)
         z = -one.z
         state = curve.at(z, -(shares + 2.0 * z * slope) / z)
-        if state is not None and (state.g < 0).any() and state.mass > 0:
+        # any other mass belongs to a gap further up
+        if state is not None and abs(state.mass - atom) < 1e-3 * atom:
             right = _certain_edge(curve, state, upward=True)
             return Gap.between(curve, state, None, right, zero=True)
-    return None
+    raise ConvergenceError(
+        f"the spectrum next to zero could not be resolved (mass {atom:.4g} at zero); the smallest eigenvalues of the "
+        "covariances are positive but below 1e-10 of the largest: set them to zero"
+    )
 
 
 def find_gap(curve: Curve, z: float, g: Array) -> Gap | None:

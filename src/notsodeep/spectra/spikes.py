@@ -108,8 +108,8 @@ class LowRankPart:
         return Spike(value, vectors.shape[1], tuple(float(a) for a in alignments), norms)
 
 
-Track = Callable[[float], tuple[Array, float, Array]]
-"""From log|u| to (g, z', M'RM) in one gap."""
+Track = Callable[[float], tuple[Array, Array, float, Array]]
+"""From log|u| to (g, dg/dz', z', M'RM) in one gap."""
 
 
 def isolated(gap: Gap, part: LowRankPart) -> list[Spike]:
@@ -122,7 +122,7 @@ def isolated(gap: Gap, part: LowRankPart) -> list[Spike]:
     sign = 1.0 if gap.inside.u > 0 else -1.0
 
     def branch(position: float, k: int) -> float:
-        g, _, form = track(sign * position)
+        g, _, _, form = track(sign * position)
         return float(np.linalg.eigvalsh(part.matrix(g, form))[k])
 
     # positions sign * log|u| increase with z, so that every branch increases
@@ -130,7 +130,7 @@ def isolated(gap: Gap, part: LowRankPart) -> list[Spike]:
     for k in range(last, first):
         if branch(low, k) < 0.0 < branch(high, k):
             roots.append(brentq(branch, low, high, args=(k,), xtol=1e-13, rtol=1e-13))
-    return [_record(track, sign, group, part) for group in _grouped(sorted(roots))]
+    return [_record(gap, track, group, part) for group in _grouped(sorted(roots))]
 
 
 def _grouped(roots: list[float]) -> list[list[float]]:
@@ -181,35 +181,34 @@ def _track(gap: Gap, low: float, high: float) -> Track:
     sign = math.copysign(1.0, gap.inside.u)
     population = gap.curve.population
 
-    def exact(log_u: float) -> tuple[Array, float, Array]:
+    def exact(log_u: float) -> tuple[Array, Array, float, Array]:
         state = gap.solve(sign * math.exp(log_u))
-        return state.g, state.z, population.mean_form(state.g)
+        return state.g, state.slope, state.z, population.mean_form(state.g)
 
     if not isinstance(population, Dense):
         return exact
     angles = (np.arange(_DENSE_NODES) + 0.5) * np.pi / _DENSE_NODES
     positions = 0.5 * (low + high) - 0.5 * (high - low) * np.cos(angles)
     samples = [exact(sign * position) for position in positions]
-    stacked = np.stack([np.concatenate([g, [z], form.ravel()]) for g, z, form in samples])
+    stacked = np.stack([np.concatenate([g, slope, [z], form.ravel()]) for g, slope, z, form in samples])
     inner = BarycentricInterpolator(sign * positions, stacked)
-    groups, classes = len(samples[0][0]), samples[0][2].shape[0]
+    groups, classes = len(population.ratios), samples[0][3].shape[0]
 
-    def interpolated(log_u: float) -> tuple[Array, float, Array]:
-        row = inner(log_u)
-        return row[:groups], float(row[groups]), row[groups + 1 :].reshape(classes, classes)
+    def interpolated(log_u: float) -> tuple[Array, Array, float, Array]:
+        g, slope, z, form = np.split(inner(log_u), [groups, 2 * groups, 2 * groups + 1])
+        return g, slope, float(z[0]), form.reshape(classes, classes)
 
     return interpolated
 
 
-def _record(track: Track, sign: float, roots: list[float], part: LowRankPart) -> Spike:
-    position = sign * float(np.mean(roots))
-    g, z, form = track(position)
+def _record(gap: Gap, track: Track, roots: list[float], part: LowRankPart) -> Spike:
+    position = math.copysign(1.0, gap.inside.u) * float(np.mean(roots))
+    g, slope, z, form = track(position)
     values, vectors = np.linalg.eigh(part.matrix(g, form))
     order = np.argsort(np.abs(values))[: len(roots)]
-    step = 1e-5
-    (g0, z0, form0), (g1, z1, form1) = track(position - step), track(position + step)
-    growth = part.growth((g1 - g0) / (z1 - z0), (form1 - form0) / (z1 - z0))
-    return part.spike(z, vectors[:, order], growth)
+    step = 1e-5 / float(np.abs(slope / g).max())
+    ahead, behind = (gap.curve.population.mean_form(g + s * step * slope) for s in (1.0, -1.0))
+    return part.spike(z, vectors[:, order], part.growth(slope, (ahead - behind) / (2.0 * step)))
 
 
 def without_noise(part: LowRankPart) -> list[Spike]:
