@@ -10,6 +10,8 @@ import socket
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 import notsodeep as nsd
@@ -92,6 +94,14 @@ def test_a_sample_does_not_depend_on_its_batch() -> None:
     together = model(X * torch.tensor([[1.0], [10.0], [0.0], [1e-3], [1.0], [5.0]], dtype=torch.float64))
     torch.testing.assert_close(together[0], model(X[0]), rtol=1e-9, atol=1e-9)
     assert float(together[2].detach().abs().max()) == 0.0
+
+
+@given(factor=st.floats(1e-3, 1e3), seed=st.integers(0, 5))
+def test_symmetries_of_the_activation_are_those_of_the_network(factor: float, seed: int) -> None:
+    """phi(c x) = c phi(x) gives f(c x) = c f(x); an odd phi gives an odd f."""
+    relu, tanh = deq("relu", seed=seed), deq("tanh", seed=seed)
+    torch.testing.assert_close(relu(factor * X), factor * relu(X), rtol=1e-8, atol=1e-10 * factor)
+    torch.testing.assert_close(tanh(-factor * X), -tanh(factor * X), rtol=1e-8, atol=1e-10)
 
 
 def test_seeds_decide_the_weights() -> None:

@@ -1,0 +1,83 @@
+"""The same networks on an accelerator; skipped where there is none."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+import notsodeep as nsd
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
+]
+
+
+def inputs(n: int = 64, p: int = 10, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(n, p, generator=torch.Generator().manual_seed(0), dtype=dtype) / p**0.5
+
+
+def models() -> dict[str, nsd.nn.Model]:
+    return {
+        "deq": nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 10, 128, 3, tol=1e-6),
+        "enn": nsd.nn.ENN(nsd.ENN(["leaky_relu", "tanh"]), 10, 128, 3),
+    }
+
+
+@pytest.mark.parametrize("name", ["deq", "enn"])
+def test_same_numbers_as_on_the_cpu(name: str) -> None:
+    here = models()[name]
+    there = copy.deepcopy(here).to("cuda")
+    torch.testing.assert_close(there(inputs().cuda()).cpu(), here(inputs()), rtol=1e-4, atol=1e-4)
+    built = type(here)(here.spec, 10, 128, 3, device="cuda")
+    assert torch.equal(built.readout.cpu(), here.readout)  # one seed, the same weights everywhere
+
+
+@pytest.mark.parametrize("solver", ["auto", "picard", "anderson", "broyden"])
+def test_gradcheck(solver: str) -> None:
+    options = {"dtype": torch.float64, "device": "cuda", "tol": 1e-13, "solver": solver}
+    model = nsd.nn.DEQ(nsd.DEQ("silu", 0.2), 3, 6, 2, **options)
+    assert gradcheck(model, (inputs(3, 3, torch.float64).cuda().requires_grad_(),), check_forward_ad=True)
+
+
+def test_training_with_checkpoints(tmp_path) -> None:
+    X = inputs(300)
+    y = (X[:, 0] > 0).long()
+    model = models()["deq"]
+    history = nsd.fit(model, (X, y), epochs=5, lr=0.3, device="cuda", checkpoint=tmp_path)
+    assert model.readout.device.type == "cuda"
+    assert history.last.accuracy > 0.85
+    again = models()["deq"]
+    nsd.fit(again, (X, y), epochs=5, lr=0.3, device="cuda", checkpoint=tmp_path)
+    assert torch.equal(again.readout, model.readout)
+    nsd.nn.save(model, tmp_path / "model.safetensors")
+    loaded = nsd.nn.load(tmp_path / "model.safetensors", device="cuda")
+    assert torch.equal(loaded(X.cuda()), model(X.cuda()))
+
+
+def test_autocast_and_compile() -> None:
+    model = models()["deq"].cuda()
+    x = inputs().cuda()
+    exact = model.features(x)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        torch.testing.assert_close(model.features(x), exact)
+        model(x).float().square().sum().backward()
+    torch.testing.assert_close(torch.compile(model)(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_compare_measures_the_device() -> None:
+    deq = nsd.DEQ("tanh", 0.2)
+    X = inputs(400)
+    result = nsd.compare(deq, nsd.match(deq, 1.0), (X, (X[:, 0] > 0).long()), width=256, seeds=2, device="cuda")
+    assert result.summary("twin", "inference_bytes")[0] > 0
+    assert result.summary("twin", "accuracy")[0] > 0.8
+
+
+def test_conversion_stays_on_the_device() -> None:
+    model = models()["deq"].cuda()
+    conversion = nsd.twin_of(model, inputs(400))
+    assert conversion.model.readout.device.type == "cuda"
+    assert conversion.distillation.error < 0.5
