@@ -24,6 +24,7 @@ _ROOMS = {
     ],
     "spectra": ["spectral_law"],
     "matching": ["Twin", "match", "match_sphere", "match_uniform"],
+    "codegen": ["pytorch_code"],
     "nn": ["compare", "distil", "fit", "twin_of"],
     "plots": ["ErrorDisplay", "KernelDisplay", "SpectrumDisplay", "TwinDisplay"],
 }

@@ -1,0 +1,90 @@
+"""The command as a whole: its options, its exit codes, and what a failure looks like.
+
+Exit codes: 0 done; 1 the work failed (a damaged file, no solution, no space, interrupted); 2 the command line is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .. import __version__
+from ..errors import InvalidInputError, NotSoDeepError
+from .output import complain
+
+__all__ = ["app", "main"]
+
+
+class Group(TyperGroup):
+    """Failures that a user can cause become one paragraph and an exit code; ``--debug`` shows the trace."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (NotSoDeepError, OSError, MemoryError, KeyboardInterrupt) as error:
+            if isinstance(error, BrokenPipeError) or ctx.params.get("debug"):
+                raise
+            complain(message_of(error))
+            raise typer.Exit(2 if isinstance(error, InvalidInputError) else 1) from None
+
+
+def message_of(error: BaseException) -> str:
+    """One paragraph: what happened, and what to do."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; nothing was put in place, earlier output is as it was. Start the command again when ready."
+    if isinstance(error, MemoryError):
+        return (
+            "not enough memory. Take fewer rows, give the data as float32, or write the kernel to a file: "
+            "notsodeep kernel fills it block by block."
+        )
+    if isinstance(error, OSError) and not isinstance(error, NotSoDeepError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}. {_advice(error)}"
+    return str(error)
+
+
+def _advice(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "Check the path; relative paths start in the current folder."
+    if isinstance(error, PermissionError):
+        return "Choose a folder you may write to, or change its permissions."
+    if isinstance(error, IsADirectoryError):
+        return "A file is needed here, not a folder."
+    return "Free some space or choose another place; earlier output is as it was."
+
+
+app = typer.Typer(
+    name="notsodeep",
+    cls=Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with: notsodeep demo, or notsodeep match relu. Each command shows examples with --help.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"notsodeep {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def notsodeep(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the whole trace of a failure.")] = False,
+) -> None:
+    """Deep equilibrium models, and the shallow explicit networks with the same kernels."""
+
+
+from . import commands  # noqa: E402, F401  (registers itself on the app)
+
+
+def main() -> None:
+    """The entry point of the ``notsodeep`` command."""
+    app(prog_name="notsodeep")

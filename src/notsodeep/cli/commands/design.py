@@ -1,0 +1,139 @@
+"""``match`` and ``coefficients``: the four numbers of a network, and the twin that has them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ...errors import InvalidInputError
+from .. import options as opt
+from ..app import app
+from ..files import check_target, write_json
+from ..output import note, print_json, show, table
+
+Family = Literal["auto", "hard_tanh", "leaky_relu", "quadratic", "hermite"]
+Matched = Literal["ck", "ntk", "ntk_frozen", "both"]
+Inputs = Literal["mixture", "sphere", "uniform"]
+_CHECKED = 2000  # points on which a design is verified; more would tell the same
+
+
+@app.command()
+def match(
+    activation: opt.Phi,
+    sigma_a2: opt.SigmaA2 = 0.2,
+    sigma_b2: opt.SigmaB2 = None,
+    tau0: opt.Tau0 = None,
+    data: opt.Data = None,
+    labels: opt.Labels = None,
+    kernel: Annotated[Matched, typer.Option("--kernel", "-k", help="Kernel to match; both: CK and NTK.")] = "ck",
+    family: Annotated[Family, typer.Option("--family", help="Activations of the twin.")] = "auto",
+    inputs: Annotated[
+        Inputs, typer.Option("--inputs", help="mixture: high-dimensional data; sphere: unit norm; uniform: any input.")
+    ] = "mixture",
+    standardise: opt.Standardise = False,
+    as_is: opt.AsIs = False,
+    code: Annotated[bool, typer.Option("--code", help="Print only the PyTorch source of the twin.")] = False,
+    json: opt.Json = False,
+    save: Annotated[Path | None, typer.Option("--save", help="Write the twin to a JSON file.")] = None,
+    force: opt.Force = False,
+) -> None:
+    """Design the shallow explicit network that has a DEQ's kernel, with its certificate and its PyTorch source.
+
+    \b
+    Examples:
+      notsodeep match relu
+      notsodeep match tanh --sigma-a2 0.1 --kernel ntk --save twin.json
+      notsodeep match relu --data X.npy --labels y.npy --standardise
+      notsodeep match tanh --inputs sphere --json
+      notsodeep match relu --code > twin.py
+    """
+    import notsodeep as nsd
+
+    if json and code:
+        raise InvalidInputError("--json and --code both claim the output; give one of them (JSON has the source too).")
+    if save is not None:
+        check_target(save, force)
+    deq = opt.deq_from(activation, sigma_a2, sigma_b2)
+    points = None
+    if inputs == "mixture":
+        statistics, points = _statistics(tau0, data, labels, standardise, as_is)
+        twin = nsd.match(deq, statistics, kernel=kernel, family=family)
+    else:
+        twin = _elsewhere(deq, inputs, kernel, [("--data", data), ("--labels", labels), ("--tau0", tau0)], family)
+    verified = None if points is None else twin.verify(points)
+    source = nsd.pytorch_code(twin)
+    if save is not None:
+        write_json(save, twin.to_dict())
+        note(f"written: {save}")
+    if json:
+        print_json({**twin.to_dict(), "pytorch": source, "verified": _verification(verified)})
+    elif code:
+        typer.echo(source, nl=False)
+    else:
+        show(str(twin))
+        if verified is not None:
+            show(f"  verified  {verified}")
+        show(f"\nPyTorch source of the twin:\n\n{source.rstrip()}")
+
+
+def _statistics(tau0: float | None, data: str | None, labels: str | None, standardise: bool, as_is: bool) -> Any:
+    """What the match needs to know of the inputs, and the points to verify it on."""
+    if data is None:
+        if labels is not None:
+            raise InvalidInputError("--labels belong to --data; give both, or --tau0 alone.")
+        return (1.0 if tau0 is None else tau0), None
+    if tau0 is not None:
+        raise InvalidInputError("--tau0 is measured from --data; give one of the two.")
+    statistics = opt.statistics_from(data, labels, standardise, as_is)
+    return statistics, statistics.X[:_CHECKED]
+
+
+def _elsewhere(deq: Any, inputs: str, kernel: str, unused: list[tuple[str, Any]], family: str) -> Any:
+    """Twins that are tied to no data."""
+    import notsodeep as nsd
+
+    given = [name for name, value in unused if value is not None] + (["--family"] if family != "auto" else [])
+    if given:
+        raise InvalidInputError(f"{', '.join(given)} has no meaning for --inputs {inputs}: this twin knows no data.")
+    if inputs == "sphere":
+        return nsd.match_sphere(deq, kernel=kernel)  # type: ignore[arg-type]
+    return nsd.match_uniform(deq, kernel=kernel)  # type: ignore[arg-type]
+
+
+def _verification(verified: Any) -> Any:
+    return None if verified is None else {f.name: getattr(verified, f.name) for f in fields(verified)}
+
+
+@app.command()
+def coefficients(
+    activation: Annotated[str | None, typer.Argument(metavar="[ACTIVATION]", help="Of a DEQ.")] = None,
+    sigma_a2: opt.SigmaA2 = 0.2,
+    sigma_b2: opt.SigmaB2 = None,
+    layers: Annotated[str | None, typer.Option("--layers", help="An explicit network instead: tanh/tanh")] = None,
+    tau0: Annotated[float, typer.Option("--tau0", help="Root mean square norm of the inputs.")] = 1.0,
+    json: opt.Json = False,
+) -> None:
+    """The four numbers that decide each kernel of a network in high dimension.
+
+    \b
+    Examples:
+      notsodeep coefficients relu --sigma-a2 0.2
+      notsodeep coefficients leaky_relu:slope=0.1 --json
+      notsodeep coefficients --layers relu/relu --tau0 1.2
+    """
+    import notsodeep as nsd
+
+    network = opt.network_from(activation, sigma_a2, sigma_b2, layers)
+    kernels: tuple[opt.Kernel, ...] = ("ck", "ntk", "ntk_frozen")
+    found = {k: nsd.coefficients(network, tau0, k) for k in kernels}
+    names = ("c1", "c2", "c3", "diagonal", "alpha4", "tau_star", "bias")
+    if json:
+        numbers = {k: {n: getattr(c, n) for n in names} for k, c in found.items()}
+        print_json({"network": network.to_dict(), "tau0": tau0, "coefficients": numbers})
+        return
+    shown = [n for n in names if getattr(found["ck"], n) is not None]
+    rows = [[k, *(f"{getattr(c, n):.10g}" for n in shown)] for k, c in found.items()]
+    show(table(f"{network!r} at tau0 = {tau0:g}", {"kernel": "left", **dict.fromkeys(shown, "right")}, rows))

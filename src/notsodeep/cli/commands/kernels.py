@@ -1,0 +1,200 @@
+"""``kernel`` and ``spectrum``: matrices into files, and the spectra that theory predicts for them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from ...errors import InvalidInputError
+from .. import options as opt
+from ..app import app
+from ..files import atomic, check_target, enough_space, points_from
+from ..output import note, print_json, show
+
+_BLOCK = 512  # columns of an equivalent that are made at once
+
+
+@app.command()
+def kernel(
+    points: Annotated[str, typer.Argument(metavar="X", help="Points as rows: .npy, .npz, .csv, or - .")],
+    activation: Annotated[str | None, typer.Argument(metavar="[ACTIVATION]", help="Of a DEQ.")] = None,
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="A .npy file, or - for standard output.")
+    ] = "kernel.npy",
+    sigma_a2: opt.SigmaA2 = 0.2,
+    sigma_b2: opt.SigmaB2 = None,
+    layers: Annotated[str | None, typer.Option("--layers", help="An explicit network instead: tanh/tanh")] = None,
+    twin: Annotated[str | None, typer.Option("--twin", help="The network of a twin.json instead.")] = None,
+    which: opt.WhichKernel = "ck",
+    equivalent: Annotated[
+        bool, typer.Option("--equivalent", help="The high-dimensional equivalent, not exact.")
+    ] = False,
+    labels: opt.Labels = None,
+    centred: Annotated[bool, typer.Option("--centred", help="Centre the network at the data's tau0.")] = False,
+    standardise: opt.Standardise = False,
+    as_is: opt.AsIs = False,
+    force: opt.Force = False,
+) -> None:
+    """Write a kernel matrix, exact or equivalent, into a .npy file that is filled block by block on the disk.
+
+    The file appears under its name only when it is complete.
+
+    \b
+    Examples:
+      notsodeep kernel X.npy relu -o K.npy --kernel ntk
+      notsodeep kernel X.npy tanh --equivalent --labels y.npy -o K.npy
+      notsodeep kernel X.npy --twin twin.json -o K.npy
+      cat X.npy | notsodeep kernel - --layers tanh/tanh -o - > K.npy
+    """
+    import notsodeep as nsd
+
+    if labels is not None and not equivalent:
+        raise InvalidInputError("--labels are used by --equivalent alone; the exact kernel does not look at them.")
+    if output != "-":
+        check_target(Path(output), force)
+    network, rates = _network(activation, sigma_a2, sigma_b2, layers, twin)
+    if equivalent:
+        _refuse_rates(rates)
+        statistics = opt.statistics_from(points, labels, standardise, as_is)
+        operator = nsd.equivalent(network, statistics, kernel=which)
+        _write(output, len(statistics.X), statistics.X.dtype, lambda out: _fill_equivalent(operator, out))
+        return
+    X = points_from(points, standardise=standardise, as_is=as_is)
+    if centred:
+        network = network.centred(nsd.MixtureStatistics.estimate(X).tau0)
+
+    def fill(out: Any) -> None:
+        nsd.kernels_of(network, X, kinds=(which,), learning_rates=rates, out={which: out})
+
+    _write(output, len(X), X.dtype, fill)
+
+
+def _network(
+    activation: str | None, sigma_a2: float, sigma_b2: float | None, layers: str | None, twin: str | None
+) -> tuple[Any, Any]:
+    if twin is None:
+        return opt.network_from(activation, sigma_a2, sigma_b2, layers), None
+    if activation is not None or layers is not None:
+        raise InvalidInputError("--twin names the network; leave out the activation and --layers.")
+    found = opt.twin_from(twin)
+    return found.network, found.learning_rates
+
+
+def _refuse_rates(rates: Any) -> None:
+    if rates is not None:
+        raise InvalidInputError(
+            "this twin carries learning rates, for which --equivalent has no form; leave out --equivalent to get its "
+            "exact kernel."
+        )
+
+
+def _fill_equivalent(operator: Any, out: Any) -> None:
+    n = len(out)
+    for start in range(0, n, _BLOCK):
+        columns = np.eye(n, min(_BLOCK, n - start), -start, dtype=out.dtype)
+        out[:, start : start + columns.shape[1]] = operator @ columns
+
+
+def _write(output: str, n: int, dtype: Any, fill: Any) -> None:
+    """An n x n matrix into a memory map beside the target, then into place; or to standard output."""
+    if output == "-":
+        matrix = np.empty((n, n), dtype=dtype)
+        fill(matrix)
+        np.save(sys.stdout.buffer, matrix)
+        return
+    path = Path(output)
+    enough_space(path, n * n * dtype.itemsize)
+    with atomic(path) as temporary:
+        mapped = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=(n, n))
+        fill(mapped)
+        mapped.flush()
+        del mapped
+    note(f"written: {path}, {n} x {n}, {dtype}")
+
+
+@app.command()
+def spectrum(
+    activation: Annotated[str | None, typer.Argument(metavar="[ACTIVATION]", help="Of a DEQ.")] = None,
+    sigma_a2: opt.SigmaA2 = 0.2,
+    sigma_b2: opt.SigmaB2 = None,
+    layers: Annotated[str | None, typer.Option("--layers", help="An explicit network instead: tanh/tanh")] = None,
+    which: opt.WhichKernel = "ck",
+    data: opt.Data = None,
+    labels: opt.Labels = None,
+    dimension: Annotated[int | None, typer.Option("-p", help="Dimension of the papers' two-class mixture.")] = None,
+    number: Annotated[int | None, typer.Option("-n", help="Number of points; default 0.8 p, or the data's.")] = None,
+    standardise: opt.Standardise = False,
+    as_is: opt.AsIs = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw it, with the eigenvalues of the exact kernel.")
+    ] = None,
+    json: opt.Json = False,
+    force: opt.Force = False,
+) -> None:
+    """Predict the spectrum of a kernel without sampling: the bulk, its density, the isolated eigenvalues.
+
+    \b
+    Examples:
+      notsodeep spectrum relu -p 1000 -n 800
+      notsodeep spectrum tanh --kernel ntk --data X.npy --labels y.npy --standardise --plot spectrum.png
+      notsodeep spectrum --layers relu/relu -p 500 --json
+    """
+    import notsodeep as nsd
+
+    if plot is not None:
+        check_target(plot, force)
+    network = opt.network_from(activation, sigma_a2, sigma_b2, layers)
+    source, X = _source(data, labels, dimension, number, standardise, as_is)
+    law = nsd.spectral_law(network, source, n=number if data is not None else len(X), kernel=which)
+    if plot is not None:
+        _draw(law, X, plot)
+        note(f"written: {plot}")
+    if json:
+        bulks = [{"low": a, "high": b, "mass": m} for (a, b), m in zip(law.support, law.masses, strict=True)]
+        atoms = [{"value": a.value, "mass": a.mass} for a in law.atoms]
+        print_json({"kernel": which, "n": law.n, "p": law.p, "bulks": bulks, "atoms": atoms, "spikes": _spikes(law)})
+    else:
+        show(law.summary())
+
+
+def _spikes(law: Any) -> list[float]:
+    return [float(s.value) for s in law.spikes]
+
+
+def _source(
+    data: str | None, labels: str | None, p: int | None, n: int | None, standardise: bool, as_is: bool
+) -> tuple[Any, Any]:
+    import notsodeep as nsd
+
+    if data is not None:
+        if p is not None:
+            raise InvalidInputError("-p is the dimension of a mixture; with --data it is the number of columns.")
+        statistics = opt.statistics_from(data, labels, standardise, as_is)
+        return statistics, statistics.X
+    if labels is not None:
+        raise InvalidInputError("--labels belong to --data; the mixture of -p has its own.")
+    p = 1000 if p is None else p
+    n = round(0.8 * p) if n is None else n
+    if p < 16 or n < 8:
+        raise InvalidInputError(f"the mixture needs p of at least 16 and n of at least 8, got p = {p} and n = {n}.")
+    mixture = nsd.GaussianMixture.two_class(p)
+    return mixture, mixture.sample(n, seed=0)[0]
+
+
+def _draw(law: Any, X: Any, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import notsodeep as nsd
+
+    exact = nsd.kernels_of(law.coefficients.network, X[: law.n], kinds=(law.kernel,))[law.kernel]
+    display = nsd.SpectrumDisplay.from_kernel(exact, law if len(exact) == law.n else None).plot()
+    suffix = path.suffix.lstrip(".") or "png"
+    if suffix not in ("png", "svg", "pdf"):
+        raise InvalidInputError(f"--plot writes .png, .svg or .pdf, got {path.name!r}.")
+    with atomic(path) as temporary:
+        display.figure_.savefig(temporary, format=suffix, dpi=150)

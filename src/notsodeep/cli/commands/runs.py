@@ -1,0 +1,161 @@
+"""``compare``, ``reproduce``, ``bench`` and ``demo``: what runs for a while and shows something."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ...errors import DataError, InvalidInputError
+from .. import options as opt
+from ..app import app
+from ..files import labels_from, points_from
+from ..output import note, print_json, show
+
+Method = Literal["ridge", "sgd", "adam"]
+Train = Literal["readout", "frozen", "all"]
+
+
+@app.command()
+def compare(
+    activation: opt.Phi,
+    sigma_a2: opt.SigmaA2 = 0.2,
+    sigma_b2: opt.SigmaB2 = None,
+    data: opt.Data = None,
+    labels: opt.Labels = None,
+    standardise: opt.Standardise = False,
+    as_is: opt.AsIs = False,
+    width: Annotated[int, typer.Option("--width", "-m", min=1, help="Width of every layer.")] = 512,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Networks of each kind.")] = 3,
+    method: Annotated[Method, typer.Option("--method", help="ridge: the readout in closed form.")] = "ridge",
+    train: Annotated[
+        Train, typer.Option("--train", help="What trains; more than the readout needs sgd or adam.")
+    ] = "readout",
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Of sgd and adam.")] = 20,
+    lr: Annotated[float, typer.Option("--lr", help="Learning rate of sgd and adam.")] = 1.0,
+    json: opt.Json = False,
+) -> None:
+    """Train a DEQ, its twin and a plain network of the same depth, side by side; a fifth of the data is kept to test.
+
+    Without --data the handwritten digits that come with scikit-learn are used.
+
+    \b
+    Examples:
+      notsodeep compare relu
+      notsodeep compare tanh --width 1024 --seeds 5
+      notsodeep compare relu --data X.npy --labels y.npy --standardise --method sgd --epochs 10
+    """
+    import notsodeep as nsd
+
+    if method == "ridge" and train != "readout":
+        raise InvalidInputError("--method ridge solves for the readout alone; to train more take --method sgd or adam.")
+    deq = opt.deq_from(activation, sigma_a2, sigma_b2)
+    X, y = _labelled(data, labels, standardise, as_is)
+    statistics = nsd.MixtureStatistics.estimate(X, y)
+    kernel = {"readout": "ck", "frozen": "ntk_frozen", "all": "ntk"}[train]
+    twin = nsd.match(deq, statistics, kernel=kernel)
+    found = nsd.compare(
+        twin.deq, twin, (X, y), width=width, seeds=seeds, method=method, train=train, epochs=epochs, lr=lr
+    )
+    if json:
+        print_json(found.to_dict())
+    else:
+        show(found.table())
+
+
+def _labelled(data: str | None, labels: str | None, standardise: bool, as_is: bool) -> tuple[Any, Any]:
+    import numpy as np
+
+    if data is None:
+        if labels is not None:
+            raise InvalidInputError("--labels belong to --data; give both, or neither for the built-in digits.")
+        from sklearn.datasets import load_digits
+
+        import notsodeep as nsd
+
+        X, y = load_digits(return_X_y=True)
+        return nsd.standardise(X), y
+    if labels is None:
+        raise InvalidInputError("a comparison speaks of accuracy and needs labels: add --labels y.npy.")
+    X = points_from(data, standardise=standardise, as_is=as_is)
+    codes = np.unique(labels_from(labels, len(X)), return_inverse=True)[1]
+    return X, codes
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="An experiment; without one, the list is shown.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: seconds instead of minutes.")] = False,
+    folder: Annotated[Path, typer.Option("--output", "-o", help="Where numbers and figures go.")] = Path("results"),
+    json: opt.Json = False,
+) -> None:
+    """Redo a published figure: numbers as JSON, and the figure drawn from them.
+
+    \b
+    Examples:
+      notsodeep reproduce
+      notsodeep reproduce equivalents_error --quick --output /tmp/results
+    """
+    from notsodeep import experiments
+
+    known = experiments.names()
+    if name is None:
+        print_json(known) if json else show("\n".join(known))
+        return
+    if name not in known:
+        import difflib
+
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise InvalidInputError(f"there is no experiment {name!r}; {hint}Known: {', '.join(known)}.")
+    found = experiments.reproduce(name, quick=quick, folder=folder)
+    if json:
+        print_json(found.to_dict() if not isinstance(found, dict) else found)
+    note(f"written to {folder}")
+
+
+@app.command()
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(help="Benchmarks; without one, all of them.")] = None,
+    root: Annotated[Path, typer.Option("--root", help="A checkout of the repository.")] = Path(),
+) -> None:
+    """Run the benchmarks of a checkout: every figure is a ratio measured in one run.
+
+    \b
+    Examples:
+      notsodeep bench
+      notsodeep bench kernels --root ~/notsodeep
+    """
+    folder = root / "benchmarks"
+    known = sorted(p.stem for p in folder.glob("*.py") if not p.stem.startswith("_"))
+    if not known:
+        raise DataError(f"{folder} holds no benchmarks. They come with a checkout, not with the package: use --root.")
+    unknown = [n for n in names or [] if n not in known]
+    if unknown:
+        raise InvalidInputError(f"there is no benchmark {unknown[0]!r}; known: {', '.join(known)}.")
+    code = subprocess.run([sys.executable, "-m", "benchmarks", *(names or [])], cwd=root).returncode
+    if code:
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option("--output", "-o", help="Where report.html goes.")] = Path("demo"),
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: a few seconds.")] = False,
+) -> None:
+    """Two DEQs, their twins, one table and a report: everything in about a minute.
+
+    \b
+    Examples:
+      notsodeep demo
+      notsodeep demo --quick --output /tmp/demo
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from notsodeep import demo as show_case
+
+    show_case.main(folder, quick=quick)

@@ -1,0 +1,167 @@
+"""Files in and out: arrays and documents that are read with care, and written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import DataError, InvalidInputError
+
+__all__ = ["atomic", "check_target", "enough_space", "labels_from", "points_from", "read_json", "write_json"]
+
+
+# ---- reading ---------------------------------------------------------------------------------------------
+
+
+def points_from(source: str, *, standardise: bool = False, as_is: bool = False) -> Any:
+    """The rows of a .npy, .npz or .csv file (``-``: standard input), finite and of a scale the theory speaks of."""
+    points = _array(source, "X")
+    if points.ndim != 2 or 0 in points.shape or len(points) < 2:
+        raise DataError(
+            f"{source} holds an array of shape {points.shape}; points are needed as rows, shape (n, p) with n >= 2. "
+            "Reshape it, for instance images with X.reshape(len(X), -1), and save it again."
+        )
+    points = _numbers(points, source)
+    bad = int((~np.isfinite(points)).any(axis=1).sum())
+    if bad:
+        raise DataError(
+            f"{source} has NaN or infinite entries in {bad} of {len(points)} rows. Remove or fill them "
+            "first, for instance X = X[np.isfinite(X).all(axis=1)]."
+        )
+    return _scaled(points, source, standardise, as_is)
+
+
+def labels_from(source: str, n: int) -> Any:
+    """n labels from a file."""
+    labels = _array(source, "y")
+    if labels.shape != (n,):
+        raise DataError(
+            f"{source} holds labels of shape {labels.shape}, the data has {n} rows: one label per row is needed, "
+            f"shape ({n},). Give the labels that belong to this data; one-hot labels become classes with y.argmax(1)."
+        )
+    return labels
+
+
+def read_json(source: str) -> Any:
+    """A JSON document from a file or, for ``-``, from standard input."""
+    text = sys.stdin.read() if source == "-" else Path(source).read_text()
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{source} is not valid JSON ({error}). It may be cut off; write it again with: notsodeep match ... --save"
+        ) from None
+
+
+def _array(source: str, name: str) -> Any:
+    content = sys.stdin.buffer.read() if source == "-" else None
+    try:
+        if content is not None:
+            return _parse(io.BytesIO(content), content[:6], name)
+        with open(source, "rb") as stream:
+            head = stream.read(6)
+            stream.seek(0)
+            return _parse(stream, head, name)
+    except (ValueError, EOFError, KeyError) as error:
+        raise DataError(
+            f"{'standard input' if source == '-' else source} cannot be read as numbers: "
+            f"{str(error).splitlines()[0] if str(error) else 'it ends too early'}. "
+            "Give a .npy file (np.save), an .npz file with an array X (labels: y), or comma-separated numbers."
+        ) from None
+
+
+def _parse(stream: Any, head: bytes, name: str) -> Any:
+    if head == b"\x93NUMPY":
+        return np.load(stream, allow_pickle=False)
+    if head[:4] == b"PK\x03\x04":
+        with np.load(stream, allow_pickle=False) as archive:
+            if name not in archive:
+                raise KeyError(f"no array {name!r} inside, only {', '.join(archive.files)}")
+            return archive[name]
+    text = stream.read().decode("utf-8")
+    if not text.strip():
+        raise ValueError("it is empty")
+    return np.loadtxt(io.StringIO(text), delimiter="," if "," in text else None, ndmin=1 if name == "y" else 2)
+
+
+def _numbers(points: Any, source: str) -> Any:
+    if points.dtype.kind not in "fiub":
+        raise DataError(
+            f"{source} holds {points.dtype} entries; real numbers are needed. Convert with X.astype(float)."
+        )
+    return points if points.dtype in (np.float32, np.float64) else points.astype(np.float64)
+
+
+def _scaled(points: Any, source: str, standardise: bool, as_is: bool) -> Any:
+    if standardise:
+        import notsodeep as nsd
+
+        return nsd.standardise(points)
+    squares = float(np.mean(np.einsum("ij,ij->i", points, points, dtype=np.float64)))
+    if not as_is and not 0.01 <= squares <= 100.0:
+        raise DataError(
+            f"the rows of {source} have a mean squared norm of {squares:.3g}; the theory speaks of data scaled "
+            "to about one. Add --standardise to centre and scale the data, or --as-is if this is what you want."
+        )
+    return points
+
+
+# ---- writing ---------------------------------------------------------------------------------------------
+
+
+def check_target(path: Path, force: bool) -> None:
+    """Fail before the work, not after it: the folder must take a file, an earlier one is kept unless ``force``."""
+    if path.is_dir():
+        raise InvalidInputError(f"{path} is a folder; give the name of a file, for instance {path / 'result'}.")
+    if path.exists() and not force:
+        raise InvalidInputError(
+            f"{path} exists and is kept as it is. Choose another name, or add --force to replace it."
+        )
+    if not path.parent.is_dir():
+        raise InvalidInputError(f"the folder {path.parent} does not exist. Make it first, or write elsewhere.")
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
+
+
+def enough_space(path: Path, size: int) -> None:
+    """Refuse an output that cannot fit."""
+    free = shutil.disk_usage(path.parent).free
+    if size > free:
+        raise DataError(
+            f"{path} needs {size / 2**30:.2f} GiB and {path.parent} has {free / 2**30:.2f} GiB free. Free some space, "
+            "write elsewhere, or halve it with float32 data."
+        )
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary file beside ``path``; renamed into place if all goes well, removed if not."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with open(temporary, "rb") as stream:
+            os.fsync(stream.fileno())
+        temporary.chmod(0o644 if not path.exists() else path.stat().st_mode & 0o777)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        raise
+
+
+def write_json(path: Path, document: Any) -> None:
+    """A JSON document, whole or not at all."""
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")

@@ -1,0 +1,107 @@
+"""Options that several commands share, and what is built from them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ..errors import DataError, InvalidInputError
+
+__all__ = ["deq_from", "layers_from", "network_from", "parse_activation", "statistics_from", "twin_from"]
+
+Kernel = Literal["ck", "ntk", "ntk_frozen"]
+
+Phi = Annotated[
+    str, typer.Argument(metavar="ACTIVATION", help="A name, or name:parameter=value, as leaky_relu:slope=0.1")
+]
+SigmaA2 = Annotated[float, typer.Option("--sigma-a2", "-s", help="Variance of the recurrent weights.")]
+SigmaB2 = Annotated[
+    float | None, typer.Option("--sigma-b2", help="Variance of the input weights; default 1 - sigma_a2.")
+]
+Tau0 = Annotated[
+    float | None, typer.Option("--tau0", help="Root mean square norm of the inputs; default 1, or the data's.")
+]
+WhichKernel = Annotated[
+    Kernel, typer.Option("--kernel", "-k", help="ck; ntk: all weights trained; ntk_frozen: input weights frozen.")
+]
+Data = Annotated[
+    str | None,
+    typer.Option("--data", "-d", help="Points as rows: .npy, .npz (array X), .csv, or - for standard input."),
+]
+Labels = Annotated[str | None, typer.Option("--labels", "-y", help="One class per row: .npy, .npz (array y) or .csv.")]
+Standardise = Annotated[
+    bool, typer.Option("--standardise", help="Centre the data and scale it to mean squared norm 1.")
+]
+AsIs = Annotated[bool, typer.Option("--as-is", help="Take data of an unusual scale as it is.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file.")]
+
+
+def parse_activation(text: str) -> Any:
+    """``name`` or ``name:key=value,key=value``."""
+    import notsodeep as nsd
+
+    name, _, rest = text.partition(":")
+    parameters = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        try:
+            parameters[key.strip()] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise InvalidInputError(
+                f"{text!r}: write parameters as name:key=number, for instance leaky_relu:slope=0.1."
+            )
+    return nsd.activation(name, **parameters)
+
+
+def deq_from(phi: str, sigma_a2: float, sigma_b2: float | None) -> Any:
+    """A DEQ inside its contraction range."""
+    import notsodeep as nsd
+
+    deq = nsd.DEQ(parse_activation(phi), sigma_a2, sigma_b2)
+    deq.check_contraction()
+    return deq
+
+
+def layers_from(text: str) -> Any:
+    """An explicit network from activations separated by ``/``."""
+    import notsodeep as nsd
+
+    return nsd.ENN([parse_activation(part.strip()) for part in text.split("/")])
+
+
+def network_from(phi: str | None, sigma_a2: float, sigma_b2: float | None, layers: str | None) -> Any:
+    """The one network that was asked for."""
+    if (phi is None) == (layers is None):
+        raise InvalidInputError(
+            "name one network: an activation for a DEQ (relu), or --layers tanh/tanh for an explicit one, not both."
+        )
+    return layers_from(layers) if layers is not None else deq_from(str(phi), sigma_a2, sigma_b2)
+
+
+def statistics_from(data: str, labels: str | None, standardise: bool, as_is: bool) -> Any:
+    """The statistics of a file of points, with labels if there are any."""
+    import notsodeep as nsd
+
+    from .files import labels_from, points_from
+
+    if data == "-" and labels == "-":
+        raise InvalidInputError("data and labels cannot both come from standard input; give one of them as a file.")
+    X = points_from(data, standardise=standardise, as_is=as_is)
+    y = None if labels is None else labels_from(labels, len(X))
+    try:
+        return nsd.MixtureStatistics.estimate(X, y)
+    except InvalidInputError as error:
+        raise DataError(f"{labels or data}: {error}.") from None
+
+
+def twin_from(source: str) -> Any:
+    """A twin that ``notsodeep match --save`` wrote."""
+    import notsodeep as nsd
+
+    from .files import read_json
+
+    return nsd.Twin.from_dict(read_json(source))
