@@ -160,10 +160,10 @@ def _leaky_relu(target: Target, learning_rates: bool | None) -> _Draft:
         _refuse_both(target)
     reason = _depth_reason(target)
     if target.one_layer and not target.odd:
-        design = LeakyDesign(1, target.size)
+        design = LeakyDesign(1, target.size, even=target.even)
         return _finished(target, solve(target, design, one_layer(target)), "leaky_relu", reason)
     if target.kernel == "ck":
-        solution = solve(target, LeakyDesign(2, target.size), two_layer_start(target))
+        solution = solve(target, LeakyDesign(2, target.size, even=target.even), two_layer_start(target))
         return _finished(
             target, solution, "leaky_relu", f"{reason}; Leaky-ReLU meets the rest because the DEQ is homogeneous"
         )
@@ -173,7 +173,11 @@ def _leaky_relu(target: Target, learning_rates: bool | None) -> _Draft:
             "learning_rates be"
         )
     ck = make_target(target.deq, target.tau0, "ck")
-    solution = solve(target, LeakyDesign(2, target.size, True), tangent_start(target, ck))
+    design = LeakyDesign(2, target.size, True, target.even)
+    # a curved layer 1 takes up to twice what the first order gives to W_2
+    less = 1.0 - 2.0 * (1.0 - target.rates_at_first_order()[2] / (2.0 if target.kernel == "ntk_frozen" else 3.0))
+    starts = [tangent_start(target, ck, readout) for readout in (None, less)]
+    solution = _best([solve(target, design, start) for start in starts])
     return _finished(
         target, solution, "leaky_relu", f"{reason}; Leaky-ReLU reaches the NTK with one learning rate per matrix"
     )
@@ -274,8 +278,8 @@ def _hermite_rated(target: Target) -> Solution:
     design = HermiteDesign(_orders(target), target.size, free_rates=True)
     found: list[Solution] = []
     for readout in (None, 0.999, 0.9999, 0.9):
-        layers, rates = rated_start(target, HERMITE_DEGREE, readout)
-        found.append(solve(target, design, design.pack(layers, rates)))
+        rates = target.rates_at_first_order(readout)
+        found.append(solve(target, design, design.pack(rated_start(target, HERMITE_DEGREE), rates)))
         if found[-1].feasible:
             break
     return _best(found)

@@ -45,15 +45,24 @@ _ROOT_SERIES = np.array([1.0, 0.5, -0.125, 0.0625])[: DEGREE + 1]  # sqrt(1 + e)
 
 @dataclass(frozen=True)
 class LeakyDesign:
-    """z = (mu, nu) per layer, the last in units of ``size``, then the logarithms of the rates where they are free."""
+    """z = (mu, nu) per layer, the last in units of ``size``, then the logarithms of the rates where they are free.
+
+    ``even`` fixes mu = 0 in the last layer: |x|.
+    """
 
     depth: int
     size: float
     free_rates: bool = False
+    even: bool = False
+
+    def _halves(self, z: Array) -> list[tuple[Array, Array]]:
+        """(mu, nu) per layer."""
+        inner = [(z[..., 2 * i], z[..., 2 * i + 1]) for i in range(self.depth - 1)]
+        mu, nu = z[..., 2 * self.depth - 2], z[..., 2 * self.depth - 1]
+        return [*inner, ((0.0 if self.even else self.size) * mu, self.size * nu)]
 
     def layers(self, z: Array) -> list[LayerJet]:
-        sizes = [1.0] * (self.depth - 1) + [self.size]
-        return [_layer(size * z[..., 2 * i], size * z[..., 2 * i + 1]) for i, size in enumerate(sizes)]
+        return [_layer(mu, nu) for mu, nu in self._halves(z)]
 
     def rates(self, z: Array) -> Array | None:
         return np.exp(z[..., 2 * self.depth :]) if self.free_rates else None
@@ -61,10 +70,10 @@ class LeakyDesign:
     def activations(self, z: Array, tau0: float) -> list[Activation]:
         """Gauge: every layer but the last keeps the scale; mu, nu >= 0, so that gain >= |slope|."""
         out: list[Activation] = []
-        for number in range(self.depth):
-            mu, nu = (abs(float(v)) for v in z[2 * number : 2 * number + 2])
-            factor = 1.0 if number < self.depth - 1 else self.size / tau0
-            out.append(LeakyReLU(slope=factor * (mu - nu), gain=factor * (mu + nu)))
+        for number, (mu, nu) in enumerate(self._halves(z), 1):
+            factor = 1.0 / tau0 if number == self.depth else 1.0
+            m, n = factor * abs(float(mu)), factor * abs(float(nu))
+            out.append(LeakyReLU(slope=m - n, gain=m + n))
         return [phi.centred(at=tau0) for phi in out]
 
 
@@ -132,12 +141,12 @@ def _halves(p: float) -> tuple[float, float]:
     return math.sqrt(p), math.sqrt(max(1.0 - p, 0.0) / _KAPPA)
 
 
-def tangent_start(target: Target, ck: Target) -> Array:
+def tangent_start(target: Target, ck: Target, readout: float | None = None) -> Array:
     """The twin of the CK, its last layer shrunk to share c1 among the trained matrices, and rates that fit c1."""
     z = two_layer_start(ck)
     which = 1 if ck.even else 0  # c1, or c2 where there is no c1: of that only the readout has a share
     total = target.normalised[0][which] / ck.normalised[0][which]
-    rates = (1.0, 0.1, 1.0) if target.kernel == "ntk_frozen" else (0.3, 0.45, 0.75)
+    rates = target.rates_at_first_order(readout)
     trained = sum(rates[1:]) if target.kernel == "ntk_frozen" else sum(rates)
     z[2:] *= math.sqrt(total / (rates[2] if ck.even else trained))
     return np.concatenate([z, np.log(np.array(rates))])

@@ -110,30 +110,11 @@ def outer_start(target: Target, degree: int) -> list[Array]:
     return [first, _rescaled(target, _own(target, degree), float(first[1]))]
 
 
-def rated_start(
-    target: Target, degree: int, readout: float | None = None
-) -> tuple[list[Array], tuple[float, float, float]]:
-    """A nearly linear layer 1 and the learning rates with which that reaches c2 and c3 of an NTK.
-
-    To first order in the curvature s, v of the two layers, and with rates of sum 1, 2 c2 = r3 (s + v) + r2 s and
-    c3 = r3 (s + v) + r2 (s + 2 v) + 2 r1 (s + v); at s = 0 this gives r3 = 2 / (1 + c3 / (2 c2)). What the diagonal
-    then asks of the higher orders is not negative, for any DEQ: the rest of a series with non-negative coefficients.
-    """
-    layers = outer_start(target, degree)
-    layers[0][2] *= 0.1
-    layers[0] /= np.linalg.norm(layers[0])
-    _, c2, c3 = target.normalised[0]
-    if readout is None:
-        # where c3 < 2 c2 the first order asks for all of it: leave the other matrices a little
-        readout = 2.0 / (1.0 + c3 / (2.0 * c2))
-        readout = readout if readout < 0.99999 else 0.98
-    rest = 1.0 - readout
-    if target.kernel == "both":
-        return layers, (0.5, 0.5, 1.0)
-    rates = (
-        (1.0, 2.0 * rest, 2.0 * readout) if target.kernel == "ntk_frozen" else (1.5 * rest, 1.5 * rest, 3.0 * readout)
-    )
-    return layers, rates
+def rated_start(target: Target, degree: int) -> list[Array]:
+    """A nearly linear layer 1: what :meth:`Target.rates_at_first_order` speaks of."""
+    first, second = outer_start(target, degree)
+    first[2] *= 0.1
+    return [first / np.linalg.norm(first), second]
 
 
 def inner_start(target: Target, degree: int) -> list[Array]:

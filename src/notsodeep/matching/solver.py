@@ -22,6 +22,7 @@ Array = NDArray[Any]
 _RIDGE = 1e-4  # makes flat directions determinate: of equally good designs, the one with the smallest parameters
 _STEP = 1e-30  # complex step: no subtraction, so it can be as small as one likes
 _ITERATIONS = 60
+_LONGEST = 2.0
 _PENALTIES = (1e3, 1e6)  # weight of the equations in the merit function; the second where the first has not met them
 
 
@@ -88,7 +89,7 @@ def _descend(target: Target, design: Design, z: Array, penalty: float) -> Array:
     """Damped steps until three in a row gain next to nothing; the equations are met to rounding afterwards."""
     damping, idle, here = 1e-3, 0, _linearise(target, design, z)
     for _ in range(_ITERATIONS):
-        step = _constrained_step(here, damping)
+        step = _bounded(_constrained_step(here, damping))
         there = _linearise(target, design, z + step)
         if np.isfinite(there.merit(penalty)) and there.merit(penalty) < here.merit(penalty) * (1.0 + 1e-12) + 1e-28:
             gain = here.merit(penalty) - there.merit(penalty)
@@ -108,7 +109,7 @@ def _polish(target: Target, design: Design, z: Array) -> tuple[Array, _Local]:
     best, kept = z, _linearise(target, design, z)
     here = kept
     for _ in range(6):
-        z = z - np.linalg.lstsq(here.equations_by, here.equations, rcond=1e-12)[0]
+        z = z - _bounded(np.linalg.lstsq(here.equations_by, here.equations, rcond=1e-12)[0])
         here = _linearise(target, design, z)
         if not np.abs(here.equations).max() < np.abs(kept.equations).max():
             break
@@ -120,11 +121,20 @@ def _linearise(target: Target, design: Design, z: Array) -> _Local:
     """Values and exact derivatives: one batched evaluation with a complex step per parameter."""
     batch = np.broadcast_to(z, (len(z), len(z))) + 1j * _STEP * np.eye(len(z))
     layers = design.layers(batch)
-    jets = explicit_jets(layers, design.rates(batch), target.names)
-    gauge = [layer.square[..., :1] - 1.0 for layer in layers[:-1]]
-    equations = np.concatenate([_independent(target, design, jets), *gauge], axis=-1)
+    rates = design.rates(batch)
+    jets = explicit_jets(layers, rates, target.names)
+    equations = np.concatenate([_independent(target, design, jets), *_gauge(target, layers, rates)], axis=-1)
     beyond = np.concatenate([target.beyond(jets), _RIDGE * batch], axis=-1)
     return _Local(equations[0].real, beyond[0].real, equations.imag.T / _STEP, beyond.imag.T / _STEP)
+
+
+def _gauge(target: Target, layers: list[LayerJet], rates: Array | None) -> list[Array]:
+    """Every layer but the last keeps the scale; trained rates have mean 1 (an NTK sees only rate times square)."""
+    fixed = [layer.square[..., :1] - 1.0 for layer in layers[:-1]]
+    if rates is not None and target.kernel != "both":
+        trained = rates[..., 1:] if target.kernel == "ntk_frozen" else rates
+        fixed.append(trained.mean(-1, keepdims=True) - 1.0)
+    return fixed
 
 
 def _independent(target: Target, design: Design, jets: dict[str, KernelJet]) -> Array:
@@ -138,6 +148,11 @@ def _independent(target: Target, design: Design, jets: dict[str, KernelJet]) -> 
     if target.even:
         keep[0::4] = False
     return equations[..., keep]
+
+
+def _bounded(step: Array) -> Array:
+    """Parameters are of order one (rates enter by their logarithms): no step needs to be longer than that."""
+    return step / max(1.0, float(np.abs(step).max()) / _LONGEST)
 
 
 def _constrained_step(here: _Local, damping: float) -> Array:

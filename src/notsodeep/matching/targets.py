@@ -85,6 +85,25 @@ class Target:
             for name, (_, c2, c3) in zip(self.names, self.normalised, strict=True)
         )
 
+    def rates_at_first_order(self, readout: float | None = None) -> tuple[float, float, float]:
+        """Learning rates with which a nearly linear layer 1 and a curved layer 2 reach c2 and c3 of an NTK.
+
+        To first order in the curvature s, v of the two layers, and with rates of sum 1, 2 c2 = r3 (s + v) + r2 s and
+        c3 = r3 (s + v) + r2 (s + 2 v) + 2 r1 (s + v); at s = 0 this gives r3 = 2 / (1 + c3 / (2 c2)). What the diagonal
+        then asks of the higher orders is not negative, for any DEQ: the rest of a series with no negative coefficient.
+        """
+        if self.kernel == "both":
+            return (0.5, 0.5, 1.0)
+        _, c2, c3 = self.normalised[0]
+        if readout is None:
+            # where c3 < 2 c2 the first order asks for all of it: leave the other matrices a little
+            readout = 2.0 / (1.0 + c3 / (2.0 * c2))
+            readout = readout if readout < 0.99999 else 0.98
+        rest = 1.0 - readout
+        if self.kernel == "ntk_frozen":
+            return (1.0, 2.0 * rest, 2.0 * readout)
+        return (1.5 * rest, 1.5 * rest, 3.0 * readout)
+
     def equations(self, jets: dict[str, KernelJet]) -> Array:
         """Relative deviation of the four numbers, kernel after kernel, on the last axis."""
         parts = []
