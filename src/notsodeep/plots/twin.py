@@ -121,6 +121,7 @@ def _draw_spectra(ax: Axes, display: TwinDisplay) -> None:
     ax.hist(twin, bins, histtype="step", color="C0", linewidth=1.4, label="twin")
     ax.set_xscale("log")
     ax.set_yscale("log")
+    ax.set_ylim(bottom=0.7)  # a bin of one eigenvalue must show
     ax.set_xlabel("eigenvalue")
     ax.set_ylabel("count")
     gap = float(np.abs(deq - twin).max() / high)
