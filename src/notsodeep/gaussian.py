@@ -288,6 +288,12 @@ def function_coefficients(
     return torch.cat(rows)
 
 
+def shared_rule(scale: float, feature: float) -> tuple[Tensor, Tensor]:
+    """Nodes and weights for all scales up to ``scale`` at once, with a panel edge at zero."""
+    xi, basis = _shared_basis(2.0 ** math.ceil(math.log2(max(scale, 1e-3))), feature, 1)
+    return xi, basis[:, 0]
+
+
 @functools.lru_cache(maxsize=8)
 def _shared_basis(scale: float, feature: float, terms: int) -> tuple[Tensor, Tensor]:
     """Nodes for scales up to ``scale`` with a panel edge at zero, and the weighted h_k there: (N,) and (N, terms)."""

@@ -19,7 +19,7 @@ from .._progress import track
 from ..errors import InvalidInputError
 from ..networks import DEQ, ENN, Network
 from .equations import check_kinds, diagonal, pairwise, rates_of
-from .table import Table, angle_cap, build_table, clenshaw, fused, tabulated_diagonal
+from .table import Table, angle_cap, build_table, clenshaw, clenshaw_scalar, fused, fused_scalar, tabulated_diagonal
 
 __all__ = ["ck", "kernels_of", "ntk"]
 
@@ -265,8 +265,6 @@ def _plan(
     norms = torch.cat([sx, sy]).sqrt()
     reach = min(plan.cap, _reach(_sampled_cosines(x, y, sx, sy, blocks, symmetric), pairs))
     plan.table = build_table(network, kinds, rates, float(norms.min()), float(norms.max()), reach, pairs)
-    if plan.table is not None:
-        plan.table = plan.table.to(x.device, x.dtype)
     return plan
 
 
@@ -307,42 +305,61 @@ class _Points:
     def __init__(self, plan: _Plan, x: Tensor, y: Tensor, sx: Tensor, sy: Tensor) -> None:
         self.plan, self.x, self.y, self.sx, self.sy = plan, x, y, sx, sy
         self.wx, self.wy = _inverse_norm(sx, x.dtype), _inverse_norm(sy, x.dtype)
-        if plan.table is not None:
-            self.left = plan.table.norm_basis(sx.sqrt()).to(x.dtype)
-            self.right = plan.table.norm_basis(sy.sqrt()).to(x.dtype)
-            if plan.table.homogeneous:
-                self.left = self.left * sx.sqrt()[:, None].to(x.dtype)
-                self.right = self.right * sy.sqrt()[:, None].to(x.dtype)
+        self.left: dict[str, Tensor] = {}
+        self.right: dict[str, Tensor] = {}
+        self._rows: tuple[slice, Tensor] | None = None
+        table = plan.table
+        if table is None:
+            return
+        for kind in plan.kinds:
+            if table.one_function:
+                self.left[kind] = sx.sqrt()[:, None].to(x.dtype)
+                self.right[kind] = sy.sqrt()[None, :].to(x.dtype)
+            else:
+                self.left[kind] = table.side(kind, sx.sqrt(), signed=True).to(x.dtype)
+                self.right[kind] = table.side(kind, sy.sqrt(), signed=False).to(x.dtype).T.contiguous()
 
     def tile(self, rows: slice, columns: slice) -> dict[str, Tensor]:
-        gram = self.x[rows] @ self.y[columns].T
         table = self.plan.table
         if table is None:
-            return self._direct(gram, rows, columns, None)
-        r = _cosines(gram, self.wx[rows], self.wy[columns])
+            return self._direct(self.x[rows] @ self.y[columns].T, rows, columns, None)
+        r = self._unit_rows(rows) @ self.y[columns].T
+        r.mul_(self.wy[columns])
         if self.plan.symmetric and rows == columns:
             r.fill_diagonal_(0.0)  # written from the norms alone, exactly
-        outside = None
-        if table.reach < 1.0:
+        low, high = torch.aminmax(r)
+        outside, far = None, None
+        if max(-float(low), float(high)) > table.reach:
             beyond = r.abs() > table.reach
-            if bool(beyond.any()):
-                outside = beyond
-        far = r[outside] if outside is not None else None
-        x2 = table.position(r.clamp_(-table.reach, table.reach))
+            if table.reach < 1.0:
+                outside, far = beyond, r[beyond]
+            r.clamp_(-table.reach, table.reach)
+        x2 = table.position(r)
         values = {kind: self._lookup(kind, rows, columns, x2) for kind in self.plan.kinds}
         if outside is not None and far is not None:
             for kind, exact in self._direct(far, rows, columns, outside).items():
                 values[kind][outside] = exact
         return values
 
+    def _unit_rows(self, rows: slice) -> Tensor:
+        """The normalised rows of the current row of tiles."""
+        if self._rows is None or self._rows[0] != rows:
+            self._rows = rows, self.x[rows] * self.wx[rows, None]
+        return self._rows[1]
+
     def _lookup(self, kind: str, rows: slice, columns: slice, x2: Tensor) -> Tensor:
         table = self.plan.table
         assert table is not None
-        evaluate = fused() if self.plan.compiled else clenshaw
-        if table.homogeneous and not self.plan.compiled:
-            one = torch.ones(1, 1, dtype=x2.dtype, device=x2.device)
-            return clenshaw(table.coefficients[kind], one, one, x2).mul_(self.left[rows]).mul_(self.right[columns].T)
-        return evaluate(table.coefficients[kind], self.left[rows], self.right[columns], x2)
+        series = table.series[kind]
+        left, right = self.left[kind][rows], self.right[kind][:, columns]
+        if not table.one_function:
+            return (fused() if self.plan.compiled else clenshaw)(series.ranks, left, right, x2)
+        c = series.scalars()
+        if self.plan.compiled:
+            values = fused_scalar()(torch.tensor(c, dtype=x2.dtype, device=x2.device), x2)
+        else:
+            values = clenshaw_scalar(c, x2)
+        return values.mul_(left).mul_(right) if table.homogeneous else values
 
     def _direct(self, values: Tensor, rows: slice, columns: slice, mask: Tensor | None) -> dict[str, Tensor]:
         """Entry by entry; ``values`` are inner products of the tile, or cosines of its masked entries."""

@@ -10,10 +10,10 @@ need no norm part at all: one function of r decides.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -55,28 +55,47 @@ def _single_kinked_layer(network: Network) -> bool:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Chebyshev coefficients (angle, norm, norm) per kernel."""
+class Series:
+    """One kernel as sum_m T_m(x) sum_k f_mk(||x||) g_mk(||y||): Chebyshev in the angle, low rank in the norms."""
 
-    coefficients: dict[str, Tensor]
+    factors: Tensor
+    """(norm degree, total rank): columns of all m one after the other."""
+    signs: Tensor
+    """(total rank,): the sign of each column's product."""
+    ranks: tuple[int, ...]
+    """How many columns belong to each m."""
+
+    def scalars(self) -> list[float]:
+        """The coefficients when there is no norm part."""
+        values = (self.factors[0] ** 2 * self.signs).tolist()
+        ends = np.cumsum((0, *self.ranks))
+        return [sum(values[a:b]) for a, b in itertools.pairwise(ends)]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is needed to evaluate the kernels of one network on norms in [low, high] and |r| <= reach."""
+
+    series: dict[str, Series]
     low: float
     high: float
     reach: float
-    """Largest |r| covered."""
     warped: bool
     """Whether the angle variable is arcsin(r) rather than r."""
     homogeneous: bool
 
-    def to(self, device: Any, dtype: torch.dtype) -> Table:
-        moved = {kind: c.to(device, dtype) for kind, c in self.coefficients.items()}
-        return Table(moved, self.low, self.high, self.reach, self.warped, self.homogeneous)
+    @property
+    def one_function(self) -> bool:
+        """Whether the kernels depend on the angle alone (times both norms, if homogeneous)."""
+        return self.low == self.high
 
-    def norm_basis(self, norms: Tensor) -> Tensor:
-        """Chebyshev polynomials of the norms: (n, size)."""
-        size = next(iter(self.coefficients.values())).shape[1]
-        if size == 1:
-            return torch.ones(len(norms), 1, dtype=norms.dtype, device=norms.device)
-        return _chebyshev(size, (2.0 * norms - (self.high + self.low)) / (self.high - self.low))
+    def side(self, kind: str, norms: Tensor, signed: bool) -> Tensor:
+        """The norm factors at these points: (n, total rank); the product of one signed and one unsigned side counts."""
+        series = self.series[kind]
+        size = len(series.factors)
+        x = (2.0 * norms - (self.high + self.low)) / (self.high - self.low)
+        factors = series.factors * series.signs if signed else series.factors
+        return _chebyshev(size, x) @ factors.to(norms.device)
 
     def position(self, r: Tensor) -> Tensor:
         """Twice the angle variable on [-1, 1], as the recurrence wants it; overwrites ``r``."""
@@ -85,55 +104,57 @@ class Table:
         return r.mul_(2.0 / self.reach)
 
 
-def clenshaw(coefficients: Tensor, left: Tensor, right: Tensor, x2: Tensor) -> Tensor:
-    """sum_m T_m(x) left C_m right' for a tile, x2 = 2x: left (a, s), right (b, s), coefficients (m, s, s)."""
-    if left.shape[1] == 1:
-        return _clenshaw_scalar([float(c) for c in coefficients.flatten().tolist()], x2)
-    mixed = torch.matmul(left, coefficients)  # (m, a, s)
-    turned = right.T.contiguous()
-    b2 = mixed[-1] @ turned
-    if len(mixed) == 1:
-        return b2
-    b1 = (mixed[-2] @ turned).addcmul_(x2, b2)
-    for m in range(len(mixed) - 3, 0, -1):
-        b2.addmm_(mixed[m], turned, beta=-1.0).addcmul_(x2, b1)
+def clenshaw(ranks: Sequence[int], left: Tensor, right: Tensor, x2: Tensor) -> Tensor:
+    """sum_m T_m(x) left_m right_m' on a tile, x2 = 2x; left (a, rank) and right (rank, b) hold the columns of all m."""
+    ends = np.cumsum((0, *ranks))
+    parts = [(left[:, a:b], right[a:b]) for a, b in itertools.pairwise(ends)]
+    b2 = torch.zeros_like(x2)
+    b1 = torch.mm(*parts[-1])
+    for m in range(len(parts) - 2, -1, -1):
+        # b_m = c_m + 2 x b_(m+1) - b_(m+2), and the sum is c_0 + x b_1 - b_2
+        b2.addmm_(*parts[m], beta=-1.0).addcmul_(x2, b1, value=1.0 if m else 0.5)
         b1, b2 = b2, b1
-    if len(mixed) == 2:
-        # sum = c_0 + x c_1 with b1 = c_0 + 2 x c_1 built above
-        return b1.addcmul_(x2, b2, value=-0.5)
-    return b2.addmm_(mixed[0], turned, beta=-1.0).addcmul_(x2, b1, value=0.5)
+    return b1
 
 
-def _clenshaw_scalar(c: Sequence[float], x2: Tensor) -> Tensor:
-    if len(c) == 1:
-        return torch.full_like(x2, c[0])
-    b2 = torch.full_like(x2, c[-1])
-    if len(c) == 2:
-        return b2.mul_(x2).mul_(0.5).add_(c[0])
-    b1 = torch.mul(x2, c[-1]).add_(c[-2])
-    for m in range(len(c) - 3, 0, -1):
-        b2.neg_().addcmul_(x2, b1).add_(c[m])
+def clenshaw_scalar(c: Sequence[float], x2: Tensor) -> Tensor:
+    """sum_m c_m T_m(x), x2 = 2x."""
+    b2, b1 = torch.zeros_like(x2), torch.full_like(x2, c[-1])
+    for m in range(len(c) - 2, -1, -1):
+        b2.neg_().addcmul_(x2, b1, value=1.0 if m else 0.5).add_(c[m])
         b1, b2 = b2, b1
-    return b2.neg_().addcmul_(x2, b1, value=0.5).add_(c[0])
+    return b1
+
+
+def _unrolled(ranks: tuple[int, ...], left: Tensor, right: Tensor, x2: Tensor) -> Tensor:
+    b1 = b2 = torch.zeros_like(x2)
+    end = sum(ranks)
+    for m in range(len(ranks) - 1, -1, -1):
+        start = end - ranks[m]
+        c = (x2 if m else 0.5 * x2) * b1 - b2
+        for k in range(start, end):
+            c = c + left[:, k, None] * right[k]
+        b1, b2, end = c, b1, start
+    return b1
+
+
+def _unrolled_scalar(c: Tensor, x2: Tensor) -> Tensor:
+    b1 = b2 = torch.zeros_like(x2)
+    for m in range(len(c) - 1, -1, -1):
+        b1, b2 = c[m] + (x2 if m else 0.5 * x2) * b1 - b2, b1
+    return b1
 
 
 @functools.cache
-def fused() -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """The same sum as one compiled loop over the tile: no intermediate tile is written."""
-    return torch.compile(_clenshaw_unrolled, dynamic=True)
+def fused() -> Callable[..., Tensor]:
+    """:func:`clenshaw` as one compiled loop: no intermediate tile is written."""
+    return torch.compile(_unrolled, dynamic=True)
 
 
-def _clenshaw_unrolled(coefficients: Tensor, left: Tensor, right: Tensor, x2: Tensor) -> Tensor:
-    mixed = torch.matmul(left, coefficients)
-    turned = right.T.contiguous()
-    size, count = left.shape[1], len(coefficients)
-    b1 = b2 = torch.zeros_like(x2)
-    for m in range(count - 1, -1, -1):
-        c = mixed[m, :, 0, None] * turned[0]
-        for s in range(1, size):
-            c = c + mixed[m, :, s, None] * turned[s]
-        b1, b2 = c + (x2 if m else 0.5 * x2) * b1 - b2, b1
-    return b1
+@functools.cache
+def fused_scalar() -> Callable[..., Tensor]:
+    """:func:`clenshaw_scalar` as one compiled loop."""
+    return torch.compile(_unrolled_scalar, dynamic=True)
 
 
 # ---- building --------------------------------------------------------------------------------------------
@@ -173,8 +194,22 @@ def build_table(
     ia, ib = torch.triu_indices(norms, norms)
     x = _nodes(angles, -1.0, 1.0)
     values = sample(t[ia][:, None], t[ib][:, None], x[None, :])
-    coefficients = {kind: _transform(v, ia, ib, norms) for kind, v in values.items()}
-    return Table(coefficients, low, high, reach, warped, homogeneous)
+    series = {kind: _compress(_transform(v, ia, ib, norms)) for kind, v in values.items()}
+    return Table(series, low, high, reach, warped, homogeneous)
+
+
+def _compress(coefficients: Tensor) -> Series:
+    """Symmetric matrices C_m as sums of few signed squares; what is dropped is below rounding."""
+    floor = 1e-16 * float(coefficients.abs().max())
+    columns, signs, ranks = [], [], []
+    for matrix in coefficients:
+        weights, vectors = torch.linalg.eigh(matrix)
+        keep = weights.abs() > floor
+        keep[int(weights.abs().argmax())] = True
+        columns.append(vectors[:, keep] * weights[keep].abs().sqrt())
+        signs.append(torch.sign(weights[keep]))
+        ranks.append(int(keep.sum()))
+    return Series(torch.cat(columns, dim=1), torch.cat(signs), tuple(ranks))
 
 
 def _transform(values: Tensor, ia: Tensor, ib: Tensor, norms: int) -> Tensor:
