@@ -1,0 +1,321 @@
+"""Test accuracy against width: DEQ, twin and plain network (preprint, Figure 3; ICML slides, accuracy figures).
+
+Random frozen features, a linear readout trained by SGD (the papers) or Adam; theory, section 10. Run alone with
+
+    python -m notsodeep.experiments.accuracy --full --device cuda --widths 32 256 4096 --time-limit 200
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from .. import nn
+from ..datasets import Dataset, load
+from ..matching import Twin, match
+from ..networks import DEQ
+from ..nn.base import Model
+from .readouts import Optimiser, train_readouts
+from .runner import Document, Experiment, Point, Setup, run
+
+__all__ = ["EXPERIMENT", "MODELS", "REPORTED", "accuracies"]
+
+MODELS = ("DEQ", "twin", "plain")
+ACTIVATIONS = ("tanh", "relu")
+DATASETS = ("mnist", "fashion_mnist", "cifar10_vgg")
+WIDTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+SIGMA_A2 = 0.2
+TRAIN_ROWS = 50_000
+
+REPORTED: dict[str, dict[str, dict[str, tuple[float, float]]]] = {
+    "mnist": {
+        "tanh": {"twin": (0.761, 0.917), "DEQ": (0.758, 0.917), "plain": (0.775, 0.904)},
+        "relu": {"twin": (0.650, 0.934), "DEQ": (0.714, 0.937), "plain": (0.576, 0.918)},
+    },
+    "fashion_mnist": {
+        "tanh": {"twin": (0.758, 0.837), "DEQ": (0.742, 0.837), "plain": (0.762, 0.822)},
+        "relu": {"twin": (0.697, 0.843), "DEQ": (0.734, 0.847), "plain": (0.658, 0.823)},
+    },
+    "cifar10_vgg": {
+        "tanh": {"twin": (0.758, 0.846), "DEQ": (0.744, 0.846), "plain": (0.756, 0.846)},
+        "relu": {"twin": (0.622, 0.835), "DEQ": (0.676, 0.839), "plain": (0.500, 0.761)},
+    },
+}
+"""Read off the published figure (+-0.003), width 32 and 4,096: data set, activation, network."""
+
+
+def accuracies(
+    data: Dataset,
+    width: int,
+    *,
+    activations: Sequence[str] = ACTIVATIONS,
+    seeds: int = 3,
+    optimisers: Sequence[Optimiser] = (Optimiser("sgd", 1.0), Optimiser("adam", 1e-3)),
+    epochs: int = 100,
+    batch_size: int = 128,
+    device: str = "cpu",
+    between_epochs: Callable[[], None] | None = None,
+) -> dict[str, Any]:
+    """Test accuracies of every network, activation and optimiser, a list over seeds, with the wall times.
+
+    ``agreement`` is the share of test rows that a network classifies as the DEQ of the same seed does. Networks of one
+    seed share their input weights and the order of the samples.
+    """
+    classes = len(data.classes)
+    X, test = (torch.from_numpy(part).to(device) for part in (data.X_train, data.X_test))
+    y, truth = (torch.from_numpy(part).to(device) for part in (data.y_train, data.y_test))
+    specs = [(a, name, seed) for a in activations for name in MODELS for seed in range(seeds)]
+    features = torch.empty(len(specs), len(X), width, device=device)
+    held = torch.empty(len(specs), len(test), width, device=device)
+    clock: dict[tuple[str, str], list[float]] = {}
+    for i, (a, name, seed) in enumerate(specs):
+        if between_epochs is not None:
+            between_epochs()
+        model = _build(_twin(a), name, data.p, width, classes, seed, device)
+        seconds = _fill(features[i], model, X)
+        _fill(held[i], model, test)
+        clock.setdefault((a, name), []).append(round(seconds, 5))
+    started = time.perf_counter()
+    weights = train_readouts(
+        features,
+        y,
+        classes,
+        optimisers,
+        [seed for _, _, seed in specs],
+        epochs=epochs,
+        batch_size=batch_size,
+        between_epochs=between_epochs,
+    )
+    guesses = torch.stack([(f @ w).argmax(-1) for f, w in zip(held, weights, strict=True)])  # (specs, optimisers, rows)
+    elapsed = time.perf_counter() - started
+    table: dict[str, Any] = {
+        a: {
+            o.method: {name: _scores(guesses, truth, specs, a, name, j) for name in MODELS}
+            for j, o in enumerate(optimisers)
+        }
+        for a in activations
+    }
+    for a in activations:
+        table[a]["feature_seconds"] = {name: clock[a, name] for name in MODELS}
+    return {"accuracies": table, "readout_seconds_of_all": round(elapsed, 3)}
+
+
+def _scores(
+    guesses: Tensor, truth: Tensor, specs: Sequence[tuple[str, str, int]], activation: str, name: str, optimiser: int
+) -> dict[str, list[float]]:
+    mine = [i for i, (a, n, _) in enumerate(specs) if (a, n) == (activation, name)]
+    deq = [i for i, (a, n, _) in enumerate(specs) if (a, n) == (activation, "DEQ")]
+    right = (guesses[mine, optimiser] == truth).double().mean(-1)
+    same = (guesses[mine, optimiser] == guesses[deq, optimiser]).double().mean(-1)
+    return {"accuracy": [round(v, 6) for v in right.tolist()], "agreement": [round(v, 6) for v in same.tolist()]}
+
+
+@functools.cache
+def _twin(activation: str) -> Twin:
+    # the data is standardised: tau0 = 1
+    return match(DEQ(activation, SIGMA_A2), 1.0)
+
+
+def _build(twin: Twin, name: str, p: int, width: int, classes: int, seed: int, device: str) -> Model:
+    if name == "DEQ":
+        return nn.DEQ(twin.deq, p, width, classes, seed, train="readout", on_failure="raise", device=device)
+    network = twin.network if name == "twin" else twin.plain
+    return nn.ENN(network, p, width, classes, seed, train="readout", device=device)
+
+
+def _fill(out: Tensor, model: Model, X: Tensor) -> float:
+    """Features batch by batch into ``out``; returns the seconds."""
+    size = 8192 if X.device.type == "cuda" else 1024
+    _synchronise(X.device)
+    started = time.perf_counter()
+    with torch.no_grad():
+        for target, rows in zip(out.split(size), X.split(size), strict=True):
+            target.copy_(model.features(rows))
+    _synchronise(X.device)
+    return time.perf_counter() - started
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+# ---- points --------------------------------------------------------------------------------------------------
+
+
+def points(
+    setup: Setup,
+    datasets: Sequence[str] | None = None,
+    widths: Sequence[int] | None = None,
+    seeds: int = 3,
+    epochs: int | None = None,
+) -> list[Point]:
+    """One point per data set and width."""
+    chosen = datasets or (("digits",) if setup.quick else DATASETS)
+    sizes = widths or ((32, 128, 512) if setup.quick else WIDTHS)
+    length = epochs or (30 if setup.quick else 100)
+    load_once = functools.lru_cache(maxsize=1)(functools.partial(_prepared, setup.data))
+
+    def point(name: str, width: int) -> Point:
+        settings = {
+            "dataset": name,
+            "width": width,
+            "activations": ACTIVATIONS,
+            "sigma_a2": SIGMA_A2,
+            "seeds": list(range(seeds)),
+            "optimisers": {"sgd": 0.1 if name == "cifar10_vgg" else 1.0, "adam": 1e-3},
+            "epochs": length,
+            "batch_size": 128,
+        }
+        return Point(f"{name}/{width}", settings, lambda: _measure(load_once(name), settings, setup))
+
+    return [point(name, width) for name in chosen for width in sizes]
+
+
+def _prepared(folder: Any, name: str) -> Dataset:
+    data = load(name, folder)
+    return data.first(min(TRAIN_ROWS, len(data.X_train))).standardised()
+
+
+def _measure(data: Dataset, settings: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
+    return accuracies(
+        data,
+        settings["width"],
+        activations=settings["activations"],
+        seeds=len(settings["seeds"]),
+        optimisers=[Optimiser(method, lr) for method, lr in settings["optimisers"].items()],
+        epochs=settings["epochs"],
+        batch_size=settings["batch_size"],
+        device=setup.device,
+        between_epochs=setup.check_time,
+    )
+
+
+# ---- figure --------------------------------------------------------------------------------------------------
+
+_STYLES = {"DEQ": ("#1d3557", "o", "-"), "twin": ("#b3262e", "s", "--"), "plain": ("#4b8f4b", "^", ":")}
+
+
+def curves(document: Document, dataset: str, activation: str, method: str) -> dict[str, tuple[Any, Any, Any]]:
+    """Network -> (widths, mean accuracy, standard error over seeds)."""
+    found = {}
+    rows = sorted((p["settings"]["width"], p) for p in _of(document, dataset))
+    for name in MODELS:
+        table = [p["numbers"]["accuracies"][activation][method][name]["accuracy"] for _, p in rows]
+        error = [np.std(v, ddof=1) / len(v) ** 0.5 if len(v) > 1 else 0.0 for v in table]
+        found[name] = (np.array([w for w, _ in rows]), np.array([np.mean(v) for v in table]), np.array(error))
+    return found
+
+
+def _of(document: Document, dataset: str) -> list[dict[str, Any]]:
+    return [p for p in document["points"].values() if p["settings"]["dataset"] == dataset]
+
+
+def draw_accuracy(document: Document) -> Figure:
+    """Rows: data sets and activations; columns: SGD, Adam, gap to the DEQ, seconds for the features."""
+    names = list(dict.fromkeys(p["settings"]["dataset"] for p in document["points"].values()))
+    rows = [(name, a) for name in names for a in ACTIVATIONS]
+    figure = Figure(figsize=(15.0, 3.0 * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), 4, squeeze=False)
+    for axes, (name, activation) in zip(grid, rows, strict=True):
+        by_method = {method: curves(document, name, activation, method) for method in ("sgd", "adam")}
+        for ax, method in zip(axes, by_method, strict=False):
+            _draw_curves(ax, by_method[method], f"{name}, {activation}, {method}")
+            if method == "sgd":
+                _draw_reported(ax, name, activation)
+        _draw_gap(axes[2], by_method["sgd"])
+        _draw_seconds(axes[3], _of(document, name), activation)
+    return figure
+
+
+def _draw_curves(ax: Any, by_model: Mapping[str, tuple[Any, Any, Any]], title: str) -> None:
+    for name, (widths, mean, error) in by_model.items():
+        colour, marker, line = _STYLES[name]
+        ax.errorbar(
+            widths, 100 * mean, 100 * error, color=colour, marker=marker, linestyle=line, markersize=4, label=name
+        )
+    _width_axis(ax, title, "test accuracy, %")
+    ax.legend(frameon=False, fontsize="small")
+
+
+def _draw_reported(ax: Any, dataset: str, activation: str) -> None:
+    for name, ends in REPORTED.get(dataset, {}).get(activation, {}).items():
+        ax.plot((32, 4096), [100 * v for v in ends], "x", color=_STYLES[name][0], markersize=6)
+
+
+def _draw_gap(ax: Any, by_model: Mapping[str, tuple[Any, Any, Any]]) -> None:
+    for name in ("twin", "plain"):
+        colour, marker, line = _STYLES[name]
+        widths, mean, _ = by_model[name]
+        gap = 100 * (mean - by_model["DEQ"][1])
+        ax.plot(widths, gap, color=colour, marker=marker, linestyle=line, markersize=4, label=f"{name} - DEQ")
+    ax.axhline(0.0, color="0.6", linewidth=0.8)
+    _width_axis(ax, "gap (sgd)", "percentage points")
+    ax.legend(frameon=False, fontsize="small")
+
+
+def _draw_seconds(ax: Any, stored: Sequence[Mapping[str, Any]], activation: str) -> None:
+    rows = sorted((p["settings"]["width"], p["numbers"]["accuracies"][activation]["feature_seconds"]) for p in stored)
+    for name in MODELS:
+        colour, marker, line = _STYLES[name]
+        best = [min(seconds[name]) for _, seconds in rows]
+        ax.plot([w for w, _ in rows], best, color=colour, marker=marker, linestyle=line, markersize=4, label=name)
+    ax.set_yscale("log")
+    _width_axis(ax, "features of the training rows", "seconds")
+
+
+def _width_axis(ax: Any, title: str, label: str) -> None:
+    ax.set_xscale("log", base=2)
+    ax.set_xlabel("width")
+    ax.set_ylabel(label)
+    ax.set_title(title, fontsize="medium")
+
+
+EXPERIMENT = Experiment("accuracy", "Test accuracy of DEQ, twin and plain network", points, draw_accuracy)
+
+
+# ---- command -------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> Document:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m notsodeep.experiments.accuracy", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="the papers' sizes; without it a minute on a CPU")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--data", default=None, help="folder of the data sets (default: NOTSODEEP_DATA)")
+    parser.add_argument("--datasets", nargs="+")
+    parser.add_argument("--widths", nargs="+", type=int)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=None)
+    parser.add_argument("--folder", default="results/accuracy", help="where the numbers and the figure go")
+    parser.add_argument("--time-limit", type=float, default=None, help="seconds; finished points are kept")
+    given = parser.parse_args(arguments)
+    deadline = None if given.time_limit is None else time.monotonic() + given.time_limit
+    setup = Setup(not given.full, given.data, given.device, deadline)
+    chosen = points(setup, given.datasets, given.widths, given.seeds, given.epochs)
+    document = run(EXPERIMENT, setup, Path(given.folder), None, chosen)
+    for point in chosen:
+        stored = document["points"].get(point.key)
+        print(f"{point.key}: {_summary(stored) if stored else 'not finished'}", flush=True)
+    return document
+
+
+def _summary(stored: Mapping[str, Any]) -> str:
+    parts = [f"{stored['seconds']:.1f} s"]
+    for activation, table in stored["numbers"]["accuracies"].items():
+        means = [f"{name} {100 * float(np.mean(table['sgd'][name]['accuracy'])):.2f}" for name in MODELS]
+        parts.append(f"{activation} (sgd): " + ", ".join(means))
+    return "; ".join(parts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Many linear readouts on frozen features, trained at once: one batched product per step for all networks and seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..errors import ConvergenceError, InvalidInputError
+
+__all__ = ["Optimiser", "train_readouts"]
+
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's usual ones
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """Plain SGD or Adam, with a constant learning rate."""
+
+    method: Literal["sgd", "adam"]
+    lr: float
+
+    def __post_init__(self) -> None:
+        if self.method not in ("sgd", "adam") or not (math.isfinite(self.lr) and self.lr > 0):
+            raise InvalidInputError(f"an optimiser is 'sgd' or 'adam' with a positive learning rate, got {self!r}")
+
+
+def train_readouts(
+    features: Tensor,
+    y: Tensor,
+    classes: int,
+    optimisers: Sequence[Optimiser],
+    seeds: Sequence[int],
+    *,
+    epochs: int = 100,
+    batch_size: int = 128,
+    between_epochs: Callable[[], None] | None = None,
+) -> Tensor:
+    """Readouts (networks, optimisers, width, classes) by cross-entropy from zero.
+
+    Parameters
+    ----------
+    features : (networks, n, width), all on one device
+    y : the n classes
+    seeds : one per network, of the order in which it sees the samples; equal seeds see the same order
+
+    All optimisers share each pass over the features.
+    """
+    networks, n, width = features.shape
+    if len(seeds) != networks or y.shape != (n,):
+        raise InvalidInputError(f"{networks} networks and {n} rows need as many seeds and labels")
+    flat = features.reshape(networks * n, width)
+    start = torch.arange(networks, device=features.device)[:, None] * n
+    targets = torch.nn.functional.one_hot(y, classes).to(features.dtype)
+    weights = features.new_zeros(networks, width, len(optimisers), classes)
+    states = [_State(o, weights[:, :, i]) for i, o in enumerate(optimisers)]
+    with torch.no_grad():
+        for epoch in range(epochs):
+            if between_epochs is not None:
+                between_epochs()
+            order = _orders(n, seeds, epoch).to(features.device)
+            for rows in order.split(batch_size, dim=1):
+                batch = flat.index_select(0, (rows + start).flatten()).view(networks, -1, width)
+                gradient = _gradient(batch, weights, targets[rows])
+                for i, state in enumerate(states):
+                    state.step(gradient[:, :, i])
+    if not bool(torch.isfinite(weights).all()):
+        raise ConvergenceError(f"a readout diverged under {tuple(optimisers)}; lower the learning rate")
+    return weights.movedim(2, 1)
+
+
+def _gradient(batch: Tensor, weights: Tensor, targets: Tensor) -> Tensor:
+    """Of the mean cross-entropy, in the shape of ``weights``."""
+    size = batch.shape[1]
+    outputs = torch.bmm(batch, weights.flatten(2)).unflatten(2, weights.shape[2:])
+    excess = outputs.softmax(-1).sub_(targets[:, :, None]).div_(size)
+    return torch.bmm(batch.mT, excess.flatten(2)).unflatten(2, weights.shape[2:])
+
+
+class _State:
+    """One optimiser and its view of the weights."""
+
+    def __init__(self, optimiser: Optimiser, weights: Tensor) -> None:
+        self.optimiser, self.weights, self.steps = optimiser, weights, 0
+        adam = optimiser.method == "adam"
+        self.first = torch.zeros_like(weights) if adam else None
+        self.second = torch.zeros_like(weights) if adam else None
+
+    def step(self, gradient: Tensor) -> None:
+        self.steps += 1
+        if self.first is None or self.second is None:
+            self.weights.add_(gradient, alpha=-self.optimiser.lr)
+            return
+        self.first.lerp_(gradient, 1.0 - _BETA1)
+        self.second.mul_(_BETA2).addcmul_(gradient, gradient, value=1.0 - _BETA2)
+        scale = math.sqrt(1.0 - _BETA2**self.steps)
+        size = self.second.sqrt().div_(scale).add_(_EPSILON)
+        self.weights.addcdiv_(self.first, size, value=-self.optimiser.lr / (1.0 - _BETA1**self.steps))
+
+
+def _orders(n: int, seeds: Sequence[int], epoch: int) -> Tensor:
+    """The order of the samples for each seed, from (seed, epoch) alone: the same on every device."""
+    drawn = {
+        seed: torch.randperm(n, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+        for seed in set(seeds)
+    }
+    return torch.stack([drawn[seed] for seed in seeds])
