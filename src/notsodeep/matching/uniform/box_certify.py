@@ -51,7 +51,7 @@ class Limits:
     norms: Array
     angle: Array
     least: float
-    """the smallest k_deq(x, x)"""
+    """a safe lower bound of k_deq(x, x)"""
 
     def upper(self, corner: Array, i: Indices, j: Indices, step: float, turn: float, missing: float) -> Array:
         """Bound inside cells of the given size, from the largest relative error at their corners."""
@@ -145,7 +145,8 @@ def _limits_on(given: Candidate, base: int) -> Limits:
     seconds = [_relative_jet(given, norms, along_norm).second for along_norm in (True, False)]
     one = np.zeros(1, dtype=np.intp)
     ends = deq_at(given.deq, Pairs(norms, one, one, np.ones(1)), 8, (given.kind,)).diagonals[given.kind]
-    return Limits(seconds[0] + seconds[0].T, seconds[1], float(ends.min()))
+    # half the smallest diagonal at the nodes: what lies between them is not far from it, and only rounding hangs on it
+    return Limits(seconds[0] + seconds[0].T, seconds[1], 0.5 * float(ends.min()))
 
 
 def _relative_jet(given: Candidate, norms: Array, along_norm: bool) -> Jet:
