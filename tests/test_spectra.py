@@ -154,6 +154,27 @@ def test_one_class_with_many_bulks() -> None:
     assert law.support[1][0] == pytest.approx(z(right), rel=1e-9)
 
 
+@pytest.mark.parametrize("refined", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_scattered_spectra(seed: int, refined: bool) -> None:
+    """Variances over three decades, n/p from 0.05 to 15: masses, atom and alignments stay what they must be."""
+    rng = np.random.default_rng(seed)
+    classes, p = int(rng.integers(1, 5)), int(rng.integers(20, 150))
+    n = int(p * 10 ** rng.uniform(-0.5, 1.2)) + 2 * classes
+    variances = [
+        10 ** rng.uniform(-1.5, 1.5),
+        np.repeat(10 ** rng.uniform(-1.5, 1.5, 3), [p // 3, p // 3, p - 2 * (p // 3)]),
+    ]
+    covariances = [variances[int(rng.integers(2))] * rng.uniform(0.5, 2.0) for _ in range(classes)]
+    mix = nsd.GaussianMixture(0.3 * rng.standard_normal((classes, p)), covariances)
+    law = nsd.spectral_law(RELU, mix, n=n, refined=refined)
+    atom = sum(a.mass for a in law.atoms)
+    assert atom == pytest.approx(max(0.0, 1 - p / n), abs=1e-9)
+    assert atom + sum(law.masses) == pytest.approx(1.0, abs=1e-9)
+    assert all(a[1] < b[0] for a, b in zip(law.support, law.support[1:], strict=False))
+    assert all(0 <= s.class_alignment <= 1 + 1e-9 and 0 <= s.norm_alignment <= 1 + 1e-9 for s in law.spikes)
+
+
 def test_equal_classes_are_one_class() -> None:
     one = nsd.spectral_law(LINEAR, np.linspace(0.5, 2, 40), n=60)
     ramp = np.linspace(0.5, 2, 40)

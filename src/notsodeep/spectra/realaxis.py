@@ -50,12 +50,9 @@ class State:
         return replace(self, index=index, u=-1.0 / own, tangent=tangent, speed=speed)
 
     @property
-    def slope(self) -> Array:
-        """dg/dz, infinite at an edge."""
-        slopes = self.tangent.copy()
-        slopes[self.index] = 1.0
-        slope: Array = slopes / self.tangent[self.index]
-        return slope
+    def together(self) -> bool:
+        """Whether all g move in the same direction, as they do in a gap and across its folds."""
+        return bool((np.delete(self.tangent, self.index) > 0).all())
 
     def dominant(self) -> int:
         """The class whose g changes most, relative to its size."""
@@ -187,10 +184,11 @@ class Gap:
 def _walk(curve: Curve, start: State, target: float) -> State:
     """Continuation in u from a known state to the target, halving the step when Newton fails or leaves the gap."""
     state, share = start, 1.0
+    at_edge = max(1e-5, 50.0 * curve.population.tolerance)  # an edge itself is known to this precision
     for _ in range(200):
         u = state.u * (target / state.u) ** share  # u keeps its sign in a gap
         found = curve.solve(target if share == 1.0 else u, state)
-        if found is not None and _same_gap(found, start):
+        if found is not None and _same_gap(found, start) and (found.valid or abs(found.speed - 1.0) < at_edge):
             if share == 1.0:
                 return found
             state, share = found, 1.0
@@ -218,7 +216,7 @@ def _edge(curve: Curve, start: State, upward: bool, floor: float = 0.0) -> State
             return None
         growing = (inner.u > 0) == upward
         found = curve.solve(inner.u * math.exp(step if growing else -step), inner)
-        if found is not None and _same_gap(found, start) and (found.valid or found.speed >= 1.0):
+        if found is not None and _same_gap(found, start) and found.together:
             if found.valid:
                 best = found.dominant()
                 previous, inner = inner.seen_from(best), found.seen_from(best)
@@ -254,7 +252,7 @@ def _fold(curve: Curve, inner: State, outer: State) -> State | None:
     def excess(u: float) -> float:
         near = min(states, key=lambda s: abs(s.u - u))
         found = near if near.u == u else curve.solve(u, near)
-        if found is None or not _same_gap(found, inner):
+        if found is None or not (_same_gap(found, inner) and found.together):
             raise ConvergenceError("the two states lie on different branches")
         states.append(found)
         return max(found.speed, 1e-300) ** -0.5 - 1.0

@@ -109,7 +109,7 @@ class LowRankPart:
 
 
 Track = Callable[[float], tuple[Array, Array, float, Array]]
-"""From log|u| to (g, dg/dz', z', M'RM) in one gap."""
+"""From log|u| to (g, tangent, z', M'RM) in one gap; the tangent is that of a ``State``, smooth up to the edges."""
 
 
 def isolated(gap: Gap, part: LowRankPart) -> list[Spike]:
@@ -183,27 +183,28 @@ def _track(gap: Gap, low: float, high: float) -> Track:
 
     def exact(log_u: float) -> tuple[Array, Array, float, Array]:
         state = gap.solve(sign * math.exp(log_u))
-        return state.g, state.slope, state.z, population.mean_form(state.g)
+        return state.g, state.tangent, state.z, population.mean_form(state.g)
 
     if not isinstance(population, Dense):
         return exact
     angles = (np.arange(_DENSE_NODES) + 0.5) * np.pi / _DENSE_NODES
     positions = 0.5 * (low + high) - 0.5 * (high - low) * np.cos(angles)
     samples = [exact(sign * position) for position in positions]
-    stacked = np.stack([np.concatenate([g, slope, [z], form.ravel()]) for g, slope, z, form in samples])
+    stacked = np.stack([np.concatenate([g, tangent, [z], form.ravel()]) for g, tangent, z, form in samples])
     inner = BarycentricInterpolator(sign * positions, stacked)
     groups, classes = len(population.ratios), samples[0][3].shape[0]
 
     def interpolated(log_u: float) -> tuple[Array, Array, float, Array]:
-        g, slope, z, form = np.split(inner(log_u), [groups, 2 * groups, 2 * groups + 1])
-        return g, slope, float(z[0]), form.reshape(classes, classes)
+        g, tangent, z, form = np.split(inner(log_u), [groups, 2 * groups, 2 * groups + 1])
+        return g, tangent, float(z[0]), form.reshape(classes, classes)
 
     return interpolated
 
 
 def _record(gap: Gap, track: Track, roots: list[float], part: LowRankPart) -> Spike:
     position = math.copysign(1.0, gap.inside.u) * float(np.mean(roots))
-    g, slope, z, form = track(position)
+    g, tangent, z, form = track(position)
+    slope = np.where(np.arange(len(g)) == gap.curve.index, 1.0, tangent) / tangent[gap.curve.index]  # dg/dz'
     values, vectors = np.linalg.eigh(part.matrix(g, form))
     order = np.argsort(np.abs(values))[: len(roots)]
     step = 1e-5 / float(np.abs(slope / g).max())
