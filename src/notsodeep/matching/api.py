@@ -59,7 +59,8 @@ def match(
     family : ``"auto"`` takes the shallowest network that matches and, among those, the cheapest activation;
         ``"hard_tanh"``, ``"leaky_relu"``, ``"quadratic"``, ``"hermite"``, or a :class:`Family` of your own
     learning_rates : may the twin carry per-layer learning rates to reach an NTK? ``None``: only where activations alone
-        do not reach it, or only with a poor next order; ``False``: never; ``True``: always, for the NTKs of two layers
+        do not reach it, or only with a poor next order; ``False``: never; ``True``: always, for the NTKs of two layers.
+        The CK's twin changes smoothly with the DEQ; an NTK's does once this choice is made, ``True`` or ``False``
 
     >>> import notsodeep as nsd
     >>> twin = nsd.match(nsd.DEQ("tanh", sigma_a2=0.2), 1.0)
@@ -209,14 +210,21 @@ def _hermite(target: Target, learning_rates: bool | None) -> _Draft:
         _refuse_both(target)
     reason = f"{_depth_reason(target)}; two polynomial layers in the Hermite basis have the freedom"
     if not target.tangent or learning_rates is False:
-        return _finished(target, _hermite_plain(target, len(_WARPS) + 2), "hermite", reason)
-    plain = None if learning_rates else _hermite_plain(target, 1)
-    if plain is not None and plain.feasible and plain.cost <= _ENOUGH:
+        plain = _hermite_plain(target, len(_WARPS) + 2)
+        if target.tangent and not plain.feasible:
+            raise InfeasibleMatchError(
+                f"activations alone miss the {target.kernel} of {target.deq!r} at tau0 = {target.tau0:.6g} by "
+                f"{100 * plain.residual:.3g} %; per-layer learning rates reach it. Use learning_rates=None",
+                residual=plain.residual,
+            )
         return _finished(target, plain, "hermite", reason)
+    alone = None if learning_rates else _hermite_plain(target, 1)
+    if alone is not None and alone.feasible and alone.cost <= _ENOUGH:
+        return _finished(target, alone, "hermite", reason)
     rated = _hermite_rated(target)
-    if plain is not None and plain.feasible and not (rated.feasible and rated.cost < 0.1 * plain.cost):
-        return _finished(target, plain, "hermite", reason)
-    why = "worth having for the next order" if plain is not None and plain.feasible else "needed"
+    if alone is not None and alone.feasible and not (rated.feasible and rated.cost < 0.1 * alone.cost):
+        return _finished(target, alone, "hermite", reason)
+    why = "worth having for the next order" if alone is not None and alone.feasible else "needed"
     return _finished(target, rated, "hermite", f"{reason}; learning rates are {why}")
 
 
