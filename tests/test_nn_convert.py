@@ -247,8 +247,12 @@ def test_the_comparison_can_be_drawn() -> None:
     deq = nsd.DEQ("tanh", sigma_a2=0.2)
     result = nsd.compare(deq, nsd.match(deq, 1.0), (X[:300], Y[:300]), width=32, seeds=2)
     display = nsd.plots.ComparisonDisplay.from_comparison(result).plot()
-    heights = [bar.get_height() for bar in display.axes_[0].patches]
-    assert heights == pytest.approx([100 * result.summary(m, "accuracy")[0] for m in result.models])
+    points = [line.get_ydata()[0] for line in display.axes_[0].lines if line.get_marker() == "o"]
+    assert points == pytest.approx([100 * result.summary(m, "accuracy")[0] for m in result.models])
+    heights = [bar.get_height() for bar in display.axes_[2].patches]
+    assert heights == pytest.approx([1e3 * result.summary(m, "inference_seconds")[0] for m in result.models])
+    with pytest.raises(InvalidInputError, match="quantities must be among"):
+        nsd.plots.ComparisonDisplay(result, ["speed"])
 
 
 # -- the claim -------------------------------------------------------------------------------------------

@@ -216,6 +216,14 @@ def test_a_finished_run_is_not_repeated(tmp_path) -> None:
     history = nsd.fit(second, blobs(50), epochs=2, checkpoint=tmp_path)
     assert len(history) == 2
     assert torch.equal(first.readout, second.readout)
+    with pytest.raises(CheckpointError, match="already holds 2 epochs"):
+        nsd.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)
+
+
+def test_torn_files_of_a_killed_run_are_cleared(tmp_path) -> None:
+    (tmp_path / ".epoch-000001.safetensors.abc.part").write_bytes(b"half a file")
+    nsd.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)
+    assert [f.name for f in tmp_path.iterdir()] == ["epoch-000001.safetensors"]
 
 
 def _endless(folder: str) -> None:

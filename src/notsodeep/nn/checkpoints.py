@@ -40,6 +40,8 @@ class Checkpoints:
         write_file(self._path(epoch), tensors, document)
         for old in self._epochs()[:-_KEPT]:
             self._path(old).unlink(missing_ok=True)
+        for torn in self.folder.glob(".epoch-*.part"):  # what a killed run was writing
+            torn.unlink(missing_ok=True)
 
     def restore(self, model: nn.Module, optimiser: Optimizer) -> tuple[int, list[dict[str, Any]]]:
         """Load the latest sound checkpoint; (epochs done, history), or (0, []) if there is none."""

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from ..errors import ConvergenceError, InvalidInputError
+from ..errors import CheckpointError, ConvergenceError, InvalidInputError
 from .base import Model
 from .checkpoints import Checkpoints
 from .data import as_pair, check_classes, one_hot
@@ -163,6 +163,11 @@ class _Trainer:
             self.checkpoints.clear()
             return 0, []
         done, history = self.checkpoints.restore(self.model, self.optimiser)
+        if done > self.epochs:
+            raise CheckpointError(
+                f"{self.checkpoints.folder} already holds {done} epochs of this run, more than the {self.epochs} asked "
+                "for; ask for at least as many, or pass resume=False to start over"
+            )
         return done, [Epoch(**row) for row in history]
 
     def _epoch(self, epoch: int, X: Tensor, y: Tensor, held: Any) -> Epoch:

@@ -24,7 +24,7 @@ _COLOURS = ("C0", "C1", "0.6")
 
 
 class ComparisonDisplay:
-    """One panel per quantity, one bar per network: means and standard errors; build with :meth:`from_comparison`."""
+    """One panel per quantity, means and standard errors over the seeds; build with :meth:`from_comparison`."""
 
     def __init__(self, comparison: Comparison, quantities: Sequence[str] = tuple(_PANELS)) -> None:
         unknown = [q for q in quantities if q not in _PANELS]
@@ -56,9 +56,13 @@ class ComparisonDisplay:
         models = self.comparison.models
         title, factor = _PANELS[quantity]
         means, errors = np.array([self.comparison.summary(m, quantity) for m in models]).T * factor
-        ax.bar(models, means, yerr=errors, capsize=3, color=[_COLOURS[i % 3] for i in range(len(models))])
+        colours = [_COLOURS[i % len(_COLOURS)] for i in range(len(models))]
+        if factor == 100.0:  # percentages differ by points, which bars from zero would hide
+            for i, colour in enumerate(colours):
+                ax.errorbar([i], means[i : i + 1], yerr=errors[i : i + 1], fmt="o", capsize=4, color=colour)
+            ax.set_xticks(range(len(models)), models)
+            ax.margins(x=0.25, y=0.2)
+        else:
+            ax.bar(models, means, yerr=errors, capsize=4, color=colours)
         ax.set_title(title, fontsize=9)
-        if factor == 100.0:
-            # accuracies differ by points: a bar from zero would hide that
-            ax.set_ylim(max(0.0, float((means - errors).min()) - 5.0), 100.0)
         ax.spines[["top", "right"]].set_visible(False)
