@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 the work failed (a damaged file, no solution, no space, in
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
@@ -87,4 +88,5 @@ from . import commands  # noqa: E402, F401  (registers itself on the app)
 
 def main() -> None:
     """The entry point of the ``notsodeep`` command."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # torch's memory profiler talks on standard error otherwise
     app(prog_name="notsodeep")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ..errors import DataError, InvalidInputError
+from ..errors import ContractionError, DataError, InvalidInputError
 
 __all__ = ["deq_from", "layers_from", "network_from", "parse_activation", "statistics_from", "twin_from"]
 
@@ -62,7 +62,10 @@ def deq_from(phi: str, sigma_a2: float, sigma_b2: float | None) -> Any:
     import notsodeep as nsd
 
     deq = nsd.DEQ(parse_activation(phi), sigma_a2, sigma_b2)
-    deq.check_contraction()
+    try:
+        deq.check_contraction()
+    except ContractionError as error:  # the advice that follows speaks of Python arguments
+        raise ContractionError(f"{str(error).split('. ')[0]}. Lower --sigma-a2.") from None
     return deq
 
 

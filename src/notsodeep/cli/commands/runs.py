@@ -99,8 +99,9 @@ def reproduce(
       notsodeep reproduce
       notsodeep reproduce equivalents_error --quick --output /tmp/results
     """
-    from notsodeep import experiments
+    import notsodeep as nsd
 
+    experiments: Any = nsd.experiments
     known = experiments.names()
     if name is None:
         print_json(known) if json else show("\n".join(known))

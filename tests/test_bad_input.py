@@ -1,0 +1,171 @@
+"""A tour of mistakes: each gets one paragraph that says what to do, an exit code, and leaves earlier output alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import notsodeep as nsd
+from notsodeep.cli import app
+
+EARLIER = b"earlier output"
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """A folder with good and bad files, and results of an earlier run."""
+    monkeypatch.chdir(tmp_path)
+    X, y = nsd.GaussianMixture.two_class(40).sample(24, seed=0)
+    np.save("X.npy", X)
+    np.save("y.npy", y)
+    np.save("short.npy", y[:10])
+    np.save("onehot.npy", np.eye(2)[y])
+    np.save("flat.npy", X.ravel())
+    np.save("images.npy", np.ones((24, 5, 8)))
+    np.save("raw.npy", 255.0 * np.abs(X))
+    np.save("words.npy", np.array([["a", "b"], ["c", "d"]]))
+    broken = X.copy()
+    broken[3, 4] = np.nan
+    np.save("nan.npy", broken)
+    np.savez("other.npz", data=X)
+    np.save("lonely.npy", np.r_[np.zeros(22, int), 1, 2])
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "X.npy").read_bytes()[:300])
+    (tmp_path / "empty.npy").write_bytes(b"")
+    (tmp_path / "words.csv").write_text("a,b\nc,d\n")
+    (tmp_path / "cut.json").write_text('{"twin": 1, "deq": {')
+    (tmp_path / "other.json").write_text('{"network": "DEQ"}')
+    (tmp_path / "kept.npy").write_bytes(EARLIER)
+    (tmp_path / "kept.json").write_bytes(EARLIER)
+    (tmp_path / "folder").mkdir()
+    return tmp_path
+
+
+# what is typed, the exit code, and a piece of advice the message must hold
+MISTAKES = {
+    "unknown activation": ("match rleu", 2, "did you mean 'relu'"),
+    "unknown parameter": ("match relu:slope=2", 2, "takes the parameters"),
+    "parameter without a number": ("match leaky_relu:slope", 2, "leaky_relu:slope=0.1"),
+    "sigma_a2 too large": ("match relu --sigma-a2 0.5", 2, "Lower --sigma-a2"),
+    "sigma_a2 negative": ("match relu --sigma-a2 -0.1", 2, "not negative"),
+    "sigma_a2 is a word": ("match relu --sigma-a2 big", 2, "float"),
+    "tau0 zero": ("match relu --tau0 0", 2, "positive"),
+    "unknown kernel": ("match relu --kernel nkt", 2, "ntk"),
+    "unknown family": ("match relu --family cubic", 2, "hermite"),
+    "family that cannot": ("match silu --family leaky_relu", 1, "hermite"),
+    "option of another command": ("match relu --width 512", 2, "No such option"),
+    "command misspelt": ("mach relu", 2, "No such command"),
+    "argument missing": ("match", 2, "ACTIVATION"),
+    "two networks": ("coefficients relu --layers tanh/tanh", 2, "name one network"),
+    "no network": ("kernel X.npy", 2, "name one network"),
+    "tau0 and data": ("match relu --tau0 1 --data X.npy", 2, "one of the two"),
+    "labels without data": ("match relu --labels y.npy", 2, "give both"),
+    "data for the sphere": ("match relu --inputs sphere --data X.npy", 2, "no meaning"),
+    "json and code": ("match relu --json --code", 2, "one of them"),
+    "file missing": ("kernel nowhere.npy relu", 1, "Check the path"),
+    "file cut off": ("kernel cut.npy relu", 1, "np.save"),
+    "file empty": ("kernel empty.npy relu", 1, "np.save"),
+    "text that is no numbers": ("kernel words.csv relu", 1, "comma-separated numbers"),
+    "array of words": ("kernel words.npy relu", 1, "astype(float)"),
+    "archive without X": ("kernel other.npz relu", 1, "only data"),
+    "flat array": ("kernel flat.npy relu", 1, "reshape"),
+    "images": ("match relu --data images.npy", 1, "reshape"),
+    "NaN in X": ("kernel nan.npy relu", 1, "np.isfinite"),
+    "raw pixels": ("match relu --data raw.npy", 1, "--standardise"),
+    "labels of other data": ("match relu --data X.npy --labels short.npy", 1, "shape (24,)"),
+    "one-hot labels": ("match relu --data X.npy --labels onehot.npy", 1, "argmax"),
+    "class of one point": ("match relu --data X.npy --labels lonely.npy", 1, "Merge small classes"),
+    "labels missing": ("compare relu --data X.npy", 2, "--labels"),
+    "labels unused": ("kernel X.npy relu --labels y.npy", 2, "--equivalent"),
+    "ridge trains all": ("compare relu --train all", 2, "--method sgd"),
+    "damaged twin": ("kernel X.npy --twin cut.json", 1, "--save"),
+    "twin of another kind": ("kernel X.npy --twin other.json", 1, "'twin'"),
+    "twin and activation": ("kernel X.npy relu --twin kept.json", 2, "leave out"),
+    "output exists": ("kernel X.npy relu -o kept.npy", 2, "--force"),
+    "saved twin exists": ("match relu --save kept.json", 2, "--force"),
+    "output is a folder": ("kernel X.npy relu -o folder", 2, "name of a file"),
+    "no such folder": ("kernel X.npy relu -o nowhere/K.npy", 2, "Make it first"),
+    "unknown picture format": ("spectrum relu -p 50 --plot a.bmp", 2, ".svg"),
+    "mixture too small": ("spectrum relu -p 4", 2, "at least 16"),
+    "p with data": ("spectrum relu -p 40 --data X.npy", 2, "columns"),
+    "unknown benchmark folder": ("bench", 1, "--root"),
+    "both from standard input": ("match relu --data - --labels -", 2, "as a file"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_explained(desk, mistake):
+    line, code, advice = MISTAKES[mistake]
+    result = CliRunner().invoke(app, line.split(), env={"COLUMNS": "400"})
+    assert result.exit_code == code, result.output
+    assert isinstance(result.exception, SystemExit)
+    text = result.stderr
+    assert advice in text
+    assert "Traceback" not in text
+    assert result.stdout == ""
+    words = " ".join(text.translate(dict.fromkeys(map(ord, "─│╭╮╰╯"))).split())
+    assert 20 < len(words) < 700
+    unchanged(desk)
+
+
+def unchanged(desk):
+    assert (desk / "kept.npy").read_bytes() == EARLIER
+    assert (desk / "kept.json").read_bytes() == EARLIER
+    assert not list(desk.rglob("*.part"))
+    assert not (desk / "kernel.npy").exists()
+
+
+def test_thirty_mistakes_at_least():
+    assert len(MISTAKES) >= 30
+
+
+def fails_while_writing(monkeypatch, error):
+    def broken(*args, **options):
+        raise error
+
+    monkeypatch.setattr(nsd, "kernels_of", broken)
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (KeyboardInterrupt(), "interrupted"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "kept.npy"), "Free some space"),
+        (MemoryError(), "fewer rows"),
+    ],
+)
+def test_a_run_that_breaks_off_leaves_earlier_output_alone(desk, monkeypatch, error, advice):
+    fails_while_writing(monkeypatch, error)
+    result = CliRunner().invoke(app, ["kernel", "X.npy", "relu", "-o", "kept.npy", "--force"])
+    assert result.exit_code == 1
+    assert advice in result.stderr
+    unchanged(desk)
+
+
+def test_a_disk_that_is_too_small_is_noticed_before_the_work(desk, monkeypatch):
+    import collections
+    import shutil
+
+    usage = collections.namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6, 1000))
+    result = CliRunner().invoke(app, ["kernel", "X.npy", "relu", "-o", "kept.npy", "--force"])
+    assert result.exit_code == 1
+    assert "GiB free" in result.stderr
+    unchanged(desk)
+
+
+def test_a_folder_that_cannot_be_written(desk, monkeypatch):
+    """Root may write anywhere, so the refusal of the system is played, not provoked."""
+    import tempfile
+
+    def refuse(*args, **options):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "folder")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    result = CliRunner().invoke(app, ["match", "relu", "--save", "folder/twin.json"])
+    assert result.exit_code == 1
+    assert "may write to" in result.stderr
+    unchanged(desk)

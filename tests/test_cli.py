@@ -1,0 +1,274 @@
+"""The command line: results, JSON, files, source that runs, and manners."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import notsodeep as nsd
+from notsodeep.cli import app
+
+COMMANDS = ["match", "coefficients", "kernel", "spectrum", "compare", "reproduce", "bench", "info", "demo"]
+
+
+def run(*args, **options):
+    result = CliRunner().invoke(app, [str(a) for a in args], **options)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def files(tmp_path):
+    mixture = nsd.GaussianMixture.two_class(60)
+    X, y = mixture.sample(48, seed=0)
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", y)
+    return tmp_path
+
+
+# ---- manners ---------------------------------------------------------------------------------------------
+
+
+def test_every_command_has_help_with_examples():
+    listed = run("--help").output
+    for name in COMMANDS:
+        assert f" {name} " in listed
+        text = run(name, "--help").output
+        assert "Examples:" in text
+        assert re.search(rf"notsodeep {name}", text)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_examples_in_the_help_name_options_that_exist(name):
+    text = run(name, "--help", env={"COLUMNS": "300"}).output
+    examples, _, described = text.partition("Examples:")[2].partition("╭")
+    used = set(re.findall(r"(?<=\s)--[a-z0-9-]+", examples))
+    assert used <= set(re.findall(r"--[a-z0-9-]+", described))
+
+
+def test_version():
+    assert run("--version").output.strip() == f"notsodeep {nsd.__version__}"
+
+
+def test_help_does_not_import_torch():
+    code = (
+        "import sys; from notsodeep.cli import app\n"
+        "try: app(['match', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print('torch' in sys.modules, 'matplotlib' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split()[-2:] == ["False", "False"]
+
+
+def test_no_command_shows_the_help():
+    result = run()
+    assert result.exit_code == 2
+    assert "Usage" in result.output
+
+
+def test_no_colours_in_a_pipe_or_under_no_color():
+    for env in ({}, {"NO_COLOR": "1", "FORCE_COLOR": "1"}):
+        out = subprocess.run(
+            [sys.executable, "-m", "notsodeep", "coefficients", "tanh"],
+            capture_output=True, text=True, check=True, env={**os.environ, **env},
+        )  # fmt: skip
+        assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", out.stdout)
+        assert "0.3449876327" in out.stdout
+        assert out.stderr == ""
+
+
+def test_completion_is_offered():
+    assert "notsodeep" in run(
+        "--show-completion", env={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    ).output or ("--show-completion" in run("--help").output)
+
+
+def test_debug_shows_the_trace():
+    with pytest.raises(nsd.errors.ActivationError):
+        run("--debug", "match", "rleu")
+
+
+# ---- match and coefficients ------------------------------------------------------------------------------
+
+
+def executed(source: str, **sizes: int):
+    names: dict = {}
+    exec(source, names)
+    return names["Twin"](**sizes)
+
+
+CASES = [
+    ("relu", "ck", "auto"), ("tanh", "ck", "auto"), ("tanh", "ck", "hermite"), ("relu", "ntk", "auto"),
+    ("silu", "ck", "auto"), ("elu", "ntk_frozen", "auto"), ("linear", "ck", "auto"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("phi", "kernel", "family"), CASES)
+def test_the_source_of_a_twin_runs_and_computes_what_the_library_computes(phi, kernel, family):
+    result = run("match", phi, "--kernel", kernel, "--family", family, "--code", "-s", 0.1)
+    assert result.exit_code == 0, result.stderr
+    pasted = executed(result.stdout, in_features=7, width=33, out_features=3).double()
+    twin = nsd.match(nsd.DEQ(phi, sigma_a2=0.1), 1.0, kernel=kernel, family=family)
+    same_as_library(pasted, twin)
+    if twin.learning_rates is not None:
+        groups = pasted.parameter_groups(0.5)
+        assert [g["lr"] for g in groups] == pytest.approx([0.5 * r for r in twin.learning_rates])
+
+
+@pytest.mark.parametrize(("phi", "inputs"), [("tanh", "sphere"), ("relu", "uniform")])
+def test_the_source_of_twins_without_data(phi, inputs):
+    source = run("match", phi, "--inputs", inputs, "--code").stdout
+    twin = (nsd.match_sphere if inputs == "sphere" else nsd.match_uniform)(nsd.DEQ(phi, sigma_a2=0.2))
+    same_as_library(executed(source, in_features=7, width=33, out_features=3).double(), twin)
+
+
+def same_as_library(pasted, twin):
+    model = nsd.nn.ENN(twin, in_features=7, width=33, out_features=3, seed=1, dtype=torch.float64, bias=False)
+    with torch.no_grad():
+        for own, weight in zip(pasted.weights, model.weights, strict=True):
+            own.copy_(weight)
+        pasted.readout.copy_(model.readout)
+        x = torch.linspace(-1, 1, 35, dtype=torch.float64).reshape(5, 7)
+        x = x / x.norm(dim=1, keepdim=True)
+        assert torch.allclose(pasted(x), model(x), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "phi",
+    ["arctan", "cos", "erf", "gelu", "selu", "sigmoid", "sin", "softplus", "relu", "piecewise_linear", "quadratic"],
+)
+def test_source_of_every_activation(phi):
+    layer = nsd.activation(phi).affine(gain=-0.7, scale=1.3, skip=0.2, shift=-0.1)
+    twin = nsd.Twin(nsd.DEQ("tanh", 0.2), nsd.ENN([layer]), "ck", "own", 0.0)
+    same_as_library(executed(nsd.pytorch_code(twin), in_features=7, width=33, out_features=3).double(), twin)
+
+
+def test_source_needs_a_twin_and_known_activations():
+    with pytest.raises(nsd.errors.InvalidInputError, match="takes a Twin"):
+        nsd.pytorch_code(nsd.ENN(["relu"]))
+    own = nsd.Activation.from_callable(lambda x: x / (1 + np.abs(x)), kinks=(0.0,))
+    with pytest.raises(nsd.errors.InvalidInputError, match="built-in family"):
+        nsd.pytorch_code(nsd.Twin(nsd.DEQ("tanh", 0.2), nsd.ENN([own]), "ck", "own", 0.0))
+
+
+def test_match_json_and_saved_file_round_trip(files):
+    saved = files / "twin.json"
+    result = run("match", "relu", "-d", files / "X.npy", "-y", files / "y.npy", "--json", "--save", saved)
+    assert result.stderr == ""
+    document = json.loads(result.stdout)
+    assert document["verified"]["twin"]["ck"] < 1e-3 < document["verified"]["plain"]["ck"]
+    assert nsd.Twin.from_dict(json.loads(saved.read_text())).residual < 1e-9
+    assert [p.name for p in files.iterdir() if p.name.endswith(".part")] == []
+
+
+def test_match_prints_the_certificate():
+    text = run("match", "tanh", "--tau0", 1.0).stdout
+    assert "residual" in text
+    assert "class Twin(torch.nn.Module)" in text
+
+
+def test_activation_parameters():
+    numbers = json.loads(run("coefficients", "leaky_relu:slope=0.1", "--json").stdout)
+    assert numbers["network"]["activation"]["slope"] == 0.1
+    expected = nsd.coefficients(nsd.DEQ(nsd.activation("leaky_relu", slope=0.1), 0.2))
+    assert numbers["coefficients"]["ck"]["c1"] == expected.c1
+    table = run("coefficients", "--layers", "relu/relu").stdout
+    assert "0.0625" in table
+
+
+# ---- kernel and spectrum ---------------------------------------------------------------------------------
+
+
+def test_exact_kernel_into_a_file(files):
+    X = np.load(files / "X.npy")
+    run("kernel", files / "X.npy", "relu", "-o", files / "K.npy", "--kernel", "ntk")
+    assert np.array_equal(np.load(files / "K.npy"), nsd.ntk(nsd.DEQ("relu", 0.2), X))
+    run("kernel", files / "X.npy", "relu", "-o", files / "K.npy", "--force", "--centred")
+    tau0 = nsd.MixtureStatistics.estimate(X).tau0
+    assert np.array_equal(np.load(files / "K.npy"), nsd.ck(nsd.DEQ("relu", 0.2).centred(tau0), X))
+
+
+def test_float32_stays_float32(files):
+    np.save(files / "X32.npy", np.load(files / "X.npy").astype(np.float32))
+    run("kernel", files / "X32.npy", "--layers", "tanh/relu", "-o", files / "K.npy")
+    assert np.load(files / "K.npy").dtype == np.float32
+
+
+def test_equivalent_kernel_and_kernel_of_a_twin(files):
+    X, y = np.load(files / "X.npy"), np.load(files / "y.npy")
+    run("kernel", files / "X.npy", "relu", "--equivalent", "-y", files / "y.npy", "-o", files / "E.npy")
+    statistics = nsd.MixtureStatistics.estimate(X, y)
+    assert np.allclose(np.load(files / "E.npy"), nsd.equivalent(nsd.DEQ("relu", 0.2), statistics).matrix(), atol=1e-13)
+    run("match", "relu", "--kernel", "ntk", "--save", files / "twin.json")
+    run("kernel", files / "X.npy", "--twin", files / "twin.json", "--kernel", "ntk", "-o", files / "T.npy")
+    twin = nsd.Twin.from_dict((files / "twin.json").read_text())
+    assert np.allclose(np.load(files / "T.npy"), nsd.ntk(twin.network, X, learning_rates=twin.learning_rates))
+
+
+def test_standard_input_and_output(files):
+    content = (files / "X.npy").read_bytes()
+    command = [sys.executable, "-m", "notsodeep", "kernel", "-", "tanh", "-o", "-"]
+    out = subprocess.run(command, input=content, capture_output=True, check=True)
+    (files / "K.npy").write_bytes(out.stdout)
+    assert np.array_equal(np.load(files / "K.npy"), nsd.ck(nsd.DEQ("tanh", 0.2), np.load(files / "X.npy")))
+
+
+def test_text_and_archives_are_read(files):
+    X, y = np.load(files / "X.npy"), np.load(files / "y.npy")
+    np.savetxt(files / "X.csv", X, delimiter=",")
+    np.savetxt(files / "y.csv", y, fmt="%d")
+    np.savez(files / "both.npz", X=X, y=y)
+    first = json.loads(run("match", "relu", "-d", files / "X.csv", "-y", files / "y.csv", "--json").stdout)
+    second = json.loads(run("match", "relu", "-d", files / "both.npz", "-y", files / "both.npz", "--json").stdout)
+    assert first["tau0"] == pytest.approx(second["tau0"], rel=1e-14)
+
+
+def test_spectrum(files):
+    plot = files / "s.png"
+    document = json.loads(run("spectrum", "relu", "-p", 100, "-n", 80, "--json", "--plot", plot).stdout)
+    law = nsd.spectral_law(nsd.DEQ("relu", 0.2), nsd.GaussianMixture.two_class(100), n=80)
+    assert [b["low"] for b in document["bulks"]] == [a for a, _ in law.support]
+    assert document["spikes"] == [s.value for s in law.spikes]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "bulk" in run("spectrum", "tanh", "-d", files / "X.npy", "-y", files / "y.npy").stdout
+
+
+# ---- runs ------------------------------------------------------------------------------------------------
+
+
+def test_compare_own_data_and_digits(files):
+    text = run("compare", "tanh", "-d", files / "X.npy", "-y", files / "y.npy", "--width", 16, "--seeds", 1).stdout
+    assert "twin" in text
+    rows = json.loads(run("compare", "relu", "--width", 32, "--seeds", 1, "--json").stdout)["rows"]
+    assert [r["model"] for r in rows] == ["DEQ", "twin", "plain"]
+    assert all(r["accuracy"] > 0.6 for r in rows)
+
+
+def test_info():
+    found = json.loads(run("info", "--json").stdout)
+    assert found["notsodeep"] == nsd.__version__
+    assert found["packages"]["torch"].startswith("2.")
+    assert "relu" in found["activations"]
+    assert "devices" in run("info").stdout
+
+
+def test_bench_runs_what_the_checkout_holds(tmp_path, capfd):
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "__main__.py").write_text("import sys; print('ran', sys.argv[1:]); sys.exit(sys.argv[1] == 'bad')")
+    (folder / "good.py").write_text("")
+    (folder / "bad.py").write_text("")
+    assert run("bench", "good", "--root", tmp_path).exit_code == 0
+    assert run("bench", "bad", "--root", tmp_path).exit_code == 1
+    assert "ran ['good']" in capfd.readouterr().out
