@@ -64,7 +64,8 @@ def box_rows(
     """Errors of the CK for norms 0.5 to 1.5; certified for the first depths."""
     for name in names:
         for fraction in fractions:
-            deq = DEQ(name, fraction * DEQ(name, 0.01).limit)
+            sigma_a2 = fraction * DEQ(name, 0.01).limit
+            deq = DEQ(name, sigma_a2, max(1.0 - sigma_a2, 0.5))  # the sigmoid's limit is 4
             shallow: Sequence[float] | None = None
             for depth in range(1, depths + 1):
                 problem = BoxProblem(deq, kernel_names("ck"), BOX, depth)
