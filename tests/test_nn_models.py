@@ -89,6 +89,30 @@ def test_inputs_of_any_leading_shape() -> None:
         torch.testing.assert_close(model(X.reshape(2, 3, 5)).reshape(6, 3), model(X), rtol=1e-10, atol=1e-10)
 
 
+def test_a_batch_without_rows() -> None:
+    for model in (deq(), enn(["relu"])):
+        assert model(X[:0]).shape == (0, 3)
+        model(X[:0]).sum().backward()
+
+
+def test_inference_mode() -> None:
+    for model in (deq(), enn(["relu", "hard_tanh"])):
+        with torch.inference_mode():
+            out = model(X)
+        torch.testing.assert_close(out, model(X).detach(), rtol=1e-10, atol=1e-10)
+
+
+def test_half_precision_is_honest() -> None:
+    """bfloat16 cannot meet 1e-5, which is said; at a tolerance it can meet the result is right to that tolerance."""
+    model = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 5, 64, 3, dtype=torch.bfloat16)
+    with pytest.warns(nsd.errors.ConvergenceWarning, match="rounding error of the data type"):
+        model(X)
+    loose = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 5, 64, 3, dtype=torch.bfloat16, tol=2e-2)
+    exact = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 5, 64, 3, dtype=torch.float64)
+    gap = (loose.features(X).double() - exact.features(X)).norm() / exact.features(X).norm()
+    assert float(gap.detach()) < 0.04
+
+
 def test_a_sample_does_not_depend_on_its_batch() -> None:
     model = deq(solver="auto")
     together = model(X * torch.tensor([[1.0], [10.0], [0.0], [1e-3], [1.0], [5.0]], dtype=torch.float64))

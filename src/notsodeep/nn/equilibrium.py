@@ -97,6 +97,9 @@ def solve_equilibrium(
     leave the batch as soon as they are half of it, and are not touched again. The residual is looked at when the
     observed rate says that the tolerance may be reached: each look stalls an accelerator.
     """
+    if z0.numel() == 0:  # no rows, nothing to solve
+        empty = z0.new_zeros(z0.shape[:-1])
+        return Equilibrium(z0.clone(), empty, 0, empty == 0)
     method = new_solver(solver) if isinstance(solver, str) else solver
     state = _Progress(z0, tol, restrict if z0.ndim == 2 else None)
     z, look = z0, 1

@@ -45,6 +45,8 @@ class Anderson:
 
 def _least_squares(gaps: Tensor, gap: Tensor) -> Tensor:
     """argmin_c |gap - c gaps| row by row, from normal equations scaled to a unit diagonal."""
+    if gap.dtype in (torch.float16, torch.bfloat16):  # no factorisations exist in half precision
+        return _least_squares(gaps.float(), gap.float()).to(gap.dtype)
     norms = torch.linalg.vector_norm(gaps, dim=-1).clamp_min(torch.finfo(gap.dtype).tiny)
     unit = gaps / norms.unsqueeze(-1)
     # squaring the condition costs half the digits: below sqrt(eps) a direction carries no information
