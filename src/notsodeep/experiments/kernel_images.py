@@ -1,0 +1,92 @@
+"""Kernels of a DEQ and of its twin as images, with their spectra (preprint, Figure 2): mixture, MNIST 6 against 8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ..equivalents import spectral_norm
+from ..kernels import ck
+from ..matching import match
+from ..networks import DEQ
+from .runner import Document, Experiment, Point, Setup
+from .samples import draw_spectra, eigenvalues, histograms, sample, thumbnail
+
+__all__ = ["EXPERIMENT", "REPORTED", "compare_kernels"]
+
+REPORTED = {"mixture/relu": 0.23, "mnist/relu": 1.83}
+"""||Lambda - Sigma|| in the preprint's Figure 2, ReLU DEQ and its one-layer Leaky-ReLU network."""
+
+
+def compare_kernels(
+    data: str, activation: str, n: int, p: int, sigma_a2: float = 0.1, seed: int = 0, folder: Any = None
+) -> dict[str, Any]:
+    """The CKs of DEQ, twin and plain network on one sample: distances, spectra, images.
+
+    ``lambda`` is the distance of sigma_a2 G + sigma_b2 X X' when the twin's kernel takes the place of G, as the
+    preprint counts; ``ck`` that of G itself, which is larger.
+    """
+    points = sample(data, n, p, folder, seed)
+    twin = match(DEQ(activation, sigma_a2), points.statistics())
+    truth, explicit = ck(twin.deq, points.X), ck(twin.network, points.X)
+    size = spectral_norm(truth)
+    gaps = {"twin": spectral_norm(truth - explicit), "plain": spectral_norm(truth - ck(twin.plain, points.X))}
+    return {
+        "twin": str(twin.network),
+        "family": twin.family,
+        "residual": twin.residual,
+        "distances": {k: {"ck": v, "ck_relative": v / size, "lambda": sigma_a2 * v} for k, v in gaps.items()},
+        "spectrum": histograms({"DEQ": eigenvalues(truth), "twin": eigenvalues(explicit)}),
+        "images": {"DEQ": thumbnail(truth), "twin": thumbnail(explicit)},
+    }
+
+
+def points(setup: Setup) -> list[Point]:
+    """Mixture and images, ReLU (the preprint) and tanh (the slides)."""
+    if setup.quick:
+        sizes = {"mixture": (320, 400), "digits": (270, 64)}
+    else:
+        sizes = {"mixture": (800, 1000), "mnist": (6000, 784)}
+
+    def point(data: str, activation: str) -> Point:
+        n, p = sizes[data]
+        settings = {"data": data, "activation": activation, "n": n, "p": p, "sigma_a2": 0.1, "seed": 0}
+        return Point(f"{data}/{activation}", settings, lambda: _measure(settings, setup))
+
+    return [point(data, activation) for data in sizes for activation in ("relu", "tanh")]
+
+
+def _measure(settings: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
+    return compare_kernels(**settings, folder=setup.data)
+
+
+def draw_kernels(document: Document) -> Figure:
+    """One row per point: DEQ, twin, bulk, largest eigenvalues."""
+    stored = document["points"]
+    figure = Figure(figsize=(15.0, 3.4 * len(stored)), layout="constrained")
+    grid = figure.subplots(len(stored), 4, squeeze=False)
+    for axes, (key, point) in zip(grid, stored.items(), strict=True):
+        numbers = point["numbers"]
+        images = {name: np.array(values) for name, values in numbers["images"].items()}
+        off = images["DEQ"][~np.eye(len(images["DEQ"]), dtype=bool)]
+        reach = float(np.quantile(np.abs(off), 0.99))  # the diagonal would hide the classes
+        for ax, (name, image) in zip(axes, images.items(), strict=False):
+            shown = ax.imshow(image, vmin=-reach, vmax=reach, cmap="RdBu_r", interpolation="nearest")
+            ax.set_title(f"{name}, {key}", fontsize="medium")
+            ax.set_xticks([])
+            ax.set_yticks([])
+        figure.colorbar(shown, ax=axes[1], shrink=0.8)
+        gap = numbers["distances"]
+        draw_spectra(
+            axes[2],
+            axes[3],
+            numbers["spectrum"],
+            f"relative distance: twin {gap['twin']['ck_relative']:.2g}, plain {gap['plain']['ck_relative']:.2g}",
+        )
+    return figure
+
+
+EXPERIMENT = Experiment("kernels", "Kernels of DEQ and twin as images, with their spectra", points, draw_kernels)

@@ -1,0 +1,100 @@
+"""The samples of the kernel figures, and what is stored of a kernel: its spectrum, a small image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from ..datasets import load
+from ..errors import InvalidInputError
+from ..mixtures import GaussianMixture, MixtureStatistics
+
+__all__ = ["Sample", "draw_spectra", "histograms", "sample", "thumbnail"]
+
+Array = NDArray[np.float64]
+_BINS = 60
+_TOP = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Rows ordered by class, with their labels."""
+
+    X: Array
+    y: NDArray[np.int64]
+    mixture: GaussianMixture | None = None
+
+    def statistics(self, *, population: bool = False) -> MixtureStatistics:
+        """Exact for a mixture, estimated for real data."""
+        if self.mixture is not None:
+            return MixtureStatistics.from_mixture(self.mixture, self.X, self.y, population=population)
+        return MixtureStatistics.estimate(self.X, self.y, population=population)
+
+
+def sample(name: str, n: int, p: int, folder: str | Path | None = None, seed: int = 0) -> Sample:
+    """``"mixture"``: the papers' two classes; ``"mnist"`` or ``"digits"``: the first n training images of 6 and 8."""
+    if name == "mixture":
+        mixture = GaussianMixture.two_class(p)
+        return Sample(*mixture.sample(n, seed=seed), mixture)
+    if name not in ("mnist", "digits"):
+        raise InvalidInputError(f"the kernel figures know 'mixture', 'mnist' and 'digits', got {name!r}")
+    data = load(name, folder, classes=(6, 8)).first(n).standardised()
+    if data.p != p:
+        raise InvalidInputError(f"{name} has {data.p} features, {p} were asked for")
+    order = np.argsort(data.y_train, kind="stable")
+    return Sample(data.X_train[order].astype(np.float64), data.y_train[order])
+
+
+def eigenvalues(kernel: Array) -> Array:
+    """In decreasing order."""
+    return scipy.linalg.eigh(kernel, eigvals_only=True, check_finite=True, driver="evd")[::-1]
+
+
+def histograms(spectra: dict[str, Array]) -> dict[str, Any]:
+    """Counts of several spectra over the same bins, and the largest eigenvalues, which the bins leave out."""
+    first = next(iter(spectra.values()))
+    kept = first[min(_TOP, len(first) // 4) :]
+    low, high = min(v.min() for v in spectra.values()), float(kept.max())
+    edges = np.linspace(low, high + 0.02 * (high - low), _BINS + 1)
+    return {
+        "edges": _rounded(edges),
+        "counts": {name: np.histogram(v, edges)[0].tolist() for name, v in spectra.items()},
+        "largest": {name: _rounded(v[:_TOP]) for name, v in spectra.items()},
+    }
+
+
+def thumbnail(kernel: Array, size: int = 80) -> list[list[float]]:
+    """Every so many rows and columns of a kernel."""
+    rows = np.unique(np.linspace(0, len(kernel) - 1, min(size, len(kernel))).astype(int))
+    return [_rounded(row, 4) for row in kernel[np.ix_(rows, rows)]]
+
+
+def _rounded(values: Array, digits: int = 6) -> list[float]:
+    return [float(f"{v:.{digits}g}") for v in values]
+
+
+COLOURS = ("#7aa5c9", "#b3262e")
+
+
+def draw_spectra(bulk: Axes, top: Axes, spectrum: dict[str, Any], title: str) -> None:
+    """Two spectra: histograms of the bulk, and the largest eigenvalues by rank."""
+    edges = np.array(spectrum["edges"])
+    for (name, counts), colour, filled in zip(spectrum["counts"].items(), COLOURS, (True, False), strict=True):
+        bulk.stairs(counts, edges, color=colour, fill=filled, label=name, linewidth=1.3)
+        values = spectrum["largest"][name]
+        style, size = ("o", 7) if filled else ("x", 5)
+        top.plot(range(1, len(values) + 1), values, style, markersize=size, color=colour, label=name)
+    bulk.set_title(title, fontsize="medium")
+    bulk.set_xlabel("eigenvalue")
+    bulk.set_ylabel("count")
+    bulk.legend(frameon=False, fontsize="small")
+    top.set_yscale("log")
+    top.set_xlabel("rank")
+    top.set_title("largest eigenvalues", fontsize="medium")
+    top.legend(frameon=False, fontsize="small")

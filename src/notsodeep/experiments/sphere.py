@@ -1,0 +1,90 @@
+"""The workshop paper's figure: CK and NTK of a ReLU DEQ on the unit sphere, and one layer with a quadratic activation.
+
+Its DEQ, phi = sqrt(2) ReLU at sigma_a2 = 0.2, lies outside the guaranteed contraction range (0.125); the equations of
+the infinite-width kernel still have their solution, so the check is waived.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ..activations import Quadratic, activation
+from ..equivalents import KernelName, spectral_norm, sphere_equivalent
+from ..kernels import kernels_of
+from ..matching import match_sphere
+from ..networks import DEQ
+from .runner import Document, Experiment, Point, Setup
+from .samples import draw_spectra, eigenvalues, histograms
+
+__all__ = ["EXPERIMENT", "compare_on_sphere", "unit_rows"]
+
+
+def unit_rows(n: int, d: int, seed: int = 0) -> np.ndarray:
+    """n points drawn uniformly from the unit sphere in dimension d."""
+    rows = np.random.default_rng(seed).standard_normal((n, d))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def compare_on_sphere(kernel: KernelName, n: int, d: int, sigma_a2: float = 0.2, seed: int = 0) -> dict[str, Any]:
+    """Distances to the DEQ's kernel of the equivalent, the quadratic layer, and the exact Hermite layer."""
+    X = unit_rows(n, d, seed)
+    deq = DEQ(activation("relu").affine(gain=math.sqrt(2.0)), sigma_a2)
+    truth = kernels_of(deq, X, kinds=(kernel,), check=False)[kernel]
+    quadratic, exact = match_sphere(deq, kernel, family="quadratic", dimension=d), match_sphere(deq, kernel)
+    others = {
+        "equivalent": sphere_equivalent(deq, X, kernel).matrix(),
+        "quadratic": kernels_of(quadratic.network, X, kinds=(kernel,))[kernel],
+        "hermite": kernels_of(exact.network, X, kinds=(kernel,))[kernel],
+    }
+    size = spectral_norm(truth)
+    gaps = {name: spectral_norm(truth - other) for name, other in others.items()}
+    off = ~np.eye(n, dtype=bool)
+    layer = quadratic.network.activations[0]
+    assert isinstance(layer, Quadratic)
+    return {
+        "distances": {name: {"absolute": gap, "relative": gap / size} for name, gap in gaps.items()},
+        "largest_off_diagonal_error": {k: float(np.abs(truth - v)[off].max()) for k, v in others.items()},
+        "quadratic": {"a2": layer.a, "a1": layer.b, "a0": layer.c},
+        "spectrum": histograms({"implicit": eigenvalues(truth), "quadratic": eigenvalues(others["quadratic"])}),
+    }
+
+
+def points(setup: Setup) -> list[Point]:
+    """CK and NTK (all weights trained)."""
+    n, d = (250, 300) if setup.quick else (1000, 1200)
+
+    def point(kernel: KernelName) -> Point:
+        settings = {"kernel": kernel, "n": n, "d": d, "sigma_a2": 0.2, "seed": 0}
+        return Point(kernel, settings, lambda: _measure(settings))
+
+    return [point("ck"), point("ntk")]
+
+
+def _measure(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return compare_on_sphere(**settings)
+
+
+def draw_sphere(document: Document) -> Figure:
+    """Rows: kernels; columns: bulk, largest eigenvalues, the quadratic activation."""
+    stored = document["points"]
+    figure = Figure(figsize=(13.0, 3.4 * len(stored)), layout="constrained")
+    grid = figure.subplots(len(stored), 3, squeeze=False)
+    t = np.linspace(-3.0, 3.0, 121)
+    for axes, (key, point) in zip(grid, stored.items(), strict=True):
+        numbers = point["numbers"]
+        gap = numbers["distances"]["quadratic"]["relative"]
+        draw_spectra(axes[0], axes[1], numbers["spectrum"], f"{key}: relative distance {gap:.2g}")
+        q = numbers["quadratic"]
+        axes[2].plot(t, q["a2"] * t**2 + q["a1"] * t + q["a0"], color="#b3262e", label="quadratic")
+        axes[2].plot(t, math.sqrt(2.0) * np.maximum(t, 0.0), color="#7aa5c9", label="sqrt(2) ReLU of the DEQ")
+        axes[2].set_title("activation", fontsize="medium")
+        axes[2].legend(frameon=False, fontsize="small")
+    return figure
+
+
+EXPERIMENT = Experiment("sphere", "Unit sphere: a ReLU DEQ and a quadratic layer", points, draw_sphere)
