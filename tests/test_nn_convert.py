@@ -160,6 +160,14 @@ def test_twin_of_bare_parts() -> None:
     assert without_readout.distillation is None
 
 
+@pytest.mark.parametrize("phi", ["relu", "tanh"])
+def test_a_deq_beyond_the_contraction_range_still_has_a_twin(phi: str) -> None:
+    model = nsd.nn.DEQ(nsd.DEQ(phi, sigma_a2=0.4), 64, 200, 10)
+    with pytest.warns(NotSoDeepWarning, match="need not be unique"):
+        conversion = nsd.twin_of(model, X)
+    assert conversion.distillation.error < 0.6
+
+
 def test_wrong_parts_are_noticed() -> None:
     module = Foreign()
     wrong = DEQParts.from_layers(module.recurrent, module.input, nn.ReLU(), module.head)

@@ -174,7 +174,8 @@ def _design(measured: Measured, X: Tensor, kernel: Any, design: str) -> Twin:
         raise InvalidInputError(f"design must be 'auto', 'match' or 'uniform', got {design!r}")
     homogeneous = measured.spec.activation.homogeneity == 1.0
     if design == "uniform" or (design == "auto" and homogeneous):
-        return match_uniform(measured.spec, kernel, None if homogeneous else norm_range(X.cpu(), coverage=0.99))
+        norms = None if homogeneous else norm_range(X.cpu(), coverage=0.99)
+        return match_uniform(measured.spec, kernel, norms, check=False)  # measuring has warned already
     return match(measured.spec, measured.tau0, kernel=kernel)
 
 

@@ -150,11 +150,19 @@ def measure(parts: DEQParts, X: Tensor) -> Measured:
     norm, _ = spectral_norm(parts.recurrent)
     excess = norm / (2.0 * math.sqrt(sigma_a2)) if sigma_a2 > 0 else 1.0
     share = float(X.double().mean(0).square().sum()) / tau0**2
-    _warn(excess, share)
-    return Measured(Specification(as_activation(parts.activation), sigma_a2, sigma_b2), tau0, width, excess, share)
+    spec = Specification(as_activation(parts.activation), sigma_a2, sigma_b2)
+    _warn(spec, excess, share)
+    return Measured(spec, tau0, width, excess, share)
 
 
-def _warn(excess: float, share: float) -> None:
+def _warn(spec: Specification, excess: float, share: float) -> None:
+    if float(spec.sigma_a2) >= spec.limit:
+        warnings.warn(
+            f"sigma_a2 = {float(spec.sigma_a2):.3g} is not below {spec.limit:.3g}: this DEQ's equilibrium need not be "
+            "unique, and no theorem covers it; the twin is that of the infinite-width kernel, where this exists",
+            NotSoDeepWarning,
+            stacklevel=4,
+        )
     if excess > 1.5:
         warnings.warn(
             f"the recurrent weight's norm is {excess:.2f} times that of random weights of the same variance: training "
