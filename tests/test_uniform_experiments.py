@@ -1,0 +1,55 @@
+"""The scripts behind the shipped table, the depth study and the training comparison."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import notsodeep as nsd
+from notsodeep.errors import InvalidInputError
+from notsodeep.experiments.uniform_odd import odd_lower_bound
+from notsodeep.experiments.uniform_study import box_rows, homogeneous_rows
+from notsodeep.experiments.uniform_table import make
+from notsodeep.experiments.uniform_training import Setup, experiment
+from notsodeep.matching.uniform.table import load
+
+
+def test_the_table_can_be_made_again() -> None:
+    """A coarse table holds the optima that the shipped one interpolates."""
+    document = make(count=6, depths=(1, 2), kernels=("ck",), report=lambda _: None)
+    for row in document["branches"]:
+        shipped = load()[row["kernel"], row["depth"]]
+        for i, feedback in enumerate(document["feedback"][:4]):  # the last nodes lie where bends reach their limit
+            assert row["error"][i] == pytest.approx(shipped.at(feedback).error, rel=0.05)
+            np.testing.assert_allclose(np.array(row["bends"])[:, i], shipped.at(feedback).bends, atol=2e-2)
+
+
+def test_study_rows_are_certified() -> None:
+    rows = list(homogeneous_rows(names=("leaky_relu",), kernels=("ck",), depths=2, fractions=(0.4,)))
+    assert [row["depth"] for row in rows] == [1, 2]
+    assert all(row["sampled"] <= row["bound"] <= 1.06 * row["sampled"] for row in rows)
+    assert rows[1]["bound"] < 0.02 * rows[0]["bound"]
+    (row,) = itertools.islice(box_rows(names=("silu",), depths=1, certified=1, fractions=(0.4,)), 1)
+    assert row["sampled"] <= row["bound"] <= 1.2 * row["sampled"]
+
+
+def test_no_odd_network_beats_the_lower_bound() -> None:
+    deq = nsd.DEQ("tanh", sigma_a2=0.2)
+    floor = odd_lower_bound(deq, (0.8, 1.2))
+    assert 1e-4 < floor < nsd.match_uniform(deq, norms=(0.8, 1.2), layers=1).bound
+    with pytest.raises(InvalidInputError, match="odd"):
+        odd_lower_bound(nsd.DEQ("relu", sigma_a2=0.2), (0.8, 1.2))
+
+
+def test_deq_and_twin_train_alike() -> None:
+    """Digits, narrow: the twin is about as far from a DEQ as a DEQ with other weights is."""
+    setup = Setup(data="digits", width=256, epochs=2, seeds=(0,), train=600)
+    document = experiment(setup, report=lambda _: None)
+    first, last = document["rows"]
+    assert last["deq"] > 0.7
+    assert last["twin"] > 0.7
+    assert last["distance"] < 2.0 * last["deq_distance"]
+    assert last["agreement"] > 0.85
+    assert first["epoch"] == 1
