@@ -77,7 +77,8 @@ def _fill(curve: Curve, starter: Starter, left: Gap, right: Gap) -> Bulk | Gap:
     population = curve.population
     low, high, mass = left.high, right.low, right.mass - left.mass
     done = _Panels([], [], [])
-    starts, stops = np.array([0.0, 0.5 * np.pi]), np.array([0.5 * np.pi, np.pi])
+    breaks = _first_breaks(high - low, low if left.low < 0 else low - left.low, right.high - high)
+    starts, stops = breaks[:-1], breaks[1:]
     guess: Array | None = None
     shares = population.ratios / population.ratios.sum()
     for depth in range(_DEPTH):
@@ -99,6 +100,22 @@ def _fill(curve: Curve, starter: Starter, left: Gap, right: Gap) -> Bulk | Gap:
             return _assemble(low, high, mass, done, population.tolerance)
         starts, stops, guess = _halve(starts[~good], stops[~good], g[~good])
     raise AssertionError("unreachable")
+
+
+def _first_breaks(width: float, below: float, above: float) -> Array:
+    """Ends of the first panels, graded towards an edge that has zero or another bulk near it.
+
+    At a distance d beyond an edge the density has its next singularity, at an imaginary angle 2 asinh(sqrt(d/width));
+    panels that grow with the distance from it converge all at the same rate.
+    """
+    out = [0.0, np.pi]
+    for room, mirrored in ((below, False), (above, True)):
+        if 0.0 < room < np.inf:
+            angle = 2.7 * 2.0 * float(np.arcsinh(np.sqrt(room / width)))
+            while angle < 0.4 * np.pi and len(out) < 40:
+                out.append(np.pi - angle if mirrored else angle)
+                angle *= 5.0
+    return np.array(sorted(out if len(out) > 2 else [0.0, 0.5 * np.pi, np.pi]))
 
 
 def _solve(population: Population, starter: Starter, x: Array, guess: Array | None) -> tuple[Array, Array]:

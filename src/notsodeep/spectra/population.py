@@ -140,7 +140,10 @@ class Dense:
 
     def _inverse(self, g: Array) -> Array:
         size = self.covariances.shape[1]
-        matrix = ((self.ratios * g) @ self.covariances.reshape(len(g), -1)).reshape(size, size)
+        flat, weights = self.covariances.reshape(len(g), -1), self.ratios * g
+        # two real products: numpy would first make all covariances complex
+        sums = weights.real @ flat + 1j * (weights.imag @ flat) if np.iscomplexobj(g) else weights @ flat
+        matrix = sums.reshape(size, size)
         matrix[np.diag_indices(size)] += 1.0
         inverse: Array = np.linalg.inv(matrix)
         return inverse
@@ -156,7 +159,7 @@ class Dense:
 
     def _traces(self, inverse: Array) -> Array:
         flat = self.covariances.reshape(len(self.ratios), -1)
-        if np.iscomplexobj(inverse):  # two real products: numpy would first make the covariances complex
+        if np.iscomplexobj(inverse):
             return (flat @ inverse.real.ravel() + 1j * (flat @ inverse.imag.ravel())) / self.dimension
         return (flat @ inverse.ravel()) / self.dimension
 
