@@ -51,7 +51,7 @@ MISTAKES = {
     "parameter without a number": ("match leaky_relu:slope", 2, "leaky_relu:slope=0.1"),
     "sigma_a2 too large": ("match relu --sigma-a2 0.5", 2, "Lower --sigma-a2"),
     "sigma_a2 negative": ("match relu --sigma-a2 -0.1", 2, "not negative"),
-    "sigma_a2 is a word": ("match relu --sigma-a2 big", 2, "float"),
+    "sigma_a2 is a word": ("match relu --sigma-a2 big", 2, "valid number"),
     "tau0 zero": ("match relu --tau0 0", 2, "positive"),
     "unknown kernel": ("match relu --kernel nkt", 2, "ntk"),
     "unknown family": ("match relu --family cubic", 2, "hermite"),

@@ -99,8 +99,8 @@ def _elsewhere(deq: Any, inputs: str, kernel: str, unused: list[tuple[str, Any]]
     if given:
         raise InvalidInputError(f"{', '.join(given)} has no meaning for --inputs {inputs}: this twin knows no data.")
     if inputs == "sphere":
-        return nsd.match_sphere(deq, kernel=kernel)  # type: ignore[arg-type]
-    return nsd.match_uniform(deq, kernel=kernel)  # type: ignore[arg-type]
+        return nsd.match_sphere(deq, kernel=kernel)
+    return nsd.match_uniform(deq, kernel=kernel)
 
 
 def _verification(verified: Any) -> Any:

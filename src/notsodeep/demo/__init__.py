@@ -1,0 +1,9 @@
+"""``make demo``: two deep equilibrium models, the shallow networks with the same kernels, a table and a report.
+
+Run ``python -m notsodeep.demo`` or ``notsodeep demo``; the report is one file, ``demo/report.html``.
+"""
+
+from .main import main
+from .study import Case, Size, Study, run
+
+__all__ = ["Case", "Size", "Study", "main", "run"]

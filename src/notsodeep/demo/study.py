@@ -1,0 +1,188 @@
+"""What the demo computes: kernels, twins, trained networks. Nothing is printed or drawn here."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import notsodeep as nsd
+from notsodeep.nn import Comparison
+from notsodeep.spectra import SpectralLaw
+
+__all__ = ["Case", "Size", "Spectrum", "Study", "run"]
+
+SIGMA_A2 = 0.2
+ACTIVATIONS = ("tanh", "relu")
+Rows = np.ndarray
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is computed."""
+
+    dimension: int = 1000
+    points: int = 800
+    widths: tuple[int, ...] = (32, 128, 512, 1024)
+    seeds: int = 3
+    gradient_widths: tuple[int, ...] = (64, 256, 1024)
+    gradient_draws: int = 3
+
+    @staticmethod
+    def quick() -> Size:
+        """Seconds instead of a minute."""
+        return Size(200, 160, (16, 64), 2, (32, 128), 3)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Labelled data, for kernels, training and testing."""
+
+    name: str
+    statistics: nsd.MixtureStatistics
+    train: tuple[Rows, Rows]
+    test: tuple[Rows, Rows]
+    mixture: nsd.GaussianMixture | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One DEQ on one data set: its twin, the distances of the kernels, the trained networks by width."""
+
+    data: str
+    activation: str
+    twin: nsd.Twin
+    distance: float
+    plain_distance: float
+    trained: dict[int, Comparison]
+
+    @property
+    def widest(self) -> Comparison:
+        """The networks of the largest width."""
+        return self.trained[max(self.trained)]
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenvalues of the exact kernels of DEQ, twin and plain network, and the law predicted for the DEQ's."""
+
+    activation: str
+    kernel: str
+    twin: nsd.Twin
+    law: SpectralLaw
+    eigenvalues: dict[str, np.ndarray]
+    distance: float
+    plain_distance: float
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything the table and the report show."""
+
+    size: Size
+    cases: tuple[Case, ...]
+    spectra: tuple[Spectrum, ...]
+    gradient_errors: tuple[float, ...]
+    """Mean relative error of the NTK of real networks, by width."""
+    wall_seconds: float
+    cpu_seconds: float
+
+    @property
+    def slope(self) -> float:
+        """How the error falls with the width, in a log-log plot."""
+        return float(np.polyfit(np.log(self.size.gradient_widths), np.log(self.gradient_errors), 1)[0])
+
+
+def run(size: Size | None = None) -> Study:
+    """Compute everything."""
+    size = size or Size()
+    wall, cpu = time.perf_counter(), _cpu_seconds()
+    mixture, digits = _mixture(size), _digits()
+    spectra = tuple(s for phi in ACTIVATIONS for s in _spectra(phi, mixture))
+    known = {s.activation: s for s in spectra if s.kernel == "ck"}
+    cases = tuple(_case(mixture, s.activation, s.twin, (s.distance, s.plain_distance), size) for s in known.values())
+    cases += tuple(_verified_case(digits, phi, size) for phi in ACTIVATIONS)
+    errors = _gradient_errors(mixture, size)
+    return Study(size, cases, spectra, errors, time.perf_counter() - wall, _cpu_seconds() - cpu)
+
+
+def _cpu_seconds() -> float:
+    return sum(os.times()[:2])
+
+
+# ---- data ------------------------------------------------------------------------------------------------
+
+
+def _mixture(size: Size) -> Sample:
+    """The papers' two classes."""
+    mixture = nsd.GaussianMixture.two_class(size.dimension)
+    X, y = mixture.sample(size.points, seed=0)
+    statistics = nsd.MixtureStatistics.from_mixture(mixture, X, y)
+    return Sample("mixture", statistics, (X, y), mixture.sample(size.points, seed=1), mixture)
+
+
+def _digits() -> Sample:
+    """The handwritten digits of scikit-learn, scaled by what the training part shows."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    X, y = load_digits(return_X_y=True)
+    X, X_test, y, y_test = train_test_split(X, y, test_size=0.25, random_state=0, stratify=y)
+    X, X_test = nsd.standardise(X, X_test)
+    return Sample("digits", nsd.MixtureStatistics.estimate(X, y), (X, y), (X_test, y_test))
+
+
+# ---- kernels ---------------------------------------------------------------------------------------------
+
+
+def _spectra(phi: str, data: Sample) -> list[Spectrum]:
+    """Both kernels of one DEQ on the mixture, against the law that is predicted without sampling."""
+    deq, X = nsd.DEQ(phi, SIGMA_A2), data.train[0]
+    exact = nsd.kernels_of(deq.centred(data.statistics.tau0), X, kinds=("ck", "ntk"))
+    found = []
+    for kernel, truth in exact.items():
+        twin = nsd.match(deq, data.statistics, kernel=kernel)
+        others: dict[str, Any] = {
+            "twin": nsd.kernels_of(twin.network, X, kinds=(kernel,), learning_rates=twin.learning_rates)[kernel],
+            "plain": nsd.kernels_of(twin.plain, X, kinds=(kernel,))[kernel],
+        }
+        values = {name: np.linalg.eigvalsh(matrix) for name, matrix in {"DEQ": truth, **others}.items()}
+        distances = [float(np.abs(np.linalg.eigvalsh(m - truth)).max() / values["DEQ"][-1]) for m in others.values()]
+        law = nsd.spectral_law(deq, data.mixture, n=len(X), kernel=kernel)
+        found.append(Spectrum(phi, kernel, twin, law, values, distances[0], distances[1]))
+    return found
+
+
+def _gradient_errors(data: Sample, size: Size) -> tuple[float, ...]:
+    """Gradients of real tanh DEQs, through the implicit function theorem, against the exact NTK."""
+    X = data.train[0][:50]
+    deq = nsd.DEQ("tanh", SIGMA_A2).centred(data.statistics.tau0)
+    exact = nsd.ntk(deq, X)
+    scale = np.linalg.norm(exact, 2)
+    return tuple(
+        float(np.mean([np.linalg.norm(nsd.finite_ntk(deq, X, width=m, seed=s) - exact, 2) for s in draws]) / scale)
+        for m in size.gradient_widths
+        for draws in [range(size.gradient_draws)]
+    )
+
+
+# ---- training --------------------------------------------------------------------------------------------
+
+
+def _verified_case(data: Sample, phi: str, size: Size) -> Case:
+    """Match, and compare the exact kernels on some of the points."""
+    twin = nsd.match(nsd.DEQ(phi, SIGMA_A2), data.statistics)
+    verified = twin.verify(data.train[0][: size.points])
+    return _case(data, phi, twin, (verified.distance, verified.plain_distance), size)
+
+
+def _case(data: Sample, phi: str, twin: nsd.Twin, distances: tuple[float, float], size: Size) -> Case:
+    """Train the readouts of DEQ, twin and plain network on equal terms."""
+    trained = {
+        width: nsd.compare(twin.deq, twin, data.train, test=data.test, width=width, seeds=size.seeds)
+        for width in size.widths
+    }
+    return Case(data.name, phi, twin, *distances, trained)

@@ -1,0 +1,112 @@
+"""One HTML file that holds everything: text, tables, figures as inline SVG; no scripts, nothing from elsewhere.
+
+Figures take their ink and their paper from the page, so that they are legible in dark mode as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import io
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+__all__ = ["document", "figure", "heading", "paragraph", "row_of", "table", "write"]
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --card: #f5f6f8; --line: #d5d9de; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e7eb; --paper: #14171a; --card: #1d2125; --line: #3a4047; }
+}
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 72rem; padding: 1rem; color: var(--ink); background: var(--paper);
+  font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin-top: 2rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.3rem 0.7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+.row { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); }
+figure { margin: 0; padding: 0.6rem; background: var(--card); border-radius: 0.5rem; --paper: var(--card); }
+figure svg { display: block; width: 100%; height: auto; color: var(--ink); }
+figure svg text { fill: currentColor; }
+figcaption { font-size: 0.85rem; }
+"""
+_INK = ("#000000", "#1d3557")  # matplotlib's black, and the dark blue of the displays
+_ENGINE: dict[Any, Any] = {"svg.fonttype": "none", "font.family": "sans-serif", "savefig.transparent": True}
+
+
+def figure(drawn: Figure, caption: str, name: str) -> str:
+    """A figure as inline SVG; ``name`` keeps its identifiers apart from those of the other figures."""
+    stream = io.StringIO()
+    with matplotlib.rc_context({**_ENGINE, "svg.hashsalt": name}):
+        drawn.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    plt.close(drawn)
+    svg = stream.getvalue()
+    svg = svg[svg.index("<svg") :]
+    for colour in _INK:
+        svg = svg.replace(colour, "currentColor")
+    svg = svg.replace("#ffffff", "var(--paper)").replace("<svg ", f'<svg role="img" aria-label="{_safe(caption)}" ', 1)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
+    return f"<figure>{svg}<figcaption>{_safe(caption)}</figcaption></figure>"
+
+
+def row_of(figures: Sequence[str]) -> str:
+    """Figures side by side where there is room, below each other on a phone."""
+    return f'<div class="row">{"".join(figures)}</div>'
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table that scrolls sideways inside itself, not the page."""
+    head = "".join(f"<th>{_safe(h)}</th>" for h in headings)
+    body = "".join("<tr>" + "".join(f"<td>{_safe(c)}</td>" for c in row) + "</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def heading(text: str) -> str:
+    """A section starts."""
+    return f"<h2>{_safe(text)}</h2>"
+
+
+def paragraph(text: str) -> str:
+    """Plain text."""
+    return f"<p>{_safe(text)}</p>"
+
+
+def document(title: str, parts: Sequence[str]) -> str:
+    """The whole page."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>{_safe(title)}</title><style>{_STYLE}</style></head>\n<body><h1>{_safe(title)}</h1>\n"
+        + "\n".join(parts)
+        + "\n</body></html>\n"
+    )
+
+
+def write(path: str | Path, text: str) -> None:
+    """The file whole or not at all: an earlier report stays if this one cannot be written."""
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def _safe(text: str) -> str:
+    return html.escape(text, quote=True)
