@@ -1,7 +1,7 @@
 """Eigenvalues of the exact Implicit-CK against its equivalent (preprint, Figure 1): mixture and MNIST 6 against 8.
 
 The preprint states distances for Lambda = sigma_a2 G + sigma_b2 X X', which differs from its equivalent by
-sigma_a2 (G - Gbar).
+sigma_a2 (G - Gbar). Images differ much in norm, which the theorems exclude: a last point has rows of norm one.
 """
 
 from __future__ import annotations
@@ -47,16 +47,17 @@ def _distances(exact: Any, approximation: Any, sigma_a2: float) -> dict[str, flo
 def points(setup: Setup) -> list[Point]:
     """Mixture and images, arctan and tanh."""
     if setup.quick:
-        sizes = {"mixture": (320, 400), "digits": (270, 64)}
+        sizes = {"mixture": (320, 400), "digits": (270, 64), "digits_unit": (270, 64)}
     else:
-        sizes = {"mixture": (800, 1000), "mnist": (6000, 784)}
+        sizes = {"mixture": (800, 1000), "mnist": (6000, 784), "mnist_unit": (6000, 784)}
 
     def point(data: str, activation: str) -> Point:
         n, p = sizes[data]
         settings = {"data": data, "activation": activation, "n": n, "p": p, "sigma_a2": 0.1, "seed": 0}
         return Point(f"{data}/{activation}", settings, lambda: _measure(settings, setup))
 
-    return [point(data, activation) for data in sizes for activation in ("arctan", "tanh")]
+    chosen = [point(data, activation) for data in list(sizes)[:2] for activation in ("arctan", "tanh")]
+    return [*chosen, point(list(sizes)[2], "tanh")]
 
 
 def _measure(settings: Mapping[str, Any], setup: Setup) -> dict[str, Any]:

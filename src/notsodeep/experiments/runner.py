@@ -95,14 +95,9 @@ def run(
             setup.check_time()
             document["points"][point.key] = _compute(point, setup)
             write_document(path, document)
-    if document["points"]:
+    if document["points"] and (missing or not path.with_suffix(".svg").exists()):
         draw(experiment, path)
     return document
-
-
-def is_complete(document: Document, points: Sequence[Point]) -> bool:
-    """Whether all points are stored."""
-    return all(_finished(document, p) for p in points)
 
 
 def draw(experiment: Experiment, path: str | Path) -> list[Path]:
@@ -164,12 +159,13 @@ def _finished(document: Document, point: Point) -> bool:
 def _compute(point: Point, setup: Setup) -> Document:
     started = time.perf_counter()
     numbers = dict(point.compute())
-    return {
+    record = {
         "settings": dict(point.settings),
         "numbers": numbers,
         "seconds": round(time.perf_counter() - started, 3),
         "made_with": _made_with(setup.device),
     }
+    return json.loads(json.dumps(record, allow_nan=False))  # what a later run will read
 
 
 def _made_with(device: str) -> dict[str, str]:

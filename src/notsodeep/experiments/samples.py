@@ -38,17 +38,22 @@ class Sample:
 
 
 def sample(name: str, n: int, p: int, folder: str | Path | None = None, seed: int = 0) -> Sample:
-    """``"mixture"``: the papers' two classes; ``"mnist"`` or ``"digits"``: the first n training images of 6 and 8."""
+    """``"mixture"``: the papers' two classes; ``"mnist"`` or ``"digits"``: the first n training images of 6 and 8.
+
+    Images are centred and scaled to mean ||x||^2 = 1; with ``"_unit"`` behind the name every row is scaled to norm 1.
+    """
     if name == "mixture":
         mixture = GaussianMixture.two_class(p)
         return Sample(*mixture.sample(n, seed=seed), mixture)
-    if name not in ("mnist", "digits"):
+    images = name.removesuffix("_unit")
+    if images not in ("mnist", "digits"):
         raise InvalidInputError(f"the kernel figures know 'mixture', 'mnist' and 'digits', got {name!r}")
-    data = load(name, folder, classes=(6, 8)).first(n).standardised()
+    data = load(images, folder, classes=(6, 8)).first(n).standardised()
     if data.p != p:
         raise InvalidInputError(f"{name} has {data.p} features, {p} were asked for")
     order = np.argsort(data.y_train, kind="stable")
-    return Sample(data.X_train[order].astype(np.float64), data.y_train[order])
+    X = data.X_train[order].astype(np.float64)
+    return Sample(X if images == name else X / np.linalg.norm(X, axis=1, keepdims=True), data.y_train[order])
 
 
 def eigenvalues(kernel: Array) -> Array:
@@ -61,7 +66,7 @@ def histograms(spectra: dict[str, Array]) -> dict[str, Any]:
     first = next(iter(spectra.values()))
     kept = first[min(_TOP, len(first) // 4) :]
     low, high = min(v.min() for v in spectra.values()), float(kept.max())
-    edges = np.linspace(low, high + 0.02 * (high - low), _BINS + 1)
+    edges = np.linspace(low, high, _BINS + 1)
     return {
         "edges": _rounded(edges),
         "counts": {name: np.histogram(v, edges)[0].tolist() for name, v in spectra.items()},
@@ -90,6 +95,8 @@ def draw_spectra(bulk: Axes, top: Axes, spectrum: dict[str, Any], title: str) ->
         values = spectrum["largest"][name]
         style, size = ("o", 7) if filled else ("x", 5)
         top.plot(range(1, len(values) + 1), values, style, markersize=size, color=colour, label=name)
+    if max(max(counts) for counts in spectrum["counts"].values()) > 0.3 * sum(spectrum["counts"][name]):
+        bulk.set_yscale("log")  # images: nearly all eigenvalues lie in the first bins
     bulk.set_title(title, fontsize="medium")
     bulk.set_xlabel("eigenvalue")
     bulk.set_ylabel("count")

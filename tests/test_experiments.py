@@ -1,0 +1,283 @@
+"""Experiments: the runner's promises, the batched training against torch's optimisers, and every quick figure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from helpers import tolerance
+from notsodeep import experiments
+from notsodeep.errors import ConvergenceError, DataError, InvalidInputError
+from notsodeep.experiments import accuracy, error_figure
+from notsodeep.experiments.readouts import Optimiser, train_readouts
+from notsodeep.experiments.runner import Experiment, Point, Setup, TimeUp, draw, read_document, run
+from notsodeep.experiments.samples import histograms, sample, thumbnail
+
+# ---- the runner ------------------------------------------------------------------------------------------------
+
+
+class Counting:
+    """An experiment of squares that counts what it computes."""
+
+    def __init__(self, scale: int = 1, fail_at: int | None = None) -> None:
+        self.calls: list[int] = []
+        self.scale, self.fail_at = scale, fail_at
+
+    def point(self, i: int) -> Point:
+        def compute() -> dict[str, int]:
+            self.calls.append(i)
+            if i == self.fail_at:
+                raise RuntimeError("interrupted")
+            return {"square": self.scale * i * i}
+
+        return Point(f"p{i}", {"i": i, "scale": self.scale, "pair": (i, i)}, compute)
+
+    def experiment(self) -> Experiment:
+        return Experiment("squares", "Squares", lambda setup: [self.point(i) for i in range(4)], plot)
+
+
+def plot(document: dict) -> Figure:
+    figure = Figure()
+    figure.subplots().plot([p["numbers"]["square"] for p in document["points"].values()])
+    return figure
+
+
+def test_finished_points_are_not_repeated(tmp_path):
+    first, second = Counting(fail_at=2), Counting()
+    with pytest.raises(RuntimeError, match="interrupted"):
+        run(first.experiment(), Setup(), tmp_path)
+    assert list(read_document(tmp_path / "quick.json")["points"]) == ["p0", "p1"]
+    document = run(second.experiment(), Setup(), tmp_path)
+    assert second.calls == [2, 3]
+    assert [p["numbers"]["square"] for p in document["points"].values()] == [0, 1, 4, 9]
+    assert document == read_document(tmp_path / "quick.json")
+
+
+def test_other_settings_are_computed_anew(tmp_path):
+    run(Counting().experiment(), Setup(), tmp_path)
+    changed = Counting(scale=3)
+    document = run(changed.experiment(), Setup(), tmp_path)
+    assert changed.calls == [0, 1, 2, 3]
+    assert document["points"]["p3"]["numbers"] == {"square": 27}
+
+
+def test_quick_and_full_are_kept_apart(tmp_path):
+    run(Counting().experiment(), Setup(quick=True), tmp_path)
+    full = Counting()
+    document = run(full.experiment(), Setup(quick=False), tmp_path)
+    assert full.calls == [0, 1, 2, 3]
+    assert document["command"] == "notsodeep reproduce squares"
+    assert {f.name for f in tmp_path.iterdir()} == {
+        f"{s}.{e}" for s in ("quick", "full") for e in ("json", "png", "svg")
+    }
+
+
+def test_the_deadline_stops_between_points(tmp_path):
+    late = Counting()
+    document = run(late.experiment(), Setup(deadline=-1.0), tmp_path)
+    assert late.calls == []
+    assert document["points"] == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_point_that_runs_out_of_time_leaves_the_others(tmp_path):
+    counting = Counting()
+    points = [counting.point(1), Point("slow", {}, expired), counting.point(2)]
+    document = run(counting.experiment(), Setup(), tmp_path, points=points)
+    assert list(document["points"]) == ["p1"]
+
+
+def expired() -> dict[str, int]:
+    raise TimeUp
+
+
+def test_figures_are_drawn_from_the_document_alone(tmp_path):
+    experiment = Counting().experiment()
+    run(experiment, Setup(), tmp_path)
+    before = (tmp_path / "quick.svg").read_bytes()
+    for name in ("quick.png", "quick.svg"):
+        (tmp_path / name).unlink()
+    idle = Counting(fail_at=0)
+    draw(idle.experiment(), tmp_path / "quick.json")
+    assert idle.calls == []
+    assert (tmp_path / "quick.png").stat().st_size > 1000
+    assert len((tmp_path / "quick.svg").read_bytes()) == len(before)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"points": []}', '{"points": [], "experiment": "a"}'])
+def test_damaged_documents_are_named(tmp_path, text):
+    (tmp_path / "quick.json").write_text(text)
+    with pytest.raises(DataError, match=r"quick\.json.*move it away"):
+        run(Counting().experiment(), Setup(), tmp_path)
+    assert (tmp_path / "quick.json").read_text() == text
+
+
+def test_nan_never_reaches_the_disk(tmp_path):
+    bad = [Point("nan", {}, lambda: {"square": float("nan")})]
+    with pytest.raises(ValueError, match="JSON"):
+        run(Counting().experiment(), Setup(), tmp_path, points=bad)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_point_says_what_made_it(tmp_path):
+    made = run(Counting().experiment(), Setup(), tmp_path)["points"]["p0"]["made_with"]
+    assert made["torch"] == torch.__version__.split("+")[0] or made["torch"] == torch.__version__
+    assert {"notsodeep", "python", "numpy", "scipy", "device"} <= set(made)
+
+
+# ---- batched readouts ------------------------------------------------------------------------------------------
+
+
+def reference(F: torch.Tensor, y: torch.Tensor, optimiser: Optimiser, seed: int, epochs: int) -> torch.Tensor:
+    """The same training by torch's own optimiser and autograd, one network at a time."""
+    weight = torch.zeros(3, F.shape[1], dtype=F.dtype, requires_grad=True)
+    kind: Callable = torch.optim.SGD if optimiser.method == "sgd" else torch.optim.Adam
+    torch_optimiser = kind([weight], lr=optimiser.lr)
+    for epoch in range(epochs):
+        order = torch.randperm(len(F), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+        for rows in order.split(16):
+            torch_optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(F[rows] @ weight.T, y[rows]).backward()
+            torch_optimiser.step()
+    return weight.detach().T
+
+
+def test_batched_training_equals_torch_optimisers():
+    generator = torch.Generator().manual_seed(0)
+    F = torch.randn(4, 50, 7, generator=generator, dtype=torch.float64)  # the last batch of an epoch has two rows
+    y = torch.randint(0, 3, (50,), generator=generator)
+    optimisers, seeds = (Optimiser("sgd", 0.7), Optimiser("adam", 0.01)), [0, 1, 0, 5]
+    found = train_readouts(F, y, 3, optimisers, seeds, epochs=3, batch_size=16)
+    assert found.shape == (4, 2, 7, 3)
+    for i, seed in enumerate(seeds):
+        for j, optimiser in enumerate(optimisers):
+            expected = reference(F[i], y, optimiser, seed, epochs=3)
+            torch.testing.assert_close(found[i, j], expected, rtol=0.0, atol=tolerance())
+
+
+def test_divergence_is_reported():
+    F = torch.full((1, 8, 2), 1e30)
+    with pytest.raises(ConvergenceError, match="lower the learning rate"):
+        train_readouts(F, torch.zeros(8, dtype=torch.long), 2, [Optimiser("sgd", 1e30)], [0], epochs=2)
+
+
+@pytest.mark.parametrize(("method", "lr"), [("newton", 1.0), ("sgd", 0.0), ("adam", float("nan"))])
+def test_optimisers_are_checked(method, lr):
+    with pytest.raises(InvalidInputError, match="positive learning rate"):
+        Optimiser(method, lr)
+
+
+def test_sizes_are_checked():
+    with pytest.raises(InvalidInputError, match="as many seeds"):
+        train_readouts(torch.zeros(2, 8, 2), torch.zeros(8, dtype=torch.long), 2, [Optimiser("sgd", 1.0)], [0])
+
+
+# ---- samples ---------------------------------------------------------------------------------------------------
+
+
+def test_samples_are_ordered_by_class():
+    for name, n, p in (("mixture", 60, 40), ("digits", 100, 64)):
+        drawn = sample(name, n, p)
+        assert drawn.X.shape == (n, p)
+        assert (np.diff(drawn.y) >= 0).all()
+    assert (drawn.X**2).sum(1).mean() == pytest.approx(1.0, abs=1e-5)  # float32 data
+    with pytest.raises(InvalidInputError, match="64 features"):
+        sample("digits", 100, 784)
+    with pytest.raises(InvalidInputError, match="kernel figures know"):
+        sample("letters", 10, 10)
+
+
+def test_histograms_count_all_but_the_largest():
+    values = np.arange(100.0, 0.0, -1.0)
+    found = histograms({"a": values, "b": values - 0.25})
+    assert found["largest"]["a"] == list(range(100, 88, -1))
+    assert sum(found["counts"]["a"]) == 88
+    assert sum(found["counts"]["b"]) == 88
+    assert found["edges"] == sorted(found["edges"])
+
+
+def test_thumbnails_keep_corners():
+    image = thumbnail(np.arange(10000.0).reshape(100, 100), size=10)
+    assert (len(image), image[0][0], image[-1][-1]) == (10, 0.0, 9999.0)
+
+
+# ---- every figure, quick ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory) -> dict[str, dict]:
+    folder = tmp_path_factory.mktemp("results")
+    found = {
+        name: experiments.reproduce(name, quick=True, folder=folder, progress=False) for name in experiments.names()
+    }
+    for name in found:
+        assert {f.name for f in (folder / name).iterdir()} == {"quick.json", "quick.png", "quick.svg"}
+        stored = json.loads((folder / name / "quick.json").read_text())
+        assert stored["points"].keys() == found[name]["points"].keys()
+    return found
+
+
+def test_errors_fall_with_n(documents):
+    for by_activation in error_figure.slopes(documents["equivalents_error"]).values():
+        assert len(by_activation) == 6
+        assert all(-0.9 < slope < -0.2 for slope in by_activation.values())  # n^(-1/2) in the limit; n <= 400 here
+
+
+def test_equivalents_have_the_exact_spectrum(documents):
+    for point in documents["eigenvalues"]["points"].values():
+        numbers = point["numbers"]
+        assert numbers["distances"]["empirical tau0"]["ck_relative"] < 0.12
+        exact, approximate = (np.array(v) for v in numbers["spectrum"]["largest"].values())
+        np.testing.assert_allclose(exact, approximate, rtol=0.12)
+        assert numbers["distances"]["empirical tau0"]["lambda"] == pytest.approx(
+            point["settings"]["sigma_a2"] * numbers["distances"]["empirical tau0"]["ck"]
+        )
+
+
+def test_twins_are_nearer_than_plain_networks(documents):
+    for point in documents["kernels"]["points"].values():
+        gap = point["numbers"]["distances"]
+        assert gap["twin"]["ck_relative"] < 0.01
+        assert gap["plain"]["ck_relative"] > 4 * gap["twin"]["ck_relative"]
+        left, right = (np.array(v) for v in point["numbers"]["images"].values())
+        assert left.shape == right.shape == (80, 80)
+        assert np.abs(left - right).max() < 0.05 * np.abs(left).max()
+
+
+def test_sphere(documents):
+    for point in documents["sphere"]["points"].values():
+        gap = point["numbers"]["distances"]
+        assert gap["quadratic"]["relative"] < 1e-3
+        error = point["numbers"]["largest_off_diagonal_error"]
+        assert error["hermite"] < 1e-12 < error["quadratic"]
+
+
+def test_accuracies_of_twin_and_deq_meet(documents):
+    for activation in ("tanh", "relu"):
+        by_model = accuracy.curves(documents["accuracy"], "digits", activation, "sgd")
+        gaps = {name: np.abs(by_model[name][1] - by_model["DEQ"][1]) for name in ("twin", "plain")}
+        assert gaps["twin"][-1] < 0.01  # 397 test rows, three seeds: one standard error is about 0.006
+        assert gaps["twin"][-1] < gaps["twin"][0]
+        assert by_model["DEQ"][1][-1] > 0.8
+    assert (gaps["plain"] > gaps["twin"]).all()  # ReLU
+
+
+def test_unknown_names():
+    with pytest.raises(InvalidInputError, match="known: equivalents_error"):
+        experiments.reproduce("figure 9")
+
+
+def test_the_command_stops_at_its_limit_and_goes_on(tmp_path, capsys):
+    arguments = ["--folder", str(tmp_path), "--datasets", "digits", "--widths", "16", "--seeds", "1", "--epochs", "1"]
+    assert accuracy.main([*arguments, "--time-limit", "0"])["points"] == {}
+    assert "digits/16: not finished" in capsys.readouterr().out
+    stored = accuracy.main(arguments)["points"]["digits/16"]
+    assert "digits/16:" in capsys.readouterr().out
+    assert stored["settings"]["seeds"] == [0]
+    assert all(len(v["accuracy"]) == 1 for v in stored["numbers"]["accuracies"]["relu"]["adam"].values())
+    assert accuracy.main(arguments)["points"]["digits/16"] == stored
