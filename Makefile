@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/python -m notsodeep.demo
+	$(BIN)/notsodeep demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2

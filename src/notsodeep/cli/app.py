@@ -88,5 +88,5 @@ from . import commands  # noqa: E402, F401  (registers itself on the app)
 
 def main() -> None:
     """The entry point of the ``notsodeep`` command."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # torch's memory profiler talks on standard error otherwise
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's memory profiler talks on standard error otherwise
     app(prog_name="notsodeep")

@@ -1,6 +1,6 @@
 """``make demo``: two deep equilibrium models, the shallow networks with the same kernels, a table and a report.
 
-Run ``python -m notsodeep.demo`` or ``notsodeep demo``; the report is one file, ``demo/report.html``.
+``notsodeep demo`` runs it; the report is one file, ``demo/report.html``.
 """
 
 from .main import main
