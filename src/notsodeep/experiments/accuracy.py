@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from .. import nn
@@ -24,33 +23,16 @@ from ..datasets import Dataset, load
 from ..matching import Twin, match
 from ..networks import DEQ
 from ..nn.base import Model
+from .accuracy_figure import ACTIVATIONS, MODELS, curves, draw_accuracy, markdown_table
 from .readouts import Optimiser, train_readouts
 from .runner import Document, Experiment, Point, Setup, run
 
-__all__ = ["EXPERIMENT", "MODELS", "REPORTED", "accuracies"]
+__all__ = ["EXPERIMENT", "accuracies", "curves", "points"]
 
-MODELS = ("DEQ", "twin", "plain")
-ACTIVATIONS = ("tanh", "relu")
 DATASETS = ("mnist", "fashion_mnist", "cifar10_vgg")
 WIDTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 SIGMA_A2 = 0.2
 TRAIN_ROWS = 50_000
-
-REPORTED: dict[str, dict[str, dict[str, tuple[float, float]]]] = {
-    "mnist": {
-        "tanh": {"twin": (0.761, 0.917), "DEQ": (0.758, 0.917), "plain": (0.775, 0.904)},
-        "relu": {"twin": (0.650, 0.934), "DEQ": (0.714, 0.937), "plain": (0.576, 0.918)},
-    },
-    "fashion_mnist": {
-        "tanh": {"twin": (0.758, 0.837), "DEQ": (0.742, 0.837), "plain": (0.762, 0.822)},
-        "relu": {"twin": (0.697, 0.843), "DEQ": (0.734, 0.847), "plain": (0.658, 0.823)},
-    },
-    "cifar10_vgg": {
-        "tanh": {"twin": (0.758, 0.846), "DEQ": (0.744, 0.846), "plain": (0.756, 0.846)},
-        "relu": {"twin": (0.622, 0.835), "DEQ": (0.676, 0.839), "plain": (0.500, 0.761)},
-    },
-}
-"""Read off the published figure (+-0.003), width 32 and 4,096: data set, activation, network."""
 
 
 def accuracies(
@@ -200,86 +182,6 @@ def _measure(data: Dataset, settings: Mapping[str, Any], setup: Setup) -> dict[s
     )
 
 
-# ---- figure --------------------------------------------------------------------------------------------------
-
-_STYLES = {"DEQ": ("#1d3557", "o", "-"), "twin": ("#b3262e", "s", "--"), "plain": ("#4b8f4b", "^", ":")}
-
-
-def curves(document: Document, dataset: str, activation: str, method: str) -> dict[str, tuple[Any, Any, Any]]:
-    """Network -> (widths, mean accuracy, standard error over seeds)."""
-    found = {}
-    rows = sorted((p["settings"]["width"], p) for p in _of(document, dataset))
-    for name in MODELS:
-        table = [p["numbers"]["accuracies"][activation][method][name]["accuracy"] for _, p in rows]
-        error = [np.std(v, ddof=1) / len(v) ** 0.5 if len(v) > 1 else 0.0 for v in table]
-        found[name] = (np.array([w for w, _ in rows]), np.array([np.mean(v) for v in table]), np.array(error))
-    return found
-
-
-def _of(document: Document, dataset: str) -> list[dict[str, Any]]:
-    return [p for p in document["points"].values() if p["settings"]["dataset"] == dataset]
-
-
-def draw_accuracy(document: Document) -> Figure:
-    """Rows: data sets and activations; columns: SGD, Adam, gap to the DEQ, seconds for the features."""
-    names = list(dict.fromkeys(p["settings"]["dataset"] for p in document["points"].values()))
-    rows = [(name, a) for name in names for a in ACTIVATIONS]
-    figure = Figure(figsize=(15.0, 3.0 * len(rows)), layout="constrained")
-    grid = figure.subplots(len(rows), 4, squeeze=False)
-    for axes, (name, activation) in zip(grid, rows, strict=True):
-        by_method = {method: curves(document, name, activation, method) for method in ("sgd", "adam")}
-        for ax, method in zip(axes, by_method, strict=False):
-            _draw_curves(ax, by_method[method], f"{name}, {activation}, {method}")
-            if method == "sgd":
-                _draw_reported(ax, name, activation)
-        _draw_gap(axes[2], by_method["sgd"])
-        _draw_seconds(axes[3], _of(document, name), activation)
-    return figure
-
-
-def _draw_curves(ax: Any, by_model: Mapping[str, tuple[Any, Any, Any]], title: str) -> None:
-    for name, (widths, mean, error) in by_model.items():
-        colour, marker, line = _STYLES[name]
-        ax.errorbar(
-            widths, 100 * mean, 100 * error, color=colour, marker=marker, linestyle=line, markersize=4, label=name
-        )
-    _width_axis(ax, title, "test accuracy, %")
-    ax.legend(frameon=False, fontsize="small")
-
-
-def _draw_reported(ax: Any, dataset: str, activation: str) -> None:
-    for name, ends in REPORTED.get(dataset, {}).get(activation, {}).items():
-        ax.plot((32, 4096), [100 * v for v in ends], "x", color=_STYLES[name][0], markersize=6)
-
-
-def _draw_gap(ax: Any, by_model: Mapping[str, tuple[Any, Any, Any]]) -> None:
-    for name in ("twin", "plain"):
-        colour, marker, line = _STYLES[name]
-        widths, mean, _ = by_model[name]
-        gap = 100 * (mean - by_model["DEQ"][1])
-        ax.plot(widths, gap, color=colour, marker=marker, linestyle=line, markersize=4, label=f"{name} - DEQ")
-    ax.axhline(0.0, color="0.6", linewidth=0.8)
-    _width_axis(ax, "gap (sgd)", "percentage points")
-    ax.legend(frameon=False, fontsize="small")
-
-
-def _draw_seconds(ax: Any, stored: Sequence[Mapping[str, Any]], activation: str) -> None:
-    rows = sorted((p["settings"]["width"], p["numbers"]["accuracies"][activation]["feature_seconds"]) for p in stored)
-    for name in MODELS:
-        colour, marker, line = _STYLES[name]
-        best = [min(seconds[name]) for _, seconds in rows]
-        ax.plot([w for w, _ in rows], best, color=colour, marker=marker, linestyle=line, markersize=4, label=name)
-    ax.set_yscale("log")
-    _width_axis(ax, "features of the training rows", "seconds")
-
-
-def _width_axis(ax: Any, title: str, label: str) -> None:
-    ax.set_xscale("log", base=2)
-    ax.set_xlabel("width")
-    ax.set_ylabel(label)
-    ax.set_title(title, fontsize="medium")
-
-
 EXPERIMENT = Experiment("accuracy", "Test accuracy of DEQ, twin and plain network", points, draw_accuracy)
 
 
@@ -306,6 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> Document:
     for point in chosen:
         stored = document["points"].get(point.key)
         print(f"{point.key}: {_summary(stored) if stored else 'not finished'}", flush=True)
+    print(markdown_table(document))
     return document
 
 

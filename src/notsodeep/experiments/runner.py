@@ -6,7 +6,7 @@ The numbers of an experiment lie in one JSON document, ``quick.json`` or ``full.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
+import importlib
 import json
 import os
 import platform
@@ -27,7 +27,7 @@ from ..errors import DataError
 __all__ = ["Experiment", "Point", "Setup", "TimeUp", "draw", "read_document", "run"]
 
 Document = dict[str, Any]
-_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn")
+_PACKAGES = ("torch", "numpy", "scipy", "sklearn")
 
 
 class TimeUp(Exception):
@@ -170,5 +170,5 @@ def _compute(point: Point, setup: Setup) -> Document:
 
 def _made_with(device: str) -> dict[str, str]:
     kind = torch.cuda.get_device_name(device) if device.startswith("cuda") else f"{torch.get_num_threads()} CPU threads"
-    versions = {package: importlib.metadata.version(package) for package in _PACKAGES}
+    versions = {package: str(importlib.import_module(package).__version__) for package in _PACKAGES}
     return {"notsodeep": __version__, "python": platform.python_version(), **versions, "device": kind}
