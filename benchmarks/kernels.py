@@ -176,9 +176,9 @@ def neural_tangents(python: str, folder: Path) -> list[dict[str, Any]]:
     script.write_text(PEER)
     for name, n, layers, nodes in (
         ("tanh", 500, 11, 25),
-        ("relu", 2000, 11, 0),
-        ("erf", 2000, 11, 0),
-        ("gelu", 2000, 11, 0),
+        ("relu", 2000, 11, 25),
+        ("erf", 2000, 11, 25),
+        ("gelu", 2000, 11, 25),
     ):
         X = points(n, 1000, torch.float64, "cpu")
         np.save(folder / "x.npy", X.numpy())

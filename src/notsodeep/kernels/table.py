@@ -120,8 +120,9 @@ def clenshaw(ranks: Sequence[int], left: Tensor, right: Tensor, x2: Tensor) -> T
 def clenshaw_scalar(c: Sequence[float], x2: Tensor) -> Tensor:
     """sum_m c_m T_m(x), x2 = 2x."""
     b2, b1 = torch.zeros_like(x2), torch.full_like(x2, c[-1])
+    constants = torch.tensor(c, dtype=x2.dtype, device=x2.device)
     for m in range(len(c) - 2, -1, -1):
-        b2.neg_().addcmul_(x2, b1, value=1.0 if m else 0.5).add_(c[m])
+        torch.sub(constants[m], b2, out=b2).addcmul_(x2, b1, value=1.0 if m else 0.5)
         b1, b2 = b2, b1
     return b1
 
