@@ -1,0 +1,124 @@
+"""Pages whose numbers come from results/*.json: nothing is copied by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["table", "write_all"]
+
+
+def write_all(docs: Path, results: Path) -> None:
+    """results.md, benchmarks.md and evidence.md, in docs/_generated."""
+    folder = docs / "_generated"
+    folder.mkdir(exist_ok=True)
+    for name, text in {
+        "evidence": evidence(results),
+        "results": equivalents(results) + uniform(results) + accuracy(results),
+        "benchmarks": networks(results),
+    }.items():
+        (folder / f"{name}.txt").write_text(text)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(map(str, row)) + " |" for row in [headings, ["---"] * len(headings), *rows]]
+    return "\n".join(lines) + "\n\n"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _made_by(document: dict[str, Any]) -> str:
+    return f"Made by `{document['command']}`.\n\n"
+
+
+def _mean(errors: Sequence[float] | float) -> float:
+    return sum(errors) / len(errors) if isinstance(errors, list) else float(errors)
+
+
+def _curves(curves: dict[str, Any]) -> str:
+    sizes = next(iter(curves.values()))["n"]
+    rows = [
+        [name, *(f"{_mean(e):.4f}" for e in curve["errors"]), _cell(curve["slope"])] for name, curve in curves.items()
+    ]
+    return table(["form", *(f"n = {n}" for n in sizes), "slope"], rows)
+
+
+def evidence(results: Path) -> str:
+    """The rejected forms of the equivalents beside the kept ones."""
+    document = _read(results / "rejected_variants.json")
+    return "" if document is None else _made_by(document) + _curves(document["curves"])
+
+
+def equivalents(results: Path) -> str:
+    """How the error of the equivalents falls."""
+    document = _read(results / "equivalents_error.json")
+    if document is None:
+        return ""
+    text = "## Equivalents against exact kernels\n\nRelative error in spectral norm; theory says a slope of -1/2.\n\n"
+    text += _made_by(document)
+    flat = {
+        f"{case}, {kernel}": curve for case, curves in document["curves"].items() for kernel, curve in curves.items()
+    }
+    return text + _curves(flat)
+
+
+def uniform(results: Path) -> str:
+    """Depth against accuracy of the data-free twins."""
+    document = _read(results / "uniform" / "depth.json")
+    if document is None:
+        return ""
+    text = "## Uniform twins\n\nProven bounds on the relative error of the kernel over every pair of inputs.\n\n"
+    text += _made_by(document)
+    found: dict[tuple[str, float, str], dict[int, float]] = {}
+    for row in document["rows"]:
+        found.setdefault((row["activation"], row["sigma_a2"], row["kernel"]), {})[row["depth"]] = row["bound"]
+    depths = sorted({d for bounds in found.values() for d in bounds})
+    rows = [
+        [phi, f"{s2a:.4g}", kernel, *(_bound(bounds.get(d)) for d in depths)]
+        for (phi, s2a, kernel), bounds in found.items()
+    ]
+    return text + table(["activation", "sigma_a2", "kernel", *(f"{d} layers" for d in depths)], rows)
+
+
+def _bound(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}"
+
+
+def accuracy(results: Path) -> str:
+    """Accuracies of trained networks, if they have been computed."""
+    document = _read(results / "accuracy" / "full.json")
+    if document is None or not isinstance(document.get("points"), dict):
+        return ""
+    rows = []
+    for key, point in document["points"].items():
+        numbers = {k: v for k, v in point.get("result", point).items() if isinstance(v, float)}
+        rows.append([key, ", ".join(f"{k} {v:.4g}" for k, v in list(numbers.items())[:6])])
+    return "## Accuracy of trained networks\n\n" + table(["point", "result"], rows) if rows else ""
+
+
+def networks(results: Path) -> str:
+    """Inference times of twin, DEQ and torchdeq."""
+    text = ""
+    for name in ("networks_cpu", "networks_h200"):
+        document = _read(results / f"{name}.json")
+        if document is None:
+            continue
+        machine = document["machine"]
+        text += f"## Inference on {machine['device']}\n\nMilliseconds for one batch; torch {machine['torch']}. "
+        text += _made_by(document)
+        kinds = list(dict.fromkeys(k for row in document["inference"] for k in row["milliseconds"]))
+        rows = [
+            [row["phi"], row["width"], f"{row['tol']:g}", *(_cell(row["milliseconds"].get(k)) for k in kinds)]
+            for row in document["inference"]
+        ]
+        text += table(["activation", "width", "tolerance", *kinds], rows)
+    return text
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
