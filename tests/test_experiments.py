@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from typer.testing import CliRunner
 
 from helpers import tolerance
 from notsodeep import experiments
+from notsodeep.cli import app
 from notsodeep.errors import ConvergenceError, DataError, InvalidInputError
 from notsodeep.experiments import accuracy, error_figure
 from notsodeep.experiments.readouts import Optimiser, train_readouts
@@ -211,14 +213,17 @@ def test_thumbnails_keep_corners():
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory) -> dict[str, dict]:
+    """What `notsodeep reproduce all --quick` writes."""
     folder = tmp_path_factory.mktemp("results")
-    found = {
-        name: experiments.reproduce(name, quick=True, folder=folder, progress=False) for name in experiments.names()
-    }
-    for name in found:
+    result = CliRunner().invoke(app, ["reproduce", "all", "--quick", "--output", str(folder), "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert tuple(found) == experiments.names()
+    for name, document in found.items():
         assert {f.name for f in (folder / name).iterdir()} == {"quick.json", "quick.png", "quick.svg"}
-        stored = json.loads((folder / name / "quick.json").read_text())
-        assert stored["points"].keys() == found[name]["points"].keys()
+        assert read_document(folder / name / "quick.json") == document
+        again = experiments.reproduce(name, quick=True, folder=folder, progress=False)
+        assert again == document  # the times of the points included: nothing was computed twice
     return found
 
 

@@ -87,9 +87,13 @@ def _labelled(data: str | None, labels: str | None, standardise: bool, as_is: bo
 
 @app.command()
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="An experiment; without one, the list is shown.")] = None,
+    name: Annotated[str | None, typer.Argument(help="An experiment, or all; without one, the list is shown.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: seconds instead of minutes.")] = False,
     folder: Annotated[Path, typer.Option("--output", "-o", help="Where numbers and figures go.")] = Path("results"),
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Folder of the data sets; default NOTSODEEP_DATA, else the cache.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="cpu or cuda, for what trains.")] = "cpu",
     json: opt.Json = False,
 ) -> None:
     """Redo a published figure: numbers as JSON, and the figure drawn from them.
@@ -97,6 +101,7 @@ def reproduce(
     \b
     Examples:
       notsodeep reproduce
+      notsodeep reproduce all --quick
       notsodeep reproduce equivalents_error --quick --output /tmp/results
     """
     import notsodeep as nsd
@@ -106,15 +111,16 @@ def reproduce(
     if name is None:
         print_json(known) if json else show("\n".join(known))
         return
-    if name not in known:
+    if name not in (*known, "all"):
         import difflib
 
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise InvalidInputError(f"there is no experiment {name!r}; {hint}Known: {', '.join(known)}.")
-    found = experiments.reproduce(name, quick=quick, folder=folder)
+    chosen = known if name == "all" else (name,)
+    found = {one: experiments.reproduce(one, quick=quick, folder=folder, data=data, device=device) for one in chosen}
     if json:
-        print_json(found.to_dict() if not isinstance(found, dict) else found)
+        print_json(found if name == "all" else found[name])
     note(f"written to {folder}")
 
 
