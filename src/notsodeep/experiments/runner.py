@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import platform
+import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -127,7 +128,9 @@ def read_document(path: str | Path) -> Document:
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
     """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+    text = json.dumps(document, indent=1, allow_nan=False)
+    # lists of numbers on one line each: a tenth of the lines, and differences that can be read
+    text = re.sub(r"\[[^\[\]{}]*\n[^\[\]{}]*\]", lambda found: " ".join(found.group().split()), text) + "\n"
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "w") as stream:
