@@ -1,0 +1,49 @@
+"""Every example runs and prints what it is there for; the notebook's cells run in order."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+SAYS = {
+    "match_and_verify": [r"Twin of DEQ\(Tanh", r"Twin of DEQ\(Affine\(ReLU", r"plain network 0\.6"],
+    "own_activation": [r"a unique equilibrium", r"ntk_frozen  c1 = 0\.\d+", r"its twin"],
+    "predicted_spectrum": [r"bulk    \[", r"spike", r"two largest eigenvalues"],
+    "train_twin": [r"accuracy %", r"times faster"],
+    "picture": [],
+}
+
+
+def test_none_is_forgotten():
+    assert {p.stem for p in EXAMPLES.glob("*.py")} == set(SAYS)
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_example(name, capsys, tmp_path, monkeypatch):
+    picture = tmp_path / "picture.png"
+    monkeypatch.setattr(sys, "argv", ["example", str(picture)])
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    for pattern in SAYS[name]:
+        assert re.search(pattern, printed), printed
+    if name == "picture":
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    plt.close("all")
+
+
+def test_the_notebook(capsys):
+    document = json.loads((EXAMPLES / "tour.ipynb").read_text())
+    assert document["nbformat"] == 4
+    names: dict = {}
+    for cell in document["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            exec("".join(cell["source"]), names)
+    assert "class Twin(torch.nn.Module)" in capsys.readouterr().out
