@@ -272,6 +272,12 @@ def test_accuracies_of_twin_and_deq_meet(documents):
     assert (gaps["plain"] > gaps["twin"]).all()  # ReLU
 
 
+def test_depth_slows_plain_tanh_networks(documents):
+    found = documents["plain_depth"]["points"]["digits"]["numbers"]
+    assert abs(found["twin"] - found["DEQ"]) < 0.02  # 397 test rows: one of them is 0.0025
+    assert found["tanh x 1"] > found["tanh x 3"]
+
+
 def test_unknown_names():
     with pytest.raises(InvalidInputError, match="known: equivalents_error"):
         experiments.reproduce("figure 9")

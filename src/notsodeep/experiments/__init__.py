@@ -18,6 +18,8 @@ _FIGURES = {
     "kernels": "kernel_images",
     "sphere": "sphere",
     "accuracy": "accuracy",
+    "plain_depth": "plain_depth",
+    "three_routes": "three_routes",
 }
 
 
@@ -25,7 +27,7 @@ def names() -> tuple[str, ...]:
     """The experiments that :func:`reproduce` knows.
 
     >>> names()
-    ('equivalents_error', 'eigenvalues', 'kernels', 'sphere', 'accuracy')
+    ('equivalents_error', 'eigenvalues', 'kernels', 'sphere', 'accuracy', 'plain_depth', 'three_routes')
     """
     return tuple(_FIGURES)
 
