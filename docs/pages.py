@@ -16,7 +16,7 @@ def write_all(docs: Path, results: Path) -> None:
     folder.mkdir(exist_ok=True)
     for name, text in {
         "evidence": evidence(results),
-        "results": equivalents(results) + uniform(results) + accuracy(results),
+        "results": equivalents(results) + distances(results) + uniform(results) + accuracy(results),
         "benchmarks": networks(results),
     }.items():
         (folder / f"{name}.txt").write_text(text)
@@ -90,15 +90,39 @@ def _bound(value: float | None) -> str:
 
 
 def accuracy(results: Path) -> str:
-    """Accuracies of trained networks, if they have been computed."""
-    document = _read(results / "accuracy" / "full.json")
-    if document is None or not isinstance(document.get("points"), dict):
+    """Test accuracies of trained networks, by data set and width."""
+    document = _read(results / "accuracy" / "full.json") or _read(results / "accuracy" / "quick.json")
+    if document is None:
         return ""
+    networks_seen: dict[str, None] = {}
     rows = []
-    for key, point in document["points"].items():
-        numbers = {k: v for k, v in point.get("result", point).items() if isinstance(v, float)}
-        rows.append([key, ", ".join(f"{k} {v:.4g}" for k, v in list(numbers.items())[:6])])
-    return "## Accuracy of trained networks\n\n" + table(["point", "result"], rows) if rows else ""
+    for point, content in document["points"].items():
+        for phi, found in content["numbers"]["accuracies"].items():
+            for optimiser in content["settings"]["optimisers"]:
+                models = found[optimiser]
+                networks_seen |= dict.fromkeys(models)
+                cells = [f"{100 * _mean(m['accuracy']):.1f}" for m in models.values()]
+                rows.append([point, phi, optimiser, *cells])
+    text = "## Accuracy of trained networks\n\nTest accuracy in percent, mean over seeds.\n\n" + _made_by(document)
+    return text + table(["data/width", "activation", "optimiser", *networks_seen], rows)
+
+
+def distances(results: Path) -> str:
+    """How far twins and equivalents are from exact kernels, in the papers' figures."""
+    text = ""
+    for name in ("eigenvalues", "sphere"):
+        document = _read(results / name / "full.json") or _read(results / name / "quick.json")
+        if document is None:
+            continue
+        rows = [
+            [point, label, *(f"{v:.3g}" for v in numbers.values())]
+            for point, content in document["points"].items()
+            for label, numbers in content["numbers"]["distances"].items()
+        ]
+        first = next(iter(document["points"].values()))["numbers"]["distances"]
+        text += f"## {document['title']}\n\n" + _made_by(document)
+        text += table(["point", "form", *next(iter(first.values()))], rows)
+    return text
 
 
 def networks(results: Path) -> str:

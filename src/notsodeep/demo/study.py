@@ -26,7 +26,7 @@ class Size:
 
     dimension: int = 1000
     points: int = 800
-    widths: tuple[int, ...] = (32, 128, 512)
+    widths: tuple[int, ...] = (32, 128, 512, 1024)
     seeds: int = 3
     gradient_widths: tuple[int, ...] = (64, 256, 1024)
     gradient_draws: int = 3
