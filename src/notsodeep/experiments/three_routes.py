@@ -1,0 +1,213 @@
+"""The three routes to a twin on the same data: four numbers, the sphere's series, the uniform fit.
+
+Each twin is held against the DEQ it speaks of: ``match`` against the centred one, ``match_sphere`` against the plain
+one on rows of norm 1, ``match_uniform`` against the plain one. A plain network of the twin's depth stands beside it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .. import nn
+from ..datasets import Dataset, load
+from ..equivalents import KernelName, relative_spectral_error
+from ..kernels import kernels_of
+from ..matching import Twin, match, match_sphere, match_uniform, norm_range
+from ..mixtures import GaussianMixture
+from ..networks import DEQ, ENN
+from ..nn.data import one_hot
+from ..nn.ridge import compute_features, ridge_readout
+from .routes_figure import draw_routes
+from .runner import Experiment, Point, Setup
+
+__all__ = ["EXPERIMENT", "ROUTES", "Size", "compare_route", "prepare", "route_twin"]
+
+ROUTES = ("four numbers", "sphere", "uniform")
+DATASETS = ("mixture", "mnist", "fashion_mnist", "cifar10_vgg")
+SIGMA_A2 = 0.2
+RIDGE = 1e-2
+"""Of kernel regression and readout alike, in units of the mean of the kernel's diagonal."""
+TOLERANCE = {"relu": 1e-3, "tanh": 1e-2}
+"""Of the uniform twin: tanh on the norms of images reaches a few thousandths, not 1e-3."""
+_MIXTURE_DIMENSION = 1000
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is computed."""
+
+    train: int
+    test: int
+    width: int
+    seeds: int = 3
+
+
+QUICK, FULL = Size(400, 300, 256), Size(1500, 1000, 1024)
+
+
+# ---- data ----------------------------------------------------------------------------------------------------
+
+
+def prepare(name: str, size: Size, folder: Any = None, seed: int = 0) -> Dataset:
+    """Random rows of a data set, standardised by the training rows; the papers' mixture is drawn and stays as it is."""
+    if name == "mixture":
+        mixture = GaussianMixture.two_class(_MIXTURE_DIMENSION)
+        parts = [mixture.sample(n, seed=s) for n, s in ((size.train, seed), (size.test, seed + 1))]
+        rows = [part for X, y in parts for part in (X.astype(np.float32), y)]
+        return Dataset(name, *rows, classes=(0, 1))
+    data, rng = load(name, folder), np.random.default_rng(seed)
+    train, test = (rng.permutation(len(y))[:n] for y, n in ((data.y_train, size.train), (data.y_test, size.test)))
+    chosen = replace(
+        data,
+        X_train=data.X_train[train],
+        y_train=data.y_train[train],
+        X_test=data.X_test[test],
+        y_test=data.y_test[test],
+    )
+    return chosen.standardised()
+
+
+def _unit(data: Dataset) -> Dataset:
+    rows = [X / np.linalg.norm(X, axis=1, keepdims=True) for X in (data.X_train, data.X_test)]
+    return replace(data, X_train=rows[0], X_test=rows[1])
+
+
+# ---- twins ---------------------------------------------------------------------------------------------------
+
+
+def route_twin(route: str, activation: str, kernel: KernelName, data: Dataset) -> Twin:
+    """The twin that a route finds; its ``deq`` is the DEQ that the route speaks of."""
+    deq = DEQ(activation, SIGMA_A2)
+    if route == "four numbers":
+        squares = (data.X_train.astype(np.float64) ** 2).sum(1)
+        return match(deq, float(np.sqrt(squares.mean())), kernel)
+    if route == "sphere":
+        return match_sphere(deq, kernel)
+    norms = None if deq.activation.homogeneity == 1.0 else norm_range(data.X_train)
+    return match_uniform(deq, kernel, norms, tol=TOLERANCE[activation])
+
+
+def compare_route(data: Dataset, route: str, activation: str, kernel: KernelName, size: Size) -> dict[str, Any]:
+    """Distance of the kernels, agreement of the regressions, and for the CK the networks of finite width."""
+    twin = route_twin(route, activation, kernel, data)
+    rows = _unit(data) if route == "sphere" else data
+    numbers = {"depth": twin.depth, "bound": twin.bound, "family": twin.family, "norms": norm_range(rows.X_train)}
+    numbers |= _kernels(twin, rows, kernel)
+    if kernel == "ck":
+        numbers["networks"] = _networks(twin, rows, size)
+    return numbers
+
+
+# ---- kernels -------------------------------------------------------------------------------------------------
+
+
+def _kernels(twin: Twin, data: Dataset, kernel: KernelName) -> dict[str, Any]:
+    """Relative spectral distance on the training rows; kernel ridge regression of the classes on the test rows."""
+    targets = one_hot(torch.from_numpy(data.y_train), len(data.classes), torch.empty(0, dtype=torch.float64)).numpy()
+    exact, distance, guesses = None, {}, {}
+    for name, network in _networks_of(twin).items():
+        rates = twin.learning_rates if name == "twin" else None
+        square = _kernel(network, kernel, rates, data.X_train)
+        if exact is None:
+            exact = square
+        else:
+            distance[name] = relative_spectral_error(exact, square)
+        ridge = RIDGE * float(square.diagonal().mean())
+        weights = np.linalg.solve(square + ridge * np.eye(len(square)), targets)
+        guesses[name] = (_kernel(network, kernel, rates, data.X_test, data.X_train) @ weights).argmax(1)
+    return {
+        "distance": distance,
+        "regression": {
+            "accuracy": {name: _share(guess == data.y_test) for name, guess in guesses.items()},
+            "agreement": {name: _share(guesses[name] == guesses["DEQ"]) for name in distance},
+        },
+    }
+
+
+def _networks_of(twin: Twin) -> dict[str, DEQ | ENN]:
+    return {"DEQ": twin.deq, "twin": twin.network, "plain": twin.plain}
+
+
+def _kernel(network: DEQ | ENN, kernel: KernelName, rates: Sequence[float] | None, *rows: Array) -> Array:
+    X = [part.astype(np.float64) for part in rows]
+    return kernels_of(network, *X, kinds=(kernel,), learning_rates=rates)[kernel]
+
+
+def _share(equal: Array) -> float:
+    return float(np.mean(equal))
+
+
+# ---- finite width --------------------------------------------------------------------------------------------
+
+
+def _networks(twin: Twin, data: Dataset, size: Size) -> dict[str, Any]:
+    """Frozen random features and a ridge readout; agreement with the DEQ of the same seed, or of the next one."""
+    guesses = {
+        name: np.stack([_guess(network, data, size.width, seed) for seed in range(size.seeds)])
+        for name, network in _networks_of(twin).items()
+    }
+    other = np.roll(guesses["DEQ"], 1, axis=0)
+    agreement = {name: _share(guesses[name] == guesses["DEQ"]) for name in ("twin", "plain")}
+    return {
+        "accuracy": {name: (found == data.y_test).mean(1).tolist() for name, found in guesses.items()},
+        "agreement": agreement | {"DEQ of another seed": _share(other == guesses["DEQ"])},
+    }
+
+
+def _guess(network: DEQ | ENN, data: Dataset, width: int, seed: int) -> Array:
+    classes = len(data.classes)
+    model = (
+        nn.DEQ(network, data.p, width, classes, seed, train="readout", on_failure="raise")
+        if isinstance(network, DEQ)
+        else nn.ENN(network, data.p, width, classes, seed, train="readout")
+    )
+    train, test = (compute_features(model, torch.from_numpy(X)) for X in (data.X_train, data.X_test))
+    targets: Tensor = one_hot(torch.from_numpy(data.y_train), classes, train)
+    ridge = RIDGE * float((train**2).sum(1).mean()) / len(train)
+    return (test @ ridge_readout(train, targets, ridge).mT).argmax(1).numpy()
+
+
+# ---- points --------------------------------------------------------------------------------------------------
+
+
+def points(setup: Setup, datasets: Sequence[str] | None = None) -> list[Point]:
+    """Every data set, route and activation with the CK; ReLU with the NTK as well."""
+    size = QUICK if setup.quick else FULL
+    chosen = datasets or (("digits",) if setup.quick else DATASETS)
+    prepared = functools.lru_cache(maxsize=1)(lambda name: prepare(name, size, setup.data))
+    cases: list[tuple[str, KernelName]] = [("relu", "ck"), ("tanh", "ck"), ("relu", "ntk")]
+
+    def point(name: str, route: str, activation: str, kernel: KernelName) -> Point:
+        settings = {
+            "dataset": name,
+            "route": route,
+            "activation": activation,
+            "kernel": kernel,
+            "sigma_a2": SIGMA_A2,
+            "ridge": RIDGE,
+            "train": size.train,
+            "test": size.test,
+            "width": size.width,
+            "seeds": list(range(size.seeds)),
+        }
+        key = f"{name}/{activation}/{kernel}/{route}"
+        return Point(key, settings, lambda: _measure(prepared(name), settings, size))
+
+    return [point(name, route, *case) for name in chosen for case in cases for route in ROUTES]
+
+
+def _measure(data: Dataset, settings: Mapping[str, Any], size: Size) -> dict[str, Any]:
+    return compare_route(data, settings["route"], settings["activation"], settings["kernel"], size)
+
+
+EXPERIMENT = Experiment("three_routes", "Three routes to a twin on the same data", points, draw_routes)
