@@ -62,9 +62,8 @@ def prepare(name: str, size: Size, folder: Any = None, seed: int = 0) -> Dataset
     """Random rows of a data set, standardised by the training rows; the papers' mixture is drawn and stays as it is."""
     if name == "mixture":
         mixture = GaussianMixture.two_class(_MIXTURE_DIMENSION)
-        parts = [mixture.sample(n, seed=s) for n, s in ((size.train, seed), (size.test, seed + 1))]
-        rows = [part for X, y in parts for part in (X.astype(np.float32), y)]
-        return Dataset(name, *rows, classes=(0, 1))
+        (X, y), (X_test, y_test) = mixture.sample(size.train, seed=seed), mixture.sample(size.test, seed=seed + 1)
+        return Dataset(name, X.astype(np.float32), y, X_test.astype(np.float32), y_test, classes=(0, 1))
     data, rng = load(name, folder), np.random.default_rng(seed)
     train, test = (rng.permutation(len(y))[:n] for y, n in ((data.y_train, size.train), (data.y_test, size.test)))
     chosen = replace(
@@ -101,8 +100,8 @@ def compare_route(data: Dataset, route: str, activation: str, kernel: KernelName
     """Distance of the kernels, agreement of the regressions, and for the CK the networks of finite width."""
     twin = route_twin(route, activation, kernel, data)
     rows = _unit(data) if route == "sphere" else data
-    numbers = {"depth": twin.depth, "bound": twin.bound, "family": twin.family, "norms": norm_range(rows.X_train)}
-    numbers |= _kernels(twin, rows, kernel)
+    numbers: dict[str, Any] = {"depth": twin.depth, "bound": twin.bound, "family": twin.family}
+    numbers |= {"norms": norm_range(rows.X_train)} | _kernels(twin, rows, kernel)
     if kernel == "ck":
         numbers["networks"] = _networks(twin, rows, size)
     return numbers
@@ -138,9 +137,11 @@ def _networks_of(twin: Twin) -> dict[str, DEQ | ENN]:
     return {"DEQ": twin.deq, "twin": twin.network, "plain": twin.plain}
 
 
-def _kernel(network: DEQ | ENN, kernel: KernelName, rates: Sequence[float] | None, *rows: Array) -> Array:
-    X = [part.astype(np.float64) for part in rows]
-    return kernels_of(network, *X, kinds=(kernel,), learning_rates=rates)[kernel]
+def _kernel(
+    network: DEQ | ENN, kernel: KernelName, rates: Sequence[float] | None, X: Array, Y: Array | None = None
+) -> Array:
+    rows, columns = X.astype(np.float64), None if Y is None else Y.astype(np.float64)
+    return kernels_of(network, rows, columns, kinds=(kernel,), learning_rates=rates)[kernel]
 
 
 def _share(equal: Array) -> float:

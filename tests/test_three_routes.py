@@ -1,0 +1,108 @@
+"""The three routes on the digits: each twin near its own DEQ, and numbers that are what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import notsodeep as nsd
+from notsodeep.experiments import three_routes
+from notsodeep.experiments.routes_figure import draw_routes, markdown_table
+from notsodeep.experiments.runner import Setup, read_document, run
+from notsodeep.experiments.three_routes import RIDGE, ROUTES, Size, compare_route, prepare, route_twin
+
+SIZE = Size(train=150, test=100, width=64, seeds=2)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return prepare("digits", SIZE)
+
+
+@pytest.fixture(scope="module")
+def relu(digits) -> dict[str, dict]:
+    return {route: compare_route(digits, route, "relu", "ck", SIZE) for route in ROUTES}
+
+
+def test_rows_are_seeded_and_standardised(digits):
+    again, other = prepare("digits", SIZE), prepare("digits", SIZE, seed=1)
+    assert (digits.X_train == again.X_train).all()
+    assert not np.allclose(digits.X_train, other.X_train)
+    assert digits.X_train.shape == (150, 64)
+    assert len(digits.y_test) == 100
+    assert (digits.X_train**2).sum(1).mean() == pytest.approx(1.0, abs=1e-5)  # float32 data
+    mixture = prepare("mixture", SIZE)
+    assert mixture.p == 1000
+    assert set(mixture.y_train) == set(mixture.y_test) == {0, 1}
+    assert not np.isin(mixture.X_test[:, 0], mixture.X_train[:, 0]).any()  # drawn apart
+
+
+def test_each_route_speaks_of_its_own_deq(digits):
+    plain = nsd.DEQ("relu", three_routes.SIGMA_A2)
+    twins = {route: route_twin(route, "relu", "ck", digits) for route in ROUTES}
+    assert twins["sphere"].deq == twins["uniform"].deq == plain
+    assert twins["four numbers"].deq == plain.centred(twins["four numbers"].tau0)
+    assert twins["four numbers"].tau0 == pytest.approx(1.0, abs=1e-5)
+    boxed = route_twin("uniform", "tanh", "ck", digits)
+    lengths = np.linalg.norm(digits.X_train, axis=1)
+    assert boxed.norms == pytest.approx((lengths.min(), lengths.max()), rel=1e-6)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_twins_are_nearer_than_plain_networks(relu, route):
+    found = relu[route]
+    assert found["distance"]["twin"] < 1e-3 < found["distance"]["plain"]
+    assert found["regression"]["agreement"]["twin"] == 1.0
+    assert found["regression"]["accuracy"]["twin"] == found["regression"]["accuracy"]["DEQ"] > 0.8
+
+
+def test_distance_and_regression_by_hand(digits, relu):
+    """The uniform twin with NumPy alone: spectral norms by SVD, regression by the inverse."""
+    twin = route_twin("uniform", "relu", "ck", digits)
+    X, test = digits.X_train.astype(float), digits.X_test.astype(float)
+    exact, other = nsd.ck(twin.deq, X), nsd.ck(twin.network, X)
+    distance = np.linalg.norm(exact - other, 2) / np.linalg.norm(exact, 2)
+    assert relu["uniform"]["distance"]["twin"] == pytest.approx(distance, rel=1e-6)  # Lanczos
+    targets = np.eye(10)[digits.y_train] - 0.1
+    inverse = np.linalg.inv(exact + RIDGE * np.trace(exact) / len(X) * np.eye(len(X)))
+    accuracy = ((nsd.ck(twin.deq, test, X) @ inverse @ targets).argmax(1) == digits.y_test).mean()
+    assert relu["uniform"]["regression"]["accuracy"]["DEQ"] == pytest.approx(accuracy)
+
+
+def test_sphere_rows_have_norm_one(relu):
+    assert relu["sphere"]["norms"] == pytest.approx((1.0, 1.0), abs=1e-6)  # float32 data
+    assert relu["uniform"]["norms"][0] < 0.9
+    assert relu["sphere"]["distance"]["twin"] < 1e-5
+
+
+def test_networks_report_every_seed(relu):
+    for found in relu.values():
+        networks = found["networks"]
+        assert all(len(values) == SIZE.seeds for values in networks["accuracy"].values())
+        assert np.mean(networks["accuracy"]["twin"]) == pytest.approx(np.mean(networks["accuracy"]["DEQ"]), abs=0.1)
+        assert 0.5 < networks["agreement"]["DEQ of another seed"] < 1.0
+
+
+def test_learning_rates_enter_the_ntk(digits):
+    found = compare_route(digits, "uniform", "relu", "ntk", SIZE)
+    assert "networks" not in found
+    twin = route_twin("uniform", "relu", "ntk", digits)
+    X = digits.X_train.astype(float)
+    exact, unrated = nsd.ntk(twin.deq, X), nsd.ntk(twin.network, X)
+    assert found["distance"]["twin"] < 5e-3 < np.linalg.norm(exact - unrated, 2) / np.linalg.norm(exact, 2)
+
+
+def test_document_figure_and_table(digits, relu, tmp_path):
+    chosen = three_routes.points(Setup(), datasets=["digits"])
+    assert len({point.key for point in chosen}) == len(chosen) == 9
+    ready = {f"digits/relu/ck/{route}": numbers for route, numbers in relu.items()}
+    points = [type(p)(p.key, p.settings, lambda p=p: ready[p.key]) for p in chosen if p.key in ready]
+    run(three_routes.EXPERIMENT, Setup(), tmp_path, progress=False, points=points)
+    document = read_document(tmp_path / "quick.json")
+    assert document["command"] == "notsodeep reproduce three_routes --quick"
+    assert (tmp_path / "quick.png").stat().st_size > 10_000
+    assert len(draw_routes(document).axes) == 3
+    lines = markdown_table(document).strip().splitlines()
+    assert len(lines) == 2 + 3
+    assert len({line.count("|") for line in lines}) == 1
+    assert f"{relu['uniform']['distance']['twin']:.1e}" in lines[-1]
