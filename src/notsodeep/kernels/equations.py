@@ -24,6 +24,7 @@ __all__ = ["KINDS", "check_kinds", "diagonal", "pairwise"]
 
 KINDS = ("ck", "ntk", "ntk_frozen")
 _STEPS = 100
+_CHUNK = 16384  # pairs at once: a series of 2048 terms for each is a quarter of a gigabyte
 
 
 def pairwise(
@@ -48,13 +49,19 @@ def pairwise(
     sx, sy, dot = (v.reshape(-1) for v in (sx, sy, dot))
     if dot.numel() == 0:
         return {kind: torch.zeros(shape, dtype=torch.float64) for kind in kinds}
+    if check and isinstance(network, DEQ):
+        network.check_contraction()
+    columns = zip(sx.split(_CHUNK), sy.split(_CHUNK), dot.split(_CHUNK), strict=True)
+    pieces = [_piece(network, *column, kinds, learning_rates) for column in columns]
+    return {kind: torch.cat([piece[kind] for piece in pieces]).reshape(shape) for kind in kinds}
+
+
+def _piece(
+    network: Network, sx: Tensor, sy: Tensor, dot: Tensor, kinds: Sequence[str], rates: Sequence[float] | None
+) -> dict[str, Tensor]:
     if isinstance(network, DEQ):
-        if check:
-            network.check_contraction()
-        parts = _implicit(network, sx, sy, dot, kinds)
-    else:
-        parts = _explicit(network, sx, sy, dot, kinds, rates_of(network, learning_rates))
-    return {kind: part.reshape(shape) for kind, part in parts.items()}
+        return _implicit(network, sx, sy, dot, kinds)
+    return _explicit(network, sx, sy, dot, kinds, rates_of(network, rates))
 
 
 def diagonal(
@@ -180,7 +187,7 @@ def _variances(deq: DEQ) -> list[Tensor]:
 def _solve_covariance(deq: DEQ, layer: Layer, dot: Tensor) -> Tensor:
     s2a, s2b = deq.variances
     drive = s2b * dot.detach()
-    bound = torch.sqrt(layer._plain_x * layer._plain_y)
+    bound = torch.sqrt(layer.variance_x * layer.variance_y)
     lam = drive.clamp(-bound, bound)
     low, high = -bound, bound.clone()
     active = torch.arange(len(lam))

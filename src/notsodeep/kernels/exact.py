@@ -182,10 +182,9 @@ class _Plan:
     network: Network
     kinds: tuple[str, ...]
     rates: tuple[float, ...] | None
-    table: Table | None
-    cap: float
     symmetric: bool
-    compiled: bool = False
+    compiled: bool
+    table: Table | None = None
 
 
 def _fill(
@@ -203,12 +202,12 @@ def _fill(
     target = {kind: _destination(kind, shape, x, out) for kind in kinds}
     if 0 in shape:
         return target
-    sx = (x.double() ** 2).sum(1)
-    sy = sx if symmetric else (other.double() ** 2).sum(1)
+    sx = _squared_norms(x)
+    sy = sx if symmetric else _squared_norms(other)
     tile = _TILE["cuda" if x.is_cuda else "cpu"]
     blocks = list(_blocks(shape, tile, symmetric))
-    plan = _plan(network, kinds, rates, x, other, sx, sy, blocks, symmetric)
-    plan.compiled = compile
+    plan = _Plan(network, tuple(kinds), None if rates is None else tuple(rates), symmetric, compile)
+    plan.table = _table(plan, x, other, sx, sy, blocks)
     points = _Points(plan, x, other, sx, sy)
     for rows, columns in track(blocks, len(blocks), "kernel", progress):
         for kind, values in points.tile(rows, columns).items():
@@ -218,6 +217,10 @@ def _fill(
         for kind in kinds:
             target[kind].diagonal().copy_(exact[kind].to(target[kind].dtype))
     return target
+
+
+def _squared_norms(x: Tensor) -> Tensor:
+    return torch.cat([(part.double() ** 2).sum(1) for part in x.split(4096)])
 
 
 def _destination(kind: str, shape: tuple[int, int], x: Tensor, out: dict[str, Any] | None) -> Tensor:
@@ -248,25 +251,16 @@ def _blocks(shape: tuple[int, int], tile: int, symmetric: bool) -> Iterator[tupl
             yield slice(i, min(i + tile, shape[0])), slice(j, min(j + tile, shape[1]))
 
 
-def _plan(
-    network: Network,
-    kinds: Sequence[str],
-    rates: Sequence[float] | None,
-    x: Tensor,
-    y: Tensor,
-    sx: Tensor,
-    sy: Tensor,
-    blocks: Sequence[tuple[slice, slice]],
-    symmetric: bool,
-) -> _Plan:
-    plan = _Plan(network, tuple(kinds), None if rates is None else tuple(rates), None, angle_cap(network), symmetric)
-    pairs = len(x) * len(y) / (2 if symmetric else 1)
+def _table(
+    plan: _Plan, x: Tensor, y: Tensor, sx: Tensor, sy: Tensor, blocks: Sequence[tuple[slice, slice]]
+) -> Table | None:
+    """The table for this data, or ``None`` where entry by entry is cheaper or a table would not be exact."""
+    pairs = len(x) * len(y) / (2 if plan.symmetric else 1)
     if pairs <= _DIRECT_PAIRS:
-        return plan
+        return None
     norms = torch.cat([sx, sy]).sqrt()
-    reach = min(plan.cap, _reach(_sampled_cosines(x, y, sx, sy, blocks, symmetric), pairs))
-    plan.table = build_table(network, kinds, rates, float(norms.min()), float(norms.max()), reach, pairs)
-    return plan
+    reach = min(angle_cap(plan.network), _reach(_sampled_cosines(x, y, sx, sy, blocks, plan.symmetric), pairs))
+    return build_table(plan.network, plan.kinds, plan.rates, float(norms.min()), float(norms.max()), reach, pairs)
 
 
 def _sampled_cosines(

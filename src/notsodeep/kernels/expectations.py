@@ -41,8 +41,8 @@ class Layer:
     def __init__(self, phi: Activation, qx: Tensor, qy: Tensor) -> None:
         self.phi = phi
         self.qx, self.qy = qx, qy
-        self._plain_x = qx.detach().clamp_min(_TINY)
-        self._plain_y = qy.detach().clamp_min(_TINY)
+        self.variance_x = qx.detach().clamp_min(_TINY)
+        self.variance_y = qy.detach().clamp_min(_TINY)
         self._series: dict[tuple[Part, int], tuple[Tensor, Tensor]] = {}
         self._terms: dict[tuple[Part, Part, int], Tensor] = {}
 
@@ -71,7 +71,7 @@ class Layer:
         with torch.no_grad():
             lam = lam.detach()
             if self.closed is not None:
-                return self.closed(self._plain_x, self._plain_y, lam)
+                return self.closed(self.variance_x, self.variance_y, lam)
             if self.bends is not None:
                 return self._linear_pieces(lam)
             return self.raw("value", "value", lam), self.raw("slope", "slope", lam)
@@ -103,8 +103,8 @@ class Layer:
 
     @functools.cached_property
     def _unique(self) -> tuple[Tensor, Tensor, Tensor]:
-        values, inverse = torch.unique(torch.cat([self._plain_x, self._plain_y]), return_inverse=True)
-        return values, inverse[: len(self._plain_x)], inverse[len(self._plain_x) :]
+        values, inverse = torch.unique(torch.cat([self.variance_x, self.variance_y]), return_inverse=True)
+        return values, inverse[: len(self.variance_x)], inverse[len(self.variance_x) :]
 
     def _coefficients(self, part: Part, terms: int) -> tuple[Tensor, Tensor]:
         """Hermite coefficients at the distinct variances, and what Parseval says is missing from them."""
@@ -130,7 +130,7 @@ class Layer:
 
     def raw(self, f: Part, g: Part, lam: Tensor) -> Tensor:
         """E[f(u) g(v)] with its point masses; no gradient. Falls through series to quadrature entry by entry."""
-        qx, qy = self._plain_x, self._plain_y
+        qx, qy = self.variance_x, self.variance_y
         rho = correlation(qx, qy, lam)
         out = torch.empty_like(lam)
         todo = torch.ones_like(lam, dtype=torch.bool)
@@ -165,8 +165,8 @@ class Layer:
         assert self.bends is not None
         q, ix, iy = self._unique
         mean, slope = _linear_means(self.phi, q)
-        rho = correlation(self._plain_x, self._plain_y, lam)
-        value, steep = plane.piecewise_linear(*self.bends, self._plain_x, self._plain_y, rho)
+        rho = correlation(self.variance_x, self.variance_y, lam)
+        value, steep = plane.piecewise_linear(*self.bends, self.variance_x, self.variance_y, rho)
         product = slope[ix] * slope[iy]
         return mean[ix] * mean[iy] + lam * product + value, product + steep
 
@@ -175,12 +175,12 @@ class Layer:
         heavy_f, heavy_g = _point_masses(self.phi, f), _point_masses(self.phi, g)
         total = torch.zeros_like(lam)
         for c, weight in heavy_f:
-            total = total + weight * self._given(g, c, self._plain_x, self._plain_y, lam)
+            total = total + weight * self._given(g, c, self.variance_x, self.variance_y, lam)
         for c, weight in heavy_g:
-            total = total + weight * self._given(f, c, self._plain_y, self._plain_x, lam)
+            total = total + weight * self._given(f, c, self.variance_y, self.variance_x, lam)
         for c, weight in heavy_f:
             for e, other in heavy_g:
-                total = total + weight * other * _joint_density(c, e, self._plain_x, self._plain_y, lam)
+                total = total + weight * other * _joint_density(c, e, self.variance_x, self.variance_y, lam)
         return total
 
     def _given(self, part: Part, c: float, q: Tensor, other: Tensor, lam: Tensor) -> Tensor:
@@ -216,9 +216,9 @@ class _Pair(torch.autograd.Function):
         along = layer._plain(derived, lam) if part == "value" else layer.raw(derived, derived, lam)
         radial = _RADIAL[part]
         # d/dq E[f(u) g(v)] at fixed lam = E[f''(u) g(v)] / 2 = (E[u f'(u) g(v)] - lam E[f'(u) g'(v)]) / (2 q)
-        in_x = (layer.raw(radial, part, lam) - lam * along) / (2.0 * layer._plain_x)
-        in_y = (layer.raw(part, radial, lam) - lam * along) / (2.0 * layer._plain_y)
-        dead_x, dead_y = layer._plain_x <= 2 * _TINY, layer._plain_y <= 2 * _TINY
+        in_x = (layer.raw(radial, part, lam) - lam * along) / (2.0 * layer.variance_x)
+        in_y = (layer.raw(part, radial, lam) - lam * along) / (2.0 * layer.variance_y)
+        dead_x, dead_y = layer.variance_x <= 2 * _TINY, layer.variance_y <= 2 * _TINY
         along = torch.where(dead_x | dead_y, torch.zeros_like(along), along) if part == "slope" else along
         return (
             None,
