@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-SOURCES := $(wildcard src tests benchmarks examples)
+SOURCES := $(wildcard src tests benchmarks examples docs/*.py)
 
 .PHONY: demo test test-slow lint bench docs clean
 
@@ -34,4 +34,4 @@ docs: $(STAMP)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 clean:
-	rm -rf $(VENV) build dist docs/_build .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build docs/_generated .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -36,6 +36,10 @@ def _made_by(document: dict[str, Any]) -> str:
     return f"Made by `{document['command']}`.\n\n"
 
 
+def _picture(results: Path, name: str, caption: str) -> str:
+    return f"![{caption}](../results/{name})\n\n" if (results / name).exists() else ""
+
+
 def _mean(errors: Sequence[float] | float) -> float:
     return sum(errors) / len(errors) if isinstance(errors, list) else float(errors)
 
@@ -64,7 +68,7 @@ def equivalents(results: Path) -> str:
     flat = {
         f"{case}, {kernel}": curve for case, curves in document["curves"].items() for kernel, curve in curves.items()
     }
-    return text + _curves(flat)
+    return text + _picture(results, "equivalents_error.png", "Error of the equivalents against n") + _curves(flat)
 
 
 def uniform(results: Path) -> str:
@@ -74,6 +78,7 @@ def uniform(results: Path) -> str:
         return ""
     text = "## Uniform twins\n\nProven bounds on the relative error of the kernel over every pair of inputs.\n\n"
     text += _made_by(document)
+    text += _picture(results, "uniform/depth.png", "Bound against depth")
     found: dict[tuple[str, float, str], dict[int, float]] = {}
     for row in document["rows"]:
         found.setdefault((row["activation"], row["sigma_a2"], row["kernel"]), {})[row["depth"]] = row["bound"]
@@ -104,6 +109,7 @@ def accuracy(results: Path) -> str:
                 cells = [f"{100 * _mean(m['accuracy']):.1f}" for m in models.values()]
                 rows.append([point, phi, optimiser, *cells])
     text = "## Accuracy of trained networks\n\nTest accuracy in percent, mean over seeds.\n\n" + _made_by(document)
+    text += _picture(results, "accuracy/full.png", "Accuracy against width")
     return text + table(["data/width", "activation", "optimiser", *networks_seen], rows)
 
 
@@ -121,6 +127,7 @@ def distances(results: Path) -> str:
         ]
         first = next(iter(document["points"].values()))["numbers"]["distances"]
         text += f"## {document['title']}\n\n" + _made_by(document)
+        text += _picture(results, f"{name}/full.png", document["title"])
         text += table(["point", "form", *next(iter(first.values()))], rows)
     return text
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -92,6 +96,7 @@ MISTAKES = {
     "mixture too small": ("spectrum relu -p 4", 2, "at least 16"),
     "p with data": ("spectrum relu -p 40 --data X.npy", 2, "columns"),
     "unknown benchmark folder": ("bench", 1, "--root"),
+    "unknown experiment": ("reproduce sphre", 2, "did you mean 'sphere'"),
     "both from standard input": ("match relu --data - --labels -", 2, "as a file"),
 }
 
@@ -142,6 +147,24 @@ def test_a_run_that_breaks_off_leaves_earlier_output_alone(desk, monkeypatch, er
     result = CliRunner().invoke(app, ["kernel", "X.npy", "relu", "-o", "kept.npy", "--force"])
     assert result.exit_code == 1
     assert advice in result.stderr
+    unchanged(desk)
+
+
+def test_ctrl_c_in_the_middle_of_a_real_run(desk):
+    """A process of its own, interrupted once its temporary file is there."""
+    np.save("many.npy", np.random.default_rng(0).standard_normal((3000, 50)) / 7.0)
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from notsodeep.cli import main; sys.argv[1:] = 'kernel many.npy silu -o kept.npy --force'.split(); main()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not list(desk.glob(".kept.npy*.part")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1, said
+    assert "interrupted" in said
     unchanged(desk)
 
 

@@ -87,10 +87,17 @@ def test_no_colours_in_a_pipe_or_under_no_color():
         assert out.stderr == ""
 
 
-def test_completion_is_offered():
-    assert "notsodeep" in run(
-        "--show-completion", env={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    ).output or ("--show-completion" in run("--help").output)
+@pytest.mark.parametrize(("words", "found"), [("notsodeep ma", "match"), ("notsodeep match relu --ker", "--kernel")])
+def test_completion(words, found):
+    env = {
+        **os.environ,
+        "_NOTSODEEP_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    code = "from notsodeep.cli import main; main()"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert out.stdout.split() == [found]
 
 
 def test_debug_shows_the_trace():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from pathlib import Path
 from typing import Any
 
 from ... import __version__
@@ -66,7 +65,9 @@ def _devices() -> list[str]:
 
 
 def _data() -> dict[str, str]:
-    import sklearn.datasets
+    """The folder where data sets are looked for, and what lies in it; nothing is loaded."""
+    from notsodeep.datasets.catalogue import data_folder
 
-    folder = Path(sklearn.datasets.__file__).parent / "data"
-    return {"digits": "built in" if (folder / "digits.csv.gz").exists() else "not found"}
+    folder = data_folder()
+    entries = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+    return {"digits": "built in", str(folder): ", ".join(entries) or "empty; set NOTSODEEP_DATA to use another folder"}
