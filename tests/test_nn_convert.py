@@ -137,6 +137,22 @@ def test_twin_of_a_relu_deq_is_uniform() -> None:
     assert conversion.distillation.agreement > 0.93
 
 
+def test_twin_of_a_plain_silu_deq_is_uniform_and_of_a_centred_one_matched() -> None:
+    plain = nsd.DEQ("silu", sigma_a2=0.2)
+    uniform = nsd.twin_of(nsd.nn.DEQ(plain, 64, 200, 10), X).twin
+    assert uniform.bound < 1e-3
+    assert uniform.deq.activation == plain.activation
+    matched = nsd.twin_of(nsd.nn.DEQ(plain.centred(1.0), 64, 200, 10), X).twin
+    assert matched.bound is None
+    assert matched.tau0 == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_uniform_twin_out_of_tolerance_says_how_near_it_is() -> None:
+    twin = nsd.twin_of(nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.2), 64, 100, 10), X, design="uniform").twin
+    assert 1e-3 < twin.bound < 1e-2
+
+
 @pytest.mark.parametrize("module", [Foreign(), Foreign(scale=0.05), Exposing()], ids=["layers", "scaled", "protocol"])
 def test_twin_of_a_foreign_module(module: Foreign) -> None:
     parts = None if isinstance(module, Exposing) else module.parts()

@@ -10,9 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..errors import InvalidInputError
+from ..errors import InfeasibleMatchError, InvalidInputError
+from ..gaussian import moments
 from ..matching import Twin, match
 from ..matching.uniform import match_uniform, norm_range
+from ..networks import DEQ
 from .data import as_inputs, as_pair, one_hot
 from .enn import ENN
 from .equilibrium import SolverOptions
@@ -98,7 +100,8 @@ def twin_of(
     X, y : data of the kind the DEQ is used on; with ``y`` the readout is fitted to it, else to the module's outputs
     kernel : ``"ck"`` if only the readout will train, ``"ntk"`` or ``"ntk_frozen"`` if more will
     design : ``"match"`` (at the data's tau0; the centred DEQ), ``"uniform"`` (for all inputs of the data's norms; the
-        DEQ as it is), or ``"auto"``: uniform for homogeneous activations such as ReLU, matched otherwise
+        DEQ as it is; at once for ReLU, seconds otherwise), or ``"auto"``: matched if phi has mean zero at the data's
+        scale, as odd and centred activations do, else uniform
     ridge, holdout, seed : see :func:`distil`; the seed is also that of the twin's weights
     """
     found = parts_of(module) if parts is None else parts
@@ -172,11 +175,28 @@ def _report(twin: ENN, inputs: Tensor, targets: Tensor, labels: Tensor | None) -
 def _design(measured: Measured, X: Tensor, kernel: Any, design: str) -> Twin:
     if design not in ("auto", "match", "uniform"):
         raise InvalidInputError(f"design must be 'auto', 'match' or 'uniform', got {design!r}")
-    homogeneous = measured.spec.activation.homogeneity == 1.0
-    if design == "uniform" or (design == "auto" and homogeneous):
-        norms = None if homogeneous else norm_range(X.cpu(), coverage=0.99)
-        return match_uniform(measured.spec, kernel, norms, check=False)  # measuring has warned already
+    if design == "uniform" or (design == "auto" and not _is_centred(measured)):
+        return _uniform(measured.spec, X, kernel)
     return match(measured.spec, measured.tau0, kernel=kernel)
+
+
+def _is_centred(measured: Measured) -> bool:
+    """Whether E[phi] is below a hundredth of phi's size; sigma_a2 and tau0 are measured, so zero is not to be had."""
+    if measured.spec.activation.homogeneity == 1.0:
+        return False
+    m = moments(measured.spec.activation, measured.spec.centred_scale(measured.tau0))
+    return m.mean**2 <= 1e-4 * m.square
+
+
+def _uniform(spec: DEQ, X: Tensor, kernel: Any) -> Twin:
+    """Within the default tolerance, or as near as it gets: ``twin.bound`` says how near."""
+    norms = None if spec.activation.homogeneity == 1.0 else norm_range(X.cpu(), coverage=0.99)
+    try:
+        return match_uniform(spec, kernel, norms, check=False)  # measuring has warned already
+    except InfeasibleMatchError as error:
+        if error.residual is None:
+            raise
+        return match_uniform(spec, kernel, norms, tol=1.001 * error.residual, check=False)
 
 
 def _outputs(module: Any, parts: DEQParts) -> Callable[[Tensor], Tensor] | None:
