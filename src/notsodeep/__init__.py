@@ -23,7 +23,7 @@ _ROOMS = {
         "universality",
     ],
     "spectra": ["spectral_law"],
-    "matching": ["Twin", "match", "match_sphere", "match_uniform"],
+    "matching": ["Twin", "match", "match_sphere", "match_uniform", "norm_range"],
     "codegen": ["pytorch_code"],
     "nn": ["compare", "distil", "fit", "twin_of"],
     "plots": ["ErrorDisplay", "KernelDisplay", "SpectrumDisplay", "TwinDisplay"],
