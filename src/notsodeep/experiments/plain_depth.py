@@ -1,8 +1,8 @@
 """How deep is the papers' plain network? Accuracy of plain tanh networks of one to three layers beside DEQ and twin.
 
-The papers show a plain tanh network 1.3 to 1.5 points below the DEQ at width 4,096; the kernel of one
-tanh layer is within 6 % of the DEQ's and a little larger, so no such gap is to be expected from it. Each further layer shrinks the kernel, and SGD
-with the same learning rate gets less far.
+The papers show a plain tanh network 1.3 to 1.5 points below the DEQ at width 4,096. The kernel of one tanh layer is
+within 6 % of the DEQ's and a little larger, so no such gap is to be expected from it. Each further layer shrinks the
+kernel, and SGD with the same learning rate gets less far.
 """
 
 from __future__ import annotations
