@@ -47,5 +47,7 @@ def test_the_documentation_builds_without_warnings(tmp_path):
     built = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert built.returncode == 0, built.stderr[-3000:]
     theory = (tmp_path / "theory.html").read_text()
+    assert "<math" in theory  # drawn by the browser itself
+    assert "mathjax" not in theory.lower()
     # the evidence is there: the right form falls, a rejected one stalls
     assert "alpha4 not squared" in theory
