@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from notsodeep.experiments.routes_figure import markdown_table
+
 __all__ = ["table", "write_all"]
 
 
@@ -18,6 +20,7 @@ def write_all(docs: Path, results: Path) -> None:
         "evidence": evidence(results),
         "results": equivalents(results) + distances(results) + uniform(results) + accuracy(results),
         "benchmarks": networks(results),
+        "three_routes": three_routes(results),
     }.items():
         (folder / f"{name}.txt").write_text(text)
 
@@ -130,6 +133,12 @@ def distances(results: Path) -> str:
         text += _picture(results, f"{name}/full.png", document["title"])
         text += table(["point", "form", *next(iter(first.values()))], rows)
     return text
+
+
+def three_routes(results: Path) -> str:
+    """Kernels, regressions and networks by route."""
+    document = _read(results / "three_routes" / "full.json")
+    return "" if document is None else _made_by(document) + markdown_table(document)
 
 
 def networks(results: Path) -> str:
