@@ -7,22 +7,38 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import notsodeep
 from notsodeep.experiments.routes_figure import markdown_table
 
-__all__ = ["table", "write_all"]
+__all__ = ["api", "table", "write_all"]
 
 
 def write_all(docs: Path, results: Path) -> None:
-    """results.md, benchmarks.md and evidence.md, in docs/_generated."""
+    """Tables and the list of public names, in docs/_generated."""
     folder = docs / "_generated"
     folder.mkdir(exist_ok=True)
     for name, text in {
         "evidence": evidence(results),
         "results": equivalents(results) + distances(results) + uniform(results) + accuracy(results),
         "benchmarks": networks(results),
+        "api": api(),
         "three_routes": three_routes(results),
     }.items():
         (folder / f"{name}.txt").write_text(text)
+
+
+_TITLES = {"gaussian": "Gaussian expectations", "kernels": "Exact kernels", "codegen": "PyTorch source"}
+_TITLES |= {"nn": "Finite networks", "estimators": "scikit-learn estimators"}
+
+
+def api() -> str:
+    """Every public name, room by room, as the package itself lists them."""
+    text = ""
+    for room, names in notsodeep._ROOMS.items():
+        kinds = ("autoclass" if isinstance(getattr(notsodeep, name), type) else "autofunction" for name in names)
+        entries = "\n".join(f".. {kind}:: notsodeep.{name}" for kind, name in zip(kinds, names, strict=True))
+        text += f"## {_TITLES.get(room, room.capitalize())}\n\n```{{eval-rst}}\n{entries}\n```\n\n"
+    return text
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -31,11 +31,13 @@ body { margin: 0 auto; max-width: 72rem; padding: 1rem; color: var(--ink); backg
   font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin-top: 2rem; }
 .scroll { overflow-x: auto; }
-table { margin-bottom: 1rem; border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
+table { margin-bottom: 1rem; border-collapse: collapse; font-size: 0.9rem;
+  font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 .row { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
-figure { margin: 0; max-width: 42rem; padding: 0.6rem; background: var(--card); border-radius: 0.5rem; --paper: var(--card); }
+figure { margin: 0; max-width: 42rem; padding: 0.6rem; background: var(--card); border-radius: 0.5rem;
+  --paper: var(--card); }
 figure svg { display: block; width: 100%; height: auto; color: var(--ink); }
 figure svg text { fill: currentColor; }
 figcaption { font-size: 0.85rem; }
