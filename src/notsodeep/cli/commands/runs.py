@@ -102,7 +102,7 @@ def reproduce(
     Examples:
       notsodeep reproduce
       notsodeep reproduce all --quick
-      notsodeep reproduce equivalents_error --quick --output /tmp/results
+      notsodeep reproduce equivalents_error --quick --output figures
     """
     import notsodeep as nsd
 
@@ -158,7 +158,7 @@ def demo(
     \b
     Examples:
       notsodeep demo
-      notsodeep demo --quick --output /tmp/demo
+      notsodeep demo --quick --output out
     """
     import matplotlib
 
