@@ -92,7 +92,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch) -> None:
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("notsodeep.nn.files.os.fsync", fail)
+    monkeypatch.setattr("notsodeep._files.os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         write_file(path, {"a": torch.zeros(2)}, {"version": 2})
     monkeypatch.undo()

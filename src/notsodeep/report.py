@@ -5,12 +5,9 @@ Figures take their ink and their paper from the page, so that they are legible i
 
 from __future__ import annotations
 
-import contextlib
 import html
 import io
-import os
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,8 @@ from typing import Any
 import matplotlib
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+
+from ._files import write_text
 
 __all__ = ["document", "figure", "heading", "paragraph", "row_of", "table", "write"]
 
@@ -97,17 +96,7 @@ def document(title: str, parts: Sequence[str]) -> str:
 
 def write(path: str | Path, text: str) -> None:
     """The file whole or not at all: an earlier report stays if this one cannot be written."""
-    path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    write_text(Path(path), text)
 
 
 def _safe(text: str) -> str:

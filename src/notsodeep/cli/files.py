@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
-import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .._files import atomic
 from ..errors import DataError, InvalidInputError
 
 __all__ = ["atomic", "check_target", "enough_space", "labels_from", "points_from", "read_json", "write_json"]
@@ -141,24 +139,6 @@ def enough_space(path: Path, size: int) -> None:
             f"{path} needs {size / 2**30:.2f} GiB and {path.parent} has {free / 2**30:.2f} GiB free. Free some space, "
             "write elsewhere, or halve it with float32 data."
         )
-
-
-@contextlib.contextmanager
-def atomic(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path``; renamed into place if all goes well, removed if not."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with open(temporary, "rb") as stream:
-            os.fsync(stream.fileno())
-        temporary.chmod(0o644 if not path.exists() else path.stat().st_mode & 0o777)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-        raise
 
 
 def write_json(path: Path, document: Any) -> None:

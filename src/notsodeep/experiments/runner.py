@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import os
 import platform
 import re
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ import torch
 from matplotlib.figure import Figure
 
 from .. import __version__
+from .._files import write_text
 from .._progress import track
 from ..errors import DataError
 
@@ -131,16 +130,7 @@ def write_document(path: Path, document: Mapping[str, Any]) -> None:
     text = json.dumps(document, indent=1, allow_nan=False)
     # lists of numbers on one line each: a tenth of the lines, and differences that can be read
     text = re.sub(r"\[[^\[\]{}]*\n[^\[\]{}]*\]", lambda found: " ".join(found.group().split()), text) + "\n"
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w") as stream:
-            stream.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    write_text(path, text)
 
 
 def _empty(experiment: Experiment, setup: Setup) -> Document:

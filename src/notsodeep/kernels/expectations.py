@@ -133,7 +133,7 @@ class Layer:
         qx, qy = self.variance_x, self.variance_y
         rho = correlation(qx, qy, lam)
         out = torch.empty_like(lam)
-        todo = torch.ones_like(lam, dtype=torch.bool)
+        pending = torch.ones_like(lam, dtype=torch.bool)
         _, ix, iy = self._unique
         polynomial = degree_of(self.phi)
         for terms in _TERMS if polynomial is None else (polynomial + 3,):
@@ -141,16 +141,16 @@ class Layer:
             b, miss_b = self._coefficients(g, terms)
             scale = torch.sqrt((a[ix] ** 2).sum(-1) * (b[iy] ** 2).sum(-1)) + 1e-300
             error = rho.abs() ** terms * torch.sqrt(miss_a[ix] * miss_b[iy])
-            sure = todo & (error <= _TOLERANCE * scale) if polynomial is None else todo
+            sure = pending & (error <= _TOLERANCE * scale) if polynomial is None else pending
             if bool(sure.all()):
                 return _horner(self._products(f, g, terms), rho) + self._masses(f, g, lam)
             if bool(sure.any()):
                 out[sure] = _horner(a.T[:, ix[sure]] * b.T[:, iy[sure]], rho[sure])
-                todo = todo & ~sure
-            if not bool(todo.any()):
+                pending = pending & ~sure
+            if not bool(pending.any()):
                 break
-        if bool(todo.any()):
-            out[todo] = self._quadrature(f, g, qx[todo], qy[todo], rho[todo])
+        if bool(pending.any()):
+            out[pending] = self._quadrature(f, g, qx[pending], qy[pending], rho[pending])
         return out + self._masses(f, g, lam)
 
     def _quadrature(self, f: Part, g: Part, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:

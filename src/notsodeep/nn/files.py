@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from .._files import atomic
 from ..errors import CheckpointError
 
 __all__ = ["read_file", "write_file"]
@@ -30,17 +30,8 @@ def write_file(path: str | Path, tensors: Mapping[str, Tensor], document: Mappin
     text = json.dumps(document, sort_keys=True, allow_nan=False)
     metadata = {"format": _FORMAT, "document": text, "sha256": _digest(host, text)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(safetensors.torch.save(host, metadata))
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    with atomic(path) as temporary:
+        temporary.write_bytes(safetensors.torch.save(host, metadata))
     _sync_directory(path.parent)
 
 
