@@ -23,8 +23,7 @@ from .table import Table, angle_cap, build_table, clenshaw, clenshaw_scalar, fus
 
 __all__ = ["ck", "kernels_of", "ntk"]
 
-_TILE = {"cpu": 384, "cuda": 4096}
-_STRIP = 128
+_TILE = {"cpu": 512, "cuda": 4096}
 _SPARED = 500  # so many entries may lie beyond the reach of the table
 _DIRECT_PAIRS = 512  # fewer pairs than this are not worth a table
 
@@ -329,22 +328,11 @@ class _Points:
             if table.reach < 1.0:
                 outside, far = beyond, r[beyond]
             r.clamp_(-table.reach, table.reach)
-        values = self._evaluate(rows, columns, r)
+        x2 = table.position(r)
+        values = {kind: self._lookup(kind, rows, columns, x2) for kind in self.plan.kinds}
         if outside is not None and far is not None:
             for kind, exact in self._direct(far, rows, columns, outside).items():
                 values[kind][outside] = exact
-        return values
-
-    def _evaluate(self, rows: slice, columns: slice, r: Tensor) -> dict[str, Tensor]:
-        """All kernels at the cosines ``r`` (overwritten), in strips of rows that stay in the cache."""
-        assert self.plan.table is not None
-        x2 = self.plan.table.position(r)
-        strip = len(r) if r.is_cuda or self.plan.compiled else _STRIP
-        values = {kind: torch.empty_like(r) for kind in self.plan.kinds}
-        for start in range(0, len(r), strip):
-            inner = slice(rows.start + start, min(rows.start + start + strip, rows.stop))
-            for kind, out in values.items():
-                out[start : start + strip] = self._lookup(kind, inner, columns, x2[start : start + strip])
         return values
 
     def _unit_rows(self, rows: slice) -> Tensor:
