@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .. import report
+from ..matching.uniform import UniformTwin
 from ..plots import SpectrumDisplay
 from .study import Case, Spectrum, Study
 
@@ -100,14 +101,17 @@ def _axes() -> tuple[Figure, Axes]:
 def _activations(case: Case, index: int) -> str:
     drawn, ax = _axes()
     x = np.linspace(-3, 3, 601)
-    ax.plot(x, case.twin.deq.activation(x), color=_COLOURS["DEQ"], linewidth=4, alpha=0.6, label="DEQ, centred")
+    uniform = isinstance(case.twin, UniformTwin)
+    whose = "DEQ" if uniform else "DEQ, centred"
+    ax.plot(x, case.twin.deq.activation(x), color=_COLOURS["DEQ"], linewidth=4, alpha=0.6, label=whose)
     styles = ("-", "--")
     for i, phi in enumerate(case.twin.network.activations):
         name = "twin" if case.twin.depth == 1 else f"twin, layer {i + 1}"
         ax.plot(x, phi(x), color=_COLOURS["twin"], linestyle=styles[i % 2], label=name)
     ax.legend(frameon=False)
     ax.set_xlabel("x")
-    caption = f"{_NAMES[case.activation]}: {case.twin.reason}; equations solved to {case.twin.residual:.0e}."
+    proof = f"error below {case.twin.bound:.0e}, proven" if uniform else f"equations solved to {case.twin.residual:.0e}"
+    caption = f"{_NAMES[case.activation]}: {case.twin.reason}; {proof}."
     return report.figure(drawn, caption, f"activation{index}")
 
 

@@ -172,9 +172,16 @@ def _gradient_errors(data: Sample, size: Size) -> tuple[float, ...]:
 # ---- training --------------------------------------------------------------------------------------------
 
 
+def _designed(data: Sample, deq: nsd.DEQ) -> nsd.Twin:
+    """On the mixture the papers' match of the centred DEQ; elsewhere the uniform twin of a plain homogeneous one."""
+    if data.mixture is None and deq.activation.homogeneity == 1.0:
+        return nsd.match_uniform(deq)
+    return nsd.match(deq, data.statistics)
+
+
 def _verified_case(data: Sample, phi: str, size: Size) -> Case:
-    """Match, and compare the exact kernels on some of the points."""
-    twin = nsd.match(nsd.DEQ(phi, SIGMA_A2), data.statistics)
+    """Design the twin, and compare the exact kernels on some of the points."""
+    twin = _designed(data, nsd.DEQ(phi, SIGMA_A2))
     verified = twin.verify(data.train[0][: size.points])
     return _case(data, phi, twin, (verified.distance, verified.plain_distance), size)
 
