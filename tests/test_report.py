@@ -42,17 +42,15 @@ def test_the_demo_finds_twins_that_are_nearer_than_plain_networks(shown):
         ("mixture", "tanh"), ("mixture", "relu"), ("digits", "tanh"), ("digits", "relu"),
     ]  # fmt: skip
     for case in found.cases:
-        if (case.data, case.activation) == (
-            "digits",
-            "relu",
-        ):  # plain and homogeneous: the uniform twin
+        if (case.data, case.activation) == ("digits", "relu"):
+            # plain and homogeneous: the uniform twin, which proves a bound instead of solving equations
             assert case.twin.deq == nsd.DEQ("relu", sigma_a2=0.2)
             assert case.twin.bound < 1e-3
         else:
             assert case.twin.residual < 1e-9
         assert case.distance < 0.5 * case.plain_distance
         assert case.widest.models == ("DEQ", "twin", "plain")
-        assert case.widest.speedup("twin") > 0.0
+        assert case.widest.speedup("twin") > 1.0
         # digits at width 64: well above chance, and the twin within reach of the DEQ
         assert case.widest.summary("twin", "accuracy")[0] > 0.8
     for spectrum in found.spectra:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ...networks import DEQ
 from ..twin import kernel_names
 from .arc import HomogeneousDEQ, layers
 from .arc_bound import Supremum, certify
 from .arc_fit import Fit, Problem, fit, fit_depth
-from .record import DepthRow, Location, UniformTwin
+from .record import Certified, DepthRow, Location, UniformTwin
 from .table import branch_for
 
 MAX_LAYERS = 6
@@ -21,23 +19,11 @@ _TABLE_LOSS = 1.15  # a proposal this much worse than its neighbours straddles a
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(Certified):
     """A fit with its certificates, one per kernel."""
 
     fit: Fit
     suprema: tuple[Supremum, ...]
-
-    @property
-    def worst(self) -> int:
-        return int(np.argmax([s.bound for s in self.suprema]))
-
-    @property
-    def bound(self) -> float:
-        return self.suprema[self.worst].bound
-
-    @property
-    def sampled(self) -> float:
-        return max(s.sampled for s in self.suprema)
 
     def row(self) -> DepthRow:
         return DepthRow(len(self.fit.bends), self.bound, self.sampled, _FAMILY)

@@ -16,7 +16,7 @@ from .box import Pairs, deq_at
 from .box_certify import BoxSupremum, certify_box, relative_error
 from .box_certify import Candidate as Compared
 from .box_fit import BoxProblem, fit_box
-from .record import DepthRow, Location, UniformTwin
+from .record import Certified, DepthRow, Location, UniformTwin
 
 MAX_LAYERS = 3
 _FAMILY = "affine"
@@ -24,24 +24,12 @@ _TERMS = (24, 40, 64, 100, 160)
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(Certified):
     """A fit on the box with its certificates, one per kernel."""
 
     solution: minimax.Solution
     activations: tuple[Activation, ...]
     suprema: tuple[BoxSupremum, ...]
-
-    @property
-    def worst(self) -> int:
-        return int(np.argmax([s.bound for s in self.suprema]))
-
-    @property
-    def bound(self) -> float:
-        return self.suprema[self.worst].bound
-
-    @property
-    def sampled(self) -> float:
-        return max(s.sampled for s in self.suprema)
 
     def row(self) -> DepthRow:
         return DepthRow(len(self.activations), self.bound, self.sampled, _FAMILY)

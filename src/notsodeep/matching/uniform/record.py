@@ -25,6 +25,26 @@ class Location:
     kernel: str
 
 
+class Certified:
+    """What any fit with a certificate per kernel can say of itself."""
+
+    suprema: tuple[Any, ...]
+    """One certified supremum per kernel, each with ``bound`` and ``sampled``."""
+
+    @property
+    def worst(self) -> int:
+        """The kernel that decides."""
+        return max(range(len(self.suprema)), key=lambda i: self.suprema[i].bound)
+
+    @property
+    def bound(self) -> float:
+        return self.suprema[self.worst].bound
+
+    @property
+    def sampled(self) -> float:
+        return max(s.sampled for s in self.suprema)
+
+
 @dataclass(frozen=True)
 class DepthRow:
     """What a depth reaches: the certified bound and the largest error seen while certifying."""
