@@ -11,11 +11,12 @@ import torch
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
+import notsodeep as nsd
 from helpers import tolerance
 from notsodeep import experiments
 from notsodeep.cli import app
 from notsodeep.errors import ConvergenceError, DataError, InvalidInputError
-from notsodeep.experiments import accuracy, error_figure
+from notsodeep.experiments import accuracy, error_figure, plain_depth
 from notsodeep.experiments.readouts import Optimiser, train_readouts
 from notsodeep.experiments.runner import Experiment, Point, Setup, TimeUp, draw, read_document, run
 from notsodeep.experiments.samples import histograms, sample, thumbnail
@@ -272,10 +273,22 @@ def test_accuracies_of_twin_and_deq_meet(documents):
     assert (gaps["plain"] > gaps["twin"]).all()  # ReLU
 
 
-def test_depth_slows_plain_tanh_networks(documents):
-    found = documents["plain_depth"]["points"]["digits"]["numbers"]
-    assert abs(found["twin"] - found["DEQ"]) < 0.02  # 397 test rows: one of them is 0.0025
-    assert found["tanh x 1"] > found["tanh x 3"]
+def test_depth_slows_plain_networks(documents):
+    for activation in ("tanh", "relu"):
+        found = {k: v[0] for k, v in documents["plain_depth"]["points"][f"digits/{activation}/256"]["numbers"].items()}
+        assert abs(found["twin"] - found["DEQ"]) < 0.02  # 397 test rows: one of them is 0.0025
+        assert found["1 layer"] > found["3 layers"]
+        assert found["1 layer"] > found["1 layer, 0.2"]
+        assert ("1 raw layer" in found) == (activation == "relu")
+
+
+def test_noise_makes_data_harder_and_stays_standardised():
+    data = nsd.datasets.digits().standardised()
+    blurred = plain_depth.noisy(data, 3.0, seed=1)
+    assert np.isclose((blurred.X_train.astype(np.float64) ** 2).sum(1).mean(), 1.0, rtol=1e-5)
+    overlap = float((blurred.X_train * data.X_train).sum(1).mean())  # 1 / sqrt(1 + 9) of the signal is left
+    assert abs(overlap - 10**-0.5) < 0.01
+    assert np.array_equal(plain_depth.noisy(data, 3.0, seed=1).X_test, blurred.X_test)
 
 
 def test_unknown_names():

@@ -24,13 +24,14 @@ from ..matching import Twin, match
 from ..networks import DEQ
 from ..nn.base import Model
 from .accuracy_figure import ACTIVATIONS, MODELS, curves, draw_accuracy, markdown_table
-from .readouts import Optimiser, train_readouts
+from .readouts import Optimiser, fill_features, train_readouts
 from .runner import Document, Experiment, Point, Setup, run
 
 __all__ = ["EXPERIMENT", "accuracies", "curves", "points"]
 
 DATASETS = ("mnist", "fashion_mnist", "cifar10_vgg")
 WIDTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+WIDEST = 8192  # only on a GPU: the features of all networks fill 35 GB
 SIGMA_A2 = 0.2
 TRAIN_ROWS = 50_000
 
@@ -63,8 +64,8 @@ def accuracies(
         if between_epochs is not None:
             between_epochs()
         model = _build(_twin(a), name, data.p, width, classes, seed, device)
-        seconds = _fill(features[i], model, X)
-        _fill(held[i], model, test)
+        seconds = fill_features(features[i], model, X)
+        fill_features(held[i], model, test)
         clock.setdefault((a, name), []).append(round(seconds, 5))
     started = time.perf_counter()
     weights = train_readouts(
@@ -114,23 +115,6 @@ def _build(twin: Twin, name: str, p: int, width: int, classes: int, seed: int, d
     return nn.ENN(network, p, width, classes, seed, train="readout", device=device)
 
 
-def _fill(out: Tensor, model: Model, X: Tensor) -> float:
-    """Features batch by batch into ``out``; returns the seconds."""
-    size = 8192 if X.device.type == "cuda" else 1024
-    _synchronise(X.device)
-    started = time.perf_counter()
-    with torch.no_grad():
-        for target, rows in zip(out.split(size), X.split(size), strict=True):
-            target.copy_(model.features(rows))
-    _synchronise(X.device)
-    return time.perf_counter() - started
-
-
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 # ---- points --------------------------------------------------------------------------------------------------
 
 
@@ -143,7 +127,7 @@ def points(
 ) -> list[Point]:
     """One point per data set and width."""
     chosen = datasets or (("digits",) if setup.quick else DATASETS)
-    sizes = widths or ((32, 128, 512) if setup.quick else WIDTHS)
+    sizes = widths or ((32, 128, 512) if setup.quick else _full_widths(setup))
     length = epochs or (30 if setup.quick else 100)
     load_once = functools.lru_cache(maxsize=1)(functools.partial(_prepared, setup.data))
 
@@ -161,6 +145,10 @@ def points(
         return Point(f"{name}/{width}", settings, lambda: _measure(load_once(name), settings, setup))
 
     return [point(name, width) for name in chosen for width in sizes]
+
+
+def _full_widths(setup: Setup) -> tuple[int, ...]:
+    return (*WIDTHS, WIDEST) if setup.device.startswith("cuda") else WIDTHS
 
 
 def _prepared(folder: Any, name: str) -> Dataset:

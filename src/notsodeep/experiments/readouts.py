@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor
 
 from ..errors import ConvergenceError, InvalidInputError
+from ..nn.base import Model
 
-__all__ = ["Optimiser", "train_readouts"]
+__all__ = ["Optimiser", "fill_features", "train_readouts"]
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's usual ones
 
@@ -27,6 +29,23 @@ class Optimiser:
     def __post_init__(self) -> None:
         if self.method not in ("sgd", "adam") or not (math.isfinite(self.lr) and self.lr > 0):
             raise InvalidInputError(f"an optimiser is 'sgd' or 'adam' with a positive learning rate, got {self!r}")
+
+
+def fill_features(out: Tensor, model: Model, X: Tensor) -> float:
+    """Features batch by batch into ``out``; returns the seconds."""
+    size = 8192 if X.device.type == "cuda" else 1024
+    _synchronise(X.device)
+    started = time.perf_counter()
+    with torch.no_grad():
+        for target, rows in zip(out.split(size), X.split(size), strict=True):
+            target.copy_(model.features(rows))
+    _synchronise(X.device)
+    return time.perf_counter() - started
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def train_readouts(
