@@ -229,15 +229,27 @@ def documents(tmp_path_factory) -> dict[str, dict]:
 
 
 def test_errors_fall_with_n(documents):
-    for by_activation in error_figure.slopes(documents["equivalents_error"]).values():
+    slopes = error_figure.slopes(documents["equivalents_error"])
+    for kernel, by_activation in slopes.items():
         assert len(by_activation) == 6
-        assert all(-0.9 < slope < -0.2 for slope in by_activation.values())  # n^(-1/2) in the limit; n <= 400 here
+        if "own" not in kernel:
+            assert all(-0.9 < slope < -0.2 for slope in by_activation.values())  # n^(-1/2) in the limit; n <= 400 here
+    for kernel in ("ck", "ntk", "ntk_frozen"):
+        for activation in ("tanh", "arctan"):
+            assert slopes[f"{kernel}/own"][activation] < slopes[kernel][activation] - 0.4
 
 
 def test_equivalents_have_the_exact_spectrum(documents):
     for point in documents["eigenvalues"]["points"].values():
         numbers = point["numbers"]
-        assert numbers["distances"]["empirical tau0"]["ck_relative"] < 0.12
+        distances = numbers["distances"]
+        assert distances["empirical tau0"]["ck_relative"] < 0.12
+        assert (
+            distances["own norms"]["ck"]
+            < (1.01 if "unit" in point["settings"]["data"] else 0.3) * distances["empirical tau0"]["ck"]
+        )
+        if "mean_square" in point["settings"]:
+            continue
         exact, approximate = (np.array(v) for v in numbers["spectrum"]["largest"].values())
         np.testing.assert_allclose(exact, approximate, rtol=0.12)
         assert numbers["distances"]["empirical tau0"]["lambda"] == pytest.approx(

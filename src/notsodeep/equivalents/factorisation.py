@@ -1,8 +1,7 @@
-"""Solving with gain X X' + V core V' + lift I: Woodbury on the smaller side, or conjugate gradients."""
+"""Solving with gain X X' + V core V' + a positive diagonal: Woodbury on the smaller side, or conjugate gradients."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,15 +15,16 @@ __all__ = ["Factorisation", "conjugate_gradients", "factorise"]
 
 @dataclass(frozen=True, eq=False)
 class Factorisation:
-    """K = A + V core V', A = gain X X' + lift I: A by Cholesky, the low rank by an r x r system."""
+    """K = A + V core V', A = gain X X' + lift: A by Cholesky, the low rank by an r x r system."""
 
     X: Tensor
     gain: float
     V: Tensor
     core: Tensor
-    lift: float
+    lift: Tensor
+    """A diagonal, (n, 1), or (1, 1) for a multiple of the identity."""
     cholesky: Tensor
-    """Of A itself if n <= p, else of gain X'X + lift I."""
+    """Of A itself if n <= p, else of I + gain X' lift^(-1) X."""
     swept: Tensor
     """A^(-1) V"""
     small: Tensor
@@ -48,13 +48,18 @@ class Factorisation:
         return self.gain * (self.X @ (self.X.T @ z)) + self.V @ (self.core @ (self.V.T @ z)) + self.lift * z
 
 
-def factorise(X: Tensor, gain: float, V: Tensor, core: Tensor, lift: float) -> Factorisation:
-    """Factorise gain X X' + V core V' + lift I, lift > 0."""
+def factorise(X: Tensor, gain: float, V: Tensor, core: Tensor, lift: Tensor) -> Factorisation:
+    """Factorise gain X X' + V core V' + lift, the diagonal lift > 0 of shape (n, 1) or (1, 1)."""
     n, p = X.shape
-    gram = gain * (X @ X.T if n <= p else X.T @ X)
-    gram.diagonal().add_(lift)
+    diagonal = lift[:, 0].expand(n)
+    if n <= p:
+        gram = gain * (X @ X.T)
+        gram.diagonal().add_(diagonal)
+    else:
+        gram = gain * (X.T @ (X / lift))
+        gram.diagonal().add_(1.0)
     cholesky = torch.linalg.cholesky(gram)
-    logdet = 2.0 * float(cholesky.diagonal().log().sum()) + max(n - p, 0) * math.log(lift)
+    logdet = 2.0 * float(cholesky.diagonal().log().sum()) + (float(diagonal.log().sum()) if n > p else 0.0)
     swept = _gram_solve(X, gain, lift, cholesky, V)
     small = torch.eye(len(core)).to(X) + V.T @ swept @ core
     sign, extra = torch.linalg.slogdet(small)
@@ -67,11 +72,12 @@ def factorise(X: Tensor, gain: float, V: Tensor, core: Tensor, lift: float) -> F
     return Factorisation(X, gain, V, core, lift, cholesky, swept, inverse, logdet + float(extra))
 
 
-def _gram_solve(X: Tensor, gain: float, lift: float, cholesky: Tensor, v: Tensor) -> Tensor:
-    """(gain X X' + lift I)^(-1) v."""
+def _gram_solve(X: Tensor, gain: float, lift: Tensor, cholesky: Tensor, v: Tensor) -> Tensor:
+    """(gain X X' + lift)^(-1) v."""
     if len(X) <= X.shape[1]:
         return torch.cholesky_solve(v, cholesky)
-    return (v - gain * (X @ torch.cholesky_solve(X.T @ v, cholesky))) / lift
+    scaled = v / lift
+    return scaled - gain * (X @ torch.cholesky_solve(X.T @ scaled, cholesky)) / lift
 
 
 def conjugate_gradients(

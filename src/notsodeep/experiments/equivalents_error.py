@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
@@ -66,17 +66,25 @@ def error_against_n(
     seeds: int = 3,
     sigma_a2: float = 0.2,
     about: Any = "mean",
+    norms: Sequence[Literal["typical", "own"]] = ("typical",),
 ) -> dict[str, ErrorCurve]:
     """One curve per kernel for a DEQ, with exact kernels of the network centred at the data's tau0.
 
-    ``about`` is passed to :class:`~notsodeep.MixtureStatistics`.
+    ``about`` is passed to :class:`~notsodeep.MixtureStatistics`, each of ``norms`` to :func:`~notsodeep.equivalent`;
+    curves with the rows' own norms have the names ``"ck/own"`` ...
     """
     network = DEQ(activation, sigma_a2=sigma_a2)
 
     def measure(mix: GaussianMixture, X: Any, y: Any) -> dict[str, float]:
         statistics = MixtureStatistics.from_mixture(mix, X, y, about=about)
         exact = exact_kernels(network, statistics, kernels)
-        return {k: relative_spectral_error(exact[k], equivalent(network, statistics, k)) for k in kernels}
+        return {
+            k if kept == "typical" else f"{k}/own": relative_spectral_error(
+                exact[k], equivalent(network, statistics, k, kept)
+            )
+            for k in kernels
+            for kept in norms
+        }
 
     samples = draws(mixture_name, dimensions, points_per_dimension, seeds)
     return curves(samples, measure)

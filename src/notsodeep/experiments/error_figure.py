@@ -22,6 +22,7 @@ def points(setup: Setup) -> list[Point]:
 
     def point(activation: str, p: int) -> Point:
         settings = {"activation": activation, "p": p, "n": round(1.25 * p), "sigma_a2": 0.2, "seeds": [0, 1]}
+        settings["norms"] = ["typical", "own"]
         return Point(f"{activation}/{p}", settings, lambda: _measure(settings))
 
     return [point(activation, p) for p in dimensions for activation in ACTIVATIONS]
@@ -35,16 +36,25 @@ def _measure(settings: Mapping[str, Any]) -> dict[str, Any]:
         points_per_dimension=1.25,
         seeds=len(settings["seeds"]),
         sigma_a2=settings["sigma_a2"],
+        norms=settings["norms"],
     )
     return {kernel: list(curve.errors[0]) for kernel, curve in curves.items()}
 
 
 def slopes(document: Document) -> dict[str, dict[str, float]]:
-    """Kernel -> activation -> slope of log(error) against log(n); the theorems promise -1/2."""
+    """Kernel -> activation -> slope of log(error) against log(n); the theorems promise -1/2.
+
+    ``"ck/own"`` ... are the equivalents that keep the norm of each row.
+    """
     return {
-        kernel: {a: float(np.polyfit(np.log(n), np.log(e), 1)[0]) for a, (n, e) in _curves(document, kernel).items()}
-        for kernel in KERNELS
+        kernel: {a: _slope(n, e) for a, (n, e) in _curves(document, kernel).items()}
+        for name in KERNELS
+        for kernel in (name, f"{name}/own")
     }
+
+
+def _slope(n: list[int], errors: list[float]) -> float:
+    return float(np.polyfit(np.log(n), np.log(errors), 1)[0])
 
 
 def _curves(document: Document, kernel: str) -> dict[str, tuple[list[int], list[float]]]:
@@ -57,18 +67,22 @@ def _curves(document: Document, kernel: str) -> dict[str, tuple[list[int], list[
 
 
 def draw_errors(document: Document) -> Figure:
-    """One panel per kernel, one line per activation, n^(-1/2) dotted."""
-    figure = Figure(figsize=(14.0, 4.2), layout="constrained")
+    """One panel per kernel, one colour per activation: the theorems' equivalent, and below it with the rows' norms."""
+    figure = Figure(figsize=(15.0, 5.4), layout="constrained")
     for ax, kernel in zip(figure.subplots(1, len(KERNELS)), KERNELS, strict=True):
-        for (name, (n, errors)), marker in zip(_curves(document, kernel).items(), _MARKERS, strict=False):
-            slope = float(np.polyfit(np.log(n), np.log(errors), 1)[0])
-            ax.loglog(n, errors, marker=marker, markersize=4, label=f"{name}: slope {slope:.2f}")
-            ax.plot(n, errors[0] * (np.array(n) / n[0]) ** -0.5, ":", color="0.6", linewidth=0.8)
+        own = _curves(document, f"{kernel}/own")
+        for i, (name, (n, errors)) in enumerate(_curves(document, kernel).items()):
+            colour, marker = f"C{i}", _MARKERS[i % len(_MARKERS)]
+            label = f"{name}: {_slope(n, errors):.2f}, {_slope(*own[name]):.2f}"
+            ax.loglog(n, errors, marker=marker, markersize=4, color=colour, label=label)
+            ax.loglog(*own[name], marker=marker, markersize=4, color=colour, linestyle=":", markerfacecolor="white")
+            ax.set_xticks(n, [f"{v:,}" for v in n])
+        ax.minorticks_off()
         ax.set_xlabel("n")
         ax.set_ylabel("relative spectral error")
-        ax.set_title(kernel)
+        ax.set_title(f"{kernel} (dotted: each row keeps its norm)", fontsize="medium")
         if ax.lines:
-            ax.legend(frameon=False, fontsize="small")
+            ax.legend(frameon=False, fontsize="small", title="slopes", title_fontsize="small", loc="lower left")
     return figure
 
 

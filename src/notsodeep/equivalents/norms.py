@@ -1,0 +1,122 @@
+"""An equivalent that keeps the norm of every row, for data whose norms differ: images, most real data.
+
+The theorems expand the kernel k(q, q', d), of two squared norms and an inner product, around one typical norm. Here it
+is expanded in d alone,
+
+    k(q, q', d) ~ a(q, q') + b(q, q') d + c(q, q') E[d^2] / 2,
+
+and each function of two norms is replaced by a product, or a few, through reference norms r (Nystroem): f(q, q') ~
+f(q, r) f(r, r)^(-1) f(r, q'), which is exact for one layer and nearly so for a DEQ. The result is again a Gram matrix
+of scaled rows + low rank + diagonal, and equal to the exact kernel on the diagonal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+import torch
+from numpy.polynomial import chebyshev
+from numpy.typing import NDArray
+
+from ..kernels import diagonal, pairwise
+from ..mixtures import MixtureStatistics
+from ..mixtures._rows import as_rows
+from .coefficients import Coefficients
+
+__all__ = ["NormProfile", "norm_profile"]
+
+Array = NDArray[np.float64]
+_STEP = 0.02  # of the differences in d, relative to the product of the norms; their error is its fourth power
+_SMALLEST = 1e-6  # part of the typical squared norm; smaller ones are taken as this
+_QUANTILES = (0.02, 0.25, 0.75, 0.98)
+
+
+@dataclass(frozen=True, eq=False)
+class NormProfile:
+    """The expansion of the kernel of ``c``; the same for new rows."""
+
+    c: Coefficients
+    references: Array
+    """Squared norms for a(q, q'); the first is the typical one, which serves b and c."""
+    projection: Array
+    """From a(q, references) to r numbers whose products are a(q, q')."""
+    core: Array
+    """Of the low-rank part: classes first, then the r numbers."""
+
+    def embed(self, statistics: MixtureStatistics) -> tuple[Array, Array, Array]:
+        """Per row: what it is multiplied by, (n,); the low-rank factor, (n, classes + r); the exact diagonal, (n,)."""
+        squares = _squares(statistics, self.c)
+        slopes, bends, own, *values = _by_norm(self._functions, squares)
+        typical = self._functions(self.references[:1])[:2, 0]
+        gains, weights = (_normalised(f, t, self.c) for f, t in zip((slopes, bends), typical, strict=True))
+        classes = weights[:, None] * statistics.J / np.sqrt(statistics.p)
+        return gains, np.column_stack([classes, np.stack(values, axis=1) @ self.projection]), own
+
+    def _functions(self, squares: Array) -> Array:
+        """The slope, the curvature, the diagonal, and a(q, references), as rows."""
+        own = diagonal(self.c.network, torch.from_numpy(squares), kinds=(self.c.kernel,))[self.c.kernel].numpy()
+        return np.stack([*_derivatives(self.c, squares), own, *_values(self.c, squares, self.references[:, None])])
+
+
+def norm_profile(c: Coefficients, statistics: MixtureStatistics) -> NormProfile:
+    """The expansion for the network of ``c`` and the norms found in the data."""
+    squares = _squares(statistics, c)
+    references = np.unique([c.tau0**2, *np.quantile(squares, _QUANTILES)])
+    references = np.array([c.tau0**2, *references[references != c.tau0**2]])
+    values = _values(c, references[:, None], references)
+    sizes, vectors = np.linalg.eigh(0.5 * (values + values.T))
+    kept = sizes > max(1e-7 * sizes[-1], _negligible(c))  # none for an odd activation
+    projection = vectors[:, kept] / np.sqrt(sizes[kept])
+    core = scipy.linalg.block_diag(0.5 * statistics.T, np.eye(projection.shape[1]))
+    return NormProfile(c, references, projection, core)
+
+
+def _squares(statistics: MixtureStatistics, c: Coefficients) -> Array:
+    rows = as_rows(statistics.X, checked=False)
+    squares: Array = torch.cat([(part.double() ** 2).sum(1) for part in rows.split(4096)]).cpu().numpy()
+    return np.maximum(squares, _SMALLEST * c.tau0**2)
+
+
+def _values(c: Coefficients, sx: Array, sy: Array, dot: Array | float = 0.0) -> Array:
+    x, y, d = (torch.as_tensor(v, dtype=torch.float64) for v in (sx, sy, dot))
+    found: Array = pairwise(c.network, x, y, d, kinds=(c.kernel,))[c.kernel].numpy()
+    return found
+
+
+def _derivatives(c: Coefficients, squares: Array) -> tuple[Array, Array]:
+    """The first two in d, at d = 0, between each squared norm and the typical one."""
+    step = _STEP * np.sqrt(squares) * c.tau0
+    low2, low, mid, high, high2 = _values(c, squares, np.array(c.tau0**2), np.arange(-2.0, 3.0)[:, None] * step)
+    first = (8.0 * (high - low) - (high2 - low2)) / (12.0 * step)
+    second = (16.0 * (high + low) - 30.0 * mid - (high2 + low2)) / (12.0 * step**2)
+    return first, second
+
+
+def _by_norm(function: Callable[[Array], Array], squares: Array) -> Array:
+    """``function`` at many squared norms, by Chebyshev interpolation in the norm where that is cheaper and as good."""
+    low, high = np.sqrt(squares.min()), np.sqrt(squares.max())
+    degree = 48
+    while 2 * degree < len(squares) and high > low:
+        nodes = chebyshev.chebpts1(degree + 1)
+        samples = function((low + (high - low) * (nodes + 1.0) / 2.0) ** 2)
+        found = np.linalg.solve(chebyshev.chebvander(nodes, degree), samples.T)
+        size = np.abs(found).max(0)
+        if (np.abs(found[-4:]).max(0) <= 1e-10 * size.max()).all():
+            at = 2.0 * (np.sqrt(squares) - low) / (high - low) - 1.0
+            return (chebyshev.chebvander(at, degree) @ found).T
+        degree *= 2
+    return function(squares)
+
+
+def _normalised(values: Array, typical: float, c: Coefficients) -> Array:
+    """f(q, r) / sqrt(f(r, r)); zero where the kernel has no such term."""
+    scaled: Array = values / np.sqrt(typical) if typical > _negligible(c) else 0.0 * values
+    return scaled
+
+
+def _negligible(c: Coefficients) -> float:
+    """Differences cannot tell smaller derivatives from zero."""
+    return 1e-8 * c.diagonal / min(1.0, c.tau0**4)
