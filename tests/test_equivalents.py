@@ -404,5 +404,5 @@ def test_slopes_over_the_full_range(activation, name):
     against the large eigenvalues and falls faster than n^(-1/2) over this range: only the upper bound applies there."""
     for kernel, curve in error_against_n(activation, name, points_per_dimension=0.8, seeds=2).items():
         assert curve.slope < -0.4, kernel
-        if name != "two_class":
+        if name not in ("two_class", "only_means"):
             assert curve.slope > -0.6, kernel

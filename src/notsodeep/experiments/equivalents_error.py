@@ -145,11 +145,23 @@ def near_means(p: int) -> GaussianMixture:
     return GaussianMixture.two_class(p, mu=1.0)
 
 
+def only_means(p: int) -> GaussianMixture:
+    """The papers' mixture with equal covariances."""
+    return GaussianMixture.two_class(p, cov=0.0)
+
+
+def only_covariances(p: int) -> GaussianMixture:
+    """The papers' mixture with equal means."""
+    return GaussianMixture.two_class(p, mu=0.0)
+
+
 MIXTURES: dict[str, Callable[[int], GaussianMixture]] = {
     "two_class": GaussianMixture.two_class,
     "random_means": random_means,
     "full_covariances": full_covariances,
     "near_means": near_means,
+    "only_means": only_means,
+    "only_covariances": only_covariances,
 }
 
 
