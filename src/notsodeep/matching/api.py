@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from ..mixtures import MixtureStatistics
 from ..networks import DEQ, ENN
 from .family import Family, solve_family
 from .hard_tanh import conditioning, hard_tanh_layer, rates_for_both
+from .jets import explicit_jets
 from .leaky import LeakyDesign, one_layer, tangent_start, two_layer_start
 from .polynomial import HermiteDesign, as_quadratic, inner_start, outer_start, rated_start, single_start
 from .solver import Solution, solve
-from .targets import FEASIBLE, Target, achieved, make_target, residual_of
+from .targets import FEASIBLE, Target, achieved, make_target, network_layers, residual_of
 from .twin import Twin
 
 Array = NDArray[Any]
@@ -27,6 +28,7 @@ Array = NDArray[Any]
 HERMITE_DEGREE = 5
 """Three orders solve the equations; the fourth and fifth bring the next orders of the kernel within reach."""
 ACCEPTED = 1e-9
+_POOR = 2.5e-4  # next-order cost above which auto looks beyond the cheapest family: Hard-Tanh is a poor twin of a sine
 _ENOUGH = 1e-5  # next-order cost above which activations alone are a poor twin and learning rates are worth having
 
 
@@ -56,7 +58,8 @@ def match(
     deq : the DEQ; it is matched in its centred form, ``twin.deq``
     statistics : :class:`MixtureStatistics`, or the scale tau0 alone (root mean square norm of the inputs)
     kernel : ``"ck"``, ``"ntk"`` (all weights), ``"ntk_frozen"`` (input weights frozen) or ``"both"`` (CK and NTK)
-    family : ``"auto"`` takes the shallowest network that matches and, among those, the cheapest activation;
+    family : ``"auto"`` takes the shallowest network that matches and, among those, the cheapest activation (for odd
+        activations unless a polynomial is far closer in the next orders, as it is for a sine);
         ``"hard_tanh"``, ``"leaky_relu"``, ``"quadratic"``, ``"hermite"``, or a :class:`Family` of your own
     learning_rates : may the twin carry per-layer learning rates to reach an NTK? ``None``: only where activations alone
         do not reach it, or only with a poor next order; ``False``: never; ``True``: always, for the NTKs of two layers.
@@ -109,12 +112,23 @@ def _automatic(target: Target, learning_rates: bool | None) -> _Draft:
     """Depth by the theory; then the cheapest family that can: Hard-Tanh or Leaky-ReLU before a polynomial."""
     cheap = _hard_tanh if target.odd else _leaky_relu
     try:
-        return cheap(target, learning_rates)
+        draft = cheap(target, learning_rates)
     except InfeasibleMatchError as error:
         draft = _hermite(target, learning_rates)
-        return _Draft(
-            draft.network, draft.family, draft.conditioning, f"{draft.reason}; {_first_clause(error)}", draft.rates
-        )
+        return replace(draft, reason=f"{draft.reason}; {_first_clause(error)}")
+    if not target.odd or (cost := _next_orders(target, draft)) <= _POOR:
+        return draft
+    smooth = _hermite(target, learning_rates)
+    if _next_orders(target, smooth) > 0.1 * cost:
+        return draft
+    return replace(smooth, reason=f"{smooth.reason}; Hard-Tanh has the numbers too, but is far off in the next orders")
+
+
+def _next_orders(target: Target, draft: _Draft) -> float:
+    """The cost of what the four numbers leave open."""
+    rates = None if draft.rates is None else np.array(draft.rates)
+    beyond = target.beyond(explicit_jets(network_layers(draft.network, target.tau0), rates, target.names))
+    return float(beyond @ beyond)
 
 
 def _first_clause(error: Exception) -> str:
