@@ -19,7 +19,7 @@ def write_all(docs: Path, results: Path) -> None:
     folder.mkdir(exist_ok=True)
     for name, text in {
         "evidence": evidence(results),
-        "results": equivalents(results) + distances(results) + uniform(results) + accuracy(results),
+        "results": equivalents(results) + matching(results) + distances(results) + uniform(results) + accuracy(results),
         "benchmarks": kernel_speed(results) + networks(results),
         "api": api(),
         "three_routes": three_routes(results),
@@ -69,6 +69,32 @@ def _curves(curves: dict[str, Any]) -> str:
         [name, *(f"{_mean(e):.4f}" for e in curve["errors"]), _cell(curve["slope"])] for name, curve in curves.items()
     ]
     return table(["form", *(f"n = {n}" for n in sizes), "slope"], rows)
+
+
+def matching(results: Path) -> str:
+    """Distances of twins and plain networks to their DEQs."""
+    document = _read(results / "matching.json")
+    if document is None:
+        return ""
+    s = document["settings"]
+    text = f"## Twins on the papers' mixture\n\np = {s['p']}, n = {s['n']}, sigma_a2 = {s['sigma_a2']}: relative "
+    text += "distance, in spectral norm, to the DEQ's exact kernel.\n\n" + _made_by(document)
+    rows = [
+        [
+            r["activation"],
+            r["kernel"],
+            f"{r['family']}{' (auto)' if r['asked'] == 'auto' else ''}",
+            r["depth"],
+            "yes" if r["rates"] else "",
+            f"{r['distance']:.1e}",
+            f"{r['plain']:.1e}",
+            f"{r['plain'] / r['distance']:,.0f}",
+            f"{r['match_ms']:.0f}",
+        ]
+        for r in document["matches"]
+    ]
+    headings = ["activation", "kernel", "family", "layers", "rates", "twin", "plain", "plain / twin", "ms to match"]
+    return text + table(headings, rows)
 
 
 def evidence(results: Path) -> str:

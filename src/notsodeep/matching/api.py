@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from ..activations import Activation, Linear
 from ..errors import InfeasibleMatchError, InvalidInputError
-from ..gaussian import moments
 from ..mixtures import MixtureStatistics
 from ..networks import DEQ, ENN
 from .family import Family, solve_family
-from .hard_tanh import conditioning, hard_tanh_layer, rates_for_both
+from .hard_tanh import conditioning, hard_tanh_layer
 from .jets import explicit_jets
 from .leaky import LeakyDesign, one_layer, tangent_start, two_layer_start
 from .polynomial import HermiteDesign, as_quadratic, inner_start, outer_start, rated_start, single_start
+from .skip import both_rates, skip_layer
 from .solver import Solution, solve
 from .targets import FEASIBLE, Target, achieved, make_target, network_layers, residual_of
 from .twin import Twin
@@ -28,7 +28,7 @@ Array = NDArray[Any]
 HERMITE_DEGREE = 5
 """Three orders solve the equations; the fourth and fifth bring the next orders of the kernel within reach."""
 ACCEPTED = 1e-9
-_POOR = 2.5e-4  # next-order cost above which auto looks beyond the cheapest family: Hard-Tanh is a poor twin of a sine
+_POOR = 2.5e-4  # next-order cost above which auto looks beyond Hard-Tanh for a CK
 _ENOUGH = 1e-5  # next-order cost above which activations alone are a poor twin and learning rates are worth having
 
 
@@ -59,8 +59,9 @@ def match(
     statistics : :class:`MixtureStatistics`, or the scale tau0 alone (root mean square norm of the inputs)
     kernel : ``"ck"``, ``"ntk"`` (all weights), ``"ntk_frozen"`` (input weights frozen) or ``"both"`` (CK and NTK)
     family : ``"auto"`` takes the shallowest network that matches and, among those, the cheapest activation (for odd
-        activations unless a polynomial is far closer in the next orders, as it is for a sine);
-        ``"hard_tanh"``, ``"leaky_relu"``, ``"quadratic"``, ``"hermite"``, or a :class:`Family` of your own
+        activations unless ``"skip"`` is far closer in the next orders, as it is for NTKs);
+        ``"hard_tanh"``, ``"skip"`` (the DEQ's own activation with a linear term, for odd ones), ``"leaky_relu"``,
+        ``"quadratic"``, ``"hermite"``, or a :class:`Family` of your own
     learning_rates : may the twin carry per-layer learning rates to reach an NTK? ``None``: only where activations alone
         do not reach it, or only with a poor next order; ``False``: never; ``True``: always, for the NTKs of two layers.
         The CK's twin changes smoothly with the DEQ; an NTK's does once this choice is made, ``True`` or ``False``
@@ -114,14 +115,41 @@ def _automatic(target: Target, learning_rates: bool | None) -> _Draft:
     try:
         draft = cheap(target, learning_rates)
     except InfeasibleMatchError as error:
-        draft = _hermite(target, learning_rates)
+        others = _skip_if_it_can(target, learning_rates)
+        try:
+            others.append(_hermite(target, learning_rates))
+        except InfeasibleMatchError:
+            if not others:
+                raise
+        draft = _closest(target, others)
         return replace(draft, reason=f"{draft.reason}; {_first_clause(error)}")
-    if not target.odd or (cost := _next_orders(target, draft)) <= _POOR:
+    if (
+        not target.odd
+        or target.even
+        or draft.family == "linear"
+        or (cost := _next_orders(target, draft)) <= _poor(target)
+    ):
         return draft
-    smooth = _hermite(target, learning_rates)
-    if _next_orders(target, smooth) > 0.1 * cost:
+    closer = _closest(target, [draft, *_skip_if_it_can(target, learning_rates)])
+    if _next_orders(target, closer) > 0.1 * cost:
         return draft
-    return replace(smooth, reason=f"{smooth.reason}; Hard-Tanh has the numbers too, but is far off in the next orders")
+    return replace(closer, reason=f"{closer.reason}; Hard-Tanh has the numbers too, but is far off in the next orders")
+
+
+def _skip_if_it_can(target: Target, learning_rates: bool | None) -> list[_Draft]:
+    try:
+        return [_skip(target, learning_rates)]
+    except InfeasibleMatchError:
+        return []
+
+
+def _closest(target: Target, drafts: Sequence[_Draft]) -> _Draft:
+    return min(drafts, key=lambda draft: _next_orders(target, draft))
+
+
+def _poor(target: Target) -> float:
+    """Hard-Tanh is a good twin of the CK, except of a sine; with an NTK its kinks show."""
+    return _ENOUGH if target.tangent else _POOR
 
 
 def _next_orders(target: Target, draft: _Draft) -> float:
@@ -160,14 +188,28 @@ def _hard_tanh(target: Target, learning_rates: bool | None) -> _Draft:
     return _Draft(network, name, conditioning(layer, target), reason, rates)
 
 
+def _skip(target: Target, learning_rates: bool | None) -> _Draft:
+    if target.kernel == "both":
+        _need_rates(learning_rates)
+    design = skip_layer(target, bool(learning_rates))
+    if learning_rates is None and design.cost > _ENOUGH:
+        rated = skip_layer(target, True)
+        design = rated if rated.cost < 0.1 * design.cost else design
+    reason = f"{_depth_reason(target)}; the DEQ's own activation with a linear term, its scale spent on the next orders"
+    return _Draft(design.network, "skip", design.conditioning, reason, design.rates)
+
+
 def _both_rates(target: Target, layer: Activation, learning_rates: bool | None) -> tuple[float, ...]:
+    _need_rates(learning_rates)
+    return both_rates(target, layer)
+
+
+def _need_rates(learning_rates: bool | None) -> None:
     if learning_rates is False:
         raise InfeasibleMatchError(
             "one layer without learning rates has beta1 = 2 alpha1, a DEQ alpha1 (1 + 1/(1 - s2a E1^2)): CK and NTK "
             "together need them. Pass learning_rates=None"
         )
-    m = moments(layer, target.tau0)
-    return rates_for_both(target, layer, float(m.square), float(m.slope_square))
 
 
 def _leaky_relu(target: Target, learning_rates: bool | None) -> _Draft:
@@ -363,4 +405,5 @@ _FAMILIES: dict[str, Callable[[Target, bool | None], _Draft]] = {
     "leaky_relu": _leaky_relu,
     "quadratic": _quadratic,
     "hermite": _hermite,
+    "skip": _skip,
 }

@@ -14,7 +14,7 @@ from ..app import app
 from ..files import check_target, write_json
 from ..output import note, print_json, show, table
 
-Family = Literal["auto", "hard_tanh", "leaky_relu", "quadratic", "hermite"]
+Family = Literal["auto", "hard_tanh", "skip", "leaky_relu", "quadratic", "hermite"]
 Matched = Literal["ck", "ntk", "ntk_frozen", "both"]
 Inputs = Literal["mixture", "sphere", "uniform"]
 _CHECKED = 2000  # points on which a design is verified; more would tell the same

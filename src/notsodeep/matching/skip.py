@@ -1,0 +1,143 @@
+"""One layer a phi(b x) + d x for odd activations: the DEQ's own activation, scaled, and a linear term.
+
+With psi(x) = phi(b x), m = E[psi'], v = Var[psi] - (m tau0)^2 and w = E[psi'^2] - m^2 at the scale tau0 (what is left
+of psi and psi' without their linear parts), learning rates r_1 of W_1 and r_2 of the readout, the layer has
+
+    c1 = (r_1 + r_2) (a m + d)^2,     diagonal = c1 tau0^2 + a^2 (r_2 v + r_1 tau0^2 w),
+
+so that a and d are closed forms for every b, and every target can be met. The scale b (and, for an NTK, the ratio of
+the rates) is free and is spent on the next orders: a search in one dimension or two.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize, minimize_scalar
+
+from ..activations import Activation, Linear
+from ..errors import InfeasibleMatchError
+from ..gaussian import moments
+from ..networks import ENN
+from .hard_tanh import rates_for_both
+from .jets import explicit_jets
+from .targets import FEASIBLE, Target, network_layers
+
+__all__ = ["SkipDesign", "both_rates", "skip_layer"]
+
+_RANGE = math.log(8.0)  # of log b, to either side
+_GRID = 17
+_LINEAR = 1e-14  # of the diagonal: what a nonlinear part may add to it and still be rounding
+
+
+@dataclass(frozen=True)
+class SkipDesign:
+    """A layer that meets the equations, with the cost of its next orders."""
+
+    network: ENN
+    rates: tuple[float, ...] | None
+    cost: float
+    conditioning: float
+
+
+def skip_layer(target: Target, free_rates: bool = False) -> SkipDesign:
+    """The best scale; with ``free_rates`` the best ratio of learning rates as well, where an NTK has one."""
+    if not target.odd:
+        _, t2, t3 = target.normalised[0]
+        raise InfeasibleMatchError(
+            f"one layer of the DEQ's own activation with a linear term has c2 = c3 = 0; the DEQ has "
+            f"c2 tau0^4/diagonal = {t2:.4g} and c3 tau0^4/diagonal = {t3:.4g}. Use family='auto'",
+            residual=max(t2, t3),
+        )
+    if target.even:
+        raise InfeasibleMatchError(
+            f"the DEQ has no linear part at tau0 = {target.tau0:.6g} (c1 = 0), nothing for a linear term to match. "
+            "Use family='hermite'"
+        )
+    if target.normalised[0][0] >= 1.0 - _LINEAR:
+        layer = Linear(math.sqrt(target.numbers[0].c1 / (2.0 if target.names[0] == "ntk" else 1.0)))
+        return _finished(target, ENN([layer]), None, 1.0)
+    grid = np.linspace(-_RANGE, _RANGE, _GRID)
+    costs = [_cost(target, float(z)) for z in grid]
+    if not math.isfinite(min(costs)):
+        if target.kernel == "both":
+            raise InfeasibleMatchError(
+                f"CK and NTK of {target.deq!r} together need learning rates of which one is negative, at every scale "
+                "of its own activation. Match 'ck' or 'ntk' alone"
+            )
+        raise InfeasibleMatchError(
+            f"{target.deq.activation!r} is odd at the scale of these data only, not when its input is scaled. "
+            "Use family='hermite'"
+        )
+    at = int(np.argmin(costs))
+    around = (grid[max(at - 1, 0)], grid[min(at + 1, _GRID - 1)])
+    best = float(minimize_scalar(lambda z: _cost(target, z), bounds=around, options={"xatol": 1e-7}).x)
+    share = 0.5
+    if free_rates and target.kernel == "ntk":
+        best, share = _with_rates(target, best)
+    return _design(target, best, share)
+
+
+def _with_rates(target: Target, z: float) -> tuple[float, float]:
+    """log b and the share of W_1 in the rates."""
+    options = {"xatol": 1e-7, "fatol": 1e-10, "initial_simplex": [[z, 0.0], [z + 0.1, 0.0], [z, -0.3]]}
+    found = minimize(
+        lambda v: math.log(_cost(target, float(v[0]), _share(v[1])) + 1e-20),
+        [z, 0.0],
+        method="Nelder-Mead",
+        options=options,
+    )
+    return float(np.clip(found.x[0], -_RANGE, _RANGE)), _share(found.x[1])
+
+
+def _share(logit: float) -> float:
+    return 1.0 / (1.0 + math.exp(-float(logit)))
+
+
+def _cost(target: Target, z: float, share: float = 0.5) -> float:
+    try:
+        return _design(target, float(np.clip(z, -_RANGE, _RANGE)), share).cost
+    except InfeasibleMatchError:  # a rate of CK and NTK together would be negative
+        return math.inf
+
+
+def _design(target: Target, z: float, share: float) -> SkipDesign:
+    number, tau, phi = target.numbers[0], target.tau0, target.deq.activation
+    full = target.names[0] == "ntk"
+    first, readout = (2.0 * share, 2.0 * (1.0 - share)) if full else (0.0, 1.0)
+    psi = phi.affine(scale=math.exp(z))
+    m = moments(psi, tau)
+    curved = readout * (m.variance - (m.slope * tau) ** 2) + first * tau**2 * (m.slope_square - m.slope**2)
+    steep = math.sqrt(number.c1 / (first + readout))
+    if curved <= 1e-9 * (first + readout) * (m.slope * tau) ** 2:  # less than that is lost to rounding
+        raise InfeasibleMatchError(f"{phi!r} is linear at this scale")
+    gain = math.sqrt(max(number.diagonal - number.c1 * tau**2, 0.0) / curved)
+    layer = phi.affine(gain=gain, scale=math.exp(z), skip=steep - gain * m.slope)
+    return _finished(
+        target,
+        ENN([layer]).centred(tau),
+        (first, readout) if full and share != 0.5 else None,
+        _condition(gain * m.slope / steep, gain**2 * curved / number.diagonal),
+    )
+
+
+def _condition(linear: float, bent: float) -> float:
+    """Of (log c1, log diagonal) by (log a, d / (a m + d)); ``bent`` is the nonlinear part of the diagonal."""
+    return float(np.linalg.cond([[2.0 * linear, 2.0], [2.0 * bent + 2.0 * linear * (1.0 - bent), 2.0 * (1.0 - bent)]]))
+
+
+def _finished(target: Target, network: ENN, rates: tuple[float, ...] | None, condition: float) -> SkipDesign:
+    if target.kernel == "both":
+        rates = both_rates(target, network.activations[0])
+    jets = explicit_jets(network_layers(network, target.tau0), None if rates is None else np.array(rates), target.names)
+    beyond = target.beyond(jets)
+    met = float(np.abs(target.equations(jets)).max()) <= 1e3 * FEASIBLE
+    return SkipDesign(network, rates, float(beyond @ beyond) if met else math.inf, condition)
+
+
+def both_rates(target: Target, layer: Activation) -> tuple[float, float]:
+    """Rates that add the NTK to a matched CK."""
+    m = moments(layer, target.tau0)
+    return rates_for_both(target, layer, float(m.square), float(m.slope_square))

@@ -1,0 +1,126 @@
+"""Twins made of the DEQ's own odd activation and a linear term: closed form, next orders, distances."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import notsodeep as nsd
+from notsodeep.activations import Linear
+from notsodeep.errors import InfeasibleMatchError
+
+ODD = ["tanh", "arctan", "erf", "sin", "hard_tanh", "sigmoid"]
+KERNELS = ["ck", "ntk", "ntk_frozen"]
+
+
+@pytest.mark.parametrize("kernel", [*KERNELS, "both"])
+@pytest.mark.parametrize("name", ODD)
+def test_the_equations_are_met(name: str, kernel: str) -> None:
+    for fraction, tau0 in ((0.05, 0.3), (0.6, 1.0), (0.95, 2.0)):
+        deq = nsd.DEQ(name, fraction * min(nsd.DEQ(name, 0.0).limit, 1.0))
+        twin = nsd.match(deq, tau0, kernel, family="skip")
+        assert (twin.family, twin.depth) == ("skip", 1)
+        assert twin.residual < 1e-10
+        assert math.isfinite(twin.conditioning)
+
+
+@settings(max_examples=25)
+@given(st.floats(0.01, 0.24), st.floats(0.2, 3.0))
+def test_closed_form_against_quadrature(sigma_a2: float, tau0: float) -> None:
+    """The layer's mean slope and mean square, by a quadrature of its own, are the DEQ's alpha_1 and gamma^2."""
+    deq = nsd.DEQ("tanh", sigma_a2)
+    (layer,) = nsd.match(deq, tau0, family="skip").network.activations
+    z = np.linspace(-12.0, 12.0, 4001)  # the trapezoidal rule converges geometrically for analytic functions
+    w = np.exp(-0.5 * z**2)
+    w /= w.sum()
+    want = nsd.coefficients(deq, tau0)
+    assert float(w @ layer.derivative(tau0 * z)) ** 2 == pytest.approx(want.c1, rel=1e-8)
+    assert float(w @ layer(tau0 * z) ** 2) == pytest.approx(want.diagonal, rel=1e-8)
+
+
+def mixture(p: int = 500, n: int = 400) -> tuple[np.ndarray, nsd.MixtureStatistics]:
+    mix = nsd.GaussianMixture.two_class(p)
+    X, y = mix.sample(n, seed=0)
+    return X, nsd.MixtureStatistics.from_mixture(mix, X, y)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", ["tanh", "arctan", "sigmoid"])
+def test_far_closer_than_hard_tanh_and_the_plain_network(name: str, kernel: str) -> None:
+    X, statistics = mixture()
+    deq = nsd.DEQ(name, 0.2)
+    near = nsd.match(deq, statistics, kernel, family="skip").verify(X)
+    cheap = nsd.match(deq, statistics, kernel, family="hard_tanh").verify(X)
+    assert near.distance < 1e-3
+    assert near.gain > 20.0
+    assert 4.0 * near.distance < cheap.distance
+
+
+def test_free_rates_bring_the_ntk_closer() -> None:
+    X, statistics = mixture()
+    deq = nsd.DEQ("tanh", 0.2)
+    alone, rated = (nsd.match(deq, statistics, "ntk", "skip", learning_rates=r) for r in (False, True))
+    assert alone.learning_rates is None
+    assert sum(rated.learning_rates) == pytest.approx(2.0)
+    assert rated.residual < 1e-10
+    assert 3.0 * rated.verify(X).distance < alone.verify(X).distance
+
+
+def test_auto_takes_it_where_hard_tanh_is_poor() -> None:
+    X, statistics = mixture()
+    assert nsd.match(nsd.DEQ("tanh", 0.2), statistics).family == "hard_tanh"
+    for deq, kernel in (
+        (nsd.DEQ("tanh", 0.2), "ntk"),
+        (nsd.DEQ("tanh", 0.2), "ntk_frozen"),
+        (nsd.DEQ("sin", 0.1), "ck"),
+    ):
+        twin = nsd.match(deq, statistics, kernel)
+        assert twin.family == "skip"
+        assert "Hard-Tanh has the numbers too" in twin.reason
+        cheap = nsd.match(deq, statistics, kernel, family="hard_tanh")
+        assert 4.0 * twin.verify(X).distance < cheap.verify(X).distance
+
+
+def test_auto_reaches_both_kernels_of_a_sine_through_it() -> None:
+    """Hard-Tanh and a polynomial would need a negative learning rate here."""
+    twin = nsd.match(nsd.DEQ("sin", 0.2), 5.0, "both")
+    assert twin.family == "skip"
+    assert min(twin.learning_rates) > 0
+    assert twin.residual < 1e-10
+
+
+def test_small_changes_give_small_changes() -> None:
+    def numbers(sigma_a2: float, tau0: float) -> np.ndarray:
+        layer = nsd.match(nsd.DEQ("tanh", sigma_a2), tau0, "ntk", family="skip", learning_rates=False).network
+        return np.array([layer.activations[0].gain, layer.activations[0].scale, layer.activations[0].skip])
+
+    for sigma_a2, tau0 in ((0.05, 1.0), (0.2, 0.8), (0.2, 2.0)):
+        here = numbers(sigma_a2, tau0)
+        for there in ((sigma_a2 + 1e-3, tau0), (sigma_a2, tau0 + 1e-3)):
+            assert np.abs(numbers(*there) - here).max() < 0.03
+
+
+def test_a_linear_deq_has_a_linear_twin() -> None:
+    (layer,) = nsd.match(nsd.DEQ("linear", 0.2), 1.0, family="skip").network.activations
+    assert isinstance(layer, Linear)
+
+
+def test_what_it_cannot_do() -> None:
+    with pytest.raises(InfeasibleMatchError, match="c2 = c3 = 0"):
+        nsd.match(nsd.DEQ("relu", 0.2), 1.0, family="skip")
+    with pytest.raises(InfeasibleMatchError, match="no linear part"):
+        nsd.match(nsd.DEQ("cos", 0.1), 20.0, family="skip")
+    with pytest.raises(InfeasibleMatchError, match="need them"):
+        nsd.match(nsd.DEQ("tanh", 0.2), 1.0, "both", family="skip", learning_rates=False)
+
+
+def test_the_twin_runs_and_is_written_as_code() -> None:
+    twin = nsd.match(nsd.DEQ("tanh", 0.2), 1.0, "ntk", family="skip")
+    model = nsd.nn.ENN(twin.network, 5, 16, 2, 0)
+    assert model(torch.ones(3, 5)).shape == (3, 2)
+    assert "tanh" in nsd.pytorch_code(twin)
