@@ -29,6 +29,8 @@ from .runner import Document, Experiment, Point, Setup
 
 __all__ = ["EXPERIMENT", "accuracy_by_depth", "noisy"]
 
+TWINS = {"twin": "gaussian", "orthogonal twin": "orthogonal"}
+"""The same twin with independent weights, and with orthogonal ones."""
 PLAIN = {
     "1 layer": (1, 1.0, True),
     "2 layers": (2, 1.0, True),
@@ -55,7 +57,7 @@ def accuracy_by_depth(
 ) -> dict[str, list[float]]:
     """Network -> test accuracy per seed; readouts trained by SGD, batch 128, as in the papers.
 
-    ``networks`` are names from :data:`PLAIN`, ``"DEQ"`` and ``"twin"``.
+    ``networks`` are ``"DEQ"`` and names from :data:`TWINS` and :data:`PLAIN`.
     """
     classes = len(data.classes)
     X, test = (torch.from_numpy(part).to(device) for part in (data.X_train, data.X_test))
@@ -88,8 +90,9 @@ def _build(name: str, phi: str, p: int, width: int, classes: int, seed: int, dev
     twin = match(DEQ(phi, 0.2), 1.0)  # the data is standardised: tau0 = 1
     if name == "DEQ":
         return nn.DEQ(twin.deq, p, width, classes, seed, train="readout", on_failure="raise", device=device)
-    network = twin.network if name == "twin" else _plain(phi, *PLAIN[name])
-    return nn.ENN(network, p, width, classes, seed, train="readout", device=device)
+    network = twin.network if name in TWINS else _plain(phi, *PLAIN[name])
+    init = TWINS.get(name, "gaussian")
+    return nn.ENN(network, p, width, classes, seed, init=init, train="readout", device=device)
 
 
 def _plain(name: str, depth: int, variance: float, centred: bool) -> ENN:
@@ -101,17 +104,17 @@ def _plain(name: str, depth: int, variance: float, centred: bool) -> ENN:
 
 
 def points(setup: Setup) -> list[Point]:
-    """One point per data set and activation; the noisy features also at other widths."""
+    """One point per data set and activation; the noisy features and the digits also at other widths."""
     names = ("digits",) if setup.quick else ("mnist", "fashion_mnist", "cifar10_vgg")
     usual, epochs, seeds = (256, 20, 1) if setup.quick else (4096, 100, 3)
 
-    def point(name: str, phi: str, noise: float = 0.0, width: int = usual) -> Point:
+    def point(name: str, phi: str, noise: float = 0.0, width: int = usual, seeds: int = seeds) -> Point:
         plain = [label for label, (_, _, centred) in PLAIN.items() if centred or phi != "tanh"]
         settings = {
             "dataset": name,
             "noise": noise,
             "activation": phi,
-            "networks": ["DEQ", "twin", *(plain if width == usual else [])],
+            "networks": ["DEQ", *TWINS, *(plain if width == usual else [])],
             "width": width,
             "epochs": epochs,
             "seeds": list(range(seeds)),
@@ -124,7 +127,8 @@ def points(setup: Setup) -> list[Point]:
     if setup.quick:
         return chosen
     harder = [("tanh", 4096), ("relu", 1024), ("relu", 4096), ("relu", 16384)]
-    return [*chosen, *(point("cifar10_vgg", phi, NOISE, width) for phi, width in harder)]
+    narrow = [point("digits", phi, width=width, seeds=10) for width in (32, 64) for phi in ("tanh", "relu")]
+    return [*chosen, *(point("cifar10_vgg", phi, NOISE, width) for phi, width in harder), *narrow]
 
 
 def _measure(settings: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
@@ -138,7 +142,7 @@ def _measure(settings: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
 # ---- figure --------------------------------------------------------------------------------------------------
 
 
-_COLOURS = {"DEQ": "#1d3557", "twin": "#b3262e"}
+_COLOURS = {"DEQ": "#1d3557", "twin": "#b3262e", "orthogonal twin": "#b3262e"}
 
 
 def draw_depths(document: Document) -> Figure:
@@ -159,7 +163,8 @@ def draw_depths(document: Document) -> Figure:
                 f"{mean:.1f}", (mean, place), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=8
             )
             if reported is not None:
-                ax.plot(100 * reported.get(name, reported["plain"])[1], place, "x", color="0.2", markersize=7)
+                published = reported.get("twin" if name in TWINS else name, reported["plain"])
+                ax.plot(100 * published[1], place, "x", color="0.2", markersize=7)
         ax.axvline(100 * float(np.mean(table["DEQ"])), color=_COLOURS["DEQ"], linewidth=0.6, linestyle=":")
         ax.set_yticks(range(len(table)), list(table), fontsize="small")
         ax.set_ylim(len(table) - 0.5, -0.8)

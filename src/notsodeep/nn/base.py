@@ -98,6 +98,25 @@ class Gaussian:
         return nn.Parameter(torch.zeros(size, dtype=self._dtype, device=self._device)) if wanted else None
 
 
+class Orthogonal(Gaussian):
+    """Weights whose rows are Gaussian vectors, each by itself exactly, but orthogonal to each other in blocks.
+
+    A matrix with more rows than columns is a stack of such blocks. Kernels of random features have the same mean and
+    far smaller fluctuations than with independent rows (Yu et al. 2016, orthogonal random features).
+    """
+
+    def parameter(self, rows: int, columns: int) -> nn.Parameter:
+        size = min(rows, columns)
+        blocks = -(-rows // size)
+        draw = torch.randn(blocks, columns, size, generator=self._generator, dtype=torch.float32)
+        draw = draw.to(torch.promote_types(self._dtype, torch.float32))
+        q, r = torch.linalg.qr(draw)
+        q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]
+        # R is independent of Q, so the lengths of the drawn vectors are right for the orthogonal ones
+        rotated = (q * draw.norm(dim=1, keepdim=True)).mT.reshape(-1, columns)[:rows]
+        return nn.Parameter(rotated.contiguous().to(self._device, self._dtype))
+
+
 def check_input(x: Tensor, in_features: int) -> None:
     if torch.jit.is_tracing():  # a trace records tensors, not questions about them
         return

@@ -91,6 +91,7 @@ def twin_of(
     ridge: float = 1e-4,
     holdout: float = 0.2,
     seed: int = 0,
+    init: str = "gaussian",
 ) -> Conversion:
     """The explicit twin of a user's DEQ, of the same width, its readout fitted to the DEQ's outputs (or to ``y``).
 
@@ -103,6 +104,7 @@ def twin_of(
         DEQ as it is; at once for ReLU, seconds otherwise), or ``"auto"``: matched if phi has mean zero at the data's
         scale, as odd and centred activations do, else uniform
     ridge, holdout, seed : see :func:`distil`; the seed is also that of the twin's weights
+    init : of the twin's weights, ``"gaussian"`` or ``"orthogonal"``, see :class:`ENN`
     """
     found = parts_of(module) if parts is None else parts
     inputs = as_inputs(X, found.input)
@@ -115,7 +117,8 @@ def twin_of(
     labels = None if y is None else as_pair((inputs, y), inputs)[1]
     if labels is not None and outputs is None:
         size = labels.shape[1] if labels.is_floating_point() else int(labels.max()) + 1
-    model = ENN(twin, inputs.shape[1], measured.width, size, seed, bias=True, dtype=inputs.dtype, device=inputs.device)
+    sizes = (inputs.shape[1], measured.width, size)
+    model = ENN(twin, *sizes, seed, init=init, bias=True, dtype=inputs.dtype, device=inputs.device)
     if labels is not None:
         set_readout(model, compute_features(model, inputs), one_hot(labels, size, inputs), ridge)
         return Conversion(measured, twin, model, None)

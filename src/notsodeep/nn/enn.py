@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import ENN as Specification
-from .base import Gaussian, Model, check_input, positive
+from .base import Gaussian, Model, Orthogonal, check_input, positive
 from .fused import fuse
 
 __all__ = ["ENN"]
@@ -26,6 +26,9 @@ class ENN(Model):
     network : an :class:`notsodeep.ENN`, or a twin, whose learning-rate multipliers are taken over
     in_features, width, out_features : p, m (a number, or one per layer) and the number of outputs
     seed : of the weights, which are standard normal
+    init : ``"gaussian"``, the theory's independent weights, or ``"orthogonal"``: the same distribution of every neuron
+        and the same kernel at infinite width, but rows orthogonal to each other, which bring a network of this width
+        as near to it as a Gaussian one of several times the width. The readout is Gaussian either way
     train : ``"readout"``, ``"frozen"`` (all but W_1) or ``"all"``
     bias : whether the outputs have one
     learning_rates : one multiplier per weight matrix, W_1 ... W_L and the readout, see :meth:`parameter_groups`
@@ -45,6 +48,7 @@ class ENN(Model):
         out_features: int,
         seed: int = 0,
         *,
+        init: str = "gaussian",
         train: str = "all",
         bias: bool = False,
         learning_rates: Sequence[float] | None = None,
@@ -59,9 +63,12 @@ class ENN(Model):
         self.out_features = positive("out_features", out_features)
         self.widths = _widths(width, self.spec.depth)
         self.learning_rates = _multipliers(inherited if learning_rates is None else learning_rates, self.spec.depth)
+        if init not in ("gaussian", "orthogonal"):
+            raise InvalidInputError(f"init must be 'gaussian' or 'orthogonal', got {init!r}")
         gaussian = Gaussian(seed, dtype, device)
+        hidden = gaussian if init == "gaussian" else Orthogonal(seed, dtype, device)
         sizes = (in_features, *self.widths)
-        self.weights = nn.ParameterList(gaussian.parameter(m, k) for k, m in zip(sizes, self.widths, strict=False))
+        self.weights = nn.ParameterList(hidden.parameter(m, k) for k, m in zip(sizes, self.widths, strict=False))
         self.readout = gaussian.parameter(out_features, self.widths[-1])
         self.bias = gaussian.bias(out_features, bias)
         self._fuse()
