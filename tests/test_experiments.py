@@ -16,7 +16,7 @@ from helpers import tolerance
 from notsodeep import experiments
 from notsodeep.cli import app
 from notsodeep.errors import ConvergenceError, DataError, InvalidInputError
-from notsodeep.experiments import accuracy, error_figure, plain_depth
+from notsodeep.experiments import accuracy, error_figure, plain_depth, readouts
 from notsodeep.experiments.readouts import Optimiser, train_readouts
 from notsodeep.experiments.runner import Experiment, Point, Setup, TimeUp, draw, read_document, run
 from notsodeep.experiments.samples import histograms, sample, thumbnail
@@ -292,6 +292,16 @@ def test_depth_slows_plain_networks(documents):
         assert found["1 layer"] > found["3 layers"]
         assert found["1 layer"] > found["1 layer, 0.2"]
         assert ("1 raw layer" in found) == (activation == "relu")
+
+
+def test_networks_that_do_not_fit_together_are_trained_in_turns(monkeypatch):
+    data = nsd.datasets.digits().standardised()
+    networks = ["DEQ", "twin", "orthogonal twin", "2 layers"]
+    at_once = plain_depth.accuracy_by_depth(data, "relu", 24, networks, epochs=3, seeds=(0, 1))
+    monkeypatch.setattr(readouts, "_CPU_BYTES", 3 * 4 * 24 * (len(data.X_train) + len(data.X_test)))
+    assert plain_depth.accuracy_by_depth(data, "relu", 24, networks, epochs=3, seeds=(0, 1)) == at_once
+    monkeypatch.setattr(readouts, "_CPU_BYTES", 1)
+    assert plain_depth.accuracy_by_depth(data, "relu", 24, networks, epochs=3, seeds=(0, 1)) == at_once
 
 
 def test_noise_makes_data_harder_and_stays_standardised():

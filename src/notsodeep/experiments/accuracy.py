@@ -24,14 +24,14 @@ from ..matching import Twin, match
 from ..networks import DEQ
 from ..nn.base import Model
 from .accuracy_figure import ACTIVATIONS, MODELS, curves, draw_accuracy, markdown_table
-from .readouts import Optimiser, fill_features, train_readouts
+from .readouts import Optimiser, guess
 from .runner import Document, Experiment, Point, Setup, run
 
 __all__ = ["EXPERIMENT", "accuracies", "curves", "points"]
 
 DATASETS = ("mnist", "fashion_mnist", "cifar10_vgg")
 WIDTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
-WIDEST = 8192  # only on a GPU: the features of all networks fill 35 GB
+WIDEST = 8192  # only on a GPU
 SIGMA_A2 = 0.2
 TRAIN_ROWS = 50_000
 
@@ -53,33 +53,21 @@ def accuracies(
     ``agreement`` is the share of test rows that a network classifies as the DEQ of the same seed does. Networks of one
     seed share their input weights and the order of the samples.
     """
-    classes = len(data.classes)
-    X, test = (torch.from_numpy(part).to(device) for part in (data.X_train, data.X_test))
-    y, truth = (torch.from_numpy(part).to(device) for part in (data.y_train, data.y_test))
     specs = [(a, name, seed) for a in activations for name in MODELS for seed in range(seeds)]
-    features = torch.empty(len(specs), len(X), width, device=device)
-    held = torch.empty(len(specs), len(test), width, device=device)
-    clock: dict[tuple[str, str], list[float]] = {}
-    for i, (a, name, seed) in enumerate(specs):
-        if between_epochs is not None:
-            between_epochs()
-        model = _build(_twin(a), name, data.p, width, classes, seed, device)
-        seconds = fill_features(features[i], model, X)
-        fill_features(held[i], model, test)
-        clock.setdefault((a, name), []).append(round(seconds, 5))
-    started = time.perf_counter()
-    weights = train_readouts(
-        features,
-        y,
-        classes,
+    found = guess(
+        [functools.partial(_build, data, width, device, *spec) for spec in specs],
+        data,
         optimisers,
         [seed for _, _, seed in specs],
         epochs=epochs,
         batch_size=batch_size,
+        device=device,
         between_epochs=between_epochs,
     )
-    guesses = torch.stack([(f @ w).argmax(-1) for f, w in zip(held, weights, strict=True)])  # (specs, optimisers, rows)
-    elapsed = time.perf_counter() - started
+    guesses, truth = found.classes, torch.from_numpy(data.y_test).to(device)
+    clock: dict[tuple[str, str], list[float]] = {}
+    for (a, name, _), seconds in zip(specs, found.feature_seconds, strict=True):
+        clock.setdefault((a, name), []).append(round(seconds, 5))
     table: dict[str, Any] = {
         a: {
             o.method: {name: _scores(guesses, truth, specs, a, name, j) for name in MODELS}
@@ -89,7 +77,7 @@ def accuracies(
     }
     for a in activations:
         table[a]["feature_seconds"] = {name: clock[a, name] for name in MODELS}
-    return {"accuracies": table, "readout_seconds_of_all": round(elapsed, 3)}
+    return {"accuracies": table, "readout_seconds_of_all": round(found.readout_seconds, 3)}
 
 
 def _scores(
@@ -108,11 +96,13 @@ def _twin(activation: str) -> Twin:
     return match(DEQ(activation, SIGMA_A2), 1.0)
 
 
-def _build(twin: Twin, name: str, p: int, width: int, classes: int, seed: int, device: str) -> Model:
+def _build(data: Dataset, width: int, device: str, activation: str, name: str, seed: int) -> Model:
+    twin = _twin(activation)
+    sizes = (data.p, width, len(data.classes))
     if name == "DEQ":
-        return nn.DEQ(twin.deq, p, width, classes, seed, train="readout", on_failure="raise", device=device)
+        return nn.DEQ(twin.deq, *sizes, seed, train="readout", on_failure="raise", device=device)
     network = twin.network if name == "twin" else twin.plain
-    return nn.ENN(network, p, width, classes, seed, train="readout", device=device)
+    return nn.ENN(network, *sizes, seed, train="readout", device=device)
 
 
 # ---- points --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ VGG; with noise they are as hard as those of the papers.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,7 +25,7 @@ from ..matching import match
 from ..networks import DEQ, ENN
 from ..nn.base import Model
 from .accuracy_figure import REPORTED
-from .readouts import Optimiser, fill_features, train_readouts
+from .readouts import Optimiser, guess
 from .runner import Document, Experiment, Point, Setup
 
 __all__ = ["EXPERIMENT", "accuracy_by_depth", "noisy"]
@@ -59,21 +60,14 @@ def accuracy_by_depth(
 
     ``networks`` are ``"DEQ"`` and names from :data:`TWINS` and :data:`PLAIN`.
     """
-    classes = len(data.classes)
-    X, test = (torch.from_numpy(part).to(device) for part in (data.X_train, data.X_test))
-    y, truth = (torch.from_numpy(part).to(device) for part in (data.y_train, data.y_test))
     specs = [(name, seed) for name in networks for seed in seeds]
-    features = torch.empty(len(specs), len(X), width, device=device)
-    held = torch.empty(len(specs), len(test), width, device=device)
-    for i, (name, seed) in enumerate(specs):
-        model = _build(name, phi, data.p, width, classes, seed, device)
-        fill_features(features[i], model, X)
-        fill_features(held[i], model, test)
-    weights = train_readouts(features, y, classes, [Optimiser("sgd", lr)], [s for _, s in specs], epochs=epochs)
-    found: dict[str, list[float]] = {name: [] for name in networks}
-    for (name, _), rows, w in zip(specs, held, weights, strict=True):
-        found[name].append(round(float(((rows @ w[0]).argmax(1) == truth).double().mean()), 6))
-    return found
+    builders = [functools.partial(_build, data, phi, width, device, *spec) for spec in specs]
+    found = guess(builders, data, [Optimiser("sgd", lr)], [seed for _, seed in specs], epochs=epochs, device=device)
+    right = (found.classes[:, 0].cpu() == torch.from_numpy(data.y_test)).double().mean(-1).tolist()
+    accuracies: dict[str, list[float]] = {name: [] for name in networks}
+    for (name, _), accuracy in zip(specs, right, strict=True):
+        accuracies[name].append(round(accuracy, 6))
+    return accuracies
 
 
 def noisy(data: Dataset, size: float, seed: int = 0) -> Dataset:
@@ -86,13 +80,13 @@ def noisy(data: Dataset, size: float, seed: int = 0) -> Dataset:
     return replace(data, X_train=blurred(data.X_train), X_test=blurred(data.X_test)).standardised()
 
 
-def _build(name: str, phi: str, p: int, width: int, classes: int, seed: int, device: str) -> Model:
+def _build(data: Dataset, phi: str, width: int, device: str, name: str, seed: int) -> Model:
     twin = match(DEQ(phi, 0.2), 1.0)  # the data is standardised: tau0 = 1
+    sizes = (data.p, width, len(data.classes))
     if name == "DEQ":
-        return nn.DEQ(twin.deq, p, width, classes, seed, train="readout", on_failure="raise", device=device)
+        return nn.DEQ(twin.deq, *sizes, seed, train="readout", on_failure="raise", device=device)
     network = twin.network if name in TWINS else _plain(phi, *PLAIN[name])
-    init = TWINS.get(name, "gaussian")
-    return nn.ENN(network, p, width, classes, seed, init=init, train="readout", device=device)
+    return nn.ENN(network, *sizes, seed, init=TWINS.get(name, "gaussian"), train="readout", device=device)
 
 
 def _plain(name: str, depth: int, variance: float, centred: bool) -> ENN:

@@ -1,4 +1,4 @@
-"""Many linear readouts on frozen features, trained at once: one batched product per step for all networks and seeds."""
+"""Many linear readouts on frozen features, trained at once: one batched product per step for all networks that fit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..datasets import Dataset
 from ..errors import ConvergenceError, InvalidInputError
 from ..nn.base import Model
 
-__all__ = ["Optimiser", "fill_features", "train_readouts"]
+__all__ = ["Guesses", "Optimiser", "guess", "train_readouts"]
 
+_CPU_BYTES = 4 << 30  # of features held at once
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's usual ones
 
 
@@ -31,7 +33,71 @@ class Optimiser:
             raise InvalidInputError(f"an optimiser is 'sgd' or 'adam' with a positive learning rate, got {self!r}")
 
 
-def fill_features(out: Tensor, model: Model, X: Tensor) -> float:
+@dataclass(frozen=True)
+class Guesses:
+    """Predicted classes of the test rows, (networks, optimisers, rows), and what they took."""
+
+    classes: Tensor
+    feature_seconds: list[float]
+    """Per network, for the training rows."""
+    readout_seconds: float
+
+
+def guess(
+    builders: Sequence[Callable[[], Model]],
+    data: Dataset,
+    optimisers: Sequence[Optimiser],
+    seeds: Sequence[int],
+    *,
+    epochs: int = 100,
+    batch_size: int = 128,
+    device: str = "cpu",
+    between_epochs: Callable[[], None] | None = None,
+) -> Guesses:
+    """Train a readout on the features of every network; as many networks at once as the memory holds."""
+    X, test, y = (torch.from_numpy(part).to(device) for part in (data.X_train, data.X_test, data.y_train))
+    found, clock, elapsed, done = [], [], 0.0, 0
+    while done < len(builders):
+        features, held, seconds = _features(builders[done:], X, test, between_epochs)
+        clock += seconds
+        started = time.perf_counter()
+        weights = train_readouts(
+            features,
+            y,
+            len(data.classes),
+            optimisers,
+            seeds[done : done + len(features)],
+            epochs=epochs,
+            batch_size=batch_size,
+            between_epochs=between_epochs,
+        )
+        found += [(f @ w).argmax(-1) for f, w in zip(held, weights, strict=True)]
+        elapsed += time.perf_counter() - started
+        done += len(features)
+        del features, held  # before the next ones are made
+    return Guesses(torch.stack(found), clock, elapsed)
+
+
+def _features(
+    builders: Sequence[Callable[[], Model]], X: Tensor, test: Tensor, between: Callable[[], None] | None
+) -> tuple[Tensor, Tensor, list[float]]:
+    """Training and test features of the first networks, as many as fit, and the seconds for the training rows."""
+    model = builders[0]()
+    width = model.readout.shape[1]
+    free = 0.6 * torch.cuda.mem_get_info(X.device)[0] if X.device.type == "cuda" else _CPU_BYTES
+    count = min(len(builders), max(1, int(free / (X.element_size() * width * (len(X) + len(test))))))
+    features, held = (X.new_empty(count, len(rows), width) for rows in (X, test))
+    seconds = []
+    for i in range(count):
+        if between is not None:
+            between()
+        model = builders[i]() if i else model
+        seconds.append(_fill(features[i], model, X))
+        _fill(held[i], model, test)
+    return features, held, seconds
+
+
+def _fill(out: Tensor, model: Model, X: Tensor) -> float:
     """Features batch by batch into ``out``; returns the seconds."""
     size = 8192 if X.device.type == "cuda" else 1024
     _synchronise(X.device)
