@@ -44,6 +44,8 @@ def escape_bars(app, what, name, obj, options, lines):
 
 def mathml(tex: str, block: bool) -> str:
     """LaTeX as MathML, by the converter of docutils; what it does not know is spelled out, or shown as it is."""
+    if re.search(r"\\t?frac\s*[^{\s]", tex):  # \frac12 would be drawn as 12 over whatever follows
+        raise ValueError(f"write \\frac{{1}}{{2}} with braces: {tex}")
     plain = re.sub(r"\\rm\s+(\w+)", r"\\mathrm{\1}", tex).replace("\\dots", "\\ldots").replace("\\texttt", "\\mathrm")
     try:
         return tex2mathml(plain.strip(), as_block=block)
