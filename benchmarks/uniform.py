@@ -49,14 +49,14 @@ def _curves(rows: list[dict], names: set[str], kernel: str) -> dict[tuple[str, f
 
 def draw(rows: list[dict], path: Path) -> None:
     """Depth against accuracy for ReLU (CK, NTK), for others on a box, and the map from sigma_a2 to the bends."""
-    figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
+    figure, axes = plt.subplots(2, 2, figsize=(12.5, 8), layout="constrained")
     for axis, kernel in zip(axes[0], ("ck", "ntk"), strict=True):
         curves = _curves(rows, {"relu"}, kernel)
         for index, ((_, sigma_a2), points) in enumerate(sorted(curves.items())):
             colour = plt.get_cmap("viridis")(index / max(len(curves) - 1, 1))
             axis.semilogy(*zip(*points, strict=True), "o-", color=colour, label=f"{sigma_a2:.4g}")
         axis.set(title=f"ReLU, {kernel}: certified bound, all inputs", xlabel="layers", ylabel="relative error")
-        axis.legend(title="sigma_a2", fontsize=7, ncols=2)
+        axis.legend(title="sigma_a2", fontsize=6, ncols=1, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     _draw_box(axes[1, 0], rows)
     _draw_bends(axes[1, 1])
     figure.savefig(path, dpi=130)
@@ -72,8 +72,8 @@ def _draw_box(axis: plt.Axes, rows: list[dict]) -> None:
         line = axis.semilogy(*zip(*sampled, strict=True), "o-", label=name)[0]
         certified = [p for p in points if p[0] <= 2]
         axis.semilogy(*zip(*certified, strict=True), "_", color=line.get_color(), markersize=14)
-    axis.set(title="ck, norms 0.5 to 1.5: sampled (dots), certified (bars)", xlabel="layers", xticks=(1, 2, 3))
-    axis.legend(fontsize=7, ncols=2)
+    axis.set(title="ck, norms 0.5 to 1.5: sampled (dots), certified (bars)", xlabel="layers", xticks=range(1, 7))
+    axis.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _draw_bends(axis: plt.Axes) -> None:

@@ -24,8 +24,7 @@ from ..networks import DEQ
 FRACTIONS = (0.01, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95)
 BEYOND = (0.5, 1.0, 1.5, 1.9)
 BOX = (0.5, 1.5)
-BOX_FRACTIONS = (0.05, 0.4, 0.8, 0.95)
-SMOOTH = ("tanh", "erf", "arctan", "silu", "gelu", "elu", "softplus", "sigmoid", "sin")
+SMOOTH = ("tanh", "erf", "arctan", "silu", "gelu", "elu", "softplus", "sigmoid", "sin", "cos")
 
 Row = dict[str, Any]
 
@@ -59,7 +58,7 @@ def homogeneous_rows(
 
 
 def box_rows(
-    names: Sequence[str] = SMOOTH, depths: int = 3, certified: int = 2, fractions: Sequence[float] = BOX_FRACTIONS
+    names: Sequence[str] = SMOOTH, depths: int = 6, certified: int = 2, fractions: Sequence[float] = FRACTIONS
 ) -> Iterator[Row]:
     """Errors of the CK for norms 0.5 to 1.5; certified for the first depths."""
     for name in names:
@@ -95,7 +94,7 @@ def study(out: Path, report: Callable[[str], None] = print) -> None:
         for row in source:
             rows.append(row)
             report(f"{row['activation']} {row['sigma_a2']:.4g} {row['kernel']} {row['depth']}: {row['sampled']:.2e}")
-            if row["depth"] == 3:
+            if row["depth"] == 6:
                 _write(out, rows)
     _write(out, rows)
 
