@@ -265,6 +265,10 @@ def test_twins_are_nearer_than_plain_networks(documents):
         left, right = (np.array(v) for v in point["numbers"]["images"].values())
         assert left.shape == right.shape == (80, 80)
         assert np.abs(left - right).max() < 0.05 * np.abs(left).max()
+    for data in ("mixture", "digits"):
+        cheap, close = (documents["kernels"]["points"][f"{data}/{key}"]["numbers"] for key in ("tanh", "tanh/skip"))
+        assert (cheap["family"], close["family"]) == ("hard_tanh", "skip")
+        assert 10 * close["distances"]["twin"]["ck"] < cheap["distances"]["twin"]["ck"]
 
 
 def test_sphere(documents):

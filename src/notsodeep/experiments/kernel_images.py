@@ -22,7 +22,14 @@ REPORTED = {"mixture/relu": 0.23, "mnist/relu": 1.83}
 
 
 def compare_kernels(
-    data: str, activation: str, n: int, p: int, sigma_a2: float = 0.1, seed: int = 0, folder: Any = None
+    data: str,
+    activation: str,
+    n: int,
+    p: int,
+    sigma_a2: float = 0.1,
+    seed: int = 0,
+    family: str = "auto",
+    folder: Any = None,
 ) -> dict[str, Any]:
     """The CKs of DEQ, twin and plain network on one sample: distances, spectra, images.
 
@@ -30,7 +37,7 @@ def compare_kernels(
     preprint counts; ``ck`` that of G itself, which is larger.
     """
     points = sample(data, n, p, folder, seed)
-    twin = match(DEQ(activation, sigma_a2), points.statistics())
+    twin = match(DEQ(activation, sigma_a2), points.statistics(), family=family)
     truth, explicit = ck(twin.deq, points.X), ck(twin.network, points.X)
     size = spectral_norm(truth)
     gaps = {"twin": spectral_norm(truth - explicit), "plain": spectral_norm(truth - ck(twin.plain, points.X))}
@@ -45,18 +52,22 @@ def compare_kernels(
 
 
 def points(setup: Setup) -> list[Point]:
-    """Mixture and images, ReLU (the preprint) and tanh (the slides)."""
+    """Mixture and images, ReLU (the preprint) and tanh (the slides), which also gets a layer of its own kind."""
     if setup.quick:
         sizes = {"mixture": (320, 400), "digits": (270, 64)}
     else:
         sizes = {"mixture": (800, 1000), "mnist": (6000, 784)}
 
-    def point(data: str, activation: str) -> Point:
+    def point(data: str, activation: str, family: str = "auto") -> Point:
         n, p = sizes[data]
-        settings = {"data": data, "activation": activation, "n": n, "p": p, "sigma_a2": 0.1, "seed": 0}
-        return Point(f"{data}/{activation}", settings, lambda: _measure(settings, setup))
+        settings: dict[str, Any] = {"data": data, "activation": activation, "n": n, "p": p, "sigma_a2": 0.1, "seed": 0}
+        if family == "auto":
+            return Point(f"{data}/{activation}", settings, lambda: _measure(settings, setup))
+        settings["family"] = family
+        return Point(f"{data}/{activation}/{family}", settings, lambda: _measure(settings, setup))
 
-    return [point(data, activation) for data in sizes for activation in ("relu", "tanh")]
+    chosen = [point(data, activation) for data in sizes for activation in ("relu", "tanh")]
+    return [*chosen, *(point(data, "tanh", "skip") for data in sizes)]
 
 
 def _measure(settings: Mapping[str, Any], setup: Setup) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ...errors import DataError, InvalidInputError
 from .. import options as opt
 from ..app import app
 from ..files import labels_from, points_from
-from ..output import note, print_json, show
+from ..output import print_json, show
 
 Method = Literal["ridge", "sgd", "adam"]
 Train = Literal["readout", "frozen", "all"]
@@ -121,7 +121,11 @@ def reproduce(
     found = {one: experiments.reproduce(one, quick=quick, folder=folder, data=data, device=device) for one in chosen}
     if json:
         print_json(found if name == "all" else found[name])
-    note(f"written to {folder}")
+        return
+    for one, document in found.items():
+        seconds = sum(point["seconds"] for point in document["points"].values())
+        figure = folder / one / f"{document['size']}.png"
+        show(f"{one:<18} {len(document['points']):>3} points, {seconds:6.1f} s   {figure}")
 
 
 @app.command()
