@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import notsodeep as nsd
+from notsodeep.equivalents import norms as norms_module
 from notsodeep.equivalents import operator as operator_module
 from notsodeep.equivalents import spectral_norm
 from notsodeep.equivalents.factorisation import conjugate_gradients
@@ -224,6 +225,28 @@ def test_own_norms_fall_faster_on_the_papers_mixture():
         errors.append(nsd.relative_spectral_error(nsd.ck(eq.network, X), eq))
     assert errors[1] < 0.35 * errors[0]
     assert errors[1] < 1e-3
+
+
+@pytest.mark.parametrize("unit", [0.05, 20.0])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_units_do_not_matter_to_own_norms(unit, kernel):
+    """c phi(x / c) on rows c times as large is the same network in other units."""
+    X = spread_rows(n=150)
+    deq = nsd.DEQ("elu", 0.2)
+    other = nsd.DEQ(nsd.activation("elu").affine(gain=unit, scale=1.0 / unit), 0.2)
+    here = nsd.equivalent(deq, nsd.MixtureStatistics.estimate(X), kernel, "own").matrix()
+    there = nsd.equivalent(other, nsd.MixtureStatistics.estimate(unit * X), kernel, "own").matrix()
+    np.testing.assert_allclose(there, unit**2 * here, rtol=0.0, atol=1e-7 * unit**2)
+
+
+def test_many_rows_are_interpolated_in_their_norms(monkeypatch):
+    for activation, kernel in (("tanh", "ck"), ("relu", "ntk"), ("hard_tanh", "ck"), ("elu", "ntk_frozen")):
+        statistics = nsd.MixtureStatistics.estimate(spread_rows(n=300, p=40))
+        quick = nsd.equivalent(nsd.DEQ(activation, 0.1), statistics, kernel, "own").matrix()
+        with monkeypatch.context() as patch:
+            patch.setattr(norms_module, "_by_norm", lambda function, squares: function(squares))
+            direct = nsd.equivalent(nsd.DEQ(activation, 0.1), statistics, kernel, "own").matrix()
+        np.testing.assert_allclose(quick, direct, rtol=0.0, atol=1e-9 * direct.max())
 
 
 def test_cross_blocks_keep_norms():

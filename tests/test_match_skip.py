@@ -94,6 +94,14 @@ def test_auto_reaches_both_kernels_of_a_sine_through_it() -> None:
     assert twin.residual < 1e-10
 
 
+@pytest.mark.parametrize("sigma_b2", [1e-4, 0.1, 5.0])
+def test_any_input_variance(sigma_b2: float) -> None:
+    """The activation is tried around the scale at which the DEQ uses it, whatever the inputs' own."""
+    twin = nsd.match(nsd.DEQ("tanh", 0.2, sigma_b2), 1.0, family="skip")
+    assert twin.residual < 1e-10
+    assert 0.3 < twin.network.activations[0].scale / twin.targets[0].tau_star < 3.0
+
+
 def test_small_changes_give_small_changes() -> None:
     def numbers(sigma_a2: float, tau0: float) -> np.ndarray:
         layer = nsd.match(nsd.DEQ("tanh", sigma_a2), tau0, "ntk", family="skip", learning_rates=False).network

@@ -31,6 +31,7 @@ __all__ = ["NormProfile", "norm_profile"]
 Array = NDArray[np.float64]
 _STEP = 0.02  # of the differences in d, relative to the product of the norms; their error is its fourth power
 _SMALLEST = 1e-6  # part of the typical squared norm; smaller ones are taken as this
+_NEGLIGIBLE = 1e-8  # part of the diagonal; differences cannot tell smaller terms from zero
 _QUANTILES = (0.02, 0.25, 0.75, 0.98)
 
 
@@ -48,17 +49,26 @@ class NormProfile:
 
     def embed(self, statistics: MixtureStatistics) -> tuple[Array, Array, Array]:
         """Per row: what it is multiplied by, (n,); the low-rank factor, (n, classes + r); the exact diagonal, (n,)."""
-        squares = _squares(statistics, self.c)
+        squares, unit = _squares(statistics, self.c), self.c.tau0**2
         slopes, bends, own, *values = _by_norm(self._functions, squares)
-        typical = self._functions(self.references[:1])[:2, 0]
-        gains, weights = (_normalised(f, t, self.c) for f, t in zip((slopes, bends), typical, strict=True))
+        slope, bend = self._functions(self.references[:1])[:2, 0]
+        gains = self._normalised(slopes, slope) / np.sqrt(unit)
+        weights = self._normalised(bends, bend) / unit
         classes = weights[:, None] * statistics.J / np.sqrt(statistics.p)
         return gains, np.column_stack([classes, np.stack(values, axis=1) @ self.projection]), own
 
     def _functions(self, squares: Array) -> Array:
-        """The slope, the curvature, the diagonal, and a(q, references), as rows."""
+        """Slope and curvature in d / tau0^2, the diagonal, and a(q, references), as rows."""
         own = diagonal(self.c.network, torch.from_numpy(squares), kinds=(self.c.kernel,))[self.c.kernel].numpy()
-        return np.stack([*_derivatives(self.c, squares), own, *_values(self.c, squares, self.references[:, None])])
+        slopes, bends = _derivatives(self.c, squares)
+        unit = self.c.tau0**2
+        return np.stack([slopes * unit, bends * unit**2, own, *_values(self.c, squares, self.references[:, None])])
+
+    def _normalised(self, values: Array, typical: float) -> Array:
+        """f(q, r) / sqrt(f(r, r)); zero where the kernel has no such term."""
+        there = typical > _NEGLIGIBLE * self.c.diagonal
+        scaled: Array = values / np.sqrt(typical) if there else 0.0 * values
+        return scaled
 
 
 def norm_profile(c: Coefficients, statistics: MixtureStatistics) -> NormProfile:
@@ -68,7 +78,7 @@ def norm_profile(c: Coefficients, statistics: MixtureStatistics) -> NormProfile:
     references = np.array([c.tau0**2, *references[references != c.tau0**2]])
     values = _values(c, references[:, None], references)
     sizes, vectors = np.linalg.eigh(0.5 * (values + values.T))
-    kept = sizes > max(1e-7 * sizes[-1], _negligible(c))  # none for an odd activation
+    kept = sizes > max(1e-7 * sizes[-1], _NEGLIGIBLE * c.diagonal)  # none for an odd activation
     projection = vectors[:, kept] / np.sqrt(sizes[kept])
     core = scipy.linalg.block_diag(0.5 * statistics.T, np.eye(projection.shape[1]))
     return NormProfile(c, references, projection, core)
@@ -103,20 +113,8 @@ def _by_norm(function: Callable[[Array], Array], squares: Array) -> Array:
         nodes = chebyshev.chebpts1(degree + 1)
         samples = function((low + (high - low) * (nodes + 1.0) / 2.0) ** 2)
         found = np.linalg.solve(chebyshev.chebvander(nodes, degree), samples.T)
-        size = np.abs(found).max(0)
-        if (np.abs(found[-4:]).max(0) <= 1e-10 * size.max()).all():
+        if np.abs(found[-4:]).max() <= 1e-10 * np.abs(found).max():
             at = 2.0 * (np.sqrt(squares) - low) / (high - low) - 1.0
             return (chebyshev.chebvander(at, degree) @ found).T
         degree *= 2
     return function(squares)
-
-
-def _normalised(values: Array, typical: float, c: Coefficients) -> Array:
-    """f(q, r) / sqrt(f(r, r)); zero where the kernel has no such term."""
-    scaled: Array = values / np.sqrt(typical) if typical > _negligible(c) else 0.0 * values
-    return scaled
-
-
-def _negligible(c: Coefficients) -> float:
-    """Differences cannot tell smaller derivatives from zero."""
-    return 1e-8 * c.diagonal / min(1.0, c.tau0**4)

@@ -27,7 +27,7 @@ from .targets import FEASIBLE, Target, network_layers
 
 __all__ = ["SkipDesign", "both_rates", "skip_layer"]
 
-_RANGE = math.log(8.0)  # of log b, to either side
+_RANGE = math.log(8.0)  # of log b, to either side of the scale at which the DEQ uses its activation
 _GRID = 17
 _LINEAR = 1e-14  # of the diagonal: what a nonlinear part may add to it and still be rounding
 
@@ -81,7 +81,7 @@ def skip_layer(target: Target, free_rates: bool = False) -> SkipDesign:
 
 
 def _with_rates(target: Target, z: float) -> tuple[float, float]:
-    """log b and the share of W_1 in the rates."""
+    """The logarithm of the scale and the share of W_1 in the rates."""
     options = {"xatol": 1e-7, "fatol": 1e-10, "initial_simplex": [[z, 0.0], [z + 0.1, 0.0], [z, -0.3]]}
     found = minimize(
         lambda v: math.log(_cost(target, float(v[0]), _share(v[1])) + 1e-20),
@@ -107,14 +107,15 @@ def _design(target: Target, z: float, share: float) -> SkipDesign:
     number, tau, phi = target.numbers[0], target.tau0, target.deq.activation
     full = target.names[0] == "ntk"
     first, readout = (2.0 * share, 2.0 * (1.0 - share)) if full else (0.0, 1.0)
-    psi = phi.affine(scale=math.exp(z))
+    scale = math.exp(z) * float(number.tau_star or tau) / tau
+    psi = phi.affine(scale=scale)
     m = moments(psi, tau)
     curved = readout * (m.variance - (m.slope * tau) ** 2) + first * tau**2 * (m.slope_square - m.slope**2)
     steep = math.sqrt(number.c1 / (first + readout))
     if curved <= 1e-9 * (first + readout) * (m.slope * tau) ** 2:  # less than that is lost to rounding
         raise InfeasibleMatchError(f"{phi!r} is linear at this scale")
     gain = math.sqrt(max(number.diagonal - number.c1 * tau**2, 0.0) / curved)
-    layer = phi.affine(gain=gain, scale=math.exp(z), skip=steep - gain * m.slope)
+    layer = phi.affine(gain=gain, scale=scale, skip=steep - gain * m.slope)
     return _finished(
         target,
         ENN([layer]).centred(tau),
