@@ -50,7 +50,10 @@ def test_the_demo_finds_twins_that_are_nearer_than_plain_networks(shown):
             assert case.twin.residual < 1e-9
         assert case.distance < 0.5 * case.plain_distance
         assert case.widest.models == ("DEQ", "twin", "plain")
-        assert case.widest.speedup("twin") > 1.0
+        # no test times anything: that the table shows the ratio of what was measured
+        seconds = {m: [r.inference_seconds for r in case.widest.rows if r.model == m] for m in ("DEQ", "twin")}
+        assert case.widest.speedup("twin") == pytest.approx(np.mean(seconds["DEQ"]) / np.mean(seconds["twin"]))
+        assert min(*seconds["DEQ"], *seconds["twin"]) > 0.0
         # digits at width 64: well above chance, and the twin within reach of the DEQ
         assert case.widest.summary("twin", "accuracy")[0] > 0.8
     for spectrum in found.spectra:
