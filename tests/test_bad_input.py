@@ -84,6 +84,7 @@ MISTAKES = {
     "class of one point": ("match relu --data X.npy --labels lonely.npy", 1, "Merge small classes"),
     "labels missing": ("compare relu --data X.npy", 2, "--labels"),
     "labels unused": ("kernel X.npy relu --labels y.npy", 2, "--equivalent"),
+    "norms unused": ("kernel X.npy relu --own-norms", 2, "belongs to --equivalent"),
     "ridge trains all": ("compare relu --train all", 2, "--method sgd"),
     "damaged twin": ("kernel X.npy --twin cut.json", 1, "--save"),
     "twin of another kind": ("kernel X.npy --twin other.json", 1, "'twin'"),

@@ -33,6 +33,9 @@ def kernel(
     equivalent: Annotated[
         bool, typer.Option("--equivalent", help="The high-dimensional equivalent, not exact.")
     ] = False,
+    own_norms: Annotated[
+        bool, typer.Option("--own-norms", help="With --equivalent: keep the norm of every row, for norms that differ.")
+    ] = False,
     labels: opt.Labels = None,
     centred: Annotated[bool, typer.Option("--centred", help="Centre the network at the data's tau0.")] = False,
     standardise: opt.Standardise = False,
@@ -52,6 +55,8 @@ def kernel(
     """
     import notsodeep as nsd
 
+    if own_norms and not equivalent:
+        raise InvalidInputError("--own-norms belongs to --equivalent; the exact kernel keeps all norms anyway.")
     if labels is not None and not equivalent:
         raise InvalidInputError("--labels are used by --equivalent alone; the exact kernel does not look at them.")
     if output != "-":
@@ -60,7 +65,7 @@ def kernel(
     if equivalent:
         _refuse_rates(rates)
         statistics = opt.statistics_from(points, labels, standardise, as_is)
-        operator = nsd.equivalent(network, statistics, kernel=which)
+        operator = nsd.equivalent(network, statistics, which, "own" if own_norms else "typical")
         _write(output, len(statistics.X), statistics.X.dtype, lambda out: _fill_equivalent(operator, out))
         return
     X = points_from(points, standardise=standardise, as_is=as_is)
