@@ -236,6 +236,29 @@ def test_compare_builds_trains_and_measures() -> None:
     assert len(result.to_dict()["rows"]) == 6
 
 
+def test_compare_trains_a_twin_with_its_learning_rates_and_init(monkeypatch) -> None:
+    """A rate of zero must leave its matrix as drawn, a rate of one must move it; orthogonal weights are used."""
+    seen = {}
+
+    def spy(model, *arguments, **options):
+        before = [w.detach().clone() for w in model.weights] if isinstance(model, nsd.nn.ENN) else []
+        history = nsd.fit(model, *arguments, **options)
+        for old, new in zip(before, getattr(model, "weights", []), strict=False):
+            seen.setdefault(id(model), []).append((old, bool(torch.equal(old, new))))
+        return history
+
+    monkeypatch.setattr("notsodeep.nn.comparison.fit", spy)
+    deq = nsd.DEQ("tanh", 0.2)
+    module = nsd.nn.ENN(nsd.ENN(["tanh", "tanh"]), X.shape[1], 24, 2, learning_rates=(0.0, 1.0, 1.0))
+    options = {"width": 24, "seeds": 1, "method": "sgd", "train": "all", "epochs": 1, "lr": 0.1}
+    nsd.compare(deq, module, (X[:200], Y[:200]), init="orthogonal", **options)
+    twin, plain = seen.values()
+    assert [still for _, still in twin] == [True, False]
+    assert [still for _, still in plain] == [False, False]
+    gram = twin[1][0] @ twin[1][0].T
+    torch.testing.assert_close(gram, torch.diag(gram.diagonal()), rtol=0.0, atol=1e-3)
+
+
 def test_compare_takes_modules_and_a_test_set() -> None:
     deq = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 64, 64, 10)
     twin = nsd.nn.ENN(nsd.match(deq.spec, 1.0), 64, 64, 10)

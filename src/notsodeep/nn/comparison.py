@@ -116,14 +116,16 @@ def compare(
     lr: float = 1.0,
     ridge: float = 1e-3,
     batch_size: int = 128,
+    init: str = "gaussian",
     device: torch.device | str | None = None,
 ) -> Comparison:
     """Build, train and time the DEQ, its twin and a plain network of the twin's depth with the DEQ's activation.
 
     ``data`` is a pair (X, classes); ``test`` another one, or a fifth of ``data`` is kept apart. Networks that are
     given as modules are built anew from their specifications, once per seed: fresh weights are what error bars need.
+    ``init`` is that of twin and plain network, see :class:`ENN`; a twin's learning rates are used.
     """
-    specs = _specifications(deq, twin)
+    specs = _specifications(deq, twin, init)
     size = width or (deq.width if isinstance(deq, DEQ) else None)
     if size is None:
         raise InvalidInputError("specifications have no width: pass width=...")
@@ -180,7 +182,7 @@ def _time(function: Callable[[], Any], device: torch.device, repeats: int = 7) -
     return best
 
 
-def _specifications(deq: Any, twin: Any) -> dict[str, Callable[..., Model]]:
+def _specifications(deq: Any, twin: Any, init: str) -> dict[str, Callable[..., Model]]:
     if isinstance(deq, DEQ):
         spec, options = deq.spec, deq.options
     elif isinstance(deq, DEQSpec):
@@ -190,17 +192,28 @@ def _specifications(deq: Any, twin: Any) -> dict[str, Callable[..., Model]]:
     if not isinstance(twin, ENN | ENNSpec | Twin):
         raise InvalidInputError(f"compare takes an nn.ENN, an ENN specification or a Twin, got {type(twin).__name__}")
     network = twin if isinstance(twin, ENNSpec) else twin.spec if isinstance(twin, ENN) else twin.network
-    normalise = False if isinstance(twin, ENNSpec) else twin.normalise
+    normalise, rates = (False, None) if isinstance(twin, ENNSpec) else (twin.normalise, twin.learning_rates)
 
     def build_deq(p: int, m: int, k: int, seed: int, train: str, device: Any) -> Model:
         chosen = {} if options is None else options.to_dict()
         return DEQ(spec, p, m, k, seed, train=train, device=device, **chosen)
 
     def build_twin(p: int, m: int, k: int, seed: int, train: str, device: Any) -> Model:
-        return ENN(network, p, m, k, seed, train=train, normalise=normalise, device=device)
+        return ENN(
+            network,
+            p,
+            m,
+            k,
+            seed,
+            init=init,
+            train=train,
+            learning_rates=rates,
+            normalise=normalise,
+            device=device,
+        )
 
     def build_plain(p: int, m: int, k: int, seed: int, train: str, device: Any) -> Model:
-        return ENN(ENNSpec([spec.activation] * network.depth), p, m, k, seed, train=train, device=device)
+        return ENN(ENNSpec([spec.activation] * network.depth), p, m, k, seed, init=init, train=train, device=device)
 
     return {"DEQ": build_deq, "twin": build_twin, "plain": build_plain}
 
