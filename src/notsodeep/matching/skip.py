@@ -12,7 +12,7 @@ the rates) is free and is spent on the next orders: a search in one dimension or
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
@@ -29,6 +29,7 @@ __all__ = ["SkipDesign", "both_rates", "skip_layer"]
 
 _RANGE = math.log(8.0)  # of log b, to either side of the scale at which the DEQ uses its activation
 _GRID = 17
+_TAME = 1e-8  # weight of the cancellation; the next orders of a good design cost 1e-7
 _LINEAR = 1e-14  # of the diagonal: what a nonlinear part may add to it and still be rounding
 
 
@@ -40,6 +41,8 @@ class SkipDesign:
     rates: tuple[float, ...] | None
     cost: float
     conditioning: float
+    cancellation: float = 1.0
+    """The squared size of the nonlinear term over that of the output: large if the two terms nearly cancel."""
 
 
 def skip_layer(target: Target, free_rates: bool = False) -> SkipDesign:
@@ -97,8 +100,10 @@ def _share(logit: float) -> float:
 
 
 def _cost(target: Target, z: float, share: float = 0.5) -> float:
+    """Of the next orders; of designs that are equally good the one whose terms do not cancel."""
     try:
-        return _design(target, float(np.clip(z, -_RANGE, _RANGE)), share).cost
+        found = _design(target, float(np.clip(z, -_RANGE, _RANGE)), share)
+        return found.cost + _TAME * found.cancellation
     except InfeasibleMatchError:  # a rate of CK and NTK together would be negative
         return math.inf
 
@@ -116,12 +121,10 @@ def _design(target: Target, z: float, share: float) -> SkipDesign:
         raise InfeasibleMatchError(f"{phi!r} is linear at this scale")
     gain = math.sqrt(max(number.diagonal - number.c1 * tau**2, 0.0) / curved)
     layer = phi.affine(gain=gain, scale=scale, skip=steep - gain * m.slope)
-    return _finished(
-        target,
-        ENN([layer]).centred(tau),
-        (first, readout) if full and share != 0.5 else None,
-        _condition(gain * m.slope / steep, gain**2 * curved / number.diagonal),
-    )
+    rates = (first, readout) if full and share != 0.5 else None
+    condition = _condition(gain * m.slope / steep, gain**2 * curved / number.diagonal)
+    finished = _finished(target, ENN([layer]).centred(tau), rates, condition)
+    return replace(finished, cancellation=gain**2 * m.variance / moments(layer, tau).variance)
 
 
 def _condition(linear: float, bent: float) -> float:
