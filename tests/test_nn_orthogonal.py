@@ -33,6 +33,9 @@ def test_seed_type_and_readout() -> None:
     assert torch.equal(once.weights[0], again.weights[0])
     assert not torch.equal(once.weights[0], other.weights[0])
     assert once.weights[0].requires_grad
+    # the readout is drawn after the hidden weights, not from the same numbers
+    stream = torch.randn(200, generator=torch.Generator().manual_seed(3))
+    assert not set(once.readout.detach().flatten().tolist()) & set(stream[:75].tolist())
     low = nsd.nn.ENN(RELU, 5, 12, 2, 3, init="orthogonal", dtype=torch.bfloat16)
     torch.testing.assert_close(low.weights[0].float(), once.weights[0], rtol=1e-2, atol=1e-2)
 

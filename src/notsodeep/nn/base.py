@@ -94,18 +94,12 @@ class Gaussian:
         draw = torch.randn(rows, columns, generator=self._generator, dtype=torch.float32)
         return nn.Parameter(draw.to(self._device, self._dtype))
 
-    def bias(self, size: int, wanted: bool) -> nn.Parameter | None:
-        return nn.Parameter(torch.zeros(size, dtype=self._dtype, device=self._device)) if wanted else None
+    def orthogonal(self, rows: int, columns: int) -> nn.Parameter:
+        """Rows that are Gaussian vectors, each by itself exactly, but orthogonal to each other in blocks.
 
-
-class Orthogonal(Gaussian):
-    """Weights whose rows are Gaussian vectors, each by itself exactly, but orthogonal to each other in blocks.
-
-    A matrix with more rows than columns is a stack of such blocks. Kernels of random features have the same mean and
-    far smaller fluctuations than with independent rows (Yu et al. 2016, orthogonal random features).
-    """
-
-    def parameter(self, rows: int, columns: int) -> nn.Parameter:
+        A matrix with more rows than columns is a stack of such blocks. Kernels of random features have the same mean
+        and far smaller fluctuations than with independent rows (Yu et al. 2016, orthogonal random features).
+        """
         size = min(rows, columns)
         blocks = -(-rows // size)
         draw = torch.randn(blocks, columns, size, generator=self._generator, dtype=torch.float32)
@@ -115,6 +109,9 @@ class Orthogonal(Gaussian):
         # R is independent of Q, so the lengths of the drawn vectors are right for the orthogonal ones
         rotated = (q * draw.norm(dim=1, keepdim=True)).mT.reshape(-1, columns)[:rows]
         return nn.Parameter(rotated.contiguous().to(self._device, self._dtype))
+
+    def bias(self, size: int, wanted: bool) -> nn.Parameter | None:
+        return nn.Parameter(torch.zeros(size, dtype=self._dtype, device=self._device)) if wanted else None
 
 
 def check_input(x: Tensor, in_features: int) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import ENN as Specification
-from .base import Gaussian, Model, Orthogonal, check_input, positive
+from .base import Gaussian, Model, check_input, positive
 from .fused import fuse
 
 __all__ = ["ENN"]
@@ -66,9 +66,9 @@ class ENN(Model):
         if init not in ("gaussian", "orthogonal"):
             raise InvalidInputError(f"init must be 'gaussian' or 'orthogonal', got {init!r}")
         gaussian = Gaussian(seed, dtype, device)
-        hidden = gaussian if init == "gaussian" else Orthogonal(seed, dtype, device)
+        draw = gaussian.parameter if init == "gaussian" else gaussian.orthogonal
         sizes = (in_features, *self.widths)
-        self.weights = nn.ParameterList(hidden.parameter(m, k) for k, m in zip(sizes, self.widths, strict=False))
+        self.weights = nn.ParameterList(draw(m, k) for k, m in zip(sizes, self.widths, strict=False))
         self.readout = gaussian.parameter(out_features, self.widths[-1])
         self.bias = gaussian.bias(out_features, bias)
         self._fuse()
