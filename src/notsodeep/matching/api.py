@@ -14,13 +14,12 @@ from ..errors import InfeasibleMatchError, InvalidInputError
 from ..mixtures import MixtureStatistics
 from ..networks import DEQ, ENN
 from .family import Family, solve_family
-from .hard_tanh import conditioning, hard_tanh_layer
-from .jets import explicit_jets
+from .hard_tanh import conditioning, hard_tanh_layer, rates_for_both
 from .leaky import LeakyDesign, one_layer, tangent_start, two_layer_start
 from .polynomial import HermiteDesign, as_quadratic, inner_start, outer_start, rated_start, single_start
-from .skip import both_rates, skip_layer
+from .skip import skip_layer
 from .solver import Solution, solve
-from .targets import FEASIBLE, Target, achieved, make_target, network_layers, residual_of
+from .targets import FEASIBLE, Target, achieved, make_target, network_jets, residual_of
 from .twin import Twin
 
 Array = NDArray[Any]
@@ -121,7 +120,7 @@ def _automatic(target: Target, learning_rates: bool | None) -> _Draft:
         except InfeasibleMatchError:
             if not others:
                 raise
-        draft = _closest(target, others)
+        draft = min(others, key=lambda other: _next_orders(target, other))
         return replace(draft, reason=f"{draft.reason}; {_first_clause(error)}")
     if (
         not target.odd
@@ -130,10 +129,11 @@ def _automatic(target: Target, learning_rates: bool | None) -> _Draft:
         or (cost := _next_orders(target, draft)) <= _poor(target)
     ):
         return draft
-    closer = _closest(target, [draft, *_skip_if_it_can(target, learning_rates)])
-    if _next_orders(target, closer) > 0.1 * cost:
-        return draft
-    return replace(closer, reason=f"{closer.reason}; Hard-Tanh has the numbers too, but is far off in the next orders")
+    for closer in _skip_if_it_can(target, learning_rates):
+        if _next_orders(target, closer) <= 0.1 * cost:
+            why = "Hard-Tanh has the numbers too, but is far off in the next orders"
+            return replace(closer, reason=f"{closer.reason}; {why}")
+    return draft
 
 
 def _skip_if_it_can(target: Target, learning_rates: bool | None) -> list[_Draft]:
@@ -143,10 +143,6 @@ def _skip_if_it_can(target: Target, learning_rates: bool | None) -> list[_Draft]
         return []
 
 
-def _closest(target: Target, drafts: Sequence[_Draft]) -> _Draft:
-    return min(drafts, key=lambda draft: _next_orders(target, draft))
-
-
 def _poor(target: Target) -> float:
     """Hard-Tanh is a good twin of the CK, except of a sine; with an NTK its kinks show."""
     return _ENOUGH if target.tangent else _POOR
@@ -154,8 +150,7 @@ def _poor(target: Target) -> float:
 
 def _next_orders(target: Target, draft: _Draft) -> float:
     """The cost of what the four numbers leave open."""
-    rates = None if draft.rates is None else np.array(draft.rates)
-    beyond = target.beyond(explicit_jets(network_layers(draft.network, target.tau0), rates, target.names))
+    beyond = target.beyond(network_jets(target, draft.network, draft.rates))
     return float(beyond @ beyond)
 
 
@@ -201,7 +196,7 @@ def _skip(target: Target, learning_rates: bool | None) -> _Draft:
 
 def _both_rates(target: Target, layer: Activation, learning_rates: bool | None) -> tuple[float, ...]:
     _need_rates(learning_rates)
-    return both_rates(target, layer)
+    return rates_for_both(target, layer)
 
 
 def _need_rates(learning_rates: bool | None) -> None:

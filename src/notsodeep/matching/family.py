@@ -14,8 +14,7 @@ from scipy.optimize import least_squares
 from ..activations import Activation
 from ..errors import InvalidInputError, NotSoDeepError
 from ..networks import ENN
-from .jets import explicit_jets
-from .targets import FEASIBLE, Target, network_layers
+from .targets import FEASIBLE, Target, network_jets
 
 Array = NDArray[Any]
 
@@ -124,7 +123,7 @@ def _jacobian(target: Target, family: Family, z: Array) -> Array:
 
 
 def _evaluate(target: Target, family: Family, z: Array) -> tuple[Array, Array]:
-    jets = explicit_jets(network_layers(_network(target, family, z), target.tau0), kinds=target.names)
+    jets = network_jets(target, _network(target, family, z))
     return target.equations(jets), target.beyond(jets)
 
 

@@ -16,6 +16,7 @@ from scipy.special import erf, erfc
 
 from ..activations import Activation, HardTanh, Linear
 from ..errors import InfeasibleMatchError
+from ..gaussian import moments
 from .targets import FEASIBLE, Target
 
 _LINEAR = 1e-14  # closer to 1 than this, the ratio is 1 to rounding and the layer is linear
@@ -28,6 +29,18 @@ def shape_numbers(z: float) -> tuple[float, float]:
     return inside, inside - z * density + z * z * float(erfc(z / math.sqrt(2.0)))
 
 
+def linear_layer(target: Target) -> Linear | None:
+    """The whole layer where the DEQ is linear to rounding."""
+    if target.normalised[0][0] < 1.0 - _LINEAR:
+        return None
+    return Linear(_slope(target))
+
+
+def _slope(target: Target) -> float:
+    """E[sigma'] of the one layer that has c1."""
+    return math.sqrt(target.numbers[0].c1 / (2.0 if target.names[0] == "ntk" else 1.0))
+
+
 def hard_tanh_layer(target: Target) -> Activation:
     """The layer, or an error that names the inequality which fails."""
     full = target.names[0] == "ntk"
@@ -38,10 +51,8 @@ def hard_tanh_layer(target: Target) -> Activation:
             f"c3 tau0^4/diagonal = {t3:.4g}. Use family='auto'",
             residual=max(t2, t3),
         )
-    number = target.numbers[0]
-    size = math.sqrt(number.c1 / (2.0 if full else 1.0))
-    if ratio >= 1.0 - _LINEAR:
-        return Linear(size)
+    if (linear := linear_layer(target)) is not None:
+        return linear
 
     def gap(z: float) -> float:
         inside, square = shape_numbers(z)
@@ -57,7 +68,7 @@ def hard_tanh_layer(target: Target) -> Activation:
             residual=(least - ratio) / max(ratio, 1e-300),
         )
     z = float(brentq(gap, low, high, xtol=1e-15, rtol=8.9e-16)) if gap(low) < 0.0 else low
-    return HardTanh(a=size / shape_numbers(z)[0], c=z * target.tau0)
+    return HardTanh(a=_slope(target) / shape_numbers(z)[0], c=z * target.tau0)
 
 
 def conditioning(layer: Activation, target: Target) -> float:
@@ -72,14 +83,16 @@ def conditioning(layer: Activation, target: Target) -> float:
     return float(np.linalg.cond([[2.0, 2.0 * z * by_inside / inside], [2.0, second]]))
 
 
-def rates_for_both(target: Target, layer: Activation, square: float, slope_square: float) -> tuple[float, float]:
+def rates_for_both(target: Target, layer: Activation) -> tuple[float, float]:
     """Rates (W_1, readout) that add the NTK to a matched CK: two linear equations.
 
     c1: rho_1 + rho_2 = beta1 / alpha1; diagonal: rho_1 tau0^2 E[sigma'^2] + rho_2 E[sigma^2] = kappa^2.
     """
     ck, ntk = target.numbers
+    m = moments(layer, target.tau0)
+    square = float(m.square)
     total = ntk.c1 / ck.c1 if ck.c1 > 0 else 2.0
-    steep = target.tau0**2 * slope_square - square
+    steep = target.tau0**2 * float(m.slope_square) - square
     if abs(steep) <= 1e-12 * square:  # linear: both terms are proportional, any split will do
         return 0.5 * total, 0.5 * total
     first = (ntk.diagonal - total * square) / steep

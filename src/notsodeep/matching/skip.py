@@ -12,25 +12,22 @@ the rates) is free and is spent on the next orders: a search in one dimension or
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
 
-from ..activations import Activation, Linear
 from ..errors import InfeasibleMatchError
 from ..gaussian import moments
 from ..networks import ENN
-from .hard_tanh import rates_for_both
-from .jets import explicit_jets
-from .targets import FEASIBLE, Target, network_layers
+from .hard_tanh import linear_layer, rates_for_both
+from .targets import FEASIBLE, Target, network_jets
 
-__all__ = ["SkipDesign", "both_rates", "skip_layer"]
+__all__ = ["SkipDesign", "skip_layer"]
 
 _RANGE = math.log(8.0)  # of log b, to either side of the scale at which the DEQ uses its activation
 _GRID = 17
 _TAME = 1e-8  # weight of the cancellation; the next orders of a good design cost 1e-7
-_LINEAR = 1e-14  # of the diagonal: what a nonlinear part may add to it and still be rounding
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class SkipDesign:
     rates: tuple[float, ...] | None
     cost: float
     conditioning: float
-    cancellation: float = 1.0
+    cancellation: float
     """The squared size of the nonlinear term over that of the output: large if the two terms nearly cancel."""
 
 
@@ -59,9 +56,8 @@ def skip_layer(target: Target, free_rates: bool = False) -> SkipDesign:
             f"the DEQ has no linear part at tau0 = {target.tau0:.6g} (c1 = 0), nothing for a linear term to match. "
             "Use family='hermite'"
         )
-    if target.normalised[0][0] >= 1.0 - _LINEAR:
-        layer = Linear(math.sqrt(target.numbers[0].c1 / (2.0 if target.names[0] == "ntk" else 1.0)))
-        return _finished(target, ENN([layer]), None, 1.0)
+    if (linear := linear_layer(target)) is not None:
+        return _finished(target, ENN([linear]), None, 1.0, 0.0)
     grid = np.linspace(-_RANGE, _RANGE, _GRID)
     costs = [_cost(target, float(z)) for z in grid]
     if not math.isfinite(min(costs)):
@@ -123,8 +119,9 @@ def _design(target: Target, z: float, share: float) -> SkipDesign:
     layer = phi.affine(gain=gain, scale=scale, skip=steep - gain * m.slope)
     rates = (first, readout) if full and share != 0.5 else None
     condition = _condition(gain * m.slope / steep, gain**2 * curved / number.diagonal)
-    finished = _finished(target, ENN([layer]).centred(tau), rates, condition)
-    return replace(finished, cancellation=gain**2 * m.variance / moments(layer, tau).variance)
+    # the layer is a part along x, of slope steep, and what is left of psi without its own
+    size = (steep * tau) ** 2 + gain**2 * (m.variance - (m.slope * tau) ** 2)
+    return _finished(target, ENN([layer]).centred(tau), rates, condition, gain**2 * m.variance / size)
 
 
 def _condition(linear: float, bent: float) -> float:
@@ -132,16 +129,12 @@ def _condition(linear: float, bent: float) -> float:
     return float(np.linalg.cond([[2.0 * linear, 2.0], [2.0 * bent + 2.0 * linear * (1.0 - bent), 2.0 * (1.0 - bent)]]))
 
 
-def _finished(target: Target, network: ENN, rates: tuple[float, ...] | None, condition: float) -> SkipDesign:
+def _finished(
+    target: Target, network: ENN, rates: tuple[float, ...] | None, condition: float, cancellation: float
+) -> SkipDesign:
     if target.kernel == "both":
-        rates = both_rates(target, network.activations[0])
-    jets = explicit_jets(network_layers(network, target.tau0), None if rates is None else np.array(rates), target.names)
+        rates = rates_for_both(target, network.activations[0])
+    jets = network_jets(target, network, rates)
     beyond = target.beyond(jets)
     met = float(np.abs(target.equations(jets)).max()) <= 1e3 * FEASIBLE
-    return SkipDesign(network, rates, float(beyond @ beyond) if met else math.inf, condition)
-
-
-def both_rates(target: Target, layer: Activation) -> tuple[float, float]:
-    """Rates that add the NTK to a matched CK."""
-    m = moments(layer, target.tau0)
-    return rates_for_both(target, layer, float(m.square), float(m.slope_square))
+    return SkipDesign(network, rates, float(beyond @ beyond) if met else math.inf, condition, cancellation)

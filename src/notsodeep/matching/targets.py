@@ -177,7 +177,7 @@ def achieved(target: Target, network: ENN, rates: tuple[float, ...] | None) -> t
     """The numbers of a finished network, by exact quadrature of its own activations at its own scales."""
     if rates is None:
         return tuple(replace(coefficients(network, target.tau0, name), network=network) for name in target.names)
-    jets = explicit_jets(network_layers(network, target.tau0), np.array(rates))
+    jets = network_jets(target, network, rates)
     t2 = target.tau0**2
     out = []
     for name in target.names:
@@ -190,6 +190,11 @@ def achieved(target: Target, network: ENN, rates: tuple[float, ...] | None) -> t
             )
         )
     return tuple(out)
+
+
+def network_jets(target: Target, network: ENN, rates: tuple[float, ...] | None = None) -> dict[str, KernelJet]:
+    """The jets of a finished network, for the kernels of the target."""
+    return explicit_jets(network_layers(network, target.tau0), None if rates is None else np.array(rates), target.names)
 
 
 def network_layers(network: ENN, tau0: float) -> list[Any]:
