@@ -18,16 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import nn
 from ..datasets import Dataset, load
 from ..matching import Twin, match
-from ..networks import DEQ
-from ..nn.base import Model
+from ..networks import DEQ, ENN
 from .accuracy_figure import ACTIVATIONS, MODELS, curves, draw_accuracy, markdown_table
-from .readouts import Optimiser, guess
+from .readouts import Optimiser, build, guess
 from .runner import Document, Experiment, Point, Setup, run
 
-__all__ = ["EXPERIMENT", "accuracies", "curves", "points"]
+__all__ = ["EXPERIMENT", "accuracies", "curves", "points", "prepared", "twin_for"]
 
 DATASETS = ("mnist", "fashion_mnist", "cifar10_vgg")
 WIDTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -55,7 +53,7 @@ def accuracies(
     """
     specs = [(a, name, seed) for a in activations for name in MODELS for seed in range(seeds)]
     found = guess(
-        [functools.partial(_build, data, width, device, *spec) for spec in specs],
+        [functools.partial(build, _network(a, name), data, width, seed, device=device) for a, name, seed in specs],
         data,
         optimisers,
         [seed for _, _, seed in specs],
@@ -91,18 +89,15 @@ def _scores(
 
 
 @functools.cache
-def _twin(activation: str) -> Twin:
-    # the data is standardised: tau0 = 1
+def twin_for(activation: str) -> Twin:
+    """The DEQ of the papers and its twin, for standardised data: tau0 = 1."""
     return match(DEQ(activation, SIGMA_A2), 1.0)
 
 
-def _build(data: Dataset, width: int, device: str, activation: str, name: str, seed: int) -> Model:
-    twin = _twin(activation)
-    sizes = (data.p, width, len(data.classes))
-    if name == "DEQ":
-        return nn.DEQ(twin.deq, *sizes, seed, train="readout", on_failure="raise", device=device)
-    network = twin.network if name == "twin" else twin.plain
-    return nn.ENN(network, *sizes, seed, train="readout", device=device)
+def _network(activation: str, name: str) -> DEQ | ENN:
+    twin = twin_for(activation)
+    networks: dict[str, DEQ | ENN] = {"DEQ": twin.deq, "twin": twin.network, "plain": twin.plain}
+    return networks[name]
 
 
 # ---- points --------------------------------------------------------------------------------------------------
@@ -119,7 +114,7 @@ def points(
     chosen = datasets or (("digits",) if setup.quick else DATASETS)
     sizes = widths or ((32, 128, 512) if setup.quick else _full_widths(setup))
     length = epochs or (30 if setup.quick else 100)
-    load_once = functools.lru_cache(maxsize=1)(functools.partial(_prepared, setup.data))
+    load_once = functools.lru_cache(maxsize=1)(functools.partial(prepared, setup.data))
 
     def point(name: str, width: int) -> Point:
         settings = {
@@ -141,7 +136,8 @@ def _full_widths(setup: Setup) -> tuple[int, ...]:
     return (*WIDTHS, WIDEST) if setup.device.startswith("cuda") else WIDTHS
 
 
-def _prepared(folder: Any, name: str) -> Dataset:
+def prepared(folder: Any, name: str) -> Dataset:
+    """The papers' training rows, standardised, and the whole test set."""
     data = load(name, folder)
     return data.first(min(TRAIN_ROWS, len(data.X_train))).standardised()
 

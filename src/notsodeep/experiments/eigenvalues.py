@@ -17,9 +17,10 @@ from matplotlib.figure import Figure
 
 from ..equivalents import equivalent, spectral_norm
 from ..kernels import ck
+from ..mixtures import MixtureStatistics
 from ..networks import DEQ
 from .runner import Document, Experiment, Point, Setup
-from .samples import draw_spectra, eigenvalues, histograms, sample
+from .samples import distances, draw_spectra, eigenvalues, histograms, sample
 
 __all__ = ["EXPERIMENT", "REPORTED", "compare_eigenvalues"]
 
@@ -51,23 +52,22 @@ def compare_eigenvalues(
     statistics = points.statistics()
     exact, approximation = ck(deq.centred(statistics.tau0), points.X), equivalent(deq, statistics, "ck")
     own = equivalent(deq, statistics, "ck", norms="own")
-    distances = {
-        label: _distances(exact, kernel.matrix(), sigma_a2) | {"tau0": statistics.tau0}
-        for label, kernel in (("empirical tau0", approximation), ("own norms", own))
-    }
+    found = distances(exact, {"empirical tau0": approximation.matrix(), "own norms": own.matrix()}, sigma_a2)
     if mean_square is not None:
-        return {"distances": distances}
+        return {"distances": _with_tau0(found, statistics)}
     population = points.statistics(population=True)
-    distances["population tau0"] = _distances(
-        ck(deq.centred(population.tau0), points.X), equivalent(deq, population, "ck").matrix(), sigma_a2
-    ) | {"tau0": population.tau0}
+    theirs = {"population tau0": equivalent(deq, population, "ck").matrix()}
+    other = distances(ck(deq.centred(population.tau0), points.X), theirs, sigma_a2)
     spectra = histograms({"exact": eigenvalues(exact), "equivalent": approximation.eigenvalues()})
-    return {"distances": distances, "spectrum": spectra, "gram_norm": spectral_norm(points.X @ points.X.T)}
+    return {
+        "distances": _with_tau0(found, statistics) | _with_tau0(other, population),
+        "spectrum": spectra,
+        "gram_norm": spectral_norm(points.X @ points.X.T),
+    }
 
 
-def _distances(exact: Any, approximation: Any, sigma_a2: float) -> dict[str, float]:
-    size, gap = spectral_norm(exact), spectral_norm(exact - approximation)
-    return {"ck": gap, "ck_relative": gap / size, "lambda": sigma_a2 * gap}
+def _with_tau0(found: dict[str, dict[str, float]], statistics: MixtureStatistics) -> dict[str, dict[str, float]]:
+    return {label: numbers | {"tau0": statistics.tau0} for label, numbers in found.items()}
 
 
 def points(setup: Setup) -> list[Point]:

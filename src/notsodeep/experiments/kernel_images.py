@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..equivalents import spectral_norm
 from ..kernels import ck
 from ..matching import match
 from ..networks import DEQ
 from .runner import Document, Experiment, Point, Setup
-from .samples import draw_spectra, eigenvalues, histograms, sample, thumbnail
+from .samples import distances, draw_spectra, eigenvalues, histograms, sample, thumbnail
 
 __all__ = ["EXPERIMENT", "REPORTED", "compare_kernels"]
 
@@ -39,13 +38,11 @@ def compare_kernels(
     points = sample(data, n, p, folder, seed)
     twin = match(DEQ(activation, sigma_a2), points.statistics(), family=family)
     truth, explicit = ck(twin.deq, points.X), ck(twin.network, points.X)
-    size = spectral_norm(truth)
-    gaps = {"twin": spectral_norm(truth - explicit), "plain": spectral_norm(truth - ck(twin.plain, points.X))}
     return {
         "twin": str(twin.network),
         "family": twin.family,
         "residual": twin.residual,
-        "distances": {k: {"ck": v, "ck_relative": v / size, "lambda": sigma_a2 * v} for k, v in gaps.items()},
+        "distances": distances(truth, {"twin": explicit, "plain": ck(twin.plain, points.X)}, sigma_a2),
         "spectrum": histograms({"DEQ": eigenvalues(truth), "twin": eigenvalues(explicit)}),
         "images": {"DEQ": thumbnail(truth), "twin": thumbnail(explicit)},
     }
@@ -61,10 +58,10 @@ def points(setup: Setup) -> list[Point]:
     def point(data: str, activation: str, family: str = "auto") -> Point:
         n, p = sizes[data]
         settings: dict[str, Any] = {"data": data, "activation": activation, "n": n, "p": p, "sigma_a2": 0.1, "seed": 0}
-        if family == "auto":
-            return Point(f"{data}/{activation}", settings, lambda: _measure(settings, setup))
-        settings["family"] = family
-        return Point(f"{data}/{activation}/{family}", settings, lambda: _measure(settings, setup))
+        key = f"{data}/{activation}"
+        if family != "auto":
+            settings["family"], key = family, f"{key}/{family}"
+        return Point(key, settings, lambda: _measure(settings, setup))
 
     chosen = [point(data, activation) for data in sizes for activation in ("relu", "tanh")]
     return [*chosen, *(point(data, "tanh", "skip") for data in sizes)]

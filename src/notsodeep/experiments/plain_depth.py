@@ -18,14 +18,12 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from .. import nn
 from ..activations import activation
-from ..datasets import Dataset, load
-from ..matching import match
+from ..datasets import Dataset
 from ..networks import DEQ, ENN
-from ..nn.base import Model
+from .accuracy import prepared, twin_for
 from .accuracy_figure import REPORTED
-from .readouts import Optimiser, guess
+from .readouts import Optimiser, build, guess
 from .runner import Document, Experiment, Point, Setup
 
 __all__ = ["EXPERIMENT", "accuracy_by_depth", "noisy"]
@@ -61,7 +59,12 @@ def accuracy_by_depth(
     ``networks`` are ``"DEQ"`` and names from :data:`TWINS` and :data:`PLAIN`.
     """
     specs = [(name, seed) for name in networks for seed in seeds]
-    builders = [functools.partial(_build, data, phi, width, device, *spec) for spec in specs]
+    builders = [
+        functools.partial(
+            build, _network(phi, name), data, width, seed, init=TWINS.get(name, "gaussian"), device=device
+        )
+        for name, seed in specs
+    ]
     found = guess(builders, data, [Optimiser("sgd", lr)], [seed for _, seed in specs], epochs=epochs, device=device)
     right = (found.classes[:, 0].cpu() == torch.from_numpy(data.y_test)).double().mean(-1).tolist()
     accuracies: dict[str, list[float]] = {name: [] for name in networks}
@@ -80,17 +83,13 @@ def noisy(data: Dataset, size: float, seed: int = 0) -> Dataset:
     return replace(data, X_train=blurred(data.X_train), X_test=blurred(data.X_test)).standardised()
 
 
-def _build(data: Dataset, phi: str, width: int, device: str, name: str, seed: int) -> Model:
-    twin = match(DEQ(phi, 0.2), 1.0)  # the data is standardised: tau0 = 1
-    sizes = (data.p, width, len(data.classes))
+def _network(phi: str, name: str) -> DEQ | ENN:
     if name == "DEQ":
-        return nn.DEQ(twin.deq, *sizes, seed, train="readout", on_failure="raise", device=device)
-    network = twin.network if name in TWINS else _plain(phi, *PLAIN[name])
-    return nn.ENN(network, *sizes, seed, init=TWINS.get(name, "gaussian"), train="readout", device=device)
-
-
-def _plain(name: str, depth: int, variance: float, centred: bool) -> ENN:
-    network = ENN([activation(name).affine(scale=variance**0.5)] * depth)
+        return twin_for(phi).deq
+    if name in TWINS:
+        return twin_for(phi).network
+    depth, variance, centred = PLAIN[name]
+    network = ENN([activation(phi).affine(scale=variance**0.5)] * depth)
     return network.centred(1.0) if centred else network
 
 
@@ -101,6 +100,7 @@ def points(setup: Setup) -> list[Point]:
     """One point per data set and activation; the noisy features and the digits also at other widths."""
     names = ("digits",) if setup.quick else ("mnist", "fashion_mnist", "cifar10_vgg")
     usual, epochs, seeds = (256, 20, 1) if setup.quick else (4096, 100, 3)
+    load_once = functools.lru_cache(maxsize=1)(functools.partial(prepared, setup.data))
 
     def point(name: str, phi: str, noise: float = 0.0, width: int = usual, seeds: int = seeds) -> Point:
         plain = [label for label, (_, _, centred) in PLAIN.items() if centred or phi != "tanh"]
@@ -115,7 +115,7 @@ def points(setup: Setup) -> list[Point]:
             "lr": 0.1 if name == "cifar10_vgg" else 1.0,
         }
         key = f"{name}{'_noisy' if noise else ''}/{phi}/{width}"
-        return Point(key, settings, lambda: _measure(settings, setup))
+        return Point(key, settings, lambda: _measure(load_once(name), settings, setup))
 
     chosen = [point(name, phi) for name in names for phi in ("tanh", "relu")]
     if setup.quick:
@@ -125,12 +125,12 @@ def points(setup: Setup) -> list[Point]:
     return [*chosen, *(point("cifar10_vgg", phi, NOISE, width) for phi, width in harder), *narrow]
 
 
-def _measure(settings: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
-    chosen = dict(settings)
-    data = load(chosen.pop("dataset"), setup.data)
-    data = data.first(min(50_000, len(data.X_train))).standardised()
-    noise, phi = chosen.pop("noise"), chosen.pop("activation")
-    return accuracy_by_depth(noisy(data, noise) if noise else data, phi, **chosen, device=setup.device)
+def _measure(data: Dataset, settings: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
+    noise = settings["noise"]
+    chosen = {name: settings[name] for name in ("width", "networks", "epochs", "seeds", "lr")}
+    return accuracy_by_depth(
+        noisy(data, noise) if noise else data, settings["activation"], **chosen, device=setup.device
+    )
 
 
 # ---- figure --------------------------------------------------------------------------------------------------

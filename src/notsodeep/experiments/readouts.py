@@ -11,11 +11,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .. import nn
 from ..datasets import Dataset
 from ..errors import ConvergenceError, InvalidInputError
+from ..networks import DEQ, ENN
 from ..nn.base import Model
 
-__all__ = ["Guesses", "Optimiser", "guess", "train_readouts"]
+__all__ = ["Guesses", "Optimiser", "build", "guess", "train_readouts"]
 
 _CPU_BYTES = 4 << 30  # of features held at once
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's usual ones
@@ -31,6 +33,16 @@ class Optimiser:
     def __post_init__(self) -> None:
         if self.method not in ("sgd", "adam") or not (math.isfinite(self.lr) and self.lr > 0):
             raise InvalidInputError(f"an optimiser is 'sgd' or 'adam' with a positive learning rate, got {self!r}")
+
+
+def build(
+    network: DEQ | ENN, data: Dataset, width: int, seed: int, *, init: str = "gaussian", device: str = "cpu"
+) -> Model:
+    """A network of random features for a data set, of which only the readout will train."""
+    sizes = (data.p, width, len(data.classes))
+    if isinstance(network, DEQ):
+        return nn.DEQ(network, *sizes, seed, train="readout", on_failure="raise", device=device)
+    return nn.ENN(network, *sizes, seed, init=init, train="readout", device=device)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from ..datasets import load
+from ..equivalents import spectral_norm
 from ..errors import InvalidInputError
 from ..mixtures import GaussianMixture, MixtureStatistics
 
-__all__ = ["Sample", "draw_spectra", "histograms", "sample", "thumbnail"]
+__all__ = ["Sample", "distances", "draw_spectra", "histograms", "sample", "thumbnail"]
 
 Array = NDArray[np.float64]
 _BINS = 60
@@ -72,6 +74,13 @@ def histograms(spectra: dict[str, Array]) -> dict[str, Any]:
         "counts": {name: np.histogram(v, edges)[0].tolist() for name, v in spectra.items()},
         "largest": {name: _rounded(v[:_TOP]) for name, v in spectra.items()},
     }
+
+
+def distances(truth: Array, others: Mapping[str, Array], sigma_a2: float) -> dict[str, dict[str, float]]:
+    """Of other CKs from the true one: ``lambda`` is that of sigma_a2 G + sigma_b2 X X', which the preprint states."""
+    size = spectral_norm(truth)
+    gaps = {name: spectral_norm(truth - kernel) for name, kernel in others.items()}
+    return {name: {"ck": v, "ck_relative": v / size, "lambda": sigma_a2 * v} for name, v in gaps.items()}
 
 
 def thumbnail(kernel: Array, size: int = 80) -> list[list[float]]:

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .. import nn
 from ..datasets import Dataset, load
 from ..equivalents import KernelName, relative_spectral_error
 from ..kernels import kernels_of
@@ -25,6 +24,7 @@ from ..mixtures import GaussianMixture
 from ..networks import DEQ, ENN
 from ..nn.data import one_hot
 from ..nn.ridge import compute_features, ridge_readout
+from .readouts import build
 from .routes_figure import draw_routes
 from .runner import Experiment, Point, Setup
 
@@ -170,14 +170,9 @@ def _networks(twin: Twin, data: Dataset, size: Size) -> dict[str, Any]:
 
 
 def _guess(network: DEQ | ENN, data: Dataset, width: int, seed: int) -> Array:
-    classes = len(data.classes)
-    model = (
-        nn.DEQ(network, data.p, width, classes, seed, train="readout", on_failure="raise")
-        if isinstance(network, DEQ)
-        else nn.ENN(network, data.p, width, classes, seed, train="readout")
-    )
+    model = build(network, data, width, seed)
     train, test = (compute_features(model, torch.from_numpy(X)) for X in (data.X_train, data.X_test))
-    targets: Tensor = one_hot(torch.from_numpy(data.y_train), classes, train)
+    targets: Tensor = one_hot(torch.from_numpy(data.y_train), len(data.classes), train)
     ridge = READOUT_RIDGE * float((train**2).sum(1).mean()) / len(train)
     return (test @ ridge_readout(train, targets, ridge).mT).argmax(1).numpy()
 
