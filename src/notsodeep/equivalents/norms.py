@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from ..kernels import diagonal, pairwise
 from ..mixtures import MixtureStatistics
-from ..mixtures._rows import as_rows
+from ..mixtures._rows import as_rows, squared_norms
 from .coefficients import Coefficients
 
-__all__ = ["NormProfile", "norm_profile"]
+__all__ = ["NormProfile", "kernel_at", "kernel_of", "norm_profile"]
 
 Array = NDArray[np.float64]
 _STEP = 0.02  # of the differences in d, relative to the product of the norms; their error is its fourth power
@@ -59,10 +59,9 @@ class NormProfile:
 
     def _functions(self, squares: Array) -> Array:
         """Slope and curvature in d / tau0^2, the diagonal, and a(q, references), as rows."""
-        own = diagonal(self.c.network, torch.from_numpy(squares), kinds=(self.c.kernel,))[self.c.kernel].numpy()
         slopes, bends = _derivatives(self.c, squares)
-        unit = self.c.tau0**2
-        return np.stack([slopes * unit, bends * unit**2, own, *_values(self.c, squares, self.references[:, None])])
+        unit, own = self.c.tau0**2, kernel_of(self.c, squares)
+        return np.stack([slopes * unit, bends * unit**2, own, *kernel_at(self.c, squares, self.references[:, None])])
 
     def _normalised(self, values: Array, typical: float) -> Array:
         """f(q, r) / sqrt(f(r, r)); zero where the kernel has no such term."""
@@ -76,7 +75,7 @@ def norm_profile(c: Coefficients, statistics: MixtureStatistics) -> NormProfile:
     squares = _squares(statistics, c)
     references = np.unique([c.tau0**2, *np.quantile(squares, _QUANTILES)])
     references = np.array([c.tau0**2, *references[references != c.tau0**2]])
-    values = _values(c, references[:, None], references)
+    values = kernel_at(c, references[:, None], references)
     sizes, vectors = np.linalg.eigh(0.5 * (values + values.T))
     kept = sizes > max(1e-7 * sizes[-1], _NEGLIGIBLE * c.diagonal)  # none for an odd activation
     projection = vectors[:, kept] / np.sqrt(sizes[kept])
@@ -85,21 +84,26 @@ def norm_profile(c: Coefficients, statistics: MixtureStatistics) -> NormProfile:
 
 
 def _squares(statistics: MixtureStatistics, c: Coefficients) -> Array:
-    rows = as_rows(statistics.X, checked=False)
-    squares: Array = torch.cat([(part.double() ** 2).sum(1) for part in rows.split(4096)]).cpu().numpy()
-    return np.maximum(squares, _SMALLEST * c.tau0**2)
+    return np.maximum(squared_norms(as_rows(statistics.X, checked=False)), _SMALLEST * c.tau0**2)
 
 
-def _values(c: Coefficients, sx: Array, sy: Array, dot: Array | float = 0.0) -> Array:
+def kernel_at(c: Coefficients, sx: Array, sy: Array, dot: Array | float = 0.0) -> Array:
+    """The kernel of ``c`` at pairs with these squared norms and inner products (broadcast together)."""
     x, y, d = (torch.as_tensor(v, dtype=torch.float64) for v in (sx, sy, dot))
     found: Array = pairwise(c.network, x, y, d, kinds=(c.kernel,))[c.kernel].numpy()
+    return found
+
+
+def kernel_of(c: Coefficients, squares: Array) -> Array:
+    """The kernel of ``c`` of points with themselves, by their squared norms."""
+    found: Array = diagonal(c.network, torch.from_numpy(squares), kinds=(c.kernel,))[c.kernel].numpy()
     return found
 
 
 def _derivatives(c: Coefficients, squares: Array) -> tuple[Array, Array]:
     """The first two in d, at d = 0, between each squared norm and the typical one."""
     step = _STEP * np.sqrt(squares) * c.tau0
-    low2, low, mid, high, high2 = _values(c, squares, np.array(c.tau0**2), np.arange(-2.0, 3.0)[:, None] * step)
+    low2, low, mid, high, high2 = kernel_at(c, squares, np.array(c.tau0**2), np.arange(-2.0, 3.0)[:, None] * step)
     first = (8.0 * (high - low) - (high2 - low2)) / (12.0 * step)
     second = (16.0 * (high + low) - 30.0 * mid - (high2 + low2)) / (12.0 * step**2)
     return first, second

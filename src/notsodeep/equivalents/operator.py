@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import ConvergenceError, InvalidInputError
 from ..mixtures import MixtureStatistics
-from ..mixtures._rows import as_rows, like
+from ..mixtures._rows import as_rows, like, squared_norms
 from ..networks import Network
 from .coefficients import Coefficients, KernelName, coefficients
 from .factorisation import Factorisation, conjugate_gradients, factorise
@@ -62,7 +62,7 @@ def _with_norms(c: Coefficients, statistics: MixtureStatistics) -> EquivalentKer
     profile = norm_profile(c, statistics)
     gains, V, own = profile.embed(statistics)
     X = _scaled(statistics.X, gains)
-    rest = own - (as_rows(X).double() ** 2).sum(1).cpu().numpy() - ((V @ profile.core) * V).sum(1)
+    rest = own - squared_norms(as_rows(X, checked=False)) - ((V @ profile.core) * V).sum(1)
     return EquivalentKernel(X, 1.0, V, profile.core, rest, c.network, c.kernel, c, statistics, profile)
 
 

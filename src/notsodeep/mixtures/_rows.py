@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import InvalidInputError
 
-__all__ = ["as_rows", "like"]
+__all__ = ["as_rows", "like", "squared_norms"]
+
+_CHUNK = 4096
 
 
 def as_rows(X: Any, features: int | None = None, *, checked: bool = True) -> Tensor:
@@ -26,6 +29,12 @@ def as_rows(X: Any, features: int | None = None, *, checked: bool = True) -> Ten
     if checked and not bool(torch.isfinite(rows.sum())):
         raise InvalidInputError("data must be finite; remove or impute rows with NaN or infinity")
     return rows
+
+
+def squared_norms(rows: Tensor) -> NDArray[np.float64]:
+    """||x||^2 of every row, in double precision, a few rows at a time."""
+    found: NDArray[np.float64] = torch.cat([(part.double() ** 2).sum(1) for part in rows.split(_CHUNK)]).cpu().numpy()
+    return found
 
 
 def like(result: Tensor, given: Any) -> Any:

@@ -15,10 +15,9 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from ..equivalents import Coefficients
-from ..kernels import diagonal, pairwise
+from ..equivalents.norms import kernel_at, kernel_of
 from .population import Array, Commuting, Dense, Population, Sloped
 from .sources import Source
 from .spikes import LowRankPart
@@ -81,17 +80,16 @@ class _Expansion:
         x, y = np.broadcast_arrays(norms[:, None], norms[None, :])
 
         def at(dx: float = 0.0, dy: float = 0.0, dot: float = 0.0) -> Array:
-            sx, sy, sd = (torch.from_numpy(v) for v in (x + dx * step, y + dy * step, dots + dot * step))
-            values: Array = pairwise(c.network, sx, sy, sd, kinds=(c.kernel,))[c.kernel].numpy()
-            return values
+            return kernel_at(c, x + dx * step, y + dy * step, dots + dot * step)
 
         self.value = at()
-        self.slope = (at(dot=1) - at(dot=-1)) / (2 * step)
-        self.curvature = (at(dot=1) - 2 * self.value + at(dot=-1)) / step**2
+        ahead, behind = at(dot=1), at(dot=-1)
+        self.slope = (ahead - behind) / (2 * step)
+        self.curvature = (ahead - 2 * self.value + behind) / step**2
         self.norm_slope = (at(dy=1) - at(dy=-1)) / (2 * step)
         self.norm_curvature = (at(dx=1) - 2 * self.value + at(dx=-1)) / step**2
         self.cross = (at(1, 1) - at(1, -1) - at(-1, 1) + at(-1, -1)) / (4 * step**2)
-        self.own: Array = diagonal(c.network, torch.from_numpy(norms), kinds=(c.kernel,))[c.kernel].numpy()
+        self.own = kernel_of(c, norms)
 
 
 def _semidefinite(slopes: Array) -> Array:
