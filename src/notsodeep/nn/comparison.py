@@ -191,26 +191,17 @@ def _specifications(deq: Any, twin: Any, init: str) -> dict[str, Callable[..., M
         raise InvalidInputError(f"compare takes an nn.DEQ or a DEQ specification, got {type(deq).__name__}")
     if not isinstance(twin, ENN | ENNSpec | Twin):
         raise InvalidInputError(f"compare takes an nn.ENN, an ENN specification or a Twin, got {type(twin).__name__}")
-    network = twin if isinstance(twin, ENNSpec) else twin.spec if isinstance(twin, ENN) else twin.network
-    normalise, rates = (False, None) if isinstance(twin, ENNSpec) else (twin.normalise, twin.learning_rates)
+    network: ENNSpec | Twin = twin.spec if isinstance(twin, ENN) else twin
+    taken: dict[str, Any] = {}  # a twin brings its learning rates itself
+    if isinstance(twin, ENN):
+        taken = {"learning_rates": twin.learning_rates, "normalise": twin.normalise}
 
     def build_deq(p: int, m: int, k: int, seed: int, train: str, device: Any) -> Model:
         chosen = {} if options is None else options.to_dict()
         return DEQ(spec, p, m, k, seed, train=train, device=device, **chosen)
 
     def build_twin(p: int, m: int, k: int, seed: int, train: str, device: Any) -> Model:
-        return ENN(
-            network,
-            p,
-            m,
-            k,
-            seed,
-            init=init,
-            train=train,
-            learning_rates=rates,
-            normalise=normalise,
-            device=device,
-        )
+        return ENN(network, p, m, k, seed, init=init, train=train, device=device, **taken)
 
     def build_plain(p: int, m: int, k: int, seed: int, train: str, device: Any) -> Model:
         return ENN(ENNSpec([spec.activation] * network.depth), p, m, k, seed, init=init, train=train, device=device)
