@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .._files import atomic
+from .._files import atomic, write_text
 from ..errors import DataError, InvalidInputError
 
 __all__ = ["atomic", "check_target", "enough_space", "labels_from", "points_from", "read_json", "write_json"]
@@ -143,5 +143,4 @@ def enough_space(path: Path, size: int) -> None:
 
 def write_json(path: Path, document: Any) -> None:
     """A JSON document, whole or not at all."""
-    with atomic(path) as temporary:
-        temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._files import write_text
 from ..activations import activation
 from ..matching.twin import kernel_names
 from ..matching.uniform.arc import HomogeneousDEQ
@@ -107,7 +108,7 @@ def _write(out: Path, rows: Sequence[Row]) -> None:
         "rows": rows,
     }
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_text(out, json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

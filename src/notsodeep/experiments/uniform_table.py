@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .._files import write_text
 from ..matching.twin import kernel_names
 from ..matching.uniform.arc import HomogeneousDEQ
 from ..matching.uniform.arc_fit import Fit, Problem, deeper_starts, fit
@@ -98,4 +99,4 @@ def _rounded(values: np.ndarray) -> list[list[float]]:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(json.dumps(make(), separators=(",", ":")) + "\n", encoding="utf-8")
+    write_text(Path(sys.argv[1]), json.dumps(make(), separators=(",", ":")) + "\n")

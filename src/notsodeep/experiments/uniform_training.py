@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from .. import datasets
 from .. import nn as finite
+from .._files import write_text
 from ..matching.uniform import UniformTwin, match_uniform
 from ..networks import DEQ
 from ..nn.base import Model
@@ -144,9 +145,7 @@ def experiment(setup: Setup, device: str = "cpu", report: Callable[[str], None] 
     data = datasets.load(setup.data).standardised()
     data = data if setup.train is None else data.first(setup.train)
     arrays = (data.X_train, data.y_train, data.X_test, data.y_test)
-    parts = [torch.as_tensor(a).to(device) for a in arrays]
-    parts[0], parts[2] = parts[0].float(), parts[2].float()
-    parts[1], parts[3] = parts[1].long(), parts[3].long()
+    parts = [torch.from_numpy(a).to(device) for a in arrays]
     rows: list[Row] = []
     for seed in setup.seeds:
         rows += run_seed(setup, twin, parts, seed, report)
@@ -191,7 +190,7 @@ def main() -> None:
     )
     document = experiment(setup, given.device)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_text(given.out, json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":
