@@ -24,7 +24,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import notsodeep as nsd
-from notsodeep.nn.memory import peak_bytes
+from notsodeep.nn.compare import peak_bytes
 
 try:
     with warnings.catch_warnings():

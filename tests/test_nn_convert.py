@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import numpy as np
@@ -14,8 +15,8 @@ import notsodeep as nsd
 from notsodeep.activations import Activation
 from notsodeep.errors import InvalidInputError, NotSoDeepWarning
 from notsodeep.nn import DEQParts
-from notsodeep.nn.memory import peak_bytes
-from notsodeep.nn.parts import as_activation, measure, parts_of
+from notsodeep.nn.compare import peak_bytes
+from notsodeep.nn.foreign import as_activation, measure, parts_of
 
 
 def digits() -> tuple[Tensor, Tensor]:
@@ -247,7 +248,7 @@ def test_compare_trains_a_twin_with_its_learning_rates_and_init(monkeypatch) -> 
             seen.setdefault(id(model), []).append((old, bool(torch.equal(old, new))))
         return history
 
-    monkeypatch.setattr("notsodeep.nn.comparison.fit", spy)
+    monkeypatch.setattr(importlib.import_module("notsodeep.nn.compare"), "fit", spy)
     deq = nsd.DEQ("tanh", 0.2)
     module = nsd.nn.ENN(nsd.ENN(["tanh", "tanh"]), X.shape[1], 24, 2, learning_rates=(0.0, 1.0, 1.0))
     options = {"width": 24, "seeds": 1, "method": "sgd", "train": "all", "epochs": 1, "lr": 0.1}

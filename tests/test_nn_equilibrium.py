@@ -12,7 +12,7 @@ from scipy.optimize import root
 import notsodeep as nsd
 from notsodeep.errors import ConvergenceError, ConvergenceWarning, InvalidInputError
 from notsodeep.nn import SolverOptions, solve_equilibrium
-from notsodeep.nn.contraction import shrink_to_norm_, spectral_norm
+from notsodeep.nn.deq import shrink_to_norm_, spectral_norm
 from notsodeep.nn.solvers import new_solver, solver_names
 
 SOLVERS = solver_names()

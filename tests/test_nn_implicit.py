@@ -171,19 +171,18 @@ def test_slopes_read_off_values(phi: str, shift: float) -> None:
 
 
 @pytest.mark.parametrize("phi", ["relu", "tanh"])
-def test_a_rough_start_changes_nothing_but_the_steps(phi: str, monkeypatch) -> None:
+def test_a_start_in_bfloat16_changes_nothing_but_the_steps(phi: str) -> None:
     """Equilibrium and gradients from a bfloat16 start meet the tolerance as they do without it."""
     exact = nsd.nn.DEQ(nsd.DEQ(phi, 0.2), 5, 256, 2, dtype=torch.float64, tol=1e-13)
     x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     exact(x).square().sum().backward()
     steps = []
     for quick in (False, True):
-        monkeypatch.setattr("notsodeep.nn.rough.quick_bfloat16", lambda quick=quick: quick)
-        model = nsd.nn.DEQ(nsd.DEQ(phi, 0.2), 5, 256, 2, tol=1e-5)
+        model = nsd.nn.DEQ(nsd.DEQ(phi, 0.2), 5, 256, 2, tol=1e-5, bfloat16_start=quick)
         model(x.float()).square().sum().backward()
         steps.append(model.solve(x.float()).steps)
         distance = (model.features(x.float()).double() - exact.features(x)).norm(dim=1) / exact.features(x).norm(dim=1)
         assert float(distance.detach().max()) < 2e-5
         gap = (model.recurrent.grad.double() - exact.recurrent.grad).norm() / exact.recurrent.grad.norm()
-        assert float(gap) < 1e-3 if phi == "relu" else 5e-5  # units of ReLU switch within the tolerance
+        assert float(gap) < (1e-3 if phi == "relu" else 5e-5)  # units of ReLU switch within the tolerance
     assert steps[1] < steps[0]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import notsodeep as nsd
 from notsodeep.activations import Activation, Hermite, LeakyReLU
 from notsodeep.errors import CheckpointError, InvalidInputError, SerialisationError
-from notsodeep.nn.files import read_file, write_file
+from notsodeep.nn.checkpoint import read_file, write_file
 
 X = torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
 TWIN_LIKE = nsd.ENN([LeakyReLU(0.1, 1.2).affine(shift=-0.3), Hermite((0.1, 0.6, 0.2, 0.1), scale=0.9)])

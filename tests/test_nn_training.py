@@ -14,7 +14,7 @@ from torch import nn
 
 import notsodeep as nsd
 from notsodeep.errors import CheckpointError, ConvergenceError, InvalidInputError, NotSoDeepWarning
-from notsodeep.nn.ridge import compute_features, ridge_readout
+from notsodeep.nn.model import compute_features, ridge_readout
 
 P, CLASSES = 10, 3
 

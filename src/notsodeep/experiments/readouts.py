@@ -15,7 +15,7 @@ from .. import nn
 from ..datasets import Dataset
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, ENN
-from ..nn.base import Model
+from ..nn.model import Model
 
 __all__ = ["Guesses", "Optimiser", "build", "guess", "train_readouts"]
 

@@ -23,7 +23,7 @@ from ..matching import Twin, match, match_sphere, match_uniform, norm_range
 from ..mixtures import GaussianMixture
 from ..networks import DEQ, ENN
 from ..nn.data import one_hot
-from ..nn.ridge import compute_features, ridge_readout
+from ..nn.model import compute_features, ridge_readout
 from .readouts import build
 from .routes_figure import draw_routes
 from .runner import Experiment, Point, Setup

@@ -25,7 +25,7 @@ from .. import nn as finite
 from .._files import write_text
 from ..matching.uniform import UniformTwin, match_uniform
 from ..networks import DEQ
-from ..nn.base import Model
+from ..nn.model import Model
 
 
 @dataclass(frozen=True)

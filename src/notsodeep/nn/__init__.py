@@ -1,16 +1,15 @@
 """Finite width: networks that run and train, and the way from a DEQ to its explicit twin."""
 
-from .base import Model
-from .comparison import Comparison, Measurement, compare
+from .checkpoint import load, save
+from .compare import Comparison, Measurement, compare
 from .convert import Conversion, Distillation, distil, twin_of
 from .deq import DEQ
 from .enn import ENN
-from .equilibrium import Equilibrium, SolverOptions, solve_equilibrium
 from .export import export_onnx, export_program, export_torchscript
-from .history import Epoch, History
-from .parts import DEQParts, Measured
-from .storage import load, save
-from .training import evaluate, fit
+from .foreign import DEQParts, Measured
+from .model import Model
+from .solvers import Equilibrium, SolverOptions, solve_equilibrium
+from .train import Epoch, History, evaluate, fit
 
 __all__ = [
     "DEQ",

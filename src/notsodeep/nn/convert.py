@@ -17,11 +17,11 @@ from ..matching.uniform import match_uniform, norm_range
 from ..networks import DEQ
 from .data import as_inputs, as_pair, one_hot
 from .enn import ENN
-from .equilibrium import SolverOptions
+from .foreign import DEQParts, Measured, as_activation, measure, parts_of
 from .implicit import find_equilibrium
-from .parts import DEQParts, Measured, as_activation, measure, parts_of
-from .ridge import compute_features, set_readout
-from .training import fit
+from .model import compute_features, set_readout
+from .solvers import SolverOptions
+from .train import fit
 
 __all__ = ["Conversion", "Distillation", "distil", "twin_of"]
 

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from ..errors import InvalidInputError
 from ..networks import DEQ as Specification
-from .base import Gaussian, Model, check_input, positive
-from .contraction import shrink_to_norm_, spectral_norm
-from .equilibrium import Equilibrium, OnFailure, SolverOptions
 from .implicit import equilibrium, find_equilibrium
+from .model import Gaussian, Model, check_input, positive
+from .solvers import Equilibrium, OnFailure, SolverOptions
 
-__all__ = ["DEQ"]
+__all__ = ["DEQ", "shrink_to_norm_", "spectral_norm"]
 
 
 class DEQ(Model):
@@ -31,6 +30,7 @@ class DEQ(Model):
     solver : ``"auto"``, ``"picard"``, ``"anderson"`` or ``"broyden"``
     tol : |f(z) - z| <= tol |f(z)| for every sample; the derivative is solved to the same tolerance
     max_steps, on_failure : what is allowed, and whether missing it warns or raises
+    bfloat16_start : make the first steps on a CPU in bfloat16, see :class:`SolverOptions`
     keep_contraction : if given, A is scaled down before each training step so that sigma_a |A| Lip / sqrt(m) stays
         below this number (below one: a unique equilibrium)
 
@@ -54,6 +54,7 @@ class DEQ(Model):
         tol: float = 1e-5,
         max_steps: int = 200,
         on_failure: OnFailure = "warn",
+        bfloat16_start: bool = False,
         keep_contraction: float | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -69,7 +70,7 @@ class DEQ(Model):
         self.in_features = positive("in_features", in_features)
         self.width = positive("width", width)
         self.out_features = positive("out_features", out_features)
-        self.options = SolverOptions(solver, float(tol), max_steps, on_failure)
+        self.options = SolverOptions(solver, float(tol), max_steps, on_failure, bfloat16_start)
         self.keep_contraction = keep_contraction
         gaussian = Gaussian(seed, dtype, device)
         self.input = gaussian.parameter(width, in_features)
@@ -153,3 +154,46 @@ class DEQ(Model):
         return (
             f"{self.spec!r}, {sizes}, train={self.trained!r}, solver={self.options.solver!r}, tol={self.options.tol:g}"
         )
+
+
+# ---- contraction ---------------------------------------------------------------------------------------------
+
+
+def spectral_norm(
+    matrix: Tensor, start: Tensor | None = None, steps: int = 500, tol: float = 1e-5
+) -> tuple[float, Tensor]:
+    """(|A|, its right singular vector) by power iteration on A'A, from ``start`` or a fixed random vector.
+
+    >>> import torch
+    >>> round(spectral_norm(torch.diag(torch.tensor([1.0, -3.0, 2.0])))[0], 3)
+    3.0
+    """
+    with torch.no_grad(), torch.autocast(matrix.device.type, enabled=False):
+        vector = _random_unit(matrix) if start is None else start
+        norm = 0.0
+        for _ in range(steps):
+            image = matrix.mT @ (matrix @ vector)
+            size = float(torch.linalg.vector_norm(image))
+            if size == 0.0 or not math.isfinite(size):
+                return math.sqrt(size) if size == 0.0 else math.inf, vector
+            vector = image / size
+            before, norm = norm, math.sqrt(size)
+            # power iteration creeps up from below: stop when it no longer does
+            if abs(norm - before) <= tol * norm:
+                break
+    return norm, vector
+
+
+def shrink_to_norm_(matrix: Tensor, limit: float, start: Tensor | None = None, steps: int = 20) -> tuple[float, Tensor]:
+    """Scale ``matrix`` down in place so that its norm is at most ``limit``; return its norm before and the vector."""
+    norm, vector = spectral_norm(matrix, start, steps)
+    if norm > limit:
+        with torch.no_grad():
+            matrix.mul_(limit / norm)
+    return norm, vector
+
+
+def _random_unit(matrix: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    vector = torch.randn(matrix.shape[1], generator=generator, dtype=torch.float64)
+    return (vector / vector.norm()).to(matrix.device, matrix.dtype)

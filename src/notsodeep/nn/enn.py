@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import ENN as Specification
-from .base import Gaussian, Model, check_input, positive
 from .fused import fuse
+from .model import Gaussian, Model, check_input, positive
 
 __all__ = ["ENN"]
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..errors import InvalidInputError
-from ..nn.comparison import Comparison
+from ..nn.compare import Comparison
 
 __all__ = ["ComparisonDisplay"]
 

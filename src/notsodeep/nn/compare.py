@@ -18,14 +18,13 @@ from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import DEQ as DEQSpec
 from ..networks import ENN as ENNSpec
-from .base import Model
 from .data import as_pair
 from .deq import DEQ
 from .enn import ENN
-from .memory import peak_bytes
-from .training import fit
+from .model import Model
+from .train import fit
 
-__all__ = ["Comparison", "Measurement", "compare"]
+__all__ = ["Comparison", "Measurement", "compare", "peak_bytes"]
 
 _COLUMNS = {
     "accuracy": ("accuracy %", 100.0),
@@ -224,3 +223,27 @@ def _two(data: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor] | None) -> tup
 
 def _cell(mean: float, error: float, factor: float) -> str:
     return f"{mean * factor:.3g} ± {error * factor:.1g}"
+
+
+def peak_bytes(function: Callable[[], Any], device: torch.device | str = "cpu") -> int:
+    """The most bytes of tensors alive at one time during a call, beyond those alive before it.
+
+    CUDA counts for itself. On the CPU the allocations are replayed from torch's profiler.
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        function()
+        torch.cuda.synchronize(device)
+        return int(torch.cuda.max_memory_allocated(device) - before)
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        function()
+    events = profile.kineto_results.events()
+    changes = sorted(((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"), key=lambda c: c[0])
+    current = peak = 0
+    for _, change in changes:
+        current += change
+        peak = max(peak, current)
+    return peak

@@ -18,10 +18,9 @@ from torch.nn import functional
 from ..activations import Activation, activation
 from ..errors import InvalidInputError, NotSoDeepWarning
 from ..networks import DEQ as Specification
-from .contraction import spectral_norm
-from .deq import DEQ
+from .deq import DEQ, spectral_norm
 
-__all__ = ["DEQParts", "HasDEQParts", "Measured", "measure", "parts_of"]
+__all__ = ["DEQParts", "HasDEQParts", "Measured", "as_activation", "measure", "parts_of"]
 
 _BY_NAME: dict[Any, str] = {
     torch.tanh: "tanh",
