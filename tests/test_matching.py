@@ -27,7 +27,7 @@ BUILT_IN = [
     *("relu", "selu", "sigmoid", "silu", "sin", "softplus", "tanh"),
 ]
 KERNELS = ["ck", "ntk", "ntk_frozen"]
-TOLERANCE = 1e-10  # of the issue; what is measured is below 3e-13 (softplus at tau0 = 0.05), mostly 1e-15
+TOLERANCE = 1e-10  # what is promised; what is measured is below 3e-13 (softplus at tau0 = 0.05), mostly 1e-15
 
 
 def near_limit(name: str, fraction: float) -> float:
@@ -409,7 +409,7 @@ def test_distance_of_the_ntks(name: str, kernel: str) -> None:
     ("name", "limit"), [("tanh", 0.003), ("relu", 1e-4), ("silu", 0.003), ("elu", 0.003), ("gelu", 0.003)]
 )
 def test_distance_on_the_papers_mixture(name: str, limit: float) -> None:
-    """The issue's numbers at p = 1000, n = 800, and the fall with n."""
+    """The numbers of docs/theory.md, section 6, at p = 1000, n = 800, and the fall with n."""
     report = distances(name, 1000, 800)
     assert report.distance < limit
     assert report.gain > 15

@@ -3,9 +3,58 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+
+if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds the two lists together
+    from . import activations as activations
+    from . import datasets as datasets
+    from . import errors as errors
+    from . import experiments as experiments
+    from . import matching as matching
+    from . import nn as nn
+    from . import plots as plots
+    from .activations import Activation as Activation
+    from .activations import activation as activation
+    from .activations import activation_names as activation_names
+    from .codegen import pytorch_code as pytorch_code
+    from .equivalents import Coefficients as Coefficients
+    from .equivalents import coefficients as coefficients
+    from .equivalents import equivalent as equivalent
+    from .equivalents import relative_spectral_error as relative_spectral_error
+    from .equivalents import sphere_equivalent as sphere_equivalent
+    from .equivalents import universality as universality
+    from .gaussian import Moments as Moments
+    from .gaussian import expectation as expectation
+    from .gaussian import hermite_coefficients as hermite_coefficients
+    from .gaussian import moments as moments
+    from .kernels import ck as ck
+    from .kernels import finite_ck as finite_ck
+    from .kernels import finite_ntk as finite_ntk
+    from .kernels import kernels_of as kernels_of
+    from .kernels import ntk as ntk
+    from .matching import Twin as Twin
+    from .matching import match as match
+    from .matching import match_sphere as match_sphere
+    from .matching import match_uniform as match_uniform
+    from .matching import norm_range as norm_range
+    from .mixtures import GaussianMixture as GaussianMixture
+    from .mixtures import MixtureStatistics as MixtureStatistics
+    from .mixtures import Standardiser as Standardiser
+    from .mixtures import standardise as standardise
+    from .networks import DEQ as DEQ
+    from .networks import ENN as ENN
+    from .networks import network_from_dict as network_from_dict
+    from .nn import compare as compare
+    from .nn import distil as distil
+    from .nn import fit as fit
+    from .nn import twin_of as twin_of
+    from .plots import ErrorDisplay as ErrorDisplay
+    from .plots import KernelDisplay as KernelDisplay
+    from .plots import SpectrumDisplay as SpectrumDisplay
+    from .plots import TwinDisplay as TwinDisplay
+    from .spectra import spectral_law as spectral_law
 
 # public name -> the room that holds it; rooms are imported on first use, so that `import notsodeep` stays light
 _ROOMS = {
@@ -34,15 +83,17 @@ _MODULES = {"activations", "errors", "datasets", "experiments", "matching", "nn"
 __all__ = sorted([*_HOME, *_MODULES, "__version__"])
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    elif name in _MODULES:
-        value = importlib.import_module(f"{__name__}.{name}")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # to a type checker a misspelt name is an error, not Any
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        elif name in _MODULES:
+            value = importlib.import_module(f"{__name__}.{name}")
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
