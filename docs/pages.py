@@ -28,7 +28,7 @@ def write_all(docs: Path, results: Path) -> None:
 
 
 _TITLES = {"gaussian": "Gaussian expectations", "kernels": "Exact kernels", "codegen": "PyTorch source"}
-_TITLES |= {"nn": "Finite networks", "estimators": "scikit-learn estimators"}
+_TITLES |= {"nn": "Finite networks"}
 
 
 def api() -> str:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import notsodeep as nsd
+from notsodeep.equivalents.curve import ErrorCurve
 from notsodeep.errors import InvalidInputError
-from notsodeep.experiments.equivalents_error import ErrorCurve
 from notsodeep.plots.error import error_table
 
 

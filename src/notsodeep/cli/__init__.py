@@ -3,6 +3,6 @@
 Nothing heavy is imported until a command needs it, so that ``notsodeep --help`` answers at once.
 """
 
-from .app import app, main
+from .main import app, main
 
 __all__ = ["app", "main"]

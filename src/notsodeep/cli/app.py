@@ -5,7 +5,6 @@ Exit codes: 0 done; 1 the work failed (a damaged file, no solution, no space, in
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +14,7 @@ from .. import __version__
 from ..errors import InvalidInputError, NotSoDeepError
 from .output import complain
 
-__all__ = ["app", "main"]
+__all__ = ["app"]
 
 
 class Group(TyperGroup):
@@ -81,12 +80,3 @@ def notsodeep(
     debug: Annotated[bool, typer.Option("--debug", help="Show the whole trace of a failure.")] = False,
 ) -> None:
     """Deep equilibrium models, and the shallow explicit networks with the same kernels."""
-
-
-from . import commands  # noqa: E402, F401  (registers itself on the app)
-
-
-def main() -> None:
-    """The entry point of the ``notsodeep`` command."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's memory profiler talks on standard error otherwise
-    app(prog_name="notsodeep")

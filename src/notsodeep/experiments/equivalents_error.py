@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -17,43 +16,16 @@ import scipy.linalg
 
 from ..activations import ActivationLike
 from ..equivalents import KernelName, equivalent, relative_spectral_error
+from ..equivalents.curve import ErrorCurve
 from ..errors import InvalidInputError
 from ..kernels import kernels_of
 from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import DEQ, Network
 
-__all__ = ["ACTIVATIONS", "MIXTURES", "ErrorCurve", "error_against_n", "mixture"]
+__all__ = ["ACTIVATIONS", "MIXTURES", "error_against_n", "mixture"]
 
 ACTIVATIONS = ("tanh", "arctan", "relu", "leaky_relu", "elu", "silu")
 KERNELS: tuple[KernelName, ...] = ("ck", "ntk", "ntk_frozen")
-
-
-@dataclass(frozen=True)
-class ErrorCurve:
-    """Errors of one equivalent over growing n, one row per size and one column per seed."""
-
-    label: str
-    n: tuple[int, ...]
-    errors: tuple[tuple[float, ...], ...]
-
-    @property
-    def mean(self) -> tuple[float, ...]:
-        """The error averaged over seeds."""
-        return tuple(sum(row) / len(row) for row in self.errors)
-
-    @property
-    def slope(self) -> float:
-        """Slope of log(mean error) against log(n)."""
-        return float(np.polyfit(np.log(self.n), np.log(self.mean), 1)[0])
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON document."""
-        return {"label": self.label, "n": self.n, "errors": self.errors, "slope": self.slope}
-
-    @staticmethod
-    def from_dict(document: Mapping[str, Any]) -> ErrorCurve:
-        """What :meth:`to_dict` wrote."""
-        return ErrorCurve(document["label"], tuple(document["n"]), tuple(tuple(row) for row in document["errors"]))
 
 
 def error_against_n(

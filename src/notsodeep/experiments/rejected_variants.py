@@ -14,11 +14,12 @@ import numpy as np
 
 from ..activations import ActivationLike
 from ..equivalents import Coefficients, KernelName, coefficients, relative_spectral_error
+from ..equivalents.curve import ErrorCurve
 from ..equivalents.operator import assemble
 from ..gaussian import moments
 from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import DEQ
-from .equivalents_error import ErrorCurve, curves, draws, exact_kernels
+from .equivalents_error import curves, draws, exact_kernels
 
 __all__ = ["VARIANTS", "rejected_variants"]
 

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
+from ..equivalents.curve import ErrorCurve
 from ..errors import InvalidInputError
-from ..experiments.equivalents_error import ErrorCurve
 
 __all__ = ["ErrorDisplay", "error_table"]
 
