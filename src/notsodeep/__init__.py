@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds
     from .networks import DEQ as DEQ
     from .networks import ENN as ENN
     from .networks import network_from_dict as network_from_dict
-    from .nn import compare as compare
+    from .nn.compare import compare as compare
     from .nn import distil as distil
     from .nn import fit as fit
     from .nn import twin_of as twin_of

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import notsodeep as nsd
+from notsodeep.equivalents import KernelName
 from notsodeep.nn import Comparison
 from notsodeep.spectra import SpectralLaw
 
@@ -141,9 +142,12 @@ def _digits() -> Sample:
 def _spectra(phi: str, data: Sample) -> list[Spectrum]:
     """Both kernels of one DEQ on the mixture, against the law that is predicted without sampling."""
     deq, X = nsd.DEQ(phi, SIGMA_A2), data.train[0]
-    exact = nsd.kernels_of(deq.centred(data.statistics.tau0), X, kinds=("ck", "ntk"))
+    kernels: tuple[KernelName, ...] = ("ck", "ntk")
+    exact = nsd.kernels_of(deq.centred(data.statistics.tau0), X, kinds=kernels)
+    source = data.statistics if data.mixture is None else data.mixture
     found = []
-    for kernel, truth in exact.items():
+    for kernel in kernels:
+        truth = exact[kernel]
         twin = nsd.match(deq, data.statistics, kernel=kernel)
         others: dict[str, Any] = {
             "twin": nsd.kernels_of(twin.network, X, kinds=(kernel,), learning_rates=twin.learning_rates)[kernel],
@@ -151,7 +155,7 @@ def _spectra(phi: str, data: Sample) -> list[Spectrum]:
         }
         values = {name: np.linalg.eigvalsh(matrix) for name, matrix in {"DEQ": truth, **others}.items()}
         distances = [float(np.abs(np.linalg.eigvalsh(m - truth)).max() / values["DEQ"][-1]) for m in others.values()]
-        law = nsd.spectral_law(deq, data.mixture, n=len(X), kernel=kernel)
+        law = nsd.spectral_law(deq, source, n=len(X), kernel=kernel)
         found.append(Spectrum(phi, kernel, twin, law, values, distances[0], distances[1]))
     return found
 

@@ -91,7 +91,7 @@ def _statistics(tau0: float | None, data: str | None, labels: str | None, standa
     return statistics, statistics.X[:_CHECKED]
 
 
-def _elsewhere(deq: Any, inputs: str, kernel: str, unused: list[tuple[str, Any]], family: str) -> Any:
+def _elsewhere(deq: Any, inputs: str, kernel: Any, unused: list[tuple[str, Any]], family: str) -> Any:
     """Twins that are tied to no data."""
     import notsodeep as nsd
 

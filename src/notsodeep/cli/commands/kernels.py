@@ -197,9 +197,9 @@ def _draw(law: Any, X: Any, path: Path) -> None:
     import notsodeep as nsd
 
     exact = nsd.kernels_of(law.coefficients.network, X[: law.n], kinds=(law.kernel,))[law.kernel]
-    display = nsd.SpectrumDisplay.from_kernel(exact, law if len(exact) == law.n else None).plot()
+    figure: Any = nsd.SpectrumDisplay.from_kernel(exact, law if len(exact) == law.n else None).plot().figure_
     suffix = path.suffix.lstrip(".") or "png"
     if suffix not in ("png", "svg", "pdf"):
         raise InvalidInputError(f"--plot writes .png, .svg or .pdf, got {path.name!r}.")
     with atomic(path) as temporary:
-        display.figure_.savefig(temporary, format=suffix, dpi=150)
+        figure.savefig(temporary, format=suffix, dpi=150)
