@@ -46,10 +46,10 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds
     from .networks import DEQ as DEQ
     from .networks import ENN as ENN
     from .networks import network_from_dict as network_from_dict
-    from .nn.compare import compare as compare
     from .nn import distil as distil
     from .nn import fit as fit
     from .nn import twin_of as twin_of
+    from .nn.compare import compare as compare
     from .plots import ErrorDisplay as ErrorDisplay
     from .plots import KernelDisplay as KernelDisplay
     from .plots import SpectrumDisplay as SpectrumDisplay
