@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -156,7 +157,7 @@ def same_as_library(pasted, twin):
 )
 def test_source_of_every_activation(phi):
     layer = nsd.activation(phi).affine(gain=-0.7, scale=1.3, skip=0.2, shift=-0.1)
-    twin = nsd.Twin(nsd.DEQ("tanh", 0.2), nsd.ENN([layer]), "ck", "own", 0.0)
+    twin = replace(nsd.match(nsd.DEQ("tanh", 0.2), 1.0), network=nsd.ENN([layer]))
     same_as_library(executed(nsd.pytorch_code(twin), in_features=7, width=33, out_features=3).double(), twin)
 
 
@@ -165,7 +166,9 @@ def test_source_needs_a_twin_and_known_activations():
         nsd.pytorch_code(nsd.ENN(["relu"]))
     own = nsd.Activation.from_callable(lambda x: x / (1 + np.abs(x)), kinks=(0.0,))
     with pytest.raises(nsd.errors.InvalidInputError, match="built-in family"):
-        nsd.pytorch_code(nsd.Twin(nsd.DEQ("tanh", 0.2), nsd.ENN([own]), "ck", "own", 0.0))
+        nsd.pytorch_code(
+            nsd.Twin(nsd.DEQ("tanh", 0.2), nsd.ENN([own]), "ck", "own", nsd.matching.SphereCertificate(0.0))
+        )
 
 
 def test_match_json_and_saved_file_round_trip(files):
@@ -223,6 +226,15 @@ def test_equivalent_kernel_and_kernel_of_a_twin(files):
     run("kernel", files / "X.npy", "--twin", files / "twin.json", "--kernel", "ntk", "-o", files / "T.npy")
     twin = nsd.Twin.from_dict((files / "twin.json").read_text())
     assert np.allclose(np.load(files / "T.npy"), nsd.ntk(twin.network, X, learning_rates=twin.learning_rates))
+
+
+@pytest.mark.parametrize("inputs", ["uniform", "sphere", "mixture"])
+def test_every_saved_twin_is_read(files, inputs):
+    run("match", "relu", "--inputs", inputs, "--save", files / "twin.json")
+    run("kernel", files / "X.npy", "--twin", files / "twin.json", "-o", files / "T.npy")
+    twin = nsd.Twin.from_dict((files / "twin.json").read_text())
+    assert twin.certificate.kind == inputs
+    assert np.array_equal(np.load(files / "T.npy"), twin.kernel_matrix(np.load(files / "X.npy")))
 
 
 def test_standard_input_and_output(files):

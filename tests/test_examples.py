@@ -13,7 +13,7 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SAYS = {
-    "match_and_verify": [r"Twin of DEQ\(Tanh", r"Twin of DEQ\(Affine\(ReLU", r"plain network 0\.6"],
+    "match_and_verify": [r"Twin of DEQ\(Tanh", r"Twin of the centred DEQ .*Affine\(ReLU", r"plain network 0\.6"],
     "own_activation": [r"a unique equilibrium", r"ntk_frozen  c1 = 0\.\d+", r"its twin"],
     "predicted_spectrum": [r"bulk    \[", r"spike", r"two largest eigenvalues"],
     "train_twin": [r"accuracy %", r"times faster"],

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from notsodeep.errors import (
     ConvergenceError,
     InfeasibleMatchError,
     InvalidInputError,
-    SerialisationError,
 )
 from notsodeep.matching import Family, Twin
 
@@ -339,28 +337,9 @@ def test_user_family_that_cannot() -> None:
 # ---- the record ----------------------------------------
 
 
-@pytest.mark.parametrize("kernel", ["ck", "ntk", "both"])
-def test_a_twin_is_a_value(kernel: str) -> None:
-    twin = nsd.match(nsd.DEQ("tanh", 0.2), 1.1, kernel)
-    assert Twin.from_dict(twin.to_dict()) == twin
-    assert Twin.from_dict(json.dumps(twin.to_dict())) == twin
-    assert pickle.loads(pickle.dumps(twin)) == twin
-    assert hash(twin) == hash(Twin.from_dict(twin.to_dict()))
-    assert twin != nsd.match(nsd.DEQ("tanh", 0.2), 1.2, kernel)
-    text = str(twin)
-    assert ("Tanh" if kernel == "ntk" else "HardTanh") in text
-    assert "residual" in text
-
-
-@pytest.mark.parametrize("document", ["{", "{}", {"twin": 1}, {"twin": 2}, 7])
-def test_damaged_documents(document: object) -> None:
-    with pytest.raises(SerialisationError):
-        Twin.from_dict(document)
-
-
 def test_wrong_number_of_rates() -> None:
     with pytest.raises(InvalidInputError, match="2 learning rates"):
-        Twin(nsd.DEQ("relu", 0.2), nsd.ENN("relu"), "ntk", "x", 0.0, learning_rates=(1.0,))
+        replace(nsd.match(nsd.DEQ("tanh", 0.2), 1.0, "ntk"), learning_rates=(1.0,))
 
 
 def test_statistics_give_the_scale() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -13,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import notsodeep as nsd
-from notsodeep.errors import ContractionError, InfeasibleMatchError, InvalidInputError, SerialisationError
+from notsodeep.errors import ContractionError, InfeasibleMatchError, InvalidInputError
 from notsodeep.kernels import pairwise
-from notsodeep.matching.twin import kernel_names
-from notsodeep.matching.uniform import UniformTwin, norm_range
+from notsodeep.matching import Twin, kernel_names, norm_range
 from notsodeep.matching.uniform.arc import HomogeneousDEQ, grid, layers, slopes, step, terms
 from notsodeep.matching.uniform.arc_bound import certify, ck_curvature, deq_bounds, twin_bounds
 from notsodeep.matching.uniform.arc_fit import Problem, fit_depth
@@ -25,7 +22,7 @@ from notsodeep.matching.uniform.table import branch_for, load
 KERNELS = ("ck", "ntk", "ntk_frozen", "both")
 
 
-def relative_errors(twin: UniformTwin, pairs: int, seed: int, low: float, high: float) -> dict[str, np.ndarray]:
+def relative_errors(twin: Twin, pairs: int, seed: int, low: float, high: float) -> dict[str, np.ndarray]:
     """|k_deq - k_twin| / sqrt(k_deq k_deq) by the library's exact kernels: duplicates, opposites, all angles."""
     rng = np.random.default_rng(seed)
     x, y = np.exp(rng.uniform(math.log(low), math.log(high), (2, pairs)))
@@ -131,19 +128,6 @@ def test_contraction_is_checked_and_can_be_waived() -> None:
 def test_bad_arguments_are_refused(arguments: dict) -> None:
     with pytest.raises(InvalidInputError):
         nsd.match_uniform(nsd.DEQ("relu", sigma_a2=0.2), **arguments)
-
-
-def test_value_semantics_and_serialisation() -> None:
-    twin = nsd.match_uniform(nsd.DEQ("relu", sigma_a2=0.2), "ntk")
-    assert pickle.loads(pickle.dumps(twin)) == twin
-    assert UniformTwin.from_dict(json.loads(json.dumps(twin.to_dict()))) == twin
-    assert UniformTwin.from_dict(json.dumps(twin.to_dict())) == twin
-    assert "all norms" in str(twin)
-    assert "bound" in str(twin)
-    with pytest.raises(SerialisationError):
-        UniformTwin.from_dict({"uniform_twin": 2})
-    with pytest.raises(SerialisationError):
-        UniformTwin.from_dict({**twin.to_dict(), "colour": "blue"})
 
 
 def test_verify_on_data_agrees_with_the_bound() -> None:

@@ -13,7 +13,7 @@ import notsodeep as nsd
 from notsodeep.activations import Activation
 from notsodeep.errors import InvalidInputError
 from notsodeep.kernels import pairwise
-from notsodeep.matching.uniform import UniformTwin
+from notsodeep.matching import Twin
 from notsodeep.matching.uniform.box import Pairs, deq_at, enn_at
 from notsodeep.matching.uniform.box_certify import Candidate, _relative_jet, certify_box, relative_error
 
@@ -81,7 +81,7 @@ def test_derivative_bounds_dominate_differences(name: str, kind: str) -> None:
     assert np.all(second <= bound.second[chosen[i], chosen[j]] + 1e-5)
 
 
-def random_error(twin: UniformTwin, count: int = 2000) -> float:
+def random_error(twin: Twin, count: int = 2000) -> float:
     rng = np.random.default_rng(5)
     low, high = twin.norms or (1.0, 1.0)
     norms = np.concatenate([[low, high], rng.uniform(low, high, 60)])
@@ -102,7 +102,7 @@ def test_bound_on_a_box(name: str, tol: float, depth: int) -> None:
     twin = nsd.match_uniform(nsd.DEQ(name, sigma_a2=0.2), "ck", norms=BOX, tol=tol)
     assert twin.depth == depth
     assert random_error(twin) <= twin.bound <= tol
-    assert UniformTwin.from_dict(json.dumps(twin.to_dict())) == twin
+    assert Twin.from_dict(json.dumps(twin.to_dict())) == twin
     assert twin.implications(10, 1.0).spectral == pytest.approx(10 * twin.bound * dict(twin.diagonals)["ck"])
 
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .. import report
-from ..matching.uniform import UniformTwin
+from ..matching import UniformCertificate
 from ..plots import SpectrumDisplay
 from .study import Case, Spectrum, Study
 
@@ -101,7 +101,7 @@ def _axes() -> tuple[Figure, Axes]:
 def _activations(case: Case, index: int) -> str:
     drawn, ax = _axes()
     x = np.linspace(-3, 3, 601)
-    uniform = isinstance(case.twin, UniformTwin)
+    uniform = isinstance(case.twin.certificate, UniformCertificate)
     whose = "DEQ" if uniform else "DEQ, centred"
     ax.plot(x, case.twin.deq.activation(x), color=_COLOURS["DEQ"], linewidth=4, alpha=0.6, label=whose)
     styles = ("-", "--")

@@ -14,7 +14,7 @@ from typing import Any
 
 from .._files import write_text
 from ..activations import activation
-from ..matching.twin import kernel_names
+from ..matching import kernel_names
 from ..matching.uniform.arc import HomogeneousDEQ
 from ..matching.uniform.arc_fit import Fit
 from ..matching.uniform.box_certify import Candidate, certify_box

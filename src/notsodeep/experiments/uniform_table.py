@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .._files import write_text
-from ..matching.twin import kernel_names
+from ..matching import kernel_names
 from ..matching.uniform.arc import HomogeneousDEQ
 from ..matching.uniform.arc_fit import Fit, Problem, deeper_starts, fit
 

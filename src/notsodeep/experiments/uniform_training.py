@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from .. import datasets
 from .. import nn as finite
 from .._files import write_text
-from ..matching.uniform import UniformTwin, match_uniform
+from ..matching import Twin, match_uniform
 from ..networks import DEQ
 from ..nn.model import Model
 
@@ -92,9 +92,7 @@ def outputs(net: Centred, X: Tensor, size: int = 1024) -> Tensor:
     return torch.cat([net(part) for part in X.split(size)])
 
 
-def run_seed(
-    setup: Setup, twin: UniformTwin, parts: Sequence[Tensor], seed: int, report: Callable[[str], None]
-) -> list[Row]:
+def run_seed(setup: Setup, twin: Twin, parts: Sequence[Tensor], seed: int, report: Callable[[str], None]) -> list[Row]:
     """DEQ, twin and a second DEQ on the same batches in the same order."""
     X, y, Xt, yt = parts
     device, p, classes = X.device, X.shape[1], int(y.max()) + 1

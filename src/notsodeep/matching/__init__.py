@@ -1,17 +1,37 @@
 """The shallow explicit network that has a DEQ's kernel: families, solver, certificate."""
 
 from .api import match
+from .certificates import (
+    Certificate,
+    Implications,
+    Location,
+    MixtureCertificate,
+    SphereCertificate,
+    Tried,
+    UniformCertificate,
+)
 from .family import Family
+from .names import MatchKernel, Trains, kernel_names
 from .sphere import match_sphere
 from .table import tabulate
-from .twin import Twin, Verification
-from .uniform import UniformTwin, match_uniform, norm_range
+from .twin import Twin
+from .uniform import match_uniform, norm_range
+from .verification import Verification
 
 __all__ = [
+    "Certificate",
     "Family",
+    "Implications",
+    "Location",
+    "MatchKernel",
+    "MixtureCertificate",
+    "SphereCertificate",
+    "Trains",
+    "Tried",
     "Twin",
-    "UniformTwin",
+    "UniformCertificate",
     "Verification",
+    "kernel_names",
     "match",
     "match_sphere",
     "match_uniform",

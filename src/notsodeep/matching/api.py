@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,9 +14,11 @@ from ..activations import Activation, Linear
 from ..errors import InfeasibleMatchError, InvalidInputError
 from ..mixtures import MixtureStatistics
 from ..networks import DEQ, ENN
+from .certificates import MixtureCertificate
 from .family import Family, solve_family
 from .hard_tanh import conditioning, hard_tanh_layer, rates_for_both
 from .leaky import LeakyDesign, one_layer, tangent_start, two_layer_start
+from .names import MatchKernel
 from .polynomial import HermiteDesign, as_quadratic, inner_start, outer_start, rated_start, single_start
 from .skip import skip_layer
 from .solver import Solution, solve
@@ -45,7 +48,7 @@ class _Draft:
 def match(
     deq: DEQ,
     statistics: MixtureStatistics | float,
-    kernel: str = "ck",
+    kernel: MatchKernel = "ck",
     family: str | Family = "auto",
     *,
     learning_rates: bool | None = None,
@@ -90,19 +93,8 @@ def _certify(target: Target, draft: _Draft) -> Twin:
             f"tau0 = {target.tau0:.6g}) by {100 * residual:.3g} %. Use family='auto' or 'hermite'",
             residual=residual,
         )
-    return Twin(
-        target.deq,
-        draft.network,
-        target.kernel,
-        draft.family,
-        residual,
-        target.tau0,
-        target.numbers,
-        got,
-        draft.rates,
-        draft.conditioning,
-        draft.reason,
-    )
+    proof = MixtureCertificate(residual, target.tau0, target.numbers, got, min(draft.conditioning, sys.float_info.max))
+    return Twin(target.deq, draft.network, target.kernel, draft.family, proof, draft.rates, draft.reason)
 
 
 # ---- auto -----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from ..equivalents import KernelName, power_series, sphere_diagonal
 from ..errors import InfeasibleMatchError, InvalidInputError
 from ..gaussian import hermite_coefficients, moments
 from ..networks import DEQ, ENN
+from .certificates import SphereCertificate
 from .twin import Twin
 
 Array = NDArray[Any]
@@ -71,10 +72,8 @@ def match_sphere(
         ENN([layer]),
         kernel,
         "hermite",
-        bound / total,
+        SphereCertificate(bound / total, bound, normalise),
         reason=f"unit-norm inputs: one layer with the square roots of the kernel's power series, {terms} terms",
-        bound=bound,
-        normalise=normalise,
     )
 
 
@@ -145,7 +144,6 @@ def _quadratic(deq: DEQ, kernel: KernelName, dimension: int | None, normalise: b
         ENN([layer]),
         kernel,
         "quadratic",
-        residual,
+        SphereCertificate(residual, None, normalise),
         reason=f"unit-norm inputs in dimension {dimension}: alpha, beta, mu of the high-dimensional equivalent",
-        normalise=normalise,
     )

@@ -14,7 +14,7 @@ from ..errors import ContractionError, InvalidInputError
 from ..mixtures import MixtureStatistics
 from ..networks import DEQ, ENN
 from .jets import DEGREE, KernelJet, explicit_jets, implicit_jets, index, layer_of, monomials
-from .twin import kernel_names
+from .names import MatchKernel, kernel_names
 
 Array = NDArray[Any]
 
@@ -41,7 +41,7 @@ class Target:
 
     deq: DEQ
     tau0: float
-    kernel: str
+    kernel: MatchKernel
     numbers: tuple[Coefficients, ...]
     jets: tuple[KernelJet, ...]
 
@@ -124,7 +124,7 @@ class Target:
         return np.concatenate(parts, axis=-1)
 
 
-def make_target(deq: DEQ, statistics: MixtureStatistics | float, kernel: str) -> Target:
+def make_target(deq: DEQ, statistics: MixtureStatistics | float, kernel: MatchKernel) -> Target:
     """Validate the request and compute what has to be matched."""
     if not isinstance(deq, DEQ):
         raise InvalidInputError(f"match takes a DEQ, got {type(deq).__name__}")

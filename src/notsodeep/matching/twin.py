@@ -2,107 +2,117 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .. import kernels as _kernels
-from ..equivalents import Coefficients, KernelName, relative_spectral_error
-from ..errors import InvalidInputError, SerialisationError
+from ..activations import Affine
+from ..equivalents import Coefficients, KernelName
+from ..errors import InvalidInputError
 from ..networks import DEQ, ENN
+from .certificates import (
+    Certificate,
+    Implications,
+    Location,
+    MixtureCertificate,
+    SphereCertificate,
+    Tried,
+    UniformCertificate,
+    check_number,
+)
+from .names import MatchKernel, Trains, kernel_names
+from .twin_json import built_from, document_of
+from .verification import Verification, best_scalar, relative_distance
 
-__all__ = ["MatchKernel", "Twin", "Verification", "kernel_names", "relative_distance"]
-
-MatchKernel = Literal["ck", "ntk", "ntk_frozen", "both"]
-_DENSE = 1500
-_KERNELS: dict[str, tuple[KernelName, ...]] = {
-    "ck": ("ck",),
-    "ntk": ("ntk",),
-    "ntk_frozen": ("ntk_frozen",),
-    "both": ("ck", "ntk"),
-}
-
-
-def kernel_names(kernel: str) -> tuple[KernelName, ...]:
-    """The kernels that a request speaks of: ``"both"`` means the CK and the NTK of all weights."""
-    if kernel not in _KERNELS:
-        raise InvalidInputError(f"kernel must be one of {sorted(_KERNELS)}, got {kernel!r}")
-    return _KERNELS[kernel]
+__all__ = ["Twin"]
 
 
-@dataclass(frozen=True)
-class Verification:
-    """Relative spectral distances ||K_deq - K|| / ||K_deq|| of the exact kernels on given points."""
-
-    points: int
-    twin: dict[str, float]
-    """Kernel name -> distance of the twin."""
-    plain: dict[str, float]
-    """Kernel name -> distance of a plain network of the twin's depth with the DEQ's own activation."""
-
-    @property
-    def distance(self) -> float:
-        """The largest distance of the twin over its kernels."""
-        return max(self.twin.values())
-
-    @property
-    def plain_distance(self) -> float:
-        """The largest distance of the plain network over the same kernels."""
-        return max(self.plain.values())
-
-    @property
-    def gain(self) -> float:
-        """How many times closer than the plain network the twin is, for its worst kernel."""
-        return min(self.plain[k] / max(self.twin[k], 1e-300) for k in self.twin)
-
-    def __str__(self) -> str:
-        rows = [f"{k}: twin {self.twin[k]:.3g}, plain network {self.plain[k]:.3g}" for k in self.twin]
-        return f"relative spectral distance to the DEQ on {self.points} points: " + "; ".join(rows)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Twin:
     """An explicit network matched to a DEQ, with its certificate.
 
-    ``residual`` is the largest relative deviation of the achieved numbers from the target ones;
-    ``learning_rates`` holds one multiplier per weight matrix (W_1 ... W_L, readout), or ``None`` where all are 1.
-    A twin that is tied to no mixture (sphere, uniform) has ``tau0 = None``, no coefficients, and a ``bound``.
+    What is proven depends on the kind of ``certificate``: for one mixture (:func:`match`), for unit-norm inputs
+    (:func:`match_sphere`) or for all inputs (:func:`match_uniform`). Its numbers can be read from the twin as well;
+    those that a kind does not have are ``None`` or empty.
     """
 
     deq: DEQ
-    """The DEQ it matches; centred at ``tau0`` where there is one."""
+    """The DEQ it matches; with a mixture's certificate the centred one."""
     network: ENN
-    kernel: str
+    kernel: MatchKernel
     """``"ck"``, ``"ntk"``, ``"ntk_frozen"`` or ``"both"`` (CK and NTK of all weights)."""
     family: str
-    residual: float
-    tau0: float | None = None
-    targets: tuple[Coefficients, ...] = ()
-    """The DEQ's numbers, one record per matched kernel."""
-    achieved: tuple[Coefficients, ...] = ()
-    """The network's numbers, in the same order."""
+    certificate: Certificate
     learning_rates: tuple[float, ...] | None = None
-    conditioning: float | None = None
-    """Condition number of the matching equations at the solution; large means a fragile design."""
+    """One multiplier per weight matrix (W_1 ... W_L, readout); ``None`` where all are 1."""
     reason: str = ""
-    """Why this family and depth."""
-    bound: float | None = None
-    """Proven bound on the kernel error, for twins that have one (the unit says which)."""
-    normalise: bool = False
-    """True if inputs must be divided by their norm first."""
+    """Why this family and size."""
+    trains: Trains = ""  # type: ignore[assignment]  # __post_init__ fills it in
+    """``"readout"``: the hidden weights are frozen features, the twin's kernel is its CK whatever the DEQ's is called;
+    ``"all"``: an NTK, all weights trained (``"ntk_frozen"``: all but W_1). Left out, it follows from the kernel."""
+    kinds: int | None = None
+    """Kinds of units of a one-layer twin."""
 
     def __post_init__(self) -> None:
         kernel_names(self.kernel)
+        if not isinstance(self.certificate, Certificate):
+            raise InvalidInputError(f"a twin carries a certificate, got {type(self.certificate).__name__}")
+        if self.trains == "":
+            object.__setattr__(self, "trains", self._usual())
+        if self.trains not in ("all", "readout") or (self.kernel, self.trains) == ("both", "readout"):
+            raise InvalidInputError(
+                f"trains must be 'all' or, for one kernel, 'readout'; got {self.trains!r} for {self.kernel!r}"
+            )
+        if not isinstance(self.family, str) or not isinstance(self.reason, str):
+            raise InvalidInputError(f"family and reason are texts, got {self.family!r} and {self.reason!r}")
+        if self.kinds is not None and (
+            isinstance(self.kinds, bool) or not isinstance(self.kinds, int) or self.kinds < 1
+        ):
+            raise InvalidInputError(f"kinds must be a positive integer or None, got {self.kinds!r}")
+        self._check_rates()
+
+    def _usual(self) -> Trains:
+        """A CK is the kernel of training the readout; so is the frozen NTK of one layer."""
+        alone = self.kernel == "ntk_frozen" and self.depth == 1 and self.learning_rates is None
+        return "readout" if self.kernel == "ck" or alone else "all"
+
+    def _check_rates(self) -> None:
         rates = self.learning_rates
-        if rates is not None and len(rates) != self.network.depth + 1:
+        if rates is None:
+            return
+        if len(rates) != self.depth + 1:
             raise InvalidInputError(
                 f"a network of {self.depth} hidden layers takes {self.depth + 1} learning rates, got {len(rates)}"
             )
+        for rate in rates:
+            check_number("a learning rate", rate)
+
+    # ---- what the certificate says -------------------------------------------------------------------------
+
+    @property
+    def residual(self) -> float:
+        """The certificate's: of the matched numbers (mixture), or the largest error seen (sphere, uniform)."""
+        return self.certificate.residual
+
+    @property
+    def tau0(self) -> float | None:
+        """The scale of the inputs that a mixture's twin is for."""
+        return self.certificate.tau0 if isinstance(self.certificate, MixtureCertificate) else None
+
+    @property
+    def targets(self) -> tuple[Coefficients, ...]:
+        """The DEQ's numbers, one record per matched kernel (mixture)."""
+        return self.certificate.targets if isinstance(self.certificate, MixtureCertificate) else ()
+
+    @property
+    def achieved(self) -> tuple[Coefficients, ...]:
+        """The network's numbers, in the same order (mixture)."""
+        return self.certificate.achieved if isinstance(self.certificate, MixtureCertificate) else ()
 
     @property
     def target(self) -> Coefficients | None:
@@ -115,6 +125,68 @@ class Twin:
         return self.achieved[0] if self.achieved else None
 
     @property
+    def conditioning(self) -> float | None:
+        """Condition number of the matching equations at the solution (mixture)."""
+        return self.certificate.conditioning if isinstance(self.certificate, MixtureCertificate) else None
+
+    @property
+    def shift(self) -> float:
+        """What centring subtracted from the activation of the DEQ as it was given; 0 where nothing was."""
+        return self.certificate.shift if isinstance(self.certificate, MixtureCertificate) else 0.0
+
+    @property
+    def bound(self) -> float | None:
+        """Proven bound on the kernel's error: of every entry (sphere), or relative to the diagonal (uniform)."""
+        return None if isinstance(self.certificate, MixtureCertificate) else self.certificate.bound
+
+    @property
+    def normalise(self) -> bool:
+        """True if inputs must be divided by their norm first (sphere)."""
+        return self.certificate.normalise if isinstance(self.certificate, SphereCertificate) else False
+
+    @property
+    def norms(self) -> tuple[float, float] | None:
+        """The range of norms that a uniform bound holds for; ``None``: all, or no such bound."""
+        return self.certificate.norms if isinstance(self.certificate, UniformCertificate) else None
+
+    @property
+    def location(self) -> Location | None:
+        """Where the largest error was seen (uniform)."""
+        return self.certificate.location if isinstance(self.certificate, UniformCertificate) else None
+
+    @property
+    def table(self) -> tuple[Tried, ...]:
+        """Size against accuracy, for the sizes that were tried (uniform)."""
+        return self.certificate.table if isinstance(self.certificate, UniformCertificate) else ()
+
+    @property
+    def diagonals(self) -> tuple[tuple[str, float], ...]:
+        """Kernel name -> largest k_deq(x, x) (uniform)."""
+        return self.certificate.diagonals if isinstance(self.certificate, UniformCertificate) else ()
+
+    def implications(
+        self,
+        n: int,
+        ridge: float,
+        *,
+        time: float | None = None,
+        targets: float | None = None,
+        largest_norm: float = 1.0,
+        kernel: str | None = None,
+    ) -> Implications:
+        """What the uniform bound means for kernel matrices and predictions: :meth:`UniformCertificate.implications`."""
+        if not isinstance(self.certificate, UniformCertificate):
+            raise InvalidInputError(
+                f"only a bound for all inputs has implications; this certificate is of the kind "
+                f"{self.certificate.kind!r}. Use match_uniform"
+            )
+        return self.certificate.implications(
+            n, ridge, time=time, targets=targets, largest_norm=largest_norm, kernel=kernel
+        )
+
+    # ---- kernels -------------------------------------------------------------------------------------------
+
+    @property
     def depth(self) -> int:
         """Hidden layers of the network."""
         return self.network.depth
@@ -125,74 +197,95 @@ class Twin:
         network = ENN([self.deq.activation] * self.depth)
         return network if self.tau0 is None else network.centred(self.tau0)
 
+    def kernel_matrix(self, X: Any, Y: Any = None, kernel: KernelName | None = None) -> Any:
+        """The twin's exact kernel under its own training rule, to hold against :func:`ck` or :func:`ntk` of the DEQ.
+
+        ``trains == "readout"``: the network's CK; else its NTK with the twin's learning rates. A twin of ``"both"``
+        gives its NTK unless ``kernel="ck"`` asks for the other one.
+        """
+        names = kernel_names(self.kernel)
+        name = names[-1] if kernel is None else kernel
+        if name not in names:
+            raise InvalidInputError(f"this twin matches {' and '.join(names)}, got kernel={kernel!r}")
+        if self.normalise:
+            X, Y = _unit(X), None if Y is None else _unit(Y)
+        return self._own(X, Y, (name,))[name]
+
+    def _own(self, X: Any, Y: Any, names: tuple[KernelName, ...]) -> dict[str, Any]:
+        """The network's kernels, under the names of the DEQ's kernels that they match."""
+        if self.trains == "readout":
+            return {names[0]: _kernels.kernels_of(self.network, X, Y, kinds=("ck",))["ck"]}
+        return _kernels.kernels_of(self.network, X, Y, kinds=names, learning_rates=self.learning_rates)
+
     def verify(self, X: Any) -> Verification:
         """Distances of the exact kernels of DEQ and twin on the rows of X, beside those of the plain network."""
         points = _rows(X)
         if self.normalise:
-            points = points / points.norm(dim=1, keepdim=True)
+            points = _unit(points)
         names = kernel_names(self.kernel)
         truth = _kernels.kernels_of(self.deq, points, kinds=names, check=False)
-        twin = _kernels.kernels_of(self.network, points, kinds=names, learning_rates=self.learning_rates)
+        twin = self._own(points, None, names)
         plain = _kernels.kernels_of(self.plain, points, kinds=names)
+        scaled = {k: best_scalar(truth[k], plain[k]) for k in names}
         return Verification(
             len(points),
             {k: relative_distance(truth[k], twin[k]) for k in names},
             {k: relative_distance(truth[k], plain[k]) for k in names},
+            {k: scaled[k].distance for k in names},
+            {k: scaled[k].scalar for k in names},
+            self.shift,
         )
+
+    # ---- text ----------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        proof = f"residual={self.residual:.1e}" if self.bound is None else f"bound={self.bound:.2g}"
+        layers = "1 layer" if self.depth == 1 else f"{self.depth} layers"
+        centred = "" if self.shift == 0.0 else "centred "
+        return f"<Twin of the {centred}{_base(self.deq)} DEQ: {self.kernel}, {self.family}, {layers}, {proof}>"
 
     def __str__(self) -> str:
         lines = [
-            f"Twin of {self.deq!r}",
-            f"  kernel    {self.kernel}" + ("" if self.tau0 is None else f" at tau0 = {self.tau0:.6g}"),
-            f"  family    {self.family}, {self.depth} hidden layer{'s' if self.depth > 1 else ''}",
+            self._title(),
+            f"kernel    {self.kernel}" + ("" if self.tau0 is None else f" at tau0 = {self.tau0:.6g}"),
         ]
-        lines += [f"  layer {i}   {a!r}" for i, a in enumerate(self.network.activations, 1)]
+        lines.append(f"trains    {self._trained()}")
+        kinds = "" if self.kinds is None else f" of {self.kinds} kind{'s' if self.kinds > 1 else ''} of units"
+        lines.append(f"family    {self.family}, {self.depth} hidden layer{'s' if self.depth > 1 else ''}{kinds}")
+        lines += [f"layer {i}   {a!r}" for i, a in enumerate(self.network.activations, 1)]
         if self.learning_rates is not None:
-            lines.append("  rates     " + ", ".join(f"{r:.6g}" for r in self.learning_rates))
-        for wanted, got in zip(self.targets, self.achieved, strict=True):
-            lines.append(f"  {wanted.kernel:<10}" + "  ".join(_pairs(wanted, got)))
-        lines.append(f"  residual  {self.residual:.1e}")
-        lines += [] if self.conditioning is None else [f"  condition {self.conditioning:.3g}"]
-        lines += [] if self.bound is None else [f"  bound     {self.bound:.3g}"]
-        lines += [f"  reason    {self.reason}"] if self.reason else []
-        return "\n".join(lines)
+            lines.append("rates     " + ", ".join(f"{r:.6g}" for r in self.learning_rates))
+        lines += self.certificate.lines()
+        lines += [f"reason    {self.reason}"] if self.reason else []
+        return "\n  ".join(lines)
+
+    def _title(self) -> str:
+        if self.shift == 0.0:
+            return f"Twin of {self.deq!r}"
+        return (
+            f"Twin of the centred DEQ (activation shifted by {-self.shift:.6g}): {self.deq!r}; the DEQ as given differs"
+        )
+
+    def _trained(self) -> str:
+        if self.trains == "readout":
+            return "the readout; the hidden weights are frozen features"
+        return "all weights but W_1" if self.kernel == "ntk_frozen" else "all weights"
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON document; :meth:`from_dict` reads it back."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        plain |= {"deq": self.deq.to_dict(), "network": self.network.to_dict()}
-        plain |= {name: [_numbers(c) for c in getattr(self, name)] for name in ("targets", "achieved")}
-        rates = self.learning_rates
-        return {"twin": 1, **plain, "learning_rates": None if rates is None else list(rates)}
+        return document_of(self)
 
     @staticmethod
     def from_dict(document: Mapping[str, Any] | str) -> Twin:
-        """A twin from what :meth:`to_dict` wrote, or from its JSON text."""
-        try:
-            content = dict(json.loads(document) if isinstance(document, str) else document)
-        except (json.JSONDecodeError, TypeError, ValueError) as error:
-            raise SerialisationError(f"not a JSON document of a twin: {error}") from None
-        if content.pop("twin", None) != 1:
-            raise SerialisationError("expected a JSON object with the key 'twin' equal to 1")
-        try:
-            deq, network = DEQ.from_dict(content.pop("deq")), ENN.from_dict(content.pop("network"))
-            targets = tuple(Coefficients(**c, network=deq) for c in content.pop("targets"))
-            achieved = tuple(Coefficients(**c, network=network) for c in content.pop("achieved"))
-            rates = content.pop("learning_rates")
-            twin = Twin(deq, network, targets=targets, achieved=achieved, **content)
-        except (KeyError, TypeError) as error:
-            raise SerialisationError(f"the description of this twin is incomplete: {error!r}") from None
-        return replace(twin, learning_rates=None if rates is None else tuple(rates))
+        """A twin of any kind from what :meth:`to_dict` wrote, or from its JSON text; files of 0.1.0 included."""
+        return built_from(document, Twin)
 
 
-def relative_distance(truth: Tensor, other: Tensor) -> float:
-    """||truth - other|| / ||truth|| in spectral norm, for symmetric matrices.
-
-    All eigenvalues where that is cheap: a difference that is mostly rounding has no top that Lanczos could find.
-    """
-    if len(truth) > _DENSE:
-        return relative_spectral_error(truth, other)
-    return float(torch.linalg.eigvalsh(truth - other).abs().max() / torch.linalg.eigvalsh(truth).abs().max())
+def _base(deq: DEQ) -> str:
+    phi = deq.activation
+    while isinstance(phi, Affine):
+        phi = phi.base
+    return phi.name
 
 
 def _rows(X: Any) -> Tensor:
@@ -202,10 +295,9 @@ def _rows(X: Any) -> Tensor:
     return points.to(torch.float64)
 
 
-def _pairs(wanted: Coefficients, got: Coefficients) -> list[str]:
-    names = ("c1", "c2", "c3", "diagonal")
-    return [f"{n} {g:.10g} (target {w:.10g})" for n, w, g in zip(names, wanted.four, got.four, strict=True)]
-
-
-def _numbers(c: Coefficients) -> dict[str, Any]:
-    return {f.name: getattr(c, f.name) for f in fields(c) if f.name != "network"}
+def _unit(X: Any) -> Any:
+    """Rows of norm one, in the container they came in."""
+    if isinstance(X, Tensor):
+        return X / X.norm(dim=1, keepdim=True)
+    rows = np.asarray(X)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)

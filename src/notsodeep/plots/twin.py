@@ -15,8 +15,7 @@ from ..activations import Activation
 from ..errors import InvalidInputError
 from ..gaussian import moments
 from ..kernels import kernels_of
-from ..matching import Twin
-from ..matching.twin import kernel_names
+from ..matching import Twin, kernel_names
 
 __all__ = ["TwinDisplay"]
 

@@ -10,11 +10,12 @@ import numpy as np
 
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...networks import DEQ
-from ..twin import MatchKernel, kernel_names
+from ..certificates import Tried
+from ..names import MatchKernel, kernel_names
+from ..twin import Twin
 from . import homogeneous, nonhomogeneous
 from .arc import HomogeneousDEQ
 from .arc_fit import Fit
-from .record import DepthRow, UniformTwin
 
 __all__ = ["match_uniform", "norm_range"]
 
@@ -24,7 +25,7 @@ DEFAULT_NORMS = (0.5, 1.5)
 class _Candidate(Protocol):
     @property
     def bound(self) -> float: ...
-    def row(self) -> DepthRow: ...
+    def row(self) -> Tried: ...
 
 
 _C = TypeVar("_C", bound=_Candidate)
@@ -38,7 +39,7 @@ def match_uniform(
     layers: int | Literal["auto"] = "auto",
     *,
     check: bool = True,
-) -> UniformTwin:
+) -> Twin:
     """The shallowest explicit network whose kernel is within ``tol`` of the DEQ's for every pair of inputs.
 
     Parameters
@@ -68,7 +69,7 @@ def match_uniform(
     return _boxed(deq, kernel, box or DEFAULT_NORMS, tol, layers)
 
 
-def _homogeneous(deq: DEQ, kernel: str, tol: float, layers: int | Literal["auto"]) -> UniformTwin:
+def _homogeneous(deq: DEQ, kernel: MatchKernel, tol: float, layers: int | Literal["auto"]) -> Twin:
     reduced = HomogeneousDEQ.of(deq)
     shallow: Fit | None = None
 
@@ -82,7 +83,9 @@ def _homogeneous(deq: DEQ, kernel: str, tol: float, layers: int | Literal["auto"
     return homogeneous.twin(deq, kernel, best, tried)
 
 
-def _boxed(deq: DEQ, kernel: str, norms: tuple[float, float], tol: float, layers: int | Literal["auto"]) -> UniformTwin:
+def _boxed(
+    deq: DEQ, kernel: MatchKernel, norms: tuple[float, float], tol: float, layers: int | Literal["auto"]
+) -> Twin:
     shallow: Sequence[float] | None = None
 
     def build(depth: int) -> nonhomogeneous.Candidate:
@@ -96,7 +99,7 @@ def _boxed(deq: DEQ, kernel: str, norms: tuple[float, float], tol: float, layers
 
 
 def _shallowest(
-    deq: DEQ, kernel: str, tol: float, layers: int | Literal["auto"], most: int, build: Callable[[int], _C]
+    deq: DEQ, kernel: MatchKernel, tol: float, layers: int | Literal["auto"], most: int, build: Callable[[int], _C]
 ) -> tuple[_C, list[_C]]:
     """Depths in turn until one is within tolerance; the requested one if there is a request."""
     if layers != "auto":
@@ -110,7 +113,7 @@ def _shallowest(
     raise InfeasibleMatchError(_infeasible(deq, kernel, tol, [c.row() for c in tried]), min(c.bound for c in tried))
 
 
-def _infeasible(deq: DEQ, kernel: str, tol: float, rows: Sequence[DepthRow]) -> str:
+def _infeasible(deq: DEQ, kernel: MatchKernel, tol: float, rows: Sequence[Tried]) -> str:
     listing = "\n".join(f"  {row}" for row in rows)
     best = min(rows, key=lambda row: row.bound)
     return (

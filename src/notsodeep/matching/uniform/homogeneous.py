@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...networks import DEQ
-from ..twin import kernel_names
+from ..certificates import Location, Tried, UniformCertificate
+from ..names import MatchKernel, kernel_names
+from ..twin import Twin
 from .arc import HomogeneousDEQ, layers
 from .arc_bound import Supremum, certify
 from .arc_fit import Fit, Problem, fit, fit_depth
-from .record import Certified, DepthRow, Location, UniformTwin
+from .record import Certified
 from .table import branch_for
 
 MAX_LAYERS = 6
@@ -25,8 +27,8 @@ class Candidate(Certified):
     fit: Fit
     suprema: tuple[Supremum, ...]
 
-    def row(self) -> DepthRow:
-        return DepthRow(len(self.fit.bends), self.bound, self.sampled, _FAMILY)
+    def row(self) -> Tried:
+        return Tried(len(self.fit.bends), self.bound, self.sampled, _FAMILY)
 
 
 def candidate(
@@ -66,24 +68,27 @@ def _certificates(
     return tuple(out)
 
 
-def twin(deq: DEQ, kernel: str, best: Candidate, tried: list[Candidate]) -> UniformTwin:
+def twin(deq: DEQ, kernel: MatchKernel, best: Candidate, tried: list[Candidate]) -> Twin:
     """The record for the chosen candidate."""
     reduced = HomogeneousDEQ.of(deq)
     kinds = kernel_names(kernel)
     where = best.suprema[best.worst]
-    return UniformTwin(
-        deq=deq,
-        network=layers(best.fit.bends, _gain(reduced, kinds, best.fit)),
-        kernel=kernel,
-        family=_FAMILY,
+    proof = UniformCertificate(
         residual=best.sampled,
-        learning_rates=_rates(reduced, kinds, best.fit),
-        reason="homogeneous: one function of the angle decides, fitted in the maximum norm",
         bound=best.bound,
         norms=None,
         location=Location(1.0, 1.0, where.rho, kinds[best.worst]),
         table=tuple(c.row() for c in tried),
         diagonals=tuple((kind, reduced.diagonal(kind)) for kind in kinds),
+    )
+    return Twin(
+        deq=deq,
+        network=layers(best.fit.bends, _gain(reduced, kinds, best.fit)),
+        kernel=kernel,
+        family=_FAMILY,
+        certificate=proof,
+        learning_rates=_rates(reduced, kinds, best.fit),
+        reason="homogeneous: one function of the angle decides, fitted in the maximum norm",
     )
 
 

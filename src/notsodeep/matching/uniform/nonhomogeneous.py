@@ -10,13 +10,15 @@ import numpy as np
 from ...activations import Activation
 from ...errors import InvalidInputError
 from ...networks import DEQ, ENN
-from ..twin import kernel_names
+from ..certificates import Location, Tried, UniformCertificate
+from ..names import MatchKernel, kernel_names
+from ..twin import Twin
 from . import minimax
 from .box import Pairs, deq_at
 from .box_certify import BoxSupremum, certify_box, relative_error
 from .box_certify import Candidate as Compared
 from .box_fit import BoxProblem, fit_box
-from .record import Certified, DepthRow, Location, UniformTwin
+from .record import Certified
 
 MAX_LAYERS = 3
 _FAMILY = "affine"
@@ -31,8 +33,8 @@ class Candidate(Certified):
     activations: tuple[Activation, ...]
     suprema: tuple[BoxSupremum, ...]
 
-    def row(self) -> DepthRow:
-        return DepthRow(len(self.activations), self.bound, self.sampled, _FAMILY)
+    def row(self) -> Tried:
+        return Tried(len(self.activations), self.bound, self.sampled, _FAMILY)
 
 
 def candidate(
@@ -73,26 +75,31 @@ def _terms(given: Compared, goal: float) -> int:
     return _TERMS[-1]
 
 
-def twin(deq: DEQ, kernel: str, norms: tuple[float, float], best: Candidate, tried: Sequence[Candidate]) -> UniformTwin:
+def twin(
+    deq: DEQ, kernel: MatchKernel, norms: tuple[float, float], best: Candidate, tried: Sequence[Candidate]
+) -> Twin:
     """The record for the chosen candidate."""
     kinds = kernel_names(kernel)
     where = best.suprema[best.worst]
     network, rates = _finish(kinds, best)
     top = Pairs(np.array([norms[1]]), np.zeros(1, dtype=np.intp), np.zeros(1, dtype=np.intp), np.ones(1))
     ends = deq_at(deq, top, 24, kinds).diagonals
-    return UniformTwin(
-        deq=deq,
-        network=network,
-        kernel=kernel,
-        family=_FAMILY,
+    proof = UniformCertificate(
         residual=best.sampled,
-        learning_rates=rates,
-        reason="the DEQ's own activation with affine skips, fitted in the maximum norm over the range of norms",
         bound=best.bound,
         norms=norms,
         location=Location(where.norm_x, where.norm_y, where.rho, kinds[best.worst]),
         table=tuple(c.row() for c in tried),
         diagonals=tuple((kind, float(ends[kind][-1])) for kind in kinds),
+    )
+    return Twin(
+        deq=deq,
+        network=network,
+        kernel=kernel,
+        family=_FAMILY,
+        certificate=proof,
+        learning_rates=rates,
+        reason="the DEQ's own activation with affine skips, fitted in the maximum norm over the range of norms",
     )
 
 
