@@ -55,8 +55,8 @@ def compare(
     deq = opt.deq_from(activation, sigma_a2, sigma_b2)
     X, y = _labelled(data, labels, standardise, as_is)
     statistics = nsd.MixtureStatistics.estimate(X, y)
-    kernel = {"readout": "ck", "frozen": "ntk_frozen", "all": "ntk"}[train]
-    twin = nsd.match(deq, statistics, kernel=kernel)
+    kernels: dict[str, opt.Kernel] = {"readout": "ck", "frozen": "ntk_frozen", "all": "ntk"}
+    twin = nsd.match(deq, statistics, kernel=kernels[train])
     found = nsd.compare(
         twin.deq, twin, (X, y), width=width, seeds=seeds, method=method, train=train, epochs=epochs, lr=lr
     )
