@@ -143,7 +143,7 @@ def test_torch_data_gives_the_same_statistics(dtype):
         (np.ones(4), None, "shape"),
         (np.ones((5, 2)), [0, 1], "labels must have shape"),
         (np.eye(5), [0, 0, 0, 0, 1], "at least 4"),
-        (np.full((5, 2), np.inf), None, "finite"),
+        (np.full((5, 2), np.inf), None, "infinity"),
         (np.zeros((5, 2)), None, "zero"),
     ],
 )

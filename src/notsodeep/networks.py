@@ -11,17 +11,34 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 from torch import Tensor
 
+from ._arrays import sheltered
 from .activations import Activation, ActivationLike, activation
 from .errors import ContractionError, ConvergenceError, InvalidInputError, SerialisationError
 from .gaussian import moments
 
-__all__ = ["DEQ", "ENN", "Network", "network_from_dict"]
+__all__ = [
+    "DEQ",
+    "ENN",
+    "KERNELS",
+    "Kernel",
+    "Network",
+    "check_kernel",
+    "check_kernels",
+    "check_network",
+    "check_tau0",
+    "network_from_dict",
+    "rates_of",
+]
+
+Kernel = Literal["ck", "ntk", "ntk_frozen"]
+"""What is trained: the readout alone; all weights; all but the input weights (docs/theory.md, section 2)."""
+KERNELS: tuple[Kernel, ...] = get_args(Kernel)
 
 
 class _Frozen:
@@ -81,6 +98,16 @@ class DEQ(_Frozen):
         a, b = self.sigma_a2, self.sigma_b2
         return (float(a.detach() if isinstance(a, Tensor) else a), float(b.detach() if isinstance(b, Tensor) else b))
 
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """Its one layer, as an explicit network lists its several."""
+        return (self.activation,)
+
+    @property
+    def tracked(self) -> bool:
+        """Whether a variance is a tensor whose gradient is asked for."""
+        return any(isinstance(v, Tensor) for v in (self.sigma_a2, self.sigma_b2))
+
     def _content(self) -> tuple[Any, ...]:
         return (self.activation, *self.variances)
 
@@ -111,6 +138,7 @@ class DEQ(_Frozen):
         tau = self.centred_scale(tau0)
         return DEQ(self.activation.centred(at=tau), self.sigma_a2, self.sigma_b2)
 
+    @sheltered
     def centred_scale(self, tau0: float = 1.0) -> float:
         """The self-consistent scale tau* of the centred DEQ (preprint, Remark 3).
 
@@ -121,7 +149,7 @@ class DEQ(_Frozen):
         0.9348716109
         """
         sigma_a2, sigma_b2 = self.variances
-        q = drive = sigma_b2 * _scale(tau0) ** 2
+        q = drive = sigma_b2 * check_tau0(tau0) ** 2
         residual = math.inf
         for _ in range(60):
             m = moments(self.activation, math.sqrt(q))
@@ -183,9 +211,10 @@ class ENN(_Frozen):
         """The number of hidden layers L."""
         return len(self.activations)
 
+    @sheltered
     def centred(self, tau0: float = 1.0) -> ENN:
         """Each layer centred at its own input scale tau_{l-1}, starting from tau0."""
-        layers, tau = [], _scale(tau0)
+        layers, tau = [], check_tau0(tau0)
         for phi in self.activations:
             layers.append(phi.centred(at=tau))
             tau = math.sqrt(moments(phi, tau).variance)
@@ -201,6 +230,62 @@ class ENN(_Frozen):
 
 
 Network = DEQ | ENN
+
+
+# ---- what may be asked of a network ------------------------------------------------------------------------
+
+
+def check_network(network: Any) -> None:
+    """Refuse what is neither a DEQ nor an ENN."""
+    if not isinstance(network, DEQ | ENN):
+        raise InvalidInputError(f"expected a DEQ or an ENN, got {type(network).__name__}")
+
+
+def check_kernel(network: Any, kernel: Any) -> None:
+    """Refuse an unknown kernel, and the tangent kernels of a network that has no gradient."""
+    check_network(network)
+    if not (isinstance(kernel, str) and kernel in KERNELS):
+        raise InvalidInputError(f"kernel must be one of {KERNELS}, got {kernel!r}")
+    jumping = [phi for phi in network.activations if not phi.continuous]
+    if kernel != "ck" and jumping:
+        raise InvalidInputError(
+            f"{jumping[0]!r} jumps, so E[phi'(u) phi'(v)] does not exist and its NTK is infinite; "
+            "only kernel='ck' is defined"
+        )
+
+
+def check_kernels(network: Any, kinds: Any) -> tuple[Kernel, ...]:
+    """Several kernels at once: a non-empty sequence of names, each of which the network has."""
+    if isinstance(kinds, str) or not isinstance(kinds, Sequence) or not kinds or any(k not in KERNELS for k in kinds):
+        raise InvalidInputError(f"kinds must be a non-empty sequence out of {KERNELS}, got {kinds!r}")
+    for kernel in kinds:
+        check_kernel(network, kernel)
+    return tuple(kinds)
+
+
+@overload
+def rates_of(network: ENN, learning_rates: Sequence[float] | None) -> tuple[float, ...]: ...
+@overload
+def rates_of(network: Network, learning_rates: Sequence[float] | None) -> tuple[float, ...] | None: ...
+def rates_of(network: Network, learning_rates: Sequence[float] | None) -> tuple[float, ...] | None:
+    """One multiplier per weight matrix of an explicit network, W_1 ... W_L and the readout; ``None`` for a DEQ."""
+    if isinstance(network, DEQ):
+        if learning_rates is not None:
+            raise InvalidInputError("learning_rates belong to explicit networks; a DEQ has one rate for all weights")
+        return None
+    count = network.depth + 1
+    if learning_rates is None:
+        return (1.0,) * count
+    try:
+        rates = tuple(float(rate) for rate in learning_rates)
+    except (TypeError, ValueError):
+        rates = ()
+    if len(rates) != count or not all(math.isfinite(r) and r >= 0 for r in rates):
+        raise InvalidInputError(
+            f"learning_rates needs {count} finite, non-negative numbers "
+            f"(W_1 ... W_{network.depth}, readout), got {learning_rates!r}"
+        )
+    return rates
 
 
 def network_from_dict(document: Mapping[str, Any] | str) -> Network:
@@ -231,7 +316,8 @@ def _expect(network: Network, kind: type) -> Any:
     return network
 
 
-def _scale(tau0: float) -> float:
+def check_tau0(tau0: Any) -> float:
+    """The scale of the inputs as a plain number."""
     if not (isinstance(tau0, int | float | np.floating) and math.isfinite(tau0) and tau0 > 0):
         raise InvalidInputError(f"tau0 must be a positive and finite number, got {tau0!r}")
     return float(tau0)
@@ -247,7 +333,7 @@ def _variance(name: str, value: float | Tensor) -> float | Tensor:
     else:
         try:
             number = kept = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InvalidInputError(f"{name} must be a number, got {value!r}") from None
     if not (math.isfinite(number) and number >= 0):
         raise InvalidInputError(f"{name} must be finite and not negative, got {number!r}")

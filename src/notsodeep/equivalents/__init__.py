@@ -1,6 +1,7 @@
 """High-dimensional equivalents: the four numbers, the structured matrix they make, the sphere case."""
 
-from .coefficients import Coefficients, KernelName, coefficients
+from ..networks import Kernel as KernelName
+from .coefficients import Coefficients, coefficients
 from .distance import relative_spectral_error, spectral_norm
 from .operator import CrossBlock, EquivalentKernel, equivalent
 from .series import power_series, sphere_diagonal

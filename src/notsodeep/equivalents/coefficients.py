@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
 
-from ..errors import ConvergenceError, InvalidInputError
+from ..errors import ConvergenceError
 from ..gaussian import moments
-from ..networks import DEQ, ENN, Network
+from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_tau0
 
-__all__ = ["Coefficients", "KernelName", "coefficients"]
-
-KernelName = Literal["ck", "ntk", "ntk_frozen"]
+__all__ = ["Coefficients", "coefficients"]
 
 
 @dataclass(frozen=True)
 class Coefficients:
     """c1 X X' + V [[c2 t t' + c3 T, c2 t], [c2 t', c2]] V' + (diagonal - tau0^2 c1) I."""
 
-    kernel: KernelName
+    kernel: Kernel
     tau0: float
     c1: float
     """alpha_1 (CK) or beta_1 (NTK): weight of the Gram matrix."""
@@ -44,7 +41,7 @@ class Coefficients:
         return (self.c1, self.c2, self.c3, self.diagonal)
 
 
-def coefficients(network: Network, tau0: float = 1.0, kernel: KernelName = "ck") -> Coefficients:
+def coefficients(network: Network, tau0: float = 1.0, kernel: Kernel = "ck") -> Coefficients:
     """The coefficients of a DEQ or an ENN at input scale tau0; the network is centred first.
 
     >>> import notsodeep as nsd
@@ -52,22 +49,12 @@ def coefficients(network: Network, tau0: float = 1.0, kernel: KernelName = "ck")
     >>> round(c.c1, 10), round(c.diagonal, 10)
     (0.2105263158, 0.2926239295)
     """
-    if kernel not in get_args(KernelName):
-        raise InvalidInputError(f"kernel must be one of {get_args(KernelName)}, got {kernel!r}")
-    if not (isinstance(tau0, int | float) and math.isfinite(tau0) and tau0 > 0):
-        raise InvalidInputError(f"tau0 must be a positive number, got {tau0!r}")
-    if not isinstance(network, DEQ | ENN):
-        raise InvalidInputError(f"expected a DEQ or an ENN, got {type(network).__name__}")
-    layers = (network.activation,) if isinstance(network, DEQ) else network.activations
-    jumping = [phi for phi in layers if not phi.continuous]
-    if kernel != "ck" and jumping:
-        raise InvalidInputError(f"{jumping[0]!r} jumps: its NTK is infinite, only kernel='ck' is defined")
-    if isinstance(network, DEQ):
-        return _implicit(network, float(tau0), kernel)
-    return _explicit(network, float(tau0), kernel)
+    check_kernel(network, kernel)
+    scale = check_tau0(tau0)
+    return _implicit(network, scale, kernel) if isinstance(network, DEQ) else _explicit(network, scale, kernel)
 
 
-def _implicit(deq: DEQ, tau0: float, kernel: KernelName) -> Coefficients:
+def _implicit(deq: DEQ, tau0: float, kernel: Kernel) -> Coefficients:
     tau = deq.centred_scale(tau0)
     m = moments(deq.activation, tau)
     s2a, s2b = deq.variances
@@ -92,7 +79,7 @@ def _implicit(deq: DEQ, tau0: float, kernel: KernelName) -> Coefficients:
     alpha4 = s2b / (1.0 - 0.5 * s2a * q2)
     alpha2 = e2**2 * alpha4**2 / (4.0 * den)
     alpha3 = e2**2 * lam**2 / (2.0 * den)
-    four: dict[KernelName, tuple[float, float, float, float]] = {
+    four: dict[Kernel, tuple[float, float, float, float]] = {
         "ck": (alpha1, alpha2, alpha3, gamma2),
         "ntk_frozen": (
             alpha1 / den,
@@ -112,7 +99,7 @@ def _implicit(deq: DEQ, tau0: float, kernel: KernelName) -> Coefficients:
     )
 
 
-def _explicit(enn: ENN, tau0: float, kernel: KernelName) -> Coefficients:
+def _explicit(enn: ENN, tau0: float, kernel: Kernel) -> Coefficients:
     a1, a2, a3, a4, square = 1.0, 0.0, 0.0, 1.0, tau0**2
     trained = kernel == "ntk"
     b1, b2, b3, kappa2 = (1.0, 0.0, 0.0, tau0**2) if trained else (0.0, 0.0, 0.0, 0.0)

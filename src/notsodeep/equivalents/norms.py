@@ -21,9 +21,9 @@ import torch
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
+from .._arrays import as_rows, squared_norms
 from ..kernels import diagonal, pairwise
 from ..mixtures import MixtureStatistics
-from ..mixtures._rows import as_rows, squared_norms
 from .coefficients import Coefficients
 
 __all__ = ["NormProfile", "kernel_at", "kernel_of", "norm_profile"]
@@ -84,7 +84,7 @@ def norm_profile(c: Coefficients, statistics: MixtureStatistics) -> NormProfile:
 
 
 def _squares(statistics: MixtureStatistics, c: Coefficients) -> Array:
-    return np.maximum(squared_norms(as_rows(statistics.X, checked=False)), _SMALLEST * c.tau0**2)
+    return np.maximum(squared_norms(as_rows(statistics.X, checked=False)).cpu().numpy(), _SMALLEST * c.tau0**2)
 
 
 def kernel_at(c: Coefficients, sx: Array, sy: Array, dot: Array | float = 0.0) -> Array:

@@ -11,11 +11,11 @@ import scipy.sparse.linalg
 import torch
 from torch import Tensor
 
+from .._arrays import as_rows, like, squared_norms
 from ..errors import ConvergenceError, InvalidInputError
 from ..mixtures import MixtureStatistics
-from ..mixtures._rows import as_rows, like, squared_norms
-from ..networks import Network
-from .coefficients import Coefficients, KernelName, coefficients
+from ..networks import Kernel, Network
+from .coefficients import Coefficients, coefficients
 from .factorisation import Factorisation, conjugate_gradients, factorise
 from .norms import NormProfile, norm_profile
 
@@ -27,7 +27,7 @@ _DIRECT = 8192  # largest min(n, p) for which solve() factorises instead of iter
 def equivalent(
     network: Network,
     statistics: MixtureStatistics,
-    kernel: KernelName = "ck",
+    kernel: Kernel = "ck",
     norms: Literal["typical", "own"] = "typical",
 ) -> EquivalentKernel:
     """The high-dimensional equivalent of a kernel on mixture data (theory, sections 4 and 5), as an operator.
@@ -62,7 +62,7 @@ def _with_norms(c: Coefficients, statistics: MixtureStatistics) -> EquivalentKer
     profile = norm_profile(c, statistics)
     gains, V, own = profile.embed(statistics)
     X = _scaled(statistics.X, gains)
-    rest = own - squared_norms(as_rows(X, checked=False)) - ((V @ profile.core) * V).sum(1)
+    rest = own - squared_norms(as_rows(X, checked=False)).cpu().numpy() - ((V @ profile.core) * V).sum(1)
     return EquivalentKernel(X, 1.0, V, profile.core, rest, c.network, c.kernel, c, statistics, profile)
 
 
@@ -99,7 +99,7 @@ class EquivalentKernel:
     """Multiple of the identity; the n entries of a diagonal if rows keep their norms."""
     network: Network
     """The network whose kernel this is: the centred one for a mixture, the given one on the sphere."""
-    kernel: KernelName
+    kernel: Kernel
     coefficients: Coefficients | None = None
     """The four scalars (mixture equivalents)."""
     statistics: MixtureStatistics | None = None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,7 @@ from scipy.special import gammaln
 from ..activations import Activation
 from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import hermite_coefficients, moments
-from ..networks import DEQ, ENN, Network
-from .coefficients import KernelName
+from ..networks import DEQ, ENN, Kernel, Network, check_kernel
 
 __all__ = ["Layer", "layer_series", "power_series", "sphere_diagonal"]
 
@@ -28,7 +26,7 @@ Array = NDArray[np.float64]
 _MOST = 1024  # Hermite coefficients that the quadrature still resolves
 
 
-def power_series(network: Network, terms: int, kernel: KernelName = "ck", norm: float = 1.0) -> Array:
+def power_series(network: Network, terms: int, kernel: Kernel = "ck", norm: float = 1.0) -> Array:
     """g_0 ... g_{terms-1} of k(x, y) = sum_k g_k cos(x, y)^k, for all inputs with ||x|| = ``norm``.
 
     The network is taken as it is, centred or not; coefficients are non-negative.
@@ -45,7 +43,7 @@ def power_series(network: Network, terms: int, kernel: KernelName = "ck", norm: 
     return _explicit(network, terms, kernel, norm)
 
 
-def sphere_diagonal(network: Network, kernel: KernelName = "ck", norm: float = 1.0) -> float:
+def sphere_diagonal(network: Network, kernel: Kernel = "ck", norm: float = 1.0) -> float:
     """The kernel of a point with itself, g(1): the sum of all coefficients."""
     _check(network, kernel, norm)
     if isinstance(network, DEQ):
@@ -60,24 +58,17 @@ def sphere_diagonal(network: Network, kernel: KernelName = "ck", norm: float = 1
     return q if kernel == "ck" else kappa
 
 
-def _loop_gain(deq: DEQ, rate: float, kernel: KernelName) -> float:
+def _loop_gain(deq: DEQ, rate: float, kernel: Kernel) -> float:
     """1 - s2a E[phi'^2], which the NTK divides by."""
     if kernel != "ck" and rate >= 1.0:
         raise ConvergenceError(f"the NTK of {deq!r} diverges: sigma_a2 E[phi'^2] = {rate:.4g} must be below 1")
     return 1.0 - rate
 
 
-def _check(network: Network, kernel: KernelName, norm: float) -> None:
-    if not isinstance(network, DEQ | ENN):
-        raise InvalidInputError(f"expected a DEQ or an ENN, got {type(network).__name__}")
-    if kernel not in get_args(KernelName):
-        raise InvalidInputError(f"kernel must be one of {get_args(KernelName)}, got {kernel!r}")
+def _check(network: Network, kernel: Kernel, norm: float) -> None:
+    check_kernel(network, kernel)
     if not (math.isfinite(norm) and norm > 0):
         raise InvalidInputError(f"norm must be positive and finite, got {norm!r}")
-    layers = (network.activation,) if isinstance(network, DEQ) else network.activations
-    jumping = [phi for phi in layers if not phi.continuous]
-    if kernel != "ck" and jumping:
-        raise InvalidInputError(f"{jumping[0]!r} jumps: its NTK is infinite, only kernel='ck' is defined")
 
 
 # ---- networks ------------------------------------------------------------------------------------------------
@@ -102,7 +93,7 @@ def scale_of(deq: DEQ, norm: float) -> float:
     return q
 
 
-def _implicit(deq: DEQ, terms: int, kernel: KernelName, norm: float) -> Array:
+def _implicit(deq: DEQ, terms: int, kernel: Kernel, norm: float) -> Array:
     (s2a, s2b), q = deq.variances, scale_of(deq, norm)
     s2b *= norm**2
     rho = np.zeros(terms)
@@ -117,7 +108,7 @@ def _implicit(deq: DEQ, terms: int, kernel: KernelName, norm: float) -> Array:
     return _product(value, loop) if kernel == "ntk_frozen" else value + _product(_product(q * rho, slope), loop)
 
 
-def _explicit(enn: ENN, terms: int, kernel: KernelName, norm: float) -> Array:
+def _explicit(enn: ENN, terms: int, kernel: Kernel, norm: float) -> Array:
     sigma = np.zeros(terms)
     sigma[1:2] = norm**2
     theta = sigma if kernel == "ntk" else np.zeros(terms)

@@ -6,17 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from .._arrays import as_rows
 from ..errors import InvalidInputError
-from ..mixtures._rows import as_rows
-from ..networks import Network
-from .coefficients import KernelName
+from ..networks import Kernel, Network
 from .operator import EquivalentKernel
 from .series import power_series, sphere_diagonal
 
 __all__ = ["sphere_equivalent"]
 
 
-def sphere_equivalent(network: Network, X: Any, kernel: KernelName = "ck") -> EquivalentKernel:
+def sphere_equivalent(network: Network, X: Any, kernel: Kernel = "ck") -> EquivalentKernel:
     """The equivalent for rows of norm one and no strong structure, as the workshop paper has it for sqrt(2) ReLU.
 
     With g the kernel as a function of the cosine: alpha = g(0) + g''(0)/(2d), beta = g'(0), mu = g(1) - g(0) - g'(0);

@@ -11,12 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .._arrays import as_rows
 from ..kernels import kernels_of
 from ..mixtures import GaussianMixture, LowRank, MixtureStatistics
-from ..mixtures._rows import as_rows
 from ..mixtures.statistics import About
-from ..networks import Network
-from .coefficients import KernelName
+from ..networks import Kernel, Network
 from .distance import spectral_norm
 from .operator import EquivalentKernel, equivalent
 
@@ -41,7 +40,7 @@ class UniversalityReport:
     """Exact kernel against equivalent on one data set; prints as a table."""
 
     network: Network
-    kernel: KernelName
+    kernel: Kernel
     n: int
     p: int
     classes: int
@@ -85,7 +84,7 @@ class UniversalityReport:
 
 
 def universality(
-    network: Network, X: Any, y: Any = None, kernel: KernelName = "ck", *, seed: int = 0, about: About = "mean"
+    network: Network, X: Any, y: Any = None, kernel: Kernel = "ck", *, seed: int = 0, about: About = "mean"
 ) -> UniversalityReport:
     """Compare the exact kernel of the centred network with its equivalent, on data and on Gaussian data like it.
 
@@ -126,7 +125,7 @@ def _exact(fit: EquivalentKernel) -> Tensor:
     return torch.as_tensor(kernels_of(fit.network, fit.X, kinds=(fit.kernel,))[fit.kernel]).to(torch.float64)
 
 
-def _gaussian_error(network: Network, statistics: MixtureStatistics, kernel: KernelName, seed: int) -> float:
+def _gaussian_error(network: Network, statistics: MixtureStatistics, kernel: Kernel, seed: int) -> float:
     mix = gaussian_like(statistics)
     X, y = mix.sample(statistics.n, seed)
     fit = equivalent(network, MixtureStatistics.estimate(X, y, about=statistics.about), kernel)

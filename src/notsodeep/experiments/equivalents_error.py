@@ -62,7 +62,9 @@ def error_against_n(
     return curves(samples, measure)
 
 
-def exact_kernels(network: Network, statistics: MixtureStatistics, kernels: Sequence[KernelName]) -> dict[str, Any]:
+def exact_kernels(
+    network: Network, statistics: MixtureStatistics, kernels: Sequence[KernelName]
+) -> dict[KernelName, Any]:
     """Exact kernels of the network centred at the statistics' tau0."""
     return kernels_of(network.centred(statistics.tau0), statistics.X, kinds=tuple(kernels))
 

@@ -1,7 +1,7 @@
 """Exact infinite-width kernels of implicit and explicit networks, and their finite-width counterparts."""
 
-from .equations import KINDS, diagonal, pairwise
+from .equations import diagonal, pairwise
 from .exact import ck, kernels_of, ntk
 from .finite import finite_ck, finite_ntk
 
-__all__ = ["KINDS", "ck", "diagonal", "finite_ck", "finite_ntk", "kernels_of", "ntk", "pairwise"]
+__all__ = ["ck", "diagonal", "finite_ck", "finite_ntk", "kernels_of", "ntk", "pairwise"]

@@ -15,14 +15,13 @@ from torch import Tensor
 
 from .._quadrature import normal_rule
 from ..activations import Activation
-from ..errors import ConvergenceError, InvalidInputError
+from ..errors import ConvergenceError
 from ..gaussian import moments, shared_rule
-from ..networks import DEQ, ENN, Network
+from ..networks import DEQ, ENN, Kernel, Network, check_kernels, rates_of
 from .expectations import Layer, degree_of
 
-__all__ = ["KINDS", "check_kinds", "diagonal", "pairwise"]
+__all__ = ["diagonal", "pairwise"]
 
-KINDS = ("ck", "ntk", "ntk_frozen")
 _STEPS = 100
 _CHUNK = 16384  # pairs at once: a series of 2048 terms for each is a quarter of a gigabyte
 
@@ -32,10 +31,10 @@ def pairwise(
     sx: Tensor,
     sy: Tensor,
     dot: Tensor,
-    kinds: Sequence[str] = ("ck",),
+    kinds: Sequence[Kernel] = ("ck",),
     learning_rates: Sequence[float] | None = None,
     check: bool = True,
-) -> dict[str, Tensor]:
+) -> dict[Kernel, Tensor]:
     """Kernels at pairs of inputs with ||x||^2 = ``sx``, ||y||^2 = ``sy`` and x . y = ``dot`` (broadcast together).
 
     >>> import notsodeep as nsd
@@ -43,7 +42,7 @@ def pairwise(
     >>> float(pairwise(nsd.ENN(["linear"]), one, one, 0.3 * one)["ck"])
     0.3
     """
-    check_kinds(kinds)
+    kinds = check_kernels(network, kinds)
     sx, sy, dot = torch.broadcast_tensors(*(_float64(v) for v in (sx, sy, dot)))
     shape = dot.shape
     sx, sy, dot = (v.reshape(-1) for v in (sx, sy, dot))
@@ -57,8 +56,8 @@ def pairwise(
 
 
 def _piece(
-    network: Network, sx: Tensor, sy: Tensor, dot: Tensor, kinds: Sequence[str], rates: Sequence[float] | None
-) -> dict[str, Tensor]:
+    network: Network, sx: Tensor, sy: Tensor, dot: Tensor, kinds: Sequence[Kernel], rates: Sequence[float] | None
+) -> dict[Kernel, Tensor]:
     if isinstance(network, DEQ):
         return _implicit(network, sx, sy, dot, kinds)
     return _explicit(network, sx, sy, dot, kinds, rates_of(network, rates))
@@ -67,12 +66,12 @@ def _piece(
 def diagonal(
     network: Network,
     s: Tensor,
-    kinds: Sequence[str] = ("ck",),
+    kinds: Sequence[Kernel] = ("ck",),
     learning_rates: Sequence[float] | None = None,
     check: bool = True,
-) -> dict[str, Tensor]:
+) -> dict[Kernel, Tensor]:
     """Kernels of points with themselves, from their squared norms ``s``; exact at rho = 1 by construction."""
-    check_kinds(kinds)
+    kinds = check_kernels(network, kinds)
     s = _float64(s)
     shape, s = s.shape, s.reshape(-1)
     if s.numel() == 0:
@@ -82,31 +81,11 @@ def diagonal(
             network.check_contraction()
         q = equilibrium_variance(network, s)
         value = mean_square(network.activation, "value", q)
-        slope = _slope_square(network.activation, q) if set(kinds) != {"ck"} else None
+        slope = mean_square(network.activation, "slope", q) if set(kinds) != {"ck"} else None
         parts = _close(network, kinds, value, q, slope)
     else:
         parts = _explicit_diagonal(network, s, kinds, rates_of(network, learning_rates))
     return {kind: part.reshape(shape) for kind, part in parts.items()}
-
-
-def check_kinds(kinds: Sequence[str]) -> None:
-    unknown = [kind for kind in kinds if kind not in KINDS]
-    if isinstance(kinds, str) or not kinds or unknown:
-        raise InvalidInputError(f"kinds must be a non-empty sequence out of {KINDS}, got {kinds!r}")
-
-
-def rates_of(network: ENN, learning_rates: Sequence[float] | None) -> tuple[float, ...]:
-    """One multiplier per weight matrix: W_1 ... W_L, readout."""
-    count = network.depth + 1
-    if learning_rates is None:
-        return (1.0,) * count
-    rates = tuple(float(rate) for rate in learning_rates)
-    if len(rates) != count or not all(math.isfinite(r) and r >= 0 for r in rates):
-        raise InvalidInputError(
-            f"learning_rates needs {count} finite, non-negative numbers "
-            f"(W_1 ... W_{network.depth}, readout), got {rates}"
-        )
-    return rates
 
 
 def _float64(value: Any) -> Tensor:
@@ -118,8 +97,8 @@ def _float64(value: Any) -> Tensor:
 
 
 def _explicit(
-    enn: ENN, sx: Tensor, sy: Tensor, dot: Tensor, kinds: Sequence[str], rates: Sequence[float]
-) -> dict[str, Tensor]:
+    enn: ENN, sx: Tensor, sy: Tensor, dot: Tensor, kinds: Sequence[Kernel], rates: Sequence[float]
+) -> dict[Kernel, Tensor]:
     """Sigma_l = E[sigma_l sigma_l], Theta_l = rate_{l+1} Sigma_l + Theta_{l-1} Sigmadot_l (theory section 2)."""
     theta = {"ntk": rates[0] * dot, "ntk_frozen": torch.zeros_like(dot)}
     need_slope = set(kinds) != {"ck"}
@@ -134,12 +113,12 @@ def _explicit(
     return {kind: dot if kind == "ck" else theta[kind] for kind in kinds}
 
 
-def _explicit_diagonal(enn: ENN, s: Tensor, kinds: Sequence[str], rates: Sequence[float]) -> dict[str, Tensor]:
+def _explicit_diagonal(enn: ENN, s: Tensor, kinds: Sequence[Kernel], rates: Sequence[float]) -> dict[Kernel, Tensor]:
     theta = {"ntk": rates[0] * s, "ntk_frozen": torch.zeros_like(s)}
     need_slope = set(kinds) != {"ck"}
     for depth, phi in enumerate(enn.activations):
         if need_slope:
-            steep = _slope_square(phi, s)
+            steep = mean_square(phi, "slope", s)
             theta = {kind: t * steep for kind, t in theta.items()}
         s = mean_square(phi, "value", s)
         theta = {kind: t + rates[depth + 1] * s for kind, t in theta.items()}
@@ -149,7 +128,7 @@ def _explicit_diagonal(enn: ENN, s: Tensor, kinds: Sequence[str], rates: Sequenc
 # ---- implicit networks -----------------------------------------------------------------------------------
 
 
-def _implicit(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor, kinds: Sequence[str]) -> dict[str, Tensor]:
+def _implicit(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor, kinds: Sequence[Kernel]) -> dict[Kernel, Tensor]:
     """lam = s2a E[phi phi] + s2b dot, entry by entry, by safeguarded Newton steps (slope 1 - s2a E[phi' phi'])."""
     qx, qy = equilibrium_variance(deq, torch.cat([sx, sy])).split(len(sx))
     layer = Layer(deq.activation, qx, qy)
@@ -164,7 +143,7 @@ def _implicit(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor, kinds: Sequence[str
     return _close(deq, kinds, value, lam, slope)
 
 
-def _close(deq: DEQ, kinds: Sequence[str], value: Tensor, lam: Tensor, slope: Tensor | None) -> dict[str, Tensor]:
+def _close(deq: DEQ, kinds: Sequence[Kernel], value: Tensor, lam: Tensor, slope: Tensor | None) -> dict[Kernel, Tensor]:
     """The three kernels from E[phi phi], its argument and E[phi' phi'] (theory section 2)."""
     parts = {"ck": value}
     if slope is not None:
@@ -274,12 +253,6 @@ def _solve_variance(deq: DEQ, s: Tensor) -> Tensor:
 def mean_square(phi: Activation, part: str, q: Tensor) -> Tensor:
     """E[f(sqrt(q) xi)^2], f = phi or phi', with its derivative in q; evaluated once per distinct q."""
     return _MeanSquare.apply(phi, part, q)
-
-
-def _slope_square(phi: Activation, q: Tensor) -> Tensor:
-    if not phi.continuous:
-        raise InvalidInputError(f"{phi!r} jumps, so E[phi'(u)^2] does not exist; only the CK is defined")
-    return mean_square(phi, "slope", q)
 
 
 class _MeanSquare(torch.autograd.Function):

@@ -7,18 +7,18 @@ outputs a few tiles are held.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from .._arrays import as_rows, check_target, like, same_columns, sheltered, squared_norms
 from .._progress import track
 from ..errors import InvalidInputError
-from ..networks import DEQ, ENN, Network
-from .equations import check_kinds, diagonal, pairwise, rates_of
+from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of
+from .equations import diagonal, pairwise
 from .table import Table, angle_cap, build_table, clenshaw, clenshaw_scalar, fused, fused_scalar, tabulated_diagonal
 
 __all__ = ["ck", "kernels_of", "ntk"]
@@ -56,8 +56,8 @@ def ck(
     array([[0.5     , 0.159155],
            [0.159155, 0.5     ]])
     """
-    outs = None if out is None else {"ck": out}
-    return kernels_of(network, X, Y, ("ck",), None, check, outs, compile, progress)["ck"]
+    outs: Any = None if out is None else {"ck": out}
+    return kernels_of(network, X, Y, kinds=("ck",), check=check, out=outs, compile=compile, progress=progress)["ck"]
 
 
 def ntk(
@@ -82,93 +82,50 @@ def ntk(
     array([[1.      , 0.159155],
            [0.159155, 1.      ]])
     """
-    kind = "ntk" if train_input else "ntk_frozen"
-    outs = None if out is None else {kind: out}
-    return kernels_of(network, X, Y, (kind,), learning_rates, check, outs, compile, progress)[kind]
+    kernel: Kernel = "ntk" if train_input else "ntk_frozen"
+    found = kernels_of(
+        network,
+        X,
+        Y,
+        kinds=(kernel,),
+        learning_rates=learning_rates,
+        check=check,
+        out=None if out is None else {kernel: out},
+        compile=compile,
+        progress=progress,
+    )
+    return found[kernel]
 
 
+@sheltered
 def kernels_of(
     network: Network,
     X: Any,
     Y: Any = None,
-    kinds: Sequence[str] = ("ck", "ntk", "ntk_frozen"),
+    *,
+    kinds: Sequence[Kernel] = KERNELS,
     learning_rates: Sequence[float] | None = None,
     check: bool = True,
-    out: dict[str, Any] | None = None,
+    out: Mapping[Kernel, Any] | None = None,
     compile: bool = False,
     progress: bool | None = None,
-) -> dict[str, Any]:
+) -> dict[Kernel, Any]:
     """Several kernels of one network at once, sharing the work: a dict of ``"ck"``, ``"ntk"``, ``"ntk_frozen"``."""
-    check_kinds(kinds)
-    if isinstance(network, DEQ):
-        if learning_rates is not None:
-            raise InvalidInputError("learning_rates belong to explicit networks; a DEQ has one rate for all weights")
-        if check:
-            network.check_contraction()
-    elif isinstance(network, ENN):
-        rates_of(network, learning_rates)
-    else:
-        raise InvalidInputError(f"expected a DEQ or an ENN, got {type(network).__name__}")
-    x, y = _points(X, "X"), None if Y is None else _points(Y, "Y")
-    if y is not None:
-        y = _compatible(x, y)
-    if torch.is_grad_enabled() and (x.requires_grad or (y is not None and y.requires_grad) or _tracked(network)):
+    kinds = check_kernels(network, kinds)
+    rates = rates_of(network, learning_rates)
+    if isinstance(network, DEQ) and check:
+        network.check_contraction()
+    x = as_rows(X, "X", least=0, tracked=True)
+    y = None if Y is None else same_columns(x, as_rows(Y, "Y", least=0, tracked=True))
+    tracked = isinstance(network, DEQ) and network.tracked
+    if torch.is_grad_enabled() and (x.requires_grad or (y is not None and y.requires_grad) or tracked):
         if out is not None:
             raise InvalidInputError("out= cannot be combined with gradients; detach the inputs")
-        result = _differentiable(network, x, y, kinds, learning_rates)
+        result = _differentiable(network, x, y, kinds, rates)
     else:
         plain = None if y is None else y.detach()
-        result = _fill(network, x.detach(), plain, kinds, learning_rates, out, compile, progress)
-    if isinstance(X, Tensor):
-        return result
-    return {k: out[k] if out is not None else v.detach().numpy() for k, v in result.items()}
-
-
-# ---- input -----------------------------------------------------------------------------------------------
-
-
-def _points(X: Any, name: str) -> Tensor:
-    if not isinstance(X, Tensor):
-        array = np.asarray(X)
-        if array.dtype == object or not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
-            raise InvalidInputError(f"{name} must be a numeric array, got dtype {array.dtype}")
-        if np.iscomplexobj(array):
-            raise InvalidInputError(f"{name} must be real, got dtype {array.dtype}")
-        plain = array.dtype.isnative and array.dtype.kind == "f" and array.dtype.itemsize <= 8 and array.flags.writeable
-        # torch shares memory with writable native arrays; read-only ones (memory maps) are copied once
-        X = torch.from_numpy(np.ascontiguousarray(array) if plain else np.array(array, _native(array.dtype), order="C"))
-    if X.ndim != 2:
-        hint = "; a single point is X[None, :]" if X.ndim == 1 else ""
-        raise InvalidInputError(f"{name} must have two dimensions (points, features), got shape {tuple(X.shape)}{hint}")
-    if X.dtype.is_complex:
-        raise InvalidInputError(f"{name} must be real, got dtype {X.dtype}")
-    if X.dtype in (torch.float16, torch.bfloat16):
-        X = X.to(torch.float32)
-    elif X.dtype not in (torch.float32, torch.float64):
-        X = X.to(torch.float64)
-    if X.numel() and not bool(torch.isfinite(X.detach()).all()):
-        bad = int((~torch.isfinite(X.detach())).any(dim=1).nonzero()[0])
-        raise InvalidInputError(f"{name} holds NaN or infinity (first in row {bad}); remove or impute these points")
-    return X
-
-
-def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    small = dtype.kind == "f" and dtype.itemsize <= 4
-    return dtype.newbyteorder("=") if small else np.dtype(np.float64)
-
-
-def _compatible(x: Tensor, y: Tensor) -> Tensor:
-    if x.shape[1] != y.shape[1]:
-        raise InvalidInputError(f"X has {x.shape[1]} features and Y has {y.shape[1]}; they must agree")
-    if x.device != y.device:
-        raise InvalidInputError(f"X is on {x.device} and Y on {y.device}; move them to one device")
-    return y.to(x.dtype)
-
-
-def _tracked(network: Network) -> bool:
-    return isinstance(network, DEQ) and any(
-        isinstance(v, Tensor) and v.requires_grad for v in (network.sigma_a2, network.sigma_b2)
-    )
+        result = _fill(network, x.detach(), plain, kinds, rates, out, compile, progress)
+    return {k: out[k] if out is not None else like(v, X) for k, v in result.items()}
 
 
 # ---- matrices --------------------------------------------------------------------------------------------
@@ -179,7 +136,7 @@ class _Plan:
     """What a tile needs besides its rows."""
 
     network: Network
-    kinds: tuple[str, ...]
+    kinds: tuple[Kernel, ...]
     rates: tuple[float, ...] | None
     symmetric: bool
     compiled: bool
@@ -190,19 +147,19 @@ def _fill(
     network: Network,
     x: Tensor,
     y: Tensor | None,
-    kinds: Sequence[str],
+    kinds: Sequence[Kernel],
     rates: Sequence[float] | None,
-    out: dict[str, Any] | None,
+    out: Mapping[Kernel, Any] | None,
     compile: bool,
     progress: bool | None,
-) -> dict[str, Tensor]:
+) -> dict[Kernel, Tensor]:
     symmetric, other = y is None, x if y is None else y
     shape = (len(x), len(other))
-    target = {kind: _destination(kind, shape, x, out) for kind in kinds}
+    target = _destinations(kinds, shape, (x, other), out)
     if 0 in shape:
         return target
-    sx = _squared_norms(x)
-    sy = sx if symmetric else _squared_norms(other)
+    sx = squared_norms(x)
+    sy = sx if symmetric else squared_norms(other)
     tile = _TILE["cuda" if x.is_cuda else "cpu"]
     blocks = list(_blocks(shape, tile, symmetric))
     plan = _Plan(network, tuple(kinds), None if rates is None else tuple(rates), symmetric, compile)
@@ -218,22 +175,17 @@ def _fill(
     return target
 
 
-def _squared_norms(x: Tensor) -> Tensor:
-    return torch.cat([(part.double() ** 2).sum(1) for part in x.split(4096)])
-
-
-def _destination(kind: str, shape: tuple[int, int], x: Tensor, out: dict[str, Any] | None) -> Tensor:
+def _destinations(
+    kinds: Sequence[Kernel], shape: tuple[int, int], inputs: tuple[Tensor, Tensor], out: Any
+) -> dict[Kernel, Tensor]:
     if out is None:
-        return torch.empty(shape, dtype=x.dtype, device=x.device)
-    given = out.get(kind)
-    if given is None:
-        raise InvalidInputError(f"out= must hold an array for every kind, {kind!r} is missing")
-    tensor = given if isinstance(given, Tensor) else torch.from_numpy(given)
-    if tuple(tensor.shape) != shape or not tensor.dtype.is_floating_point:
-        raise InvalidInputError(
-            f"out= must be a floating array of shape {shape}, got {tensor.dtype} {tuple(tensor.shape)}"
-        )
-    return tensor
+        return {kind: torch.empty(shape, dtype=inputs[0].dtype, device=inputs[0].device) for kind in kinds}
+    if not isinstance(out, Mapping) or any(kind not in out for kind in kinds):
+        raise InvalidInputError(f"out= must be a dict with an array for each of {tuple(kinds)}, got {out!r:.200}")
+    found: dict[Kernel, Tensor] = {}
+    for kind in kinds:
+        found[kind] = check_target(out[kind], shape, [*inputs, *found.values()])
+    return found
 
 
 def _store(target: Tensor, values: Tensor, rows: slice, columns: slice, symmetric: bool) -> None:
@@ -299,8 +251,8 @@ class _Points:
     def __init__(self, plan: _Plan, x: Tensor, y: Tensor, sx: Tensor, sy: Tensor) -> None:
         self.plan, self.x, self.y, self.sx, self.sy = plan, x, y, sx, sy
         self.wx, self.wy = _inverse_norm(sx, x.dtype), _inverse_norm(sy, x.dtype)
-        self.left: dict[str, Tensor] = {}
-        self.right: dict[str, Tensor] = {}
+        self.left: dict[Kernel, Tensor] = {}
+        self.right: dict[Kernel, Tensor] = {}
         self._rows: tuple[slice, Tensor] | None = None
         table = plan.table
         if table is None:
@@ -313,7 +265,7 @@ class _Points:
                 self.left[kind] = table.side(kind, sx.sqrt(), signed=True).to(x.dtype)
                 self.right[kind] = table.side(kind, sy.sqrt(), signed=False).to(x.dtype).T.contiguous()
 
-    def tile(self, rows: slice, columns: slice) -> dict[str, Tensor]:
+    def tile(self, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
         table = self.plan.table
         if table is None:
             return self._direct(self.x[rows] @ self.y[columns].T, rows, columns, None)
@@ -341,7 +293,7 @@ class _Points:
             self._rows = rows, self.x[rows] * self.wx[rows, None]
         return self._rows[1]
 
-    def _lookup(self, kind: str, rows: slice, columns: slice, x2: Tensor) -> Tensor:
+    def _lookup(self, kind: Kernel, rows: slice, columns: slice, x2: Tensor) -> Tensor:
         table = self.plan.table
         assert table is not None
         series = table.series[kind]
@@ -355,7 +307,7 @@ class _Points:
             values = clenshaw_scalar(c, x2)
         return values.mul_(left).mul_(right) if table.homogeneous else values
 
-    def _direct(self, values: Tensor, rows: slice, columns: slice, mask: Tensor | None) -> dict[str, Tensor]:
+    def _direct(self, values: Tensor, rows: slice, columns: slice, mask: Tensor | None) -> dict[Kernel, Tensor]:
         """Entry by entry; ``values`` are inner products of the tile, or cosines of its masked entries."""
         sx, sy = self.sx[rows], self.sy[columns]
         if mask is None:
@@ -374,8 +326,8 @@ class _Points:
 
 
 def _differentiable(
-    network: Network, x: Tensor, y: Tensor | None, kinds: Sequence[str], rates: Sequence[float] | None
-) -> dict[str, Tensor]:
+    network: Network, x: Tensor, y: Tensor | None, kinds: Sequence[Kernel], rates: Sequence[float] | None
+) -> dict[Kernel, Tensor]:
     sx = (x.double() ** 2).sum(1)
     if y is not None:
         sy = (y.double() ** 2).sum(1)

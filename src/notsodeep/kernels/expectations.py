@@ -18,7 +18,6 @@ from torch import Tensor
 
 from .._quadrature import normal_density, normal_rule
 from ..activations import Activation, Affine, HardTanh, Hermite, PiecewiseLinear, Quadratic
-from ..errors import InvalidInputError
 from ..gaussian import function_coefficients, hermite_coefficients
 from . import plane
 from .closed import closed_form, correlation, two_slopes
@@ -62,8 +61,6 @@ class Layer:
 
     def slope(self, lam: Tensor) -> Tensor:
         """E[phi'(u) phi'(v)], which is also d value / d lam."""
-        if not self.phi.continuous:
-            raise InvalidInputError(f"{self.phi!r} jumps, so E[phi'(u) phi'(v)] does not exist; only the CK is defined")
         return self._pair("slope", lam)
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:

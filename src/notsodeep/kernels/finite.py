@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._arrays import as_rows, like, same_columns, sheltered
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
-from ..networks import DEQ, ENN, Network
-from .equations import rates_of
-from .exact import _compatible, _points
+from ..networks import DEQ, ENN, Network, check_kernel, check_network, rates_of
 
 __all__ = ["finite_ck", "finite_ntk"]
 
@@ -28,6 +27,7 @@ _MAX_STEPS = 1000
 _STALL = 100  # steps without progress after which the iteration is given up
 
 
+@sheltered
 def finite_ck(
     network: Network,
     X: Any,
@@ -65,6 +65,7 @@ def finite_ck(
     return job.average(lambda net: net.features_gram(), return_std_error, progress)
 
 
+@sheltered
 def finite_ntk(
     network: Network,
     X: Any,
@@ -86,22 +87,10 @@ def finite_ntk(
     the contributions of W_1, ..., W_L and the readout. The other arguments are those of :func:`finite_ck`.
     """
     job = _Job.prepare(network, X, Y, width, draws, seed, check, tol)
-    if isinstance(network, DEQ):
-        if learning_rates is not None:
-            raise InvalidInputError(
-                "learning_rates belong to explicit networks; a DEQ has one rate for all its weights"
-            )
-        rates: tuple[float, ...] = (float(train_input), 1.0, 1.0)
-    else:
-        rates = rates_of(network, learning_rates)
-        rates = rates if train_input else (0.0, *rates[1:])
-    if not all(phi.continuous for phi in _activations(network)):
-        raise InvalidInputError(f"{network!r} has an activation that jumps: it has no gradient, only the CK is defined")
+    check_kernel(network, "ntk")
+    rates = rates_of(network, learning_rates) or (1.0, 1.0, 1.0)
+    rates = rates if train_input else (0.0, *rates[1:])
     return job.average(lambda net: net.gradients_gram(rates), return_std_error, progress)
-
-
-def _activations(network: Network) -> tuple[Any, ...]:
-    return (network.activation,) if isinstance(network, DEQ) else network.activations
 
 
 # ---- averaging -------------------------------------------------------------------------------------------
@@ -118,7 +107,7 @@ class _Job:
     draws: int
     seed: int
     tol: float
-    numpy: bool
+    given: Any
 
     @staticmethod
     def prepare(
@@ -131,12 +120,11 @@ class _Job:
         check: bool,
         tol: float | None,
     ) -> _Job:
-        if not isinstance(network, DEQ | ENN):
-            raise InvalidInputError(f"expected a DEQ or an ENN, got {type(network).__name__}")
+        check_network(network)
         if isinstance(network, DEQ) and check:
             network.check_contraction()
-        x = _points(X, "X").detach()
-        rows = x if Y is None else torch.cat([x, _compatible(x, _points(Y, "Y").detach())])
+        x = as_rows(X, "X", least=0)
+        rows = x if Y is None else torch.cat([x, same_columns(x, as_rows(Y, "Y", least=0))])
         if tol is None:
             tol = 1e-12 if rows.dtype == torch.float64 else 1e-5
         if not (isinstance(tol, float) and tol > 0):
@@ -144,8 +132,7 @@ class _Job:
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise InvalidInputError(f"seed must be a whole number, got {seed!r}")
         split = None if Y is None else len(x)
-        numpy = not isinstance(X, Tensor)
-        return _Job(network, rows, split, _widths(network, width), _count("draws", draws), seed, tol, numpy)
+        return _Job(network, rows, split, _widths(network, width), _count("draws", draws), seed, tol, X)
 
     def networks(self) -> Iterator[_Drawn]:
         generator = torch.Generator(device=self.rows.device).manual_seed(self.seed)
@@ -172,7 +159,7 @@ class _Job:
         return self._out(mean), self._out((spread / (self.draws - 1) / self.draws).sqrt())
 
     def _out(self, values: Tensor) -> Any:
-        return values.numpy() if self.numpy else values
+        return like(values, self.given)
 
 
 def _count(name: str, value: Any) -> int:
@@ -182,7 +169,7 @@ def _count(name: str, value: Any) -> int:
 
 
 def _widths(network: Network, width: Any) -> tuple[int, ...]:
-    depth = 1 if isinstance(network, DEQ) else network.depth
+    depth = len(network.activations)
     widths = tuple(width) if isinstance(width, list | tuple) else (width,) * depth
     if len(widths) != depth:
         raise InvalidInputError(f"width needs one number, or one for each of {depth} hidden layers, got {width!r}")

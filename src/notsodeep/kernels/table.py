@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..activations import Activation
-from ..networks import DEQ, ENN, Network
+from ..networks import ENN, Kernel, Network
 from .equations import diagonal, pairwise
 
 __all__ = ["Table", "build_table", "is_homogeneous", "tabulated_diagonal"]
@@ -30,22 +29,18 @@ _NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magn
 _PROBES = (16, 32, 64)  # sizes at which the decay of the coefficients is read off
 _LARGEST = 48  # norms: more would make the table dearer than what it saves
 _PLAIN_UP_TO = 0.7  # below this |r| the cosine itself is a good variable; beyond it the angle is
-Sampler = Callable[..., dict[str, Tensor]]
+Sampler = Callable[..., dict[Kernel, Tensor]]
 _KINK_CAP = 0.95  # kinked activations: k is analytic in the angle, but not uniformly so near r = +-1
-
-
-def _activations(network: Network) -> Sequence[Activation]:
-    return (network.activation,) if isinstance(network, DEQ) else network.activations
 
 
 def is_homogeneous(network: Network) -> bool:
     """Whether k(cx, y) = c k(x, y) for all c > 0."""
-    return all(phi.homogeneity == 1.0 for phi in _activations(network))
+    return all(phi.homogeneity == 1.0 for phi in network.activations)
 
 
 def angle_cap(network: Network) -> float:
     """The largest |r| up to which a table is used."""
-    smooth = not any(phi.kinks for phi in _activations(network))
+    smooth = not any(phi.kinks for phi in network.activations)
     return 1.0 if smooth or is_homogeneous(network) or _single_kinked_layer(network) else _KINK_CAP
 
 
@@ -76,7 +71,7 @@ class Series:
 class Table:
     """What is needed to evaluate the kernels of one network on norms in [low, high] and |r| <= reach."""
 
-    series: dict[str, Series]
+    series: dict[Kernel, Series]
     low: float
     high: float
     reach: float
@@ -89,7 +84,7 @@ class Table:
         """Whether the kernels depend on the angle alone (times both norms, if homogeneous)."""
         return self.low == self.high
 
-    def side(self, kind: str, norms: Tensor, signed: bool) -> Tensor:
+    def side(self, kind: Kernel, norms: Tensor, signed: bool) -> Tensor:
         """The norm factors at these points: (n, total rank); the product of one signed and one unsigned side counts."""
         series = self.series[kind]
         size = len(series.factors)
@@ -163,7 +158,7 @@ def fused_scalar() -> Callable[..., Tensor]:
 
 def build_table(
     network: Network,
-    kinds: Sequence[str],
+    kinds: Sequence[Kernel],
     rates: Sequence[float] | None,
     low: float,
     high: float,
@@ -182,11 +177,11 @@ def build_table(
     reach = min(max(reach, 0.05) * (1.0 + 1e-12), 1.0)
     warped = reach > _PLAIN_UP_TO
 
-    def sample(tx: Tensor, ty: Tensor, x: Tensor) -> dict[str, Tensor]:
+    def sample(tx: Tensor, ty: Tensor, x: Tensor) -> dict[Kernel, Tensor]:
         r = torch.sin(x * math.asin(reach)) if warped else x * reach
         return pairwise(network, tx**2, ty**2, tx * ty * r, kinds, rates, check=False)
 
-    tolerance = _NOISY_TOLERANCE if warped and any(phi.kinks for phi in _activations(network)) else _TOLERANCE
+    tolerance = _NOISY_TOLERANCE if warped and any(phi.kinks for phi in network.activations) else _TOLERANCE
     angles = _angle_size(sample, low, high, tolerance)
     norms = 1 if low == high else _norm_size(sample, low, high, tolerance)
     if angles is None or norms is None or angles * norms * (norms + 1) // 2 > pairs:
@@ -266,8 +261,8 @@ def _norm_size(sample: Sampler, low: float, high: float, tolerance: float) -> in
 
 
 def tabulated_diagonal(
-    network: Network, s: Tensor, kinds: Sequence[str], rates: Sequence[float] | None
-) -> dict[str, Tensor]:
+    network: Network, s: Tensor, kinds: Sequence[Kernel], rates: Sequence[float] | None
+) -> dict[Kernel, Tensor]:
     """Kernels of points with themselves; interpolated in the norm when there are many points."""
     if is_homogeneous(network):
         one = diagonal(network, torch.ones(1, dtype=torch.float64), kinds, rates, check=False)

@@ -8,16 +8,16 @@ DEQ's kernel, for every n and every dimension, centred or not. What a truncation
 from __future__ import annotations
 
 import math
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..activations import Hermite, Quadratic
-from ..equivalents import KernelName, power_series, sphere_diagonal
+from ..equivalents import power_series, sphere_diagonal
 from ..errors import InfeasibleMatchError, InvalidInputError
 from ..gaussian import hermite_coefficients, moments
-from ..networks import DEQ, ENN
+from ..networks import DEQ, ENN, Kernel, check_kernel
 from .certificates import SphereCertificate
 from .twin import Twin
 
@@ -29,7 +29,7 @@ _SILENT = 1e-10
 
 def match_sphere(
     deq: DEQ,
-    kernel: KernelName = "ck",
+    kernel: Kernel = "ck",
     terms: int = 60,
     *,
     family: str = "hermite",
@@ -80,10 +80,7 @@ def match_sphere(
 def _check(deq: DEQ, kernel: str, terms: int) -> None:
     if not isinstance(deq, DEQ):
         raise InvalidInputError(f"match_sphere takes a DEQ, got {type(deq).__name__}")
-    if kernel not in get_args(KernelName):
-        raise InvalidInputError(
-            f"kernel must be one of {get_args(KernelName)}, got {kernel!r}; one layer has one kernel"
-        )
+    check_kernel(deq, kernel)
     if isinstance(terms, bool) or not isinstance(terms, int) or terms < 2:
         raise InvalidInputError(f"terms must be an integer of at least 2, got {terms!r}")
 
@@ -116,7 +113,7 @@ def _scale(deq: DEQ) -> float:
     return math.sqrt(q)
 
 
-def _quadratic(deq: DEQ, kernel: KernelName, dimension: int | None, normalise: bool) -> Twin:
+def _quadratic(deq: DEQ, kernel: Kernel, dimension: int | None, normalise: bool) -> Twin:
     """Workshop paper, Corollary 1: alpha = k(0) + k''(0)/(2d), beta = k'(0), mu = k(1) - k(0) - k'(0)."""
     if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
         raise InvalidInputError(

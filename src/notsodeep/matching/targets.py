@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..equivalents import Coefficients, KernelName, coefficients
+from ..equivalents import Coefficients, coefficients
 from ..errors import ContractionError, InvalidInputError
 from ..mixtures import MixtureStatistics
-from ..networks import DEQ, ENN
+from ..networks import DEQ, ENN, Kernel
 from .jets import DEGREE, KernelJet, explicit_jets, implicit_jets, index, layer_of, monomials
 from .names import MatchKernel, kernel_names
 
@@ -46,7 +46,7 @@ class Target:
     jets: tuple[KernelJet, ...]
 
     @property
-    def names(self) -> tuple[KernelName, ...]:
+    def names(self) -> tuple[Kernel, ...]:
         return kernel_names(self.kernel)
 
     @property

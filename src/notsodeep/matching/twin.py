@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from .. import kernels as _kernels
+from .._arrays import as_rows, like
 from ..activations import Affine
 from ..equivalents import Coefficients, KernelName
 from ..errors import InvalidInputError
@@ -211,7 +210,7 @@ class Twin:
             X, Y = _unit(X), None if Y is None else _unit(Y)
         return self._own(X, Y, (name,))[name]
 
-    def _own(self, X: Any, Y: Any, names: tuple[KernelName, ...]) -> dict[str, Any]:
+    def _own(self, X: Any, Y: Any, names: tuple[KernelName, ...]) -> dict[KernelName, Any]:
         """The network's kernels, under the names of the DEQ's kernels that they match."""
         if self.trains == "readout":
             return {names[0]: _kernels.kernels_of(self.network, X, Y, kinds=("ck",))["ck"]}
@@ -219,7 +218,7 @@ class Twin:
 
     def verify(self, X: Any) -> Verification:
         """Distances of the exact kernels of DEQ and twin on the rows of X, beside those of the plain network."""
-        points = _rows(X)
+        points = as_rows(X).to(torch.float64)
         if self.normalise:
             points = _unit(points)
         names = kernel_names(self.kernel)
@@ -288,16 +287,7 @@ def _base(deq: DEQ) -> str:
     return phi.name
 
 
-def _rows(X: Any) -> Tensor:
-    points = X if isinstance(X, Tensor) else torch.as_tensor(np.asarray(X, dtype=np.float64))
-    if points.ndim != 2 or len(points) < 2 or not bool(torch.isfinite(points).all()):
-        raise InvalidInputError(f"verify takes finite points, an array (n >= 2, p); got shape {tuple(points.shape)}")
-    return points.to(torch.float64)
-
-
 def _unit(X: Any) -> Any:
     """Rows of norm one, in the container they came in."""
-    if isinstance(X, Tensor):
-        return X / X.norm(dim=1, keepdim=True)
-    rows = np.asarray(X)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = as_rows(X)
+    return like(rows / rows.norm(dim=1, keepdim=True), X)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._arrays import as_rows, like
 from ..errors import InvalidInputError
-from ._rows import as_rows, like
 
 __all__ = ["Standardiser", "standardise"]
 

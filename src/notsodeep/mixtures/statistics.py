@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .._arrays import as_rows
 from ..errors import InvalidInputError
-from ._rows import as_rows
 from ._traces import class_traces, pair_moments
 from .mixture import GaussianMixture
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from .._arrays import as_rows
 from ..errors import InvalidInputError
 
 __all__ = ["as_inputs", "as_pair", "check_classes", "one_hot"]
@@ -16,13 +17,8 @@ __all__ = ["as_inputs", "as_pair", "check_classes", "one_hot"]
 
 def as_inputs(X: Any, like: Tensor | None = None) -> Tensor:
     """A finite (n, p) tensor, in the type and on the device of ``like``."""
-    tensor = X if isinstance(X, Tensor) else torch.from_numpy(np.ascontiguousarray(np.asarray(X)))
-    if tensor.ndim != 2 or tensor.shape[0] == 0:
-        raise InvalidInputError(f"inputs must have shape (samples, features), got {tuple(tensor.shape)}")
-    tensor = tensor.to(torch.get_default_dtype()) if like is None else tensor.to(like.device, like.dtype)
-    if not bool(torch.isfinite(tensor).all()):
-        raise InvalidInputError("inputs contain NaN or infinite values; remove or impute them first")
-    return tensor
+    rows = as_rows(X, tracked=True)
+    return rows.to(torch.get_default_dtype()) if like is None else rows.to(like.device, like.dtype)
 
 
 def as_pair(data: Any, like: Tensor) -> tuple[Tensor, Tensor]:

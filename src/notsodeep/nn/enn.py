@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import ENN as Specification
+from ..networks import rates_of
 from .fused import fuse
 from .model import Gaussian, Model, check_input, positive
 
@@ -62,7 +63,7 @@ class ENN(Model):
         self.in_features = positive("in_features", in_features)
         self.out_features = positive("out_features", out_features)
         self.widths = _widths(width, self.spec.depth)
-        self.learning_rates = _multipliers(inherited if learning_rates is None else learning_rates, self.spec.depth)
+        self.learning_rates = rates_of(self.spec, inherited if learning_rates is None else learning_rates)
         if init not in ("gaussian", "orthogonal"):
             raise InvalidInputError(f"init must be 'gaussian' or 'orthogonal', got {init!r}")
         gaussian = Gaussian(seed, dtype, device)
@@ -158,12 +159,3 @@ def _widths(width: int | Sequence[int], depth: int) -> tuple[int, ...]:
     if len(widths) != depth:
         raise InvalidInputError(f"width must be one number or one per layer ({depth}), got {len(widths)} of them")
     return tuple(positive("width", w) for w in widths)
-
-
-def _multipliers(rates: Sequence[float] | None, depth: int) -> tuple[float, ...]:
-    values = (1.0,) * (depth + 1) if rates is None else tuple(float(r) for r in rates)
-    if len(values) != depth + 1 or not all(math.isfinite(r) and r >= 0 for r in values):
-        raise InvalidInputError(
-            f"learning_rates takes {depth + 1} finite, non-negative multipliers (W_1 ... W_L, readout), got {rates!r}"
-        )
-    return values

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..equivalents import Coefficients, KernelName, coefficients
+from ..equivalents import Coefficients, coefficients
 from ..errors import InvalidInputError
 from ..mixtures import GaussianMixture, MixtureStatistics
-from ..networks import Network
+from ..networks import Kernel, Network
 from .bulk import NoiseLaw, noise_law
 from .population import Array
 from .refined import finite_form, limit_form
@@ -47,7 +47,7 @@ class SpectralLaw:
     """Law of the noise Gram matrix; None when the kernel does not see it (c1 = 0)."""
 
     @property
-    def kernel(self) -> KernelName:
+    def kernel(self) -> Kernel:
         return self.coefficients.kernel
 
     @property
@@ -135,7 +135,7 @@ def spectral_law(
     network: Network,
     mixture: GaussianMixture | MixtureStatistics | Array,
     n: int | None = None,
-    kernel: KernelName = "ck",
+    kernel: Kernel = "ck",
     *,
     tau0: float | None = None,
     refined: bool = True,

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from ..._arrays import as_rows, squared_norms
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...networks import DEQ
 from ..certificates import Tried
@@ -143,13 +144,11 @@ def norm_range(X: Any, coverage: float = 1.0) -> tuple[float, float]:
     >>> norm_range([[3.0, 4.0], [0.0, 1.0]])
     (1.0, 5.0)
     """
-    rows = np.asarray(X, dtype=np.float64)
-    if rows.ndim != 2 or rows.shape[0] == 0 or not np.isfinite(rows).all():
-        raise InvalidInputError(f"norm_range takes a finite array (n, p), got shape {rows.shape}")
+    norms = squared_norms(as_rows(X)).sqrt().cpu().numpy()
     if not 0.0 < coverage <= 1.0:
         raise InvalidInputError(f"coverage must lie in (0, 1], got {coverage!r}")
     tail = 0.5 * (1.0 - coverage)
-    low, high = np.quantile(np.linalg.norm(rows, axis=1), [tail, 1.0 - tail])
+    low, high = np.quantile(norms, [tail, 1.0 - tail])
     if not low > 0:
         raise InvalidInputError(
             "a row of X has norm zero, at which no relative bound is possible; drop it or lower coverage"

@@ -1,0 +1,194 @@
+"""Rows of data in, results in the caller's type out: the one validator, and the one shelter from ambient settings."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .errors import InvalidInputError
+
+__all__ = ["as_rows", "check_target", "like", "same_columns", "sheltered", "squared_norms"]
+
+_CHUNK = 4096  # rows whose squares are held at once
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+# ---- rows ------------------------------------------------------------------------------------------------
+
+
+def as_rows(
+    X: Any,
+    name: str = "X",
+    *,
+    features: int | None = None,
+    least: int = 1,
+    tracked: bool = False,
+    checked: bool = True,
+) -> Tensor:
+    """A finite float32 or float64 tensor (n, p) that shares memory with X where it can.
+
+    float32 stays, half precision becomes float32, everything else float64. ``least``: the fewest rows and columns
+    allowed; ``tracked``: keep the graph of gradients; ``checked=False``: finite by construction, so not scanned.
+
+    >>> as_rows([[1, 2], [3, 4]]).dtype
+    torch.float64
+    """
+    rows = _plain(X, name) if isinstance(X, Tensor) else _from_array(X, name)
+    if rows.ndim != 2:
+        hint = f"; a single point is {name}[None, :]" if rows.ndim == 1 else ""
+        raise InvalidInputError(
+            f"{name} must have two dimensions (points, features), got shape {tuple(rows.shape)}{hint}"
+        )
+    if min(rows.shape) < least:
+        raise InvalidInputError(
+            f"{name} must have shape (n, p) with n, p >= {least}, got {tuple(rows.shape)}: there is no data"
+        )
+    if features is not None and rows.shape[1] != features:
+        raise InvalidInputError(f"{name} must have {features} features, got {rows.shape[1]}")
+    rows = _floating(rows if tracked else rows.detach())
+    if checked:
+        _check_finite(rows.detach(), name)
+    return rows
+
+
+def same_columns(x: Tensor, y: Tensor) -> Tensor:
+    """``y`` in the precision of ``x``; both must have as many features and lie on one device."""
+    if x.shape[1] != y.shape[1]:
+        raise InvalidInputError(f"X has {x.shape[1]} features and Y has {y.shape[1]}; they must agree")
+    if x.device != y.device:
+        raise InvalidInputError(f"X is on {x.device} and Y on {y.device}; move them to one device")
+    return y.to(x.dtype)
+
+
+def squared_norms(rows: Tensor) -> Tensor:
+    """||x||^2 of every row, in double precision, a few rows at a time."""
+    return torch.cat([(part.double() ** 2).sum(1) for part in rows.split(_CHUNK)])
+
+
+def like(result: Tensor, given: Any) -> Any:
+    """A torch result in the type of the input it came from."""
+    return result if isinstance(given, Tensor) else result.detach().cpu().numpy()
+
+
+def _plain(X: Tensor, name: str) -> Tensor:
+    if X.layout != torch.strided or X.is_nested or X.is_quantized:
+        raise InvalidInputError(f"{name} must be a dense tensor, got layout {X.layout}; call .to_dense() first")
+    if X.device.type == "meta":
+        raise InvalidInputError(f"{name} is on the device 'meta', which holds no numbers")
+    if X.dtype.is_complex:
+        raise InvalidInputError(f"{name} must be real, got dtype {X.dtype}")
+    return X
+
+
+def _from_array(X: Any, name: str) -> Tensor:
+    if hasattr(X, "toarray"):  # SciPy's sparse classes, without importing them
+        raise InvalidInputError(f"{name} must be a dense array, got {type(X).__name__}; call .toarray() first")
+    if np.ma.is_masked(X):
+        raise InvalidInputError(f"{name} has masked entries; remove or impute these points")
+    try:
+        array = np.asarray(X)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(f"{name} must be a numeric array with rows of one length: {error}") from None
+    if array.dtype.kind not in "fiub":
+        must = "real" if array.dtype.kind == "c" else "a numeric array"
+        raise InvalidInputError(f"{name} must be {must}, got dtype {array.dtype}")
+    kept = array.dtype.kind == "f" and array.dtype.itemsize <= 8
+    with np.errstate(over="ignore"):  # a long double beyond float64 becomes infinite, and is refused as such
+        array = array.astype(array.dtype.newbyteorder("=") if kept else np.float64, copy=False)
+    # torch shares memory with writable arrays; read-only ones (memory maps) and reversed ones are copied once
+    if not array.flags.writeable or any(s < 0 or s % array.itemsize for s in array.strides):
+        array = array.copy()
+    return torch.from_numpy(array)
+
+
+def _floating(rows: Tensor) -> Tensor:
+    if rows.dtype in (torch.float32, torch.float64):
+        return rows
+    half = rows.is_floating_point() and rows.dtype.itemsize < 4
+    return rows.to(torch.float32 if half else torch.float64)
+
+
+def _check_finite(rows: Tensor, name: str) -> None:
+    # one reduction, no n x p mask: a sum is finite unless an entry is not, or the sum itself overflows
+    if bool(torch.isfinite(rows.sum())):
+        return
+    for start, part in zip(range(0, len(rows), _CHUNK), rows.split(_CHUNK), strict=True):
+        bad = (~torch.isfinite(part)).any(dim=1).nonzero()
+        if len(bad):
+            raise InvalidInputError(
+                f"{name} holds NaN or infinity (first in row {start + int(bad[0])}); remove or impute these points"
+            )
+
+
+# ---- where results are written ---------------------------------------------------------------------------
+
+
+def check_target(out: Any, shape: tuple[int, int], inputs: Sequence[Tensor]) -> Tensor:
+    """``out=`` as a tensor that shares its memory: writable, of this shape, and apart from the inputs."""
+    if not isinstance(out, Tensor | np.ndarray):
+        raise InvalidInputError(f"out= must be an array or a tensor of shape {shape}, got {type(out).__name__}")
+    if isinstance(out, np.ndarray):
+        out = _from_writable(out)
+    if tuple(out.shape) != shape or not out.dtype.is_floating_point or out.layout != torch.strided:
+        raise InvalidInputError(f"out= must be a floating array of shape {shape}, got {out.dtype} {tuple(out.shape)}")
+    if out.requires_grad or any(step == 0 and size > 1 for step, size in zip(out.stride(), out.shape, strict=True)):
+        raise InvalidInputError("out= must be plain memory: not tracked by autograd, no entry standing for several")
+    if any(_overlap(out, other) for other in inputs):
+        raise InvalidInputError("out= shares memory with the input, or with another out=; give it memory of its own")
+    return out
+
+
+def _from_writable(out: np.ndarray) -> Tensor:
+    if not out.flags.writeable:
+        raise InvalidInputError("out= is read-only; open a memory map with mode 'r+' or 'w+'")
+    if not out.dtype.isnative or out.dtype.kind != "f" or out.dtype.itemsize > 8:
+        raise InvalidInputError(f"out= must be a floating array of this machine's byte order, got {out.dtype}")
+    if any(s < 0 or s % out.itemsize for s in out.strides):
+        raise InvalidInputError("out= must not be a reversed or unaligned view")
+    return torch.from_numpy(out)
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    if a.device != b.device or not a.numel() or not b.numel():
+        return False
+    (low_a, high_a), (low_b, high_b) = _span(a), _span(b)
+    return low_a < high_b and low_b < high_a
+
+
+def _span(t: Tensor) -> tuple[int, int]:
+    """First and last address that a tensor with non-negative strides touches."""
+    last = sum((size - 1) * step for size, step in zip(t.shape, t.stride(), strict=True))
+    return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
+
+
+# ---- shelter ---------------------------------------------------------------------------------------------
+
+
+def sheltered(function: Callable[P, R]) -> Callable[P, R]:
+    """Autocast and a foreign default device change nothing inside: neither a result nor what is cached for later."""
+
+    @functools.wraps(function)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _shelter():
+            return function(*args, **kwargs)
+
+    return inside
+
+
+@contextlib.contextmanager
+def _shelter() -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        yield
