@@ -78,7 +78,7 @@ _ROOMS = {
     "plots": ["ErrorDisplay", "KernelDisplay", "SpectrumDisplay", "TwinDisplay"],
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
-_MODULES = {"activations", "errors", "datasets", "experiments", "matching", "nn", "plots"}
+_MODULES = {"activations", "errors", "datasets", "experiments", "matching", "nn", "plots", "solve"}
 
 __all__ = sorted([*_HOME, *_MODULES, "__version__"])
 

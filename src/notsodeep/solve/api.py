@@ -1,0 +1,198 @@
+"""Kernel ridge regression of any size: one call that factorises what fits and iterates on the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..equivalents import EquivalentKernel
+from ..errors import InvalidInputError
+from .choose import choose
+from .dense import factorise, leave_one_out
+from .iterative import solve_tiles
+from .preconditioners import NAMES, PreconditionerName, precondition
+from .tiles import KernelFunction, KernelTiles, Store, available_bytes, triangle_bytes
+
+__all__ = ["DIRECT", "Solution", "solve_kernel"]
+
+DIRECT = 10_000
+"""Up to so many rows Cholesky is the quicker way (theory, section 16)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Coefficients a with f(x) = sum_i a_i k(x, x_i), for every ridge and every right-hand side."""
+
+    coefficients: Tensor
+    """Shape (ridges, n, k)."""
+    ridges: tuple[float, ...]
+    method: Literal["cholesky", "cg"]
+    residuals: Tensor
+    """Relative residuals, (ridges, k)."""
+    leave_one_out: Tensor | None = None
+    """Predictions of each row from all others, (ridges, n, k); with Cholesky, and where it was asked for."""
+    steps: int = 0
+    refinements: int = 0
+    history: tuple[float, ...] = ()
+    """The largest relative residual after each step."""
+    preconditioner: str = "none"
+    rank: int = 0
+    jitter: float = 0.0
+
+
+def solve_kernel(
+    kernel: KernelFunction,
+    X: Tensor,
+    targets: Tensor,
+    ridges: Sequence[float],
+    *,
+    method: Literal["auto", "cholesky", "cg"] = "auto",
+    weights: Tensor | None = None,
+    loo: bool = False,
+    preconditioner: PreconditionerName | Literal["auto"] = "auto",
+    rank: int | None = None,
+    equivalent: EquivalentKernel | None = None,
+    tol: float = 1e-6,
+    dtype: Literal["auto", "float32", "float64"] = "auto",
+    refine: bool = True,
+    store: Store = "auto",
+    folder: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    max_steps: int = 2000,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Solution:
+    """argmin sum_i w_i |y_i - f(x_i)|^2 + ridge |f|^2 in the space of the kernel, for all ridges at once.
+
+    Parameters
+    ----------
+    kernel : k(X, Y) -> matrix of rows of X against rows of Y (of X itself if Y is None), in the precision of X
+    X, targets : (n, p) and (n, k), on one device
+    ridges : absolute; the matrix solved with is K + ridge W^(-1)
+    method : ``"cholesky"`` up to what fits, ``"cg"`` on tiles beyond; ``"auto"`` by the number of rows
+    weights : w, not negative; a row of weight 2 counts as two
+    loo : also the closed-form leave-one-out predictions (Cholesky)
+    preconditioner, rank, equivalent, seed : see :mod:`notsodeep.solve.preconditioners`; ``"auto"`` tries them on a
+        sample of rows if ``equivalent`` (:func:`notsodeep.equivalent` of the same rows) is given
+    tol : relative residual of every right-hand side
+    dtype : of the stored tiles; float32 halves the memory, and ``refine`` then computes residuals in float64 until
+        ``tol`` is reached, at the price of one more kernel each time
+    store, folder : tiles in ``"memory"``, on ``"disk"`` in a folder, or computed again for each product (``"none"``)
+    checkpoint : a file from which a killed solve goes on; removed at the end
+
+    >>> import notsodeep as nsd
+    >>> X, y = torch.eye(4, dtype=torch.float64), torch.ones(4, 1, dtype=torch.float64)
+    >>> found = solve_kernel(lambda a, b: nsd.ck(nsd.ENN(["relu"]), a, b), X, y, ridges=[0.5])
+    >>> found.method, found.coefficients.shape
+    ('cholesky', torch.Size([1, 4, 1]))
+    """
+    _check(X, targets, ridges, preconditioner, tol)
+    B, scale = targets.to(X.device, torch.float64), _scale(weights, len(X), X.device)
+    direct = len(X) <= DIRECT if method == "auto" else method == "cholesky"
+    if direct:
+        return _direct(kernel(X.to(torch.float64), None), B, scale, ridges, loo)
+    stored = _dtype(dtype, len(X), X.device)
+    tiles = KernelTiles(kernel, X, scale=scale, dtype=stored, store=store, folder=folder, progress=progress)
+    columns, lifts = _columns(B if scale is None else scale[:, None] * B, ridges)
+    name = choose(tiles, lifts, rank, equivalent, seed) if preconditioner == "auto" else preconditioner
+    chosen = precondition(name, tiles, rank=rank, equivalent=equivalent, seed=seed)
+    found = solve_tiles(
+        tiles,
+        columns,
+        lifts,
+        chosen,
+        tol=tol,
+        refine=refine,
+        max_steps=max_steps,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    z = found.z.reshape(len(X), len(ridges), -1).transpose(0, 1)
+    return Solution(
+        z if scale is None else scale[:, None] * z,
+        tuple(ridges),
+        "cg",
+        found.residuals.reshape(len(ridges), -1),
+        None,
+        found.steps,
+        found.refinements,
+        found.history,
+        chosen.name,
+        chosen.rank,
+    )
+
+
+def _direct(K: Tensor, B: Tensor, scale: Tensor | None, ridges: Sequence[float], loo: bool) -> Solution:
+    """Cholesky of S K S + ridge I, S = W^(1/2), once per ridge."""
+    d = torch.ones(len(K), dtype=K.dtype, device=K.device) if scale is None else scale
+    scaled = K if scale is None else d[:, None] * K * d
+    right = d[:, None] * B
+    parts, residuals, left_out, jitter = [], [], [], 0.0
+    for ridge in ridges:
+        factor = factorise(scaled, ridge)
+        z = factor.solve(right)
+        z = z + factor.solve(right - scaled @ z - ridge * z)  # one refinement: the last digits of a stiff system
+        left = (right - scaled @ z - ridge * z).norm(dim=0)
+        parts.append(d[:, None] * z)
+        residuals.append(left / right.norm(dim=0).clamp_min(torch.finfo(K.dtype).tiny))
+        jitter = max(jitter, factor.jitter)
+        if loo:
+            left_out.append(_left_out(K, B, parts[-1], d**2 * factor.inverse().diagonal()))
+    return Solution(
+        torch.stack(parts),
+        tuple(ridges),
+        "cholesky",
+        torch.stack(residuals),
+        torch.stack(left_out) if loo else None,
+        jitter=jitter,
+    )
+
+
+def _left_out(K: Tensor, B: Tensor, coefficients: Tensor, inverse_diagonal: Tensor) -> Tensor:
+    """A row of weight 0 was left out already: there the prediction itself is the answer."""
+    counted = inverse_diagonal > 0
+    out = K @ coefficients
+    out[counted] = leave_one_out(B[counted], coefficients[counted], inverse_diagonal[counted])
+    return out
+
+
+def _check(X: Tensor, targets: Tensor, ridges: Sequence[float], preconditioner: str, tol: float) -> None:
+    if X.ndim != 2 or targets.ndim != 2 or len(X) != len(targets):
+        raise InvalidInputError(
+            f"rows (n, p) and targets (n, k) are needed, got {tuple(X.shape)} and {tuple(targets.shape)}"
+        )
+    if not len(ridges) or not all(0.0 < r < float("inf") for r in ridges):
+        raise InvalidInputError(f"ridges must be positive and finite, got {list(ridges)!r}")
+    if preconditioner not in ("auto", *NAMES):
+        raise InvalidInputError(f"preconditioner must be auto or one of {', '.join(NAMES)}, got {preconditioner!r}")
+    if not 0.0 < tol < 1.0:
+        raise InvalidInputError(f"tol must lie between 0 and 1, got {tol!r}")
+
+
+def _scale(weights: Tensor | None, n: int, device: torch.device) -> Tensor | None:
+    if weights is None:
+        return None
+    w = weights.to(device, torch.float64)
+    if w.shape != (n,) or not bool(torch.isfinite(w).all()) or bool((w < 0).any()) or not bool((w > 0).any()):
+        raise InvalidInputError(f"weights must be {n} finite numbers, none negative and not all zero")
+    return w.sqrt()
+
+
+def _dtype(name: str, n: int, device: torch.device) -> torch.dtype:
+    if name not in ("auto", "float32", "float64"):
+        raise InvalidInputError(f"dtype must be 'auto', 'float32' or 'float64', got {name!r}")
+    if name != "auto":
+        return torch.float32 if name == "float32" else torch.float64
+    fits = triangle_bytes(n, torch.float64) < 0.5 * available_bytes(device)
+    return torch.float64 if fits else torch.float32
+
+
+def _columns(B: Tensor, ridges: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Every right-hand side with every ridge, side by side: (n, ridges * k) and the ridge of each column."""
+    lifts = torch.tensor(list(ridges), dtype=B.dtype, device=B.device).repeat_interleave(B.shape[1])
+    return B.repeat(1, len(ridges)), lifts

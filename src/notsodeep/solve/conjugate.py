@@ -1,0 +1,93 @@
+"""Preconditioned conjugate gradients for many right-hand sides and many ridges, on shared products with the kernel.
+
+Every column has its own ridge, step lengths and stopping; what they share is the product with K, which is nearly all
+of the work. Columns that are done take no further part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..errors import ConvergenceError
+from .preconditioners import Preconditioner
+
+__all__ = ["Iterate", "Product", "conjugate_gradients"]
+
+Product = Callable[[Tensor], Tensor]
+
+
+@dataclass
+class Iterate:
+    """Where the iteration stands; everything needed to go on from here."""
+
+    z: Tensor
+    """Solutions so far, (n, columns)."""
+    residual: Tensor
+    direction: Tensor
+    energy: Tensor
+    """r' P^(-1) r of each column."""
+    start_norms: Tensor
+    """Of the residuals at the start."""
+    step: int = 0
+    history: list[float] = field(default_factory=list)
+    """The largest relative residual over the columns, at each step."""
+
+    @staticmethod
+    def start(B: Tensor, ridges: Tensor, preconditioner: Preconditioner) -> Iterate:
+        """From zero."""
+        swept = preconditioner.solve(B, ridges)
+        return Iterate(torch.zeros_like(B), B.clone(), swept.clone(), (B * swept).sum(0), B.norm(dim=0))
+
+
+def conjugate_gradients(
+    product: Product,
+    ridges: Tensor,
+    aims: Tensor,
+    state: Iterate,
+    preconditioner: Preconditioner,
+    scales: Tensor,
+    most: int = 2000,
+) -> Iterator[Iterate]:
+    """Advance ``state`` until the residual norm of every column is at most its aim; yields it after each step.
+
+    ``scales`` are the norms that residuals are reported against. Raises :class:`ConvergenceError` where the matrix is
+    not positive definite in the precision of its products, or after ``most`` steps.
+    """
+    while True:
+        norms = state.residual.norm(dim=0)
+        active = (norms > aims).nonzero()[:, 0]
+        if not len(active):
+            return
+        if state.step >= most:
+            worst = float((norms / scales).max())
+            raise ConvergenceError(
+                f"conjugate gradients stopped after {most} steps at a relative residual of {worst:.1e}; use a larger "
+                "ridge, a preconditioner of higher rank, or more max_steps"
+            )
+        _advance(product, ridges, active, state, preconditioner)
+        state.history.append(float((state.residual.norm(dim=0) / scales).max()))
+        yield state
+
+
+def _advance(product: Product, ridges: Tensor, active: Tensor, state: Iterate, preconditioner: Preconditioner) -> None:
+    mine, p = ridges[active], state.direction[:, active]
+    image = product(p) + mine * p
+    curvature = (p * image).sum(0)
+    if bool((curvature <= 0).any()) or not bool(torch.isfinite(curvature).all()):
+        raise ConvergenceError(
+            f"the kernel plus a ridge of {float(mine.min()):.3g} is not positive definite in the precision of its "
+            "products; use a larger ridge, or dtype='float64'"
+        )
+    length = state.energy[active] / curvature
+    state.z[:, active] += length * p
+    r = state.residual[:, active] - length * image
+    swept = preconditioner.solve(r, mine)
+    energy = (r * swept).sum(0)
+    state.direction[:, active] = swept + energy / state.energy[active] * p
+    state.residual[:, active] = r
+    state.energy[active] = energy
+    state.step += 1

@@ -1,0 +1,88 @@
+"""One Cholesky factorisation of K + ridge I, and everything that follows from it: solutions, leave-one-out, log det."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import ConvergenceError, InvalidInputError, NotSoDeepWarning
+
+__all__ = ["Factor", "factorise", "leave_one_out"]
+
+_JITTERS = (1e-14, 1e-12, 1e-10, 1e-8, 1e-6)  # relative to the mean diagonal, tried in this order
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """L L' = K + (ridge + jitter) I."""
+
+    lower: Tensor
+    jitter: float
+    """What had to be added to the diagonal besides the ridge; 0 as a rule."""
+
+    def solve(self, b: Tensor) -> Tensor:
+        """(K + ridge I)^(-1) b for a vector or a matrix of right-hand sides."""
+        column = b[:, None] if b.ndim == 1 else b
+        found = torch.cholesky_solve(column.to(self.lower), self.lower)
+        return found[:, 0] if b.ndim == 1 else found
+
+    def inverse(self) -> Tensor:
+        """(K + ridge I)^(-1) itself."""
+        return torch.cholesky_inverse(self.lower)
+
+    @property
+    def logdet(self) -> float:
+        """log det(K + ridge I)."""
+        return 2.0 * float(self.lower.diagonal().log().sum())
+
+
+def factorise(K: Tensor, ridge: float = 0.0) -> Factor:
+    """Cholesky of K + ridge I; a pivot that is not positive is retried in float64 with a jitter, and said so.
+
+    >>> float(factorise(torch.eye(2), ridge=1.0).solve(torch.tensor([2.0, 4.0])).sum())
+    3.0
+    """
+    if K.ndim != 2 or K.shape[0] != K.shape[1] or len(K) == 0:
+        raise InvalidInputError(f"a kernel matrix is square and not empty, got shape {tuple(K.shape)}")
+    if not (math.isfinite(ridge) and ridge >= 0):
+        raise InvalidInputError(f"ridge must be finite and not negative, got {ridge!r}")
+    if not bool(torch.isfinite(K.sum())):
+        raise InvalidInputError("the kernel matrix holds NaN or infinity; check the data it was computed from")
+    lower = _attempt(K, ridge)
+    if lower is not None:
+        return Factor(lower, 0.0)
+    wide, unit = K.to(torch.float64), max(float(K.diagonal().mean()), torch.finfo(torch.float64).tiny)
+    for jitter in (0.0,) * (K.dtype != torch.float64) + tuple(unit * j for j in _JITTERS):
+        lower = _attempt(wide, ridge + jitter)
+        if lower is not None:
+            warnings.warn(
+                f"K + {ridge:.3g} I has a pivot that is not positive: solved in float64 with a jitter of {jitter:.3g} "
+                f"added to the diagonal ({jitter / unit:.0e} of its mean). A larger ridge avoids this",
+                NotSoDeepWarning,
+                stacklevel=2,
+            )
+            return Factor(lower, jitter)
+    raise ConvergenceError(
+        f"K + {ridge:.3g} I is not positive definite, not even with {_JITTERS[-1]:.0e} of its mean diagonal added; "
+        "it may not be a kernel matrix. Check it, or use a larger ridge"
+    )
+
+
+def _attempt(K: Tensor, lift: float) -> Tensor | None:
+    lifted = K.clone()
+    lifted.diagonal().add_(lift)
+    lower, info = torch.linalg.cholesky_ex(lifted)
+    return lower if int(info) == 0 and bool(torch.isfinite(lower.diagonal()).all()) else None
+
+
+def leave_one_out(targets: Tensor, solution: Tensor, inverse_diagonal: Tensor) -> Tensor:
+    """What ridge regression without row i predicts at row i: y_i - alpha_i / ((K + ridge I)^(-1))_ii.
+
+    ``targets`` and ``solution`` = (K + ridge I)^(-1) y have shape (n,) or (n, k). No refit is needed.
+    """
+    scale = inverse_diagonal if targets.ndim == 1 else inverse_diagonal[:, None]
+    return targets - solution / scale

@@ -1,0 +1,148 @@
+"""(K + ridge I)^(-1) B for kernels in tiles: conjugate gradients, refined until the true residual is small."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._progress import track
+from ..errors import ConvergenceError
+from .checkpoint import SolveCheckpoint
+from .conjugate import Iterate, conjugate_gradients
+from .preconditioners import Preconditioner
+from .tiles import KernelTiles
+
+__all__ = ["Iterative", "solve_tiles"]
+
+# one pass reduces residuals to this part before they are computed afresh: products in float32 carry no further
+_REACH = {torch.float32: 1e-4, torch.float64: 1e-11}
+
+
+@dataclass(frozen=True, eq=False)
+class Iterative:
+    """Solutions, (n, columns), with the record of how they were found."""
+
+    z: Tensor
+    residuals: Tensor
+    """Relative to the right-hand sides, computed afresh from the solution; one per column."""
+    steps: int
+    refinements: int
+    """How often the residual was computed afresh and found too large."""
+    history: tuple[float, ...]
+    """The largest relative residual after each step, as the recursion sees it."""
+
+
+def solve_tiles(
+    tiles: KernelTiles,
+    B: Tensor,
+    ridges: Tensor,
+    preconditioner: Preconditioner,
+    *,
+    tol: float = 1e-6,
+    refine: bool = True,
+    max_steps: int = 2000,
+    checkpoint: str | Path | None = None,
+    every: float = 60.0,
+    progress: bool | None = None,
+) -> Iterative:
+    """Column j solves (K + ridges[j] I) z = B[:, j] to a relative residual of ``tol``.
+
+    ``refine`` computes residuals with the kernel in float64, whatever is stored; ``False`` trusts what is stored.
+    """
+    scales = B.norm(dim=0)
+    scales = torch.where(scales > 0, scales, torch.ones_like(scales))
+    file = (
+        None if checkpoint is None else SolveCheckpoint(checkpoint, _problem(tiles, B, ridges, preconditioner), every)
+    )
+    job = _Job(tiles, B, ridges, preconditioner, scales, tol, refine, max_steps, file, progress)
+    found = job.run()
+    if file is not None:
+        file.clear()
+    return found
+
+
+@dataclass(eq=False)
+class _Job:
+    tiles: KernelTiles
+    B: Tensor
+    ridges: Tensor
+    preconditioner: Preconditioner
+    scales: Tensor
+    tol: float
+    refine: bool
+    max_steps: int
+    file: SolveCheckpoint | None
+    progress: bool | None
+    refinements: int = 0
+
+    def run(self) -> Iterative:
+        base, residual, state = torch.zeros_like(self.B), self.B, None
+        resumed = None if self.file is None else self.file.read(self.B)
+        if resumed is not None:
+            state, base, self.refinements = resumed
+        step, history = 0, list[float]()
+        while state is not None or bool((residual.norm(dim=0) > self.tol * self.scales).any()):
+            if state is None:
+                state = Iterate.start(residual, self.ridges, self.preconditioner)
+                state.step, state.history = step, history
+            self._pass(state, base)
+            base, step, history = base + state.z, state.step, state.history
+            residual = self._residual(base)
+            self._check(state.start_norms, residual.norm(dim=0))
+            state, self.refinements = None, self.refinements + 1
+        relative = residual.norm(dim=0) / self.scales
+        return Iterative(base, relative, step, max(self.refinements - 1, 0), tuple(history))
+
+    def _pass(self, state: Iterate, base: Tensor) -> None:
+        """One run of conjugate gradients on what is left."""
+        aims = torch.maximum(0.9 * self.tol * self.scales, _REACH[self.tiles.dtype] * state.start_norms)
+        steps = conjugate_gradients(
+            self.tiles.__matmul__, self.ridges, aims, state, self.preconditioner, self.scales, self.max_steps
+        )
+        decades = 10 * max(math.ceil(-math.log10(self.tol)), 1)
+        for _ in track(self._ticks(steps, base), decades, "conjugate gradients", self.progress):
+            pass
+
+    def _ticks(self, steps: Iterator[Iterate], base: Tensor) -> Iterator[int]:
+        """Tenths of a decade of the residual, for the progress bar; checkpoints on the way."""
+        tenths = 0
+        for state in steps:
+            if self.file is not None and self.file.due():
+                self.file.write(state, base, self.refinements)
+            while tenths < -10.0 * math.log10(max(state.history[-1], 1e-300)) - 1.0 and tenths < 400:
+                tenths += 1
+                yield tenths
+
+    def _residual(self, z: Tensor) -> Tensor:
+        image = self.tiles.exact(z) if self.refine else self.tiles @ z
+        return self.B - image - self.ridges * z
+
+    def _check(self, before: Tensor, after: Tensor) -> None:
+        stuck = (after > 0.5 * before) & (after > self.tol * self.scales)
+        if bool(stuck.any()):
+            worst = float((after / self.scales).max())
+            advice = "a larger ridge or tol" if self.refine else "refine=True, a larger ridge or a larger tol"
+            raise ConvergenceError(
+                f"the relative residual does not fall below {worst:.1e} in the precision of the stored kernel "
+                f"({self.tiles.dtype}); use {advice}, or dtype='float64'"
+            )
+
+
+def _problem(tiles: KernelTiles, B: Tensor, ridges: Tensor, preconditioner: Preconditioner) -> dict[str, object]:
+    digest = hashlib.sha256(np.ascontiguousarray(B.cpu().numpy()).tobytes())
+    if tiles.scale is not None:
+        digest.update(tiles.scale.cpu().numpy().tobytes())
+    return {
+        "kernel": tiles.fingerprint(),
+        "targets": digest.hexdigest(),
+        "ridges": ridges.tolist(),
+        "preconditioner": [preconditioner.name, preconditioner.rank],
+        "dtype": str(tiles.dtype),
+    }

@@ -1,0 +1,108 @@
+"""Low-rank factors F F' of a positive semidefinite matrix, from a few of its columns.
+
+Randomly pivoted Cholesky (Chen, Epperly, Tropp and Webber 2022) draws pivots in proportion to what is left on the
+diagonal. Here in blocks with rejection (Epperly, Tropp and Webber 2024), which draws from the same distribution and
+asks for many columns at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError
+
+__all__ = ["LowRank", "nystrom", "pivoted_cholesky"]
+
+Columns = Callable[[Tensor], Tensor]
+_BLOCK = 128
+_NEGLIGIBLE = 1e-12  # part of the trace; less than this is rounding
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """F F' ~ K, with what it leaves."""
+
+    F: Tensor
+    """Shape (n, rank)."""
+    residual: Tensor
+    """The diagonal of K - F F', shape (n,)."""
+    pivots: Tensor
+    """The rows whose columns were used."""
+
+    @property
+    def rank(self) -> int:
+        return self.F.shape[1]
+
+
+def pivoted_cholesky(columns: Columns, diagonal: Tensor, rank: int, seed: int = 0) -> LowRank:
+    """Randomly pivoted Cholesky; stops early where nothing is left.
+
+    >>> K = torch.ones(4, 4, dtype=torch.float64)
+    >>> found = pivoted_cholesky(lambda index: K[:, index], K.diagonal(), rank=3)
+    >>> found.rank, float(found.residual.max())
+    (1, 0.0)
+    """
+    if not 1 <= rank <= len(diagonal):
+        raise InvalidInputError(f"rank must be between 1 and n = {len(diagonal)}, got {rank}")
+    generator = torch.Generator().manual_seed(seed)
+    left = diagonal.clone().clamp_min(0.0)
+    floor = _NEGLIGIBLE * float(left.sum())
+    F = torch.zeros(len(left), rank, dtype=left.dtype, device=left.device)
+    pivots, done = [], 0
+    while done < rank and float(left.sum()) > floor:
+        proposed = _draw(left, min(_BLOCK, 2 * (rank - done)), generator)
+        block = columns(proposed) - F[:, :done] @ F[proposed, :done].T
+        kept, lower = _accept(block[proposed], left[proposed], rank - done, generator)
+        if not len(kept):
+            break
+        index = proposed[kept]
+        fresh = torch.linalg.solve_triangular(lower.to(F), block[:, kept].T, upper=False).T
+        F[:, done : done + len(kept)] = fresh
+        left = (left - (fresh**2).sum(1)).clamp_min(0.0)
+        left[index] = 0.0
+        pivots.append(index)
+        done += len(kept)
+    chosen = torch.cat(pivots) if pivots else torch.zeros(0, dtype=torch.long)
+    return LowRank(F[:, :done].contiguous(), left, chosen)
+
+
+def _draw(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Rows in proportion to their weights, with replacement; cumulative sums serve any n."""
+    total = weights.to("cpu", torch.float64).cumsum(0)
+    where = torch.rand(count, generator=generator, dtype=torch.float64) * total[-1]
+    return torch.searchsorted(total, where, right=True).clamp_max(len(weights) - 1).to(weights.device)
+
+
+def _accept(block: Tensor, bounds: Tensor, most: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Positions that survive rejection, in order, and the Cholesky factor of the block on them."""
+    work, limits = block.to("cpu", torch.float64).clone(), bounds.cpu()
+    luck = torch.rand(len(work), generator=generator, dtype=torch.float64)
+    kept: list[int] = []
+    rows: list[Tensor] = []
+    for i in range(len(work)):
+        pivot = float(work[i, i])
+        if len(kept) < most and pivot > 1e-10 * float(limits[i]) and luck[i] * float(limits[i]) < pivot:
+            column = work[:, i] / pivot**0.5
+            work = work - torch.outer(column, column)
+            kept.append(i)
+            rows.append(column)
+    index = torch.tensor(kept, dtype=torch.long)
+    lower = torch.stack(rows, dim=1)[index].tril() if kept else torch.zeros(0, 0, dtype=torch.float64)
+    return index.to(block.device), lower
+
+
+def nystrom(columns: Columns, diagonal: Tensor, rank: int, seed: int = 0) -> LowRank:
+    """The Nystroem factor of rows drawn uniformly: K_nI K_II^(-1/2)."""
+    if not 1 <= rank <= len(diagonal):
+        raise InvalidInputError(f"rank must be between 1 and n = {len(diagonal)}, got {rank}")
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randperm(len(diagonal), generator=generator)[:rank].to(diagonal.device)
+    block = columns(index)
+    values, vectors = torch.linalg.eigh(0.5 * (block[index] + block[index].T))
+    kept = values > 1e-12 * values[-1]
+    F = block @ (vectors[:, kept] / values[kept].sqrt())
+    return LowRank(F, (diagonal - (F**2).sum(1)).clamp_min(0.0), index)

@@ -1,0 +1,193 @@
+"""Approximate inverses of K + ridge I that serve every ridge (theory, section 16).
+
+Each is built once; ``solve(R, ridges)`` takes the columns of R with a ridge of its own for each.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..equivalents import EquivalentKernel
+from ..equivalents.factorisation import Factorisation
+from ..errors import InvalidInputError
+from .dense import factorise
+from .pivoted import LowRank, nystrom, pivoted_cholesky
+from .tiles import KernelTiles
+
+__all__ = ["NAMES", "Preconditioner", "PreconditionerName", "default_rank", "precondition"]
+
+PreconditionerName = Literal["none", "diagonal", "nystrom", "rpcholesky", "equivalent", "equivalent+rpcholesky"]
+NAMES: tuple[PreconditionerName, ...] = (
+    "none",
+    "diagonal",
+    "nystrom",
+    "rpcholesky",
+    "equivalent",
+    "equivalent+rpcholesky",
+)
+
+
+class Preconditioner(ABC):
+    """P^(-1) r for P ~ K + ridge I."""
+
+    name: PreconditionerName
+    rank: int = 0
+
+    @abstractmethod
+    def solve(self, R: Tensor, ridges: Tensor) -> Tensor:
+        """Column j of the result is (P with ridges[j])^(-1) R[:, j]."""
+
+
+class Identity(Preconditioner):
+    """None at all."""
+
+    name: PreconditionerName = "none"
+
+    def solve(self, R: Tensor, ridges: Tensor) -> Tensor:
+        return R
+
+
+class Diagonal(Preconditioner):
+    """The diagonal of K: worth something where the rows' norms differ."""
+
+    name: PreconditionerName = "diagonal"
+
+    def __init__(self, diagonal: Tensor) -> None:
+        self.diagonal = diagonal[:, None]
+
+    def solve(self, R: Tensor, ridges: Tensor) -> Tensor:
+        return R / (self.diagonal + ridges)
+
+
+class Deflation(Preconditioner):
+    """P = F F' + (ridge + half the mean residual diagonal) I: one singular value decomposition for every ridge."""
+
+    def __init__(self, name: PreconditionerName, factor: LowRank) -> None:
+        self.name, self.rank = name, factor.rank
+        q, r = torch.linalg.qr(factor.F)
+        u, s, _ = torch.linalg.svd(r)
+        self.basis, self.values = q @ u, s**2
+        self.shift = 0.5 * float(factor.residual.mean())
+
+    def solve(self, R: Tensor, ridges: Tensor) -> Tensor:
+        lift = ridges + self.shift
+        gain = 1.0 / (self.values[:, None] + lift) - 1.0 / lift
+        return R / lift + self.basis @ (gain * (self.basis.T @ R))
+
+
+class Equivalent(Preconditioner):
+    """The high-dimensional equivalent itself; factorised once per ridge."""
+
+    name: PreconditionerName = "equivalent"
+
+    def __init__(self, operator: EquivalentKernel) -> None:
+        self.operator = replace(operator, shift=_positive_shift(operator))
+        self._factors: dict[float, Factorisation] = {}
+
+    def solve(self, R: Tensor, ridges: Tensor) -> Tensor:
+        return _by_ridge(R, ridges, lambda part, ridge: self.factor(ridge).solve(part))
+
+    def factor(self, ridge: float) -> Factorisation:
+        if ridge not in self._factors:
+            self._factors[ridge] = self.operator.factorise(ridge)
+        return self._factors[ridge]
+
+
+class EquivalentDeflation(Preconditioner):
+    """P = A + F F' with A the equivalent's Gram and low rank plus a multiple of I, and F F' ~ K less those.
+
+    Woodbury: P^(-1) = A^(-1) - A^(-1) F (I + F' A^(-1) F)^(-1) F' A^(-1), once per ridge.
+    """
+
+    name: PreconditionerName = "equivalent+rpcholesky"
+
+    def __init__(self, operator: EquivalentKernel, factor: LowRank) -> None:
+        self.rank, self.F = factor.rank, factor.F
+        self.base = Equivalent(replace(operator, shift=max(float(factor.residual.mean()), 1e-300)))
+        self._small: dict[float, tuple[Tensor, Tensor]] = {}
+
+    def solve(self, R: Tensor, ridges: Tensor) -> Tensor:
+        return _by_ridge(R, ridges, self._once)
+
+    def _once(self, R: Tensor, ridge: float) -> Tensor:
+        inner = self.base.factor(ridge)
+        if ridge not in self._small:
+            swept = inner.solve(self.F)
+            small = self.F.T @ swept
+            small.diagonal().add_(1.0)
+            self._small[ridge] = swept, factorise(0.5 * (small + small.T)).lower
+        swept, lower = self._small[ridge]
+        z = inner.solve(R)
+        return z - swept @ torch.cholesky_solve(self.F.T @ z, lower)
+
+
+def precondition(
+    name: str,
+    tiles: KernelTiles,
+    *,
+    rank: int | None = None,
+    equivalent: EquivalentKernel | None = None,
+    seed: int = 0,
+) -> Preconditioner:
+    """The preconditioner of this name for a kernel in tiles."""
+    if name not in NAMES:
+        raise InvalidInputError(f"preconditioner must be one of {', '.join(NAMES)} or auto, got {name!r}")
+    size = default_rank(tiles.n) if rank is None else min(rank, tiles.n)
+    if name.startswith("equivalent") and (equivalent is None or tiles.scale is not None):
+        raise InvalidInputError(
+            f"preconditioner {name!r} needs equivalent=, an operator of nsd.equivalent for these rows, and no weights"
+        )
+    if name == "none":
+        return Identity()
+    if name == "diagonal":
+        return Diagonal(tiles.diagonal())
+    if name == "nystrom":
+        return Deflation("nystrom", nystrom(tiles.columns, tiles.diagonal(), size, seed))
+    if name == "rpcholesky":
+        return Deflation("rpcholesky", pivoted_cholesky(tiles.columns, tiles.diagonal(), size, seed))
+    assert equivalent is not None
+    if name == "equivalent":
+        return Equivalent(equivalent)
+    return EquivalentDeflation(equivalent, _remainder(equivalent, tiles, size, seed))
+
+
+def default_rank(n: int) -> int:
+    """A sixth of the rows, between 100 and 2,000: within it more rank pays in iterations (theory, section 16)."""
+    return min(n, max(100, min(n // 6, 2000)))
+
+
+def _remainder(operator: EquivalentKernel, tiles: KernelTiles, rank: int, seed: int) -> LowRank:
+    """Randomly pivoted Cholesky of K less the Gram and low-rank part of its equivalent."""
+    X, (V, core) = operator.rows.to(tiles.X), (part.to(tiles.X) for part in operator.low_rank)
+    own = operator.gain * (X**2).sum(1) + ((V @ core) * V).sum(1)
+
+    def columns(index: Tensor) -> Tensor:
+        structured = operator.gain * (X @ X[index].T) + V @ (core @ V[index].T)
+        return tiles.columns(index) - structured
+
+    return pivoted_cholesky(columns, tiles.diagonal() - own, rank, seed)
+
+
+def _positive_shift(operator: EquivalentKernel) -> float | np.ndarray:
+    """A diagonal from which rounding or own norms take a little too much is lifted to a small part of its mean."""
+    shift = torch.as_tensor(operator.shift, dtype=torch.float64)
+    if float(shift.min()) > 0.0:
+        return operator.shift
+    floor = 1e-3 * max(float(shift.mean()), 1e-3 * float(torch.as_tensor(operator.diagonal()).mean()))
+    lifted = shift.clamp_min(floor)
+    return float(lifted) if lifted.ndim == 0 else lifted.numpy()
+
+
+def _by_ridge(R: Tensor, ridges: Tensor, solve: Callable[[Tensor, float], Tensor]) -> Tensor:
+    out = torch.empty_like(R)
+    for ridge in ridges.unique().tolist():
+        mine = ridges == ridge
+        out[:, mine] = solve(R[:, mine], ridge)
+    return out

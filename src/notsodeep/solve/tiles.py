@@ -1,0 +1,202 @@
+"""A symmetric kernel matrix in panels of rows: kept in memory, on disk, or computed again for every product.
+
+Panel i holds rows [i b, (i + 1) b) against columns [i b, n): the upper triangle, and blocks of size b on the diagonal.
+For n = 60,000 in float32 that is 7.2 GB, and n b / 2 entries more.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._files import atomic, write_text
+from .._progress import track
+from ..errors import CheckpointError, InvalidInputError
+
+__all__ = ["KernelFunction", "KernelTiles", "Store", "available_bytes", "triangle_bytes"]
+
+KernelFunction = Callable[[Tensor, Tensor | None], Tensor]
+"""k(X, Y) with rows as points; Y is None for the symmetric matrix of X."""
+Store = Literal["auto", "memory", "disk", "none"]
+
+_PANEL = 2048
+_DIAGONAL = 512
+_STRIP = 4096  # columns of a panel that are used twice while they are in the cache
+
+
+def triangle_bytes(n: int, dtype: torch.dtype, panel: int = _PANEL) -> int:
+    """What the stored triangle takes.
+
+    >>> round(triangle_bytes(60_000, torch.float32) / 1e9, 2)
+    7.45
+    """
+    return n * (n + min(panel, n)) // 2 * dtype.itemsize
+
+
+def available_bytes(device: torch.device) -> int:
+    """Free memory of the device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class KernelTiles:
+    """D k(X, X) D as an operator, D the identity or a diagonal of ``scale``.
+
+    Kernels are computed in float64, and rounded to ``dtype`` where they are stored. ``exact`` products compute every
+    entry again in float64: the residuals of a float32 solve are refined with them.
+
+    >>> import notsodeep as nsd
+    >>> X = torch.eye(3, dtype=torch.float64)
+    >>> tiles = KernelTiles(lambda a, b: nsd.ck(nsd.ENN(["relu"]), a, b), X)
+    >>> (tiles @ torch.ones(3, 1, dtype=torch.float64))[:, 0]
+    tensor([0.8183, 0.8183, 0.8183], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        kernel: KernelFunction,
+        X: Tensor,
+        *,
+        scale: Tensor | None = None,
+        dtype: torch.dtype = torch.float64,
+        store: Store = "auto",
+        folder: str | Path | None = None,
+        panel: int = _PANEL,
+        progress: bool | None = None,
+    ) -> None:
+        self.X, self.kernel, self.dtype, self.progress = X.to(torch.float64), kernel, dtype, progress
+        self.n, self.panel = len(X), min(panel, len(X))
+        self.scale = None if scale is None else scale.to(self.X).reshape(-1, 1)
+        self.store, self.folder = _chosen(store, folder, self.n, dtype, self.X.device, self.panel)
+        self._kept: dict[int, Tensor] = {}
+        if self.folder is not None:
+            self._claim(self.folder)
+
+    # -- products ------------------------------------------------------------------------------------------
+    def __matmul__(self, v: Tensor) -> Tensor:
+        return self._scaled(v, self.panels(), self.dtype)
+
+    def exact(self, v: Tensor) -> Tensor:
+        """The product in float64 throughout; free where float64 is what is stored."""
+        if self.dtype == torch.float64:
+            return self @ v
+        fresh = ((start, self._compute(start)) for start in self._starts("refining"))
+        return self._scaled(v, fresh, torch.float64)
+
+    def _scaled(self, v: Tensor, panels: Iterator[tuple[int, Tensor]], dtype: torch.dtype) -> Tensor:
+        inner = v if self.scale is None else self.scale * v
+        out = _symmetric_product(panels, inner, dtype)
+        return out if self.scale is None else self.scale * out
+
+    # -- entries -------------------------------------------------------------------------------------------
+    def diagonal(self) -> Tensor:
+        """k(x_i, x_i), scaled, in float64."""
+        return self._diagonal if self.scale is None else self._diagonal * self.scale[:, 0] ** 2
+
+    @functools.cached_property
+    def _diagonal(self) -> Tensor:
+        """From small symmetric blocks: a kernel is exact there, whatever the rounding of inner products."""
+        return torch.cat([self.kernel(part, None).diagonal() for part in self.X.split(_DIAGONAL)])
+
+    def columns(self, index: Tensor) -> Tensor:
+        """The columns of these rows, (n, len(index)), in float64."""
+        found = self.kernel(self.X, self.X[index])
+        return found if self.scale is None else self.scale * found * self.scale[index, 0]
+
+    # -- panels --------------------------------------------------------------------------------------------
+    def panels(self) -> Iterator[tuple[int, Tensor]]:
+        """(first row, panel) for all panels, in order; computed at the first pass, if they are kept at all."""
+        complete = self.store != "none" and len(self._kept) == -(-self.n // self.panel)
+        starts = range(0, self.n, self.panel) if complete else self._starts("kernel")
+        for start in starts:
+            yield start, self._panel(start)
+
+    def _starts(self, name: str) -> Iterator[int]:
+        starts = range(0, self.n, self.panel)
+        return track(starts, len(starts), name, self.progress)
+
+    def _panel(self, start: int) -> Tensor:
+        if start in self._kept:
+            return self._kept[start]
+        on_disk = self.folder is not None
+        found = self._from_disk(start) if on_disk else self._compute(start).to(self.dtype)
+        if self.store != "none":
+            self._kept[start] = found
+        return found
+
+    def _compute(self, start: int) -> Tensor:
+        stop = min(start + self.panel, self.n)
+        rows = self.X[start:stop]
+        block = self.kernel(rows, None)
+        if stop == self.n:
+            return block
+        return torch.cat([block, self.kernel(rows, self.X[stop:])], dim=1)
+
+    # -- out of core ---------------------------------------------------------------------------------------
+    def _from_disk(self, start: int) -> Tensor:
+        assert self.folder is not None
+        path = self.folder / f"panel-{start:09d}.npy"
+        if not path.exists():
+            values = self._compute(start).to("cpu", self.dtype).numpy()
+            with atomic(path) as temporary, open(temporary, "wb") as stream:
+                np.save(stream, values)
+        # copy-on-write: torch wants a writeable array, the file is never changed
+        return torch.from_numpy(np.load(path, mmap_mode="c")).to(self.X.device)
+
+    def _claim(self, folder: Path) -> None:
+        """Panels of other data or another kernel are refused, those of an interrupted run are used again."""
+        folder.mkdir(parents=True, exist_ok=True)
+        here = {"n": self.n, "panel": self.panel, "dtype": str(self.dtype), "content": self.fingerprint()}
+        note = folder / "tiles.json"
+        if not note.exists():
+            write_text(note, json.dumps(here, indent=1) + "\n")
+        elif json.loads(note.read_text()) != here:
+            raise CheckpointError(
+                f"{folder} holds the tiles of other data or another kernel; give this solve a folder of its own"
+            )
+
+    def fingerprint(self) -> str:
+        """Of the rows, and of the kernel between a few of them."""
+        few = self.kernel(self.X[:16], None)
+        digest = hashlib.sha256(np.ascontiguousarray(self.X.cpu().numpy()).tobytes())
+        # eight digits: the same kernel on another machine may differ in the last ones
+        digest.update(" ".join(f"{v:.8e}" for v in few.flatten().tolist()).encode())
+        return digest.hexdigest()
+
+
+def _chosen(store: str, folder: Any, n: int, dtype: torch.dtype, device: torch.device, panel: int) -> tuple[str, Any]:
+    if store not in ("auto", "memory", "disk", "none"):
+        raise InvalidInputError(f"store must be 'auto', 'memory', 'disk' or 'none', got {store!r}")
+    if store == "disk" and folder is None:
+        raise InvalidInputError("store='disk' needs folder=, a folder for the tiles")
+    if store != "auto":
+        return store, Path(folder) if store == "disk" else None
+    if triangle_bytes(n, dtype, panel) < 0.8 * available_bytes(device):
+        return "memory", None
+    return ("none", None) if folder is None else ("disk", Path(folder))
+
+
+def _symmetric_product(panels: Iterator[tuple[int, Tensor]], v: Tensor, dtype: torch.dtype) -> Tensor:
+    """The product with the matrix of which ``panels`` are the upper part; sums of strips in double precision."""
+    out = torch.zeros_like(v, dtype=torch.float64)
+    low = v.to(dtype)
+    for start, panel in panels:
+        stop = start + len(panel)
+        mine = low[start:stop]
+        out[start:stop] += panel[:, : stop - start] @ mine
+        for left in range(stop, len(v), _STRIP):
+            right = min(left + _STRIP, len(v))
+            strip = panel[:, left - start : right - start]
+            out[start:stop] += strip @ low[left:right]
+            out[left:right] += strip.T @ mine
+    return out

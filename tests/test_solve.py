@@ -1,0 +1,312 @@
+"""Solving with kernels: every way gives the same numbers, and says so when it cannot."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import notsodeep as nsd
+from helpers import tolerance
+from notsodeep.errors import CheckpointError, ConvergenceError, InvalidInputError, NotSoDeepWarning
+from notsodeep.solve import (
+    NAMES,
+    KernelTiles,
+    factorise,
+    nystrom,
+    pivoted_cholesky,
+    precondition,
+    ridge_path,
+    solve_kernel,
+    triangle_bytes,
+)
+from notsodeep.solve.checkpoint import SolveCheckpoint
+
+SOLVED = 1e-8  # all ways agree to this; residuals are asked for at 1e-10 and K is well conditioned at these ridges
+
+
+@pytest.fixture(scope="module")
+def problem():
+    mix = nsd.GaussianMixture.two_class(60)
+    X, y = mix.sample(150, seed=0)
+    deq = nsd.DEQ("relu", 0.2).centred(nsd.MixtureStatistics.estimate(X).tau0)
+    targets = torch.from_numpy(np.stack([2.0 * y - 1.0, np.sin(X[:, 0])], axis=1))
+    return deq, torch.from_numpy(X), targets, y
+
+
+def kernel_of(network):
+    return lambda a, b: nsd.ntk(network, a, b)
+
+
+def dense(problem, ridge):
+    deq, X, targets, _ = problem
+    K = nsd.ntk(deq, X)
+    return torch.linalg.solve(K + ridge * torch.eye(len(K), dtype=K.dtype), targets)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_preconditioner_leads_to_the_same_solution(problem, name):
+    deq, X, targets, y = problem
+    equivalent = nsd.equivalent(deq, nsd.MixtureStatistics.estimate(X, y), "ntk")
+    found = solve_kernel(
+        kernel_of(deq), X, targets, [0.3, 0.01], method="cg", preconditioner=name, rank=40, tol=1e-10,
+        equivalent=equivalent if "equivalent" in name else None,
+    )  # fmt: skip
+    assert found.preconditioner == name
+    assert float(found.residuals.max()) <= 1e-10
+    for ridge, coefficients in zip(found.ridges, found.coefficients, strict=True):
+        assert torch.allclose(coefficients, dense(problem, ridge), rtol=SOLVED, atol=SOLVED)
+
+
+def test_preconditioners_save_steps(problem):
+    deq, X, targets, y = problem
+    equivalent = nsd.equivalent(deq, nsd.MixtureStatistics.estimate(X, y), "ntk")
+    steps = {
+        name: solve_kernel(
+            kernel_of(deq), X, targets, [0.01], method="cg", preconditioner=name, rank=75, equivalent=equivalent
+        ).steps
+        for name in NAMES
+    }
+    assert steps["rpcholesky"] < 0.8 * steps["none"]
+    assert steps["equivalent"] < 0.8 * steps["none"]
+    assert steps["equivalent+rpcholesky"] <= steps["equivalent"]
+
+
+@pytest.mark.parametrize("store", ["memory", "disk", "none"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_tiles_in_memory_on_disk_or_never_kept(problem, tmp_path, store, dtype):
+    deq, X, targets, _ = problem
+    found = solve_kernel(
+        kernel_of(deq), X, targets, [0.2], method="cg", store=store, folder=tmp_path, dtype=dtype, tol=1e-10, rank=75
+    )
+    assert torch.allclose(found.coefficients[0], dense(problem, 0.2), rtol=SOLVED, atol=SOLVED)
+    assert (found.refinements > 0) == (dtype == "float32")
+
+
+@given(st.integers(1, 40), st.integers(1, 17), st.integers(1, 3))
+def test_a_product_with_tiles_is_the_product_with_the_matrix(n, panel, columns):
+    generator = torch.Generator().manual_seed(n)
+    X = torch.randn(n, 5, dtype=torch.float64, generator=generator)
+    v = torch.randn(n, columns, dtype=torch.float64, generator=generator)
+    scale = torch.rand(n, dtype=torch.float64, generator=generator)
+    tiles = KernelTiles(lambda a, b: torch.exp(a @ (a if b is None else b).T), X, scale=scale, panel=panel)
+    whole = scale[:, None] * torch.exp(X @ X.T) * scale
+    close = {"rtol": tolerance(), "atol": tolerance() * float(whole.abs().max())}
+    assert torch.allclose(tiles @ v, whole @ v, **close)
+    assert torch.allclose(tiles.columns(torch.tensor([n - 1])), whole[:, -1:], **close)
+    assert torch.allclose(tiles.diagonal(), whole.diagonal(), **close)
+
+
+def test_memory_of_the_triangle():
+    assert triangle_bytes(60_000, torch.float32) == pytest.approx(7.2e9, rel=0.04)
+
+
+# ---- low rank --------------------------------------------------------------------------------------------
+
+
+def test_pivoted_cholesky_is_exact_at_full_rank_and_bounds_what_it_leaves():
+    A = torch.randn(50, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    K = A @ A.T
+    found = pivoted_cholesky(lambda i: K[:, i], K.diagonal(), rank=50, seed=1)
+    assert found.rank == 12
+    assert torch.allclose(found.F @ found.F.T, K, atol=tolerance() * 50)
+    part = pivoted_cholesky(lambda i: K[:, i], K.diagonal(), rank=5, seed=1)
+    left = K - part.F @ part.F.T
+    assert part.rank == 5
+    assert len(set(part.pivots.tolist())) == 5
+    assert torch.allclose(left.diagonal(), part.residual, atol=tolerance() * 50)
+    assert float(torch.linalg.eigvalsh(left).min()) > -1e-10
+    assert float(left[part.pivots].abs().max()) < 1e-10  # pivot rows are reproduced exactly
+
+
+def test_pivots_are_drawn_in_proportion_to_the_diagonal():
+    d = torch.tensor([1.0, 2.0, 5.0], dtype=torch.float64)
+    K = torch.diag(d)
+    first = [int(pivoted_cholesky(lambda i: K[:, i], d, 1, seed=s).pivots[0]) for s in range(2000)]
+    shares = np.bincount(first, minlength=3) / len(first)
+    assert np.abs(shares - d.numpy() / 8).max() < tolerance(samples=2000) / 2  # variances are at most 1/4
+
+
+def test_nystrom_reproduces_its_rows():
+    A = torch.randn(30, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    K = A @ A.T
+    found = nystrom(lambda i: K[:, i], K.diagonal(), rank=10)
+    assert torch.allclose((found.F @ found.F.T)[found.pivots], K[found.pivots], atol=1e-8)
+    with pytest.raises(InvalidInputError, match="rank must be"):
+        nystrom(lambda i: K[:, i], K.diagonal(), rank=31)
+
+
+def test_one_factor_serves_every_ridge(problem):
+    deq, X, _, _ = problem
+    tiles = KernelTiles(kernel_of(deq), X)
+    chosen = precondition("rpcholesky", tiles, rank=40)
+    low = pivoted_cholesky(tiles.columns, tiles.diagonal(), 40)
+    R = torch.randn(len(X), 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    got = chosen.solve(R, torch.tensor([0.1, 1e-4], dtype=torch.float64))
+    for j, ridge in enumerate((0.1, 1e-4)):
+        P = low.F @ low.F.T + (ridge + 0.5 * low.residual.mean()) * torch.eye(len(X), dtype=torch.float64)
+        assert torch.allclose(got[:, j], torch.linalg.solve(P, R[:, j]), rtol=1e-7, atol=1e-7)
+
+
+# ---- dense -----------------------------------------------------------------------------------------------
+
+
+def brute_force(K, y, lift):
+    """Predictions of each row by a regression that never saw it; ``lift`` is the diagonal added to K."""
+    out = torch.empty_like(y)
+    for i in range(len(K)):
+        rest = [j for j in range(len(K)) if j != i]
+        A = K[rest][:, rest] + torch.diag(lift[rest])
+        out[i] = K[i, rest] @ torch.linalg.solve(A, y[rest])
+    return out
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_leave_one_out_is_what_brute_force_gives(problem, weighted):
+    deq, X, targets, _ = problem
+    X, targets = X[:40], targets[:40]
+    w = torch.linspace(0.5, 2.0, 40, dtype=torch.float64) if weighted else torch.ones(40, dtype=torch.float64)
+    found = solve_kernel(kernel_of(deq), X, targets, [0.02], weights=w if weighted else None, loo=True)
+    expected = brute_force(nsd.ntk(deq, X), targets, 0.02 / w)
+    assert torch.allclose(found.leave_one_out[0], expected, rtol=SOLVED, atol=SOLVED)
+
+
+def test_rows_of_no_weight_are_not_there_and_rows_of_weight_two_are_there_twice(problem):
+    deq, X, targets, _ = problem
+    X, targets = X[:30], targets[:30]
+    w = torch.ones(30, dtype=torch.float64)
+    w[3], w[5] = 0.0, 2.0
+    repeated = [i for i in range(30) if i != 3] + [5]
+    new = nsd.ntk(deq, X[:4] + 0.1, X)
+    expected = solve_kernel(kernel_of(deq), X[repeated], targets[repeated], [0.1]).coefficients[0]
+    for method in ("cholesky", "cg"):
+        found = solve_kernel(kernel_of(deq), X, targets, [0.1], weights=w, method=method, tol=1e-11)
+        assert torch.allclose(new @ found.coefficients[0], new[:, repeated] @ expected, rtol=1e-7, atol=1e-9)
+    loo = solve_kernel(kernel_of(deq), X, targets, [0.1], weights=w, loo=True)
+    assert torch.allclose(loo.leave_one_out[0, 3], nsd.ntk(deq, X[3:4], X)[0] @ loo.coefficients[0])
+
+
+def test_the_path_of_one_eigendecomposition(problem):
+    deq, X, targets, _ = problem
+    K = nsd.ntk(deq, X)
+    path = ridge_path(K, targets)
+    direct = solve_kernel(kernel_of(deq), X, targets, [0.3, 1e-3], loo=True)
+    for i, ridge in enumerate((0.3, 1e-3)):
+        assert torch.allclose(path.solution(ridge), direct.coefficients[i], rtol=SOLVED, atol=SOLVED)
+        assert torch.allclose(path.leave_one_out(ridge), direct.leave_one_out[i], rtol=SOLVED, atol=SOLVED)
+    losses = path.losses(torch.tensor([0.3, 1e-3]), lambda f: float((f - targets).square().mean()))
+    assert losses[0] == pytest.approx(float((direct.leave_one_out[0] - targets).square().mean()), rel=1e-8)
+    with pytest.raises(InvalidInputError, match="positive ridges"):
+        path.solution(0.0)
+
+
+def test_a_bad_pivot_is_retried_with_a_jitter_that_is_named():
+    K = torch.ones(5, 5, dtype=torch.float64)
+    with pytest.warns(NotSoDeepWarning, match="jitter of 1e-14"):
+        factor = factorise(K)
+    assert factor.jitter == pytest.approx(1e-14)
+    assert torch.isfinite(factor.solve(torch.ones(5, dtype=torch.float64))).all()
+    single = torch.ones(5, 5)
+    single.diagonal().add_(1e-9)  # lost in float32: the ridge brings it back in float64
+    with pytest.warns(NotSoDeepWarning, match="float64 with a jitter of 0"):
+        assert factorise(single, 1e-9).jitter == 0.0
+    with pytest.raises(ConvergenceError, match="not positive definite"):
+        factorise(-torch.eye(3))
+    with pytest.raises(InvalidInputError, match="NaN"):
+        factorise(torch.full((2, 2), float("nan")))
+
+
+# ---- interruptions and refusals --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_killed_solve_goes_on_and_ends_with_the_same_numbers(problem, tmp_path, monkeypatch, dtype):
+    deq, X, targets, _ = problem
+    options = {"method": "cg", "preconditioner": "none", "tol": 1e-9, "dtype": dtype}
+    whole = solve_kernel(kernel_of(deq), X, targets, [0.1, 0.01], **options)
+    monkeypatch.setattr(SolveCheckpoint, "due", lambda self: True)
+    file, written = tmp_path / "solve.safetensors", itertools.count(1)
+    write = SolveCheckpoint.write
+
+    def killed(self, *state):
+        write(self, *state)
+        if next(written) == whole.steps * 2 // 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(SolveCheckpoint, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        solve_kernel(kernel_of(deq), X, targets, [0.1, 0.01], checkpoint=file, **options)
+    with pytest.raises(CheckpointError, match="another problem"):
+        solve_kernel(kernel_of(deq), X, targets, [0.1, 0.02], checkpoint=file, **options)
+    again = solve_kernel(kernel_of(deq), X, targets, [0.1, 0.01], checkpoint=file, **options)
+    assert next(written) < 1.5 * whole.steps  # it did not start over
+    assert again.steps == whole.steps
+    assert again.history == whole.history
+    assert torch.equal(again.coefficients, whole.coefficients)
+    assert not file.exists()
+
+
+def test_tiles_on_disk_are_used_again_and_belong_to_their_data(problem, tmp_path):
+    deq, X, targets, _ = problem
+    calls = itertools.count()
+
+    def counted(a, b):
+        next(calls)
+        return nsd.ntk(deq, a, b)
+
+    options = {"store": "disk", "folder": tmp_path, "panel": 64}
+    first = KernelTiles(counted, X, **options) @ targets
+    before = next(calls)
+    second = KernelTiles(counted, X, **options) @ targets
+    assert next(calls) - before == 2  # the fingerprint alone
+    assert torch.equal(first, second)
+    with pytest.raises(CheckpointError, match="other data or another kernel"):
+        KernelTiles(counted, X + 1.0, **options)
+
+
+def test_what_cannot_converge_says_so(problem):
+    deq, X, targets, _ = problem
+    with pytest.raises(ConvergenceError, match="stopped after 3 steps"):
+        solve_kernel(kernel_of(deq), X, targets, [0.01], method="cg", preconditioner="none", max_steps=3)
+    with pytest.raises(ConvergenceError, match="not positive definite"):
+        solve_kernel(lambda a, b: -kernel_of(deq)(a, b), X, targets, [0.01], method="cg", preconditioner="none")
+    with pytest.raises(ConvergenceError, match="refine=True"):
+        solve_kernel(
+            kernel_of(deq), X, targets, [1e-6], method="cg", preconditioner="none", dtype="float32", tol=1e-13,
+            refine=False,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ridges": []}, "ridges must be"),
+        ({"ridges": [0.0]}, "ridges must be"),
+        ({"preconditioner": "magic"}, "preconditioner must be"),
+        ({"preconditioner": "equivalent", "method": "cg"}, "needs equivalent="),
+        ({"tol": 2.0}, "tol must"),
+        ({"weights": torch.full((150,), -1.0)}, "weights must"),
+        ({"dtype": "float16", "method": "cg"}, "dtype must"),
+        ({"store": "disk", "method": "cg"}, "needs folder="),
+        ({"store": "tape", "method": "cg"}, "store must"),
+    ],
+)
+def test_refusals(problem, change, message):
+    deq, X, targets, _ = problem
+    arguments = {"ridges": [0.1], **change}
+    with pytest.raises(InvalidInputError, match=message):
+        solve_kernel(kernel_of(deq), X, targets, **arguments)
+
+
+def test_auto_tries_the_candidates_and_solves(problem):
+    deq, X, targets, y = problem
+    equivalent = nsd.equivalent(deq, nsd.MixtureStatistics.estimate(X, y), "ntk")
+    found = solve_kernel(kernel_of(deq), X, targets, [0.05], method="cg", equivalent=equivalent, tol=1e-10, rank=5)
+    assert found.preconditioner in ("equivalent", "equivalent+rpcholesky")  # truly high-dimensional data, low rank
+    assert torch.allclose(found.coefficients[0], dense(problem, 0.05), rtol=SOLVED, atol=SOLVED)
+    plain = solve_kernel(kernel_of(deq), X, targets, [0.05], method="cg")
+    assert plain.preconditioner == "rpcholesky"
