@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds
     from . import matching as matching
     from . import nn as nn
     from . import plots as plots
+    from . import solve as solve
     from .activations import Activation as Activation
     from .activations import activation as activation
     from .activations import activation_names as activation_names

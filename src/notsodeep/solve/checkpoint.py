@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..nn.files import read_file, write_file
+from ..nn.checkpoint import read_file, write_file
 from .conjugate import Iterate
 
 __all__ = ["SolveCheckpoint"]
