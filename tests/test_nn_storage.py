@@ -93,7 +93,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr("notsodeep._files.os.fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(CheckpointError, match="cannot be written: disk full"):
         write_file(path, {"a": torch.zeros(2)}, {"version": 2})
     monkeypatch.undo()
     tensors, document = read_file(path)

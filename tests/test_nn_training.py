@@ -205,8 +205,17 @@ def test_another_runs_checkpoint_is_refused(tmp_path) -> None:
 def test_a_checkpoint_of_another_architecture_is_refused(tmp_path) -> None:
     X, y = blobs(50)
     nsd.fit(nn.Sequential(nn.Linear(P, 4), nn.Linear(4, CLASSES)), (X, y), epochs=1, lr=0.1, checkpoint=tmp_path)
-    with pytest.raises(CheckpointError, match="does not fit this model"):
+    with pytest.raises(CheckpointError, match="initial weights"):
         nsd.fit(nn.Sequential(nn.Linear(P, CLASSES)), (X, y), epochs=2, lr=0.1, checkpoint=tmp_path)
+
+
+def test_a_checkpoint_of_other_trained_parameters_is_refused(tmp_path) -> None:
+    models = [nn.Linear(P, CLASSES), nn.Linear(P, CLASSES)]
+    models[1].load_state_dict(models[0].state_dict())
+    models[1].bias.requires_grad_(False)
+    nsd.fit(models[0], blobs(50), epochs=1, lr=0.1, checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match="does not fit this model"):
+        nsd.fit(models[1], blobs(50), epochs=2, lr=0.1, checkpoint=tmp_path)
 
 
 def test_a_finished_run_is_not_repeated(tmp_path) -> None:
@@ -222,7 +231,8 @@ def test_a_finished_run_is_not_repeated(tmp_path) -> None:
 
 def test_torn_files_of_a_killed_run_are_cleared(tmp_path) -> None:
     (tmp_path / ".epoch-000001.safetensors.abc.part").write_bytes(b"half a file")
-    nsd.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)
+    with pytest.warns(NotSoDeepWarning, match="removed unfinished parts"):
+        nsd.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)
     assert [f.name for f in tmp_path.iterdir()] == ["epoch-000001.safetensors"]
 
 
@@ -267,9 +277,9 @@ def test_the_global_generator_is_left_alone() -> None:
         (blobs(), {"method": "newton"}, "method must be one of"),
         (blobs(), {"schedule": "exponential"}, "schedule must be one of"),
         (blobs(), {"loss": "hinge"}, "loss must be one of"),
-        (blobs(), {"epochs": 0}, "epochs must be at least 1"),
-        (blobs(), {"lr": -1.0}, "lr must be finite"),
-        (blobs(), {"batch_size": 0}, "batch_size must be at least 1"),
+        (blobs(), {"epochs": 0}, "epochs must be a positive whole number"),
+        (blobs(), {"lr": -1.0}, "lr must be a finite number"),
+        (blobs(), {"batch_size": 0}, "batch_size must be a positive whole number"),
         (blobs()[0], {}, "must be a pair"),
         ((blobs()[0], blobs()[1][:-1]), {}, "300 rows but y has shape"),
         ((blobs()[0] * np.nan, blobs()[1]), {}, "NaN"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import numpy as np
 from .._files import atomic, write_text
 from ..errors import DataError, InvalidInputError
 
-__all__ = ["atomic", "check_target", "enough_space", "labels_from", "points_from", "read_json", "write_json"]
+__all__ = ["atomic", "check_target", "labels_from", "matrix_file", "points_from", "read_json", "write_json"]
 
 
 # ---- reading ---------------------------------------------------------------------------------------------
@@ -131,7 +133,23 @@ def check_target(path: Path, force: bool) -> None:
         pass
 
 
-def enough_space(path: Path, size: int) -> None:
+@contextlib.contextmanager
+def matrix_file(path: Path, n: int, dtype: Any) -> Iterator[Any]:
+    """An n x n memory map of a .npy file that appears when it is full; its space is reserved before it is filled."""
+    header = io.BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (n, n)}
+    np.lib.format.write_array_header_1_0(header, described)
+    size = len(header.getvalue()) + n * n * dtype.itemsize
+    _enough_space(path, size)
+    with atomic(path, size) as temporary:
+        with open(temporary, "r+b") as stream:
+            stream.write(header.getvalue())
+        mapped = np.lib.format.open_memmap(temporary, mode="r+")
+        yield mapped
+        mapped.flush()
+
+
+def _enough_space(path: Path, size: int) -> None:
     """Refuse an output that cannot fit."""
     free = shutil.disk_usage(path.parent).free
     if size > free:

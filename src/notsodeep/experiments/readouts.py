@@ -16,11 +16,11 @@ from ..datasets import Dataset
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, ENN
 from ..nn.model import Model
+from ..nn.train import descend, new_optimiser, sample_order
 
 __all__ = ["Guesses", "Optimiser", "build", "guess", "train_readouts"]
 
 _CPU_BYTES = 4 << 30  # of features held at once
-_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's usual ones
 
 
 @dataclass(frozen=True)
@@ -152,57 +152,23 @@ def train_readouts(
         raise InvalidInputError(f"{networks} networks and {n} rows need as many seeds and labels")
     flat = features.reshape(networks * n, width)
     start = torch.arange(networks, device=features.device)[:, None] * n
-    targets = torch.nn.functional.one_hot(y, classes).to(features.dtype)
-    weights = features.new_zeros(networks, width, len(optimisers), classes)
-    states = [_State(o, weights[:, :, i]) for i, o in enumerate(optimisers)]
-    with torch.no_grad():
-        for epoch in range(epochs):
-            if between_epochs is not None:
-                between_epochs()
-            order = _orders(n, seeds, epoch).to(features.device)
-            for rows in order.split(batch_size, dim=1):
-                batch = flat.index_select(0, (rows + start).flatten()).view(networks, -1, width)
-                gradient = _gradient(batch, weights, targets[rows])
-                for i, state in enumerate(states):
-                    state.step(gradient[:, :, i])
-    if not bool(torch.isfinite(weights).all()):
+    weights = [features.new_zeros(networks, width, classes).requires_grad_() for _ in optimisers]
+    steppers = [new_optimiser(o.method, [w], o.lr) for o, w in zip(optimisers, weights, strict=True)]
+
+    def loss(rows: Tensor) -> Tensor:
+        """The sum over networks and optimisers, which share nothing: each weight gets the gradient of its own."""
+        batch = flat.index_select(0, (rows + start).flatten()).view(networks, -1, width)
+        outputs = torch.bmm(batch, torch.cat(weights, -1)).unflatten(2, (len(weights), classes))
+        targets = y[rows][:, :, None].expand(-1, -1, len(weights))
+        total = torch.nn.functional.cross_entropy(outputs.flatten(0, 2), targets.flatten(), reduction="sum")
+        return total / rows.shape[1]
+
+    for epoch in range(epochs):
+        if between_epochs is not None:
+            between_epochs()
+        order = torch.stack([sample_order(n, seed, epoch) for seed in seeds]).to(features.device)
+        descend(loss, order.split(batch_size, dim=1), steppers)
+    found = torch.stack([w.detach() for w in weights], 1)
+    if not bool(torch.isfinite(found).all()):
         raise ConvergenceError(f"a readout diverged under {tuple(optimisers)}; lower the learning rate")
-    return weights.movedim(2, 1)
-
-
-def _gradient(batch: Tensor, weights: Tensor, targets: Tensor) -> Tensor:
-    """Of the mean cross-entropy, in the shape of ``weights``."""
-    size = batch.shape[1]
-    outputs = torch.bmm(batch, weights.flatten(2)).unflatten(2, weights.shape[2:])
-    excess = outputs.softmax(-1).sub_(targets[:, :, None]).div_(size)
-    return torch.bmm(batch.mT, excess.flatten(2)).unflatten(2, weights.shape[2:])
-
-
-class _State:
-    """One optimiser and its view of the weights."""
-
-    def __init__(self, optimiser: Optimiser, weights: Tensor) -> None:
-        self.optimiser, self.weights, self.steps = optimiser, weights, 0
-        adam = optimiser.method == "adam"
-        self.first = torch.zeros_like(weights) if adam else None
-        self.second = torch.zeros_like(weights) if adam else None
-
-    def step(self, gradient: Tensor) -> None:
-        self.steps += 1
-        if self.first is None or self.second is None:
-            self.weights.add_(gradient, alpha=-self.optimiser.lr)
-            return
-        self.first.lerp_(gradient, 1.0 - _BETA1)
-        self.second.mul_(_BETA2).addcmul_(gradient, gradient, value=1.0 - _BETA2)
-        scale = math.sqrt(1.0 - _BETA2**self.steps)
-        size = self.second.sqrt().div_(scale).add_(_EPSILON)
-        self.weights.addcdiv_(self.first, size, value=-self.optimiser.lr / (1.0 - _BETA1**self.steps))
-
-
-def _orders(n: int, seeds: Sequence[int], epoch: int) -> Tensor:
-    """The order of the samples for each seed, from (seed, epoch) alone: the same on every device."""
-    drawn = {
-        seed: torch.randperm(n, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
-        for seed in set(seeds)
-    }
-    return torch.stack([drawn[seed] for seed in seeds])
+    return found

@@ -20,7 +20,7 @@ import torch
 from matplotlib.figure import Figure
 
 from .. import __version__
-from .._files import write_text
+from .._files import atomic, write_text
 from .._progress import track
 from ..errors import DataError
 
@@ -95,7 +95,7 @@ def run(
             setup.check_time()
             document["points"][point.key] = _compute(point, setup)
             write_document(path, document)
-    if document["points"] and (missing or not path.with_suffix(".svg").exists()):
+    if document["points"] and (missing or not _is_drawn(path)):
         draw(experiment, path)
     return document
 
@@ -105,9 +105,18 @@ def draw(experiment: Experiment, path: str | Path) -> list[Path]:
     path = Path(path)
     figure = experiment.draw(read_document(path))
     written = [path.with_suffix(".png"), path.with_suffix(".svg")]
-    figure.savefig(written[0], dpi=130)
-    figure.savefig(written[1], metadata={"Date": None})  # the same numbers make the same file
+    for target in written:
+        metadata = {"Date": None} if target.suffix == ".svg" else None  # the same numbers make the same file
+        with atomic(target) as temporary:
+            figure.savefig(temporary, format=target.suffix[1:], dpi=130, metadata=metadata)
     return written
+
+
+def _is_drawn(path: Path) -> bool:
+    """Whether both figures are there and not older than their document: a run may end between the two."""
+    made = path.stat().st_mtime_ns
+    figures = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
+    return all(figure.exists() and figure.stat().st_mtime_ns >= made for figure in figures)
 
 
 # ---- documents -----------------------------------------------------------------------------------------------

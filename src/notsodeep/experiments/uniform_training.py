@@ -25,7 +25,8 @@ from .. import nn as finite
 from .._files import write_text
 from ..matching import Twin, match_uniform
 from ..networks import DEQ
-from ..nn.model import Model
+from ..nn.model import Model, in_batches
+from ..nn.train import descend, new_optimiser
 
 
 @dataclass(frozen=True)
@@ -78,18 +79,9 @@ class Centred(nn.Module):
         return self.model(x) - before
 
 
-def train_epoch(net: Centred, optimiser: torch.optim.Optimizer, X: Tensor, T: Tensor, order: Tensor, size: int) -> None:
-    """One pass of SGD on half the mean of squares."""
-    for batch in order.split(size):
-        loss = 0.5 * (net(X[batch]) - T[batch]).square().sum(-1).mean()
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-
-
-@torch.no_grad()
-def outputs(net: Centred, X: Tensor, size: int = 1024) -> Tensor:
-    return torch.cat([net(part) for part in X.split(size)])
+def half_square(net: Centred, X: Tensor, T: Tensor) -> Callable[[Tensor], Tensor]:
+    """Rows -> half the mean of squares on them."""
+    return lambda rows: 0.5 * (net(X[rows]) - T[rows]).square().sum(-1).mean()
 
 
 def run_seed(setup: Setup, twin: Twin, parts: Sequence[Tensor], seed: int, report: Callable[[str], None]) -> list[Row]:
@@ -103,15 +95,15 @@ def run_seed(setup: Setup, twin: Twin, parts: Sequence[Tensor], seed: int, repor
     }
     nets = {name: Centred(model) for name, model in models.items()}
     optimisers = {
-        name: torch.optim.SGD(model.parameter_groups(setup.lr), lr=setup.lr) for name, model in models.items()
+        name: new_optimiser("sgd", model.parameter_groups(setup.lr), setup.lr) for name, model in models.items()
     }
     targets = nn.functional.one_hot(y, classes).to(X.dtype) - 1.0 / classes
     rows = []
     for epoch in range(1, setup.epochs + 1):
         order = torch.randperm(len(X), generator=torch.Generator().manual_seed(1000 * seed + epoch)).to(device)
         for name, net in nets.items():
-            train_epoch(net, optimisers[name], X, targets, order, setup.batch_size)
-        f = {name: outputs(net, Xt) for name, net in nets.items()}
+            descend(half_square(net, X, targets), order.split(setup.batch_size), [optimisers[name]])
+        f = {name: in_batches(net, Xt) for name, net in nets.items()}
         rows.append(_row(seed, epoch, f, yt))
         report(f"seed {seed} epoch {epoch}: {rows[-1]}")
     return rows

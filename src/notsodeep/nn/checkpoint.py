@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._files import atomic
+from .._files import atomic, lock_folder, remove_parts
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, NotSoDeepWarning
 from ..networks import DEQ as DEQSpec
 from ..networks import ENN as ENNSpec
@@ -30,10 +29,11 @@ from .deq import DEQ
 from .enn import ENN
 from .model import Model
 
-__all__ = ["Checkpoints", "load", "read_file", "save", "write_file"]
+__all__ = ["WEIGHTS", "Checkpoints", "fingerprint", "load", "read_file", "save", "write_file"]
 
 _NAME = re.compile(r"epoch-(\d{6})\.safetensors")
 _KEPT = 2
+WEIGHTS = "initial weights"  # the fingerprint of what a run began with
 
 
 class Checkpoints:
@@ -45,6 +45,23 @@ class Checkpoints:
     def __init__(self, folder: str | Path, run: Mapping[str, Any]) -> None:
         self.folder, self.run = Path(folder), dict(run)
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """The folder, made if need be, for this run alone; what a killed run was writing is removed."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise CheckpointError(f"{self.folder} is a file; checkpoints need a folder of their own") from None
+        except OSError as error:
+            raise CheckpointError(f"{self.folder} cannot be made: {error.strerror or error}") from None
+        with lock_folder(self.folder) as ours:
+            if not ours:
+                raise CheckpointError(
+                    f"another fit is writing to {self.folder}. Wait until it is done, or give this one another folder"
+                )
+            remove_parts(self.folder, "epoch-")
+            yield
+
     def save(self, epoch: int, model: nn.Module, optimiser: Optimizer, history: list[dict[str, Any]]) -> None:
         """Write the state after ``epoch`` epochs, then drop all but the last two."""
         tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
@@ -55,8 +72,6 @@ class Checkpoints:
         write_file(self._path(epoch), tensors, document)
         for old in self._epochs()[:-_KEPT]:
             self._path(old).unlink(missing_ok=True)
-        for torn in self.folder.glob(".epoch-*.part"):  # what a killed run was writing
-            torn.unlink(missing_ok=True)
 
     def restore(self, model: nn.Module, optimiser: Optimizer) -> tuple[int, list[dict[str, Any]]]:
         """Load the latest sound checkpoint; (epochs done, history), or (0, []) if there is none."""
@@ -66,9 +81,10 @@ class Checkpoints:
             except CheckpointError as error:
                 warnings.warn(f"{error}; falling back on the checkpoint before it", NotSoDeepWarning, stacklevel=3)
                 continue
-            self._check(document, epoch)
+            weights = {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
+            self._check(document.get("run", {}), weights, epoch)
             try:
-                model.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
+                model.load_state_dict(weights)
                 optimiser.load_state_dict(_unflatten(tensors, document["groups"]))
             except (RuntimeError, ValueError) as error:
                 raise CheckpointError(f"{self._path(epoch)} does not fit this model: {error}") from error
@@ -76,11 +92,12 @@ class Checkpoints:
             return epoch, list(document["history"])
         return 0, []
 
-    def _check(self, document: Mapping[str, Any], epoch: int) -> None:
-        found = document.get("run", {})
+    def _check(self, found: Mapping[str, Any], weights: Mapping[str, Tensor], epoch: int) -> None:
+        if WEIGHTS in found and fingerprint(weights) == self.run.get(WEIGHTS):
+            self.run[WEIGHTS] = found[WEIGHTS]  # a model that has trained this far goes on
         differing = sorted(k for k in self.run.keys() | found.keys() if self.run.get(k) != found.get(k))
         if differing:
-            told = "; ".join(f"{k}: {found.get(k)!r} there, {self.run.get(k)!r} here" for k in differing[:3])
+            told = "; ".join(f"{k}: {found.get(k, 'not recorded')} there, {self.run.get(k)} here" for k in differing)
             raise CheckpointError(
                 f"{self._path(epoch)} belongs to another run ({told}). Give this run a folder of its own, or "
                 "resume=False to start over"
@@ -172,10 +189,15 @@ def write_file(path: str | Path, tensors: Mapping[str, Tensor], document: Mappin
     host = {name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(document, sort_keys=True, allow_nan=False)
     metadata = {"format": _FORMAT, "document": text, "sha256": _digest(host, text)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic(path) as temporary:
-        temporary.write_bytes(safetensors.torch.save(host, metadata))
-    _sync_directory(path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic(path) as temporary:
+            temporary.write_bytes(safetensors.torch.save(host, metadata))
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be written: {error.strerror or error}. Free some space or choose another place; what was "
+            "there before is as it was"
+        ) from error
 
 
 def read_file(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -210,20 +232,15 @@ def _metadata(content: bytes) -> dict[str, str]:
     return metadata
 
 
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """Sixteen digits that tell one set of numbers from another, on whatever device they are."""
+    return _digest({name: tensor.detach().to("cpu") for name, tensor in tensors.items()}, "")[:16]
+
+
 def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _sync_directory(folder: Path) -> None:
-    """Make the new name itself durable, where the system lets a folder be opened."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -19,7 +19,7 @@ from .data import as_inputs, as_pair, one_hot
 from .enn import ENN
 from .foreign import DEQParts, Measured, as_activation, measure, parts_of
 from .implicit import find_equilibrium
-from .model import compute_features, set_readout
+from .model import compute_features, in_batches, set_readout
 from .solvers import SolverOptions
 from .train import fit
 
@@ -229,13 +229,12 @@ def _check_parts(module: nn.Module, parts: DEQParts, x: Tensor) -> None:
         )
 
 
-def _call(function: Callable[[Tensor], Tensor], X: Tensor, batch_size: int = 1024) -> Tensor:
+def _call(function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
     training = isinstance(function, nn.Module) and function.training
     if isinstance(function, nn.Module):
         function.eval()
     try:
-        with torch.no_grad():
-            return torch.cat([function(batch) for batch in X.split(batch_size)])
+        return in_batches(function, X)
     finally:
         if isinstance(function, nn.Module):
             function.train(training)

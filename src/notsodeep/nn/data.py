@@ -17,8 +17,11 @@ __all__ = ["as_inputs", "as_pair", "check_classes", "one_hot"]
 
 def as_inputs(X: Any, like: Tensor | None = None) -> Tensor:
     """A finite (n, p) tensor, in the type and on the device of ``like``."""
-    rows = as_rows(X, tracked=True)
-    return rows.to(torch.get_default_dtype()) if like is None else rows.to(like.device, like.dtype)
+    given = as_rows(X, tracked=True)
+    rows = given.to(torch.get_default_dtype()) if like is None else given.to(like.device, like.dtype)
+    if rows.dtype != given.dtype and not bool(torch.isfinite(rows).all()):
+        raise InvalidInputError(f"X leaves the range of {rows.dtype}; scale it (notsodeep.standardise), or use float64")
+    return rows
 
 
 def as_pair(data: Any, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,7 +32,7 @@ def as_pair(data: Any, like: Tensor) -> tuple[Tensor, Tensor]:
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise InvalidInputError(f"data must be a pair (X, y) or a dataset of such pairs, got {type(data).__name__}")
     X = as_inputs(data[0], like)
-    y = data[1] if isinstance(data[1], Tensor) else torch.from_numpy(np.ascontiguousarray(np.asarray(data[1])))
+    y = _labels(data[1])
     if y.shape[:1] != X.shape[:1]:
         raise InvalidInputError(f"X has {X.shape[0]} rows but y has shape {tuple(y.shape)}")
     if y.is_floating_point():
@@ -39,6 +42,24 @@ def as_pair(data: Any, like: Tensor) -> tuple[Tensor, Tensor]:
     if y.ndim != 1 or bool((y < 0).any()):
         raise InvalidInputError(f"classes must be non-negative whole numbers of shape (samples,), got {tuple(y.shape)}")
     return X, y.to(like.device, torch.long)
+
+
+def _labels(y: Any) -> Tensor:
+    """Classes or targets as a tensor; names are refused with a way out."""
+    if isinstance(y, Tensor):
+        return y
+    try:
+        array = np.asarray(y)
+    except (ValueError, TypeError) as error:
+        raise InvalidInputError(f"y must hold one class or one row of targets per point: {error}") from None
+    if array.dtype.kind not in "fiub":
+        raise InvalidInputError(
+            f"y must hold whole numbers (classes) or real targets, got {array.dtype}. Names become classes with "
+            "names, y = np.unique(y, return_inverse=True)"
+        )
+    wide = array.dtype.kind == "f" and array.dtype.itemsize >= 8
+    kinds = {"f": np.float64 if wide else np.float32}
+    return torch.from_numpy(np.require(array, kinds.get(array.dtype.kind, np.int64), ["C", "W"]))
 
 
 def one_hot(y: Tensor, outputs: int, like: Tensor) -> Tensor:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import InvalidInputError
+from ..errors import ConvergenceError, InvalidInputError
 
 __all__ = [
     "Gaussian",
@@ -17,9 +18,12 @@ __all__ = [
     "Trained",
     "check_input",
     "compute_features",
+    "in_batches",
+    "not_negative",
     "positive",
     "ridge_readout",
     "set_readout",
+    "whole",
 ]
 
 Trained = Literal["readout", "frozen", "all"]
@@ -88,9 +92,23 @@ class Model(nn.Module):
 
 def positive(name: str, value: int) -> int:
     """A size; everything else is refused."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise InvalidInputError(f"{name} must be a positive whole number, got {value!r}")
-    return value
+    return int(value)
+
+
+def whole(name: str, value: int) -> int:
+    """A whole number, as seeds are."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InvalidInputError(f"{name} must be a whole number, got {value!r}")
+    return int(value)
+
+
+def not_negative(name: str, value: float) -> float:
+    """A finite number that is zero or more."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not (math.isfinite(value) and value >= 0):
+        raise InvalidInputError(f"{name} must be a finite number and not negative, got {value!r}")
+    return float(value)
 
 
 class Gaussian:
@@ -135,10 +153,15 @@ def check_input(x: Tensor, in_features: int) -> None:
 # ---- the readout in closed form ------------------------------------------------------------------------------
 
 
-def compute_features(model: Model, X: Tensor, batch_size: int = 1024) -> Tensor:
-    """The hidden states of all rows, batch by batch, without derivatives."""
+def in_batches(function: Callable[[Tensor], Tensor], X: Tensor, batch_size: int = 1024) -> Tensor:
+    """A function of rows on all rows, batch by batch, without derivatives."""
     with torch.no_grad():
-        return torch.cat([model.features(batch) for batch in X.split(batch_size)])
+        return torch.cat([function(batch) for batch in X.split(batch_size)])
+
+
+def compute_features(model: Model, X: Tensor, batch_size: int = 1024) -> Tensor:
+    """The hidden states of all rows."""
+    return in_batches(model.features, X, batch_size)
 
 
 def ridge_readout(features: Tensor, targets: Tensor, ridge: float) -> Tensor:
@@ -150,18 +173,24 @@ def ridge_readout(features: Tensor, targets: Tensor, ridge: float) -> Tensor:
     >>> ridge_readout(F, torch.tensor([[2.0], [4.0]], dtype=torch.float64), ridge=0.5).round(decimals=9)
     tensor([[1., 2.]], dtype=torch.float64)
     """
-    if not (math.isfinite(ridge) and ridge > 0):
-        raise InvalidInputError(f"ridge must be positive and finite, got {ridge!r}")
+    if not_negative("ridge", ridge) == 0.0:
+        raise InvalidInputError("ridge must be positive, got 0")
     n, width = features.shape
     F, Y = features.to(torch.float64), targets.to(torch.float64)
-    if n >= width:
-        gram = F.mT @ F
-        gram.diagonal().add_(n * ridge)
-        solution = torch.cholesky_solve(F.mT @ Y, torch.linalg.cholesky(gram))
-    else:
-        gram = F @ F.mT
-        gram.diagonal().add_(n * ridge)
-        solution = F.mT @ torch.cholesky_solve(Y, torch.linalg.cholesky(gram))
+    if not bool(torch.isfinite(F).all()):
+        raise InvalidInputError(
+            f"the features leave the range of {features.dtype}; scale the data (notsodeep.standardise), or use float64"
+        )
+    primal = n >= width
+    gram = F.mT @ F if primal else F @ F.mT
+    gram.diagonal().add_(n * ridge)
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if int(failed):
+        raise ConvergenceError(
+            f"the ridge problem is singular at double precision: a ridge of {ridge:.3g} is lost beside features of "
+            f"mean square {float(F.square().mean()):.3g}. Scale the data (notsodeep.standardise) or raise the ridge"
+        )
+    solution = torch.cholesky_solve(F.mT @ Y, factor) if primal else F.mT @ torch.cholesky_solve(Y, factor)
     return solution.mT.to(features.dtype)
 
 

@@ -10,9 +10,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -23,16 +24,18 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, ConvergenceError, InvalidInputError
-from .checkpoint import Checkpoints
+from .checkpoint import WEIGHTS, Checkpoints, fingerprint
 from .data import as_pair, check_classes, one_hot
-from .model import Model, compute_features, set_readout
+from .model import Model, compute_features, not_negative, positive, set_readout, whole
 
-__all__ = ["Epoch", "History", "Method", "Schedule", "evaluate", "fit"]
+__all__ = ["Epoch", "History", "Method", "Schedule", "descend", "evaluate", "fit", "new_optimiser", "sample_order"]
 
 Method = Literal["sgd", "adam", "ridge"]
 Schedule = Literal["constant", "cosine", "linear"]
 Loss = Literal["cross_entropy", "squared"]
 Forward = Callable[[Tensor], Tensor]
+
+_RATES = {"sgd": 1.0, "adam": 0.01}
 
 
 @dataclass(frozen=True)
@@ -101,11 +104,9 @@ class _Run:
             if getattr(self, name) not in get_args(allowed):
                 raise InvalidInputError(f"{name} must be one of {get_args(allowed)}, got {getattr(self, name)!r}")
         for name in ("lr", "momentum", "weight_decay"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise InvalidInputError(f"{name} must be finite and not negative, got {value!r}")
-        if self.batch_size < 1:
-            raise InvalidInputError(f"batch_size must be at least 1, got {self.batch_size!r}")
+            not_negative(name, getattr(self, name))
+        positive("batch_size", self.batch_size)
+        whole("seed", self.seed)
 
 
 def fit(
@@ -114,7 +115,7 @@ def fit(
     *,
     validation: Any = None,
     method: Method = "sgd",
-    lr: float = 1.0,
+    lr: float | None = None,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     schedule: Schedule = "constant",
@@ -135,41 +136,45 @@ def fit(
     model : an nn.DEQ or nn.ENN (what trains is the model's own choice), or any module from inputs to outputs
     data, validation : pairs (X, y) of arrays or datasets; integer y are classes
     method : ``"sgd"``, ``"adam"``, or ``"ridge"`` (the readout in closed form, penalty ``ridge`` n |R|^2)
+    lr : the learning rate; by default 1 for ``"sgd"`` and 0.01 for ``"adam"``, which suit weights of unit variance
     schedule : of the learning rate over the epochs
     loss : ``"cross_entropy"`` for classes and ``"squared"`` for other targets unless given
     seed : of the order of the samples, and of torch's generator during the run
     progress : a progress bar; by default where the output is a terminal
     checkpoint : a folder; the state is saved there after each epoch, and ``resume`` continues from it, bit for bit
-        on the CPU
+        on the CPU. It is one run's own: other data, settings or initial weights are refused, a second fit at the same
+        time too
 
     A readout trained on frozen features sees each sample's features computed once, not once per epoch.
     """
-    if epochs < 1:
-        raise InvalidInputError(f"epochs must be at least 1, got {epochs!r}")
+    positive("epochs", epochs)
     if device is not None:
         model.to(device)
-    like = next(model.parameters())
+    like = _like(model)
     X, y = as_pair(data, like)
     held = None if validation is None else as_pair(validation, like)
     chosen: str = loss or ("squared" if y.is_floating_point() else "cross_entropy")
     if isinstance(model, Model):
         check_classes(y, model.out_features)
-    run = _Run(method, lr, momentum, weight_decay, schedule, batch_size, seed, chosen)
+    rate = _RATES.get(method, 0.0) if lr is None else lr
+    run = _Run(method, rate, momentum, weight_decay, schedule, batch_size, seed, chosen)
     if method == "ridge":
         return _fit_ridge(model, X, y, held, ridge, batch_size)
-    forward, X, held, seconds = _freeze(model, X, held)
-    trainer = _Trainer(model, forward, run, epochs, _checkpoints(checkpoint, run, model, epochs, X))
+    checkpoints = _checkpoints(checkpoint, run, model, epochs, (X, y), held)
     mode = model.training
-    try:
-        rows = trainer.train(X, y, held, resume, progress)
-    finally:
-        model.train(mode)
+    with contextlib.nullcontext() if checkpoints is None else checkpoints.locked():
+        forward, X, held, seconds = _freeze(model, X, held)
+        trainer = _Trainer(model, forward, run, epochs, checkpoints)
+        try:
+            rows = trainer.train(X, y, held, resume, progress)
+        finally:
+            model.train(mode)
     return History(method, tuple(rows), seconds)
 
 
 def evaluate(model: nn.Module, data: Any, batch_size: int = 1024) -> tuple[float, float | None]:
     """(loss, accuracy) of a model on a pair (X, y); the accuracy is None for targets that are no classes."""
-    X, y = as_pair(data, next(model.parameters()))
+    X, y = as_pair(data, _like(model))
     training = model.training
     model.eval()
     try:
@@ -179,6 +184,19 @@ def evaluate(model: nn.Module, data: Any, batch_size: int = 1024) -> tuple[float
 
 
 # -- the loop --------------------------------------------------------------------------------------------
+def descend(
+    loss: Callable[[Tensor], Tensor], batches: Iterable[Tensor], optimisers: Sequence[torch.optim.Optimizer]
+) -> None:
+    """One gradient step of every optimiser for each batch of row numbers."""
+    for batch in batches:
+        value = loss(batch)
+        for optimiser in optimisers:
+            optimiser.zero_grad(set_to_none=True)
+        value.backward()
+        for optimiser in optimisers:
+            optimiser.step()
+
+
 class _Trainer:
     def __init__(
         self, model: nn.Module, forward: Forward, run: _Run, epochs: int, checkpoints: Checkpoints | None
@@ -222,16 +240,17 @@ class _Trainer:
         for group, rate in zip(self.optimiser.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
         self.model.train()
-        order = _order(len(X), self.run.seed, epoch).to(X.device)
+        order = sample_order(len(X), self.run.seed, epoch).to(X.device)
         total, right = X.new_zeros(()), X.new_zeros(())
-        for batch in order.split(self.run.batch_size):
+
+        def loss(batch: Tensor) -> Tensor:
             outputs = self.forward(X[batch])
             value = _loss(outputs, y[batch], self.run.loss)
-            self.optimiser.zero_grad(set_to_none=True)
-            value.backward()
-            self.optimiser.step()
-            total += value.detach() * len(batch)
-            right += _hits(outputs.detach(), y[batch])
+            total.add_(value.detach() * len(batch))
+            right.add_(_hits(outputs.detach(), y[batch]))
+            return value
+
+        descend(loss, order.split(self.run.batch_size), [self.optimiser])
         mean = float(total) / len(X)
         if not math.isfinite(mean):
             raise ConvergenceError(
@@ -254,9 +273,16 @@ def _optimiser(model: nn.Module, run: _Run) -> torch.optim.Optimizer:
         groups = [{"params": [p for p in model.parameters() if p.requires_grad], "lr": run.lr}]
     if not any(group["params"] for group in groups):
         raise InvalidInputError("nothing to train: no parameter of this model requires a gradient")
-    if run.method == "adam":
-        return torch.optim.Adam(groups, lr=run.lr, weight_decay=run.weight_decay)
-    return torch.optim.SGD(groups, lr=run.lr, momentum=run.momentum, weight_decay=run.weight_decay)
+    return new_optimiser(run.method, groups, run.lr, run.momentum, run.weight_decay)
+
+
+def new_optimiser(
+    method: str, parameters: Any, lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+) -> torch.optim.Optimizer:
+    """SGD, or Adam, which has no use for the momentum."""
+    if method == "adam":
+        return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
+    return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
 
 def _factor(schedule: str, epoch: int, epochs: int) -> float:
@@ -266,7 +292,7 @@ def _factor(schedule: str, epoch: int, epochs: int) -> float:
     return 1.0 - epoch / epochs if schedule == "linear" else 1.0
 
 
-def _order(n: int, seed: int, epoch: int) -> Tensor:
+def sample_order(n: int, seed: int, epoch: int) -> Tensor:
     """The order of the samples in an epoch, from (seed, epoch) alone."""
     mixed = (int(seed) * 1_000_003 + epoch) % 2**63
     return torch.randperm(n, generator=torch.Generator().manual_seed(mixed))
@@ -325,10 +351,29 @@ def _fit_ridge(model: nn.Module, X: Tensor, y: Tensor, held: Any, ridge: float, 
     return History("ridge", (row,), middle - started)
 
 
-def _checkpoints(folder: Any, run: _Run, model: nn.Module, epochs: int, X: Tensor) -> Checkpoints | None:
+def _checkpoints(
+    folder: Any, run: _Run, model: nn.Module, epochs: int, data: tuple[Tensor, Tensor], held: Any
+) -> Checkpoints | None:
+    """The checkpoints of this run: of these settings on these data from these weights, and of no other."""
     if folder is None:
         return None
     described = model.config() if isinstance(model, Model) else {"model": type(model).__name__}
     # under a constant learning rate a longer run is the same run, continued
     length = None if run.schedule == "constant" else epochs
-    return Checkpoints(folder, {**asdict(run), "model": described, "schedule_epochs": length, "samples": len(X)})
+    marks = {
+        "dtype": str(data[0].dtype),
+        "training data": fingerprint(dict(zip("Xy", data, strict=True))),
+        "validation data": None if held is None else fingerprint(dict(zip("Xy", held, strict=True))),
+        WEIGHTS: fingerprint(model.state_dict()),
+    }
+    return Checkpoints(folder, {**asdict(run), "model": described, "schedule_epochs": length, **marks})
+
+
+def _like(model: nn.Module) -> Tensor:
+    """A tensor of the type and on the device of the model's weights."""
+    if not isinstance(model, nn.Module):
+        raise InvalidInputError(f"fit and evaluate take a torch module, got {type(model).__name__}")
+    like = next(model.parameters(), None)
+    if like is None:
+        raise InvalidInputError(f"{type(model).__name__} has no parameters: nothing to train")
+    return like

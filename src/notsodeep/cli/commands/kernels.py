@@ -12,7 +12,7 @@ import typer
 from ...errors import InvalidInputError
 from .. import options as opt
 from ..app import app
-from ..files import atomic, check_target, enough_space, points_from
+from ..files import atomic, check_target, matrix_file, points_from
 from ..output import note, print_json, show
 
 _BLOCK = 512  # columns of an equivalent that are made at once
@@ -112,12 +112,8 @@ def _write(output: str, n: int, dtype: Any, fill: Any) -> None:
         np.save(sys.stdout.buffer, matrix)
         return
     path = Path(output)
-    enough_space(path, n * n * dtype.itemsize)
-    with atomic(path) as temporary:
-        mapped = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=(n, n))
+    with matrix_file(path, n, dtype) as mapped:
         fill(mapped)
-        mapped.flush()
-        del mapped
     note(f"written: {path}, {n} x {n}, {dtype}")
 
 
