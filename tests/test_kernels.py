@@ -30,6 +30,8 @@ BUILT_IN = [
     nsd.activation("elu"),
     nsd.activation("selu"),
     nsd.activation("softplus"),
+    nsd.activation("mish"),
+    nsd.activation("hard_swish"),
     nsd.activation("sin"),
     nsd.activation("cos"),
     nsd.activation("piecewise_linear", knots=(-1.0, 0.5), slopes=(0.1, 1.0, -0.3), at_zero=0.2),

@@ -174,7 +174,7 @@ def test_the_examples_of_the_contributing_guide_run():
     assert names["deq"].limit == pytest.approx(0.25, rel=1e-6)
     header = (
         "from dataclasses import dataclass\nfrom typing import ClassVar\nfrom torch import Tensor\n"
-        "from notsodeep.activations import Activation, Parity\n_register = lambda cls: cls\n"
+        "from notsodeep.activations import Activation, Parity\nregister = lambda cls: cls\n"
     )
     exec(header + built_in, names)
     x = np.linspace(-3, 3, 7)

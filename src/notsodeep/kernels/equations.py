@@ -18,7 +18,7 @@ from ..activations import Activation
 from ..errors import ConvergenceError
 from ..gaussian import moments, shared_rule
 from ..networks import DEQ, ENN, Kernel, Network, check_kernels, rates_of
-from .expectations import Layer, degree_of
+from .expectations import Layer, degree_of, layer_of
 
 __all__ = ["diagonal", "pairwise"]
 
@@ -103,7 +103,7 @@ def _explicit(
     theta = {"ntk": rates[0] * dot, "ntk_frozen": torch.zeros_like(dot)}
     need_slope = set(kinds) != {"ck"}
     for depth, phi in enumerate(enn.activations):
-        layer = Layer(phi, sx, sy)
+        layer = layer_of(phi, sx, sy)
         if need_slope:
             steep = layer.slope(dot)
             theta = {kind: t * steep for kind, t in theta.items()}
@@ -131,7 +131,7 @@ def _explicit_diagonal(enn: ENN, s: Tensor, kinds: Sequence[Kernel], rates: Sequ
 def _implicit(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor, kinds: Sequence[Kernel]) -> dict[Kernel, Tensor]:
     """lam = s2a E[phi phi] + s2b dot, entry by entry, by safeguarded Newton steps (slope 1 - s2a E[phi' phi'])."""
     qx, qy = equilibrium_variance(deq, torch.cat([sx, sy])).split(len(sx))
-    layer = Layer(deq.activation, qx, qy)
+    layer = layer_of(deq.activation, qx, qy)
     lam = _solve_covariance(deq, layer, dot)
     if torch.is_grad_enabled() and any(v.requires_grad for v in (qx, qy, dot, *_variances(deq))):
         # one Newton step from the solution, differentiated at fixed slope: the implicit function theorem
@@ -252,6 +252,9 @@ def _solve_variance(deq: DEQ, s: Tensor) -> Tensor:
 
 def mean_square(phi: Activation, part: str, q: Tensor) -> Tensor:
     """E[f(sqrt(q) xi)^2], f = phi or phi', with its derivative in q; evaluated once per distinct q."""
+    own = phi.layer(q, q)
+    if own is not None:  # the diagonal is the pair of a point with itself
+        return own.value(q) if part == "value" else own.slope(q)
     return _MeanSquare.apply(phi, part, q)
 
 
