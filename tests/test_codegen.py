@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import pytest
@@ -72,7 +73,7 @@ def test_a_name_does_not_become_code(name, monkeypatch):
     own = Activation.from_callable(torch.tanh, name=name)
     assert "\n" not in repr(own)
     plain = nsd.match(nsd.DEQ("tanh", 0.2), 1.0)
-    twin = nsd.Twin(nsd.DEQ(own, 0.2), plain.network, plain.kernel, plain.family, plain.residual)
+    twin = dataclasses.replace(plain, deq=nsd.DEQ(own, 0.2))
     names = executed(nsd.pytorch_code(twin, 3, 8, 2))
 
     assert "TAKEN" not in os.environ
