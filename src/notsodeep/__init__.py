@@ -75,6 +75,7 @@ _ROOMS = {
     "spectra": ["spectral_law"],
     "matching": ["Twin", "match", "match_sphere", "match_uniform", "norm_range"],
     "codegen": ["pytorch_code"],
+    "learning": ["LearningPrediction", "predict_learning"],
     "nn": ["compare", "distil", "fit", "twin_of"],
     "plots": ["ErrorDisplay", "KernelDisplay", "SpectrumDisplay", "TwinDisplay"],
 }
