@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds
     from .kernels import finite_ntk as finite_ntk
     from .kernels import kernels_of as kernels_of
     from .kernels import ntk as ntk
+    from .learning import LearningPrediction as LearningPrediction
+    from .learning import predict_learning as predict_learning
     from .matching import Twin as Twin
     from .matching import match as match
     from .matching import match_sphere as match_sphere
