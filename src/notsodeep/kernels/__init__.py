@@ -3,5 +3,16 @@
 from .finite import finite_ck, finite_ntk
 from .matrix import ck, kernels_of, ntk
 from .pointwise import diagonal, pairwise
+from .series import power_series, sphere_diagonal
 
-__all__ = ["ck", "diagonal", "finite_ck", "finite_ntk", "kernels_of", "ntk", "pairwise"]
+__all__ = [
+    "ck",
+    "diagonal",
+    "finite_ck",
+    "finite_ntk",
+    "kernels_of",
+    "ntk",
+    "pairwise",
+    "power_series",
+    "sphere_diagonal",
+]

@@ -20,7 +20,7 @@ from .expectations import Layer, layer_of
 from .recursion import LayerMaps, equation, explicit, implicit
 from .variance import Diagonal, equilibrium_variance, mean_square
 
-__all__ = ["diagonal", "pairwise"]
+__all__ = ["diagonal", "equilibrium", "pairwise"]
 
 _CHUNK = 16384  # pairs at once: a series of 2048 terms for each is a quarter of a gigabyte
 
@@ -97,6 +97,12 @@ def _kernels(
     qx, qy = equilibrium_variance(network, torch.cat([sx, sy])).split(len(sx))
     layer = layer_of(network.activation, qx, qy)
     return implicit(_covariance(network, layer, dot), layer, network.sigma_a2, kinds, _gap_check(network))
+
+
+def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Lambda of a DEQ at pairs of inputs: its two variances and its covariance (flat float64 tensors)."""
+    qx, qy = equilibrium_variance(deq, torch.cat([sx, sy])).split(len(sx))
+    return qx, qy, _covariance(deq, layer_of(deq.activation, qx, qy), dot)
 
 
 def _layers(enn: ENN, sx: Tensor, sy: Tensor) -> Iterator[LayerMaps]:
