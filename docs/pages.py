@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import notsodeep
-from notsodeep.experiments.routes_figure import markdown_table
+from notsodeep.experiments.accuracy import REPORTED
+from notsodeep.plots.figures.accuracy import accuracy_table
+from notsodeep.plots.figures.routes import routes_table
+from notsodeep.plots.style import phrase, word
 
 __all__ = ["api", "table", "write_all"]
 
@@ -19,7 +22,7 @@ def write_all(docs: Path, results: Path) -> None:
     folder.mkdir(exist_ok=True)
     for name, text in {
         "evidence": evidence(results),
-        "results": equivalents(results) + matching(results) + distances(results) + uniform(results) + accuracy(results),
+        "numbers": equivalents(results) + matching(results) + distances(results) + uniform(results) + accuracy(results),
         "benchmarks": kernel_speed(results) + networks(results),
         "api": api(),
         "three_routes": three_routes(results),
@@ -53,10 +56,6 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _made_by(document: dict[str, Any]) -> str:
     return f"Made by `{document['command']}`.\n\n"
-
-
-def _picture(results: Path, name: str, caption: str) -> str:
-    return f"![{caption}](../results/{name})\n\n" if (results / name).exists() else ""
 
 
 def _mean(errors: Sequence[float] | float) -> float:
@@ -99,40 +98,41 @@ def matching(results: Path) -> str:
 
 def evidence(results: Path) -> str:
     """The rejected forms of the equivalents beside the kept ones."""
-    document = _read(results / "rejected_variants.json")
-    return "" if document is None else _made_by(document) + _curves(document["curves"])
+    document = _read(results / "rejected_variants" / "full.json")
+    if document is None:
+        return ""
+    (point,) = document["points"].values()
+    return _made_by(document) + _curves(point["numbers"])
 
 
 def equivalents(results: Path) -> str:
     """How the error of the equivalents falls."""
-    document = _read(results / "equivalents_error.json")
+    document = _read(results / "mixtures_error" / "full.json")
     if document is None:
         return ""
     text = "## Equivalents against exact kernels\n\nRelative error in spectral norm; theory says a slope of -1/2.\n\n"
-    text += _made_by(document)
     flat = {
-        f"{case}, {kernel}": curve for case, curves in document["curves"].items() for kernel, curve in curves.items()
+        f"{phrase(case)}: {word(kernel)}": curve
+        for case, point in document["points"].items()
+        for kernel, curve in point["numbers"].items()
     }
-    return text + _picture(results, "equivalents_error.png", "Error of the equivalents against n") + _curves(flat)
+    return text + _made_by(document) + _curves(flat)
 
 
 def uniform(results: Path) -> str:
     """Depth against accuracy of the data-free twins."""
-    document = _read(results / "uniform" / "depth.json")
+    document = _read(results / "uniform_depth" / "full.json")
     if document is None:
         return ""
     text = "## Uniform twins\n\nProven bounds on the relative error of the kernel over every pair of inputs.\n\n"
-    text += _made_by(document)
-    text += _picture(results, "uniform/depth.png", "Bound against depth")
-    found: dict[tuple[str, float, str], dict[int, float]] = {}
-    for row in document["rows"]:
-        found.setdefault((row["activation"], row["sigma_a2"], row["kernel"]), {})[row["depth"]] = row["bound"]
-    depths = sorted({d for bounds in found.values() for d in bounds})
+    stored = [(p["settings"], p["numbers"]["rows"]) for p in document["points"].values()]
+    depths = range(1, 1 + max(len(rows) for _, rows in stored))
     rows = [
-        [phi, f"{s2a:.4g}", kernel, *(_bound(bounds.get(d)) for d in depths)]
-        for (phi, s2a, kernel), bounds in found.items()
+        [word(s["activation"]), f"{s['sigma_a2']:.4g}", word(s["kernel"]), *(_bound(row["bound"]) for row in rows)]
+        for s, rows in stored
     ]
-    return text + table(["activation", "sigma_a2", "kernel", *(f"{d} layers" for d in depths)], rows)
+    heads = ["activation", "sigma_a2", "kernel", *(f"{d} layers" for d in depths)]
+    return text + _made_by(document) + table(heads, rows)
 
 
 def _bound(value: float | None) -> str:
@@ -140,22 +140,12 @@ def _bound(value: float | None) -> str:
 
 
 def accuracy(results: Path) -> str:
-    """Test accuracies of trained networks, by data set and width."""
+    """Test accuracies of trained networks at the published width."""
     document = _read(results / "accuracy" / "full.json") or _read(results / "accuracy" / "quick.json")
     if document is None:
         return ""
-    networks_seen: dict[str, None] = {}
-    rows = []
-    for point, content in document["points"].items():
-        for phi, found in content["numbers"]["accuracies"].items():
-            for optimiser in content["settings"]["optimisers"]:
-                models = found[optimiser]
-                networks_seen |= dict.fromkeys(models)
-                cells = [f"{100 * _mean(m['accuracy']):.1f}" for m in models.values()]
-                rows.append([point, phi, optimiser, *cells])
     text = "## Accuracy of trained networks\n\nTest accuracy in percent, mean over seeds.\n\n" + _made_by(document)
-    text += _picture(results, "accuracy/full.png", "Accuracy against width")
-    return text + table(["data/width", "activation", "optimiser", *networks_seen], rows)
+    return text + table(*accuracy_table(document, REPORTED))
 
 
 def distances(results: Path) -> str:
@@ -166,13 +156,12 @@ def distances(results: Path) -> str:
         if document is None:
             continue
         rows = [
-            [point, label, *(f"{v:.3g}" for v in numbers.values())]
+            [phrase(point), label, *(f"{v:.3g}" for v in numbers.values())]
             for point, content in document["points"].items()
             for label, numbers in content["numbers"]["distances"].items()
         ]
         first = next(iter(document["points"].values()))["numbers"]["distances"]
         text += f"## {document['title']}\n\n" + _made_by(document)
-        text += _picture(results, f"{name}/full.png", document["title"])
         text += table(["point", "form", *next(iter(first.values()))], rows)
     return text
 
@@ -180,7 +169,7 @@ def distances(results: Path) -> str:
 def three_routes(results: Path) -> str:
     """Kernels, regressions and networks by route."""
     document = _read(results / "three_routes" / "full.json")
-    return "" if document is None else _made_by(document) + markdown_table(document)
+    return "" if document is None else _made_by(document) + table(*routes_table(document))
 
 
 def kernel_speed(results: Path) -> str:

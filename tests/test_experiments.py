@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +17,12 @@ from helpers import tolerance
 from notsodeep import experiments
 from notsodeep.cli import app
 from notsodeep.errors import ConvergenceError, DataError, InvalidInputError
-from notsodeep.experiments import accuracy, error_figure, plain_depth, readouts
+from notsodeep.experiments import accuracy, equivalents_error, plain_depth, readouts
 from notsodeep.experiments.readouts import Optimiser, train_readouts
 from notsodeep.experiments.runner import Experiment, Point, Setup, TimeUp, draw, read_document, run
 from notsodeep.experiments.samples import histograms, sample, thumbnail
+from notsodeep.plots.figures.accuracy import accuracy_curves, accuracy_table
+from notsodeep.plots.style import INK
 
 # ---- the runner ------------------------------------------------------------------------------------------------
 
@@ -44,10 +47,10 @@ class Counting:
         return Experiment("squares", "Squares", lambda setup: [self.point(i) for i in range(4)], plot)
 
 
-def plot(document: dict) -> Figure:
+def plot(document: dict) -> dict[str, Figure]:
     figure = Figure()
     figure.subplots().plot([p["numbers"]["square"] for p in document["points"].values()])
-    return figure
+    return {"": figure}
 
 
 def test_finished_points_are_not_repeated(tmp_path):
@@ -221,7 +224,9 @@ def documents(tmp_path_factory) -> dict[str, dict]:
     found = json.loads(result.stdout)
     assert tuple(found) == experiments.names()
     for name, document in found.items():
-        assert {f.name for f in (folder / name).iterdir()} == {"quick.json", "quick.png", "quick.svg"}
+        figures = [f for f in (folder / name).iterdir() if f.name != "quick.json"]
+        assert {f.suffix for f in figures} == {".png", ".svg"}
+        assert all(f.name.startswith("quick") for f in figures)
         assert read_document(folder / name / "quick.json") == document
         again = experiments.reproduce(name, quick=True, folder=folder, progress=False)
         assert again == document  # the times of the points included: nothing was computed twice
@@ -229,7 +234,8 @@ def documents(tmp_path_factory) -> dict[str, dict]:
 
 
 def test_errors_fall_with_n(documents):
-    slopes = error_figure.slopes(documents["equivalents_error"])
+    curves = equivalents_error.kept_curves(documents["equivalents_error"])
+    slopes = {kernel: {a: curve.slope for a, curve in by.items()} for kernel, by in curves.items()}
     for kernel, by_activation in slopes.items():
         assert len(by_activation) == 6
         if "own" not in kernel:
@@ -281,7 +287,7 @@ def test_sphere(documents):
 
 def test_accuracies_of_twin_and_deq_meet(documents):
     for activation in ("tanh", "relu"):
-        by_model = accuracy.curves(documents["accuracy"], "digits", activation, "sgd")
+        by_model = accuracy_curves(documents["accuracy"], "digits", activation, "sgd")
         gaps = {name: np.abs(by_model[name][1] - by_model["DEQ"][1]) for name in ("twin", "plain")}
         assert gaps["twin"][-1] < 0.01  # 397 test rows, three seeds: one standard error is about 0.006
         assert gaps["twin"][-1] < gaps["twin"][0]
@@ -322,16 +328,39 @@ def test_unknown_names():
         experiments.reproduce("figure 9")
 
 
-def test_the_command_stops_at_its_limit_and_goes_on(tmp_path, capsys):
-    arguments = ["--folder", str(tmp_path), "--datasets", "digits", "--widths", "16", "--seeds", "1", "--epochs", "1"]
-    assert accuracy.main([*arguments, "--time-limit", "0"])["points"] == {}
-    assert "digits/16: not finished" in capsys.readouterr().out
-    stored = accuracy.main(arguments)["points"]["digits/16"]
-    assert "digits/16:" in capsys.readouterr().out
+def test_a_run_stops_at_its_limit_and_goes_on(tmp_path):
+    assert experiments.reproduce("sphere", folder=tmp_path, time_limit=0.0)["points"] == {}
+    stored = experiments.reproduce("sphere", folder=tmp_path)["points"]
+    assert experiments.reproduce("sphere", folder=tmp_path, time_limit=0.0)["points"] == stored
+
+
+def test_a_table_of_accuracies_beside_the_published_ones(tmp_path):
+    points = accuracy.points(Setup(), ["digits"], [16], seeds=1, epochs=1)
+    document = run(accuracy.EXPERIMENT, Setup(), tmp_path, points=points)
+    stored = document["points"]["digits/16"]
     assert stored["settings"]["seeds"] == [0]
-    assert all(len(v["accuracy"]) == 1 for v in stored["numbers"]["accuracies"]["relu"]["adam"].values())
-    assert accuracy.main(arguments)["points"]["digits/16"] == stored
-    table = capsys.readouterr().out.strip().splitlines()[-2:]
+    heads, rows = accuracy_table(document, {"digits": {"relu": accuracy.REPORTED["mnist"]["relu"]}})
     mean = 100 * stored["numbers"]["accuracies"]["relu"]["sgd"]["twin"]["accuracy"][0]
-    assert "| digits | relu | 16 | " in table[1]
-    assert f"| {mean:.2f} ± 0.00 |" in table[1]
+    relu = dict(zip(heads, rows[1], strict=True))
+    assert (relu["data"], relu["activation"], relu["width"]) == ("digits", "ReLU", "16")
+    assert relu["twin"] == f"{mean:.2f} ± 0.00"
+    assert relu["published (DEQ, twin, plain)"] == "93.7, 93.4, 91.8"
+    assert rows[0][8] == "-"
+
+
+def test_every_study_is_listed_with_what_it_shows_and_how_long_it_takes():
+    files = {p.stem for p in Path(experiments.__file__).parent.glob("*.py") if "\nEXPERIMENT = " in p.read_text()}
+    assert {study.module for study in experiments.STUDIES.values()} == files
+    said = CliRunner().invoke(app, ["reproduce"], env={"COLUMNS": "200"}).stdout
+    for name, study in experiments.STUDIES.items():
+        assert name in said
+        assert study.shows in said
+        assert study.quick in said
+
+
+def test_figures_follow_the_colour_scheme(tmp_path):
+    run(Counting().experiment(), Setup(), tmp_path)
+    text = (tmp_path / "quick.svg").read_text()
+    assert "prefers-color-scheme: dark" in text
+    assert "currentColor" in text
+    assert INK not in text.split("</style>")[1]

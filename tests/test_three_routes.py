@@ -7,9 +7,9 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep.experiments import three_routes
-from notsodeep.experiments.routes_figure import draw_routes, markdown_table
 from notsodeep.experiments.runner import Setup, read_document, run
 from notsodeep.experiments.three_routes import RIDGE, ROUTES, Size, compare_route, prepare, route_twin
+from notsodeep.plots.figures.routes import draw_routes, routes_table
 
 SIZE = Size(train=150, test=100, width=64, seeds=2)
 
@@ -100,9 +100,9 @@ def test_document_figure_and_table(digits, relu, tmp_path):
     run(three_routes.EXPERIMENT, Setup(), tmp_path, progress=False, points=points)
     document = read_document(tmp_path / "quick.json")
     assert document["command"] == "notsodeep reproduce three_routes --quick"
-    assert (tmp_path / "quick.png").stat().st_size > 10_000
-    assert len(draw_routes(document).axes) == 3
-    lines = markdown_table(document).strip().splitlines()
-    assert len(lines) == 2 + 3
-    assert len({line.count("|") for line in lines}) == 1
-    assert f"{relu['uniform']['distance']['twin']:.1e}" in lines[-1]
+    assert (tmp_path / "quick_distance.png").stat().st_size > 10_000
+    assert list(draw_routes(document)) == ["distance", "regression", "networks"]
+    heads, rows = routes_table(document)
+    assert [len(row) for row in rows] == [len(heads)] * 3
+    assert rows[-1][:3] == ["digits", "ReLU", "conjugate kernel"]
+    assert rows[-1][6].startswith(f"{relu['uniform']['distance']['twin']:.1e}")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInputError
+from notsodeep.experiments.uniform_depth import box_rows, homogeneous_rows
 from notsodeep.experiments.uniform_odd import odd_lower_bound
-from notsodeep.experiments.uniform_study import box_rows, homogeneous_rows
 from notsodeep.experiments.uniform_table import make
-from notsodeep.experiments.uniform_training import Setup, experiment
+from notsodeep.experiments.uniform_training import Run, train_together
 from notsodeep.matching.uniform.table import load
 
 
@@ -27,11 +25,11 @@ def test_the_table_can_be_made_again() -> None:
 
 
 def test_study_rows_are_certified() -> None:
-    rows = list(homogeneous_rows(names=("leaky_relu",), kernels=("ck",), depths=2, fractions=(0.4,)))
+    rows = list(homogeneous_rows("leaky_relu", 0.1, "ck", depths=2))
     assert [row["depth"] for row in rows] == [1, 2]
     assert all(row["sampled"] <= row["bound"] <= 1.06 * row["sampled"] for row in rows)
     assert rows[1]["bound"] < 0.02 * rows[0]["bound"]
-    (row,) = itertools.islice(box_rows(names=("silu",), depths=1, certified=1, fractions=(0.4,)), 1)
+    (row,) = box_rows("silu", 0.0827, depths=1)
     assert row["sampled"] <= row["bound"] <= 1.2 * row["sampled"]
 
 
@@ -45,8 +43,7 @@ def test_no_odd_network_beats_the_lower_bound() -> None:
 
 def test_deq_and_twin_train_alike() -> None:
     """Digits, narrow: the twin is about as far from a DEQ as a DEQ with other weights is."""
-    setup = Setup(data="digits", width=256, epochs=2, seeds=(0,), train=600)
-    document = experiment(setup, report=lambda _: None)
+    document = train_together(Run(data="digits", width=256, epochs=2, seeds=(0,), train=600))
     first, last = document["rows"]
     assert last["deq"] > 0.7
     assert last["twin"] > 0.7

@@ -1,12 +1,10 @@
-"""Elementwise activations with their calculus: values, slopes, kinks, Lipschitz constants, symmetries, closed forms."""
+"""Elementwise activations with their calculus: values, slopes, kinks, Lipschitz constants, symmetries."""
 
-from .affine import Affine
-from .base import Activation, ActivationLike, Parity, activation, activation_classes, activation_names
+from .base import Activation, ActivationLike, Affine, Parity, activation, activation_names
 from .callables import CallableActivation
-from .piecewise import HardSwish, HardTanh, LeakyReLU, Linear, PiecewiseLinear, ReLU
+from .piecewise import HardTanh, LeakyReLU, Linear, PiecewiseLinear, ReLU
 from .polynomial import Hermite, Quadratic
-from .smooth import ELU, GELU, SELU, Arctan, Erf, Mish, Sigmoid, SiLU, Softplus, Tanh
-from .waves import Cos, Sin
+from .smooth import ELU, GELU, SELU, Arctan, Cos, Erf, Sigmoid, SiLU, Sin, Softplus, Tanh
 
 __all__ = [
     "ELU",
@@ -19,12 +17,10 @@ __all__ = [
     "CallableActivation",
     "Cos",
     "Erf",
-    "HardSwish",
     "HardTanh",
     "Hermite",
     "LeakyReLU",
     "Linear",
-    "Mish",
     "Parity",
     "PiecewiseLinear",
     "Quadratic",
@@ -35,6 +31,5 @@ __all__ = [
     "Softplus",
     "Tanh",
     "activation",
-    "activation_classes",
     "activation_names",
 ]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
+import os
 
 from . import commands
-from .app import app, remark
+from .app import app
 
 __all__ = ["app", "commands", "main"]
 
 
 def main() -> None:
     """The entry point of the ``notsodeep`` command."""
-    warnings.showwarning = remark
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's memory profiler talks on standard error otherwise
     app(prog_name="notsodeep")

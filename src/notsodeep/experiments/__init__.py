@@ -1,35 +1,61 @@
-"""Every figure of the papers as one function and one name: ``experiments.reproduce("sphere", quick=True)``."""
+"""Every study as one function and one name: ``experiments.reproduce("sphere", quick=True)``."""
 
 from __future__ import annotations
 
 import importlib
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidInputError
 
-__all__ = ["names", "reproduce"]
+__all__ = ["STUDIES", "Study", "names", "reproduce"]
 
-# name -> the module that holds it, imported when it is asked for
-_FIGURES = {
-    "equivalents_error": "error_figure",
-    "eigenvalues": "eigenvalues",
-    "kernels": "kernel_images",
-    "sphere": "sphere",
-    "accuracy": "accuracy",
-    "plain_depth": "plain_depth",
-    "three_routes": "three_routes",
+
+@dataclass(frozen=True)
+class Study:
+    """An entry of the list: the file that holds it, what it shows, and how long it takes."""
+
+    module: str
+    shows: str
+    quick: str
+    """On two cores, with built-in data."""
+    full: str
+    """At the papers' sizes; on two cores unless another machine is named."""
+
+
+STUDIES = {
+    "equivalents_error": Study(
+        "equivalents_error", "the equivalents' error falls with the number of points (slides)", "5 s", "6 min"
+    ),
+    "mixtures_error": Study("mixtures_error", "the same on three mixtures, one with full covariances", "2 s", "30 min"),
+    "rejected_variants": Study("rejected_variants", "printed formulas that stall, beside those kept", "1 s", "1 min"),
+    "eigenvalues": Study(
+        "eigenvalues", "eigenvalues of exact kernels and equivalents (preprint, figure 1)", "2 s", "10 min"
+    ),
+    "kernels": Study("kernel_images", "kernels of DEQ and twin as images (preprint, figure 2)", "2 s", "8 min"),
+    "sphere": Study("sphere", "a ReLU DEQ and one quadratic layer on the unit sphere (workshop)", "1 s", "10 s"),
+    "accuracy": Study(
+        "accuracy", "test accuracy against width: DEQ, twin, plain (preprint, figure 3)", "20 s", "40 min, H200"
+    ),
+    "plain_depth": Study("plain_depth", "what depth and weights of a plain network change", "10 s", "30 min, H200"),
+    "three_routes": Study("three_routes", "three routes to a twin on the same data", "15 s", "6 min"),
+    "uniform_depth": Study("uniform_depth", "twins without data: proven bound against depth", "10 s", "hours"),
+    "uniform_odd": Study("uniform_odd", "what no network of odd layers can reach", "5 s", "20 s"),
+    "uniform_training": Study(
+        "uniform_training", "DEQ and twin trained side by side, all weights", "20 s", "30 min, H200"
+    ),
 }
 
 
 def names() -> tuple[str, ...]:
-    """The experiments that :func:`reproduce` knows.
+    """The studies that :func:`reproduce` knows.
 
-    >>> names()
-    ('equivalents_error', 'eigenvalues', 'kernels', 'sphere', 'accuracy', 'plain_depth', 'three_routes')
+    >>> names()[:4]
+    ('equivalents_error', 'mixtures_error', 'rejected_variants', 'eigenvalues')
     """
-    return tuple(_FIGURES)
+    return tuple(STUDIES)
 
 
 def reproduce(
@@ -41,20 +67,20 @@ def reproduce(
     progress: bool | None = None,
     time_limit: float | None = None,
 ) -> dict[str, Any]:
-    """Run an experiment, or go on where it stopped, and return its document.
+    """Run a study, or go on where it stopped, and return its document.
 
     Parameters
     ----------
     name : one of :func:`names`
     quick : under a minute on a CPU with built-in data; otherwise the papers' sizes and data
-    folder : numbers and figures go to its subfolder ``name``: quick.json, quick.png, quick.svg, or full.*
+    folder : numbers and figures go to its subfolder ``name``: quick.json, quick*.png, quick*.svg, or full.*
     data : folder of the data sets (default: the environment's NOTSODEEP_DATA, else the user's cache)
     time_limit : seconds after which the run stops; finished points are kept
     """
-    if name not in _FIGURES:
-        raise InvalidInputError(f"unknown experiment {name!r}; known: {', '.join(_FIGURES)}")
-    from .runner import Setup, run  # what `plots` needs of this package must not load everything
+    if name not in STUDIES:
+        raise InvalidInputError(f"unknown experiment {name!r}; known: {', '.join(STUDIES)}")
+    from .runner import Setup, run  # the list alone must not load everything
 
     deadline = None if time_limit is None else time.monotonic() + time_limit
-    experiment = importlib.import_module(f"{__name__}.{_FIGURES[name]}").EXPERIMENT
+    experiment = importlib.import_module(f"{__name__}.{STUDIES[name].module}").EXPERIMENT
     return run(experiment, Setup(quick, data, device, deadline), Path(folder) / name, progress)

@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from ..equivalents import equivalent, spectral_norm
 from ..kernels import ck
 from ..mixtures import MixtureStatistics
 from ..networks import DEQ
-from .runner import Document, Experiment, Point, Setup
-from .samples import distances, draw_spectra, eigenvalues, histograms, sample
+from ..plots.figures import draw_eigenvalues
+from .runner import Experiment, Point, Setup
+from .samples import distances, eigenvalues, histograms, sample
 
 __all__ = ["EXPERIMENT", "REPORTED", "compare_eigenvalues"]
 
@@ -94,35 +94,9 @@ def _measure(settings: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
     return compare_eigenvalues(**settings, folder=setup.data)
 
 
-def draw_eigenvalues(document: Document) -> Figure:
-    """One row per point: bulk and largest eigenvalues; below, the distance against the scale of the images."""
-    spectra = {key: point for key, point in document["points"].items() if "spectrum" in point["numbers"]}
-    figure = Figure(figsize=(10.0, 3.0 * (len(spectra) + 1)), layout="constrained")
-    grid = figure.subplots(len(spectra) + 1, 2, squeeze=False)
-    for (bulk, top), (key, point) in zip(grid, spectra.items(), strict=False):
-        s = point["settings"]
-        found, own = (point["numbers"]["distances"][label]["lambda"] for label in ("empirical tau0", "own norms"))
-        title = f"{key}, n = {s['n']}, p = {s['p']}: ||dLambda|| {found:.3g} (own norms {own:.2g})"
-        draw_spectra(bulk, top, point["numbers"]["spectrum"], title)
-    _draw_scales(grid[-1, 0], document)
-    grid[-1, 1].set_axis_off()
-    return figure
-
-
-def _draw_scales(ax: Any, document: Document) -> None:
-    images = [
-        p for key, p in document["points"].items() if key.split("/")[:2] in (["mnist", "tanh"], ["digits", "tanh"])
-    ]
-    rows = sorted((p["settings"].get("mean_square", 1.0), p["numbers"]["distances"]) for p in images)
-    for label, name, style in (("empirical tau0", "equivalent", "o-"), ("own norms", "with own norms", "s:")):
-        ax.loglog([scale for scale, _ in rows], [d[label]["lambda"] for _, d in rows], style, markersize=4, label=name)
-    if any(p["settings"]["data"] == "mnist" for p in images):
-        ax.axhline(REPORTED["mnist/tanh"], color="0.4", linestyle="--", linewidth=0.9, label="reported")
-    ax.set_xlabel("mean of ||x||² of the images")
-    ax.set_ylabel("||dLambda||, tanh")
-    ax.legend(frameon=False, fontsize="small")
-
-
 EXPERIMENT = Experiment(
-    "eigenvalues", "Eigenvalues of the exact Implicit-CK and of its equivalent", points, draw_eigenvalues
+    "eigenvalues",
+    "Eigenvalues of the exact Implicit-CK and of its equivalent",
+    points,
+    lambda document: draw_eigenvalues(document, REPORTED),
 )

@@ -6,9 +6,8 @@ more: several classes with random means, and classes with different full covaria
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -21,8 +20,10 @@ from ..errors import InvalidInputError
 from ..kernels import kernels_of
 from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import DEQ, Network
+from ..plots.figures import draw_errors
+from .runner import Document, Experiment, Point, Setup
 
-__all__ = ["ACTIVATIONS", "MIXTURES", "error_against_n", "mixture"]
+__all__ = ["ACTIVATIONS", "EXPERIMENT", "MIXTURES", "error_against_n", "kept_curves", "mixture"]
 
 ACTIVATIONS = ("tanh", "arctan", "relu", "leaky_relu", "elu", "silu")
 KERNELS: tuple[KernelName, ...] = ("ck", "ntk", "ntk_frozen")
@@ -146,33 +147,50 @@ def mixture(name: str, p: int) -> GaussianMixture:
     return MIXTURES[name](p)
 
 
-# ---- the whole table -----------------------------------------------------------------------------------------
+# ---- the study -----------------------------------------------------------------------------------------------
 
 
-def slope_table(points_per_dimension: float = 0.8, seeds: int = 2) -> dict[str, dict[str, ErrorCurve]]:
-    """All six activations on three mixtures, p = 250 ... 4000: "mixture/activation" -> curves by kernel."""
+def points(setup: Setup) -> list[Point]:
+    """Six activations, growing dimension; each point holds all kernels and seeds."""
+    dimensions = (80, 160, 320) if setup.quick else (200, 400, 800, 1600, 3200)
+
+    def point(activation: str, p: int) -> Point:
+        settings = {"activation": activation, "p": p, "n": round(1.25 * p), "sigma_a2": 0.2, "seeds": [0, 1]}
+        settings["norms"] = ["typical", "own"]
+        return Point(f"{activation}/{p}", settings, lambda: _measure(settings))
+
+    return [point(activation, p) for p in dimensions for activation in ACTIVATIONS]
+
+
+def _measure(settings: Mapping[str, Any]) -> dict[str, Any]:
+    curves = error_against_n(
+        settings["activation"],
+        kernels=KERNELS,
+        dimensions=(settings["p"],),
+        points_per_dimension=1.25,
+        seeds=len(settings["seeds"]),
+        sigma_a2=settings["sigma_a2"],
+        norms=settings["norms"],
+    )
+    return {kernel: list(curve.errors[0]) for kernel, curve in curves.items()}
+
+
+def kept_curves(document: Document) -> dict[str, dict[str, ErrorCurve]]:
+    """Kernel -> activation -> its curve; ``"ck/own"`` ... are the equivalents that keep the norm of each row."""
+    found: dict[str, dict[str, dict[int, tuple[float, ...]]]] = {}
+    for point in sorted(document["points"].values(), key=lambda p: p["settings"]["n"]):
+        for kernel, errors in point["numbers"].items():
+            by_size = found.setdefault(kernel, {}).setdefault(point["settings"]["activation"], {})
+            by_size[point["settings"]["n"]] = tuple(errors)
     return {
-        f"{name}/{activation}": error_against_n(
-            activation, name, points_per_dimension=points_per_dimension, seeds=seeds
-        )
-        for name in ("two_class", "random_means", "full_covariances")
-        for activation in ACTIVATIONS
+        kernel: {a: ErrorCurve(a, tuple(e), tuple(e.values())) for a, e in by_name.items() if len(e) > 1}
+        for kernel, by_name in found.items()
     }
 
 
-def main() -> None:
-    """Print the table as JSON: python -m notsodeep.experiments.equivalents_error > results/equivalents_error.json."""
-    table = slope_table()
-    document = {
-        "command": "python -m notsodeep.experiments.equivalents_error",
-        "figure": "notsodeep.plots.error.error_table(document['curves'])",
-        "dimensions": [250, 500, 1000, 2000, 4000],
-        "points_per_dimension": 0.8,
-        "seeds": [0, 1],
-        "curves": {key: {k: curve.to_dict() for k, curve in curves.items()} for key, curves in table.items()},
-    }
-    print(json.dumps(document, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment(
+    "equivalents_error",
+    "Relative spectral error of the equivalents against n",
+    points,
+    lambda document: draw_errors(document, kept_curves(document)),
+)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from matplotlib.figure import Figure
-
 from ..kernels import ck
 from ..matching import match
 from ..networks import DEQ
-from .runner import Document, Experiment, Point, Setup
-from .samples import distances, draw_spectra, eigenvalues, histograms, sample, thumbnail
+from ..plots.figures import draw_kernels
+from .runner import Experiment, Point, Setup
+from .samples import distances, eigenvalues, histograms, sample, thumbnail
 
 __all__ = ["EXPERIMENT", "REPORTED", "compare_kernels"]
 
@@ -69,32 +67,6 @@ def points(setup: Setup) -> list[Point]:
 
 def _measure(settings: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
     return compare_kernels(**settings, folder=setup.data)
-
-
-def draw_kernels(document: Document) -> Figure:
-    """One row per point: DEQ, twin, bulk, largest eigenvalues."""
-    stored = document["points"]
-    figure = Figure(figsize=(15.0, 3.4 * len(stored)), layout="constrained")
-    grid = figure.subplots(len(stored), 4, squeeze=False)
-    for axes, (key, point) in zip(grid, stored.items(), strict=True):
-        numbers = point["numbers"]
-        images = {name: np.array(values) for name, values in numbers["images"].items()}
-        off = images["DEQ"][~np.eye(len(images["DEQ"]), dtype=bool)]
-        reach = float(np.quantile(np.abs(off), 0.99))  # the diagonal would hide the classes
-        for ax, (name, image) in zip(axes, images.items(), strict=False):
-            shown = ax.imshow(image, vmin=-reach, vmax=reach, cmap="RdBu_r", interpolation="nearest")
-            ax.set_title(f"{name}, {key}", fontsize="medium")
-            ax.set_xticks([])
-            ax.set_yticks([])
-        figure.colorbar(shown, ax=axes[1], shrink=0.8)
-        gap = numbers["distances"]
-        draw_spectra(
-            axes[2],
-            axes[3],
-            numbers["spectrum"],
-            f"relative distance: twin {gap['twin']['ck_relative']:.2g}, plain {gap['plain']['ck_relative']:.2g}",
-        )
-    return figure
 
 
 EXPERIMENT = Experiment("kernels", "Kernels of DEQ and twin as images, with their spectra", points, draw_kernels)

@@ -16,15 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from ..activations import activation
 from ..datasets import Dataset
 from ..networks import DEQ, ENN
-from .accuracy import prepared, twin_for
-from .accuracy_figure import REPORTED
+from ..plots.figures import draw_depths
+from .accuracy import REPORTED, prepared, twin_for
 from .readouts import Optimiser, build, guess
-from .runner import Document, Experiment, Point, Setup
+from .runner import Experiment, Point, Setup
 
 __all__ = ["EXPERIMENT", "accuracy_by_depth", "noisy"]
 
@@ -133,40 +132,9 @@ def _measure(data: Dataset, settings: Mapping[str, Any], setup: Setup) -> dict[s
     )
 
 
-# ---- figure --------------------------------------------------------------------------------------------------
-
-
-_COLOURS = {"DEQ": "#1d3557", "twin": "#b3262e", "orthogonal twin": "#b3262e"}
-
-
-def draw_depths(document: Document) -> Figure:
-    """Accuracies with the spread of the seeds; crosses: what the papers report at width 4,096."""
-    stored = document["points"]
-    columns = min(2, len(stored))
-    rows = -(-len(stored) // columns)
-    figure = Figure(figsize=(5.6 * columns, 2.8 * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for ax, (key, point) in zip(grid.flat, stored.items(), strict=False):
-        table, settings = point["numbers"], point["settings"]
-        reported = REPORTED.get(settings["dataset"], {}).get(settings["activation"]) if not settings["noise"] else None
-        for place, (name, found) in enumerate(table.items()):
-            mean, spread = 100 * float(np.mean(found)), 100 * float(np.std(found))
-            colour = _COLOURS.get(name, "#4b8f4b")
-            ax.errorbar(mean, place, xerr=spread, fmt="o", color=colour, capsize=3)
-            ax.annotate(
-                f"{mean:.1f}", (mean, place), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=8
-            )
-            if reported is not None:
-                published = reported.get("twin" if name in TWINS else name, reported["plain"])
-                ax.plot(100 * published[1], place, "x", color="0.2", markersize=7)
-        ax.axvline(100 * float(np.mean(table["DEQ"])), color=_COLOURS["DEQ"], linewidth=0.6, linestyle=":")
-        ax.set_yticks(range(len(table)), list(table), fontsize="small")
-        ax.set_ylim(len(table) - 0.5, -0.8)
-        ax.set_title(key, fontsize="medium")
-        ax.set_xlabel("test accuracy, %")
-    for ax in list(grid.flat)[len(stored) :]:
-        ax.set_axis_off()
-    return figure
-
-
-EXPERIMENT = Experiment("plain_depth", "Plain networks of one to three layers beside DEQ and twin", points, draw_depths)
+EXPERIMENT = Experiment(
+    "plain_depth",
+    "Plain networks of one to three layers beside DEQ and twin",
+    points,
+    lambda document: draw_depths(document, REPORTED),
+)

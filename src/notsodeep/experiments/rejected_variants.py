@@ -19,9 +19,11 @@ from ..equivalents.operator import assemble
 from ..gaussian import moments
 from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import DEQ
+from ..plots.figures import draw_variants
 from .equivalents_error import curves, draws, exact_kernels
+from .runner import Experiment, Point, Setup
 
-__all__ = ["VARIANTS", "rejected_variants"]
+__all__ = ["EXPERIMENT", "VARIANTS", "rejected_variants"]
 
 Change = Callable[[DEQ, Coefficients, MixtureStatistics], tuple[Coefficients, MixtureStatistics]]
 
@@ -104,3 +106,19 @@ def _scale(c: Coefficients) -> float:
 
 def _moments(deq: DEQ, c: Coefficients) -> Any:
     return moments(deq.activation, _scale(c))
+
+
+def points(setup: Setup) -> list[Point]:
+    """One point: all variants on the same samples."""
+    settings: dict[str, Any] = {
+        "activation": "relu",
+        "mixture_name": "near_means",
+        "dimensions": (60, 120, 240) if setup.quick else (250, 500, 1000, 2000),
+        "points_per_dimension": 1.25,
+        "seeds": 2,
+        "sigma_a2": 0.2,
+    }
+    return [Point("relu", settings, lambda: {n: c.to_dict() for n, c in rejected_variants(**settings).items()})]
+
+
+EXPERIMENT = Experiment("rejected_variants", "Printed formulas that stall, beside those kept", points, draw_variants)

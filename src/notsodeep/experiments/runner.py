@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import json
 import platform
 import re
@@ -23,6 +24,7 @@ from .. import __version__
 from .._files import atomic, write_text
 from .._progress import track
 from ..errors import DataError
+from ..plots.style import adaptive_svg, figure_style
 
 __all__ = ["Experiment", "Point", "Setup", "TimeUp", "draw", "read_document", "run"]
 
@@ -66,12 +68,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A published figure."""
+    """A study: what it computes, and how the numbers are drawn."""
 
     name: str
     title: str
     points: Callable[[Setup], Sequence[Point]]
-    draw: Callable[[Document], Figure]
+    draw: Callable[[Document], Mapping[str, Figure]]
+    """Figures by the suffix of their files, one message each; ``""`` for the only one."""
 
 
 def run(
@@ -101,22 +104,33 @@ def run(
 
 
 def draw(experiment: Experiment, path: str | Path) -> list[Path]:
-    """The figure of a stored document, as PNG and SVG beside it."""
+    """The figures of a stored document beside it: PNG on white, and SVG that follows the reader's colour scheme."""
     path = Path(path)
-    figure = experiment.draw(read_document(path))
-    written = [path.with_suffix(".png"), path.with_suffix(".svg")]
-    for target in written:
-        metadata = {"Date": None} if target.suffix == ".svg" else None  # the same numbers make the same file
-        with atomic(target) as temporary:
-            figure.savefig(temporary, format=target.suffix[1:], dpi=130, metadata=metadata)
+    with figure_style():
+        figures = experiment.draw(read_document(path))
+        made = {suffix: (adaptive_svg(figure), _png(figure)) for suffix, figure in figures.items()}
+    written = []
+    for suffix, (vector, pixels) in made.items():  # all are drawn before the first is written
+        target = path.with_name(f"{path.stem}_{suffix}.svg" if suffix else f"{path.stem}.svg")
+        write_text(target, vector)  # the same numbers make the same file
+        with atomic(target.with_suffix(".png")) as temporary:
+            temporary.write_bytes(pixels)
+        written += [target, target.with_suffix(".png")]
     return written
 
 
+def _png(figure: Figure) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=110, facecolor="white")
+    return stream.getvalue()
+
+
 def _is_drawn(path: Path) -> bool:
-    """Whether both figures are there and not older than their document: a run may end between the two."""
+    """Whether there are figures, none older than their document: a run may end between the two."""
     made = path.stat().st_mtime_ns
-    figures = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
-    return all(figure.exists() and figure.stat().st_mtime_ns >= made for figure in figures)
+    vectors = [*path.parent.glob(f"{path.stem}.svg"), *path.parent.glob(f"{path.stem}_*.svg")]
+    figures = [*vectors, *(vector.with_suffix(".png") for vector in vectors)]
+    return bool(figures) and all(figure.exists() and figure.stat().st_mtime_ns >= made for figure in figures)
 
 
 # ---- documents -----------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
-from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from ..datasets import load
@@ -17,7 +16,7 @@ from ..equivalents import spectral_norm
 from ..errors import InvalidInputError
 from ..mixtures import GaussianMixture, MixtureStatistics
 
-__all__ = ["Sample", "distances", "draw_spectra", "histograms", "sample", "thumbnail"]
+__all__ = ["Sample", "distances", "eigenvalues", "histograms", "sample", "thumbnail"]
 
 Array = NDArray[np.float64]
 _BINS = 60
@@ -91,26 +90,3 @@ def thumbnail(kernel: Array, size: int = 80) -> list[list[float]]:
 
 def _rounded(values: Array, digits: int = 6) -> list[float]:
     return [float(f"{v:.{digits}g}") for v in values]
-
-
-COLOURS = ("#7aa5c9", "#b3262e")
-
-
-def draw_spectra(bulk: Axes, top: Axes, spectrum: dict[str, Any], title: str) -> None:
-    """Two spectra: histograms of the bulk, and the largest eigenvalues by rank."""
-    edges = np.array(spectrum["edges"])
-    for (name, counts), colour, filled in zip(spectrum["counts"].items(), COLOURS, (True, False), strict=True):
-        bulk.stairs(counts, edges, color=colour, fill=filled, label=name, linewidth=1.3)
-        values = spectrum["largest"][name]
-        style, size = ("o", 7) if filled else ("x", 5)
-        top.plot(range(1, len(values) + 1), values, style, markersize=size, color=colour, label=name)
-    if max(max(counts) for counts in spectrum["counts"].values()) > 0.3 * sum(spectrum["counts"][name]):
-        bulk.set_yscale("log")  # images: nearly all eigenvalues lie in the first bins
-    bulk.set_title(title, fontsize="medium")
-    bulk.set_xlabel("eigenvalue")
-    bulk.set_ylabel("count")
-    bulk.legend(frameon=False, fontsize="small")
-    top.set_yscale("log")
-    top.set_xlabel("rank")
-    top.set_title("largest eigenvalues", fontsize="medium")
-    top.legend(frameon=False, fontsize="small")

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from ..activations import Quadratic, activation
 from ..equivalents import KernelName, spectral_norm, sphere_equivalent
 from ..kernels import kernels_of
 from ..matching import match_sphere
 from ..networks import DEQ
-from .runner import Document, Experiment, Point, Setup
-from .samples import draw_spectra, eigenvalues, histograms
+from ..plots.figures import draw_sphere
+from .runner import Experiment, Point, Setup
+from .samples import eigenvalues, histograms
 
 __all__ = ["EXPERIMENT", "compare_on_sphere", "unit_rows"]
 
@@ -67,24 +67,6 @@ def points(setup: Setup) -> list[Point]:
 
 def _measure(settings: Mapping[str, Any]) -> dict[str, Any]:
     return compare_on_sphere(**settings)
-
-
-def draw_sphere(document: Document) -> Figure:
-    """Rows: kernels; columns: bulk, largest eigenvalues, the quadratic activation."""
-    stored = document["points"]
-    figure = Figure(figsize=(13.0, 3.4 * len(stored)), layout="constrained")
-    grid = figure.subplots(len(stored), 3, squeeze=False)
-    t = np.linspace(-3.0, 3.0, 121)
-    for axes, (key, point) in zip(grid, stored.items(), strict=True):
-        numbers = point["numbers"]
-        gap = numbers["distances"]["quadratic"]["relative"]
-        draw_spectra(axes[0], axes[1], numbers["spectrum"], f"{key}: relative distance {gap:.2g}")
-        q = numbers["quadratic"]
-        axes[2].plot(t, q["a2"] * t**2 + q["a1"] * t + q["a0"], color="#b3262e", label="quadratic")
-        axes[2].plot(t, math.sqrt(2.0) * np.maximum(t, 0.0), color="#7aa5c9", label="sqrt(2) ReLU of the DEQ")
-        axes[2].set_title("activation", fontsize="medium")
-        axes[2].legend(frameon=False, fontsize="small")
-    return figure
 
 
 EXPERIMENT = Experiment("sphere", "Unit sphere: a ReLU DEQ and a quadratic layer", points, draw_sphere)

@@ -24,8 +24,8 @@ from ..mixtures import GaussianMixture
 from ..networks import DEQ, ENN
 from ..nn.data import one_hot
 from ..nn.model import compute_features, ridge_readout
+from ..plots.figures import draw_routes
 from .readouts import build
-from .routes_figure import draw_routes
 from .runner import Experiment, Point, Setup
 
 __all__ = ["EXPERIMENT", "ROUTES", "Size", "compare_route", "prepare", "route_twin"]

@@ -1,4 +1,4 @@
-"""What no odd explicit network can beat: ``python -m notsodeep.experiments.uniform_odd``.
+"""What no odd explicit network can beat.
 
 The kernel of a network of odd layers is, for fixed norms, a series in odd powers of rho with non-negative
 coefficients, and its first coefficient is of rank one in the norms: m(x, y)^2 = m(x, x) m(y, y). A linear programme
@@ -8,7 +8,6 @@ DEQ's at these norms; where even then m(low, high)^2 < m(low, low) m(high, high)
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -18,6 +17,10 @@ from ..errors import InvalidInputError
 from ..matching.uniform.arc import Array
 from ..matching.uniform.box import Pairs, deq_at
 from ..networks import DEQ
+from ..plots.figures import draw_odd
+from .runner import Experiment, Point, Setup
+
+__all__ = ["EXPERIMENT", "odd_lower_bound"]
 
 _POINTS, _DEGREE = 200, 61
 
@@ -58,9 +61,25 @@ def _first(powers: Array, target: Array, eps: float, sign: float) -> float | Non
     return None if solved.x is None else float(solved.x[0])
 
 
-if __name__ == "__main__":
-    table = {
-        f"{name} {sigma_a2}": {str(box): odd_lower_bound(DEQ(name, sigma_a2), box) for box in ((0.5, 1.5), (0.8, 1.2))}
-        for name, sigma_a2 in (("tanh", 0.1), ("tanh", 0.2), ("erf", 0.1865), ("arctan", 0.2), ("sin", 0.2))
-    }
-    print(json.dumps(table, indent=1))
+# ---- points --------------------------------------------------------------------------------------------------
+
+
+BOXES = ((0.5, 1.5), (0.8, 1.2))
+CASES = (("tanh", 0.1), ("tanh", 0.2), ("erf", 0.1865), ("arctan", 0.2), ("sin", 0.2))
+
+
+def points(setup: Setup) -> list[Point]:
+    """One point per activation and sigma_a2, with the bound for two ranges of norms."""
+
+    def point(name: str, sigma_a2: float) -> Point:
+        settings = {"activation": name, "sigma_a2": sigma_a2, "norms": BOXES}
+        return Point(f"{name}/{sigma_a2}", settings, lambda: {"bounds": _bounds(DEQ(name, sigma_a2))})
+
+    return [point(*case) for case in (CASES[:2] if setup.quick else CASES)]
+
+
+def _bounds(deq: DEQ) -> dict[str, float]:
+    return {f"{low} to {high}": odd_lower_bound(deq, (low, high)) for low, high in BOXES}
+
+
+EXPERIMENT = Experiment("uniform_odd", "What no explicit network of odd layers can reach", points, draw_odd)

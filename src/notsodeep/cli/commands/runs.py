@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from ...errors import InvalidInputError
+from ...errors import DataError, InvalidInputError
 from .. import options as opt
 from ..app import app
 from ..files import labels_from, points_from
-from ..output import print_json, show
+from ..output import print_json, show, table
 
 Method = Literal["ridge", "sgd", "adam"]
 Train = Literal["readout", "frozen", "all"]
@@ -35,7 +36,7 @@ def compare(
         Train, typer.Option("--train", help="What trains; more than the readout needs sgd or adam.")
     ] = "readout",
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Of sgd and adam.")] = 20,
-    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate; default 1 of sgd, 0.01 of adam.")] = None,
+    lr: Annotated[float, typer.Option("--lr", help="Learning rate of sgd and adam.")] = 1.0,
     json: opt.Json = False,
 ) -> None:
     """Train a DEQ, its twin and a plain network of the same depth, side by side; a fifth of the data is kept to test.
@@ -109,7 +110,7 @@ def reproduce(
     experiments: Any = nsd.experiments
     known = experiments.names()
     if name is None:
-        print_json(known) if json else show("\n".join(known))
+        print_json({n: asdict(s) for n, s in experiments.STUDIES.items()}) if json else show(_studies())
         return
     if name not in (*known, "all"):
         import difflib
@@ -123,9 +124,20 @@ def reproduce(
         print_json(found if name == "all" else found[name])
         return
     for one, document in found.items():
-        seconds = sum(point["seconds"] for point in document["points"].values())
-        figure = folder / one / f"{document['size']}.png"
-        show(f"{one:<18} {len(document['points']):>3} points, {seconds:6.1f} s   {figure}")
+        seconds = sum(point["seconds"] or 0.0 for point in document["points"].values())
+        figures = len(list((folder / one).glob(f"{document['size']}*.svg")))
+        text = (
+            f"{one:<18} {len(document['points']):>3} points, {seconds:6.1f} s, {figures:>2} figures in {folder / one}"
+        )
+        show(text)
+
+
+def _studies() -> Any:
+    """The list of studies, with what they show and how long they take on two cores (or as said)."""
+    from notsodeep.experiments import STUDIES
+
+    rows = [[name, study.shows, study.quick, study.full] for name, study in STUDIES.items()]
+    return table("Studies: notsodeep reproduce NAME", dict.fromkeys(("name", "shows", "--quick", "full"), "left"), rows)
 
 
 @app.command()
@@ -143,9 +155,7 @@ def bench(
     folder = root / "benchmarks"
     known = sorted(p.stem for p in folder.glob("*.py") if not p.stem.startswith("_"))
     if not known:
-        raise InvalidInputError(
-            f"{folder} holds no benchmarks. They come with a checkout, not with the package: use --root."
-        )
+        raise DataError(f"{folder} holds no benchmarks. They come with a checkout, not with the package: use --root.")
     unknown = [n for n in names or [] if n not in known]
     if unknown:
         raise InvalidInputError(f"there is no benchmark {unknown[0]!r}; known: {', '.join(known)}.")

@@ -1,0 +1,25 @@
+"""The figures of the studies, each drawn from a stored document alone: file suffix -> figure, one message each."""
+
+from .accuracy import draw_accuracy
+from .depth import draw_depths
+from .eigenvalues import draw_eigenvalues
+from .errors import draw_errors, draw_mixtures, draw_variants
+from .kernels import draw_kernels
+from .routes import draw_routes
+from .sphere import draw_sphere
+from .uniform import draw_odd, draw_training, draw_uniform
+
+__all__ = [
+    "draw_accuracy",
+    "draw_depths",
+    "draw_eigenvalues",
+    "draw_errors",
+    "draw_kernels",
+    "draw_mixtures",
+    "draw_odd",
+    "draw_routes",
+    "draw_sphere",
+    "draw_training",
+    "draw_uniform",
+    "draw_variants",
+]

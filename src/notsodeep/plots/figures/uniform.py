@@ -1,0 +1,102 @@
+"""Twins without data: bound against depth, what odd layers cannot reach, and training side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..style import COLOURS, MARKERS, headline, shared_legend, word
+
+__all__ = ["draw_odd", "draw_training", "draw_uniform"]
+
+Document = Mapping[str, Any]
+
+
+def draw_uniform(document: Document) -> dict[str, Figure]:
+    """Homogeneous activations by kernel, the others by activation: the largest error over all inputs against depth."""
+    points = dict(document["points"])
+    kernels = list(dict.fromkeys(p["settings"]["kernel"] for p in points.values() if p["settings"]["norms"] == "all"))
+    drawn = {f"relu_{k}": _depths(_chosen(points, k), f"ReLU, {word(k)}: every layer buys accuracy") for k in kernels}
+    others = [p for p in points.values() if p["settings"]["norms"] != "all"]
+    if others:
+        drawn["others"] = _others(others)
+    return drawn
+
+
+def _chosen(points: Mapping[str, Document], kernel: str) -> list[tuple[str, Sequence[Document]]]:
+    found = [p for p in points.values() if p["settings"]["activation"] == "relu" and p["settings"]["kernel"] == kernel]
+    return [(f"$\\sigma_a^2$ = {p['settings']['sigma_a2']:.3g}", p["numbers"]["rows"]) for p in found]
+
+
+def _depths(curves: Sequence[tuple[str, Sequence[Document]]], title: str) -> Figure:
+    figure = Figure(figsize=(7.4, 5.2), layout="constrained")
+    ax = figure.subplots()
+    _lines(ax, curves)
+    ax.set_ylabel("largest relative error over all inputs")
+    ax.set_title(title, fontsize="medium")
+    shared_legend(figure, ax, ncols=3)
+    return figure
+
+
+def _others(points: Sequence[Document]) -> Figure:
+    """The middle feedback of every activation; filled markers are proven bounds, hollow ones samples."""
+    by_name: dict[str, list[Document]] = {}
+    for point in points:
+        by_name.setdefault(point["settings"]["activation"], []).append(point)
+    middle = {name: found[len(found) // 2] for name, found in by_name.items()}
+    curves = [(_case(p["settings"]), p["numbers"]["rows"]) for p in middle.values()]
+    return _depths(curves, "Other activations, norms 0.5 to 1.5 (one and two layers proven, more sampled)")
+
+
+def _case(settings: Document) -> str:
+    return f"{word(settings['activation'])}, $\\sigma_a^2$ = {settings['sigma_a2']:.3g}"
+
+
+def _lines(ax: Axes, curves: Sequence[tuple[str, Sequence[Document]]]) -> None:
+    for i, (label, rows) in enumerate(curves):
+        errors = [row["sampled"] if row["bound"] is None else row["bound"] for row in rows]
+        colour, marker = f"C{i % 10}", MARKERS[i % 6]
+        ax.semilogy([row["depth"] for row in rows], errors, marker=marker, markersize=5, color=colour, label=label)
+    ax.set_xlabel("layers of the twin")
+
+
+def draw_odd(document: Document) -> dict[str, Figure]:
+    """What no explicit network of odd layers can beat."""
+    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
+    ax = figure.subplots()
+    points = list(document["points"].values())
+    for place, point in enumerate(points):
+        for (box, bound), marker in zip(point["numbers"]["bounds"].items(), "os", strict=True):
+            ax.semilogx(bound, place, marker, color=COLOURS["twin" if marker == "o" else "DEQ"], label=f"norms {box}")
+    ax.set_yticks(range(len(points)), [_case(p["settings"]) for p in points])
+    ax.set_xlabel("no network of odd layers is nearer than this")
+    ax.set_title("A limit of plain odd layers, of any depth", fontsize="medium")
+    shared_legend(figure, ax)
+    return {"": figure}
+
+
+def draw_training(document: Document) -> dict[str, Figure]:
+    """Accuracy of DEQ and twin by epoch, and how often they agree."""
+    (point,) = document["points"].values()
+    rows = point["numbers"]["rows"]
+    epochs = sorted({row["epoch"] for row in rows})
+    figure = Figure(figsize=(9.0, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    named = (("deq", "DEQ", "DEQ"), ("twin", "twin", "twin"), ("other_deq", "another DEQ", "plain"))
+    for name, label, colour in named:
+        left.plot(epochs, _by_epoch(rows, name, epochs), label=label, color=COLOURS[colour])
+    for name, label, colour in (("agreement", "twin", "twin"), ("deq_agreement", "another DEQ", "plain")):
+        right.plot(epochs, _by_epoch(rows, name, epochs), label=label, color=COLOURS[colour])
+    left.set(xlabel="epoch", ylabel="test accuracy, %", title="accuracy")
+    right.set(xlabel="epoch", ylabel="test rows classified as the DEQ does, %", title="agreement with the DEQ")
+    headline(figure, "All weights train: the twin follows the DEQ")
+    shared_legend(figure, left)
+    return {"": figure}
+
+
+def _by_epoch(rows: Sequence[Document], name: str, epochs: Sequence[int]) -> list[float]:
+    return [100 * float(np.mean([row[name] for row in rows if row["epoch"] == e])) for e in epochs]

@@ -1,0 +1,99 @@
+"""What all figures share: words instead of code names, colours that read on white and on black, files that adapt."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+__all__ = ["COLOURS", "INK", "MARKERS", "adaptive_svg", "figure_style", "headline", "phrase", "shared_legend", "word"]
+
+INK = "#2b333b"
+"""Text and axes; in an SVG file it becomes light where the reader's system is dark."""
+_LIGHT_INK = "#d6dce2"
+COLOURS = {"DEQ": "#2f7fc1", "twin": "#d1495b", "plain": "#3d9a5c"}
+"""Of networks."""
+MARKERS = "os^vDP"
+
+_WORDS = {
+    "mixture": "the papers' mixture",
+    "two_class": "the papers' mixture",
+    "random_means": "five classes, random means",
+    "full_covariances": "two classes, full covariances",
+    "near_means": "the papers' mixture, near means",
+    "mnist": "MNIST",
+    "mnist_unit": "MNIST, rows of norm one",
+    "fashion_mnist": "Fashion-MNIST",
+    "cifar10_vgg": "CIFAR-10 features",
+    "cifar10_vgg_noisy": "CIFAR-10 features with noise",
+    "digits": "digits",
+    "digits_unit": "digits, rows of norm one",
+    "relu": "ReLU",
+    "leaky_relu": "Leaky-ReLU",
+    "silu": "SiLU",
+    "elu": "ELU",
+    "gelu": "GELU",
+    "ck": "conjugate kernel",
+    "ntk": "tangent kernel",
+    "ntk_frozen": "tangent kernel, input weights frozen",
+    "sgd": "SGD",
+    "adam": "Adam",
+    "skip": "one layer of its own kind",
+}
+
+
+def word(name: str) -> str:
+    """A code name as people say it; others stay as they are.
+
+    >>> word("fashion_mnist"), word("tanh")
+    ('Fashion-MNIST', 'tanh')
+    """
+    return _WORDS.get(name, name.replace("_", " "))
+
+
+def phrase(key: str) -> str:
+    """A key of a stored document in words.
+
+    >>> phrase("mnist_unit/tanh")
+    'MNIST, rows of norm one, tanh'
+    """
+    return ", ".join(word(part) for part in key.split("/"))
+
+
+def headline(figure: Figure, text: str) -> None:
+    """What the figure says, above all its panels, with a capital letter."""
+    figure.suptitle(text[:1].upper() + text[1:], fontsize="medium")
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """Draw inside this, so that :func:`adaptive_svg` can tell ink from colours."""
+    ink: Any = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor"), INK)
+    ink |= dict.fromkeys(("xtick.color", "ytick.color", "xtick.labelcolor", "ytick.labelcolor"), INK)
+    plain: Any = {"axes.facecolor": "none", "axes.spines.top": False, "axes.spines.right": False}
+    fonts: Any = {"svg.fonttype": "none", "svg.hashsalt": "notsodeep", "font.size": 11.0}
+    with mpl.rc_context({**ink, **plain, **fonts}):
+        yield
+
+
+def adaptive_svg(figure: Figure) -> str:
+    """The SVG of a figure, without a background, whose ink follows the reader's colour scheme."""
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None}, facecolor="none", edgecolor="none")
+    text = stream.getvalue().replace(INK, "currentColor")
+    style = f"<style>svg {{color: {INK}}} @media (prefers-color-scheme: dark) {{svg {{color: {_LIGHT_INK}}}}}</style>"
+    return re.sub(r"(<svg\b[^>]*>)", rf"\1\n {style}", text, count=1)
+
+
+def shared_legend(figure: Figure, axes: Axes, **options: Any) -> None:
+    """One legend below all panels, from the entries of one of them."""
+    handles, labels = axes.get_legend_handles_labels()
+    unique: Mapping[str, Any] = dict(zip(labels, handles, strict=True))
+    columns = options.pop("ncols", min(len(unique), 4))
+    figure.legend(unique.values(), unique.keys(), loc="outside lower center", frameon=False, ncols=columns, **options)
