@@ -23,10 +23,12 @@ from notsodeep.activations import (
     Arctan,
     Cos,
     Erf,
+    HardSwish,
     HardTanh,
     Hermite,
     LeakyReLU,
     Linear,
+    Mish,
     PiecewiseLinear,
     Quadratic,
     ReLU,
@@ -78,6 +80,8 @@ ORACLES = {
         * (x if x > 0 else mp.mpf("1.6732632423543772848170429916717") * mp.expm1(x))
     ),
     Softplus(): lambda x: mp.log1p(mp.exp(x)),
+    Mish(): lambda x: x * mp.tanh(mp.log1p(mp.exp(x))),
+    HardSwish(): lambda x: x * max(min(x + 3, 6), 0) / 6,
     Sin(): mp.sin,
     Cos(): mp.cos,
     Affine(GELU(), gain=-2.0, scale=0.5, skip=0.3, shift=1.0): lambda x: -x * mp.ncdf(x / 2) + mp.mpf(0.3) * x + 1,
@@ -165,7 +169,8 @@ def test_lipschitz_constant_and_slope_range_are_sharp(phi):
     if math.isinf(high):
         assert np.abs(phi.derivative(np.array([-1e6, 1e6]))).max() > 1e4
         return
-    slopes = phi.derivative(np.concatenate([np.linspace(-40, 40, 1_600_001), [-1e9, 1e9]]))
+    beside = np.array([[c - 1e-12, c + 1e-12] for c in phi.kinks]).ravel()  # an extremum may sit at a kink
+    slopes = phi.derivative(np.concatenate([np.linspace(-40, 40, 1_600_001), [-1e9, 1e9], beside]))
     assert low - 1e-15 <= slopes.min() <= low + 1e-9
     assert high - 1e-9 <= slopes.max() <= high + 1e-15
 
@@ -368,6 +373,10 @@ def test_unknown_names_suggest_a_near_one(given_name, near):
         (lambda: Hermite((1.0,), -1.0), "positive scale"),
         (lambda: Affine(ReLU(), scale=0.0), "positive"),
         (lambda: Affine("nonsense"), "unknown activation"),
+        (lambda: ReLU().affine(gain="x"), "gain must be a finite number"),
+        (lambda: ReLU().affine(scale=10**400), "an integer of 1329 bits"),
+        (lambda: LeakyReLU(slope=10**400), "finite number"),
+        (lambda: Hermite((0.0,) * 10_001), "at most 10000"),
         (lambda: ReLU().centred(at=-1.0), "non-negative"),
         (lambda: ReLU().centred(at="1"), "non-negative"),
     ],
@@ -409,8 +418,24 @@ def test_activations_are_frozen():
         {"activation": "piecewise_linear", "knots": [1, 0], "slopes": [1, 2, 3]},
         {"activation": "hermite", "coefficients": [[1.0]]},
         {"activation": "callable"},
+        {"activation": "relu", 3: 4},
+        {"activation": "relu", "base": {"activation": "relu"}},
+        {"activation": "leaky_relu", "slope": 10**400},
+        {"activation": "leaky_relu", "slope": math.inf},
+        {"activation": "hermite", "coefficients": [0.0] * 10_001},
+        {"activation": "x" * 10**6},
     ],
 )
 def test_wrong_documents_are_refused(document):
     with pytest.raises(SerialisationError):
         nsd.Activation.from_dict(document)
+
+
+def test_a_deeply_nested_document_is_refused():
+    document: dict = {"activation": "relu"}
+    for _ in range(5000):
+        document = {"activation": "affine", "base": document, "gain": 2.0}
+    with pytest.raises(SerialisationError, match="nests deeper"):
+        nsd.Activation.from_dict(document)
+    twice = {"activation": "affine", "base": {"activation": "affine", "base": {"activation": "relu"}, "gain": 2.0}}
+    assert nsd.Activation.from_dict(twice)(3.0) == 6.0

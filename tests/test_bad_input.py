@@ -42,6 +42,15 @@ def desk(tmp_path, monkeypatch):
     (tmp_path / "words.csv").write_text("a,b\nc,d\n")
     (tmp_path / "cut.json").write_text('{"twin": 1, "deq": {')
     (tmp_path / "other.json").write_text('{"network": "DEQ"}')
+    np.save("nan_labels.npy", np.where(y == 0, np.nan, y))
+    np.savez("whole.npz", X=X)
+    archive = bytearray((tmp_path / "whole.npz").read_bytes())
+    archive[300:360] = b"?" * 60
+    (tmp_path / "damaged.npz").write_bytes(archive)
+    (tmp_path / "none.npz").write_bytes(b"PK\x03\x04" + bytes(range(256)))
+    (tmp_path / "deep.json").write_text("[" * 100_000 + "]" * 100_000)
+    (tmp_path / "digits.json").write_text('{"twin": ' + "9" * 6_000 + "}")
+    (tmp_path / "nan.json").write_text('{"twin": NaN}')
     (tmp_path / "kept.npy").write_bytes(EARLIER)
     (tmp_path / "kept.json").write_bytes(EARLIER)
     (tmp_path / "folder").mkdir()
@@ -61,6 +70,18 @@ MISTAKES = {
     "unknown family": ("match relu --family cubic", 2, "hermite"),
     "family that cannot": ("match silu --family leaky_relu", 1, "hermite"),
     "option of another command": ("match relu --width 512", 2, "No such option"),
+    "tau0 beyond numbers": ("match relu --tau0 1e200", 2, "between 1e-70 and 1e70"),
+    "tau0 below numbers": ("coefficients tanh --tau0 1e-200", 2, "between 1e-70 and 1e70"),
+    "more points than memory": ("spectrum relu -n 99999999999999999999", 2, "at most 4e+09 numbers"),
+    "twin missing": ("kernel X.npy --twin nowhere.json", 2, "Check the path"),
+    "folder that is a file": ("reproduce sphere --quick -o X.npy", 2, "in the way"),
+    "damaged archive": ("kernel damaged.npz relu", 1, "np.save"),
+    "archive that is none": ("kernel none.npz relu", 1, "np.save"),
+    "NaN in y": ("match relu --data X.npy --labels nan_labels.npy", 1, "no class"),
+    "array for a twin": ("kernel X.npy --twin X.npy", 1, "--save"),
+    "deeply nested twin": ("kernel X.npy --twin deep.json", 1, "nested too deeply"),
+    "twin of many digits": ("kernel X.npy --twin digits.json", 1, "4300 digits"),
+    "NaN in a twin": ("kernel X.npy --twin nan.json", 1, "no number in JSON"),
     "command misspelt": ("mach relu", 2, "No such command"),
     "argument missing": ("match", 2, "ACTIVATION"),
     "two networks": ("coefficients relu --layers tanh/tanh", 2, "name one network"),
@@ -69,7 +90,7 @@ MISTAKES = {
     "labels without data": ("match relu --labels y.npy", 2, "give both"),
     "data for the sphere": ("match relu --inputs sphere --data X.npy", 2, "no meaning"),
     "json and code": ("match relu --json --code", 2, "one of them"),
-    "file missing": ("kernel nowhere.npy relu", 1, "Check the path"),
+    "file missing": ("kernel nowhere.npy relu", 2, "Check the path"),
     "file cut off": ("kernel cut.npy relu", 1, "np.save"),
     "file empty": ("kernel empty.npy relu", 1, "np.save"),
     "text that is no numbers": ("kernel words.csv relu", 1, "comma-separated numbers"),
@@ -96,7 +117,7 @@ MISTAKES = {
     "unknown picture format": ("spectrum relu -p 50 --plot a.bmp", 2, ".svg"),
     "mixture too small": ("spectrum relu -p 4", 2, "at least 16"),
     "p with data": ("spectrum relu -p 40 --data X.npy", 2, "columns"),
-    "unknown benchmark folder": ("bench", 1, "--root"),
+    "unknown benchmark folder": ("bench", 2, "--root"),
     "unknown experiment": ("reproduce sphre", 2, "did you mean 'sphere'"),
     "both from standard input": ("match relu --data - --labels -", 2, "as a file"),
 }
@@ -190,6 +211,6 @@ def test_a_folder_that_cannot_be_written(desk, monkeypatch):
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     result = CliRunner().invoke(app, ["match", "relu", "--save", "folder/twin.json"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "may write to" in result.stderr
     unchanged(desk)

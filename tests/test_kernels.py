@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import notsodeep as nsd
 from notsodeep.errors import ContractionError, ConvergenceError, InvalidInputError
-from notsodeep.kernels import exact, pairwise
+from notsodeep.kernels import matrix, pairwise
 from notsodeep.kernels.expectations import Layer
 
 KINDS = ("ck", "ntk", "ntk_frozen")
@@ -30,6 +30,8 @@ BUILT_IN = [
     nsd.activation("elu"),
     nsd.activation("selu"),
     nsd.activation("softplus"),
+    nsd.activation("mish"),
+    nsd.activation("hard_swish"),
     nsd.activation("sin"),
     nsd.activation("cos"),
     nsd.activation("piecewise_linear", knots=(-1.0, 0.5), slopes=(0.1, 1.0, -0.3), at_zero=0.2),
@@ -255,7 +257,7 @@ def test_the_table_serves_points_of_equal_norm(net):
 def test_tiles_do_not_show(net, monkeypatch):
     X = gaussian_points(75, 20)
     whole = nsd.kernels_of(net, X)
-    monkeypatch.setitem(exact._TILE, "cpu", 32)
+    monkeypatch.setitem(matrix._TILE, "cpu", 32)
     for kind, K in nsd.kernels_of(net, X).items():
         np.testing.assert_allclose(K, whole[kind], atol=1e-12)
         assert np.array_equal(K, K.T)
@@ -375,6 +377,41 @@ def test_gradients_with_respect_to_points_and_variances(phi):
             atol=2e-6,
             rtol=1e-5,
         )
+
+
+def kinked_at(c: float) -> nsd.Activation:
+    return nsd.Activation.from_callable(lambda x: torch.relu(x - c) + 0.3 * x, kinks=(c,), name=f"bent at {c:.3g}")
+
+
+NEEDS_ARGUMENTS = ("affine", "hermite", "piecewise_linear", "polynomial", "quadratic")
+EVERY = [
+    *(nsd.activation(name) for name in nsd.activation_names() if name not in NEEDS_ARGUMENTS),
+    *POLYNOMIAL,
+    nsd.activation("hard_tanh").affine(gain=0.8, scale=1.7, skip=0.1, shift=-0.2),
+    nsd.activation("piecewise_linear", knots=(-1.0, 0.5), slopes=(0.1, 1.0, -0.3)).affine(scale=1 / 3, shift=0.3),
+    nsd.activation("elu").affine(gain=-0.7, scale=0.9),
+    kinked_at(1 / 3),
+    kinked_at(-0.7).affine(scale=0.3),
+    CUSTOM,
+]
+
+
+@pytest.mark.parametrize("phi", EVERY, ids=repr)
+def test_gradients_along_the_scale_of_the_inputs(phi):
+    """Kinks off zero, wrapped and rounded, contribute their point masses on either side of them."""
+    network = nsd.DEQ(phi, min(0.6 * 0.25 / phi.lipschitz**2, 0.2), 0.8)
+    X = torch.randn(3, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    def total(t):
+        K = nsd.kernels_of(network, t * X)
+        return (K["ck"] + 0.7 * K["ntk"] + 0.3 * K["ntk_frozen"]).sum()
+
+    t = torch.ones((), dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(total(t), t)
+    step = 1e-3  # the fourth-order difference is then good to 1e-9 for smooth kernels, 1e-7 beside a kink
+    values = [float(total(1.0 + k * step)) for k in (-2, -1, 1, 2)]
+    difference = (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * step)
+    assert float(gradient) == pytest.approx(difference, rel=2e-6, abs=1e-8)
 
 
 @pytest.mark.parametrize("phi", ["tanh", "silu", "relu"])

@@ -13,7 +13,6 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import notsodeep as nsd
 from notsodeep.activations import Activation
-from notsodeep.nn.slopes import slope_of_value
 from notsodeep.nn.solvers import solver_names
 
 # torch loads its own jvp decompositions through torch.jit on first use
@@ -164,7 +163,7 @@ def test_a_failed_adjoint_speaks_up() -> None:
 def test_slopes_read_off_values(phi: str, shift: float) -> None:
     activation = nsd.activation(phi).affine(shift=shift)
     x = torch.linspace(-2, 2, 41, dtype=torch.float64)
-    slope = slope_of_value(activation, activation(x))
+    slope = activation.slope_of_value(activation(x))
     assert (slope is None) == (phi in ("relu", "silu"))
     if slope is not None:
         torch.testing.assert_close(slope, activation.derivative(x), rtol=1e-12, atol=1e-12)

@@ -17,7 +17,6 @@ from torch import Tensor
 import notsodeep as nsd
 from notsodeep.activations import Activation, Hermite, LeakyReLU, Quadratic, activation_names
 from notsodeep.errors import InvalidInputError
-from notsodeep.nn.fused import fuse
 
 X = torch.randn(6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / math.sqrt(5)
 
@@ -68,7 +67,7 @@ def test_every_activation_fuses(name: str, scale: float) -> None:
     parameters = {"base": nsd.activation("tanh"), "gain": 2.0, "shift": 0.3} if name == "affine" else {}
     phi = nsd.activation(name, **parameters)
     x = torch.linspace(-4, 4, 101, dtype=torch.float64)
-    function, gain = fuse(phi, scale)
+    function, gain = phi.fused(scale)
     torch.testing.assert_close(gain * function(x), phi(scale * x), rtol=1e-12, atol=1e-12)
     with torch.no_grad():  # the functions may then overwrite their argument
         torch.testing.assert_close(gain * function(x.clone()), phi(scale * x), rtol=1e-12, atol=1e-12)
@@ -78,7 +77,7 @@ def test_high_degree_hermite_layers_stay_accurate() -> None:
     """Monomials lose all digits at degree 40: the activation's own recurrence must be used."""
     phi = Hermite(tuple(1.0 / (1 + k) for k in range(41)))
     x = torch.linspace(-3, 3, 51, dtype=torch.float64)
-    function, gain = fuse(phi, 0.9)
+    function, gain = phi.fused(0.9)
     torch.testing.assert_close(gain * function(x), phi(0.9 * x), rtol=1e-12, atol=1e-12)
 
 

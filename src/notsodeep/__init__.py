@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds
     from .kernels import finite_ntk as finite_ntk
     from .kernels import kernels_of as kernels_of
     from .kernels import ntk as ntk
+    from .learning import LearningPrediction as LearningPrediction
+    from .learning import predict_learning as predict_learning
     from .matching import Twin as Twin
     from .matching import match as match
     from .matching import match_sphere as match_sphere
@@ -75,6 +77,7 @@ _ROOMS = {
     "spectra": ["spectral_law"],
     "matching": ["Twin", "match", "match_sphere", "match_uniform", "norm_range"],
     "codegen": ["pytorch_code"],
+    "learning": ["LearningPrediction", "predict_learning"],
     "nn": ["compare", "distil", "fit", "twin_of"],
     "plots": ["ErrorDisplay", "KernelDisplay", "SpectrumDisplay", "TwinDisplay"],
 }

@@ -36,8 +36,9 @@ def atomic(path: Path, size: int = 0) -> Iterator[Path]:
     """
     target = _target(path)
     remove_parts(target.parent, target.name)
-    handle, part = _open_part(target)
-    try:
+    part, handle = target.with_name(f".{_cut(target.name)}.{secrets.token_hex(8)}.part"), -1
+    try:  # from here on: an interruption may come at any moment
+        handle = _open_part(part)
         _reserve(handle, size, path)
         yield part
         os.fsync(handle)
@@ -49,7 +50,8 @@ def atomic(path: Path, size: int = 0) -> Iterator[Path]:
             part.unlink()
         raise
     finally:
-        os.close(handle)
+        if handle >= 0:
+            os.close(handle)
     _sync_folder(target.parent)
 
 
@@ -103,17 +105,16 @@ def _target(path: Path) -> Path:
 # ---- parts -----------------------------------------------------------------------------------------------
 
 
-def _open_part(target: Path) -> tuple[int, Path]:
-    """A new, locked file beside ``target``, and the descriptor that holds its lock."""
+def _open_part(part: Path) -> int:
+    """A new, locked file, and the descriptor that holds its lock."""
     while True:
-        part = target.with_name(f".{_cut(target.name)}.{secrets.token_hex(4)}.part")
-        handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+        handle = os.open(part, os.O_CREAT | os.O_RDWR, 0o666)
         with contextlib.suppress(OSError):  # without a lock the part of a killed run stays, and that is all
             _lock(handle, wait=True)
         # between its birth and its lock the file looks like a dead one: somebody may have removed it
         with contextlib.suppress(FileNotFoundError):
             if os.stat(part).st_ino == os.fstat(handle).st_ino:
-                return handle, part
+                return handle
         os.close(handle)
 
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from ._quadrature import ORDER, REACH, normal_density, normal_rule, uniform_reach
-from .activations import Activation, ActivationLike, Affine, Cos, Hermite, Linear, Quadratic, Sigmoid, Sin, activation
-from .activations.base import _gaps
+from .activations import Activation, ActivationLike, Affine, activation
+from .activations.base import gaps
 from .errors import ConvergenceError, InvalidInputError
 
 __all__ = ["Moments", "expectation", "hermite_coefficients", "moments"]
@@ -178,12 +178,10 @@ def _scalar_moments(phi: Activation, tau: float) -> Moments:
 
 def _moments(phi: Activation, tau: Tensor) -> list[Tensor]:
     """The fields of :class:`Moments` in order, each one number per scale."""
-    phi = phi.as_tanh() if isinstance(phi, Sigmoid) else phi  # odd about its mean: exact zeros
-    exact = _polynomial(phi)
+    phi = phi.canonical()
+    exact = phi.closed_moments(tau)
     if exact is not None:
-        return [_finite(part, phi) for part in _polynomial_moments(exact, tau)]
-    if isinstance(phi, Sin | Cos):
-        return _wave_moments(phi, tau)
+        return [_finite(part, phi) for part in exact]
     if isinstance(phi, Affine) and phi.skip == 0.0:
         return _affine_moments(phi, tau)
     mean, square, variance, slope, curvature, slope_square, square_curvature = _quadrature_moments(phi, tau)
@@ -214,7 +212,7 @@ def _quadrature_moments(phi: Activation, tau: Tensor) -> list[Tensor]:
         density = normal_density(c, tau[:, None])
         pull = c / tau.clamp_min(1e-150)[:, None] ** 2 * density
         jump, bend, jump2, bend2 = (
-            torch.tensor(_gaps(sides), dtype=torch.float64)
+            torch.tensor(gaps(sides), dtype=torch.float64)
             for sides in (values, slopes, values**2, 2.0 * values * slopes)
         )
         slope = slope + density @ jump
@@ -235,24 +233,14 @@ def _affine_moments(phi: Affine, tau: Tensor) -> list[Tensor]:
     return [mean, variance + mean**2, variance, steepness * slope, bend, steepness**2 * slope_square, squared]
 
 
-def _wave_moments(phi: Activation, tau: Tensor) -> list[Tensor]:
-    """Of sin and cos, from E[exp(i t xi)] = exp(-t^2/2)."""
-    damped, twice, zero = torch.exp(-0.5 * tau**2), torch.exp(-2.0 * tau**2), torch.zeros_like(tau)
-    small, large = -0.5 * torch.expm1(-2.0 * tau**2), 0.5 * (1.0 + twice)
-    if isinstance(phi, Sin):
-        return [zero, small, small, damped, zero, large, 2.0 * twice]
-    variance = 0.5 * torch.expm1(-(tau**2)) ** 2
-    return [damped, large, variance, zero, -damped, small, -2.0 * twice]
-
-
 # ---- Hermite coefficients --------------------------------------------------------------------------------
 
 
 def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) -> Tensor:
-    exact = _polynomial(phi)
+    phi = phi.canonical()
+    exact = phi.closed_coefficients(tau, terms, derivative)
     if exact is not None:
-        return _polynomial_coefficients(exact.derived() if derivative else exact, tau, terms)
-    phi = phi.as_tanh() if isinstance(phi, Sigmoid) else phi
+        return exact
     if isinstance(phi, Affine):
         inner = _without_parity(_coefficients(phi.base, phi.scale * tau, terms, derivative), phi.base, derivative)
         out = phi.gain * (phi.scale * inner if derivative else inner)
@@ -263,8 +251,6 @@ def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) ->
         if terms > 1:
             out[:, 1] += phi.skip * tau
         return out
-    if isinstance(phi, Sin | Cos):
-        return _wave_coefficients(quarter=int(isinstance(phi, Cos)) + int(derivative), tau=tau, terms=terms)
     if derivative and not phi.continuous:
         raise InvalidInputError(f"{phi!r} jumps: its derivative has no Hermite coefficients; only the CK is defined")
     if len(tau) and REACH * float(tau.max()) > uniform_reach(phi.feature):
@@ -319,69 +305,3 @@ def project(weighted: Tensor, xi: Tensor, terms: int) -> Tensor:
         out[:, k] = here.sum(-1)
         before, here = here, (xi * here - math.sqrt(k) * before) / math.sqrt(k + 1)
     return out
-
-
-def _polynomial(phi: Activation) -> Hermite | Quadratic | None:
-    """The activation as a polynomial without an affine wrapper, where it is one."""
-    if isinstance(phi, Hermite | Quadratic):
-        return phi
-    if isinstance(phi, Linear):
-        return Quadratic(0.0, phi.slope, 0.0)
-    if not isinstance(phi, Affine):
-        return None
-    base = Quadratic(0.0, 0.0, 0.0) if phi.gain == 0.0 else _polynomial(phi.base)
-    if isinstance(base, Quadratic):
-        steepness = phi.gain * phi.scale
-        return Quadratic(steepness * phi.scale * base.a, steepness * base.b + phi.skip, phi.gain * base.c + phi.shift)
-    if isinstance(base, Hermite):
-        scale = base.scale / phi.scale
-        coefficients = [phi.gain * c for c in base.coefficients] + [0.0] * max(0, 2 - len(base.coefficients))
-        coefficients[0] += phi.shift
-        coefficients[1] += phi.skip * scale
-        return Hermite(tuple(coefficients), scale)
-    return None
-
-
-def _polynomial_coefficients(phi: Hermite | Quadratic, tau: Tensor, terms: int) -> Tensor:
-    """Coefficients of phi(tau xi) in h_j(xi)."""
-    out = torch.zeros(len(tau), terms, dtype=torch.float64)
-    if isinstance(phi, Quadratic):
-        exact = [phi.a * tau**2 + phi.c, phi.b * tau, math.sqrt(2.0) * phi.a * tau**2]
-        out[:, :3] = torch.stack(exact, dim=1)[:, :terms]
-        return out
-    s = tau / phi.scale
-    for k, c in enumerate(phi.coefficients):
-        # h_k(s x) = sum_m s^(k-2m) ((s^2-1)/2)^m sqrt(k!/(k-2m)!)/m! h_(k-2m)(x)
-        for m in range(k // 2 + 1):
-            j = k - 2 * m
-            if j < terms and c != 0.0:
-                factor = math.exp(0.5 * (math.lgamma(k + 1) - math.lgamma(j + 1)) - math.lgamma(m + 1))
-                out[:, j] += c * factor * s**j * (0.5 * (s * s - 1.0)) ** m
-    return out
-
-
-def _polynomial_moments(phi: Hermite | Quadratic, tau: Tensor) -> list[Tensor]:
-    terms = phi.degree + 1
-    value = _polynomial_coefficients(phi, tau, terms)
-    slope = _polynomial_coefficients(phi.derived(), tau, terms)
-    curvature = _polynomial_coefficients(phi.derived().derived(), tau, terms)
-    slope_square = (slope**2).sum(-1)
-    square_curvature = 2.0 * (slope_square + (value * curvature).sum(-1))
-    variance = (value[:, 1:] ** 2).sum(-1)
-    return [
-        value[:, 0],
-        value[:, 0] ** 2 + variance,
-        variance,
-        slope[:, 0],
-        curvature[:, 0],
-        slope_square,
-        square_curvature,
-    ]
-
-
-def _wave_coefficients(quarter: int, tau: Tensor, terms: int) -> Tensor:
-    """E[sin(tau xi + quarter pi/2) h_k(xi)] = sin((k + quarter) pi/2) tau^k exp(-tau^2/2) / sqrt(k!)."""
-    k = torch.arange(terms, dtype=torch.float64)
-    sign = torch.tensor([(0.0, 1.0, 0.0, -1.0)[(j + quarter) % 4] for j in range(terms)], dtype=torch.float64)
-    log_size = k * torch.log(tau.clamp_min(1e-150))[:, None] - 0.5 * tau[:, None] ** 2 - 0.5 * torch.lgamma(k + 1.0)
-    return sign * torch.exp(log_size)

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args, overload
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ._arrays import sheltered
+from ._fixed_point import newton
 from .activations import Activation, ActivationLike, activation
 from .errors import ContractionError, ConvergenceError, InvalidInputError, SerialisationError
 from .gaussian import moments
@@ -148,26 +150,46 @@ class DEQ(_Frozen):
         >>> round(DEQ("tanh", 0.2).centred_scale(tau0=1.0), 10)
         0.9348716109
         """
-        sigma_a2, sigma_b2 = self.variances
-        q = drive = sigma_b2 * check_tau0(tau0) ** 2
-        residual = math.inf
-        for _ in range(60):
-            m = moments(self.activation, math.sqrt(q))
-            excess = sigma_a2 * m.variance + drive - q
-            residual = abs(excess) / q if q else abs(excess)
-            if residual <= 1e-15:
-                return math.sqrt(q)
+
+        def spread(q: Tensor) -> tuple[Tensor, Tensor]:
+            m = moments(self.activation, float(q) ** 0.5)
             # d Var[phi(sqrt(q) xi)] / dq = Q2/2 - E[phi] E[phi''], both by Gaussian integration by parts
-            rate = sigma_a2 * (0.5 * m.square_curvature - m.mean * m.curvature)
-            q = max(q + excess / max(1.0 - rate, 0.05), 0.5 * q)
-            if q > 1e12 * (1.0 + drive):
-                break
-        if residual <= 1e-14:  # the last digits of the quadrature flicker
-            return math.sqrt(q)
-        raise ConvergenceError(
-            f"the scale tau* of {self!r} at tau0 = {tau0} did not converge (relative residual {residual:.1e}); "
-            f"sigma_a2 may be too large for this activation (guaranteed below {self.limit:.6g})"
-        )
+            rate = 0.5 * m.square_curvature - m.mean * m.curvature
+            return torch.full_like(q, m.variance), torch.full_like(q, rate)
+
+        return float(self.variance(torch.tensor([check_tau0(tau0) ** 2], dtype=torch.float64), spread).sqrt())
+
+    def drive(self, inner: Any) -> Any:
+        """What the inputs contribute to the covariance of the pre-activations, from their inner products."""
+        return self.sigma_b2 * inner
+
+    def variance(self, squares: Tensor, mean_square: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+        """The variance q of the pre-activations at inputs of these squared norms: q = sigma_a2 V(q) + drive.
+
+        ``mean_square`` gives V(q) = E[phi(sqrt(q) xi)^2] and its derivative (or the variance of phi, if it is centred).
+        """
+        sigma_a2 = self.variances[0]
+        drive = self.drive(squares).detach()
+        if self.activation.homogeneity == 1.0:  # V(q) = q V(1)
+            share = sigma_a2 * float(mean_square(torch.ones(1, dtype=torch.float64))[0])
+            if share >= 1.0:
+                raise ConvergenceError(
+                    f"the variance equation of {self!r} has no solution: sigma_a2 E[phi(xi)^2] = {share:.4g} >= 1"
+                )
+            return drive / (1.0 - share)
+
+        def rest(q: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
+            value, rate = mean_square(q)
+            return q - sigma_a2 * value - (drive if which is None else drive[which]), 1.0 - sigma_a2 * rate
+
+        start, far = drive + sigma_a2 * mean_square(drive)[0], 1e12 * (1.0 + drive)
+        root = newton(rest, start, drive, torch.full_like(drive, math.inf), flattest=0.05, far=far)
+        if not root.converged:
+            raise ConvergenceError(
+                f"the variance equation of {self!r} did not converge (relative residual {root.residual:.1e}); sigma_a2 "
+                f"is likely beyond the range in which the kernel exists (guaranteed below {self.limit:.6g})"
+            )
+        return root.value
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON document; :meth:`from_dict` reads it back."""
@@ -334,7 +356,7 @@ def _variance(name: str, value: float | Tensor) -> float | Tensor:
         try:
             number = kept = float(value)
         except (TypeError, ValueError, OverflowError):
-            raise InvalidInputError(f"{name} must be a number, got {value!r}") from None
+            raise InvalidInputError(f"{name} must be a finite number, got {value!r:.60}") from None
     if not (math.isfinite(number) and number >= 0):
         raise InvalidInputError(f"{name} must be finite and not negative, got {number!r}")
     return kept

@@ -1,10 +1,12 @@
-"""Elementwise activations with their calculus: values, slopes, kinks, Lipschitz constants, symmetries."""
+"""Elementwise activations with their calculus: values, slopes, kinks, Lipschitz constants, symmetries, closed forms."""
 
-from .base import Activation, ActivationLike, Affine, Parity, activation, activation_names
+from .affine import Affine
+from .base import Activation, ActivationLike, Parity, activation, activation_classes, activation_names
 from .callables import CallableActivation
-from .piecewise import HardTanh, LeakyReLU, Linear, PiecewiseLinear, ReLU
+from .piecewise import HardSwish, HardTanh, LeakyReLU, Linear, PiecewiseLinear, ReLU
 from .polynomial import Hermite, Quadratic
-from .smooth import ELU, GELU, SELU, Arctan, Cos, Erf, Sigmoid, SiLU, Sin, Softplus, Tanh
+from .smooth import ELU, GELU, SELU, Arctan, Erf, Mish, Sigmoid, SiLU, Softplus, Tanh
+from .waves import Cos, Sin
 
 __all__ = [
     "ELU",
@@ -17,10 +19,12 @@ __all__ = [
     "CallableActivation",
     "Cos",
     "Erf",
+    "HardSwish",
     "HardTanh",
     "Hermite",
     "LeakyReLU",
     "Linear",
+    "Mish",
     "Parity",
     "PiecewiseLinear",
     "Quadratic",
@@ -31,5 +35,6 @@ __all__ = [
     "Softplus",
     "Tanh",
     "activation",
+    "activation_classes",
     "activation_names",
 ]

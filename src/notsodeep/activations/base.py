@@ -15,17 +15,21 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .._quadrature import normal_rule
-from ..errors import ActivationError, SerialisationError
+from ..errors import ActivationError, InvalidInputError, SerialisationError
+from .forms import ClosedForm, Dual, Function, Scaled
+from .parameters import number
+
+if TYPE_CHECKING:
+    from .polynomial import Polynomial
 
 Parity = Literal["odd", "even"]
 ActivationLike: TypeAlias = "Activation | str"
@@ -33,22 +37,13 @@ ActivationLike: TypeAlias = "Activation | str"
 _REGISTRY: dict[str, type[Activation]] = {}
 _A = TypeVar("_A", bound="type[Activation]")
 
-_ALIASES = {
-    "identity": "linear",
-    "lrelu": "leaky_relu",
-    "leakyrelu": "leaky_relu",
-    "hardtanh": "hard_tanh",
-    "htanh": "hard_tanh",
-    "atan": "arctan",
-    "swish": "silu",
-    "sine": "sin",
-    "cosine": "cos",
-    "piecewise": "piecewise_linear",
-}
+_NESTED = 16  # wrappings inside wrappings in a document; Activation.affine builds one at most
 
 
-def _register(cls: _A) -> _A:
-    _REGISTRY[cls.name] = cls
+def register(cls: _A) -> _A:
+    """Make a class known by its name and its aliases."""
+    for name in (cls.name, *cls.aliases):
+        _REGISTRY[name] = cls
     return cls
 
 
@@ -58,10 +53,16 @@ class Activation:
 
     Subclasses give ``_value`` and, where a closed form is quicker than automatic differentiation,
     ``_slope`` and ``_curvature``. Derivatives are those of the smooth pieces; what happens at the kinks is
-    described by :meth:`slope_jumps` and :meth:`value_jumps`.
+    described by :meth:`slope_jumps` and :meth:`value_jumps`. Everything else that depends on the function is a
+    method here with a default that is right for any activation, and an override where more is known.
     """
 
     name: ClassVar[str] = ""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    torch_functions: ClassVar[tuple[Callable[..., Tensor], ...]] = ()
+    """The functions of torch that are this activation with its default parameters."""
+    torch_module: ClassVar[type[torch.nn.Module] | None] = None
+    """The module of torch that is this activation; its attributes are read by :meth:`from_module`."""
 
     # -- what the Gaussian numerics need to know ---------------------------------------------------------
     @property
@@ -100,10 +101,10 @@ class Activation:
         raise NotImplementedError
 
     def _slope(self, x: Tensor) -> Tensor:
-        return _differentiate(self._value, x)
+        return differentiate(self._value, x)
 
     def _curvature(self, x: Tensor) -> Tensor:
-        return _differentiate(self._slope, x)
+        return differentiate(self._slope, x)
 
     def __call__(self, x: Any) -> Any:
         """The value phi(x); tensors in, tensors out; arrays and numbers likewise."""
@@ -119,11 +120,11 @@ class Activation:
 
     def value_jumps(self) -> tuple[float, ...]:
         """phi(c+) - phi(c-) at each kink c."""
-        return _gaps(self._sides()[0])
+        return gaps(self._sides()[0])
 
     def slope_jumps(self) -> tuple[float, ...]:
         """phi'(c+) - phi'(c-) at each kink c."""
-        return _gaps(self._sides()[1])
+        return gaps(self._sides()[1])
 
     def _sides(self) -> tuple[Tensor, Tensor]:
         """Values and slopes just below (row 0) and just above (row 1) each kink."""
@@ -136,6 +137,50 @@ class Activation:
         """Whether phi has no jumps."""
         return not any(self.value_jumps())
 
+    # -- closed forms, where there are any -----------------------------------------------------------------
+    @property
+    def two_slopes(self) -> tuple[float, float] | None:
+        """(a, b) if phi(x) = a x for x > 0 and b x for x < 0."""
+        return None
+
+    @property
+    def piecewise_linear(self) -> bool:
+        """Whether phi is continuous and linear between its kinks."""
+        return self.two_slopes is not None
+
+    def canonical(self) -> Activation:
+        """The same function in the form whose expectations are computed best."""
+        return self
+
+    def polynomial(self) -> Polynomial | None:
+        """The activation as a polynomial without an affine wrapper, where it is one."""
+        return None
+
+    def closed_form(self) -> ClosedForm | None:
+        """(qx, qy, lam) -> (E[phi(u) phi(v)], E[phi'(u) phi'(v)]) where both are known in closed form."""
+        return None
+
+    def closed_means(self, q: Tensor) -> Dual:
+        """E[phi] and E[phi'] at variances q; given wherever :meth:`closed_form` is."""
+        raise NotImplementedError
+
+    def closed_moments(self, tau: Tensor) -> list[Tensor] | None:
+        """E[phi], E[phi^2], Var[phi], E[phi'], E[phi''], E[phi'^2] and E[(phi^2)''] at tau xi, where all are known."""
+        exact = self.polynomial()
+        return None if exact is None else exact.closed_moments(tau)
+
+    def closed_coefficients(self, tau: Tensor, terms: int, derivative: bool = False) -> Tensor | None:
+        """E[f(tau xi) h_k(xi)], k < terms, of f = phi or phi', shape (len(tau), terms), where they are known."""
+        exact = self.polynomial()
+        return None if exact is None else exact.closed_coefficients(tau, terms, derivative)
+
+    def layer(self, qx: Tensor, qy: Tensor) -> Any:
+        """The activation's own layer at pairs of variances, or ``None`` for the one that serves every function.
+
+        A layer answers ``value(lam)``, ``slope(lam)``, ``both(lam)`` and ``subset(index)`` at covariances lam.
+        """
+        return None
+
     def _mean(self, tau: float) -> float:
         """E[phi(tau xi)], xi standard normal."""
         if self.parity == "odd":
@@ -143,12 +188,49 @@ class Activation:
         xi, weights = normal_rule(torch.tensor([tau], dtype=torch.float64), self.kinks, self.feature)
         return float((self._value(tau * xi) * weights).sum())
 
+    # -- in torch, and as text ---------------------------------------------------------------------------
+    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
+        """(f, gain) with phi(scale * x) = gain * f(x), scale > 0, and f of as few passes over memory as possible.
+
+        Without gradients f may overwrite its argument.
+        """
+        return Scaled(self, scale), 1.0
+
+    def in_place(self, x: Tensor) -> Tensor:
+        """phi on a tensor that nobody else needs; in place where torch can."""
+        return self._value(x)
+
+    def slope_of_value(self, value: Tensor) -> Tensor | None:
+        """phi'(x) from phi(x), where the value determines it, else ``None``.
+
+        Not at kinks: an error of 1e-3 in the value turns units on or off, and the gradient is wrong by as much as its
+        root.
+        """
+        return None
+
+    def source(self, x: str) -> str:
+        """phi of the expression ``x`` as PyTorch source."""
+        raise InvalidInputError(
+            f"{self!r} cannot be written as PyTorch source; match with a built-in family (hard_tanh, leaky_relu, "
+            "hermite)"
+        )
+
+    def source_lines(self, name: str) -> list[str]:
+        """A function ``name`` of a tensor that computes phi, as lines of PyTorch source."""
+        return [f"def {name}(x):", f"    return {self.source('x')}"]
+
+    @classmethod
+    def from_module(cls, module: Any) -> Self | None:
+        """The activation a module of type :attr:`torch_module` computes, or ``None`` if it computes another."""
+        return cls()
+
     # -- new activations from old ------------------------------------------------------------------------
     def affine(self, gain: float = 1.0, scale: float = 1.0, skip: float = 0.0, shift: float = 0.0) -> Activation:
         """The activation ``gain * phi(scale * x) + skip * x + shift``."""
-        if gain == 1.0 and scale == 1.0 and skip == 0.0 and shift == 0.0:
-            return self
-        return Affine(self, float(gain), float(scale), float(skip), float(shift))
+        from .affine import Affine
+
+        wrapped = Affine(self, gain, scale, skip, shift)
+        return self if wrapped.trivial else wrapped
 
     def centred(self, at: float) -> Activation:
         """phi - E[phi(at * xi)], xi standard normal: the theorems speak of activations centred at tau.
@@ -156,9 +238,10 @@ class Activation:
         >>> Activation.from_dict({"activation": "relu"}).centred(at=1.0)
         Affine(ReLU(), shift=-0.39894228040143...)
         """
-        if not (isinstance(at, int | float | np.floating) and math.isfinite(at) and at >= 0):
-            raise ActivationError(f"centred(at=...) takes a finite, non-negative scale, got {at!r}")
-        return self.affine(shift=-self._mean(float(at)))
+        scale = number("centred", "at (a non-negative scale)", at)
+        if scale < 0:
+            raise ActivationError(f"centred: at must be a non-negative scale, got {at!r}")
+        return self.affine(shift=-self._mean(scale))
 
     def __neg__(self) -> Activation:
         return self.affine(gain=-1.0)
@@ -177,17 +260,7 @@ class Activation:
     @staticmethod
     def from_dict(document: Mapping[str, Any]) -> Activation:
         """An activation from what :meth:`to_dict` wrote."""
-        if not isinstance(document, Mapping) or "activation" not in document:
-            raise SerialisationError(f"expected a JSON object with the key 'activation', got {document!r}")
-        parameters: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in document.items() if k != "activation"
-        }
-        if document["activation"] == Affine.name and "base" in parameters:
-            parameters["base"] = Activation.from_dict(parameters["base"])
-        try:
-            return activation(document["activation"], **parameters)
-        except ActivationError as error:
-            raise SerialisationError(f"this document does not describe an activation: {error}") from None
+        return _from_document(document, 0)
 
     @staticmethod
     def from_callable(
@@ -215,7 +288,24 @@ class Activation:
         return make_callable(function, kinks, derivative=derivative, lipschitz=lipschitz, name=name)
 
 
-def _differentiate(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def _from_document(document: Any, depth: int) -> Activation:
+    if not isinstance(document, Mapping) or "activation" not in document:
+        shown = document if isinstance(document, str | int | float | list | None) else type(document).__name__
+        raise SerialisationError(f"expected a JSON object with the key 'activation', got {shown!r:.200}")
+    if depth > _NESTED:
+        raise SerialisationError(f"an activation may wrap another {_NESTED} times at most, this document nests deeper")
+    parameters = {str(k): tuple(v) if isinstance(v, list) else v for k, v in document.items() if k != "activation"}
+    if isinstance(parameters.get("base"), Mapping):
+        parameters["base"] = _from_document(parameters["base"], depth + 1)
+    elif "base" in parameters:
+        raise SerialisationError("the key 'base' must hold the JSON object of an activation")
+    try:
+        return activation(document["activation"], **parameters)
+    except ActivationError as error:
+        raise SerialisationError(f"this document does not describe an activation: {error}") from None
+
+
+def differentiate(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Elementwise derivative by automatic differentiation; the graph is kept when ``x`` needs one."""
     tracked = x.requires_grad and torch.is_grad_enabled()
     with torch.enable_grad():
@@ -256,11 +346,10 @@ def activation(spec: ActivationLike, /, **parameters: Any) -> Activation:
             f"an activation is a name or an Activation, got {spec!r}; for a function use Activation.from_callable"
         )
     key = spec.strip().lower().replace("-", "_").replace(" ", "_")
-    key = _ALIASES.get(key, key)
     if key not in _REGISTRY:
-        near = difflib.get_close_matches(key, [*_REGISTRY, *_ALIASES], n=1)
+        near = difflib.get_close_matches(key[:50], list(_REGISTRY), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ActivationError(f"unknown activation {spec!r}; {hint}known: {', '.join(sorted(_REGISTRY))}")
+        raise ActivationError(f"unknown activation {spec[:50]!r}; {hint}known: {', '.join(activation_names())}")
     try:
         return _REGISTRY[key](**parameters)
     except TypeError as error:
@@ -270,116 +359,16 @@ def activation(spec: ActivationLike, /, **parameters: Any) -> Activation:
 
 def activation_names() -> list[str]:
     """The names :func:`activation` knows."""
-    return sorted(_REGISTRY)
+    return sorted({cls.name for cls in _REGISTRY.values()})
 
 
-def _gaps(sides: Tensor) -> tuple[float, ...]:
+def activation_classes() -> list[type[Activation]]:
+    """The class behind every name."""
+    return [_REGISTRY[name] for name in activation_names()]
+
+
+def gaps(sides: Tensor) -> tuple[float, ...]:
     """What lies above minus what lies below, differences at rounding level read as none."""
     below, above = sides
     gap = above - below
     return tuple(torch.where(gap.abs() <= 1e-12 * (1.0 + above.abs()), torch.zeros_like(gap), gap).tolist())
-
-
-def _numbers(owner: Activation, *names: str) -> None:
-    """Store the fields ``names`` as finite Python floats: they are then hashable, comparable and fit for JSON."""
-    for name in names:
-        object.__setattr__(owner, name, _number(owner, name, getattr(owner, name)))
-
-
-def _sequences(owner: Activation, *names: str) -> None:
-    """Store the fields ``names`` as tuples of finite Python floats."""
-    for name in names:
-        given = getattr(owner, name)
-        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-            raise ActivationError(f"{type(owner).__name__}: {name} must be a sequence of numbers, got {given!r}")
-        values = tuple(_number(owner, f"{name}[{i}]", value) for i, value in enumerate(given))
-        object.__setattr__(owner, name, values)
-
-
-def _number(owner: Activation, name: str, value: Any) -> float:
-    try:
-        number = math.nan if isinstance(value, str | bytes | bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise ActivationError(f"{type(owner).__name__}: {name} must be a finite number, got {value!r}")
-    return number
-
-
-@_register
-@dataclass(frozen=True)
-class Affine(Activation):
-    """gain * base(scale * x) + skip * x + shift; use :meth:`Activation.affine`, which builds it flat."""
-
-    base: Activation
-    gain: float = 1.0
-    scale: float = 1.0
-    skip: float = 0.0
-    shift: float = 0.0
-    name: ClassVar[str] = "affine"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "base", activation(self.base))
-        _numbers(self, "gain", "scale", "skip", "shift")
-        if self.scale <= 0:
-            raise ActivationError(f"Affine: the input scale must be positive, got {self.scale!r}")
-
-    def affine(self, gain: float = 1.0, scale: float = 1.0, skip: float = 0.0, shift: float = 0.0) -> Activation:
-        return self.base.affine(
-            self.gain * gain, self.scale * scale, self.skip * gain * scale + skip, self.shift * gain + shift
-        )
-
-    @property
-    def kinks(self) -> tuple[float, ...]:
-        return tuple(k / self.scale for k in self.base.kinks)
-
-    def __repr__(self) -> str:
-        changed = [f for f in dataclasses.fields(self)[1:] if getattr(self, f.name) != f.default]
-        return f"Affine({', '.join([repr(self.base), *(f'{f.name}={getattr(self, f.name)!r}' for f in changed)])})"
-
-    @property
-    def slope_range(self) -> tuple[float, float]:
-        steepness = self.gain * self.scale
-        ends = [steepness * s + self.skip if steepness else self.skip for s in self.base.slope_range]
-        return (min(ends), max(ends))
-
-    @property
-    def parity(self) -> Parity | None:
-        inner = self.base.parity
-        if inner == "odd" and self.shift == 0.0:
-            return "odd"
-        return "even" if inner == "even" and self.skip == 0.0 else None
-
-    @property
-    def homogeneity(self) -> float | None:
-        inner = self.base.homogeneity
-        return inner if self.shift == 0.0 and (self.skip == 0.0 or inner == 1.0) else None
-
-    @property
-    def feature(self) -> float:
-        return self.base.feature / self.scale
-
-    def _value(self, x: Tensor) -> Tensor:
-        out = self.base._value(x if self.scale == 1.0 else self.scale * x)
-        out = out if self.gain == 1.0 else self.gain * out
-        out = out if self.skip == 0.0 else out + self.skip * x
-        return out if self.shift == 0.0 else out + self.shift
-
-    def _slope(self, x: Tensor) -> Tensor:
-        return self.gain * self.scale * self.base._slope(self.scale * x) + self.skip
-
-    def _curvature(self, x: Tensor) -> Tensor:
-        return self.gain * self.scale**2 * self.base._curvature(self.scale * x)
-
-    def _sides(self) -> tuple[Tensor, Tensor]:
-        # through the base: a kink divided by the scale is rounded, and its neighbours may miss the base's kink
-        value, slope = self.base._sides()
-        kinks = torch.tensor(self.kinks, dtype=torch.float64)
-        return self.gain * value + self.skip * kinks + self.shift, self.gain * self.scale * slope + self.skip
-
-    def _mean(self, tau: float) -> float:
-        return self.gain * self.base._mean(self.scale * tau) + self.shift
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON document; :meth:`from_dict` reads it back."""
-        return {**super().to_dict(), "base": self.base.to_dict()}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ActivationError, SerialisationError
-from .base import Activation, Parity, _differentiate
+from .base import Activation, Parity, differentiate
 
 _POINTS = 9
 _STEP = 0.02  # truncation and rounding of nine-point differences balance near here for functions of unit scale
@@ -56,10 +56,10 @@ class CallableActivation(Activation):
             return _NumpyFunction.apply(x, self, 1)
         if self.slope_function is not None:
             return evaluate(self.slope_function, x, numpy=False)
-        return _differentiate(self._value, x)
+        return differentiate(self._value, x)
 
     def _curvature(self, x: Tensor) -> Tensor:
-        return _NumpyFunction.apply(x, self, 2) if self.numpy else _differentiate(self._slope, x)
+        return _NumpyFunction.apply(x, self, 2) if self.numpy else differentiate(self._slope, x)
 
     def _sides(self) -> tuple[Tensor, Tensor]:
         # a few units away: the position of a user's kink may be rounded once more inside the function

@@ -31,7 +31,8 @@ def make_callable(
     """Build a :class:`CallableActivation` from a function that has passed every check."""
     if not callable(function):
         raise ActivationError(f"from_callable needs a function of an array, got {function!r}")
-    label = str(name or getattr(function, "__name__", type(function).__name__))
+    given = str(name or getattr(function, "__name__", type(function).__name__))
+    label = given.encode("unicode_escape").decode("ascii")[:60]  # one plain line, whatever it is called
     rough = _positions(kinks)
     grid = _probe_grid(rough)
     numpy, values = _try(function, grid, label)

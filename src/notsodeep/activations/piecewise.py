@@ -1,29 +1,52 @@
-"""Linear, ReLU and its leaky relatives, hard tanh, and any continuous piecewise linear function."""
+"""Linear, ReLU and its leaky relatives, hard tanh and swish, and any continuous piecewise linear function."""
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from ..errors import ActivationError
-from .base import Activation, Parity, _numbers, _register, _sequences
+from .base import Activation, Parity, register
+from .forms import Clip, ClosedForm, Dual, Function, Leaky, arc_cosine, identity
+from .parameters import numbers, sequences
+from .polynomial import Polynomial, Quadratic
+
+__all__ = ["HardSwish", "HardTanh", "LeakyReLU", "Linear", "PiecewiseLinear", "ReLU"]
 
 
-@_register
 @dataclass(frozen=True)
-class Linear(Activation):
+class TwoSlopes(Activation):
+    """What all activations a x for x > 0 and b x for x < 0 have in common; abstract."""
+
+    def closed_form(self) -> ClosedForm | None:
+        return None if self.two_slopes is None else functools.partial(arc_cosine, *self.two_slopes)
+
+    def closed_means(self, q: Tensor) -> Dual:
+        assert self.two_slopes is not None
+        a, b = self.two_slopes
+        return (a - b) * torch.sqrt(q / (2.0 * math.pi)), torch.full_like(q, 0.5 * (a + b))
+
+
+@register
+@dataclass(frozen=True)
+class Linear(TwoSlopes):
     """phi(x) = slope * x."""
 
     slope: float = 1.0
     name: ClassVar[str] = "linear"
+    aliases: ClassVar[tuple[str, ...]] = ("identity",)
+    torch_module: ClassVar[type[nn.Module]] = nn.Identity
     parity: ClassVar[Parity] = "odd"
     homogeneity: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        _numbers(self, "slope")
+        numbers(self, "slope")
 
     @property
     def slope_range(self) -> tuple[float, float]:
@@ -38,13 +61,32 @@ class Linear(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
 
+    @property
+    def two_slopes(self) -> tuple[float, float]:
+        return (self.slope, self.slope)
 
-@_register
+    def polynomial(self) -> Polynomial:
+        return Quadratic(0.0, self.slope, 0.0)
+
+    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
+        return identity, self.slope * scale
+
+    def slope_of_value(self, value: Tensor) -> Tensor:
+        return torch.full_like(value, self.slope)
+
+    def source(self, x: str) -> str:
+        return f"{self.slope!r} * {x}"
+
+
+@register
 @dataclass(frozen=True)
-class ReLU(Activation):
+class ReLU(TwoSlopes):
     """phi(x) = max(x, 0)."""
 
     name: ClassVar[str] = "relu"
+    torch_functions: ClassVar = (torch.relu, functional.relu)
+    torch_module: ClassVar[type[nn.Module]] = nn.ReLU
+    two_slopes: ClassVar[tuple[float, float]] = (1.0, 0.0)
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     homogeneity: ClassVar[float] = 1.0
@@ -58,20 +100,32 @@ class ReLU(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
 
+    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
+        return Leaky(0.0), scale
 
-@_register
+    def in_place(self, x: Tensor) -> Tensor:
+        return torch.relu_(x)
+
+    def source(self, x: str) -> str:
+        return f"torch.relu({x})"
+
+
+@register
 @dataclass(frozen=True)
-class LeakyReLU(Activation):
+class LeakyReLU(TwoSlopes):
     """phi(x) = gain * x for x > 0 and slope * x for x < 0."""
 
     slope: float = 0.01
     gain: float = 1.0
     name: ClassVar[str] = "leaky_relu"
+    aliases: ClassVar[tuple[str, ...]] = ("lrelu", "leakyrelu")
+    torch_functions: ClassVar = (functional.leaky_relu,)
+    torch_module: ClassVar[type[nn.Module]] = nn.LeakyReLU
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
     homogeneity: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        _numbers(self, "slope", "gain")
+        numbers(self, "slope", "gain")
 
     @property
     def slope_range(self) -> tuple[float, float]:
@@ -90,8 +144,22 @@ class LeakyReLU(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
 
+    @property
+    def two_slopes(self) -> tuple[float, float]:
+        return (self.gain, self.slope)
 
-@_register
+    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
+        return super().fused(scale) if self.gain == 0.0 else (Leaky(self.slope / self.gain), self.gain * scale)
+
+    def source(self, x: str) -> str:
+        return f"torch.where({x} > 0, {self.gain!r} * {x}, {self.slope!r} * {x})"
+
+    @classmethod
+    def from_module(cls, module: Any) -> Self:
+        return cls(slope=module.negative_slope)
+
+
+@register
 @dataclass(frozen=True)
 class HardTanh(Activation):
     """phi(x) = a * clip(x, -c, c)."""
@@ -99,10 +167,14 @@ class HardTanh(Activation):
     a: float = 1.0
     c: float = 1.0
     name: ClassVar[str] = "hard_tanh"
+    aliases: ClassVar[tuple[str, ...]] = ("hardtanh", "htanh")
+    torch_functions: ClassVar = (functional.hardtanh,)
+    torch_module: ClassVar[type[nn.Module]] = nn.Hardtanh
+    piecewise_linear: ClassVar[bool] = True
     parity: ClassVar[Parity] = "odd"
 
     def __post_init__(self) -> None:
-        _numbers(self, "a", "c")
+        numbers(self, "a", "c")
         if self.c <= 0:
             raise ActivationError(f"HardTanh: c must be positive, got {self.c!r}")
 
@@ -123,20 +195,32 @@ class HardTanh(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
 
+    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
+        return Clip(self.c / scale), self.a * scale
 
-@_register
+    def source(self, x: str) -> str:
+        return f"{self.a!r} * {x}.clamp({-self.c!r}, {self.c!r})"
+
+    @classmethod
+    def from_module(cls, module: Any) -> Self | None:
+        return cls(c=module.max_val) if module.min_val == -module.max_val else None
+
+
+@register
 @dataclass(frozen=True)
-class PiecewiseLinear(Activation):
+class PiecewiseLinear(TwoSlopes):
     """Continuous, linear between ``knots``: ``slopes`` has one more entry; ``at_zero`` is phi(0)."""
 
     knots: tuple[float, ...] = (0.0,)
     slopes: tuple[float, ...] = (0.0, 1.0)
     at_zero: float = 0.0
     name: ClassVar[str] = "piecewise_linear"
+    aliases: ClassVar[tuple[str, ...]] = ("piecewise",)
+    piecewise_linear: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _sequences(self, "knots", "slopes")
-        _numbers(self, "at_zero")
+        sequences(self, "knots", "slopes")
+        numbers(self, "at_zero")
         if len(self.slopes) != len(self.knots) + 1:
             raise ActivationError(
                 f"PiecewiseLinear: {len(self.knots)} knots need {len(self.knots) + 1} slopes, got {len(self.slopes)}"
@@ -178,3 +262,40 @@ class PiecewiseLinear(Activation):
 
     def _curvature(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
+
+    @property
+    def two_slopes(self) -> tuple[float, float] | None:
+        return (self.slopes[-1], self.slopes[0]) if self.homogeneity == 1.0 else None
+
+    def source(self, x: str) -> str:
+        terms = [f"{self.slopes[0]!r} * {x}"]
+        constant = self.at_zero
+        for knot, left, right in zip(self.knots, self.slopes, self.slopes[1:], strict=False):
+            terms.append(f"{right - left!r} * torch.relu({x} - {knot!r})")
+            constant -= (right - left) * max(-knot, 0.0)
+        return " + ".join([*terms, repr(constant)]).replace("+ -", "- ")
+
+
+@register
+@dataclass(frozen=True)
+class HardSwish(Activation):
+    """phi(x) = x * clip(x + 3, 0, 6) / 6 (Howard et al., 2019): zero, a parabola, the identity."""
+
+    name: ClassVar[str] = "hard_swish"
+    aliases: ClassVar[tuple[str, ...]] = ("hardswish",)
+    torch_functions: ClassVar = (functional.hardswish,)
+    torch_module: ClassVar[type[nn.Module]] = nn.Hardswish
+    kinks: ClassVar[tuple[float, ...]] = (-3.0, 3.0)
+    slope_range: ClassVar[tuple[float, float]] = (-0.5, 1.5)
+
+    def _value(self, x: Tensor) -> Tensor:
+        return functional.hardswish(x)
+
+    def _slope(self, x: Tensor) -> Tensor:
+        return torch.where(x.abs() < 3.0, x / 3.0 + 0.5, (x > 0).to(x.dtype))
+
+    def _curvature(self, x: Tensor) -> Tensor:
+        return (x.abs() < 3.0).to(x.dtype) / 3.0
+
+    def source(self, x: str) -> str:
+        return f"torch.nn.functional.hardswish({x})"

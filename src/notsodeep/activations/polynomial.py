@@ -5,16 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import ActivationError
-from .base import Activation, Parity, _numbers, _register, _sequences
+from .base import Activation, Parity, register
+from .forms import Function, Horner
+from .parameters import numbers, sequences
+
+__all__ = ["Hermite", "Polynomial", "Quadratic"]
+
+_HIGHEST_DEGREE = 8  # monomials are accurate up to here; beyond, the three-term recurrence
 
 
-@_register
+@register
 @dataclass(frozen=True)
 class Quadratic(Activation):
     """phi(x) = a x^2 + b x + c."""
@@ -25,7 +32,7 @@ class Quadratic(Activation):
     name: ClassVar[str] = "quadratic"
 
     def __post_init__(self) -> None:
-        _numbers(self, "a", "b", "c")
+        numbers(self, "a", "b", "c")
 
     @property
     def slope_range(self) -> tuple[float, float]:
@@ -50,6 +57,20 @@ class Quadratic(Activation):
         """phi' as an activation."""
         return Quadratic(0.0, 2.0 * self.a, self.b)
 
+    def polynomial(self) -> Polynomial:
+        return self
+
+    def closed_moments(self, tau: Tensor) -> list[Tensor]:
+        return _moments(self, tau)
+
+    def closed_coefficients(self, tau: Tensor, terms: int, derivative: bool = False) -> Tensor:
+        if derivative:
+            return self.derived().closed_coefficients(tau, terms)
+        out = torch.zeros(len(tau), terms, dtype=torch.float64)
+        exact = [self.a * tau**2 + self.c, self.b * tau, math.sqrt(2.0) * self.a * tau**2]
+        out[:, :3] = torch.stack(exact, dim=1)[:, :terms]
+        return out
+
     def _mean(self, tau: float) -> float:
         return self.a * tau**2 + self.c
 
@@ -62,8 +83,14 @@ class Quadratic(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return torch.full_like(x, 2.0 * self.a)
 
+    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
+        return Horner((self.c, self.b * scale, self.a * scale**2)), 1.0
 
-@_register
+    def source(self, x: str) -> str:
+        return f"{self.a!r} * {x}**2 + {self.b!r} * {x} + {self.c!r}"
+
+
+@register
 @dataclass(frozen=True)
 class Hermite(Activation):
     """phi(x) = sum_k coefficients[k] h_k(x / scale), h_k the orthonormal Hermite polynomials."""
@@ -73,8 +100,8 @@ class Hermite(Activation):
     name: ClassVar[str] = "hermite"
 
     def __post_init__(self) -> None:
-        _sequences(self, "coefficients")
-        _numbers(self, "scale")
+        sequences(self, "coefficients")
+        numbers(self, "scale")
         if not self.coefficients or self.scale <= 0:
             raise ActivationError(f"Hermite: needs coefficients and a positive scale, got {self!r}")
 
@@ -100,16 +127,44 @@ class Hermite(Activation):
             return "odd"
         return "even" if not any(self.coefficients[1::2]) else None
 
+    def derived(self) -> Hermite:
+        """phi' as a Hermite activation: h_k' = sqrt(k) h_{k-1}."""
+        lowered = tuple(math.sqrt(k) * c / self.scale for k, c in enumerate(self.coefficients))[1:]
+        return Hermite(lowered or (0.0,), self.scale)
+
+    def polynomial(self) -> Polynomial:
+        return self
+
+    def closed_moments(self, tau: Tensor) -> list[Tensor]:
+        return _moments(self, tau)
+
+    def closed_coefficients(self, tau: Tensor, terms: int, derivative: bool = False) -> Tensor:
+        if derivative:
+            return self.derived().closed_coefficients(tau, terms)
+        out = torch.zeros(len(tau), terms, dtype=torch.float64)
+        s = tau / self.scale
+        for k, c in enumerate(self.coefficients):
+            # h_k(s x) = sum_m s^(k-2m) ((s^2-1)/2)^m sqrt(k!/(k-2m)!)/m! h_(k-2m)(x)
+            for m in range(k // 2 + 1):
+                j = k - 2 * m
+                if j < terms and c != 0.0:
+                    factor = math.exp(0.5 * (math.lgamma(k + 1) - math.lgamma(j + 1)) - math.lgamma(m + 1))
+                    out[:, j] += c * factor * s**j * (0.5 * (s * s - 1.0)) ** m
+        return out
+
+    def monomials(self) -> tuple[float, ...]:
+        """The coefficients of 1, x, x^2 ... ; accurate for few orders only."""
+        size = self.degree + 1
+        # h_k = He_k / sqrt(k!), He_k the polynomials of NumPy's hermite_e
+        factors = [c / math.sqrt(math.factorial(k)) for k, c in enumerate(self.coefficients[:size])]
+        powers = np.polynomial.hermite_e.herme2poly(factors)
+        return tuple(float(c) / self.scale**k for k, c in enumerate(powers))
+
     def _mean(self, tau: float) -> float:
         # E[h_k(s xi)] = ((s^2 - 1)/2)^(k/2) sqrt(k!)/(k/2)! for even k, from the generating function
         half = 0.5 * ((tau / self.scale) ** 2 - 1.0)
         evens = enumerate(self.coefficients[0::2])
         return sum(c * half**m * math.sqrt(math.factorial(2 * m)) / math.factorial(m) for m, c in evens)
-
-    def derived(self) -> Hermite:
-        """phi' as a Hermite activation: h_k' = sqrt(k) h_{k-1}."""
-        lowered = tuple(math.sqrt(k) * c / self.scale for k, c in enumerate(self.coefficients))[1:]
-        return Hermite(lowered or (0.0,), self.scale)
 
     def _value(self, x: Tensor) -> Tensor:
         return _clenshaw(self.coefficients, x / self.scale)
@@ -119,6 +174,49 @@ class Hermite(Activation):
 
     def _curvature(self, x: Tensor) -> Tensor:
         return self.derived().derived()._value(x)
+
+    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
+        if not 1 <= self.degree <= _HIGHEST_DEGREE:
+            return super().fused(scale)
+        return Horner(tuple(c * scale**k for k, c in enumerate(self.monomials()))), 1.0
+
+    def source(self, x: str) -> str:
+        """Horner's scheme: well conditioned for the few orders of a matched twin."""
+        monomials = self.monomials()
+        text = repr(monomials[-1])
+        for c in reversed(monomials[:-1]):
+            text = f"{c!r} + {x} * ({text})"
+        return text
+
+    def source_lines(self, name: str) -> list[str]:
+        if self.degree <= _HIGHEST_DEGREE:
+            return super().source_lines(name)
+        # many orders lose their digits as monomials: the three-term recurrence keeps them
+        return [
+            f"def {name}(x):",
+            f"    coefficients = {list(self.coefficients[: self.degree + 1])!r}",
+            f"    x, before, here, total = x / {self.scale!r}, torch.zeros_like(x), torch.ones_like(x), 0.0",
+            "    for k, c in enumerate(coefficients):",
+            "        total = total + c * here",
+            "        before, here = here, (x * here - math.sqrt(k) * before) / math.sqrt(k + 1)",
+            "    return total",
+        ]
+
+
+Polynomial: TypeAlias = Hermite | Quadratic
+
+
+def _moments(phi: Polynomial, tau: Tensor) -> list[Tensor]:
+    """The fields of Moments in order, from Parseval's identity."""
+    terms = phi.degree + 1
+    value = phi.closed_coefficients(tau, terms)
+    slope = phi.derived().closed_coefficients(tau, terms)
+    curvature = phi.derived().derived().closed_coefficients(tau, terms)
+    slope_square = (slope**2).sum(-1)
+    square_curvature = 2.0 * (slope_square + (value * curvature).sum(-1))
+    variance = (value[:, 1:] ** 2).sum(-1)
+    square = value[:, 0] ** 2 + variance
+    return [value[:, 0], square, variance, slope[:, 0], curvature[:, 0], slope_square, square_curvature]
 
 
 def _clenshaw(coefficients: Sequence[float], x: Tensor) -> Tensor:

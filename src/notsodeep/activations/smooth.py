@@ -1,26 +1,33 @@
-"""Sigmoids, the smooth relatives of ReLU, and the trigonometric functions."""
+"""Sigmoids and the smooth relatives of ReLU."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-from .base import Activation, Parity, _numbers, _register
+from .base import Activation, Parity, register
+from .forms import ClosedForm, Dual, arc_sine, gelu_pair
+from .parameters import numbers
+
+__all__ = ["ELU", "GELU", "SELU", "Arctan", "Erf", "Mish", "SiLU", "Sigmoid", "Softplus", "Tanh"]
 
 _SQRT_2 = math.sqrt(2.0)
 _SQRT_2PI = math.sqrt(2.0 * math.pi)
 
 
-@_register
+@register
 @dataclass(frozen=True)
 class Tanh(Activation):
     """phi(x) = tanh(x)."""
 
     name: ClassVar[str] = "tanh"
+    torch_functions: ClassVar = (torch.tanh, functional.tanh)
+    torch_module: ClassVar[type[nn.Module]] = nn.Tanh
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
@@ -34,13 +41,24 @@ class Tanh(Activation):
         t = torch.tanh(x)
         return -2.0 * t * (1.0 - t * t)
 
+    def in_place(self, x: Tensor) -> Tensor:
+        return torch.tanh_(x)
 
-@_register
+    def slope_of_value(self, value: Tensor) -> Tensor:
+        return 1.0 - value * value
+
+    def source(self, x: str) -> str:
+        return f"torch.tanh({x})"
+
+
+@register
 @dataclass(frozen=True)
 class Arctan(Activation):
     """phi(x) = arctan(x)."""
 
     name: ClassVar[str] = "arctan"
+    aliases: ClassVar[tuple[str, ...]] = ("atan",)
+    torch_functions: ClassVar = (torch.atan, torch.arctan)
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
@@ -53,13 +71,17 @@ class Arctan(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return -2.0 * x / (1.0 + x * x) ** 2
 
+    def source(self, x: str) -> str:
+        return f"torch.atan({x})"
 
-@_register
+
+@register
 @dataclass(frozen=True)
 class Erf(Activation):
     """phi(x) = erf(x), the Gauss error function."""
 
     name: ClassVar[str] = "erf"
+    torch_functions: ClassVar = (torch.erf,)
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (0.0, 2.0 / math.sqrt(math.pi))
 
@@ -72,13 +94,24 @@ class Erf(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return -2.0 * x * self._slope(x)
 
+    def closed_form(self) -> ClosedForm:
+        return arc_sine
 
-@_register
+    def closed_means(self, q: Tensor) -> Dual:
+        return torch.zeros_like(q), 2.0 / math.sqrt(math.pi) / torch.sqrt(1.0 + 2.0 * q)
+
+    def source(self, x: str) -> str:
+        return f"torch.erf({x})"
+
+
+@register
 @dataclass(frozen=True)
 class Sigmoid(Activation):
     """phi(x) = 1 / (1 + exp(-x))."""
 
     name: ClassVar[str] = "sigmoid"
+    torch_functions: ClassVar = (torch.sigmoid,)
+    torch_module: ClassVar[type[nn.Module]] = nn.Sigmoid
     slope_range: ClassVar[tuple[float, float]] = (0.0, 0.25)
 
     def _value(self, x: Tensor) -> Tensor:
@@ -100,13 +133,25 @@ class Sigmoid(Activation):
         """phi - 1/2, at every scale."""
         return self.as_tanh().centred(at)
 
+    def canonical(self) -> Activation:
+        return self.as_tanh()
 
-@_register
+    def slope_of_value(self, value: Tensor) -> Tensor:
+        return value * (1.0 - value)
+
+    def source(self, x: str) -> str:
+        return f"torch.sigmoid({x})"
+
+
+@register
 @dataclass(frozen=True)
 class SiLU(Activation):
     """phi(x) = x * sigmoid(x), also called swish."""
 
     name: ClassVar[str] = "silu"
+    aliases: ClassVar[tuple[str, ...]] = ("swish",)
+    torch_functions: ClassVar = (functional.silu,)
+    torch_module: ClassVar[type[nn.Module]] = nn.SiLU
     slope_range: ClassVar[tuple[float, float]] = (-0.09983932012886692, 1.099839320128867)
 
     def _value(self, x: Tensor) -> Tensor:
@@ -120,13 +165,18 @@ class SiLU(Activation):
         s = torch.sigmoid(x)
         return s * (1.0 - s) * (2.0 + x * (1.0 - 2.0 * s))
 
+    def source(self, x: str) -> str:
+        return f"torch.nn.functional.silu({x})"
 
-@_register
+
+@register
 @dataclass(frozen=True)
 class GELU(Activation):
     """phi(x) = x * Phi(x), Phi the normal distribution function."""
 
     name: ClassVar[str] = "gelu"
+    torch_functions: ClassVar = (functional.gelu,)
+    torch_module: ClassVar[type[nn.Module]] = nn.GELU
     slope_range: ClassVar[tuple[float, float]] = (-0.12890414518515478, 1.1289041451851548)
 
     def _value(self, x: Tensor) -> Tensor:
@@ -138,18 +188,33 @@ class GELU(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return (2.0 - x * x) * torch.exp(-0.5 * x * x) / _SQRT_2PI
 
+    def closed_form(self) -> ClosedForm:
+        return gelu_pair
 
-@_register
+    def closed_means(self, q: Tensor) -> Dual:
+        return q / torch.sqrt(2.0 * math.pi * (1.0 + q)), torch.full_like(q, 0.5)
+
+    @classmethod
+    def from_module(cls, module: Any) -> Self | None:
+        return cls() if module.approximate == "none" else None
+
+    def source(self, x: str) -> str:
+        return f"torch.nn.functional.gelu({x})"
+
+
+@register
 @dataclass(frozen=True)
 class ELU(Activation):
     """phi(x) = x for x > 0 and alpha * (exp(x) - 1) for x < 0."""
 
     alpha: float = 1.0
     name: ClassVar[str] = "elu"
+    torch_functions: ClassVar = (functional.elu,)
+    torch_module: ClassVar[type[nn.Module]] = nn.ELU
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
 
     def __post_init__(self) -> None:
-        _numbers(self, "alpha")
+        numbers(self, "alpha")
 
     @property
     def slope_range(self) -> tuple[float, float]:
@@ -164,13 +229,22 @@ class ELU(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return torch.where(x > 0, 0.0, self.alpha * torch.exp(x.clamp(max=0.0)))
 
+    def source(self, x: str) -> str:
+        return f"torch.nn.functional.elu({x}, {self.alpha!r})"
 
-@_register
+    @classmethod
+    def from_module(cls, module: Any) -> Self:
+        return cls(alpha=module.alpha)
+
+
+@register
 @dataclass(frozen=True)
 class SELU(Activation):
     """phi(x) = lambda * ELU(x; alpha) with the self-normalising constants of Klambauer et al. (2017)."""
 
     name: ClassVar[str] = "selu"
+    torch_functions: ClassVar = (functional.selu,)
+    torch_module: ClassVar[type[nn.Module]] = nn.SELU
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
     alpha: ClassVar[float] = 1.6732632423543772
     gain: ClassVar[float] = 1.0507009873554805
@@ -185,13 +259,18 @@ class SELU(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return self.gain * torch.where(x > 0, 0.0, self.alpha * torch.exp(x.clamp(max=0.0)))
 
+    def source(self, x: str) -> str:
+        return f"torch.nn.functional.selu({x})"
 
-@_register
+
+@register
 @dataclass(frozen=True)
 class Softplus(Activation):
     """phi(x) = log(1 + exp(x))."""
 
     name: ClassVar[str] = "softplus"
+    torch_functions: ClassVar = (functional.softplus,)
+    torch_module: ClassVar[type[nn.Module]] = nn.Softplus
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def _value(self, x: Tensor) -> Tensor:
@@ -204,43 +283,35 @@ class Softplus(Activation):
         s = torch.sigmoid(x)
         return s * (1.0 - s)
 
+    def source(self, x: str) -> str:
+        return f"torch.nn.functional.softplus({x})"
 
-@_register
+    @classmethod
+    def from_module(cls, module: Any) -> Self | None:
+        return cls() if module.beta == 1.0 else None
+
+
+@register
 @dataclass(frozen=True)
-class Sin(Activation):
-    """phi(x) = sin(x)."""
+class Mish(Activation):
+    """phi(x) = x * tanh(log(1 + exp(x))) (Misra, 2019)."""
 
-    name: ClassVar[str] = "sin"
-    parity: ClassVar[Parity] = "odd"
-    slope_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+    name: ClassVar[str] = "mish"
+    torch_functions: ClassVar = (functional.mish,)
+    torch_module: ClassVar[type[nn.Module]] = nn.Mish
+    slope_range: ClassVar[tuple[float, float]] = (-0.11252612238946255, 1.088498161251728)
 
     def _value(self, x: Tensor) -> Tensor:
-        return torch.sin(x)
+        return x * torch.tanh(torch.logaddexp(x, torch.zeros_like(x)))
 
     def _slope(self, x: Tensor) -> Tensor:
-        return torch.cos(x)
+        t = torch.tanh(torch.logaddexp(x, torch.zeros_like(x)))
+        return t + x * torch.sigmoid(x) * (1.0 - t * t)
 
     def _curvature(self, x: Tensor) -> Tensor:
-        return -torch.sin(x)
+        s = torch.sigmoid(x)
+        t = torch.tanh(torch.logaddexp(x, torch.zeros_like(x)))
+        return s * (1.0 - t * t) * (2.0 + x * (1.0 - s - 2.0 * s * t))
 
-
-@_register
-@dataclass(frozen=True)
-class Cos(Activation):
-    """phi(x) = cos(x)."""
-
-    name: ClassVar[str] = "cos"
-    parity: ClassVar[Parity] = "even"
-    slope_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-
-    def _value(self, x: Tensor) -> Tensor:
-        return torch.cos(x)
-
-    def _slope(self, x: Tensor) -> Tensor:
-        return -torch.sin(x)
-
-    def _curvature(self, x: Tensor) -> Tensor:
-        return -torch.cos(x)
-
-    def _mean(self, tau: float) -> float:
-        return math.exp(-0.5 * tau**2)
+    def source(self, x: str) -> str:
+        return f"torch.nn.functional.mish({x})"

@@ -1,6 +1,7 @@
 """The command as a whole: its options, its exit codes, and what a failure looks like.
 
-Exit codes: 0 done; 1 the work failed (a damaged file, no solution, no space, interrupted); 2 the command line is wrong.
+Exit codes: 0 done; 1 the work failed (a damaged file, no solution, no space, interrupted); 2 the command line is wrong:
+an option, a name, or a path that is not there, not allowed or of the wrong kind.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from .. import __version__
 from ..errors import InvalidInputError, NotSoDeepError
 from .output import complain
 
-__all__ = ["app"]
+__all__ = ["app", "remark"]
+
+_WRONG_PATH = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
 class Group(TyperGroup):
@@ -27,7 +30,19 @@ class Group(TyperGroup):
             if isinstance(error, BrokenPipeError) or ctx.params.get("debug"):
                 raise
             complain(message_of(error))
-            raise typer.Exit(2 if isinstance(error, InvalidInputError) else 1) from None
+            raise typer.Exit(2 if isinstance(error, (InvalidInputError, *_WRONG_PATH)) else 1) from None
+
+
+def remark(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,
+    line: str | None = None,
+) -> None:
+    """A warning as one paragraph; the line of source it came from means nothing to a user of the command."""
+    complain(str(message), "yellow")
 
 
 def message_of(error: BaseException) -> str:
@@ -52,6 +67,8 @@ def _advice(error: OSError) -> str:
         return "Choose a folder you may write to, or change its permissions."
     if isinstance(error, IsADirectoryError):
         return "A file is needed here, not a folder."
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return "A folder is needed here, and a file of that name is in the way."
     return "Free some space or choose another place; earlier output is as it was."
 
 

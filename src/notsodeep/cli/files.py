@@ -6,8 +6,11 @@ import contextlib
 import io
 import json
 import shutil
+import struct
 import sys
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,11 @@ from .._files import atomic, write_text
 from ..errors import DataError, InvalidInputError
 
 __all__ = ["atomic", "check_target", "labels_from", "matrix_file", "points_from", "read_json", "write_json"]
+
+
+_LONGEST_JSON = 64 << 20
+# what NumPy and the archives below it raise on damaged files
+_DAMAGE = (ValueError, EOFError, LookupError, NotImplementedError, struct.error, zipfile.BadZipFile, zlib.error)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------
@@ -49,18 +57,39 @@ def labels_from(source: str, n: int) -> Any:
             f"{source} holds labels of shape {labels.shape}, the data has {n} rows: one label per row is needed, "
             f"shape ({n},). Give the labels that belong to this data; one-hot labels become classes with y.argmax(1)."
         )
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise DataError(
+            f"{source} has NaN or infinite labels in {int((~np.isfinite(labels)).sum())} of {n} rows; they are no "
+            "class. Remove these rows from data and labels first."
+        )
     return labels
 
 
 def read_json(source: str) -> Any:
     """A JSON document from a file or, for ``-``, from standard input."""
-    text = sys.stdin.read() if source == "-" else Path(source).read_text()
+    if source == "-":
+        content = sys.stdin.buffer.read(_LONGEST_JSON + 1)
+    else:
+        with open(source, "rb") as stream:
+            content = stream.read(_LONGEST_JSON + 1)
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        if len(content) > _LONGEST_JSON:
+            raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
+        return json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise DataError(
-            f"{source} is not valid JSON ({error}). It may be cut off; write it again with: notsodeep match ... --save"
+            f"{_named(source)} is not valid JSON ({reason}). It may be damaged, cut off or another kind of file; write "
+            "it again with: notsodeep match ... --save"
         ) from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _named(source: str) -> str:
+    return "standard input" if source == "-" else source
 
 
 def _array(source: str, name: str) -> Any:
@@ -72,9 +101,9 @@ def _array(source: str, name: str) -> Any:
             head = stream.read(6)
             stream.seek(0)
             return _parse(stream, head, name)
-    except (ValueError, EOFError, KeyError) as error:
+    except _DAMAGE as error:
         raise DataError(
-            f"{'standard input' if source == '-' else source} cannot be read as numbers: "
+            f"{_named(source)} cannot be read as numbers: "
             f"{str(error).splitlines()[0] if str(error) else 'it ends too early'}. "
             "Give a .npy file (np.save), an .npz file with an array X (labels: y), or comma-separated numbers."
         ) from None

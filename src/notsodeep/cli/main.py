@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import warnings
 
 from . import commands
-from .app import app
+from .app import app, remark
 
 __all__ = ["app", "commands", "main"]
 
 
 def main() -> None:
     """The entry point of the ``notsodeep`` command."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's memory profiler talks on standard error otherwise
+    warnings.showwarning = remark
     app(prog_name="notsodeep")

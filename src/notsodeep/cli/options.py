@@ -8,7 +8,7 @@ import typer
 
 from ..errors import ContractionError, DataError, InvalidInputError
 
-__all__ = ["deq_from", "layers_from", "network_from", "parse_activation", "statistics_from", "twin_from"]
+__all__ = ["deq_from", "layers_from", "network_from", "parse_activation", "statistics_from", "tau0_from", "twin_from"]
 
 Kernel = Literal["ck", "ntk", "ntk_frozen"]
 
@@ -36,6 +36,15 @@ Standardise = Annotated[
 AsIs = Annotated[bool, typer.Option("--as-is", help="Take data of an unusual scale as it is.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file.")]
+
+
+def tau0_from(tau0: float | None) -> float:
+    """A norm whose fourth power is a number too."""
+    if tau0 is None:
+        return 1.0
+    if not 1e-70 <= tau0 <= 1e70:
+        raise InvalidInputError(f"--tau0 must be positive, between 1e-70 and 1e70, got {tau0:g}. Scale the data.")
+    return tau0
 
 
 def parse_activation(text: str) -> Any:

@@ -29,9 +29,9 @@ def note(text: str) -> None:
         _console().print(text, style="dim", markup=False, highlight=False)
 
 
-def complain(text: str) -> None:
-    """A failure, as one paragraph."""
-    _console().print(f"notsodeep: {' '.join(text.split())}", style="red", markup=False, highlight=False)
+def complain(text: str, style: str = "red") -> None:
+    """A failure or a warning, as one paragraph."""
+    _console().print(f"notsodeep: {' '.join(text.split())}", style=style, markup=False, highlight=False)
 
 
 def table(title: str, columns: dict[str, Any], rows: list[list[str]]) -> Any:

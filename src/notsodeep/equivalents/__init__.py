@@ -1,10 +1,10 @@
 """High-dimensional equivalents: the four numbers, the structured matrix they make, the sphere case."""
 
+from ..kernels import power_series, sphere_diagonal
 from ..networks import Kernel as KernelName
 from .coefficients import Coefficients, coefficients
 from .distance import relative_spectral_error, spectral_norm
 from .operator import CrossBlock, EquivalentKernel, equivalent
-from .series import power_series, sphere_diagonal
 from .sphere import sphere_equivalent
 from .universality import TermReport, UniversalityReport, gaussian_like, universality
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from .._arrays import as_rows
 from ..errors import InvalidInputError
+from ..kernels import power_series, sphere_diagonal
 from ..networks import Kernel, Network
 from .operator import EquivalentKernel
-from .series import power_series, sphere_diagonal
 
 __all__ = ["sphere_equivalent"]
 

@@ -1,7 +1,18 @@
 """Exact infinite-width kernels of implicit and explicit networks, and their finite-width counterparts."""
 
-from .equations import diagonal, pairwise
-from .exact import ck, kernels_of, ntk
 from .finite import finite_ck, finite_ntk
+from .matrix import ck, kernels_of, ntk
+from .pointwise import diagonal, pairwise
+from .series import power_series, sphere_diagonal
 
-__all__ = ["ck", "diagonal", "finite_ck", "finite_ntk", "kernels_of", "ntk", "pairwise"]
+__all__ = [
+    "ck",
+    "diagonal",
+    "finite_ck",
+    "finite_ntk",
+    "kernels_of",
+    "ntk",
+    "pairwise",
+    "power_series",
+    "sphere_diagonal",
+]

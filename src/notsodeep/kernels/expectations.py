@@ -9,7 +9,6 @@ respect to lam and the variances come from Price's theorem, so they are right at
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, Literal
 
 import numpy as np
@@ -17,12 +16,12 @@ import torch
 from torch import Tensor
 
 from .._quadrature import normal_density, normal_rule
-from ..activations import Activation, Affine, HardTanh, Hermite, PiecewiseLinear, Quadratic
+from ..activations import Activation
+from ..activations.forms import ClosedForm, correlation
 from ..gaussian import function_coefficients, hermite_coefficients
 from . import plane
-from .closed import closed_form, correlation, two_slopes
 
-__all__ = ["Layer", "Part", "degree_of"]
+__all__ = ["Layer", "Part", "degree_of", "layer_of"]
 
 Part = Literal["value", "slope", "curvature", "x_slope", "x_curvature"]
 _DERIVED: dict[str, Part] = {"value": "slope", "slope": "curvature"}
@@ -32,6 +31,12 @@ _NOISE = 2e-15  # rounding hides anything smaller in Parseval's identity
 _TOLERANCE = 4e-15
 _KEEP = 1 << 25
 _TINY = 1e-30  # variances below this are their own limit
+
+
+def layer_of(phi: Activation, qx: Tensor, qy: Tensor) -> Any:
+    """The layer of an activation at a batch of variance pairs: its own if it brings one, else a :class:`Layer`."""
+    own = phi.layer(qx, qy)
+    return Layer(phi, qx, qy) if own is None else own
 
 
 class Layer:
@@ -82,21 +87,14 @@ class Layer:
 
     # -- methods -----------------------------------------------------------------------------------------
     @functools.cached_property
-    def closed(self) -> Any:
-        """The closed form, with affine wrappings taken through, or ``None``."""
-        phi = self.phi
-        if isinstance(phi, Affine):
-            inner = closed_form(phi.base)
-            return None if inner is None else functools.partial(_affine_closed, phi, inner)
-        return closed_form(phi)
+    def closed(self) -> ClosedForm | None:
+        """The closed form, or ``None``."""
+        return self.phi.closed_form()
 
     @functools.cached_property
     def bends(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
         """Kinks and slope jumps of a piecewise linear activation, or ``None``."""
-        base = self.phi.base if isinstance(self.phi, Affine) else self.phi
-        if isinstance(base, HardTanh | PiecewiseLinear) or two_slopes(base) is not None:
-            return self.phi.kinks, self.phi.slope_jumps()
-        return None
+        return (self.phi.kinks, self.phi.slope_jumps()) if self.phi.piecewise_linear else None
 
     @functools.cached_property
     def _unique(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -249,8 +247,8 @@ def _point_masses(phi: Activation, part: Part) -> list[tuple[float, float]]:
 
 def degree_of(phi: Activation) -> int | None:
     """The degree of a polynomial activation."""
-    base = phi.base if isinstance(phi, Affine) else phi
-    return base.degree if isinstance(base, Hermite) else 2 if isinstance(base, Quadratic) else None
+    exact = phi.polynomial()
+    return None if exact is None else exact.degree
 
 
 def _part_coefficients(phi: Activation, part: Part, q: Tensor, terms: int) -> Tensor:
@@ -289,31 +287,6 @@ def _horner(terms: Tensor, rho: Tensor) -> Tensor:
 def _linear_means(phi: Activation, q: Tensor) -> tuple[Tensor, Tensor]:
     coefficients = hermite_coefficients(phi, q, 1)[:, 0]
     return coefficients, hermite_coefficients(phi, q, 1, derivative=True)[:, 0]
-
-
-def _affine_closed(phi: Affine, inner: Any, qx: Tensor, qy: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
-    """gain phi(scale x) + skip x + shift, by Stein's lemma for the cross terms."""
-    s2 = phi.scale**2
-    value, slope = inner(s2 * qx, s2 * qy, s2 * lam)
-    g, s = phi.gain, phi.gain * phi.scale
-    value, slope = g * g * value, s * s * slope
-    if phi.skip or phi.shift:
-        (mean_x, tilt_x), (mean_y, tilt_y) = (_base_means(phi.base, s2 * q) for q in (qx, qy))
-        value = value + phi.skip * lam * (s * (tilt_x + tilt_y) + phi.skip)
-        value = value + phi.shift * (g * (mean_x + mean_y) + phi.shift)
-        slope = slope + phi.skip * (s * (tilt_x + tilt_y) + phi.skip)
-    return value, slope
-
-
-def _base_means(base: Activation, q: Tensor) -> tuple[Tensor, Tensor]:
-    """E[phi] and E[phi'] at variances q, by closed form for two slopes."""
-    slopes = two_slopes(base)
-    if slopes is not None:
-        a, b = slopes
-        return (a - b) * torch.sqrt(q / (2.0 * math.pi)), torch.full_like(q, 0.5 * (a + b))
-    distinct, inverse = torch.unique(q, return_inverse=True)
-    mean, slope = _linear_means(base, distinct)
-    return mean[inverse], slope[inverse]
 
 
 def _joint_density(c: float, e: float, qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:

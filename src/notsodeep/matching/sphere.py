@@ -11,12 +11,14 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ..activations import Hermite, Quadratic
-from ..equivalents import power_series, sphere_diagonal
 from ..errors import InfeasibleMatchError, InvalidInputError
-from ..gaussian import hermite_coefficients, moments
+from ..gaussian import hermite_coefficients
+from ..kernels import power_series, sphere_diagonal
+from ..kernels.variance import equilibrium_variance
 from ..networks import DEQ, ENN, Kernel, check_kernel
 from .certificates import SphereCertificate
 from .twin import Twin
@@ -87,7 +89,9 @@ def _check(deq: DEQ, kernel: str, terms: int) -> None:
 
 def _signs(deq: DEQ, sizes: Array) -> Array:
     """phi's own signs; greedily the tamer one where phi is silent."""
-    own = np.asarray(hermite_coefficients(deq.activation, _scale(deq) ** 2, len(sizes)))
+    # at the variance of the pre-activations at unit norm, of phi as it is given
+    q = float(equilibrium_variance(deq, torch.ones(1, dtype=torch.float64)))
+    own = np.asarray(hermite_coefficients(deq.activation, q, len(sizes)))
     x = np.linspace(-_REACH, _REACH, 201)
     signs, total = np.ones(len(sizes)), np.zeros_like(x)
     before, here = np.zeros_like(x), np.ones_like(x)
@@ -99,18 +103,6 @@ def _signs(deq: DEQ, sizes: Array) -> Array:
         total = total + signs[k] * size * here
         before, here = here, (x * here - math.sqrt(k) * before) / math.sqrt(k + 1)
     return signs
-
-
-def _scale(deq: DEQ) -> float:
-    """The scale q^(1/2) of the pre-activation at unit norm: q = s2a E[phi(sqrt(q) xi)^2] + s2b, as phi is given."""
-    s2a, s2b = float(deq.sigma_a2), float(deq.sigma_b2)
-    q = s2b
-    for _ in range(200):
-        image = s2a * float(moments(deq.activation, math.sqrt(q)).square) + s2b
-        if abs(image - q) <= 1e-14 * image:
-            break
-        q = image
-    return math.sqrt(q)
 
 
 def _quadratic(deq: DEQ, kernel: Kernel, dimension: int | None, normalise: bool) -> Twin:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
+import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,8 +24,8 @@ from ..networks import ENN as ENNSpec
 from .data import as_pair
 from .deq import DEQ
 from .enn import ENN
-from .model import Model
-from .train import fit
+from .model import Model, in_batches, positive, whole
+from .train import History, fit
 
 __all__ = ["Comparison", "Measurement", "compare", "peak_bytes"]
 
@@ -37,8 +40,9 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class Measurement:
-    """One network, one seed. Times are of a batch (inference) and of the whole fit (training); ``agreement`` is the
-    share of test rows classified as the DEQ of the same seed does; ``inference_bytes`` the peak of a batch."""
+    """One network, one seed. Times are of a batch (inference, the median of several calls in turns with the other
+    networks) and of the whole fit (training); ``agreement`` is the share of test rows classified as the DEQ of the same
+    seed does; ``inference_bytes`` the peak of a batch; ``contraction`` that of a DEQ after training."""
 
     model: str
     seed: int
@@ -48,6 +52,7 @@ class Measurement:
     training_seconds: float
     inference_bytes: int
     parameters: int
+    contraction: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,8 +75,12 @@ class Comparison:
         return [float(getattr(row, quantity)) for row in self.rows if row.model == model]
 
     def summary(self, model: str, quantity: str) -> tuple[float, float]:
-        """(mean, standard error) over the seeds."""
+        """(mean, standard error) over the seeds; of times (median, median distance to it), which one slow run does
+        not move."""
         values = self.values(model, quantity)
+        if quantity.endswith("_seconds"):
+            middle = statistics.median(values)
+            return middle, statistics.median(abs(v - middle) for v in values)
         spread = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
         return statistics.fmean(values), spread
 
@@ -79,12 +88,26 @@ class Comparison:
         """How many times faster than the DEQ a batch is."""
         return self.summary("DEQ", "inference_seconds")[0] / self.summary(model, "inference_seconds")[0]
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the numbers alone do not say: a DEQ that left contraction while it trained."""
+        left = [row.contraction for row in self.rows if row.contraction is not None and row.contraction >= 1.0]
+        if not left:
+            return ()
+        return (
+            f"{len(left)} of {len(self.values('DEQ', 'accuracy'))} DEQs are no contractions after training (sigma_a "
+            f"|A| Lip / sqrt(m) up to {max(left):.2f}): their equilibrium need not be unique, and takes more steps to "
+            "find. Lower the learning rate, or compare an nn.DEQ(..., keep_contraction=0.95)",
+        )
+
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "remarks": list(self.remarks)}
 
     def table(self) -> Table:
-        """The summaries as a rich table: mean and standard error over the seeds."""
-        table = Table(title=f"width {self.width}, batch {self.batch_size}, {len(self.rows) // len(self.models)} seeds")
+        """The summaries as a rich table: mean and standard error over the seeds, of times median and median distance
+        to it; remarks below."""
+        title = f"width {self.width}, batch {self.batch_size}, {len(self.rows) // len(self.models)} seeds"
+        table = Table(title=title, caption="\n".join(self.remarks) or None, caption_justify="left")
         table.add_column("network")
         for title, _ in _COLUMNS.values():
             table.add_column(title, justify="right")
@@ -112,7 +135,7 @@ def compare(
     method: Any = "ridge",
     train: str = "readout",
     epochs: int = 20,
-    lr: float = 1.0,
+    lr: float | None = None,
     ridge: float = 1e-3,
     batch_size: int = 128,
     init: str = "gaussian",
@@ -122,7 +145,8 @@ def compare(
 
     ``data`` is a pair (X, classes); ``test`` another one, or a fifth of ``data`` is kept apart. Networks that are
     given as modules are built anew from their specifications, once per seed: fresh weights are what error bars need.
-    ``init`` is that of twin and plain network, see :class:`ENN`; a twin's learning rates are used.
+    ``lr`` has a default for each method, see :func:`fit`; ``init`` is that of twin and plain network, see :class:`ENN`;
+    a twin's learning rates are used.
     """
     specs = _specifications(deq, twin, init)
     size = width or (deq.width if isinstance(deq, DEQ) else None)
@@ -132,60 +156,79 @@ def compare(
     training, held = _two(as_pair(data, like), None if test is None else as_pair(test, like))
     classes = int(torch.cat([training[1], held[1]]).max()) + 1
     rows: list[Measurement] = []
-    for seed in range(seeds) if isinstance(seeds, int) else seeds:
-        reference: Tensor | None = None
-        for name, build in specs.items():
-            model = build(training[0].shape[1], size, classes, seed, train, device)
-            history = fit(
-                model, training, method=method, epochs=epochs, lr=lr, ridge=ridge, batch_size=batch_size, seed=seed
-            )
-            row, reference = _measure(name, seed, model, held, history.seconds, reference, batch_size)
-            rows.append(row)
+    for seed in _seeds(seeds):
+        models = {n: build(training[0].shape[1], size, classes, seed, train, device) for n, build in specs.items()}
+        options: dict[str, Any] = {"method": method, "epochs": epochs, "lr": lr, "ridge": ridge}
+        histories = {n: fit(m, training, batch_size=batch_size, seed=seed, **options) for n, m in models.items()}
+        rows += _measure(models, histories, seed, held, batch_size)
     return Comparison(tuple(rows), size, batch_size)
 
 
+def _seeds(seeds: int | Sequence[int]) -> Sequence[int]:
+    if isinstance(seeds, Iterable) and not isinstance(seeds, str):
+        chosen = [whole("seeds", seed) for seed in seeds]
+        if chosen:
+            return chosen
+        raise InvalidInputError("seeds must be a positive number of networks, or a list of at least one seed, got none")
+    return range(positive("seeds", seeds))
+
+
 def _measure(
-    name: str,
-    seed: int,
-    model: Model,
-    held: tuple[Tensor, Tensor],
-    seconds: float,
-    reference: Tensor | None,
-    batch: int,
-) -> tuple[Measurement, Tensor]:
-    model.eval()
+    models: dict[str, Model], histories: dict[str, History], seed: int, held: tuple[Tensor, Tensor], batch: int
+) -> list[Measurement]:
+    """All networks of a seed, the DEQ first: what they predict, and what a batch costs."""
     X, y = held
+    x = X[:batch]
+    for model in models.values():
+        model.eval()
+    guesses = {name: in_batches(model, X).argmax(1) for name, model in models.items()}
     with torch.no_grad():
-        predicted = torch.cat([model(x) for x in X.split(1024)]).argmax(1)
-        reference = predicted if reference is None else reference
-        x = X[:batch]
-        elapsed = _time(lambda: model(x), x.device)
-        memory = peak_bytes(lambda: model(x), x.device)
-    accuracy = float((predicted == y).double().mean())
-    agreement = float((predicted == reference).double().mean())
-    count = sum(p.numel() for p in model.parameters())
-    return Measurement(name, seed, accuracy, agreement, elapsed, seconds, memory, count), reference
+        seconds = _time({name: functools.partial(model, x) for name, model in models.items()}, x.device)
+        memory = {name: peak_bytes(functools.partial(model, x), x.device) for name, model in models.items()}
+    reference = next(iter(guesses.values()))
+    return [
+        Measurement(
+            name,
+            seed,
+            _share(guesses[name] == y),
+            _share(guesses[name] == reference),
+            seconds[name],
+            histories[name].seconds,
+            memory[name],
+            sum(p.numel() for p in model.parameters()),
+            model.contraction() if isinstance(model, DEQ) else None,
+        )
+        for name, model in models.items()
+    ]
 
 
-def _time(function: Callable[[], Any], device: torch.device, repeats: int = 7) -> float:
-    """The quickest of several calls: what else runs on the machine only ever adds time."""
-    best = float("inf")
+def _share(hits: Tensor) -> float:
+    return float(hits.double().mean())
+
+
+def _time(calls: Mapping[str, Callable[[], Any]], device: torch.device, repeats: int = 9) -> dict[str, float]:
+    """The median time of each call, in turns: whatever else the machine does meets all of them alike."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats + 1):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        started = time.perf_counter()
-        function()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - started)
-    return best
+        for name, call in calls.items():
+            _synchronise(device)
+            started = time.perf_counter()
+            call()
+            _synchronise(device)
+            times[name].append(time.perf_counter() - started)
+    return {name: statistics.median(values[1:]) for name, values in times.items()}  # the first warms up
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _specifications(deq: Any, twin: Any, init: str) -> dict[str, Callable[..., Model]]:
     if isinstance(deq, DEQ):
-        spec, options = deq.spec, deq.options
+        spec, options = deq.spec, {**deq.options.to_dict(), "keep_contraction": deq.keep_contraction}
     elif isinstance(deq, DEQSpec):
-        spec, options = deq, None
+        spec, options = deq, {}
     else:
         raise InvalidInputError(f"compare takes an nn.DEQ or a DEQ specification, got {type(deq).__name__}")
     if not isinstance(twin, ENN | ENNSpec | Twin):
@@ -196,8 +239,7 @@ def _specifications(deq: Any, twin: Any, init: str) -> dict[str, Callable[..., M
         taken = {"learning_rates": twin.learning_rates, "normalise": twin.normalise}
 
     def build_deq(p: int, m: int, k: int, seed: int, train: str, device: Any) -> Model:
-        chosen = {} if options is None else options.to_dict()
-        return DEQ(spec, p, m, k, seed, train=train, device=device, **chosen)
+        return DEQ(spec, p, m, k, seed, train=train, device=device, **options)
 
     def build_twin(p: int, m: int, k: int, seed: int, train: str, device: Any) -> Model:
         return ENN(network, p, m, k, seed, init=init, train=train, device=device, **taken)
@@ -238,7 +280,7 @@ def peak_bytes(function: Callable[[], Any], device: torch.device | str = "cpu") 
         function()
         torch.cuda.synchronize(device)
         return int(torch.cuda.max_memory_allocated(device) - before)
-    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+    with _quiet_profiler(), torch.autograd.profiler.profile(profile_memory=True) as profile:
         function()
     events = profile.kineto_results.events()
     changes = sorted(((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"), key=lambda c: c[0])
@@ -247,3 +289,15 @@ def peak_bytes(function: Callable[[], Any], device: torch.device | str = "cpu") 
         current += change
         peak = max(peak, current)
     return peak
+
+
+@contextlib.contextmanager
+def _quiet_profiler() -> Iterator[None]:
+    """Torch's profiler reports its own start and stop on standard error unless it is told not to when it first runs."""
+    before = os.environ.get("KINETO_LOG_LEVEL")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["KINETO_LOG_LEVEL"]

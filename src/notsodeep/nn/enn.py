@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..activations.forms import Scaled
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import ENN as Specification
 from ..networks import rates_of
-from .fused import fuse
 from .model import Gaussian, Model, check_input, positive
 
 __all__ = ["ENN"]
@@ -79,9 +79,9 @@ class ENN(Model):
         functions, scale = [], 1.0
         for phi, width in zip(self.spec.activations, self.widths, strict=True):
             # a negative or zero pending gain cannot be an input scale: the next layer takes it as a plain factor
-            function, gain = fuse(phi, scale)
+            function, gain = phi.fused(scale)
             if gain <= 0.0:
-                function, gain = _Generic(phi, scale), 1.0
+                function, gain = Scaled(phi, scale), 1.0
             functions.append(function)
             scale = gain / math.sqrt(width)
         self._functions, self._scale = tuple(functions), scale
@@ -133,16 +133,6 @@ class ENN(Model):
     def extra_repr(self) -> str:
         sizes = f"in_features={self.in_features}, width={self.widths}, out_features={self.out_features}"
         return f"{self.spec!r}, {sizes}, train={self.trained!r}"
-
-
-class _Generic:
-    """phi(scale * x) for any activation."""
-
-    def __init__(self, phi: Any, scale: float) -> None:
-        self.phi, self.scale = phi, scale
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.phi(self.scale * x)
 
 
 def _specification(network: Any) -> tuple[Specification, Sequence[float] | None, bool]:

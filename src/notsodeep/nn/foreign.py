@@ -7,49 +7,17 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from ..activations import Activation, activation
+from ..activations import Activation, activation, activation_classes
 from ..errors import InvalidInputError, NotSoDeepWarning
 from ..networks import DEQ as Specification
 from .deq import DEQ, spectral_norm
 
 __all__ = ["DEQParts", "HasDEQParts", "Measured", "as_activation", "measure", "parts_of"]
-
-_BY_NAME: dict[Any, str] = {
-    torch.tanh: "tanh",
-    functional.tanh: "tanh",
-    torch.relu: "relu",
-    functional.relu: "relu",
-    functional.silu: "silu",
-    functional.gelu: "gelu",
-    functional.elu: "elu",
-    functional.softplus: "softplus",
-    functional.leaky_relu: "leaky_relu",
-    functional.hardtanh: "hard_tanh",
-    torch.sigmoid: "sigmoid",
-    torch.erf: "erf",
-    torch.sin: "sin",
-    torch.atan: "arctan",
-    torch.arctan: "arctan",
-}
-_BY_MODULE: dict[type[nn.Module], Callable[[Any], Activation]] = {
-    nn.Tanh: lambda _: activation("tanh"),
-    nn.ReLU: lambda _: activation("relu"),
-    nn.SiLU: lambda _: activation("silu"),
-    nn.GELU: lambda _: activation("gelu"),
-    nn.Sigmoid: lambda _: activation("sigmoid"),
-    nn.Softplus: lambda _: activation("softplus"),
-    nn.Identity: lambda _: activation("linear"),
-    nn.LeakyReLU: lambda layer: activation("leaky_relu", slope=layer.negative_slope),
-    nn.ELU: lambda layer: activation("elu", alpha=layer.alpha),
-}
 
 
 @dataclass(frozen=True)
@@ -181,9 +149,15 @@ def as_activation(phi: Any) -> Activation:
     """An activation from a name, a torch function, a torch module, or any elementwise function."""
     if isinstance(phi, str | Activation):
         return activation(phi)
-    if isinstance(phi, nn.Module):
-        if isinstance(phi, nn.GELU) and phi.approximate != "none":
-            return Activation.from_callable(phi)
-        build = _BY_MODULE.get(type(phi))
-        return build(phi) if build is not None else Activation.from_callable(phi)
-    return activation(_BY_NAME[phi]) if phi in _BY_NAME else Activation.from_callable(phi)
+    known = _known(phi)
+    return Activation.from_callable(phi) if known is None else known
+
+
+def _known(phi: Any) -> Activation | None:
+    """The built-in activation that a torch module or function is, or ``None``."""
+    for cls in activation_classes():
+        if cls.torch_module is not None and type(phi) is cls.torch_module:
+            return cls.from_module(phi)
+        if any(phi is function for function in cls.torch_functions):
+            return cls()
+    return None

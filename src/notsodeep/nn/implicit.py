@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.autograd import Function
 
 from ..activations import Activation
-from .slopes import in_place, slope_of_value
 from .solvers import Equilibrium, SolverOptions, solve_equilibrium
 
 __all__ = ["equilibrium", "find_equilibrium"]
@@ -31,7 +30,7 @@ def find_equilibrium(
     with torch.no_grad(), torch.autocast(drive.device.type, enabled=False):
         start = phi(drive)  # one Picard step from zero, which needs no product with A
         if _starts_in_bfloat16(options, start):
-            apply = in_place(phi)
+            apply = phi.in_place
             start = _bfloat16_steps(start, recurrent.mT, lambda product: apply(torch.add(drive, product, alpha=gain)))
         return solve_equilibrium(
             _map(drive, recurrent, gain, phi),
@@ -50,7 +49,7 @@ def equilibrium(recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, 
 
 
 def _map(drive: Tensor, recurrent: Tensor, gain: float, phi: Activation) -> Callable[[Tensor], Tensor]:
-    apply = in_place(phi)
+    apply = phi.in_place
     return lambda u: apply(_affine(drive, u, recurrent, gain))
 
 
@@ -166,7 +165,7 @@ class _LinearEquilibrium(Function):
 
 def _slope(phi: Activation, drive: Tensor, u: Tensor, recurrent: Tensor, gain: float) -> Tensor:
     """phi'(c + g u A'); read off u itself where no derivative of it will be asked for."""
-    known = None if torch.is_grad_enabled() else slope_of_value(phi, u)
+    known = None if torch.is_grad_enabled() else phi.slope_of_value(u)
     return phi.derivative(_affine(drive, u, recurrent, gain)) if known is None else known
 
 

@@ -22,7 +22,7 @@ from .population import Array, Commuting, Dense, Population, Sloped
 from .sources import Source
 from .spikes import LowRankPart
 
-__all__ = ["finite_form", "limit_form"]
+__all__ = ["finite_form", "limit_form", "nearest_product", "nearest_semidefinite", "scaled"]
 
 _STEP = 2e-3  # of the differences, relative to the squared norm; their error is its square
 _LARGEST = 40_000  # joint eigenvalues times classes^3 up to which blocks keep their own slopes
@@ -47,11 +47,11 @@ def finite_form(source: Source, c: Coefficients) -> tuple[Population | None, Low
     moved = source.T / p + (source.mean_covariance + source.mean_covariance.T) / p**2  # E (x . y - d_ab)^2
     half = 0.5 * k.norm_curvature * variances[:, None] / p
     constants = k.value + 0.5 * k.curvature * moved + half + half.T
-    slopes = _semidefinite(k.slope)
+    slopes = nearest_semidefinite(k.slope)
     if float(np.diag(slopes).max()) <= 1e-12 * float(np.abs(k.own).max()):
         return limit_form(source, c)
     if not _affords_blocks(source, slopes):
-        slopes = _product(slopes)
+        slopes = nearest_product(slopes)
     offsets = k.own - np.diag(constants) - np.diag(slopes) * (norms - np.diag(dots))
     kappa = float(shares @ k.cross @ shares)
     kappa = kappa if kappa > 1e-7 * float(np.abs(k.own).max()) else 0.0
@@ -92,8 +92,9 @@ class _Expansion:
         self.own = kernel_of(c, norms)
 
 
-def _semidefinite(slopes: Array) -> Array:
-    values, vectors = np.linalg.eigh(0.5 * (slopes + slopes.T))
+def nearest_semidefinite(matrix: Array) -> Array:
+    """The nearest positive semi-definite matrix to a symmetric one."""
+    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     nearest: Array = (vectors * np.clip(values, 0.0, None)) @ vectors.T
     return nearest
 
@@ -110,9 +111,9 @@ def _affords_blocks(source: Source, slopes: Array) -> bool:
     return rows * classes**3 <= _LARGEST
 
 
-def _product(slopes: Array) -> Array:
-    """The nearest matrix l_a l_b."""
-    values, vectors = np.linalg.eigh(slopes)
+def nearest_product(matrix: Array) -> Array:
+    """The nearest matrix l_a l_b to a positive semi-definite one."""
+    values, vectors = np.linalg.eigh(matrix)
     product: Array = values[-1] * np.outer(vectors[:, -1], vectors[:, -1])
     return product
 
@@ -126,6 +127,11 @@ def _sloped(source: Source, slopes: Array, offsets: Array) -> Population:
     if not np.allclose(slopes, np.outer(factor, factor), rtol=1e-12, atol=0.0):
         assert isinstance(base, Commuting)
         return Sloped(replace(base, offsets=offsets), slopes)
+    return scaled(base, factor, offsets)
+
+
+def scaled(base: Population, factor: Array, offsets: Array | float = 0.0) -> Commuting | Dense:
+    """The population of the rows l_a x, with the factors l_a of the classes."""
     if isinstance(base, Dense):
         return replace(
             base,
@@ -138,6 +144,6 @@ def _sloped(source: Source, slopes: Array, offsets: Array) -> Population:
     return _scaled(base, factor, offsets)
 
 
-def _scaled(base: Commuting, factor: Array, offsets: Array) -> Commuting:
+def _scaled(base: Commuting, factor: Array, offsets: Array | float) -> Commuting:
     grams = base.mean_grams * np.outer(factor, factor)
     return replace(base, values=base.values * factor**2, mean_grams=grams, offsets=offsets)

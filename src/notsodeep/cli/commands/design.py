@@ -84,7 +84,7 @@ def _statistics(tau0: float | None, data: str | None, labels: str | None, standa
     if data is None:
         if labels is not None:
             raise InvalidInputError("--labels belong to --data; give both, or --tau0 alone.")
-        return (1.0 if tau0 is None else tau0), None
+        return opt.tau0_from(tau0), None
     if tau0 is not None:
         raise InvalidInputError("--tau0 is measured from --data; give one of the two.")
     statistics = opt.statistics_from(data, labels, standardise, as_is)
@@ -113,7 +113,7 @@ def coefficients(
     sigma_a2: opt.SigmaA2 = 0.2,
     sigma_b2: opt.SigmaB2 = None,
     layers: Annotated[str | None, typer.Option("--layers", help="An explicit network instead: tanh/tanh")] = None,
-    tau0: Annotated[float, typer.Option("--tau0", help="Root mean square norm of the inputs.")] = 1.0,
+    tau0: opt.Tau0 = None,
     json: opt.Json = False,
 ) -> None:
     """The four numbers that decide each kernel of a network in high dimension.
@@ -126,7 +126,7 @@ def coefficients(
     """
     import notsodeep as nsd
 
-    network = opt.network_from(activation, sigma_a2, sigma_b2, layers)
+    network, tau0 = opt.network_from(activation, sigma_a2, sigma_b2, layers), opt.tau0_from(tau0)
     kernels: tuple[opt.Kernel, ...] = ("ck", "ntk", "ntk_frozen")
     found = {k: nsd.coefficients(network, tau0, k) for k in kernels}
     names = ("c1", "c2", "c3", "diagonal", "alpha4", "tau_star", "bias")

@@ -16,6 +16,7 @@ from ..files import atomic, check_target, matrix_file, points_from
 from ..output import note, print_json, show
 
 _BLOCK = 512  # columns of an equivalent that are made at once
+_MOST = 4 * 10**9  # numbers of a sample, 32 GB
 
 
 @app.command()
@@ -180,8 +181,11 @@ def _source(
         raise InvalidInputError("--labels belong to --data; the mixture of -p has its own.")
     p = 1000 if p is None else p
     n = round(0.8 * p) if n is None else n
-    if p < 16 or n < 8:
-        raise InvalidInputError(f"the mixture needs p of at least 16 and n of at least 8, got p = {p} and n = {n}.")
+    if p < 16 or n < 8 or n * p > _MOST:
+        raise InvalidInputError(
+            f"the mixture needs p of at least 16, n of at least 8 and at most {_MOST:.0e} numbers in all, got "
+            f"p = {p} and n = {n}."
+        )
     mixture = nsd.GaussianMixture.two_class(p)
     return mixture, mixture.sample(n, seed=0)[0]
 

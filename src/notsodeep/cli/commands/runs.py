@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ...errors import DataError, InvalidInputError
+from ...errors import InvalidInputError
 from .. import options as opt
 from ..app import app
 from ..files import labels_from, points_from
@@ -36,7 +36,7 @@ def compare(
         Train, typer.Option("--train", help="What trains; more than the readout needs sgd or adam.")
     ] = "readout",
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Of sgd and adam.")] = 20,
-    lr: Annotated[float, typer.Option("--lr", help="Learning rate of sgd and adam.")] = 1.0,
+    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate; default 1 of sgd, 0.01 of adam.")] = None,
     json: opt.Json = False,
 ) -> None:
     """Train a DEQ, its twin and a plain network of the same depth, side by side; a fifth of the data is kept to test.
@@ -155,7 +155,9 @@ def bench(
     folder = root / "benchmarks"
     known = sorted(p.stem for p in folder.glob("*.py") if not p.stem.startswith("_"))
     if not known:
-        raise DataError(f"{folder} holds no benchmarks. They come with a checkout, not with the package: use --root.")
+        raise InvalidInputError(
+            f"{folder} holds no benchmarks. They come with a checkout, not with the package: use --root."
+        )
     unknown = [n for n in names or [] if n not in known]
     if unknown:
         raise InvalidInputError(f"there is no benchmark {unknown[0]!r}; known: {', '.join(known)}.")

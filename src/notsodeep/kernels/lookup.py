@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..networks import ENN, Kernel, Network
-from .equations import diagonal, pairwise
+from .pointwise import diagonal, pairwise
 
 __all__ = ["Table", "build_table", "is_homogeneous", "tabulated_diagonal"]
 

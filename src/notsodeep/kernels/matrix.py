@@ -18,8 +18,8 @@ from .._arrays import as_rows, check_target, like, same_columns, sheltered, squa
 from .._progress import track
 from ..errors import InvalidInputError
 from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of
-from .equations import diagonal, pairwise
-from .table import Table, angle_cap, build_table, clenshaw, clenshaw_scalar, fused, fused_scalar, tabulated_diagonal
+from .lookup import Table, angle_cap, build_table, clenshaw, clenshaw_scalar, fused, fused_scalar, tabulated_diagonal
+from .pointwise import diagonal, pairwise
 
 __all__ = ["ck", "kernels_of", "ntk"]
 

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from notsodeep.equivalents import power_series, sphere_diagonal
 from notsodeep.errors import ConvergenceError, InvalidInputError
-from notsodeep.kernels import diagonal, pairwise
+from notsodeep.kernels import diagonal, pairwise, power_series, sphere_diagonal
 
 KERNELS = ("ck", "ntk", "ntk_frozen")
 NETWORKS = {
@@ -140,3 +139,20 @@ def test_sphere_equivalent_is_an_operator():
 def test_norms_are_checked():
     with pytest.raises(InvalidInputError, match="norm 1"):
         nsd.sphere_equivalent(NETWORKS["relu"], 1.01 * unit_rows(5, 4))
+
+
+@pytest.mark.parametrize("kernel", ["ck", "ntk", "ntk_frozen"])
+@pytest.mark.parametrize(
+    "network", [nsd.DEQ("silu", 0.2), nsd.DEQ("relu", 0.2), nsd.ENN(["softplus", "tanh"])], ids=repr
+)
+def test_series_at_two_different_norms_sums_to_the_exact_kernel(network, kernel):
+    """And its coefficients, as functions of the two norms, are positive semi-definite (docs/theory.md, section 13)."""
+    s, r = np.array([0.4, 0.9, 1.3, 2.5]), np.array([-0.7, 0.0, 0.35, 0.6])
+    g = power_series(network, 90, kernel, s[:, None], s)
+    found = g @ (r[:, None] ** np.arange(90)).T
+    sx, sy = (torch.from_numpy(v) for v in np.broadcast_arrays(s[:, None, None] ** 2, s[:, None] ** 2))
+    exact = pairwise(network, sx, sy, torch.sqrt(sx * sy) * torch.from_numpy(r), (kernel,))[kernel]
+    np.testing.assert_allclose(found, exact.numpy(), rtol=1e-11, atol=1e-12)
+    for k in range(12):
+        lowest = np.linalg.eigvalsh(0.5 * (g[..., k] + g[..., k].T)).min()
+        assert lowest >= -1e-12 * max(np.abs(g[..., k]).max(), 1e-3)

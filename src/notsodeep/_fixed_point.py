@@ -1,0 +1,82 @@
+"""The one loop for equations in one unknown, many at once: Newton's method inside a bracket, and what it reached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Equation", "Root", "newton"]
+
+Equation = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
+"""(x, which) -> residual and its slope at x; ``which`` are the numbers of the equations asked for, ``None`` all."""
+
+_STILL = 4e-16  # a step below this part of the size of x is rounding
+_ZERO = 2e-16  # and so is a residual
+
+
+@dataclass(frozen=True)
+class Root:
+    """Where the iteration ended. A caller that needs the root raises unless ``converged``."""
+
+    value: Tensor
+    residual: float
+    """The largest residual, relative to the size of its unknown."""
+    steps: int
+    converged: bool
+
+
+def newton(
+    equation: Equation,
+    start: Tensor,
+    low: Tensor,
+    high: Tensor,
+    size: Tensor | None = None,
+    *,
+    flattest: float = 1e-3,
+    far: Tensor | None = None,
+    steps: int = 100,
+    tolerance: float = 1e-13,
+) -> Root:
+    """A root of each equation in [low, high]; the residual is not positive at ``low``, not negative at ``high``.
+
+    A Newton step that leaves the bracket, or meets a slope that is not a number, is replaced by bisection (by
+    doubling, while ``high`` is infinite). ``size`` is what residuals are compared with, |x| unless given; slopes below
+    ``flattest`` are taken as that; beyond ``far`` the search is given up.
+
+    >>> two = torch.tensor([2.0], dtype=torch.float64)
+    >>> root = newton(lambda x, _: (x * x - 2.0, 2.0 * x), two, 0.0 * two, two)
+    >>> root.converged, round(float(root.value), 12)
+    (True, 1.414213562373)
+    """
+    x, low, high = start.clone(), low.clone(), high.clone()
+    active = torch.arange(len(x))
+    for step in range(1, steps + 1):
+        here = x[active]
+        rest, slope = equation(here, None if len(active) == len(x) else active)
+        scale = here.abs() if size is None else size[active]
+        below = torch.where(rest <= 0, here, low[active])
+        above = torch.where(rest >= 0, here, high[active])
+        trial = here - rest / slope.clamp_min(flattest)
+        middle = torch.where(torch.isinf(above), 2.0 * here + start[active], 0.5 * (below + above))
+        there = torch.where((trial >= below) & (trial <= above), trial, middle)
+        settled = (there - here).abs() <= _STILL * scale
+        settled |= (rest.abs() <= _ZERO * scale) | (above - below <= _STILL * scale)
+        x[active], low[active], high[active] = there, below, above
+        if bool(settled.all()):
+            return Root(x, _relative(rest, scale), step, True)
+        if far is not None and bool((x > far).any()):
+            break
+        if 2 * int(settled.sum()) > len(active):
+            active = active[~settled]
+    rest = equation(x, None)[0]
+    residual = _relative(rest, x.abs() if size is None else size)
+    return Root(x, residual, step, residual <= tolerance)
+
+
+def _relative(rest: Tensor, scale: Tensor) -> float:
+    worst = float((rest.abs() / scale.clamp_min(1e-300)).max()) if len(rest) else 0.0
+    return math.inf if math.isnan(worst) else worst

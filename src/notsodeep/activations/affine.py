@@ -1,0 +1,178 @@
+"""gain * base(scale * x) + skip * x + shift, of any activation."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..errors import ActivationError
+from .base import Activation, Parity, activation, register
+from .forms import ClosedForm, Dual, Function, Shifted
+from .parameters import numbers
+from .polynomial import Hermite, Polynomial, Quadratic
+
+__all__ = ["Affine"]
+
+
+@register
+@dataclass(frozen=True)
+class Affine(Activation):
+    """gain * base(scale * x) + skip * x + shift; use :meth:`Activation.affine`, which builds it flat."""
+
+    base: Activation
+    gain: float = 1.0
+    scale: float = 1.0
+    skip: float = 0.0
+    shift: float = 0.0
+    name: ClassVar[str] = "affine"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", activation(self.base))
+        numbers(self, "gain", "scale", "skip", "shift")
+        if self.scale <= 0:
+            raise ActivationError(f"Affine: the input scale must be positive, got {self.scale!r}")
+
+    @property
+    def trivial(self) -> bool:
+        """Whether it is the base itself."""
+        return self.gain == self.scale == 1.0 and self.skip == self.shift == 0.0
+
+    def affine(self, gain: float = 1.0, scale: float = 1.0, skip: float = 0.0, shift: float = 0.0) -> Activation:
+        return self.base.affine(
+            self.gain * gain, self.scale * scale, self.skip * gain * scale + skip, self.shift * gain + shift
+        )
+
+    @property
+    def kinks(self) -> tuple[float, ...]:
+        return tuple(k / self.scale for k in self.base.kinks)
+
+    def __repr__(self) -> str:
+        changed = [f for f in dataclasses.fields(self)[1:] if getattr(self, f.name) != f.default]
+        return f"Affine({', '.join([repr(self.base), *(f'{f.name}={getattr(self, f.name)!r}' for f in changed)])})"
+
+    @property
+    def slope_range(self) -> tuple[float, float]:
+        steepness = self.gain * self.scale
+        ends = [steepness * s + self.skip if steepness else self.skip for s in self.base.slope_range]
+        return (min(ends), max(ends))
+
+    @property
+    def parity(self) -> Parity | None:
+        inner = self.base.parity
+        if inner == "odd" and self.shift == 0.0:
+            return "odd"
+        return "even" if inner == "even" and self.skip == 0.0 else None
+
+    @property
+    def homogeneity(self) -> float | None:
+        inner = self.base.homogeneity
+        return inner if self.shift == 0.0 and (self.skip == 0.0 or inner == 1.0) else None
+
+    @property
+    def feature(self) -> float:
+        return self.base.feature / self.scale
+
+    def _value(self, x: Tensor) -> Tensor:
+        out = self.base._value(x if self.scale == 1.0 else self.scale * x)
+        out = out if self.gain == 1.0 else self.gain * out
+        out = out if self.skip == 0.0 else out + self.skip * x
+        return out if self.shift == 0.0 else out + self.shift
+
+    def _slope(self, x: Tensor) -> Tensor:
+        return self.gain * self.scale * self.base._slope(self.scale * x) + self.skip
+
+    def _curvature(self, x: Tensor) -> Tensor:
+        return self.gain * self.scale**2 * self.base._curvature(self.scale * x)
+
+    def _sides(self) -> tuple[Tensor, Tensor]:
+        # through the base: a kink divided by the scale is rounded, and its neighbours may miss the base's kink
+        value, slope = self.base._sides()
+        kinks = torch.tensor(self.kinks, dtype=torch.float64)
+        return self.gain * value + self.skip * kinks + self.shift, self.gain * self.scale * slope + self.skip
+
+    def _mean(self, tau: float) -> float:
+        return self.gain * self.base._mean(self.scale * tau) + self.shift
+
+    # -- closed forms, from those of the base ------------------------------------------------------------
+    @property
+    def two_slopes(self) -> tuple[float, float] | None:
+        inner = self.base.two_slopes
+        if inner is None or self.shift != 0.0:
+            return None
+        steepness = self.gain * self.scale
+        return (steepness * inner[0] + self.skip, steepness * inner[1] + self.skip)
+
+    @property
+    def piecewise_linear(self) -> bool:
+        return self.base.piecewise_linear
+
+    def canonical(self) -> Activation:
+        base = self.base.canonical()
+        return self if base is self.base else base.affine(self.gain, self.scale, self.skip, self.shift)
+
+    def polynomial(self) -> Polynomial | None:
+        base = Quadratic(0.0, 0.0, 0.0) if self.gain == 0.0 else self.base.polynomial()
+        if isinstance(base, Quadratic):
+            steep = self.gain * self.scale
+            return Quadratic(steep * self.scale * base.a, steep * base.b + self.skip, self.gain * base.c + self.shift)
+        if isinstance(base, Hermite):
+            scale = base.scale / self.scale
+            coefficients = [self.gain * c for c in base.coefficients] + [0.0] * max(0, 2 - len(base.coefficients))
+            coefficients[0] += self.shift
+            coefficients[1] += self.skip * scale
+            return Hermite(tuple(coefficients), scale)
+        return None
+
+    def closed_form(self) -> ClosedForm | None:
+        inner = self.base.closed_form()
+        return None if inner is None else functools.partial(self._closed_form, inner)
+
+    def _closed_form(self, inner: ClosedForm, qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
+        """By Stein's lemma for the cross terms."""
+        s2 = self.scale**2
+        value, slope = inner(s2 * qx, s2 * qy, s2 * lam)
+        g, s = self.gain, self.gain * self.scale
+        value, slope = g * g * value, s * s * slope
+        if self.skip or self.shift:
+            (mean_x, tilt_x), (mean_y, tilt_y) = (self.base.closed_means(s2 * q) for q in (qx, qy))
+            value = value + self.skip * lam * (s * (tilt_x + tilt_y) + self.skip)
+            value = value + self.shift * (g * (mean_x + mean_y) + self.shift)
+            slope = slope + self.skip * (s * (tilt_x + tilt_y) + self.skip)
+        return value, slope
+
+    def closed_means(self, q: Tensor) -> Dual:
+        mean, slope = self.base.closed_means(self.scale**2 * q)
+        return self.gain * mean + self.shift, self.gain * self.scale * slope + self.skip
+
+    # -- in torch, and as text ---------------------------------------------------------------------------
+    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
+        if self.skip != 0.0 or self.gain == 0.0:
+            return super().fused(scale)
+        base, gain = self.base.fused(self.scale * scale)
+        gain *= self.gain
+        return (base, gain) if self.shift == 0.0 or gain == 0.0 else (Shifted(base, self.shift / gain), gain)
+
+    def slope_of_value(self, value: Tensor) -> Tensor | None:
+        # a shift moves values by a constant; a gain or a scale would multiply the slope
+        shifted = self.gain == self.scale == 1.0 and self.skip == 0.0
+        return self.base.slope_of_value(value - self.shift) if shifted else None
+
+    def source(self, x: str) -> str:
+        inner = self.base.source(x if self.scale == 1.0 else f"({self.scale!r} * {x})")
+        terms = [inner if self.gain == 1.0 else f"{self.gain!r} * ({inner})"]
+        terms += [f"{self.skip!r} * {x}"] if self.skip else []
+        terms += [repr(self.shift)] if self.shift else []
+        return " + ".join(terms).replace("+ -", "- ")
+
+    def source_lines(self, name: str) -> list[str]:
+        exact = self.polynomial()
+        return exact.source_lines(name) if isinstance(exact, Hermite) else super().source_lines(name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON document; :meth:`from_dict` reads it back."""
+        return {**super().to_dict(), "base": self.base.to_dict()}

@@ -1,0 +1,147 @@
+"""What activations are made of: closed Gaussian forms they share, and torch functions of as few passes as possible.
+
+The closed forms are of E[phi(u) phi(v)] and E[phi'(u) phi'(v)] for (u, v) ~ N(0, [[qx, lam], [lam, qy]]). They hold for
+every admissible covariance, duplicates and opposite points included: the determinant is formed from the correlation,
+which is clamped, never as a difference of large products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Dual = tuple[Tensor, Tensor]
+ClosedForm = Callable[[Tensor, Tensor, Tensor], Dual]
+Function = Callable[[Tensor], Tensor]
+
+
+def correlation(qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:
+    """lam / sqrt(qx qy) in [-1, 1]; zero where either variance vanishes."""
+    rx, ry = torch.sqrt(qx), torch.sqrt(qy)
+    alive = (rx > 0) & (ry > 0)
+    one = torch.ones_like(rx)
+    # two divisions: the product of two tiny roots is not a normal number
+    rho = lam / torch.where(alive, rx, one) / torch.where(alive, ry, one)
+    return torch.where(alive, rho, torch.zeros_like(rho)).clamp(-1.0, 1.0)
+
+
+def arc_cosine(a: float, b: float, qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
+    """Of a x for x > 0 and b x for x < 0: arc-cosine kernels of degree one and zero (Cho and Saul, 2009)."""
+    if a == b:
+        return a * b * lam, torch.full_like(lam, a * b)
+    rho = correlation(qx, qy, lam)
+    angle = math.pi - torch.acos(rho)  # pi minus the angle between the points
+    bend = torch.sqrt((1.0 - rho) * (1.0 + rho)) + angle * rho
+    value = torch.sqrt(qx) * torch.sqrt(qy) * ((a - b) ** 2 / (2.0 * math.pi) * bend + a * b * rho)
+    share = angle / math.pi
+    return value, 0.5 * (a * a + b * b) * share + a * b * (1.0 - share)
+
+
+def arc_sine(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
+    """Of erf: the arcsine kernel (Williams, 1997)."""
+    rho = correlation(qx, qy, lam)
+    wx, wy = 1.0 + 2.0 * qx, 1.0 + 2.0 * qy
+    rx, ry = torch.sqrt(wx), torch.sqrt(wy)
+    # room = wx wy - 4 lam^2, over wx wy: a sum of positive terms
+    gap = (2.0 * qx / wx) * (2.0 * qy / wy) * (1.0 - rho) * (1.0 + rho)
+    room = 1.0 / wx + (2.0 * qx / wx) / wy + gap
+    value = 2.0 / math.pi * torch.atan2(2.0 * (lam / rx) / ry, torch.sqrt(room))
+    return value, 4.0 / math.pi / (rx * ry * torch.sqrt(room))
+
+
+def gelu_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
+    """Of x Phi(x), by Gaussian integration by parts, with A = E[Phi Phi], B = E[p p], p the normal density."""
+    rho = correlation(qx, qy, lam)
+    lam = rho * torch.sqrt(qx) * torch.sqrt(qy)
+    wx, wy = 1.0 + qx, 1.0 + qy
+    rx, ry = torch.sqrt(wx), torch.sqrt(wy)
+    gap = (qx / wx) * (qy / wy) * (1.0 - rho) * (1.0 + rho)  # (qx qy - lam^2) / (wx wy)
+    det = 1.0 / wx + (qx / wx) / wy + gap  # (wx wy - lam^2) / (wx wy)
+    ratio = (lam / rx) / ry
+    a = 0.25 + torch.atan2(ratio, torch.sqrt(det)) / (2.0 * math.pi)
+    b = 1.0 / (2.0 * math.pi * torch.sqrt(det))  # B sqrt(wx wy)
+    inverse = 1.0 / wx + 1.0 / wy
+    value = lam * a + b * rx * ry * (gap + ratio * ratio * inverse)
+    return value, a + ratio * b * (inverse + 1.0 / wx / wy / det)
+
+
+def wave_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
+    """E[sin(u) sin(v)] and E[cos(u) cos(v)]."""
+    rho = correlation(qx, qy, lam)
+    rx, ry = torch.sqrt(qx), torch.sqrt(qy)
+    lam = rho * rx * ry
+    # (qx + qy) / 2 -+ lam = ((rx -+ ry)^2) / 2 + (1 -+ rho) rx ry, without cancellation
+    plus = torch.exp(-0.5 * (rx - ry) ** 2 - (1.0 - rho) * rx * ry)
+    minus = torch.exp(-0.5 * (rx - ry) ** 2 - (1.0 + rho) * rx * ry)
+    # sinh for small arguments, where the difference of exponentials would cancel
+    small = torch.sinh(lam.clamp(-0.5, 0.5)) * torch.exp(-0.5 * (qx + qy))
+    return torch.where(lam.abs() < 0.5, small, 0.5 * (plus - minus)), 0.5 * (plus + minus)
+
+
+# ---- torch functions -------------------------------------------------------------------------------------
+# Without gradients they may overwrite their argument.
+
+
+@dataclass(frozen=True)
+class Leaky:
+    """x for x > 0, slope * x below."""
+
+    slope: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return functional.leaky_relu(x, self.slope, inplace=not torch.is_grad_enabled())
+
+
+@dataclass(frozen=True)
+class Clip:
+    """clip(x, -c, c)."""
+
+    c: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.clamp(-self.c, self.c) if torch.is_grad_enabled() else x.clamp_(-self.c, self.c)
+
+
+@dataclass(frozen=True)
+class Horner:
+    """sum_k coefficients[k] x^k by Horner's rule; the degree is at least one."""
+
+    coefficients: tuple[float, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = x * self.coefficients[-1] + self.coefficients[-2]
+        for c in self.coefficients[-3::-1]:
+            out = out * x + c if torch.is_grad_enabled() else out.mul_(x).add_(c)
+        return out
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """phi(scale * x)."""
+
+    phi: Function
+    scale: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.phi(x if self.scale == 1.0 else self.scale * x)
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """f(x) + shift."""
+
+    base: Function
+    shift: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self.base(x)
+        return out + self.shift if torch.is_grad_enabled() else out.add_(self.shift)
+
+
+def identity(x: Tensor) -> Tensor:
+    return x

@@ -1,0 +1,151 @@
+"""The calculus at given pairs of inputs: squared norms (sx, sy) and inner products.
+
+``pairwise`` is the library's exact reference: float64, entry by entry, valid for every pair of inputs and
+differentiable with respect to them and to the variances of a DEQ. Matrices are built from it in ``matrix.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._arrays import sheltered
+from .._fixed_point import newton
+from ..errors import ConvergenceError
+from ..networks import DEQ, ENN, Kernel, Network, check_kernels, rates_of
+from .expectations import Layer, layer_of
+from .recursion import LayerMaps, equation, explicit, implicit
+from .variance import Diagonal, equilibrium_variance, mean_square
+
+__all__ = ["diagonal", "equilibrium", "pairwise"]
+
+_CHUNK = 16384  # pairs at once: a series of 2048 terms for each is a quarter of a gigabyte
+
+
+@sheltered
+def pairwise(
+    network: Network,
+    sx: Tensor,
+    sy: Tensor,
+    dot: Tensor,
+    kinds: Sequence[Kernel] = ("ck",),
+    learning_rates: Sequence[float] | None = None,
+    check: bool = True,
+) -> dict[Kernel, Tensor]:
+    """Kernels at pairs of inputs with ||x||^2 = ``sx``, ||y||^2 = ``sy`` and x . y = ``dot`` (broadcast together).
+
+    >>> import notsodeep as nsd
+    >>> one = torch.ones(1, dtype=torch.float64)
+    >>> float(pairwise(nsd.ENN(["linear"]), one, one, 0.3 * one)["ck"])
+    0.3
+    """
+    kinds = check_kernels(network, kinds)
+    sx, sy, dot = torch.broadcast_tensors(*(_float64(v) for v in (sx, sy, dot)))
+    shape = dot.shape
+    sx, sy, dot = (v.reshape(-1) for v in (sx, sy, dot))
+    if dot.numel() == 0:
+        return {kind: torch.zeros(shape, dtype=torch.float64) for kind in kinds}
+    if check and isinstance(network, DEQ):
+        network.check_contraction()
+    rates = rates_of(network, learning_rates)
+    columns = zip(sx.split(_CHUNK), sy.split(_CHUNK), dot.split(_CHUNK), strict=True)
+    pieces = [_kernels(network, *column, kinds, rates) for column in columns]
+    return {kind: torch.cat([piece[kind] for piece in pieces]).reshape(shape) for kind in kinds}
+
+
+@sheltered
+def diagonal(
+    network: Network,
+    s: Tensor,
+    kinds: Sequence[Kernel] = ("ck",),
+    learning_rates: Sequence[float] | None = None,
+    check: bool = True,
+) -> dict[Kernel, Tensor]:
+    """Kernels of points with themselves, from their squared norms ``s``; exact at rho = 1 by construction."""
+    kinds = check_kernels(network, kinds)
+    s = _float64(s)
+    shape, s = s.shape, s.reshape(-1)
+    if s.numel() == 0:
+        return {kind: torch.zeros(shape, dtype=torch.float64) for kind in kinds}
+    rates = rates_of(network, learning_rates)
+    if isinstance(network, DEQ):
+        if check:
+            network.check_contraction()
+        q = equilibrium_variance(network, s)
+        parts = implicit(q, Diagonal(network.activation), network.sigma_a2, kinds, _gap_check(network))
+    else:
+        parts = explicit(s, (Diagonal(phi) for phi in network.activations), rates or (), kinds)
+    return {kind: part.reshape(shape) for kind, part in parts.items()}
+
+
+def _float64(value: Any) -> Tensor:
+    tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    return tensor.to("cpu", torch.float64)
+
+
+# ---- one pair of inputs -----------------------------------------------------------------------------------
+
+
+def _kernels(
+    network: Network, sx: Tensor, sy: Tensor, dot: Tensor, kinds: Sequence[Kernel], rates: Sequence[float] | None
+) -> dict[Kernel, Tensor]:
+    if isinstance(network, ENN):
+        return explicit(dot, _layers(network, sx, sy), rates or (), kinds)
+    qx, qy = equilibrium_variance(network, torch.cat([sx, sy])).split(len(sx))
+    layer = layer_of(network.activation, qx, qy)
+    return implicit(_covariance(network, layer, dot), layer, network.sigma_a2, kinds, _gap_check(network))
+
+
+def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Lambda of a DEQ at pairs of inputs: its two variances and its covariance (flat float64 tensors)."""
+    qx, qy = equilibrium_variance(deq, torch.cat([sx, sy])).split(len(sx))
+    return qx, qy, _covariance(deq, layer_of(deq.activation, qx, qy), dot)
+
+
+def _layers(enn: ENN, sx: Tensor, sy: Tensor) -> Iterator[LayerMaps]:
+    """Each layer at the variances that reach it."""
+    for phi in enn.activations:
+        yield layer_of(phi, sx, sy)
+        sx, sy = mean_square(phi, "value", sx), mean_square(phi, "value", sy)
+
+
+def _gap_check(deq: DEQ) -> Any:
+    def check(gap: Tensor) -> None:
+        if bool((gap <= 0).any()):
+            raise ConvergenceError(
+                f"the NTK of {deq!r} diverges on this data: "
+                f"sigma_a2 E[phi' phi'] reaches {float((1.0 - gap).max()):.4g} >= 1"
+            )
+
+    return check
+
+
+def _covariance(deq: DEQ, layer: Layer, dot: Tensor) -> Tensor:
+    """lam = sigma_a2 E[phi phi] + drive, entry by entry; differentiable."""
+    drive = deq.drive(dot)
+    lam = _solve_covariance(deq, layer, drive.detach())
+    if torch.is_grad_enabled() and (deq.tracked or any(v.requires_grad for v in (layer.qx, layer.qy, dot))):
+        # one Newton step from the solution, differentiated at fixed slope: the implicit function theorem
+        rate = equation(layer, lam, deq.variances[0], drive.detach())[1]
+        lam = lam - (lam - deq.sigma_a2 * layer.value(lam) - drive) / rate
+    return lam
+
+
+def _solve_covariance(deq: DEQ, layer: Layer, drive: Tensor) -> Tensor:
+    bound = torch.sqrt(layer.variance_x * layer.variance_y)
+
+    def rest(lam: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
+        part, push = (layer, drive) if which is None else (layer.subset(which), drive[which])
+        return equation(part, lam, deq.variances[0], push)
+
+    # bisection outside the bracket: slopes of kinked activations are steep near rho = 1
+    root = newton(rest, drive.clamp(-bound, bound), -bound, bound, bound)
+    if not root.converged:
+        raise ConvergenceError(
+            f"the covariance equation of {deq!r} did not converge (relative residual {root.residual:.1e}); sigma_a2 is "
+            f"likely beyond the range in which the kernel exists (guaranteed below {deq.limit:.6g})"
+        )
+    return root.value

@@ -1,0 +1,70 @@
+"""The calculus of kernels, written once (docs/theory.md, section 2).
+
+A layer maps the covariance of its inputs to E[phi(u) phi(v)] and E[phi'(u) phi'(v)]. From these two maps follow the
+kernels of explicit and of implicit networks, whatever a covariance is: a tensor of numbers (``pointwise``), a Taylor
+jet around a pair of points (``jets``), a power series of the cosine (``series``). All that is asked of it is that it
+adds, multiplies and divides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from ..networks import Kernel
+
+__all__ = ["LayerMaps", "equation", "explicit", "implicit"]
+
+
+class LayerMaps(Protocol):
+    """What a layer offers at covariances of some kind."""
+
+    def value(self, covariance: Any, /) -> Any:
+        """E[phi(u) phi(v)]."""
+
+    def slope(self, covariance: Any, /) -> Any:
+        """E[phi'(u) phi'(v)], the derivative of :meth:`value`."""
+
+    def both(self, covariance: Any, /) -> tuple[Any, Any]:
+        """(value, slope), sharing the work; no gradients."""
+
+
+def explicit(
+    covariance: Any, layers: Iterable[LayerMaps], rates: Sequence[Any], kernels: Sequence[Kernel]
+) -> dict[Kernel, Any]:
+    """Sigma_l = V_l(Sigma_(l-1)) and Theta_l = rate_(l+1) Sigma_l + Theta_(l-1) Sigmadot_l.
+
+    ``rates``: of W_1 ... W_L and the readout. Frozen input weights are the rate 0 of W_1. The recursion is linear in
+    the rates, so columns of an identity matrix in their place give the contribution of every weight matrix.
+    """
+    theta = {k: (rates[0] if k == "ntk" else 0.0 * rates[0]) * covariance for k in kernels if k != "ck"}
+    for rate, layer in zip(rates[1:], layers, strict=True):
+        slope = layer.slope(covariance) if theta else None
+        covariance = layer.value(covariance)
+        theta = {k: t * slope + rate * covariance for k, t in theta.items()}
+    return {k: covariance if k == "ck" else theta[k] for k in kernels}
+
+
+def equation(layer: LayerMaps, covariance: Any, sigma_a2: Any, drive: Any) -> tuple[Any, Any]:
+    """What is left of Lambda = sigma_a2 G(Lambda) + drive, and its derivative 1 - sigma_a2 E[phi' phi']."""
+    value, slope = layer.both(covariance)
+    return covariance - sigma_a2 * value - drive, 1.0 - sigma_a2 * slope
+
+
+def implicit(
+    covariance: Any, layer: LayerMaps, sigma_a2: Any, kernels: Sequence[Kernel], check_gap: Callable[[Any], None]
+) -> dict[Kernel, Any]:
+    """The kernels of a DEQ at the covariance Lambda that solves its equation.
+
+    Every weight matrix that enters phi contributes what it carries of Lambda, times slope / gap: B (and the bias) their
+    drive, A the rest, sigma_a2 G. With all of them this is Lambda slope / gap, with A alone sigma_a2 G slope / gap,
+    which adds up with the readout's G to G / gap. ``check_gap`` refuses gaps 1 - sigma_a2 slope that are not positive.
+    """
+    parts: dict[Kernel, Any] = {"ck": layer.value(covariance)}
+    if any(k != "ck" for k in kernels):
+        slope = layer.slope(covariance)
+        gap = 1.0 - sigma_a2 * slope
+        check_gap(gap)
+        parts["ntk"] = parts["ck"] + covariance * slope / gap
+        parts["ntk_frozen"] = parts["ck"] / gap
+    return {k: parts[k] for k in kernels}

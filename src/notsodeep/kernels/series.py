@@ -1,0 +1,260 @@
+"""The calculus in power series of the cosine (docs/theory.md, sections 7 and 13).
+
+At given norms every kernel is k = sum_k g_k r^k, r the cosine of the angle, with g_k >= 0 where both norms are one
+(Schoenberg). A layer acts on the series of its input's covariance by composition with F(rho) = sum_k a_k(q) a_k(q')
+rho^k, a_k the Hermite coefficients at the two variances. Nearly everything below adds and multiplies non-negative
+series, so no digits are lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from .._arrays import sheltered
+from ..activations import Activation
+from ..errors import ConvergenceError, InvalidInputError
+from ..gaussian import hermite_coefficients
+from ..networks import DEQ, Kernel, Network, check_kernel, rates_of
+from .pointwise import diagonal, equilibrium
+from .recursion import equation, explicit, implicit
+from .variance import mean_square
+
+__all__ = ["PowerSeries", "SeriesLayer", "power_series", "sphere_diagonal"]
+
+Array = NDArray[np.float64]
+_MOST = 1024  # Hermite coefficients that the quadrature still resolves
+_PAIRS = 4096  # pairs of norms at once
+
+
+@sheltered
+def power_series(
+    network: Network, terms: int, kernel: Kernel = "ck", norm: Any = 1.0, other: Any = None, *, check: bool = False
+) -> Array:
+    """g_0 ... g_(terms-1) of k(x, y) = sum_k g_k cos(x, y)^k, for all inputs with ||x|| = ``norm``, ||y|| = ``other``.
+
+    The network is taken as it is, centred or not. Norms may be arrays, which are broadcast; the coefficients are the
+    last axis of the result. At equal norms (``other`` left out) they are non-negative. ``check``: as in :func:`ck`.
+
+    >>> import notsodeep as nsd
+    >>> [round(float(g), 6) for g in power_series(nsd.ENN("relu"), 5)]
+    [0.159155, 0.25, 0.079577, 0.0, 0.006631]
+    >>> power_series(nsd.DEQ("tanh", 0.2), 8, "ntk", norm=np.ones((3, 1)), other=np.linspace(0.5, 2.0, 4)).shape
+    (3, 4, 8)
+    """
+    check_kernel(network, kernel)
+    if isinstance(terms, bool) or not isinstance(terms, int) or not 1 <= terms <= _MOST:
+        raise InvalidInputError(f"terms must be between 1 and {_MOST}, got {terms}")
+    if check and isinstance(network, DEQ):
+        network.check_contraction()
+    left, right = np.broadcast_arrays(_norms(norm), _norms(norm if other is None else other))
+    pieces = [np.zeros((0, terms))]
+    for start in range(0, left.size, _PAIRS):
+        part = slice(start, start + _PAIRS)
+        pieces.append(_kernel(network, terms, kernel, left.ravel()[part], right.ravel()[part]).c)
+    found: Array = np.concatenate(pieces).reshape(*left.shape, terms)
+    return found
+
+
+def sphere_diagonal(network: Network, kernel: Kernel = "ck", norm: float = 1.0) -> float:
+    """The kernel of a point with itself: the sum of all coefficients at equal norms."""
+    return float(diagonal(network, torch.tensor(float(_norms(norm)) ** 2, dtype=torch.float64), (kernel,), check=False)[kernel])
+
+
+def _norms(norm: Any) -> Array:
+    array = np.asarray(norm, dtype=np.float64)
+    if not (np.isfinite(array).all() and (array > 0).all()):
+        raise InvalidInputError(f"norm must be positive and finite, got {norm!r}")
+    return array
+
+
+def _kernel(network: Network, terms: int, kernel: Kernel, left: Array, right: Array) -> PowerSeries:
+    dot = np.zeros((len(left), terms))
+    dot[:, 1:2] = (left * right)[:, None]
+    sx, sy = torch.from_numpy(left**2), torch.from_numpy(right**2)
+    if not isinstance(network, DEQ):
+        return explicit(PowerSeries(dot), _layers(network, sx, sy), rates_of(network, None), (kernel,))[kernel]
+    qx, qy, orthogonal = equilibrium(network, sx, sy, torch.zeros_like(sx))
+    layer, sigma_a2 = SeriesLayer(network.activation, qx, qy), network.variances[0]
+    drive = PowerSeries(dot * network.variances[1])
+    drive.c[:, 0] += float(network.drive(0.0))
+    covariance = _solve(layer, sigma_a2, drive, _without_noise(orthogonal.numpy(), layer.scale[:, 0]))
+
+    def check_gap(gap: PowerSeries) -> None:
+        # the series diverges at rho = 1 if the gap closes there
+        diagonal(network, torch.cat([sx, sy]), (kernel,), check=False)
+
+    return implicit(covariance, layer, sigma_a2, (kernel,), check_gap)[kernel]
+
+
+def _without_noise(orthogonal: Array, scale: Array) -> Array:
+    return np.where(np.abs(orthogonal) > 1e-16 * scale, orthogonal, 0.0)
+
+
+def _layers(network: Network, sx: torch.Tensor, sy: torch.Tensor) -> Iterator[SeriesLayer]:
+    for phi in network.activations:
+        if float(torch.minimum(sx, sy).min()) <= 0.0:
+            raise InvalidInputError(f"{network!r} is zero for every input: a layer receives nothing")
+        yield SeriesLayer(phi, sx, sy)
+        sx, sy = mean_square(phi, "value", sx), mean_square(phi, "value", sy)
+
+
+def _solve(layer: SeriesLayer, sigma_a2: float, drive: PowerSeries, orthogonal: Array) -> PowerSeries:
+    """The covariance from its constant term, by Newton: the number of right coefficients doubles every step."""
+    terms, right = drive.c.shape[1], 1
+    covariance = PowerSeries(np.zeros_like(drive.c))
+    covariance.c[:, 0] = orthogonal
+    while right < terms:
+        right = min(2 * right, terms)
+        part = covariance.first(right)
+        rest, rate = equation(layer, part, sigma_a2, drive.first(right))
+        covariance.c[:, :right] = (part - rest / rate).c
+        covariance.c[:, 0] = orthogonal
+    # one more sweep in the form that only adds positive numbers: small coefficients get their own relative accuracy
+    sweep = (sigma_a2 * layer.value(covariance) + drive).c
+    own = sigma_a2 * layer.slope(covariance.first(1)).c
+    sweep[:, 1:] = (sweep[:, 1:] - own * covariance.c[:, 1:]) / (1.0 - own)
+    sweep[:, 0] = orthogonal
+    return PowerSeries(sweep)
+
+
+# ---- one layer -----------------------------------------------------------------------------------------------
+
+
+class SeriesLayer:
+    """An activation at pairs of variances: F(rho) = E[phi(u) phi(v)] as a Taylor series where rho starts.
+
+    The coefficients f_k = sum_m binom(m, k) a_m(q) a_m(q') centre^(m-k) are held times (1 - |centre|)^k. As
+    |rho - centre| <= 1 - |centre| on the unit disc, nothing overflows, and the weights binom(m, k) centre^(m-k)
+    (1 - |centre|)^k are those of a negative binomial law, whose tail is known.
+    """
+
+    def __init__(self, phi: Activation, qx: torch.Tensor, qy: torch.Tensor) -> None:
+        self.phi, self.qx, self.qy = phi, qx, qy
+        self.scale: Array = torch.sqrt(qx * qy).numpy()[:, None]
+        self._known: tuple[Array, Array] | None = None
+
+    def value(self, covariance: PowerSeries) -> PowerSeries:
+        """F(rho(r)), truncated like the covariance; its constant term must be the one first asked for."""
+        taylor, reach = self._taylor(covariance)
+        return PowerSeries(_compose(taylor, covariance.c / (self.scale * reach)))
+
+    def slope(self, covariance: PowerSeries) -> PowerSeries:
+        """E[phi' phi'] = F'(rho(r)) / sqrt(q q')."""
+        taylor, reach = self._taylor(covariance)
+        derivative = np.arange(1, taylor.shape[1]) * taylor[:, 1:]
+        return PowerSeries(_compose(derivative, covariance.c / (self.scale * reach)) / (self.scale * reach))
+
+    def both(self, covariance: PowerSeries) -> tuple[PowerSeries, PowerSeries]:
+        """(value, slope)."""
+        return self.value(covariance), self.slope(covariance)
+
+    def _taylor(self, covariance: PowerSeries) -> tuple[Array, Array]:
+        keep = covariance.c.shape[1] + 1
+        if self._known is None or self._known[0].shape[1] < keep:
+            self._known = self._expand(covariance.c[:, :1] / self.scale, keep)
+        return self._known
+
+    def _expand(self, centre: Array, keep: int) -> tuple[Array, Array]:
+        far = float(np.abs(centre).max(initial=0.0))
+        reach = np.maximum(1.0 - np.abs(centre), 1e-300)
+        size = keep if far == 0.0 else min(_MOST, math.ceil((keep + 50.0 + 12.0 * math.sqrt(keep)) / (1.0 - far)))
+        products = self._products(size)
+        if far == 0.0:
+            return products, reach
+        k, m = np.arange(keep)[:, None], np.arange(size)[None, :]
+        gap = np.maximum(m - k, 0)
+        choose = np.where(m >= k, gammaln(m + 1.0) - gammaln(k + 1.0) - gammaln(gap + 1.0), -np.inf)
+        taylor = np.empty((len(centre), keep))
+        for row, (c, r, p) in enumerate(zip(centre[:, 0], reach[:, 0], products, strict=True)):
+            weights = np.exp(choose + gap * math.log(max(abs(c), 1e-300)) + k * math.log(r))
+            parts = (weights if c >= 0 else weights * (-1.0) ** gap) * p
+            if float(np.abs(parts[:, -16:]).sum(1).max()) > 1e-16 * float(np.abs(p).sum()):
+                raise ConvergenceError(
+                    f"{keep - 1} terms need more than {_MOST} Hermite coefficients of {self.phi!r}, because orthogonal "
+                    f"inputs have the correlation {c:.3g}; ask for fewer terms or centre the network"
+                )
+            taylor[row] = parts.sum(1)
+        return taylor, reach
+
+    def _products(self, size: int) -> Array:
+        """a_k(q) a_k(q'), evaluated once per distinct variance."""
+        distinct, where = torch.unique(torch.cat([self.qx, self.qy]), return_inverse=True)
+        a = np.asarray(hermite_coefficients(self.phi, distinct.numpy(), size))[where.numpy()]
+        products: Array = a[: len(self.qx)] * a[len(self.qx) :]
+        return products
+
+
+# ---- truncated series ----------------------------------------------------------------------------------------
+
+
+class PowerSeries:
+    """sum_k c_k r^k up to a fixed order, a batch of them: ``c`` is (batch, terms)."""
+
+    __slots__ = ("c",)
+
+    def __init__(self, c: Array) -> None:
+        self.c = c
+
+    def first(self, terms: int) -> PowerSeries:
+        """The leading terms, as a copy."""
+        return PowerSeries(self.c[:, :terms].copy())
+
+    def __add__(self, other: PowerSeries) -> PowerSeries:
+        return PowerSeries(self.c + other.c)
+
+    def __sub__(self, other: PowerSeries) -> PowerSeries:
+        return PowerSeries(self.c - other.c)
+
+    def __rsub__(self, number: float) -> PowerSeries:
+        c = -self.c
+        c[:, 0] += number
+        return PowerSeries(c)
+
+    def __mul__(self, other: PowerSeries) -> PowerSeries:
+        return PowerSeries(_product(self.c, other.c))
+
+    def __rmul__(self, number: float) -> PowerSeries:
+        return PowerSeries(number * self.c)
+
+    def __truediv__(self, other: PowerSeries) -> PowerSeries:
+        return PowerSeries(_product(self.c, _inverse(other.c)))
+
+
+def _product(a: Array, b: Array) -> Array:
+    size = a.shape[1]
+    if 4 * len(a) <= size:
+        return np.stack([np.convolve(left, right)[:size] for left, right in zip(a, b, strict=True)])
+    out = a[:, :1] * b
+    for k in range(1, size):
+        out[:, k:] += a[:, k, None] * b[:, : size - k]
+    return out
+
+
+def _inverse(a: Array) -> Array:
+    """1 / a, coefficient by coefficient; all terms are positive if a_0 is and the others are not."""
+    out = np.zeros_like(a)
+    out[:, 0] = 1.0 / a[:, 0]
+    for k in range(1, a.shape[1]):
+        out[:, k] = -out[:, 0] * (a[:, 1 : k + 1] * out[:, k - 1 :: -1]).sum(1)
+    return out
+
+
+def _compose(taylor: Array, inner: Array) -> Array:
+    """sum_k taylor_k (inner - inner_0)^k by Horner; the k-th power starts at order k, so the work shrinks with k."""
+    size = inner.shape[1]
+    delta = inner.copy()
+    delta[:, 0] = 0.0
+    out = np.zeros_like(inner)
+    for k in range(min(taylor.shape[1], size) - 1, -1, -1):
+        # only the first size - k coefficients of this partial sum reach the result
+        room = size - k
+        out[:, :room] = _product(out[:, :room], delta[:, :room])
+        out[:, 0] += taylor[:, k]
+    return out

@@ -1,0 +1,122 @@
+"""The variance of a layer's input: E[phi^2] and E[phi'^2] as functions of it, and its equation in a DEQ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._quadrature import normal_density, normal_rule
+from ..activations import Activation
+from ..gaussian import moments, shared_rule
+from ..networks import DEQ
+from .expectations import degree_of
+
+__all__ = ["Diagonal", "equilibrium_variance", "mean_square"]
+
+Function = Callable[[Tensor], Tensor]
+
+
+class Diagonal:
+    """A layer between a point and itself: the covariance is the variance."""
+
+    def __init__(self, phi: Activation) -> None:
+        self.phi = phi
+
+    def value(self, q: Tensor) -> Tensor:
+        """E[phi(u)^2]."""
+        return mean_square(self.phi, "value", q)
+
+    def slope(self, q: Tensor) -> Tensor:
+        """E[phi'(u)^2]; along the diagonal the derivative of :meth:`value` is another one."""
+        return mean_square(self.phi, "slope", q)
+
+    def both(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """(value, slope)."""
+        return self.value(q), self.slope(q)
+
+
+def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:
+    """q = sigma_a2 E[phi(sqrt(q) xi)^2] + drive at the distinct squared norms ``s``; differentiable."""
+    distinct, inverse = torch.unique(s.detach(), return_inverse=True)
+
+    def square(q: Tensor) -> tuple[Tensor, Tensor]:
+        return mean_square(deq.activation, "value", q), 0.5 * _square_response(deq.activation, q)
+
+    q = deq.variance(distinct, square)[inverse]
+    if torch.is_grad_enabled() and (s.requires_grad or deq.tracked):
+        rate = 1.0 - 0.5 * deq.variances[0] * _square_response(deq.activation, q)
+        q = q - (q - deq.sigma_a2 * mean_square(deq.activation, "value", q) - deq.drive(s)) / rate
+    return q
+
+
+def mean_square(phi: Activation, part: str, q: Tensor) -> Tensor:
+    """E[f(sqrt(q) xi)^2], f = phi or phi', with its derivative in q; evaluated once per distinct q."""
+    own = phi.layer(q, q)
+    if own is not None:  # the diagonal is the pair of a point with itself
+        return own.value(q) if part == "value" else own.slope(q)
+    return _MeanSquare.apply(phi, part, q)
+
+
+class _MeanSquare(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, phi: Activation, part: str, q: Tensor) -> Tensor:
+        ctx.phi, ctx.part = phi, part
+        ctx.save_for_backward(q)
+        if degree_of(phi) is not None:  # exact: a rule that ends at 13 deviations would cut the tails of a high degree
+            return _distinct(q, lambda tau: getattr(moments(phi, tau), "square" if part == "value" else "slope_square"))
+        f = phi._value if part == "value" else phi._slope
+        return _distinct(q, lambda tau: _expect(phi, lambda x: f(x) ** 2, tau))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
+        (q,) = ctx.saved_tensors
+        if ctx.part == "value":
+            return None, None, grad * 0.5 * _square_response(ctx.phi, q)
+        return None, None, grad * _slope_response(ctx.phi, q)
+
+
+def _expect(phi: Activation, f: Function, tau: Tensor) -> Tensor:
+    rows = []
+    if set(phi.kinks) <= {0.0}:  # one rule serves all scales
+        xi, weights = shared_rule(float(tau.max()), phi.feature)
+        return torch.cat([f(part[:, None] * xi) @ weights for part in tau.split(1024)])
+    for part in tau.split(256):
+        nodes, mass = normal_rule(part, phi.kinks, phi.feature)
+        rows.append((f(part[:, None] * nodes) * mass).sum(-1))
+    return torch.cat(rows)
+
+
+def _distinct(q: Tensor, function: Function) -> Tensor:
+    distinct, inverse = torch.unique(q.detach(), return_inverse=True)
+    return function(distinct.clamp_min(1e-30).sqrt())[inverse]
+
+
+def _square_response(phi: Activation, q: Tensor) -> Tensor:
+    """2 d E[phi(sqrt(q) xi)^2] / dq = E[(phi^2)''] = E[2 x phi phi'] / q (and the jumps' share)."""
+    if degree_of(phi) is not None:
+        return _distinct(q, lambda tau: moments(phi, tau).square_curvature)
+    return 2.0 * _response(phi, lambda x: 2.0 * phi._value(x) * phi._slope(x), phi._sides()[0] ** 2, q)
+
+
+def _slope_response(phi: Activation, q: Tensor) -> Tensor:
+    """d E[phi'(sqrt(q) xi)^2] / dq."""
+    return _response(phi, lambda x: 2.0 * phi._slope(x) * phi._curvature(x), phi._sides()[1] ** 2, q)
+
+
+def _response(phi: Activation, derivative: Function, sides: Tensor, q: Tensor) -> Tensor:
+    """d E[f(sqrt(q) xi)] / dq = (E[x f'(x)] + sum_c c [f](c) p(c)) / (2 q), f just below and above each kink c given.
+
+    The sides come from the activation: a kink divided by a scale is rounded, so its neighbours may lie on one side.
+    """
+
+    def inner(tau: Tensor) -> Tensor:
+        total = _expect(phi, lambda x: x * derivative(x), tau)
+        for c, below, above in zip(phi.kinks, *sides.detach().tolist(), strict=True):
+            total = total + c * (above - below) * normal_density(torch.tensor(c, dtype=torch.float64), tau)
+        return total / (2.0 * tau * tau)
+
+    return _distinct(q, inner)

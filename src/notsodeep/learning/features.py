@@ -1,0 +1,113 @@
+"""Kernel regression as linear regression: the features whose Gram matrix the kernel is in high dimension.
+
+Off the diagonal the kernel is expanded at the typical pair of every pair of classes (theory sections 4 and 8). What
+is left is the Gram matrix of the rows
+
+    (l_a x,  sqrt(kappa) (psi + pull_a/(kappa sqrt(p))),  e_a' root(excess)/sqrt(p))
+
+of a Gaussian mixture with p + 1 + K features. The last K of them are constant within a class; for a network that is
+not centred they contain the constant feature. What the exact diagonal has in excess of that Gram matrix acts as a
+ridge o_a, class by class.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from ..equivalents import KernelName
+from ..errors import InvalidInputError
+from ..kernels import diagonal, pairwise
+from ..networks import Network
+from ..spectra.population import Array, Commuting, Dense
+from ..spectra.refined import nearest_product, nearest_semidefinite, scaled
+from ..spectra.sources import Source
+from .expansion import Expansion
+
+__all__ = ["LinearProblem", "linear_problem"]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearProblem:
+    """Ridge regression on a Gaussian mixture, K classes; ``noise`` holds all covariances and all means."""
+
+    noise: Commuting | Dense
+    counts: Array
+    p: int
+    offsets: Array
+    """o_a, (K,): what the diagonal of the kernel adds to the ridge."""
+    diagonal: float
+    """Mean of the kernel over points with themselves: the unit of the ridge."""
+    bend: float
+    """D/2 of the kernel, averaged over pairs: the weight of (x . y)^2."""
+
+    @property
+    def ratios(self) -> Array:
+        """n_a/p"""
+        return self.counts / self.p
+
+
+def linear_problem(
+    network: Network, source: Source, kernel: KernelName, learning_rates: tuple[float, ...] | None = None
+) -> LinearProblem:
+    """The linear problem of a network as it is given, centred or not, on n points of a mixture."""
+    p, shares = source.p, source.counts / source.counts.sum()
+    norms, dots = source.norms, source.mean_gram / p
+    variances = 2.0 * np.diag(source.T) + 4.0 * np.diag(source.mean_covariance) / p
+    moved = source.T / p + (source.mean_covariance + source.mean_covariance.T) / p**2  # E (x . y - d_ab)^2
+    k = Expansion(*_kernel_functions(network, kernel, learning_rates), norms, dots, variances / p, moved)
+    slopes = nearest_product(nearest_semidefinite(k.slope))
+    unit = float(np.abs(k.own).max())
+    kappa = float(shares @ k.cross @ shares)
+    kappa = kappa if kappa > 1e-7 * unit else 0.0  # differences cannot tell smaller terms from zero
+    pull = math.sqrt(p) * (k.pull @ shares) / math.sqrt(kappa) if kappa else np.zeros(len(norms))
+    excess = nearest_semidefinite(p * (k.mean - slopes * dots) - np.outer(pull, pull))
+    offsets = k.own - np.diag(k.mean) - np.diag(slopes) * (norms - np.diag(dots))
+    _refuse_nothing(unit, network, kernel)
+    return LinearProblem(
+        noise=_with_heads(scaled(source.population, np.sqrt(np.diag(slopes))), p, kappa * variances, pull, excess),
+        counts=source.counts.astype(np.float64),
+        p=p,
+        # rounding must not make a kernel that is all Gram matrix (a linear network) indefinite
+        offsets=np.maximum(offsets, 1e-12 * unit),
+        diagonal=float(shares @ k.own),
+        bend=0.5 * float(shares @ k.curvature @ shares),
+    )
+
+
+def _refuse_nothing(unit: float, network: Network, kernel: KernelName) -> None:
+    if unit <= 0.0:
+        raise InvalidInputError(f"the {kernel} of {network!r} is zero: there is nothing to learn with")
+
+
+def _kernel_functions(
+    network: Network, kernel: KernelName, learning_rates: tuple[float, ...] | None
+) -> tuple[Callable[[Array, Array, Array], Array], Callable[[Array], Array]]:
+    """The exact kernel by squared norms and inner product, and on the diagonal by squared norms."""
+
+    def between(x: Array, y: Array, dot: Array) -> Array:
+        sx, sy, d = (torch.from_numpy(np.ascontiguousarray(v)) for v in (x, y, dot))
+        found: Array = pairwise(network, sx, sy, d, (kernel,), learning_rates)[kernel].numpy()
+        return found
+
+    def own(squares: Array) -> Array:
+        found: Array = diagonal(network, torch.from_numpy(squares), (kernel,), learning_rates)[kernel].numpy()
+        return found
+
+    return between, own
+
+
+def _with_heads(noise: Commuting | Dense, p: int, spread: Array, pull: Array, excess: Array) -> Commuting | Dense:
+    """The features beside x as two more joint eigenvalues: psi, one direction, and the classes, without noise."""
+    base = noise.outside if isinstance(noise, Dense) else noise
+    extended = replace(
+        base,
+        values=np.concatenate([base.values, spread[None], np.zeros_like(spread)[None]]),
+        weights=np.concatenate([base.weights, [1.0 / p, 0.0]]),
+        mean_grams=np.concatenate([base.mean_grams, np.outer(pull, pull)[None], excess[None]]),
+    )
+    return replace(noise, outside=extended) if isinstance(noise, Dense) else extended

@@ -1,0 +1,251 @@
+"""Predicted learning against sampled mixtures: kernel ridge regression, matrix exponentials, random matrices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import notsodeep as nsd
+from helpers import tolerance
+from notsodeep.errors import InvalidInputError
+from notsodeep.learning.decision import confusions
+from notsodeep.learning.features import linear_problem
+from notsodeep.learning.resolvent import Resolvent, solve
+from notsodeep.learning.schedules import flow_scores, ridge_scores
+from notsodeep.spectra.population import Commuting, Dense
+from notsodeep.spectra.sources import source_of
+
+RELU = nsd.DEQ("relu", sigma_a2=0.2)
+LINEAR = nsd.ENN(["linear"])
+
+
+def full_mixture(p: int, classes: int = 3) -> nsd.GaussianMixture:
+    generator = np.random.default_rng(77)
+    factor = generator.standard_normal((p, p)) / math.sqrt(p)
+    covariances = [np.eye(p) * 1.3, factor @ factor.T + 0.2 * np.eye(p), np.diag(generator.uniform(0.2, 2.0, p))]
+    means = generator.standard_normal((classes, p)) * 3 / math.sqrt(p)
+    return nsd.GaussianMixture(means, covariances[:classes], weights=[1, 2, 1][:classes])
+
+
+def measured(network, mix, n, kernel, ridge=None, times=None, draws=4, tests=1500):
+    """Accuracy, error and training error of the exact kernel on sampled data, with their standard errors."""
+    targets, rows = 2.0 * np.eye(mix.classes) - 1.0, []
+    function = {"ck": nsd.ck, "ntk": nsd.ntk}[kernel]
+    for draw in range(draws):
+        X, y = mix.sample(n, seed=1000 + draw)
+        new, labels = mix.sample(tests, seed=2000 + draw)
+        values, vectors = scipy.linalg.eigh(function(network, X))
+        if times is None:
+            gamma = ridge * values.mean()
+            shrink, rest = 1.0 / (values + gamma), gamma / (values + gamma)
+        else:
+            shrink, rest = -np.expm1(-times * values) / values, np.exp(-times * values)
+        inside = vectors.T @ targets[y]
+        scores = function(network, new, X) @ (vectors @ (shrink[:, None] * inside))
+        training = ((rest[:, None] * inside) ** 2).sum() / inside.size
+        rows.append([(scores.argmax(1) == labels).mean(), ((scores - targets[labels]) ** 2).mean(), training])
+    return np.mean(rows, 0), np.std(rows, 0, ddof=1) / math.sqrt(draws)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("kernel", ["ck", "ntk"])
+@pytest.mark.parametrize("name", ["relu", "tanh"])
+def test_ridge_regression_with_exact_kernels(name: str, kernel: str, centred: bool) -> None:
+    mix = nsd.GaussianMixture.two_class(300, mu=2.0, cov=4.0)
+    network = nsd.DEQ(name, sigma_a2=0.2)
+    network = network.centred(1.0) if centred else network
+    found = nsd.predict_learning(network, mix, 400, kernel, ridge=0.1)
+    (accuracy, mse, training), spread = measured(network, mix, 400, kernel, ridge=0.1)
+    # four standard errors of the measurement, and the order 1/p of what the theory neglects
+    assert found.accuracy == pytest.approx(accuracy, abs=4 * spread[0] + 2 / 300)
+    assert found.mse == pytest.approx(mse, abs=4 * spread[1] + 0.02 * mse)
+    assert found.training_error == pytest.approx(training, abs=4 * spread[2] + 0.05 * training)
+
+
+def test_several_unbalanced_classes_with_full_covariances() -> None:
+    mix = full_mixture(200)
+    found = nsd.predict_learning(RELU, mix, 300, "ntk", ridge=0.05)
+    (accuracy, mse, _), spread = measured(RELU, mix, 300, "ntk", ridge=0.05)
+    assert found.accuracy == pytest.approx(accuracy, abs=4 * spread[0] + 2 / 200)
+    assert found.mse == pytest.approx(mse, abs=4 * spread[1] + 0.02 * mse)
+    np.testing.assert_allclose(found.confusion.sum(1), 1.0, atol=tolerance())
+    assert found.means.shape == (3, 3)
+    assert found.covariances.shape == (3, 3, 3)
+
+
+@pytest.mark.parametrize("time", [0.05, 1.0, 20.0])
+def test_gradient_flow_with_exact_kernels(time: float) -> None:
+    mix = nsd.GaussianMixture.two_class(200, mu=2.0, cov=4.0)
+    found = nsd.predict_learning(RELU, mix, 300, times=time)
+    (accuracy, mse, training), spread = measured(RELU, mix, 300, "ntk", times=time)
+    assert found.accuracy == pytest.approx(accuracy, abs=4 * spread[0] + 2 / 200)
+    assert found.mse == pytest.approx(mse, abs=4 * spread[1] + 0.02 * mse)
+    # late, only the smallest eigenvalues are left: compare with the error at the start, which is 1
+    assert found.training_error == pytest.approx(training, abs=0.01)
+
+
+def test_flow_is_ridge_regression_without_ridge_in_the_end() -> None:
+    mix = full_mixture(60)
+    late, ridgeless = (nsd.predict_learning(RELU, mix, 90, **k) for k in ({"times": 1e4}, {"ridge": 0.0}))
+    np.testing.assert_allclose(late.means, ridgeless.means, atol=1e-5)
+    np.testing.assert_allclose(late.covariances, ridgeless.covariances, atol=1e-5)
+    assert late.training_error < 1e-9
+    assert ridgeless.training_error == 0.0
+
+
+@pytest.mark.parametrize("shape", ["isotropic", "full"])
+def test_the_fixed_point_against_a_random_matrix(shape: str) -> None:
+    """A linear network has exactly this Gram matrix, so traces and forms of the sampled resolvent must agree."""
+    p, n, gamma = 400, 600, 0.2
+    mix = full_mixture(p) if shape == "full" else nsd.GaussianMixture.two_class(p, mu=3.0, cov=8.0)
+    problem = linear_problem(LINEAR, source_of(mix, n, merge=False), "ck")
+    at = solve(problem, problem.offsets + np.array([[gamma]]))
+    traces, forms = [], []
+    for seed in range(6):
+        X, _ = mix.sample(n, seed)
+        sampled = gamma * np.linalg.inv(X.T @ X + gamma * np.eye(p))
+        seconds = [c.dense() + np.outer(m, m) for c, m in zip(mix.covariances, mix.means, strict=True)]
+        traces.append([np.trace(s @ sampled) / p for s in seconds])
+        forms.append(mix.means @ sampled @ mix.means.T)
+    # fluctuations of linear statistics are of order 1/p
+    np.testing.assert_allclose(at.traces[0], np.mean(traces, 0), rtol=4 / p)
+    np.testing.assert_allclose(at.means[0], np.mean(forms, 0), atol=20 / p)
+
+
+def test_matrices_and_spectra_give_the_same_scores() -> None:
+    p, targets = 40, 2.0 * np.eye(3) - 1.0
+    generator = np.random.default_rng(5)
+    values = generator.uniform(0.3, 2.0, (3, p))
+    means = generator.standard_normal((3, p)) * 0.6
+    source = source_of(nsd.GaussianMixture(means, list(values)), 60, merge=False)
+    cheap = linear_problem(RELU, source, "ntk")
+    assert isinstance(cheap.noise, Commuting)
+    live = cheap.noise.weights == 1 / p
+    live[-2:] = False  # psi and classes stay outside
+    stretch = np.sqrt(np.diag(cheap.noise.mean_grams[:-2].sum(0)) / (means**2).sum(1))
+    noise = Dense(
+        cheap.noise.ratios,
+        np.stack([np.diag(v * s**2) for v, s in zip(values, stretch, strict=True)]),
+        p,
+        (means * stretch[:, None]).T,
+        Commuting(
+            cheap.noise.ratios,
+            *(part[~live] for part in (cheap.noise.values, cheap.noise.weights)),
+            cheap.noise.mean_grams[~live],
+        ),
+        cheap.noise.scale,
+    )
+
+    dense = replace(cheap, noise=noise)
+    for function, points, error in ((ridge_scores, [0.01, 1.0], 1e-8), (flow_scores, [0.3, 5.0], 1e-5)):
+        one, two = (function(problem, np.array(points), targets).flat() for problem in (cheap, dense))
+        np.testing.assert_allclose(two, one, atol=error)
+
+
+def test_many_points_cost_little_and_agree_with_single_ones() -> None:
+    mix = nsd.GaussianMixture.two_class(100, mu=3.0)
+    for name, points in (("ridge", np.logspace(-3, 1, 90)), ("times", np.logspace(-2, 2, 90))):
+        many = nsd.predict_learning(RELU, mix, 150, **{name: points})
+        one = nsd.predict_learning(RELU, mix, 150, **{name: float(points[37])})
+        assert many.accuracy[37] == pytest.approx(one.accuracy, abs=1e-7)
+        assert many.mse[37] == pytest.approx(one.mse, abs=1e-7)
+        assert many.means.shape == (90, 2, 2)
+        assert many.training_error.shape == (90,)
+
+
+# ---- decisions ------------------------------------------------------------------------------------------------
+
+
+def test_two_classes_are_exact() -> None:
+    means, covariances = np.array([[[0.3], [-0.2]]]), np.array([[[[0.5]], [[0.8]]]])
+    found, error = confusions(means, covariances, np.array([[1.0], [-1.0]]))
+    expected = scipy.stats.norm.cdf([0.3 / math.sqrt(0.5), 0.2 / math.sqrt(0.8)])
+    np.testing.assert_allclose(found[0].diagonal(), expected, rtol=tolerance())
+    assert error == 0.0
+
+
+@pytest.mark.parametrize("classes", [3, 5, 10])
+def test_orthants_against_sampled_scores(classes: int) -> None:
+    generator = np.random.default_rng(classes)
+    means = generator.standard_normal((1, classes, classes)) * 0.5 + np.eye(classes)
+    roots = generator.standard_normal((1, classes, classes, classes)) * 0.4
+    covariances = roots @ np.swapaxes(roots, -1, -2)
+    found, error = confusions(means, covariances, 2.0 * np.eye(classes) - 1.0)
+    draws = 40_000
+    for b in range(classes):
+        noise = generator.standard_normal((draws, classes)) @ roots[0, b].T
+        counts = np.bincount((means[0, b] + noise).argmax(1), minlength=classes) / draws
+        np.testing.assert_allclose(found[0, b], counts, atol=tolerance(samples=4 * draws) + error)
+    assert error < 2e-3
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.permutations(range(3)), st.floats(0.01, 1.0))
+def test_the_order_of_the_classes_does_not_matter(order: list[int], ridge: float) -> None:
+    generator = np.random.default_rng(0)
+    means, variances, weights = generator.standard_normal((3, 30)), np.array([1.0, 1.3, 0.8]), np.array([3, 2, 1])
+    one = nsd.predict_learning(RELU, nsd.GaussianMixture(means, list(variances), weights), 60, ridge=ridge)
+    mix = nsd.GaussianMixture(means[order], list(variances[order]), weights[order])
+    two = nsd.predict_learning(RELU, mix, 60, ridge=ridge)
+    assert two.mse == pytest.approx(one.mse, rel=1e-8)
+    np.testing.assert_allclose(two.means, one.means[order][:, order], atol=1e-8)
+    np.testing.assert_allclose(two.confusion, one.confusion[order][:, order], atol=3e-4)
+
+
+# ---- what it says and refuses ---------------------------------------------------------------------------------
+
+
+def test_odd_activations_do_not_see_covariances_and_twins_lose_nothing() -> None:
+    mix = nsd.GaussianMixture.two_class(500, mu=0.5, cov=8.0)
+    tanh = nsd.predict_learning(nsd.DEQ("tanh", 0.2), mix, 800, ridge=0.05)
+    relu = nsd.predict_learning(RELU.centred(1.0), mix, 800, ridge=0.05)
+    assert tanh.accuracy < 0.65
+    assert relu.accuracy > 0.8
+    tau0 = source_of(mix, 800, merge=False).tau0
+    twin = nsd.match(RELU, tau0, kernel="ntk")
+    own = nsd.predict_learning(twin, mix, 800, ridge=0.05)
+    assert own.accuracy == pytest.approx(nsd.predict_learning(twin.deq, mix, 800, ridge=0.05).accuracy, abs=2e-3)
+
+
+def test_one_output_and_own_targets() -> None:
+    mix = nsd.GaussianMixture.two_class(200, mu=3.0)
+    both = nsd.predict_learning(RELU, mix, 300, ridge=0.1)
+    single = nsd.predict_learning(RELU, mix, 300, ridge=0.1, targets=[1.0, -1.0])
+    assert single.accuracy == pytest.approx(both.accuracy, rel=tolerance())
+    assert single.mse == pytest.approx(both.mse, rel=tolerance())
+    assert single.means.shape == (2, 1)
+    assert "accuracy=" in repr(single)
+
+
+def test_the_resolvent_decreases_with_the_weights() -> None:
+    problem = linear_problem(RELU, source_of(nsd.GaussianMixture.two_class(50), 80, merge=False), "ck")
+    g = np.array([[0.1, 0.1], [1.0, 1.0]])
+    traces = Resolvent(problem, problem.noise, g).traces
+    assert (traces[1] < traces[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ridge": -1.0}, "none negative"),
+        ({"ridge": 0.1, "times": 1.0}, "not both"),
+        ({"times": 0.0}, "time zero"),
+        ({"ridge": "much"}, "number"),
+        ({"targets": [1.0, 1.0]}, "same target"),
+        ({"targets": [[1.0]]}, "each of the 2 classes"),
+        ({"n": 1}, "every class needs a point"),
+        ({"network": "relu"}, "expected a DEQ"),
+        ({"mixture": nsd.GaussianMixture(np.zeros((1, 20)), [1.0])}, "two classes"),
+    ],
+)
+def test_refusals(change: dict, message: str) -> None:
+    arguments = {"network": RELU, "mixture": nsd.GaussianMixture.two_class(20), "n": 30} | change
+    with pytest.raises(InvalidInputError, match=message):
+        nsd.predict_learning(**arguments)
