@@ -63,8 +63,8 @@ def newton(
         trial = here - rest / slope.clamp_min(flattest)
         middle = torch.where(torch.isinf(above), 2.0 * here + start[active], 0.5 * (below + above))
         there = torch.where((trial >= below) & (trial <= above), trial, middle)
-        settled = (there - here).abs() <= _STILL * scale
-        settled |= (rest.abs() <= _ZERO * scale) | (above - below <= _STILL * scale)
+        still = ((there - here).abs() <= _STILL * scale) | (above - below <= _STILL * scale)
+        settled = torch.isfinite(rest) & (still | (rest.abs() <= _ZERO * scale))
         x[active], low[active], high[active] = there, below, above
         if bool(settled.all()):
             return Root(x, _relative(rest, scale), step, True)

@@ -64,7 +64,8 @@ def power_series(
 
 def sphere_diagonal(network: Network, kernel: Kernel = "ck", norm: float = 1.0) -> float:
     """The kernel of a point with itself: the sum of all coefficients at equal norms."""
-    return float(diagonal(network, torch.tensor(float(_norms(norm)) ** 2, dtype=torch.float64), (kernel,), check=False)[kernel])
+    square = torch.tensor(float(_norms(norm)) ** 2, dtype=torch.float64)
+    return float(diagonal(network, square, (kernel,), check=False)[kernel])
 
 
 def _norms(norm: Any) -> Array:
