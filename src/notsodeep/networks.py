@@ -159,9 +159,12 @@ class DEQ(_Frozen):
 
         return float(self.variance(torch.tensor([check_tau0(tau0) ** 2], dtype=torch.float64), spread).sqrt())
 
-    def drive(self, inner: Any) -> Any:
-        """What the inputs contribute to the covariance of the pre-activations, from their inner products."""
-        return self.sigma_b2 * inner
+    def drive(self, inner: Any, *, tracked: bool = False) -> Any:
+        """What the inputs contribute to the covariance of the pre-activations, from their inner products.
+
+        ``tracked``: with the variances as they were given, so that gradients reach them.
+        """
+        return (self.sigma_b2 if tracked else self.variances[1]) * inner
 
     def variance(self, squares: Tensor, mean_square: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
         """The variance q of the pre-activations at inputs of these squared norms: q = sigma_a2 V(q) + drive.
@@ -169,7 +172,7 @@ class DEQ(_Frozen):
         ``mean_square`` gives V(q) = E[phi(sqrt(q) xi)^2] and its derivative (or the variance of phi, if it is centred).
         """
         sigma_a2 = self.variances[0]
-        drive = self.drive(squares).detach()
+        drive = self.drive(squares)
         if self.activation.homogeneity == 1.0:  # V(q) = q V(1)
             share = sigma_a2 * float(mean_square(torch.ones(1, dtype=torch.float64))[0])
             if share >= 1.0:

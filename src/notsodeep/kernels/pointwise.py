@@ -125,7 +125,7 @@ def _gap_check(deq: DEQ) -> Any:
 
 def _covariance(deq: DEQ, layer: Layer, dot: Tensor) -> Tensor:
     """lam = sigma_a2 E[phi phi] + drive, entry by entry; differentiable."""
-    drive = deq.drive(dot)
+    drive = deq.drive(dot, tracked=True)
     lam = _solve_covariance(deq, layer, drive.detach())
     if torch.is_grad_enabled() and (deq.tracked or any(v.requires_grad for v in (layer.qx, layer.qy, dot))):
         # one Newton step from the solution, differentiated at fixed slope: the implicit function theorem

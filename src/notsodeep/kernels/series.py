@@ -83,8 +83,7 @@ def _kernel(network: Network, terms: int, kernel: Kernel, left: Array, right: Ar
         return explicit(PowerSeries(dot), _layers(network, sx, sy), rates_of(network, None), (kernel,))[kernel]
     qx, qy, orthogonal = equilibrium(network, sx, sy, torch.zeros_like(sx))
     layer, sigma_a2 = SeriesLayer(network.activation, qx, qy), network.variances[0]
-    drive = PowerSeries(dot * network.variances[1])
-    drive.c[:, 0] += float(network.drive(0.0))
+    drive = network.drive(PowerSeries(dot))
     covariance = _solve(layer, sigma_a2, drive, _without_noise(orthogonal.numpy(), layer.scale[:, 0]))
 
     def check_gap(gap: PowerSeries) -> None:

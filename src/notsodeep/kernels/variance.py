@@ -48,7 +48,7 @@ def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:
     q = deq.variance(distinct, square)[inverse]
     if torch.is_grad_enabled() and (s.requires_grad or deq.tracked):
         rate = 1.0 - 0.5 * deq.variances[0] * _square_response(deq.activation, q)
-        q = q - (q - deq.sigma_a2 * mean_square(deq.activation, "value", q) - deq.drive(s)) / rate
+        q = q - (q - deq.sigma_a2 * mean_square(deq.activation, "value", q) - deq.drive(s, tracked=True)) / rate
     return q
 
 

@@ -20,7 +20,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 from ..activations import Activation, LeakyReLU
 from ..errors import InfeasibleMatchError
-from .jets import DEGREE, TERMS, LayerJet
+from ..kernels.jets import DEGREE, TERMS, LayerJet
 from .targets import FEASIBLE, FLOOR, Target
 
 Array = NDArray[Any]

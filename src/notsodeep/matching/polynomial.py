@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..activations import Activation, Hermite, Quadratic
 from ..gaussian import hermite_coefficients
-from .jets import DEGREE, LayerJet, hermite_layer, implicit_covariance, index
+from ..kernels.jets import DEGREE, LayerJet, hermite_layer, implicit_covariance, index
 from .targets import Target
 
 Array = NDArray[Any]

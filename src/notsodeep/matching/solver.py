@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..activations import Activation
-from .jets import KernelJet, LayerJet, explicit_jets
+from ..kernels.jets import KernelJet, LayerJet, explicit_jets
+from ..networks import Kernel
 from .targets import FEASIBLE, Target
 
 Array = NDArray[Any]
@@ -137,7 +138,7 @@ def _gauge(target: Target, layers: list[LayerJet], rates: Array | None) -> list[
     return fixed
 
 
-def _independent(target: Target, design: Design, jets: dict[str, KernelJet]) -> Array:
+def _independent(target: Target, design: Design, jets: dict[Kernel, KernelJet]) -> Array:
     """Equations that parity or depth satisfies identically would only make the system singular: leave them out."""
     equations = target.equations(jets)
     keep = np.ones(equations.shape[-1], dtype=bool)

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from ..equivalents import Coefficients, coefficients
 from ..errors import ContractionError, InvalidInputError
+from ..kernels import jets as around
+from ..kernels.jets import DEGREE, KernelJet, implicit_jets, index, layer_of, monomials
 from ..mixtures import MixtureStatistics
 from ..networks import DEQ, ENN, Kernel
-from .jets import DEGREE, KernelJet, explicit_jets, implicit_jets, index, layer_of, monomials
 from .names import MatchKernel, kernel_names
 
 Array = NDArray[Any]
@@ -104,7 +105,7 @@ class Target:
             return (1.0, 2.0 * rest, 2.0 * readout)
         return (1.5 * rest, 1.5 * rest, 3.0 * readout)
 
-    def equations(self, jets: dict[str, KernelJet]) -> Array:
+    def equations(self, jets: dict[Kernel, KernelJet]) -> Array:
         """Relative deviation of the four numbers, kernel after kernel, on the last axis."""
         parts = []
         for name, wanted in zip(self.names, self.jets, strict=True):
@@ -114,7 +115,7 @@ class Target:
             parts.append(got.diagonal[..., 0] / wanted.diagonal[0] - 1.0)
         return np.stack(parts, axis=-1)
 
-    def beyond(self, jets: dict[str, KernelJet]) -> Array:
+    def beyond(self, jets: dict[Kernel, KernelJet]) -> Array:
         """Weighted deviation of the orders beyond the four numbers; its squared norm is what freedom is spent on."""
         parts = []
         for name, wanted in zip(self.names, self.jets, strict=True):
@@ -134,7 +135,7 @@ def make_target(deq: DEQ, statistics: MixtureStatistics | float, kernel: MatchKe
         raise InvalidInputError("sigma_b2 = 0: the DEQ does not see its input, there is no kernel to match")
     _check_equations(deq, tau0)
     centred = deq.centred(tau0)
-    jets = implicit_jets(deq, tau0)
+    jets = implicit_jets(deq, tau0, names)
     numbers = tuple(replace(coefficients(deq, tau0, name), network=centred) for name in names)
     if not all(np.isfinite(c.four).all() and c.diagonal > 0 for c in numbers):
         raise InvalidInputError(
@@ -192,18 +193,9 @@ def achieved(target: Target, network: ENN, rates: tuple[float, ...] | None) -> t
     return tuple(out)
 
 
-def network_jets(target: Target, network: ENN, rates: tuple[float, ...] | None = None) -> dict[str, KernelJet]:
+def network_jets(target: Target, network: ENN, rates: tuple[float, ...] | None = None) -> dict[Kernel, KernelJet]:
     """The jets of a finished network, for the kernels of the target."""
-    return explicit_jets(network_layers(network, target.tau0), None if rates is None else np.array(rates), target.names)
-
-
-def network_layers(network: ENN, tau0: float) -> list[Any]:
-    """The layer jets of a network, each at its own input scale."""
-    layers, tau = [], tau0
-    for phi in network.activations:
-        layers.append(layer_of(phi, tau))
-        tau = math.sqrt(float(layers[-1].square[0]))
-    return layers
+    return around.network_jets(network, target.tau0, target.names, rates)
 
 
 def residual_of(target: Target, got: tuple[Coefficients, ...]) -> float:

@@ -1,4 +1,4 @@
-"""Truncated power series ("jets") of a kernel around a pair of orthogonal points of typical norm.
+"""The calculus in truncated power series ("jets") around a pair of orthogonal points of typical norm.
 
 A kernel is a function k(||x||^2, ||y||^2, x.y). In units of tau0^2 write ||x||^2 = 1 + u, ||y||^2 = 1 + v,
 x.y = d; a jet holds the coefficients of u^i v^j d^k up to total degree :data:`DEGREE`. The four numbers of the
@@ -20,10 +20,34 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .._arrays import sheltered
 from .._quadrature import normal_rule
 from ..activations import Activation
-from ..gaussian import hermite_coefficients
-from ..networks import DEQ
+from ..errors import ConvergenceError, InvalidInputError
+from ..gaussian import hermite_coefficients, moments
+from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels, rates_of
+from .recursion import equation, explicit, implicit
+
+__all__ = [
+    "DEGREE",
+    "TERMS",
+    "KernelJet",
+    "LayerJet",
+    "apply_layer",
+    "compose",
+    "constant",
+    "explicit_jets",
+    "hermite_layer",
+    "implicit_covariance",
+    "implicit_jets",
+    "index",
+    "inverse",
+    "layer_of",
+    "monomials",
+    "multiply",
+    "network_jets",
+    "network_layers",
+]
 
 Array = NDArray[Any]
 
@@ -109,6 +133,22 @@ class LayerJet:
     hermite: Array
     square: Array
     slope_square: Array
+    """Zero where phi jumps and there is none."""
+
+    def value(self, covariance: KernelJet) -> KernelJet:
+        """E[phi(u) phi(v)]; the covariance starts at this layer's input scale."""
+        scale, e = covariance.about()
+        return KernelJet(apply_layer(self, e, covariance.cross / scale), compose(self.square, e))
+
+    def slope(self, covariance: KernelJet) -> KernelJet:
+        """E[phi'(u) phi'(v)]."""
+        scale, e = covariance.about()
+        cross = apply_layer(self, e, covariance.cross / scale, derivative=True)
+        return KernelJet(cross / scale, compose(self.slope_square, e) / scale)
+
+    def both(self, covariance: KernelJet) -> tuple[KernelJet, KernelJet]:
+        """(value, slope)."""
+        return self.value(covariance), self.slope(covariance)
 
 
 def layer_of(phi: Activation, tau: float) -> LayerJet:
@@ -117,7 +157,7 @@ def layer_of(phi: Activation, tau: float) -> LayerJet:
     d^j/dq^j E[f(sqrt(q) xi)] = E[f^(2j)] / 2^j and q^j E[f^(2j)] = E[f He_2j]: no derivative of f is taken.
     """
     a = np.array(hermite_coefficients(phi, tau * tau, TERMS))
-    mean, a[0] = float(a[0]), 0.0
+    m, a[0] = moments(phi, tau), 0.0
     nodes, weights = normal_rule(torch.tensor([tau], dtype=torch.float64), phi.kinks, phi.feature)
     x = tau * nodes[0]
     bases = [
@@ -125,8 +165,12 @@ def layer_of(phi: Activation, tau: float) -> LayerJet:
         for j in range(DEGREE + 1)
     ]
     rows = np.array(bases) * weights[0].numpy()
-    square = rows @ (phi._value(x).detach().numpy() - mean) ** 2
-    slope = rows @ phi._slope(x).detach().numpy() ** 2 * tau * tau if phi.continuous else np.full(DEGREE + 1, np.inf)
+    square = rows @ (phi._value(x).detach().numpy() - m.mean) ** 2
+    square[:2] = m.variance, tau * tau * (0.5 * m.square_curvature - m.mean * m.curvature)
+    slope = np.zeros(DEGREE + 1)
+    if phi.continuous:
+        slope = rows @ phi._slope(x).detach().numpy() ** 2 * tau * tau
+        slope[0] = tau * tau * m.slope_square
     return LayerJet(a, square, slope)
 
 
@@ -206,92 +250,136 @@ def compose(series: Array, inner: Array) -> Array:
 
 @dataclass(frozen=True)
 class KernelJet:
-    """Off-diagonal jet and diagonal series of one kernel."""
+    """A kernel around the pair: its off-diagonal jet, and its diagonal as a series in u."""
 
     cross: Array
     diagonal: Array
 
+    __array_ufunc__ = None  # arrays of rates leave products to this class
+
+    def about(self) -> tuple[Array, Array]:
+        """The diagonal at the typical norm, and how the diagonal deviates from it, relatively."""
+        scale = self.diagonal[..., :1]
+        e = self.diagonal / scale
+        e[..., 0] = 0.0
+        return scale, e
+
+    def __add__(self, other: KernelJet) -> KernelJet:
+        return KernelJet(self.cross + other.cross, self.diagonal + other.diagonal)
+
+    def __sub__(self, other: KernelJet) -> KernelJet:
+        return KernelJet(self.cross - other.cross, self.diagonal - other.diagonal)
+
+    def __rsub__(self, number: float) -> KernelJet:
+        cross, diagonal = -self.cross, -self.diagonal
+        cross[..., 0] += number
+        diagonal[..., 0] += number
+        return KernelJet(cross, diagonal)
+
+    def __mul__(self, other: KernelJet) -> KernelJet:
+        line = on_diagonal(multiply(along_u(self.diagonal), along_u(other.diagonal)))
+        return KernelJet(multiply(self.cross, other.cross), line)
+
+    def __rmul__(self, number: Any) -> KernelJet:
+        return KernelJet(number * self.cross, number * self.diagonal)
+
+    def __truediv__(self, other: KernelJet) -> KernelJet:
+        return self * KernelJet(inverse(other.cross), on_diagonal(inverse(along_u(other.diagonal))))
+
+
+def _inputs(batch: tuple[int, ...], kind: Any) -> KernelJet:
+    """The inner products of the inputs in units of tau0^2: d off the diagonal, 1 + u along it."""
+    cross = np.zeros((*batch, len(monomials())), dtype=kind)
+    cross[..., index(0, 0, 1)] = 1.0
+    line = np.zeros((*batch, DEGREE + 1), dtype=kind)
+    line[..., :2] = 1.0
+    return KernelJet(cross, line)
+
 
 def explicit_jets(
-    layers: list[LayerJet], rates: Array | None = None, kinds: Sequence[str] = ("ck", "ntk", "ntk_frozen")
-) -> dict[str, KernelJet]:
+    layers: Sequence[LayerJet], rates: Array | None = None, kinds: Sequence[Kernel] = KERNELS
+) -> dict[Kernel, KernelJet]:
     """The kernels of an explicit network in units of tau0, each layer at its own input scale."""
     batch = layers[0].hermite.shape[:-1]
     kind = np.result_type(*[layer.hermite.dtype for layer in layers], float if rates is None else rates.dtype)
     weights = np.ones((*batch, len(layers) + 1), dtype=kind) if rates is None else rates
-    cross = np.zeros((*batch, len(monomials())), dtype=kind)
-    cross[..., index(0, 0, 1)] = 1.0
-    line = np.zeros((*batch, DEGREE + 1), dtype=kind)
-    line[..., :2] = 1.0  # q(u) = 1 + u
-    first = {"ntk": weights[..., 0, None], "ntk_frozen": np.zeros((*batch, 1), dtype=kind)}
-    tangent = {name: KernelJet(w * cross, w * line) for name, w in first.items() if name in kinds}
-    scale = np.ones(batch, dtype=kind)[..., None]
-    for number, layer in enumerate(layers, 1):
-        e = line / scale
-        e[..., 0] = 0.0
-        image = KernelJet(apply_layer(layer, e, cross / scale), compose(layer.square, e))
-        if tangent:
-            dot = apply_layer(layer, e, cross / scale, derivative=True) / scale
-            steep = compose(layer.slope_square, e) / scale
-            rate = weights[..., number, None]
-            tangent = {
-                name: KernelJet(
-                    rate * image.cross + multiply(k.cross, dot),
-                    rate * image.diagonal + _series_product(k.diagonal, steep),
-                )
-                for name, k in tangent.items()
-            }
-        cross, line, scale = image.cross, image.diagonal, layer.square[..., :1]
-    return {"ck": KernelJet(cross, line), **tangent}
+    each = [weights[..., number, None] for number in range(len(layers) + 1)]
+    return explicit(_inputs(batch, kind), layers, each, kinds)
 
 
-def _series_product(a: Array, b: Array) -> Array:
-    return on_diagonal(multiply(along_u(a), along_u(b)))
+def network_layers(network: ENN, tau0: float) -> list[LayerJet]:
+    """The layer jets of a network, each at its own input scale."""
+    layers, tau = [], tau0
+    for phi in network.activations:
+        if not tau > 0.0:
+            raise InvalidInputError(f"{network!r} is constant at tau0 = {tau0:.6g}: a layer receives nothing")
+        layers.append(layer_of(phi, tau))
+        tau = math.sqrt(float(layers[-1].square[0]))
+    return layers
 
 
-def _implicit_covariance(deq: DEQ, tau0: float) -> tuple[float, LayerJet, Array, Array]:
-    """tau*, the activation there, and Lambda / tau*^2 of the centred DEQ: diagonal series less 1, and cross jet."""
+@dataclass(frozen=True)
+class _Equilibrium:
+    """A DEQ, centred at tau*: its layer there, and Lambda around the typical pair."""
+
+    tau: float
+    layer: LayerJet
+    covariance: KernelJet
+
+
+def _equilibrium(deq: DEQ, tau0: float) -> _Equilibrium:
     tau = deq.centred_scale(tau0)
-    layer = layer_of(deq.activation, tau)
-    s2a, drive = float(deq.sigma_a2), float(deq.sigma_b2) * tau0 * tau0 / tau**2
-    e, cross = np.zeros(DEGREE + 1), np.zeros(len(monomials()))
-    gain = 1.0 / (1.0 - s2a * layer.square[1] / tau**2)
-    slope = 1.0 / (1.0 - s2a * (layer.hermite[1] / tau) ** 2)
-    source, norm = np.zeros_like(cross), np.zeros_like(e)
-    source[index(0, 0, 1)] = norm[1] = drive
+    layer, s2a = layer_of(deq.activation, tau), deq.variances[0]
+    drive = deq.drive(tau0 * tau0 * _inputs((), float))
+    response = 1.0 / (1.0 - s2a * layer.square[1] / tau**2)
+    line = np.array([tau**2] + [0.0] * DEGREE)
     for _ in range(DEGREE + 1):  # each pass settles one more degree
-        image = s2a * compose(layer.square, e) / tau**2 + norm
-        image[0] = 0.0
-        e = e + gain * (image - e)
-    for _ in range(DEGREE + 2):
-        cross = cross + slope * (s2a * apply_layer(layer, e, cross) / tau**2 + source - cross)
-    return tau, layer, e, cross
+        rest = s2a * compose(layer.square, KernelJet(line, line).about()[1]) + drive.diagonal - line
+        rest[0] = 0.0
+        line = line + response * rest
+    covariance = KernelJet(np.zeros(len(monomials())), line)
+    for _ in range(math.ceil(math.log2(DEGREE + 1)) + 1):  # Newton doubles the number of right degrees
+        rest, rate = equation(layer, covariance, s2a, drive)
+        covariance = KernelJet(covariance.cross - multiply(rest.cross, inverse(rate.cross)), line)
+    return _Equilibrium(tau, layer, covariance)
 
 
 def implicit_covariance(deq: DEQ, tau0: float) -> tuple[Array, float, float]:
     """Lambda / tau*^2 at fixed norms as a series in d; d log Lambda_ii / d log ||x||^2; tau*."""
-    tau, _, e, cross = _implicit_covariance(deq, tau0)
-    return np.array([cross[index(0, 0, k)] for k in range(DEGREE + 1)]), float(e[1]), tau
+    at = _equilibrium(deq, tau0)
+    cross, line = at.covariance.cross / at.tau**2, at.covariance.diagonal / at.tau**2
+    return np.array([cross[index(0, 0, k)] for k in range(DEGREE + 1)]), float(line[1]), at.tau
 
 
-def implicit_jets(deq: DEQ, tau0: float) -> dict[str, KernelJet]:
-    """CK and both NTKs of a DEQ whose activation is taken centred at tau*; in units of tau0."""
-    tau, layer, e, cross = _implicit_covariance(deq, tau0)
-    s2a = float(deq.sigma_a2)
-    g = KernelJet(apply_layer(layer, e, cross), compose(layer.square, e))
-    if not np.isfinite(layer.slope_square).all():
-        return {"ck": g}
-    dot, steep = apply_layer(layer, e, cross, derivative=True) / tau**2, compose(layer.slope_square, e) / tau**2
-    gap = inverse(constant(1.0) - s2a * dot)
-    line = along_u(steep)
-    gap_line = inverse(constant(1.0) - s2a * line)
-    full_line = e * tau**2
-    full_line[0] = tau**2
-    return {
-        "ck": g,
-        "ntk_frozen": KernelJet(multiply(g.cross, gap), on_diagonal(multiply(along_u(g.diagonal), gap_line))),
-        "ntk": KernelJet(
-            g.cross + tau**2 * multiply(multiply(cross, dot), gap),
-            g.diagonal + on_diagonal(multiply(multiply(along_u(full_line), line), gap_line)),
-        ),
-    }
+def implicit_jets(deq: DEQ, tau0: float, kinds: Sequence[Kernel] | None = None) -> dict[Kernel, KernelJet]:
+    """The kernels of a DEQ whose activation is taken centred at tau*, in units of tau0; all it has unless named."""
+    names = (KERNELS if deq.activation.continuous else ("ck",)) if kinds is None else check_kernels(deq, kinds)
+    at = _equilibrium(deq, tau0)
+    s2a = deq.variances[0]
+
+    def check_gap(gap: KernelJet) -> None:
+        _refuse_divergence(deq, tau0, "E[phi'^2]", 1.0 - float(gap.diagonal[0]))
+
+    # E[phi']^2 <= E[phi'^2] by Cauchy-Schwarz, so the NTK's condition implies that of the CK
+    _refuse_divergence(deq, tau0, "E[(phi^2)'']/2", s2a * float(at.layer.square[1]) / at.tau**2)
+    _refuse_divergence(deq, tau0, "E[phi']^2", s2a * (float(at.layer.hermite[1]) / at.tau) ** 2)
+    return implicit(at.covariance, at.layer, s2a, names, check_gap)
+
+
+def _refuse_divergence(deq: DEQ, tau0: float, name: str, rate: float) -> None:
+    if not rate < 1.0:
+        raise ConvergenceError(
+            f"the equivalent of {deq!r} diverges at tau0 = {tau0:.6g}: sigma_a2 {name} = {rate:.4g} must be below 1; "
+            f"lower sigma_a2 (a unique equilibrium is guaranteed below {deq.limit:.6g})"
+        )
+
+
+@sheltered
+def network_jets(
+    network: Network, tau0: float, kinds: Sequence[Kernel], rates: Sequence[float] | None = None
+) -> dict[Kernel, KernelJet]:
+    """The kernels of a network centred at the scale tau0 of its inputs, around the typical pair, in units of tau0."""
+    kinds = check_kernels(network, kinds)
+    if isinstance(network, DEQ):
+        return implicit_jets(network, tau0, kinds)
+    return explicit_jets(network_layers(network, tau0), np.array(rates_of(network, rates)), kinds)

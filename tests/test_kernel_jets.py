@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import notsodeep as nsd
 from notsodeep.activations import Hermite, LeakyReLU
 from notsodeep.kernels import pairwise
-from notsodeep.matching.jets import (
+from notsodeep.kernels.jets import (
     DEGREE,
     constant,
     explicit_jets,
@@ -24,9 +24,9 @@ from notsodeep.matching.jets import (
     layer_of,
     monomials,
     multiply,
+    network_layers,
 )
 from notsodeep.matching.leaky import LeakyDesign
-from notsodeep.matching.targets import network_layers
 
 KERNELS = ("ck", "ntk", "ntk_frozen")
 
