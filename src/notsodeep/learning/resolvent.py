@@ -114,9 +114,10 @@ def solve(problem: LinearProblem, ridges: Array) -> Resolvent:
     start = np.abs(ridges) + _totals(problem)
     if isinstance(problem.noise, Dense):
         cheap = problem.noise.surrogate()
-        start = _follow(problem, cheap, ridges, start)
-        return _resolvent(problem, problem.noise, _newton(problem, problem.noise, ridges, start))
-    return _resolvent(problem, problem.noise, _follow(problem, problem.noise, ridges, start))
+        u = _iterate(problem, problem.noise, ridges, _follow(problem, cheap, ridges, start), cheap)
+    else:
+        u = _follow(problem, problem.noise, ridges, start)
+    return Resolvent(problem, problem.noise, 1.0 / u)
 
 
 def _totals(problem: LinearProblem) -> Array:
@@ -125,29 +126,30 @@ def _totals(problem: LinearProblem) -> Array:
     return Resolvent(problem, problem.noise, nothing).traces
 
 
-def _resolvent(problem: LinearProblem, noise: Commuting | Dense, u: Array) -> Resolvent:
-    return Resolvent(problem, noise, 1.0 / u)
-
-
-def _follow(problem: LinearProblem, noise: Commuting | Dense, ridges: Array, start: Array) -> Array:
-    u = _newton(problem, noise, np.abs(ridges), start)
+def _follow(problem: LinearProblem, noise: Commuting, ridges: Array, start: Array) -> Array:
+    u = _iterate(problem, noise, np.abs(ridges), start, noise)
     if not np.iscomplexobj(ridges):
         return u
     sizes, angles = np.abs(ridges), np.angle(ridges)
     u = u.astype(ridges.dtype)
     for turn in np.arange(1, _TURNS + 1) / _TURNS:
-        u = _newton(problem, noise, sizes * np.exp(1j * turn * angles), u)
+        u = _iterate(problem, noise, sizes * np.exp(1j * turn * angles), u, noise)
     return u
 
 
-def _newton(problem: LinearProblem, noise: Commuting | Dense, ridges: Array, start: Array) -> Array:
-    """Solve u = d + delta(1/u); the derivative of delta(1/u) is Omega."""
-    u = start
-    last = 1e-9 if isinstance(noise, Dense) else 1e-12
+def _iterate(problem: LinearProblem, noise: Commuting | Dense, ridges: Array, start: Array, slopes: Commuting) -> Array:
+    """Solve u = d + delta(1/u) by Newton's method; the derivative of delta(1/u) is Omega.
+
+    ``slopes`` gives the derivative. For matrices that is a cheap population nearby: the steps still shrink quickly,
+    and none needs the K products of matrices that the derivative is made of.
+    """
+    u, size = start, np.inf
+    last = 1e-9 if noise is not slopes else 1e-12
     for _ in range(_STEPS):
         at = Resolvent(problem, noise, 1.0 / u)
+        omega = (at if noise is slopes else Resolvent(problem, slopes, 1.0 / u)).feedback()
         residual = ridges + at.traces - u
-        step = np.linalg.solve(np.eye(u.shape[1]) - at.feedback(), residual[..., None])[..., 0]
+        step = np.linalg.solve(np.eye(u.shape[1]) - omega, residual[..., None])[..., 0]
         u = u + step
         size = float((np.abs(step) / np.abs(u)).max())
         if size < last:

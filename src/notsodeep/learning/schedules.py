@@ -9,6 +9,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 
 from ..spectra.population import Array, Commuting, Dense
+from .bulk import second_of
 from .features import LinearProblem
 from .flow import contour
 from .resolvent import Resolvent, solve
@@ -63,10 +64,17 @@ def flow_scores(problem: LinearProblem, times: Array, targets: Array) -> Scores:
 def _flow_scores(problem: LinearProblem, times: Array, targets: Array) -> Scores:
     z, weights = contour()
     at = solve(problem, _ridges(problem, z, times))
-    gains = np.tile(weights / z, len(times)).reshape(len(times), -1)
-    means = 2.0 * np.einsum("tj,tjbo->tbo", gains, score_means(at, targets).reshape(*gains.shape, *targets.shape)).real
-    covariances = _contour_pairs(at, gains, targets, False) + _contour_pairs(at, gains, targets, True)
-    return Scores(means, covariances, _flow_training_error(problem, times, targets))
+    shape = (len(times), len(z), len(targets))
+    means = score_means(at, targets).reshape(*shape[:2], *targets.shape)
+    # a point left out has the score s(z), and training on it too the residual (y - s(z)) g(z): exp(-t K) y by contour
+    new = np.broadcast_to((weights / z)[None, :, None], shape)
+    old = (weights / times[:, None])[..., None] * at.g.reshape(shape)
+    covariances, spread = _contour_sums(at, [new, old], targets)
+    residuals = 2.0 * np.einsum("tjb,tjbo->tbo", old, targets - means).real
+    squares = (residuals**2 + np.einsum("tboo->tbo", spread)).mean(-1)
+    shares = problem.counts / problem.counts.sum()
+    scores = 2.0 * np.einsum("tjb,tjbo->tbo", new, means).real
+    return Scores(scores, covariances, squares @ shares)
 
 
 def _ridges(problem: LinearProblem, z: Array, times: Array) -> Array:
@@ -75,28 +83,28 @@ def _ridges(problem: LinearProblem, z: Array, times: Array) -> Array:
     return problem.offsets + moved
 
 
-def _contour_pairs(at: Resolvent, gains: Array, targets: Array, conjugate: bool) -> Array:
-    """2 Re of the sum over pairs of nodes; the pair (k, j) is the transpose of (j, k), or its adjoint."""
-    times, nodes = gains.shape
+def _contour_sums(at: Resolvent, gains: list[Array], targets: Array) -> list[Array]:
+    """Sums of V over all pairs of nodes, (N, K, outputs, outputs), for each set of gains (N, nodes, K)."""
+    times, nodes, _ = gains[0].shape
     first, second = np.triu_indices(nodes)
     base = nodes * np.arange(times)[:, None]
-    found = score_covariances(at, (base + first).ravel(), (base + second).ravel(), targets, conjugate)
-    found = found.reshape(times, len(first), *found.shape[1:])
-    weights = gains[:, first] * (gains[:, second].conj() if conjugate else gains[:, second])
-    whole = 2.0 * np.einsum("tq,tqboz->tboz", weights, found).real
-    own = 2.0 * np.einsum("tq,tqboz->tboz", weights * (first == second), found).real
-    out: Array = whole + np.swapaxes(whole - own, -1, -2)
+    i, j = (base + first).ravel(), (base + second).ravel()
+    sums = [np.zeros(())] * len(gains)
+    for conjugate in (False, True):
+        found = score_covariances(at, i, j, targets, conjugate)
+        found = found.reshape(times, len(first), *found.shape[1:])
+        for k, gain in enumerate(gains):
+            weights = gain[:, first] * second_of(gain[:, second], conjugate)
+            sums[k] = sums[k] + _both_halves(weights, found, first == second)
+    return sums
+
+
+def _both_halves(weights: Array, found: Array, own: Array) -> Array:
+    """2 Re of the sum over pairs j <= k, and over k < j: the transposes, or the adjoints of conjugate pairs."""
+    whole = 2.0 * np.einsum("tqb,tqboz->tboz", weights, found).real
+    twice = 2.0 * np.einsum("tqb,tqboz->tboz", weights * own[:, None], found).real
+    out: Array = whole + np.swapaxes(whole - twice, -1, -2)
     return out
-
-
-def _flow_training_error(problem: LinearProblem, times: Array, targets: Array) -> Array:
-    """||exp(-t K) y||^2 per entry: one resolvent at twice the time."""
-    z, weights = contour()
-    at = solve(problem, _ridges(problem, z, 2.0 * times))
-    residuals = targets - score_means(at, targets)  # of a point left out
-    forms = ((targets * residuals).mean(-1) * at.g) @ (problem.counts / problem.counts.sum())
-    total: Array = 2.0 * (forms.reshape(len(times), -1) @ weights).real / (2.0 * times)
-    return np.maximum(total, 0.0)
 
 
 def _entries(problem: LinearProblem) -> int:
