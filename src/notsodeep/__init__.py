@@ -35,7 +35,11 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds
     from .kernels import finite_ntk as finite_ntk
     from .kernels import kernels_of as kernels_of
     from .kernels import ntk as ntk
+    from .learning import LearningCurve as LearningCurve
+    from .learning import LearningEstimate as LearningEstimate
     from .learning import LearningPrediction as LearningPrediction
+    from .learning import estimate_learning as estimate_learning
+    from .learning import learning_curve as learning_curve
     from .learning import predict_learning as predict_learning
     from .matching import Twin as Twin
     from .matching import match as match
@@ -77,7 +81,14 @@ _ROOMS = {
     "spectra": ["spectral_law"],
     "matching": ["Twin", "match", "match_sphere", "match_uniform", "norm_range"],
     "codegen": ["pytorch_code"],
-    "learning": ["LearningPrediction", "predict_learning"],
+    "learning": [
+        "LearningCurve",
+        "LearningEstimate",
+        "LearningPrediction",
+        "estimate_learning",
+        "learning_curve",
+        "predict_learning",
+    ],
     "nn": ["compare", "distil", "fit", "twin_of"],
     "plots": ["ErrorDisplay", "KernelDisplay", "SpectrumDisplay", "TwinDisplay"],
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 __all__ = [
     "ActivationError",
     "CheckpointError",
+    "ConcentrationError",
+    "ConcentrationWarning",
     "ContractionError",
     "ConvergenceError",
     "ConvergenceWarning",
@@ -36,6 +38,14 @@ class ContractionError(InvalidInputError):
 
 class ConvergenceError(NotSoDeepError, RuntimeError):
     """An iteration or a quadrature did not reach its tolerance."""
+
+
+class ConcentrationError(NotSoDeepError, ValueError):
+    """The data is not high-dimensional enough for a prediction; ``strength`` holds the number that says so."""
+
+    def __init__(self, message: str, strength: float | None = None) -> None:
+        super().__init__(message)
+        self.strength = strength
 
 
 class InfeasibleMatchError(NotSoDeepError, ValueError):
@@ -79,3 +89,7 @@ class NotSoDeepWarning(UserWarning):
 
 class ConvergenceWarning(NotSoDeepWarning):
     """A finite-width equilibrium was not reached; the message carries the residual."""
+
+
+class ConcentrationWarning(NotSoDeepWarning):
+    """A prediction for data of low effective rank, where its theory does not hold; the message carries the number."""
