@@ -26,7 +26,7 @@ from notsodeep.kernels.jets import (
     multiply,
     network_layers,
 )
-from notsodeep.matching.leaky import LeakyDesign
+from notsodeep.matching.families.leaky import LeakyDesign
 
 KERNELS = ("ck", "ntk", "ntk_frozen")
 

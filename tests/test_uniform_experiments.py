@@ -11,7 +11,7 @@ from notsodeep.experiments.uniform_depth import box_rows, homogeneous_rows
 from notsodeep.experiments.uniform_odd import odd_lower_bound
 from notsodeep.experiments.uniform_table import make
 from notsodeep.experiments.uniform_training import Run, train_together
-from notsodeep.matching.uniform.table import load
+from notsodeep.matching.uniform.shipped import load
 
 
 def test_the_table_can_be_made_again() -> None:

@@ -42,10 +42,10 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds
     from .learning import learning_curve as learning_curve
     from .learning import predict_learning as predict_learning
     from .matching import Twin as Twin
-    from .matching import match as match
     from .matching import match_sphere as match_sphere
     from .matching import match_uniform as match_uniform
     from .matching import norm_range as norm_range
+    from .matching.match import match as match
     from .mixtures import GaussianMixture as GaussianMixture
     from .mixtures import MixtureStatistics as MixtureStatistics
     from .mixtures import Standardiser as Standardiser

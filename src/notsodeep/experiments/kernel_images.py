@@ -25,7 +25,7 @@ def compare_kernels(
     p: int,
     sigma_a2: float = 0.1,
     seed: int = 0,
-    family: str = "auto",
+    family: Any = "auto",
     folder: Any = None,
 ) -> dict[str, Any]:
     """The CKs of DEQ, twin and plain network on one sample: distances, spectra, images.
@@ -62,7 +62,7 @@ def points(setup: Setup) -> list[Point]:
         return Point(key, settings, lambda: _measure(settings, setup))
 
     chosen = [point(data, activation) for data in sizes for activation in ("relu", "tanh")]
-    return [*chosen, *(point(data, "tanh", "skip") for data in sizes)]
+    return [*chosen, *(point(data, "tanh", "hard_tanh") for data in sizes)]
 
 
 def _measure(settings: Mapping[str, Any], setup: Setup) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The shallow explicit network that has a DEQ's kernel: families, solver, certificate."""
 
-from .api import match
 from .certificates import (
     Certificate,
     Implications,
@@ -10,10 +9,11 @@ from .certificates import (
     Tried,
     UniformCertificate,
 )
-from .family import Family
+from .families import Family
+from .match import match
 from .names import MatchKernel, Trains, kernel_names
 from .sphere import match_sphere
-from .table import tabulate
+from .tabulate import tabulate
 from .twin import Twin
 from .uniform import match_uniform, norm_range
 from .verification import Verification

@@ -7,6 +7,7 @@ minimises :meth:`Target.beyond`, the weighted deviation of the next orders of th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from ..activations import Activation
 from ..kernels.jets import KernelJet, LayerJet, explicit_jets
 from ..networks import Kernel
-from .targets import FEASIBLE, Target
+from .target import FEASIBLE, Target
 
 Array = NDArray[Any]
 
@@ -56,6 +57,11 @@ class Solution:
     @property
     def feasible(self) -> bool:
         return self.residual <= FEASIBLE
+
+
+def best_of(found: Sequence[Solution]) -> Solution:
+    """The feasible one with the best next orders, else the nearest to feasible."""
+    return min(found, key=lambda s: (not s.feasible, s.cost if s.feasible else s.residual))
 
 
 @dataclass(frozen=True)

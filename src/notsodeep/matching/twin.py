@@ -223,6 +223,8 @@ class Twin:
             points = _unit(points)
         names = kernel_names(self.kernel)
         truth = _kernels.kernels_of(self.deq, points, kinds=names, check=False)
+        if any(not bool((K.diagonal() > 1e-300).any()) for K in truth.values()):
+            raise InvalidInputError("the DEQ's kernel vanishes on these points: there is no relative distance to it")
         twin = self._own(points, None, names)
         plain = _kernels.kernels_of(self.plain, points, kinds=names)
         scaled = {k: best_scalar(truth[k], plain[k]) for k in names}
@@ -290,4 +292,7 @@ def _base(deq: DEQ) -> str:
 def _unit(X: Any) -> Any:
     """Rows of norm one, in the container they came in."""
     rows = as_rows(X)
-    return like(rows / rows.norm(dim=1, keepdim=True), X)
+    norms = rows.norm(dim=1, keepdim=True)
+    if not bool((norms > 0).all()):
+        raise InvalidInputError("this twin divides rows by their norm, and a row of the data is zero; drop it")
+    return like(rows / norms, X)

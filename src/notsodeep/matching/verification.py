@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import eigsh
+from scipy.sparse.linalg import ArpackError, eigsh
 from torch import Tensor
 
 from ..equivalents import relative_spectral_error
 
-__all__ = ["Scaled", "Verification", "best_scalar", "relative_distance"]
+__all__ = ["Scaled", "Verification", "best_scalar", "relative_distance", "spectral_norm"]
 
 _DENSE = 1500
 _STEPS = 40
 _CLOSE = 1e-9
+_ROUGH = 1e-3
 
 
 @dataclass(frozen=True)
@@ -91,17 +92,17 @@ class Scaled:
     distance: float
 
 
-def best_scalar(truth: Tensor, other: Tensor) -> Scaled:
-    """The minimum over s of ||truth - s other|| / ||truth||, both positive semi-definite.
+def best_scalar(truth: Tensor, other: Tensor, *, rough: bool = False) -> Scaled:
+    """The minimum over s of ||truth - s other|| / ||truth||, both positive semi-definite; ``rough``: to a thousandth.
 
     The largest and the smallest eigenvalue of truth - s other fall with s; the spectral norm is least where they are
     opposite. Their sum is a decreasing function whose slope the two eigenvectors give: Newton within a bracket.
     """
-    size = max(abs(value) for value, _ in _ends(truth))
+    size = max(abs(value) for value, _ in _ends(truth, rough))
     s = float((truth * other).sum() / (other * other).sum().clamp_min(torch.finfo(other.dtype).tiny))
     low, high, best = 0.0, float("inf"), Scaled(0.0, 1.0)
     for _ in range(_STEPS):
-        (top, up), (bottom, down) = _ends(truth - s * other)
+        (top, up), (bottom, down) = _ends(truth - s * other, rough)
         found = Scaled(s, max(top, -bottom) / size)
         best = found if found.distance < best.distance else best
         excess = top + bottom
@@ -110,18 +111,31 @@ def best_scalar(truth: Tensor, other: Tensor) -> Scaled:
         following = s + excess / max(steep, 1e-300)
         if not low < following < high:
             following = 0.5 * (low + high) if high < float("inf") else 2.0 * s
-        if abs(following - s) <= _CLOSE * s:
+        if abs(following - s) <= (_ROUGH * best.distance if rough else _CLOSE) * s:
             break
         s = following
     return best
 
 
-def _ends(matrix: Tensor) -> tuple[tuple[float, Tensor], tuple[float, Tensor]]:
+def spectral_norm(matrix: Tensor) -> float:
+    """Of a symmetric matrix, to a thousandth."""
+    return max(abs(value) for value, _ in _ends(matrix, rough=True))
+
+
+def _ends(matrix: Tensor, rough: bool = False) -> tuple[tuple[float, Tensor], tuple[float, Tensor]]:
     """The largest and the smallest eigenvalue of a symmetric matrix, with their eigenvectors."""
-    if len(matrix) <= _DENSE:
+    values, vectors = _lanczos(matrix, _ROUGH if rough else 0.0) if rough or len(matrix) > _DENSE else (None, None)
+    if values is None or vectors is None:
         values, vectors = torch.linalg.eigh(matrix)
-    else:
-        start = np.random.default_rng(0).standard_normal(len(matrix))
-        found = eigsh(matrix.cpu().numpy(), k=2, which="BE", v0=start)
-        values, vectors = (torch.from_numpy(part).to(matrix) for part in found)
     return (float(values[-1]), vectors[:, -1]), (float(values[0]), vectors[:, 0])
+
+
+def _lanczos(matrix: Tensor, tol: float) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """Both ends of the spectrum, or nothing where the iteration finds none (a matrix of rounding errors)."""
+    start = np.random.default_rng(0).standard_normal(len(matrix))
+    try:
+        found = eigsh(matrix.cpu().numpy(), k=2, which="BE", v0=start, tol=tol)
+    except ArpackError:
+        return None, None
+    values, vectors = (torch.from_numpy(part).to(matrix) for part in found)
+    return values, vectors

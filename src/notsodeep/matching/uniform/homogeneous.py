@@ -12,7 +12,7 @@ from .arc import HomogeneousDEQ, layers
 from .arc_bound import Supremum, certify
 from .arc_fit import Fit, Problem, fit, fit_depth
 from .record import Certified
-from .table import branch_for
+from .shipped import branch_for
 
 MAX_LAYERS = 6
 _FAMILY = "leaky_relu"

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from ..activations import Activation
-from ..errors import InvalidInputError, NotSoDeepError
-from ..networks import ENN
-from .targets import FEASIBLE, Target, network_jets
+from ...activations import Activation
+from ...errors import InvalidInputError, NotSoDeepError
+from ...networks import ENN
+from ..target import ACCEPTED, FEASIBLE, Target, network_jets
+from .draft import Draft, Refusal
 
 Array = NDArray[Any]
 
@@ -57,7 +58,7 @@ class Family:
 
 
 @dataclass(frozen=True)
-class FamilySolution:
+class _FamilySolution:
     """The best point found, with the residual of its equations and the cost of the next orders."""
 
     network: ENN
@@ -66,9 +67,22 @@ class FamilySolution:
     conditioning: float
 
 
-def solve_family(target: Target, family: Family) -> FamilySolution:
+def solve_family(target: Target, family: Family) -> Draft | Refusal:
+    """The best network of a user's family."""
+    solution = _best(target, family)
+    if not solution.residual <= ACCEPTED:
+        return Refusal(
+            f"the family {family.name!r} misses the numbers of {target.deq!r} ({target.kernel}, "
+            f"tau0 = {target.tau0:.6g}) by {100 * solution.residual:.3g} % from {len(family.starts)} start(s)",
+            "Add starts or parameters, or use family='auto'",
+            solution.residual,
+        )
+    return Draft(solution.network, family.name, solution.conditioning, "the family you gave")
+
+
+def _best(target: Target, family: Family) -> _FamilySolution:
     """Multi-start least squares on equations and next orders, then Newton's method on the equations alone."""
-    best: FamilySolution | None = None
+    best: _FamilySolution | None = None
     for start in family.starts:
         found = _from_start(target, family, np.array(start, dtype=float))
         if best is None or (found.residual > FEASIBLE, found.cost if found.residual <= FEASIBLE else found.residual) < (
@@ -80,7 +94,7 @@ def solve_family(target: Target, family: Family) -> FamilySolution:
     return best
 
 
-def _from_start(target: Target, family: Family, start: Array) -> FamilySolution:
+def _from_start(target: Target, family: Family, start: Array) -> _FamilySolution:
     low, high = (-np.inf, np.inf) if family.bounds is None else np.array(family.bounds, dtype=float).T
     if np.any(start <= low) or np.any(start >= high):
         raise InvalidInputError(f"Family {family.name!r}: the start {tuple(start)} is not strictly inside its bounds")
@@ -93,7 +107,7 @@ def _from_start(target: Target, family: Family, start: Array) -> FamilySolution:
     z, equations, by = _newton(target, family, fit.x, low, high)
     singular = np.linalg.svd(by, compute_uv=False)
     beyond = _evaluate(target, family, z)[1]
-    return FamilySolution(
+    return _FamilySolution(
         _network(target, family, z),
         float(np.abs(equations).max()),
         float(beyond @ beyond),

@@ -18,10 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
-from ..activations import Activation, LeakyReLU
-from ..errors import InfeasibleMatchError
-from ..kernels.jets import DEGREE, TERMS, LayerJet
-from .targets import FEASIBLE, FLOOR, Target
+from ...activations import Activation, LeakyReLU
+from ...kernels.jets import DEGREE, TERMS, LayerJet
+from ...networks import ENN
+from ..solver import best_of, solve
+from ..target import FEASIBLE, FLOOR, Target, make_target
+from .draft import Draft, Refusal, depth_reason, finished, refuse_both
+from .hard_tanh import linear_layer, rates_for_both
 
 Array = NDArray[Any]
 
@@ -90,13 +93,62 @@ def _layer(mu: Array, nu: Array) -> LayerJet:
     return LayerJet(hermite, square, slope)
 
 
-def shares(target: Target) -> tuple[float, float]:
+def leaky_relu(target: Target, learning_rates: bool | None) -> Draft | Refusal:
+    """One layer, two of a CK, or two with learning rates."""
+    if (linear := linear_layer(target)) is not None:
+        return _linear(target, linear.slope)
+    refused = refuse_both(target) or _inhomogeneous(target)
+    if refused is not None:
+        return refused
+    reason = depth_reason(target)
+    if target.one_layer:
+        design = LeakyDesign(1, target.size, even=target.even)
+        return finished(target, solve(target, design, one_layer(target)), "leaky_relu", reason)
+    if target.kernel == "ck":
+        found = shares(target)
+        if isinstance(found, Refusal):
+            return found
+        solution = solve(target, LeakyDesign(2, target.size, even=target.even), _packed(found))
+        return finished(
+            target, solution, "leaky_relu", f"{reason}; Leaky-ReLU meets the rest because the DEQ is homogeneous"
+        )
+    return _tangent(target, learning_rates, reason)
+
+
+def _linear(target: Target, slope: float) -> Draft | Refusal:
+    layer = LeakyReLU(slope=slope, gain=slope)
+    rates = rates_for_both(target, layer) if target.kernel == "both" else None
+    if isinstance(rates, Refusal):
+        return rates
+    return Draft(ENN([layer]), "leaky_relu", 1.0, f"{depth_reason(target)}; the DEQ is linear", rates)
+
+
+def _tangent(target: Target, learning_rates: bool | None, reason: str) -> Draft | Refusal:
+    if learning_rates is False:
+        return Refusal(
+            "two Leaky-ReLU layers have three free numbers, an NTK asks four",
+            "Use family='hermite', or let learning_rates be",
+        )
+    ck = make_target(target.deq, target.tau0, "ck")
+    found = _inhomogeneous(ck) or shares(ck)
+    if isinstance(found, Refusal):
+        return found
+    design = LeakyDesign(2, target.size, True, target.even)
+    # a curved layer 1 takes up to twice what the first order gives to W_2
+    less = 1.0 - 2.0 * (1.0 - target.rates_at_first_order()[2] / (2.0 if target.kernel == "ntk_frozen" else 3.0))
+    starts = [tangent_start(target, ck, found, readout) for readout in (None, less)]
+    solution = best_of([solve(target, design, start) for start in starts])
+    return finished(
+        target, solution, "leaky_relu", f"{reason}; Leaky-ReLU reaches the NTK with one learning rate per matrix"
+    )
+
+
+def shares(target: Target) -> tuple[float, float] | Refusal:
     """(p, u) of the two-layer CK twin, on the branch where layer 1 is the more linear one.
 
     That branch continues the design that copies the DEQ's equation: as sigma_a2 -> 0, layer 1 becomes linear.
     """
-    t1, t2, t3 = target.normalised[0]
-    _require_homogeneous(t1, t2)
+    t1, _, t3 = target.normalised[0]
     if target.even:  # |x|: u = 0, layer 2 is |x| itself
         return math.sqrt(min(t3 / F, 1.0)), 0.0
 
@@ -106,44 +158,47 @@ def shares(target: Target) -> tuple[float, float]:
     low = minimize_scalar(bend, bounds=(t1, 1.0), method="bounded", options={"xatol": 1e-12})
     if bend(low.x) > 0.0 or bend(t1) < 0.0:
         side = "small" if bend(low.x) > 0.0 else "large"
-        raise InfeasibleMatchError(
+        return Refusal(
             f"two Leaky-ReLU layers reach c3 tau0^4/diagonal in [{F * bend(low.x) + t3:.6g}, {F * (1.0 - t1):.6g}] at "
-            f"this c1; the DEQ has {t3:.6g}, too {side}. Use family='hermite'"
+            f"this c1; the DEQ has {t3:.6g}, too {side}",
+            "Use family='hermite'",
         )
     u = float(brentq(bend, t1, low.x, xtol=1e-16, rtol=8.9e-16))
     return t1 / u, u
 
 
-def _require_homogeneous(t1: float, t2: float) -> None:
+def _inhomogeneous(target: Target) -> Refusal | None:
+    """What only homogeneous DEQs meet; of an NTK the CK decides."""
+    ck = target if target.names[0] == "ck" else make_target(target.deq, target.tau0, "ck")
+    t1, t2, _ = ck.normalised[0]
     gap = abs(2.0 * t2 - F * (1.0 - t1)) / max(2.0 * t2, FLOOR)
-    if gap > FEASIBLE:
-        raise InfeasibleMatchError(
-            "Leaky-ReLU layers force 2 (pi - 2) c2 tau0^4 + c1 tau0^2 = diagonal, which only (Leaky-)ReLU DEQs meet; "
-            f"here c2 would have to change by {100 * gap:.3g} %. Use family='hermite'",
-            residual=gap,
-        )
-
-
-def two_layer_start(target: Target) -> Array:
-    """The two layers of the CK's twin in units of the diagonal's root."""
-    p, u = shares(target)
-    return np.array([*_halves(p), *_halves(u)])
+    if gap <= FEASIBLE:
+        return None
+    return Refusal(
+        "Leaky-ReLU layers force 2 (pi - 2) c2 tau0^4 + c1 tau0^2 = diagonal, which only (Leaky-)ReLU DEQs meet; "
+        f"here c2 would have to change by {100 * gap:.3g} %",
+        "Use family='hermite'",
+        gap,
+    )
 
 
 def one_layer(target: Target) -> Array:
     """(mu, nu) of the single layer that has c1 and the diagonal; c2 and c3 are then checked by the certificate."""
-    t1, t2, _ = target.normalised[0]
-    _require_homogeneous(t1, t2)
-    return np.array(_halves(t1))
+    return np.array(_halves(target.normalised[0][0]))
+
+
+def _packed(found: tuple[float, float]) -> Array:
+    """The two layers of the CK's twin in units of the diagonal's root."""
+    return np.array([*_halves(found[0]), *_halves(found[1])])
 
 
 def _halves(p: float) -> tuple[float, float]:
     return math.sqrt(p), math.sqrt(max(1.0 - p, 0.0) / _KAPPA)
 
 
-def tangent_start(target: Target, ck: Target, readout: float | None = None) -> Array:
+def tangent_start(target: Target, ck: Target, found: tuple[float, float], readout: float | None = None) -> Array:
     """The twin of the CK, its last layer shrunk to share c1 among the trained matrices, and rates that fit c1."""
-    z = two_layer_start(ck)
+    z = _packed(found)
     which = 1 if ck.even else 0  # c1, or c2 where there is no c1: of that only the readout has a share
     total = target.normalised[0][which] / ck.normalised[0][which]
     rates = target.rates_at_first_order(readout)

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
 
-from ..errors import InfeasibleMatchError
-from ..gaussian import moments
-from ..networks import ENN
+from ...gaussian import moments
+from ...networks import ENN
+from ..target import FEASIBLE, Target, network_jets
+from .draft import Draft, Refusal, depth_reason, need_rates
 from .hard_tanh import linear_layer, rates_for_both
-from .targets import FEASIBLE, Target, network_jets
+from .hermite import ENOUGH
 
-__all__ = ["SkipDesign", "skip_layer"]
+__all__ = ["SkipDesign", "skip"]
 
 _RANGE = math.log(8.0)  # of log b, to either side of the scale at which the DEQ uses its activation
 _GRID = 17
@@ -42,34 +43,59 @@ class SkipDesign:
     """The squared size of the nonlinear term over that of the output: large if the two terms nearly cancel."""
 
 
-def skip_layer(target: Target, free_rates: bool = False) -> SkipDesign:
-    """The best scale; with ``free_rates`` the best ratio of learning rates as well, where an NTK has one."""
+def skip(target: Target, learning_rates: bool | None) -> Draft | Refusal:
+    """The best scale; with learning rates where they are asked for or worth having."""
+    refused = need_rates(target, learning_rates) or _unfit(target)
+    if refused is not None:
+        return refused
+    design = _best(target, bool(learning_rates))
+    if learning_rates is None and design is not None and target.kernel == "ntk" and design.cost > ENOUGH:
+        rated = _best(target, True)
+        design = rated if rated is not None and rated.cost < 0.1 * design.cost else design
+    if design is None:
+        return _no_scale(target)
+    reason = f"{depth_reason(target)}; the DEQ's own activation with a linear term, its scale spent on the next orders"
+    return Draft(design.network, "skip", design.conditioning, reason, design.rates)
+
+
+def _unfit(target: Target) -> Refusal | None:
     if not target.odd:
         _, t2, t3 = target.normalised[0]
-        raise InfeasibleMatchError(
+        return Refusal(
             f"one layer of the DEQ's own activation with a linear term has c2 = c3 = 0; the DEQ has "
-            f"c2 tau0^4/diagonal = {t2:.4g} and c3 tau0^4/diagonal = {t3:.4g}. Use family='auto'",
-            residual=max(t2, t3),
+            f"c2 tau0^4/diagonal = {t2:.4g} and c3 tau0^4/diagonal = {t3:.4g}",
+            "Use family='auto'",
+            max(t2, t3),
         )
     if target.even:
-        raise InfeasibleMatchError(
-            f"the DEQ has no linear part at tau0 = {target.tau0:.6g} (c1 = 0), nothing for a linear term to match. "
-            "Use family='hermite'"
+        return Refusal(
+            f"the DEQ has no linear part at tau0 = {target.tau0:.6g} (c1 = 0), nothing for a linear term to match",
+            "Use family='hermite'",
         )
+    return None
+
+
+def _no_scale(target: Target) -> Refusal:
+    if target.kernel == "both":
+        return Refusal(
+            f"CK and NTK of {target.deq!r} together need learning rates of which one is negative, at every scale "
+            "of its own activation",
+            "Match 'ck' or 'ntk' alone",
+        )
+    return Refusal(
+        f"{target.deq.activation!r} is odd at the scale of these data only, not when its input is scaled",
+        "Use family='hermite'",
+    )
+
+
+def _best(target: Target, free_rates: bool) -> SkipDesign | None:
+    """With ``free_rates`` the best ratio of learning rates as well, where an NTK has one."""
     if (linear := linear_layer(target)) is not None:
         return _finished(target, ENN([linear]), None, 1.0, 0.0)
     grid = np.linspace(-_RANGE, _RANGE, _GRID)
     costs = [_cost(target, float(z)) for z in grid]
     if not math.isfinite(min(costs)):
-        if target.kernel == "both":
-            raise InfeasibleMatchError(
-                f"CK and NTK of {target.deq!r} together need learning rates of which one is negative, at every scale "
-                "of its own activation. Match 'ck' or 'ntk' alone"
-            )
-        raise InfeasibleMatchError(
-            f"{target.deq.activation!r} is odd at the scale of these data only, not when its input is scaled. "
-            "Use family='hermite'"
-        )
+        return None
     at = int(np.argmin(costs))
     around = (grid[max(at - 1, 0)], grid[min(at + 1, _GRID - 1)])
     best = float(minimize_scalar(lambda z: _cost(target, z), bounds=around, options={"xatol": 1e-7}).x)
@@ -97,14 +123,12 @@ def _share(logit: float) -> float:
 
 def _cost(target: Target, z: float, share: float = 0.5) -> float:
     """Of the next orders; of designs that are equally good the one whose terms do not cancel."""
-    try:
-        found = _design(target, float(np.clip(z, -_RANGE, _RANGE)), share)
-        return found.cost + _TAME * found.cancellation
-    except InfeasibleMatchError:  # a rate of CK and NTK together would be negative
-        return math.inf
+    found = _design(target, float(np.clip(z, -_RANGE, _RANGE)), share)
+    return math.inf if found is None else found.cost + _TAME * found.cancellation
 
 
-def _design(target: Target, z: float, share: float) -> SkipDesign:
+def _design(target: Target, z: float, share: float) -> SkipDesign | None:
+    """The layer of a scale; ``None`` where phi is linear there, or CK and NTK together ask for a negative rate."""
     number, tau, phi = target.numbers[0], target.tau0, target.deq.activation
     full = target.names[0] == "ntk"
     first, readout = (2.0 * share, 2.0 * (1.0 - share)) if full else (0.0, 1.0)
@@ -113,8 +137,8 @@ def _design(target: Target, z: float, share: float) -> SkipDesign:
     m = moments(psi, tau)
     curved = readout * (m.variance - (m.slope * tau) ** 2) + first * tau**2 * (m.slope_square - m.slope**2)
     steep = math.sqrt(number.c1 / (first + readout))
-    if curved <= 1e-9 * (first + readout) * (m.slope * tau) ** 2:  # less than that is lost to rounding
-        raise InfeasibleMatchError(f"{phi!r} is linear at this scale")
+    if not curved > 1e-9 * (first + readout) * (m.slope * tau) ** 2:  # less than that is lost to rounding
+        return None
     gain = math.sqrt(max(number.diagonal - number.c1 * tau**2, 0.0) / curved)
     layer = phi.affine(gain=gain, scale=scale, skip=steep - gain * m.slope)
     rates = (first, readout) if full and share != 0.5 else None
@@ -131,9 +155,12 @@ def _condition(linear: float, bent: float) -> float:
 
 def _finished(
     target: Target, network: ENN, rates: tuple[float, ...] | None, condition: float, cancellation: float
-) -> SkipDesign:
+) -> SkipDesign | None:
     if target.kernel == "both":
-        rates = rates_for_both(target, network.activations[0])
+        both = rates_for_both(target, network.activations[0])
+        if isinstance(both, Refusal):
+            return None
+        rates = both
     jets = network_jets(target, network, rates)
     beyond = target.beyond(jets)
     met = float(np.abs(target.equations(jets)).max()) <= 1e3 * FEASIBLE

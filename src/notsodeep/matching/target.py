@@ -24,8 +24,12 @@ FLOOR = 1e-4
 """Numbers below FLOOR times the diagonal are compared on the scale FLOOR * diagonal: the kernel hardly sees them."""
 FEASIBLE = 1e-11
 """A design is accepted if its equations hold to this relative residual."""
+ACCEPTED = 1e-9
+"""A finished network is certified if its own numbers, by quadrature, deviate by no more than this."""
 PARITY = 1e-13
 """A number below this fraction of the diagonal is zero: the activation is odd (c2, c3) or even (c1)."""
+
+_SCALES = (1e-30, 1e30)  # norms whose fourth powers, and their inverses, are numbers
 
 # Expected size of a relative fluctuation of norms and of a correlation (the papers' mixture, p = 1000: 0.11 and 0.06),
 # and how much more an off-diagonal deviation weighs than one on the diagonal (it adds up over the points of a class).
@@ -130,7 +134,7 @@ def make_target(deq: DEQ, statistics: MixtureStatistics | float, kernel: MatchKe
     if not isinstance(deq, DEQ):
         raise InvalidInputError(f"match takes a DEQ, got {type(deq).__name__}")
     names = kernel_names(kernel)
-    tau0 = scale_of(statistics)
+    tau0 = input_scale(statistics)
     if float(deq.sigma_b2) == 0.0:
         raise InvalidInputError("sigma_b2 = 0: the DEQ does not see its input, there is no kernel to match")
     _check_equations(deq, tau0)
@@ -144,17 +148,31 @@ def make_target(deq: DEQ, statistics: MixtureStatistics | float, kernel: MatchKe
     return Target(centred, tau0, kernel, numbers, tuple(jets[name] for name in names))
 
 
-def scale_of(statistics: MixtureStatistics | float) -> float:
+def input_scale(statistics: Any) -> float:
     """tau0, from statistics or given as a number."""
     tau0 = statistics.tau0 if isinstance(statistics, MixtureStatistics) else statistics
-    if (
-        isinstance(tau0, bool)
-        or not isinstance(tau0, int | float | np.floating)
-        or not math.isfinite(tau0)
-        or tau0 <= 0
-    ):
-        raise InvalidInputError(f"match takes MixtureStatistics or a positive tau0, got {statistics!r}")
+    if isinstance(tau0, bool) or not isinstance(tau0, int | float | np.floating | np.integer):
+        raise InvalidInputError(_no_scale(statistics))
+    if not _SCALES[0] <= tau0 <= _SCALES[1]:
+        raise InvalidInputError(
+            f"match takes MixtureStatistics or a positive tau0 from {_SCALES[0]:.0e} to {_SCALES[1]:.0e}, got tau0 = "
+            f"{tau0!r}; scale the inputs, for example by nsd.standardise"
+        )
     return float(tau0)
+
+
+def _no_scale(statistics: Any) -> str:
+    """What to write instead; data are the usual mistake."""
+    given = type(statistics).__name__
+    shape = getattr(statistics, "shape", None)
+    if shape is not None or isinstance(statistics, list | tuple):
+        given += "" if shape is None else f" of shape {tuple(shape)}"
+        return (
+            f"match takes MixtureStatistics or a positive tau0, got data ({given}). Write "
+            "nsd.match(deq, nsd.MixtureStatistics.estimate(X, y), ...), or without labels "
+            "nsd.match(deq, float(np.sqrt((X ** 2).sum(1).mean())), ...)"
+        )
+    return f"match takes MixtureStatistics or a positive tau0, got {given}"
 
 
 def _check_equations(deq: DEQ, tau0: float) -> None:

@@ -14,12 +14,26 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import erf, erfc
 
-from ..activations import Activation, HardTanh, Linear
-from ..errors import InfeasibleMatchError
-from ..gaussian import moments
-from .targets import FEASIBLE, Target
+from ...activations import Activation, HardTanh, Linear
+from ...gaussian import moments
+from ...networks import ENN
+from ..target import FEASIBLE, Target
+from .draft import Draft, Refusal, depth_reason, need_rates
 
 _LINEAR = 1e-14  # closer to 1 than this, the ratio is 1 to rounding and the layer is linear
+
+
+def hard_tanh(target: Target, learning_rates: bool | None) -> Draft | Refusal:
+    """The layer, with learning rates where CK and NTK are asked for together."""
+    layer = need_rates(target, learning_rates) or _layer(target)
+    if isinstance(layer, Refusal):
+        return layer
+    name, kind = ("linear", "a linear layer") if isinstance(layer, Linear) else ("hard_tanh", "Hard-Tanh")
+    reason = f"{depth_reason(target)}; {kind} is the cheapest activation with these numbers"
+    rates = rates_for_both(target, layer) if target.kernel == "both" else None
+    if isinstance(rates, Refusal):
+        return rates
+    return Draft(ENN([layer]), name, conditioning(layer, target), reason, rates)
 
 
 def shape_numbers(z: float) -> tuple[float, float]:
@@ -41,15 +55,16 @@ def _slope(target: Target) -> float:
     return math.sqrt(target.numbers[0].c1 / (2.0 if target.names[0] == "ntk" else 1.0))
 
 
-def hard_tanh_layer(target: Target) -> Activation:
-    """The layer, or an error that names the inequality which fails."""
+def _layer(target: Target) -> Activation | Refusal:
+    """The layer, or the inequality which fails."""
     full = target.names[0] == "ntk"
     ratio, t2, t3 = target.normalised[0]
     if not target.odd:
-        raise InfeasibleMatchError(
+        return Refusal(
             f"Hard-Tanh is odd, so its c2 and c3 vanish; the DEQ has c2 tau0^4/diagonal = {t2:.4g} and "
-            f"c3 tau0^4/diagonal = {t3:.4g}. Use family='auto'",
-            residual=max(t2, t3),
+            f"c3 tau0^4/diagonal = {t3:.4g}",
+            "Use family='auto'",
+            max(t2, t3),
         )
     if (linear := linear_layer(target)) is not None:
         return linear
@@ -60,15 +75,22 @@ def hard_tanh_layer(target: Target) -> Activation:
 
     low, high = 1e-7, 40.0
     if gap(low) > FEASIBLE * ratio:
-        least = 0.0 if full else 2.0 / math.pi
-        missed = "too close to 0 to be resolved" if full else f"below by {least - ratio:.3g}"
-        raise InfeasibleMatchError(
-            f"one Hard-Tanh layer needs c1 tau0^2/diagonal in [{'0' if full else '2/pi'}, 1] = [{least:.6f}, 1]; "
-            f"the DEQ has {ratio:.6g}, {missed}. Use family='hermite', whose single odd layer reaches all of (0, 1]",
-            residual=(least - ratio) / max(ratio, 1e-300),
-        )
+        return _too_low(ratio, full)
+    if gap(high) <= 0.0:  # linear to rounding
+        return Linear(_slope(target))
     z = float(brentq(gap, low, high, xtol=1e-15, rtol=8.9e-16)) if gap(low) < 0.0 else low
     return HardTanh(a=_slope(target) / shape_numbers(z)[0], c=z * target.tau0)
+
+
+def _too_low(ratio: float, full: bool) -> Refusal:
+    least = 0.0 if full else 2.0 / math.pi
+    missed = "too close to 0 to be resolved" if full else f"below by {least - ratio:.3g}"
+    return Refusal(
+        f"one Hard-Tanh layer needs c1 tau0^2/diagonal in [{'0' if full else '2/pi'}, 1] = [{least:.6f}, 1]; "
+        f"the DEQ has {ratio:.6g}, {missed}",
+        "Use family='hermite', whose single odd layer reaches all of (0, 1]",
+        (least - ratio) / max(ratio, 1e-300),
+    )
 
 
 def conditioning(layer: Activation, target: Target) -> float:
@@ -83,7 +105,7 @@ def conditioning(layer: Activation, target: Target) -> float:
     return float(np.linalg.cond([[2.0, 2.0 * z * by_inside / inside], [2.0, second]]))
 
 
-def rates_for_both(target: Target, layer: Activation) -> tuple[float, float]:
+def rates_for_both(target: Target, layer: Activation) -> tuple[float, float] | Refusal:
     """Rates (W_1, readout) that add the NTK to a matched CK: two linear equations.
 
     c1: rho_1 + rho_2 = beta1 / alpha1; diagonal: rho_1 tau0^2 E[sigma'^2] + rho_2 E[sigma^2] = kappa^2.
@@ -97,8 +119,9 @@ def rates_for_both(target: Target, layer: Activation) -> tuple[float, float]:
         return 0.5 * total, 0.5 * total
     first = (ntk.diagonal - total * square) / steep
     if not 0.0 <= first <= total:
-        raise InfeasibleMatchError(
+        return Refusal(
             f"CK and NTK together need learning rates {first:.4g} (W_1) and {total - first:.4g} (readout) with "
-            f"{layer!r}: one of them is negative. Match 'ck' or 'ntk' alone"
+            f"{layer!r}: one of them is negative",
+            "Match 'ck' or 'ntk' alone",
         )
     return first, total - first

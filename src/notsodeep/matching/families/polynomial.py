@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..activations import Activation, Hermite, Quadratic
-from ..gaussian import hermite_coefficients
-from ..kernels.jets import DEGREE, LayerJet, hermite_layer, implicit_covariance, index
-from .targets import Target
+from ...activations import Activation, Hermite, Quadratic
+from ...gaussian import hermite_coefficients
+from ...kernels.jets import DEGREE, LayerJet, hermite_layer, implicit_covariance, index
+from ..target import Target
 
 Array = NDArray[Any]
 

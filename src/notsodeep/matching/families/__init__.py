@@ -1,0 +1,24 @@
+"""The families of twins. Each is a function (target, learning_rates) -> Draft | Refusal."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from ..target import Target
+from .draft import Draft, Refusal
+from .general import Family, solve_family
+from .hard_tanh import hard_tanh
+from .hermite import hermite, quadratic
+from .leaky import leaky_relu
+from .skip import skip
+
+__all__ = ["FAMILIES", "Draft", "Family", "FamilyName", "Refusal", "solve_family"]
+
+FamilyName = Literal["hard_tanh", "leaky_relu", "quadratic", "hermite", "skip"]
+
+FAMILIES: dict[str, Callable[[Target, bool | None], Draft | Refusal]] = {
+    "hard_tanh": hard_tanh,
+    "leaky_relu": leaky_relu,
+    "quadratic": quadratic,
+    "hermite": hermite,
+    "skip": skip,
+}
