@@ -156,3 +156,51 @@ def test_jumps_and_divergence_are_reported():
 def test_variances_that_track_gradients():
     tracked = nsd.DEQ("relu", torch.tensor(0.2, dtype=torch.float64, requires_grad=True))
     assert nsd.coefficients(tracked, 1.0).four == nsd.coefficients(nsd.DEQ("relu", 0.2), 1.0).four
+
+
+# ---- the closed forms of docs/theory.md, sections 4 and 5, written out: the library derives the numbers from jets ----
+
+
+def implicit_numbers(deq: nsd.DEQ, tau0: float) -> dict[str, tuple[float, ...]]:
+    s2a, s2b, _ = deq.variances
+    tau = deq.centred_scale(tau0)
+    m = nsd.moments(deq.activation, tau)
+    e1, e2, d2, q2 = m.slope, m.curvature, m.slope_square, m.square_curvature - 2 * m.mean * m.curvature
+    den = 1 - s2a * e1**2
+    lam, alpha4 = s2b / den, s2b / (1 - s2a * q2 / 2)
+    alpha1, alpha2, alpha3 = e1**2 * lam, e2**2 * alpha4**2 / (4 * den), e2**2 * lam**2 / (2 * den)
+    beta3 = (alpha3 + alpha1 / den * s2a * e2**2 * lam) / den
+    return {
+        "ck": (alpha1, alpha2, alpha3, m.variance),
+        "ntk_frozen": (alpha1 / den, alpha2 / den, beta3, m.variance / (1 - s2a * d2)),
+        "ntk": (
+            alpha1 * (1 + 1 / den),
+            alpha2 / den,
+            alpha3 / den + (lam * e2 / den) ** 2,
+            m.variance + tau**2 * d2 / (1 - s2a * d2),
+        ),
+    }
+
+
+def explicit_numbers(enn: nsd.ENN, tau0: float, trained: bool) -> dict[str, tuple[float, ...]]:
+    a1, a2, a3, a4, square = 1.0, 0.0, 0.0, 1.0, tau0**2
+    b1, b2, b3, kappa2 = (1.0, 0.0, 0.0, tau0**2) if trained else (0.0, 0.0, 0.0, 0.0)
+    for phi in enn.activations:
+        m = nsd.moments(phi, square**0.5)
+        e1, e2, q2 = m.slope**2, m.curvature**2, m.square_curvature - 2 * m.mean * m.curvature
+        b3 = e1 * b3 + e2 * a1 * b1
+        a1, a2, a3, a4 = e1 * a1, e1 * a2 + e2 * a4**2 / 4, e1 * a3 + e2 * a1**2 / 2, q2 / 2 * a4
+        square = m.variance
+        b1, b2, b3, kappa2 = a1 + e1 * b1, a2 + e1 * b2, a3 + b3, square + kappa2 * m.slope_square
+    return {"ck": (a1, a2, a3, square), "ntk" if trained else "ntk_frozen": (b1, b2, b3, kappa2)}
+
+
+@pytest.mark.parametrize("tau0", [0.4, 1.7])
+@pytest.mark.parametrize("name", ["relu", "tanh", "silu", "elu", "softplus", "hard_tanh", "sin"])
+def test_numbers_are_those_of_the_closed_forms(name, tau0):
+    deq, enn = nsd.DEQ(name, 0.17, 0.6), nsd.ENN([name, "silu", name])
+    for kernel, four in implicit_numbers(deq, tau0).items():
+        assert nsd.coefficients(deq, tau0, kernel).four == pytest.approx(four, rel=1e-12, abs=1e-14)
+    for trained in (True, False):
+        for kernel, four in explicit_numbers(enn, tau0, trained).items():
+            assert nsd.coefficients(enn, tau0, kernel).four == pytest.approx(four, rel=1e-12, abs=1e-14)

@@ -97,7 +97,7 @@ def test_reference_scales_of_the_theory():
 
 def picard(deq, tau0):
     """tau* by plain iteration, which contracts with rate sqrt(sigma_a2) Lip < 1/2."""
-    sigma_a2, sigma_b2 = deq.variances
+    sigma_a2, sigma_b2, _ = deq.variances
     tau = math.sqrt(sigma_b2) * tau0
     for _ in range(80):
         tau = math.sqrt(sigma_a2 * nsd.moments(deq.activation, tau).variance + sigma_b2 * tau0**2)
@@ -172,7 +172,7 @@ def test_variances_that_require_gradients_survive():
     assert hash(deq) == hash(nsd.DEQ("relu", 0.2))
     assert repr(deq) == repr(nsd.DEQ("relu", 0.2))
     assert deq.to_dict() == nsd.DEQ("relu", 0.2).to_dict()
-    assert deq.variances == (0.2, 0.8)
+    assert deq.variances == (0.2, 0.8, 0.0)
     assert deq.limit == 0.25
     assert pickle.loads(pickle.dumps(deq)) == deq
 

@@ -65,24 +65,32 @@ class _Frozen:
 
 
 class DEQ(_Frozen):
-    """Deep equilibrium model z = phi(sigma_a A z + sigma_b B x) / sqrt(m), f(x) = a . z.
+    """Deep equilibrium model z = phi(sigma_a A z + sigma_b B x + sigma_c c) / sqrt(m), f(x) = a . z.
 
     Parameters
     ----------
     phi : name or Activation
     sigma_a2 : variance of the recurrent weights; a unique equilibrium is guaranteed below :attr:`limit`
     sigma_b2 : variance of the input weights, ``1 - sigma_a2`` unless given
+    sigma_c2 : variance of the bias c, none unless given
 
-    Either variance may be a zero-dimensional torch tensor that requires a gradient: kernels are then
+    Each variance may be a zero-dimensional torch tensor that requires a gradient: kernels are then
     differentiable with respect to it.
     """
 
-    __slots__ = ("activation", "sigma_a2", "sigma_b2")
+    __slots__ = ("activation", "sigma_a2", "sigma_b2", "sigma_c2")
     activation: Activation
     sigma_a2: float
     sigma_b2: float
+    sigma_c2: float
 
-    def __init__(self, phi: ActivationLike, sigma_a2: float | Tensor, sigma_b2: float | Tensor | None = None) -> None:
+    def __init__(
+        self,
+        phi: ActivationLike,
+        sigma_a2: float | Tensor,
+        sigma_b2: float | Tensor | None = None,
+        sigma_c2: float | Tensor = 0.0,
+    ) -> None:
         object.__setattr__(self, "activation", activation(phi))
         object.__setattr__(self, "sigma_a2", _variance("sigma_a2", sigma_a2))
         number = float(self.sigma_a2.detach() if isinstance(self.sigma_a2, Tensor) else self.sigma_a2)
@@ -93,12 +101,13 @@ class DEQ(_Frozen):
         object.__setattr__(
             self, "sigma_b2", _variance("sigma_b2", 1.0 - self.sigma_a2 if sigma_b2 is None else sigma_b2)
         )
+        object.__setattr__(self, "sigma_c2", _variance("sigma_c2", sigma_c2))
 
     @property
-    def variances(self) -> tuple[float, float]:
-        """(sigma_a2, sigma_b2) as plain numbers, also when they are tensors that track gradients."""
-        a, b = self.sigma_a2, self.sigma_b2
-        return (float(a.detach() if isinstance(a, Tensor) else a), float(b.detach() if isinstance(b, Tensor) else b))
+    def variances(self) -> tuple[float, float, float]:
+        """(sigma_a2, sigma_b2, sigma_c2) as plain numbers, also when they are tensors that track gradients."""
+        a, b, c = (v.detach() if isinstance(v, Tensor) else v for v in (self.sigma_a2, self.sigma_b2, self.sigma_c2))
+        return float(a), float(b), float(c)
 
     @property
     def activations(self) -> tuple[Activation, ...]:
@@ -108,22 +117,37 @@ class DEQ(_Frozen):
     @property
     def tracked(self) -> bool:
         """Whether a variance is a tensor whose gradient is asked for."""
-        return any(isinstance(v, Tensor) for v in (self.sigma_a2, self.sigma_b2))
+        return any(isinstance(v, Tensor) for v in (self.sigma_a2, self.sigma_b2, self.sigma_c2))
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether its kernels are k(cx, y) = c k(x, y) for all c > 0."""
+        return self.activation.homogeneity == 1.0 and self.variances[2] == 0.0
 
     def _content(self) -> tuple[Any, ...]:
         return (self.activation, *self.variances)
 
     def __repr__(self) -> str:
-        return f"DEQ({self.activation!r}, sigma_a2={self.variances[0]:.10g}, sigma_b2={self.variances[1]:.10g})"
+        a, b, c = self.variances
+        bias = f", sigma_c2={c:.10g}" if c else ""
+        return f"DEQ({self.activation!r}, sigma_a2={a:.10g}, sigma_b2={b:.10g}{bias})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (DEQ, (self.activation, self.sigma_a2, self.sigma_b2))
+        return (DEQ, (self.activation, self.sigma_a2, self.sigma_b2, self.sigma_c2))
 
     @property
     def limit(self) -> float:
         """1 / (4 Lip^2): below it the finite-width map is a contraction."""
         lipschitz = self.activation.lipschitz
         return math.inf if lipschitz == 0 else 0.25 / lipschitz**2
+
+    def check_unbiased(self, what: str) -> None:
+        """Refuse a bias where the theory has none: it correlates orthogonal inputs, which must not be correlated."""
+        if self.variances[2] > 0.0:
+            raise InvalidInputError(
+                f"{what} is defined for a DEQ without a bias, got {self!r}: with sigma_c2 > 0 orthogonal inputs are "
+                "correlated. Use the exact kernels, match_sphere or match_one_layer, or set sigma_c2 = 0"
+            )
 
     def check_contraction(self) -> None:
         """Raise :class:`ContractionError` unless a unique equilibrium is guaranteed."""
@@ -136,9 +160,9 @@ class DEQ(_Frozen):
             )
 
     def centred(self, tau0: float = 1.0) -> DEQ:
-        """The same DEQ with phi - E[phi(tau* xi)], tau*^2 = sigma_a2 Var[phi(tau* xi)] + sigma_b2 tau0^2."""
+        """The same DEQ with phi - E[phi(tau* xi)], tau*^2 = sigma_a2 Var[phi(tau* xi)] + sigma_b2 tau0^2 + sigma_c2."""
         tau = self.centred_scale(tau0)
-        return DEQ(self.activation.centred(at=tau), self.sigma_a2, self.sigma_b2)
+        return DEQ(self.activation.centred(at=tau), self.sigma_a2, self.sigma_b2, self.sigma_c2)
 
     @sheltered
     def centred_scale(self, tau0: float = 1.0) -> float:
@@ -164,7 +188,8 @@ class DEQ(_Frozen):
 
         ``tracked``: with the variances as they were given, so that gradients reach them.
         """
-        return (self.sigma_b2 if tracked else self.variances[1]) * inner
+        _, b, c = (None, self.sigma_b2, self.sigma_c2) if tracked else self.variances
+        return b * inner + c
 
     def variance(self, squares: Tensor, mean_square: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
         """The variance q of the pre-activations at inputs of these squared norms: q = sigma_a2 V(q) + drive.
@@ -201,6 +226,7 @@ class DEQ(_Frozen):
             "activation": self.activation.to_dict(),
             "sigma_a2": self.variances[0],
             "sigma_b2": self.variances[1],
+            **({"sigma_c2": self.variances[2]} if self.variances[2] else {}),
         }
 
     @staticmethod
@@ -230,6 +256,11 @@ class ENN(_Frozen):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (ENN, (self.activations,))
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether its kernels are k(cx, y) = c k(x, y) for all c > 0."""
+        return all(phi.homogeneity == 1.0 for phi in self.activations)
 
     @property
     def depth(self) -> int:
@@ -325,7 +356,8 @@ def network_from_dict(document: Mapping[str, Any] | str) -> Network:
     kind = document.get("network")
     try:
         if kind == "DEQ":
-            return DEQ(Activation.from_dict(document["activation"]), document["sigma_a2"], document["sigma_b2"])
+            variances = (document["sigma_a2"], document["sigma_b2"], document.get("sigma_c2", 0.0))
+            return DEQ(Activation.from_dict(document["activation"]), *variances)
         if kind == "ENN":
             return ENN([Activation.from_dict(a) for a in document["activations"]])
     except (KeyError, TypeError) as error:

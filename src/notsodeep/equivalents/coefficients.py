@@ -68,6 +68,6 @@ def coefficients(network: Network, tau0: float = 1.0, kernel: Kernel = "ck") -> 
 def _with_scale(c: Coefficients, deq: DEQ) -> Coefficients:
     """What a DEQ adds: tau*, what centring takes away, and the response of Lambda_ii in place of that of G_ii."""
     tau = deq.centred_scale(c.tau0)
-    (s2a, s2b), m = deq.variances, moments(deq.activation, tau)
+    (s2a, s2b, _), m = deq.variances, moments(deq.activation, tau)
     response = s2b / (1.0 - s2a * (0.5 * m.square_curvature - m.mean * m.curvature))
     return replace(c, alpha4=response, tau_star=tau, bias=m.mean)

@@ -53,7 +53,7 @@ def _kappa_from_tau(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[C
 
 def _beta3_of_the_slides(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coefficients, MixtureStatistics]:
     """beta3 = (alpha3 + beta1 (s2a E2^2 + s2b) alpha1)/(1 - s2a E1^2) (slides)."""
-    s2a, s2b = deq.variances
+    s2a, s2b, _ = deq.variances
     m, ck = _moments(deq, c), coefficients(deq, c.tau0, "ck")
     beta3 = (ck.c3 + c.c1 * (s2a * m.curvature**2 + s2b) * ck.c1) / (1.0 - s2a * m.slope**2)
     return replace(c, c3=beta3), st

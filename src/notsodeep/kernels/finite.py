@@ -83,8 +83,9 @@ def finite_ntk(
 ) -> Any:
     """Mean over ``draws`` networks of grad f(x) . grad f(y), the gradient over all trained weights.
 
-    ``train_input=False`` freezes the input weights (B of a DEQ, W_1 of an ENN). ``learning_rates`` (ENN only) multiply
-    the contributions of W_1, ..., W_L and the readout. The other arguments are those of :func:`finite_ck`.
+    ``train_input=False`` freezes the input weights (B of a DEQ, and its bias; W_1 of an ENN). ``learning_rates`` (ENN
+    only) multiply the contributions of W_1, ..., W_L and the readout. The other arguments are those of
+    :func:`finite_ck`.
     """
     job = _Job.prepare(network, X, Y, width, draws, seed, check, tol)
     check_kernel(network, "ntk")
@@ -195,17 +196,19 @@ def _gram(rows: Tensor) -> Tensor:
 
 
 class _ImplicitNetwork(_Drawn):
-    """z = phi(u) / sqrt(m), u = sigma_a A z + sigma_b B x, f = a . z, solved for all rows at once."""
+    """z = phi(u) / sqrt(m), u = sigma_a A z + sigma_b B x + sigma_c c, f = a . z, solved for all rows at once."""
 
     def __init__(self, deq: DEQ, rows: Tensor, width: int, generator: torch.Generator, tol: float) -> None:
         def normal(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator, dtype=rows.dtype, device=rows.device)
 
         self.deq, self.rows, self.tol = deq, rows, tol
-        self.sigma_a, self.sigma_b = (math.sqrt(v) for v in deq.variances)
+        self.sigma_a, self.sigma_b, self.sigma_c = (math.sqrt(v) for v in deq.variances)
         self.root = math.sqrt(width)
         self.A, B, self.a = normal(width, width), normal(width, rows.shape[1]), normal(width)
         self.drive = self.sigma_b * (rows @ B.T)
+        if self.sigma_c:  # drawn last: without a bias the networks of a seed stay what they are
+            self.drive = self.drive + self.sigma_c * normal(width)
         self.z = _fixed_point(self._layer, self._layer(torch.zeros_like(self.drive)), tol, "equilibrium", deq)
 
     def _preactivation(self, z: Tensor) -> Tensor:
@@ -218,7 +221,7 @@ class _ImplicitNetwork(_Drawn):
         return _gram(self.z)
 
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
-        """Rates of B, A and the readout; df/dA = sigma_a adjoint z', df/dB = sigma_b adjoint x'."""
+        """Rates of B and c, A and the readout; df/dA = sigma_a adjoint z', df/dB = sigma_b adjoint x'."""
         slope = self.deq.activation._slope(self._preactivation(self.z)) / self.root
 
         # implicit function theorem: df/du = adjoint = phi'(u)/sqrt(m) (a + sigma_a A' adjoint)
@@ -227,7 +230,7 @@ class _ImplicitNetwork(_Drawn):
 
         adjoint = _fixed_point(adjoint_map, slope * self.a, self.tol, "adjoint equation", self.deq)
         features = self.features_gram()
-        inputs = rates[0] * self.sigma_b**2 * _gram(self.rows) + rates[1] * self.sigma_a**2 * features
+        inputs = rates[0] * self.deq.drive(_gram(self.rows)) + rates[1] * self.sigma_a**2 * features
         return rates[2] * features + _gram(adjoint) * inputs
 
 

@@ -264,7 +264,9 @@ class KernelJet:
         e[..., 0] = 0.0
         return scale, e
 
-    def __add__(self, other: KernelJet) -> KernelJet:
+    def __add__(self, other: KernelJet | float) -> KernelJet:
+        if not isinstance(other, KernelJet):
+            return other - -1.0 * self
         return KernelJet(self.cross + other.cross, self.diagonal + other.diagonal)
 
     def __sub__(self, other: KernelJet) -> KernelJet:
@@ -328,6 +330,7 @@ class _Equilibrium:
 
 
 def _equilibrium(deq: DEQ, tau0: float) -> _Equilibrium:
+    deq.check_unbiased("the expansion around orthogonal inputs (coefficients, equivalent, spectral_law, match)")
     tau = deq.centred_scale(tau0)
     layer, s2a = layer_of(deq.activation, tau), deq.variances[0]
     drive = deq.drive(tau0 * tau0 * _inputs((), float))

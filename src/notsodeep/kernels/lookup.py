@@ -22,7 +22,7 @@ from torch import Tensor
 from ..networks import ENN, Kernel, Network
 from .pointwise import diagonal, pairwise
 
-__all__ = ["Table", "build_table", "is_homogeneous", "tabulated_diagonal"]
+__all__ = ["Table", "build_table", "tabulated_diagonal"]
 
 _TOLERANCE = 5e-14
 _NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magnified by the angle
@@ -33,15 +33,10 @@ Sampler = Callable[..., dict[Kernel, Tensor]]
 _KINK_CAP = 0.95  # kinked activations: k is analytic in the angle, but not uniformly so near r = +-1
 
 
-def is_homogeneous(network: Network) -> bool:
-    """Whether k(cx, y) = c k(x, y) for all c > 0."""
-    return all(phi.homogeneity == 1.0 for phi in network.activations)
-
-
 def angle_cap(network: Network) -> float:
     """The largest |r| up to which a table is used."""
     smooth = not any(phi.kinks for phi in network.activations)
-    return 1.0 if smooth or is_homogeneous(network) or _single_kinked_layer(network) else _KINK_CAP
+    return 1.0 if smooth or network.homogeneous or _single_kinked_layer(network) else _KINK_CAP
 
 
 def _single_kinked_layer(network: Network) -> bool:
@@ -169,7 +164,7 @@ def build_table(
 
     ``None`` where it would not reach full accuracy, or would cost more than the ``pairs`` it is meant for.
     """
-    homogeneous = is_homogeneous(network)
+    homogeneous = network.homogeneous
     if homogeneous:
         low = high = 1.0
     elif high - low <= 1e-14 * high:
@@ -264,7 +259,7 @@ def tabulated_diagonal(
     network: Network, s: Tensor, kinds: Sequence[Kernel], rates: Sequence[float] | None
 ) -> dict[Kernel, Tensor]:
     """Kernels of points with themselves; interpolated in the norm when there are many points."""
-    if is_homogeneous(network):
+    if network.homogeneous:
         one = diagonal(network, torch.ones(1, dtype=torch.float64), kinds, rates, check=False)
         return {kind: s * value for kind, value in one.items()}
     t = s.sqrt()

@@ -206,8 +206,8 @@ class PowerSeries:
         """The leading terms, as a copy."""
         return PowerSeries(self.c[:, :terms].copy())
 
-    def __add__(self, other: PowerSeries) -> PowerSeries:
-        return PowerSeries(self.c + other.c)
+    def __add__(self, other: PowerSeries | float) -> PowerSeries:
+        return PowerSeries(self.c + other.c) if isinstance(other, PowerSeries) else other - -1.0 * self
 
     def __sub__(self, other: PowerSeries) -> PowerSeries:
         return PowerSeries(self.c - other.c)

@@ -18,7 +18,7 @@ __all__ = ["DEQ", "shrink_to_norm_", "spectral_norm"]
 
 
 class DEQ(Model):
-    """z = phi(sigma_a A z + sigma_b B x) / sqrt(m), f(x) = a z, with implicit derivatives of every order.
+    """z = phi(sigma_a A z + sigma_b B x + sigma_c c) / sqrt(m), f(x) = a z, with implicit derivatives of every order.
 
     Parameters
     ----------
@@ -77,8 +77,9 @@ class DEQ(Model):
         self.recurrent = gaussian.parameter(width, width)
         self.readout = gaussian.parameter(out_features, width)
         self.bias = gaussian.bias(out_features, bias)
-        self._gain = math.sqrt(float(spec.sigma_a2) / width)
-        self._drive = math.sqrt(float(spec.sigma_b2))
+        self.offset = gaussian.parameter(width) if spec.variances[2] > 0.0 else None  # c, drawn last
+        self._gain = math.sqrt(spec.variances[0] / width)
+        self._drive, self._shift = (math.sqrt(v) for v in spec.variances[1:])
         self._vector: Tensor | None = None
         self.set_trained(train)
 
@@ -109,9 +110,10 @@ class DEQ(Model):
         return Equilibrium(found.value / math.sqrt(self.width), found.residual, found.steps, found.converged)
 
     def _project(self, x: Tensor) -> Tensor:
-        """sigma_b B x, in the weights' own precision: rounding it to bfloat16 would exceed any useful tolerance."""
+        """sigma_b B x + sigma_c c, in the weights' own precision: bfloat16 would exceed any useful tolerance."""
         with torch.autocast(x.device.type, enabled=False):
-            return nn.functional.linear(self._drive * x.to(self.input.dtype), self.input)
+            shift = None if self.offset is None else self._shift * self.offset
+            return nn.functional.linear(self._drive * x.to(self.input.dtype), self.input, shift)
 
     # -- contraction -------------------------------------------------------------------------------------
     def contraction(self) -> float:
@@ -134,7 +136,8 @@ class DEQ(Model):
 
     # -- description -------------------------------------------------------------------------------------
     def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
-        return [("input", self.input), ("recurrent", self.recurrent)]
+        offset = [] if self.offset is None else [("offset", self.offset)]
+        return [("input", self.input), *offset, ("recurrent", self.recurrent)]
 
     def config(self) -> dict[str, Any]:
         return {

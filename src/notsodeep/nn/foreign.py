@@ -75,6 +75,7 @@ def parts_of(module: Any) -> DEQParts:
     if isinstance(module, DEQParts):
         return module
     if isinstance(module, DEQ):
+        module.spec.check_unbiased("twin_of and distil")
         return DEQParts(
             math.sqrt(float(module.spec.sigma_a2) / module.width) * module.recurrent.detach(),
             math.sqrt(float(module.spec.sigma_b2)) * module.input.detach(),

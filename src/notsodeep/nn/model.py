@@ -71,8 +71,9 @@ class Model(nn.Module):
         if choice not in get_args(Trained):
             raise InvalidInputError(f"train must be 'readout', 'frozen' (or 'recurrent') or 'all', got {train!r}")
         self.trained = choice  # type: ignore[assignment]
-        for index, (_, weight) in enumerate(self.hidden_weights()):
-            weight.requires_grad_(choice == "all" or (choice == "frozen" and index > 0))
+        for index, (name, weight) in enumerate(self.hidden_weights()):
+            inner = index > 0 and name != "offset"  # the bias of a DEQ is frozen with its input weights
+            weight.requires_grad_(choice == "all" or (choice == "frozen" and inner))
 
     def _rates(self) -> Mapping[str, float]:
         """Learning-rate multipliers by parameter name; 1 where there is none."""
@@ -118,8 +119,8 @@ class Gaussian:
         self._generator = torch.Generator().manual_seed(int(seed))
         self._dtype, self._device = dtype or torch.get_default_dtype(), device
 
-    def parameter(self, rows: int, columns: int) -> nn.Parameter:
-        draw = torch.randn(rows, columns, generator=self._generator, dtype=torch.float32)
+    def parameter(self, *shape: int) -> nn.Parameter:
+        draw = torch.randn(*shape, generator=self._generator, dtype=torch.float32)
         return nn.Parameter(draw.to(self._device, self._dtype))
 
     def orthogonal(self, rows: int, columns: int) -> nn.Parameter:

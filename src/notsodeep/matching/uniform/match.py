@@ -63,6 +63,7 @@ def match_uniform(
         raise InvalidInputError(f"tol must be positive and finite, got {tol!r}")
     if layers != "auto" and not (isinstance(layers, int) and 1 <= layers <= homogeneous.MAX_LAYERS):
         raise InvalidInputError(f"layers must be 'auto' or 1 ... {homogeneous.MAX_LAYERS}, got {layers!r}")
+    deq.check_unbiased("match_uniform")
     if check:
         deq.check_contraction()
     if deq.activation.homogeneity == 1.0:
