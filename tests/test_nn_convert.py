@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import math
+import subprocess
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ import notsodeep as nsd
 from notsodeep.activations import Activation
 from notsodeep.errors import InvalidInputError, NotSoDeepWarning
 from notsodeep.nn import DEQParts
-from notsodeep.nn.compare import peak_bytes
+from notsodeep.nn.compare import Comparison, Measurement, peak_bytes
 from notsodeep.nn.foreign import as_activation, measure, parts_of
 
 
@@ -258,6 +261,47 @@ def test_compare_trains_a_twin_with_its_learning_rates_and_init(monkeypatch) -> 
     assert [still for _, still in plain] == [False, False]
     gram = twin[1][0] @ twin[1][0].T
     torch.testing.assert_close(gram, torch.diag(gram.diagonal()), rtol=0.0, atol=1e-3)
+
+
+@pytest.mark.parametrize("seeds", [0, -1, [], 1.5, "ab"])
+def test_compare_needs_a_seed(seeds) -> None:
+    with pytest.raises(InvalidInputError, match="seeds must be"):
+        nsd.compare(nsd.DEQ("tanh", 0.2), nsd.ENN(["tanh"]), (X[:200], Y[:200]), width=8, seeds=seeds)
+
+
+@pytest.mark.parametrize("method", ["sgd", "adam"])
+def test_every_method_has_a_learning_rate_that_learns(method: str) -> None:
+    found = nsd.compare(
+        nsd.DEQ("tanh", 0.2), nsd.ENN(["tanh"]), (X, Y), width=64, seeds=1, method=method, train="all", epochs=10
+    )
+    assert all(found.values(model, "accuracy")[0] > 0.3 for model in found.models)
+
+
+def test_a_deq_that_leaves_contraction_is_mentioned() -> None:
+    options = {"seeds": 1, "method": "adam", "lr": 0.3, "train": "all", "epochs": 2}
+    wild = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), X.shape[1], 32, 10)
+    tame = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), X.shape[1], 32, 10, keep_contraction=0.9)
+    found = nsd.compare(wild, nsd.ENN(["tanh"]), (X, Y), **options)
+    assert found.rows[0].contraction > 1.0
+    (remark,) = found.remarks
+    assert f"{found.rows[0].contraction:.2f}" in remark
+    assert "keep_contraction" in " ".join(str(found).split())
+    assert nsd.compare(tame, nsd.ENN(["tanh"]), (X, Y), **options).remarks == ()
+
+
+def test_times_are_medians_that_one_slow_run_does_not_move() -> None:
+    row = Measurement("DEQ", 0, 0.9, 1.0, 0.010, 1.0, 100, 10)
+    rows = [replace(row, seed=i, inference_seconds=t) for i, t in enumerate((0.010, 0.011, 0.012, 0.010, 5.0))]
+    assert Comparison(tuple(rows), 8, 4).summary("DEQ", "inference_seconds") == (0.011, pytest.approx(0.001))
+
+
+def test_compare_is_silent_on_standard_error() -> None:
+    code = (
+        "import notsodeep as nsd, numpy as np; X = np.random.default_rng(0).normal(size=(40, 5))\n"
+        "nsd.compare(nsd.DEQ('tanh', 0.2), nsd.ENN(['tanh']), (X, (X[:, 0] > 0).astype(int)), width=8, seeds=1)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stderr == ""
 
 
 def test_compare_takes_modules_and_a_test_set() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,17 @@ def test_round_trip(name: str, tmp_path) -> None:
     assert again.config() == model.config()
     assert [p.requires_grad for p in again.parameters()] == [p.requires_grad for p in model.parameters()]
     assert [f.name for f in tmp_path.iterdir()] == ["model.safetensors"]  # nothing temporary is left
+
+
+@pytest.mark.parametrize("name", ["deq", "enn"])
+def test_networks_saved_by_version_0_1_0_load(name: str) -> None:
+    """Files and outputs were written by that version: the weights and what they compute are the same."""
+    folder = Path(__file__).parent / "data"
+    expected = torch.tensor(json.loads((folder / "networks-0.1.0.json").read_text())[name])
+    model = nsd.nn.load(folder / f"{name}-0.1.0.safetensors")
+    torch.testing.assert_close(model(torch.linspace(-1, 1, 12).reshape(3, 4)), expected, rtol=1e-5, atol=1e-6)
+    assert model.trained == "frozen"
+    assert model.learning_rates == (1.0, 0.5, 2.0) if name == "enn" else model.keep_contraction == 0.9
 
 
 def test_the_specification_can_be_read_without_us(tmp_path) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import notsodeep as nsd
+from notsodeep._files import lock_folder
 from notsodeep.errors import CheckpointError, ConvergenceError, InvalidInputError, NotSoDeepWarning
 from notsodeep.nn.model import compute_features, ridge_readout
 
@@ -128,6 +129,28 @@ def test_ridge_refuses_what_it_cannot_do() -> None:
         nsd.fit(nn.Linear(P, CLASSES), blobs(), method="ridge")
 
 
+@pytest.mark.parametrize(
+    ("scale", "error", "words"),
+    [
+        (1e30, ConvergenceError, r"ridge of 0\.001 is lost beside features of mean square"),
+        (1e38, InvalidInputError, "features leave the range of torch.float32"),
+    ],
+)
+def test_ridge_on_huge_data_is_an_error(scale: float, error: type, words: str) -> None:
+    """Ten features of 48 units make a Gram matrix of rank ten, which the ridge alone could lift."""
+    model = nsd.nn.ENN(nsd.ENN(["linear"]), P, 48, CLASSES, train="readout")
+    X, y = blobs()
+    with pytest.raises(error, match=words):
+        nsd.fit(model, (X * np.float32(scale), y), method="ridge")
+
+
+def test_only_modules_with_parameters_train() -> None:
+    with pytest.raises(InvalidInputError, match="take a torch module"):
+        nsd.fit("model", blobs())
+    with pytest.raises(InvalidInputError, match="has no parameters"):
+        nsd.fit(nn.ReLU(), blobs())
+
+
 def test_evaluate_agrees_with_the_history() -> None:
     model = enn(train="readout")
     history = nsd.fit(model, blobs(), validation=blobs(100, seed=2), epochs=2)
@@ -200,6 +223,66 @@ def test_another_runs_checkpoint_is_refused(tmp_path) -> None:
         nsd.fit(deq(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.5)
     history = nsd.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.25, resume=False)
     assert len(history) == 2
+
+
+def other_run(changed: str) -> dict:
+    """What ``fit`` gets when one thing is not what it was."""
+    X, y = blobs(50)
+    run = {"model": enn(), "data": (X, y)}
+    return run | {
+        "training data": {"data": blobs(50, seed=1)},
+        "training data, one label": {"data": (X, np.r_[(y[:1] + 1) % CLASSES, y[1:]])},
+        "validation data": {"validation": blobs(20, seed=2)},
+        "initial weights": {"model": enn(seed=1)},
+        "dtype": {"model": enn(dtype=torch.float64)},
+        "batch_size": {"batch_size": 16},
+        "seed": {"seed": 3},
+        "momentum": {"momentum": 0.5},
+        "loss": {"loss": "squared"},
+        "model": {"model": enn(train="frozen")},
+    }.get(changed, {})
+
+
+def fit_run(model: nn.Module, data, **options) -> nsd.nn.History:
+    return nsd.fit(model, data, lr=0.1, **options)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "training data", "training data, one label", "validation data", "initial weights", "dtype", "batch_size",
+        "seed", "momentum", "loss", "model",
+    ],
+)  # fmt: skip
+def test_a_checkpoint_says_what_another_run_changed(changed: str, tmp_path) -> None:
+    fit_run(**other_run("nothing"), epochs=1, checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match=rf"belongs to another run \(.*{changed.split(',')[0]}: "):
+        fit_run(**other_run(changed), epochs=2, checkpoint=tmp_path)
+    assert len(fit_run(**other_run("nothing"), epochs=2, checkpoint=tmp_path)) == 2
+
+
+def test_a_model_that_has_trained_goes_on_and_a_new_one_may_follow(tmp_path) -> None:
+    model, straight = enn(), enn()
+    for epochs in (1, 2):
+        nsd.fit(model, blobs(50), epochs=epochs, lr=0.1, checkpoint=tmp_path)
+    again = enn()
+    nsd.fit(again, blobs(50), epochs=3, lr=0.1, checkpoint=tmp_path)
+    nsd.fit(straight, blobs(50), epochs=3, lr=0.1)
+    for name, value in straight.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+
+
+def test_one_folder_takes_one_fit_at_a_time(tmp_path) -> None:
+    with lock_folder(tmp_path), pytest.raises(CheckpointError, match="another fit is writing"):
+        nsd.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)
+    assert len(nsd.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)) == 1
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_checkpoint_folder_that_is_a_file_is_named(place: str, tmp_path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(CheckpointError, match="is a file; checkpoints need a folder"):
+        nsd.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path / place)
 
 
 def test_a_checkpoint_of_another_architecture_is_refused(tmp_path) -> None:
@@ -284,6 +367,15 @@ def test_the_global_generator_is_left_alone() -> None:
         ((blobs()[0], blobs()[1][:-1]), {}, "300 rows but y has shape"),
         ((blobs()[0] * np.nan, blobs()[1]), {}, "NaN"),
         ((blobs()[0][0], blobs()[1]), {}, "shape"),
+        (blobs(), {"lr": "x"}, "lr must be a finite number"),
+        (blobs(), {"lr": float("nan")}, "lr must be a finite number"),
+        (blobs(), {"epochs": 2.5}, "epochs must be a positive whole number"),
+        (blobs(), {"batch_size": True}, "batch_size must be a positive whole number"),
+        (blobs(), {"seed": "a"}, "seed must be a whole number"),
+        ((blobs()[0], np.array(["cat", "dog", "cow"])[blobs()[1]]), {}, "return_inverse=True"),
+        ((blobs()[0], np.where(blobs()[1] == 0, np.nan, 1.0)), {}, "targets contain NaN"),
+        ((blobs()[0], [[1], [2, 3]]), {}, "one class or one row of targets per point"),
+        ((blobs()[0].astype(np.float64) * 1e200, blobs()[1]), {}, "leaves the range of torch.float32"),
         ((blobs()[0], blobs()[1] + 5), {"loss": "squared"}, "class 7 needs at least 8 outputs"),
         ((blobs()[0], blobs()[1] + 5), {}, "class 7 needs at least 8 outputs"),
     ],

@@ -1,0 +1,300 @@
+"""Faults: every command that writes is killed at random moments and runs out of space.
+
+After each fault a file is what it was before or whole, never a half; the next run completes, clears what was left, and
+its numbers are those of a run that was never disturbed. Commands run in forked children, which share what is imported.
+``pytest -m slow tests/test_faults.py`` kills each of them a hundred times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import subprocess
+import time
+import warnings
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+
+import notsodeep as nsd
+from notsodeep.cli import app
+
+matplotlib.use("Agg")
+import matplotlib.image
+import matplotlib.pyplot
+
+CLEAN = 0
+FAILED = 1
+
+
+# ---- what writes ---------------------------------------------------------------------------------------------
+
+
+def command(line: str) -> Callable[[], None]:
+    """A command line as it runs in a child, in its folder."""
+
+    def run() -> None:
+        with contextlib.redirect_stdout(open(os.devnull, "w")):
+            app(line.split(), prog_name="notsodeep")
+
+    return run
+
+
+def blobs() -> tuple[torch.Tensor, torch.Tensor]:
+    X = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
+    return X, (X[:, 0] > 0).long()
+
+
+def train() -> None:
+    model = nsd.nn.ENN(nsd.ENN(["tanh"]), 6, 200, 2, seed=1)
+    nsd.fit(model, blobs(), method="adam", epochs=12, checkpoint="run", progress=False)
+    nsd.nn.save(model, "model.safetensors")
+
+
+def save() -> None:
+    for _ in range(20):
+        nsd.nn.save(nsd.nn.ENN(nsd.ENN(["tanh", "tanh"]), 64, 300, 2, seed=1), "model.safetensors")
+
+
+def is_matrix(path: Path) -> Any:
+    return np.load(path).tobytes()
+
+
+def is_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def is_numbers(path: Path) -> Any:
+    """The numbers of a study, without the seconds they took."""
+    return {key: point["numbers"] for key, point in is_json(path)["points"].items()}
+
+
+def is_picture(path: Path) -> Any:
+    return matplotlib.image.imread(path).tobytes()
+
+
+def is_drawing(path: Path) -> Any:
+    return ElementTree.parse(path).getroot().tag
+
+
+def is_network(path: Path) -> Any:
+    return {name: value.numpy().tobytes() for name, value in nsd.nn.load(path).state_dict().items()}
+
+
+def is_page(path: Path) -> Any:
+    text = path.read_text()
+    assert text.rstrip().endswith("</html>")
+    return len(text) > 1000
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Something that writes files, how each is read whole, and whether an unfinished one may hold fewer points."""
+
+    run: Callable[[], None]
+    files: dict[str, Callable[[Path], Any]]
+    grows: bool = False
+
+
+WRITERS = {
+    "kernel": Writer(command("kernel X.npy relu -o K.npy --force"), {"K.npy": is_matrix}),
+    "equivalent": Writer(command("kernel X.npy relu --equivalent -o K.npy --force"), {"K.npy": is_matrix}),
+    "match": Writer(command("match relu --save twin.json --force"), {"twin.json": is_json}),
+    "spectrum": Writer(command("spectrum relu -p 64 -n 48 --plot law.png --force"), {"law.png": is_picture}),
+    "train": Writer(train, {"model.safetensors": is_network}),
+    "save": Writer(save, {"model.safetensors": is_network}),
+    "reproduce": Writer(
+        command("reproduce sphere --quick -o results"),
+        {
+            "results/sphere/quick.json": is_numbers,
+            "results/sphere/quick.png": is_picture,
+            "results/sphere/quick.svg": is_drawing,
+        },
+        grows=True,
+    ),
+    "demo": Writer(command("demo --quick -o demo"), {"demo/report.html": is_page}),
+}
+LONG = ("equivalent", "spectrum", "reproduce", "demo")  # seconds each: in the slow run alone
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """What children would import one by one: optimisers bring a compiler along."""
+    nsd.fit(nsd.nn.ENN(nsd.ENN(["tanh"]), 6, 4, 2), blobs(), method="adam", epochs=1)
+    nsd.match(nsd.DEQ("relu", 0.2), 1.0)
+
+
+# ---- running them ----------------------------------------------------------------------------------------------
+
+
+def begin(writer: Writer, folder: Path, most: int | None = None) -> Any:
+    process = multiprocessing.get_context("fork").Process(target=_child, args=(writer.run, folder, most))
+    process.start()
+    return process
+
+
+def _child(run: Callable[[], None], folder: Path, most: int | None) -> None:
+    os.chdir(folder)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    with open("said", "wb") as said:
+        os.dup2(said.fileno(), 2)
+    if most is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    code = CLEAN
+    try:
+        run()
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else FAILED
+    except nsd.errors.NotSoDeepError:
+        code = FAILED
+    os._exit(code)
+
+
+def finish(process: Any) -> int:
+    process.join(300)
+    return process.exitcode
+
+
+def killed_after(process: Any, delay: float, folder: Path, aimed: bool) -> None:
+    """SIGKILL after a while, or as soon as a part is seen and a moment has passed."""
+    deadline = time.monotonic() + delay
+    while process.is_alive() and time.monotonic() < deadline:
+        if aimed and next(folder.rglob(".*.part"), None) is not None:
+            time.sleep(random.uniform(0.0, 0.004))
+            break
+        time.sleep(0.0005)
+    if process.is_alive():
+        os.kill(process.pid, signal.SIGKILL)
+    process.join()
+
+
+def prepare(folder: Path) -> Path:
+    folder.mkdir()
+    np.save(folder / "X.npy", np.random.default_rng(0).standard_normal((400, 20)) / 20**0.5)
+    return folder
+
+
+def parts(folder: Path) -> list[Path]:
+    return list(folder.rglob(".*.part"))
+
+
+def contents(writer: Writer, folder: Path) -> dict[str, Any]:
+    """Every file that is there, read whole: a half raises."""
+    return {name: read(folder / name) for name, read in writer.files.items() if (folder / name).exists()}
+
+
+def check(found: dict[str, Any], whole: dict[str, Any], grows: bool) -> None:
+    for name, content in found.items():
+        if grows and isinstance(content, dict):
+            assert content.items() <= whole[name].items()
+        else:
+            assert content == whole[name]
+
+
+def kill(name: str, times: int, tmp_path: Path, seed: int) -> int:
+    """How many of the kills hit; each is followed by a look at the files, some by a run that is left alone."""
+    random.seed(seed)
+    writer, hits = WRITERS[name], 0
+    calm = prepare(tmp_path / "calm")
+    started = time.monotonic()
+    assert finish(begin(writer, calm)) == CLEAN, (calm / "said").read_text()
+    seconds = time.monotonic() - started
+    whole = contents(writer, calm)
+    assert set(whole) == set(writer.files)
+    rough = prepare(tmp_path / "rough")
+    for count in range(times):
+        process = begin(writer, rough)
+        killed_after(process, random.uniform(0.0, seconds), rough, aimed=count % 2 == 1)
+        hits += process.exitcode == -signal.SIGKILL
+        check(contents(writer, rough), whole, writer.grows)
+        if count % 10 == 9:
+            recovers(writer, rough, whole)
+            if writer.grows:  # a finished study is not repeated: begin anew
+                rough = prepare(tmp_path / f"rough{count}")
+    recovers(writer, rough, whole)
+    return hits
+
+
+def recovers(writer: Writer, folder: Path, whole: dict[str, Any]) -> None:
+    assert finish(begin(writer, folder)) == CLEAN, (folder / "said").read_text()
+    assert contents(writer, folder) == whole
+    assert parts(folder) == []
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name not in LONG])
+def test_killed_writers_leave_no_halves(name, tmp_path):
+    kill(name, 3, tmp_path, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRITERS)
+def test_killed_a_hundred_times(name, tmp_path):
+    hits = kill(name, 100, tmp_path, seed=1)
+    print(f"{name}: {hits} of 100 kills hit a running process, 0 halves")
+    assert hits >= 50
+
+
+# ---- no space ----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[Path]:
+    """A disk of ``size`` bytes, where this system lets us mount one."""
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True
+    ).returncode
+    if mounted:
+        pytest.skip("no disk can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+LARGEST = {"kernel": 200_000, "match": 1000, "spectrum": 2000, "train": 4000, "save": 4000}  # bytes, far too few
+
+
+@pytest.mark.parametrize("name", LARGEST)
+def test_a_file_that_may_not_grow_is_a_clean_error(name, tmp_path):
+    writer = WRITERS[name]
+    folder = prepare(tmp_path / "desk")
+    assert finish(begin(writer, folder, most=LARGEST[name])) == FAILED
+    assert contents(writer, folder) == {}
+    assert parts(folder) == []
+    assert finish(begin(writer, folder)) == CLEAN, (folder / "said").read_text()
+    whole = contents(writer, folder)
+    assert set(whole) == set(writer.files)
+    if name != "train":  # a finished run is not repeated
+        assert finish(begin(writer, folder, most=LARGEST[name])) == FAILED
+    assert contents(writer, folder) == whole
+
+
+@pytest.mark.parametrize("name", LARGEST)
+def test_a_full_disk_is_a_clean_error(name, tmp_path):
+    writer = WRITERS[name]
+    with small_disk(tmp_path / "disk", 2 << 20) as disk:
+        folder = prepare(disk / "desk")
+        room = os.statvfs(disk)
+        (disk / "ballast").write_bytes(bytes(room.f_bavail * room.f_frsize))
+        assert finish(begin(writer, folder)) == FAILED
+        assert contents(writer, folder) == {}
+        assert parts(folder) == []
+        (disk / "ballast").unlink()
+        assert finish(begin(writer, folder)) == CLEAN, (folder / "said").read_text()
+        assert set(contents(writer, folder)) == set(writer.files)

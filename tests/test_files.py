@@ -1,0 +1,128 @@
+"""The one writer: whole or not at all, with the permissions, links and names that were there."""
+
+from __future__ import annotations
+
+import os
+import stat
+import warnings
+from pathlib import Path
+
+import pytest
+
+from notsodeep import _files
+from notsodeep._files import atomic, lock_folder, write_text
+from notsodeep.errors import NotSoDeepWarning
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_a_new_file_has_the_permissions_that_the_umask_leaves(umask, tmp_path):
+    before = os.umask(umask)
+    try:
+        write_text(tmp_path / "new", "text")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o666 & ~umask
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o755])
+def test_a_replaced_file_keeps_its_permissions(mode, tmp_path):
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "old").chmod(mode)
+    write_text(tmp_path / "old", "new")
+    assert (tmp_path / "old").read_text() == "new"
+    assert stat.S_IMODE((tmp_path / "old").stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_what_it_points_to_is_written(there, tmp_path):
+    (tmp_path / "far").mkdir()
+    if there:
+        (tmp_path / "far" / "target").write_text("old")
+    (tmp_path / "link").symlink_to(Path("far") / "target")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "far" / "target").read_text() == "new"
+    assert names(tmp_path) == ["far", "link"]
+    assert names(tmp_path / "far") == ["target"]
+
+
+@pytest.mark.parametrize("name", ["x" * 245, "x" * 255, "é" * 127, "a"])
+def test_every_legal_name_can_be_written(name, tmp_path):
+    for text in ("old", "new"):
+        write_text(tmp_path / name, text)
+    assert (tmp_path / name).read_text() == "new"
+    assert names(tmp_path) == [name]
+
+
+def test_parts_of_dead_writers_are_removed_and_named(tmp_path):
+    (tmp_path / ".file.0123.part").write_bytes(bytes(3 << 20))
+    (tmp_path / ".other.0123.part").write_bytes(b"not ours")
+    with pytest.warns(NotSoDeepWarning, match=r"unfinished parts of .*file, 3\.0 MiB that a killed run had left"):
+        write_text(tmp_path / "file", "text")
+    assert names(tmp_path) == [".other.0123.part", "file"]
+
+
+def test_the_part_of_a_living_writer_is_left_alone(tmp_path):
+    with atomic(tmp_path / "file") as outer:
+        outer.write_text("outer")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            write_text(tmp_path / "file", "inner")
+        assert (tmp_path / "file").read_text() == "inner"
+        assert outer.exists()
+    assert (tmp_path / "file").read_text() == "outer"
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("error", [OSError("no"), KeyboardInterrupt(), SystemExit(3)])
+def test_a_writer_that_breaks_off_leaves_what_was_there(error, tmp_path):
+    def breaks_off():
+        with atomic(tmp_path / "file") as part:
+            part.write_text("half")
+            raise error
+
+    write_text(tmp_path / "file", "old")
+    with pytest.raises(type(error)):
+        breaks_off()
+    assert (tmp_path / "file").read_text() == "old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_space_is_reserved_before_the_work(tmp_path):
+    write_text(tmp_path / "file", "old")
+    reached = False
+    with pytest.raises(OSError, match="bytes needed"), atomic(tmp_path / "file", size=1 << 60):
+        reached = True
+    assert not reached
+    assert (tmp_path / "file").read_text() == "old"
+    assert names(tmp_path) == ["file"]
+    with atomic(tmp_path / "file", size=4096) as part:
+        assert part.stat().st_size == 4096
+
+
+def test_devices_and_folders_are_not_replaced(tmp_path):
+    with pytest.raises(OSError, match="not a regular file"):
+        write_text(Path(os.devnull), "text")
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+    with pytest.raises(IsADirectoryError):
+        write_text(tmp_path, "text")
+
+
+def test_a_folder_has_one_owner_at_a_time(tmp_path):
+    with lock_folder(tmp_path) as first, lock_folder(tmp_path) as second:
+        assert (first, second) == (True, False)
+    with lock_folder(tmp_path) as third:
+        assert third
+
+
+def test_without_locks_files_are_written_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(_files, "fcntl", None)
+    (tmp_path / ".file.0123.part").write_bytes(b"whose it is cannot be known")
+    write_text(tmp_path / "file", "text")
+    assert names(tmp_path) == [".file.0123.part", "file"]
+    with lock_folder(tmp_path) as ours:
+        assert ours
