@@ -186,7 +186,8 @@ def ridge_readout(features: Tensor, targets: Tensor, ridge: float) -> Tensor:
     gram = F.mT @ F if primal else F @ F.mT
     gram.diagonal().add_(n * ridge)
     factor, failed = torch.linalg.cholesky_ex(gram)
-    if int(failed):
+    least = len(gram) * torch.finfo(gram.dtype).eps * gram.diagonal().max()  # pivots below are rounding
+    if int(failed) or bool(factor.diagonal().square().min() <= least):
         raise ConvergenceError(
             f"the ridge problem is singular at double precision: a ridge of {ridge:.3g} is lost beside features of "
             f"mean square {float(F.square().mean()):.3g}. Scale the data (notsodeep.standardise) or raise the ridge"
