@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import notsodeep as nsd
 from notsodeep.cli import app
 
-COMMANDS = ["match", "coefficients", "kernel", "spectrum", "compare", "reproduce", "bench", "info", "demo"]
+COMMANDS = ["match", "coefficients", "kernel", "spectrum", "learn", "compare", "reproduce", "bench", "info", "demo"]
 
 
 def run(*args, **options):

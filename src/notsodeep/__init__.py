@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds
     from .nn.compare import compare as compare
     from .plots import ErrorDisplay as ErrorDisplay
     from .plots import KernelDisplay as KernelDisplay
+    from .plots import LearningDisplay as LearningDisplay
     from .plots import SpectrumDisplay as SpectrumDisplay
     from .plots import TwinDisplay as TwinDisplay
     from .spectra import spectral_law as spectral_law
@@ -90,7 +91,7 @@ _ROOMS = {
         "predict_learning",
     ],
     "nn": ["compare", "distil", "fit", "twin_of"],
-    "plots": ["ErrorDisplay", "KernelDisplay", "SpectrumDisplay", "TwinDisplay"],
+    "plots": ["ErrorDisplay", "KernelDisplay", "LearningDisplay", "SpectrumDisplay", "TwinDisplay"],
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 _MODULES = {"activations", "errors", "datasets", "experiments", "matching", "nn", "plots", "solve"}

@@ -20,7 +20,16 @@ import numpy as np
 from .._files import atomic, write_text
 from ..errors import DataError, InvalidInputError
 
-__all__ = ["atomic", "check_target", "labels_from", "matrix_file", "points_from", "read_json", "write_json"]
+__all__ = [
+    "atomic",
+    "check_target",
+    "labels_from",
+    "matrix_file",
+    "points_from",
+    "read_json",
+    "save_figure",
+    "write_json",
+]
 
 
 _LONGEST_JSON = 64 << 20
@@ -191,3 +200,12 @@ def _enough_space(path: Path, size: int) -> None:
 def write_json(path: Path, document: Any) -> None:
     """A JSON document, whole or not at all."""
     write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """A drawing, in the format that the name says."""
+    suffix = path.suffix.lstrip(".") or "png"
+    if suffix not in ("png", "svg", "pdf"):
+        raise InvalidInputError(f"--plot writes .png, .svg or .pdf, got {path.name!r}.")
+    with atomic(path) as temporary:
+        figure.savefig(temporary, format=suffix, dpi=150)

@@ -78,6 +78,18 @@ class LearningCurve:
         low, high = np.log(self.points[k - 1 : k + 1])
         return int(np.ceil(np.exp(low + part * (high - low))))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, for JSON."""
+        rows = {
+            name: {
+                "accuracy": self.accuracy[m].tolist(),
+                "mse": self.mse[m].tolist(),
+                "training_error": self.training_error[m].tolist(),
+            }
+            for m, name in enumerate(self.names)
+        }
+        return {"kernel": self.kernel, "axis": self.axis, "points": self.points.tolist(), "networks": rows}
+
     def __str__(self) -> str:
         head = f"{self.axis:>12}" + "".join(f"{name:>24}" for name in self.names)
         rows = [f"predicted from the {self.kernel}: accuracy in %, mean squared error", head]

@@ -7,7 +7,7 @@ subset of n points gives n tests of training on n - 1 points without a refit and
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,12 @@ class LearningEstimate:
         sizes = np.atleast_1d(np.asarray(n, dtype=np.float64))
         best, low, high = fit_power_law(self.sizes, 1.0 - self.accuracy, self.accuracy_error).at(sizes)
         return _widened(1.0 - best, 1.0 - high, 1.0 - low, self.stretch)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, for JSON."""
+        arrays = ("sizes", "accuracy", "accuracy_error", "mse", "mse_error")
+        held = {**asdict(self.held_out), "inside": self.held_out.inside}
+        return {name: getattr(self, name).tolist() for name in arrays} | {"held_out": held, "stretch": self.stretch}
 
     def __str__(self) -> str:
         rows = ["leave-one-out: training points, accuracy in %, mean squared error"]

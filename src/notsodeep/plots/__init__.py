@@ -3,7 +3,8 @@
 from .compare import ComparisonDisplay
 from .error import ErrorDisplay
 from .kernel import KernelDisplay
+from .learning import LearningDisplay
 from .spectrum import SpectrumDisplay
 from .twin import TwinDisplay
 
-__all__ = ["ComparisonDisplay", "ErrorDisplay", "KernelDisplay", "SpectrumDisplay", "TwinDisplay"]
+__all__ = ["ComparisonDisplay", "ErrorDisplay", "KernelDisplay", "LearningDisplay", "SpectrumDisplay", "TwinDisplay"]

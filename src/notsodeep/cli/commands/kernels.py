@@ -12,7 +12,7 @@ import typer
 from ...errors import InvalidInputError
 from .. import options as opt
 from ..app import app
-from ..files import atomic, check_target, matrix_file, points_from
+from ..files import check_target, matrix_file, points_from, save_figure
 from ..output import note, print_json, show
 
 _BLOCK = 512  # columns of an equivalent that are made at once
@@ -198,8 +198,4 @@ def _draw(law: Any, X: Any, path: Path) -> None:
 
     exact = nsd.kernels_of(law.coefficients.network, X[: law.n], kinds=(law.kernel,))[law.kernel]
     figure: Any = nsd.SpectrumDisplay.from_kernel(exact, law if len(exact) == law.n else None).plot().figure_
-    suffix = path.suffix.lstrip(".") or "png"
-    if suffix not in ("png", "svg", "pdf"):
-        raise InvalidInputError(f"--plot writes .png, .svg or .pdf, got {path.name!r}.")
-    with atomic(path) as temporary:
-        figure.savefig(temporary, format=suffix, dpi=150)
+    save_figure(figure, path)

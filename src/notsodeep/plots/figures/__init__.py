@@ -5,6 +5,7 @@ from .depth import draw_depths
 from .eigenvalues import draw_eigenvalues
 from .errors import draw_errors, draw_mixtures, draw_variants
 from .kernels import draw_kernels
+from .learning import draw_learning
 from .routes import draw_routes
 from .sphere import draw_sphere
 from .uniform import draw_odd, draw_training, draw_uniform
@@ -15,6 +16,7 @@ __all__ = [
     "draw_eigenvalues",
     "draw_errors",
     "draw_kernels",
+    "draw_learning",
     "draw_mixtures",
     "draw_odd",
     "draw_routes",

@@ -1,0 +1,304 @@
+"""Learning predicted before training, held against exact kernels and against real networks (theory section 15).
+
+Fifty settings are drawn by seed and none is left out; further points show how the deviation falls with p, curves over
+n, ridge and time, finite networks trained by gradient descent, and where DEQ, twin and plain network differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import torch
+
+from .. import nn
+from ..equivalents import KernelName
+from ..kernels import kernels_of
+from ..learning import learning_curve, predict_learning
+from ..matching import Twin, match
+from ..mixtures import GaussianMixture
+from ..networks import DEQ, ENN, Network
+from ..plots.figures import draw_learning
+from .runner import Experiment, Point, Setup
+
+__all__ = ["EXPERIMENT", "measure_learning", "random_setting"]
+
+Settings = Mapping[str, Any]
+_ACTIVATIONS = ("relu", "tanh", "silu", "gelu", "leaky_relu", "erf", "elu", "softplus", "sin", "hard_tanh")
+_TESTS = 1500
+
+
+# ---- settings ------------------------------------------------------------------------------------------------
+
+
+def random_setting(seed: int, smallest: int = 200, largest: int = 600) -> dict[str, Any]:
+    """Network, mixture, size and training rule of one random comparison; plain numbers only."""
+    g = np.random.default_rng([15, seed])
+    p = round(float(np.exp(g.uniform(np.log(smallest), np.log(largest)))))
+    flow = bool(g.random() < 0.4)
+    return {
+        "seed": seed,
+        "network": str(g.choice(["DEQ", "ENN"], p=[0.7, 0.3])),
+        "activation": str(g.choice(_ACTIVATIONS)),
+        "sigma_a2": round(float(g.uniform(0.05, 0.22)), 3),
+        "centred": bool(g.random() < 0.5),
+        "kernel": str(g.choice(["ck", "ntk", "ntk_frozen"], p=[0.3, 0.5, 0.2])),
+        "classes": int(g.integers(2, 11)),
+        "p": p,
+        "n": min(round(p * float(g.uniform(0.5, 2.5))), 1000),
+        "covariances": str(g.choice(["isotropic", "diagonal", "full"])),
+        "balanced": bool(g.random() < 0.5),
+        "separation": round(float(g.uniform(1.0, 4.0)), 3),
+        "traces": round(float(g.uniform(0.0, 6.0)), 3),
+        "rule": "times" if flow else "ridge",
+        "value": float(f"{np.exp(g.uniform(*((-2.0, 3.0) if flow else (-7.0, 0.0)))):.4g}"),
+        "draws": 16,
+    }
+
+
+def _network(settings: Settings) -> Network:
+    phi = settings["activation"]
+    network: Network = DEQ(phi, settings["sigma_a2"]) if settings["network"] == "DEQ" else ENN([phi, phi])
+    return network.centred(1.0) if settings["centred"] else network
+
+
+def _mixture(settings: Settings) -> GaussianMixture:
+    """Random directions of the means, traces 1 + c_a/sqrt(p) scaled to a mean squared norm near one."""
+    g = np.random.default_rng([16, settings["seed"]])
+    classes, p = settings["classes"], settings["p"]
+    means = g.standard_normal((classes, p)) * settings["separation"] / math.sqrt(p)
+    traces = 1.0 + settings["traces"] * g.uniform(-0.5, 0.5, classes) / math.sqrt(p)
+    shapes = [_shape(settings["covariances"], p, g) for _ in range(classes)]
+    weights = None if settings["balanced"] else g.uniform(0.5, 2.0, classes)
+    return GaussianMixture(means, [t * s for t, s in zip(traces, shapes, strict=True)], weights)
+
+
+def _shape(kind: str, p: int, g: np.random.Generator) -> Any:
+    """A covariance of trace p."""
+    if kind == "isotropic":
+        return 1.0
+    if kind == "diagonal":
+        variances = g.uniform(0.4, 1.6, p)
+        return variances * (p / variances.sum())
+    factor = g.standard_normal((p, 2 * p))
+    matrix = factor @ factor.T
+    return matrix * (p / np.trace(matrix))
+
+
+# ---- measurements --------------------------------------------------------------------------------------------
+
+
+def measure_learning(
+    network: Network,
+    mixture: GaussianMixture,
+    n: int,
+    kernel: KernelName,
+    rule: str,
+    values: Any,
+    draws: int,
+    seed: int,
+) -> dict[str, list[list[float]]]:
+    """Accuracy and squared error of the exact kernel on sampled data: one row per draw, one column per value."""
+    rows = [_one_draw(network, mixture, n, kernel, rule, values, [seed, k]) for k in range(draws)]
+    return {"accuracy": [list(a) for a, _ in rows], "mse": [list(m) for _, m in rows]}
+
+
+def _one_draw(
+    network: Network, mixture: GaussianMixture, n: int, kernel: KernelName, rule: str, values: Any, seed: list[int]
+) -> tuple[list[float], list[float]]:
+    g = np.random.default_rng(seed)
+    (X, y), (new, labels) = mixture.sample(n, g), mixture.sample(_TESTS, g)
+    targets = 2.0 * np.eye(mixture.classes) - 1.0
+    eigenvalues, vectors = scipy.linalg.eigh(kernels_of(network, X, kinds=(kernel,))[kernel], check_finite=False)
+    cross = kernels_of(network, new, X, kinds=(kernel,))[kernel] @ vectors
+    inside, unit = vectors.T @ targets[y], float(eigenvalues.mean())
+    # every class counts by its weight, whatever rounding made of the test counts
+    share = (mixture.weights / np.bincount(labels, minlength=mixture.classes))[labels]
+    accuracies, errors = [], []
+    for value in values:
+        shrink = 1.0 / (eigenvalues + value * unit) if rule == "ridge" else _shrink(eigenvalues, value)
+        scores = cross @ (shrink[:, None] * inside)
+        accuracies.append(float(share @ (scores.argmax(1) == labels)))
+        errors.append(float(share @ ((scores - targets[labels]) ** 2).mean(1)))
+    return accuracies, errors
+
+
+def _shrink(eigenvalues: np.ndarray, time: float) -> np.ndarray:
+    return -np.expm1(-time * eigenvalues) / np.maximum(eigenvalues, 1e-300)
+
+
+def _compare(settings: Settings) -> dict[str, Any]:
+    network, mixture = _network(settings), _mixture(settings)
+    n, kernel, rule, value = (settings[k] for k in ("n", "kernel", "rule", "value"))
+    found = predict_learning(network, mixture, n, kernel, **{rule: value}, check="ignore")
+    measured = measure_learning(network, mixture, n, kernel, rule, [value], settings["draws"], settings["seed"])
+    summary = {name: _summary([row[0] for row in rows]) for name, rows in measured.items()}
+    return {
+        "predicted": {"accuracy": found.accuracy, "mse": found.mse, "strength": found.concentration.strength},
+        "measured": summary,
+    }
+
+
+def _summary(values: list[float]) -> dict[str, float]:
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return {"mean": float(np.mean(values)), "error": spread / math.sqrt(len(values)), "deviation": spread}
+
+
+def _converge(settings: Settings) -> dict[str, Any]:
+    """The same problem at one p: deviation of the mean over draws, and of single draws."""
+    network = DEQ(settings["activation"], 0.2)
+    mixture = GaussianMixture.two_class(settings["p"], mu=2.0, cov=4.0)
+    n = 3 * settings["p"] // 2
+    found = predict_learning(network, mixture, n, "ntk", ridge=0.1)
+    rows = measure_learning(network, mixture, n, "ntk", "ridge", [0.1], settings["draws"], 17)
+    single = np.array(rows["mse"])[:, 0] / found.mse - 1.0
+    points = np.array(rows["accuracy"])[:, 0] - found.accuracy
+    return {
+        "mse_bias": float(single.mean()),
+        "mse_bias_error": float(single.std(ddof=1) / math.sqrt(len(single))),
+        "mse_rms": float(np.sqrt((single**2).mean())),
+        "accuracy_bias": float(points.mean()),
+        "accuracy_rms": float(np.sqrt((points**2).mean())),
+    }
+
+
+def _curve(settings: Settings) -> dict[str, Any]:
+    """Predicted lines and measured points over n, ridge or time, of two DEQs."""
+    mixture = GaussianMixture.two_class(settings["p"], mu=1.5, cov=5.0)
+    axis, values, n = settings["axis"], settings["values"], settings["n"]
+    out: dict[str, Any] = {}
+    for name in ("relu", "tanh"):
+        network = DEQ(name, 0.2).centred(1.0)
+        line = np.geomspace(min(values), max(values), 60)
+        options = {"ridge": 0.05} if axis == "n" else {axis: line}
+        sizes: Any = np.unique(line.round()) if axis == "n" else n
+        curve = learning_curve(network, mixture, sizes, "ntk", **options)
+        rule = "ridge" if axis == "n" else axis
+        measured = [
+            measure_learning(
+                network,
+                mixture,
+                v if axis == "n" else n,
+                "ntk",
+                rule,
+                [0.05] if axis == "n" else [v],
+                settings["draws"],
+                k,
+            )
+            for k, v in enumerate(values)
+        ]
+        out[name] = {
+            "points": curve.points.tolist(),
+            **{kind: getattr(curve, kind)[0].tolist() for kind in ("accuracy", "mse")},
+            "measured": {
+                kind: [_summary([row[0] for row in m[kind]]) for m in measured] for kind in ("accuracy", "mse")
+            },
+        }
+    return out
+
+
+def _train(settings: Settings) -> dict[str, Any]:
+    """A finite DEQ, all weights by gradient descent from the function it starts with, and the predicted flow."""
+    mixture = GaussianMixture.two_class(settings["p"], mu=3.0, cov=6.0)
+    spec, times, rate = DEQ(settings["activation"], 0.2), settings["times"], settings["rate"]
+    found = predict_learning(spec, mixture, settings["n"], "ntk", times=np.array(times))
+    runs = [_descend(spec, mixture, settings["n"], settings["width"], times, rate, k) for k in range(settings["draws"])]
+    return {
+        "predicted": {"accuracy": found.accuracy.tolist(), "mse": found.mse.tolist()},
+        "measured": {
+            kind: [_summary([run[k][j] for run in runs]) for k in range(len(times))]
+            for j, kind in enumerate(("accuracy", "mse"))
+        },
+    }
+
+
+def _descend(
+    spec: DEQ, mixture: GaussianMixture, n: int, width: int, times: list[float], rate: float, seed: int
+) -> list[tuple[float, float]]:
+    g = np.random.default_rng([18, seed])
+    (X, y), (new, labels) = mixture.sample(n, g), mixture.sample(_TESTS, g)
+    rows, tests = (torch.from_numpy(part).float() for part in (X, new))
+    targets = 2.0 * torch.eye(mixture.classes) - 1.0
+    model = nn.DEQ(spec, mixture.p, width, mixture.classes, seed=seed)
+    with torch.no_grad():
+        start, start_new = model(rows), model(tests)
+    optimiser, out, done = torch.optim.SGD(model.parameters(), lr=rate), [], 0
+    for time in times:
+        steps = round(time / rate)
+        for _ in range(steps - done):
+            optimiser.zero_grad()
+            (0.5 * ((model(rows) - start - targets[y]) ** 2).sum()).backward()
+            optimiser.step()
+        done = steps
+        with torch.no_grad():
+            scores = model(tests) - start_new
+        right = (scores.argmax(1).numpy() == labels).mean()
+        out.append((float(right), float(((scores - targets[labels]) ** 2).mean())))
+    return out
+
+
+def _map(settings: Settings) -> dict[str, Any]:
+    """Predicted accuracies over distance of the means and difference of the traces, data of mean squared norm one."""
+    deq = DEQ("relu", 0.2)
+    twin = match(deq, 1.0, kernel="ntk")
+    networks: dict[str, Network | Twin] = {"DEQ": twin.deq, "twin": twin, "plain": twin.plain, "tanh": DEQ("tanh", 0.2)}
+    means, traces = (np.linspace(0.0, top, settings["size"]) for top in (4.0, 8.0))
+    grids: dict[str, list[list[float]]] = {name: [] for name in networks}
+    for trace in traces:
+        mixtures = [_unit_two_class(settings["p"], mean, trace) for mean in means]
+        for name, network in networks.items():
+            row = [predict_learning(network, m, settings["n"], "ntk", ridge=0.05).accuracy for m in mixtures]
+            grids[name].append(row)
+    return {"means": means.tolist(), "traces": traces.tolist(), "accuracy": grids}
+
+
+def _unit_two_class(p: int, mu: float, cov: float) -> GaussianMixture:
+    mixture = GaussianMixture.two_class(p, mu=mu, cov=cov)
+    square = 1.0 + 0.5 * cov / math.sqrt(p) + mu**2 / p
+    variances = [1.0 / square, (1.0 + cov / math.sqrt(p)) / square]
+    return GaussianMixture(mixture.means / math.sqrt(square), variances)
+
+
+# ---- points --------------------------------------------------------------------------------------------------
+
+
+def points(setup: Setup) -> list[Point]:
+    """Ten settings, small sizes and no training if quick; otherwise all fifty, and the rest."""
+    quick = setup.quick
+    settings = [random_setting(k, *((100, 160) if quick else (200, 600))) for k in range(10 if quick else 50)]
+    found = [_point(f"setting_{s['seed']:02d}", {**s, **({"draws": 2} if quick else {})}, _compare) for s in settings]
+    p, n, draws = (100, 150, 2) if quick else (400, 600, 4)
+    axes = {
+        "n": [n // 4, n // 2, n, 2 * n],
+        "ridge": [1e-3, 1e-2, 1e-1, 1.0, 10.0],
+        "times": [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0],
+    }
+    found += [
+        _point(f"curve_{axis}", {"axis": axis, "values": v, "p": p, "n": n, "draws": draws}, _curve)
+        for axis, v in axes.items()
+    ]
+    found.append(_point("map", {"p": 400, "n": 600, "size": 4 if quick else 13}, _map))
+    if not quick:
+        trained = {"p": 200, "n": 150, "width": 1024, "times": [0.1, 0.3, 1.0], "rate": 0.01, "draws": 2}
+        found += [_point(f"trained_{name}", {"activation": name, **trained}, _train) for name in ("relu", "tanh")]
+    sizes = (50, 100, 200) if quick else (100, 200, 400, 800)
+    for name in ("relu", "tanh"):
+        found += [
+            _point(
+                f"converge_{name}_{p}",
+                {"activation": name, "p": p, "draws": 4 if quick else max(4, min(16, 3200 // p))},
+                _converge,
+            )
+            for p in sizes
+        ]
+    return found
+
+
+def _point(key: str, settings: dict[str, Any], function: Any) -> Point:
+    return Point(key, settings, lambda: function(settings))
+
+
+EXPERIMENT = Experiment("learning", "Learning, predicted before training", points, draw_learning)
