@@ -17,6 +17,7 @@ sys.path.insert(0, str(HERE))
 import pages  # noqa: E402
 
 import notsodeep  # noqa: E402
+from notsodeep.explore import page  # noqa: E402
 
 project = "notsodeep"
 author = "the notsodeep authors"
@@ -68,3 +69,4 @@ def setup(app):
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_displaymath, None))
     app.connect("autodoc-process-docstring", escape_bars)
     app.connect("builder-inited", lambda _: pages.write_all(HERE, HERE.parent / "results"))
+    app.connect("build-finished", lambda app, _: (Path(app.outdir) / "explorer.html").write_text(page(), "utf-8"))

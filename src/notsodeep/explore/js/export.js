@@ -1,0 +1,38 @@
+// The lines of Python and of the command that compute what is on the screen.
+
+import { pythonName } from "./twins.js";
+
+/** @param {ReturnType<typeof import("./model.js").build>} model */
+export function pythonLines(model) {
+  const { state, deq, mixture, tau0, activation } = model;
+  const k = state.classes;
+  const lines = ["import numpy as np", "import notsodeep as nsd", ""];
+  if (activation.custom) lines.push(...customLines(activation));
+  lines.push(`deq = nsd.DEQ(${pythonName(activation)}, sigma_a2=${deq.sigma_a2}, sigma_b2=${deq.sigma_b2})`);
+  lines.push(`means = np.zeros((${k}, ${state.p}))`, `means[range(${k}), range(${k})] = ${mixture.mean}`);
+  lines.push(`mixture = nsd.GaussianMixture(means, [${mixture.variances.join(", ")}], [${mixture.counts.map((c) => c / state.n).join(", ")}])`);
+  lines.push(`tau0 = ${tau0}`, `centred = deq.centred(tau0)`, "");
+  lines.push(`print(nsd.coefficients(deq, tau0, kernel="${state.kernel}"))`);
+  lines.push(`law = nsd.spectral_law(deq, mixture, n=${state.n}, kernel="${state.kernel}", refined=False)`, "print(law.support, [spike.value for spike in law.spikes])");
+  lines.push(`print(nsd.predict_learning(centred, mixture, n=${state.n}, kernel="${state.kernel}", ridge=${10 ** state.ridge}).accuracy)`);
+  if (model.designs.length && state.kernel === "ck") {
+    lines.push(`twin = nsd.ENN([${model.designs[0].python.join(", ")}])`, `X, y = mixture.sample(${Math.min(state.n, 2000)}, seed=0)`);
+    lines.push(`print(nsd.relative_spectral_error(nsd.ck(centred, X), nsd.ck(twin, X)))`);
+  }
+  return lines;
+}
+
+function customLines(activation) {
+  const kinks = activation.kinks.length ? `, kinks=(${activation.kinks.join(", ")},)` : "";
+  const source = activation.formula.replaceAll("^", "**").replace(/\b(exp|log|log1p|expm1|sqrt|abs|sign|relu|sin|cos|tan|tanh|sinh|cosh|erf|sigmoid)\(/g, "torch.$1(");
+  const plain = source.replace(/\b(?:arctan|atan)\(/g, "torch.atan(").replace(/\b(softplus|gelu)\(/g, "torch.nn.functional.$1(").replace(/\b(max|min)\(/g, "torch.$1imum(");
+  return ["import torch", `phi = nsd.Activation.from_callable(lambda x: ${plain}${kinks})`, ""];
+}
+
+/** @param {ReturnType<typeof import("./model.js").build>} model */
+export function shellLines(model) {
+  const { state, deq, tau0, activation } = model;
+  if (activation.custom) return ["# a formula of one's own is for Python; the command knows the built-in activations"];
+  const options = `--sigma-a2 ${deq.sigma_a2} --sigma-b2 ${deq.sigma_b2} --kernel ${state.kernel}`;
+  return [`notsodeep match ${activation.name} ${options} --tau0 ${tau0}`, `notsodeep coefficients ${activation.name} ${options} --tau0 ${tau0}`];
+}

