@@ -191,7 +191,7 @@ def test_standardise_keeps_type_and_precision():
 def test_standardise_refuses_what_it_cannot_scale():
     with pytest.raises(InvalidInputError, match="equal"):
         nsd.Standardiser.fit(np.ones((4, 2)))
-    with pytest.raises(InvalidInputError, match="2 features, got 3"):
+    with pytest.raises(InvalidInputError, match="has 3 features, but Standardiser is expecting 2"):
         nsd.Standardiser.fit(np.eye(2)).transform(np.eye(3))
 
 

@@ -26,6 +26,11 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds
     from .equivalents import relative_spectral_error as relative_spectral_error
     from .equivalents import sphere_equivalent as sphere_equivalent
     from .equivalents import universality as universality
+    from .estimators import DEQClassifier as DEQClassifier
+    from .estimators import DEQFeatures as DEQFeatures
+    from .estimators import DEQGaussianProcess as DEQGaussianProcess
+    from .estimators import DEQKernel as DEQKernel
+    from .estimators import DEQRegressor as DEQRegressor
     from .gaussian import Moments as Moments
     from .gaussian import expectation as expectation
     from .gaussian import hermite_coefficients as hermite_coefficients
@@ -92,6 +97,8 @@ _ROOMS = {
     ],
     "nn": ["compare", "distil", "fit", "twin_of"],
     "plots": ["ErrorDisplay", "KernelDisplay", "LearningDisplay", "SpectrumDisplay", "TwinDisplay"],
+    "estimators": ["DEQClassifier", "DEQFeatures", "DEQGaussianProcess", "DEQKernel", "DEQRegressor"],
+    "plots": ["ErrorDisplay", "KernelDisplay", "SpectrumDisplay", "TwinDisplay"],
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 _MODULES = {"activations", "errors", "datasets", "experiments", "matching", "nn", "plots", "solve"}

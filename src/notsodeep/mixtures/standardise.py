@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import types
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from .._arrays import as_rows, like
@@ -14,9 +18,35 @@ from ..errors import InvalidInputError
 __all__ = ["Standardiser", "standardise"]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Standardiser:
+class _FitOnEither:
+    """``Standardiser.fit(X)`` on the class makes an instance first; on an instance it is scikit-learn's ``fit``."""
+
+    def __init__(self, method: Callable[..., Standardiser]) -> None:
+        self.method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, instance: Standardiser | None, owner: type[Standardiser]) -> Callable[..., Standardiser]:
+        return types.MethodType(self.method, owner() if instance is None else instance)
+
+
+def _fit(self: Standardiser, X: Any, y: Any = None) -> Standardiser:
+    """From rows X of shape (n, p); returns the fitted standardiser."""
+    rows = self._rows(X, first=True)
+    mean = rows.to(torch.float64).mean(0)
+    # ||x - m||^2 summed in chunks: no second copy of the data
+    total = sum(float(((part - mean) ** 2).sum()) for part in rows.split(4096))
+    if total == 0.0:
+        raise InvalidInputError(
+            f"all rows are equal (n_samples = {len(rows)}): the data cannot be scaled to mean squared norm one"
+        )
+    self.mean_, self.scale_ = mean.cpu().numpy(), (total / len(rows)) ** 0.5
+    return self
+
+
+class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """x -> (x - mean) / scale, fitted on training data so that the mean is zero and the mean of ||x||^2 is one.
+
+    A scikit-learn transformer; ``Standardiser.fit(X)`` is short for ``Standardiser().fit(X)``.
 
     >>> import numpy as np
     >>> train, test = np.random.default_rng(0).normal(2.0, 3.0, (2, 40, 5))
@@ -25,34 +55,50 @@ class Standardiser:
     (1.0, (40, 5))
     """
 
-    mean: Tensor
-    scale: float
+    fit = _FitOnEither(_fit)
 
-    @staticmethod
-    def fit(X: Any) -> Standardiser:
-        """From rows X of shape (n, p)."""
-        rows = as_rows(X)
-        mean = rows.to(torch.float64).mean(0)
-        # ||x - m||^2 summed in chunks: no second copy of the data
-        total = sum(float(((part - mean) ** 2).sum()) for part in rows.split(4096))
-        if total == 0.0:
-            raise InvalidInputError("all rows are equal: the data cannot be scaled to mean squared norm one")
-        return Standardiser(mean, (total / len(rows)) ** 0.5)
+    @property
+    def mean(self) -> Tensor:
+        """The mean of the training rows."""
+        return torch.from_numpy(self.mean_)
+
+    @property
+    def scale(self) -> float:
+        """The root of their mean squared distance from it."""
+        return self.scale_
 
     def transform(self, X: Any) -> Any:
         """The standardised rows, of the type and precision given."""
-        rows = as_rows(X)
-        if rows.shape[1] != len(self.mean):
-            raise InvalidInputError(f"fitted on {len(self.mean)} features, got {rows.shape[1]}")
-        return like((rows - self.mean.to(rows.device, rows.dtype)) / self.scale, X)
+        check_is_fitted(self)
+        rows = self._rows(X)
+        return like((rows - self.mean.to(rows.device, rows.dtype)) / self.scale_, X)
 
     def inverse_transform(self, X: Any) -> Any:
         """Back to the original coordinates."""
-        rows = as_rows(X)
-        return like(rows * self.scale + self.mean.to(rows.device, rows.dtype), X)
+        check_is_fitted(self)
+        rows = self._rows(X)
+        return like(rows * self.scale_ + self.mean.to(rows.device, rows.dtype), X)
 
-    def __repr__(self) -> str:
-        return f"Standardiser(features={len(self.mean)}, scale={self.scale:.6g})"
+    def _rows(self, X: Any, first: bool = False) -> Tensor:
+        """Tensors are taken as they are, everything else is checked as scikit-learn does."""
+        if not isinstance(X, Tensor):
+            try:
+                return as_rows(validate_data(self, X, dtype=[np.float64, np.float32], reset=first))
+            except ValueError as error:
+                raise InvalidInputError(str(error)) from None
+        if first:
+            self.n_features_in_ = X.shape[-1]
+        return as_rows(X, features=self.n_features_in_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        if not hasattr(self, "scale_"):
+            return "Standardiser()"
+        return f"Standardiser(features={len(self.mean_)}, scale={self.scale_:.6g})"
 
 
 def standardise(X: Any, *others: Any) -> Any:

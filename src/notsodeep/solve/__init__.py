@@ -1,6 +1,6 @@
 """Solving with kernels: Cholesky, paths over ridges, conjugate gradients on tiles, leave-one-out (theory, 16)."""
 
-from .api import DIRECT, Solution, solve_kernel
+from .api import DIRECT, Solution, solve_dense, solve_kernel
 from .dense import Factor, factorise, leave_one_out
 from .path import RidgePath, ridge_path
 from .pivoted import LowRank, nystrom, pivoted_cholesky
@@ -25,6 +25,7 @@ __all__ = [
     "pivoted_cholesky",
     "precondition",
     "ridge_path",
+    "solve_dense",
     "solve_kernel",
     "triangle_bytes",
 ]

@@ -18,7 +18,7 @@ from .iterative import solve_tiles
 from .preconditioners import NAMES, PreconditionerName, precondition
 from .tiles import KernelFunction, KernelTiles, Store, available_bytes, triangle_bytes
 
-__all__ = ["DIRECT", "Solution", "solve_kernel"]
+__all__ = ["DIRECT", "Solution", "solve_dense", "solve_kernel"]
 
 DIRECT = 10_000
 """Up to so many rows Cholesky is the quicker way (theory, section 16)."""
@@ -76,7 +76,7 @@ def solve_kernel(
     ridges : absolute; the matrix solved with is K + ridge W^(-1)
     method : ``"cholesky"`` up to what fits, ``"cg"`` on tiles beyond; ``"auto"`` by the number of rows
     weights : w, not negative; a row of weight 2 counts as two
-    loo : also the closed-form leave-one-out predictions (Cholesky)
+    loo : also the closed-form leave-one-out predictions (Cholesky); a row of weight above one loses one unit of it
     preconditioner, rank, equivalent, seed : see :mod:`notsodeep.solve.preconditioners`; ``"auto"`` tries them on a
         sample of rows if ``equivalent`` (:func:`notsodeep.equivalent` of the same rows) is given
     tol : relative residual of every right-hand side
@@ -95,7 +95,7 @@ def solve_kernel(
     B, scale = targets.to(X.device, torch.float64), _scale(weights, len(X), X.device)
     direct = len(X) <= DIRECT if method == "auto" else method == "cholesky"
     if direct:
-        return _direct(kernel(X.to(torch.float64), None), B, scale, ridges, loo)
+        return solve_dense(kernel(X.to(torch.float64), None), targets, ridges, weights=weights, loo=loo)
     stored = _dtype(dtype, len(X), X.device)
     tiles = KernelTiles(kernel, X, scale=scale, dtype=stored, store=store, folder=folder, progress=progress)
     columns, lifts = _columns(B if scale is None else scale[:, None] * B, ridges)
@@ -127,8 +127,11 @@ def solve_kernel(
     )
 
 
-def _direct(K: Tensor, B: Tensor, scale: Tensor | None, ridges: Sequence[float], loo: bool) -> Solution:
-    """Cholesky of S K S + ridge I, S = W^(1/2), once per ridge."""
+def solve_dense(
+    K: Tensor, targets: Tensor, ridges: Sequence[float], *, weights: Tensor | None = None, loo: bool = False
+) -> Solution:
+    """:func:`solve_kernel` with a matrix: Cholesky of S K S + ridge I, S = W^(1/2), once per ridge."""
+    B, scale = targets.to(K.device, torch.float64), _scale(weights, len(K), K.device)
     d = torch.ones(len(K), dtype=K.dtype, device=K.device) if scale is None else scale
     scaled = K if scale is None else d[:, None] * K * d
     right = d[:, None] * B
@@ -142,7 +145,7 @@ def _direct(K: Tensor, B: Tensor, scale: Tensor | None, ridges: Sequence[float],
         residuals.append(left / right.norm(dim=0).clamp_min(torch.finfo(K.dtype).tiny))
         jitter = max(jitter, factor.jitter)
         if loo:
-            left_out.append(_left_out(K, B, parts[-1], d**2 * factor.inverse().diagonal()))
+            left_out.append(_left_out(K, B, parts[-1], d**2 * factor.inverse().diagonal(), d**2, ridge))
     return Solution(
         torch.stack(parts),
         tuple(ridges),
@@ -153,11 +156,13 @@ def _direct(K: Tensor, B: Tensor, scale: Tensor | None, ridges: Sequence[float],
     )
 
 
-def _left_out(K: Tensor, B: Tensor, coefficients: Tensor, inverse_diagonal: Tensor) -> Tensor:
+def _left_out(
+    K: Tensor, B: Tensor, coefficients: Tensor, inverse_diagonal: Tensor, weights: Tensor, ridge: float
+) -> Tensor:
     """A row of weight 0 was left out already: there the prediction itself is the answer."""
-    counted = inverse_diagonal > 0
+    some = weights > 0
     out = K @ coefficients
-    out[counted] = leave_one_out(B[counted], coefficients[counted], inverse_diagonal[counted])
+    out[some] = leave_one_out(B[some], coefficients[some], inverse_diagonal[some], weights[some], ridge)
     return out
 
 

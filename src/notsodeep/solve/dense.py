@@ -79,10 +79,23 @@ def _attempt(K: Tensor, lift: float) -> Tensor | None:
     return lower if int(info) == 0 and bool(torch.isfinite(lower.diagonal()).all()) else None
 
 
-def leave_one_out(targets: Tensor, solution: Tensor, inverse_diagonal: Tensor) -> Tensor:
-    """What ridge regression without row i predicts at row i: y_i - alpha_i / ((K + ridge I)^(-1))_ii.
+def leave_one_out(
+    targets: Tensor,
+    solution: Tensor,
+    inverse_diagonal: Tensor,
+    weights: Tensor | None = None,
+    ridge: float = 0.0,
+) -> Tensor:
+    """What ridge regression without row i predicts at row i, without a refit: y_i - a_i / c_i.
 
-    ``targets`` and ``solution`` = (K + ridge I)^(-1) y have shape (n,) or (n, k). No refit is needed.
+    ``solution`` is a = C^(-1) y and ``inverse_diagonal`` c = diag C^(-1), for C = K + ridge W^(-1). A row of weight
+    w > 1 counts as several and loses one of them: that changes ridge / w to ridge / (w - 1) in one diagonal entry, and
+    the residual is, by Sherman and Morrison, ridge a_i / (w - 1 + ridge c_i / w).
     """
-    scale = inverse_diagonal if targets.ndim == 1 else inverse_diagonal[:, None]
-    return targets - solution / scale
+    column = (slice(None),) + (None,) * (targets.ndim - 1)
+    gone = solution / inverse_diagonal[column]
+    if weights is None or not bool((weights > 1.0).any()):
+        return targets - gone
+    w = weights[column]
+    less = ridge * solution / ((w - 1.0).clamp_min(0.0) + ridge * inverse_diagonal[column] / w)
+    return targets - torch.where(w > 1.0, less, gone)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +11,6 @@ from ..errors import InvalidInputError
 from .dense import leave_one_out
 
 __all__ = ["RidgePath", "ridge_path"]
-
-Loss = Callable[[Tensor], float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +36,6 @@ class RidgePath:
     def leave_one_out(self, ridge: float) -> Tensor:
         """The prediction of each row from all others."""
         return leave_one_out(self.targets, self.solution(ridge), self.inverse_diagonal(ridge))
-
-    def losses(self, ridges: Tensor, loss: Loss) -> Tensor:
-        """``loss`` of the leave-one-out predictions at each ridge."""
-        found = [loss(self.leave_one_out(float(r))) for r in ridges]
-        return torch.tensor(found, dtype=torch.float64)
 
     def _lifted(self, ridge: float) -> Tensor:
         if not ridge > 0.0:

@@ -1,0 +1,198 @@
+"""What the regressor and the classifier share: flat parameters, and a fit that is a call of one of three machines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor
+
+from ..equivalents import equivalent
+from ..errors import InvalidInputError
+from ..matching import Twin
+from ..mixtures import MixtureStatistics
+from ..networks import Kernel
+from ..solve import DIRECT
+from .feature_maps import as_tensor, feature_model, seed_of
+from .machines import FeatureSums, Stream, fit_equivalent, fit_exact, fit_features
+from .predictors import Fitted
+from .ridges import check_ridge
+from .specification import NetworkKernel, network_of
+
+__all__ = ["METHODS", "KernelMachine"]
+
+METHODS = ("kernel", "equivalent", "features")
+Array = NDArray[np.float64]
+
+
+class KernelMachine(BaseEstimator):
+    """Ridge regression in the space of a network's kernel: the common part of regressor and classifier."""
+
+    _fitted: Fitted
+    _stream: Stream | None
+    _loo: Array | None
+
+    def __init__(
+        self,
+        activation: Any = "relu",
+        *,
+        sigma_a2: float = 0.2,
+        sigma_b2: float | None = None,
+        sigma_c2: float = 0.0,
+        kernel: Kernel = "ntk",
+        ridge: float | str = 1e-3,
+        method: str = "kernel",
+        solver: str = "auto",
+        preconditioner: str = "auto",
+        rank: int | None = None,
+        tol: float = 1e-6,
+        tiles: str = "auto",
+        store: str = "auto",
+        folder: Any = None,
+        checkpoint: Any = None,
+        norms: str = "own",
+        width: int = 4096,
+        network: Any = None,
+        device: Any = None,
+        random_state: Any = 0,
+        progress: bool | None = None,
+    ) -> None:
+        self.activation = activation
+        self.sigma_a2 = sigma_a2
+        self.sigma_b2 = sigma_b2
+        self.sigma_c2 = sigma_c2
+        self.kernel = kernel
+        self.ridge = ridge
+        self.method = method
+        self.solver = solver
+        self.preconditioner = preconditioner
+        self.rank = rank
+        self.tol = tol
+        self.tiles = tiles
+        self.store = store
+        self.folder = folder
+        self.checkpoint = checkpoint
+        self.norms = norms
+        self.width = width
+        self.network = network
+        self.device = device
+        self.random_state = random_state
+        self.progress = progress
+
+    # -- fitting -------------------------------------------------------------------------------------------
+    def _fit(self, X: Array, T: Array, sample_weight: Any) -> None:
+        """Targets T, (n, k); rows of weight zero take no part, and have their prediction as leave-one-out."""
+        if self.method not in METHODS:
+            raise InvalidInputError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        kept = weights > 0
+        if not kept.any():
+            raise InvalidInputError("all sample weights are zero: there is nothing to fit")
+        ridge = check_ridge(self.ridge)
+        rows, targets, w = (as_tensor(part[kept], self.device) for part in (X, T, weights))
+        fitted = self._machine(rows, targets.to(torch.float64), w, ridge)
+        self._take(fitted)
+        self._loo = None
+        if fitted.leave_one_out is not None:
+            self._loo = np.empty_like(T)
+            self._loo[kept] = fitted.leave_one_out.cpu().numpy()
+            if not kept.all():
+                self._loo[~kept] = self._outputs(X[~kept])
+        self._stream = None
+
+    def _machine(self, X: Tensor, T: Tensor, w: Tensor, ridge: float | None) -> Fitted:
+        kernel = NetworkKernel(network_of(self), self.kernel)
+        if self.method == "equivalent":
+            return fit_equivalent(kernel, X, T, w, ridge, self.norms)
+        if self.method == "features":
+            return fit_features(self._features(X), X, T, w, ridge)
+        return fit_exact(kernel, X, T, w, ridge, self.solver, **self._solver_options(kernel, X))
+
+    def _features(self, X: Tensor) -> Any:
+        return feature_model(network_of(self), self.kernel, X, self.width, seed_of(self.random_state))
+
+    def _solver_options(self, kernel: NetworkKernel, X: Tensor) -> dict[str, Any]:
+        return {
+            "preconditioner": self.preconditioner,
+            "rank": self.rank,
+            "equivalent": self._equivalent(kernel, X),
+            "tol": self.tol,
+            "dtype": self.tiles,
+            "store": self.store,
+            "folder": self.folder,
+            "checkpoint": self.checkpoint,
+            "seed": seed_of(self.random_state),
+            "progress": self.progress,
+        }
+
+    def _equivalent(self, kernel: NetworkKernel, X: Tensor) -> Any:
+        """The operator that a preconditioner may want, for an iterative solve alone."""
+        iterates = self.solver == "cg" or (self.solver == "auto" and len(X) > DIRECT)
+        wanted = self.preconditioner == "auto" or str(self.preconditioner).startswith("equivalent")
+        if not (iterates and wanted) or isinstance(kernel.network, Twin):
+            return None
+        return equivalent(kernel.network, MixtureStatistics.estimate(X), kernel.kernel, self.norms)  # type: ignore[arg-type]
+
+    def _take(self, fitted: Fitted) -> None:
+        self._fitted = fitted
+        self.ridge_, self.lift_, self.record_ = fitted.ridge, fitted.lift, fitted.record
+
+    # -- streams -------------------------------------------------------------------------------------------
+    def _fit_more(self, X: Array, T: Array, sample_weight: Any) -> None:
+        """Add rows to the sums of a features machine, and solve again."""
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        ridge = check_ridge(self.ridge)
+        if ridge is None:
+            raise InvalidInputError("ridge='loo' needs all rows at once; give partial_fit a number")
+        rows, targets, w = (as_tensor(part, self.device) for part in (X, T, weights))
+        targets = targets.to(torch.float64)
+        if getattr(self, "_stream", None) is None:
+            model = self._features(rows)
+            sums = FeatureSums.empty(model.width, T.shape[1], rows.device)
+            self._stream = Stream(model, sums, rows[:0], targets[:0], w[:0])
+        assert self._stream is not None
+        self._stream.add(rows, targets, w)
+        self._loo = None
+
+    def _solve_stream(self) -> Fitted:
+        assert self._stream is not None
+        ridge = check_ridge(self.ridge)
+        assert ridge is not None
+        return self._stream.fit(ridge)
+
+    # -- predicting ----------------------------------------------------------------------------------------
+    def _outputs(self, X: Array) -> Array:
+        """The k numbers at each row."""
+        with torch.no_grad():
+            found: Array = self._fitted.predictor(as_tensor(X, self.device)).cpu().numpy()
+        return found
+
+    def _rows(self, X: Any) -> Array:
+        check_is_fitted(self)
+        rows: Array = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        return rows
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_fitted")
+
+    @property
+    def loo_(self) -> Array:
+        """The prediction of each training row from all others, in closed form."""
+        if not hasattr(self, "_fitted"):
+            raise AttributeError("loo_ is there after fit")
+        if self._loo is None:
+            raise AttributeError(
+                f"leave-one-out predictions come from a factorisation; this fit has none ({self.record_}). They are "
+                f"there up to {DIRECT} rows, or with solver='cholesky'"
+            )
+        return self._shape_outputs(self._loo)
+
+    def _shape_outputs(self, values: Array) -> Array:
+        raise NotImplementedError
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        return f"{super().__repr__(N_CHAR_MAX)} [ridge relative to the mean diagonal]"

@@ -1,0 +1,74 @@
+"""The network whose hidden states are the random features of a kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import matching
+from .._arrays import squared_norms
+from ..errors import InvalidInputError
+from ..matching import Twin
+from ..networks import DEQ, ENN, Kernel
+from ..nn import ENN as Network
+from .specification import Source
+
+__all__ = ["feature_model"]
+
+_MARGIN = 1.1  # norms of new rows may leave the range of the first ones by this factor
+
+
+def feature_model(
+    source: Source, kernel: Kernel, X: Tensor, width: int, seed: int, *, init: str = "gaussian", tol: float = 1e-4
+) -> Network:
+    """A finite network with phi(x) . phi(y) ~ k(x, y), of the precision and on the device of X.
+
+    A DEQ becomes its one-layer twin, trained by the readout alone, on the range of norms found in X. An explicit
+    network has its CK; a twin that trains its readout has the kernel it matches.
+    """
+    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+        raise InvalidInputError(f"width must be a positive whole number, got {width!r}")
+    network: Any = source
+    if isinstance(source, DEQ):
+        network = _one_layer(source, kernel, X, tol)
+    if isinstance(network, Twin) and network.trains != "readout":
+        raise InvalidInputError(
+            "random features are hidden states with a trained readout; this twin trains all weights. Give one with "
+            "trains='readout', as match_one_layer makes it"
+        )
+    if isinstance(network, ENN) and kernel != "ck":
+        raise InvalidInputError(f"the features of an explicit network have its CK; use kernel='ck', got {kernel!r}")
+    return Network(
+        network, X.shape[1], width, 1, seed, init=init, train="readout", dtype=X.dtype, device=X.device
+    ).requires_grad_(False)
+
+
+def _one_layer(deq: DEQ, kernel: Kernel, X: Tensor, tol: float) -> Any:
+    match_one_layer = getattr(matching, "match_one_layer", None)
+    if match_one_layer is None:
+        raise InvalidInputError("features of a DEQ need its one-layer twin; give network=, an ENN or a twin")
+    return match_one_layer(deq, kernel=kernel, norms=_norms(X), tol=tol, trains="readout")
+
+
+def _norms(X: Tensor) -> tuple[float, float]:
+    squares = squared_norms(X)
+    positive = squares[squares > 0]
+    if not len(positive):
+        raise InvalidInputError("all rows are zero: there is no norm to make features for")
+    return float(positive.min().sqrt()) / _MARGIN, float(positive.max().sqrt()) * _MARGIN
+
+
+def seed_of(random_state: Any) -> int:
+    """A seed for torch from what scikit-learn calls a random state."""
+    from sklearn.utils import check_random_state
+
+    if isinstance(random_state, int):
+        return random_state
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def as_tensor(X: Any, device: Any) -> Tensor:
+    """Rows on the device of the estimator."""
+    return torch.from_numpy(X if X.flags.writeable else X.copy()).to(device or "cpu")

@@ -1,0 +1,257 @@
+"""Weighted ridge regression three ways: with the exact kernel, with its equivalent, with random features.
+
+Each way returns a :class:`Fitted`; all minimise sum_i w_i |y_i - f(x_i)|^2 + lift |f|^2 with weights w_i > 0 and
+lift = ridge times the weighted mean of the kernel's diagonal. ``ridge=None`` chooses it by leave-one-out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..equivalents import EquivalentKernel, equivalent
+from ..errors import InvalidInputError
+from ..matching import Twin
+from ..mixtures import MixtureStatistics
+from ..nn import ENN as Network
+from ..solve import DIRECT, leave_one_out, ridge_path, solve_dense, solve_kernel
+from .predictors import Embedding, Expansion, FeatureReadout, Fitted, LinearEquivalent, features_of
+from .ridges import best_ridge
+from .specification import NetworkKernel
+
+__all__ = ["FeatureSums", "Stream", "fit_equivalent", "fit_exact", "fit_features", "fit_sums"]
+
+_LOO_ROWS = 20_000  # beyond so many rows, leave-one-out of the structured machines would double the time
+_CHUNK = 4096
+
+
+# ---- a matrix --------------------------------------------------------------------------------------------
+
+
+def _dense(
+    K: Tensor, T: Tensor, weights: Tensor, ridge: float | None, solver: str = "auto"
+) -> tuple[Tensor, Tensor, float, float, dict[str, Any]]:
+    """Coefficients, leave-one-out predictions, relative and absolute ridge, and a record of how."""
+    mean = float((weights * K.diagonal()).sum() / weights.sum())
+    if ridge is not None and solver != "eigh":
+        plain = bool((weights == 1.0).all())
+        found = solve_dense(K, T, [ridge * mean], weights=None if plain else weights, loo=True)
+        assert found.leave_one_out is not None
+        record = {"solver": "cholesky", "residual": float(found.residuals.max()), "jitter": found.jitter}
+        return found.coefficients[0], found.leave_one_out[0], ridge, ridge * mean, record
+    d = weights.sqrt()[:, None]
+    path = ridge_path(d * K * d.T, d * T)
+
+    def at(relative: float) -> Tensor:
+        lift = relative * mean
+        inverse = weights * path.inverse_diagonal(lift)
+        return leave_one_out(T, d * path.solution(lift), inverse, weights, lift)
+
+    chosen = best_ridge(at, T, weights) if ridge is None else ridge
+    return d * path.solution(chosen * mean), at(chosen), chosen, chosen * mean, {"solver": "eigh"}
+
+
+# ---- the exact kernel ------------------------------------------------------------------------------------
+
+
+def fit_exact(
+    kernel: NetworkKernel,
+    X: Tensor,
+    T: Tensor,
+    weights: Tensor,
+    ridge: float | None,
+    solver: str = "auto",
+    **options: Any,
+) -> Fitted:
+    """Cholesky, one eigendecomposition, or conjugate gradients on tiles with ``options`` of ``solve_kernel``."""
+    if solver not in ("auto", "cholesky", "eigh", "cg"):
+        raise InvalidInputError(f"solver must be 'auto', 'cholesky', 'eigh' or 'cg', got {solver!r}")
+    if solver == "cg" or (solver == "auto" and len(X) > DIRECT):
+        return _on_tiles(kernel, X, T, weights, ridge, **options)
+    X = X.to(torch.float64)
+    coefficients, loo, chosen, lift, record = _dense(kernel(X), T, weights, ridge, solver)
+    return Fitted(Expansion(kernel, X, coefficients), chosen, lift, loo, record)
+
+
+def _on_tiles(
+    kernel: NetworkKernel, X: Tensor, T: Tensor, weights: Tensor, ridge: float | None, **options: Any
+) -> Fitted:
+    if ridge is None:
+        raise InvalidInputError(
+            f"ridge='loo' takes a factorisation, and {len(X)} rows are solved by iteration; choose the ridge on a "
+            f"sample of at most {DIRECT} rows, give a number, or solver='eigh'"
+        )
+    X = X.to(torch.float64)
+    lift = ridge * float((weights * kernel.diagonal(X)).sum() / weights.sum())
+    plain = bool((weights == 1.0).all())
+    found = solve_kernel(kernel, X, T, [lift], method="cg", weights=None if plain else weights, **options)
+    record = {
+        "solver": "cg",
+        "steps": found.steps,
+        "refinements": found.refinements,
+        "preconditioner": found.preconditioner,
+        "rank": found.rank,
+        "residual": float(found.residuals.max()),
+    }
+    return Fitted(Expansion(kernel, X, found.coefficients[0]), ridge, lift, None, record)
+
+
+# ---- its equivalent --------------------------------------------------------------------------------------
+
+
+def fit_equivalent(
+    kernel: NetworkKernel, X: Tensor, T: Tensor, weights: Tensor, ridge: float | None, norms: Any = "own"
+) -> Fitted:
+    """With the high-dimensional equivalent of one class (new rows bring no labels): O(n p min(n, p))."""
+    if isinstance(kernel.network, Twin):
+        raise InvalidInputError("method='equivalent' takes a DEQ or an ENN; give twin.network or twin.deq")
+    if len(X) < 2:
+        raise InvalidInputError(f"method='equivalent' estimates statistics of the data, got n_samples = {len(X)}")
+    operator = equivalent(kernel.network, MixtureStatistics.estimate(X), kernel.kernel, norms)
+    if len(X) > operator.rows.shape[1] + len(operator.core):
+        if ridge is None:
+            raise InvalidInputError("ridge='loo' with method='equivalent' is for fewer rows than columns")
+        return _streamed(operator, T, weights, ridge)
+    K = torch.as_tensor(operator.matrix()).to(torch.float64)
+    coefficients, loo, chosen, lift, record = _dense(K, T, weights, ridge)
+    readout = _middle(operator) @ (_coordinates(operator, slice(None)).T @ coefficients)
+    return Fitted(LinearEquivalent(Embedding.of(operator), readout), chosen, lift, loo, record)
+
+
+def _coordinates(operator: EquivalentKernel, rows: slice) -> Tensor:
+    """Z: the equivalent is Z M Z' + a diagonal."""
+    V = torch.from_numpy(operator.V[rows]).to(operator.rows.device)
+    return torch.cat([operator.rows[rows].double(), V], dim=1)
+
+
+def _middle(operator: EquivalentKernel) -> Tensor:
+    """M"""
+    p, device = operator.rows.shape[1], operator.rows.device
+    gram = operator.gain * torch.eye(p, dtype=torch.float64, device=device)
+    return torch.block_diag(gram, torch.from_numpy(operator.core).to(device))
+
+
+def _streamed(operator: EquivalentKernel, T: Tensor, weights: Tensor, ridge: float) -> Fitted:
+    """C = Z M Z' + L, L a diagonal: Woodbury, with sums over rows that never hold more than a chunk of Z.
+
+    C^(-1) = L^(-1) - L^(-1) Z H Z' L^(-1), H = M (I + Z' L^(-1) Z M)^(-1), and f(x) = z(x) H Z' L^(-1) T.
+    """
+    n, M = len(T), _middle(operator)
+    parts = [slice(start, min(start + _CHUNK, n)) for start in range(0, n, _CHUNK)]
+    shift = torch.as_tensor(operator.shift, dtype=torch.float64, device=T.device).expand(n)
+    own = torch.cat([((z @ M) * z).sum(1) for z in (_coordinates(operator, p) for p in parts)]) + shift
+    lift = ridge * float((weights * own).sum() / weights.sum())
+    L = shift + lift / weights
+    if float(L.min()) <= 0.0:
+        raise InvalidInputError("the equivalent plus ridge is not positive definite; use a larger ridge")
+    G, c = torch.zeros_like(M), torch.zeros(len(M), T.shape[1], dtype=M.dtype, device=M.device)
+    for part in parts:
+        z = _coordinates(operator, part)
+        swept = z / L[part, None]
+        G += swept.T @ z
+        c += swept.T @ T[part]
+    H = M @ torch.linalg.inv(torch.eye(len(M), dtype=M.dtype, device=M.device) + G @ M)
+    readout, loo = H @ c, None
+    if n <= _LOO_ROWS:
+        Z = torch.cat([_coordinates(operator, part) for part in parts])
+        solution = (T - Z @ readout) / L[:, None]
+        loo = leave_one_out(T, solution, 1.0 / L - ((Z @ H) * Z).sum(1) / L**2, weights, lift)
+    record = {"solver": "cholesky", "size": len(M)}
+    return Fitted(LinearEquivalent(Embedding.of(operator), readout), ridge, lift, loo, record)
+
+
+# ---- random features -------------------------------------------------------------------------------------
+
+
+@dataclass
+class FeatureSums:
+    """Sums over all rows seen: everything that ridge regression on features needs of them."""
+
+    gram: Tensor
+    """sum w phi phi', (width, width)."""
+    cross: Tensor
+    """sum w phi y', (width, k)."""
+    weight: float = 0.0
+    rows: int = 0
+
+    @staticmethod
+    def empty(width: int, outputs: int, device: torch.device) -> FeatureSums:
+        return FeatureSums(
+            torch.zeros(width, width, dtype=torch.float64, device=device),
+            torch.zeros(width, outputs, dtype=torch.float64, device=device),
+        )
+
+    def add(self, model: Network, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
+        """Rows, targets and weights; products in the precision of the features, sums in double."""
+        for X, T, w in batches:
+            phi = features_of(model, X)
+            weighted = phi * w.to(phi)[:, None]
+            self.gram += weighted.T @ phi
+            self.cross += weighted.T @ T.to(phi)
+            self.weight += float(w.sum())
+            self.rows += len(X)
+
+
+def batches(X: Tensor, T: Tensor, weights: Tensor) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
+    return zip(X.split(_CHUNK), T.split(_CHUNK), weights.split(_CHUNK), strict=True)
+
+
+def fit_features(model: Network, X: Tensor, T: Tensor, weights: Tensor, ridge: float | None) -> Fitted:
+    """On random features: through the n x n matrix if that is smaller, through sums over rows otherwise."""
+    if len(X) <= model.width or ridge is None:
+        if len(X) > _LOO_ROWS:
+            raise InvalidInputError(f"ridge='loo' with method='features' is for at most {_LOO_ROWS} rows")
+        phi = torch.cat([features_of(model, part) for part in X.split(_CHUNK)]).double()
+        coefficients, loo, chosen, lift, record = _dense(phi @ phi.T, T, weights, ridge)
+        return Fitted(FeatureReadout(model, phi.T @ coefficients), chosen, lift, loo, record)
+    sums = FeatureSums.empty(model.width, T.shape[1], X.device)
+    sums.add(model, batches(X, T, weights))
+    return fit_sums(model, sums, ridge, (X, T, weights) if len(X) <= _LOO_ROWS else None)
+
+
+def fit_sums(
+    model: Network, sums: FeatureSums, ridge: float, seen: tuple[Tensor, Tensor, Tensor] | None = None
+) -> Fitted:
+    """(S + lift I) w = c; leave-one-out for the rows in ``seen``, which must be part of the sums.
+
+    Row i has a = w_i (y_i - f(x_i)) / lift and C^(-1)_ii = w_i (1 - w_i h_i) / lift, h_i = phi' (S + lift I)^(-1) phi.
+    """
+    lift = ridge * float(sums.gram.diagonal().sum()) / sums.weight
+    found = solve_dense(sums.gram, sums.cross, [lift])
+    readout = FeatureReadout(model, found.coefficients[0])
+    record = {"solver": "cholesky", "size": model.width, "rows": sums.rows, "residual": float(found.residuals.max())}
+    if seen is None:
+        return Fitted(readout, ridge, lift, None, record)
+    X, T, w = seen
+    phi = torch.cat([features_of(model, part) for part in X.split(_CHUNK)]).double()
+    leverage = (phi * solve_dense(sums.gram, phi.T, [lift]).coefficients[0].T).sum(1)
+    solution = w[:, None] * (T - phi @ readout.weights) / lift
+    loo = leave_one_out(T, solution, w * (1.0 - w * leverage) / lift, w, lift)
+    return Fitted(readout, ridge, lift, loo, record)
+
+
+_RETAINED = 4000  # rows of a stream that are kept, to know their leave-one-out predictions
+
+
+@dataclass
+class Stream:
+    """A features machine that grows: sums over all rows, and the first rows themselves."""
+
+    model: Network
+    sums: FeatureSums
+    X: Tensor
+    T: Tensor
+    weights: Tensor
+
+    def add(self, X: Tensor, T: Tensor, weights: Tensor) -> None:
+        self.sums.add(self.model, batches(X, T, weights))
+        room = _RETAINED - len(self.X)
+        self.X, self.T = torch.cat([self.X, X[:room]]), torch.cat([self.T, T[:room]])
+        self.weights = torch.cat([self.weights, weights[:room]])
+
+    def fit(self, ridge: float) -> Fitted:
+        return fit_sums(self.model, self.sums, ridge, (self.X, self.T, self.weights))

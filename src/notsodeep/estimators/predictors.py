@@ -1,0 +1,129 @@
+"""What a fitted machine keeps in order to predict: tensors, and a document that says what they mean."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..equivalents import EquivalentKernel
+from ..mixtures import MixtureStatistics
+from ..nn import ENN as Network
+from .specification import NetworkKernel
+
+__all__ = ["Embedding", "Expansion", "FeatureReadout", "Fitted", "LinearEquivalent", "Predictor"]
+
+_ENTRIES = 1 << 25  # of a kernel block that is held at once
+
+
+class Predictor(ABC):
+    """x -> k numbers."""
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Predictions at the rows of X, a few at a time, in double precision."""
+        parts = [self.block(part) for part in X.split(self.rows)]
+        return torch.cat(parts) if parts else torch.zeros(0, 0, dtype=torch.float64)
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """How many rows at a time."""
+
+    @abstractmethod
+    def block(self, X: Tensor) -> Tensor:
+        """Predictions at a few rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion(Predictor):
+    """f(x) = sum_i a_i k(x, x_i)."""
+
+    kernel: NetworkKernel
+    X: Tensor
+    coefficients: Tensor
+    """Shape (n, k)."""
+
+    @property
+    def rows(self) -> int:
+        return max(1, _ENTRIES // len(self.X))
+
+    def block(self, X: Tensor) -> Tensor:
+        return self.kernel(X.to(self.X), self.X) @ self.coefficients
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """How a row enters the equivalent: scaled, and with a few numbers of its own; the training rows are forgotten."""
+
+    operator: EquivalentKernel
+    """Of one training row: what new rows need of it does not depend on the others."""
+
+    @staticmethod
+    def of(operator: EquivalentKernel) -> Embedding:
+        assert isinstance(operator.statistics, MixtureStatistics)
+        st = operator.statistics
+        first = replace(st, X=st.X[:1], labels=st.labels[:1], psi=st.psi[:1])
+        shift = operator.shift if np.ndim(operator.shift) == 0 else np.asarray(operator.shift)[:1]
+        return Embedding(
+            replace(operator, X=operator.rows[:1].clone(), V=operator.V[:1], shift=shift, statistics=first)
+        )
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """(rows, p + r): the coordinates in which the equivalent is an inner product."""
+        block = self.operator.cross(X)
+        return torch.cat([torch.as_tensor(block.X_new).double(), torch.from_numpy(block.V_new).to(X.device)], dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearEquivalent(Predictor):
+    """f(x) = z(x) . w in the coordinates of the equivalent: O(p) for each row."""
+
+    embedding: Embedding
+    weights: Tensor
+
+    @property
+    def rows(self) -> int:
+        return 8192
+
+    def block(self, X: Tensor) -> Tensor:
+        return self.embedding(X) @ self.weights
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureReadout(Predictor):
+    """f(x) = phi(x) . w with the random features of a network."""
+
+    model: Network
+    weights: Tensor
+
+    @property
+    def rows(self) -> int:
+        return max(1, _ENTRIES // self.model.width)
+
+    def block(self, X: Tensor) -> Tensor:
+        return features_of(self.model, X).double() @ self.weights
+
+
+def features_of(model: Network, X: Tensor) -> Tensor:
+    """The last hidden states, without derivatives, in the precision of the model."""
+    with torch.no_grad():
+        return model.features(X.to(model.weights[0]))
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A predictor, and how it was found."""
+
+    predictor: Predictor
+    ridge: float
+    """Relative to the mean diagonal."""
+    lift: float
+    """Absolute: ridge times the mean diagonal."""
+    leave_one_out: Tensor | None
+    """(n, k), or None where it would cost more than the fit."""
+    record: dict[str, Any]
+    """Solver, steps, residuals."""

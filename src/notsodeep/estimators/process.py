@@ -1,0 +1,225 @@
+"""Gaussian process regression with the exact kernels of deep equilibrium models."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+import torch
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from ..networks import DEQ, Kernel
+from ..solve import DIRECT, factorise
+from .base import Array
+from .evidence import evidence
+from .feature_maps import as_tensor
+from .specification import VARIANCES, NetworkKernel, deq_of, network_of, slope_of
+
+__all__ = ["DEQGaussianProcess"]
+
+
+class DEQGaussianProcess(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """y = f(x) + noise, f a Gaussian process of covariance amplitude * k, k the kernel of a DEQ.
+
+    Parameters
+    ----------
+    activation, sigma_a2, sigma_b2, sigma_c2, kernel, network : as :class:`DEQRegressor`; ``"ck"`` is the process that
+        an untrained network of infinite width is
+    noise : variance of the noise, in units of y squared: absolute, unlike the ridge of the other estimators
+    amplitude : factor of the kernel
+    optimise : names of what is fitted by the gradient of the log marginal likelihood. ``True``: sigma_a2, sigma_b2
+        (unless tied to sigma_a2), sigma_c2 (unless zero), amplitude and noise; the last two need no new kernel, and
+        are the default
+    max_steps : of that optimisation
+    normalise_y : centre and scale the targets first
+
+    Attributes
+    ----------
+    parameters_ : the hyper-parameters in use; ``theta_`` their logarithms, in the order of ``names_``
+    log_marginal_likelihood_value_ : at those
+
+    >>> import notsodeep as nsd
+    >>> X = np.linspace(-2, 2, 20)[:, None]
+    >>> gp = nsd.DEQGaussianProcess("tanh", sigma_b2=1.0, sigma_c2=0.0, optimise=("noise",)).fit(X, np.tanh(X[:, 0]))
+    >>> mean, std = gp.predict(X[:3], return_std=True)
+    >>> mean.shape, bool((std > 0).all())
+    ((3,), True)
+    """
+
+    def __init__(
+        self,
+        activation: Any = "relu",
+        *,
+        sigma_a2: float = 0.2,
+        sigma_b2: float | None = None,
+        sigma_c2: float = 0.0,
+        kernel: Kernel = "ck",
+        noise: float = 1e-2,
+        amplitude: float = 1.0,
+        optimise: bool | tuple[str, ...] = ("amplitude", "noise"),
+        max_steps: int = 50,
+        normalise_y: bool = False,
+        network: Any = None,
+        device: Any = None,
+    ) -> None:
+        self.activation = activation
+        self.sigma_a2 = sigma_a2
+        self.sigma_b2 = sigma_b2
+        self.sigma_c2 = sigma_c2
+        self.kernel = kernel
+        self.noise = noise
+        self.amplitude = amplitude
+        self.optimise = optimise
+        self.max_steps = max_steps
+        self.normalise_y = normalise_y
+        self.network = network
+        self.device = device
+
+    # -- fitting -------------------------------------------------------------------------------------------
+    def fit(self, X: Any, y: Any) -> DEQGaussianProcess:
+        """Rows X, (n, p), and targets y, (n,) or (n, k); several targets share the hyper-parameters."""
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True)
+        if len(X) > 2 * DIRECT:
+            raise InvalidInputError(f"a Gaussian process takes at most {2 * DIRECT} rows, got {len(X)}")
+        for name in ("noise", "amplitude"):
+            value = getattr(self, name)
+            if not (isinstance(value, int | float | np.number) and math.isfinite(value) and value > 0):
+                raise InvalidInputError(f"{name} must be positive and finite, got {value!r}")
+        self._flat = y.ndim == 1
+        Y = y.reshape(len(X), -1).astype(np.float64)
+        self._shift, self._unit = np.zeros(Y.shape[1]), np.ones(Y.shape[1])
+        if self.normalise_y:
+            self._shift, spread = Y.mean(0), Y.std(0)
+            self._unit = np.where(spread > 0, spread, 1.0)
+        self._X = as_tensor(X, self.device).to(torch.float64)
+        self._Y = as_tensor((Y - self._shift) / self._unit, self.device)
+        self._kept: tuple[NetworkKernel, Tensor] | None = None
+        self._start()
+        if len(self.names_):
+            self._climb()
+        self._condition()
+        return self
+
+    def _start(self) -> None:
+        """The hyper-parameters that are free, and where they start."""
+        source = network_of(self)
+        values = {"amplitude": float(self.amplitude), "noise": float(self.noise)}
+        if self.network is None:
+            given = {name: getattr(self, name) for name in VARIANCES}
+            values |= {name: float(v) for name, v in given.items() if v is not None and v > 0}
+        wanted = tuple(values) if self.optimise is True else tuple(self.optimise or ())
+        unknown = sorted(set(wanted) - set(values))
+        if unknown:
+            raise InvalidInputError(f"optimise names {unknown}; free to be fitted are {sorted(values)}")
+        self.parameters_, self._source = values, source
+        self.names_ = tuple(name for name in values if name in wanted)
+
+    def _climb(self) -> None:
+        """L-BFGS on the logarithms, inside the range in which the DEQ has a unique equilibrium."""
+
+        def loss(theta: Array) -> tuple[float, Array]:
+            value, gradient = self._evidence(theta, gradient=True)
+            return -value, -gradient
+
+        bounds = [self._bounds(name) for name in self.names_]
+        found = scipy.optimize.minimize(
+            loss, self.theta_, jac=True, bounds=bounds, method="L-BFGS-B", options={"maxiter": self.max_steps}
+        )
+        self.parameters_ |= self._named(found.x)
+
+    def _bounds(self, name: str) -> tuple[float, float]:
+        start = math.log(self.parameters_[name])
+        if name != "sigma_a2":
+            return (start - 14.0, start + 14.0)
+        assert isinstance(self._source, DEQ)
+        highest = min(self._source.limit, 1.0 if self.sigma_b2 is None else math.inf)
+        return (min(start, math.log(1e-6)), max(start, math.log(0.99 * min(highest, 1e6))))
+
+    @property
+    def theta_(self) -> Array:
+        """Logarithms of the free hyper-parameters."""
+        return np.log([self.parameters_[name] for name in self.names_])
+
+    def _named(self, theta: Any) -> dict[str, float]:
+        return dict(zip(self.names_, np.exp(np.asarray(theta, dtype=float)).tolist(), strict=True))
+
+    def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
+        """Of the (normalised) targets, at ``theta`` or at the fitted values; with the gradient in theta if asked."""
+        check_is_fitted(self)
+        at = self.theta_ if theta is None else np.asarray(theta, dtype=float)
+        if at.shape != self.theta_.shape:
+            raise InvalidInputError(f"theta holds the logarithms of {self.names_}, got shape {at.shape}")
+        value, gradient = self._evidence(at, eval_gradient)
+        return (value, gradient) if eval_gradient else value
+
+    def _evidence(self, theta: Array, gradient: bool) -> tuple[float, Array]:
+        values = self.parameters_ | self._named(theta)
+        inner = {name: values.get(name) for name in VARIANCES}
+
+        def slope(name: str) -> Tensor:
+            return slope_of(self.activation, self.kernel, inner, name, self._X)
+
+        K, names = self._matrix(values), self.names_ if gradient else ()
+        found = evidence(K, self._Y, values["amplitude"], values["noise"], names, slope)
+        return found.value, np.array(found.gradient)
+
+    def _matrix(self, values: dict[str, float]) -> Tensor:
+        """The kernel matrix of the training rows; kept while its variances do not change."""
+        kernel = self._spec(values)
+        if self._kept is None or self._kept[0] != kernel:
+            self._kept = kernel, kernel(self._X)
+        return self._kept[1]
+
+    def _spec(self, values: dict[str, float]) -> NetworkKernel:
+        if self.network is not None:
+            return NetworkKernel(self._source, self.kernel)
+        deq = deq_of(self.activation, {name: values.get(name) for name in VARIANCES})
+        return NetworkKernel(deq, self.kernel, check=False)
+
+    def _condition(self) -> None:
+        self._kernel = self._spec(self.parameters_)
+        K = self._matrix(self.parameters_)
+        self._factor = factorise(self.parameters_["amplitude"] * K, self.parameters_["noise"])
+        self._alpha = self._factor.solve(self._Y)
+        self.log_marginal_likelihood_value_ = self.log_marginal_likelihood()
+        self._kept = None
+
+    # -- predicting ----------------------------------------------------------------------------------------
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        """The posterior mean of f; with its standard deviation or its covariance at the rows of X if asked."""
+        check_is_fitted(self)
+        if return_std and return_cov:
+            raise InvalidInputError("ask for return_std or for return_cov, not for both")
+        rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        new = as_tensor(rows, self.device).to(torch.float64)
+        cross = self.parameters_["amplitude"] * self._kernel(new, self._X)
+        mean = (cross @ self._alpha).cpu().numpy() * self._unit + self._shift
+        out = mean[:, 0] if self._flat else mean
+        if return_std:
+            return out, self._scaled(self._variance(new, cross).sqrt(), 1)
+        if return_cov:
+            return out, self._scaled(self._covariance(new, cross), 2)
+        return out
+
+    def _variance(self, new: Tensor, cross: Tensor) -> Tensor:
+        prior = self.parameters_["amplitude"] * self._kernel.diagonal(new)
+        return (prior - (cross.T * self._factor.solve(cross.T)).sum(0)).clamp_min(0.0)
+
+    def _covariance(self, new: Tensor, cross: Tensor) -> Tensor:
+        found = self.parameters_["amplitude"] * self._kernel(new) - cross @ self._factor.solve(cross.T)
+        return 0.5 * (found + found.T)
+
+    def _scaled(self, spread: Tensor, power: int) -> Array:
+        """One number (or matrix) per target, in its units."""
+        values: Array = spread.cpu().numpy()
+        if self._flat:
+            return values * self._unit[0] ** power
+        return values[..., None] * self._unit**power
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_factor")

@@ -1,0 +1,354 @@
+"""The scikit-learn estimators: they keep the contract, and their numbers are those of dense linear algebra."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import WhiteKernel
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.svm import SVC
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import notsodeep as nsd
+from notsodeep.errors import InvalidInputError
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(80, 12)) / 12**0.5
+NEW = RNG.normal(size=(9, 12)) / 12**0.5
+Y = np.stack([np.sin(3 * X[:, 0]), X[:, 1] * X[:, 2]], axis=1)
+LABELS = np.array(["ant", "bee", "cat"])[np.digitize(X[:, 0], [-0.1, 0.1])]
+SOLVED = 1e-8
+
+
+def dense(K, targets, ridge, weights=None):
+    """Coefficients by NumPy, with the ridge relative to the (weighted) mean diagonal."""
+    w = np.ones(len(K)) if weights is None else weights
+    lift = ridge * np.average(np.diag(K), weights=w)
+    return np.linalg.solve(K + lift * np.diag(1.0 / w), targets)
+
+
+@parametrize_with_checks(
+    [
+        nsd.DEQRegressor(),
+        nsd.DEQClassifier(),
+        nsd.DEQGaussianProcess(),
+        nsd.DEQFeatures(network=nsd.ENN(["relu"]), width=16),
+        nsd.Standardiser(),
+    ]
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_scikit_learn_accepts(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        nsd.DEQRegressor(kernel="ck", solver="cg", tol=1e-12),
+        nsd.DEQRegressor(ridge="loo"),
+        nsd.DEQClassifier(network=nsd.ENN(["relu"]), kernel="ck", method="features", width=64),
+        nsd.DEQRegressor(network=nsd.ENN(["relu"]), kernel="ck", method="features", width=64),
+        nsd.DEQGaussianProcess(optimise=True, max_steps=5),
+    ]
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_scikit_learn_accepts_other_settings(estimator, check):
+    check(estimator)
+
+
+# ---- one answer by every way -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", ["ck", "ntk", "ntk_frozen"])
+@pytest.mark.parametrize("solver", ["cholesky", "eigh", "cg"])
+def test_the_regressor_is_kernel_ridge_regression(kernel, solver):
+    deq = nsd.DEQ("tanh", 0.15)
+    kinds = nsd.kernels_of(deq, X, kinds=(kernel,))[kernel], nsd.kernels_of(deq, NEW, X, kinds=(kernel,))[kernel]
+    model = nsd.DEQRegressor("tanh", sigma_a2=0.15, kernel=kernel, ridge=0.02, solver=solver, tol=1e-11).fit(X, Y)
+    np.testing.assert_allclose(model.predict(NEW), kinds[1] @ dense(kinds[0], Y, 0.02), atol=SOLVED)
+    assert model.record_["solver"] == solver
+    assert model.lift_ == pytest.approx(0.02 * np.diag(kinds[0]).mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("norms", ["own", "typical"])
+@pytest.mark.parametrize("n", [20, 80])
+def test_the_equivalent_machine_solves_with_the_equivalent(norms, n, weighted):
+    w = np.linspace(0.5, 3.0, n) if weighted else np.ones(n)
+    deq, st = nsd.DEQ("tanh", 0.2), nsd.MixtureStatistics.estimate(X[:n])
+    eq = nsd.equivalent(deq, st, "ntk", norms)
+    model = nsd.DEQRegressor("tanh", method="equivalent", norms=norms, ridge=0.1).fit(X[:n], Y[:n], w)
+    expected = eq.cross(NEW).matrix() @ dense(np.asarray(eq.matrix()), Y[:n], 0.1, w)
+    np.testing.assert_allclose(model.predict(NEW), expected, atol=SOLVED)
+    np.testing.assert_allclose(model.loo_, refitted(np.asarray(eq.matrix()), Y[:n], model.lift_, w), atol=SOLVED)
+
+
+@pytest.mark.parametrize("width", [40, 200])
+def test_the_feature_machine_is_kernel_ridge_regression_on_its_features(width):
+    maker = nsd.DEQFeatures(network=nsd.ENN(["relu"]), width=width).fit(X)
+    phi, new = maker.transform(X), maker.transform(NEW)
+    options = {"network": nsd.ENN(["relu"]), "kernel": "ck", "method": "features", "width": width, "ridge": 0.01}
+    model = nsd.DEQRegressor(**options).fit(X, Y)
+    np.testing.assert_allclose(model.predict(NEW), new @ phi.T @ dense(phi @ phi.T, Y, 0.01), atol=SOLVED)
+    np.testing.assert_allclose(model.loo_, refitted(phi @ phi.T, Y, model.lift_), atol=SOLVED)
+    stream = nsd.DEQRegressor(**options)
+    for part in (slice(0, 30), slice(30, 31), slice(31, 80)):
+        stream.partial_fit(X[part], Y[part])
+    np.testing.assert_allclose(stream.predict(NEW), model.predict(NEW), atol=SOLVED)
+    assert stream.record_["rows"] == 80
+
+
+def test_a_stream_of_labelled_rows():
+    options = {"network": nsd.ENN(["relu"]), "kernel": "ck", "method": "features", "width": 40}
+    whole, stream = nsd.DEQClassifier(**options).fit(X, LABELS), nsd.DEQClassifier(**options)
+    with pytest.raises(InvalidInputError, match="must name all classes"):
+        stream.partial_fit(X, LABELS)
+    stream.partial_fit(X[:50], LABELS[:50], classes=["ant", "bee", "cat"]).partial_fit(X[50:], LABELS[50:])
+    np.testing.assert_allclose(stream.predict_proba(NEW), whole.predict_proba(NEW), atol=1e-7)
+    with pytest.raises(InvalidInputError, match="not among the classes"):
+        stream.partial_fit(X[:1], ["dog"])
+    assert not hasattr(nsd.DEQClassifier(), "partial_fit")
+
+
+# ---- leave-one-out ---------------------------------------------------------------------------------------
+
+
+def refitted(K, targets, lift, weights=None):
+    """Predictions at each row by a regression that saw one unit of it less."""
+    w = np.ones(len(K)) if weights is None else weights
+    out = np.empty_like(targets)
+    for i in range(len(K)):
+        less = w.copy()
+        less[i] -= 1.0
+        rest = less > 0
+        A = K[np.ix_(rest, rest)] + lift * np.diag(1.0 / less[rest])
+        out[i] = K[i, rest] @ np.linalg.solve(A, targets[rest])
+    return out
+
+
+@pytest.mark.parametrize("solver", ["cholesky", "eigh"])
+def test_leave_one_out_is_what_refitting_gives(solver):
+    w = np.repeat([1.0, 0.5, 2.5, 1.0], 20)
+    model = nsd.DEQRegressor("relu", ridge=0.02, solver=solver).fit(X, Y, w)
+    np.testing.assert_allclose(model.loo_, refitted(nsd.ntk(nsd.DEQ("relu", 0.2), X), Y, model.lift_, w), atol=SOLVED)
+    labelled = nsd.DEQClassifier("relu", ridge=0.02, solver=solver).fit(X, LABELS)
+    targets = 2.0 * (LABELS[:, None] == labelled.classes_) - 1.0
+    expected = refitted(nsd.ntk(nsd.DEQ("relu", 0.2), X), targets, labelled.lift_)
+    np.testing.assert_allclose(labelled.loo_, expected, atol=SOLVED)
+
+
+def test_the_ridge_chosen_by_leave_one_out_is_the_best_of_the_grid():
+    from notsodeep.estimators.ridges import GRID
+
+    model = nsd.DEQRegressor("relu", ridge="loo").fit(X, Y[:, 0])
+    errors = {
+        ridge: np.mean((nsd.DEQRegressor("relu", ridge=ridge).fit(X, Y[:, 0]).loo_ - Y[:, 0]) ** 2) for ridge in GRID
+    }
+    assert model.ridge_ == min(errors, key=errors.get)
+
+
+def test_leave_one_out_that_is_not_there_says_why():
+    model = nsd.DEQRegressor("relu", kernel="ck", solver="cg").fit(X, Y)
+    with pytest.raises(AttributeError, match="factorisation"):
+        model.loo_  # noqa: B018
+    with pytest.raises(AttributeError, match="after fit"):
+        nsd.DEQRegressor().loo_  # noqa: B018
+
+
+# ---- classification --------------------------------------------------------------------------------------
+
+
+def test_the_temperature_maximises_the_likelihood_of_what_was_left_out():
+    model = nsd.DEQClassifier("relu", ridge=0.05).fit(X, LABELS)
+
+    def likelihood(t):
+        scores = t * model.loo_ - np.logaddexp.reduce(t * model.loo_, axis=1, keepdims=True)
+        return scores[LABELS[:, None] == model.classes_].mean()
+
+    at = likelihood(model.temperature_)
+    assert at > max(likelihood(model.temperature_ * 1.01), likelihood(model.temperature_ / 1.01))
+    proba = model.predict_proba(NEW)
+    np.testing.assert_allclose(proba.sum(1), 1.0)
+    assert (model.classes_[proba.argmax(1)] == model.predict(NEW)).all()
+
+
+def test_two_classes_share_one_output_and_iterative_solves_are_calibrated_too():
+    y = np.where(X[:, 0] > 0, "yes", "no")
+    direct = nsd.DEQClassifier("relu", kernel="ck").fit(X, y)
+    assert direct.decision_function(NEW).shape == (9,)
+    assert ((direct.decision_function(NEW) > 0) == (direct.predict(NEW) == "yes")).all()
+    iterated = nsd.DEQClassifier("relu", kernel="ck", solver="cg", tol=1e-11).fit(X, y)
+    np.testing.assert_allclose(iterated.decision_function(NEW), direct.decision_function(NEW), atol=SOLVED)
+    np.testing.assert_allclose(iterated.predict_proba(NEW), direct.predict_proba(NEW), atol=1e-7)  # all rows are few
+
+
+def test_digits_with_grid_search_in_a_pipeline():
+    images, labels = load_digits(return_X_y=True)
+    machine = make_pipeline(nsd.Standardiser(), nsd.DEQClassifier("relu", kernel="ck"))
+    search = GridSearchCV(machine, {"deqclassifier__ridge": [1e-3, 1.0]}, cv=2).fit(images[:300], labels[:300])
+    assert search.score(images[1000:1200], labels[1000:1200]) > 0.9
+    again = pickle.loads(pickle.dumps(search.best_estimator_))
+    assert (again.predict(images[:20]) == search.best_estimator_.predict(images[:20])).all()
+
+
+# ---- parameters ------------------------------------------------------------------------------------------
+
+
+def test_networks_and_twins_take_the_place_of_flat_parameters():
+    twin = nsd.match(nsd.DEQ("relu", 0.2), 1.0)
+    model = nsd.DEQRegressor(network=twin, ridge=0.01).fit(X, Y)
+    np.testing.assert_allclose(
+        model.predict(NEW), twin.kernel_matrix(NEW, X) @ dense(twin.kernel_matrix(X), Y, 0.01), atol=SOLVED
+    )
+    copy = clone(nsd.DEQRegressor(network=nsd.ENN(["tanh"])))
+    assert copy.network == nsd.ENN(["tanh"])
+    assert "[ridge relative to the mean diagonal]" in repr(copy)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"ridge": 0.0}, "positive"),
+        ({"ridge": "best"}, "'loo'"),
+        ({"method": "magic"}, "method must be"),
+        ({"solver": "magic"}, "solver must be"),
+        ({"kernel": "rbf"}, "kernel must be"),
+        ({"network": "relu"}, "network must be"),
+        ({"sigma_a2": 0.5}, "outside the contraction range"),
+        ({"solver": "cg", "ridge": "loo"}, "factorisation"),
+        ({"method": "features", "network": nsd.ENN(["relu"]), "kernel": "ntk"}, "kernel='ck'"),
+        ({"method": "features", "network": nsd.ENN(["relu"]), "kernel": "ck", "width": 0}, "width must be"),
+        ({"method": "equivalent", "network": nsd.match(nsd.DEQ("relu", 0.2), 1.0)}, "takes a DEQ or an ENN"),
+    ],
+)
+def test_refusals(parameters, message):
+    with pytest.raises(InvalidInputError, match=message):
+        nsd.DEQRegressor(**parameters).fit(X, Y)
+
+
+def test_sparse_rows_are_refused_clearly():
+    with pytest.raises(TypeError, match="parse"):
+        nsd.DEQClassifier().fit(scipy.sparse.csr_matrix(X), LABELS)
+
+
+def test_identical_rows_have_the_kernel_of_a_point_with_itself():
+    twice = np.concatenate([X[:5], X[:5]])
+    model = nsd.DEQRegressor("relu", ridge=1e-6).fit(twice, np.arange(10.0))
+    np.testing.assert_allclose(model.predict(X[:5]), np.arange(5) + 2.5, atol=1e-4)
+
+
+# ---- Gaussian processes ----------------------------------------------------------------------------------
+
+
+def test_the_posterior_is_that_of_conditioning():
+    deq = nsd.DEQ("tanh", 0.2)
+    K, cross, prior = nsd.ck(deq, X), nsd.ck(deq, NEW, X), nsd.ck(deq, NEW)
+    gp = nsd.DEQGaussianProcess("tanh", noise=0.1, amplitude=2.0, optimise=False).fit(X, Y)
+    C = 2.0 * K + 0.1 * np.eye(80)
+    mean, cov = gp.predict(NEW, return_cov=True)
+    expected = 2.0 * prior - 4.0 * cross @ np.linalg.solve(C, cross.T)
+    np.testing.assert_allclose(mean, 2.0 * cross @ np.linalg.solve(C, Y), atol=SOLVED)
+    np.testing.assert_allclose(cov[..., 1], expected, atol=SOLVED)
+    np.testing.assert_allclose(gp.predict(NEW, return_std=True)[1][:, 0] ** 2, np.diag(expected), atol=SOLVED)
+    value = sum(-0.5 * y @ np.linalg.solve(C, y) for y in Y.T) - np.linalg.slogdet(C)[1] - 80 * np.log(2 * np.pi)
+    assert gp.log_marginal_likelihood_value_ == pytest.approx(value, rel=1e-10)
+    with pytest.raises(InvalidInputError, match="not for both"):
+        gp.predict(NEW, return_std=True, return_cov=True)
+
+
+@pytest.mark.parametrize(("activation", "kernel"), [("relu", "ck"), ("tanh", "ntk")])
+def test_gradients_of_the_evidence_are_its_differences(activation, kernel):
+    gp = nsd.DEQGaussianProcess(activation, sigma_b2=0.7, kernel=kernel, noise=0.1, optimise=True, max_steps=0).fit(
+        X[:30], Y[:30]
+    )
+    assert gp.names_ == ("amplitude", "noise", "sigma_a2", "sigma_b2")
+    theta = np.log([1.3, 0.2, 0.15, 0.7])
+    _, gradient = gp.log_marginal_likelihood(theta, eval_gradient=True)
+    step = 1e-4
+    for i, slope in enumerate(gradient):
+        move = step * np.eye(4)[i]
+        up, down = gp.log_marginal_likelihood(theta + move), gp.log_marginal_likelihood(theta - move)
+        assert slope == pytest.approx((up - down) / (2 * step), rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sigma_a2", "sigma_b2"])
+@pytest.mark.parametrize("kernel", ["ck", "ntk"])
+def test_slopes_of_the_kernel_are_those_of_automatic_differentiation(name, kernel):
+    rows = torch.from_numpy(X[:6])
+    values = {"sigma_a2": 0.15, "sigma_b2": 0.7}
+    _, slopes = nsd.DEQKernel("tanh", **values, kernel=kernel)(X[:6], eval_gradient=True)
+    leaf = torch.tensor(values[name], dtype=torch.float64, requires_grad=True)
+    K = nsd.kernels_of(nsd.DEQ("tanh", **{**values, name: leaf}), rows, kinds=(kernel,))[kernel]
+    entries = [[values[name] * torch.autograd.grad(v, leaf, retain_graph=True)[0] for v in row] for row in K]
+    position = ["sigma_a2", "sigma_b2"].index(name)
+    np.testing.assert_allclose(slopes[..., position], np.array(entries, dtype=float), atol=1e-8)
+
+
+def test_fitting_climbs_and_stays_in_the_contraction_range():
+    y = np.sin(4 * X[:, 0])
+    fixed = nsd.DEQGaussianProcess("relu", noise=1.0, optimise=False).fit(X, y)
+    fitted = nsd.DEQGaussianProcess("relu", noise=1.0, optimise=True, max_steps=15).fit(X, y)
+    assert fitted.log_marginal_likelihood_value_ > fixed.log_marginal_likelihood_value_ + 1.0
+    assert 0.0 < fitted.parameters_["sigma_a2"] < 0.25
+    assert fitted.parameters_["noise"] < 0.5
+    scaled = nsd.DEQGaussianProcess("relu", normalise_y=True).fit(X, 1e3 * y + 5e3)
+    plain = nsd.DEQGaussianProcess("relu").fit(X, (y - y.mean()) / y.std())
+    np.testing.assert_allclose(
+        scaled.predict(NEW, return_std=True)[1], 1e3 * y.std() * plain.predict(NEW, return_std=True)[1], rtol=1e-6
+    )
+    with pytest.raises(InvalidInputError, match="optimise names"):
+        nsd.DEQGaussianProcess(optimise=("ridge",)).fit(X, y)
+
+
+# ---- scikit-learn's own machines -------------------------------------------------------------------------
+
+
+def test_the_kernel_in_scikit_learns_machines():
+    kernel, K = nsd.DEQKernel("relu", kernel="ntk"), nsd.ntk(nsd.DEQ("relu", 0.2), X)
+    np.testing.assert_allclose(kernel(X), K, rtol=1e-12)
+    np.testing.assert_allclose(kernel.diag(X), np.diag(K), rtol=1e-12)
+    y = Y[:, 0]
+    ours = nsd.DEQRegressor("relu", ridge=0.01).fit(X, y)
+    theirs = KernelRidge(alpha=0.01 * np.diag(K).mean(), kernel=kernel).fit(X, y)
+    np.testing.assert_allclose(theirs.predict(NEW), ours.predict(NEW), atol=1e-6)
+    by_name, by_call = SVC(kernel="precomputed").fit(K, LABELS), SVC(kernel=kernel).fit(X, LABELS)
+    assert (by_call.predict(NEW) == by_name.predict(nsd.ntk(nsd.DEQ("relu", 0.2), NEW, X))).all()
+
+
+def test_the_kernel_in_scikit_learns_gaussian_process():
+    y = np.sin(3 * X[:25, 0])
+    kernel = nsd.DEQKernel("relu", sigma_b2=1.0, sigma_a2_bounds="fixed") + WhiteKernel(0.1)
+    gp = GaussianProcessRegressor(kernel).fit(X[:25], y)
+    assert gp.kernel_.k1.sigma_b2 != 1.0  # fitted by the gradient
+    ours = nsd.DEQGaussianProcess(
+        "relu", sigma_a2=gp.kernel_.k1.sigma_a2, sigma_b2=gp.kernel_.k1.sigma_b2, noise=gp.kernel_.k2.noise_level,
+        optimise=False,
+    ).fit(X[:25], y)  # fmt: skip
+    assert ours.log_marginal_likelihood_value_ == pytest.approx(gp.log_marginal_likelihood_value_, rel=1e-6)
+    np.testing.assert_allclose(ours.predict(NEW), gp.predict(NEW), atol=1e-5)
+    assert clone(kernel) == kernel
+    assert [h.name for h in nsd.DEQKernel("relu").hyperparameters] == ["sigma_a2"]
+    assert nsd.DEQKernel(network=nsd.ENN(["relu"])).theta.shape == (0,)
+
+
+# ---- features --------------------------------------------------------------------------------------------
+
+
+def test_features_tend_to_the_kernel():
+    phi = nsd.DEQFeatures(network=nsd.ENN(["relu"]), width=20_000, init="orthogonal").fit_transform(X)
+    K = nsd.ck(nsd.ENN(["relu"]), X)
+    assert np.linalg.norm(phi @ phi.T - K, 2) < 5 / np.sqrt(20_000) * np.linalg.norm(K, 2) * 2  # five standard errors
+    out = nsd.DEQFeatures(network=nsd.ENN(["relu"]), width=3).fit(X)
+    assert list(out.get_feature_names_out()) == ["deqfeatures0", "deqfeatures1", "deqfeatures2"]
+    assert out.transform(X.astype(np.float32)).dtype == np.float32
+    with pytest.raises(InvalidInputError, match="trains all weights"):
+        nsd.DEQFeatures(network=nsd.match(nsd.DEQ("relu", 0.2), 1.0, kernel="ntk")).fit(X)
