@@ -75,9 +75,8 @@ class NetworkKernel:
 
 
 def deq_of(activation: Any, values: Mapping[str, float | None]) -> DEQ:
-    """The DEQ of these variances; a bias variance of zero is left out."""
-    bias = {"sigma_c2": values["sigma_c2"]} if values.get("sigma_c2") else {}
-    return DEQ(activation, values.get("sigma_a2") or 0.0, values.get("sigma_b2"), **bias)
+    """The DEQ of these variances; those that are left out are zero, sigma_b2 is tied to sigma_a2."""
+    return DEQ(activation, values.get("sigma_a2") or 0.0, values.get("sigma_b2"), values.get("sigma_c2") or 0.0)
 
 
 def slope_of(activation: Any, kernel: Kernel, values: Mapping[str, Any], name: str, X: Tensor) -> Tensor:
