@@ -98,7 +98,6 @@ _ROOMS = {
     "nn": ["compare", "distil", "fit", "twin_of"],
     "plots": ["ErrorDisplay", "KernelDisplay", "LearningDisplay", "SpectrumDisplay", "TwinDisplay"],
     "estimators": ["DEQClassifier", "DEQFeatures", "DEQGaussianProcess", "DEQKernel", "DEQRegressor"],
-    "plots": ["ErrorDisplay", "KernelDisplay", "SpectrumDisplay", "TwinDisplay"],
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 _MODULES = {"activations", "errors", "datasets", "experiments", "matching", "nn", "plots", "solve"}
