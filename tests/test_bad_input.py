@@ -36,6 +36,8 @@ def desk(tmp_path, monkeypatch):
     broken[3, 4] = np.nan
     np.save("nan.npy", broken)
     np.savez("other.npz", data=X)
+    np.save("huge.npy", 1e200 * X)
+    np.save("narrow.npy", X[:, :7])
     np.save("lonely.npy", np.r_[np.zeros(22, int), 1, 2])
     (tmp_path / "cut.npy").write_bytes((tmp_path / "X.npy").read_bytes()[:300])
     (tmp_path / "empty.npy").write_bytes(b"")
@@ -119,6 +121,20 @@ MISTAKES = {
     "p with data": ("spectrum relu -p 40 --data X.npy", 2, "columns"),
     "unknown benchmark folder": ("bench", 2, "--root"),
     "unknown experiment": ("reproduce sphre", 2, "did you mean 'sphere'"),
+    "suffix of another kind": ("kernel X.npy relu -o K.txt", 2, ".npz or .csv"),
+    "standardise without data": ("match relu --standardise", 2, "no --data"),
+    "standardise the digits": ("compare relu --standardise", 2, "standardised already"),
+    "as-is without data": ("spectrum relu -p 50 --as-is", 2, "belongs to --data"),
+    "huge numbers": ("kernel huge.npy relu --standardise", 1, "Divide first"),
+    "norms without a comma": ("match tanh --inputs uniform --norms 1", 2, "0.5,1.5"),
+    "tolerance of a mixture": ("match relu --tol 0.1", 2, "--inputs uniform"),
+    "tolerance of the sphere": ("match relu --inputs sphere --tol 0.1", 2, "--inputs uniform"),
+    "a tolerance that is out of reach": ("match tanh --inputs uniform --tol 1e-3", 1, "--tol"),
+    "training rows with other features": ("kernel X.npy relu --against narrow.npy", 1, "same features"),
+    "training rows of an equivalent": ("kernel X.npy relu --equivalent --against X.npy", 2, "Leave it out"),
+    "training rows from the same pipe": ("kernel - relu --against -", 2, "only one of the two"),
+    "variance of an explicit network": ("kernel X.npy --layers tanh -s 0.1", 2, "explicit network"),
+    "variance of a twin": ("kernel X.npy --twin kept.json -s 0.1", 2, "--twin says"),
     "both from standard input": ("match relu --data - --labels -", 2, "as a file"),
 }
 
@@ -145,8 +161,8 @@ def unchanged(desk):
     assert not (desk / "kernel.npy").exists()
 
 
-def test_thirty_mistakes_at_least():
-    assert len(MISTAKES) >= 30
+def test_sixty_mistakes_at_least():
+    assert len(MISTAKES) >= 60
 
 
 def fails_while_writing(monkeypatch, error):

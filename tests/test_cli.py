@@ -252,7 +252,7 @@ def test_text_and_archives_are_read(files):
     np.savez(files / "both.npz", X=X, y=y)
     first = json.loads(run("match", "relu", "-d", files / "X.csv", "-y", files / "y.csv", "--json").stdout)
     second = json.loads(run("match", "relu", "-d", files / "both.npz", "-y", files / "both.npz", "--json").stdout)
-    assert first["tau0"] == pytest.approx(second["tau0"], rel=1e-14)
+    assert first["certificate"]["tau0"] == pytest.approx(second["certificate"]["tau0"], rel=1e-14)
 
 
 def test_spectrum(files):
@@ -263,6 +263,69 @@ def test_spectrum(files):
     assert document["spikes"] == [s.value for s in law.spikes]
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "bulk" in run("spectrum", "tanh", "-d", files / "X.npy", "-y", files / "y.npy").stdout
+
+
+def test_the_suffix_decides_the_format(files):
+    exact = nsd.ck(nsd.DEQ("relu", 0.2), np.load(files / "X.npy"))
+    run("kernel", files / "X.npy", "relu", "-o", files / "K.csv")
+    run("kernel", files / "X.npy", "relu", "-o", files / "K.npz")
+    assert np.array_equal(np.loadtxt(files / "K.csv", delimiter=","), exact)
+    assert np.array_equal(np.load(files / "K.npz")["K"], exact)
+
+
+def test_test_rows_are_prepared_as_the_training_rows_were(files):
+    X = 5.0 + 3.0 * np.load(files / "X.npy")
+    np.save(files / "train.npy", X[:30])
+    np.save(files / "test.npy", X[30:])
+    run("kernel", files / "test.npy", "tanh", "--against", files / "train.npy", "--standardise", "-o", files / "K.npy")
+    fitted = nsd.Standardiser.fit(X[:30])
+    expected = nsd.ck(nsd.DEQ("tanh", 0.2), fitted.transform(X[30:]), fitted.transform(X[:30]))
+    assert np.load(files / "K.npy").shape == (18, 30)
+    assert np.allclose(np.load(files / "K.npy"), expected, rtol=0, atol=1e-14)
+
+
+def test_tables_with_names_and_labels_in_words(files):
+    X, y = np.load(files / "X.npy"), np.load(files / "y.npy")
+    names = ",".join(f"feature {i}" for i in range(X.shape[1]))
+    np.savetxt(files / "named.csv", X, delimiter=",", header=names, comments="")
+    (files / "words.csv").write_text("animal\n" + "\n".join(np.array(["golden retriever", "cat"])[y]) + "\n")
+    named = run("match", "relu", "-d", files / "named.csv", "-y", files / "words.csv", "--standardize", "--json")
+    plain = run("match", "relu", "-d", files / "X.npy", "-y", files / "y.npy", "--standardise", "--json")
+    assert json.loads(named.stdout)["verified"]["twin"] == pytest.approx(json.loads(plain.stdout)["verified"]["twin"])
+    assert "in_features=60, width=4096, out_features=2" in json.loads(named.stdout)["pytorch"]
+
+
+@pytest.mark.parametrize("phi", ["gelu", "erf", "selu"])
+def test_a_variance_within_the_limit_is_taken_and_told(phi):
+    result = run("coefficients", phi, "--json")
+    chosen = json.loads(result.stdout)["network"]["sigma_a2"]
+    assert chosen == pytest.approx(0.8 * nsd.DEQ(phi, 0.1).limit, rel=1e-2)
+    assert f"--sigma-a2 {chosen}" in result.stderr
+
+
+def test_the_law_says_how_far_it_is(files):
+    near = run("spectrum", "relu", "-p", 200, "--json")
+    assert json.loads(near.stdout)["distance"] < 0.1
+    assert near.stderr == ""
+    low_rank = np.random.default_rng(0).standard_normal((90, 3)) @ np.random.default_rng(1).standard_normal((3, 30))
+    np.save(files / "low.npy", low_rank)
+    far = run("spectrum", "tanh", "-d", files / "low.npy", "--standardise")
+    assert "distance" in far.stdout
+    assert "low effective rank" in far.stderr
+
+
+def test_a_reader_may_close_the_pipe(files):
+    np.save(files / "many.npy", np.random.default_rng(0).standard_normal((400, 30)) / 5.5)
+    command = f"{sys.executable} -m notsodeep kernel {files}/many.npy tanh -o - | head -c 6"
+    out = subprocess.run(command, shell=True, capture_output=True)
+    assert out.stdout == b"\x93NUMPY"
+    assert out.stderr == b""
+
+
+def test_flags_take_no_value():
+    text = run("match", "--help", env={"COLUMNS": "200"}).output
+    assert "--as-is" in text
+    assert "<bool>" not in text
 
 
 # ---- runs ------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ an option, a name, or a path that is not there, not allowed or of the wrong kind
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -27,10 +29,21 @@ class Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except (NotSoDeepError, OSError, MemoryError, KeyboardInterrupt) as error:
-            if isinstance(error, BrokenPipeError) or ctx.params.get("debug"):
+            if isinstance(error, BrokenPipeError):  # the reader has seen enough, as head does
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise typer.Exit(1) from None
+            if ctx.params.get("debug"):
                 raise
             complain(message_of(error))
             raise typer.Exit(2 if isinstance(error, (InvalidInputError, *_WRONG_PATH)) else 1) from None
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command whose flags are shown without the type that they do not take."""
+        command = super().get_command(ctx, cmd_name)
+        for parameter in [] if command is None else command.get_params(ctx):
+            if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+                parameter.metavar = ""
+        return command
 
 
 def remark(

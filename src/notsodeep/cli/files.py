@@ -25,14 +25,17 @@ __all__ = [
     "check_target",
     "labels_from",
     "matrix_file",
+    "matrix_header",
     "points_from",
     "read_json",
+    "same_preparation",
     "save_figure",
     "write_json",
 ]
 
 
 _LONGEST_JSON = 64 << 20
+_LARGEST = 1e150  # of an entry: its square is a number
 # what NumPy and the archives below it raise on damaged files
 _DAMAGE = (ValueError, EOFError, LookupError, NotImplementedError, struct.error, zipfile.BadZipFile, zlib.error)
 
@@ -40,27 +43,58 @@ _DAMAGE = (ValueError, EOFError, LookupError, NotImplementedError, struct.error,
 # ---- reading ---------------------------------------------------------------------------------------------
 
 
-def points_from(source: str, *, standardise: bool = False, as_is: bool = False) -> Any:
+def points_from(source: str, *, standardise: bool = False, as_is: bool = False, least: int = 2) -> Any:
     """The rows of a .npy, .npz or .csv file (``-``: standard input), finite and of a scale the theory speaks of."""
     points = _array(source, "X")
-    if points.ndim != 2 or 0 in points.shape or len(points) < 2:
+    if points.ndim != 2 or 0 in points.shape or len(points) < least:
         raise DataError(
-            f"{source} holds an array of shape {points.shape}; points are needed as rows, shape (n, p) with n >= 2. "
+            f"{source} holds an array of shape {points.shape}; rows are needed, shape (n, p) with n >= {least}. "
             "Reshape it, for instance images with X.reshape(len(X), -1), and save it again."
         )
     points = _numbers(points, source)
+    return _scaled(_finite(points, source), source, standardise, as_is)
+
+
+def _finite(points: Any, source: str) -> Any:
+    """Rows whose entries and squared norms are numbers."""
     bad = int((~np.isfinite(points)).any(axis=1).sum())
     if bad:
         raise DataError(
             f"{source} has NaN or infinite entries in {bad} of {len(points)} rows. Remove or fill them "
             "first, for instance X = X[np.isfinite(X).all(axis=1)]."
         )
-    return _scaled(points, source, standardise, as_is)
+    largest = float(np.abs(points).max())
+    if largest > _LARGEST:
+        raise DataError(
+            f"{source} has entries up to {largest:.3g}; squares of such numbers are infinite. Divide first, for "
+            "instance X = X / np.abs(X).max(), and save it again."
+        )
+    return points
+
+
+def same_preparation(points: str, against: str, standardise: bool, as_is: bool) -> tuple[Any, Any]:
+    """Two sets of rows, the first prepared with the statistics of the second: test rows as the training rows were."""
+    import notsodeep as nsd
+
+    if points == "-" and against == "-":
+        raise InvalidInputError("only one of the two sets of points can come from standard input.")
+    train = points_from(against, as_is=as_is or standardise)
+    X = points_from(points, as_is=as_is or standardise, least=1)
+    if X.shape[1] != train.shape[1]:
+        raise DataError(
+            f"{points} has {X.shape[1]} columns and {against} {train.shape[1]}: one kernel needs the same features."
+        )
+    if not standardise:
+        return X, train
+    fitted = nsd.Standardiser.fit(train)
+    return fitted.transform(X), fitted.transform(train)
 
 
 def labels_from(source: str, n: int) -> Any:
     """n labels from a file."""
     labels = _array(source, "y")
+    if labels.shape == (n + 1,) and labels.dtype.kind == "U":
+        labels = labels[1:]  # the first line names the column
     if labels.shape != (n,):
         raise DataError(
             f"{source} holds labels of shape {labels.shape}, the data has {n} rows: one label per row is needed, "
@@ -129,7 +163,31 @@ def _parse(stream: Any, head: bytes, name: str) -> Any:
     text = stream.read().decode("utf-8")
     if not text.strip():
         raise ValueError("it is empty")
-    return np.loadtxt(io.StringIO(text), delimiter="," if "," in text else None, ndmin=1 if name == "y" else 2)
+    return _labels_of(text) if name == "y" else _table_of(text)
+
+
+def _table_of(text: str) -> Any:
+    """Numbers, under a line of column names where there is one."""
+    first, _, rest = text.lstrip().partition("\n")
+    delimiter = "," if "," in first else None
+    named = any(not _is_number(cell) for cell in first.split(delimiter))
+    return np.loadtxt(io.StringIO(rest if named and rest.strip() else text), delimiter=delimiter, ndmin=2)
+
+
+def _labels_of(text: str) -> Any:
+    """Numbers, or a word per line."""
+    try:
+        return np.loadtxt(io.StringIO(text), delimiter="," if "," in text else None, ndmin=1)
+    except ValueError:
+        return np.array([line.strip().strip('"') for line in text.splitlines() if line.strip()])
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _numbers(points: Any, source: str) -> Any:
@@ -172,19 +230,25 @@ def check_target(path: Path, force: bool) -> None:
 
 
 @contextlib.contextmanager
-def matrix_file(path: Path, n: int, dtype: Any) -> Iterator[Any]:
-    """An n x n memory map of a .npy file that appears when it is full; its space is reserved before it is filled."""
-    header = io.BytesIO()
-    described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (n, n)}
-    np.lib.format.write_array_header_1_0(header, described)
-    size = len(header.getvalue()) + n * n * dtype.itemsize
+def matrix_file(path: Path, shape: tuple[int, int], dtype: Any) -> Iterator[Any]:
+    """A memory map of a .npy file that appears when it is full; its space is reserved before it is filled."""
+    header = matrix_header(shape, dtype)
+    size = len(header) + shape[0] * shape[1] * dtype.itemsize
     _enough_space(path, size)
     with atomic(path, size) as temporary:
         with open(temporary, "r+b") as stream:
-            stream.write(header.getvalue())
+            stream.write(header)
         mapped = np.lib.format.open_memmap(temporary, mode="r+")
         yield mapped
         mapped.flush()
+
+
+def matrix_header(shape: tuple[int, int], dtype: Any) -> bytes:
+    """The first bytes of a .npy file."""
+    header = io.BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, described)
+    return header.getvalue()
 
 
 def _enough_space(path: Path, size: int) -> None:

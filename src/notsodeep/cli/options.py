@@ -7,15 +7,31 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..errors import ContractionError, DataError, InvalidInputError
+from .output import tell
 
-__all__ = ["deq_from", "layers_from", "network_from", "parse_activation", "statistics_from", "tau0_from", "twin_from"]
+__all__ = [
+    "deq_from",
+    "layers_from",
+    "network_from",
+    "parse_activation",
+    "refuse",
+    "statistics_from",
+    "tau0_from",
+    "twin_from",
+]
 
 Kernel = Literal["ck", "ntk", "ntk_frozen"]
+_USUAL = 0.2
 
 Phi = Annotated[
     str, typer.Argument(metavar="ACTIVATION", help="A name, or name:parameter=value, as leaky_relu:slope=0.1")
 ]
-SigmaA2 = Annotated[float, typer.Option("--sigma-a2", "-s", help="Variance of the recurrent weights.")]
+SigmaA2 = Annotated[
+    float | None,
+    typer.Option(
+        "--sigma-a2", "-s", help="Variance of the recurrent weights; default 0.2, or 0.8 of the limit if that is less."
+    ),
+]
 SigmaB2 = Annotated[
     float | None, typer.Option("--sigma-b2", help="Variance of the input weights; default 1 - sigma_a2.")
 ]
@@ -31,7 +47,8 @@ Data = Annotated[
 ]
 Labels = Annotated[str | None, typer.Option("--labels", "-y", help="One class per row: .npy, .npz (array y) or .csv.")]
 Standardise = Annotated[
-    bool, typer.Option("--standardise", help="Centre the data and scale it to mean squared norm 1.")
+    bool,
+    typer.Option("--standardise", "--standardize", help="Centre the data and scale it to mean squared norm 1."),
 ]
 AsIs = Annotated[bool, typer.Option("--as-is", help="Take data of an unusual scale as it is.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -66,16 +83,29 @@ def parse_activation(text: str) -> Any:
     return nsd.activation(name, **parameters)
 
 
-def deq_from(phi: str, sigma_a2: float, sigma_b2: float | None) -> Any:
+def deq_from(phi: str, sigma_a2: float | None, sigma_b2: float | None) -> Any:
     """A DEQ inside its contraction range."""
     import notsodeep as nsd
 
-    deq = nsd.DEQ(parse_activation(phi), sigma_a2, sigma_b2)
+    known = parse_activation(phi)
+    deq = nsd.DEQ(known, _usual_variance(known) if sigma_a2 is None else sigma_a2, sigma_b2)
     try:
         deq.check_contraction()
     except ContractionError as error:  # the advice that follows speaks of Python arguments
         raise ContractionError(f"{str(error).split('. ')[0]}. Lower --sigma-a2.") from None
     return deq
+
+
+def _usual_variance(known: Any) -> float:
+    """0.2, or where that is beyond the limit of the activation, 0.8 of the limit; the choice is told."""
+    import notsodeep as nsd
+
+    limit = nsd.DEQ(known, _USUAL).limit
+    if limit > _USUAL:
+        return _USUAL
+    chosen = float(f"{0.8 * limit:.3g}")
+    tell(f"--sigma-a2 {chosen} is taken: the usual {_USUAL} is beyond the limit {limit:.4g} of {known.name}.")
+    return chosen
 
 
 def layers_from(text: str) -> Any:
@@ -85,13 +115,23 @@ def layers_from(text: str) -> Any:
     return nsd.ENN([parse_activation(part.strip()) for part in text.split("/")])
 
 
-def network_from(phi: str | None, sigma_a2: float, sigma_b2: float | None, layers: str | None) -> Any:
+def network_from(phi: str | None, sigma_a2: float | None, sigma_b2: float | None, layers: str | None) -> Any:
     """The one network that was asked for."""
     if (phi is None) == (layers is None):
         raise InvalidInputError(
             "name one network: an activation for a DEQ (relu), or --layers tanh/tanh for an explicit one, not both."
         )
-    return layers_from(layers) if layers is not None else deq_from(str(phi), sigma_a2, sigma_b2)
+    if layers is not None:
+        refuse(f"belongs to a DEQ and --layers {layers} is an explicit network", sigma_a2=sigma_a2, sigma_b2=sigma_b2)
+        return layers_from(layers)
+    return deq_from(str(phi), sigma_a2, sigma_b2)
+
+
+def refuse(reason: str, **given: Any) -> None:
+    """Options that were given and would have no effect."""
+    named = ["--" + name.replace("_", "-") for name, value in given.items() if value not in (None, False)]
+    if named:
+        raise InvalidInputError(f"{', '.join(named)}: {reason}. Leave it out.")
 
 
 def statistics_from(data: str, labels: str | None, standardise: bool, as_is: bool) -> Any:

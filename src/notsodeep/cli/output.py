@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-__all__ = ["complain", "note", "print_json", "show", "table"]
+__all__ = ["complain", "note", "print_json", "show", "table", "tell"]
 
 
 def show(thing: Any) -> None:
@@ -27,6 +27,11 @@ def note(text: str) -> None:
     """A remark beside the result; only where somebody is watching."""
     if sys.stderr.isatty():
         _console().print(text, style="dim", markup=False, highlight=False)
+
+
+def tell(text: str) -> None:
+    """What a user must know although nothing failed: a choice that was made, a limit that was met."""
+    complain(text, "yellow")
 
 
 def complain(text: str, style: str = "red") -> None:

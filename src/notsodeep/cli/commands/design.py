@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ...errors import InvalidInputError
+from ...errors import InfeasibleMatchError, InvalidInputError
 from .. import options as opt
 from ..app import app
 from ..files import check_target, write_json
@@ -23,7 +23,7 @@ _CHECKED = 2000  # points on which a design is verified; more would tell the sam
 @app.command()
 def match(
     activation: opt.Phi,
-    sigma_a2: opt.SigmaA2 = 0.2,
+    sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
     tau0: opt.Tau0 = None,
     data: opt.Data = None,
@@ -33,6 +33,11 @@ def match(
     inputs: Annotated[
         Inputs, typer.Option("--inputs", help="mixture: high-dimensional data; sphere: unit norm; uniform: any input.")
     ] = "mixture",
+    norms: Annotated[
+        str | None, typer.Option("--norms", help="With uniform: least and largest norm of the inputs, as 0.5,1.5")
+    ] = None,
+    tol: Annotated[float | None, typer.Option("--tol", help="With uniform: largest error; default 0.001.")] = None,
+    layers: Annotated[int | None, typer.Option("--layers", min=1, help="With uniform: this many layers.")] = None,
     standardise: opt.Standardise = False,
     as_is: opt.AsIs = False,
     code: Annotated[bool, typer.Option("--code", help="Print only the PyTorch source of the twin.")] = False,
@@ -48,6 +53,7 @@ def match(
       notsodeep match tanh --sigma-a2 0.1 --kernel ntk --save twin.json
       notsodeep match relu --data X.npy --labels y.npy --standardise
       notsodeep match tanh --inputs sphere --json
+      notsodeep match tanh --inputs uniform --norms 0.8,1.2 --tol 0.01
       notsodeep match relu --code > twin.py
     """
     import notsodeep as nsd
@@ -57,14 +63,19 @@ def match(
     if save is not None:
         check_target(save, force)
     deq = opt.deq_from(activation, sigma_a2, sigma_b2)
-    points = None
+    points, sizes = None, {}
     if inputs == "mixture":
+        opt.refuse("belongs to --inputs uniform", norms=norms, tol=tol, layers=layers)
         statistics, points = _statistics(tau0, data, labels, standardise, as_is)
         twin = nsd.match(deq, statistics, kernel=kernel, family=family)
+        sizes = _sizes(statistics, labels)
     else:
-        twin = _elsewhere(deq, inputs, kernel, [("--data", data), ("--labels", labels), ("--tau0", tau0)], family)
+        given = {"data": data, "labels": labels, "tau0": tau0, "standardise": standardise, "as_is": as_is}
+        opt.refuse(f"no meaning for --inputs {inputs}: this twin knows no data", **given)
+        opt.refuse(f"no meaning for --inputs {inputs}", family=None if family == "auto" else family)
+        twin = _elsewhere(deq, inputs, kernel, norms, tol, layers)
     verified = None if points is None else twin.verify(points)
-    source = nsd.pytorch_code(twin)
+    source = nsd.pytorch_code(twin, **sizes)
     if save is not None:
         write_json(save, twin.to_dict())
         note(f"written: {save}")
@@ -84,6 +95,7 @@ def _statistics(tau0: float | None, data: str | None, labels: str | None, standa
     if data is None:
         if labels is not None:
             raise InvalidInputError("--labels belong to --data; give both, or --tau0 alone.")
+        opt.refuse("there is no --data to prepare", standardise=standardise, as_is=as_is)
         return opt.tau0_from(tau0), None
     if tau0 is not None:
         raise InvalidInputError("--tau0 is measured from --data; give one of the two.")
@@ -91,16 +103,37 @@ def _statistics(tau0: float | None, data: str | None, labels: str | None, standa
     return statistics, statistics.X[:_CHECKED]
 
 
-def _elsewhere(deq: Any, inputs: str, kernel: Any, unused: list[tuple[str, Any]], family: str) -> Any:
+def _sizes(statistics: Any, labels: str | None) -> dict[str, int]:
+    """The sizes of the pasted source, as far as the data tells them."""
+    if isinstance(statistics, float):
+        return {}
+    sizes = {"in_features": statistics.X.shape[1]}
+    return sizes if labels is None else sizes | {"out_features": statistics.K}
+
+
+def _elsewhere(deq: Any, inputs: str, kernel: Any, norms: str | None, tol: float | None, layers: int | None) -> Any:
     """Twins that are tied to no data."""
     import notsodeep as nsd
 
-    given = [name for name, value in unused if value is not None] + (["--family"] if family != "auto" else [])
-    if given:
-        raise InvalidInputError(f"{', '.join(given)} has no meaning for --inputs {inputs}: this twin knows no data.")
     if inputs == "sphere":
+        opt.refuse("belongs to --inputs uniform", norms=norms, tol=tol, layers=layers)
         return nsd.match_sphere(deq, kernel=kernel)
-    return nsd.match_uniform(deq, kernel=kernel)
+    wanted: dict[str, Any] = {"norms": _pair(norms), "tol": tol, "layers": layers}
+    try:
+        return nsd.match_uniform(deq, kernel, **{name: value for name, value in wanted.items() if value is not None})
+    except InfeasibleMatchError as error:  # its advice speaks of Python arguments
+        said = str(error).replace("Raise tol", "Raise --tol").replace("layers=", "--layers ")
+        raise InfeasibleMatchError(said) from None
+
+
+def _pair(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidInputError(f"--norms takes two numbers with a comma, as 0.5,1.5; got {text!r}.") from None
+    return low, high
 
 
 def _verification(verified: Any) -> Any:
@@ -110,7 +143,7 @@ def _verification(verified: Any) -> Any:
 @app.command()
 def coefficients(
     activation: Annotated[str | None, typer.Argument(metavar="[ACTIVATION]", help="Of a DEQ.")] = None,
-    sigma_a2: opt.SigmaA2 = 0.2,
+    sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
     layers: Annotated[str | None, typer.Option("--layers", help="An explicit network instead: tanh/tanh")] = None,
     tau0: opt.Tau0 = None,

@@ -12,10 +12,12 @@ import typer
 from ...errors import InvalidInputError
 from .. import options as opt
 from ..app import app
-from ..files import check_target, matrix_file, points_from, save_figure
-from ..output import note, print_json, show
+from ..files import atomic, check_target, matrix_file, matrix_header, points_from, same_preparation, save_figure
+from ..output import note, print_json, show, tell
 
 _BLOCK = 512  # columns of an equivalent that are made at once
+_EXACT = 4000  # points up to which the law is compared with the exact kernel
+_FAR = 0.1  # Kolmogorov distance beyond which the law is no prediction
 _MOST = 4 * 10**9  # numbers of a sample, 32 GB
 
 
@@ -24,9 +26,9 @@ def kernel(
     points: Annotated[str, typer.Argument(metavar="X", help="Points as rows: .npy, .npz, .csv, or - .")],
     activation: Annotated[str | None, typer.Argument(metavar="[ACTIVATION]", help="Of a DEQ.")] = None,
     output: Annotated[
-        str, typer.Option("--output", "-o", help="A .npy file, or - for standard output.")
+        str, typer.Option("--output", "-o", help="A .npy, .npz or .csv file, or - for standard output (.npy).")
     ] = "kernel.npy",
-    sigma_a2: opt.SigmaA2 = 0.2,
+    sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
     layers: Annotated[str | None, typer.Option("--layers", help="An explicit network instead: tanh/tanh")] = None,
     twin: Annotated[str | None, typer.Option("--twin", help="The network of a twin.json instead.")] = None,
@@ -37,6 +39,10 @@ def kernel(
     own_norms: Annotated[
         bool, typer.Option("--own-norms", help="With --equivalent: keep the norm of every row, for norms that differ.")
     ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", help="Training rows: the kernel between X and them, prepared alike."),
+    ] = None,
     labels: opt.Labels = None,
     centred: Annotated[bool, typer.Option("--centred", help="Centre the network at the data's tau0.")] = False,
     standardise: opt.Standardise = False,
@@ -52,6 +58,7 @@ def kernel(
       notsodeep kernel X.npy relu -o K.npy --kernel ntk
       notsodeep kernel X.npy tanh --equivalent --labels y.npy -o K.npy
       notsodeep kernel X.npy --twin twin.json -o K.npy
+      notsodeep kernel test.npy relu --against train.npy --standardise -o K.csv
       cat X.npy | notsodeep kernel - --layers tanh/tanh -o - > K.npy
     """
     import notsodeep as nsd
@@ -61,31 +68,39 @@ def kernel(
     if labels is not None and not equivalent:
         raise InvalidInputError("--labels are used by --equivalent alone; the exact kernel does not look at them.")
     if output != "-":
+        check_format(Path(output))
         check_target(Path(output), force)
     network, rates = _network(activation, sigma_a2, sigma_b2, layers, twin)
     if equivalent:
         _refuse_rates(rates)
+        opt.refuse("the equivalent speaks of one set of points", against=against, centred=centred)
         statistics = opt.statistics_from(points, labels, standardise, as_is)
         operator = nsd.equivalent(network, statistics, which, "own" if own_norms else "typical")
-        _write(output, len(statistics.X), statistics.X.dtype, lambda out: _fill_equivalent(operator, out))
+        n = len(statistics.X)
+        _write(output, (n, n), statistics.X.dtype, lambda out: _fill_equivalent(operator, out))
         return
-    X = points_from(points, standardise=standardise, as_is=as_is)
+    if against is None:
+        X, Y = points_from(points, standardise=standardise, as_is=as_is), None
+    else:
+        X, Y = same_preparation(points, against, standardise, as_is)
+    rows = X if Y is None else Y
     if centred:
-        network = network.centred(nsd.MixtureStatistics.estimate(X).tau0)
+        network = network.centred(nsd.MixtureStatistics.estimate(rows).tau0)
 
     def fill(out: Any) -> None:
-        nsd.kernels_of(network, X, kinds=(which,), learning_rates=rates, out={which: out})
+        nsd.kernels_of(network, X, Y, kinds=(which,), learning_rates=rates, out={which: out})
 
-    _write(output, len(X), X.dtype, fill)
+    _write(output, (len(X), len(rows)), X.dtype, fill)
 
 
 def _network(
-    activation: str | None, sigma_a2: float, sigma_b2: float | None, layers: str | None, twin: str | None
+    activation: str | None, sigma_a2: float | None, sigma_b2: float | None, layers: str | None, twin: str | None
 ) -> tuple[Any, Any]:
     if twin is None:
         return opt.network_from(activation, sigma_a2, sigma_b2, layers), None
     if activation is not None or layers is not None:
         raise InvalidInputError("--twin names the network; leave out the activation and --layers.")
+    opt.refuse("the file of --twin says what its DEQ is", sigma_a2=sigma_a2, sigma_b2=sigma_b2)
     found = opt.twin_from(twin)
     return found.network, found.learning_rates
 
@@ -105,23 +120,49 @@ def _fill_equivalent(operator: Any, out: Any) -> None:
         out[:, start : start + columns.shape[1]] = operator @ columns
 
 
-def _write(output: str, n: int, dtype: Any, fill: Any) -> None:
-    """An n x n matrix into a memory map beside the target, then into place; or to standard output."""
-    if output == "-":
-        matrix = np.empty((n, n), dtype=dtype)
-        fill(matrix)
-        np.save(sys.stdout.buffer, matrix)
-        return
+def check_format(path: Path) -> None:
+    """The suffix decides the format; an unknown one would get bytes that its name denies."""
+    if path.suffix not in ("", ".npy", ".npz", ".csv") and not path.is_dir():
+        raise InvalidInputError(f"{path} ends in {path.suffix!r}; a kernel is written as .npy, .npz or .csv.")
+
+
+def _write(output: str, shape: tuple[int, int], dtype: Any, fill: Any) -> None:
+    """A matrix to standard output, or beside its target and then into place; .npy files are filled on the disk."""
     path = Path(output)
-    with matrix_file(path, n, dtype) as mapped:
-        fill(mapped)
-    note(f"written: {path}, {n} x {n}, {dtype}")
+    if output == "-" or path.suffix in (".npz", ".csv"):
+        matrix = np.empty(shape, dtype=dtype)
+        fill(matrix)
+        if output == "-":
+            _stream(matrix)
+            return
+        with atomic(path) as temporary:
+            _save(temporary, path.suffix, matrix)
+    else:
+        with matrix_file(path, shape, dtype) as mapped:
+            fill(mapped)
+    note(f"written: {path}, {shape[0]} x {shape[1]}, {dtype}")
+
+
+def _stream(matrix: Any) -> None:
+    """Row by row: a reader that has seen enough may close the pipe at any of them."""
+    sys.stdout.buffer.write(matrix_header(matrix.shape, matrix.dtype))
+    for row in matrix:
+        sys.stdout.buffer.write(row.tobytes())
+    sys.stdout.buffer.flush()
+
+
+def _save(path: Path, suffix: str, matrix: Any) -> None:
+    with open(path, "wb") as stream:
+        if suffix == ".npz":
+            np.savez(stream, K=matrix)
+        else:
+            np.savetxt(stream, matrix, delimiter=",", fmt="%.9g" if matrix.dtype == np.float32 else "%.17g")
 
 
 @app.command()
 def spectrum(
     activation: Annotated[str | None, typer.Argument(metavar="[ACTIVATION]", help="Of a DEQ.")] = None,
-    sigma_a2: opt.SigmaA2 = 0.2,
+    sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
     layers: Annotated[str | None, typer.Option("--layers", help="An explicit network instead: tanh/tanh")] = None,
     which: opt.WhichKernel = "ck",
@@ -152,15 +193,18 @@ def spectrum(
     network = opt.network_from(activation, sigma_a2, sigma_b2, layers)
     source, X = _source(data, labels, dimension, number, standardise, as_is)
     law = nsd.spectral_law(network, source, n=number if data is not None else len(X), kernel=which)
+    display = _display(law, X)
     if plot is not None:
-        _draw(law, X, plot)
+        save_figure(display.plot().figure_, plot)
         note(f"written: {plot}")
     if json:
         bulks = [{"low": a, "high": b, "mass": m} for (a, b), m in zip(law.support, law.masses, strict=True)]
         atoms = [{"value": a.value, "mass": a.mass} for a in law.atoms]
-        print_json({"kernel": which, "n": law.n, "p": law.p, "bulks": bulks, "atoms": atoms, "spikes": _spikes(law)})
+        numbers = {"kernel": which, "n": law.n, "p": law.p, "bulks": bulks, "atoms": atoms, "spikes": _spikes(law)}
+        print_json({**numbers, "distance": display.distance})
     else:
         show(law.summary())
+        _report(display, law, data is not None)
 
 
 def _spikes(law: Any) -> list[float]:
@@ -179,6 +223,7 @@ def _source(
         return statistics, statistics.X
     if labels is not None:
         raise InvalidInputError("--labels belong to --data; the mixture of -p has its own.")
+    opt.refuse("the mixture of -p has its own scale, this belongs to --data", standardise=standardise, as_is=as_is)
     p = 1000 if p is None else p
     n = round(0.8 * p) if n is None else n
     if p < 16 or n < 8 or n * p > _MOST:
@@ -190,12 +235,31 @@ def _source(
     return mixture, mixture.sample(n, seed=0)[0]
 
 
-def _draw(law: Any, X: Any, path: Path) -> None:
+def _display(law: Any, X: Any) -> Any:
+    """The eigenvalues of the exact kernel beside the law, where the points are few enough to compute them."""
     import matplotlib
 
     matplotlib.use("Agg")
     import notsodeep as nsd
 
-    exact = nsd.kernels_of(law.coefficients.network, X[: law.n], kinds=(law.kernel,))[law.kernel]
-    figure: Any = nsd.SpectrumDisplay.from_kernel(exact, law if len(exact) == law.n else None).plot().figure_
-    save_figure(figure, path)
+    exact = nsd.kernels_of(law.coefficients.network, X[: min(law.n, _EXACT)], kinds=(law.kernel,))[law.kernel]
+    return nsd.SpectrumDisplay.from_kernel(exact, law if len(exact) == law.n else None)
+
+
+def _report(display: Any, law: Any, measured: bool) -> None:
+    """How far the law is from the exact kernel on these points; a large distance has a reason."""
+    if display.distance is None:
+        show(f"distance  not measured: the exact kernel is compared up to {_EXACT:,} points")
+        return
+    show(f"distance  {display.distance:.3f} (Kolmogorov) from the eigenvalues of the exact kernel on these points")
+    if display.distance > _FAR:
+        reason = (
+            "data with more points than features, of low effective rank, or of unequal norms does not concentrate as a "
+            "mixture in high dimension does"
+            if measured
+            else "p and n are small for a law of their limit"
+        )
+        tell(
+            f"the predicted spectrum is {display.distance:.2f} away from the exact one: {reason}. Trust the exact "
+            f"eigenvalues (notsodeep kernel), not this law. n = {law.n}, p = {law.p}."
+        )

@@ -20,7 +20,7 @@ _POINTS = 12  # of a range without its own number
 @app.command()
 def learn(
     activation: Annotated[str | None, typer.Argument(metavar="[ACTIVATION]", help="Of a DEQ.")] = None,
-    sigma_a2: opt.SigmaA2 = 0.2,
+    sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
     layers: Annotated[str | None, typer.Option("--layers", help="An explicit network instead: tanh/tanh")] = None,
     which: opt.WhichKernel = "ntk",

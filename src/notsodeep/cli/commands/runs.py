@@ -23,7 +23,7 @@ Train = Literal["readout", "frozen", "all"]
 @app.command()
 def compare(
     activation: opt.Phi,
-    sigma_a2: opt.SigmaA2 = 0.2,
+    sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
     data: opt.Data = None,
     labels: opt.Labels = None,
@@ -73,6 +73,7 @@ def _labelled(data: str | None, labels: str | None, standardise: bool, as_is: bo
     if data is None:
         if labels is not None:
             raise InvalidInputError("--labels belong to --data; give both, or neither for the built-in digits.")
+        opt.refuse("the built-in digits are standardised already", standardise=standardise, as_is=as_is)
         from sklearn.datasets import load_digits
 
         import notsodeep as nsd
