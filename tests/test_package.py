@@ -83,6 +83,7 @@ ROOMS = [
     "_progress",
     "_arrays",
     "_fixed_point",
+    "_chebyshev",
     "_quadrature",
     "activations",
     "gaussian",

@@ -18,20 +18,19 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 import torch
-from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
 from .._arrays import as_rows, squared_norms
-from ..kernels import diagonal, pairwise
+from .._chebyshev import interpolated
+from ..kernels import diagonal, pairwise, power_series
 from ..mixtures import MixtureStatistics
 from .coefficients import Coefficients
 
 __all__ = ["NormProfile", "kernel_at", "kernel_of", "norm_profile"]
 
 Array = NDArray[np.float64]
-_STEP = 0.02  # of the differences in d, relative to the product of the norms; their error is its fourth power
 _SMALLEST = 1e-6  # part of the typical squared norm; smaller ones are taken as this
-_NEGLIGIBLE = 1e-8  # part of the diagonal; differences cannot tell smaller terms from zero
+_NEGLIGIBLE = 1e-8  # part of the diagonal; smaller terms are left out
 _QUANTILES = (0.02, 0.25, 0.75, 0.98)
 
 
@@ -102,23 +101,11 @@ def kernel_of(c: Coefficients, squares: Array) -> Array:
 
 def _derivatives(c: Coefficients, squares: Array) -> tuple[Array, Array]:
     """The first two in d, at d = 0, between each squared norm and the typical one."""
-    step = _STEP * np.sqrt(squares) * c.tau0
-    low2, low, mid, high, high2 = kernel_at(c, squares, np.array(c.tau0**2), np.arange(-2.0, 3.0)[:, None] * step)
-    first = (8.0 * (high - low) - (high2 - low2)) / (12.0 * step)
-    second = (16.0 * (high + low) - 30.0 * mid - (high2 + low2)) / (12.0 * step**2)
-    return first, second
+    _, first, second = power_series(c.network, 3, c.kernel, np.sqrt(squares), c.tau0).T
+    unit = np.sqrt(squares) * c.tau0
+    return first / unit, 2.0 * second / unit**2
 
 
 def _by_norm(function: Callable[[Array], Array], squares: Array) -> Array:
-    """``function`` at many squared norms, by Chebyshev interpolation in the norm where that is cheaper and as good."""
-    low, high = np.sqrt(squares.min()), np.sqrt(squares.max())
-    degree = 48
-    while 2 * degree < len(squares) and high > low:
-        nodes = chebyshev.chebpts1(degree + 1)
-        samples = function((low + (high - low) * (nodes + 1.0) / 2.0) ** 2)
-        found = np.linalg.solve(chebyshev.chebvander(nodes, degree), samples.T)
-        if np.abs(found[-4:]).max() <= 1e-10 * np.abs(found).max():
-            at = 2.0 * (np.sqrt(squares) - low) / (high - low) - 1.0
-            return (chebyshev.chebvander(at, degree) @ found).T
-        degree *= 2
-    return function(squares)
+    """``function`` at many squared norms, by interpolation in the norm where that is cheaper and as good."""
+    return interpolated(lambda norms: function(norms**2).T, np.sqrt(squares), 1e-10, degree=48).T

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,8 @@ from torch import Tensor
 
 from .._arrays import as_rows
 from ..kernels import kernels_of
-from ..mixtures import GaussianMixture, LowRank, MixtureStatistics
+from ..mixtures import GaussianMixture, MixtureStatistics
+from ..mixtures.shrinkage import shrunk_covariances
 from ..mixtures.statistics import About
 from ..networks import Kernel, Network
 from .distance import spectral_norm
@@ -196,28 +196,9 @@ def _least_squares(inner: Tensor, aim: Tensor) -> Tensor:
 def gaussian_like(statistics: MixtureStatistics) -> GaussianMixture:
     """A mixture with the estimated means and covariances shrunk towards the identity.
 
-    Sample covariances of few points have too large a tr(C^2); the shrinkage keeps tr C_a and makes tr(C_a^2) the
-    unbiased estimate T_aa p, so that Gaussian data from this mixture has the statistics of the equivalent.
+    The shrinkage makes tr C_a and tr(C_a^2) right, so that Gaussian data from this mixture has the statistics of the
+    equivalent.
     """
     if statistics.about == "origin":
         statistics = MixtureStatistics.estimate(statistics.X, statistics.labels)
-    rows = as_rows(statistics.X).to("cpu", torch.float64).numpy() * math.sqrt(statistics.p)
-    covariances = []
-    for a in range(statistics.K):
-        own = rows[statistics.labels == a]
-        factor = (own - own.mean(0)).T / math.sqrt(len(own) - 1)
-        covariances.append(_shrunk(factor, statistics.T[a, a] * statistics.p))
-    return GaussianMixture(statistics.means, covariances, statistics.counts)
-
-
-def _shrunk(factor: Array, trace_square: float) -> Any:
-    """keep S + (1 - keep)(tr S/p) I with S = factor factor', keep chosen so that the trace of the square is right."""
-    p, rank = factor.shape
-    trace = float((factor**2).sum())
-    flat = trace**2 / p
-    plug_in = float(((factor @ factor.T if p <= rank else factor.T @ factor) ** 2).sum())
-    keep = math.sqrt(min(max(trace_square - flat, 0.0) / max(plug_in - flat, 1e-300), 1.0))
-    rest = (1.0 - keep) * trace / p
-    if p <= rank:
-        return keep * (factor @ factor.T) + rest * np.eye(p)
-    return LowRank(math.sqrt(keep) * factor, rest)
+    return GaussianMixture(statistics.means, shrunk_covariances(statistics), statistics.counts)

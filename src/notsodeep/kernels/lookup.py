@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._chebyshev import nodes, to_coefficients
 from ..networks import ENN, Kernel, Network
 from .pointwise import diagonal, pairwise
 
@@ -214,17 +215,11 @@ def _transform(values: Tensor, ia: Tensor, ib: Tensor, norms: int) -> Tensor:
 
 
 def _nodes(size: int, low: float, high: float) -> Tensor:
-    """Chebyshev points of the first kind."""
-    x = torch.cos(math.pi * (torch.arange(size, dtype=torch.float64) + 0.5) / size)
-    return 0.5 * (high + low) + 0.5 * (high - low) * x
+    return torch.from_numpy(nodes(size, low, high))
 
 
 def _to_coefficients(size: int) -> Tensor:
-    """The matrix from values at Chebyshev points to Chebyshev coefficients."""
-    k = np.arange(size)
-    matrix = 2.0 / size * np.cos(np.pi * np.outer(k, k + 0.5) / size)
-    matrix[0] *= 0.5
-    return torch.from_numpy(matrix)
+    return torch.tensor(to_coefficients(size))
 
 
 def _degree_needed(rows: Callable[[int], Tensor], tolerance: float) -> int | None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.polynomial import chebyshev
 
+from .. import _chebyshev
 from ..spectra.population import Array, Commuting, Dense
 from .bulk import second_of
 from .features import LinearProblem
@@ -124,15 +124,4 @@ def _in_parts(function: Callable[[Array], Scores], points: Array, entries: int) 
 
 def interpolated(function: Callable[[Array], Array], points: Array, tolerance: float) -> Array:
     """A smooth function of log(points), (N,) -> (N, numbers), from Chebyshev nodes where they are fewer than points."""
-    low, high, degree = np.log(points.min()), np.log(points.max()), 16
-    while 2 * degree < len(points):
-        nodes = chebyshev.chebpts1(degree + 1)
-        found = np.linalg.solve(
-            chebyshev.chebvander(nodes, degree), function(np.exp(low + (high - low) * (nodes + 1.0) / 2.0))
-        )
-        if np.abs(found[-3:]).max() <= tolerance * np.abs(found).max():
-            at = 2.0 * (np.log(points) - low) / (high - low) - 1.0
-            out: Array = chebyshev.chebvander(at, degree) @ found
-            return out
-        degree *= 2
-    return function(points)
+    return _chebyshev.interpolated(lambda logs: function(np.exp(logs)), np.log(points), tolerance, degree=16)

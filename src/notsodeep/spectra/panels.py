@@ -11,24 +11,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.polynomial import chebyshev
 
+from .._chebyshev import nodes as chebyshev_nodes
+from .._chebyshev import to_coefficients
 from .population import Array
 
 __all__ = ["NODES", "Bulk", "chebyshev_coefficients", "chebyshev_integral", "nodes"]
 
 NODES = 16
-_POINTS = chebyshev.chebpts1(NODES)  # increasing, without the ends, where Newton would be singular
-_TRANSFORM = np.linalg.inv(chebyshev.chebvander(_POINTS, NODES - 1))
 
 
 def nodes(start: Array, stop: Array) -> Array:
     """Angles of the interpolation nodes of each panel, shape (panels, NODES)."""
-    angles: Array = 0.5 * (start + stop)[:, None] + 0.5 * (stop - start)[:, None] * _POINTS
-    return angles
+    return chebyshev_nodes(NODES, start[:, None], stop[:, None])  # without the ends, where Newton would be singular
 
 
 def chebyshev_coefficients(values: Array) -> Array:
     """Coefficients of the interpolants through values at the nodes, along the last axis."""
-    coefficients: Array = values @ _TRANSFORM.T
+    coefficients: Array = values @ to_coefficients(NODES).T
     return coefficients
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..errors import InvalidInputError
 from ..mixtures import Covariance, GaussianMixture, LowRank, MixtureStatistics
 from ..mixtures.covariances import Diagonal, Isotropic
+from ..mixtures.shrinkage import shrunk_covariances
 from .population import Array, Commuting, Dense, Population
 
 __all__ = ["Source", "source_of"]
@@ -107,24 +107,10 @@ def _from_mixture(mix: GaussianMixture, counts: Array, merge: bool) -> Source:
 
 
 def _from_statistics(stats: MixtureStatistics, n: int | None, merge: bool) -> Source:
-    """Class covariances of the rows, shrunk so that tr C_a^2 is the unbiased one of the statistics.
-
-    Sample eigenvalues spread more than those of the population when n_a is of the order of p. Shrinking them towards
-    their mean until the second moment is right (Ledoit and Wolf) removes that spread to second order.
-    """
-    rows = stats.X.detach().cpu().numpy() if isinstance(stats.X, torch.Tensor) else np.asarray(stats.X)
-    rows = rows.astype(np.float64) * math.sqrt(stats.p)
+    """The mixture of the estimated means and the shrunk class covariances of the rows."""
     if stats.p > _DENSE_LIMIT:
         raise InvalidInputError(f"sample covariances are formed for p <= {_DENSE_LIMIT}, got p = {stats.p}")
-    covariances = []
-    for a in range(stats.K):
-        part = rows[stats.labels == a]
-        part = part - part.mean(axis=0)
-        sample = part.T @ part / max(len(part) - 1, 1)
-        mean = float(np.trace(sample)) / stats.p
-        spread = float((sample**2).sum()) / stats.p - mean**2
-        keep = math.sqrt(min(max(stats.T[a, a] - mean**2, 0.0) / spread, 1.0)) if spread > 0 else 1.0
-        covariances.append(keep * sample + (1.0 - keep) * mean * np.eye(stats.p))
+    covariances = shrunk_covariances(stats, dense=True)
     mixture = GaussianMixture(stats.means, covariances, weights=stats.counts)
     source = _from_mixture(mixture, stats.counts if n is None else mixture.counts(n), merge)
     # statistics about the origin count the means twice here: then the covariances themselves decide
