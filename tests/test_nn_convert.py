@@ -19,6 +19,7 @@ from notsodeep.activations import Activation
 from notsodeep.errors import InvalidInputError, NotSoDeepWarning
 from notsodeep.nn import DEQParts
 from notsodeep.nn.compare import Comparison, Measurement, peak_bytes
+from notsodeep.nn.convert import solve_parts
 from notsodeep.nn.foreign import as_activation, measure, parts_of
 
 
@@ -199,7 +200,6 @@ def test_wrong_parts_are_noticed() -> None:
     ("call", "words"),
     [
         (lambda: nsd.twin_of(nn.Linear(64, 10), X), "cannot tell what the DEQ inside Linear"),
-        (lambda: DEQParts.from_layers(nn.Linear(5, 5), nn.Linear(3, 5), "tanh"), "has a bias that is not zero"),
         (lambda: DEQParts(torch.ones(3, 4), torch.ones(3, 2), "tanh"), "must be square"),
         (lambda: DEQParts(torch.ones(3, 3), torch.ones(4, 2), "tanh"), "must have 3 rows"),
         (lambda: DEQParts(torch.ones(3, 3), torch.ones(3, 2), "tanh", torch.ones(2, 4)), "must have 3 columns"),
@@ -261,6 +261,40 @@ def test_compare_trains_a_twin_with_its_learning_rates_and_init(monkeypatch) -> 
     assert [still for _, still in plain] == [False, False]
     gram = twin[1][0] @ twin[1][0].T
     torch.testing.assert_close(gram, torch.diag(gram.diagonal()), rtol=0.0, atol=1e-3)
+
+
+def test_a_conversion_reports_the_plain_baseline() -> None:
+    found = nsd.twin_of(trained(), X[:600])
+    again = nsd.nn.ENN(nsd.ENN(["tanh"] * found.model.spec.depth), 64, 300, 10, seed=0, bias=True)
+    expected = nsd.distil(trained(), again, X[:600])
+    assert found.plain.error == pytest.approx(expected.error, rel=1e-4)
+    assert found.plain.agreement == expected.agreement
+    assert f"relative error {expected.error:.3f}, same prediction {expected.agreement:.2%}" in str(found)
+
+
+def test_no_bias_of_the_parts_is_dropped() -> None:
+    recurrent, entrance, head = nn.Linear(5, 5), nn.Linear(3, 5), nn.Linear(5, 2)
+    with torch.no_grad():
+        recurrent.weight.mul_(0.3)
+    parts = DEQParts.from_layers(recurrent, entrance, "tanh", head)
+    assert torch.equal(parts.readout_bias, head.bias)
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    h = torch.zeros(20, 5)
+    for _ in range(200):
+        h = torch.tanh(recurrent(h) + entrance(x))
+    torch.testing.assert_close(solve_parts(parts, x), head(h), rtol=1e-3, atol=1e-3)
+    bias = (recurrent.bias + entrance.bias).detach()
+    assert measure(parts, x).spec.variances[2] == pytest.approx(float(bias.square().mean()), rel=1e-5)
+    with pytest.raises(InvalidInputError, match="twin_of is defined for a DEQ without a bias"):
+        nsd.twin_of(parts, x)
+    own = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2, sigma_c2=0.3), 3, 5, 2, bias=True)
+    own.bias.data.fill_(0.7)
+    torch.testing.assert_close(solve_parts(parts_of(own), x), own(x).detach(), rtol=1e-3, atol=1e-3)
+    W, U = torch.eye(5) / 4, torch.ones(5, 3)
+    with pytest.raises(InvalidInputError, match="bias must have 5 entries"):
+        DEQParts(W, U, "tanh", bias=torch.ones(4))
+    with pytest.raises(InvalidInputError, match="one entry per output"):
+        DEQParts(W, U, "tanh", torch.ones(2, 5), readout_bias=torch.ones(3))
 
 
 @pytest.mark.parametrize("seeds", [0, -1, [], 1.5, "ab"])

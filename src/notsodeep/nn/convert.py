@@ -15,6 +15,7 @@ from ..gaussian import moments
 from ..matching import Twin, match
 from ..matching.uniform import match_uniform, norm_range
 from ..networks import DEQ
+from ..networks import ENN as ENNSpec
 from .data import as_inputs, as_pair, one_hot
 from .enn import ENN
 from .foreign import DEQParts, Measured, as_activation, measure, parts_of
@@ -23,7 +24,7 @@ from .model import compute_features, in_batches, set_readout
 from .solvers import SolverOptions
 from .train import fit
 
-__all__ = ["Conversion", "Distillation", "distil", "twin_of"]
+__all__ = ["Conversion", "Distillation", "distil", "solve_parts", "twin_of"]
 
 Design = Literal["auto", "match", "uniform"]
 
@@ -63,13 +64,16 @@ class Distillation:
 class Conversion:
     """A DEQ's twin: what was measured, what was designed, the network that runs, and how well it does.
 
-    Calling it calls the network.
+    ``plain`` is the baseline: random features of the same size with the DEQ's own activation, fitted in the same way.
+    A twin has the kernel of the random DEQ, so it can replace random features; what training wrote into a DEQ's hidden
+    weights it does not know, and ``distil`` with epochs is the way to that. Calling a conversion calls the network.
     """
 
     measured: Measured
     twin: Twin
     model: ENN
     distillation: Distillation | None
+    plain: Distillation | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.model(x)
@@ -77,7 +81,11 @@ class Conversion:
     def __str__(self) -> str:
         seen = self.measured
         lines = [f"measured  {seen.spec!r}, tau0 = {seen.tau0:.6g}, width {seen.width}", str(self.twin)]
-        return "\n".join(lines + ([] if self.distillation is None else [str(self.distillation)]))
+        lines += [] if self.distillation is None else [str(self.distillation)]
+        if self.plain is not None:
+            same = "" if self.plain.agreement is None else f", same prediction {self.plain.agreement:.2%}"
+            lines.append(f"a plain network of this size, fitted alike: relative error {self.plain.error:.3f}{same}")
+        return "\n".join(lines)
 
 
 def twin_of(
@@ -124,7 +132,10 @@ def twin_of(
         return Conversion(measured, twin, model, None)
     if outputs is None:
         return Conversion(measured, twin, model, None)
-    return Conversion(measured, twin, model, distil(outputs, model, inputs, ridge=ridge, holdout=holdout, seed=seed))
+    baseline = ENNSpec([measured.spec.activation] * model.spec.depth)
+    plain = ENN(baseline, *sizes, seed, init=init, bias=True, dtype=inputs.dtype, device=inputs.device)
+    reports = [distil(outputs, m, inputs, ridge=ridge, holdout=holdout, seed=seed) for m in (model, plain)]
+    return Conversion(measured, twin, model, *reports)
 
 
 def distil(
@@ -178,6 +189,7 @@ def _report(twin: ENN, inputs: Tensor, targets: Tensor, labels: Tensor | None) -
 def _design(measured: Measured, X: Tensor, kernel: Any, design: str) -> Twin:
     if design not in ("auto", "match", "uniform"):
         raise InvalidInputError(f"design must be 'auto', 'match' or 'uniform', got {design!r}")
+    measured.spec.check_unbiased("twin_of")  # distil needs no design, and takes any network
     if design == "uniform" or (design == "auto" and not _is_centred(measured)):
         return _uniform(measured.spec, X, kernel)
     return match(measured.spec, measured.tau0, kernel=kernel)
@@ -206,26 +218,27 @@ def _outputs(module: Any, parts: DEQParts) -> Callable[[Tensor], Tensor] | None:
     """What maps inputs to outputs: the module itself, or the readout on the parts' own equilibrium."""
     if isinstance(module, nn.Module):
         return module
-    return None if parts.readout is None else lambda x: _solve_parts(parts, x)
+    return None if parts.readout is None else lambda x: solve_parts(parts, x)
 
 
-def _solve_parts(parts: DEQParts, x: Tensor) -> Tensor:
+def solve_parts(parts: DEQParts, x: Tensor) -> Tensor:
     assert parts.readout is not None
     options = SolverOptions(tol=1e-4)
-    found = find_equilibrium(parts.recurrent, x @ parts.input.mT, 1.0, as_activation(parts.activation), options)
+    drive = nn.functional.linear(x, parts.input, parts.bias)
+    found = find_equilibrium(parts.recurrent, drive, 1.0, as_activation(parts.activation), options)
     found.require(options)
-    return found.value @ parts.readout.mT
+    return nn.functional.linear(found.value, parts.readout, parts.readout_bias)
 
 
 def _check_parts(module: nn.Module, parts: DEQParts, x: Tensor) -> None:
     """The parts must reproduce the module up to a constant (a bias of the readout), or they are not its parts."""
-    theirs, ours = _call(module, x), _solve_parts(parts, x)
+    theirs, ours = _call(module, x), solve_parts(parts, x)
     theirs, ours = theirs - theirs.mean(0), ours - ours.mean(0)
     distance = float((theirs - ours).norm() / theirs.norm().clamp_min(torch.finfo(theirs.dtype).tiny))
     if not math.isfinite(distance) or distance > 0.05:
         raise InvalidInputError(
             f"the parts do not reproduce the module: their outputs differ by {distance:.1%} on the first rows of X. "
-            "Check the activation and its factor: DEQParts holds h = phi(W h + U x)"
+            "Check the activation and its factor: DEQParts holds h = phi(W h + U x + b)"
         )
 
 

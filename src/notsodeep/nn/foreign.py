@@ -1,6 +1,6 @@
 """What must be known of somebody else's DEQ to design its twin, and how it is measured.
 
-The convention is h = phi(W h + U x), outputs = R h: any factor in front of phi belongs into W and R.
+The convention is h = phi(W h + U x + b), outputs = R h + r: any factor in front of phi belongs into W and R.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from ..activations import Activation, activation, activation_classes
@@ -22,18 +23,31 @@ __all__ = ["DEQParts", "HasDEQParts", "Measured", "as_activation", "measure", "p
 
 @dataclass(frozen=True)
 class DEQParts:
-    """The weights of a DEQ h = phi(W h + U x), outputs R h.
+    """What :func:`twin_of` must know of a DEQ h = phi(W h + U x + b), outputs R h + r.
 
+    Give it to ``twin_of(module, X, parts=...)``, or let the module have a method ``deq_parts()`` that returns it.
+
+    Parameters
+    ----------
     recurrent : W, shape (width, width)
     input : U, shape (width, in_features)
     activation : an :class:`Activation`, its name, a torch module such as ``nn.Tanh()``, or a function
     readout : R, shape (out_features, width), if there is one
+    bias : b, shape (width,), if there is one; no twin is known for it yet, and :func:`twin_of` says so
+    readout_bias : r, shape (out_features,)
+
+    A factor in front of phi belongs into W and R: z = s phi(W z + U x), y = R z is DEQParts(s * W, U, phi, s * R).
+
+    >>> DEQParts(torch.eye(2) / 4, torch.ones(2, 3), "tanh", readout=torch.ones(1, 2)).readout.shape
+    torch.Size([1, 2])
     """
 
     recurrent: Tensor
     input: Tensor
     activation: Any
     readout: Tensor | None = None
+    bias: Tensor | None = None
+    readout_bias: Tensor | None = None
 
     def __post_init__(self) -> None:
         m = self.recurrent.shape[0]
@@ -43,6 +57,14 @@ class DEQParts:
             raise InvalidInputError(f"the input weight must have {m} rows, got shape {tuple(self.input.shape)}")
         if self.readout is not None and (self.readout.ndim != 2 or self.readout.shape[1] != m):
             raise InvalidInputError(f"the readout must have {m} columns, got shape {tuple(self.readout.shape)}")
+        outputs = None if self.readout is None else self.readout.shape[0]
+        if self.readout_bias is not None and (outputs is None or self.readout_bias.shape != (outputs,)):
+            raise InvalidInputError(
+                f"the readout's bias must have one entry per output ({outputs or 'there is no readout'}), got shape "
+                f"{tuple(self.readout_bias.shape)}"
+            )
+        if self.bias is not None and self.bias.shape != (m,):
+            raise InvalidInputError(f"the bias must have {m} entries, got shape {tuple(self.bias.shape)}")
 
     @staticmethod
     def from_layers(
@@ -50,17 +72,13 @@ class DEQParts:
     ) -> DEQParts:
         """From linear layers, as modules built with torchdeq hold them: z = scale * phi(recurrent(z) + input(x)).
 
-        Biases inside the equilibrium are refused unless they are zero: the theory has none. A constant bias is the
-        weight of a constant input, so append a coordinate to x instead.
+        All biases are taken over; those inside the equilibrium add up.
         """
-        for name, layer in (("recurrent", recurrent), ("input", input)):
-            if layer.bias is not None and bool((layer.bias != 0).any()):
-                raise InvalidInputError(
-                    f"the {name} layer has a bias that is not zero, which the theory does not cover; remove it, or "
-                    "append a constant coordinate to the inputs and move the bias into the input weights"
-                )
+        inside = [layer.bias.detach() for layer in (recurrent, input) if layer.bias is not None]
         out = None if readout is None else scale * readout.weight.detach()
-        return DEQParts(scale * recurrent.weight.detach(), input.weight.detach(), activation, out)
+        last = None if readout is None or readout.bias is None else readout.bias.detach()
+        weights = scale * recurrent.weight.detach(), input.weight.detach()
+        return DEQParts(*weights, activation, out, torch.stack(inside).sum(0) if inside else None, last)
 
 
 @runtime_checkable
@@ -75,12 +93,13 @@ def parts_of(module: Any) -> DEQParts:
     if isinstance(module, DEQParts):
         return module
     if isinstance(module, DEQ):
-        module.spec.check_unbiased("twin_of and distil")
         return DEQParts(
             math.sqrt(float(module.spec.sigma_a2) / module.width) * module.recurrent.detach(),
             math.sqrt(float(module.spec.sigma_b2)) * module.input.detach(),
             module.spec.activation,
             module.readout.detach() / math.sqrt(module.width),
+            None if module.offset is None else math.sqrt(module.spec.variances[2]) * module.offset.detach(),
+            None if module.bias is None else module.bias.detach(),
         )
     if isinstance(module, HasDEQParts):
         return module.deq_parts()
@@ -106,7 +125,10 @@ class Measured:
 
 
 def measure(parts: DEQParts, X: Tensor) -> Measured:
-    """sigma_a2 = m mean W_ij^2, sigma_b2 = mean U_ij^2, tau0^2 = mean |x|^2; warns where the theory does not apply."""
+    """sigma_a2 = m mean W_ij^2, sigma_b2 = mean U_ij^2, sigma_c2 = mean b_i^2, tau0^2 = mean |x|^2.
+
+    Warns where the theory does not apply.
+    """
     width = parts.recurrent.shape[0]
     if X.shape[1] != parts.input.shape[1]:
         raise InvalidInputError(f"the DEQ takes {parts.input.shape[1]} features, X has {X.shape[1]}")
@@ -118,7 +140,8 @@ def measure(parts: DEQParts, X: Tensor) -> Measured:
     norm, _ = spectral_norm(parts.recurrent)
     excess = norm / (2.0 * math.sqrt(sigma_a2)) if sigma_a2 > 0 else 1.0
     share = float(X.double().mean(0).square().sum()) / tau0**2
-    spec = Specification(as_activation(parts.activation), sigma_a2, sigma_b2)
+    sigma_c2 = 0.0 if parts.bias is None else float(parts.bias.double().square().mean())
+    spec = Specification(as_activation(parts.activation), sigma_a2, sigma_b2, sigma_c2)
     _warn(spec, excess, share)
     return Measured(spec, tau0, width, excess, share)
 
