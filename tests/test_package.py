@@ -84,7 +84,6 @@ ROOMS = [
     "_arrays",
     "_fixed_point",
     "_chebyshev",
-    "_quadrature",
     "activations",
     "gaussian",
     "networks",

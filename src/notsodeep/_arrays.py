@@ -13,9 +13,10 @@ from torch import Tensor
 
 from .errors import InvalidInputError
 
-__all__ = ["as_rows", "check_target", "like", "same_columns", "sheltered", "squared_norms"]
+__all__ = ["as_rows", "check_norms", "check_target", "like", "same_columns", "sheltered", "squared_norms"]
 
 _CHUNK = 4096  # rows whose squares are held at once
+_LARGEST = 1e280  # of a squared norm
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,7 +71,16 @@ def same_columns(x: Tensor, y: Tensor) -> Tensor:
 
 def squared_norms(rows: Tensor) -> Tensor:
     """||x||^2 of every row, in double precision, a few rows at a time."""
-    return torch.cat([(part.double() ** 2).sum(1) for part in rows.split(_CHUNK)])
+    found = torch.cat([(part.double() ** 2).sum(1) for part in rows.split(_CHUNK)])
+    check_norms(found)
+    return found
+
+
+def check_norms(squared: Tensor) -> None:
+    """Refuse rows whose squared norm leaves no room for the products that kernels are made of."""
+    if squared.numel() and not float(squared.detach().max()) <= _LARGEST:
+        row = int((~(squared.detach() <= _LARGEST)).nonzero()[0])
+        raise InvalidInputError(f"row {row} has a norm beyond {_LARGEST**0.5:.0e}; scale the inputs down")
 
 
 def like(result: Tensor, given: Any) -> Any:

@@ -391,7 +391,7 @@ def _variance(name: str, value: float | Tensor) -> float | Tensor:
         try:
             number = kept = float(value)
         except (TypeError, ValueError, OverflowError):
-            raise InvalidInputError(f"{name} must be a finite number, got {value!r:.60}") from None
+            raise InvalidInputError(f"{name} must be a number, got {value!r:.60}") from None
     if not (math.isfinite(number) and number >= 0):
         raise InvalidInputError(f"{name} must be finite and not negative, got {number!r}")
     return kept

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..errors import ActivationError
 from .base import Activation, Parity, activation, register
 from .forms import ClosedForm, Dual, Function, Shifted
+from .panels import Panels, Stretched, Tails
 from .parameters import numbers
 from .polynomial import Hermite, Polynomial, Quadratic
 
@@ -73,9 +74,16 @@ class Affine(Activation):
         inner = self.base.homogeneity
         return inner if self.shift == 0.0 and (self.skip == 0.0 or inner == 1.0) else None
 
-    @property
-    def feature(self) -> float:
-        return self.base.feature / self.scale
+    def panels(self) -> Panels:
+        return Stretched(self.base.panels(), self.scale)
+
+    def tails(self) -> Tails | None:
+        base = self.base.tails()
+        if base is None:
+            return None
+        steepness = self.gain * self.scale
+        left, right = ((self.gain * b + self.shift, steepness * a + self.skip) for b, a in (base.left, base.right))
+        return Tails(base.reach / self.scale, left, right)
 
     def _value(self, x: Tensor) -> Tensor:
         out = self.base._value(x if self.scale == 1.0 else self.scale * x)

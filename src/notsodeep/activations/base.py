@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar
@@ -23,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._quadrature import normal_rule
 from ..errors import ActivationError, InvalidInputError, SerialisationError
 from .forms import ClosedForm, Dual, Function, Scaled
+from .panels import Panels, Resolved, Straight, Tails, find_tails, normal_nodes
 from .parameters import number
 
 if TYPE_CHECKING:
@@ -91,10 +92,17 @@ class Activation:
         """The degree d with phi(c x) = c^d phi(x) for all c > 0, or ``None``."""
         return None
 
-    @property
-    def feature(self) -> float:
-        """Length below which each smooth piece is resolved by one quadrature panel."""
-        return 1.0
+    def panels(self) -> Panels:
+        """The panels on which phi, phi' and phi'' look like polynomials; found once and kept."""
+        return _panels(self)
+
+    def tails(self) -> Tails | None:
+        """The straight lines on which phi settles, to rounding, or ``None``."""
+        return _tails(self)
+
+    def _smooth_parts(self) -> tuple[Function, ...]:
+        """What the panels must resolve."""
+        return (self._value, self._slope, self._curvature)
 
     # -- evaluation --------------------------------------------------------------------------------------
     def _value(self, x: Tensor) -> Tensor:
@@ -185,7 +193,7 @@ class Activation:
         """E[phi(tau xi)], xi standard normal."""
         if self.parity == "odd":
             return 0.0
-        xi, weights = normal_rule(torch.tensor([tau], dtype=torch.float64), self.kinks, self.feature)
+        xi, weights = normal_nodes(torch.tensor([tau], dtype=torch.float64), self.panels())
         return float((self._value(tau * xi) * weights).sum())
 
     # -- in torch, and as text ---------------------------------------------------------------------------
@@ -365,6 +373,18 @@ def activation_names() -> list[str]:
 def activation_classes() -> list[type[Activation]]:
     """The class behind every name."""
     return [_REGISTRY[name] for name in activation_names()]
+
+
+@functools.lru_cache(maxsize=1024)
+def _panels(phi: Activation) -> Panels:
+    if phi.piecewise_linear:
+        return Straight(phi.kinks)
+    return Resolved(phi._smooth_parts(), phi.kinks, phi.tails(), repr(phi))
+
+
+@functools.lru_cache(maxsize=1024)
+def _tails(phi: Activation) -> Tails | None:
+    return find_tails(phi._value, phi._slope, phi.kinks)
 
 
 def gaps(sides: Tensor) -> tuple[float, ...]:

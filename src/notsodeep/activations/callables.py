@@ -35,7 +35,6 @@ class CallableActivation(Activation):
     kinks = property(lambda self: self.rough)
     slope_range = property(lambda self: self.slopes)
     parity = property(lambda self: self.symmetry)
-    feature = property(lambda self: self.resolution)
 
     def __repr__(self) -> str:
         kinks = f", kinks={self.rough}" if self.rough else ""
@@ -60,6 +59,11 @@ class CallableActivation(Activation):
 
     def _curvature(self, x: Tensor) -> Tensor:
         return _NumpyFunction.apply(x, self, 2) if self.numpy else differentiate(self._slope, x)
+
+    def _smooth_parts(self) -> tuple[Callable[[Tensor], Tensor], ...]:
+        # differences of a NumPy function carry their own noise; only exact slopes are asked to be resolved
+        exact = not self.numpy or self.slope_function is not None
+        return (self._value, self._slope) if exact else (self._value,)
 
     def _sides(self) -> tuple[Tensor, Tensor]:
         # a few units away: the position of a user's kink may be rounded once more inside the function

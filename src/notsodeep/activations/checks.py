@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._quadrature import normal_rule
-from ..errors import ActivationError
+from ..errors import ActivationError, ConvergenceError
 from .base import Parity
 from .callables import CallableActivation, difference, evaluate
+from .panels import REACH, Even, normal_nodes
 
 _REACH = 30.0
 _FAR = (-400.0, -200.0, 200.0, 400.0)  # where slopes must have settled, or at least stopped growing
@@ -45,6 +45,7 @@ def make_callable(
     if derivative is not None:
         _check_derivative(draft)
     phi = _with_resolution(draft)
+    _check_panels(phi)
     return replace(phi, slopes=_slopes(phi, lipschitz))
 
 
@@ -173,7 +174,7 @@ def _with_resolution(phi: CallableActivation) -> CallableActivation:
     previous: Tensor | None = None
     error = float("inf")
     for halvings in range(7):
-        xi, weights = normal_rule(tau, phi.rough, 0.5**halvings)
+        xi, weights = normal_nodes(tau, Even(phi.rough, 0.5**halvings))
         current = _settling(phi, tau[:, None] * xi, weights)
         if previous is not None:
             size = current[1].sqrt() + current[1]
@@ -186,6 +187,14 @@ def _with_resolution(phi: CallableActivation) -> CallableActivation:
         f"Gaussian expectations of {phi.label} do not settle (relative change {error:.1e} on the finest panels): "
         "declare its kinks at their exact positions, or rescale an input that varies on a length below 1/32"
     )
+
+
+def _check_panels(phi: CallableActivation) -> None:
+    """Every expectation at scales up to 30 must be resolved; beyond, panels are looked for when they are needed."""
+    try:
+        phi.panels().edges(30.0 * REACH)
+    except ConvergenceError as error:
+        raise ActivationError(f"Gaussian expectations of {phi.label} do not settle: {error}") from None
 
 
 def _settling(phi: CallableActivation, x: Tensor, weights: Tensor) -> Tensor:

@@ -18,16 +18,21 @@ from torch.nn import functional
 Dual = tuple[Tensor, Tensor]
 ClosedForm = Callable[[Tensor, Tensor, Tensor], Dual]
 Function = Callable[[Tensor], Tensor]
+_ROUNDING = 4.5e-16
 
 
 def correlation(qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:
-    """lam / sqrt(qx qy) in [-1, 1]; zero where either variance vanishes."""
+    """lam / sqrt(qx qy) in [-1, 1]; zero where either variance vanishes.
+
+    Within rounding of +-1 it is +-1: an angle is the root of the distance, so that one unit would become 1e-8.
+    """
     rx, ry = torch.sqrt(qx), torch.sqrt(qy)
     alive = (rx > 0) & (ry > 0)
     one = torch.ones_like(rx)
     # two divisions: the product of two tiny roots is not a normal number
     rho = lam / torch.where(alive, rx, one) / torch.where(alive, ry, one)
-    return torch.where(alive, rho, torch.zeros_like(rho)).clamp(-1.0, 1.0)
+    rho = torch.where(1.0 - rho.abs() <= _ROUNDING, torch.sign(rho), rho)
+    return torch.where(alive, rho, torch.zeros_like(rho))
 
 
 def arc_cosine(a: float, b: float, qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._quadrature import normal_density, normal_rule
 from ..activations import Activation
 from ..activations.forms import ClosedForm, correlation
-from ..gaussian import function_coefficients, hermite_coefficients
+from ..gaussian import function_coefficients, hermite_coefficients, mean, normal_density
 from . import plane
+from .settled import Settled, settled_pair
 
 __all__ = ["Layer", "Part", "degree_of", "layer_of"]
 
@@ -29,8 +29,11 @@ _RADIAL: dict[str, Part] = {"value": "x_slope", "slope": "x_curvature"}
 _TERMS = (32, 128, 512, 2048)
 _NOISE = 2e-15  # rounding hides anything smaller in Parseval's identity
 _TOLERANCE = 4e-15
+_FEW_TERMS = 512  # where more would be needed, functions that have settled are split instead
+_BEYOND = 0.25  # of the distance at which a function has settled
+_BEYOND_BENDS = 8.0  # straight pieces have their own integral, which loses digits as the square of this
 _KEEP = 1 << 25
-_TINY = 1e-30  # variances below this are their own limit
+_TINY = 1e-290  # variances below this are their own limit
 
 
 def layer_of(phi: Activation, qx: Tensor, qy: Tensor) -> Any:
@@ -73,7 +76,7 @@ class Layer:
         with torch.no_grad():
             lam = lam.detach()
             if self.closed is not None:
-                return self.closed(self.variance_x, self.variance_y, lam)
+                return self.closed(self.qx.detach(), self.qy.detach(), lam)
             if self.bends is not None:
                 return self._linear_pieces(lam)
             return self.raw("value", "value", lam), self.raw("slope", "slope", lam)
@@ -131,7 +134,10 @@ class Layer:
         pending = torch.ones_like(lam, dtype=torch.bool)
         _, ix, iy = self._unique
         polynomial = degree_of(self.phi)
+        large = self._large
         for terms in _TERMS if polynomial is None else (polynomial + 3,):
+            if terms > _FEW_TERMS and bool(large[pending].all()):
+                break
             a, miss_a = self._coefficients(f, terms)
             b, miss_b = self._coefficients(g, terms)
             scale = torch.sqrt((a[ix] ** 2).sum(-1) * (b[iy] ** 2).sum(-1)) + 1e-300
@@ -144,16 +150,41 @@ class Layer:
                 pending = pending & ~sure
             if not bool(pending.any()):
                 break
-        if bool(pending.any()):
-            out[pending] = self._quadrature(f, g, qx[pending], qy[pending], rho[pending])
+        thin = plane.is_ridge(self.phi.panels(), qx, qy, rho) if bool(pending.any()) else pending
+        methods = (self._ridge, pending & thin), (self._settled, pending & ~thin & large), (self._quadrature, pending)
+        for method, mask in methods:
+            mask = mask & pending
+            if bool(mask.any()):
+                out[mask] = method(f, g, qx[mask], qy[mask], rho[mask])
+                pending = pending & ~mask
         return out + self._masses(f, g, lam)
+
+    @functools.cached_property
+    def _large(self) -> Tensor:
+        """The pairs whose scales are beyond all features of a function that settles."""
+        tails = self.phi.tails()
+        if tails is None:
+            return torch.zeros_like(self.variance_x, dtype=torch.bool)
+        beyond = _BEYOND if self.bends is None else _BEYOND_BENDS
+        return torch.minimum(self.variance_x, self.variance_y).sqrt() > beyond * tails.reach
+
+    def _settled(self, f: Part, g: Part, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
+        return settled_pair(self._split(f), self._split(g), qx, qy, rho)
+
+    @functools.lru_cache(maxsize=8)  # noqa: B019  # a handful of parts; the layer is short-lived
+    def _split(self, part: Part) -> Settled:
+        tails = self.phi.tails()
+        assert tails is not None
+        return Settled.of(part, _function(self.phi, part), tails, self.phi.panels(), self.phi.parity)
 
     def _quadrature(self, f: Part, g: Part, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
         phi = self.phi
         left, right = _function(phi, f), _function(phi, g)
-        if set(phi.kinks) <= {0.0}:
-            return plane.polar(left, right, phi.feature, qx, qy, rho)
-        return plane.conditional(left, right, phi.kinks, phi.kinks, phi.feature, qx, qy, rho)
+        rule = plane.polar if set(phi.kinks) <= {0.0} else plane.conditional
+        return rule(left, right, phi.panels(), qx, qy, rho)
+
+    def _ridge(self, f: Part, g: Part, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
+        return plane.ridge(_function(self.phi, f), _function(self.phi, g), self.phi.panels(), qx, qy, rho)
 
     def _linear_pieces(self, lam: Tensor) -> tuple[Tensor, Tensor]:
         """Piecewise linear phi: values at lam = 0 plus the kinks' share (Price's theorem)."""
@@ -163,7 +194,13 @@ class Layer:
         rho = correlation(self.variance_x, self.variance_y, lam)
         value, steep = plane.piecewise_linear(*self.bends, self.variance_x, self.variance_y, rho)
         product = slope[ix] * slope[iy]
-        return mean[ix] * mean[iy] + lam * product + value, product + steep
+        value, steep = mean[ix] * mean[iy] + lam * product + value, product + steep
+        large = self._large
+        if bool(large.any()):
+            pairs = self.variance_x[large], self.variance_y[large], rho[large]
+            value[large] = self._settled("value", "value", *pairs)
+            steep[large] = self._settled("slope", "slope", *pairs)
+        return value, steep
 
     def _masses(self, f: Part, g: Part, lam: Tensor) -> Tensor:
         """Contributions of the point masses that phi'' (and x phi'') carries at kinks."""
@@ -182,7 +219,7 @@ class Layer:
         """p(u = c) E[part(v) | u = c]."""
         density = normal_density(torch.tensor(c, dtype=torch.float64), q.sqrt())
         spread = torch.sqrt((other - lam * lam / q).clamp_min(0.0))
-        mean = plane.shifted_mean(_function(self.phi, part), self.phi.kinks, self.phi.feature, lam * c / q, spread)
+        mean = plane.shifted_mean(_function(self.phi, part), self.phi.panels(), lam * c / q, spread)
         return density * mean
 
     # -- gradients ---------------------------------------------------------------------------------------
@@ -239,10 +276,13 @@ def _function(phi: Activation, part: Part) -> plane.Function:
 
 
 def _point_masses(phi: Activation, part: Part) -> list[tuple[float, float]]:
-    if part not in ("curvature", "x_curvature"):
+    """Where this derivative has a point mass, and how heavy: phi'' at bends, phi' at jumps."""
+    if part == "value":
         return []
-    pairs = zip(phi.kinks, phi.slope_jumps(), strict=True)
-    return [(c, d * (c if part == "x_curvature" else 1.0)) for c, d in pairs if d and (c or part == "curvature")]
+    masses = phi.slope_jumps() if part in ("curvature", "x_curvature") else phi.value_jumps()
+    radial = part.startswith("x_")
+    pairs = zip(phi.kinks, masses, strict=True)
+    return [(c, d * (c if radial else 1.0)) for c, d in pairs if d and (c or not radial)]
 
 
 def degree_of(phi: Activation) -> int | None:
@@ -252,25 +292,22 @@ def degree_of(phi: Activation) -> int | None:
 
 
 def _part_coefficients(phi: Activation, part: Part, q: Tensor, terms: int) -> Tensor:
-    if part in ("value", "slope"):
+    if part == "value" or (part == "slope" and phi.continuous):
         return hermite_coefficients(phi, q, terms, derivative=part == "slope")
-    if part == "x_slope":  # u phi'(u) = sqrt(q) x phi'(sqrt(q) x), and x h_k = sqrt(k+1) h_(k+1) + sqrt(k) h_(k-1)
+    if part == "x_slope" and phi.continuous:
+        # u phi'(u) = sqrt(q) x phi'(sqrt(q) x), and x h_k = sqrt(k+1) h_(k+1) + sqrt(k) h_(k-1)
         inner = hermite_coefficients(phi, q, terms + 1, derivative=True)
         k = torch.arange(terms, dtype=torch.float64).sqrt()
         out = torch.zeros(len(q), terms, dtype=torch.float64)
         out[:, 1:] = k[1:] * inner[:, : terms - 1]
         out += (torch.arange(terms, dtype=torch.float64) + 1.0).sqrt() * inner[:, 1 : terms + 1]
         return out * q.sqrt()[:, None]
-    return function_coefficients(_function(phi, part), q.sqrt(), phi.kinks, phi.feature, terms)
+    return function_coefficients(_function(phi, part), q.sqrt(), phi.panels(), terms)
 
 
 def _mean_square(phi: Activation, part: Part, q: Tensor) -> Tensor:
     function = _function(phi, part)
-    rows = []
-    for scale in q.sqrt().split(256):
-        xi, weights = normal_rule(scale, phi.kinks, phi.feature)
-        rows.append((function(scale[:, None] * xi) ** 2 * weights).sum(-1))
-    return torch.cat(rows)
+    return mean(lambda x: function(x) ** 2, q.sqrt(), phi.panels())
 
 
 def _horner(terms: Tensor, rho: Tensor) -> Tensor:

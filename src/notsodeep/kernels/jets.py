@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from .._arrays import sheltered
-from .._quadrature import normal_rule
 from ..activations import Activation
+from ..activations.panels import normal_nodes
 from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import hermite_coefficients, moments
 from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels, rates_of
@@ -158,7 +158,7 @@ def layer_of(phi: Activation, tau: float) -> LayerJet:
     """
     a = np.array(hermite_coefficients(phi, tau * tau, TERMS))
     m, a[0] = moments(phi, tau), 0.0
-    nodes, weights = normal_rule(torch.tensor([tau], dtype=torch.float64), phi.kinks, phi.feature)
+    nodes, weights = normal_nodes(torch.tensor([tau], dtype=torch.float64), phi.panels())
     x = tau * nodes[0]
     bases = [
         np.polynomial.hermite_e.hermeval(nodes[0].numpy(), np.eye(2 * DEGREE + 1)[2 * j]) / (2.0**j * math.factorial(j))

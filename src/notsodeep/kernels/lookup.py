@@ -226,8 +226,10 @@ def _degree_needed(rows: Callable[[int], Tensor], tolerance: float) -> int | Non
     """How many Chebyshev coefficients carry each row to the tolerance, read off one generous expansion."""
     for size in _PROBES:
         c = (rows(size) @ _to_coefficients(size).T).abs()
+        if not bool(torch.isfinite(c).all()):
+            return None
         relevant = (c > tolerance * c.amax(-1, keepdim=True)).any(dim=0).nonzero()
-        needed = int(relevant.max()) + 1
+        needed = int(relevant.max()) + 1 if len(relevant) else 1  # a kernel may vanish to the last digit
         if needed <= size - 2:
             return needed + 1
     return None

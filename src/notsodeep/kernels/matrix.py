@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arrays import as_rows, check_target, like, same_columns, sheltered, squared_norms
+from .._arrays import as_rows, check_norms, check_target, like, same_columns, sheltered, squared_norms
 from .._progress import track
 from ..errors import InvalidInputError
 from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of
@@ -25,6 +25,7 @@ __all__ = ["ck", "kernels_of", "ntk"]
 
 _TILE = {"cpu": 512, "cuda": 4096}
 _SPARED = 500  # so many entries may lie beyond the reach of the table
+_PAIRS = 4096  # pairs of rows whose products are held at once
 _DIRECT_PAIRS = 512  # fewer pairs than this are not worth a table
 
 
@@ -268,22 +269,22 @@ class _Points:
     def tile(self, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
         table = self.plan.table
         if table is None:
-            return self._direct(self.x[rows] @ self.y[columns].T, rows, columns, None)
+            return self._one_by_one(rows, columns)
         r = self._unit_rows(rows) @ self.y[columns].T
         r.mul_(self.wy[columns])
         if self.plan.symmetric and rows == columns:
             r.fill_diagonal_(0.0)  # written from the norms alone, exactly
         low, high = torch.aminmax(r)
-        outside, far = None, None
+        outside = None
         if max(-float(low), float(high)) > table.reach:
             beyond = r.abs() > table.reach
             if table.reach < 1.0:
-                outside, far = beyond, r[beyond]
+                outside = beyond
             r.clamp_(-table.reach, table.reach)
         x2 = table.position(r)
         values = {kind: self._lookup(kind, rows, columns, x2) for kind in self.plan.kinds}
-        if outside is not None and far is not None:
-            for kind, exact in self._direct(far, rows, columns, outside).items():
+        if outside is not None:
+            for kind, exact in self._direct(outside, rows, columns).items():
                 values[kind][outside] = exact
         return values
 
@@ -307,19 +308,40 @@ class _Points:
             values = clenshaw_scalar(c, x2)
         return values.mul_(left).mul_(right) if table.homogeneous else values
 
-    def _direct(self, values: Tensor, rows: slice, columns: slice, mask: Tensor | None) -> dict[Kernel, Tensor]:
-        """Entry by entry; ``values`` are inner products of the tile, or cosines of its masked entries."""
-        sx, sy = self.sx[rows], self.sy[columns]
-        if mask is None:
-            a, b = torch.broadcast_tensors(sx[:, None], sy[None, :])
-            dot = values.double()
-        else:
-            i, j = mask.nonzero(as_tuple=True)
-            a, b = sx[i], sy[j]
-            dot = values.double() * torch.sqrt(a) * torch.sqrt(b)
+    def _one_by_one(self, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
+        """A tile without a table; on the diagonal of a symmetric matrix only what lies above it."""
+        shape = (len(self.sx[rows]), len(self.sy[columns]))
+        wanted = torch.ones(shape, dtype=torch.bool, device=self.x.device)
+        wanted = torch.triu(wanted, 1) if self.plan.symmetric and rows == columns else wanted
+        tiles = {kind: torch.zeros(shape, dtype=self.x.dtype, device=self.x.device) for kind in self.plan.kinds}
+        if bool(wanted.any()):
+            for kind, exact in self._direct(wanted, rows, columns).items():
+                tiles[kind][wanted] = exact
+        return tiles
+
+    def _direct(self, wanted: Tensor, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
+        """The wanted entries of a tile, one by one, from inner products in double precision."""
+        i, j = wanted.nonzero(as_tuple=True)
+        a, b = self.sx[rows][i], self.sy[columns][j]
+        x, y = self.x[rows], self.y[columns]
+        dot = torch.cat(
+            [_dots(x[p], y[q], s, t) for p, q, s, t in zip(*(v.split(_PAIRS) for v in (i, j, a, b)), strict=True)]
+        )
         plan = self.plan
         exact = pairwise(plan.network, a.cpu(), b.cpu(), dot.cpu(), plan.kinds, plan.rates, check=False)
-        return {kind: v.to(values.device, values.dtype) for kind, v in exact.items()}
+        return {kind: v.to(self.x.device, self.x.dtype) for kind, v in exact.items()}
+
+
+def _dots(x: Tensor, y: Tensor, sx: Tensor, sy: Tensor) -> Tensor:
+    """Inner products of pairs of rows; where they nearly coincide from their difference: exact for duplicates."""
+    x, y = x.double(), y.double()
+    dot, half = (x * y).sum(1), 0.5 * (sx + sy)
+    sign = torch.where(dot < 0, -1.0, 1.0).to(dot)
+    near = half - dot.abs() <= 1e-6 * half
+    if bool(near.any()):
+        apart = ((x[near] - sign[near, None] * y[near]) ** 2).sum(1)
+        dot[near] = sign[near] * (half[near] - 0.5 * apart)
+    return dot
 
 
 # ---- gradients -------------------------------------------------------------------------------------------
@@ -329,8 +351,10 @@ def _differentiable(
     network: Network, x: Tensor, y: Tensor | None, kinds: Sequence[Kernel], rates: Sequence[float] | None
 ) -> dict[Kernel, Tensor]:
     sx = (x.double() ** 2).sum(1)
+    check_norms(sx)
     if y is not None:
         sy = (y.double() ** 2).sum(1)
+        check_norms(sy)
         parts = pairwise(network, sx[:, None], sy[None, :], x.double() @ y.double().T, kinds, rates, check=False)
         return {kind: part.to(x.device, x.dtype) for kind, part in parts.items()}
     n = len(x)

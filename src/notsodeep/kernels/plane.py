@@ -9,16 +9,24 @@ Three rules, each exact to rounding on its class, for every correlation up to +-
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .._quadrature import panel_nodes
+from ..activations.panels import ORDER, REACH, Panels, panel_nodes
+from ..errors import ConvergenceError
 
 Function = Callable[[Tensor], Tensor]
 _CHUNK = 1 << 21
+_ORDER = 16
+_SPAN = 9.0
+_HERMITE = 24
+_THIN = 0.2  # of the length on which a function varies: a rule of 24 points is then exact to rounding
+_DEAREST = 1 << 24  # nodes for one pair; more would also need more memory than is allowed
 
 
 def _chunks(cost: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -26,20 +34,40 @@ def _chunks(cost: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
     yield from zip(*(column.split(size) for column in columns), strict=True)
 
 
-def _grading(scale: float, feature: float) -> int:
-    """How many halvings resolve a feature seen at this scale."""
-    return max(0, math.ceil(math.log2(max(scale / feature, 1e-30)))) if scale > 2.0 * feature else 0
+def _grading(scale: float, panels: Panels) -> tuple[int, int]:
+    """How many halvings towards zero, and how many pieces of each, resolve a function seen at this scale."""
+    cuts = panels.edges(9.0 * scale).unique()
+    positive = cuts[cuts >= 0]
+    first = float(positive[1]) if len(positive) > 1 else scale
+    levels = max(0, math.ceil(math.log2(scale / first))) if scale > 2.0 * first else 0
+    ratio = (positive[2:] - positive[1:-1]) / positive[2:]
+    # a halving panel is half as long as its far end
+    return levels, max(1, math.ceil(0.25 / float(ratio.min()))) if len(ratio) else 1
 
 
-def polar(f: Function, g: Function, feature: float, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
+def _subdivided(edges: Sequence[float], pieces: int) -> Tensor:
+    cuts = [a + (b - a) * i / pieces for a, b in itertools.pairwise(edges) for i in range(pieces)]
+    return torch.tensor([*cuts, edges[-1]], dtype=torch.float64)
+
+
+def _afford(nodes: int, scale: float) -> None:
+    if nodes > _DEAREST:
+        raise ConvergenceError(
+            f"a pair of inputs at scale {scale:.4g} would take {nodes:.1e} evaluations of this activation, which "
+            "varies too fast there; scale the inputs down"
+        )
+
+
+def polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
     """E[f(u) g(v)] with u = sqrt(qx) R cos(w), v = sqrt(qy) R cos(w - beta), cos(beta) = rho."""
-    levels = _grading(float(torch.maximum(qx.max(), qy.max())) ** 0.5, feature)
+    scale = float(torch.maximum(qx.max(), qy.max())) ** 0.5
+    levels, pieces = _grading(scale, panels)
     steps = [2.0**-j for j in range(levels, -1, -1)]
-    radius, radial = panel_nodes(torch.tensor([0.0, *steps, 2.0, 3.5, 5.5, 8.0, 11.0], dtype=torch.float64), 16)
+    radius, radial = panel_nodes(_subdivided([0.0, *steps, 2.0, 3.5, 5.5, 8.0, 11.0], pieces), 16)
     radial = radial * radius * torch.exp(-0.5 * radius * radius) / (2.0 * math.pi)
     graded = [0.5 * s for s in steps]
-    unit = torch.tensor([0.0, *graded, *(1.0 - s for s in reversed(graded[:-1])), 1.0], dtype=torch.float64)
-    within, share = panel_nodes(unit, 20)
+    within, share = panel_nodes(_subdivided([0.0, *graded, *(1.0 - s for s in reversed(graded[:-1])), 1.0], pieces), 20)
+    _afford(4 * len(within) * len(radius), scale)
     out = []
     for x, y, r in _chunks(4 * len(within) * len(radius), qx, qy, rho):
         beta = torch.acos(r)
@@ -55,55 +83,80 @@ def polar(f: Function, g: Function, feature: float, qx: Tensor, qy: Tensor, rho:
     return torch.cat(out)
 
 
-def conditional(
-    f: Function,
-    g: Function,
-    kinks_f: Sequence[float],
-    kinks_g: Sequence[float],
-    feature: float,
-    qx: Tensor,
-    qy: Tensor,
-    rho: Tensor,
-) -> Tensor:
-    """E[f(u) g(v)], u = sqrt(qx) X, v given X normal with mean sqrt(qy) rho X and variance qy (1 - rho^2)."""
-    scale = float(torch.maximum(qx.max(), qy.max())) ** 0.5
-    width = min(1.5, 2.0 * feature / max(scale, 1e-300))
-    base = torch.arange(-9.0, 9.0 + width, width, dtype=torch.float64).clamp_max(9.0)
-    ripple = torch.tensor([-8.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, 8.0], dtype=torch.float64)
+def is_ridge(panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
+    """Where a function without kinks hardly varies over one variable given the other: near rho = +-1."""
+    if panels.kinks:
+        return torch.zeros_like(rho, dtype=torch.bool)
+    cuts = panels.edges(1.0).abs()
+    unit = float(cuts[cuts > 0].min())
+    return torch.minimum(qx, qy).sqrt() * torch.sqrt((1.0 - rho) * (1.0 + rho)) <= _THIN * unit
+
+
+def ridge(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
+    """E[f(u) g(v)] near rho = +-1: panels in the wider variable, a Gauss-Hermite rule in the other one given it."""
+    wide, narrow = torch.maximum(qx, qy).sqrt(), torch.minimum(qx, qy).sqrt()
+    first = (qx >= qy)[:, None, None]
+    z, share = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(_HERMITE))
+    share = share / share.sum()
     out = []
-    for x, y, r in _chunks(144 * len(base) ** 2, qx, qy, rho):
-        sx, sy = x.sqrt().clamp_min(1e-150)[:, None], y.sqrt().clamp_min(1e-150)[:, None]
-        spread = torch.sqrt(((1.0 - r) * (1.0 + r)).clamp_min(1e-32))[:, None]
-        edges = [base.expand(len(x), -1), _clipped(kinks_f, sx)]
-        # g smoothed over v | u still bends near its kinks, on the length of the smoothing
-        turn = torch.where(r.abs() < 1e-3, 1.0, r)[:, None]
-        edges += [((c / sy + spread * ripple) / turn).clamp(-9.0, 9.0) for c in kinks_g]
-        outer, weight = panel_nodes(torch.cat(edges, dim=1).sort(dim=1).values, 12)
-        weight = weight * torch.exp(-0.5 * outer * outer)
-        centre = r[:, None] * outer
-        inner_edges = [base.expand(*centre.shape, -1)]
-        inner_edges += [((c / sy - centre) / spread).clamp(-9.0, 9.0)[..., None] for c in kinks_g]
-        inner, share = panel_nodes(torch.cat(inner_edges, dim=-1).sort(dim=-1).values, 12)
-        share = share * torch.exp(-0.5 * inner * inner)
-        smoothed = (g(sy[..., None] * (centre[..., None] + spread[..., None] * inner)) * share).sum(-1)
-        out.append((f(sx * outer) * smoothed * weight).sum(-1) / (2.0 * math.pi))
+    cuts = panels.edges(REACH * float(wide.max())).unique()
+    base = torch.linspace(-REACH, REACH, 27, dtype=torch.float64)
+    for s, t, r, left in _chunks(ORDER * (len(base) + 2 * len(cuts)) * _HERMITE, wide, narrow, rho, first):
+        # both functions have their panels, seen at their own scales
+        seen = torch.cat([cuts / s[:, None], cuts / (t * r)[:, None]], dim=1).clamp(-REACH, REACH)
+        xi, weights = panel_nodes(torch.cat([base.expand(len(s), -1), seen], dim=1).sort(dim=1).values)
+        weights = weights * torch.exp(-0.5 * xi * xi) / math.sqrt(2.0 * math.pi)
+        u = (s[:, None] * xi)[..., None]
+        v = (t * r)[:, None, None] * xi[..., None] + (t * torch.sqrt((1.0 - r) * (1.0 + r)))[:, None, None] * z
+        same = f is g or bool(left.all())
+        over = (g(v).detach() if same else torch.where(left, g(v), f(v)).detach()) @ share
+        outer = (f(u) if same else torch.where(left, f(u), g(u))).detach()[..., 0]
+        out.append((outer * over * weights).sum(-1))
     return torch.cat(out)
 
 
-def _clipped(kinks: Sequence[float], scale: Tensor) -> Tensor:
-    return (torch.tensor(list(kinks), dtype=torch.float64) / scale).clamp(-9.0, 9.0)
+def conditional(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
+    """E[f(u) g(v)], u = sqrt(qx) X, v given X normal with mean sqrt(qy) rho X and variance qy (1 - rho^2)."""
+    scale = float(torch.maximum(qx.max(), qy.max())) ** 0.5
+    cuts = panels.edges(_SPAN * scale).unique()
+    kinks = torch.tensor(panels.kinks, dtype=torch.float64)
+    base = torch.linspace(-_SPAN, _SPAN, 13, dtype=torch.float64)
+    ripple = torch.tensor([-8.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, 8.0], dtype=torch.float64)
+    cost = _ORDER**2 * (len(base) + 2 * len(cuts) + 9 * len(kinks)) * (len(base) + len(cuts))
+    _afford(cost, scale)
+    out = []
+    for x, y, r in _chunks(cost, qx, qy, rho):
+        sx, sy = x.sqrt().clamp_min(1e-150)[:, None], y.sqrt().clamp_min(1e-150)[:, None]
+        spread = torch.sqrt(((1.0 - r) * (1.0 + r)).clamp_min(1e-32))[:, None]
+        # g smoothed over v | u still bends near its kinks, on the length of the smoothing
+        turn = torch.where(r.abs() < 1e-3, 1.0, r)[:, None]
+        blurred = ((kinks[:, None] / sy[:, None] + spread[:, None] * ripple).flatten(1)) / turn
+        edges = torch.cat([base.expand(len(x), -1), cuts / sx, cuts / sy / turn, blurred], dim=1).clamp(-_SPAN, _SPAN)
+        outer, weight = panel_nodes(edges.sort(dim=1).values, _ORDER)
+        weight = weight * torch.exp(-0.5 * outer * outer)
+        centre = r[:, None] * outer
+        moved = ((cuts / sy[..., None] - centre[..., None]) / spread[..., None]).clamp(-_SPAN, _SPAN)
+        inner_edges = torch.cat([base.expand(*centre.shape, -1), moved], dim=-1).sort(dim=-1).values
+        inner, share = panel_nodes(inner_edges, _ORDER)
+        share = share * torch.exp(-0.5 * inner * inner)
+        smoothed = (g(sy[..., None] * (centre[..., None] + spread[..., None] * inner)).detach() * share).sum(-1)
+        out.append((f(sx * outer).detach() * smoothed * weight).sum(-1) / (2.0 * math.pi))
+    return torch.cat(out)
 
 
-def shifted_mean(g: Function, kinks: Sequence[float], feature: float, mean: Tensor, spread: Tensor) -> Tensor:
+def shifted_mean(g: Function, panels: Panels, mean: Tensor, spread: Tensor) -> Tensor:
     """E[g(mean + spread xi)], elementwise."""
-    scale = spread.clamp_min(1e-150)[:, None]
-    width = min(1.0, 2.0 * feature / max(float(spread.max()), 1e-300))
-    base = torch.arange(-9.0, 9.0 + width, width, dtype=torch.float64).clamp_max(9.0)
-    rough = ((torch.tensor(list(kinks), dtype=torch.float64) - mean[:, None]) / scale).clamp(-9.0, 9.0)
-    edges = torch.cat([base.expand(len(mean), -1), rough], dim=1).sort(dim=1).values
-    nodes, weights = panel_nodes(edges, 16)
-    weights = weights * torch.exp(-0.5 * nodes * nodes) / math.sqrt(2.0 * math.pi)
-    return (g(mean[:, None] + spread[:, None] * nodes) * weights).sum(-1)
+    reach = float((mean.abs() + _SPAN * spread).max())
+    cuts = panels.edges(reach).unique()
+    base = torch.linspace(-_SPAN, _SPAN, 19, dtype=torch.float64)
+    out = []
+    for centre, scale in _chunks(_ORDER * (len(base) + len(cuts)), mean, spread.clamp_min(1e-150)):
+        rough = ((cuts - centre[:, None]) / scale[:, None]).clamp(-_SPAN, _SPAN)
+        edges = torch.cat([base.expand(len(centre), -1), rough], dim=1).sort(dim=1).values
+        nodes, weights = panel_nodes(edges, _ORDER)
+        weights = weights * torch.exp(-0.5 * nodes * nodes) / math.sqrt(2.0 * math.pi)
+        out.append((g(centre[:, None] + scale[:, None] * nodes).detach() * weights).sum(-1))
+    return torch.cat(out)
 
 
 def piecewise_linear(
@@ -135,7 +188,7 @@ def _kink_integrals(
         edges = torch.sign(top) * (0.5 * math.pi - (rest + (0.5 * math.pi - rest) * fractions))
         t, weight = panel_nodes(edges, 12)
         sine, cosine2 = torch.sin(t), torch.cos(t) ** 2
-        scale = torch.sqrt(x * y)[:, None]
+        scale = (x.sqrt() * y.sqrt())[:, None]
         density = torch.zeros_like(t)
         for c, d in zip(kinks, bends, strict=True):
             for e, h in zip(kinks, bends, strict=True):

@@ -135,7 +135,7 @@ def _covariance(deq: DEQ, layer: Layer, dot: Tensor) -> Tensor:
 
 
 def _solve_covariance(deq: DEQ, layer: Layer, drive: Tensor) -> Tensor:
-    bound = torch.sqrt(layer.variance_x * layer.variance_y)
+    bound = layer.variance_x.sqrt() * layer.variance_y.sqrt()
 
     def rest(lam: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
         part, push = (layer, drive) if which is None else (layer.subset(which), drive[which])

@@ -8,15 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._quadrature import normal_density, normal_rule
 from ..activations import Activation
-from ..gaussian import moments, shared_rule
+from ..gaussian import mean, moments, normal_density
 from ..networks import DEQ
-from .expectations import degree_of
 
 __all__ = ["Diagonal", "equilibrium_variance", "mean_square"]
 
 Function = Callable[[Tensor], Tensor]
+_LIMIT = 1e-145  # scales below this are their own limit
 
 
 class Diagonal:
@@ -65,10 +64,14 @@ class _MeanSquare(torch.autograd.Function):
     def forward(ctx: Any, phi: Activation, part: str, q: Tensor) -> Tensor:
         ctx.phi, ctx.part = phi, part
         ctx.save_for_backward(q)
-        if degree_of(phi) is not None:  # exact: a rule that ends at 13 deviations would cut the tails of a high degree
+        closed = phi.closed_form()
+        if closed is not None:  # the pair of a point with itself
+            return closed(*(q.detach(),) * 3)[0 if part == "value" else 1]
+        if phi.polynomial() is not None:  # exact: a rule of finite range would cut the tails of a high degree
             return _distinct(q, lambda tau: getattr(moments(phi, tau), "square" if part == "value" else "slope_square"))
         f = phi._value if part == "value" else phi._slope
-        return _distinct(q, lambda tau: _expect(phi, lambda x: f(x) ** 2, tau))
+        least = 0.0 if part == "value" else _LIMIT  # a slope at zero is the limit: half of each side of a kink there
+        return _distinct(q, lambda tau: mean(lambda x: f(x) ** 2, tau.clamp_min(least), phi.panels()))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -79,25 +82,15 @@ class _MeanSquare(torch.autograd.Function):
         return None, None, grad * _slope_response(ctx.phi, q)
 
 
-def _expect(phi: Activation, f: Function, tau: Tensor) -> Tensor:
-    rows = []
-    if set(phi.kinks) <= {0.0}:  # one rule serves all scales
-        xi, weights = shared_rule(float(tau.max()), phi.feature)
-        return torch.cat([f(part[:, None] * xi) @ weights for part in tau.split(1024)])
-    for part in tau.split(256):
-        nodes, mass = normal_rule(part, phi.kinks, phi.feature)
-        rows.append((f(part[:, None] * nodes) * mass).sum(-1))
-    return torch.cat(rows)
-
-
 def _distinct(q: Tensor, function: Function) -> Tensor:
     distinct, inverse = torch.unique(q.detach(), return_inverse=True)
-    return function(distinct.clamp_min(1e-30).sqrt())[inverse]
+    return function(distinct.sqrt())[inverse]
 
 
 def _square_response(phi: Activation, q: Tensor) -> Tensor:
     """2 d E[phi(sqrt(q) xi)^2] / dq = E[(phi^2)''] = E[2 x phi phi'] / q (and the jumps' share)."""
-    if degree_of(phi) is not None:
+    one = torch.ones(1, dtype=torch.float64)
+    if phi.closed_moments(one) is not None:
         return _distinct(q, lambda tau: moments(phi, tau).square_curvature)
     return 2.0 * _response(phi, lambda x: 2.0 * phi._value(x) * phi._slope(x), phi._sides()[0] ** 2, q)
 
@@ -114,7 +107,8 @@ def _response(phi: Activation, derivative: Function, sides: Tensor, q: Tensor) -
     """
 
     def inner(tau: Tensor) -> Tensor:
-        total = _expect(phi, lambda x: x * derivative(x), tau)
+        tau = tau.clamp_min(_LIMIT)
+        total = mean(lambda x: x * derivative(x), tau, phi.panels())
         for c, below, above in zip(phi.kinks, *sides.detach().tolist(), strict=True):
             total = total + c * (above - below) * normal_density(torch.tensor(c, dtype=torch.float64), tau)
         return total / (2.0 * tau * tau)

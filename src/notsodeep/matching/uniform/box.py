@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..._quadrature import panel_nodes
 from ...activations import Activation
+from ...activations.panels import panel_nodes
 from ...errors import ConvergenceError
 from ...networks import DEQ
 from .arc import Array

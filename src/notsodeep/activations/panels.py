@@ -1,0 +1,252 @@
+"""Where a function must be looked at: Gauss-Legendre panels that end at its kinks and are as short as its features.
+
+The panels are found once per activation, octave by octave away from zero, from the decay of Legendre coefficients; a
+function that has settled on straight lines needs none beyond. :func:`normal_nodes` adds what the normal weight needs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import ConvergenceError
+
+__all__ = [
+    "ORDER",
+    "REACH",
+    "Even",
+    "Panels",
+    "Resolved",
+    "Straight",
+    "Stretched",
+    "Tails",
+    "find_tails",
+    "legendre",
+    "normal_nodes",
+    "panel_nodes",
+]
+
+ORDER = 20
+REACH = 13.0  # exp(-REACH^2 / 4) < 1e-18: also enough against sqrt(weight) * h_k, which stays bounded
+_TAIL = 4  # the last coefficients of a panel, which tell whether it is resolved
+_SMALL = 1e-9  # of the largest value nearer to zero; coefficient 40, the first the rule misses, is then below 1e-18
+_SHORTEST = 2.0**-10
+_MOST = 1 << 13  # panels in an octave
+_TOTAL = 1 << 15  # and on one side of zero
+_OCTAVES = 1021  # up to 2^1020
+_SETTLED = tuple(2.0**j for j in range(8))  # distances at which straight tails are looked for
+_FAR = 2.0**13
+
+
+@functools.cache
+def legendre(order: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights on [-1, 1] (float64, CPU)."""
+    nodes, weights = np.polynomial.legendre.leggauss(order)
+    return torch.from_numpy(nodes), torch.from_numpy(weights)
+
+
+def panel_nodes(edges: Tensor, order: int = ORDER) -> tuple[Tensor, Tensor]:
+    """Composite rule on sorted ``edges`` (..., m+1): nodes and Lebesgue weights, each (..., m * order)."""
+    x, w = legendre(order)
+    half = 0.5 * (edges[..., 1:] - edges[..., :-1])
+    mid = 0.5 * (edges[..., 1:] + edges[..., :-1])
+    nodes = mid[..., None] + half[..., None] * x
+    weights = half[..., None] * w.expand_as(nodes)
+    return nodes.flatten(-2), weights.flatten(-2)
+
+
+class Panels(ABC):
+    """Where a function has kinks, and the panels on which it looks like a polynomial."""
+
+    kinks: tuple[float, ...]
+
+    @abstractmethod
+    def edges(self, reach: float, shared: bool = False) -> Tensor:
+        """Panel edges up to ``reach`` on both sides, kinks included, unsorted.
+
+        ``shared``: fine enough for the function stretched by any factor too, which needs a kink at zero or none.
+        """
+
+
+class Octaves(Panels):
+    """Equal panels in every octave away from zero, as many as it needs."""
+
+    @abstractmethod
+    def count(self, octave: int) -> int:
+        """Panels on [0, 1] (octave 0) or [2^(octave - 1), 2^octave], on either side; 0: straight from here on."""
+
+    def edges(self, reach: float, shared: bool = False) -> Tensor:
+        positive, most, low = [0.0], 1, 0.0
+        for octave in range(_OCTAVES):
+            needed = 0 if low >= reach else self.count(octave)
+            # stretched, a panel may straddle two octaves: twice as many keep it short enough in both
+            most = max(most, 2 * needed)
+            count = most if shared and low < reach else needed
+            if count == 0:
+                break
+            high = 2.0**octave
+            positive += [low + (high - low) * (i + 1) / count for i in range(count)]
+            low = high
+            if len(positive) > _TOTAL:
+                raise _unresolved(reach)
+        out = torch.tensor(positive, dtype=torch.float64)
+        return torch.cat([-out.flip(0), out[1:], torch.tensor(self.kinks, dtype=torch.float64)])
+
+
+@dataclass(frozen=True)
+class Even(Octaves):
+    """Panels of two lengths ``feature`` each, for a function of which nothing else is known."""
+
+    kinks: tuple[float, ...]
+    feature: float
+
+    def count(self, octave: int) -> int:
+        length = 1.0 if octave == 0 else 2.0 ** (octave - 1)
+        # far out a function is taken to have settled, as far as these panels can tell
+        return max(1, min(math.ceil(length / (2.0 * self.feature)), max(4, math.ceil(256.0 / self.feature))))
+
+
+@dataclass(frozen=True)
+class Straight(Panels):
+    """Linear between its kinks."""
+
+    kinks: tuple[float, ...]
+
+    def edges(self, reach: float, shared: bool = False) -> Tensor:
+        return torch.tensor([0.0, *self.kinks], dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Stretched(Panels):
+    """Those of f(scale * x), from those of f."""
+
+    base: Panels
+    scale: float
+
+    @property
+    def kinks(self) -> tuple[float, ...]:  # type: ignore[override]
+        return tuple(k / self.scale for k in self.base.kinks)
+
+    def edges(self, reach: float, shared: bool = False) -> Tensor:
+        return self.base.edges(self.scale * reach, shared) / self.scale
+
+
+def normal_nodes(
+    tau: Tensor, panels: Panels, terms: int = 0, order: int = ORDER, shared: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Nodes xi and weights, each (len(tau), N), with E[f(tau xi)] = (f(tau * xi) * weights).sum(-1).
+
+    ``terms``: the integrand carries Hermite polynomials up to this degree, of wave number sqrt(terms).
+    """
+    tau = tau.detach().to(torch.float64).cpu()
+    scale = tau.clamp_min(1e-150)[:, None]
+    pieces = math.ceil(2.0 * REACH * max(1.0, math.sqrt(terms / 512.0)))
+    base = torch.linspace(-REACH, REACH, pieces + 1, dtype=torch.float64)
+    inner = panels.edges(REACH * float(scale.max()) if len(tau) else 1.0, shared)
+    cuts = torch.cat([base.expand(len(tau), -1), (inner / scale).clamp(-REACH, REACH)], dim=1)
+    nodes, weights = panel_nodes(cuts.sort(dim=1).values, order)
+    return nodes, weights * torch.exp(-0.5 * nodes * nodes) / math.sqrt(2.0 * math.pi)
+
+
+@dataclass(frozen=True)
+class Tails:
+    """A function that is a straight line beyond ``reach``, to rounding: intercept and slope on either side."""
+
+    reach: float
+    left: tuple[float, float]
+    right: tuple[float, float]
+
+
+class Resolved(Octaves):
+    """Panels on which given functions are resolved, found octave by octave as they are asked for."""
+
+    def __init__(
+        self, functions: Sequence[Callable[[Tensor], Tensor]], kinks: tuple[float, ...], tails: Tails | None, label: str
+    ) -> None:
+        self._functions, self.kinks, self._tails, self._label = functions, kinks, tails, label
+        self._counts: list[int] = []
+        self._largest = [0.0] * len(functions)
+
+    def count(self, octave: int) -> int:
+        while len(self._counts) <= octave:
+            self._counts.append(self._needed(len(self._counts)))
+        return self._counts[octave]
+
+    def _needed(self, octave: int) -> int:
+        low, high = (0.0, 1.0) if octave == 0 else (2.0 ** (octave - 1), 2.0**octave)
+        if self._tails is not None and low >= self._tails.reach:
+            return 0
+        count = self._counts[-1] if self._counts else 1
+        count = max(1, count // 2)
+        while (high - low) / count >= _SHORTEST and count <= _MOST:
+            if self._resolves(low, high, count):
+                return count
+            count *= 2
+        raise _unresolved(high, self._label)
+
+    def _resolves(self, low: float, high: float, count: int) -> bool:
+        step = np.linspace(low, high, count + 1)
+        inside = [k for k in self.kinks if low < abs(k) < high]
+        cuts = np.unique([*step, *(k for k in inside if k > 0)]), np.unique([*-step, *(k for k in inside if k < 0)])
+        transform = _to_legendre()
+        x = torch.cat([panel_nodes(torch.from_numpy(c))[0] for c in cuts])
+        good = True
+        for i, function in enumerate(self._functions):
+            values = function(x).detach().reshape(-1, ORDER)
+            if not bool(torch.isfinite(values).all()):
+                return False
+            self._largest[i] = max(self._largest[i], float(values.abs().max()))
+            rough = (values @ transform.T)[:, -_TAIL:].abs().max()
+            good = good and float(rough) <= _SMALL * self._largest[i] + 1e-300
+        return good
+
+
+@functools.cache
+def _to_legendre() -> Tensor:
+    """From values at the nodes to Legendre coefficients."""
+    x, w = (part.numpy() for part in legendre(ORDER))
+    k = np.arange(ORDER)
+    return torch.from_numpy((np.polynomial.legendre.legvander(x, ORDER - 1) * w[:, None] * (k + 0.5)).T.copy())
+
+
+def find_tails(
+    value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor], kinks: Sequence[float]
+) -> Tails | None:
+    """The straight lines on which a function settles, or ``None``."""
+    far = torch.tensor([-_FAR, _FAR], dtype=torch.float64)
+    a = slope(far).detach()
+    if not bool(torch.isfinite(a).all()):
+        return None
+    beyond = [r for r in _SETTLED if r > max((abs(k) for k in kinks), default=0.0)]
+    for reach in beyond:
+        at = torch.tensor([-reach, reach], dtype=torch.float64)
+        b = value(at).detach() - a * at
+        b = torch.where(b.abs() <= 1e-14 * (1.0 + (a * at).abs()), torch.zeros_like(b), b)
+        if _straight(value, slope, a, b, reach):
+            return Tails(reach, (float(b[0]), float(a[0])), (float(b[1]), float(a[1])))
+    return None
+
+
+def _straight(
+    value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, reach: float
+) -> bool:
+    steps = reach * 2.0 ** torch.linspace(0.0, math.log2(_FAR / reach), 400, dtype=torch.float64)
+    x = torch.stack([-steps, steps])
+    line = a[:, None] * x + b[:, None]
+    off = (value(x).detach() - line).abs() <= 1e-15 * (1.0 + line.abs() + b.abs()[:, None])
+    bent = (slope(x).detach() - a[:, None]).abs() <= 1e-15 * (1.0 + a.abs()[:, None])
+    return bool(off.all()) and bool(bent.all())
+
+
+def _unresolved(reach: float, label: str = "the function") -> ConvergenceError:
+    return ConvergenceError(
+        f"{label} varies too fast for Gaussian expectations that reach |x| = {reach:.3g}: its panels there would be "
+        f"shorter than {_SHORTEST:.1e} or more than {_MOST}; scale the inputs down"
+    )

@@ -1,0 +1,84 @@
+"""Hermite coefficients a_k(q) = E[phi(sqrt(q) xi) h_k(xi)], h_k the orthonormal Hermite polynomials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..activations import Activation, ActivationLike, Affine, activation
+from ..activations.panels import Panels, normal_nodes
+from ..errors import InvalidInputError
+from .moments import finite
+from .rule import NODES, as_scales, chunks, may_share, shared_basis
+
+__all__ = ["function_coefficients", "hermite_coefficients", "project"]
+
+
+def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bool = False) -> Any:
+    """a_k(q) = E[phi(sqrt(q) xi) h_k(xi)], k < ``terms``: shape q.shape + (terms,); of phi' if ``derivative``.
+
+    >>> a = hermite_coefficients("relu", 1.0, 3)
+    >>> [round(float(c), 6) for c in a]
+    [0.398942, 0.5, 0.282095]
+    """
+    phi = activation(phi)
+    if isinstance(terms, bool) or not isinstance(terms, int | np.integer) or terms < 1:
+        raise InvalidInputError(f"terms must be a whole number of at least 1, got {terms!r}")
+    scales, restore = as_scales(q, root=True)
+    out = _coefficients(phi, scales, int(terms), derivative)
+    return restore(finite(_without_parity(out, phi, derivative), phi))
+
+
+def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) -> Tensor:
+    phi = phi.canonical()
+    exact = phi.closed_coefficients(tau, terms, derivative)
+    if exact is not None:
+        return exact
+    if isinstance(phi, Affine):
+        inner = _without_parity(_coefficients(phi.base, phi.scale * tau, terms, derivative), phi.base, derivative)
+        out = phi.gain * (phi.scale * inner if derivative else inner)
+        if derivative:
+            out[:, 0] += phi.skip
+            return out
+        out[:, 0] += phi.shift
+        if terms > 1:
+            out[:, 1] += phi.skip * tau
+        return out
+    if derivative and not phi.continuous:
+        raise InvalidInputError(f"{phi!r} jumps: its derivative has no Hermite coefficients; only the CK is defined")
+    function = phi._slope if derivative else phi._value
+    return function_coefficients(function, tau.clamp_min(1e-150) if derivative else tau, phi.panels(), terms)
+
+
+def function_coefficients(function: Callable[[Tensor], Tensor], tau: Tensor, panels: Panels, terms: int) -> Tensor:
+    """E[f(tau xi) h_k(xi)], k < terms, for flat scales tau: shape (len(tau), terms)."""
+    if may_share(tau, panels, terms):  # one rule, and one table of Hermite polynomials, serves all scales
+        xi, basis = shared_basis(float(tau.max()), panels, terms)
+        return torch.cat([function(part[:, None] * xi).detach() @ basis for part in tau.split(NODES // len(xi) + 1)])
+    rows = [torch.zeros(0, terms, dtype=torch.float64)]
+    for part in chunks(tau, panels, terms, copies=4):
+        nodes, weights = normal_nodes(part, panels, terms)
+        rows.append(project(function(part[:, None] * nodes).detach() * weights, nodes, terms))
+    return torch.cat(rows)
+
+
+def _without_parity(coefficients: Tensor, phi: Activation, derivative: bool) -> Tensor:
+    """Exact zeros where the symmetry of phi says so."""
+    if phi.parity is not None:
+        coefficients[:, int((phi.parity == "even") != derivative) :: 2] = 0.0
+    return coefficients
+
+
+def project(weighted: Tensor, xi: Tensor, terms: int) -> Tensor:
+    """sum over nodes of weighted * h_k(xi), h_k by recurrence: shape (rows, terms)."""
+    out = torch.empty(len(weighted), terms, dtype=weighted.dtype)
+    before, here = torch.zeros_like(weighted), weighted
+    for k in range(terms):
+        out[:, k] = here.sum(-1)
+        before, here = here, (xi * here - math.sqrt(k) * before) / math.sqrt(k + 1)
+    return out

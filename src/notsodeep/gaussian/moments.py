@@ -1,0 +1,159 @@
+"""The moments of an activation that the theory speaks of, at one or many scales."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..activations import Activation, ActivationLike, Affine, activation
+from ..activations.base import gaps
+from ..activations.panels import Even, Panels, normal_nodes
+from ..errors import ConvergenceError, InvalidInputError
+from .rule import as_scales, beyond, check_ends, chunks, integrate, normal_density
+
+__all__ = ["Moments", "expectation", "finite", "moments"]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Gaussian moments of phi at scale tau, xi standard normal (theory: E1, E2, Q2, D2)."""
+
+    mean: Any
+    """E[phi(tau xi)]"""
+    square: Any
+    """E[phi(tau xi)^2]"""
+    variance: Any
+    """Var[phi(tau xi)], free of the cancellation in square - mean^2"""
+    slope: Any
+    """E1 = E[phi'(tau xi)]"""
+    curvature: Any
+    """E2 = E[phi''(tau xi)]"""
+    slope_square: Any
+    """D2 = E[phi'(tau xi)^2] (``inf`` if phi jumps)"""
+    square_curvature: Any
+    """Q2 = E[(phi^2)''(tau xi)]; d E[phi(sqrt(q) xi)^2] / dq = Q2 / 2"""
+
+
+def expectation(
+    function: Callable[[Tensor], Tensor], tau: Any, kinks: Sequence[float] = (), feature: float = 1.0
+) -> Any:
+    """E[f(tau xi)] for a function of float64 tensors; ``kinks`` are its rough points, ``feature`` its length scale.
+
+    The result is compared with a finer rule, and :class:`ConvergenceError` is raised if they differ or if the range
+    of the rule cuts off what matters.
+
+    >>> round(expectation(torch.abs, 2.0, kinks=(0.0,)), 12) == round(2 * math.sqrt(2 / math.pi), 12)
+    True
+    """
+    if not (isinstance(feature, int | float) and 1e-4 <= feature < math.inf):
+        raise InvalidInputError(f"feature must be a length of at least 1e-4, got {feature!r}")
+    if not all(isinstance(k, int | float) and math.isfinite(k) for k in kinks):
+        raise InvalidInputError(f"kinks must be finite numbers, got {tuple(kinks)!r}")
+    scales, restore = as_scales(tau)
+    panels = Even(tuple(float(k) for k in kinks), float(feature))
+    return restore(integrate(function, scales, panels).checked(scales))
+
+
+def moments(phi: ActivationLike, tau: Any) -> Moments:
+    """All moments of an activation at one or many scales (a number, an array or a tensor).
+
+    >>> round(moments("tanh", 1.0).square, 10)
+    0.3942944904
+    """
+    phi = activation(phi)
+    if isinstance(tau, int | float):
+        return _scalar_moments(phi, float(tau))
+    scales, restore = as_scales(tau)
+    return Moments(*(restore(part) for part in _moments(phi, scales)))
+
+
+# ---- moments ---------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4096)
+def _scalar_moments(phi: Activation, tau: float) -> Moments:
+    scales, restore = as_scales(tau)
+    return Moments(*(restore(part) for part in _moments(phi, scales)))
+
+
+def _moments(phi: Activation, tau: Tensor) -> list[Tensor]:
+    """The fields of :class:`Moments` in order, each one number per scale."""
+    phi = phi.canonical()
+    exact = phi.closed_moments(tau)
+    if exact is not None:
+        return [finite(part, phi) for part in exact]
+    if isinstance(phi, Affine) and phi.skip == 0.0:
+        return _affine_moments(phi, tau)
+    mean, square, variance, slope, curvature, slope_square, square_curvature = _quadrature_moments(phi, tau)
+    zero = torch.zeros_like(mean)
+    if phi.parity == "odd":
+        mean, variance, curvature = zero, square, zero
+    elif phi.parity == "even":
+        slope = zero
+    return [mean, square, variance, slope, curvature, slope_square, square_curvature]
+
+
+def _quadrature_moments(phi: Activation, tau: Tensor) -> list[Tensor]:
+    def integrals(x: Tensor, x0: Tensor, weights: Tensor) -> list[Tensor]:
+        value, slope, curvature = phi._value(x).detach(), phi._slope(x0).detach(), phi._curvature(x0).detach()
+        mean, square, first, second, steep, curved = (
+            (f * weights).sum(-1) for f in (value, value**2, slope, curvature, slope**2, value * curvature)
+        )
+        variance = ((value - mean[:, None]) ** 2 * weights).sum(-1)
+        return [mean, square, variance, first, second, steep, 2.0 * (steep + curved)]
+
+    mean, square, variance, slope, curvature, steep, squared = _columns(integrals, tau, phi.panels(), phi)
+    if phi.kinks:
+        values, slopes = (part.detach() for part in phi._sides())
+        # a jump of f at c adds [f] p(c) to E[f'] and [f'] p(c) + [f] c p(c) / tau^2 to E[f''], p the density of tau xi
+        c = torch.tensor(phi.kinks, dtype=torch.float64)
+        density = normal_density(c, tau[:, None])
+        pull = c / tau.clamp_min(1e-150)[:, None] ** 2 * density
+        jump, bend, jump2, bend2 = (
+            torch.tensor(gaps(sides), dtype=torch.float64)
+            for sides in (values, slopes, values**2, 2.0 * values * slopes)
+        )
+        slope = slope + density @ jump
+        curvature = curvature + density @ bend + pull @ jump
+        squared = squared + density @ bend2 + pull @ jump2
+        if bool(jump.any()):
+            steep = torch.full_like(steep, math.inf)
+    return [mean, square, variance, slope, curvature, steep, squared]
+
+
+def _columns(
+    integrals: Callable[[Tensor, Tensor, Tensor], list[Tensor]], tau: Tensor, panels: Panels, phi: Activation
+) -> list[Tensor]:
+    """``integrals(x, x0, weights)`` over chunks of scales: x = tau xi, x0 the same for the limit tau -> 0+."""
+    rows = [integrals(*(torch.zeros(0, 1, dtype=torch.float64) for _ in range(3)))]
+    for part in chunks(tau, panels, copies=4):
+        xi, weights = normal_nodes(part, panels)
+        # at tau = 0 a value is phi(0), but a slope is the limit: half of each side at a kink in 0
+        points = part[:, None] * xi, part.clamp_min(1e-150)[:, None] * xi
+        power = phi._value(points[0]).detach() ** 2 * weights
+        check_ends(beyond(power, xi), power.sum(-1), part)
+        rows.append(integrals(*points, weights))
+    return [finite(torch.cat(column), phi) for column in zip(*rows, strict=True)]
+
+
+def finite(values: Tensor, phi: Activation) -> Tensor:
+    """``values``, unless one of them overflowed."""
+    if not bool(torch.isfinite(values).all()):
+        raise ConvergenceError(f"a Gaussian expectation of {phi!r} overflows at this scale")
+    return values
+
+
+def _affine_moments(phi: Affine, tau: Tensor) -> list[Tensor]:
+    """Of gain * base(scale x) + shift, from those of the base: no cancellation, however large the shift."""
+    mean, _, variance, slope, curvature, slope_square, square_curvature = _moments(phi.base, phi.scale * tau)
+    steepness = phi.gain * phi.scale
+    mean, variance = phi.gain * mean + phi.shift, phi.gain**2 * variance
+    bend = steepness * phi.scale * curvature
+    squared = steepness**2 * square_curvature + 2.0 * phi.shift * bend
+    return [mean, variance + mean**2, variance, steepness * slope, bend, steepness**2 * slope_square, squared]

@@ -1,0 +1,163 @@
+"""The quadrature rule of all Gaussian expectations: panels of the function, the normal weight, and an error estimate.
+
+Each piece between panel edges is analytic and short, so the rule is exact to rounding there. What it cannot know is
+reported: the difference to a finer rule on the same panels, and what lies at the ends of the range, where a function
+that outgrows the normal density has its mass.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..activations.panels import ORDER, REACH, Panels, normal_nodes
+from ..errors import ConvergenceError, InvalidInputError
+
+__all__ = ["Estimate", "as_scales", "chunks", "integrate", "mean", "normal_density", "shared_basis", "shared_rule"]
+
+NODES = 1 << 21  # quadrature nodes held at once
+SHARED_UP_TO = 4096.0  # one rule for all scales grows with the largest; beyond, each scale has its own
+_FINER = 6  # orders more in the rule that checks
+
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Expectations, one per scale, and how far off each may be."""
+
+    value: Tensor
+    error: Tensor
+    size: Tensor
+    """E|f|, against which an error is judged"""
+
+    def checked(self, tau: Tensor, tolerance: float = 1e-10) -> Tensor:
+        """The values, or :class:`ConvergenceError` where the error exceeds the tolerance."""
+        bad = ~(self.error <= tolerance * self.size + 1e-290)
+        if bool(bad.any()):
+            at = int(bad.nonzero()[0])
+            raise ConvergenceError(
+                f"a Gaussian expectation at scale {float(tau[at]):.4g} is not resolved: {float(self.value[at]):.12g} "
+                f"with an error of {float(self.error[at]):.1e}; declare every kink, give a smaller feature, or scale "
+                "the inputs down if the function grows too fast"
+            )
+        return self.value
+
+
+def integrate(function: Function, tau: Tensor, panels: Panels) -> Estimate:
+    """E[f(tau xi)] at flat scales tau, with its error: of the panels by a finer rule, of the range by its ends."""
+    rows = [_estimate(function, part, panels) for part in chunks(tau, panels, order=ORDER + _FINER)]
+    if not rows:
+        return Estimate(*(torch.zeros(0, dtype=torch.float64) for _ in range(3)))
+    return Estimate(*(torch.cat(column) for column in zip(*rows, strict=True)))
+
+
+def _estimate(function: Function, tau: Tensor, panels: Panels) -> tuple[Tensor, Tensor, Tensor]:
+    values = []
+    for order in (ORDER, ORDER + _FINER):
+        xi, weights = normal_nodes(tau, panels, order=order)
+        weighted = function(tau[:, None] * xi).detach() * weights
+        values.append(weighted.sum(-1))
+    size = weighted.abs().sum(-1)
+    return values[0], (values[0] - values[1]).abs() + beyond(weighted.abs(), xi), size
+
+
+def beyond(weighted: Tensor, xi: Tensor) -> Tensor:
+    """What lies past the end of the range: the last standard deviation, shrunk as it shrank against the one before."""
+    far = xi.abs()
+    last = (weighted * (far > REACH - 1.0)).sum(-1)
+    before = (weighted * ((far > REACH - 2.0) & (far <= REACH - 1.0))).sum(-1)
+    return torch.where(last > 0, last * (last / before.clamp_min(1e-300)), last)
+
+
+def mean(function: Function, tau: Tensor, panels: Panels) -> Tensor:
+    """E[f(tau xi)] at flat scales; refused where it overflows or lies beyond the range of the rule."""
+    rows = [torch.zeros(0, dtype=torch.float64)]
+    if may_share(tau, panels):
+        xi, weights = shared_rule(float(tau.max()), panels)
+        for part in tau.split(NODES // len(xi) + 1):
+            values = function(part[:, None] * xi).detach()
+            weighted = values.abs() * weights
+            check_ends(beyond(weighted, xi), weighted.sum(-1), part)
+            rows.append(values @ weights)
+        return torch.cat(rows)
+    for part in chunks(tau, panels, copies=4):
+        xi, weights = normal_nodes(part, panels)
+        values = function(part[:, None] * xi).detach() * weights
+        check_ends(beyond(values.abs(), xi), values.abs().sum(-1), part)
+        rows.append(values.sum(-1))
+    return torch.cat(rows)
+
+
+def check_ends(lost: Tensor, size: Tensor, tau: Tensor) -> None:
+    """Refuse a function whose mass lies at the ends of the range: it outgrows the normal density."""
+    bad = ~(lost <= 1e-12 * size + 1e-290)
+    if bool(bad.any()):
+        raise ConvergenceError(
+            f"a Gaussian expectation at scale {float(tau[int(bad.nonzero()[0])]):.4g} is not finite, or lies beyond "
+            f"{REACH:.0f} standard deviations: the function grows too fast for this scale; scale the inputs down"
+        )
+
+
+def chunks(tau: Tensor, panels: Panels, terms: int = 0, copies: int = 1, order: int = ORDER) -> Iterator[Tensor]:
+    """Scales in portions whose nodes (``copies`` arrays of them) fit into the memory that is allowed."""
+    if len(tau):
+        nodes = normal_nodes(tau.max()[None], panels, terms, order)[0].shape[1]
+        yield from tau.split(max(1, NODES // (copies * nodes)))
+
+
+def normal_density(x: Tensor, tau: Tensor) -> Tensor:
+    """The density of tau * xi at x; zero in the limit tau -> 0 unless x = 0."""
+    scale = tau.clamp_min(1e-150)
+    return torch.exp(-0.5 * (x / scale) ** 2) / (math.sqrt(2.0 * math.pi) * scale)
+
+
+def shared_rule(scale: float, panels: Panels) -> tuple[Tensor, Tensor]:
+    """Nodes and weights for all scales up to ``scale`` at once, for a function with no kink off zero."""
+    xi, basis = shared_basis(scale, panels, 1)
+    return xi, basis[:, 0]
+
+
+def shared_basis(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tensor]:
+    """Nodes for all scales up to ``scale``, and the weighted h_k there: (N,) and (N, terms)."""
+    return _basis(2.0 ** math.ceil(math.log2(max(scale, 1e-3))), panels, terms)
+
+
+@functools.lru_cache(maxsize=8)
+def _basis(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tensor]:
+    top = torch.tensor([scale], dtype=torch.float64)
+    xi, weights = (part[0] for part in normal_nodes(top, panels, terms, shared=True))
+    columns = [torch.zeros_like(xi), weights]
+    for k in range(terms - 1):
+        columns.append((xi * columns[-1] - math.sqrt(k) * columns[-2]) / math.sqrt(k + 1))
+    return xi, torch.stack(columns[1:], dim=1)
+
+
+def may_share(tau: Tensor, panels: Panels, terms: int = 1) -> bool:
+    """Whether one rule serves all these scales: no kink moves, and its table of polynomials is not too large."""
+    if not len(tau) or not set(panels.kinks) <= {0.0} or float(tau.max()) > SHARED_UP_TO:
+        return False
+    return ORDER * len(panels.edges(REACH * 2.0 * float(tau.max()), shared=True)) * terms <= 8 * NODES
+
+
+def as_scales(tau: Any, root: bool = False) -> tuple[Tensor, Callable[[Tensor], Any]]:
+    """Flat float64 scales, and the way back to the caller's type and shape."""
+    given = tau if isinstance(tau, Tensor) else torch.as_tensor(np.array(tau, dtype=np.float64))
+    flat = given.detach().to("cpu", torch.float64).reshape(-1)
+    if not bool(torch.isfinite(flat).all()) or bool((flat < 0).any()):
+        raise InvalidInputError(f"a scale must be finite and non-negative, got {tau!r}")
+
+    def restore(values: Tensor) -> Any:
+        shaped = values.detach().reshape(given.shape + values.shape[1:])
+        if isinstance(tau, Tensor):
+            return shaped.to(tau.device, tau.dtype if tau.is_floating_point() else torch.float64)
+        return float(shaped) if shaped.ndim == 0 else shaped.numpy()
+
+    return (flat.sqrt() if root else flat), restore

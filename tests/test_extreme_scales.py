@@ -1,0 +1,205 @@
+"""Kernels at any scale: inputs tiny, huge, duplicated or unscaled are answered right and quickly, or refused."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import mpmath as mp
+import numpy as np
+import pytest
+import torch
+
+import notsodeep as nsd
+from helpers import tolerance
+from notsodeep.activations import Activation
+from notsodeep.errors import ActivationError, ConvergenceError, InvalidInputError
+from notsodeep.kernels.expectations import Layer
+
+E, D, F = nsd.ENN, nsd.DEQ, Activation.from_callable
+CLAMP = F(lambda x: torch.clamp(x, -1, 1), kinks=(-1.0, 1.0))
+SETTLED = [
+    *(
+        nsd.activation(n)
+        for n in ("tanh", "sigmoid", "softplus", "silu", "mish", "hard_swish", "elu", "selu", "hard_tanh")
+    ),
+    CLAMP,
+    nsd.activation("elu", alpha=2.0).affine(gain=0.5, scale=3.0, skip=0.2, shift=0.1),
+]
+
+
+def layer_at(phi: Activation, sx: float, sy: float, rho: float) -> tuple[float, float]:
+    one = torch.ones(1, dtype=torch.float64)
+    value, slope = Layer(phi, sx * sx * one, sy * sy * one).both(rho * sx * sy * one)
+    return float(value), float(slope)
+
+
+def mixture_of_erf(scales: tuple[float, ...], weights: tuple[float, ...]) -> Activation:
+    """sum_i w_i erf(x / s_i) as a plain function: its kernel is a sum of arcsine kernels."""
+    return F(lambda x: sum(w * torch.erf(x / s) for w, s in zip(weights, scales, strict=True)))
+
+
+@pytest.mark.parametrize(("sx", "sy"), [(20.0, 20.0), (300.0, 40.0), (1e8, 1e5), (1e120, 1e120)])
+@pytest.mark.parametrize("rho", [0.3, 0.99, 1 - 1e-9, 1.0, -0.999, -1.0])
+def test_large_scales_against_arcsine_kernels(sx, sy, rho):
+    scales, weights = (0.7, 1.0, 2.5), (0.5, -0.2, 1.1)
+    with mp.workdps(600):
+        value = slope = mp.mpf(0)
+        for w, s in zip(weights, scales, strict=True):
+            for v, t in zip(weights, scales, strict=True):
+                # E[erf(u/s) erf(v/t)] = 2/pi asin(2 lam / sqrt((s^2 + 2 qx)(t^2 + 2 qy))), and its derivative in lam
+                room = (mp.mpf(s) ** 2 + 2 * mp.mpf(sx) ** 2) * (mp.mpf(t) ** 2 + 2 * mp.mpf(sy) ** 2)
+                lam = mp.mpf(rho) * mp.mpf(sx) * mp.mpf(sy)
+                value += mp.mpf(w) * v * 2 / mp.pi * mp.asin(2 * lam / mp.sqrt(room))
+                slope += mp.mpf(w) * v * 4 / mp.pi / mp.sqrt(room - 4 * lam**2)
+        value, slope = float(value), float(slope)
+    found, steep = layer_at(mixture_of_erf(scales, weights), sx, sy, rho)
+    assert found == pytest.approx(value, rel=0, abs=1.96 * tolerance())
+    # lam is rounded before the layer sees it: 1 - rho^2 is known to two units, and the slope follows its root
+    known = 1.0 if abs(rho) == 1 else 4e-16 / (1 - rho * rho)
+    assert steep == pytest.approx(slope, rel=tolerance() + (0.0 if abs(rho) == 1 else known))
+
+
+@pytest.mark.parametrize("phi", SETTLED, ids=repr)
+def test_both_rules_agree_at_a_scale_that_both_can_do(phi):
+    """The split into lines and a rest against series and plane quadrature."""
+    scale = (9.0 if phi.piecewise_linear else 0.5) * phi.tails().reach
+    rho = torch.tensor([0.2, 0.95, 0.9999, 1.0, -0.97, -1.0], dtype=torch.float64)
+    qx, qy = torch.full_like(rho, scale**2), torch.full_like(rho, 1.3 * scale**2)
+    lam = rho * qx.sqrt() * qy.sqrt()
+    split, plain = Layer(phi, qx, qy), Layer(phi, qx, qy)
+    assert split._large.all()
+    plain.__dict__["_large"] = torch.zeros_like(rho, dtype=torch.bool)
+    for a, b in zip(split.both(lam), plain.both(lam), strict=True):
+        assert float((a - b).abs().max()) < tolerance() * float(b.abs().max())
+
+
+@pytest.mark.parametrize("phi", SETTLED, ids=repr)
+def test_far_out_a_kernel_is_that_of_its_lines(phi):
+    (b0, a0), (b1, a1) = phi.tails().left, phi.tails().right
+    s, rho = 1e9, 0.37
+    angle = math.acos(rho)
+    if a0 or a1:  # arc cosine of degree one
+        along = (math.sqrt(1 - rho**2) + (math.pi - angle) * rho) / (2 * math.pi)
+        against = (math.sqrt(1 - rho**2) - angle * rho) / (2 * math.pi)
+        expected = ((a1 * a1 + a0 * a0) * along - 2 * a1 * a0 * against) * s * s
+    else:
+        expected = (b1 * b1 + b0 * b0) * (0.5 - 0.5 * angle / math.pi) + b1 * b0 * angle / math.pi
+    assert layer_at(phi, s, s, rho)[0] == pytest.approx(expected, rel=1e-7)  # corrections are of order 1 / s
+
+
+def test_float32_duplicates():
+    for name in ("erf", "gelu"):
+        K = nsd.ck(E([name]), np.full((2, 3), 1e5, "f4"))
+        assert np.isfinite(K).all()
+        assert K[0, 1] == pytest.approx(K[0, 0], rel=tolerance(np.float32))
+        images = np.random.default_rng(0).integers(0, 256, (25, 784)).astype("f4")
+        assert np.isfinite(nsd.ck(E([name]), np.concatenate([images, images]))).all()
+    assert nsd.ck(E(["sin"]), np.full((2, 3), 12345.0, "f4")) == pytest.approx(np.full((2, 2), 0.5))
+    for v in (1e8, 1e9, 1e100):
+        assert nsd.ck(E(["gelu"]), np.full((2, 3), v)) / v**2 == pytest.approx(np.full((2, 2), 1.5), rel=tolerance())
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(1, 20)) * 1e3 / math.sqrt(20)
+    near = np.concatenate([x, x * (1 + 1e-6 * rng.normal(size=(5, 20)))]).astype("f4")
+    K = nsd.ck(D("gelu", 0.15), near)
+    assert np.isfinite(K).all()
+    assert np.linalg.eigvalsh(K.astype("f8"))[0] > -1e-6 * np.trace(K)
+
+
+@pytest.mark.parametrize("v", [100.0, 300.0, 1000.0, 1e6])
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_diagonals_of_waves(name, v):
+    assert nsd.ck(E([name]), [[v]])[0, 0] == pytest.approx(0.5, rel=tolerance())
+
+
+def test_oscillating_functions_are_right_or_refused():
+    fast = F(lambda x: torch.sin(20 * x))
+    assert nsd.ck(E([fast]), 3 * np.eye(2)) == pytest.approx(0.5 * np.eye(2), abs=tolerance())
+    x = np.array([[3.0, 0.0], [2.9, 0.5]])
+    try:
+        found = nsd.ck(E([fast]), x)[0, 1]
+    except ConvergenceError as error:
+        assert "scale the inputs down" in str(error)  # noqa: PT017
+    else:
+        assert found == pytest.approx(0.5 * math.exp(-200 * 0.26), abs=tolerance())
+    with pytest.raises(ActivationError, match="varies too fast"):
+        F(lambda x: torch.sin(x * x))
+
+
+def test_functions_that_outgrow_the_normal_density_are_refused():
+    grows = F(lambda x: torch.exp(x / 4))
+    assert nsd.ck(E([grows]), [[8.0]])[0, 0] == pytest.approx(math.exp(8.0**2 / 8), rel=tolerance())
+    for v in (30.0, 116.0, 1e5):
+        with pytest.raises(ConvergenceError, match=r"grows too fast|varies too fast"):
+            nsd.ck(E([grows]), [[v]])
+
+
+@pytest.mark.parametrize("v", [100.0, 3000.0, 1e8, 1e130])
+def test_a_clipped_callable_is_the_hard_tanh_at_any_scale(v):
+    x = v * np.array([[1.0, 0.0], [0.8, 0.6], [1.0, 1e-9]])
+    ours, built_in = nsd.ck(E([CLAMP]), x), nsd.ck(E(["hard_tanh"]), x)
+    assert ours == pytest.approx(built_in, rel=tolerance())
+    assert ours[0, 0] == pytest.approx(1 - 4 / 3 / math.sqrt(2 * math.pi) / v, abs=1 / v**2 + tolerance())
+
+
+@pytest.mark.parametrize("v", [1e-18, 1e-100, 1e-150])
+def test_homogeneous_kernels_scale_exactly(v):
+    X = np.array([[1.0, 0.0], [0.3, 0.7], [-0.2, 0.9]])
+    for network in (E(["relu"]), E(["relu", "leaky_relu"]), D("relu", 0.2)):
+        assert nsd.ck(network, v * X) / v / v == pytest.approx(nsd.ck(network, X), rel=tolerance())
+    mixed = nsd.ck(E(["relu"]), np.diag([v, 1.0]))
+    assert mixed[0, 1] == pytest.approx(v / (2 * math.pi), rel=tolerance())
+
+
+def test_hard_tanh_far_out():
+    assert nsd.ck(E(["hard_tanh"]), [[1e8]], [[1e8]])[0, 0] == pytest.approx(1.0, rel=1e-7)
+
+
+def test_kernels_that_vanish_fit_into_a_table():
+    rng = np.random.default_rng(0)
+    W = rng.normal(size=(40, 5))
+    W *= 40 / np.linalg.norm(W, axis=1)[:, None]
+    assert not nsd.ck(E(["tanh"]), np.zeros((40, 5))).any()
+    assert not nsd.ck(E([nsd.activation("linear", slope=0.0)]), W).any()
+    assert not nsd.ck(D("tanh", 0.2, 0.0), W).any()
+    for name in ("sin", "cos"):
+        assert nsd.ck(E([name]), W) == pytest.approx(0.5 * np.eye(40), abs=tolerance())
+
+
+@pytest.mark.parametrize("v", [1e145, 1e155, 1e200, 1e300])
+def test_norms_without_room_are_refused(v):
+    for network in (D("relu", 0.2), D("tanh", 0.2), E(["gelu"])):
+        with pytest.raises(InvalidInputError, match="norm beyond"):
+            nsd.ck(network, v * np.eye(2))
+
+
+@pytest.mark.parametrize("v", [1e-300, 1e-200, 1e-155])
+def test_norms_that_vanish_give_kernels_that_vanish(v):
+    for name in ("relu", "tanh", "gelu", "elu"):
+        K = nsd.ck(D(name, 0.1), v * np.eye(2))
+        assert np.isfinite(K).all()
+        assert np.abs(K).max() < 1e-290
+
+
+def test_the_ck_of_a_deq_with_jumps():
+    step = F(lambda x: (x > 0).to(x.dtype), kinks=(0.0,), name="step")
+    deq, X = D(step, 0.2, 0.8), np.array([[1.0, 0.0], [0.0, 1.0]])
+    K = nsd.ck(deq, X, check=False)
+    lam, q = 0.2 * K[0, 1], 0.2 * K[0, 0] + 0.8
+    assert K[0, 0] == pytest.approx(0.5, rel=tolerance())
+    assert K[0, 1] == pytest.approx(0.25 + math.asin(lam / q) / (2 * math.pi), rel=tolerance())  # Sheppard
+    with pytest.raises(InvalidInputError, match="jumps"):
+        nsd.ntk(deq, X, check=False)
+
+
+@pytest.mark.parametrize("network", [D("tanh", 0.2), D("elu", 0.2), D("mish", 0.2), D("softplus", 0.2)], ids=repr)
+def test_unscaled_inputs_are_quick(network):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 50))
+    X *= 100 / np.linalg.norm(X, axis=1)[:, None] * rng.uniform(0.8, 1.2, (40, 1))
+    begin = time.process_time()
+    for points in (X, rng.integers(0, 256, (40, 784)).astype(float)):
+        K = nsd.ntk(network, points)
+        assert np.isfinite(K).all()
+        assert np.linalg.eigvalsh(K)[0] > -1e-12 * np.trace(K)
+    assert time.process_time() - begin < 20.0  # seconds of one processor; about one on an idle machine
