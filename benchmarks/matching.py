@@ -1,4 +1,4 @@
-"""Matching: time of a match, residual, and the distance of the exact kernels beside the plain network.
+"""Matching: time of a match, residual, and the distances of the exact kernels: twin, plain network, scaled plain one.
 
     python -m benchmarks.matching [--p 1000] [--n 800] [--sigma-a2 0.2] [--repeats 5] [--threads 1]
 
@@ -18,7 +18,10 @@ import torch
 import notsodeep as nsd
 from notsodeep.matching import tabulate
 
-ACTIVATIONS = ("tanh", "arctan", "sigmoid", "relu", "leaky_relu", "elu", "silu", "gelu", "softplus")
+ACTIVATIONS = (
+    *("tanh", "arctan", "sigmoid", "relu", "leaky_relu", "elu", "silu", "gelu", "softplus"),
+    *("erf", "sin", "cos", "hard_tanh", "selu", "mish", "hard_swish"),
+)
 ODD = ("tanh", "arctan", "sigmoid")  # whose two families of one layer are compared
 KERNELS = ("ck", "ntk", "ntk_frozen")
 
@@ -50,6 +53,9 @@ def row(
         "residual": twin.residual,
         "distance": report.distance,
         "plain": report.plain_distance,
+        "plain_scaled": report.plain_scaled_distance,
+        "gain_scaled": report.gain_scaled,
+        "says_little": "ten times closer" in twin.reason or "no gain" in twin.reason,
         "match_ms": match_milliseconds(deq, statistics.tau0, kernel, family, repeats),
     }
 

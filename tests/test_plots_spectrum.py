@@ -98,3 +98,10 @@ def test_law_of_another_size_is_refused(kernel: tuple) -> None:
     _, law = kernel
     with pytest.raises(InvalidInputError, match="n = 150"):
         nsd.SpectrumDisplay.from_kernel(np.eye(3), law)
+
+
+def test_the_kernel_of_the_uncentred_network_is_noticed(kernel: tuple) -> None:
+    _, law = kernel
+    X = nsd.GaussianMixture.two_class(200).sample(150, seed=0)[0]
+    with pytest.warns(nsd.errors.NotSoDeepWarning, match=r"law speaks of the centred network"):
+        nsd.SpectrumDisplay.from_kernel(nsd.ck(RELU, X), law)

@@ -8,6 +8,7 @@ import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -211,3 +212,22 @@ def test_only_a_uniform_bound_has_implications(twins: dict[str, Twin]) -> None:
     assert means.entry == pytest.approx(twin.bound * dict(twin.diagonals)["ck"])
     with pytest.raises(InvalidInputError, match="match_uniform"):
         twins["mixture"].implications(100, 0.1)
+
+
+def test_notebooks_see_drawings_and_numbers(twins: dict[str, Twin]) -> None:
+    for twin in twins.values():
+        page = ElementTree.fromstring(twin._repr_html_())
+        curves = page.findall(".//polyline")
+        assert len(curves) == 1 + twin.depth
+        assert all(len(c.get("points", "").split()) == 121 for c in curves)
+        assert twin.family in "".join(page.itertext())
+    named = replace(twins["both"], family="<script>alert(1)</script>")
+    assert "<script>" not in named._repr_html_()
+
+
+def test_data_in_the_place_of_statistics() -> None:
+    X = np.random.default_rng(0).normal(size=(500, 300))
+    for data in (X, torch.from_numpy(X), X.tolist()):
+        with pytest.raises(InvalidInputError, match=r"MixtureStatistics\.estimate\(X, y\)") as error:
+            nsd.match(nsd.DEQ("tanh", 0.2), data)
+        assert len(str(error.value)) < 400

@@ -25,6 +25,7 @@ from .certificates import (
     check_number,
 )
 from .names import MatchKernel, Trains, kernel_names
+from .show import twin_html
 from .twin_json import built_from, document_of
 from .verification import Verification, best_scalar, relative_distance
 
@@ -259,6 +260,9 @@ class Twin:
         lines += self.certificate.lines()
         lines += [f"reason    {self.reason}"] if self.reason else []
         return "\n  ".join(lines)
+
+    def _repr_html_(self) -> str:
+        return twin_html(self)
 
     def _title(self) -> str:
         if self.shift == 0.0:

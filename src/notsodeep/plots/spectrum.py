@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,12 +14,13 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 from torch import Tensor
 
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, NotSoDeepWarning
 from ..spectra import SpectralLaw, Spike
 
 __all__ = ["SpectrumDisplay"]
 
 _BARS, _CURVE, _SPIKE = "#9db9d4", "#b3262e", "#1d3557"
+_FOREIGN = 2.0  # a largest eigenvalue this many times the law's belongs to another network
 _SHARE = 0.27  # of the width, for isolated eigenvalues beyond the bulk
 
 
@@ -45,7 +47,9 @@ class SpectrumDisplay:
             raise InvalidInputError(f"a kernel is a finite square matrix, got shape {matrix.shape}")
         if not np.allclose(matrix, matrix.T, rtol=0.0, atol=1e-8 * float(np.abs(matrix).max(initial=0.0))):
             raise InvalidInputError("a kernel matrix must be symmetric")
-        return cls.from_eigenvalues(np.linalg.eigvalsh(matrix), law, title)
+        display = cls.from_eigenvalues(np.linalg.eigvalsh(matrix), law, title)
+        display._warn_of_another_network()
+        return display
 
     @classmethod
     def from_eigenvalues(cls, eigenvalues: Any, law: SpectralLaw | None = None, title: str = "") -> SpectrumDisplay:
@@ -56,6 +60,21 @@ class SpectrumDisplay:
         if law is not None and law.n != len(values):
             raise InvalidInputError(f"the law speaks of n = {law.n} points, the kernel has {len(values)}")
         return cls(values, law, title)
+
+    def _warn_of_another_network(self) -> None:
+        """The mean of an uncentred activation adds one eigenvalue of the order of n, which no law here has."""
+        if self.law is None:
+            return
+        predicted = max([self.bulk[1], *self._spikes()])
+        largest = float(self.eigenvalues[-1])
+        if largest > _FOREIGN * predicted:
+            warnings.warn(
+                f"the largest eigenvalue of this kernel is {largest:.4g}, that of the law {predicted:.4g}. The law "
+                "speaks of the centred network; for its spectrum take the kernel of deq.centred(tau0), which is "
+                "twin.deq of a match",
+                NotSoDeepWarning,
+                stacklevel=3,
+            )
 
     @property
     def distance(self) -> float | None:

@@ -13,10 +13,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from ..._fixed_point import newton
 from ...activations import Activation, LeakyReLU
-from ...errors import InvalidInputError
+from ...errors import ConvergenceError, InvalidInputError
 from ...networks import DEQ, ENN
 
 Array = NDArray[np.float64]
@@ -88,18 +91,22 @@ class HomogeneousDEQ:
         return self.gain * {"ck": 1.0, "ntk": 1.0 + 1.0 / (1.0 - s), "ntk_frozen": 1.0 / (1.0 - s)}[kind]
 
     def equilibrium(self, rho: Array) -> tuple[Array, Array]:
-        """(r, t): the solution of r = rho + h d(r), and its angle t = arccos r, by Newton (monotone, convex: it
-        converges)."""
-        h = self.step
-        r = np.clip(rho, -1.0, 1.0)
-        t = np.arccos(r)
-        for _ in range(60):
-            move = (rho + h * drift(r, t) - r) / (1.0 + h * t / math.pi)
-            r = np.clip(r + move, -1.0, 1.0)
-            t = np.arccos(r)
-            if float(np.max(np.abs(move), initial=0.0)) <= 1e-9:  # quadratic: the next step would be 1e-16
-                break
-        return r, t
+        """(r, t): the solution of r = rho + h d(r), and its angle t = arccos r; the residual rises with slope >= 1."""
+        h, given = self.step, torch.from_numpy(np.clip(rho, -1.0, 1.0))
+
+        def equation(r: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
+            t, source = torch.acos(r), given if which is None else given[which]
+            moved = torch.from_numpy(drift(r.numpy(), t.numpy()))
+            return r - source - h * moved, 1.0 + (h / math.pi) * t
+
+        one = torch.ones_like(given)
+        found = newton(equation, given, given, one, one)
+        if not found.converged:
+            raise ConvergenceError(
+                f"the correlations of a homogeneous DEQ of step {h:.6g} did not converge: residual {found.residual:.1e}"
+            )
+        r = found.value.numpy().clip(-1.0, 1.0)
+        return r, np.arccos(r)
 
     def profile(self, rho: Array, kind: str) -> Array:
         """k(x, y) / sqrt(k(x, x) k(y, y)) as a function of the correlation rho of x and y."""

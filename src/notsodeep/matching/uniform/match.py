@@ -11,7 +11,7 @@ import numpy as np
 from ..._arrays import as_rows, squared_norms
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...networks import DEQ
-from ..certificates import Tried
+from ..certificates import Tried, check_number
 from ..names import MatchKernel, kernel_names
 from ..twin import Twin
 from . import homogeneous, nonhomogeneous
@@ -57,18 +57,25 @@ def match_uniform(
     >>> twin.depth, twin.bound < 1.2e-4
     (2, True)
     """
+    if not isinstance(deq, DEQ):
+        raise InvalidInputError(f"match_uniform takes a DEQ, got {type(deq).__name__}")
     kernel_names(kernel)
     box = _norms(norms)
-    if not (math.isfinite(tol) and tol > 0):
-        raise InvalidInputError(f"tol must be positive and finite, got {tol!r}")
-    if layers != "auto" and not (isinstance(layers, int) and 1 <= layers <= homogeneous.MAX_LAYERS):
-        raise InvalidInputError(f"layers must be 'auto' or 1 ... {homogeneous.MAX_LAYERS}, got {layers!r}")
+    check_number("tol", tol, positive=True)
+    _check_layers(layers)
     deq.check_unbiased("match_uniform")
     if check:
         deq.check_contraction()
     if deq.activation.homogeneity == 1.0:
         return _homogeneous(deq, kernel, tol, layers)
     return _boxed(deq, kernel, box or DEFAULT_NORMS, tol, layers)
+
+
+def _check_layers(layers: Any) -> None:
+    if isinstance(layers, str) and layers == "auto":
+        return
+    if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= homogeneous.MAX_LAYERS:
+        raise InvalidInputError(f"layers must be 'auto' or 1 ... {homogeneous.MAX_LAYERS}, got {layers!r}")
 
 
 def _homogeneous(deq: DEQ, kernel: MatchKernel, tol: float, layers: int | Literal["auto"]) -> Twin:
@@ -130,7 +137,7 @@ def _norms(norms: Any) -> tuple[float, float] | None:
         return None
     try:
         low, high = (float(x) for x in norms)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInputError(
             f"norms must be a pair (low, high), got {norms!r}; norm_range(X) makes one from data"
         ) from None
