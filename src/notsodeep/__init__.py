@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds
     from .learning import learning_curve as learning_curve
     from .learning import predict_learning as predict_learning
     from .matching import Twin as Twin
+    from .matching import match_one_layer as match_one_layer
     from .matching import match_sphere as match_sphere
     from .matching import match_uniform as match_uniform
     from .matching import norm_range as norm_range
@@ -85,7 +86,7 @@ _ROOMS = {
         "universality",
     ],
     "spectra": ["spectral_law"],
-    "matching": ["Twin", "match", "match_sphere", "match_uniform", "norm_range"],
+    "matching": ["Twin", "match", "match_one_layer", "match_sphere", "match_uniform", "norm_range"],
     "codegen": ["pytorch_code"],
     "learning": [
         "LearningCurve",

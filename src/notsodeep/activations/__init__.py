@@ -3,6 +3,8 @@
 from .affine import Affine
 from .base import Activation, ActivationLike, Parity, activation, activation_classes, activation_names
 from .callables import CallableActivation
+from .conditioned import Conditioned
+from .elementary import Basis
 from .piecewise import HardSwish, HardTanh, LeakyReLU, Linear, PiecewiseLinear, ReLU
 from .polynomial import Hermite, Quadratic
 from .smooth import ELU, GELU, SELU, Arctan, Erf, Mish, Sigmoid, SiLU, Softplus, Tanh
@@ -16,7 +18,9 @@ __all__ = [
     "ActivationLike",
     "Affine",
     "Arctan",
+    "Basis",
     "CallableActivation",
+    "Conditioned",
     "Cos",
     "Erf",
     "HardSwish",

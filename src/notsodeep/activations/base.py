@@ -59,6 +59,8 @@ class Activation:
     """
 
     name: ClassVar[str] = ""
+    elementwise: ClassVar[bool] = True
+    """False for a layer that is no function of its pre-activations alone."""
     aliases: ClassVar[tuple[str, ...]] = ()
     torch_functions: ClassVar[tuple[Callable[..., Tensor], ...]] = ()
     """The functions of torch that are this activation with its default parameters."""
@@ -125,6 +127,14 @@ class Activation:
     def second_derivative(self, x: Any) -> Any:
         """phi''(x) on the smooth pieces, without the point masses at kinks."""
         return _on_tensor(self._curvature, x)
+
+    def units(self, before: Tensor, inputs: Tensor) -> Tensor:
+        """What a layer makes of its pre-activations W x; only norm-conditioned units look at its input x as well."""
+        return self._value(before)
+
+    def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
+        """The derivative of :meth:`units` with respect to ``before``, entry by entry."""
+        return self._slope(before)
 
     def value_jumps(self) -> tuple[float, ...]:
         """phi(c+) - phi(c-) at each kink c."""
@@ -366,8 +376,8 @@ def activation(spec: ActivationLike, /, **parameters: Any) -> Activation:
 
 
 def activation_names() -> list[str]:
-    """The names :func:`activation` knows."""
-    return sorted({cls.name for cls in _REGISTRY.values()})
+    """The names of the elementwise functions that :func:`activation` knows."""
+    return sorted({cls.name for cls in _REGISTRY.values() if cls.elementwise})
 
 
 def activation_classes() -> list[type[Activation]]:

@@ -268,7 +268,7 @@ class _ExplicitNetwork(_Drawn):
         self.a = normal(widths[-1])
         for phi, weight in zip(enn.activations, self.weights, strict=True):
             self.before.append(self.layers[-1] @ weight.T)
-            self.layers.append(phi._value(self.before[-1]) / math.sqrt(len(weight)))
+            self.layers.append(phi.units(self.before[-1], self.layers[-1]) / math.sqrt(len(weight)))
 
     def features_gram(self) -> Tensor:
         return _gram(self.layers[-1])
@@ -278,7 +278,7 @@ class _ExplicitNetwork(_Drawn):
         total = rates[-1] * self.features_gram()
         pulled = self.a.expand_as(self.layers[-1])
         for level in range(self.enn.depth - 1, -1, -1):
-            slope = self.enn.activations[level]._slope(self.before[level])
+            slope = self.enn.activations[level].unit_slopes(self.before[level], self.layers[level])
             adjoint = slope * pulled / math.sqrt(slope.shape[1])
             total = total + rates[level] * _gram(adjoint) * _gram(self.layers[level])
             pulled = adjoint @ self.weights[level]

@@ -12,6 +12,7 @@ from .certificates import (
 from .families import Family
 from .match import match
 from .names import MatchKernel, Trains, kernel_names
+from .one_layer import match_one_layer
 from .sphere import match_sphere
 from .tabulate import tabulate
 from .twin import Twin
@@ -33,6 +34,7 @@ __all__ = [
     "Verification",
     "kernel_names",
     "match",
+    "match_one_layer",
     "match_sphere",
     "match_uniform",
     "norm_range",

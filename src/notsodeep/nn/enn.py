@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..activations import Conditioned
 from ..activations.forms import Scaled
 from ..errors import InvalidInputError
 from ..matching import Twin
@@ -76,15 +77,21 @@ class ENN(Model):
         self.set_trained(train)
 
     def _fuse(self) -> None:
-        functions, scale = [], 1.0
+        functions: list[Any] = []
+        scale = 1.0
         for phi, width in zip(self.spec.activations, self.widths, strict=True):
             # a negative or zero pending gain cannot be an input scale: the next layer takes it as a plain factor
+            if isinstance(phi, Conditioned):
+                functions.append(NormUnits(phi, scale, self.readout))
+                scale = 1.0 / math.sqrt(width)
+                continue
             function, gain = phi.fused(scale)
             if gain <= 0.0:
                 function, gain = Scaled(phi, scale), 1.0
             functions.append(function)
             scale = gain / math.sqrt(width)
         self._functions, self._scale = tuple(functions), scale
+        self._norm_units = nn.ModuleList(f for f in functions if isinstance(f, NormUnits))  # moves with the model
 
     # -- evaluation --------------------------------------------------------------------------------------
     def _hidden(self, x: Tensor) -> Tensor:
@@ -93,7 +100,8 @@ class ENN(Model):
         if self.normalise:
             x = nn.functional.normalize(x, dim=-1)
         for weight, function in zip(self.weights, self._functions, strict=True):
-            x = function(nn.functional.linear(x, weight))
+            before = nn.functional.linear(x, weight)
+            x = function(before, x) if isinstance(function, NormUnits) else function(before)
         return x
 
     def features(self, x: Tensor) -> Tensor:
@@ -133,6 +141,20 @@ class ENN(Model):
     def extra_repr(self) -> str:
         sizes = f"in_features={self.in_features}, width={self.widths}, out_features={self.out_features}"
         return f"{self.spec!r}, {sizes}, train={self.trained!r}"
+
+
+class NormUnits(nn.Module):
+    """A layer of norm-conditioned units on inputs that still lack the factor ``scale``; its table is a buffer."""
+
+    table: Tensor
+
+    def __init__(self, phi: Conditioned, scale: float, like: Tensor) -> None:
+        super().__init__()
+        self.phi, self.scale = phi, scale
+        self.register_buffer("table", phi.table(like.detach()).clone(), persistent=False)
+
+    def forward(self, before: Tensor, inputs: Tensor) -> Tensor:
+        return self.phi.units(before, inputs, self.table, self.scale)
 
 
 def _specification(network: Any) -> tuple[Specification, Sequence[float] | None, bool]:

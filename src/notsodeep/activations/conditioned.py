@@ -1,0 +1,237 @@
+"""Units that see the norm of their input (theory, section 13).
+
+A layer of *norm-conditioned units* applies psi(u; s) to u = w.x/|x|, s = |x|: one matrix product, then an elementary
+function of u (``elementary.py``) whose few coefficients are polynomials in the norm. With
+psi_h(u; s) = sum_k c_hk(s) h_k(u) in the group h of units it has E[psi psi] = mean_h sum_k c_hk(s) c_hk(t) rho^k.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..errors import ActivationError
+from .base import Activation, Parity, differentiate, register
+from .elementary import Basis
+from .parameters import numbers
+from .projections import EXPANSION, SINGULAR_TERMS, basis_coefficients, decay, expansion, needed, tail_sums
+
+__all__ = ["Conditioned"]
+
+_CHUNK = 1 << 22
+
+
+@register
+@dataclass(frozen=True, repr=False)
+class Conditioned(Activation):
+    """A layer of units psi_h(w.x/|x|; |x|) in equal groups h.
+
+    ``coefficients[h][b][m]`` multiplies the function b of the basis and the Chebyshev polynomial T_m of the norm on
+    [low, high]; norms beyond are read as the nearer end (the factor |x|^power is not). ``low == high`` means that the
+    coefficients do not depend on the norm.
+    """
+
+    coefficients: tuple[tuple[tuple[float, ...], ...], ...]
+    alpha: float = 1.0
+    degree: int = 1
+    singular: int = 0
+    order: int = 1
+    symmetry: Parity | None = None
+    low: float = 1.0
+    high: float = 1.0
+    power: int = 1
+    name: ClassVar[str] = "conditioned"
+    elementwise: ClassVar[bool] = False
+    _tables: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        numbers(self, "alpha", "low", "high")
+        object.__setattr__(self, "coefficients", _nested(self.coefficients))
+        sizes = {len(row) for group in self.coefficients for row in group}
+        if {len(group) for group in self.coefficients} != {self.basis.size} or len(sizes) != 1:
+            raise ActivationError(
+                f"Conditioned: every group takes {self.basis.size} rows of coefficients of one length, "
+                f"got {[[len(row) for row in group] for group in self.coefficients]}"
+            )
+        if not (0.0 <= self.low <= self.high and self.power in (0, 1)):
+            raise ActivationError(f"Conditioned: needs 0 <= low <= high and power 0 or 1, got {self!r}")
+
+    @functools.cached_property
+    def basis(self) -> Basis:
+        """The functions of u."""
+        return Basis(self.alpha, self.degree, self.singular, self.order, self.symmetry)
+
+    @property
+    def groups(self) -> int:
+        """How many groups of units the layer has."""
+        return len(self.coefficients)
+
+    def __repr__(self) -> str:
+        span = "all norms" if self.low == self.high else f"norms {self.low:.4g} to {self.high:.4g}"
+        kink = f", {self.singular} singular powers of order {self.order}" if self.singular else ""
+        return (
+            f"Conditioned({self.groups} group{'s' if self.groups > 1 else ''} of units, degree {self.degree} in "
+            f"tanh({self.alpha:.4g} u){kink}, {span})"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Activation.from_dict, (self.to_dict(),))
+
+    def to_dict(self) -> dict[str, Any]:
+        content = super().to_dict()
+        del content["_tables"]
+        return content
+
+    @property
+    def kinks(self) -> tuple[float, ...]:
+        return (0.0,) if self.singular else ()
+
+    @property
+    def slope_range(self) -> tuple[float, float]:
+        return (-float("inf"), float("inf"))
+
+    @property
+    def parity(self) -> Parity | None:
+        return self.symmetry
+
+    @property
+    def homogeneity(self) -> float | None:
+        return float(self.power) if self.low == self.high else None
+
+    @property
+    def continuous(self) -> bool:
+        return not (self.singular and self.order == 0)
+
+    def table(self, like: Tensor) -> Tensor:
+        """The coefficients as a tensor (Chebyshev order, groups * size) of this dtype and device."""
+        key = (like.dtype, like.device)
+        if key not in self._tables:
+            plain = torch.tensor(self.coefficients, dtype=torch.float64)
+            self._tables[key] = plain.permute(2, 0, 1).reshape(plain.shape[2], -1).to(like)
+        return self._tables[key]
+
+    def rows(self, norm: Tensor, table: Tensor | None = None) -> Tensor:
+        """Coefficients of the functions of u at these norms (...,): shape (..., groups, size)."""
+        table = self.table(norm) if table is None else table
+        orders = len(table)
+        if orders == 1 or self.low == self.high:
+            out = table[0].expand(*norm.shape, -1)
+        else:
+            x = (2.0 * norm.clamp(self.low, self.high) - (self.low + self.high)) / (self.high - self.low)
+            out = _chebyshev(x, orders) @ table
+        out = out * norm.unsqueeze(-1) if self.power else out
+        return out.unflatten(-1, (self.groups, self.basis.size))
+
+    def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, scale: float = 1.0) -> Tensor:
+        """The layer: ``before`` = W x (..., width), ``inputs`` = x (..., p), both still to be times ``scale``."""
+        norm = torch.linalg.vector_norm(inputs, dim=-1)
+        u = before / norm.clamp_min(torch.finfo(norm.dtype).tiny ** 0.5).unsqueeze(-1)
+        rows = self.rows(norm if scale == 1.0 else scale * norm, table)
+        parts = [self.basis.combine(part, rows[..., h, :]) for h, part in enumerate(u.tensor_split(self.groups, -1))]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+    def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
+        return differentiate(lambda b: self.units(b, inputs), before)
+
+    def layer(self, qx: Tensor, qy: Tensor) -> ConditionedLayer:
+        return ConditionedLayer(self, qx, qy)
+
+    def _value(self, x: Tensor) -> Tensor:
+        raise ActivationError(
+            "Conditioned units see the norm of their input, so they are no function of the pre-activation alone; "
+            "use units(W x, x)"
+        )
+
+
+def _chebyshev(x: Tensor, size: int) -> Tensor:
+    columns = [torch.ones_like(x), x]
+    while len(columns) < size:
+        columns.append(2.0 * x * columns[-1] - columns[-2])
+    return torch.stack(columns[:size], dim=-1)
+
+
+def _nested(values: Any) -> Any:
+    if isinstance(values, Iterable) and not isinstance(values, str | bytes):
+        return tuple(_nested(value) for value in values)
+    return float(values)
+
+
+# ---- the kernel ----------------------------------------------------------------------------------------
+
+
+class ConditionedLayer:
+    """E[psi psi] and its derivative in lam at a batch of squared norms (flat float64 CPU tensors)."""
+
+    def __init__(self, phi: Conditioned, qx: Tensor, qy: Tensor) -> None:
+        self.phi, self.qx, self.qy = phi, qx, qy
+        self.terms = SINGULAR_TERMS if phi.singular else needed(phi.basis)
+
+    def value(self, lam: Tensor) -> Tensor:
+        """E[psi(u; s) psi(v; t)]."""
+        return self._sum(lam, False)
+
+    def slope(self, lam: Tensor) -> Tensor:
+        """d value / d lam, which is what a trained W sees."""
+        return self._sum(lam, True)
+
+    def subset(self, index: Tensor) -> ConditionedLayer:
+        """The pairs at ``index``."""
+        return ConditionedLayer(self.phi, self.qx[index], self.qy[index])
+
+    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """(value, slope) without gradients."""
+        with torch.no_grad():
+            return self.value(lam), self.slope(lam)
+
+    def _sum(self, lam: Tensor, derived: bool) -> Tensor:
+        sx, sy = self.qx.clamp_min(1e-60).sqrt(), self.qy.clamp_min(1e-60).sqrt()
+        root = sx * sy
+        rho = (lam / root).clamp(-1.0, 1.0)
+        if self.phi.homogeneity is not None:
+            one = torch.ones(1, dtype=torch.float64)
+            total = self._series(self.phi.rows(one), self.phi.rows(one), rho, derived)
+            total = total * root**self.phi.power
+        else:
+            size = max(1, _CHUNK // (self.terms * self.phi.groups))
+            parts = zip(sx.split(size), sy.split(size), rho.split(size), strict=True)
+            total = torch.cat([self._series(self.phi.rows(a), self.phi.rows(b), r, derived) for a, b, r in parts])
+        return total / root if derived else total
+
+    def _series(self, left: Tensor, right: Tensor, rho: Tensor, derived: bool) -> Tensor:
+        """sum_k t_k rho^k, or its derivative in rho; t_k = mean_h c_hk c_hk, from rows (pairs, groups, size)."""
+        basis = basis_coefficients(self.phi.basis, self.terms)
+        products = ((left @ basis.T) * (right @ basis.T)).mean(1)
+        k = torch.arange(self.terms, dtype=torch.float64)
+        if derived:
+            products, k = products[:, 1:] * k[1:], k[1:]
+        out = _horner(products, rho)
+        return out + self._tail(left, right, rho, derived) if self.phi.singular else out
+
+    def _tail(self, left: Tensor, right: Tensor, rho: Tensor, derived: bool) -> Tensor:
+        basis = self.phi.basis
+        power = 2.0 * decay(basis) - float(derived)
+        total = torch.zeros_like(rho)
+        for parity in (0, 1):
+            a, b = left @ expansion(basis)[parity], right @ expansion(basis)[parity]
+            sums = tail_sums(power, EXPANSION, rho, parity)
+            part = torch.zeros_like(rho)
+            for i in range(EXPANSION):
+                # the product of two expansions in 1/k
+                weight = (a[..., : i + 1] * b[..., : i + 1].flip(-1)).sum(-1).mean(-1)
+                part = part + weight * sums[i]
+            odd = parity != int(derived)  # rho^k and rho^(k-1) have opposite parity
+            part = part / rho.abs().clamp_min(1e-300) if derived else part
+            total = total + (torch.sign(rho) * part if odd else part)
+        return torch.where(rho.abs() > 0.98, total, torch.zeros_like(total))
+
+
+def _horner(products: Tensor, rho: Tensor) -> Tensor:
+    out = products[:, -1].expand_as(rho).clone()
+    for k in range(products.shape[1] - 2, -1, -1):
+        out = torch.addcmul(products[:, k], out, rho)
+    return out

@@ -1,0 +1,126 @@
+"""Hermite coefficients of the elementary functions, and sums over the orders beyond any table.
+
+A singularity at u = 0 leaves coefficients that fall like a power of k with an expansion in 1/k. The sum over all
+orders beyond the table is then an integral (Euler and Maclaurin).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._quadrature import panel_nodes
+from .elementary import Basis
+
+__all__ = [
+    "EXPANSION",
+    "SINGULAR_TERMS",
+    "SMOOTH_TERMS",
+    "basis_coefficients",
+    "decay",
+    "expansion",
+    "needed",
+    "tail_sums",
+]
+
+SMOOTH_TERMS, SINGULAR_TERMS = 1024, 4096
+_REACH = 13.0
+EXPANSION = 5  # orders in 1/k of the coefficients beyond the table
+
+
+class HalfLine(NamedTuple):
+    """Nodes u > 0 with twice the normal weight, and sqrt-free weighted Hermite polynomials there."""
+
+    nodes: Tensor
+    weights: Tensor
+    table: Tensor
+    """weights * h_k(nodes): (terms, nodes)."""
+
+
+@functools.lru_cache(maxsize=3)
+def half_line(terms: int, graded: bool) -> HalfLine:
+    """A rule for even functions on the line, exact to rounding against h_k, k < ``terms``; panels halve towards zero
+    for functions that are singular there."""
+    panels = math.ceil(_REACH * max(1.0, 1.3 * math.sqrt(terms / 512.0)))
+    edges = torch.linspace(0.0, _REACH, panels + 1, dtype=torch.float64)
+    if graded:
+        edges = torch.cat([edges, 2.0 ** -torch.arange(1.0, 60.0, dtype=torch.float64)]).unique()
+    nodes, weights = panel_nodes(edges)
+    weights = weights * torch.exp(-0.5 * nodes**2) * math.sqrt(2.0 / math.pi)
+    table = torch.empty(terms, len(nodes), dtype=torch.float64)
+    before, here = torch.zeros_like(nodes), weights
+    for k in range(terms):
+        table[k] = here
+        before, here = here, (nodes * here - math.sqrt(k) * before) / math.sqrt(k + 1)
+    return HalfLine(nodes, weights, table)
+
+
+@functools.lru_cache(maxsize=32)
+def basis_coefficients(basis: Basis, terms: int) -> Tensor:
+    """E[B_b(xi) h_k(xi)]: (terms, size), zero where the parities differ."""
+    rule = half_line(terms, basis.singular > 0)
+    out = rule.table @ basis.functions(rule.nodes)
+    odd_order = torch.arange(terms)[:, None] % 2
+    return torch.where(odd_order == torch.tensor(basis.parities), out, torch.zeros_like(out))
+
+
+# ---- beyond the table ------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=32)
+def expansion(basis: Basis) -> Tensor:
+    """|E[B_b h_k]| = k^(-q) sum_i e_i k^(-i) for large k of b's parity, signs alternating: (parity 2, size, i)."""
+    known = basis_coefficients(basis, SINGULAR_TERMS)
+    out = torch.zeros(2, basis.size, EXPANSION, dtype=torch.float64)
+    for parity in (0, 1):
+        k = torch.arange(SINGULAR_TERMS // 4 * 2 + parity, SINGULAR_TERMS, 2)
+        sign = 1.0 - 2.0 * ((k - parity) // 2 % 2)
+        scaled = known[k] * (sign * k.double() ** decay(basis))[:, None]
+        design = (SINGULAR_TERMS / k.double())[:, None] ** torch.arange(EXPANSION)
+        fitted = torch.linalg.lstsq(design, scaled).solution
+        out[parity] = (fitted * float(SINGULAR_TERMS) ** torch.arange(EXPANSION)[:, None]).T
+    return out
+
+
+def decay(basis: Basis) -> float:
+    return 0.5 * (basis.order + 1) + 0.25
+
+
+@functools.lru_cache(maxsize=8)
+def _unit_interval(nodes: int = 120) -> tuple[Tensor, Tensor]:
+    x, w = np.polynomial.legendre.leggauss(nodes)
+    return torch.from_numpy(0.5 * (x + 1.0)), torch.from_numpy(0.5 * w)
+
+
+def tail_sums(power: float, count: int, rho: Tensor, parity: int) -> Tensor:
+    """sum of k^(-power-i) |rho|^k over k = first, first + 2, ... of a parity beyond the table, i < count: (count, n).
+
+    Midpoint form of Euler and Maclaurin: the sum is half the integral from first - 1 on, plus (1/6) F'(first - 1) ...
+    """
+    first = SINGULAR_TERMS + (SINGULAR_TERMS + parity) % 2
+    start = float(first - 1)
+    x = -torch.log(rho.abs().clamp_min(1e-300))
+    r, w = _unit_interval()
+    # k = start / r^2: dk = 2 start r^(-3) dr, k^(-p) = start^(-p) r^(2p)
+    decay = torch.exp(-start * x[:, None] / (r * r))
+    out = []
+    for i in range(count):
+        p = power + i
+        integral = start ** (1.0 - p) * (decay * (2.0 * w * r ** (2.0 * p - 3.0))).sum(-1)
+        edge = start**-p * torch.exp(-start * x)
+        slope = -(p / start + x) * edge
+        out.append(0.5 * integral + slope / 12.0)
+    return torch.stack(out)
+
+
+@functools.lru_cache(maxsize=32)
+def needed(basis: Basis) -> int:
+    """Orders that count for any coefficients: the rest is below rounding."""
+    size = basis_coefficients(basis, SMOOTH_TERMS).abs().amax(1)
+    left = size.flip(0).cumsum(0).flip(0)
+    return max(4, int((left > 1e-17 * float(left[0])).sum()))

@@ -1,0 +1,212 @@
+"""``match_one_layer``: one hidden layer with the kernel of a DEQ, for every input."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from ...activations import Basis, Conditioned, Parity
+from ...errors import InfeasibleMatchError, InvalidInputError
+from ...kernels import diagonal
+from ...networks import DEQ, ENN, Kernel, check_kernels
+from ..certificates import Location, Tried, UniformCertificate
+from ..names import Trains
+from ..twin import Twin
+from . import homogeneous
+from .certificate import Proof, certify, projection_bound
+from .factor import factorise
+from .target import Target, measure
+from .units import assemble, candidates, gains, wanted
+
+__all__ = ["match_one_layer"]
+
+DEFAULT_NORMS = (0.5, 1.5)
+_MOST = 8
+_FAMILY = "conditioned"
+_SHARE = 0.1  # of the projection's deficit: what the elementary functions may add
+_ENOUGH = 1e-3  # of the tolerance: less than this is not worth larger functions
+
+
+def match_one_layer(
+    deq: DEQ,
+    kernel: Kernel = "ck",
+    norms: tuple[float, float] | None = None,
+    tol: float = 1e-4,
+    kinds: int | Literal["auto"] = "auto",
+    units: Literal["auto", "conditioned", "thresholds"] = "auto",
+    *,
+    trains: Trains | Literal["auto"] = "auto",
+    check: bool = True,
+) -> Twin:
+    """One hidden layer whose kernel is within ``tol`` of the DEQ's for every pair of inputs (theory, section 13).
+
+    The units see the norm of the input: psi(w.x/|x|; |x|), in ``kinds`` kinds. ``twin.bound`` is certified for all
+    inputs of all dimensions with norms in the range, relative to sqrt(k(x, x) k(y, y)).
+
+    Parameters
+    ----------
+    deq : a DEQ as it is used, centred or not
+    kernel : ``"ck"``, ``"ntk"`` (all weights of the DEQ trained) or ``"ntk_frozen"`` (its input weights frozen)
+    norms : range of input norms, from zero upwards if need be; homogeneous activations need none, others default to
+        (0.5, 1.5). :func:`norm_range` reads one off data
+    kinds : the fewest within ``tol`` (``"auto"``), or a number, which is then used whatever it reaches
+    trains : what the twin trains. ``"readout"``: its CK is the DEQ's kernel, a convex problem; ``"all"``: its NTK is.
+        ``"auto"``: all weights for the NTK of a homogeneous DEQ, the readout otherwise
+    check : refuse a DEQ outside its contraction range
+
+    >>> import notsodeep as nsd
+    >>> twin = nsd.match_one_layer(nsd.DEQ("tanh", sigma_a2=0.2))
+    >>> twin.depth, twin.kinds, twin.bound < 2.5e-5
+    (1, 2, True)
+    """
+    check_kernels(deq, (kernel,))
+    _check(deq, norms, tol, kinds, units)
+    if check:
+        deq.check_contraction()
+    rule = _rule(deq, kernel, trains)
+    if deq.activation.homogeneity == 1.0:
+        return _homogeneous(deq, kernel, tol, kinds, rule)
+    return _boxed(deq, kernel, _range(norms), tol, kinds, rule)
+
+
+# ---- arguments -------------------------------------------------------------------------------------------
+
+
+def _check(deq: Any, norms: Any, tol: Any, kinds: Any, units: Any) -> None:
+    if not isinstance(deq, DEQ):
+        raise InvalidInputError(f"match_one_layer takes a DEQ, got {type(deq).__name__}")
+    if not (isinstance(tol, int | float) and math.isfinite(tol) and tol > 0):
+        raise InvalidInputError(f"tol must be positive and finite, got {tol!r}")
+    if kinds != "auto" and (isinstance(kinds, bool) or not isinstance(kinds, int) or not 1 <= kinds <= _MOST):
+        raise InvalidInputError(f"kinds must be 'auto' or 1 ... {_MOST}, got {kinds!r}")
+    if units not in ("auto", "conditioned", "thresholds"):
+        raise InvalidInputError(f"units must be 'auto', 'conditioned' or 'thresholds', got {units!r}")
+
+
+def _range(norms: Any) -> tuple[float, float]:
+    if norms is None:
+        return DEFAULT_NORMS
+    try:
+        low, high = (float(x) for x in norms)
+    except (TypeError, ValueError):
+        raise InvalidInputError(
+            f"norms must be a pair (low, high), got {norms!r}; norm_range(X) makes one from data"
+        ) from None
+    if not (0.0 <= low <= high and 0.0 < high < math.inf):
+        raise InvalidInputError(f"norms must satisfy 0 <= low <= high, high positive and finite, got {norms!r}")
+    return low, high
+
+
+def _rule(deq: DEQ, kernel: Kernel, trains: str) -> Trains:
+    if trains not in ("auto", "readout", "all"):
+        raise InvalidInputError(f"trains must be 'auto', 'readout' or 'all', got {trains!r}")
+    if trains == "all" and kernel != "ntk":
+        raise InvalidInputError(
+            f"one layer that trains all its weights has an NTK; for {kernel!r} only the readout trains"
+        )
+    if trains != "auto":
+        return "all" if trains == "all" else "readout"
+    return "all" if kernel == "ntk" and deq.activation.homogeneity == 1.0 else "readout"
+
+
+# ---- homogeneous -----------------------------------------------------------------------------------------
+
+
+def _homogeneous(deq: DEQ, kernel: Kernel, tol: float, kinds: int | str, trains: Trains) -> Twin:
+    if kinds not in ("auto", 1):
+        raise InvalidInputError(f"a homogeneous DEQ needs one kind of units, got kinds={kinds}")
+    tried = homogeneous.design(deq, kernel, trains, tol)
+    layer, proof = min(tried, key=lambda pair: pair[1].bound)
+    if kinds == "auto" and proof.bound > tol:
+        raise InfeasibleMatchError(
+            f"one layer reaches {proof.bound:.3g} for the {kernel} of {deq!r}, asked for tol = {tol:.3g}", proof.bound
+        )
+    where = Location(1.0, 1.0, proof.norm, kernel)
+    rows = (Tried(1, proof.bound, proof.sampled, _FAMILY, 1),)
+    reason = "homogeneous: one kind of units is exact for all norms, up to the elementary function that is evaluated"
+    return _twin(deq, kernel, layer, proof, None, where, rows, trains, reason, 1)
+
+
+# ---- a range of norms ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Found:
+    layer: Conditioned
+    proof: Proof
+    row: Tried
+
+
+def _boxed(deq: DEQ, kernel: Kernel, norms: tuple[float, float], tol: float, kinds: int | str, trains: Trains) -> Twin:
+    resolution = tol if kinds == "auto" else min(tol, 10.0 ** (-2 * int(kinds)))
+    target = measure(deq, kernel, norms, resolution)
+    rows: list[Tried] = []
+    for count in range(1, _MOST + 1) if kinds == "auto" else (int(kinds),):
+        parts = factorise(target, count)
+        reach = projection_bound(target, parts)
+        if kinds == "auto" and reach > tol:
+            rows.append(Tried(1, reach, reach, _FAMILY, count))
+            continue
+        found = _shipped(target, parts, reach, resolution, trains, count)
+        rows.append(found.row)
+        if kinds != "auto" or found.proof.bound <= tol:
+            where = Location(found.proof.norm, found.proof.norm, 1.0, kernel)
+            reason = f"the fewest kinds of units within tol = {tol:.3g}" if kinds == "auto" else "kinds as asked for"
+            return _twin(deq, kernel, found.layer, found.proof, norms, where, tuple(rows), trains, reason, count)
+    raise InfeasibleMatchError(_infeasible(deq, kernel, tol, rows), min(row.bound for row in rows))
+
+
+def _shipped(target: Target, parts: np.ndarray, reach: float, tol: float, trains: Trains, count: int) -> _Found:
+    """The smallest elementary units that add little to the deficit of the projection, or the best there are."""
+    gain = gains(trains, singular=False)
+    want = wanted(target, parts)
+    best = None
+    for found in candidates(Basis(1.0, 1, parity=_parity(target)), want, gain):
+        if best is None or found.missed < best.missed:
+            best = found
+        if best.missed <= max(_SHARE * reach, _ENOUGH * tol):
+            break
+    assert best is not None
+    proof = certify(target, parts, best, gain)
+    return _Found(assemble(target, best), proof, Tried(1, proof.bound, proof.sampled, _FAMILY, count))
+
+
+def _parity(target: Target) -> Parity | None:
+    """That of the kernel in the cosine: odd for odd activations; even ones feed a drive back that is odd."""
+    size = np.abs(target.orders).max((1, 2))
+    if size[0::2].max() <= 1e-14 * size.max():
+        return "odd"
+    return "even" if size[1::2].max() <= 1e-14 * size.max() else None
+
+
+def _infeasible(deq: DEQ, kernel: str, tol: float, rows: list[Tried]) -> str:
+    listing = "\n".join(f"  {row}" for row in rows)
+    return (
+        f"no layer of up to {_MOST} kinds of units has the {kernel} of {deq!r} within tol = {tol:.3g}:\n{listing}\n"
+        f"Raise tol to {min(row.bound for row in rows):.3g} or more, narrow the range of norms, or give kinds"
+    )
+
+
+# ---- the record ------------------------------------------------------------------------------------------
+
+
+def _twin(
+    deq: DEQ,
+    kernel: Kernel,
+    layer: Conditioned,
+    proof: Proof,
+    norms: tuple[float, float] | None,
+    where: Location,
+    rows: tuple[Tried, ...],
+    trains: Trains,
+    reason: str,
+    kinds: int,
+) -> Twin:
+    high = torch.tensor([1.0 if norms is None else norms[1] ** 2], dtype=torch.float64)
+    largest = float(diagonal(deq, high, (kernel,), check=False)[kernel])
+    proven = UniformCertificate(proof.sampled, proof.bound, norms, where, rows, ((kernel, largest),))
+    return Twin(deq, ENN([layer]), kernel, _FAMILY, proven, None, reason, trains, kinds)

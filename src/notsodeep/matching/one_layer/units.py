@@ -1,0 +1,149 @@
+"""From coefficients to functions: the elementary units whose Hermite coefficients are the wanted ones.
+
+The signs of all coefficients are free. Those of phi's own make units that look like phi; where phi has no coefficient,
+signs alternate as those of |u| and of u log|u| do. The wanted coefficients then fall smoothly with the order, and a
+few elementary functions carry them (:class:`notsodeep.activations.conditioned.Basis`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from ...activations import Basis, Conditioned
+from ...activations.projections import SINGULAR_TERMS, SMOOTH_TERMS, basis_coefficients, needed
+from ...gaussian import hermite_coefficients
+from ...kernels.variance import equilibrium_variance, mean_square
+from ...networks import DEQ, Network
+from .target import Array, Target
+
+_ALPHAS = (0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2)
+_DEGREES = (3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
+_TAME = 64.0  # larger coefficients cost digits in single precision
+_SILENT = 1e-3  # share of the wanted coefficient below which phi's own does not decide the sign
+_FLOOR = 1e-3  # weights of the fit: an order matters by the size of its coefficient, and all by this
+_CUTS = (1e-9, 1e-11)  # singular values below this share are not used: they make large coefficients that cancel
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Coefficients of the functions of a basis, and what they miss."""
+
+    basis: Basis
+    values: Array
+    """At the nodes: (size, kinds, nodes)."""
+    missed: float
+    """sum_k E_k (2 C_k + E_k) at the nodes: the first-order size of the kernel's error."""
+
+
+def signs(network: Network, norm: float, sizes: Array) -> Array:
+    """One sign per order, phi's own where it has one; ``sizes`` are the wanted coefficients at that norm."""
+    phi, q = network.activations[-1], _variance(network, norm)
+    own = np.asarray(hermite_coefficients(phi, q, min(len(sizes), 1024)))
+    out = np.ones(len(sizes))
+    for k in range(len(sizes)):
+        if k < len(own) and abs(own[k]) > _SILENT * sizes[k] > 0.0:
+            out[k] = math.copysign(1.0, own[k])
+        elif k > 2:
+            out[k] = -out[k - 2]
+    return out
+
+
+def _variance(network: Network, norm: float) -> float:
+    """The variance that the last layer receives."""
+    q = torch.tensor([norm**2], dtype=torch.float64)
+    if isinstance(network, DEQ):
+        return float(equilibrium_variance(network, q))
+    for phi in network.activations[:-1]:
+        q = mean_square(phi, "value", q)
+    return float(q)
+
+
+def wanted(target: Target, parts: Array) -> Array:
+    """The coefficients with their signs, relative to the diagonal: (orders, kinds, nodes)."""
+    sign = signs(target.network, target.high, np.abs(parts[:, 0, 0]))
+    scale = np.sqrt(np.diag(target.total))
+    return sign[:, None, None] * parts.transpose(0, 2, 1) / scale
+
+
+def fit(basis: Basis, want: Array, gain: Array) -> Fit:
+    """Weighted least squares of all kinds and nodes at once; ``gain`` is sqrt(1 + k) where hidden weights train."""
+    orders = len(want)
+    table = gained(basis, gain, orders)
+    size = np.sqrt((want**2).sum(1)).max(1)
+    weight = np.maximum(size, _FLOOR * size.max())[:, None]
+    design, right = table[:orders] * weight, want.reshape(orders, -1) * weight
+    return min((_fit(basis, want, size, table, _solve(design, right, cut)) for cut in _CUTS), key=_price)
+
+
+def gained(basis: Basis, gain: Array, orders: int) -> Array:
+    """Hermite coefficients of the basis times ``gain``: all orders that count, and as many as are wanted at least."""
+    count = len(gain) if basis.singular else min(len(gain), max(needed(basis), orders))
+    return np.asarray(basis_coefficients(basis, len(gain)).numpy()[:count] * gain[:count, None])
+
+
+def _fit(basis: Basis, want: Array, size: Array, table: Array, values: Array) -> Fit:
+    orders, kinds, nodes = want.shape
+    error = (table @ values).reshape(-1, kinds, nodes)
+    error[:orders] -= want
+    missed = np.sqrt((error**2).sum(1)).max(1)
+    first = float((missed[:orders] * 2.0 * size).sum() + (missed**2).sum())
+    return Fit(basis, values.reshape(-1, kinds, nodes), first)
+
+
+def _solve(design: Array, right: Array, cut: float) -> Array:
+    scale = np.linalg.norm(design, axis=0)
+    scale[scale == 0.0] = 1.0
+    return np.linalg.lstsq(design / scale, right, rcond=cut)[0] / scale[:, None]
+
+
+def candidates(basis: Basis, want: Array, gain: Array, degrees: tuple[int, ...] = _DEGREES) -> Iterator[Fit]:
+    """Fits of growing degree, each with the best slope alpha of those tried."""
+    middle = degrees[min(3, len(degrees) - 1)]
+    tried = [fit(replace(basis, alpha=a, degree=middle), want, gain) for a in _ALPHAS]
+    order = np.argsort([_price(f) for f in tried])[:3]
+    for degree in degrees:
+        yield min((fit(replace(basis, alpha=_ALPHAS[i], degree=degree), want, gain) for i in order), key=_price)
+
+
+def _price(found: Fit) -> float:
+    return found.missed * (1.0 + float(np.abs(found.values).max()) / _TAME)
+
+
+def assemble(target: Target, found: Fit) -> Conditioned:
+    """The layer: kinds mixed by the rows of a Hadamard matrix, so that all groups of units look alike."""
+    kinds = found.values.shape[1]
+    groups = 1 << max(0, math.ceil(math.log2(kinds)))
+    mix = _hadamard(groups)[:, :kinds]
+    at_nodes = found.values * np.sqrt(np.diag(target.total))
+    chebyshev = at_nodes @ target.to_coefficients.T
+    mixed = np.einsum("hj,bjm->hbm", mix, chebyshev)
+    basis = found.basis
+    return Conditioned(
+        tuple(tuple(tuple(row) for row in group) for group in mixed.tolist()),
+        basis.alpha,
+        basis.degree,
+        basis.singular,
+        basis.order,
+        basis.parity,
+        target.low,
+        target.high,
+        target.power,
+    )
+
+
+def _hadamard(size: int) -> Array:
+    out = np.ones((1, 1))
+    while len(out) < size:
+        out = np.block([[out, out], [out, -out]])
+    return out
+
+
+def gains(trains: str, singular: bool) -> Array:
+    """sqrt(1 + k) per order where hidden weights train as well, 1 otherwise."""
+    k = np.arange(SINGULAR_TERMS if singular else SMOOTH_TERMS)
+    return np.sqrt(1.0 + k) if trains == "all" else np.ones(len(k))

@@ -1,0 +1,177 @@
+"""One layer is enough: the bound holds for all inputs, the units have the kernels that are claimed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import notsodeep as nsd
+from notsodeep.activations import Activation, Basis, Conditioned
+from notsodeep.errors import ActivationError, InfeasibleMatchError, InvalidInputError
+from notsodeep.kernels import diagonal, pairwise
+from notsodeep.kernels.circle import norm_series
+
+TANH = nsd.DEQ("tanh", sigma_a2=0.2)
+RELU = nsd.DEQ("relu", sigma_a2=0.2)
+
+
+def pairs(span, count, seed=0):
+    """Norms and cosines of pairs of inputs: spread out, as in 2 to 1,000 dimensions, duplicates, opposites, the ends."""
+    rng = np.random.default_rng(seed)
+    low, high = max(span[0], 1e-3 * span[1]), span[1]
+    s, t = rng.uniform(low, high, (2, count))
+    rho = np.cos(rng.uniform(0.0, np.pi, count))
+    rho[: count // 2] = np.clip(rng.standard_normal(count // 2) / rng.choice([4.0, 30.0], count // 2), -1.0, 1.0)
+    rho[::7], rho[1::7] = 1.0, -1.0
+    s[::5], t[1::5], s[2::9], t[3::9] = low, high, high, low
+    t[::3] = s[::3]
+    return s, t, rho
+
+
+def worst_error(twin, count=210, seed=0):
+    """The largest relative error over such pairs."""
+    s, t, rho = (torch.from_numpy(v) for v in pairs(twin.norms or (0.01, 3.0), count, seed))
+    at = (s * s, t * t, s * t * rho)
+    truth = pairwise(twin.deq, *at, (twin.kernel,))[twin.kernel]
+    own = "ck" if twin.trains == "readout" else twin.kernel
+    have = pairwise(twin.network, *at, (own,))[own]
+    size = [diagonal(twin.deq, v * v, (twin.kernel,))[twin.kernel].sqrt() for v in (s, t)]
+    return float(((truth - have).abs() / (size[0] * size[1])).max())
+
+
+@pytest.mark.parametrize(
+    ("network", "terms"),
+    [
+        (TANH, 128),
+        (nsd.DEQ("silu", 0.2), 64),
+        (RELU, 512),
+        (nsd.ENN(["tanh", "relu"]), 256),
+        (nsd.DEQ("elu", 0.2), 256),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("kernel", ["ck", "ntk", "ntk_frozen"])
+def test_the_series_sums_up_to_the_kernel(network, terms, kernel):
+    rng = np.random.default_rng(0)
+    (s, t), rho = rng.uniform(0.3, 1.5, (2, 5)), rng.uniform(-0.85, 0.85, 5)
+    total = (norm_series(network, s, t, kernel, terms) * rho[:, None] ** np.arange(terms)).sum(1)
+    exact = pairwise(network, *(torch.from_numpy(v) for v in (s * s, t * t, s * t * rho)), (kernel,))[kernel].numpy()
+    np.testing.assert_allclose(total, exact, rtol=0, atol=1e-11)  # rounding grows by exp(14/4) on the smaller circle
+
+
+def test_every_order_is_positive_semi_definite():
+    s = np.linspace(0.4, 1.6, 6)
+    i, j = np.meshgrid(range(6), range(6), indexing="ij")
+    g = norm_series(nsd.DEQ("gelu", 0.15), s[i.ravel()], s[j.ravel()], "ntk", 24).T.reshape(24, 6, 6)
+    assert np.linalg.eigvalsh(g).min() >= -1e-14
+
+
+# theory, section 13: what pivots reach; the projections used here must do at least as well
+@pytest.mark.parametrize(
+    ("phi", "kernel", "kinds", "reach"),
+    [
+        ("tanh", "ck", 1, 9.3e-3),
+        ("tanh", "ck", 2, 2.5e-5),
+        ("tanh", "ck", 3, 9.6e-8),
+        ("tanh", "ntk", 2, 7.3e-5),
+        ("silu", "ck", 1, 1.2e-3),
+        ("silu", "ck", 2, 1.2e-7),
+        ("sin", "ck", 2, 1.9e-4),
+    ],
+)
+def test_bounds_are_those_of_the_theory_or_better_and_hold(phi, kernel, kinds, reach):
+    twin = nsd.match_one_layer(nsd.DEQ(phi, sigma_a2=0.2), kernel, kinds=kinds, tol=1e-8)
+    assert twin.depth == 1
+    assert twin.kinds == kinds
+    assert twin.bound <= reach
+    seen = worst_error(twin)
+    assert seen <= twin.bound
+    assert twin.bound <= 2.0 * twin.residual
+
+
+@pytest.mark.parametrize("trains", ["all", "readout"])
+@pytest.mark.parametrize("phi", ["relu", "leaky_relu"])
+def test_homogeneous_networks_need_one_kind(phi, trains):
+    deq = nsd.DEQ(phi, sigma_a2=0.2)
+    for kernel in ("ck", "ntk") if trains == "readout" else ("ntk",):
+        twin = nsd.match_one_layer(deq, kernel, tol=1e-6, trains=trains)
+        assert twin.kinds == 1
+        assert twin.norms is None
+        assert twin.trains == trains
+        assert worst_error(twin) <= twin.bound <= 1e-6
+
+
+def test_a_range_from_zero_upwards():
+    twin = nsd.match_one_layer(TANH, norms=(0.0, 1.5))
+    assert twin.norms == (0.0, 1.5)
+    assert worst_error(twin) <= twin.bound <= 1e-4
+
+
+def test_matrices_agree_with_the_pairs():
+    X = np.random.default_rng(0).standard_normal((40, 300)) / np.sqrt(300)
+    for deq, kernel in ((TANH, "ck"), (RELU, "ntk")):
+        twin = nsd.match_one_layer(deq, kernel)
+        truth = nsd.kernels_of(deq, X, kinds=(kernel,))[kernel]
+        assert np.abs(truth - twin.kernel_matrix(X)).max() <= twin.bound * np.diag(truth).max()
+
+
+def test_the_layer_at_finite_width_has_the_kernel():
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((12, 20)) / np.sqrt(20)
+    for deq, kernel in ((TANH, "ck"), (RELU, "ntk")):
+        twin = nsd.match_one_layer(deq, kernel, norms=(0.4, 1.8), tol=1e-3)
+        exact = twin.kernel_matrix(X)
+        finite = nsd.finite_ck if twin.trains == "readout" else nsd.finite_ntk
+        mean, error = finite(twin.network, X, width=512, draws=60, seed=0, return_std_error=True)
+        assert float((np.abs(mean - exact) / error).max()) < 5.0  # standard errors, 78 entries
+
+
+def test_the_module_computes_the_units_and_trains():
+    twin = nsd.match_one_layer(TANH, tol=1e-3)
+    phi = twin.network.activations[0]
+    model = nsd.nn.ENN(twin, in_features=5, width=33, out_features=2, dtype=torch.float64)
+    x = torch.randn(7, 5, dtype=torch.float64)
+    expected = phi.units(x @ model.weights[0].mT, x) / 33**0.5
+    torch.testing.assert_close(model.features(x), expected)
+    model(x).square().sum().backward()
+    assert torch.isfinite(model.weights[0].grad).all()
+
+
+@pytest.mark.parametrize("phi", ["tanh", "relu"])
+def test_single_precision_and_zero_inputs(phi):
+    layer = nsd.match_one_layer(nsd.DEQ(phi, sigma_a2=0.2)).network.activations[0]
+    x = torch.randn(50, 30, dtype=torch.float64) / 30**0.5
+    x[0] = 0.0
+    w = torch.randn(400, 30, dtype=torch.float64)
+    exact, single = layer.units(x @ w.mT, x), layer.units((x @ w.mT).float(), x.float()).double()
+    assert float((exact - single).abs().max()) < 1e-5
+    assert torch.equal(exact[0], torch.zeros(400, dtype=torch.float64))
+
+
+def test_twins_compare_print_pickle_and_round_trip():
+    twin = nsd.match_one_layer(TANH, tol=1e-3)
+    assert nsd.Twin.from_dict(json.loads(json.dumps(twin.to_dict()))) == twin
+    assert pickle.loads(pickle.dumps(twin)) == twin
+    assert "norms 0.5 to 1.5" in str(twin)
+    phi = twin.network.activations[0]
+    assert Activation.from_dict(phi.to_dict()) == phi
+    assert isinstance(phi, Conditioned)
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(InvalidInputError, match="kinds must be"):
+        nsd.match_one_layer(TANH, kinds=0)
+    with pytest.raises(InvalidInputError, match="norms must satisfy"):
+        nsd.match_one_layer(TANH, norms=(2.0, 1.0))
+    with pytest.raises(InvalidInputError, match="only the readout trains"):
+        nsd.match_one_layer(TANH, trains="all")
+    with pytest.raises(InfeasibleMatchError, match="Raise tol"):
+        nsd.match_one_layer(nsd.DEQ("tanh", 0.2), tol=1e-12)
+    with pytest.raises(ActivationError, match="norm of their input"):
+        nsd.match_one_layer(TANH).network.activations[0](0.5)
+    with pytest.raises(ActivationError, match="order 0, 1 or 2"):
+        Basis(1.0, 3, 1, order=3)
