@@ -20,7 +20,7 @@ RELU = nsd.DEQ("relu", sigma_a2=0.2)
 
 
 def pairs(span, count, seed=0):
-    """Norms and cosines of pairs of inputs: spread out, as in 2 to 1,000 dimensions, duplicates, opposites, the ends."""
+    """Norms and cosines of pairs: spread out, as in 2 to 1,000 dimensions, duplicates, opposites, the ends."""
     rng = np.random.default_rng(seed)
     low, high = max(span[0], 1e-3 * span[1]), span[1]
     s, t = rng.uniform(low, high, (2, count))

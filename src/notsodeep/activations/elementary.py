@@ -1,17 +1,19 @@
 """The elementary functions that norm-conditioned units are made of (theory, section 13).
 
-With v = tanh(alpha u) and w = 1 - v^2:
+With v = tanh(alpha u) and w = 1 - v^2 a unit is
 
-    A(v) + u B(v) + E(u) w C(w) + O(u) w D(w),   A, B, C, D polynomials.
+    A(w) + u v B(w) + v C(w) + u D(w) + E(u) w F(w) + O(u) w G(w),   A ... G polynomials:
 
-E and O are the even and the odd function with the singularity that a kink of the DEQ leaves behind: log|u| and sign(u),
-or |u| and u log|u|, or u^2 log|u| and u|u|.
+all polynomials in v, and u times them, in the form that loses no digits where |u| is large. E and O are the even and the
+odd function with the singularity that a kink of the DEQ leaves behind: log|u| and sign(u), or |u| and u log|u|, or
+u^2 log|u| and u|u|.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +32,7 @@ class Basis:
 
     alpha: float
     degree: int
-    """Of A and B."""
+    """Of the polynomials in v."""
     singular: int = 0
     """How many powers of w go with each singular function."""
     order: int = 1
@@ -45,47 +47,48 @@ class Basis:
             raise ActivationError(f"parity must be 'odd', 'even' or None, got {self.parity!r}")
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Coefficients of A, B, C, D, F, G; none for the parts of the other parity."""
+        even, odd = self.parity != "odd", self.parity != "even"
+        long, short = self.degree // 2 + 1, (self.degree + 1) // 2
+        return (long * even, short * even, short * odd, long * odd, self.singular * even, self.singular * odd)
+
+    @property
     def parities(self) -> tuple[int, ...]:
         """0 for an even and 1 for an odd function, in order."""
-        return tuple(p for part in self._parts() for p in part)
+        return tuple(p for p, size in zip((0, 0, 1, 1, 0, 1), self.sizes, strict=True) for _ in range(size))
 
     @property
     def size(self) -> int:
-        return len(self.parities)
-
-    def _parts(self) -> tuple[list[int], ...]:
-        """Parities of A, B, C, D."""
-        wanted = {"odd": {1}, "even": {0}, None: {0, 1}}[self.parity]
-        powers = range(self.degree + 1)
-        first = [i % 2 for i in powers if i % 2 in wanted]
-        second = [(i + 1) % 2 for i in powers if (i + 1) % 2 in wanted]
-        return first, second, [0] * self.singular * (0 in wanted), [1] * self.singular * (1 in wanted)
+        """How many functions there are."""
+        return sum(self.sizes)
 
     def combine(self, u: Tensor, rows: Tensor) -> Tensor:
         """sum_b rows[..., b] B_b(u); ``rows`` (..., size) against u (..., units)."""
         v = torch.tanh(self.alpha * u)
-        a, b, c, d = rows.split([len(part) for part in self._parts()], dim=-1)
-        square = v * v
-        if self.parity is None:
-            out = torch.addcmul(_polynomial(v, a), u, _polynomial(v, b))
-        elif self.parity == "odd":
-            out = torch.addcmul(v * _polynomial(square, a), u, _polynomial(square, b))
-        else:
-            out = torch.addcmul(_polynomial(square, a), u * v, _polynomial(square, b))
-        return out + self._singular(u, 1.0 - square, c, d) if self.singular else out
+        w = 1.0 - v * v
+        a, b, c, d, f, g = (_polynomial(w, part) for part in rows.split(self.sizes, dim=-1))
+        out = a if b is None else torch.addcmul(a, u * v, b)
+        if c is not None and d is not None:
+            odd = torch.addcmul(v * c, u, d)
+            out = odd if out is None else out + odd
+        return out if not self.singular else out + w * self._singular(u, f, g)
 
-    def _singular(self, u: Tensor, w: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    def _singular(self, u: Tensor, f: Tensor | None, g: Tensor | None) -> Tensor:
         even, odd = _SINGULAR[self.order](u)
-        terms = [f * _polynomial(w, rows) for f, rows in ((even, c), (odd, d)) if rows.shape[-1]]
-        return w * (terms[0] if len(terms) == 1 else terms[0] + terms[1])
+        if f is None or g is None:
+            return even * f if g is None else odd * g
+        return torch.addcmul(even * f, odd, g)
 
     def functions(self, u: Tensor) -> Tensor:
         """Every function by itself at the points u (n,): shape (n, size)."""
         return self.combine(u.expand(self.size, -1), torch.eye(self.size, dtype=u.dtype)).T
 
 
-def _polynomial(x: Tensor, rows: Tensor) -> Tensor:
-    """sum_i rows[..., i] x^i by Horner's rule, one fused operation per degree."""
+def _polynomial(x: Tensor, rows: Tensor) -> Any:
+    """sum_i rows[..., i] x^i by Horner's rule, one fused operation per degree; ``None`` without coefficients."""
+    if rows.shape[-1] == 0:
+        return None
     parts = rows.unsqueeze(-2).unbind(-1)
     out = parts[-1]
     if len(parts) == 1:

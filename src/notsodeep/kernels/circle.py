@@ -1,4 +1,4 @@
-"""Kernels as power series of the cosine, at pairs of input norms (theory, section 13).
+"""Power series of the cosine at pairs of norms, from a circle of complex cosines (theory, section 13).
 
 For inputs of norms s, t and cosine rho every kernel of every network is k(s, t, rho) = sum_k g_k(s, t) rho^k, every g_k
 a positive semi-definite function of the norms. The calculus of kernels holds for complex rho as well, so the g_k are
@@ -6,7 +6,8 @@ Fourier coefficients of k on a circle: the Hermite series of each layer is evalu
 equation of a DEQ is solved there by Newton's method.
 
 On the unit circle coefficient k carries g_(k+M) + g_(k+2M) + ... of a series sampled at M points; on a circle of radius
-r < 1 these are damped by r^M while rounding grows by r^(-k).
+r < 1 these are damped by r^M while rounding grows by r^(-k). ``series.py`` computes the same order by order, with
+relative accuracy in each; here it is absolute, and many pairs and orders cost little.
 """
 
 from __future__ import annotations
