@@ -4,8 +4,8 @@ With v = tanh(alpha u) and w = 1 - v^2 a unit is
 
     A(w) + u v B(w) + v C(w) + u D(w) + E(u) w F(w) + O(u) w G(w),   A ... G polynomials:
 
-all polynomials in v, and u times them, in the form that loses no digits where |u| is large. E and O are the even and the
-odd function with the singularity that a kink of the DEQ leaves behind: log|u| and sign(u), or |u| and u log|u|, or
+all polynomials in v, and u times them, in the form that loses no digits where |u| is large. E and O are the even and
+the odd function with the singularity that a kink of the DEQ leaves behind: log|u| and sign(u), or |u| and u log|u|, or
 u^2 log|u| and u|u|.
 """
 

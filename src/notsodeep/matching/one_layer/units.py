@@ -23,10 +23,10 @@ from .target import Array, Target
 
 _ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2)
 _DEGREES = (3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
-_TAME = 10.0  # larger coefficients cost digits in single precision
+_TAME = 150.0  # larger coefficients cost digits in single precision
 _SILENT = 1e-3  # share of the wanted coefficient below which phi's own does not decide the sign
 _FLOOR = 1e-3  # weights of the fit: an order matters by the size of its coefficient, and all by this
-_CUTS = (1e-9, 1e-11)  # singular values below this share are not used: they make large coefficients that cancel
+_CUTS = (1e-9, 1e-11, 1e-13)  # singular values below this share are not used: they make large coefficients that cancel
 
 
 @dataclass(frozen=True)
