@@ -74,7 +74,7 @@ class Basis:
             out = odd if out is None else out + odd
         return out if not self.singular else out + w * self._singular(u, f, g)
 
-    def _singular(self, u: Tensor, f: Tensor | None, g: Tensor | None) -> Tensor:
+    def _singular(self, u: Tensor, f: Any, g: Any) -> Any:
         even, odd = _SINGULAR[self.order](u)
         if f is None or g is None:
             return even * f if g is None else odd * g
