@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._quadrature import panel_nodes
 from .elementary import Basis
+from .panels import panel_nodes
 
 __all__ = [
     "EXPANSION",
