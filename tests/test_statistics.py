@@ -221,3 +221,10 @@ def test_estimates_about_the_origin_are_unbiased(path, monkeypatch):
     for name in ("T", "t"):
         values = np.array([getattr(f, name) for f in found])
         assert (np.abs(values.mean(0) - getattr(exact, name)) < 4.5 * values.std(0) / np.sqrt(repeats)).all(), name
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_label_that_is_no_number_is_no_class(bad):
+    X = np.random.default_rng(0).normal(size=(20, 5))
+    with pytest.raises(nsd.errors.InvalidInputError, match="no class"):
+        nsd.MixtureStatistics.estimate(X, np.r_[np.zeros(10), np.full(10, bad)])

@@ -229,6 +229,8 @@ def _label_array(y: Any, n: int) -> NDArray[Any]:
     labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     if labels.shape != (n,):
         raise InvalidInputError(f"labels must have shape ({n},), one per row, got {labels.shape}")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise InvalidInputError("y holds NaN or infinity, which is no class; remove these rows from X and y")
     return labels
 
 

@@ -10,10 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._files import atomic
 from ..errors import InvalidInputError, MissingExtraError
 from .enn import ENN
 
 __all__ = ["export_onnx", "export_program", "export_torchscript"]
+
+_IN_ONE_FILE = 1 << 30  # bytes of weights; ONNX holds less than two GiB
 
 
 def export_program(model: ENN) -> torch.export.ExportedProgram:
@@ -43,7 +46,11 @@ def export_onnx(model: ENN, path: str | Path) -> Path:
             verbose=False,
         )
         assert program is not None
-        program.save(str(path))
+        if sum(p.numel() * p.element_size() for p in model.parameters()) > _IN_ONE_FILE:
+            program.save(str(path))  # the weights go to a second file that the first one names
+        else:
+            with atomic(path) as temporary:
+                program.save(str(temporary))
     return path
 
 
