@@ -7,7 +7,12 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep.errors import ConcentrationError, ConcentrationWarning, InvalidInputError
+from notsodeep.learning.decision import confusions
 from notsodeep.learning.extrapolate import fit_power_law
+from notsodeep.learning.features import linear_problem
+from notsodeep.learning.schedules import ridge_scores
+from notsodeep.spectra.sources import source_of
+from test_learning import measured
 
 RELU = nsd.DEQ("relu", sigma_a2=0.2)
 MIX = nsd.GaussianMixture.two_class(200, mu=2.0, cov=4.0)
@@ -55,6 +60,33 @@ def test_low_effective_rank_is_said() -> None:
     assert caught.value.strength == found.concentration.strength
     assert nsd.predict_learning(RELU, mix, 300, ridge=0.01, check="ignore").accuracy == found.accuracy
     assert nsd.predict_learning(nsd.DEQ("tanh", 0.2), mix, 300, ridge=0.01).concentration.holds
+
+
+def decaying(p: int, rate: float) -> nsd.GaussianMixture:
+    generator = np.random.default_rng(11)
+    spectrum = np.arange(1, p + 1.0) ** -rate
+    spectrum *= p / spectrum.sum()
+    means = generator.standard_normal((3, p)) * 1.2 / np.sqrt(p) * np.sqrt(spectrum)
+    return nsd.GaussianMixture(
+        means, [spectrum, 0.7 * spectrum + 0.3 * generator.permutation(spectrum), 1.1 * spectrum]
+    )
+
+
+def test_strong_products_are_features_of_their_own() -> None:
+    """Where a spectrum decays, the prediction with products x_i x_j is several times nearer than the limit's."""
+    mix = decaying(200, 1.4)
+    source = source_of(mix, 300, merge=False)
+    targets, errors = 2.0 * np.eye(3) - 1.0, {}
+    (accuracy, _, _), spread = measured(RELU, mix, 300, "ntk", ridge=0.01, tests=600)
+    for products in (False, True):
+        problem = linear_problem(RELU, source, "ntk", products=products)
+        found = ridge_scores(problem, np.array([0.01 * problem.diagonal]), targets)
+        chosen, _ = confusions(found.means, found.covariances, targets)
+        errors[products] = abs(float(np.trace(chosen[0])) / 3 - accuracy)
+    assert errors[True] < 0.5 * errors[False]
+    assert errors[False] > 4 * spread[0]
+    with pytest.warns(ConcentrationWarning):
+        assert not nsd.predict_learning(RELU, mix, 300, ridge=0.01).concentration.holds
 
 
 def test_estimates_agree_with_test_data_and_cover_larger_sets() -> None:

@@ -10,12 +10,13 @@ derivatives at one pair. For Gaussian fluctuations of variance v three nodes at 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..spectra.population import Array
 
-__all__ = ["Expansion"]
+__all__ = ["Expansion", "NormPart"]
 
 _NODES = (-1.0, 0.0, 1.0)
 _WEIGHTS = np.array([1.0, 4.0, 1.0]) / 6.0
@@ -56,13 +57,30 @@ class Expansion:
         """E d^2 k/d(x . y)^2"""
         # what the rows themselves do not explain: k - A (x . y) as a function of the norms; zero for odd activations
         rest = np.einsum("d,xydab->xyab", _WEIGHTS, values) - dots * slopes
-        self.pull = _average((rest * rise).sum(1))
-        """E d(k - A x . y)/d||y||^2"""
-        self.cross = ((rest * rise).sum(1) * np.swapaxes(rise, 1, 2)).sum(0)
-        """E d^2(k - A x . y)/d||x||^2 d||y||^2"""
+        self.whole = _norm_part(rest, rise)
+        """Of k - A x . y"""
+        bends = np.einsum("d,xydab->xyab", [0.5, -1.0, 0.5], values)  # times E e^2/step^2 = 1/3: the mean of the square
+        self.flat = _norm_part(rest - bends / 3.0, rise)
+        """Of k - A x . y - D e^2/2"""
         nodes = norms + up * np.array(_NODES)[:, None]
         self.own = _WEIGHTS @ own(nodes.ravel()).reshape(nodes.shape)
         """E k(x, x), (K,)"""
+
+
+@dataclass(frozen=True, eq=False)
+class NormPart:
+    """A function of the two norms, averaged over the pairs of each two classes, K x K."""
+
+    mean: Array
+    pull: Array
+    """E df/d||y||^2"""
+    cross: Array
+    """E d^2 f/d||x||^2 d||y||^2"""
+
+
+def _norm_part(values: Array, rise: Array) -> NormPart:
+    pulls = (values * rise).sum(1)
+    return NormPart(_average(_average(values)), _average(pulls), (pulls * np.swapaxes(rise, 1, 2)).sum(0))
 
 
 def _average(values: Array) -> Array:

@@ -27,6 +27,7 @@ from ..spectra.population import Array, Commuting, Dense
 from ..spectra.refined import nearest_product, nearest_semidefinite, scaled
 from ..spectra.sources import Source
 from .expansion import Expansion
+from .products import quadratic_features
 
 __all__ = ["LinearProblem", "linear_problem"]
 
@@ -44,6 +45,8 @@ class LinearProblem:
     """Mean of the kernel over points with themselves: the unit of the ridge."""
     bend: float
     """D/2 of the kernel, averaged over pairs: the weight of (x . y)^2."""
+    products: int = 0
+    """How many features x_i x_j stand for themselves."""
 
     @property
     def ratios(self) -> Array:
@@ -52,30 +55,48 @@ class LinearProblem:
 
 
 def linear_problem(
-    network: Network, source: Source, kernel: KernelName, learning_rates: tuple[float, ...] | None = None
+    network: Network,
+    source: Source,
+    kernel: KernelName,
+    learning_rates: tuple[float, ...] | None = None,
+    *,
+    products: bool = True,
 ) -> LinearProblem:
-    """The linear problem of a network as it is given, centred or not, on n points of a mixture."""
+    """The linear problem of a network as it is given, centred or not, on n points of a mixture.
+
+    ``products`` lets the features x_i x_j that n points can learn stand for themselves, where the covariances have
+    common eigenvectors; otherwise, as in the limit, (x . y)^2 is its mean over the pairs of each two classes.
+    """
     p, shares = source.p, source.counts / source.counts.sum()
     norms, dots = source.norms, source.mean_gram / p
     variances = 2.0 * np.diag(source.T) + 4.0 * np.diag(source.mean_covariance) / p
     moved = source.T / p + (source.mean_covariance + source.mean_covariance.T) / p**2  # E (x . y - d_ab)^2
     k = Expansion(*_kernel_functions(network, kernel, learning_rates), norms, dots, variances / p, moved)
-    slopes = nearest_product(nearest_semidefinite(k.slope))
     unit = float(np.abs(k.own).max())
-    kappa = float(shares @ k.cross @ shares)
-    kappa = kappa if kappa > 1e-7 * unit else 0.0  # differences cannot tell smaller terms from zero
-    pull = math.sqrt(p) * (k.pull @ shares) / math.sqrt(kappa) if kappa else np.zeros(len(norms))
-    excess = nearest_semidefinite(p * (k.mean - slopes * dots) - np.outer(pull, pull))
-    offsets = k.own - np.diag(k.mean) - np.diag(slopes) * (norms - np.diag(dots))
     _refuse_nothing(unit, network, kernel)
+    slopes = nearest_product(nearest_semidefinite(k.slope))
+    offsets = k.own - np.diag(k.mean) - np.diag(slopes) * (norms - np.diag(dots))
+    bend = 0.5 * float(shares @ k.curvature @ shares)
+    noise = scaled(source.population, np.sqrt(np.diag(slopes)))
+    squares = quadratic_features(source, bend, float(shares @ offsets)) if products else None
+    part = k.whole if squares is None else k.flat
+    kappa = float(shares @ part.cross @ shares)
+    kappa = kappa if kappa > 1e-7 * unit else 0.0  # differences cannot tell smaller terms from zero
+    pull = math.sqrt(p) * (part.pull @ shares) / math.sqrt(kappa) if kappa else np.zeros(len(norms))
+    excess = p * (k.mean - slopes * dots) - np.outer(pull, pull)
+    if squares is not None:
+        noise = _extended(noise, squares.values, squares.weights, squares.mean_grams)
+        excess = excess - squares.mean_grams.sum(0)
+        offsets = offsets - squares.weights @ squares.values
     return LinearProblem(
-        noise=_with_heads(scaled(source.population, np.sqrt(np.diag(slopes))), p, kappa * variances, pull, excess),
+        noise=_with_heads(noise, p, kappa * variances, pull, nearest_semidefinite(excess)),
         counts=source.counts.astype(np.float64),
         p=p,
         # rounding must not make a kernel that is all Gram matrix (a linear network) indefinite
         offsets=np.maximum(offsets, 1e-12 * unit),
         diagonal=float(shares @ k.own),
-        bend=0.5 * float(shares @ k.curvature @ shares),
+        bend=bend,
+        products=0 if squares is None else len(squares.weights),
     )
 
 
@@ -103,11 +124,16 @@ def _kernel_functions(
 
 def _with_heads(noise: Commuting | Dense, p: int, spread: Array, pull: Array, excess: Array) -> Commuting | Dense:
     """The features beside x as two more joint eigenvalues: psi, one direction, and the classes, without noise."""
+    values = np.stack([spread, np.zeros_like(spread)])
+    return _extended(noise, values, np.array([1.0 / p, 0.0]), np.stack([np.outer(pull, pull), excess]))
+
+
+def _extended(noise: Commuting | Dense, values: Array, weights: Array, mean_grams: Array) -> Commuting | Dense:
     base = noise.outside if isinstance(noise, Dense) else noise
     extended = replace(
         base,
-        values=np.concatenate([base.values, spread[None], np.zeros_like(spread)[None]]),
-        weights=np.concatenate([base.weights, [1.0 / p, 0.0]]),
-        mean_grams=np.concatenate([base.mean_grams, np.outer(pull, pull)[None], excess[None]]),
+        values=np.concatenate([base.values, values]),
+        weights=np.concatenate([base.weights, weights]),
+        mean_grams=np.concatenate([base.mean_grams, mean_grams]),
     )
     return replace(noise, outside=extended) if isinstance(noise, Dense) else extended
