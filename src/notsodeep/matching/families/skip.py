@@ -28,6 +28,7 @@ __all__ = ["SkipDesign", "skip"]
 
 _RANGE = math.log(8.0)  # of log b, to either side of the scale at which the DEQ uses its activation
 _GRID = 17
+_LARGEST = 1e3  # the nonlinear term's slope over that of the layer
 _TAME = 1e-8  # weight of the cancellation; the next orders of a good design cost 1e-7
 
 
@@ -140,6 +141,8 @@ def _design(target: Target, z: float, share: float) -> SkipDesign | None:
     if not curved > 1e-9 * (first + readout) * (m.slope * tau) ** 2:  # less than that is lost to rounding
         return None
     gain = math.sqrt(max(number.diagonal - number.c1 * tau**2, 0.0) / curved)
+    if gain * abs(m.slope) > _LARGEST * steep:  # a difference of large terms, whose digits are lost
+        return None
     layer = phi.affine(gain=gain, scale=scale, skip=steep - gain * m.slope)
     rates = (first, readout) if full and share != 0.5 else None
     condition = _condition(gain * m.slope / steep, gain**2 * curved / number.diagonal)
