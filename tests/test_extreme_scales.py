@@ -14,6 +14,7 @@ import notsodeep as nsd
 from helpers import tolerance
 from notsodeep.activations import Activation
 from notsodeep.errors import ActivationError, ConvergenceError, InvalidInputError
+from notsodeep.kernels import plane
 from notsodeep.kernels.expectations import Layer
 
 E, D, F = nsd.ENN, nsd.DEQ, Activation.from_callable
@@ -203,3 +204,10 @@ def test_unscaled_inputs_are_quick(network):
         assert np.isfinite(K).all()
         assert np.linalg.eigvalsh(K)[0] > -1e-12 * np.trace(K)
     assert time.process_time() - begin < 20.0  # seconds of one processor; about one on an idle machine
+
+
+def test_what_is_slow_says_why():
+    with pytest.warns(nsd.errors.NotSoDeepWarning, match="pairs of inputs at scale 1000"):
+        plane.afford(1 << 16, 40_000, 1e3)
+    with pytest.raises(ConvergenceError, match="scale the inputs down"):
+        plane.afford(1 << 25, 1, 1e3)

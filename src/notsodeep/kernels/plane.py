@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -18,14 +19,15 @@ import torch
 from torch import Tensor
 
 from ..activations.panels import ORDER, REACH, Panels, panel_nodes
-from ..errors import ConvergenceError
+from ..errors import ConvergenceError, NotSoDeepWarning
 
 Function = Callable[[Tensor], Tensor]
 _CHUNK = 1 << 21
 _ORDER = 16
 _SPAN = 9.0
 _HERMITE = 24
-_THIN = 0.2  # of the length on which a function varies: a rule of 24 points is then exact to rounding
+_SLOW = 1 << 30  # evaluations: seconds
+_THIN = 0.4  # of the length on which a function varies: a rule of 24 points is then exact to rounding
 _DEAREST = 1 << 24  # nodes for one pair; more would also need more memory than is allowed
 
 
@@ -50,11 +52,19 @@ def _subdivided(edges: Sequence[float], pieces: int) -> Tensor:
     return torch.tensor([*cuts, edges[-1]], dtype=torch.float64)
 
 
-def _afford(nodes: int, scale: float) -> None:
+def afford(nodes: int, pairs: int, scale: float) -> None:
+    """Refuse a pair that is too dear, and say so before many that are merely slow."""
     if nodes > _DEAREST:
         raise ConvergenceError(
             f"a pair of inputs at scale {scale:.4g} would take {nodes:.1e} evaluations of this activation, which "
             "varies too fast there; scale the inputs down"
+        )
+    if nodes * pairs > _SLOW:
+        warnings.warn(
+            f"{pairs} pairs of inputs at scale {scale:.4g} take {float(nodes) * pairs:.0e} evaluations of this "
+            "activation each time: neither series nor closed forms reach so far; scaled down they would be quick",
+            NotSoDeepWarning,
+            stacklevel=2,
         )
 
 
@@ -67,7 +77,7 @@ def polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho:
     radial = radial * radius * torch.exp(-0.5 * radius * radius) / (2.0 * math.pi)
     graded = [0.5 * s for s in steps]
     within, share = panel_nodes(_subdivided([0.0, *graded, *(1.0 - s for s in reversed(graded[:-1])), 1.0], pieces), 20)
-    _afford(4 * len(within) * len(radius), scale)
+    afford(4 * len(within) * len(radius), len(rho), scale)
     out = []
     for x, y, r in _chunks(4 * len(within) * len(radius), qx, qy, rho):
         beta = torch.acos(r)
@@ -123,7 +133,7 @@ def conditional(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor
     base = torch.linspace(-_SPAN, _SPAN, 13, dtype=torch.float64)
     ripple = torch.tensor([-8.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, 8.0], dtype=torch.float64)
     cost = _ORDER**2 * (len(base) + 2 * len(cuts) + 9 * len(kinks)) * (len(base) + len(cuts))
-    _afford(cost, scale)
+    afford(cost, len(rho), scale)
     out = []
     for x, y, r in _chunks(cost, qx, qy, rho):
         sx, sy = x.sqrt().clamp_min(1e-150)[:, None], y.sqrt().clamp_min(1e-150)[:, None]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..activations import Parity
 from ..activations.panels import Panels, Tails, panel_nodes
+from .plane import afford
 
 __all__ = ["Settled", "settled_pair"]
 
@@ -168,6 +169,7 @@ def _ordered_strip(f: Settled, g: Settled, sx: Tensor, sy: Tensor, rho: Tensor, 
     low = 0.0 if half else -f.reach
     mine, theirs, bends = (v[v >= 0] if half else v for v in (f.edges, g.edges, kinks))
     panels = (len(mine) + len(theirs) + len(ripple) * len(bends)) * (len(base) + len(kinks))
+    afford(16 * 10 * panels, len(rho), float(sx.max()))
     out = []
     for a, b, r, w in _blocks(16 * 10 * panels, sx, sy, rho, sigma):
         turn = (a / (r * b))[:, None]  # where v is expected to be 1
