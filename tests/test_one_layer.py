@@ -175,3 +175,26 @@ def test_what_cannot_be_is_refused():
         nsd.match_one_layer(TANH).network.activations[0](0.5)
     with pytest.raises(ActivationError, match="order 0, 1 or 2"):
         Basis(1.0, 3, 1, order=3)
+
+
+@pytest.mark.parametrize(("phi", "kernel"), [("tanh", "ck"), ("relu", "ntk"), ("silu", "ntk")])
+def test_the_layer_as_plain_pytorch(phi, kernel):
+    twin = nsd.match_one_layer(nsd.DEQ(phi, sigma_a2=0.2), kernel, tol=1e-3)
+    space: dict = {}
+    exec(nsd.pytorch_code(twin, in_features=6, width=41, out_features=2), space)
+    plain = space["Twin"]().double()
+    model = nsd.nn.ENN(twin, in_features=6, width=41, out_features=2, dtype=torch.float64)
+    with torch.no_grad():
+        model.weights[0].copy_(plain.weights[0])
+        model.readout.copy_(plain.readout)
+        x = torch.randn(9, 6, dtype=torch.float64)
+        torch.testing.assert_close(plain(x), model(x), rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(torch.compile(model, backend="eager")(x), model(x))
+        exported = nsd.nn.export_program(model).module()
+        torch.testing.assert_close(exported(x), model(x))
+
+
+def test_kinks_at_zero_get_singular_units():
+    twin = nsd.match_one_layer(nsd.DEQ("elu", sigma_a2=0.2), kinds=1, tol=1e-3)
+    assert twin.network.activations[0].singular > 0
+    assert worst_error(twin, 60) <= twin.bound <= 2e-3

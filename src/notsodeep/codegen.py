@@ -37,10 +37,9 @@ def pytorch_code(twin: Twin, in_features: int = 784, width: int = 4096, out_feat
 
 def _module(twin: Twin, in_features: int, width: int, out_features: int) -> list[str]:
     steps = []
-    for i in range(twin.depth):
-        steps.append(
-            f"        x = layer_{i + 1}(torch.nn.functional.linear(x, self.weights[{i}])) / math.sqrt(self.width)"
-        )
+    for i, phi in enumerate(twin.network.activations):
+        before = f"torch.nn.functional.linear(x, self.weights[{i}])" + ("" if phi.elementwise else ", x")
+        steps.append(f"        x = layer_{i + 1}({before}) / math.sqrt(self.width)")
     unit = ["        x = torch.nn.functional.normalize(x, dim=-1)"] if twin.normalise else []
     return [
         "class Twin(torch.nn.Module):",

@@ -8,6 +8,7 @@ psi_h(u; s) = sum_k c_hk(s) h_k(u) in the group h of units it has E[psi psi] = m
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -141,6 +142,32 @@ class Conditioned(Activation):
     def layer(self, qx: Tensor, qy: Tensor) -> ConditionedLayer:
         return ConditionedLayer(self, qx, qy)
 
+    def source_lines(self, name: str) -> list[str]:
+        table = [[[float(c) for c in row] for row in group] for group in self.coefficients]
+        centre, half = 0.5 * (self.high + self.low), 0.5 * (self.high - self.low)
+        position = "norm * 0" if half == 0.0 else f"(norm.clamp({self.low!r}, {self.high!r}) - {centre!r}) / {half!r}"
+        return [
+            f"{name.upper()} = {table!r}",
+            "",
+            "",
+            f"def {name}(before, x):",
+            '    """Units psi(w.x/|x|; |x|): elementary functions of u whose coefficients depend on the norm of x."""',
+            f"    table = before.new_tensor({name.upper()})  # groups, functions of u, Chebyshev orders of the norm",
+            "    norm = torch.linalg.vector_norm(x, dim=-1)",
+            "    u = before / norm.clamp_min(1e-18)[..., None]",
+            f"    t = {position}",
+            "    chebyshev = [torch.ones_like(t), t]",
+            "    while len(chebyshev) < table.shape[-1]:",
+            "        chebyshev.append(2 * t * chebyshev[-1] - chebyshev[-2])",
+            "    rows = torch.einsum('...m,hbm->...hb', torch.stack(chebyshev, -1)[..., : table.shape[-1]], table)",
+            *(["    rows = rows * norm[..., None, None]"] if self.power else []),
+            "    groups = u.tensor_split(table.shape[0], -1)",
+            f"    return torch.cat([{name}_unit(part, rows[..., h, :]) for h, part in enumerate(groups)], -1)",
+            "",
+            "",
+            *self.basis.source_lines(f"{name}_unit"),
+        ]
+
     def _value(self, x: Tensor) -> Tensor:
         raise ActivationError(
             "Conditioned units see the norm of their input, so they are no function of the pre-activation alone; "
@@ -206,7 +233,8 @@ class ConditionedLayer:
         """sum_k t_k rho^k, or its derivative in rho; t_k = mean_h c_hk c_hk, from rows (pairs, groups, size)."""
         basis = basis_coefficients(self.phi.basis, self.terms)
         products = ((left @ basis.T) * (right @ basis.T)).mean(1)
-        k = torch.arange(self.terms, dtype=torch.float64)
+        products = products[:, : _enough(rho, self.terms)]
+        k = torch.arange(products.shape[1], dtype=torch.float64)
         if derived:
             products, k = products[:, 1:] * k[1:], k[1:]
         out = _horner(products, rho)
@@ -228,6 +256,12 @@ class ConditionedLayer:
             part = part / rho.abs().clamp_min(1e-300) if derived else part
             total = total + (torch.sign(rho) * part if odd else part)
         return torch.where(rho.abs() > 0.98, total, torch.zeros_like(total))
+
+
+def _enough(rho: Tensor, terms: int) -> int:
+    """Orders beyond are below rounding at these cosines."""
+    most = float(rho.detach().abs().max()) if rho.numel() else 0.0
+    return terms if most >= 0.99 else max(4, min(terms, int(-44.0 / math.log(max(most, 1e-9)))))
 
 
 def _horner(products: Tensor, rho: Tensor) -> Tensor:

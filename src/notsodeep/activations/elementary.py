@@ -80,6 +80,27 @@ class Basis:
             return even * f if g is None else odd * g
         return torch.addcmul(even * f, odd, g)
 
+    def source_lines(self, name: str) -> list[str]:
+        """:meth:`combine` as plain PyTorch."""
+        parts = ("1", "u * v", "v", "u", *(f"{f} * w" for f in _SOURCE[self.order]))
+        sums = [f"({factor}) * polynomial({i})" for i, factor in enumerate(parts) if self.sizes[i]]
+        log = ["    log = 0.5 * torch.log(u * u + 1e-30)"] if self.singular else []
+        return [
+            f"def {name}(u, rows):",
+            f"    v = torch.tanh({self.alpha!r} * u)",
+            "    w = 1 - v * v",
+            *log,
+            f"    parts = rows.split({list(self.sizes)!r}, dim=-1)",
+            "",
+            "    def polynomial(i):",
+            "        out = torch.zeros_like(u)",
+            "        for c in reversed(parts[i].unbind(-1)):",
+            "            out = out * w + c[..., None]",
+            "        return out",
+            "",
+            f"    return {' + '.join(sums)}",
+        ]
+
     def functions(self, u: Tensor) -> Tensor:
         """Every function by itself at the points u (n,): shape (n, size)."""
         return self.combine(u.expand(self.size, -1), torch.eye(self.size, dtype=u.dtype)).T
@@ -102,6 +123,7 @@ def _log(u: Tensor) -> Tensor:
     return 0.5 * torch.log(u * u + _TINY)
 
 
+_SOURCE = {0: ("log", "torch.sign(u)"), 1: ("u.abs()", "u * log"), 2: ("u * u * log", "u * u.abs()")}
 _SINGULAR: dict[int, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
     0: lambda u: (_log(u), torch.sign(u)),
     1: lambda u: (u.abs(), u * _log(u)),

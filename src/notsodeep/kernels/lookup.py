@@ -37,6 +37,8 @@ _KINK_CAP = 0.95  # kinked activations: k is analytic in the angle, but not unif
 def angle_cap(network: Network) -> float:
     """The largest |r| up to which a table is used."""
     smooth = not any(phi.kinks for phi in network.activations)
+    if not smooth and not all(phi.elementwise for phi in network.activations):
+        return _KINK_CAP  # logarithms in the angle
     return 1.0 if smooth or network.homogeneous or _single_kinked_layer(network) else _KINK_CAP
 
 

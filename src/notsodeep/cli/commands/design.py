@@ -16,7 +16,7 @@ from ..output import note, print_json, show, table
 
 Family = Literal["auto", "hard_tanh", "skip", "leaky_relu", "quadratic", "hermite"]
 Matched = Literal["ck", "ntk", "ntk_frozen", "both"]
-Inputs = Literal["mixture", "sphere", "uniform"]
+Inputs = Literal["mixture", "sphere", "uniform", "any"]
 _CHECKED = 2000  # points on which a design is verified; more would tell the same
 
 
@@ -31,12 +31,17 @@ def match(
     kernel: Annotated[Matched, typer.Option("--kernel", "-k", help="Kernel to match; both: CK and NTK.")] = "ck",
     family: Annotated[Family, typer.Option("--family", help="Activations of the twin.")] = "auto",
     inputs: Annotated[
-        Inputs, typer.Option("--inputs", help="mixture: high-dimensional data; sphere: unit norm; uniform: any input.")
+        Inputs,
+        typer.Option(
+            "--inputs",
+            help="mixture: high-dimensional data; sphere: unit norm; uniform: any input, "
+            "plain layers; any: any input, one layer.",
+        ),
     ] = "mixture",
     norms: Annotated[
-        str | None, typer.Option("--norms", help="With uniform: least and largest norm of the inputs, as 0.5,1.5")
+        str | None, typer.Option("--norms", help="With uniform, any: least and largest norm of the inputs, as 0.5,1.5")
     ] = None,
-    tol: Annotated[float | None, typer.Option("--tol", help="With uniform: largest error; default 0.001.")] = None,
+    tol: Annotated[float | None, typer.Option("--tol", help="With uniform, any: largest error.")] = None,
     layers: Annotated[int | None, typer.Option("--layers", min=1, help="With uniform: this many layers.")] = None,
     standardise: opt.Standardise = False,
     as_is: opt.AsIs = False,
@@ -54,6 +59,7 @@ def match(
       notsodeep match relu --data X.npy --labels y.npy --standardise
       notsodeep match tanh --inputs sphere --json
       notsodeep match tanh --inputs uniform --norms 0.8,1.2 --tol 0.01
+      notsodeep match relu --inputs any
       notsodeep match relu --code > twin.py
     """
     import notsodeep as nsd
@@ -118,9 +124,12 @@ def _elsewhere(deq: Any, inputs: str, kernel: Any, norms: str | None, tol: float
     if inputs == "sphere":
         opt.refuse("belongs to --inputs uniform", norms=norms, tol=tol, layers=layers)
         return nsd.match_sphere(deq, kernel=kernel)
+    if inputs == "any":
+        opt.refuse("belongs to --inputs uniform", layers=layers)
+    design = nsd.match_one_layer if inputs == "any" else nsd.match_uniform
     wanted: dict[str, Any] = {"norms": _pair(norms), "tol": tol, "layers": layers}
     try:
-        return nsd.match_uniform(deq, kernel, **{name: value for name, value in wanted.items() if value is not None})
+        return design(deq, kernel, **{name: value for name, value in wanted.items() if value is not None})
     except InfeasibleMatchError as error:  # its advice speaks of Python arguments
         said = str(error).replace("Raise tol", "Raise --tol").replace("layers=", "--layers ")
         raise InfeasibleMatchError(said) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,12 +20,13 @@ from . import homogeneous
 from .certificate import Proof, certify, projection_bound
 from .factor import factorise
 from .target import Target, measure
-from .units import assemble, candidates, gains, wanted
+from .units import assemble, candidates, fit, gains, wanted
 
 __all__ = ["match_one_layer"]
 
 DEFAULT_NORMS = (0.5, 1.5)
 _MOST = 8
+_SINGULAR = 4
 _FAMILY = "conditioned"
 _SHARE = 0.1  # of the projection's deficit: what the elementary functions may add
 _ENOUGH = 1e-3  # of the tolerance: less than this is not worth larger functions
@@ -37,7 +38,7 @@ def match_one_layer(
     norms: tuple[float, float] | None = None,
     tol: float = 1e-4,
     kinds: int | Literal["auto"] = "auto",
-    units: Literal["auto", "conditioned", "thresholds"] = "auto",
+    units: Literal["auto", "conditioned"] = "auto",
     *,
     trains: Trains | Literal["auto"] = "auto",
     check: bool = True,
@@ -54,6 +55,7 @@ def match_one_layer(
     norms : range of input norms, from zero upwards if need be; homogeneous activations need none, others default to
         (0.5, 1.5). :func:`norm_range` reads one off data
     kinds : the fewest within ``tol`` (``"auto"``), or a number, which is then used whatever it reaches
+    units : ``"conditioned"``, elementary functions of w.x/|x| whose coefficients depend on |x|; ``"auto"`` means this
     trains : what the twin trains. ``"readout"``: its CK is the DEQ's kernel, a convex problem; ``"all"``: its NTK is.
         ``"auto"``: all weights for the NTK of a homogeneous DEQ, the readout otherwise
     check : refuse a DEQ outside its contraction range
@@ -83,8 +85,8 @@ def _check(deq: Any, norms: Any, tol: Any, kinds: Any, units: Any) -> None:
         raise InvalidInputError(f"tol must be positive and finite, got {tol!r}")
     if kinds != "auto" and (isinstance(kinds, bool) or not isinstance(kinds, int) or not 1 <= kinds <= _MOST):
         raise InvalidInputError(f"kinds must be 'auto' or 1 ... {_MOST}, got {kinds!r}")
-    if units not in ("auto", "conditioned", "thresholds"):
-        raise InvalidInputError(f"units must be 'auto', 'conditioned' or 'thresholds', got {units!r}")
+    if units not in ("auto", "conditioned"):
+        raise InvalidInputError(f"units must be 'auto' or 'conditioned', got {units!r}")
 
 
 def _range(norms: Any) -> tuple[float, float]:
@@ -162,10 +164,11 @@ def _boxed(deq: DEQ, kernel: Kernel, norms: tuple[float, float], tol: float, kin
 
 def _shipped(target: Target, parts: np.ndarray, reach: float, tol: float, trains: Trains, count: int) -> _Found:
     """The smallest elementary units that add little to the deficit of the projection, or the best there are."""
-    gain = gains(trains, singular=False)
     want = wanted(target, parts)
+    basis = _basis(target, want, trains)
+    gain = gains(trains, singular=basis.singular > 0)
     best = None
-    for found in candidates(Basis(1.0, 1, parity=_parity(target)), want, gain):
+    for found in candidates(basis, want, gain):
         if best is None or found.missed < best.missed:
             best = found
         if best.missed <= max(_SHARE * reach, _ENOUGH * tol):
@@ -173,6 +176,17 @@ def _shipped(target: Target, parts: np.ndarray, reach: float, tol: float, trains
     assert best is not None
     proof = certify(target, parts, best, gain)
     return _Found(assemble(target, best), proof, Tried(1, proof.bound, proof.sampled, _FAMILY, count))
+
+
+def _basis(target: Target, want: np.ndarray, trains: Trains) -> Basis:
+    """Smooth functions; where all kinks of the network lie at zero, the singular ones that carry the orders best."""
+    plain = Basis(0.6, 6, parity=_parity(target))
+    kinks = {kink for phi in target.network.activations for kink in phi.kinks}
+    if kinks != {0.0}:
+        return plain
+    gain = gains(trains, singular=True)
+    choices = [replace(plain, singular=_SINGULAR, order=order) for order in (0, 1, 2)]
+    return min(choices, key=lambda basis: fit(basis, want, gain).missed)
 
 
 def _parity(target: Target) -> Parity | None:
