@@ -40,6 +40,11 @@ figure { margin: 0; max-width: 42rem; padding: 0.6rem; background: var(--card); 
 figure svg { display: block; width: 100%; height: auto; color: var(--ink); }
 figure svg text { fill: currentColor; }
 figcaption { font-size: 0.85rem; }
+@media (max-width: 40rem) {
+  thead { display: none; } tr { display: block; padding: 0.4rem 0; border-bottom: 1px solid var(--line); }
+  td, td:first-child { display: flex; justify-content: space-between; border: 0; padding: 0.1rem 0; text-align: right; }
+  td::before { content: attr(data-label); opacity: 0.7; } td:empty { display: none; }
+}
 """
 _INK = ("#000000", "#1d3557")  # matplotlib's black, and the dark blue of the displays
 _ENGINE: dict[Any, Any] = {"svg.fonttype": "none", "font.family": "sans-serif", "savefig.transparent": True}
@@ -67,10 +72,15 @@ def row_of(figures: Sequence[str]) -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table that scrolls sideways inside itself, not the page."""
+    """A table that scrolls sideways inside itself, and on a phone stacks the cells of each row."""
     head = "".join(f"<th>{_safe(h)}</th>" for h in headings)
-    body = "".join("<tr>" + "".join(f"<td>{_safe(c)}</td>" for c in row) + "</tr>" for row in rows)
+    body = "".join(f"<tr>{_cells(headings, row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cells(headings: Sequence[str], row: Sequence[str]) -> str:
+    """Each cell knows its heading, which stands beside it where rows are stacked."""
+    return "".join(f'<td data-label="{_safe(h)}">{_safe(c)}</td>' for h, c in zip(headings, row, strict=True))
 
 
 def heading(text: str) -> str:

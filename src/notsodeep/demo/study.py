@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 import notsodeep as nsd
 from notsodeep.equivalents import KernelName
+from notsodeep.matching.verification import best_scalar
 from notsodeep.nn import Comparison
 from notsodeep.spectra import SpectralLaw
 
@@ -58,6 +60,8 @@ class Case:
     twin: nsd.Twin
     distance: float
     plain_distance: float
+    plain_scaled: float
+    """The plain network's distance once its kernel is multiplied by the best scalar."""
     trained: dict[int, Comparison]
 
     @property
@@ -77,6 +81,12 @@ class Spectrum:
     eigenvalues: dict[str, np.ndarray]
     distance: float
     plain_distance: float
+    plain_scaled: float
+
+    @property
+    def distances(self) -> tuple[float, float, float]:
+        """Of the twin, the plain network, and the plain network with its best scalar."""
+        return self.distance, self.plain_distance, self.plain_scaled
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,7 @@ def run(size: Size | None = None) -> Study:
     mixture, digits = _mixture(size), _digits()
     spectra = tuple(s for phi in ACTIVATIONS for s in _spectra(phi, mixture))
     known = {s.activation: s for s in spectra if s.kernel == "ck"}
-    cases = tuple(_case(mixture, s.activation, s.twin, (s.distance, s.plain_distance), size) for s in known.values())
+    cases = tuple(_case(mixture, s.activation, s.twin, s.distances, size) for s in known.values())
     cases += tuple(_verified_case(digits, phi, size) for phi in ACTIVATIONS)
     errors = _gradient_errors(mixture, size)
     return Study(size, cases, spectra, errors, time.perf_counter() - wall, _cpu_seconds() - cpu)
@@ -155,8 +165,9 @@ def _spectra(phi: str, data: Sample) -> list[Spectrum]:
         }
         values = {name: np.linalg.eigvalsh(matrix) for name, matrix in {"DEQ": truth, **others}.items()}
         distances = [float(np.abs(np.linalg.eigvalsh(m - truth)).max() / values["DEQ"][-1]) for m in others.values()]
+        scaled = best_scalar(torch.from_numpy(truth), torch.from_numpy(others["plain"])).distance
         law = nsd.spectral_law(deq, source, n=len(X), kernel=kernel)
-        found.append(Spectrum(phi, kernel, twin, law, values, distances[0], distances[1]))
+        found.append(Spectrum(phi, kernel, twin, law, values, distances[0], distances[1], scaled))
     return found
 
 
@@ -187,10 +198,11 @@ def _verified_case(data: Sample, phi: str, size: Size) -> Case:
     """Design the twin, and compare the exact kernels on some of the points."""
     twin = _designed(data, nsd.DEQ(phi, SIGMA_A2))
     verified = twin.verify(data.train[0][: size.points])
-    return _case(data, phi, twin, (verified.distance, verified.plain_distance), size)
+    distances = (verified.distance, verified.plain_distance, verified.plain_scaled_distance)
+    return _case(data, phi, twin, distances, size)
 
 
-def _case(data: Sample, phi: str, twin: nsd.Twin, distances: tuple[float, float], size: Size) -> Case:
+def _case(data: Sample, phi: str, twin: nsd.Twin, distances: tuple[float, float, float], size: Size) -> Case:
     """Train the readouts of DEQ, twin and plain network on equal terms."""
     trained = {
         width: nsd.compare(twin.deq, twin, data.train, test=data.test, width=width, seeds=size.seeds)
