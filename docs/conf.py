@@ -43,6 +43,11 @@ def escape_bars(app, what, name, obj, options, lines):
     lines[:] = "``".join(quoted).split("\n")
 
 
+def skip_routing(app, what, name, obj, skip, options):
+    """Methods that scikit-learn adds to every estimator are described there."""
+    return True if re.fullmatch(r"set_\w+_request|get_metadata_routing", name) else None
+
+
 def mathml(tex: str, block: bool) -> str:
     """LaTeX as MathML, by the converter of docutils; what it does not know is spelled out, or shown as it is."""
     if re.search(r"\\t?frac\s*[^{\s]", tex):  # \frac12 would be drawn as 12 over whatever follows
@@ -68,5 +73,6 @@ def setup(app):
     """MathML instead of scripts; bars in docstrings; generated pages before anything is read."""
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_displaymath, None))
     app.connect("autodoc-process-docstring", escape_bars)
+    app.connect("autodoc-skip-member", skip_routing)
     app.connect("builder-inited", lambda _: pages.write_all(HERE, HERE.parent / "results"))
     app.connect("build-finished", lambda app, _: (Path(app.outdir) / "explorer.html").write_text(page(), "utf-8"))

@@ -34,6 +34,17 @@ def test_every_page_is_in_the_contents():
     assert [p for p in PAGES if p != "index.md" and p.removesuffix(".md") not in index] == []
 
 
+def test_the_tour_of_the_source_names_what_exists():
+    sections = (DOCS / "how_it_is_built.md").read_text().split("\n## ")[1:]
+    assert [s.split("`")[1] for s in sections] == ["nsd.ntk", "nsd.match", "nsd.spectral_law", *2 * ["nsd.nn.DEQ"]]
+    for section in sections:
+        hops = re.findall(r"^\d+\. `([\w/]+\.py)`, `(\w+)`", section, flags=re.MULTILINE)
+        assert 3 < len(hops) <= 8
+        for file, name in hops:
+            source = (ROOT / "src" / "notsodeep" / file).read_text()
+            assert re.search(rf"^\s*(?:def|class) {name}\b", source, flags=re.MULTILINE), (file, name)
+
+
 def test_the_documentation_builds_without_warnings(tmp_path):
     pytest.importorskip("furo")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(tmp_path)]
