@@ -43,6 +43,8 @@ class DEQGaussianProcess(MultiOutputMixin, RegressorMixin, BaseEstimator):
     parameters_ : the hyper-parameters in use; ``theta_`` their logarithms, in the order of ``names_``
     log_marginal_likelihood_value_ : at those
 
+    Examples
+    --------
     >>> import notsodeep as nsd
     >>> X = np.linspace(-2, 2, 20)[:, None]
     >>> gp = nsd.DEQGaussianProcess("tanh", sigma_b2=1.0, sigma_c2=0.0, optimise=("noise",)).fit(X, np.tanh(X[:, 0]))

@@ -51,6 +51,8 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     loo_ : the prediction of each training row from all others, in closed form
     ridge_, lift_ : the ridge, relative and absolute; ``record_`` says how the solve went
 
+    Examples
+    --------
     >>> import notsodeep as nsd
     >>> X = np.random.default_rng(0).normal(size=(60, 5))
     >>> model = nsd.DEQRegressor("tanh", ridge="loo").fit(X, X[:, 0] ** 2)
@@ -99,6 +101,8 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
     ----------
     classes_, loo_ (leave-one-out values of ``decision_function``), ridge_, lift_, record_, temperature_
 
+    Examples
+    --------
     >>> import notsodeep as nsd
     >>> X = np.random.default_rng(0).normal(size=(60, 5))
     >>> model = nsd.DEQClassifier("relu", kernel="ck").fit(X, np.where(X[:, 0] > 0, "right", "left"))
@@ -153,7 +157,7 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         return chosen
 
     def predict_proba(self, X: Any) -> Array:
-        """softmax(temperature_ times the outputs), (n, classes)."""
+        """softmax of ``temperature_`` times the outputs, (n, classes)."""
         return probabilities(self._scores(self._outputs(self._rows(X))), self.temperature_)
 
     # -- inside --------------------------------------------------------------------------------------------
