@@ -224,7 +224,7 @@ def test_evaluation_does_not_touch_the_weights() -> None:
         (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2, keep_contraction=1.5), "between 0 and 1"),
         (lambda: nsd.nn.DEQ(nsd.DEQ("quadratic", 0.2), 3, 4, 2, keep_contraction=0.5), "no Lipschitz constant"),
         (lambda: nsd.nn.ENN(nsd.ENN(["relu"]), 3, [4, 4], 2), "one per layer"),
-        (lambda: nsd.nn.ENN(nsd.ENN(["relu"]), 3, 4, 2, learning_rates=(1.0,)), "takes 2 finite"),
+        (lambda: nsd.nn.ENN(nsd.ENN(["relu"]), 3, 4, 2, learning_rates=(1.0,)), "needs 2 finite"),
         (lambda: deq()(torch.ones(2, 4, dtype=torch.float64)), r"expected a tensor of shape \(..., 5\)"),
     ],
 )
