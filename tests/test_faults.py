@@ -224,8 +224,8 @@ def kill(name: str, times: int, tmp_path: Path, seed: int) -> int:
         check(contents(writer, rough), whole, writer.grows)
         if count % 10 == 9:
             recovers(writer, rough, whole)
-            if writer.grows:  # a finished study is not repeated: begin anew
-                rough = prepare(tmp_path / f"rough{count}")
+        if writer.grows and set(contents(writer, rough)) == set(writer.files):
+            rough = prepare(tmp_path / f"rough{count}")  # a finished study is not repeated: begin anew
     recovers(writer, rough, whole)
     return hits
 
