@@ -87,12 +87,14 @@ def matching(results: Path) -> str:
             "yes" if r["rates"] else "",
             f"{r['distance']:.1e}",
             f"{r['plain']:.1e}",
-            f"{r['plain'] / r['distance']:,.0f}",
+            f"{r['plain_scaled']:.1e}",
+            f"{r['gain_scaled']:,.2g}" if r["gain_scaled"] < 10 else f"{r['gain_scaled']:,.0f}",
             f"{r['match_ms']:.0f}",
         ]
         for r in document["matches"]
     ]
-    headings = ["activation", "kernel", "family", "layers", "rates", "twin", "plain", "plain / twin", "ms to match"]
+    headings = ["activation", "kernel", "family", "layers", "rates", "twin", "plain", "plain times its best scalar"]
+    headings += ["times closer than that", "ms to match"]
     return text + table(headings, rows)
 
 
