@@ -15,7 +15,7 @@ Equation = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """(x, which) -> residual and its slope at x; ``which`` are the numbers of the equations asked for, ``None`` all."""
 
 _STILL = 4e-16  # a step below this part of the size of x is rounding
-_ZERO = 2e-16  # and so is a residual
+_ZERO = 2e-16  # and so is a residual; near duplicates of kinked layers every digit counts
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ DEQ(ReLU(), sigma_a2=0.2, sigma_b2=0.8)
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -210,7 +211,8 @@ class DEQ(_Frozen):
             value, rate = mean_square(q)
             return q - sigma_a2 * value - (drive if which is None else drive[which]), 1.0 - sigma_a2 * rate
 
-        start, far = drive + sigma_a2 * mean_square(drive)[0], 1e12 * (1.0 + drive)
+        start = drive if bool((drive > 0).all()) else drive + sigma_a2 * mean_square(drive)[0]
+        far = 1e12 * (1.0 + drive)
         root = newton(rest, start, drive, torch.full_like(drive, math.inf), flattest=0.05, far=far)
         if not root.converged:
             raise ConvergenceError(
@@ -302,12 +304,17 @@ def check_kernel(network: Any, kernel: Any) -> None:
     check_network(network)
     if not (isinstance(kernel, str) and kernel in KERNELS):
         raise InvalidInputError(f"kernel must be one of {KERNELS}, got {kernel!r}")
-    jumping = [phi for phi in network.activations if not phi.continuous]
-    if kernel != "ck" and jumping:
+    jumping = [] if kernel == "ck" else [phi for phi in network.activations if _jumps(phi)]
+    if jumping:
         raise InvalidInputError(
             f"{jumping[0]!r} jumps, so E[phi'(u) phi'(v)] does not exist and its NTK is infinite; "
             "only kernel='ck' is defined"
         )
+
+
+@functools.lru_cache(maxsize=1024)
+def _jumps(phi: Activation) -> bool:
+    return not phi.continuous
 
 
 def check_kernels(network: Any, kinds: Any) -> tuple[Kernel, ...]:

@@ -151,6 +151,7 @@ class LayerJet:
         return self.value(covariance), self.slope(covariance)
 
 
+@functools.lru_cache(maxsize=256)
 def layer_of(phi: Activation, tau: float) -> LayerJet:
     """The layer jet of any activation, centred at tau, by exact quadrature.
 
@@ -329,6 +330,7 @@ class _Equilibrium:
     covariance: KernelJet
 
 
+@functools.lru_cache(maxsize=64)
 def _equilibrium(deq: DEQ, tau0: float) -> _Equilibrium:
     deq.check_unbiased("the expansion around orthogonal inputs (coefficients, equivalent, spectral_law, match)")
     tau = deq.centred_scale(tau0)

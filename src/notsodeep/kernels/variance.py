@@ -92,24 +92,26 @@ def _square_response(phi: Activation, q: Tensor) -> Tensor:
     one = torch.ones(1, dtype=torch.float64)
     if phi.closed_moments(one) is not None:
         return _distinct(q, lambda tau: moments(phi, tau).square_curvature)
-    return 2.0 * _response(phi, lambda x: 2.0 * phi._value(x) * phi._slope(x), phi._sides()[0] ** 2, q)
+    return 2.0 * _response(phi, lambda x: 2.0 * phi._value(x) * phi._slope(x), 0, q)
 
 
 def _slope_response(phi: Activation, q: Tensor) -> Tensor:
     """d E[phi'(sqrt(q) xi)^2] / dq."""
-    return _response(phi, lambda x: 2.0 * phi._slope(x) * phi._curvature(x), phi._sides()[1] ** 2, q)
+    return _response(phi, lambda x: 2.0 * phi._slope(x) * phi._curvature(x), 1, q)
 
 
-def _response(phi: Activation, derivative: Function, sides: Tensor, q: Tensor) -> Tensor:
-    """d E[f(sqrt(q) xi)] / dq = (E[x f'(x)] + sum_c c [f](c) p(c)) / (2 q), f just below and above each kink c given.
+def _response(phi: Activation, derivative: Function, order: int, q: Tensor) -> Tensor:
+    """d E[f(sqrt(q) xi)] / dq = (E[x f'(x)] + sum_c c [f](c) p(c)) / (2 q), f the square of phi or of phi' (``order``).
 
-    The sides come from the activation: a kink divided by a scale is rounded, so its neighbours may lie on one side.
+    Its sides at a kink come from the activation: a kink divided by a scale is rounded, and its neighbours may both lie
+    on one side of the true one.
     """
+    sides = (phi._sides()[order].detach() ** 2).tolist() if phi.kinks else [(), ()]
 
     def inner(tau: Tensor) -> Tensor:
         tau = tau.clamp_min(_LIMIT)
         total = mean(lambda x: x * derivative(x), tau, phi.panels())
-        for c, below, above in zip(phi.kinks, *sides.detach().tolist(), strict=True):
+        for c, below, above in zip(phi.kinks, *sides, strict=True):
             total = total + c * (above - below) * normal_density(torch.tensor(c, dtype=torch.float64), tau)
         return total / (2.0 * tau * tau)
 
