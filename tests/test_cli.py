@@ -17,7 +17,20 @@ from typer.testing import CliRunner
 import notsodeep as nsd
 from notsodeep.cli import app
 
-COMMANDS = ["match", "coefficients", "kernel", "spectrum", "learn", "compare", "reproduce", "bench", "info", "demo"]
+COMMANDS = [
+    "match",
+    "coefficients",
+    "kernel",
+    "spectrum",
+    "learn",
+    "fit",
+    "predict",
+    "compare",
+    "reproduce",
+    "bench",
+    "info",
+    "demo",
+]
 
 
 def run(*args, **options):

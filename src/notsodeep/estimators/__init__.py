@@ -4,5 +4,14 @@ from .covariance import DEQKernel
 from .features import DEQFeatures
 from .process import DEQGaussianProcess
 from .ridge import DEQClassifier, DEQRegressor
+from .storage import load_estimator, save_estimator
 
-__all__ = ["DEQClassifier", "DEQFeatures", "DEQGaussianProcess", "DEQKernel", "DEQRegressor"]
+__all__ = [
+    "DEQClassifier",
+    "DEQFeatures",
+    "DEQGaussianProcess",
+    "DEQKernel",
+    "DEQRegressor",
+    "load_estimator",
+    "save_estimator",
+]

@@ -1,0 +1,174 @@
+"""``fit`` and ``predict``: a kernel machine from a table, and its predictions for another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ...errors import InvalidInputError
+from .. import options as opt
+from ..app import app
+from ..files import atomic, check_target
+from ..output import note, print_json, show
+from ..tables import read_table, split_target
+
+Task = Literal["auto", "classify", "regress"]
+Method = Literal["kernel", "equivalent", "features"]
+
+
+@app.command()
+def fit(
+    data: Annotated[str, typer.Argument(help="Rows: .csv (with a header or not), .npy, .npz (array X), or -.")],
+    activation: Annotated[str, typer.Argument(metavar="[ACTIVATION]", help="Of the DEQ.")] = "relu",
+    output: Annotated[Path, typer.Option("--output", "-o", help="The model: a .safetensors file.")] = Path(
+        "model.safetensors"
+    ),
+    target: Annotated[str | None, typer.Option("--target", "-t", help="Column to predict: a name or a number.")] = None,
+    labels: opt.Labels = None,
+    task: Annotated[Task, typer.Option("--task", help="auto: words and few whole numbers are classes.")] = "auto",
+    sigma_a2: opt.SigmaA2 = 0.2,
+    sigma_b2: opt.SigmaB2 = None,
+    sigma_c2: Annotated[float, typer.Option("--sigma-c2", help="Variance of the biases.")] = 0.0,
+    kernel: opt.WhichKernel = "ntk",
+    ridge: Annotated[str, typer.Option("--ridge", help="Relative to the mean diagonal; loo: chosen from the data.")] = (
+        "loo"
+    ),
+    method: Annotated[Method, typer.Option("--method", help="kernel (exact) or features of the twin.")] = "kernel",
+    width: Annotated[int, typer.Option("--width", help="Of --method features.")] = 4096,
+    as_is: Annotated[bool, typer.Option("--as-is", help="Do not centre and scale the data.")] = False,
+    json: opt.Json = False,
+    force: opt.Force = False,
+) -> None:
+    """Fit kernel ridge regression with a DEQ's exact kernel, and save it (safetensors and JSON, no pickle).
+
+    \b
+    Examples:
+      notsodeep fit iris.csv --target species -o iris.safetensors
+      notsodeep fit X.npy tanh --labels y.npy --kernel ck --ridge 1e-3
+      notsodeep fit houses.csv --target price --task regress
+    """
+    import notsodeep as nsd
+    from notsodeep.estimators import save_estimator
+
+    check_target(output, force)
+    if method == "equivalent":
+        raise InvalidInputError("--method equivalent is not saved to a file; use kernel or features here.")
+    X, y, names = split_target(data, target, labels)
+    classify = _is_classification(y) if task == "auto" else task == "classify"
+    standardiser = None if as_is else nsd.Standardiser.fit(X)
+    maker = nsd.DEQClassifier if classify else nsd.DEQRegressor
+    model = maker(
+        opt.parse_activation(activation),
+        sigma_a2=sigma_a2,
+        sigma_b2=sigma_b2,
+        sigma_c2=sigma_c2,
+        kernel=kernel,
+        ridge=_ridge(ridge),
+        method=method,
+        width=width,
+    )
+    rows = X if standardiser is None else standardiser.transform(X)
+    model.fit(rows, y)
+    save_estimator(model, output, standardiser, {"columns": names, "target": target})
+    note(f"written: {output}")
+    summary = _summary(model, X, y, classify)
+    if json:
+        print_json(summary)
+    else:
+        show("\n".join(f"{name:<22} {value}" for name, value in summary.items()))
+
+
+def _ridge(text: str) -> Any:
+    if text == "loo":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidInputError(f"--ridge must be a positive number or loo, got {text!r}.") from None
+
+
+def _is_classification(y: Any) -> bool:
+    import numpy as np
+
+    return y.dtype.kind in "USOb" or (y.dtype.kind in "iu" and len(np.unique(y)) <= max(2, len(y) // 10))
+
+
+def _summary(model: Any, X: Any, y: Any, classify: bool) -> dict[str, Any]:
+    """What was fitted, with the leave-one-out score where there is one."""
+    told: dict[str, Any] = {
+        "model": type(model).__name__,
+        "rows": len(X),
+        "features": X.shape[1],
+        "ridge (relative)": model.ridge_,
+        "solver": model.record_["solver"],
+    }
+    if not hasattr(model, "loo_"):
+        return told
+    if classify:
+        told["classes"] = len(model.classes_)
+        chosen = (model.loo_ > 0).astype(int) if model.loo_.ndim == 1 else model.loo_.argmax(1)
+        return told | {"leave-one-out accuracy": float((model.classes_[chosen] == y).mean())}
+    spread = float(((y - y.mean()) ** 2).mean())
+    error = float(((model.loo_ - y) ** 2).mean())
+    return told | {"leave-one-out R2": 1.0 - error / spread if spread > 0 else 0.0}
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="What notsodeep fit wrote.")],
+    data: Annotated[str, typer.Argument(help="Rows: .csv, .npy, .npz (array X), or -.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help=".csv or .npy; default: print.")] = None,
+    proba: Annotated[bool, typer.Option("--proba", help="Probabilities of the classes instead of the class.")] = False,
+    force: opt.Force = False,
+) -> None:
+    """Predict with a saved model. Columns are found by name where both files have names.
+
+    \b
+    Examples:
+      notsodeep predict iris.safetensors new.csv
+      notsodeep predict iris.safetensors new.csv --proba -o probabilities.csv
+    """
+    from notsodeep.estimators import load_estimator
+
+    if output is not None:
+        check_target(output, force)
+    learner, standardiser, extra = load_estimator(model)
+    X = _new_rows(data, extra)
+    rows = X if standardiser is None else standardiser.transform(X)
+    if proba and not hasattr(learner, "predict_proba"):
+        raise InvalidInputError(f"{model} predicts numbers, which have no probabilities; leave --proba out.")
+    found = learner.predict_proba(rows) if proba else learner.predict(rows)
+    header = [f"p({name})" for name in learner.classes_] if proba else [str(extra.get("target") or "prediction")]
+    _write(found, header, output)
+
+
+def _new_rows(data: str, extra: dict[str, Any]) -> Any:
+    from ..files import points_from
+
+    table = read_table(data)
+    if table is None:
+        return points_from(data, as_is=True)
+    wanted = extra.get("columns") or []
+    if wanted and table.names:
+        return table.numbers([table.column(name) for name in wanted])
+    return table.numbers(list(range(len(table.cells[0]))))
+
+
+def _write(found: Any, header: list[str], output: Path | None) -> None:
+    import csv
+    import sys
+
+    import numpy as np
+
+    rows = found[:, None] if found.ndim == 1 else found
+    if output is not None and output.suffix == ".npy":
+        with atomic(output) as temporary, open(temporary, "wb") as stream:
+            np.save(stream, found)
+        return
+    if output is None:
+        csv.writer(sys.stdout, lineterminator="\n").writerows([header, *rows.tolist()])
+        return
+    with atomic(output) as temporary, open(temporary, "w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, lineterminator="\n").writerows([header, *rows.tolist()])

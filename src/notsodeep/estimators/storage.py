@@ -1,0 +1,111 @@
+"""A fitted regressor or classifier in one safetensors file: tensors, and a JSON document of what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from ..errors import CheckpointError, InvalidInputError, NotSoDeepError
+from ..matching import Twin
+from ..mixtures import Standardiser
+from ..networks import network_from_dict
+from ..nn.checkpoint import build, read_file, write_file
+from .predictors import Expansion, FeatureReadout, Fitted, Predictor
+from .ridge import DEQClassifier, DEQRegressor
+from .specification import NetworkKernel, Source
+
+__all__ = ["load_estimator", "save_estimator"]
+
+_PLAIN = ("sigma_a2", "sigma_b2", "sigma_c2", "kernel", "ridge", "method", "solver", "tol", "norms", "width")
+
+
+def save_estimator(
+    model: DEQRegressor | DEQClassifier,
+    path: str | Path,
+    standardiser: Standardiser | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Write what prediction needs, with the standardiser that comes before it; nothing is pickled.
+
+    ``extra`` is a JSON document of the caller's own, which :func:`load_estimator` gives back.
+    """
+    if not isinstance(model, DEQRegressor | DEQClassifier):
+        raise InvalidInputError(f"only a DEQRegressor or a DEQClassifier is saved, got {type(model).__name__}")
+    check_is_fitted(model)
+    tensors, predictor = _described(model._fitted.predictor)
+    document: dict[str, Any] = {
+        "kind": "estimator",
+        "estimator": type(model).__name__,
+        "parameters": {name: getattr(model, name) for name in _PLAIN},
+        "predictor": predictor,
+        "fit": {"ridge": model.ridge_, "lift": model.lift_, "record": model.record_, "features": model.n_features_in_},
+        "extra": dict(extra or {}),
+    }
+    if isinstance(model, DEQClassifier):
+        document |= {"classes": model.classes_.tolist(), "temperature": model.temperature_}
+    else:
+        document |= {"flat": model._flat}
+    if standardiser is not None:
+        tensors |= {"standardiser.mean": standardiser.mean}
+        document |= {"scale": standardiser.scale}
+    write_file(path, tensors, document)
+
+
+def load_estimator(path: str | Path) -> tuple[Any, Standardiser | None, dict[str, Any]]:
+    """The estimator, its standardiser if it has one, and the caller's document."""
+    tensors, document = read_file(path)
+    if document.get("kind") != "estimator":
+        raise CheckpointError(f"{path} holds a {document.get('kind')}, not an estimator")
+    try:
+        return _restored(tensors, document)
+    except (KeyError, TypeError, ValueError, RuntimeError, NotSoDeepError) as error:
+        raise CheckpointError(f"{path} does not describe an estimator: {error!r}") from error
+
+
+def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> tuple[Any, Standardiser | None, Any]:
+    maker = {"DEQRegressor": DEQRegressor, "DEQClassifier": DEQClassifier}[document["estimator"]]
+    predictor, source = _rebuilt(tensors, document["predictor"])
+    model = maker(network=source, **document["parameters"])
+    fit = document["fit"]
+    model._take(Fitted(predictor, fit["ridge"], fit["lift"], None, fit["record"]))
+    model._loo, model._stream, model.n_features_in_ = None, None, fit["features"]
+    if isinstance(model, DEQClassifier):
+        model.classes_, model.temperature_ = np.array(document["classes"]), document["temperature"]
+    else:
+        model._flat = document["flat"]
+    if "scale" not in document:
+        return model, None, document["extra"]
+    standardiser = Standardiser()
+    standardiser.mean_, standardiser.scale_ = tensors["standardiser.mean"].numpy(), document["scale"]
+    standardiser.n_features_in_ = len(standardiser.mean_)
+    return model, standardiser, document["extra"]
+
+
+def _described(predictor: Predictor) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    if isinstance(predictor, Expansion):
+        tensors = {"X": predictor.X, "coefficients": predictor.coefficients}
+        source = predictor.kernel.network
+        name = "twin" if isinstance(source, Twin) else "network"
+        return tensors, {"kind": "expansion", "kernel": predictor.kernel.kernel, name: source.to_dict()}
+    if isinstance(predictor, FeatureReadout):
+        states = {f"model.{name}": value for name, value in predictor.model.state_dict().items()}
+        return states | {"weights": predictor.weights}, {"kind": "features", "model": predictor.model.config()}
+    raise InvalidInputError(
+        "a machine of method='equivalent' is not saved to a file; pickle it, or save one of method='features'"
+    )
+
+
+def _rebuilt(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> tuple[Predictor, Source]:
+    if document["kind"] == "features":
+        states = {name[6:]: value for name, value in tensors.items() if name.startswith("model.")}
+        model: Any = build(document["model"], dtype=states["weights.0"].dtype)
+        model.load_state_dict(states)
+        return FeatureReadout(model.requires_grad_(False), tensors["weights"]), model.spec
+    source = Twin.from_dict(document["twin"]) if "twin" in document else network_from_dict(document["network"])
+    kernel = NetworkKernel(source, document["kernel"])
+    return Expansion(kernel, tensors["X"], tensors["coefficients"]), source
