@@ -352,3 +352,11 @@ def test_features_tend_to_the_kernel():
     assert out.transform(X.astype(np.float32)).dtype == np.float32
     with pytest.raises(InvalidInputError, match="trains all weights"):
         nsd.DEQFeatures(network=nsd.match(nsd.DEQ("relu", 0.2), 1.0, kernel="ntk")).fit(X)
+
+
+@pytest.mark.parametrize(("activation", "kernel"), [("relu", "ck"), ("tanh", "ck")])
+def test_features_of_a_deq_are_those_of_its_one_layer_twin(activation, kernel):
+    phi = nsd.DEQFeatures(activation, kernel=kernel, width=4096).fit_transform(X)
+    K = nsd.kernels_of(nsd.DEQ(activation, 0.2), X, kinds=(kernel,))[kernel]
+    # a matrix of 80 rows fluctuates in norm by several standard errors of an entry
+    assert np.linalg.norm(phi @ phi.T - K, 2) < 10 / np.sqrt(4096) * np.linalg.norm(K, 2)

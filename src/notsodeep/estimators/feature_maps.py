@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import matching
 from .._arrays import squared_norms
 from ..errors import InvalidInputError
-from ..matching import Twin
+from ..matching import Twin, match_one_layer
 from ..networks import DEQ, ENN, Kernel
 from ..nn import ENN as Network
 from .specification import Source
@@ -32,7 +31,7 @@ def feature_model(
         raise InvalidInputError(f"width must be a positive whole number, got {width!r}")
     network: Any = source
     if isinstance(source, DEQ):
-        network = _one_layer(source, kernel, X, tol)
+        network = match_one_layer(source, kernel=kernel, norms=_norms(X), tol=tol, trains="readout")
     if isinstance(network, Twin) and network.trains != "readout":
         raise InvalidInputError(
             "random features are hidden states with a trained readout; this twin trains all weights. Give one with "
@@ -43,13 +42,6 @@ def feature_model(
     return Network(
         network, X.shape[1], width, 1, seed, init=init, train="readout", dtype=X.dtype, device=X.device
     ).requires_grad_(False)
-
-
-def _one_layer(deq: DEQ, kernel: Kernel, X: Tensor, tol: float) -> Any:
-    match_one_layer = getattr(matching, "match_one_layer", None)
-    if match_one_layer is None:
-        raise InvalidInputError("features of a DEQ need its one-layer twin; give network=, an ENN or a twin")
-    return match_one_layer(deq, kernel=kernel, norms=_norms(X), tol=tol, trains="readout")
 
 
 def _norms(X: Tensor) -> tuple[float, float]:

@@ -28,7 +28,7 @@ def fit(
     target: Annotated[str | None, typer.Option("--target", "-t", help="Column to predict: a name or a number.")] = None,
     labels: opt.Labels = None,
     task: Annotated[Task, typer.Option("--task", help="auto: words and few whole numbers are classes.")] = "auto",
-    sigma_a2: opt.SigmaA2 = 0.2,
+    sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
     sigma_c2: Annotated[float, typer.Option("--sigma-c2", help="Variance of the biases.")] = 0.0,
     kernel: opt.WhichKernel = "ntk",
@@ -55,13 +55,14 @@ def fit(
     check_target(output, force)
     if method == "equivalent":
         raise InvalidInputError("--method equivalent is not saved to a file; use kernel or features here.")
+    deq = opt.deq_from(activation, sigma_a2, sigma_b2)
     X, y, names = split_target(data, target, labels)
     classify = _is_classification(y) if task == "auto" else task == "classify"
     standardiser = None if as_is else nsd.Standardiser.fit(X)
     maker = nsd.DEQClassifier if classify else nsd.DEQRegressor
     model = maker(
-        opt.parse_activation(activation),
-        sigma_a2=sigma_a2,
+        deq.activation,
+        sigma_a2=deq.variances[0],
         sigma_b2=sigma_b2,
         sigma_c2=sigma_c2,
         kernel=kernel,
