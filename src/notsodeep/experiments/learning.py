@@ -18,10 +18,15 @@ from .. import nn
 from ..equivalents import KernelName
 from ..kernels import kernels_of
 from ..learning import learning_curve, predict_learning
+from ..learning.concentration import concentration
+from ..learning.decision import confusions
+from ..learning.features import linear_problem
+from ..learning.schedules import ridge_scores
 from ..matching import Twin, match
 from ..mixtures import GaussianMixture
 from ..networks import DEQ, ENN, Network
 from ..plots.figures import draw_learning
+from ..spectra.sources import source_of
 from .runner import Experiment, Point, Setup
 
 __all__ = ["EXPERIMENT", "measure_learning", "random_setting"]
@@ -176,28 +181,50 @@ def _curve(settings: Settings) -> dict[str, Any]:
         options = {"ridge": 0.05} if axis == "n" else {axis: line}
         sizes: Any = np.unique(line.round()) if axis == "n" else n
         curve = learning_curve(network, mixture, sizes, "ntk", **options)
-        rule = "ridge" if axis == "n" else axis
-        measured = [
-            measure_learning(
-                network,
-                mixture,
-                v if axis == "n" else n,
-                "ntk",
-                rule,
-                [0.05] if axis == "n" else [v],
-                settings["draws"],
-                k,
-            )
-            for k, v in enumerate(values)
-        ]
+        measured = _along(network, mixture, settings)
         out[name] = {
             "points": curve.points.tolist(),
             **{kind: getattr(curve, kind)[0].tolist() for kind in ("accuracy", "mse")},
             "measured": {
-                kind: [_summary([row[0] for row in m[kind]]) for m in measured] for kind in ("accuracy", "mse")
+                kind: [_summary(list(column)) for column in zip(*rows, strict=True)] for kind, rows in measured.items()
             },
         }
     return out
+
+
+def _along(network: Network, mixture: GaussianMixture, settings: Settings) -> dict[str, list[list[float]]]:
+    """Measurements along the axis, one row per draw; ridges and times share their data."""
+    axis, values, n, draws = (settings[key] for key in ("axis", "values", "n", "draws"))
+    if axis != "n":
+        return measure_learning(network, mixture, n, "ntk", axis, values, draws, 1)
+    parts = [measure_learning(network, mixture, v, "ntk", "ridge", [0.05], draws, v) for v in values]
+    return {kind: np.concatenate([part[kind] for part in parts], axis=1).tolist() for kind in ("accuracy", "mse")}
+
+
+def _decay(settings: Settings) -> dict[str, Any]:
+    """A spectrum that decays: the limit alone, with products x_i x_j as features, and exact kernels."""
+    network, mixture, n = DEQ(settings["activation"], 0.2), _decaying(settings), settings["n"]
+    source, targets = source_of(mixture, n, merge=False), 2.0 * np.eye(mixture.classes) - 1.0
+    out: dict[str, Any] = {}
+    for name, products in (("limit", False), ("products", True)):
+        problem = linear_problem(network, source, "ntk", products=products)
+        scores = ridge_scores(problem, np.array([0.01 * problem.diagonal]), targets)
+        chosen, _ = confusions(scores.means, scores.covariances, targets)
+        out[name] = float(np.diag(chosen[0]) @ mixture.weights)
+        out["strength"] = concentration(problem, source, 0.01 * problem.diagonal).strength
+    measured = measure_learning(network, mixture, n, "ntk", "ridge", [0.01], settings["draws"], 19)
+    return {**out, "measured": _summary([row[0] for row in measured["accuracy"]])}
+
+
+def _decaying(settings: Settings) -> GaussianMixture:
+    """Three classes with the eigenvalues i^(-s), exp(-s i) + 0.1, or s isolated ones; the second class has its own."""
+    g, p, s = np.random.default_rng(20), settings["p"], settings["rate"]
+    at = np.arange(1, p + 1.0)
+    shapes = {"power": at**-s, "exponential": np.exp(-s * at) + 0.1, "spikes": np.where(at <= s, 40.0 / at, 1.0)}
+    spectrum = shapes[settings["spectrum"]]
+    spectrum = spectrum * (p / spectrum.sum())
+    means = g.standard_normal((3, p)) * 2.0 / math.sqrt(p) * np.sqrt(spectrum)
+    return GaussianMixture(means, [spectrum, 0.7 * spectrum + 0.3 * g.permutation(spectrum), 1.1 * spectrum])
 
 
 def _train(settings: Settings) -> dict[str, Any]:
@@ -280,6 +307,10 @@ def points(setup: Setup) -> list[Point]:
         _point(f"curve_{axis}", {"axis": axis, "values": v, "p": p, "n": n, "draws": draws}, _curve)
         for axis, v in axes.items()
     ]
+    shapes = [("power", 0.5), ("power", 0.9), ("power", 1.2), ("power", 1.5), ("exponential", 0.03), ("spikes", 5)]
+    for shape, rate in shapes[: 1 if quick else None]:
+        decay = {"activation": "relu" if shape == "power" else "silu", "spectrum": shape, "rate": rate, "p": p, "n": n}
+        found.append(_point(f"decay_{shape}_{rate}", {**decay, "draws": 2 if quick else 8}, _decay))
     found.append(_point("map", {"p": 400, "n": 600, "size": 4 if quick else 13}, _map))
     if not quick:
         trained = {"p": 200, "n": 150, "width": 1024, "times": [0.1, 0.3, 1.0], "rate": 0.01, "draws": 2}
