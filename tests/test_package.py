@@ -134,6 +134,11 @@ def test_files_do_not_import_each_other_in_circles():
     assert imports.cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]  # it can fail
 
 
+def test_private_names_stay_in_their_file():
+    private = [i for i in imports.imports() if i.name.startswith("_") and not i.name.startswith("__")]
+    assert [str(i) for i in private if i.module == i.target] == []  # a module whose name begins so is no private name
+
+
 def test_sections_of_the_theory_that_are_cited_exist():
     theory = (ROOT / "docs" / "theory.md").read_text()
     sections = re.findall(r"^## (\w+)\. ", theory, flags=re.MULTILINE)

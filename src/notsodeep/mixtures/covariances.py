@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
 
-__all__ = ["Covariance", "Dense", "Diagonal", "Isotropic", "LowRank", "covariance"]
+__all__ = ["Covariance", "Dense", "Diagonal", "Isotropic", "LowRank", "covariance", "floats"]
 
 Array = NDArray[np.float64]
 
@@ -125,10 +125,10 @@ class LowRank(Covariance):
     diagonal: Any = 1.0
 
     def __post_init__(self) -> None:
-        factor = _floats("the factor of a LowRank covariance", self.factor)
+        factor = floats("the factor of a LowRank covariance", self.factor)
         if factor.ndim != 2:
             raise InvalidInputError(f"the factor of a LowRank covariance has shape (p, r), got {factor.shape}")
-        diagonal = _floats("the diagonal of a LowRank covariance", self.diagonal)
+        diagonal = floats("the diagonal of a LowRank covariance", self.diagonal)
         if diagonal.shape not in ((), (len(factor),)):
             raise InvalidInputError(
                 f"the diagonal of a LowRank covariance is one number or p = {len(factor)} numbers, "
@@ -228,7 +228,7 @@ def covariance(given: Any, p: int) -> Covariance:
         if size != p:
             raise InvalidInputError(f"a covariance has dimension {size}, but the means have dimension {p}")
         return given
-    array = _floats("a covariance", given)
+    array = floats("a covariance", given)
     if array.ndim == 0:
         return Isotropic(_non_negative(array), p)
     if array.shape == (p,):
@@ -264,7 +264,7 @@ def _non_negative(values: Array) -> float:
     return float(values.reshape(-1)[0]) if values.size else 0.0
 
 
-def _floats(what: str, given: Any) -> Array:
+def floats(what: str, given: Any) -> Array:
     try:
         array = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):

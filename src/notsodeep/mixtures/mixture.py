@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
-from .covariances import Covariance, _floats, covariance
+from .covariances import Covariance, covariance, floats
 
 __all__ = ["GaussianMixture", "GrowthReport"]
 
@@ -38,13 +38,13 @@ class GaussianMixture:
     weights: Array
 
     def __init__(self, means: Any, covariances: Sequence[Any] | Array, weights: Any = None) -> None:
-        centres = _floats("means", means)
+        centres = floats("means", means)
         if centres.ndim != 2 or 0 in centres.shape:
             raise InvalidInputError(f"means have shape (classes, p), got {centres.shape}")
         classes, p = centres.shape
         if not isinstance(covariances, list | tuple | np.ndarray) or len(covariances) != classes:
             raise InvalidInputError(f"covariances must be a list, tuple or array of {classes} entries, one per class")
-        shares = np.full(classes, 1.0) if weights is None else _floats("weights", weights)
+        shares = np.full(classes, 1.0) if weights is None else floats("weights", weights)
         if shares.shape != (classes,) or (shares <= 0).any():
             raise InvalidInputError(f"weights must be {classes} positive numbers, got {weights!r}")
         object.__setattr__(self, "means", centres)
