@@ -198,3 +198,9 @@ def test_kinks_at_zero_get_singular_units():
     twin = nsd.match_one_layer(nsd.DEQ("elu", sigma_a2=0.2), kinds=1, tol=1e-3)
     assert twin.network.activations[0].singular > 0
     assert worst_error(twin, 60) <= twin.bound <= 2e-3
+
+
+def test_a_bias_is_part_of_the_kernel():
+    twin = nsd.match_one_layer(nsd.DEQ("tanh", 0.2, 0.7, sigma_c2=0.1), norms=(0.0, 1.2))
+    assert twin.network.activations[0].power == 0
+    assert worst_error(twin, 60) <= twin.bound <= 1e-4

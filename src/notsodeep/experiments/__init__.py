@@ -42,6 +42,7 @@ STUDIES = {
     "plain_depth": Study("plain_depth", "what depth and weights of a plain network change", "10 s", "30 min, H200"),
     "three_routes": Study("three_routes", "three routes to a twin on the same data", "15 s", "6 min"),
     "learning": Study("learning", "learning predicted before training, against exact kernels", "30 s", "30 min"),
+    "one_layer": Study("one_layer", "one layer: proven bounds, and errors at finite width", "30 s", "40 min"),
     "uniform_depth": Study("uniform_depth", "twins without data: proven bound against depth", "10 s", "hours"),
     "uniform_odd": Study("uniform_odd", "what no network of odd layers can reach", "5 s", "20 s"),
     "uniform_training": Study(

@@ -76,7 +76,8 @@ def _implicit(deq: DEQ, s: Array, t: Array, gram: Complex, kernel: Kernel) -> Co
     norms, which = np.unique(np.concatenate([s, t]), return_inverse=True)
     qx, qy = np.split(equilibrium_variance(deq, torch.from_numpy(norms**2)).detach().numpy()[which], 2)
     layer = _layer(deq.activation, qx, qy)
-    drive, sigma_a2 = deq.variances[1] * gram, deq.variances[0]
+    sigma_a2, sigma_b2, sigma_c2 = deq.variances
+    drive = sigma_b2 * gram + sigma_c2
     lam, scale = drive.copy(), np.sqrt(qx * qy)[:, None]
     for _ in range(_STEPS):
         rest, rate = equation(layer, lam, sigma_a2, drive)

@@ -70,7 +70,7 @@ def match_one_layer(
     if check:
         deq.check_contraction()
     rule = _rule(deq, kernel, trains)
-    if deq.activation.homogeneity == 1.0:
+    if deq.homogeneous:
         return _homogeneous(deq, kernel, tol, kinds, rule)
     return _boxed(deq, kernel, _range(norms), tol, kinds, rule)
 
@@ -112,7 +112,7 @@ def _rule(deq: DEQ, kernel: Kernel, trains: str) -> Trains:
         )
     if trains != "auto":
         return "all" if trains == "all" else "readout"
-    return "all" if kernel == "ntk" and deq.activation.homogeneity == 1.0 else "readout"
+    return "all" if kernel == "ntk" and deq.homogeneous else "readout"
 
 
 # ---- homogeneous -----------------------------------------------------------------------------------------

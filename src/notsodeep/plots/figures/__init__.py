@@ -6,6 +6,7 @@ from .eigenvalues import draw_eigenvalues
 from .errors import draw_errors, draw_mixtures, draw_variants
 from .kernels import draw_kernels
 from .learning import draw_learning
+from .one_layer import draw_one_layer
 from .routes import draw_routes
 from .sphere import draw_sphere
 from .uniform import draw_odd, draw_training, draw_uniform
@@ -19,6 +20,7 @@ __all__ = [
     "draw_learning",
     "draw_mixtures",
     "draw_odd",
+    "draw_one_layer",
     "draw_routes",
     "draw_sphere",
     "draw_training",
