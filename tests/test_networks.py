@@ -199,8 +199,8 @@ def test_variances_without_gradients_become_numbers():
         (lambda: nsd.DEQ("relu", 0.2).centred(tau0=0.0), InvalidInputError, "tau0 must be a positive"),
         (lambda: nsd.DEQ("relu", 0.2).centred(tau0="1"), InvalidInputError, "tau0 must be a positive"),
         (lambda: nsd.ENN("relu").centred(tau0=-1.0), InvalidInputError, "tau0 must be a positive"),
-        (lambda: nsd.DEQ("linear", 1.0, 1.0).centred_scale(), ConvergenceError, "did not converge"),
-        (lambda: nsd.DEQ("linear", 1.5, 1.0).centred_scale(), ConvergenceError, "did not converge"),
+        (lambda: nsd.DEQ("linear", 1.0, 1.0).centred_scale(), ConvergenceError, "has no solution.*lower it"),
+        (lambda: nsd.DEQ("linear", 1.5, 1.0).centred_scale(), ConvergenceError, "has no solution.*lower it"),
     ],
 )
 def test_bad_arguments_are_refused(make, error, message):

@@ -157,7 +157,7 @@ def test_labels_of_a_mixture_are_checked():
     X, y = mix.sample(6)
     with pytest.raises(InvalidInputError, match=r"0 \.\.\. 1"):
         EXACT(mix, X, y + 1)
-    with pytest.raises(InvalidInputError, match="20 columns"):
+    with pytest.raises(InvalidInputError, match="20 features, got 5"):
         EXACT(mix, X[:, :5], y)
 
 

@@ -142,6 +142,12 @@ class DEQ(_Frozen):
         lipschitz = self.activation.lipschitz
         return math.inf if lipschitz == 0 else 0.25 / lipschitz**2
 
+    @property
+    def advice(self) -> str:
+        """What to do where an equation of its kernels has no solution."""
+        known = f" (a solution is guaranteed below {self.limit:.6g})" if self.limit > 0 else ""
+        return f"sigma_a2 = {self.variances[0]:.6g} is likely too large for a kernel to exist: lower it{known}"
+
     def check_unbiased(self, what: str) -> None:
         """Refuse a bias where the theory has none: it correlates orthogonal inputs, which must not be correlated."""
         if self.variances[2] > 0.0:
@@ -203,7 +209,8 @@ class DEQ(_Frozen):
             share = sigma_a2 * float(mean_square(torch.ones(1, dtype=torch.float64))[0])
             if share >= 1.0:
                 raise ConvergenceError(
-                    f"the variance equation of {self!r} has no solution: sigma_a2 E[phi(xi)^2] = {share:.4g} >= 1"
+                    f"the variance equation of {self!r} has no solution: sigma_a2 E[phi(xi)^2] = {share:.4g} >= 1; "
+                    f"{self.advice}"
                 )
             return drive / (1.0 - share)
 
@@ -216,8 +223,8 @@ class DEQ(_Frozen):
         root = newton(rest, start, drive, torch.full_like(drive, math.inf), flattest=0.05, far=far)
         if not root.converged:
             raise ConvergenceError(
-                f"the variance equation of {self!r} did not converge (relative residual {root.residual:.1e}); sigma_a2 "
-                f"is likely beyond the range in which the kernel exists (guaranteed below {self.limit:.6g})"
+                f"the variance equation of {self!r} did not converge (relative residual {root.residual:.1e}); "
+                f"{self.advice}"
             )
         return root.value
 

@@ -76,16 +76,17 @@ def _implicit(deq: DEQ, s: Array, t: Array, gram: Complex, kernel: Kernel) -> Co
     norms, which = np.unique(np.concatenate([s, t]), return_inverse=True)
     qx, qy = np.split(equilibrium_variance(deq, torch.from_numpy(norms**2)).detach().numpy()[which], 2)
     layer = _layer(deq.activation, qx, qy)
-    sigma_a2, sigma_b2, sigma_c2 = deq.variances
-    drive = sigma_b2 * gram + sigma_c2
+    sigma_a2, drive = deq.variances[0], deq.drive(gram)
     lam, scale = drive.copy(), np.sqrt(qx * qy)[:, None]
-    for _ in range(_STEPS):
+    for _ in range(_STEPS):  # plain Newton: complex numbers have no bracket
         rest, rate = equation(layer, lam, sigma_a2, drive)
         move = rest / rate
         lam -= move
         if float(np.max(np.abs(move) / scale)) <= 1e-9:  # quadratic: the next step would be below rounding
             return np.asarray(implicit(lam, layer, sigma_a2, (kernel,), lambda gap: None)[kernel])
-    raise ConvergenceError(f"the covariance equation of {deq!r} did not converge on the circle of complex cosines")
+    raise ConvergenceError(
+        f"the covariance equation of {deq!r} did not converge on the circle of complex cosines; {deq.advice}"
+    )
 
 
 # ---- one layer at complex covariances --------------------------------------------------------------------

@@ -145,7 +145,6 @@ def _solve_covariance(deq: DEQ, layer: Layer, drive: Tensor) -> Tensor:
     root = newton(rest, drive.clamp(-bound, bound), -bound, bound, bound)
     if not root.converged:
         raise ConvergenceError(
-            f"the covariance equation of {deq!r} did not converge (relative residual {root.residual:.1e}); sigma_a2 is "
-            f"likely beyond the range in which the kernel exists (guaranteed below {deq.limit:.6g})"
+            f"the covariance equation of {deq!r} did not converge (relative residual {root.residual:.1e}); {deq.advice}"
         )
     return root.value
