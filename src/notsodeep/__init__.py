@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds
     from . import activations as activations
     from . import datasets as datasets
     from . import errors as errors
+    from . import estimators as estimators
     from . import experiments as experiments
     from . import matching as matching
     from . import nn as nn
@@ -101,7 +102,7 @@ _ROOMS = {
     "estimators": ["DEQClassifier", "DEQFeatures", "DEQGaussianProcess", "DEQKernel", "DEQRegressor"],
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
-_MODULES = {"activations", "errors", "datasets", "experiments", "matching", "nn", "plots", "solve"}
+_MODULES = {"activations", "errors", "datasets", "estimators", "experiments", "matching", "nn", "plots", "solve"}
 
 __all__ = sorted([*_HOME, *_MODULES, "__version__"])
 
