@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import notsodeep as nsd
+from helpers import tolerance
+from notsodeep.activations import Hermite
 from notsodeep.errors import ContractionError, ConvergenceError, InvalidInputError
 from notsodeep.kernels import matrix, pairwise
 from notsodeep.kernels.expectations import Layer
@@ -419,6 +421,25 @@ def test_gradients_of_explicit_networks(phi):
     X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_(True)
     net = nsd.ENN([phi, "tanh"])
     assert torch.autograd.gradcheck(lambda X: nsd.ntk(net, X), (X,), atol=2e-6, rtol=1e-5)
+
+
+def test_sixty_orders_are_exact_with_their_gradients():
+    """sum_k c_k^2 rho^k on unit norms, whatever the range of a quadrature rule; radially by differences."""
+    c = torch.tensor([1.0 / (k + 1) ** 2 for k in range(61)], dtype=torch.float64)
+    phi = Hermite(tuple(c.tolist()))
+    one, rho = torch.ones(1, dtype=torch.float64), torch.tensor([0.9], dtype=torch.float64)
+    assert float(pairwise(nsd.ENN([phi]), one, one, rho)["ck"]) == pytest.approx(
+        float((c**2 * 0.9 ** torch.arange(61)).sum()), rel=tolerance()
+    )
+    for kernel in ("ck", "ntk"):
+
+        def value(s, kernel=kernel):
+            return pairwise(nsd.ENN([phi]), s, one, rho, (kernel,))[kernel].sum()
+
+        s = one.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(value(s), s)
+        difference = float(value(one + 1e-6) - value(one - 1e-6)) / 2e-6
+        assert float(slope) == pytest.approx(difference, rel=1e-7)  # the difference's own error
 
 
 @pytest.mark.parametrize("phi", ["relu", "tanh", "elu"])

@@ -109,10 +109,10 @@ class Layer:
         key = (part, terms)
         if key not in self._series:
             q = self._unique[0]
-            total = _mean_square(self.phi, part, q)
             coefficients = _part_coefficients(self.phi, part, q, terms)
-            missing = total - (coefficients**2).sum(-1)
-            self._series[key] = coefficients, torch.maximum(missing, _NOISE * total)
+            found = (coefficients**2).sum(-1)
+            total = found if self.phi.polynomial() is not None else _mean_square(self.phi, part, q)
+            self._series[key] = coefficients, torch.maximum(total - found, _NOISE * total)
         return self._series[key]
 
     def _products(self, f: Part, g: Part, terms: int) -> Tensor:
@@ -292,17 +292,23 @@ def degree_of(phi: Activation) -> int | None:
 
 
 def _part_coefficients(phi: Activation, part: Part, q: Tensor, terms: int) -> Tensor:
+    exact = phi.polynomial()
     if part == "value" or (part == "slope" and phi.continuous):
         return hermite_coefficients(phi, q, terms, derivative=part == "slope")
-    if part == "x_slope" and phi.continuous:
-        # u phi'(u) = sqrt(q) x phi'(sqrt(q) x), and x h_k = sqrt(k+1) h_(k+1) + sqrt(k) h_(k-1)
-        inner = hermite_coefficients(phi, q, terms + 1, derivative=True)
-        k = torch.arange(terms, dtype=torch.float64).sqrt()
-        out = torch.zeros(len(q), terms, dtype=torch.float64)
-        out[:, 1:] = k[1:] * inner[:, : terms - 1]
-        out += (torch.arange(terms, dtype=torch.float64) + 1.0).sqrt() * inner[:, 1 : terms + 1]
-        return out * q.sqrt()[:, None]
+    if part == "curvature" and exact is not None:  # a rule of finite range would cut the tails of a high degree
+        return hermite_coefficients(exact.derived(), q, terms, derivative=True)
+    if (part == "x_slope" and phi.continuous) or (part == "x_curvature" and exact is not None):
+        inner = _part_coefficients(phi, "slope" if part == "x_slope" else "curvature", q, terms + 1)
+        return _times_variable(inner) * q.sqrt()[:, None]
     return function_coefficients(_function(phi, part), q.sqrt(), phi.panels(), terms)
+
+
+def _times_variable(inner: Tensor) -> Tensor:
+    """The coefficients of x f(x), one fewer than those of f: x h_k = sqrt(k+1) h_(k+1) + sqrt(k) h_(k-1)."""
+    root = torch.arange(inner.shape[1], dtype=torch.float64).sqrt()
+    out = root[1:] * inner[:, 1:]
+    out[:, 1:] += root[1:-1] * inner[:, :-2]
+    return out
 
 
 def _mean_square(phi: Activation, part: Part, q: Tensor) -> Tensor:

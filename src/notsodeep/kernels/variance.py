@@ -97,6 +97,9 @@ def _square_response(phi: Activation, q: Tensor) -> Tensor:
 
 def _slope_response(phi: Activation, q: Tensor) -> Tensor:
     """d E[phi'(sqrt(q) xi)^2] / dq."""
+    exact = phi.polynomial()
+    if exact is not None:
+        return 0.5 * _square_response(exact.derived(), q)
     return _response(phi, lambda x: 2.0 * phi._slope(x) * phi._curvature(x), 1, q)
 
 
