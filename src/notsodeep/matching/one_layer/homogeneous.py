@@ -25,6 +25,7 @@ Array = np.ndarray
 _FOURIER = 65536
 _SIZES = ((6, 3), (6, 5), (8, 5), (10, 5))  # degree, singular powers
 _ROUNDING = 1e-13
+_ALPHAS = (0.4, 0.5, 0.6)  # the best ones lie here for all sigma_a2 and slopes tried
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def _choices(sign: Array, data: Profile) -> list[Array]:
 
 def _fitted(basis: Basis, data: Profile, sign: Array, gain: Array) -> Fit:
     want = (sign * np.sqrt(data.orders))[:, None, None]
-    return next(candidates(basis, want, gain, degrees=(basis.degree,)))
+    return next(candidates(basis, want, gain, degrees=(basis.degree,), alphas=_ALPHAS))
 
 
 def _layer(found: Fit, data: Profile) -> Conditioned:

@@ -21,7 +21,7 @@ from ...kernels.variance import equilibrium_variance, mean_square
 from ...networks import DEQ, Network
 from .target import Array, Target
 
-_ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2)
+ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2)
 _DEGREES = (3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 _TAME = 150.0  # larger coefficients cost digits in single precision
 _SILENT = 1e-3  # share of the wanted coefficient below which phi's own does not decide the sign
@@ -101,13 +101,15 @@ def _solve(design: Array, right: Array, cut: float) -> Array:
     return np.linalg.lstsq(design / scale, right, rcond=cut)[0] / scale[:, None]
 
 
-def candidates(basis: Basis, want: Array, gain: Array, degrees: tuple[int, ...] = _DEGREES) -> Iterator[Fit]:
+def candidates(
+    basis: Basis, want: Array, gain: Array, degrees: tuple[int, ...] = _DEGREES, alphas: tuple[float, ...] = ALPHAS
+) -> Iterator[Fit]:
     """Fits of growing degree, each with the best slope alpha of those tried."""
     middle = degrees[min(3, len(degrees) - 1)]
-    tried = [fit(replace(basis, alpha=a, degree=middle), want, gain) for a in _ALPHAS]
+    tried = [fit(replace(basis, alpha=a, degree=middle), want, gain) for a in alphas]
     order = np.argsort([_price(f) for f in tried])[:3]
     for degree in degrees:
-        yield min((fit(replace(basis, alpha=_ALPHAS[i], degree=degree), want, gain) for i in order), key=_price)
+        yield min((fit(replace(basis, alpha=alphas[i], degree=degree), want, gain) for i in order), key=_price)
 
 
 def _price(found: Fit) -> float:
