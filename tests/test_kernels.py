@@ -429,7 +429,7 @@ def test_sixty_orders_are_exact_with_their_gradients():
     phi = Hermite(tuple(c.tolist()))
     one, rho = torch.ones(1, dtype=torch.float64), torch.tensor([0.9], dtype=torch.float64)
     assert float(pairwise(nsd.ENN([phi]), one, one, rho)["ck"]) == pytest.approx(
-        float((c**2 * 0.9 ** torch.arange(61)).sum()), rel=tolerance()
+        float((c**2 * 0.9 ** torch.arange(61, dtype=torch.float64)).sum()), rel=tolerance()
     )
     for kernel in ("ck", "ntk"):
 
