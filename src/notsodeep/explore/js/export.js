@@ -1,5 +1,6 @@
 // The lines of Python and of the command that compute what is on the screen.
 
+import { normRange } from "./onelayerpanel.js";
 import { pythonName } from "./twins.js";
 
 /** @param {ReturnType<typeof import("./model.js").build>} model */
@@ -14,7 +15,9 @@ export function pythonLines(model) {
   lines.push(`tau0 = ${tau0}`, `centred = deq.centred(tau0)`, "");
   lines.push(`print(nsd.coefficients(deq, tau0, kernel="${state.kernel}"))`);
   lines.push(`law = nsd.spectral_law(deq, mixture, n=${state.n}, kernel="${state.kernel}", refined=False)`, "print(law.support, [spike.value for spike in law.spikes])");
-  lines.push(`print(nsd.predict_learning(centred, mixture, n=${state.n}, kernel="${state.kernel}", ridge=${10 ** state.ridge}).accuracy)`);
+  lines.push(`print(nsd.predict_learning(centred, mixture, n=${state.n}, kernel="${state.kernel}", ridge=${10 ** state.ridge}, refined=False).accuracy)`);
+  const range = activation.homogeneous ? "" : `, norms=(${normRange(tau0).join(", ")}), kinds=${state.kinds}`;
+  lines.push(`print(nsd.match_one_layer(deq, kernel="${state.kernel}"${range}))`);
   if (model.designs.length && state.kernel === "ck") {
     lines.push(`twin = nsd.ENN([${model.designs[0].python.join(", ")}])`, `X, y = mixture.sample(${Math.min(state.n, 2000)}, seed=0)`);
     lines.push(`print(nsd.relative_spectral_error(nsd.ck(centred, X), nsd.ck(twin, X)))`);
