@@ -139,6 +139,27 @@ def test_spectra(name, kernel):
         assert close([answer["atom"]["mass"]] if answer["atom"] else [], [a.mass for a in law.atoms])
 
 
+@pytest.mark.parametrize("name", ["relu", "tanh"])
+def test_learning_by_ridge_and_in_time(name):
+    deq, document = deq_of(name)
+    times = [0.5, 20.0]
+    cases = [{"ask": "learning", "deq": document, "kernel": "ntk", "mixture": m, "ridge": 0.01} for m in MIXTURES[:2]]
+    cases[0]["times"] = times
+    for case, answer in zip(cases, ask(*cases), strict=True):
+        m = case["mixture"]
+        given = {"mixture": mixture_of(m), "n": sum(m["counts"]), "kernel": "ntk", "refined": False, "check": "ignore"}
+        found = [(nsd.predict_learning(deq, ridge=0.01, **given), answer["ridge"])]
+        if "times" in case:
+            found += [
+                (nsd.predict_learning(deq, times=t, **given), a) for t, a in zip(times, answer["flow"], strict=True)
+            ]
+        for ours, theirs in found:
+            assert close(theirs["means"], ours.means)
+            assert close(theirs["covariances"], ours.covariances)
+            # more than two classes: the page integrates on 256 points
+            assert theirs["accuracy"] == pytest.approx(ours.accuracy, abs=DIGITS if len(m["counts"]) == 2 else 3e-3)
+
+
 def deficits(deq: nsd.DEQ, kernel: str, pivots: list[float], norms: list[float]) -> list[float]:
     """k - g(s, S) g(S, S)^(-1) g(S, s), summed over the orders, from the series of the package."""
 

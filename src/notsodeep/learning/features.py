@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from ..equivalents import KernelName
+from ..equivalents import KernelName, coefficients
 from ..errors import InvalidInputError
 from ..kernels import diagonal, pairwise
 from ..networks import Network
@@ -29,7 +29,7 @@ from ..spectra.sources import Source
 from .expansion import Expansion
 from .products import quadratic_features
 
-__all__ = ["LinearProblem", "linear_problem"]
+__all__ = ["LinearProblem", "limit_problem", "linear_problem"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +97,23 @@ def linear_problem(
         diagonal=float(shares @ k.own),
         bend=bend,
         products=0 if squares is None else len(squares.weights),
+    )
+
+
+def limit_problem(network: Network, source: Source, kernel: KernelName) -> LinearProblem:
+    """The linear problem of theory section 15 to the letter: the four numbers of the centred network at one tau0."""
+    p, shares = source.p, source.counts / source.counts.sum()
+    c = coefficients(network, math.sqrt(float(shares @ source.norms)), kernel)
+    _refuse_nothing(c.diagonal, network, kernel)
+    spread = 2.0 * c.c2 * np.diag(source.T)
+    noise = scaled(source.population, np.full(len(shares), math.sqrt(c.c1)))
+    return LinearProblem(
+        noise=_with_heads(noise, p, spread, math.sqrt(c.c2) * source.t, nearest_semidefinite(c.c3 * source.T)),
+        counts=source.counts.astype(np.float64),
+        p=p,
+        offsets=np.full(len(shares), max(c.diagonal - c.c1 * c.tau0**2, 1e-12 * c.diagonal)),
+        diagonal=c.diagonal,
+        bend=c.c3,
     )
 
 

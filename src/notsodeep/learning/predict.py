@@ -13,10 +13,10 @@ from ..matching import Twin
 from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import DEQ, ENN, Network
 from ..spectra.population import Array, Dense
-from ..spectra.sources import source_of
+from ..spectra.sources import Source, source_of
 from .concentration import Check, Concentration, concentration
 from .decision import confusions
-from .features import LinearProblem, linear_problem
+from .features import LinearProblem, limit_problem, linear_problem
 from .schedules import Scores, flow_scores, interpolated, ridge_scores
 
 __all__ = ["LearningPrediction", "predict_learning"]
@@ -74,6 +74,7 @@ def predict_learning(
     times: Any = None,
     targets: Any = None,
     check: Check = "warn",
+    refined: bool = True,
 ) -> LearningPrediction:
     """Accuracy, error and scores of kernel regression on n points of a mixture, without drawing a point.
 
@@ -88,6 +89,8 @@ def predict_learning(
     targets : (K, outputs), what a point of class a shall be given; by default +1 for its class and -1 for the others.
         A new point gets the class whose target is nearest to its scores
     check : what to do where the mixture has too low an effective rank for the theory: "warn", "raise" or "ignore"
+    refined : expand the kernel for every pair of classes, as it is at finite p; False is the limit of theory section 15
+        to the letter, of the centred network
 
     >>> import notsodeep as nsd
     >>> mix = nsd.GaussianMixture.two_class(400, mu=2.0, cov=4.0)
@@ -99,7 +102,7 @@ def predict_learning(
     source = source_of(mixture, n, merge=False)
     classes = len(source.counts)
     wanted = _targets(targets, classes)
-    problem = linear_problem(net, source, kernel, rates)
+    problem = _problem(net, source, kernel, rates, refined)
     points, scalar, flow = _schedule(ridge, times)
     test = concentration(problem, source, 1.0 / points.max() if flow else problem.diagonal * points.min())
     test.report(check)
@@ -128,6 +131,16 @@ def predict_learning(
 
 
 # ---- what was asked -------------------------------------------------------------------------------------------
+
+
+def _problem(
+    network: Network, source: Source, kernel: KernelName, rates: tuple[float, ...] | None, refined: bool
+) -> LinearProblem:
+    if refined:
+        return linear_problem(network, source, kernel, rates)
+    if rates is not None:
+        raise InvalidInputError("refined=False knows no learning rates; give the network itself, or refined=True")
+    return limit_problem(network, source, kernel)
 
 
 def _network(given: Network | Twin) -> tuple[Network, tuple[float, ...] | None]:
