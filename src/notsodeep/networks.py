@@ -171,7 +171,6 @@ class DEQ(_Frozen):
         tau = self.centred_scale(tau0)
         return DEQ(self.activation.centred(at=tau), self.sigma_a2, self.sigma_b2, self.sigma_c2)
 
-    @sheltered
     def centred_scale(self, tau0: float = 1.0) -> float:
         """The self-consistent scale tau* of the centred DEQ (preprint, Remark 3).
 
@@ -181,14 +180,11 @@ class DEQ(_Frozen):
         >>> round(DEQ("tanh", 0.2).centred_scale(tau0=1.0), 10)
         0.9348716109
         """
+        return _centred_scale(self.detached(), check_tau0(tau0))
 
-        def spread(q: Tensor) -> tuple[Tensor, Tensor]:
-            m = moments(self.activation, float(q) ** 0.5)
-            # d Var[phi(sqrt(q) xi)] / dq = Q2/2 - E[phi] E[phi''], both by Gaussian integration by parts
-            rate = 0.5 * m.square_curvature - m.mean * m.curvature
-            return torch.full_like(q, m.variance), torch.full_like(q, rate)
-
-        return float(self.variance(torch.tensor([check_tau0(tau0) ** 2], dtype=torch.float64), spread).sqrt())
+    def detached(self) -> DEQ:
+        """The same DEQ with plain numbers as its variances: safe to keep in a cache."""
+        return DEQ(self.activation, *self.variances) if self.tracked else self
 
     def drive(self, inner: Any, *, tracked: bool = False) -> Any:
         """What the inputs contribute to the covariance of the pre-activations, from their inner products.
@@ -241,6 +237,17 @@ class DEQ(_Frozen):
     @staticmethod
     def from_dict(document: Mapping[str, Any]) -> DEQ:
         return _expect(network_from_dict(document), DEQ)
+
+
+@functools.lru_cache(maxsize=1024)
+@sheltered
+def _centred_scale(deq: DEQ, tau0: float) -> float:
+    def spread(q: Tensor) -> tuple[Tensor, Tensor]:
+        m = moments(deq.activation, float(q) ** 0.5)
+        # d Var[phi(sqrt(q) xi)] / dq = Q2/2 - E[phi] E[phi''], both by Gaussian integration by parts
+        return torch.full_like(q, m.variance), torch.full_like(q, 0.5 * m.square_curvature - m.mean * m.curvature)
+
+    return float(deq.variance(torch.tensor([tau0**2], dtype=torch.float64), spread).sqrt())
 
 
 class ENN(_Frozen):

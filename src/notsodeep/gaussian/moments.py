@@ -131,7 +131,7 @@ def _columns(
     integrals: Callable[[Tensor, Tensor, Tensor], list[Tensor]], tau: Tensor, panels: Panels, phi: Activation
 ) -> list[Tensor]:
     """``integrals(x, x0, weights)`` over chunks of scales: x = tau xi, x0 the same for the limit tau -> 0+."""
-    rows = [integrals(*(torch.zeros(0, 1, dtype=torch.float64) for _ in range(3)))]
+    rows = [] if len(tau) else [integrals(*(torch.zeros(0, 1, dtype=torch.float64) for _ in range(3)))]
     for part in chunks(tau, panels, copies=4):
         xi, weights = normal_nodes(part, panels)
         # at tau = 0 a value is phi(0), but a slope is the limit: half of each side at a kink in 0

@@ -351,7 +351,7 @@ def _equilibrium(deq: DEQ, tau0: float) -> _Equilibrium:
 
 def implicit_covariance(deq: DEQ, tau0: float) -> tuple[Array, float, float]:
     """Lambda / tau*^2 at fixed norms as a series in d; d log Lambda_ii / d log ||x||^2; tau*."""
-    at = _equilibrium(deq, tau0)
+    at = _equilibrium(deq.detached(), tau0)
     cross, line = at.covariance.cross / at.tau**2, at.covariance.diagonal / at.tau**2
     return np.array([cross[index(0, 0, k)] for k in range(DEGREE + 1)]), float(line[1]), at.tau
 
@@ -359,6 +359,11 @@ def implicit_covariance(deq: DEQ, tau0: float) -> tuple[Array, float, float]:
 def implicit_jets(deq: DEQ, tau0: float, kinds: Sequence[Kernel] | None = None) -> dict[Kernel, KernelJet]:
     """The kernels of a DEQ whose activation is taken centred at tau*, in units of tau0; all it has unless named."""
     names = (KERNELS if deq.activation.continuous else ("ck",)) if kinds is None else check_kernels(deq, kinds)
+    return dict(_implicit_jets(deq.detached(), tau0, names))
+
+
+@functools.lru_cache(maxsize=256)
+def _implicit_jets(deq: DEQ, tau0: float, names: tuple[Kernel, ...]) -> dict[Kernel, KernelJet]:
     at = _equilibrium(deq, tau0)
     s2a = deq.variances[0]
 

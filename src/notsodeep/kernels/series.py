@@ -80,9 +80,9 @@ def _kernel(network: Network, terms: int, kernel: Kernel, left: Array, right: Ar
     dot[:, 1:2] = (left * right)[:, None]
     sx, sy = torch.from_numpy(left**2), torch.from_numpy(right**2)
     if not isinstance(network, DEQ):
-        return explicit(PowerSeries(dot), _layers(network, sx, sy), rates_of(network, None), (kernel,))[kernel]
+        return explicit(PowerSeries(dot), _layers(network, sx, sy, terms), rates_of(network, None), (kernel,))[kernel]
     qx, qy, orthogonal = equilibrium(network, sx, sy, torch.zeros_like(sx))
-    layer, sigma_a2 = SeriesLayer(network.activation, qx, qy), network.variances[0]
+    layer, sigma_a2 = SeriesLayer(network.activation, qx, qy, terms), network.variances[0]
     drive = network.drive(PowerSeries(dot))
     covariance = _solve(layer, sigma_a2, drive, _without_noise(orthogonal.numpy(), layer.scale[:, 0]))
 
@@ -97,11 +97,11 @@ def _without_noise(orthogonal: Array, scale: Array) -> Array:
     return np.where(np.abs(orthogonal) > 1e-16 * scale, orthogonal, 0.0)
 
 
-def _layers(network: Network, sx: torch.Tensor, sy: torch.Tensor) -> Iterator[SeriesLayer]:
+def _layers(network: Network, sx: torch.Tensor, sy: torch.Tensor, terms: int) -> Iterator[SeriesLayer]:
     for phi in network.activations:
         if float(torch.minimum(sx, sy).min()) <= 0.0:
             raise InvalidInputError(f"{network!r} is zero for every input: a layer receives nothing")
-        yield SeriesLayer(phi, sx, sy)
+        yield SeriesLayer(phi, sx, sy, terms)
         sx, sy = mean_square(phi, "value", sx), mean_square(phi, "value", sy)
 
 
@@ -132,11 +132,11 @@ class SeriesLayer:
 
     The coefficients f_k = sum_m binom(m, k) a_m(q) a_m(q') centre^(m-k) are held times (1 - |centre|)^k. As
     |rho - centre| <= 1 - |centre| on the unit disc, nothing overflows, and the weights binom(m, k) centre^(m-k)
-    (1 - |centre|)^k are those of a negative binomial law, whose tail is known.
+    (1 - |centre|)^k are those of a negative binomial law, whose tail is known. ``terms``: of the longest covariance.
     """
 
-    def __init__(self, phi: Activation, qx: torch.Tensor, qy: torch.Tensor) -> None:
-        self.phi, self.qx, self.qy = phi, qx, qy
+    def __init__(self, phi: Activation, qx: torch.Tensor, qy: torch.Tensor, terms: int) -> None:
+        self.phi, self.qx, self.qy, self.keep = phi, qx, qy, terms + 1
         self.scale: Array = torch.sqrt(qx * qy).numpy()[:, None]
         self._known: tuple[Array, Array] | None = None
 
@@ -156,13 +156,12 @@ class SeriesLayer:
         return self.value(covariance), self.slope(covariance)
 
     def _taylor(self, covariance: PowerSeries) -> tuple[Array, Array]:
-        keep = covariance.c.shape[1] + 1
-        if self._known is None or self._known[0].shape[1] < keep:
-            self._known = self._expand(covariance.c[:, :1] / self.scale, keep)
+        if self._known is None:
+            self._known = self._expand(covariance.c[:, :1] / self.scale)
         return self._known
 
-    def _expand(self, centre: Array, keep: int) -> tuple[Array, Array]:
-        far = float(np.abs(centre).max(initial=0.0))
+    def _expand(self, centre: Array) -> tuple[Array, Array]:
+        far, keep = float(np.abs(centre).max(initial=0.0)), self.keep
         reach = np.maximum(1.0 - np.abs(centre), 1e-300)
         size = keep if far == 0.0 else min(_MOST, math.ceil((keep + 50.0 + 12.0 * math.sqrt(keep)) / (1.0 - far)))
         products = self._products(size)
@@ -229,6 +228,8 @@ class PowerSeries:
 
 def _product(a: Array, b: Array) -> Array:
     size = a.shape[1]
+    if len(a) == 1:
+        return np.convolve(a[0], b[0])[None, :size]
     if 4 * len(a) <= size:
         return np.stack([np.convolve(left, right)[:size] for left, right in zip(a, b, strict=True)])
     out = a[:, :1] * b

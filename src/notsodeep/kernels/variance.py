@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -40,15 +41,24 @@ class Diagonal:
 def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:
     """q = sigma_a2 E[phi(sqrt(q) xi)^2] + drive at the distinct squared norms ``s``; differentiable."""
     distinct, inverse = torch.unique(s.detach(), return_inverse=True)
-
-    def square(q: Tensor) -> tuple[Tensor, Tensor]:
-        return mean_square(deq.activation, "value", q), 0.5 * _square_response(deq.activation, q)
-
-    q = deq.variance(distinct, square)[inverse]
+    q = (_solve(deq, distinct) if len(distinct) > 1 else _one_variance(deq.detached(), float(distinct)))[inverse]
     if torch.is_grad_enabled() and (s.requires_grad or deq.tracked):
         rate = 1.0 - 0.5 * deq.variances[0] * _square_response(deq.activation, q)
         q = q - (q - deq.sigma_a2 * mean_square(deq.activation, "value", q) - deq.drive(s, tracked=True)) / rate
     return q
+
+
+def _solve(deq: DEQ, s: Tensor) -> Tensor:
+    def square(q: Tensor) -> tuple[Tensor, Tensor]:
+        return mean_square(deq.activation, "value", q), 0.5 * _square_response(deq.activation, q)
+
+    return deq.variance(s, square)
+
+
+@functools.lru_cache(maxsize=256)
+def _one_variance(deq: DEQ, s: float) -> Tensor:
+    """Kept, because whoever works at one norm (the sphere, an expansion) comes back to it."""
+    return _solve(deq, torch.tensor([s], dtype=torch.float64))
 
 
 def mean_square(phi: Activation, part: str, q: Tensor) -> Tensor:
