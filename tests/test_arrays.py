@@ -8,6 +8,7 @@ import scipy.sparse
 import torch
 
 import notsodeep as nsd
+from helpers import tolerance
 from notsodeep._arrays import as_rows, squared_norms
 from notsodeep.errors import InvalidInputError
 
@@ -162,3 +163,24 @@ def test_a_foreign_default_device_changes_nothing(sigma_a2):
     for kernel, K in after.items():
         np.testing.assert_array_equal(found[kernel], K)
     assert scale == deq.centred_scale(1.0)
+
+
+@pytest.mark.parametrize("scale", [1.31, 1.32])
+def test_expectations_asked_first_under_a_foreign_device(scale):
+    """Panels, jumps and rules are kept for later: none may come from the device 'meta'."""
+
+    def asked():
+        phi = nsd.activation("elu").affine(scale=scale)
+        own = nsd.Activation.from_callable(lambda x: torch.tanh(scale * x))
+        return (
+            nsd.moments(phi, 1.0).square,
+            nsd.moments(own, scale).square,
+            float(nsd.hermite_coefficients(phi, 1.0, 4)[2]),
+            nsd.expectation(torch.cos, scale),
+            phi.centred(1.0).shift,
+        )
+
+    with torch.device("meta"):
+        found = asked()
+    assert found == asked()
+    assert found[3] == pytest.approx(np.exp(-0.5 * scale**2), rel=tolerance())

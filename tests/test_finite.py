@@ -308,3 +308,13 @@ def test_bad_networks_points_and_rates_are_refused():
         nsd.finite_ntk(nsd.ENN("relu"), points(), width=10, learning_rates=(1.0,))
     with pytest.raises(InvalidInputError, match="learning_rates"):
         nsd.finite_ntk(nsd.DEQ("relu", 0.2), points(), width=10, learning_rates=(1.0, 1.0))
+
+
+@pytest.mark.parametrize("function", [nsd.finite_ck, nsd.finite_ntk])
+def test_overflow_and_impossible_widths_are_refused(function):
+    with pytest.raises(ConvergenceError, match="float64"):
+        function(nsd.ENN(["relu"]), np.full((2, 2), 1e25, "f4"), width=10)
+    with pytest.raises(ConvergenceError, match="scale them down"):
+        function(nsd.ENN(["quadratic"]), np.full((2, 2), 1e120), width=10)
+    with pytest.raises(InvalidInputError, match="weights"):
+        function(nsd.DEQ("relu", 0.2), np.eye(2), width=10**30)

@@ -151,3 +151,8 @@ def test_a_table_wants_a_smooth_function() -> None:
         tabulate("tanh", pieces=1)
     with pytest.raises(ActivationError, match="reach"):
         tabulate("tanh", reach=-1.0)
+
+
+def test_a_kernel_that_is_zero_has_no_twin():
+    with pytest.raises(InfeasibleMatchError, match="zero"):
+        nsd.match_sphere(nsd.DEQ(nsd.activation("relu").affine(gain=0.0), 0.2))

@@ -510,3 +510,29 @@ def test_bad_queries() -> None:
         law.quantile(1.5)
     with pytest.raises(InvalidInputError, match="NaN"):
         law.cdf([0.1, float("nan")])
+
+
+@pytest.mark.parametrize("kernel", ["ck", "ntk"])
+@pytest.mark.parametrize("phi", ["relu", "tanh"])
+def test_rows_that_are_all_equal_have_one_eigenvalue(phi, kernel):
+    """Noise at the level of rounding, thirty orders of magnitude below the only eigenvalue."""
+    X = np.tile(np.random.default_rng(1).standard_normal((1, 50)) / 50**0.5, (60, 1))
+    law = nsd.spectral_law(nsd.DEQ(phi, 0.2), nsd.MixtureStatistics.estimate(X), kernel=kernel)
+    exact = np.linalg.eigvalsh(nsd.kernels_of(law.coefficients.network, X, kinds=(kernel,))[kernel])[-1]
+    assert law.spikes[-1].value == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_classes_of_four_points_each_in_few_dimensions(seed):
+    """Many covariances, all of them dense, and eigenvalues beside the shifted zero."""
+    X = np.random.default_rng(seed).standard_normal((60, 20)) / 20**0.5
+    law = nsd.spectral_law(nsd.DEQ("relu", 0.2), nsd.MixtureStatistics.estimate(X, np.arange(60) % 15))
+    assert law.spikes
+    for spike in law.spikes:
+        assert np.isfinite(spike.value)
+        assert all(-1e-9 <= a <= 1 + 1e-9 for a in spike.alignments)
+
+
+def test_numbers_of_points_beyond_all_data_are_refused():
+    with pytest.raises(InvalidInputError, match="at most"):
+        nsd.spectral_law(nsd.DEQ("tanh", 0.2), nsd.GaussianMixture.two_class(20), n=10**30)

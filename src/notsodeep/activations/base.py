@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._arrays import sheltered
 from ..errors import ActivationError, InvalidInputError, SerialisationError
 from .forms import ClosedForm, Dual, Function, Scaled
 from .panels import Panels, Resolved, Straight, Tails, find_tails, normal_nodes
@@ -250,6 +251,7 @@ class Activation:
         wrapped = Affine(self, gain, scale, skip, shift)
         return self if wrapped.trivial else wrapped
 
+    @sheltered
     def centred(self, at: float) -> Activation:
         """phi - E[phi(at * xi)], xi standard normal: the theorems speak of activations centred at tau.
 
@@ -281,6 +283,7 @@ class Activation:
         return _from_document(document, 0)
 
     @staticmethod
+    @sheltered
     def from_callable(
         function: Callable[[Any], Any],
         kinks: Sequence[float] = (),

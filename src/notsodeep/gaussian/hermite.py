@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._arrays import sheltered
 from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.panels import Panels, normal_nodes
 from ..errors import InvalidInputError
@@ -19,6 +20,7 @@ from .rule import NODES, as_scales, chunks, may_share, shared_basis
 __all__ = ["function_coefficients", "hermite_coefficients", "project"]
 
 
+@sheltered
 def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bool = False) -> Any:
     """a_k(q) = E[phi(sqrt(q) xi) h_k(xi)], k < ``terms``: shape q.shape + (terms,); of phi' if ``derivative``.
 

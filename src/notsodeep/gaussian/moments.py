@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._arrays import sheltered
 from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.base import gaps
 from ..activations.panels import Even, Panels, normal_nodes
@@ -40,6 +41,7 @@ class Moments:
     """Q2 = E[(phi^2)''(tau xi)]; d E[phi(sqrt(q) xi)^2] / dq = Q2 / 2"""
 
 
+@sheltered
 def expectation(
     function: Callable[[Tensor], Tensor], tau: Any, kinks: Sequence[float] = (), feature: float = 1.0
 ) -> Any:
@@ -60,6 +62,7 @@ def expectation(
     return restore(integrate(function, scales, panels).checked(scales))
 
 
+@sheltered
 def moments(phi: ActivationLike, tau: Any) -> Moments:
     """All moments of an activation at one or many scales (a number, an array or a tensor).
 

@@ -8,6 +8,7 @@ Jacobian is ever stored.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from ..networks import DEQ, ENN, Network, check_kernel, check_network, rates_of
 __all__ = ["finite_ck", "finite_ntk"]
 
 _MAX_STEPS = 1000
+_MOST_WEIGHTS = 1 << 37  # of one network: a terabyte in double precision
 _STALL = 100  # steps without progress after which the iteration is given up
 
 
@@ -133,7 +135,8 @@ class _Job:
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise InvalidInputError(f"seed must be a whole number, got {seed!r}")
         split = None if Y is None else len(x)
-        return _Job(network, rows, split, _widths(network, width), _count("draws", draws), seed, tol, X)
+        widths = _widths(network, width, rows.shape[1])
+        return _Job(network, rows, split, widths, _count("draws", draws), seed, tol, X)
 
     def networks(self) -> Iterator[_Drawn]:
         generator = torch.Generator(device=self.rows.device).manual_seed(self.seed)
@@ -155,6 +158,11 @@ class _Job:
             step = value - mean
             mean = mean + step / count
             spread = spread + step * (value - mean)
+        if not bool(torch.isfinite(mean).all()):
+            raise ConvergenceError(
+                f"a kernel of finite width overflows {self.rows.dtype} on these inputs; scale them down"
+                + (", or give them in float64" if self.rows.dtype == torch.float32 else "")
+            )
         if not return_std_error:
             return self._out(mean)
         return self._out(mean), self._out((spread / (self.draws - 1) / self.draws).sqrt())
@@ -169,12 +177,16 @@ def _count(name: str, value: Any) -> int:
     return value
 
 
-def _widths(network: Network, width: Any) -> tuple[int, ...]:
+def _widths(network: Network, width: Any, features: int) -> tuple[int, ...]:
     depth = len(network.activations)
     widths = tuple(width) if isinstance(width, list | tuple) else (width,) * depth
     if len(widths) != depth:
         raise InvalidInputError(f"width needs one number, or one for each of {depth} hidden layers, got {width!r}")
-    return tuple(_count("width", m) for m in widths)
+    widths = tuple(_count("width", m) for m in widths)
+    sides = (features, *widths, *(widths if isinstance(network, DEQ) else ()))
+    if sum(a * b for a, b in itertools.pairwise(sides)) > _MOST_WEIGHTS:
+        raise InvalidInputError(f"a network of width {width!r} has more than {_MOST_WEIGHTS:.0e} weights")
+    return widths
 
 
 # ---- one network -----------------------------------------------------------------------------------------

@@ -62,6 +62,8 @@ def match_sphere(
     if family != "hermite":
         raise InvalidInputError(f"on the sphere family must be 'hermite' or 'quadratic', got {family!r}")
     series, total = np.asarray(power_series(deq, terms, kernel), dtype=float), float(sphere_diagonal(deq, kernel))
+    if total == 0.0:
+        raise InfeasibleMatchError(f"the kernel of {deq!r} is zero on the whole sphere: there is nothing to match")
     if float(series.min()) < -1e-13 * total:
         raise InfeasibleMatchError(f"the power series of {deq!r} has a negative coefficient {series.min():.3g}")
     weights = 1.0 + np.arange(terms) if kernel == "ntk" else np.ones(terms)

@@ -15,6 +15,7 @@ from .covariances import Covariance, covariance, floats
 __all__ = ["GaussianMixture", "GrowthReport"]
 
 Array = NDArray[np.float64]
+_MOST = 10**15  # points: their number is a float64 without rounding
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,8 +73,8 @@ class GaussianMixture:
 
     def counts(self, n: int) -> NDArray[np.int64]:
         """Class sizes nearest to n * weights that sum to n (largest remainder)."""
-        if n < 1:
-            raise InvalidInputError(f"n must be at least 1, got {n}")
+        if not 1 <= n <= _MOST:
+            raise InvalidInputError(f"n must be at least 1 and at most {_MOST:.0e}, got {n}")
         ideal = n * self.weights
         counts = np.floor(ideal).astype(np.int64)
         # a stable sort gives ties to the first classes, so the counts do not depend on rounding of equal weights

@@ -130,7 +130,7 @@ def isolated(gap: Gap, part: LowRankPart) -> list[Spike]:
     for k in range(last, first):
         if branch(low, k) < 0.0 < branch(high, k):
             roots.append(brentq(branch, low, high, args=(k,), xtol=1e-13, rtol=1e-13))
-    return [_record(gap, track, group, part) for group in _grouped(sorted(roots))]
+    return [_record(gap, group, part) for group in _grouped(sorted(roots))]
 
 
 def _grouped(roots: list[float]) -> list[list[float]]:
@@ -169,7 +169,7 @@ def _ends(gap: Gap, part: LowRankPart) -> tuple[float, float, int, int] | None:
 
 def _far_end(gap: Gap, u: float, count: Callable[[float], int], target: int) -> float:
     u = 2.0 * math.copysign(max(abs(u), gap.curve.population.scale), u)
-    for _ in range(60):
+    for _ in range(200):
         if count(u) == target:
             return u
         u *= 3.0
@@ -201,15 +201,19 @@ def _track(gap: Gap, low: float, high: float) -> Track:
     return interpolated
 
 
-def _record(gap: Gap, track: Track, roots: list[float], part: LowRankPart) -> Spike:
-    position = math.copysign(1.0, gap.inside.u) * float(np.mean(roots))
-    g, tangent, z, form = track(position)
+def _record(gap: Gap, roots: list[float], part: LowRankPart) -> Spike:
+    """The isolated eigenvalue at positions that an interpolation may have missed by a little."""
+    sign = math.copysign(1.0, gap.inside.u)
+    state = gap.solve(sign * math.exp(sign * float(np.mean(roots))))
+    g, tangent, population = state.g, state.tangent, gap.curve.population
     slope = np.where(np.arange(len(g)) == gap.curve.index, 1.0, tangent) / tangent[gap.curve.index]  # dg/dz'
-    values, vectors = np.linalg.eigh(part.matrix(g, form))
+    values, vectors = np.linalg.eigh(part.matrix(g, population.mean_form(g)))
     order = np.argsort(np.abs(values))[: len(roots)]
     step = 1e-5 / float(np.abs(slope / g).max())
-    ahead, behind = (gap.curve.population.mean_form(g + s * step * slope) for s in (1.0, -1.0))
-    return part.spike(z, vectors[:, order], part.growth(slope, (ahead - behind) / (2.0 * step)))
+    ahead, behind = (population.mean_form(g + s * step * slope) for s in (1.0, -1.0))
+    growth, null = part.growth(slope, (ahead - behind) / (2.0 * step)), vectors[:, order]
+    off = values[order] / ((growth @ null) * null).sum(axis=0)  # one step of Newton's method
+    return part.spike(state.z - float(off.mean()), null, growth)
 
 
 def without_noise(part: LowRankPart) -> list[Spike]:
