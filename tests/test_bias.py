@@ -98,6 +98,18 @@ def test_series_and_the_sphere_know_it(kernel):
     np.testing.assert_allclose(twin.kernel_matrix(rows), nsd.kernels_of(deq, rows)[kernel], atol=twin.bound + 1e-12)
 
 
+@pytest.mark.parametrize(("phi", "kernel"), [("tanh", "ck"), ("silu", "ntk"), ("silu", "ntk_frozen"), ("relu", "ck")])
+def test_one_layer_knows_it(phi, kernel):
+    deq = nsd.DEQ(phi, 0.2, 0.6, 0.5)
+    twin = nsd.match_one_layer(deq, kernel, norms=(0.5, 1.5), tol=1e-3)
+    rows = np.random.default_rng(0).normal(size=(40, 4))
+    rows *= (np.linspace(0.5, 1.5, 40) / np.linalg.norm(rows, axis=1))[:, None]
+    rows[1] = -1.5 * rows[0]
+    exact = nsd.kernels_of(deq, rows, kinds=(kernel,))[kernel]
+    size = np.sqrt(exact.diagonal())
+    assert np.abs((twin.kernel_matrix(rows) - exact) / np.outer(size, size)).max() <= twin.bound <= 1e-3
+
+
 def test_the_module_has_it_and_freezes_it_with_the_input():
     deq = nsd.DEQ("tanh", 0.2, 0.5, 0.4)
     model = nsd.nn.DEQ(deq, in_features=6, width=50, out_features=2, dtype=torch.float64, tol=1e-12)
@@ -117,7 +129,6 @@ def test_the_module_has_it_and_freezes_it_with_the_input():
     [
         lambda deq: nsd.coefficients(deq),
         lambda deq: nsd.match(deq, 1.0),
-        lambda deq: nsd.match_uniform(deq),
     ],
 )
 def test_what_the_theory_does_not_cover_is_refused(call):

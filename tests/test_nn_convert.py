@@ -138,7 +138,7 @@ def test_twin_of_our_own_deq() -> None:
 def test_twin_of_a_relu_deq_is_uniform() -> None:
     conversion = nsd.twin_of(trained("relu"), X[:1200])
     assert conversion.twin.bound is not None
-    assert conversion.twin.depth == 2
+    assert conversion.twin.depth == 1
     assert conversion.distillation.agreement > 0.93
 
 

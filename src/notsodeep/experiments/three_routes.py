@@ -1,13 +1,13 @@
-"""The three routes to a twin on the same data: four numbers, the sphere's series, the uniform fit.
+"""The three routes to a twin on the same data: four numbers, the sphere's series, one layer for every input.
 
 Each twin is held against the DEQ it speaks of: ``match`` against the centred one, ``match_sphere`` against the plain
-one on rows of norm 1, ``match_uniform`` against the plain one. A plain network of the twin's depth stands beside it.
+one on rows of norm 1, ``match_one_layer`` against the plain one. A plain network of the twin's depth stands beside it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from ..datasets import Dataset, load
 from ..equivalents import KernelName, relative_spectral_error
 from ..kernels import kernels_of
-from ..matching import Twin, match, match_sphere, match_uniform, norm_range
+from ..matching import Twin, match, match_one_layer, match_sphere, norm_range
 from ..mixtures import GaussianMixture
 from ..networks import DEQ, ENN
 from ..nn.data import one_hot
@@ -30,17 +30,13 @@ from .runner import Experiment, Point, Setup
 
 __all__ = ["EXPERIMENT", "ROUTES", "Size", "compare_route", "prepare", "route_twin"]
 
-ROUTES = ("four numbers", "sphere", "uniform")
+ROUTES = ("four numbers", "sphere", "one layer")
 DATASETS = ("mixture", "mnist", "fashion_mnist", "cifar10_vgg")
 SIGMA_A2 = 0.2
 RIDGE = 1e-2
 """Of kernel regression, in units of the mean of the kernel's diagonal."""
 READOUT_RIDGE = 1e-1
 """Of networks, in the same units; larger, as 1,500 rows on 1,024 features are near the interpolation threshold."""
-COVERAGE = 0.99
-"""Share of the training norms that the uniform twin's range holds, as in ``twin_of``."""
-TOLERANCE = {"relu": 1e-3, "tanh": 1e-2}
-"""Of the uniform twin: tanh on the norms of images reaches a few thousandths, not 1e-3."""
 _MIXTURE_DIMENSION = 1000
 
 Array = NDArray[Any]
@@ -96,8 +92,7 @@ def route_twin(route: str, activation: str, kernel: KernelName, data: Dataset) -
         return match(deq, float(np.sqrt(squares.mean())), kernel)
     if route == "sphere":
         return match_sphere(deq, kernel)
-    norms = None if deq.activation.homogeneity == 1.0 else norm_range(data.X_train, COVERAGE)
-    return match_uniform(deq, kernel, norms, tol=TOLERANCE[activation])
+    return match_one_layer(deq, kernel, None if deq.homogeneous else norm_range(data.X_train))
 
 
 def compare_route(data: Dataset, route: str, activation: str, kernel: KernelName, size: Size) -> dict[str, Any]:
@@ -118,16 +113,15 @@ def _kernels(twin: Twin, data: Dataset, kernel: KernelName) -> dict[str, Any]:
     """Relative spectral distance on the training rows; kernel ridge regression of the classes on the test rows."""
     targets = one_hot(torch.from_numpy(data.y_train), len(data.classes), torch.empty(0, dtype=torch.float64)).numpy()
     exact, distance, guesses = None, {}, {}
-    for name, network in _networks_of(twin).items():
-        rates = twin.learning_rates if name == "twin" else None
-        square = _kernel(network, kernel, rates, data.X_train)
+    for name, kernel_at in _kernels_of(twin, kernel).items():
+        square = kernel_at(data.X_train.astype(np.float64), None)
         if exact is None:
             exact = square
         else:
             distance[name] = relative_spectral_error(exact, square)
         ridge = RIDGE * float(square.diagonal().mean())
         weights = np.linalg.solve(square + ridge * np.eye(len(square)), targets)
-        guesses[name] = (_kernel(network, kernel, rates, data.X_test, data.X_train) @ weights).argmax(1)
+        guesses[name] = (kernel_at(data.X_test.astype(np.float64), data.X_train.astype(np.float64)) @ weights).argmax(1)
     return {
         "distance": distance,
         "regression": {
@@ -141,11 +135,13 @@ def _networks_of(twin: Twin) -> dict[str, DEQ | ENN]:
     return {"DEQ": twin.deq, "twin": twin.network, "plain": twin.plain}
 
 
-def _kernel(
-    network: DEQ | ENN, kernel: KernelName, rates: Sequence[float] | None, X: Array, Y: Array | None = None
-) -> Array:
-    rows, columns = X.astype(np.float64), None if Y is None else Y.astype(np.float64)
-    return kernels_of(network, rows, columns, kinds=(kernel,), learning_rates=rates)[kernel]
+def _kernels_of(twin: Twin, kernel: KernelName) -> dict[str, Callable[[Array, Array | None], Array]]:
+    """The kernel of each network as a function of rows and columns, the twin's under its own training rule."""
+
+    def exact(network: DEQ | ENN) -> Callable[[Array, Array | None], Array]:
+        return lambda X, Y: kernels_of(network, X, Y, kinds=(kernel,))[kernel]
+
+    return {"DEQ": exact(twin.deq), "twin": twin.kernel_matrix, "plain": exact(twin.plain)}
 
 
 def _share(equal: Array) -> float:
@@ -196,7 +192,6 @@ def points(setup: Setup, datasets: Sequence[str] | None = None) -> list[Point]:
             "sigma_a2": SIGMA_A2,
             "ridge": RIDGE,
             "readout_ridge": READOUT_RIDGE,
-            "coverage": COVERAGE,
             "train": size.train,
             "test": size.test,
             "width": size.width,

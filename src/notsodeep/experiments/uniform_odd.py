@@ -11,17 +11,19 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from ..errors import InvalidInputError
-from ..matching.uniform.arc import Array
-from ..matching.uniform.box import Pairs, deq_at
+from ..kernels import pairwise
 from ..networks import DEQ
 from ..plots.figures import draw_odd
 from .runner import Experiment, Point, Setup
 
 __all__ = ["EXPERIMENT", "odd_lower_bound"]
 
+Array = NDArray[np.float64]
 _POINTS, _DEGREE = 200, 61
 
 
@@ -45,10 +47,13 @@ def odd_lower_bound(deq: DEQ, norms: tuple[float, float], steps: int = 14) -> fl
 
 
 def _profile(deq: DEQ, norms: tuple[float, float], pair: tuple[int, int], cosine: Array) -> Array:
-    first, second = (np.full(len(cosine), i) for i in pair)
-    pairs = Pairs(np.array(norms), first, second, cosine)
-    found = deq_at(deq, pairs, 100)
-    return found.kernels["ck"] / np.sqrt(pairs.product(found.diagonals["ck"]))
+    """The CK at the two norms of a pair, divided by the geometric mean of the diagonals."""
+    x, y = (norms[i] for i in pair)
+    first = torch.tensor([x * x] * len(cosine) + [x * x, y * y], dtype=torch.float64)
+    second = torch.tensor([y * y] * len(cosine) + [x * x, y * y], dtype=torch.float64)
+    inner = torch.tensor([*(x * y * cosine), x * x, y * y], dtype=torch.float64)
+    *values, at_x, at_y = pairwise(deq, first, second, inner, ("ck",))["ck"].tolist()
+    return np.array(values) / math.sqrt(at_x * at_y)
 
 
 def _first(powers: Array, target: Array, eps: float, sign: float) -> float | None:

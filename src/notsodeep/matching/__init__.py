@@ -12,11 +12,12 @@ from .certificates import (
 from .families import Family
 from .match import match
 from .names import MatchKernel, Trains, kernel_names
+from .norms import norm_range
 from .one_layer import match_one_layer
 from .sphere import match_sphere
 from .tabulate import tabulate
 from .twin import Twin
-from .uniform import match_uniform, norm_range
+from .uniform import match_uniform
 from .verification import Verification
 
 __all__ = [

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import InfeasibleMatchError, InvalidInputError
 from ..gaussian import moments
-from ..matching import Twin, match
-from ..matching.uniform import match_uniform, norm_range
+from ..matching import Twin, match, match_uniform, norm_range
 from ..networks import DEQ
 from ..networks import ENN as ENNSpec
 from .data import as_inputs, as_pair, one_hot
@@ -205,13 +204,13 @@ def _is_centred(measured: Measured) -> bool:
 
 def _uniform(spec: DEQ, X: Tensor, kernel: Any) -> Twin:
     """Within the default tolerance, or as near as it gets: ``twin.bound`` says how near."""
-    norms = None if spec.activation.homogeneity == 1.0 else norm_range(X.cpu(), coverage=0.99)
+    norms = None if spec.homogeneous else norm_range(X.cpu())
     try:
         return match_uniform(spec, kernel, norms, check=False)  # measuring has warned already
     except InfeasibleMatchError as error:
         if error.residual is None:
             raise
-        return match_uniform(spec, kernel, norms, tol=1.001 * error.residual, check=False)
+        return match_uniform(spec, kernel, norms, tol=1.05 * error.residual, check=False)
 
 
 def _outputs(module: Any, parts: DEQParts) -> Callable[[Tensor], Tensor] | None:

@@ -15,6 +15,7 @@ from ...kernels import diagonal
 from ...networks import DEQ, ENN, Kernel, check_kernels
 from ..certificates import Location, Tried, UniformCertificate
 from ..names import Trains
+from ..norms import check_range
 from ..twin import Twin
 from . import homogeneous
 from .certificate import Proof, certify, projection_bound
@@ -24,7 +25,6 @@ from .units import assemble, candidates, fit, gains, wanted
 
 __all__ = ["match_one_layer"]
 
-DEFAULT_NORMS = (0.5, 1.5)
 _MOST = 8
 _SINGULAR = 4
 _FAMILY = "conditioned"
@@ -50,7 +50,7 @@ def match_one_layer(
 
     Parameters
     ----------
-    deq : a DEQ as it is used, centred or not
+    deq : a DEQ as it is used, centred or not, with or without a bias
     kernel : ``"ck"``, ``"ntk"`` (all weights of the DEQ trained) or ``"ntk_frozen"`` (its input weights frozen)
     norms : range of input norms, from zero upwards if need be; homogeneous activations need none, others default to
         (0.5, 1.5). :func:`norm_range` reads one off data
@@ -70,9 +70,10 @@ def match_one_layer(
     if check:
         deq.check_contraction()
     rule = _rule(deq, kernel, trains)
+    box = check_range(norms)
     if deq.homogeneous:
         return _homogeneous(deq, kernel, tol, kinds, rule)
-    return _boxed(deq, kernel, _range(norms), tol, kinds, rule)
+    return _boxed(deq, kernel, box, tol, kinds, rule)
 
 
 # ---- arguments -------------------------------------------------------------------------------------------
@@ -87,20 +88,6 @@ def _check(deq: Any, norms: Any, tol: Any, kinds: Any, units: Any) -> None:
         raise InvalidInputError(f"kinds must be 'auto' or 1 ... {_MOST}, got {kinds!r}")
     if units not in ("auto", "conditioned"):
         raise InvalidInputError(f"units must be 'auto' or 'conditioned', got {units!r}")
-
-
-def _range(norms: Any) -> tuple[float, float]:
-    if norms is None:
-        return DEFAULT_NORMS
-    try:
-        low, high = (float(x) for x in norms)
-    except (TypeError, ValueError):
-        raise InvalidInputError(
-            f"norms must be a pair (low, high), got {norms!r}; norm_range(X) makes one from data"
-        ) from None
-    if not (0.0 <= low <= high and 0.0 < high < math.inf):
-        raise InvalidInputError(f"norms must satisfy 0 <= low <= high, high positive and finite, got {norms!r}")
-    return low, high
 
 
 def _rule(deq: DEQ, kernel: Kernel, trains: str) -> Trains:

@@ -1,5 +1,5 @@
 """The uniform twin: one network for every pair of inputs, with a bound that holds for all of them."""
 
-from .match import match_uniform, norm_range
+from .match import match_uniform
 
-__all__ = ["match_uniform", "norm_range"]
+__all__ = ["match_uniform"]

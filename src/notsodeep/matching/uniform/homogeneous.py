@@ -11,7 +11,6 @@ from ..twin import Twin
 from .arc import HomogeneousDEQ, layers
 from .arc_bound import Supremum, certify
 from .arc_fit import Fit, Problem, fit, fit_depth
-from .record import Certified
 from .shipped import branch_for
 
 MAX_LAYERS = 6
@@ -21,19 +20,32 @@ _TABLE_LOSS = 1.15  # a proposal this much worse than its neighbours straddles a
 
 
 @dataclass(frozen=True)
-class Candidate(Certified):
+class CertifiedFit:
     """A fit with its certificates, one per kernel."""
 
     fit: Fit
     suprema: tuple[Supremum, ...]
 
+    @property
+    def worst(self) -> int:
+        """The kernel that decides."""
+        return max(range(len(self.suprema)), key=lambda i: self.suprema[i].bound)
+
+    @property
+    def bound(self) -> float:
+        return self.suprema[self.worst].bound
+
+    @property
+    def sampled(self) -> float:
+        return max(s.sampled for s in self.suprema)
+
     def row(self) -> Tried:
         return Tried(len(self.fit.bends), self.bound, self.sampled, _FAMILY)
 
 
-def candidate(
+def certified(
     reduced: HomogeneousDEQ, kernel: str, depth: int, tol: float, shallow: Fit | None, precise: bool = False
-) -> Candidate:
+) -> CertifiedFit:
     """The best network of a depth, from the table where it reaches and by fitting where not.
 
     Unless ``precise``, certificates are only as fine as the comparison with ``tol`` needs.
@@ -42,13 +54,13 @@ def candidate(
     branch = branch_for(reduced, kernel, depth)
     if branch is None:
         found = fit_depth(Problem(reduced, kinds), depth, shallow)
-        return Candidate(found, _certificates(reduced, kinds, found, tol, quick=False))
+        return CertifiedFit(found, _certificates(reduced, kinds, found, tol, quick=False))
     found = branch.at(reduced.feedback)
-    quick = Candidate(found, _certificates(reduced, kinds, found, tol, quick=not precise))
+    quick = CertifiedFit(found, _certificates(reduced, kinds, found, tol, quick=not precise))
     if quick.sampled <= _TABLE_LOSS * found.error + 1e-12:
         return quick
     found = fit(Problem(reduced, kinds), branch.beside(reduced.feedback))
-    return Candidate(found, _certificates(reduced, kinds, found, tol, quick=False))
+    return CertifiedFit(found, _certificates(reduced, kinds, found, tol, quick=False))
 
 
 def _certificates(
@@ -68,7 +80,7 @@ def _certificates(
     return tuple(out)
 
 
-def twin(deq: DEQ, kernel: MatchKernel, best: Candidate, tried: list[Candidate]) -> Twin:
+def twin(deq: DEQ, kernel: MatchKernel, best: CertifiedFit, tried: list[CertifiedFit]) -> Twin:
     """The record for the chosen candidate."""
     reduced = HomogeneousDEQ.of(deq)
     kinds = kernel_names(kernel)

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, Literal
 
-import numpy as np
-
-from ..._arrays import as_rows, squared_norms
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...networks import DEQ
 from ..certificates import Tried, check_number
 from ..names import MatchKernel, kernel_names
+from ..norms import check_range
+from ..one_layer import match_one_layer
 from ..twin import Twin
-from . import homogeneous, nonhomogeneous
+from . import homogeneous
 from .arc import HomogeneousDEQ
-from .arc_fit import Fit
 
-__all__ = ["match_uniform", "norm_range"]
-
-DEFAULT_NORMS = (0.5, 1.5)
-
-
-class _Candidate(Protocol):
-    @property
-    def bound(self) -> float: ...
-    def row(self) -> Tried: ...
-
-
-_C = TypeVar("_C", bound=_Candidate)
+__all__ = ["match_uniform"]
 
 
 def match_uniform(
@@ -43,32 +29,52 @@ def match_uniform(
 ) -> Twin:
     """The shallowest explicit network whose kernel is within ``tol`` of the DEQ's for every pair of inputs.
 
+    One layer is enough (theory, section 13), so ``layers="auto"`` returns the twin of :func:`match_one_layer`. Plain
+    leaky-ReLU layers are there for those who want ordinary activations, and for both kernels at once: they reach the
+    kernels of homogeneous DEQs to some 1e-5, and no others (docs/uniform.md, section 3).
+
     Parameters
     ----------
     deq : the DEQ as it is used, with its plain (uncentred) activation
-    kernel : ``"ck"``, ``"ntk"`` (all weights trained), ``"ntk_frozen"`` (input weights frozen), ``"both"`` (CK and NTK)
+    kernel : ``"ck"``, ``"ntk"`` (all weights trained), ``"ntk_frozen"`` (input weights frozen), ``"both"`` (CK and NTK;
+        plain layers of a homogeneous DEQ only)
     norms : range of input norms (:func:`norm_range`); homogeneous activations need none, others default to (0.5, 1.5)
     tol : allowed error relative to sqrt(k(x, x) k(y, y)); certified, not sampled
-    layers : ``"auto"``, or a number of layers, which is then used whatever it reaches
+    layers : ``"auto"``, or a number of plain layers, which is then used whatever it reaches
     check : refuse a DEQ outside its contraction range; the kernel itself exists beyond it (ReLU: sigma_a2 < 2)
 
     >>> import notsodeep as nsd
     >>> twin = nsd.match_uniform(nsd.DEQ("relu", sigma_a2=0.2))
-    >>> twin.depth, twin.bound < 1.2e-4
-    (2, True)
+    >>> twin.depth, twin.bound < 1e-6
+    (1, True)
+    >>> plain = nsd.match_uniform(nsd.DEQ("relu", sigma_a2=0.2), layers=2)
+    >>> plain.network.activations[0].name, plain.bound < 1.2e-4
+    ('leaky_relu', True)
     """
     if not isinstance(deq, DEQ):
         raise InvalidInputError(f"match_uniform takes a DEQ, got {type(deq).__name__}")
     kernel_names(kernel)
-    box = _norms(norms)
-    check_number("tol", tol, positive=True)
     _check_layers(layers)
-    deq.check_unbiased("match_uniform")
+    if layers == "auto" and kernel != "both":
+        return match_one_layer(deq, kernel, norms, tol, check=check)
+    check_range(norms)
+    check_number("tol", tol, positive=True)
+    _check_plain(deq, kernel)
     if check:
         deq.check_contraction()
-    if deq.activation.homogeneity == 1.0:
-        return _homogeneous(deq, kernel, tol, layers)
-    return _boxed(deq, kernel, box or DEFAULT_NORMS, tol, layers)
+    return _plain(deq, kernel, tol, layers)
+
+
+def _check_plain(deq: DEQ, kernel: MatchKernel) -> None:
+    """Plain layers are for homogeneous DEQs without a bias."""
+    if deq.homogeneous:
+        return
+    what = "one network for CK and NTK" if kernel == "both" else "a number of layers"
+    advice = "one for each kernel" if kernel == "both" else "layers='auto'"
+    raise InvalidInputError(
+        f"{what} asks for plain layers, which reach homogeneous DEQs (relu, leaky_relu, abs, linear) without a bias "
+        f"only, got {deq!r}; take match_one_layer, {advice}"
+    )
 
 
 def _check_layers(layers: Any) -> None:
@@ -78,47 +84,17 @@ def _check_layers(layers: Any) -> None:
         raise InvalidInputError(f"layers must be 'auto' or 1 ... {homogeneous.MAX_LAYERS}, got {layers!r}")
 
 
-def _homogeneous(deq: DEQ, kernel: MatchKernel, tol: float, layers: int | Literal["auto"]) -> Twin:
-    reduced = HomogeneousDEQ.of(deq)
-    shallow: Fit | None = None
-
-    def build(depth: int) -> homogeneous.Candidate:
-        nonlocal shallow
-        found = homogeneous.candidate(reduced, kernel, depth, tol, shallow)
-        shallow = found.fit
-        return found
-
-    best, tried = _shallowest(deq, kernel, tol, layers, homogeneous.MAX_LAYERS, build)
-    return homogeneous.twin(deq, kernel, best, tried)
-
-
-def _boxed(
-    deq: DEQ, kernel: MatchKernel, norms: tuple[float, float], tol: float, layers: int | Literal["auto"]
-) -> Twin:
-    shallow: Sequence[float] | None = None
-
-    def build(depth: int) -> nonhomogeneous.Candidate:
-        nonlocal shallow
-        found = nonhomogeneous.candidate(deq, kernel, norms, depth, tol, shallow)
-        shallow = found.solution.parameters.tolist()
-        return found
-
-    best, tried = _shallowest(deq, kernel, tol, layers, nonhomogeneous.MAX_LAYERS, build)
-    return nonhomogeneous.twin(deq, kernel, norms, best, tried)
-
-
-def _shallowest(
-    deq: DEQ, kernel: MatchKernel, tol: float, layers: int | Literal["auto"], most: int, build: Callable[[int], _C]
-) -> tuple[_C, list[_C]]:
+def _plain(deq: DEQ, kernel: MatchKernel, tol: float, layers: int | Literal["auto"]) -> Twin:
     """Depths in turn until one is within tolerance; the requested one if there is a request."""
+    reduced = HomogeneousDEQ.of(deq)
     if layers != "auto":
-        only = build(layers)
-        return only, [only]
-    tried: list[_C] = []
-    for depth in range(1, most + 1):
-        tried.append(build(depth))
+        only = homogeneous.certified(reduced, kernel, layers, tol, None)
+        return homogeneous.twin(deq, kernel, only, [only])
+    tried: list[homogeneous.CertifiedFit] = []
+    for depth in range(1, homogeneous.MAX_LAYERS + 1):
+        tried.append(homogeneous.certified(reduced, kernel, depth, tol, tried[-1].fit if tried else None))
         if tried[-1].bound <= tol:
-            return tried[-1], tried
+            return homogeneous.twin(deq, kernel, tried[-1], tried)
     raise InfeasibleMatchError(_infeasible(deq, kernel, tol, [c.row() for c in tried]), min(c.bound for c in tried))
 
 
@@ -127,38 +103,6 @@ def _infeasible(deq: DEQ, kernel: MatchKernel, tol: float, rows: Sequence[Tried]
     best = min(rows, key=lambda row: row.bound)
     return (
         f"no network of up to {rows[-1].depth} layers has the {kernel} of {deq!r} within tol = {tol:.3g} everywhere:\n"
-        f"{listing}\nRaise tol to {best.bound:.3g} or more, narrow the range of norms if there is one, "
-        f"or take layers={best.depth} as it is"
+        f"{listing}\nRaise tol to {best.bound:.3g} or more, take layers={best.depth} as it is, "
+        "or a twin for each kernel (match_one_layer)"
     )
-
-
-def _norms(norms: Any) -> tuple[float, float] | None:
-    if norms is None:
-        return None
-    try:
-        low, high = (float(x) for x in norms)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidInputError(
-            f"norms must be a pair (low, high), got {norms!r}; norm_range(X) makes one from data"
-        ) from None
-    if not (0.0 < low <= high and math.isfinite(high)):
-        raise InvalidInputError(f"norms must satisfy 0 < low <= high, got {norms!r}")
-    return low, high
-
-
-def norm_range(X: Any, coverage: float = 1.0) -> tuple[float, float]:
-    """The range that holds the given share of the row norms of X, for ``match_uniform(..., norms=...)``.
-
-    >>> norm_range([[3.0, 4.0], [0.0, 1.0]])
-    (1.0, 5.0)
-    """
-    norms = squared_norms(as_rows(X)).sqrt().cpu().numpy()
-    if not 0.0 < coverage <= 1.0:
-        raise InvalidInputError(f"coverage must lie in (0, 1], got {coverage!r}")
-    tail = 0.5 * (1.0 - coverage)
-    low, high = np.quantile(norms, [tail, 1.0 - tail])
-    if not low > 0:
-        raise InvalidInputError(
-            "a row of X has norm zero, at which no relative bound is possible; drop it or lower coverage"
-        )
-    return float(low), float(high)

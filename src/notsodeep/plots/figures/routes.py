@@ -14,9 +14,13 @@ from ..style import INK, word
 __all__ = ["draw_routes", "routes_table"]
 
 Document = Mapping[str, Any]
-_COLOURS = {"four numbers": "#2f7fc1", "sphere": "#3d9a5c", "uniform": "#d1495b"}
+_COLOURS = {"four numbers": "#2f7fc1", "sphere": "#3d9a5c", "one layer": "#d1495b"}
 _MARKERS = {("relu", "ck"): "o", ("tanh", "ck"): "s", ("relu", "ntk"): "^"}
-_NAMES = {"four numbers": "four numbers (match)", "sphere": "unit norm (match_sphere)", "uniform": "match_uniform"}
+_NAMES = {
+    "four numbers": "four numbers (match)",
+    "sphere": "unit norm (match_sphere)",
+    "one layer": "any input (match_one_layer)",
+}
 
 
 def draw_routes(document: Document) -> dict[str, Figure]:

@@ -17,14 +17,10 @@ Document = Mapping[str, Any]
 
 
 def draw_uniform(document: Document) -> dict[str, Figure]:
-    """Homogeneous activations by kernel, the others by activation: the largest error over all inputs against depth."""
+    """By kernel: the largest error over all inputs against depth."""
     points = dict(document["points"])
-    kernels = list(dict.fromkeys(p["settings"]["kernel"] for p in points.values() if p["settings"]["norms"] == "all"))
-    drawn = {f"relu_{k}": _depths(_chosen(points, k), f"ReLU, {word(k)}: every layer buys accuracy") for k in kernels}
-    others = [p for p in points.values() if p["settings"]["norms"] != "all"]
-    if others:
-        drawn["others"] = _others(others)
-    return drawn
+    kernels = list(dict.fromkeys(p["settings"]["kernel"] for p in points.values()))
+    return {f"relu_{k}": _depths(_chosen(points, k), f"ReLU, {word(k)}: every layer buys accuracy") for k in kernels}
 
 
 def _chosen(points: Mapping[str, Document], kernel: str) -> list[tuple[str, Sequence[Document]]]:
@@ -42,23 +38,13 @@ def _depths(curves: Sequence[tuple[str, Sequence[Document]]], title: str) -> Fig
     return figure
 
 
-def _others(points: Sequence[Document]) -> Figure:
-    """The middle feedback of every activation; filled markers are proven bounds, hollow ones samples."""
-    by_name: dict[str, list[Document]] = {}
-    for point in points:
-        by_name.setdefault(point["settings"]["activation"], []).append(point)
-    middle = {name: found[len(found) // 2] for name, found in by_name.items()}
-    curves = [(_case(p["settings"]), p["numbers"]["rows"]) for p in middle.values()]
-    return _depths(curves, "Other activations, norms 0.5 to 1.5 (one and two layers proven, more sampled)")
-
-
 def _case(settings: Document) -> str:
     return f"{word(settings['activation'])}, $\\sigma_a^2$ = {settings['sigma_a2']:.3g}"
 
 
 def _lines(ax: Axes, curves: Sequence[tuple[str, Sequence[Document]]]) -> None:
     for i, (label, rows) in enumerate(curves):
-        errors = [row["sampled"] if row["bound"] is None else row["bound"] for row in rows]
+        errors = [row["bound"] for row in rows]
         colour, marker = f"C{i % 10}", MARKERS[i % 6]
         ax.semilogy([row["depth"] for row in rows], errors, marker=marker, markersize=5, color=colour, label=label)
     ax.set_xlabel("layers of the twin")
