@@ -30,7 +30,8 @@ const SVG = "http://www.w3.org/2000/svg";
  * @property {(v: number) => string} [yFormat]
  */
 
-const SIZE = { width: 560, height: 300, left: 66, right: 14, top: 14, bottom: 44 };
+const WIDE = { width: 560, height: 300, left: 66, right: 14, top: 14, bottom: 44 };
+const NARROW = { width: 360, height: 270, left: 60, right: 10, top: 12, bottom: 44 }; // letters stay legible on a phone
 
 /** @param {string} name @param {Record<string, string | number>} attributes @param {(Node | string)[]} children */
 export function element(name, attributes = {}, ...children) {
@@ -46,9 +47,9 @@ export function element(name, attributes = {}, ...children) {
  * @param {Chart} chart
  */
 export function draw(host, chart) {
-  const frame = scales(chart);
+  const frame = scales(chart, host.clientWidth > 0 && host.clientWidth < 430 ? NARROW : WIDE);
   const svg = element("svg", {
-    viewBox: `0 0 ${SIZE.width} ${SIZE.height}`,
+    viewBox: `0 0 ${frame.size.width} ${frame.size.height}`,
     role: "img",
     tabindex: 0,
     "aria-label": `${chart.title}. ${chart.curves.map((c) => c.name).join(", ")}.`,
@@ -66,18 +67,19 @@ export function draw(host, chart) {
 
 // ---- scales ----------------------------------------------------------------------------------------------------
 
-function scales(chart) {
+function scales(chart, size) {
   const x = axis(chart.xRange ?? extent(chart.curves.map((c) => c.x), chart.logX), chart.logX);
   const y = axis(chart.yRange ?? extent(chart.curves.map((c) => c.y), chart.logY), chart.logY);
-  const [inner, tall] = [SIZE.width - SIZE.left - SIZE.right, SIZE.height - SIZE.top - SIZE.bottom];
+  const [inner, tall] = [size.width - size.left - size.right, size.height - size.top - size.bottom];
   return {
-    x: (v) => SIZE.left + inner * x.place(v),
-    y: (v) => SIZE.top + tall * (1 - y.place(v)),
+    size,
+    x: (v) => size.left + inner * x.place(v),
+    y: (v) => size.top + tall * (1 - y.place(v)),
     xTicks: ticks(x),
     yTicks: ticks(y),
     xRange: [x.low, x.high],
     yRange: [y.low, y.high],
-    unX: (pixel) => x.value((pixel - SIZE.left) / inner),
+    unX: (pixel) => x.value((pixel - size.left) / inner),
   };
 }
 
@@ -132,24 +134,26 @@ export function short(v) {
 // ---- parts -----------------------------------------------------------------------------------------------------
 
 function axes(chart, frame) {
+  const { size } = frame;
   const g = element("g", { class: "axes" });
-  const [bottom, right] = [SIZE.height - SIZE.bottom, SIZE.width - SIZE.right];
+  const [bottom, right] = [size.height - size.bottom, size.width - size.right];
   const [xf, yf] = [chart.xFormat ?? short, chart.yFormat ?? short];
   for (const v of frame.yTicks) {
     const y = frame.y(v);
-    g.append(element("line", { x1: SIZE.left, x2: right, y1: y, y2: y, class: "grid" }));
-    g.append(element("text", { x: SIZE.left - 7, y: y + 4, "text-anchor": "end" }, yf(v)));
+    g.append(element("line", { x1: size.left, x2: right, y1: y, y2: y, class: "grid" }));
+    g.append(element("text", { x: size.left - 7, y: y + 4, "text-anchor": "end" }, yf(v)));
   }
   for (const v of frame.xTicks) g.append(element("text", { x: frame.x(v), y: bottom + 17, "text-anchor": "middle" }, xf(v)));
-  g.append(element("line", { x1: SIZE.left, x2: right, y1: bottom, y2: bottom, class: "base" }));
-  g.append(element("text", { x: 0.5 * (SIZE.left + right), y: SIZE.height - 8, "text-anchor": "middle", class: "label" }, chart.xLabel));
+  g.append(element("line", { x1: size.left, x2: right, y1: bottom, y2: bottom, class: "base" }));
+  g.append(element("text", { x: 0.5 * (size.left + right), y: size.height - 8, "text-anchor": "middle", class: "label" }, chart.xLabel));
   g.append(
-    element("text", { x: 0, y: 0, transform: `translate(13 ${0.5 * (SIZE.top + bottom)}) rotate(-90)`, "text-anchor": "middle", class: "label" }, chart.yLabel),
+    element("text", { x: 0, y: 0, transform: `translate(13 ${0.5 * (size.top + bottom)}) rotate(-90)`, "text-anchor": "middle", class: "label" }, chart.yLabel),
   );
   return g;
 }
 
 function curveNodes(curve, frame) {
+  const { size } = frame;
   let path = "";
   let pen = false;
   const [low, high] = frame.yRange;
@@ -163,7 +167,7 @@ function curveNodes(curve, frame) {
   if (!path) return [];
   const nodes = [element("path", { d: path, class: `curve ${curve.kind}`, "clip-path": "url(#plot)" })];
   if (curve.area) {
-    const base = SIZE.height - SIZE.bottom;
+    const base = size.height - size.bottom;
     const close = `L${frame.x(curve.x.at(-1)).toFixed(2)} ${base}L${frame.x(curve.x[0]).toFixed(2)} ${base}Z`;
     nodes.unshift(element("path", { d: path + close, class: `area ${curve.kind}` }));
   }
@@ -171,12 +175,13 @@ function curveNodes(curve, frame) {
 }
 
 function markNodes(mark, frame) {
+  const { size } = frame;
   const x = frame.x(mark.x);
-  if (x < SIZE.left - 1 || x > SIZE.width - SIZE.right + 1) return [];
-  const nodes = [element("line", { x1: x, x2: x, y1: SIZE.top, y2: SIZE.height - SIZE.bottom, class: `mark ${mark.kind}` })];
+  if (x < size.left - 1 || x > size.width - size.right + 1) return [];
+  const nodes = [element("line", { x1: x, x2: x, y1: size.top, y2: size.height - size.bottom, class: `mark ${mark.kind}` })];
   if (mark.name) {
-    const end = x > 0.7 * SIZE.width;
-    nodes.push(element("text", { x: x + (end ? -5 : 5), y: SIZE.top + 11, "text-anchor": end ? "end" : "start", class: "note" }, mark.name));
+    const end = x > 0.7 * size.width;
+    nodes.push(element("text", { x: x + (end ? -5 : 5), y: size.top + 11, "text-anchor": end ? "end" : "start", class: "note" }, mark.name));
   }
   return nodes;
 }
@@ -196,6 +201,7 @@ function legend(chart) {
 
 /** Values of all curves at one place: under the pointer, or moved by the arrow keys. */
 function readable(svg, reading, chart, frame) {
+  const { size } = frame;
   const [low, high] = frame.xRange;
   const xf = chart.xFormat ?? short;
   const outputs = svg.nextElementSibling.querySelectorAll("output");
@@ -203,8 +209,8 @@ function readable(svg, reading, chart, frame) {
   const show = (x) => {
     place = Math.min(high, Math.max(low, x));
     const at = frame.x(place);
-    const line = element("line", { x1: at, x2: at, y1: SIZE.top, y2: SIZE.height - SIZE.bottom, class: "cursor" });
-    const label = element("text", { x: at, y: SIZE.height - SIZE.bottom + 30, "text-anchor": "middle", class: "cursor" }, xf(place));
+    const line = element("line", { x1: at, x2: at, y1: size.top, y2: size.height - size.bottom, class: "cursor" });
+    const label = element("text", { x: at, y: size.height - size.bottom + 30, "text-anchor": "middle", class: "cursor" }, xf(place));
     const dots = [];
     chart.curves.forEach((curve, i) => {
       const y = interpolate(curve, place);
@@ -221,7 +227,7 @@ function readable(svg, reading, chart, frame) {
   };
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
-    show(frame.unX(((event.clientX - box.left) / box.width) * SIZE.width));
+    show(frame.unX(((event.clientX - box.left) / box.width) * size.width));
   });
   svg.addEventListener("pointerleave", hide);
   svg.addEventListener("blur", hide);

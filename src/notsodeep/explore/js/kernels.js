@@ -125,16 +125,38 @@ function integrated(c, middle) {
 
 /** Both expectations as Chebyshev series of the angle, in which they are smooth even where phi has kinks. */
 function angleLayer(phi, qx, qy) {
+  const sweep = phi.kinks.every((c) => c === 0) ? polar : plane;
   const values = new Float64Array(ANGLES);
   const slopes = new Float64Array(ANGLES);
   for (let i = 0; i < ANGLES; i++) {
     const angle = 0.5 * Math.PI * (1 + Math.cos((Math.PI * (i + 0.5)) / ANGLES));
-    [values[i], slopes[i]] = plane(phi, Math.sqrt(qx), Math.sqrt(qy), angle);
+    [values[i], slopes[i]] = sweep(phi, Math.sqrt(qx), Math.sqrt(qy), angle);
   }
   const [v, s] = [chebyshev(values), chebyshev(slopes)];
   const size = Math.sqrt(qx * qy);
   const place = (lam) => (2 * Math.acos(clip(lam / size))) / Math.PI - 1;
   return { value: (lam) => clenshaw(v, place(lam)), slope: (lam) => clenshaw(s, place(lam)) };
+}
+
+/**
+ * The same two expectations where all kinks lie at zero: in polar coordinates u = sx r cos t, v = sy r cos(t - angle)
+ * the kinks are rays, and every sector between them is smooth.
+ */
+function polar(phi, sx, sy, angle) {
+  const half = 0.5 * Math.PI;
+  const radial = panels(0, PLANE.reach, [], Math.min(PLANE.width, (PLANE.width * phi.feature) / Math.max(sx, sy)), PLANE.order);
+  const sectors = panels(-half, 3 * half, [half, angle - half, angle + half], half, PLANE.order);
+  let [value, slope] = [0, 0];
+  for (let j = 0; j < sectors.nodes.length; j++) {
+    const [x, y] = [sx * Math.cos(sectors.nodes[j]), sy * Math.cos(sectors.nodes[j] - angle)];
+    for (let i = 0; i < radial.nodes.length; i++) {
+      const r = radial.nodes[i];
+      const w = sectors.weights[j] * radial.weights[i] * r * Math.exp(-0.5 * r * r);
+      value += w * phi.value(r * x) * phi.value(r * y);
+      slope += w * phi.slope(r * x) * phi.slope(r * y);
+    }
+  }
+  return [value / (2 * Math.PI), slope / (2 * Math.PI)];
 }
 
 /**

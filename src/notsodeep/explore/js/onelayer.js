@@ -1,12 +1,12 @@
 // One layer is enough (docs/theory.md, section 13): every kernel is sum_k g_k(s, s') rho^k in the norms s, s' and the
 // cosine rho, and a layer of J kinds of units that see the norm has the same kernel up to what J norms leave of each g_k.
 
-import { add, exp, inv, mul, real, scale, size, sub } from "./complex.js";
+import { add, exp, inv, mul, real, scale, sub } from "./complex.js";
 import { equilibriumVariance } from "./kernels.js";
 import { hermiteCoefficients, moments } from "./moments.js";
 
 const TERMS = 80;
-const POINTS = 240; // on the circle: what is mixed into an order lies 240 orders above it
+const POINTS = 200; // on the circle: what is mixed into an order lies 200 orders above it
 const NODES = 9;
 const NOISE = 1e-13; // of the largest kernel: what rounding leaves in a Fourier coefficient
 
@@ -73,6 +73,7 @@ function orders(deq, kernel, x, y) {
   const slopes = x.slope.map((v, k) => v * y.slope[k]);
   const root = Math.sqrt(x.q * y.q);
   const samples = [];
+  const turns = cosines(count);
   let lam = [0, 0];
   for (let i = 0; i <= count / 2; i++) {
     const z = exp([0, (2 * Math.PI * i) / count]);
@@ -82,11 +83,22 @@ function orders(deq, kernel, x, y) {
   return Float64Array.from({ length: TERMS }, (_, k) => {
     let sum = samples[0][0] + (k % 2 ? -1 : 1) * samples[count / 2][0];
     for (let i = 1; i < count / 2; i++) {
-      const angle = (-2 * Math.PI * i * k) / count;
-      sum += 2 * (samples[i][0] * Math.cos(angle) - samples[i][1] * Math.sin(angle));
+      const at = (i * k) % count;
+      sum += 2 * (samples[i][0] * turns.cosine[at] + samples[i][1] * turns.sine[at]);
     }
     return Math.max(0, sum / count);
   });
+}
+
+let table = null;
+
+/** cos and sin of the angles of the circle, once. */
+function cosines(count) {
+  table ??= {
+    cosine: Float64Array.from({ length: count }, (_, i) => Math.cos((2 * Math.PI * i) / count)),
+    sine: Float64Array.from({ length: count }, (_, i) => Math.sin((2 * Math.PI * i) / count)),
+  };
+  return table;
 }
 
 function horner(coefficients, z) {
@@ -100,17 +112,30 @@ function covariance(deq, values, slopes, root, product, known) {
   return known ?? onCircle(deq, values, slopes, root, real(product), real(deq.sigma_b2 * product))[0];
 }
 
-/** The same equation for a complex inner product, by Newton from a point nearby. */
+/** The same equation for a complex inner product, by Newton from a point nearby; in plain numbers, for speed. */
 function onCircle(deq, values, slopes, root, product, start) {
-  let lam = start;
+  const [driveRe, driveIm] = scale(product, deq.sigma_b2);
+  let [re, im] = start;
   for (let step = 0; step < 40; step++) {
-    const rho = scale(lam, 1 / root);
-    const rest = sub(sub(lam, scale(horner(values, rho), deq.sigma_a2)), scale(product, deq.sigma_b2));
-    const move = mul(rest, inv(sub(real(1), scale(horner(slopes, rho), deq.sigma_a2))));
-    lam = sub(lam, move);
-    if (size(move) <= 1e-15 * root) break;
+    const [x, y] = [re / root, im / root];
+    let [fr, fi, dr, di] = [0, 0, 0, 0];
+    for (let k = values.length - 1; k >= 0; k--) {
+      const f = fr * x - fi * y + values[k];
+      fi = fr * y + fi * x;
+      fr = f;
+      const d = dr * x - di * y + slopes[k];
+      di = dr * y + di * x;
+      dr = d;
+    }
+    const [restRe, restIm] = [re - deq.sigma_a2 * fr - driveRe, im - deq.sigma_a2 * fi - driveIm];
+    const [gapRe, gapIm] = [1 - deq.sigma_a2 * dr, -deq.sigma_a2 * di];
+    const square = gapRe * gapRe + gapIm * gapIm;
+    const [moveRe, moveIm] = [(restRe * gapRe + restIm * gapIm) / square, (restIm * gapRe - restRe * gapIm) / square];
+    re -= moveRe;
+    im -= moveIm;
+    if (Math.abs(moveRe) + Math.abs(moveIm) <= 1e-14 * root) break;
   }
-  return lam;
+  return [re, im];
 }
 
 function closed(deq, kernel, values, slopes, root, lam) {
