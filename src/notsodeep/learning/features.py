@@ -13,20 +13,17 @@ ridge o_a, class by class.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from ..equivalents import KernelName, coefficients
 from ..errors import InvalidInputError
-from ..kernels import diagonal, pairwise
+from ..kernels.averages import PairAverages
 from ..networks import Network
+from ..spectra.linearised import nearest_product, nearest_semidefinite, scaled
 from ..spectra.population import Array, Commuting, Dense
-from ..spectra.refined import nearest_product, nearest_semidefinite, scaled
 from ..spectra.sources import Source
-from .expansion import Expansion
 from .products import quadratic_features
 
 __all__ = ["LinearProblem", "limit_problem", "linear_problem"]
@@ -69,9 +66,7 @@ def linear_problem(
     """
     p, shares = source.p, source.counts / source.counts.sum()
     norms, dots = source.norms, source.mean_gram / p
-    variances = 2.0 * np.diag(source.T) + 4.0 * np.diag(source.mean_covariance) / p
-    moved = source.T / p + (source.mean_covariance + source.mean_covariance.T) / p**2  # E (x . y - d_ab)^2
-    k = Expansion(*_kernel_functions(network, kernel, learning_rates), norms, dots, variances / p, moved)
+    k = PairAverages(network, kernel, norms, dots, source.norm_spread, source.dot_spread, learning_rates)
     unit = float(np.abs(k.own).max())
     _refuse_nothing(unit, network, kernel)
     slopes = nearest_product(nearest_semidefinite(k.slope))
@@ -89,7 +84,7 @@ def linear_problem(
         excess = excess - squares.mean_grams.sum(0)
         offsets = offsets - squares.weights @ squares.values
     return LinearProblem(
-        noise=_with_heads(noise, p, kappa * variances, pull, nearest_semidefinite(excess)),
+        noise=_with_heads(noise, p, kappa * p * source.norm_spread, pull, nearest_semidefinite(excess)),
         counts=source.counts.astype(np.float64),
         p=p,
         # rounding must not make a kernel that is all Gram matrix (a linear network) indefinite
@@ -120,23 +115,6 @@ def limit_problem(network: Network, source: Source, kernel: KernelName) -> Linea
 def _refuse_nothing(unit: float, network: Network, kernel: KernelName) -> None:
     if unit <= 0.0:
         raise InvalidInputError(f"the {kernel} of {network!r} is zero: there is nothing to learn with")
-
-
-def _kernel_functions(
-    network: Network, kernel: KernelName, learning_rates: tuple[float, ...] | None
-) -> tuple[Callable[[Array, Array, Array], Array], Callable[[Array], Array]]:
-    """The exact kernel by squared norms and inner product, and on the diagonal by squared norms."""
-
-    def between(x: Array, y: Array, dot: Array) -> Array:
-        sx, sy, d = (torch.from_numpy(np.ascontiguousarray(v)) for v in (x, y, dot))
-        found: Array = pairwise(network, sx, sy, d, (kernel,), learning_rates)[kernel].numpy()
-        return found
-
-    def own(squares: Array) -> Array:
-        found: Array = diagonal(network, torch.from_numpy(squares), (kernel,), learning_rates)[kernel].numpy()
-        return found
-
-    return between, own
 
 
 def _with_heads(noise: Commuting | Dense, p: int, spread: Array, pull: Array, excess: Array) -> Commuting | Dense:

@@ -13,8 +13,8 @@ from ..errors import InvalidInputError
 from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import Kernel, Network
 from .bulk import NoiseLaw, noise_law
+from .linearised import finite_form, limit_form
 from .population import Array
-from .refined import finite_form, limit_form
 from .sources import source_of
 from .spikes import LowRankPart, Spike, isolated, without_noise
 

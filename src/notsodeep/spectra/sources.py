@@ -46,6 +46,18 @@ class Source:
     def n(self) -> int:
         return int(self.counts.sum())
 
+    @property
+    def norm_spread(self) -> Array:
+        """Var ||x||^2 by class."""
+        spread: Array = 2.0 * np.diag(self.T) / self.p + 4.0 * np.diag(self.mean_covariance) / self.p**2
+        return spread
+
+    @property
+    def dot_spread(self) -> Array:
+        """Var x . y by pair of classes."""
+        spread: Array = self.T / self.p + (self.mean_covariance + self.mean_covariance.T) / self.p**2
+        return spread
+
 
 def source_of(data: Any, n: int | None, merge: bool) -> Source:
     """Read a mixture, statistics or eigenvalues; ``merge`` makes classes of equal covariance one for the bulk."""

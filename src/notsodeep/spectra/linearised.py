@@ -1,12 +1,9 @@
 """From a kernel to the matrix whose law is computed: the limit of the theorems, or the same at finite p.
 
 The limit (theory sections 4 and 8) expands the kernel at one typical pair of points, orthogonal and of norm tau0. At
-finite p classes differ: norms by t_a/sqrt(p), inner products by mu_a . mu_b/p. Expanding at the typical pair of every
-pair of classes instead,
-
-    k(||x||^2, ||y||^2, x . y) = k_ab + k_x (psi_x + psi_y) + kappa psi_x psi_y + A_ab e + D_ab e^2/2
-
-with e = x . y - d_ab has the same limit, and keeps slopes A_ab and diagonals o_a that depend on the classes.
+finite p classes differ: norms by t_a/sqrt(p), inner products by mu_a . mu_b/p. Averages over the pairs of every two
+classes instead (``kernels/averages.py``) have the same limit, and keep slopes A_ab and diagonals o_a that depend on the
+classes.
 """
 
 from __future__ import annotations
@@ -17,14 +14,13 @@ from dataclasses import replace
 import numpy as np
 
 from ..equivalents import Coefficients
-from ..equivalents.norms import kernel_at, kernel_of
+from ..kernels.averages import PairAverages
 from .population import Array, Commuting, Dense, Population, Sloped
 from .sources import Source
 from .spikes import LowRankPart
 
 __all__ = ["finite_form", "limit_form", "nearest_product", "nearest_semidefinite", "scaled"]
 
-_STEP = 2e-3  # of the differences, relative to the squared norm; their error is its square
 _LARGEST = 40_000  # joint eigenvalues times classes^3 up to which blocks keep their own slopes
 
 
@@ -42,20 +38,18 @@ def finite_form(source: Source, c: Coefficients) -> tuple[Population | None, Low
     """The matrix with slopes and diagonals by class."""
     p, shares = source.p, source.counts / source.counts.sum()
     norms, dots = source.norms, source.mean_gram / p
-    k = _Expansion(c, norms, dots)
-    variances = 2.0 * np.diag(source.T) + 4.0 * np.diag(source.mean_covariance) / p
-    moved = source.T / p + (source.mean_covariance + source.mean_covariance.T) / p**2  # E (x . y - d_ab)^2
-    half = 0.5 * k.norm_curvature * variances[:, None] / p
-    constants = k.value + 0.5 * k.curvature * moved + half + half.T
+    # slopes are those at the typical pair, the constants are averages over all pairs of two classes
+    k = PairAverages(c.network, c.kernel, norms, dots, 0.0 * source.norm_spread, 0.0 * source.dot_spread)
+    constants = PairAverages(c.network, c.kernel, norms, dots, source.norm_spread, source.dot_spread).mean
     slopes = nearest_semidefinite(k.slope)
     if float(np.diag(slopes).max()) <= 1e-12 * float(np.abs(k.own).max()):
         return limit_form(source, c)
     if not _affords_blocks(source, slopes):
         slopes = nearest_product(slopes)
     offsets = k.own - np.diag(constants) - np.diag(slopes) * (norms - np.diag(dots))
-    kappa = float(shares @ k.cross @ shares)
+    kappa = float(shares @ k.whole.cross @ shares)
     kappa = kappa if kappa > 1e-7 * float(np.abs(k.own).max()) else 0.0
-    pull = math.sqrt(p) * (k.norm_slope @ shares)  # seen by class a from the norms of all others
+    pull = math.sqrt(p) * (k.whole.pull @ shares)  # seen by class a from the norms of all others
     excess = p * (constants - slopes * dots) - (np.outer(pull, pull) / kappa if kappa > 0 else 0.0)
     shift = float(shares @ offsets)
     population = _sloped(source, slopes, offsets - shift)
@@ -67,29 +61,9 @@ def finite_form(source: Source, c: Coefficients) -> tuple[Population | None, Low
         excess,
         pull / kappa if kappa > 0 else 0.0 * pull,
         kappa,
-        variances,
+        p * source.norm_spread,
     )
     return population, part
-
-
-class _Expansion:
-    """Derivatives of the kernel at the typical pair of each pair of classes, by central differences."""
-
-    def __init__(self, c: Coefficients, norms: Array, dots: Array) -> None:
-        step = _STEP * float(norms.mean())
-        x, y = np.broadcast_arrays(norms[:, None], norms[None, :])
-
-        def at(dx: float = 0.0, dy: float = 0.0, dot: float = 0.0) -> Array:
-            return kernel_at(c, x + dx * step, y + dy * step, dots + dot * step)
-
-        self.value = at()
-        ahead, behind = at(dot=1), at(dot=-1)
-        self.slope = (ahead - behind) / (2 * step)
-        self.curvature = (ahead - 2 * self.value + behind) / step**2
-        self.norm_slope = (at(dy=1) - at(dy=-1)) / (2 * step)
-        self.norm_curvature = (at(dx=1) - 2 * self.value + at(dx=-1)) / step**2
-        self.cross = (at(1, 1) - at(1, -1) - at(-1, 1) + at(-1, -1)) / (4 * step**2)
-        self.own = kernel_of(c, norms)
 
 
 def nearest_semidefinite(matrix: Array) -> Array:
