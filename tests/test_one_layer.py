@@ -204,3 +204,18 @@ def test_a_bias_is_part_of_the_kernel():
     twin = nsd.match_one_layer(nsd.DEQ("tanh", 0.2, 0.7, sigma_c2=0.1), norms=(0.0, 1.2))
     assert twin.network.activations[0].power == 0
     assert worst_error(twin, 60) <= twin.bound <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("enn", "kernel"), [(["tanh"] * 3, "ck"), (["relu"] * 4, "ntk"), (["silu", "tanh"], "ntk_frozen")], ids=str
+)
+def test_deep_explicit_networks_are_one_layer_too(enn, kernel):
+    network = nsd.ENN(enn)
+    twin = nsd.match_one_layer(network, kernel)
+    assert twin.depth == 1
+    assert twin.deq == network
+    assert worst_error(twin, 60) <= twin.bound <= 1e-4
+    assert str(twin).startswith(f"One-layer twin of {network!r}")
+    assert nsd.Twin.from_dict(json.loads(json.dumps(twin.to_dict()))) == twin
+    with pytest.raises(InvalidInputError, match="elementwise"):
+        nsd.match_one_layer(twin.network)

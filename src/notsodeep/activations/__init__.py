@@ -8,6 +8,7 @@ from .elementary import Basis
 from .piecewise import HardSwish, HardTanh, LeakyReLU, Linear, PiecewiseLinear, ReLU
 from .polynomial import Hermite, Quadratic
 from .smooth import ELU, GELU, SELU, Arctan, Erf, Mish, Sigmoid, SiLU, Softplus, Tanh
+from .thresholds import Thresholds
 from .waves import Cos, Sin
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Sin",
     "Softplus",
     "Tanh",
+    "Thresholds",
     "activation",
     "activation_classes",
     "activation_names",

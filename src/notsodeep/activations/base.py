@@ -130,8 +130,12 @@ class Activation:
         return _on_tensor(self._curvature, x)
 
     def units(self, before: Tensor, inputs: Tensor) -> Tensor:
-        """What a layer makes of its pre-activations W x; only norm-conditioned units look at its input x as well."""
+        """What a layer makes of its pre-activations W x; only units that see norms look at its input x."""
         return self._value(before)
+
+    def at_norm(self, x: Any, norm: float) -> Any:
+        """phi(x), to be drawn; of a layer that sees norms, one unit at the pre-activations x of inputs of this norm."""
+        return self(x)
 
     def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
         """The derivative of :meth:`units` with respect to ``before``, entry by entry."""

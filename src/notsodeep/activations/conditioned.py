@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from ..errors import ActivationError
-from .base import Activation, Parity, differentiate, register
+from .base import Activation, Parity, register
 from .elementary import Basis
+from .norm_units import NormUnits, row_norms
 from .parameters import numbers
 from .projections import EXPANSION, SINGULAR_TERMS, basis_coefficients, decay, expansion, needed, tail_sums
 
@@ -29,7 +30,7 @@ _CHUNK = 1 << 22
 
 @register
 @dataclass(frozen=True, repr=False)
-class Conditioned(Activation):
+class Conditioned(NormUnits):
     """A layer of units psi_h(w.x/|x|; |x|) in equal groups h.
 
     ``coefficients[h][b][m]`` multiplies the function b of the basis and the Chebyshev polynomial T_m of the norm on
@@ -47,7 +48,6 @@ class Conditioned(Activation):
     high: float = 1.0
     power: int = 1
     name: ClassVar[str] = "conditioned"
-    elementwise: ClassVar[bool] = False
     _tables: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -93,10 +93,6 @@ class Conditioned(Activation):
         return (0.0,) if self.singular else ()
 
     @property
-    def slope_range(self) -> tuple[float, float]:
-        return (-float("inf"), float("inf"))
-
-    @property
     def parity(self) -> Parity | None:
         return self.symmetry
 
@@ -108,8 +104,8 @@ class Conditioned(Activation):
     def continuous(self) -> bool:
         return not (self.singular and self.order == 0)
 
-    def table(self, like: Tensor) -> Tensor:
-        """The coefficients as a tensor (Chebyshev order, groups * size) of this dtype and device."""
+    def table(self, like: Tensor, width: int = 0) -> Tensor:
+        """The coefficients as a tensor (Chebyshev order, groups * size), the same for every width."""
         key = (like.dtype, like.device)
         if key not in self._tables:
             plain = torch.tensor(self.coefficients, dtype=torch.float64)
@@ -129,15 +125,11 @@ class Conditioned(Activation):
         return out.unflatten(-1, (self.groups, self.basis.size))
 
     def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, scale: float = 1.0) -> Tensor:
-        """The layer: ``before`` = W x (..., width), ``inputs`` = x (..., p), both still to be times ``scale``."""
-        norm = torch.linalg.vector_norm(inputs, dim=-1)
+        norm = row_norms(inputs)
         u = before / norm.clamp_min(torch.finfo(norm.dtype).tiny ** 0.5).unsqueeze(-1)
         rows = self.rows(norm if scale == 1.0 else scale * norm, table)
         parts = [self.basis.combine(part, rows[..., h, :]) for h, part in enumerate(u.tensor_split(self.groups, -1))]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-
-    def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
-        return differentiate(lambda b: self.units(b, inputs), before)
 
     def layer(self, qx: Tensor, qy: Tensor) -> ConditionedLayer:
         return ConditionedLayer(self, qx, qy)
@@ -167,12 +159,6 @@ class Conditioned(Activation):
             "",
             *self.basis.source_lines(f"{name}_unit"),
         ]
-
-    def _value(self, x: Tensor) -> Tensor:
-        raise ActivationError(
-            "Conditioned units see the norm of their input, so they are no function of the pre-activation alone; "
-            "use units(W x, x)"
-        )
 
 
 def _chebyshev(x: Tensor, size: int) -> Tensor:

@@ -131,11 +131,11 @@ def _activations(case: Case, index: int) -> str:
     x = np.linspace(-3, 3, 601)
     uniform = isinstance(case.twin.certificate, UniformCertificate)
     whose = "DEQ" if uniform else "DEQ, centred"
-    ax.plot(x, case.twin.deq.activation(x), color=_COLOURS["DEQ"], linewidth=4, alpha=0.6, label=whose)
+    ax.plot(x, case.twin.implicit.activation(x), color=_COLOURS["DEQ"], linewidth=4, alpha=0.6, label=whose)
     styles = ("-", "--")
     for i, phi in enumerate(case.twin.network.activations):
         name = "twin" if case.twin.depth == 1 else f"twin, layer {i + 1}"
-        ax.plot(x, phi(x), color=_COLOURS["twin"], linestyle=styles[i % 2], label=name)
+        ax.plot(x, phi.at_norm(x, 1.0), color=_COLOURS["twin"], linestyle=styles[i % 2], label=name)
     ax.legend(frameon=False)
     ax.set_xlabel("x")
     proof = f"error below {case.twin.bound:.0e}, proven" if uniform else f"equations solved to {case.twin.residual:.0e}"

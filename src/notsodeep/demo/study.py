@@ -205,7 +205,7 @@ def _verified_case(data: Sample, phi: str, size: Size) -> Case:
 def _case(data: Sample, phi: str, twin: nsd.Twin, distances: tuple[float, float, float], size: Size) -> Case:
     """Train the readouts of DEQ, twin and plain network on equal terms."""
     trained = {
-        width: nsd.compare(twin.deq, twin, data.train, test=data.test, width=width, seeds=size.seeds)
+        width: nsd.compare(twin.implicit, twin, data.train, test=data.test, width=width, seeds=size.seeds)
         for width in size.widths
     }
     return Case(data.name, phi, twin, *distances, trained)

@@ -92,9 +92,9 @@ def run_seed(run: Run, twin: Twin, parts: Sequence[Tensor], seed: int, between: 
     X, y, Xt, yt = parts
     device, p, classes = X.device, X.shape[1], int(y.max()) + 1
     models: dict[str, Model] = {
-        "deq": finite.DEQ(twin.deq, p, run.width, classes, seed=3 * seed, device=device),
+        "deq": finite.DEQ(twin.implicit, p, run.width, classes, seed=3 * seed, device=device),
         "twin": finite.ENN(twin, p, run.width, classes, seed=3 * seed + 1, device=device),
-        "other": finite.DEQ(twin.deq, p, run.width, classes, seed=3 * seed + 2, device=device),
+        "other": finite.DEQ(twin.implicit, p, run.width, classes, seed=3 * seed + 2, device=device),
     }
     nets = {name: Centred(model) for name, model in models.items()}
     optimisers = {name: new_optimiser("sgd", model.parameter_groups(run.lr), run.lr) for name, model in models.items()}

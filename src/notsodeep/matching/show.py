@@ -21,8 +21,8 @@ def twin_html(twin: Any) -> str:
     """The title, one small drawing per activation, and the lines that ``print`` gives."""
     title, *lines = str(twin).split("\n")
     scale = twin.tau0 or (twin.norms[1] if twin.norms else 1.0)
-    own = twin.deq.activation
-    drawings = [_drawing(own, "DEQ", "activation of the DEQ", scale)]
+    own = twin.deq.activations[-1]
+    drawings = [_drawing(own, "DEQ", f"activation of the {type(twin.deq).__name__}", scale)]
     for i, phi in enumerate(twin.network.activations, 1):
         drawings.append(_drawing(phi, "twin", f"layer {i} of the twin", scale))
     rows = "".join(_row(line.strip()) for line in lines)
@@ -41,7 +41,7 @@ def _row(line: str) -> str:
 
 def _drawing(phi: Activation, kind: str, caption: str, scale: float) -> str:
     x = np.linspace(-_REACH * scale, _REACH * scale, 121)
-    y = np.asarray(phi(x), dtype=float)
+    y = np.asarray(phi.at_norm(x, scale), dtype=float)
     label = f"{caption}, inputs from {x[0]:.3g} to {x[-1]:.3g}, values from {y.min():.3g} to {y.max():.3g}"
     return (
         f'<figure style="margin:0"><svg role="img" aria-label="{escape(label)}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '

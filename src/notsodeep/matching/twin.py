@@ -13,7 +13,7 @@ from .._arrays import as_rows, like
 from ..activations import Affine
 from ..equivalents import Coefficients, KernelName
 from ..errors import InvalidInputError
-from ..networks import DEQ, ENN
+from ..networks import DEQ, ENN, Network
 from .certificates import (
     Certificate,
     Implications,
@@ -41,8 +41,9 @@ class Twin:
     those that a kind does not have are ``None`` or empty.
     """
 
-    deq: DEQ
-    """The DEQ it matches; with a mixture's certificate the centred one."""
+    deq: Network
+    """The DEQ it matches; with a mixture's certificate the centred one. :func:`match_one_layer` takes explicit networks
+    as well: then that one."""
     network: ENN
     kernel: MatchKernel
     """``"ck"``, ``"ntk"``, ``"ntk_frozen"`` or ``"both"`` (CK and NTK of all weights)."""
@@ -60,6 +61,8 @@ class Twin:
 
     def __post_init__(self) -> None:
         kernel_names(self.kernel)
+        if not isinstance(self.deq, DEQ) and not (isinstance(self.deq, ENN) and self.kinds is not None):
+            raise InvalidInputError(f"a twin matches a DEQ; one of kinds of units an ENN as well. Got {self.deq!r}")
         if not isinstance(self.certificate, Certificate):
             raise InvalidInputError(f"a twin carries a certificate, got {type(self.certificate).__name__}")
         if self.trains == "":
@@ -184,6 +187,13 @@ class Twin:
             n, ridge, time=time, targets=targets, largest_norm=largest_norm, kernel=kernel
         )
 
+    @property
+    def implicit(self) -> DEQ:
+        """The DEQ it matches; a twin of an explicit network has none and says so."""
+        if isinstance(self.deq, DEQ):
+            return self.deq
+        raise InvalidInputError(f"this twin matches an explicit network, {self.deq!r}; here a DEQ is needed")
+
     # ---- kernels -------------------------------------------------------------------------------------------
 
     @property
@@ -194,7 +204,7 @@ class Twin:
     @property
     def plain(self) -> ENN:
         """The plain network to compare with: the DEQ's own activation in every layer, the twin's depth."""
-        network = ENN([self.deq.activation] * self.depth)
+        network = ENN([self.deq.activations[-1]] * self.depth)
         return network if self.tau0 is None else network.centred(self.tau0)
 
     def kernel_matrix(self, X: Any, Y: Any = None, kernel: KernelName | None = None) -> Any:
@@ -244,7 +254,7 @@ class Twin:
         proof = f"residual={self.residual:.1e}" if self.bound is None else f"bound={self.bound:.2g}"
         layers = "1 layer" if self.depth == 1 else f"{self.depth} layers"
         centred = "" if self.shift == 0.0 else "centred "
-        return f"<Twin of the {centred}{_base(self.deq)} DEQ: {self.kernel}, {self.family}, {layers}, {proof}>"
+        return f"<Twin of the {centred}{_base(self.deq)}: {self.kernel}, {self.family}, {layers}, {proof}>"
 
     def __str__(self) -> str:
         lines = [
@@ -266,7 +276,7 @@ class Twin:
 
     def _title(self) -> str:
         if self.shift == 0.0:
-            return f"Twin of {self.deq!r}"
+            return f"{'One-layer twin' if isinstance(self.deq, ENN) else 'Twin'} of {self.deq!r}"
         return (
             f"Twin of the centred DEQ (activation shifted by {-self.shift:.6g}): {self.deq!r}; the DEQ as given differs"
         )
@@ -286,11 +296,14 @@ class Twin:
         return built_from(document, Twin)
 
 
-def _base(deq: DEQ) -> str:
-    phi = deq.activation
+def _base(network: Network) -> str:
+    """What a short text calls it."""
+    if isinstance(network, ENN):
+        return repr(network)
+    phi = network.activation
     while isinstance(phi, Affine):
         phi = phi.base
-    return phi.name
+    return f"{phi.name} DEQ"
 
 
 def _unit(X: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ..equivalents import Coefficients
 from ..errors import InvalidInputError, SerialisationError
-from ..networks import DEQ, ENN
+from ..networks import ENN, Network, network_from_dict
 from .certificates import (
     Certificate,
     Location,
@@ -128,13 +128,13 @@ def _of_version_1(document: dict[str, Any]) -> tuple[dict[str, Any], dict[str, A
 
 def _assembled(content: dict[str, Any], certificate: dict[str, Any]) -> dict[str, Any]:
     """Objects for dictionaries, tuples for lists."""
-    content["deq"], content["network"] = DEQ.from_dict(content["deq"]), ENN.from_dict(content["network"])
+    content["deq"], content["network"] = network_from_dict(content["deq"]), ENN.from_dict(content["network"])
     rates = content["learning_rates"]
     content["learning_rates"] = None if rates is None else tuple(rates)
     return {**content, "certificate": _certificate(certificate, content["deq"], content["network"])}
 
 
-def _certificate(content: dict[str, Any], deq: DEQ, network: ENN) -> Certificate:
+def _certificate(content: dict[str, Any], deq: Network, network: ENN) -> Certificate:
     kind = content.pop("kind")
     if kind == MixtureCertificate.kind:
         content["targets"] = tuple(_numbers(c, deq) for c in content["targets"])
@@ -151,7 +151,7 @@ def _certificate(content: dict[str, Any], deq: DEQ, network: ENN) -> Certificate
     raise SerialisationError(f"the kind of a certificate is 'mixture', 'sphere' or 'uniform', got {kind!r}")
 
 
-def _numbers(content: dict[str, Any], network: DEQ | ENN) -> Coefficients:
+def _numbers(content: dict[str, Any], network: Network) -> Coefficients:
     for name, value in content.items():
         if name == "kernel":
             kernel_names(value)

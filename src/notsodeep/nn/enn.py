@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..activations import Conditioned
 from ..activations.forms import Scaled
+from ..activations.norm_units import NormUnits
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import ENN as Specification
@@ -81,8 +81,8 @@ class ENN(Model):
         scale = 1.0
         for phi, width in zip(self.spec.activations, self.widths, strict=True):
             # a negative or zero pending gain cannot be an input scale: the next layer takes it as a plain factor
-            if isinstance(phi, Conditioned):
-                functions.append(NormUnits(phi, scale, self.readout))
+            if isinstance(phi, NormUnits):
+                functions.append(NormLayer(phi, scale, self.readout, width))
                 scale = 1.0 / math.sqrt(width)
                 continue
             function, gain = phi.fused(scale)
@@ -91,7 +91,7 @@ class ENN(Model):
             functions.append(function)
             scale = gain / math.sqrt(width)
         self._functions, self._scale = tuple(functions), scale
-        self._norm_units = nn.ModuleList(f for f in functions if isinstance(f, NormUnits))  # moves with the model
+        self._norm_units = nn.ModuleList(f for f in functions if isinstance(f, NormLayer))  # moves with the model
 
     # -- evaluation --------------------------------------------------------------------------------------
     def _hidden(self, x: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class ENN(Model):
             x = nn.functional.normalize(x, dim=-1)
         for weight, function in zip(self.weights, self._functions, strict=True):
             before = nn.functional.linear(x, weight)
-            x = function(before, x) if isinstance(function, NormUnits) else function(before)
+            x = function(before, x) if isinstance(function, NormLayer) else function(before)
         return x
 
     def features(self, x: Tensor) -> Tensor:
@@ -143,15 +143,15 @@ class ENN(Model):
         return f"{self.spec!r}, {sizes}, train={self.trained!r}"
 
 
-class NormUnits(nn.Module):
-    """A layer of norm-conditioned units on inputs that still lack the factor ``scale``; its table is a buffer."""
+class NormLayer(nn.Module):
+    """A layer of units that see the norm of an input that still lacks the factor ``scale``; its table is a buffer."""
 
     table: Tensor
 
-    def __init__(self, phi: Conditioned, scale: float, like: Tensor) -> None:
+    def __init__(self, phi: NormUnits, scale: float, like: Tensor, width: int) -> None:
         super().__init__()
         self.phi, self.scale = phi, scale
-        self.register_buffer("table", phi.table(like.detach()).clone(), persistent=False)
+        self.register_buffer("table", phi.table(like.detach(), width).clone(), persistent=False)
 
     def forward(self, before: Tensor, inputs: Tensor) -> Tensor:
         return self.phi.units(before, inputs, self.table, self.scale)

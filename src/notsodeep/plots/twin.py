@@ -79,11 +79,12 @@ def _draw_activations(ax: Axes, display: TwinDisplay) -> None:
     """Each function over three standard deviations of what it sees, so that the curves are comparable."""
     twin = display.twin
     tau = 1.0 if twin.tau0 is None else twin.tau0
-    own = tau if twin.tau0 is None else twin.deq.centred_scale(twin.tau0)
-    _curve(ax, twin.deq.activation, own, r"DEQ: $\varphi$", color="black", linewidth=2.2, alpha=0.75)
+    own = tau if twin.tau0 is None else twin.implicit.centred_scale(twin.tau0)
+    _curve(ax, twin.deq.activations[-1], own, r"DEQ: $\varphi$", color="black", linewidth=2.2, alpha=0.75)
     for number, phi in enumerate(twin.network.activations, 1):
         _curve(ax, phi, tau, rf"twin: $\sigma_{number}$", linestyle=("--", "-.", ":")[(number - 1) % 3])
-        tau = math.sqrt(float(moments(phi, tau).square))
+        if number < twin.depth:
+            tau = math.sqrt(float(moments(phi, tau).square))
     ax.axhline(0.0, color="0.85", linewidth=0.8, zorder=0)
     ax.axvline(0.0, color="0.85", linewidth=0.8, zorder=0)
     ax.set_xlabel("pre-activation / its standard deviation")
@@ -93,7 +94,7 @@ def _draw_activations(ax: Axes, display: TwinDisplay) -> None:
 
 def _curve(ax: Axes, phi: Activation, scale: float, label: str, **style: Any) -> None:
     xi = np.linspace(-3.0, 3.0, 601)
-    ax.plot(xi, phi(scale * xi), label=label, **style)
+    ax.plot(xi, phi.at_norm(scale * xi, scale), label=label, **style)
 
 
 def _draw_numbers(ax: Axes, display: TwinDisplay) -> None:

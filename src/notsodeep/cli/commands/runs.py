@@ -59,7 +59,7 @@ def compare(
     kernels: dict[str, opt.Kernel] = {"readout": "ck", "frozen": "ntk_frozen", "all": "ntk"}
     twin = nsd.match(deq, statistics, kernel=kernels[train])
     found = nsd.compare(
-        twin.deq, twin, (X, y), width=width, seeds=seeds, method=method, train=train, epochs=epochs, lr=lr
+        twin.implicit, twin, (X, y), width=width, seeds=seeds, method=method, train=train, epochs=epochs, lr=lr
     )
     if json:
         print_json(found.to_dict())

@@ -10,14 +10,15 @@ import numpy as np
 import torch
 
 from ...activations import Basis, Conditioned, Parity
+from ...activations.norm_units import NormUnits
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...kernels import diagonal
-from ...networks import DEQ, ENN, Kernel, check_kernels
+from ...networks import DEQ, ENN, Kernel, Network, check_kernels
 from ..certificates import Location, Tried, UniformCertificate
 from ..names import Trains
 from ..norms import check_range
 from ..twin import Twin
-from . import homogeneous
+from . import homogeneous, thresholds
 from .certificate import Proof, certify, projection_bound
 from .factor import factorise
 from .target import Target, measure
@@ -28,34 +29,38 @@ __all__ = ["match_one_layer"]
 _MOST = 8
 _SINGULAR = 4
 _FAMILY = "conditioned"
+_ORDINARY = 1e-3  # the tolerance from which on cost decides; not for NTKs, where thresholds ask for learning rates
 _SHARE = 0.1  # of the projection's deficit: what the elementary functions may add
 _ENOUGH = 1e-3  # of the tolerance: less than this is not worth larger functions
 
 
 def match_one_layer(
-    deq: DEQ,
+    deq: Network,
     kernel: Kernel = "ck",
     norms: tuple[float, float] | None = None,
     tol: float = 1e-4,
     kinds: int | Literal["auto"] = "auto",
-    units: Literal["auto", "conditioned"] = "auto",
+    units: Literal["auto", "conditioned", "thresholds"] = "auto",
     *,
     trains: Trains | Literal["auto"] = "auto",
     check: bool = True,
 ) -> Twin:
-    """One hidden layer whose kernel is within ``tol`` of the DEQ's for every pair of inputs (theory, section 13).
+    """One hidden layer whose kernel is within ``tol`` of a network's for every pair of inputs (theory, section 13).
 
     The units see the norm of the input: psi(w.x/|x|; |x|), in ``kinds`` kinds. ``twin.bound`` is certified for all
     inputs of all dimensions with norms in the range, relative to sqrt(k(x, x) k(y, y)).
 
     Parameters
     ----------
-    deq : a DEQ as it is used, centred or not, with or without a bias
+    deq : a DEQ as it is used, centred or not, with or without a bias; an explicit network of any depth is one layer by
+        the same theorem
     kernel : ``"ck"``, ``"ntk"`` (all weights of the DEQ trained) or ``"ntk_frozen"`` (its input weights frozen)
     norms : range of input norms, from zero upwards if need be; homogeneous activations need none, others default to
         (0.5, 1.5). :func:`norm_range` reads one off data
     kinds : the fewest within ``tol`` (``"auto"``), or a number, which is then used whatever it reaches
-    units : ``"conditioned"``, elementary functions of w.x/|x| whose coefficients depend on |x|; ``"auto"`` means this
+    units : ``"conditioned"``, elementary functions of w.x/|x| whose coefficients depend on |x|; ``"thresholds"``, for
+        homogeneous DEQs, ordinary units relu(w.x - t |x|), which cost less and reach about 1e-5 for the CK and 2e-4 for
+        the NTK. ``"auto"``: thresholds for a CK within 1e-3 or more, where cost decides; ``twin.reason`` says so
     trains : what the twin trains. ``"readout"``: its CK is the DEQ's kernel, a convex problem; ``"all"``: its NTK is.
         ``"auto"``: all weights for the NTK of a homogeneous DEQ, the readout otherwise
     check : refuse a DEQ outside its contraction range
@@ -65,32 +70,36 @@ def match_one_layer(
     >>> twin.depth, twin.kinds, twin.bound < 2.5e-5
     (1, 2, True)
     """
+    _check(deq, tol, kinds, units)
     check_kernels(deq, (kernel,))
-    _check(deq, norms, tol, kinds, units)
-    if check:
+    if check and isinstance(deq, DEQ):
         deq.check_contraction()
     rule = _rule(deq, kernel, trains)
     box = check_range(norms)
     if deq.homogeneous:
-        return _homogeneous(deq, kernel, tol, kinds, rule)
+        return _homogeneous(deq, kernel, tol, kinds, units, rule)
     return _boxed(deq, kernel, box, tol, kinds, rule)
 
 
 # ---- arguments -------------------------------------------------------------------------------------------
 
 
-def _check(deq: Any, norms: Any, tol: Any, kinds: Any, units: Any) -> None:
-    if not isinstance(deq, DEQ):
-        raise InvalidInputError(f"match_one_layer takes a DEQ, got {type(deq).__name__}")
+def _check(network: Any, tol: Any, kinds: Any, units: Any) -> None:
+    if not isinstance(network, DEQ | ENN):
+        raise InvalidInputError(f"match_one_layer takes a DEQ or an ENN, got {type(network).__name__}")
+    if not all(phi.elementwise for phi in network.activations):
+        raise InvalidInputError(f"match_one_layer takes networks of elementwise activations, got {network!r}")
     if not (isinstance(tol, int | float) and math.isfinite(tol) and tol > 0):
         raise InvalidInputError(f"tol must be positive and finite, got {tol!r}")
     if kinds != "auto" and (isinstance(kinds, bool) or not isinstance(kinds, int) or not 1 <= kinds <= _MOST):
         raise InvalidInputError(f"kinds must be 'auto' or 1 ... {_MOST}, got {kinds!r}")
-    if units not in ("auto", "conditioned"):
-        raise InvalidInputError(f"units must be 'auto' or 'conditioned', got {units!r}")
+    if units not in ("auto", "conditioned", "thresholds"):
+        raise InvalidInputError(f"units must be 'auto', 'conditioned' or 'thresholds', got {units!r}")
+    if units == "thresholds" and not (isinstance(network, DEQ) and network.homogeneous):
+        raise InvalidInputError(f"units='thresholds' needs a homogeneous DEQ, got {network!r}; use units='conditioned'")
 
 
-def _rule(deq: DEQ, kernel: Kernel, trains: str) -> Trains:
+def _rule(deq: Network, kernel: Kernel, trains: str) -> Trains:
     if trains not in ("auto", "readout", "all"):
         raise InvalidInputError(f"trains must be 'auto', 'readout' or 'all', got {trains!r}")
     if trains == "all" and kernel != "ntk":
@@ -105,19 +114,48 @@ def _rule(deq: DEQ, kernel: Kernel, trains: str) -> Trains:
 # ---- homogeneous -----------------------------------------------------------------------------------------
 
 
-def _homogeneous(deq: DEQ, kernel: Kernel, tol: float, kinds: int | str, trains: Trains) -> Twin:
+def _homogeneous(network: Network, kernel: Kernel, tol: float, kinds: int | str, units: str, trains: Trains) -> Twin:
     if kinds not in ("auto", 1):
-        raise InvalidInputError(f"a homogeneous DEQ needs one kind of units, got kinds={kinds}")
-    tried = homogeneous.design(deq, kernel, trains, tol)
-    layer, proof = min(tried, key=lambda pair: pair[1].bound)
-    if kinds == "auto" and proof.bound > tol:
-        raise InfeasibleMatchError(
-            f"one layer reaches {proof.bound:.3g} for the {kernel} of {deq!r}, asked for tol = {tol:.3g}", proof.bound
-        )
+        raise InvalidInputError(f"a homogeneous network needs one kind of units, got kinds={kinds}")
+    tried: tuple[Tried, ...] = ()
+    worthwhile = units == "auto" and kernel == "ck" and tol >= _ORDINARY
+    if isinstance(network, DEQ) and (units == "thresholds" or worthwhile):
+        ordinary = _thresholds(network, kernel, tol, units, trains)
+        if units == "thresholds" or ordinary.table[0].bound <= tol:
+            return _accepted(ordinary, tol, kinds)
+        tried = ordinary.table
+    designs = homogeneous.design(network, kernel, trains, tol)
+    layer, proof = min(designs, key=lambda pair: pair[1].bound)
     where = Location(1.0, 1.0, proof.norm, kernel)
-    rows = (Tried(1, proof.bound, proof.sampled, _FAMILY, 1),)
+    rows = (*tried, Tried(1, proof.bound, proof.sampled, _FAMILY, 1))
     reason = "homogeneous: one kind of units is exact for all norms, up to the elementary function that is evaluated"
-    return _twin(deq, kernel, layer, proof, None, where, rows, trains, reason, 1)
+    return _accepted(_twin(network, kernel, layer, proof, None, where, rows, trains, reason, 1), tol, kinds)
+
+
+def _thresholds(deq: DEQ, kernel: Kernel, tol: float, units: str, trains: Trains) -> Twin:
+    found = thresholds.design(deq, kernel, trains == "all", tol)
+    where = Location(1.0, 1.0, found.proof.norm, kernel)
+    rows = (Tried(1, found.proof.bound, found.proof.sampled, "thresholds", 1),)
+    count = len(found.layer.thresholds)
+    reason = f"ordinary units with {count} thresholds proportional to |x|, " + (
+        "as asked for" if units == "thresholds" else f"within tol = {tol:.3g} and cheaper than units='conditioned'"
+    )
+    twin = _twin(deq, kernel, found.layer, found.proof, None, where, rows, trains, reason, 1)
+    rates = None if found.rate is None else (found.rate, 1.0)
+    return replace(twin, family="thresholds", learning_rates=rates)
+
+
+def _accepted(twin: Twin, tol: float, kinds: int | str) -> Twin:
+    """``kinds=1`` is used whatever it reaches."""
+    reached = twin.table[-1].bound
+    if kinds == "auto" and reached > tol:
+        raise InfeasibleMatchError(
+            f"one layer of {twin.family} units reaches {reached:.3g} for the {twin.kernel} of {twin.deq!r}, asked "
+            f"for tol = {tol:.3g}; raise tol"
+            + (", or take units='conditioned'" if twin.family == "thresholds" else ""),
+            reached,
+        )
+    return twin
 
 
 # ---- a range of norms ------------------------------------------------------------------------------------
@@ -130,7 +168,9 @@ class _Found:
     row: Tried
 
 
-def _boxed(deq: DEQ, kernel: Kernel, norms: tuple[float, float], tol: float, kinds: int | str, trains: Trains) -> Twin:
+def _boxed(
+    deq: Network, kernel: Kernel, norms: tuple[float, float], tol: float, kinds: int | str, trains: Trains
+) -> Twin:
     resolution = tol if kinds == "auto" else min(tol, 10.0 ** (-2 * int(kinds)))
     target = measure(deq, kernel, norms, resolution)
     rows: list[Tried] = []
@@ -184,7 +224,7 @@ def _parity(target: Target) -> Parity | None:
     return "even" if size[1::2].max() <= 1e-14 * size.max() else None
 
 
-def _infeasible(deq: DEQ, kernel: str, tol: float, rows: list[Tried]) -> str:
+def _infeasible(deq: Network, kernel: str, tol: float, rows: list[Tried]) -> str:
     listing = "\n".join(f"  {row}" for row in rows)
     return (
         f"no layer of up to {_MOST} kinds of units has the {kernel} of {deq!r} within tol = {tol:.3g}:\n{listing}\n"
@@ -196,9 +236,9 @@ def _infeasible(deq: DEQ, kernel: str, tol: float, rows: list[Tried]) -> str:
 
 
 def _twin(
-    deq: DEQ,
+    deq: Network,
     kernel: Kernel,
-    layer: Conditioned,
+    layer: NormUnits,
     proof: Proof,
     norms: tuple[float, float] | None,
     where: Location,

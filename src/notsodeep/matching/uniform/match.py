@@ -56,7 +56,7 @@ def match_uniform(
     kernel_names(kernel)
     _check_layers(layers)
     if layers == "auto" and kernel != "both":
-        return match_one_layer(deq, kernel, norms, tol, check=check)
+        return match_one_layer(deq, kernel, norms, tol, units="conditioned", check=check)
     check_range(norms)
     check_number("tol", tol, positive=True)
     _check_plain(deq, kernel)

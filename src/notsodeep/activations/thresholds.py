@@ -1,0 +1,189 @@
+"""Ordinary units with thresholds proportional to the norm of the input (theory, section 13).
+
+A unit is f(w.x - t |x|), f a leaky ReLU: an ordinary unit on the lifted input (x, |x|). With u = w.x/|x| and
+v = w.y/|y| jointly normal of correlation rho, P = P(u > t, v > t), and Q = P(xi > t sqrt((1 - rho)/(1 + rho))),
+
+    E[relu(u - t) relu(v - t)] = (rho + t^2) P - 2 t n(t) Q + sqrt(1 - rho^2) exp(-t^2/(1 + rho)) / (2 pi),
+
+n the normal density; its derivative in rho is P (Price), and that of P is the bivariate density at (t, t).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtr, owens_t
+from torch import Tensor
+
+from ..errors import ActivationError
+from .base import register
+from .norm_units import NormUnits, row_norms
+from .parameters import numbers, sequences
+
+__all__ = ["Thresholds", "threshold_profiles"]
+
+Array = NDArray[np.float64]
+
+
+@register
+@dataclass(frozen=True, repr=False)
+class Thresholds(NormUnits):
+    """A layer of units f(w.x - t |x|) with E[psi(x) psi(y)] = |x| |y| sum_t weights_t k_t(rho).
+
+    f(z) = z for z > 0 and ``leak`` z below. A threshold has units in proportion to its part of the diagonal, so that
+    every unit counts; a gain makes up for the rest, and for the rounding of their number.
+    """
+
+    thresholds: tuple[float, ...]
+    weights: tuple[float, ...]
+    leak: float = 0.0
+    name: ClassVar[str] = "thresholds"
+
+    def __post_init__(self) -> None:
+        numbers(self, "leak")
+        sequences(self, "thresholds", "weights")
+        if len(self.thresholds) != len(self.weights) or not self.weights or min(self.weights) <= 0.0:
+            raise ActivationError(
+                f"Thresholds takes one positive weight per threshold, got {self.thresholds} and {self.weights}"
+            )
+        if not -1.0 <= self.leak <= 1.0:
+            raise ActivationError(f"Thresholds: leak must be in [-1, 1], got {self.leak}")
+
+    def __repr__(self) -> str:
+        listing = ", ".join(f"{t:.4g}" for t in self.thresholds)
+        leaky = f", leak={self.leak:.4g}" if self.leak else ""
+        return f"Thresholds(relu(w.x - t|x|), t = {listing}{leaky})"
+
+    @property
+    def kinks(self) -> tuple[float, ...]:
+        return (0.0,)
+
+    @property
+    def homogeneity(self) -> float | None:
+        return 1.0
+
+    @property
+    def continuous(self) -> bool:
+        return True
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The part of the units that has each threshold."""
+        own = threshold_profiles(np.ones(1), self.thresholds, self.leak)[0][:, 0] * np.asarray(self.weights)
+        return tuple((own / own.sum()).tolist())
+
+    def table(self, like: Tensor, width: int) -> Tensor:
+        """Threshold and gain of every unit: (2, width)."""
+        edges = [round(width * s) for s in accumulate(self.shares, initial=0.0)]
+        counts = torch.tensor(edges).diff()
+        gains = (width * torch.tensor(self.weights, dtype=torch.float64) / counts.clamp_min(1)).sqrt()
+        both = torch.stack([torch.tensor(self.thresholds, dtype=torch.float64), gains])
+        return both.repeat_interleave(counts, dim=1).to(like)
+
+    def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, scale: float = 1.0) -> Tensor:
+        thresholds, gains = self.table(before, before.shape[-1]) if table is None else table
+        above = torch.addcmul(before, row_norms(inputs).unsqueeze(-1), thresholds, value=-1.0)
+        return torch.nn.functional.leaky_relu(above, self.leak) * (gains if scale == 1.0 else scale * gains)
+
+    def layer(self, qx: Tensor, qy: Tensor) -> ThresholdsLayer:
+        return ThresholdsLayer(self, qx, qy)
+
+    def source_lines(self, name: str) -> list[str]:
+        edges = list(accumulate(self.shares, initial=0.0))
+        return [
+            f"def {name}(before, x):",
+            '    """Units f(w.x - t |x|): ordinary units whose thresholds grow with the norm of x."""',
+            f"    edges = [round(before.shape[-1] * e) for e in {edges!r}]",
+            "    counts = torch.tensor(edges, device=before.device).diff()",
+            f"    t = before.new_tensor({list(self.thresholds)!r}).repeat_interleave(counts)",
+            f"    weights = before.new_tensor({list(self.weights)!r})",
+            "    gain = (before.shape[-1] * weights / counts.clamp_min(1)).sqrt().repeat_interleave(counts)",
+            "    above = before - torch.linalg.vector_norm(x, dim=-1, keepdim=True) * t",
+            f"    return torch.nn.functional.leaky_relu(above, {self.leak!r}) * gain",
+        ]
+
+
+# ---- the kernel ----------------------------------------------------------------------------------------
+
+
+def threshold_profiles(rho: Array, thresholds: Sequence[float] | Array, leak: float = 0.0) -> tuple[Array, Array]:
+    """E[f(u - t) f(v - t)] and its derivative in rho, for every threshold: two arrays (thresholds, len(rho))."""
+    t, jump = np.asarray(thresholds, dtype=float)[:, None], 1.0 - leak
+    up, density = ndtr(-t), np.exp(-0.5 * t * t) / math.sqrt(2.0 * math.pi)
+    ratio = np.sqrt((1.0 - rho) / np.maximum(1.0 + rho, 1e-280))
+    both = up - 2.0 * owens_t(t, ratio)
+    bend = np.sqrt((1.0 - rho) * (1.0 + rho)) * _decayed(t, rho) / (2.0 * math.pi)
+    plain = (rho + t * t) * both - 2.0 * t * density * ndtr(-t * ratio) + bend
+    # f(z) = leak z + (1 - leak) relu(z), E[(u - t) relu(v - t)] = rho up - t E[relu(v - t)]
+    mixed = rho * up - t * (density - t * up)
+    value = leak**2 * (rho + t * t) + 2.0 * leak * jump * mixed + jump**2 * plain
+    return value, leak**2 + 2.0 * leak * jump * up + jump**2 * both
+
+
+def _decayed(t: Array, rho: Array) -> Array:
+    return np.asarray(np.exp(-np.minimum(t * t / np.maximum(1.0 + rho, 1e-280), 700.0)))
+
+
+class ThresholdsLayer:
+    """E[psi psi] and its derivative in lam at a batch of squared norms (flat float64 CPU tensors)."""
+
+    def __init__(self, phi: Thresholds, qx: Tensor, qy: Tensor) -> None:
+        self.phi, self.qx, self.qy = phi, qx, qy
+
+    def value(self, lam: Tensor) -> Tensor:
+        """E[psi(x) psi(y)]."""
+        root = (self.qx * self.qy).clamp_min(1e-120).sqrt()
+        return root * _Value.apply((lam / root).clamp(-1.0, 1.0), self.phi)
+
+    def slope(self, lam: Tensor) -> Tensor:
+        """d value / d lam."""
+        root = (self.qx * self.qy).clamp_min(1e-120).sqrt()
+        return _Slope.apply((lam / root).clamp(-1.0, 1.0), self.phi)
+
+    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """(value, slope) without gradients."""
+        with torch.no_grad():
+            return self.value(lam), self.slope(lam)
+
+    def subset(self, index: Tensor) -> ThresholdsLayer:
+        """The pairs at ``index``."""
+        return ThresholdsLayer(self.phi, self.qx[index], self.qy[index])
+
+
+class _Value(torch.autograd.Function):
+    """sum_t weights_t k_t(rho); its derivative is known."""
+
+    @staticmethod
+    def forward(ctx: Any, rho: Tensor, phi: Thresholds) -> Tensor:
+        value, slope = threshold_profiles(rho.detach().numpy(), phi.thresholds, phi.leak)
+        weights = np.asarray(phi.weights)
+        ctx.save_for_backward(torch.from_numpy(weights @ slope))
+        return torch.from_numpy(weights @ value)
+
+    @staticmethod
+    def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None]:
+        return grad[0] * ctx.saved_tensors[0], None
+
+
+class _Slope(torch.autograd.Function):
+    """sum_t weights_t k_t'(rho); its derivative is infinite at rho = 1, and read as at 1 - 1e-12 there."""
+
+    @staticmethod
+    def forward(ctx: Any, rho: Tensor, phi: Thresholds) -> Tensor:
+        points, weights = rho.detach().numpy(), np.asarray(phi.weights)
+        inside = np.clip(points, -1.0 + 1e-12, 1.0 - 1e-12)
+        decayed = weights @ _decayed(np.asarray(phi.thresholds)[:, None], inside)
+        density = decayed / (2.0 * math.pi * np.sqrt((1.0 - inside) * (1.0 + inside)))
+        ctx.save_for_backward(torch.from_numpy((1.0 - phi.leak) ** 2 * density))
+        return torch.from_numpy(weights @ threshold_profiles(points, phi.thresholds, phi.leak)[1])
+
+    @staticmethod
+    def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None]:
+        return grad[0] * ctx.saved_tensors[0], None

@@ -1,0 +1,167 @@
+"""Homogeneous DEQs by ordinary units f(w.x - t |x|): how many units have which threshold is a linear programme.
+
+The kernel of the layer is |x| |y| sum_t mu_t k_t(rho), mu_t >= 0, and with trained hidden weights (learning rate r) it
+is |x| |y| sum_t mu_t (k_t + r rho k_t'). The largest error over all angles is a maximum of linear functions of mu.
+
+The certificate: between the points of a grid of angles the error exceeds the larger neighbour by at most h^2/8 of its
+second derivative. With P = k_t' <= P(xi > t) and e = exp(-t^2/(1 + cos a)) <= exp(-t^2/2), in the angle a
+
+    k_t'' = sin(a) e / (2 pi) - P cos(a),    (rho P)' = -P sin(a) - cos(a) e / (2 pi),
+    (rho P)'' = -P cos(a) + sin(a) e / pi - cos(a) e' / (2 pi),   |e'| <= min(t^2 tan(a/2)/(1 + cos a), 0.58/|t|).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+from scipy.special import ndtr
+
+from ...activations import Thresholds
+from ...activations.thresholds import threshold_profiles
+from ...errors import ConvergenceError
+from ...networks import DEQ, Kernel
+from .certificate import Proof
+
+Array = NDArray[np.float64]
+_REACHES = ((1.6, 33), (2.5, 41), (3.5, 57))  # thresholds in [-reach, reach], tame ones first
+_ANGLES = 321  # of the linear programme
+_RATES = (0.4, 0.6, 0.85, 1.2, 1.7, 2.4, 3.4)
+_FINE = (0.85, 0.92, 1.08, 1.17)  # times the best of them
+_SPARE = 1e-7  # of the diagonal: shares below are left out
+_SLACK = 0.05  # of the bound: what the certificate may add to the largest error seen
+_CELLS = (1024, 1 << 17)
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Shares:
+    """A solution of the linear programme, relative to the diagonal."""
+
+    thresholds: Array
+    weights: Array
+    rate: float
+    """Of the hidden weights; 0 where only the readout trains."""
+    error: float
+
+
+@dataclass(frozen=True)
+class Design:
+    """A layer, what is proven of it, and the learning rate of its hidden weights (``None``: frozen)."""
+
+    layer: Thresholds
+    proof: Proof
+    rate: float | None
+
+
+def design(deq: DEQ, kernel: Kernel, trained: bool, tol: float) -> Design:
+    """The tamest thresholds within ``tol``, or the best there are."""
+    from ..uniform.arc import HomogeneousDEQ  # uniform hands one_layer out, so neither can import the other first
+
+    reduced, best = HomogeneousDEQ.of(deq), None
+    leak = _leak(reduced.bend)
+    for reach, count in _REACHES:
+        found = _best_rate(reduced, kernel, leak, np.linspace(-reach, reach, count), trained)
+        if best is None or found.error < best.error:
+            best = found
+        if best.error <= tol / (1.0 + 2.0 * _SLACK):
+            break
+    assert best is not None
+    diagonal = reduced.diagonal(kernel)
+    layer = Thresholds(tuple(best.thresholds.tolist()), tuple((diagonal * best.weights).tolist()), leak)
+    return Design(layer, certify(reduced, kernel, leak, best), best.rate if trained else None)
+
+
+def _leak(bend: float) -> float:
+    """The leaky ReLU of this bend, (1 - leak)^2 / (1 + leak^2): the DEQ's own, up to a gain and a reflection."""
+    if abs(bend - 1.0) < 1e-12:
+        return 0.0
+    return (1.0 - math.sqrt(bend * (2.0 - bend))) / (1.0 - bend)
+
+
+def _best_rate(deq: object, kernel: Kernel, leak: float, thresholds: Array, trained: bool) -> Shares:
+    rho = np.cos(np.linspace(0.0, np.pi, _ANGLES))
+    wanted = deq.profile(rho, kernel)  # type: ignore[attr-defined]
+    value, slope = threshold_profiles(rho, thresholds, leak)
+    if not trained:
+        return _pruned(value, rho * slope, wanted, thresholds, 0.0)
+    tried = {rate: _programme(value + rate * rho * slope, wanted)[1] for rate in _RATES}
+    centre = min(tried, key=lambda rate: tried[rate])
+    tried |= {centre * f: _programme(value + centre * f * rho * slope, wanted)[1] for f in _FINE}
+    return _pruned(value, rho * slope, wanted, thresholds, min(tried, key=lambda rate: tried[rate]))
+
+
+def _pruned(value: Array, hidden: Array, wanted: Array, thresholds: Array, rate: float) -> Shares:
+    """Without the shares that do not count, the others adapted."""
+    rows = value + rate * hidden
+    weights, _ = _programme(rows, wanted)
+    kept = np.flatnonzero(weights * rows[:, 0] > _SPARE)
+    weights, error = _programme(rows[kept], wanted)
+    alive = weights > 0.0
+    return Shares(thresholds[kept[alive]], weights[alive], rate, error)
+
+
+def _programme(rows: Array, wanted: Array) -> tuple[Array, float]:
+    """Shares mu >= 0 with the least largest |rows' mu - wanted|."""
+    scale = rows[:, 0]  # columns of diagonal one
+    columns, points = (rows / scale[:, None]).T, len(wanted)
+    level = np.ones((points, 1))
+    matrix = np.block([[columns, -level], [-columns, -level]])
+    right, price = np.concatenate([wanted, -wanted]), np.append(np.zeros(len(rows)), 1.0)
+    for accuracy in (1e-10, 1e-9, 1e-7):  # the solver gives up now and then where it is asked for all digits
+        options = {"primal_feasibility_tolerance": accuracy, "dual_feasibility_tolerance": accuracy}
+        solved = linprog(price, A_ub=matrix, b_ub=right, method="highs", options=options)
+        if solved.x is not None:
+            mu = np.maximum(solved.x[:-1], 0.0)
+            return mu / scale, float(np.abs(columns @ mu - wanted).max())
+    raise ConvergenceError(f"the linear programme of the thresholds was not solved: {solved.message}")
+
+
+# ---- the certificate -------------------------------------------------------------------------------------
+
+
+def certify(deq: object, kernel: Kernel, leak: float, shares: Shares) -> Proof:
+    """For every angle; the grid is refined until what lies between its points adds little."""
+    from ..uniform.arc import HomogeneousDEQ, grid
+    from ..uniform.arc_bound import deq_bounds
+
+    assert isinstance(deq, HomogeneousDEQ)
+    cells, most = _CELLS
+    while True:
+        angle, rho = grid(cells)
+        r, t = deq.equilibrium(rho)
+        value, slope = threshold_profiles(rho, shares.thresholds.tolist(), leak)
+        error = np.abs(deq.profile_at(r, t, kernel) - shares.weights @ (value + shares.rate * rho * slope))
+        own, (first, second) = deq_bounds(deq, t, kernel), _curvature(angle, leak, shares)
+        h = math.pi / cells
+        inside = np.minimum(0.5 * h * (own.first + first), 0.125 * h * h * (own.second + second))
+        bound = float(np.max(np.maximum(error[:-1], error[1:]) + inside)) + _ROUNDING
+        worst = int(np.argmax(error))
+        if bound <= (1.0 + _SLACK) * float(error[worst]) or cells >= most:
+            return Proof(bound, float(error[worst]), float(rho[worst]))
+        cells *= 4
+
+
+def _curvature(angle: Array, leak: float, shares: Shares) -> tuple[Array, Array]:
+    """Bounds for the first and second derivative of the layer's kernel in the angle, cell by cell."""
+    high = angle[1:]
+    first, second = np.zeros(len(high)), np.zeros(len(high))
+    for t, weight in zip(shares.thresholds.tolist(), shares.weights.tolist(), strict=True):
+        kernel, hidden = _derivatives(t, leak, high)
+        first += weight * (kernel[0] + shares.rate * hidden[0])
+        second += weight * (kernel[1] + shares.rate * hidden[1])
+    return first, second
+
+
+def _derivatives(t: float, leak: float, high: Array) -> tuple[Sequence[Array | float], Sequence[Array | float]]:
+    """(first, second) of k_t and of rho k_t' on cells that end at the angles ``high``."""
+    up, jump = float(ndtr(-t)), (1.0 - leak) ** 2
+    most = abs(leak**2 + 2.0 * leak * (1.0 - leak) * up) + jump * up  # of |k_t'|
+    bell = jump * math.exp(-0.5 * t * t) / (2.0 * math.pi)
+    near = np.maximum(1.0 + np.cos(high), 1e-300)
+    steep = np.minimum(t * t * np.tan(np.minimum(0.5 * high, 1.57)) / near, 0.58 / max(abs(t), 1e-12))
+    return (most, most + bell), (most + bell, most + 2.0 * bell + jump * steep / (2.0 * math.pi))
