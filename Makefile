@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SOURCES := $(wildcard src tests benchmarks examples docs/*.py)
 
-.PHONY: demo test test-slow test-oldest lint bench docs clean
+.PHONY: demo test fuzz test-slow test-oldest lint bench docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'
@@ -18,6 +18,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2
+
+# an hour of random networks on random data; FUZZ="--inputs 1000000 --jobs 16 --seed 5" and the like change it
+fuzz: $(STAMP)
+	$(BIN)/python tests/fuzz/run.py --seconds 3600 --inputs 1000000000 --jobs 2 $(FUZZ)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 -m slow

@@ -29,6 +29,7 @@ __all__ = [
     "DEQ",
     "ENN",
     "KERNELS",
+    "SCALES",
     "Kernel",
     "Network",
     "check_kernel",
@@ -42,6 +43,7 @@ __all__ = [
 Kernel = Literal["ck", "ntk", "ntk_frozen"]
 """What is trained: the readout alone; all weights; all but the input weights (docs/theory.md, section 2)."""
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
+SCALES = (1e-30, 1e30)  # of tau0: fourth powers of these, and their inverses, are numbers
 
 
 class _Frozen:
@@ -398,6 +400,10 @@ def check_tau0(tau0: Any) -> float:
     """The scale of the inputs as a plain number."""
     if not (isinstance(tau0, int | float | np.floating) and math.isfinite(tau0) and tau0 > 0):
         raise InvalidInputError(f"tau0 must be a positive and finite number, got {tau0!r}")
+    if not SCALES[0] <= tau0 <= SCALES[1]:
+        raise InvalidInputError(
+            f"tau0 must lie between {SCALES[0]:.0e} and {SCALES[1]:.0e}, got {tau0!r}; scale the inputs"
+        )
     return float(tau0)
 
 

@@ -71,7 +71,7 @@ def gelu_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
     a = 0.25 + torch.atan2(ratio, torch.sqrt(det)) / (2.0 * math.pi)
     b = 1.0 / (2.0 * math.pi * torch.sqrt(det))  # B sqrt(wx wy)
     inverse = 1.0 / wx + 1.0 / wy
-    value = lam * a + b * rx * ry * (gap + ratio * ratio * inverse)
+    value = lam * a + rx * (ry * (b * (gap + ratio * ratio * inverse)))  # b may be as large as rx
     return value, a + ratio * b * (inverse + 1.0 / wx / wy / det)
 
 

@@ -250,10 +250,21 @@ class PiecewiseLinear(TwoSlopes):
         return 1.0 if set(self.knots) <= {0.0} and self.at_zero == 0.0 else None
 
     def _value(self, x: Tensor) -> Tensor:
-        out = self.at_zero + self.slopes[0] * x
-        for knot, left, right in zip(self.knots, self.slopes, self.slopes[1:], strict=False):
-            out = out + (right - left) * (torch.relu(x - knot) - max(-knot, 0.0))
-        return out
+        out = self._slope_at_zero * x
+        for knot, bend in self._bends:
+            out = out + bend * torch.relu(knot - x if knot < 0 else x - knot)
+        return out + self.at_zero if self.at_zero else out
+
+    @property
+    def _slope_at_zero(self) -> float:
+        """Just below zero. From there outwards nothing cancels, however small x is."""
+        return self.slopes[sum(knot < 0 for knot in self.knots)]
+
+    @property
+    def _bends(self) -> list[tuple[float, float]]:
+        """Each knot with what it adds to the slope beyond it, seen from zero."""
+        pairs = zip(self.knots, self.slopes, self.slopes[1:], strict=False)
+        return [(knot, right - left) for knot, left, right in pairs]
 
     def _slope(self, x: Tensor) -> Tensor:
         table = torch.tensor(self.slopes, dtype=x.dtype, device=x.device)
@@ -268,12 +279,11 @@ class PiecewiseLinear(TwoSlopes):
         return (self.slopes[-1], self.slopes[0]) if self.homogeneity == 1.0 else None
 
     def source(self, x: str) -> str:
-        terms = [f"{self.slopes[0]!r} * {x}"]
-        constant = self.at_zero
-        for knot, left, right in zip(self.knots, self.slopes, self.slopes[1:], strict=False):
-            terms.append(f"{right - left!r} * torch.relu({x} - {knot!r})")
-            constant -= (right - left) * max(-knot, 0.0)
-        return " + ".join([*terms, repr(constant)]).replace("+ -", "- ")
+        terms = [f"{self._slope_at_zero!r} * {x}"]
+        for knot, bend in self._bends:
+            beyond = f"{knot!r} - {x}" if knot < 0 else f"{x} - {knot!r}"
+            terms.append(f"{bend!r} * torch.relu({beyond})")
+        return " + ".join([*terms, *([repr(self.at_zero)] if self.at_zero else [])]).replace("+ -", "- ")
 
 
 @register

@@ -145,6 +145,7 @@ class EquivalentKernel:
         X = self.rows
         V, core = self.low_rank
         out = self.gain * (X @ X.T) + V @ core @ V.T
+        out = 0.5 * (out + out.T)  # symmetric to the bit
         out.diagonal().add_(self._diagonal[:, 0])
         return like(out, self.X)
 

@@ -140,8 +140,9 @@ class Layer:
                 break
             a, miss_a = self._coefficients(f, terms)
             b, miss_b = self._coefficients(g, terms)
-            scale = torch.sqrt((a[ix] ** 2).sum(-1) * (b[iy] ** 2).sum(-1)) + 1e-300
-            error = rho.abs() ** terms * torch.sqrt(miss_a[ix] * miss_b[iy])
+            # roots first: products of two squares overflow at scales that are allowed
+            scale = (a**2).sum(-1).sqrt()[ix] * (b**2).sum(-1).sqrt()[iy] + 1e-300
+            error = rho.abs() ** terms * miss_a.sqrt()[ix] * miss_b.sqrt()[iy]
             sure = pending & (error <= _TOLERANCE * scale) if polynomial is None else pending
             if bool(sure.all()):
                 return _horner(self._products(f, g, terms), rho) + self._masses(f, g, lam)

@@ -365,6 +365,10 @@ def implicit_jets(deq: DEQ, tau0: float, kinds: Sequence[Kernel] | None = None) 
 @functools.lru_cache(maxsize=256)
 def _implicit_jets(deq: DEQ, tau0: float, names: tuple[Kernel, ...]) -> dict[Kernel, KernelJet]:
     at = _equilibrium(deq, tau0)
+    if at.tau == 0.0:
+        raise InvalidInputError(
+            f"{deq!r} sees nothing of its inputs (tau* = 0): its equivalent is empty; raise sigma_b2"
+        )
     s2a = deq.variances[0]
 
     def check_gap(gap: KernelJet) -> None:

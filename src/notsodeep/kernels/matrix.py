@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .._arrays import as_rows, check_norms, check_target, like, same_columns, sheltered, squared_norms
 from .._progress import track
-from ..errors import InvalidInputError
+from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of
 from .lookup import Table, angle_cap, build_table, clenshaw, clenshaw_scalar, fused, fused_scalar, tabulated_diagonal
 from .pointwise import diagonal, pairwise
@@ -168,12 +168,24 @@ def _fill(
     points = _Points(plan, x, other, sx, sy)
     for rows, columns in track(blocks, len(blocks), "kernel", progress):
         for kind, values in points.tile(rows, columns).items():
+            _check_finite(values, network)
             _store(target[kind], values, rows, columns, symmetric)
     if symmetric:
         exact = tabulated_diagonal(network, sx.cpu(), kinds, rates)
         for kind in kinds:
-            target[kind].diagonal().copy_(exact[kind].to(target[kind].dtype))
+            along = exact[kind].to(target[kind].dtype)
+            _check_finite(along, network)
+            target[kind].diagonal().copy_(along)
     return target
+
+
+def _check_finite(values: Tensor, network: Network) -> None:
+    # a sum is finite unless an entry is not, or the sum itself overflows
+    if not bool(torch.isfinite(values.sum())) and not bool(torch.isfinite(values).all()):
+        raise ConvergenceError(
+            f"the kernel of {network!r} overflows {values.dtype} on these inputs; scale them down"
+            + (", or give them in float64" if values.dtype == torch.float32 else "")
+        )
 
 
 def _destinations(

@@ -94,9 +94,9 @@ def polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho:
 
 
 def is_ridge(panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
-    """Where a function without kinks hardly varies over one variable given the other: near rho = +-1."""
+    """Where a function hardly varies over one variable given the other: near rho = +-1, with kinks only there."""
     if panels.kinks:
-        return torch.zeros_like(rho, dtype=torch.bool)
+        return rho.abs() == 1.0
     cuts = panels.edges(1.0).abs()
     unit = float(cuts[cuts > 0].min())
     return torch.minimum(qx, qy).sqrt() * torch.sqrt((1.0 - rho) * (1.0 + rho)) <= _THIN * unit

@@ -14,7 +14,7 @@ from ..errors import ContractionError, InvalidInputError
 from ..kernels import jets as around
 from ..kernels.jets import DEGREE, KernelJet, implicit_jets, index, layer_of, monomials
 from ..mixtures import MixtureStatistics
-from ..networks import DEQ, ENN, Kernel
+from ..networks import DEQ, ENN, SCALES, Kernel
 from .names import MatchKernel, kernel_names
 
 Array = NDArray[Any]
@@ -29,7 +29,6 @@ ACCEPTED = 1e-9
 PARITY = 1e-13
 """A number below this fraction of the diagonal is zero: the activation is odd (c2, c3) or even (c1)."""
 
-_SCALES = (1e-30, 1e30)  # norms whose fourth powers, and their inverses, are numbers
 
 # Expected size of a relative fluctuation of norms and of a correlation (the papers' mixture, p = 1000: 0.11 and 0.06),
 # and how much more an off-diagonal deviation weighs than one on the diagonal (it adds up over the points of a class).
@@ -153,9 +152,9 @@ def input_scale(statistics: Any) -> float:
     tau0 = statistics.tau0 if isinstance(statistics, MixtureStatistics) else statistics
     if isinstance(tau0, bool) or not isinstance(tau0, int | float | np.floating | np.integer):
         raise InvalidInputError(_no_scale(statistics))
-    if not _SCALES[0] <= tau0 <= _SCALES[1]:
+    if not SCALES[0] <= tau0 <= SCALES[1]:
         raise InvalidInputError(
-            f"match takes MixtureStatistics or a positive tau0 from {_SCALES[0]:.0e} to {_SCALES[1]:.0e}, got tau0 = "
+            f"match takes MixtureStatistics or a positive tau0 from {SCALES[0]:.0e} to {SCALES[1]:.0e}, got tau0 = "
             f"{tau0!r}; scale the inputs, for example by nsd.standardise"
         )
     return float(tau0)

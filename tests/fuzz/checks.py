@@ -1,0 +1,213 @@
+"""What must hold for any network and any data: a case returns how much it checked, or raises ``AssertionError``.
+
+The oracle is a trapezoidal rule in the plane, which shares nothing with the library: for smooth functions it is exact
+to rounding at moderate scales, at kinks it is as good as its step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import notsodeep as nsd
+from fuzz.draws import a_mixture_sample, a_network, rows
+from notsodeep.activations import Activation
+from notsodeep.errors import NotSoDeepError
+from notsodeep.kernels import kernels_of, pairwise
+from notsodeep.networks import KERNELS
+
+Array = NDArray[Any]
+EXACT = 2e-10  # of float64 results among themselves, relative to the natural scale of an entry
+SINGLE = 2e-4  # of float32 against float64: a cosine known to 1e-7 is an angle known to 3e-4 near duplicates
+_STEP = 0.05
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one case did."""
+
+    inputs: int
+    refused: str = ""
+    against_oracle: int = 0
+
+
+def kernels(rng: np.random.Generator) -> Outcome:
+    """Kernel matrices of one network on one data set; an input is a pair of points."""
+    network, X = a_network(rng), rows(rng)
+    kinds = [k for k in KERNELS if k == "ck" or all(phi.continuous for phi in network.activations)]
+    found = kernels_of(network, X, kinds=kinds, check=False)
+    n = len(X)
+    for kind, K in found.items():
+        _matrix(K, f"{kind} of {network!r}")
+    _same_elsewhere(rng, network, X, found)
+    _scaled(rng, network, X, found)
+    return Outcome(n * (n + 1) // 2, against_oracle=_oracle_pair(rng, network, X, found["ck"]))
+
+
+def _matrix(K: Array, label: str) -> None:
+    """Finite, symmetric to the bit, within Cauchy-Schwarz, positive semi-definite to rounding."""
+    tol = EXACT if K.dtype == np.float64 else SINGLE
+    assert np.isfinite(K).all(), f"not finite: {label}"
+    assert np.array_equal(K, K.T), f"not symmetric: {label}"
+    d = np.sqrt(np.diag(K).astype(np.float64))
+    assert np.isfinite(d).all(), f"a negative diagonal: {label}"
+    correlations = K.astype(np.float64) / np.maximum(d[:, None], _tiny(K)) / np.maximum(d, _tiny(K))
+    assert np.abs(correlations).max() <= 1 + tol, f"Cauchy-Schwarz by {np.abs(correlations).max() - 1:.1e}: {label}"
+    least = float(np.linalg.eigvalsh(correlations)[0])
+    assert least >= -tol * len(K), f"eigenvalue {least:.1e} of correlations: {label}"
+
+
+def _tiny(K: Array) -> float:
+    """Standard deviations whose squares underflow have no correlations."""
+    return 1e-140 if K.dtype == np.float64 else 1e-15
+
+
+def _apart(K: Array, other: Array, d: Array, e: Array | None = None) -> float:
+    """The largest difference, in units of the natural scale of each entry."""
+    scale = np.maximum(d[:, None], _tiny(K)) * np.maximum(d if e is None else e, _tiny(K))
+    return float((np.abs(K.astype(np.float64) - other) / scale).max())
+
+
+def _same_elsewhere(rng: np.random.Generator, network: Any, X: Array, found: dict[Any, Array]) -> None:
+    """In another order, as a rectangle, one by one, in the other precision."""
+    kinds, tol = list(found), EXACT if X.dtype == np.float64 else SINGLE
+    order = rng.permutation(len(X))
+    wide = X.astype(np.float64)
+    again = kernels_of(network, X[order], kinds=kinds, check=False)
+    cut = kernels_of(network, X, X[order[:3]], kinds=kinds, check=False)
+    exact = found if X.dtype == np.float64 else kernels_of(network, wide, kinds=kinds, check=False)
+    i, j = rng.integers(len(X), size=(2, min(8, len(X))))
+    s = torch.from_numpy((wide**2).sum(1))
+    dot = torch.from_numpy((wide[i] * wide[j]).sum(1))
+    alone = pairwise(network, s[i], s[j], torch.where(torch.from_numpy(i == j), s[i], dot), kinds, check=False)
+    for kind, K in found.items():
+        d = np.sqrt(np.diag(exact[kind]))
+        label = f"{kind} of {network!r}"
+        assert _apart(again[kind], K[np.ix_(order, order)], d[order]) <= tol, f"depends on the order: {label}"
+        assert _apart(cut[kind], K[:, order[:3]], d, d[order[:3]]) <= max(tol, 2e-7), f"a rectangle differs: {label}"
+        assert _apart(K, exact[kind], d) <= tol, f"float32 differs from float64: {label}"
+        scale = np.maximum(d[i], _tiny(K)) * np.maximum(d[j], _tiny(K))
+        off = np.abs(alone[kind].numpy() - exact[kind][i, j]) / scale
+        assert off.max() <= 2e-7, f"one by one differs by {off.max():.1e}: {label}"
+
+
+def _scaled(rng: np.random.Generator, network: Any, X: Array, found: dict[Any, Array]) -> None:
+    """k(c x, c y) = c^2 k(x, y) for homogeneous networks, exactly for powers of two."""
+    if not network.homogeneous or X.dtype != np.float64 or not 1e-60 < float(np.abs(X).max()) < 1e60:
+        return
+    factor = 2.0 ** int(rng.integers(-40, 41))
+    for kind, K in kernels_of(network, factor * X, kinds=list(found), check=False).items():
+        d = np.sqrt(np.diag(found[kind]))
+        assert _apart(K / factor**2, found[kind], d) <= EXACT, f"not homogeneous: {kind} of {network!r}"
+
+
+# ---- the oracle ------------------------------------------------------------------------------------------
+
+
+def expected(phi: Activation, qx: float, qy: float, lam: float) -> float:
+    """E[phi(u) phi(v)] by the trapezoidal rule on a grid of the plane."""
+    t = np.arange(-8.5, 8.5 + _STEP / 2, _STEP)
+    weight = np.exp(-0.5 * t * t) * _STEP / math.sqrt(2.0 * math.pi)
+    rho = max(-1.0, min(1.0, lam / math.sqrt(qx * qy))) if qx * qy > 0 else 0.0
+    u = math.sqrt(qx) * t
+    v = math.sqrt(qy) * (rho * t[:, None] + math.sqrt((1.0 - rho) * (1.0 + rho)) * t)
+    return float(weight @ (np.asarray(phi(u)) * (np.asarray(phi(v)) @ weight)))
+
+
+def _oracle_pair(rng: np.random.Generator, network: Any, X: Array, K: Array) -> int:
+    """One pair against the oracle, where its step resolves the functions; how many were compared."""
+    i, j = (int(k) for k in rng.integers(len(X), size=2))
+    x, y = X[i].astype(np.float64), X[j].astype(np.float64)
+    s = np.array([x @ x, y @ y, x @ y])
+    if isinstance(network, nsd.DEQ):  # the equation itself: Lambda = sigma_a2 K + drive, K = E[phi phi] at Lambda
+        moved = network.sigma_b2 * s + network.sigma_c2
+        levels = [(network.activation, float(network.sigma_a2) * np.array([K[i, i], K[j, j], K[i, j]]) + moved)]
+    else:
+        levels = []
+        for phi in network.activations:
+            levels.append((phi, s))
+            if not _resolved(phi, s):
+                return 0
+            s = np.array([expected(phi, a, b, c) for a, b, c in ((s[0], s[0], s[0]), (s[1], s[1], s[1]), s)])
+    phi, s = levels[-1]
+    if not _resolved(phi, s):
+        return 0
+    kinks = any(phi.kinks for phi in network.activations)
+    tol = (2e-2 if kinks else 1e-6) if X.dtype == np.float64 else 2e-2
+    own = math.sqrt(expected(phi, s[0], s[0], s[0]) * expected(phi, s[1], s[1], s[1]))
+    off = abs(float(K[i, j]) - expected(phi, *s)) / max(own, 1e-100)
+    assert off <= tol, f"the oracle differs by {off:.1e} at norms {s[:2]}, {s[2]}: ck of {network!r}"
+    return 1
+
+
+def _resolved(phi: Activation, s: Array) -> bool:
+    """Whether a step of the grid is short beside what the function varies on."""
+    fine = float(getattr(phi, "scale", 1.0))
+    return bool(s[:2].min() > 1e-6 and s[:2].max() * fine**2 < 2.0)
+
+
+# ---- equivalents and spectra -----------------------------------------------------------------------------
+
+
+def equivalents(rng: np.random.Generator) -> Outcome:
+    """The operator of the equivalent kernel against its own matrix; an input is a pair of points."""
+    network, (_, X, y) = a_network(rng), a_mixture_sample(rng)
+    kernel = str(rng.choice(KERNELS))
+    equivalent = nsd.equivalent(network, nsd.MixtureStatistics.estimate(X, y), kernel=kernel)  # type: ignore[arg-type]
+    K, v = equivalent.matrix(), rng.standard_normal(len(X))
+    label = f"equivalent {kernel} of {network!r}"
+    assert np.isfinite(K).all(), f"not finite: {label}"
+    assert np.array_equal(K, K.T), f"not symmetric: {label}"
+    size = float(np.abs(K).max()) + 1e-300
+    assert np.abs(equivalent @ v - K @ v).max() <= EXACT * size * len(v), f"product differs: {label}"
+    ridge = 1e-3 * size
+    least = float(np.linalg.eigvalsh(K / size)[0])
+    if least > -5e-4:
+        w = equivalent.solve(v, ridge)
+        off = np.abs(K @ w + ridge * w - v).max()
+        assert off <= 1e-6 * (size * np.abs(w).max() + np.abs(v).max()), f"solve differs by {off:.1e}: {label}"
+        logdet = float(np.linalg.slogdet(K / size + 1e-3 * np.eye(len(v)))[1]) + len(v) * math.log(size)
+        assert abs(equivalent.logdet(ridge) - logdet) <= 1e-6 * (1 + abs(logdet)), f"logdet differs: {label}"
+    return Outcome(len(X) * (len(X) + 1) // 2)
+
+
+def laws(rng: np.random.Generator) -> Outcome:
+    """A spectral law has mass one, a density that is none below zero, and isolated eigenvalues outside the bulk."""
+    network, (mixture, X, y) = a_network(rng), a_mixture_sample(rng)
+    kernel = str(rng.choice(KERNELS))
+    source = mixture if rng.random() < 0.6 else nsd.MixtureStatistics.estimate(X, y)
+    n = int(rng.integers(len(mixture.weights), 300)) if source is mixture else None
+    law = nsd.spectral_law(network, source, n=n, kernel=kernel)  # type: ignore[arg-type]
+    label = f"law of {kernel} of {network!r}"
+    total = sum(law.masses) + sum(a.mass for a in law.atoms)
+    assert abs(total - 1.0) < 1e-5, f"mass {total}: {label}"
+    ends = [e for pair in law.support for e in pair]
+    assert np.isfinite(ends).all(), f"support {law.support}: {label}"
+    assert ends == sorted(ends), f"support {law.support}: {label}"
+    if ends and ends[-1] > ends[0]:
+        x = np.linspace(ends[0], ends[-1], 50)
+        density, share = law.density(x), law.cdf(x)
+        assert np.isfinite(density).all(), f"density: {label}"
+        assert density.min() >= 0, f"density: {label}"
+        assert (np.diff(share) >= -1e-9).all(), f"cdf: {label}"
+        assert share.max() <= 1 + 1e-9, f"cdf: {label}"
+    for spike in law.spikes:
+        assert math.isfinite(spike.value), f"spike: {label}"
+        assert all(-1e-6 <= a <= 1 + 1e-3 for a in spike.alignments), f"alignments {spike.alignments}: {label}"
+    return Outcome(1)
+
+
+CASES = {"kernels": kernels, "equivalents": equivalents, "laws": laws}
+
+
+def run_case(kind: str, seed: int) -> Outcome:
+    """One case from its seed; a refusal by the library is an outcome."""
+    try:
+        return CASES[kind](np.random.default_rng([seed, sorted(CASES).index(kind)]))
+    except NotSoDeepError as error:
+        return Outcome(0, refused=type(error).__name__)

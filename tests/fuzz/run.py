@@ -1,0 +1,160 @@
+"""Random networks on random data, against invariants and an independent oracle.
+
+    PYTHONPATH=src python tests/fuzz/run.py --inputs 1000000 --jobs 15 --seconds 420
+    PYTHONPATH=src python tests/fuzz/run.py --case kernels 17 --traceback
+
+An input is a pair of points whose kernels were evaluated and checked (the pairs of a matrix are its upper triangle with
+the diagonal), a spectral law counts one; cases that the library refuses count none. Every failure is printed with the
+case that makes it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import multiprocessing
+import resource
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from fuzz.checks import CASES, run_case
+
+SHARES = ("kernels",) * 16 + ("equivalents",) * 2 + ("laws",)
+SLOW = 5.0  # seconds for fewer than fifty points, unless a warning has said so
+HANGS = 120
+
+
+@dataclass(frozen=True)
+class Report:
+    """One case as the parent process sees it."""
+
+    kind: str
+    seed: int
+    inputs: int = 0
+    refused: str = ""
+    against_oracle: int = 0
+    failure: str = ""
+    seconds: float = 0.0
+    warned: bool = False
+    megabytes: float = 0.0
+
+
+def report(task: tuple[str, int]) -> Report:
+    """Run one case under a clock; whatever it raises is its failure."""
+    kind, seed = task
+    start, failure, warned = time.monotonic(), "", False
+    inputs = oracle = 0
+    refused = ""
+    signal.signal(signal.SIGALRM, _hangs)
+    signal.alarm(HANGS)
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            outcome = run_case(kind, seed)
+            inputs, refused, oracle = outcome.inputs, outcome.refused, outcome.against_oracle
+        warned = bool(said)
+    except Exception as error:  # any exception at all is what is looked for
+        failure = f"{type(error).__name__}: {error}"[:600]
+    finally:
+        signal.alarm(0)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return Report(kind, seed, inputs, refused, oracle, failure, time.monotonic() - start, warned, memory)
+
+
+def _hangs(number: int, frame: Any) -> None:
+    raise TimeoutError(f"no answer within {HANGS} s")
+
+
+def tasks(first: int, only: str | None) -> Iterator[tuple[str, int]]:
+    seed = first
+    while True:
+        yield only or SHARES[seed % len(SHARES)], seed
+        seed += 1
+
+
+def _prepare() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def fuzz(inputs: int, seconds: float, seed: int, jobs: int, only: str | None = None) -> list[Report]:
+    """Cases from ``seed`` on until so many inputs are checked or the time is over."""
+    done: list[Report] = []
+    deadline, checked = time.monotonic() + seconds, 0
+    if jobs <= 1:
+        found: Any = map(report, tasks(seed, only))
+        pool = None
+    else:
+        pool = multiprocessing.get_context("spawn").Pool(jobs, _prepare)
+        # the pool would draw an endless iterator at once: rounds keep it short
+        found = (r for block in _rounds(seed, only, 40 * jobs) for r in pool.imap_unordered(report, block, 4))
+    try:
+        for r in found:
+            done.append(r)
+            checked += r.inputs
+            if r.failure:
+                print(f"FAILED --case {r.kind} {r.seed}: {r.failure}", flush=True)
+            if checked >= inputs or time.monotonic() > deadline:
+                break
+    finally:
+        if pool is not None:
+            pool.terminate()
+    return done
+
+
+def _rounds(seed: int, only: str | None, size: int) -> Iterator[list[tuple[str, int]]]:
+    source = tasks(seed, only)
+    while True:
+        yield [next(source) for _ in range(size)]
+
+
+def summary(done: list[Report], seconds: float) -> str:
+    refused = collections.Counter(r.refused for r in done if r.refused)
+    slow = sorted((r for r in done if r.seconds > SLOW and not r.warned), key=lambda r: -r.seconds)
+    lines = [
+        f"{sum(r.inputs for r in done)} inputs in {len(done)} cases ({sum(r.against_oracle for r in done)} pairs "
+        f"against the oracle), {sum(bool(r.failure) for r in done)} failures, {seconds:.0f} s",
+        f"seeds {min(r.seed for r in done)} to {max(r.seed for r in done)}; refused: {dict(refused) or 'none'}",
+        f"slowest {max(r.seconds for r in done):.1f} s, largest process {max(r.megabytes for r in done):.0f} MB, "
+        f"{len(slow)} cases over {SLOW:.0f} s without a warning"
+        + "".join(f"\n  --case {r.kind} {r.seed}: {r.seconds:.1f} s" for r in slow[:10]),
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """The command line; returns the number of failures, as an exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inputs", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--seed", type=int, default=0, help="of the first case")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--only", choices=sorted(CASES))
+    parser.add_argument("--case", nargs=2, metavar=("KIND", "SEED"), help="one case, with its traceback")
+    options = parser.parse_args()
+    if options.case is not None:
+        try:
+            print(run_case(options.case[0], int(options.case[1])))
+        except Exception:
+            traceback.print_exc()
+            return 1
+        return 0
+    _prepare()
+    start = time.monotonic()
+    done = fuzz(options.inputs, options.seconds, options.seed, options.jobs, options.only)
+    print(summary(done, time.monotonic() - start))
+    return min(1, sum(bool(r.failure) for r in done))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

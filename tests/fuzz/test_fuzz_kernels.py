@@ -1,0 +1,23 @@
+"""A few cases of the fuzzer in every test run; ``make fuzz`` goes on for an hour."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.run import report
+
+CASES = [("kernels", 8 * i, 8) for i in range(5)] + [("equivalents", 0, 8), ("laws", 0, 2)]
+
+
+@pytest.mark.parametrize(("kind", "first", "count"), CASES)
+def test_random_cases_hold_or_are_refused(kind: str, first: int, count: int) -> None:
+    found = [report((kind, seed)) for seed in range(first, first + count)]
+    failures = {f"--case {r.kind} {r.seed}": r.failure for r in found if r.failure}
+    assert not failures
+    assert sum(r.inputs for r in found) > 0
+
+
+@pytest.mark.parametrize(("kind", "seed"), [("kernels", 34), ("kernels", 77), ("equivalents", 46), ("equivalents", 86)])
+def test_cases_that_once_failed(kind: str, seed: int) -> None:
+    """Slopes lost in rounding, overflow of squares, scales without fourth powers."""
+    assert report((kind, seed)).failure == ""
