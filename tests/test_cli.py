@@ -241,13 +241,62 @@ def test_equivalent_kernel_and_kernel_of_a_twin(files):
     assert np.allclose(np.load(files / "T.npy"), nsd.ntk(twin.network, X, learning_rates=twin.learning_rates))
 
 
-@pytest.mark.parametrize("inputs", ["uniform", "sphere", "mixture"])
-def test_every_saved_twin_is_read(files, inputs):
-    run("match", "relu", "--inputs", inputs, "--save", files / "twin.json")
+@pytest.mark.parametrize(
+    ("phi", "inputs", "kernel"),
+    [
+        ("relu", "uniform", "ck"),
+        ("relu", "any", "ntk"),
+        ("tanh", "any", "ntk_frozen"),
+        ("relu", "sphere", "ck"),
+        ("relu", "mixture", "ntk"),
+    ],
+)
+def test_every_saved_twin_is_read(files, phi, inputs, kernel):
+    """``kernel --twin`` writes the kernel that the twin matches, under its own training rule."""
+    run("match", phi, "--inputs", inputs, "--kernel", kernel, "--save", files / "twin.json")
     run("kernel", files / "X.npy", "--twin", files / "twin.json", "-o", files / "T.npy")
     twin = nsd.Twin.from_dict((files / "twin.json").read_text())
-    assert twin.certificate.kind == inputs
+    assert twin.certificate.kind == {"any": "uniform"}.get(inputs, inputs)
     assert np.array_equal(np.load(files / "T.npy"), twin.kernel_matrix(np.load(files / "X.npy")))
+
+
+def test_kernel_of_a_twin_that_normalises_or_does_not_match_it(files):
+    twin = nsd.match_sphere(nsd.DEQ("tanh", 0.2), normalise=True)
+    (files / "twin.json").write_text(json.dumps(twin.to_dict()))
+    run("kernel", files / "X.npy", "--twin", files / "twin.json", "-o", files / "T.npy")
+    rows = np.load(files / "X.npy")
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    assert np.allclose(np.load(files / "T.npy"), nsd.ck(twin.deq, unit), atol=1e-9)
+    for wrong in (["--kernel", "ntk"], ["--equivalent"], ["--centred"]):
+        result = run("kernel", files / "X.npy", "--twin", files / "twin.json", "-o", files / "N.npy", *wrong)
+        assert result.exit_code != 0
+        assert "twin" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["tanh", "--inputs", "uniform", "--layers", "2"], "--inputs any, or leave out --layers"),
+        (["tanh", "--inputs", "uniform", "--kernel", "both"], "--inputs any"),
+        (["relu", "--inputs", "any", "--kernel", "both"], "--inputs uniform"),
+        (["relu", "--inputs", "uniform", "--kernel", "both", "--tol", "1e-5"], "take --layers"),
+        (["relu", "--inputs", "any", "--tol", "1e-13"], "Raise --tol"),
+        (["silu", "--inputs", "any", "--tol", "1e-15"], "--inputs any --kinds"),
+        (["relu", "--inputs", "any", "--layers", "2"], "belongs to --inputs uniform"),
+        (["relu", "--inputs", "uniform", "--kinds", "2"], "belongs to --inputs any"),
+    ],
+)
+def test_advice_on_twins_without_data_names_options(arguments, advice):
+    result = run("match", *arguments)
+    assert result.exit_code != 0
+    assert advice in " ".join(result.stderr.split())
+
+
+def test_kinds_and_layers_as_asked_for():
+    twin = json.loads(run("match", "tanh", "--inputs", "any", "--kinds", "1", "--norms", "0.8,1.2", "--json").stdout)
+    assert twin["kinds"] == 1
+    plain = json.loads(run("match", "relu", "--inputs", "uniform", "--layers", "3", "--json").stdout)
+    assert nsd.Twin.from_dict({k: plain[k] for k in plain if k not in ("pytorch", "verified")}).depth == 3
 
 
 def test_standard_input_and_output(files):

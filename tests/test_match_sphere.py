@@ -156,3 +156,10 @@ def test_a_table_wants_a_smooth_function() -> None:
 def test_a_kernel_that_is_zero_has_no_twin():
     with pytest.raises(InfeasibleMatchError, match="zero"):
         nsd.match_sphere(nsd.DEQ(nsd.activation("relu").affine(gain=0.0), 0.2))
+
+
+@pytest.mark.parametrize("settings", [{}, {"family": "quadratic", "dimension": 20}])
+@pytest.mark.parametrize("deq", [nsd.DEQ("tanh", 0.2, 0.0), nsd.DEQ(nsd.activation("relu").affine(gain=0.0), 0.2)])
+def test_a_kernel_that_is_zero_is_refused(deq, settings) -> None:
+    with pytest.raises((InvalidInputError, InfeasibleMatchError), match="to match"):
+        nsd.match_sphere(deq, **settings)

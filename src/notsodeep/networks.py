@@ -158,6 +158,13 @@ class DEQ(_Frozen):
                 "correlated. Use the exact kernels, match_sphere or match_one_layer, or set sigma_c2 = 0"
             )
 
+    def check_driven(self) -> None:
+        """Refuse a DEQ whose kernel does not depend on the inputs: there is nothing to match."""
+        if self.variances[1] == 0.0:
+            raise InvalidInputError(
+                f"sigma_b2 = 0: {self!r} does not see its input, there is no kernel to match; give sigma_b2 > 0"
+            )
+
     def check_contraction(self) -> None:
         """Raise :class:`ContractionError` unless a unique equilibrium is guaranteed."""
         if self.variances[0] >= self.limit and self.variances[0] > 0:

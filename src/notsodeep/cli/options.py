@@ -41,6 +41,10 @@ Tau0 = Annotated[
 WhichKernel = Annotated[
     Kernel, typer.Option("--kernel", "-k", help="ck; ntk: all weights trained; ntk_frozen: input weights frozen.")
 ]
+AnyKernel = Annotated[
+    Kernel | None,
+    typer.Option("--kernel", "-k", help="ck (default), ntk, ntk_frozen; of a twin one that it matches (default)."),
+]
 Data = Annotated[
     str | None,
     typer.Option("--data", "-d", help="Points as rows: .npy, .npz (array X), .csv, or - for standard input."),

@@ -13,6 +13,7 @@ __all__ = ["choose"]
 
 TEN_TIMES = 11.0
 """A twin shall be ten times closer than the plain network with its best scalar; the estimate is good to a tenth."""
+_ROUNDING = 1e-9  # a smaller share is rounding: the plain network is exact
 _LABELS = {"hard_tanh": "Hard-Tanh", "leaky_relu": "Leaky-ReLU", "skip": "a linear term", "hermite": "a polynomial"}
 
 
@@ -69,6 +70,8 @@ def _remarks(best: _Judged, judged: list[_Judged], refused: list[Refusal]) -> li
         out.append(refused[0].why)
     if best.gain >= TEN_TIMES:
         return out
+    if best.gain < _ROUNDING:
+        return [*out, "the plain network times a scalar has the kernel itself: no gain here"]
     if best.gain < 1.0:
         return [*out, f"the plain network times its best scalar is {1.0 / best.gain:.2g} times closer: no gain here"]
     return [

@@ -57,13 +57,13 @@ def match_sphere(
     (1, True)
     """
     _check(deq, kernel, terms)
+    if not float(sphere_diagonal(deq, kernel)) > 0.0:
+        raise InfeasibleMatchError(f"the kernel of {deq!r} is zero on the whole sphere: there is nothing to match")
     if family == "quadratic":
         return _quadratic(deq, kernel, dimension, normalise)
     if family != "hermite":
         raise InvalidInputError(f"on the sphere family must be 'hermite' or 'quadratic', got {family!r}")
     series, total = np.asarray(power_series(deq, terms, kernel), dtype=float), float(sphere_diagonal(deq, kernel))
-    if total == 0.0:
-        raise InfeasibleMatchError(f"the kernel of {deq!r} is zero on the whole sphere: there is nothing to match")
     if float(series.min()) < -1e-13 * total:
         raise InfeasibleMatchError(f"the power series of {deq!r} has a negative coefficient {series.min():.3g}")
     weights = 1.0 + np.arange(terms) if kernel == "ntk" else np.ones(terms)
@@ -85,6 +85,7 @@ def _check(deq: DEQ, kernel: str, terms: int) -> None:
     if not isinstance(deq, DEQ):
         raise InvalidInputError(f"match_sphere takes a DEQ, got {type(deq).__name__}")
     check_kernel(deq, kernel)
+    deq.check_driven()
     if isinstance(terms, bool) or not isinstance(terms, int) or terms < 2:
         raise InvalidInputError(f"terms must be an integer of at least 2, got {terms!r}")
 

@@ -134,8 +134,7 @@ def make_target(deq: DEQ, statistics: MixtureStatistics | float, kernel: MatchKe
         raise InvalidInputError(f"match takes a DEQ, got {type(deq).__name__}")
     names = kernel_names(kernel)
     tau0 = input_scale(statistics)
-    if float(deq.sigma_b2) == 0.0:
-        raise InvalidInputError("sigma_b2 = 0: the DEQ does not see its input, there is no kernel to match")
+    deq.check_driven()
     _check_equations(deq, tau0)
     centred = deq.centred(tau0)
     jets = implicit_jets(deq, tau0, names)

@@ -207,11 +207,11 @@ class Twin:
         network = ENN([self.deq.activations[-1]] * self.depth)
         return network if self.tau0 is None else network.centred(self.tau0)
 
-    def kernel_matrix(self, X: Any, Y: Any = None, kernel: KernelName | None = None) -> Any:
+    def kernel_matrix(self, X: Any, Y: Any = None, kernel: KernelName | None = None, *, out: Any = None) -> Any:
         """The twin's exact kernel under its own training rule, to hold against :func:`ck` or :func:`ntk` of the DEQ.
 
         ``trains == "readout"``: the network's CK; else its NTK with the twin's learning rates. A twin of ``"both"``
-        gives its NTK unless ``kernel="ck"`` asks for the other one.
+        gives its NTK unless ``kernel="ck"`` asks for the other one. ``out`` is filled as that of :func:`ck` is.
         """
         names = kernel_names(self.kernel)
         name = names[-1] if kernel is None else kernel
@@ -219,13 +219,15 @@ class Twin:
             raise InvalidInputError(f"this twin matches {' and '.join(names)}, got kernel={kernel!r}")
         if self.normalise:
             X, Y = _unit(X), None if Y is None else _unit(Y)
-        return self._own(X, Y, (name,))[name]
+        return self._own(X, Y, (name,), out)[name]
 
-    def _own(self, X: Any, Y: Any, names: tuple[KernelName, ...]) -> dict[KernelName, Any]:
+    def _own(self, X: Any, Y: Any, names: tuple[KernelName, ...], out: Any = None) -> dict[KernelName, Any]:
         """The network's kernels, under the names of the DEQ's kernels that they match."""
-        if self.trains == "readout":
-            return {names[0]: _kernels.kernels_of(self.network, X, Y, kinds=("ck",))["ck"]}
-        return _kernels.kernels_of(self.network, X, Y, kinds=names, learning_rates=self.learning_rates)
+        kinds: tuple[KernelName, ...] = ("ck",) if self.trains == "readout" else names
+        into = None if out is None else {kinds[0]: out}
+        rates = None if self.trains == "readout" else self.learning_rates
+        found = _kernels.kernels_of(self.network, X, Y, kinds=kinds, learning_rates=rates, out=into)
+        return dict(zip(names, found.values(), strict=True))
 
     def verify(self, X: Any) -> Verification:
         """Distances of the exact kernels of DEQ and twin on the rows of X, beside those of the plain network."""

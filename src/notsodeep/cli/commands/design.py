@@ -34,15 +34,16 @@ def match(
         Inputs,
         typer.Option(
             "--inputs",
-            help="mixture: high-dimensional data; sphere: unit norm; uniform: any input, "
-            "plain layers; any: any input, one layer.",
+            help="mixture: high-dimensional data; sphere: unit norm; any: any input, one layer; "
+            "uniform: the same, or plain layers with --layers.",
         ),
     ] = "mixture",
     norms: Annotated[
         str | None, typer.Option("--norms", help="With uniform, any: least and largest norm of the inputs, as 0.5,1.5")
     ] = None,
     tol: Annotated[float | None, typer.Option("--tol", help="With uniform, any: largest error.")] = None,
-    layers: Annotated[int | None, typer.Option("--layers", min=1, help="With uniform: this many layers.")] = None,
+    layers: Annotated[int | None, typer.Option("--layers", min=1, help="With uniform: this many plain layers.")] = None,
+    kinds: Annotated[int | None, typer.Option("--kinds", min=1, help="With any: this many kinds of units.")] = None,
     standardise: opt.Standardise = False,
     as_is: opt.AsIs = False,
     code: Annotated[bool, typer.Option("--code", help="Print only the PyTorch source of the twin.")] = False,
@@ -71,7 +72,7 @@ def match(
     deq = opt.deq_from(activation, sigma_a2, sigma_b2)
     points, sizes = None, {}
     if inputs == "mixture":
-        opt.refuse("belongs to --inputs uniform", norms=norms, tol=tol, layers=layers)
+        opt.refuse("belongs to --inputs uniform or any", norms=norms, tol=tol, layers=layers, kinds=kinds)
         statistics, points = _statistics(tau0, data, labels, standardise, as_is)
         twin = nsd.match(deq, statistics, kernel=kernel, family=family)
         sizes = _sizes(statistics, labels)
@@ -79,7 +80,7 @@ def match(
         given = {"data": data, "labels": labels, "tau0": tau0, "standardise": standardise, "as_is": as_is}
         opt.refuse(f"no meaning for --inputs {inputs}: this twin knows no data", **given)
         opt.refuse(f"no meaning for --inputs {inputs}", family=None if family == "auto" else family)
-        twin = _elsewhere(deq, inputs, kernel, norms, tol, layers)
+        twin = _elsewhere(deq, inputs, kernel, norms=norms, tol=tol, layers=layers, kinds=kinds)
     verified = None if points is None else twin.verify(points)
     source = nsd.pytorch_code(twin, **sizes)
     if save is not None:
@@ -117,22 +118,40 @@ def _sizes(statistics: Any, labels: str | None) -> dict[str, int]:
     return sizes if labels is None else sizes | {"out_features": statistics.K}
 
 
-def _elsewhere(deq: Any, inputs: str, kernel: Any, norms: str | None, tol: float | None, layers: int | None) -> Any:
+def _elsewhere(deq: Any, inputs: str, kernel: Any, norms: str | None, **given: Any) -> Any:
     """Twins that are tied to no data."""
     import notsodeep as nsd
 
     if inputs == "sphere":
-        opt.refuse("belongs to --inputs uniform", norms=norms, tol=tol, layers=layers)
+        opt.refuse("belongs to --inputs uniform or any", norms=norms, **given)
         return nsd.match_sphere(deq, kernel=kernel)
-    if inputs == "any":
-        opt.refuse("belongs to --inputs uniform", layers=layers)
+    belongs = "kinds" if inputs == "any" else "layers"
+    for name in {"kinds", "layers"} - {belongs}:
+        opt.refuse(f"belongs to --inputs {'any' if name == 'kinds' else 'uniform'}", **{name: given.pop(name)})
     design = nsd.match_one_layer if inputs == "any" else nsd.match_uniform
-    wanted: dict[str, Any] = {"norms": _pair(norms), "tol": tol, "layers": layers}
+    wanted = {"norms": _pair(norms), **given}
     try:
         return design(deq, kernel, **{name: value for name, value in wanted.items() if value is not None})
-    except InfeasibleMatchError as error:  # its advice speaks of Python arguments
-        said = str(error).replace("Raise tol", "Raise --tol").replace("layers=", "--layers ")
-        raise InfeasibleMatchError(said) from None
+    except (InfeasibleMatchError, InvalidInputError) as error:
+        raise type(error)(_spoken(str(error))) from None
+
+
+_OPTIONS = (
+    ("match_one_layer(..., kinds=", "--inputs any --kinds "),
+    (") as it is", " as it is"),
+    ("match_one_layer", "--inputs any"),
+    ("match_uniform", "--inputs uniform"),
+    ("Raise tol", "Raise --tol"),
+    (", layers='auto'", ", or leave out --layers"),
+    ("layers=", "--layers "),
+)
+
+
+def _spoken(advice: str) -> str:
+    """Advice that speaks of Python arguments, in options of the command."""
+    for said, meant in _OPTIONS:
+        advice = advice.replace(said, meant)
+    return advice
 
 
 def _pair(text: str | None) -> tuple[float, float] | None:

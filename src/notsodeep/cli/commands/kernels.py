@@ -31,8 +31,8 @@ def kernel(
     sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
     layers: Annotated[str | None, typer.Option("--layers", help="An explicit network instead: tanh/tanh")] = None,
-    twin: Annotated[str | None, typer.Option("--twin", help="The network of a twin.json instead.")] = None,
-    which: opt.WhichKernel = "ck",
+    twin: Annotated[str | None, typer.Option("--twin", help="A twin.json instead: the kernel it matches.")] = None,
+    which: opt.AnyKernel = None,
     equivalent: Annotated[
         bool, typer.Option("--equivalent", help="The high-dimensional equivalent, not exact.")
     ] = False,
@@ -70,9 +70,13 @@ def kernel(
     if output != "-":
         check_format(Path(output))
         check_target(Path(output), force)
-    network, rates = _network(activation, sigma_a2, sigma_b2, layers, twin)
+    if twin is None:
+        designed, network = None, opt.network_from(activation, sigma_a2, sigma_b2, layers)
+    else:
+        designed = _twin(twin, activation, layers, sigma_a2=sigma_a2, sigma_b2=sigma_b2, centred=centred)
+        network = designed.network
     if equivalent:
-        _refuse_rates(rates)
+        which = (which or "ck") if designed is None else _equivalent_kernel(designed, which)
         opt.refuse("the equivalent speaks of one set of points", against=against, centred=centred)
         statistics = opt.statistics_from(points, labels, standardise, as_is)
         operator = nsd.equivalent(network, statistics, which, "own" if own_norms else "typical")
@@ -88,29 +92,35 @@ def kernel(
         network = network.centred(nsd.MixtureStatistics.estimate(rows).tau0)
 
     def fill(out: Any) -> None:
-        nsd.kernels_of(network, X, Y, kinds=(which,), learning_rates=rates, out={which: out})
+        if designed is None:
+            nsd.kernels_of(network, X, Y, kinds=(which or "ck",), out={which or "ck": out})
+        else:
+            designed.kernel_matrix(X, Y, which, out=out)
 
     _write(output, (len(X), len(rows)), X.dtype, fill)
 
 
-def _network(
-    activation: str | None, sigma_a2: float | None, sigma_b2: float | None, layers: str | None, twin: str | None
-) -> tuple[Any, Any]:
-    if twin is None:
-        return opt.network_from(activation, sigma_a2, sigma_b2, layers), None
+def _twin(source: str, activation: str | None, layers: str | None, **settings: Any) -> Any:
+    """The twin of a file, which says all there is to know of its networks."""
     if activation is not None or layers is not None:
         raise InvalidInputError("--twin names the network; leave out the activation and --layers.")
-    opt.refuse("the file of --twin says what its DEQ is", sigma_a2=sigma_a2, sigma_b2=sigma_b2)
-    found = opt.twin_from(twin)
-    return found.network, found.learning_rates
+    opt.refuse("the file of --twin says what its networks are", **settings)
+    return opt.twin_from(source)
 
 
-def _refuse_rates(rates: Any) -> None:
-    if rates is not None:
+def _equivalent_kernel(twin: Any, which: Any) -> Any:
+    """The kernel of the twin's network that --equivalent speaks of."""
+    from ...matching import kernel_names
+
+    names = kernel_names(twin.kernel)
+    if twin.learning_rates is not None or twin.normalise:
+        has = "carries learning rates" if twin.learning_rates is not None else "divides its inputs by their norm"
         raise InvalidInputError(
-            "this twin carries learning rates, for which --equivalent has no form; leave out --equivalent to get its "
-            "exact kernel."
+            f"this twin {has}, for which --equivalent has no form; leave out --equivalent to get its exact kernel."
         )
+    if which not in (None, *names):
+        raise InvalidInputError(f"this twin matches {' and '.join(names)}, got --kernel {which}.")
+    return "ck" if twin.trains == "readout" else which or names[-1]
 
 
 def _fill_equivalent(operator: Any, out: Any) -> None:

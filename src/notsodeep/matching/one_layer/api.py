@@ -70,8 +70,15 @@ def match_one_layer(
     >>> twin.depth, twin.kinds, twin.bound < 2.5e-5
     (1, 2, True)
     """
+    if str(kernel) == "both":
+        raise InvalidInputError(
+            "one layer matches one kernel, got kernel='both': take a twin for each, or match_uniform, whose plain "
+            "layers have CK and NTK of a homogeneous DEQ at once"
+        )
     _check(deq, tol, kinds, units)
     check_kernels(deq, (kernel,))
+    if isinstance(deq, DEQ):
+        deq.check_driven()
     if check and isinstance(deq, DEQ):
         deq.check_contraction()
     rule = _rule(deq, kernel, trains)
@@ -151,7 +158,7 @@ def _accepted(twin: Twin, tol: float, kinds: int | str) -> Twin:
     if kinds == "auto" and reached > tol:
         raise InfeasibleMatchError(
             f"one layer of {twin.family} units reaches {reached:.3g} for the {twin.kernel} of {twin.deq!r}, asked "
-            f"for tol = {tol:.3g}; raise tol"
+            f"for tol = {tol:.3g}. Raise tol to {reached:.3g} or more"
             + (", or take units='conditioned'" if twin.family == "thresholds" else ""),
             reached,
         )
@@ -226,9 +233,11 @@ def _parity(target: Target) -> Parity | None:
 
 def _infeasible(deq: Network, kernel: str, tol: float, rows: list[Tried]) -> str:
     listing = "\n".join(f"  {row}" for row in rows)
+    best = min(rows, key=lambda row: row.bound)
     return (
         f"no layer of up to {_MOST} kinds of units has the {kernel} of {deq!r} within tol = {tol:.3g}:\n{listing}\n"
-        f"Raise tol to {min(row.bound for row in rows):.3g} or more, narrow the range of norms, or give kinds"
+        f"Raise tol to {best.bound:.3g} or more, narrow the range of norms, or take match_one_layer(..., "
+        f"kinds={best.kinds}) as it is"
     )
 
 

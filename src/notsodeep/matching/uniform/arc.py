@@ -71,7 +71,8 @@ class HomogeneousDEQ:
         a, b = slopes(deq.activation)
         power = 0.5 * (a * a + b * b)
         feedback = float(deq.sigma_a2) * power
-        if power == 0.0 or float(deq.sigma_b2) == 0.0:
+        deq.check_driven()
+        if power == 0.0:
             raise InvalidInputError(f"{deq!r} has a vanishing kernel; there is nothing to match")
         if feedback >= 1.0:
             raise InvalidInputError(

@@ -70,7 +70,7 @@ def _check_plain(deq: DEQ, kernel: MatchKernel) -> None:
     if deq.homogeneous:
         return
     what = "one network for CK and NTK" if kernel == "both" else "a number of layers"
-    advice = "one for each kernel" if kernel == "both" else "layers='auto'"
+    advice = "a twin for each kernel" if kernel == "both" else "layers='auto'"
     raise InvalidInputError(
         f"{what} asks for plain layers, which reach homogeneous DEQs (relu, leaky_relu, abs, linear) without a bias "
         f"only, got {deq!r}; take match_one_layer, {advice}"
@@ -100,9 +100,9 @@ def _plain(deq: DEQ, kernel: MatchKernel, tol: float, layers: int | Literal["aut
 
 def _infeasible(deq: DEQ, kernel: MatchKernel, tol: float, rows: Sequence[Tried]) -> str:
     listing = "\n".join(f"  {row}" for row in rows)
-    best = min(rows, key=lambda row: row.bound)
+    best, names = min(rows, key=lambda row: row.bound), " and the ".join(kernel_names(kernel))
     return (
-        f"no network of up to {rows[-1].depth} layers has the {kernel} of {deq!r} within tol = {tol:.3g} everywhere:\n"
+        f"no network of up to {rows[-1].depth} layers has the {names} of {deq!r} within tol = {tol:.3g} everywhere:\n"
         f"{listing}\nRaise tol to {best.bound:.3g} or more, take layers={best.depth} as it is, "
         "or a twin for each kernel (match_one_layer)"
     )
