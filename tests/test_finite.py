@@ -107,7 +107,9 @@ def test_relu_network_against_arc_cosine_kernels():
     options = {"width": 400, "draws": 60, "seed": 1, "return_std_error": True}
     assert_within(nsd.finite_ck(nsd.ENN("relu"), X, **options), sigma, 400)
     assert_within(nsd.finite_ntk(nsd.ENN("relu"), X, **options), sigma + (X @ X.T) * slope, 400)
-    assert_within(nsd.finite_ntk(nsd.ENN("relu"), X, train_input=False, **options), sigma, 400)
+    frozen = nsd.finite_ntk(nsd.ENN("relu"), X, kernel="ntk_frozen", **options)
+    assert_within(frozen, sigma, 400)
+    np.testing.assert_array_equal(frozen, nsd.finite_ntk(nsd.ENN("relu"), X, train_input=False, **options))
     rates = (0.3, 2.0)
     tilted = 2.0 * sigma + 0.3 * (X @ X.T) * slope
     assert_within(nsd.finite_ntk(nsd.ENN("relu"), X, learning_rates=rates, **options), tilted, 400)
@@ -304,6 +306,12 @@ def test_bad_networks_points_and_rates_are_refused():
         nsd.finite_ck(nsd.ENN("relu"), np.full((2, 2), np.nan), width=10)
     with pytest.raises(InvalidInputError, match="two dimensions"):
         nsd.finite_ck(nsd.ENN("relu"), np.zeros(3), width=10)
+    for call in (nsd.finite_ntk, nsd.ntk):
+        given = {"width": 10} if call is nsd.finite_ntk else {}
+        with pytest.raises(InvalidInputError, match=r"'ntk_frozen'.*got 'ck'"):
+            call(nsd.ENN("relu"), points(), kernel="ck", **given)
+        with pytest.raises(InvalidInputError, match="with train_input=False"):
+            call(nsd.ENN("relu"), points(), kernel="ntk", train_input=False, **given)
     with pytest.raises(InvalidInputError, match="learning_rates"):
         nsd.finite_ntk(nsd.ENN("relu"), points(), width=10, learning_rates=(1.0,))
     with pytest.raises(InvalidInputError, match="learning_rates"):

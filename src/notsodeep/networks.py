@@ -38,6 +38,7 @@ __all__ = [
     "check_tau0",
     "network_from_dict",
     "rates_of",
+    "tangent_kernel",
 ]
 
 Kernel = Literal["ck", "ntk", "ntk_frozen"]
@@ -347,6 +348,19 @@ def check_kernels(network: Any, kinds: Any) -> tuple[Kernel, ...]:
     for kernel in kinds:
         check_kernel(network, kernel)
     return tuple(kinds)
+
+
+def tangent_kernel(kernel: Any, train_input: bool) -> Kernel:
+    """Which NTK is meant: ``kernel`` by name, or by its older alias ``train_input``."""
+    if kernel is None:
+        return "ntk" if train_input else "ntk_frozen"
+    if kernel not in ("ntk", "ntk_frozen") or (kernel == "ntk" and not train_input):
+        given = f"{kernel!r}" if train_input else f"{kernel!r} with train_input=False"
+        raise InvalidInputError(
+            f"kernel must be 'ntk' (all weights) or 'ntk_frozen' (input weights frozen), got {given}"
+        )
+    found: Kernel = kernel
+    return found
 
 
 @overload

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 import notsodeep as nsd
-from notsodeep.equivalents import KernelName
 from notsodeep.matching.verification import best_scalar
+from notsodeep.networks import Kernel
 from notsodeep.nn import Comparison
 from notsodeep.spectra import SpectralLaw
 
@@ -152,7 +152,7 @@ def _digits() -> Sample:
 def _spectra(phi: str, data: Sample) -> list[Spectrum]:
     """Both kernels of one DEQ on the mixture, against the law that is predicted without sampling."""
     deq, X = nsd.DEQ(phi, SIGMA_A2), data.train[0]
-    kernels: tuple[KernelName, ...] = ("ck", "ntk")
+    kernels: tuple[Kernel, ...] = ("ck", "ntk")
     exact = nsd.kernels_of(deq.centred(data.statistics.tau0), X, kinds=kernels)
     source = data.statistics if data.mixture is None else data.mixture
     found = []

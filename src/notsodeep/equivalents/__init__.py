@@ -1,7 +1,6 @@
 """High-dimensional equivalents: the four numbers, the structured matrix they make, the sphere case."""
 
 from ..kernels import power_series, sphere_diagonal
-from ..networks import Kernel as KernelName
 from .coefficients import Coefficients, coefficients
 from .distance import relative_spectral_error, spectral_norm
 from .operator import CrossBlock, EquivalentKernel, equivalent
@@ -12,7 +11,6 @@ __all__ = [
     "Coefficients",
     "CrossBlock",
     "EquivalentKernel",
-    "KernelName",
     "TermReport",
     "UniversalityReport",
     "coefficients",

@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
+from sklearn.gaussian_process.kernels import Hyperparameter
+from sklearn.gaussian_process.kernels import Kernel as CovarianceKernel
 
 from ..errors import InvalidInputError
-from ..networks import Kernel as KernelName
+from ..networks import Kernel
 from .base import Array
 from .specification import VARIANCES, NetworkKernel, network_of, slope_of
 
 __all__ = ["DEQKernel"]
 
 
-class DEQKernel(Kernel):
+class DEQKernel(CovarianceKernel):
     """k(X, Y) of a DEQ as a scikit-learn kernel, with hyper-parameters and gradients.
 
     Works in ``GaussianProcessRegressor(kernel=...)``, also added to and multiplied with other kernels, and as a fast
@@ -44,7 +45,7 @@ class DEQKernel(Kernel):
         sigma_a2: float = 0.2,
         sigma_b2: float | None = None,
         sigma_c2: float = 0.0,
-        kernel: KernelName = "ck",
+        kernel: Kernel = "ck",
         network: Any = None,
         sigma_a2_bounds: Any = (1e-5, 0.24),
         sigma_b2_bounds: Any = (1e-5, 1e5),

@@ -14,26 +14,26 @@ import numpy as np
 import scipy.linalg
 
 from ..activations import ActivationLike
-from ..equivalents import KernelName, equivalent, relative_spectral_error
+from ..equivalents import equivalent, relative_spectral_error
 from ..equivalents.curve import ErrorCurve
 from ..errors import InvalidInputError
 from ..kernels import kernels_of
 from ..mixtures import GaussianMixture, MixtureStatistics
-from ..networks import DEQ, Network
+from ..networks import DEQ, Kernel, Network
 from ..plots.figures import draw_errors
 from .runner import Document, Experiment, Point, Setup
 
 __all__ = ["ACTIVATIONS", "EXPERIMENT", "MIXTURES", "error_against_n", "kept_curves", "mixture"]
 
 ACTIVATIONS = ("tanh", "arctan", "relu", "leaky_relu", "elu", "silu")
-KERNELS: tuple[KernelName, ...] = ("ck", "ntk", "ntk_frozen")
+KERNELS: tuple[Kernel, ...] = ("ck", "ntk", "ntk_frozen")
 
 
 def error_against_n(
     activation: ActivationLike = "tanh",
     mixture_name: str = "two_class",
     *,
-    kernels: Sequence[KernelName] = KERNELS,
+    kernels: Sequence[Kernel] = KERNELS,
     dimensions: Sequence[int] = (250, 500, 1000, 2000, 4000),
     points_per_dimension: float = 1.25,
     seeds: int = 3,
@@ -63,9 +63,7 @@ def error_against_n(
     return curves(samples, measure)
 
 
-def exact_kernels(
-    network: Network, statistics: MixtureStatistics, kernels: Sequence[KernelName]
-) -> dict[KernelName, Any]:
+def exact_kernels(network: Network, statistics: MixtureStatistics, kernels: Sequence[Kernel]) -> dict[Kernel, Any]:
     """Exact kernels of the network centred at the statistics' tau0."""
     return kernels_of(network.centred(statistics.tau0), statistics.X, kinds=tuple(kernels))
 

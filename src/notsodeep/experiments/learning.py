@@ -15,7 +15,6 @@ import scipy.linalg
 import torch
 
 from .. import nn
-from ..equivalents import KernelName
 from ..kernels import kernels_of
 from ..learning import learning_curve, predict_learning
 from ..learning.concentration import concentration
@@ -24,7 +23,7 @@ from ..learning.features import linear_problem
 from ..learning.schedules import ridge_scores
 from ..matching import Twin, match
 from ..mixtures import GaussianMixture
-from ..networks import DEQ, ENN, Network
+from ..networks import DEQ, ENN, Kernel, Network
 from ..plots.figures import draw_learning
 from ..spectra.sources import source_of
 from .runner import Experiment, Point, Setup
@@ -100,7 +99,7 @@ def measure_learning(
     network: Network,
     mixture: GaussianMixture,
     n: int,
-    kernel: KernelName,
+    kernel: Kernel,
     rule: str,
     values: Any,
     draws: int,
@@ -112,7 +111,7 @@ def measure_learning(
 
 
 def _one_draw(
-    network: Network, mixture: GaussianMixture, n: int, kernel: KernelName, rule: str, values: Any, seed: list[int]
+    network: Network, mixture: GaussianMixture, n: int, kernel: Kernel, rule: str, values: Any, seed: list[int]
 ) -> tuple[list[float], list[float]]:
     g = np.random.default_rng(seed)
     (X, y), (new, labels) = mixture.sample(n, g), mixture.sample(_TESTS, g)

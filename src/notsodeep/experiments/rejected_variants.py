@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from ..activations import ActivationLike
-from ..equivalents import Coefficients, KernelName, coefficients, relative_spectral_error
+from ..equivalents import Coefficients, coefficients, relative_spectral_error
 from ..equivalents.curve import ErrorCurve
 from ..equivalents.operator import assemble
 from ..gaussian import moments
 from ..mixtures import GaussianMixture, MixtureStatistics
-from ..networks import DEQ
+from ..networks import DEQ, Kernel
 from ..plots.figures import draw_variants
 from .equivalents_error import curves, draws, exact_kernels
 from .runner import Experiment, Point, Setup
@@ -64,7 +64,7 @@ def _as_it_is(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coeffic
     return c, st
 
 
-VARIANTS: dict[str, tuple[KernelName, Change]] = {
+VARIANTS: dict[str, tuple[Kernel, Change]] = {
     "ck": ("ck", _as_it_is),
     "ck, T from centred covariances": ("ck", _centred_covariances),
     "ck, alpha4 not squared": ("ck", _alpha4_once),

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..activations import Quadratic, activation
-from ..equivalents import KernelName, spectral_norm, sphere_equivalent
+from ..equivalents import spectral_norm, sphere_equivalent
 from ..kernels import kernels_of
 from ..matching import match_sphere
-from ..networks import DEQ
+from ..networks import DEQ, Kernel
 from ..plots.figures import draw_sphere
 from .runner import Experiment, Point, Setup
 from .samples import eigenvalues, histograms
@@ -30,7 +30,7 @@ def unit_rows(n: int, d: int, seed: int = 0) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def compare_on_sphere(kernel: KernelName, n: int, d: int, sigma_a2: float = 0.2, seed: int = 0) -> dict[str, Any]:
+def compare_on_sphere(kernel: Kernel, n: int, d: int, sigma_a2: float = 0.2, seed: int = 0) -> dict[str, Any]:
     """Distances to the DEQ's kernel of the equivalent, the quadratic layer, and the exact Hermite layer."""
     X = unit_rows(n, d, seed)
     deq = DEQ(activation("relu").affine(gain=math.sqrt(2.0)), sigma_a2)
@@ -58,7 +58,7 @@ def points(setup: Setup) -> list[Point]:
     """CK and NTK (all weights trained)."""
     n, d = (250, 300) if setup.quick else (1000, 1200)
 
-    def point(kernel: KernelName) -> Point:
+    def point(kernel: Kernel) -> Point:
         settings = {"kernel": kernel, "n": n, "d": d, "sigma_a2": 0.2, "seed": 0}
         return Point(kernel, settings, lambda: _measure(settings))
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..datasets import Dataset, load
-from ..equivalents import KernelName, relative_spectral_error
+from ..equivalents import relative_spectral_error
 from ..kernels import kernels_of
 from ..matching import Twin, match, match_one_layer, match_sphere, norm_range
 from ..mixtures import GaussianMixture
-from ..networks import DEQ, ENN
+from ..networks import DEQ, ENN, Kernel
 from ..nn.data import one_hot
 from ..nn.model import compute_features, ridge_readout
 from ..plots.figures import draw_routes
@@ -84,7 +84,7 @@ def _unit(data: Dataset) -> Dataset:
 # ---- twins ---------------------------------------------------------------------------------------------------
 
 
-def route_twin(route: str, activation: str, kernel: KernelName, data: Dataset) -> Twin:
+def route_twin(route: str, activation: str, kernel: Kernel, data: Dataset) -> Twin:
     """The twin that a route finds; its ``deq`` is the DEQ that the route speaks of."""
     deq = DEQ(activation, SIGMA_A2)
     if route == "four numbers":
@@ -95,7 +95,7 @@ def route_twin(route: str, activation: str, kernel: KernelName, data: Dataset) -
     return match_one_layer(deq, kernel, None if deq.homogeneous else norm_range(data.X_train))
 
 
-def compare_route(data: Dataset, route: str, activation: str, kernel: KernelName, size: Size) -> dict[str, Any]:
+def compare_route(data: Dataset, route: str, activation: str, kernel: Kernel, size: Size) -> dict[str, Any]:
     """Distance of the kernels, agreement of the regressions, and for the CK the networks of finite width."""
     twin = route_twin(route, activation, kernel, data)
     rows = _unit(data) if route == "sphere" else data
@@ -109,7 +109,7 @@ def compare_route(data: Dataset, route: str, activation: str, kernel: KernelName
 # ---- kernels -------------------------------------------------------------------------------------------------
 
 
-def _kernels(twin: Twin, data: Dataset, kernel: KernelName) -> dict[str, Any]:
+def _kernels(twin: Twin, data: Dataset, kernel: Kernel) -> dict[str, Any]:
     """Relative spectral distance on the training rows; kernel ridge regression of the classes on the test rows."""
     targets = one_hot(torch.from_numpy(data.y_train), len(data.classes), torch.empty(0, dtype=torch.float64)).numpy()
     exact, distance, guesses = None, {}, {}
@@ -135,7 +135,7 @@ def _networks_of(twin: Twin) -> dict[str, DEQ | ENN]:
     return {"DEQ": twin.deq, "twin": twin.network, "plain": twin.plain}
 
 
-def _kernels_of(twin: Twin, kernel: KernelName) -> dict[str, Callable[[Array, Array | None], Array]]:
+def _kernels_of(twin: Twin, kernel: Kernel) -> dict[str, Callable[[Array, Array | None], Array]]:
     """The kernel of each network as a function of rows and columns, the twin's under its own training rule."""
 
     def exact(network: DEQ | ENN) -> Callable[[Array, Array | None], Array]:
@@ -181,9 +181,9 @@ def points(setup: Setup, datasets: Sequence[str] | None = None) -> list[Point]:
     size = QUICK if setup.quick else FULL
     chosen = datasets or (("digits",) if setup.quick else DATASETS)
     prepared = functools.lru_cache(maxsize=1)(lambda name: prepare(name, size, setup.data))
-    cases: list[tuple[str, KernelName]] = [("relu", "ck"), ("tanh", "ck"), ("relu", "ntk")]
+    cases: list[tuple[str, Kernel]] = [("relu", "ck"), ("tanh", "ck"), ("relu", "ntk")]
 
-    def point(name: str, route: str, activation: str, kernel: KernelName) -> Point:
+    def point(name: str, route: str, activation: str, kernel: Kernel) -> Point:
         settings = {
             "dataset": name,
             "route": route,

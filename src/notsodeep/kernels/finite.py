@@ -20,7 +20,7 @@ from torch import Tensor
 from .._arrays import as_rows, like, same_columns, sheltered
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
-from ..networks import DEQ, ENN, Network, check_kernel, check_network, rates_of
+from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_network, rates_of, tangent_kernel
 
 __all__ = ["finite_ck", "finite_ntk"]
 
@@ -77,6 +77,7 @@ def finite_ntk(
     train_input: bool = True,
     learning_rates: Sequence[float] | None = None,
     *,
+    kernel: Kernel | None = None,
     Y: Any = None,
     check: bool = True,
     tol: float | None = None,
@@ -85,14 +86,15 @@ def finite_ntk(
 ) -> Any:
     """Mean over ``draws`` networks of grad f(x) . grad f(y), the gradient over all trained weights.
 
-    ``train_input=False`` freezes the input weights (B of a DEQ, and its bias; W_1 of an ENN). ``learning_rates`` (ENN
-    only) multiply the contributions of W_1, ..., W_L and the readout. The other arguments are those of
-    :func:`finite_ck`.
+    ``kernel="ntk_frozen"`` freezes the input weights (B of a DEQ, and its bias; W_1 of an ENN); ``train_input=False``
+    says the same. ``learning_rates`` (ENN only) multiply the contributions of W_1, ..., W_L and the readout. The other
+    arguments are those of :func:`finite_ck`.
     """
     job = _Job.prepare(network, X, Y, width, draws, seed, check, tol)
-    check_kernel(network, "ntk")
+    name = tangent_kernel(kernel, train_input)
+    check_kernel(network, name)
     rates = rates_of(network, learning_rates) or (1.0, 1.0, 1.0)
-    rates = rates if train_input else (0.0, *rates[1:])
+    rates = rates if name == "ntk" else (0.0, *rates[1:])
     return job.average(lambda net: net.gradients_gram(rates), return_std_error, progress)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from .._arrays import as_rows, check_norms, check_target, like, same_columns, sheltered, squared_norms
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
-from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of
+from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of, tangent_kernel
 from .lookup import Table, angle_cap, build_table, clenshaw, clenshaw_scalar, fused, fused_scalar, tabulated_diagonal
 from .pointwise import diagonal, pairwise
 
@@ -67,6 +67,7 @@ def ntk(
     Y: Any = None,
     train_input: bool = True,
     *,
+    kernel: Kernel | None = None,
     learning_rates: Sequence[float] | None = None,
     check: bool = True,
     out: Any = None,
@@ -75,15 +76,16 @@ def ntk(
 ) -> Any:
     """The neural tangent kernel; see :func:`ck` for the arguments.
 
-    ``train_input=True``: all weights are trained. ``False``: the input weights are frozen (B of a DEQ, which gives
-    the papers' K*; W_1 of an ENN). ``learning_rates`` (ENN only) are multipliers of W_1, ..., W_L and the readout.
+    ``kernel="ntk"``: all weights are trained. ``"ntk_frozen"``: the input weights are frozen (B of a DEQ, which gives
+    the papers' K*; W_1 of an ENN); ``train_input=False`` says the same. ``learning_rates`` (ENN only) are multipliers
+    of W_1, ..., W_L and the readout.
 
     >>> import numpy as np, notsodeep as nsd
     >>> nsd.ntk(nsd.ENN(["relu"]), np.eye(2)).round(6)
     array([[1.      , 0.159155],
            [0.159155, 1.      ]])
     """
-    kernel: Kernel = "ntk" if train_input else "ntk_frozen"
+    kernel = tangent_kernel(kernel, train_input)
     found = kernels_of(
         network,
         X,

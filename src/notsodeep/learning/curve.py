@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..equivalents import KernelName
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..mixtures import GaussianMixture
-from ..networks import Network
+from ..networks import Kernel, Network
 from ..spectra.population import Array
 from .concentration import Check
 from .predict import LearningPrediction, predict_learning
@@ -47,7 +46,7 @@ class LearningCurve:
     """(M, N)"""
     training_error: Array
     """(M, N)"""
-    kernel: KernelName
+    kernel: Kernel
 
     def best(self, by: Literal["accuracy", "mse"] = "accuracy") -> dict[str, Best]:
         """The point of highest accuracy, or lowest error, of each network: the best ridge, the best stopping time."""
@@ -106,7 +105,7 @@ def learning_curve(
     networks: Networks,
     mixture: GaussianMixture,
     n: Any,
-    kernel: KernelName = "ntk",
+    kernel: Kernel = "ntk",
     *,
     ridge: Any = None,
     times: Any = None,
@@ -152,7 +151,7 @@ def _row(
     network: Network | Twin,
     mixture: GaussianMixture,
     n: Any,
-    kernel: KernelName,
+    kernel: Kernel,
     axis: Axis,
     points: Array,
     options: tuple[Any, Any, Any, Check],

@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..equivalents import KernelName
 from ..errors import InvalidInputError
 from ..kernels import kernels_of
 from ..matching import Twin
-from ..networks import DEQ, ENN, Network
+from ..networks import DEQ, ENN, Kernel, Network
 from ..solve import factorise, leave_one_out
 from ..spectra.population import Array
 from .extrapolate import fit_power_law
@@ -94,7 +93,7 @@ def estimate_learning(
     network: Network | Twin,
     X: Any,
     y: Any,
-    kernel: KernelName = "ntk",
+    kernel: Kernel = "ntk",
     *,
     ridge: float = 1e-3,
     sizes: Any = None,

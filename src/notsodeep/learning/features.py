@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..equivalents import KernelName, coefficients
+from ..equivalents import coefficients
 from ..errors import InvalidInputError
 from ..kernels.averages import PairAverages
-from ..networks import Network
+from ..networks import Kernel, Network
 from ..spectra.linearised import nearest_product, nearest_semidefinite, scaled
 from ..spectra.population import Array, Commuting, Dense
 from ..spectra.sources import Source
@@ -54,7 +54,7 @@ class LinearProblem:
 def linear_problem(
     network: Network,
     source: Source,
-    kernel: KernelName,
+    kernel: Kernel,
     learning_rates: tuple[float, ...] | None = None,
     *,
     products: bool = True,
@@ -95,7 +95,7 @@ def linear_problem(
     )
 
 
-def limit_problem(network: Network, source: Source, kernel: KernelName) -> LinearProblem:
+def limit_problem(network: Network, source: Source, kernel: Kernel) -> LinearProblem:
     """The linear problem of theory section 15 to the letter: the four numbers of the centred network at one tau0."""
     p, shares = source.p, source.counts / source.counts.sum()
     c = coefficients(network, math.sqrt(float(shares @ source.norms)), kernel)
@@ -112,7 +112,7 @@ def limit_problem(network: Network, source: Source, kernel: KernelName) -> Linea
     )
 
 
-def _refuse_nothing(unit: float, network: Network, kernel: KernelName) -> None:
+def _refuse_nothing(unit: float, network: Network, kernel: Kernel) -> None:
     if unit <= 0.0:
         raise InvalidInputError(f"the {kernel} of {network!r} is zero: there is nothing to learn with")
 

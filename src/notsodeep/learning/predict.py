@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..equivalents import KernelName
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..mixtures import GaussianMixture, MixtureStatistics
-from ..networks import DEQ, ENN, Network
+from ..networks import DEQ, ENN, Kernel, Network
 from ..spectra.population import Array, Dense
 from ..spectra.sources import Source, source_of
 from .concentration import Check, Concentration, concentration
@@ -30,7 +29,7 @@ class LearningPrediction:
     """
 
     network: Network
-    kernel: KernelName
+    kernel: Kernel
     n: int
     p: int
     ridge: Any
@@ -68,7 +67,7 @@ def predict_learning(
     network: Network | Twin,
     mixture: GaussianMixture | MixtureStatistics,
     n: int | None = None,
-    kernel: KernelName = "ntk",
+    kernel: Kernel = "ntk",
     *,
     ridge: Any = None,
     times: Any = None,
@@ -134,7 +133,7 @@ def predict_learning(
 
 
 def _problem(
-    network: Network, source: Source, kernel: KernelName, rates: tuple[float, ...] | None, refined: bool
+    network: Network, source: Source, kernel: Kernel, rates: tuple[float, ...] | None, refined: bool
 ) -> LinearProblem:
     if refined:
         return linear_problem(network, source, kernel, rates)

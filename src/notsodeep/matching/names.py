@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ..equivalents import KernelName
 from ..errors import InvalidInputError
+from ..networks import Kernel
 
 __all__ = ["MatchKernel", "Trains", "kernel_names"]
 
 MatchKernel = Literal["ck", "ntk", "ntk_frozen", "both"]
 Trains = Literal["all", "readout"]
 
-_KERNELS: dict[str, tuple[KernelName, ...]] = {
+_KERNELS: dict[str, tuple[Kernel, ...]] = {
     "ck": ("ck",),
     "ntk": ("ntk",),
     "ntk_frozen": ("ntk_frozen",),
@@ -20,7 +20,7 @@ _KERNELS: dict[str, tuple[KernelName, ...]] = {
 }
 
 
-def kernel_names(kernel: Any) -> tuple[KernelName, ...]:
+def kernel_names(kernel: Any) -> tuple[Kernel, ...]:
     """The kernels that a request speaks of: ``"both"`` means the CK and the NTK of all weights."""
     if not isinstance(kernel, str) or kernel not in _KERNELS:
         raise InvalidInputError(f"kernel must be one of {sorted(_KERNELS)}, got {kernel!r}")

@@ -175,17 +175,16 @@ def _no_scale(statistics: Any) -> str:
 
 def _check_equations(deq: DEQ, tau0: float) -> None:
     """A contraction suffices; beyond it (polynomials have no Lipschitz constant) the equations must be stable."""
-    if float(deq.sigma_a2) < deq.limit:
+    if deq.variances[0] < deq.limit:
         return
     c = coefficients(deq, tau0, "ck")
     layer = layer_of(deq.activation, float(c.tau_star or 0.0))
     rates = [
-        float(deq.sigma_a2) * value / float(c.tau_star or 1.0) ** 2
-        for value in (layer.square[1], layer.slope_square[0])
+        deq.variances[0] * value / float(c.tau_star or 1.0) ** 2 for value in (layer.square[1], layer.slope_square[0])
     ]
     if max(rates) >= 1.0:
         raise ContractionError(
-            f"sigma_a2 = {float(deq.sigma_a2):.6g} is beyond the range of {deq.activation!r}: the kernel equations at "
+            f"sigma_a2 = {deq.variances[0]:.6g} is beyond the range of {deq.activation!r}: the kernel equations at "
             f"tau0 = {tau0:.6g} have the rate of change {max(rates):.4g}, which must stay below 1. Lower sigma_a2"
         )
 

@@ -11,9 +11,9 @@ import torch
 from .. import kernels as _kernels
 from .._arrays import as_rows, like
 from ..activations import Affine
-from ..equivalents import Coefficients, KernelName
+from ..equivalents import Coefficients
 from ..errors import InvalidInputError
-from ..networks import DEQ, ENN, Network
+from ..networks import DEQ, ENN, Kernel, Network
 from .certificates import (
     Certificate,
     Implications,
@@ -207,7 +207,7 @@ class Twin:
         network = ENN([self.deq.activations[-1]] * self.depth)
         return network if self.tau0 is None else network.centred(self.tau0)
 
-    def kernel_matrix(self, X: Any, Y: Any = None, kernel: KernelName | None = None, *, out: Any = None) -> Any:
+    def kernel_matrix(self, X: Any, Y: Any = None, kernel: Kernel | None = None, *, out: Any = None) -> Any:
         """The twin's exact kernel under its own training rule, to hold against :func:`ck` or :func:`ntk` of the DEQ.
 
         ``trains == "readout"``: the network's CK; else its NTK with the twin's learning rates. A twin of ``"both"``
@@ -221,9 +221,9 @@ class Twin:
             X, Y = _unit(X), None if Y is None else _unit(Y)
         return self._own(X, Y, (name,), out)[name]
 
-    def _own(self, X: Any, Y: Any, names: tuple[KernelName, ...], out: Any = None) -> dict[KernelName, Any]:
+    def _own(self, X: Any, Y: Any, names: tuple[Kernel, ...], out: Any = None) -> dict[Kernel, Any]:
         """The network's kernels, under the names of the DEQ's kernels that they match."""
-        kinds: tuple[KernelName, ...] = ("ck",) if self.trains == "readout" else names
+        kinds: tuple[Kernel, ...] = ("ck",) if self.trains == "readout" else names
         into = None if out is None else {kinds[0]: out}
         rates = None if self.trains == "readout" else self.learning_rates
         found = _kernels.kernels_of(self.network, X, Y, kinds=kinds, learning_rates=rates, out=into)

@@ -94,8 +94,8 @@ def parts_of(module: Any) -> DEQParts:
         return module
     if isinstance(module, DEQ):
         return DEQParts(
-            math.sqrt(float(module.spec.sigma_a2) / module.width) * module.recurrent.detach(),
-            math.sqrt(float(module.spec.sigma_b2)) * module.input.detach(),
+            math.sqrt(module.spec.variances[0] / module.width) * module.recurrent.detach(),
+            math.sqrt(module.spec.variances[1]) * module.input.detach(),
             module.spec.activation,
             module.readout.detach() / math.sqrt(module.width),
             None if module.offset is None else math.sqrt(module.spec.variances[2]) * module.offset.detach(),
@@ -147,9 +147,9 @@ def measure(parts: DEQParts, X: Tensor) -> Measured:
 
 
 def _warn(spec: Specification, excess: float, share: float) -> None:
-    if float(spec.sigma_a2) >= spec.limit:
+    if spec.variances[0] >= spec.limit:
         warnings.warn(
-            f"sigma_a2 = {float(spec.sigma_a2):.3g} is not below {spec.limit:.3g}: this DEQ's equilibrium need not be "
+            f"sigma_a2 = {spec.variances[0]:.3g} is not below {spec.limit:.3g}: this DEQ's equilibrium need not be "
             "unique, and no theorem covers it; the twin is that of the infinite-width kernel, where this exists",
             NotSoDeepWarning,
             stacklevel=4,

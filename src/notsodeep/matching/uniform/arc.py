@@ -68,9 +68,9 @@ class HomogeneousDEQ:
 
     @staticmethod
     def of(deq: DEQ) -> HomogeneousDEQ:
-        a, b = slopes(deq.activation)
+        (a, b), (sigma_a2, sigma_b2, _) = slopes(deq.activation), deq.variances
         power = 0.5 * (a * a + b * b)
-        feedback = float(deq.sigma_a2) * power
+        feedback = sigma_a2 * power
         deq.check_driven()
         if power == 0.0:
             raise InvalidInputError(f"{deq!r} has a vanishing kernel; there is nothing to match")
@@ -79,7 +79,7 @@ class HomogeneousDEQ:
                 f"{deq!r} has no infinite-width kernel: sigma_a2 (a^2 + b^2)/2 = {feedback:.6g} must be below 1, "
                 f"that is sigma_a2 < {1.0 / power:.6g} for this activation"
             )
-        return HomogeneousDEQ(feedback, (a - b) ** 2 / (2.0 * power), power * float(deq.sigma_b2) / (1.0 - feedback))
+        return HomogeneousDEQ(feedback, (a - b) ** 2 / (2.0 * power), power * sigma_b2 / (1.0 - feedback))
 
     @property
     def step(self) -> float:
