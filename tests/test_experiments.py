@@ -17,7 +17,7 @@ from helpers import tolerance
 from notsodeep import experiments
 from notsodeep.cli import app
 from notsodeep.errors import ConvergenceError, DataError, InvalidInputError
-from notsodeep.experiments import accuracy, equivalents_error, plain_depth, readouts
+from notsodeep.experiments import accuracy, distilling, equivalents_error, plain_depth, readouts
 from notsodeep.experiments.readouts import Optimiser, train_readouts
 from notsodeep.experiments.runner import Experiment, Point, Setup, TimeUp, draw, read_document, run
 from notsodeep.experiments.samples import histograms, sample, thumbnail
@@ -304,6 +304,18 @@ def test_depth_slows_plain_networks(documents):
         assert found["1 layer"] > found["3 layers"]
         assert found["1 layer"] > found["1 layer, 0.2"]
         assert ("1 raw layer" in found) == (activation == "relu")
+
+
+def test_students_of_a_trained_deq(documents):
+    """Every start, depth and way, three seeds; students fitted to the DEQ agree with it more than others do."""
+    rows = documents["distil"]["points"]["digits/relu"]["numbers"]["rows"]
+    assert len(rows) == 3 * (1 + 2 * 2 * 3)
+    deqs = [row for row in rows if row["start"] == "deq"]
+    assert all(row["agreement"] == 1.0 and row["accuracy"] > 0.8 for row in deqs)
+    agreement = {way: np.mean([r["agreement"] for r in rows if r["way"] == way]) for way in distilling.WAYS}
+    assert agreement["distilled"] > agreement["fresh readout"]
+    assert agreement["distilled"] > 0.9
+    assert max(row["milliseconds"] for row in rows if row["depth"] == 2) < min(row["milliseconds"] for row in deqs)
 
 
 def test_networks_that_do_not_fit_together_are_trained_in_turns(monkeypatch):

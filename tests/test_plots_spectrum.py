@@ -105,3 +105,23 @@ def test_the_kernel_of_the_uncentred_network_is_noticed(kernel: tuple) -> None:
     X = nsd.GaussianMixture.two_class(200).sample(150, seed=0)[0]
     with pytest.warns(nsd.errors.NotSoDeepWarning, match=r"law speaks of the centred network"):
         nsd.SpectrumDisplay.from_kernel(nsd.ck(RELU, X), law)
+
+
+def test_a_bulk_that_would_be_a_line_gets_a_logarithmic_axis() -> None:
+    """Rows of low effective rank: half of the eigenvalues lie within a fortieth of the bulk."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 40)) * 0.7 ** np.arange(40)
+    display = nsd.SpectrumDisplay.from_kernel(nsd.ck(RELU, X / np.sqrt((X**2).sum(1).mean()))).plot()
+    assert display.is_logarithmic
+    ax = display.ax_
+    assert ax is not None
+    assert ax.get_xscale() == "log"
+    bars = [p for p in ax.patches if isinstance(p, mpl.patches.Rectangle)]
+    areas = [b.get_height() * np.log1p(b.get_width() / b.get_x()) for b in bars]
+    beyond = np.sum(display.eigenvalues > bars[-1].get_x() + bars[-1].get_width())
+    assert sum(areas) == pytest.approx(1.0 - beyond / 200)
+    assert sum(b.get_height() > 0 for b in bars) > 20  # of 60; on a linear axis there were three
+
+
+def test_an_ordinary_bulk_keeps_its_linear_axis(kernel: tuple) -> None:
+    assert not nsd.SpectrumDisplay.from_kernel(*kernel).is_logarithmic

@@ -43,6 +43,7 @@ STUDIES = {
     "three_routes": Study("three_routes", "three routes to a twin on the same data", "15 s", "6 min"),
     "learning": Study("learning", "learning predicted before training, against exact kernels", "30 s", "30 min"),
     "one_layer": Study("one_layer", "one layer: proven bounds, and errors at finite width", "30 s", "40 min"),
+    "distil": Study("distilling", "what can stand in for a trained DEQ", "10 s", "4 min, H200"),
     "uniform_depth": Study("uniform_depth", "plain layers without data: proven bound against depth", "5 s", "3 min"),
     "uniform_odd": Study("uniform_odd", "what no network of odd layers can reach", "5 s", "20 s"),
     "uniform_training": Study(

@@ -27,7 +27,7 @@ from .enn import ENN
 from .model import Model, in_batches, positive, whole
 from .train import History, fit
 
-__all__ = ["Comparison", "Measurement", "compare", "peak_bytes"]
+__all__ = ["Comparison", "Measurement", "compare", "median_times", "peak_bytes"]
 
 _COLUMNS = {
     "accuracy": ("accuracy %", 100.0),
@@ -183,7 +183,7 @@ def _measure(
         model.eval()
     guesses = {name: in_batches(model, X).argmax(1) for name, model in models.items()}
     with torch.no_grad():
-        seconds = _time({name: functools.partial(model, x) for name, model in models.items()}, x.device)
+        seconds = median_times({name: functools.partial(model, x) for name, model in models.items()}, x.device)
         memory = {name: peak_bytes(functools.partial(model, x), x.device) for name, model in models.items()}
     reference = next(iter(guesses.values()))
     return [
@@ -206,7 +206,7 @@ def _share(hits: Tensor) -> float:
     return float(hits.double().mean())
 
 
-def _time(calls: Mapping[str, Callable[[], Any]], device: torch.device, repeats: int = 9) -> dict[str, float]:
+def median_times(calls: Mapping[str, Callable[[], Any]], device: torch.device, repeats: int = 9) -> dict[str, float]:
     """The median time of each call, in turns: whatever else the machine does meets all of them alike."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats + 1):

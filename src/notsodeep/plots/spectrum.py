@@ -21,6 +21,7 @@ __all__ = ["SpectrumDisplay"]
 
 _BARS, _CURVE, _SPIKE = "#9db9d4", "#b3262e", "#1d3557"
 _FOREIGN = 2.0  # a largest eigenvalue this many times the law's belongs to another network
+_FLOOR = 1e-10  # of the largest eigenvalue: below it, zero up to rounding
 _SHARE = 0.27  # of the width, for isolated eigenvalues beyond the bulk
 
 
@@ -103,21 +104,43 @@ class SpectrumDisplay:
             last = len(values) - 1
         return float(values[0]), float(values[last])
 
+    @property
+    def is_logarithmic(self) -> bool:
+        """Whether the axis is: half of the eigenvalues would share a twentieth of a linear one, as for data of low
+        rank. Eigenvalues that are zero up to rounding are drawn at the left end."""
+        floor = _FLOOR * float(self.eigenvalues[-1])
+        middle = float(np.median(self.eigenvalues))
+        return bool(self.eigenvalues[0] > -floor and 100.0 * floor < self.bulk[1] and 20.0 * middle < self.bulk[1])
+
     def plot(self, ax: Axes | None = None, *, bins: int = 60) -> SpectrumDisplay:
-        """Draw; far isolated eigenvalues are shown beyond a break of the axis, so that the bulk stays legible."""
+        """Draw; far isolated eigenvalues are shown beyond a break of the axis, so that the bulk stays legible. Where
+        the bulk itself would be a line, the axis is logarithmic."""
         if ax is None:
             _, ax = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
-        low, high = self.bulk
-        pad = 0.05 * (high - low) or 0.05 * max(abs(low), 1.0)
-        edges = np.linspace(min(low, self.eigenvalues[0]) - pad, high + pad, bins + 1)
+        edges = self._logarithmic_edges(bins) if self.is_logarithmic else self._linear_edges(bins)
         self._draw_bulk(ax, edges)
         far = [v for v in [*self.eigenvalues, *self._spikes()] if v > edges[-1]]
-        right = max(far) + 0.16 * (max(far) - edges[-1]) + pad if far else edges[-1]
-        _break_axis(ax, float(edges[0]), float(edges[-1]), float(right))
+        if self.is_logarithmic:
+            ax.set_xscale("log")
+            ax.set_xlim(edges[0], 1.5 * max(far, default=edges[-1]))
+        else:
+            pad = 0.05 * (edges[-1] - edges[0])
+            right = max(far) + 0.16 * (max(far) - edges[-1]) + pad if far else edges[-1]
+            _break_axis(ax, float(edges[0]), float(edges[-1]), float(right))
         self._draw_isolated(ax, float(edges[-1]))
         self._finish(ax)
         self.ax_, self.figure_ = ax, ax.get_figure()  # type: ignore[assignment]
         return self
+
+    def _linear_edges(self, bins: int) -> np.ndarray:
+        low, high = self.bulk
+        pad = 0.05 * (high - low) or 0.05 * max(abs(low), 1.0)
+        return np.linspace(min(low, self.eigenvalues[0]) - pad, high + pad, bins + 1)
+
+    def _logarithmic_edges(self, bins: int) -> np.ndarray:
+        low, high = self.bulk
+        start = max(min(low, float(self.eigenvalues[0])), _FLOOR * float(self.eigenvalues[-1]))
+        return np.geomspace(0.9 * start, 1.1 * high, bins + 1)
 
     def _spikes(self) -> list[float]:
         return [] if self.law is None else [s.value for s in self.law.spikes]
@@ -132,17 +155,19 @@ class SpectrumDisplay:
         return [s for s in self.law.spikes if all(s.value < a - near or s.value > b + near for a, b in pieces)]
 
     def _draw_bulk(self, ax: Axes, edges: np.ndarray) -> None:
-        width, n = float(edges[1] - edges[0]), len(self.eigenvalues)
-        counts = np.histogram(self.eigenvalues, edges)[0]
-        ax.bar(edges[:-1], counts / (n * width), width, align="edge", color=_BARS, edgecolor="white", linewidth=0.4)
-        top = float((counts / (n * width)).max())
+        # on a logarithmic axis the density is that of log x: areas are shares of the eigenvalues on both
+        places = np.log(edges) if self.is_logarithmic else edges
+        counts = np.histogram(np.maximum(self.eigenvalues, edges[0]), edges)[0]
+        heights = counts / (len(self.eigenvalues) * np.diff(places))
+        ax.bar(edges[:-1], heights, np.diff(edges), align="edge", color=_BARS, edgecolor="white", linewidth=0.4)
+        top = float(heights.max())
         ax.set_ylim(0.0, 1.1 * top)
         if self.law is None:
             return
         for interval in self.law.support:
             angles = np.linspace(0.0, np.pi, 600)
             x = interval[0] + (interval[1] - interval[0]) * np.sin(0.5 * angles) ** 2
-            density = self.law.density(x)
+            density = self.law.density(x) * (x if self.is_logarithmic else 1.0)
             ax.plot(x, density, color=_CURVE, linewidth=1.6, solid_capstyle="round")
             # a peak much narrower than a bar may leave the picture
             ax.set_ylim(top=max(ax.get_ylim()[1], 1.05 * min(float(density.max()), 2.0 * top)))
@@ -203,7 +228,7 @@ class SpectrumDisplay:
                 names.append("predicted isolated eigenvalues")
         ax.legend(handles, names, frameon=False, fontsize="small", loc="upper right")
         ax.set_xlabel("eigenvalue")
-        ax.set_ylabel("density")
+        ax.set_ylabel("density of the logarithm" if self.is_logarithmic else "density")
         ax.set_title(self.title)
         ax.spines[["top", "right"]].set_visible(False)
 

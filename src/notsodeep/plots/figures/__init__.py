@@ -2,6 +2,7 @@
 
 from .accuracy import draw_accuracy
 from .depth import draw_depths
+from .distilled import distilled_table, draw_distilled
 from .eigenvalues import draw_eigenvalues
 from .errors import draw_errors, draw_mixtures, draw_variants
 from .kernels import draw_kernels
@@ -12,8 +13,10 @@ from .sphere import draw_sphere
 from .uniform import draw_odd, draw_training, draw_uniform
 
 __all__ = [
+    "distilled_table",
     "draw_accuracy",
     "draw_depths",
+    "draw_distilled",
     "draw_eigenvalues",
     "draw_errors",
     "draw_kernels",

@@ -1,0 +1,166 @@
+"""What can stand in for a *trained* DEQ: all its weights have travelled, and no kernel knows where.
+
+A DEQ is trained with all its weights. Explicit networks of its width are held against it on the test rows: those of its
+one-layer and two-layer twins, and plain ones with its own activation; each with a fresh readout on random features,
+fitted to the DEQ's outputs (:func:`notsodeep.distil`), or trained on the classes as the DEQ was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import datasets
+from .. import nn as finite
+from ..matching import Twin, match_one_layer, match_uniform, norm_range
+from ..networks import DEQ, ENN
+from ..nn.compare import median_times
+from ..nn.model import Model, in_batches
+from ..plots.figures import draw_distilled
+from .runner import Experiment, Point, Setup
+
+__all__ = ["EXPERIMENT", "WAYS", "Row", "Run", "replace_trained"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What decides the numbers."""
+
+    data: str = "mnist"
+    activation: str = "relu"
+    sigma_a2: float = 0.2
+    width: int = 512
+    epochs: int = 8
+    lr: float = 0.01
+    batch_size: int = 512
+    ridge: float = 1e-4
+    seeds: tuple[int, ...] = (0, 1, 2)
+    folder: str | Path | None = None
+    """Where the data sets are."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One network of one seed, on the test rows."""
+
+    seed: int
+    start: str
+    """``"deq"``, or whose layers and weights it began with: ``"twin"`` or ``"plain"``."""
+    depth: int
+    way: str
+    accuracy: float
+    agreement: float
+    """Share of test rows that it and the trained DEQ put into the same class."""
+    milliseconds: float
+    """For one batch of 128 test rows: the median of calls in turns with all others."""
+    contraction: float | None = None
+    """Of the trained DEQ: the factor by which one step of its iteration contracts at worst."""
+
+
+def _fresh_readout(model: Model, deq: Model, X: Tensor, y: Tensor, run: Run, seed: int) -> None:
+    finite.fit(model, (X, y), method="ridge", ridge=run.ridge)
+
+
+def _distilled(model: Model, deq: Model, X: Tensor, y: Tensor, run: Run, seed: int) -> None:
+    assert isinstance(model, finite.ENN)
+    how = partial(finite.distil, epochs=run.epochs, lr=run.lr, batch_size=run.batch_size, seed=seed)
+    how(deq, model, X, ridge=run.ridge, holdout=0.02)
+
+
+def _from_scratch(model: Model, deq: Model, X: Tensor, y: Tensor, run: Run, seed: int) -> None:
+    finite.fit(model, (X, y), method="adam", lr=run.lr, epochs=run.epochs, batch_size=run.batch_size, seed=seed)
+
+
+WAYS: dict[str, Callable[[Model, Model, Tensor, Tensor, Run, int], None]] = {
+    "fresh readout": _fresh_readout,
+    "distilled": _distilled,
+    "from scratch": _from_scratch,
+}
+
+
+def students(run: Run, X: Tensor) -> dict[tuple[str, int], Twin | ENN]:
+    """Twins of the DEQ before its training, and plain networks, of one and of two layers.
+
+    Plain layers are a twin's only for homogeneous activations (theory, section 13); others have the one layer.
+    """
+    deq = DEQ(run.activation, run.sigma_a2)
+    found: dict[tuple[str, int], Twin | ENN] = {("plain", depth): ENN([run.activation] * depth) for depth in (1, 2)}
+    if deq.activation.homogeneity == 1.0:
+        return {("twin", 1): match_one_layer(deq), ("twin", 2): match_uniform(deq, layers=2), **found}
+    return {("twin", 1): match_one_layer(deq, norms=norm_range(X.cpu(), coverage=0.99)), **found}
+
+
+def run_seed(
+    run: Run,
+    networks: Mapping[tuple[str, int], Twin | ENN],
+    parts: Sequence[Tensor],
+    seed: int,
+    between: Callable[[], None],
+) -> list[Row]:
+    """The DEQ, then every student in every way; all of one seed draw from the same generator's seed."""
+    X, y, Xt, yt = parts
+    sizes = (X.shape[1], run.width, int(y.max()) + 1)
+    deq = finite.DEQ(DEQ(run.activation, run.sigma_a2), *sizes, seed=2 * seed, bias=True, device=X.device)
+    _from_scratch(deq, deq, X, y, run, seed)
+    models: dict[tuple[str, int, str], Model] = {("deq", 1, "trained"): deq}
+    for (start, depth), network in networks.items():
+        for way, train in WAYS.items():
+            between()
+            model = finite.ENN(network, *sizes, seed=2 * seed + 1, bias=True, device=X.device)
+            train(model, deq, X, y, run, seed)
+            models[start, depth, way] = model
+    return _rows(models, deq.contraction(), Xt, yt, seed)
+
+
+def _rows(
+    models: Mapping[tuple[str, int, str], Model], contraction: float, X: Tensor, y: Tensor, seed: int
+) -> list[Row]:
+    guesses = {key: in_batches(model, X).argmax(-1) for key, model in models.items()}
+    with torch.no_grad():
+        seconds = median_times({str(key): partial(m, X[:128]) for key, m in models.items()}, X.device)
+    first = next(iter(guesses.values()))
+    return [
+        Row(
+            seed,
+            *key,
+            float((guess == y).double().mean()),
+            float((guess == first).double().mean()),
+            1e3 * seconds[str(key)],
+            contraction if key[0] == "deq" else None,
+        )
+        for key, guess in guesses.items()
+    ]
+
+
+def replace_trained(run: Run, device: str = "cpu", between: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Every row, with the bounds of the twins; ``between`` is called before each student."""
+    data = datasets.load(run.data, run.folder).standardised()
+    parts = [torch.from_numpy(a).to(device) for a in (data.X_train, data.y_train, data.X_test, data.y_test)]
+    networks = students(run, parts[0])
+    bounds = {f"{depth}": network.bound for (_, depth), network in networks.items() if isinstance(network, Twin)}
+    rows = [row for seed in run.seeds for row in run_seed(run, networks, parts, seed, between)]
+    return {"bounds": bounds, "rows": [asdict(row) for row in rows]}
+
+
+def points(setup: Setup) -> list[Point]:
+    """The digits; in full at a larger width, also with tanh, and MNIST and Fashion-MNIST."""
+    digits = Run("digits", width=256, epochs=20, batch_size=128)
+    full = [replace(digits, activation="tanh"), digits, Run(), Run("fashion_mnist")]
+    sizes = [replace(digits, width=64, epochs=6)] if setup.quick else full
+    return [
+        Point(
+            f"{run.data}/{run.activation}",
+            {name: value for name, value in asdict(run).items() if name != "folder"},
+            partial(replace_trained, replace(run, folder=setup.data), setup.device, setup.check_time),
+        )
+        for run in sizes
+    ]
+
+
+EXPERIMENT = Experiment("distil", "What can stand in for a trained DEQ", points, draw_distilled)
