@@ -22,7 +22,7 @@ from . import homogeneous, thresholds
 from .certificate import Proof, certify, projection_bound
 from .factor import factorise
 from .target import Target, measure
-from .units import assemble, candidates, fit, gains, wanted
+from .units import Allowance, assemble, candidates, fit, gains, wanted
 
 __all__ = ["match_one_layer"]
 
@@ -187,7 +187,7 @@ def _boxed(
         if kinds == "auto" and reach > tol:
             rows.append(Tried(1, reach, reach, _FAMILY, count))
             continue
-        found = _shipped(target, parts, reach, resolution, trains, count)
+        found = _shipped(target, parts, _allowed(reach, resolution, kinds), trains, count)
         rows.append(found.row)
         if kinds != "auto" or found.proof.bound <= tol:
             where = Location(found.proof.norm, found.proof.norm, 1.0, kernel)
@@ -196,16 +196,24 @@ def _boxed(
     raise InfeasibleMatchError(_infeasible(deq, kernel, tol, rows), min(row.bound for row in rows))
 
 
-def _shipped(target: Target, parts: np.ndarray, reach: float, tol: float, trains: Trains, count: int) -> _Found:
+def _allowed(reach: float, tol: float, kinds: int | str) -> Allowance:
+    """What the units may miss: little beside the projection's deficit or the tolerance, and no more than is left."""
+    if kinds != "auto":
+        return Allowance(*[max(_SHARE * reach, _ENOUGH * tol)] * 2)
+    room = 0.5 * (tol - reach)
+    return Allowance(min(max(_SHARE * reach, 30.0 * _ENOUGH * tol), room), room)
+
+
+def _shipped(target: Target, parts: np.ndarray, allowed: Allowance, trains: Trains, count: int) -> _Found:
     """The smallest elementary units that add little to the deficit of the projection, or the best there are."""
     want = wanted(target, parts)
     basis = _basis(target, want, trains)
     gain = gains(trains, singular=basis.singular > 0)
     best = None
-    for found in candidates(basis, want, gain):
-        if best is None or found.missed < best.missed:
+    for found in candidates(basis, want, gain, allowed=allowed):
+        if best is None or found.price < best.price:
             best = found
-        if best.missed <= max(_SHARE * reach, _ENOUGH * tol):
+        if best.enough:
             break
     assert best is not None
     proof = certify(target, parts, best, gain)

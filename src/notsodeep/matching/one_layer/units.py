@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,9 +25,30 @@ from .target import Array, Target
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2)
 _DEGREES = (3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 _TAME = 150.0  # larger coefficients cost digits in single precision
+_CALM = 25.0  # up to this they cost none that count: units keep 1e-5 in single precision
 _SILENT = 1e-3  # share of the wanted coefficient below which phi's own does not decide the sign
 _FLOOR = 1e-3  # weights of the fit: an order matters by the size of its coefficient, and all by this
-_CUTS = (1e-9, 1e-11, 1e-13)  # singular values below this share are not used: they make large coefficients that cancel
+# singular values below this share are not used: they make large coefficients that cancel
+_CUTS = (
+    1e-6,
+    1e-7,
+    1e-8,
+    1e-9,
+    1e-11,
+    1e-13,
+)
+
+
+class Allowance(NamedTuple):
+    """What units may miss."""
+
+    wish: float
+    """Less than this is not worth larger functions."""
+    room: float
+    """More than this is too much."""
+
+
+NOTHING = Allowance(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -38,6 +60,24 @@ class Fit:
     """At the nodes: (size, kinds, nodes)."""
     missed: float
     """sum_k E_k (2 C_k + E_k) at the nodes: the first-order size of the kernel's error."""
+    allowed: Allowance = NOTHING
+
+    @property
+    def largest(self) -> float:
+        """Of the coefficients, which cancel each other the more the larger they are."""
+        return float(np.abs(self.values).max())
+
+    @property
+    def price(self) -> tuple[bool, bool, bool, float]:
+        """Of those that miss little enough the calmest, otherwise the nearest; calm ones first where there is room."""
+        near = self.missed <= self.allowed.wish
+        rest = self.largest if near else self.missed * (1.0 + self.largest / _TAME)
+        return self.missed > self.allowed.room, self.largest > _CALM, not near, rest
+
+    @property
+    def enough(self) -> bool:
+        """Whether larger functions would not pay."""
+        return self.missed <= self.allowed.wish and self.largest <= _CALM
 
 
 def signs(network: Network, norm: float, sizes: Array) -> Array:
@@ -70,14 +110,15 @@ def wanted(target: Target, parts: Array) -> Array:
     return sign[:, None, None] * parts.transpose(0, 2, 1) / scale
 
 
-def fit(basis: Basis, want: Array, gain: Array) -> Fit:
+def fit(basis: Basis, want: Array, gain: Array, allowed: Allowance = NOTHING) -> Fit:
     """Weighted least squares of all kinds and nodes at once; ``gain`` is sqrt(1 + k) where hidden weights train."""
     orders = len(want)
     table = gained(basis, gain, orders)
     size = np.sqrt((want**2).sum(1)).max(1)
     weight = np.maximum(size, _FLOOR * size.max())[:, None]
     design, right = table[:orders] * weight, want.reshape(orders, -1) * weight
-    return min((_fit(basis, want, size, table, _solve(design, right, cut)) for cut in _CUTS), key=_price)
+    solutions = _solve(design, right)
+    return min((_fit(basis, want, size, table, values, allowed) for values in solutions), key=lambda f: f.price)
 
 
 def gained(basis: Basis, gain: Array, orders: int) -> Array:
@@ -86,34 +127,40 @@ def gained(basis: Basis, gain: Array, orders: int) -> Array:
     return np.asarray(basis_coefficients(basis, len(gain)).numpy()[:count] * gain[:count, None])
 
 
-def _fit(basis: Basis, want: Array, size: Array, table: Array, values: Array) -> Fit:
+def _fit(basis: Basis, want: Array, size: Array, table: Array, values: Array, allowed: Allowance) -> Fit:
     orders, kinds, nodes = want.shape
     error = (table @ values).reshape(-1, kinds, nodes)
     error[:orders] -= want
     missed = np.sqrt((error**2).sum(1)).max(1)
     first = float((missed[:orders] * 2.0 * size).sum() + (missed**2).sum())
-    return Fit(basis, values.reshape(-1, kinds, nodes), first)
+    return Fit(basis, values.reshape(-1, kinds, nodes), first, allowed)
 
 
-def _solve(design: Array, right: Array, cut: float) -> Array:
+def _solve(design: Array, right: Array) -> Iterator[Array]:
+    """Least squares from the singular values above each cut."""
     scale = np.linalg.norm(design, axis=0)
     scale[scale == 0.0] = 1.0
-    return np.linalg.lstsq(design / scale, right, rcond=cut)[0] / scale[:, None]
+    u, s, v = np.linalg.svd(design / scale, full_matrices=False)
+    projected = u.T @ right
+    for rank in sorted({int((s > cut * s[0]).sum()) for cut in _CUTS}):
+        yield (v[:rank].T @ (projected[:rank] / s[:rank, None])) / scale[:, None]
 
 
 def candidates(
-    basis: Basis, want: Array, gain: Array, degrees: tuple[int, ...] = _DEGREES, alphas: tuple[float, ...] = ALPHAS
+    basis: Basis,
+    want: Array,
+    gain: Array,
+    degrees: tuple[int, ...] = _DEGREES,
+    alphas: tuple[float, ...] = ALPHAS,
+    allowed: Allowance = NOTHING,
 ) -> Iterator[Fit]:
     """Fits of growing degree, each with the best slope alpha of those tried."""
     middle = degrees[min(3, len(degrees) - 1)]
     tried = [fit(replace(basis, alpha=a, degree=middle), want, gain) for a in alphas]
-    order = np.argsort([_price(f) for f in tried])[:3]
+    order = sorted(alphas, key=lambda a: tried[alphas.index(a)].price)[:3]
     for degree in degrees:
-        yield min((fit(replace(basis, alpha=alphas[i], degree=degree), want, gain) for i in order), key=_price)
-
-
-def _price(found: Fit) -> float:
-    return found.missed * (1.0 + float(np.abs(found.values).max()) / _TAME)
+        fits = (fit(replace(basis, alpha=a, degree=degree), want, gain, allowed) for a in order)
+        yield min(fits, key=lambda f: f.price)
 
 
 def assemble(target: Target, found: Fit) -> Conditioned:
