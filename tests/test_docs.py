@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -22,11 +24,46 @@ def blocks(page: str) -> list[str]:
     return [re.sub(rf"^{indent}", "", code, flags=re.MULTILINE) for indent, code in found]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p != "uniform.md" and blocks(p)])
+@pytest.mark.parametrize("page", [p for p in PAGES if p not in ("uniform.md", "tour.md") and blocks(p)])
 def test_the_examples_of_a_page_run_in_order(page):
     names: dict = {}
     for code in blocks(page):
         exec(compile(code, page, "exec"), names)
+
+
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+@pytest.fixture(scope="module")
+def tour():
+    """The module that makes the tour's outputs, and its steps as they run now."""
+    spec = importlib.util.spec_from_file_location("tour", DOCS / "tour.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tour"] = module
+    spec.loader.exec_module(module)
+    return module, list(module.steps((DOCS / "tour.md").read_text()))
+
+
+def test_the_tour_prints_what_it_shows(tour):
+    """Words exactly; numbers to a percent, and what is rounding error stays that small. ``docs/tour.py`` renews it."""
+    _, found = tour
+    for step in found:
+        assert NUMBER.sub("#", step.printed) == NUMBER.sub("#", step.written), step.code
+        shown, now = ([float(v) for v in NUMBER.findall(text)] for text in (step.written, step.printed))
+        assert now == pytest.approx(shown, rel=0.01, abs=1e-7)
+    assert sum(bool(step.written) for step in found) >= 6
+    assert [bool(step.vector) for step in found].count(True) == len(list(DOCS.glob("tour_*.svg"))) == 1
+
+
+def test_the_notebook_is_the_tour_with_its_outputs(tour):
+    module, found = tour
+    stored = json.loads((ROOT / "examples" / "tour.ipynb").read_text())
+    assert stored["nbformat"] == 4
+    fresh = module.notebook(found)
+    assert [c["source"] for c in stored["cells"]] == [c["source"] for c in fresh["cells"]]
+    outputs = [[o["output_type"] for o in c.get("outputs", [])] for c in stored["cells"]]
+    assert outputs == [[o["output_type"] for o in c.get("outputs", [])] for c in fresh["cells"]]
+    assert ["stream", "display_data"] in outputs
 
 
 def test_every_page_is_in_the_contents():

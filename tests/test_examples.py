@@ -1,8 +1,7 @@
-"""Every example runs and prints what it is there for; the notebook's cells run in order."""
+"""Every example runs and prints what it is there for; the notebook is held by tests/test_docs.py."""
 
 from __future__ import annotations
 
-import json
 import re
 import runpy
 import sys
@@ -36,14 +35,3 @@ def test_example(name, capsys, tmp_path, monkeypatch):
     if name == "picture":
         assert picture.read_bytes().startswith(b"\x89PNG")
     plt.close("all")
-
-
-def test_the_notebook(capsys):
-    document = json.loads((EXAMPLES / "tour.ipynb").read_text())
-    assert document["nbformat"] == 4
-    names: dict = {}
-    for cell in document["cells"]:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == []
-            exec("".join(cell["source"]), names)
-    assert "class Twin(torch.nn.Module)" in capsys.readouterr().out
