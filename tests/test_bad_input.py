@@ -65,6 +65,8 @@ MISTAKES = {
     "unknown parameter": ("match relu:slope=2", 2, "takes the parameters"),
     "parameter without a number": ("match leaky_relu:slope", 2, "leaky_relu:slope=0.1"),
     "sigma_a2 too large": ("match relu --sigma-a2 0.5", 2, "Lower --sigma-a2"),
+    "a bias where none can be": ("match relu --sigma-c2 0.1", 2, "without a bias"),
+    "a bias of an explicit network": ("kernel X.npy --layers tanh --sigma-c2 0.1", 2, "belongs to a DEQ"),
     "sigma_a2 negative": ("match relu --sigma-a2 -0.1", 2, "not negative"),
     "sigma_a2 is a word": ("match relu --sigma-a2 big", 2, "--sigma-a2"),
     "tau0 zero": ("match relu --tau0 0", 2, "positive"),

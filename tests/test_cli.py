@@ -219,6 +219,8 @@ def test_exact_kernel_into_a_file(files):
     run("kernel", files / "X.npy", "relu", "-o", files / "K.npy", "--force", "--centred")
     tau0 = nsd.MixtureStatistics.estimate(X).tau0
     assert np.array_equal(np.load(files / "K.npy"), nsd.ck(nsd.DEQ("relu", 0.2).centred(tau0), X))
+    run("kernel", files / "X.npy", "relu", "-o", files / "K.npy", "--force", "--sigma-c2", "0.3")
+    assert np.array_equal(np.load(files / "K.npy"), nsd.ck(nsd.DEQ("relu", 0.2, sigma_c2=0.3), X))
 
 
 def test_float32_stays_float32(files):

@@ -35,6 +35,7 @@ SigmaA2 = Annotated[
 SigmaB2 = Annotated[
     float | None, typer.Option("--sigma-b2", help="Variance of the input weights; default 1 - sigma_a2.")
 ]
+SigmaC2 = Annotated[float | None, typer.Option("--sigma-c2", help="Variance of the bias; none unless given.")]
 Tau0 = Annotated[
     float | None, typer.Option("--tau0", help="Root mean square norm of the inputs; default 1, or the data's.")
 ]
@@ -87,12 +88,12 @@ def parse_activation(text: str) -> Any:
     return nsd.activation(name, **parameters)
 
 
-def deq_from(phi: str, sigma_a2: float | None, sigma_b2: float | None) -> Any:
+def deq_from(phi: str, sigma_a2: float | None, sigma_b2: float | None, sigma_c2: float | None = None) -> Any:
     """A DEQ inside its contraction range."""
     import notsodeep as nsd
 
     known = parse_activation(phi)
-    deq = nsd.DEQ(known, _usual_variance(known) if sigma_a2 is None else sigma_a2, sigma_b2)
+    deq = nsd.DEQ(known, _usual_variance(known) if sigma_a2 is None else sigma_a2, sigma_b2, sigma_c2 or 0.0)
     try:
         deq.check_contraction()
     except ContractionError as error:  # the advice that follows speaks of Python arguments
@@ -119,16 +120,23 @@ def layers_from(text: str) -> Any:
     return nsd.ENN([parse_activation(part.strip()) for part in text.split("/")])
 
 
-def network_from(phi: str | None, sigma_a2: float | None, sigma_b2: float | None, layers: str | None) -> Any:
+def network_from(
+    phi: str | None,
+    sigma_a2: float | None,
+    sigma_b2: float | None,
+    layers: str | None,
+    sigma_c2: float | None = None,
+) -> Any:
     """The one network that was asked for."""
     if (phi is None) == (layers is None):
         raise InvalidInputError(
             "name one network: an activation for a DEQ (relu), or --layers tanh/tanh for an explicit one, not both."
         )
     if layers is not None:
-        refuse(f"belongs to a DEQ and --layers {layers} is an explicit network", sigma_a2=sigma_a2, sigma_b2=sigma_b2)
+        given = {"sigma_a2": sigma_a2, "sigma_b2": sigma_b2, "sigma_c2": sigma_c2}
+        refuse(f"belongs to a DEQ and --layers {layers} is an explicit network", **given)
         return layers_from(layers)
-    return deq_from(str(phi), sigma_a2, sigma_b2)
+    return deq_from(str(phi), sigma_a2, sigma_b2, sigma_c2)
 
 
 def refuse(reason: str, **given: Any) -> None:

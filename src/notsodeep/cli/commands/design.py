@@ -25,6 +25,7 @@ def match(
     activation: opt.Phi,
     sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
+    sigma_c2: opt.SigmaC2 = None,
     tau0: opt.Tau0 = None,
     data: opt.Data = None,
     labels: opt.Labels = None,
@@ -69,7 +70,7 @@ def match(
         raise InvalidInputError("--json and --code both claim the output; give one of them (JSON has the source too).")
     if save is not None:
         check_target(save, force)
-    deq = opt.deq_from(activation, sigma_a2, sigma_b2)
+    deq = opt.deq_from(activation, sigma_a2, sigma_b2, sigma_c2)
     points, sizes = None, {}
     if inputs == "mixture":
         opt.refuse("belongs to --inputs uniform or any", norms=norms, tol=tol, layers=layers, kinds=kinds)

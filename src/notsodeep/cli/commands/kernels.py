@@ -30,6 +30,7 @@ def kernel(
     ] = "kernel.npy",
     sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
+    sigma_c2: opt.SigmaC2 = None,
     layers: Annotated[str | None, typer.Option("--layers", help="An explicit network instead: tanh/tanh")] = None,
     twin: Annotated[str | None, typer.Option("--twin", help="A twin.json instead: the kernel it matches.")] = None,
     which: opt.AnyKernel = None,
@@ -71,9 +72,10 @@ def kernel(
         check_format(Path(output))
         check_target(Path(output), force)
     if twin is None:
-        designed, network = None, opt.network_from(activation, sigma_a2, sigma_b2, layers)
+        designed, network = None, opt.network_from(activation, sigma_a2, sigma_b2, layers, sigma_c2)
     else:
-        designed = _twin(twin, activation, layers, sigma_a2=sigma_a2, sigma_b2=sigma_b2, centred=centred)
+        given = {"sigma_a2": sigma_a2, "sigma_b2": sigma_b2, "sigma_c2": sigma_c2, "centred": centred}
+        designed = _twin(twin, activation, layers, **given)
         network = designed.network
     if equivalent:
         which = (which or "ck") if designed is None else _equivalent_kernel(designed, which)

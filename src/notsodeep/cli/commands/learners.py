@@ -30,7 +30,7 @@ def fit(
     task: Annotated[Task, typer.Option("--task", help="auto: words and few whole numbers are classes.")] = "auto",
     sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
-    sigma_c2: Annotated[float, typer.Option("--sigma-c2", help="Variance of the biases.")] = 0.0,
+    sigma_c2: opt.SigmaC2 = None,
     kernel: opt.WhichKernel = "ntk",
     ridge: Annotated[str, typer.Option("--ridge", help="Relative to the mean diagonal; loo: chosen from the data.")] = (
         "loo"
@@ -55,7 +55,7 @@ def fit(
     check_target(output, force)
     if method == "equivalent":
         raise InvalidInputError("--method equivalent is not saved to a file; use kernel or features here.")
-    deq = opt.deq_from(activation, sigma_a2, sigma_b2)
+    deq = opt.deq_from(activation, sigma_a2, sigma_b2, sigma_c2)
     X, y, names = split_target(data, target, labels)
     classify = _is_classification(y) if task == "auto" else task == "classify"
     standardiser = None if as_is else nsd.Standardiser.fit(X)
@@ -64,7 +64,7 @@ def fit(
         deq.activation,
         sigma_a2=deq.variances[0],
         sigma_b2=sigma_b2,
-        sigma_c2=sigma_c2,
+        sigma_c2=deq.variances[2],
         kernel=kernel,
         ridge=_ridge(ridge),
         method=method,

@@ -22,6 +22,7 @@ def learn(
     activation: Annotated[str | None, typer.Argument(metavar="[ACTIVATION]", help="Of a DEQ.")] = None,
     sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
+    sigma_c2: opt.SigmaC2 = None,
     layers: Annotated[str | None, typer.Option("--layers", help="An explicit network instead: tanh/tanh")] = None,
     which: opt.WhichKernel = "ntk",
     dimension: Annotated[int, typer.Option("-p", help="Dimension of the two-class mixture.")] = 1000,
@@ -53,7 +54,7 @@ def learn(
 
     if plot is not None:
         check_target(plot, force)
-    network = opt.network_from(activation, sigma_a2, sigma_b2, layers)
+    network = opt.network_from(activation, sigma_a2, sigma_b2, layers, sigma_c2)
     if data is not None:
         found: Any = _estimate(network, which, data, labels, standardise, as_is, ridge)
     else:
