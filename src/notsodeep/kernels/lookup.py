@@ -28,6 +28,7 @@ __all__ = ["Table", "build_table", "tabulated_diagonal"]
 _TOLERANCE = 5e-14
 _NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magnified by the angle
 _PROBES = (16, 32, 64)  # sizes at which the decay of the coefficients is read off
+_PROBED = 0.125  # of the pairs a table is meant for may be spent on asking how large it would be, twice
 _LARGEST = 48  # norms: more would make the table dearer than what it saves
 _PLAIN_UP_TO = 0.7  # below this |r| the cosine itself is a good variable; beyond it the angle is
 Sampler = Callable[..., dict[Kernel, Tensor]]
@@ -180,9 +181,11 @@ def build_table(
         return pairwise(network, tx**2, ty**2, tx * ty * r, kinds, rates, check=False)
 
     tolerance = _NOISY_TOLERANCE if warped and any(phi.kinks for phi in network.activations) else _TOLERANCE
-    angles = _angle_size(sample, low, high, tolerance)
-    norms = 1 if low == high else _norm_size(sample, low, high, tolerance)
-    if angles is None or norms is None or angles * norms * (norms + 1) // 2 > pairs:
+    angles = _angle_size(sample, low, high, tolerance, _PROBED * pairs)
+    if angles is None:
+        return None
+    norms = 1 if low == high else _norm_size(sample, low, high, tolerance, _PROBED * pairs)
+    if norms is None or angles * norms * (norms + 1) // 2 > pairs:
         return None
     t = _nodes(norms, low, high)
     ia, ib = torch.triu_indices(norms, norms)
@@ -224,9 +227,9 @@ def _to_coefficients(size: int) -> Tensor:
     return torch.tensor(to_coefficients(size))
 
 
-def _degree_needed(rows: Callable[[int], Tensor], tolerance: float) -> int | None:
+def _degree_needed(rows: Callable[[int], Tensor], tolerance: float, largest: float = math.inf) -> int | None:
     """How many Chebyshev coefficients carry each row to the tolerance, read off one generous expansion."""
-    for size in _PROBES:
+    for size in (size for size in _PROBES if size <= largest):
         c = (rows(size) @ _to_coefficients(size).T).abs()
         if not bool(torch.isfinite(c).all()):
             return None
@@ -237,20 +240,28 @@ def _degree_needed(rows: Callable[[int], Tensor], tolerance: float) -> int | Non
     return None
 
 
-def _angle_size(sample: Sampler, low: float, high: float, tolerance: float) -> int | None:
+def _angle_size(sample: Sampler, low: float, high: float, tolerance: float, budget: float) -> int | None:
     tx = torch.tensor([low, low, high], dtype=torch.float64)[:, None]
     ty = torch.tensor([low, high, high], dtype=torch.float64)[:, None]
     if low == 0.0:  # a zero vector has no angle
         tx, ty = tx[2:], ty[2:]
-    return _degree_needed(lambda n: torch.cat(list(sample(tx, ty, _nodes(n, -1.0, 1.0)[None]).values())), tolerance)
+
+    def rows(size: int) -> Tensor:
+        return torch.cat(list(sample(tx, ty, _nodes(size, -1.0, 1.0)[None]).values()))
+
+    return _degree_needed(rows, tolerance, budget / len(tx))
 
 
-def _norm_size(sample: Sampler, low: float, high: float, tolerance: float) -> int | None:
+def _norm_size(sample: Sampler, low: float, high: float, tolerance: float, budget: float) -> int | None:
     other = torch.tensor([low, high, high, high], dtype=torch.float64)[:, None]
     x = torch.tensor([1.0, 1.0, -1.0, 0.3], dtype=torch.float64)[:, None]
     if low == 0.0:
         other, x = other[1:], x[1:]
-    size = _degree_needed(lambda n: torch.cat(list(sample(_nodes(n, low, high)[None], other, x).values())), tolerance)
+
+    def rows(size: int) -> Tensor:
+        return torch.cat(list(sample(_nodes(size, low, high)[None], other, x).values()))
+
+    size = _degree_needed(rows, tolerance, budget / len(other))
     return None if size is None or size > _LARGEST else size
 
 
