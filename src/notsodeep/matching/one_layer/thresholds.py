@@ -133,10 +133,10 @@ def certify(deq: object, kernel: Kernel, leak: float, shares: Shares) -> Proof:
     cells, most = _CELLS
     while True:
         angle, rho = grid(cells)
-        r, t = deq.equilibrium(rho)
+        r = deq.equilibrium(rho)
         value, slope = threshold_profiles(rho, shares.thresholds.tolist(), leak)
-        error = np.abs(deq.profile_at(r, t, kernel) - shares.weights @ (value + shares.rate * rho * slope))
-        own, (first, second) = deq_bounds(deq, t, kernel), _curvature(angle, leak, shares)
+        error = np.abs(deq.profile_at(r, kernel) - shares.weights @ (value + shares.rate * rho * slope))
+        own, (first, second) = deq_bounds(deq, np.arccos(r), kernel), _curvature(angle, leak, shares)
         h = math.pi / cells
         inside = np.minimum(0.5 * h * (own.first + first), 0.125 * h * h * (own.second + second))
         bound = float(np.max(np.maximum(error[:-1], error[1:]) + inside)) + _ROUNDING

@@ -20,21 +20,36 @@ from torch import Tensor
 from ..._fixed_point import newton
 from ...activations import Activation, LeakyReLU
 from ...errors import ConvergenceError, InvalidInputError
-from ...networks import DEQ, ENN
+from ...kernels.recursion import equation, explicit, implicit
+from ...networks import DEQ, ENN, Kernel
 
 Array = NDArray[np.float64]
-KINDS = ("ck", "ntk", "ntk_frozen")
 
 
-def drift(r: Array, angle: Array) -> Array:
-    """d(r) = (sin t - t cos t) / pi at r = cos t: what ReLU adds to a correlation; d'(r) = -t / pi."""
-    return (np.sqrt((1.0 - r) * (1.0 + r)) - angle * r) / math.pi
+class Bend:
+    """A layer of bend c on correlations r = cos t of unit variances: r + c d(r), with slope 1 - c t / pi.
 
+    It offers what the calculus of kernels asks of a layer.
+    """
 
-def step(r: Array, angle: Array, c: float) -> tuple[Array, Array]:
-    """One layer of bend c: the new correlation and its angle."""
-    r = np.clip(r + c * drift(r, angle), -1.0, 1.0)
-    return r, np.arccos(r)
+    def __init__(self, c: float) -> None:
+        self.c = c
+        self._seen: tuple[Array, Array] | None = None
+
+    def _angle(self, r: Array) -> Array:
+        if self._seen is None or self._seen[0] is not r:
+            self._seen = (r, np.arccos(r))
+        return self._seen[1]
+
+    def value(self, r: Array) -> Array:
+        t = self._angle(r)
+        return np.clip(r + (self.c / math.pi) * (np.sqrt((1.0 - r) * (1.0 + r)) - t * r), -1.0, 1.0)
+
+    def slope(self, r: Array) -> Array:
+        return 1.0 - (self.c / math.pi) * self._angle(r)
+
+    def both(self, r: Array) -> tuple[Array, Array]:
+        return self.value(r), self.slope(r)
 
 
 @functools.lru_cache(maxsize=16)
@@ -86,64 +101,55 @@ class HomogeneousDEQ:
         """h = s c0 / (1 - s): the length of the implicit Euler step."""
         return self.feedback * self.bend / (1.0 - self.feedback)
 
-    def diagonal(self, kind: str) -> float:
+    def diagonal(self, kind: Kernel) -> float:
         """k(x, x) / ||x||^2 of a kernel."""
-        s = self.feedback
-        return self.gain * {"ck": 1.0, "ntk": 1.0 + 1.0 / (1.0 - s), "ntk_frozen": 1.0 / (1.0 - s)}[kind]
+        return self.gain * self._largest(kind)
 
-    def equilibrium(self, rho: Array) -> tuple[Array, Array]:
-        """(r, t): the solution of r = rho + h d(r), and its angle t = arccos r; the residual rises with slope >= 1."""
-        h, given = self.step, torch.from_numpy(np.clip(rho, -1.0, 1.0))
+    def _largest(self, kind: Kernel) -> float:
+        """The kernel at correlation one, where the layer and its slope are one, in units of the CK."""
+        return float(implicit(np.ones(1), Bend(self.bend), self.feedback, (kind,), _no_check)[kind][0])
 
-        def equation(r: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
-            t, source = torch.acos(r), given if which is None else given[which]
-            moved = torch.from_numpy(drift(r.numpy(), t.numpy()))
-            return r - source - h * moved, 1.0 + (h / math.pi) * t
+    def equilibrium(self, rho: Array) -> Array:
+        """The solution of r = s (r + c0 d(r)) + (1 - s) rho, that is r = rho + h d(r)."""
+        s, layer, given = self.feedback, Bend(self.bend), torch.from_numpy(np.clip(rho, -1.0, 1.0))
+
+        def rest(r: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
+            source = given if which is None else given[which]
+            left, rate = equation(layer, r.numpy(), s, (1.0 - s) * source.numpy())
+            return torch.from_numpy(left / (1.0 - s)), torch.from_numpy(rate / (1.0 - s))
 
         one = torch.ones_like(given)
-        found = newton(equation, given, given, one, one)
+        found = newton(rest, given, given, one, one)
         if not found.converged:
             raise ConvergenceError(
-                f"the correlations of a homogeneous DEQ of step {h:.6g} did not converge: residual {found.residual:.1e}"
+                f"the correlations of a homogeneous DEQ of step {self.step:.6g} did not converge: "
+                f"residual {found.residual:.1e}"
             )
-        r = found.value.numpy().clip(-1.0, 1.0)
-        return r, np.arccos(r)
+        return found.value.numpy().clip(-1.0, 1.0)
 
-    def profile(self, rho: Array, kind: str) -> Array:
+    def profile(self, rho: Array, kind: Kernel) -> Array:
         """k(x, y) / sqrt(k(x, x) k(y, y)) as a function of the correlation rho of x and y."""
-        r, t = self.equilibrium(rho)
-        return self.profile_at(r, t, kind)
+        return self.profile_at(self.equilibrium(rho), kind)
 
-    def profile_at(self, r: Array, t: Array, kind: str) -> Array:
-        value = r + self.bend * drift(r, t)
-        if kind == "ck":
-            return value
-        slope = 1.0 - self.bend * t / math.pi
-        s = self.feedback
-        if kind == "ntk":
-            return (value + r * slope / (1.0 - s * slope)) * ((1.0 - s) / (2.0 - s))
-        return value * (1.0 - s) / (1.0 - s * slope)
+    def profile_at(self, r: Array, kind: Kernel) -> Array:
+        """The same from the correlation r of the pre-activations."""
+        return np.asarray(implicit(r, Bend(self.bend), self.feedback, (kind,), _no_check)[kind]) / self._largest(kind)
 
 
-def terms(rho: Array, angle: Array, bends: Array, kind: str) -> Array:
+def _no_check(gap: Array) -> None:
+    """1 - s k' >= 1 - s > 0 for every correlation."""
+
+
+def terms(rho: Array, bends: Array, kind: Kernel) -> Array:
     """The functions that the twin's kernel is a positive combination of: shape (count, len(rho)).
 
     ``ck``: the last layer's correlation. NTK: for every trained weight matrix W_1 ... W_L, readout (in this order) the
-    correlation that enters it times the slopes of the layers above it; ``ntk_frozen`` leaves W_1 out.
+    correlation that enters it times the slopes of the layers above it; ``ntk_frozen`` leaves W_1 out. The recursion is
+    linear in the rates, so columns of an identity give the terms.
     """
-    r, t = rho, angle
-    entering, steepness = [r], []
-    for c in bends:
-        steepness.append(1.0 - c * t / math.pi)
-        r, t = step(r, t, c)
-        entering.append(r)
-    if kind == "ck":
-        return r[None]
-    rows, product = [r], np.ones_like(r)
-    for level in range(len(bends) - 1, -1 if kind == "ntk" else 0, -1):
-        product = product * steepness[level]
-        rows.append(entering[level] * product)
-    return np.stack(rows[::-1])
+    rates = list(np.eye(len(bends) + 1)[:, :, None])
+    found = np.asarray(explicit(rho, [Bend(c) for c in bends], rates, (kind,))[kind])
+    return found[None] if kind == "ck" else found[1:] if kind == "ntk_frozen" else found
 
 
 def layers(bends: Array, gain: float) -> ENN:

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .arc import Array, HomogeneousDEQ, grid, step, terms
+from ...networks import Kernel
+from .arc import Array, Bend, HomogeneousDEQ, grid, terms
 
-ROUNDING = 1e-12  # angles carry at most eps / sin(t) < 1e-12 on the grids used, and every term is of order one
+ROUNDING = 1e-12  # of sums and products of terms of order one, and of the solution of the DEQ's equation
 _NEAR = 0.3  # below this angle psi'' is bounded by Cauchy's estimates, above it by interval arithmetic
 
 
@@ -100,9 +101,9 @@ def ck_curvature(deq: HomogeneousDEQ, bends: Array, weight: float) -> float:
     return 1.0 + deq.bend / math.pi + weight * (1.0 + float(np.sum(bends)) / math.pi)
 
 
-def deq_bounds(deq: HomogeneousDEQ, angle: Array, kind: str) -> Bounds:
+def deq_bounds(deq: HomogeneousDEQ, angle: Array, kind: Kernel) -> Bounds:
     level = equilibrium_level(deq, angle)
-    out = after_layer(level, step(np.cos(angle), angle, deq.bend)[1], deq.bend, False).correlation
+    out = after_layer(level, np.arccos(Bend(deq.bend).value(np.cos(angle))), deq.bend, False).correlation
     if kind == "ck":
         return out
     s = deq.feedback
@@ -116,13 +117,13 @@ def deq_bounds(deq: HomogeneousDEQ, angle: Array, kind: str) -> Bounds:
     return (out + level.correlation * slope * inverse).times((1.0 - s) / (2.0 - s))
 
 
-def twin_bounds(bends: Array, weights: Array, cells: int, kind: str) -> Bounds:
+def twin_bounds(bends: Array, weights: Array, cells: int, kind: Kernel) -> Bounds:
     """Bounds for sum_j weights_j terms_j, the weights in the order of :func:`arc.terms`."""
-    t, r = grid(cells)
+    _, r = grid(cells)
     levels = [Level.inputs(cells)]
     for index, c in enumerate(bends):
-        r, t = step(r, t, c)
-        levels.append(after_layer(levels[-1], t, c, index + 1 < len(bends)))
+        r = Bend(c).value(r)
+        levels.append(after_layer(levels[-1], np.arccos(r), c, index + 1 < len(bends)))
     total = levels[-1].correlation.times(float(weights[-1]))
     if kind == "ck":
         return total
@@ -242,7 +243,7 @@ def certify(
     deq: HomogeneousDEQ,
     bends: Array,
     weights: Array,
-    kind: str,
+    kind: Kernel,
     *,
     cells: int = 2048,
     relative: float = 0.05,
@@ -253,11 +254,11 @@ def certify(
     The grid is refined until the slack between its points is below ``relative`` of the bound.
     """
     while True:
-        angle, rho = grid(cells)
-        r, t = deq.equilibrium(rho)
-        error = np.abs(deq.profile_at(r, t, kind) - weights @ terms(rho, angle, bends, kind))
-        inside = _inside(deq, t, bends, weights, kind)
-        bound = float(np.max(np.maximum(error[:-1], error[1:]) + inside)) + ROUNDING
+        _, rho = grid(cells)
+        r = deq.equilibrium(rho)
+        error = np.abs(deq.profile_at(r, kind) - weights @ terms(rho, bends, kind))
+        inside = _inside(deq, np.arccos(r), bends, weights, kind)
+        bound = float(np.max(np.maximum(error[:-1], error[1:]) + inside)) + _rounding(cells, bends, weights)
         worst = int(np.argmax(error))
         sampled = float(error[worst])
         if bound - sampled <= relative * bound or cells >= most_cells or sampled < 1e-11:
@@ -266,7 +267,14 @@ def certify(
         cells = min(most_cells, cells * 2 ** max(1, math.ceil(0.5 * math.log2(gap))))
 
 
-def _inside(deq: HomogeneousDEQ, angle: Array, bends: Array, weights: Array, kind: str) -> Array | float:
+def _rounding(cells: int, bends: Array, weights: Array) -> float:
+    """An angle is read off its cosine with an error of up to eps / sin(t), in every layer of DEQ and twin; it enters
+    slopes with c / pi <= 2 / pi."""
+    angles = float(np.finfo(float).eps) / math.sin(math.pi / cells) * (len(bends) + 2)
+    return ROUNDING + angles * (2.0 + float(np.sum(weights)))
+
+
+def _inside(deq: HomogeneousDEQ, angle: Array, bends: Array, weights: Array, kind: Kernel) -> Array | float:
     """How much the error can exceed its endpoint values inside each cell."""
     cells = len(angle) - 1
     h = math.pi / cells

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...networks import Kernel
 from . import minimax
 from .arc import Array, HomogeneousDEQ, grid, terms
 
@@ -27,7 +28,7 @@ class Problem:
     """One or several kernels of a DEQ to be met by one network."""
 
     deq: HomogeneousDEQ
-    kinds: tuple[str, ...]
+    kinds: tuple[Kernel, ...]
     lower: float = 0.0
     upper: float = 2.0
 
@@ -37,8 +38,8 @@ class Problem:
         return [self.deq.profile(rho, kind) for kind in self.kinds]
 
     def blocks(self, parameters: Array) -> list[Array]:
-        angle, rho = grid(FIT_CELLS)
-        return [terms(rho, angle, parameters, kind) for kind in self.kinds]
+        _, rho = grid(FIT_CELLS)
+        return [terms(rho, parameters, kind) for kind in self.kinds]
 
 
 def fit(problem: Problem, starts: Iterable[Sequence[float]]) -> Fit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...networks import DEQ
+from ...networks import DEQ, Kernel
 from ..certificates import Location, Tried, UniformCertificate
 from ..names import MatchKernel, kernel_names
 from ..twin import Twin
@@ -44,7 +44,7 @@ class CertifiedFit:
 
 
 def certified(
-    reduced: HomogeneousDEQ, kernel: str, depth: int, tol: float, shallow: Fit | None, precise: bool = False
+    reduced: HomogeneousDEQ, kernel: MatchKernel, depth: int, tol: float, shallow: Fit | None, precise: bool = False
 ) -> CertifiedFit:
     """The best network of a depth, from the table where it reaches and by fitting where not.
 
@@ -64,7 +64,7 @@ def certified(
 
 
 def _certificates(
-    reduced: HomogeneousDEQ, kinds: tuple[str, ...], found: Fit, tol: float, quick: bool
+    reduced: HomogeneousDEQ, kinds: tuple[Kernel, ...], found: Fit, tol: float, quick: bool
 ) -> tuple[Supremum, ...]:
     """Coarse certificates first: they are enough unless they leave open whether the tolerance is met."""
     out = []
@@ -104,12 +104,12 @@ def twin(deq: DEQ, kernel: MatchKernel, best: CertifiedFit, tried: list[Certifie
     )
 
 
-def _gain(reduced: HomogeneousDEQ, kinds: tuple[str, ...], found: Fit) -> float:
+def _gain(reduced: HomogeneousDEQ, kinds: tuple[Kernel, ...], found: Fit) -> float:
     """The network's own CK at norm one: fitted if the CK is asked for, else the DEQ's, the rates doing the rest."""
     return reduced.gain * (float(found.weights[kinds.index("ck")][0]) if "ck" in kinds else 1.0)
 
 
-def _rates(reduced: HomogeneousDEQ, kinds: tuple[str, ...], found: Fit) -> tuple[float, ...] | None:
+def _rates(reduced: HomogeneousDEQ, kinds: tuple[Kernel, ...], found: Fit) -> tuple[float, ...] | None:
     """Learning-rate multipliers W_1 ... W_L, readout: the NTK's weights in units of the network's gain."""
     for kind, weights in zip(kinds, found.weights, strict=True):
         if kind != "ck":
