@@ -1,4 +1,8 @@
-"""The one loop for equations in one unknown, many at once: Newton's method inside a bracket, and what it reached."""
+"""The one loop for equations in one unknown, many at once: Newton's method inside a bracket, and what it reached.
+
+Where there is no bracket there are other loops: equilibria are vectors (``kernels/finite.py``, ``nn/solvers.py``), and
+the Stieltjes transforms of a law are coupled, one per class, and complex (``spectra/complexplane.py``, ``realaxis.py``).
+"""
 
 from __future__ import annotations
 
