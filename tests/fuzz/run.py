@@ -30,7 +30,7 @@ from fuzz.checks import CASES, run_case
 
 SHARES = ("kernels",) * 16 + ("equivalents",) * 2 + ("laws",)
 SLOW = 5.0  # seconds for fewer than fifty points, unless a warning has said so
-HANGS = 120
+HANGS = 60
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def fuzz(inputs: int, seconds: float, seed: int, jobs: int, only: str | None = N
     else:
         pool = multiprocessing.get_context("spawn").Pool(jobs, _prepare)
         # the pool would draw an endless iterator at once: rounds keep it short
-        found = (r for block in _rounds(seed, only, 40 * jobs) for r in pool.imap_unordered(report, block, 4))
+        found = (r for block in _rounds(seed, only, 40 * jobs) for r in pool.imap_unordered(report, block))
     try:
         for r in found:
             done.append(r)
