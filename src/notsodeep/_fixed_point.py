@@ -1,7 +1,7 @@
 """The one loop for equations in one unknown, many at once: Newton's method inside a bracket, and what it reached.
 
-Where there is no bracket there are other loops: equilibria are vectors (``kernels/finite.py``, ``nn/solvers.py``), and
-the Stieltjes transforms of a law are coupled, one per class, and complex (``spectra/complexplane.py``, ``realaxis.py``).
+Where there is no bracket there are other loops: equilibria are vectors (``kernels/finite.py``, ``nn/solvers.py``);
+Stieltjes transforms are coupled, one per class, and complex (``spectra/complexplane.py``, ``spectra/realaxis.py``).
 """
 
 from __future__ import annotations

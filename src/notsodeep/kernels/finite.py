@@ -251,7 +251,8 @@ class _ImplicitNetwork(_Drawn):
 def _fixed_point(step: Callable[[Tensor], Tensor], start: Tensor, tol: float, what: str, deq: DEQ) -> Tensor:
     """Picard iteration on all rows, until every row moves by less than ``tol`` relative to its norm.
 
-    Vectors have no bracket. Its rate is the spectral radius sigma_a E[phi'^2]^(1/2), at most 1/2 inside the guaranteed range.
+    Vectors have no bracket for Newton's method. The rate is the spectral radius sigma_a E[phi'^2]^(1/2), at most 1/2
+    inside the guaranteed range.
     """
     here, best, since = start, math.inf, 0
     for _ in range(_MAX_STEPS):
