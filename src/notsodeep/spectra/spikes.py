@@ -14,6 +14,7 @@ y' H'(z') y, the squared projection of u/||u|| on the indicator j_a/sqrt(n_a) is
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -121,6 +122,7 @@ def isolated(gap: Gap, part: LowRankPart) -> list[Spike]:
     track = _track(gap, low, high)
     sign = 1.0 if gap.inside.u > 0 else -1.0
 
+    @functools.cache  # a state at an edge depends, by rounding, on the states known before it: ask once
     def branch(position: float, k: int) -> float:
         g, _, _, form = track(sign * position)
         return float(np.linalg.eigvalsh(part.matrix(g, form))[k])
