@@ -10,6 +10,7 @@ from typing import Any
 import notsodeep
 from notsodeep.experiments.accuracy import REPORTED
 from notsodeep.plots.figures.accuracy import accuracy_table
+from notsodeep.plots.figures.distilled import distilled_table
 from notsodeep.plots.figures.routes import routes_table
 from notsodeep.plots.style import phrase, word
 
@@ -26,6 +27,7 @@ def write_all(docs: Path, results: Path) -> None:
         "benchmarks": kernel_speed(results) + networks(results),
         "api": api(),
         "three_routes": three_routes(results),
+        "distilled": distilled(results),
     }.items():
         (folder / f"{name}.txt").write_text(text)
 
@@ -174,6 +176,12 @@ def three_routes(results: Path) -> str:
     return "" if document is None else _made_by(document) + table(*routes_table(document))
 
 
+def distilled(results: Path) -> str:
+    """Students of trained DEQs."""
+    document = _read(results / "distil" / "full.json")
+    return "" if document is None else _made_by(document) + table(*distilled_table(document))
+
+
 def kernel_speed(results: Path) -> str:
     """CK and NTK of many points against the Gram product and against other ways to the same kernel."""
     text = "## Exact kernels\n\n"
@@ -181,20 +189,41 @@ def kernel_speed(results: Path) -> str:
         document = _read(results / f"speed_kernels_{name}.json")
         if document is None:
             continue
-        text += f"CK and NTK together on {machine}, float64, in units of the product X Xᵀ of the same data; `beyond` "
-        text += "leaves out the one triangle of X Xᵀ that is computed inside. "
+        text += f"CK and NTK together on {machine}, float64, in units of the product X Xᵀ of the same data. The last "
+        text += "column leaves out the one triangle of X Xᵀ that is computed inside. "
         text += f"torch {document['versions']['torch']}. {_made_by(document)}"
         rows = [
-            [r["activation"], r["mode"], r["n"], r["p"], f"{r['ratio']:.2f}", f"{r['beyond_gram']:.2f}"]
+            [word(r["activation"]), r["mode"], r["n"], r["p"], f"{r['ratio']:.2f}", f"{r['beyond_gram']:.2f}"]
             for r in document["gram"]
         ]
-        text += table(["activation", "mode", "points", "dimension", "ratio", "beyond"], rows)
+        text += table(["activation", "torch runs", "points", "dimension", "times the Gram product", "without it"], rows)
         for part, heading in _OTHERS.items():
             if document.get(part):
                 columns = list(document[part][0])
-                text += heading + table(columns, [[_number(r.get(c)) for c in columns] for r in document[part]])
+                text += heading + table(
+                    [_COLUMNS.get(c, c) for c in columns],
+                    [[_number(r.get(c)) for c in columns] for r in document[part]],
+                )
     return text
 
+
+_COLUMNS = {
+    "n": "points",
+    "p": "dimension",
+    "mode": "torch runs",
+    "seconds": "seconds",
+    "ns_per_entry": "nanoseconds per entry",
+    "peak_gib": "memory at most, GiB",
+    "draws_timed": "networks timed",
+    "draws_needed": "networks needed",
+    "monte_carlo_s": "networks, seconds",
+    "exact_s": "exact kernel, seconds",
+    "ratio": "times faster",
+    "monte_carlo_error": "error of the networks",
+    "neural_tangents_s": "neural-tangents, seconds",
+    "ours_s": "notsodeep, seconds",
+    "their_error": "error of neural-tangents",
+}
 
 _OTHERS = {
     "growth": "The NTK of tanh in float32, tile by tile:\n\n",
@@ -204,7 +233,7 @@ _OTHERS = {
 
 
 def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else word(str(value))
 
 
 def networks(results: Path) -> str:
@@ -219,11 +248,18 @@ def networks(results: Path) -> str:
         text += _made_by(document)
         kinds = list(dict.fromkeys(k for row in document["inference"] for k in row["milliseconds"]))
         rows = [
-            [row["phi"], row["width"], f"{row['tol']:g}", *(_cell(row["milliseconds"].get(k)) for k in kinds)]
+            [word(row["phi"]), row["width"], f"{row['tol']:g}", *(_cell(row["milliseconds"].get(k)) for k in kinds)]
             for row in document["inference"]
         ]
-        text += table(["activation", "width", "tolerance", *kinds], rows)
+        text += table(["activation", "width", "tolerance", *(_solver(kind) for kind in kinds)], rows)
     return text
+
+
+def _solver(kind: str) -> str:
+    """A column of the times in words."""
+    known = {"DEQ": "DEQ, solver chosen by itself", "fixed_point_iter": "plain iteration", "picard": "plain iteration"}
+    maker, _, solver = kind.partition(" ")
+    return f"{maker}, {known.get(solver, solver.capitalize())}" if solver else known.get(kind, kind)
 
 
 def _cell(value: float | None) -> str:
