@@ -55,7 +55,7 @@ def short(phi: Activation) -> str:
         return f"leaky {base.gain:.3f} / {base.slope:.3f}"
     if isinstance(phi, Affine) and phi.skip:
         return f"{phi.gain:.2f} {phi.base.name}({phi.scale:.2f}x){phi.skip:+.2f}x"
-    return type(base).__name__
+    return type(base).__name__ if phi.elementwise else "psi(w.x/|x|; |x|)"
 
 
 def _table(found: Study) -> Table:
@@ -85,7 +85,7 @@ def _table(found: Study) -> Table:
         "kernel times its best factor, which a readout learns by itself. On the mixture DEQ and twin "
         "are centred. Networks: random "
         f"hidden weights, readout by ridge regression, mean ± standard error over {found.size.seeds} seeds. "
-        "Leaky: ReLU with right / left slope."
+        "Leaky: ReLU with right / left slope. psi: one layer of units that see the norm of the input."
     )
     table.caption_justify = "left"
     return table
