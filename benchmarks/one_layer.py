@@ -1,83 +1,113 @@
-"""One-layer twins: design time, and a forward pass against the DEQ and against the matrix product alone.
+"""One-layer twins: design time; a forward pass and a training step against the DEQ; the units against their product.
 
-Writes results/speed_one_layer.json and prints what it measured. torchdeq, where it is installed, solves the same DEQ.
+Every contender is called in turn and the quickest call of each counts (``networks.race``). torchdeq, where it is
+installed, solves the same DEQ. ``--quick`` takes under a minute. Writes results/speed_one_layer.json.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 import json
-import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 import notsodeep as nsd
 
+from .networks import FEATURES, OUTPUTS, TorchDEQ, build, get_deq, race
+
 TARGET = Path(__file__).resolve().parents[1] / "results" / "speed_one_layer.json"
 WIDTHS = (256, 1024, 4096)
-FEATURES, BATCH, TOLERANCE = 784, 128, 1e-3
+ACTIVATIONS = ("tanh", "relu", "silu")
+SOLVERS = ("fixed_point_iter", "anderson")
+TOLERANCE = 1e-3
 
 
-def milliseconds(calls: dict[str, Callable[[], Any]], repeats: int = 9) -> dict[str, float]:
-    """Medians of interleaved runs: a busy machine slows all of them alike."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            started = time.perf_counter()
-            call()
-            times[name].append(1e3 * (time.perf_counter() - started))
-    return {name: statistics.median(values[1:]) for name, values in times.items()}
-
-
-def designs() -> dict[str, dict[str, float]]:
-    """Milliseconds of ``match_one_layer``."""
+def designs() -> dict[str, float]:
+    """Milliseconds of ``match_one_layer``, the second call; tables are kept from the first one on."""
     out = {}
-    for name in ("tanh", "silu", "relu"):
-        deq = nsd.DEQ(name, sigma_a2=0.2)
+    for name in ACTIVATIONS:
         for kernel in ("ck", "ntk"):
-            out[f"{name}, {kernel}"] = milliseconds({"design_ms": lambda d=deq, k=kernel: nsd.match_one_layer(d, k)}, 4)
+            deq = nsd.DEQ(name, sigma_a2=0.2)
+            call = {"design": lambda d=deq, k=kernel: nsd.match_one_layer(d, k)}
+            out[f"{name}, {kernel}"] = race(call, torch.device("cpu"), 0.0, least=1)["design"]
     return out
 
 
-def forward(name: str, width: int, device: str = "cpu") -> dict[str, float]:
-    """A forward pass of twin, DEQ and matrix product on one batch."""
-    deq = nsd.DEQ(name, sigma_a2=0.2)
-    size = (FEATURES, width, 10, 0)
-    twin = nsd.nn.ENN(nsd.match_one_layer(deq, norms=(0.5, 1.5)), *size, device=device)
-    implicit = nsd.nn.DEQ(deq, *size, tol=TOLERANCE, device=device)
-    x = torch.randn(BATCH, FEATURES, device=device) / FEATURES**0.5
-    calls: dict[str, Callable[[], Any]] = {
-        "product": lambda: x @ twin.weights[0].mT,
-        "one layer": lambda: twin.features(x),
-        "DEQ": lambda: implicit.features(x),
-    }
-    if importlib.util.find_spec("torchdeq") is not None:
-        calls["torchdeq"] = _torchdeq(implicit, x)
+def contenders(name: str, width: int) -> tuple[dict[str, nn.Module], torch.Tensor]:
+    """The DEQ by our solver and by torchdeq's, its one-layer twin, and for ReLU the twin of ordinary units."""
+    model, x = build(name, width, TOLERANCE, torch.device("cpu"))
+    out: dict[str, nn.Module] = {"one layer": _twin(model.spec, width, "conditioned")}
+    if name == "relu":
+        out["one layer, thresholds"] = _twin(model.spec, width, "thresholds")
+    out["DEQ"] = model
+    if get_deq is not None:
+        out |= {f"torchdeq {solver}": TorchDEQ(model, solver, TOLERANCE) for solver in SOLVERS}
+    return out, x
+
+
+def _twin(deq: nsd.DEQ, width: int, units: str) -> nn.Module:
+    return nsd.nn.ENN(_design(deq, units), FEATURES, width, OUTPUTS)
+
+
+@functools.cache
+def _design(deq: nsd.DEQ, units: Any) -> nsd.Twin:
+    return nsd.match_one_layer(deq, norms=(0.5, 1.5), units=units)
+
+
+def speed(name: str, width: int, seconds: float, least: int) -> dict[str, Any]:
+    """Milliseconds of a forward pass and of forward and backward through all weights, and what the twin saves."""
+    models, x = contenders(name, width)
     with torch.no_grad():
-        return milliseconds(calls)
+        forward = race({k: (lambda m=m: m(x)) for k, m in models.items()}, x.device, seconds, least)
+    training = race({k: (lambda m=m: _step(m, x)) for k, m in models.items()}, x.device, seconds, least)
+    result: dict[str, Any] = {"forward_ms": forward, "training_ms": training}
+    for kind, times in (("forward", forward), ("training", training)):
+        peers = [value for key, value in times.items() if key.startswith("torchdeq")]
+        result[f"{kind}: DEQ / one layer"] = times["DEQ"] / times["one layer"]
+        if peers:
+            result[f"{kind}: fastest torchdeq / one layer"] = min(peers) / times["one layer"]
+    return result
 
 
-def _torchdeq(model: Any, x: torch.Tensor) -> Callable[[], Any]:
-    from torchdeq import get_deq
+def _step(model: nn.Module, x: torch.Tensor) -> None:
+    model.zero_grad(set_to_none=True)
+    model(x).square().mean().backward()
 
-    solver = get_deq(f_solver="anderson", f_tol=TOLERANCE, f_max_iter=50)
-    phi, (a2, b2, _), root = model.spec.activation, model.spec.variances, model.readout.shape[1] ** 0.5
-    recurrent, inputs = (dict(model.hidden_weights())[key] for key in ("recurrent", "input"))
 
-    def solve() -> Any:
-        drive = b2**0.5 * x @ inputs.mT
-        return solver(lambda z: phi(a2**0.5 * z @ recurrent.mT + drive) / root, torch.zeros_like(drive))
-
-    return solve
+def units(width: int, seconds: float) -> dict[str, float]:
+    """Time of evaluating the units of a layer over that of its matrix product."""
+    calls: dict[str, Callable[[], Any]] = {}
+    for name in ACTIVATIONS:
+        models, x = contenders(name, width)
+        for key in (k for k in models if k.startswith("one layer")):
+            weight, (function,) = models[key].weights[0], models[key]._functions
+            before = nn.functional.linear(x, weight).detach()
+            calls.setdefault("product", lambda x=x, w=weight: nn.functional.linear(x, w))
+            calls[f"{name}, {key}"] = lambda f=function, b=before, x=x: f(b, x)
+    with torch.no_grad():
+        times = race(calls, torch.device("cpu"), seconds)
+    return {key: value / times["product"] for key, value in times.items() if key != "product"}
 
 
 def main() -> None:
-    timings = {f"{name}, width {width}": forward(name, width) for name in ("tanh", "relu", "silu") for width in WIDTHS}
-    document = {"command": "python -m benchmarks one_layer", "design": designs(), "forward_ms": timings}
+    quick = "--quick" in sys.argv
+    seconds, least = (0.3, 1) if quick else (5.0, 5)
+    started = time.perf_counter()
+    cells = [(name, width) for width in WIDTHS for name in (ACTIVATIONS if width < 4096 or not quick else ("tanh",))]
+    document = {
+        "command": "python -m benchmarks.one_layer" + (" --quick" if quick else ""),
+        "threads": torch.get_num_threads(),
+        "units / product, width 1024": units(1024, 4 * seconds),
+        "design_ms": designs(),
+        **{f"{name}, width {width}": speed(name, width, seconds, least) for name, width in cells},
+    }
+    document["seconds"] = time.perf_counter() - started
     TARGET.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(document, indent=1))
 

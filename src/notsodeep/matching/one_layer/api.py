@@ -227,7 +227,9 @@ def _basis(target: Target, want: np.ndarray, trains: Trains) -> Basis:
     if kinks != {0.0}:
         return plain
     gain = gains(trains, singular=True)
-    choices = [replace(plain, singular=_SINGULAR, order=order) for order in (0, 1, 2)]
+    # a jump or a logarithm has no NTK
+    orders = (1, 2) if trains == "all" else (0, 1, 2)
+    choices = [replace(plain, singular=_SINGULAR, order=order) for order in orders]
     return min(choices, key=lambda basis: fit(basis, want, gain).missed)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...activations.projections import decay
 from .factor import deficit
 from .target import Array, Target, quadratic
 from .units import Fit, gained, wanted
@@ -52,12 +53,21 @@ def certify(target: Target, parts: Array, found: Fit, gain: Array) -> Proof:
     error[: len(want)] -= want
     size_e, size_c = (np.sqrt(_suprema(target, part)) for part in (error, want))
     units = float((2.0 * size_e[: len(want)] * size_c).sum() + (size_e**2).sum())
+    units += _beyond(found, size_e, trained=bool(gain[-1] > 1.0))
     bound = projection_bound(target, parts) + units + target.interpolation + 2.0 * target.aliased
     flat = have.reshape(-1, len(target.nodes))
     own = quadratic(rows, flat.T @ flat)
     seen = np.abs(target.diagonal - own) / target.diagonal
     worst = int(np.argmax(seen))
     return Proof(bound, float(seen[worst]), float(target.grid[0][worst]))
+
+
+def _beyond(found: Fit, size: Array, trained: bool) -> float:
+    """The orders of singular units beyond the table, estimated: their squares go on falling like k^(-q)."""
+    if not found.basis.singular:
+        return 0.0
+    q = 2.0 * decay(found.basis) - float(trained)
+    return float((size[-256:] ** 2).max()) * len(size) / (q - 1.0)
 
 
 def _suprema(target: Target, parts: Array) -> Array:
