@@ -131,7 +131,7 @@ MISTAKES = {
     "norms without a comma": ("match tanh --inputs uniform --norms 1", 2, "0.5,1.5"),
     "tolerance of a mixture": ("match relu --tol 0.1", 2, "--inputs uniform"),
     "tolerance of the sphere": ("match relu --inputs sphere --tol 0.1", 2, "--inputs uniform"),
-    "a tolerance that is out of reach": ("match tanh --inputs uniform --tol 1e-3", 1, "--tol"),
+    "a tolerance that is out of reach": ("match relu --inputs uniform --tol 1e-14", 1, "--tol"),
     "training rows with other features": ("kernel X.npy relu --against narrow.npy", 1, "same features"),
     "training rows of an equivalent": ("kernel X.npy relu --equivalent --against X.npy", 2, "Leave it out"),
     "training rows from the same pipe": ("kernel - relu --against -", 2, "only one of the two"),

@@ -61,7 +61,7 @@ def _twin_at(twin: Twin, sx: torch.Tensor, sy: torch.Tensor, dot: torch.Tensor) 
     ],
 )
 def test_auto_is_one_layer(name: str, kernel: str, most: float) -> None:
-    twin = nsd.match_uniform(nsd.DEQ(name, sigma_a2=0.2), kernel, norms=(0.5, 1.5))
+    twin = nsd.match_uniform(nsd.DEQ(name, sigma_a2=0.2), kernel, norms=(0.5, 1.5), tol=most)
     assert twin.depth == 1
     assert twin.bound <= most
     (errors,) = relative_errors(twin, 400, seed=1, low=0.5, high=1.5).values()
