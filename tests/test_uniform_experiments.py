@@ -35,7 +35,8 @@ def test_no_odd_network_beats_the_lower_bound() -> None:
     deq = nsd.DEQ("tanh", sigma_a2=0.2)
     floor = odd_lower_bound(deq, (0.8, 1.2))
     assert 1e-4 < floor < _best_scaled_layer(deq)
-    assert nsd.match_uniform(deq, norms=(0.8, 1.2), tol=1e-5).bound < 0.1 * floor  # units that see the norm are not bound by it
+    # units that see the norm are not bound by it
+    assert nsd.match_uniform(deq, norms=(0.8, 1.2), tol=1e-5).bound < 0.1 * floor
     with pytest.raises(InvalidInputError, match="odd"):
         odd_lower_bound(nsd.DEQ("relu", sigma_a2=0.2), (0.8, 1.2))
 
