@@ -76,7 +76,7 @@ def test_the_demo_prints_one_table(shown):
 def test_the_report_is_self_contained(shown):
     _, _, path = shown
     text = path.read_text()
-    assert text.count("<svg ") == text.count("<figure>") == 2 + 4 + 4 + 1
+    assert text.count("<svg ") == text.count("<figure>") == 2 + 4 + 4 + 1 + 1
     assert "<script" not in text
     links = re.findall(r'(?:src|href)="([^"]*)"', text)
     assert all(link.startswith(("#", "data:")) for link in links)

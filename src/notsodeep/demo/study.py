@@ -98,6 +98,10 @@ class Study:
     spectra: tuple[Spectrum, ...]
     gradient_errors: tuple[float, ...]
     """Mean relative error of the NTK of real networks, by width."""
+    learning: nsd.LearningCurve
+    """Predicted accuracy of both DEQs on a mixture whose classes differ mostly in their covariances."""
+    learned: dict[str, tuple[list[int], list[float], list[float]]]
+    """Points, accuracies and standard errors of exact kernel regression on samples of that mixture, by DEQ."""
     wall_seconds: float
     cpu_seconds: float
 
@@ -117,7 +121,29 @@ def run(size: Size | None = None) -> Study:
     cases = tuple(_case(mixture, s.activation, s.twin, s.distances, size) for s in known.values())
     cases += tuple(_verified_case(digits, phi, size) for phi in ACTIVATIONS)
     errors = _gradient_errors(mixture, size)
-    return Study(size, cases, spectra, errors, time.perf_counter() - wall, _cpu_seconds() - cpu)
+    curve, learned = _learning()
+    return Study(size, cases, spectra, errors, curve, learned, time.perf_counter() - wall, _cpu_seconds() - cpu)
+
+
+def _learning() -> tuple[nsd.LearningCurve, dict[str, tuple[list[int], list[float], list[float]]]]:
+    """What will be learned, predicted, and what is learned from four samples of two sizes each."""
+    mixture, ridge = nsd.GaussianMixture.two_class(200, mu=1.0, cov=4.0), 1e-2
+    X, _ = mixture.sample(2000, seed=0)
+    scale = float(np.sqrt((X**2).sum(1).mean()))
+    networks = {f"{phi} DEQ": nsd.DEQ(phi, sigma_a2=SIGMA_A2).centred(scale) for phi in ACTIVATIONS}
+    curve = nsd.learning_curve(networks, mixture, [50, 100, 200, 400, 800], "ck", ridge=ridge)
+    learned = {}
+    for name, deq in networks.items():
+        found = [[_measured(deq, mixture, n, ridge, seed) for seed in range(4)] for n in (100, 400)]
+        errors = [float(np.std(row, ddof=1)) / 2.0 for row in found]
+        learned[name] = ([100, 400], [float(np.mean(row)) for row in found], errors)
+    return curve, learned
+
+
+def _measured(deq: nsd.DEQ, mixture: nsd.GaussianMixture, n: int, ridge: float, seed: int) -> float:
+    X, y = mixture.sample(n, seed=seed)
+    Z, z = mixture.sample(1000, seed=100 + seed)
+    return float(nsd.DEQClassifier(network=deq, kernel="ck", ridge=ridge).fit(X, y).score(Z, z))
 
 
 def _cpu_seconds() -> float:
