@@ -17,7 +17,7 @@ demo: $(STAMP)
 	$(BIN)/notsodeep demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 # an hour of random networks on random data; FUZZ="--inputs 1000000 --jobs 16 --seed 5" and the like change it
 fuzz: $(STAMP)

@@ -45,6 +45,7 @@ class Step:
 def steps(text: str) -> Iterator[Step]:
     """Run the blocks of a page in order; the words after the last are a step without code."""
     names: dict[str, Any] = {}
+    plt.close("all")  # a figure that stands open belongs to somebody else
     end = 0
     for found in _BLOCK.finditer(text):
         printed = io.StringIO()
