@@ -314,7 +314,7 @@ def points(setup: Setup) -> list[Point]:
     if not quick:
         trained = {"p": 200, "n": 150, "width": 1024, "times": [0.1, 0.3, 1.0], "rate": 0.01, "draws": 2}
         found += [_point(f"trained_{name}", {"activation": name, **trained}, _train) for name in ("relu", "tanh")]
-    sizes = (50, 100, 200) if quick else (100, 200, 400, 800)
+    sizes = (50, 100, 200) if quick else (100, 200, 400, 800, 2000)
     for name in ("relu", "tanh"):
         found += [
             _point(
