@@ -219,6 +219,11 @@ def test_a_formula_is_the_function_it_says(text, name):
     assert answer["value"]["parity"] == phi.parity
 
 
+def test_a_long_sum_costs_no_more_than_its_terms():
+    (answer,) = ask({"ask": "formula", "text": "+".join(["x"] * 90), "x": [0.5]})
+    assert answer["value"]["points"] == [[45, 90]]
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "x+", "alert(1)", "x.constructor", "sign(x)", "exp(x)", "((", "x x", "1/x", "__proto__", "3", "x^^2", "x;x",

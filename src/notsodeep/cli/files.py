@@ -23,6 +23,7 @@ from ..errors import DataError, InvalidInputError
 __all__ = [
     "atomic",
     "check_target",
+    "is_number",
     "labels_from",
     "matrix_file",
     "matrix_header",
@@ -170,7 +171,7 @@ def _table_of(text: str) -> Any:
     """Numbers, under a line of column names where there is one."""
     first, _, rest = text.lstrip().partition("\n")
     delimiter = "," if "," in first else None
-    named = any(not _is_number(cell) for cell in first.split(delimiter))
+    named = any(not is_number(cell) for cell in first.split(delimiter))
     return np.loadtxt(io.StringIO(rest if named and rest.strip() else text), delimiter=delimiter, ndmin=2)
 
 
@@ -182,7 +183,8 @@ def _labels_of(text: str) -> Any:
         return np.array([line.strip().strip('"') for line in text.splitlines() if line.strip()])
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Whether a cell of a table is a number."""
     try:
         float(cell)
     except ValueError:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError, InvalidInputError
-from .files import labels_from, points_from
+from .files import is_number, labels_from, points_from
 
 __all__ = ["Table", "read_table", "split_target"]
 
@@ -65,7 +65,7 @@ def read_table(source: str) -> Table | None:
     widths = {len(row) for row in rows}
     if len(widths) > 1:
         raise DataError(f"{source} has rows of {sorted(widths)} columns; every row needs as many as the first.")
-    named = not any(_is_number(cell) for cell in rows[0])
+    named = not any(is_number(cell) for cell in rows[0])
     names = tuple(cell.strip() for cell in rows[0]) if named else ()
     cells = [[cell.strip() for cell in row] for row in (rows[1:] if named else rows)]
     if not cells:
@@ -111,11 +111,3 @@ def _values(cells: list[str]) -> Any:
         except ValueError:
             continue
     return np.array(cells)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True

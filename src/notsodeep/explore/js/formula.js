@@ -91,8 +91,7 @@ export function parse(text) {
     if (++depth > DEEPEST) throw new FormulaError("too many brackets inside one another");
     let left = product();
     while (peek() === "+" || peek() === "-") {
-      const [f, sign, g] = [left, list[at++] === "+" ? 1 : -1, product()];
-      left = (x) => [f(x)[0] + sign * g(x)[0], f(x)[1] + sign * g(x)[1]];
+      left = plus(left, list[at++] === "+" ? 1 : -1, product());
     }
     depth--;
     return left;
@@ -150,6 +149,11 @@ export function parse(text) {
   return root;
 }
 
+// every part is evaluated once: a long sum must not double its work with every term
+const plus = (f, sign, g) => (x) => {
+  const [[a, da], [b, db]] = [f(x), g(x)];
+  return [a + sign * b, da + sign * db];
+};
 const times = (f, g) => (x) => {
   const [[a, da], [b, db]] = [f(x), g(x)];
   return [a * b, da * b + a * db];

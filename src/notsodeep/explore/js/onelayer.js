@@ -41,7 +41,7 @@ export function oneLayer(deq, kernel, low, high, kinds) {
   });
   const middle = 0.5 * (low + high);
   const own = pivots(kinds);
-  return { norms, deficits, pivots: own, units: unitsAt(projection(own, between, whole)(middle).factors, deq, side(middle)) };
+  return { norms, deficits, pivots: own, units: unitsAt(projection(own, between, whole)(middle).factors, side(middle)) };
 }
 
 /** A symmetric function of two numbers, computed once per pair. */
@@ -193,7 +193,7 @@ function forward(l, b) {
 }
 
 /** psi_j(u; s) = sum_k c_k^j(s) h_k(u), with the signs of phi's own coefficients so that the units look like phi. */
-function unitsAt(factors, deq, side) {
+function unitsAt(factors, side) {
   const signs = side.value.map((a) => (a < 0 ? -1 : 1));
   const kinds = factors[0].length;
   return (u) => {
