@@ -12,7 +12,7 @@ from notsodeep.learning.extrapolate import fit_power_law
 from notsodeep.learning.features import linear_problem
 from notsodeep.learning.schedules import ridge_scores
 from notsodeep.spectra.sources import source_of
-from test_learning import measured
+from oracle_learning import measured
 
 RELU = nsd.DEQ("relu", sigma_a2=0.2)
 MIX = nsd.GaussianMixture.two_class(200, mu=2.0, cov=4.0)

@@ -21,6 +21,7 @@ from notsodeep.learning.resolvent import Resolvent, solve
 from notsodeep.learning.schedules import flow_scores, ridge_scores
 from notsodeep.spectra.population import Commuting, Dense
 from notsodeep.spectra.sources import source_of
+from oracle_learning import measured
 
 RELU = nsd.DEQ("relu", sigma_a2=0.2)
 LINEAR = nsd.ENN(["linear"])
@@ -32,26 +33,6 @@ def full_mixture(p: int, classes: int = 3) -> nsd.GaussianMixture:
     covariances = [np.eye(p) * 1.3, factor @ factor.T + 0.2 * np.eye(p), np.diag(generator.uniform(0.2, 2.0, p))]
     means = generator.standard_normal((classes, p)) * 3 / math.sqrt(p)
     return nsd.GaussianMixture(means, covariances[:classes], weights=[1, 2, 1][:classes])
-
-
-def measured(network, mix, n, kernel, ridge=None, times=None, draws=4, tests=1500):
-    """Accuracy, error and training error of the exact kernel on sampled data, with their standard errors."""
-    targets, rows = 2.0 * np.eye(mix.classes) - 1.0, []
-    function = {"ck": nsd.ck, "ntk": nsd.ntk}[kernel]
-    for draw in range(draws):
-        X, y = mix.sample(n, seed=1000 + draw)
-        new, labels = mix.sample(tests, seed=2000 + draw)
-        values, vectors = scipy.linalg.eigh(function(network, X))
-        if times is None:
-            gamma = ridge * values.mean()
-            shrink, rest = 1.0 / (values + gamma), gamma / (values + gamma)
-        else:
-            shrink, rest = -np.expm1(-times * values) / values, np.exp(-times * values)
-        inside = vectors.T @ targets[y]
-        scores = function(network, new, X) @ (vectors @ (shrink[:, None] * inside))
-        training = ((rest[:, None] * inside) ** 2).sum() / inside.size
-        rows.append([(scores.argmax(1) == labels).mean(), ((scores - targets[labels]) ** 2).mean(), training])
-    return np.mean(rows, 0), np.std(rows, 0, ddof=1) / math.sqrt(draws)
 
 
 @pytest.mark.parametrize("centred", [False, True])
