@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "ActivationError",
     "CheckpointError",
+    "ClusterError",
     "ConcentrationError",
     "ConcentrationWarning",
     "ContractionError",
@@ -69,6 +70,10 @@ class DataError(NotSoDeepError, ValueError):
 
 class CheckpointError(NotSoDeepError, ValueError):
     """A checkpoint or saved model is damaged or does not belong to this model."""
+
+
+class ClusterError(NotSoDeepError, RuntimeError):
+    """A cluster does not answer, has lost its workers, or runs other versions than its client."""
 
 
 class MissingExtraError(NotSoDeepError, ImportError):

@@ -16,12 +16,12 @@ from ..errors import InvalidInputError
 from ..matching import Twin
 from ..mixtures import MixtureStatistics
 from ..networks import Kernel
-from ..solve import DIRECT
+from ..solve import DIRECT, FeatureSums, NetworkKernel
 from .feature_maps import as_tensor, feature_model, seed_of
-from .machines import FeatureSums, Stream, fit_equivalent, fit_exact, fit_features
+from .machines import Stream, fit_equivalent, fit_exact, fit_features
 from .predictors import Fitted
 from .ridges import check_ridge
-from .specification import NetworkKernel, network_of
+from .specification import network_of
 
 __all__ = ["METHODS", "KernelMachine"]
 

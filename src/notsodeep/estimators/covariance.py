@@ -11,8 +11,9 @@ from sklearn.gaussian_process.kernels import Kernel as CovarianceKernel
 
 from ..errors import InvalidInputError
 from ..networks import Kernel
+from ..solve import NetworkKernel
 from .base import Array
-from .specification import VARIANCES, NetworkKernel, network_of, slope_of
+from .specification import VARIANCES, network_of, slope_of
 
 __all__ = ["DEQKernel"]
 

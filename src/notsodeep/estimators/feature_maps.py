@@ -12,7 +12,7 @@ from ..errors import InvalidInputError
 from ..matching import Twin, match_one_layer
 from ..networks import DEQ, ENN, Kernel
 from ..nn import ENN as Network
-from .specification import Source
+from ..solve import Source
 
 __all__ = ["feature_model"]
 

@@ -10,9 +10,9 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..networks import Kernel
+from ..solve import features_of
 from .base import Array
 from .feature_maps import as_tensor, feature_model, seed_of
-from .predictors import features_of
 from .specification import network_of
 
 __all__ = ["DEQFeatures"]

@@ -6,7 +6,6 @@ lift = ridge times the weighted mean of the kernel's diagonal. ``ridge=None`` ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +17,21 @@ from ..errors import InvalidInputError
 from ..matching import Twin
 from ..mixtures import MixtureStatistics
 from ..nn import ENN as Network
-from ..solve import DIRECT, leave_one_out, ridge_path, solve_dense, solve_kernel
-from .predictors import Embedding, Expansion, FeatureReadout, Fitted, LinearEquivalent, features_of
+from ..solve import (
+    DIRECT,
+    FeatureSums,
+    NetworkKernel,
+    batches,
+    features_of,
+    leave_one_out,
+    ridge_path,
+    solve_dense,
+    solve_kernel,
+)
+from .predictors import Embedding, Expansion, FeatureReadout, Fitted, LinearEquivalent
 from .ridges import best_ridge
-from .specification import NetworkKernel
 
-__all__ = ["FeatureSums", "Stream", "fit_equivalent", "fit_exact", "fit_features", "fit_sums"]
+__all__ = ["Stream", "fit_equivalent", "fit_exact", "fit_features", "fit_sums"]
 
 _LOO_ROWS = 20_000  # beyond so many rows, leave-one-out of the structured machines would double the time
 _CHUNK = 4096
@@ -165,39 +173,6 @@ def _streamed(operator: EquivalentKernel, T: Tensor, weights: Tensor, ridge: flo
 
 
 # ---- random features -------------------------------------------------------------------------------------
-
-
-@dataclass
-class FeatureSums:
-    """Sums over all rows seen: everything that ridge regression on features needs of them."""
-
-    gram: Tensor
-    """sum w phi phi', (width, width)."""
-    cross: Tensor
-    """sum w phi y', (width, k)."""
-    weight: float = 0.0
-    rows: int = 0
-
-    @staticmethod
-    def empty(width: int, outputs: int, device: torch.device) -> FeatureSums:
-        return FeatureSums(
-            torch.zeros(width, width, dtype=torch.float64, device=device),
-            torch.zeros(width, outputs, dtype=torch.float64, device=device),
-        )
-
-    def add(self, model: Network, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
-        """Rows, targets and weights; products in the precision of the features, sums in double."""
-        for X, T, w in batches:
-            phi = features_of(model, X)
-            weighted = phi * w.to(phi)[:, None]
-            self.gram += weighted.T @ phi
-            self.cross += weighted.T @ T.to(phi)
-            self.weight += float(w.sum())
-            self.rows += len(X)
-
-
-def batches(X: Tensor, T: Tensor, weights: Tensor) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-    return zip(X.split(_CHUNK), T.split(_CHUNK), weights.split(_CHUNK), strict=True)
 
 
 def fit_features(model: Network, X: Tensor, T: Tensor, weights: Tensor, ridge: float | None) -> Fitted:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..equivalents import EquivalentKernel
 from ..mixtures import MixtureStatistics
 from ..nn import ENN as Network
-from .specification import NetworkKernel
+from ..solve import NetworkKernel, features_of
 
 __all__ = ["Embedding", "Expansion", "FeatureReadout", "Fitted", "LinearEquivalent", "Predictor"]
 
@@ -106,12 +106,6 @@ class FeatureReadout(Predictor):
 
     def block(self, X: Tensor) -> Tensor:
         return features_of(self.model, X).double() @ self.weights
-
-
-def features_of(model: Network, X: Tensor) -> Tensor:
-    """The last hidden states, without derivatives, in the precision of the model."""
-    with torch.no_grad():
-        return model.features(X.to(model.weights[0]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..networks import DEQ, Kernel
-from ..solve import DIRECT, factorise
+from ..solve import DIRECT, NetworkKernel, factorise
 from .base import Array
 from .evidence import evidence
 from .feature_maps import as_tensor
-from .specification import VARIANCES, NetworkKernel, deq_of, network_of, slope_of
+from .specification import VARIANCES, deq_of, network_of, slope_of
 
 __all__ = ["DEQGaussianProcess"]
 

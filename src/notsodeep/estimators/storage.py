@@ -11,13 +11,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError
-from ..matching import Twin
 from ..mixtures import Standardiser
-from ..networks import network_from_dict
 from ..nn.checkpoint import build, read_file, write_file
+from ..solve import NetworkKernel, Source
 from .predictors import Expansion, FeatureReadout, Fitted, Predictor
 from .ridge import DEQClassifier, DEQRegressor
-from .specification import NetworkKernel, Source
 
 __all__ = ["load_estimator", "save_estimator"]
 
@@ -89,9 +87,7 @@ def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> tup
 def _described(predictor: Predictor) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if isinstance(predictor, Expansion):
         tensors = {"X": predictor.X, "coefficients": predictor.coefficients}
-        source = predictor.kernel.network
-        name = "twin" if isinstance(source, Twin) else "network"
-        return tensors, {"kind": "expansion", "kernel": predictor.kernel.kernel, name: source.to_dict()}
+        return tensors, {"kind": "expansion", **predictor.kernel.to_dict()}
     if isinstance(predictor, FeatureReadout):
         states = {f"model.{name}": value for name, value in predictor.model.state_dict().items()}
         return states | {"weights": predictor.weights}, {"kind": "features", "model": predictor.model.config()}
@@ -106,6 +102,5 @@ def _rebuilt(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> tupl
         model: Any = build(document["model"], dtype=states["weights.0"].dtype)
         model.load_state_dict(states)
         return FeatureReadout(model.requires_grad_(False), tensors["weights"]), model.spec
-    source = Twin.from_dict(document["twin"]) if "twin" in document else network_from_dict(document["network"])
-    kernel = NetworkKernel(source, document["kernel"])
-    return Expansion(kernel, tensors["X"], tensors["coefficients"]), source
+    kernel = NetworkKernel.from_dict(document)
+    return Expansion(kernel, tensors["X"], tensors["coefficients"]), kernel.network

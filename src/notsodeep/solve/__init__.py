@@ -1,25 +1,34 @@
 """Solving with kernels: Cholesky, paths over ridges, conjugate gradients on tiles, leave-one-out (theory, 16)."""
 
-from .api import DIRECT, Solution, solve_dense, solve_kernel
+from .api import DIRECT, Solution, solve_dense, solve_kernel, solve_operator
 from .dense import Factor, factorise, leave_one_out
+from .feature_sums import FeatureSums, batches, features_of
+from .network import NetworkKernel, Source
+from .operator import KernelFunction, KernelOperator
 from .path import RidgePath, ridge_path
 from .pivoted import LowRank, nystrom, pivoted_cholesky
 from .preconditioners import NAMES, Preconditioner, PreconditionerName, precondition
-from .tiles import KernelFunction, KernelTiles, Store, triangle_bytes
+from .tiles import KernelTiles, Store, triangle_bytes
 
 __all__ = [
     "DIRECT",
     "NAMES",
     "Factor",
+    "FeatureSums",
     "KernelFunction",
+    "KernelOperator",
     "KernelTiles",
     "LowRank",
+    "NetworkKernel",
     "Preconditioner",
     "PreconditionerName",
     "RidgePath",
     "Solution",
+    "Source",
     "Store",
+    "batches",
     "factorise",
+    "features_of",
     "leave_one_out",
     "nystrom",
     "pivoted_cholesky",
@@ -27,5 +36,6 @@ __all__ = [
     "ridge_path",
     "solve_dense",
     "solve_kernel",
+    "solve_operator",
     "triangle_bytes",
 ]

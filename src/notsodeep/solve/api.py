@@ -15,10 +15,11 @@ from ..errors import InvalidInputError
 from .choose import choose
 from .dense import factorise, leave_one_out
 from .iterative import solve_tiles
+from .operator import KernelFunction, KernelOperator
 from .preconditioners import NAMES, PreconditionerName, precondition
-from .tiles import KernelFunction, KernelTiles, Store, available_bytes, triangle_bytes
+from .tiles import KernelTiles, Store, available_bytes, triangle_bytes
 
-__all__ = ["DIRECT", "Solution", "solve_dense", "solve_kernel"]
+__all__ = ["DIRECT", "Solution", "scale_of", "solve_dense", "solve_kernel", "solve_operator", "stored_dtype"]
 
 DIRECT = 10_000
 """Up to so many rows Cholesky is the quicker way (theory, section 16)."""
@@ -92,17 +93,54 @@ def solve_kernel(
     ('cholesky', torch.Size([1, 4, 1]))
     """
     _check(X, targets, ridges, preconditioner, tol)
-    B, scale = targets.to(X.device, torch.float64), _scale(weights, len(X), X.device)
+    B, scale = targets.to(X.device, torch.float64), scale_of(weights, len(X), X.device)
     direct = len(X) <= DIRECT if method == "auto" else method == "cholesky"
     if direct:
         return solve_dense(kernel(X.to(torch.float64), None), targets, ridges, weights=weights, loo=loo)
-    stored = _dtype(dtype, len(X), X.device)
+    stored = stored_dtype(dtype, len(X), X.device)
     tiles = KernelTiles(kernel, X, scale=scale, dtype=stored, store=store, folder=folder, progress=progress)
-    columns, lifts = _columns(B if scale is None else scale[:, None] * B, ridges)
-    name = choose(tiles, lifts, rank, equivalent, seed) if preconditioner == "auto" else preconditioner
-    chosen = precondition(name, tiles, rank=rank, equivalent=equivalent, seed=seed)
-    found = solve_tiles(
+    return solve_operator(
         tiles,
+        B,
+        ridges,
+        preconditioner=preconditioner,
+        rank=rank,
+        equivalent=equivalent,
+        tol=tol,
+        refine=refine,
+        checkpoint=checkpoint,
+        max_steps=max_steps,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def solve_operator(
+    operator: KernelOperator,
+    targets: Tensor,
+    ridges: Sequence[float],
+    *,
+    preconditioner: PreconditionerName | Literal["auto"] = "auto",
+    rank: int | None = None,
+    equivalent: EquivalentKernel | None = None,
+    tol: float = 1e-6,
+    refine: bool = True,
+    checkpoint: str | Path | None = None,
+    max_steps: int = 2000,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Solution:
+    """:func:`solve_kernel` by conjugate gradients with an operator: tiles of this process, or of a cluster.
+
+    The operator's scale D is the root of the weights; its products are with D K D.
+    """
+    _check(operator.X, targets, ridges, preconditioner, tol)
+    B, scale = targets.to(operator.X.device, torch.float64), operator.scale
+    columns, lifts = _columns(B if scale is None else scale * B, ridges)
+    name = choose(operator, lifts, rank, equivalent, seed) if preconditioner == "auto" else preconditioner
+    chosen = precondition(name, operator, rank=rank, equivalent=equivalent, seed=seed)
+    found = solve_tiles(
+        operator,
         columns,
         lifts,
         chosen,
@@ -112,9 +150,9 @@ def solve_kernel(
         checkpoint=checkpoint,
         progress=progress,
     )
-    z = found.z.reshape(len(X), len(ridges), -1).transpose(0, 1)
+    z = found.z.reshape(operator.n, len(ridges), -1).transpose(0, 1)
     return Solution(
-        z if scale is None else scale[:, None] * z,
+        z if scale is None else scale * z,
         tuple(ridges),
         "cg",
         found.residuals.reshape(len(ridges), -1),
@@ -131,7 +169,7 @@ def solve_dense(
     K: Tensor, targets: Tensor, ridges: Sequence[float], *, weights: Tensor | None = None, loo: bool = False
 ) -> Solution:
     """:func:`solve_kernel` with a matrix: Cholesky of S K S + ridge I, S = W^(1/2), once per ridge."""
-    B, scale = targets.to(K.device, torch.float64), _scale(weights, len(K), K.device)
+    B, scale = targets.to(K.device, torch.float64), scale_of(weights, len(K), K.device)
     d = torch.ones(len(K), dtype=K.dtype, device=K.device) if scale is None else scale
     scaled = K if scale is None else d[:, None] * K * d
     right = d[:, None] * B
@@ -179,7 +217,8 @@ def _check(X: Tensor, targets: Tensor, ridges: Sequence[float], preconditioner: 
         raise InvalidInputError(f"tol must lie between 0 and 1, got {tol!r}")
 
 
-def _scale(weights: Tensor | None, n: int, device: torch.device) -> Tensor | None:
+def scale_of(weights: Tensor | None, n: int, device: torch.device) -> Tensor | None:
+    """The roots of the weights, or None without any."""
     if weights is None:
         return None
     w = weights.to(device, torch.float64)
@@ -188,7 +227,8 @@ def _scale(weights: Tensor | None, n: int, device: torch.device) -> Tensor | Non
     return w.sqrt()
 
 
-def _dtype(name: str, n: int, device: torch.device) -> torch.dtype:
+def stored_dtype(name: str, n: int, device: torch.device) -> torch.dtype:
+    """Of stored tiles: float64 where the triangle fits into half the memory."""
     if name not in ("auto", "float32", "float64"):
         raise InvalidInputError(f"dtype must be 'auto', 'float32' or 'float64', got {name!r}")
     if name != "auto":

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..equivalents import EquivalentKernel
 from ..errors import NotSoDeepError
 from .iterative import solve_tiles
+from .operator import KernelOperator
 from .preconditioners import PreconditionerName, default_rank, precondition
 from .tiles import KernelTiles
 
@@ -20,7 +21,7 @@ _CLEARLY = 0.5  # a step with the equivalent passes over the data several times
 
 
 def choose(
-    tiles: KernelTiles, ridges: Tensor, rank: int | None, equivalent: EquivalentKernel | None, seed: int = 0
+    tiles: KernelOperator, ridges: Tensor, rank: int | None, equivalent: EquivalentKernel | None, seed: int = 0
 ) -> PreconditionerName:
     """Randomly pivoted Cholesky (theory, section 16), unless the equivalent needs half its steps or less.
 

@@ -1,4 +1,4 @@
-"""(K + ridge I)^(-1) B for kernels in tiles: conjugate gradients, refined until the true residual is small."""
+"""(K + ridge I)^(-1) B for kernels as operators: conjugate gradients, refined until the true residual is small."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from .._progress import track
-from ..errors import ConvergenceError
+from ..errors import ClusterError, ConvergenceError
 from .checkpoint import SolveCheckpoint
 from .conjugate import Iterate, conjugate_gradients
+from .operator import KernelOperator
 from .preconditioners import Preconditioner
-from .tiles import KernelTiles
 
 __all__ = ["Iterative", "solve_tiles"]
 
@@ -40,7 +40,7 @@ class Iterative:
 
 
 def solve_tiles(
-    tiles: KernelTiles,
+    tiles: KernelOperator,
     B: Tensor,
     ridges: Tensor,
     preconditioner: Preconditioner,
@@ -70,7 +70,7 @@ def solve_tiles(
 
 @dataclass(eq=False)
 class _Job:
-    tiles: KernelTiles
+    tiles: KernelOperator
     B: Tensor
     ridges: Tensor
     preconditioner: Preconditioner
@@ -107,8 +107,13 @@ class _Job:
             self.tiles.__matmul__, self.ridges, aims, state, self.preconditioner, self.scales, self.max_steps
         )
         decades = 10 * max(math.ceil(-math.log10(self.tol)), 1)
-        for _ in track(self._ticks(steps, base), decades, "conjugate gradients", self.progress):
-            pass
+        try:
+            for _ in track(self._ticks(steps, base), decades, "conjugate gradients", self.progress):
+                pass
+        except ClusterError:  # a step changes the state once its product is there: all steps before it are kept
+            if self.file is not None:
+                self.file.write(state, base, self.refinements)
+            raise
 
     def _ticks(self, steps: Iterator[Iterate], base: Tensor) -> Iterator[int]:
         """Tenths of a decade of the residual, for the progress bar; checkpoints on the way."""
@@ -135,7 +140,7 @@ class _Job:
             )
 
 
-def _problem(tiles: KernelTiles, B: Tensor, ridges: Tensor, preconditioner: Preconditioner) -> dict[str, object]:
+def _problem(tiles: KernelOperator, B: Tensor, ridges: Tensor, preconditioner: Preconditioner) -> dict[str, object]:
     digest = hashlib.sha256(np.ascontiguousarray(B.cpu().numpy()).tobytes())
     if tiles.scale is not None:
         digest.update(tiles.scale.cpu().numpy().tobytes())

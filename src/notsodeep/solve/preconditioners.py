@@ -18,8 +18,8 @@ from ..equivalents import EquivalentKernel
 from ..equivalents.factorisation import Factorisation
 from ..errors import InvalidInputError
 from .dense import factorise
+from .operator import KernelOperator
 from .pivoted import LowRank, nystrom, pivoted_cholesky
-from .tiles import KernelTiles
 
 __all__ = ["NAMES", "Preconditioner", "PreconditionerName", "default_rank", "precondition"]
 
@@ -130,7 +130,7 @@ class EquivalentDeflation(Preconditioner):
 
 def precondition(
     name: str,
-    tiles: KernelTiles,
+    tiles: KernelOperator,
     *,
     rank: int | None = None,
     equivalent: EquivalentKernel | None = None,
@@ -163,7 +163,7 @@ def default_rank(n: int) -> int:
     return min(n, max(100, min(n // 6, 2000)))
 
 
-def _remainder(operator: EquivalentKernel, tiles: KernelTiles, rank: int, seed: int) -> LowRank:
+def _remainder(operator: EquivalentKernel, tiles: KernelOperator, rank: int, seed: int) -> LowRank:
     """Randomly pivoted Cholesky of K less the Gram and low-rank part of its equivalent."""
     X, (V, core) = operator.rows.to(tiles.X), (part.to(tiles.X) for part in operator.low_rank)
     own = operator.gain * (X**2).sum(1) + ((V @ core) * V).sum(1)

@@ -7,25 +7,21 @@ For n = 60,000 in float32 that is 7.2 GB, and n b / 2 entries more.
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from .._files import atomic, write_text
 from .._progress import track
-from ..errors import CheckpointError, InvalidInputError
+from ..errors import InvalidInputError
+from .folder import TileFolder
+from .operator import KernelFunction, add_block, fingerprint
 
-__all__ = ["KernelFunction", "KernelTiles", "Store", "available_bytes", "triangle_bytes"]
+__all__ = ["KernelTiles", "Store", "available_bytes", "triangle_bytes"]
 
-KernelFunction = Callable[[Tensor, Tensor | None], Tensor]
-"""k(X, Y) with rows as points; Y is None for the symmetric matrix of X."""
 Store = Literal["auto", "memory", "disk", "none"]
 
 _PANEL = 2048
@@ -79,8 +75,10 @@ class KernelTiles:
         self.scale = None if scale is None else scale.to(self.X).reshape(-1, 1)
         self.store, self.folder = _chosen(store, folder, self.n, dtype, self.X.device, self.panel)
         self._kept: dict[int, Tensor] = {}
+        self._files: TileFolder | None = None
         if self.folder is not None:
-            self._claim(self.folder)
+            content = {"n": self.n, "panel": self.panel, "dtype": str(dtype), "content": self.fingerprint()}
+            self._files = TileFolder(self.folder, content)
 
     # -- products ------------------------------------------------------------------------------------------
     def __matmul__(self, v: Tensor) -> Tensor:
@@ -128,8 +126,10 @@ class KernelTiles:
     def _panel(self, start: int) -> Tensor:
         if start in self._kept:
             return self._kept[start]
-        on_disk = self.folder is not None
-        found = self._from_disk(start) if on_disk else self._compute(start).to(self.dtype)
+        if self._files is None:
+            found = self._compute(start).to(self.dtype)
+        else:
+            found = self._files.get(f"panel-{start:09d}", self.dtype, lambda: self._compute(start)).to(self.X.device)
         if self.store != "none":
             self._kept[start] = found
         return found
@@ -142,36 +142,9 @@ class KernelTiles:
             return block
         return torch.cat([block, self.kernel(rows, self.X[stop:])], dim=1)
 
-    # -- out of core ---------------------------------------------------------------------------------------
-    def _from_disk(self, start: int) -> Tensor:
-        assert self.folder is not None
-        path = self.folder / f"panel-{start:09d}.npy"
-        if not path.exists():
-            values = self._compute(start).to("cpu", self.dtype).numpy()
-            with atomic(path) as temporary, open(temporary, "wb") as stream:
-                np.save(stream, values)
-        # copy-on-write: torch wants a writeable array, the file is never changed
-        return torch.from_numpy(np.load(path, mmap_mode="c")).to(self.X.device)
-
-    def _claim(self, folder: Path) -> None:
-        """Panels of other data or another kernel are refused, those of an interrupted run are used again."""
-        folder.mkdir(parents=True, exist_ok=True)
-        here = {"n": self.n, "panel": self.panel, "dtype": str(self.dtype), "content": self.fingerprint()}
-        note = folder / "tiles.json"
-        if not note.exists():
-            write_text(note, json.dumps(here, indent=1) + "\n")
-        elif json.loads(note.read_text()) != here:
-            raise CheckpointError(
-                f"{folder} holds the tiles of other data or another kernel; give this solve a folder of its own"
-            )
-
     def fingerprint(self) -> str:
         """Of the rows, and of the kernel between a few of them."""
-        few = self.kernel(self.X[:16], None)
-        digest = hashlib.sha256(np.ascontiguousarray(self.X.cpu().numpy()).tobytes())
-        # eight digits: the same kernel on another machine may differ in the last ones
-        digest.update(" ".join(f"{v:.8e}" for v in few.flatten().tolist()).encode())
-        return digest.hexdigest()
+        return fingerprint(self.kernel, self.X)
 
 
 def _chosen(store: str, folder: Any, n: int, dtype: torch.dtype, device: torch.device, panel: int) -> tuple[str, Any]:
@@ -192,11 +165,7 @@ def _symmetric_product(panels: Iterator[tuple[int, Tensor]], v: Tensor, dtype: t
     low = v.to(dtype)
     for start, panel in panels:
         stop = start + len(panel)
-        mine = low[start:stop]
-        out[start:stop] += panel[:, : stop - start] @ mine
+        add_block(out, low, start, start, panel[:, : stop - start])
         for left in range(stop, len(v), _STRIP):
-            right = min(left + _STRIP, len(v))
-            strip = panel[:, left - start : right - start]
-            out[start:stop] += strip @ low[left:right]
-            out[left:right] += strip.T @ mine
+            add_block(out, low, start, left, panel[:, left - start : left - start + _STRIP])
     return out

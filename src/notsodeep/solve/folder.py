@@ -1,0 +1,45 @@
+"""Parts of a kernel matrix as files in a folder that belongs to one kernel on one set of rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._files import atomic, write_text
+from ..errors import CheckpointError
+
+__all__ = ["TileFolder"]
+
+
+class TileFolder:
+    """Parts of other data or another kernel are refused, those of an interrupted run are used again.
+
+    A file appears under its name when it is complete: that is the mark of a finished part.
+    """
+
+    def __init__(self, path: str | Path, content: Mapping[str, Any]) -> None:
+        self.path = Path(path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        note, here = self.path / "tiles.json", dict(content)
+        if not note.exists():
+            write_text(note, json.dumps(here, indent=1) + "\n")
+        elif json.loads(note.read_text()) != here:
+            raise CheckpointError(
+                f"{self.path} holds the tiles of other data or another kernel; give this solve a folder of its own"
+            )
+
+    def get(self, name: str, dtype: torch.dtype, compute: Callable[[], Tensor]) -> Tensor:
+        """The part of this name, computed and written if it is not there yet; as a memory map."""
+        path = self.path / f"{name}.npy"
+        if not path.exists():
+            values = compute().to("cpu", dtype).numpy()
+            with atomic(path) as temporary, open(temporary, "wb") as stream:
+                np.save(stream, values)
+        # copy-on-write: torch wants a writeable array, the file is never changed
+        return torch.from_numpy(np.load(path, mmap_mode="c"))
