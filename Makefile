@@ -17,20 +17,20 @@ demo: $(STAMP)
 	$(BIN)/notsodeep demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 # an hour of random networks on random data; FUZZ="--inputs 1000000 --jobs 16 --seed 5" and the like change it
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz/run.py --seconds 3600 --inputs 1000000000 --jobs 2 $(FUZZ)
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 -m slow
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow
 
 # the lower end of the versions that pyproject.toml allows, in an environment of its own
 test-oldest:
 	$(PYTHON) -m venv $(VENV)-oldest
 	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e . pytest pytest-xdist hypothesis mpmath
-	$(VENV)-oldest/bin/python -m pytest -q -n 2
+	$(VENV)-oldest/bin/python -m pytest -q -n 2 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)

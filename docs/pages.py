@@ -33,7 +33,7 @@ def write_all(docs: Path, results: Path) -> None:
 
 
 _TITLES = {"gaussian": "Gaussian expectations", "kernels": "Exact kernels", "codegen": "PyTorch source"}
-_TITLES |= {"nn": "Finite networks"}
+_TITLES |= {"nn": "Finite networks", "mixtures.standardise": "Scaling of data"}
 
 
 def api() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,7 @@ def room(module: str) -> str:
     return module.split("/")[0]
 
 
+@functools.cache
 def imports() -> list[Import]:
     """All imports between files of the package; those for type checkers alone are not run and left out."""
     return [found for module, path in FILES.items() for found in _of(module, path)]

@@ -22,8 +22,6 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--enable-logging=stderr", "--v=0"),
 )
 
-pytestmark = pytest.mark.xdist_group("report")  # one worker makes its fixtures
-
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):

@@ -55,8 +55,8 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds
     from .matching.match import match as match
     from .mixtures import GaussianMixture as GaussianMixture
     from .mixtures import MixtureStatistics as MixtureStatistics
-    from .mixtures import Standardiser as Standardiser
-    from .mixtures import standardise as standardise
+    from .mixtures.standardise import Standardiser as Standardiser
+    from .mixtures.standardise import standardise as standardise
     from .networks import DEQ as DEQ
     from .networks import ENN as ENN
     from .networks import network_from_dict as network_from_dict
@@ -76,7 +76,8 @@ _ROOMS = {
     "activations": ["Activation", "activation", "activation_names"],
     "gaussian": ["Moments", "expectation", "hermite_coefficients", "moments"],
     "networks": ["DEQ", "ENN", "network_from_dict"],
-    "mixtures": ["GaussianMixture", "MixtureStatistics", "Standardiser", "standardise"],
+    "mixtures": ["GaussianMixture", "MixtureStatistics"],
+    "mixtures.standardise": ["Standardiser", "standardise"],
     "kernels": ["ck", "finite_ck", "finite_ntk", "kernels_of", "ntk"],
     "equivalents": [
         "Coefficients",

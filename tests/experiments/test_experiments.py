@@ -24,8 +24,6 @@ from notsodeep.experiments.samples import histograms, sample, thumbnail
 from notsodeep.plots.figures.accuracy import accuracy_curves, accuracy_table
 from notsodeep.plots.style import INK
 
-pytestmark = pytest.mark.xdist_group("studies")  # its fixtures cost half a minute: one worker makes them
-
 # ---- the runner ------------------------------------------------------------------------------------------------
 
 

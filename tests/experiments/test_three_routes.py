@@ -11,8 +11,6 @@ from notsodeep.experiments.runner import Setup, read_document, run
 from notsodeep.experiments.three_routes import RIDGE, ROUTES, Size, compare_route, prepare, route_twin
 from notsodeep.plots.figures.routes import draw_routes, routes_table
 
-pytestmark = pytest.mark.xdist_group("routes")  # one worker makes its fixtures
-
 SIZE = Size(train=150, test=100, width=64, seeds=2)
 
 

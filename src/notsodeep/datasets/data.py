@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, InvalidInputError
-from ..mixtures import Standardiser
+from ..mixtures.standardise import Standardiser
 
 __all__ = ["Dataset"]
 

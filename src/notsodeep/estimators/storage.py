@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError
-from ..mixtures import Standardiser
+from ..mixtures.standardise import Standardiser
 from ..nn.checkpoint import build, read_file, write_file
 from ..solve import NetworkKernel, Source
 from .predictors import Expansion, FeatureReadout, Fitted, Predictor

@@ -1,8 +1,7 @@
-"""Gaussian mixtures, their population and sample statistics, and the scaling of real data."""
+"""Gaussian mixtures, their population and sample statistics; ``standardise`` scales real data (scikit-learn's way)."""
 
 from .covariances import Covariance, LowRank
 from .mixture import GaussianMixture, GrowthReport
-from .standardise import Standardiser, standardise
 from .statistics import MixtureStatistics
 
 __all__ = [
@@ -11,6 +10,4 @@ __all__ = [
     "GrowthReport",
     "LowRank",
     "MixtureStatistics",
-    "Standardiser",
-    "standardise",
 ]
