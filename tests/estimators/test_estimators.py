@@ -71,9 +71,9 @@ def test_scikit_learn_accepts_other_settings(estimator, check):
 @pytest.mark.parametrize("kernel", ["ck", "ntk", "ntk_frozen"])
 @pytest.mark.parametrize("solver", ["cholesky", "eigh", "cg"])
 def test_the_regressor_is_kernel_ridge_regression(kernel, solver):
-    deq = nsd.DEQ("tanh", 0.15)
+    deq = nsd.DEQ("erf", 0.15)
     kinds = nsd.kernels_of(deq, X, kinds=(kernel,))[kernel], nsd.kernels_of(deq, NEW, X, kinds=(kernel,))[kernel]
-    model = nsd.DEQRegressor("tanh", sigma_a2=0.15, kernel=kernel, ridge=0.02, solver=solver, tol=1e-11).fit(X, Y)
+    model = nsd.DEQRegressor("erf", sigma_a2=0.15, kernel=kernel, ridge=0.02, solver=solver, tol=1e-11).fit(X, Y)
     np.testing.assert_allclose(model.predict(NEW), kinds[1] @ dense(kinds[0], Y, 0.02), atol=SOLVED)
     assert model.record_["solver"] == solver
     assert model.lift_ == pytest.approx(0.02 * np.diag(kinds[0]).mean(), rel=1e-12)

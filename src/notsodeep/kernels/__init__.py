@@ -4,8 +4,11 @@ from .finite import finite_ck, finite_ntk
 from .matrix import ck, kernels_of, ntk
 from .pointwise import diagonal, pairwise
 from .series import power_series, sphere_diagonal
+from .slopes import VARIANCES, DEQSlope
 
 __all__ = [
+    "VARIANCES",
+    "DEQSlope",
     "ck",
     "diagonal",
     "finite_ck",

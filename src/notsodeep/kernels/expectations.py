@@ -224,6 +224,13 @@ class Layer:
         return density * mean
 
     # -- gradients ---------------------------------------------------------------------------------------
+    def _radial(self, part: Part, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """E[u f'(u) f(v)] and E[f(u) v f'(v)] of f = phi or phi'."""
+        if self.phi.homogeneity == 1.0:  # Euler: x phi'(x) = phi(x), and phi' does not change along a ray
+            return (self._plain("value", lam) if part == "value" else torch.zeros_like(lam),) * 2
+        radial = _RADIAL[part]
+        return self.raw(radial, part, lam), self.raw(part, radial, lam)
+
     def _pair(self, part: Part, lam: Tensor) -> Tensor:
         tracked = torch.is_grad_enabled() and (lam.requires_grad or self.qx.requires_grad or self.qy.requires_grad)
         if not tracked:
@@ -247,10 +254,10 @@ class _Pair(torch.autograd.Function):
         layer, part = ctx.layer, ctx.part
         derived = _DERIVED[part]
         along = layer._plain(derived, lam) if part == "value" else layer.raw(derived, derived, lam)
-        radial = _RADIAL[part]
         # d/dq E[f(u) g(v)] at fixed lam = E[f''(u) g(v)] / 2 = (E[u f'(u) g(v)] - lam E[f'(u) g'(v)]) / (2 q)
-        in_x = (layer.raw(radial, part, lam) - lam * along) / (2.0 * layer.variance_x)
-        in_y = (layer.raw(part, radial, lam) - lam * along) / (2.0 * layer.variance_y)
+        radial_x, radial_y = layer._radial(part, lam)
+        in_x = (radial_x - lam * along) / (2.0 * layer.variance_x)
+        in_y = (radial_y - lam * along) / (2.0 * layer.variance_y)
         dead_x, dead_y = layer.variance_x <= 2 * _TINY, layer.variance_y <= 2 * _TINY
         along = torch.where(dead_x | dead_y, torch.zeros_like(along), along) if part == "slope" else along
         return (

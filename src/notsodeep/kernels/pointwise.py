@@ -18,6 +18,7 @@ from ..errors import ConvergenceError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernels, rates_of
 from .expectations import Layer, layer_of
 from .recursion import LayerMaps, equation, explicit, implicit
+from .slopes import DEQSlope, slopes
 from .variance import Diagonal, equilibrium_variance, mean_square
 
 __all__ = ["diagonal", "equilibrium", "pairwise"]
@@ -74,11 +75,17 @@ def diagonal(
     if isinstance(network, DEQ):
         if check:
             network.check_contraction()
-        q = equilibrium_variance(network, s)
-        parts = implicit(q, Diagonal(network.activation), network.sigma_a2, kinds, _gap_check(network))
+        parts = _own_kernels(network, s, kinds)
     else:
         parts = explicit(s, (Diagonal(phi) for phi in network.activations), rates or (), kinds)
     return {kind: part.reshape(shape) for kind, part in parts.items()}
+
+
+def _own_kernels(deq: DEQ, s: Tensor, kinds: Sequence[Kernel]) -> dict[Kernel, Tensor]:
+    if isinstance(deq, DEQSlope):
+        return slopes(deq, s, lambda lifted: _own_kernels(lifted, s, kinds), kinds)
+    q = equilibrium_variance(deq, s)
+    return implicit(q, Diagonal(deq.activation), deq.sigma_a2, kinds, _gap_check(deq))
 
 
 def _float64(value: Any) -> Tensor:
@@ -94,14 +101,16 @@ def _kernels(
 ) -> dict[Kernel, Tensor]:
     if isinstance(network, ENN):
         return explicit(dot, _layers(network, sx, sy), rates or (), kinds)
-    qx, qy = equilibrium_variance(network, torch.cat([sx, sy])).split(len(sx))
+    if isinstance(network, DEQSlope):
+        return slopes(network, dot, lambda deq: _kernels(deq, sx, sy, dot, kinds, rates), kinds)
+    qx, qy = equilibrium_variance(network, torch.stack([sx, sy]))
     layer = layer_of(network.activation, qx, qy)
     return implicit(_covariance(network, layer, dot), layer, network.sigma_a2, kinds, _gap_check(network))
 
 
 def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Lambda of a DEQ at pairs of inputs: its two variances and its covariance (flat float64 tensors)."""
-    qx, qy = equilibrium_variance(deq, torch.cat([sx, sy])).split(len(sx))
+    qx, qy = equilibrium_variance(deq, torch.stack([sx, sy]))
     return qx, qy, _covariance(deq, layer_of(deq.activation, qx, qy), dot)
 
 

@@ -72,12 +72,19 @@ class NetworkKernel:
 
 
 def _identical(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
-    """Index pairs of rows that agree to the last bit; on the CPU, where they can be looked up."""
-    if X.is_cuda:
-        return torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long)
-    where: dict[bytes, list[int]] = {}
-    for j, row in enumerate(Y.numpy()):
-        where.setdefault(row.tobytes(), []).append(j)
-    pairs = [(i, j) for i, row in enumerate(X.numpy()) for j in where.get(row.tobytes(), ())]
-    found = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
+    """Index pairs of rows that agree to the last bit, found by their checksums."""
+    mine, (theirs, order) = _checksums(X), _checksums(Y).sort()
+    first, last = (torch.searchsorted(theirs, mine, right=right) for right in (False, True))
+    count = last - first
+    rows = torch.arange(len(X), device=X.device).repeat_interleave(count)
+    starts = (first - (count.cumsum(0) - count)).repeat_interleave(count)
+    columns = order[starts + torch.arange(len(rows), device=X.device)]
+    same = (X[rows] == Y[columns]).all(1)
+    return rows[same], columns[same]
+
+
+def _checksums(X: Tensor) -> Tensor:
+    """One number for each row, from its bits: sums of whole numbers do not depend on their order."""
+    bits = X.contiguous().view(torch.int64 if X.dtype == torch.float64 else torch.int32)
+    odd = torch.randint(2**62, (X.shape[1],), generator=torch.Generator().manual_seed(0)).mul_(2).add_(1).to(X.device)
+    return torch.cat([(part.to(torch.int64) * odd).sum(1) for part in bits.split(_BLOCK)])

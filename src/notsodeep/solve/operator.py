@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["KernelFunction", "KernelOperator", "add_block", "fingerprint"]
+__all__ = ["KernelFunction", "KernelOperator", "add_block", "fingerprint", "thin"]
 
 KernelFunction = Callable[[Tensor, Tensor | None], Tensor]
 """k(X, Y) with rows as points; Y is None for the symmetric matrix of X."""
@@ -55,6 +55,16 @@ def fingerprint(kernel: KernelFunction, X: Tensor) -> str:
 def add_block(out: Tensor, v: Tensor, top: int, left: int, block: Tensor) -> None:
     """out += K v for the part of a symmetric K that is ``block`` at (top, left), and its mirror image."""
     rows, columns = slice(top, top + block.shape[0]), slice(left, left + block.shape[1])
-    out[rows] += block @ v[columns]
+    out[rows] += thin(block, v[columns])
     if top != left:
-        out[columns] += block.T @ v[rows]
+        out[columns] += thin(block.T, v[rows])
+
+
+def thin(A: Tensor, B: Tensor) -> Tensor:
+    """A @ B for a B of few columns, as (B' A')': matrix routines take a few rows times a matrix three to ten times
+    as fast as a matrix times a few columns.
+
+    >>> thin(torch.eye(2), torch.ones(2, 1)).tolist()
+    [[1.0], [1.0]]
+    """
+    return (B.T @ A.T).T

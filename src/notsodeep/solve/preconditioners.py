@@ -18,7 +18,7 @@ from ..equivalents import EquivalentKernel
 from ..equivalents.factorisation import Factorisation
 from ..errors import InvalidInputError
 from .dense import factorise
-from .operator import KernelOperator
+from .operator import KernelOperator, thin
 from .pivoted import LowRank, nystrom, pivoted_cholesky
 
 __all__ = ["NAMES", "Preconditioner", "PreconditionerName", "default_rank", "precondition"]
@@ -67,19 +67,20 @@ class Diagonal(Preconditioner):
 
 
 class Deflation(Preconditioner):
-    """P = F F' + (ridge + half the mean residual diagonal) I: one singular value decomposition for every ridge."""
+    """P = F F' + (ridge + half the mean residual diagonal) I: one eigendecomposition of F'F for every ridge.
+
+    Woodbury: P^(-1) = (I - F (F'F + lift I)^(-1) F') / lift; beside F nothing of its size is held.
+    """
 
     def __init__(self, name: PreconditionerName, factor: LowRank) -> None:
-        self.name, self.rank = name, factor.rank
-        q, r = torch.linalg.qr(factor.F)
-        u, s, _ = torch.linalg.svd(r)
-        self.basis, self.values = q @ u, s**2
+        self.name, self.rank, self.F = name, factor.rank, factor.F
+        self.values, self.vectors = torch.linalg.eigh(self.F.T @ self.F)
         self.shift = 0.5 * float(factor.residual.mean())
 
     def solve(self, R: Tensor, ridges: Tensor) -> Tensor:
         lift = ridges + self.shift
-        gain = 1.0 / (self.values[:, None] + lift) - 1.0 / lift
-        return R / lift + self.basis @ (gain * (self.basis.T @ R))
+        inner = (self.vectors.T @ thin(self.F.T, R)) / (self.values.clamp_min(0.0)[:, None] + lift)
+        return (R - thin(self.F, self.vectors @ inner)) / lift
 
 
 class Equivalent(Preconditioner):
