@@ -19,6 +19,7 @@ Equation = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """(x, which) -> residual and its slope at x; ``which`` are the numbers of the equations asked for, ``None`` all."""
 
 _STILL = 4e-16  # a step below this part of the size of x is rounding
+_NOISE = 1e-14  # a step below this that does not halve the residual either: what is evaluated knows no better
 _ZERO = 2e-16  # and so is a residual; near duplicates of kinked layers every digit counts
 
 
@@ -57,7 +58,7 @@ def newton(
     (True, 1.414213562373)
     """
     x, low, high = start.clone(), low.clone(), high.clone()
-    active = torch.arange(len(x))
+    active, last = torch.arange(len(x)), torch.full_like(start, math.inf)
     for step in range(1, steps + 1):
         here = x[active]
         rest, slope = equation(here, None if len(active) == len(x) else active)
@@ -68,8 +69,9 @@ def newton(
         middle = torch.where(torch.isinf(above), 2.0 * here + start[active], 0.5 * (below + above))
         there = torch.where((trial >= below) & (trial <= above), trial, middle)
         still = ((there - here).abs() <= _STILL * scale) | (above - below <= _STILL * scale)
-        settled = torch.isfinite(rest) & (still | (rest.abs() <= _ZERO * scale))
-        x[active], low[active], high[active] = there, below, above
+        stalled = (rest.abs() > 0.5 * last[active]) & ((there - here).abs() <= _NOISE * scale)
+        settled = torch.isfinite(rest) & (still | stalled | (rest.abs() <= _ZERO * scale))
+        x[active], low[active], high[active], last[active] = there, below, above, rest.abs()
         if bool(settled.all()):
             return Root(x, _relative(rest, scale), step, True)
         if far is not None and bool((x > far).any()):

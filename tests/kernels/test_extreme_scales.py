@@ -211,3 +211,55 @@ def test_what_is_slow_says_why():
         plane.afford(1 << 16, 40_000, 1e3)
     with pytest.raises(ConvergenceError, match="scale the inputs down"):
         plane.afford(1 << 25, 1, 1e3)
+
+
+def test_slow_steps_of_one_iteration_are_added_up():
+    with plane.account():
+        for _ in range(20):
+            plane.afford(1 << 16, 100, 10.0)
+        with pytest.warns(nsd.errors.NotSoDeepWarning, match="pairs of inputs"):
+            plane.afford(1 << 16, 100, 10.0)
+        plane.afford(1 << 16, 100, 10.0)  # and once is enough
+
+
+@pytest.mark.parametrize(
+    ("network", "norms"),
+    [
+        (E([nsd.activation("hermite", coefficients=(0.4, -0.3, 0.0, 0.05, -0.1, -0.05))]), (0.01, 20.0)),
+        (E(["softplus"]), (1e-9, 1.0)),
+        (E(["sin", "softplus"]), (0.0, 1e41)),
+        (E(["tanh"]), (0.0, 1.0)),
+        (D("tanh", 0.2), (1e-9, 2.0)),
+    ],
+)
+def test_short_rows_beside_long_ones_keep_their_digits(network, norms):
+    """Once a table was exact beside the largest entry only, or had never seen the shortest row."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(150, 6))
+    X *= (np.linspace(*norms, 150) / np.linalg.norm(X, axis=1))[:, None]
+    K = nsd.ck(network, X)
+    i, j = np.triu_indices(150)
+    pick = np.concatenate([np.arange(150), rng.integers(len(i), size=100)])  # the shortest row with all, and some
+    i, j = i[pick], j[pick]
+    s = torch.from_numpy((X**2).sum(1))
+    exact = nsd.kernels.pairwise(network, s[i], s[j], torch.from_numpy((X[i] * X[j]).sum(1)))["ck"].numpy()
+    scale = np.sqrt(K[i, i] * K[j, j])
+    # off the diagonal: a point with itself has its own formula, and the angle between its copies is known to 1e-8 only
+    off = np.abs(K[i, j] - exact)[i != j]
+    assert (off <= 1e-10 * scale[i != j]).all()
+
+
+def test_a_point_with_itself_in_a_rectangle_beyond_all_features():
+    """The blur of the strip rule was a share of the scale: nothing beside 1, but beyond all features at 1e128."""
+    X = np.array([[3e127, 8e127]])
+    network = D("hard_tanh", 0.15, 0.37)
+    assert nsd.ntk(network, X, X)[0, 0] == pytest.approx(nsd.ntk(network, X)[0, 0], rel=1e-9)
+
+
+def test_pairs_that_look_different_are_evaluated_once(monkeypatch):
+    """A bias beside vanishing inputs: 276 pairs of one and the same covariance."""
+    seen = []
+    monkeypatch.setattr(plane, "afford", lambda nodes, pairs, scale: seen.append(pairs))
+    X = 1e-85 * np.random.default_rng(0).normal(size=(24, 10))
+    nsd.ck(nsd.DEQ("elu", 0.2, 0.8, 0.7), X)
+    assert max(seen, default=0) <= 2

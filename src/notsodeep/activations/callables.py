@@ -16,6 +16,7 @@ from .base import Activation, Parity, differentiate
 
 _POINTS = 9
 _STEP = 0.02  # truncation and rounding of nine-point differences balance near here for functions of unit scale
+_AT_ONCE = 1 << 17  # points whose stencils are held together
 
 
 @dataclass(frozen=True)
@@ -116,12 +117,17 @@ def difference(phi: CallableActivation, x: Tensor, order: int, function: Callabl
     Away from kinks the stencil is central. Within half a stencil of one it is fixed on that side, and the
     interpolating polynomial is differentiated where the point lies.
     """
-    point = x.detach().to("cpu", torch.float64)
+    flat = x.detach().to("cpu", torch.float64).reshape(-1)
+    pieces = [_difference(phi, part, order, function) for part in flat.split(_AT_ONCE)]
+    return torch.cat(pieces).reshape(x.shape).to(x.device, x.dtype)
+
+
+def _difference(phi: CallableActivation, point: Tensor, order: int, function: Callable[[Any], Any]) -> Tensor:
     step = _stencil_step(phi)
     half = _POINTS // 2
     offsets = torch.arange(_POINTS, dtype=torch.float64)
     central = evaluate(function, point[..., None] + step * (offsets - half), numpy=True)
-    out = central @ _weights_at(torch.tensor(float(half), dtype=torch.float64), order)
+    out = central @ _weights_in_the_middle(order)
     for c in phi.rough:
         for side in (1.0, -1.0):
             t = side * (point - c) / step
@@ -129,9 +135,8 @@ def difference(phi: CallableActivation, x: Tensor, order: int, function: Callabl
             if bool(near.any()):
                 # the kink itself belongs to one side only: stay a hair away from it
                 nodes = c + side * (step * offsets + 4.0 * np.spacing(abs(c)))
-                values = evaluate(function, nodes, numpy=True)
-                out[near] = side**order * (_weights_at(t[near], order) @ values)
-    return (out / step**order).to(x.device, x.dtype)
+                out[near] = side**order * _interpolated(evaluate(function, nodes, numpy=True), t[near], order)
+    return out / step**order
 
 
 def _stencil_step(phi: CallableActivation) -> float:
@@ -139,11 +144,19 @@ def _stencil_step(phi: CallableActivation) -> float:
     return min([_STEP * phi.resolution, *(g / _POINTS for g in gaps)])
 
 
-def _weights_at(t: Tensor, order: int) -> Tensor:
-    """Weights of the ``order``-th derivative at position t of a stencil with nodes 0 ... 8: shape t.shape + (9,)."""
+def _interpolated(values: Tensor, t: Tensor, order: int) -> Tensor:
+    """The ``order``-th derivative, at positions t of a stencil with nodes 0 ... 8, of what interpolates ``values``."""
     half = _POINTS // 2
-    centred = (t / half - 1.0)[..., None] ** torch.arange(_POINTS, dtype=torch.float64)
-    return centred @ _lagrange(order) / float(half) ** order
+    x, out = t / half - 1.0, torch.zeros_like(t)
+    for c in reversed((_lagrange(order) @ values).tolist()):
+        out.mul_(x).add_(c)
+    return out / float(half) ** order
+
+
+@functools.cache
+def _weights_in_the_middle(order: int) -> Tensor:
+    """Those of the central difference: the constant coefficients of the differentiated polynomials."""
+    return _lagrange(order)[0] / float(_POINTS // 2) ** order
 
 
 @functools.cache

@@ -19,6 +19,8 @@ from .rule import NODES, as_scales, chunks, may_share, shared_basis
 
 __all__ = ["function_coefficients", "hermite_coefficients", "project"]
 
+_AT_ONCE = 1 << 16  # nodes carried through the recurrence together: what stays in a cache is several times as fast
+
 
 @sheltered
 def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bool = False) -> Any:
@@ -78,9 +80,13 @@ def _without_parity(coefficients: Tensor, phi: Activation, derivative: bool) -> 
 
 def project(weighted: Tensor, xi: Tensor, terms: int) -> Tensor:
     """sum over nodes of weighted * h_k(xi), h_k by recurrence: shape (rows, terms)."""
-    out = torch.empty(len(weighted), terms, dtype=weighted.dtype)
-    before, here = torch.zeros_like(weighted), weighted
-    for k in range(terms):
-        out[:, k] = here.sum(-1)
-        before, here = here, (xi * here - math.sqrt(k) * before) / math.sqrt(k + 1)
+    out = torch.zeros(len(weighted), terms, dtype=weighted.dtype)
+    width = max(1, _AT_ONCE // max(1, len(weighted)))
+    for here, x in zip(weighted.split(width, dim=1), xi.expand_as(weighted).split(width, dim=1), strict=True):
+        before, here = torch.zeros_like(here), here.clone()
+        for k in range(terms):
+            out[:, k] += here.sum(-1)
+            # h_(k+1) = (x h_k - sqrt(k) h_(k-1)) / sqrt(k + 1), over the one that is no longer needed
+            before.mul_(-math.sqrt(k / (k + 1))).addcmul_(x, here, value=1.0 / math.sqrt(k + 1))
+            before, here = here, before
     return out

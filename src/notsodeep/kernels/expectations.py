@@ -156,7 +156,10 @@ class Layer:
         for method, mask in methods:
             mask = mask & pending
             if bool(mask.any()):
-                out[mask] = method(f, g, qx[mask], qy[mask], rho[mask])
+                distinct, inverse = torch.unique(
+                    torch.stack([qx[mask], qy[mask], rho[mask]]), dim=1, return_inverse=True
+                )
+                out[mask] = method(f, g, *distinct)[inverse]  # dear: once for points that only look different
                 pending = pending & ~mask
         return out + self._masses(f, g, lam)
 

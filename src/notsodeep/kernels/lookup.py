@@ -29,6 +29,8 @@ _TOLERANCE = 5e-14
 _NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magnified by the angle
 _PROBES = (16, 32, 64)  # sizes at which the decay of the coefficients is read off
 _PROBED = 0.125  # of the pairs a table is meant for may be spent on asking how large it would be, twice
+_CHECKED = 6  # norms at which a finished table is held against the kernel itself
+_CHECK = 1e-10  # of the kernels of the two points with themselves
 _LARGEST = 48  # norms: more would make the table dearer than what it saves
 _PLAIN_UP_TO = 0.7  # below this |r| the cosine itself is a good variable; beyond it the angle is
 Sampler = Callable[..., dict[Kernel, Tensor]]
@@ -180,6 +182,9 @@ def build_table(
         r = torch.sin(x * math.asin(reach)) if warped else x * reach
         return pairwise(network, tx**2, ty**2, tx * ty * r, kinds, rates, check=False)
 
+    def own(t: Tensor) -> dict[Kernel, Tensor]:
+        return diagonal(network, t**2, kinds, rates, check=False)
+
     tolerance = _NOISY_TOLERANCE if warped and any(phi.kinks for phi in network.activations) else _TOLERANCE
     angles = _angle_size(sample, low, high, tolerance, _PROBED * pairs)
     if angles is None:
@@ -192,7 +197,27 @@ def build_table(
     x = _nodes(angles, -1.0, 1.0)
     values = sample(t[ia][:, None], t[ib][:, None], x[None, :])
     series = {kind: _compress(_transform(v, ia, ib, norms)) for kind, v in values.items()}
-    return Table(series, low, high, reach, warped, homogeneous)
+    table = Table(series, low, high, reach, warped, homogeneous)
+    return table if table.one_function or _holds(table, sample, own) else None
+
+
+def _holds(table: Table, sample: Sampler, own: Callable[[Tensor], dict[Kernel, Tensor]]) -> bool:
+    """Whether the table keeps its digits between short and long rows too, beside the scale of their own kernels.
+
+    Nodes are even in the norm and coefficients are cut off beside the largest one. A kernel that grows fast with the
+    norm, or that varies on norms far below the largest, is only found out at norms of every order of magnitude.
+    """
+    t = torch.logspace(math.log10(table.low), math.log10(table.high), _CHECKED, dtype=torch.float64)
+    t = t.clamp(table.low, table.high)
+    x = torch.linspace(-0.93, 0.97, _CHECKED**2, dtype=torch.float64).reshape(_CHECKED, _CHECKED)
+    scales = {kind: values.sqrt() for kind, values in own(t).items()}
+    for kind, exact in sample(t[:, None], t[None, :], x).items():
+        found = clenshaw(
+            table.series[kind].ranks, table.side(kind, t, signed=True), table.side(kind, t, signed=False).T, 2.0 * x
+        )
+        if not bool(((found - exact).abs() <= _CHECK * scales[kind][:, None] * scales[kind]).all()):
+            return False
+    return True
 
 
 def _compress(coefficients: Tensor) -> Series:
@@ -285,7 +310,11 @@ def tabulated_diagonal(
         if size is not None:
             weights = rows(size) @ _to_coefficients(size).T
             basis = _chebyshev(size, (2.0 * t - (high + low)) / (high - low))
-            return dict(zip(kinds, (basis @ w for w in weights), strict=True))
+            found = dict(zip(kinds, (basis @ w for w in weights), strict=True))
+            shortest = t.topk(_CHECKED, largest=False).indices  # where digits relative to the largest are lost first
+            exact = diagonal(network, s[shortest], kinds, rates, check=False)
+            if all(bool((found[k][shortest] - e).abs().le(_CHECK * e).all()) for k, e in exact.items()):
+                return found
     return diagonal(network, s, kinds, rates, check=False)
 
 

@@ -27,6 +27,7 @@ _TILE = {"cpu": 512, "cuda": 4096}
 _SPARED = 500  # so many entries may lie beyond the reach of the table
 _PAIRS = 4096  # pairs of rows whose products are held at once
 _DIRECT_PAIRS = 512  # fewer pairs than this are not worth a table
+_SHORT = 1e-6  # of the longest row: a table knows an entry to rounding of the largest ones, not of a far smaller one
 
 
 def ck(
@@ -225,8 +226,10 @@ def _table(
     if pairs <= _DIRECT_PAIRS:
         return None
     norms = torch.cat([sx, sy]).sqrt()
+    high = float(norms.max())
+    low = high if high == 0.0 else float(norms[norms >= _SHORT * high].min())
     reach = min(angle_cap(plan.network), _reach(_sampled_cosines(x, y, sx, sy, blocks, plan.symmetric), pairs))
-    return build_table(plan.network, plan.kinds, plan.rates, float(norms.min()), float(norms.max()), reach, pairs)
+    return build_table(plan.network, plan.kinds, plan.rates, low, high, reach, pairs)
 
 
 def _sampled_cosines(
@@ -269,9 +272,12 @@ class _Points:
         self.left: dict[Kernel, Tensor] = {}
         self.right: dict[Kernel, Tensor] = {}
         self._rows: tuple[slice, Tensor] | None = None
+        self.short: tuple[Tensor, ...] | None = None
         table = plan.table
         if table is None:
             return
+        # rows shorter than the table covers, zeros among them, are evaluated entry by entry
+        self.short = None if table.homogeneous else tuple(t.sqrt() < table.low * (1.0 - 1e-9) for t in (sx, sy))
         for kind in plan.kinds:
             if table.one_function:
                 self.left[kind] = sx.sqrt()[:, None].to(x.dtype)
@@ -289,11 +295,11 @@ class _Points:
         if self.plan.symmetric and rows == columns:
             r.fill_diagonal_(0.0)  # written from the norms alone, exactly
         low, high = torch.aminmax(r)
-        outside = None
+        outside = self._short_rows(rows, columns)
         if max(-float(low), float(high)) > table.reach:
             beyond = r.abs() > table.reach
             if table.reach < 1.0:
-                outside = beyond
+                outside = beyond if outside is None else outside | beyond
             r.clamp_(-table.reach, table.reach)
         x2 = table.position(r)
         values = {kind: self._lookup(kind, rows, columns, x2) for kind in self.plan.kinds}
@@ -301,6 +307,13 @@ class _Points:
             for kind, exact in self._direct(outside, rows, columns).items():
                 values[kind][outside] = exact
         return values
+
+    def _short_rows(self, rows: slice, columns: slice) -> Tensor | None:
+        """The entries of rows that are shorter than the table covers."""
+        if self.short is None:
+            return None
+        left, right = self.short[0][rows], self.short[1][columns]
+        return left[:, None] | right if bool(left.any()) or bool(right.any()) else None
 
     def _unit_rows(self, rows: slice) -> Tensor:
         """The normalised rows of the current row of tiles."""

@@ -9,10 +9,12 @@ Three rules, each exact to rounding on its class, for every correlation up to +-
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 
 import numpy as np
 import torch
@@ -22,13 +24,14 @@ from ..activations.panels import ORDER, REACH, Panels, panel_nodes
 from ..errors import ConvergenceError, NotSoDeepWarning
 
 Function = Callable[[Tensor], Tensor]
-_CHUNK = 1 << 21
+_CHUNK = 1 << 18  # nodes held at once: what fits into a cache is twice as fast
 _ORDER = 16
 _SPAN = 9.0
 _HERMITE = 24
-_SLOW = 1 << 30  # evaluations: seconds
+_SLOW = 1 << 27  # evaluations: seconds
 _THIN = 0.4  # of the length on which a function varies: a rule of 24 points is then exact to rounding
 _DEAREST = 1 << 24  # nodes for one pair; more would also need more memory than is allowed
+_spent: ContextVar[int | None] = ContextVar("evaluations", default=None)
 
 
 def _chunks(cost: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -52,6 +55,16 @@ def _subdivided(edges: Sequence[float], pieces: int) -> Tensor:
     return torch.tensor([*cuts, edges[-1]], dtype=torch.float64)
 
 
+@contextlib.contextmanager
+def account() -> Iterator[None]:
+    """Inside, evaluations are added up over the steps of an iteration, and a slow one is announced once."""
+    token = _spent.set(0)
+    try:
+        yield
+    finally:
+        _spent.reset(token)
+
+
 def afford(nodes: int, pairs: int, scale: float) -> None:
     """Refuse a pair that is too dear, and say so before many that are merely slow."""
     if nodes > _DEAREST:
@@ -59,24 +72,40 @@ def afford(nodes: int, pairs: int, scale: float) -> None:
             f"a pair of inputs at scale {scale:.4g} would take {nodes:.1e} evaluations of this activation, which "
             "varies too fast there; scale the inputs down"
         )
-    if nodes * pairs > _SLOW:
+    spent = _spent.get()
+    total = (spent or 0) + nodes * pairs
+    if total > _SLOW >= (spent or 0):
         warnings.warn(
             f"{pairs} pairs of inputs at scale {scale:.4g} take {float(nodes) * pairs:.0e} evaluations of this "
             "activation each time: neither series nor closed forms reach so far; scaled down they would be quick",
             NotSoDeepWarning,
             stacklevel=2,
         )
+    if spent is not None:
+        _spent.set(total)
 
 
 def polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
     """E[f(u) g(v)] with u = sqrt(qx) R cos(w), v = sqrt(qy) R cos(w - beta), cos(beta) = rho."""
+    octave = torch.maximum(qx, qy).sqrt().log2().ceil()
+    out = torch.empty_like(rho)
+    for one in octave.unique():  # what is seen at a smaller scale needs fewer panels
+        mask = octave == one
+        out[mask] = _polar(f, g, panels, qx[mask], qy[mask], rho[mask])
+    return out
+
+
+def _polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
     scale = float(torch.maximum(qx.max(), qy.max())) ** 0.5
     levels, pieces = _grading(scale, panels)
+    # many levels mean that what is felt at all lies far beyond the first features: lower orders are exact there
+    orders = (16, 20) if levels < 4 else (12, 14)
     steps = [2.0**-j for j in range(levels, -1, -1)]
-    radius, radial = panel_nodes(_subdivided([0.0, *steps, 2.0, 3.5, 5.5, 8.0, 11.0], pieces), 16)
+    radius, radial = panel_nodes(_subdivided([0.0, *steps, 2.0, 3.5, 5.5, 8.0, 11.0], pieces), orders[0])
     radial = radial * radius * torch.exp(-0.5 * radius * radius) / (2.0 * math.pi)
     graded = [0.5 * s for s in steps]
-    within, share = panel_nodes(_subdivided([0.0, *graded, *(1.0 - s for s in reversed(graded[:-1])), 1.0], pieces), 20)
+    cuts = _subdivided([0.0, *graded, *(1.0 - s for s in reversed(graded[:-1])), 1.0], pieces)
+    within, share = panel_nodes(cuts, orders[1])
     afford(4 * len(within) * len(radius), len(rho), scale)
     out = []
     for x, y, r in _chunks(4 * len(within) * len(radius), qx, qy, rho):
@@ -111,7 +140,9 @@ def ridge(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho:
     out = []
     cuts = panels.edges(REACH * float(wide.max())).unique()
     base = torch.linspace(-REACH, REACH, 27, dtype=torch.float64)
-    for s, t, r, left in _chunks(ORDER * (len(base) + 2 * len(cuts)) * _HERMITE, wide, narrow, rho, first):
+    cost = ORDER * (len(base) + 2 * len(cuts)) * _HERMITE
+    afford(cost, len(rho), float(wide.max()))
+    for s, t, r, left in _chunks(cost, wide, narrow, rho, first):
         # both functions have their panels, seen at their own scales
         seen = torch.cat([cuts / s[:, None], cuts / (t * r)[:, None]], dim=1).clamp(-REACH, REACH)
         xi, weights = panel_nodes(torch.cat([base.expand(len(s), -1), seen], dim=1).sort(dim=1).values)

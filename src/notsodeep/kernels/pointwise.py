@@ -17,6 +17,7 @@ from .._fixed_point import newton
 from ..errors import ConvergenceError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernels, rates_of
 from .expectations import Layer, layer_of
+from .plane import account
 from .recursion import LayerMaps, equation, explicit, implicit
 from .slopes import DEQSlope, slopes
 from .variance import Diagonal, equilibrium_variance, mean_square
@@ -53,7 +54,8 @@ def pairwise(
         network.check_contraction()
     rates = rates_of(network, learning_rates)
     columns = zip(sx.split(_CHUNK), sy.split(_CHUNK), dot.split(_CHUNK), strict=True)
-    pieces = [_kernels(network, *column, kinds, rates) for column in columns]
+    with account():
+        pieces = [_kernels(network, *column, kinds, rates) for column in columns]
     return {kind: torch.cat([piece[kind] for piece in pieces]).reshape(shape) for kind in kinds}
 
 

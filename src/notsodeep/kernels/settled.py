@@ -22,7 +22,7 @@ from .plane import afford
 __all__ = ["Settled", "settled_pair"]
 
 Function = Callable[[Tensor], Tensor]
-_BLOCK = 1 << 21  # nodes held at once
+_BLOCK = 1 << 18  # nodes held at once
 _LONGEST = 4.0  # panels of the rests, in units of the length on which the function varies
 _RESOLVED = 0.8  # a normal density of this width, in the same units, is resolved by the longest panels
 _RIPPLE = (-8.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, 8.0)
@@ -160,7 +160,7 @@ def _strip(f: Settled, g: Settled, sx: Tensor, sy: Tensor, rho: Tensor, spread: 
 
 
 def _ordered_strip(f: Settled, g: Settled, sx: Tensor, sy: Tensor, rho: Tensor, spread: Tensor) -> Tensor:
-    sigma = (sy * spread).clamp_min(1e-30 * sy)
+    sigma = (sy * spread).clamp_min(1e-30 * g.reach)  # beside what it blurs: at rho = +-1 there is none
     step = min(2.25, max(0.05, 2.0 * g.shortest / float(sigma.max())))
     base = torch.linspace(-_SPAN, _SPAN, 1 + math.ceil(2 * _SPAN / step), dtype=torch.float64)
     kinks = torch.tensor(g.kinks, dtype=torch.float64)
