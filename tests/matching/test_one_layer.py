@@ -14,6 +14,7 @@ from notsodeep.activations import Activation, Basis, Conditioned
 from notsodeep.errors import ActivationError, InfeasibleMatchError, InvalidInputError
 from notsodeep.kernels import diagonal, pairwise
 from notsodeep.kernels.circle import norm_series
+from notsodeep.matching.one_layer.target import measure, quadratic
 
 TANH = nsd.DEQ("tanh", sigma_a2=0.2)
 RELU = nsd.DEQ("relu", sigma_a2=0.2)
@@ -91,6 +92,18 @@ def test_bounds_are_those_of_the_theory_or_better_and_hold(phi, kernel, kinds, r
     seen = worst_error(twin)
     assert seen <= twin.bound
     assert twin.bound <= 2.0 * twin.residual
+    assert twin.certificate.assumes == ""
+
+
+@pytest.mark.parametrize("span", [(0.5, 1.5), (0.1, 2.0)])
+def test_interpolation_in_the_norm_stays_within_what_is_proven(span):
+    target = measure(TANH, "ntk", span, 1e-3)
+    assert target.smoothness is not None
+    s, rows = target.at(41)
+    interpolated = np.sqrt(np.maximum(quadratic(rows, target.total), 0.0)) * s
+    exact = diagonal(TANH, torch.from_numpy(s**2), ("ntk",))["ntk"].sqrt().numpy()
+    off = np.abs(interpolated / exact - 1.0).max()
+    assert 0.0 < off <= target.interpolation <= 5e-5
 
 
 @pytest.mark.parametrize("trains", ["all", "readout"])
@@ -201,6 +214,7 @@ def test_the_layer_as_plain_pytorch(phi, kernel):
 def test_kinks_at_zero_get_singular_units():
     twin = nsd.match_one_layer(nsd.DEQ("elu", sigma_a2=0.2), kinds=1, tol=1e-3)
     assert twin.network.activations[0].singular > 0
+    assert "assumes   between the norms" in str(twin)
     assert worst_error(twin, 60) <= twin.bound <= 2e-3
 
 

@@ -33,9 +33,9 @@ _CHUNK = 1 << 22
 class Conditioned(NormUnits):
     """A layer of units psi_h(w.x/|x|; |x|) in equal groups h.
 
-    ``coefficients[h][b][m]`` multiplies the function b of the basis and the Chebyshev polynomial T_m of the norm on
-    [low, high]; norms beyond are read as the nearer end (the factor |x|^power is not). ``low == high`` means that the
-    coefficients do not depend on the norm.
+    ``coefficients[h][b][m]`` multiplies the function b of the basis and the Chebyshev polynomial T_m of the norm, or of
+    its logarithm, on [low, high]; norms beyond are read as the nearer end (the factor |x|^power is not). ``low ==
+    high`` means that the coefficients do not depend on the norm.
     """
 
     coefficients: tuple[tuple[tuple[float, ...], ...], ...]
@@ -47,6 +47,7 @@ class Conditioned(NormUnits):
     low: float = 1.0
     high: float = 1.0
     power: int = 1
+    logarithmic: bool = False
     name: ClassVar[str] = "conditioned"
     _tables: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -61,6 +62,8 @@ class Conditioned(NormUnits):
             )
         if not (0.0 <= self.low <= self.high and self.power in (0, 1)):
             raise ActivationError(f"Conditioned: needs 0 <= low <= high and power 0 or 1, got {self!r}")
+        if self.logarithmic and not self.low > 0.0:
+            raise ActivationError(f"Conditioned: a logarithm of the norm needs low > 0, got {self!r}")
 
     @functools.cached_property
     def basis(self) -> Basis:
@@ -119,10 +122,16 @@ class Conditioned(NormUnits):
         if orders == 1 or self.low == self.high:
             out = table[0].expand(*norm.shape, -1)
         else:
-            x = (2.0 * norm.clamp(self.low, self.high) - (self.low + self.high)) / (self.high - self.low)
-            out = _chebyshev(x, orders) @ table
+            inside, (centre, half) = norm.clamp(self.low, self.high), self._range
+            out = _chebyshev(((inside.log() if self.logarithmic else inside) - centre) / half, orders) @ table
         out = out * norm.unsqueeze(-1) if self.power else out
         return out.unflatten(-1, (self.groups, self.basis.size))
+
+    @property
+    def _range(self) -> tuple[float, float]:
+        """Centre and half length of the variable of the polynomials."""
+        low, high = (math.log(v) if self.logarithmic else v for v in (self.low, self.high))
+        return 0.5 * (high + low), 0.5 * (high - low)
 
     def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, scale: float = 1.0) -> Tensor:
         norm = row_norms(inputs)
@@ -136,8 +145,9 @@ class Conditioned(NormUnits):
 
     def source_lines(self, name: str) -> list[str]:
         table = [[[float(c) for c in row] for row in group] for group in self.coefficients]
-        centre, half = 0.5 * (self.high + self.low), 0.5 * (self.high - self.low)
-        position = "norm * 0" if half == 0.0 else f"(norm.clamp({self.low!r}, {self.high!r}) - {centre!r}) / {half!r}"
+        (centre, half), log = self._range, ".log()" if self.logarithmic else ""
+        inside = f"norm.clamp({self.low!r}, {self.high!r}){log}"
+        position = "norm * 0" if half == 0.0 else f"({inside} - {centre!r}) / {half!r}"
         return [
             f"{name.upper()} = {table!r}",
             "",

@@ -25,6 +25,7 @@ __all__ = [
     "decay",
     "expansion",
     "needed",
+    "tail_gram",
     "tail_sums",
 ]
 
@@ -85,6 +86,34 @@ def expansion(basis: Basis) -> Tensor:
         fitted = torch.linalg.lstsq(design, scaled).solution
         out[parity] = (fitted * float(SINGULAR_TERMS) ** torch.arange(EXPANSION)[:, None]).T
     return out
+
+
+@functools.lru_cache(maxsize=32)
+def tail_gram(basis: Basis, slopes: bool) -> Tensor:
+    """sum of E[B_a h_k] E[B_b h_k] over k >= SINGULAR_TERMS, by Parseval's identity: (size, size).
+
+    ``slopes``: order k counts 1 + k times, which adds E[B_a' B_b'].
+    """
+    known, gain = basis_coefficients(basis, SINGULAR_TERMS), torch.ones(SINGULAR_TERMS, dtype=torch.float64)
+    parts = [_moments(basis)]
+    if slopes:
+        gain, parts = gain + torch.arange(SINGULAR_TERMS), [*parts, _slope_moments(basis)]
+    total = torch.stack(parts).sum(0) - known.T @ (gain[:, None] * known)
+    same = torch.tensor(basis.parities)[:, None] == torch.tensor(basis.parities)
+    return torch.where(same, total, torch.zeros_like(total))
+
+
+def _moments(basis: Basis) -> Tensor:
+    """E[B_a B_b] for functions of one parity."""
+    rule = half_line(SINGULAR_TERMS, basis.singular > 0)
+    values = basis.functions(rule.nodes)
+    return values.T @ (rule.weights[:, None] * values)
+
+
+def _slope_moments(basis: Basis) -> Tensor:
+    rule = half_line(SINGULAR_TERMS, basis.singular > 0)
+    slopes = torch.autograd.functional.jvp(basis.functions, rule.nodes, torch.ones_like(rule.nodes))[1]
+    return slopes.T @ (rule.weights[:, None] * slopes)
 
 
 def decay(basis: Basis) -> float:

@@ -33,11 +33,14 @@ Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
 _HERMITE = 1024  # Hermite coefficients that the quadrature still resolves
 _DAMPED = 14.0  # r^M = exp(-14) where a series falls slowly; rounding then grows by exp(14 k / M)
+_SLIGHTLY = 2.0
 _STEPS = 60
 
 
-def norm_series(network: Network, s: Any, t: Any, kernel: Kernel, terms: int, *, oversampling: int = 4) -> Array:
-    """g_0 ... g_(terms-1) at the pairs of norms (s_i, t_i): shape (pairs, terms).
+def norm_series(
+    network: Network, s: Any, t: Any, kernel: Kernel, terms: int, *, oversampling: int = 4, damped: bool = False
+) -> Array:
+    """g_0 ... g_(terms-1) at the pairs of norms (s_i, t_i): shape (pairs, terms); ``damped``: :func:`series_radius`.
 
     >>> import notsodeep as nsd
     >>> norm_series(nsd.ENN(["relu"]), [1.0], [2.0], "ck", 3).round(6)
@@ -45,15 +48,21 @@ def norm_series(network: Network, s: Any, t: Any, kernel: Kernel, terms: int, *,
     """
     check_kernels(network, (kernel,))
     size = oversampling * terms
-    radius = series_radius(network, size)
+    radius = series_radius(network, size, damped)
     values = on_circle(network, np.asarray(s, float), np.asarray(t, float), kernel, size, radius)
     # k is real on the real axis, so half the circle decides
     return np.fft.irfft(values.conj(), n=size, axis=1)[:, :terms] * radius ** -np.arange(terms)
 
 
-def series_radius(network: Network, size: int) -> float:
-    """The circle to sample: the unit circle for smooth activations, a smaller one where the orders fall slowly."""
-    return math.exp(-_DAMPED / size) if any(phi.kinks for phi in network.activations) else 1.0
+def series_radius(network: Network, size: int, damped: bool = False) -> float:
+    """The circle to sample: the unit circle for smooth activations, a smaller one where the orders fall slowly.
+
+    ``damped``: a slightly smaller one for smooth activations too, so that what is mixed into the orders can be told
+    from what the kernel at rho = 1 has beyond them.
+    """
+    if any(phi.kinks for phi in network.activations):
+        return math.exp(-_DAMPED / size)
+    return math.exp(-_SLIGHTLY / size) if damped else 1.0
 
 
 def on_circle(network: Network, s: Array, t: Array, kernel: Kernel, size: int, radius: float = 1.0) -> Complex:

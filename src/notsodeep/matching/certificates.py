@@ -170,6 +170,8 @@ class UniformCertificate:
     """Size against accuracy, for the sizes that were tried."""
     diagonals: tuple[tuple[str, float], ...]
     """Kernel name -> largest k_deq(x, x) at the largest norm (``norms is None``: at norm one)."""
+    assumes: str = ""
+    """What the bound takes for granted; empty for a proof."""
 
     def __post_init__(self) -> None:
         check_number("residual", self.residual)
@@ -178,6 +180,8 @@ class UniformCertificate:
             check_number("norms", norm)
         if self.norms is not None and not (len(self.norms) == 2 and self.norms[0] <= self.norms[1]):
             raise InvalidInputError(f"norms must be a pair (low, high), got {self.norms!r}")
+        if not isinstance(self.assumes, str):
+            raise InvalidInputError(f"assumes must be a text, got {self.assumes!r}")
         for name, value in self.diagonals:
             check_number(f"the diagonal of {name!r}", value)
 
@@ -217,6 +221,8 @@ class UniformCertificate:
         """For printing."""
         span = "all norms" if self.norms is None else f"norms {self.norms[0]:.4g} to {self.norms[1]:.4g}"
         out = [f"valid     {span}, all angles", f"bound     {self.bound:.3g}", f"seen      {self.residual:.1e}"]
+        if self.assumes:
+            out.append(f"assumes   {self.assumes}")
         if self.location is not None:
             at = self.location
             out.append(f"worst     {at.kernel} at norms {at.norm_x:.4g}, {at.norm_y:.4g}, cosine {at.rho:.4f}")

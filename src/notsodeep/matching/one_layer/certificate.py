@@ -4,10 +4,11 @@
 
 - k_N is the interpolant in the norms (``Target.interpolation``, and ``Target.aliased`` for its Fourier coefficients);
 - k_P its projection. The remainder of every order is positive semi-definite, so it is at most the largest deficit
-  delta(s) / k(s, s, 1), a quotient of two polynomials in s; all orders that are left out are part of delta;
+  delta(s) / k(s, s, 1), a quotient of two polynomials; all orders that are left out are part of delta;
 - the shipped units differ from the projection by e_k(s) in order k, which makes at most sum_k E_k (2 C_k + E_k), E_k
-  and C_k the suprema of |e_k| and of the wanted |c_k| over s. The shipped coefficients are polynomials in s of the same
-  degree, so this is about the very function that is evaluated, all its orders included.
+  and C_k the suprema of |e_k| and of the wanted |c_k| over s. The shipped coefficients are polynomials of the same
+  degree, so this is about the very function that is evaluated. The orders beyond any table sum up to what Parseval's
+  identity leaves.
 
 Between the points of a grid of Chebyshev angles a polynomial of degree n is bounded by Bernstein's inequality: with
 h the spacing it exceeds the larger neighbour by at most (n h)^2 / 8 of its maximum norm.
@@ -19,12 +20,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...activations.projections import decay
+from ...activations.projections import tail_gram
 from .factor import deficit
 from .target import Array, Target, quadratic
 from .units import Fit, gained, wanted
 
 _ROUNDING = 1e-13  # of the sums over orders and nodes, all of order one
+_FALLING = "between the norms that were computed, Chebyshev coefficients go on falling as their last four do"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Proof:
     bound: float
     sampled: float
     norm: float
+    assumes: str = ""
+    """What the bound takes for granted; empty for a proof."""
 
 
 def projection_bound(target: Target, parts: Array) -> float:
@@ -53,21 +57,27 @@ def certify(target: Target, parts: Array, found: Fit, gain: Array) -> Proof:
     error[: len(want)] -= want
     size_e, size_c = (np.sqrt(_suprema(target, part)) for part in (error, want))
     units = float((2.0 * size_e[: len(want)] * size_c).sum() + (size_e**2).sum())
-    units += _beyond(found, size_e, trained=bool(gain[-1] > 1.0))
-    bound = projection_bound(target, parts) + units + target.interpolation + 2.0 * target.aliased
+    units += _beyond(target, found, trained=bool(gain[-1] > 1.0))
+    apart = target.interpolation
+    # the first two are relative to the interpolant's diagonal
+    bound = (projection_bound(target, parts) + units) * (1.0 + apart) + apart + 2.0 * target.aliased
     flat = have.reshape(-1, len(target.nodes))
     own = quadratic(rows, flat.T @ flat)
     seen = np.abs(target.diagonal - own) / target.diagonal
     worst = int(np.argmax(seen))
-    return Proof(bound, float(seen[worst]), float(target.grid[0][worst]))
+    proven = target.smoothness is not None or len(target.nodes) == 1
+    return Proof(bound, float(seen[worst]), float(target.grid[0][worst]), "" if proven else _FALLING)
 
 
-def _beyond(found: Fit, size: Array, trained: bool) -> float:
-    """The orders of singular units beyond the table, estimated: their squares go on falling like k^(-q)."""
+def _beyond(target: Target, found: Fit, trained: bool) -> float:
+    """sup_s of the orders of singular units beyond the table: what all of them have, less those in it."""
     if not found.basis.singular:
         return 0.0
-    q = 2.0 * decay(found.basis) - float(trained)
-    return float((size[-256:] ** 2).max()) * len(size) / (q - 1.0)
+    values, vectors = np.linalg.eigh(tail_gram(found.basis, trained).numpy())
+    roots = (vectors * np.sqrt(np.maximum(values, 0.0))).T
+    at_nodes = found.values * np.sqrt(np.diag(target.total))
+    parts = np.einsum("ab,bjn->ajn", roots, at_nodes).reshape(1, -1, len(target.nodes))
+    return float(_suprema(target, parts)[0])
 
 
 def _suprema(target: Target, parts: Array) -> Array:

@@ -1,9 +1,9 @@
 """Homogeneous networks: one kind of unit, |x| psi(w.x/|x|), has the kernel for every input of every norm.
 
 There g_k(s, t) = s t b_k, so psi needs the Hermite coefficients +-sqrt(b_k), and the error at cosine rho is
-sum_k (c_k^2 - b_k) rho^k: at most the sum of the absolute differences. Beyond the computed orders both series are
-sums over even and over odd orders of terms that have settled to one sign; what they sum up to is known exactly from the
-kernels at rho = 1 and rho = -1.
+sum_k (c_k^2 - b_k) rho^k: at most the sum of the absolute differences. What the even and the odd orders beyond the
+table sum up to is known exactly, from the kernel at rho = 1 and rho = -1 and from Parseval's identity for psi; there
+the differences are taken to have one sign among the even and one among the odd orders, as they have at the end of it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from ...activations import Basis, Conditioned, Parity
-from ...activations.projections import SINGULAR_TERMS, basis_coefficients
+from ...activations.projections import SINGULAR_TERMS, basis_coefficients, tail_gram
 from ...kernels import pairwise
-from ...kernels.circle import norm_series
+from ...kernels.circle import norm_series, series_radius
 from ...networks import Kernel, Network
 from .certificate import Proof
 from .units import Fit, candidates, gains, signs
@@ -25,17 +25,21 @@ Array = np.ndarray
 _FOURIER = 65536
 _SIZES = ((6, 3), (6, 5), (8, 5), (10, 5))  # degree, singular powers
 _ROUNDING = 1e-13
+_SIGNS = f"beyond order {SINGULAR_TERMS:,} even and odd orders each differ with one sign, as they do before"
 _ALPHAS = (0.4, 0.5, 0.6)  # the best ones lie here for all sigma_a2 and slopes tried
 
 
 @dataclass(frozen=True)
 class Profile:
-    """b_k relative to the diagonal, and the kernel at rho = 1, -1."""
+    """b_k relative to the diagonal."""
 
     kernel: Kernel
     orders: Array
     diagonal: float
-    opposite: float
+    beyond: tuple[float, float]
+    """What the even and the odd orders beyond the table sum up to."""
+    aliased: float
+    """Bound on what the Fourier transform mixed into the orders."""
     parity: Parity | None
 
 
@@ -43,12 +47,15 @@ def profile(network: Network, kernel: Kernel) -> Profile:
     """The kernel of a homogeneous network at norm one."""
     one = torch.ones(2, dtype=torch.float64)
     ends = pairwise(network, one, one, torch.tensor([1.0, -1.0], dtype=torch.float64), (kernel,), check=False)[kernel]
-    series = norm_series(network, [1.0], [1.0], kernel, SINGULAR_TERMS, oversampling=_FOURIER // SINGULAR_TERMS)[0]
+    series = norm_series(network, [1.0], [1.0], kernel, _FOURIER, oversampling=1)[0]
     diagonal, opposite = ends.tolist()
-    orders = np.maximum(series / diagonal, 0.0)
-    even = bool(orders[1::2].max() <= 1e-13)
-    odd = bool(orders[0::2].max() <= 1e-13)
-    return Profile(kernel, orders, diagonal, opposite / diagonal, "even" if even else "odd" if odd else None)
+    series, opposite = series / diagonal, opposite / diagonal
+    orders = np.maximum(series[:SINGULAR_TERMS], 0.0)
+    beyond = (0.5 * (1.0 + opposite) - orders[0::2].sum(), 0.5 * (1.0 - opposite) - orders[1::2].sum())
+    damping = series_radius(network, _FOURIER) ** _FOURIER
+    aliased = damping * max(1.0 - float(series.sum()), 0.0) / (1.0 - damping) if damping < 1.0 else _ROUNDING
+    even, odd = (bool(orders[start::2].max() <= 1e-13) for start in (1, 0))
+    return Profile(kernel, orders, diagonal, beyond, aliased, "even" if even else "odd" if odd else None)
 
 
 def design(network: Network, kernel: Kernel, trains: str, tol: float) -> list[tuple[Conditioned, Proof]]:
@@ -64,7 +71,7 @@ def design(network: Network, kernel: Kernel, trains: str, tol: float) -> list[tu
         basis = Basis(1.0, degree, 0 if smooth else singular, order, data.parity)
         found = min((_fitted(basis, data, s, gain) for s in _choices(sign, data)), key=lambda f: f.missed)
         layer = _layer(found, data)
-        out.append((layer, _certify(layer, data, found, gain)))
+        out.append((layer, _certify(data, found, gain)))
         if out[-1][1].bound <= 0.1 * tol:
             break
     return out
@@ -90,25 +97,18 @@ def _layer(found: Fit, data: Profile) -> Conditioned:
     return Conditioned((tuple(map(tuple, values.tolist())),), b.alpha, b.degree, b.singular, b.order, b.parity)
 
 
-def _certify(layer: Conditioned, data: Profile, found: Fit, gain: Array) -> Proof:
-    table = basis_coefficients(found.basis, SINGULAR_TERMS).numpy()
-    have = (table @ found.values[:, 0, 0] * gain) ** 2
-    ends = _ends(layer, trained=bool(gain[-1] > 1.0)) / data.diagonal
+def _certify(data: Profile, found: Fit, gain: Array) -> Proof:
+    values, trained = found.values[:, 0, 0], bool(gain[-1] > 1.0)
+    have = (basis_coefficients(found.basis, SINGULAR_TERMS).numpy() @ values * gain) ** 2
     gap = have - data.orders
-    signed = np.where(np.arange(SINGULAR_TERMS) % 2, -gap, gap)
-    rest = ends - np.array([1.0, data.opposite]) - np.array([gap.sum(), signed.sum()])
-    # even and odd orders beyond the table: half the sum and half the difference of what is left at rho = 1 and -1
-    tail = 0.5 * abs(rest[0] + rest[1]) + 0.5 * abs(rest[0] - rest[1])
-    bound = float(np.abs(gap).sum() + tail) + _ROUNDING
+    tail, assumes = 0.0, ""
+    if found.basis.singular:
+        gram, odd = tail_gram(found.basis, trained).numpy(), np.array(found.basis.parities)
+        own = [np.where(odd == p, values, 0.0) for p in (0, 1)]
+        tail = sum(abs(v @ gram @ v - left) for v, left in zip(own, data.beyond, strict=True))
+        assumes = _SIGNS
+    bound = float(np.abs(gap).sum() + tail) + 2.0 * data.aliased + _ROUNDING
     rho = np.cos(np.linspace(0.0, np.pi, 401))
     errors = np.abs(np.polynomial.polynomial.polyval(rho, gap))
     worst = int(np.argmax(errors))
-    return Proof(bound, float(errors[worst]), float(rho[worst]))
-
-
-def _ends(layer: Conditioned, trained: bool) -> Array:
-    one = torch.ones(2, dtype=torch.float64)
-    at = layer.layer(one, one)
-    rho = torch.tensor([1.0, -1.0], dtype=torch.float64)
-    total = at.value(rho)
-    return (total + rho * at.slope(rho) if trained else total).numpy()
+    return Proof(bound, float(errors[worst]), float(rho[worst]), assumes)

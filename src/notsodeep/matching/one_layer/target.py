@@ -1,8 +1,10 @@
-"""What is to be matched: the orders g_k(s, t) of a kernel on a range of norms, as polynomials in the two norms.
+"""What is to be matched: the orders g_k(s, t) of a kernel on a range of norms, as polynomials in a variable of the norm.
 
-The norms are Chebyshev points s_1 ... s_N; everything between them is interpolated. Interpolating a kernel in both
-norms is interpolating its feature map, so the interpolant is itself a sum of positive semi-definite orders, and the
-whole argument of theory, section 13, holds for it exactly. What interpolation costs is ``interpolation``.
+The variable is log s where the range does not begin at zero: kernels are analytic in a sector around the positive
+norms, and the logarithm makes a strip of it, whatever the range. The norms are its Chebyshev points; everything between
+them is interpolated. Interpolating a kernel in both norms is interpolating its feature map, so the interpolant is
+itself a sum of positive semi-definite orders, and the whole argument of theory, section 13, holds for it exactly. What
+interpolation costs is ``interpolation`` (``smoothness.py``).
 """
 
 from __future__ import annotations
@@ -12,15 +14,23 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from ...kernels.circle import norm_series, on_circle
+from ..._chebyshev import nodes as chebyshev_nodes
+from ..._chebyshev import to_coefficients
+from ...kernels import pairwise
+from ...kernels.circle import norm_series, on_circle, series_radius
 from ...networks import DEQ, Kernel, Network
+from .smoothness import Smoothness, continued
 
 Array = NDArray[np.float64]
-_NODES = (16, 24, 36, 54)
+_NODES = (*range(10, 32, 2), 36, 42, 50, 60)
+_CHEAP, _DEAR = 30, 10.0  # with more nodes than this, interpolation may take so many times more
+_SPARSE = (12, 18, 26, 38, 56)  # where each number has to be tried
 _PROBES = (96, 256, 512)
-_SHARE = 1e-3  # of the tolerance: what truncation and interpolation may each take
+_SHARE = 1e-3  # of the tolerance: what truncation may take
+_APART = 5e-3  # and what interpolation may
 _LEAST = 1e-12  # rounding ends the decay of the coefficients
 _CELLS = 48  # per node, of the grid on which suprema are taken
 
@@ -42,6 +52,8 @@ class Target:
     """k(s_i, s_j, 1) / (s_i s_j)^power, with all orders: (N, N)."""
     aliased: float
     """Bound on what the Fourier transform mixed into the orders, relative to the diagonal."""
+    smoothness: Smoothness | None = None
+    """What is known of the kernel at complex norms; ``None`` where nothing is."""
 
     @property
     def terms(self) -> int:
@@ -52,6 +64,11 @@ class Target:
         """Of the interpolants, in each norm."""
         return len(self.nodes) - 1
 
+    @property
+    def logarithmic(self) -> bool:
+        """Whether the polynomials are in log s."""
+        return 0.0 < self.low < self.high
+
     @functools.cached_property
     def features(self) -> Array:
         """F_k with F_k F_k' = g_k at the nodes: (K, N, rank)."""
@@ -60,22 +77,11 @@ class Target:
         values, vectors = values[:, -rank:], vectors[:, :, -rank:]
         return vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
 
-    @functools.cached_property
-    def to_coefficients(self) -> Array:
-        """From values at the nodes to Chebyshev coefficients in the norm."""
-        n = len(self.nodes)
-        if n == 1:
-            return np.ones((1, 1))
-        k = np.arange(n)
-        matrix = 2.0 / n * np.cos(np.pi * np.outer(k, k + 0.5) / n)
-        matrix[0] *= 0.5
-        return matrix
-
     def at(self, cells: int) -> tuple[Array, Array]:
         """Norms at equidistant Chebyshev angles, and the matrix that interpolates there from the nodes."""
         angle = np.pi * np.arange(cells + 1) / cells
         basis = np.cos(np.outer(angle, np.arange(len(self.nodes))))
-        return 0.5 * (self.high + self.low) + 0.5 * (self.high - self.low) * np.cos(angle), basis @ self.to_coefficients
+        return _norms(np.cos(angle), self.low, self.high), basis @ to_coefficients(len(self.nodes))
 
     @functools.cached_property
     def grid(self) -> tuple[Array, Array]:
@@ -89,11 +95,17 @@ class Target:
 
     @functools.cached_property
     def interpolation(self) -> float:
-        """What lies beyond the interpolants, relative to the diagonal: the Chebyshev coefficients of all orders fall
-        geometrically in both norms, and the rest is at most four times the geometric continuation of the last four."""
+        """What lies beyond the interpolants, relative to the diagonal: proven, or estimated where it cannot be."""
         if len(self.nodes) == 1:
             return 0.0
-        m = self.to_coefficients
+        if self.smoothness is not None:
+            return self.smoothness.interpolation(self.degree, float(self.diagonal.min()))
+        return self._falling()
+
+    def _falling(self) -> float:
+        """The Chebyshev coefficients of all orders fall geometrically in both norms; the rest is taken to be at most
+        four times the geometric continuation of the last four."""
+        m = to_coefficients(len(self.nodes))
         size = np.abs(m @ self.orders @ m.T).sum((0, 1))
         last = size[-4:]
         rate = min(max((last[-1] / max(last[0], 1e-300)) ** (1.0 / 3.0), 0.05), 0.97)
@@ -108,47 +120,91 @@ def quadratic(rows: Array, matrix: Array) -> Array:
 def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: float) -> Target:
     """The target on a range of norms, resolved to a small share of ``tol`` where rounding allows."""
     low, high = norms
-    terms, aliased = _resolved(network, kernel, high, _SHARE * tol)
+    power = int(vanishes_at_zero(network))
+    share = max(_APART * tol, _LEAST)
+    terms = _resolved(network, kernel, high, _SHARE * tol)
+    if high <= low:
+        return _sample(network, kernel, low, high, power, terms, 1, None)
+    smooth = continued(network, kernel, low, high, power)
+    if smooth is not None:
+        rough = _sample_diagonal(network, kernel, low, high, power)
+        for count in _NODES:
+            if smooth.interpolation(count - 1, rough) <= (share if count <= _CHEAP else _DEAR * share):
+                return _sample(network, kernel, low, high, power, terms, count, smooth)
     best = None
-    for count in _NODES:
-        target = _sample(network, kernel, low, high, terms, count, aliased)
+    for count in _SPARSE:
+        target = _sample(network, kernel, low, high, power, terms, count, None)
         best = target if best is None or target.interpolation < best.interpolation else best
-        if best.interpolation <= max(_SHARE * tol, _LEAST):
+        if best.interpolation <= share:
             break
     assert best is not None
     return best
 
 
-def _resolved(network: Network, kernel: Kernel, high: float, share: float) -> tuple[int, float]:
+def _resolved(network: Network, kernel: Kernel, high: float, share: float) -> int:
     """How many orders leave less than ``share`` of the diagonal at the largest norm, where the series is longest."""
     for count in _PROBES:
         g = np.maximum(norm_series(network, [high], [high], kernel, count, oversampling=2)[0], 0.0)
-        total = float(on_circle(network, np.array([high]), np.array([high]), kernel, 2)[0, 0].real)
-        left = np.maximum(total - np.cumsum(g), 0.0) / total
-        enough = np.flatnonzero(left <= share)
-        if len(enough) and 2 * enough[0] < count:
-            break
-    terms = int(enough[0]) + 1 if len(enough) else count
-    terms = max(terms, 6)
-    return terms, float(left[min(2 * terms, count) - 1]) if 2 * terms <= count else float(left[-1])
+        total = float(_parallel(network, kernel, np.array([high]), np.array([high]))[0])
+        enough = np.flatnonzero(total - np.cumsum(g) <= share * total)
+        if len(enough):
+            return max(int(enough[0]) + 1, 6)
+    return count
+
+
+def _norms(x: Array, low: float, high: float) -> Array:
+    """The norms at positions x in [-1, 1]."""
+    if 0.0 < low < high:
+        return np.exp(0.5 * (math.log(high) + math.log(low)) + 0.5 * (math.log(high) - math.log(low)) * x)
+    return 0.5 * (high + low) + 0.5 * (high - low) * x
+
+
+def _sample_diagonal(network: Network, kernel: Kernel, low: float, high: float, power: int) -> float:
+    """The least k(s, s, 1) / s^(2 power), roughly: it only decides how many nodes are taken."""
+    s = _norms(np.linspace(-1.0, 1.0, 9), low, high)
+    return float((_parallel(network, kernel, s, s) / s ** (2 * power)).min())
+
+
+def _parallel(network: Network, kernel: Kernel, s: Array, t: Array) -> Array:
+    """k(s, t, 1), with all orders."""
+    if any(phi.kinks for phi in network.activations):  # their Hermite series do not end
+        at = (torch.from_numpy(part) for part in (s * s, t * t, s * t))
+        return np.asarray(pairwise(network, *at, (kernel,), check=False)[kernel].numpy())
+    return on_circle(network, s, t, kernel, 2)[:, 0].real
 
 
 def _sample(
-    network: Network, kernel: Kernel, low: float, high: float, terms: int, count: int, aliased: float
+    network: Network,
+    kernel: Kernel,
+    low: float,
+    high: float,
+    power: int,
+    terms: int,
+    count: int,
+    smooth: Smoothness | None,
 ) -> Target:
-    if high <= low:
-        count = 1
-    x = np.cos(np.pi * (np.arange(count) + 0.5) / count)
-    nodes = 0.5 * (high + low) + 0.5 * (high - low) * x
-    power = int(vanishes_at_zero(network))
+    nodes = _norms(chebyshev_nodes(count), low, high)
     i, j = np.triu_indices(count)
     scale = (nodes[i] * nodes[j]) ** power
-    g = norm_series(network, nodes[i], nodes[j], kernel, terms, oversampling=2) / scale[:, None]
-    ends = on_circle(network, nodes[i], nodes[j], kernel, 2)[:, 0].real / scale
+    size = 2 * terms
+    g = norm_series(network, nodes[i], nodes[j], kernel, size, oversampling=1, damped=True) / scale[:, None]
+    ends = _parallel(network, kernel, nodes[i], nodes[j]) / scale
     orders, total = np.empty((terms, count, count)), np.empty((count, count))
-    orders[:, i, j] = orders[:, j, i] = g.T
+    orders[:, i, j] = orders[:, j, i] = g[:, :terms].T
     total[i, j] = total[j, i] = ends
-    return Target(network, kernel, low, high, power, nodes, orders, total, aliased)
+    mixed = _aliased(ends[i == j], g[i == j], series_radius(network, size, damped=True) ** size)
+    return Target(network, kernel, low, high, power, nodes, orders, total, mixed, smooth)
+
+
+def _aliased(ends: Array, sampled: Array, damping: float) -> float:
+    """Of orders m >= M that a transform of size M mixes into the first ones, damped by at least ``damping``.
+
+    All M computed orders sum up to k(s, s, 1) less (1 - damping^j) of the orders m, so these sum up to at most what is
+    missing / (1 - damping). Between the nodes a feature map is at most Lebesgue's constant times larger.
+    """
+    missing = np.maximum(ends - sampled.sum(1), 0.0) / (1.0 - damping)
+    lebesgue = 1.0 + 2.0 / math.pi * math.log(len(ends) + 1.0)
+    return float(damping * lebesgue**2 * (missing / ends).max())
 
 
 def vanishes_at_zero(network: Network) -> bool:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ..._chebyshev import to_coefficients
 from ...activations import Basis, Conditioned
 from ...activations.projections import SINGULAR_TERMS, SMOOTH_TERMS, basis_coefficients, needed
 from ...gaussian import hermite_coefficients
@@ -105,7 +106,7 @@ def _variance(network: Network, norm: float) -> float:
 
 def wanted(target: Target, parts: Array) -> Array:
     """The coefficients with their signs, relative to the diagonal: (orders, kinds, nodes)."""
-    sign = signs(target.network, target.high, np.abs(parts[:, 0, 0]))
+    sign = signs(target.network, target.high, np.abs(parts[:, -1, 0]))
     scale = np.sqrt(np.diag(target.total))
     return sign[:, None, None] * parts.transpose(0, 2, 1) / scale
 
@@ -169,7 +170,7 @@ def assemble(target: Target, found: Fit) -> Conditioned:
     groups = 1 << max(0, math.ceil(math.log2(kinds)))
     mix = _hadamard(groups)[:, :kinds]
     at_nodes = found.values * np.sqrt(np.diag(target.total))
-    chebyshev = at_nodes @ target.to_coefficients.T
+    chebyshev = at_nodes @ to_coefficients(len(target.nodes)).T
     mixed = np.einsum("hj,bjm->hbm", mix, chebyshev)
     basis = found.basis
     return Conditioned(
@@ -182,6 +183,7 @@ def assemble(target: Target, found: Fit) -> Conditioned:
         target.low,
         target.high,
         target.power,
+        target.logarithmic,
     )
 
 
