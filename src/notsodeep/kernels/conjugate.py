@@ -204,4 +204,4 @@ def _end(terms: Array) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
     windows = sums[:, _WINDOW:] - sums[:, :-_WINDOW]
     small = windows <= _LEFT * sums[:, :-_WINDOW]
     small[:, :4] = False
-    return np.argmax(small, axis=1), small.any(1)
+    return np.argmax(small, axis=1), np.asarray(small.any(1))

@@ -116,7 +116,7 @@ def _of_version_1(document: dict[str, Any]) -> tuple[dict[str, Any], dict[str, A
     kind = "uniform" if document.pop("uniform_twin", None) == 1 else "sphere" if document["tau0"] is None else "mixture"
     document.pop("twin", None)
     record = {"mixture": MixtureCertificate, "sphere": SphereCertificate, "uniform": UniformCertificate}[kind]
-    certificate = {"kind": kind} | {f.name: document.pop(f.name) for f in fields(record)}
+    certificate = {"kind": kind} | {f.name: document.pop(f.name) for f in fields(record) if f.name != "assumes"}
     for name, empty in (("tau0", None), ("bound", None), ("conditioning", None), ("normalise", False)):
         if document.pop(name, empty) != empty:
             raise SerialisationError(f"a {kind} twin has no {name}")

@@ -268,7 +268,5 @@ def _twin(
 ) -> Twin:
     high = torch.tensor([1.0 if norms is None else norms[1] ** 2], dtype=torch.float64)
     largest = float(diagonal(deq, high, (kernel,), check=False)[kernel])
-    proven = UniformCertificate(
-        proof.sampled, proof.bound, norms, where, rows, ((kernel, largest),), proof.assumes
-    )
+    proven = UniformCertificate(proof.sampled, proof.bound, norms, where, rows, ((kernel, largest),), proof.assumes)
     return Twin(deq, ENN([layer]), kernel, _FAMILY, proven, None, reason, trains, kinds)

@@ -1,10 +1,10 @@
-"""What is to be matched: the orders g_k(s, t) of a kernel on a range of norms, as polynomials in a variable of the norm.
+"""What is to be matched: the orders g_k(s, t) of a kernel on a range of norms, as polynomials in the norms.
 
-The variable is log s where the range does not begin at zero: kernels are analytic in a sector around the positive
-norms, and the logarithm makes a strip of it, whatever the range. The norms are its Chebyshev points; everything between
-them is interpolated. Interpolating a kernel in both norms is interpolating its feature map, so the interpolant is
-itself a sum of positive semi-definite orders, and the whole argument of theory, section 13, holds for it exactly. What
-interpolation costs is ``interpolation`` (``smoothness.py``).
+The polynomials are in log s where the range does not begin at zero: kernels are analytic in a sector around the
+positive norms, and the logarithm makes a strip of it, whatever the range. The norms are its Chebyshev points;
+everything between them is interpolated. Interpolating a kernel in both norms is interpolating its feature map, so the
+interpolant is itself a sum of positive semi-definite orders, and the whole argument of theory, section 13, holds for it
+exactly. What interpolation costs is ``interpolation`` (``smoothness.py``).
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ def _sample_diagonal(network: Network, kernel: Kernel, low: float, high: float, 
 def _parallel(network: Network, kernel: Kernel, s: Array, t: Array) -> Array:
     """k(s, t, 1), with all orders."""
     if any(phi.kinks for phi in network.activations):  # their Hermite series do not end
-        at = (torch.from_numpy(part) for part in (s * s, t * t, s * t))
-        return np.asarray(pairwise(network, *at, (kernel,), check=False)[kernel].numpy())
+        a, b = torch.from_numpy(s), torch.from_numpy(t)
+        return np.asarray(pairwise(network, a * a, b * b, a * b, (kernel,), check=False)[kernel].numpy())
     return on_circle(network, s, t, kernel, 2)[:, 0].real
 
 
