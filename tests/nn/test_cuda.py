@@ -81,3 +81,32 @@ def test_conversion_stays_on_the_device() -> None:
     conversion = nsd.twin_of(model, inputs(400))
     assert conversion.model.readout.device.type == "cuda"
     assert conversion.distillation.error < 0.5
+
+
+@pytest.mark.parametrize("method", ["sgd", "adam"])
+def test_recorded_epochs_are_those_of_the_cpu(method: str) -> None:
+    """Readouts of several networks, recorded and replayed on the card."""
+    from notsodeep.experiments.readouts import Optimiser, train_readouts
+
+    features = torch.randn(3, 70, 5, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(70) % 4
+    options = ([Optimiser(method, 0.1)], [0, 1, 0])
+    here = train_readouts(features, y, 4, *options, epochs=5, batch_size=16)
+    there = train_readouts(features.cuda(), y.cuda(), 4, *options, epochs=5, batch_size=16)
+    torch.testing.assert_close(there.cpu(), here, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("phi", "kernel"), [("tanh", "ck"), ("relu", "ntk")])
+def test_one_layer_twins(phi: str, kernel: str) -> None:
+    """Conditioned units move with the model, and train."""
+    twin = nsd.match_one_layer(nsd.DEQ(phi, 0.2), kernel)
+    here = nsd.nn.ENN(twin, 10, 128, 3, init="orthogonal")
+    there = copy.deepcopy(here).to("cuda")
+    torch.testing.assert_close(there(inputs().cuda()).cpu(), here(inputs()), rtol=1e-4, atol=1e-4)
+    built = nsd.nn.ENN(twin, 10, 128, 3, init="orthogonal", device="cuda")
+    torch.testing.assert_close(built(inputs().cuda()).cpu(), here(inputs()), rtol=1e-4, atol=1e-4)
+    for model, x in ((here, inputs()), (there, inputs().cuda())):
+        model(x).square().mean().backward()
+    torch.testing.assert_close(there.weights[0].grad.cpu(), here.weights[0].grad, rtol=1e-3, atol=1e-5)
+    X = inputs(dtype=torch.float64).cuda()
+    torch.testing.assert_close(twin.kernel_matrix(X).cpu(), twin.kernel_matrix(X.cpu()), rtol=1e-10, atol=1e-12)

@@ -217,22 +217,34 @@ class ConditionedLayer:
         rho = (lam / root).clamp(-1.0, 1.0)
         if self.phi.homogeneity is not None:
             one = torch.ones(1, dtype=torch.float64)
-            total = self._series(self.phi.rows(one), self.phi.rows(one), rho, derived)
+            rows = self.phi.rows(one)
+            total = self._series(self._orders(rows, rows), rows, rows, rho, derived)
             total = total * root**self.phi.power
         else:
             size = max(1, _CHUNK // (self.terms * self.phi.groups))
-            parts = zip(sx.split(size), sy.split(size), rho.split(size), strict=True)
-            total = torch.cat([self._series(self.phi.rows(a), self.phi.rows(b), r, derived) for a, b, r in parts])
+            # pairs that share their norms share their orders, which cost more than the sum over them
+            norms, which = _distinct_pairs(sx, sy)
+            left, right = (self.phi.rows(s) for s in norms)
+            if 2 * len(left) <= len(sx):
+                pieces = zip(left.split(size), right.split(size), strict=True)
+                shared = torch.cat([self._orders(*piece) for piece in pieces], 1)
+                orders = (shared.index_select(1, i) for i in which.split(size))
+            else:
+                orders = (self._orders(left[i], right[i]) for i in which.split(size))
+            parts = zip(orders, which.split(size), rho.split(size), strict=True)
+            total = torch.cat([self._series(t, left[i], right[i], r, derived) for t, i, r in parts])
         return total / root if derived else total
 
-    def _series(self, left: Tensor, right: Tensor, rho: Tensor, derived: bool) -> Tensor:
-        """sum_k t_k rho^k, or its derivative in rho; t_k = mean_h c_hk c_hk, from rows (pairs, groups, size)."""
+    def _orders(self, left: Tensor, right: Tensor) -> Tensor:
+        """t_k = mean_h c_hk c_hk, (terms, pairs), from rows (pairs, groups, size)."""
         basis = basis_coefficients(self.phi.basis, self.terms)
-        products = ((left @ basis.T) * (right @ basis.T)).mean(1)
-        products = products[:, : _enough(rho, self.terms)]
-        k = torch.arange(products.shape[1], dtype=torch.float64)
+        return ((left @ basis.T) * (right @ basis.T)).mean(1).T.contiguous()
+
+    def _series(self, orders: Tensor, left: Tensor, right: Tensor, rho: Tensor, derived: bool) -> Tensor:
+        """sum_k t_k rho^k, or its derivative in rho."""
+        products = orders[: _enough(rho, self.terms)]
         if derived:
-            products, k = products[:, 1:] * k[1:], k[1:]
+            products = products[1:] * torch.arange(1.0, len(products), dtype=torch.float64)[:, None]
         out = _horner(products, rho)
         return out + self._tail(left, right, rho, derived) if self.phi.singular else out
 
@@ -261,7 +273,15 @@ def _enough(rho: Tensor, terms: int) -> int:
 
 
 def _horner(products: Tensor, rho: Tensor) -> Tensor:
-    out = products[:, -1].expand_as(rho).clone()
-    for k in range(products.shape[1] - 2, -1, -1):
-        out = torch.addcmul(products[:, k], out, rho)
+    """sum_k products[k] rho^k."""
+    out = products[-1].expand_as(rho).clone()
+    for k in range(len(products) - 2, -1, -1):
+        out = torch.addcmul(products[k], out, rho)
     return out
+
+
+def _distinct_pairs(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """The pairs (a, b) that are different, and for every place which of them stands there."""
+    (ua, ia), (ub, ib) = (torch.unique(v, return_inverse=True) for v in (a, b))
+    codes, which = torch.unique(ia * len(ub) + ib, return_inverse=True)
+    return (ua[codes // len(ub)], ub[codes % len(ub)]), which

@@ -15,14 +15,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..activations import activation
 from ..datasets import Dataset
 from ..networks import DEQ, ENN
 from ..plots.figures import draw_depths
 from .accuracy import REPORTED, prepared, twin_for
-from .readouts import Optimiser, build, guess
+from .readouts import Candidate, score
 from .runner import Experiment, Point, Setup
 
 __all__ = ["EXPERIMENT", "accuracy_by_depth", "noisy"]
@@ -57,19 +56,10 @@ def accuracy_by_depth(
 
     ``networks`` are ``"DEQ"`` and names from :data:`TWINS` and :data:`PLAIN`.
     """
-    specs = [(name, seed) for name in networks for seed in seeds]
-    builders = [
-        functools.partial(
-            build, _network(phi, name), data, width, seed, init=TWINS.get(name, "gaussian"), device=device
-        )
-        for name, seed in specs
-    ]
-    found = guess(builders, data, [Optimiser("sgd", lr)], [seed for _, seed in specs], epochs=epochs, device=device)
-    right = (found.classes[:, 0].cpu() == torch.from_numpy(data.y_test)).double().mean(-1).tolist()
-    accuracies: dict[str, list[float]] = {name: [] for name in networks}
-    for (name, _), accuracy in zip(specs, right, strict=True):
-        accuracies[name].append(round(accuracy, 6))
-    return accuracies
+    candidates = {name: Candidate(_network(phi, name), TWINS.get(name, "gaussian")) for name in networks}
+    first = next(iter(candidates))
+    table = score(candidates, data, width, reference=first, epochs=epochs, seeds=seeds, lr=lr, device=device)
+    return {name: found["accuracy"] for name, found in table.items()}
 
 
 def noisy(data: Dataset, size: float, seed: int = 0) -> Dataset:

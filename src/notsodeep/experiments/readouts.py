@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,9 +19,10 @@ from ..networks import DEQ, ENN
 from ..nn.model import Model
 from ..nn.train import descend, new_optimiser, sample_order
 
-__all__ = ["Guesses", "Optimiser", "build", "guess", "train_readouts"]
+__all__ = ["Candidate", "Guesses", "Optimiser", "build", "guess", "score", "train_readouts"]
 
 _CPU_BYTES = 4 << 30  # of features held at once
+Loss = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,47 @@ def guess(
     return Guesses(torch.stack(found), clock, elapsed)
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A network whose readout is to be trained, and how its weights are drawn."""
+
+    network: DEQ | ENN
+    init: str = "gaussian"
+
+
+def score(
+    candidates: Mapping[str, Candidate],
+    data: Dataset,
+    width: int,
+    *,
+    reference: str,
+    epochs: int = 100,
+    seeds: Sequence[int] = (0,),
+    lr: float = 1.0,
+    device: str = "cpu",
+    between_epochs: Callable[[], None] | None = None,
+) -> dict[str, dict[str, list[float]]]:
+    """Network -> per seed its test accuracy and the share of test rows that it classifies as ``reference`` does.
+
+    Readouts are trained by SGD, batch 128, as in the papers; networks of one seed see the samples in the same order.
+    """
+    specs = [(name, seed) for name in candidates for seed in seeds]
+    builders = [
+        functools.partial(build, candidates[name].network, data, width, seed, init=candidates[name].init, device=device)
+        for name, seed in specs
+    ]
+    order = [seed for _, seed in specs]
+    rate = [Optimiser("sgd", lr)]
+    found = guess(builders, data, rate, order, epochs=epochs, device=device, between_epochs=between_epochs)
+    guesses, truth = found.classes[:, 0].cpu(), torch.from_numpy(data.y_test)
+    table: dict[str, dict[str, list[float]]] = {name: {"accuracy": [], "agreement": []} for name in candidates}
+    for (name, seed), mine in zip(specs, guesses, strict=True):
+        theirs = guesses[specs.index((reference, seed))]
+        table[name]["accuracy"].append(round(float((mine == truth).double().mean()), 6))
+        table[name]["agreement"].append(round(float((mine == theirs).double().mean()), 6))
+    return table
+
+
 def _features(
     builders: Sequence[Callable[[], Model]], X: Tensor, test: Tensor, between: Callable[[], None] | None
 ) -> tuple[Tensor, Tensor, list[float]]:
@@ -154,6 +197,8 @@ def train_readouts(
     start = torch.arange(networks, device=features.device)[:, None] * n
     weights = [features.new_zeros(networks, width, classes).requires_grad_() for _ in optimisers]
     steppers = [new_optimiser(o.method, [w], o.lr) for o, w in zip(optimisers, weights, strict=True)]
+    for group in (g for s in steppers for g in s.param_groups if "capturable" in g):
+        group["capturable"] = features.is_cuda
 
     def loss(rows: Tensor) -> Tensor:
         """The sum over networks and optimisers, which share nothing: each weight gets the gradient of its own."""
@@ -163,12 +208,50 @@ def train_readouts(
         total = torch.nn.functional.cross_entropy(outputs.flatten(0, 2), targets.flatten(), reduction="sum")
         return total / rows.shape[1]
 
+    different = sorted(set(seeds))
+    which = torch.tensor([different.index(seed) for seed in seeds], device=features.device)
+    run_epoch = _recorded(loss, steppers, batch_size) if features.is_cuda else _plain(loss, steppers, batch_size)
     for epoch in range(epochs):
         if between_epochs is not None:
             between_epochs()
-        order = torch.stack([sample_order(n, seed, epoch) for seed in seeds]).to(features.device)
-        descend(loss, order.split(batch_size, dim=1), steppers)
+        orders = torch.stack([sample_order(n, seed, epoch) for seed in different]).to(features.device)
+        run_epoch(orders[which])
     found = torch.stack([w.detach() for w in weights], 1)
     if not bool(torch.isfinite(found).all()):
         raise ConvergenceError(f"a readout diverged under {tuple(optimisers)}; lower the learning rate")
     return found
+
+
+def _plain(loss: Loss, steppers: Sequence[torch.optim.Optimizer], batch_size: int) -> Callable[[Tensor], None]:
+    """An epoch, given the order of the samples."""
+    return lambda order: descend(loss, order.split(batch_size, dim=1), steppers)
+
+
+def _recorded(loss: Loss, steppers: Sequence[torch.optim.Optimizer], batch_size: int) -> Callable[[Tensor], None]:
+    """The same on a GPU, recorded at the second epoch and replayed from then on.
+
+    A step takes the card less time than Python takes to ask for it, so that what costs is the asking.
+    """
+    graph: torch.cuda.CUDAGraph | None = None
+    held = torch.empty(0)
+
+    def epoch(order: Tensor) -> None:
+        nonlocal graph, held
+        if not held.numel():  # the first: not recorded, and on a stream of its own, as recording demands
+            held = order.clone()
+            aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                descend(loss, held.split(batch_size, dim=1), steppers)
+            torch.cuda.current_stream().wait_stream(aside)
+            return
+        held.copy_(order)
+        if graph is None:
+            for stepper in steppers:
+                stepper.zero_grad(set_to_none=True)  # the gradients shall live where the recording keeps its own
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                descend(loss, held.split(batch_size, dim=1), steppers)
+        graph.replay()
+
+    return epoch

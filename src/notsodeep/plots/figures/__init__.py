@@ -7,7 +7,7 @@ from .eigenvalues import draw_eigenvalues
 from .errors import draw_errors, draw_mixtures, draw_variants
 from .kernels import draw_kernels
 from .learning import draw_learning
-from .one_layer import draw_one_layer
+from .one_layer import draw_one_layer, draw_one_layer_accuracy, draw_one_layer_lazy, draw_one_layer_width
 from .routes import draw_routes
 from .sphere import draw_sphere
 from .uniform import draw_odd, draw_training, draw_uniform
@@ -24,6 +24,9 @@ __all__ = [
     "draw_mixtures",
     "draw_odd",
     "draw_one_layer",
+    "draw_one_layer_accuracy",
+    "draw_one_layer_lazy",
+    "draw_one_layer_width",
     "draw_routes",
     "draw_sphere",
     "draw_training",

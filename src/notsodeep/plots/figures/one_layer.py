@@ -1,59 +1,187 @@
-"""Bounds of one-layer twins by kinds of units, and errors of layers of finite width."""
+"""One-layer twins: proven bounds, errors at finite width, accuracies, and lazy training."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from ..style import COLOURS
+from ..style import COLOURS, MARKERS, headline, shared_legend, word
 
-__all__ = ["draw_one_layer"]
+__all__ = ["draw_one_layer", "draw_one_layer_accuracy", "draw_one_layer_lazy", "draw_one_layer_width"]
 
-Document = dict[str, Any]
-_STYLE = {"DEQ": "DEQ", "one layer": "twin", "one layer, orthogonal": "twin", "papers' route": "plain"}
+Document = Mapping[str, Any]
+_SHARE = 0.8  # of the limit, for which the bounds are drawn; the tables hold the others
+_LOOKS: dict[str, dict[str, Any]] = {
+    "DEQ": {"color": COLOURS["DEQ"], "marker": "o"},
+    "one layer": {"color": COLOURS["twin"], "marker": "s"},
+    "one layer, orthogonal": {"color": COLOURS["twin"], "marker": "D", "linestyle": "--", "markerfacecolor": "none"},
+    "papers' twin": {"color": "#8a63b8", "marker": "v", "linestyle": ":"},
+    "plain, best scale": {"color": COLOURS["plain"], "marker": "^", "linestyle": ":"},
+    "another DEQ": {"color": "0.55", "marker": "", "linestyle": "--"},
+}
+
+
+# ---- bounds --------------------------------------------------------------------------------------------------
 
 
 def draw_one_layer(document: Document) -> dict[str, Figure]:
-    """One figure for the bounds, one for the widths."""
+    """By kernel and range of norms the bounds against the kinds of units; all bounds beside what pairs show."""
     points = list(document["points"].values())
-    made = {
-        "bounds": _bounds([p for p in points if p["settings"]["study"] == "bounds"]),
-        "width": _widths([p for p in points if p["settings"]["study"] == "width"]),
-    }
-    return {name: figure for name, figure in made.items() if figure is not None}
+    drawn = {}
+    for norms in _unique(p["settings"]["norms"] for p in points):
+        if norms is not None:
+            chosen = [p for p in points if p["settings"]["norms"] == norms and p["settings"]["share"] == _SHARE]
+            drawn["bounds_{}_{}".format(*norms)] = _bounds(chosen, norms)
+    return {**drawn, "seen": _seen(points)}
 
 
-def _bounds(points: list[Any]) -> Figure | None:
-    if not points:
-        return None
-    figure = Figure(figsize=(8.0, 4.6), layout="constrained")
+def _unique(values: Any) -> list[Any]:
+    found: list[Any] = []
+    for value in values:
+        if value not in found:
+            found.append(value)
+    return found
+
+
+def _bounds(points: Sequence[Document], norms: Sequence[float]) -> Figure:
+    figure = Figure(figsize=(9.0, 5.4), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
+    names = _unique(p["settings"]["activation"] for p in points)
     for ax, kernel in zip(axes, ("ck", "ntk"), strict=True):
-        for point in points:
-            settings = point["settings"]
-            if settings["kernel"] == kernel:
-                rows = point["numbers"]["bounds"]
-                norms = "all norms" if settings["norms"] is None else "norms {} to {}".format(*settings["norms"])
-                label = f"{settings['activation']}, {settings['sigma_a2']:g}, {norms}"
-                ax.semilogy([r["kinds"] for r in rows], [r["bound"] for r in rows], "o-", label=label)
-        ax.set_title(kernel.upper(), fontsize="medium")
+        for point in (p for p in points if p["settings"]["kernel"] == kernel):
+            name, rows = point["settings"]["activation"], point["numbers"]["rows"]
+            i = names.index(name)
+            look = {"marker": MARKERS[i % len(MARKERS)], "color": f"C{i % 10}", "markersize": 4}
+            ax.semilogy([r["kinds"] for r in rows], [r["bound"] for r in rows], label=word(name), **look)
+        ax.set_title(word(kernel), fontsize="medium")
         ax.set_xlabel("kinds of units")
-        ax.legend(fontsize=5)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel("proven error, relative to the diagonal")
+    headline(figure, "Norms {:g} to {:g}: every kind of units multiplies the accuracy".format(*norms))
+    shared_legend(figure, axes[0], ncols=5)
     return figure
 
 
-def _widths(points: list[Any]) -> Figure | None:
-    if not points:
-        return None
-    figure = Figure(figsize=(3.2 * len(points), 3.4), layout="constrained")
-    for ax, point in zip(figure.subplots(1, len(points), squeeze=False)[0], points, strict=True):
-        rows = point["numbers"]["rows"]
-        for name in [key for key in rows[0] if key != "width"]:
-            dash, colour = "--" if "orthogonal" in name else "-", COLOURS[_STYLE[name]]
-            ax.loglog([r["width"] for r in rows], [r[name] for r in rows], dash, color=colour, label=name)
-        ax.set_title(f"{point['settings']['data']}, {point['settings']['activation']}", fontsize="medium")
+def _seen(points: Sequence[Document]) -> Figure:
+    figure = Figure(figsize=(6.4, 5.4), layout="constrained")
+    ax = figure.subplots()
+    for (kernel, marker), colour in zip((("ck", "o"), ("ntk", "s")), ("DEQ", "twin"), strict=True):
+        rows = [r for p in points if p["settings"]["kernel"] == kernel for r in p["numbers"]["rows"]]
+        look = {"color": COLOURS[colour], "markersize": 4, "markerfacecolor": "none", "label": word(kernel)}
+        ax.loglog([max(r["seen"], 1e-16) for r in rows], [r["bound"] for r in rows], marker, **look)
+    ends = ax.get_xlim()
+    ax.loglog(ends, ends, color="0.5", linewidth=1.0, label="equal")
+    ax.set_xlabel("largest error that random pairs of inputs show")
+    ax.set_ylabel("proven error")
+    headline(figure, "No pair of inputs is further off than the bound says")
+    shared_legend(figure, ax)
+    return figure
+
+
+# ---- finite width --------------------------------------------------------------------------------------------
+
+
+def draw_one_layer_width(document: Document) -> dict[str, Figure]:
+    """One figure per activation: errors of kernels against the width, a panel per data set."""
+    points = list(document["points"].values())
+    return {
+        phi: _errors([p for p in points if p["settings"]["activation"] == phi], phi)
+        for phi in _unique(p["settings"]["activation"] for p in points)
+    }
+
+
+def _errors(points: Sequence[Document], phi: str) -> Figure:
+    figure, axes = _panels([p["settings"]["data"] for p in points])
+    for ax, point in zip(axes, points, strict=True):
+        widths = point["settings"]["widths"]
+        for name, errors in point["numbers"]["errors"].items():
+            ax.plot(widths, [np.mean(e) for e in errors], label=name, markersize=4, **_LOOKS[name])
+        ax.set_yscale("log")
+    axes[0].set_ylabel("relative spectral error of the kernel")
+    headline(figure, f"{word(phi)}: one layer is as near to the infinite DEQ as a DEQ of its width")
+    shared_legend(figure, axes[0], ncols=2 if len(points) < 3 else 4)
+    return figure
+
+
+def _panels(names: Sequence[str]) -> tuple[Figure, Sequence[Axes]]:
+    figure = Figure(figsize=(max(3.2 * len(names), 6.0), 4.2), layout="constrained")
+    axes = figure.subplots(1, len(names), squeeze=False)[0]
+    for ax, name in zip(axes, names, strict=True):
+        ax.set_title(word(name), fontsize="medium")
         ax.set_xlabel("width")
-        ax.legend(fontsize=6)
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        ax.tick_params(axis="x", labelrotation=45)
+    return figure, axes
+
+
+# ---- accuracies ----------------------------------------------------------------------------------------------
+
+
+def draw_one_layer_accuracy(document: Document) -> dict[str, Figure]:
+    """One figure per activation: test accuracy minus the DEQ's against the width, a panel per data set."""
+    points = list(document["points"].values())
+    return {phi: _gaps(points, phi) for phi in points[0]["settings"]["activations"]} if points else {}
+
+
+def _gaps(points: Sequence[Document], phi: str) -> Figure:
+    names = _unique(p["settings"]["dataset"] for p in points)
+    figure, axes = _panels(names)
+    for ax, data in zip(axes, names, strict=True):
+        rows = sorted((p["settings"]["width"], p["numbers"][phi]) for p in points if p["settings"]["dataset"] == data)
+        widths = [width for width, _ in rows]
+        for name in rows[0][1]:
+            gaps = [100 * np.subtract(table[name]["accuracy"], table["DEQ"]["accuracy"]) for _, table in rows]
+            error = [np.std(g, ddof=1) / len(g) ** 0.5 if len(g) > 1 else 0.0 for g in gaps]
+            if name == "DEQ":
+                ax.axhline(0.0, color=COLOURS["DEQ"], linewidth=1.0, label="DEQ")
+                continue
+            ax.errorbar(widths, [g.mean() for g in gaps], error, label=name, markersize=4, **_LOOKS[name])
+    axes[0].set_ylabel("test accuracy minus the DEQ's, points")
+    headline(figure, f"{word(phi)}: with trained readouts one layer classifies as well as the DEQ")
+    shared_legend(figure, axes[0], ncols=3 if len(names) < 3 else 5)
+    return figure
+
+
+# ---- lazy training -------------------------------------------------------------------------------------------
+
+
+def draw_one_layer_lazy(document: Document) -> dict[str, Figure]:
+    """One figure per data set and activation; a row of panels per width: loss, accuracy, agreement."""
+    points = list(document["points"].values())
+    cases = _unique((p["settings"]["data"], p["settings"]["activation"]) for p in points)
+    return {
+        f"{data}_{phi}": _lazy(
+            [p for p in points if (p["settings"]["data"], p["settings"]["activation"]) == (data, phi)], data, phi
+        )
+        for data, phi in cases
+    }
+
+
+def _lazy(points: Sequence[Document], data: str, phi: str) -> Figure:
+    figure = Figure(figsize=(10.0, 3.1 * len(points) + 0.8), layout="constrained")
+    grid = figure.subplots(len(points), 3, squeeze=False)
+    panels: tuple[tuple[str, str, float, Callable[[str], bool]], ...] = (
+        ("loss", "test loss", 1.0, lambda name: True),
+        ("accuracy", "test accuracy, %", 100.0, lambda name: True),
+        ("agreement", "same prediction as the DEQ, %", 100.0, lambda name: name != "DEQ"),
+    )
+    for axes, point in zip(grid, points, strict=True):
+        seeds = point["numbers"]["seeds"]
+        rate = point["settings"]["lr"]
+        for ax, (quantity, label, factor, shown) in zip(axes, panels, strict=True):
+            for name in (n for n in ("DEQ", "one layer", "one layer, orthogonal", "another DEQ") if shown(n)):
+                mean = factor * np.mean([s[name][quantity] for s in seeds], axis=0)
+                look = {**_LOOKS[name], "marker": ""}
+                ax.plot([rate * step for step in seeds[0]["steps"]], mean, label=name, **look)
+            ax.set_ylabel(label)
+            ax.set_title(f"width {point['settings']['width']:,}", fontsize="medium")
+            ax.set_xlabel("time (learning rate times steps)")
+    headline(figure, f"{word(data)}, {word(phi)}: a readout of one layer learns what a whole DEQ learns")
+    shared_legend(figure, grid[0][0])
     return figure

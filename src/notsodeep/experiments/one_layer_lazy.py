@@ -1,0 +1,165 @@
+"""Lazy training: a DEQ with all its weights trained beside one layer of which only the readout trains.
+
+The conjugate kernel of the layer is the DEQ's tangent kernel, so in the limit of infinite width both learn the same
+function at the same time. Gradient descent on half the mean of squares, the same learning rate, batches and order for
+all; initial outputs are subtracted, so that what is compared is what training does and not the draw of the weights. A
+second DEQ with other weights shows what a finite width allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import datasets
+from .. import nn as finite
+from ..matching import Twin, match_one_layer, norm_range
+from ..networks import DEQ
+from ..nn.data import one_hot
+from ..nn.model import Model, compute_features, in_batches
+from ..nn.train import descend, new_optimiser
+from ..plots.figures import draw_one_layer_lazy
+from .runner import Experiment, Point, Setup
+
+__all__ = ["EXPERIMENT", "Run", "train_lazily"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What decides the numbers."""
+
+    data: str = "mnist"
+    activation: str = "tanh"
+    sigma_a2: float = 0.2
+    width: int = 2048
+    epochs: int = 6
+    rows_per_epoch: int = 2
+    """How often the test rows are looked at."""
+    lr: float = 4.0
+    batch_size: int = 512
+    seeds: tuple[int, ...] = (0, 1, 2)
+    train: int | None = None
+    """Training samples used; all unless given."""
+    tol: float = 1e-3
+    """Of the one-layer twin."""
+    folder: str | Path | None = None
+    """Where the data sets are."""
+
+
+class Learner:
+    """A network minus its initial self, with an optimiser; where only the readout trains, its features are kept."""
+
+    def __init__(self, model: Model, X: Tensor, targets: Tensor, X_test: Tensor, lr: float) -> None:
+        frozen = model.trained == "readout"
+        self.forward: Callable[[Tensor], Tensor] = model.read if frozen else model
+        self.X, self.X_test = (compute_features(model, rows) if frozen else rows for rows in (X, X_test))
+        self.targets = targets + in_batches(self.forward, self.X)
+        self.start = in_batches(self.forward, self.X_test)
+        self.optimiser = new_optimiser("sgd", model.parameter_groups(lr), lr)
+
+    def descend(self, batches: Sequence[Tensor]) -> None:
+        """Steps on half the mean of squares."""
+        descend(
+            lambda rows: 0.5 * (self.forward(self.X[rows]) - self.targets[rows]).square().sum(-1).mean(),
+            batches,
+            [self.optimiser],
+        )
+
+    def outputs(self) -> Tensor:
+        """What has been learned, on the test rows."""
+        return in_batches(self.forward, self.X_test) - self.start
+
+
+@dataclass
+class Curve:
+    """One network over time, on the test rows: half mean square, accuracy; and how near it is to the first DEQ."""
+
+    loss: list[float] = field(default_factory=list)
+    accuracy: list[float] = field(default_factory=list)
+    agreement: list[float] = field(default_factory=list)
+    distance: list[float] = field(default_factory=list)
+
+    def add(self, outputs: Tensor, targets: Tensor, labels: Tensor, reference: Tensor) -> None:
+        self.loss.append(_short(0.5 * (outputs - targets).square().sum(-1).mean()))
+        guesses = outputs.argmax(-1)
+        self.accuracy.append(_short((guesses == labels).double().mean()))
+        self.agreement.append(_short((guesses == reference.argmax(-1)).double().mean()))
+        self.distance.append(_short((outputs - reference).norm() / reference.norm()))
+
+
+def _short(value: Tensor) -> float:
+    return float(f"{float(value):.6g}")
+
+
+def run_seed(
+    run: Run, twin: Twin, parts: Sequence[Tensor], classes: int, seed: int, between: Callable[[], None]
+) -> dict[str, Any]:
+    """DEQ, one layer with Gaussian and with orthogonal weights, another DEQ: the same batches in the same order."""
+    X, y, X_test, y_test = parts
+    sizes = (X.shape[1], run.width, classes)
+    models: dict[str, Model] = {
+        "DEQ": finite.DEQ(twin.implicit, *sizes, 3 * seed, tol=1e-4, device=X.device),
+        "one layer": finite.ENN(twin, *sizes, 3 * seed + 1, train="readout", device=X.device),
+        "one layer, orthogonal": finite.ENN(
+            twin, *sizes, 3 * seed + 1, init="orthogonal", train="readout", device=X.device
+        ),
+        "another DEQ": finite.DEQ(twin.implicit, *sizes, 3 * seed + 2, tol=1e-4, device=X.device),
+    }
+    targets, held = (one_hot(labels, classes, X) for labels in (y, y_test))
+    learners = {name: Learner(model, X, targets, X_test, run.lr) for name, model in models.items()}
+    curves = {name: Curve() for name in models}
+    steps: list[int] = []
+    for epoch in range(run.epochs):
+        generator = torch.Generator().manual_seed(1000 * seed + epoch)
+        batches = torch.randperm(len(X), generator=generator).to(X.device).split(run.batch_size)
+        length = -(-len(batches) // run.rows_per_epoch)
+        for first in range(0, len(batches), length):
+            part = batches[first : first + length]
+            steps.append(len(part) + (steps[-1] if steps else 0))
+            for learner in learners.values():
+                learner.descend(part)
+            found = {name: learner.outputs() for name, learner in learners.items()}
+            for name, curve in curves.items():
+                curve.add(found[name], held, y_test, found["DEQ"])
+            between()
+    return {"seed": seed, "steps": steps, **{name: asdict(curve) for name, curve in curves.items()}}
+
+
+def train_lazily(run: Run, device: str = "cpu", between: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """The curves of every seed; ``between`` is called whenever the test rows have been looked at."""
+    data = datasets.load(run.data, run.folder).standardised()
+    data = data if run.train is None else data.first(run.train)
+    deq = DEQ(run.activation, run.sigma_a2)
+    norms = None if deq.homogeneous else norm_range(data.X_train)
+    twin = match_one_layer(deq, "ntk", norms, run.tol, trains="readout")
+    parts = [torch.from_numpy(a).to(device) for a in (data.X_train, data.y_train, data.X_test, data.y_test)]
+    seeds = [run_seed(run, twin, parts, len(data.classes), seed, between) for seed in run.seeds]
+    return {"bound": twin.bound, "kinds": twin.kinds, "seeds": seeds}
+
+
+def points(setup: Setup) -> list[Point]:
+    """MNIST at widths 2,048 and 8,192, or the digits."""
+    if setup.quick:
+        runs = [Run("digits", width=width, epochs=8, batch_size=64, seeds=(0,), train=1000) for width in (128, 512)]
+    else:
+        runs = [
+            Run(activation=phi, width=width, seeds=seeds)
+            for width, seeds in ((2048, (0, 1, 2)), (8192, (0,)))
+            for phi in ("tanh", "relu")
+        ]
+    return [_point(run, setup) for run in runs]
+
+
+def _point(run: Run, setup: Setup) -> Point:
+    settings = {name: value for name, value in asdict(run).items() if name != "folder"}
+    chosen = replace(run, folder=setup.data)
+    key = f"{run.data}/{run.activation}/{run.width}"
+    return Point(key, settings, lambda: train_lazily(chosen, setup.device, setup.check_time))
+
+
+EXPERIMENT = Experiment("one_layer_lazy", "Lazy training by one layer's readout", points, draw_one_layer_lazy)

@@ -1,0 +1,107 @@
+"""What the studies of one-layer twins claim, at small sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import notsodeep as nsd
+from notsodeep.experiments import one_layer_accuracy
+from notsodeep.experiments.one_layer import EXPERIMENT, random_pairs
+from notsodeep.experiments.one_layer_lazy import Learner, Run, train_lazily
+from notsodeep.experiments.one_layer_width import errors_by_width
+from notsodeep.experiments.readouts import Candidate, score
+from notsodeep.experiments.runner import Setup
+from notsodeep.plots.figures import draw_one_layer, draw_one_layer_accuracy, draw_one_layer_lazy, draw_one_layer_width
+
+
+def test_random_pairs_are_those_of_their_dimensions() -> None:
+    sx, sy, dot = (v.numpy() for v in random_pairs(50_000, (0.5, 1.5)))
+    assert min(sx.min(), sy.min()) >= 0.25
+    assert max(sx.max(), sy.max()) <= 2.25
+    cosine = (dot / np.sqrt(sx * sy)).reshape(5, -1)
+    assert np.abs(cosine).max() <= 1.0
+    # E rho^2 = 1/p; 10,000 cosines each
+    np.testing.assert_allclose((cosine**2).mean(1) * np.array([2, 3, 10, 100, 1000]), 1.0, atol=0.08)
+
+
+def test_no_pair_is_further_off_than_the_bound() -> None:
+    (point,) = [p for p in EXPERIMENT.points(Setup()) if p.key == "silu/ntk/0.8/0.5-1.5"]
+    rows = point.compute()["rows"]
+    assert [row["kinds"] for row in rows] == [1, 2, 3]
+    assert all(row["seen"] <= row["bound"] for row in rows)
+    assert rows[0]["bound"] <= 2.0 * rows[0]["seen"]
+    assert rows[1]["bound"] < 1e-2 * rows[0]["bound"]
+    stored = {"settings": dict(point.settings), "numbers": {"rows": rows}}
+    assert set(draw_one_layer({"points": {point.key: stored}})) == {"bounds_0.5_1.5", "seen"}
+
+
+def test_one_layer_is_as_near_as_a_deq_of_its_width() -> None:
+    X = torch.from_numpy(nsd.datasets.digits().first(150).standardised().X_train).double()
+    numbers = errors_by_width(X, "relu", (64, 1024), 2)
+    errors = {name: np.array(found).mean(1) for name, found in numbers["errors"].items()}
+    assert all(found[1] < 0.5 * found[0] for found in errors.values())  # fourfold, on average, with 16 times the width
+    assert errors["one layer"][1] < 1.3 * errors["DEQ"][1]
+    settings = {"data": "digits", "activation": "relu", "widths": [64, 1024]}
+    assert set(draw_one_layer_width({"points": {"": {"settings": settings, "numbers": numbers}}})) == {"relu"}
+
+
+@pytest.fixture(scope="module")
+def candidates() -> dict[str, Candidate]:
+    return one_layer_accuracy.candidates("relu", nsd.datasets.digits().standardised())
+
+
+@pytest.fixture(scope="module")
+def scores(candidates) -> dict[str, dict[str, list[float]]]:
+    data = nsd.datasets.digits().standardised()
+    return score(candidates, data, 32, reference="DEQ", epochs=10, seeds=(0, 1))
+
+
+def test_one_layer_classifies_as_well_as_the_deq(scores) -> None:
+    mean = {name: float(np.mean(found["accuracy"])) for name, found in scores.items()}
+    assert scores["DEQ"]["agreement"] == [1.0, 1.0]
+    assert mean["one layer"] > mean["DEQ"] - 0.03  # 400 test rows: a standard error of 0.02
+    assert mean["one layer, orthogonal"] > mean["papers' twin"] > mean["plain, best scale"] - 0.03
+
+
+def test_the_plain_network_has_its_best_scale(candidates) -> None:
+    deq, plain = (candidates[name].network for name in ("DEQ", "plain, best scale"))
+    X = nsd.datasets.digits().standardised().X_train[:400].astype(float)
+
+    def distance(scale: float) -> float:
+        return float(np.linalg.norm(nsd.ck(deq, X) - scale * nsd.ck(plain, X), 2))
+
+    assert distance(1.0) < min(distance(0.8), distance(1.25))
+
+
+def test_accuracies_are_drawn(scores) -> None:
+    settings = {"dataset": "digits", "width": 32, "activations": ["relu"]}
+    points = {"": {"settings": settings, "numbers": {"relu": scores}}}
+    assert set(draw_one_layer_accuracy({"points": points})) == {"relu"}
+
+
+def test_a_readout_learns_what_a_whole_deq_learns() -> None:
+    """About as far from a DEQ as a DEQ of other weights is."""
+    run = Run("digits", width=512, epochs=2, lr=2.0, batch_size=64, seeds=(0,), train=600)
+    numbers = train_lazily(run)
+    (curves,) = numbers["seeds"]
+    assert curves["steps"] == [5, 10, 15, 20]
+    for name in ("DEQ", "one layer", "one layer, orthogonal", "another DEQ"):
+        loss = curves[name]["loss"]
+        assert loss[-1] < loss[0] < 0.45  # the zero function has 0.45
+        assert loss[-1] == pytest.approx(curves["DEQ"]["loss"][-1], rel=0.05)
+    assert curves["one layer"]["distance"][-1] < 2.0 * curves["another DEQ"]["distance"][-1] < 0.5
+    settings = {"data": "digits", "activation": "tanh", "width": 512, "lr": 2.0}
+    assert set(draw_one_layer_lazy({"points": {"": {"settings": settings, "numbers": numbers}}})) == {"digits_tanh"}
+
+
+def test_learners_start_from_the_zero_function_and_descend_it() -> None:
+    """A step on frozen features is the step of the whole network in which only the readout trains."""
+    X, T = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.ones(20, 2)
+    model = nsd.nn.ENN(nsd.ENN(["tanh"]), 4, 8, 2, train="readout")
+    learner = Learner(model, X, T, X, lr=0.5)
+    assert float(learner.outputs().abs().max()) == 0.0
+    learner.descend([torch.arange(20)])
+    features = model.features(X).detach()
+    torch.testing.assert_close(learner.outputs(), 0.5 * features @ (features.T @ T) / 20)
