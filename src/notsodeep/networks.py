@@ -36,6 +36,8 @@ __all__ = [
     "check_kernels",
     "check_network",
     "check_tau0",
+    "first_trained",
+    "is_tangent",
     "network_from_dict",
     "rates_of",
     "tangent_kernel",
@@ -328,7 +330,7 @@ def check_kernel(network: Any, kernel: Any) -> None:
     check_network(network)
     if not (isinstance(kernel, str) and kernel in KERNELS):
         raise InvalidInputError(f"kernel must be one of {KERNELS}, got {kernel!r}")
-    jumping = [] if kernel == "ck" else [phi for phi in network.activations if _jumps(phi)]
+    jumping = [phi for phi in network.activations if _jumps(phi)] if is_tangent(kernel) else []
     if jumping:
         raise InvalidInputError(
             f"{jumping[0]!r} jumps, so E[phi'(u) phi'(v)] does not exist and its NTK is infinite; "
@@ -348,6 +350,16 @@ def check_kernels(network: Any, kinds: Any) -> tuple[Kernel, ...]:
     for kernel in kinds:
         check_kernel(network, kernel)
     return tuple(kinds)
+
+
+def is_tangent(kernel: str) -> bool:
+    """Whether more is trained than the readout, so that slopes enter."""
+    return kernel != "ck"
+
+
+def first_trained(kernel: Kernel, depth: int) -> int:
+    """The first of W_1 ... W_depth, readout that is trained; all after it are."""
+    return {"ck": depth, "ntk_frozen": 1, "ntk": 0}[kernel]
 
 
 def tangent_kernel(kernel: Any, train_input: bool) -> Kernel:

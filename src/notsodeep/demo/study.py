@@ -12,7 +12,7 @@ import torch
 
 import notsodeep as nsd
 from notsodeep.matching.verification import best_scalar
-from notsodeep.networks import Kernel
+from notsodeep.networks import Kernel, is_tangent
 from notsodeep.nn import Comparison
 from notsodeep.spectra import SpectralLaw
 
@@ -117,7 +117,7 @@ def run(size: Size | None = None) -> Study:
     wall, cpu = time.perf_counter(), _cpu_seconds()
     mixture, digits = _mixture(size), _digits()
     spectra = tuple(s for phi in ACTIVATIONS for s in _spectra(phi, mixture))
-    known = {s.activation: s for s in spectra if s.kernel == "ck"}
+    known = {s.activation: s for s in spectra if not is_tangent(s.kernel)}
     cases = tuple(_case(mixture, s.activation, s.twin, s.distances, size) for s in known.values())
     cases += tuple(_verified_case(digits, phi, size) for phi in ACTIVATIONS)
     errors = _gradient_errors(mixture, size)

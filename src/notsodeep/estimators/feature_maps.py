@@ -10,7 +10,7 @@ from torch import Tensor
 from .._arrays import squared_norms
 from ..errors import InvalidInputError
 from ..matching import Twin, match_one_layer
-from ..networks import DEQ, ENN, Kernel
+from ..networks import DEQ, ENN, Kernel, is_tangent
 from ..nn import ENN as Network
 from ..solve import Source
 
@@ -37,7 +37,7 @@ def feature_model(
             "random features are hidden states with a trained readout; this twin trains all weights. Give one with "
             "trains='readout', as match_one_layer makes it"
         )
-    if isinstance(network, ENN) and kernel != "ck":
+    if isinstance(network, ENN) and is_tangent(kernel):
         raise InvalidInputError(f"the features of an explicit network have its CK; use kernel='ck', got {kernel!r}")
     return Network(
         network, X.shape[1], width, 1, seed, init=init, train="readout", dtype=X.dtype, device=X.device

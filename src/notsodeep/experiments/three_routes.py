@@ -21,7 +21,7 @@ from ..equivalents import relative_spectral_error
 from ..kernels import kernels_of
 from ..matching import Twin, match, match_one_layer, match_sphere, norm_range
 from ..mixtures import GaussianMixture
-from ..networks import DEQ, ENN, Kernel
+from ..networks import DEQ, ENN, Kernel, is_tangent
 from ..nn.data import one_hot
 from ..nn.model import compute_features, ridge_readout
 from ..plots.figures import draw_routes
@@ -101,7 +101,7 @@ def compare_route(data: Dataset, route: str, activation: str, kernel: Kernel, si
     rows = _unit(data) if route == "sphere" else data
     numbers: dict[str, Any] = {"depth": twin.depth, "bound": twin.bound, "family": twin.family}
     numbers |= {"norms": norm_range(rows.X_train)} | _kernels(twin, rows, kernel)
-    if kernel == "ck":
+    if not is_tangent(kernel):
         numbers["networks"] = _networks(twin, rows, size)
     return numbers
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from ..networks import Kernel
+from ..networks import Kernel, is_tangent
 
 __all__ = ["LayerMaps", "equation", "explicit", "implicit"]
 
@@ -37,12 +37,12 @@ def explicit(
     ``rates``: of W_1 ... W_L and the readout. Frozen input weights are the rate 0 of W_1. The recursion is linear in
     the rates, so columns of an identity matrix in their place give the contribution of every weight matrix.
     """
-    theta = {k: (rates[0] if k == "ntk" else 0.0 * rates[0]) * covariance for k in kernels if k != "ck"}
+    theta = {k: (rates[0] if k == "ntk" else 0.0 * rates[0]) * covariance for k in kernels if is_tangent(k)}
     for rate, layer in zip(rates[1:], layers, strict=True):
         slope = layer.slope(covariance) if theta else None
         covariance = layer.value(covariance)
         theta = {k: t * slope + rate * covariance for k, t in theta.items()}
-    return {k: covariance if k == "ck" else theta[k] for k in kernels}
+    return {k: theta.get(k, covariance) for k in kernels}
 
 
 def equation(layer: LayerMaps, covariance: Any, sigma_a2: Any, drive: Any) -> tuple[Any, Any]:
@@ -61,7 +61,7 @@ def implicit(
     which adds up with the readout's G to G / gap. ``check_gap`` refuses gaps 1 - sigma_a2 slope that are not positive.
     """
     parts: dict[Kernel, Any] = {"ck": layer.value(covariance)}
-    if any(k != "ck" for k in kernels):
+    if any(is_tangent(k) for k in kernels):
         slope = layer.slope(covariance)
         gap = 1.0 - sigma_a2 * slope
         check_gap(gap)

@@ -14,7 +14,7 @@ from ..errors import ContractionError, InvalidInputError
 from ..kernels import jets as around
 from ..kernels.jets import DEGREE, KernelJet, implicit_jets, index, layer_of, monomials
 from ..mixtures import MixtureStatistics
-from ..networks import DEQ, ENN, SCALES, Kernel
+from ..networks import DEQ, ENN, SCALES, Kernel, is_tangent
 from .names import MatchKernel, kernel_names
 
 Array = NDArray[Any]
@@ -56,7 +56,7 @@ class Target:
     @property
     def tangent(self) -> bool:
         """True if an NTK is among the kernels."""
-        return self.kernel != "ck"
+        return is_tangent(self.kernel)
 
     @property
     def size(self) -> float:

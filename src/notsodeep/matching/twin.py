@@ -13,7 +13,7 @@ from .._arrays import as_rows, like
 from ..activations import Affine
 from ..equivalents import Coefficients
 from ..errors import InvalidInputError
-from ..networks import DEQ, ENN, Kernel, Network
+from ..networks import DEQ, ENN, Kernel, Network, is_tangent
 from .certificates import (
     Certificate,
     Implications,
@@ -82,7 +82,7 @@ class Twin:
     def _usual(self) -> Trains:
         """A CK is the kernel of training the readout; so is the frozen NTK of one layer."""
         alone = self.kernel == "ntk_frozen" and self.depth == 1 and self.learning_rates is None
-        return "readout" if self.kernel == "ck" or alone else "all"
+        return "all" if is_tangent(self.kernel) and not alone else "readout"
 
     def _check_rates(self) -> None:
         rates = self.learning_rates

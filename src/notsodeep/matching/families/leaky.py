@@ -104,7 +104,7 @@ def leaky_relu(target: Target, learning_rates: bool | None) -> Draft | Refusal:
     if target.one_layer:
         design = LeakyDesign(1, target.size, even=target.even)
         return finished(target, solve(target, design, one_layer(target)), "leaky_relu", reason)
-    if target.kernel == "ck":
+    if not target.tangent:
         found = shares(target)
         if isinstance(found, Refusal):
             return found
@@ -169,7 +169,7 @@ def shares(target: Target) -> tuple[float, float] | Refusal:
 
 def _inhomogeneous(target: Target) -> Refusal | None:
     """What only homogeneous DEQs meet; of an NTK the CK decides."""
-    ck = target if target.names[0] == "ck" else make_target(target.deq, target.tau0, "ck")
+    ck = make_target(target.deq, target.tau0, "ck") if target.tangent else target
     t1, t2, _ = ck.normalised[0]
     gap = abs(2.0 * t2 - F * (1.0 - t1)) / max(2.0 * t2, FLOOR)
     if gap <= FEASIBLE:

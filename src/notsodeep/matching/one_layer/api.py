@@ -13,7 +13,7 @@ from ...activations import Basis, Conditioned, Parity
 from ...activations.norm_units import NormUnits
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...kernels import diagonal
-from ...networks import DEQ, ENN, Kernel, Network, check_kernels
+from ...networks import DEQ, ENN, Kernel, Network, check_kernels, is_tangent
 from ..certificates import Location, Tried, UniformCertificate
 from ..names import Trains
 from ..norms import check_range
@@ -125,7 +125,7 @@ def _homogeneous(network: Network, kernel: Kernel, tol: float, kinds: int | str,
     if kinds not in ("auto", 1):
         raise InvalidInputError(f"a homogeneous network needs one kind of units, got kinds={kinds}")
     tried: tuple[Tried, ...] = ()
-    worthwhile = units == "auto" and kernel == "ck" and tol >= _ORDINARY
+    worthwhile = units == "auto" and not is_tangent(kernel) and tol >= _ORDINARY
     if isinstance(network, DEQ) and (units == "thresholds" or worthwhile):
         ordinary = _thresholds(network, kernel, tol, units, trains)
         if units == "thresholds" or ordinary.table[0].bound <= tol:

@@ -21,7 +21,7 @@ from ..._fixed_point import newton
 from ...activations import Activation, LeakyReLU
 from ...errors import ConvergenceError, InvalidInputError
 from ...kernels.recursion import equation, explicit, implicit
-from ...networks import DEQ, ENN, Kernel
+from ...networks import DEQ, ENN, Kernel, first_trained
 
 Array = NDArray[np.float64]
 
@@ -148,8 +148,8 @@ def terms(rho: Array, bends: Array, kind: Kernel) -> Array:
     linear in the rates, so columns of an identity give the terms.
     """
     rates = list(np.eye(len(bends) + 1)[:, :, None])
-    found = np.asarray(explicit(rho, [Bend(c) for c in bends], rates, (kind,))[kind])
-    return found[None] if kind == "ck" else found[1:] if kind == "ntk_frozen" else found
+    found = np.asarray(explicit(rho, [Bend(c) for c in bends], rates, (kind,))[kind]).reshape(-1, len(rho))
+    return found[first_trained(kind, len(bends)) - len(bends) - 1 :]
 
 
 def layers(bends: Array, gain: float) -> ENN:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...networks import Kernel
+from ...networks import Kernel, first_trained, is_tangent
 from .arc import Array, Bend, HomogeneousDEQ, grid, terms
 
 ROUNDING = 1e-12  # of sums and products of terms of order one, and of the solution of the DEQ's equation
@@ -104,7 +104,7 @@ def ck_curvature(deq: HomogeneousDEQ, bends: Array, weight: float) -> float:
 def deq_bounds(deq: HomogeneousDEQ, angle: Array, kind: Kernel) -> Bounds:
     level = equilibrium_level(deq, angle)
     out = after_layer(level, np.arccos(Bend(deq.bend).value(np.cos(angle))), deq.bend, False).correlation
-    if kind == "ck":
+    if not is_tangent(kind):
         return out
     s = deq.feedback
     slope = steepness(level, deq.bend)
@@ -125,11 +125,9 @@ def twin_bounds(bends: Array, weights: Array, cells: int, kind: Kernel) -> Bound
         r = Bend(c).value(r)
         levels.append(after_layer(levels[-1], np.arccos(r), c, index + 1 < len(bends)))
     total = levels[-1].correlation.times(float(weights[-1]))
-    if kind == "ck":
-        return total
     one = np.ones(cells)
     product = Bounds(one, np.zeros(cells), np.zeros(cells))
-    lowest = 0 if kind == "ntk" else 1
+    lowest = first_trained(kind, len(bends))
     for index in range(len(bends) - 1, lowest - 1, -1):
         product = product * steepness(levels[index], bends[index])
         total = total + (levels[index].correlation * product).times(float(weights[index - lowest]))
@@ -278,7 +276,7 @@ def _inside(deq: HomogeneousDEQ, angle: Array, bends: Array, weights: Array, kin
     """How much the error can exceed its endpoint values inside each cell."""
     cells = len(angle) - 1
     h = math.pi / cells
-    if kind == "ck":
+    if not is_tangent(kind):
         return 0.125 * h * h * ck_curvature(deq, bends, float(weights[0]))
     total = deq_bounds(deq, angle, kind) + twin_bounds(bends, weights, cells, kind)
     return np.minimum(0.5 * h * total.first, 0.125 * h * h * total.second)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...networks import DEQ, Kernel
+from ...networks import DEQ, Kernel, first_trained, is_tangent
 from ..certificates import Location, Tried, UniformCertificate
 from ..names import MatchKernel, kernel_names
 from ..twin import Twin
@@ -112,8 +112,8 @@ def _gain(reduced: HomogeneousDEQ, kinds: tuple[Kernel, ...], found: Fit) -> flo
 def _rates(reduced: HomogeneousDEQ, kinds: tuple[Kernel, ...], found: Fit) -> tuple[float, ...] | None:
     """Learning-rate multipliers W_1 ... W_L, readout: the NTK's weights in units of the network's gain."""
     for kind, weights in zip(kinds, found.weights, strict=True):
-        if kind != "ck":
+        if is_tangent(kind):
             unit = reduced.diagonal(kind) / _gain(reduced, kinds, found)
             values = [float(w) * unit for w in weights]
-            return tuple([0.0, *values] if kind == "ntk_frozen" else values)
+            return tuple([0.0] * first_trained(kind, len(found.bends)) + values)
     return None
