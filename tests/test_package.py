@@ -90,6 +90,7 @@ ROOMS = [
     "_progress",
     "_arrays",
     "_fixed_point",
+    "_conjugate",
     "_chebyshev",
     "activations",
     "gaussian",

@@ -14,7 +14,7 @@ import notsodeep as nsd
 from notsodeep.equivalents import norms as norms_module
 from notsodeep.equivalents import operator as operator_module
 from notsodeep.equivalents import spectral_norm
-from notsodeep.equivalents.factorisation import conjugate_gradients
+from notsodeep.equivalents.factorisation import iterated
 from notsodeep.errors import ConvergenceError, InvalidInputError
 from notsodeep.experiments.equivalents_error import ACTIVATIONS, MIXTURES, error_against_n, mixture
 from notsodeep.experiments.rejected_variants import rejected_variants
@@ -116,7 +116,7 @@ def test_iteration_agrees_with_factorisation(monkeypatch, norms):
 def test_iteration_that_stops_early_is_reported():
     eq = make(70, 60)
     with pytest.raises(ConvergenceError, match="larger ridge"):
-        conjugate_gradients(lambda u: eq @ u, torch.ones(70, dtype=torch.float64), most=2)
+        iterated(lambda u: eq @ u, torch.ones(70, dtype=torch.float64), most=2)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

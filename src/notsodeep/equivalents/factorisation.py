@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .._conjugate import Iterate, conjugate_gradients
 from ..errors import ConvergenceError, InvalidInputError
 
-__all__ = ["Factorisation", "conjugate_gradients", "factorise"]
+__all__ = ["Factorisation", "factorise", "iterated"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,26 +81,17 @@ def _gram_solve(X: Tensor, gain: float, lift: Tensor, cholesky: Tensor, v: Tenso
     return scaled - gain * (X @ torch.cholesky_solve(X.T @ scaled, cholesky)) / lift
 
 
-def conjugate_gradients(
-    product: Callable[[Tensor], Tensor], v: Tensor, tolerance: float = 1e-11, most: int = 5000
-) -> Tensor:
-    """K^(-1) v for positive definite K; the columns of v run side by side, each with its own step lengths."""
+def iterated(product: Callable[[Tensor], Tensor], v: Tensor, tolerance: float = 1e-11, most: int = 5000) -> Tensor:
+    """K^(-1) v for positive definite K by products alone, where it is too large to factorise."""
     column = v[:, None] if v.ndim == 1 else v
-    z, residual = torch.zeros_like(column), column.clone()
-    direction, energy = residual, (residual**2).sum(0)
-    aim = max(tolerance, 20.0 * torch.finfo(v.dtype).eps) ** 2 * energy
-    for _ in range(most):
-        if bool((energy <= aim).all()):
-            break
-        image = product(direction)
-        step = energy / (direction * image).sum(0).clamp_min(torch.finfo(v.dtype).tiny)
-        z = z + step * direction
-        residual = residual - step * image
-        fresh = (residual**2).sum(0)
-        direction = residual + fresh / energy.clamp_min(torch.finfo(v.dtype).tiny) * direction
-        energy = fresh
-    true = (column - product(z)).norm(dim=0)
-    if bool((true > 1e3 * aim.sqrt()).any()):
-        worst = float((true / column.norm(dim=0).clamp_min(1e-300)).max())
-        raise ConvergenceError(f"conjugate gradients stopped at relative residual {worst:.1e}; use a larger ridge")
-    return z[:, 0] if v.ndim == 1 else z
+    none, scales = torch.zeros(column.shape[1]).to(v), column.norm(dim=0).clamp_min(torch.finfo(v.dtype).tiny)
+    aims = max(tolerance, 20.0 * torch.finfo(v.dtype).eps) * scales
+    state = Iterate.start(column, none)
+    for _ in conjugate_gradients(product, none, aims, state, scales, most=most):
+        pass
+    worst = float(((column - product(state.z)).norm(dim=0) / aims).max())
+    if worst > 1e3:  # products round: what is left of v is more than what the iteration believes
+        raise ConvergenceError(
+            f"conjugate gradients end at {worst:.1e} times the residual they aim at; use a larger ridge"
+        )
+    return state.z[:, 0] if v.ndim == 1 else state.z

@@ -16,7 +16,7 @@ from ..errors import ConvergenceError, InvalidInputError
 from ..mixtures import MixtureStatistics
 from ..networks import Kernel, Network
 from .coefficients import Coefficients, coefficients
-from .factorisation import Factorisation, conjugate_gradients, factorise
+from .factorisation import Factorisation, factorise, iterated
 from .norms import NormProfile, norm_profile
 
 __all__ = ["CrossBlock", "EquivalentKernel", "assemble", "equivalent"]
@@ -174,7 +174,7 @@ class EquivalentKernel:
         if min(self.rows.shape) <= _DIRECT:
             return like(self.factorise(ridge).solve(vector), v)
         X, (V, core) = self.rows, self.low_rank
-        return like(conjugate_gradients(lambda u: _apply(X, self.gain, V, core, lift, u), vector), v)
+        return like(iterated(lambda u: _apply(X, self.gain, V, core, lift, u), vector), v)
 
     def logdet(self, ridge: float = 0.0) -> float:
         """log det(K + ridge I)."""

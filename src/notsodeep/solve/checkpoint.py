@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
+from .._conjugate import Iterate
 from ..errors import CheckpointError
 from ..nn.checkpoint import read_file, write_file
-from .conjugate import Iterate
 
 __all__ = ["SolveCheckpoint"]
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._conjugate import Iterate, conjugate_gradients
 from .._progress import track
 from ..errors import ClusterError, ConvergenceError
 from .checkpoint import SolveCheckpoint
-from .conjugate import Iterate, conjugate_gradients
 from .operator import KernelOperator
 from .preconditioners import Preconditioner
 
@@ -90,7 +90,7 @@ class _Job:
         step, history = 0, list[float]()
         while state is not None or bool((residual.norm(dim=0) > self.tol * self.scales).any()):
             if state is None:
-                state = Iterate.start(residual, self.ridges, self.preconditioner)
+                state = Iterate.start(residual, self.ridges, self.preconditioner.solve)
                 state.step, state.history = step, history
             self._pass(state, base)
             base, step, history = base + state.z, state.step, state.history
@@ -104,7 +104,7 @@ class _Job:
         """One run of conjugate gradients on what is left."""
         aims = torch.maximum(0.9 * self.tol * self.scales, _REACH[self.tiles.dtype] * state.start_norms)
         steps = conjugate_gradients(
-            self.tiles.__matmul__, self.ridges, aims, state, self.preconditioner, self.scales, self.max_steps
+            self.tiles.__matmul__, self.ridges, aims, state, self.scales, self.preconditioner.solve, self.max_steps
         )
         decades = 10 * max(math.ceil(-math.log10(self.tol)), 1)
         try:

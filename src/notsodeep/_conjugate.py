@@ -1,4 +1,4 @@
-"""Preconditioned conjugate gradients for many right-hand sides and many ridges, on shared products with the kernel.
+"""The one loop for large linear systems: conjugate gradients for many right-hand sides and many ridges.
 
 Every column has its own ridge, step lengths and stopping; what they share is the product with K, which is nearly all
 of the work. Columns that are done take no further part.
@@ -12,12 +12,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..errors import ConvergenceError
-from .preconditioners import Preconditioner
+from .errors import ConvergenceError
 
-__all__ = ["Iterate", "Product", "conjugate_gradients"]
+__all__ = ["Iterate", "Product", "Sweep", "conjugate_gradients", "unswept"]
 
 Product = Callable[[Tensor], Tensor]
+Sweep = Callable[[Tensor, Tensor], Tensor]
+"""(r, ridges) -> P^(-1) r with P near the matrix plus the ridge of each column: the preconditioner."""
+
+
+def unswept(r: Tensor, ridges: Tensor) -> Tensor:
+    """No preconditioner."""
+    return r
 
 
 @dataclass
@@ -37,9 +43,9 @@ class Iterate:
     """The largest relative residual over the columns, at each step."""
 
     @staticmethod
-    def start(B: Tensor, ridges: Tensor, preconditioner: Preconditioner) -> Iterate:
+    def start(B: Tensor, ridges: Tensor, sweep: Sweep = unswept) -> Iterate:
         """From zero."""
-        swept = preconditioner.solve(B, ridges)
+        swept = sweep(B, ridges)
         return Iterate(torch.zeros_like(B), B.clone(), swept.clone(), (B * swept).sum(0), B.norm(dim=0))
 
 
@@ -48,8 +54,8 @@ def conjugate_gradients(
     ridges: Tensor,
     aims: Tensor,
     state: Iterate,
-    preconditioner: Preconditioner,
     scales: Tensor,
+    sweep: Sweep = unswept,
     most: int = 2000,
 ) -> Iterator[Iterate]:
     """Advance ``state`` until the residual norm of every column is at most its aim; yields it after each step.
@@ -68,12 +74,12 @@ def conjugate_gradients(
                 f"conjugate gradients stopped after {most} steps at a relative residual of {worst:.1e}; use a larger "
                 "ridge, a preconditioner of higher rank, or more max_steps"
             )
-        _advance(product, ridges, active, state, preconditioner)
+        _advance(product, ridges, active, state, sweep)
         state.history.append(float((state.residual.norm(dim=0) / scales).max()))
         yield state
 
 
-def _advance(product: Product, ridges: Tensor, active: Tensor, state: Iterate, preconditioner: Preconditioner) -> None:
+def _advance(product: Product, ridges: Tensor, active: Tensor, state: Iterate, sweep: Sweep) -> None:
     mine, p = ridges[active], state.direction[:, active]
     image = product(p) + mine * p
     curvature = (p * image).sum(0)
@@ -85,7 +91,7 @@ def _advance(product: Product, ridges: Tensor, active: Tensor, state: Iterate, p
     length = state.energy[active] / curvature
     state.z[:, active] += length * p
     r = state.residual[:, active] - length * image
-    swept = preconditioner.solve(r, mine)
+    swept = sweep(r, mine)
     energy = (r * swept).sum(0)
     state.direction[:, active] = swept + energy / state.energy[active] * p
     state.residual[:, active] = r
