@@ -99,3 +99,29 @@ def cycle(edges: dict[str, set[str]]) -> list[str]:
         return found
 
     return next((way for node in sorted(edges) if (way := visit(node))), [])
+
+
+def private_reads() -> list[str]:
+    """Where a file reads a private attribute of some object that no file of its own room defines."""
+    trees = {module: ast.parse(path.read_text()) for module, path in FILES.items()}
+    defined: dict[str, set[str]] = {}
+    for module, tree in trees.items():
+        defined.setdefault(room(module), set()).update(_private_definitions(tree))
+    return [
+        f"{module}.py:{node.lineno} reads {ast.unparse(node)}"
+        for module, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and _private(node.attr) and node.attr not in defined[room(module)]
+    ]
+
+
+def _private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _private_definitions(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.id if isinstance(node, ast.Name) else node.attr

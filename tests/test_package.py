@@ -145,6 +145,7 @@ def test_files_do_not_import_each_other_in_circles():
 def test_private_names_stay_in_their_file():
     private = [i for i in imports.imports() if i.name.startswith("_") and not i.name.startswith("__")]
     assert [str(i) for i in private if i.module == i.target] == []  # a module whose name begins so is no private name
+    assert imports.private_reads() == []  # nor are private attributes read from another room
 
 
 def test_sections_of_the_theory_that_are_cited_exist():

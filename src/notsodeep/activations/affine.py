@@ -97,9 +97,9 @@ class Affine(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return self.gain * self.scale**2 * self.base._curvature(self.scale * x)
 
-    def _sides(self) -> tuple[Tensor, Tensor]:
+    def sides(self) -> tuple[Tensor, Tensor]:
         # through the base: a kink divided by the scale is rounded, and its neighbours may miss the base's kink
-        value, slope = self.base._sides()
+        value, slope = self.base.sides()
         kinks = torch.tensor(self.kinks, dtype=torch.float64)
         return self.gain * value + self.skip * kinks + self.shift, self.gain * self.scale * slope + self.skip
 

@@ -143,13 +143,13 @@ class Activation:
 
     def value_jumps(self) -> tuple[float, ...]:
         """phi(c+) - phi(c-) at each kink c."""
-        return gaps(self._sides()[0])
+        return gaps(self.sides()[0])
 
     def slope_jumps(self) -> tuple[float, ...]:
         """phi'(c+) - phi'(c-) at each kink c."""
-        return gaps(self._sides()[1])
+        return gaps(self.sides()[1])
 
-    def _sides(self) -> tuple[Tensor, Tensor]:
+    def sides(self) -> tuple[Tensor, Tensor]:
         """Values and slopes just below (row 0) and just above (row 1) each kink."""
         c = np.asarray(self.kinks, dtype=np.float64)
         points = torch.from_numpy(np.stack([np.nextafter(c, -np.inf), np.nextafter(c, np.inf)]))

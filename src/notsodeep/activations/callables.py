@@ -66,7 +66,7 @@ class CallableActivation(Activation):
         exact = not self.numpy or self.slope_function is not None
         return (self._value, self._slope) if exact else (self._value,)
 
-    def _sides(self) -> tuple[Tensor, Tensor]:
+    def sides(self) -> tuple[Tensor, Tensor]:
         # a few units away: the position of a user's kink may be rounded once more inside the function
         c = np.asarray(self.rough, dtype=np.float64)
         gap = 4.0 * np.spacing(np.abs(c))

@@ -279,7 +279,7 @@ def _estimate_slopes(phi: CallableActivation) -> tuple[float, float]:
     if not all(map(math.isfinite, size)) or size[0] > 1.5 * size[1] + 1e-6 or size[3] > 1.5 * size[2] + 1e-6:
         return (-math.inf, math.inf)
     grid = torch.linspace(-_REACH, _REACH, 12_001, dtype=torch.float64)
-    on_grid, at_kinks = phi._slope(grid).detach(), phi._sides()[1].detach().flatten()
+    on_grid, at_kinks = phi._slope(grid).detach(), phi.sides()[1].detach().flatten()
     rest = torch.cat([far.flatten(), at_kinks, on_grid])
     low = min(float(rest.min()), _refined(phi, float(grid[on_grid.argmin()]), float(grid[1] - grid[0]), -1.0))
     high = max(float(rest.max()), _refined(phi, float(grid[on_grid.argmax()]), float(grid[1] - grid[0]), 1.0))

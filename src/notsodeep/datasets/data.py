@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from .._arrays import as_rows
 from ..errors import DataError, InvalidInputError
 from ..mixtures.standardise import Standardiser
 
@@ -38,14 +39,14 @@ class Dataset:
 
     def __post_init__(self) -> None:
         for part, X, y in (("training", self.X_train, self.y_train), ("test", self.X_test, self.y_test)):
-            if X.ndim != 2 or y.shape != X.shape[:1] or not len(X):
-                raise DataError(f"{self.name}: the {part} rows {X.shape} and labels {y.shape} do not belong together")
-            if not np.isfinite(X).all():
-                raise DataError(f"{self.name}: the {part} rows hold NaN or infinite values; fetch the file again")
+            try:
+                rows = as_rows(X, f"the array of {part} rows", features=self.X_train.shape[-1])
+            except InvalidInputError as error:
+                raise DataError(f"{self.name}: {error}; fetch the file again") from None
+            if y.shape != (len(rows),):
+                raise DataError(f"{self.name}: {len(rows)} {part} rows and labels {y.shape} do not belong together")
             if y.min() < 0 or y.max() >= len(self.classes):
                 raise DataError(f"{self.name}: the {part} labels are not all in 0 ... {len(self.classes) - 1}")
-        if self.X_train.shape[1] != self.X_test.shape[1]:
-            raise DataError(f"{self.name}: {self.X_train.shape[1]} training but {self.X_test.shape[1]} test features")
 
     @property
     def p(self) -> int:

@@ -55,7 +55,7 @@ def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) ->
         return out
     if derivative and not phi.continuous:
         raise InvalidInputError(f"{phi!r} jumps: its derivative has no Hermite coefficients; only the CK is defined")
-    function = phi._slope if derivative else phi._value
+    function = phi.derivative if derivative else phi
     return function_coefficients(function, tau.clamp_min(1e-150) if derivative else tau, phi.panels(), terms)
 
 

@@ -104,7 +104,7 @@ def _moments(phi: Activation, tau: Tensor) -> list[Tensor]:
 
 def _quadrature_moments(phi: Activation, tau: Tensor) -> list[Tensor]:
     def integrals(x: Tensor, x0: Tensor, weights: Tensor) -> list[Tensor]:
-        value, slope, curvature = phi._value(x).detach(), phi._slope(x0).detach(), phi._curvature(x0).detach()
+        value, slope, curvature = phi(x).detach(), phi.derivative(x0).detach(), phi.second_derivative(x0).detach()
         mean, square, first, second, steep, curved = (
             (f * weights).sum(-1) for f in (value, value**2, slope, curvature, slope**2, value * curvature)
         )
@@ -113,7 +113,7 @@ def _quadrature_moments(phi: Activation, tau: Tensor) -> list[Tensor]:
 
     mean, square, variance, slope, curvature, steep, squared = _columns(integrals, tau, phi.panels(), phi)
     if phi.kinks:
-        values, slopes = (part.detach() for part in phi._sides())
+        values, slopes = (part.detach() for part in phi.sides())
         # a jump of f at c adds [f] p(c) to E[f'] and [f'] p(c) + [f] c p(c) / tau^2 to E[f''], p the density of tau xi
         c = torch.tensor(phi.kinks, dtype=torch.float64)
         density = normal_density(c, tau[:, None])
@@ -139,7 +139,7 @@ def _columns(
         xi, weights = normal_nodes(part, panels)
         # at tau = 0 a value is phi(0), but a slope is the limit: half of each side at a kink in 0
         points = part[:, None] * xi, part.clamp_min(1e-150)[:, None] * xi
-        power = phi._value(points[0]).detach() ** 2 * weights
+        power = phi(points[0]).detach() ** 2 * weights
         check_ends(beyond(power, xi), power.sum(-1), part)
         rows.append(integrals(*points, weights))
     return [finite(torch.cat(column), phi) for column in zip(*rows, strict=True)]

@@ -277,11 +277,11 @@ class _Pair(torch.autograd.Function):
 
 def _function(phi: Activation, part: Part) -> plane.Function:
     table: dict[str, plane.Function] = {
-        "value": phi._value,
-        "slope": phi._slope,
-        "curvature": phi._curvature,
-        "x_slope": lambda x: x * phi._slope(x),
-        "x_curvature": lambda x: x * phi._curvature(x),
+        "value": phi,
+        "slope": phi.derivative,
+        "curvature": phi.second_derivative,
+        "x_slope": lambda x: x * phi.derivative(x),
+        "x_curvature": lambda x: x * phi.second_derivative(x),
     }
     return table[part]
 

@@ -229,14 +229,14 @@ class _ImplicitNetwork(_Drawn):
         return torch.addmm(self.drive, z, self.A.T, alpha=self.sigma_a)
 
     def _layer(self, z: Tensor) -> Tensor:
-        return self.deq.activation._value(self._preactivation(z)) / self.root
+        return self.deq.activation(self._preactivation(z)) / self.root
 
     def features_gram(self) -> Tensor:
         return _gram(self.z)
 
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
         """Rates of B and c, A and the readout; df/dA = sigma_a adjoint z', df/dB = sigma_b adjoint x'."""
-        slope = self.deq.activation._slope(self._preactivation(self.z)) / self.root
+        slope = self.deq.activation.derivative(self._preactivation(self.z)) / self.root
 
         # implicit function theorem: df/du = adjoint = phi'(u)/sqrt(m) (a + sigma_a A' adjoint)
         def adjoint_map(adjoint: Tensor) -> Tensor:

@@ -166,11 +166,11 @@ def layer_of(phi: Activation, tau: float) -> LayerJet:
         for j in range(DEGREE + 1)
     ]
     rows = np.array(bases) * weights[0].numpy()
-    square = rows @ (phi._value(x).detach().numpy() - m.mean) ** 2
+    square = rows @ (phi(x).detach().numpy() - m.mean) ** 2
     square[:2] = m.variance, tau * tau * (0.5 * m.square_curvature - m.mean * m.curvature)
     slope = np.zeros(DEGREE + 1)
     if phi.continuous:
-        slope = rows @ phi._slope(x).detach().numpy() ** 2 * tau * tau
+        slope = rows @ phi.derivative(x).detach().numpy() ** 2 * tau * tau
         slope[0] = tau * tau * m.slope_square
     return LayerJet(a, square, slope)
 

@@ -79,7 +79,7 @@ class _MeanSquare(torch.autograd.Function):
             return closed(*(q.detach(),) * 3)[0 if part == "value" else 1]
         if phi.polynomial() is not None:  # exact: a rule of finite range would cut the tails of a high degree
             return _distinct(q, lambda tau: getattr(moments(phi, tau), "square" if part == "value" else "slope_square"))
-        f = phi._value if part == "value" else phi._slope
+        f = phi if part == "value" else phi.derivative
         least = 0.0 if part == "value" else _LIMIT  # a slope at zero is the limit: half of each side of a kink there
         return _distinct(q, lambda tau: mean(lambda x: f(x) ** 2, tau.clamp_min(least), phi.panels()))
 
@@ -102,7 +102,7 @@ def _square_response(phi: Activation, q: Tensor) -> Tensor:
     one = torch.ones(1, dtype=torch.float64)
     if phi.closed_moments(one) is not None:
         return _distinct(q, lambda tau: moments(phi, tau).square_curvature)
-    return 2.0 * _response(phi, lambda x: 2.0 * phi._value(x) * phi._slope(x), 0, q)
+    return 2.0 * _response(phi, lambda x: 2.0 * phi(x) * phi.derivative(x), 0, q)
 
 
 def _slope_response(phi: Activation, q: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ def _slope_response(phi: Activation, q: Tensor) -> Tensor:
     exact = phi.polynomial()
     if exact is not None:
         return 0.5 * _square_response(exact.derived(), q)
-    return _response(phi, lambda x: 2.0 * phi._slope(x) * phi._curvature(x), 1, q)
+    return _response(phi, lambda x: 2.0 * phi.derivative(x) * phi.second_derivative(x), 1, q)
 
 
 def _response(phi: Activation, derivative: Function, order: int, q: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ def _response(phi: Activation, derivative: Function, order: int, q: Tensor) -> T
     Its sides at a kink come from the activation: a kink divided by a scale is rounded, and its neighbours may both lie
     on one side of the true one.
     """
-    sides = (phi._sides()[order].detach() ** 2).tolist() if phi.kinks else [(), ()]
+    sides = (phi.sides()[order].detach() ** 2).tolist() if phi.kinks else [(), ()]
 
     def inner(tau: Tensor) -> Tensor:
         tau = tau.clamp_min(_LIMIT)

@@ -53,7 +53,7 @@ class CubicTable:
     def __init__(self, phi: Activation, reach: float, pieces: int) -> None:
         x = torch.linspace(-reach, reach, pieces + 1, dtype=torch.float64)
         self.reach, self.step = reach, 2.0 * reach / pieces
-        y, m = phi._value(x), phi._slope(x) * self.step
+        y, m = phi(x), phi.derivative(x) * self.step
         rise = y[1:] - y[:-1]
         # per piece, the coefficients of 1, f, f^2, f^3 with f in [0, 1]
         self.cubics = torch.stack(
