@@ -129,6 +129,10 @@ class Activation:
         """phi''(x) on the smooth pieces, without the point masses at kinks."""
         return _on_tensor(self._curvature, x)
 
+    def continued(self, x: Tensor) -> Tensor:
+        """The formula of phi at complex numbers: its continuation, if it is analytic and torch knows its parts there."""
+        return self._value(x)
+
     def units(self, before: Tensor, inputs: Tensor) -> Tensor:
         """What a layer makes of its pre-activations W x; only units that see norms look at its input x."""
         return self._value(before)

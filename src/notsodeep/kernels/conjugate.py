@@ -138,14 +138,14 @@ def _real(phi: Activation, q: Complex, terms: int) -> tuple[Tensor, Tensor, Tens
     xi, weights = normal_nodes(tau, phi.panels(), terms)
     x, root = tau[:, None] * xi, variance.sqrt()[:, None]
     turned = weights * (tau[:, None] / root) * torch.exp(-0.5j * x * x * inverse.imag[:, None])
-    return phi._value(x).detach(), turned, x / root
+    return phi(x).detach(), turned, x / root
 
 
 def _rotated(phi: Activation, q: Complex, terms: int) -> tuple[Tensor, Tensor, Tensor]:
     """The same along the ray of sqrt(q), for functions that continue to it: nothing is lost to oscillation there."""
     root = torch.from_numpy(q).sqrt()[:, None]
     xi, weights = shared_rule(float(root.abs().max()), phi.panels())
-    return phi._value(root * xi).detach(), weights, xi
+    return phi.continued(root * xi).detach(), weights, xi
 
 
 @functools.lru_cache(maxsize=64)
