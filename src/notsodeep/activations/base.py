@@ -130,7 +130,7 @@ class Activation:
         return _on_tensor(self._curvature, x)
 
     def continued(self, x: Tensor) -> Tensor:
-        """The formula of phi at complex numbers: its continuation, if it is analytic and torch knows its parts there."""
+        """The formula of phi at complex numbers: its continuation, if phi is analytic."""
         return self._value(x)
 
     def units(self, before: Tensor, inputs: Tensor) -> Tensor:
