@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import notsodeep as nsd
 from fuzz.draws import a_mixture_sample, a_network, rows
-from notsodeep.activations import Activation
+from notsodeep.activations import Activation, Quadratic
 from notsodeep.errors import NotSoDeepError
 from notsodeep.kernels import kernels_of, pairwise
 from notsodeep.networks import KERNELS
@@ -25,6 +25,7 @@ Array = NDArray[Any]
 EXACT = 2e-10  # of float64 results among themselves, relative to the natural scale of an entry
 SINGLE = 2e-4  # of float32 against float64: a cosine known to 1e-7 is an angle known to 3e-4 near duplicates
 _STEP = 0.05
+_NO_POLYNOMIAL = Quadratic()
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ def _scaled(rng: np.random.Generator, network: Any, X: Array, found: dict[Any, A
 
 def expected(phi: Activation, qx: float, qy: float, lam: float) -> float:
     """E[phi(u) phi(v)] by the trapezoidal rule on a grid of the plane."""
-    t = np.arange(-8.5, 8.5 + _STEP / 2, _STEP)
+    reach = 8.5 if (phi.polynomial() or _NO_POLYNOMIAL).degree < 8 else 14.0  # x^60 exp(-x^2/2) is largest at 7.7
+    t = np.arange(-reach, reach + _STEP / 2, _STEP)
     weight = np.exp(-0.5 * t * t) * _STEP / math.sqrt(2.0 * math.pi)
     rho = max(-1.0, min(1.0, lam / math.sqrt(qx * qy))) if qx * qy > 0 else 0.0
     u = math.sqrt(qx) * t

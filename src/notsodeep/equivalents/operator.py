@@ -106,6 +106,14 @@ class EquivalentKernel:
     profile: NormProfile | None = None
     """How the kernel depends on the norms (``norms="own"``)."""
 
+    def __post_init__(self) -> None:
+        if not np.isfinite(np.asarray(torch.as_tensor(self.diagonal()).cpu())).all():
+            dtype = self.rows.dtype
+            raise ConvergenceError(
+                f"the {self.kernel} of {self.network!r} overflows {dtype} on this data; scale it down"
+                + (", or give it in float64" if dtype == torch.float32 else "")
+            )
+
     # -- shape and products ------------------------------------------------------------------------------
     @property
     def shape(self) -> tuple[int, int]:

@@ -18,6 +18,7 @@ __all__ = ["NoiseLaw", "noise_law"]
 Starter = Callable[[Array], Array]
 
 _DEPTH = 30  # halvings of a panel
+_MOST_PANELS = 1024  # to be halved at once; a law with many bulks has some dozens
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +100,11 @@ def _fill(curve: Curve, starter: Starter, left: Gap, right: Gap) -> Bulk | Gap:
         if good.all():
             return _assemble(low, high, mass, done, population.tolerance)
         starts, stops, guess = _halve(starts[~good], stops[~good], g[~good])
+        if len(starts) > _MOST_PANELS:
+            raise ConvergenceError(
+                f"the density on ({low:.6g}, {high:.6g}) is not resolved by {len(starts)} panels; "
+                "the covariances may be badly scaled: check their eigenvalues"
+            )
     raise AssertionError("unreachable")
 
 

@@ -44,22 +44,25 @@ def _newton(population: Population, z: Array, start: Array, steps: int) -> tuple
         now = g[active]
         traces, couplings = population.traces_and_couplings(now)
         residual = traces - 1.0 / now - z[active, None]
-        step = _newton_step(now, residual, couplings * population.ratios)
+        step, size = _newton_step(now, residual, couplings * population.ratios)
         g[active] = now + step
         rounding = (np.abs(residual) < 2e-15 * (np.abs(traces) + np.abs(1.0 / now))).all(axis=1)
-        done[active] = (np.abs(step / now).max(axis=1) < population.last_step) | rounding
+        done[active] = (size < population.last_step) | rounding
     return g, done & _upright(g)
 
 
-def _newton_step(g: Array, residual: Array, coupled: Array) -> Array:
-    """The Newton step, shortened where it would leave the upper half plane or more than double g."""
+def _newton_step(g: Array, residual: Array, coupled: Array) -> tuple[Array, Array]:
+    """The Newton step, shortened where it would leave the upper half plane or more than double g; and its whole size.
+
+    A step that is short because it was shortened says nothing of how near the solution is.
+    """
     square = g**2
     system = np.eye(g.shape[1]) - square[:, :, None] * coupled
-    step: Array = -np.linalg.solve(system, (square * residual)[:, :, None])[:, :, 0]
+    whole: Array = -np.linalg.solve(system, (square * residual)[:, :, None])[:, :, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
-        room = np.where(step.imag < 0, -0.9 * g.imag / step.imag, np.inf).min(axis=1)
-        trust = (np.abs(g) / np.abs(step)).min(axis=1)
-    return step * np.minimum(1.0, np.minimum(room, trust))[:, None]
+        room = np.where(whole.imag < 0, -0.9 * g.imag / whole.imag, np.inf).min(axis=1)
+        trust = (np.abs(g) / np.abs(whole)).min(axis=1)
+    return whole * np.minimum(1.0, np.minimum(room, trust))[:, None], np.abs(whole / g).max(axis=1)
 
 
 def _upright(g: Array) -> Array:
@@ -100,9 +103,8 @@ def _chord_point(population: Population, x: float, g: Array, coupled: Array | No
                 missed = -(traces - old[1])[0] - coupled[0] @ moved
                 coupled = coupled + np.outer(missed, moved.conj())[None] / np.vdot(moved, moved).real
         old = (now, traces)
-        step = _newton_step(now, traces - 1.0 / now - x, coupled)
-        g = (now + step)[0]
-        size = float(np.abs(step / now).max())
+        step, sizes = _newton_step(now, traces - 1.0 / now - x, coupled)
+        g, size = (now + step)[0], float(sizes[0])
         rate = size if fresh else 0.2 if before is None else min(1.0, size / before)  # of the error, in this step
         if size * rate < 0.1 * population.tolerance:
             return g, True, coupled

@@ -29,6 +29,7 @@ from .realaxis import Gap
 __all__ = ["LowRankPart", "Spike", "isolated", "without_noise"]
 
 _DENSE_NODES = 18
+_NEAR = 1e-3  # how far, beside z', an interpolated crossing may lie from the exact one
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,9 @@ class LowRankPart:
         return Spike(value, vectors.shape[1], tuple(float(a) for a in alignments), norms)
 
 
-Track = Callable[[float], tuple[Array, Array, float, Array]]
-"""From log|u| to (g, tangent, z', M'RM) in one gap; the tangent is that of a ``State``, smooth up to the edges."""
+Track = Callable[[float], tuple[Array, Array]]
+"""From log|u| to (g, M'RM) in one gap."""
+Ends = tuple[float, float, int, int]
 
 
 def isolated(gap: Gap, part: LowRankPart) -> list[Spike]:
@@ -118,13 +120,21 @@ def isolated(gap: Gap, part: LowRankPart) -> list[Spike]:
     ends = _ends(gap, part)
     if ends is None:
         return []
+    if isinstance(gap.curve.population, Dense):
+        spikes = _crossings(gap, part, ends, _interpolated_track(gap, *ends[:2]))
+        if all(spike is not None for spike in spikes):
+            return [spike for spike in spikes if spike is not None]
+    return [s for s in _crossings(gap, part, ends, functools.partial(_exact_track, gap), certain=True) if s is not None]
+
+
+def _crossings(gap: Gap, part: LowRankPart, ends: Ends, track: Track, certain: bool = False) -> list[Spike | None]:
+    """An isolated eigenvalue for every branch that crosses zero; ``None`` where an interpolated track misled."""
     low, high, first, last = ends
-    track = _track(gap, low, high)
     sign = 1.0 if gap.inside.u > 0 else -1.0
 
     @functools.cache  # a state at an edge depends, by rounding, on the states known before it: ask once
     def branch(position: float, k: int) -> float:
-        g, _, _, form = track(sign * position)
+        g, form = track(sign * position)
         return float(np.linalg.eigvalsh(part.matrix(g, form))[k])
 
     # positions sign * log|u| increase with z, so that every branch increases
@@ -132,7 +142,7 @@ def isolated(gap: Gap, part: LowRankPart) -> list[Spike]:
     for k in range(last, first):
         if branch(low, k) < 0.0 < branch(high, k):
             roots.append(brentq(branch, low, high, args=(k,), xtol=1e-13, rtol=1e-13))
-    return [_record(gap, group, part) for group in _grouped(sorted(roots))]
+    return [_record(gap, group, part, certain) for group in _grouped(sorted(roots))]
 
 
 def _grouped(roots: list[float]) -> list[list[float]]:
@@ -145,7 +155,7 @@ def _grouped(roots: list[float]) -> list[list[float]]:
     return groups
 
 
-def _ends(gap: Gap, part: LowRankPart) -> tuple[float, float, int, int] | None:
+def _ends(gap: Gap, part: LowRankPart) -> Ends | None:
     """Positions of both ends and the negative eigenvalues of N there; None when no eigenvalue crosses zero."""
     positive = gap.inside.u > 0
 
@@ -178,33 +188,29 @@ def _far_end(gap: Gap, u: float, count: Callable[[float], int], target: int) -> 
     return u
 
 
-def _track(gap: Gap, low: float, high: float) -> Track:
-    """Exact for commuting covariances; for dense ones interpolated, because every exact state costs inverses."""
+def _exact_track(gap: Gap, log_u: float) -> tuple[Array, Array]:
+    state = gap.solve(math.copysign(math.exp(log_u), gap.inside.u))
+    return state.g, gap.curve.population.mean_form(state.g)
+
+
+def _interpolated_track(gap: Gap, low: float, high: float) -> Track:
+    """For dense covariances, where every exact state costs inverses."""
     sign = math.copysign(1.0, gap.inside.u)
-    population = gap.curve.population
-
-    def exact(log_u: float) -> tuple[Array, Array, float, Array]:
-        state = gap.solve(sign * math.exp(log_u))
-        return state.g, state.tangent, state.z, population.mean_form(state.g)
-
-    if not isinstance(population, Dense):
-        return exact
     angles = (np.arange(_DENSE_NODES) + 0.5) * np.pi / _DENSE_NODES
     positions = 0.5 * (low + high) - 0.5 * (high - low) * np.cos(angles)
-    samples = [exact(sign * position) for position in positions]
-    stacked = np.stack([np.concatenate([g, tangent, [z], form.ravel()]) for g, tangent, z, form in samples])
-    inner = BarycentricInterpolator(sign * positions, stacked)
-    groups, classes = len(population.ratios), samples[0][3].shape[0]
+    samples = [_exact_track(gap, sign * position) for position in positions]
+    inner = BarycentricInterpolator(sign * positions, np.stack([np.concatenate([g, f.ravel()]) for g, f in samples]))
+    groups, classes = len(samples[0][0]), len(samples[0][1])
 
-    def interpolated(log_u: float) -> tuple[Array, Array, float, Array]:
-        g, tangent, z, form = np.split(inner(log_u), [groups, 2 * groups, 2 * groups + 1])
-        return g, tangent, float(z[0]), form.reshape(classes, classes)
+    def interpolated(log_u: float) -> tuple[Array, Array]:
+        g, form = np.split(inner(log_u), [groups])
+        return g, form.reshape(classes, classes)
 
     return interpolated
 
 
-def _record(gap: Gap, roots: list[float], part: LowRankPart) -> Spike:
-    """The isolated eigenvalue at positions that an interpolation may have missed by a little."""
+def _record(gap: Gap, roots: list[float], part: LowRankPart, certain: bool) -> Spike | None:
+    """The isolated eigenvalue at positions that an interpolation may have missed by a little; ``None`` if by more."""
     sign = math.copysign(1.0, gap.inside.u)
     state = gap.solve(sign * math.exp(sign * float(np.mean(roots))))
     g, tangent, population = state.g, state.tangent, gap.curve.population
@@ -215,6 +221,8 @@ def _record(gap: Gap, roots: list[float], part: LowRankPart) -> Spike:
     ahead, behind = (population.mean_form(g + s * step * slope) for s in (1.0, -1.0))
     growth, null = part.growth(slope, (ahead - behind) / (2.0 * step)), vectors[:, order]
     off = values[order] / ((growth @ null) * null).sum(axis=0)  # one step of Newton's method
+    if not certain and float(np.abs(off).max()) > _NEAR * min(abs(state.z), population.scale):
+        return None
     return part.spike(state.z - float(off.mean()), null, growth)
 
 
