@@ -1,14 +1,15 @@
 """One-layer twins: design time; a forward pass and a training step against the DEQ; the units against their product.
 
 Every contender is called in turn and the quickest call of each counts (``networks.race``). torchdeq, where it is
-installed, solves the same DEQ. ``--quick`` takes under a minute. Writes results/speed_one_layer.json.
+installed, solves the same DEQ. ``--quick`` takes under a minute. Writes results/speed_one_layer.json, with
+``--device cuda`` results/speed_one_layer_cuda.json.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +20,9 @@ from torch import nn
 
 import notsodeep as nsd
 
-from .networks import FEATURES, OUTPUTS, TorchDEQ, build, get_deq, race
+from .networks import FEATURES, OUTPUTS, TorchDEQ, build, get_deq, machine, race
 
-TARGET = Path(__file__).resolve().parents[1] / "results" / "speed_one_layer.json"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 WIDTHS = (256, 1024, 4096)
 ACTIVATIONS = ("tanh", "relu", "silu")
 SOLVERS = ("fixed_point_iter", "anderson")
@@ -39,20 +40,24 @@ def designs() -> dict[str, float]:
     return out
 
 
-def contenders(name: str, width: int) -> tuple[dict[str, nn.Module], torch.Tensor]:
+def contenders(
+    name: str, width: int, device: torch.device, compiled: bool = False
+) -> tuple[dict[str, nn.Module], torch.Tensor]:
     """The DEQ by our solver and by torchdeq's, its one-layer twin, and for ReLU the twin of ordinary units."""
-    model, x = build(name, width, TOLERANCE, torch.device("cpu"))
-    out: dict[str, nn.Module] = {"one layer": _twin(model.spec, width, "conditioned")}
+    model, x = build(name, width, TOLERANCE, device)
+    out: dict[str, nn.Module] = {"one layer": _twin(model.spec, width, "conditioned", device)}
     if name == "relu":
-        out["one layer, thresholds"] = _twin(model.spec, width, "thresholds")
+        out["one layer, thresholds"] = _twin(model.spec, width, "thresholds", device)
+    if compiled:
+        out["one layer, compiled"] = torch.compile(_twin(model.spec, width, "conditioned", device))
     out["DEQ"] = model
     if get_deq is not None:
         out |= {f"torchdeq {solver}": TorchDEQ(model, solver, TOLERANCE) for solver in SOLVERS}
     return out, x
 
 
-def _twin(deq: nsd.DEQ, width: int, units: str) -> nn.Module:
-    return nsd.nn.ENN(_design(deq, units), FEATURES, width, OUTPUTS)
+def _twin(deq: nsd.DEQ, width: int, units: str, device: torch.device) -> nn.Module:
+    return nsd.nn.ENN(_design(deq, units), FEATURES, width, OUTPUTS, device=device)
 
 
 @functools.cache
@@ -60,18 +65,19 @@ def _design(deq: nsd.DEQ, units: Any) -> nsd.Twin:
     return nsd.match_one_layer(deq, norms=(0.5, 1.5), units=units)
 
 
-def speed(name: str, width: int, seconds: float, least: int) -> dict[str, Any]:
+def speed(name: str, width: int, seconds: float, least: int, device: torch.device, compiled: bool) -> dict[str, Any]:
     """Milliseconds of a forward pass and of forward and backward through all weights, and what the twin saves."""
-    models, x = contenders(name, width)
+    models, x = contenders(name, width, device, compiled)
     with torch.no_grad():
         forward = race({k: (lambda m=m: m(x)) for k, m in models.items()}, x.device, seconds, least)
     training = race({k: (lambda m=m: _step(m, x)) for k, m in models.items()}, x.device, seconds, least)
     result: dict[str, Any] = {"forward_ms": forward, "training_ms": training}
     for kind, times in (("forward", forward), ("training", training)):
         peers = [value for key, value in times.items() if key.startswith("torchdeq")]
-        result[f"{kind}: DEQ / one layer"] = times["DEQ"] / times["one layer"]
-        if peers:
-            result[f"{kind}: fastest torchdeq / one layer"] = min(peers) / times["one layer"]
+        for key in (k for k in times if k.startswith("one layer")):
+            result[f"{kind}: DEQ / {key}"] = times["DEQ"] / times[key]
+            if peers:
+                result[f"{kind}: fastest torchdeq / {key}"] = min(peers) / times[key]
     return result
 
 
@@ -80,35 +86,45 @@ def _step(model: nn.Module, x: torch.Tensor) -> None:
     model(x).square().mean().backward()
 
 
-def units(width: int, seconds: float) -> dict[str, float]:
+def units(width: int, seconds: float, device: torch.device) -> dict[str, float]:
     """Time of evaluating the units of a layer over that of its matrix product."""
     calls: dict[str, Callable[[], Any]] = {}
     for name in ACTIVATIONS:
-        models, x = contenders(name, width)
+        models, x = contenders(name, width, device)
         for key in (k for k in models if k.startswith("one layer")):
             weight, (function,) = models[key].weights[0], models[key]._functions
             before = nn.functional.linear(x, weight).detach()
             calls.setdefault("product", lambda x=x, w=weight: nn.functional.linear(x, w))
             calls[f"{name}, {key}"] = lambda f=function, b=before, x=x: f(b, x)
     with torch.no_grad():
-        times = race(calls, torch.device("cpu"), seconds)
+        times = race(calls, device, seconds)
     return {key: value / times["product"] for key, value in times.items() if key != "product"}
 
 
 def main() -> None:
-    quick = "--quick" in sys.argv
-    seconds, least = (0.3, 1) if quick else (5.0, 5)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="under a minute, not every cell")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--compile", action="store_true", help="also the twin through torch.compile")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    device = torch.device(chosen.device)
+    seconds, least = (0.3, 1) if chosen.quick else (3.0, 5)
     started = time.perf_counter()
-    cells = [(name, width) for width in WIDTHS for name in (ACTIVATIONS if width < 4096 or not quick else ("tanh",))]
+    cells = [(n, w) for w in WIDTHS for n in (ACTIVATIONS if w < 4096 or not chosen.quick else ("tanh",))]
+    options = f" --device {device} --threads {chosen.threads}"
+    options += "".join(f" --{flag}" for flag in ("quick", "compile") if getattr(chosen, flag))
     document = {
-        "command": "python -m benchmarks.one_layer" + (" --quick" if quick else ""),
-        "threads": torch.get_num_threads(),
-        "units / product, width 1024": units(1024, 4 * seconds),
+        "command": f"python -m benchmarks.one_layer{options}",
+        "machine": machine(device, chosen.threads),
+        "units / product, width 1024": units(1024, 4 * seconds, device),
         "design_ms": designs(),
-        **{f"{name}, width {width}": speed(name, width, seconds, least) for name, width in cells},
+        **{f"{n}, width {w}": speed(n, w, seconds, least, device, chosen.compile) for n, w in cells},
     }
     document["seconds"] = time.perf_counter() - started
-    TARGET.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    target = RESULTS / ("speed_one_layer.json" if device.type == "cpu" else f"speed_one_layer_{device.type}.json")
+    target.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(document, indent=1))
 
 
