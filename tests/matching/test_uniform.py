@@ -15,8 +15,8 @@ import notsodeep as nsd
 from notsodeep.errors import ContractionError, InfeasibleMatchError, InvalidInputError
 from notsodeep.kernels import pairwise
 from notsodeep.matching import Twin, kernel_names, norm_range
-from notsodeep.matching.uniform.arc import Bend, HomogeneousDEQ, grid, layers, slopes, terms
-from notsodeep.matching.uniform.arc_bound import certify, ck_curvature, deq_bounds, twin_bounds
+from notsodeep.matching.arc import Bend, HomogeneousDEQ, grid, layers, slopes, terms
+from notsodeep.matching.arc_bound import certify, ck_curvature, deq_bounds, twin_bounds
 from notsodeep.matching.uniform.arc_fit import Problem, fit_depth
 from notsodeep.matching.uniform.shipped import branch_for, load
 
@@ -223,7 +223,7 @@ def test_derivative_bounds_dominate_differences(bends, feedback, bend, kind, dat
         return
     weights = np.array(data.draw(st.lists(st.floats(0.0, 1.0), min_size=count, max_size=count)))
     claims = [
-        (deq_bounds(deq, np.arccos(deq.equilibrium(rho)), kind), lambda t: deq.profile(np.cos(t), kind)),
+        (deq_bounds(deq, deq.equilibrium(rho), kind), lambda t: deq.profile(np.cos(t), kind)),
         (twin_bounds(c, weights, cells, kind), lambda t: weights @ terms(np.cos(t), c, kind)),
     ]
     if kind == "ck":  # the closed form that the certificate uses is the cellwise bound's supremum or more

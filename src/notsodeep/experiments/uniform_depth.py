@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..activations import activation
-from ..matching.uniform.arc import HomogeneousDEQ
+from ..matching.arc import HomogeneousDEQ
 from ..matching.uniform.arc_fit import Fit
 from ..matching.uniform.homogeneous import certified
 from ..networks import DEQ, Kernel

@@ -14,7 +14,7 @@ import numpy as np
 
 from .._files import write_text
 from ..matching import kernel_names
-from ..matching.uniform.arc import HomogeneousDEQ
+from ..matching.arc import HomogeneousDEQ
 from ..matching.uniform.arc_fit import Fit, Problem, deeper_starts, fit
 
 LAST = 0.96  # feedback; sigma_a2 = 1.92 for ReLU

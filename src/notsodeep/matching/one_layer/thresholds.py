@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.special import ndtr
 
@@ -25,9 +24,10 @@ from ...activations import Thresholds
 from ...activations.thresholds import threshold_profiles
 from ...errors import ConvergenceError
 from ...networks import DEQ, Kernel
+from ..arc import Array, HomogeneousDEQ, grid
+from ..arc_bound import deq_bounds
 from .certificate import Proof
 
-Array = NDArray[np.float64]
 _REACHES = ((1.6, 33), (2.5, 41), (3.5, 57))  # thresholds in [-reach, reach], tame ones first
 _ANGLES = 321  # of the linear programme
 _RATES = (0.4, 0.6, 0.85, 1.2, 1.7, 2.4, 3.4)
@@ -60,8 +60,6 @@ class Design:
 
 def design(deq: DEQ, kernel: Kernel, trained: bool, tol: float) -> Design:
     """The tamest thresholds within ``tol``, or the best there are."""
-    from ..uniform.arc import HomogeneousDEQ  # uniform hands one_layer out, so neither can import the other first
-
     reduced, best = HomogeneousDEQ.of(deq), None
     leak = _leak(reduced.bend)
     for reach, count in _REACHES:
@@ -83,9 +81,9 @@ def _leak(bend: float) -> float:
     return (1.0 - math.sqrt(bend * (2.0 - bend))) / (1.0 - bend)
 
 
-def _best_rate(deq: object, kernel: Kernel, leak: float, thresholds: Array, trained: bool) -> Shares:
+def _best_rate(deq: HomogeneousDEQ, kernel: Kernel, leak: float, thresholds: Array, trained: bool) -> Shares:
     rho = np.cos(np.linspace(0.0, np.pi, _ANGLES))
-    wanted = deq.profile(rho, kernel)  # type: ignore[attr-defined]
+    wanted = deq.profile(rho, kernel)
     value, slope = threshold_profiles(rho, thresholds, leak)
     if not trained:
         return _pruned(value, rho * slope, wanted, thresholds, 0.0)
@@ -124,19 +122,15 @@ def _programme(rows: Array, wanted: Array) -> tuple[Array, float]:
 # ---- the certificate -------------------------------------------------------------------------------------
 
 
-def certify(deq: object, kernel: Kernel, leak: float, shares: Shares) -> Proof:
+def certify(deq: HomogeneousDEQ, kernel: Kernel, leak: float, shares: Shares) -> Proof:
     """For every angle; the grid is refined until what lies between its points adds little."""
-    from ..uniform.arc import HomogeneousDEQ, grid
-    from ..uniform.arc_bound import deq_bounds
-
-    assert isinstance(deq, HomogeneousDEQ)
     cells, most = _CELLS
     while True:
         angle, rho = grid(cells)
         r = deq.equilibrium(rho)
         value, slope = threshold_profiles(rho, shares.thresholds.tolist(), leak)
         error = np.abs(deq.profile_at(r, kernel) - shares.weights @ (value + shares.rate * rho * slope))
-        own, (first, second) = deq_bounds(deq, np.arccos(r), kernel), _curvature(angle, leak, shares)
+        own, (first, second) = deq_bounds(deq, r, kernel), _curvature(angle, leak, shares)
         h = math.pi / cells
         inside = np.minimum(0.5 * h * (own.first + first), 0.125 * h * h * (own.second + second))
         bound = float(np.max(np.maximum(error[:-1], error[1:]) + inside)) + _ROUNDING

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...networks import Kernel
+from ..arc import Array, HomogeneousDEQ, grid, terms
 from . import minimax
-from .arc import Array, HomogeneousDEQ, grid, terms
 
 FIT_CELLS = 160
 

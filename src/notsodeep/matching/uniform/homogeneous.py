@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...networks import DEQ, Kernel, first_trained, is_tangent
+from ..arc import HomogeneousDEQ, layers
+from ..arc_bound import Supremum, certify
 from ..certificates import Location, Tried, UniformCertificate
 from ..names import MatchKernel, kernel_names
 from ..twin import Twin
-from .arc import HomogeneousDEQ, layers
-from .arc_bound import Supremum, certify
 from .arc_fit import Fit, Problem, fit, fit_depth
 from .shipped import branch_for
 

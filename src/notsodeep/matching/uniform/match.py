@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...networks import DEQ
+from ..arc import HomogeneousDEQ
 from ..certificates import Tried, check_number
 from ..names import MatchKernel, kernel_names
 from ..norms import check_range
 from ..one_layer import match_one_layer
 from ..twin import Twin
 from . import homogeneous
-from .arc import HomogeneousDEQ
 
 __all__ = ["match_uniform"]
 

@@ -14,7 +14,7 @@ from importlib import resources
 import numpy as np
 
 from ...errors import SerialisationError
-from .arc import Array, HomogeneousDEQ
+from ..arc import Array, HomogeneousDEQ
 from .arc_fit import Fit
 
 TABLE = "relu.json"

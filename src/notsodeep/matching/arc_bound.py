@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...networks import Kernel, first_trained, is_tangent
+from ..kernels.recursion import explicit, implicit
+from ..networks import Kernel, is_tangent
 from .arc import Array, Bend, HomogeneousDEQ, grid, terms
 
 ROUNDING = 1e-12  # of sums and products of terms of order one, and of the solution of the DEQ's equation
@@ -25,7 +26,7 @@ _NEAR = 0.3  # below this angle psi'' is bounded by Cauchy's estimates, above it
 
 @dataclass(frozen=True)
 class Bounds:
-    """Cellwise bounds on |f|, |f'|, |f''| in the angle."""
+    """Cellwise bounds on |f|, |f'|, |f''| in the angle: numbers of the calculus of kernels."""
 
     value: Array
     first: Array
@@ -41,56 +42,88 @@ class Bounds:
             self.second * other.value + 2.0 * self.first * other.first + self.value * other.second,
         )
 
-    def times(self, factor: float) -> Bounds:
+    def __rmul__(self, factor: float) -> Bounds:
         return Bounds(factor * self.value, factor * self.first, factor * self.second)
+
+    def __rsub__(self, number: float) -> Gap:
+        return Gap(number - self.value, self.first, self.second)
+
+    def __truediv__(self, gap: Gap) -> Bounds:
+        return self * gap.inverse
 
 
 @dataclass(frozen=True)
-class Level:
-    """What is known of a level on every cell: the range [low, high] of its angle, bounds for r = cos t and for
-    |t''|."""
+class Gap:
+    """A positive function: how small it is at least, and bounds on its derivatives."""
 
+    least: Array
+    first: Array
+    second: Array
+
+    @property
+    def inverse(self) -> Bounds:
+        least = self.least
+        return Bounds(1.0 / least, self.first / least**2, self.second / least**2 + 2.0 * self.first**2 / least**3)
+
+
+@dataclass(frozen=True)
+class Level(Bounds):
+    """Bounds on a correlation r = cos t, and what else is known of t on every cell."""
+
+    nodes: Array
+    """r at the ends of the cells."""
     low: Array
     high: Array
-    correlation: Bounds
+    """The range of t."""
     bending: Array
+    """Bound on |t''|."""
 
     @staticmethod
     def inputs(cells: int) -> Level:
-        angle, _ = grid(cells)
-        one = np.ones(cells)
-        return Level(angle[:-1], angle[1:], Bounds(one, _sine_above(angle[:-1], angle[1:]), one), np.zeros(cells))
+        angle, cosine = grid(cells)
+        one, (low, high) = np.ones(cells), (angle[:-1], angle[1:])
+        return Level(one, _sine_above(low, high), one, cosine, low, high, np.zeros(cells))
+
+    @staticmethod
+    def equilibrium(deq: HomogeneousDEQ, nodes: Array) -> Level:
+        """The DEQ's own correlation: |r''| <= 1, because (1 + h sin t/pi) / (1 + h t/pi) <= 1."""
+        low, high = cell_range(np.arccos(nodes))
+        one = np.ones_like(low)
+        bending = _equilibrium_bending(deq.step, low, high) if deq.step > 0 else np.zeros_like(low)
+        return Level(one, _sine_above(low, high), one, nodes, low, high, bending)
 
 
-def cell_range(angle: Array, cells: int) -> tuple[Array, Array]:
+def cell_range(angle: Array) -> tuple[Array, Array]:
     """Range on each cell of a function with |t'| <= 1, from its values at the cell's ends."""
-    half = 0.5 * math.pi / cells
+    half = 0.5 * math.pi / (len(angle) - 1)
     low = np.minimum(angle[:-1], angle[1:]) - half
     high = np.maximum(angle[:-1], angle[1:]) + half
     return np.maximum(low, 0.0), np.minimum(high, math.pi)
 
 
-def after_layer(level: Level, angle: Array, c: float, bending: bool) -> Level:
-    """The next level from the node values of its angle."""
-    low, high = cell_range(angle, len(level.low))
-    steep = _slope_above(level, c)
-    second = steep * level.correlation.second + c / math.pi * _sine_above(level.low, level.high)
-    new = Bounds(np.ones_like(low), _sine_above(low, high), second)
-    extra = _layer_bending(level, low, high, c) if bending and c > 0 else np.zeros_like(low)
-    return Level(low, high, new, level.bending + extra)
+class BoundedBend:
+    """A layer of bend c on levels; ``last``: nothing follows that would ask how the angle bends."""
 
+    def __init__(self, c: float, last: bool) -> None:
+        self.c, self.last = c, last
 
-def steepness(level: Level, c: float) -> Bounds:
-    """1 - c t / pi, the layer's derivative kernel."""
-    return Bounds(_slope_above(level, c), np.full_like(level.low, c / math.pi), c / math.pi * level.bending)
+    def value(self, level: Level) -> Level:
+        """The next level."""
+        nodes = Bend(self.c).value(level.nodes)
+        low, high = cell_range(np.arccos(nodes))
+        second = _slope_above(level, self.c) * level.second + self.c / math.pi * _sine_above(level.low, level.high)
+        extra = 0.0 if self.last or self.c <= 0 else _layer_bending(level, low, high, self.c)
+        first = _sine_above(low, high)
+        return Level(np.ones_like(low), first, second, nodes, low, high, level.bending + extra)
 
+    def slope(self, level: Level) -> Bounds:
+        """1 - c t / pi, the layer's derivative kernel."""
+        slant = self.c / math.pi
+        return Bounds(_slope_above(level, self.c), np.full_like(level.low, slant), slant * level.bending)
 
-def equilibrium_level(deq: HomogeneousDEQ, angle: Array) -> Level:
-    """The level of the DEQ's own correlation: |r''| <= 1, because (1 + h sin t/pi) / (1 + h t/pi) <= 1."""
-    low, high = cell_range(angle, len(angle) - 1)
-    one = np.ones_like(low)
-    extra = _equilibrium_bending(deq.step, low, high) if deq.step > 0 else np.zeros_like(low)
-    return Level(low, high, Bounds(one, _sine_above(low, high), one), extra)
+    def both(self, level: Level) -> tuple[Level, Bounds]:
+        """(value, slope)."""
+        return self.value(level), self.slope(level)
 
 
 # ---- derivative bounds of the two kernels ----------------------------------------------------------------
@@ -101,37 +134,21 @@ def ck_curvature(deq: HomogeneousDEQ, bends: Array, weight: float) -> float:
     return 1.0 + deq.bend / math.pi + weight * (1.0 + float(np.sum(bends)) / math.pi)
 
 
-def deq_bounds(deq: HomogeneousDEQ, angle: Array, kind: Kernel) -> Bounds:
-    level = equilibrium_level(deq, angle)
-    out = after_layer(level, np.arccos(Bend(deq.bend).value(np.cos(angle))), deq.bend, False).correlation
-    if not is_tangent(kind):
-        return out
-    s = deq.feedback
-    slope = steepness(level, deq.bend)
-    least = np.maximum(1.0 - s * slope.value, 1.0 - s)  # 1 - s k' >= 1 - s > 0
-    inverse = Bounds(
-        1.0 / least, s * slope.first / least**2, s * slope.second / least**2 + 2.0 * (s * slope.first) ** 2 / least**3
-    )
-    if kind == "ntk_frozen":
-        return (out * inverse).times(1.0 - s)
-    return (out + level.correlation * slope * inverse).times((1.0 - s) / (2.0 - s))
+def deq_bounds(deq: HomogeneousDEQ, nodes: Array, kind: Kernel) -> Bounds:
+    """Bounds for the kernel relative to its diagonal; ``nodes``: its equilibrium at the ends of the cells."""
+    level, layer = Level.equilibrium(deq, nodes), BoundedBend(deq.bend, last=True)
+    found = implicit(level, layer, deq.feedback, (kind,), lambda gap: None)[kind]  # 1 - s k' >= 1 - s > 0
+    return deq.gain / deq.diagonal(kind) * found
 
 
 def twin_bounds(bends: Array, weights: Array, cells: int, kind: Kernel) -> Bounds:
     """Bounds for sum_j weights_j terms_j, the weights in the order of :func:`arc.terms`."""
-    _, r = grid(cells)
-    levels = [Level.inputs(cells)]
-    for index, c in enumerate(bends):
-        r = Bend(c).value(r)
-        levels.append(after_layer(levels[-1], np.arccos(r), c, index + 1 < len(bends)))
-    total = levels[-1].correlation.times(float(weights[-1]))
-    one = np.ones(cells)
-    product = Bounds(one, np.zeros(cells), np.zeros(cells))
-    lowest = first_trained(kind, len(bends))
-    for index in range(len(bends) - 1, lowest - 1, -1):
-        product = product * steepness(levels[index], bends[index])
-        total = total + (levels[index].correlation * product).times(float(weights[index - lowest]))
-    return total
+    stack = [BoundedBend(float(c), last=i == len(bends)) for i, c in enumerate(bends, 1)]
+    own = [float(w) for w in weights]
+    # a CK has no rates of its own, and a frozen input weight has none that counts
+    rates = [0.0] * (len(bends) + 1 - len(own)) + own
+    found = explicit(Level.inputs(cells), stack, rates, (kind,))[kind]
+    return found if is_tangent(kind) else own[-1] * found
 
 
 # ---- |psi''| ---------------------------------------------------------------------------------------------
@@ -255,7 +272,7 @@ def certify(
         _, rho = grid(cells)
         r = deq.equilibrium(rho)
         error = np.abs(deq.profile_at(r, kind) - weights @ terms(rho, bends, kind))
-        inside = _inside(deq, np.arccos(r), bends, weights, kind)
+        inside = _inside(deq, r, bends, weights, kind)
         bound = float(np.max(np.maximum(error[:-1], error[1:]) + inside)) + _rounding(cells, bends, weights)
         worst = int(np.argmax(error))
         sampled = float(error[worst])
@@ -272,11 +289,11 @@ def _rounding(cells: int, bends: Array, weights: Array) -> float:
     return ROUNDING + angles * (2.0 + float(np.sum(weights)))
 
 
-def _inside(deq: HomogeneousDEQ, angle: Array, bends: Array, weights: Array, kind: Kernel) -> Array | float:
+def _inside(deq: HomogeneousDEQ, nodes: Array, bends: Array, weights: Array, kind: Kernel) -> Array | float:
     """How much the error can exceed its endpoint values inside each cell."""
-    cells = len(angle) - 1
+    cells = len(nodes) - 1
     h = math.pi / cells
     if not is_tangent(kind):
         return 0.125 * h * h * ck_curvature(deq, bends, float(weights[0]))
-    total = deq_bounds(deq, angle, kind) + twin_bounds(bends, weights, cells, kind)
+    total = deq_bounds(deq, nodes, kind) + twin_bounds(bends, weights, cells, kind)
     return np.minimum(0.5 * h * total.first, 0.125 * h * h * total.second)

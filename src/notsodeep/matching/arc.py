@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..._fixed_point import newton
-from ...activations import Activation, LeakyReLU
-from ...errors import ConvergenceError, InvalidInputError
-from ...kernels.recursion import equation, explicit, implicit
-from ...networks import DEQ, ENN, Kernel, first_trained
+from .._fixed_point import newton
+from ..activations import Activation, LeakyReLU
+from ..errors import ConvergenceError, InvalidInputError
+from ..kernels.recursion import equation, explicit, implicit
+from ..networks import DEQ, ENN, Kernel, first_trained
 
 Array = NDArray[np.float64]
 
