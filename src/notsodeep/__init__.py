@@ -36,9 +36,11 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds
     from .gaussian import expectation as expectation
     from .gaussian import hermite_coefficients as hermite_coefficients
     from .gaussian import moments as moments
+    from .kernels import TabulatedKernel as TabulatedKernel
     from .kernels import ck as ck
     from .kernels import finite_ck as finite_ck
     from .kernels import finite_ntk as finite_ntk
+    from .kernels import kernel_function as kernel_function
     from .kernels import kernels_of as kernels_of
     from .kernels import ntk as ntk
     from .learning import LearningCurve as LearningCurve
@@ -78,7 +80,7 @@ _ROOMS = {
     "networks": ["DEQ", "ENN", "network_from_dict"],
     "mixtures": ["GaussianMixture", "MixtureStatistics"],
     "mixtures.standardise": ["Standardiser", "standardise"],
-    "kernels": ["ck", "finite_ck", "finite_ntk", "kernels_of", "ntk"],
+    "kernels": ["TabulatedKernel", "ck", "finite_ck", "finite_ntk", "kernel_function", "kernels_of", "ntk"],
     "equivalents": [
         "Coefficients",
         "coefficients",

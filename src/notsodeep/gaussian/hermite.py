@@ -20,6 +20,7 @@ from .rule import NODES, as_scales, chunks, may_share, shared_basis
 __all__ = ["function_coefficients", "hermite_coefficients", "project"]
 
 _AT_ONCE = 1 << 16  # nodes carried through the recurrence together: what stays in a cache is several times as fast
+_BLOCK = 512  # polynomials held at once
 
 
 @sheltered
@@ -61,6 +62,8 @@ def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) ->
 
 def function_coefficients(function: Callable[[Tensor], Tensor], tau: Tensor, panels: Panels, terms: int) -> Tensor:
     """E[f(tau xi) h_k(xi)], k < terms, for flat scales tau: shape (len(tau), terms)."""
+    if terms > _BLOCK and may_share(tau, panels):
+        return _in_blocks(function, tau, panels, terms)
     if may_share(tau, panels, terms):  # one rule, and one table of Hermite polynomials, serves all scales
         xi, basis = shared_basis(float(tau.max()), panels, terms)
         return torch.cat([function(part[:, None] * xi).detach() @ basis for part in tau.split(NODES // len(xi) + 1)])
@@ -69,6 +72,23 @@ def function_coefficients(function: Callable[[Tensor], Tensor], tau: Tensor, pan
         nodes, weights = normal_nodes(part, panels, terms)
         rows.append(project(function(part[:, None] * nodes).detach() * weights, nodes, terms))
     return torch.cat(rows)
+
+
+def _in_blocks(function: Callable[[Tensor], Tensor], tau: Tensor, panels: Panels, terms: int) -> Tensor:
+    """One rule for all scales, its table of Hermite polynomials made and used some columns at a time."""
+    top = 2.0 ** math.ceil(math.log2(max(float(tau.max()), 1e-3)))
+    xi, here = (part[0] for part in normal_nodes(torch.tensor([top]), panels, terms, shared=True))
+    rows = tau.split(max(1, NODES // len(xi)))
+    values = [function(part[:, None] * xi).detach() for part in rows]
+    before, found = torch.zeros_like(xi), []
+    for start in range(0, terms, _BLOCK):
+        columns = []
+        for k in range(start, min(start + _BLOCK, terms)):
+            columns.append(here)
+            before, here = here, (xi * here - math.sqrt(k) * before) / math.sqrt(k + 1)
+        block = torch.stack(columns, dim=1)
+        found.append(torch.cat([part @ block for part in values]))
+    return torch.cat(found, dim=1)
 
 
 def _without_parity(coefficients: Tensor, phi: Activation, derivative: bool) -> Tensor:

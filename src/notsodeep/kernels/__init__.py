@@ -1,6 +1,7 @@
 """Exact infinite-width kernels of implicit and explicit networks, and their finite-width counterparts."""
 
 from .finite import finite_ck, finite_ntk
+from .function import TabulatedKernel, kernel_function
 from .matrix import ck, kernels_of, ntk
 from .pointwise import diagonal, pairwise
 from .series import power_series, sphere_diagonal
@@ -9,10 +10,12 @@ from .slopes import VARIANCES, DEQSlope
 __all__ = [
     "VARIANCES",
     "DEQSlope",
+    "TabulatedKernel",
     "ck",
     "diagonal",
     "finite_ck",
     "finite_ntk",
+    "kernel_function",
     "kernels_of",
     "ntk",
     "pairwise",

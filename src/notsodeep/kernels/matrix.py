@@ -8,7 +8,6 @@ outputs a few tiles are held.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,16 +17,16 @@ from .._arrays import as_rows, check_norms, check_target, like, same_columns, sh
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of, tangent_kernel
-from .lookup import Table, angle_cap, build_table, clenshaw, clenshaw_scalar, fused, fused_scalar, tabulated_diagonal
+from .lookup import Table
 from .pointwise import diagonal, pairwise
+from .tabulate import SHORT, rounded_range, table_for
+from .tiles import Points
 
 __all__ = ["ck", "kernels_of", "ntk"]
 
 _TILE = {"cpu": 512, "cuda": 4096}
-_SPARED = 500  # so many entries may lie beyond the reach of the table
-_PAIRS = 4096  # pairs of rows whose products are held at once
-_DIRECT_PAIRS = 512  # fewer pairs than this are not worth a table
-_SHORT = 1e-6  # of the longest row: a table knows an entry to rounding of the largest ones, not of a far smaller one
+_DIRECT_PAIRS = 1024  # fewer pairs than this are not worth a table
+_EQUAL = {torch.float64: 1e-14, torch.float32: 3e-8}  # norms that differ by no more are one
 
 
 def ck(
@@ -128,26 +127,14 @@ def kernels_of(
         result = _differentiable(network, x, y, kinds, rates)
     else:
         plain = None if y is None else y.detach()
-        result = _fill(network, x.detach(), plain, kinds, rates, out, compile, progress)
+        result = fill(network, x.detach(), plain, kinds, rates, out, compile, progress)
     return {k: out[k] if out is not None else like(v, X) for k, v in result.items()}
 
 
 # ---- matrices --------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Plan:
-    """What a tile needs besides its rows."""
-
-    network: Network
-    kinds: tuple[Kernel, ...]
-    rates: tuple[float, ...] | None
-    symmetric: bool
-    compiled: bool
-    table: Table | None = None
-
-
-def _fill(
+def fill(
     network: Network,
     x: Tensor,
     y: Tensor | None,
@@ -156,7 +143,9 @@ def _fill(
     out: Mapping[Kernel, Any] | None,
     compile: bool,
     progress: bool | None,
+    table: Table | None = None,
 ) -> dict[Kernel, Tensor]:
+    """The matrices, from ``table`` where it holds the norms, else from the one that is kept for such norms."""
     symmetric, other = y is None, x if y is None else y
     shape = (len(x), len(other))
     target = _destinations(kinds, shape, (x, other), out)
@@ -164,31 +153,79 @@ def _fill(
         return target
     sx = squared_norms(x)
     sy = sx if symmetric else squared_norms(other)
-    tile = _TILE["cuda" if x.is_cuda else "cpu"]
-    blocks = list(_blocks(shape, tile, symmetric))
-    plan = _Plan(network, tuple(kinds), None if rates is None else tuple(rates), symmetric, compile)
-    plan.table = _table(plan, x, other, sx, sy, blocks)
-    points = _Points(plan, x, other, sx, sy)
+    table = _table(network, kinds, rates, sx, sy, symmetric, table, x.dtype)
+    points = Points(network, tuple(kinds), rates, table, x, other, sx, sy, symmetric=symmetric, compiled=compile)
+    blocks = list(_blocks(shape, _TILE["cuda" if x.is_cuda else "cpu"], symmetric))
     for rows, columns in track(blocks, len(blocks), "kernel", progress):
         for kind, values in points.tile(rows, columns).items():
-            _check_finite(values, network)
             _store(target[kind], values, rows, columns, symmetric)
     if symmetric:
-        exact = tabulated_diagonal(network, sx.cpu(), kinds, rates)
-        for kind in kinds:
-            along = exact[kind].to(target[kind].dtype)
-            _check_finite(along, network)
-            target[kind].diagonal().copy_(along)
+        for kind, values in diagonals(network, kinds, rates, sx, table).items():
+            target[kind].diagonal().copy_(values)
+    for values in target.values():
+        _check_finite(values, network)
     return target
+
+
+def _table(
+    network: Network,
+    kinds: Sequence[Kernel],
+    rates: Sequence[float] | None,
+    sx: Tensor,
+    sy: Tensor,
+    symmetric: bool,
+    given: Table | None,
+    dtype: torch.dtype,
+) -> Table | None:
+    """The table for this data, or ``None`` where entry by entry is cheaper or a table would not be exact."""
+    low, high = norm_range(sx, sy)
+    if high == 0.0:
+        return None
+    fits = given is not None and (given.homogeneous or given.norms.holds(low, high))
+    if given is not None and fits and all(k in given.kinds for k in kinds):
+        return given
+    pairs = len(sx) * len(sy) / (2 if symmetric else 1)
+    if pairs <= _DIRECT_PAIRS:
+        return None
+    scale = rounded_range(network, low, high, _EQUAL[dtype])
+    if given is not None and not scale.single:
+        scale = rounded_range(network, min(low, given.norms.low), max(high, given.norms.high))
+    found = table_for(network, rates, scale, pairs)
+    return found if found is not None and all(k in found.kinds for k in kinds) else None
+
+
+def norm_range(*squares: Tensor) -> tuple[float, float]:
+    """The smallest and the largest norm, but for rows so short, or zero, that they are evaluated one by one."""
+    ends = torch.stack([v for s in squares for v in torch.aminmax(s)]).sqrt().tolist()
+    low, high = min(ends), max(ends)
+    if low < SHORT * high:
+        low = min(float(part.min()) for s in squares if len(part := s[s >= (SHORT * high) ** 2])) ** 0.5
+    return low, high
+
+
+def diagonals(
+    network: Network, kinds: Sequence[Kernel], rates: Sequence[float] | None, s: Tensor, table: Table | None
+) -> dict[Kernel, Tensor]:
+    """Kernels of points with themselves, from their squared norms; exact, whatever the rounding of inner products."""
+    if table is None:
+        return {k: v.to(s.device) for k, v in diagonal(network, s.cpu(), kinds, rates, check=False).items()}
+    norms = s.sqrt()
+    found = {kind: table.diagonal(kind, norms) for kind in kinds}
+    short = table.shorter(norms)
+    if short is not None:
+        for kind, exact in diagonal(network, s[short].cpu(), kinds, rates, check=False).items():
+            found[kind][short] = exact.to(s.device)
+    return found
 
 
 def _check_finite(values: Tensor, network: Network) -> None:
     # a sum is finite unless an entry is not, or the sum itself overflows
-    if not bool(torch.isfinite(values.sum())) and not bool(torch.isfinite(values).all()):
-        raise ConvergenceError(
-            f"the kernel of {network!r} overflows {values.dtype} on these inputs; scale them down"
-            + (", or give them in float64" if values.dtype == torch.float32 else "")
-        )
+    for part in values.split(max(1, (1 << 24) // max(1, values.shape[1]))):
+        if not bool(torch.isfinite(part.sum())) and not bool(torch.isfinite(part).all()):
+            raise ConvergenceError(
+                f"the kernel of {network!r} overflows {values.dtype} on these inputs; scale them down"
+                + (", or give them in float64" if values.dtype == torch.float32 else "")
+            )
 
 
 def _destinations(
@@ -216,159 +253,6 @@ def _blocks(shape: tuple[int, int], tile: int, symmetric: bool) -> Iterator[tupl
     for i in range(0, shape[0], tile):
         for j in range(i if symmetric else 0, shape[1], tile):
             yield slice(i, min(i + tile, shape[0])), slice(j, min(j + tile, shape[1]))
-
-
-def _table(
-    plan: _Plan, x: Tensor, y: Tensor, sx: Tensor, sy: Tensor, blocks: Sequence[tuple[slice, slice]]
-) -> Table | None:
-    """The table for this data, or ``None`` where entry by entry is cheaper or a table would not be exact."""
-    pairs = len(x) * len(y) / (2 if plan.symmetric else 1)
-    if pairs <= _DIRECT_PAIRS:
-        return None
-    norms = torch.cat([sx, sy]).sqrt()
-    high = float(norms.max())
-    low = high if high == 0.0 else float(norms[norms >= _SHORT * high].min())
-    reach = min(angle_cap(plan.network), _reach(_sampled_cosines(x, y, sx, sy, blocks, plan.symmetric), pairs))
-    return build_table(plan.network, plan.kinds, plan.rates, low, high, reach, pairs)
-
-
-def _sampled_cosines(
-    x: Tensor, y: Tensor, sx: Tensor, sy: Tensor, blocks: Sequence[tuple[slice, slice]], symmetric: bool
-) -> Tensor:
-    """|r| on corners of a few tiles, in increasing order."""
-    seen = []
-    for rows, columns in blocks[:: max(1, len(blocks) // 3)][:3]:
-        a, b = (slice(part.start, min(part.stop, part.start + 256)) for part in (rows, columns))
-        r = _cosines(x[a] @ y[b].T, _inverse_norm(sx[a], x.dtype), _inverse_norm(sy[b], x.dtype)).abs_()
-        if symmetric and a == b:
-            r.fill_diagonal_(0.0)
-        seen.append(r.flatten())
-    return torch.cat(seen).sort().values
-
-
-def _reach(cosines: Tensor, pairs: float) -> float:
-    """How far the table should reach; the entries beyond, few near-duplicates, are evaluated one by one."""
-    largest = float(cosines[-1])
-    if largest > 0.9:
-        spared = max(0.0, 1.0 - _SPARED / pairs)
-        largest = float(cosines[int(spared * (len(cosines) - 1))])
-    return 1.0 if largest > 0.9 else min(1.0, 1.2 * largest + 0.02)
-
-
-def _inverse_norm(s: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.where(s > 0, s.clamp_min(1e-300).rsqrt(), torch.zeros_like(s)).to(dtype)
-
-
-def _cosines(gram: Tensor, wx: Tensor, wy: Tensor) -> Tensor:
-    return gram.mul_(wx[:, None]).mul_(wy)
-
-
-class _Points:
-    """The rows of both sides with everything that is computed once per row."""
-
-    def __init__(self, plan: _Plan, x: Tensor, y: Tensor, sx: Tensor, sy: Tensor) -> None:
-        self.plan, self.x, self.y, self.sx, self.sy = plan, x, y, sx, sy
-        self.wx, self.wy = _inverse_norm(sx, x.dtype), _inverse_norm(sy, x.dtype)
-        self.left: dict[Kernel, Tensor] = {}
-        self.right: dict[Kernel, Tensor] = {}
-        self._rows: tuple[slice, Tensor] | None = None
-        self.short: tuple[Tensor, ...] | None = None
-        table = plan.table
-        if table is None:
-            return
-        # rows shorter than the table covers, zeros among them, are evaluated entry by entry
-        self.short = None if table.homogeneous else tuple(t.sqrt() < table.low * (1.0 - 1e-9) for t in (sx, sy))
-        for kind in plan.kinds:
-            if table.one_function:
-                self.left[kind] = sx.sqrt()[:, None].to(x.dtype)
-                self.right[kind] = sy.sqrt()[None, :].to(x.dtype)
-            else:
-                self.left[kind] = table.side(kind, sx.sqrt(), signed=True).to(x.dtype)
-                self.right[kind] = table.side(kind, sy.sqrt(), signed=False).to(x.dtype).T.contiguous()
-
-    def tile(self, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
-        table = self.plan.table
-        if table is None:
-            return self._one_by_one(rows, columns)
-        r = self._unit_rows(rows) @ self.y[columns].T
-        r.mul_(self.wy[columns])
-        if self.plan.symmetric and rows == columns:
-            r.fill_diagonal_(0.0)  # written from the norms alone, exactly
-        low, high = torch.aminmax(r)
-        outside = self._short_rows(rows, columns)
-        if max(-float(low), float(high)) > table.reach:
-            beyond = r.abs() > table.reach
-            if table.reach < 1.0:
-                outside = beyond if outside is None else outside | beyond
-            r.clamp_(-table.reach, table.reach)
-        x2 = table.position(r)
-        values = {kind: self._lookup(kind, rows, columns, x2) for kind in self.plan.kinds}
-        if outside is not None:
-            for kind, exact in self._direct(outside, rows, columns).items():
-                values[kind][outside] = exact
-        return values
-
-    def _short_rows(self, rows: slice, columns: slice) -> Tensor | None:
-        """The entries of rows that are shorter than the table covers."""
-        if self.short is None:
-            return None
-        left, right = self.short[0][rows], self.short[1][columns]
-        return left[:, None] | right if bool(left.any()) or bool(right.any()) else None
-
-    def _unit_rows(self, rows: slice) -> Tensor:
-        """The normalised rows of the current row of tiles."""
-        if self._rows is None or self._rows[0] != rows:
-            self._rows = rows, self.x[rows] * self.wx[rows, None]
-        return self._rows[1]
-
-    def _lookup(self, kind: Kernel, rows: slice, columns: slice, x2: Tensor) -> Tensor:
-        table = self.plan.table
-        assert table is not None
-        series = table.series[kind]
-        left, right = self.left[kind][rows], self.right[kind][:, columns]
-        if not table.one_function:
-            return (fused() if self.plan.compiled else clenshaw)(series.ranks, left, right, x2)
-        c = series.scalars()
-        if self.plan.compiled:
-            values = fused_scalar()(torch.tensor(c, dtype=x2.dtype, device=x2.device), x2)
-        else:
-            values = clenshaw_scalar(c, x2)
-        return values.mul_(left).mul_(right) if table.homogeneous else values
-
-    def _one_by_one(self, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
-        """A tile without a table; on the diagonal of a symmetric matrix only what lies above it."""
-        shape = (len(self.sx[rows]), len(self.sy[columns]))
-        wanted = torch.ones(shape, dtype=torch.bool, device=self.x.device)
-        wanted = torch.triu(wanted, 1) if self.plan.symmetric and rows == columns else wanted
-        tiles = {kind: torch.zeros(shape, dtype=self.x.dtype, device=self.x.device) for kind in self.plan.kinds}
-        if bool(wanted.any()):
-            for kind, exact in self._direct(wanted, rows, columns).items():
-                tiles[kind][wanted] = exact
-        return tiles
-
-    def _direct(self, wanted: Tensor, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
-        """The wanted entries of a tile, one by one, from inner products in double precision."""
-        i, j = wanted.nonzero(as_tuple=True)
-        a, b = self.sx[rows][i], self.sy[columns][j]
-        x, y = self.x[rows], self.y[columns]
-        dot = torch.cat(
-            [_dots(x[p], y[q], s, t) for p, q, s, t in zip(*(v.split(_PAIRS) for v in (i, j, a, b)), strict=True)]
-        )
-        plan = self.plan
-        exact = pairwise(plan.network, a.cpu(), b.cpu(), dot.cpu(), plan.kinds, plan.rates, check=False)
-        return {kind: v.to(self.x.device, self.x.dtype) for kind, v in exact.items()}
-
-
-def _dots(x: Tensor, y: Tensor, sx: Tensor, sy: Tensor) -> Tensor:
-    """Inner products of pairs of rows; where they nearly coincide from their difference: exact for duplicates."""
-    x, y = x.double(), y.double()
-    dot, half = (x * y).sum(1), 0.5 * (sx + sy)
-    sign = torch.where(dot < 0, -1.0, 1.0).to(dot)
-    near = half - dot.abs() <= 1e-6 * half
-    if bool(near.any()):
-        apart = ((x[near] - sign[near, None] * y[near]) ** 2).sum(1)
-        dot[near] = sign[near] * (half[near] - 0.5 * apart)
-    return dot
 
 
 # ---- gradients -------------------------------------------------------------------------------------------

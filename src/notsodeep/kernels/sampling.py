@@ -1,0 +1,290 @@
+"""Kernels on a grid of norms and cosines: what tables are made from.
+
+All pairs of norms share their cosines, so each layer is integrated once, at common correlations: its Hermite series
+there is one matrix product for all pairs. In between it is a Chebyshev series of the angle, on which the recursion of
+an explicit network runs and the equation of a DEQ is solved, for all entries at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from .._chebyshev import nodes, to_coefficients
+from ..activations import Activation
+from ..errors import ConvergenceError
+from ..gaussian import hermite_coefficients
+from ..networks import DEQ, ENN, Kernel, Network
+from .expectations import Layer, degree_of
+from .pointwise import pairwise
+from .recursion import LayerMaps, equation, explicit, implicit
+from .variance import equilibrium_variance, mean_square
+
+__all__ = ["Unresolved", "sample"]
+
+_SIZES = (32, 64, 128, 256)  # nodes in the angle
+_TERMS = (64, 256, 1024, 4096)  # of the Hermite series
+_NOISE = 2e-15  # rounding hides anything smaller in Parseval's identity
+_DEAD, _DOUBT = 1e-16, 1e-13  # the last eighth of the terms, where sums of squares are rounded
+_SURE = 1.2e-14
+_RESOLVED = 4e-15  # the last coefficients of a layer's series, in parts of the first ones
+_LONE = 512  # entries that may be integrated one by one
+_STEPS = 40
+_ROUGH = 64
+_MARGIN = 0.2  # of the distance to +-1, around the correlations that are expected
+
+
+def sample(
+    network: Network,
+    t: Tensor,
+    pairs: tuple[Tensor, Tensor],
+    cosines: Tensor,
+    kinds: Sequence[Kernel],
+    rates: Sequence[float] | None,
+    *,
+    patient: bool,
+) -> dict[Kernel, Tensor]:
+    """Kernels at norms (t[i], t[j]) for each of the ``pairs`` (i, j), and at all ``cosines``: (pairs, cosines) each.
+
+    Raises :class:`ConvergenceError` where the equations have no solution, and :class:`Unresolved` where only
+    integrals entry by entry would do, unless ``patient``.
+    """
+    ia, ib = pairs
+    with torch.no_grad():
+        dot = (t[ia] * t[ib])[:, None] * cosines
+        try:
+            if isinstance(network, DEQ):
+                return _implicit(network, t, ia, ib, dot, kinds)
+            return explicit(dot, _layers(network, t**2, ia, ib), rates or (), kinds)
+        except Unresolved:
+            if not patient:
+                raise
+            squares = t**2
+            return pairwise(network, squares[ia][:, None], squares[ib][:, None], dot, kinds, rates, check=False)
+
+
+class Unresolved(Exception):
+    """A layer that no short series in the angle reproduces on the grid."""
+
+
+def _layers(enn: ENN, q: Tensor, ia: Tensor, ib: Tensor) -> Iterator[LayerMaps]:
+    for phi in enn.activations:
+        yield _layer(phi, q, ia, ib, None)
+        q = mean_square(phi, "value", q)
+
+
+def _implicit(
+    deq: DEQ, t: Tensor, ia: Tensor, ib: Tensor, dot: Tensor, kinds: Sequence[Kernel]
+) -> dict[Kernel, Tensor]:
+    q = equilibrium_variance(deq, t**2)
+    drive, sigma_a2 = deq.drive(dot), deq.variances[0]
+    bound = (q[ia] * q[ib]).sqrt()[:, None]
+    layer = _layer(deq.activation, q, ia, ib, functools.partial(_range, deq, q, ia, ib, drive))
+    lam = torch.minimum(torch.maximum(drive, -bound), bound)
+    for _ in range(_STEPS):  # far from rho = +-1 Newton needs no bracket; where it does, entry by entry
+        rest, rate = equation(layer, lam, sigma_a2, drive)
+        move = rest / rate.clamp_min(1e-3)
+        lam = torch.minimum(torch.maximum(lam - move, -bound), bound)
+        if float((move.abs() / bound).max()) <= 4e-15:
+            break
+    else:
+        raise Unresolved
+    if isinstance(layer, _AngleSeries) and not layer.holds(lam):
+        raise Unresolved
+    return implicit(lam, layer, sigma_a2, kinds, functools.partial(_check_gap, deq))
+
+
+def _check_gap(deq: DEQ, gap: Tensor) -> None:
+    if bool((gap <= 0).any()):
+        raise ConvergenceError(f"the NTK of {deq!r} diverges somewhere on a grid of inputs")
+
+
+def _range(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tensor) -> tuple[float, float]:
+    """About the correlations at equilibrium for the outermost norms and cosines, and some room around them."""
+    size = q[ia] * q[ib]
+    few = torch.stack([size.argmin(), size.argmax(), (q[ia] / q[ib]).log().abs().argmax()])
+    root = size[few].sqrt()[:, None]
+    ends = torch.stack(torch.aminmax(drive[few], dim=1), dim=1) / root
+    a = torch.as_tensor(hermite_coefficients(deq.activation, q, _ROUGH))
+    products = (a[ia[few]] * a[ib[few]])[:, None, :] * deq.variances[0] / root[:, :, None]
+    rho, orders = ends.clamp(-1.0, 1.0), torch.arange(_ROUGH, dtype=torch.float64)
+    for _ in range(_STEPS):  # a contraction; a rough answer is enough
+        rho = (ends + (products * rho[..., None] ** orders).sum(-1)).clamp(-1.0, 1.0)
+    low, high = float(rho.min()), float(rho.max())
+    return low - _MARGIN * (1.0 + low), high + _MARGIN * (1.0 - high)
+
+
+# ---- one layer -------------------------------------------------------------------------------------------
+
+
+def _layer(
+    phi: Activation, q: Tensor, ia: Tensor, ib: Tensor, expected: Callable[[], tuple[float, float]] | None
+) -> LayerMaps:
+    if not phi.elementwise or float(q.min()) <= 0.0:
+        raise Unresolved
+    closed = phi.closed_form()
+    if closed is not None:
+        return _Closed(closed, q[ia][:, None], q[ib][:, None])
+    return _AngleSeries(phi, q, ia, ib, expected if phi.kinks else None)
+
+
+class _Closed:
+    """A closed form, on a grid."""
+
+    def __init__(self, form: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]], qx: Tensor, qy: Tensor) -> None:
+        self.form, self.qx, self.qy = form, qx, qy
+
+    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        return self.form(self.qx.expand_as(lam), self.qy.expand_as(lam), lam)
+
+    def value(self, lam: Tensor) -> Tensor:
+        return self.both(lam)[0]
+
+    def slope(self, lam: Tensor) -> Tensor:
+        return self.both(lam)[1]
+
+
+class _AngleSeries:
+    """E[phi phi] and E[phi' phi'] as Chebyshev series in arcsin(rho), one for each pair of variances."""
+
+    def __init__(
+        self,
+        phi: Activation,
+        q: Tensor,
+        ia: Tensor,
+        ib: Tensor,
+        expected: Callable[[], tuple[float, float]] | None,
+    ) -> None:
+        self.phi, self.q, self.ia, self.ib, self.expected = phi, q, ia, ib, expected
+        self.root = (q[ia] * q[ib]).sqrt()[:, None]
+        self.ends: tuple[float, float] | None = None
+
+    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        if self.ends is None:
+            self._prepare(lam)
+        assert self.ends is not None
+        low, high = self.ends
+        rho = (lam / self.root).clamp(math.sin(low), math.sin(high))
+        x2 = (torch.asin(rho) - 0.5 * (low + high)).mul_(4.0 / (high - low))
+        return tuple(_clenshaw(c, x2) for c in self.series)  # type: ignore[return-value]
+
+    def value(self, lam: Tensor) -> Tensor:
+        return self.both(lam)[0]
+
+    def slope(self, lam: Tensor) -> Tensor:
+        return self.both(lam)[1]
+
+    def holds(self, lam: Tensor) -> bool:
+        """Whether these covariances lie where the series is."""
+        assert self.ends is not None
+        rho = lam / self.root
+        low, high = (math.sin(end) for end in self.ends)
+        return (low <= -1.0 or float(rho.min()) >= low) and (high >= 1.0 or float(rho.max()) <= high)
+
+    def _prepare(self, lam: Tensor) -> None:
+        low, high = -1.0, 1.0
+        if self.phi.kinks:  # their series do not reach the ends: the interval is what is needed
+            rho = lam / self.root
+            low, high = (float(rho.min()), float(rho.max())) if self.expected is None else self.expected()
+        ends = math.asin(max(low, -1.0)), math.asin(min(high, 1.0))
+        hermite = _hermite(self.phi, self.q, max(-low, high))
+        for size in _SIZES:
+            rho = torch.sin(torch.from_numpy(nodes(size, *ends)))
+            values = _at_common_correlations(self.phi, self.q, self.ia, self.ib, rho, hermite)
+            series = [torch.tensor(to_coefficients(size)) @ part.T for part in values]
+            if all(_short(c) for c in series):
+                self.series = [c[: _length(c)][:, :, None].contiguous() for c in series]
+                self.ends = ends
+                return
+        raise Unresolved
+
+
+def _short(c: Tensor) -> bool:
+    return _length(c) <= len(c) - 3
+
+
+def _length(c: Tensor) -> int:
+    """How many coefficients count, for any pair."""
+    size = c.abs()
+    counts = (size > _RESOLVED * size.amax(0)).any(dim=1).nonzero()
+    return int(counts.max()) + 1 if len(counts) else 1
+
+
+def _clenshaw(c: Tensor, x2: Tensor) -> Tensor:
+    b2, b1 = torch.zeros_like(x2), c[-1].expand_as(x2).clone()
+    for m in range(len(c) - 2, -1, -1):
+        torch.sub(c[m], b2, out=b2).addcmul_(x2, b1, value=1.0 if m else 0.5)
+        b1, b2 = b2, b1
+    return b1
+
+
+def _hermite(phi: Activation, q: Tensor, largest: float) -> list[tuple[Tensor, float]]:
+    """Coefficients of phi and of phi' at all variances, and what is missing from them, for correlations up to this."""
+    degree = degree_of(phi)
+    if degree is not None:
+        return [(a, 0.0) for a in _two_series(phi, q, degree + 2)]
+    terms = _enough(phi, 2.0 ** (math.ceil(4.0 * math.log2(float(q.max()))) / 4.0), round(largest, 2))
+    total = mean_square(phi, "value", q), mean_square(phi, "slope", q)
+    return [(a, _missing(a, whole)) for a, whole in zip(_two_series(phi, q, terms), total, strict=True)]
+
+
+@functools.lru_cache(maxsize=256)
+def _enough(phi: Activation, widest: float, largest: float) -> int:
+    """How many terms the largest variance needs; smaller ones need fewer."""
+    q = torch.tensor([widest], dtype=torch.float64)
+    total = mean_square(phi, "value", q), mean_square(phi, "slope", q)
+    for terms in _TERMS:
+        parts = zip(_two_series(phi, q, terms), total, strict=True)
+        if all(largest**terms * _missing(a, whole) <= _SURE for a, whole in parts):
+            break
+    return terms
+
+
+def _two_series(phi: Activation, q: Tensor, terms: int) -> tuple[Tensor, Tensor]:
+    a = torch.as_tensor(hermite_coefficients(phi, q, terms + 1))
+    # E[phi'(sqrt(q) xi) h_k] = sqrt(k + 1) a_(k+1) / sqrt(q), by parts
+    slope = a[:, 1:] * torch.arange(1, terms + 1, dtype=torch.float64).sqrt() / q.sqrt()[:, None]
+    return a[:, :-1], slope
+
+
+def _missing(a: Tensor, whole: Tensor) -> float:
+    """The part of E[f^2] that the series lacks: by Parseval's identity, or nothing where its terms have died out."""
+    square = a**2 / whole.clamp_min(1e-300)[:, None]
+    short = (1.0 - square.sum(1)).clamp_min(_NOISE)
+    tail = square[:, -max(4, a.shape[1] // 8) :].sum(1)
+    return float(torch.where((tail <= _DEAD) & (short <= _DOUBT), _NOISE, short).max())
+
+
+def _at_common_correlations(
+    phi: Activation, q: Tensor, ia: Tensor, ib: Tensor, rho: Tensor, hermite: list[tuple[Tensor, float]]
+) -> list[Tensor]:
+    """(value, slope), each (pairs, correlations): Hermite series where they have converged, one by one elsewhere."""
+    terms = hermite[0][0].shape[1]
+    sure = torch.ones_like(rho, dtype=torch.bool)
+    for _, missing in hermite:
+        sure &= rho.abs() ** terms * missing <= _SURE
+    powers = rho[sure] ** torch.arange(terms, dtype=torch.float64)[:, None]
+    out = []
+    for a, _ in hermite:
+        full = torch.empty(len(ia), len(rho), dtype=torch.float64)
+        full[:, sure] = (a[ia] * a[ib]) @ powers
+        out.append(full)
+    if not bool(sure.all()):
+        _one_by_one(phi, q, ia, ib, rho, ~sure, out)
+    return out
+
+
+def _one_by_one(
+    phi: Activation, q: Tensor, ia: Tensor, ib: Tensor, rho: Tensor, left: Tensor, out: list[Tensor]
+) -> None:
+    few = rho[left]
+    if len(few) * len(ia) > _LONE:
+        raise Unresolved
+    qx, qy = q[ia].repeat_interleave(len(few)), q[ib].repeat_interleave(len(few))
+    found = Layer(phi, qx, qy).both((qx * qy).sqrt() * few.repeat(len(ia)))
+    for full, part in zip(out, found, strict=True):
+        full[:, left] = part.reshape(len(ia), -1)

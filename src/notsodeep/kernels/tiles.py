@@ -1,0 +1,187 @@
+"""Tiles of kernel matrices: cosines of two blocks of rows, looked up in the table, and what the table does not hold.
+
+Near r = +-1 a kinked kernel varies with the angle, of which a rounded cosine knows half the digits: there the angle is
+taken from the difference of the normalised rows. Entries beyond the table's reach are evaluated one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..networks import Kernel, Network
+from .evaluate import at_entries, fused_tile, fused_tile_scalar, tile, tile_scalar
+from .lookup import Level, Table
+from .pointwise import pairwise
+
+__all__ = ["Points"]
+
+_PAIRS = 4096  # pairs of rows whose products are held at once
+_TRUSTED = {torch.float64: 1.0 - 1e-6, torch.float32: 1.0 - 5e-4}  # cosines whose angle is known well enough
+
+
+class Points:
+    """The rows of both sides with everything that is computed once per row."""
+
+    def __init__(
+        self,
+        network: Network,
+        kinds: tuple[Kernel, ...],
+        rates: Sequence[float] | None,
+        table: Table | None,
+        x: Tensor,
+        y: Tensor,
+        sx: Tensor,
+        sy: Tensor,
+        *,
+        symmetric: bool,
+        compiled: bool = False,
+    ) -> None:
+        self.network, self.kinds, self.rates, self.table = network, kinds, rates, table
+        self.x, self.y, self.sx, self.sy = x, y, sx, sy
+        self.symmetric, self.compiled = symmetric, compiled
+        self.wx = _inverse_norm(sx, x.dtype)
+        self.wy = self.wx if symmetric else _inverse_norm(sy, x.dtype)
+        self.trusted = 1.0
+        self.short: tuple[Tensor | None, ...] = (None, None)
+        if table is not None:
+            kinked = any(phi.kinks for phi in network.activations)
+            self.trusted = min(table.reach, _TRUSTED[x.dtype]) if kinked else table.reach
+            self.short = tuple(table.shorter(s.sqrt()) for s in (sx, sy))
+        self._rows: tuple[slice, Tensor] | None = None
+
+    def tile(self, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
+        """The kernels between these rows and columns; on the diagonal of a symmetric matrix the diagonal is void."""
+        table = self.table
+        if table is None:
+            return self._one_by_one(rows, columns)
+        r = self._unit_rows(rows) @ self.y[columns].T
+        r.mul_(self.wy[columns])
+        if self.symmetric and rows == columns:
+            r.fill_diagonal_(0.0)  # written from the norms alone, exactly
+        low, high = torch.stack(torch.aminmax(r)).tolist()
+        largest = max(-low, high)
+        outside = None
+        if largest > self.trusted:
+            if self.trusted < 1.0:
+                outside = r.abs() > self.trusted
+            r.clamp_(-table.reach, table.reach)
+        values = {}
+        for kind in self.kinds:
+            level = table.level(kind, largest, r.dtype)
+            last = kind == self.kinds[-1]
+            values[kind] = self._lookup(level, kind, rows, columns, r if last or self.compiled else r.clone())
+        if outside is not None:
+            near = self._by_angle if table.reach == 1.0 else self._direct
+            for kind, exact in near(outside, rows, columns).items():
+                values[kind][outside] = exact
+        short = self._short_rows(rows, columns)
+        if short is not None:
+            for kind, exact in self._direct(short, rows, columns).items():
+                values[kind][short] = exact
+        return values
+
+    def _short_rows(self, rows: slice, columns: slice) -> Tensor | None:
+        """The entries of rows that are shorter than the table covers."""
+        left, right = (None if s is None else s[part] for s, part in zip(self.short, (rows, columns), strict=True))
+        if left is None and right is None:
+            return None
+        mask = torch.zeros(len(self.sx[rows]), len(self.sy[columns]), dtype=torch.bool, device=self.x.device)
+        if left is not None:
+            mask |= left[:, None]
+        if right is not None:
+            mask |= right
+        if self.symmetric and rows == columns:
+            mask = torch.triu(mask, 1)
+        return mask if bool(mask.any()) else None
+
+    def _unit_rows(self, rows: slice) -> Tensor:
+        """The normalised rows of the current row of tiles."""
+        if self._rows is None or self._rows[0] != rows:
+            self._rows = rows, self.x[rows] * self.wx[rows, None]
+        return self._rows[1]
+
+    def _lookup(self, level: Level, kind: Kernel, rows: slice, columns: slice, r: Tensor) -> Tensor:
+        table = self.table
+        assert table is not None
+        nx, ny = self.sx[rows].sqrt(), self.sy[columns].sqrt()
+        if table.one_function:
+            values = (fused_tile_scalar if self.compiled else tile_scalar)(level, r)
+            return values.mul_(nx[:, None].to(r.dtype)).mul_(ny.to(r.dtype)) if table.homogeneous else values
+        left = table.side(level, kind, nx, signed=True).to(r.dtype)
+        right = table.side(level, kind, ny, signed=False).to(r.dtype).T.contiguous()
+        return (fused_tile if self.compiled else tile)(level, left, right, r)
+
+    # -- single entries --------------------------------------------------------------------------------------
+    def _by_angle(self, wanted: Tensor, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
+        """Entries near r = +-1 from the table, at angles that are exact there."""
+        table = self.table
+        assert table is not None
+        i, j = wanted.nonzero(as_tuple=True)
+        found: dict[Kernel, list[Tensor]] = {kind: [] for kind in self.kinds}
+        for p, q in zip(i.split(_PAIRS), j.split(_PAIRS), strict=True):
+            nx, ny = self.sx[rows][p].sqrt(), self.sy[columns][q].sqrt()
+            x = _angle_variable(self.x[rows][p].double() / nx[:, None], self.y[columns][q].double() / ny[:, None])
+            for kind in self.kinds:
+                level = table.level(kind, 1.0, torch.float64)
+                position = x if level.warped else torch.sin(0.5 * math.pi * x)
+                left, right = (self._factors(level, kind, v, signed=k) for v, k in ((nx, True), (ny, False)))
+                values = at_entries(level, left, right, position)
+                values = values * nx * ny if table.homogeneous else values
+                found[kind].append(values.to(self.x.dtype))
+        return {kind: torch.cat(parts) for kind, parts in found.items()}
+
+    def _factors(self, level: Level, kind: Kernel, norms: Tensor, signed: bool) -> Tensor:
+        assert self.table is not None
+        if not self.table.one_function:
+            return self.table.side(level, kind, norms, signed=signed)
+        series = level.series
+        return (series.factors * series.signs if signed else series.factors).to(norms.device).expand(len(norms), -1)
+
+    def _one_by_one(self, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
+        """A tile without a table; on the diagonal of a symmetric matrix only what lies above it."""
+        shape = (len(self.sx[rows]), len(self.sy[columns]))
+        wanted = torch.ones(shape, dtype=torch.bool, device=self.x.device)
+        wanted = torch.triu(wanted, 1) if self.symmetric and rows == columns else wanted
+        tiles = {kind: torch.zeros(shape, dtype=self.x.dtype, device=self.x.device) for kind in self.kinds}
+        if bool(wanted.any()):
+            for kind, exact in self._direct(wanted, rows, columns).items():
+                tiles[kind][wanted] = exact
+        return tiles
+
+    def _direct(self, wanted: Tensor, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
+        """The wanted entries of a tile, one by one, from inner products in double precision."""
+        i, j = wanted.nonzero(as_tuple=True)
+        a, b = self.sx[rows][i], self.sy[columns][j]
+        x, y = self.x[rows], self.y[columns]
+        dot = torch.cat(
+            [_dots(x[p], y[q], s, t) for p, q, s, t in zip(*(v.split(_PAIRS) for v in (i, j, a, b)), strict=True)]
+        )
+        exact = pairwise(self.network, a.cpu(), b.cpu(), dot.cpu(), self.kinds, self.rates, check=False)
+        return {kind: v.to(self.x.device, self.x.dtype) for kind, v in exact.items()}
+
+
+def _inverse_norm(s: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.where(s > 0, s.clamp_min(1e-300).rsqrt(), torch.zeros_like(s)).to(dtype)
+
+
+def _angle_variable(u: Tensor, v: Tensor) -> Tensor:
+    """2 arcsin(r) / pi of unit rows, from the chord to the nearer end: exact near r = +-1."""
+    sign = torch.where((u * v).sum(1) < 0, -1.0, 1.0).to(u)
+    chord = (u - sign[:, None] * v).square().sum(1).sqrt()
+    return sign * (1.0 - torch.asin(0.5 * chord).mul_(4.0 / math.pi))
+
+
+def _dots(x: Tensor, y: Tensor, sx: Tensor, sy: Tensor) -> Tensor:
+    """Inner products of pairs of rows; where they nearly coincide from their difference: exact for duplicates."""
+    x, y = x.double(), y.double()
+    dot, half = (x * y).sum(1), 0.5 * (sx + sy)
+    sign = torch.where(dot < 0, -1.0, 1.0).to(dot)
+    near = half - dot.abs() <= 1e-6 * half
+    if bool(near.any()):
+        apart = ((x[near] - sign[near, None] * y[near]) ** 2).sum(1)
+        dot[near] = sign[near] * (half[near] - 0.5 * apart)
+    return dot

@@ -1,0 +1,171 @@
+"""Tables of kernels: as exact as entry by entry, the same whatever came before, kept, pickled and shared."""
+
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+import notsodeep as nsd
+from notsodeep.errors import InvalidInputError
+from notsodeep.kernels import pairwise, tabulate
+
+KINDS = ("ck", "ntk", "ntk_frozen")
+NETWORKS = [
+    nsd.DEQ("tanh", 0.2),
+    nsd.DEQ("relu", 0.2),
+    nsd.DEQ("silu", 0.1, sigma_c2=0.1),
+    nsd.DEQ("elu", 0.2),
+    nsd.ENN(["gelu", "tanh"]),
+]
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Real data with near-duplicates, multiples and opposite points among its first rows."""
+    X = load_digits().data[:160].astype(float)
+    X -= X.mean(0)
+    X /= np.sqrt((X**2).sum(1).mean())
+    X[1] = X[0]
+    X[3] = X[2] * (1 + 1e-9)
+    X[5] = 1.5 * X[4]
+    X[7] = -X[6]
+    X[9] = -X[8] + 1e-7 * X[20]
+    X[11] = X[10] + 1e-5 * X[21]
+    return X
+
+
+def exact_products(X):
+    """Inner products from differences to a long accumulator: exact where rows nearly coincide."""
+    Z = X.astype(np.longdouble)
+    return torch.from_numpy((Z @ Z.T).astype(float))
+
+
+@pytest.mark.parametrize("net", NETWORKS, ids=repr)
+def test_tables_agree_with_the_entrywise_reference_on_real_data(net, digits):
+    few = np.r_[0:12, 40:60]
+    S = exact_products(digits[few])
+    s = S.diagonal()
+    reference = pairwise(net, s[:, None], s[None, :], S, KINDS)
+    found = nsd.kernels_of(net, digits)
+    near = (S / (s[:, None] * s).sqrt()).abs().numpy() > 1 - 1e-8  # the reference itself moves by sqrt(rounding) there
+    for kind in KINDS:
+        K, R = found[kind][np.ix_(few, few)], reference[kind].numpy()
+        scale = float(np.diagonal(K).max())
+        assert np.abs(K - R)[~near].max() < 1e-12 * scale, kind
+        assert np.abs(K - R).max() < 3e-8 * scale, kind
+        np.testing.assert_array_equal(found[kind], found[kind].T)
+
+
+@pytest.mark.parametrize("net", NETWORKS[:2], ids=repr)
+def test_parallel_rows_have_an_exact_angle(net, digits):
+    """Duplicates and multiples: the kernel at angle zero follows from the norms alone."""
+    K = nsd.ntk(net, digits)
+    assert K[0, 1] == pytest.approx(K[0, 0], rel=1e-13)
+    if net.homogeneous:
+        assert K[4, 5] == pytest.approx(1.5 * K[4, 4], rel=1e-13)
+        assert K[2, 3] == pytest.approx(K[2, 2], rel=2e-9)
+
+
+@pytest.mark.parametrize("net", NETWORKS, ids=repr)
+def test_single_precision_has_its_own_accuracy(net, digits):
+    K = nsd.kernels_of(net, digits)
+    for kind, low in nsd.kernels_of(net, digits.astype(np.float32)).items():
+        assert low.dtype == np.float32
+        assert np.abs(low - K[kind]).max() < 2e-6 * np.diagonal(K[kind]).max()
+
+
+def test_results_do_not_depend_on_what_was_computed_before(digits):
+    net = nsd.DEQ("tanh", 0.15)
+    tabulate._tables.clear()
+    first = nsd.ntk(net, digits)
+    tabulate._tables.clear()
+    nsd.ck(net, 1.5 * digits)
+    nsd.ck(net, digits[:80])
+    assert np.array_equal(first, nsd.ntk(net, digits))
+    assert len(tabulate._tables) == 2  # the smaller set shares the table of the larger
+
+
+def test_the_shelf_of_tables_is_bounded(monkeypatch):
+    monkeypatch.setattr(tabulate, "_KEPT", 2)
+    X = np.random.default_rng(0).standard_normal((60, 4))
+    for a in (0.05, 0.1, 0.15, 0.2):
+        nsd.ck(nsd.DEQ("relu", a), X)
+    assert len(tabulate._tables) == 2
+
+
+def test_threads_share_tables(digits):
+    net = nsd.DEQ("silu", 0.12)
+    tabulate._tables.clear()
+    found = [None] * 4
+
+    def work(i):
+        found[i] = nsd.ntk(net, digits)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert all(np.array_equal(found[0], other) for other in found[1:])
+    assert len(tabulate._tables) == 1
+
+
+# ---- the object ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("net", NETWORKS, ids=repr)
+def test_a_kernel_function_is_the_kernel(net, digits):
+    k = nsd.kernel_function(net, "ntk", norms=digits)
+    K = nsd.ntk(net, digits)
+    np.testing.assert_array_equal(k(digits), K)
+    np.testing.assert_allclose(k(digits[:3], digits), K[:3], atol=1e-12)  # few pairs too come from the table
+    np.testing.assert_allclose(k.diagonal(digits), np.diagonal(K), rtol=1e-13)
+    again = pickle.loads(pickle.dumps(k))
+    assert repr(again) == repr(k)
+    np.testing.assert_array_equal(again(digits), K)
+    assert torch.equal(k(torch.from_numpy(digits)), torch.from_numpy(K))
+
+
+def test_several_kinds_at_once_and_out(digits):
+    net = nsd.DEQ("tanh", 0.2)
+    k = nsd.kernel_function(net, ("ck", "ntk"), norms=(0.5, 2.0))
+    found = k(digits)
+    assert set(found) == {"ck", "ntk"}
+    np.testing.assert_allclose(found["ck"], nsd.ck(net, digits), atol=1e-12)
+    out = np.empty((160, 160))
+    one = nsd.kernel_function(net, "ck", norms=(0.5, 2.0))
+    assert one(digits, out=out) is out
+    np.testing.assert_array_equal(out, found["ck"])
+
+
+def test_rows_beyond_the_range_are_served_by_a_wider_table(digits):
+    net = nsd.DEQ("tanh", 0.2)
+    k = nsd.kernel_function(net, "ck", norms=(0.9, 1.0))
+    np.testing.assert_allclose(k(1.5 * digits), nsd.ck(net, 1.5 * digits), atol=1e-12)
+    np.testing.assert_allclose(k.diagonal(1.5 * digits), np.diagonal(nsd.ck(net, 1.5 * digits)), rtol=1e-12)
+
+
+def test_without_a_range_the_first_call_decides(digits):
+    k = nsd.kernel_function(nsd.DEQ("tanh", 0.2), "ck")
+    assert "norms" not in repr(k)
+    k(digits)
+    assert "norms" in repr(k)
+
+
+@pytest.mark.parametrize("norms", [(2.0, 1.0), (-1.0, 1.0), (0.0, 0.0), (1.0, float("inf")), [[1.0, float("nan")]]])
+def test_impossible_ranges_are_refused(norms):
+    with pytest.raises(InvalidInputError):
+        nsd.kernel_function(nsd.DEQ("tanh", 0.2), norms=norms)
+
+
+def test_norms_over_a_factor_of_a_hundred():
+    X = np.random.default_rng(1).standard_normal((60, 6))
+    X *= (np.geomspace(0.05, 5.0, 60) / np.linalg.norm(X, axis=1))[:, None]
+    S = torch.from_numpy(X @ X.T)
+    s = S.diagonal()
+    for net in (nsd.DEQ("tanh", 0.2), nsd.DEQ("silu", 0.1)):
+        K = nsd.kernel_function(net, "ntk", norms=X)(X)
+        R = pairwise(net, s[:, None], s[None, :], S, ("ntk",))["ntk"].numpy()
+        d = np.sqrt(np.diagonal(R))
+        assert (np.abs(K - R) / np.outer(d, d)).max() < 1e-11  # relative to the size of either point
