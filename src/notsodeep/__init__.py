@@ -10,6 +10,7 @@ __version__ = "0.2.0"
 if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds the two lists together
     from . import activations as activations
     from . import datasets as datasets
+    from . import distributed as distributed
     from . import errors as errors
     from . import estimators as estimators
     from . import experiments as experiments
@@ -105,7 +106,18 @@ _ROOMS = {
     "estimators": ["DEQClassifier", "DEQFeatures", "DEQGaussianProcess", "DEQKernel", "DEQRegressor"],
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
-_MODULES = {"activations", "errors", "datasets", "estimators", "experiments", "matching", "nn", "plots", "solve"}
+_MODULES = {
+    "activations",
+    "datasets",
+    "distributed",
+    "errors",
+    "estimators",
+    "experiments",
+    "matching",
+    "nn",
+    "plots",
+    "solve",
+}
 
 __all__ = sorted([*_HOME, *_MODULES, "__version__"])
 

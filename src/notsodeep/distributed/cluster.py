@@ -1,0 +1,200 @@
+"""Calls on the workers of a Dask cluster, each with an end: an answer, an error, or the news that its worker is gone.
+
+The client is the user's own, with whatever security it has; no port is opened here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from distributed import Client, KilledWorker
+
+from ..errors import ClusterError, InvalidInputError
+from .tasks import versions
+
+__all__ = ["Call", "Cluster", "Lost"]
+
+HERE = versions
+"""What this process runs."""
+_LOOK = 0.3  # seconds between looks at who is there
+_PROBE = 3.0  # seconds for a first connection from the client to a worker
+
+
+@dataclass(frozen=True)
+class Call:
+    """``function(*arguments, *arrays)`` on one worker; arrays travel beside the task, not inside it."""
+
+    worker: str
+    name: str
+    """What Dask's dashboard shows."""
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    arrays: tuple[Any, ...] = ()
+    held: bool = False
+    """The answer stays on the worker; what comes back is Dask's future of it."""
+    items: Sequence[Any] = field(default=(), compare=False)
+    """What the call is about, for the caller."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The worker of a call is gone, or what it needed is."""
+
+    reason: str
+
+
+class Cluster:
+    """The workers behind a client."""
+
+    def __init__(self, client: Any, patience: float = 10.0) -> None:
+        if not isinstance(client, Client):
+            raise InvalidInputError(
+                f"client must be a dask.distributed.Client, got {type(client).__name__}; for instance "
+                "Client('tcp://scheduler:8786')"
+            )
+        if client.asynchronous:
+            raise InvalidInputError("an asynchronous client is not supported; use Client(..., asynchronous=False)")
+        self.client, self.patience = client, patience
+        self._agreed: set[str] = set()
+        self._direct: bool | None = None
+
+    # -- who is there --------------------------------------------------------------------------------------
+    def alive(self) -> dict[str, Mapping[str, Any]]:
+        """Address and description of every worker."""
+        address = getattr(self.client.scheduler, "address", "?")
+        try:
+            found: Mapping[str, Any] = self.client.sync(self._identity)
+        except (OSError, TimeoutError, RuntimeError, AttributeError) as error:
+            raise ClusterError(
+                f"the scheduler at {address} does not answer ({error or type(error).__name__}); start one and give its "
+                "client. A solve with a checkpoint goes on from its last step"
+            ) from None
+        return {name: about for name, about in found["workers"].items() if about.get("status") != "closing"}
+
+    async def _identity(self) -> Any:
+        if self.client.status not in ("running", "connecting"):
+            raise OSError(f"the client is {self.client.status}")
+        scheduler: Any = self.client.scheduler
+        return await asyncio.wait_for(scheduler.identity(n_workers=-1), 30.0)
+
+    def wait_for_workers(self, wanted: int = 1) -> dict[str, Mapping[str, Any]]:
+        """Those who are there once there are so many, or after a while; none at all is an error."""
+        deadline = time.monotonic() + self.patience
+        while True:
+            found = self.alive()
+            if len(found) >= wanted or (found and time.monotonic() > deadline):
+                return found
+            if time.monotonic() > max(deadline, deadline - self.patience + 30.0):
+                raise ClusterError(
+                    "the cluster has no workers; start some (dask worker ADDRESS, cluster.scale(n)) and try again. A "
+                    "solve with a checkpoint goes on from its last step"
+                )
+            time.sleep(min(_LOOK, self.patience))
+
+    def agree(self, workers: Sequence[str]) -> None:
+        """Refuse workers whose versions would give other numbers; each is asked once."""
+        here, differing = HERE(), []
+        calls = [Call(name, "versions", versions, ()) for name in workers if name not in self._agreed]
+        for call, there in self.run(calls, say=_not_installed):
+            if isinstance(there, Lost):
+                continue
+            wrong = {name: found for name, found in there.items() if found != here[name]}
+            differing += [f"{name} {found} on {call.worker}, {here[name]} here" for name, found in wrong.items()]
+            self._agreed.add(call.worker)
+        if differing:
+            raise ClusterError(
+                f"client and workers run different versions: {'; '.join(differing[:4])}. Give both one environment"
+            )
+
+    @property
+    def direct(self) -> bool:
+        """Whether the client reaches workers itself; if not, arrays pass through the scheduler."""
+        if self._direct is None:
+            given = self.client.direct_to_workers
+            self._direct = bool(given) or (given is None and self._reachable(next(iter(self.alive()), None)))
+        return self._direct
+
+    def _reachable(self, worker: str | None) -> bool:
+        async def knock() -> bool:
+            try:
+                await asyncio.wait_for(self.client.rpc(worker).identity(), _PROBE)
+            except (OSError, TimeoutError):
+                return False
+            return True
+
+        return worker is not None and bool(self.client.sync(knock))
+
+    # -- calls ---------------------------------------------------------------------------------------------
+    def run(self, calls: Sequence[Call], say: Callable[[Call, Exception], Exception] | None = None) -> Iterator[Any]:
+        """(call, answer or :class:`Lost`) as they come; errors of the work itself are raised."""
+        client: Any = self.client
+        loop, direct = client.loop.asyncio_loop, self.direct
+        pending: dict[Future[Any], Call] = {
+            asyncio.run_coroutine_threadsafe(self._call(call, direct), loop): call for call in calls
+        }
+        try:
+            while pending:
+                done, _ = wait(pending, timeout=_LOOK, return_when=FIRST_COMPLETED)
+                for future in done:
+                    call = pending.pop(future)
+                    yield call, self._answer(call, future, say)
+                if not done:
+                    alive = self.alive()
+                    for future in [f for f, call in pending.items() if call.worker not in alive]:
+                        future.cancel()
+                        yield pending.pop(future), Lost("gone")
+        finally:
+            for future in pending:
+                future.cancel()
+
+    async def _call(self, call: Call, direct: bool) -> Any:
+        arrays = [
+            await self.client.scatter(a, workers=[call.worker], hash=False, direct=direct, asynchronous=True)
+            for a in call.arrays
+        ]
+        future = self.client.submit(
+            call.function,
+            *call.arguments,
+            *arrays,
+            key=f"{call.name}-{uuid4().hex}",
+            workers=[call.worker],
+            allow_other_workers=False,
+            pure=False,
+            retries=0,
+        )
+        error = await future.exception()
+        if error is not None:
+            raise error
+        return future if call.held else await self.client.gather(future, direct=direct, asynchronous=True)
+
+    def _answer(self, call: Call, future: Future[Any], say: Callable[[Call, Exception], Exception] | None) -> Any:
+        try:
+            return future.result()
+        except (KilledWorker, CancelledError, asyncio.CancelledError) as error:
+            return Lost(f"{type(error).__name__}: {error}")
+        except Exception as error:
+            if _is_connection(error):  # it broke, or data went with its worker: the part is repeated
+                return Lost(f"{type(error).__name__}: {error}")
+            raise (error if say is None else say(call, error)) from None
+
+
+def _is_connection(error: Exception) -> bool:
+    """Dask's errors of communication; those of the worker's own files have a number."""
+    if isinstance(error, OSError):
+        return isinstance(error, ConnectionError | TimeoutError) or error.errno is None
+    return isinstance(error, ValueError) and "No valid workers" in str(error)
+
+
+def _not_installed(call: Call, error: Exception) -> Exception:
+    if isinstance(error, ImportError | AttributeError | RuntimeError):
+        return ClusterError(
+            f"worker {call.worker} cannot import this version of notsodeep ({error}). Install "
+            "'notsodeep[dask]' where scheduler and workers run"
+        )
+    return error

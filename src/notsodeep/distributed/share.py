@@ -1,0 +1,117 @@
+"""What one worker holds of a kernel: rows, and tiles in its memory, on its disk, or computed again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..solve.folder import TileFolder
+from ..solve.network import NetworkKernel
+from ..solve.operator import add_block
+from .layout import Grid, Tile
+
+__all__ = ["Share", "as_rows"]
+
+Array = NDArray[np.float64]
+
+
+class Share:
+    """Rows and tiles of one run on one worker; made from a JSON document alone.
+
+    ``limit`` bytes of tiles stay in memory. The rest lies in ``folder`` if there is one, else it is computed again for
+    every product.
+    """
+
+    def __init__(self, document: Mapping[str, Any], limit: float, folder: str | Path | None) -> None:
+        self.kernel = NetworkKernel.from_dict(document["kernel"])
+        self.grid = Grid(document["n"], document["tile"])
+        self.dtype = torch.float32 if document["dtype"] == "float32" else torch.float64
+        self.store: str = document["store"]
+        self.limit = 0.0 if self.store in ("disk", "none") else limit
+        self.folder: TileFolder | None = None
+        if folder is not None and self.store in ("auto", "disk"):
+            self.folder = TileFolder(folder, {key: document[key] for key in ("n", "tile", "dtype", "content")})
+        self.rows: dict[int, Tensor] = {}
+        self.tiles: dict[Tile, Tensor] = {}
+        self.held = 0
+        self.lock = threading.Lock()  # of a worker with several threads: one task at a time, with all of them
+
+    def take(self, blocks: Sequence[int], rows: Sequence[Array]) -> None:
+        """Blocks of rows, once."""
+        for block, values in zip(blocks, rows, strict=True):
+            if block not in self.rows:
+                self.rows[block] = as_rows(values)
+                self.limit -= values.nbytes
+
+    def keep(self, tiles: Sequence[Tile]) -> None:
+        """Forget tiles that belong to others now, and compute those of ours that can be kept."""
+        for tile in tiles:
+            if self.room(tile) or self.folder is not None:
+                self.tile(tile)
+
+    def forget(self, tiles: Sequence[Tile]) -> None:
+        """Tiles that another worker owns from now on."""
+        for tile in tiles:
+            gone = self.tiles.pop(tile, None)
+            if gone is not None:
+                self.held -= gone.nbytes
+
+    def product(self, tiles: Sequence[Tile], blocks: Sequence[int], v: Array, fresh: bool) -> Array:
+        """The part of K v that these tiles make; ``v`` and the result hold the rows of ``blocks`` alone."""
+        starts = dict(zip(blocks, np.cumsum([0, *(self.grid.rows(b) for b in blocks)]).tolist(), strict=False))
+        low = as_rows(v).to(torch.float64 if fresh else self.dtype)
+        out = torch.zeros(low.shape, dtype=torch.float64)
+        for i, j in tiles:
+            block = self.compute((i, j)) if fresh and self.dtype != torch.float64 else self.tile((i, j))
+            add_block(out, low, starts[i], starts[j], block)
+        return out.numpy()
+
+    def columns(self, blocks: Sequence[int], others: Array) -> list[Array]:
+        """k(rows of each block, other rows)."""
+        right = as_rows(others)
+        return [self.kernel(self.rows[block], right).numpy() for block in blocks]
+
+    def diagonal(self, blocks: Sequence[int]) -> list[Array]:
+        """k(x, x) of the rows of each block."""
+        return [self.kernel.diagonal(self.rows[block]).numpy() for block in blocks]
+
+    def tile(self, tile: Tile) -> Tensor:
+        """From memory, from the disk, or computed."""
+        found = self.tiles.get(tile)
+        if found is not None:
+            return found
+        if self.room(tile):
+            found = self.compute(tile).to(self.dtype)
+            self.tiles[tile] = found
+            self.held += found.nbytes
+            return found
+        if self.folder is None:
+            return self.compute(tile).to(self.dtype)
+        return self.folder.get("tile-{:06d}-{:06d}".format(*tile), self.dtype, lambda: self.compute(tile))
+
+    def compute(self, tile: Tile) -> Tensor:
+        """In float64."""
+        i, j = tile
+        return self.kernel(self.rows[i], None if i == j else self.rows[j])
+
+    def room(self, tile: Tile) -> bool:
+        """Whether one more tile may stay in memory."""
+        i, j = tile
+        return self.held + self.grid.rows(i) * self.grid.rows(j) * self.dtype.itemsize <= self.limit
+
+    def shrink(self) -> None:
+        """Memory ran out: nothing stays, from now on."""
+        self.tiles.clear()
+        self.held, self.limit = 0, 0.0
+
+
+def as_rows(values: Array) -> Tensor:
+    """What came over the network may be read-only memory, which torch does not take."""
+    return torch.from_numpy(values if values.flags.writeable else values.copy())

@@ -1,0 +1,141 @@
+"""What runs on a worker. Arguments are numbers, arrays and JSON documents; the functions are those of the package.
+
+State lies in a store of the worker's own: nothing of it is known to the scheduler, moved or copied. It lives as long
+as its lease, the only thing that the scheduler holds; when a client goes away, leases and stores go with it.
+"""
+
+from __future__ import annotations
+
+import platform
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from distributed import Worker, get_worker
+
+from .. import __version__
+from ..errors import ClusterError
+from .layout import Tile
+from .share import Array, Share
+
+__all__ = ["MISSING", "Lease", "columns", "diagonal", "keep", "load", "open_share", "product", "tiles", "versions"]
+
+MISSING = "missing"
+"""The answer of a worker that knows nothing of a run: it was restarted, or its memory was reclaimed."""
+
+_PART = 0.55  # of a worker's memory limit: Dask begins to spill at 0.6 and stops a worker at 0.8
+_STORES: weakref.WeakKeyDictionary[Worker, dict[str, Share]] = weakref.WeakKeyDictionary()
+
+
+class Lease:
+    """Held by the scheduler for the client; the share goes when it goes."""
+
+    def __init__(self, run: str, store: dict[str, Share] | None = None) -> None:
+        self.run, self.store = run, store
+
+    def __del__(self) -> None:
+        if self.store is not None:
+            self.store.pop(self.run, None)
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return Lease, (self.run,)
+
+
+def versions() -> dict[str, str]:
+    """Of what decides the numbers."""
+    return {
+        "notsodeep": __version__,
+        "torch": torch.__version__.split("+")[0],
+        "numpy": np.__version__,
+        "python": ".".join(platform.python_version_tuple()[:2]),
+    }
+
+
+def open_share(run: str, document: dict[str, Any], memory: float | None, folder: str | None) -> Lease:
+    """A place for this run on this worker."""
+    worker = get_worker()
+    if worker.nanny:  # a process of its own: all its threads work on one task
+        torch.set_num_threads(worker.state.nthreads)
+    store = _STORES.setdefault(worker, {})
+    if folder is None and document["store"] == "disk":
+        folder = str(Path(worker.local_directory) / f"notsodeep-{run}")
+    store[run] = Share(document, _room(worker) if memory is None else memory, folder)
+    return Lease(run, store)
+
+
+def _room(worker: Worker) -> float:
+    """Bytes that tiles may take: Dask's thresholds speak of the whole process."""
+    limit = worker.memory_manager.memory_limit
+    if not limit:
+        return 0.5 * psutil.virtual_memory().available
+    return max(0.0, _PART * limit - psutil.Process().memory_info().rss)
+
+
+def load(run: str, blocks: Sequence[int], rows: Sequence[Array]) -> Any:
+    """Rows that this worker will need."""
+    return _within(run, lambda share: share.take(blocks, rows))
+
+
+def keep(run: str, mine: Sequence[Tile], gone: Sequence[Tile]) -> Any:
+    """Compute tiles that are kept, drop those that went elsewhere; how many bytes are held."""
+
+    def work(share: Share) -> int:
+        share.forget(gone)
+        share.keep(mine)
+        return share.held
+
+    return _within(run, work)
+
+
+def product(run: str, mine: Sequence[Tile], blocks: Sequence[int], fresh: bool, v: Array) -> Any:
+    """This worker's part of K v."""
+    return _within(run, lambda share: share.product(mine, blocks, v, fresh))
+
+
+def columns(run: str, blocks: Sequence[int], others: Array) -> Any:
+    """Its rows against other rows."""
+    return _within(run, lambda share: share.columns(blocks, others))
+
+
+def diagonal(run: str, blocks: Sequence[int]) -> Any:
+    """Its part of the diagonal."""
+    return _within(run, lambda share: share.diagonal(blocks))
+
+
+def tiles(run: str, mine: Sequence[Tile]) -> Any:
+    """Tiles themselves, in float64."""
+    return _within(run, lambda share: [share.compute(tile).numpy() for tile in mine])
+
+
+def _within(run: str, work: Any) -> Any:
+    """``work`` on the share of this run; where memory runs out, once more without the tiles that were kept."""
+    worker = get_worker()
+    share = _STORES.get(worker, {}).get(run)
+    if share is None:
+        return MISSING
+    with share.lock:
+        try:
+            return work(share)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_memory(error):
+                raise
+            share.shrink()
+        try:
+            return work(share)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_memory(error):
+                raise
+            raise ClusterError(
+                f"worker {worker.address} ran out of memory, even with no tiles kept: {len(share.rows)} blocks of rows "
+                f"take {sum(r.nbytes for r in share.rows.values()) / 2**30:.2f} GiB. Use more workers or a higher "
+                "memory limit, smaller tiles (tile=), or fewer columns"
+            ) from None
+
+
+def _is_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)

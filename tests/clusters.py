@@ -1,0 +1,19 @@
+"""Small clusters: threads of this process where that is enough, processes where something is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+
+@contextlib.contextmanager
+def small_cluster(workers=3, **options):
+    import distributed
+
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    settings = {"processes": False, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50}
+    with (
+        distributed.LocalCluster(n_workers=workers, **{**settings, **options}) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield cluster, client

@@ -1,0 +1,23 @@
+"""One small cluster for all tests of this folder that harm none of its workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusters import small_cluster
+
+pytest.importorskip("distributed")
+
+
+@pytest.fixture(scope="package")
+def client():
+    """Three workers for tests that harm none of them."""
+    with small_cluster() as (_, made):
+        yield made
+
+
+@pytest.fixture
+def fragile():
+    """A cluster of a test's own."""
+    with small_cluster() as made:
+        yield made
