@@ -29,7 +29,7 @@ test-slow: $(STAMP)
 # the lower end of the versions that pyproject.toml allows, in an environment of its own
 test-oldest:
 	$(PYTHON) -m venv $(VENV)-oldest
-	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e . pytest pytest-xdist hypothesis mpmath
+	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[dask]' pytest pytest-xdist hypothesis mpmath
 	$(VENV)-oldest/bin/python -m pytest -q -n 2 --dist loadfile
 
 lint: $(STAMP)
