@@ -17,6 +17,7 @@ from .._arrays import as_rows, check_norms, check_target, like, same_columns, sh
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of, tangent_kernel
+from .device import fill_fused
 from .lookup import Table
 from .pointwise import diagonal, pairwise
 from .tabulate import SHORT, rounded_range, table_for
@@ -155,7 +156,8 @@ def fill(
     sy = sx if symmetric else squared_norms(other)
     table = _table(network, kinds, rates, sx, sy, symmetric, table, x.dtype)
     points = Points(network, tuple(kinds), rates, table, x, other, sx, sy, symmetric=symmetric, compiled=compile)
-    blocks = list(_blocks(shape, _TILE["cuda" if x.is_cuda else "cpu"], symmetric))
+    fused = fill_fused(points, target)
+    blocks = [] if fused else list(_blocks(shape, _TILE["cuda" if x.is_cuda else "cpu"], symmetric))
     for rows, columns in track(blocks, len(blocks), "kernel", progress):
         for kind, values in points.tile(rows, columns).items():
             _store(target[kind], values, rows, columns, symmetric)

@@ -7,7 +7,7 @@ taken from the difference of the normalised rows. Entries beyond the table's rea
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -74,15 +74,29 @@ class Points:
             level = table.level(kind, largest, r.dtype)
             last = kind == self.kinds[-1]
             values[kind] = self._lookup(level, kind, rows, columns, r if last or self.compiled else r.clone())
-        if outside is not None:
-            near = self._by_angle if table.reach == 1.0 else self._direct
-            for kind, exact in near(outside, rows, columns).items():
-                values[kind][outside] = exact
         short = self._short_rows(rows, columns)
+        if outside is not None:
+            self._settle(values, outside, rows, columns, self.entries)
         if short is not None:
-            for kind, exact in self._direct(short, rows, columns).items():
-                values[kind][short] = exact
+            self._settle(values, short, rows, columns, self._direct)
         return values
+
+    @staticmethod
+    def _settle(
+        values: dict[Kernel, Tensor],
+        wanted: Tensor,
+        rows: slice,
+        columns: slice,
+        method: Callable[[Tensor, Tensor], dict[Kernel, Tensor]],
+    ) -> None:
+        i, j = wanted.nonzero(as_tuple=True)
+        for kind, exact in method(i + rows.start, j + columns.start).items():
+            values[kind][i, j] = exact
+
+    def entries(self, i: Tensor, j: Tensor) -> dict[Kernel, Tensor]:
+        """Single entries that the table does not settle as it is: near r = +-1, or beyond its reach."""
+        assert self.table is not None
+        return self._by_angle(i, j) if self.table.reach == 1.0 else self._direct(i, j)
 
     def _short_rows(self, rows: slice, columns: slice) -> Tensor | None:
         """The entries of rows that are shorter than the table covers."""
@@ -116,15 +130,14 @@ class Points:
         return (fused_tile if self.compiled else tile)(level, left, right, r)
 
     # -- single entries --------------------------------------------------------------------------------------
-    def _by_angle(self, wanted: Tensor, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
+    def _by_angle(self, i: Tensor, j: Tensor) -> dict[Kernel, Tensor]:
         """Entries near r = +-1 from the table, at angles that are exact there."""
         table = self.table
         assert table is not None
-        i, j = wanted.nonzero(as_tuple=True)
         found: dict[Kernel, list[Tensor]] = {kind: [] for kind in self.kinds}
         for p, q in zip(i.split(_PAIRS), j.split(_PAIRS), strict=True):
-            nx, ny = self.sx[rows][p].sqrt(), self.sy[columns][q].sqrt()
-            x = _angle_variable(self.x[rows][p].double() / nx[:, None], self.y[columns][q].double() / ny[:, None])
+            nx, ny = self.sx[p].sqrt(), self.sy[q].sqrt()
+            x = _angle_variable(self.x[p].double() / nx[:, None], self.y[q].double() / ny[:, None])
             for kind in self.kinds:
                 level = table.level(kind, 1.0, torch.float64)
                 position = x if level.warped else torch.sin(0.5 * math.pi * x)
@@ -147,19 +160,14 @@ class Points:
         wanted = torch.ones(shape, dtype=torch.bool, device=self.x.device)
         wanted = torch.triu(wanted, 1) if self.symmetric and rows == columns else wanted
         tiles = {kind: torch.zeros(shape, dtype=self.x.dtype, device=self.x.device) for kind in self.kinds}
-        if bool(wanted.any()):
-            for kind, exact in self._direct(wanted, rows, columns).items():
-                tiles[kind][wanted] = exact
+        self._settle(tiles, wanted, rows, columns, self._direct)
         return tiles
 
-    def _direct(self, wanted: Tensor, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
-        """The wanted entries of a tile, one by one, from inner products in double precision."""
-        i, j = wanted.nonzero(as_tuple=True)
-        a, b = self.sx[rows][i], self.sy[columns][j]
-        x, y = self.x[rows], self.y[columns]
-        dot = torch.cat(
-            [_dots(x[p], y[q], s, t) for p, q, s, t in zip(*(v.split(_PAIRS) for v in (i, j, a, b)), strict=True)]
-        )
+    def _direct(self, i: Tensor, j: Tensor) -> dict[Kernel, Tensor]:
+        """Entries one by one, from inner products in double precision."""
+        a, b = self.sx[i], self.sy[j]
+        parts = zip(*(v.split(_PAIRS) for v in (i, j, a, b)), strict=True)
+        dot = torch.cat([_dots(self.x[p], self.y[q], s, t) for p, q, s, t in parts])
         exact = pairwise(self.network, a.cpu(), b.cpu(), dot.cpu(), self.kinds, self.rates, check=False)
         return {kind: v.to(self.x.device, self.x.dtype) for kind, v in exact.items()}
 

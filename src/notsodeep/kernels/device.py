@@ -1,0 +1,124 @@
+"""Kernel matrices on CUDA by fused tiles: products by cuBLAS into the result, then one pass over it in place.
+
+Entries that the table does not settle (near r = +-1, or beyond its reach) are listed by the programs and evaluated
+afterwards. Where Triton is missing, or too many entries are listed, tiles are evaluated by plain torch instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..networks import Kernel
+from .lookup import Level, Table
+from .tiles import Points
+
+__all__ = ["fill_fused"]
+
+_ROWS, _COLUMNS = 4096, 16384  # of a product
+_LISTED = 1 << 21  # entries
+_PARITY = {None: 0, "odd": 1, "even": 2}
+_SHAPES = {torch.float64: (32, 64, 4), torch.float32: (64, 64, 8)}  # rows, columns and warps of a program
+
+
+@functools.cache
+def _program() -> Any:
+    try:
+        return importlib.import_module(f"{__package__}.triton_tile").tile_kernel
+    except ImportError:
+        return None
+
+
+def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
+    """Fill the matrices but for the diagonal of symmetric ones; ``False`` where it could not be done this way."""
+    x, table = points.x, points.table
+    plain = all(t.is_cuda and t.dtype == x.dtype and t.stride(1) == 1 for t in target.values())
+    if not x.is_cuda or not plain or table is None or points.compiled or any(s is not None for s in points.short):
+        return False
+    if _program() is None:
+        return False
+    counts = torch.zeros(1, dtype=torch.int32, device=x.device)
+    found = torch.empty(2, _LISTED, dtype=torch.int32, device=x.device)
+    levels = {kind: table.level(kind, 1.0, x.dtype) for kind in target}
+    last = list(target)[-1]
+    for rows, columns in _blocks(target[last].shape, points.symmetric):
+        gram = target[last][rows, columns]
+        torch.mm(x[rows], points.y[columns].T, out=gram)
+        for kind, level in levels.items():
+            # the list is made once, by the kernel that goes last
+            _launch(points, table, kind, level, target[last], target[kind], rows, columns, found, counts, kind == last)
+    listed = int(counts)
+    if listed > _LISTED:
+        return False
+    if listed:
+        i, j = found[:, :listed].long()
+        for kind, values in points.entries(i, j).items():
+            target[kind][i, j] = values
+            if points.symmetric:
+                target[kind][j, i] = values
+    return True
+
+
+def _blocks(shape: Any, symmetric: bool) -> Any:
+    for i in range(0, shape[0], _ROWS):
+        for j in range(i if symmetric else 0, shape[1], _COLUMNS):
+            yield slice(i, min(i + _ROWS, shape[0])), slice(j, min(j + _COLUMNS, shape[1]))
+
+
+def _launch(
+    points: Points,
+    table: Table,
+    kind: Kernel,
+    level: Level,
+    gram: Tensor,
+    out: Tensor,
+    rows: slice,
+    columns: slice,
+    found: Tensor,
+    counts: Tensor,
+    listing: bool,
+) -> None:
+    dtype, device = gram.dtype, gram.device
+    numbers = [level.scale(), points.trusted if listing else 2.0, table.reach]
+    ends = torch.tensor(np.cumsum((0, *level.series.ranks)), dtype=torch.int32, device=device)
+    if table.one_function:
+        left = right = torch.tensor(level.series.scalars(), dtype=dtype, device=device)
+    else:
+        left = table.side(level, kind, points.sx[rows].sqrt(), signed=True).T.to(dtype).contiguous()
+        right = table.side(level, kind, points.sy[columns].sqrt(), signed=False).T.to(dtype).contiguous()
+    high, wide, warps = _SHAPES[dtype]
+    a, b = rows.stop - rows.start, columns.stop - columns.start
+    _program()[(-(-b // wide), -(-a // high))](
+        gram,
+        out,
+        gram.stride(0),
+        out.stride(0),
+        points.wx,
+        points.wy,
+        left,
+        right,
+        ends,
+        torch.tensor(numbers, dtype=dtype, device=device),
+        found,
+        counts,
+        rows.start,
+        columns.start,
+        a,
+        b,
+        len(level.series.ranks),
+        _LISTED,
+        SYMMETRIC=points.symmetric,
+        WARPED=level.warped,
+        PARITY=_PARITY[level.parity],
+        SCALAR=table.one_function,
+        HOMOGENEOUS=table.homogeneous,
+        BM=high,
+        BN=wide,
+        num_warps=warps,
+    )

@@ -1,0 +1,99 @@
+"""A tile of a kernel matrix as one Triton program: the Gram tile is read once, every entry written once.
+
+Imported only where Triton is there; ``device.py`` launches it, and ``evaluate.py`` says the same in plain torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+__all__ = ["tile_kernel"]
+
+
+@triton.jit
+def tile_kernel(
+    gram: Any,
+    out: Any,
+    gram_stride: Any,
+    out_stride: Any,
+    wx: Any,
+    wy: Any,
+    left: Any,
+    right: Any,
+    ends: Any,
+    numbers: Any,
+    found: Any,
+    count: Any,
+    row0: Any,
+    column0: Any,
+    rows: Any,
+    columns: Any,
+    terms: Any,
+    capacity: Any,
+    SYMMETRIC: tl.constexpr,
+    WARPED: tl.constexpr,
+    PARITY: tl.constexpr,
+    SCALAR: tl.constexpr,
+    HOMOGENEOUS: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
+    """sum_m T_m(x) left_m right_m' on one tile; PARITY 1: odd orders, 2: even ones."""
+    first, second = tl.program_id(1) * BM, tl.program_id(0) * BN
+    if SYMMETRIC:  # noqa: SIM102  # the outer condition is decided at compile time
+        if column0 + second + BN - 1 <= row0 + first:
+            return
+    i, j = first + tl.arange(0, BM), second + tl.arange(0, BN)
+    inside_i, inside_j = i < rows, j < columns
+    gi, gj = row0 + i, column0 + j
+    wanted = inside_i[:, None] & inside_j[None, :]
+    if SYMMETRIC:
+        wanted = wanted & (gj[None, :] > gi[:, None])
+    scale, trusted, reach = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
+    fx, fy = tl.load(wx + gi, mask=inside_i, other=0.0), tl.load(wy + gj, mask=inside_j, other=0.0)
+    place = gi.to(tl.int64)[:, None] * gram_stride + gj[None, :]
+    r = tl.load(gram + place, mask=wanted, other=0.0) * fx[:, None] * fy[None, :]
+
+    outside = wanted & (tl.abs(r) > trusted)
+    if tl.sum(tl.sum(outside.to(tl.int32), axis=1), axis=0) > 0:
+        slot = tl.atomic_add(count + tl.zeros([BM, BN], tl.int32), tl.full([BM, BN], 1, tl.int32), mask=outside)
+        kept = outside & (slot < capacity)
+        tl.store(found + slot, tl.broadcast_to(gi[:, None], [BM, BN]), mask=kept)
+        tl.store(found + capacity + slot, tl.broadcast_to(gj[None, :], [BM, BN]), mask=kept)
+
+    r = tl.minimum(tl.maximum(r, -reach), reach)
+    if WARPED:
+        r = libdevice.asin(r)
+    x2 = r * scale
+    y2 = x2
+    if PARITY > 0:
+        y2 = x2 * x2 - 2.0
+    b1 = tl.zeros_like(x2)
+    b2 = tl.zeros_like(x2)
+    for step in range(terms):
+        m = terms - 1 - step
+        b0 = y2 * b1 - b2
+        if SCALAR:
+            b0 += tl.load(left + m)
+        else:
+            for k in range(tl.load(ends + m), tl.load(ends + m + 1)):
+                a = tl.load(left + k * rows + i, mask=inside_i, other=0.0)
+                b = tl.load(right + k * columns + j, mask=inside_j, other=0.0)
+                b0 += a[:, None] * b[None, :]
+        b2 = b1
+        b1 = b0
+    # the sum is c_0 + y b_1 - b_2, and x (b_0 - b_1) for odd orders
+    b1 = 0.5 * x2 * (b1 - b2) if PARITY == 1 else b1 - 0.5 * y2 * b2
+    if HOMOGENEOUS:
+        nx = tl.where(fx > 0, 1.0 / tl.where(fx > 0, fx, 1.0), 0.0)
+        ny = tl.where(fy > 0, 1.0 / tl.where(fy > 0, fy, 1.0), 0.0)
+        b1 = b1 * nx[:, None] * ny[None, :]
+    tl.store(out + gi.to(tl.int64)[:, None] * out_stride + gj[None, :], b1, mask=wanted)
+    if SYMMETRIC:
+        mirrored = gj.to(tl.int64)[:, None] * out_stride + gi[None, :]
+        there = inside_j[:, None] & inside_i[None, :] & (gj[:, None] > gi[None, :])
+        tl.store(out + mirrored, tl.trans(b1), mask=there)

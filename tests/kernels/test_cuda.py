@@ -1,0 +1,60 @@
+"""Fused tiles on a GPU against tiles of plain torch and against the CPU."""
+
+import numpy as np
+import pytest
+import torch
+
+import notsodeep as nsd
+from notsodeep.kernels import device, matrix
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+NETWORKS = [
+    nsd.DEQ("tanh", 0.2),
+    nsd.DEQ("relu", 0.2),
+    nsd.DEQ("silu", 0.1, sigma_c2=0.1),
+    nsd.DEQ("elu", 0.2),
+    nsd.ENN(["cos"]),
+    nsd.ENN(["gelu", "tanh"]),
+]
+
+
+def points(n, p, seed=0):
+    X = np.random.default_rng(seed).standard_normal((n, p)) / np.sqrt(p)
+    X[1] = X[0]
+    X[3] = -1.2 * X[2]
+    X[5] = X[4] + 1e-6 * X[6]
+    return torch.from_numpy(X)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("net", NETWORKS, ids=repr)
+def test_fused_tiles_agree_with_plain_ones(net, dtype, monkeypatch):
+    pytest.importorskip("triton")
+    X, Y = points(333, 20).to("cuda", dtype), points(150, 20, 1).to("cuda", dtype)
+    monkeypatch.setattr(device, "_ROWS", 128)
+    monkeypatch.setattr(device, "_COLUMNS", 200)
+    used = []
+    fill = device.fill_fused
+    monkeypatch.setattr(matrix, "fill_fused", lambda *a: used.append(fill(*a)) or used[-1])
+    fused = nsd.kernels_of(net, X), nsd.kernels_of(net, X, Y)
+    assert used == [True, True]
+    monkeypatch.setattr(matrix, "fill_fused", lambda *a: False)
+    plain = nsd.kernels_of(net, X), nsd.kernels_of(net, X, Y)
+    exact = nsd.kernels_of(net, X.double().cpu()), nsd.kernels_of(net, X.double().cpu(), Y.double().cpu())
+    tolerance = 1e-12 if dtype == torch.float64 else 3e-6
+    for a, b, c in zip(fused, plain, exact, strict=True):
+        for kind, K in a.items():
+            scale = float(c[kind].abs().max())
+            assert float((K - b[kind]).abs().max()) < tolerance * scale, kind
+            assert float((K.cpu() - c[kind]).abs().max()) < tolerance * scale, kind
+    for K in fused[0].values():
+        assert torch.equal(K, K.T)
+
+
+def test_too_many_listed_entries_are_left_to_plain_tiles(monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(device, "_LISTED", 4)
+    X = points(200, 2).cuda()
+    K = nsd.ntk(nsd.DEQ("elu", 0.2), X)
+    np.testing.assert_allclose(K.cpu(), nsd.ntk(nsd.DEQ("elu", 0.2), X.cpu()), atol=1e-11)
