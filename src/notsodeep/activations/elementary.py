@@ -23,7 +23,7 @@ from .base import Parity
 
 __all__ = ["Basis"]
 
-_TINY = 1e-30  # log|u| is read as log(u^2 + 1e-30) / 2: finite at zero, with a finite gradient
+_TINY = 1e-30  # log|u| is read as log(max(u^2, 1e-30)) / 2: finite at zero, with a finite gradient
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Basis:
         """:meth:`combine` as plain PyTorch."""
         parts = ("1", "u * v", "v", "u", *(f"{f} * w" for f in _SOURCE[self.order]))
         sums = [f"({factor}) * polynomial({i})" for i, factor in enumerate(parts) if self.sizes[i]]
-        log = ["    log = 0.5 * torch.log(u * u + 1e-30)"] if self.singular else []
+        log = ["    log = 0.5 * torch.log((u * u).clamp_min(1e-30))"] if self.singular else []
         return [
             f"def {name}(u, rows):",
             f"    v = torch.tanh({self.alpha!r} * u)",
@@ -120,7 +120,8 @@ def _polynomial(x: Tensor, rows: Tensor) -> Any:
 
 
 def _log(u: Tensor) -> Tensor:
-    return 0.5 * torch.log(u * u + _TINY)
+    # a floor, not a summand: optimisers of exported graphs drop a summand of this size
+    return 0.5 * torch.log((u * u).clamp_min(_TINY))
 
 
 _SOURCE = {0: ("log", "torch.sign(u)"), 1: ("u.abs()", "u * log"), 2: ("u * u * log", "u * u.abs()")}

@@ -146,7 +146,8 @@ def compare(
     ``data`` is a pair (X, classes); ``test`` another one, or a fifth of ``data`` is kept apart. Networks that are
     given as modules are built anew from their specifications, once per seed: fresh weights are what error bars need.
     ``lr`` has a default for each method, see :func:`fit`; ``init`` is that of twin and plain network, see :class:`ENN`;
-    a twin's learning rates are used.
+    a twin's learning rates are used, and one whose readout stands for the training of the whole DEQ (a tangent kernel
+    with ``trains == "readout"``) trains its readout, whatever ``train`` says of the others.
     """
     specs = _specifications(deq, twin, init)
     size = width or (deq.width if isinstance(deq, DEQ) else None)
@@ -235,6 +236,7 @@ def _specifications(deq: Any, twin: Any, init: str) -> dict[str, Callable[..., M
         raise InvalidInputError(f"compare takes an nn.ENN, an ENN specification or a Twin, got {type(twin).__name__}")
     network: ENNSpec | Twin = twin.spec if isinstance(twin, ENN) else twin
     taken: dict[str, Any] = {}  # a twin brings its learning rates itself
+    convex = isinstance(twin, Twin) and twin.kernel != "ck" and twin.trains == "readout"
     if isinstance(twin, ENN):
         taken = {"learning_rates": twin.learning_rates, "normalise": twin.normalise}
 
@@ -242,7 +244,7 @@ def _specifications(deq: Any, twin: Any, init: str) -> dict[str, Callable[..., M
         return DEQ(spec, p, m, k, seed, train=train, device=device, **options)
 
     def build_twin(p: int, m: int, k: int, seed: int, train: str, device: Any) -> Model:
-        return ENN(network, p, m, k, seed, init=init, train=train, device=device, **taken)
+        return ENN(network, p, m, k, seed, init=init, train="readout" if convex else train, device=device, **taken)
 
     def build_plain(p: int, m: int, k: int, seed: int, train: str, device: Any) -> Model:
         return ENN(ENNSpec([spec.activation] * network.depth), p, m, k, seed, init=init, train=train, device=device)

@@ -108,8 +108,8 @@ def twin_of(
     X, y : data of the kind the DEQ is used on; with ``y`` the readout is fitted to it, else to the module's outputs
     kernel : ``"ck"`` if only the readout will train, ``"ntk"`` or ``"ntk_frozen"`` if more will
     design : ``"match"`` (at the data's tau0; the centred DEQ), ``"uniform"`` (for all inputs of the data's norms; the
-        DEQ as it is; at once for ReLU, seconds otherwise), or ``"auto"``: matched if phi has mean zero at the data's
-        scale, as odd and centred activations do, else uniform
+        DEQ as it is, with its bias if it has one), or ``"auto"``: matched if phi has mean zero at the data's scale, as
+        odd and centred activations do, and there is no bias, else uniform, which is one layer
     ridge, holdout, seed : see :func:`distil`; the seed is also that of the twin's weights
     init : of the twin's weights, ``"gaussian"`` or ``"orthogonal"``, see :class:`ENN`
     """
@@ -188,15 +188,17 @@ def _report(twin: ENN, inputs: Tensor, targets: Tensor, labels: Tensor | None) -
 def _design(measured: Measured, X: Tensor, kernel: Any, design: str) -> Twin:
     if design not in ("auto", "match", "uniform"):
         raise InvalidInputError(f"design must be 'auto', 'match' or 'uniform', got {design!r}")
-    measured.spec.check_unbiased("twin_of")  # distil needs no design, and takes any network
     if design == "uniform" or (design == "auto" and not _is_centred(measured)):
         return _uniform(measured.spec, X, kernel)
-    return match(measured.spec, measured.tau0, kernel=kernel)
+    return match(measured.spec, measured.tau0, kernel=kernel)  # refuses a bias
 
 
 def _is_centred(measured: Measured) -> bool:
-    """Whether E[phi] is below a hundredth of phi's size; sigma_a2 and tau0 are measured, so zero is not to be had."""
-    if measured.spec.activation.homogeneity == 1.0:
+    """Whether E[phi] is below a hundredth of phi's size; sigma_a2 and tau0 are measured, so zero is not to be had.
+
+    A bias correlates all inputs, as a mean of phi does.
+    """
+    if measured.spec.activation.homogeneity == 1.0 or measured.spec.variances[2] > 0.0:
         return False
     m = moments(measured.spec.activation, measured.spec.centred_scale(measured.tau0))
     return m.mean**2 <= 1e-4 * m.square

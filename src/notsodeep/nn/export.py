@@ -59,6 +59,7 @@ def export_torchscript(model: ENN) -> Any:
     _check(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # torch recommends torch.export; both are offered
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # the sizes it finds are those of the model's tables
         # torch's own check compares names that it changes itself from trace to trace
         return torch.jit.trace(model.eval(), _example(model), check_trace=False)
 

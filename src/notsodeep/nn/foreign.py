@@ -33,7 +33,7 @@ class DEQParts:
     input : U, shape (width, in_features)
     activation : an :class:`Activation`, its name, a torch module such as ``nn.Tanh()``, or a function
     readout : R, shape (out_features, width), if there is one
-    bias : b, shape (width,), if there is one; no twin is known for it yet, and :func:`twin_of` says so
+    bias : b, shape (width,), if there is one; the twin is then one layer, whose kernel holds it
     readout_bias : r, shape (out_features,)
 
     A factor in front of phi belongs into W and R: z = s phi(W z + U x), y = R z is DEQParts(s * W, U, phi, s * R).
@@ -141,12 +141,13 @@ def measure(parts: DEQParts, X: Tensor) -> Measured:
     excess = norm / (2.0 * math.sqrt(sigma_a2)) if sigma_a2 > 0 else 1.0
     share = float(X.double().mean(0).square().sum()) / tau0**2
     sigma_c2 = 0.0 if parts.bias is None else float(parts.bias.double().square().mean())
+    level = 0.0 if parts.bias is None else float(parts.bias.double().mean())
     spec = Specification(as_activation(parts.activation), sigma_a2, sigma_b2, sigma_c2)
-    _warn(spec, excess, share)
+    _warn(spec, excess, share, level if level**2 > max(0.5, 8.0 / width) * sigma_c2 else 0.0)  # not by chance
     return Measured(spec, tau0, width, excess, share)
 
 
-def _warn(spec: Specification, excess: float, share: float) -> None:
+def _warn(spec: Specification, excess: float, share: float, level: float) -> None:
     if spec.variances[0] >= spec.limit:
         warnings.warn(
             f"sigma_a2 = {spec.variances[0]:.3g} is not below {spec.limit:.3g}: this DEQ's equilibrium need not be "
@@ -158,6 +159,13 @@ def _warn(spec: Specification, excess: float, share: float) -> None:
         warnings.warn(
             f"the recurrent weight's norm is {excess:.2f} times that of random weights of the same variance: training "
             "has given it structure, which the twin's kernel does not know; expect the distilled twin to keep less",
+            NotSoDeepWarning,
+            stacklevel=4,
+        )
+    if level != 0.0:
+        warnings.warn(
+            f"the bias has mean {level:.3g} over the units, more than its spread: the theory takes biases with "
+            "mean zero; move the mean into the activation, phi(u + mean)",
             NotSoDeepWarning,
             stacklevel=4,
         )

@@ -1,0 +1,172 @@
+"""One-layer twins wherever a twin runs: export, compilation, comparison, conversion; batches of any size."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import notsodeep as nsd
+from notsodeep.errors import InvalidInputError, NotSoDeepWarning
+from notsodeep.nn import DEQParts
+from notsodeep.nn.compare import _specifications
+from notsodeep.nn.foreign import measure
+
+CASES = ("tanh ck", "relu ck", "relu ntk", "thresholds", "bias")
+X = torch.randn(9, 4, generator=torch.Generator().manual_seed(0)) / 2
+X[3] = 0.0
+X[4] *= 20.0  # beyond the norms of any range
+
+
+@functools.cache
+def twin(name: str) -> nsd.Twin:
+    relu = nsd.DEQ("relu", 0.2)
+    designs = {
+        "tanh ck": lambda: nsd.match_one_layer(nsd.DEQ("tanh", 0.2)),
+        "relu ck": lambda: nsd.match_one_layer(relu),
+        "relu ntk": lambda: nsd.match_one_layer(relu, "ntk", trains="readout"),  # log|u| and sign(u)
+        "thresholds": lambda: nsd.match_one_layer(relu, units="thresholds"),
+        "bias": lambda: nsd.match_one_layer(nsd.DEQ("tanh", 0.2, sigma_c2=0.3)),
+    }
+    return designs[name]()
+
+
+def module(name: str, width: int = 33) -> nsd.nn.ENN:
+    return nsd.nn.ENN(twin(name), 4, width, 3)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_torch_export_and_torchscript(name: str) -> None:
+    model = module(name)
+    program, script = nsd.nn.export_program(model).module(), nsd.nn.export_torchscript(model)
+    for x in (X, X[:1], X[3:4]):
+        expected = model(x)
+        assert bool(torch.isfinite(expected).all())
+        torch.testing.assert_close(program(x), expected)
+        torch.testing.assert_close(script(x), expected)
+
+
+@pytest.mark.parametrize("name", ["tanh ck", "relu ck", pytest.param("relu ntk", marks=pytest.mark.slow), "thresholds"])
+def test_onnxruntime_computes_the_same(name: str, tmp_path) -> None:
+    """The zero row too: optimisers of graphs must not drop what keeps its logarithm finite."""
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    model = module(name)
+    session = runtime.InferenceSession(str(nsd.nn.export_onnx(model, tmp_path / "model.onnx")))
+    for x in (X, X[:1]):
+        (y,) = session.run(None, {"x": x.numpy()})
+        np.testing.assert_allclose(y, model(x).detach().numpy(), rtol=1e-5, atol=2e-5)
+
+
+def compiled_is_eager(name: str, backend: str) -> None:
+    model = module(name)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    torch.testing.assert_close(compiled(X), model(X))
+    gradients = []
+    for function in (compiled, model):
+        model.zero_grad(set_to_none=True)
+        function(X).square().mean().backward()
+        gradients.append([p.grad.clone() for p in model.parameters()])
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["tanh ck", "relu ck", "thresholds"])
+def test_the_whole_layer_is_one_graph_for_the_compiler(name: str) -> None:
+    compiled_is_eager(name, "aot_eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_compiled_code_computes_the_same(name: str) -> None:
+    compiled_is_eager(name, "inductor")
+
+
+@pytest.mark.parametrize("name", ["tanh ck", "relu ck"])
+def test_orthogonal_weights_have_the_same_kernel_with_smaller_fluctuations(name: str) -> None:
+    x = nsd.datasets.digits().first(60).standardised().X_train.astype(float)
+    exact, rows = twin(name).kernel_matrix(x), torch.from_numpy(x)
+    errors, mean = {}, {}
+    for init in ("gaussian", "orthogonal"):
+        models = [nsd.nn.ENN(twin(name), 64, 256, 1, s, init=init, dtype=torch.float64) for s in range(12)]
+        kernels = [(z @ z.mT).detach().numpy() for z in (model.features(rows) for model in models)]
+        errors[init] = np.mean([np.linalg.norm(K - exact) for K in kernels])
+        mean[init] = np.linalg.norm(np.mean(kernels, 0) - exact)
+    assert errors["orthogonal"] < 0.8 * errors["gaussian"]
+    assert mean["orthogonal"] < 0.5 * errors["orthogonal"]  # the error is chance: it falls as the root of twelve
+
+
+def test_compare_and_what_an_ntk_twin_trains() -> None:
+    data = nsd.datasets.digits().first(300).standardised()
+    deq = nsd.DEQ("relu", 0.2)
+    options = {"test": (data.X_test[:100], data.y_test[:100]), "width": 64, "seeds": 1}
+    rows = (data.X_train, data.y_train)
+    found = nsd.compare(deq, twin("relu ck"), rows, init="orthogonal", **options)
+    assert found.models == ("DEQ", "twin", "plain")
+    assert abs(found.values("twin", "accuracy")[0] - found.values("DEQ", "accuracy")[0]) < 0.15
+    # all weights of the DEQ train; the twin's readout stands for that, its hidden weights stay
+    builders = _specifications(deq, twin("relu ntk"), "gaussian")
+    trained = {name: build(64, 8, 10, 0, "all", None).trained for name, build in builders.items()}
+    assert trained == {"DEQ": "all", "twin": "readout", "plain": "all"}
+
+
+# -- a bias ----------------------------------------------------------------------------------------------
+def biased(width: int = 400) -> nsd.nn.DEQ:
+    return nsd.nn.DEQ(nsd.DEQ("tanh", 0.15, sigma_c2=0.3), 64, width, 10, seed=1)
+
+
+def test_twin_of_a_deq_with_a_bias() -> None:
+    """Its kernel has the bias, and its features reproduce what the DEQ computes."""
+    x = nsd.datasets.digits().first(500).standardised().X_train
+    deq = biased()
+    found = nsd.twin_of(deq, x, ridge=1e-3)
+    assert found.twin.depth == 1
+    assert found.measured.spec.variances[2] == pytest.approx(0.3, rel=0.2)
+    exact = nsd.ck(found.measured.spec, x[:80].astype(float))
+    assert np.abs(found.twin.kernel_matrix(x[:80].astype(float)) - exact).max() < 1e-3 * exact.max()
+    orthogonal = np.eye(64)[:2]
+    assert float(found.twin.kernel_matrix(orthogonal)[0, 1]) > 0.05  # correlated by the bias alone
+    assert found.distillation.error < 0.35
+    with pytest.raises(InvalidInputError, match="without a bias"):
+        nsd.twin_of(deq, x, design="match")
+
+
+def test_a_bias_with_a_mean_is_reported() -> None:
+    generator = torch.Generator().manual_seed(0)
+    W = 0.3 * torch.randn(64, 64, generator=generator) / math.sqrt(64)
+    U = torch.randn(64, 4, generator=generator)
+    noise = torch.randn(64, generator=generator)
+    with pytest.warns(NotSoDeepWarning, match="the bias has mean"):
+        measure(DEQParts(W, U, "tanh", bias=1.0 + 0.1 * noise), X)
+    measure(DEQParts(W, U, "tanh", bias=noise), X)  # no warning
+
+
+def test_a_module_with_pytorchs_own_biases() -> None:
+    class Equilibrium(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.recurrent, self.entrance, self.head = nn.Linear(200, 200), nn.Linear(64, 200), nn.Linear(200, 10)
+            with torch.no_grad():
+                self.recurrent.weight.mul_(0.6)
+                self.entrance.weight.mul_(8.0)
+                self.entrance.bias.mul_(4.0)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = torch.zeros(len(x), 200)
+            for _ in range(60):
+                h = torch.tanh(self.recurrent(h) + self.entrance(x))
+            return self.head(h)
+
+        def deq_parts(self) -> DEQParts:
+            return DEQParts.from_layers(self.recurrent, self.entrance, nn.Tanh(), self.head)
+
+    x = nsd.datasets.digits().first(400).standardised().X_train
+    found = nsd.twin_of(Equilibrium(), x, ridge=1e-3)
+    assert found.twin.depth == 1
+    assert found.measured.spec.variances[2] > 0.0
+    assert found.distillation.error < 0.4
