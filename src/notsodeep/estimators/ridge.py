@@ -71,12 +71,14 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
 
     @available_if(_streams)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> DEQRegressor:
-        """More rows, for ``method="features"``; the model is the one that all rows seen so far would give at once."""
+        """More rows, for ``method="features"``; the model is the one that all rows seen so far would give at once.
+
+        It is solved when something asks for it, not after every part.
+        """
         first = getattr(self, "_stream", None) is None
         X, y = validate_data(self, X, y, dtype=_TYPES, multi_output=True, y_numeric=True, reset=first)
         self._flat = y.ndim == 1
         self._fit_more(X, y.reshape(len(X), -1).astype(np.float64), sample_weight)
-        self._take(self._solve_stream())
         return self
 
     def predict(self, X: Any) -> Array:
@@ -137,14 +139,21 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         if len(unknown):
             raise InvalidInputError(f"labels {unknown.tolist()} are not among the classes {self.classes_.tolist()}")
         self._fit_more(X, self._targets(np.searchsorted(self.classes_, y)), sample_weight)
-        fitted = self._solve_stream()
-        self._take(fitted)
+        return self
+
+    def _settle(self) -> None:
+        super()._settle()
         assert self._stream is not None
+        assert self._fitted.leave_one_out is not None
         T, w = self._stream.T, self._stream.weights
         codes = T.argmax(1) if T.shape[1] > 1 else (T[:, 0] > 0).long()
-        assert fitted.leave_one_out is not None
-        self._fit_temperature(fitted.leave_one_out.cpu().numpy(), codes.cpu().numpy(), w.cpu().numpy())
-        return self
+        self._fit_temperature(self._fitted.leave_one_out.cpu().numpy(), codes.cpu().numpy(), w.cpu().numpy())
+
+    @property
+    def temperature_(self) -> float:
+        """The factor of the outputs under the softmax of ``predict_proba``."""
+        self._fitted  # noqa: B018  # a stream may be waiting to be solved
+        return self._temperature
 
     def decision_function(self, X: Any) -> Array:
         """The outputs, (n, classes), or (n,) for two classes: positive for the second."""
@@ -188,4 +197,4 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         self._fit_temperature(values, codes, weights)
 
     def _fit_temperature(self, values: Array, codes: NDArray[Any], weights: Array) -> None:
-        self.temperature_ = temperature(self._scores(values), codes, weights)
+        self._temperature = temperature(self._scores(values), codes, weights)

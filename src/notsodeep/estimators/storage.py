@@ -73,7 +73,7 @@ def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> tup
     model._take(Fitted(predictor, fit["ridge"], fit["lift"], None, fit["record"]))
     model._loo, model._stream, model.n_features_in_ = None, None, fit["features"]
     if isinstance(model, DEQClassifier):
-        model.classes_, model.temperature_ = np.array(document["classes"]), document["temperature"]
+        model.classes_, model._temperature = np.array(document["classes"]), document["temperature"]
     else:
         model._flat = document["flat"]
     if "scale" not in document:

@@ -109,6 +109,8 @@ class Table:
     """(angles, norms, norms): of the kernel over the roots of both diagonal values."""
     along: dict[Kernel, tuple[int, Tensor]]
     """The kernel of a point with itself over a power of the norm, and the series of that quotient in the norm."""
+    measure: dict[Kernel, tuple[int, Tensor]]
+    """The same of what the coefficients are relative to: the kernel, where the table is of its slopes."""
     _levels: dict[Any, Level] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -132,7 +134,10 @@ class Table:
     # -- the diagonal ----------------------------------------------------------------------------------------
     def diagonal(self, kind: Kernel, norms: Tensor) -> Tensor:
         """Kernels of points with themselves."""
-        power, weights = self.along[kind]
+        return self._on_diagonal(self.along[kind], norms)
+
+    def _on_diagonal(self, series: tuple[int, Tensor], norms: Tensor) -> Tensor:
+        power, weights = series
         weights = weights.to(norms.device)
         if self.norms.single:
             return weights[0] * norms**2 if self.homogeneous else weights[0].expand_as(norms).clone()
@@ -154,7 +159,7 @@ class Table:
         factors = series.factors * series.signs if signed else series.factors
         out = chebyshev(len(factors), self.norms.position(norms)) @ factors.to(norms.device)
         # relative to the diagonal, short rows keep their digits beside long ones
-        return out.mul_(self.diagonal(kind, norms).sqrt()[:, None])
+        return out.mul_(self._on_diagonal(self.measure[kind], norms).sqrt()[:, None])
 
     def _restricted(self, kind: Kernel, reach: float, dtype: torch.dtype) -> Level:
         full = self.coefficients[kind]

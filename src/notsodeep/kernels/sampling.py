@@ -22,6 +22,7 @@ from ..networks import DEQ, ENN, Kernel, Network
 from .expectations import Layer, degree_of
 from .pointwise import pairwise
 from .recursion import LayerMaps, equation, explicit, implicit
+from .slopes import DEQSlope
 from .variance import equilibrium_variance, mean_square
 
 __all__ = ["Unresolved", "sample"]
@@ -56,14 +57,16 @@ def sample(
     ia, ib = pairs
     with torch.no_grad():
         dot = (t[ia] * t[ib])[:, None] * cosines
+        squares = t**2
+        if isinstance(network, DEQSlope):
+            return pairwise(network, squares[ia][:, None], squares[ib][:, None], dot, kinds, rates, check=False)
         try:
             if isinstance(network, DEQ):
                 return _implicit(network, t, ia, ib, dot, kinds)
-            return explicit(dot, _layers(network, t**2, ia, ib), rates or (), kinds)
+            return explicit(dot, _layers(network, squares, ia, ib), rates or (), kinds)
         except Unresolved:
             if not patient:
                 raise
-            squares = t**2
             return pairwise(network, squares[ia][:, None], squares[ib][:, None], dot, kinds, rates, check=False)
 
 

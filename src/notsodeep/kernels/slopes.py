@@ -38,6 +38,11 @@ class DEQSlope(DEQ):
         object.__setattr__(self, "tied", bool(tied and name == "sigma_a2"))
 
     @property
+    def deq(self) -> DEQ:
+        """The DEQ itself."""
+        return DEQ(self.activation, *self.variances)
+
+    @property
     def homogeneous(self) -> bool:
         """As the DEQ's kernels; but the first bias is seen by short inputs more than by long ones."""
         return super().homogeneous and self.name != "sigma_c2"
@@ -49,7 +54,7 @@ class DEQSlope(DEQ):
         return f"d/d{self.name} of {super().__repr__()}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (DEQSlope, (DEQ(self.activation, *self.variances), self.name, self.tied))
+        return (DEQSlope, (self.deq, self.name, self.tied))
 
 
 class _PerPair(DEQ):

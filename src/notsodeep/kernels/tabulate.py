@@ -10,7 +10,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from .evaluate import at_entries
 from .lookup import NormScale, Table, chebyshev, coefficients_needed
 from .pointwise import diagonal
 from .sampling import Unresolved, sample
+from .slopes import DEQSlope
 
 __all__ = ["SHORT", "angle_cap", "build_table", "rounded_range", "table_for"]
 
@@ -130,6 +131,11 @@ class _Recipe:
     def diagonal(self, t: Tensor) -> dict[Kernel, Tensor]:
         return diagonal(self.network, t**2, self.kinds, self.rates, check=False)
 
+    @property
+    def measure(self) -> _Recipe:
+        """What entries are compared with: the kernels themselves, also where their slopes are tabulated."""
+        return replace(self, network=self.network.deq) if isinstance(self.network, DEQSlope) else self
+
 
 def build_table(
     network: Network, rates: Sequence[float] | None, scale: NormScale, pairs: float | None = None
@@ -156,7 +162,8 @@ def _build(recipe: _Recipe, pairs: float) -> Table | None:
     shape = _angles(recipe)
     size = 1 if scale.single else _norms(recipe)
     along = _along(recipe)
-    if along is None or shape is None or size is None or shape[0] * size * (size + 1) > pairs:
+    measure = along if recipe.measure is recipe else _along(recipe.measure)
+    if along is None or measure is None or shape is None or size is None or shape[0] * size * (size + 1) > pairs:
         return None
     angles, warped = shape
     t = scale.nodes(size)
@@ -165,11 +172,11 @@ def _build(recipe: _Recipe, pairs: float) -> Table | None:
     values = recipe.sample(t, (ia, ib), _cosines(x, reach, warped))
     weights = dict.fromkeys(recipe.kinds, torch.ones_like(t))
     if not scale.single:
-        weights = {k: v.rsqrt() for k, v in recipe.diagonal(t).items()}
+        weights = {k: v.rsqrt() for k, v in recipe.measure.diagonal(t).items()}
     coefficients = {kind: _transform(v, weights[kind], ia, ib) for kind, v in values.items()}
     if not all(bool(torch.isfinite(c).all()) for c in coefficients.values()):
         return None
-    table = Table(scale, reach, warped, recipe.network.homogeneous, coefficients, along)
+    table = Table(scale, reach, warped, recipe.network.homogeneous, coefficients, along, measure)
     return table if scale.single or _holds(table, recipe) else None
 
 
@@ -179,7 +186,7 @@ def _holds(table: Table, recipe: _Recipe) -> bool:
     t = t.clamp(table.norms.low, table.norms.high)
     ia, ib = torch.triu_indices(_CHECKED, _CHECKED)
     x = torch.tensor([-0.93, 0.41, 0.97], dtype=torch.float64)
-    own = recipe.diagonal(t)
+    own = recipe.measure.diagonal(t)
     for kind, exact in recipe.sample(t, (ia, ib), _cosines(x, table.reach, table.warped)).items():
         level = table.level(kind, 1.0, torch.float64)
         left, right = (table.side(level, kind, t, signed=k)[i] for i, k in ((ia, True), (ib, False)))
@@ -261,7 +268,7 @@ def _norms(recipe: _Recipe) -> int | None:
     for size in _NORMS:
         t = torch.cat([recipe.scale.nodes(size), _ends(recipe.scale)])
         pairs = torch.arange(size).repeat(2), torch.tensor([size, size + 1]).repeat_interleave(size)
-        found, own = recipe.sample(t, pairs, cosines), recipe.diagonal(t)
+        found, own = recipe.sample(t, pairs, cosines), recipe.measure.diagonal(t)
         rows = [v / own[k].sqrt()[pairs[0]][:, None] for k, v in found.items()]
         split = torch.cat([row.reshape(2, size, -1).transpose(0, 1).flatten(1) for row in rows], dim=1)
         needed = _needed(torch.tensor(to_coefficients(size)) @ split, recipe.tolerance)

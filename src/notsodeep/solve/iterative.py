@@ -22,7 +22,8 @@ from .preconditioners import Preconditioner
 __all__ = ["Iterative", "solve_tiles"]
 
 # one pass reduces residuals to this part before they are computed afresh: products in float32 carry no further
-_REACH = {torch.float32: 1e-4, torch.float64: 1e-11}
+_REACH = {torch.float32: 1e-5, torch.float64: 1e-11}
+_AIM = 0.5  # of the tolerance: another few steps cost less than a residual computed afresh and found too large
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +103,7 @@ class _Job:
 
     def _pass(self, state: Iterate, base: Tensor) -> None:
         """One run of conjugate gradients on what is left."""
-        aims = torch.maximum(0.9 * self.tol * self.scales, _REACH[self.tiles.dtype] * state.start_norms)
+        aims = torch.maximum(_AIM * self.tol * self.scales, _REACH[self.tiles.dtype] * state.start_norms)
         steps = conjugate_gradients(
             self.tiles.__matmul__, self.ridges, aims, state, self.scales, self.preconditioner.solve, self.max_steps
         )
