@@ -6,8 +6,13 @@ to rounding at moderate scales, at kinks it is as good as its step.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +20,13 @@ import torch
 from numpy.typing import NDArray
 
 import notsodeep as nsd
+from fuzz.commands import one_line
+from fuzz.damage import damaged, mutated
 from fuzz.draws import a_mixture_sample, a_network, rows
 from notsodeep.activations import Activation, Quadratic
+from notsodeep.cli.files import labels_from, points_from, read_json
 from notsodeep.errors import NotSoDeepError
+from notsodeep.estimators import load_estimator
 from notsodeep.kernels import kernels_of, pairwise
 from notsodeep.networks import KERNELS
 
@@ -35,19 +44,23 @@ class Outcome:
     inputs: int
     refused: str = ""
     against_oracle: int = 0
+    longest: float = 0.0
+    """Seconds of the one call that the limit speaks of: at most fifty points."""
 
 
 def kernels(rng: np.random.Generator) -> Outcome:
     """Kernel matrices of one network on one data set; an input is a pair of points."""
     network, X = a_network(rng), rows(rng)
     kinds = [k for k in KERNELS if k == "ck" or all(phi.continuous for phi in network.activations)]
+    start = time.monotonic()
     found = kernels_of(network, X, kinds=kinds, check=False)
-    n = len(X)
+    n, seconds = len(X), time.monotonic() - start
     for kind, K in found.items():
         _matrix(K, f"{kind} of {network!r}")
     _same_elsewhere(rng, network, X, found)
     _scaled(rng, network, X, found)
-    return Outcome(n * (n + 1) // 2, against_oracle=_oracle_pair(rng, network, X, found["ck"]))
+    compared = _oracle_pair(rng, network, X, found["ck"])
+    return Outcome(n * (n + 1) // 2, against_oracle=compared, longest=seconds if n <= 50 else 0.0)
 
 
 def _matrix(K: Array, label: str) -> None:
@@ -204,12 +217,73 @@ def laws(rng: np.random.Generator) -> Outcome:
     return Outcome(1)
 
 
-CASES = {"kernels": kernels, "equivalents": equivalents, "laws": laws}
+# ---- the command line, files, documents ------------------------------------------------------------------
+
+
+def cli(rng: np.random.Generator) -> Outcome:
+    """Command lines; an input is one line."""
+    for _ in range(_LINES):
+        line, wrong = one_line(rng)
+        assert not wrong, f"{wrong}: {line!r}"
+    return Outcome(_LINES)
+
+
+def files(rng: np.random.Generator) -> Outcome:
+    """Damaged files, each read by everything that reads files."""
+    for _ in range(_LINES):
+        path = damaged(rng)
+        for reader in READERS:
+            with contextlib.suppress(NotSoDeepError):
+                reader(path)
+    return Outcome(_LINES * len(READERS))
+
+
+def documents(rng: np.random.Generator) -> Outcome:
+    """Changed documents of networks, activations and twins: loaded, and then themselves again, or refused."""
+    for _ in range(_LINES * 10):
+        load, sound = DOCUMENTS[int(rng.integers(len(DOCUMENTS)))]
+        with contextlib.suppress(NotSoDeepError):
+            found = load(mutated(sound, rng))
+            assert load(json.loads(json.dumps(found.to_dict(), allow_nan=False))) == found, f"not itself: {found!r}"
+            assert repr(found), "no name"
+    return Outcome(_LINES * 10)
+
+
+_LINES = 10
+_NETWORKS = [
+    nsd.DEQ("relu", 0.2, 0.5, 0.1),
+    nsd.ENN(["tanh", nsd.activation("hermite", coefficients=(0.1, 0.5, 0.2))]),
+    nsd.ENN([nsd.activation("piecewise_linear", knots=(0.0, 1.0), slopes=(0.1, 1.0, 0.0)), "elu"]),
+    nsd.DEQ(nsd.activation("erf").affine(0.5, 2.0, 0.1, 0.3), 0.1),
+]
+_TWINS = [nsd.match(nsd.DEQ("tanh", 0.2), 1.0), nsd.match_sphere(nsd.DEQ("silu", 0.2), terms=4)]
+DOCUMENTS: list[tuple[Callable[[Any], Any], Any]] = [
+    *((nsd.network_from_dict, network.to_dict()) for network in _NETWORKS),
+    *((Activation.from_dict, phi.to_dict()) for network in _NETWORKS for phi in network.activations),
+    *((nsd.Twin.from_dict, twin.to_dict()) for twin in _TWINS),
+]
+READERS: list[Callable[[Path], Any]] = [
+    lambda path: nsd.nn.load(path),
+    lambda path: load_estimator(path),
+    lambda path: points_from(str(path), as_is=True),
+    lambda path: labels_from(str(path), 24),
+    lambda path: nsd.Twin.from_dict(read_json(str(path))),
+    lambda path: nsd.network_from_dict(read_json(str(path))),
+]
+
+CASES = {
+    "equivalents": equivalents,
+    "kernels": kernels,
+    "laws": laws,
+    "cli": cli,
+    "files": files,
+    "documents": documents,
+}
 
 
 def run_case(kind: str, seed: int) -> Outcome:
     """One case from its seed; a refusal by the library is an outcome."""
     try:
-        return CASES[kind](np.random.default_rng([seed, sorted(CASES).index(kind)]))
+        return CASES[kind](np.random.default_rng([seed, list(CASES).index(kind)]))
     except NotSoDeepError as error:
         return Outcome(0, refused=type(error).__name__)

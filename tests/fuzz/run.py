@@ -4,7 +4,8 @@
     PYTHONPATH=src python tests/fuzz/run.py --case kernels 17 --traceback
 
 An input is a pair of points whose kernels were evaluated and checked (the pairs of a matrix are its upper triangle with
-the diagonal), a spectral law counts one; cases that the library refuses count none. Every failure is printed with the
+the diagonal), a spectral law, a command line, a file given to a reader, or a document; cases that the library refuses
+count none. Every failure is printed with the
 case that makes it again.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import json
 import multiprocessing
 import resource
 import signal
@@ -28,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fuzz.checks import CASES, run_case
 
-SHARES = ("kernels",) * 16 + ("equivalents",) * 2 + ("laws",)
+SHARES = ("kernels",) * 30 + ("equivalents",) * 4 + ("laws",) * 2 + ("cli", "files", "documents")
 SLOW = 5.0  # seconds for fewer than fifty points, unless a warning has said so
 HANGS = 60
 
@@ -46,6 +48,7 @@ class Report:
     seconds: float = 0.0
     warned: bool = False
     megabytes: float = 0.0
+    longest: float = 0.0
 
 
 def report(task: tuple[str, int]) -> Report:
@@ -53,7 +56,7 @@ def report(task: tuple[str, int]) -> Report:
     kind, seed = task
     start, failure, warned = time.monotonic(), "", False
     inputs = oracle = 0
-    refused = ""
+    refused, longest = "", 0.0
     signal.signal(signal.SIGALRM, _hangs)
     signal.alarm(HANGS)
     try:
@@ -61,13 +64,14 @@ def report(task: tuple[str, int]) -> Report:
             warnings.simplefilter("always")
             outcome = run_case(kind, seed)
             inputs, refused, oracle = outcome.inputs, outcome.refused, outcome.against_oracle
+            longest = outcome.longest
         warned = bool(said)
     except Exception as error:  # any exception at all is what is looked for
         failure = f"{type(error).__name__}: {error}"[:600]
     finally:
         signal.alarm(0)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return Report(kind, seed, inputs, refused, oracle, failure, time.monotonic() - start, warned, memory)
+    return Report(kind, seed, inputs, refused, oracle, failure, time.monotonic() - start, warned, memory, longest)
 
 
 def _hangs(number: int, frame: Any) -> None:
@@ -120,16 +124,52 @@ def _rounds(seed: int, only: str | None, size: int) -> Iterator[list[tuple[str, 
 
 def summary(done: list[Report], seconds: float) -> str:
     refused = collections.Counter(r.refused for r in done if r.refused)
-    slow = sorted((r for r in done if r.seconds > SLOW and not r.warned), key=lambda r: -r.seconds)
+    slow = sorted((r for r in done if r.longest > SLOW and not r.warned), key=lambda r: -r.longest)
     lines = [
         f"{sum(r.inputs for r in done)} inputs in {len(done)} cases ({sum(r.against_oracle for r in done)} pairs "
         f"against the oracle), {sum(bool(r.failure) for r in done)} failures, {seconds:.0f} s",
         f"seeds {min(r.seed for r in done)} to {max(r.seed for r in done)}; refused: {dict(refused) or 'none'}",
-        f"slowest {max(r.seconds for r in done):.1f} s, largest process {max(r.megabytes for r in done):.0f} MB, "
-        f"{len(slow)} cases over {SLOW:.0f} s without a warning"
-        + "".join(f"\n  --case {r.kind} {r.seed}: {r.seconds:.1f} s" for r in slow[:10]),
+        f"longest call {max(r.longest for r in done):.1f} s, largest process {max(r.megabytes for r in done):.0f} MB, "
+        f"{len(slow)} calls over {SLOW:.0f} s without a warning"
+        + "".join(f"\n  --case {r.kind} {r.seed}: {r.longest:.1f} s" for r in slow[:20]),
     ]
     return "\n".join(lines)
+
+
+def record(done: list[Report], seconds: float) -> dict[str, Any]:
+    """What a run found, as a document."""
+    kinds = sorted({r.kind for r in done})
+    failed, slow = [r for r in done if r.failure], [r for r in done if r.longest > SLOW and not r.warned]
+    return {
+        "inputs": sum(r.inputs for r in done),
+        "cases": len(done),
+        "failures": len(failed),
+        "slow": len(slow),
+        "seconds": round(seconds, 1),
+        "against_oracle": sum(r.against_oracle for r in done),
+        "largest_megabytes": round(max(r.megabytes for r in done)),
+        "seeds": [min(r.seed for r in done), max(r.seed for r in done)],
+        "by_kind": {
+            kind: {
+                "cases": sum(r.kind == kind for r in done),
+                "inputs": sum(r.inputs for r in done if r.kind == kind),
+                "seconds": round(sum(r.seconds for r in done if r.kind == kind), 1),
+                "refused": sum(bool(r.refused) for r in done if r.kind == kind),
+            }
+            for kind in kinds
+        },
+        "failed": [{"case": f"{r.kind} {r.seed}", "failure": r.failure} for r in failed],
+        "slow_cases": [{"case": f"{r.kind} {r.seed}", "seconds": round(r.longest, 1)} for r in slow],
+        "dearest": [
+            {
+                "case": f"{r.kind} {r.seed}",
+                "seconds": round(r.seconds, 1),
+                "call": round(r.longest, 1),
+                "warned": r.warned,
+            }
+            for r in sorted(done, key=lambda r: -r.seconds)[:40]
+        ],
+    }
 
 
 def main() -> int:
@@ -140,6 +180,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first case")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", choices=sorted(CASES))
+    parser.add_argument("--json", type=Path, help="write counts and failing cases there")
     parser.add_argument("--case", nargs=2, metavar=("KIND", "SEED"), help="one case, with its traceback")
     options = parser.parse_args()
     if options.case is not None:
@@ -152,7 +193,10 @@ def main() -> int:
     _prepare()
     start = time.monotonic()
     done = fuzz(options.inputs, options.seconds, options.seed, options.jobs, options.only)
-    print(summary(done, time.monotonic() - start))
+    seconds = time.monotonic() - start
+    print(summary(done, seconds))
+    if options.json is not None:
+        options.json.write_text(json.dumps(record(done, seconds), indent=1) + "\n")
     return min(1, sum(bool(r.failure) for r in done))
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import notsodeep as nsd
+from fuzz.damage import paths, replaced
 from notsodeep.errors import NotSoDeepError
 from notsodeep.matching import Twin
 
@@ -125,24 +126,11 @@ VALUES = st.recursive(
 )
 
 
-def paths(part: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
-    return [here, *(path for key, value in inner for path in paths(value, (*here, key)))]
-
-
-def replaced(part: Any, path: tuple[Any, ...], value: Any) -> Any:
-    if not path:
-        return value
-    copy = dict(part) if isinstance(part, dict) else list(part)
-    copy[path[0]] = replaced(part[path[0]], path[1:], value)
-    return copy
-
-
 @settings(max_examples=300, deadline=None)
 @given(document=st.sampled_from(DOCUMENTS), where=st.integers(0, 10_000), value=VALUES)
 def test_damaged_documents_load_or_are_refused(document: dict[str, Any], where: int, value: Any) -> None:
     every = paths(document)
-    damaged = replaced(document, every[where % len(every)], value)
+    damaged = replaced(document, every[where % len(every)], lambda _: value)
     found = answer(lambda: Twin.from_dict(damaged))
     if isinstance(found, Twin):
         assert Twin.from_dict(found.to_dict()) == found

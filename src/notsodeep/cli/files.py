@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import shutil
 import struct
 import sys
 import tempfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -38,7 +40,17 @@ __all__ = [
 _LONGEST_JSON = 64 << 20
 _LARGEST = 1e150  # of an entry: its square is a number
 # what NumPy and the archives below it raise on damaged files
-_DAMAGE = (ValueError, EOFError, LookupError, NotImplementedError, struct.error, zipfile.BadZipFile, zlib.error)
+_DAMAGE = (
+    ValueError,
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    SyntaxError,
+    tokenize.TokenError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------
@@ -155,7 +167,7 @@ def _array(source: str, name: str) -> Any:
 
 def _parse(stream: Any, head: bytes, name: str) -> Any:
     if head == b"\x93NUMPY":
-        return np.load(stream, allow_pickle=False)
+        return _loaded(stream)
     if head[:4] == b"PK\x03\x04":
         with np.load(stream, allow_pickle=False) as archive:
             if name not in archive:
@@ -165,6 +177,20 @@ def _parse(stream: Any, head: bytes, name: str) -> Any:
     if not text.strip():
         raise ValueError("it is empty")
     return _labels_of(text) if name == "y" else _table_of(text)
+
+
+def _loaded(stream: Any) -> Any:
+    """A .npy file; one that claims more than it holds is damaged, however little memory there is."""
+    try:
+        return np.load(stream, allow_pickle=False)
+    except MemoryError as error:
+        stream.seek(0)
+        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, _, dtype = readers[np.lib.format.read_magic(stream)](stream)
+        held, size = len(stream.read(1 << 30)), math.prod(shape) * dtype.itemsize
+        if held < min(size, 1 << 30):
+            raise ValueError(f"it says that it holds an array of shape {shape}, and ends before that") from error
+        raise
 
 
 def _table_of(text: str) -> Any:

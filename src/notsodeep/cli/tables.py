@@ -58,8 +58,14 @@ def read_table(source: str) -> Table | None:
     """A comma-separated file; None for .npy and .npz, which have no names."""
     if source != "-" and Path(source).suffix in (".npy", ".npz"):
         return None
-    text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8-sig")
-    rows = [row for row in csv.reader(io.StringIO(text)) if row]
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8-sig")
+        rows = [row for row in csv.reader(io.StringIO(text)) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(
+            f"{source} cannot be read as comma-separated text ({error}). Give a .csv file in UTF-8, or a .npy or .npz "
+            "file."
+        ) from None
     if not rows:
         raise DataError(f"{source} is empty; a row per sample is needed.")
     widths = {len(row) for row in rows}

@@ -134,8 +134,8 @@ class _Job:
             tol = 1e-12 if rows.dtype == torch.float64 else 1e-5
         if not (isinstance(tol, float) and tol > 0):
             raise InvalidInputError(f"tol must be a positive number, got {tol!r}")
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise InvalidInputError(f"seed must be a whole number, got {seed!r}")
+        if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+            raise InvalidInputError(f"seed must be a whole number of at most 64 bits, got {seed!r}")
         split = None if Y is None else len(x)
         widths = _widths(network, width, rows.shape[1])
         return _Job(network, rows, split, widths, _count("draws", draws), seed, tol, X)

@@ -91,6 +91,9 @@ class Model(nn.Module):
         ]
 
 
+_MOST_WEIGHTS = 1 << 37  # in one matrix: half a terabyte in single precision
+
+
 def positive(name: str, value: int) -> int:
     """A size; everything else is refused."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
@@ -99,9 +102,9 @@ def positive(name: str, value: int) -> int:
 
 
 def whole(name: str, value: int) -> int:
-    """A whole number, as seeds are."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InvalidInputError(f"{name} must be a whole number, got {value!r}")
+    """A whole number of 64 bits, as seeds are."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not -(2**63) <= value < 2**64:
+        raise InvalidInputError(f"{name} must be a whole number of at most 64 bits, got {value!r}")
     return int(value)
 
 
@@ -116,12 +119,21 @@ class Gaussian:
     """Standard normal parameters from one seed: the same numbers on every device."""
 
     def __init__(self, seed: int, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
-        self._generator = torch.Generator().manual_seed(int(seed))
+        self._generator = torch.Generator().manual_seed(whole("seed", seed))
         self._dtype, self._device = dtype or torch.get_default_dtype(), device
 
     def parameter(self, *shape: int) -> nn.Parameter:
-        draw = torch.randn(*shape, generator=self._generator, dtype=torch.float32)
-        return nn.Parameter(draw.to(self._device, self._dtype))
+        return nn.Parameter(self._draw(*shape).to(self._device, self._dtype))
+
+    def _draw(self, *shape: int) -> Tensor:
+        if math.prod(shape) > _MOST_WEIGHTS:
+            raise InvalidInputError(
+                f"a weight matrix of shape {shape} has more than {_MOST_WEIGHTS:.0e} entries; take a smaller width"
+            )
+        try:
+            return torch.randn(*shape, generator=self._generator, dtype=torch.float32)
+        except RuntimeError as error:  # torch has no class of its own for it
+            raise MemoryError(f"a weight matrix of shape {shape} does not fit into memory") from error
 
     def orthogonal(self, rows: int, columns: int) -> nn.Parameter:
         """Rows that are Gaussian vectors, each by itself exactly, but orthogonal to each other in blocks.
@@ -131,7 +143,7 @@ class Gaussian:
         """
         size = min(rows, columns)
         blocks = -(-rows // size)
-        draw = torch.randn(blocks, columns, size, generator=self._generator, dtype=torch.float32)
+        draw = self._draw(blocks, columns, size)
         draw = draw.to(torch.promote_types(self._dtype, torch.float32))
         q, r = torch.linalg.qr(draw)
         q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ...errors import InvalidInputError
+from ...errors import DataError, InvalidInputError
 from .. import options as opt
 from ..app import app
 from ..files import atomic, check_target
@@ -137,6 +137,10 @@ def predict(
         check_target(output, force)
     learner, standardiser, extra = load_estimator(model)
     X = _new_rows(data, extra)
+    if X.shape[1] != learner.n_features_in_:
+        raise DataError(
+            f"{data} has {X.shape[1]} columns and {model} was fitted with {learner.n_features_in_}; give the same ones."
+        )
     rows = X if standardiser is None else standardiser.transform(X)
     if proba and not hasattr(learner, "predict_proba"):
         raise InvalidInputError(f"{model} predicts numbers, which have no probabilities; leave --proba out.")
@@ -150,7 +154,7 @@ def _new_rows(data: str, extra: dict[str, Any]) -> Any:
 
     table = read_table(data)
     if table is None:
-        return points_from(data, as_is=True)
+        return points_from(data, as_is=True, least=1)
     wanted = extra.get("columns") or []
     if wanted and table.names:
         return table.numbers([table.column(name) for name in wanted])

@@ -6,7 +6,14 @@ import pytest
 
 from fuzz.run import report
 
-CASES = [("kernels", 8 * i, 8) for i in range(5)] + [("equivalents", 0, 8), ("laws", 0, 2)]
+CASES = [
+    *(("kernels", 8 * i, 8) for i in range(3)),
+    ("equivalents", 0, 8),
+    ("laws", 0, 4),
+    ("cli", 0, 2),
+    ("files", 0, 20),
+    ("documents", 0, 20),
+]
 
 
 @pytest.mark.parametrize(("kind", "first", "count"), CASES)
@@ -17,7 +24,16 @@ def test_random_cases_hold_or_are_refused(kind: str, first: int, count: int) -> 
     assert sum(r.inputs for r in found) > 0
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("kernels", 34), ("kernels", 77), ("equivalents", 46), ("equivalents", 86)])
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        ("equivalents", 46),
+        ("equivalents", 86),
+        ("equivalents", 1498),
+        ("laws", 664),
+        ("laws", 1709),
+    ],
+)
 def test_cases_that_once_failed(kind: str, seed: int) -> None:
-    """Slopes lost in rounding, overflow of squares, scales without fourth powers."""
+    """Scales without fourth powers, overflow, a shortened step taken for a small one, a misplaced crossing."""
     assert report((kind, seed)).failure == ""

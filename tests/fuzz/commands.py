@@ -1,0 +1,141 @@
+"""Command lines drawn from the command's own parameters: each ends in numbers or in a refusal, never in a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+from typer.testing import CliRunner
+
+from fuzz.damage import damaged, desk
+from notsodeep.cli import app
+
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+WEIGHTS = {"match": 5, "coefficients": 3, "kernel": 5, "spectrum": 3, "fit": 4, "predict": 4, "learn": 3, "compare": 2}
+SHORT = {"reproduce": 1, "info": 1, "explore": 1}  # a list, a page, a refusal; what they run is tested elsewhere
+NUMBERS = ["0.2", "0.1", "1", "0", "-1", "1e-300", "1e300", "nan", "inf", "-inf", "x", "", "0.05", "2", "1e400", "0x10"]
+COUNTS = ["2", "16", "40", "0", "-3", "1", "99999999999999999999", "x", "3.5", "", "1e3", "64"]
+PHI = ["relu", "tanh", "erf", "gelu", "sin", "linear", "hard_tanh", "leaky_relu:slope=0.3", "cos", "sigmoid", "silu"]
+ODD_PHI = ["", "x", "relu:", "relu:a=1", "leaky_relu:slope=nan", "leaky_relu:slope=1e400", "hermite", "elu:alpha=x"]
+LAYERS = ["tanh", "relu/tanh", "erf/erf/erf", "/", "", "tanh//tanh", "relu/x", "tanh/" * 40 + "tanh", "2", "1"]
+RANGES = [
+    "0.01",
+    "0.1:1",
+    "1:0.1",
+    "0:1",
+    "a:b",
+    "",
+    "1e-3:1:4",
+    "1:2:3:4",
+    "nan",
+    "40:90",
+    "40",
+    "1e9",
+    "0.5,1.5",
+    "1,1",
+]
+CHOICES = {
+    "kernel": ["ck", "ntk", "ntk_frozen", "both", "CK", ""],
+    "family": ["auto", "hard_tanh", "skip", "leaky_relu", "quadratic", "hermite", "x"],
+    "inputs": ["mixture", "sphere", "uniform", "any", "x"],
+    "method": ["ridge", "sgd", "adam", "kernel", "features", "equivalent", "x"],
+    "task": ["auto", "classify", "regress", "x"],
+    "train": ["readout", "frozen", "all", "x"],
+    "device": ["cpu", "x"],
+    "name": ["x", "", "../x", "sphera"],
+    "target": ["a", "kind", "0", "-1", "99", "x", ""],
+}
+CHOICES["which"] = CHOICES["kernel"]
+FILES = {
+    "data": ["X.npy", "single.npy", "X.npz", "X.csv", "table.csv"],
+    "labels": ["y.npy", "y.csv", "X.npz"],
+    "twin": ["twin.json"],
+    "model": ["model.safetensors"],
+}
+FILES |= {"points": FILES["data"], "against": FILES["data"]}
+ODD_FILES = ["nothing.npy", "folder", "", "-", "\x00", "x" * 300, "twin.json", "y.npy", "model.safetensors"]
+RESULTS = ["out.npy", "out.csv", "out.npz", "out.json", "out.png", "out.svg", "out.xyz", "folder", "no/where", "", "-"]
+SMALL = {"dimension": ["16", "32", "48"], "width": ["4", "16"], "seeds": ["1"], "epochs": ["1", "2"], "kinds": ["1"]}
+_NO_NUMBER = re.compile(r"(?<![\w.])(nan|[-+]?inf(inity)?)(?![\w.])", re.IGNORECASE)
+
+
+def a_line(rng: np.random.Generator) -> list[str]:
+    """A command with arguments: mostly sound ones, some at the borders, some absurd."""
+    weights = {**WEIGHTS, **SHORT}
+    shares = np.array([weights[name] for name in weights]) / sum(weights.values())
+    name = str(rng.choice(list(weights), p=shares))
+    sound = rng.random() < 0.4  # a line without absurdities gets further
+    line = [name]
+    for parameter in COMMANDS[name].params:
+        if parameter.param_type_name == "argument":
+            if parameter.required or rng.random() < 0.6:
+                line.append(_value(rng, parameter.name, sound))
+        elif parameter.name in ("help", "compare"):
+            continue
+        elif parameter.is_flag:
+            line += [str(parameter.opts[0])] * (rng.random() < (0.7 if parameter.name in ("force", "json") else 0.2))
+        elif parameter.name in SMALL and name != "fit":  # what decides how long it takes is always said
+            line += [str(parameter.opts[0]), _value(rng, parameter.name, sound)]
+        elif parameter.name in ("output", "save", "plot", "folder") or rng.random() < 0.25:
+            line += [str(rng.choice(parameter.opts)), _value(rng, parameter.name, sound)]
+    if name == "learn":
+        line += ["-n", str(rng.choice(["40", "60:90:2", "0", "x"])) if not sound else "40"]
+    if rng.random() < 0.05:
+        line.insert(int(rng.integers(len(line) + 1)), str(rng.choice(["--nonsense", "-", "--", "-x", "é", "--json=1"])))
+    return line
+
+
+def _value(rng: np.random.Generator, name: str, sound: bool) -> str:
+    def one(pool: list[str], odd: list[str]) -> str:
+        return str(rng.choice(pool if sound or not odd or rng.random() < 0.7 else odd))
+
+    if name in FILES:
+        if not sound and rng.random() < 0.4:
+            return damaged(rng).name
+        return one(FILES[name], ODD_FILES)
+    if name == "activation":
+        return one(PHI, ODD_PHI)
+    if name in SMALL:
+        return one(SMALL[name], [c for c in COUNTS if c not in ("40", "64")])
+    if name in CHOICES:
+        return one(CHOICES[name][:3], CHOICES[name])
+    if name in ("output", "save", "plot", "folder"):
+        return one(RESULTS[:6], RESULTS)
+    if name == "layers":
+        return one(LAYERS[:2], LAYERS)
+    if name in ("norms", "times", "ridge", "number"):
+        return one(RANGES[:2], RANGES)
+    return one(NUMBERS[:3], NUMBERS)
+
+
+def run_line(line: list[str], folder: Path) -> str:
+    """Run it in this process; what was wrong with the outcome, or nothing."""
+    with contextlib.chdir(folder):
+        done = CliRunner().invoke(app, line, prog_name="notsodeep")
+    said = f"{done.stdout}{done.stderr}"
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        return f"{type(done.exception).__name__}: {done.exception}"
+    if "Traceback (most recent" in said:
+        return "a trace was printed"
+    if done.exit_code == 0:
+        found = _NO_NUMBER.search(done.stdout)
+        return f"{found.group()} in the output" if found else ""
+    if done.exit_code not in (1, 2):
+        return f"exit code {done.exit_code}"
+    return "" if len(done.stderr.strip()) > 15 else f"refused without a word: {said!r}"
+
+
+def one_line(rng: np.random.Generator) -> tuple[list[str], str]:
+    """A drawn command line and what was wrong with it."""
+    line = a_line(rng)
+    wrong = run_line(line, desk())
+    for result in desk().glob("out.*"):
+        if not wrong and line[0] == "kernel" and result.suffix == ".npy":
+            wrong = "" if np.isfinite(np.load(result)).all() else "the kernel that was written is not finite"
+        shutil.rmtree(result) if result.is_dir() else result.unlink()
+    return line, wrong
