@@ -21,7 +21,7 @@ try:
 except ImportError:  # no such locks on this system: parts of killed runs stay, and folders are not guarded
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["atomic", "lock_folder", "remove_parts", "write_text"]
+__all__ = ["atomic", "lock_folder", "remove_parts", "reserve", "write_text"]
 
 _LONGEST = 200  # bytes of the target's name in that of its part: names end at 255
 
@@ -39,7 +39,7 @@ def atomic(path: Path, size: int = 0) -> Iterator[Path]:
     part, handle = target.with_name(f".{_cut(target.name)}.{secrets.token_hex(8)}.part"), -1
     try:  # from here on: an interruption may come at any moment
         handle = _open_part(part)
-        _reserve(handle, size, path)
+        reserve(handle, size, path)
         yield part
         os.fsync(handle)
         with contextlib.suppress(FileNotFoundError):
@@ -151,7 +151,8 @@ def _lock(handle: int, wait: bool) -> bool:
     return True
 
 
-def _reserve(handle: int, size: int, path: Path) -> None:
+def reserve(handle: int, size: int, path: Path) -> None:
+    """Space for so many bytes of an open file, where the system knows how; a full disk is an error here."""
     if not size or not hasattr(os, "posix_fallocate"):
         return
     try:

@@ -17,11 +17,14 @@ from notsodeep.solve import (
     NAMES,
     KernelTiles,
     factorise,
+    leave_rows_out,
     nystrom,
     pivoted_cholesky,
     precondition,
     ridge_path,
+    solve_dense,
     solve_kernel,
+    top_eigenpairs,
     triangle_bytes,
 )
 from notsodeep.solve.checkpoint import SolveCheckpoint
@@ -310,3 +313,33 @@ def test_auto_tries_the_candidates_and_solves(problem):
     assert torch.allclose(found.coefficients[0], dense(problem, 0.05), rtol=SOLVED, atol=SOLVED)
     plain = solve_kernel(kernel_of(deq), X, targets, [0.05], method="cg")
     assert plain.preconditioner == "rpcholesky"
+
+
+# ---- what products alone can tell ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 6, 150])
+def test_the_largest_eigenvalues_are_those_of_the_matrix(problem, count):
+    deq, X, _, _ = problem
+    K = nsd.ntk(deq, X)
+    found = top_eigenpairs(KernelTiles(kernel_of(deq), X), count, tol=1e-9)
+    values = torch.linalg.eigvalsh(K).flip(0)[:count]
+    assert torch.allclose(found.values, values, rtol=0, atol=1e-9 * float(values[0]))
+    assert torch.allclose(K @ found.vectors, found.vectors * found.values, atol=2e-9 * float(values[0]))
+    assert torch.allclose(found.vectors.T @ found.vectors, torch.eye(count, dtype=K.dtype), atol=tolerance())
+    assert count == 150 or found.products < 40
+    with pytest.raises(ConvergenceError, match="more max_products"):
+        top_eigenpairs(KernelTiles(kernel_of(deq), X), 6, tol=1e-12, max_products=2)
+    with pytest.raises(InvalidInputError, match="count must be between"):
+        top_eigenpairs(KernelTiles(kernel_of(deq), X), 151)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_left_out_by_products_are_those_of_the_factorisation(problem, weighted):
+    deq, X, targets, _ = problem
+    weights = torch.linspace(0.5, 2.5, len(X), dtype=torch.float64) if weighted else None
+    exact = solve_dense(nsd.ntk(deq, X), targets, [0.05], weights=weights, loo=True)
+    tiles = KernelTiles(kernel_of(deq), X, scale=None if weights is None else weights.sqrt())
+    rows = torch.tensor([3, 77, 149, 20])
+    found = leave_rows_out(tiles, targets, exact.coefficients[0], 0.05, rows, block=3, tol=1e-10)
+    assert torch.allclose(found, exact.leave_one_out[0][rows], rtol=SOLVED, atol=SOLVED)

@@ -8,6 +8,19 @@ except ImportError:
     raise MissingExtraError("distributed", "dask") from None
 
 from .cluster import Cluster
+from .expansion import expand
+from .features import feature_sums
 from .operator import ClusterKernel, ClusterStore
+from .output import kernel_to_npy, kernel_to_zarr
+from .sweep import sweep
 
-__all__ = ["Cluster", "ClusterKernel", "ClusterStore"]
+__all__ = [
+    "Cluster",
+    "ClusterKernel",
+    "ClusterStore",
+    "expand",
+    "feature_sums",
+    "kernel_to_npy",
+    "kernel_to_zarr",
+    "sweep",
+]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
@@ -23,6 +24,7 @@ __all__ = ["Call", "Cluster", "Lost"]
 HERE = versions
 """What this process runs."""
 _LOOK = 0.3  # seconds between looks at who is there
+_STRIKES = 3  # losses per worker that a farm of jobs puts up with
 _PROBE = 3.0  # seconds for a first connection from the client to a worker
 
 
@@ -38,6 +40,8 @@ class Call:
     arrays: tuple[Any, ...] = ()
     held: bool = False
     """The answer stays on the worker; what comes back is Dask's future of it."""
+    needs: tuple[str, ...] = ()
+    """Other workers that hold something for it: without them it would wait for ever."""
     items: Sequence[Any] = field(default=(), compare=False)
     """What the call is about, for the caller."""
 
@@ -146,11 +150,52 @@ class Cluster:
                     yield call, self._answer(call, future, say)
                 if not done:
                     alive = self.alive()
-                    for future in [f for f, call in pending.items() if call.worker not in alive]:
+                    for future in [f for f, call in pending.items() if not alive.keys() >= {call.worker, *call.needs}]:
                         future.cancel()
                         yield pending.pop(future), Lost("gone")
         finally:
             for future in pending:
+                future.cancel()
+
+    def farm(self, jobs: Sequence[Call], depth: int = 1) -> Iterator[tuple[Call, Any]]:
+        """(call, answer) for jobs that any worker may do, ``depth`` at a time on each; lost ones are given to others.
+
+        The ``worker`` of a job is of no account; that of a call in an answer is who did it.
+        """
+        client: Any = self.client
+        queue, running, strikes = deque(jobs), dict[Future[Any], tuple[Call, Call]](), 0
+        workers, looked = self.wait_for_workers(), time.monotonic()
+        self.agree(list(workers))
+        try:
+            while queue or running:
+                if time.monotonic() - looked > _LOOK:
+                    workers, looked = self.wait_for_workers(), time.monotonic()
+                    self.agree(list(workers))
+                busy = Counter(call.worker for call, _ in running.values())
+                for worker in sorted(workers, key=lambda name: busy[name]):
+                    while queue and busy[worker] < depth:
+                        job = queue.popleft()
+                        call = replace(job, worker=worker)
+                        started = asyncio.run_coroutine_threadsafe(
+                            self._call(call, self.direct), client.loop.asyncio_loop
+                        )
+                        running[started] = call, job
+                        busy[worker] += 1
+                done, _ = wait(running, timeout=_LOOK, return_when=FIRST_COMPLETED)
+                gone = [f for f, (call, _) in running.items() if not f.done() and call.worker not in workers]
+                for future in (*done, *gone):
+                    call, job = running.pop(future)
+                    found = self._answer(call, future, None) if future in done else Lost("gone")
+                    future.cancel()
+                    if not isinstance(found, Lost):
+                        yield call, found
+                        continue
+                    strikes += 1
+                    queue.appendleft(job)
+                    if strikes > _STRIKES * max(len(workers), 1) + len(jobs):
+                        raise ClusterError(f"workers are lost again and again: {call.worker}, {found.reason}")
+        finally:
+            for future in running:
                 future.cancel()
 
     async def _call(self, call: Call, direct: bool) -> Any:

@@ -121,7 +121,7 @@ class ClusterKernel:
             part = np.concatenate([given[self.grid.span(b)] for b in blocks])
             return Call(worker, name, tasks.product, (self.run, mine, blocks, fresh), (part,), items=mine)
 
-        for done, found in self._over(self.grid.tiles(), call):
+        for done, found in self.over(self.grid.tiles(), call):
             start = 0
             for block in blocks_of(done.items):
                 out[self.grid.span(block)] += found[start : start + self.grid.rows(block)]
@@ -149,7 +149,7 @@ class ClusterKernel:
         def call(worker: str, mine: list[int]) -> Call:
             return Call(worker, name, function, (self.run, mine), arrays, items=mine)
 
-        for done, found in self._over(range(self.grid.count), call):
+        for done, found in self.over(range(self.grid.count), call):
             for block, values in zip(done.items, found, strict=True):
                 out[self.grid.span(block)] = torch.as_tensor(values)
         return out
@@ -163,7 +163,7 @@ class ClusterKernel:
             return Call(worker, "kernel-tiles", tasks.tiles, (self.run, mine), items=mine)
 
         total = len(self.grid.tiles())
-        done = self._over(self.grid.tiles(), call, most)
+        done = self.over(self.grid.tiles(), call, most)
         for (i, j), values in track(_pairs(done), total, "kernel", self.progress):
             rows, columns = self.grid.span(i), self.grid.span(j)
             K[rows, columns] = torch.as_tensor(values)
@@ -190,11 +190,11 @@ class ClusterKernel:
                 self._built[tile] = self._owner[tile]
 
     def _keep(self, missing: list[Tile], call: Callable[[str, list[Tile]], Call], most: int) -> Iterator[Tile]:
-        for done, _ in self._over(missing, call, most):
+        for done, _ in self.over(missing, call, most):
             yield from done.items
 
     # -- the loop of every step ----------------------------------------------------------------------------
-    def _over(
+    def over(
         self, items: Iterable[Any], call: Callable[[str, list[Any]], Call], most: int | None = None
     ) -> Iterator[tuple[Call, Any]]:
         """Answers for all items, each by its owner; parts whose worker is lost are asked for again."""

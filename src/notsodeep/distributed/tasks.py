@@ -22,8 +22,21 @@ from .. import __version__
 from ..errors import ClusterError
 from .layout import Tile
 from .share import Array, Share
+from .sinks import sink_of
 
-__all__ = ["MISSING", "Lease", "columns", "diagonal", "keep", "load", "open_share", "product", "tiles", "versions"]
+__all__ = [
+    "MISSING",
+    "Lease",
+    "columns",
+    "diagonal",
+    "keep",
+    "load",
+    "open_share",
+    "product",
+    "tiles",
+    "versions",
+    "write",
+]
 
 MISSING = "missing"
 """The answer of a worker that knows nothing of a run: it was restarted, or its memory was reclaimed."""
@@ -110,6 +123,20 @@ def diagonal(run: str, blocks: Sequence[int]) -> Any:
 def tiles(run: str, mine: Sequence[Tile]) -> Any:
     """Tiles themselves, in float64."""
     return _within(run, lambda share: [share.compute(tile).numpy() for tile in mine])
+
+
+def write(run: str, place: tuple[Any, ...], mine: Sequence[Tile]) -> Any:
+    """Tiles into a sink; those with a mark were written before their worker was lost."""
+
+    def work(share: Share) -> int:
+        sink = sink_of(*place)
+        there = sink.finished()
+        for tile in mine:
+            if tile not in there:
+                sink.write(tile, share.compute(tile).numpy())
+        return len(mine)
+
+    return _within(run, work)
 
 
 def _within(run: str, work: Any) -> Any:

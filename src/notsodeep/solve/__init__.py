@@ -2,7 +2,9 @@
 
 from .api import DIRECT, Solution, solve_dense, solve_kernel, solve_operator
 from .dense import Factor, factorise, leave_one_out
+from .eigen import Eigenpairs, top_eigenpairs
 from .feature_sums import FeatureSums, batches, features_of
+from .left_out import leave_rows_out
 from .network import NetworkKernel, Source
 from .operator import KernelFunction, KernelOperator
 from .path import RidgePath, ridge_path
@@ -13,6 +15,7 @@ from .tiles import KernelTiles, Store, triangle_bytes
 __all__ = [
     "DIRECT",
     "NAMES",
+    "Eigenpairs",
     "Factor",
     "FeatureSums",
     "KernelFunction",
@@ -30,6 +33,7 @@ __all__ = [
     "factorise",
     "features_of",
     "leave_one_out",
+    "leave_rows_out",
     "nystrom",
     "pivoted_cholesky",
     "precondition",
@@ -37,5 +41,6 @@ __all__ = [
     "solve_dense",
     "solve_kernel",
     "solve_operator",
+    "top_eigenpairs",
     "triangle_bytes",
 ]

@@ -50,12 +50,10 @@ class FeatureSums:
             self.rows += len(X)
 
     def merge(self, other: FeatureSums) -> FeatureSums:
-        """The sums over both sets of rows, in place."""
-        self.gram += other.gram
-        self.cross += other.cross
-        self.weight += other.weight
-        self.rows += other.rows
-        return self
+        """The sums over both sets of rows."""
+        return FeatureSums(
+            self.gram + other.gram, self.cross + other.cross, self.weight + other.weight, self.rows + other.rows
+        )
 
 
 def batches(X: Tensor, T: Tensor, weights: Tensor) -> Iterable[tuple[Tensor, Tensor, Tensor]]:

@@ -1,0 +1,81 @@
+"""Sums over the features of all rows: every worker adds up its part, and the parts are merged in a tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import ClusterError
+from ..nn import ENN as Network
+from ..nn.checkpoint import build
+from ..solve import FeatureSums, batches
+from .cluster import Call, Cluster, Lost
+from .share import Array, as_rows
+
+__all__ = ["feature_sums"]
+
+_ATTEMPTS = 4
+
+
+def feature_sums(client: Any, model: Network, X: Tensor, targets: Tensor, weights: Tensor) -> FeatureSums:
+    """What :meth:`FeatureSums.add` gives for all rows, computed where the workers are.
+
+    The network travels as its JSON description and its weights. What a lost worker had is computed again.
+    """
+    cluster = client if isinstance(client, Cluster) else Cluster(client)
+    states = {name: value.detach().cpu().numpy() for name, value in model.state_dict().items()}
+    parts = len(cluster.wait_for_workers())
+    jobs = [
+        Call("", "feature-sums", partial_sums, (model.config(), list(states)), (*states.values(), *rows), held=True)
+        for rows in zip(*(np.array_split(t.cpu().numpy(), parts) for t in (X, targets, weights)), strict=True)
+        if len(rows[0])
+    ]
+    for _ in range(_ATTEMPTS):
+        done = list(cluster.farm(jobs))
+        found = _merged(cluster, [held for _, held in done], tuple({call.worker for call, _ in done}))
+        if not isinstance(found, Lost):
+            return _sums(found)
+    raise ClusterError(f"sums over features were lost {_ATTEMPTS} times with their workers; use fewer or steadier ones")
+
+
+def _merged(cluster: Cluster, held: list[Any], holders: tuple[str, ...]) -> Any:
+    """Pairs, then pairs of pairs; Dask moves one of each pair to the other."""
+    client = cluster.client
+    while len(held) > 1:
+        pairs = [held[k : k + 2] for k in range(0, len(held), 2)]
+        held = [client.submit(merge, *pair, pure=False) if len(pair) == 2 else pair[0] for pair in pairs]
+    ((_, found),) = cluster.run([Call(holders[0], "feature-tree", whole, (held[0],), needs=holders)])
+    return found
+
+
+def partial_sums(config: dict[str, Any], names: list[str], *arrays: Array) -> tuple[Any, ...]:
+    """The sums over some rows, as arrays."""
+    states = {name: as_rows(value) for name, value in zip(names, arrays[: len(names)], strict=True)}
+    model: Any = build(config, dtype=states["weights.0"].dtype)
+    model.load_state_dict(states)
+    X, T, w = (as_rows(part) for part in arrays[len(names) :])
+    sums = FeatureSums.empty(model.width, T.shape[1], torch.device("cpu"))
+    sums.add(model.requires_grad_(False), batches(X, T, w))
+    return _plain(sums)
+
+
+def merge(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Two sums as one."""
+    return _plain(_sums(one).merge(_sums(other)))
+
+
+def _plain(sums: FeatureSums) -> tuple[Any, ...]:
+    return sums.gram.numpy(), sums.cross.numpy(), sums.weight, sums.rows
+
+
+def _sums(plain: tuple[Any, ...]) -> FeatureSums:
+    gram, cross, weight, rows = plain
+    return FeatureSums(as_rows(gram), as_rows(cross), weight, rows)
+
+
+def whole(sums: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The root of the tree, as it is."""
+    return sums
