@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,13 +19,10 @@ import torch
 from numpy.typing import NDArray
 
 import notsodeep as nsd
-from fuzz.commands import one_line
 from fuzz.damage import damaged, mutated
 from fuzz.draws import a_mixture_sample, a_network, rows
 from notsodeep.activations import Activation, Quadratic
-from notsodeep.cli.files import labels_from, points_from, read_json
 from notsodeep.errors import NotSoDeepError
-from notsodeep.estimators import load_estimator
 from notsodeep.kernels import kernels_of, pairwise
 from notsodeep.networks import KERNELS
 
@@ -222,6 +218,8 @@ def laws(rng: np.random.Generator) -> Outcome:
 
 def cli(rng: np.random.Generator) -> Outcome:
     """Command lines; an input is one line."""
+    from fuzz.commands import one_line  # what the command needs, kernels do not
+
     for _ in range(_LINES):
         line, wrong = one_line(rng)
         assert not wrong, f"{wrong}: {line!r}"
@@ -230,6 +228,8 @@ def cli(rng: np.random.Generator) -> Outcome:
 
 def files(rng: np.random.Generator) -> Outcome:
     """Damaged files, each read by everything that reads files."""
+    from fuzz.readers import READERS
+
     for _ in range(_LINES):
         path = damaged(rng)
         for reader in READERS:
@@ -262,15 +262,6 @@ DOCUMENTS: list[tuple[Callable[[Any], Any], Any]] = [
     *((Activation.from_dict, phi.to_dict()) for network in _NETWORKS for phi in network.activations),
     *((nsd.Twin.from_dict, twin.to_dict()) for twin in _TWINS),
 ]
-READERS: list[Callable[[Path], Any]] = [
-    lambda path: nsd.nn.load(path),
-    lambda path: load_estimator(path),
-    lambda path: points_from(str(path), as_is=True),
-    lambda path: labels_from(str(path), 24),
-    lambda path: nsd.Twin.from_dict(read_json(str(path))),
-    lambda path: nsd.network_from_dict(read_json(str(path))),
-]
-
 CASES = {
     "equivalents": equivalents,
     "kernels": kernels,
