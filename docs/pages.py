@@ -11,6 +11,13 @@ import notsodeep
 from notsodeep.experiments.accuracy import REPORTED
 from notsodeep.plots.figures.accuracy import accuracy_table
 from notsodeep.plots.figures.distilled import distilled_table
+from notsodeep.plots.figures.one_layer_tables import (
+    one_layer_accuracy_table,
+    one_layer_bounds_table,
+    one_layer_lazy_table,
+    one_layer_speed_table,
+    one_layer_width_table,
+)
 from notsodeep.plots.figures.routes import routes_table
 from notsodeep.plots.style import phrase, word
 
@@ -28,6 +35,7 @@ def write_all(docs: Path, results: Path) -> None:
         "api": api(),
         "three_routes": three_routes(results),
         "distilled": distilled(results),
+        **one_layer(results),
     }.items():
         (folder / f"{name}.txt").write_text(text)
 
@@ -174,6 +182,24 @@ def three_routes(results: Path) -> str:
     """Kernels, regressions and networks by route."""
     document = _read(results / "three_routes" / "full.json")
     return "" if document is None else _made_by(document) + table(*routes_table(document))
+
+
+def one_layer(results: Path) -> dict[str, str]:
+    """One-layer twins: bounds, finite widths, accuracies, lazy training, speed."""
+    made = {
+        "one_layer_bounds": ("one_layer/full.json", lambda d: one_layer_bounds_table(d, 0.8)),
+        "one_layer_bounds_near": ("one_layer/full.json", lambda d: one_layer_bounds_table(d, 0.95)),
+        "one_layer_width": ("one_layer_width/full.json", one_layer_width_table),
+        "one_layer_accuracy": ("one_layer_accuracy/full.json", one_layer_accuracy_table),
+        "one_layer_lazy": ("one_layer_lazy/full.json", one_layer_lazy_table),
+        "one_layer_speed": ("speed_one_layer.json", one_layer_speed_table),
+        "one_layer_speed_gpu": ("speed_one_layer_cuda.json", one_layer_speed_table),
+    }
+    text = {}
+    for name, (path, rows) in made.items():
+        document = _read(results / path)
+        text[name] = "" if document is None else _made_by(document) + table(*rows(document))
+    return text
 
 
 def distilled(results: Path) -> str:

@@ -14,6 +14,11 @@ from notsodeep.experiments.one_layer_width import errors_by_width
 from notsodeep.experiments.readouts import Candidate, score
 from notsodeep.experiments.runner import Setup
 from notsodeep.plots.figures import draw_one_layer, draw_one_layer_accuracy, draw_one_layer_lazy, draw_one_layer_width
+from notsodeep.plots.figures.one_layer_tables import (
+    one_layer_accuracy_table,
+    one_layer_bounds_table,
+    one_layer_speed_table,
+)
 
 
 def test_random_pairs_are_those_of_their_dimensions() -> None:
@@ -105,3 +110,25 @@ def test_learners_start_from_the_zero_function_and_descend_it() -> None:
     learner.descend([torch.arange(20)])
     features = model.features(X).detach()
     torch.testing.assert_close(learner.outputs(), 0.5 * features @ (features.T @ T) / 20)
+
+
+def test_tables_say_what_is_stored() -> None:
+    accuracies = {"DEQ": {"accuracy": [0.9, 0.8]}, "one layer": {"accuracy": [0.92, 0.8]}}
+    settings = {"dataset": "mnist", "width": 1024, "activations": ["relu"]}
+    heads, rows = one_layer_accuracy_table({"points": {"": {"settings": settings, "numbers": {"relu": accuracies}}}})
+    assert heads == ["data", "activation", "width", "DEQ", "one layer"]
+    assert rows == [["MNIST", "ReLU", "1,024", "85.00", "+1.00 ± 1.00"]]
+    cell = {"forward_ms": {"one layer": 2.0, "DEQ": 8.0}, "forward: DEQ / one layer": 4.0}
+    heads, rows = one_layer_speed_table({"seconds": 1.0, "tanh, width 1024": cell})
+    assert rows == [["tanh", "1,024", "one layer", "2", "", "4.0", "", ""]]
+    assert len(heads) == len(rows[0])
+    settings = {"activation": "tanh", "kernel": "ck", "share": 0.8, "sigma_a2": 0.2, "norms": [0.5, 1.5], "kinds": 2}
+    bounds = [{"kinds": 1, "bound": 1e-2, "seen": 9e-3}, {"kinds": 2, "bound": 2e-5, "seen": 1e-5}]
+    points = {"": {"settings": settings, "numbers": {"rows": bounds}}}
+    points["all"] = {
+        "settings": {**settings, "activation": "relu", "norms": None, "kinds": 1},
+        "numbers": {"rows": bounds[:1]},
+    }
+    _, rows = one_layer_bounds_table({"points": points}, 0.8)
+    assert rows[0][3:] == ["0.5 to 1.5", "1.0e-02 (9.0e-03)", "2.0e-05 (1.0e-05)"]
+    assert rows[1][3:] == ["all", "1.0e-02 (9.0e-03)", ""]
