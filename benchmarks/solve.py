@@ -3,6 +3,7 @@
     python -m benchmarks.solve --data FOLDER --n 4000
     python -m benchmarks.solve --data FOLDER --n 6000 --only none rpcholesky --ridges 1e-2 1e-4
     python -m benchmarks.solve --mixture --n 4000 --ridges 1e-1
+    python -m benchmarks.solve --data FOLDER --n 6000 --activation tanh --kernel ck --out preconditioners.json
 
 Ten right-hand sides (one per class, +1 and -1; two for the mixture). The ridge is relative to the mean diagonal. The
 equivalent speaks of the centred network, so --centred compares all of them on that one. Products are in float64 unless
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ import notsodeep as nsd
 from notsodeep.datasets import load
 from notsodeep.errors import NotSoDeepError
 from notsodeep.solve import NAMES, KernelTiles, precondition
+from notsodeep.solve.choose import choose
 from notsodeep.solve.iterative import solve_tiles
 
 
@@ -52,7 +55,8 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         store="memory",
     )
     mean = float(tiles.diagonal().mean())
-    rows = []
+    lowest = torch.tensor([min(options.ridges) * mean], dtype=torch.float64)
+    rows: list[dict[str, Any]] = [{"auto": choose(tiles, lowest, None, equivalents["own"])}]
     for name, rank, norms in cases(options):
         started = time.perf_counter()
         try:
@@ -101,8 +105,13 @@ def main() -> None:
     parser.add_argument("--ridges", type=float, nargs="+", default=[1e-1, 1e-2, 1e-4])
     parser.add_argument("--ranks", type=int, nargs="+", default=[400, 1000])
     parser.add_argument("--only", nargs="+", choices=NAMES)
+    parser.add_argument("--out", help="a JSON file; else it is printed")
     options = parser.parse_args()
-    print(json.dumps({"options": vars(options), "rows": run(options)}, indent=1))
+    document = {"options": vars(options) | {"data": None}, "rows": run(options)}
+    if options.out:
+        Path(options.out).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    else:
+        print(json.dumps(document, indent=1))
 
 
 if __name__ == "__main__":
