@@ -47,6 +47,7 @@ __all__ = [
     "multiply",
     "network_jets",
     "network_layers",
+    "product_table",
 ]
 
 Array = NDArray[Any]
@@ -70,21 +71,22 @@ def index(i: int, j: int, k: int) -> int:
 
 
 @functools.cache
-def _product_table() -> tuple[Array, Array, Array]:
-    """Pairs of monomials whose product is kept, sorted by product, and where each product starts."""
+def product_table(basis: tuple[tuple[int, int, int], ...]) -> tuple[Array, Array, Array]:
+    """Pairs of monomials whose product is among them, sorted by product, and where each product starts."""
+    place = {monomial: number for number, monomial in enumerate(basis)}
     pairs = []
-    for a, left in enumerate(monomials()):
-        for b, right in enumerate(monomials()):
+    for a, left in enumerate(basis):
+        for b, right in enumerate(basis):
             both = (left[0] + right[0], left[1] + right[1], left[2] + right[2])
-            if sum(both) <= DEGREE:
-                pairs.append((index(*both), a, b))
+            if both in place:
+                pairs.append((place[both], a, b))
     product, first, second = np.array(sorted(pairs)).T
-    return first, second, np.searchsorted(product, np.arange(len(monomials())))
+    return first, second, np.searchsorted(product, np.arange(len(basis)))
 
 
 def multiply(a: Array, b: Array) -> Array:
     """The product of two jets."""
-    first, second, starts = _product_table()
+    first, second, starts = product_table(monomials())
     return np.add.reduceat(a[..., first] * b[..., second], starts, axis=-1)
 
 

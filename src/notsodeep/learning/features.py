@@ -76,7 +76,7 @@ def linear_problem(
     squares = quadratic_features(source, bend, float(shares @ offsets)) if products else None
     part = k.whole if squares is None else k.flat
     kappa = float(shares @ part.cross @ shares)
-    kappa = kappa if kappa > 1e-7 * unit else 0.0  # differences cannot tell smaller terms from zero
+    kappa = kappa if kappa > 1e-12 * unit / float(shares @ norms) ** 2 else 0.0  # rounding
     pull = math.sqrt(p) * (part.pull @ shares) / math.sqrt(kappa) if kappa else np.zeros(len(norms))
     excess = p * (k.mean - slopes * dots) - np.outer(pull, pull)
     if squares is not None:

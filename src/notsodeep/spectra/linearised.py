@@ -39,7 +39,7 @@ def finite_form(source: Source, c: Coefficients) -> tuple[Population | None, Low
     p, shares = source.p, source.counts / source.counts.sum()
     norms, dots = source.norms, source.mean_gram / p
     # slopes are those at the typical pair, the constants are averages over all pairs of two classes
-    k = PairAverages(c.network, c.kernel, norms, dots, 0.0 * source.norm_spread, 0.0 * source.dot_spread)
+    k = PairAverages(c.network, c.kernel, norms, dots)
     constants = PairAverages(c.network, c.kernel, norms, dots, source.norm_spread, source.dot_spread).mean
     slopes = nearest_semidefinite(k.slope)
     if float(np.diag(slopes).max()) <= 1e-12 * float(np.abs(k.own).max()):
@@ -48,7 +48,7 @@ def finite_form(source: Source, c: Coefficients) -> tuple[Population | None, Low
         slopes = nearest_product(slopes)
     offsets = k.own - np.diag(constants) - np.diag(slopes) * (norms - np.diag(dots))
     kappa = float(shares @ k.whole.cross @ shares)
-    kappa = kappa if kappa > 1e-7 * float(np.abs(k.own).max()) else 0.0
+    kappa = kappa if kappa > 1e-12 * float(np.abs(k.own).max()) / float(shares @ norms) ** 2 else 0.0  # rounding
     pull = math.sqrt(p) * (k.whole.pull @ shares)  # seen by class a from the norms of all others
     excess = p * (constants - slopes * dots) - (np.outer(pull, pull) / kappa if kappa > 0 else 0.0)
     shift = float(shares @ offsets)
