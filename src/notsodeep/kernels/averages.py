@@ -71,7 +71,9 @@ class PairAverages:
         room = np.sqrt(np.outer(norms - up, norms - up)) - np.abs(dots)
         wide = _step(dot_spread, np.sqrt(np.outer(norms, norms)))
         step = np.minimum(wide, _LARGEST * np.maximum(room, 0.0))
-        nodes, self._weights = (_NODES, _WEIGHTS) if up.any() or step.any() else (np.zeros(1), np.ones(1))
+        spread = bool(up.any() or step.any())
+        nodes: Array = _NODES if spread else np.zeros(1)
+        self._weights: Array = _WEIGHTS if spread else np.ones(1)
         x = norms[:, None] + up[:, None] * nodes[:, None, None, None, None]
         y = norms + up * nodes[:, None, None, None]
         self._at = np.broadcast_arrays(x, y, dots + step * nodes[:, None, None])  # (x, y, dot, K, K) each

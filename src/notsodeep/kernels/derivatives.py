@@ -56,10 +56,8 @@ def kernel_derivatives(
     columns = [np.ravel(v).astype(float) for v in (sx, sy, dot)]
     rates = rates_of(network, learning_rates)
     count = max(1, len(columns[0]) * _MOST // _CHUNK)
-    pieces = [
-        _around(network, kernel, *part, rates).c
-        for part in zip(*(np.array_split(column, count) for column in columns), strict=True)
-    ]
+    parts = zip(*(np.array_split(column, count) for column in columns), strict=True)
+    pieces = [_around(network, kernel, x, y, d, rates).c for x, y, d in parts]
     found: Array = np.concatenate(pieces).reshape(*sx.shape, 2, 2, 3)
     return found * np.array([1.0, 1.0, 2.0])  # k! of Taylor's formula
 
