@@ -28,7 +28,8 @@ from ..solve import (
     solve_dense,
     solve_kernel,
 )
-from .predictors import Embedding, Expansion, FeatureReadout, Fitted, LinearEquivalent
+from .embedding import Embedding
+from .predictors import Expansion, FeatureReadout, Fitted, LinearEquivalent
 from .ridges import best_ridge
 
 __all__ = ["Stream", "fit_equivalent", "fit_exact", "fit_features", "fit_sums"]

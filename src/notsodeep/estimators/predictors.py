@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..equivalents import EquivalentKernel
-from ..mixtures import MixtureStatistics
 from ..nn import ENN as Network
 from ..solve import NetworkKernel, features_of
+from .embedding import Embedding
 
-__all__ = ["Embedding", "Expansion", "FeatureReadout", "Fitted", "LinearEquivalent", "Predictor"]
+__all__ = ["Expansion", "FeatureReadout", "Fitted", "LinearEquivalent", "Predictor"]
 
 _ENTRIES = 1 << 25  # of a kernel block that is held at once
 
@@ -53,29 +51,6 @@ class Expansion(Predictor):
 
     def block(self, X: Tensor) -> Tensor:
         return self.kernel(X.to(self.X), self.X) @ self.coefficients
-
-
-@dataclass(frozen=True, eq=False)
-class Embedding:
-    """How a row enters the equivalent: scaled, and with a few numbers of its own; the training rows are forgotten."""
-
-    operator: EquivalentKernel
-    """Of one training row: what new rows need of it does not depend on the others."""
-
-    @staticmethod
-    def of(operator: EquivalentKernel) -> Embedding:
-        assert isinstance(operator.statistics, MixtureStatistics)
-        st = operator.statistics
-        first = replace(st, X=st.X[:1], labels=st.labels[:1], psi=st.psi[:1])
-        shift = operator.shift if np.ndim(operator.shift) == 0 else np.asarray(operator.shift)[:1]
-        return Embedding(
-            replace(operator, X=operator.rows[:1].clone(), V=operator.V[:1], shift=shift, statistics=first)
-        )
-
-    def __call__(self, X: Tensor) -> Tensor:
-        """(rows, p + r): the coordinates in which the equivalent is an inner product."""
-        block = self.operator.cross(X)
-        return torch.cat([torch.as_tensor(block.X_new).double(), torch.from_numpy(block.V_new).to(X.device)], dim=1)
 
 
 @dataclass(frozen=True, eq=False)

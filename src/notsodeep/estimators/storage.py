@@ -14,7 +14,8 @@ from ..errors import CheckpointError, InvalidInputError, NotSoDeepError
 from ..mixtures.standardise import Standardiser
 from ..nn.checkpoint import build, read_file, write_file
 from ..solve import NetworkKernel, Source
-from .predictors import Expansion, FeatureReadout, Fitted, Predictor
+from .embedding import Embedding
+from .predictors import Expansion, FeatureReadout, Fitted, LinearEquivalent, Predictor
 from .ridge import DEQClassifier, DEQRegressor
 
 __all__ = ["load_estimator", "save_estimator"]
@@ -91,9 +92,12 @@ def _described(predictor: Predictor) -> tuple[dict[str, Tensor], dict[str, Any]]
     if isinstance(predictor, FeatureReadout):
         states = {f"model.{name}": value for name, value in predictor.model.state_dict().items()}
         return states | {"weights": predictor.weights}, {"kind": "features", "model": predictor.model.config()}
-    raise InvalidInputError(
-        "a machine of method='equivalent' is not saved to a file; pickle it, or save one of method='features'"
-    )
+    assert isinstance(predictor, LinearEquivalent)
+    tensors, told = predictor.embedding.described()
+    return {**{f"embedding.{k}": v for k, v in tensors.items()}, "weights": predictor.weights}, {
+        "kind": "equivalent",
+        "embedding": told,
+    }
 
 
 def _rebuilt(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> tuple[Predictor, Source]:
@@ -102,5 +106,9 @@ def _rebuilt(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> tupl
         model: Any = build(document["model"], dtype=states["weights.0"].dtype)
         model.load_state_dict(states)
         return FeatureReadout(model.requires_grad_(False), tensors["weights"]), model.spec
+    if document["kind"] == "equivalent":
+        parts = {name[10:]: value for name, value in tensors.items() if name.startswith("embedding.")}
+        embedding = Embedding.restored(parts, document["embedding"])
+        return LinearEquivalent(embedding, tensors["weights"]), embedding.operator.network
     kernel = NetworkKernel.from_dict(document)
     return Expansion(kernel, tensors["X"], tensors["coefficients"]), kernel.network

@@ -35,7 +35,9 @@ def fit(
     ridge: Annotated[str, typer.Option("--ridge", help="Relative to the mean diagonal; loo: chosen from the data.")] = (
         "loo"
     ),
-    method: Annotated[Method, typer.Option("--method", help="kernel (exact) or features of the twin.")] = "kernel",
+    method: Annotated[
+        Method, typer.Option("--method", help="kernel (exact), equivalent or features of the twin.")
+    ] = "kernel",
     width: Annotated[int, typer.Option("--width", help="Of --method features.")] = 4096,
     as_is: Annotated[bool, typer.Option("--as-is", help="Do not centre and scale the data.")] = False,
     json: opt.Json = False,
@@ -53,8 +55,6 @@ def fit(
     from notsodeep.estimators import save_estimator
 
     check_target(output, force)
-    if method == "equivalent":
-        raise InvalidInputError("--method equivalent is not saved to a file; use kernel or features here.")
     deq = opt.deq_from(activation, sigma_a2, sigma_b2, sigma_c2)
     X, y, names = split_target(data, target, labels)
     classify = _is_classification(y) if task == "auto" else task == "classify"
