@@ -142,7 +142,7 @@ def _gaps(points: Sequence[Document], phi: str) -> Figure:
                 ax.axhline(0.0, color=COLOURS["DEQ"], linewidth=1.0, label="DEQ")
                 continue
             ax.errorbar(widths, [g.mean() for g in gaps], error, label=name, markersize=4, **_LOOKS[name])
-    axes[0].set_ylabel("test accuracy minus the DEQ's, points")
+    axes[0].set_ylabel("accuracy minus the DEQ's, points")
     headline(figure, f"{word(phi)}: with trained readouts one layer classifies as well as the DEQ")
     shared_legend(figure, axes[0], ncols=3 if len(names) < 3 else 5)
     return figure
@@ -182,6 +182,6 @@ def _lazy(points: Sequence[Document], data: str, phi: str) -> Figure:
             ax.set_ylabel(label)
             ax.set_title(f"width {point['settings']['width']:,}", fontsize="medium")
             ax.set_xlabel("time (learning rate times steps)")
-    headline(figure, f"{word(data)}, {word(phi)}: a readout of one layer learns what a whole DEQ learns")
+    headline(figure, f"{word(data)}, {word(phi)}: a readout of one layer follows a whole DEQ, the wider the closer")
     shared_legend(figure, grid[0][0])
     return figure
