@@ -268,7 +268,7 @@ def test_the_table_serves_points_of_equal_norm(net):
 def test_tiles_do_not_show(net, monkeypatch):
     X = gaussian_points(75, 20)
     whole = nsd.kernels_of(net, X)
-    monkeypatch.setitem(matrix._TILE, "cpu", 32)
+    monkeypatch.setitem(matrix._TILE, "cpu", (16, 48))
     for kind, K in nsd.kernels_of(net, X).items():
         np.testing.assert_allclose(K, whole[kind], atol=1e-12)
         assert np.array_equal(K, K.T)

@@ -6,10 +6,8 @@ A tile is sum_m T_m(x) left_m right_m'; odd and even kernels hold every second o
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,8 +18,8 @@ __all__ = ["at_entries", "fused_tile", "fused_tile_scalar", "tile", "tile_scalar
 
 def tile(level: Level, left: Tensor, right: Tensor, r: Tensor) -> Tensor:
     """The kernel at cosines ``r`` (a, b), left (a, rank) and right (rank, b) the norm factors."""
-    ends = np.cumsum((0, *level.series.ranks))
-    parts = [(left[:, a:b], right[a:b]) for a, b in itertools.pairwise(ends)]
+    ranks = level.series.ranks
+    parts = list(zip(left.split(ranks, dim=1), right.split(ranks), strict=True))
     x2, y2 = _variables(level, r)
     b2, b1 = torch.zeros_like(y2), torch.mm(*parts[-1])
     for m in range(len(parts) - 2, -1, -1):
@@ -44,8 +42,7 @@ def tile_scalar(level: Level, r: Tensor) -> Tensor:
 
 def at_entries(level: Level, left: Tensor, right: Tensor, x: Tensor) -> Tensor:
     """The kernel at single entries, given the angle variable in [-1, 1] itself; left and right are (entries, rank)."""
-    ends = np.cumsum((0, *level.series.ranks))
-    parts = [(left[:, a:b] * right[:, a:b]).sum(1) for a, b in itertools.pairwise(ends)]
+    parts = [part.sum(1) for part in (left * right).split(level.series.ranks, dim=1)]
     x2 = 2.0 * x
     y2 = x2 if level.parity is None else x2 * x2 - 2.0
     b2, b1 = torch.zeros_like(x), parts[-1].clone()

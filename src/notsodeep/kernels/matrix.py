@@ -25,7 +25,7 @@ from .tiles import Points
 
 __all__ = ["ck", "kernels_of", "ntk"]
 
-_TILE = {"cpu": 512, "cuda": 4096}
+_TILE = {"cpu": (128, 1024), "cuda": (4096, 4096)}  # rows and columns: flat tiles lose little beside the diagonal
 _DIRECT_PAIRS = 1024  # fewer pairs than this are not worth a table
 _EQUAL = {torch.float64: 1e-14, torch.float32: 3e-8}  # norms that differ by no more are one
 
@@ -244,17 +244,24 @@ def _destinations(
 
 
 def _store(target: Tensor, values: Tensor, rows: slice, columns: slice, symmetric: bool) -> None:
-    if symmetric and rows == columns:
-        values = torch.triu(values) + torch.triu(values, 1).T
-    target[rows, columns] = values
-    if symmetric and rows != columns:
-        target[columns, rows] = values.T
+    if not symmetric or columns.start > rows.start:
+        target[rows, columns] = values
+        if symmetric:
+            target[columns, rows] = values.T.contiguous()
+        return
+    # the tile starts on the diagonal: a square, of which one triangle counts, and the rest
+    size = rows.stop - rows.start
+    square = torch.triu(values[:, :size])
+    target[rows, rows] = square + torch.triu(square, 1).T
+    if columns.stop > rows.stop:
+        _store(target, values[:, size:], rows, slice(rows.stop, columns.stop), symmetric)
 
 
-def _blocks(shape: tuple[int, int], tile: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:
-    for i in range(0, shape[0], tile):
-        for j in range(i if symmetric else 0, shape[1], tile):
-            yield slice(i, min(i + tile, shape[0])), slice(j, min(j + tile, shape[1]))
+def _blocks(shape: tuple[int, int], tile: tuple[int, int], symmetric: bool) -> Iterator[tuple[slice, slice]]:
+    high, wide = tile
+    for i in range(0, shape[0], high):
+        for j in range(i if symmetric else 0, shape[1], wide):
+            yield slice(i, min(i + high, shape[0])), slice(j, min(j + wide, shape[1]))
 
 
 # ---- gradients -------------------------------------------------------------------------------------------

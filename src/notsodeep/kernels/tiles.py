@@ -20,6 +20,7 @@ from .pointwise import pairwise
 __all__ = ["Points"]
 
 _PAIRS = 4096  # pairs of rows whose products are held at once
+_HELD = 1 << 21  # numbers in the norm factors that are kept
 _TRUSTED = {torch.float64: 1.0 - 1e-6, torch.float32: 1.0 - 5e-4}  # cosines whose angle is known well enough
 
 
@@ -52,16 +53,18 @@ class Points:
             self.trusted = min(table.reach, _TRUSTED[x.dtype]) if kinked else table.reach
             self.short = tuple(table.shorter(s.sqrt()) for s in (sx, sy))
         self._rows: tuple[slice, Tensor] | None = None
+        self._sides: dict[tuple[Kernel, float, int, bool], Tensor] = {}
+        self._room = _HELD
 
     def tile(self, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
-        """The kernels between these rows and columns; on the diagonal of a symmetric matrix the diagonal is void."""
+        """The kernels between these rows and columns; on and below the diagonal of a symmetric matrix they are void."""
         table = self.table
         if table is None:
             return self._one_by_one(rows, columns)
         r = self._unit_rows(rows) @ self.y[columns].T
         r.mul_(self.wy[columns])
-        if self.symmetric and rows == columns:
-            r.fill_diagonal_(0.0)  # written from the norms alone, exactly
+        if self.symmetric and rows.start == columns.start:
+            r.triu_(1)  # the diagonal is written from the norms alone, exactly
         low, high = torch.stack(torch.aminmax(r)).tolist()
         largest = max(-low, high)
         outside = None
@@ -108,7 +111,7 @@ class Points:
             mask |= left[:, None]
         if right is not None:
             mask |= right
-        if self.symmetric and rows == columns:
+        if self.symmetric and rows.start == columns.start:
             mask = torch.triu(mask, 1)
         return mask if bool(mask.any()) else None
 
@@ -125,9 +128,25 @@ class Points:
         if table.one_function:
             values = (fused_tile_scalar if self.compiled else tile_scalar)(level, r)
             return values.mul_(nx[:, None].to(r.dtype)).mul_(ny.to(r.dtype)) if table.homogeneous else values
-        left = table.side(level, kind, nx, signed=True).to(r.dtype)
-        right = table.side(level, kind, ny, signed=False).to(r.dtype).T.contiguous()
-        return (fused_tile if self.compiled else tile)(level, left, right, r)
+        left = self._side(level, kind, rows, nx, signed=True)
+        right = self._side(level, kind, columns, ny, signed=False)
+        return (fused_tile if self.compiled else tile)(level, left, right.T, r)
+
+    def _side(self, level: Level, kind: Kernel, which: slice, norms: Tensor, signed: bool) -> Tensor:
+        """The norm factors of a block of rows, kept for the next tiles while they are few."""
+        key = kind, level.reach, which.start, signed
+        found = self._sides.get(key)
+        if found is None:
+            assert self.table is not None
+            found = self.table.side(level, kind, norms, signed=signed).to(self.x.dtype)
+            if not signed:
+                found = found.T.contiguous().T  # columns of the product lie together
+            if self._room < found.numel():
+                self._sides.clear()
+                self._room = _HELD
+            self._room -= found.numel()
+            self._sides[key] = found
+        return found
 
     # -- single entries --------------------------------------------------------------------------------------
     def _by_angle(self, i: Tensor, j: Tensor) -> dict[Kernel, Tensor]:
@@ -158,7 +177,7 @@ class Points:
         """A tile without a table; on the diagonal of a symmetric matrix only what lies above it."""
         shape = (len(self.sx[rows]), len(self.sy[columns]))
         wanted = torch.ones(shape, dtype=torch.bool, device=self.x.device)
-        wanted = torch.triu(wanted, 1) if self.symmetric and rows == columns else wanted
+        wanted = torch.triu(wanted, 1) if self.symmetric and rows.start == columns.start else wanted
         tiles = {kind: torch.zeros(shape, dtype=self.x.dtype, device=self.x.device) for kind in self.kinds}
         self._settle(tiles, wanted, rows, columns, self._direct)
         return tiles
