@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import NotSoDeepWarning
 from ..networks import Kernel
 from .lookup import Level, Table
 from .tiles import Points
@@ -25,6 +27,9 @@ _ROWS, _COLUMNS = 4096, 16384  # of a product
 _LISTED = 1 << 21  # entries
 _PARITY = {None: 0, "odd": 1, "even": 2}
 _SHAPES = {torch.float64: (32, 64, 4), torch.float32: (64, 64, 8)}  # rows, columns and warps of a program
+
+
+_refused: list[bool] = []
 
 
 @functools.cache
@@ -41,8 +46,22 @@ def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
     plain = all(t.is_cuda and t.dtype == x.dtype and t.stride(1) == 1 for t in target.values())
     if not x.is_cuda or not plain or table is None or points.compiled or any(s is not None for s in points.short):
         return False
-    if _program() is None:
+    if _refused or _program() is None:
         return False
+    try:
+        listed = _run(points, table, target)
+    except Exception as error:  # an acceleration that a driver or a compiler refuses is none
+        warnings.warn(
+            f"fused tiles do not run here, plain ones are used: {error!r:.300}", NotSoDeepWarning, stacklevel=2
+        )
+        _refused.append(True)
+        return False
+    return listed <= _LISTED
+
+
+def _run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> int:
+    """How many entries were listed; they are settled if there is room for all."""
+    x = points.x
     counts = torch.zeros(1, dtype=torch.int32, device=x.device)
     found = torch.empty(2, _LISTED, dtype=torch.int32, device=x.device)
     levels = {kind: table.level(kind, 1.0, x.dtype) for kind in target}
@@ -54,15 +73,13 @@ def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
             # the list is made once, by the kernel that goes last
             _launch(points, table, kind, level, target[last], target[kind], rows, columns, found, counts, kind == last)
     listed = int(counts)
-    if listed > _LISTED:
-        return False
-    if listed:
+    if 0 < listed <= _LISTED:
         i, j = found[:, :listed].long()
         for kind, values in points.entries(i, j).items():
             target[kind][i, j] = values
             if points.symmetric:
                 target[kind][j, i] = values
-    return True
+    return listed
 
 
 def _blocks(shape: Any, symmetric: bool) -> Any:

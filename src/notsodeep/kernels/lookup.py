@@ -22,7 +22,7 @@ from torch import Tensor
 from .._chebyshev import nodes, to_coefficients
 from ..networks import Kernel
 
-__all__ = ["Level", "NormScale", "Series", "Table", "chebyshev", "coefficients_needed"]
+__all__ = ["Level", "NormScale", "Series", "Table", "chebyshev", "coefficients_needed", "compressed"]
 
 _REACHES = (0.125, 0.25, 0.5, 0.7)  # of the cosine; beyond, all that the table has
 _PLAIN_UP_TO = 0.7  # below this |r| the cosine itself is a good variable; beyond it the angle may be
@@ -172,7 +172,7 @@ class Table:
         full = full[: coefficients_needed(full, _TERMS[dtype])]
         parity = _parity(full)
         kept = full if parity is None else full[int(parity == "odd") :: 2]
-        return Level(_compress(kept, _RANKS[dtype]), reach, warped, parity)
+        return Level(compressed(kept, _RANKS[dtype]), reach, warped, parity)
 
 
 def coefficients_needed(c: Tensor, tolerance: float) -> int:
@@ -193,7 +193,7 @@ def _parity(c: Tensor) -> str | None:
     return "even" if odd <= 1e-13 * even else None
 
 
-def _compress(coefficients: Tensor, dropped: float) -> Series:
+def compressed(coefficients: Tensor, dropped: float) -> Series:
     """Symmetric matrices C_m as sums of few signed squares; what is dropped is below rounding."""
     weights, vectors = torch.linalg.eigh(coefficients)
     size = weights.abs()

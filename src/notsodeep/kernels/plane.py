@@ -97,6 +97,30 @@ def polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho:
 
 def _polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
     scale = float(torch.maximum(qx.max(), qy.max())) ** 0.5
+    radius, radial, within, share = _polar_rule(scale, panels)
+    afford(4 * len(within) * len(radius), len(rho), scale)
+    out = []
+    for x, y, r in _chunks(4 * len(within) * len(radius), qx, qy, rho):
+        u, v, weight = _sectors(torch.acos(r), within, share)
+        plane = f(x.sqrt()[:, None, None] * u[..., None] * radius) * g(y.sqrt()[:, None, None] * v[..., None] * radius)
+        out.append(((plane * radial).sum(-1) * weight).sum(-1))
+    return torch.cat(out)
+
+
+def polar_grid(functions: Sequence[Function], panels: Panels, tau: Tensor, beta: Tensor) -> list[Tensor]:
+    """E[f(u) f(v)] of each function at all pairs of scales and all angles: (scales, scales, angles), by products."""
+    radius, radial, within, share = _polar_rule(float(tau.max()), panels)
+    out = [torch.empty(len(tau), len(tau), len(beta), dtype=torch.float64) for _ in functions]
+    for k, (u, v, weight) in enumerate(zip(*_sectors(beta, within, share), strict=True)):
+        weights = (weight[:, None] * radial).flatten()
+        x, y = (tau[:, None] * (side[:, None] * radius).flatten() for side in (u, v))
+        for function, grid in zip(functions, out, strict=True):
+            grid[:, :, k] = (function(x).detach() * weights) @ function(y).detach().T
+    return out
+
+
+def _polar_rule(scale: float, panels: Panels) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Radii and their weights, and the places and weights of angles within a sector."""
     levels, pieces = _grading(scale, panels)
     # many levels mean that what is felt at all lies far beyond the first features: lower orders are exact there
     orders = (16, 20) if levels < 4 else (12, 14)
@@ -105,21 +129,17 @@ def _polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho
     radial = radial * radius * torch.exp(-0.5 * radius * radius) / (2.0 * math.pi)
     graded = [0.5 * s for s in steps]
     cuts = _subdivided([0.0, *graded, *(1.0 - s for s in reversed(graded[:-1])), 1.0], pieces)
-    within, share = panel_nodes(cuts, orders[1])
-    afford(4 * len(within) * len(radius), len(rho), scale)
-    out = []
-    for x, y, r in _chunks(4 * len(within) * len(radius), qx, qy, rho):
-        beta = torch.acos(r)
-        lengths = torch.stack([beta, math.pi - beta, beta, math.pi - beta], dim=1)
-        starts = torch.stack([torch.zeros_like(beta), beta, torch.full_like(beta, math.pi), math.pi + beta], dim=1)
-        # measured from the ray v = 0 behind u = 0, so that no large angle is subtracted near rho = 1
-        angle = (starts[..., None] + lengths[..., None] * within).flatten(1)
-        weight = (lengths[..., None] * share).flatten(1)
-        u = torch.sin(angle)  # cos(w), w = angle - pi/2
-        v = torch.sin(angle - beta[:, None])
-        plane = f(x.sqrt()[:, None, None] * u[..., None] * radius) * g(y.sqrt()[:, None, None] * v[..., None] * radius)
-        out.append(((plane * radial).sum(-1) * weight).sum(-1))
-    return torch.cat(out)
+    return radius, radial, *panel_nodes(cuts, orders[1])
+
+
+def _sectors(beta: Tensor, within: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Between the rays u = 0 and v = 0: cosines of either side and weights, for each angle beta between the points."""
+    lengths = torch.stack([beta, math.pi - beta, beta, math.pi - beta], dim=1)
+    starts = torch.stack([torch.zeros_like(beta), beta, torch.full_like(beta, math.pi), math.pi + beta], dim=1)
+    # measured from the ray v = 0 behind u = 0, so that no large angle is subtracted near rho = 1
+    angle = (starts[..., None] + lengths[..., None] * within).flatten(1)
+    # cos(w), w = angle - pi/2
+    return torch.sin(angle), torch.sin(angle - beta[:, None]), (lengths[..., None] * share).flatten(1)
 
 
 def is_ridge(panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:

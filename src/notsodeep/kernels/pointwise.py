@@ -22,7 +22,7 @@ from .recursion import LayerMaps, equation, explicit, implicit
 from .slopes import DEQSlope, slopes
 from .variance import Diagonal, equilibrium_variance, mean_square
 
-__all__ = ["diagonal", "equilibrium", "pairwise"]
+__all__ = ["diagonal", "equilibrium", "gap_check", "pairwise"]
 
 _CHUNK = 16384  # pairs at once: a series of 2048 terms for each is a quarter of a gigabyte
 
@@ -87,7 +87,7 @@ def _own_kernels(deq: DEQ, s: Tensor, kinds: Sequence[Kernel]) -> dict[Kernel, T
     if isinstance(deq, DEQSlope):
         return slopes(deq, s, lambda lifted: _own_kernels(lifted, s, kinds), kinds)
     q = equilibrium_variance(deq, s)
-    return implicit(q, Diagonal(deq.activation), deq.sigma_a2, kinds, _gap_check(deq))
+    return implicit(q, Diagonal(deq.activation), deq.sigma_a2, kinds, gap_check(deq))
 
 
 def _float64(value: Any) -> Tensor:
@@ -107,7 +107,7 @@ def _kernels(
         return slopes(network, dot, lambda deq: _kernels(deq, sx, sy, dot, kinds, rates), kinds)
     qx, qy = equilibrium_variance(network, torch.stack([sx, sy]))
     layer = layer_of(network.activation, qx, qy)
-    return implicit(_covariance(network, layer, dot), layer, network.sigma_a2, kinds, _gap_check(network))
+    return implicit(_covariance(network, layer, dot), layer, network.sigma_a2, kinds, gap_check(network))
 
 
 def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -123,7 +123,9 @@ def _layers(enn: ENN, sx: Tensor, sy: Tensor) -> Iterator[LayerMaps]:
         sx, sy = mean_square(phi, "value", sx), mean_square(phi, "value", sy)
 
 
-def _gap_check(deq: DEQ) -> Any:
+def gap_check(deq: DEQ) -> Any:
+    """What refuses gaps 1 - sigma_a2 E[phi' phi'] that are not positive: the NTK diverges there."""
+
     def check(gap: Tensor) -> None:
         if bool((gap <= 0).any()):
             raise ConvergenceError(

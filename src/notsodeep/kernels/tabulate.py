@@ -20,11 +20,12 @@ from ..errors import NotSoDeepError
 from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels
 from .evaluate import at_entries
 from .lookup import NormScale, Table, chebyshev, coefficients_needed
+from .near import NearSeries, near_series
 from .pointwise import diagonal
 from .sampling import Unresolved, sample
 from .slopes import DEQSlope
 
-__all__ = ["SHORT", "angle_cap", "build_table", "rounded_range", "table_for"]
+__all__ = ["SHORT", "angle_cap", "build_table", "near_for", "rounded_range", "table_for"]
 
 _TOLERANCE = 2e-14
 _NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magnified by the angle
@@ -58,6 +59,7 @@ def _single_kinked_layer(network: Network) -> bool:
 
 
 _tables: OrderedDict[tuple[object, ...], Table | Unresolved | None] = OrderedDict()
+_near: OrderedDict[tuple[object, ...], NearSeries | None] = OrderedDict()
 _lock = threading.RLock()
 
 
@@ -76,6 +78,20 @@ def table_for(network: Network, rates: Sequence[float] | None, scale: NormScale,
             if 2.0**octave >= _PATIENT:
                 found = _kept((*key, octave), lambda: build_table(plain, rates, scale, pairs=2.0**octave))
         return None if isinstance(found, Unresolved) else found
+
+
+def near_for(network: Network, table: Table) -> NearSeries | None:
+    """What serves entries beyond the reach of a table, near r = 1, if anything does."""
+    if not isinstance(network, DEQ):
+        return None
+    plain = network.detached()
+    with _lock:
+        key = plain, table.norms, tuple(next(iter(table.coefficients.values())).shape)
+        if key not in _near:
+            _near[key] = near_series(plain, table)
+            while len(_near) > _KEPT:
+                _near.popitem(last=False)
+        return _near[key]
 
 
 def _kept(key: tuple[object, ...], build: Callable[[], Table | None]) -> Table | Unresolved | None:

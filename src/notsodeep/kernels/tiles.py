@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..networks import Kernel, Network
+from ..networks import DEQ, Kernel, Network
 from .evaluate import at_entries, fused_tile, fused_tile_scalar, tile, tile_scalar
 from .lookup import Level, Table
+from .near import NearSeries, near_entries
 from .pointwise import pairwise
+from .tabulate import near_for
 
 __all__ = ["Points"]
 
@@ -99,7 +101,10 @@ class Points:
     def entries(self, i: Tensor, j: Tensor) -> dict[Kernel, Tensor]:
         """Single entries that the table does not settle as it is: near r = +-1, or beyond its reach."""
         assert self.table is not None
-        return self._by_angle(i, j) if self.table.reach == 1.0 else self._direct(i, j)
+        if self.table.reach == 1.0:
+            return self._by_angle(i, j)
+        near = near_for(self.network, self.table)
+        return self._direct(i, j) if near is None else self._by_layer(i, j, near)
 
     def _short_rows(self, rows: slice, columns: slice) -> Tensor | None:
         """The entries of rows that are shorter than the table covers."""
@@ -165,6 +170,27 @@ class Points:
                 values = values * nx * ny if table.homogeneous else values
                 found[kind].append(values.to(self.x.dtype))
         return {kind: torch.cat(parts) for kind, parts in found.items()}
+
+    def _by_layer(self, i: Tensor, j: Tensor, near: NearSeries) -> dict[Kernel, Tensor]:
+        """Entries near r = 1 from the series of the layer; those near -1 one by one."""
+        found = {kind: torch.empty(len(i), dtype=self.x.dtype, device=self.x.device) for kind in self.kinds}
+        for part in torch.arange(len(i), device=self.x.device).split(_PAIRS):
+            nx, ny = self.sx[i[part]].sqrt(), self.sy[j[part]].sqrt()
+            x = _angle_variable(self.x[i[part]].double() / nx[:, None], self.y[j[part]].double() / ny[:, None])
+            for wanted, upper in ((x > 0, True), (x <= 0, False)):
+                if not bool(wanted.any()):
+                    continue
+                which = part[wanted]
+                exact = self._direct(i[which], j[which]) if not upper else self._near(near, nx, ny, x, wanted)
+                for kind, values in exact.items():
+                    found[kind][which] = values.to(found[kind])
+        return found
+
+    def _near(self, near: NearSeries, nx: Tensor, ny: Tensor, x: Tensor, wanted: Tensor) -> dict[Kernel, Tensor]:
+        assert self.table is not None
+        assert isinstance(self.network, DEQ)
+        a, b, angle = (v[wanted].cpu() for v in (nx, ny, x))
+        return near_entries(self.network, near, self.table, a, b, torch.sin(0.5 * math.pi * angle), self.kinds)
 
     def _factors(self, level: Level, kind: Kernel, norms: Tensor, signed: bool) -> Tensor:
         assert self.table is not None

@@ -5,8 +5,6 @@ Imported only where Triton is there; ``device.py`` launches it, and ``evaluate.p
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
@@ -15,25 +13,25 @@ __all__ = ["tile_kernel"]
 
 
 @triton.jit
-def tile_kernel(
-    gram: Any,
-    out: Any,
-    gram_stride: Any,
-    out_stride: Any,
-    wx: Any,
-    wy: Any,
-    left: Any,
-    right: Any,
-    ends: Any,
-    numbers: Any,
-    found: Any,
-    count: Any,
-    row0: Any,
-    column0: Any,
-    rows: Any,
-    columns: Any,
-    terms: Any,
-    capacity: Any,
+def tile_kernel(  # type: ignore[no-untyped-def]
+    gram,
+    out,
+    gram_stride,
+    out_stride,
+    wx,
+    wy,
+    left,
+    right,
+    ends,
+    numbers,
+    found,
+    count,
+    row0,
+    column0,
+    rows,
+    columns,
+    terms,
+    capacity,
     SYMMETRIC: tl.constexpr,
     WARPED: tl.constexpr,
     PARITY: tl.constexpr,
