@@ -13,7 +13,7 @@ __all__ = ["tile_kernel"]
 
 
 @triton.jit
-def tile_kernel(  # type: ignore[no-untyped-def]
+def tile_kernel(
     gram,
     out,
     gram_stride,
