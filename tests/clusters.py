@@ -12,6 +12,7 @@ def small_cluster(workers=3, **options):
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     settings = {"processes": False, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50}
+    settings |= {"protocol": "tcp://"}  # what travels is serialised, as between machines
     with (
         distributed.LocalCluster(n_workers=workers, **{**settings, **options}) as cluster,
         distributed.Client(cluster) as client,

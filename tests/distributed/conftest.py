@@ -1,4 +1,4 @@
-"""One small cluster for all tests of this folder that harm none of its workers."""
+"""One small cluster for the tests of a file that harm none of its workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clusters import small_cluster
 pytest.importorskip("distributed")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def client():
     """Three workers for tests that harm none of them."""
     with small_cluster() as (_, made):

@@ -39,7 +39,7 @@ def shares(run):
     return [store[run] for store in list(tasks._STORES.values()) if run in store]
 
 
-@pytest.mark.parametrize("options", [{}, {"store": "none"}, {"store": "disk"}, {"memory": 1.2e5}, {"tile": 47}])
+@pytest.mark.parametrize("options", [{}, {"store": "none"}, {"store": "disk", "tile": 47}, {"memory": 1.2e5}])
 def test_products_columns_and_entries_are_those_of_one_process(client, problem, options):
     kernel, X, v = problem
     K = kernel(X, None)
@@ -123,7 +123,7 @@ def test_other_versions_are_refused(client, problem, monkeypatch):
     here = tasks.versions()
     monkeypatch.setattr("notsodeep.distributed.cluster.versions", _asked)  # what workers answer is as it was
     monkeypatch.setattr("notsodeep.distributed.cluster.HERE", lambda: here | {"torch": "1.0.0"})
-    with pytest.raises(ClusterError, match=r"different versions: torch .* on inproc.*, 1\.0\.0 here"):
+    with pytest.raises(ClusterError, match=r"different versions: torch .* on tcp.*, 1\.0\.0 here"):
         ClusterKernel(client, kernel, X) @ v
 
 

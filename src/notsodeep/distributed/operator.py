@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .._progress import track
 from ..errors import ClusterError, InvalidInputError, SerialisationError
-from ..solve import NetworkKernel
+from ..solve import NetworkKernel, triangle_bytes
 from ..solve.operator import fingerprint
 from . import tasks
 from .cluster import Call, Cluster, Lost
@@ -43,7 +43,8 @@ class ClusterKernel:
     client : a ``dask.distributed.Client``, with the security it has
     kernel : of a network that can be written as JSON; that is how it travels
     X : rows, (n, p)
-    dtype : of the stored tiles; ``exact`` products compute every entry again in float64 where it is float32
+    dtype : of the stored tiles; ``exact`` products compute every entry again in float64 where it is float32;
+        ``"auto"`` is float64 where the triangle fits into half the memory of all workers
     store : ``"memory"``; ``"disk"``, in ``folder`` or the worker's own; ``"none"``, computed again for every product;
         ``"auto"``, in memory up to ``memory`` bytes per worker, what does not fit in ``folder`` if there is one
     memory : bytes of rows and tiles per worker; by default 0.55 of its limit, less what the process takes already
@@ -57,7 +58,7 @@ class ClusterKernel:
         X: Tensor,
         *,
         scale: Tensor | None = None,
-        dtype: torch.dtype = torch.float64,
+        dtype: torch.dtype | Literal["auto", "float32", "float64"] = torch.float64,
         store: ClusterStore = "auto",
         folder: str | Path | None = None,
         memory: float | None = None,
@@ -68,11 +69,12 @@ class ClusterKernel:
         if store not in _STORES:
             raise InvalidInputError(f"store must be one of {', '.join(_STORES)}, got {store!r}")
         self.cluster = client if isinstance(client, Cluster) else Cluster(client, patience)
-        self.kernel, self.X, self.n, self.dtype = kernel, X.to("cpu", torch.float64), len(X), dtype
+        self.kernel, self.X, self.n = kernel, X.to("cpu", torch.float64), len(X)
         self.scale = None if scale is None else scale.to(self.X).reshape(-1, 1)
         self.progress, self.memory = progress, float("inf") if store == "memory" and memory is None else memory
         self.folder = None if folder is None else str(folder)
         workers = self.cluster.wait_for_workers()
+        self.dtype = dtype if isinstance(dtype, torch.dtype) else _dtype(dtype, self.n, workers)
         self.grid = Grid(self.n, tile_size(self.n, len(workers)) if tile is None else min(tile, self.n))
         self.run, self.document = uuid4().hex[:16], self._describe(store)
         self.losses = 0
@@ -322,6 +324,14 @@ class ClusterKernel:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _dtype(name: str, n: int, workers: Mapping[str, Mapping[str, Any]]) -> torch.dtype:
+    if name not in ("auto", "float32", "float64"):
+        raise InvalidInputError(f"dtype must be 'auto', 'float32' or 'float64', got {name!r}")
+    room = 0.5 * sum(about.get("memory_limit") or 0 for about in workers.values())
+    fits = triangle_bytes(n, torch.float64) < room or not room
+    return torch.float32 if name == "float32" or (name == "auto" and not fits) else torch.float64
 
 
 def _pairs(done: Iterator[tuple[Call, Any]]) -> Iterator[tuple[Tile, Any]]:

@@ -17,6 +17,7 @@ from ..matching import Twin
 from ..mixtures import MixtureStatistics
 from ..networks import Kernel
 from ..solve import DIRECT, FeatureSums, NetworkKernel
+from .cluster import WithClient, check_client, predict_on
 from .feature_maps import as_tensor, feature_model, seed_of
 from .machines import Stream, fit_equivalent, fit_exact, fit_features
 from .predictors import Fitted
@@ -29,7 +30,7 @@ METHODS = ("kernel", "equivalent", "features")
 Array = NDArray[np.float64]
 
 
-class KernelMachine(BaseEstimator):
+class KernelMachine(WithClient, BaseEstimator):
     """Ridge regression in the space of a network's kernel: the common part of regressor and classifier."""
 
     _result: Fitted | None
@@ -60,6 +61,7 @@ class KernelMachine(BaseEstimator):
         device: Any = None,
         random_state: Any = 0,
         progress: bool | None = None,
+        client: Any = None,
     ) -> None:
         self.activation = activation
         self.sigma_a2 = sigma_a2
@@ -82,6 +84,7 @@ class KernelMachine(BaseEstimator):
         self.device = device
         self.random_state = random_state
         self.progress = progress
+        self.client = client
 
     # -- fitting -------------------------------------------------------------------------------------------
     def _fit(self, X: Array, T: Array, sample_weight: Any) -> None:
@@ -107,10 +110,11 @@ class KernelMachine(BaseEstimator):
 
     def _machine(self, X: Tensor, T: Tensor, w: Tensor, ridge: float | None) -> Fitted:
         kernel = NetworkKernel(network_of(self), self.kernel)
+        check_client(self.client, self.device, self.method)
         if self.method == "equivalent":
             return fit_equivalent(kernel, X, T, w, ridge, self.norms)
         if self.method == "features":
-            return fit_features(self._features(X), X, T, w, ridge)
+            return fit_features(self._features(X), X, T, w, ridge, self.client)
         return fit_exact(kernel, X, T, w, ridge, self.solver, **self._solver_options(kernel, X))
 
     def _features(self, X: Tensor) -> Any:
@@ -128,6 +132,7 @@ class KernelMachine(BaseEstimator):
             "checkpoint": self.checkpoint,
             "seed": seed_of(self.random_state),
             "progress": self.progress,
+            "client": self.client,
         }
 
     def _equivalent(self, kernel: NetworkKernel, X: Tensor) -> Any:
@@ -184,7 +189,7 @@ class KernelMachine(BaseEstimator):
             sums = FeatureSums.empty(model.width, T.shape[1], rows.device)
             self._stream = Stream(model, sums, rows[:0], targets[:0], w[:0])
         assert self._stream is not None
-        self._stream.add(rows, targets, w)
+        self._stream.add(rows, targets, w, self.client)
         self._loo = None
         self._take(None)
 
@@ -192,7 +197,7 @@ class KernelMachine(BaseEstimator):
     def _outputs(self, X: Array) -> Array:
         """The k numbers at each row."""
         with torch.no_grad():
-            found: Array = self._fitted.predictor(as_tensor(X, self.device)).cpu().numpy()
+            found: Array = predict_on(self.client, self._fitted.predictor, as_tensor(X, self.device)).cpu().numpy()
         return found
 
     def _rows(self, X: Any) -> Array:

@@ -21,13 +21,14 @@ from ..solve import (
     DIRECT,
     FeatureSums,
     NetworkKernel,
-    batches,
     features_of,
     leave_one_out,
     ridge_path,
     solve_dense,
     solve_kernel,
+    solve_operator,
 )
+from .cluster import matrix_on, operator_on, sums_on
 from .embedding import Embedding
 from .predictors import Expansion, FeatureReadout, Fitted, LinearEquivalent
 from .ridges import best_ridge
@@ -74,31 +75,43 @@ def fit_exact(
     weights: Tensor,
     ridge: float | None,
     solver: str = "auto",
+    client: Any = None,
     **options: Any,
 ) -> Fitted:
-    """Cholesky, one eigendecomposition, or conjugate gradients on tiles with ``options`` of ``solve_kernel``."""
+    """Cholesky, one eigendecomposition, or conjugate gradients on tiles with ``options`` of ``solve_kernel``.
+
+    With a ``client`` the kernel is computed, and the tiles are kept, by the workers of its cluster.
+    """
     if solver not in ("auto", "cholesky", "eigh", "cg"):
         raise InvalidInputError(f"solver must be 'auto', 'cholesky', 'eigh' or 'cg', got {solver!r}")
     if solver == "cg" or (solver == "auto" and len(X) > DIRECT):
-        return _on_tiles(kernel, X, T, weights, ridge, **options)
+        return _on_tiles(kernel, X, T, weights, ridge, client, **options)
     X = X.to(torch.float64)
-    coefficients, loo, chosen, lift, record = _dense(kernel(X), T, weights, ridge, solver)
+    K = matrix_on(client, kernel, X, options.get("progress"))
+    coefficients, loo, chosen, lift, record = _dense(K, T, weights, ridge, solver)
     return Fitted(Expansion(kernel, X, coefficients), chosen, lift, loo, record)
 
 
 def _on_tiles(
-    kernel: NetworkKernel, X: Tensor, T: Tensor, weights: Tensor, ridge: float | None, **options: Any
+    kernel: NetworkKernel, X: Tensor, T: Tensor, weights: Tensor, ridge: float | None, client: Any, **options: Any
 ) -> Fitted:
     if ridge is None:
         raise InvalidInputError(
             f"ridge='loo' takes a factorisation, and {len(X)} rows are solved by iteration; choose the ridge on a "
             f"sample of at most {DIRECT} rows, give a number, or solver='eigh'"
         )
-    X = X.to(torch.float64)
-    lift = ridge * float((weights * kernel.diagonal(X)).sum() / weights.sum())
-    plain = bool((weights == 1.0).all())
-    found = solve_kernel(kernel, X, T, [lift], method="cg", weights=None if plain else weights, **options)
-    record = {
+    X, w = X.to(torch.float64), None if bool((weights == 1.0).all()) else weights
+    if client is None:
+        lift = ridge * float((weights * kernel.diagonal(X)).sum() / weights.sum())
+        found, losses = solve_kernel(kernel, X, T, [lift], method="cg", weights=w, **options), {}
+    else:
+        tiles = {name: options.pop(name) for name in ("dtype", "store", "folder")}
+        scale = None if w is None else w.sqrt()
+        with operator_on(client, kernel, X, scale=scale, progress=options.get("progress"), **tiles) as operator:
+            lift = ridge * float(operator.diagonal().sum() / weights.sum())
+            found = solve_operator(operator, T, [lift], **options)
+            losses = {"workers_lost": operator.losses}
+    record = losses | {
         "solver": "cg",
         "steps": found.steps,
         "refinements": found.refinements,
@@ -183,7 +196,9 @@ def _streamed(operator: EquivalentKernel, T: Tensor, weights: Tensor, ridge: flo
 # ---- random features -------------------------------------------------------------------------------------
 
 
-def fit_features(model: Network, X: Tensor, T: Tensor, weights: Tensor, ridge: float | None) -> Fitted:
+def fit_features(
+    model: Network, X: Tensor, T: Tensor, weights: Tensor, ridge: float | None, client: Any = None
+) -> Fitted:
     """On random features: through the n x n matrix if that is smaller, through sums over rows otherwise."""
     if len(X) <= model.width or ridge is None:
         if len(X) > _LOO_ROWS:
@@ -191,8 +206,7 @@ def fit_features(model: Network, X: Tensor, T: Tensor, weights: Tensor, ridge: f
         phi = torch.cat([features_of(model, part) for part in X.split(_CHUNK)]).double()
         coefficients, loo, chosen, lift, record = _dense(phi @ phi.T, T, weights, ridge)
         return Fitted(FeatureReadout(model, phi.T @ coefficients), chosen, lift, loo, record)
-    sums = FeatureSums.empty(model.width, T.shape[1], X.device)
-    sums.add(model, batches(X, T, weights))
+    sums = sums_on(client, model, X, T, weights)
     return fit_sums(model, sums, ridge, (X, T, weights) if len(X) <= _LOO_ROWS else None)
 
 
@@ -230,8 +244,8 @@ class Stream:
     T: Tensor
     weights: Tensor
 
-    def add(self, X: Tensor, T: Tensor, weights: Tensor) -> None:
-        self.sums.add(self.model, batches(X, T, weights))
+    def add(self, X: Tensor, T: Tensor, weights: Tensor, client: Any = None) -> None:
+        self.sums = self.sums.merge(sums_on(client, self.model, X, T, weights))
         room = _RETAINED - len(self.X)
         self.X, self.T = torch.cat([self.X, X[:room]]), torch.cat([self.T, T[:room]])
         self.weights = torch.cat([self.weights, weights[:room]])

@@ -16,6 +16,7 @@ from ..errors import InvalidInputError
 from ..networks import DEQ, Kernel
 from ..solve import DIRECT, NetworkKernel, factorise
 from .base import Array
+from .cluster import WithClient, check_client, matrix_on
 from .evidence import evidence
 from .feature_maps import as_tensor
 from .specification import VARIANCES, deq_of, network_of, slope_of
@@ -23,7 +24,7 @@ from .specification import VARIANCES, deq_of, network_of, slope_of
 __all__ = ["DEQGaussianProcess"]
 
 
-class DEQGaussianProcess(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """y = f(x) + noise, f a Gaussian process of covariance amplitude * k, k the kernel of a DEQ.
 
     Parameters
@@ -68,6 +69,7 @@ class DEQGaussianProcess(MultiOutputMixin, RegressorMixin, BaseEstimator):
         normalise_y: bool = False,
         network: Any = None,
         device: Any = None,
+        client: Any = None,
     ) -> None:
         self.activation = activation
         self.sigma_a2 = sigma_a2
@@ -81,6 +83,7 @@ class DEQGaussianProcess(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.normalise_y = normalise_y
         self.network = network
         self.device = device
+        self.client = client
 
     # -- fitting -------------------------------------------------------------------------------------------
     def fit(self, X: Any, y: Any) -> DEQGaussianProcess:
@@ -88,6 +91,7 @@ class DEQGaussianProcess(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True)
         if len(X) > 2 * DIRECT:
             raise InvalidInputError(f"a Gaussian process takes at most {2 * DIRECT} rows, got {len(X)}")
+        check_client(self.client, self.device)
         for name in ("noise", "amplitude"):
             value = getattr(self, name)
             if not (isinstance(value, int | float | np.number) and math.isfinite(value) and value > 0):
@@ -174,7 +178,7 @@ class DEQGaussianProcess(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """The kernel matrix of the training rows; kept while its variances do not change."""
         kernel = self._spec(values)
         if self._kept is None or self._kept[0] != kernel:
-            self._kept = kernel, kernel(self._X)
+            self._kept = kernel, matrix_on(self.client, kernel, self._X)
         return self._kept[1]
 
     def _spec(self, values: dict[str, float]) -> NetworkKernel:

@@ -45,6 +45,9 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     width : of ``method="features"``
     network : an ENN, a DEQ or a twin instead of the flat parameters; a twin brings its own kernel
     device : for the kernel and the solve, for instance ``"cuda"``
+    client : a ``dask.distributed.Client``: kernel, tiles, sums over features and large predictions are computed by the
+        workers of its cluster, with the same result; ``folder`` is then a folder of theirs. Clones share it, pickles
+        go without
 
     Attributes
     ----------

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidInputError
 
-__all__ = ["STUDIES", "Study", "names", "reproduce"]
+__all__ = ["STUDIES", "Study", "compute_point", "names", "reproduce"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ def reproduce(
     device: str = "cpu",
     progress: bool | None = None,
     time_limit: float | None = None,
+    client: Any = None,
 ) -> dict[str, Any]:
     """Run a study, or go on where it stopped, and return its document.
 
@@ -84,11 +87,49 @@ def reproduce(
     folder : numbers and figures go to its subfolder ``name``: quick.json, quick*.png, quick*.svg, or full.*
     data : folder of the data sets (default: the environment's NOTSODEEP_DATA, else the user's cache)
     time_limit : seconds after which the run stops; finished points are kept
+    client : a ``dask.distributed.Client``: points are computed by the workers of its cluster, which read the data sets
+        from the same folder and give the same numbers
     """
     if name not in STUDIES:
         raise InvalidInputError(f"unknown experiment {name!r}; known: {', '.join(STUDIES)}")
-    from .runner import Setup, run  # the list alone must not load everything
+    from .runner import run  # the list alone must not load everything
 
     deadline = None if time_limit is None else time.monotonic() + time_limit
+    experiment, setup = _study(name, quick, data, device, deadline)
+    elsewhere = None if client is None else functools.partial(_on_workers, client, name, quick, data, device, deadline)
+    return run(experiment, setup, Path(folder) / name, progress, elsewhere=elsewhere)
+
+
+def _study(name: str, quick: bool, data: Any, device: str, deadline: float | None) -> tuple[Any, Any]:
+    from .runner import Setup
+
     experiment = importlib.import_module(f"{__name__}.{STUDIES[name].module}").EXPERIMENT
-    return run(experiment, Setup(quick, data, device, deadline), Path(folder) / name, progress)
+    return experiment, Setup(quick, data, device, deadline)
+
+
+def compute_point(name: str, quick: bool, data: str | None, device: str, seconds: float | None, key: str) -> Any:
+    """One point of a study by its name, on a worker: the record of it, or None where the time was up."""
+    from .runner import TimeUp, compute
+
+    deadline = None if seconds is None else time.monotonic() + seconds
+    experiment, setup = _study(name, quick, data, device, deadline)
+    point = next(p for p in experiment.points(setup) if p.key == key)
+    try:
+        setup.check_time()
+        return compute(point, setup)
+    except TimeUp:
+        return None
+
+
+def _on_workers(
+    client: Any, name: str, quick: bool, data: Any, device: str, deadline: float | None, keys: Sequence[str]
+) -> Iterator[tuple[str, Any]]:
+    """(key, record) as workers finish them; names and numbers are sent, no code."""
+    from ..distributed import sweep
+
+    place = None if data is None else str(Path(data).absolute())
+    seconds = None if deadline is None else deadline - time.monotonic()
+    calls = [(name, quick, place, device, seconds, key) for key in keys]
+    for position, record in sweep(client, compute_point, calls, f"study-{name}"):
+        if record is not None:
+            yield keys[position], record

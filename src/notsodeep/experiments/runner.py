@@ -12,7 +12,7 @@ import json
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from .._progress import track
 from ..errors import DataError
 from ..plots.style import adaptive_svg, figure_style
 
-__all__ = ["Experiment", "Point", "Setup", "TimeUp", "draw", "read_document", "run"]
+__all__ = ["Experiment", "Point", "Setup", "TimeUp", "compute", "draw", "read_document", "run"]
 
 Document = dict[str, Any]
 _PACKAGES = ("torch", "numpy", "scipy", "sklearn")
@@ -83,24 +83,40 @@ def run(
     folder: str | Path,
     progress: bool | None = None,
     points: Sequence[Point] | None = None,
+    elsewhere: Callable[[Sequence[str]], Iterator[tuple[str, Document]]] | None = None,
 ) -> Document:
     """Compute what is missing in ``folder``, draw the figure, return the document.
 
-    ``points`` replaces the experiment's own. A point is missing unless one of the same key and settings is stored. At
-    the deadline the run stops; what is finished stays, and the next run goes on from there.
+    ``points`` replaces the experiment's own; ``elsewhere`` computes records of the experiment's points by their keys,
+    in any order. A point is missing unless one of the same key and settings is stored. At the deadline the run
+    stops; what is finished stays, and the next run goes on from there.
     """
     path = Path(folder) / f"{setup.size}.json"
     document = read_document(path) if path.exists() else _empty(experiment, setup)
     chosen = experiment.points(setup) if points is None else points
     missing = [p for p in chosen if not _finished(document, p)]
     with contextlib.suppress(TimeUp):
-        for point in track(missing, len(missing), experiment.name, progress):
-            setup.check_time()
-            document["points"][point.key] = _compute(point, setup)
+        records = _here(missing, setup) if elsewhere is None else elsewhere([point.key for point in missing])
+        for key, record in track(records, len(missing), experiment.name, progress):
+            document["points"][key] = record
+            document["points"] = _in_order(document["points"], chosen)
             write_document(path, document)
     if document["points"] and (missing or not _is_drawn(path)):
         draw(experiment, path)
     return document
+
+
+def _in_order(points: Document, chosen: Sequence[Point]) -> Document:
+    """As the experiment has them, whichever was finished first; others before them."""
+    mine = [point.key for point in chosen if point.key in points]
+    return {key: points[key] for key in (*(k for k in points if k not in set(mine)), *mine)}
+
+
+def _here(points: Sequence[Point], setup: Setup) -> Iterator[tuple[str, Document]]:
+    """One after the other, in this process."""
+    for point in points:
+        setup.check_time()
+        yield point.key, compute(point, setup)
 
 
 def draw(experiment: Experiment, path: str | Path) -> list[Path]:
@@ -172,7 +188,8 @@ def _finished(document: Document, point: Point) -> bool:
     return stored is not None and stored["settings"] == json.loads(json.dumps(dict(point.settings)))
 
 
-def _compute(point: Point, setup: Setup) -> Document:
+def compute(point: Point, setup: Setup) -> Document:
+    """A point's record: its numbers, how long it took, and what it was made with."""
     started = time.perf_counter()
     numbers = dict(point.compute())
     record = {

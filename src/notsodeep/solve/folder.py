@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._files import atomic, write_text
+from .._files import atomic
 from ..errors import CheckpointError
 
 __all__ = ["TileFolder"]
@@ -28,8 +30,8 @@ class TileFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         note, here = self.path / "tiles.json", dict(content)
         if not note.exists():
-            write_text(note, json.dumps(here, indent=1) + "\n")
-        elif json.loads(note.read_text()) != here:
+            _place(note, json.dumps(here, indent=1) + "\n")
+        if json.loads(note.read_text()) != here:
             raise CheckpointError(
                 f"{self.path} holds the tiles of other data or another kernel; give this solve a folder of its own"
             )
@@ -43,3 +45,17 @@ class TileFolder:
                 np.save(stream, values)
         # copy-on-write: torch wants a writeable array, the file is never changed
         return torch.from_numpy(np.load(path, mmap_mode="c"))
+
+
+def _place(note: Path, text: str) -> None:
+    """The first of many processes that come at once writes it; the others read what it wrote."""
+    part = note.with_name(f".{note.name}.{secrets.token_hex(8)}.part")
+    part.write_text(text, encoding="utf-8")
+    try:
+        os.link(part, note)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        part.replace(note)
+    finally:
+        part.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ import typer
 from ...errors import InvalidInputError
 from .. import options as opt
 from ..app import app
+from ..cluster import Scheduler, Workers, client_from
 from ..files import atomic, check_target, matrix_file, matrix_header, points_from, same_preparation, save_figure
 from ..output import note, print_json, show, tell
 
@@ -26,7 +27,10 @@ def kernel(
     points: Annotated[str, typer.Argument(metavar="X", help="Points as rows: .npy, .npz, .csv, or - .")],
     activation: Annotated[str | None, typer.Argument(metavar="[ACTIVATION]", help="Of a DEQ.")] = None,
     output: Annotated[
-        str, typer.Option("--output", "-o", help="A .npy, .npz or .csv file, or - for standard output (.npy).")
+        str,
+        typer.Option(
+            "--output", "-o", help="A .npy, .npz or .csv file, - for standard output (.npy); on a cluster also .zarr."
+        ),
     ] = "kernel.npy",
     sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
@@ -48,11 +52,14 @@ def kernel(
     centred: Annotated[bool, typer.Option("--centred", help="Centre the network at the data's tau0.")] = False,
     standardise: opt.Standardise = False,
     as_is: opt.AsIs = False,
+    scheduler: Scheduler = None,
+    workers: Workers = None,
     force: opt.Force = False,
 ) -> None:
     """Write a kernel matrix, exact or equivalent, into a .npy file that is filled block by block on the disk.
 
-    The file appears under its name only when it is complete.
+    The file appears under its name only when it is complete. With --scheduler or --workers a Dask cluster writes it
+    tile by tile, and the same command goes on where another one ended.
 
     \b
     Examples:
@@ -60,6 +67,7 @@ def kernel(
       notsodeep kernel X.npy tanh --equivalent --labels y.npy -o K.npy
       notsodeep kernel X.npy --twin twin.json -o K.npy
       notsodeep kernel test.npy relu --against train.npy --standardise -o K.csv
+      notsodeep kernel X.npy relu -o K.zarr --workers 4
       cat X.npy | notsodeep kernel - --layers tanh/tanh -o - > K.npy
     """
     import notsodeep as nsd
@@ -68,7 +76,12 @@ def kernel(
         raise InvalidInputError("--own-norms belongs to --equivalent; the exact kernel keeps all norms anyway.")
     if labels is not None and not equivalent:
         raise InvalidInputError("--labels are used by --equivalent alone; the exact kernel does not look at them.")
-    if output != "-":
+    on_cluster = scheduler is not None or workers is not None
+    if on_cluster:
+        _check_cluster(output, force, equivalent=equivalent, against=against)
+        if twin is not None:
+            opt.refuse("a cluster computes the kernel that a twin matches", kernel=which)
+    elif output != "-":
         check_format(Path(output))
         check_target(Path(output), force)
     if twin is None:
@@ -92,6 +105,12 @@ def kernel(
     rows = X if Y is None else Y
     if centred:
         network = network.centred(nsd.MixtureStatistics.estimate(rows).tau0)
+
+    if on_cluster:
+        source = network if designed is None else designed
+        with client_from(scheduler, workers) as client:
+            _write_on_cluster(client, output, source, X, which or "ck")
+        return
 
     def fill(out: Any) -> None:
         if designed is None:
@@ -153,6 +172,23 @@ def _write(output: str, shape: tuple[int, int], dtype: Any, fill: Any) -> None:
         with matrix_file(path, shape, dtype) as mapped:
             fill(mapped)
     note(f"written: {path}, {shape[0]} x {shape[1]}, {dtype}")
+
+
+def _check_cluster(output: str, force: bool, **given: Any) -> None:
+    """Workers write symmetric matrices, into formats that hold tiles."""
+    opt.refuse("a cluster computes the exact kernel of one set of points", **given)
+    if Path(output).suffix not in (".npy", ".zarr"):
+        raise InvalidInputError(f"a cluster writes .npy or .zarr, tile by tile, got {output}.")
+    if Path(output).suffix == ".npy":
+        check_target(Path(output), force)
+
+
+def _write_on_cluster(client: Any, output: str, source: Any, X: Any, which: Any) -> None:
+    from notsodeep.distributed import kernel_to_npy, kernel_to_zarr
+
+    write: Any = kernel_to_zarr if Path(output).suffix == ".zarr" else kernel_to_npy
+    write(source, X, output, which, client=client, dtype=X.dtype.name)
+    note(f"written: {output}, {len(X)} x {len(X)}, {X.dtype}")
 
 
 def _stream(matrix: Any) -> None:

@@ -10,6 +10,7 @@ import typer
 from ...errors import DataError, InvalidInputError
 from .. import options as opt
 from ..app import app
+from ..cluster import Scheduler, Workers, client_from
 from ..files import atomic, check_target
 from ..output import note, print_json, show
 from ..tables import read_table, split_target
@@ -40,6 +41,11 @@ def fit(
     ] = "kernel",
     width: Annotated[int, typer.Option("--width", help="Of --method features.")] = 4096,
     as_is: Annotated[bool, typer.Option("--as-is", help="Do not centre and scale the data.")] = False,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="A solve of many rows goes on from this file if it is stopped.")
+    ] = None,
+    scheduler: Scheduler = None,
+    workers: Workers = None,
     json: opt.Json = False,
     force: opt.Force = False,
 ) -> None:
@@ -50,6 +56,7 @@ def fit(
       notsodeep fit iris.csv --target species -o iris.safetensors
       notsodeep fit X.npy tanh --labels y.npy --kernel ck --ridge 1e-3
       notsodeep fit houses.csv --target price --task regress
+      notsodeep fit X.npy relu --labels y.npy --ridge 1e-3 --scheduler tcp://host:8786
     """
     import notsodeep as nsd
     from notsodeep.estimators import save_estimator
@@ -69,9 +76,12 @@ def fit(
         ridge=_ridge(ridge),
         method=method,
         width=width,
+        checkpoint=checkpoint,
     )
     rows = X if standardiser is None else standardiser.transform(X)
-    model.fit(rows, y)
+    with client_from(scheduler, workers) as model.client:
+        model.fit(rows, y)
+    model.client = None
     save_estimator(model, output, standardiser, {"columns": names, "target": target})
     note(f"written: {output}")
     summary = _summary(model, X, y, classify)

@@ -13,6 +13,7 @@ import typer
 from ...errors import InvalidInputError
 from .. import options as opt
 from ..app import app
+from ..cluster import Scheduler, Workers, client_from
 from ..files import labels_from, points_from
 from ..output import print_json, show, table
 
@@ -96,6 +97,8 @@ def reproduce(
         Path | None, typer.Option("--data", help="Folder of the data sets; default NOTSODEEP_DATA, else the cache.")
     ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda, for what trains.")] = "cpu",
+    scheduler: Scheduler = None,
+    workers: Workers = None,
     json: opt.Json = False,
 ) -> None:
     """Redo a published figure: numbers as JSON, and the figure drawn from them.
@@ -105,6 +108,7 @@ def reproduce(
       notsodeep reproduce
       notsodeep reproduce all --quick
       notsodeep reproduce equivalents_error --quick --output figures
+      notsodeep reproduce learning --workers 4
     """
     import notsodeep as nsd
 
@@ -120,7 +124,9 @@ def reproduce(
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise InvalidInputError(f"there is no experiment {name!r}; {hint}Known: {', '.join(known)}.")
     chosen = known if name == "all" else (name,)
-    found = {one: experiments.reproduce(one, quick=quick, folder=folder, data=data, device=device) for one in chosen}
+    with client_from(scheduler, workers) as client:
+        options = {"quick": quick, "folder": folder, "data": data, "device": device, "client": client}
+        found = {one: experiments.reproduce(one, **options) for one in chosen}
     if json:
         print_json(found if name == "all" else found[name])
         return

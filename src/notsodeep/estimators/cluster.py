@@ -1,0 +1,82 @@
+"""What an estimator does with a Dask client: it is shared, never copied, and what it computes is the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from ..nn import ENN as Network
+from ..solve import FeatureSums, NetworkKernel, batches
+from .predictors import Expansion, Predictor
+
+__all__ = ["WithClient", "check_client", "matrix_on", "operator_on", "predict_on", "sums_on"]
+
+_WORTH = 1 << 24  # entries of a kernel from which sending rows to workers pays
+
+
+class WithClient:
+    """A connection cannot be copied or pickled: clones share it, files and other processes go without."""
+
+    client: Any
+
+    def __sklearn_clone__(self) -> Any:
+        client, self.client = self.client, None
+        try:
+            twin = super().__sklearn_clone__()  # type: ignore[misc]
+        finally:
+            self.client = client
+        twin.client = client
+        return twin
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()
+        return {**state, "client": None} if isinstance(state, dict) else state
+
+
+def check_client(client: Any, device: Any, method: str = "kernel") -> None:
+    """Refuse what a cluster would not change, or workers would not do."""
+    if client is None:
+        return
+    if method == "equivalent":
+        raise InvalidInputError("method='equivalent' is a matter of seconds in this process; leave out client=")
+    if device is not None and torch.device(device).type != "cpu":
+        raise InvalidInputError(f"workers compute on their CPUs; leave out device={device!r}, or client=")
+
+
+def operator_on(client: Any, kernel: NetworkKernel, X: Tensor, **options: Any) -> Any:
+    """The kernel in tiles on the cluster of this client."""
+    from ..distributed import ClusterKernel
+
+    return ClusterKernel(client, kernel, X, **options)
+
+
+def matrix_on(client: Any, kernel: NetworkKernel, X: Tensor, progress: bool | None = None) -> Tensor:
+    """The kernel matrix; its tiles are computed by the workers if there is a client and enough of them."""
+    if client is None or len(X) ** 2 < _WORTH:
+        return kernel(X)
+    with operator_on(client, kernel, X, store="none", progress=progress) as operator:
+        found: Tensor = operator.matrix()
+    return found
+
+
+def sums_on(client: Any, model: Network, X: Tensor, T: Tensor, weights: Tensor) -> FeatureSums:
+    """Sums over the features of these rows; each worker adds up some of them."""
+    if client is not None and len(X) * model.width >= _WORTH:
+        from ..distributed import feature_sums
+
+        return feature_sums(client, model, X, T, weights)
+    sums = FeatureSums.empty(model.width, T.shape[1], X.device)
+    sums.add(model, batches(X, T, weights))
+    return sums
+
+
+def predict_on(client: Any, predictor: Predictor, X: Tensor) -> Tensor:
+    """Predictions; an expansion in many training rows is shared out."""
+    if client is None or not isinstance(predictor, Expansion) or len(X) * len(predictor.X) < _WORTH:
+        return predictor(X)
+    from ..distributed import expand
+
+    return expand(client, predictor.kernel, predictor.X, predictor.coefficients, X)
