@@ -19,7 +19,7 @@ Equation = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """(x, which) -> residual and its slope at x; ``which`` are the numbers of the equations asked for, ``None`` all."""
 
 _STILL = 4e-16  # a step below this part of the size of x is rounding
-_NOISE = 1e-14  # a step below this that does not halve the residual either: what is evaluated knows no better
+_NOISE = 1e-14  # a step below this after which the residual has not shrunk: what is evaluated knows no better
 _ZERO = 2e-16  # and so is a residual; near duplicates of kinked layers every digit counts
 
 
@@ -69,7 +69,7 @@ def newton(
         middle = torch.where(torch.isinf(above), 2.0 * here + start[active], 0.5 * (below + above))
         there = torch.where((trial >= below) & (trial <= above), trial, middle)
         still = ((there - here).abs() <= _STILL * scale) | (above - below <= _STILL * scale)
-        stalled = (rest.abs() > 0.5 * last[active]) & ((there - here).abs() <= _NOISE * scale)
+        stalled = (rest.abs() >= last[active]) & ((there - here).abs() <= _NOISE * scale)
         settled = torch.isfinite(rest) & (still | stalled | (rest.abs() <= _ZERO * scale))
         x[active], low[active], high[active], last[active] = there, below, above, rest.abs()
         if bool(settled.all()):

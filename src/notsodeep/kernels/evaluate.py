@@ -31,7 +31,7 @@ def tile(level: Level, left: Tensor, right: Tensor, r: Tensor) -> Tensor:
 
 def tile_scalar(level: Level, r: Tensor) -> Tensor:
     """The same where the norms do not matter."""
-    c = level.series.scalars()
+    c = torch.tensor(level.series.scalars(), dtype=torch.float64).to(r.dtype).tolist()  # infinite where it overflows
     x2, y2 = _variables(level, r)
     b2, b1 = torch.zeros_like(y2), torch.full_like(y2, c[-1])
     for m in range(len(c) - 2, -1, -1):

@@ -9,6 +9,7 @@ respect to lam and the variances come from Price's theorem, so they are right at
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -331,7 +332,8 @@ def _horner(terms: Tensor, rho: Tensor) -> Tensor:
     """sum_k terms[k] rho^k; what cannot matter at these rho is left out."""
     top = float(rho.abs().max())
     size = terms.abs().amax(1) * top ** torch.arange(len(terms), dtype=torch.float64)
-    keep = int((size > 1e-18 * size.max()).nonzero().max()) + 1 if float(size.max()) > 0 else 1
+    largest = float(size.max())
+    keep = int((size >= 1e-18 * largest).nonzero().max()) + 1 if 0 < largest < math.inf else len(terms)
     out = terms[keep - 1].clone()
     for k in range(keep - 2, -1, -1):
         out.mul_(rho).add_(terms[k])

@@ -188,9 +188,9 @@ def coefficients_needed(c: Tensor, tolerance: float) -> int:
 def _parity(c: Tensor) -> str | None:
     size = c.abs().flatten(1).amax(1)
     even, odd = (float(size[start::2].max()) if len(size) > start else 0.0 for start in (0, 1))
-    if even <= 1e-13 * odd:
+    if even <= 1e-13 * odd and odd > 0:
         return "odd"
-    return "even" if odd <= 1e-13 * even else None
+    return "even" if odd <= 1e-13 * even else None  # a kernel that vanishes is even
 
 
 def compressed(coefficients: Tensor, dropped: float) -> Series:

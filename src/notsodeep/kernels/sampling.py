@@ -36,6 +36,7 @@ _RESOLVED = 4e-15  # the last coefficients of a layer's series, in parts of the 
 _LONE = 512  # entries that may be integrated one by one
 _STEPS = 40
 _ROUGH = 64
+_NARROW = 1e-6  # radians
 _MARGIN = 0.2  # of the distance to +-1, around the correlations that are expected
 
 
@@ -85,7 +86,7 @@ def _implicit(
 ) -> dict[Kernel, Tensor]:
     q = equilibrium_variance(deq, t**2)
     drive, sigma_a2 = deq.drive(dot), deq.variances[0]
-    bound = (q[ia] * q[ib]).sqrt()[:, None]
+    bound = _root(q[ia], q[ib])[:, None]
     layer = _layer(deq.activation, q, ia, ib, functools.partial(_range, deq, q, ia, ib, drive))
     lam = torch.minimum(torch.maximum(drive, -bound), bound)
     for _ in range(_STEPS):  # far from rho = +-1 Newton needs no bracket; where it does, entry by entry
@@ -108,9 +109,9 @@ def _check_gap(deq: DEQ, gap: Tensor) -> None:
 
 def _range(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tensor) -> tuple[float, float]:
     """About the correlations at equilibrium for the outermost norms and cosines, and some room around them."""
-    size = q[ia] * q[ib]
+    size = _root(q[ia], q[ib])
     few = torch.stack([size.argmin(), size.argmax(), (q[ia] / q[ib]).log().abs().argmax()])
-    root = size[few].sqrt()[:, None]
+    root = size[few][:, None]
     ends = torch.stack(torch.aminmax(drive[few], dim=1), dim=1) / root
     a = torch.as_tensor(hermite_coefficients(deq.activation, q, _ROUGH))
     products = (a[ia[few]] * a[ib[few]])[:, None, :] * deq.variances[0] / root[:, :, None]
@@ -163,7 +164,7 @@ class _AngleSeries:
         expected: Callable[[], tuple[float, float]] | None,
     ) -> None:
         self.phi, self.q, self.ia, self.ib, self.expected = phi, q, ia, ib, expected
-        self.root = (q[ia] * q[ib]).sqrt()[:, None]
+        self.root = _root(q[ia], q[ib])[:, None]
         self.ends: tuple[float, float] | None = None
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
@@ -193,7 +194,7 @@ class _AngleSeries:
         if self.phi.kinks:  # their series do not reach the ends: the interval is what is needed
             rho = lam / self.root
             low, high = (float(rho.min()), float(rho.max())) if self.expected is None else self.expected()
-        ends = math.asin(max(low, -1.0)), math.asin(min(high, 1.0))
+        ends = _apart(math.asin(max(low, -1.0)), math.asin(min(high, 1.0)))
         hermite = _hermite(self.phi, self.q, max(-low, high))
         for size in _SIZES:
             rho = torch.sin(torch.from_numpy(nodes(size, *ends)))
@@ -204,6 +205,18 @@ class _AngleSeries:
                 self.ends = ends
                 return
         raise Unresolved
+
+
+def _root(qx: Tensor, qy: Tensor) -> Tensor:
+    """sqrt(qx qy), also where the product is no number."""
+    return qx.sqrt() * qy.sqrt()
+
+
+def _apart(low: float, high: float) -> tuple[float, float]:
+    """Two ends, moved a little where all correlations are one and the same."""
+    if high - low > _NARROW:
+        return low, high
+    return max(low - _NARROW, -0.5 * math.pi), min(high + _NARROW, 0.5 * math.pi)
 
 
 def _short(c: Tensor) -> bool:
@@ -288,6 +301,6 @@ def _one_by_one(
     if len(few) * len(ia) > _LONE:
         raise Unresolved
     qx, qy = q[ia].repeat_interleave(len(few)), q[ib].repeat_interleave(len(few))
-    found = Layer(phi, qx, qy).both((qx * qy).sqrt() * few.repeat(len(ia)))
+    found = Layer(phi, qx, qy).both(_root(qx, qy) * few.repeat(len(ia)))
     for full, part in zip(out, found, strict=True):
         full[:, left] = part.reshape(len(ia), -1)

@@ -189,4 +189,4 @@ def _ordered_strip(f: Settled, g: Settled, sx: Tensor, sy: Tensor, rho: Tensor, 
 
 
 def _blocks(cost: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    yield from zip(*(column.split(max(1, _BLOCK // cost)) for column in columns), strict=True)
+    yield from zip(*(column.split(max(1, _BLOCK // max(1, cost))) for column in columns), strict=True)

@@ -43,6 +43,8 @@ class MixtureCertificate:
         check_number("residual", self.residual)
         check_number("tau0", self.tau0, positive=True)
         check_number("conditioning", self.conditioning)
+        for record in (*self.targets, *self.achieved):
+            check_number("diagonal", record.diagonal)
         if not self.targets or len(self.targets) != len(self.achieved):
             raise InvalidInputError(
                 f"targets and achieved hold one record per kernel, got {len(self.targets)} and {len(self.achieved)}"

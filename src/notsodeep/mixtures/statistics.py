@@ -92,6 +92,7 @@ class MixtureStatistics:
         rows = as_rows(X)
         names, labels = _classes(y, len(rows))
         counts = _enough(np.bincount(labels, minlength=len(names)), names)
+        _check_fourth_powers(rows)
         means = _class_means(rows, labels, len(names))
         if _checked(about) == "mean":
             spread = _residual_norms(rows, labels, means) * (counts / (counts - 1))[labels]
@@ -237,6 +238,16 @@ def _label_array(y: Any, n: int) -> NDArray[Any]:
 # ---- sums over rows, in chunks, in float64 -------------------------------------------------------------------
 
 _CHUNK = 4096
+_LARGEST = 1e70
+
+
+def _check_fourth_powers(rows: Tensor) -> None:
+    largest = float(rows.abs().max())
+    if largest > _LARGEST:
+        raise InvalidInputError(
+            f"X has entries up to {largest:.3g}: fourth powers, which the statistics are made of, are no numbers "
+            f"beyond {_LARGEST:.0e}; divide X by its scale"
+        )
 
 
 def _mean_norm(rows: Tensor) -> float:
