@@ -184,13 +184,16 @@ def three_routes(results: Path) -> str:
     return "" if document is None else _made_by(document) + table(*routes_table(document))
 
 
+_WIDTHS = (32, 128, 1024, 8192)  # of the accuracies in the documentation; the figures show all
+
+
 def one_layer(results: Path) -> dict[str, str]:
     """One-layer twins: bounds, finite widths, accuracies, lazy training, speed."""
     made = {
         "one_layer_bounds": ("one_layer/full.json", lambda d: one_layer_bounds_table(d, 0.8)),
         "one_layer_bounds_near": ("one_layer/full.json", lambda d: one_layer_bounds_table(d, 0.95)),
         "one_layer_width": ("one_layer_width/full.json", one_layer_width_table),
-        "one_layer_accuracy": ("one_layer_accuracy/full.json", one_layer_accuracy_table),
+        "one_layer_accuracy": ("one_layer_accuracy/full.json", lambda d: one_layer_accuracy_table(d, _WIDTHS)),
         "one_layer_lazy": ("one_layer_lazy/full.json", one_layer_lazy_table),
         "one_layer_speed": ("speed_one_layer.json", one_layer_speed_table),
         "one_layer_speed_gpu": ("speed_one_layer_cuda.json", one_layer_speed_table),
