@@ -9,7 +9,7 @@ import torch
 import notsodeep as nsd
 from notsodeep.experiments import one_layer_accuracy
 from notsodeep.experiments.one_layer import EXPERIMENT, random_pairs
-from notsodeep.experiments.one_layer_lazy import Learner, Run, train_lazily
+from notsodeep.experiments.one_layer_lazy import Learner, Limit, Run, train_lazily
 from notsodeep.experiments.one_layer_width import errors_by_width
 from notsodeep.experiments.readouts import Candidate, score
 from notsodeep.experiments.runner import Setup
@@ -88,7 +88,7 @@ def test_accuracies_are_drawn(scores) -> None:
 
 def test_a_readout_learns_what_a_whole_deq_learns() -> None:
     """About as far from a DEQ as a DEQ of other weights is."""
-    run = Run("digits", width=512, epochs=2, lr=2.0, batch_size=64, seeds=(0,), train=600)
+    run = Run("digits", width=512, epochs=2, lr=2.0, batch_size=64, seeds=(0,), train=600, limit=True)
     numbers = train_lazily(run)
     (curves,) = numbers["seeds"]
     assert curves["steps"] == [5, 10, 15, 20]
@@ -97,8 +97,11 @@ def test_a_readout_learns_what_a_whole_deq_learns() -> None:
         assert loss[-1] < loss[0] < 0.45  # the zero function has 0.45
         assert loss[-1] == pytest.approx(curves["DEQ"]["loss"][-1], rel=0.05)
     assert curves["one layer"]["distance"][-1] < 2.0 * curves["another DEQ"]["distance"][-1] < 0.5
-    settings = {"data": "digits", "activation": "tanh", "width": 512, "lr": 2.0}
-    assert set(draw_one_layer_lazy({"points": {"": {"settings": settings, "numbers": numbers}}})) == {"digits_tanh"}
+    assert max(curves[name]["to_limit"][-1] for name in ("DEQ", "one layer")) < 0.25  # fluctuations of this width
+    assert curves["infinite width"]["to_limit"][-1] == 0.0
+    settings = {"data": "digits", "activation": "tanh", "width": 512, "lr": 2.0, "limit": True}
+    points = {"": {"settings": settings, "numbers": numbers}}
+    assert set(draw_one_layer_lazy({"points": points})) == {"digits_tanh", "limit"}
 
 
 def test_learners_start_from_the_zero_function_and_descend_it() -> None:
@@ -110,6 +113,16 @@ def test_learners_start_from_the_zero_function_and_descend_it() -> None:
     learner.descend([torch.arange(20)])
     features = model.features(X).detach()
     torch.testing.assert_close(learner.outputs(), 0.5 * features @ (features.T @ T) / 20)
+
+
+def test_infinite_width_is_gradient_descent_with_the_kernel() -> None:
+    """Full batches: f after t steps is (1 - (1 - lr K/n)^t) applied to the targets."""
+    X, T = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)).double(), torch.ones(12, 2).double()
+    deq = nsd.DEQ("tanh", 0.2)
+    limit = Limit(deq, X, T, X, lr=0.5)
+    limit.descend([torch.arange(12)] * 7)
+    step = torch.eye(12) - 0.5 / 12 * nsd.ntk(deq, X)
+    torch.testing.assert_close(limit.outputs(), T - torch.linalg.matrix_power(step, 7) @ T)
 
 
 def test_tables_say_what_is_stored() -> None:

@@ -3,7 +3,8 @@
 The conjugate kernel of the layer is the DEQ's tangent kernel, so in the limit of infinite width both learn the same
 function at the same time. Gradient descent on half the mean of squares, the same learning rate, batches and order for
 all; initial outputs are subtracted, so that what is compared is what training does and not the draw of the weights. A
-second DEQ with other weights shows what a finite width allows.
+second DEQ with other weights shows what a finite width allows. On the digits the limit itself is there, gradient descent
+with the DEQ's exact tangent kernel, and how far each network is from it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from .. import datasets
 from .. import nn as finite
+from ..kernels import ntk
 from ..matching import Twin, match_one_layer, norm_range
 from ..networks import DEQ
 from ..nn.data import one_hot
@@ -27,6 +29,8 @@ from ..plots.figures import draw_one_layer_lazy
 from .runner import Experiment, Point, Setup
 
 __all__ = ["EXPERIMENT", "Run", "train_lazily"]
+
+LIMIT = "infinite width"
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Run:
     """Training samples used; all unless given."""
     tol: float = 1e-3
     """Of the one-layer twin."""
+    limit: bool = False
+    """Whether infinite width is among the learners: the kernel of all rows must fit into memory."""
     folder: str | Path | None = None
     """Where the data sets are."""
 
@@ -75,6 +81,25 @@ class Learner:
         return in_batches(self.forward, self.X_test) - self.start
 
 
+class Limit:
+    """A DEQ of infinite width: the same gradient descent, in the functions that its tangent kernel spans."""
+
+    def __init__(self, deq: DEQ, X: Tensor, targets: Tensor, X_test: Tensor, lr: float) -> None:
+        self.kernel = ntk(deq, X, torch.cat([X, X_test]))
+        self.values = X.new_zeros(len(X) + len(X_test), targets.shape[1])
+        self.targets, self.lr = targets, lr
+
+    def descend(self, batches: Sequence[Tensor]) -> None:
+        """Steps on half the mean of squares."""
+        for rows in batches:
+            slope = (self.values[rows] - self.targets[rows]) / len(rows)
+            self.values -= self.lr * self.kernel[rows].mT @ slope
+
+    def outputs(self) -> Tensor:
+        """What has been learned, on the test rows."""
+        return self.values[len(self.targets) :].clone()
+
+
 @dataclass
 class Curve:
     """One network over time, on the test rows: half mean square, accuracy; and how near it is to the first DEQ."""
@@ -83,13 +108,17 @@ class Curve:
     accuracy: list[float] = field(default_factory=list)
     agreement: list[float] = field(default_factory=list)
     distance: list[float] = field(default_factory=list)
+    to_limit: list[float] = field(default_factory=list)
+    """The distance from infinite width, where that is known."""
 
-    def add(self, outputs: Tensor, targets: Tensor, labels: Tensor, reference: Tensor) -> None:
+    def add(self, outputs: Tensor, targets: Tensor, labels: Tensor, reference: Tensor, limit: Tensor | None) -> None:
         self.loss.append(_short(0.5 * (outputs - targets).square().sum(-1).mean()))
         guesses = outputs.argmax(-1)
         self.accuracy.append(_short((guesses == labels).double().mean()))
         self.agreement.append(_short((guesses == reference.argmax(-1)).double().mean()))
         self.distance.append(_short((outputs - reference).norm() / reference.norm()))
+        if limit is not None:
+            self.to_limit.append(_short((outputs - limit).norm() / limit.norm()))
 
 
 def _short(value: Tensor) -> float:
@@ -111,8 +140,12 @@ def run_seed(
         "another DEQ": finite.DEQ(twin.implicit, *sizes, 3 * seed + 2, tol=1e-4, device=X.device),
     }
     targets, held = (one_hot(labels, classes, X) for labels in (y, y_test))
-    learners = {name: Learner(model, X, targets, X_test, run.lr) for name, model in models.items()}
-    curves = {name: Curve() for name in models}
+    learners: dict[str, Learner | Limit] = {
+        name: Learner(model, X, targets, X_test, run.lr) for name, model in models.items()
+    }
+    if run.limit:
+        learners[LIMIT] = Limit(twin.implicit, X, targets, X_test, run.lr)
+    curves = {name: Curve() for name in learners}
     steps: list[int] = []
     for epoch in range(run.epochs):
         generator = torch.Generator().manual_seed(1000 * seed + epoch)
@@ -125,7 +158,7 @@ def run_seed(
                 learner.descend(part)
             found = {name: learner.outputs() for name, learner in learners.items()}
             for name, curve in curves.items():
-                curve.add(found[name], held, y_test, found["DEQ"])
+                curve.add(found[name], held, y_test, found["DEQ"], found.get(LIMIT))
             between()
     return {"seed": seed, "steps": steps, **{name: asdict(curve) for name, curve in curves.items()}}
 
@@ -143,23 +176,27 @@ def train_lazily(run: Run, device: str = "cpu", between: Callable[[], None] = la
 
 
 def points(setup: Setup) -> list[Point]:
-    """MNIST at widths 2,048 and 8,192, or the digits."""
+    """The digits beside infinite width; in full also MNIST at widths 2,048 and 8,192."""
+    digits = Run("digits", epochs=8, batch_size=64, train=1000, limit=True)
     if setup.quick:
-        runs = [Run("digits", width=width, epochs=8, batch_size=64, seeds=(0,), train=1000) for width in (128, 512)]
-    else:
-        runs = [
-            Run(activation=phi, width=width, seeds=seeds)
-            for width, seeds in ((2048, (0, 1, 2)), (8192, (0,)))
-            for phi in ("tanh", "relu")
-        ]
+        return [_point(replace(digits, width=width, seeds=(0,)), setup) for width in (128, 512)]
+    runs = [
+        Run(activation=phi, width=width, seeds=seeds)
+        for width, seeds in ((2048, (0, 1, 2)), (8192, (0,)))
+        for phi in ("tanh", "relu")
+    ]
+    runs += [replace(digits, activation=phi, width=width) for phi in ("tanh", "relu") for width in (128, 512, 2048)]
     return [_point(run, setup) for run in runs]
 
 
 def _point(run: Run, setup: Setup) -> Point:
-    settings = {name: value for name, value in asdict(run).items() if name != "folder"}
+    settings = {name: value for name, value in asdict(run).items() if name != "folder" and (name, value) != _NO_LIMIT}
     chosen = replace(run, folder=setup.data)
     key = f"{run.data}/{run.activation}/{run.width}"
     return Point(key, settings, lambda: train_lazily(chosen, setup.device, setup.check_time))
+
+
+_NO_LIMIT = ("limit", False)
 
 
 EXPERIMENT = Experiment("one_layer_lazy", "Lazy training by one layer's readout", points, draw_one_layer_lazy)

@@ -155,12 +155,29 @@ def draw_one_layer_lazy(document: Document) -> dict[str, Figure]:
     """One figure per data set and activation; a row of panels per width: loss, accuracy, agreement."""
     points = list(document["points"].values())
     cases = _unique((p["settings"]["data"], p["settings"]["activation"]) for p in points)
-    return {
+    drawn = {
         f"{data}_{phi}": _lazy(
             [p for p in points if (p["settings"]["data"], p["settings"]["activation"]) == (data, phi)], data, phi
         )
         for data, phi in cases
     }
+    known = [p for p in points if p["settings"].get("limit")]
+    return {**drawn, "limit": _limit(known)} if known else drawn
+
+
+def _limit(points: Sequence[Document]) -> Figure:
+    names = _unique(p["settings"]["activation"] for p in points)
+    figure, axes = _panels(names)
+    for ax, phi in zip(axes, names, strict=True):
+        chosen = [p for p in points if p["settings"]["activation"] == phi]
+        for name in ("DEQ", "one layer", "one layer, orthogonal"):
+            distances = [np.mean([s[name]["to_limit"][-1] for s in p["numbers"]["seeds"]]) for p in chosen]
+            ax.plot([p["settings"]["width"] for p in chosen], distances, label=name, markersize=4, **_LOOKS[name])
+        ax.set_yscale("log")
+    axes[0].set_ylabel("distance from infinite width")
+    headline(figure, f"{word(points[0]['settings']['data'])}: DEQ and one layer go to the same limit")
+    shared_legend(figure, axes[0], ncols=2 if len(names) == 1 else 3)
+    return figure
 
 
 def _lazy(points: Sequence[Document], data: str, phi: str) -> Figure:

@@ -80,13 +80,14 @@ def one_layer_lazy_table(document: Document) -> Table:
     for point in document["points"].values():
         settings, seeds = point["settings"], point["numbers"]["seeds"]
         for name in (key for key in seeds[0] if key not in ("seed", "steps")):
-            last = {q: float(np.mean([s[name][q][-1] for s in seeds])) for q in seeds[0][name]}
-            cells = [word(settings["activation"]), f"{settings['width']:,}", name]
+            known = [quantity for quantity, values in seeds[0][name].items() if values]
+            last = {q: float(np.mean([s[name][q][-1] for s in seeds])) for q in known}
+            cells = [word(settings["data"]), word(settings["activation"]), f"{settings['width']:,}", name]
             cells += [f"{100 * last['accuracy']:.2f}", f"{last['loss']:.4f}"]
             same = ["", ""] if name == "DEQ" else [f"{100 * last['agreement']:.2f}", f"{last['distance']:.3f}"]
-            rows.append([*cells, *same])
-    heads = ["activation", "width", "network", "test accuracy, %", "test loss", "same prediction as the DEQ, %"]
-    return [*heads, "distance of the outputs"], rows
+            rows.append([*cells, *same, f"{last['to_limit']:.3f}" if "to_limit" in last else ""])
+    heads = ["data", "activation", "width", "network", "test accuracy, %", "test loss", "same prediction as the DEQ, %"]
+    return [*heads, "distance of the outputs", "from infinite width"], rows
 
 
 def one_layer_speed_table(document: Document) -> Table:
