@@ -3,8 +3,8 @@
 The conjugate kernel of the layer is the DEQ's tangent kernel, so in the limit of infinite width both learn the same
 function at the same time. Gradient descent on half the mean of squares, the same learning rate, batches and order for
 all; initial outputs are subtracted, so that what is compared is what training does and not the draw of the weights. A
-second DEQ with other weights shows what a finite width allows. On the digits the limit itself is there, gradient descent
-with the DEQ's exact tangent kernel, and how far each network is from it.
+second DEQ with other weights shows what a finite width allows. On the digits the limit itself is there: gradient
+descent with the DEQ's exact tangent kernel, and how far each network is from it.
 """
 
 from __future__ import annotations
