@@ -54,6 +54,11 @@ class _Frozen:
 
     __slots__ = ()
 
+    @property
+    def kinds(self) -> tuple[Kernel, ...]:
+        """The matrices it has, by name."""
+        return KERNELS
+
     def _content(self) -> tuple[Any, ...]:
         raise NotImplementedError
 
@@ -345,9 +350,11 @@ def _jumps(phi: Activation) -> bool:
 
 def check_kernels(network: Any, kinds: Any) -> tuple[Kernel, ...]:
     """Several kernels at once: a non-empty sequence of names, each of which the network has."""
-    if isinstance(kinds, str) or not isinstance(kinds, Sequence) or not kinds or any(k not in KERNELS for k in kinds):
-        raise InvalidInputError(f"kinds must be a non-empty sequence out of {KERNELS}, got {kinds!r}")
-    for kernel in kinds:
+    check_network(network)
+    has = network.kinds
+    if isinstance(kinds, str) or not isinstance(kinds, Sequence) or not kinds or any(k not in has for k in kinds):
+        raise InvalidInputError(f"kinds must be a non-empty sequence out of {has}, got {kinds!r}")
+    for kernel in kinds if has == KERNELS else ():
         check_kernel(network, kernel)
     return tuple(kinds)
 

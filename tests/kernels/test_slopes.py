@@ -32,30 +32,36 @@ def difference(values, name, kernel, activation, tied=False):
 @pytest.mark.parametrize(("activation", "names"), [("relu", VARIANCES), ("silu", ["sigma_a2"])])
 @pytest.mark.parametrize("kernel", ["ck", "ntk", "ntk_frozen"])
 def test_slopes_are_limits_of_differences(activation, names, kernel):
-    for name in names:
-        slope = nsd.kernels_of(DEQSlope(nsd.DEQ(activation, **GIVEN), name), X, kinds=(kernel,))[kernel]
-        np.testing.assert_allclose(slope, difference(GIVEN, name, kernel, activation), atol=1e-7)  # STEP^4 is 2e-11
-        assert (slope == slope.T).all()
+    slope = DEQSlope(nsd.DEQ(activation, **GIVEN), kernel)
+    found = nsd.kernels_of(slope, X, kinds=slope.kinds)
+    for name in names:  # STEP^4 is 2e-11
+        np.testing.assert_allclose(found[name], difference(GIVEN, name, kernel, activation), atol=1e-7)
+        assert (found[name] == found[name].T).all()
 
 
 def test_a_tied_input_variance_moves_along():
-    values = {"sigma_a2": 0.15, "sigma_b2": 0.85}
-    slope = nsd.ntk(DEQSlope(nsd.DEQ("erf", 0.15), "sigma_a2", tied=True), X)
-    np.testing.assert_allclose(slope, difference(values, "sigma_a2", "ntk", "erf", tied=True), atol=1e-7)
+    slope = DEQSlope(nsd.DEQ("erf", 0.15), "ntk", tied=True)
+    assert slope.kinds == ("sigma_a2",)
+    found = nsd.kernels_of(slope, X, kinds=slope.kinds)["sigma_a2"]
+    expected = difference({"sigma_a2": 0.15, "sigma_b2": 0.85}, "sigma_a2", "ntk", "erf", tied=True)
+    np.testing.assert_allclose(found, expected, atol=1e-7)
 
 
-def test_the_first_bias_of_a_homogeneous_network_is_not_homogeneous():
-    slope = nsd.ck(DEQSlope(nsd.DEQ("relu", 0.15), "sigma_c2"), X)
-    forward = (nsd.ck(nsd.DEQ("relu", 0.15, 0.85, 1e-6), X) - nsd.ck(nsd.DEQ("relu", 0.15), X)) / 1e-6
-    np.testing.assert_allclose(slope, forward, atol=2e-4)  # the shortest row has a squared norm of 0.1
+def test_new_rows_against_rows():
+    slope = DEQSlope(nsd.DEQ("relu", 0.15), "ntk")
+    whole, block = (nsd.kernels_of(slope, *rows, kinds=slope.kinds)["sigma_b2"] for rows in ((X,), (X[:50], X[50:])))
+    np.testing.assert_allclose(block, whole[:50, 50:], atol=1e-12)
+    np.testing.assert_allclose(0.85 * whole, nsd.ntk(nsd.DEQ("relu", 0.15), X), atol=1e-12)  # linear in sigma_b2
 
 
 def test_a_slope_is_not_its_network():
     deq = nsd.DEQ("relu", 0.15)
-    slope = DEQSlope(deq, "sigma_a2")
+    slope = DEQSlope(deq, "ntk")
     assert slope != deq
-    assert slope != DEQSlope(deq, "sigma_a2", tied=True)
+    assert slope != DEQSlope(deq, "ntk", tied=True)
     assert slope == pickle.loads(pickle.dumps(slope))
-    assert repr(slope).startswith("d/dsigma_a2 of DEQ(")
-    with pytest.raises(InvalidInputError, match="has the variances"):
-        DEQSlope(deq, "sigma_d2")
+    assert repr(slope).startswith("slopes of the ntk of DEQ(")
+    with pytest.raises(InvalidInputError, match="sequence out of"):
+        nsd.kernels_of(slope, X, kinds=("sigma_c2",))  # zero, and so no variance that moves
+    with pytest.raises(InvalidInputError, match="kernel must be"):
+        DEQSlope(deq, "rbf")

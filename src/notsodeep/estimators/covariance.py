@@ -13,7 +13,7 @@ from ..errors import InvalidInputError
 from ..networks import Kernel
 from ..solve import NetworkKernel
 from .base import Array
-from .specification import VARIANCES, network_of, slope_of
+from .specification import VARIANCES, network_of, slopes_of
 
 __all__ = ["DEQKernel"]
 
@@ -83,8 +83,10 @@ class DEQKernel(CovarianceKernel):
             return K
         free = [h.name for h in self.hyperparameters if not h.fixed]
         values = {name: getattr(self, name) for name in VARIANCES}
-        slopes = [slope_of(self.activation, self.kernel, values, name, x).numpy() for name in free]
-        return K, np.stack(slopes, axis=-1) if slopes else np.empty((*K.shape, 0))
+        if not free:
+            return K, np.empty((*K.shape, 0))
+        slopes = slopes_of(self.activation, self.kernel, values, x)
+        return K, np.stack([slopes[name].numpy() for name in free], axis=-1)
 
     def diag(self, X: Any) -> Array:
         """k(x, x) of every row."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -27,11 +27,11 @@ def evidence(
     amplitude: float,
     noise: float,
     names: Sequence[str] = (),
-    slope: Callable[[str], Tensor] | None = None,
+    slopes: Mapping[str, Tensor] | None = None,
 ) -> Evidence:
     """-1/2 sum_j y_j' C^(-1) y_j - k/2 log det C - n k/2 log(2 pi), C = amplitude K + noise I.
 
-    d/dv = 1/2 <S, dC/dv> with S = sum_j a_j a_j' - k C^(-1), a_j = C^(-1) y_j; ``slope(name)`` is dK / d log v.
+    d/dv = 1/2 <S, dC/dv> with S = sum_j a_j a_j' - k C^(-1), a_j = C^(-1) y_j; ``slopes[name]`` is dK / d log v.
     All derivatives are by logarithms.
     """
     n, k = Y.shape
@@ -45,7 +45,6 @@ def evidence(
     def along(name: str) -> float:
         if name == "noise":
             return 0.5 * noise * float(S.diagonal().sum())
-        assert name == "amplitude" or slope is not None
-        return 0.5 * amplitude * float((S * (K if slope is None or name == "amplitude" else slope(name))).sum())
+        return 0.5 * amplitude * float((S * ({"amplitude": K} | dict(slopes or {}))[name]).sum())
 
     return Evidence(value, tuple(along(name) for name in names))

@@ -19,7 +19,7 @@ from .base import Array
 from .cluster import WithClient, check_client, matrix_on
 from .evidence import evidence
 from .feature_maps import as_tensor
-from .specification import VARIANCES, deq_of, network_of, slope_of
+from .specification import VARIANCES, deq_of, network_of, slopes_of
 
 __all__ = ["DEQGaussianProcess"]
 
@@ -167,11 +167,9 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         values = self.parameters_ | self._named(theta)
         inner = {name: values.get(name) for name in VARIANCES}
 
-        def slope(name: str) -> Tensor:
-            return slope_of(self.activation, self.kernel, inner, name, self._X)
-
         K, names = self._matrix(values), self.names_ if gradient else ()
-        found = evidence(K, self._Y, values["amplitude"], values["noise"], names, slope)
+        slopes = slopes_of(self.activation, self.kernel, inner, self._X) if set(names) & set(VARIANCES) else {}
+        found = evidence(K, self._Y, values["amplitude"], values["noise"], names, slopes)
         return found.value, np.array(found.gradient)
 
     def _matrix(self, values: dict[str, float]) -> Tensor:

@@ -8,12 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..kernels import VARIANCES, DEQSlope
+from ..kernels import VARIANCES, DEQSlope, kernels_of
 from ..matching import Twin
 from ..networks import DEQ, ENN, Kernel
-from ..solve import NetworkKernel, Source
+from ..solve import Source
 
-__all__ = ["VARIANCES", "deq_of", "network_of", "slope_of"]
+__all__ = ["VARIANCES", "deq_of", "network_of", "slopes_of"]
 
 
 def network_of(estimator: Any) -> Source:
@@ -33,8 +33,11 @@ def deq_of(activation: Any, values: Mapping[str, float | None]) -> DEQ:
     return DEQ(activation, values.get("sigma_a2") or 0.0, values.get("sigma_b2"), values.get("sigma_c2") or 0.0)
 
 
-def slope_of(activation: Any, kernel: Kernel, values: Mapping[str, Any], name: str, X: Tensor) -> Tensor:
-    """dK / d log(variance) on the rows of X, exactly; sigma_b2 moves with sigma_a2 where it is tied to it."""
-    slope = DEQSlope(deq_of(activation, values), name, tied=values.get("sigma_b2") is None)
-    found: Tensor = values[name] * NetworkKernel(slope, kernel, check=False)(X)
-    return found
+def slopes_of(activation: Any, kernel: Kernel, values: Mapping[str, Any], X: Tensor) -> dict[str, Tensor]:
+    """dK / d log(variance) on the rows of X, exactly, for all variances that may move.
+
+    sigma_b2 moves with sigma_a2 where it is tied to it.
+    """
+    slope = DEQSlope(deq_of(activation, values), kernel, tied=values.get("sigma_b2") is None)
+    found: Mapping[Any, Tensor] = kernels_of(slope, X, kinds=slope.kinds, check=False)
+    return {name: values[name] * matrix for name, matrix in found.items()}

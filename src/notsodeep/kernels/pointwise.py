@@ -85,7 +85,7 @@ def diagonal(
 
 def _own_kernels(deq: DEQ, s: Tensor, kinds: Sequence[Kernel]) -> dict[Kernel, Tensor]:
     if isinstance(deq, DEQSlope):
-        return slopes(deq, s, lambda lifted: _own_kernels(lifted, s, kinds), kinds)
+        return slopes(deq, s, lambda lifted, kernel: _own_kernels(lifted, s, (kernel,))[kernel], kinds)
     q = equilibrium_variance(deq, s)
     return implicit(q, Diagonal(deq.activation), deq.sigma_a2, kinds, gap_check(deq))
 
@@ -104,7 +104,7 @@ def _kernels(
     if isinstance(network, ENN):
         return explicit(dot, _layers(network, sx, sy), rates or (), kinds)
     if isinstance(network, DEQSlope):
-        return slopes(network, dot, lambda deq: _kernels(deq, sx, sy, dot, kinds, rates), kinds)
+        return slopes(network, dot, lambda deq, kernel: _kernels(deq, sx, sy, dot, (kernel,), rates)[kernel], kinds)
     qx, qy = equilibrium_variance(network, torch.stack([sx, sy]))
     layer = layer_of(network.activation, qx, qy)
     return implicit(_covariance(network, layer, dot), layer, network.sigma_a2, kinds, gap_check(network))

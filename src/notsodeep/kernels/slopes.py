@@ -1,19 +1,18 @@
-"""Kernels of a DEQ differentiated in one of its variances: exact slopes, as matrices of their own.
+"""A kernel of a DEQ differentiated in its variances: exact slopes, as matrices of their own.
 
 A slope is a function of two norms and an angle, as the kernel is; so a :class:`DEQSlope` stands where a DEQ does, and
-tables and tiles serve it as they serve the kernel.
+tables and tiles serve it as they serve the kernel. All variances share the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import InvalidInputError
-from ..networks import DEQ, Kernel
+from ..networks import DEQ, Kernel, check_kernel
 
 __all__ = ["VARIANCES", "DEQSlope", "slopes"]
 
@@ -21,40 +20,40 @@ VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
 
 
 class DEQSlope(DEQ):
-    """In the place of a DEQ: its "kernels" are the derivatives of that DEQ's kernels in one variance.
+    """In the place of a DEQ: its matrices are the derivatives of one kernel of that DEQ, by the names of variances.
 
-    ``tied``: sigma_b2 = 1 - sigma_a2 moves with sigma_a2.
+    Variances that are zero have none. ``tied``: sigma_b2 = 1 - sigma_a2 moves with sigma_a2.
     """
 
-    __slots__ = ("name", "tied")
-    name: str
+    __slots__ = ("kernel", "tied")
+    kernel: Kernel
     tied: bool
 
-    def __init__(self, deq: DEQ, name: str, tied: bool = False) -> None:
-        if name not in VARIANCES:
-            raise InvalidInputError(f"a DEQ has the variances {VARIANCES}, got {name!r}")
+    def __init__(self, deq: DEQ, kernel: Kernel = "ck", tied: bool = False) -> None:
         super().__init__(deq.activation, *deq.variances)
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "tied", bool(tied and name == "sigma_a2"))
+        check_kernel(self, kernel)
+        object.__setattr__(self, "kernel", kernel)
+        object.__setattr__(self, "tied", tied)
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """The variances that may move."""
+        still = ("sigma_b2",) if self.tied else ()
+        return tuple(n for n, v in zip(VARIANCES, self.variances, strict=True) if v > 0 and n not in still)
 
     @property
     def deq(self) -> DEQ:
         """The DEQ itself."""
         return DEQ(self.activation, *self.variances)
 
-    @property
-    def homogeneous(self) -> bool:
-        """As the DEQ's kernels; but the first bias is seen by short inputs more than by long ones."""
-        return super().homogeneous and self.name != "sigma_c2"
-
     def _content(self) -> tuple[Any, ...]:
-        return (*super()._content(), self.name, self.tied)
+        return (*super()._content(), self.kernel, self.tied)
 
     def __repr__(self) -> str:
-        return f"d/d{self.name} of {super().__repr__()}"
+        return f"slopes of the {self.kernel} of {super().__repr__()}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (DEQSlope, (self.deq, self.name, self.tied))
+        return (DEQSlope, (self.deq, self.kernel, self.tied))
 
 
 class _PerPair(DEQ):
@@ -63,10 +62,10 @@ class _PerPair(DEQ):
     __slots__ = ("_numbers",)
     _numbers: tuple[float, float, float]
 
-    def __init__(self, deq: DEQSlope, leaf: Tensor) -> None:
-        parts: dict[str, Any] = {**dict(zip(VARIANCES, deq.variances, strict=True)), deq.name: leaf}
+    def __init__(self, deq: DEQSlope, leaves: dict[str, Tensor]) -> None:
+        parts: dict[str, Any] = {**dict(zip(VARIANCES, deq.variances, strict=True)), **leaves}
         if deq.tied:
-            parts["sigma_b2"] = 1.0 - leaf
+            parts["sigma_b2"] = 1.0 - parts["sigma_a2"]
         for name, value in {"activation": deq.activation, "_numbers": deq.variances, **parts}.items():
             object.__setattr__(self, name, value)
 
@@ -76,15 +75,11 @@ class _PerPair(DEQ):
 
 
 def slopes(
-    deq: DEQSlope, pairs: Tensor, kernels: Callable[[DEQ], Mapping[Kernel, Tensor]], kinds: Sequence[Kernel]
-) -> dict[Kernel, Tensor]:
-    """The derivative of every entry of ``kernels(deq)``, a function of flat ``pairs`` entry by entry."""
+    deq: DEQSlope, pairs: Tensor, kernel: Callable[[DEQ, Kernel], Tensor], kinds: Sequence[Any]
+) -> dict[Any, Tensor]:
+    """The derivatives of every entry of ``kernel(deq, ...)``, a function of flat ``pairs`` entry by entry."""
+    numbers = dict(zip(VARIANCES, deq.variances, strict=True))
     with torch.enable_grad():
-        leaf = torch.full_like(pairs, deq.variances[VARIANCES.index(deq.name)]).requires_grad_()
-        found = kernels(_PerPair(deq, leaf))
-        return {kind: _gradient(found[kind], leaf, kind != kinds[-1]) for kind in kinds}
-
-
-def _gradient(values: Tensor, leaf: Tensor, again: bool) -> Tensor:
-    (slope,) = torch.autograd.grad(values.sum(), leaf, retain_graph=again)
-    return slope
+        leaves = {name: torch.full_like(pairs, numbers[name]).requires_grad_() for name in kinds}
+        total = kernel(_PerPair(deq, leaves), deq.kernel).sum()
+        return dict(zip(kinds, torch.autograd.grad(total, list(leaves.values())), strict=True))

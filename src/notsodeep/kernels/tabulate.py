@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from .._chebyshev import nodes, to_coefficients
 from ..errors import NotSoDeepError
-from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels
+from ..networks import DEQ, ENN, Kernel, Network, check_kernels
 from .evaluate import at_entries
 from .lookup import NormScale, Table, chebyshev, coefficients_needed
 from .near import NearSeries, near_series
@@ -27,6 +28,7 @@ from .slopes import DEQSlope
 
 __all__ = ["SHORT", "angle_cap", "build_table", "near_for", "rounded_range", "table_for"]
 
+T = TypeVar("T")
 _TOLERANCE = 2e-14
 _NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magnified by the angle
 _ANGLES = (64, 128, 256)  # sizes at which the decay of the coefficients is read off
@@ -147,10 +149,19 @@ class _Recipe:
     def diagonal(self, t: Tensor) -> dict[Kernel, Tensor]:
         return diagonal(self.network, t**2, self.kinds, self.rates, check=False)
 
+    # entries are compared with the kernel of a point with itself, also where its slopes are tabulated
     @property
-    def measure(self) -> _Recipe:
-        """What entries are compared with: the kernels themselves, also where their slopes are tabulated."""
-        return replace(self, network=self.network.deq) if isinstance(self.network, DEQSlope) else self
+    def own(self) -> _Recipe:
+        if not isinstance(self.network, DEQSlope):
+            return self
+        return replace(self, network=self.network.deq, kinds=(self.network.kernel,))
+
+    def by_kind(self, found: Mapping[Kernel, T]) -> dict[Kernel, T]:
+        """What was found for :attr:`own`, under the names of this."""
+        return dict(found) if self.own is self else dict.fromkeys(self.kinds, found[self.own.kinds[0]])
+
+    def measure(self, t: Tensor) -> dict[Kernel, Tensor]:
+        return self.by_kind(self.own.diagonal(t))
 
 
 def build_table(
@@ -164,7 +175,10 @@ def build_table(
     reach = angle_cap(network)
     noisy = reach == 1.0 and any(phi.kinks for phi in network.activations)
     tolerance = _NOISY_TOLERANCE if noisy else _TOLERANCE
-    for kinds in (KERNELS, ("ck",)):  # the CK exists where tangent kernels diverge, and for functions that jump
+    for kinds in (
+        network.kinds,
+        network.kinds[:1],
+    ):  # the CK exists where tangent kernels diverge, and for functions that jump
         try:
             kinds = check_kernels(network, kinds)
             return _build(_Recipe(network, kinds, rates, scale, reach, tolerance, pairs is not None), pairs or math.inf)
@@ -178,7 +192,7 @@ def _build(recipe: _Recipe, pairs: float) -> Table | None:
     shape = _angles(recipe)
     size = 1 if scale.single else _norms(recipe)
     along = _along(recipe)
-    measure = along if recipe.measure is recipe else _along(recipe.measure)
+    measure = along if recipe.own is recipe else _along(recipe.own)
     if along is None or measure is None or shape is None or size is None or shape[0] * size * (size + 1) > pairs:
         return None
     angles, warped = shape
@@ -188,11 +202,11 @@ def _build(recipe: _Recipe, pairs: float) -> Table | None:
     values = recipe.sample(t, (ia, ib), _cosines(x, reach, warped))
     weights = dict.fromkeys(recipe.kinds, torch.ones_like(t))
     if not scale.single:
-        weights = {k: v.rsqrt() for k, v in recipe.measure.diagonal(t).items()}
+        weights = {k: v.rsqrt() for k, v in recipe.measure(t).items()}
     coefficients = {kind: _transform(v, weights[kind], ia, ib) for kind, v in values.items()}
     if not all(bool(torch.isfinite(c).all()) for c in coefficients.values()):
         return None
-    table = Table(scale, reach, warped, recipe.network.homogeneous, coefficients, along, measure)
+    table = Table(scale, reach, warped, recipe.network.homogeneous, coefficients, along, recipe.by_kind(measure))
     return table if scale.single or _holds(table, recipe) else None
 
 
@@ -202,7 +216,7 @@ def _holds(table: Table, recipe: _Recipe) -> bool:
     t = t.clamp(table.norms.low, table.norms.high)
     ia, ib = torch.triu_indices(_CHECKED, _CHECKED)
     x = torch.tensor([-0.93, 0.41, 0.97], dtype=torch.float64)
-    own = recipe.measure.diagonal(t)
+    own = recipe.measure(t)
     for kind, exact in recipe.sample(t, (ia, ib), _cosines(x, table.reach, table.warped)).items():
         level = table.level(kind, 1.0, torch.float64)
         left, right = (table.side(level, kind, t, signed=k)[i] for i, k in ((ia, True), (ib, False)))
@@ -284,7 +298,7 @@ def _norms(recipe: _Recipe) -> int | None:
     for size in _NORMS:
         t = torch.cat([recipe.scale.nodes(size), _ends(recipe.scale)])
         pairs = torch.arange(size).repeat(2), torch.tensor([size, size + 1]).repeat_interleave(size)
-        found, own = recipe.sample(t, pairs, cosines), recipe.measure.diagonal(t)
+        found, own = recipe.sample(t, pairs, cosines), recipe.measure(t)
         rows = [v / own[k].sqrt()[pairs[0]][:, None] for k, v in found.items()]
         split = torch.cat([row.reshape(2, size, -1).transpose(0, 1).flatten(1) for row in rows], dim=1)
         needed = _needed(torch.tensor(to_coefficients(size)) @ split, recipe.tolerance)
