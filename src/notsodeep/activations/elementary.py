@@ -1,10 +1,11 @@
 """The elementary functions that norm-conditioned units are made of (theory, section 13).
 
-With v = tanh(alpha u) and w = 1 - v^2 a unit is
+With v = tanh(alpha u), w = 1 - v^2 and y = 1 - 2 v^2 a unit is
 
-    A(w) + u v B(w) + v C(w) + u D(w) + E(u) w F(w) + O(u) w G(w),   A ... G polynomials:
+    A(y) + u v B(y) + v C(y) + u D(y) + E(u) w F(y) + O(u) w G(y),   A ... G polynomials:
 
-all polynomials in v, and u times them, in the form that loses no digits where |u| is large. E and O are the even and
+all polynomials in v, and u times them. Their powers are those of y, which runs through [-1, 1]: coefficients stay
+small, and with them what single precision loses. E and O are the even and
 the odd function with the singularity that a kink of the DEQ leaves behind: log|u| and sign(u), or |u| and u log|u|, or
 u^2 log|u| and u|u|.
 """
@@ -34,7 +35,7 @@ class Basis:
     degree: int
     """Of the polynomials in v."""
     singular: int = 0
-    """How many powers of w go with each singular function."""
+    """How many powers of y go with each singular function."""
     order: int = 1
     """0: log|u|, sign(u); 1: |u|, u log|u|; 2: u^2 log|u|, u|u|."""
     parity: Parity | None = None
@@ -66,13 +67,13 @@ class Basis:
     def combine(self, u: Tensor, rows: Tensor) -> Tensor:
         """sum_b rows[..., b] B_b(u); ``rows`` (..., size) against u (..., units)."""
         v = torch.tanh(self.alpha * u)
-        w = 1.0 - v * v
-        a, b, c, d, f, g = (_polynomial(w, part) for part in rows.split(self.sizes, dim=-1))
+        y = 1.0 - 2.0 * (v * v)
+        a, b, c, d, f, g = (_polynomial(y, part) for part in rows.split(self.sizes, dim=-1))
         out = a if b is None else torch.addcmul(a, u * v, b)
         if c is not None and d is not None:
             odd = torch.addcmul(v * c, u, d)
             out = odd if out is None else out + odd
-        return out if not self.singular else out + w * self._singular(u, f, g)
+        return out if not self.singular else out + 0.5 * (1.0 + y) * self._singular(u, f, g)
 
     def _singular(self, u: Tensor, f: Any, g: Any) -> Any:
         even, odd = _SINGULAR[self.order](u)
@@ -82,20 +83,20 @@ class Basis:
 
     def source_lines(self, name: str) -> list[str]:
         """:meth:`combine` as plain PyTorch."""
-        parts = ("1", "u * v", "v", "u", *(f"{f} * w" for f in _SOURCE[self.order]))
+        parts = ("1", "u * v", "v", "u", *(f"{f} * (0.5 + 0.5 * y)" for f in _SOURCE[self.order]))
         sums = [f"({factor}) * polynomial({i})" for i, factor in enumerate(parts) if self.sizes[i]]
         log = ["    log = 0.5 * torch.log((u * u).clamp_min(1e-30))"] if self.singular else []
         return [
             f"def {name}(u, rows):",
             f"    v = torch.tanh({self.alpha!r} * u)",
-            "    w = 1 - v * v",
+            "    y = 1 - 2 * v * v",
             *log,
             f"    parts = rows.split({list(self.sizes)!r}, dim=-1)",
             "",
             "    def polynomial(i):",
             "        out = torch.zeros_like(u)",
             "        for c in reversed(parts[i].unbind(-1)):",
-            "            out = out * w + c[..., None]",
+            "            out = out * y + c[..., None]",
             "        return out",
             "",
             f"    return {' + '.join(sums)}",

@@ -22,12 +22,13 @@ from . import homogeneous, thresholds
 from .certificate import Proof, certify, projection_bound
 from .factor import factorise
 from .target import Target, measure
-from .units import Allowance, assemble, candidates, fit, gains, wanted
+from .units import Allowance, Fit, assemble, candidates, fit, gains, turned, wanted
 
 __all__ = ["match_one_layer"]
 
 _MOST = 8
 _SINGULAR = 4
+_RICH, _STEEP = 20, (0.86, 0.94, 0.78)  # degree and slopes of the functions for kinks away from zero
 _FAMILY = "conditioned"
 _ORDINARY = 1e-3  # the tolerance from which on cost decides; not for NTKs, where thresholds ask for learning rates
 _SHARE = 0.1  # of the projection's deficit: what the elementary functions may add
@@ -209,6 +210,8 @@ def _shipped(target: Target, parts: np.ndarray, allowed: Allowance, trains: Trai
     want = wanted(target, parts)
     basis = _basis(target, want, trains)
     gain = gains(trains, singular=basis.singular > 0)
+    if not basis.singular and any(phi.kinks for phi in target.network.activations):
+        return _kinked(target, parts, want, basis, gain, allowed, count)
     best = None
     for found in candidates(basis, want, gain, allowed=allowed):
         if best is None or found.price < best.price:
@@ -216,8 +219,29 @@ def _shipped(target: Target, parts: np.ndarray, allowed: Allowance, trains: Trai
         if best.enough:
             break
     assert best is not None
-    proof = certify(target, parts, best, gain)
-    return _Found(assemble(target, best), proof, Tried(1, proof.bound, proof.sampled, _FAMILY, count))
+    return _proven(target, certify(target, parts, want, best, gain), best, count)
+
+
+def _kinked(
+    target: Target, parts: np.ndarray, want: np.ndarray, basis: Basis, gain: np.ndarray, allowed: Allowance, count: int
+) -> _Found:
+    """Kinks away from zero: rich functions, chosen by what is certified of them."""
+    best = None
+    for alpha in _STEEP:
+        rich = replace(basis, alpha=alpha, degree=_RICH)
+        near = turned(target, want, rich, gain)
+        found = fit(rich, near, gain, even=True)
+        proof = certify(target, parts, near, found, gain)
+        if best is None or proof.bound < best.proof.bound:
+            best = _proven(target, proof, found, count)
+        if best.proof.bound <= projection_bound(target, parts) + allowed.room:
+            break
+    assert best is not None
+    return best
+
+
+def _proven(target: Target, proof: Proof, found: Fit, count: int) -> _Found:
+    return _Found(assemble(target, found), proof, Tried(1, proof.bound, proof.sampled, _FAMILY, count))
 
 
 def _basis(target: Target, want: np.ndarray, trains: Trains) -> Basis:

@@ -5,13 +5,13 @@
 - k_N is the interpolant in the norms (``Target.interpolation``, and ``Target.aliased`` for its Fourier coefficients);
 - k_P its projection. The remainder of every order is positive semi-definite, so it is at most the largest deficit
   delta(s) / k(s, s, 1), a quotient of two polynomials; all orders that are left out are part of delta;
-- the shipped units differ from the projection by e_k(s) in order k, which makes at most sum_k E_k (2 C_k + E_k), E_k
-  and C_k the suprema of |e_k| and of the wanted |c_k| over s. The shipped coefficients are polynomials of the same
-  degree, so this is about the very function that is evaluated. The orders beyond any table sum up to what Parseval's
-  identity leaves.
+- the shipped coefficients are polynomials of the same degree, so this is about the very function that is evaluated: the
+  difference of the two kernels is a polynomial in both norms and the cosine, whose maximum is taken on a grid. Orders
+  that only the shipped functions have are bounded one by one, those beyond any table by what Parseval's identity
+  leaves.
 
 Between the points of a grid of Chebyshev angles a polynomial of degree n is bounded by Bernstein's inequality: with
-h the spacing it exceeds the larger neighbour by at most (n h)^2 / 8 of its maximum norm.
+h the spacing it exceeds the larger neighbour by at most (n h)^2 / 8 of its maximum norm, in every variable.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ import numpy as np
 from ...activations.projections import tail_gram
 from .factor import deficit
 from .target import Array, Target, quadratic
-from .units import Fit, gained, wanted
+from .units import Fit, gained
 
 _ROUNDING = 1e-13  # of the sums over orders and nodes, all of order one
-_FALLING = "between the norms that were computed, Chebyshev coefficients go on falling as their last four do"
+_FINE = 8  # grid points per degree where polynomials of several variables are bounded
+_ENTRIES = 1 << 21  # held at once
+_FALLING = "between the norms that were computed, Chebyshev coefficients go on falling as the last ones do"
 
 
 @dataclass(frozen=True)
@@ -46,17 +48,17 @@ def projection_bound(target: Target, parts: Array) -> float:
     return float(_quotient(left[None], target.diagonal, 2 * target.degree)[0]) + _ROUNDING
 
 
-def certify(target: Target, parts: Array, found: Fit, gain: Array) -> Proof:
-    """Of the layer that :func:`units.assemble` makes of ``found``."""
+def certify(target: Target, parts: Array, want: Array, found: Fit, gain: Array) -> Proof:
+    """Of the layer that :func:`units.assemble` makes of ``found``, fitted to ``want``, which are the ``parts`` up to
+    signs or rotations among the kinds of each order."""
     rows = target.grid[1]
     scale = np.sqrt(np.diag(target.total))
-    want = wanted(target, parts) * scale
+    want = want * scale
     table = gained(found.basis, gain, len(want))
     have = (table @ (found.values * scale).reshape(len(found.values), -1)).reshape(-1, *want.shape[1:])
     error = have.copy()
     error[: len(want)] -= want
-    size_e, size_c = (np.sqrt(_suprema(target, part)) for part in (error, want))
-    units = float((2.0 * size_e[: len(want)] * size_c).sum() + (size_e**2).sum())
+    units = _apart(target, want, have[: len(want)]) + float(_suprema(target, error[len(want) :]).sum())
     units += _beyond(target, found, trained=bool(gain[-1] > 1.0))
     apart = target.interpolation
     # the first two are relative to the interpolant's diagonal
@@ -67,6 +69,24 @@ def certify(target: Target, parts: Array, found: Fit, gain: Array) -> Proof:
     worst = int(np.argmax(seen))
     proven = target.smoothness is not None or len(target.nodes) == 1
     return Proof(bound, float(seen[worst]), float(target.grid[0][worst]), "" if proven else _FALLING)
+
+
+def _apart(target: Target, want: Array, have: Array) -> float:
+    """sup over both norms and the cosine of |sum_k (have_k have_k' - want_k want_k') rho^k|, relative; (K, J, N)."""
+    orders, nodes = len(want), len(target.nodes)
+    rows = target.at(_FINE * nodes)[1]
+    low = _least(quadratic(rows, target.total), _slack(2 * target.degree, len(rows) - 1))
+    gap = (have.transpose(0, 2, 1) @ have - want.transpose(0, 2, 1) @ want).reshape(orders, -1)
+    angles = np.pi * np.arange(_FINE * orders + 1) / (_FINE * orders)
+    most, top = 0.0, 0.0
+    for part in np.array_split(angles, max(1, len(angles) * len(rows) ** 2 // _ENTRIES)):
+        at_nodes = (np.cos(part)[:, None] ** np.arange(orders) @ gap).reshape(-1, nodes, nodes)
+        found = np.abs(rows @ at_nodes @ rows.T).max(0)
+        corners = np.maximum(found[1:], found[:-1])
+        corners = np.maximum(corners[:, 1:], corners[:, :-1])
+        most, top = max(most, float((corners / np.sqrt(np.outer(low, low))).max())), max(top, float(found.max()))
+    slack = 2.0 * _slack(target.degree, len(rows) - 1) + _slack(orders - 1, _FINE * orders)
+    return most + slack / (1.0 - slack) * top / float(low.min())
 
 
 def _beyond(target: Target, found: Fit, trained: bool) -> float:
@@ -92,9 +112,16 @@ def _suprema(target: Target, parts: Array) -> Array:
 
 def _quotient(top: Array, bottom: Array, degree: int) -> Array:
     """sup of top / bottom, polynomials of this degree given on the grid; top (rows, grid)."""
-    h = np.pi / (len(bottom) - 1)
-    slack = (degree * h) ** 2 / 8.0
-    whole = 1.0 / (1.0 - slack)
-    least = np.minimum(bottom[1:], bottom[:-1]) - slack * whole * bottom.max()
-    most = np.maximum(top[:, 1:], top[:, :-1]) + slack * whole * top.max(1, keepdims=True)
-    return np.asarray((most / least).max(1))
+    slack = _slack(degree, len(bottom) - 1)
+    most = np.maximum(top[:, 1:], top[:, :-1]) + slack / (1.0 - slack) * top.max(1, keepdims=True)
+    return np.asarray((most / _least(bottom, slack)).max(1))
+
+
+def _slack(degree: int, cells: int) -> float:
+    """Bernstein: how much of its maximum norm a polynomial may exceed the larger end of a cell of angles."""
+    return (degree * np.pi / cells) ** 2 / 8.0
+
+
+def _least(values: Array, slack: float) -> Array:
+    """A lower bound in every cell."""
+    return np.minimum(values[1:], values[:-1]) - slack / (1.0 - slack) * values.max()

@@ -30,7 +30,7 @@ _CHEAP, _DEAR = 30, 10.0  # with more nodes than this, interpolation may take so
 _SPARSE = (12, 18, 27)  # where each number has to be tried
 _PROBES = (96, 256, 512)
 _SHARE = 1e-3  # of the tolerance: what truncation may take
-_APART = 5e-3  # and what interpolation may
+_APART = 1e-3  # and what interpolation may
 _LEAST = 1e-12  # rounding ends the decay of the coefficients
 _CELLS = 48  # per node, of the grid on which suprema are taken
 
@@ -104,12 +104,12 @@ class Target:
 
     def _falling(self) -> float:
         """The Chebyshev coefficients of all orders fall geometrically in both norms; the rest is taken to be at most
-        four times the geometric continuation of the last four."""
+        four times what they sum up to if they go on falling as the last four did against the four before."""
         m = to_coefficients(len(self.nodes))
         size = np.abs(m @ self.orders @ m.T).sum((0, 1))
-        last = size[-4:]
-        rate = min(max((last[-1] / max(last[0], 1e-300)) ** (1.0 / 3.0), 0.05), 0.97)
-        return float(4.0 * 2.0 * last.max() * rate**2 / (1.0 - rate) / self.diagonal.min())
+        before, last = size[-8:-4].max(), size[-4:].max()
+        rate = min(max((last / max(before, 1e-300)) ** 0.25, 0.05), 0.97)
+        return float(4.0 * 2.0 * last * rate / (1.0 - rate) / self.diagonal.min())
 
 
 def quadratic(rows: Array, matrix: Array) -> Array:

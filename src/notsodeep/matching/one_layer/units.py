@@ -23,8 +23,9 @@ from ...kernels.variance import equilibrium_variance, mean_square
 from ...networks import DEQ, Network
 from .target import Array, Target
 
-ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2)
+ALPHAS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2)
 _DEGREES = (3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
+_TURNS = 60  # of fitting and rotating
 _TAME = 150.0  # larger coefficients cost digits in single precision
 _CALM = 25.0  # up to this they cost none that count: units keep 1e-5 in single precision
 _SILENT = 1e-3  # share of the wanted coefficient below which phi's own does not decide the sign
@@ -73,7 +74,8 @@ class Fit:
         """Of those that miss little enough the calmest, otherwise the nearest; calm ones first where there is room."""
         near = self.missed <= self.allowed.wish
         rest = self.largest if near else self.missed * (1.0 + self.largest / _TAME)
-        return self.missed > self.allowed.room, self.largest > _CALM, not near, rest
+        beyond = self.missed > self.allowed.room
+        return beyond, not beyond and self.largest > _CALM, not near, rest
 
     @property
     def enough(self) -> bool:
@@ -111,12 +113,33 @@ def wanted(target: Target, parts: Array) -> Array:
     return sign[:, None, None] * parts.transpose(0, 2, 1) / scale
 
 
-def fit(basis: Basis, want: Array, gain: Array, allowed: Allowance = NOTHING) -> Fit:
-    """Weighted least squares of all kinds and nodes at once; ``gain`` is sqrt(1 + k) where hidden weights train."""
+def turned(target: Target, want: Array, basis: Basis, gain: Array) -> Array:
+    """The kinds of every order rotated among themselves, towards what the functions of the basis can carry.
+
+    Kinks away from zero leave coefficients that oscillate with the order, at a rate that depends on the norm: signs do
+    not make them smooth. Fitting and rotating take turns, from units that look like phi.
+    """
+    phi, orders, kinds = target.network.activations[-1], len(want), want.shape[1]
+    variances = np.array([_variance(target.network, s) for s in target.nodes])
+    own = np.asarray(hermite_coefficients(phi, variances, orders)).T
+    have = np.stack([np.roll(own, 2 * j, axis=0) * (np.arange(orders) >= 2 * j)[:, None] for j in range(kinds)], axis=1)
+    for _ in range(_TURNS):
+        left, _, right = np.linalg.svd(have @ want.transpose(0, 2, 1))
+        want = (left @ right) @ want
+        found = fit(basis, want, gain, even=True)
+        have = (gained(basis, gain, orders)[:orders] @ found.values.reshape(basis.size, -1)).reshape(want.shape)
+    return want
+
+
+def fit(basis: Basis, want: Array, gain: Array, allowed: Allowance = NOTHING, *, even: bool = False) -> Fit:
+    """Weighted least squares of all kinds and nodes at once; ``gain`` is sqrt(1 + k) where hidden weights train.
+
+    ``even``: the many small orders of a kink count more, by the roots of their sizes.
+    """
     orders = len(want)
     table = gained(basis, gain, orders)
     size = np.sqrt((want**2).sum(1)).max(1)
-    weight = np.maximum(size, _FLOOR * size.max())[:, None]
+    weight = np.maximum(size, _FLOOR * size.max())[:, None] ** (0.5 if even else 1.0)
     design, right = table[:orders] * weight, want.reshape(orders, -1) * weight
     solutions = _solve(design, right)
     return min((_fit(basis, want, size, table, values, allowed) for values in solutions), key=lambda f: f.price)
