@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,13 @@ from notsodeep.nn.compare import _specifications
 from notsodeep.nn.foreign import measure
 
 CASES = ("tanh ck", "relu ck", "relu ntk", "thresholds", "bias")
+
+
+def usually(*names: str) -> list[Any]:
+    """Every case; all but these in the longer run."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+
+
 X = torch.randn(9, 4, generator=torch.Generator().manual_seed(0)) / 2
 X[3] = 0.0
 X[4] *= 20.0  # beyond the norms of any range
@@ -39,7 +47,7 @@ def module(name: str, width: int = 33) -> nsd.nn.ENN:
     return nsd.nn.ENN(twin(name), 4, width, 3)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", usually("tanh ck", "relu ntk", "thresholds"))
 def test_torch_export_and_torchscript(name: str) -> None:
     model = module(name)
     program, script = nsd.nn.export_program(model).module(), nsd.nn.export_torchscript(model)
@@ -50,7 +58,7 @@ def test_torch_export_and_torchscript(name: str) -> None:
         torch.testing.assert_close(script(x), expected)
 
 
-@pytest.mark.parametrize("name", ["tanh ck", "relu ck", pytest.param("relu ntk", marks=pytest.mark.slow), "thresholds"])
+@pytest.mark.parametrize("name", usually("relu ck"))
 def test_onnxruntime_computes_the_same(name: str, tmp_path) -> None:
     """The zero row too: optimisers of graphs must not drop what keeps its logarithm finite."""
     pytest.importorskip("onnxscript")
@@ -75,7 +83,7 @@ def compiled_is_eager(name: str, backend: str) -> None:
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["tanh ck", "relu ck", "thresholds"])
+@pytest.mark.parametrize("name", usually("relu ck"))
 def test_the_whole_layer_is_one_graph_for_the_compiler(name: str) -> None:
     compiled_is_eager(name, "aot_eager")
 
