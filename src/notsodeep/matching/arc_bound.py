@@ -11,6 +11,7 @@ level;
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -270,7 +271,7 @@ def certify(
     """
     while True:
         _, rho = grid(cells)
-        r = deq.equilibrium(rho)
+        r = _on_grid(deq, cells)
         error = np.abs(deq.profile_at(r, kind) - weights @ terms(rho, bends, kind))
         inside = _inside(deq, r, bends, weights, kind)
         bound = float(np.max(np.maximum(error[:-1], error[1:]) + inside)) + _rounding(cells, bends, weights)
@@ -280,6 +281,12 @@ def certify(
             return Supremum(bound, sampled, float(rho[worst]))
         gap = (bound - sampled) / (0.6 * relative * bound)
         cells = min(most_cells, cells * 2 ** max(1, math.ceil(0.5 * math.log2(gap))))
+
+
+@functools.lru_cache(maxsize=16)
+def _on_grid(deq: HomogeneousDEQ, cells: int) -> Array:
+    """Kept: every design for a DEQ is held against it, on the same few grids."""
+    return deq.equilibrium(grid(cells)[1])
 
 
 def _rounding(cells: int, bends: Array, weights: Array) -> float:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from ..networks import DEQ
 from .closeness import Closeness
 from .families import FAMILIES, Draft, Refusal
-from .target import Target
+from .names import MatchKernel
+from .target import Target, make_target
 
 __all__ = ["choose"]
 
@@ -26,6 +29,13 @@ class _Judged:
 
 def choose(target: Target, learning_rates: bool | None) -> Draft | Refusal:
     """The first candidate that is ten times closer than the plain network with its best scalar, else the closest."""
+    return _chosen(target.deq.detached(), target.tau0, target.kernel, learning_rates)
+
+
+@functools.lru_cache(maxsize=64)
+def _chosen(deq: DEQ, tau0: float, kernel: MatchKernel, learning_rates: bool | None) -> Draft | Refusal:
+    """Kept: it tries several families, and measures each."""
+    target = make_target(deq, tau0, kernel)
     closeness = Closeness(target)
     judged: list[_Judged] = []
     refused: list[Refusal] = []
@@ -33,8 +43,7 @@ def choose(target: Target, learning_rates: bool | None) -> Draft | Refusal:
         if isinstance(found, Refusal):
             refused.append(found)
             continue
-        rates = found.rates
-        judged.append(_Judged(found, closeness.distance(found.network, rates), closeness.gain(found.network, rates)))
+        judged.append(_Judged(found, *closeness.judge(found.network, found.rates)))
         if judged[-1].gain >= TEN_TIMES:
             break
     if not judged:

@@ -39,14 +39,11 @@ class Closeness:
         self._sizes = [spectral_norm(K) for K in self._truth]
         self._plain: dict[int, list[float]] = {}
 
-    def distance(self, network: ENN, rates: tuple[float, ...] | None) -> float:
-        """The largest relative distance of a twin over its kernels."""
-        return max(self._distances(network, rates))
-
-    def gain(self, network: ENN, rates: tuple[float, ...] | None) -> float:
-        """How many times closer than the plain network with its best scalar, for the worst kernel."""
+    def judge(self, network: ENN, rates: tuple[float, ...] | None) -> tuple[float, float]:
+        """The largest relative distance over the kernels; how many times closer than the plain network with its best
+        scalar, for the worst kernel."""
         own, plain = self._distances(network, rates), self._plain_distances(network.depth)
-        return min(math.inf if d <= _EXACT else p / d for d, p in zip(own, plain, strict=True))
+        return max(own), min(math.inf if d <= _EXACT else p / d for d, p in zip(own, plain, strict=True))
 
     def _distances(self, network: ENN, rates: tuple[float, ...] | None) -> list[float]:
         found = _matrices(self._target, network, rates)

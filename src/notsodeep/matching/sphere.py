@@ -7,6 +7,7 @@ DEQ's kernel, for every n and every dimension, centred or not. What a truncation
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -63,14 +64,7 @@ def match_sphere(
         return _quadratic(deq, kernel, dimension, normalise)
     if family != "hermite":
         raise InvalidInputError(f"on the sphere family must be 'hermite' or 'quadratic', got {family!r}")
-    series, total = np.asarray(power_series(deq, terms, kernel), dtype=float), float(sphere_diagonal(deq, kernel))
-    if float(series.min()) < -1e-13 * total:
-        raise InfeasibleMatchError(f"the power series of {deq!r} has a negative coefficient {series.min():.3g}")
-    weights = 1.0 + np.arange(terms) if kernel == "ntk" else np.ones(terms)
-    sizes = np.sqrt(np.maximum(series, 0.0) / weights)
-    layer = Hermite(tuple(float(c) for c in sizes * _signs(deq, sizes)))
-    # the tail, and what rounding can add to a sum of this many terms
-    bound = max(total - float(series.sum()), 0.0) + 1e-15 * terms * total
+    layer, bound, total = _hermite(deq.detached(), kernel, terms)
     return Twin(
         deq,
         ENN([layer]),
@@ -79,6 +73,19 @@ def match_sphere(
         SphereCertificate(bound / total, bound, normalise),
         reason=f"unit-norm inputs: one layer with the square roots of the kernel's power series, {terms} terms",
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _hermite(deq: DEQ, kernel: Kernel, terms: int) -> tuple[Hermite, float, float]:
+    """The layer, its largest error, and the kernel's diagonal."""
+    series, total = np.asarray(power_series(deq, terms, kernel), dtype=float), float(sphere_diagonal(deq, kernel))
+    if float(series.min()) < -1e-13 * total:
+        raise InfeasibleMatchError(f"the power series of {deq!r} has a negative coefficient {series.min():.3g}")
+    weights = 1.0 + np.arange(terms) if kernel == "ntk" else np.ones(terms)
+    sizes = np.sqrt(np.maximum(series, 0.0) / weights)
+    layer = Hermite(tuple(float(c) for c in sizes * _signs(deq, sizes)))
+    # the tail, and what rounding can add to a sum of this many terms
+    return layer, max(total - float(series.sum()), 0.0) + 1e-15 * terms * total, total
 
 
 def _check(deq: DEQ, kernel: str, terms: int) -> None:
