@@ -61,7 +61,7 @@ def match(
 def _check(family: Any, learning_rates: Any) -> None:
     if not isinstance(family, Family) and not (isinstance(family, str) and family in ("auto", *FAMILIES)):
         raise InvalidInputError(f"family must be 'auto', one of {sorted(FAMILIES)} or a Family, got {family!r}")
-    if learning_rates not in (None, True, False):
+    if not (learning_rates is None or isinstance(learning_rates, bool)):
         raise InvalidInputError(f"learning_rates must be True, False or None here, got {learning_rates!r}")
 
 
