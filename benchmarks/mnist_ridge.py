@@ -1,7 +1,7 @@
 """Ridge classification of all 60,000 images with exact kernels, beside what else could be used: time, memory, accuracy.
 
     python -m benchmarks.mnist_ridge --data FOLDER --dataset mnist --machines relu-ck relu-ntk tanh-ck tanh-ntk
-    python -m benchmarks.mnist_ridge --data FOLDER --dataset fashion-mnist --machines relu-ck svc kernel-ridge
+    python -m benchmarks.mnist_ridge --data FOLDER --dataset fashion_mnist --machines relu-ck svc kernel-ridge
     python -m benchmarks.mnist_ridge --data FOLDER --device cuda --tiles float64
     python -m benchmarks.mnist_ridge --data FOLDER --n 2000 --test 1000 --peer-n 2000 --width 512
     taskset -c 0,1 python -m benchmarks.mnist_ridge --data FOLDER --threads 2 --machines tanh-ntk
@@ -49,6 +49,7 @@ def exact(options: argparse.Namespace, name: str) -> Any:
         tol=options.tol,
         tiles=options.tiles,
         rank=options.rank,
+        preconditioner=options.preconditioner,
         device=options.device,
     )
 
@@ -122,12 +123,11 @@ def measure(options: argparse.Namespace, name: str) -> dict[str, Any]:
     model = exact(options, name) if name in OURS else peer(options, name)
     model.fit(X, y)
     fitted = time.perf_counter()
+    found = {"machine": name, "dataset": options.dataset, "n": n, "fit_s": round(fitted - started, 1)}
+    if options.steps:
+        print(json.dumps(found | {"record": getattr(model, "record_", None)}), flush=True)
     right = float((model.predict(test) == labels).mean())
-    return {
-        "machine": name,
-        "dataset": options.dataset,
-        "n": n,
-        "fit_s": round(fitted - started, 1),
+    return found | {
         "predict_s": round(time.perf_counter() - fitted, 1),
         "accuracy": round(100.0 * right, 2),
         "peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
@@ -138,7 +138,7 @@ def measure(options: argparse.Namespace, name: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=None, help="folder of the data sets")
-    parser.add_argument("--dataset", default="mnist", choices=("mnist", "fashion-mnist"))
+    parser.add_argument("--dataset", default="mnist", choices=("mnist", "fashion_mnist"))
     parser.add_argument("--n", type=int, default=60_000)
     parser.add_argument("--test", type=int, default=10_000)
     parser.add_argument("--peer-n", type=int, default=20_000)
@@ -147,10 +147,12 @@ def main() -> None:
     parser.add_argument("--tol", type=float, default=1e-4)
     parser.add_argument("--rank", type=int, default=None)
     parser.add_argument("--solver", default="auto")
+    parser.add_argument("--preconditioner", default="auto")
     parser.add_argument("--tiles", default="float32", choices=("auto", "float32", "float64"))
     parser.add_argument("--width", type=int, default=8192)
     parser.add_argument("--device", default=None)
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--steps", action="store_true", help="also print what is known before predictions are made")
     parser.add_argument("--here", action="store_true", help="one machine in this process")
     options = parser.parse_args()
     if options.here:

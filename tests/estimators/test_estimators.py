@@ -19,7 +19,7 @@ from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import notsodeep as nsd
-from notsodeep.errors import InvalidInputError
+from notsodeep.errors import InvalidInputError, NotSoDeepWarning
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(80, 12)) / 12**0.5
@@ -105,6 +105,8 @@ def test_the_feature_machine_is_kernel_ridge_regression_on_its_features(width):
         stream.partial_fit(X[part], Y[part])
     np.testing.assert_allclose(stream.predict(NEW), model.predict(NEW), atol=SOLVED)
     assert stream.record_["rows"] == 80
+    stream.partial_fit(X[:0:-1], Y[:0:-1])  # solved again when asked again
+    assert stream.record_["rows"] == 159
 
 
 def test_a_stream_of_labelled_rows():
@@ -235,9 +237,36 @@ def test_refusals(parameters, message):
         nsd.DEQRegressor(**parameters).fit(X, Y)
 
 
-def test_sparse_rows_are_refused_clearly():
-    with pytest.raises(TypeError, match="parse"):
-        nsd.DEQClassifier().fit(scipy.sparse.csr_matrix(X), LABELS)
+@pytest.mark.parametrize("name", ["DEQClassifier", "DEQRegressor", "DEQGaussianProcess", "DEQFeatures", "Standardiser"])
+def test_sparse_rows_are_refused_clearly(name):
+    with pytest.raises(TypeError, match="dense data is required"):
+        getattr(nsd, name)().fit(scipy.sparse.csr_matrix(X), LABELS if name == "DEQClassifier" else Y[:, 0])
+
+
+def test_transformers_name_their_columns_in_data_frames():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X[:, :2], columns=["left", "right"])
+    scaled = nsd.Standardiser().set_output(transform="pandas").fit(frame).transform(frame)
+    assert list(scaled.columns) == ["left", "right"]
+    maker = nsd.DEQFeatures(network=nsd.ENN(["relu"]), width=2).set_output(transform="pandas")
+    assert list(maker.fit_transform(frame).columns) == ["deqfeatures0", "deqfeatures1"]
+
+
+def test_a_ridge_below_rounding_is_warned_of_with_the_jitter_that_took_its_place():
+    twice = np.concatenate([X, X])
+    with pytest.warns(NotSoDeepWarning, match="jitter of [0-9.]+e-1[0-9] added to the diagonal"):
+        model = nsd.DEQRegressor(kernel="ck", ridge=1e-18).fit(twice, twice[:, 0])
+    assert model.record_["jitter"] > 0.0
+    assert np.isfinite(model.predict(NEW)).all()
+
+
+@pytest.mark.parametrize("method", ["equivalent", "features"])
+def test_rows_in_a_read_only_memory_map(tmp_path, method):
+    np.save(tmp_path / "rows.npy", X.astype(np.float32))
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    options = {"network": nsd.ENN(["tanh"]), "kernel": "ck", "method": method, "width": 32}
+    on_disk, in_memory = (nsd.DEQRegressor(**options).fit(rows, Y).predict(NEW) for rows in (mapped, mapped.copy()))
+    np.testing.assert_array_equal(on_disk, in_memory)
 
 
 def test_identical_rows_have_the_kernel_of_a_point_with_itself():

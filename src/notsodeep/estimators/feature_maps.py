@@ -66,4 +66,4 @@ def as_tensor(X: Any, device: Any) -> Tensor:
     """Rows on the device of the estimator; those of a memory map stay on disk."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nothing here writes
-        return torch.from_numpy(X).to(device or "cpu")
+        return torch.from_numpy(X if min(X.strides) >= 0 else X.copy()).to(device or "cpu")
