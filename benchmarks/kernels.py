@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 import notsodeep as nsd
-from notsodeep.kernels import exact
+from notsodeep.kernels.matrix import tiles_of
 
 SIGMA_A2 = 0.2
 SEED = 0
@@ -74,7 +74,7 @@ def gram(n: int, p: int, device: str, repeats: int, compiled: bool) -> list[dict
                 return X @ X.T
 
             def own_tiles() -> None:
-                for rows, columns in exact._blocks((n, n), exact._TILE[device], True):
+                for rows, columns in tiles_of((n, n), device, symmetric=True):
                     X[rows] @ X[columns].T
 
             # interleaved, so that a drifting clock touches all sides alike

@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInputError
-from notsodeep.kernels import pairwise, tabulate
+from notsodeep.kernels import DEQSlope, forget_tables, pairwise, tabulate, tiles
 
 KINDS = ("ck", "ntk", "ntk_frozen")
 NETWORKS = [
@@ -79,9 +79,9 @@ def test_single_precision_has_its_own_accuracy(net, digits):
 
 def test_results_do_not_depend_on_what_was_computed_before(digits):
     net = nsd.DEQ("tanh", 0.15)
-    tabulate._tables.clear()
+    forget_tables()
     first = nsd.ntk(net, digits)
-    tabulate._tables.clear()
+    forget_tables()
     nsd.ck(net, 1.5 * digits)
     nsd.ck(net, digits[:80])
     assert np.array_equal(first, nsd.ntk(net, digits))
@@ -98,7 +98,7 @@ def test_the_shelf_of_tables_is_bounded(monkeypatch):
 
 def test_threads_share_tables(digits):
     net = nsd.DEQ("silu", 0.12)
-    tabulate._tables.clear()
+    forget_tables()
     found = [None] * 4
 
     def work(i):
@@ -169,3 +169,28 @@ def test_norms_over_a_factor_of_a_hundred():
         R = pairwise(net, s[:, None], s[None, :], S, ("ntk",))["ntk"].numpy()
         d = np.sqrt(np.diagonal(R))
         assert (np.abs(K - R) / np.outer(d, d)).max() < 1e-11  # relative to the size of either point
+
+
+@pytest.mark.parametrize("net", [nsd.DEQ("elu", 0.2), nsd.DEQ("selu", 0.05, sigma_c2=0.1)], ids=repr)
+def test_entries_beyond_the_table_come_from_series_of_the_layer(net, monkeypatch):
+    """Near duplicates and near opposites of kinked DEQs, at unequal norms: a cone that no table follows."""
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((60, 30))
+    X[30:] = X[:30] + np.geomspace(1e-3, 0.2, 30)[:, None] * rng.standard_normal((30, 30))
+    X[45:] *= -1.0
+    X *= (rng.uniform(0.7, 1.5, 60) / np.linalg.norm(X, axis=1))[:, None]
+    S = exact_products(X)
+    s, (i, j) = S.diagonal(), (torch.arange(30), torch.arange(30, 60))
+    reference = pairwise(net, s[i], s[j], S[i, j], KINDS)
+    monkeypatch.setattr(tiles, "pairwise", None)  # nothing is left to integrals entry by entry
+    for kind, K in nsd.kernels_of(net, X).items():
+        error = np.abs(K[i, j] - reference[kind].numpy())
+        assert error.max() < 1e-12 * np.diagonal(K).max(), kind
+
+
+def test_slopes_of_kernels_do_not_use_series_of_the_kernel(digits):
+    """What stands in the place of a DEQ has tables, but no layer of its own."""
+    slope = DEQSlope(nsd.DEQ("elu", 0.2), "sigma_a2")
+    table = tabulate.table_for(nsd.DEQ("elu", 0.2), None, tabulate.rounded_range(nsd.DEQ("elu", 0.2), 0.9, 1.1), 1e6)
+    assert tabulate.near_for(slope, table, 1) is None
+    assert tabulate.near_for(slope.deq, table, 1) is not None

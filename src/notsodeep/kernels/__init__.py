@@ -6,6 +6,7 @@ from .matrix import ck, kernels_of, ntk
 from .pointwise import diagonal, pairwise
 from .series import power_series, sphere_diagonal
 from .slopes import VARIANCES, DEQSlope
+from .tabulate import forget_tables
 
 __all__ = [
     "VARIANCES",
@@ -15,6 +16,7 @@ __all__ = [
     "diagonal",
     "finite_ck",
     "finite_ntk",
+    "forget_tables",
     "kernel_function",
     "kernels_of",
     "ntk",

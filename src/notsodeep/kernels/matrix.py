@@ -157,7 +157,7 @@ def fill(
     table = _table(network, kinds, rates, sx, sy, symmetric, table, x.dtype)
     points = Points(network, tuple(kinds), rates, table, x, other, sx, sy, symmetric=symmetric, compiled=compile)
     fused = fill_fused(points, target)
-    blocks = [] if fused else list(_blocks(shape, _TILE["cuda" if x.is_cuda else "cpu"], symmetric))
+    blocks = [] if fused else list(tiles_of(shape, x.device.type, symmetric))
     for rows, columns in track(blocks, len(blocks), "kernel", progress):
         for kind, values in points.tile(rows, columns).items():
             _store(target[kind], values, rows, columns, symmetric)
@@ -257,8 +257,9 @@ def _store(target: Tensor, values: Tensor, rows: slice, columns: slice, symmetri
         _store(target, values[:, size:], rows, slice(rows.stop, columns.stop), symmetric)
 
 
-def _blocks(shape: tuple[int, int], tile: tuple[int, int], symmetric: bool) -> Iterator[tuple[slice, slice]]:
-    high, wide = tile
+def tiles_of(shape: tuple[int, int], device: str, symmetric: bool) -> Iterator[tuple[slice, slice]]:
+    """The rows and columns of each tile; of a symmetric matrix those that reach above the diagonal."""
+    high, wide = _TILE.get(device, _TILE["cpu"])
     for i in range(0, shape[0], high):
         for j in range(i if symmetric else 0, shape[1], wide):
             yield slice(i, min(i + high, shape[0])), slice(j, min(j + wide, shape[1]))

@@ -22,14 +22,14 @@ from ..networks import DEQ, Kernel
 from .evaluate import at_entries
 from .lookup import Level, NormScale, Table, chebyshev, compressed
 from .plane import polar_grid
-from .pointwise import equilibrium, gap_check
+from .pointwise import gap_check
 from .recursion import equation, implicit
+from .sampling import rough_correlations
 from .variance import equilibrium_variance
 
 __all__ = ["NearSeries", "near_entries", "near_series"]
 
-_SIZES = (16, 24, 36)  # terms in the angle
-_NORMS = 6  # terms in the norms beyond those of the kernel
+_SIZES = ((18, 14), (28, 18), (40, 24))  # terms in the norms and in the angle
 _SHORT = 2e-14
 _RANGE = 30.0  # of the norms, in which no digits of the shorter rows are lost
 _WIDER = 1.4  # than the angles that belong to the cap
@@ -37,10 +37,10 @@ _WIDER = 1.4  # than the angles that belong to the cap
 
 @dataclass(frozen=True)
 class NearSeries:
-    """E[phi phi] and E[phi' phi'] for angles at equilibrium up to ``angle``."""
+    """E[phi phi] and E[phi' phi'] for angles at equilibrium between ``angles``."""
 
     norms: NormScale
-    angle: float
+    angles: tuple[float, float]
     levels: tuple[Level, Level]
 
     def side(self, part: int, norms: Tensor, signed: bool) -> Tensor:
@@ -50,43 +50,41 @@ class NearSeries:
         return chebyshev(len(factors), self.norms.position(norms)) @ factors.to(norms.device)
 
 
-def near_series(deq: DEQ, table: Table) -> NearSeries | None:
-    """The series for cosines beyond the table's reach, or ``None`` where they do not converge."""
+def near_series(deq: DEQ, table: Table, sign: int) -> NearSeries | None:
+    """The series for cosines beyond the table's reach, near ``sign``, or ``None`` where they do not converge."""
     phi, scale = deq.activation, table.norms
     if not phi.elementwise or set(phi.kinks) != {0.0} or not phi.continuous or scale.single:
         return None
     if scale.high > _RANGE * scale.low or "ck" not in table.kinds:
         return None
-    size = next(iter(table.coefficients.values())).shape[1] + _NORMS
-    q = equilibrium_variance(deq, scale.nodes(size) ** 2)
-    # two norms at the cap: the widest angle at equilibrium is not much wider than the angle of the inputs
-    angle = _WIDER * _widest(deq, scale, table.reach)
-    if angle > 0.45 * math.pi:
-        return None
-    for terms in _SIZES:
-        beta = 0.5 * angle * (1.0 - torch.from_numpy(nodes(terms)))
-        grids = polar_grid((phi, phi.derivative), phi.panels(), q.sqrt(), beta)
-        levels = []
-        for values in grids:
-            along = torch.tensor(to_coefficients(size))
-            c = torch.tensordot(torch.tensor(to_coefficients(terms)), values.permute(2, 0, 1), dims=1)
-            c = along @ c @ along.T
-            top = float(c.abs().max())
-            if max(float(c[-2:].abs().max()), float(c[:, -2:].abs().max())) > _SHORT * top:
-                break
-            levels.append(Level(compressed(0.5 * (c + c.transpose(1, 2)), 1e-16), 1.0, False, None))
-        if len(levels) == 2:
-            return NearSeries(scale, angle, (levels[0], levels[1]))
+    for size, terms in _SIZES:
+        found = _series(deq, scale, sign * table.reach, size, terms)
+        if found is not None:
+            return found
     return None
 
 
-def _widest(deq: DEQ, scale: NormScale, reach: float) -> float:
-    low, high = (torch.tensor([v], dtype=torch.float64) ** 2 for v in (scale.low, scale.high))
-    found = []
-    for sx, sy in ((low, low), (low, high), (high, high)):
-        qx, qy, lam = equilibrium(deq, sx, sy, reach * (sx * sy).sqrt())
-        found.append(float(correlation(qx, qy, lam)))
-    return math.acos(min(found))
+def _series(deq: DEQ, scale: NormScale, reach: float, size: int, terms: int) -> NearSeries | None:
+    phi, t = deq.activation, scale.nodes(size)
+    q = equilibrium_variance(deq, t**2)
+    ia, ib = torch.tensor([0, 0, size - 1]), torch.tensor([0, size - 1, size - 1])
+    cosines = torch.tensor([reach, math.copysign(1.0, reach)], dtype=torch.float64)
+    rho = rough_correlations(deq, q, ia, ib, deq.drive((t[ia] * t[ib])[:, None] * cosines))
+    low, high = math.acos(float(rho.max())), math.acos(float(rho.min()))
+    room = (_WIDER - 1.0) * (high - low)
+    low, high = (0.0, high + room) if reach > 0 else (max(0.0, low - room), min(math.pi, high + room))
+    if reach > 0 and high > 0.45 * math.pi:
+        return None
+    beta = 0.5 * (high + low) - 0.5 * (high - low) * torch.from_numpy(nodes(terms))
+    across, along = torch.tensor(to_coefficients(terms)), torch.tensor(to_coefficients(size))
+    levels = []
+    for values in polar_grid((phi, phi.derivative), phi.panels(), q.sqrt(), beta):
+        c = torch.tensordot(across, along @ values.permute(2, 0, 1) @ along.T, dims=1)
+        last = max(float(c[-2:].abs().max()), float(c[:, -2:].abs().max()))
+        if last > _SHORT * float(c.abs().max()):
+            return None
+        levels.append(Level(compressed(0.5 * (c + c.transpose(1, 2)), 1e-15), 1.0, False, None))
+    return NearSeries(scale, (low, high), (levels[0], levels[1]))
 
 
 class _Entries:
@@ -101,7 +99,8 @@ class _Entries:
 
     def _part(self, part: int, lam: Tensor) -> Tensor:
         rho = correlation(self.qx, self.qy, lam)
-        x = 1.0 - 2.0 * torch.acos(rho).clamp_max(self.series.angle) / self.series.angle
+        low, high = self.series.angles
+        x = 1.0 - 2.0 * (torch.acos(rho).clamp(low, high) - low) / (high - low)
         return at_entries(self.series.levels[part], *self.sides[part], x)
 
     def value(self, lam: Tensor) -> Tensor:
@@ -120,7 +119,7 @@ class _Entries:
 def near_entries(
     deq: DEQ, series: NearSeries, table: Table, nx: Tensor, ny: Tensor, r: Tensor, kinds: Sequence[Kernel]
 ) -> dict[Kernel, Tensor]:
-    """Kernels at entries with these norms and cosines beyond the table's reach, near +1 (flat float64, CPU)."""
+    """Kernels at entries with these norms, and cosines on the side of the series (flat float64, CPU)."""
     qx, qy = (deq.variances[0] * table.diagonal("ck", t) + deq.drive(t * t) for t in (nx, ny))
     sides = tuple(
         (series.side(part, nx, signed=True), series.side(part, ny, signed=False)) for part in range(len(series.levels))

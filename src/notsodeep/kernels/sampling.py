@@ -25,10 +25,10 @@ from .recursion import LayerMaps, equation, explicit, implicit
 from .slopes import DEQSlope
 from .variance import equilibrium_variance, mean_square
 
-__all__ = ["Unresolved", "sample"]
+__all__ = ["Unresolved", "rough_correlations", "sample"]
 
-_SIZES = (32, 64, 128, 256)  # nodes in the angle
-_TERMS = (64, 256, 1024, 4096)  # of the Hermite series
+_SIZES = (32, 48, 64, 96, 128, 256)  # nodes in the angle
+_TERMS = (64, 128, 256, 512, 1024, 2048, 4096)  # of the Hermite series
 _NOISE = 2e-15  # rounding hides anything smaller in Parseval's identity
 _DEAD, _DOUBT = 1e-16, 1e-13  # the last eighth of the terms, where sums of squares are rounded
 _SURE = 1.2e-14
@@ -108,18 +108,25 @@ def _check_gap(deq: DEQ, gap: Tensor) -> None:
 
 
 def _range(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tensor) -> tuple[float, float]:
-    """About the correlations at equilibrium for the outermost norms and cosines, and some room around them."""
+    """The correlations at equilibrium for the outermost norms and cosines, and some room around them."""
     size = _root(q[ia], q[ib])
     few = torch.stack([size.argmin(), size.argmax(), (q[ia] / q[ib]).log().abs().argmax()])
-    root = size[few][:, None]
-    ends = torch.stack(torch.aminmax(drive[few], dim=1), dim=1) / root
-    a = torch.as_tensor(hermite_coefficients(deq.activation, q, _ROUGH))
-    products = (a[ia[few]] * a[ib[few]])[:, None, :] * deq.variances[0] / root[:, :, None]
-    rho, orders = ends.clamp(-1.0, 1.0), torch.arange(_ROUGH, dtype=torch.float64)
-    for _ in range(_STEPS):  # a contraction; a rough answer is enough
-        rho = (ends + (products * rho[..., None] ** orders).sum(-1)).clamp(-1.0, 1.0)
+    ends = torch.stack(torch.aminmax(drive[few], dim=1), dim=1)
+    rho = rough_correlations(deq, q, ia[few], ib[few], ends)
     low, high = float(rho.min()), float(rho.max())
     return low - _MARGIN * (1.0 + low), high + _MARGIN * (1.0 - high)
+
+
+def rough_correlations(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tensor) -> Tensor:
+    """About the correlations at equilibrium, from a few Hermite coefficients."""
+    root = _root(q[ia], q[ib])[:, None]
+    a = torch.as_tensor(hermite_coefficients(deq.activation, q, _ROUGH))
+    products = (a[ia] * a[ib])[:, None, :] * deq.variances[0] / root[:, :, None]
+    push, orders = drive / root, torch.arange(_ROUGH, dtype=torch.float64)
+    rho = push.clamp(-1.0, 1.0)
+    for _ in range(_STEPS):  # a contraction
+        rho = (push + (products * rho[..., None] ** orders).sum(-1)).clamp(-1.0, 1.0)
+    return rho
 
 
 # ---- one layer -------------------------------------------------------------------------------------------

@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -26,13 +24,13 @@ from .pointwise import diagonal
 from .sampling import Unresolved, sample
 from .slopes import DEQSlope
 
-__all__ = ["SHORT", "angle_cap", "build_table", "near_for", "rounded_range", "table_for"]
+__all__ = ["SHORT", "angle_cap", "build_table", "forget_tables", "near_for", "rounded_range", "table_for"]
 
-T = TypeVar("T")
 _TOLERANCE = 2e-14
 _NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magnified by the angle
-_ANGLES = (64, 128, 256)  # sizes at which the decay of the coefficients is read off
-_NORMS = (24, 48)
+_ANGLES = (48, 64, 128, 256)  # sizes of grids
+_NORMS = (16, 24, 48)
+_SPARE = 2  # orders of a grid that must be nothing
 _ASIN = 11  # terms that cost as much as the arcsine
 _KINK_CAP = 0.95  # kinked activations: k is analytic in the angle, but not uniformly so near r = +-1
 _STEPS = 4  # ends of ranges are powers of 2^(1/4)
@@ -82,18 +80,25 @@ def table_for(network: Network, rates: Sequence[float] | None, scale: NormScale,
         return None if isinstance(found, Unresolved) else found
 
 
-def near_for(network: Network, table: Table) -> NearSeries | None:
-    """What serves entries beyond the reach of a table, near r = 1, if anything does."""
-    if not isinstance(network, DEQ):
+def near_for(network: Network, table: Table, sign: int) -> NearSeries | None:
+    """What serves entries beyond the reach of a table, near r = ``sign``, if anything does."""
+    if not isinstance(network, DEQ) or isinstance(network, DEQSlope):
         return None
     plain = network.detached()
     with _lock:
-        key = plain, table.norms, tuple(next(iter(table.coefficients.values())).shape)
+        key = plain, table.norms, sign
         if key not in _near:
-            _near[key] = near_series(plain, table)
+            _near[key] = near_series(plain, table, sign)
             while len(_near) > _KEPT:
                 _near.popitem(last=False)
         return _near[key]
+
+
+def forget_tables() -> None:
+    """Drop all tables that are kept: the next call builds its own again."""
+    with _lock:
+        _tables.clear()
+        _near.clear()
 
 
 def _kept(key: tuple[object, ...], build: Callable[[], Table | None]) -> Table | Unresolved | None:
@@ -131,177 +136,164 @@ def rounded_range(network: Network, low: float, high: float, equal: float = 1e-1
 # ---- building --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Recipe:
-    """What is tabulated: handed from step to step."""
-
-    network: Network
-    kinds: tuple[Kernel, ...]
-    rates: Sequence[float] | None
-    scale: NormScale
-    reach: float
-    tolerance: float
-    patient: bool
-
-    def sample(self, t: Tensor, pairs: tuple[Tensor, Tensor], cosines: Tensor) -> dict[Kernel, Tensor]:
-        return sample(self.network, t, pairs, cosines, self.kinds, self.rates, patient=self.patient)
-
-    def diagonal(self, t: Tensor) -> dict[Kernel, Tensor]:
-        return diagonal(self.network, t**2, self.kinds, self.rates, check=False)
-
-    # entries are compared with the kernel of a point with itself, also where its slopes are tabulated
-    @property
-    def own(self) -> _Recipe:
-        if not isinstance(self.network, DEQSlope):
-            return self
-        return replace(self, network=self.network.deq, kinds=(self.network.kernel,))
-
-    def by_kind(self, found: Mapping[Kernel, T]) -> dict[Kernel, T]:
-        """What was found for :attr:`own`, under the names of this."""
-        return dict(found) if self.own is self else dict.fromkeys(self.kinds, found[self.own.kinds[0]])
-
-    def measure(self, t: Tensor) -> dict[Kernel, Tensor]:
-        return self.by_kind(self.own.diagonal(t))
-
-
 def build_table(
     network: Network, rates: Sequence[float] | None, scale: NormScale, pairs: float | None = None
 ) -> Table | None:
     """All kernels of a network that exist on this range of norms; ``None`` where no table reaches full accuracy.
 
-    Raises :class:`Unresolved` where it would take integrals entry by entry; given ``pairs`` they are done, if the
-    table has fewer entries than half of these.
+    Raises :class:`Unresolved` where it would take integrals entry by entry; given ``pairs`` they are done, as long as
+    they are fewer than half of these.
     """
-    reach = angle_cap(network)
-    noisy = reach == 1.0 and any(phi.kinks for phi in network.activations)
-    tolerance = _NOISY_TOLERANCE if noisy else _TOLERANCE
-    for kinds in (
-        network.kinds,
-        network.kinds[:1],
-    ):  # the CK exists where tangent kernels diverge, and for functions that jump
+    # the CK exists where tangent kernels diverge, and for functions that jump
+    for kinds in (network.kinds, network.kinds[:1]):
         try:
             kinds = check_kernels(network, kinds)
-            return _build(_Recipe(network, kinds, rates, scale, reach, tolerance, pairs is not None), pairs or math.inf)
+            return _build(network, kinds, rates, scale, pairs)
         except NotSoDeepError:
             continue
     return None
 
 
-def _build(recipe: _Recipe, pairs: float) -> Table | None:
-    scale, reach = recipe.scale, recipe.reach
-    shape = _angles(recipe)
-    size = 1 if scale.single else _norms(recipe)
-    along = _along(recipe)
-    measure = along if recipe.own is recipe else _along(recipe.own)
-    if along is None or measure is None or shape is None or size is None or shape[0] * size * (size + 1) > pairs:
-        return None
-    angles, warped = shape
-    t = scale.nodes(size)
-    x = torch.from_numpy(nodes(angles))
-    ia, ib = torch.triu_indices(size, size)
-    values = recipe.sample(t, (ia, ib), _cosines(x, reach, warped))
-    weights = dict.fromkeys(recipe.kinds, torch.ones_like(t))
-    if not scale.single:
-        weights = {k: v.rsqrt() for k, v in recipe.measure(t).items()}
-    coefficients = {kind: _transform(v, weights[kind], ia, ib) for kind, v in values.items()}
-    if not all(bool(torch.isfinite(c).all()) for c in coefficients.values()):
-        return None
-    table = Table(scale, reach, warped, recipe.network.homogeneous, coefficients, along, recipe.by_kind(measure))
-    return table if scale.single or _holds(table, recipe) else None
-
-
-def _holds(table: Table, recipe: _Recipe) -> bool:
-    """Whether the table keeps its digits between its nodes, at norms of every order of magnitude."""
-    t = torch.logspace(math.log10(table.norms.low), math.log10(table.norms.high), _CHECKED, dtype=torch.float64)
-    t = t.clamp(table.norms.low, table.norms.high)
-    ia, ib = torch.triu_indices(_CHECKED, _CHECKED)
-    x = torch.tensor([-0.93, 0.41, 0.97], dtype=torch.float64)
-    own = recipe.measure(t)
-    for kind, exact in recipe.sample(t, (ia, ib), _cosines(x, table.reach, table.warped)).items():
-        level = table.level(kind, 1.0, torch.float64)
-        left, right = (table.side(level, kind, t, signed=k)[i] for i, k in ((ia, True), (ib, False)))
-        found = torch.stack([at_entries(level, left, right, v.expand(len(ia))) for v in x], dim=1)
-        scale = (own[kind][ia] * own[kind][ib]).sqrt()[:, None]
-        if not bool(((found - exact).abs() <= _CHECK * scale).all()):
-            return False
-    return True
-
-
-def _cosines(x: Tensor, reach: float, warped: bool) -> Tensor:
-    return torch.sin(x * math.asin(reach)) if warped else x * reach
-
-
-def _transform(values: Tensor, weights: Tensor, ia: Tensor, ib: Tensor) -> Tensor:
-    """Nodal values of the upper triangle (pairs, angles) to coefficients (angles, norms, norms)."""
-    angles, norms = values.shape[1], len(weights)
-    full = torch.empty(angles, norms, norms, dtype=torch.float64)
-    full[:, ia, ib] = full[:, ib, ia] = (values * (weights[ia] * weights[ib])[:, None]).T
-    along = torch.tensor(to_coefficients(norms))
-    return torch.tensordot(torch.tensor(to_coefficients(angles)), along @ full @ along.T, dims=1).contiguous()
-
-
-def _along(recipe: _Recipe) -> dict[Kernel, tuple[int, Tensor]] | None:
-    for size in (1,) if recipe.scale.single else _NORMS:
-        t = recipe.scale.nodes(size)
-        transform = torch.tensor(to_coefficients(size))
-        found: dict[Kernel, tuple[int, Tensor]] = {}
-        for kind, values in recipe.diagonal(t).items():
-            # over the power that leaves least to vary, the digits of short rows are not lost beside long ones
-            power = 0 if size == 1 else min(_POWERS, key=lambda p, v=values: _spread(v / t**p))  # type: ignore[misc]
-            weights = transform @ (values / t**power)
-            if size > 1 and coefficients_needed(weights, _TOLERANCE) > size - 3:
-                break
-            found[kind] = power, weights[: coefficients_needed(weights, 1e-15)].contiguous()
+def _build(
+    network: Network,
+    kinds: tuple[Kernel, ...],
+    rates: Sequence[float] | None,
+    scale: NormScale,
+    pairs: float | None,
+) -> Table | None:
+    """From the smallest grid that resolves the kernels."""
+    reach = angle_cap(network)
+    noisy = reach == 1.0 and any(phi.kinks for phi in network.activations)
+    tolerance = _NOISY_TOLERANCE if noisy else _TOLERANCE
+    slow = isinstance(network, DEQSlope) or pairs is not None  # smaller grids are tried first
+    norms = iter((1,) if scale.single else _NORMS if slow else _NORMS[1:])
+    angles = iter(_ANGLES if slow else _ANGLES[1:])
+    size, terms = next(norms), next(angles)
+    while pairs is None or terms * size * (size + 1) <= pairs:
+        grid = _Grid(network, kinds, rates, scale, reach, size, terms, patient=pairs is not None)
+        if not grid.finite:
+            return None
+        if not grid.angles_resolved(tolerance):
+            terms = next(angles, 0)
+        elif not grid.norms_resolved(tolerance):
+            size = next(norms, 0)
         else:
-            return found
+            return grid.table(tolerance, network.homogeneous)
+        if terms == 0 or size == 0:
+            return None
     return None
+
+
+class _Grid:
+    """The kernels at Chebyshev nodes of the norms and of the angle, and at a few norms between them for a check."""
+
+    def __init__(
+        self,
+        network: Network,
+        kinds: tuple[Kernel, ...],
+        rates: Sequence[float] | None,
+        scale: NormScale,
+        reach: float,
+        size: int,
+        terms: int,
+        patient: bool,
+    ) -> None:
+        self.scale, self.reach, self.size = scale, reach, size
+        self.t = scale.nodes(size)
+        if not scale.single:
+            between = torch.logspace(math.log10(scale.low), math.log10(scale.high), _CHECKED, dtype=torch.float64)
+            self.t = torch.cat([self.t, between.clamp(scale.low, scale.high)])
+        ia, ib = torch.triu_indices(size, size)
+        ja, jb = torch.triu_indices(len(self.t) - size, len(self.t) - size) + size
+        self.checks = ja, jb
+        pairs = torch.cat([ia, ja]), torch.cat([ib, jb])
+        x = torch.from_numpy(nodes(terms))
+        cosines = torch.sin(x * math.asin(reach))
+        self.along = diagonal(network, self.t**2, kinds, rates, check=False)
+        self.own = self.along  # what entries are compared with: the kernel, where its slopes are tabulated
+        if isinstance(network, DEQSlope):
+            one = diagonal(network.deq, self.t**2, (network.kernel,), rates, check=False)
+            self.own = dict.fromkeys(kinds, one[network.kernel])
+        found = sample(network, self.t, pairs, cosines, kinds, rates, patient=patient)
+        self.angle = torch.tensor(to_coefficients(terms))
+        self.norm = torch.tensor(to_coefficients(size))
+        self.coefficients: dict[Kernel, Tensor] = {}
+        self.exact: dict[Kernel, Tensor] = {}
+        for kind, values in found.items():
+            # relative to the diagonal, short rows keep their digits beside long ones
+            weights = torch.ones(size) if scale.single else self.own[kind][:size].rsqrt()
+            full = torch.empty(terms, size, size, dtype=torch.float64)
+            upper = values[: len(ia)] * (weights[ia] * weights[ib])[:, None]
+            full[:, ia, ib] = full[:, ib, ia] = upper.T
+            self.coefficients[kind] = torch.tensordot(self.angle, self.norm @ full @ self.norm.T, dims=1)
+            self.exact[kind] = values[len(ia) :]
+
+    @property
+    def finite(self) -> bool:
+        """Whether the kernels exist everywhere on it."""
+        parts = [*self.coefficients.values(), *self.own.values(), *self.along.values()]
+        return all(bool(torch.isfinite(part).all()) for part in parts)
+
+    def angles_resolved(self, tolerance: float) -> bool:
+        """Whether the last orders of the angle are nothing."""
+        return all(len(c) - coefficients_needed(c, tolerance) >= _SPARE for c in self.coefficients.values())
+
+    def norms_resolved(self, tolerance: float) -> bool:
+        """Whether the last orders of the norms are nothing."""
+        if self.scale.single:
+            return True
+        sides = [c.transpose(0, 1) for c in self.coefficients.values()]
+        series = [*self._series(self.along).values(), *self._series(self.own).values()]
+        along = all(len(w) - coefficients_needed(w, tolerance) >= _SPARE for _, w in series)
+        return along and all(len(c) - coefficients_needed(c, tolerance) >= _SPARE for c in sides)
+
+    def table(self, tolerance: float, homogeneous: bool) -> Table | None:
+        """In the better variable of the angle, without what is not needed; ``None`` if it fails between its nodes."""
+        warped, found = self._best_variable(tolerance)
+        if not self.scale.single:
+            keep = max(coefficients_needed(c.transpose(0, 1), 0.01 * tolerance) for c in found.values())
+            found = {k: c[:, :keep, :keep].contiguous() for k, c in found.items()}
+        along, measure = self._series(self.along), self._series(self.own)
+        table = Table(self.scale, self.reach, warped, homogeneous, found, along, measure)
+        return table if self.scale.single or self._holds(table) else None
+
+    def _best_variable(self, tolerance: float) -> tuple[bool, dict[Kernel, Tensor]]:
+        terms = len(self.angle)
+        x = torch.from_numpy(nodes(terms))
+        plainly = self.angle @ chebyshev(terms, torch.asin(x * self.reach) / math.asin(self.reach))
+        plain = {k: torch.tensordot(plainly, c, dims=1) for k, c in self.coefficients.items()}
+        most, least = (max(coefficients_needed(c, tolerance) for c in d.values()) for d in (plain, self.coefficients))
+        warped = most > min(least + _ASIN, terms - _SPARE)
+        chosen, needed = (self.coefficients, least) if warped else (plain, most)
+        return warped, {k: c[: needed + 1].contiguous() for k, c in chosen.items()}
+
+    def _series(self, diagonals: dict[Kernel, Tensor]) -> dict[Kernel, tuple[int, Tensor]]:
+        """Of values on the diagonal, in the norm."""
+        t = self.t[: self.size]
+        found: dict[Kernel, tuple[int, Tensor]] = {}
+        for kind, values in diagonals.items():
+            own = values[: self.size]
+            # over the power that leaves least to vary, the digits of short rows are not lost beside long ones
+            spreads = [_spread(own / t**power) for power in _POWERS]
+            power = 0 if self.scale.single else _POWERS[spreads.index(min(spreads))]
+            found[kind] = power, self.norm @ (own / t**power)
+        return found
+
+    def _holds(self, table: Table) -> bool:
+        """Whether the table keeps its digits between its nodes, at norms of every order of magnitude."""
+        (ja, jb), x = self.checks, torch.from_numpy(nodes(len(self.angle)))
+        x = x if table.warped else torch.sin(x * math.asin(self.reach)) / self.reach
+        for kind, exact in self.exact.items():
+            level = table.level(kind, 1.0, torch.float64)
+            left, right = (table.side(level, kind, self.t[j], signed=k) for j, k in ((ja, True), (jb, False)))
+            columns = range(0, len(x), max(1, len(x) // 8))
+            found = torch.stack([at_entries(level, left, right, x[m].expand(len(ja))) for m in columns], dim=1)
+            scale = (self.own[kind][ja] * self.own[kind][jb]).sqrt()[:, None]
+            if not bool(((found - exact[:, list(columns)]).abs() <= _CHECK * scale).all()):
+                return False
+        return True
 
 
 def _spread(values: Tensor) -> float:
     low, high = torch.aminmax(values)
     return float(high / low) if float(low) > 0.0 else math.inf
-
-
-def _ends(scale: NormScale) -> Tensor:
-    return torch.tensor([scale.low, scale.high], dtype=torch.float64)
-
-
-def _angles(recipe: _Recipe) -> tuple[int, bool] | None:
-    """How many terms the angle takes, and in which variable."""
-    few = [0] if recipe.scale.single else [0, 0, 1], [0] if recipe.scale.single else [0, 1, 1]
-    pairs = torch.tensor(few[0]), torch.tensor(few[1])
-    reach, tolerance = recipe.reach, recipe.tolerance
-    for size in _ANGLES:
-        x, transform = torch.from_numpy(nodes(size)), torch.tensor(to_coefficients(size))
-        c = transform @ torch.cat(list(recipe.sample(_ends(recipe.scale), pairs, _cosines(x, reach, True)).values())).T
-        needed = _needed(c, tolerance)
-        if needed is None:
-            continue
-        # the same polynomial in the plain cosine
-        other = _needed(transform @ chebyshev(size, torch.asin(x * reach) / math.asin(reach)) @ c, tolerance)
-        return (needed, True) if other is None or other > needed + _ASIN else (other, False)
-    return None
-
-
-def _needed(c: Tensor, tolerance: float) -> int | None:
-    """How many coefficients carry each column to the tolerance, and one more; ``None`` if these are not enough."""
-    if not bool(torch.isfinite(c).all()):
-        return None
-    relevant = (c.abs() > tolerance * c.abs().amax(0)).any(dim=1).nonzero()
-    needed = int(relevant.max()) + 1 if len(relevant) else 1
-    return needed + 1 if needed <= len(c) - 2 else None
-
-
-def _norms(recipe: _Recipe) -> int | None:
-    """How many terms the norms take."""
-    cosines = recipe.reach * torch.tensor([1.0, -1.0, 0.3], dtype=torch.float64)
-    for size in _NORMS:
-        t = torch.cat([recipe.scale.nodes(size), _ends(recipe.scale)])
-        pairs = torch.arange(size).repeat(2), torch.tensor([size, size + 1]).repeat_interleave(size)
-        found, own = recipe.sample(t, pairs, cosines), recipe.measure(t)
-        rows = [v / own[k].sqrt()[pairs[0]][:, None] for k, v in found.items()]
-        split = torch.cat([row.reshape(2, size, -1).transpose(0, 1).flatten(1) for row in rows], dim=1)
-        needed = _needed(torch.tensor(to_coefficients(size)) @ split, recipe.tolerance)
-        if needed is not None:
-            return needed
-    return None

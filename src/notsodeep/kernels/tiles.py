@@ -103,8 +103,7 @@ class Points:
         assert self.table is not None
         if self.table.reach == 1.0:
             return self._by_angle(i, j)
-        near = near_for(self.network, self.table)
-        return self._direct(i, j) if near is None else self._by_layer(i, j, near)
+        return self._by_layer(i, j) if isinstance(self.network, DEQ) else self._direct(i, j)
 
     def _short_rows(self, rows: slice, columns: slice) -> Tensor | None:
         """The entries of rows that are shorter than the table covers."""
@@ -171,19 +170,20 @@ class Points:
                 found[kind].append(values.to(self.x.dtype))
         return {kind: torch.cat(parts) for kind, parts in found.items()}
 
-    def _by_layer(self, i: Tensor, j: Tensor, near: NearSeries) -> dict[Kernel, Tensor]:
-        """Entries near r = 1 from the series of the layer; those near -1 one by one."""
+    def _by_layer(self, i: Tensor, j: Tensor) -> dict[Kernel, Tensor]:
+        """Entries near r = +-1 from the series of the layer at equilibrium, where it has them."""
+        assert self.table is not None
         found = {kind: torch.empty(len(i), dtype=self.x.dtype, device=self.x.device) for kind in self.kinds}
         for part in torch.arange(len(i), device=self.x.device).split(_PAIRS):
             nx, ny = self.sx[i[part]].sqrt(), self.sy[j[part]].sqrt()
             x = _angle_variable(self.x[i[part]].double() / nx[:, None], self.y[j[part]].double() / ny[:, None])
-            for wanted, upper in ((x > 0, True), (x <= 0, False)):
-                if not bool(wanted.any()):
-                    continue
-                which = part[wanted]
-                exact = self._direct(i[which], j[which]) if not upper else self._near(near, nx, ny, x, wanted)
-                for kind, values in exact.items():
-                    found[kind][which] = values.to(found[kind])
+            for sign in (1, -1):
+                wanted = sign * x > 0
+                if bool(wanted.any()):
+                    which, near = part[wanted], near_for(self.network, self.table, sign)
+                    exact = self._direct(i[which], j[which]) if near is None else self._near(near, nx, ny, x, wanted)
+                    for kind, values in exact.items():
+                        found[kind][which] = values.to(found[kind])
         return found
 
     def _near(self, near: NearSeries, nx: Tensor, ny: Tensor, x: Tensor, wanted: Tensor) -> dict[Kernel, Tensor]:
