@@ -60,6 +60,8 @@ def sample(
         dot = (t[ia] * t[ib])[:, None] * cosines
         squares = t**2
         if isinstance(network, DEQSlope):
+            if not patient:
+                raise Unresolved
             return pairwise(network, squares[ia][:, None], squares[ib][:, None], dot, kinds, rates, check=False)
         try:
             if isinstance(network, DEQ):

@@ -165,9 +165,9 @@ def _build(
     reach = angle_cap(network)
     noisy = reach == 1.0 and any(phi.kinks for phi in network.activations)
     tolerance = _NOISY_TOLERANCE if noisy else _TOLERANCE
-    slow = isinstance(network, DEQSlope) or pairs is not None  # smaller grids are tried first
-    norms = iter((1,) if scale.single else _NORMS if slow else _NORMS[1:])
-    angles = iter(_ANGLES if slow else _ANGLES[1:])
+    # where entries are dear smaller grids are tried first
+    norms = iter((1,) if scale.single else _NORMS if pairs is not None else _NORMS[1:])
+    angles = iter(_ANGLES if pairs is not None else _ANGLES[1:])
     size, terms = next(norms), next(angles)
     while pairs is None or terms * size * (size + 1) <= pairs:
         grid = _Grid(network, kinds, rates, scale, reach, size, terms, patient=pairs is not None)
