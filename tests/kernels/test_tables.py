@@ -190,7 +190,7 @@ def test_entries_beyond_the_table_come_from_series_of_the_layer(net, monkeypatch
 
 def test_slopes_of_kernels_do_not_use_series_of_the_kernel(digits):
     """What stands in the place of a DEQ has tables, but no layer of its own."""
-    slope = DEQSlope(nsd.DEQ("elu", 0.2), "sigma_a2")
+    slope = DEQSlope(nsd.DEQ("elu", 0.2), "ck")
     table = tabulate.table_for(nsd.DEQ("elu", 0.2), None, tabulate.rounded_range(nsd.DEQ("elu", 0.2), 0.9, 1.1), 1e6)
     assert tabulate.near_for(slope, table, 1) is None
     assert tabulate.near_for(slope.deq, table, 1) is not None

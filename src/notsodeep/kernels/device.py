@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..errors import NotSoDeepWarning
 from ..networks import Kernel
-from .lookup import Level, Table
+from .lookup import Table
 from .tiles import Points
 
 __all__ = ["fill_fused"]
@@ -26,7 +26,7 @@ __all__ = ["fill_fused"]
 _ROWS, _COLUMNS = 4096, 16384  # of a product
 _LISTED = 1 << 21  # entries
 _PARITY = {None: 0, "odd": 1, "even": 2}
-_SHAPES = {torch.float64: (32, 64, 4), torch.float32: (64, 64, 8)}  # rows, columns and warps of a program
+_SHAPES = {torch.float64: (32, 32, 4), torch.float32: (64, 64, 8)}  # rows, columns and warps of a program
 
 
 _refused: list[bool] = []
@@ -64,14 +64,14 @@ def _run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> int:
     x = points.x
     counts = torch.zeros(1, dtype=torch.int32, device=x.device)
     found = torch.empty(2, _LISTED, dtype=torch.int32, device=x.device)
-    levels = {kind: table.level(kind, 1.0, x.dtype) for kind in target}
     last = list(target)[-1]
-    for rows, columns in _blocks(target[last].shape, points.symmetric):
-        gram = target[last][rows, columns]
-        torch.mm(x[rows], points.y[columns].T, out=gram)
-        for kind, level in levels.items():
-            # the list is made once, by the kernel that goes last
-            _launch(points, table, kind, level, target[last], target[kind], rows, columns, found, counts, kind == last)
+    # the list is made once, by the kernel that goes last; everything is on the device before the first product
+    parts = [(target[kind], _Factors(points, table, kind, kind == last)) for kind in target]
+    gram = target[last]
+    for rows, columns in _blocks(gram.shape, points.symmetric):
+        torch.mm(x[rows], points.y[columns].T, out=gram[rows, columns])
+        for out, factors in parts:
+            factors.launch(gram, out, rows, columns, found, counts)
     listed = int(counts)
     if 0 < listed <= _LISTED:
         i, j = found[:, :listed].long()
@@ -88,54 +88,60 @@ def _blocks(shape: Any, symmetric: bool) -> Any:
             yield slice(i, min(i + _ROWS, shape[0])), slice(j, min(j + _COLUMNS, shape[1]))
 
 
-def _launch(
-    points: Points,
-    table: Table,
-    kind: Kernel,
-    level: Level,
-    gram: Tensor,
-    out: Tensor,
-    rows: slice,
-    columns: slice,
-    found: Tensor,
-    counts: Tensor,
-    listing: bool,
-) -> None:
-    dtype, device = gram.dtype, gram.device
-    numbers = [level.scale(), points.trusted if listing else 2.0, table.reach]
-    ends = torch.tensor(np.cumsum((0, *level.series.ranks)), dtype=torch.int32, device=device)
-    if table.one_function:
-        left = right = torch.tensor(level.series.scalars(), dtype=dtype, device=device)
-    else:
-        left = table.side(level, kind, points.sx[rows].sqrt(), signed=True).T.to(dtype).contiguous()
-        right = table.side(level, kind, points.sy[columns].sqrt(), signed=False).T.to(dtype).contiguous()
-    high, wide, warps = _SHAPES[dtype]
-    a, b = rows.stop - rows.start, columns.stop - columns.start
-    _program()[(-(-b // wide), -(-a // high))](
-        gram,
-        out,
-        gram.stride(0),
-        out.stride(0),
-        points.wx,
-        points.wy,
-        left,
-        right,
-        ends,
-        torch.tensor(numbers, dtype=dtype, device=device),
-        found,
-        counts,
-        rows.start,
-        columns.start,
-        a,
-        b,
-        len(level.series.ranks),
-        _LISTED,
-        SYMMETRIC=points.symmetric,
-        WARPED=level.warped,
-        PARITY=_PARITY[level.parity],
-        SCALAR=table.one_function,
-        HOMOGENEOUS=table.homogeneous,
-        BM=high,
-        BN=wide,
-        num_warps=warps,
-    )
+class _Factors:
+    """What the programs of one kernel read besides the Gram product."""
+
+    def __init__(self, points: Points, table: Table, kind: Kernel, listing: bool) -> None:
+        x = points.x
+        level = table.level(kind, 1.0, x.dtype)
+        self.points, self.table, self.level = points, table, level
+        numbers = [level.scale(), points.trusted if listing else 2.0, table.reach]
+        self.numbers = torch.tensor(numbers, dtype=x.dtype, device=x.device)
+        self.ends = torch.tensor(np.cumsum((0, *level.series.ranks)), dtype=torch.int32, device=x.device)
+        self.signs = level.series.signs.to(x.device, x.dtype)
+        if table.one_function:
+            self.left = self.right = torch.tensor([level.series.scalars()], dtype=x.dtype, device=x.device)
+        else:
+            self.left = self._side(kind, points.sx)
+            self.right = self.left if points.symmetric else self._side(kind, points.sy)
+
+    def _side(self, kind: Kernel, squares: Tensor) -> Tensor:
+        norms, dtype = squares.sqrt(), self.points.x.dtype
+        parts = (self.table.side(self.level, kind, part, signed=False).T.to(dtype) for part in norms.split(_COLUMNS))
+        return torch.cat(list(parts), dim=1)
+
+    def launch(self, gram: Tensor, out: Tensor, rows: slice, columns: slice, found: Tensor, counts: Tensor) -> None:
+        """One pass over a block of the product."""
+        high, wide, warps = _SHAPES[gram.dtype]
+        a, b = rows.stop - rows.start, columns.stop - columns.start
+        _program()[(-(-b // wide), -(-a // high))](
+            gram,
+            out,
+            gram.stride(0),
+            out.stride(0),
+            self.points.wx,
+            self.points.wy,
+            self.left,
+            self.right,
+            self.signs,
+            self.ends,
+            self.numbers,
+            found,
+            counts,
+            rows.start,
+            columns.start,
+            a,
+            b,
+            self.left.stride(0),
+            self.right.stride(0),
+            len(self.level.series.ranks),
+            _LISTED,
+            SYMMETRIC=self.points.symmetric,
+            WARPED=self.level.warped,
+            PARITY=_PARITY[self.level.parity],
+            SCALAR=self.table.one_function,
+            HOMOGENEOUS=self.table.homogeneous,
+            BM=high,
+            BN=wide,
+            num_warps=warps,
+        )

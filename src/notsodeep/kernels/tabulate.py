@@ -6,10 +6,11 @@ results are the same whatever was computed before.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -88,7 +89,8 @@ def near_for(network: Network, table: Table, sign: int) -> NearSeries | None:
     with _lock:
         key = plain, table.norms, sign
         if key not in _near:
-            _near[key] = near_series(plain, table, sign)
+            with _one_thread():
+                _near[key] = near_series(plain, table, sign)
             while len(_near) > _KEPT:
                 _near.popitem(last=False)
         return _near[key]
@@ -101,13 +103,25 @@ def forget_tables() -> None:
         _near.clear()
 
 
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Thousands of small operations: more threads would mostly wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def _kept(key: tuple[object, ...], build: Callable[[], Table | None]) -> Table | Unresolved | None:
     if key in _tables:
         _tables.move_to_end(key)
         return _tables[key]
     found: Table | Unresolved | None
     try:
-        found = build()
+        with _one_thread():
+            found = build()
     except Unresolved as slow:
         found = slow.with_traceback(None)
     _tables[key] = found
