@@ -2,7 +2,7 @@
 
 After each fault a file is what it was before or whole, never a half; the next run completes, clears what was left, and
 its numbers are those of a run that was never disturbed. Commands run in forked children, which share what is imported.
-``pytest -m slow tests/test_faults.py`` kills each of them a hundred times.
+``tests/fuzz/kills.py`` kills each of them a hundred times.
 """
 
 from __future__ import annotations
@@ -149,6 +149,11 @@ LONG = ("equivalent", "spectrum", "learn", "explore", "reproduce", "demo")  # se
 
 @pytest.fixture(scope="module", autouse=True)
 def imported() -> None:
+    """Children share it."""
+    warm()
+
+
+def warm() -> None:
     """What children would import one by one: optimisers bring a compiler along."""
     nsd.fit(nsd.nn.ENN(nsd.ENN(["tanh"]), 6, 4, 2), blobs(), method="adam", epochs=1)
     nsd.match(nsd.DEQ("relu", 0.2), 1.0)

@@ -130,7 +130,7 @@ def shared_basis(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tens
     return _basis(2.0 ** math.ceil(math.log2(max(scale, 1e-3))), panels, terms)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=4)
 def _basis(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tensor]:
     top = torch.tensor([scale], dtype=torch.float64)
     xi, weights = (part[0] for part in normal_nodes(top, panels, terms, shared=True))
@@ -144,7 +144,7 @@ def may_share(tau: Tensor, panels: Panels, terms: int = 1) -> bool:
     """Whether one rule serves all these scales: no kink moves, and its table of polynomials is not too large."""
     if not len(tau) or not set(panels.kinks) <= {0.0} or float(tau.max()) > SHARED_UP_TO:
         return False
-    return ORDER * len(panels.edges(REACH * 2.0 * float(tau.max()), shared=True)) * terms <= 8 * NODES
+    return ORDER * len(panels.edges(REACH * 2.0 * float(tau.max()), shared=True)) * terms <= 4 * NODES
 
 
 def as_scales(tau: Any, root: bool = False) -> tuple[Tensor, Callable[[Tensor], Any]]:

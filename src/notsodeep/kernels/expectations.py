@@ -33,7 +33,7 @@ _TOLERANCE = 4e-15
 _FEW_TERMS = 512  # where more would be needed, functions that have settled are split instead
 _BEYOND = 0.25  # of the distance at which a function has settled
 _BEYOND_BENDS = 8.0  # straight pieces have their own integral, which loses digits as the square of this
-_KEEP = 1 << 25
+_KEEP = 1 << 23
 _TINY = 1e-290  # variances below this are their own limit
 
 
@@ -202,9 +202,9 @@ class Layer:
         value, steep = mean[ix] * mean[iy] + lam * product + value, product + steep
         large = self._large
         if bool(large.any()):
-            pairs = self.variance_x[large], self.variance_y[large], rho[large]
-            value[large] = self._settled("value", "value", *pairs)
-            steep[large] = self._settled("slope", "slope", *pairs)
+            pairs, inverse = _distinct(self.variance_x[large], self.variance_y[large], rho[large])
+            value[large] = self._settled("value", "value", *pairs)[inverse]
+            steep[large] = self._settled("slope", "slope", *pairs)[inverse]
         return value, steep
 
     def _masses(self, f: Part, g: Part, lam: Tensor) -> Tensor:
@@ -271,6 +271,15 @@ class _Pair(torch.autograd.Function):
             grad * torch.where(dead_y, torch.zeros_like(in_y), in_y),
             grad * along,
         )
+
+
+def _distinct(qx: Tensor, qy: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
+    """The pairs that differ, as rows (qx, qy, rho) of columns, and which of them each one is.
+
+    Quadrature is dear, and points often only look different: of equal norms, on one line, beside a bias.
+    """
+    distinct, inverse = torch.unique(torch.stack([qx, qy, rho]), dim=1, return_inverse=True)
+    return distinct, inverse
 
 
 # ---- pieces ----------------------------------------------------------------------------------------------

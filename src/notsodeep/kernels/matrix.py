@@ -19,6 +19,7 @@ from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of, tangent_kernel
 from .device import fill_fused
 from .lookup import Table
+from .plane import account
 from .pointwise import diagonal, pairwise
 from .tabulate import SHORT, rounded_range, table_for
 from .tiles import Points
@@ -128,7 +129,8 @@ def kernels_of(
         result = _differentiable(network, x, y, kinds, rates)
     else:
         plain = None if y is None else y.detach()
-        result = fill(network, x.detach(), plain, kinds, rates, out, compile, progress)
+        with account():
+            result = fill(network, x.detach(), plain, kinds, rates, out, compile, progress)
     return {k: out[k] if out is not None else like(v, X) for k, v in result.items()}
 
 

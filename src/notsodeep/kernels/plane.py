@@ -57,7 +57,10 @@ def _subdivided(edges: Sequence[float], pieces: int) -> Tensor:
 
 @contextlib.contextmanager
 def account() -> Iterator[None]:
-    """Inside, evaluations are added up over the steps of an iteration, and a slow one is announced once."""
+    """Inside, evaluations are added up over all that one call does, and a slow one is announced once."""
+    if _spent.get() is not None:  # of a larger call
+        yield
+        return
     token = _spent.set(0)
     try:
         yield

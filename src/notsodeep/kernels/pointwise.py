@@ -24,7 +24,7 @@ from .variance import Diagonal, equilibrium_variance, mean_square
 
 __all__ = ["diagonal", "equilibrium", "gap_check", "pairwise"]
 
-_CHUNK = 16384  # pairs at once: a series of 2048 terms for each is a quarter of a gigabyte
+_CHUNK = 4096  # pairs at once: a series of 2048 terms for each is 64 megabytes
 
 
 @sheltered
