@@ -215,29 +215,36 @@ class ConditionedLayer:
         sx, sy = self.qx.clamp_min(1e-60).sqrt(), self.qy.clamp_min(1e-60).sqrt()
         root = sx * sy
         rho = (lam / root).clamp(-1.0, 1.0)
+        place = rho.detach().abs().argsort()  # small cosines together: they need few orders
+        total = self._pieces(sx[place], sy[place], rho[place], derived)[place.argsort()]
         if self.phi.homogeneity is not None:
-            one = torch.ones(1, dtype=torch.float64)
-            rows = self.phi.rows(one)
-            total = self._series(self._orders(rows, rows), rows, rows, rho, derived)
             total = total * root**self.phi.power
-        else:
-            size = max(1, _CHUNK // (self.terms * self.phi.groups))
-            # pairs that share their norms share their orders, which cost more than the sum over them
-            norms, which = _distinct_pairs(sx, sy)
-            left, right = (self.phi.rows(s) for s in norms)
-            if 2 * len(left) <= len(sx):
-                pieces = zip(left.split(size), right.split(size), strict=True)
-                shared = torch.cat([self._orders(*piece) for piece in pieces], 1)
-                orders = (shared.index_select(1, i) for i in which.split(size))
-            else:
-                orders = (self._orders(left[i], right[i]) for i in which.split(size))
-            parts = zip(orders, which.split(size), rho.split(size), strict=True)
-            total = torch.cat([self._series(t, left[i], right[i], r, derived) for t, i, r in parts])
         return total / root if derived else total
 
-    def _orders(self, left: Tensor, right: Tensor) -> Tensor:
+    def _pieces(self, sx: Tensor, sy: Tensor, rho: Tensor, derived: bool) -> Tensor:
+        """The sums, so many pairs at a time that their orders fit into memory."""
+        size = max(1, _CHUNK // (self.terms * self.phi.groups))
+        if self.phi.homogeneity is not None:
+            rows = self.phi.rows(torch.ones(1, dtype=torch.float64))
+            shared = self._orders(rows, rows, self.terms)
+            return torch.cat([self._series(shared, rows, rows, r, derived) for r in rho.split(size)])
+        # pairs that share their norms share their orders, which cost more than the sum over them
+        norms, which = _distinct_pairs(sx, sy)
+        left, right = (self.phi.rows(s) for s in norms)
+        parts = list(zip(which.split(size), rho.split(size), strict=True))
+        if 2 * len(left) <= len(sx):
+            pieces = zip(left.split(size), right.split(size), strict=True)
+            shared = torch.cat([self._orders(*piece, self.terms) for piece in pieces], 1)
+            orders = (shared[: _enough(r, self.terms)].index_select(1, i) for i, r in parts)
+        else:
+            orders = (self._orders(left[i], right[i], _enough(r, self.terms)) for i, r in parts)
+        return torch.cat(
+            [self._series(t, left[i], right[i], r, derived) for t, (i, r) in zip(orders, parts, strict=True)]
+        )
+
+    def _orders(self, left: Tensor, right: Tensor, terms: int) -> Tensor:
         """t_k = mean_h c_hk c_hk, (terms, pairs), from rows (pairs, groups, size)."""
-        basis = basis_coefficients(self.phi.basis, self.terms)
+        basis = basis_coefficients(self.phi.basis, self.terms)[:terms]
         return ((left @ basis.T) * (right @ basis.T)).mean(1).T.contiguous()
 
     def _series(self, orders: Tensor, left: Tensor, right: Tensor, rho: Tensor, derived: bool) -> Tensor:

@@ -63,10 +63,12 @@ def _one_variance(deq: DEQ, s: float) -> Tensor:
 
 def mean_square(phi: Activation, part: str, q: Tensor) -> Tensor:
     """E[f(sqrt(q) xi)^2], f = phi or phi', with its derivative in q; evaluated once per distinct q."""
-    own = phi.layer(q, q)
-    if own is not None:  # the diagonal is the pair of a point with itself
-        return own.value(q) if part == "value" else own.slope(q)
-    return _MeanSquare.apply(phi, part, q)
+    if phi.elementwise:
+        return _MeanSquare.apply(phi, part, q)
+    # what comes back from torch.unique has no gradient
+    different, where = (q, ...) if q.requires_grad else torch.unique(q, return_inverse=True)
+    own = phi.layer(different, different)  # the diagonal is the pair of a point with itself
+    return (own.value(different) if part == "value" else own.slope(different))[where]
 
 
 class _MeanSquare(torch.autograd.Function):
