@@ -106,11 +106,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="under a minute, not every cell")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--compile", action="store_true", help="also the twin through torch.compile")
+    parser.add_argument("--seconds", type=float, help="for each race; default 3, or 0.3 with --quick")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     device = torch.device(chosen.device)
     seconds, least = (0.3, 1) if chosen.quick else (3.0, 5)
+    seconds = chosen.seconds or seconds
     started = time.perf_counter()
     cells = [(n, w) for w in WIDTHS for n in (ACTIVATIONS if w < 4096 or not chosen.quick else ("tanh",))]
     options = f" --device {device} --threads {chosen.threads}"

@@ -89,6 +89,7 @@ def test_the_whole_layer_is_one_graph_for_the_compiler(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of itself
 @pytest.mark.parametrize("name", CASES)
 def test_compiled_code_computes_the_same(name: str) -> None:
     compiled_is_eager(name, "inductor")
