@@ -12,15 +12,19 @@ from .expansion import expand
 from .features import feature_sums
 from .operator import ClusterKernel, ClusterStore
 from .output import kernel_to_npy, kernel_to_zarr
+from .plan import Plan, Rates, plan
 from .sweep import sweep
 
 __all__ = [
     "Cluster",
     "ClusterKernel",
     "ClusterStore",
+    "Plan",
+    "Rates",
     "expand",
     "feature_sums",
     "kernel_to_npy",
     "kernel_to_zarr",
+    "plan",
     "sweep",
 ]

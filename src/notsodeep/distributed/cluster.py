@@ -25,6 +25,7 @@ HERE = versions
 """What this process runs."""
 _LOOK = 0.3  # seconds between looks at who is there
 _STRIKES = 3  # losses per worker that a farm of jobs puts up with
+_NONE = 6.0  # patience with a cluster that has no workers at all, in units of that with a single one
 _PROBE = 3.0  # seconds for a first connection from the client to a worker
 
 
@@ -89,15 +90,15 @@ class Cluster:
 
     def wait_for_workers(self, wanted: int = 1) -> dict[str, Mapping[str, Any]]:
         """Those who are there once there are so many, or after a while; none at all is an error."""
-        deadline = time.monotonic() + self.patience
+        started = time.monotonic()
         while True:
-            found = self.alive()
-            if len(found) >= wanted or (found and time.monotonic() > deadline):
+            found, waited = self.alive(), time.monotonic() - started
+            if len(found) >= wanted or (found and waited > self.patience):
                 return found
-            if time.monotonic() > max(deadline, deadline - self.patience + 30.0):
+            if waited > _NONE * self.patience:
                 raise ClusterError(
-                    "the cluster has no workers; start some (dask worker ADDRESS, cluster.scale(n)) and try again. A "
-                    "solve with a checkpoint goes on from its last step"
+                    f"the cluster has had no workers for {waited:.0f} seconds; start some (dask worker ADDRESS, "
+                    "cluster.scale(n)) and try again. A solve with a checkpoint goes on from its last step"
                 )
             time.sleep(min(_LOOK, self.patience))
 

@@ -172,6 +172,16 @@ class ClusterKernel:
             K[columns, rows] = K[rows, columns].T
         return K
 
+    @property
+    def owners(self) -> dict[Tile, str]:
+        """The worker of every tile, once something was computed."""
+        return dict(self._owner)
+
+    @property
+    def built_part(self) -> float:
+        """How many of the tiles were computed by those who own them now."""
+        return len(self._built) / max(len(self.grid.tiles()), 1)
+
     def fingerprint(self) -> str:
         """Of the rows, and of the kernel between a few of them."""
         return str(self.document["content"])

@@ -1,0 +1,293 @@
+"""Kernels on a Dask cluster of processes: efficiency, overhead per step, a model held against both, and a kill test.
+
+    python -m benchmarks.distributed --parts scaling overhead
+    python -m benchmarks.distributed --parts mnist --data FOLDER --workers 4 --memory 5
+
+``scaling``: tiles are built and multiplied by 1, 2 and 4 processes of one thread each, against one process without
+Dask; ideal is that time over the number of processes (of cores, where there are fewer). ``overhead``: what a step of
+conjugate gradients costs beside computing, at n = 60,000: the messages of a step with workers that only echo.
+``mnist``: all images by conjugate gradients, once undisturbed and once while two workers are killed. Prints one JSON
+document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+import notsodeep as nsd
+from distributed import Client, LocalCluster
+from notsodeep.datasets import load
+from notsodeep.distributed import ClusterKernel, Rates, plan
+from notsodeep.distributed.cluster import Call
+from notsodeep.distributed.layout import blocks_of
+from notsodeep.solve import KernelTiles, NetworkKernel, solve_operator
+
+
+@contextlib.contextmanager
+def cluster_of(workers: int, memory: str | None = None, threads: int = 1) -> Iterator[tuple[LocalCluster, Client]]:
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    with (
+        LocalCluster(
+            n_workers=workers,
+            threads_per_worker=threads,
+            dashboard_address=":0",
+            silence_logs=50,
+            memory_limit=memory or 0,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield cluster, client
+
+
+def timed(work: Callable[[], Any], repeats: int = 1) -> float:
+    """The median of some runs, in seconds."""
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+def rows_of(options: argparse.Namespace, n: int) -> torch.Tensor:
+    """Gaussian rows of the images' width and mean squared norm one."""
+    return torch.from_numpy(np.random.default_rng(0).normal(size=(n, options.features)) / options.features**0.5)
+
+
+# ---- scaling -------------------------------------------------------------------------------------------------
+
+
+def scaling(options: argparse.Namespace) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    X, kernel = rows_of(options, options.n), NetworkKernel(nsd.DEQ(options.activation, 0.2), "ntk")
+    v = torch.randn(options.n, 10, dtype=torch.float64)
+    kernel(X[:64], None)  # tables are made once, in every process
+    tiles = KernelTiles(kernel, X, store="memory", progress=False)
+    alone = {"build_s": timed(lambda: list(tiles.panels()))}
+    alone["product_s"] = timed(lambda: tiles @ v, options.repeats)
+    tiles = KernelTiles(kernel, X[:1])  # gives the memory back
+    found: list[dict[str, Any]] = []
+    for workers in options.processes:
+        with cluster_of(workers) as (_, client):
+            operator = ClusterKernel(client, kernel, X[:256], progress=False)
+            operator @ v[:256]  # workers import torch and make their tables
+            operator.close()
+            operator = ClusterKernel(client, kernel, X, tile=options.tile, progress=False)
+            operator.columns(torch.tensor([0]))  # rows are there
+            built = timed(operator.build)
+            product = timed(lambda op=operator: op @ v, options.repeats)
+            operator.close()
+        found.append({"processes": workers, "build_s": built, "product_s": product})
+    cores = os.cpu_count() or 1
+    for row in found:
+        ideal = min(row["processes"], cores)
+        for name in ("build", "product"):
+            row[f"{name}_efficiency"] = round(alone[f"{name}_s"] / (ideal * row[f"{name}_s"]), 3)
+            row[f"{name}_efficiency_of_one"] = round(found[0][f"{name}_s"] / (ideal * row[f"{name}_s"]), 3)
+    return {"n": options.n, "features": options.features, "alone": alone, "clusters": found}
+
+
+# ---- overhead ------------------------------------------------------------------------------------------------
+
+
+def overhead(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """A step without its computing: parts of v out, as many numbers back, and their sum."""
+    n, columns = 60_000, 10
+    rng = np.random.default_rng(0)
+    kernel, X = NetworkKernel(nsd.DEQ("relu", 0.2), "ck"), torch.from_numpy(rng.normal(size=(n, 4)))
+    v = rng.normal(size=(n, columns))
+    found = []
+    for workers in options.processes:
+        with cluster_of(workers) as (_, client), ClusterKernel(client, kernel, X, store="none") as operator:
+            operator.columns(torch.tensor([0]))  # rows are there
+            shares: dict[str, list[Any]] = {}
+            for tile, worker in operator.owners.items():
+                shares.setdefault(worker, []).append(tile)
+
+            def step(operator: ClusterKernel = operator, shares: Any = shares) -> None:
+                out, grid, calls = np.zeros_like(v), operator.grid, []
+                for worker, mine in shares.items():
+                    part = np.concatenate([v[grid.span(b)] for b in blocks_of(mine)])
+                    calls.append(Call(worker, "kernel-echo", np.positive, (), (part,), items=mine))
+                for call, image in operator.cluster.run(calls):
+                    start = 0
+                    for block in blocks_of(call.items):
+                        out[grid.span(block)] += image[start : start + grid.rows(block)]
+                        start += grid.rows(block)
+
+            step()
+            sent = sum(sum(operator.grid.rows(b) for b in blocks_of(mine)) for mine in shares.values()) * columns * 8
+            seconds = timed(step, 5 * options.repeats)
+        found.append({"processes": workers, "step_ms": round(1e3 * seconds, 2), "megabytes": round(2e-6 * sent, 2)})
+    return found
+
+
+# ---- the model -----------------------------------------------------------------------------------------------
+
+
+def model(options: argparse.Namespace, scaled: dict[str, Any], echoed: list[dict[str, Any]]) -> dict[str, Any]:
+    """The plan with the rates of one process and the echo of one worker, beside what more of them took."""
+    n, one = scaled["n"], scaled["clusters"][0]
+    latency, bandwidth = _line(echoed)
+    triangle = plan(n, scaled["features"], 1, Rates(1.0, 1.0), tile=options.tile, itemsize=8)
+    rates = Rates(
+        build=triangle.build_seconds / one["build_s"],
+        product=triangle.compute_seconds / one["product_s"],
+        latency=latency,
+        bandwidth=bandwidth,
+    )
+    rows = []
+    for row in scaled["clusters"]:
+        told = plan(n, scaled["features"], row["processes"], rates, itemsize=8, tile=options.tile)
+        rows.append(
+            {
+                "processes": row["processes"],
+                "build_s": [round(told.build_seconds, 3), round(row["build_s"], 3)],
+                "product_s": [round(told.step_seconds, 4), round(row["product_s"], 4)],
+            }
+        )
+    return {"rates": vars(rates), "predicted_and_measured": rows}
+
+
+def _line(echoed: list[dict[str, Any]]) -> tuple[float, float]:
+    """Seconds per worker and bytes per second, from steps of different size."""
+    A = np.array([[row["processes"], 1e6 * row["megabytes"]] for row in echoed], dtype=float)
+    b = np.array([1e-3 * row["step_ms"] for row in echoed])
+    (latency, per_byte), *_ = np.linalg.lstsq(A / b[:, None], np.ones(len(b)), rcond=None)
+    if len(echoed) < 2 or latency <= 0 or per_byte <= 0:  # too few or too noisy: all of it is latency
+        return float(np.mean(b / A[:, 0])), float("inf")
+    return float(latency), float(1.0 / per_byte)
+
+
+# ---- all of MNIST, while workers are killed ------------------------------------------------------------------
+
+
+def mnist(options: argparse.Namespace) -> dict[str, Any]:
+    data = load(options.dataset, options.data).first(options.images).standardised()
+    X = torch.from_numpy(data.X_train.astype(np.float64))
+    targets = torch.from_numpy(2.0 * np.eye(10)[data.y_train] - 1.0)
+    test = torch.from_numpy(data.X_test[: options.test].astype(np.float64))
+    kernel = NetworkKernel(nsd.DEQ(options.activation, 0.2), "ntk")
+    runs = {}
+    for name in ("undisturbed", "two killed"):
+        with cluster_of(options.workers, f"{options.memory}GiB", options.threads) as (cluster, client), Peak() as peak:
+            started = time.perf_counter()
+            operator = ClusterKernel(client, kernel, X, dtype=torch.float32, progress=False, patience=30.0)
+            killer = Killer(cluster, operator, 2 if name == "two killed" else 0)
+            lift = 1e-3 * float(operator.diagonal().mean())
+            operator.build()
+            built = time.perf_counter() - started
+            found = solve_operator(operator, targets, [lift], tol=options.tol, rank=options.rank, progress=False)
+            seconds = time.perf_counter() - started
+            losses = operator.losses
+            killer.stop()
+            operator.close()
+        coefficients = found.coefficients[0]
+        scores = torch.cat([kernel(part, X) @ coefficients for part in test.split(512)])
+        runs[name] = {
+            "accuracy": round(100.0 * float((scores.argmax(1).numpy() == data.y_test[: options.test]).mean()), 2),
+            "steps": found.steps,
+            "refinements": found.refinements,
+            "residual": float(found.residuals.max()),
+            "build_s": round(built, 1),
+            "fit_s": round(seconds, 1),
+            "killed": killer.done,
+            "losses": losses,
+            "peak_gib": round(peak.bytes / 2**30, 2),
+            "coefficients": coefficients,
+        }
+    one, other = (run.pop("coefficients") for run in runs.values())
+    difference = float((one - other).norm() / one.norm())
+    return {
+        "n": len(X),
+        "workers": options.workers,
+        "tol": options.tol,
+        "runs": runs,
+        "relative_difference": difference,
+    }
+
+
+class Killer:
+    """Kills workers, the first while tiles are built and the others during steps."""
+
+    def __init__(self, cluster: Any, operator: ClusterKernel, count: int) -> None:
+        self.cluster, self.operator, self.count, self.done = cluster, operator, count, 0
+        self._over = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while self.done < self.count and not self._over.wait(0.5):
+            share = self.operator.built_part
+            if share > (0.4, 0.999)[min(self.done, 1)] and not self._over.wait(3.0 * self.done):
+                pids = [nanny.pid for nanny in self.cluster.workers.values() if nanny.pid]
+                os.kill(pids[self.done % len(pids)], signal.SIGKILL)
+                self.done += 1
+
+    def stop(self) -> None:
+        self._over.set()
+
+
+class Peak:
+    """The largest memory of this process and all its children, looked at four times a second."""
+
+    def __enter__(self) -> Peak:
+        self.bytes, self._over = 0, threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+        return self
+
+    def _run(self) -> None:
+        me = psutil.Process()
+        while not self._over.wait(0.25):
+            total = 0
+            for process in (me, *me.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    total += process.memory_info().rss
+            self.bytes = max(self.bytes, total)
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=("scaling", "overhead", "mnist"), default=["scaling", "overhead"])
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--n", type=int, default=12_000)
+    parser.add_argument("--features", type=int, default=784)
+    parser.add_argument("--tile", type=int, default=1024)
+    parser.add_argument("--activation", default="relu")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--data", default=None, help="folder of the data sets")
+    parser.add_argument("--dataset", default="mnist")
+    parser.add_argument("--images", type=int, default=60_000)
+    parser.add_argument("--test", type=int, default=10_000)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=1, help="of each worker of mnist")
+    parser.add_argument("--memory", type=float, default=5.0, help="GiB for each worker of mnist")
+    parser.add_argument("--tol", type=float, default=1e-8)
+    parser.add_argument("--rank", type=int, default=None)
+    options = parser.parse_args()
+    document: dict[str, Any] = {"options": vars(options), "cores": os.cpu_count(), "load": os.getloadavg()}
+    for part in options.parts:
+        document[part] = {"scaling": scaling, "overhead": overhead, "mnist": mnist}[part](options)
+    if {"scaling", "overhead"} <= set(options.parts):
+        document["model"] = model(options, document["scaling"], document["overhead"])
+    print(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()
