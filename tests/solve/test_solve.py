@@ -17,6 +17,7 @@ from notsodeep.solve import (
     NAMES,
     KernelTiles,
     factorise,
+    iterative,
     leave_rows_out,
     nystrom,
     pivoted_cholesky,
@@ -88,6 +89,21 @@ def test_tiles_in_memory_on_disk_or_never_kept(problem, tmp_path, store, dtype):
     )
     assert torch.allclose(found.coefficients[0], dense(problem, 0.2), rtol=SOLVED, atol=SOLVED)
     assert (found.refinements > 0) == (dtype == "float32")
+
+
+def test_residuals_of_many_rows_are_judged_on_a_sample(problem, monkeypatch):
+    deq, X, targets, _ = problem
+    options = {"method": "cg", "dtype": "float32", "tol": 1e-5, "rank": 75}
+    whole = solve_kernel(kernel_of(deq), X, targets, [0.2], **options)
+    monkeypatch.setattr(iterative, "_FEW", 100)
+    every = solve_kernel(kernel_of(deq), X, targets, [0.2], **options)  # the sample holds all 150 rows
+    assert torch.allclose(every.residuals, whole.residuals, rtol=1e-6)
+    assert torch.equal(every.coefficients, whole.coefficients)
+    monkeypatch.setattr(iterative, "_SAMPLE", 100)
+    part = solve_kernel(kernel_of(deq), X, targets, [0.2], **options)
+    assert torch.allclose(part.residuals, whole.residuals, rtol=0.3)  # 1/sqrt(200) is a standard error
+    monkeypatch.setattr(iterative, "_CLEARLY", 0.0)  # a sample that is not good enough asks for all rows
+    assert torch.equal(solve_kernel(kernel_of(deq), X, targets, [0.2], **options).residuals, whole.residuals)
 
 
 @given(st.integers(1, 40), st.integers(1, 17), st.integers(1, 3))
