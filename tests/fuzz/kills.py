@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,11 @@ def main() -> int:
     names = options.names or sorted(test_faults.WRITERS, key=lambda name: name not in ("demo", "reproduce"))
     pieces = [min(PIECE, options.times - start) for start in range(0, options.times, PIECE)]
     tasks = [(name, times, seed) for name in names for seed, times in enumerate(pieces)]
+    found = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        found = list(pool.map(_in_its_own_process, tasks))
+        for piece in as_completed([pool.submit(_in_its_own_process, task) for task in tasks]):
+            found.append(piece.result())
+            print(found[-1], flush=True)
     for name in names:
         rows = [r for r in found if r["command"] == name]
         killed, begun = (sum(r[key] for r in rows) for key in ("killed", "begun"))
