@@ -239,3 +239,36 @@ def test_a_folder_that_cannot_be_written(desk, monkeypatch):
     assert result.exit_code == 2
     assert "may write to" in result.stderr
     unchanged(desk)
+
+
+def test_files_that_are_not_what_they_say(desk):
+    """Text that is no UTF-8, an array that claims more than it holds, a header without an end."""
+    (desk / "latin.csv").write_bytes("größe,art\n1,2\n".encode("latin1"))
+    claim = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000, 5), }".ljust(117) + b"\n"
+    (desk / "claim.npy").write_bytes(b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + claim + bytes(80))
+    (desk / "open.npy").write_bytes(b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + b"{'descr': (".ljust(118))
+    for line, words in (
+        ("fit latin.csv --target art -o m.safetensors", "comma-separated text"),
+        ("kernel claim.npy relu -o K.npy", "ends before that"),
+        ("kernel open.npy relu -o K.npy", "cannot be read as numbers"),
+        ("compare relu --width 99999999999999999999 --seeds 1", "smaller width"),
+    ):
+        done = CliRunner().invoke(app, line.split())
+        assert isinstance(done.exception, SystemExit), line
+        assert done.exit_code in (1, 2)
+        assert words in " ".join(done.stderr.split()), done.stderr
+
+
+def test_predictions_for_one_row_and_for_rows_of_another_width(desk):
+    X = np.load("X.npy")
+    assert (
+        CliRunner()
+        .invoke(app, ["fit", "X.npy", "relu", "--labels", "y.npy", "--ridge", "0.1", "-o", "m.safetensors"])
+        .exit_code
+        == 0
+    )
+    np.save("one.npy", X[:1])
+    assert CliRunner().invoke(app, ["predict", "m.safetensors", "one.npy"]).exit_code == 0
+    done = CliRunner().invoke(app, ["predict", "m.safetensors", "narrow.npy"])
+    assert done.exit_code == 1
+    assert "7 columns" in done.stderr

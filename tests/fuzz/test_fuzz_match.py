@@ -145,3 +145,10 @@ def test_any_text_is_refused(text: str, cut: int) -> None:
     for attempt in (text, json.dumps(DOCUMENTS[0])[:cut] + text):
         with pytest.raises(NotSoDeepError):
             Twin.from_dict(attempt)
+
+
+@pytest.mark.parametrize("tau0", [1e-300, 1e-31, 1e31, 1e100, 1e300])
+def test_scales_without_fourth_powers_are_named(tau0: float) -> None:
+    for kernel in KERNELS:
+        with pytest.raises(NotSoDeepError, match=r"from 1e-30 to 1e\+30, got tau0 = 1e"):
+            nsd.match(nsd.DEQ("tanh", 0.2), tau0, kernel)  # type: ignore[arg-type]

@@ -263,3 +263,15 @@ def test_pairs_that_look_different_are_evaluated_once(monkeypatch):
     X = 1e-85 * np.random.default_rng(0).normal(size=(24, 10))
     nsd.ck(nsd.DEQ("elu", 0.2, 0.8, 0.7), X)
     assert max(seen, default=0) <= 2
+
+
+@pytest.mark.parametrize("sigma_a2", [0.05, 0.19])
+@pytest.mark.parametrize("kernel", ["ck", "ntk"])
+def test_near_duplicates_of_a_deq_in_single_precision(kernel, sigma_a2):
+    """GELU at norm 1e3: once sigma_a2 was blamed for a rounded determinant."""
+    rng = np.random.default_rng(0)
+    one = rng.standard_normal(20) * 200
+    X = np.stack([one * (1 + 1e-7 * k) + 1e-4 * rng.standard_normal(20) for k in range(6)]).astype(np.float32)
+    network = D("gelu", sigma_a2)
+    K, exact = (nsd.kernels_of(network, rows, kinds=(kernel,))[kernel] for rows in (X, X.astype(float)))
+    np.testing.assert_allclose(K, exact, rtol=tolerance(np.float32) / 100)
