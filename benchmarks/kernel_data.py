@@ -10,6 +10,7 @@ First call: with no table kept from before; later calls find it again. Compiled:
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import platform
 import statistics
@@ -33,12 +34,17 @@ SETS = ("mnist", "fashion_mnist", "digits", "random")
 SEED = 0
 
 
+@functools.cache
+def whole(name: str) -> np.ndarray:
+    return np.asarray((nsd.datasets.digits() if name == "digits" else nsd.datasets.load(name)).X_train, dtype=float)
+
+
 def rows_of(name: str, n: int) -> np.ndarray | None:
     """Centred rows of mean squared norm one, as many as there are; ``None`` where the set is missing."""
     if name == "random":
         return np.random.default_rng(SEED).standard_normal((n, 784)) / 28.0
     try:
-        X = (nsd.datasets.digits() if name == "digits" else nsd.datasets.load(name)).X_train.astype(float)
+        X = whole(name)
     except DataError as error:
         print(f"{name} is left out: {error}", file=sys.stderr)
         return None
