@@ -28,8 +28,8 @@ _REACHES = (0.125, 0.25, 0.5, 0.7)  # of the cosine; beyond, all that the table 
 _PLAIN_UP_TO = 0.7  # below this |r| the cosine itself is a good variable; beyond it the angle may be
 _BEND = 0.7  # the norm at which linear becomes logarithmic
 _ROWS = 8192  # whose norm parts are held at once
-_TERMS = {torch.float64: 5e-14, torch.float32: 2e-8}  # what is left out of the angle
-_RANKS = {torch.float64: 1e-15, torch.float32: 1e-8}  # and out of the norms
+_TERMS = {torch.float64: 1e-13, torch.float32: 2e-8}  # what is left out of the angle
+_RANKS = {torch.float64: 3e-15, torch.float32: 1e-8}  # and out of the norms
 
 
 @dataclass(frozen=True)

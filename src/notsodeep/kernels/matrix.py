@@ -28,6 +28,7 @@ __all__ = ["ck", "kernels_of", "ntk"]
 
 _TILE = {"cpu": (128, 1024), "cuda": (4096, 4096)}  # rows and columns: flat tiles lose little beside the diagonal
 _DIRECT_PAIRS = 1024  # fewer pairs than this are not worth a table
+_UNSETTLED = 1 << 18  # entries that wait to be evaluated one by one
 _EQUAL = {torch.float64: 1e-14, torch.float32: 3e-8}  # norms that differ by no more are one
 
 
@@ -163,6 +164,9 @@ def fill(
     for rows, columns in track(blocks, len(blocks), "kernel", progress):
         for kind, values in points.tile(rows, columns).items():
             _store(target[kind], values, rows, columns, symmetric)
+        if points.unsettled > _UNSETTLED:
+            points.settle(target)
+    points.settle(target)
     if symmetric:
         for kind, values in diagonals(network, kinds, rates, sx, table).items():
             target[kind].diagonal().copy_(values)

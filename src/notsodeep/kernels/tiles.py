@@ -7,7 +7,7 @@ taken from the difference of the normalised rows. Entries beyond the table's rea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -57,6 +57,8 @@ class Points:
         self._rows: tuple[slice, Tensor] | None = None
         self._sides: dict[tuple[Kernel, float, int, bool], Tensor] = {}
         self._room = _HELD
+        self._unsettled: list[tuple[Tensor, Tensor]] = []
+        self._too_short: list[tuple[Tensor, Tensor]] = []
 
     def tile(self, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
         """The kernels between these rows and columns; on and below the diagonal of a symmetric matrix they are void."""
@@ -80,23 +82,28 @@ class Points:
             last = kind == self.kinds[-1]
             values[kind] = self._lookup(level, kind, rows, columns, r if last or self.compiled else r.clone())
         short = self._short_rows(rows, columns)
-        if outside is not None:
-            self._settle(values, outside, rows, columns, self.entries)
-        if short is not None:
-            self._settle(values, short, rows, columns, self._direct)
+        for wanted, kept in ((outside, self._unsettled), (short, self._too_short)):
+            if wanted is not None:
+                i, j = wanted.nonzero(as_tuple=True)
+                kept.append((i + rows.start, j + columns.start))
         return values
 
-    @staticmethod
-    def _settle(
-        values: dict[Kernel, Tensor],
-        wanted: Tensor,
-        rows: slice,
-        columns: slice,
-        method: Callable[[Tensor, Tensor], dict[Kernel, Tensor]],
-    ) -> None:
-        i, j = wanted.nonzero(as_tuple=True)
-        for kind, exact in method(i + rows.start, j + columns.start).items():
-            values[kind][i, j] = exact
+    @property
+    def unsettled(self) -> int:
+        """How many entries of the tiles so far wait for :meth:`settle`."""
+        return sum(len(i) for kept in (self._unsettled, self._too_short) for i, _ in kept)
+
+    def settle(self, target: Mapping[Kernel, Tensor]) -> None:
+        """Write the entries that the table left open: few, so all at once."""
+        for kept, method in ((self._unsettled, self.entries), (self._too_short, self._direct)):
+            if not kept:
+                continue
+            i, j = (torch.cat(part) for part in zip(*kept, strict=True))
+            kept.clear()
+            for kind, exact in method(i, j).items():
+                target[kind][i, j] = exact.to(target[kind].dtype)
+                if self.symmetric:
+                    target[kind][j, i] = exact.to(target[kind].dtype)
 
     def entries(self, i: Tensor, j: Tensor) -> dict[Kernel, Tensor]:
         """Single entries that the table does not settle as it is: near r = +-1, or beyond its reach."""
@@ -205,7 +212,9 @@ class Points:
         wanted = torch.ones(shape, dtype=torch.bool, device=self.x.device)
         wanted = torch.triu(wanted, 1) if self.symmetric and rows.start == columns.start else wanted
         tiles = {kind: torch.zeros(shape, dtype=self.x.dtype, device=self.x.device) for kind in self.kinds}
-        self._settle(tiles, wanted, rows, columns, self._direct)
+        i, j = wanted.nonzero(as_tuple=True)
+        for kind, exact in self._direct(i + rows.start, j + columns.start).items():
+            tiles[kind][i, j] = exact
         return tiles
 
     def _direct(self, i: Tensor, j: Tensor) -> dict[Kernel, Tensor]:
