@@ -85,7 +85,7 @@ class Limit:
     """A DEQ of infinite width: the same gradient descent, in the functions that its tangent kernel spans."""
 
     def __init__(self, deq: DEQ, X: Tensor, targets: Tensor, X_test: Tensor, lr: float) -> None:
-        self.kernel = ntk(deq, X, torch.cat([X, X_test]))
+        self.kernel = ntk(deq, X.cpu(), torch.cat([X, X_test]).cpu()).to(X.device)
         self.values = X.new_zeros(len(X) + len(X_test), targets.shape[1])
         self.targets, self.lr = targets, lr
 
