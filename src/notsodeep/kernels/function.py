@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .._arrays import as_rows, like, same_columns, sheltered, squared_norms
@@ -103,12 +104,13 @@ class TabulatedKernel:
     @sheltered
     def diagonal(self, X: Any) -> Any:
         """k(x, x) of every row, from the norms alone."""
-        s = squared_norms(as_rows(X, "X", least=0))
+        rows = as_rows(X, "X", least=0)
+        s = squared_norms(rows) if len(rows) else torch.zeros(0, dtype=torch.float64)
         table = self.table
         if table is not None and len(s) and not (table.homogeneous or table.norms.holds(*norm_range(s))):
             table = None
         along = diagonals(self.network, self.kinds, self.rates, s, table)
-        found = {kind: like(values, X) for kind, values in along.items()}
+        found = {kind: like(values.to(rows.dtype), X) for kind, values in along.items()}
         return found[self.kinds[0]] if self.single else found
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..kernels import kernels_of
+from ..kernels import kernel_function, kernels_of
 from ..matching import Twin
 from ..networks import DEQ, ENN, KERNELS, Kernel, network_from_dict
 
@@ -48,8 +48,12 @@ class NetworkKernel:
         return found
 
     def diagonal(self, X: Tensor) -> Tensor:
-        """k(x, x) of every row, from small symmetric blocks, whose diagonals are exact."""
-        return torch.cat([self._matrix(part, None).diagonal() for part in X.split(_BLOCK)])
+        """k(x, x) of every row, exactly: from the norms, or from small symmetric blocks of a twin's kernel."""
+        if isinstance(self.network, Twin):
+            return torch.cat([self._matrix(part, None).diagonal() for part in X.split(_BLOCK)])
+        norms = X if len(X) > _BLOCK else None  # few rows are not worth a table
+        found: Tensor = kernel_function(self.network, self.kernel, norms, check=self.check).diagonal(X)
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON document; an activation that wraps a Python function is refused."""
