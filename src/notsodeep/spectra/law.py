@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..equivalents import Coefficients, coefficients
-from ..errors import InvalidInputError
+from ..errors import ConvergenceError, InvalidInputError
 from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import Kernel, Network
 from .bulk import NoiseLaw, noise_law
@@ -111,8 +113,9 @@ class SpectralLaw:
     def spikes(self) -> tuple[Spike, ...]:
         """Isolated eigenvalues in increasing order; computed on first use."""
         found = without_noise(self._part) if self._noise is None else []
-        for gap in () if self._noise is None else self._noise.gaps:
-            found += isolated(gap, self._part)
+        with _solvable():
+            for gap in () if self._noise is None else self._noise.gaps:
+                found += isolated(gap, self._part)
         return tuple(sorted(found, key=lambda s: s.value))
 
     def __repr__(self) -> str:
@@ -164,8 +167,21 @@ def spectral_law(
     source = source_of(mixture, n, merge=not refined)
     four = coefficients(network, source.tau0 if tau0 is None else tau0, kernel)
     population, part = (finite_form if refined else limit_form)(source, four)
-    noise = None if population is None else noise_law(population, int(population.ratios.argmax()))
+    with _solvable():
+        noise = None if population is None else noise_law(population, int(population.ratios.argmax()))
     return SpectralLaw(four, source.n, source.p, refined, part, noise)
+
+
+@contextlib.contextmanager
+def _solvable() -> Iterator[None]:
+    """Equations that turn out singular are those of covariances of hopeless scales."""
+    try:
+        yield
+    except np.linalg.LinAlgError as error:
+        raise ConvergenceError(
+            f"the equations of the spectrum are singular ({error}); the covariances may be badly scaled or degenerate: "
+            "check their eigenvalues"
+        ) from error
 
 
 def _points(x: Any) -> Array:

@@ -79,10 +79,10 @@ class Curve:
     def _newton(self, a: int, u: float, g: Array, z: float, steps: int) -> State | None:
         goal = self.population.last_step
         for _ in range(steps):
-            jacobian, residual = self._system(g, z)
-            border = jacobian.copy()
-            border[:, a] = -1.0
             try:
+                jacobian, residual = self._system(g, z)
+                border = jacobian.copy()
+                border[:, a] = -1.0
                 step = -np.linalg.solve(border, residual)
             except np.linalg.LinAlgError:
                 return None
@@ -128,8 +128,8 @@ class Curve:
         """The gap solution at real z near g, or None when z is not in a gap."""
         g = g.copy()
         for _ in range(steps):
-            jacobian, residual = self._system(g, z)
             try:
+                jacobian, residual = self._system(g, z)
                 step = -np.linalg.solve(jacobian, residual)
             except np.linalg.LinAlgError:
                 return None
