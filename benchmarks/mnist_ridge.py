@@ -51,7 +51,17 @@ def exact(options: argparse.Namespace, name: str) -> Any:
         rank=options.rank,
         preconditioner=options.preconditioner,
         device=options.device,
+        client=cluster(options.scheduler),
     )
+
+
+def cluster(address: str | None) -> Any:
+    """The client of a cluster, if one is named."""
+    if address is None:
+        return None
+    from distributed import Client
+
+    return Client(address)
 
 
 def peer(options: argparse.Namespace, name: str) -> Any:
@@ -150,6 +160,7 @@ def main() -> None:
     parser.add_argument("--preconditioner", default="auto")
     parser.add_argument("--tiles", default="float32", choices=("auto", "float32", "float64"))
     parser.add_argument("--width", type=int, default=8192)
+    parser.add_argument("--scheduler", default=None, help="of a Dask cluster that computes the exact machines")
     parser.add_argument("--device", default=None)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--steps", action="store_true", help="also print what is known before predictions are made")

@@ -85,12 +85,12 @@ def test_memory_is_given_back_and_never_exceeds_the_limit(client, problem):
     kernel, X, v = problem
     operator = ClusterKernel(client, kernel, X, memory=1.2e5)
     operator @ v
-    held = shares(operator.run)
+    held = shares(operator.crew.run)
     assert len(held) == 3
     assert all(share.held > 0 and share.held + sum(r.nbytes for r in share.rows.values()) <= 1.2e5 for share in held)
     assert sum(len(share.tiles) for share in held) < len(operator.grid.tiles())
     del held
-    run = operator.run
+    run = operator.crew.run
     operator.close()
     until(lambda: not shares(run))
 
@@ -185,16 +185,19 @@ def test_a_worker_that_goes_in_the_middle_of_a_step_changes_nothing(fragile, pro
     with ClusterKernel(client, kernel, X, patience=0.1) as operator:
         found = solve_operator(operator, v, [0.01], tol=1e-11, rank=40)
         assert operator.losses >= 1
-        assert len(operator._strength) == 2
+        assert len(operator.crew.strength) == 2
         assert abs(found.steps - exact.steps) <= 1
         assert torch.allclose(found.coefficients, exact.coefficients, rtol=EQUAL, atol=EQUAL)
-        kept = dict(operator._owner)
+        kept = operator.owners
         cluster.scale(4)  # one is gone: a new one takes its part, the others keep theirs
         until(lambda: len(operator.cluster.alive()) == 3)
-        operator._looked = 0.0
+        operator.crew.look()
         assert torch.allclose(operator @ v, kernel(X, None) @ v, rtol=0, atol=EQUAL)
-        assert len(operator._strength) == 3
-        assert sum(operator._owner[tile] == name for tile, name in kept.items()) >= 0.6 * len(kept)
+        assert len(operator.crew.strength) == 3
+        assert sum(operator.owners[tile] == name for tile, name in kept.items()) >= 0.6 * len(kept)
+        stores = [store for worker, store in tasks._STORES.items() if worker.address in operator.crew.strength]
+        held = [tile for store in stores for tile in store[operator.crew.run].tiles]
+        assert sorted(held) == sorted(kept)  # each on one worker: what moved was dropped where it was
 
 
 def test_a_worker_that_forgot_everything_is_told_again(client, problem):
@@ -202,7 +205,7 @@ def test_a_worker_that_forgot_everything_is_told_again(client, problem):
     with ClusterKernel(client, kernel, X) as operator:
         first = operator @ v
         for store in list(tasks._STORES.values()):
-            store.pop(operator.run, None)  # as after a restart at the same address
+            store.pop(operator.crew.run, None)  # as after a restart at the same address
         assert torch.allclose(operator @ v, first, rtol=0, atol=EQUAL)
         assert operator.losses == 3
 
@@ -222,7 +225,7 @@ def test_memory_that_runs_out_is_survived_once_and_then_explained(client, proble
 
         monkeypatch.setattr(Share, "product", tight)
         assert torch.allclose(operator @ v, exact, rtol=0, atol=EQUAL)
-        assert all(share.limit == 0.0 for share in shares(operator.run))
+        assert all(share.limit == 0.0 for share in shares(operator.crew.run))
         monkeypatch.setattr(Share, "product", lambda *_: (_ for _ in ()).throw(RuntimeError("can't allocate memory")))
         with pytest.raises(ClusterError, match=r"ran out of memory.*more workers"):
             operator @ v

@@ -17,6 +17,7 @@ import torch
 import notsodeep as nsd
 from clusters import small_cluster
 from notsodeep.distributed import ClusterKernel
+from notsodeep.errors import ClusterError
 from notsodeep.solve import KernelTiles, NetworkKernel, solve_operator
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
@@ -79,3 +80,13 @@ def test_a_secured_cluster_serves_as_well(problem, tmp_path):
         assert cluster.scheduler_address.startswith("tls://")
         with ClusterKernel(client, kernel, X) as operator:
             assert torch.allclose(operator @ v, kernel(X, None) @ v, rtol=0, atol=EQUAL)
+
+
+def test_workers_without_enough_memory_end_with_advice(problem):
+    kernel, X, v, _ = problem
+    # a nanny kills a worker at 0.95 of its limit, and torch alone takes more than this: again and again
+    with (
+        small_cluster(1, processes=True, memory_limit="140MiB") as (_, client),
+        pytest.raises(ClusterError, match=r"memory|no workers"),
+    ):
+        ClusterKernel(client, kernel, X, patience=5.0) @ v

@@ -80,7 +80,8 @@ class Cluster:
                 f"the scheduler at {address} does not answer ({error or type(error).__name__}); start one and give its "
                 "client. A solve with a checkpoint goes on from its last step"
             ) from None
-        return {name: about for name, about in found["workers"].items() if about.get("status") != "closing"}
+        # one that Dask has paused, for its memory, does nothing: it loses what it held, and comes back as a new one
+        return {name: about for name, about in found["workers"].items() if about.get("status") in (None, "running")}
 
     async def _identity(self) -> Any:
         if self.client.status not in ("running", "connecting"):

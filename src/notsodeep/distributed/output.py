@@ -84,11 +84,11 @@ def _write(
         missing = [t for t in operator.grid.tiles() if t not in sink.finished()]
 
         def call(worker: str, mine: list[Tile]) -> Call:
-            return Call(worker, "kernel-write", tasks.write, (operator.run, place, mine), items=mine)
+            return Call(worker, "kernel-write", tasks.write, (operator.crew.run, place, mine), items=mine)
 
         def written() -> Iterator[Tile]:
             most = max(1, -(-len(missing) // (_BATCHES * len(operator.cluster.alive()))))
-            for done, _ in operator.over(missing, call, most):
+            for done, _ in operator.crew.over(missing, call, most):
                 yield from done.items
 
         for _ in track(written(), len(missing), "kernel", progress):
