@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from notsodeep.equivalents.curve import ErrorCurve
+from notsodeep.equivalents.distance import ErrorCurve
 from notsodeep.errors import InvalidInputError
 from notsodeep.plots.error import error_table
 

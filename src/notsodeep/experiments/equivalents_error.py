@@ -15,7 +15,7 @@ import scipy.linalg
 
 from ..activations import ActivationLike
 from ..equivalents import equivalent, relative_spectral_error
-from ..equivalents.curve import ErrorCurve
+from ..equivalents.distance import ErrorCurve
 from ..errors import InvalidInputError
 from ..kernels import kernels_of
 from ..mixtures import GaussianMixture, MixtureStatistics

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..activations import ActivationLike
 from ..equivalents import Coefficients, coefficients, relative_spectral_error
-from ..equivalents.curve import ErrorCurve
+from ..equivalents.distance import ErrorCurve
 from ..equivalents.operator import assemble
 from ..gaussian import moments
 from ..mixtures import GaussianMixture, MixtureStatistics

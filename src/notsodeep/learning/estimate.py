@@ -20,7 +20,7 @@ from ..matching import Twin
 from ..networks import DEQ, ENN, Kernel, Network
 from ..solve import factorise, leave_one_out
 from ..spectra.population import Array
-from .extrapolate import fit_power_law
+from .curve import fit_power_law
 
 __all__ = ["HeldOut", "LearningEstimate", "estimate_learning"]
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
-from ..equivalents.curve import ErrorCurve
+from ..equivalents.distance import ErrorCurve
 from ..errors import InvalidInputError
 
 __all__ = ["ErrorDisplay", "error_table"]

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from typing import Any
+import tempfile
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from ... import __version__
 from .. import options as opt
@@ -71,3 +76,32 @@ def _data() -> dict[str, str]:
     folder = data_folder()
     entries = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
     return {"digits": "built in", str(folder): ", ".join(entries) or "empty; set NOTSODEEP_DATA to use another folder"}
+
+
+# ---- the explorer --------------------------------------------------------------------------------------
+
+
+@app.command()
+def explore(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the page there instead of opening it.")
+    ] = None,
+) -> None:
+    """Open the explorer: one page in your browser, no server, nothing fetched, nothing sent.
+
+    \b
+    Examples:
+      notsodeep explore
+      notsodeep explore -o explorer.html
+    """
+    from ..._files import write_text
+    from ...explore import page
+
+    file = output or Path(tempfile.mkdtemp(prefix="notsodeep-")) / "explorer.html"
+    write_text(file, page())
+    if output is not None:
+        show(f"wrote {file}; open it in a browser")
+    elif webbrowser.open(file.as_uri()):
+        show(f"opened {file}")
+    else:
+        show(f"no browser was found; open {file} yourself, or write it elsewhere with -o")

@@ -1,16 +1,13 @@
 """The figures of the studies, each drawn from a stored document alone: file suffix -> figure, one message each."""
 
 from .accuracy import draw_accuracy
-from .depth import draw_depths
 from .distilled import distilled_table, draw_distilled
-from .eigenvalues import draw_eigenvalues
 from .errors import draw_errors, draw_mixtures, draw_variants
-from .kernels import draw_kernels
+from .kernels import draw_eigenvalues, draw_kernels, draw_sphere
 from .learning import draw_learning
 from .one_layer import draw_one_layer, draw_one_layer_accuracy, draw_one_layer_lazy, draw_one_layer_width
 from .routes import draw_routes
-from .sphere import draw_sphere
-from .uniform import draw_odd, draw_training, draw_uniform
+from .uniform import draw_depths, draw_odd, draw_training, draw_uniform
 
 __all__ = [
     "distilled_table",

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...equivalents.curve import ErrorCurve
+from ...equivalents.distance import ErrorCurve
 from ..style import INK, MARKERS, headline, shared_legend, word
 
 __all__ = ["draw_errors", "draw_mixtures", "draw_variants"]
