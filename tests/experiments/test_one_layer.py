@@ -42,6 +42,16 @@ def test_no_pair_is_further_off_than_the_bound() -> None:
     assert set(draw_one_layer({"points": {point.key: stored}})) == {"bounds_0.5_1.5", "seen"}
 
 
+def test_a_bound_over_a_long_range_is_not_below_what_is_seen() -> None:
+    """The diagonal spans three orders of magnitude: its lower bound between grid points must stay positive."""
+    deq, norms = nsd.DEQ("sin", 0.2), (0.1, 3.0)
+    twin = nsd.match_one_layer(deq, norms=norms, kinds=2)
+    pairs = random_pairs(500, norms)
+    size = (nsd.kernels.diagonal(deq, pairs[0])["ck"] * nsd.kernels.diagonal(deq, pairs[1])["ck"]).sqrt()
+    gap = nsd.kernels.pairwise(deq, *pairs)["ck"] - nsd.kernels.pairwise(twin.network, *pairs)["ck"]
+    assert float((gap.abs() / size).max()) <= twin.bound <= 3.0 * twin.residual
+
+
 def test_one_layer_is_as_near_as_a_deq_of_its_width() -> None:
     X = torch.from_numpy(nsd.datasets.digits().first(150).standardised().X_train).double()
     numbers = errors_by_width(X, "relu", (64, 1024), 2)

@@ -75,7 +75,9 @@ def _apart(target: Target, want: Array, have: Array) -> float:
     """sup over both norms and the cosine of |sum_k (have_k have_k' - want_k want_k') rho^k|, relative; (K, J, N)."""
     orders, nodes = len(want), len(target.nodes)
     rows = target.at(_FINE * nodes)[1]
-    low = _least(quadratic(rows, target.total), _slack(2 * target.degree, len(rows) - 1))
+    low = _floor(target, len(rows) - 1)
+    if low.min() <= 0.0:
+        return float("inf")
     gap = (have.transpose(0, 2, 1) @ have - want.transpose(0, 2, 1) @ want).reshape(orders, -1)
     angles = np.pi * np.arange(_FINE * orders + 1) / (_FINE * orders)
     most, top = 0.0, 0.0
@@ -87,6 +89,19 @@ def _apart(target: Target, want: Array, have: Array) -> float:
         most, top = max(most, float((corners / np.sqrt(np.outer(low, low))).max())), max(top, float(found.max()))
     slack = 2.0 * _slack(target.degree, len(rows) - 1) + _slack(orders - 1, _FINE * orders)
     return most + slack / (1.0 - slack) * top / float(low.min())
+
+
+def _floor(target: Target, cells: int) -> Array:
+    """A lower bound of the diagonal in every one of these cells, from cells within them as fine as it takes.
+
+    Over a long range of norms the diagonal is small at one end beside its maximum, to which the slack is relative.
+    """
+    for finer in (1, 4, 16, 64):
+        values = quadratic(target.at(finer * cells)[1], target.total)
+        low = _least(values, _slack(2 * target.degree, finer * cells)).reshape(cells, finer).min(1)
+        if low.min() > 0.5 * values.min():
+            break
+    return low
 
 
 def _beyond(target: Target, found: Fit, trained: bool) -> float:
