@@ -98,7 +98,8 @@ def _sloped(source: Source, slopes: Array, offsets: Array) -> Population:
     if source.n >= source.rank:
         offsets = 0.0 * offsets
     factor = np.sqrt(np.diag(slopes))
-    if not np.allclose(slopes, np.outer(factor, factor), rtol=1e-12, atol=0.0):
+    factor *= np.where(slopes[int(factor.argmax())] < 0, -1.0, 1.0)  # classes that the kernel sees with opposite signs
+    if not np.allclose(slopes, np.outer(factor, factor), rtol=1e-12, atol=1e-15 * float(np.diag(slopes).max())):
         assert isinstance(base, Commuting)
         return Sloped(replace(base, offsets=offsets), slopes)
     return scaled(base, factor, offsets)
@@ -112,7 +113,7 @@ def scaled(base: Population, factor: Array, offsets: Array | float = 0.0) -> Com
             covariances=base.covariances * factor[:, None, None] ** 2,
             means=base.means * factor,
             outside=_scaled(base.outside, factor, offsets),
-            scale=base.scale * float(factor.max()) ** 2,
+            scale=base.scale * float(np.abs(factor).max()) ** 2,
         )
     assert isinstance(base, Commuting)
     return _scaled(base, factor, offsets)
