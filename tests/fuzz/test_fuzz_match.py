@@ -40,7 +40,7 @@ def checked(twin: Twin) -> None:
     assert all(np.isfinite(np.asarray(phi(x))).all() for phi in twin.network.activations)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     name=st.sampled_from(NAMES),
     share=st.floats(0.0, 0.99),
@@ -126,7 +126,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(document=st.sampled_from(DOCUMENTS), where=st.integers(0, 10_000), value=VALUES)
 def test_damaged_documents_load_or_are_refused(document: dict[str, Any], where: int, value: Any) -> None:
     every = paths(document)
