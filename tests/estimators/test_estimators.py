@@ -53,7 +53,7 @@ def test_scikit_learn_accepts(estimator, check):
 @pytest.mark.slow
 @parametrize_with_checks(
     [
-        nsd.DEQRegressor(kernel="ck", solver="cg", tol=1e-12),
+        nsd.DEQRegressor(kernel="ck", solver="cg", tol=1e-11),
         nsd.DEQRegressor(ridge="loo"),
         nsd.DEQClassifier(network=nsd.ENN(["relu"]), kernel="ck", method="features", width=64),
         nsd.DEQRegressor(network=nsd.ENN(["relu"]), kernel="ck", method="features", width=64),
@@ -119,6 +119,14 @@ def test_a_stream_of_labelled_rows():
     with pytest.raises(InvalidInputError, match="not among the classes"):
         stream.partial_fit(X[:1], ["dog"])
     assert not hasattr(nsd.DEQClassifier(), "partial_fit")
+
+
+def test_rows_in_single_precision_are_solved_in_double():
+    rows = X.astype(np.float32)
+    options = {"kernel": "ck", "solver": "cg", "tol": 1e-10, "preconditioner": "equivalent"}
+    model = nsd.DEQRegressor("tanh", **options).fit(rows, Y)
+    direct = nsd.DEQRegressor("tanh", kernel="ck").fit(rows.astype(np.float64), Y)
+    np.testing.assert_allclose(model.predict(NEW), direct.predict(NEW), atol=SOLVED)
 
 
 # ---- leave-one-out ---------------------------------------------------------------------------------------

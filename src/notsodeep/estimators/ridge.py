@@ -131,9 +131,13 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
 
     @available_if(_streams)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> DEQClassifier:
-        """More rows, for ``method="features"``; the first call must name all ``classes``."""
+        """More rows, for ``method="features"``; the first call must name all ``classes``.
+
+        After ``fit`` it begins anew, with the classes of then unless others are named.
+        """
         first = getattr(self, "_stream", None) is None
         X, y = validate_data(self, X, y, dtype=_TYPES, reset=first)
+        classes = getattr(self, "classes_", None) if classes is None else classes
         if first and classes is None:
             raise InvalidInputError("the first call of partial_fit must name all classes: classes=[...]")
         if first:

@@ -89,7 +89,7 @@ class Equivalent(Preconditioner):
     name: PreconditionerName = "equivalent"
 
     def __init__(self, operator: EquivalentKernel) -> None:
-        self.operator = replace(operator, shift=_positive_shift(operator))
+        self.operator = replace(operator, X=operator.rows.to(torch.float64), shift=_positive_shift(operator))
         self._factors: dict[float, Factorisation] = {}
 
     def solve(self, R: Tensor, ridges: Tensor) -> Tensor:
