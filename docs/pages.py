@@ -31,7 +31,7 @@ def write_all(docs: Path, results: Path) -> None:
     for name, text in {
         "evidence": evidence(results),
         "numbers": equivalents(results) + matching(results) + distances(results) + uniform(results) + accuracy(results),
-        "benchmarks": kernel_speed(results) + networks(results),
+        "benchmarks": data_speed(results) + kernel_speed(results) + networks(results),
         "api": api(),
         "three_routes": three_routes(results),
         "distilled": distilled(results),
@@ -209,6 +209,29 @@ def distilled(results: Path) -> str:
     """Students of trained DEQs."""
     document = _read(results / "distil" / "full.json")
     return "" if document is None else _made_by(document) + table(*distilled_table(document))
+
+
+def data_speed(results: Path) -> str:
+    """The NTK on real and on random rows, side by side."""
+    text = ""
+    for name, machine in (("cpu", "two cores"), ("h200", "an H200")):
+        document = _read(results / f"speed_data_{name}.json")
+        if document is None:
+            continue
+        text += f"The NTK on {machine}, in units of the product X Xᵀ of the same rows. First call: the table of the "
+        text += "network is built; later calls find it again. Compiled: `compile=True`, its start-up not counted. "
+        text += f"torch {document['versions']['torch']}. {_made_by(document)}"
+        columns = [c for c in ("first", "later", "compiled") if any(c in row for row in document["rows"])]
+        rows = [
+            [r["data"], r["n"], r["p"], r["dtype"], word(r["activation"]), *(_ratio(r.get(c)) for c in columns)]
+            for r in document["rows"]
+        ]
+        text += table(["rows", "points", "dimension", "precision", "activation", *columns], rows)
+    return f"## Exact kernels on real and on random rows\n\n{text}" if text else ""
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def kernel_speed(results: Path) -> str:

@@ -1,6 +1,8 @@
 """Tables of kernels: as exact as entry by entry, the same whatever came before, kept, pickled and shared."""
 
 import pickle
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -194,3 +196,22 @@ def test_slopes_of_kernels_do_not_use_series_of_the_kernel(digits):
     table = tabulate.table_for(nsd.DEQ("elu", 0.2), None, tabulate.rounded_range(nsd.DEQ("elu", 0.2), 0.9, 1.1), 1e6)
     assert tabulate.near_for(slope, table, 1) is None
     assert tabulate.near_for(slope.deq, table, 1) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ["tanh", "elu"])
+def test_beyond_inputs_and_outputs_little_is_held(activation):
+    """Input + output + 64 MB, for square and for cross kernels, in a process of its own."""
+    script = f"""
+import resource, torch, notsodeep as nsd
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+deq, x = nsd.DEQ({activation!r}, 0.15), torch.randn(6000, 100, dtype=torch.float64) / 10
+y = torch.randn(60000, 100, dtype=torch.float64) / 10
+K, C = torch.zeros(6000, 6000, dtype=torch.float64), torch.zeros(128, 60000, dtype=torch.float64)
+before = peak()
+nsd.ntk(deq, x, out=K)
+nsd.ntk(deq, x[:128], y, out=C)
+print(peak() - before)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert float(run.stdout) < 64 + 64  # the second half: code that is loaded on first use
