@@ -57,6 +57,8 @@ def near_series(deq: DEQ, table: Table, sign: int) -> NearSeries | None:
         return None
     if scale.high > _RANGE * scale.low or "ck" not in table.kinds:
         return None
+    if phi.closed_form() is not None:  # entry by entry is quick then
+        return None
     for size, terms in _SIZES:
         found = _series(deq, scale, sign * table.reach, size, terms)
         if found is not None:
