@@ -67,6 +67,7 @@ def _design(deq: nsd.DEQ, units: Any) -> nsd.Twin:
 
 def speed(name: str, width: int, seconds: float, least: int, device: torch.device, compiled: bool) -> dict[str, Any]:
     """Milliseconds of a forward pass and of forward and backward through all weights, and what the twin saves."""
+    torch.compiler.reset()  # after eight recompilations of one function torch goes on without compiling
     models, x = contenders(name, width, device, compiled)
     with torch.no_grad():
         forward = race({k: (lambda m=m: m(x)) for k, m in models.items()}, x.device, seconds, least)

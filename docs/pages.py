@@ -191,7 +191,6 @@ def one_layer(results: Path) -> dict[str, str]:
     """One-layer twins: bounds, finite widths, accuracies, lazy training, speed."""
     made = {
         "one_layer_bounds": ("one_layer/full.json", lambda d: one_layer_bounds_table(d, 0.8)),
-        "one_layer_bounds_near": ("one_layer/full.json", lambda d: one_layer_bounds_table(d, 0.95)),
         "one_layer_width": ("one_layer_width/full.json", one_layer_width_table),
         "one_layer_accuracy": ("one_layer_accuracy/full.json", lambda d: one_layer_accuracy_table(d, _WIDTHS)),
         "one_layer_lazy": ("one_layer_lazy/full.json", one_layer_lazy_table),
