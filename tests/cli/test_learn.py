@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import notsodeep as nsd
-from notsodeep.cli.main import app
+from notsodeep.cli import app
 
 
 def run(*arguments: object, code: int = 0) -> str:

@@ -8,7 +8,6 @@ import torch
 import notsodeep as nsd
 from notsodeep.equivalents.distance import ErrorCurve
 from notsodeep.errors import InvalidInputError
-from notsodeep.plots.error import error_table
 
 
 @pytest.fixture(autouse=True)
@@ -104,12 +103,3 @@ def test_invalid_errors_say_why(n, errors):
         nsd.ErrorDisplay.from_errors(n, errors)
     with pytest.raises(InvalidInputError, match="at least one"):
         nsd.ErrorDisplay([])
-
-
-def test_error_table_has_a_panel_per_mixture_and_kernel():
-    curve = ErrorCurve("ck", (100, 400), ((0.2,), (0.1,)))
-    table = {f"{m}/{a}": {"ck": curve, "ntk": curve.to_dict()} for m in ("one", "two") for a in ("relu", "tanh", "elu")}
-    figure = error_table(table)
-    assert [ax.get_title() for ax in figure.axes] == ["one, ck", "one, ntk", "two, ck", "two, ntk"]
-    labels = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
-    assert labels == ["relu: slope -0.50", "tanh: slope -0.50", "elu: slope -0.50", "$n^{-1/2}$"]

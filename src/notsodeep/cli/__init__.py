@@ -3,6 +3,15 @@
 Nothing heavy is imported until a command needs it, so that ``notsodeep --help`` answers at once.
 """
 
-from .main import app, main
+import warnings
 
-__all__ = ["app", "main"]
+from . import commands
+from .app import app, remark
+
+__all__ = ["app", "commands", "main"]
+
+
+def main() -> None:
+    """The entry point of the ``notsodeep`` command."""
+    warnings.showwarning = remark
+    app(prog_name="notsodeep")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
 from ..equivalents.distance import ErrorCurve
 from ..errors import InvalidInputError
 
-__all__ = ["ErrorDisplay", "error_table"]
+__all__ = ["ErrorDisplay"]
 
 _INSIDE = 4  # more curves than this have their legend beside the axes
 
@@ -66,35 +64,6 @@ class ErrorDisplay:
         _label_axes(ax, self.curves)
         self.ax_, self.figure_ = ax, ax.get_figure()  # type: ignore[assignment]
         return self
-
-
-def error_table(curves: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """One panel per mixture (rows) and kernel (columns), one curve per activation.
-
-    ``curves`` is what ``experiments.equivalents_error.slope_table`` returns, or the entry "curves" of its JSON.
-    """
-    mixtures = list(dict.fromkeys(key.split("/")[0] for key in curves))
-    kernels = list(next(iter(curves.values())))
-    figure, axes = plt.subplots(
-        len(mixtures),
-        len(kernels),
-        figsize=(4.3 * len(kernels), 3.6 * len(mixtures)),
-        layout="constrained",
-        squeeze=False,
-    )
-    for row, mixture in zip(axes, mixtures, strict=True):
-        for ax, kernel in zip(row, kernels, strict=True):
-            chosen = {
-                key.split("/")[1]: by_kernel[kernel] for key, by_kernel in curves.items() if key.startswith(mixture)
-            }
-            ErrorDisplay([_named(curve, name) for name, curve in chosen.items()]).plot(ax)
-            ax.legend(fontsize="x-small", loc="lower left", framealpha=0.85)
-            ax.set_title(f"{mixture}, {kernel}")
-    return figure
-
-
-def _named(curve: ErrorCurve | Mapping[str, Any], label: str) -> ErrorCurve:
-    return replace(curve if isinstance(curve, ErrorCurve) else ErrorCurve.from_dict(curve), label=label)
 
 
 def _draw(ax: Axes, curve: ErrorCurve) -> None:
