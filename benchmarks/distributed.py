@@ -4,10 +4,10 @@
     python -m benchmarks.distributed --parts mnist --data FOLDER --workers 4 --memory 5
 
 ``scaling``: tiles are built and multiplied by 1, 2 and 4 processes of one thread each, against one process without
-Dask; ideal is that time over the number of processes (of cores, where there are fewer). ``overhead``: what a step of
-conjugate gradients costs beside computing, at n = 60,000: the messages of a step with workers that only echo.
-``mnist``: all images by conjugate gradients, once undisturbed and once while two workers are killed. Prints one JSON
-document.
+Dask; ideal is that time over the number of processes (of cores, where there are fewer). ``inside_tasks`` is the part of
+the time in which the busiest worker computed. ``overhead``: what a step of conjugate gradients costs beside computing,
+at n = 60,000: the messages of a step with workers that only echo. ``mnist``: all images by conjugate gradients, once
+undisturbed and once while two workers are killed. Prints one JSON document.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ import psutil
 import torch
 
 import notsodeep as nsd
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, get_task_stream
 from notsodeep.datasets import load
 from notsodeep.distributed import ClusterKernel, Rates, plan
 from notsodeep.distributed.cluster import Call
 from notsodeep.distributed.layout import blocks_of
 from notsodeep.solve import KernelTiles, NetworkKernel, solve_operator
+
+_TASK = 1e-3
 
 
 @contextlib.contextmanager
@@ -88,10 +90,14 @@ def scaling(options: argparse.Namespace) -> dict[str, Any]:
             operator.close()
             operator = ClusterKernel(client, kernel, X, tile=options.tile, progress=False)
             operator.columns(torch.tensor([0]))  # rows are there
-            built = timed(operator.build)
-            product = timed(lambda op=operator: op @ v, options.repeats)
+            with get_task_stream(client) as stream:
+                built = timed(operator.build)
+            inside = {"build": busiest(stream.data, "kernel-build") / built}
+            with get_task_stream(client) as stream:
+                product = timed(lambda op=operator: op @ v, options.repeats)
+            inside["product"] = busiest(stream.data, "kernel-product") / (options.repeats * product)
             operator.close()
-        found.append({"processes": workers, "build_s": built, "product_s": product})
+        found.append({"processes": workers, "build_s": built, "product_s": product, "inside_tasks": inside})
     cores = os.cpu_count() or 1
     for row in found:
         ideal = min(row["processes"], cores)
@@ -99,6 +105,16 @@ def scaling(options: argparse.Namespace) -> dict[str, Any]:
             row[f"{name}_efficiency"] = round(alone[f"{name}_s"] / (ideal * row[f"{name}_s"]), 3)
             row[f"{name}_efficiency_of_one"] = round(found[0][f"{name}_s"] / (ideal * row[f"{name}_s"]), 3)
     return {"n": options.n, "features": options.features, "alone": alone, "clusters": found}
+
+
+def busiest(stream: Any, name: str) -> float:
+    """Seconds that the busiest worker spent inside tasks of this name: the rest of the time is not computing."""
+    inside: dict[str, float] = {}
+    for task in stream:
+        if str(task["key"]).startswith(name):
+            spent = sum(part["stop"] - part["start"] for part in task["startstops"] if part["action"] == "compute")
+            inside[task["worker"]] = inside.get(task["worker"], 0.0) + spent
+    return max(inside.values(), default=0.0)
 
 
 # ---- overhead ------------------------------------------------------------------------------------------------
@@ -142,12 +158,15 @@ def overhead(options: argparse.Namespace) -> list[dict[str, Any]]:
 def model(options: argparse.Namespace, scaled: dict[str, Any], echoed: list[dict[str, Any]]) -> dict[str, Any]:
     """The plan with the rates of one process and the echo of one worker, beside what more of them took."""
     n, one = scaled["n"], scaled["clusters"][0]
+    bare = Rates(1.0, 1.0, latency=0.0, task=0.0, bandwidth=float("inf"))
+    triangle = plan(n, scaled["features"], 1, bare, tile=options.tile, itemsize=8)
     latency, bandwidth = _line(echoed)
-    triangle = plan(n, scaled["features"], 1, Rates(1.0, 1.0), tile=options.tile, itemsize=8)
+    messages = latency + _TASK + triangle.step_bytes / bandwidth
     rates = Rates(
         build=triangle.build_seconds / one["build_s"],
-        product=triangle.compute_seconds / one["product_s"],
+        product=triangle.compute_seconds / (one["product_s"] - messages),
         latency=latency,
+        task=_TASK,
         bandwidth=bandwidth,
     )
     rows = []
@@ -164,13 +183,13 @@ def model(options: argparse.Namespace, scaled: dict[str, Any], echoed: list[dict
 
 
 def _line(echoed: list[dict[str, Any]]) -> tuple[float, float]:
-    """Seconds per worker and bytes per second, from steps of different size."""
-    A = np.array([[row["processes"], 1e6 * row["megabytes"]] for row in echoed], dtype=float)
-    b = np.array([1e-3 * row["step_ms"] for row in echoed])
-    (latency, per_byte), *_ = np.linalg.lstsq(A / b[:, None], np.ones(len(b)), rcond=None)
-    if len(echoed) < 2 or latency <= 0 or per_byte <= 0:  # too few or too noisy: all of it is latency
-        return float(np.mean(b / A[:, 0])), float("inf")
-    return float(latency), float(1.0 / per_byte)
+    """Seconds per step and bytes per second, from steps of different size; a task is taken to cost a millisecond."""
+    size = np.array([1e6 * row["megabytes"] for row in echoed])
+    seconds = np.array([1e-3 * row["step_ms"] - row["processes"] * _TASK for row in echoed])
+    if len(echoed) < 2:
+        return 0.0, float(size[0] / seconds[0])
+    per_byte, latency = np.polyfit(size, seconds, 1)
+    return max(float(latency), 0.0), 1.0 / max(float(per_byte), 1e-12)
 
 
 # ---- all of MNIST, while workers are killed ------------------------------------------------------------------
@@ -266,9 +285,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=("scaling", "overhead", "mnist"), default=["scaling", "overhead"])
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--n", type=int, default=12_000)
+    parser.add_argument("--n", type=int, default=32_000)
     parser.add_argument("--features", type=int, default=784)
-    parser.add_argument("--tile", type=int, default=1024)
+    parser.add_argument("--tile", type=int, default=2048)
     parser.add_argument("--activation", default="relu")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--data", default=None, help="folder of the data sets")

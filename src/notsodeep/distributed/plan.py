@@ -23,8 +23,10 @@ class Rates:
     """Kernel entries computed per second, for the width of the data at hand."""
     product: float
     """Stored entries multiplied with all columns per second; off the diagonal each is used twice."""
-    latency: float = 5e-3
-    """Seconds per step and worker that the client is busy beside sending: scheduling, adding up."""
+    latency: float = 0.01
+    """Seconds that a step takes without any message to speak of."""
+    task: float = 1e-3
+    """Seconds of the scheduler for each worker of a step."""
     bandwidth: float = 1e9
     """Bytes per second in and out of the client."""
     disk: float = 2e9
@@ -105,7 +107,7 @@ def plan(
         load_bytes=sum(rows) * features * 8.0,
         step_bytes=traffic,
         build_seconds=0.0 if kept == "none" else work / rates.build,
-        step_seconds=compute + traffic / rates.bandwidth + workers * rates.latency,
+        step_seconds=compute + traffic / rates.bandwidth + rates.latency + workers * rates.task,
         compute_seconds=compute,
     )
 

@@ -14,7 +14,7 @@ __all__ = ["sweep"]
 def sweep(
     client: Any, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], name: str = "sweep"
 ) -> Iterator[tuple[int, Any]]:
-    """(position, function(*arguments[position])) as they come; what a lost worker was doing is done again.
+    """Positions and results of the calls as they come; what a lost worker was doing is done again.
 
     The function must be one of notsodeep, which workers have: no code is sent.
     """
