@@ -18,6 +18,7 @@ from notsodeep.matching.one_layer.target import measure, quadratic
 
 TANH = nsd.DEQ("tanh", sigma_a2=0.2)
 RELU = nsd.DEQ("relu", sigma_a2=0.2)
+SMOOTH = ["tanh", "relu", "erf", "gelu", "silu", "sin", "cos", "arctan", "mish", "sigmoid", "softplus"]
 
 
 def pairs(span, count, seed=0):
@@ -35,13 +36,59 @@ def pairs(span, count, seed=0):
 
 def worst_error(twin, count=210, seed=0):
     """The largest relative error over such pairs."""
-    s, t, rho = (torch.from_numpy(v) for v in pairs(twin.norms or (0.01, 3.0), count, seed))
+    return float(errors(twin, *pairs(twin.norms or (0.01, 3.0), count, seed)).max())
+
+
+def errors(twin, *given):
+    """Relative errors at pairs of norms s, t and cosines rho."""
+    s, t, rho = (torch.from_numpy(v) for v in given)
     at = (s * s, t * t, s * t * rho)
     truth = pairwise(twin.deq, *at, (twin.kernel,))[twin.kernel]
     own = "ck" if twin.trains == "readout" else twin.kernel
     have = pairwise(twin.network, *at, (own,))[own]
     size = [diagonal(twin.deq, v * v, (twin.kernel,))[twin.kernel].sqrt() for v in (s, t)]
-    return float(((truth - have).abs() / (size[0] * size[1])).max())
+    return ((truth - have).abs() / (size[0] * size[1])).numpy()
+
+
+def searched_error(twin, seed=0):
+    """The largest relative error that a search finds: pairs ever nearer to the worst ones so far."""
+    rng = np.random.default_rng(seed)
+    low, high = twin.norms
+    best = np.stack([*rng.uniform(low, high, (2, 120)), rng.uniform(0.0, np.pi, 120)])  # the cosine by its angle
+    found = errors(twin, best[0], best[1], np.cos(best[2]))
+    for width in (0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3):
+        near = best[:, np.argsort(found)[-8:]]
+        moves = np.array([high - low, high - low, np.pi])[:, None, None] * rng.standard_normal((3, 8, 15)) * width
+        tried = (near[:, :, None] + moves).reshape(3, -1)
+        tried[:2] = np.clip(tried[:2], low, high)
+        tried[2] = np.clip(tried[2], 0.0, np.pi)
+        best = np.concatenate([near, tried], axis=1)
+        found = errors(twin, best[0], best[1], np.cos(best[2]))
+    return float(found.max())
+
+
+@pytest.mark.parametrize(
+    ("phi", "kernel", "kinds"),
+    [("tanh", "ck", 1), ("tanh", "ck", 2), ("silu", "ntk", 1), ("sin", "ntk_frozen", 2), ("softplus", "ck", 1)],
+)
+def test_a_directed_search_comes_near_the_bound_and_not_beyond(phi, kernel, kinds):
+    twin = nsd.match_one_layer(nsd.DEQ(phi, sigma_a2=0.16), kernel, kinds=kinds, tol=1e-6)
+    assert 0.5 * twin.bound <= searched_error(twin) <= twin.bound
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phi", ["tanh", "silu", "gelu", "sin"])
+@pytest.mark.parametrize("kernel", ["ck", "ntk"])
+def test_a_hundred_thousand_random_pairs_in_all_dimensions(phi, kernel):
+    twin = nsd.match_one_layer(nsd.DEQ(phi, sigma_a2=0.16), kernel, kinds=2, tol=1e-7)
+    rng, seen = np.random.default_rng(0), 0.0
+    for dimension in (2, 3, 10, 100, 1000):
+        X = rng.standard_normal((200, dimension))
+        X *= (rng.uniform(*twin.norms, 200) / np.linalg.norm(X, axis=1))[:, None]
+        truth = nsd.kernels_of(twin.deq, X, kinds=(kernel,))[kernel]
+        root = np.sqrt(np.diag(truth))
+        seen = max(seen, float((np.abs(truth - twin.kernel_matrix(X)) / np.outer(root, root)).max()))
+    assert 0.5 * twin.bound <= seen <= twin.bound
 
 
 @pytest.mark.parametrize(
@@ -157,10 +204,23 @@ def test_the_module_computes_the_units_and_trains():
 
 
 @pytest.mark.parametrize("kernel", ["ck", "ntk"])
-@pytest.mark.parametrize("phi", ["tanh", "relu", "erf", "gelu", "silu", "sin", "mish", "sigmoid", "softplus"])
+@pytest.mark.parametrize("phi", SMOOTH)
 def test_single_precision_and_zero_inputs(phi, kernel):
-    deq = nsd.DEQ(phi, sigma_a2=0.16)
-    layer = nsd.match_one_layer(deq, kernel).network.activations[0]
+    check_single_precision(nsd.match_one_layer(nsd.DEQ(phi, sigma_a2=0.16), kernel).network.activations[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("phi", "kernel"), [("elu", "ck"), ("elu", "ntk"), ("selu", "ck"), ("hard_tanh", "ck"), ("hard_swish", "ck")]
+)
+def test_kinks_away_from_zero_or_not_homogeneous(phi, kernel):
+    twin = nsd.match_one_layer(nsd.DEQ(phi, sigma_a2=0.8 * nsd.DEQ(phi, 0.0).limit), kernel)
+    assert twin.kinds <= 3
+    assert worst_error(twin, 60) <= twin.bound <= 1e-4
+    check_single_precision(twin.network.activations[0])
+
+
+def check_single_precision(layer):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(50, 30, dtype=torch.float64, generator=generator) / 30**0.5
     x[0] = 0.0

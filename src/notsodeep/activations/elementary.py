@@ -4,8 +4,9 @@ With v = tanh(alpha u), w = 1 - v^2 and y = 1 - 2 v^2 a unit is
 
     A(y) + u v B(y) + v C(y) + u D(y) + E(u) w F(y) + O(u) w G(y),   A ... G polynomials:
 
-all polynomials in v, and u times them. Their powers are those of y, which runs through [-1, 1]: coefficients stay
-small, and with them what single precision loses. E and O are the even and
+all polynomials in v, and u times them. They are written in powers of y, which runs through [-1, 1], and in its
+Chebyshev polynomials where the degree is high: coefficients stay small, and with them what single precision loses.
+E and O are the even and
 the odd function with the singularity that a kink of the DEQ leaves behind: log|u| and sign(u), or |u| and u log|u|, or
 u^2 log|u| and u|u|.
 """
@@ -24,6 +25,8 @@ from .base import Parity
 
 __all__ = ["Basis"]
 
+_HIGH = 12  # degrees above are summed by Clenshaw's rule, which takes twice the time of Horner's
+_GROWING = 2  # then polynomials of high degree in v come near u times such polynomials, and few of these are taken
 _TINY = 1e-30  # log|u| is read as log(max(u^2, 1e-30)) / 2: finite at zero, with a finite gradient
 
 
@@ -52,7 +55,9 @@ class Basis:
         """Coefficients of A, B, C, D, F, G; none for the parts of the other parity."""
         even, odd = self.parity != "odd", self.parity != "even"
         long, short = self.degree // 2 + 1, (self.degree + 1) // 2
-        return (long * even, short * even, short * odd, long * odd, self.singular * even, self.singular * odd)
+        most = _GROWING if self.degree > _HIGH else long  # of the functions that grow with u
+        b, d = min(short, most), min(long, most)
+        return (long * even, b * even, short * odd, d * odd, self.singular * even, self.singular * odd)
 
     @property
     def parities(self) -> tuple[int, ...]:
@@ -67,13 +72,14 @@ class Basis:
     def combine(self, u: Tensor, rows: Tensor) -> Tensor:
         """sum_b rows[..., b] B_b(u); ``rows`` (..., size) against u (..., units)."""
         v = torch.tanh(self.alpha * u)
-        y = 1.0 - 2.0 * (v * v)
-        a, b, c, d, f, g = (_polynomial(y, part) for part in rows.split(self.sizes, dim=-1))
+        y = torch.addcmul(v.new_ones(()), v, v, value=-2.0)  # every pass over the units counts
+        sum_up: Callable[[Tensor, Tensor], Any] = _clenshaw if self.degree > _HIGH else _horner
+        a, b, c, d, f, g = (sum_up(y, part) for part in rows.split(self.sizes, dim=-1))
         out = a if b is None else torch.addcmul(a, u * v, b)
         if c is not None and d is not None:
             odd = torch.addcmul(v * c, u, d)
             out = odd if out is None else out + odd
-        return out if not self.singular else out + 0.5 * (1.0 + y) * self._singular(u, f, g)
+        return out if not self.singular else torch.addcmul(out, 1.0 + y, self._singular(u, f, g), value=0.5)
 
     def _singular(self, u: Tensor, f: Any, g: Any) -> Any:
         even, odd = _SINGULAR[self.order](u)
@@ -94,10 +100,7 @@ class Basis:
             f"    parts = rows.split({list(self.sizes)!r}, dim=-1)",
             "",
             "    def polynomial(i):",
-            "        out = torch.zeros_like(u)",
-            "        for c in reversed(parts[i].unbind(-1)):",
-            "            out = out * y + c[..., None]",
-            "        return out",
+            *(_CLENSHAW_SOURCE if self.degree > _HIGH else _HORNER_SOURCE),
             "",
             f"    return {' + '.join(sums)}",
         ]
@@ -107,17 +110,26 @@ class Basis:
         return self.combine(u.expand(self.size, -1), torch.eye(self.size, dtype=u.dtype)).T
 
 
-def _polynomial(x: Tensor, rows: Tensor) -> Any:
-    """sum_i rows[..., i] x^i by Horner's rule, one fused operation per degree; ``None`` without coefficients."""
+def _horner(x: Tensor, rows: Tensor) -> Any:
+    """sum_i rows[..., i] x^i, one fused operation per degree; ``None`` without coefficients."""
     if rows.shape[-1] == 0:
         return None
     parts = rows.unsqueeze(-2).unbind(-1)
     out = parts[-1]
-    if len(parts) == 1:
-        return out.expand_as(x)
     for part in parts[-2::-1]:
         out = torch.addcmul(part, out, x)
-    return out
+    return out.expand_as(x)
+
+
+def _clenshaw(x: Tensor, rows: Tensor) -> Any:
+    """sum_i rows[..., i] T_i(x); ``None`` without coefficients."""
+    if rows.shape[-1] == 0:
+        return None
+    parts = rows.unsqueeze(-2).unbind(-1)
+    here, before = torch.zeros_like(x), torch.zeros_like(x)
+    for part in parts[:0:-1]:
+        here, before = torch.addcmul(part - before, here, x, value=2.0), here
+    return torch.addcmul(parts[0] - before, here, x)
 
 
 def _log(u: Tensor) -> Tensor:
@@ -125,6 +137,19 @@ def _log(u: Tensor) -> Tensor:
     return 0.5 * torch.log((u * u).clamp_min(_TINY))
 
 
+_HORNER_SOURCE = (
+    "        out = torch.zeros_like(u)",
+    "        for c in reversed(parts[i].unbind(-1)):",
+    "            out = out * y + c[..., None]",
+    "        return out",
+)
+_CLENSHAW_SOURCE = (
+    "        c = parts[i][..., None, :].unbind(-1)",
+    "        out, before = torch.zeros_like(u), torch.zeros_like(u)",
+    "        for k in range(len(c) - 1, 0, -1):",
+    "            out, before = c[k] + 2 * y * out - before, out",
+    "        return c[0] + y * out - before",
+)
 _SOURCE = {0: ("log", "torch.sign(u)"), 1: ("u.abs()", "u * log"), 2: ("u * u * log", "u * u.abs()")}
 _SINGULAR: dict[int, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
     0: lambda u: (_log(u), torch.sign(u)),

@@ -61,7 +61,7 @@ def half_line(terms: int, graded: bool) -> HalfLine:
     return HalfLine(nodes, weights, table)
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=64)  # a design looks at about forty of them
 def basis_coefficients(basis: Basis, terms: int) -> Tensor:
     """E[B_b(xi) h_k(xi)]: (terms, size), zero where the parities differ."""
     rule = half_line(terms, basis.singular > 0)
@@ -147,7 +147,7 @@ def tail_sums(power: float, count: int, rho: Tensor, parity: int) -> Tensor:
     return torch.stack(out)
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=256)
 def needed(basis: Basis) -> int:
     """Orders that count for any coefficients: the rest is below rounding."""
     size = basis_coefficients(basis, SMOOTH_TERMS).abs().amax(1)

@@ -12,6 +12,7 @@ relative accuracy in each; here it is absolute, and many pairs and orders cost l
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -108,11 +109,13 @@ def _layer(phi: Activation, qx: Array, qy: Array) -> LayerMaps:
     if slopes is not None:
         return _ArcCosine(*slopes, root)
     distinct, which = np.unique(np.concatenate([qx, qy]), return_inverse=True)
-    a = np.asarray(hermite_coefficients(phi, distinct, _hermite_terms(phi, float(distinct[-1]))))
+    largest = 2.0 ** (math.ceil(4.0 * math.log2(max(float(distinct[-1]), 1e-300))) / 4.0)
+    a = np.asarray(hermite_coefficients(phi, distinct, _hermite_terms(phi, largest)))
     ix, iy = np.split(which, 2)
     return _HermiteSeries(a[ix] * a[iy], root, phi.parity is not None)
 
 
+@functools.lru_cache(maxsize=64)
 def _hermite_terms(phi: Activation, q: float) -> int:
     """How many Hermite coefficients count at the largest variance, by their squares."""
     if phi.kinks:

@@ -28,7 +28,7 @@ __all__ = ["match_one_layer"]
 
 _MOST = 8
 _SINGULAR = 4
-_RICH, _STEEP = 20, (0.86, 0.94, 0.78)  # degree and slopes of the functions for kinks away from zero
+_RICH, _SLOPES = 48, (0.5, 0.6)  # degree and slopes of the functions for kinks away from zero
 _FAMILY = "conditioned"
 _ORDINARY = 1e-3  # the tolerance from which on cost decides; not for NTKs, where thresholds ask for learning rates
 _SHARE = 0.1  # of the projection's deficit: what the elementary functions may add
@@ -210,8 +210,6 @@ def _shipped(target: Target, parts: np.ndarray, allowed: Allowance, trains: Trai
     want = wanted(target, parts)
     basis = _basis(target, want, trains)
     gain = gains(trains, singular=basis.singular > 0)
-    if not basis.singular and any(phi.kinks for phi in target.network.activations):
-        return _kinked(target, parts, want, basis, gain, allowed, count)
     best = None
     for found in candidates(basis, want, gain, allowed=allowed):
         if best is None or found.price < best.price:
@@ -219,24 +217,32 @@ def _shipped(target: Target, parts: np.ndarray, allowed: Allowance, trains: Trai
         if best.enough:
             break
     assert best is not None
-    return _proven(target, certify(target, parts, want, best, gain), best, count)
+    made = _proven(target, certify(target, parts, want, best, gain), best, count)
+    if basis.singular or not any(phi.kinks for phi in target.network.activations):
+        return made
+    return _kinked(target, parts, want, made, replace(basis, degree=_RICH), gain, allowed)
 
 
 def _kinked(
-    target: Target, parts: np.ndarray, want: np.ndarray, basis: Basis, gain: np.ndarray, allowed: Allowance, count: int
+    target: Target,
+    parts: np.ndarray,
+    want: np.ndarray,
+    made: _Found,
+    basis: Basis,
+    gain: np.ndarray,
+    allowed: Allowance,
 ) -> _Found:
-    """Kinks away from zero: rich functions, chosen by what is certified of them."""
-    best = None
-    for alpha in _STEEP:
-        rich = replace(basis, alpha=alpha, degree=_RICH)
+    """Kinks away from zero: where they count, rich functions, chosen by what is certified of them."""
+    best, enough = made, projection_bound(target, parts) + allowed.room
+    for alpha in _SLOPES:
+        if best.proof.bound <= enough:
+            break
+        rich = replace(basis, alpha=alpha)
         near = turned(target, want, rich, gain)
         found = fit(rich, near, gain, even=True)
         proof = certify(target, parts, near, found, gain)
-        if best is None or proof.bound < best.proof.bound:
-            best = _proven(target, proof, found, count)
-        if best.proof.bound <= projection_bound(target, parts) + allowed.room:
-            break
-    assert best is not None
+        if proof.bound < best.proof.bound:
+            best = _proven(target, proof, found, made.row.kinds or 1)
     return best
 
 
@@ -254,7 +260,7 @@ def _basis(target: Target, want: np.ndarray, trains: Trains) -> Basis:
     # a jump or a logarithm has no NTK
     orders = (1, 2) if trains == "all" else (0, 1, 2)
     choices = [replace(plain, singular=_SINGULAR, order=order) for order in orders]
-    return min(choices, key=lambda basis: fit(basis, want, gain).missed)
+    return min(choices, key=lambda basis: fit(basis, want, gain).price)
 
 
 def _parity(target: Target) -> Parity | None:

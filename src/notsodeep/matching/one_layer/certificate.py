@@ -26,7 +26,7 @@ from .target import Array, Target, quadratic
 from .units import Fit, gained
 
 _ROUNDING = 1e-13  # of the sums over orders and nodes, all of order one
-_FINE = 8  # grid points per degree where polynomials of several variables are bounded
+_FINE = 6  # cells per degree where polynomials of several variables are bounded
 _ENTRIES = 1 << 21  # held at once
 _FALLING = "between the norms that were computed, Chebyshev coefficients go on falling as the last ones do"
 

@@ -24,9 +24,9 @@ from ...networks import DEQ, Network
 from .target import Array, Target
 
 ALPHAS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2)
-_DEGREES = (3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
-_TURNS = 60  # of fitting and rotating
-_TAME = 150.0  # larger coefficients cost digits in single precision
+_DEGREES = (3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24)
+_TURNS = 40  # of fitting and rotating
+_TAME = 60.0  # larger coefficients cost digits in single precision
 _CALM = 25.0  # up to this they cost none that count: units keep 1e-5 in single precision
 _SILENT = 1e-3  # share of the wanted coefficient below which phi's own does not decide the sign
 _FLOOR = 1e-3  # weights of the fit: an order matters by the size of its coefficient, and all by this
@@ -70,12 +70,13 @@ class Fit:
         return float(np.abs(self.values).max())
 
     @property
-    def price(self) -> tuple[bool, bool, bool, float]:
+    def price(self) -> tuple[bool, int, bool, float]:
         """Of those that miss little enough the calmest, otherwise the nearest; calm ones first where there is room."""
         near = self.missed <= self.allowed.wish
         rest = self.largest if near else self.missed * (1.0 + self.largest / _TAME)
         beyond = self.missed > self.allowed.room
-        return beyond, not beyond and self.largest > _CALM, not near, rest
+        wild = math.ceil(math.log10(max(self.largest / _CALM, 1.0)))  # in powers of ten
+        return beyond, 0 if beyond else wild, not near, rest
 
     @property
     def enough(self) -> bool:
@@ -179,7 +180,7 @@ def candidates(
     allowed: Allowance = NOTHING,
 ) -> Iterator[Fit]:
     """Fits of growing degree, each with the best slope alpha of those tried."""
-    middle = degrees[min(3, len(degrees) - 1)]
+    middle = degrees[min(6, len(degrees) - 1)]
     tried = [fit(replace(basis, alpha=a, degree=middle), want, gain) for a in alphas]
     order = sorted(alphas, key=lambda a: tried[alphas.index(a)].price)[:3]
     for degree in degrees:
