@@ -215,3 +215,19 @@ print(peak() - before)
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert float(run.stdout) < 64 + 64  # the second half: code that is loaded on first use
+
+
+def test_tiles_of_several_threads_are_those_of_one(digits):
+    X = np.concatenate([digits, 1.1 * digits[::-1], 0.9 * digits])
+    threads, found = torch.get_num_threads(), []
+    try:
+        for number in (1, 3):
+            torch.set_num_threads(number)
+            found.append([nsd.kernels_of(net, X) for net in NETWORKS[1:4]])
+            assert torch.get_num_threads() == number
+    finally:
+        torch.set_num_threads(threads)
+    for one, several in zip(*found, strict=True):
+        for kind in KINDS:
+            np.testing.assert_allclose(several[kind], one[kind], atol=1e-13)
+            np.testing.assert_array_equal(several[kind], several[kind].T)

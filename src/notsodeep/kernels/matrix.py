@@ -7,7 +7,10 @@ outputs a few tiles are held.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -21,7 +24,7 @@ from .device import fill_fused
 from .lookup import Table
 from .plane import account
 from .pointwise import diagonal, pairwise
-from .tabulate import SHORT, rounded_range, table_for
+from .tabulate import SHORT, one_thread, rounded_range, table_for
 from .tiles import Points
 
 __all__ = ["ck", "kernels_of", "ntk"]
@@ -159,20 +162,52 @@ def fill(
     sy = sx if symmetric else squared_norms(other)
     table = _table(network, kinds, rates, sx, sy, symmetric, table, x.dtype)
     points = Points(network, tuple(kinds), rates, table, x, other, sx, sy, symmetric=symmetric, compiled=compile)
-    fused = fill_fused(points, target)
-    blocks = [] if fused else list(tiles_of(shape, x.device.type, symmetric))
-    for rows, columns in track(blocks, len(blocks), "kernel", progress):
-        for kind, values in points.tile(rows, columns).items():
-            _store(target[kind], values, rows, columns, symmetric)
-        if points.unsettled > _UNSETTLED:
-            points.settle(target)
-    points.settle(target)
+    if not fill_fused(points, target):
+        blocks = list(tiles_of(shape, x.device.type, symmetric))
+        _fill_tiles(points, target, track(blocks, len(blocks), "kernel", progress), len(blocks))
     if symmetric:
         for kind, values in diagonals(network, kinds, rates, sx, table).items():
             target[kind].diagonal().copy_(values)
     for values in target.values():
         _check_finite(values, network)
     return target
+
+
+def _fill_tiles(
+    points: Points, target: Mapping[Kernel, Tensor], blocks: Iterable[tuple[slice, slice]], count: int
+) -> None:
+    """Tile after tile; on the CPU each thread has tiles of its own, so that no operation waits for another thread."""
+    threads = min(torch.get_num_threads(), count // 2)
+    if points.x.is_cuda or points.compiled or points.table is None or threads < 2:
+        _work(points, target, iter(blocks))
+        return
+    shared = _Shared(iter(blocks))
+    with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        for done in [pool.submit(_work, copy.copy(points), target, shared) for _ in range(threads)]:
+            done.result()
+
+
+class _Shared:
+    """An iterator that several threads take from."""
+
+    def __init__(self, items: Iterator[tuple[slice, slice]]) -> None:
+        self.items, self.lock = items, threading.Lock()
+
+    def __iter__(self) -> _Shared:
+        return self
+
+    def __next__(self) -> tuple[slice, slice]:
+        with self.lock:
+            return next(self.items)
+
+
+def _work(points: Points, target: Mapping[Kernel, Tensor], blocks: Iterator[tuple[slice, slice]]) -> None:
+    for rows, columns in blocks:
+        for kind, values in points.tile(rows, columns).items():
+            _store(target[kind], values, rows, columns, points.symmetric)
+        if points.unsettled > _UNSETTLED:
+            points.settle(target)
+    points.settle(target)
 
 
 def _table(

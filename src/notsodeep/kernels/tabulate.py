@@ -25,7 +25,7 @@ from .pointwise import diagonal
 from .sampling import Unresolved, sample
 from .slopes import DEQSlope
 
-__all__ = ["SHORT", "angle_cap", "build_table", "forget_tables", "near_for", "rounded_range", "table_for"]
+__all__ = ["SHORT", "angle_cap", "build_table", "forget_tables", "near_for", "one_thread", "rounded_range", "table_for"]
 
 _TOLERANCE = 2e-14
 _NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magnified by the angle
@@ -89,7 +89,7 @@ def near_for(network: Network, table: Table, sign: int) -> NearSeries | None:
     with _lock:
         key = plain, table.norms, sign
         if key not in _near:
-            with _one_thread():
+            with one_thread():
                 _near[key] = near_series(plain, table, sign)
             while len(_near) > _KEPT:
                 _near.popitem(last=False)
@@ -104,8 +104,8 @@ def forget_tables() -> None:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Thousands of small operations: more threads would mostly wait for each other."""
+def one_thread() -> Iterator[None]:
+    """Small operations, thousands of them: more threads would mostly wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -120,7 +120,7 @@ def _kept(key: tuple[object, ...], build: Callable[[], Table | None]) -> Table |
         return _tables[key]
     found: Table | Unresolved | None
     try:
-        with _one_thread():
+        with one_thread():
             found = build()
     except Unresolved as slow:
         found = slow.with_traceback(None)

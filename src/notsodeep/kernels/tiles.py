@@ -60,6 +60,12 @@ class Points:
         self._unsettled: list[tuple[Tensor, Tensor]] = []
         self._too_short: list[tuple[Tensor, Tensor]] = []
 
+    def __copy__(self) -> Points:
+        """The same rows for another thread, which keeps its own notes."""
+        other = object.__new__(Points)
+        other.__dict__.update(self.__dict__, _rows=None, _sides={}, _unsettled=[], _too_short=[])
+        return other
+
     def tile(self, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
         """The kernels between these rows and columns; on and below the diagonal of a symmetric matrix they are void."""
         table = self.table
