@@ -62,7 +62,7 @@ def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) ->
 
 def function_coefficients(function: Callable[[Tensor], Tensor], tau: Tensor, panels: Panels, terms: int) -> Tensor:
     """E[f(tau xi) h_k(xi)], k < terms, for flat scales tau: shape (len(tau), terms)."""
-    if terms > _BLOCK and may_share(tau, panels):
+    if terms > _BLOCK and may_share(tau, panels, _BLOCK):
         return _in_blocks(function, tau, panels, terms)
     if may_share(tau, panels, terms):  # one rule, and one table of Hermite polynomials, serves all scales
         xi, basis = shared_basis(float(tau.max()), panels, terms)
