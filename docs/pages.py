@@ -219,6 +219,8 @@ def data_speed(results: Path) -> str:
             continue
         text += f"The NTK on {machine}, in units of the product X Xᵀ of the same rows. First call: the table of the "
         text += "network is built; later calls find it again. Compiled: `compile=True`, its start-up not counted. "
+        note = document.get("note", "")
+        text += f"{note[:1].upper()}{note[1:]}. " if note else ""
         text += f"torch {document['versions']['torch']}. {_made_by(document)}"
         columns = [c for c in ("first", "later", "compiled") if any(c in row for row in document["rows"])]
         rows = [
