@@ -44,12 +44,12 @@ STUDIES = {
     "plain_depth": Study("plain_depth", "what depth and weights of a plain network change", "10 s", "30 min, H200"),
     "three_routes": Study("three_routes", "three routes to a twin on the same data", "15 s", "6 min"),
     "learning": Study("learning", "learning predicted before training, against exact kernels", "30 s", "30 min"),
-    "one_layer": Study("one_layer", "one layer: proven bounds beside errors of random pairs", "20 s", "2 h"),
-    "one_layer_width": Study("one_layer_width", "one layer: errors of kernels at finite width", "10 s", "1 min, H200"),
+    "one_layer": Study("one_layer", "one layer: proven bounds beside errors of random pairs", "20 s", "3 h"),
+    "one_layer_width": Study("one_layer_width", "one layer: errors of kernels at finite width", "10 s", "3 min, H200"),
     "one_layer_accuracy": Study(
-        "one_layer_accuracy", "one layer: test accuracy against width, readouts trained", "20 s", "10 min, H200"
+        "one_layer_accuracy", "one layer: test accuracy against width, readouts trained", "30 s", "15 min, H200"
     ),
-    "one_layer_lazy": Study("one_layer_lazy", "one layer's readout trained beside a whole DEQ", "20 s", "5 min, H200"),
+    "one_layer_lazy": Study("one_layer_lazy", "one layer's readout trained beside a whole DEQ", "20 s", "10 min, H200"),
     "distil": Study("distilling", "what can stand in for a trained DEQ", "10 s", "4 min, H200"),
     "uniform_depth": Study("uniform_depth", "plain layers without data: proven bound against depth", "5 s", "3 min"),
     "uniform_odd": Study("uniform_odd", "what no network of odd layers can reach", "5 s", "20 s"),
