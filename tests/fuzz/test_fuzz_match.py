@@ -99,7 +99,13 @@ def test_arguments_of_the_wrong_kind(picks: list[int], which: int) -> None:
     calls = (
         lambda: nsd.match(*given_[:4], learning_rates=given_[4]),
         lambda: nsd.match_sphere(given_[0], given_[2]),
-        lambda: nsd.match_uniform(nsd.DEQ("relu", 0.1), given_[2], given_[3], given_[1], layers=given_[4] or 1),
+        lambda: nsd.match_uniform(
+            nsd.DEQ("relu", 0.1),
+            given_[2],
+            given_[3],
+            given_[1],
+            layers=1 if isinstance(given_[4], np.ndarray) else given_[4] or 1,
+        ),
     )
     for call in calls:
         found = answer(call)

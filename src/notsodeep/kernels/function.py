@@ -45,8 +45,8 @@ def kernel_function(
     >>> k
     TabulatedKernel(DEQ(Tanh(), sigma_a2=0.2, sigma_b2=0.8), 'ck', norms=(0.840896, 1.18921))
     >>> k(np.eye(2)).round(6)
-    array([[0.414404, 0.      ],
-           [0.      , 0.414404]])
+    array([[0.369925, 0.      ],
+           [0.      , 0.369925]])
     """
     single = isinstance(kernel, str)
     kinds = check_kernels(network, (kernel,) if single else tuple(kernel))

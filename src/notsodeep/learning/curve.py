@@ -127,7 +127,7 @@ def learning_curve(
     >>> curve.accuracy.round(2).tolist()
     [[0.81, 0.86, 0.89], [0.78, 0.83, 0.89]]
     >>> curve.samples_needed(0.85)
-    {'relu': 669, 'tanh': 1282}
+    {'relu': 669, 'tanh': 1283}
     """
     named = networks if isinstance(networks, Mapping) else {_name(networks): networks}
     if not named:
