@@ -12,8 +12,8 @@ from .expansion import expand
 from .features import feature_sums
 from .operator import ClusterKernel, ClusterStore
 from .output import kernel_to_npy, kernel_to_zarr
-from .plan import Plan, Rates, plan
-from .sweep import sweep
+from .planning import Plan, Rates, plan
+from .sweeps import sweep
 
 __all__ = [
     "Cluster",
