@@ -191,7 +191,7 @@ def test_the_example_of_the_readme_runs(capsys):
     twin = names["twin"]
     assert (twin.deq, twin.depth) == (names["deq"], 1)
     assert f"bound     {twin.bound:.3g}" in capsys.readouterr().out
-    assert f"bound {twin.bound:.3g}, proven" in example  # what the comment says
+    assert f"bound {twin.bound:.3g} for every pair" in example  # what the comment says
     assert np.abs(twin.kernel_matrix(names["X"]) - names["K"]).max() < twin.bound * names["K"].max()
     assert twin.verify(names["X"]).gain_scaled > 100
 
