@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -18,17 +17,14 @@ import torch
 
 import notsodeep as nsd
 
+from ._clock import elapsed
+
 ACTIVATIONS = ("tanh", "arctan", "relu", "leaky_relu", "elu", "silu")
 
 
 def best(action: Callable[[], object], repeats: int) -> float:
     """Seconds of the fastest run."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return min(elapsed(action) for _ in range(repeats))
 
 
 def coefficient_times(repeats: int) -> dict[str, float]:

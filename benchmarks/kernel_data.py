@@ -15,8 +15,6 @@ import json
 import platform
 import statistics
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ import notsodeep as nsd
 from notsodeep.errors import DataError
 from notsodeep.kernels import forget_tables
 
+from ._clock import elapsed
 from .kernels import show
 
 NETWORKS = {"tanh": 0.2, "relu": 0.2, "silu": 0.1, "gelu": 0.1, "elu": 0.2}
@@ -52,31 +51,21 @@ def rows_of(name: str, n: int) -> np.ndarray | None:
     return X / np.sqrt((X**2).sum(1).mean()) if len(X) == n else None
 
 
-def seconds(work: Callable[[], Any], cuda: bool) -> float:
-    if cuda:
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    work()
-    if cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
 def measure(X: torch.Tensor, activation: str, repeats: int, compiled: bool) -> dict[str, Any]:
     """Gram product, first, later and compiled calls, one after the other and again."""
-    deq, cuda = nsd.DEQ(activation, NETWORKS[activation]), X.is_cuda
+    deq = nsd.DEQ(activation, NETWORKS[activation])
     out = torch.empty(len(X), len(X), dtype=X.dtype, device=X.device)
     times: dict[str, list[float]] = {"gram": [], "first": [], "later": [], "compiled": []}
     nsd.ntk(deq, X, out=out)
     if compiled:
         nsd.ntk(deq, X, out=out, compile=True)
     for _ in range(repeats):
-        times["gram"].append(seconds(lambda: torch.mm(X, X.T, out=out), cuda))
+        times["gram"].append(elapsed(lambda: torch.mm(X, X.T, out=out), X.device))
         forget_tables()
-        times["first"].append(seconds(lambda: nsd.ntk(deq, X, out=out), cuda))
-        times["later"].append(seconds(lambda: nsd.ntk(deq, X, out=out), cuda))
+        times["first"].append(elapsed(lambda: nsd.ntk(deq, X, out=out), X.device))
+        times["later"].append(elapsed(lambda: nsd.ntk(deq, X, out=out), X.device))
         if compiled:
-            times["compiled"].append(seconds(lambda: nsd.ntk(deq, X, out=out, compile=True), cuda))
+            times["compiled"].append(elapsed(lambda: nsd.ntk(deq, X, out=out, compile=True), X.device))
     median = {k: statistics.median(v) for k, v in times.items() if v}
     return {f"{k}_s": v for k, v in median.items()} | {k: v / median["gram"] for k, v in median.items() if k != "gram"}
 

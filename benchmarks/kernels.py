@@ -32,6 +32,8 @@ from rich.table import Table
 import notsodeep as nsd
 from notsodeep.kernels.matrix import tiles_of
 
+from ._clock import elapsed
+
 SIGMA_A2 = 0.2
 SEED = 0
 
@@ -39,16 +41,7 @@ SEED = 0
 def timed(work: Callable[[], Any], repeats: int, cuda: bool = False) -> float:
     """Median wall time in seconds after one warm-up call."""
     work()
-    times = []
-    for _ in range(repeats):
-        if cuda:
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        work()
-        if cuda:
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return statistics.median(elapsed(work, "cuda" if cuda else "cpu") for _ in range(repeats))
 
 
 def points(n: int, p: int, dtype: torch.dtype, device: str) -> torch.Tensor:

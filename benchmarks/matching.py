@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 
 import numpy as np
 import torch
 
 import notsodeep as nsd
 from notsodeep.matching import tabulate
+
+from ._clock import elapsed
 
 ACTIVATIONS = (
     *("tanh", "arctan", "sigmoid", "relu", "leaky_relu", "elu", "silu", "gelu", "softplus"),
@@ -28,12 +29,8 @@ KERNELS = ("ck", "ntk", "ntk_frozen")
 
 def match_milliseconds(deq: nsd.DEQ, tau0: float, kernel: str, family: str, repeats: int) -> float:
     """The fastest of several matches at neighbouring scales."""
-    times = []
-    for i in range(repeats):
-        start = time.perf_counter()
-        nsd.match(deq, tau0 * (1.0 + 1e-6 * (i + 1)), kernel, family)
-        times.append(time.perf_counter() - start)
-    return round(1e3 * min(times), 2)
+    scales = [tau0 * (1.0 + 1e-6 * (i + 1)) for i in range(repeats)]
+    return round(1e3 * min(elapsed(lambda scale=scale: nsd.match(deq, scale, kernel, family)) for scale in scales), 2)
 
 
 def row(
@@ -74,12 +71,7 @@ def table_times(repeats: int) -> dict[str, float]:
     out = {}
     for name, function in functions.items():
         function(x)
-        times = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            function(x)
-            times.append(time.perf_counter() - start)
-        out[name] = round(1e3 * min(times), 3)
+        out[name] = round(1e3 * min(elapsed(lambda function=function: function(x)) for _ in range(repeats)), 3)
     return out
 
 

@@ -26,6 +26,8 @@ from torch import Tensor, nn
 import notsodeep as nsd
 from notsodeep.nn.compare import peak_bytes
 
+from ._clock import elapsed
+
 try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -71,19 +73,9 @@ def race(
     stop, rounds = time.perf_counter() + seconds, 0
     while rounds < least or time.perf_counter() < stop:
         for name, call in contenders.items():
-            best[name] = min(best[name], _elapsed(call, device))
+            best[name] = min(best[name], elapsed(call, device))
         rounds += 1
     return {name: 1e3 * value for name, value in best.items()}
-
-
-def _elapsed(call: Callable[[], Any], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    started = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - started
 
 
 def build(phi: str, width: int, tol: float, device: torch.device) -> tuple[nsd.nn.DEQ, Tensor]:

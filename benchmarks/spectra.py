@@ -5,14 +5,13 @@ Two isotropic classes (closed sums) and ten full covariances with p = 784 (p x p
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 import notsodeep as nsd
+
+from ._clock import elapsed
 
 POINTS = 2000
 
@@ -34,12 +33,6 @@ def grid(mix: nsd.GaussianMixture, n: int) -> np.ndarray:
     return density
 
 
-def timed(task: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    task()
-    return time.perf_counter() - start
-
-
 def main() -> None:
     table = Table(title=f"predicted law and density on {POINTS} points")
     for column in ("mixture", "p", "n", "seconds", "target"):
@@ -47,9 +40,9 @@ def main() -> None:
     two, ten = nsd.GaussianMixture.two_class(1000), ten_full_covariances()
     grid(two, 100)  # imports and tables of the kernels
     for n in (800, 2000):
-        table.add_row("two isotropic classes", "1000", str(n), f"{timed(lambda n=n: grid(two, n)):.2f}", "< 2")
+        table.add_row("two isotropic classes", "1000", str(n), f"{elapsed(lambda n=n: grid(two, n)):.2f}", "< 2")
     for n in (500, 2000):
-        table.add_row("ten full covariances", "784", str(n), f"{timed(lambda n=n: grid(ten, n)):.2f}", "< 20")
+        table.add_row("ten full covariances", "784", str(n), f"{elapsed(lambda n=n: grid(ten, n)):.2f}", "< 20")
     Console().print(table)
 
 

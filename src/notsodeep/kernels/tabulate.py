@@ -11,6 +11,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -59,6 +60,7 @@ def _single_kinked_layer(network: Network) -> bool:
 # ---- keeping -----------------------------------------------------------------------------------------------
 
 
+Made = TypeVar("Made")
 _tables: OrderedDict[tuple[object, ...], Table | Unresolved | None] = OrderedDict()
 _near: OrderedDict[tuple[object, ...], NearSeries | None] = OrderedDict()
 _lock = threading.RLock()
@@ -72,12 +74,12 @@ def table_for(network: Network, rates: Sequence[float] | None, scale: NormScale,
     plain = network.detached() if isinstance(network, DEQ) else network
     key = plain, None if rates is None else tuple(rates), scale
     with _lock:
-        found = _kept(key, lambda: build_table(plain, rates, scale))
+        found = _kept(_tables, key, lambda: _attempted(plain, rates, scale))
         if isinstance(found, Unresolved):
             octave = math.floor(math.log2(min(pairs, _MANY)))
             found = None
             if 2.0**octave >= _PATIENT:
-                found = _kept((*key, octave), lambda: build_table(plain, rates, scale, pairs=2.0**octave))
+                found = _kept(_tables, (*key, octave), lambda: _attempted(plain, rates, scale, 2.0**octave))
         return None if isinstance(found, Unresolved) else found
 
 
@@ -87,13 +89,7 @@ def near_for(network: Network, table: Table, sign: int) -> NearSeries | None:
         return None
     plain = network.detached()
     with _lock:
-        key = plain, table.norms, sign
-        if key not in _near:
-            with one_thread():
-                _near[key] = near_series(plain, table, sign)
-            while len(_near) > _KEPT:
-                _near.popitem(last=False)
-        return _near[key]
+        return _kept(_near, (plain, table.norms, sign), lambda: near_series(plain, table, sign))
 
 
 def forget_tables() -> None:
@@ -114,20 +110,26 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _kept(key: tuple[object, ...], build: Callable[[], Table | None]) -> Table | Unresolved | None:
-    if key in _tables:
-        _tables.move_to_end(key)
-        return _tables[key]
-    found: Table | Unresolved | None
-    try:
-        with one_thread():
-            found = build()
-    except Unresolved as slow:
-        found = slow.with_traceback(None)
-    _tables[key] = found
-    while len(_tables) > _KEPT:
-        _tables.popitem(last=False)
+def _kept(kept: OrderedDict[tuple[object, ...], Made], key: tuple[object, ...], build: Callable[[], Made]) -> Made:
+    """What was made for this key, or is made now; what was not asked for longest gives way."""
+    if key in kept:
+        kept.move_to_end(key)
+        return kept[key]
+    with one_thread():
+        found = kept[key] = build()
+    while len(kept) > _KEPT:
+        kept.popitem(last=False)
     return found
+
+
+def _attempted(
+    network: Network, rates: Sequence[float] | None, scale: NormScale, pairs: float | None = None
+) -> Table | Unresolved | None:
+    """The table, or what says that it would be slow."""
+    try:
+        return build_table(network, rates, scale, pairs)
+    except Unresolved as slow:
+        return slow.with_traceback(None)
 
 
 def rounded_range(network: Network, low: float, high: float, equal: float = 1e-14) -> NormScale:
