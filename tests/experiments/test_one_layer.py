@@ -138,7 +138,13 @@ def test_infinite_width_is_gradient_descent_with_the_kernel() -> None:
 def test_tables_say_what_is_stored() -> None:
     accuracies = {"DEQ": {"accuracy": [0.9, 0.8]}, "one layer": {"accuracy": [0.92, 0.8]}}
     settings = {"dataset": "mnist", "width": 1024, "activations": ["relu"]}
-    heads, rows = one_layer_accuracy_table({"points": {"": {"settings": settings, "numbers": {"relu": accuracies}}}})
+    worse = {"DEQ": {"accuracy": [0.5, 0.5]}, "one layer": {"accuracy": [0.4, 0.4]}}
+    points = {
+        "": {"settings": settings, "numbers": {"relu": accuracies}},
+        "adam": {"settings": {**settings, "method": "adam"}, "numbers": {"relu": worse}},
+    }
+    assert one_layer_accuracy_table({"points": points}, method="adam")[1][0][-2:] == ["50.00", "-10.00 ± 0.00"]
+    heads, rows = one_layer_accuracy_table({"points": points})
     assert heads == ["data", "activation", "width", "DEQ", "one layer"]
     assert rows == [["MNIST", "ReLU", "1,024", "85.00", "+1.00 ± 1.00"]]
     cell = {"forward_ms": {"one layer": 2.0, "DEQ": 8.0}, "forward: DEQ / one layer": 4.0}

@@ -1,8 +1,9 @@
 """Test accuracy against width with one-layer twins, beside DEQ, the papers' twin and a plain network of the best scale.
 
 As in ``accuracy``: random frozen features, a linear readout trained by SGD, the same rows, seeds, widths and learning
-rates, and the same (centred) DEQ. The plain network has its kernel multiplied by the scalar that brings it nearest to
-the DEQ's, so that it does not lose by its size alone. The noise is that of ``plain_depth``.
+rates, and the same (centred) DEQ; at three widths by Adam as well. The plain network has its kernel multiplied by the
+scalar that brings it nearest to the DEQ's, so that it does not lose by its size alone. The noise is that of
+``plain_depth``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..networks import ENN
 from ..plots.figures import draw_one_layer_accuracy
 from .accuracy import DATASETS, SIGMA_A2, WIDEST, WIDTHS, prepared, twin_for
 from .plain_depth import NOISE, noisy
-from .readouts import Candidate, score
+from .readouts import Candidate, Optimiser, score
 from .runner import Experiment, Point, Setup
 
 __all__ = ["EXPERIMENT", "candidates", "points"]
@@ -25,6 +26,7 @@ __all__ = ["EXPERIMENT", "candidates", "points"]
 ACTIVATIONS = ("tanh", "relu")
 TOLERANCE = 1e-3
 """Of the one-layer twin: kernels of these widths are off by a hundredth and more."""
+ADAM_WIDTHS, ADAM_RATE = (128, 1024, 4096), 1e-3
 _SCALED_ON = 1000  # rows that the plain network's scalar is found on
 
 
@@ -50,8 +52,8 @@ def points(setup: Setup, datasets: Sequence[str] | None = None, widths: Sequence
     epochs, seeds = (20, 2) if setup.quick else (100, 3)
     load_once = functools.lru_cache(maxsize=1)(lambda name: _prepared(name, setup))
 
-    def point(name: str, width: int) -> Point:
-        settings = {
+    def point(name: str, width: int, *, adam: bool = False) -> Point:
+        settings: dict[str, Any] = {
             "dataset": name,
             "width": width,
             "activations": ACTIVATIONS,
@@ -62,9 +64,13 @@ def points(setup: Setup, datasets: Sequence[str] | None = None, widths: Sequence
             "lr": 0.1 if name.startswith("cifar10_vgg") else 1.0,
             "epochs": epochs,
         }
-        return Point(f"{name}/{width}", settings, lambda: _measure(*load_once(name), settings, setup))
+        if adam:
+            settings |= {"method": "adam", "lr": ADAM_RATE}
+        key = f"{name}/{width}/adam" if adam else f"{name}/{width}"
+        return Point(key, settings, lambda: _measure(*load_once(name), settings, setup))
 
-    return [point(name, width) for name in names for width in sizes]
+    plain = [point(name, width) for name in names for width in sizes]
+    return plain + [point(n, w, adam=True) for n in names for w in sizes if w in ADAM_WIDTHS and not setup.quick]
 
 
 def _prepared(name: str, setup: Setup) -> tuple[Dataset, dict[str, dict[str, Candidate]]]:
@@ -84,7 +90,7 @@ def _measure(
             reference="DEQ",
             epochs=settings["epochs"],
             seeds=settings["seeds"],
-            lr=settings["lr"],
+            optimiser=Optimiser(settings.get("method", "sgd"), settings["lr"]),
             device=setup.device,
             between_epochs=setup.check_time,
         )

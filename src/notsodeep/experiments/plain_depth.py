@@ -21,7 +21,7 @@ from ..datasets import Dataset
 from ..networks import DEQ, ENN
 from ..plots.figures import draw_depths
 from .accuracy import REPORTED, prepared, twin_for
-from .readouts import Candidate, score
+from .readouts import Candidate, Optimiser, score
 from .runner import Experiment, Point, Setup
 
 __all__ = ["EXPERIMENT", "accuracy_by_depth", "noisy"]
@@ -58,7 +58,16 @@ def accuracy_by_depth(
     """
     candidates = {name: Candidate(_network(phi, name), TWINS.get(name, "gaussian")) for name in networks}
     first = next(iter(candidates))
-    table = score(candidates, data, width, reference=first, epochs=epochs, seeds=seeds, lr=lr, device=device)
+    table = score(
+        candidates,
+        data,
+        width,
+        reference=first,
+        epochs=epochs,
+        seeds=seeds,
+        optimiser=Optimiser("sgd", lr),
+        device=device,
+    )
     return {name: found["accuracy"] for name, found in table.items()}
 
 

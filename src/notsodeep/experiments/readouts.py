@@ -37,6 +37,9 @@ class Optimiser:
             raise InvalidInputError(f"an optimiser is 'sgd' or 'adam' with a positive learning rate, got {self!r}")
 
 
+_PAPERS = Optimiser("sgd", 1.0)
+
+
 def build(
     network: DEQ | ENN, data: Dataset, width: int, seed: int, *, init: str = "gaussian", device: str = "cpu"
 ) -> Model:
@@ -108,13 +111,13 @@ def score(
     reference: str,
     epochs: int = 100,
     seeds: Sequence[int] = (0,),
-    lr: float = 1.0,
+    optimiser: Optimiser = _PAPERS,
     device: str = "cpu",
     between_epochs: Callable[[], None] | None = None,
 ) -> dict[str, dict[str, list[float]]]:
     """Network -> per seed its test accuracy and the share of test rows that it classifies as ``reference`` does.
 
-    Readouts are trained by SGD, batch 128, as in the papers; networks of one seed see the samples in the same order.
+    Batches of 128, as in the papers; networks of one seed see the samples in the same order.
     """
     specs = [(name, seed) for name in candidates for seed in seeds]
     builders = [
@@ -122,8 +125,7 @@ def score(
         for name, seed in specs
     ]
     order = [seed for _, seed in specs]
-    rate = [Optimiser("sgd", lr)]
-    found = guess(builders, data, rate, order, epochs=epochs, device=device, between_epochs=between_epochs)
+    found = guess(builders, data, [optimiser], order, epochs=epochs, device=device, between_epochs=between_epochs)
     guesses, truth = found.classes[:, 0].cpu(), torch.from_numpy(data.y_test)
     table: dict[str, dict[str, list[float]]] = {name: {"accuracy": [], "agreement": []} for name in candidates}
     for (name, seed), mine in zip(specs, guesses, strict=True):

@@ -124,8 +124,8 @@ def _panels(names: Sequence[str]) -> tuple[Figure, Sequence[Axes]]:
 
 
 def draw_one_layer_accuracy(document: Document) -> dict[str, Figure]:
-    """One figure per activation: test accuracy minus the DEQ's against the width, a panel per data set."""
-    points = list(document["points"].values())
+    """One figure per activation: test accuracy by SGD minus the DEQ's against the width, a panel per data set."""
+    points = [p for p in document["points"].values() if "method" not in p["settings"]]
     return {phi: _gaps(points, phi) for phi in points[0]["settings"]["activations"]} if points else {}
 
 

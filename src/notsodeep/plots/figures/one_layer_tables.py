@@ -48,9 +48,10 @@ def one_layer_width_table(document: Document) -> Table:
     return ["data", "activation", "network", *(f"{width:,}" for width in widths)], rows
 
 
-def one_layer_accuracy_table(document: Document, widths: Sequence[int] | None = None) -> Table:
+def one_layer_accuracy_table(document: Document, widths: Sequence[int] | None = None, method: str = "sgd") -> Table:
     """Test accuracy of the DEQ in per cent; of the others the difference to it in points, with its standard error."""
-    points = [p for p in document["points"].values() if widths is None or p["settings"]["width"] in widths]
+    points = [p for p in document["points"].values() if p["settings"].get("method", "sgd") == method]
+    points = [p for p in points if widths is None or p["settings"]["width"] in widths]
     points.sort(key=lambda p: p["settings"]["width"])
     names = list(next(iter(points[0]["numbers"].values())))
     rows = [
