@@ -29,6 +29,7 @@ from notsodeep.solve import (
     triangle_bytes,
 )
 from notsodeep.solve.checkpoint import SolveCheckpoint
+from notsodeep.solve.operator import add_block, as_columns
 
 SOLVED = 1e-8  # all ways agree to this; residuals are asked for at 1e-10 and K is well conditioned at these ridges
 
@@ -118,6 +119,21 @@ def test_a_product_with_tiles_is_the_product_with_the_matrix(n, panel, columns):
     assert torch.allclose(tiles @ v, whole @ v, **close)
     assert torch.allclose(tiles.columns(torch.tensor([n - 1])), whole[:, -1:], **close)
     assert torch.allclose(tiles.diagonal(), whole.diagonal(), **close)
+
+
+@pytest.mark.parametrize(("top", "left", "shape"), [(0, 700, (700, 2300)), (5, 5, (900, 900)), (3, 3000, (1, 1))])
+def test_a_block_taken_in_pieces_counts_for_both_triangles(top, left, shape):
+    rng = np.random.default_rng(0)
+    block = torch.from_numpy(rng.standard_normal(shape))
+    block = block + block.T if top == left else block
+    K = torch.zeros(3001, 3001, dtype=torch.float64)
+    K[left : left + shape[1], top : top + shape[0]] = block.T
+    K[top : top + shape[0], left : left + shape[1]] = block
+    v = torch.from_numpy(rng.standard_normal((3001, 3)))
+    for laid in (v, as_columns(v, v.dtype)):
+        out = torch.zeros_like(v)
+        add_block(out, laid, top, left, block)
+        np.testing.assert_allclose(out, K @ v, rtol=0.0, atol=100.0 * tolerance())
 
 
 def test_memory_of_the_triangle():

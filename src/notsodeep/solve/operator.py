@@ -10,10 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["KernelFunction", "KernelOperator", "add_block", "fingerprint", "thin"]
+__all__ = ["KernelFunction", "KernelOperator", "add_block", "as_columns", "fingerprint", "thin"]
 
 KernelFunction = Callable[[Tensor, Tensor | None], Tensor]
 """k(X, Y) with rows as points; Y is None for the symmetric matrix of X."""
+
+_PIECE = 1 << 22  # bytes of a block that one thread uses twice while they are in its cache
+_WIDE = 2048  # columns of such a piece
 
 
 class KernelOperator(Protocol):
@@ -53,11 +56,26 @@ def fingerprint(kernel: KernelFunction, X: Tensor) -> str:
 
 
 def add_block(out: Tensor, v: Tensor, top: int, left: int, block: Tensor) -> None:
-    """out += K v for the part of a symmetric K that is ``block`` at (top, left), and its mirror image."""
-    rows, columns = slice(top, top + block.shape[0]), slice(left, left + block.shape[1])
-    out[rows] += thin(block, v[columns])
-    if top != left:
-        out[columns] += thin(block.T, v[rows])
+    """out += K v for the part of a symmetric K that is ``block`` at (top, left), and its mirror image.
+
+    In pieces that stay in the cache for their second use. Quickest where ``out`` and ``v`` are transposes of rows, see
+    :func:`as_columns`.
+    """
+    high, wide = len(block), 2 * _WIDE
+    if block.device.type == "cpu":
+        high, wide = _PIECE * torch.get_num_threads() // (_WIDE * block.element_size()), _WIDE
+    for i in range(0, len(block), high):
+        for j in range(0, block.shape[1], wide):
+            piece = block[i : i + high, j : j + wide]
+            rows, columns = (slice(a, a + size) for a, size in zip((top + i, left + j), piece.shape, strict=True))
+            out[rows] += thin(piece, v[columns])
+            if top != left:
+                out[columns] += thin(piece.T, v[rows])
+
+
+def as_columns(v: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same columns, each of them in one piece of memory."""
+    return v.T.to(dtype).contiguous().T
 
 
 def thin(A: Tensor, B: Tensor) -> Tensor:

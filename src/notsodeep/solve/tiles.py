@@ -18,7 +18,7 @@ from torch import Tensor
 from .._progress import track
 from ..errors import InvalidInputError
 from .folder import TileFolder
-from .operator import KernelFunction, add_block, fingerprint
+from .operator import KernelFunction, add_block, as_columns, fingerprint
 
 __all__ = ["KernelTiles", "Store", "available_bytes", "triangle_bytes"]
 
@@ -26,7 +26,6 @@ Store = Literal["auto", "memory", "disk", "none"]
 
 _PANEL = 2048
 _DIAGONAL = 512
-_STRIP = 4096  # columns of a panel that are used twice while they are in the cache
 
 
 def triangle_bytes(n: int, dtype: torch.dtype, panel: int = _PANEL) -> int:
@@ -160,12 +159,10 @@ def _chosen(store: str, folder: Any, n: int, dtype: torch.dtype, device: torch.d
 
 
 def _symmetric_product(panels: Iterator[tuple[int, Tensor]], v: Tensor, dtype: torch.dtype) -> Tensor:
-    """The product with the matrix of which ``panels`` are the upper part; sums of strips in double precision."""
-    out = torch.zeros_like(v, dtype=torch.float64)
-    low = v.to(dtype)
+    """The product with the matrix of which ``panels`` are the upper part; sums of pieces in double precision."""
+    out, low = as_columns(torch.zeros_like(v), torch.float64), as_columns(v, dtype)
     for start, panel in panels:
         stop = start + len(panel)
         add_block(out, low, start, start, panel[:, : stop - start])
-        for left in range(stop, len(v), _STRIP):
-            add_block(out, low, start, left, panel[:, left - start : left - start + _STRIP])
-    return out
+        add_block(out, low, start, stop, panel[:, stop - start :])
+    return out.contiguous()
