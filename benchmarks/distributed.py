@@ -3,11 +3,13 @@
     python -m benchmarks.distributed --parts scaling overhead
     python -m benchmarks.distributed --parts mnist --data FOLDER --workers 4 --memory 5
 
-``scaling``: tiles are built and multiplied by 1, 2 and 4 processes of one thread each, against one process without
-Dask; ideal is that time over the number of processes (of cores, where there are fewer). ``inside_tasks`` is the part of
-the time in which the busiest worker computed. ``overhead``: what a step of conjugate gradients costs beside computing,
-at n = 60,000: the messages of a step with workers that only echo. ``mnist``: all images by conjugate gradients, once
-undisturbed and once while two workers are killed. Prints one JSON document.
+``scaling``: tiles are built and multiplied by 1, 2 and 4 processes of one thread each. Three ideals: the same tiles in
+as many plain processes, without Dask and without messages (what the cores give: they share caches, memory and clock);
+one worker, and one process without Dask, each over the number of processes (of cores, where there are fewer).
+``inside_tasks`` is the part of the time in which the busiest worker computed, ``largest_share`` its work over the mean.
+``overhead``: what a step of conjugate gradients costs beside computing, at n = 60,000: the messages of a step with
+workers that only echo. ``mnist``: all images by conjugate gradients, once undisturbed and once while two workers are
+killed; each run leaves its result in ``--folder``, and what lies there is compared. Prints one JSON document.
 """
 
 from __future__ import annotations
@@ -16,12 +18,16 @@ import argparse
 import contextlib
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import statistics
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,12 +37,14 @@ import torch
 import notsodeep as nsd
 from distributed import Client, LocalCluster, get_task_stream
 from notsodeep.datasets import load
-from notsodeep.distributed import ClusterKernel, Rates, plan
+from notsodeep.distributed import ClusterKernel, Plan, Rates, expand, plan
 from notsodeep.distributed.cluster import Call
-from notsodeep.distributed.layout import blocks_of
+from notsodeep.distributed.layout import Grid, Tile, blocks_of
+from notsodeep.distributed.share import Share
 from notsodeep.solve import KernelTiles, NetworkKernel, solve_operator
 
 _TASK = 1e-3
+RUNS = ("undisturbed", "killed")
 
 
 @contextlib.contextmanager
@@ -65,6 +73,11 @@ def timed(work: Callable[[], Any], repeats: int = 1) -> float:
     return statistics.median(seconds)
 
 
+def say(found: Any) -> None:
+    """What is known so far: a run that is cut short leaves something."""
+    print(json.dumps(found), file=sys.stderr, flush=True)
+
+
 def rows_of(options: argparse.Namespace, n: int) -> torch.Tensor:
     """Gaussian rows of the images' width and mean squared norm one."""
     return torch.from_numpy(np.random.default_rng(0).normal(size=(n, options.features)) / options.features**0.5)
@@ -77,8 +90,9 @@ def scaling(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     X, kernel = rows_of(options, options.n), NetworkKernel(nsd.DEQ(options.activation, 0.2), "ntk")
     v = torch.randn(options.n, 10, dtype=torch.float64)
+    dtype = getattr(torch, options.dtype)
     kernel(X[:64], None)  # tables are made once, in every process
-    tiles = KernelTiles(kernel, X, store="memory", progress=False)
+    tiles = KernelTiles(kernel, X, store="memory", dtype=dtype, progress=False)
     alone = {"build_s": timed(lambda: list(tiles.panels()))}
     alone["product_s"] = timed(lambda: tiles @ v, options.repeats)
     tiles = KernelTiles(kernel, X[:1])  # gives the memory back
@@ -88,8 +102,9 @@ def scaling(options: argparse.Namespace) -> dict[str, Any]:
             operator = ClusterKernel(client, kernel, X[:256], progress=False)
             operator @ v[:256]  # workers import torch and make their tables
             operator.close()
-            operator = ClusterKernel(client, kernel, X, tile=options.tile, progress=False)
+            operator = ClusterKernel(client, kernel, X, tile=options.tile, dtype=dtype, progress=False)
             operator.columns(torch.tensor([0]))  # rows are there
+            document, shares = operator.document, shares_of(operator)
             with get_task_stream(client) as stream:
                 built = timed(operator.build)
             inside = {"build": busiest(stream.data, "kernel-build") / built}
@@ -97,14 +112,68 @@ def scaling(options: argparse.Namespace) -> dict[str, Any]:
                 product = timed(lambda op=operator: op @ v, options.repeats)
             inside["product"] = busiest(stream.data, "kernel-product") / (options.repeats * product)
             operator.close()
-        found.append({"processes": workers, "build_s": built, "product_s": product, "inside_tasks": inside})
-    cores = os.cpu_count() or 1
+        plain = plainly(document, list(shares.values()), X.numpy(), v.numpy(), options.repeats)
+        work = [sum(map(operator.grid.work, mine)) for mine in shares.values()]
+        row = {"processes": workers, "build_s": built, "product_s": product, "inside_tasks": inside, "plain": plain}
+        found.append(row | {"largest_share": round(max(work) * len(work) / sum(work), 3)})
+        say(found[-1])
+    cores = len(os.sched_getaffinity(0))
     for row in found:
         ideal = min(row["processes"], cores)
         for name in ("build", "product"):
-            row[f"{name}_efficiency"] = round(alone[f"{name}_s"] / (ideal * row[f"{name}_s"]), 3)
-            row[f"{name}_efficiency_of_one"] = round(found[0][f"{name}_s"] / (ideal * row[f"{name}_s"]), 3)
+            seconds = row[f"{name}_s"]
+            row[f"{name}_efficiency"] = {
+                "of_plain_processes": round(row["plain"][f"{name}_s"] / seconds, 3),
+                "of_one_worker": round(found[0][f"{name}_s"] / (ideal * seconds), 3),
+                "of_one_process_without_dask": round(alone[f"{name}_s"] / (ideal * seconds), 3),
+            }
     return {"n": options.n, "features": options.features, "alone": alone, "clusters": found}
+
+
+def shares_of(operator: ClusterKernel) -> dict[str, list[Tile]]:
+    """The tiles of every worker."""
+    shares: dict[str, list[Tile]] = {}
+    for tile, worker in operator.owners.items():
+        shares.setdefault(worker, []).append(tile)
+    return shares
+
+
+def plainly(document: dict[str, Any], shares: list[list[Tile]], X: Any, v: Any, repeats: int) -> dict[str, float]:
+    """The same tiles by as many plain processes: no Dask, no messages. What these cores give at best."""
+    context = multiprocessing.get_context("spawn")
+    gate = context.Barrier(len(shares) + 1)
+    grid = Grid(document["n"], document["tile"])
+    processes = []
+    for mine in shares:
+        rows = {block: X[grid.span(block)] for block in blocks_of(mine)}
+        part = np.concatenate([v[grid.span(block)] for block in rows])
+        job = context.Process(target=_plain, args=(document, mine, rows, part, repeats, gate))
+        job.start()
+        processes.append(job)
+    spans: dict[str, list[float]] = {}
+    for name in ("build_s", *["product_s"] * repeats):
+        gate.wait()
+        started = time.perf_counter()
+        gate.wait()
+        spans.setdefault(name, []).append(time.perf_counter() - started)
+    for job in processes:
+        job.join()
+    return {name: statistics.median(seconds) for name, seconds in spans.items()}
+
+
+def _plain(document: Any, mine: list[Tile], rows: Any, v: Any, repeats: int, gate: Any) -> None:
+    torch.set_num_threads(1)
+    share = Share(document, float("inf"), None)
+    share.take(list(rows), list(rows.values()))
+    few = next(iter(share.rows.values()))[:256]
+    share.kernel(few, None)  # tables
+    gate.wait()
+    share.keep(mine)
+    gate.wait()
+    for _ in range(repeats):
+        gate.wait()
+        share.product(mine, list(rows), v, False)
+        gate.wait()
 
 
 def busiest(stream: Any, name: str) -> float:
@@ -130,9 +199,7 @@ def overhead(options: argparse.Namespace) -> list[dict[str, Any]]:
     for workers in options.processes:
         with cluster_of(workers) as (_, client), ClusterKernel(client, kernel, X, store="none") as operator:
             operator.columns(torch.tensor([0]))  # rows are there
-            shares: dict[str, list[Any]] = {}
-            for tile, worker in operator.owners.items():
-                shares.setdefault(worker, []).append(tile)
+            shares = shares_of(operator)
 
             def step(operator: ClusterKernel = operator, shares: Any = shares) -> None:
                 out, grid, calls = np.zeros_like(v), operator.grid, []
@@ -156,30 +223,35 @@ def overhead(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def model(options: argparse.Namespace, scaled: dict[str, Any], echoed: list[dict[str, Any]]) -> dict[str, Any]:
-    """The plan with the rates of one process and the echo of one worker, beside what more of them took."""
-    n, one = scaled["n"], scaled["clusters"][0]
-    bare = Rates(1.0, 1.0, latency=0.0, task=0.0, bandwidth=float("inf"))
-    triangle = plan(n, scaled["features"], 1, bare, tile=options.tile, itemsize=8)
+    """Plans beside what was measured: with the rates of one plain process, and of as many as there are workers."""
     latency, bandwidth = _line(echoed)
-    messages = latency + _TASK + triangle.step_bytes / bandwidth
-    rates = Rates(
-        build=triangle.build_seconds / one["build_s"],
-        product=triangle.compute_seconds / (one["product_s"] - messages),
-        latency=latency,
-        task=_TASK,
-        bandwidth=bandwidth,
-    )
-    rows = []
+    rows, found = [], {}
     for row in scaled["clusters"]:
-        told = plan(n, scaled["features"], row["processes"], rates, itemsize=8, tile=options.tile)
+        bare = _plan(options, scaled, row["processes"], Rates(1.0, 1.0))
+        found[row["processes"]] = Rates(
+            build=bare.build_seconds / row["plain"]["build_s"],
+            product=bare.compute_seconds / row["plain"]["product_s"],
+            latency=latency,
+            task=_TASK,
+            bandwidth=bandwidth,
+        )
+    for row in scaled["clusters"]:
+        one, same = (_plan(options, scaled, row["processes"], found[k]) for k in (min(found), row["processes"]))
         rows.append(
             {
                 "processes": row["processes"],
-                "build_s": [round(told.build_seconds, 3), round(row["build_s"], 3)],
-                "product_s": [round(told.step_seconds, 4), round(row["product_s"], 4)],
+                "build_s": [round(one.build_seconds, 3), round(same.build_seconds, 3), round(row["build_s"], 3)],
+                "product_s": [round(one.step_seconds, 4), round(same.step_seconds, 4), round(row["product_s"], 4)],
             }
         )
-    return {"rates": vars(rates), "predicted_and_measured": rows}
+    return {
+        "rates": {k: vars(rates) for k, rates in found.items()},
+        "by_rates_of_one_by_rates_of_as_many_and_measured": rows,
+    }
+
+
+def _plan(options: argparse.Namespace, scaled: dict[str, Any], processes: int, rates: Rates) -> Plan:
+    return plan(scaled["n"], scaled["features"], processes, rates, tile=options.tile)
 
 
 def _line(echoed: list[dict[str, Any]]) -> tuple[float, float]:
@@ -201,43 +273,47 @@ def mnist(options: argparse.Namespace) -> dict[str, Any]:
     targets = torch.from_numpy(2.0 * np.eye(10)[data.y_train] - 1.0)
     test = torch.from_numpy(data.X_test[: options.test].astype(np.float64))
     kernel = NetworkKernel(nsd.DEQ(options.activation, 0.2), "ntk")
-    runs = {}
-    for name in ("undisturbed", "two killed"):
+    folder = Path(options.folder or tempfile.mkdtemp())
+    for name in options.runs:
         with cluster_of(options.workers, f"{options.memory}GiB", options.threads) as (cluster, client), Peak() as peak:
             started = time.perf_counter()
-            operator = ClusterKernel(client, kernel, X, dtype=torch.float32, progress=False, patience=30.0)
-            killer = Killer(cluster, operator, 2 if name == "two killed" else 0)
+            operator = ClusterKernel(client, kernel, X, dtype=torch.float32, patience=30.0)
+            killer = Killer(cluster, operator, 2 if name == "killed" else 0)
             lift = 1e-3 * float(operator.diagonal().mean())
             operator.build()
             built = time.perf_counter() - started
-            found = solve_operator(operator, targets, [lift], tol=options.tol, rank=options.rank, progress=False)
+            found = solve_operator(operator, targets, [lift], tol=options.tol, rank=options.rank)
             seconds = time.perf_counter() - started
-            losses = operator.losses
             killer.stop()
             operator.close()
-        coefficients = found.coefficients[0]
-        scores = torch.cat([kernel(part, X) @ coefficients for part in test.split(512)])
-        runs[name] = {
+            scores = expand(client, kernel, X, found.coefficients[0], test)
+        result = {
             "accuracy": round(100.0 * float((scores.argmax(1).numpy() == data.y_test[: options.test]).mean()), 2),
             "steps": found.steps,
             "refinements": found.refinements,
             "residual": float(found.residuals.max()),
             "build_s": round(built, 1),
             "fit_s": round(seconds, 1),
+            "predict_s": round(time.perf_counter() - started - seconds, 1),
             "killed": killer.done,
-            "losses": losses,
+            "losses": operator.losses,
             "peak_gib": round(peak.bytes / 2**30, 2),
-            "coefficients": coefficients,
         }
-    one, other = (run.pop("coefficients") for run in runs.values())
-    difference = float((one - other).norm() / one.norm())
-    return {
-        "n": len(X),
-        "workers": options.workers,
-        "tol": options.tol,
-        "runs": runs,
-        "relative_difference": difference,
-    }
+        np.save(folder / f"{name}.npy", found.coefficients[0].numpy())
+        (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        say(result)
+    about = {"n": len(X), "workers": options.workers, "threads": options.threads, "tol": options.tol}
+    return about | compared(folder)
+
+
+def compared(folder: Path) -> dict[str, Any]:
+    """The runs of which the results are there, and how far the coefficients of the second are from the first."""
+    there = [name for name in RUNS if (folder / f"{name}.json").exists()]
+    runs = {name: json.loads((folder / f"{name}.json").read_text()) for name in there}
+    if len(there) < len(RUNS):
+        return {"runs": runs}
+    one, other = (np.load(folder / f"{name}.npy") for name in RUNS)
+    return {"runs": runs, "relative_difference": float(np.linalg.norm(one - other) / np.linalg.norm(one))}
 
 
 class Killer:
@@ -288,6 +364,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=32_000)
     parser.add_argument("--features", type=int, default=784)
     parser.add_argument("--tile", type=int, default=2048)
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="of stored tiles in scaling")
     parser.add_argument("--activation", default="relu")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--data", default=None, help="folder of the data sets")
@@ -299,8 +376,14 @@ def main() -> None:
     parser.add_argument("--memory", type=float, default=5.0, help="GiB for each worker of mnist")
     parser.add_argument("--tol", type=float, default=1e-8)
     parser.add_argument("--rank", type=int, default=None)
+    parser.add_argument("--runs", nargs="+", choices=RUNS, default=RUNS, help="of mnist")
+    parser.add_argument("--folder", default=None, help="for the results of the runs of mnist")
     options = parser.parse_args()
-    document: dict[str, Any] = {"options": vars(options), "cores": os.cpu_count(), "load": os.getloadavg()}
+    document: dict[str, Any] = {
+        "options": vars(options),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg(),
+    }
     for part in options.parts:
         document[part] = {"scaling": scaling, "overhead": overhead, "mnist": mnist}[part](options)
     if {"scaling", "overhead"} <= set(options.parts):
