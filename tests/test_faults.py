@@ -28,6 +28,7 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 import notsodeep as nsd
 from notsodeep.cli import app
@@ -59,10 +60,16 @@ def blobs() -> tuple[torch.Tensor, torch.Tensor]:
     return X, (X[:, 0] > 0).long()
 
 
-def train() -> None:
+def train(device: str = "cpu") -> None:
     model = nsd.nn.ENN(nsd.ENN(["tanh"]), 6, 200, 2, seed=1)
-    nsd.fit(model, blobs(), method="adam", epochs=12, checkpoint="run", progress=False)
+    nsd.fit(model, blobs(), method="adam", epochs=12, checkpoint="run", device=device, progress=False)
     nsd.nn.save(model, "model.safetensors")
+
+
+def solve(device: str) -> None:
+    X, y = np.load("X.npy"), np.load("y.npy")
+    model = nsd.DEQClassifier(activation="tanh", ridge=1e-3, solver="cg", checkpoint="state", device=device)
+    save_estimator(model.fit(X, y), "solved.safetensors")
 
 
 def save() -> None:
@@ -98,6 +105,11 @@ def is_network(path: Path) -> Any:
 def is_machine(path: Path) -> Any:
     model, _, extra = load_estimator(path)
     return model.predict(np.load(path.parent / "X.npy")[:5]).tolist(), extra
+
+
+def is_tensors(path: Path) -> Any:
+    """Names and shapes alone: to compute with them would begin with the device, which forked children must do."""
+    return {name: value.shape for name, value in load_file(path).items()}
 
 
 def is_text(path: Path) -> Any:
@@ -144,6 +156,10 @@ WRITERS = {
     ),
     "demo": Writer(command("demo --quick -o demo"), {"demo/report.html": is_page}),
 }
+ON_CUDA = {
+    "train_cuda": Writer(lambda: train("cuda"), {"model.safetensors": is_network}),
+    "solve_cuda": Writer(lambda: solve("cuda"), {"solved.safetensors": is_tensors}),
+}  # for tests/fuzz/kills.py, where a device is at hand
 LONG = ("equivalent", "spectrum", "learn", "explore", "reproduce", "demo")  # seconds each: in the slow run alone
 
 
@@ -194,13 +210,14 @@ def finish(process: Any) -> int:
 
 
 def killed_after(process: Any, delay: float, folder: Path, aimed: bool) -> None:
-    """SIGKILL after a while, or as soon as a part is seen and a moment has passed."""
-    deadline = time.monotonic() + delay
+    """SIGKILL after a while; ``aimed``: when from then on a new part is seen, at once or a moment later."""
+    deadline, left = time.monotonic() + delay, set(parts(folder))
     while process.is_alive() and time.monotonic() < deadline:
-        if aimed and next(folder.rglob(".*.part"), None) is not None:
-            time.sleep(random.uniform(0.0, 0.004))
-            break
         time.sleep(0.0005)
+    while aimed and process.is_alive() and left.issuperset(parts(folder)):
+        pass
+    if aimed:
+        time.sleep(random.choice((0.0, random.uniform(0.0, 0.004))))
     if process.is_alive():
         os.kill(process.pid, signal.SIGKILL)
     process.join()
@@ -238,27 +255,29 @@ def check(found: dict[str, Any], whole: dict[str, Any], grows: bool) -> None:
             assert content == whole[name]
 
 
-def kill(name: str, times: int, tmp_path: Path, seed: int) -> int:
-    """Kill so many running processes, and return how many were begun for it.
+def kill(name: str, times: int, tmp_path: Path, seed: int) -> tuple[int, int]:
+    """Kill so many running processes, and return how many were begun for it, and how many were caught writing.
 
     Each kill is followed by a look at the files, some by a run that is left alone. A process that ended before its
     moment does not count; what is left to do in its folder was less than in an empty one, so the moments draw nearer.
     """
     random.seed(seed)
-    writer = WRITERS[name]
+    writer = (WRITERS | ON_CUDA)[name]
     calm = prepare(tmp_path / "calm")
     started = time.monotonic()
     assert finish(begin(writer, calm)) == CLEAN, (calm / "said").read_text()
     seconds = within = time.monotonic() - started
     whole = contents(writer, calm)
     assert set(whole) == set(writer.files)
-    rough, hits, begun, misses = prepare(tmp_path / "rough"), 0, 0, 0
+    rough, hits, begun, misses, caught = prepare(tmp_path / "rough"), 0, 0, 0, 0
     while hits < times:
         assert begun <= 10 * times + 20, f"{name} ends before it can be killed"
+        left = set(parts(rough))
         started, fresh, process = time.monotonic(), not contents(writer, rough), begin(writer, rough)
         begun += 1
         killed_after(process, random.uniform(0.0, within), rough, aimed=hits % 2 == 1)
         hit = process.exitcode == -signal.SIGKILL
+        caught += hit and not left.issuperset(parts(rough))
         check(contents(writer, rough), whole, writer.grows)
         if hit:
             hits, misses, within = hits + 1, 0, min(seconds, 1.2 * within)
@@ -271,7 +290,7 @@ def kill(name: str, times: int, tmp_path: Path, seed: int) -> int:
             shutil.rmtree(rough)  # finished work is not always repeated: begin anew
             rough, within, misses = prepare(tmp_path / "rough"), seconds, 0
     recovers(writer, rough, whole)
-    return begun
+    return begun, caught
 
 
 def recovers(writer: Writer, folder: Path, whole: dict[str, Any]) -> None:
@@ -288,8 +307,8 @@ def test_killed_writers_leave_no_halves(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRITERS)
 def test_killed_a_hundred_times(name, tmp_path):
-    begun = kill(name, 100, tmp_path, seed=1)
-    print(f"{name}: 100 of {begun} processes killed while they ran, 0 halves")
+    begun, caught = kill(name, 100, tmp_path, seed=1)
+    print(f"{name}: 100 of {begun} processes killed while they ran, {caught} while they wrote, 0 halves")
 
 
 # ---- no space ----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,22 +43,42 @@ class Outcome:
     refused: str = ""
     against_oracle: int = 0
     longest: float = 0.0
-    """Seconds of the processor for the one call that the limit speaks of: at most fifty points."""
+    """Seconds of the processor for the one call that the limits speak of: at most fifty points."""
+    largest: float = 0.0
+    """Megabytes that this call held beyond what the process had before."""
 
 
 def kernels(rng: np.random.Generator) -> Outcome:
     """Kernel matrices of one network on one data set; an input is a pair of points."""
     network, X = a_network(rng), rows(rng)
     kinds = [k for k in KERNELS if k == "ck" or all(phi.continuous for phi in network.activations)]
-    start = time.process_time()
-    found = kernels_of(network, X, kinds=kinds, check=False)
-    n, seconds = len(X), time.process_time() - start
+    n = len(X)
+    found, seconds, megabytes = _measured(lambda: kernels_of(network, X, kinds=kinds, check=False))
     for kind, K in found.items():
         _matrix(K, f"{kind} of {network!r}", _known_to(network, kind, X))
     _same_elsewhere(rng, network, X, found)
     _scaled(rng, network, X, found)
     compared = _oracle_pair(rng, network, X, found["ck"])
-    return Outcome(n * (n + 1) // 2, against_oracle=compared, longest=seconds if n <= 50 else 0.0)
+    limited = n <= 50
+    return Outcome(n * (n + 1) // 2, "", compared, seconds * limited, megabytes * limited)
+
+
+def _measured(call: Callable[[], dict[Any, Array]]) -> tuple[dict[Any, Array], float, float]:
+    """What a call returns, its seconds of the processor, and the most it held, in megabytes."""
+    before, start = _resident(anew=True), time.process_time()
+    found = call()
+    return found, time.process_time() - start, max(0.0, _resident() - before)
+
+
+def _resident(anew: bool = False) -> float:
+    """The largest size of this process since it was last asked ``anew``, in megabytes; zero where none tells."""
+    try:
+        if anew:
+            Path("/proc/self/clear_refs").write_text("5")
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((float(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
 
 
 def _known_to(network: Any, kind: Kernel, X: Array) -> float:

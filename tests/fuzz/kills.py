@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 PIECE = 25  # kills of one process: long commands are shared by several
 
 
-def one(name: str, times: int, seed: int) -> int:
+def one(name: str, times: int, seed: int) -> tuple[int, int]:
     import test_faults
 
     warnings.simplefilter("ignore")
@@ -36,12 +36,13 @@ def _in_its_own_process(task: tuple[str, int, int]) -> dict[str, Any]:
     start = time.monotonic()
     line = [sys.executable, __file__, "--one", *map(str, task)]
     done = subprocess.run(line, capture_output=True, text=True)
-    begun = done.stdout.split()
-    failed = "" if done.returncode == 0 and begun else (done.stderr or done.stdout)[-1500:]
+    counts = done.stdout.split()
+    failed = "" if done.returncode == 0 and counts else (done.stderr or done.stdout)[-1500:]
     return {
         "command": task[0],
         "killed": task[1] if not failed else 0,
-        "begun": int(begun[-1]) if not failed else 0,
+        "begun": int(counts[-2]) if not failed else 0,
+        "writing": int(counts[-1]) if not failed else 0,
         "seconds": round(time.monotonic() - start, 1),
         "failure": failed,
     }
@@ -58,7 +59,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.one is not None:
         name, times, seed = options.one
-        print(one(name, int(times), int(seed)))
+        print(*one(name, int(times), int(seed)))
         return 0
     import test_faults
 
@@ -72,9 +73,10 @@ def main() -> int:
             print(found[-1], flush=True)
     for name in names:
         rows = [r for r in found if r["command"] == name]
-        killed, begun = (sum(r[key] for r in rows) for key in ("killed", "begun"))
+        killed, begun, writing = (sum(r[key] for r in rows) for key in ("killed", "begun", "writing"))
         wrong = [r["failure"] for r in rows if r["failure"]]
-        print(f"{name}: {killed} killed while they ran, of {begun} begun; {len(wrong)} failures", *wrong, flush=True)
+        counts = f"{killed} killed while they ran, {writing} of them while they wrote, of {begun} begun"
+        print(f"{name}: {counts}; {len(wrong)} failures", *wrong, flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     return int(any(r["failure"] for r in found))

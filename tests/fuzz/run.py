@@ -32,7 +32,7 @@ from fuzz.checks import CASES, run_case
 from notsodeep.errors import NotSoDeepWarning
 
 SHARES = ("kernels",) * 30 + ("equivalents",) * 4 + ("laws",) * 2 + ("cli", "files", "documents")
-SLOW = 5.0  # seconds for fewer than fifty points, unless a warning has said so
+SLOW, LARGE = 5.0, 1000.0  # seconds and megabytes for at most fifty points, unless a warning has said so
 HANGS = 90  # seconds of the processor for a case, which is several calls, some of them of more points
 
 
@@ -48,8 +48,14 @@ class Report:
     failure: str = ""
     seconds: float = 0.0
     warned: bool = False
-    megabytes: float = 0.0
+    process: float = 0.0
     longest: float = 0.0
+    largest: float = 0.0
+
+    @property
+    def beyond(self) -> bool:
+        """Whether a call of few points took more than is allowed without a word."""
+        return not self.warned and (self.longest > SLOW or self.largest > LARGE)
 
 
 def report(task: tuple[str, int]) -> Report:
@@ -57,7 +63,7 @@ def report(task: tuple[str, int]) -> Report:
     kind, seed = task
     start, failure, warned = time.monotonic(), "", False
     inputs = oracle = 0
-    refused, longest = "", 0.0
+    refused, longest, largest = "", 0.0, 0.0
     signal.signal(signal.SIGPROF, _hangs)
     signal.setitimer(signal.ITIMER_PROF, HANGS)  # a busy machine is no fault of the case
     try:
@@ -65,7 +71,7 @@ def report(task: tuple[str, int]) -> Report:
             warnings.simplefilter("always")
             outcome = run_case(kind, seed)
             inputs, refused, oracle = outcome.inputs, outcome.refused, outcome.against_oracle
-            longest = outcome.longest
+            longest, largest = outcome.longest, outcome.largest
         warned = bool(said)
     except TimeoutError as error:
         if any(
@@ -79,7 +85,8 @@ def report(task: tuple[str, int]) -> Report:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return Report(kind, seed, inputs, refused, oracle, failure, time.monotonic() - start, warned, memory, longest)
+    seconds = time.monotonic() - start
+    return Report(kind, seed, inputs, refused, oracle, failure, seconds, warned, memory, longest, largest)
 
 
 def _hangs(number: int, frame: Any) -> None:
@@ -132,14 +139,14 @@ def _rounds(seed: int, only: str | None, size: int) -> Iterator[list[tuple[str, 
 
 def summary(done: list[Report], seconds: float) -> str:
     refused = collections.Counter(r.refused for r in done if r.refused)
-    slow = sorted((r for r in done if r.longest > SLOW and not r.warned), key=lambda r: -r.longest)
+    beyond = sorted((r for r in done if r.beyond), key=lambda r: -r.longest)
     lines = [
         f"{sum(r.inputs for r in done)} inputs in {len(done)} cases ({sum(r.against_oracle for r in done)} pairs "
         f"against the oracle), {sum(bool(r.failure) for r in done)} failures, {seconds:.0f} s",
         f"seeds {min(r.seed for r in done)} to {max(r.seed for r in done)}; refused: {dict(refused) or 'none'}",
-        f"longest call {max(r.longest for r in done):.1f} s, largest process {max(r.megabytes for r in done):.0f} MB, "
-        f"{len(slow)} calls over {SLOW:.0f} s without a warning"
-        + "".join(f"\n  --case {r.kind} {r.seed}: {r.longest:.1f} s" for r in slow[:20]),
+        f"longest call {max(r.longest for r in done):.1f} s, largest {max(r.largest for r in done):.0f} MB (process "
+        f"{max(r.process for r in done):.0f} MB), {len(beyond)} over {SLOW:.0f} s or {LARGE:.0f} MB without a warning"
+        + "".join(f"\n  --case {r.kind} {r.seed}: {r.longest:.1f} s, {r.largest:.0f} MB" for r in beyond[:20]),
     ]
     return "\n".join(lines)
 
@@ -147,15 +154,17 @@ def summary(done: list[Report], seconds: float) -> str:
 def record(done: list[Report], seconds: float) -> dict[str, Any]:
     """What a run found, as a document."""
     kinds = sorted({r.kind for r in done})
-    failed, slow = [r for r in done if r.failure], [r for r in done if r.longest > SLOW and not r.warned]
+    failed, beyond = [r for r in done if r.failure], [r for r in done if r.beyond]
     return {
         "inputs": sum(r.inputs for r in done),
         "cases": len(done),
         "failures": len(failed),
-        "slow": len(slow),
+        "beyond_limits": len(beyond),
         "seconds": round(seconds, 1),
         "against_oracle": sum(r.against_oracle for r in done),
-        "largest_megabytes": round(max(r.megabytes for r in done)),
+        "longest_call": round(max(r.longest for r in done), 1),
+        "largest_call_megabytes": round(max(r.largest for r in done)),
+        "largest_process_megabytes": round(max(r.process for r in done)),
         "seeds": [min(r.seed for r in done), max(r.seed for r in done)],
         "by_kind": {
             kind: {
@@ -167,15 +176,19 @@ def record(done: list[Report], seconds: float) -> dict[str, Any]:
             for kind in kinds
         },
         "failed": [{"case": f"{r.kind} {r.seed}", "failure": r.failure} for r in failed],
-        "slow_cases": [{"case": f"{r.kind} {r.seed}", "seconds": round(r.longest, 1)} for r in slow],
+        "beyond": [
+            {"case": f"{r.kind} {r.seed}", "seconds": round(r.longest, 1), "megabytes": round(r.largest)}
+            for r in beyond
+        ],
         "dearest": [
             {
                 "case": f"{r.kind} {r.seed}",
                 "seconds": round(r.seconds, 1),
                 "call": round(r.longest, 1),
+                "megabytes": round(r.largest),
                 "warned": r.warned,
             }
-            for r in sorted(done, key=lambda r: -r.seconds)[:40]
+            for r in sorted(done, key=lambda r: -max(r.seconds / 10.0, r.largest / LARGE))[:40]
         ],
     }
 

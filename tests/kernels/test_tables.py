@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInputError
-from notsodeep.kernels import DEQSlope, forget_tables, pairwise, tabulate, tiles
+from notsodeep.kernels import DEQSlope, forget_tables, near, pairwise, plane, tabulate, tiles
 
 KINDS = ("ck", "ntk", "ntk_frozen")
 NETWORKS = [
@@ -177,12 +177,12 @@ def test_norms_over_a_factor_of_a_hundred():
 def test_entries_beyond_the_table_come_from_series_of_the_layer(net, monkeypatch):
     """Near duplicates and near opposites of kinked DEQs, at unequal norms: a cone that no table follows."""
     rng = np.random.default_rng(2)
-    X = rng.standard_normal((60, 30))
-    X[30:] = X[:30] + np.geomspace(1e-3, 0.2, 30)[:, None] * rng.standard_normal((30, 30))
-    X[45:] *= -1.0
-    X *= (rng.uniform(0.7, 1.5, 60) / np.linalg.norm(X, axis=1))[:, None]
+    X = rng.standard_normal((100, 30))
+    X[50:] = X[:50] + np.geomspace(1e-3, 0.2, 50)[:, None] * rng.standard_normal((50, 30))
+    X[75:] *= -1.0
+    X *= (rng.uniform(0.7, 1.5, 100) / np.linalg.norm(X, axis=1))[:, None]
     S = exact_products(X)
-    s, (i, j) = S.diagonal(), (torch.arange(30), torch.arange(30, 60))
+    s, (i, j) = S.diagonal(), (torch.arange(50), torch.arange(50, 100))
     reference = pairwise(net, s[i], s[j], S[i, j], KINDS)
     monkeypatch.setattr(tiles, "pairwise", None)  # nothing is left to integrals entry by entry
     for kind, K in nsd.kernels_of(net, X).items():
@@ -190,12 +190,29 @@ def test_entries_beyond_the_table_come_from_series_of_the_layer(net, monkeypatch
         assert error.max() < 1e-12 * np.diagonal(K).max(), kind
 
 
+def test_series_of_the_layer_are_for_many_points_and_count_among_the_evaluations(monkeypatch):
+    """Few entries are cheaper one by one; where series are dear, as at large scales, the call says so."""
+    rng = np.random.default_rng(3)
+    X, deq = rng.standard_normal((100, 2)), nsd.DEQ("selu", 0.033)
+    X *= rng.uniform(1.0, 1.1, (100, 1)) / np.linalg.norm(X, axis=1, keepdims=True)
+    made = []
+    monkeypatch.setattr(near, "polar_grid", lambda *given: made.append(plane.polar_grid(*given)) or made[-1])
+    tabulate.forget_tables()
+    few = nsd.ck(deq, X[:50])
+    assert not made
+    monkeypatch.setattr(plane, "_SLOW", 1 << 22)
+    with pytest.warns(nsd.errors.NotSoDeepWarning, match="pairs of inputs at scale"):
+        many = nsd.ck(deq, X)
+    assert made
+    assert np.abs(many[:50, :50] - few).max() < 1e-11 * few.max()
+
+
 def test_slopes_of_kernels_do_not_use_series_of_the_kernel(digits):
     """What stands in the place of a DEQ has tables, but no layer of its own."""
     slope = DEQSlope(nsd.DEQ("elu", 0.2), "ck")
     table = tabulate.table_for(nsd.DEQ("elu", 0.2), None, tabulate.rounded_range(nsd.DEQ("elu", 0.2), 0.9, 1.1), 1e6)
-    assert tabulate.near_for(slope, table, 1) is None
-    assert tabulate.near_for(slope.deq, table, 1) is not None
+    assert tabulate.near_for(slope, table, 1, 1e6) is None
+    assert tabulate.near_for(slope.deq, table, 1, 1e6) is not None
 
 
 @pytest.mark.slow

@@ -113,12 +113,13 @@ def _polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho
 def polar_grid(functions: Sequence[Function], panels: Panels, tau: Tensor, beta: Tensor) -> list[Tensor]:
     """E[f(u) f(v)] of each function at all pairs of scales and all angles: (scales, scales, angles), by products."""
     radius, radial, within, share = _polar_rule(float(tau.max()), panels)
-    out = [torch.empty(len(tau), len(tau), len(beta), dtype=torch.float64) for _ in functions]
+    afford(4 * len(within) * len(radius), len(functions) * len(tau) * len(beta), float(tau.max()))
+    out = [torch.zeros(len(tau), len(tau), len(beta), dtype=torch.float64) for _ in functions]
     for k, (u, v, weight) in enumerate(zip(*_sectors(beta, within, share), strict=True)):
-        weights = (weight[:, None] * radial).flatten()
-        x, y = (tau[:, None] * (side[:, None] * radius).flatten() for side in (u, v))
-        for function, grid in zip(functions, out, strict=True):
-            grid[:, :, k] = (function(x).detach() * weights) @ function(y).detach().T
+        plane = ((side[:, None] * part).flatten() for side, part in ((u, radius), (v, radius), (weight, radial)))
+        for x, y, w in _chunks(len(tau), *plane):
+            for function, grid in zip(functions, out, strict=True):
+                grid[:, :, k] += (function(tau[:, None] * x).detach() * w) @ function(tau[:, None] * y).detach().T
     return out
 
 

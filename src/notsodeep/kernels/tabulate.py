@@ -83,9 +83,9 @@ def table_for(network: Network, rates: Sequence[float] | None, scale: NormScale,
         return None if isinstance(found, Unresolved) else found
 
 
-def near_for(network: Network, table: Table, sign: int) -> NearSeries | None:
-    """What serves entries beyond the reach of a table, near r = ``sign``, if anything does."""
-    if not isinstance(network, DEQ) or isinstance(network, DEQSlope):
+def near_for(network: Network, table: Table, sign: int, pairs: float) -> NearSeries | None:
+    """What serves entries beyond the reach of a table, near r = ``sign``, if anything does and ``pairs`` are many."""
+    if pairs < _PATIENT or not isinstance(network, DEQ) or isinstance(network, DEQSlope):
         return None
     plain = network.detached()
     with _lock:

@@ -54,6 +54,7 @@ class Points:
             kinked = any(phi.kinks for phi in network.activations)
             self.trusted = min(table.reach, _TRUSTED[x.dtype]) if kinked else table.reach
             self.short = tuple(table.shorter(s.sqrt()) for s in (sx, sy))
+        self._pairs = len(x) * len(y) / (2 if symmetric else 1)
         self._rows: tuple[slice, Tensor] | None = None
         self._sides: dict[tuple[Kernel, float, int, bool], Tensor] = {}
         self._room = _HELD
@@ -193,7 +194,7 @@ class Points:
             for sign in (1, -1):
                 wanted = sign * x > 0
                 if bool(wanted.any()):
-                    which, near = part[wanted], near_for(self.network, self.table, sign)
+                    which, near = part[wanted], near_for(self.network, self.table, sign, self._pairs)
                     exact = self._direct(i[which], j[which]) if near is None else self._near(near, nx, ny, x, wanted)
                     for kind, values in exact.items():
                         found[kind][which] = values.to(found[kind])
