@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .errors import ConvergenceError
 
-__all__ = ["Iterate", "Product", "Sweep", "conjugate_gradients", "unswept"]
+__all__ = ["Iterate", "Product", "Sweep", "conjugate_gradients", "thin", "unswept"]
 
 Product = Callable[[Tensor], Tensor]
 Sweep = Callable[[Tensor, Tensor], Tensor]
@@ -97,3 +97,13 @@ def _advance(product: Product, ridges: Tensor, active: Tensor, state: Iterate, s
     state.residual[:, active] = r
     state.energy[active] = energy
     state.step += 1
+
+
+def thin(A: Tensor, B: Tensor) -> Tensor:
+    """A @ B for a B of few columns, as (B' A')': matrix routines take a few rows times a matrix up to ten times as
+    fast as a matrix times a few columns.
+
+    >>> thin(torch.eye(2), torch.ones(2, 1)).tolist()
+    [[1.0], [1.0]]
+    """
+    return A @ B if B.ndim == 1 else (B.T @ A.T).T

@@ -53,7 +53,7 @@ def test_scikit_learn_accepts(estimator, check):
 @pytest.mark.slow
 @parametrize_with_checks(
     [
-        nsd.DEQRegressor(kernel="ck", solver="cg", tol=1e-11),
+        nsd.DEQRegressor(kernel="ck", solver="cg", tol=1e-11),  # rounding alone leaves 2e-12 on some of these data
         nsd.DEQRegressor(ridge="loo"),
         nsd.DEQClassifier(network=nsd.ENN(["relu"]), kernel="ck", method="features", width=64),
         nsd.DEQRegressor(network=nsd.ENN(["relu"]), kernel="ck", method="features", width=64),

@@ -315,6 +315,12 @@ def test_what_cannot_converge_says_so(problem):
             refine=False,
         )  # fmt: skip
 
+    def gram(a, b):  # of rank 60: what of the targets lies beside it meets the ridge alone
+        return a @ (a if b is None else b).T
+
+    with pytest.raises(ConvergenceError, match="double precision carries no further"):
+        solve_kernel(gram, X, targets, [1e-8], method="cg", preconditioner="none", tol=1e-13)
+
 
 @pytest.mark.parametrize(
     ("change", "message"),

@@ -8,10 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._conjugate import Iterate, conjugate_gradients
+from .._conjugate import Iterate, conjugate_gradients, thin
 from ..errors import ConvergenceError, InvalidInputError
 
-__all__ = ["Factorisation", "factorise", "iterated"]
+__all__ = ["Factorisation", "factorise", "iterated", "structured_product"]
+
+
+def structured_product(X: Tensor, gain: float, V: Tensor, core: Tensor, lift: Tensor, v: Tensor) -> Tensor:
+    """(gain X X' + V core V' + lift) v, the diagonal lift of shape (n, 1) or (1, 1): two passes over X."""
+    out = gain * thin(X, thin(X.T, v)) + thin(V, core @ thin(V.T, v))
+    return out.addcmul_(v, lift[:, 0] if v.ndim == 1 else lift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,15 +44,12 @@ class Factorisation:
         column = v[:, None] if v.ndim == 1 else v
         z = self._once(column)
         for _ in range(2):
-            z = z + self._once(column - self._product(z))
+            z = z + self._once(column - structured_product(self.X, self.gain, self.V, self.core, self.lift, z))
         return z[:, 0] if v.ndim == 1 else z
 
     def _once(self, v: Tensor) -> Tensor:
         z = _gram_solve(self.X, self.gain, self.lift, self.cholesky, v)
-        return z - self.swept @ (self.small @ (self.V.T @ z))
-
-    def _product(self, z: Tensor) -> Tensor:
-        return self.gain * (self.X @ (self.X.T @ z)) + self.V @ (self.core @ (self.V.T @ z)) + self.lift * z
+        return z - thin(self.swept, self.small @ thin(self.V.T, z))
 
 
 def factorise(X: Tensor, gain: float, V: Tensor, core: Tensor, lift: Tensor) -> Factorisation:
@@ -78,7 +81,7 @@ def _gram_solve(X: Tensor, gain: float, lift: Tensor, cholesky: Tensor, v: Tenso
     if len(X) <= X.shape[1]:
         return torch.cholesky_solve(v, cholesky)
     scaled = v / lift
-    return scaled - gain * (X @ torch.cholesky_solve(X.T @ scaled, cholesky)) / lift
+    return scaled - gain * thin(X, torch.cholesky_solve(thin(X.T, scaled), cholesky)) / lift
 
 
 def iterated(product: Callable[[Tensor], Tensor], v: Tensor, tolerance: float = 1e-11, most: int = 5000) -> Tensor:

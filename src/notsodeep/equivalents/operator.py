@@ -16,11 +16,12 @@ from ..errors import ConvergenceError, InvalidInputError
 from ..mixtures import MixtureStatistics
 from ..networks import Kernel, Network
 from .coefficients import Coefficients, coefficients
-from .factorisation import Factorisation, factorise, iterated
+from .factorisation import Factorisation, factorise, iterated, structured_product
 from .norms import NormProfile, norm_profile
 
 __all__ = ["CrossBlock", "EquivalentKernel", "assemble", "equivalent"]
 
+_CHUNK = 4096  # rows that are held in double precision at once
 _DIRECT = 8192  # largest min(n, p) for which solve() factorises instead of iterating
 
 
@@ -137,7 +138,7 @@ class EquivalentKernel:
 
     def __matmul__(self, v: Any) -> Any:
         vector = self._vector(v)
-        return like(_apply(self.rows, self.gain, *self.low_rank, self._diagonal, vector), v)
+        return like(structured_product(self.rows, self.gain, *self.low_rank, self._diagonal, vector), v)
 
     def _vector(self, v: Any) -> Tensor:
         X = self.rows
@@ -159,15 +160,20 @@ class EquivalentKernel:
 
     def diagonal(self) -> Any:
         """The n diagonal entries."""
-        V, core = self.low_rank
-        return like(self.gain * (self.rows**2).sum(1) + ((V @ core) * V).sum(1) + self._diagonal[:, 0], self.X)
+        return like(self.structured_diagonal().to(self.rows) + self._diagonal[:, 0], self.X)
+
+    def structured_diagonal(self, part: slice = slice(None)) -> Tensor:
+        """The diagonal of gain X X' + V core V' alone, for some of the rows, in double precision."""
+        X, V = self.rows[part], self.V[part]
+        squares = torch.cat([(few.double() ** 2).sum(1) for few in X.split(_CHUNK)])
+        return self.gain * squares + torch.from_numpy(((V @ self.core) * V).sum(1)).to(squares)
 
     def linear_operator(self) -> scipy.sparse.linalg.LinearOperator:
         """For SciPy's iterative methods."""
         X, (V, core), shift = self.rows, self.low_rank, self._diagonal
 
         def product(v: np.ndarray) -> np.ndarray:
-            return _apply(X, self.gain, V, core, shift, torch.from_numpy(v).to(X)).cpu().numpy()
+            return structured_product(X, self.gain, V, core, shift, torch.from_numpy(v).to(X)).cpu().numpy()
 
         return scipy.sparse.linalg.LinearOperator(self.shape, matvec=product, matmat=product, dtype=np.float64)
 
@@ -182,7 +188,7 @@ class EquivalentKernel:
         if min(self.rows.shape) <= _DIRECT:
             return like(self.factorise(ridge).solve(vector), v)
         X, (V, core) = self.rows, self.low_rank
-        return like(iterated(lambda u: _apply(X, self.gain, V, core, lift, u), vector), v)
+        return like(iterated(lambda u: structured_product(X, self.gain, V, core, lift, u), vector), v)
 
     def logdet(self, ridge: float = 0.0) -> float:
         """log det(K + ridge I)."""
@@ -297,9 +303,3 @@ class CrossBlock:
 
     def __repr__(self) -> str:
         return f"CrossBlock(shape={self.shape}, of {self.base!r})"
-
-
-def _apply(X: Tensor, gain: float, V: Tensor, core: Tensor, shift: Tensor, v: Tensor) -> Tensor:
-    out = X @ (X.T @ v)
-    out.mul_(gain).add_(V @ (core @ (V.T @ v)))
-    return out.addcmul_(v, shift[:, 0] if v.ndim == 1 else shift)

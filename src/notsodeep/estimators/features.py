@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -18,7 +17,6 @@ from .specification import network_of
 __all__ = ["DEQFeatures"]
 
 _TYPES = [np.float64, np.float32]
-_CHUNK = 4096
 
 
 class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -78,8 +76,8 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """The features, (n, width), in the precision of X."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=_TYPES, reset=False)
-        parts = [features_of(self.model_, part) for part in as_tensor(rows, self.device).split(_CHUNK)]
-        found: Array = torch.cat(parts).cpu().numpy().astype(rows.dtype, copy=False)
+        states = features_of(self.model_, as_tensor(rows, self.device))
+        found: Array = states.cpu().numpy().astype(rows.dtype, copy=False)
         return found
 
     @property

@@ -150,13 +150,6 @@ def _coordinates(operator: EquivalentKernel, rows: slice) -> Tensor:
     return torch.cat([operator.rows[rows].double(), V], dim=1)
 
 
-def _squares(operator: EquivalentKernel, rows: slice) -> Tensor:
-    """The diagonal of Z M Z', without the product with M."""
-    V, core = (torch.from_numpy(part).to(operator.rows.device) for part in (operator.V[rows], operator.core))
-    found: Tensor = operator.gain * (operator.rows[rows].double() ** 2).sum(1) + ((V @ core) * V).sum(1)
-    return found
-
-
 def _middle(operator: EquivalentKernel) -> Tensor:
     """M"""
     p, device = operator.rows.shape[1], operator.rows.device
@@ -172,7 +165,7 @@ def _streamed(operator: EquivalentKernel, T: Tensor, weights: Tensor, ridge: flo
     n, M = len(T), _middle(operator)
     parts = [slice(start, min(start + _CHUNK, n)) for start in range(0, n, _CHUNK)]
     shift = torch.as_tensor(operator.shift, dtype=torch.float64, device=T.device).expand(n)
-    own = torch.cat([_squares(operator, part) for part in parts]) + shift
+    own = torch.cat([operator.structured_diagonal(part) for part in parts]) + shift
     lift = ridge * float((weights * own).sum() / weights.sum())
     L = shift + lift / weights
     if float(L.min()) <= 0.0:
@@ -203,7 +196,7 @@ def fit_features(
     if len(X) <= model.width or ridge is None:
         if len(X) > _LOO_ROWS:
             raise InvalidInputError(f"ridge='loo' with method='features' is for at most {_LOO_ROWS} rows")
-        phi = torch.cat([features_of(model, part) for part in X.split(_CHUNK)]).double()
+        phi = features_of(model, X).double()
         coefficients, loo, chosen, lift, record = _dense(phi @ phi.T, T, weights, ridge)
         return Fitted(FeatureReadout(model, phi.T @ coefficients), chosen, lift, loo, record)
     sums = sums_on(client, model, X, T, weights)
@@ -224,7 +217,7 @@ def fit_sums(
     if seen is None:
         return Fitted(readout, ridge, lift, None, record)
     X, T, w = seen
-    phi = torch.cat([features_of(model, part) for part in X.split(_CHUNK)]).double()
+    phi = features_of(model, X).double()
     leverage = (phi * solve_dense(sums.gram, phi.T, [lift]).coefficients[0].T).sum(1)
     solution = w[:, None] * (T - phi @ readout.weights) / lift
     loo = leave_one_out(T, solution, w * (1.0 - w * leverage) / lift, w, lift)

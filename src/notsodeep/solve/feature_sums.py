@@ -16,9 +16,9 @@ _CHUNK = 4096
 
 
 def features_of(model: Network, X: Tensor) -> Tensor:
-    """The last hidden states, without derivatives, in the precision of the model."""
+    """The last hidden states, without derivatives, in the precision of the model; a few thousand rows at a time."""
     with torch.no_grad():
-        return model.features(X.to(model.weights[0]))
+        return torch.cat([model.features(part.to(model.weights[0])) for part in X.split(_CHUNK)])
 
 
 @dataclass

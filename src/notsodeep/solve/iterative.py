@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._conjugate import Iterate, conjugate_gradients
+from .._conjugate import Iterate, conjugate_gradients, thin
 from .._progress import track
 from ..errors import ClusterError, ConvergenceError
 from .checkpoint import SolveCheckpoint
-from .operator import KernelOperator, thin
+from .operator import KernelOperator
 from .preconditioners import Preconditioner
 
 __all__ = ["Iterative", "solve_tiles"]
@@ -156,11 +156,13 @@ class _Job:
         stuck = (after > 0.5 * before) & (after > self.tol * self.scales)
         if bool(stuck.any()):
             worst = float((after / self.scales).max())
-            advice = "a larger ridge or tol" if self.refine else "refine=True, a larger ridge or a larger tol"
-            raise ConvergenceError(
-                f"the relative residual does not fall below {worst:.1e} in the precision of the stored kernel "
-                f"({self.tiles.dtype}); use {advice}, or dtype='float64'"
-            )
+            raise ConvergenceError(f"the relative residual does not fall below {worst:.1e}: {self._limit()}")
+
+    def _limit(self) -> str:
+        if self.tiles.dtype == torch.float64:
+            return "double precision carries no further at this ridge; use a larger ridge or a larger tol"
+        first = "" if self.refine else "refine=True, "
+        return f"the kernel is stored in float32; use {first}dtype='float64', a larger ridge or a larger tol"
 
 
 def _problem(tiles: KernelOperator, B: Tensor, ridges: Tensor, preconditioner: Preconditioner) -> dict[str, object]:

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["KernelFunction", "KernelOperator", "add_block", "as_columns", "fingerprint", "thin"]
+from .._conjugate import thin
+
+__all__ = ["KernelFunction", "KernelOperator", "add_block", "as_columns", "fingerprint"]
 
 KernelFunction = Callable[[Tensor, Tensor | None], Tensor]
 """k(X, Y) with rows as points; Y is None for the symmetric matrix of X."""
@@ -76,13 +78,3 @@ def add_block(out: Tensor, v: Tensor, top: int, left: int, block: Tensor) -> Non
 def as_columns(v: Tensor, dtype: torch.dtype) -> Tensor:
     """The same columns, each of them in one piece of memory."""
     return v.T.to(dtype).contiguous().T
-
-
-def thin(A: Tensor, B: Tensor) -> Tensor:
-    """A @ B for a B of few columns, as (B' A')': matrix routines take a few rows times a matrix three to ten times
-    as fast as a matrix times a few columns.
-
-    >>> thin(torch.eye(2), torch.ones(2, 1)).tolist()
-    [[1.0], [1.0]]
-    """
-    return (B.T @ A.T).T

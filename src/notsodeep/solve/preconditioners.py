@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._conjugate import thin
 from ..equivalents import EquivalentKernel
 from ..equivalents.factorisation import Factorisation
 from ..errors import InvalidInputError
 from .dense import factorise
-from .operator import KernelOperator, thin
+from .operator import KernelOperator
 from .pivoted import LowRank, nystrom, pivoted_cholesky
 
 __all__ = ["NAMES", "Preconditioner", "PreconditionerName", "default_rank", "precondition"]
@@ -167,13 +168,12 @@ def default_rank(n: int) -> int:
 def _remainder(operator: EquivalentKernel, tiles: KernelOperator, rank: int, seed: int) -> LowRank:
     """Randomly pivoted Cholesky of K less the Gram and low-rank part of its equivalent."""
     X, (V, core) = operator.rows.to(tiles.X), (part.to(tiles.X) for part in operator.low_rank)
-    own = operator.gain * (X**2).sum(1) + ((V @ core) * V).sum(1)
 
     def columns(index: Tensor) -> Tensor:
         structured = operator.gain * (X @ X[index].T) + V @ (core @ V[index].T)
         return tiles.columns(index) - structured
 
-    return pivoted_cholesky(columns, tiles.diagonal() - own, rank, seed)
+    return pivoted_cholesky(columns, tiles.diagonal() - operator.structured_diagonal(), rank, seed)
 
 
 def _positive_shift(operator: EquivalentKernel) -> float | np.ndarray:
