@@ -89,9 +89,9 @@ def _advance(product: Product, ridges: Tensor, active: Tensor, state: Iterate, s
             "products; use a larger ridge, or dtype='float64'"
         )
     length = state.energy[active] / curvature
-    state.z[:, active] += length * p
     r = state.residual[:, active] - length * image
-    swept = sweep(r, mine)
+    swept = sweep(r, mine)  # this may fail, like the product: until here nothing has changed
+    state.z[:, active] += length * p
     energy = (r * swept).sum(0)
     state.direction[:, active] = swept + energy / state.energy[active] * p
     state.residual[:, active] = r

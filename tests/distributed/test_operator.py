@@ -73,6 +73,30 @@ def test_the_solve_is_that_of_one_process(client, problem):
     assert torch.allclose(found.coefficients, local.coefficients, rtol=EQUAL, atol=EQUAL)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_rows_of_a_large_factor_live_with_the_workers(client, problem, monkeypatch, weighted):
+    kernel, X, v = problem
+    scale = torch.linspace(0.0, 1.5, N, dtype=torch.float64) if weighted else None
+    local = KernelTiles(kernel, X, scale=scale).low_rank(60, 1)
+    monkeypatch.setattr("notsodeep.distributed.operator._SMALL", 0)
+    with ClusterKernel(client, kernel, X, scale=scale, memory=1.2e5) as operator:
+        operator @ v
+        found = operator.low_rank(60, 1)
+        assert torch.equal(found.pivots, local.pivots)
+        held = shares(operator.crew.run)
+        sizes = [{b: len(F) for b, F in share.factor.rows.items()} for share in held]
+        assert sum(sum(mine.values()) for mine in sizes) == N
+        assert all(share.held <= max(share.limit, 0.0) for share in held)  # tiles made way
+        for _ in range(2):
+            Z = torch.eye(60, dtype=torch.float64)
+            assert torch.allclose(found.outer(Z), local.F, rtol=0, atol=EQUAL)
+            assert torch.allclose(found.inner(v), local.inner(v), rtol=0, atol=EQUAL)
+            assert torch.allclose(found.gram(), local.gram(), rtol=0, atol=EQUAL)
+            assert torch.allclose(found.residual, local.residual, rtol=0, atol=EQUAL)
+            operator.low_rank(20, 2)  # takes its place: the first is made again from its pivots
+        assert operator.losses == 0
+
+
 def test_a_twin_travels_too(client, problem):
     _, X, v = problem
     twin = nsd.match(nsd.DEQ("relu", 0.2), 1.0)
@@ -181,12 +205,13 @@ def test_a_worker_that_goes_in_the_middle_of_a_step_changes_nothing(fragile, pro
     cluster, client = fragile
     kernel, X, v = problem
     exact = solve_operator(KernelTiles(kernel, X), v, [0.01], tol=1e-11, rank=40)
+    monkeypatch.setattr("notsodeep.distributed.operator._SMALL", 0)
     Accident(monkeypatch, at=13, happens=lambda: close_one(cluster))
     with ClusterKernel(client, kernel, X, patience=0.1) as operator:
         found = solve_operator(operator, v, [0.01], tol=1e-11, rank=40)
         assert operator.losses >= 1
         assert len(operator.crew.strength) == 2
-        assert abs(found.steps - exact.steps) <= 1
+        assert abs(found.steps - exact.steps) <= 3  # of 67: rounding counts there
         assert torch.allclose(found.coefficients, exact.coefficients, rtol=EQUAL, atol=EQUAL)
         kept = operator.owners
         cluster.scale(4)  # one is gone: a new one takes its part, the others keep theirs
@@ -246,6 +271,7 @@ def test_a_scheduler_that_goes_leaves_the_checkpoint_and_a_new_one_goes_on(probl
     kernel, X, v = problem
     path = tmp_path / "solve.safetensors"
     exact = solve_operator(KernelTiles(kernel, X), v, [0.01], tol=1e-11, rank=20)
+    monkeypatch.setattr("notsodeep.distributed.operator._SMALL", 0)
     with small_cluster(2) as (cluster, client):
         Accident(monkeypatch, at=21, happens=threading.Thread(target=cluster.close).start)
         with pytest.raises(ClusterError, match=r"does not answer|no workers"):
@@ -259,7 +285,7 @@ def test_a_scheduler_that_goes_leaves_the_checkpoint_and_a_new_one_goes_on(probl
         inner = operator.__class__.__matmul__
         monkeypatch.setattr(ClusterKernel, "__matmul__", lambda self, w: (seen.append(1), inner(self, w))[1])
         found = solve_operator(operator, v, [0.01], tol=1e-11, rank=20, checkpoint=path)
-    assert abs(found.steps - exact.steps) <= 1
+    assert abs(found.steps - exact.steps) <= 3  # of 67: rounding counts there
     assert len(seen) <= exact.steps - 8  # ten products were there, and are not made again
     assert torch.allclose(found.coefficients, exact.coefficients, rtol=EQUAL, atol=EQUAL)
     assert not path.exists()

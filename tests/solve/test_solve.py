@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 import notsodeep as nsd
 from helpers import tolerance
-from notsodeep.errors import CheckpointError, ConvergenceError, InvalidInputError, NotSoDeepWarning
+from notsodeep.errors import CheckpointError, ClusterError, ConvergenceError, InvalidInputError, NotSoDeepWarning
 from notsodeep.solve import (
     NAMES,
     KernelTiles,
+    NetworkKernel,
     factorise,
     iterative,
     leave_rows_out,
@@ -25,6 +26,7 @@ from notsodeep.solve import (
     ridge_path,
     solve_dense,
     solve_kernel,
+    solve_operator,
     top_eigenpairs,
     triangle_bytes,
 )
@@ -381,3 +383,27 @@ def test_rows_left_out_by_products_are_those_of_the_factorisation(problem, weigh
     rows = torch.tensor([3, 77, 149, 20])
     found = leave_rows_out(tiles, targets, exact.coefficients[0], 0.05, rows, block=3, tol=1e-10)
     assert torch.allclose(found, exact.leave_one_out[0][rows], rtol=SOLVED, atol=SOLVED)
+
+
+def test_a_cluster_that_goes_while_residuals_are_computed_afresh_costs_no_step(tmp_path, monkeypatch):
+    X, path = torch.from_numpy(np.random.default_rng(0).normal(size=(200, 8))), tmp_path / "solve.safetensors"
+    b = torch.ones(200, 1, dtype=torch.float64)
+    tiles = KernelTiles(NetworkKernel(nsd.DEQ("relu", 0.2), "ck"), X, dtype=torch.float32, store="memory")
+    exact = solve_operator(tiles, b, [0.01], tol=1e-9, rank=20)
+    assert exact.refinements > 0
+    inner, asked, steps = KernelTiles.exact, [], []
+
+    def gone(self, v):
+        asked.append(1)
+        if len(asked) == 2:
+            raise ClusterError("the scheduler does not answer")
+        return inner(self, v)
+
+    monkeypatch.setattr(KernelTiles, "exact", gone)
+    with pytest.raises(ClusterError):
+        solve_operator(tiles, b, [0.01], tol=1e-9, rank=20, checkpoint=path)
+    product = KernelTiles.__matmul__
+    monkeypatch.setattr(KernelTiles, "__matmul__", lambda self, v: (steps.append(1), product(self, v))[1])
+    found = solve_operator(tiles, b, [0.01], tol=1e-9, rank=20, checkpoint=path)
+    assert (found.steps, found.refinements, len(steps)) == (exact.steps, exact.refinements, 0)
+    assert torch.equal(found.coefficients, exact.coefficients)

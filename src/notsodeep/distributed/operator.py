@@ -14,10 +14,12 @@ from torch import Tensor
 from .._progress import track
 from ..errors import InvalidInputError, SerialisationError
 from ..solve import NetworkKernel, triangle_bytes
-from ..solve.operator import fingerprint
+from ..solve.operator import Factor, fingerprint
+from ..solve.pivoted import pivoted_cholesky
 from . import tasks
 from .cluster import Call, Cluster
 from .crew import Crew
+from .factor import ClusterFactor
 from .layout import Grid, Tile, blocks_of, tile_size
 
 __all__ = ["ClusterKernel", "ClusterStore"]
@@ -25,6 +27,7 @@ __all__ = ["ClusterKernel", "ClusterStore"]
 ClusterStore = Literal["auto", "memory", "disk", "none"]
 _STORES = ("auto", "memory", "disk", "none")
 _BATCHES = 16  # parts in which a worker computes its tiles: steps of the progress bar
+_SMALL = 1 << 26  # bytes of a factor that the client passes over sooner than messages come and go
 _MESSAGE = 1 << 26  # bytes of tiles in one answer
 
 
@@ -135,6 +138,12 @@ class ClusterKernel:
         """The columns of these rows, (n, len(index)), in float64."""
         found = self._by_rows("kernel-columns", tasks.columns, (len(index),), (self.X[index].numpy(),))
         return found if self.scale is None else self.scale * found * self.scale[index, 0]
+
+    def low_rank(self, rank: int, seed: int) -> Factor:
+        """Randomly pivoted Cholesky; a large factor is kept by the workers."""
+        if 8 * self.n * rank <= _SMALL:
+            return pivoted_cholesky(self.columns, self.diagonal(), rank, seed)
+        return ClusterFactor(self, rank, seed)
 
     def _by_rows(self, name: str, function: Callable[..., Any], width: tuple[int, ...], arrays: tuple[Any, ...]) -> Any:
         out = torch.empty(self.n, *width, dtype=torch.float64)

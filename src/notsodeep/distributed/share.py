@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .._conjugate import thin
 from ..solve.folder import TileFolder
 from ..solve.network import NetworkKernel
-from ..solve.operator import add_block
+from ..solve.operator import add_block, as_columns
 from .layout import Grid, Tile
 
 __all__ = ["Share", "as_rows"]
@@ -41,6 +42,7 @@ class Share:
         self.rows: dict[int, Tensor] = {}
         self.tiles: dict[Tile, Tensor] = {}
         self.held = 0
+        self.factor = FactorRows(self)
         self.lock = threading.Lock()  # of a worker with several threads: one task at a time, with all of them
 
     def take(self, blocks: Sequence[int], rows: Sequence[Array]) -> None:
@@ -48,7 +50,13 @@ class Share:
         for block, values in zip(blocks, rows, strict=True):
             if block not in self.rows:
                 self.rows[block] = as_rows(values)
-                self.limit -= values.nbytes
+                self.reserve(values.nbytes)
+
+    def reserve(self, size: int) -> None:
+        """So many bytes are no longer for tiles."""
+        self.limit -= size
+        while self.tiles and self.held > self.limit:
+            self.held -= self.tiles.popitem()[1].nbytes
 
     def keep(self, tiles: Sequence[Tile]) -> None:
         """Forget tiles that belong to others now, and compute those of ours that can be kept."""
@@ -66,8 +74,8 @@ class Share:
     def product(self, tiles: Sequence[Tile], blocks: Sequence[int], v: Array, fresh: bool) -> Array:
         """The part of K v that these tiles make; ``v`` and the result hold the rows of ``blocks`` alone."""
         starts = dict(zip(blocks, np.cumsum([0, *(self.grid.rows(b) for b in blocks)]).tolist(), strict=False))
-        low = as_rows(v).to(torch.float64 if fresh else self.dtype)
-        out = torch.zeros(low.shape, dtype=torch.float64)
+        low = as_columns(as_rows(v), torch.float64 if fresh else self.dtype)
+        out = as_columns(torch.zeros(low.shape), torch.float64)
         for i, j in tiles:
             block = self.compute((i, j)) if fresh and self.dtype != torch.float64 else self.tile((i, j))
             add_block(out, low, starts[i], starts[j], block)
@@ -110,6 +118,44 @@ class Share:
         """Memory ran out: nothing stays, from now on."""
         self.tiles.clear()
         self.held, self.limit = 0, 0.0
+
+
+class FactorRows:
+    """The rows of a low-rank factor that belong to this worker; another factor takes the place of the one before."""
+
+    def __init__(self, share: Share) -> None:
+        self.share, self.name = share, ""
+        self.rows: dict[int, Tensor] = {}
+
+    def extend(self, name: str, block: int, start: int, total: int, pivots: Array | None, lower: Array | None) -> bool:
+        """See that the block has ``total`` columns; False where those before ``start`` are missing."""
+        if name != self.name:
+            self.share.reserve(-sum(F.nbytes for F in self.rows.values()))
+            self.name, self.rows = name, {}
+        X = self.share.rows[block]
+        F = self.rows.get(block, X[:, :0])
+        done = F.shape[1]
+        if done < start:
+            return False
+        if pivots is not None and lower is not None and done < total:
+            new, corner = (as_rows(values)[done - start :] for values in (pivots, lower))
+            left = self.share.kernel(X, new) - F @ corner[:, :done].T
+            fresh = torch.linalg.solve_triangular(corner[:, done:], left.T, upper=False).T
+            self.rows[block] = torch.cat([F, fresh], dim=1)
+            self.share.reserve(fresh.nbytes)
+        return True
+
+    def step(self, name: str, blocks: Sequence[int], values: Tensor) -> Tensor:
+        """What the blocks give: together F'R or F'WF, one under the other F Z or what the last columns take."""
+        mine = [self.rows[block] for block in blocks]
+        if name == "grow":
+            return torch.cat([F[:, -int(values) :].square().sum(1) for F in mine])
+        if name == "outer":
+            return torch.cat([thin(F, values) for F in mine])
+        parts = zip(mine, values.split([len(F) for F in mine]), strict=True)
+        if name == "inner":
+            return torch.stack([thin(F.T, R) for F, R in parts]).sum(0)
+        return torch.stack([F.T @ (w * F) for F, w in parts]).sum(0)
 
 
 def as_rows(values: Array) -> Tensor:

@@ -23,14 +23,16 @@ from distributed import Worker, get_worker
 from .. import __version__
 from ..errors import ClusterError
 from .layout import Tile
-from .share import Array, Share
+from .share import Array, Share, as_rows
 from .sinks import sink_of
 
 __all__ = [
+    "BEHIND",
     "MISSING",
     "Lease",
     "columns",
     "diagonal",
+    "factor",
     "keep",
     "load",
     "open_share",
@@ -42,6 +44,8 @@ __all__ = [
 
 MISSING = "missing"
 """The answer of a worker that knows nothing of a run: it was restarted, or its memory was reclaimed."""
+BEHIND = "behind"
+"""The answer of a worker that lacks rows of a factor."""
 
 _PART = 0.55  # of a worker's memory limit: Dask begins to spill at 0.6 and stops a worker at 0.8
 _TRIM, _MAP = (-1, 1 << 29), (-3, 1 << 25)  # glibc's names for parameters of malloc, and what they are set to
@@ -131,6 +135,28 @@ def columns(run: str, blocks: Sequence[int], others: Array) -> Any:
 def diagonal(run: str, blocks: Sequence[int]) -> Any:
     """Its part of the diagonal."""
     return _within(run, lambda share: share.diagonal(blocks))
+
+
+def factor(
+    run: str,
+    name: str,
+    step: str,
+    blocks: Sequence[int],
+    start: int,
+    total: int,
+    values: Array,
+    pivots: Array | None = None,
+    lower: Array | None = None,
+) -> Any:
+    """Its part of a step with a factor; ``pivots`` and ``lower`` tell the columns from ``start`` to ``total``."""
+
+    def work(share: Share) -> Any:
+        for block in blocks:
+            if not share.factor.extend(name, block, start, total, pivots, lower):
+                return BEHIND
+        return share.factor.step(step, blocks, as_rows(values)).numpy()
+
+    return _within(run, work)
 
 
 def tiles(run: str, mine: Sequence[Tile]) -> Any:

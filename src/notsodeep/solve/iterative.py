@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Iterator
@@ -87,25 +88,44 @@ class _Job:
     refinements: int = 0
 
     def run(self) -> Iterative:
-        base, residual, state = torch.zeros_like(self.B), self.B, None
+        base, relative = torch.zeros_like(self.B), self.B.norm(dim=0) / self.scales
         resumed = None if self.file is None else self.file.read(self.B)
-        if resumed is not None:
+        if resumed is None:
+            state = self._start(self.B, 0, [])
+        else:
             state, base, self.refinements = resumed
         step, history = 0, list[float]()
-        while state is not None or bool((residual.norm(dim=0) > self.tol * self.scales).any()):
-            if state is None:
-                state = Iterate.start(residual, self.ridges, self.preconditioner.solve)
-                state.step, state.history = step, history
-            self._pass(state, base)
-            base, step, history = base + state.z, state.step, state.history
-            judged = self._on_a_sample(base)
-            if judged is not None:
-                return Iterative(base, judged, step, self.refinements, tuple(history))
-            residual = self._residual(base)
-            self._check(state.start_norms, residual.norm(dim=0))
-            state, self.refinements = None, self.refinements + 1
-        relative = residual.norm(dim=0) / self.scales
+        while state is not None:
+            with self._kept(state, base):
+                self._pass(state, base)
+                total, step, history = base + state.z, state.step, state.history
+                judged = self._on_a_sample(total)
+                if judged is not None:
+                    return Iterative(total, judged, step, self.refinements, tuple(history))
+                residual = self._residual(total)
+                self._check(state.start_norms, residual.norm(dim=0))
+                following = self._start(residual, step, history)
+            base, state, relative = total, following, residual.norm(dim=0) / self.scales
+            self.refinements += 1
         return Iterative(base, relative, step, max(self.refinements - 1, 0), tuple(history))
+
+    def _start(self, residual: Tensor, step: int, history: list[float]) -> Iterate | None:
+        """Of a pass that reduces this residual; None where it is small enough."""
+        if not bool((residual.norm(dim=0) > self.tol * self.scales).any()):
+            return None
+        state = Iterate.start(residual, self.ridges, self.preconditioner.solve)
+        state.step, state.history = step, history
+        return state
+
+    @contextlib.contextmanager
+    def _kept(self, state: Iterate, base: Tensor) -> Iterator[None]:
+        """A cluster that goes takes the step in flight with it: the state changes when all of a step is there."""
+        try:
+            yield
+        except ClusterError:
+            if self.file is not None:
+                self.file.write(state, base, self.refinements)
+            raise
 
     def _pass(self, state: Iterate, base: Tensor) -> None:
         """One run of conjugate gradients on what is left."""
@@ -114,13 +134,8 @@ class _Job:
             self.tiles.__matmul__, self.ridges, aims, state, self.scales, self.preconditioner.solve, self.max_steps
         )
         decades = 10 * max(math.ceil(-math.log10(self.tol)), 1)
-        try:
-            for _ in track(self._ticks(steps, base), decades, "conjugate gradients", self.progress):
-                pass
-        except ClusterError:  # a step changes the state once its product is there: all steps before it are kept
-            if self.file is not None:
-                self.file.write(state, base, self.refinements)
-            raise
+        for _ in track(self._ticks(steps, base), decades, "conjugate gradients", self.progress):
+            pass
 
     def _ticks(self, steps: Iterator[Iterate], base: Tensor) -> Iterator[int]:
         """Tenths of a decade of the residual, for the progress bar; checkpoints on the way."""

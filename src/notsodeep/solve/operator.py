@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .._conjugate import thin
 
-__all__ = ["KernelFunction", "KernelOperator", "add_block", "as_columns", "fingerprint"]
+__all__ = ["Factor", "KernelFunction", "KernelOperator", "add_block", "as_columns", "fingerprint"]
 
 KernelFunction = Callable[[Tensor, Tensor | None], Tensor]
 """k(X, Y) with rows as points; Y is None for the symmetric matrix of X."""
@@ -44,8 +44,32 @@ class KernelOperator(Protocol):
     def columns(self, index: Tensor, /) -> Tensor:
         """The columns of these rows, in float64."""
 
+    def low_rank(self, rank: int, seed: int, /) -> Factor:
+        """Randomly pivoted Cholesky."""
+
     def fingerprint(self) -> str:
         """Of rows and kernel."""
+
+
+class Factor(Protocol):
+    """F F' ~ K, wherever the rows of F are."""
+
+    @property
+    def rank(self) -> int:
+        """Columns of F."""
+
+    @property
+    def residual(self) -> Tensor:
+        """The diagonal of K - F F'."""
+
+    def gram(self) -> Tensor:
+        """F' F."""
+
+    def inner(self, R: Tensor, /) -> Tensor:
+        """F' R."""
+
+    def outer(self, Z: Tensor, /) -> Tensor:
+        """F Z."""
 
 
 def fingerprint(kernel: KernelFunction, X: Tensor) -> str:

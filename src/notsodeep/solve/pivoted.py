@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from .._conjugate import thin
 from ..errors import InvalidInputError
 
-__all__ = ["LowRank", "nystrom", "pivoted_cholesky"]
+__all__ = ["Growing", "LowRank", "choose_pivots", "nystrom", "pivoted_cholesky"]
 
 Columns = Callable[[Tensor], Tensor]
 _BLOCK = 128
@@ -24,7 +26,7 @@ _NEGLIGIBLE = 1e-12  # part of the trace; less than this is rounding
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
-    """F F' ~ K, with what it leaves."""
+    """A factor in this process."""
 
     F: Tensor
     """Shape (n, rank)."""
@@ -37,6 +39,30 @@ class LowRank:
     def rank(self) -> int:
         return self.F.shape[1]
 
+    def gram(self) -> Tensor:
+        """F' F."""
+        return self.F.T @ self.F
+
+    def inner(self, R: Tensor) -> Tensor:
+        """F' R."""
+        return thin(self.F.T, R)
+
+    def outer(self, Z: Tensor) -> Tensor:
+        """F Z."""
+        return thin(self.F, Z)
+
+
+class Growing(Protocol):
+    """A factor that takes in some pivots at a time."""
+
+    def corner(self, proposed: Tensor, /) -> Tensor:
+        """K - F F' between these rows, with F as it is."""
+
+    def grow(self, proposed: Tensor, kept: Tensor, lower: Tensor, /) -> Tensor:
+        """The columns of ``proposed[kept]`` join F, ``lower`` the Cholesky factor of what they have left among
+        themselves; returns what the new columns take from the diagonal.
+        """
+
 
 def pivoted_cholesky(columns: Columns, diagonal: Tensor, rank: int, seed: int = 0) -> LowRank:
     """Randomly pivoted Cholesky; stops early where nothing is left.
@@ -46,28 +72,48 @@ def pivoted_cholesky(columns: Columns, diagonal: Tensor, rank: int, seed: int = 
     >>> found.rank, float(found.residual.max())
     (1, 0.0)
     """
+    here = _Here(columns, diagonal, rank)
+    left, pivots = choose_pivots(here, diagonal, rank, seed)
+    return LowRank(here.F[:, : here.done].contiguous(), left, pivots)
+
+
+def choose_pivots(factor: Growing, diagonal: Tensor, rank: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Let a factor grow by pivots drawn at random; what is left of the diagonal, and the pivots."""
     if not 1 <= rank <= len(diagonal):
         raise InvalidInputError(f"rank must be between 1 and n = {len(diagonal)}, got {rank}")
     generator = torch.Generator().manual_seed(seed)
     left = diagonal.clone().clamp_min(0.0)
     floor = _NEGLIGIBLE * float(left.sum())
-    F = torch.zeros(len(left), rank, dtype=left.dtype, device=left.device)
-    pivots, done = [], 0
+    pivots, done = [torch.zeros(0, dtype=torch.long, device=left.device)], 0
     while done < rank and float(left.sum()) > floor:
         proposed = _draw(left, min(_BLOCK, 2 * (rank - done)), generator)
-        block = columns(proposed) - F[:, :done] @ F[proposed, :done].T
-        kept, lower = _accept(block[proposed], left[proposed], rank - done, generator)
+        kept, lower = _accept(factor.corner(proposed), left[proposed], rank - done, generator)
         if not len(kept):
             break
-        index = proposed[kept]
-        fresh = torch.linalg.solve_triangular(lower.to(F), block[:, kept].T, upper=False).T
-        F[:, done : done + len(kept)] = fresh
-        left = (left - (fresh**2).sum(1)).clamp_min(0.0)
-        left[index] = 0.0
-        pivots.append(index)
+        left = (left - factor.grow(proposed, kept, lower)).clamp_min(0.0)
+        left[proposed[kept]] = 0.0
+        pivots.append(proposed[kept])
         done += len(kept)
-    chosen = torch.cat(pivots) if pivots else torch.zeros(0, dtype=torch.long)
-    return LowRank(F[:, :done].contiguous(), left, chosen)
+    return left, torch.cat(pivots)
+
+
+class _Here:
+    """All rows of F, in columns of their own for every pivot."""
+
+    def __init__(self, columns: Columns, diagonal: Tensor, rank: int) -> None:
+        self.columns, self.done = columns, 0
+        self.F = torch.zeros(len(diagonal), rank, dtype=diagonal.dtype, device=diagonal.device)
+
+    def corner(self, proposed: Tensor) -> Tensor:
+        F = self.F[:, : self.done]
+        self._block = self.columns(proposed) - F @ F[proposed].T
+        return self._block[proposed]
+
+    def grow(self, proposed: Tensor, kept: Tensor, lower: Tensor) -> Tensor:
+        fresh = torch.linalg.solve_triangular(lower.to(self.F), self._block[:, kept].T, upper=False).T
+        self.F[:, self.done : self.done + len(kept)] = fresh
+        self.done += len(kept)
+        return (fresh**2).sum(1)
 
 
 def _draw(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:

@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._conjugate import thin
 from ..equivalents import EquivalentKernel
 from ..equivalents.factorisation import Factorisation
 from ..errors import InvalidInputError
 from .dense import factorise
-from .operator import KernelOperator
+from .operator import Factor, KernelOperator
 from .pivoted import LowRank, nystrom, pivoted_cholesky
 
 __all__ = ["NAMES", "Preconditioner", "PreconditionerName", "default_rank", "precondition"]
@@ -73,15 +72,15 @@ class Deflation(Preconditioner):
     Woodbury: P^(-1) = (I - F (F'F + lift I)^(-1) F') / lift; beside F nothing of its size is held.
     """
 
-    def __init__(self, name: PreconditionerName, factor: LowRank) -> None:
-        self.name, self.rank, self.F = name, factor.rank, factor.F
-        self.values, self.vectors = torch.linalg.eigh(self.F.T @ self.F)
+    def __init__(self, name: PreconditionerName, factor: Factor) -> None:
+        self.name, self.rank, self.factor = name, factor.rank, factor
+        self.values, self.vectors = torch.linalg.eigh(factor.gram())
         self.shift = 0.5 * float(factor.residual.mean())
 
     def solve(self, R: Tensor, ridges: Tensor) -> Tensor:
         lift = ridges + self.shift
-        inner = (self.vectors.T @ thin(self.F.T, R)) / (self.values.clamp_min(0.0)[:, None] + lift)
-        return (R - thin(self.F, self.vectors @ inner)) / lift
+        inner = (self.vectors.T @ self.factor.inner(R)) / (self.values.clamp_min(0.0)[:, None] + lift)
+        return (R - self.factor.outer(self.vectors @ inner)) / lift
 
 
 class Equivalent(Preconditioner):
@@ -153,7 +152,7 @@ def precondition(
     if name == "nystrom":
         return Deflation("nystrom", nystrom(tiles.columns, tiles.diagonal(), size, seed))
     if name == "rpcholesky":
-        return Deflation("rpcholesky", pivoted_cholesky(tiles.columns, tiles.diagonal(), size, seed))
+        return Deflation("rpcholesky", tiles.low_rank(size, seed))
     assert equivalent is not None
     if name == "equivalent":
         return Equivalent(equivalent)

@@ -19,6 +19,7 @@ from .._progress import track
 from ..errors import InvalidInputError
 from .folder import TileFolder
 from .operator import KernelFunction, add_block, as_columns, fingerprint
+from .pivoted import LowRank, pivoted_cholesky
 
 __all__ = ["KernelTiles", "Store", "available_bytes", "triangle_bytes"]
 
@@ -109,6 +110,10 @@ class KernelTiles:
         """The columns of these rows, (n, len(index)), in float64."""
         found = self.kernel(self.X, self.X[index])
         return found if self.scale is None else self.scale * found * self.scale[index, 0]
+
+    def low_rank(self, rank: int, seed: int) -> LowRank:
+        """Randomly pivoted Cholesky."""
+        return pivoted_cholesky(self.columns, self.diagonal(), rank, seed)
 
     # -- panels --------------------------------------------------------------------------------------------
     def panels(self) -> Iterator[tuple[int, Tensor]]:
