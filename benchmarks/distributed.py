@@ -44,6 +44,7 @@ from notsodeep.distributed.share import Share
 from notsodeep.solve import KernelTiles, NetworkKernel, solve_operator
 
 _TASK = 1e-3
+_STARTED = time.perf_counter()
 RUNS = ("undisturbed", "killed")
 
 
@@ -75,7 +76,7 @@ def timed(work: Callable[[], Any], repeats: int = 1) -> float:
 
 def say(found: Any) -> None:
     """What is known so far: a run that is cut short leaves something."""
-    print(json.dumps(found), file=sys.stderr, flush=True)
+    print(f"{time.perf_counter() - _STARTED:7.1f} s", json.dumps(found), file=sys.stderr, flush=True)
 
 
 def rows_of(options: argparse.Namespace, n: int) -> torch.Tensor:
@@ -277,7 +278,8 @@ def mnist(options: argparse.Namespace) -> dict[str, Any]:
     for name in options.runs:
         with cluster_of(options.workers, f"{options.memory}GiB", options.threads) as (cluster, client), Peak() as peak:
             started = time.perf_counter()
-            operator = ClusterKernel(client, kernel, X, dtype=torch.float32, patience=30.0)
+            room = None if options.room is None else options.room * 2**30
+            operator = Watched(client, kernel, X, dtype=torch.float32, memory=room, patience=30.0)
             killer = Killer(cluster, operator, 2 if name == "killed" else 0)
             lift = 1e-3 * float(operator.diagonal().mean())
             operator.build()
@@ -294,6 +296,7 @@ def mnist(options: argparse.Namespace) -> dict[str, Any]:
             "residual": float(found.residuals.max()),
             "build_s": round(built, 1),
             "fit_s": round(seconds, 1),
+            "of_it": {name: [calls, round(spent, 1)] for name, (calls, spent) in operator.spent.items()},
             "predict_s": round(time.perf_counter() - started - seconds, 1),
             "killed": killer.done,
             "losses": operator.losses,
@@ -314,6 +317,38 @@ def compared(folder: Path) -> dict[str, Any]:
         return {"runs": runs}
     one, other = (np.load(folder / f"{name}.npy") for name in RUNS)
     return {"runs": runs, "relative_difference": float(np.linalg.norm(one - other) / np.linalg.norm(one))}
+
+
+class Watched(ClusterKernel):
+    """Says where the time goes: calls and seconds of each kind of work."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.spent: dict[str, tuple[int, float]] = {}
+        super().__init__(*arguments, **options)
+
+    def _timed(self, name: str, work: Callable[[], Any]) -> Any:
+        started = time.perf_counter()
+        found = work()
+        calls, before = self.spent.get(name, (0, 0.0))
+        self.spent[name] = calls + 1, before + time.perf_counter() - started
+        if name != "products" or not calls % 10:
+            say({name: self.spent[name], "losses": self.losses})
+        return found
+
+    def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
+        return self._timed("products", lambda: super(Watched, self).__matmul__(v))
+
+    def exact(self, v: torch.Tensor) -> torch.Tensor:
+        return self._timed("exact products", lambda: super(Watched, self).exact(v))
+
+    def build(self) -> None:
+        self._timed("build", super().build) if self.built_part < 1.0 else super().build()
+
+    def columns(self, index: torch.Tensor) -> torch.Tensor:
+        return self._timed("columns", lambda: super(Watched, self).columns(index))
+
+    def low_rank(self, rank: int, seed: int) -> Any:
+        return self._timed("factor", lambda: super(Watched, self).low_rank(rank, seed))
 
 
 class Killer:
@@ -374,6 +409,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1, help="of each worker of mnist")
     parser.add_argument("--memory", type=float, default=5.0, help="GiB for each worker of mnist")
+    parser.add_argument("--room", type=float, default=None, help="GiB of it for rows, tiles and factor")
     parser.add_argument("--tol", type=float, default=1e-8)
     parser.add_argument("--rank", type=int, default=None)
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=RUNS, help="of mnist")

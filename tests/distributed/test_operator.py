@@ -13,7 +13,7 @@ import notsodeep as nsd
 from clusters import small_cluster
 from helpers import tolerance
 from notsodeep.distributed import ClusterKernel, tasks
-from notsodeep.errors import CheckpointError, ClusterError, InvalidInputError
+from notsodeep.errors import CheckpointError, ClusterError, InvalidInputError, NotSoDeepWarning
 from notsodeep.solve import KernelTiles, NetworkKernel, solve_operator
 
 N = 260
@@ -39,6 +39,10 @@ def shares(run):
     return [store[run] for store in list(tasks._STORES.values()) if run in store]
 
 
+homeless = pytest.mark.filterwarnings("ignore:.*have no room:notsodeep.errors.NotSoDeepWarning")
+
+
+@homeless
 @pytest.mark.parametrize("options", [{}, {"store": "none"}, {"store": "disk", "tile": 47}, {"memory": 1.2e5}])
 def test_products_columns_and_entries_are_those_of_one_process(client, problem, options):
     kernel, X, v = problem
@@ -73,6 +77,7 @@ def test_the_solve_is_that_of_one_process(client, problem):
     assert torch.allclose(found.coefficients, local.coefficients, rtol=EQUAL, atol=EQUAL)
 
 
+@homeless
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_rows_of_a_large_factor_live_with_the_workers(client, problem, monkeypatch, weighted):
     kernel, X, v = problem
@@ -108,7 +113,8 @@ def test_a_twin_travels_too(client, problem):
 def test_memory_is_given_back_and_never_exceeds_the_limit(client, problem):
     kernel, X, v = problem
     operator = ClusterKernel(client, kernel, X, memory=1.2e5)
-    operator @ v
+    with pytest.warns(NotSoDeepWarning, match=r"of \d+ tiles have no room"):
+        operator @ v
     held = shares(operator.crew.run)
     assert len(held) == 3
     assert all(share.held > 0 and share.held + sum(r.nbytes for r in share.rows.values()) <= 1.2e5 for share in held)
@@ -286,6 +292,6 @@ def test_a_scheduler_that_goes_leaves_the_checkpoint_and_a_new_one_goes_on(probl
         monkeypatch.setattr(ClusterKernel, "__matmul__", lambda self, w: (seen.append(1), inner(self, w))[1])
         found = solve_operator(operator, v, [0.01], tol=1e-11, rank=20, checkpoint=path)
     assert abs(found.steps - exact.steps) <= 3  # of 67: rounding counts there
-    assert len(seen) <= exact.steps - 8  # ten products were there, and are not made again
+    assert len(seen) <= found.steps - 8  # ten products were there, and are not made again
     assert torch.allclose(found.coefficients, exact.coefficients, rtol=EQUAL, atol=EQUAL)
     assert not path.exists()

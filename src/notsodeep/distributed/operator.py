@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .._progress import track
-from ..errors import InvalidInputError, SerialisationError
+from ..errors import InvalidInputError, NotSoDeepWarning, SerialisationError
 from ..solve import NetworkKernel, triangle_bytes
 from ..solve.operator import Factor, fingerprint
 from ..solve.pivoted import pivoted_cholesky
@@ -198,10 +199,13 @@ class ClusterKernel:
             return
         self.crew.settle()
         stale = {tile: before for tile, before in self.crew.built.items() if self.crew.owner.get(tile) != before}
+        homeless: list[Tile] = []
         while missing := self._missing():
             most = max(1, -(-len(missing) // (_BATCHES * max(len(self.crew.strength), 1))))
-            for tile in track(self._keep(missing, most), len(missing), "kernel", self.progress):
+            for tile in track(self._keep(missing, most, homeless), len(missing), "kernel", self.progress):
                 self.crew.built[tile] = self.crew.owner[tile]
+        if homeless:
+            warnings.warn(_no_room(len(homeless), len(self.grid.tiles())), NotSoDeepWarning, stacklevel=2)
         gone = {w: [t for t, before in stale.items() if before == w] for w in self.crew.strength}
         calls = [Call(w, "kernel-drop", tasks.keep, (self.crew.run, [], tiles)) for w, tiles in gone.items() if tiles]
         for _ in self.cluster.run(calls):  # who is lost meanwhile has nothing to drop
@@ -211,11 +215,12 @@ class ClusterKernel:
         built, owner = self.crew.built, self.crew.owner
         return [tile for tile in self.grid.tiles() if tile not in built or built[tile] != owner.get(tile)]
 
-    def _keep(self, missing: list[Tile], most: int) -> Iterator[Tile]:
+    def _keep(self, missing: list[Tile], most: int, homeless: list[Tile]) -> Iterator[Tile]:
         def call(worker: str, mine: list[Tile]) -> Call:
             return Call(worker, "kernel-build", tasks.keep, (self.crew.run, mine, []), items=mine)
 
-        for done, _ in self.crew.over(missing, call, most):
+        for done, left in self.crew.over(missing, call, most):
+            homeless += left
             yield from done.items
 
     # -- the end -------------------------------------------------------------------------------------------
@@ -236,6 +241,13 @@ def _dtype(name: str, n: int, workers: Mapping[str, Mapping[str, Any]]) -> torch
     room = 0.5 * sum(about.get("memory_limit") or 0 for about in workers.values())
     fits = triangle_bytes(n, torch.float64) < room or not room
     return torch.float32 if name == "float32" or (name == "auto" and not fits) else torch.float64
+
+
+def _no_room(count: int, total: int) -> str:
+    return (
+        f"{count} of {total} tiles have no room in the workers' memory and are computed again in every product; use "
+        "more workers, a higher memory limit or memory= (bytes per worker), dtype='float32', or folder= on their disks"
+    )
 
 
 def _pairs(done: Iterator[tuple[Call, Any]]) -> Iterator[tuple[Tile, Any]]:

@@ -58,11 +58,15 @@ class Share:
         while self.tiles and self.held > self.limit:
             self.held -= self.tiles.popitem()[1].nbytes
 
-    def keep(self, tiles: Sequence[Tile]) -> None:
-        """Forget tiles that belong to others now, and compute those of ours that can be kept."""
+    def keep(self, tiles: Sequence[Tile]) -> list[Tile]:
+        """Compute those that can be kept; the others."""
+        left = []
         for tile in tiles:
-            if self.room(tile) or self.folder is not None:
+            if tile in self.tiles or self.room(tile) or self.folder is not None:
                 self.tile(tile)
+            else:
+                left.append(tile)
+        return left
 
     def forget(self, tiles: Sequence[Tile]) -> None:
         """Tiles that another worker owns from now on."""

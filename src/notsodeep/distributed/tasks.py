@@ -112,12 +112,11 @@ def load(run: str, blocks: Sequence[int], rows: Sequence[Array]) -> Any:
 
 
 def keep(run: str, mine: Sequence[Tile], gone: Sequence[Tile]) -> Any:
-    """Compute tiles that are kept, drop those that went elsewhere; how many bytes are held."""
+    """Compute tiles that are kept, drop those that went elsewhere; those that have no room."""
 
-    def work(share: Share) -> int:
+    def work(share: Share) -> list[Tile]:
         share.forget(gone)
-        share.keep(mine)
-        return share.held
+        return share.keep(mine)
 
     return _within(run, work)
 
