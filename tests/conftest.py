@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 import hypothesis
 import matplotlib
+import scipy.linalg  # noqa: F401  # with NumPy it brings the libraries whose threads are limited below
 import torch
+from threadpoolctl import threadpool_limits
 
-torch.set_num_threads(1)  # the workers of pytest-xdist share the cores; threads inside each would only compete
+# the workers of pytest-xdist share the cores: threads in them, or in the commands they start, would only compete
+torch.set_num_threads(1)
+threadpool_limits(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 matplotlib.use("Agg")
 
 # the same examples in every run: a failure in one run is a failure in the next

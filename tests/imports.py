@@ -48,6 +48,12 @@ def room(module: str) -> str:
 
 
 @functools.cache
+def trees() -> dict[str, ast.Module]:
+    """The syntax tree of every file."""
+    return {module: ast.parse(path.read_text()) for module, path in FILES.items()}
+
+
+@functools.cache
 def imports() -> list[Import]:
     """All imports between files of the package; those for type checkers alone are not run and left out."""
     return [found for module, path in FILES.items() for found in _of(module, path)]
@@ -56,7 +62,7 @@ def imports() -> list[Import]:
 def _of(module: str, path: Path) -> Iterator[Import]:
     package = [part for part in module.split("/") if part]
     package = package if path.name == "__init__.py" else package[:-1]
-    for node in _executed(ast.parse(path.read_text())):
+    for node in _executed(trees()[module]):
         if isinstance(node, ast.ImportFrom):
             target = _target(node, package)
             if target is not None:
@@ -103,13 +109,12 @@ def cycle(edges: dict[str, set[str]]) -> list[str]:
 
 def private_reads() -> list[str]:
     """Where a file reads a private attribute of some object that no file of its own room defines."""
-    trees = {module: ast.parse(path.read_text()) for module, path in FILES.items()}
     defined: dict[str, set[str]] = {}
-    for module, tree in trees.items():
+    for module, tree in trees().items():
         defined.setdefault(room(module), set()).update(_private_definitions(tree))
     return [
         f"{module}.py:{node.lineno} reads {ast.unparse(node)}"
-        for module, tree in trees.items()
+        for module, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and _private(node.attr) and node.attr not in defined[room(module)]
     ]

@@ -167,7 +167,7 @@ def test_orthants_against_sampled_scores(classes: int) -> None:
     assert error < 2e-3
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.permutations(range(3)), st.floats(0.01, 1.0))
 def test_the_order_of_the_classes_does_not_matter(order: list[int], ridge: float) -> None:
     generator = np.random.default_rng(0)
