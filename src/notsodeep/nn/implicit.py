@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.autograd import Function
 
 from ..activations import Activation
@@ -42,7 +43,7 @@ def find_equilibrium(
         )
 
 
-@torch.compiler.disable
+@_disable_dynamo  # torch.compiler.disable itself would load the whole compiler with this file
 def equilibrium(recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, options: SolverOptions) -> Tensor:
     """The differentiable solution u of u = phi(drive + gain u A'); warns or raises where there is none."""
     return _NonlinearEquilibrium.apply(recurrent, drive, gain, phi, options)
