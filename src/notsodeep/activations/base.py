@@ -162,7 +162,7 @@ class Activation:
     @property
     def continuous(self) -> bool:
         """Whether phi has no jumps."""
-        return not any(self.value_jumps())
+        return not self.kinks or not any(self.value_jumps())
 
     # -- closed forms, where there are any -----------------------------------------------------------------
     @property

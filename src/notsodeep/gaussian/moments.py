@@ -14,9 +14,9 @@ from torch import Tensor
 from .._arrays import sheltered
 from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.base import gaps
-from ..activations.panels import Even, Panels, normal_nodes
+from ..activations.panels import Even
 from ..errors import ConvergenceError, InvalidInputError
-from .rule import as_scales, beyond, check_ends, chunks, integrate, normal_density
+from .rule import as_scales, beyond, check_ends, integrate, normal_density, portions
 
 __all__ = ["Moments", "expectation", "finite", "moments"]
 
@@ -81,8 +81,8 @@ def moments(phi: ActivationLike, tau: Any) -> Moments:
 
 @functools.lru_cache(maxsize=4096)
 def _scalar_moments(phi: Activation, tau: float) -> Moments:
-    scales, restore = as_scales(tau)
-    return Moments(*(restore(part) for part in _moments(phi, scales)))
+    scales, _ = as_scales(tau)
+    return Moments(*torch.cat(_moments(phi, scales)).tolist())
 
 
 def _moments(phi: Activation, tau: Tensor) -> list[Tensor]:
@@ -90,7 +90,7 @@ def _moments(phi: Activation, tau: Tensor) -> list[Tensor]:
     phi = phi.canonical()
     exact = phi.closed_moments(tau)
     if exact is not None:
-        return [finite(part, phi) for part in exact]
+        return [*finite(torch.stack(exact), phi)]
     if isinstance(phi, Affine) and phi.skip == 0.0:
         return _affine_moments(phi, tau)
     mean, square, variance, slope, curvature, slope_square, square_curvature = _quadrature_moments(phi, tau)
@@ -103,15 +103,7 @@ def _moments(phi: Activation, tau: Tensor) -> list[Tensor]:
 
 
 def _quadrature_moments(phi: Activation, tau: Tensor) -> list[Tensor]:
-    def integrals(x: Tensor, x0: Tensor, weights: Tensor) -> list[Tensor]:
-        value, slope, curvature = phi(x).detach(), phi.derivative(x0).detach(), phi.second_derivative(x0).detach()
-        mean, square, first, second, steep, curved = (
-            (f * weights).sum(-1) for f in (value, value**2, slope, curvature, slope**2, value * curvature)
-        )
-        variance = ((value - mean[:, None]) ** 2 * weights).sum(-1)
-        return [mean, square, variance, first, second, steep, 2.0 * (steep + curved)]
-
-    mean, square, variance, slope, curvature, steep, squared = _columns(integrals, tau, phi.panels(), phi)
+    mean, square, variance, slope, curvature, steep, squared = _integrals(phi, tau)
     if phi.kinks:
         values, slopes = (part.detach() for part in phi.sides())
         # a jump of f at c adds [f] p(c) to E[f'] and [f'] p(c) + [f] c p(c) / tau^2 to E[f''], p the density of tau xi
@@ -130,19 +122,19 @@ def _quadrature_moments(phi: Activation, tau: Tensor) -> list[Tensor]:
     return [mean, square, variance, slope, curvature, steep, squared]
 
 
-def _columns(
-    integrals: Callable[[Tensor, Tensor, Tensor], list[Tensor]], tau: Tensor, panels: Panels, phi: Activation
-) -> list[Tensor]:
-    """``integrals(x, x0, weights)`` over chunks of scales: x = tau xi, x0 the same for the limit tau -> 0+."""
-    rows = [] if len(tau) else [integrals(*(torch.zeros(0, 1, dtype=torch.float64) for _ in range(3)))]
-    for part in chunks(tau, panels, copies=4):
-        xi, weights = normal_nodes(part, panels)
+def _integrals(phi: Activation, tau: Tensor) -> Tensor:
+    """The moments without what kinks add: (7, scales)."""
+    rows = [torch.zeros(7, 0, dtype=torch.float64)]
+    for part, xi, weights in portions(tau, phi.panels()):
         # at tau = 0 a value is phi(0), but a slope is the limit: half of each side at a kink in 0
-        points = part[:, None] * xi, part.clamp_min(1e-150)[:, None] * xi
-        power = phi(points[0]).detach() ** 2 * weights
-        check_ends(beyond(power, xi), power.sum(-1), part)
-        rows.append(integrals(*points, weights))
-    return [finite(torch.cat(column), phi) for column in zip(*rows, strict=True)]
+        x0 = part.clamp_min(1e-150)[:, None] * xi
+        value, slope, curvature = phi(part[:, None] * xi), phi.derivative(x0), phi.second_derivative(x0)
+        parts = torch.stack([value, value**2, slope, curvature, slope**2, value * curvature]).detach() * weights
+        mean, square, first, second, steep, curved = parts.sum(-1)
+        check_ends(beyond(parts[1], xi), square, part)
+        variance = ((value.detach() - mean[:, None]) ** 2 * weights).sum(-1)
+        rows.append(torch.stack([mean, square, variance, first, second, steep, 2.0 * (steep + curved)]))
+    return finite(torch.cat(rows, dim=1), phi)
 
 
 def finite(values: Tensor, phi: Activation) -> Tensor:

@@ -20,7 +20,17 @@ from torch import Tensor
 from ..activations.panels import ORDER, REACH, Panels, normal_nodes
 from ..errors import ConvergenceError, InvalidInputError
 
-__all__ = ["Estimate", "as_scales", "chunks", "integrate", "mean", "normal_density", "shared_basis", "shared_rule"]
+__all__ = [
+    "Estimate",
+    "as_scales",
+    "chunks",
+    "integrate",
+    "mean",
+    "normal_density",
+    "portions",
+    "shared_basis",
+    "shared_rule",
+]
 
 NODES = 1 << 21  # quadrature nodes held at once
 SHARED_UP_TO = 4096.0  # one rule for all scales grows with the largest; beyond, each scale has its own
@@ -80,20 +90,20 @@ def beyond(weighted: Tensor, xi: Tensor) -> Tensor:
 def mean(function: Function, tau: Tensor, panels: Panels) -> Tensor:
     """E[f(tau xi)] at flat scales; refused where it overflows or lies beyond the range of the rule."""
     rows = [torch.zeros(0, dtype=torch.float64)]
+    for part, xi, weights in portions(tau, panels):
+        weighted = function(part[:, None] * xi).detach() * weights
+        check_ends(beyond(weighted.abs(), xi), weighted.abs().sum(-1), part)
+        rows.append(weighted.sum(-1))
+    return torch.cat(rows)
+
+
+def portions(tau: Tensor, panels: Panels) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Scales in portions that fit into the memory that is allowed, with nodes and weights: one rule where it serves."""
     if may_share(tau, panels):
         xi, weights = shared_rule(float(tau.max()), panels)
-        for part in tau.split(NODES // len(xi) + 1):
-            values = function(part[:, None] * xi).detach()
-            weighted = values.abs() * weights
-            check_ends(beyond(weighted, xi), weighted.sum(-1), part)
-            rows.append(values @ weights)
-        return torch.cat(rows)
-    for part in chunks(tau, panels, copies=4):
-        xi, weights = normal_nodes(part, panels)
-        values = function(part[:, None] * xi).detach() * weights
-        check_ends(beyond(values.abs(), xi), values.abs().sum(-1), part)
-        rows.append(values.sum(-1))
-    return torch.cat(rows)
+        yield from ((part, xi, weights) for part in tau.split(NODES // (4 * len(xi)) + 1))
+    else:
+        yield from ((part, *normal_nodes(part, panels)) for part in chunks(tau, panels, copies=4))
 
 
 def check_ends(lost: Tensor, size: Tensor, tau: Tensor) -> None:
@@ -108,7 +118,9 @@ def check_ends(lost: Tensor, size: Tensor, tau: Tensor) -> None:
 
 def chunks(tau: Tensor, panels: Panels, terms: int = 0, copies: int = 1, order: int = ORDER) -> Iterator[Tensor]:
     """Scales in portions whose nodes (``copies`` arrays of them) fit into the memory that is allowed."""
-    if len(tau):
+    if len(tau) == 1:
+        yield tau
+    elif len(tau):
         nodes = normal_nodes(tau.max()[None], panels, terms, order)[0].shape[1]
         yield from tau.split(max(1, NODES // (copies * nodes)))
 
@@ -144,7 +156,11 @@ def may_share(tau: Tensor, panels: Panels, terms: int = 1) -> bool:
     """Whether one rule serves all these scales: no kink moves, and its table of polynomials is not too large."""
     if not len(tau) or not set(panels.kinks) <= {0.0} or float(tau.max()) > SHARED_UP_TO:
         return False
-    return ORDER * len(panels.edges(REACH * 2.0 * float(tau.max()), shared=True)) * terms <= 4 * NODES
+    try:
+        edges = panels.edges(REACH * 2.0 * float(tau.max()), shared=True)
+    except ConvergenceError:  # too fine for all scales at once
+        return False
+    return ORDER * len(edges) * terms <= 4 * NODES
 
 
 def as_scales(tau: Any, root: bool = False) -> tuple[Tensor, Callable[[Tensor], Any]]:
