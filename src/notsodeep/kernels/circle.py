@@ -129,22 +129,7 @@ def _hermite_terms(phi: Activation, q: float) -> int:
     return max(4, min(_HERMITE, terms))
 
 
-class _Maps:
-    """Both maps at once; each alone costs as much."""
-
-    def both(self, lam: Complex) -> tuple[Complex, Complex]:
-        raise NotImplementedError
-
-    def value(self, lam: Complex) -> Complex:
-        """E[phi(u) phi(v)]."""
-        return self.both(lam)[0]
-
-    def slope(self, lam: Complex) -> Complex:
-        """E[phi'(u) phi'(v)]."""
-        return self.both(lam)[1]
-
-
-class _HermiteSeries(_Maps):
+class _HermiteSeries(LayerMaps):
     """sum_k a_k rho^k and its derivative in lam; only every second order for odd and even functions."""
 
     def __init__(self, a: Array, root: Array, symmetric: bool) -> None:
@@ -168,7 +153,7 @@ class _HermiteSeries(_Maps):
         return value, slope / self.root
 
 
-class _ArcCosine(_Maps):
+class _ArcCosine(LayerMaps):
     """The arc-cosine kernels of theory, section 7b, continued to the unit disc."""
 
     def __init__(self, a: float, b: float, root: Array) -> None:

@@ -30,7 +30,7 @@ from ..activations.panels import normal_nodes
 from ..gaussian.hermite import project
 from ..gaussian.rule import shared_basis, shared_rule
 from ..networks import DEQ, Kernel, Network
-from .recursion import equation, explicit, implicit
+from .recursion import LayerMaps, equation, explicit, implicit
 
 __all__ = ["conjugate_square"]
 
@@ -162,7 +162,7 @@ def _continues(phi: Activation) -> bool:
 # ---- one layer -------------------------------------------------------------------------------------------
 
 
-class _Conjugate:
+class _Conjugate(LayerMaps):
     """sum_k |a_k|^2 (lam / |q|)^k and its derivative: the layer between inputs of conjugate norms.
 
     A series ends where its terms have been small for a while: what follows is rounding, which grows with the order.
@@ -181,21 +181,13 @@ class _Conjugate:
         self.settled: NDArray[np.bool_] = np.ones(len(q), dtype=bool)
 
     def both(self, lam: Array) -> tuple[Array, Array]:
-        """(value, slope)."""
+        """sum_k |a_k|^2 r^k and its derivative in lam."""
         k = np.arange(self.squares.shape[1])
         ratio = np.clip(lam / self.root, 1e-300, 4.0)
         terms = self.squares * np.exp(k * np.log(ratio)[:, None])
         first, self.settled = _end(k * terms)
         terms = np.where(k <= first[:, None], terms, 0.0)
         return terms.sum(1), (k * terms).sum(1) / lam
-
-    def value(self, lam: Array) -> Array:
-        """sum_k |a_k|^2 r^k."""
-        return self.both(lam)[0]
-
-    def slope(self, lam: Array) -> Array:
-        """Its derivative in lam."""
-        return self.both(lam)[1]
 
 
 def _end(terms: Array) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:

@@ -98,24 +98,19 @@ def _with_rate(function: Callable[[Tensor], Tensor], x: Array) -> tuple[Array, A
     return value.detach().numpy(), rate.numpy()
 
 
-class _Layer:
+class _Layer(LayerMaps):
     """Expectations of one activation around pairs of variances, each with its slope in the squared norm of an input."""
 
     def __init__(self, phi: Activation, qx: tuple[Array, Array], qy: tuple[Array, Array]) -> None:
         self.phi, self.qx, self.qy = phi, qx, qy
         self.root = np.sqrt(qx[0] * qy[0])
-
-    def value(self, covariance: _Series) -> _Series:
-        """E[phi(u) phi(v)]."""
-        return self.both(covariance)[0]
-
-    def slope(self, covariance: _Series) -> _Series:
-        """E[phi'(u) phi'(v)]."""
-        return self.both(covariance)[1]
+        self._taylor: list[_Series] | None = None
 
     def both(self, covariance: _Series) -> tuple[_Series, _Series]:
         """(value, slope) by Taylor's formula around the correlation of the pair."""
-        taylor = self._taylor(covariance.c[:, 0] / self.root)
+        if self._taylor is None:  # the correlations of the pairs stay, whatever deviates from them
+            self._taylor = _expanded(self.phi, self.qx, self.qy, covariance.c[:, 0] / self.root)
+        taylor = self._taylor
         deviation = _Series(covariance.c / self.root[:, None])
         deviation.c[:, 0] = 0.0
         value = slope = _Series(np.zeros_like(covariance.c))
@@ -123,11 +118,6 @@ class _Layer:
             value = value * deviation + taylor[k]
             slope = slope * deviation + (k + 1.0) * taylor[k + 1]
         return value, (1.0 / self.root) * slope
-
-    def _taylor(self, rho: Array) -> list[_Series]:
-        if not hasattr(self, "_kept"):
-            self._kept = _expanded(self.phi, self.qx, self.qy, rho)
-        return self._kept
 
 
 def _expanded(phi: Activation, qx: tuple[Array, Array], qy: tuple[Array, Array], rho: Array) -> list[_Series]:

@@ -34,6 +34,7 @@ _FEW_TERMS = 512  # where more would be needed, functions that have settled are 
 _BEYOND = 0.25  # of the distance at which a function has settled
 _BEYOND_BENDS = 8.0  # straight pieces have their own integral, which loses digits as the square of this
 _KEEP = 1 << 23
+_AT_ONCE = 1 << 15  # a series of fewer terms in all is summed by its powers: calls would cost more than the arithmetic
 _TINY = 1e-290  # variances below this are their own limit
 
 
@@ -146,9 +147,9 @@ class Layer:
             error = rho.abs() ** terms * miss_a.sqrt()[ix] * miss_b.sqrt()[iy]
             sure = pending & (error <= _TOLERANCE * scale) if polynomial is None else pending
             if bool(sure.all()):
-                return _horner(self._products(f, g, terms), rho) + self._masses(f, g, lam)
+                return _power_sum(self._products(f, g, terms), rho) + self._masses(f, g, lam)
             if bool(sure.any()):
-                out[sure] = _horner(a.T[:, ix[sure]] * b.T[:, iy[sure]], rho[sure])
+                out[sure] = _power_sum(a.T[:, ix[sure]] * b.T[:, iy[sure]], rho[sure])
                 pending = pending & ~sure
             if not bool(pending.any()):
                 break
@@ -157,10 +158,8 @@ class Layer:
         for method, mask in methods:
             mask = mask & pending
             if bool(mask.any()):
-                distinct, inverse = torch.unique(
-                    torch.stack([qx[mask], qy[mask], rho[mask]]), dim=1, return_inverse=True
-                )
-                out[mask] = method(f, g, *distinct)[inverse]  # dear: once for points that only look different
+                distinct, inverse = _distinct(qx[mask], qy[mask], rho[mask])
+                out[mask] = method(f, g, *distinct)[inverse]
                 pending = pending & ~mask
         return out + self._masses(f, g, lam)
 
@@ -337,12 +336,15 @@ def _mean_square(phi: Activation, part: Part, q: Tensor) -> Tensor:
     return mean(lambda x: function(x) ** 2, q.sqrt(), phi.panels())
 
 
-def _horner(terms: Tensor, rho: Tensor) -> Tensor:
+def _power_sum(terms: Tensor, rho: Tensor) -> Tensor:
     """sum_k terms[k] rho^k; what cannot matter at these rho is left out."""
     top = float(rho.abs().max())
     size = terms.abs().amax(1) * top ** torch.arange(len(terms), dtype=torch.float64)
     largest = float(size.max())
     keep = int((size >= 1e-18 * largest).nonzero().max()) + 1 if 0 < largest < math.inf else len(terms)
+    if keep * len(rho) <= _AT_ONCE:
+        powers = torch.cat([torch.ones_like(rho)[None], rho.expand(keep - 1, -1)]).cumprod(0)
+        return (terms[:keep] * powers).sum(0)
     out = terms[keep - 1].clone()
     for k in range(keep - 2, -1, -1):
         out.mul_(rho).add_(terms[k])

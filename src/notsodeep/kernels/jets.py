@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 
 from .._arrays import sheltered
 from ..activations import Activation
-from ..activations.panels import normal_nodes
 from ..errors import ConvergenceError, InvalidInputError
-from ..gaussian import hermite_coefficients, moments
+from ..gaussian import hermite_coefficients, moments, portions
 from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels, rates_of
-from .recursion import equation, explicit, implicit
+from .recursion import LayerMaps, equation, explicit, implicit
 
 __all__ = [
     "DEGREE",
@@ -125,7 +124,7 @@ def on_diagonal(a: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class LayerJet:
+class LayerJet(LayerMaps):
     """What one layer does to a jet: its Hermite coefficients at its input scale, and its two diagonal series.
 
     ``hermite[k]`` = E[phi(tau xi) h_k(xi)] (the zeroth is 0: the layer is centred); ``square`` and ``slope_square``
@@ -148,10 +147,6 @@ class LayerJet:
         cross = apply_layer(self, e, covariance.cross / scale, derivative=True)
         return KernelJet(cross / scale, compose(self.slope_square, e) / scale)
 
-    def both(self, covariance: KernelJet) -> tuple[KernelJet, KernelJet]:
-        """(value, slope)."""
-        return self.value(covariance), self.slope(covariance)
-
 
 @functools.lru_cache(maxsize=256)
 def layer_of(phi: Activation, tau: float) -> LayerJet:
@@ -161,13 +156,9 @@ def layer_of(phi: Activation, tau: float) -> LayerJet:
     """
     a = np.array(hermite_coefficients(phi, tau * tau, TERMS))
     m, a[0] = moments(phi, tau), 0.0
-    nodes, weights = normal_nodes(torch.tensor([tau], dtype=torch.float64), phi.panels())
-    x = tau * nodes[0]
-    bases = [
-        np.polynomial.hermite_e.hermeval(nodes[0].numpy(), np.eye(2 * DEGREE + 1)[2 * j]) / (2.0**j * math.factorial(j))
-        for j in range(DEGREE + 1)
-    ]
-    rows = np.array(bases) * weights[0].numpy()
+    ((_, xi, weights),) = portions(torch.tensor([tau], dtype=torch.float64), phi.panels())
+    x = tau * xi.flatten()
+    rows = _diagonal_orders(xi.flatten().numpy()) * weights.flatten().numpy()
     square = rows @ (phi(x).detach().numpy() - m.mean) ** 2
     square[:2] = m.variance, tau * tau * (0.5 * m.square_curvature - m.mean * m.curvature)
     slope = np.zeros(DEGREE + 1)
@@ -175,6 +166,12 @@ def layer_of(phi: Activation, tau: float) -> LayerJet:
         slope = rows @ phi.derivative(x).detach().numpy() ** 2 * tau * tau
         slope[0] = tau * tau * m.slope_square
     return LayerJet(a, square, slope)
+
+
+def _diagonal_orders(xi: Array) -> Array:
+    """He_2j / (2^j j!), a row for each j."""
+    scales = [2.0**j * math.factorial(j) for j in range(DEGREE + 1)]
+    return np.polynomial.hermite_e.hermevander(xi, 2 * DEGREE)[:, ::2].T / np.array(scales)[:, None]
 
 
 def hermite_layer(a: Array) -> LayerJet:

@@ -17,16 +17,19 @@ __all__ = ["LayerMaps", "equation", "explicit", "implicit"]
 
 
 class LayerMaps(Protocol):
-    """What a layer offers at covariances of some kind."""
+    """What a layer offers at covariances of some kind; it defines :meth:`both`, or the other two."""
 
     def value(self, covariance: Any, /) -> Any:
         """E[phi(u) phi(v)]."""
+        return self.both(covariance)[0]
 
     def slope(self, covariance: Any, /) -> Any:
         """E[phi'(u) phi'(v)], the derivative of :meth:`value`."""
+        return self.both(covariance)[1]
 
     def both(self, covariance: Any, /) -> tuple[Any, Any]:
         """(value, slope), sharing the work; no gradients."""
+        return self.value(covariance), self.slope(covariance)
 
 
 def explicit(

@@ -145,7 +145,7 @@ def _layer(
     return _AngleSeries(phi, q, ia, ib, expected if phi.kinks else None)
 
 
-class _Closed:
+class _Closed(LayerMaps):
     """A closed form, on a grid."""
 
     def __init__(self, form: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]], qx: Tensor, qy: Tensor) -> None:
@@ -154,14 +154,8 @@ class _Closed:
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
         return self.form(self.qx.expand_as(lam), self.qy.expand_as(lam), lam)
 
-    def value(self, lam: Tensor) -> Tensor:
-        return self.both(lam)[0]
 
-    def slope(self, lam: Tensor) -> Tensor:
-        return self.both(lam)[1]
-
-
-class _AngleSeries:
+class _AngleSeries(LayerMaps):
     """E[phi phi] and E[phi' phi'] as Chebyshev series in arcsin(rho), one for each pair of variances."""
 
     def __init__(
@@ -184,12 +178,6 @@ class _AngleSeries:
         rho = (lam / self.root).clamp(math.sin(low), math.sin(high))
         x2 = (torch.asin(rho) - 0.5 * (low + high)).mul_(4.0 / (high - low))
         return tuple(_clenshaw(c, x2) for c in self.series)  # type: ignore[return-value]
-
-    def value(self, lam: Tensor) -> Tensor:
-        return self.both(lam)[0]
-
-    def slope(self, lam: Tensor) -> Tensor:
-        return self.both(lam)[1]
 
     def holds(self, lam: Tensor) -> bool:
         """Whether these covariances lie where the series is."""

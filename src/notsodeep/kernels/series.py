@@ -23,7 +23,7 @@ from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import hermite_coefficients
 from ..networks import DEQ, Kernel, Network, check_kernel, rates_of
 from .pointwise import diagonal, equilibrium
-from .recursion import equation, explicit, implicit
+from .recursion import LayerMaps, equation, explicit, implicit
 from .variance import mean_square
 
 __all__ = ["PowerSeries", "SeriesLayer", "power_series", "sphere_diagonal"]
@@ -127,7 +127,7 @@ def _solve(layer: SeriesLayer, sigma_a2: float, drive: PowerSeries, orthogonal: 
 # ---- one layer -----------------------------------------------------------------------------------------------
 
 
-class SeriesLayer:
+class SeriesLayer(LayerMaps):
     """An activation at pairs of variances: F(rho) = E[phi(u) phi(v)] as a Taylor series where rho starts.
 
     The coefficients f_k = sum_m binom(m, k) a_m(q) a_m(q') centre^(m-k) are held times (1 - |centre|)^k. As
@@ -150,10 +150,6 @@ class SeriesLayer:
         taylor, reach = self._taylor(covariance)
         derivative = np.arange(1, taylor.shape[1]) * taylor[:, 1:]
         return PowerSeries(_compose(derivative, covariance.c / (self.scale * reach)) / (self.scale * reach))
-
-    def both(self, covariance: PowerSeries) -> tuple[PowerSeries, PowerSeries]:
-        """(value, slope)."""
-        return self.value(covariance), self.slope(covariance)
 
     def _taylor(self, covariance: PowerSeries) -> tuple[Array, Array]:
         if self._known is None:

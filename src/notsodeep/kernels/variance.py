@@ -12,6 +12,7 @@ from torch import Tensor
 from ..activations import Activation
 from ..gaussian import mean, moments, normal_density
 from ..networks import DEQ
+from .recursion import LayerMaps
 
 __all__ = ["Diagonal", "equilibrium_variance", "mean_square"]
 
@@ -19,7 +20,7 @@ Function = Callable[[Tensor], Tensor]
 _LIMIT = 1e-145  # scales below this are their own limit
 
 
-class Diagonal:
+class Diagonal(LayerMaps):
     """A layer between a point and itself: the covariance is the variance."""
 
     def __init__(self, phi: Activation) -> None:
@@ -32,10 +33,6 @@ class Diagonal:
     def slope(self, q: Tensor) -> Tensor:
         """E[phi'(u)^2]; along the diagonal the derivative of :meth:`value` is another one."""
         return mean_square(self.phi, "slope", q)
-
-    def both(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """(value, slope)."""
-        return self.value(q), self.slope(q)
 
 
 def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:

@@ -20,17 +20,14 @@ from torch import Tensor
 from .._fixed_point import newton
 from ..activations import Activation, LeakyReLU
 from ..errors import ConvergenceError, InvalidInputError
-from ..kernels.recursion import equation, explicit, implicit
+from ..kernels.recursion import LayerMaps, equation, explicit, implicit
 from ..networks import DEQ, ENN, Kernel, first_trained
 
 Array = NDArray[np.float64]
 
 
-class Bend:
-    """A layer of bend c on correlations r = cos t of unit variances: r + c d(r), with slope 1 - c t / pi.
-
-    It offers what the calculus of kernels asks of a layer.
-    """
+class Bend(LayerMaps):
+    """A layer of bend c on correlations r = cos t of unit variances: r + c d(r), with slope 1 - c t / pi."""
 
     def __init__(self, c: float) -> None:
         self.c = c
@@ -47,9 +44,6 @@ class Bend:
 
     def slope(self, r: Array) -> Array:
         return 1.0 - (self.c / math.pi) * self._angle(r)
-
-    def both(self, r: Array) -> tuple[Array, Array]:
-        return self.value(r), self.slope(r)
 
 
 @functools.lru_cache(maxsize=16)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..kernels.recursion import explicit, implicit
+from ..kernels.recursion import LayerMaps, explicit, implicit
 from ..networks import Kernel, is_tangent
 from .arc import Array, Bend, HomogeneousDEQ, grid, terms
 
@@ -102,7 +102,7 @@ def cell_range(angle: Array) -> tuple[Array, Array]:
     return np.maximum(low, 0.0), np.minimum(high, math.pi)
 
 
-class BoundedBend:
+class BoundedBend(LayerMaps):
     """A layer of bend c on levels; ``last``: nothing follows that would ask how the angle bends."""
 
     def __init__(self, c: float, last: bool) -> None:
@@ -121,10 +121,6 @@ class BoundedBend:
         """1 - c t / pi, the layer's derivative kernel."""
         slant = self.c / math.pi
         return Bounds(_slope_above(level, self.c), np.full_like(level.low, slant), slant * level.bending)
-
-    def both(self, level: Level) -> tuple[Level, Bounds]:
-        """(value, slope)."""
-        return self.value(level), self.slope(level)
 
 
 # ---- derivative bounds of the two kernels ----------------------------------------------------------------
