@@ -268,6 +268,16 @@ def test_a_ridge_below_rounding_is_warned_of_with_the_jitter_that_took_its_place
     assert np.isfinite(model.predict(NEW)).all()
 
 
+def test_an_equivalent_that_takes_too_much_from_the_diagonal_is_lifted_and_says_so():
+    spread = X * np.exp(0.5 * np.random.default_rng(1).normal(size=(len(X), 1)))
+    with pytest.warns(NotSoDeepWarning, match=r"diagonal of [1-9][0-9]* of 80 rows.* a jitter of up to 0\.[0-9]+"):
+        model = nsd.DEQRegressor("relu", kernel="ck", method="equivalent").fit(spread, Y)
+    eq = nsd.equivalent(nsd.DEQ("relu", 0.2), nsd.MixtureStatistics.estimate(spread), "ck", "own")
+    assert np.min(eq.shift) < 0.0 < np.min(eq.lifted().shift)
+    coefficients = np.linalg.solve(eq.lifted().matrix() + model.lift_ * np.eye(len(X)), Y)
+    np.testing.assert_allclose(model.predict(NEW), eq.cross(NEW).matrix() @ coefficients, atol=SOLVED)
+
+
 @pytest.mark.parametrize("method", ["equivalent", "features"])
 def test_rows_in_a_read_only_memory_map(tmp_path, method):
     np.save(tmp_path / "rows.npy", X.astype(np.float32))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 import notsodeep as nsd
 from helpers import tolerance
@@ -81,6 +82,22 @@ def test_preconditioners_save_steps(problem):
     assert steps["rpcholesky"] < 0.8 * steps["none"]
     assert steps["equivalent"] < 0.8 * steps["none"]
     assert steps["equivalent+rpcholesky"] <= steps["equivalent"]
+
+
+@pytest.mark.parametrize(("activation", "kind"), [("relu", "ntk"), ("tanh", "ck")])
+def test_pivots_after_the_gram_part_of_the_equivalent_save_steps_on_real_data(activation, kind):
+    images, y = load_digits(return_X_y=True)
+    X, targets = torch.from_numpy(images[:400] / 60.0), torch.from_numpy(2.0 * np.eye(10)[y[:400]] - 1.0)
+    deq = nsd.DEQ(activation, 0.2)
+    equivalent = nsd.equivalent(deq, nsd.MixtureStatistics.estimate(X), kind, "own")
+    steps = {
+        name: solve_kernel(
+            lambda a, b: nsd.kernels_of(deq, a, b, kinds=(kind,))[kind], X, targets, [1e-3], method="cg",
+            preconditioner=name, rank=60, equivalent=equivalent,
+        ).steps
+        for name in ("rpcholesky", "equivalent+rpcholesky")
+    }  # fmt: skip
+    assert steps["equivalent+rpcholesky"] < steps["rpcholesky"]
 
 
 @pytest.mark.parametrize("store", ["memory", "disk", "none"])

@@ -39,11 +39,11 @@ class Factorisation:
     logdet: float
     """log det K"""
 
-    def solve(self, v: Tensor) -> Tensor:
+    def solve(self, v: Tensor, refinements: int = 2) -> Tensor:
         """K^(-1) v, refined twice: Woodbury alone loses the digits that ||K|| / lift costs."""
         column = v[:, None] if v.ndim == 1 else v
         z = self._once(column)
-        for _ in range(2):
+        for _ in range(refinements):
             z = z + self._once(column - structured_product(self.X, self.gain, self.V, self.core, self.lift, z))
         return z[:, 0] if v.ndim == 1 else z
 

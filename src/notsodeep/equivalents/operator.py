@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -204,6 +204,18 @@ class EquivalentKernel:
                 f"{ridge:.3g}; use a ridge above zero"
             )
         return lift
+
+    def lifted(self) -> EquivalentKernel:
+        """With a diagonal part that is positive everywhere.
+
+        Rows whose norms lie far from all others may have got more from the rest than their kernel with themselves;
+        where there are such, all are lifted to at least a tenth of the mean: what is nearly zero is no better known.
+        """
+        if np.min(self.shift) > 0.0:
+            return self
+        least = max(0.1 * np.mean(self.shift), 1e-6 * float(self.structured_diagonal().mean()))
+        lifted = np.maximum(self.shift, least)
+        return replace(self, shift=float(lifted) if lifted.ndim == 0 else lifted)
 
     # -- spectrum -----------------------------------------------------------------------------------------
     def eigenvalues(self, k: int | None = None) -> np.ndarray:

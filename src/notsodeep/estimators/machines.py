@@ -6,6 +6,7 @@ lift = ridge times the weighted mean of the kernel's diagonal. ``ridge=None`` ch
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..equivalents import EquivalentKernel, equivalent
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, NotSoDeepWarning
 from ..matching import Twin
 from ..mixtures import MixtureStatistics
 from ..nn import ENN as Network
@@ -157,6 +158,10 @@ def _middle(operator: EquivalentKernel) -> Tensor:
     return torch.block_diag(gram, torch.from_numpy(operator.core).to(device))
 
 
+def _shift(operator: EquivalentKernel, T: Tensor) -> Tensor:
+    return torch.as_tensor(operator.shift, dtype=torch.float64, device=T.device).expand(len(T))
+
+
 def _streamed(operator: EquivalentKernel, T: Tensor, weights: Tensor, ridge: float) -> Fitted:
     """C = Z M Z' + L, L a diagonal: Woodbury, with sums over rows that never hold more than a chunk of Z.
 
@@ -164,12 +169,20 @@ def _streamed(operator: EquivalentKernel, T: Tensor, weights: Tensor, ridge: flo
     """
     n, M = len(T), _middle(operator)
     parts = [slice(start, min(start + _CHUNK, n)) for start in range(0, n, _CHUNK)]
-    shift = torch.as_tensor(operator.shift, dtype=torch.float64, device=T.device).expand(n)
+    shift = _shift(operator, T)
     own = torch.cat([operator.structured_diagonal(part) for part in parts]) + shift
     lift = ridge * float((weights * own).sum() / weights.sum())
     L = shift + lift / weights
     if float(L.min()) <= 0.0:
-        raise InvalidInputError("the equivalent plus ridge is not positive definite; use a larger ridge")
+        lifted = _shift(operator.lifted(), T)
+        warnings.warn(
+            f"the equivalent takes too much from the diagonal of {int((lifted > shift).sum())} of {n} rows, as their "
+            f"norms lie far from the others: a jitter of up to {float((lifted - shift).max()):.3g} was added there. A "
+            "larger ridge, or norms='typical', avoids this",
+            NotSoDeepWarning,
+            stacklevel=2,
+        )
+        L = lifted + lift / weights
     G, c = torch.zeros_like(M), torch.zeros(len(M), T.shape[1], dtype=M.dtype, device=M.device)
     for part in parts:
         z = _coordinates(operator, part)

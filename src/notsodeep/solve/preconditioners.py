@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from .._conjugate import thin
 from ..equivalents import EquivalentKernel
 from ..equivalents.factorisation import Factorisation
 from ..errors import InvalidInputError
@@ -84,16 +84,16 @@ class Deflation(Preconditioner):
 
 
 class Equivalent(Preconditioner):
-    """The high-dimensional equivalent itself; factorised once per ridge."""
+    """The high-dimensional equivalent itself; factorised once per ridge, and not refined: it is near K at best."""
 
     name: PreconditionerName = "equivalent"
 
     def __init__(self, operator: EquivalentKernel) -> None:
-        self.operator = replace(operator, X=operator.rows.to(torch.float64), shift=_positive_shift(operator))
+        self.operator = replace(operator.lifted(), X=operator.rows.to(torch.float64))
         self._factors: dict[float, Factorisation] = {}
 
     def solve(self, R: Tensor, ridges: Tensor) -> Tensor:
-        return _by_ridge(R, ridges, lambda part, ridge: self.factor(ridge).solve(part))
+        return _by_ridge(R, ridges, lambda part, ridge: self.factor(ridge).solve(part, refinements=0))
 
     def factor(self, ridge: float) -> Factorisation:
         if ridge not in self._factors:
@@ -102,8 +102,10 @@ class Equivalent(Preconditioner):
 
 
 class EquivalentDeflation(Preconditioner):
-    """P = A + F F' with A the equivalent's Gram and low rank plus a multiple of I, and F F' ~ K less those.
+    """P = A + F F' with A the equivalent's Gram matrix plus a multiple of I, and F F' ~ K less that Gram matrix.
 
+    What the Gram matrix leaves of K is positive semidefinite, as pivots want it: K is a sum over powers of cosines, the
+    Gram matrix (of rows scaled by their own norms) the first of them. The equivalent's low rank would not leave it so.
     Woodbury: P^(-1) = A^(-1) - A^(-1) F (I + F' A^(-1) F)^(-1) F' A^(-1), once per ridge.
     """
 
@@ -120,13 +122,13 @@ class EquivalentDeflation(Preconditioner):
     def _once(self, R: Tensor, ridge: float) -> Tensor:
         inner = self.base.factor(ridge)
         if ridge not in self._small:
-            swept = inner.solve(self.F)
+            swept = inner.solve(self.F, refinements=0)
             small = self.F.T @ swept
             small.diagonal().add_(1.0)
             self._small[ridge] = swept, factorise(0.5 * (small + small.T)).lower
         swept, lower = self._small[ridge]
-        z = inner.solve(R)
-        return z - swept @ torch.cholesky_solve(self.F.T @ z, lower)
+        z = inner.solve(R, refinements=0)
+        return z - thin(swept, torch.cholesky_solve(thin(self.F.T, z), lower))
 
 
 def precondition(
@@ -156,7 +158,8 @@ def precondition(
     assert equivalent is not None
     if name == "equivalent":
         return Equivalent(equivalent)
-    return EquivalentDeflation(equivalent, _remainder(equivalent, tiles, size, seed))
+    gram = replace(equivalent, V=equivalent.V[:, :0], core=equivalent.core[:0, :0])
+    return EquivalentDeflation(gram, _remainder(gram, tiles, size, seed))
 
 
 def default_rank(n: int) -> int:
@@ -165,24 +168,13 @@ def default_rank(n: int) -> int:
 
 
 def _remainder(operator: EquivalentKernel, tiles: KernelOperator, rank: int, seed: int) -> LowRank:
-    """Randomly pivoted Cholesky of K less the Gram and low-rank part of its equivalent."""
-    X, (V, core) = operator.rows.to(tiles.X), (part.to(tiles.X) for part in operator.low_rank)
+    """Randomly pivoted Cholesky of K less the Gram part of its equivalent."""
+    X = operator.rows.to(tiles.X)
 
     def columns(index: Tensor) -> Tensor:
-        structured = operator.gain * (X @ X[index].T) + V @ (core @ V[index].T)
-        return tiles.columns(index) - structured
+        return tiles.columns(index) - operator.gain * (X @ X[index].T)
 
     return pivoted_cholesky(columns, tiles.diagonal() - operator.structured_diagonal(), rank, seed)
-
-
-def _positive_shift(operator: EquivalentKernel) -> float | np.ndarray:
-    """A diagonal from which rounding or own norms take a little too much is lifted to a small part of its mean."""
-    shift = torch.as_tensor(operator.shift, dtype=torch.float64)
-    if float(shift.min()) > 0.0:
-        return operator.shift
-    floor = 1e-3 * max(float(shift.mean()), 1e-3 * float(torch.as_tensor(operator.diagonal()).mean()))
-    lifted = shift.clamp_min(floor)
-    return float(lifted) if lifted.ndim == 0 else lifted.numpy()
 
 
 def _by_ridge(R: Tensor, ridges: Tensor, solve: Callable[[Tensor, float], Tensor]) -> Tensor:
