@@ -74,6 +74,10 @@ class Panels(ABC):
         ``shared``: fine enough for the function stretched by any factor too, which needs a kink at zero or none.
         """
 
+    def unstretched(self) -> tuple[Panels, float]:
+        """Panels of some g and a factor c with f(x) = g(c x)."""
+        return self, 1.0
+
 
 class Octaves(Panels):
     """Equal panels in every octave away from zero, as many as it needs."""
@@ -136,6 +140,10 @@ class Stretched(Panels):
 
     def edges(self, reach: float, shared: bool = False) -> Tensor:
         return self.base.edges(self.scale * reach, shared) / self.scale
+
+    def unstretched(self) -> tuple[Panels, float]:
+        base, factor = self.base.unstretched()
+        return base, factor * self.scale
 
 
 def normal_nodes(

@@ -15,7 +15,7 @@ from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.panels import Panels, normal_nodes
 from ..errors import InvalidInputError
 from .moments import finite
-from .rule import NODES, as_scales, chunks, may_share, shared_basis
+from .rule import NODES, as_scales, chunks, may_share, shared_basis, shared_rule
 
 __all__ = ["function_coefficients", "hermite_coefficients", "project"]
 
@@ -76,8 +76,7 @@ def function_coefficients(function: Callable[[Tensor], Tensor], tau: Tensor, pan
 
 def _in_blocks(function: Callable[[Tensor], Tensor], tau: Tensor, panels: Panels, terms: int) -> Tensor:
     """One rule for all scales, its table of Hermite polynomials made and used some columns at a time."""
-    top = 2.0 ** math.ceil(math.log2(max(float(tau.max()), 1e-3)))
-    xi, here = (part[0] for part in normal_nodes(torch.tensor([top]), panels, terms, shared=True))
+    xi, here = shared_rule(float(tau.max()), panels, terms)
     rows = tau.split(max(1, NODES // len(xi)))
     values = [function(part[:, None] * xi).detach() for part in rows]
     before, found = torch.zeros_like(xi), []

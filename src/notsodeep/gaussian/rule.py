@@ -131,21 +131,31 @@ def normal_density(x: Tensor, tau: Tensor) -> Tensor:
     return torch.exp(-0.5 * (x / scale) ** 2) / (math.sqrt(2.0 * math.pi) * scale)
 
 
-def shared_rule(scale: float, panels: Panels) -> tuple[Tensor, Tensor]:
+def shared_rule(scale: float, panels: Panels, terms: int = 0) -> tuple[Tensor, Tensor]:
     """Nodes and weights for all scales up to ``scale`` at once, for a function with no kink off zero."""
-    xi, basis = shared_basis(scale, panels, 1)
-    return xi, basis[:, 0]
+    return _nodes(*_octave(scale, panels), terms)
 
 
 def shared_basis(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tensor]:
     """Nodes for all scales up to ``scale``, and the weighted h_k there: (N,) and (N, terms)."""
-    return _basis(2.0 ** math.ceil(math.log2(max(scale, 1e-3))), panels, terms)
+    return _basis(*_octave(scale, panels), terms)
+
+
+def _octave(scale: float, panels: Panels) -> tuple[float, Panels]:
+    """Rounded up, so that few rules serve many scales; those of f(c x) are those of f at another scale."""
+    base, stretch = panels.unstretched()
+    return 2.0 ** math.ceil(math.log2(max(stretch * scale, 1e-3))), base
+
+
+@functools.lru_cache(maxsize=64)
+def _nodes(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tensor]:
+    xi, weights = normal_nodes(torch.tensor([scale], dtype=torch.float64), panels, terms, shared=True)
+    return xi[0], weights[0]
 
 
 @functools.lru_cache(maxsize=4)
 def _basis(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tensor]:
-    top = torch.tensor([scale], dtype=torch.float64)
-    xi, weights = (part[0] for part in normal_nodes(top, panels, terms, shared=True))
+    xi, weights = _nodes(scale, panels, terms)
     columns = [torch.zeros_like(xi), weights]
     for k in range(terms - 1):
         columns.append((xi * columns[-1] - math.sqrt(k) * columns[-2]) / math.sqrt(k + 1))
@@ -154,13 +164,18 @@ def _basis(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tensor]:
 
 def may_share(tau: Tensor, panels: Panels, terms: int = 1) -> bool:
     """Whether one rule serves all these scales: no kink moves, and its table of polynomials is not too large."""
-    if not len(tau) or not set(panels.kinks) <= {0.0} or float(tau.max()) > SHARED_UP_TO:
+    if not len(tau) or not set(panels.kinks) <= {0.0}:
         return False
+    scale, base = _octave(float(tau.max()), panels)
+    return scale <= SHARED_UP_TO and ORDER * _shared_panels(scale, base) * terms <= 4 * NODES
+
+
+@functools.lru_cache(maxsize=256)
+def _shared_panels(scale: float, panels: Panels) -> float:
     try:
-        edges = panels.edges(REACH * 2.0 * float(tau.max()), shared=True)
+        return len(panels.edges(REACH * scale, shared=True))
     except ConvergenceError:  # too fine for all scales at once
-        return False
-    return ORDER * len(edges) * terms <= 4 * NODES
+        return math.inf
 
 
 def as_scales(tau: Any, root: bool = False) -> tuple[Tensor, Callable[[Tensor], Any]]:
