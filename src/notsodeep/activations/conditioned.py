@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import Activation, Parity, register
+from .blocks import eager, evaluated
 from .elementary import Basis
 from .norm_units import NormUnits, row_norms
 from .parameters import numbers
@@ -48,7 +49,7 @@ class Conditioned(NormUnits):
     high: float = 1.0
     power: int = 1
     logarithmic: bool = False
-    name: ClassVar[str] = "conditioned"
+    name: ClassVar[str] = "norm_conditioned"
     _tables: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -80,7 +81,7 @@ class Conditioned(NormUnits):
         kink = f", {self.singular} singular powers of order {self.order}" if self.singular else ""
         return (
             f"Conditioned({self.groups} group{'s' if self.groups > 1 else ''} of units, degree {self.degree} in "
-            f"tanh({self.alpha:.4g} u){kink}, {span})"
+            f"1/sqrt(1 + {self.alpha**2:.4g} u^2){kink}, {span})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -115,15 +116,19 @@ class Conditioned(NormUnits):
             self._tables[key] = plain.permute(2, 0, 1).reshape(plain.shape[2], -1).to(like)
         return self._tables[key]
 
-    def rows(self, norm: Tensor, table: Tensor | None = None) -> Tensor:
-        """Coefficients of the functions of u at these norms (...,): shape (..., groups, size)."""
+    def rows(self, norm: Tensor, table: Tensor | None = None, plain: bool = False) -> Tensor:
+        """Coefficients of the functions of u at these norms (...,): shape (..., groups, size).
+
+        ``plain``: derivatives need not be exact at the ends of the range.
+        """
         table = self.table(norm) if table is None else table
         orders = len(table)
         if orders == 1 or self.low == self.high:
             out = table[0].expand(*norm.shape, -1)
         else:
             inside, (centre, half) = norm.clamp(self.low, self.high), self._range
-            out = _chebyshev(((inside.log() if self.logarithmic else inside) - centre) / half, orders) @ table
+            position = (inside.log() if self.logarithmic else inside) - centre
+            out = (_cosines if plain else _chebyshev)(position / half, orders) @ table
         out = out * norm.unsqueeze(-1) if self.power else out
         return out.unflatten(-1, (self.groups, self.basis.size))
 
@@ -135,10 +140,12 @@ class Conditioned(NormUnits):
 
     def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, scale: float = 1.0) -> Tensor:
         norm = row_norms(inputs)
-        u = before / norm.clamp_min(torch.finfo(norm.dtype).tiny ** 0.5).unsqueeze(-1)
-        rows = self.rows(norm if scale == 1.0 else scale * norm, table)
-        parts = [self.basis.combine(part, rows[..., h, :]) for h, part in enumerate(u.tensor_split(self.groups, -1))]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        inverse = norm.clamp_min(torch.finfo(norm.dtype).tiny ** 0.5).reciprocal()
+        plain = eager(before, inputs)
+        rows = self.rows(norm if scale == 1.0 else scale * norm, table, plain and not inputs.requires_grad)
+        if plain:
+            return evaluated(self.basis, before, inverse, rows)
+        return self.basis.grouped(before * inverse.unsqueeze(-1), rows)
 
     def layer(self, qx: Tensor, qy: Tensor) -> ConditionedLayer:
         return ConditionedLayer(self, qx, qy)
@@ -176,6 +183,12 @@ def _chebyshev(x: Tensor, size: int) -> Tensor:
     while len(columns) < size:
         columns.append(2.0 * x * columns[-1] - columns[-2])
     return torch.stack(columns[:size], dim=-1)
+
+
+def _cosines(x: Tensor, size: int) -> Tensor:
+    """The same at once; the arc cosine has no finite derivative at the ends, so it stays away from them."""
+    end, orders = 1.0 - 4.0 * torch.finfo(x.dtype).eps, torch.arange(size, dtype=x.dtype, device=x.device)
+    return torch.cos(torch.acos(x.clamp(-end, end)).unsqueeze(-1) * orders)
 
 
 def _nested(values: Any) -> Any:

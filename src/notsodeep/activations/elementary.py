@@ -1,22 +1,24 @@
 """The elementary functions that norm-conditioned units are made of (theory, section 13).
 
-With v = tanh(alpha u), w = 1 - v^2 and y = 1 - 2 v^2 a unit is
+With c = 1 / sqrt(1 + alpha^2 u^2) and z = 2 c - 1, which runs through (-1, 1], a unit is
 
-    A(y) + u v B(y) + v C(y) + u D(y) + E(u) w F(y) + O(u) w G(y),   A ... G polynomials:
+    P(z) / c + u Q(z) + E(u) c^2 F(z) + O(u) c^2 G(z),   P, Q, F, G polynomials:
 
-all polynomials in v, and u times them. They are written in powers of y, which runs through [-1, 1], and in its
-Chebyshev polynomials where the degree is high: coefficients stay small, and with them what single precision loses.
-E and O are the even and
-the odd function with the singularity that a kink of the DEQ leaves behind: log|u| and sign(u), or |u| and u log|u|, or
-u^2 log|u| and u|u|.
+no transcendental function, and all functions of one family, so that coefficients stay of order one and single precision
+loses nothing. Polynomials of high degree are written in Chebyshev's. E and O are the even and the odd function with the
+singularity that a kink of the DEQ leaves behind: log|u| and sign(u), or |u| and u log|u|, or u^2 log|u| and u|u|.
+
+:meth:`Basis.combine` is the definition, which torch may differentiate, compile and export; :meth:`Basis.evaluate_` does
+the same in place, with the derivative if it is wanted: passes over the units are all that counts there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,8 +27,7 @@ from .base import Parity
 
 __all__ = ["Basis"]
 
-_HIGH = 12  # degrees above are summed by Clenshaw's rule, which takes twice the time of Horner's
-_GROWING = 2  # then polynomials of high degree in v come near u times such polynomials, and few of these are taken
+_HIGH = 12  # degrees above are summed by Clenshaw's rule, which takes three times as long as Horner's
 _TINY = 1e-30  # log|u| is read as log(max(u^2, 1e-30)) / 2: finite at zero, with a finite gradient
 
 
@@ -36,9 +37,9 @@ class Basis:
 
     alpha: float
     degree: int
-    """Of the polynomials in v."""
+    """Of the polynomials P and Q."""
     singular: int = 0
-    """How many powers of y go with each singular function."""
+    """How many powers of z go with each singular function."""
     order: int = 1
     """0: log|u|, sign(u); 1: |u|, u log|u|; 2: u^2 log|u|, u|u|."""
     parity: Parity | None = None
@@ -52,17 +53,14 @@ class Basis:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Coefficients of A, B, C, D, F, G; none for the parts of the other parity."""
+        """Coefficients of P, Q, F, G; none for the parts of the other parity."""
         even, odd = self.parity != "odd", self.parity != "even"
-        long, short = self.degree // 2 + 1, (self.degree + 1) // 2
-        most = _GROWING if self.degree > _HIGH else long  # of the functions that grow with u
-        b, d = min(short, most), min(long, most)
-        return (long * even, b * even, short * odd, d * odd, self.singular * even, self.singular * odd)
+        return ((self.degree + 1) * even, (self.degree + 1) * odd, self.singular * even, self.singular * odd)
 
     @property
     def parities(self) -> tuple[int, ...]:
         """0 for an even and 1 for an odd function, in order."""
-        return tuple(p for p, size in zip((0, 0, 1, 1, 0, 1), self.sizes, strict=True) for _ in range(size))
+        return tuple(p for p, size in zip((0, 1, 0, 1), self.sizes, strict=True) for _ in range(size))
 
     @property
     def size(self) -> int:
@@ -71,65 +69,199 @@ class Basis:
 
     def combine(self, u: Tensor, rows: Tensor) -> Tensor:
         """sum_b rows[..., b] B_b(u); ``rows`` (..., size) against u (..., units)."""
-        v = torch.tanh(self.alpha * u)
-        y = torch.addcmul(v.new_ones(()), v, v, value=-2.0)  # every pass over the units counts
-        sum_up: Callable[[Tensor, Tensor], Any] = _clenshaw if self.degree > _HIGH else _horner
-        a, b, c, d, f, g = (sum_up(y, part) for part in rows.split(self.sizes, dim=-1))
-        out = a if b is None else torch.addcmul(a, u * v, b)
-        if c is not None and d is not None:
-            odd = torch.addcmul(v * c, u, d)
-            out = odd if out is None else out + odd
-        return out if not self.singular else torch.addcmul(out, 1.0 + y, self._singular(u, f, g), value=0.5)
+        c = torch.rsqrt(torch.addcmul(u.new_ones(()), u, u, value=self.alpha**2))
+        z = 2.0 * c - 1.0
+        x = u * u * c * c / (1.0 + c) * (-4.0 * self.alpha**2) if self._high else z
+        p, q, f, g = rows.unsqueeze(-2).split(self.sizes, dim=-1)
+        terms = [self._sum(x, p) / c] if p.shape[-1] else []
+        terms += [u * self._sum(x, q)] if q.shape[-1] else []
+        if self.singular:
+            even, odd = _SINGULAR[self.order](u)
+            terms += [even * c * c * _horner(z, f)] if f.shape[-1] else []
+            terms += [odd * c * c * _horner(z, g)] if g.shape[-1] else []
+        return functools.reduce(torch.add, terms)
 
-    def _singular(self, u: Tensor, f: Any, g: Any) -> Any:
-        even, odd = _SINGULAR[self.order](u)
-        if f is None or g is None:
-            return even * f if g is None else odd * g
-        return torch.addcmul(even * f, odd, g)
-
-    def source_lines(self, name: str) -> list[str]:
-        """:meth:`combine` as plain PyTorch."""
-        parts = ("1", "u * v", "v", "u", *(f"{f} * (0.5 + 0.5 * y)" for f in _SOURCE[self.order]))
-        sums = [f"({factor}) * polynomial({i})" for i, factor in enumerate(parts) if self.sizes[i]]
-        log = ["    log = 0.5 * torch.log((u * u).clamp_min(1e-30))"] if self.singular else []
-        return [
-            f"def {name}(u, rows):",
-            f"    v = torch.tanh({self.alpha!r} * u)",
-            "    y = 1 - 2 * v * v",
-            *log,
-            f"    parts = rows.split({list(self.sizes)!r}, dim=-1)",
-            "",
-            "    def polynomial(i):",
-            *(_CLENSHAW_SOURCE if self.degree > _HIGH else _HORNER_SOURCE),
-            "",
-            f"    return {' + '.join(sums)}",
-        ]
+    def grouped(self, u: Tensor, rows: Tensor) -> Tensor:
+        """Units in equal groups, each with its own coefficients: u (..., units), rows (..., groups, size)."""
+        groups, units = rows.shape[-2], u.shape[-1]
+        if units % groups == 0:
+            return self.combine(u.unflatten(-1, (groups, units // groups)), rows).flatten(-2)
+        parts = u.tensor_split(groups, -1)
+        return torch.cat([self.combine(part, rows[..., h, :]) for h, part in enumerate(parts)], dim=-1)
 
     def functions(self, u: Tensor) -> Tensor:
         """Every function by itself at the points u (n,): shape (n, size)."""
         return self.combine(u.expand(self.size, -1), torch.eye(self.size, dtype=u.dtype)).T
 
+    @property
+    def _high(self) -> bool:
+        """Whether P and Q are written in Chebyshev polynomials, as functions of x = 2 (z - 1)."""
+        return self.degree > _HIGH
 
-def _horner(x: Tensor, rows: Tensor) -> Any:
-    """sum_i rows[..., i] x^i, one fused operation per degree; ``None`` without coefficients."""
-    if rows.shape[-1] == 0:
-        return None
-    parts = rows.unsqueeze(-2).unbind(-1)
+    @property
+    def _sum(self) -> Callable[[Tensor, Tensor], Tensor]:
+        return _reinsch if self._high else _horner
+
+    # -- in place ----------------------------------------------------------------------------------------
+    def buffers(self, slopes: bool) -> int:
+        """How many tensors of the size of u :meth:`evaluate_` needs."""
+        return 4 + 2 * self._high + (3 if self.singular else 0) + slopes
+
+    def evaluate_(self, u: Tensor, rows: Tensor, free: Sequence[Tensor], slope: Tensor | None = None) -> None:
+        """:meth:`combine` over u itself, and its derivative in u into ``slope``; without gradients.
+
+        ``free`` are :meth:`buffers` tensors of the shape of u, whose contents are lost.
+        """
+        c, z, even, odd, *rest = free
+        torch.addcmul(_one(u), u, u, value=self.alpha**2, out=c).rsqrt_()
+        torch.mul(c, 2.0, out=z).sub_(1.0)
+        x = self._variable_(u, c, rest.pop(), even) if self._high else z
+        p, q, f, g = rows.unsqueeze(-2).split(self.sizes, dim=-1)
+        if slope is not None:
+            slope.zero_()
+        if p.shape[-1]:
+            self._sum_(x, p, even, rest)
+            if slope is not None:  # alpha^2 u c (P - 2 c P')
+                change = self._sum_(x, self._derived(p), rest[-1], rest).mul_(c)
+                slope.addcmul_(torch.sub(even, change, alpha=2.0, out=change).mul_(c), u, value=self.alpha**2)
+            even.div_(c)
+        elif self.singular:
+            even.zero_()
+        if q.shape[-1]:
+            self._sum_(x, q, odd, rest)
+            if slope is not None:  # Q - 2 c (1 - c^2) Q'
+                change = self._sum_(x, self._derived(q), rest[-1], rest).mul_(c)
+                slope.add_(odd).sub_(change, alpha=2.0).addcmul_(change.mul_(c), c, value=2.0)
+        if self.singular:
+            self._singular_(u, c, z, (f, g), even, rest, slope)
+        if not q.shape[-1]:
+            u.copy_(even)
+        elif p.shape[-1] or self.singular:
+            torch.addcmul(even, u, odd, out=u)
+        else:
+            u.mul_(odd)
+
+    def _variable_(self, u: Tensor, c: Tensor, out: Tensor, free: Tensor) -> Tensor:
+        torch.mul(u, u, out=out).mul_(c).mul_(c).mul_(-4.0 * self.alpha**2)
+        return out.div_(torch.add(c, 1.0, out=free))
+
+    def _singular_(
+        self,
+        u: Tensor,
+        c: Tensor,
+        z: Tensor,
+        rows: Sequence[Tensor],
+        total: Tensor,
+        free: Sequence[Tensor],
+        slope: Tensor | None,
+    ) -> None:
+        """Adds E c^2 F to ``total``, and c^2 (E' F - 2 alpha^2 u E c^2 (F + c F')) to ``slope``; O and G alike."""
+        value, weight, square, *rest = free
+        torch.mul(c, c, out=square)
+        for function, part in zip(_SINGULAR_[self.order], rows, strict=True):
+            if not part.shape[-1]:
+                continue
+            _horner_(z, part, weight)
+            total.addcmul_(function.value(u, value).mul_(square), weight)
+            if slope is not None:
+                change = _horner_(z, _powers_derived(part), rest[0]).mul_(c).add_(weight).mul_(u).mul_(value)
+                own = function.slope(u, value).mul_(weight).sub_(change, alpha=2.0 * self.alpha**2)
+                slope.addcmul_(own, square)
+
+    def _sum_(self, x: Tensor, rows: Tensor, out: Tensor, free: Sequence[Tensor]) -> Tensor:
+        return _reinsch_(x, rows, out, free[0]) if self._high else _horner_(x, rows, out)
+
+    def _derived(self, rows: Tensor) -> Tensor:
+        return rows @ _chebyshev_derivation(rows.shape[-1]).to(rows) if self._high else _powers_derived(rows)
+
+    # -- source ------------------------------------------------------------------------------------------
+    def source_lines(self, name: str) -> list[str]:
+        """:meth:`combine` as plain PyTorch."""
+        rule = "chebyshev" if self._high else "powers"
+        factors = ("1 / c", "u", *(f"{f} * c * c" for f in _SOURCE[self.order]))
+        rules = (rule, rule, "powers", "powers")
+        sums = [f"{factors[i]} * {rules[i]}(parts[{i}])" for i in range(4) if self.sizes[i]]
+        used = {rules[i] for i in range(4) if self.sizes[i]}
+        return [
+            f"def {name}(u, rows):",
+            f"    c = torch.rsqrt(1 + {self.alpha**2!r} * u * u)",
+            "    z = 2 * c - 1",
+            *([f"    x = {-4.0 * self.alpha**2!r} * u * u * c * c / (1 + c)  # 2 (z - 1)"] if self._high else []),
+            *(["    log = 0.5 * torch.log((u * u).clamp_min(1e-30))"] if self.singular else []),
+            f"    parts = rows.split({list(self.sizes)!r}, dim=-1)",
+            *(line for key, lines in _RULES.items() if key in used for line in lines),
+            "",
+            f"    return {' + '.join(sums)}",
+        ]
+
+
+# ---- polynomials ---------------------------------------------------------------------------------------
+
+
+def _horner(x: Tensor, rows: Tensor) -> Tensor:
+    """sum_i rows[..., i] x^i, one fused operation per degree."""
+    parts = rows.unbind(-1)
     out = parts[-1]
     for part in parts[-2::-1]:
         out = torch.addcmul(part, out, x)
     return out.expand_as(x)
 
 
-def _clenshaw(x: Tensor, rows: Tensor) -> Any:
-    """sum_i rows[..., i] T_i(x); ``None`` without coefficients."""
-    if rows.shape[-1] == 0:
-        return None
-    parts = rows.unsqueeze(-2).unbind(-1)
-    here, before = torch.zeros_like(x), torch.zeros_like(x)
+def _reinsch(x: Tensor, rows: Tensor) -> Tensor:
+    """sum_i rows[..., i] T_i(1 + x / 2) by Clenshaw's rule in Reinsch's form, which loses nothing near x = 0."""
+    parts = rows.unbind(-1)
+    out, step = torch.zeros_like(x), torch.zeros_like(x)
     for part in parts[:0:-1]:
-        here, before = torch.addcmul(part - before, here, x, value=2.0), here
-    return torch.addcmul(parts[0] - before, here, x)
+        step = torch.addcmul(step + part, x, out)
+        out = out + step
+    return torch.addcmul(step + parts[0], x, out, value=0.5)
+
+
+def _horner_(x: Tensor, rows: Tensor, out: Tensor) -> Tensor:
+    """:func:`_horner` into ``out``."""
+    parts = rows.unbind(-1)
+    if len(parts) == 1:
+        return out.copy_(parts[0].expand_as(out))
+    torch.addcmul(parts[-2], parts[-1], x, out=out)
+    for part in parts[-3::-1]:
+        torch.addcmul(part, out, x, out=out)
+    return out
+
+
+def _reinsch_(x: Tensor, rows: Tensor, out: Tensor, free: Tensor) -> Tensor:
+    """:func:`_reinsch` into ``out``."""
+    parts = rows.unbind(-1)
+    step = free.zero_()
+    out.zero_()
+    for part in parts[:0:-1]:
+        out.add_(step.addcmul_(x, out).add_(part))
+    return torch.addcmul(step, x, out, value=0.5, out=out).add_(parts[0])
+
+
+@functools.lru_cache(maxsize=16)
+def _constant(dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.ones((), dtype=dtype, device=device)
+
+
+def _one(like: Tensor) -> Tensor:
+    return _constant(like.dtype, like.device)
+
+
+def _powers_derived(rows: Tensor) -> Tensor:
+    """Coefficients of the derivative, from those of the powers."""
+    if rows.shape[-1] == 1:
+        return torch.zeros_like(rows)
+    return rows[..., 1:] * torch.arange(1.0, rows.shape[-1], dtype=rows.dtype, device=rows.device)
+
+
+@functools.lru_cache(maxsize=32)
+def _chebyshev_derivation(size: int) -> Tensor:
+    """Chebyshev coefficients times this are those of the derivative."""
+    return torch.from_numpy(np.polynomial.chebyshev.chebder(np.eye(size), axis=1))
+
+
+# ---- singular functions --------------------------------------------------------------------------------
 
 
 def _log(u: Tensor) -> Tensor:
@@ -137,22 +269,50 @@ def _log(u: Tensor) -> Tensor:
     return 0.5 * torch.log((u * u).clamp_min(_TINY))
 
 
-_HORNER_SOURCE = (
-    "        out = torch.zeros_like(u)",
-    "        for c in reversed(parts[i].unbind(-1)):",
-    "            out = out * y + c[..., None]",
-    "        return out",
+def _log_(u: Tensor, out: Tensor) -> Tensor:
+    return torch.abs(u, out=out).clamp_min_(_TINY**0.5).log_()
+
+
+@dataclass(frozen=True)
+class _Singular:
+    """A singular function and its derivative, each from u into a second tensor."""
+
+    value: Callable[[Tensor, Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor]
+
+
+_LOG = _Singular(_log_, lambda u, out: torch.mul(u, u, out=out).clamp_min_(_TINY).reciprocal_().mul_(u))
+_SIGN = _Singular(lambda u, out: torch.sign(u, out=out), lambda u, out: out.zero_())
+_ABS = _Singular(lambda u, out: torch.abs(u, out=out), lambda u, out: torch.sign(u, out=out))
+_U_LOG = _Singular(lambda u, out: _log_(u, out).mul_(u), lambda u, out: _log_(u, out).add_(1.0))
+_SQUARE_LOG = _Singular(
+    lambda u, out: _log_(u, out).mul_(u).mul_(u), lambda u, out: _log_(u, out).mul_(2.0).add_(1.0).mul_(u)
 )
-_CLENSHAW_SOURCE = (
-    "        c = parts[i][..., None, :].unbind(-1)",
-    "        out, before = torch.zeros_like(u), torch.zeros_like(u)",
-    "        for k in range(len(c) - 1, 0, -1):",
-    "            out, before = c[k] + 2 * y * out - before, out",
-    "        return c[0] + y * out - before",
+_SIGNED_SQUARE = _Singular(lambda u, out: torch.abs(u, out=out).mul_(u), lambda u, out: torch.abs(u, out=out).mul_(2.0))
+_SINGULAR_ = ((_LOG, _SIGN), (_ABS, _U_LOG), (_SQUARE_LOG, _SIGNED_SQUARE))
+_SINGULAR: tuple[Callable[[Tensor], tuple[Tensor, Tensor]], ...] = (
+    lambda u: (_log(u), torch.sign(u)),
+    lambda u: (u.abs(), u * _log(u)),
+    lambda u: (u * u * _log(u), u * u.abs()),
 )
-_SOURCE = {0: ("log", "torch.sign(u)"), 1: ("u.abs()", "u * log"), 2: ("u * u * log", "u * u.abs()")}
-_SINGULAR: dict[int, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
-    0: lambda u: (_log(u), torch.sign(u)),
-    1: lambda u: (u.abs(), u * _log(u)),
-    2: lambda u: (u * u * _log(u), u * u.abs()),
+_SOURCE = (("log", "torch.sign(u)"), ("u.abs()", "u * log"), ("u * u * log", "u * u.abs()"))
+_RULES = {
+    "powers": (
+        "",
+        "    def powers(coefficients):",
+        "        out = torch.zeros_like(u)",
+        "        for k in reversed(coefficients.unbind(-1)):",
+        "            out = out * z + k[..., None]",
+        "        return out",
+    ),
+    "chebyshev": (
+        "",
+        "    def chebyshev(coefficients):  # Clenshaw's rule in Reinsch's form",
+        "        k = coefficients[..., None, :].unbind(-1)",
+        "        out, step = torch.zeros_like(u), torch.zeros_like(u)",
+        "        for i in range(len(k) - 1, 0, -1):",
+        "            step = step + k[i] + x * out",
+        "            out = out + step",
+        "        return k[0] + step + x / 2 * out",
+    ),
 }

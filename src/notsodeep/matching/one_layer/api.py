@@ -28,7 +28,7 @@ __all__ = ["match_one_layer"]
 
 _MOST = 8
 _SINGULAR = 4
-_RICH, _SLOPES = 48, (0.5, 0.6)  # degree and slopes of the functions for kinks away from zero
+_RICH, _SLOPES = 24, (0.7, 0.6)  # degree and slopes of the functions for kinks away from zero
 _FAMILY = "conditioned"
 _ORDINARY = 1e-3  # the tolerance from which on cost decides; not for NTKs, where thresholds ask for learning rates
 _SHARE = 0.1  # of the projection's deficit: what the elementary functions may add
@@ -260,7 +260,7 @@ def _basis(target: Target, want: np.ndarray, trains: Trains) -> Basis:
     # a jump or a logarithm has no NTK
     orders = (1, 2) if trains == "all" else (0, 1, 2)
     choices = [replace(plain, singular=_SINGULAR, order=order) for order in orders]
-    return min(choices, key=lambda basis: fit(basis, want, gain).price)
+    return min(choices, key=lambda basis: fit(replace(basis, degree=12), want, gain).price)
 
 
 def _parity(target: Target) -> Parity | None:

@@ -23,11 +23,11 @@ from ...kernels.variance import equilibrium_variance, mean_square
 from ...networks import DEQ, Network
 from .target import Array, Target
 
-ALPHAS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2)
+ALPHAS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2)
 _DEGREES = (3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24)
+_LOW = 12
 _TURNS = 40  # of fitting and rotating
-_TAME = 60.0  # larger coefficients cost digits in single precision
-_CALM = 25.0  # up to this they cost none that count: units keep 1e-5 in single precision
+_CALM = 40.0  # coefficients that sum up to this cost no digits that count: units keep 1e-5 in single precision
 _SILENT = 1e-3  # share of the wanted coefficient below which phi's own does not decide the sign
 _FLOOR = 1e-3  # weights of the fit: an order matters by the size of its coefficient, and all by this
 # singular values below this share are not used: they make large coefficients that cancel
@@ -66,17 +66,15 @@ class Fit:
 
     @property
     def largest(self) -> float:
-        """Of the coefficients, which cancel each other the more the larger they are."""
-        return float(np.abs(self.values).max())
+        """Sum of the coefficients' sizes at any norm: they cancel each other the more the larger it is."""
+        return float(np.abs(self.values).sum(0).max())
 
     @property
-    def price(self) -> tuple[bool, int, bool, float]:
-        """Of those that miss little enough the calmest, otherwise the nearest; calm ones first where there is room."""
+    def price(self) -> tuple[float, bool, float]:
+        """What is missed beyond the room, times what single precision loses; then the calmest that is near enough."""
         near = self.missed <= self.allowed.wish
-        rest = self.largest if near else self.missed * (1.0 + self.largest / _TAME)
-        beyond = self.missed > self.allowed.room
-        wild = math.ceil(math.log10(max(self.largest / _CALM, 1.0)))  # in powers of ten
-        return beyond, 0 if beyond else wild, not near, rest
+        lost = max(1.0, self.largest / _CALM)
+        return max(self.missed, self.allowed.room) * lost, not near, self.largest if near else self.missed
 
     @property
     def enough(self) -> bool:
@@ -179,13 +177,16 @@ def candidates(
     alphas: tuple[float, ...] = ALPHAS,
     allowed: Allowance = NOTHING,
 ) -> Iterator[Fit]:
-    """Fits of growing degree, each with the best slope alpha of those tried."""
-    middle = degrees[min(6, len(degrees) - 1)]
-    tried = [fit(replace(basis, alpha=a, degree=middle), want, gain) for a in alphas]
-    order = sorted(alphas, key=lambda a: tried[alphas.index(a)].price)[:3]
-    for degree in degrees:
-        fits = (fit(replace(basis, alpha=a, degree=degree), want, gain, allowed) for a in order)
-        yield min(fits, key=lambda f: f.price)
+    """Fits of growing degree, each with the best slope alpha of those tried; high degrees like smaller ones."""
+    for part in ([d for d in degrees if d <= _LOW], [d for d in degrees if d > _LOW]):
+        if not part:
+            continue
+        middle = part[len(part) // 2]
+        tried = {a: fit(replace(basis, alpha=a, degree=middle), want, gain).price for a in alphas}
+        order = sorted(alphas, key=tried.__getitem__)[:3]
+        for degree in part:
+            fits = (fit(replace(basis, alpha=a, degree=degree), want, gain, allowed) for a in order)
+            yield min(fits, key=lambda f: f.price)
 
 
 def assemble(target: Target, found: Fit) -> Conditioned:
