@@ -272,3 +272,25 @@ def test_predictions_for_one_row_and_for_rows_of_another_width(desk):
     done = CliRunner().invoke(app, ["predict", "m.safetensors", "narrow.npy"])
     assert done.exit_code == 1
     assert "7 columns" in done.stderr
+
+
+@pytest.mark.parametrize("device", ["nope", "meta", "cuda:99", 7, []], ids=repr)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda device: nsd.fit(nsd.nn.ENN(nsd.ENN(["tanh"]), 3, 4, 2), (np.eye(3), [0, 1, 1]), device=device),
+        lambda device: nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 3, 4, 2, device=device),
+        lambda device: nsd.DEQClassifier(device=device).fit(np.eye(3), [0, 1, 1]),
+        lambda device: nsd.DEQFeatures(device=device).fit(np.eye(3)),
+        lambda device: nsd.DEQGaussianProcess(device=device).fit(np.eye(3), [0.0, 1.0, 1.0]),
+    ],
+    ids=["fit", "nn.DEQ", "classifier", "features", "process"],
+)
+def test_devices_that_are_none_are_refused(call, device):
+    with pytest.raises(nsd.errors.InvalidInputError, match="device"):
+        call(device)
+
+
+def test_weights_without_numbers_are_refused():
+    with pytest.raises(nsd.errors.InvalidInputError, match="meta"):
+        nsd.fit(nsd.nn.ENN(nsd.ENN(["tanh"]), 3, 4, 2).to("meta"), (np.eye(3), [0, 1, 1]))

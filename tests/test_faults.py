@@ -1,7 +1,8 @@
 """Faults: every command that writes is killed at random moments and runs out of space.
 
 After each fault a file is what it was before or whole, never a half; the next run completes, clears what was left, and
-its numbers are those of a run that was never disturbed. Commands run in forked children, which share what is imported.
+its numbers are those of a run that was never disturbed. Commands run in children of a server that has imported all and
+computed nothing: neither the threads of gradients nor a CUDA context outlive a fork.
 ``tests/fuzz/kills.py`` kills each of them a hundred times.
 """
 
@@ -155,36 +156,30 @@ WRITERS = {
         grows=True,
     ),
     "demo": Writer(command("demo --quick -o demo"), {"demo/report.html": is_page}),
-}
-ON_CUDA = {
     "train_cuda": Writer(lambda: train("cuda"), {"model.safetensors": is_network}),
     "solve_cuda": Writer(lambda: solve("cuda"), {"solved.safetensors": is_tensors}),
-}  # for tests/fuzz/kills.py, where a device is at hand
+}
+ON_CUDA = ("train_cuda", "solve_cuda")  # for tests/fuzz/kills.py, where a device is at hand
 LONG = ("equivalent", "spectrum", "learn", "explore", "reproduce", "demo")  # seconds each: in the slow run alone
 
 
-@pytest.fixture(scope="module", autouse=True)
-def imported() -> None:
-    """Children share it."""
-    warm()
-
-
-def warm() -> None:
-    """What children would import one by one: optimisers bring a compiler along."""
-    nsd.fit(nsd.nn.ENN(nsd.ENN(["tanh"]), 6, 4, 2), blobs(), method="adam", epochs=1)
-    nsd.match(nsd.DEQ("relu", 0.2), 1.0)
+SERVER = multiprocessing.get_context("forkserver")
+# a server does not look beside the tests for modules; optimisers bring the compiler along
+SERVER.set_forkserver_preload(
+    ["notsodeep.cli", "notsodeep.estimators", "notsodeep.nn", "matplotlib.pyplot", "pytest", "torch._dynamo"]
+)
 
 
 # ---- running them ----------------------------------------------------------------------------------------------
 
 
-def begin(writer: Writer, folder: Path, most: int | None = None) -> Any:
-    process = multiprocessing.get_context("fork").Process(target=_child, args=(writer.run, folder, most))
+def begin(name: str, folder: Path, most: int | None = None) -> Any:
+    process = SERVER.Process(target=_child, args=(name, folder, most))
     process.start()
     return process
 
 
-def _child(run: Callable[[], None], folder: Path, most: int | None) -> None:
+def _child(name: str, folder: Path, most: int | None) -> None:
     os.chdir(folder)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -196,7 +191,7 @@ def _child(run: Callable[[], None], folder: Path, most: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     code = CLEAN
     try:
-        run()
+        WRITERS[name].run()
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else FAILED
     except nsd.errors.NotSoDeepError:
@@ -262,10 +257,10 @@ def kill(name: str, times: int, tmp_path: Path, seed: int) -> tuple[int, int]:
     moment does not count; what is left to do in its folder was less than in an empty one, so the moments draw nearer.
     """
     random.seed(seed)
-    writer = (WRITERS | ON_CUDA)[name]
+    writer = WRITERS[name]
     calm = prepare(tmp_path / "calm")
     started = time.monotonic()
-    assert finish(begin(writer, calm)) == CLEAN, (calm / "said").read_text()
+    assert finish(begin(name, calm)) == CLEAN, (calm / "said").read_text()
     seconds = within = time.monotonic() - started
     whole = contents(writer, calm)
     assert set(whole) == set(writer.files)
@@ -273,7 +268,7 @@ def kill(name: str, times: int, tmp_path: Path, seed: int) -> tuple[int, int]:
     while hits < times:
         assert begun <= 10 * times + 20, f"{name} ends before it can be killed"
         left = set(parts(rough))
-        started, fresh, process = time.monotonic(), not contents(writer, rough), begin(writer, rough)
+        started, fresh, process = time.monotonic(), not contents(writer, rough), begin(name, rough)
         begun += 1
         killed_after(process, random.uniform(0.0, within), rough, aimed=hits % 2 == 1)
         hit = process.exitcode == -signal.SIGKILL
@@ -285,27 +280,27 @@ def kill(name: str, times: int, tmp_path: Path, seed: int) -> tuple[int, int]:
             misses, within = misses + 1, 0.6 * within
             seconds = min(seconds, time.monotonic() - started) if fresh else seconds
         if hit and hits % max(10, times // 4) == 0:
-            recovers(writer, rough, whole)
+            recovers(name, rough, whole)
         if misses == 2 or (writer.grows and set(contents(writer, rough)) == set(writer.files)):
             shutil.rmtree(rough)  # finished work is not always repeated: begin anew
             rough, within, misses = prepare(tmp_path / "rough"), seconds, 0
-    recovers(writer, rough, whole)
+    recovers(name, rough, whole)
     return begun, caught
 
 
-def recovers(writer: Writer, folder: Path, whole: dict[str, Any]) -> None:
-    assert finish(begin(writer, folder)) == CLEAN, (folder / "said").read_text()
-    assert contents(writer, folder) == whole
+def recovers(name: str, folder: Path, whole: dict[str, Any]) -> None:
+    assert finish(begin(name, folder)) == CLEAN, (folder / "said").read_text()
+    assert contents(WRITERS[name], folder) == whole
     assert parts(folder) == []
 
 
-@pytest.mark.parametrize("name", [name for name in WRITERS if name not in LONG])
+@pytest.mark.parametrize("name", [name for name in WRITERS if name not in LONG + ON_CUDA])
 def test_killed_writers_leave_no_halves(name, tmp_path):
     kill(name, 3, tmp_path, seed=0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", [name for name in WRITERS if name not in ON_CUDA])
 def test_killed_a_hundred_times(name, tmp_path):
     begun, caught = kill(name, 100, tmp_path, seed=1)
     print(f"{name}: 100 of {begun} processes killed while they ran, {caught} while they wrote, 0 halves")
@@ -343,14 +338,14 @@ LARGEST = {
 def test_a_file_that_may_not_grow_is_a_clean_error(name, tmp_path):
     writer = WRITERS[name]
     folder = prepare(tmp_path / "desk")
-    assert finish(begin(writer, folder, most=LARGEST[name])) == FAILED
+    assert finish(begin(name, folder, most=LARGEST[name])) == FAILED
     assert contents(writer, folder) == {}
     assert parts(folder) == []
-    assert finish(begin(writer, folder)) == CLEAN, (folder / "said").read_text()
+    assert finish(begin(name, folder)) == CLEAN, (folder / "said").read_text()
     whole = contents(writer, folder)
     assert set(whole) == set(writer.files)
     if name != "train":  # a finished run is not repeated
-        assert finish(begin(writer, folder, most=LARGEST[name])) == FAILED
+        assert finish(begin(name, folder, most=LARGEST[name])) == FAILED
     assert contents(writer, folder) == whole
 
 
@@ -361,9 +356,9 @@ def test_a_full_disk_is_a_clean_error(name, tmp_path):
         folder = prepare(disk / "desk")
         room = os.statvfs(disk)
         (disk / "ballast").write_bytes(bytes(room.f_bavail * room.f_frsize))
-        assert finish(begin(writer, folder)) == FAILED
+        assert finish(begin(name, folder)) == FAILED
         assert contents(writer, folder) == {}
         assert parts(folder) == []
         (disk / "ballast").unlink()
-        assert finish(begin(writer, folder)) == CLEAN, (folder / "said").read_text()
+        assert finish(begin(name, folder)) == CLEAN, (folder / "said").read_text()
         assert set(contents(writer, folder)) == set(writer.files)

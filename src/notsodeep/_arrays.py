@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .errors import InvalidInputError
 
-__all__ = ["as_rows", "check_norms", "check_target", "like", "same_columns", "sheltered", "squared_norms"]
+__all__ = ["as_device", "as_rows", "check_norms", "check_target", "like", "same_columns", "sheltered", "squared_norms"]
 
 _CHUNK = 4096  # rows whose squares are held at once
 _LARGEST = 1e280  # of a squared norm
@@ -81,6 +81,22 @@ def check_norms(squared: Tensor) -> None:
     if squared.numel() and not float(squared.detach().max()) <= _LARGEST:
         row = int((~(squared.detach() <= _LARGEST)).nonzero()[0])
         raise InvalidInputError(f"row {row} has a norm beyond {_LARGEST**0.5:.0e}; scale the inputs down")
+
+
+def as_device(device: Any) -> torch.device | None:
+    """The device of this name, if torch can compute on it here; ``None`` stays."""
+    if device is None:
+        return None
+    try:
+        found = torch.empty(0, device=device).device
+    except Exception as error:  # torch has a class of its own for every reason
+        reason = str(error).splitlines()[0]
+        raise InvalidInputError(
+            f"device must be one that torch can use here, such as 'cpu', got {device!r}: {reason}"
+        ) from error
+    if found.type == "meta":
+        raise InvalidInputError("the device 'meta' holds no numbers; give 'cpu', or 'cuda' where there is one")
+    return found
 
 
 def like(result: Tensor, given: Any) -> Any:

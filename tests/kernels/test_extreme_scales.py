@@ -222,6 +222,17 @@ def test_slow_steps_of_one_iteration_are_added_up():
         plane.afford(1 << 16, 100, 10.0)  # and once is enough
 
 
+def test_slow_functions_of_users_are_announced_by_what_they_cost():
+    """A loop in Python counts more than what the same nodes of a built-in function would."""
+    slow = F(np.vectorize(lambda x: x / (1.0 + abs(x))), kinks=(0.0,)).affine(0.5, 2.0)
+    assert slow.panels().price > 5.0
+    assert nsd.activation("tanh").panels().price == 1.0
+    with plane.account():
+        plane.afford(1 << 16, 400, 10.0)
+        with pytest.warns(nsd.errors.NotSoDeepWarning, match="pairs of inputs"):
+            plane.afford(1 << 16, 400, 10.0, slow.panels().price)
+
+
 @pytest.mark.parametrize(
     ("network", "norms"),
     [
@@ -259,7 +270,7 @@ def test_a_point_with_itself_in_a_rectangle_beyond_all_features():
 def test_pairs_that_look_different_are_evaluated_once(monkeypatch):
     """A bias beside vanishing inputs: 276 pairs of one and the same covariance."""
     seen = []
-    monkeypatch.setattr(plane, "afford", lambda nodes, pairs, scale: seen.append(pairs))
+    monkeypatch.setattr(plane, "afford", lambda nodes, pairs, *_: seen.append(pairs))
     X = 1e-85 * np.random.default_rng(0).normal(size=(24, 10))
     nsd.ck(nsd.DEQ("elu", 0.2, 0.8, 0.7), X)
     assert max(seen, default=0) <= 2

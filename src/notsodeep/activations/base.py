@@ -107,6 +107,10 @@ class Activation:
         """What the panels must resolve."""
         return (self._value, self._slope, self._curvature)
 
+    def _price(self) -> float:
+        """What evaluations cost beside those of the library's own functions."""
+        return 1.0
+
     # -- evaluation --------------------------------------------------------------------------------------
     def _value(self, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -400,7 +404,7 @@ def activation_classes() -> list[type[Activation]]:
 def _panels(phi: Activation) -> Panels:
     if phi.piecewise_linear:
         return Straight(phi.kinks)
-    return Resolved(phi._smooth_parts(), phi.kinks, phi.tails(), repr(phi))
+    return Resolved(phi._smooth_parts(), phi.kinks, phi.tails(), repr(phi), phi._price())
 
 
 @functools.lru_cache(maxsize=1024)

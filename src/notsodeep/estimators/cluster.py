@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .._arrays import as_device
 from ..errors import InvalidInputError
 from ..nn import ENN as Network
 from ..solve import FeatureSums, NetworkKernel, batches
@@ -42,7 +42,7 @@ def check_client(client: Any, device: Any, method: str = "kernel") -> None:
         return
     if method == "equivalent":
         raise InvalidInputError("method='equivalent' is a matter of seconds in this process; leave out client=")
-    if device is not None and torch.device(device).type != "cpu":
+    if device is not None and getattr(as_device(device), "type", "cpu") != "cpu":
         raise InvalidInputError(f"workers compute on their CPUs; leave out device={device!r}, or client=")
 
 

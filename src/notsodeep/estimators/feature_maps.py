@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arrays import squared_norms
+from .._arrays import as_device, squared_norms
 from ..errors import InvalidInputError
 from ..matching import Twin, match_one_layer
 from ..networks import DEQ, ENN, Kernel, is_tangent
@@ -66,4 +66,4 @@ def as_tensor(X: Any, device: Any) -> Tensor:
     """Rows on the device of the estimator; those of a memory map stay on disk."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nothing here writes
-        return torch.from_numpy(X if min(X.strides) >= 0 else X.copy()).to(device or "cpu")
+        return torch.from_numpy(X if min(X.strides) >= 0 else X.copy()).to(as_device(device) or "cpu")

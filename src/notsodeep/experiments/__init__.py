@@ -92,8 +92,10 @@ def reproduce(
     """
     if name not in STUDIES:
         raise InvalidInputError(f"unknown experiment {name!r}; known: {', '.join(STUDIES)}")
+    from .._arrays import as_device
     from .runner import run  # the list alone must not load everything
 
+    as_device(device)
     deadline = None if time_limit is None else time.monotonic() + time_limit
     experiment, setup = _study(name, quick, data, device, deadline)
     elsewhere = None if client is None else functools.partial(_on_workers, client, name, quick, data, device, deadline)

@@ -338,8 +338,9 @@ def _mean_square(phi: Activation, part: Part, q: Tensor) -> Tensor:
 
 def _power_sum(terms: Tensor, rho: Tensor) -> Tensor:
     """sum_k terms[k] rho^k; what cannot matter at these rho is left out."""
-    top = float(rho.abs().max())
-    size = terms.abs().amax(1) * top ** torch.arange(len(terms), dtype=torch.float64)
+    top, size = float(rho.abs().max()), terms.abs()
+    # beside the pair's own: batches mix scales
+    size = size.div_(size.amax(0).clamp_min(1e-300)).amax(1) * top ** torch.arange(len(terms), dtype=torch.float64)
     largest = float(size.max())
     keep = int((size >= 1e-18 * largest).nonzero().max()) + 1 if 0 < largest < math.inf else len(terms)
     if keep * len(rho) <= _AT_ONCE:

@@ -31,7 +31,7 @@ _HERMITE = 24
 _SLOW = 1 << 27  # evaluations: seconds
 _THIN = 0.4  # of the length on which a function varies: a rule of 24 points is then exact to rounding
 _DEAREST = 1 << 24  # nodes for one pair; more would also need more memory than is allowed
-_spent: ContextVar[int | None] = ContextVar("evaluations", default=None)
+_spent: ContextVar[float | None] = ContextVar("evaluations", default=None)
 
 
 def _chunks(cost: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -68,15 +68,15 @@ def account() -> Iterator[None]:
         _spent.reset(token)
 
 
-def afford(nodes: int, pairs: int, scale: float) -> None:
-    """Refuse a pair that is too dear, and say so before many that are merely slow."""
+def afford(nodes: int, pairs: int, scale: float, price: float = 1.0) -> None:
+    """Refuse a pair that is too dear, and say so before many that are merely slow; ``price``: of an evaluation."""
     if nodes > _DEAREST:
         raise ConvergenceError(
             f"a pair of inputs at scale {scale:.4g} would take {nodes:.1e} evaluations of this activation, which "
             "varies too fast there; scale the inputs down"
         )
     spent = _spent.get()
-    total = (spent or 0) + nodes * pairs
+    total = (spent or 0) + price * nodes * pairs
     if total > _SLOW >= (spent or 0):
         warnings.warn(
             f"{pairs} pairs of inputs at scale {scale:.4g} take {float(nodes) * pairs:.0e} evaluations of this "
@@ -101,7 +101,7 @@ def polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho:
 def _polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
     scale = float(torch.maximum(qx.max(), qy.max())) ** 0.5
     radius, radial, within, share = _polar_rule(scale, panels)
-    afford(4 * len(within) * len(radius), len(rho), scale)
+    afford(4 * len(within) * len(radius), len(rho), scale, panels.price)
     out = []
     for x, y, r in _chunks(4 * len(within) * len(radius), qx, qy, rho):
         u, v, weight = _sectors(torch.acos(r), within, share)
@@ -113,7 +113,8 @@ def _polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho
 def polar_grid(functions: Sequence[Function], panels: Panels, tau: Tensor, beta: Tensor) -> list[Tensor]:
     """E[f(u) f(v)] of each function at all pairs of scales and all angles: (scales, scales, angles), by products."""
     radius, radial, within, share = _polar_rule(float(tau.max()), panels)
-    afford(4 * len(within) * len(radius), len(functions) * len(tau) * len(beta), float(tau.max()))
+    pairs = len(functions) * len(tau) * len(beta)
+    afford(4 * len(within) * len(radius), pairs, float(tau.max()), panels.price)
     out = [torch.zeros(len(tau), len(tau), len(beta), dtype=torch.float64) for _ in functions]
     for k, (u, v, weight) in enumerate(zip(*_sectors(beta, within, share), strict=True)):
         plane = ((side[:, None] * part).flatten() for side, part in ((u, radius), (v, radius), (weight, radial)))
@@ -165,7 +166,7 @@ def ridge(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho:
     cuts = panels.edges(REACH * float(wide.max())).unique()
     base = torch.linspace(-REACH, REACH, 27, dtype=torch.float64)
     cost = ORDER * (len(base) + 2 * len(cuts)) * _HERMITE
-    afford(cost, len(rho), float(wide.max()))
+    afford(cost, len(rho), float(wide.max()), panels.price)
     for s, t, r, left in _chunks(cost, wide, narrow, rho, first):
         # both functions have their panels, seen at their own scales
         seen = torch.cat([cuts / s[:, None], cuts / (t * r)[:, None]], dim=1).clamp(-REACH, REACH)
@@ -188,7 +189,7 @@ def conditional(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor
     base = torch.linspace(-_SPAN, _SPAN, 13, dtype=torch.float64)
     ripple = torch.tensor([-8.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, 8.0], dtype=torch.float64)
     cost = _ORDER**2 * (len(base) + 2 * len(cuts) + 9 * len(kinks)) * (len(base) + len(cuts))
-    afford(cost, len(rho), scale)
+    afford(cost, len(rho), scale, panels.price)
     out = []
     for x, y, r in _chunks(cost, qx, qy, rho):
         sx, sy = x.sqrt().clamp_min(1e-150)[:, None], y.sqrt().clamp_min(1e-150)[:, None]

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from .._arrays import as_device
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import DEQ as DEQSpec
@@ -153,7 +154,7 @@ def compare(
     size = width or (deq.width if isinstance(deq, DEQ) else None)
     if size is None:
         raise InvalidInputError("specifications have no width: pass width=...")
-    like = torch.empty(0, dtype=torch.get_default_dtype(), device=device)
+    like = torch.empty(0, dtype=torch.get_default_dtype(), device=as_device(device))
     training, held = _two(as_pair(data, like), None if test is None else as_pair(test, like))
     classes = int(torch.cat([training[1], held[1]]).max()) + 1
     rows: list[Measurement] = []

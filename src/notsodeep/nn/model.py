@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from .._arrays import as_device
 from ..errors import ConvergenceError, InvalidInputError
 
 __all__ = [
@@ -120,7 +121,7 @@ class Gaussian:
 
     def __init__(self, seed: int, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
         self._generator = torch.Generator().manual_seed(whole("seed", seed))
-        self._dtype, self._device = dtype or torch.get_default_dtype(), device
+        self._dtype, self._device = dtype or torch.get_default_dtype(), as_device(device)
 
     def parameter(self, *shape: int) -> nn.Parameter:
         return nn.Parameter(self._draw(*shape).to(self._device, self._dtype))

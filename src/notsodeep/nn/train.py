@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 
+from .._arrays import as_device
 from ..errors import CheckpointError, ConvergenceError, InvalidInputError
 from .checkpoint import WEIGHTS, Checkpoints, fingerprint
 from .data import as_pair, check_classes, one_hot
@@ -148,9 +149,9 @@ def fit(
     A readout trained on frozen features sees each sample's features computed once, not once per epoch.
     """
     positive("epochs", epochs)
-    if device is not None:
-        model.to(device)
     like = _like(model)
+    if device is not None:
+        like = _like(model.to(as_device(device)))
     X, y = as_pair(data, like)
     held = None if validation is None else as_pair(validation, like)
     chosen: str = loss or ("squared" if y.is_floating_point() else "cross_entropy")
@@ -376,4 +377,8 @@ def _like(model: nn.Module) -> Tensor:
     like = next(model.parameters(), None)
     if like is None:
         raise InvalidInputError(f"{type(model).__name__} has no parameters: nothing to train")
+    if like.is_meta:
+        raise InvalidInputError(
+            f"the weights of {type(model).__name__} are on the device 'meta', which holds no numbers"
+        )
     return like

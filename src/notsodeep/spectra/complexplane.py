@@ -17,9 +17,12 @@ def solve_inside(population: Population, x: Array, start: Array) -> tuple[Array,
     A point where Im g collapses lies outside the support, or too close to an edge to tell; it is reported as not
     reliable, with g the last iterate.
     """
-    if isinstance(population, Dense):
-        return _chord(population, x, start)
-    return _newton(population, x.astype(complex), start, steps=40)
+    if not isinstance(population, Dense):
+        return _newton(population, x.astype(complex), start, steps=40)
+    g, good = _chord(population, x, start)
+    again = np.flatnonzero(~good)  # a chord may end at a real solution, which Newton's whole steps pass by
+    g[again], good[again] = _newton(population, x[again].astype(complex), start[again], steps=40)
+    return g, good
 
 
 def start_inside(population: Population, x: Array, width: float) -> Array:
@@ -65,8 +68,8 @@ def _newton_step(g: Array, residual: Array, coupled: Array) -> tuple[Array, Arra
     return whole * np.minimum(1.0, np.minimum(room, trust))[:, None], np.abs(whole / g).max(axis=1)
 
 
-def _upright(g: Array) -> Array:
-    return np.asarray(np.isfinite(g).all(axis=1) & (g.imag > 1e-9 * np.abs(g)).all(axis=1))
+def _upright(g: Array, least: float = 1e-9) -> Array:
+    return np.asarray(np.isfinite(g).all(axis=1) & (g.imag > least * np.abs(g)).all(axis=1))
 
 
 def _chord(population: Population, x: Array, start: Array) -> tuple[Array, Array]:
@@ -83,7 +86,7 @@ def _chord(population: Population, x: Array, start: Array) -> tuple[Array, Array
             corrected = start[i] * (g[j] / start[j])
             g[i] = np.where(corrected.imag > 0, corrected, start[i])
         g[i], done[i], coupled = _chord_point(population, float(x[i]), g[i], coupled)
-    return g, done & _upright(g)
+    return g, done & _upright(g, population.tolerance)
 
 
 def _chord_point(population: Population, x: float, g: Array, coupled: Array | None) -> tuple[Array, bool, Array | None]:
