@@ -55,7 +55,7 @@ def test_weighted_regression_streams_and_processes_agree(client, data):
     X, _, new = data
     y, w = np.sin(3 * X[:, :2]), np.linspace(0.0, 2.0, len(X))
     options = {"kernel": "ck", "ridge": 0.1, "solver": "cg", "tol": 1e-12, "rank": 80}
-    here, there = (nsd.DEQRegressor("tanh", client=c, **options).fit(X, y, w).predict(new) for c in (None, client))
+    here, there = (nsd.DEQRegressor("relu", client=c, **options).fit(X, y, w).predict(new) for c in (None, client))
     assert np.allclose(there, here, rtol=0, atol=EQUAL)
     features = {"method": "features", "kernel": "ck", "width": 30, "network": nsd.ENN(["relu"]), "ridge": 1e-2}
     streams = [nsd.DEQRegressor(client=c, **features) for c in (None, client)]
@@ -64,7 +64,7 @@ def test_weighted_regression_streams_and_processes_agree(client, data):
             stream.partial_fit(X[part], y[part])
     assert np.allclose(streams[1].predict(new), streams[0].predict(new), rtol=0, atol=EQUAL)
     one, other = (
-        nsd.DEQGaussianProcess("tanh", optimise=(), client=c).fit(X, y[:, 0]).predict(new, return_std=True)
+        nsd.DEQGaussianProcess("relu", optimise=(), client=c).fit(X, y[:, 0]).predict(new, return_std=True)
         for c in (None, client)
     )
     assert np.allclose(one, other, rtol=0, atol=EQUAL)

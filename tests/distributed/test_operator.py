@@ -69,9 +69,9 @@ def test_weights_float32_and_refinement(client, problem):
 
 def test_the_solve_is_that_of_one_process(client, problem):
     kernel, X, v = problem
-    local = solve_operator(KernelTiles(kernel, X), v, [0.1, 1e-2], tol=1e-11, rank=40)
+    local = solve_operator(KernelTiles(kernel, X), v, [2.0, 0.5], tol=1e-11, rank=40)
     with ClusterKernel(client, kernel, X) as operator:
-        found = solve_operator(operator, v, [0.1, 1e-2], tol=1e-11, rank=40)
+        found = solve_operator(operator, v, [2.0, 0.5], tol=1e-11, rank=40)
     assert (found.rank, found.preconditioner) == (local.rank, local.preconditioner)
     assert abs(found.steps - local.steps) <= 1
     assert torch.allclose(found.coefficients, local.coefficients, rtol=EQUAL, atol=EQUAL)
@@ -210,14 +210,14 @@ def close_one(cluster):
 def test_a_worker_that_goes_in_the_middle_of_a_step_changes_nothing(fragile, problem, monkeypatch):
     cluster, client = fragile
     kernel, X, v = problem
-    exact = solve_operator(KernelTiles(kernel, X), v, [0.01], tol=1e-11, rank=40)
+    exact = solve_operator(KernelTiles(kernel, X), v, [0.5], tol=1e-11, rank=40)
     monkeypatch.setattr("notsodeep.distributed.operator._SMALL", 0)
     Accident(monkeypatch, at=13, happens=lambda: close_one(cluster))
     with ClusterKernel(client, kernel, X, patience=0.1) as operator:
-        found = solve_operator(operator, v, [0.01], tol=1e-11, rank=40)
+        found = solve_operator(operator, v, [0.5], tol=1e-11, rank=40)
         assert operator.losses >= 1
         assert len(operator.crew.strength) == 2
-        assert abs(found.steps - exact.steps) <= 3  # of 67: rounding counts there
+        assert abs(found.steps - exact.steps) <= 1
         assert torch.allclose(found.coefficients, exact.coefficients, rtol=EQUAL, atol=EQUAL)
         kept = operator.owners
         cluster.scale(4)  # one is gone: a new one takes its part, the others keep theirs
@@ -276,13 +276,13 @@ def test_an_error_of_the_work_itself_is_raised_at_once(client, problem, monkeypa
 def test_a_scheduler_that_goes_leaves_the_checkpoint_and_a_new_one_goes_on(problem, monkeypatch, tmp_path):
     kernel, X, v = problem
     path = tmp_path / "solve.safetensors"
-    exact = solve_operator(KernelTiles(kernel, X), v, [0.01], tol=1e-11, rank=20)
+    exact = solve_operator(KernelTiles(kernel, X), v, [0.5], tol=1e-11, rank=20)
     monkeypatch.setattr("notsodeep.distributed.operator._SMALL", 0)
     with small_cluster(2) as (cluster, client):
         Accident(monkeypatch, at=21, happens=threading.Thread(target=cluster.close).start)
         with pytest.raises(ClusterError, match=r"does not answer|no workers"):
             solve_operator(
-                ClusterKernel(client, kernel, X, patience=0.1), v, [0.01], tol=1e-11, rank=20, checkpoint=path
+                ClusterKernel(client, kernel, X, patience=0.1), v, [0.5], tol=1e-11, rank=20, checkpoint=path
             )
     monkeypatch.undo()
     assert path.exists()
@@ -290,8 +290,8 @@ def test_a_scheduler_that_goes_leaves_the_checkpoint_and_a_new_one_goes_on(probl
         seen = []
         inner = operator.__class__.__matmul__
         monkeypatch.setattr(ClusterKernel, "__matmul__", lambda self, w: (seen.append(1), inner(self, w))[1])
-        found = solve_operator(operator, v, [0.01], tol=1e-11, rank=20, checkpoint=path)
-    assert abs(found.steps - exact.steps) <= 3  # of 67: rounding counts there
+        found = solve_operator(operator, v, [0.5], tol=1e-11, rank=20, checkpoint=path)
+    assert abs(found.steps - exact.steps) <= 1
     assert len(seen) <= found.steps - 8  # ten products were there, and are not made again
     assert torch.allclose(found.coefficients, exact.coefficients, rtol=EQUAL, atol=EQUAL)
     assert not path.exists()

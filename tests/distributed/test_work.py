@@ -68,10 +68,10 @@ def test_features_are_summed_in_a_tree_and_predictions_in_parts(client, X):
 def test_eigenvalues_and_rows_left_out_come_from_products(client, X):
     rows, kernel = torch.from_numpy(X), NetworkKernel(DEQ, "ntk")
     K, T = kernel(rows, None), torch.from_numpy(X[:, :1])
-    exact = solve_dense(K, T, [0.1], loo=True)
+    exact = solve_dense(K, T, [1.0], loo=True)
     with ClusterKernel(client, kernel, rows) as operator:
         found = top_eigenpairs(operator, 3)
-        left_out = leave_rows_out(operator, T, exact.coefficients[0], 0.1, torch.tensor([5, 129]), tol=1e-10)
+        left_out = leave_rows_out(operator, T, exact.coefficients[0], 1.0, torch.tensor([5, 129]), tol=1e-10)
     assert torch.allclose(found.values, torch.linalg.eigvalsh(K).flip(0)[:3], rtol=1e-8)
     assert torch.allclose(left_out, exact.leave_one_out[0][[5, 129]], rtol=1e-8, atol=1e-8)
 

@@ -3,7 +3,7 @@
 from ..errors import MissingExtraError
 
 try:
-    import distributed as _dask  # noqa: F401
+    from distributed import Client as _Client  # noqa: F401 - a folder of that name has none
 except ImportError:
     raise MissingExtraError("distributed", "dask") from None
 

@@ -26,12 +26,13 @@ HERE = versions
 _LOOK = 0.3  # seconds between looks at who is there
 _STRIKES = 3  # losses per worker that a farm of jobs puts up with
 _NONE = 6.0  # patience with a cluster that has no workers at all, in units of that with a single one
+_INSIDE = 1 << 16  # bytes of an array that travels sooner inside its task, by way of the scheduler
 _PROBE = 3.0  # seconds for a first connection from the client to a worker
 
 
 @dataclass(frozen=True)
 class Call:
-    """``function(*arguments, *arrays)`` on one worker; arrays travel beside the task, not inside it."""
+    """``function(*arguments, *arrays)`` on one worker; large arrays travel beside the task, not inside it."""
 
     worker: str
     name: str
@@ -202,7 +203,9 @@ class Cluster:
 
     async def _call(self, call: Call, direct: bool) -> Any:
         arrays = [
-            await self.client.scatter(a, workers=[call.worker], hash=False, direct=direct, asynchronous=True)
+            a
+            if a.nbytes <= _INSIDE
+            else await self.client.scatter(a, workers=[call.worker], hash=False, direct=direct, asynchronous=True)
             for a in call.arrays
         ]
         future = self.client.submit(
