@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from notsodeep.distributed import Rates, plan
 from notsodeep.distributed.layout import Grid, blocks_of, move, row_owners
 
 names = st.integers(1, 12).map(lambda k: [f"w{i}" for i in range(k)])
@@ -63,3 +64,15 @@ def test_a_worker_needs_few_of_the_rows():
     assert sum(needed) / 64 <= 25
     rows = Counter(row_owners(grid, owned, workers).values())
     assert max(rows.values()) <= 3
+
+
+def test_a_plan_counts_the_factor_of_the_preconditioner():
+    rates = Rates(build=1e8, product=1e9, latency=0.01, task=1e-3, bandwidth=1e9)
+    without, told = (plan(60_000, 784, 4, rates, rank=rank) for rank in (0, 2000))
+    rows = 8 * 2048  # of 30 blocks one has eight
+    assert (without.factor_bytes, told.factor_bytes) == (0.0, rows * 2000 * 8.0)
+    assert told.step_bytes - without.step_bytes == 2 * 8 * 10 * (60_000 + 4 * 2000)
+    computing, messages = rows * 2000 * 2 / 1e9, 2 * (0.01 + 4e-3)
+    traffic = (told.step_bytes - without.step_bytes) / 1e9
+    assert told.step_seconds - without.step_seconds == pytest.approx(computing + messages + traffic)
+    assert plan(60_000, 784, 4, rates, rank=2000, memory=told.tiles_bytes + told.rows_bytes).kept == "none"

@@ -108,3 +108,24 @@ def test_a_worker_lost_while_sums_are_merged_costs_a_repetition(fragile, X, monk
     assert torch.allclose(there.gram, here.gram, rtol=0, atol=EQUAL)
     assert there.rows == 130
     assert len(seen) > 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_all_workers_lost_at_once_cost_one_loss_each(fragile, X, tmp_path, monkeypatch):
+    cluster, client = fragile
+    inner, written = ZarrSink.write, []
+
+    def write(self, tile, values):
+        written.append(tile)
+        if len(written) == 5:
+            old = list(cluster.workers.values())
+            cluster.scale(6)
+            for worker in old:
+                cluster.loop.add_callback(worker.close, executor_wait=False, nanny=False)
+        inner(self, tile, values)
+        time.sleep(0.1)
+
+    monkeypatch.setattr(ZarrSink, "write", write)
+    K = kernel_to_zarr(DEQ, X, tmp_path / "K.zarr", "ntk", client=client, tile=13)  # eight parts for each worker
+    assert np.allclose(K[:], nsd.ntk(DEQ, X), rtol=0, atol=EQUAL)
+    assert len(written) < 2 * 55

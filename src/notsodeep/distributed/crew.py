@@ -61,16 +61,18 @@ class Crew:
                 groups.setdefault(owner, []).append(item)
             parts = [(w, mine[k : k + (most or len(mine))]) for w, mine in groups.items()
                      for k in range(0, len(mine), most or len(mine))]  # fmt: skip
+            gone: set[str] = set()
             for done, found in self.cluster.run([call(worker, mine) for worker, mine in parts]):
-                if isinstance(found, Lost):
-                    self._lose(done.worker, found)
-                elif isinstance(found, str) and found == tasks.MISSING:
-                    self._lose(done.worker, Lost("restarted"))
-                else:
-                    self._strikes = 0
-                    for item in done.items:
-                        pending.pop(item, None)
-                    yield done, found
+                restarted = isinstance(found, str) and found == tasks.MISSING
+                if restarted or isinstance(found, Lost):
+                    if done.worker not in gone:  # once, however many parts it had
+                        self._lose(done.worker, Lost("restarted") if restarted else found)
+                    gone.add(done.worker)
+                    continue
+                self._strikes = 0
+                for item in done.items:
+                    pending.pop(item, None)
+                yield done, found
 
     def _lose(self, worker: str, lost: Lost) -> None:
         """Forget what a worker had; give up where workers are lost again and again."""

@@ -87,7 +87,7 @@ def _write(
             return Call(worker, "kernel-write", tasks.write, (operator.crew.run, place, mine), items=mine)
 
         def written() -> Iterator[Tile]:
-            most = max(1, -(-len(missing) // (_BATCHES * len(operator.cluster.alive()))))
+            most = max(1, -(-len(missing) // (_BATCHES * len(operator.cluster.wait_for_workers()))))
             for done, _ in operator.crew.over(missing, call, most):
                 yield from done.items
 

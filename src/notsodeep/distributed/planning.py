@@ -44,6 +44,8 @@ class Plan:
     """Of the rows that one worker holds."""
     tiles_bytes: float
     """Of the tiles that one worker owns."""
+    factor_bytes: float
+    """Of its rows of the preconditioner's factor."""
     kept: str
     """Where the tiles are: ``"memory"``, ``"disk"``, or ``"none"``: computed again in every step."""
     load_bytes: float
@@ -72,12 +74,15 @@ def plan(
     rates: Rates,
     *,
     columns: int = 10,
+    rank: int = 0,
     itemsize: int = 4,
     memory: float = float("inf"),
     disk: float = 0.0,
     tile: int | None = None,
 ) -> Plan:
     """A kernel of n rows on so many equal workers, each with ``memory`` and ``disk`` bytes for rows and tiles.
+
+    ``rank`` is that of the preconditioner: two more messages to every worker and step, with the rows of each once.
 
     >>> small = plan(60_000, 784, 4, Rates(build=4e7, product=3e8), memory=5e9)
     >>> small.kept, round(small.tiles_bytes / 1e9, 1), small.step_bytes < 4 * 2 * 60_000 * 10 * 8
@@ -93,21 +98,26 @@ def plan(
     rows = [sum(grid.rows(block) for block in share.blocks) for share in shares]
     entries, work = max(share.entries for share in shares), max(share.work for share in shares)
     stored, held = entries * itemsize, max(rows) * features * 8.0
-    kept = "memory" if stored + held <= memory else "disk" if stored <= disk else "none"
+    own = -(-grid.count // workers) * grid.size  # rows of the factor
+    factor = own * rank * 8.0
+    kept = "memory" if stored + held + factor <= memory else "disk" if stored <= disk else "none"
     again = {"memory": 0.0, "disk": stored / rates.disk, "none": work / rates.build}[kept]
-    compute = entries / rates.product + again
-    traffic = 2.0 * 8.0 * columns * sum(rows)
+    # an entry of the factor is used twice, like one of a tile, and has eight bytes
+    compute = entries / rates.product + again + own * rank * 8 / itemsize / rates.product
+    trips = 3 if rank else 1
+    traffic = 2.0 * 8.0 * columns * (sum(rows) + (n + workers * rank if rank else 0))
     return Plan(
         workers=workers,
         tile=grid.size,
         tiles=len(owned),
         rows_bytes=held,
         tiles_bytes=float(stored),
+        factor_bytes=factor,
         kept=kept,
         load_bytes=sum(rows) * features * 8.0,
         step_bytes=traffic,
         build_seconds=0.0 if kept == "none" else work / rates.build,
-        step_seconds=compute + traffic / rates.bandwidth + rates.latency + workers * rates.task,
+        step_seconds=compute + traffic / rates.bandwidth + trips * (rates.latency + workers * rates.task),
         compute_seconds=compute,
     )
 
