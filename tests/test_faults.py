@@ -33,7 +33,8 @@ from safetensors.numpy import load_file
 
 import notsodeep as nsd
 from notsodeep.cli import app
-from notsodeep.estimators import load_estimator, save_estimator
+from notsodeep.estimators import save_estimator
+from notsodeep.estimators.storage import load_with_extra
 
 matplotlib.use("Agg")
 import matplotlib.image
@@ -104,7 +105,7 @@ def is_network(path: Path) -> Any:
 
 
 def is_machine(path: Path) -> Any:
-    model, _, extra = load_estimator(path)
+    model, extra = load_with_extra(path)
     return model.predict(np.load(path.parent / "X.npy")[:5]).tolist(), extra
 
 

@@ -8,12 +8,15 @@ import json
 import numpy as np
 import pytest
 from sklearn.datasets import load_iris
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from typer.testing import CliRunner
 
 import notsodeep as nsd
 from notsodeep.cli import app
 from notsodeep.errors import CheckpointError, InvalidInputError
 from notsodeep.estimators import load_estimator, save_estimator
+from notsodeep.estimators.storage import load_with_extra
 
 
 def run(*args):
@@ -126,16 +129,25 @@ def test_saved_estimators_predict_as_before(tmp_path, options):
     for model in (nsd.DEQClassifier(**options), nsd.DEQRegressor(**options)):
         model.fit(X, y[::3])
         save_estimator(model, tmp_path / "m", extra={"told": 1})
-        again, standardiser, extra = load_estimator(tmp_path / "m")
-        assert (standardiser, extra) == (None, {"told": 1})
+        again, extra = load_with_extra(tmp_path / "m")
+        assert extra == {"told": 1}
         np.testing.assert_array_equal(again.predict(X), model.predict(X))
         if hasattr(model, "predict_proba"):
             np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
 
 
+def test_a_saved_pipeline_standardises_as_before(tmp_path):
+    X, y = load_iris(return_X_y=True)
+    machine = make_pipeline(nsd.Standardiser(), nsd.DEQClassifier("relu")).fit(X, y)
+    save_estimator(machine, tmp_path / "m")
+    np.testing.assert_array_equal(load_estimator(tmp_path / "m").predict_proba(X), machine.predict_proba(X))
+
+
 def test_what_cannot_be_saved_or_read(tmp_path):
-    with pytest.raises(InvalidInputError, match="only a DEQRegressor"):
-        save_estimator(nsd.Standardiser(), tmp_path / "m")
+    scaled = make_pipeline(StandardScaler(), nsd.DEQClassifier("relu"))
+    for other, name in ((nsd.Standardiser(), "got Standardiser"), (scaled, "got StandardScaler and DEQClassifier")):
+        with pytest.raises(InvalidInputError, match=name):
+            save_estimator(other, tmp_path / "m")
     nsd.nn.save(nsd.nn.ENN(nsd.ENN(["relu"]), 2, 3, 1), tmp_path / "n")
     with pytest.raises(CheckpointError, match="not an estimator"):
         load_estimator(tmp_path / "n")

@@ -1,4 +1,7 @@
-"""A fitted regressor or classifier in one safetensors file: tensors, and a JSON document of what they mean."""
+"""A fitted regressor or classifier in one safetensors file: tensors, and a JSON document of what they mean.
+
+A standardiser may come before it, in a pipeline of two.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -18,23 +22,17 @@ from .embedding import Embedding
 from .predictors import Expansion, FeatureReadout, Fitted, LinearEquivalent, Predictor
 from .ridge import DEQClassifier, DEQRegressor
 
-__all__ = ["load_estimator", "save_estimator"]
+__all__ = ["load_estimator", "load_with_extra", "save_estimator"]
 
 _PLAIN = ("sigma_a2", "sigma_b2", "sigma_c2", "kernel", "ridge", "method", "solver", "tol", "norms", "width")
 
 
-def save_estimator(
-    model: DEQRegressor | DEQClassifier,
-    path: str | Path,
-    standardiser: Standardiser | None = None,
-    extra: Mapping[str, Any] | None = None,
-) -> None:
-    """Write what prediction needs, with the standardiser that comes before it; nothing is pickled.
+def save_estimator(estimator: Any, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+    """Write what prediction needs of a DEQRegressor or a DEQClassifier, alone or after a Standardiser in a pipeline.
 
-    ``extra`` is a JSON document of the caller's own, which :func:`load_estimator` gives back.
+    Nothing is pickled. ``extra`` is a JSON document of the caller's own, which :func:`load_with_extra` gives back.
     """
-    if not isinstance(model, DEQRegressor | DEQClassifier):
-        raise InvalidInputError(f"only a DEQRegressor or a DEQClassifier is saved, got {type(model).__name__}")
+    standardiser, model = _parts(estimator)
     check_is_fitted(model)
     tensors, predictor = _described(model._fitted.predictor)
     document: dict[str, Any] = {
@@ -55,8 +53,25 @@ def save_estimator(
     write_file(path, tensors, document)
 
 
-def load_estimator(path: str | Path) -> tuple[Any, Standardiser | None, dict[str, Any]]:
-    """The estimator, its standardiser if it has one, and the caller's document."""
+def _parts(estimator: Any) -> tuple[Standardiser | None, DEQRegressor | DEQClassifier]:
+    steps = [step for _, step in estimator.steps] if isinstance(estimator, Pipeline) else [estimator]
+    *before, model = steps
+    known = not before or (len(before) == 1 and isinstance(before[0], Standardiser))
+    if not known or not isinstance(model, DEQRegressor | DEQClassifier):
+        raise InvalidInputError(
+            "a DEQRegressor or a DEQClassifier is saved, alone or after a Standardiser in a pipeline, got "
+            + " and ".join(type(step).__name__ for step in steps)
+        )
+    return (before[0] if before else None), model
+
+
+def load_estimator(path: str | Path) -> Any:
+    """What :func:`save_estimator` wrote: an estimator, or a pipeline of a standardiser and an estimator."""
+    return load_with_extra(path)[0]
+
+
+def load_with_extra(path: str | Path) -> tuple[Any, dict[str, Any]]:
+    """The estimator, and the caller's document."""
     tensors, document = read_file(path)
     if document.get("kind") != "estimator":
         raise CheckpointError(f"{path} holds a {document.get('kind')}, not an estimator")
@@ -66,7 +81,7 @@ def load_estimator(path: str | Path) -> tuple[Any, Standardiser | None, dict[str
         raise CheckpointError(f"{path} does not describe an estimator: {error!r}") from error
 
 
-def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> tuple[Any, Standardiser | None, Any]:
+def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> tuple[Any, Any]:
     maker = {"DEQRegressor": DEQRegressor, "DEQClassifier": DEQClassifier}[document["estimator"]]
     predictor, source = _rebuilt(tensors, document["predictor"])
     model = maker(network=source, **document["parameters"])
@@ -78,11 +93,11 @@ def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> tup
     else:
         model._flat = document["flat"]
     if "scale" not in document:
-        return model, None, document["extra"]
+        return model, document["extra"]
     standardiser = Standardiser()
     standardiser.mean_, standardiser.scale_ = tensors["standardiser.mean"].numpy(), document["scale"]
     standardiser.n_features_in_ = len(standardiser.mean_)
-    return model, standardiser, document["extra"]
+    return make_pipeline(standardiser, model), document["extra"]
 
 
 def _described(predictor: Predictor) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -58,6 +58,8 @@ def fit(
       notsodeep fit houses.csv --target price --task regress
       notsodeep fit X.npy relu --labels y.npy --ridge 1e-3 --scheduler tcp://host:8786
     """
+    from sklearn.pipeline import make_pipeline
+
     import notsodeep as nsd
     from notsodeep.estimators import save_estimator
 
@@ -65,7 +67,6 @@ def fit(
     deq = opt.deq_from(activation, sigma_a2, sigma_b2, sigma_c2)
     X, y, names = split_target(data, target, labels)
     classify = _is_classification(y) if task == "auto" else task == "classify"
-    standardiser = None if as_is else nsd.Standardiser.fit(X)
     maker = nsd.DEQClassifier if classify else nsd.DEQRegressor
     model = maker(
         deq.activation,
@@ -78,11 +79,11 @@ def fit(
         width=width,
         checkpoint=checkpoint,
     )
-    rows = X if standardiser is None else standardiser.transform(X)
+    machine = model if as_is else make_pipeline(nsd.Standardiser(), model)
     with client_from(scheduler, workers) as model.client:
-        model.fit(rows, y)
+        machine.fit(X, y)
     model.client = None
-    save_estimator(model, output, standardiser, {"columns": names, "target": target})
+    save_estimator(machine, output, {"columns": names, "target": target})
     note(f"written: {output}")
     summary = _summary(model, X, y, classify)
     if json:
@@ -141,20 +142,19 @@ def predict(
       notsodeep predict iris.safetensors new.csv
       notsodeep predict iris.safetensors new.csv --proba -o probabilities.csv
     """
-    from notsodeep.estimators import load_estimator
+    from notsodeep.estimators.storage import load_with_extra
 
     if output is not None:
         check_target(output, force)
-    learner, standardiser, extra = load_estimator(model)
+    learner, extra = load_with_extra(model)
     X = _new_rows(data, extra)
     if X.shape[1] != learner.n_features_in_:
         raise DataError(
             f"{data} has {X.shape[1]} columns and {model} was fitted with {learner.n_features_in_}; give the same ones."
         )
-    rows = X if standardiser is None else standardiser.transform(X)
     if proba and not hasattr(learner, "predict_proba"):
         raise InvalidInputError(f"{model} predicts numbers, which have no probabilities; leave --proba out.")
-    found = learner.predict_proba(rows) if proba else learner.predict(rows)
+    found = learner.predict_proba(X) if proba else learner.predict(X)
     header = [f"p({name})" for name in learner.classes_] if proba else [str(extra.get("target") or "prediction")]
     _write(found, header, output)
 
