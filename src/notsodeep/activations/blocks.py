@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 from .elementary import Basis
 
@@ -19,93 +19,93 @@ _space = threading.local()
 
 
 def eager(before: Tensor, inputs: Tensor) -> bool:
-    """Whether numbers are wanted, of one type, and no graph of operations."""
-    recorded = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    return not recorded and before.dtype == inputs.dtype and before.dtype in (torch.float32, torch.float64)
+    """Whether numbers are wanted, or derivatives in the weights alone: no graph, no transform, no mixture of types."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    if inputs.requires_grad or inputs.dtype != before.dtype or before.dtype not in (torch.float32, torch.float64):
+        return False
+    return _has_memory(before) and _has_memory(inputs) and forward_ad.unpack_dual(before).tangent is None
+
+
+def _has_memory(x: Tensor) -> bool:
+    """Not so the tensors that torch.func and tracers work with."""
+    try:
+        return x.data_ptr() != 0
+    except RuntimeError:
+        return False
 
 
 def evaluated(basis: Basis, before: Tensor, scale: Tensor, rows: Tensor) -> Tensor:
-    """``basis.grouped(scale * before, rows)``: before (..., units), scale (...), rows (..., groups, size)."""
-    width, groups = before.shape[-1], rows.shape[-2]
-    slopes = torch.is_grad_enabled() and before.requires_grad
-    flat = (before.reshape(-1, width), scale.reshape(-1, 1), rows.reshape(-1, groups, basis.size))
-    return _Evaluated.apply(*flat, basis, slopes)[0].reshape(before.shape)
+    """``basis.grouped(scale * before, rows)``: before (..., units), scale (...), rows (..., groups, size).
+
+    Gradients for ``before`` alone.
+    """
+    shape = before.shape
+    if len(shape) != 2:
+        before, scale, rows = before.reshape(-1, shape[-1]), scale.flatten(), rows.reshape(-1, *rows.shape[-2:])
+    factor = scale.unsqueeze(-1)
+    if torch.is_grad_enabled() and before.requires_grad:
+        out = _Evaluated.apply(before, factor, rows, basis)
+    else:
+        out = before * factor
+        _evaluate_(basis, out, rows, None)
+    return out if len(shape) == 2 else out.reshape(shape)
 
 
 class _Evaluated(Function):
-    """(before, scale, rows) -> the units, and their slopes in scale * before where they are wanted."""
+    """before -> units; their slopes are computed along with them."""
 
     @staticmethod
-    def forward(before: Tensor, scale: Tensor, rows: Tensor, basis: Basis, slopes: bool) -> tuple[Tensor, Tensor]:
-        out, slope = before * scale, torch.empty_like(before) if slopes else before.new_empty(0)
-        _evaluate_(basis, out, rows, slope if slopes else None)
-        return out, slope
+    def forward(ctx: Any, before: Tensor, scale: Tensor, rows: Tensor, basis: Basis) -> Tensor:
+        out, slopes = before * scale, torch.empty_like(before)
+        _evaluate_(basis, out, rows, slopes)
+        ctx.basis = basis
+        ctx.save_for_backward(before, scale, rows, slopes)
+        return out
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        before, scale, rows, ctx.basis, ctx.slopes = inputs
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(before, scale, rows, output[1])
-        ctx.save_for_forward(before, scale, rows, output[1])
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
-        before, scale, rows, slope = ctx.saved_tensors
-        if ctx.slopes and not (torch.is_grad_enabled() or any(ctx.needs_input_grad[1:])):
-            return (cotangents[0] * slope).mul_(scale), None, None, None, None
-        pull = torch.func.vjp(lambda b, s, r: ctx.basis.grouped(b * s, r), before, scale, rows)[1]
-        return (*pull(cotangents[0]), None, None)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:
-        before, scale, rows, slope = ctx.saved_tensors
-        u = before * scale
-        if not ctx.slopes:
-            slope = torch.func.vjp(lambda v: ctx.basis.grouped(v, rows), u)[1](torch.ones_like(u))[0]
-        change = torch.zeros_like(u)
-        change = change if tangents[0] is None else change + slope * scale * tangents[0]
-        change = change if tangents[1] is None else change + slope * before * tangents[1]
-        return change if tangents[2] is None else change + ctx.basis.grouped(u, tangents[2]), None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, Any]]:
-        tensors = [
-            t.unsqueeze(0).expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
-            for t, d in zip(inputs[:3], in_dims[:3], strict=True)
-        ]
-        out, slope = _Evaluated.apply(*(t.flatten(0, 1) for t in tensors), *inputs[3:])
-        shape = tensors[0].shape
-        return (out.reshape(shape), slope.reshape(shape) if inputs[4] else slope), (0, 0 if inputs[4] else None)
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        before, scale, rows, slopes = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return (gradients[0] * slopes).mul_(scale), None, None, None
+        values = ctx.basis.grouped(before * scale, rows)  # derivatives of this one are wanted
+        return torch.autograd.grad(values, before, gradients[0], create_graph=True)[0], None, None, None
 
 
 def _evaluate_(basis: Basis, u: Tensor, rows: Tensor, slopes: Tensor | None) -> None:
-    """Rows of u (n, units), block by block."""
-    cores = min(torch.get_num_threads(), _MOST_CORES)
-    step = max(1, _GRAIN * cores // max(u.shape[1], 1)) if u.device.type == "cpu" else max(1, len(u))
-    count = basis.buffers(slopes is not None)
+    """Rows of u (n, units), block by block, all groups at once where they are of one size."""
+    groups, width = rows.shape[1], u.shape[1]
+    if width % groups:
+        parts = zip(u.tensor_split(groups, 1), _split(slopes, groups), rows.split(1, 1), strict=True)
+        for part, slope, own in parts:
+            _evaluate_(basis, part, own, slope)
+        return
+    shape = (groups, width // groups)
+    u = u.unflatten(1, shape)
+    slopes = None if slopes is None else slopes.unflatten(1, shape)
+    count, step = basis.buffers(slopes is not None), len(u)
+    if u.device.type == "cpu":
+        step = max(1, _GRAIN * min(torch.get_num_threads(), _MOST_CORES) // max(width, 1))
+    if step >= len(u):
+        basis.evaluate_(u, rows, _free(count, u), slopes)
+        return
     for start in range(0, len(u), step):
         place = slice(start, start + step)
-        for part, own, group in _groups(u[place], None if slopes is None else slopes[place], rows.shape[1]):
-            basis.evaluate_(part, rows[place, group], _free(count, part), own)
+        part = u[place]
+        basis.evaluate_(part, rows[place], _free(count, part), None if slopes is None else slopes[place])
 
 
-def _groups(values: Tensor, slope: Tensor | None, groups: int) -> list[tuple[Tensor, Tensor | None, Any]]:
-    """All groups at once where they are of one size, as (rows, groups, units), one after the other where not."""
-    if values.shape[1] % groups == 0:
-        shape = (groups, values.shape[1] // groups)
-        return [(values.unflatten(1, shape), None if slope is None else slope.unflatten(1, shape), slice(None))]
-    parts = values.tensor_split(groups, 1)
-    slopes = [None] * groups if slope is None else slope.tensor_split(groups, 1)
-    return [(part, own, h) for h, (part, own) in enumerate(zip(parts, slopes, strict=True))]
+def _split(slopes: Tensor | None, groups: int) -> Any:
+    return [None] * groups if slopes is None else slopes.tensor_split(groups, 1)
 
 
 def _free(count: int, like: Tensor) -> list[Tensor]:
     """So many tensors of the shape of ``like``; on the CPU they are those of the last call."""
-    size = like.numel()
     if like.device.type != "cpu":
         return list(torch.empty((count, *like.shape), dtype=like.dtype, device=like.device).unbind(0))
-    kept: dict[torch.dtype, Tensor] = _space.__dict__.setdefault("kept", {})
-    if like.dtype not in kept or kept[like.dtype].numel() < count * size:
+    key = (count, like.shape, like.dtype)
+    if getattr(_space, "key", None) != key:
         with torch.inference_mode(False):
-            kept[like.dtype] = torch.empty(count * size, dtype=like.dtype)
-    return [part.view(like.shape) for part in kept[like.dtype][: count * size].split(size)] if size else [like] * count
+            _space.key, _space.free = key, [torch.empty(like.shape, dtype=like.dtype) for _ in range(count)]
+    free: list[Tensor] = _space.free
+    return free

@@ -119,7 +119,7 @@ class Conditioned(NormUnits):
     def rows(self, norm: Tensor, table: Tensor | None = None, plain: bool = False) -> Tensor:
         """Coefficients of the functions of u at these norms (...,): shape (..., groups, size).
 
-        ``plain``: derivatives need not be exact at the ends of the range.
+        ``plain``: no derivative will be asked for.
         """
         table = self.table(norm) if table is None else table
         orders = len(table)
@@ -142,7 +142,7 @@ class Conditioned(NormUnits):
         norm = row_norms(inputs)
         inverse = norm.clamp_min(torch.finfo(norm.dtype).tiny ** 0.5).reciprocal()
         plain = eager(before, inputs)
-        rows = self.rows(norm if scale == 1.0 else scale * norm, table, plain and not inputs.requires_grad)
+        rows = self.rows(norm if scale == 1.0 else scale * norm, table, plain)
         if plain:
             return evaluated(self.basis, before, inverse, rows)
         return self.basis.grouped(before * inverse.unsqueeze(-1), rows)
@@ -186,9 +186,15 @@ def _chebyshev(x: Tensor, size: int) -> Tensor:
 
 
 def _cosines(x: Tensor, size: int) -> Tensor:
-    """The same at once; the arc cosine has no finite derivative at the ends, so it stays away from them."""
-    end, orders = 1.0 - 4.0 * torch.finfo(x.dtype).eps, torch.arange(size, dtype=x.dtype, device=x.device)
-    return torch.cos(torch.acos(x.clamp(-end, end)).unsqueeze(-1) * orders)
+    """The same at once; the arc cosine has no finite derivative at the ends."""
+    angles = x.clamp(-1.0, 1.0).acos_()
+    return torch.mul(angles.unsqueeze(-1), _orders(size, x.dtype, x.device)).cos_()
+
+
+@functools.lru_cache(maxsize=64)
+def _orders(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.arange(size, dtype=dtype, device=device)
 
 
 def _nested(values: Any) -> Any:
