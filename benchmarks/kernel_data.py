@@ -4,7 +4,9 @@
     NOTSODEEP_DATA=... python -m benchmarks.kernel_data --device cuda --sizes 16384 60000 --json ...
 
 First call: with no table kept from before; later calls find it again. Compiled: ``compile=True`` after its start-up
-(eager fused tiles on CUDA). Sets that are not in ``NOTSODEEP_DATA`` are left out. Medians of interleaved repeats.
+(on CUDA tiles are fused in any case). Unequal: random rows whose norms span a factor of 100. ``--more``: three kernels
+at once; 128 rows against the others, over their own Gram product; diagonals. Sets that are not in ``NOTSODEEP_DATA``
+are left out. Medians of interleaved repeats.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import platform
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +25,16 @@ import numpy as np
 import torch
 
 import notsodeep as nsd
-from notsodeep.errors import DataError
+from notsodeep.errors import DataError, NotSoDeepError
 from notsodeep.kernels import forget_tables
 
 from ._clock import elapsed
 from .kernels import show
 
 NETWORKS = {"tanh": 0.2, "relu": 0.2, "silu": 0.1, "gelu": 0.1, "elu": 0.2}
-SETS = ("mnist", "fashion_mnist", "digits", "random")
+OTHERS = 0.05  # sigma_a2, with which every activation is a contraction
+SETS = ("mnist", "fashion_mnist", "digits", "random", "unequal")
+BATCH = 128  # rows of a cross kernel
 SEED = 0
 
 
@@ -40,8 +45,10 @@ def whole(name: str) -> np.ndarray:
 
 def rows_of(name: str, n: int) -> np.ndarray | None:
     """Centred rows of mean squared norm one, as many as there are; ``None`` where the set is missing."""
-    if name == "random":
-        return np.random.default_rng(SEED).standard_normal((n, 784)) / 28.0
+    if name in ("random", "unequal"):
+        rng = np.random.default_rng(SEED)
+        X = rng.standard_normal((n, 784)) / 28.0
+        return X * rng.permutation(np.geomspace(0.1, 10.0, n))[:, None] if name == "unequal" else X
     try:
         X = whole(name)
     except DataError as error:
@@ -51,23 +58,50 @@ def rows_of(name: str, n: int) -> np.ndarray | None:
     return X / np.sqrt((X**2).sum(1).mean()) if len(X) == n else None
 
 
-def measure(X: torch.Tensor, activation: str, repeats: int, compiled: bool) -> dict[str, Any]:
+def measure(X: torch.Tensor, activation: str, repeats: int, compiled: bool, more: bool) -> dict[str, Any]:
     """Gram product, first, later and compiled calls, one after the other and again."""
-    deq = nsd.DEQ(activation, NETWORKS[activation])
+    deq = nsd.DEQ(activation, NETWORKS.get(activation, OTHERS))
     out = torch.empty(len(X), len(X), dtype=X.dtype, device=X.device)
-    times: dict[str, list[float]] = {"gram": [], "first": [], "later": [], "compiled": []}
-    nsd.ntk(deq, X, out=out)
+    works: dict[str, Callable[[], Any]] = {
+        "gram": lambda: torch.mm(X, X.T, out=out),
+        "first": lambda: nsd.ntk(deq, X, out=out),
+        "later": lambda: nsd.ntk(deq, X, out=out),
+    }
     if compiled:
-        nsd.ntk(deq, X, out=out, compile=True)
+        works["compiled"] = lambda: nsd.ntk(deq, X, out=out, compile=True)
+    if more:
+        outs = {"ck": out, "ntk": torch.empty_like(out), "ntk_frozen": torch.empty_like(out)}
+        batch, rest, function = X[:BATCH], X[BATCH:], nsd.kernel_function(deq, "ntk", X)
+        cross = torch.empty(len(batch), len(rest), dtype=X.dtype, device=X.device)
+        works["three"] = lambda: nsd.kernels_of(deq, X, out=outs)
+        works["cross_gram"] = lambda: torch.mm(batch, rest.T, out=cross)
+        works["cross"] = lambda: nsd.ntk(deq, batch, rest, out=cross)
+        works["diagonal"] = lambda: function.diagonal(X)
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for work in works.values():
+        work()
+    extra = _extra_memory(works["first"], X.device)
     for _ in range(repeats):
-        times["gram"].append(elapsed(lambda: torch.mm(X, X.T, out=out), X.device))
-        forget_tables()
-        times["first"].append(elapsed(lambda: nsd.ntk(deq, X, out=out), X.device))
-        times["later"].append(elapsed(lambda: nsd.ntk(deq, X, out=out), X.device))
-        if compiled:
-            times["compiled"].append(elapsed(lambda: nsd.ntk(deq, X, out=out, compile=True), X.device))
-    median = {k: statistics.median(v) for k, v in times.items() if v}
-    return {f"{k}_s": v for k, v in median.items()} | {k: v / median["gram"] for k, v in median.items() if k != "gram"}
+        for name, work in works.items():
+            if name == "first":
+                forget_tables()
+            times[name].append(elapsed(work, X.device))
+    found = {name: statistics.median(values) for name, values in times.items()}
+    ratios = {name: found[name] / found["gram"] for name in ("first", "later", "compiled", "three") if name in found}
+    if more:
+        ratios["cross"] = found["cross"] / found["cross_gram"]
+    return {f"{name}_s": value for name, value in found.items()} | ratios | extra
+
+
+def _extra_memory(work: Callable[[], Any], device: torch.device) -> dict[str, float]:
+    """What a first call holds on the GPU beyond inputs and outputs."""
+    if device.type != "cuda":
+        return {}
+    forget_tables()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    return {"extra_mb": (torch.cuda.max_memory_allocated() - before) / 1e6}
 
 
 def main() -> None:
@@ -75,14 +109,19 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--sizes", type=int, nargs="+", default=[500, 2000, 8000])
     parser.add_argument("--sets", nargs="+", default=list(SETS))
-    parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), help="activations, or all")
     parser.add_argument("--dtypes", nargs="+", default=["float64", "float32"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--compiled", action="store_true")
+    parser.add_argument(
+        "--more", action="store_true", help="three kernels at once, 128 rows against the others, diagonals"
+    )
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--add", action="store_true", help="keep the rows that the file has")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    networks = nsd.activations.activation_names() if options.networks == ["all"] else options.networks
     device = torch.cuda.get_device_name() if options.device == "cuda" else f"{options.threads} threads"
     results: dict[str, Any] = {
         "command": "python -m benchmarks.kernel_data " + " ".join(sys.argv[1:]),
@@ -90,6 +129,9 @@ def main() -> None:
         "versions": {"notsodeep": nsd.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "rows": [],
     }
+    if options.add and options.json.exists():
+        before = json.loads(options.json.read_text())
+        results |= {"command": f"{before['command']}; {results['command']}", "rows": before["rows"]}
     for n in options.sizes:
         for name in options.sets:
             X = rows_of(name, n)
@@ -97,9 +139,13 @@ def main() -> None:
                 continue
             for dtype in options.dtypes:
                 x = torch.from_numpy(X).to(options.device, getattr(torch, dtype))
-                for activation in options.networks:
+                for activation in networks:
                     row = {"data": name, "n": n, "p": X.shape[1], "dtype": dtype, "activation": activation}
-                    row |= measure(x, activation, options.repeats, options.compiled)
+                    try:
+                        row |= measure(x, activation, options.repeats, options.compiled, options.more)
+                    except NotSoDeepError as error:  # an activation that needs parameters
+                        print(f"{activation} is left out: {error}", file=sys.stderr)
+                        continue
                     results["rows"].append(row)
                     print(row, flush=True)
                     if options.json:  # after every row: an interrupted run keeps what it has

@@ -67,7 +67,7 @@ def gram(n: int, p: int, device: str, repeats: int, compiled: bool) -> list[dict
                 return X @ X.T
 
             def own_tiles() -> None:
-                for rows, columns in tiles_of((n, n), device, symmetric=True):
+                for rows, columns in tiles_of((n, n), X.device, symmetric=True):
                     X[rows] @ X[columns].T
 
             # interleaved, so that a drifting clock touches all sides alike

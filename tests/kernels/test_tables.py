@@ -11,8 +11,8 @@ import torch
 from sklearn.datasets import load_digits
 
 import notsodeep as nsd
-from notsodeep.errors import InvalidInputError
-from notsodeep.kernels import DEQSlope, forget_tables, near, pairwise, plane, tabulate, tiles
+from notsodeep.errors import InvalidInputError, NotSoDeepWarning
+from notsodeep.kernels import DEQSlope, forget_tables, native, near, pairwise, plane, tabulate, tiles
 
 KINDS = ("ck", "ntk", "ntk_frozen")
 NETWORKS = [
@@ -248,3 +248,31 @@ def test_tiles_of_several_threads_are_those_of_one(digits):
         for kind in KINDS:
             np.testing.assert_allclose(several[kind], one[kind], atol=1e-13)
             np.testing.assert_array_equal(several[kind], several[kind].T)
+
+
+# ---- compiled ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("net", NETWORKS, ids=repr)
+def test_compiled_tiles_agree_with_plain_ones(net, dtype, digits):
+    """Square and cross, with sides that are no multiples of anything."""
+    if native.library() is None:
+        pytest.skip("no C++ compiler")
+    X, tolerance = digits.astype(dtype), 1e-13 if dtype == np.float64 else 1e-6
+    for pair in ((X,), (X[:37], X[20:155])):
+        plain, fused = nsd.kernels_of(net, *pair), nsd.kernels_of(net, *pair, compile=True)
+        for kind, values in plain.items():
+            np.testing.assert_allclose(fused[kind], values, atol=tolerance * np.abs(values).max())
+            assert fused[kind].dtype == dtype
+
+
+def test_without_a_compiler_tiles_are_plain(digits, monkeypatch):
+    monkeypatch.setattr(native.shutil, "which", lambda name: None)
+    native.library.cache_clear()
+    try:
+        with pytest.warns(NotSoDeepWarning, match="no C\\+\\+ compiler"):
+            found = nsd.ntk(NETWORKS[0], digits, compile=True)
+    finally:
+        native.library.cache_clear()
+    np.testing.assert_array_equal(found, nsd.ntk(NETWORKS[0], digits))

@@ -221,10 +221,11 @@ class ELU(Activation):
         return (min(0.0, self.alpha), max(1.0, self.alpha))
 
     def _value(self, x: Tensor) -> Tensor:
-        return torch.where(x > 0, x, self.alpha * torch.expm1(x.clamp(max=0.0)))
+        return functional.elu(x, self.alpha)
 
     def _slope(self, x: Tensor) -> Tensor:
-        return torch.where(x > 0, 1.0, self.alpha * torch.exp(x.clamp(max=0.0)))
+        below = torch.exp(x.clamp(max=0.0))
+        return below if self.alpha == 1.0 else torch.where(x > 0, 1.0, self.alpha * below)
 
     def _curvature(self, x: Tensor) -> Tensor:
         return torch.where(x > 0, 0.0, self.alpha * torch.exp(x.clamp(max=0.0)))
@@ -251,7 +252,7 @@ class SELU(Activation):
     slope_range: ClassVar[tuple[float, float]] = (0.0, alpha * gain)
 
     def _value(self, x: Tensor) -> Tensor:
-        return self.gain * torch.where(x > 0, x, self.alpha * torch.expm1(x.clamp(max=0.0)))
+        return functional.selu(x)
 
     def _slope(self, x: Tensor) -> Tensor:
         return self.gain * torch.where(x > 0, 1.0, self.alpha * torch.exp(x.clamp(max=0.0)))

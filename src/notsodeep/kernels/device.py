@@ -6,6 +6,7 @@ afterwards. Where Triton is missing, or too many entries are listed, tiles are e
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import warnings
@@ -23,7 +24,7 @@ from .tiles import Points
 
 __all__ = ["fill_fused"]
 
-_ROWS, _COLUMNS = 4096, 16384  # of a product
+_ROWS, _COLUMNS = 4096, 8192  # of a product
 _LISTED = 1 << 21  # entries
 _PARITY = {None: 0, "odd": 1, "even": 2}
 _SHAPES = {torch.float64: (32, 32, 4), torch.float32: (64, 64, 8)}  # rows, columns and warps of a program
@@ -44,7 +45,7 @@ def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
     """Fill the matrices but for the diagonal of symmetric ones; ``False`` where it could not be done this way."""
     x, table = points.x, points.table
     plain = all(t.is_cuda and t.dtype == x.dtype and t.stride(1) == 1 for t in target.values())
-    if not x.is_cuda or not plain or table is None or points.compiled or any(s is not None for s in points.short):
+    if not x.is_cuda or not plain or table is None or any(s is not None for s in points.short):
         return False
     if _refused or _program() is None:
         return False
@@ -94,24 +95,35 @@ class _Factors:
     def __init__(self, points: Points, table: Table, kind: Kernel, listing: bool) -> None:
         x = points.x
         level = table.level(kind, 1.0, x.dtype)
-        self.points, self.table, self.level = points, table, level
+        self.points, self.kind = points, kind
         numbers = [level.scale(), points.trusted if listing else 2.0, table.reach]
         self.numbers = torch.tensor(numbers, dtype=x.dtype, device=x.device)
         self.ends = torch.tensor(np.cumsum((0, *level.series.ranks)), dtype=torch.int32, device=x.device)
         self.signs = level.series.signs.to(x.device, x.dtype)
+        self.left = self.right = self._void = torch.empty(0, 0, dtype=x.dtype, device=x.device)
+        self._rows = slice(0)
+        there = dataclasses.replace(level.series, factors=level.series.factors.to(x.device))
+        self.level = dataclasses.replace(level, series=there)
+        along = {kind: (power, weights.to(x.device)) for kind, (power, weights) in table.measure.items()}
+        self.table = dataclasses.replace(table, measure=along)
         if table.one_function:
             self.left = self.right = torch.tensor([level.series.scalars()], dtype=x.dtype, device=x.device)
-        else:
-            self.left = self._side(kind, points.sx)
-            self.right = self.left if points.symmetric else self._side(kind, points.sy)
 
-    def _side(self, kind: Kernel, squares: Tensor) -> Tensor:
-        norms, dtype = squares.sqrt(), self.points.x.dtype
-        parts = (self.table.side(self.level, kind, part, signed=False).T.to(dtype) for part in norms.split(_COLUMNS))
-        return torch.cat(list(parts), dim=1)
+    def _sides(self, rows: slice, columns: slice) -> None:
+        """The norm factors of a block: those of all rows would fill the memory."""
+        if self.table.one_function:
+            return
+        if self._rows != rows:
+            self._rows, self.left = rows, self._side(self.points.sx[rows])
+        self.right = self._void  # one of them at a time
+        self.right = self._side(self.points.sy[columns])
+
+    def _side(self, squares: Tensor) -> Tensor:
+        return self.table.side(self.level, self.kind, squares.sqrt(), signed=False).to(self.points.x.dtype)
 
     def launch(self, gram: Tensor, out: Tensor, rows: slice, columns: slice, found: Tensor, counts: Tensor) -> None:
         """One pass over a block of the product."""
+        self._sides(rows, columns)
         high, wide, warps = _SHAPES[gram.dtype]
         a, b = rows.stop - rows.start, columns.stop - columns.start
         _program()[(-(-b // wide), -(-a // high))](

@@ -1,63 +1,85 @@
-"""Chebyshev series of the angle on tiles: the same sum eagerly, compiled, and for single entries.
+"""Chebyshev series of the angle on tiles, and for single entries.
 
 A tile is sum_m T_m(x) left_m right_m'; odd and even kernels hold every second order and recur in T_2.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import math
 
 import torch
 from torch import Tensor
 
 from .lookup import Level
 
-__all__ = ["at_entries", "fused_tile", "fused_tile_scalar", "tile", "tile_scalar"]
+__all__ = ["Room", "at_entries", "at_points", "tile", "tile_scalar"]
 
 
-def tile(level: Level, left: Tensor, right: Tensor, r: Tensor) -> Tensor:
-    """The kernel at cosines ``r`` (a, b), left (a, rank) and right (rank, b) the norm factors."""
+class Room:
+    """Memory for tiles that is used again and again: fresh pages would cost as much as the arithmetic."""
+
+    def __init__(self) -> None:
+        self._kept: dict[object, Tensor] = {}
+
+    def __call__(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A tensor of this shape, void; it stays until the same name is asked for again."""
+        size, key = math.prod(shape), (name, like.dtype, like.device)
+        if key not in self._kept or self._kept[key].numel() < size:
+            self._kept[key] = torch.empty(size, dtype=like.dtype, device=like.device)
+        return self._kept[key][:size].view(shape)
+
+
+def tile(level: Level, left: Tensor, right: Tensor, r: Tensor, room: Room) -> Tensor:
+    """The kernel at cosines ``r`` (a, b), left (a, rank) and right (rank, b) the norm factors; it lies in the room."""
     ranks = level.series.ranks
     parts = list(zip(left.split(ranks, dim=1), right.split(ranks), strict=True))
-    x2, y2 = _variables(level, r)
-    b2, b1 = torch.zeros_like(y2), torch.mm(*parts[-1])
+    x2, y2, b1, b2 = _prepared(level, r, room)
+    torch.mm(*parts[-1], out=b1)
+    beta = 0.0
     for m in range(len(parts) - 2, -1, -1):
         # b_m = c_m + 2 y b_(m+1) - b_(m+2)
-        b2.addmm_(*parts[m], beta=-1.0).addcmul_(y2, b1, value=_last(level, m))
-        b1, b2 = b2, b1
-    return _closing(level, x2, b1, b2)
+        b2.addmm_(*parts[m], beta=beta).addcmul_(y2, b1, value=_last(level, m))
+        b1, b2, beta = b2, b1, -1.0
+    return _closing(level, x2, b1, b2 if beta else None)
 
 
-def tile_scalar(level: Level, r: Tensor) -> Tensor:
+def tile_scalar(level: Level, r: Tensor, room: Room) -> Tensor:
     """The same where the norms do not matter."""
-    c = torch.tensor(level.series.scalars(), dtype=torch.float64).to(r.dtype).tolist()  # infinite where it overflows
-    x2, y2 = _variables(level, r)
-    b2, b1 = torch.zeros_like(y2), torch.full_like(y2, c[-1])
+    c = torch.tensor(level.series.scalars(), dtype=torch.float64).to(r)  # infinite where it overflows
+    x2, y2, b1, b2 = _prepared(level, r, room)
+    b1.copy_(c[-1])
+    step, before = room("step", r.shape, r), False
     for m in range(len(c) - 2, -1, -1):
-        b2.neg_().add_(c[m]).addcmul_(y2, b1, value=_last(level, m))
-        b1, b2 = b2, b1
-    return _closing(level, x2, b1, b2)
+        torch.addcmul(c[m], y2, b1, value=_last(level, m), out=step if before else b2)
+        if before:
+            torch.sub(step, b2, out=b2)
+        b1, b2, before = b2, b1, True
+    return _closing(level, x2, b1, b2 if before else None)
 
 
 def at_entries(level: Level, left: Tensor, right: Tensor, x: Tensor) -> Tensor:
-    """The kernel at single entries, given the angle variable in [-1, 1] itself; left and right are (entries, rank)."""
-    parts = [part.sum(1) for part in (left * right).split(level.series.ranks, dim=1)]
+    """The kernel at single entries, given the angle variable in [-1, 1] itself; left and right are (rank, entries)."""
+    return at_points(level, level.series.sums().to(left) @ (left * right), x)
+
+
+def at_points(level: Level, parts: Tensor, x: Tensor) -> Tensor:
+    """sum_m T_m(x) parts_m, at single points or with the same parts for all."""
     x2 = 2.0 * x
     y2 = x2 if level.parity is None else x2 * x2 - 2.0
-    b2, b1 = torch.zeros_like(x), parts[-1].clone()
+    b2, b1 = torch.zeros_like(x), parts[-1].expand_as(x).clone()
     for m in range(len(parts) - 2, -1, -1):
-        b2 = parts[m] - b2 + _last(level, m) * y2 * b1
+        torch.sub(parts[m], b2, out=b2).addcmul_(y2, b1, value=_last(level, m))
         b1, b2 = b2, b1
-    return _closing(level, x2, b1, b2)
+    return b1.sub_(b2).mul_(x) if level.parity == "odd" else b1
 
 
-def _variables(level: Level, r: Tensor) -> tuple[Tensor, Tensor]:
-    """Twice the angle variable, and twice what the recurrence runs in; overwrites ``r``."""
-    x2 = (r.asin_() if level.warped else r).mul_(level.scale())
-    return x2, x2 if level.parity is None else torch.addcmul(
-        torch.full((), -2.0, dtype=r.dtype, device=r.device), x2, x2
-    )
+def _prepared(level: Level, r: Tensor, room: Room) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Twice the angle variable, twice what the recurrence runs in, and room for two terms."""
+    x2, b1, b2 = (room(name, r.shape, r) for name in ("x2", "b1", "b2"))
+    torch.mul(torch.asin(r, out=x2) if level.warped else r, level.scale(), out=x2)
+    if level.parity is None:
+        return x2, x2, b1, b2
+    return x2, torch.mul(x2, x2, out=room("y2", r.shape, r)).sub_(2.0), b1, b2
 
 
 def _last(level: Level, m: int) -> float:
@@ -65,51 +87,8 @@ def _last(level: Level, m: int) -> float:
     return 1.0 if m or level.parity == "odd" else 0.5
 
 
-def _closing(level: Level, x2: Tensor, b0: Tensor, b1: Tensor) -> Tensor:
+def _closing(level: Level, x2: Tensor, b0: Tensor, b1: Tensor | None) -> Tensor:
     # T_(2m+1)(x) = x W_m with W_1 = 2 T_2 - 1, so that the sum is x (b_0 - b_1)
-    return b0.sub_(b1).mul_(x2).mul_(0.5) if level.parity == "odd" else b0
-
-
-# ---- compiled --------------------------------------------------------------------------------------------
-
-
-def _unrolled(
-    ranks: tuple[int, ...], parity: str | None, warped: bool, left: Tensor, right: Tensor, r: Tensor, scale: Tensor
-) -> Tensor:
-    x2 = (torch.asin(r) if warped else r) * scale
-    y2 = x2 if parity is None else x2 * x2 - 2.0
-    b1 = b2 = torch.zeros_like(x2)
-    end = sum(ranks)
-    for m in range(len(ranks) - 1, -1, -1):
-        start = end - ranks[m]
-        c = (y2 if m or parity == "odd" else 0.5 * y2) * b1 - b2
-        for k in range(start, end):
-            c = c + left[:, k, None] * right[k]
-        b1, b2, end = c, b1, start
-    return 0.5 * x2 * (b1 - b2) if parity == "odd" else b1
-
-
-def _unrolled_scalar(parity: str | None, warped: bool, c: Tensor, r: Tensor, scale: Tensor) -> Tensor:
-    x2 = (torch.asin(r) if warped else r) * scale
-    y2 = x2 if parity is None else x2 * x2 - 2.0
-    b1 = b2 = torch.zeros_like(x2)
-    for m in range(len(c) - 1, -1, -1):
-        b1, b2 = c[m] + (y2 if m or parity == "odd" else 0.5 * y2) * b1 - b2, b1
-    return 0.5 * x2 * (b1 - b2) if parity == "odd" else b1
-
-
-@functools.cache
-def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return torch.compile(function, dynamic=True)
-
-
-def fused_tile(level: Level, left: Tensor, right: Tensor, r: Tensor) -> Tensor:
-    """:func:`tile` as one compiled loop: no intermediate tile is written."""
-    scale = torch.tensor(level.scale(), dtype=r.dtype, device=r.device)
-    return _compiled(_unrolled)(level.series.ranks, level.parity, level.warped, left, right, r, scale)
-
-
-def fused_tile_scalar(level: Level, r: Tensor) -> Tensor:
-    """:func:`tile_scalar` as one compiled loop."""
-    c, scale = (torch.tensor(v, dtype=r.dtype, device=r.device) for v in (level.series.scalars(), level.scale()))
-    return _compiled(_unrolled_scalar)(level.parity, level.warped, c, r, scale)
+    if level.parity != "odd":
+        return b0
+    return (b0 if b1 is None else b0.sub_(b1)).mul_(x2).mul_(0.5)

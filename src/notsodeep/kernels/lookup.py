@@ -10,22 +10,21 @@ terms: from the one table follow its :class:`Level` objects.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .._chebyshev import nodes, to_coefficients
 from ..networks import Kernel
 
-__all__ = ["Level", "NormScale", "Series", "Table", "chebyshev", "coefficients_needed", "compressed"]
+__all__ = ["ASIN", "Level", "NormScale", "Series", "Table", "chebyshev", "coefficients_needed", "compressed"]
 
-_REACHES = (0.125, 0.25, 0.5, 0.7)  # of the cosine; beyond, all that the table has
-_PLAIN_UP_TO = 0.7  # below this |r| the cosine itself is a good variable; beyond it the angle may be
+_REACHES = (0.125, 0.25, 0.5, 0.7, 0.8, 0.9)  # of the cosine; beyond, all that the table has
+_SPARE = 2  # orders that must be nothing
+ASIN = 11  # terms that cost as much as the arcsine
 _BEND = 0.7  # the norm at which linear becomes logarithmic
 _ROWS = 8192  # whose norm parts are held at once
 _TERMS = {torch.float64: 1e-13, torch.float32: 2e-8}  # what is left out of the angle
@@ -74,11 +73,14 @@ class Series:
     ranks: tuple[int, ...]
     """How many columns belong to each m."""
 
+    def sums(self) -> Tensor:
+        """(terms, total rank), of zeros and ones: which columns are added up for each m."""
+        terms = torch.arange(len(self.ranks))
+        return (terms[:, None] == terms.repeat_interleave(torch.tensor(self.ranks))).double()
+
     def scalars(self) -> list[float]:
         """The coefficients when there is no norm part."""
-        values = (self.factors[0] ** 2 * self.signs).tolist()
-        ends = np.cumsum((0, *self.ranks))
-        return [sum(values[a:b]) for a, b in itertools.pairwise(ends)]
+        return (self.sums() @ (self.factors[0] ** 2 * self.signs)).tolist()
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,11 @@ class Level:
     """Whether the angle variable is arcsin(r) rather than r."""
     parity: str | None
     """``"odd"``, ``"even"``: only such orders are there, and the recurrence runs in T_2."""
+
+    @property
+    def cost(self) -> float:
+        """Of an entry, in terms."""
+        return len(self.series.ranks) + ASIN * self.warped
 
     def scale(self) -> float:
         """Twice the inverse of the angle variable's range."""
@@ -144,6 +151,10 @@ class Table:
         parts = [chebyshev(len(weights), self.norms.position(part)) @ weights for part in norms.split(_ROWS)]
         return torch.cat(parts).mul_(norms**power)
 
+    def reaches(self, below: float) -> list[float]:
+        """Of the levels that are smaller."""
+        return [reach for reach in _REACHES if reach < below]
+
     # -- between points --------------------------------------------------------------------------------------
     def level(self, kind: Kernel, largest: float, dtype: torch.dtype) -> Level:
         """The smallest level that holds cosines up to ``largest``."""
@@ -154,22 +165,33 @@ class Table:
         return self._levels[key]
 
     def side(self, level: Level, kind: Kernel, norms: Tensor, signed: bool) -> Tensor:
-        """The norm factors at these points: (n, total rank); the product of one signed and one unsigned side counts."""
-        series = level.series
+        """The norm factors at these points: (total rank, n); the product of one signed and one unsigned side counts."""
+        series, (power, weights) = level.series, self.measure[kind]
         factors = series.factors * series.signs if signed else series.factors
-        out = chebyshev(len(factors), self.norms.position(norms)) @ factors.to(norms.device)
+        powers = chebyshev(max(len(factors), len(weights)), self.norms.position(norms)).T
         # relative to the diagonal, short rows keep their digits beside long ones
-        return out.mul_(self._on_diagonal(self.measure[kind], norms).sqrt()[:, None])
+        along = (weights.to(norms.device) @ powers[: len(weights)]).mul_(norms**power)
+        return (factors.T.to(norms.device) @ powers[: len(factors)]).mul_(along.sqrt_())
 
     def _restricted(self, kind: Kernel, reach: float, dtype: torch.dtype) -> Level:
+        """In the variable in which it is cheaper."""
+        variables = {self.warped, False} if reach < self.reach else {self.warped}
+        found = (self._in_variable(kind, reach, dtype, warped) for warped in variables)
+        return min((level for level in found if level is not None), key=lambda level: level.cost)
+
+    def _in_variable(self, kind: Kernel, reach: float, dtype: torch.dtype, warped: bool) -> Level | None:
+        """``None`` where the cosine needs far more terms than the angle."""
         full = self.coefficients[kind]
-        warped = self.warped and reach > _PLAIN_UP_TO
         if reach < self.reach:
-            x = torch.from_numpy(nodes(len(full))) * reach  # no more terms than on the whole range
-            x = torch.asin(x) / math.asin(self.reach) if self.warped else x / self.reach
-            transform = torch.tensor(to_coefficients(len(full))) @ chebyshev(len(full), x)
+            x = torch.from_numpy(nodes(len(full) if warped == self.warped else 2 * len(full)))
+            x = torch.sin(x * math.asin(reach)) if warped else x * reach
+            place = torch.asin(x) / math.asin(self.reach) if self.warped else x / self.reach
+            transform = torch.tensor(to_coefficients(len(x))) @ chebyshev(len(full), place)
             full = torch.tensordot(transform, full, dims=1)
-        full = full[: coefficients_needed(full, _TERMS[dtype])]
+        needed = coefficients_needed(full, _TERMS[dtype])
+        if warped != self.warped and needed > len(full) - _SPARE:
+            return None
+        full = full[:needed]
         parity = _parity(full)
         kept = full if parity is None else full[int(parity == "odd") :: 2]
         return Level(compressed(kept, _RANKS[dtype]), reach, warped, parity)
@@ -207,7 +229,8 @@ def chebyshev(size: int, x: Tensor) -> Tensor:
     """T_0 ... T_(size-1) at these points, as columns."""
     if x.is_cuda:  # one launch; the rounding of k arccos(x) meets coefficients that fall with k
         return torch.cos(torch.acos(x.clamp(-1.0, 1.0))[:, None] * torch.arange(size, dtype=x.dtype, device=x.device))
-    columns = [torch.ones_like(x), x]
-    while len(columns) < size:
-        columns.append(torch.addcmul(-columns[-2], x, columns[-1], value=2.0))
-    return torch.stack(columns[:size], dim=1)
+    rows = torch.empty(max(size, 2), len(x), dtype=x.dtype)
+    rows[0], rows[1] = 1.0, x
+    for k in range(2, size):
+        torch.mul(x, rows[k - 1], out=rows[k]).mul_(2.0).sub_(rows[k - 2])
+    return rows[:size].T

@@ -25,11 +25,10 @@ from .lookup import Table
 from .plane import account
 from .pointwise import diagonal, pairwise
 from .tabulate import SHORT, one_thread, rounded_range, table_for
-from .tiles import Points
+from .tiles import Points, tile_shape
 
 __all__ = ["ck", "kernels_of", "ntk"]
 
-_TILE = {"cpu": (128, 1024), "cuda": (4096, 4096)}  # rows and columns: flat tiles lose little beside the diagonal
 _DIRECT_PAIRS = 1024  # fewer pairs than this are not worth a table
 _UNSETTLED = 1 << 18  # entries that wait to be evaluated one by one
 _EQUAL = {torch.float64: 1e-14, torch.float32: 3e-8}  # norms that differ by no more are one
@@ -54,7 +53,8 @@ def ck(
     check : raise :class:`ContractionError` for a DEQ outside the range in which a unique equilibrium is guaranteed;
         ``False`` computes wherever the kernel equations still converge.
     out : an array or tensor of shape (n, m) to write into, for instance a memory map.
-    compile : fuse the evaluation of each tile with ``torch.compile``; worth its start-up for large or repeated work.
+    compile : evaluate each tile in one compiled pass, on the CPU: for large or repeated work, since the C++ compiler
+        takes a second, once per process. On CUDA tiles are fused by Triton in any case.
 
     Tensors that require a gradient, and DEQs whose variances do, give differentiable kernels.
 
@@ -163,7 +163,7 @@ def fill(
     table = _table(network, kinds, rates, sx, sy, symmetric, table, x.dtype)
     points = Points(network, tuple(kinds), rates, table, x, other, sx, sy, symmetric=symmetric, compiled=compile)
     if not fill_fused(points, target):
-        blocks = list(tiles_of(shape, x.device.type, symmetric))
+        blocks = list(tiles_of(shape, x.device, symmetric))
         _fill_tiles(points, target, track(blocks, len(blocks), "kernel", progress), len(blocks))
     if symmetric:
         for kind, values in diagonals(network, kinds, rates, sx, table).items():
@@ -178,7 +178,7 @@ def _fill_tiles(
 ) -> None:
     """Tile after tile; on the CPU each thread has tiles of its own, so that no operation waits for another thread."""
     threads = min(torch.get_num_threads(), count // 2)
-    if points.x.is_cuda or points.compiled or points.table is None or threads < 2:
+    if points.x.is_cuda or points.table is None or threads < 2:
         _work(points, target, iter(blocks))
         return
     shared = _Shared(iter(blocks))
@@ -203,7 +203,7 @@ class _Shared:
 
 def _work(points: Points, target: Mapping[Kernel, Tensor], blocks: Iterator[tuple[slice, slice]]) -> None:
     for rows, columns in blocks:
-        for kind, values in points.tile(rows, columns).items():
+        for kind, values in points.tile(rows, columns):
             _store(target[kind], values, rows, columns, points.symmetric)
         if points.unsettled > _UNSETTLED:
             points.settle(target)
@@ -290,7 +290,7 @@ def _store(target: Tensor, values: Tensor, rows: slice, columns: slice, symmetri
     if not symmetric or columns.start > rows.start:
         target[rows, columns] = values
         if symmetric:
-            target[columns, rows] = values.T.contiguous()
+            target[columns, rows] = values.T
         return
     # the tile starts on the diagonal: a square, of which one triangle counts, and the rest
     size = rows.stop - rows.start
@@ -300,12 +300,15 @@ def _store(target: Tensor, values: Tensor, rows: slice, columns: slice, symmetri
         _store(target, values[:, size:], rows, slice(rows.stop, columns.stop), symmetric)
 
 
-def tiles_of(shape: tuple[int, int], device: str, symmetric: bool) -> Iterator[tuple[slice, slice]]:
+def tiles_of(shape: tuple[int, int], device: torch.device, symmetric: bool) -> Iterator[tuple[slice, slice]]:
     """The rows and columns of each tile; of a symmetric matrix those that reach above the diagonal."""
-    high, wide = _TILE.get(device, _TILE["cpu"])
+    high, wide = tile_shape(device)
     for i in range(0, shape[0], high):
-        for j in range(i if symmetric else 0, shape[1], wide):
-            yield slice(i, min(i + high, shape[0])), slice(j, min(j + wide, shape[1]))
+        j = i if symmetric else 0
+        while j < shape[1]:
+            end = min(j - j % wide + wide, shape[1])
+            yield slice(i, min(i + high, shape[0])), slice(j, end)
+            j = end
 
 
 # ---- gradients -------------------------------------------------------------------------------------------

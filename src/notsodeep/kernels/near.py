@@ -47,7 +47,7 @@ class NearSeries:
         """The norm factors of phi (0) or phi' (1) at these norms."""
         series = self.levels[part].series
         factors = series.factors * series.signs if signed else series.factors
-        return chebyshev(len(factors), self.norms.position(norms)) @ factors.to(norms.device)
+        return factors.T.to(norms.device) @ chebyshev(len(factors), self.norms.position(norms)).T
 
 
 def near_series(deq: DEQ, table: Table, sign: int) -> NearSeries | None:
@@ -96,7 +96,7 @@ class _Entries:
         self.series, self.qx, self.qy, self.sides = series, qx, qy, sides
 
     def subset(self, which: Tensor) -> _Entries:
-        sides = tuple((a[which], b[which]) for a, b in self.sides)
+        sides = tuple((a[:, which], b[:, which]) for a, b in self.sides)
         return _Entries(self.series, self.qx[which], self.qy[which], sides)
 
     def _part(self, part: int, lam: Tensor) -> Tensor:

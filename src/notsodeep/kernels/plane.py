@@ -30,6 +30,8 @@ _SPAN = 9.0
 _HERMITE = 24
 _SLOW = 1 << 27  # evaluations: seconds
 _THIN = 0.4  # of the length on which a function varies: a rule of 24 points is then exact to rounding
+_CACHED = 1 << 16  # values that stay in the cache while they are added up
+_NOTHING = 1e-18  # the weight of a radius that nothing of a function survives
 _DEAREST = 1 << 24  # nodes for one pair; more would also need more memory than is allowed
 _spent: ContextVar[float | None] = ContextVar("evaluations", default=None)
 
@@ -113,12 +115,13 @@ def _polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho
 def polar_grid(functions: Sequence[Function], panels: Panels, tau: Tensor, beta: Tensor) -> list[Tensor]:
     """E[f(u) f(v)] of each function at all pairs of scales and all angles: (scales, scales, angles), by products."""
     radius, radial, within, share = _polar_rule(float(tau.max()), panels)
+    radius, radial = radius[radial > _NOTHING], radial[radial > _NOTHING]
     pairs = len(functions) * len(tau) * len(beta)
     afford(4 * len(within) * len(radius), pairs, float(tau.max()), panels.price)
     out = [torch.zeros(len(tau), len(tau), len(beta), dtype=torch.float64) for _ in functions]
     for k, (u, v, weight) in enumerate(zip(*_sectors(beta, within, share), strict=True)):
         plane = ((side[:, None] * part).flatten() for side, part in ((u, radius), (v, radius), (weight, radial)))
-        for x, y, w in _chunks(len(tau), *plane):
+        for x, y, w in zip(*(side.split(max(1, _CACHED // len(tau))) for side in plane), strict=True):
             for function, grid in zip(functions, out, strict=True):
                 grid[:, :, k] += (function(tau[:, None] * x).detach() * w) @ function(tau[:, None] * y).detach().T
     return out

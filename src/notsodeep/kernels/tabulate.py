@@ -20,7 +20,7 @@ from .._chebyshev import nodes, to_coefficients
 from ..errors import NotSoDeepError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernels
 from .evaluate import at_entries
-from .lookup import NormScale, Table, chebyshev, coefficients_needed
+from .lookup import ASIN, NormScale, Table, chebyshev, coefficients_needed
 from .near import NearSeries, near_series
 from .pointwise import diagonal
 from .sampling import Unresolved, sample
@@ -33,7 +33,6 @@ _NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magn
 _ANGLES = (48, 64, 128, 256)  # sizes of grids
 _NORMS = (16, 24, 48)
 _SPARE = 2  # orders of a grid that must be nothing
-_ASIN = 11  # terms that cost as much as the arcsine
 _KINK_CAP = 0.95  # kinked activations: k is analytic in the angle, but not uniformly so near r = +-1
 _STEPS = 4  # ends of ranges are powers of 2^(1/4)
 _KEPT = 64  # tables
@@ -279,7 +278,7 @@ class _Grid:
         plainly = self.angle @ chebyshev(terms, torch.asin(x * self.reach) / math.asin(self.reach))
         plain = {k: torch.tensordot(plainly, c, dims=1) for k, c in self.coefficients.items()}
         most, least = (max(coefficients_needed(c, tolerance) for c in d.values()) for d in (plain, self.coefficients))
-        warped = most > min(least + _ASIN, terms - _SPARE)
+        warped = most > min(least + ASIN, terms - _SPARE)
         chosen, needed = (self.coefficients, least) if warped else (plain, most)
         return warped, {k: c[: needed + 1].contiguous() for k, c in chosen.items()}
 

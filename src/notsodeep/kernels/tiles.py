@@ -7,22 +7,28 @@ taken from the difference of the normalised rows. Entries beyond the table's rea
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ..networks import DEQ, Kernel, Network
-from .evaluate import at_entries, fused_tile, fused_tile_scalar, tile, tile_scalar
+from .evaluate import Room, at_entries, at_points, tile, tile_scalar
 from .lookup import Level, Table
+from .native import fused_tile, library
 from .near import NearSeries, near_entries
 from .pointwise import pairwise
 from .tabulate import near_for
 
-__all__ = ["Points"]
+__all__ = ["TILE", "Points", "tile_shape"]
 
-_PAIRS = 4096  # pairs of rows whose products are held at once
-_HELD = 1 << 21  # numbers in the norm factors that are kept
+TILE = {"cpu": (128, 1024), "cuda": (4096, 4096)}  # rows and columns: flat tiles lose little beside the diagonal
+_NUMBERS = 1 << 19  # in the pairs of rows that are held at once
+_ENTRIES = 1 << 13  # that are evaluated at once, one by one
+_HELD = 1 << 22  # numbers in the norm factors that are kept
+_EVERY = 61  # of so many entries one is looked at
+_LONE, _SEARCH = 4.0, 4.0  # what an entry alone costs beside one in a tile, and to find them, in terms
 _TRUSTED = {torch.float64: 1.0 - 1e-6, torch.float32: 1.0 - 5e-4}  # cosines whose angle is known well enough
 
 
@@ -45,7 +51,8 @@ class Points:
     ) -> None:
         self.network, self.kinds, self.rates, self.table = network, kinds, rates, table
         self.x, self.y, self.sx, self.sy = x, y, sx, sy
-        self.symmetric, self.compiled = symmetric, compiled
+        self.symmetric = symmetric
+        self.compiled = compiled and x.device.type == "cpu" and library() is not None
         self.wx = _inverse_norm(sx, x.dtype)
         self.wy = self.wx if symmetric else _inverse_norm(sy, x.dtype)
         self.trusted = 1.0
@@ -55,24 +62,30 @@ class Points:
             self.trusted = min(table.reach, _TRUSTED[x.dtype]) if kinked else table.reach
             self.short = tuple(table.shorter(s.sqrt()) for s in (sx, sy))
         self._pairs = len(x) * len(y) / (2 if symmetric else 1)
-        self._rows: tuple[slice, Tensor] | None = None
-        self._sides: dict[tuple[Kernel, float, int, bool], Tensor] = {}
-        self._room = _HELD
+        self._at_once = max(64, _NUMBERS // max(1, x.shape[1]))
+        self.room = Room()
+        self._held: dict[tuple[object, ...], Tensor] = {}  # by all threads
+        self._current: tuple[slice, dict[object, Tensor]] = slice(0), {}
         self._unsettled: list[tuple[Tensor, Tensor]] = []
         self._too_short: list[tuple[Tensor, Tensor]] = []
 
     def __copy__(self) -> Points:
         """The same rows for another thread, which keeps its own notes."""
         other = object.__new__(Points)
-        other.__dict__.update(self.__dict__, _rows=None, _sides={}, _unsettled=[], _too_short=[])
+        other.__dict__.update(self.__dict__, room=Room(), _current=(slice(0), {}), _unsettled=[], _too_short=[])
         return other
 
-    def tile(self, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
-        """The kernels between these rows and columns; on and below the diagonal of a symmetric matrix they are void."""
+    def tile(self, rows: slice, columns: slice) -> Iterator[tuple[Kernel, Tensor]]:
+        """The kernels between these rows and columns, to be used before the next is asked for.
+
+        On and below the diagonal of a symmetric matrix they are void.
+        """
         table = self.table
         if table is None:
-            return self._one_by_one(rows, columns)
-        r = self._unit_rows(rows) @ self.y[columns].T
+            yield from self._one_by_one(rows, columns).items()
+            return
+        left, right = self._unit_rows(rows), self.y[columns].T
+        r = torch.mm(left, right, out=self.room("r", (left.shape[0], right.shape[1]), left))
         r.mul_(self.wy[columns])
         if self.symmetric and rows.start == columns.start:
             r.triu_(1)  # the diagonal is written from the norms alone, exactly
@@ -83,17 +96,13 @@ class Points:
             if self.trusted < 1.0:
                 outside = r.abs() > self.trusted
             r.clamp_(-table.reach, table.reach)
-        values = {}
-        for kind in self.kinds:
-            level = table.level(kind, largest, r.dtype)
-            last = kind == self.kinds[-1]
-            values[kind] = self._lookup(level, kind, rows, columns, r if last or self.compiled else r.clone())
         short = self._short_rows(rows, columns)
         for wanted, kept in ((outside, self._unsettled), (short, self._too_short)):
             if wanted is not None:
                 i, j = wanted.nonzero(as_tuple=True)
                 kept.append((i + rows.start, j + columns.start))
-        return values
+        for kind in self.kinds:
+            yield kind, self._lookup(kind, rows, columns, r, largest)
 
     @property
     def unsettled(self) -> int:
@@ -133,48 +142,96 @@ class Points:
             mask = torch.triu(mask, 1)
         return mask if bool(mask.any()) else None
 
-    def _unit_rows(self, rows: slice) -> Tensor:
-        """The normalised rows of the current row of tiles."""
-        if self._rows is None or self._rows[0] != rows:
-            self._rows = rows, self.x[rows] * self.wx[rows, None]
-        return self._rows[1]
-
-    def _lookup(self, level: Level, kind: Kernel, rows: slice, columns: slice, r: Tensor) -> Tensor:
+    # -- the table ---------------------------------------------------------------------------------------------
+    def _lookup(self, kind: Kernel, rows: slice, columns: slice, r: Tensor, largest: float) -> Tensor:
         table = self.table
         assert table is not None
-        nx, ny = self.sx[rows].sqrt(), self.sy[columns].sqrt()
+        full = level = table.level(kind, largest, r.dtype)
         if table.one_function:
-            values = (fused_tile_scalar if self.compiled else tile_scalar)(level, r)
-            return values.mul_(nx[:, None].to(r.dtype)).mul_(ny.to(r.dtype)) if table.homogeneous else values
-        left = self._side(level, kind, rows, nx, signed=True)
-        right = self._side(level, kind, columns, ny, signed=False)
-        return (fused_tile if self.compiled else tile)(level, left, right.T, r)
+            c = torch.tensor(level.series.scalars(), dtype=torch.float64).to(r)  # infinite where it overflows
+            if self.compiled:
+                out = fused_tile(level, c, None, r, self.room("values", tuple(r.shape), r))
+            else:
+                level = full if r.is_cuda else self._cheapest(kind, full, r)
+                out = tile_scalar(level, r, self.room)
+            if level is not full:
+                far = (torch.abs(r, out=self.room("x2", tuple(r.shape), r)) > level.reach).nonzero(as_tuple=True)
+                x = (torch.asin(r[far]) if full.warped else r[far]) * (0.5 * full.scale())
+                out[far] = at_points(full, c[:, None], x)
+            if table.homogeneous:
+                out.mul_(self.sx[rows, None].sqrt().to(r.dtype)).mul_(self.sy[columns].sqrt().to(r.dtype))
+            return out
+        left, right = self._left(level, kind, rows), self._side(level, kind, columns, "y")
+        if self.compiled:
+            return fused_tile(level, left, right, r, self.room("values", tuple(r.shape), r))
+        return tile(level, left, right, r, self.room)
 
-    def _side(self, level: Level, kind: Kernel, which: slice, norms: Tensor, signed: bool) -> Tensor:
-        """The norm factors of a block of rows, kept for the next tiles while they are few."""
-        key = kind, level.reach, which.start, signed
-        found = self._sides.get(key)
+    def _cheapest(self, kind: Kernel, full: Level, r: Tensor) -> Level:
+        """The level that costs least, when what lies beyond it is looked up entry by entry."""
+        table = self.table
+        assert table is not None
+        few, reaches = r.view(-1)[::_EVERY].abs(), table.reaches(full.reach)
+        beyond = (few[:, None] > torch.tensor(reaches, dtype=r.dtype)).sum(0).tolist()
+        best, least = full, full.cost
+        for reach, count in zip(reaches, beyond, strict=True):
+            level = table.level(kind, reach, r.dtype)
+            cost = level.cost + _SEARCH + _LONE * full.cost * count / len(few)
+            best, least = (level, cost) if cost < least else (best, least)
+        return best
+
+    def _left(self, level: Level, kind: Kernel, rows: slice) -> Tensor:
+        """The norm factors of the current rows: (rows, rank), signed."""
+        kept, key = self._of_rows(rows), (kind, level.reach)
+        if key not in kept:
+            signs = level.series.signs.to(self.x)
+            side = self._side(level, kind, rows, "y" if self.symmetric else "x")
+            kept[key] = side.T.contiguous().mul_(signs)
+        return kept[key]
+
+    def _side(self, level: Level, kind: Kernel, which: slice, points: Literal["x", "y"]) -> Tensor:
+        """The norm factors of some points, (rank, points), kept while they are few."""
+        wide = tile_shape(self.x.device)[1]
+        first = which.start - which.start % wide  # tiles do not cross its multiples
+        key = kind, level.reach, points, first
+        found = self._held.get(key)
         if found is None:
             assert self.table is not None
-            found = self.table.side(level, kind, norms, signed=signed).to(self.x.dtype)
-            if not signed:
-                found = found.T.contiguous().T  # columns of the product lie together
-            if self._room < found.numel():
-                self._sides.clear()
-                self._room = _HELD
-            self._room -= found.numel()
-            self._sides[key] = found
-        return found
+            norms = (self.sx if points == "x" else self.sy)[first : first + wide].sqrt()
+            found = self.table.side(level, kind, norms, signed=False).to(self.x.dtype)
+            if sum(kept.numel() for kept in list(self._held.values())) + found.numel() > _HELD:
+                self._held.clear()
+            self._held[key] = found
+        return found[:, which.start - first : which.stop - first]
+
+    def _unit_rows(self, rows: slice) -> Tensor:
+        """The normalised rows of the current row of tiles."""
+        kept = self._of_rows(rows)
+        if "unit" not in kept:
+            kept["unit"] = self.x[rows] * self.wx[rows, None]
+        return kept["unit"]
+
+    def _of_rows(self, rows: slice) -> dict[object, Tensor]:
+        """What is kept for the current row of tiles."""
+        if self._current[0] != rows:
+            self._current = rows, {}
+        return self._current[1]
 
     # -- single entries --------------------------------------------------------------------------------------
+    def _angles(self, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The norms of pairs of rows, and 2 arcsin(r) / pi, exact near r = +-1."""
+        nx, ny = self.sx[i].sqrt(), self.sy[j].sqrt()
+        parts = zip(*(v.split(self._at_once) for v in (i, j, nx, ny)), strict=True)
+        angles = [
+            _angle_variable(self.x[p].double() / a[:, None], self.y[q].double() / b[:, None]) for p, q, a, b in parts
+        ]
+        return nx, ny, torch.cat(angles)
+
     def _by_angle(self, i: Tensor, j: Tensor) -> dict[Kernel, Tensor]:
         """Entries near r = +-1 from the table, at angles that are exact there."""
         table = self.table
         assert table is not None
         found: dict[Kernel, list[Tensor]] = {kind: [] for kind in self.kinds}
-        for p, q in zip(i.split(_PAIRS), j.split(_PAIRS), strict=True):
-            nx, ny = self.sx[p].sqrt(), self.sy[q].sqrt()
-            x = _angle_variable(self.x[p].double() / nx[:, None], self.y[q].double() / ny[:, None])
+        for nx, ny, x in zip(*(v.split(_ENTRIES) for v in self._angles(i, j)), strict=True):
             for kind in self.kinds:
                 level = table.level(kind, 1.0, torch.float64)
                 position = x if level.warped else torch.sin(0.5 * math.pi * x)
@@ -188,30 +245,29 @@ class Points:
         """Entries near r = +-1 from the series of the layer at equilibrium, where it has them."""
         assert self.table is not None
         found = {kind: torch.empty(len(i), dtype=self.x.dtype, device=self.x.device) for kind in self.kinds}
-        for part in torch.arange(len(i), device=self.x.device).split(_PAIRS):
-            nx, ny = self.sx[i[part]].sqrt(), self.sy[j[part]].sqrt()
-            x = _angle_variable(self.x[i[part]].double() / nx[:, None], self.y[j[part]].double() / ny[:, None])
-            for sign in (1, -1):
-                wanted = sign * x > 0
-                if bool(wanted.any()):
-                    which, near = part[wanted], near_for(self.network, self.table, sign, self._pairs)
-                    exact = self._direct(i[which], j[which]) if near is None else self._near(near, nx, ny, x, wanted)
+        nx, ny, x = self._angles(i, j)
+        for sign in (1, -1):
+            for which in (sign * x > 0).nonzero().squeeze(1).split(_ENTRIES):
+                if len(which):
+                    near = near_for(self.network, self.table, sign, self._pairs)
+                    points = i[which], j[which]
+                    exact = self._direct(*points) if near is None else self._near(near, nx[which], ny[which], x[which])
                     for kind, values in exact.items():
                         found[kind][which] = values.to(found[kind])
         return found
 
-    def _near(self, near: NearSeries, nx: Tensor, ny: Tensor, x: Tensor, wanted: Tensor) -> dict[Kernel, Tensor]:
+    def _near(self, near: NearSeries, nx: Tensor, ny: Tensor, x: Tensor) -> dict[Kernel, Tensor]:
         assert self.table is not None
         assert isinstance(self.network, DEQ)
-        a, b, angle = (v[wanted].cpu() for v in (nx, ny, x))
-        return near_entries(self.network, near, self.table, a, b, torch.sin(0.5 * math.pi * angle), self.kinds)
+        a, b, r = nx.cpu(), ny.cpu(), torch.sin(0.5 * math.pi * x.cpu())
+        return near_entries(self.network, near, self.table, a, b, r, self.kinds)
 
     def _factors(self, level: Level, kind: Kernel, norms: Tensor, signed: bool) -> Tensor:
         assert self.table is not None
         if not self.table.one_function:
             return self.table.side(level, kind, norms, signed=signed)
         series = level.series
-        return (series.factors * series.signs if signed else series.factors).to(norms.device).expand(len(norms), -1)
+        return (series.factors * series.signs if signed else series.factors).to(norms.device).T.expand(-1, len(norms))
 
     def _one_by_one(self, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
         """A tile without a table; on the diagonal of a symmetric matrix only what lies above it."""
@@ -227,10 +283,15 @@ class Points:
     def _direct(self, i: Tensor, j: Tensor) -> dict[Kernel, Tensor]:
         """Entries one by one, from inner products in double precision."""
         a, b = self.sx[i], self.sy[j]
-        parts = zip(*(v.split(_PAIRS) for v in (i, j, a, b)), strict=True)
+        parts = zip(*(v.split(self._at_once) for v in (i, j, a, b)), strict=True)
         dot = torch.cat([_dots(self.x[p], self.y[q], s, t) for p, q, s, t in parts])
         exact = pairwise(self.network, a.cpu(), b.cpu(), dot.cpu(), self.kinds, self.rates, check=False)
         return {kind: v.to(self.x.device, self.x.dtype) for kind, v in exact.items()}
+
+
+def tile_shape(device: torch.device) -> tuple[int, int]:
+    """Rows and columns of a tile."""
+    return TILE.get(device.type, TILE["cpu"])
 
 
 def _inverse_norm(s: Tensor, dtype: torch.dtype) -> Tensor:

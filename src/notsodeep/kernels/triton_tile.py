@@ -82,8 +82,8 @@ def tile_kernel(
             b0 += tl.load(left + m)
         else:
             for k in range(tl.load(ends + m), tl.load(ends + m + 1)):
-                a = tl.load(left + k * left_stride + gi, mask=inside_i, other=0.0) * tl.load(signs + k)
-                b = tl.load(right + k * right_stride + gj, mask=inside_j, other=0.0)
+                a = tl.load(left + k * left_stride + i, mask=inside_i, other=0.0) * tl.load(signs + k)
+                b = tl.load(right + k * right_stride + j, mask=inside_j, other=0.0)
                 b0 += a[:, None] * b[None, :]
         b2 = b1
         b1 = b0
