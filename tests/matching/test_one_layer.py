@@ -95,6 +95,7 @@ def test_a_hundred_thousand_random_pairs_in_all_dimensions(phi, kernel):
     ("network", "terms"),
     [
         (TANH, 128),
+        (nsd.DEQ("tanh", 0.2, 0.7, sigma_c2=0.1), 128),
         (nsd.DEQ("silu", 0.2), 64),
         (RELU, 512),
         (nsd.ENN(["tanh", "relu"]), 256),
@@ -140,6 +141,12 @@ def test_bounds_are_those_of_the_theory_or_better_and_hold(phi, kernel, kinds, r
     assert seen <= twin.bound
     assert twin.bound <= 2.0 * twin.residual
     assert twin.certificate.assumes == ""
+
+
+@pytest.mark.parametrize(("phi", "kernel"), [("tanh", "ck"), ("mish", "ntk"), ("sin", "ck")])
+def test_bounds_hold_where_the_units_miss_more_than_the_projection(phi, kernel):
+    twin = nsd.match_one_layer(nsd.DEQ(phi, sigma_a2=0.2), kernel, norms=(0.2, 2.5), kinds=3)
+    assert max(twin.residual, worst_error(twin, 90)) <= twin.bound <= 1e-4
 
 
 @pytest.mark.parametrize("span", [(0.5, 1.5), (0.1, 2.0)])

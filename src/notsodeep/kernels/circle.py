@@ -35,6 +35,8 @@ Complex = NDArray[np.complex128]
 _HERMITE = 1024  # Hermite coefficients that the quadrature still resolves
 _DAMPED = 14.0  # r^M = exp(-14) where a series falls slowly; rounding then grows by exp(14 k / M)
 _SLIGHTLY = 2.0
+_NOTHING = 1e-17  # of a series: what may be left out
+_TOGETHER = 8  # pairs: their powers stay in a cache
 _STEPS = 60
 
 
@@ -68,11 +70,21 @@ def series_radius(network: Network, size: int, damped: bool = False) -> float:
 
 def on_circle(network: Network, s: Array, t: Array, kernel: Kernel, size: int, radius: float = 1.0) -> Complex:
     """The kernel at cosines radius * exp(2 pi i m / size), m = 0 ... size/2, for every pair: (pairs, size/2 + 1)."""
-    z = radius * np.exp(2j * np.pi * np.arange(size // 2 + 1) / size)
+    odd = size % 4 == 0 and _odd(network)
+    z = radius * np.exp(2j * np.pi * np.arange(size // (4 if odd else 2) + 1) / size)
     gram = (s * t)[:, None] * z
     if isinstance(network, DEQ):
-        return _implicit(network, s, t, gram, kernel)
-    return np.asarray(explicit(gram, _layers(network, s, t), (1.0,) * (network.depth + 1), (kernel,))[kernel])
+        found = _implicit(network, s, t, gram, kernel)
+    else:
+        layers = _layers(network, s, t)
+        found = np.asarray(explicit(gram, layers, (1.0,) * (network.depth + 1), (kernel,))[kernel])
+    return np.concatenate([found, -found[:, -2::-1].conj()], axis=1) if odd else found
+
+
+def _odd(network: Network) -> bool:
+    """Whether its kernels are odd in the cosine: k(-conj z) = -conj k(z), and a quarter of the circle decides."""
+    biased = isinstance(network, DEQ) and network.variances[2] > 0.0
+    return not biased and all(phi.parity == "odd" for phi in network.activations)
 
 
 def _layers(enn: ENN, s: Array, t: Array) -> Iterator[LayerMaps]:
@@ -87,11 +99,11 @@ def _implicit(deq: DEQ, s: Array, t: Array, gram: Complex, kernel: Kernel) -> Co
     qx, qy = np.split(equilibrium_variance(deq, torch.from_numpy(norms**2)).detach().numpy()[which], 2)
     layer = _layer(deq.activation, qx, qy)
     sigma_a2, drive = deq.variances[0], deq.drive(gram)
-    lam, scale = drive.copy(), np.sqrt(qx * qy)[:, None]
+    lam, scale = drive, np.sqrt(qx * qy)[:, None]
     for _ in range(_STEPS):  # plain Newton: complex numbers have no bracket
         rest, rate = equation(layer, lam, sigma_a2, drive)
         move = rest / rate
-        lam -= move
+        lam = lam - move
         if float(np.max(np.abs(move) / scale)) <= 1e-9:  # quadratic: the next step would be below rounding
             return np.asarray(implicit(lam, layer, sigma_a2, (kernel,), lambda gap: None)[kernel])
     raise ConvergenceError(
@@ -110,9 +122,14 @@ def _layer(phi: Activation, qx: Array, qy: Array) -> LayerMaps:
         return _ArcCosine(*slopes, root)
     distinct, which = np.unique(np.concatenate([qx, qy]), return_inverse=True)
     largest = 2.0 ** (math.ceil(4.0 * math.log2(max(float(distinct[-1]), 1e-300))) / 4.0)
-    a = np.asarray(hermite_coefficients(phi, distinct, _hermite_terms(phi, largest)))
+    a = _coefficients(phi, tuple(distinct.tolist()), _hermite_terms(phi, largest))
     ix, iy = np.split(which, 2)
     return _HermiteSeries(a[ix] * a[iy], root, phi.parity is not None)
+
+
+@functools.lru_cache(maxsize=8)  # a design asks for those at the same norms two or three times
+def _coefficients(phi: Activation, q: tuple[float, ...], terms: int) -> Array:
+    return np.asarray(hermite_coefficients(phi, np.array(q), terms))
 
 
 @functools.lru_cache(maxsize=64)
@@ -129,23 +146,45 @@ def _hermite_terms(phi: Activation, q: float) -> int:
     return max(4, min(_HERMITE, terms))
 
 
-class _HermiteSeries(LayerMaps):
-    """sum_k a_k rho^k and its derivative in lam; only every second order for odd and even functions."""
+class _Maps(LayerMaps):
+    """Value and slope at the same covariances come from one evaluation."""
+
+    _last: tuple[Complex, tuple[Complex, Complex]] | None = None
+
+    def value(self, lam: Complex) -> Complex:
+        return self._at(lam)[0]
+
+    def slope(self, lam: Complex) -> Complex:
+        return self._at(lam)[1]
+
+    def _at(self, lam: Complex) -> tuple[Complex, Complex]:
+        if self._last is None or self._last[0] is not lam:
+            self._last = (lam, self.both(lam))
+        return self._last[1]
+
+
+class _HermiteSeries(_Maps):
+    """sum_k a_k rho^k and its derivative in lam; only every second order for odd and even functions.
+
+    Pairs that need about as many orders are summed up together, by powers within blocks of orders: these are matrix
+    products, and only the blocks are left to Horner's rule.
+    """
 
     def __init__(self, a: Array, root: Array, symmetric: bool) -> None:
         self.root, self.step = root, 2 if symmetric else 1
         self.first = int(symmetric and not np.any(a[:, 0::2]))
-        self.columns = np.ascontiguousarray(a[:, self.first :: self.step].T)[:, :, None]
+        rows = a[:, self.first :: self.step]
+        left = np.cumsum(np.abs(rows)[:, ::-1], axis=1)[:, ::-1]
+        terms = np.maximum((left > _NOTHING * left[:, :1]).sum(1), 2)
+        place = np.argsort(terms, kind="stable")
+        self.parts = [(i, _blocks(rows[i, : terms[i[-1]]])) for i in np.array_split(place, -(-len(place) // _TOGETHER))]
 
     def both(self, lam: Complex) -> tuple[Complex, Complex]:
         rho = lam / self.root
         x = rho * rho if self.step == 2 else rho
-        value, slope = np.zeros_like(rho), np.zeros_like(rho)
-        for column in self.columns[::-1]:
-            slope *= x
-            slope += value
-            value *= x
-            value += column
+        value, slope = np.empty_like(rho), np.empty_like(rho)
+        for i, blocks in self.parts:
+            value[i], slope[i] = _sums(blocks, x[i])
         if self.step == 2:
             slope *= 2.0 * rho
         if self.first:
@@ -153,7 +192,30 @@ class _HermiteSeries(LayerMaps):
         return value, slope / self.root
 
 
-class _ArcCosine(LayerMaps):
+def _blocks(rows: Array) -> Array:
+    """Coefficients of the series and of its derivative in blocks of equal size: (pairs, 2 * blocks, size)."""
+    pairs, terms = rows.shape
+    size = math.ceil(math.sqrt(2.0 * terms))
+    out = np.zeros((2, pairs, -(-terms // size) * size))
+    out[0, :, :terms] = rows
+    out[1, :, : terms - 1] = rows[:, 1:] * np.arange(1.0, terms)
+    return np.ascontiguousarray(out.reshape(2, pairs, -1, size).transpose(1, 0, 2, 3)).reshape(pairs, -1, size)
+
+
+def _sums(blocks: Array, x: Complex) -> tuple[Complex, Complex]:
+    pairs, _, size = blocks.shape
+    powers = np.empty((pairs, size + 1, x.shape[1]), complex)
+    powers[:, 0] = 1.0
+    for k in range(size):
+        np.multiply(powers[:, k], x, out=powers[:, k + 1])
+    inner = (blocks @ powers[:, :size].view(float)).view(complex).reshape(pairs, 2, -1, x.shape[1])
+    out, step = inner[:, :, -1], powers[:, None, size]
+    for k in range(inner.shape[2] - 2, -1, -1):
+        out = out * step + inner[:, :, k]
+    return out[:, 0], out[:, 1]
+
+
+class _ArcCosine(_Maps):
     """The arc-cosine kernels of theory, section 7b, continued to the unit disc."""
 
     def __init__(self, a: float, b: float, root: Array) -> None:

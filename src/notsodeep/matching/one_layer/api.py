@@ -28,10 +28,12 @@ __all__ = ["match_one_layer"]
 
 _MOST = 8
 _SINGULAR = 4
-_RICH, _SLOPES = 24, (0.7, 0.6)  # degree and slopes of the functions for kinks away from zero
+_RICHER = ((24, 0.7), (32, 0.5))  # degree and slope of functions that rotated kinds may need
+_PAYS = 0.8  # of the bound: they cost more, and have to bring this
 _FAMILY = "conditioned"
 _ORDINARY = 1e-3  # the tolerance from which on cost decides; not for NTKs, where thresholds ask for learning rates
 _SHARE = 0.1  # of the projection's deficit: what the elementary functions may add
+_NEAR = 1.5  # times what the projection leaves and units may add: rotating kinds would not bring much
 _ENOUGH = 1e-3  # of the tolerance: less than this is not worth larger functions
 
 
@@ -218,12 +220,10 @@ def _shipped(target: Target, parts: np.ndarray, allowed: Allowance, trains: Trai
             break
     assert best is not None
     made = _proven(target, certify(target, parts, want, best, gain), best, count)
-    if basis.singular or not any(phi.kinks for phi in target.network.activations):
-        return made
-    return _kinked(target, parts, want, made, replace(basis, degree=_RICH), gain, allowed)
+    return made if basis.singular else _rotated(target, parts, want, made, basis, gain, allowed)
 
 
-def _kinked(
+def _rotated(
     target: Target,
     parts: np.ndarray,
     want: np.ndarray,
@@ -232,16 +232,16 @@ def _kinked(
     gain: np.ndarray,
     allowed: Allowance,
 ) -> _Found:
-    """Kinks away from zero: where they count, rich functions, chosen by what is certified of them."""
+    """Where kinds do not change smoothly with the order: rotated ones and rich functions, if they pay."""
     best, enough = made, projection_bound(target, parts) + allowed.room
-    for alpha in _SLOPES:
-        if best.proof.bound <= enough:
+    for degree, alpha in _RICHER:
+        if best.proof.bound <= _NEAR * enough:
             break
-        rich = replace(basis, alpha=alpha)
+        rich = replace(basis, degree=degree, alpha=alpha)
         near = turned(target, want, rich, gain)
         found = fit(rich, near, gain, even=True)
         proof = certify(target, parts, near, found, gain)
-        if proof.bound < best.proof.bound:
+        if proof.bound < _PAYS * best.proof.bound:
             best = _proven(target, proof, found, made.row.kinds or 1)
     return best
 

@@ -5,10 +5,10 @@
 - k_N is the interpolant in the norms (``Target.interpolation``, and ``Target.aliased`` for its Fourier coefficients);
 - k_P its projection. The remainder of every order is positive semi-definite, so it is at most the largest deficit
   delta(s) / k(s, s, 1), a quotient of two polynomials; all orders that are left out are part of delta;
-- the shipped coefficients are polynomials of the same degree, so this is about the very function that is evaluated: the
-  difference of the two kernels is a polynomial in both norms and the cosine, whose maximum is taken on a grid. Orders
-  that only the shipped functions have are bounded one by one, those beyond any table by what Parseval's identity
-  leaves.
+- the shipped coefficients are polynomials of the same degree, so this is about the very function that is evaluated. The
+  two kernels differ by the sum over orders of at most |e_k| (2 |c_k| + |e_k|); where that is no small share of the
+  deficit, by the maximum of a polynomial in both norms and the cosine, taken on a grid. Orders that only the shipped
+  functions have are bounded one by one, those beyond any table by what Parseval's identity leaves.
 
 Between the points of a grid of Chebyshev angles a polynomial of degree n is bounded by Bernstein's inequality: with
 h the spacing it exceeds the larger neighbour by at most (n h)^2 / 8 of its maximum norm, in every variable.
@@ -20,15 +20,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..._chebyshev import to_coefficients
 from ...activations.projections import tail_gram
 from .factor import deficit
 from .target import Array, Target, quadratic
 from .units import Fit, gained
 
 _ROUNDING = 1e-13  # of the sums over orders and nodes, all of order one
-_FINE = 6  # cells per degree where polynomials of several variables are bounded
-_ENTRIES = 1 << 21  # held at once
-_FALLING = "between the norms that were computed, Chebyshev coefficients go on falling as the last ones do"
+_FINE = (3, 8)  # cells per degree where polynomials of several variables are bounded
+_LITTLE = 0.15  # of the deficit: bounding more closely what is less than this does not pay
+_SPARED = 0.2  # of that: what may be bounded coarsely
+_ENTRIES = 1 << 20  # held at once
 
 
 @dataclass(frozen=True)
@@ -56,39 +58,61 @@ def certify(target: Target, parts: Array, want: Array, found: Fit, gain: Array) 
     want = want * scale
     table = gained(found.basis, gain, len(want))
     have = (table @ (found.values * scale).reshape(len(found.values), -1)).reshape(-1, *want.shape[1:])
-    error = have.copy()
-    error[: len(want)] -= want
-    units = _apart(target, want, have[: len(want)]) + float(_suprema(target, error[len(want) :]).sum())
-    units += _beyond(target, found, trained=bool(gain[-1] > 1.0))
+    reach = projection_bound(target, parts)
+    little = _LITTLE * max(reach, found.allowed.wish)
+    units = _apart(target, want, have, little) + _beyond(target, found, trained=bool(gain[-1] > 1.0))
     apart = target.interpolation
     # the first two are relative to the interpolant's diagonal
-    bound = (projection_bound(target, parts) + units) * (1.0 + apart) + apart + 2.0 * target.aliased
+    bound = (reach + units) * (1.0 + apart) + apart + 2.0 * target.aliased
     flat = have.reshape(-1, len(target.nodes))
     own = quadratic(rows, flat.T @ flat)
     seen = np.abs(target.diagonal - own) / target.diagonal
     worst = int(np.argmax(seen))
-    proven = target.smoothness is not None or len(target.nodes) == 1
-    return Proof(bound, float(seen[worst]), float(target.grid[0][worst]), "" if proven else _FALLING)
+    return Proof(bound, float(seen[worst]), float(target.grid[0][worst]), target.assumes)
 
 
-def _apart(target: Target, want: Array, have: Array) -> float:
-    """sup over both norms and the cosine of |sum_k (have_k have_k' - want_k want_k') rho^k|, relative; (K, J, N)."""
-    orders, nodes = len(want), len(target.nodes)
-    rows = target.at(_FINE * nodes)[1]
-    low = _floor(target, len(rows) - 1)
+def _apart(target: Target, want: Array, have: Array, little: float) -> float:
+    """sup of the difference of the two kernels, relative to the diagonal; (K, J, N), and more orders of ``have``."""
+    orders = len(want)
+    error = have.copy()
+    error[:orders] -= want
+    each = _suprema(target, error)
+    each[:orders] += 2.0 * np.sqrt(each[:orders] * _suprema(target, want))
+    beyond = np.cumsum(each[::-1])[::-1]
+    most, first = float(beyond[0]), min(orders, int((beyond > _SPARED * little).sum()))
+    for fine in _FINE:
+        if most > little:
+            # the last orders one by one
+            found = _largest(target, want[:first], have[:first], fine, _SPARED * little)
+            most = min(most, found + float(each[first:].sum()))
+    return most
+
+
+def _largest(target: Target, want: Array, have: Array, fine: int, spared: float) -> float:
+    """sup over both norms and the cosine of |sum_k (have_k have_k' - want_k want_k') rho^k|, relative.
+
+    Chebyshev coefficients of high degree in the norms are summed up instead, as long as they are below ``spared``.
+    """
+    gap = have.transpose(0, 2, 1) @ have - want.transpose(0, 2, 1) @ want
+    matrix = to_coefficients(len(target.nodes))
+    gap = matrix @ gap @ matrix.T
+    sizes = np.cumsum(np.cumsum(np.abs(gap).sum(0), 0), 1).diagonal()
+    orders, count = len(gap), int((sizes[-1] - sizes > spared * target.diagonal.min()).sum()) + 1
+    low = _floor(target, fine * count)
     if low.min() <= 0.0:
         return float("inf")
-    gap = (have.transpose(0, 2, 1) @ have - want.transpose(0, 2, 1) @ want).reshape(orders, -1)
-    angles = np.pi * np.arange(_FINE * orders + 1) / (_FINE * orders)
-    most, top = 0.0, 0.0
-    for part in np.array_split(angles, max(1, len(angles) * len(rows) ** 2 // _ENTRIES)):
-        at_nodes = (np.cos(part)[:, None] ** np.arange(orders) @ gap).reshape(-1, nodes, nodes)
-        found = np.abs(rows @ at_nodes @ rows.T).max(0)
+    cells, half = fine * orders, not (gap[0::2].any() and gap[1::2].any())
+    rows = np.cos(np.outer(np.pi * np.arange(fine * count + 1) / (fine * count), np.arange(count)))
+    cosines = np.cos(np.pi * np.arange((cells + 1) // 2 + 1 if half else cells + 1) / cells)
+    flat, most, top = gap[:, :count, :count].reshape(orders, -1), 0.0, 0.0
+    for part in np.array_split(cosines, 1 + len(cosines) * len(rows) ** 2 // _ENTRIES):
+        coefficients = (part[:, None] ** np.arange(orders) @ flat).reshape(-1, count, count)
+        found = np.abs(rows @ coefficients @ rows.T).max(0)
         corners = np.maximum(found[1:], found[:-1])
         corners = np.maximum(corners[:, 1:], corners[:, :-1])
         most, top = max(most, float((corners / np.sqrt(np.outer(low, low))).max())), max(top, float(found.max()))
-    slack = 2.0 * _slack(target.degree, len(rows) - 1) + _slack(orders - 1, _FINE * orders)
-    return most + slack / (1.0 - slack) * top / float(low.min())
+    excess = grid_excess(2.0 * grid_slack(count - 1, fine * count) + grid_slack(orders - 1, cells))
+    return most + (excess * top + float(sizes[-1] - sizes[count - 1])) / float(low.min())
 
 
 def _floor(target: Target, cells: int) -> Array:
@@ -98,7 +122,7 @@ def _floor(target: Target, cells: int) -> Array:
     """
     for finer in (1, 4, 16, 64):
         values = quadratic(target.at(finer * cells)[1], target.total)
-        low = _least(values, _slack(2 * target.degree, finer * cells)).reshape(cells, finer).min(1)
+        low = _least(values, 2 * target.degree).reshape(cells, finer).min(1)
         if low.min() > 0.5 * values.min():
             break
     return low
@@ -127,16 +151,21 @@ def _suprema(target: Target, parts: Array) -> Array:
 
 def _quotient(top: Array, bottom: Array, degree: int) -> Array:
     """sup of top / bottom, polynomials of this degree given on the grid; top (rows, grid)."""
-    slack = _slack(degree, len(bottom) - 1)
-    most = np.maximum(top[:, 1:], top[:, :-1]) + slack / (1.0 - slack) * top.max(1, keepdims=True)
-    return np.asarray((most / _least(bottom, slack)).max(1))
+    excess = grid_excess(grid_slack(degree, len(bottom) - 1))
+    most = np.maximum(top[:, 1:], top[:, :-1]) + excess * top.max(1, keepdims=True)
+    return np.asarray((most / _least(bottom, degree)).max(1))
 
 
-def _slack(degree: int, cells: int) -> float:
+def grid_slack(degree: int, cells: int) -> float:
     """Bernstein: how much of its maximum norm a polynomial may exceed the larger end of a cell of angles."""
     return (degree * np.pi / cells) ** 2 / 8.0
 
 
-def _least(values: Array, slack: float) -> Array:
-    """A lower bound in every cell."""
-    return np.minimum(values[1:], values[:-1]) - slack / (1.0 - slack) * values.max()
+def grid_excess(slack: float) -> float:
+    """The same as a share of the maximum on the grid."""
+    return slack / (1.0 - slack) if slack < 1.0 else float("inf")
+
+
+def _least(values: Array, degree: int) -> Array:
+    """A lower bound of a polynomial in every cell."""
+    return np.minimum(values[1:], values[:-1]) - grid_excess(grid_slack(degree, len(values) - 1)) * values.max()

@@ -1,8 +1,9 @@
 """Homogeneous networks: one kind of unit, |x| psi(w.x/|x|), has the kernel for every input of every norm.
 
 There g_k(s, t) = s t b_k, so psi needs the Hermite coefficients +-sqrt(b_k), and the error at cosine rho is
-sum_k (c_k^2 - b_k) rho^k: at most the sum of the absolute differences. What the even and the odd orders beyond the
-table sum up to is known exactly, from the kernel at rho = 1 and rho = -1 and from Parseval's identity for psi; there
+sum_k (c_k^2 - b_k) rho^k. The first orders are a polynomial in the cosine, bounded between the points of a grid as in
+``certificate.py``; the later ones count with their absolute values. What the even and the odd orders beyond the table
+sum up to is known exactly, from the kernel at rho = 1 and rho = -1 and from Parseval's identity for psi; there
 the differences are taken to have one sign among the even and one among the odd orders, as they have at the end of it.
 """
 
@@ -18,13 +19,14 @@ from ...activations.projections import SINGULAR_TERMS, basis_coefficients, tail_
 from ...kernels import pairwise
 from ...kernels.circle import norm_series, series_radius
 from ...networks import Kernel, Network
-from .certificate import Proof
+from .certificate import Proof, grid_excess, grid_slack
 from .units import Fit, candidates, gains, signs
 
 Array = np.ndarray
 _FOURIER = 65536
 _SIZES = ((6, 3), (6, 5), (8, 5), (10, 5))  # degree, singular powers
 _ROUNDING = 1e-13
+_FIRST, _CELLS = 128, 2048  # orders that are bounded together, and cells of angles
 _SIGNS = f"beyond order {SINGULAR_TERMS:,} even and odd orders each differ with one sign, as they do before"
 _ALPHAS = (0.4, 0.5, 0.6)  # the best ones lie here for all sigma_a2 and slopes tried
 
@@ -107,8 +109,10 @@ def _certify(data: Profile, found: Fit, gain: Array) -> Proof:
         own = [np.where(odd == p, values, 0.0) for p in (0, 1)]
         tail = sum(abs(v @ gram @ v - left) for v, left in zip(own, data.beyond, strict=True))
         assumes = _SIGNS
-    bound = float(np.abs(gap).sum() + tail) + 2.0 * data.aliased + _ROUNDING
-    rho = np.cos(np.linspace(0.0, np.pi, 401))
-    errors = np.abs(np.polynomial.polynomial.polyval(rho, gap))
+    rho = np.cos(np.linspace(0.0, np.pi, _CELLS + 1))
+    first = np.polynomial.polynomial.polyval(rho, gap[:_FIRST])
+    most = float(np.abs(first).max()) * (1.0 + grid_excess(grid_slack(_FIRST - 1, _CELLS)))
+    bound = most + float(np.abs(gap[_FIRST:]).sum() + tail) + 2.0 * data.aliased + _ROUNDING
+    errors = np.abs(np.polynomial.polynomial.polyval(rho[::4], gap))
     worst = int(np.argmax(errors))
-    return Proof(bound, float(errors[worst]), float(rho[worst]), assumes)
+    return Proof(bound, float(errors[worst]), float(rho[4 * worst]), assumes)

@@ -25,13 +25,16 @@ from ...networks import DEQ, Kernel, Network
 from .smoothness import Smoothness, continued
 
 Array = NDArray[np.float64]
-_NODES = (*range(10, 32, 2), 36, 42, 50, 60)
+_NODES = (*range(10, 32, 2), 36, 42, 50, 60, 68, 76)
 _CHEAP, _DEAR = 30, 10.0  # with more nodes than this, interpolation may take so many times more
-_SPARSE = (12, 18, 27)  # where each number has to be tried
+_SPARSE = (12, 18, 27, 40)  # where each number has to be tried
 _PROBES = (96, 256, 512)
 _SHARE = 1e-3  # of the tolerance: what truncation may take
 _APART = 1e-3  # and what interpolation may
 _LEAST = 1e-12  # rounding ends the decay of the coefficients
+_COSINES = 129
+_FALLING = "between the norms that were computed, Chebyshev coefficients go on falling as the last ones do"
+_HALF_WAY = "between the norms that were computed, interpolation is at most twice as far off as half way"
 _CELLS = 48  # per node, of the grid on which suprema are taken
 
 
@@ -100,7 +103,37 @@ class Target:
             return 0.0
         if self.smoothness is not None:
             return self.smoothness.interpolation(self.degree, float(self.diagonal.min()))
-        return self._falling()
+        return self._half_way() if self.kinked else self._falling()
+
+    @property
+    def kinked(self) -> bool:
+        return any(phi.kinks for phi in self.network.activations)
+
+    @property
+    def assumes(self) -> str:
+        """What ``interpolation`` takes for granted; empty where it is proven."""
+        if self.smoothness is not None or len(self.nodes) == 1:
+            return ""
+        return _HALF_WAY if self.kinked else _FALLING
+
+    def _half_way(self) -> float:
+        """Twice the largest error of the interpolants half way between the nodes: of all orders, for norms that are
+        equal, neighbours, or at the ends, at many cosines; and of the diagonal."""
+        s, rows = self.at(len(self.nodes))
+        s, rows = s[s > 0.0], rows[s > 0.0]
+        each = np.arange(len(s))
+        i = np.tile(each, 4)
+        j = np.concatenate([each, np.minimum(each + 1, each[-1]), 0 * each, 0 * each + each[-1]])
+        size = len(self.orders)
+        g = norm_series(self.network, s[i], s[j], self.kernel, 2 * size, oversampling=1, damped=True)[:, :size]
+        between = np.einsum("pa,kab,pb->pk", rows[i], self.orders, rows[j], optimize=True)
+        diagonal = quadratic(rows, self.total)
+        off = (g / (s[i] * s[j])[:, None] ** self.power - between) / np.sqrt(diagonal[i] * diagonal[j])[:, None]
+        cosines = np.cos(np.linspace(0.0, np.pi, _COSINES))
+        whole = _parallel(self.network, self.kernel, s, s) / s ** (2 * self.power)
+        return 2.0 * max(
+            float(np.abs(off @ cosines ** np.arange(size)[:, None]).max()), float(np.abs(whole / diagonal - 1.0).max())
+        )
 
     def _falling(self) -> float:
         """The Chebyshev coefficients of all orders fall geometrically in both norms; the rest is taken to be at most

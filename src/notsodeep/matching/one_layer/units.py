@@ -139,8 +139,11 @@ def fit(basis: Basis, want: Array, gain: Array, allowed: Allowance = NOTHING, *,
     table = gained(basis, gain, orders)
     size = np.sqrt((want**2).sum(1)).max(1)
     weight = np.maximum(size, _FLOOR * size.max())[:, None] ** (0.5 if even else 1.0)
-    design, right = table[:orders] * weight, want.reshape(orders, -1) * weight
-    solutions = _solve(design, right)
+    # orders that are not wanted count as well, but only by their sum of squares
+    values, vectors = np.linalg.eigh(table[orders:].T @ table[orders:])
+    beyond = weight.min() * (vectors * np.sqrt(np.maximum(values, 0.0))).T
+    right = np.concatenate([want.reshape(orders, -1) * weight, np.zeros((len(beyond), want[0].size))])
+    solutions = _solve(np.concatenate([table[:orders] * weight, beyond]), right)
     return min((_fit(basis, want, size, table, values, allowed) for values in solutions), key=lambda f: f.price)
 
 
