@@ -26,6 +26,7 @@ __all__ = ["KernelTiles", "Store", "available_bytes", "triangle_bytes"]
 Store = Literal["auto", "memory", "disk", "none"]
 
 _PANEL = 2048
+_COLUMNS = 8192  # computed at once on a CPU; a GPU takes all of them
 _DIAGONAL = 512
 
 
@@ -88,7 +89,7 @@ class KernelTiles:
         """The product in float64 throughout; free where float64 is what is stored."""
         if self.dtype == torch.float64:
             return self @ v
-        fresh = ((start, self._compute(start)) for start in self._starts("refining"))
+        fresh = ((start, self._compute(start, torch.float64)) for start in self._starts("refining"))
         return self._scaled(v, fresh, torch.float64)
 
     def _scaled(self, v: Tensor, panels: Iterator[tuple[int, Tensor]], dtype: torch.dtype) -> Tensor:
@@ -131,20 +132,26 @@ class KernelTiles:
         if start in self._kept:
             return self._kept[start]
         if self._files is None:
-            found = self._compute(start).to(self.dtype)
+            found = self._compute(start, self.dtype)
         else:
-            found = self._files.get(f"panel-{start:09d}", self.dtype, lambda: self._compute(start)).to(self.X.device)
+            found = self._files.get(f"panel-{start:09d}", self.dtype, lambda: self._compute(start, self.dtype)).to(
+                self.X.device
+            )
         if self.store != "none":
             self._kept[start] = found
         return found
 
-    def _compute(self, start: int) -> Tensor:
+    def _compute(self, start: int, dtype: torch.dtype) -> Tensor:
+        """In float64, a few columns at a time, and rounded as they are put in place."""
         stop = min(start + self.panel, self.n)
         rows = self.X[start:stop]
-        block = self.kernel(rows, None)
-        if stop == self.n:
-            return block
-        return torch.cat([block, self.kernel(rows, self.X[stop:])], dim=1)
+        found = torch.empty(len(rows), self.n - start, dtype=dtype, device=self.X.device)
+        found[:, : stop - start] = self.kernel(rows, None)
+        wide = _COLUMNS if self.X.device.type == "cpu" else self.n
+        for left in range(stop, self.n, wide):
+            others = self.X[left : left + wide]
+            found[:, left - start : left - start + len(others)] = self.kernel(rows, others)
+        return found
 
     def fingerprint(self) -> str:
         """Of the rows, and of the kernel between a few of them."""
