@@ -65,6 +65,8 @@ class Activation:
     aliases: ClassVar[tuple[str, ...]] = ()
     torch_functions: ClassVar[tuple[Callable[..., Tensor], ...]] = ()
     """The functions of torch that are this activation with its default parameters."""
+    written: ClassVar[str] = ""
+    """The function of torch that is this activation, as PyTorch source; others override :meth:`source`."""
     torch_module: ClassVar[type[torch.nn.Module] | None] = None
     """The module of torch that is this activation; its attributes are read by :meth:`from_module`."""
 
@@ -241,6 +243,8 @@ class Activation:
 
     def source(self, x: str) -> str:
         """phi of the expression ``x`` as PyTorch source."""
+        if self.written:
+            return f"{self.written}({x})"
         raise InvalidInputError(
             f"{self!r} cannot be written as PyTorch source; match with a built-in family (hard_tanh, leaky_relu, "
             "hermite)"

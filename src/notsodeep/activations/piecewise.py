@@ -84,6 +84,7 @@ class ReLU(TwoSlopes):
     """phi(x) = max(x, 0)."""
 
     name: ClassVar[str] = "relu"
+    written: ClassVar[str] = "torch.relu"
     torch_functions: ClassVar = (torch.relu, functional.relu)
     torch_module: ClassVar[type[nn.Module]] = nn.ReLU
     two_slopes: ClassVar[tuple[float, float]] = (1.0, 0.0)
@@ -105,9 +106,6 @@ class ReLU(TwoSlopes):
 
     def in_place(self, x: Tensor) -> Tensor:
         return torch.relu_(x)
-
-    def source(self, x: str) -> str:
-        return f"torch.relu({x})"
 
 
 @register
@@ -292,6 +290,7 @@ class HardSwish(Activation):
     """phi(x) = x * clip(x + 3, 0, 6) / 6 (Howard et al., 2019): zero, a parabola, the identity."""
 
     name: ClassVar[str] = "hard_swish"
+    written: ClassVar[str] = "torch.nn.functional.hardswish"
     aliases: ClassVar[tuple[str, ...]] = ("hardswish",)
     torch_functions: ClassVar = (functional.hardswish,)
     torch_module: ClassVar[type[nn.Module]] = nn.Hardswish
@@ -306,6 +305,3 @@ class HardSwish(Activation):
 
     def _curvature(self, x: Tensor) -> Tensor:
         return (x.abs() < 3.0).to(x.dtype) / 3.0
-
-    def source(self, x: str) -> str:
-        return f"torch.nn.functional.hardswish({x})"

@@ -26,6 +26,7 @@ class Tanh(Activation):
     """phi(x) = tanh(x)."""
 
     name: ClassVar[str] = "tanh"
+    written: ClassVar[str] = "torch.tanh"
     torch_functions: ClassVar = (torch.tanh, functional.tanh)
     torch_module: ClassVar[type[nn.Module]] = nn.Tanh
     parity: ClassVar[Parity] = "odd"
@@ -47,9 +48,6 @@ class Tanh(Activation):
     def slope_of_value(self, value: Tensor) -> Tensor:
         return 1.0 - value * value
 
-    def source(self, x: str) -> str:
-        return f"torch.tanh({x})"
-
 
 @register
 @dataclass(frozen=True)
@@ -57,6 +55,7 @@ class Arctan(Activation):
     """phi(x) = arctan(x)."""
 
     name: ClassVar[str] = "arctan"
+    written: ClassVar[str] = "torch.atan"
     aliases: ClassVar[tuple[str, ...]] = ("atan",)
     torch_functions: ClassVar = (torch.atan, torch.arctan)
     parity: ClassVar[Parity] = "odd"
@@ -71,9 +70,6 @@ class Arctan(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return -2.0 * x / (1.0 + x * x) ** 2
 
-    def source(self, x: str) -> str:
-        return f"torch.atan({x})"
-
 
 @register
 @dataclass(frozen=True)
@@ -81,6 +77,7 @@ class Erf(Activation):
     """phi(x) = erf(x), the Gauss error function."""
 
     name: ClassVar[str] = "erf"
+    written: ClassVar[str] = "torch.erf"
     torch_functions: ClassVar = (torch.erf,)
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (0.0, 2.0 / math.sqrt(math.pi))
@@ -100,9 +97,6 @@ class Erf(Activation):
     def closed_means(self, q: Tensor) -> Dual:
         return torch.zeros_like(q), 2.0 / math.sqrt(math.pi) / torch.sqrt(1.0 + 2.0 * q)
 
-    def source(self, x: str) -> str:
-        return f"torch.erf({x})"
-
 
 @register
 @dataclass(frozen=True)
@@ -110,6 +104,7 @@ class Sigmoid(Activation):
     """phi(x) = 1 / (1 + exp(-x))."""
 
     name: ClassVar[str] = "sigmoid"
+    written: ClassVar[str] = "torch.sigmoid"
     torch_functions: ClassVar = (torch.sigmoid,)
     torch_module: ClassVar[type[nn.Module]] = nn.Sigmoid
     slope_range: ClassVar[tuple[float, float]] = (0.0, 0.25)
@@ -139,9 +134,6 @@ class Sigmoid(Activation):
     def slope_of_value(self, value: Tensor) -> Tensor:
         return value * (1.0 - value)
 
-    def source(self, x: str) -> str:
-        return f"torch.sigmoid({x})"
-
 
 @register
 @dataclass(frozen=True)
@@ -149,6 +141,7 @@ class SiLU(Activation):
     """phi(x) = x * sigmoid(x), also called swish."""
 
     name: ClassVar[str] = "silu"
+    written: ClassVar[str] = "torch.nn.functional.silu"
     aliases: ClassVar[tuple[str, ...]] = ("swish",)
     torch_functions: ClassVar = (functional.silu,)
     torch_module: ClassVar[type[nn.Module]] = nn.SiLU
@@ -165,9 +158,6 @@ class SiLU(Activation):
         s = torch.sigmoid(x)
         return s * (1.0 - s) * (2.0 + x * (1.0 - 2.0 * s))
 
-    def source(self, x: str) -> str:
-        return f"torch.nn.functional.silu({x})"
-
 
 @register
 @dataclass(frozen=True)
@@ -175,6 +165,7 @@ class GELU(Activation):
     """phi(x) = x * Phi(x), Phi the normal distribution function."""
 
     name: ClassVar[str] = "gelu"
+    written: ClassVar[str] = "torch.nn.functional.gelu"
     torch_functions: ClassVar = (functional.gelu,)
     torch_module: ClassVar[type[nn.Module]] = nn.GELU
     slope_range: ClassVar[tuple[float, float]] = (-0.12890414518515478, 1.1289041451851548)
@@ -197,9 +188,6 @@ class GELU(Activation):
     @classmethod
     def from_module(cls, module: Any) -> Self | None:
         return cls() if module.approximate == "none" else None
-
-    def source(self, x: str) -> str:
-        return f"torch.nn.functional.gelu({x})"
 
 
 @register
@@ -244,6 +232,7 @@ class SELU(Activation):
     """phi(x) = lambda * ELU(x; alpha) with the self-normalising constants of Klambauer et al. (2017)."""
 
     name: ClassVar[str] = "selu"
+    written: ClassVar[str] = "torch.nn.functional.selu"
     torch_functions: ClassVar = (functional.selu,)
     torch_module: ClassVar[type[nn.Module]] = nn.SELU
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
@@ -260,9 +249,6 @@ class SELU(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return self.gain * torch.where(x > 0, 0.0, self.alpha * torch.exp(x.clamp(max=0.0)))
 
-    def source(self, x: str) -> str:
-        return f"torch.nn.functional.selu({x})"
-
 
 @register
 @dataclass(frozen=True)
@@ -270,6 +256,7 @@ class Softplus(Activation):
     """phi(x) = log(1 + exp(x))."""
 
     name: ClassVar[str] = "softplus"
+    written: ClassVar[str] = "torch.nn.functional.softplus"
     torch_functions: ClassVar = (functional.softplus,)
     torch_module: ClassVar[type[nn.Module]] = nn.Softplus
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -284,9 +271,6 @@ class Softplus(Activation):
         s = torch.sigmoid(x)
         return s * (1.0 - s)
 
-    def source(self, x: str) -> str:
-        return f"torch.nn.functional.softplus({x})"
-
     @classmethod
     def from_module(cls, module: Any) -> Self | None:
         return cls() if module.beta == 1.0 else None
@@ -298,6 +282,7 @@ class Mish(Activation):
     """phi(x) = x * tanh(log(1 + exp(x))) (Misra, 2019)."""
 
     name: ClassVar[str] = "mish"
+    written: ClassVar[str] = "torch.nn.functional.mish"
     torch_functions: ClassVar = (functional.mish,)
     torch_module: ClassVar[type[nn.Module]] = nn.Mish
     slope_range: ClassVar[tuple[float, float]] = (-0.11252612238946255, 1.088498161251728)
@@ -313,6 +298,3 @@ class Mish(Activation):
         s = torch.sigmoid(x)
         t = torch.tanh(torch.logaddexp(x, torch.zeros_like(x)))
         return s * (1.0 - t * t) * (2.0 + x * (1.0 - s - 2.0 * s * t))
-
-    def source(self, x: str) -> str:
-        return f"torch.nn.functional.mish({x})"

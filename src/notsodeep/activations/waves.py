@@ -21,6 +21,7 @@ class Sin(Activation):
     """phi(x) = sin(x)."""
 
     name: ClassVar[str] = "sin"
+    written: ClassVar[str] = "torch.sin"
     aliases: ClassVar[tuple[str, ...]] = ("sine",)
     torch_functions: ClassVar = (torch.sin,)
     parity: ClassVar[Parity] = "odd"
@@ -49,9 +50,6 @@ class Sin(Activation):
     def closed_coefficients(self, tau: Tensor, terms: int, derivative: bool = False) -> Tensor:
         return _coefficients(int(derivative), tau, terms)
 
-    def source(self, x: str) -> str:
-        return f"torch.sin({x})"
-
 
 @register
 @dataclass(frozen=True)
@@ -59,6 +57,7 @@ class Cos(Activation):
     """phi(x) = cos(x)."""
 
     name: ClassVar[str] = "cos"
+    written: ClassVar[str] = "torch.cos"
     aliases: ClassVar[tuple[str, ...]] = ("cosine",)
     torch_functions: ClassVar = (torch.cos,)
     parity: ClassVar[Parity] = "even"
@@ -89,9 +88,6 @@ class Cos(Activation):
 
     def closed_coefficients(self, tau: Tensor, terms: int, derivative: bool = False) -> Tensor:
         return _coefficients(1 + int(derivative), tau, terms)
-
-    def source(self, x: str) -> str:
-        return f"torch.cos({x})"
 
 
 def _cos_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:

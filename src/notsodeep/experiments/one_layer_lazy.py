@@ -28,7 +28,7 @@ from ..nn.train import descend, new_optimiser
 from ..plots.figures import draw_one_layer_lazy
 from .runner import Experiment, Point, Setup
 
-__all__ = ["EXPERIMENT", "Run", "train_lazily"]
+__all__ = ["EXPERIMENT", "Learner", "Run", "train_lazily"]
 
 LIMIT = "infinite width"
 

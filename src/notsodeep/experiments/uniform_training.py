@@ -9,22 +9,22 @@ allows.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import datasets
 from .. import nn as finite
 from ..matching import Twin, match_uniform
 from ..networks import DEQ
-from ..nn.model import Model, in_batches
-from ..nn.train import descend, new_optimiser
+from ..nn.data import one_hot
+from ..nn.model import Model
 from ..plots.figures import draw_training
+from .one_layer_lazy import Learner
 from .runner import Experiment, Point, Setup
 
 __all__ = ["EXPERIMENT", "Run", "train_together"]
@@ -66,27 +66,6 @@ class Row:
     deq_distance: float
 
 
-class Centred(nn.Module):
-    """A network minus its initial self."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
-        self.start = copy.deepcopy(model)
-        for weight in self.start.parameters():
-            weight.requires_grad_(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            before = self.start(x)
-        return self.model(x) - before
-
-
-def half_square(net: Centred, X: Tensor, T: Tensor) -> Callable[[Tensor], Tensor]:
-    """Rows -> half the mean of squares on them."""
-    return lambda rows: 0.5 * (net(X[rows]) - T[rows]).square().sum(-1).mean()
-
-
 def run_seed(run: Run, twin: Twin, parts: Sequence[Tensor], seed: int, between: Callable[[], None]) -> list[Row]:
     """DEQ, twin and a second DEQ on the same batches in the same order."""
     X, y, Xt, yt = parts
@@ -96,16 +75,13 @@ def run_seed(run: Run, twin: Twin, parts: Sequence[Tensor], seed: int, between: 
         "twin": finite.ENN(twin, p, run.width, classes, seed=3 * seed + 1, device=device),
         "other": finite.DEQ(twin.implicit, p, run.width, classes, seed=3 * seed + 2, device=device),
     }
-    nets = {name: Centred(model) for name, model in models.items()}
-    optimisers = {name: new_optimiser("sgd", model.parameter_groups(run.lr), run.lr) for name, model in models.items()}
-    targets = nn.functional.one_hot(y, classes).to(X.dtype) - 1.0 / classes
+    learners = {name: Learner(model, X, one_hot(y, classes, X), Xt, run.lr) for name, model in models.items()}
     rows = []
     for epoch in range(1, run.epochs + 1):
         order = torch.randperm(len(X), generator=torch.Generator().manual_seed(1000 * seed + epoch)).to(device)
-        for name, net in nets.items():
-            descend(half_square(net, X, targets), order.split(run.batch_size), [optimisers[name]])
-        f = {name: in_batches(net, Xt) for name, net in nets.items()}
-        rows.append(_row(seed, epoch, f, yt))
+        for learner in learners.values():
+            learner.descend(order.split(run.batch_size))
+        rows.append(_row(seed, epoch, {name: learner.outputs() for name, learner in learners.items()}, yt))
         between()
     return rows
 
