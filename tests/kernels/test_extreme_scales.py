@@ -215,7 +215,7 @@ def test_what_is_slow_says_why():
 
 def test_slow_steps_of_one_iteration_are_added_up():
     with plane.account():
-        for _ in range(20):
+        for _ in range(10):
             plane.afford(1 << 16, 100, 10.0)
         with pytest.warns(nsd.errors.NotSoDeepWarning, match="pairs of inputs"):
             plane.afford(1 << 16, 100, 10.0)
