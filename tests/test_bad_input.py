@@ -223,7 +223,7 @@ def test_a_disk_that_is_too_small_is_noticed_before_the_work(desk, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6, 1000))
     result = CliRunner().invoke(app, ["kernel", "X.npy", "relu", "-o", "kept.npy", "--force"])
     assert result.exit_code == 1
-    assert "GiB free" in result.stderr
+    assert "MiB free" in result.stderr
     unchanged(desk)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from helpers import tolerance
 from notsodeep import experiments
 from notsodeep.cli import app
 from notsodeep.errors import ConvergenceError, DataError, InvalidInputError
-from notsodeep.experiments import accuracy, distilling, equivalents_error, plain_depth, readouts
+from notsodeep.experiments import accuracy, distilling, equivalents_error, plain_depth, readouts, runner
 from notsodeep.experiments.readouts import Optimiser, train_readouts
 from notsodeep.experiments.runner import Experiment, Point, Setup, TimeUp, draw, read_document, run
 from notsodeep.experiments.samples import histograms, sample, thumbnail
@@ -114,6 +116,25 @@ def test_figures_are_drawn_from_the_document_alone(tmp_path):
     assert idle.calls == []
     assert (tmp_path / "quick.png").stat().st_size > 1000
     assert len((tmp_path / "quick.svg").read_bytes()) == len(before)
+
+
+def test_figures_that_a_stopped_run_did_not_write_are_drawn_by_the_next(tmp_path, monkeypatch):
+    experiment = dataclasses.replace(Counting().experiment(), draw=lambda document: {"a": Figure(), "b": Figure()})
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "atomic", refused)
+        with pytest.raises(OSError, match="full"):
+            run(experiment, Setup(), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["quick.json", "quick_a.svg"]
+    run(experiment, Setup(), tmp_path)
+    names = {f"quick_{one}.{kind}" for one in "ab" for kind in ("svg", "png")}
+    assert {path.name for path in tmp_path.iterdir()} == names | {"quick.json"}
+    (tmp_path / "quick_b.png").unlink()
+    run(experiment, Setup(), tmp_path)
+    assert (tmp_path / "quick_b.png").exists()
+
+
+def refused(path: Path) -> Any:
+    raise OSError(f"no room for {path}: the disk is full")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"points": []}', '{"points": [], "experiment": "a"}'])

@@ -284,7 +284,7 @@ def _enough_space(path: Path, size: int) -> None:
     free = shutil.disk_usage(path.parent).free
     if size > free:
         raise DataError(
-            f"{path} needs {size / 2**30:.2f} GiB and {path.parent} has {free / 2**30:.2f} GiB free. Free some space, "
+            f"{path} needs {size / 2**20:.1f} MiB and {path.parent} has {free / 2**20:.1f} MiB free. Free some space, "
             "write elsewhere, or halve it with float32 data."
         )
 

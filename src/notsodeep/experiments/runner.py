@@ -100,9 +100,11 @@ def run(
         for key, record in track(records, len(missing), experiment.name, progress):
             document["points"][key] = record
             document["points"] = _in_order(document["points"], chosen)
+            document.pop("figures", None)
             write_document(path, document)
-    if document["points"] and (missing or not _is_drawn(path)):
-        draw(experiment, path)
+    if document["points"] and not _is_drawn(document, path.parent):
+        document["figures"] = [figure.name for figure in draw(experiment, path)]
+        write_document(path, document)
     return document
 
 
@@ -141,12 +143,10 @@ def _png(figure: Figure) -> bytes:
     return stream.getvalue()
 
 
-def _is_drawn(path: Path) -> bool:
-    """Whether there are figures, none older than their document: a run may end between the two."""
-    made = path.stat().st_mtime_ns
-    vectors = [*path.parent.glob(f"{path.stem}.svg"), *path.parent.glob(f"{path.stem}_*.svg")]
-    figures = [*vectors, *(vector.with_suffix(".png") for vector in vectors)]
-    return bool(figures) and all(figure.exists() and figure.stat().st_mtime_ns >= made for figure in figures)
+def _is_drawn(document: Document, folder: Path) -> bool:
+    """Whether all figures of these points are there: they are named when the last is written; a run may end before."""
+    names = document.get("figures")
+    return isinstance(names, list) and all((folder / str(name)).exists() for name in names)
 
 
 # ---- documents -----------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def read_document(path: str | Path) -> Document:
         document = json.loads(Path(path).read_text())
         if not isinstance(document["points"], dict) or not isinstance(document["experiment"], str):
             raise TypeError("'points' must be an object")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path} is no result of an experiment ({error!r}); move it away and run again") from None
     return document
 
