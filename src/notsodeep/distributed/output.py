@@ -81,7 +81,8 @@ def _write(
         place = (kind, str(Path(path).absolute()), operator.n, size, dtype)
         sink = sink_of(*place)
         sink.begin({**operator.document, "dtype": dtype, "store": kind})
-        missing = [t for t in operator.grid.tiles() if t not in sink.finished()]
+        there = sink.finished()
+        missing = [t for t in operator.grid.tiles() if t not in there]
 
         def call(worker: str, mine: list[Tile]) -> Call:
             return Call(worker, "kernel-write", tasks.write, (operator.crew.run, place, mine), items=mine)
