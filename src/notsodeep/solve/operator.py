@@ -75,7 +75,7 @@ class Factor(Protocol):
 def fingerprint(kernel: KernelFunction, X: Tensor) -> str:
     """Of the rows, and of the kernel between a few of them."""
     few = kernel(X[:16], None)
-    digest = hashlib.sha256(np.ascontiguousarray(X.cpu().numpy()))
+    digest = hashlib.sha256(np.ascontiguousarray(X.cpu().numpy()).data)  # no copy of it
     # eight digits: the same kernel on another machine may differ in the last ones
     digest.update(" ".join(f"{v:.8e}" for v in few.flatten().tolist()).encode())
     return digest.hexdigest()
