@@ -8,7 +8,6 @@ which the distance depends: further points have other scales.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -83,15 +82,11 @@ def points(setup: Setup) -> list[Point]:
         if mean_square is not None:
             settings["mean_square"] = mean_square
         key = f"{data}/{activation}" + ("" if mean_square is None else f"/{mean_square:g}")
-        return Point(key, settings, lambda: _measure(settings, setup))
+        return Point(key, settings, lambda: compare_eigenvalues(**settings, folder=setup.data))
 
     mixture, images, unit = sizes
     chosen = [point(data, activation) for data in (mixture, images) for activation in ("arctan", "tanh")]
     return [*chosen, point(unit, "tanh"), *(point(images, "tanh", scale) for scale in SCALES)]
-
-
-def _measure(settings: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
-    return compare_eigenvalues(**settings, folder=setup.data)
 
 
 EXPERIMENT = Experiment(

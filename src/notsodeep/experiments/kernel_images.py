@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ..kernels import ck
@@ -59,14 +58,10 @@ def points(setup: Setup) -> list[Point]:
         key = f"{data}/{activation}"
         if family != "auto":
             settings["family"], key = family, f"{key}/{family}"
-        return Point(key, settings, lambda: _measure(settings, setup))
+        return Point(key, settings, lambda: compare_kernels(**settings, folder=setup.data))
 
     chosen = [point(data, activation) for data in sizes for activation in ("relu", "tanh")]
     return [*chosen, *(point(data, "tanh", "hard_tanh") for data in sizes)]
-
-
-def _measure(settings: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
-    return compare_kernels(**settings, folder=setup.data)
 
 
 EXPERIMENT = Experiment("kernels", "Kernels of DEQ and twin as images, with their spectra", points, draw_kernels)

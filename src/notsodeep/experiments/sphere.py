@@ -7,7 +7,6 @@ the infinite-width kernel still have their solution, so the check is waived.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -59,14 +58,10 @@ def points(setup: Setup) -> list[Point]:
     n, d = (250, 300) if setup.quick else (1000, 1200)
 
     def point(kernel: Kernel) -> Point:
-        settings = {"kernel": kernel, "n": n, "d": d, "sigma_a2": 0.2, "seed": 0}
-        return Point(kernel, settings, lambda: _measure(settings))
+        settings: dict[str, Any] = {"kernel": kernel, "n": n, "d": d, "sigma_a2": 0.2, "seed": 0}
+        return Point(kernel, settings, lambda: compare_on_sphere(**settings))
 
     return [point("ck"), point("ntk")]
-
-
-def _measure(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return compare_on_sphere(**settings)
 
 
 EXPERIMENT = Experiment("sphere", "Unit sphere: a ReLU DEQ and a quadratic layer", points, draw_sphere)

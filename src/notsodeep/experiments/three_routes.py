@@ -7,7 +7,7 @@ one on rows of norm 1, ``match_one_layer`` against the plain one. A plain networ
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -198,13 +198,9 @@ def points(setup: Setup, datasets: Sequence[str] | None = None) -> list[Point]:
             "seeds": list(range(size.seeds)),
         }
         key = f"{name}/{activation}/{kernel}/{route}"
-        return Point(key, settings, lambda: _measure(prepared(name), settings, size))
+        return Point(key, settings, lambda: compare_route(prepared(name), route, activation, kernel, size))
 
     return [point(name, route, *case) for name in chosen for case in cases for route in ROUTES]
-
-
-def _measure(data: Dataset, settings: Mapping[str, Any], size: Size) -> dict[str, Any]:
-    return compare_route(data, settings["route"], settings["activation"], settings["kernel"], size)
 
 
 EXPERIMENT = Experiment("three_routes", "Three routes to a twin on the same data", points, draw_routes)

@@ -6,7 +6,7 @@ differentiable with respect to them and to the variances of a DEQ. Matrices are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,9 +18,9 @@ from ..errors import ConvergenceError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernels, rates_of
 from .expectations import Layer, layer_of
 from .plane import account
-from .recursion import LayerMaps, equation, explicit, implicit
+from .recursion import equation, explicit, implicit
 from .slopes import DEQSlope, slopes
-from .variance import Diagonal, equilibrium_variance, mean_square
+from .variance import Diagonal, at_each_layer, equilibrium_variance
 
 __all__ = ["diagonal", "equilibrium", "gap_check", "pairwise"]
 
@@ -102,7 +102,8 @@ def _kernels(
     network: Network, sx: Tensor, sy: Tensor, dot: Tensor, kinds: Sequence[Kernel], rates: Sequence[float] | None
 ) -> dict[Kernel, Tensor]:
     if isinstance(network, ENN):
-        return explicit(dot, _layers(network, sx, sy), rates or (), kinds)
+        layers = (layer_of(phi, *variances) for phi, variances in at_each_layer(network, sx, sy))
+        return explicit(dot, layers, rates or (), kinds)
     if isinstance(network, DEQSlope):
         return slopes(network, dot, lambda deq, kernel: _kernels(deq, sx, sy, dot, (kernel,), rates)[kernel], kinds)
     qx, qy = equilibrium_variance(network, torch.stack([sx, sy]))
@@ -114,13 +115,6 @@ def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, 
     """Lambda of a DEQ at pairs of inputs: its two variances and its covariance (flat float64 tensors)."""
     qx, qy = equilibrium_variance(deq, torch.stack([sx, sy]))
     return qx, qy, _covariance(deq, layer_of(deq.activation, qx, qy), dot)
-
-
-def _layers(enn: ENN, sx: Tensor, sy: Tensor) -> Iterator[LayerMaps]:
-    """Each layer at the variances that reach it."""
-    for phi in enn.activations:
-        yield layer_of(phi, sx, sy)
-        sx, sy = mean_square(phi, "value", sx), mean_square(phi, "value", sy)
 
 
 def gap_check(deq: DEQ) -> Any:

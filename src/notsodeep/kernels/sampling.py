@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,12 +18,12 @@ from .._chebyshev import nodes, to_coefficients
 from ..activations import Activation
 from ..errors import ConvergenceError
 from ..gaussian import hermite_coefficients
-from ..networks import DEQ, ENN, Kernel, Network
+from ..networks import DEQ, Kernel, Network
 from .expectations import Layer, degree_of
 from .pointwise import pairwise
 from .recursion import LayerMaps, equation, explicit, implicit
 from .slopes import DEQSlope
-from .variance import equilibrium_variance, mean_square
+from .variance import at_each_layer, equilibrium_variance, mean_square
 
 __all__ = ["Unresolved", "rough_correlations", "sample"]
 
@@ -66,7 +66,8 @@ def sample(
         try:
             if isinstance(network, DEQ):
                 return _implicit(network, t, ia, ib, dot, kinds)
-            return explicit(dot, _layers(network, squares, ia, ib), rates or (), kinds)
+            layers = (_layer(phi, q, ia, ib, None) for phi, (q,) in at_each_layer(network, squares))
+            return explicit(dot, layers, rates or (), kinds)
         except Unresolved:
             if not patient:
                 raise
@@ -75,12 +76,6 @@ def sample(
 
 class Unresolved(Exception):
     """A layer that no short series in the angle reproduces on the grid."""
-
-
-def _layers(enn: ENN, q: Tensor, ia: Tensor, ib: Tensor) -> Iterator[LayerMaps]:
-    for phi in enn.activations:
-        yield _layer(phi, q, ia, ib, None)
-        q = mean_square(phi, "value", q)
 
 
 def _implicit(

@@ -21,10 +21,10 @@ from .._arrays import sheltered
 from ..activations import Activation
 from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import hermite_coefficients
-from ..networks import DEQ, Kernel, Network, check_kernel, rates_of
+from ..networks import DEQ, ENN, Kernel, Network, check_kernel, rates_of
 from .pointwise import diagonal, equilibrium
 from .recursion import LayerMaps, equation, explicit, implicit
-from .variance import mean_square
+from .variance import at_each_layer
 
 __all__ = ["PowerSeries", "SeriesLayer", "power_series", "sphere_diagonal"]
 
@@ -97,12 +97,11 @@ def _without_noise(orthogonal: Array, scale: Array) -> Array:
     return np.where(np.abs(orthogonal) > 1e-16 * scale, orthogonal, 0.0)
 
 
-def _layers(network: Network, sx: torch.Tensor, sy: torch.Tensor, terms: int) -> Iterator[SeriesLayer]:
-    for phi in network.activations:
-        if float(torch.minimum(sx, sy).min()) <= 0.0:
-            raise InvalidInputError(f"{network!r} is zero for every input: a layer receives nothing")
-        yield SeriesLayer(phi, sx, sy, terms)
-        sx, sy = mean_square(phi, "value", sx), mean_square(phi, "value", sy)
+def _layers(enn: ENN, sx: torch.Tensor, sy: torch.Tensor, terms: int) -> Iterator[SeriesLayer]:
+    for phi, (qx, qy) in at_each_layer(enn, sx, sy):
+        if float(torch.minimum(qx, qy).min()) <= 0.0:
+            raise InvalidInputError(f"{enn!r} is zero for every input: a layer receives nothing")
+        yield SeriesLayer(phi, qx, qy, terms)
 
 
 def _solve(layer: SeriesLayer, sigma_a2: float, drive: PowerSeries, orthogonal: Array) -> PowerSeries:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ..activations import Activation
 from ..gaussian import mean, moments, normal_density
-from ..networks import DEQ
+from ..networks import DEQ, ENN
 from .recursion import LayerMaps
 
-__all__ = ["Diagonal", "equilibrium_variance", "mean_square"]
+__all__ = ["Diagonal", "at_each_layer", "equilibrium_variance", "mean_square"]
 
 Function = Callable[[Tensor], Tensor]
 _LIMIT = 1e-145  # scales below this are their own limit
@@ -33,6 +33,14 @@ class Diagonal(LayerMaps):
     def slope(self, q: Tensor) -> Tensor:
         """E[phi'(u)^2]; along the diagonal the derivative of :meth:`value` is another one."""
         return mean_square(self.phi, "slope", q)
+
+
+def at_each_layer(enn: ENN, *squares: Tensor) -> Iterator[tuple[Activation, Sequence[Tensor]]]:
+    """The layers of an explicit network with the variances that reach them, from squared norms of the inputs."""
+    variances: Sequence[Tensor] = squares
+    for phi in enn.activations:
+        yield phi, variances
+        variances = [mean_square(phi, "value", q) for q in variances]
 
 
 def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from ..networks import DEQ, ENN
 from .families import FAMILIES, Draft, Refusal
 from .names import MatchKernel
 from .target import Target, make_target, network_jets
-from .verification import best_scalar, spectral_norm
+from .verification import best_scalar, rough_norm
 
 __all__ = ["Closeness", "choose"]
 
@@ -118,7 +118,7 @@ class Closeness:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._truth = [_matrix(jet) for jet in target.jets]
-        self._sizes = [spectral_norm(K) for K in self._truth]
+        self._sizes = [rough_norm(K) for K in self._truth]
         self._plain: dict[int, list[float]] = {}
 
     def judge(self, network: ENN, rates: tuple[float, ...] | None) -> tuple[float, float]:
@@ -130,7 +130,7 @@ class Closeness:
     def _distances(self, network: ENN, rates: tuple[float, ...] | None) -> list[float]:
         found = _matrices(self._target, network, rates)
         parts = zip(self._truth, found, self._sizes, strict=True)
-        return [math.inf if K is None else spectral_norm(truth - K) / size for truth, K, size in parts]
+        return [math.inf if K is None else rough_norm(truth - K) / size for truth, K, size in parts]
 
     def _plain_distances(self, depth: int) -> list[float]:
         if depth not in self._plain:

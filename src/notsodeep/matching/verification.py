@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..equivalents import relative_spectral_error
 
-__all__ = ["Scaled", "Verification", "best_scalar", "relative_distance", "spectral_norm"]
+__all__ = ["Scaled", "Verification", "best_scalar", "relative_distance", "rough_norm"]
 
 _DENSE = 1500
 _STEPS = 40
@@ -117,7 +117,7 @@ def best_scalar(truth: Tensor, other: Tensor, *, rough: bool = False) -> Scaled:
     return best
 
 
-def spectral_norm(matrix: Tensor) -> float:
+def rough_norm(matrix: Tensor) -> float:
     """Of a symmetric matrix, to a thousandth."""
     return max(abs(value) for value, _ in _ends(matrix, rough=True))
 
