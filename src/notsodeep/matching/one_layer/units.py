@@ -73,7 +73,7 @@ class Fit:
     def price(self) -> tuple[float, bool, float]:
         """What is missed beyond the room, times what single precision loses; then the calmest that is near enough."""
         near = self.missed <= self.allowed.wish
-        lost = max(1.0, self.largest / _CALM)
+        lost = max(1.0, self.largest / _CALM) ** 2
         return max(self.missed, self.allowed.room) * lost, not near, self.largest if near else self.missed
 
     @property
