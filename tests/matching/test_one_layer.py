@@ -254,7 +254,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(InvalidInputError, match="only the readout trains"):
         nsd.match_one_layer(TANH, trains="all")
     with pytest.raises(InfeasibleMatchError, match="Raise tol"):
-        nsd.match_one_layer(nsd.DEQ("tanh", 0.2), tol=1e-12)
+        nsd.match_one_layer(nsd.DEQ("tanh", 0.2), tol=1e-13)
     with pytest.raises(ActivationError, match="norm of their input"):
         nsd.match_one_layer(TANH).network.activations[0](0.5)
     with pytest.raises(ActivationError, match="order 0, 1 or 2"):

@@ -27,7 +27,7 @@ from .target import Array, Target, quadratic
 from .units import Fit, gained
 
 _ROUNDING = 1e-13  # of the sums over orders and nodes, all of order one
-_FINE = (3, 8)  # cells per degree where polynomials of several variables are bounded
+_FINE = (3, 5)  # cells per degree where polynomials of several variables are bounded
 _LITTLE = 0.15  # of the deficit: bounding more closely what is less than this does not pay
 _SPARED = 0.2  # of that: what may be bounded coarsely
 _ENTRIES = 1 << 20  # held at once

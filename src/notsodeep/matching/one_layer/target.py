@@ -164,8 +164,8 @@ def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: f
         for count in _NODES:
             if smooth.interpolation(count - 1, rough) <= (share if count <= _CHEAP else _DEAR * share):
                 return _sample(network, kernel, low, high, power, terms, count, smooth)
-    best = None
-    for count in _SPARSE:
+    best, kinked = None, any(phi.kinks for phi in network.activations)
+    for count in _SPARSE[2:] if kinked else _SPARSE:
         target = _sample(network, kernel, low, high, power, terms, count, None)
         best = target if best is None or target.interpolation < best.interpolation else best
         if best.interpolation <= share:
