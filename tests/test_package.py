@@ -84,6 +84,13 @@ def test_importing_the_package_is_light():
     assert min(float(words[2]) for words in said) < 0.15  # seconds; about 0.01 on an idle machine
 
 
+def test_networks_and_estimators_load_without_the_compiler():
+    """Torch's compiler takes longer to load than torch itself; whoever compiles a network loads it then."""
+    code = "import sys, notsodeep.estimators; print('notsodeep.nn' in sys.modules, 'torch._dynamo' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["True", "False"]
+
+
 ROOMS = [
     "errors",
     "_files",
