@@ -15,6 +15,7 @@ import notsodeep as nsd
 from helpers import tolerance
 from notsodeep.activations import Affine, Cos, HardTanh, Hermite, LeakyReLU, PiecewiseLinear, Quadratic, Sin
 from notsodeep.errors import ConvergenceError, InvalidInputError
+from notsodeep.gaussian.hermite import function_coefficients, hermite_coefficients
 
 SCALES = (1e-3, 0.5, 4.0, 30.0)
 BUILT_IN = [n for n in nsd.activation_names() if n != "affine"]
@@ -360,3 +361,24 @@ def test_quadrature_against_sampling(phi):
     fourth = ((phi(x) - m.mean) ** 2).std()
     assert abs(((phi(x) - m.mean) ** 2).mean() - m.variance) < tolerance(samples=n) * fourth
     assert abs(phi.derivative(x).mean() - m.slope) < tolerance(samples=n) * (phi.derivative(x).std() + 1e-12)
+
+
+@pytest.mark.parametrize("derivative", [False, True])
+@pytest.mark.parametrize(
+    "phi",
+    [
+        nsd.activations.HardSwish(),
+        HardTanh(2.0, 0.3),
+        LeakyReLU(0.1),
+        PiecewiseLinear((-1.0, 0.2, 0.9), (0.0, 1.0, -0.5, 0.3), 0.1),
+    ],
+    ids=repr,
+)
+def test_pieces_of_polynomials_are_integrated_by_parts(phi, derivative):
+    """Against quadrature, from scales at which the kinks are never felt to those at which nothing else is."""
+    tau = torch.tensor([1e-3, 0.05, 0.3, 1.0, 3.0, 20.0], dtype=torch.float64)
+    for terms in (2, 3, 700):
+        found = hermite_coefficients(phi, tau**2, terms, derivative)
+        exact = function_coefficients(phi.derivative if derivative else phi, tau, phi.panels(), terms)
+        assert found.shape == exact.shape
+        assert bool(((found - exact).abs() <= 1e-14 * exact.abs().amax(1, keepdim=True)).all())

@@ -207,6 +207,11 @@ class Activation:
         exact = self.polynomial()
         return None if exact is None else exact.closed_coefficients(tau, terms, derivative)
 
+    @property
+    def breaks(self) -> tuple[tuple[float, tuple[float, ...]], ...] | None:
+        """Where phi consists of polynomials: the places where they meet, and the jumps of phi, phi', ... there."""
+        return None
+
     def layer(self, qx: Tensor, qy: Tensor) -> Any:
         """The activation's own layer at pairs of variances, or ``None`` for the one that serves every function.
 

@@ -17,6 +17,8 @@ from .forms import Clip, ClosedForm, Dual, Function, Leaky, arc_cosine, identity
 from .parameters import numbers, sequences
 from .polynomial import Polynomial, Quadratic
 
+Breaks = tuple[tuple[float, tuple[float, ...]], ...]
+
 __all__ = ["HardSwish", "HardTanh", "LeakyReLU", "Linear", "PiecewiseLinear", "ReLU"]
 
 
@@ -31,6 +33,10 @@ class TwoSlopes(Activation):
         assert self.two_slopes is not None
         a, b = self.two_slopes
         return (a - b) * torch.sqrt(q / (2.0 * math.pi)), torch.full_like(q, 0.5 * (a + b))
+
+    @property
+    def breaks(self) -> Breaks | None:
+        return None if self.two_slopes is None else ((0.0, (0.0, self.two_slopes[0] - self.two_slopes[1])),)
 
 
 @register
@@ -193,6 +199,10 @@ class HardTanh(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
 
+    @property
+    def breaks(self) -> Breaks:
+        return ((-self.c, (0.0, self.a)), (self.c, (0.0, -self.a)))
+
     def fused(self, scale: float = 1.0) -> tuple[Function, float]:
         return Clip(self.c / scale), self.a * scale
 
@@ -273,6 +283,10 @@ class PiecewiseLinear(TwoSlopes):
         return torch.zeros_like(x)
 
     @property
+    def breaks(self) -> Breaks:
+        return tuple((knot, (0.0, bend)) for knot, bend in self._bends)
+
+    @property
     def two_slopes(self) -> tuple[float, float] | None:
         return (self.slopes[-1], self.slopes[0]) if self.homogeneity == 1.0 else None
 
@@ -296,6 +310,7 @@ class HardSwish(Activation):
     torch_module: ClassVar[type[nn.Module]] = nn.Hardswish
     kinks: ClassVar[tuple[float, ...]] = (-3.0, 3.0)
     slope_range: ClassVar[tuple[float, float]] = (-0.5, 1.5)
+    breaks: ClassVar[Breaks] = ((-3.0, (0.0, -0.5, 1.0 / 3.0)), (3.0, (0.0, -0.5, -1.0 / 3.0)))
 
     def _value(self, x: Tensor) -> Tensor:
         return functional.hardswish(x)

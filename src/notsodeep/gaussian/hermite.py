@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ __all__ = ["function_coefficients", "hermite_coefficients", "project"]
 
 _AT_ONCE = 1 << 16  # nodes carried through the recurrence together: what stays in a cache is several times as fast
 _BLOCK = 512  # polynomials held at once
+_HELD = 1 << 21  # numbers
+_PIECES = 16  # more of them than this are integrated like any function
+_FAR = 38.0  # beyond, the normal density is no number
 
 
 @sheltered
@@ -57,7 +60,49 @@ def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) ->
     if derivative and not phi.continuous:
         raise InvalidInputError(f"{phi!r} jumps: its derivative has no Hermite coefficients; only the CK is defined")
     function = phi.derivative if derivative else phi
-    return function_coefficients(function, tau.clamp_min(1e-150) if derivative else tau, phi.panels(), terms)
+    tau = tau.clamp_min(1e-150) if derivative else tau
+    if phi.breaks is None or len(phi.breaks) > _PIECES:
+        return function_coefficients(function, tau, phi.panels(), terms)
+    breaks = [(place, jumps[int(derivative) :]) for place, jumps in phi.breaks]
+    lowest = min(terms, max((len(jumps) for _, jumps in breaks), default=2))  # beyond the degree only jumps are left
+    low = function_coefficients(function, tau, phi.panels(), lowest)
+    return torch.cat([low, _by_parts(breaks, tau, terms)[:, lowest:]], dim=1) if breaks and terms > lowest else low
+
+
+def _by_parts(breaks: Sequence[tuple[float, Sequence[float]]], tau: Tensor, terms: int) -> Tensor:
+    """E[f(tau xi) h_k(xi)] of polynomials that meet at breaks, for k beyond their degree: (len(tau), terms).
+
+    E[g h_k] = E[g' h_(k-1)] / sqrt(k); a jump of f^(j) at c is a point mass, where h_(k-1-j) is taken at c / tau.
+    """
+    places = torch.tensor([place for place, _ in breaks], dtype=torch.float64)
+    orders = max(len(jumps) for _, jumps in breaks)
+    jumps = torch.tensor([[*jumps, *(0.0,) * (orders - len(jumps))] for _, jumps in breaks], dtype=torch.float64)
+    k = torch.arange(terms, dtype=torch.float64)
+    rows = [torch.zeros(0, terms, dtype=torch.float64)]
+    for part in tau.split(max(1, _HELD // (terms * len(places)))):
+        z = (places / part.clamp_min(1e-150)[:, None]).clamp(-_FAR, _FAR)
+        h = _hermite_functions(z, terms)
+        out, weight = torch.zeros(len(part), terms, dtype=torch.float64), torch.ones_like(k)
+        for j in range(orders):
+            weight = weight / (k - j).clamp_min(1.0).sqrt()
+            out[:, j + 1 :] += (
+                (h[:, :, : terms - j - 1] * jumps[:, j, None]).sum(1) * weight[j + 1 :] * part[:, None] ** j
+            )
+        rows.append(out)
+    return torch.cat(rows)
+
+
+def _hermite_functions(z: Tensor, terms: int) -> Tensor:
+    """The normal density times h_0, h_1, ... at these points: shape z.shape + (terms,)."""
+    x = z.numpy()
+    found = np.empty((max(terms, 2), *x.shape))
+    found[0] = np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
+    found[1] = x * found[0]
+    for k in range(1, terms - 1):
+        np.multiply(x, found[k], out=found[k + 1])
+        found[k + 1] -= math.sqrt(k) * found[k - 1]
+        found[k + 1] *= 1.0 / math.sqrt(k + 1)
+    return torch.from_numpy(np.moveaxis(found[:terms], 0, -1))
 
 
 def function_coefficients(function: Callable[[Tensor], Tensor], tau: Tensor, panels: Panels, terms: int) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from .expectations import Layer, degree_of
 from .pointwise import pairwise
 from .recursion import LayerMaps, equation, explicit, implicit
 from .slopes import DEQSlope
-from .variance import at_each_layer, equilibrium_variance, mean_square
+from .variance import at_each_layer, mean_square
 
 __all__ = ["Unresolved", "rough_correlations", "sample"]
 
@@ -47,11 +47,13 @@ def sample(
     cosines: Tensor,
     kinds: Sequence[Kernel],
     rates: Sequence[float] | None,
+    along: Mapping[Kernel, Tensor],
     *,
     patient: bool,
 ) -> dict[Kernel, Tensor]:
     """Kernels at norms (t[i], t[j]) for each of the ``pairs`` (i, j), and at all ``cosines``: (pairs, cosines) each.
 
+    ``along``: the kernels of points of norms t with themselves.
     Raises :class:`ConvergenceError` where the equations have no solution, and :class:`Unresolved` where only
     integrals entry by entry would do, unless ``patient``.
     """
@@ -65,7 +67,8 @@ def sample(
             return pairwise(network, squares[ia][:, None], squares[ib][:, None], dot, kinds, rates, check=False)
         try:
             if isinstance(network, DEQ):
-                return _implicit(network, t, ia, ib, dot, kinds)
+                q = network.variances[0] * along["ck"] + network.drive(squares)
+                return _implicit(network, q, ia, ib, dot, kinds)
             layers = (_layer(phi, q, ia, ib, None) for phi, (q,) in at_each_layer(network, squares))
             return explicit(dot, layers, rates or (), kinds)
         except Unresolved:
@@ -79,9 +82,8 @@ class Unresolved(Exception):
 
 
 def _implicit(
-    deq: DEQ, t: Tensor, ia: Tensor, ib: Tensor, dot: Tensor, kinds: Sequence[Kernel]
+    deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, dot: Tensor, kinds: Sequence[Kernel]
 ) -> dict[Kernel, Tensor]:
-    q = equilibrium_variance(deq, t**2)
     drive, sigma_a2 = deq.drive(dot), deq.variances[0]
     bound = _root(q[ia], q[ib])[:, None]
     layer = _layer(deq.activation, q, ia, ib, functools.partial(_range, deq, q, ia, ib, drive))

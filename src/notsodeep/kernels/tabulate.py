@@ -31,7 +31,8 @@ __all__ = ["SHORT", "angle_cap", "build_table", "forget_tables", "near_for", "on
 _TOLERANCE = 2e-14
 _NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magnified by the angle
 _ANGLES = (48, 64, 128, 256)  # sizes of grids
-_NORMS = (16, 24, 48)
+_NORMS = (16, 20, 24, 32, 48)
+_WIDTHS = ((1.5, 16), (4.0, 20), (math.inf, 24))  # of ranges, and what most networks need there
 _SPARE = 2  # orders of a grid that must be nothing
 _KINK_CAP = 0.95  # kinked activations: k is analytic in the angle, but not uniformly so near r = +-1
 _STEPS = 4  # ends of ranges are powers of 2^(1/4)
@@ -178,11 +179,12 @@ def _build(
 ) -> Table | None:
     """From the smallest grid that resolves the kernels."""
     reach = angle_cap(network)
-    noisy = reach == 1.0 and any(phi.kinks for phi in network.activations)
+    kinked = any(phi.kinks for phi in network.activations)
+    noisy = reach == 1.0 and kinked
     tolerance = _NOISY_TOLERANCE if noisy else _TOLERANCE
-    # where entries are dear smaller grids are tried first
-    norms = iter((1,) if scale.single else _NORMS if pairs is not None else _NORMS[1:])
-    angles = iter(_ANGLES if pairs is not None else _ANGLES[1:])
+    # where entries are dear the smallest grids are tried first
+    norms = iter((1,) if scale.single else _NORMS if pairs is not None else [n for n in _NORMS if n >= _likely(scale)])
+    angles = iter(_ANGLES[1:] if kinked and pairs is None else _ANGLES)
     size, terms = next(norms), next(angles)
     while pairs is None or terms * size * (size + 1) <= pairs:
         grid = _Grid(network, kinds, rates, scale, reach, size, terms, patient=pairs is not None)
@@ -197,6 +199,10 @@ def _build(
         if terms == 0 or size == 0:
             return None
     return None
+
+
+def _likely(scale: NormScale) -> int:
+    return next(size for width, size in _WIDTHS if scale.high <= width * scale.low)
 
 
 class _Grid:
@@ -229,7 +235,7 @@ class _Grid:
         if isinstance(network, DEQSlope):
             one = diagonal(network.deq, self.t**2, (network.kernel,), rates, check=False)
             self.own = dict.fromkeys(kinds, one[network.kernel])
-        found = sample(network, self.t, pairs, cosines, kinds, rates, patient=patient)
+        found = sample(network, self.t, pairs, cosines, kinds, rates, self.along, patient=patient)
         self.angle = torch.tensor(to_coefficients(terms))
         self.norm = torch.tensor(to_coefficients(size))
         self.coefficients: dict[Kernel, Tensor] = {}
@@ -301,10 +307,11 @@ class _Grid:
         for kind, exact in self.exact.items():
             level = table.level(kind, 1.0, torch.float64)
             left, right = (table.side(level, kind, self.t[j], signed=k) for j, k in ((ja, True), (jb, False)))
-            columns = range(0, len(x), max(1, len(x) // 8))
-            found = torch.stack([at_entries(level, left, right, x[m].expand(len(ja))) for m in columns], dim=1)
+            columns = slice(0, None, max(1, len(x) // 8))
+            left, right = (side.repeat_interleave(len(x[columns]), dim=1) for side in (left, right))
+            found = at_entries(level, left, right, x[columns].repeat(len(ja))).view(len(ja), -1)
             scale = (self.own[kind][ja] * self.own[kind][jb]).sqrt()[:, None]
-            if not bool(((found - exact[:, list(columns)]).abs() <= _CHECK * scale).all()):
+            if not bool(((found - exact[:, columns]).abs() <= _CHECK * scale).all()):
                 return False
         return True
 
