@@ -193,6 +193,7 @@ def one_layer(results: Path) -> dict[str, str]:
         "one_layer_bounds": ("one_layer/full.json", lambda d: one_layer_bounds_table(d, 0.8)),
         "one_layer_width": ("one_layer_width/full.json", one_layer_width_table),
         "one_layer_accuracy": ("one_layer_accuracy/full.json", lambda d: one_layer_accuracy_table(d, _WIDTHS)),
+        "one_layer_adam": ("one_layer_accuracy/full.json", lambda d: one_layer_accuracy_table(d, None, "adam")),
         "one_layer_lazy": ("one_layer_lazy/full.json", one_layer_lazy_table),
         "one_layer_speed": ("speed_one_layer.json", one_layer_speed_table),
         "one_layer_speed_gpu": ("speed_one_layer_cuda.json", one_layer_speed_table),

@@ -217,7 +217,9 @@ def test_single_precision_and_zero_inputs(phi, kernel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("phi", "kernel"), [("elu", "ck"), ("elu", "ntk"), ("hard_tanh", "ck"), ("hard_swish", "ck")])
+@pytest.mark.parametrize(
+    ("phi", "kernel"), [("elu", "ck"), ("elu", "ntk"), ("selu", "ck"), ("hard_tanh", "ck"), ("hard_swish", "ck")]
+)
 def test_kinks_away_from_zero_or_not_homogeneous(phi, kernel):
     twin = nsd.match_one_layer(nsd.DEQ(phi, sigma_a2=0.8 * nsd.DEQ(phi, 0.0).limit), kernel)
     assert twin.kinds <= 3

@@ -31,14 +31,7 @@ _CALM = 40.0  # coefficients that sum up to this cost no digits that count: unit
 _SILENT = 1e-3  # share of the wanted coefficient below which phi's own does not decide the sign
 _FLOOR = 1e-3  # weights of the fit: an order matters by the size of its coefficient, and all by this
 # singular values below this share are not used: they make large coefficients that cancel
-_CUTS = (
-    1e-6,
-    1e-7,
-    1e-8,
-    1e-9,
-    1e-11,
-    1e-13,
-)
+_CUTS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-11, 1e-13)
 
 
 class Allowance(NamedTuple):
