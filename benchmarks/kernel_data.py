@@ -4,7 +4,7 @@
     NOTSODEEP_DATA=... python -m benchmarks.kernel_data --device cuda --sizes 16384 60000 --json ...
 
 First call: with no table kept from before; later calls find it again. Compiled: ``compile=True`` after its start-up
-(on CUDA tiles are fused in any case). Unequal: random rows whose norms span a factor of 100. ``--more``: three kernels
+(on CUDA tiles are fused in any case). Unequal: random rows of norms from 0.02 to 2. ``--more``: three kernels
 at once; 128 rows against the others, over their own Gram product; diagonals. Sets that are not in ``NOTSODEEP_DATA``
 are left out. Medians of interleaved repeats.
 """
@@ -48,7 +48,7 @@ def rows_of(name: str, n: int) -> np.ndarray | None:
     if name in ("random", "unequal"):
         rng = np.random.default_rng(SEED)
         X = rng.standard_normal((n, 784)) / 28.0
-        return X * rng.permutation(np.geomspace(0.1, 10.0, n))[:, None] if name == "unequal" else X
+        return X * rng.permutation(np.geomspace(0.02, 2.0, n))[:, None] if name == "unequal" else X
     try:
         X = whole(name)
     except DataError as error:

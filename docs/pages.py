@@ -220,20 +220,35 @@ def data_speed(results: Path) -> str:
             continue
         text += f"The NTK on {machine}, in units of the product X Xᵀ of the same rows. First call: the table of the "
         text += "network is built; later calls find it again. Compiled: `compile=True`, its start-up not counted. "
+        text += "Three kernels: CK and both NTKs at once. The cross kernel is in units of its own, smaller product. "
         note = document.get("note", "")
         text += f"{note[:1].upper()}{note[1:]}. " if note else ""
         text += f"torch {document['versions']['torch']}. {_made_by(document)}"
-        columns = [c for c in ("first", "later", "compiled") if any(c in row for row in document["rows"])]
+        columns = {c: title for c, title in _DATA_COLUMNS.items() if any(c in row for row in document["rows"])}
         rows = [
-            [r["data"], r["n"], r["p"], r["dtype"], word(r["activation"]), *(_ratio(r.get(c)) for c in columns)]
+            [r["data"], r["n"], r["p"], r["dtype"], word(r["activation"]), *(_measured(c, r.get(c)) for c in columns)]
             for r in document["rows"]
         ]
-        text += table(["rows", "points", "dimension", "precision", "activation", *columns], rows)
+        text += table(["rows", "points", "dimension", "precision", "activation", *columns.values()], rows)
     return f"## Exact kernels on real and on random rows\n\n{text}" if text else ""
 
 
-def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+_DATA_COLUMNS = {
+    "first": "first",
+    "later": "later",
+    "compiled": "compiled",
+    "three": "three kernels",
+    "cross": "128 rows against the others",
+    "first_s": "first, ms",
+    "later_s": "later, ms",
+    "extra_mb": "extra memory, MB",
+}
+
+
+def _measured(column: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if column == "extra_mb" else f"{1e3 * value:.3g}" if column.endswith("_s") else f"{value:.2f}"
 
 
 def kernel_speed(results: Path) -> str:
