@@ -13,6 +13,7 @@ import notsodeep as nsd
 from clusters import small_cluster
 from helpers import tolerance
 from notsodeep.distributed import ClusterKernel, tasks
+from notsodeep.distributed.cluster import Lost
 from notsodeep.errors import CheckpointError, ClusterError, InvalidInputError, NotSoDeepWarning
 from notsodeep.solve import KernelTiles, NetworkKernel, solve_operator
 
@@ -239,6 +240,20 @@ def test_a_worker_that_forgot_everything_is_told_again(client, problem):
             store.pop(operator.crew.run, None)  # as after a restart at the same address
         assert torch.allclose(operator @ v, first, rtol=0, atol=EQUAL)
         assert operator.losses == 3
+
+
+def test_a_worker_that_was_given_up_in_error_has_lost_nothing(client, problem):
+    kernel, X, v = problem
+    with ClusterKernel(client, kernel, X) as operator:
+        first = operator @ v
+        held = {id(share): set(share.tiles) for share in shares(operator.crew.run)}
+        for _ in range(3):
+            for worker in operator.crew.strength:  # as when what it was to fetch went with another worker
+                operator.crew._lose(worker, Lost("data of another worker"))
+            assert torch.allclose(operator @ v, first, rtol=0, atol=EQUAL)
+            time.sleep(0.3)  # the ends of the old leases are heard of
+        assert {id(share): set(share.tiles) for share in shares(operator.crew.run)} == held
+        assert operator.losses == 9
 
 
 def test_memory_that_runs_out_is_survived_once_and_then_explained(client, problem, monkeypatch):

@@ -75,8 +75,10 @@ class Crew:
                 yield done, found
 
     def _lose(self, worker: str, lost: Lost) -> None:
-        """Forget what a worker had; give up where workers are lost again and again."""
-        self._leases.pop(worker, None)
+        """Forget what a worker had, but for its lease: it may be there, and only what it was to fetch is gone.
+
+        Gives up where workers are lost again and again.
+        """
         self._loaded.pop(worker, None)
         self.built = {tile: owner for tile, owner in self.built.items() if owner != worker}
         self.losses += 1
@@ -114,7 +116,7 @@ class Crew:
 
     def _supply(self) -> None:
         """Open shares and send rows where they are missing; every block is sent once, workers pass it on."""
-        fresh = [name for name in self.strength if name not in self._leases]
+        fresh = [name for name in self.strength if name not in self._loaded]
         opening = [
             Call(name, "kernel-open", tasks.open_share, (self.run, self.document, self.memory, self.folder), held=True)
             for name in fresh

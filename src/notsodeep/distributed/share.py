@@ -43,6 +43,8 @@ class Share:
         self.tiles: dict[Tile, Tensor] = {}
         self.held = 0
         self.factor = FactorRows(self)
+        self.lease = 0
+        """Which one keeps it."""
         self.lock = threading.Lock()  # of a worker with several threads: one task at a time, with all of them
 
     def take(self, blocks: Sequence[int], rows: Sequence[Array]) -> None:

@@ -53,14 +53,17 @@ _STORES: weakref.WeakKeyDictionary[Worker, dict[str, Share]] = weakref.WeakKeyDi
 
 
 class Lease:
-    """Held by the scheduler for the client; the share goes when it goes."""
+    """Held by the scheduler for the client; the share goes with its last lease."""
 
     def __init__(self, run: str, store: dict[str, Share] | None = None) -> None:
         self.run, self.store = run, store
+        if store is not None:
+            store[run].lease = id(self)
 
     def __del__(self) -> None:
-        if self.store is not None:
-            self.store.pop(self.run, None)
+        share = None if self.store is None else self.store.get(self.run)
+        if self.store is not None and share is not None and share.lease == id(self):  # news of its end may come late
+            del self.store[self.run]
 
     def __reduce__(self) -> tuple[type, tuple[str]]:
         return Lease, (self.run,)
@@ -85,7 +88,8 @@ def open_share(run: str, document: dict[str, Any], memory: float | None, folder:
     store = _STORES.setdefault(worker, {})
     if folder is None and document["store"] == "disk":
         folder = str(Path(worker.local_directory) / f"notsodeep-{run}")
-    store[run] = Share(document, _room(worker) if memory is None else memory, folder)
+    if run not in store:  # else the client lost sight of this worker, which has lost nothing
+        store[run] = Share(document, _room(worker) if memory is None else memory, folder)
     return Lease(run, store)
 
 
