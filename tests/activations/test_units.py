@@ -7,6 +7,7 @@ import torch
 from torch.func import grad, jvp, vmap
 
 from notsodeep.activations import Basis, Conditioned, blocks
+from notsodeep.activations.projections import tail_gram
 
 CASES = [
     Basis(0.5, 6),
@@ -102,3 +103,14 @@ def test_what_is_the_callers_is_left_alone() -> None:
     torch.testing.assert_close(phi.units(before, x), expected)  # the work space was not made in inference mode
     half = phi.units(kept.bfloat16(), x)  # as under autocast
     torch.testing.assert_close(half.float(), expected, rtol=0.1, atol=0.1)
+
+
+def test_orders_beyond_the_table_beside_smooth_functions_of_high_degree() -> None:
+    basis = Basis(1.2, 24, singular=4, order=0)
+    rows = torch.full((basis.size,), 50.0, dtype=torch.float64)
+    rows[sum(basis.sizes[:-2]) :] = 0.01
+    phi = Conditioned((tuple((float(c),) for c in rows),), basis.alpha, basis.degree, basis.singular, basis.order)
+    one = torch.ones(1, dtype=torch.float64)
+    units = phi.rows(one)
+    found = phi.layer(one, one)._tail(units, units, one, False)
+    torch.testing.assert_close(found, (rows @ tail_gram(basis, False) @ rows)[None], rtol=1e-2, atol=0.0)

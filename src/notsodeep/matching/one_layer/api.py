@@ -33,7 +33,7 @@ _PAYS = 0.8  # of the bound: they cost more, and have to bring this
 _FAMILY = "conditioned"
 _ORDINARY = 1e-3  # the tolerance from which on cost decides; not for NTKs, where thresholds ask for learning rates
 _SHARE = 0.1  # of the projection's deficit: what the elementary functions may add
-_NEAR = 1.5  # times what the projection leaves and units may add: rotating kinds would not bring much
+_NEAR = 2.0  # times what the projection leaves and units may add: rotating kinds would not bring much
 _ENOUGH = 1e-3  # of the tolerance: less than this is not worth larger functions
 
 
