@@ -274,7 +274,7 @@ class ENN(_Frozen):
     activations: tuple[Activation, ...]
 
     def __init__(self, activations: Iterable[ActivationLike] | ActivationLike) -> None:
-        if not isinstance(activations, str | Activation | Iterable):
+        if not isinstance(activations, str | Activation | Iterable) or getattr(activations, "ndim", 1) == 0:
             raise InvalidInputError(f"an explicit network takes a list of activations, got {activations!r}")
         given = [activations] if isinstance(activations, str | Activation) else list(activations)
         if not given:
@@ -352,7 +352,8 @@ def check_kernels(network: Any, kinds: Any) -> tuple[Kernel, ...]:
     """Several kernels at once: a non-empty sequence of names, each of which the network has."""
     check_network(network)
     has = network.kinds
-    if isinstance(kinds, str) or not isinstance(kinds, Sequence) or not kinds or any(k not in has for k in kinds):
+    known = isinstance(kinds, Sequence) and all(isinstance(k, str) and k in has for k in kinds)
+    if isinstance(kinds, str) or not known or not kinds:
         raise InvalidInputError(f"kinds must be a non-empty sequence out of {has}, got {kinds!r}")
     for kernel in kinds if has == KERNELS else ():
         check_kernel(network, kernel)
@@ -373,7 +374,8 @@ def tangent_kernel(kernel: Any, train_input: bool) -> Kernel:
     """Which NTK is meant: ``kernel`` by name, or by its older alias ``train_input``."""
     if kernel is None:
         return "ntk" if train_input else "ntk_frozen"
-    if kernel not in ("ntk", "ntk_frozen") or (kernel == "ntk" and not train_input):
+    known = isinstance(kernel, str) and kernel in ("ntk", "ntk_frozen")
+    if not known or (kernel == "ntk" and not train_input):
         given = f"{kernel!r}" if train_input else f"{kernel!r} with train_input=False"
         raise InvalidInputError(
             f"kernel must be 'ntk' (all weights) or 'ntk_frozen' (input weights frozen), got {given}"
@@ -438,7 +440,7 @@ def _expect(network: Network, kind: type) -> Any:
 
 def check_tau0(tau0: Any) -> float:
     """The scale of the inputs as a plain number."""
-    if not (isinstance(tau0, int | float | np.floating) and math.isfinite(tau0) and tau0 > 0):
+    if not (isinstance(tau0, int | float | np.floating) and 0 < tau0 < math.inf):
         raise InvalidInputError(f"tau0 must be a positive and finite number, got {tau0!r}")
     if not SCALES[0] <= tau0 <= SCALES[1]:
         raise InvalidInputError(

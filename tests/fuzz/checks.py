@@ -282,6 +282,27 @@ def documents(rng: np.random.Generator) -> Outcome:
     return Outcome(_LINES * 10)
 
 
+def machines(rng: np.random.Generator) -> Outcome:
+    """Estimators; an input is a row that was predicted, twice."""
+    from fuzz.machines import machine
+
+    return Outcome(machine(rng))
+
+
+def tables(rng: np.random.Generator) -> Outcome:
+    """Tabulated kernels that were pickled; an input is a pair of points."""
+    from fuzz.machines import tabulated
+
+    return Outcome(tabulated(rng))
+
+
+def arguments(rng: np.random.Generator) -> Outcome:
+    """Public calls with a wrong argument; an input is a call."""
+    from fuzz.machines import arguments as called
+
+    return Outcome(called(rng, _LINES))
+
+
 _LINES = 10
 _NETWORKS = [
     nsd.DEQ("relu", 0.2, 0.5, 0.1),
@@ -302,6 +323,9 @@ CASES = {
     "cli": cli,
     "files": files,
     "documents": documents,
+    "machines": machines,
+    "tables": tables,
+    "arguments": arguments,
 }
 
 

@@ -31,7 +31,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fuzz.checks import CASES, run_case
 from notsodeep.errors import NotSoDeepWarning
 
-SHARES = ("kernels",) * 30 + ("equivalents",) * 4 + ("laws",) * 2 + ("cli", "files", "documents")
+SHARES = (
+    *("kernels",) * 30,
+    *("equivalents", "machines") * 4,
+    *("laws", "tables", "arguments") * 2,
+    *("cli", "files", "documents"),
+)
 SLOW, LARGE = 5.0, 1000.0  # seconds and megabytes for at most fifty points, unless a warning has said so
 HANGS = 90  # seconds of the processor for a case, which is several calls, some of them of more points
 

@@ -14,6 +14,9 @@ CASES = [
     ("cli", 0, 3),
     ("files", 0, 20),
     ("documents", 0, 20),
+    ("machines", 0, 4),
+    ("tables", 0, 2),
+    ("arguments", 0, 10),
 ]
 
 

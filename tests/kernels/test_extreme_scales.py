@@ -222,6 +222,15 @@ def test_slow_steps_of_one_iteration_are_added_up():
         plane.afford(1 << 16, 100, 10.0)  # and once is enough
 
 
+def test_a_bend_beside_zero_is_not_the_length_on_which_a_function_varies():
+    """Far out and near duplicates: the rule of products was taken where the density was narrower than its panels."""
+    phi = nsd.activation("piecewise_linear", knots=(-0.006, 0.715), slopes=(0.455, -0.109, 0.186))
+    qx, qy, rho = (torch.tensor([v], dtype=torch.float64) for v in (70.0, 80.0, 0.9999992))
+    found = Layer(phi, qx, qy).value(rho * (qx * qy).sqrt())
+    exact = plane.conditional(phi, phi, phi.panels(), qx, qy, rho)
+    assert float(found) == pytest.approx(float(exact), rel=1e-12)
+
+
 def test_slow_functions_of_users_are_announced_by_what_they_cost():
     """A loop in Python counts more than what the same nodes of a built-in function would."""
     slow = F(np.vectorize(lambda x: x / (1.0 + abs(x))), kinks=(0.0,)).affine(0.5, 2.0)

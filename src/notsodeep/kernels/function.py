@@ -49,7 +49,7 @@ def kernel_function(
            [0.      , 0.369925]])
     """
     single = isinstance(kernel, str)
-    kinds = check_kernels(network, (kernel,) if single else tuple(kernel))
+    kinds = check_kernels(network, (kernel,) if single else kernel)
     rates = rates_of(network, learning_rates)
     if isinstance(network, DEQ):
         if check:

@@ -177,7 +177,7 @@ def _schedule(ridge: Any, times: Any) -> tuple[Array, bool, bool]:
     name, given = ("times", times) if flow else ("ridge", 1e-3 if ridge is None else ridge)
     try:
         points = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInputError(f"{name} must be a number or an array of numbers, got {given!r}") from None
     if points.ndim > 1 or points.size == 0 or not np.isfinite(points).all() or (points < 0).any():
         raise InvalidInputError(f"{name} must be one or more finite numbers, none negative, got {given!r}")

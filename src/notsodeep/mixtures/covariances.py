@@ -267,7 +267,7 @@ def _non_negative(values: Array) -> float:
 def floats(what: str, given: Any) -> Array:
     try:
         array = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInputError(f"{what} must be an array of numbers, got {type(given).__name__}") from None
     if not np.isfinite(array).all():
         raise InvalidInputError(f"{what} must be finite")

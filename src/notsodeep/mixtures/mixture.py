@@ -43,7 +43,8 @@ class GaussianMixture:
         if centres.ndim != 2 or 0 in centres.shape:
             raise InvalidInputError(f"means have shape (classes, p), got {centres.shape}")
         classes, p = centres.shape
-        if not isinstance(covariances, list | tuple | np.ndarray) or len(covariances) != classes:
+        listed = isinstance(covariances, list | tuple) or (isinstance(covariances, np.ndarray) and covariances.ndim > 0)
+        if not listed or len(covariances) != classes:
             raise InvalidInputError(f"covariances must be a list, tuple or array of {classes} entries, one per class")
         shares = np.full(classes, 1.0) if weights is None else floats("weights", weights)
         if shares.shape != (classes,) or (shares <= 0).any():

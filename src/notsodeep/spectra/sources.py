@@ -81,7 +81,7 @@ def _checked(n: Any) -> int:
 def _from_eigenvalues(data: Any, n: int) -> Source:
     try:
         values = np.asarray(data, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         values = np.empty(0)
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all() or (values < 0).any() or not values.any():
         raise InvalidInputError(

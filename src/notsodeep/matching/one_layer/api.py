@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -99,18 +98,19 @@ def _check(network: Any, tol: Any, kinds: Any, units: Any) -> None:
         raise InvalidInputError(f"match_one_layer takes a DEQ or an ENN, got {type(network).__name__}")
     if not all(phi.elementwise for phi in network.activations):
         raise InvalidInputError(f"match_one_layer takes networks of elementwise activations, got {network!r}")
-    if not (isinstance(tol, int | float) and math.isfinite(tol) and tol > 0):
+    if not (isinstance(tol, int | float) and 0 < tol < 1e300):
         raise InvalidInputError(f"tol must be positive and finite, got {tol!r}")
-    if kinds != "auto" and (isinstance(kinds, bool) or not isinstance(kinds, int) or not 1 <= kinds <= _MOST):
+    counted = isinstance(kinds, int) and not isinstance(kinds, bool) and 1 <= kinds <= _MOST
+    if not counted and not (isinstance(kinds, str) and kinds == "auto"):
         raise InvalidInputError(f"kinds must be 'auto' or 1 ... {_MOST}, got {kinds!r}")
-    if units not in ("auto", "conditioned", "thresholds"):
+    if not isinstance(units, str) or units not in ("auto", "conditioned", "thresholds"):
         raise InvalidInputError(f"units must be 'auto', 'conditioned' or 'thresholds', got {units!r}")
     if units == "thresholds" and not (isinstance(network, DEQ) and network.homogeneous):
         raise InvalidInputError(f"units='thresholds' needs a homogeneous DEQ, got {network!r}; use units='conditioned'")
 
 
 def _rule(deq: Network, kernel: Kernel, trains: str) -> Trains:
-    if trains not in ("auto", "readout", "all"):
+    if not isinstance(trains, str) or trains not in ("auto", "readout", "all"):
         raise InvalidInputError(f"trains must be 'auto', 'readout' or 'all', got {trains!r}")
     if trains == "all" and kernel != "ntk":
         raise InvalidInputError(

@@ -1,0 +1,177 @@
+"""Random kernel machines, tabulated kernels, and public calls with arguments of any kind."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import notsodeep as nsd
+from fuzz.draws import a_network, rows
+from notsodeep.errors import NotSoDeepError
+from notsodeep.estimators import load_estimator, save_estimator
+from notsodeep.kernels import kernels_of
+from notsodeep.networks import KERNELS
+
+Array = NDArray[Any]
+JUNK: tuple[Any, ...] = (
+    *("", "x", "ck", -1, 0, 1, 2, 1.5, -0.5, 1e-30, 1e30, 10**400, math.nan, math.inf, True, None, b"x", 1j),
+    *([], (), {}, [1, 2], (0.5, 1.5), (1.5, 0.5), (math.nan, 1.0), ["ck", "ntk"], [[1.0]], object(), len),
+    *(np.eye(2), np.zeros(0), np.array("x"), np.float32(0.3), nsd.DEQ("relu", 0.1), nsd.ENN(["tanh"])),
+)
+
+
+def junk(rng: np.random.Generator) -> Any:
+    """Something that is seldom what was asked for."""
+    return JUNK[int(rng.integers(len(JUNK)))]
+
+
+def refused(call: Callable[[], Any]) -> Any:
+    """What a call returns, or ``None`` where it was refused by the library, or by scikit-learn's own checks."""
+    try:
+        return call()
+    except NotSoDeepError:
+        return None
+    except (TypeError, ValueError) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1].filename
+        if "sklearn" not in Path(last).parts:
+            raise
+        return None
+
+
+# ---- estimators ------------------------------------------------------------------------------------------
+
+MACHINES = (nsd.DEQClassifier, nsd.DEQRegressor, nsd.DEQGaussianProcess, nsd.DEQFeatures)
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "activation": ("relu", "tanh", "silu", "erf", "elu"),
+    "sigma_a2": (0.0, 0.05, 0.15, 0.2),
+    "sigma_c2": (0.0, 0.3),
+    "kernel": KERNELS,
+    "ridge": (1e-6, 1e-3, 1.0, "loo", "gcv"),
+    "method": ("kernel", "features", "twin", "equivalent"),
+    "solver": ("auto", "cholesky", "eigh", "cg"),
+    "preconditioner": ("auto", "none", "rpcholesky", "equivalent"),
+    "rank": (None, 5, 1000),
+    "tol": (1e-2, 1e-6),
+    "width": (16, 100),
+    "noise": (1e-3, 0.1),
+    "random_state": (0, 1),
+}
+
+
+def a_machine(rng: np.random.Generator) -> Any:
+    """An estimator with a few settings of its own, one of which may be wrong."""
+    kind = MACHINES[int(rng.integers(len(MACHINES)))]
+    known = [name for name in kind().get_params() if name not in ("client", "progress")]
+    chosen = {
+        name: OPTIONS[name][int(rng.integers(len(OPTIONS[name])))]
+        for name in known
+        if name in OPTIONS and rng.random() < 0.4
+    }
+    if rng.random() < 0.3:
+        chosen[str(rng.choice(known))] = junk(rng)
+    return kind(**chosen)
+
+
+def some_data(rng: np.random.Generator) -> tuple[Array, Array]:
+    """Rows of ordinary or absurd scale, duplicates among them, and two or three classes."""
+    n, p = int(rng.choice([2, 5, 20, 50])), int(rng.choice([1, 3, 8]))
+    X = rng.standard_normal((n, p)) * float(rng.choice([1.0, 1e-3, 30.0, 10.0 ** rng.uniform(-200, 200)]))
+    if rng.random() < 0.3:
+        X[n // 2 :] = X[: n - n // 2]
+    y = rng.integers(0, int(rng.integers(2, 4)), n)
+    y[:2] = 0, 1
+    return (X.astype(np.float32) if rng.random() < 0.2 and np.abs(X).max() < 1e30 else X), y
+
+
+def machine(rng: np.random.Generator) -> int:
+    """Fit, predict, save, load and predict again; how many rows were predicted."""
+    model, (X, y) = a_machine(rng), some_data(rng)
+    if refused(lambda: model.fit(X, y)) is None:
+        return 0
+    transforms = isinstance(model, nsd.DEQFeatures)
+    call = "transform" if transforms else "predict"
+    found = refused(lambda: np.asarray(getattr(model, call)(X)))
+    if found is None:
+        return 0
+    assert len(found) == len(X), f"{len(found)} rows of {len(X)}: {model!r}"
+    assert np.isfinite(found.astype(float)).all(), f"not finite: {model!r}"
+    if hasattr(model, "predict_proba"):
+        shares = model.predict_proba(X)
+        assert np.abs(shares.sum(1) - 1.0).max() < 1e-6, f"shares: {model!r}"
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(getattr(again, call)(X), found), f"differs after pickling: {model!r}"
+    if not transforms:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.safetensors"
+            if refused(lambda: save_estimator(model, path) or path) is not None:
+                loaded, given = load_estimator(path).predict(X).astype(float), found.astype(float)
+                assert np.allclose(loaded, given, rtol=1e-9, atol=1e-12), f"differs from a file: {model!r}"
+    return len(X)
+
+
+# ---- tabulated kernels -----------------------------------------------------------------------------------
+
+
+def tabulated(rng: np.random.Generator) -> int:
+    """A tabulated kernel, pickled, against the matrix; how many pairs were compared."""
+    network, X = a_network(rng), rows(rng)
+    norms = X if rng.random() < 0.5 else None
+    k = nsd.kernel_function(network, "ck", norms, check=False)
+    if not any("Callable" in repr(phi) for phi in network.activations):  # lambdas do not pickle
+        k = pickle.loads(pickle.dumps(k))
+    found, K = k(X), kernels_of(network, X, kinds=("ck",), check=False)["ck"]
+    d = np.sqrt(np.maximum(np.diag(K).astype(np.float64), 1e-290))
+    off = np.abs(found.astype(np.float64) - K) / d / d[:, None]
+    assert off.max() <= (2e-7 if X.dtype == np.float64 else 2e-4), f"{off.max():.1e} off: {network!r}"
+    return len(X) * (len(X) + 1) // 2
+
+
+# ---- arguments -------------------------------------------------------------------------------------------
+
+_DEQ, _ENN, _X = nsd.DEQ("tanh", 0.2), nsd.ENN(["relu"]), np.eye(3)
+_MIX = nsd.GaussianMixture.two_class(20)
+CALLS: tuple[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]], ...] = (
+    (nsd.DEQ, ("tanh", 0.1), {"sigma_b2": 0.5, "sigma_c2": 0.0}),
+    (nsd.ENN, (["tanh"],), {}),
+    (nsd.activation, ("leaky_relu",), {"slope": 0.1}),
+    (nsd.ck, (_DEQ, _X, _X), {"out": None}),
+    (nsd.ntk, (_ENN, _X), {"learning_rates": (1.0, 1.0), "kernel": "ntk"}),
+    (kernels_of, (_DEQ, _X), {"kinds": ("ck",), "out": None}),
+    (nsd.kernel_function, (_DEQ, "ck", (0.5, 1.5)), {"learning_rates": None}),
+    (nsd.finite_ck, (_ENN, _X), {"width": 8, "draws": 1, "seed": 0}),
+    (nsd.coefficients, (_DEQ,), {"tau0": 1.0, "kernel": "ck"}),
+    (nsd.match, (_DEQ, 1.0), {"kernel": "ck", "family": "auto", "learning_rates": None}),
+    (nsd.match_sphere, (_DEQ,), {"kernel": "ck", "terms": 4}),
+    (nsd.match_one_layer, (nsd.DEQ("relu", 0.2),), {"kernel": "ck", "norms": None, "tol": 1e-2, "kinds": 1}),
+    (nsd.match_one_layer, (nsd.DEQ("relu", 0.2), "ck"), {"units": "thresholds", "trains": "auto"}),
+    (nsd.MixtureStatistics.estimate, (_X, [0, 1, 1]), {}),
+    (nsd.spectral_law, (_DEQ, _MIX), {"n": 30, "kernel": "ck"}),
+    (nsd.predict_learning, (_DEQ, _MIX), {"n": 30, "kernel": "ck", "ridge": 1e-2}),
+    (nsd.GaussianMixture, (np.zeros((2, 3)), [1.0, 1.0]), {"weights": None}),
+)
+
+
+def arguments(rng: np.random.Generator, times: int) -> int:
+    """Public calls with one argument replaced by something else; what is raised must be the library's own."""
+    for _ in range(times):
+        function, given, named = CALLS[int(rng.integers(len(CALLS)))]
+        positions, names = list(given), dict(named)
+        which = int(rng.integers(len(positions) + len(names)))
+        if which < len(positions):
+            positions[which] = junk(rng)
+        else:
+            names[list(names)[which - len(positions)]] = junk(rng)
+        try:
+            refused(lambda: function(*positions, **names))  # noqa: B023  # called at once
+        except Exception as error:
+            label = f"{getattr(function, '__name__', function)}({positions!r}, {names!r})"
+            raise AssertionError(f"{type(error).__name__}: {error}: {label[:300]}") from error
+    return times
