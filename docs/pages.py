@@ -213,24 +213,22 @@ def distilled(results: Path) -> str:
 
 def data_speed(results: Path) -> str:
     """The NTK on real and on random rows, side by side."""
-    text = ""
-    for name, machine in (("cpu", "two cores"), ("h200", "an H200")):
+    text = "The NTK in units of the product X Xᵀ of the same rows. First call: the table of the network is built; "
+    text += "later calls find it again. Compiled: `compile=True`, its start-up not counted. Three kernels: CK and both "
+    text += "NTKs at once. The cross kernel is in units of its own, smaller product.\n\n"
+    for name in ("cpu", "xeon", "h200"):
         document = _read(results / f"speed_data_{name}.json")
         if document is None:
             continue
-        text += f"The NTK on {machine}, in units of the product X Xᵀ of the same rows. First call: the table of the "
-        text += "network is built; later calls find it again. Compiled: `compile=True`, its start-up not counted. "
-        text += "Three kernels: CK and both NTKs at once. The cross kernel is in units of its own, smaller product. "
-        note = document.get("note", "")
-        text += f"{note[:1].upper()}{note[1:]}. " if note else ""
-        text += f"torch {document['versions']['torch']}. {_made_by(document)}"
+        note = document["note"]
+        text += f"{note[:1].upper()}{note[1:]}; torch {document['versions']['torch']}. {_made_by(document)}"
         columns = {c: title for c, title in _DATA_COLUMNS.items() if any(c in row for row in document["rows"])}
         rows = [
             [r["data"], r["n"], r["p"], r["dtype"], word(r["activation"]), *(_measured(c, r.get(c)) for c in columns)]
             for r in document["rows"]
         ]
         text += table(["rows", "points", "dimension", "precision", "activation", *columns.values()], rows)
-    return f"## Exact kernels on real and on random rows\n\n{text}" if text else ""
+    return f"## Exact kernels on real and on random rows\n\n{text}"
 
 
 _DATA_COLUMNS = {
