@@ -239,6 +239,17 @@ def test_wrong_documents_are_refused(document):
         nsd.network_from_dict(document)
 
 
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_deep_document_is_refused(as_text):
+    document: dict = {}
+    for _ in range(50 if as_text else 5000):
+        document = {"network": document}
+    with pytest.raises(SerialisationError, match="levels deep"):
+        nsd.network_from_dict(json.dumps(document) if as_text else document)
+    with pytest.raises(SerialisationError, match="not the JSON document"):
+        nsd.network_from_dict("[" * 100_000)
+
+
 def test_a_document_of_the_other_kind_is_refused():
     with pytest.raises(SerialisationError, match="expected the description of a DEQ"):
         nsd.DEQ.from_dict(nsd.ENN("relu").to_dict())

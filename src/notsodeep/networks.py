@@ -10,7 +10,6 @@ DEQ(ReLU(), sigma_a2=0.2, sigma_b2=0.8)
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args, overload
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ._arrays import sheltered
+from ._documents import parsed
 from ._fixed_point import newton
 from .activations import Activation, ActivationLike, activation
 from .errors import ContractionError, ConvergenceError, InvalidInputError, SerialisationError
@@ -411,13 +411,7 @@ def rates_of(network: Network, learning_rates: Sequence[float] | None) -> tuple[
 
 def network_from_dict(document: Mapping[str, Any] | str) -> Network:
     """A DEQ or an ENN from what ``to_dict`` wrote (or its JSON text)."""
-    if isinstance(document, str):
-        try:
-            document = json.loads(document)
-        except json.JSONDecodeError as error:
-            raise SerialisationError(f"not a JSON document: {error}") from None
-    if not isinstance(document, Mapping):
-        raise SerialisationError(f"expected a JSON object that describes a network, got {type(document).__name__}")
+    document = parsed(document, "a network")
     kind = document.get("network")
     try:
         if kind == "DEQ":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 
@@ -254,6 +255,20 @@ def test_a_worker_that_was_given_up_in_error_has_lost_nothing(client, problem):
             time.sleep(0.3)  # the ends of the old leases are heard of
         assert {id(share): set(share.tiles) for share in shares(operator.crew.run)} == held
         assert operator.losses == 9
+
+
+def test_what_dask_may_spill_does_not_end_a_share(client, problem):
+    kernel, X, v = problem
+    with ClusterKernel(client, kernel, X) as operator:
+        first = operator @ v
+        for worker in list(tasks._STORES):
+            for key in list(worker.data):  # to the disk and back, as Dask does at 70 % of a worker's memory
+                worker.data[key] = pickle.loads(pickle.dumps(worker.data[key]))
+        assert torch.allclose(operator @ v, first, rtol=0, atol=EQUAL)
+        assert operator.losses == 0
+        assert len(list(shares(operator.crew.run))) == 3
+        run = operator.crew.run
+    until(lambda: not list(shares(run)))  # and goes with its lease
 
 
 def test_memory_that_runs_out_is_survived_once_and_then_explained(client, problem, monkeypatch):

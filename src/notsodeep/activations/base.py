@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from .._arrays import sheltered
+from .._documents import parsed
 from ..errors import ActivationError, InvalidInputError, SerialisationError
 from .forms import ClosedForm, Dual, Function, Scaled
 from .panels import Panels, Resolved, Straight, Tails, find_tails, normal_nodes
@@ -38,8 +39,6 @@ ActivationLike: TypeAlias = "Activation | str"
 
 _REGISTRY: dict[str, type[Activation]] = {}
 _A = TypeVar("_A", bound="type[Activation]")
-
-_NESTED = 16  # wrappings inside wrappings in a document; Activation.affine builds one at most
 
 
 def register(cls: _A) -> _A:
@@ -301,7 +300,7 @@ class Activation:
     @staticmethod
     def from_dict(document: Mapping[str, Any]) -> Activation:
         """An activation from what :meth:`to_dict` wrote."""
-        return _from_document(document, 0)
+        return _from_document(parsed(document, "an activation"))
 
     @staticmethod
     @sheltered
@@ -330,15 +329,13 @@ class Activation:
         return make_callable(function, kinks, derivative=derivative, lipschitz=lipschitz, name=name)
 
 
-def _from_document(document: Any, depth: int) -> Activation:
+def _from_document(document: Any) -> Activation:
     if not isinstance(document, Mapping) or "activation" not in document:
         shown = document if isinstance(document, str | int | float | list | None) else type(document).__name__
         raise SerialisationError(f"expected a JSON object with the key 'activation', got {shown!r:.200}")
-    if depth > _NESTED:
-        raise SerialisationError(f"an activation may wrap another {_NESTED} times at most, this document nests deeper")
     parameters = {str(k): tuple(v) if isinstance(v, list) else v for k, v in document.items() if k != "activation"}
     if isinstance(parameters.get("base"), Mapping):
-        parameters["base"] = _from_document(parameters["base"], depth + 1)
+        parameters["base"] = _from_document(parameters["base"])
     elif "base" in parameters:
         raise SerialisationError("the key 'base' must hold the JSON object of an activation")
     try:

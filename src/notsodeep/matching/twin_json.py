@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from .._documents import parsed
 from ..equivalents import Coefficients
 from ..errors import InvalidInputError, SerialisationError
 from ..networks import ENN, Network, network_from_dict
@@ -26,8 +26,6 @@ __all__ = ["built_from", "document_of"]
 T = TypeVar("T")
 
 _VERSION = 2
-_DEEPEST = 40  # levels of a document; an activation in an affine one in an affine one takes two each
-_LONGEST = 10_000_000  # characters of a document, entries of it when it comes as a dictionary
 
 
 def document_of(twin: Any) -> dict[str, Any]:
@@ -58,47 +56,13 @@ def _plain(record: Any) -> Any:
 
 def built_from(document: Mapping[str, Any] | str, make: Callable[..., T]) -> T:
     """A twin from a document or its text; all that is wrong with it is a SerialisationError."""
-    content = _parsed(document)
+    content = parsed(document, "a twin")
     try:
         return make(**_content(content))
     except KeyError as error:
         raise SerialisationError(f"the description of this twin is incomplete: {error} is missing") from None
     except (InvalidInputError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise SerialisationError(f"this does not describe a twin: {error}") from None
-
-
-def _parsed(document: Any) -> dict[str, Any]:
-    if isinstance(document, str):
-        if len(document) > _LONGEST:
-            raise SerialisationError(f"a twin is not {len(document)} characters long; at most {_LONGEST} are read")
-        try:
-            document = json.loads(document)
-        except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
-            raise SerialisationError(f"not the JSON document of a twin: {error}") from None
-    if not isinstance(document, Mapping):
-        raise SerialisationError(f"expected a JSON object that describes a twin, got {type(document).__name__}")
-    _check_size(document)
-    return dict(document)
-
-
-def _check_size(document: Mapping[str, Any]) -> None:
-    """Level by level, so that no document can exhaust the stack."""
-    level: list[Any] = [document]
-    entries = 0
-    for _ in range(_DEEPEST):
-        following: list[Any] = []
-        for part in level:
-            if isinstance(part, Mapping):
-                following.extend(part.values())
-            elif isinstance(part, list | tuple):
-                following.extend(part)
-        entries += len(following)
-        if not following:
-            return
-        if entries > _LONGEST:
-            break
-        level = following
-    raise SerialisationError(f"a twin is not nested {_DEEPEST} levels deep, nor has it {_LONGEST} entries")
 
 
 def _content(document: dict[str, Any]) -> dict[str, Any]:
