@@ -94,6 +94,14 @@ def report(task: tuple[str, int]) -> Report:
     return Report(kind, seed, inputs, refused, oracle, failure, seconds, warned, memory, longest, largest)
 
 
+def hold_or_are_refused(kind: str, first: int, count: int) -> None:
+    """Assert that none of these cases fails; the error says how to repeat those that do."""
+    found = [report((kind, seed)) for seed in range(first, first + count)]
+    failures = {f"--case {r.kind} {r.seed}": r.failure for r in found if r.failure}
+    assert not failures
+    assert sum(r.inputs for r in found) > 0
+
+
 def _hangs(number: int, frame: Any) -> None:
     raise TimeoutError(f"no answer within {HANGS} s")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable
@@ -112,11 +113,16 @@ def test_arguments_of_the_wrong_kind(picks: list[int], which: int) -> None:
         assert isinstance(found, Twin) or 20 < len(str(found)) < 700
 
 
-DOCUMENTS = [
-    nsd.match(nsd.DEQ("relu", 0.2), 1.0, "ntk").to_dict(),
-    nsd.match_sphere(nsd.DEQ("silu", 0.2), terms=5).to_dict(),
-    nsd.match_uniform(nsd.DEQ("relu", 0.2), tol=1e-2).to_dict(),
-]
+@functools.cache
+def documents() -> list[dict[str, Any]]:
+    """Of twins of three kinds, made when a test asks for them."""
+    return [
+        nsd.match(nsd.DEQ("relu", 0.2), 1.0, "ntk").to_dict(),
+        nsd.match_sphere(nsd.DEQ("silu", 0.2), terms=5).to_dict(),
+        nsd.match_uniform(nsd.DEQ("relu", 0.2), tol=1e-2).to_dict(),
+    ]
+
+
 VALUES = st.recursive(
     st.one_of(
         st.none(),
@@ -133,7 +139,7 @@ VALUES = st.recursive(
 
 
 @settings(max_examples=120, deadline=None)
-@given(document=st.sampled_from(DOCUMENTS), where=st.integers(0, 10_000), value=VALUES)
+@given(document=st.deferred(lambda: st.sampled_from(documents())), where=st.integers(0, 10_000), value=VALUES)
 def test_damaged_documents_load_or_are_refused(document: dict[str, Any], where: int, value: Any) -> None:
     every = paths(document)
     damaged = replaced(document, every[where % len(every)], lambda _: value)
@@ -148,7 +154,7 @@ def test_damaged_documents_load_or_are_refused(document: dict[str, Any], where: 
 @settings(max_examples=200, deadline=None)
 @given(text=st.one_of(st.text(), st.binary().map(lambda b: b.decode("latin1"))), cut=st.integers(0, 1400))
 def test_any_text_is_refused(text: str, cut: int) -> None:
-    for attempt in (text, json.dumps(DOCUMENTS[0])[:cut] + text):
+    for attempt in (text, json.dumps(documents()[0])[:cut] + text):
         with pytest.raises(NotSoDeepError):
             Twin.from_dict(attempt)
 
