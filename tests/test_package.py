@@ -96,6 +96,7 @@ ROOMS = [
     "_files",
     "_progress",
     "_arrays",
+    "_documents",
     "_fixed_point",
     "_conjugate",
     "_chebyshev",

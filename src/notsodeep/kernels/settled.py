@@ -61,9 +61,10 @@ class Settled:
 
     @functools.cached_property
     def unit(self) -> float:
-        """The first panel beside zero: the length on which the function varies."""
-        cuts = self.panels.edges(self.reach).abs()
-        return float(torch.cat([cuts[cuts > 0], torch.tensor([self.reach], dtype=torch.float64)]).min())
+        """The first panel beside zero: the length on which the function varies; where it bends says nothing of that."""
+        cuts = self.panels.edges(self.reach)
+        smooth = cuts[~torch.isin(cuts, torch.tensor(self.kinks, dtype=torch.float64))].abs()
+        return float(torch.cat([smooth[smooth > 0], torch.tensor([self.reach], dtype=torch.float64)]).min())
 
     @functools.cached_property
     def shortest(self) -> float:
