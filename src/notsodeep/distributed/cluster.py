@@ -41,7 +41,9 @@ class Call:
     arguments: tuple[Any, ...]
     arrays: tuple[Any, ...] = ()
     held: bool = False
-    """The answer stays on the worker as it is, never spilled or copied; what comes back is Dask's future of it."""
+    """The answer stays on the worker; what comes back is Dask's future of it."""
+    pinned: bool = False
+    """And it stays as it is: an actor to Dask, which neither spills nor copies it."""
     needs: tuple[str, ...] = ()
     """Other workers that hold something for it: without them it would wait for ever."""
     items: Sequence[Any] = field(default=(), compare=False)
@@ -217,7 +219,7 @@ class Cluster:
             allow_other_workers=False,
             pure=False,
             retries=0,
-            actor=call.held,
+            actor=call.pinned,
         )
         error = await future.exception()
         if error is not None:

@@ -117,10 +117,8 @@ class Crew:
     def _supply(self) -> None:
         """Open shares and send rows where they are missing; every block is sent once, workers pass it on."""
         fresh = [name for name in self.strength if name not in self._loaded]
-        opening = [
-            Call(name, "kernel-open", tasks.open_share, (self.run, self.document, self.memory, self.folder), held=True)
-            for name in fresh
-        ]
+        given = (self.run, self.document, self.memory, self.folder)
+        opening = [Call(name, "kernel-open", tasks.open_share, given, held=True, pinned=True) for name in fresh]
         for call, lease in self.cluster.run(opening) if opening else ():
             if isinstance(lease, Lost):
                 self._lose(call.worker, lease)
