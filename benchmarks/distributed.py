@@ -43,6 +43,8 @@ from notsodeep.distributed.layout import Grid, Tile, blocks_of
 from notsodeep.distributed.share import Share
 from notsodeep.solve import KernelTiles, NetworkKernel, solve_operator
 
+from ._clock import elapsed
+
 _TASK = 1e-3
 _STARTED = time.perf_counter()
 RUNS = ("undisturbed", "killed")
@@ -66,12 +68,7 @@ def cluster_of(workers: int, memory: str | None = None, threads: int = 1) -> Ite
 
 def timed(work: Callable[[], Any], repeats: int = 1) -> float:
     """The median of some runs, in seconds."""
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds)
+    return statistics.median(elapsed(work) for _ in range(repeats))
 
 
 def say(found: Any) -> None:

@@ -63,10 +63,10 @@ class Crew:
                      for k in range(0, len(mine), most or len(mine))]  # fmt: skip
             gone: set[str] = set()
             for done, found in self.cluster.run([call(worker, mine) for worker, mine in parts]):
-                restarted = isinstance(found, str) and found == tasks.MISSING
-                if restarted or isinstance(found, Lost):
+                lost = _loss(found)
+                if lost is not None:
                     if done.worker not in gone:  # once, however many parts it had
-                        self._lose(done.worker, Lost("restarted") if restarted else found)
+                        self._lose(done.worker, lost)
                     gone.add(done.worker)
                     continue
                 self._strikes = 0
@@ -134,8 +134,9 @@ class Crew:
             if blocks
         ]
         for call, found in self.cluster.run(calls):
-            if isinstance(found, Lost) or found == tasks.MISSING:
-                self._lose(call.worker, found if isinstance(found, Lost) else Lost("restarted"))
+            lost = _loss(found)
+            if lost is not None:
+                self._lose(call.worker, lost)
                 return self.settle()
             self._loaded[call.worker].update(call.items)
         return None
@@ -170,3 +171,10 @@ class Crew:
         """Give the workers' memory back; also done when the crew or its client goes."""
         for part in (self._leases, self._loaded, self.built, self.owner, self.strength):
             part.clear()
+
+
+def _loss(found: Any) -> Lost | None:
+    """Why there is no answer, if there is none; a worker that knows nothing of the run was restarted."""
+    if isinstance(found, Lost):
+        return found
+    return Lost("restarted") if isinstance(found, str) and found == tasks.MISSING else None

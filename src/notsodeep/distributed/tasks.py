@@ -53,20 +53,16 @@ _STORES: weakref.WeakKeyDictionary[Worker, dict[str, Share]] = weakref.WeakKeyDi
 
 
 class Lease:
-    """Held by the scheduler for the client; the share goes with its last lease."""
+    """An actor that the scheduler keeps for the client; the share goes with its last lease."""
 
-    def __init__(self, run: str, store: dict[str, Share] | None = None) -> None:
+    def __init__(self, run: str, store: dict[str, Share]) -> None:
         self.run, self.store = run, store
-        if store is not None:
-            store[run].lease = id(self)
+        store[run].lease = id(self)
 
     def __del__(self) -> None:
-        share = None if self.store is None else self.store.get(self.run)
-        if self.store is not None and share is not None and share.lease == id(self):  # news of its end may come late
+        share = self.store.get(self.run)
+        if share is not None and share.lease == id(self):  # news of its end may come late
             del self.store[self.run]
-
-    def __reduce__(self) -> tuple[type, tuple[str]]:
-        return Lease, (self.run,)
 
 
 def versions() -> dict[str, str]:
