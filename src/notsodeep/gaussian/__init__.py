@@ -11,7 +11,7 @@ kernels need is a row of Hermite coefficients. Derivatives at kinks enter throug
 
 from .hermite import function_coefficients, hermite_coefficients, project
 from .moments import Moments, expectation, moments
-from .rule import Estimate, integrate, mean, normal_density, portions, shared_basis
+from .rule import Estimate, integrate, mean, normal_density, portions, shared_coefficients
 
 __all__ = [
     "Estimate",
@@ -25,5 +25,5 @@ __all__ = [
     "normal_density",
     "portions",
     "project",
-    "shared_basis",
+    "shared_coefficients",
 ]

@@ -15,12 +15,12 @@ from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.panels import Panels, normal_nodes
 from ..errors import InvalidInputError
 from .moments import finite
-from .rule import NODES, as_scales, chunks, may_share, shared_basis, shared_rule
+from .rule import NODES, as_scales, chunks, may_share, shared_coefficients, shared_rule
 
 __all__ = ["function_coefficients", "hermite_coefficients", "project"]
 
 _AT_ONCE = 1 << 16  # nodes carried through the recurrence together: what stays in a cache is several times as fast
-_BLOCK = 512  # polynomials held at once
+_BLOCK, _KEPT = 512, 1025  # polynomials held at once, and kept
 _HELD = 1 << 21  # numbers
 _PIECES = 16  # more of them than this are integrated like any function
 _FAR = 38.0  # beyond, the normal density is no number
@@ -107,11 +107,10 @@ def _hermite_functions(z: Tensor, terms: int) -> Tensor:
 
 def function_coefficients(function: Callable[[Tensor], Tensor], tau: Tensor, panels: Panels, terms: int) -> Tensor:
     """E[f(tau xi) h_k(xi)], k < terms, for flat scales tau: shape (len(tau), terms)."""
-    if terms > _BLOCK and may_share(tau, panels, _BLOCK):
+    if terms > _KEPT and may_share(tau, panels, _BLOCK):
         return _in_blocks(function, tau, panels, terms)
     if may_share(tau, panels, terms):  # one rule, and one table of Hermite polynomials, serves all scales
-        xi, basis = shared_basis(float(tau.max()), panels, terms)
-        return torch.cat([function(part[:, None] * xi).detach() @ basis for part in tau.split(NODES // len(xi) + 1)])
+        return shared_coefficients(function, tau, panels, terms)
     rows = [torch.zeros(0, terms, dtype=torch.float64)]
     for part in chunks(tau, panels, terms, copies=4):
         nodes, weights = normal_nodes(part, panels, terms)

@@ -28,7 +28,7 @@ __all__ = [
     "mean",
     "normal_density",
     "portions",
-    "shared_basis",
+    "shared_coefficients",
     "shared_rule",
 ]
 
@@ -136,9 +136,18 @@ def shared_rule(scale: float, panels: Panels, terms: int = 0) -> tuple[Tensor, T
     return _nodes(*_octave(scale, panels), terms)
 
 
-def shared_basis(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tensor]:
-    """Nodes for all scales up to ``scale``, and the weighted h_k there: (N,) and (N, terms)."""
-    return _basis(*_octave(scale, panels), terms)
+def shared_coefficients(function: Function, tau: Tensor, panels: Panels, terms: int) -> Tensor:
+    """E[f(tau xi) h_k(xi)], k < terms, at scales that share a rule: (len(tau), terms); even and odd parts by turns."""
+    xi, *basis = _basis(*_octave(float(tau.abs().max()), panels), terms)
+    out = torch.empty(len(tau), terms, dtype=tau.dtype)
+    start = 0
+    for part in tau.split(NODES // (2 * len(xi)) + 1):
+        x = part[:, None] * xi
+        right, left = function(x).detach(), function(-x).detach()
+        for k, both in enumerate((right + left, right - left)):
+            out[start : start + len(part), k::2] = both @ basis[k].to(both.dtype)
+        start += len(part)
+    return out
 
 
 def _octave(scale: float, panels: Panels) -> tuple[float, Panels]:
@@ -150,16 +159,20 @@ def _octave(scale: float, panels: Panels) -> tuple[float, Panels]:
 @functools.lru_cache(maxsize=64)
 def _nodes(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tensor]:
     xi, weights = normal_nodes(torch.tensor([scale], dtype=torch.float64), panels, terms, shared=True)
-    return xi[0], weights[0]
+    there = weights[0] > 0  # panels between equal edges have none
+    return xi[0, there], weights[0, there]
 
 
-@functools.lru_cache(maxsize=4)
-def _basis(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tensor]:
+@functools.lru_cache(maxsize=8)
+def _basis(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Positive nodes, and the weighted h_k there: of even and of odd k, (N, terms / 2) each."""
     xi, weights = _nodes(scale, panels, terms)
+    xi, weights = xi[xi > 0], weights[xi > 0]
     columns = [torch.zeros_like(xi), weights]
     for k in range(terms - 1):
         columns.append((xi * columns[-1] - math.sqrt(k) * columns[-2]) / math.sqrt(k + 1))
-    return xi, torch.stack(columns[1:], dim=1)
+    odd = torch.stack(columns[2::2], dim=1) if terms > 1 else xi.new_zeros(len(xi), 0)
+    return xi, torch.stack(columns[1::2], dim=1), odd
 
 
 def may_share(tau: Tensor, panels: Panels, terms: int = 1) -> bool:

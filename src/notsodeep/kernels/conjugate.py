@@ -28,7 +28,7 @@ from torch import Tensor
 from ..activations import Activation
 from ..activations.panels import normal_nodes
 from ..gaussian.hermite import project
-from ..gaussian.rule import shared_basis, shared_rule
+from ..gaussian.rule import shared_coefficients, shared_rule
 from ..networks import DEQ, Kernel, Network
 from .recursion import LayerMaps, equation, explicit, implicit
 
@@ -170,9 +170,7 @@ class _Conjugate(LayerMaps):
 
     def __init__(self, phi: Activation, q: Complex) -> None:
         if _continues(phi):
-            scale = float(np.sqrt(np.abs(q).max()))
-            values, basis = _rotated(phi, q, _TERMS)[0], shared_basis(scale, phi.panels(), _TERMS)[1]
-            a = (values @ basis.to(values.dtype)).numpy()
+            a = shared_coefficients(phi.continued, torch.from_numpy(q).sqrt(), phi.panels(), _TERMS).numpy()
         else:
             values, weights, y = _real(phi, q, _TERMS_REAL)
             a = project(values * weights, y, _TERMS_REAL).numpy()

@@ -139,12 +139,9 @@ class Table:
         return None if self.homogeneous or not bool(found.any()) else found
 
     # -- the diagonal ----------------------------------------------------------------------------------------
-    def diagonal(self, kind: Kernel, norms: Tensor) -> Tensor:
-        """Kernels of points with themselves."""
-        return self._on_diagonal(self.along[kind], norms)
-
-    def _on_diagonal(self, series: tuple[int, Tensor], norms: Tensor) -> Tensor:
-        power, weights = series
+    def diagonal(self, kind: Kernel, norms: Tensor, measure: bool = False) -> Tensor:
+        """Kernels of points with themselves, or what the coefficients are relative to."""
+        power, weights = (self.measure if measure else self.along)[kind]
         weights = weights.to(norms.device)
         if self.norms.single:
             return weights[0] * norms**2 if self.homogeneous else weights[0].expand_as(norms).clone()
@@ -198,7 +195,7 @@ class Table:
 
 
 def coefficients_needed(c: Tensor, tolerance: float) -> int:
-    """How many of the leading ones carry every entry of (angles, norms, norms) to the tolerance.
+    """How many of the leading ones carry every entry of (angles, norms, norms), or (norms, ...), to the tolerance.
 
     The entries are coefficients in the norms too: they are compared with the largest of all.
     """

@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from .._chebyshev import nodes, to_coefficients
 from ..activations import Activation
-from ..errors import ConvergenceError
 from ..gaussian import hermite_coefficients
 from ..networks import DEQ, Kernel, Network
 from .expectations import Layer, degree_of
-from .pointwise import pairwise
+from .pointwise import diagonal, gap_check, pairwise
 from .recursion import LayerMaps, equation, explicit, implicit
 from .slopes import DEQSlope
-from .variance import at_each_layer, mean_square
+from .variance import Diagonal, at_each_layer, equilibrium_variance
 
 __all__ = ["Unresolved", "rough_correlations", "sample"]
 
-_SIZES = (32, 48, 64, 96, 128, 256)  # nodes in the angle
-_TERMS = (64, 128, 256, 512, 1024, 2048, 4096)  # of the Hermite series
+_SIZES = (32, 64, 128, 256)  # nodes in the angle; kinked functions are asked for on a part of it
+_TERMS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)  # of the Hermite series
 _NOISE = 2e-15  # rounding hides anything smaller in Parseval's identity
 _DEAD, _DOUBT = 1e-16, 1e-13  # the last eighth of the terms, where sums of squares are rounded
 _SURE = 1.2e-14
@@ -47,13 +46,12 @@ def sample(
     cosines: Tensor,
     kinds: Sequence[Kernel],
     rates: Sequence[float] | None,
-    along: Mapping[Kernel, Tensor],
     *,
     patient: bool,
-) -> dict[Kernel, Tensor]:
-    """Kernels at norms (t[i], t[j]) for each of the ``pairs`` (i, j), and at all ``cosines``: (pairs, cosines) each.
+) -> tuple[dict[Kernel, Tensor], dict[Kernel, Tensor]]:
+    """Kernels of points of norms t with themselves, and at norms (t[i], t[j]) for each of the ``pairs`` (i, j) and all
+    ``cosines``: (pairs, cosines) each.
 
-    ``along``: the kernels of points of norms t with themselves.
     Raises :class:`ConvergenceError` where the equations have no solution, and :class:`Unresolved` where only
     integrals entry by entry would do, unless ``patient``.
     """
@@ -61,20 +59,21 @@ def sample(
     with torch.no_grad():
         dot = (t[ia] * t[ib])[:, None] * cosines
         squares = t**2
-        if isinstance(network, DEQSlope):
-            if not patient:
-                raise Unresolved
-            return pairwise(network, squares[ia][:, None], squares[ib][:, None], dot, kinds, rates, check=False)
         try:
+            if isinstance(network, DEQSlope):
+                raise Unresolved
             if isinstance(network, DEQ):
-                q = network.variances[0] * along["ck"] + network.drive(squares)
-                return _implicit(network, q, ia, ib, dot, kinds)
-            layers = (_layer(phi, q, ia, ib, None) for phi, (q,) in at_each_layer(network, squares))
-            return explicit(dot, layers, rates or (), kinds)
+                q = equilibrium_variance(network, squares)
+                own = _Known(*Diagonal(network.activation).both(q))
+                along = implicit(q, own, network.variances[0], kinds, gap_check(network))
+                return along, _implicit(network, q, own, ia, ib, dot, kinds)
+            layers = (_layer(phi, q, ia, ib) for phi, (q,) in at_each_layer(network, squares))
+            found = explicit(dot, layers, rates or (), kinds)
         except Unresolved:
             if not patient:
                 raise
-            return pairwise(network, squares[ia][:, None], squares[ib][:, None], dot, kinds, rates, check=False)
+            found = pairwise(network, squares[ia][:, None], squares[ib][:, None], dot, kinds, rates, check=False)
+        return diagonal(network, squares, kinds, rates, check=False), found
 
 
 class Unresolved(Exception):
@@ -82,28 +81,34 @@ class Unresolved(Exception):
 
 
 def _implicit(
-    deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, dot: Tensor, kinds: Sequence[Kernel]
+    deq: DEQ, q: Tensor, own: _Known, ia: Tensor, ib: Tensor, dot: Tensor, kinds: Sequence[Kernel]
 ) -> dict[Kernel, Tensor]:
     drive, sigma_a2 = deq.drive(dot), deq.variances[0]
     bound = _root(q[ia], q[ib])[:, None]
-    layer = _layer(deq.activation, q, ia, ib, functools.partial(_range, deq, q, ia, ib, drive))
+    layer = _layer(deq.activation, q, ia, ib, own, functools.partial(_range, deq, q, ia, ib, drive))
     lam = torch.minimum(torch.maximum(drive, -bound), bound)
     for _ in range(_STEPS):  # far from rho = +-1 Newton needs no bracket; where it does, entry by entry
-        rest, rate = equation(layer, lam, sigma_a2, drive)
+        found = layer.both(lam)
+        rest, rate = equation(_Known(*found), lam, sigma_a2, drive)
         move = rest / rate.clamp_min(1e-3)
-        lam = torch.minimum(torch.maximum(lam - move, -bound), bound)
         if float((move.abs() / bound).max()) <= 4e-15:
             break
+        lam = torch.minimum(torch.maximum(lam - move, -bound), bound)
     else:
         raise Unresolved
     if isinstance(layer, _AngleSeries) and not layer.holds(lam):
         raise Unresolved
-    return implicit(lam, layer, sigma_a2, kinds, functools.partial(_check_gap, deq))
+    return implicit(lam, _Known(*found), sigma_a2, kinds, gap_check(deq))
 
 
-def _check_gap(deq: DEQ, gap: Tensor) -> None:
-    if bool((gap <= 0).any()):
-        raise ConvergenceError(f"the NTK of {deq!r} diverges somewhere on a grid of inputs")
+class _Known(LayerMaps):
+    """A layer at covariances at which it has been evaluated."""
+
+    def __init__(self, *found: Tensor) -> None:
+        self.found = found[0], found[1]
+
+    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        return self.found
 
 
 def _range(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tensor) -> tuple[float, float]:
@@ -132,14 +137,21 @@ def rough_correlations(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tenso
 
 
 def _layer(
-    phi: Activation, q: Tensor, ia: Tensor, ib: Tensor, expected: Callable[[], tuple[float, float]] | None
+    phi: Activation,
+    q: Tensor,
+    ia: Tensor,
+    ib: Tensor,
+    own: _Known | None = None,
+    expected: Callable[[], tuple[float, float]] | None = None,
 ) -> LayerMaps:
+    """``own``: the layer on the diagonal; ``expected``: gives the correlations that will be asked for."""
     if not phi.elementwise or float(q.min()) <= 0.0:
         raise Unresolved
     closed = phi.closed_form()
     if closed is not None:
         return _Closed(closed, q[ia][:, None], q[ib][:, None])
-    return _AngleSeries(phi, q, ia, ib, expected if phi.kinks else None)
+    whole = (own or Diagonal(phi)).both(q)
+    return _AngleSeries(phi, q, ia, ib, whole, expected if phi.kinks else None)
 
 
 class _Closed(LayerMaps):
@@ -161,11 +173,13 @@ class _AngleSeries(LayerMaps):
         q: Tensor,
         ia: Tensor,
         ib: Tensor,
+        whole: tuple[Tensor, Tensor],
         expected: Callable[[], tuple[float, float]] | None,
     ) -> None:
-        self.phi, self.q, self.ia, self.ib, self.expected = phi, q, ia, ib, expected
+        self.phi, self.q, self.ia, self.ib, self.whole, self.expected = phi, q, ia, ib, whole, expected
         self.root = _root(q[ia], q[ib])[:, None]
         self.ends: tuple[float, float] | None = None
+        self.odd: int | None = None
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
         if self.ends is None:
@@ -174,7 +188,16 @@ class _AngleSeries(LayerMaps):
         low, high = self.ends
         rho = (lam / self.root).clamp(math.sin(low), math.sin(high))
         x2 = (torch.asin(rho) - 0.5 * (low + high)).mul_(4.0 / (high - low))
-        return tuple(_clenshaw(c, x2) for c in self.series)  # type: ignore[return-value]
+        y2 = x2 * x2 - 2.0 if self.odd is not None else x2
+        b1, b2 = self.series[-1].expand(2, *x2.shape).clone(), torch.zeros(2, *x2.shape, dtype=torch.float64)
+        for c in self.series[1:-1].flip(0):
+            torch.sub(c, b2, out=b2).addcmul_(y2, b1)
+            b1, b2 = b2, b1
+        # c_0 + y b_1 - b_2, and x (b_0 - b_1) for odd orders
+        out = torch.sub(self.series[0], b2, out=b2).addcmul_(y2, b1, value=0.5)
+        if self.odd is not None:
+            out[self.odd].addcmul_(y2, b1[self.odd], value=0.5).sub_(b1[self.odd]).mul_(x2).mul_(0.5)
+        return out[0], out[1]
 
     def holds(self, lam: Tensor) -> bool:
         """Whether these covariances lie where the series is."""
@@ -188,17 +211,29 @@ class _AngleSeries(LayerMaps):
         if self.phi.kinks:  # their series do not reach the ends: the interval is what is needed
             rho = lam / self.root
             low, high = (float(rho.min()), float(rho.max())) if self.expected is None else self.expected()
+        if self.phi.parity is not None:
+            low, high = min(low, -high), max(high, -low)
+            self.odd = int(self.phi.parity == "even")  # phi, or phi'
         ends = _apart(math.asin(max(low, -1.0)), math.asin(min(high, 1.0)))
-        hermite = _hermite(self.phi, self.q, max(-low, high))
-        for size in _SIZES:
+        hermite = _hermite(self.phi, self.q, self.whole, max(-low, high))
+        for size in _SIZES if self.phi.kinks else _SIZES[1:]:
             rho = torch.sin(torch.from_numpy(nodes(size, *ends)))
             values = _at_common_correlations(self.phi, self.q, self.ia, self.ib, rho, hermite)
-            series = [torch.tensor(to_coefficients(size)) @ part.T for part in values]
-            if all(_short(c) for c in series):
-                self.series = [c[: _length(c)][:, :, None].contiguous() for c in series]
-                self.ends = ends
+            series = torch.tensor(to_coefficients(size)) @ values.transpose(1, 2)
+            if _length(series) <= size - 3:
+                self.series, self.ends = self._ordered(series[:, : max(4, _length(series))]), ends
                 return
         raise Unresolved
+
+    def _ordered(self, series: Tensor) -> Tensor:
+        """(orders, 2, pairs, 1): every second order of odd and even functions."""
+        if self.odd is not None:
+            half = torch.zeros(2, (series.shape[1] + 1) // 2, series.shape[2], dtype=torch.float64)
+            for part in range(2):
+                kept = series[part, int(part == self.odd) :: 2]
+                half[part, : len(kept)] = kept
+            series = half
+        return series.transpose(0, 1)[..., None].contiguous()
 
 
 def _root(qx: Tensor, qy: Tensor) -> Tensor:
@@ -213,43 +248,30 @@ def _apart(low: float, high: float) -> tuple[float, float]:
     return max(low - _NARROW, -0.5 * math.pi), min(high + _NARROW, 0.5 * math.pi)
 
 
-def _short(c: Tensor) -> bool:
-    return _length(c) <= len(c) - 3
-
-
 def _length(c: Tensor) -> int:
-    """How many coefficients count, for any pair."""
+    """How many coefficients (2, orders, pairs) count, for any pair."""
     size = c.abs()
-    counts = (size > _RESOLVED * size.amax(0)).any(dim=1).nonzero()
+    counts = (size > _RESOLVED * size.amax(1, keepdim=True)).any(dim=2).any(dim=0).nonzero()
     return int(counts.max()) + 1 if len(counts) else 1
 
 
-def _clenshaw(c: Tensor, x2: Tensor) -> Tensor:
-    b2, b1 = torch.zeros_like(x2), c[-1].expand_as(x2).clone()
-    for m in range(len(c) - 2, -1, -1):
-        torch.sub(c[m], b2, out=b2).addcmul_(x2, b1, value=1.0 if m else 0.5)
-        b1, b2 = b2, b1
-    return b1
-
-
-def _hermite(phi: Activation, q: Tensor, largest: float) -> list[tuple[Tensor, float]]:
+def _hermite(phi: Activation, q: Tensor, whole: tuple[Tensor, Tensor], largest: float) -> list[tuple[Tensor, float]]:
     """Coefficients of phi and of phi' at all variances, and what is missing from them, for correlations up to this."""
     degree = degree_of(phi)
     if degree is not None:
         return [(a, 0.0) for a in _two_series(phi, q, degree + 2)]
     terms = _enough(phi, 2.0 ** (math.ceil(4.0 * math.log2(float(q.max()))) / 4.0), round(largest, 2))
-    total = mean_square(phi, "value", q), mean_square(phi, "slope", q)
-    return [(a, _missing(a, whole)) for a, whole in zip(_two_series(phi, q, terms), total, strict=True)]
+    return [(a, _missing(a, square)) for a, square in zip(_two_series(phi, q, terms), whole, strict=True)]
 
 
 @functools.lru_cache(maxsize=256)
 def _enough(phi: Activation, widest: float, largest: float) -> int:
     """How many terms the largest variance needs; smaller ones need fewer."""
     q = torch.tensor([widest], dtype=torch.float64)
-    total = mean_square(phi, "value", q), mean_square(phi, "slope", q)
+    whole = Diagonal(phi).both(q)
     for terms in _TERMS:
-        parts = zip(_two_series(phi, q, terms), total, strict=True)
-        if all(largest**terms * _missing(a, whole) <= _SURE for a, whole in parts):
+        parts = zip(_two_series(phi, q, terms), whole, strict=True)
+        if all(largest**terms * _missing(a, square) <= _SURE for a, square in parts):
             break
     return terms
 
@@ -271,26 +293,27 @@ def _missing(a: Tensor, whole: Tensor) -> float:
 
 def _at_common_correlations(
     phi: Activation, q: Tensor, ia: Tensor, ib: Tensor, rho: Tensor, hermite: list[tuple[Tensor, float]]
-) -> list[Tensor]:
+) -> Tensor:
     """(value, slope), each (pairs, correlations): Hermite series where they have converged, one by one elsewhere."""
     terms = hermite[0][0].shape[1]
     sure = torch.ones_like(rho, dtype=torch.bool)
     for _, missing in hermite:
         sure &= rho.abs() ** terms * missing <= _SURE
-    powers = rho[sure] ** torch.arange(terms, dtype=torch.float64)[:, None]
-    out = []
-    for a, _ in hermite:
-        full = torch.empty(len(ia), len(rho), dtype=torch.float64)
-        full[:, sure] = (a[ia] * a[ib]) @ powers
-        out.append(full)
+    steps = rho[sure].repeat(terms, 1)
+    steps[0] = 1.0
+    powers = steps.cumprod(0)
+    out = torch.empty(2, len(ia), len(rho), dtype=torch.float64)
+    every = 1 if phi.parity is None else 2
+    for k, (a, _) in enumerate(hermite):
+        first = 0 if phi.parity is None else int((phi.parity == "odd") != bool(k))
+        kept = a[:, first::every]
+        out[k, :, sure] = (kept[ia] * kept[ib]) @ powers[first::every]
     if not bool(sure.all()):
         _one_by_one(phi, q, ia, ib, rho, ~sure, out)
     return out
 
 
-def _one_by_one(
-    phi: Activation, q: Tensor, ia: Tensor, ib: Tensor, rho: Tensor, left: Tensor, out: list[Tensor]
-) -> None:
+def _one_by_one(phi: Activation, q: Tensor, ia: Tensor, ib: Tensor, rho: Tensor, left: Tensor, out: Tensor) -> None:
     few = rho[left]
     if len(few) * len(ia) > _LONE:
         raise Unresolved

@@ -7,6 +7,7 @@ results are the same whatever was computed before.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 from collections import OrderedDict
@@ -19,7 +20,6 @@ from torch import Tensor
 from .._chebyshev import nodes, to_coefficients
 from ..errors import NotSoDeepError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernels
-from .evaluate import at_entries
 from .lookup import ASIN, NormScale, Table, chebyshev, coefficients_needed
 from .near import NearSeries, near_series
 from .pointwise import diagonal
@@ -228,94 +228,102 @@ class _Grid:
         ja, jb = torch.triu_indices(len(self.t) - size, len(self.t) - size) + size
         self.checks = ja, jb
         pairs = torch.cat([ia, ja]), torch.cat([ib, jb])
-        x = torch.from_numpy(nodes(terms))
-        cosines = torch.sin(x * math.asin(reach))
-        self.along = diagonal(network, self.t**2, kinds, rates, check=False)
+        cosines = torch.sin(torch.from_numpy(nodes(terms)) * math.asin(reach))
+        self.along, found = sample(network, self.t, pairs, cosines, kinds, rates, patient=patient)
         self.own = self.along  # what entries are compared with: the kernel, where its slopes are tabulated
         if isinstance(network, DEQSlope):
             one = diagonal(network.deq, self.t**2, (network.kernel,), rates, check=False)
             self.own = dict.fromkeys(kinds, one[network.kernel])
-        found = sample(network, self.t, pairs, cosines, kinds, rates, self.along, patient=patient)
-        self.angle = torch.tensor(to_coefficients(terms))
-        self.norm = torch.tensor(to_coefficients(size))
-        self.coefficients: dict[Kernel, Tensor] = {}
-        self.exact: dict[Kernel, Tensor] = {}
-        for kind, values in found.items():
-            # relative to the diagonal, short rows keep their digits beside long ones
-            weights = torch.ones(size) if scale.single else self.own[kind][:size].rsqrt()
-            full = torch.empty(terms, size, size, dtype=torch.float64)
-            upper = values[: len(ia)] * (weights[ia] * weights[ib])[:, None]
-            full[:, ia, ib] = full[:, ib, ia] = upper.T
-            self.coefficients[kind] = torch.tensordot(self.angle, self.norm @ full @ self.norm.T, dims=1)
-            self.exact[kind] = values[len(ia) :]
-
-    @property
-    def finite(self) -> bool:
-        """Whether the kernels exist everywhere on it."""
-        parts = [*self.coefficients.values(), *self.own.values(), *self.along.values()]
-        return all(bool(torch.isfinite(part).all()) for part in parts)
+        self.norm, self.terms = torch.tensor(to_coefficients(size)), terms
+        values = torch.stack(list(found.values()))
+        self.kinds, self.exact = tuple(found), values[:, len(ia) :]
+        # relative to the diagonal, short rows keep their digits beside long ones
+        self.measure = torch.stack([self.own[kind] for kind in found])
+        weights = torch.ones(len(found), 1) if scale.single else self.measure[:, :size].rsqrt()
+        upper = (values[:, : len(ia)] * (weights[:, ia] * weights[:, ib])[..., None]) @ torch.tensor(
+            to_coefficients(terms)
+        ).T
+        which = torch.empty(size, size, dtype=torch.long)
+        which[ia, ib] = which[ib, ia] = torch.arange(len(ia))
+        half = upper.transpose(1, 2)[:, :, which] @ self.norm.T
+        self.coefficients = half.transpose(2, 3) @ self.norm.T  # (kinds, angles, norms, norms)
+        self.finite = all(
+            bool(torch.isfinite(v).all()) for v in (self.coefficients, self.measure, *self.along.values())
+        )
+        self.relative = _relative(self.coefficients)
 
     def angles_resolved(self, tolerance: float) -> bool:
         """Whether the last orders of the angle are nothing."""
-        return all(len(c) - coefficients_needed(c, tolerance) >= _SPARE for c in self.coefficients.values())
+        return self.terms - coefficients_needed(self.relative.transpose(0, 1), tolerance) >= _SPARE
 
     def norms_resolved(self, tolerance: float) -> bool:
         """Whether the last orders of the norms are nothing."""
         if self.scale.single:
             return True
-        sides = [c.transpose(0, 1) for c in self.coefficients.values()]
-        series = [*self._series(self.along).values(), *self._series(self.own).values()]
-        along = all(len(w) - coefficients_needed(w, tolerance) >= _SPARE for _, w in series)
-        return along and all(len(c) - coefficients_needed(c, tolerance) >= _SPARE for c in sides)
+        series = [weights for one in self.diagonals for _, weights in one.values()]
+        needed = coefficients_needed(self.relative.movedim(2, 0), tolerance)
+        return self.size - max(needed, *(coefficients_needed(w, tolerance) for w in series)) >= _SPARE
 
     def table(self, tolerance: float, homogeneous: bool) -> Table | None:
         """In the better variable of the angle, without what is not needed; ``None`` if it fails between its nodes."""
         warped, found = self._best_variable(tolerance)
         if not self.scale.single:
-            keep = max(coefficients_needed(c.transpose(0, 1), 0.01 * tolerance) for c in found.values())
-            found = {k: c[:, :keep, :keep].contiguous() for k, c in found.items()}
-        along, measure = self._series(self.along), self._series(self.own)
-        table = Table(self.scale, self.reach, warped, homogeneous, found, along, measure)
-        return table if self.scale.single or self._holds(table) else None
+            keep = coefficients_needed(_relative(found).movedim(2, 0), 0.01 * tolerance)
+            found = found[:, :, :keep, :keep].contiguous()
+        along, measure = self.diagonals
+        coefficients = dict(zip(self.kinds, found, strict=True))
+        table = Table(self.scale, self.reach, warped, homogeneous, coefficients, along, measure)
+        return table if self.scale.single or self._holds(table, found) else None
 
-    def _best_variable(self, tolerance: float) -> tuple[bool, dict[Kernel, Tensor]]:
-        terms = len(self.angle)
-        x = torch.from_numpy(nodes(terms))
-        plainly = self.angle @ chebyshev(terms, torch.asin(x * self.reach) / math.asin(self.reach))
-        plain = {k: torch.tensordot(plainly, c, dims=1) for k, c in self.coefficients.items()}
-        most, least = (max(coefficients_needed(c, tolerance) for c in d.values()) for d in (plain, self.coefficients))
-        warped = most > min(least + ASIN, terms - _SPARE)
+    def _best_variable(self, tolerance: float) -> tuple[bool, Tensor]:
+        shape = self.coefficients.shape
+        plain = (_to_plain(self.terms, self.reach) @ self.coefficients.flatten(2)).view(shape)
+        most, least = (coefficients_needed(c.transpose(0, 1), tolerance) for c in (_relative(plain), self.relative))
+        warped = most > min(least + ASIN, self.terms - _SPARE)
         chosen, needed = (self.coefficients, least) if warped else (plain, most)
-        return warped, {k: c[: needed + 1].contiguous() for k, c in chosen.items()}
+        return warped, chosen[:, : needed + 1]
+
+    @functools.cached_property
+    def diagonals(self) -> tuple[dict[Kernel, tuple[int, Tensor]], dict[Kernel, tuple[int, Tensor]]]:
+        """Series in the norm of values on the diagonal: of the kernels, and of what they are compared with."""
+        along = self._series(self.along)
+        return along, along if self.own is self.along else self._series(self.own)
 
     def _series(self, diagonals: dict[Kernel, Tensor]) -> dict[Kernel, tuple[int, Tensor]]:
-        """Of values on the diagonal, in the norm."""
         t = self.t[: self.size]
-        found: dict[Kernel, tuple[int, Tensor]] = {}
-        for kind, values in diagonals.items():
-            own = values[: self.size]
-            # over the power that leaves least to vary, the digits of short rows are not lost beside long ones
-            spreads = [_spread(own / t**power) for power in _POWERS]
-            power = 0 if self.scale.single else _POWERS[spreads.index(min(spreads))]
-            found[kind] = power, self.norm @ (own / t**power)
-        return found
+        own = torch.stack([values[: self.size] for values in diagonals.values()])
+        # over the power that leaves least to vary, the digits of short rows are not lost beside long ones
+        powers = (0,) if self.scale.single else _POWERS
+        over = torch.stack([own / t**power for power in powers])
+        low, high = torch.aminmax(over, dim=2)
+        best = torch.where(low > 0.0, high / low, math.inf).argmin(0).tolist()
+        return {
+            kind: (powers[i], self.norm @ over[i, k]) for k, (kind, i) in enumerate(zip(diagonals, best, strict=True))
+        }
 
-    def _holds(self, table: Table) -> bool:
+    def _holds(self, table: Table, found: Tensor) -> bool:
         """Whether the table keeps its digits between its nodes, at norms of every order of magnitude."""
-        (ja, jb), x = self.checks, torch.from_numpy(nodes(len(self.angle)))
+        columns = slice(0, None, max(1, self.terms // 8))
+        x = torch.from_numpy(nodes(self.terms))[columns]
         x = x if table.warped else torch.sin(x * math.asin(self.reach)) / self.reach
-        for kind, exact in self.exact.items():
-            level = table.level(kind, 1.0, torch.float64)
-            left, right = (table.side(level, kind, self.t[j], signed=k) for j, k in ((ja, True), (jb, False)))
-            columns = slice(0, None, max(1, len(x) // 8))
-            left, right = (side.repeat_interleave(len(x[columns]), dim=1) for side in (left, right))
-            found = at_entries(level, left, right, x[columns].repeat(len(ja))).view(len(ja), -1)
-            scale = (self.own[kind][ja] * self.own[kind][jb]).sqrt()[:, None]
-            if not bool(((found - exact[:, columns]).abs() <= _CHECK * scale).all()):
-                return False
-        return True
+        (ja, jb), t = self.checks, self.t[self.size :]
+        basis = chebyshev(found.shape[2], self.scale.position(t))
+        at_angles = (chebyshev(found.shape[1], x) @ found.flatten(2)).unflatten(2, found.shape[2:])
+        quotients = (basis @ at_angles @ basis.T)[:, :, ja - self.size, jb - self.size]
+        size = torch.stack([table.diagonal(kind, t, measure=True) for kind in self.kinds]).sqrt()
+        off = (quotients * (size[:, ja - self.size] * size[:, jb - self.size])[:, None]).transpose(1, 2)
+        off = (off - self.exact[:, :, columns]).abs()
+        return bool((off <= _CHECK * (self.measure[:, ja] * self.measure[:, jb]).sqrt()[..., None]).all())
 
 
-def _spread(values: Tensor) -> float:
-    low, high = torch.aminmax(values)
-    return float(high / low) if float(low) > 0.0 else math.inf
+def _relative(coefficients: Tensor) -> Tensor:
+    """Sizes of coefficients (kinds, ...), beside the largest of their kind."""
+    size = coefficients.abs()
+    return size / size.amax((1, 2, 3), keepdim=True).clamp_min(1e-300)
+
+
+@functools.lru_cache(maxsize=16)
+def _to_plain(terms: int, reach: float) -> Tensor:
+    """From series in the angle to series in its sine."""
+    x = torch.from_numpy(nodes(terms))
+    return torch.tensor(to_coefficients(terms)) @ chebyshev(terms, torch.asin(x * reach) / math.asin(reach))

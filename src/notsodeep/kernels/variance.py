@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..activations import Activation
-from ..gaussian import mean, moments, normal_density
+from ..gaussian import mean, moments, normal_density, portions
+from ..gaussian.rule import beyond, check_ends
 from ..networks import DEQ, ENN
 from .recursion import LayerMaps
 
@@ -54,10 +55,7 @@ def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:
 
 
 def _solve(deq: DEQ, s: Tensor) -> Tensor:
-    def square(q: Tensor) -> tuple[Tensor, Tensor]:
-        return mean_square(deq.activation, "value", q), 0.5 * _square_response(deq.activation, q)
-
-    return deq.variance(s, square)
+    return deq.variance(s, functools.partial(_square_and_rate, deq.activation))
 
 
 @functools.lru_cache(maxsize=256)
@@ -102,6 +100,22 @@ class _MeanSquare(torch.autograd.Function):
 def _distinct(q: Tensor, function: Function) -> Tensor:
     distinct, inverse = torch.unique(q.detach(), return_inverse=True)
     return function(distinct.sqrt())[inverse]
+
+
+def _square_and_rate(phi: Activation, q: Tensor) -> tuple[Tensor, Tensor]:
+    """E[phi(sqrt(q) xi)^2] and its derivative in q, from one evaluation where there is no closed form."""
+    if not phi.elementwise or not phi.continuous or phi.closed_form() is not None or phi.polynomial() is not None:
+        return mean_square(phi, "value", q), 0.5 * _square_response(phi, q)
+    rows = []
+    for tau, xi, weights in portions(q.detach().sqrt().clamp_min(_LIMIT), phi.panels()):
+        x = tau[:, None] * xi
+        value = phi(x).detach()
+        squares = value * value * weights
+        square = squares.sum(-1)
+        check_ends(beyond(squares, xi), square, tau)
+        rows.append(torch.stack([square, (x * value * phi.derivative(x).detach() * weights).sum(-1) / (tau * tau)]))
+    both = torch.cat(rows, dim=1)
+    return both[0], both[1]
 
 
 def _square_response(phi: Activation, q: Tensor) -> Tensor:
