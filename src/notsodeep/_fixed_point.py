@@ -45,12 +45,14 @@ def newton(
     far: Tensor | None = None,
     steps: int = 100,
     tolerance: float = 1e-13,
+    still: float = _STILL,
 ) -> Root:
     """A root of each equation in [low, high]; the residual is not positive at ``low``, not negative at ``high``.
 
     A Newton step that leaves the bracket, or meets a slope that is not a number, is replaced by bisection (by
     doubling, while ``high`` is infinite). ``size`` is what residuals are compared with, |x| unless given; slopes below
-    ``flattest`` are taken as that; beyond ``far`` the search is given up.
+    ``flattest`` are taken as that; beyond ``far`` the search is given up. A step below ``still`` is the last one: of a
+    function without kinks 1e-8 will do, since the error that it leaves is of the order of its square.
 
     >>> two = torch.tensor([2.0], dtype=torch.float64)
     >>> root = newton(lambda x, _: (x * x - 2.0, 2.0 * x), two, 0.0 * two, two)
@@ -68,9 +70,9 @@ def newton(
         trial = here - rest / slope.clamp_min(flattest)
         middle = torch.where(torch.isinf(above), 2.0 * here + start[active], 0.5 * (below + above))
         there = torch.where((trial >= below) & (trial <= above), trial, middle)
-        still = ((there - here).abs() <= _STILL * scale) | (above - below <= _STILL * scale)
+        rests = ((there - here).abs() <= still * scale) | (above - below <= _STILL * scale)
         stalled = (rest.abs() >= last[active]) & ((there - here).abs() <= _NOISE * scale)
-        settled = torch.isfinite(rest) & (still | stalled | (rest.abs() <= _ZERO * scale))
+        settled = torch.isfinite(rest) & (rests | stalled | (rest.abs() <= _ZERO * scale))
         x[active], low[active], high[active], last[active] = there, below, above, rest.abs()
         if bool(settled.all()):
             return Root(x, _relative(rest, scale), step, True)

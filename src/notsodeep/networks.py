@@ -233,7 +233,7 @@ class DEQ(_Frozen):
 
         start = drive if bool((drive > 0).all()) else drive + sigma_a2 * mean_square(drive)[0]
         far = 1e12 * (1.0 + drive)
-        root = newton(rest, start, drive, torch.full_like(drive, math.inf), flattest=0.05, far=far)
+        root = newton(rest, start, drive, torch.full_like(drive, math.inf), flattest=0.05, far=far, still=1e-8)
         if not root.converged:
             raise ConvergenceError(
                 f"the variance equation of {self!r} did not converge (relative residual {root.residual:.1e}); "

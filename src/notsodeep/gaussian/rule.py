@@ -82,8 +82,8 @@ def _estimate(function: Function, tau: Tensor, panels: Panels) -> tuple[Tensor, 
 def beyond(weighted: Tensor, xi: Tensor) -> Tensor:
     """What lies past the end of the range: the last standard deviation, shrunk as it shrank against the one before."""
     far = xi.abs()
-    last = (weighted * (far > REACH - 1.0)).sum(-1)
-    before = (weighted * ((far > REACH - 2.0) & (far <= REACH - 1.0))).sum(-1)
+    ends = torch.stack([far > REACH - 1.0, (far > REACH - 2.0) & (far <= REACH - 1.0)]).to(weighted.dtype)
+    last, before = ends @ weighted.mT if xi.ndim == 1 and weighted.ndim > 1 else (ends * weighted).sum(-1)
     return torch.where(last > 0, last * (last / before.clamp_min(1e-300)), last)
 
 

@@ -1,5 +1,7 @@
 """Kernel matrices on CUDA by fused tiles: products by cuBLAS into the result, then one pass over it in place.
 
+The products are set going first, so that a table, which the host builds, costs little beside them.
+
 Entries that the table does not settle (near r = +-1, or beyond its reach) are listed by the programs and evaluated
 afterwards. Where Triton is missing, or too many entries are listed, tiles are evaluated by plain torch instead.
 """
@@ -22,7 +24,7 @@ from ..networks import Kernel
 from .lookup import Table
 from .tiles import Points
 
-__all__ = ["fill_fused"]
+__all__ = ["fill_fused", "start_products"]
 
 _ROWS, _COLUMNS = 4096, 8192  # of a product
 _LISTED = 1 << 21  # entries
@@ -41,16 +43,26 @@ def _program() -> Any:
         return None
 
 
-def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
-    """Fill the matrices but for the diagonal of symmetric ones; ``False`` where it could not be done this way."""
-    x, table = points.x, points.table
-    plain = all(t.is_cuda and t.dtype == x.dtype and t.stride(1) == 1 for t in target.values())
-    if not x.is_cuda or not plain or table is None or any(s is not None for s in points.short):
+def start_products(x: Tensor, y: Tensor, symmetric: bool, target: Mapping[Kernel, Tensor]) -> bool:
+    """Set the Gram product of all rows going, into the last of the results, where fused tiles may follow."""
+    plain = x.is_cuda and all(t.is_cuda and t.dtype == x.dtype and t.stride(1) == 1 for t in target.values())
+    if not plain or _refused or _program() is None:
         return False
-    if _refused or _program() is None:
+    gram = list(target.values())[-1]
+    for rows, columns in _blocks(gram.shape, symmetric):
+        torch.mm(x[rows], y[columns].T, out=gram[rows, columns])
+    return True
+
+
+def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
+    """Fill the matrices, in the last of which the Gram product is, but for the diagonal of symmetric ones.
+
+    ``False`` where it could not be done this way.
+    """
+    if points.table is None or any(s is not None for s in points.short):
         return False
     try:
-        listed = _run(points, table, target)
+        listed = _run(points, points.table, target)
     except Exception as error:  # an acceleration that a driver or a compiler refuses is none
         warnings.warn(
             f"fused tiles do not run here, plain ones are used: {error!r:.300}", NotSoDeepWarning, stacklevel=2
@@ -66,11 +78,10 @@ def _run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> int:
     counts = torch.zeros(1, dtype=torch.int32, device=x.device)
     found = torch.empty(2, _LISTED, dtype=torch.int32, device=x.device)
     last = list(target)[-1]
-    # the list is made once, by the kernel that goes last; everything is on the device before the first product
+    # the list is made once, by the kernel that goes last
     parts = [(target[kind], _Factors(points, table, kind, kind == last)) for kind in target]
     gram = target[last]
     for rows, columns in _blocks(gram.shape, points.symmetric):
-        torch.mm(x[rows], points.y[columns].T, out=gram[rows, columns])
         for out, factors in parts:
             factors.launch(gram, out, rows, columns, found, counts)
     listed = int(counts)
@@ -99,10 +110,10 @@ class _Factors:
         numbers = [level.scale(), points.trusted if listing else 2.0, table.reach]
         self.numbers = torch.tensor(numbers, dtype=x.dtype, device=x.device)
         self.ends = torch.tensor(np.cumsum((0, *level.series.ranks)), dtype=torch.int32, device=x.device)
-        self.signs = level.series.signs.to(x.device, x.dtype)
         self.left = self.right = self._void = torch.empty(0, 0, dtype=x.dtype, device=x.device)
         self._rows = slice(0)
-        there = dataclasses.replace(level.series, factors=level.series.factors.to(x.device))
+        factors, signs = (part.to(x.device) for part in (level.series.factors, level.series.signs))
+        there = dataclasses.replace(level.series, factors=factors, signs=signs)
         self.level = dataclasses.replace(level, series=there)
         along = {kind: (power, weights.to(x.device)) for kind, (power, weights) in table.measure.items()}
         self.table = dataclasses.replace(table, measure=along)
@@ -114,12 +125,12 @@ class _Factors:
         if self.table.one_function:
             return
         if self._rows != rows:
-            self._rows, self.left = rows, self._side(self.points.sx[rows])
+            self._rows, self.left = rows, self._side(self.points.sx[rows], signed=True)
         self.right = self._void  # one of them at a time
-        self.right = self._side(self.points.sy[columns])
+        self.right = self._side(self.points.sy[columns], signed=False)
 
-    def _side(self, squares: Tensor) -> Tensor:
-        return self.table.side(self.level, self.kind, squares.sqrt(), signed=False).to(self.points.x.dtype)
+    def _side(self, squares: Tensor, signed: bool) -> Tensor:
+        return self.table.side(self.level, self.kind, squares.sqrt(), signed=signed).to(self.points.x.dtype)
 
     def launch(self, gram: Tensor, out: Tensor, rows: slice, columns: slice, found: Tensor, counts: Tensor) -> None:
         """One pass over a block of the product."""
@@ -135,7 +146,6 @@ class _Factors:
             self.points.wy,
             self.left,
             self.right,
-            self.signs,
             self.ends,
             self.numbers,
             found,

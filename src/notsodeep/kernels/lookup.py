@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from numpy.polynomial.chebyshev import chebvander
 from torch import Tensor
 
 from .._chebyshev import nodes, to_coefficients
@@ -26,6 +27,7 @@ _REACHES = (0.125, 0.25, 0.5, 0.7, 0.8, 0.9)  # of the cosine; beyond, all that 
 _SPARE = 2  # orders that must be nothing
 ASIN = 11  # terms that cost as much as the arcsine
 _BEND = 0.7  # the norm at which linear becomes logarithmic
+_FEW = 64  # points
 _ROWS = 8192  # whose norm parts are held at once
 _TERMS = {torch.float64: 1e-13, torch.float32: 2e-8}  # what is left out of the angle
 _RANKS = {torch.float64: 3e-15, torch.float32: 1e-8}  # and out of the norms
@@ -139,9 +141,9 @@ class Table:
         return None if self.homogeneous or not bool(found.any()) else found
 
     # -- the diagonal ----------------------------------------------------------------------------------------
-    def diagonal(self, kind: Kernel, norms: Tensor, measure: bool = False) -> Tensor:
-        """Kernels of points with themselves, or what the coefficients are relative to."""
-        power, weights = (self.measure if measure else self.along)[kind]
+    def diagonal(self, kind: Kernel, norms: Tensor) -> Tensor:
+        """Kernels of points with themselves."""
+        power, weights = self.along[kind]
         weights = weights.to(norms.device)
         if self.norms.single:
             return weights[0] * norms**2 if self.homogeneous else weights[0].expand_as(norms).clone()
@@ -226,6 +228,8 @@ def chebyshev(size: int, x: Tensor) -> Tensor:
     """T_0 ... T_(size-1) at these points, as columns."""
     if x.is_cuda:  # one launch; the rounding of k arccos(x) meets coefficients that fall with k
         return torch.cos(torch.acos(x.clamp(-1.0, 1.0))[:, None] * torch.arange(size, dtype=x.dtype, device=x.device))
+    if len(x) <= _FEW:
+        return torch.from_numpy(chebvander(x.numpy(), size - 1))
     rows = torch.empty(max(size, 2), len(x), dtype=x.dtype)
     rows[0], rows[1] = 1.0, x
     for k in range(2, size):

@@ -18,7 +18,7 @@ from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of, tangent_kernel
 from .blocks import fill_tiles, tiles_of
-from .device import fill_fused
+from .device import fill_fused, start_products
 from .lookup import Table
 from .plane import account
 from .pointwise import diagonal, pairwise
@@ -157,9 +157,14 @@ def fill(
         return target
     sx = squared_norms(x)
     sy = sx if symmetric else squared_norms(other)
-    table = _table(network, kinds, rates, sx, sy, symmetric, table, x.dtype)
-    points = Points(network, tuple(kinds), rates, table, x, other, sx, sy, symmetric=symmetric, compiled=compile)
-    if not fill_fused(points, target):
+    least, low, high = _norms(sx, sy)
+    pairs = len(sx) * len(sy) / (2 if symmetric else 1)
+    started = start_products(x, other, symmetric, target)  # tables are built meanwhile
+    table = _table(network, kinds, rates, low, high, pairs, table, x.dtype)
+    points = Points(
+        network, tuple(kinds), rates, table, x, other, sx, sy, symmetric=symmetric, compiled=compile, least=least
+    )
+    if not (started and fill_fused(points, target)):
         blocks = list(tiles_of(shape, x.device, symmetric))
         fill_tiles(points, target, track(blocks, len(blocks), "kernel", progress), len(blocks))
     if symmetric:
@@ -174,36 +179,40 @@ def _table(
     network: Network,
     kinds: Sequence[Kernel],
     rates: Sequence[float] | None,
-    sx: Tensor,
-    sy: Tensor,
-    symmetric: bool,
+    low: float,
+    high: float,
+    pairs: float,
     given: Table | None,
     dtype: torch.dtype,
 ) -> Table | None:
-    """The table for this data, or ``None`` where entry by entry is cheaper or a table would not be exact."""
-    low, high = norm_range(sx, sy)
+    """The table for such norms, or ``None`` where entry by entry is cheaper or a table would not be exact."""
     if high == 0.0:
         return None
     fits = given is not None and (given.homogeneous or given.norms.holds(low, high))
     if given is not None and fits and all(k in given.kinds for k in kinds):
         return given
-    pairs = len(sx) * len(sy) / (2 if symmetric else 1)
     if pairs <= _DIRECT_PAIRS:
         return None
     scale = rounded_range(network, low, high, _EQUAL[dtype])
     if given is not None and not scale.single:
         scale = rounded_range(network, min(low, given.norms.low), max(high, given.norms.high))
-    found = table_for(network, rates, scale, pairs)
+    found = table_for(network, rates, scale, pairs, dtype)
     return found if found is not None and all(k in found.kinds for k in kinds) else None
 
 
 def norm_range(*squares: Tensor) -> tuple[float, float]:
     """The smallest and the largest norm, but for rows so short, or zero, that they are evaluated one by one."""
+    return _norms(*squares)[1:]
+
+
+def _norms(*squares: Tensor) -> tuple[float, float, float]:
+    """The smallest norm, and the range of those that are not too short."""
     ends = torch.stack([v for s in squares for v in torch.aminmax(s)]).sqrt().tolist()
-    low, high = min(ends), max(ends)
+    least = low = min(ends)
+    high = max(ends)
     if low < SHORT * high:
         low = min(float(part.min()) for s in squares if len(part := s[s >= (SHORT * high) ** 2])) ** 0.5
-    return low, high
+    return least, low, high
 
 
 def diagonals(

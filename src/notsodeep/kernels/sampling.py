@@ -30,11 +30,12 @@ _SIZES = (32, 64, 128, 256)  # nodes in the angle; kinked functions are asked fo
 _TERMS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)  # of the Hermite series
 _NOISE = 2e-15  # rounding hides anything smaller in Parseval's identity
 _DEAD, _DOUBT = 1e-16, 1e-13  # the last eighth of the terms, where sums of squares are rounded
-_SURE = 1.2e-14
-_RESOLVED = 4e-15  # the last coefficients of a layer's series, in parts of the first ones
+_SURE = 0.6  # of the tolerance: what a Hermite series may lack
+_REST = 0.2  # the same of the last step of Newton's method, and of the last coefficients of a layer's series
+_FINE = 1e-12  # tolerances below this need more nodes
 _LONE = 512  # entries that may be integrated one by one
 _STEPS = 40
-_ROUGH = 64
+_ROUGH, _ENOUGH = 64, 1e-4  # terms, and steps
 _NARROW = 1e-6  # radians
 _MARGIN = 0.2  # of the distance to +-1, around the correlations that are expected
 
@@ -47,10 +48,11 @@ def sample(
     kinds: Sequence[Kernel],
     rates: Sequence[float] | None,
     *,
+    tolerance: float,
     patient: bool,
 ) -> tuple[dict[Kernel, Tensor], dict[Kernel, Tensor]]:
     """Kernels of points of norms t with themselves, and at norms (t[i], t[j]) for each of the ``pairs`` (i, j) and all
-    ``cosines``: (pairs, cosines) each.
+    ``cosines``: (pairs, cosines) each; where they come from series, these leave out less than the ``tolerance``.
 
     Raises :class:`ConvergenceError` where the equations have no solution, and :class:`Unresolved` where only
     integrals entry by entry would do, unless ``patient``.
@@ -66,8 +68,8 @@ def sample(
                 q = equilibrium_variance(network, squares)
                 own = _Known(*Diagonal(network.activation).both(q))
                 along = implicit(q, own, network.variances[0], kinds, gap_check(network))
-                return along, _implicit(network, q, own, ia, ib, dot, kinds)
-            layers = (_layer(phi, q, ia, ib) for phi, (q,) in at_each_layer(network, squares))
+                return along, _implicit(network, q, own, ia, ib, dot, kinds, tolerance)
+            layers = (_layer(phi, q, ia, ib, tolerance) for phi, (q,) in at_each_layer(network, squares))
             found = explicit(dot, layers, rates or (), kinds)
         except Unresolved:
             if not patient:
@@ -81,17 +83,24 @@ class Unresolved(Exception):
 
 
 def _implicit(
-    deq: DEQ, q: Tensor, own: _Known, ia: Tensor, ib: Tensor, dot: Tensor, kinds: Sequence[Kernel]
+    deq: DEQ,
+    q: Tensor,
+    own: _Known,
+    ia: Tensor,
+    ib: Tensor,
+    dot: Tensor,
+    kinds: Sequence[Kernel],
+    tolerance: float,
 ) -> dict[Kernel, Tensor]:
     drive, sigma_a2 = deq.drive(dot), deq.variances[0]
     bound = _root(q[ia], q[ib])[:, None]
-    layer = _layer(deq.activation, q, ia, ib, own, functools.partial(_range, deq, q, ia, ib, drive))
+    layer = _layer(deq.activation, q, ia, ib, tolerance, own, functools.partial(_range, deq, q, ia, ib, drive))
     lam = torch.minimum(torch.maximum(drive, -bound), bound)
     for _ in range(_STEPS):  # far from rho = +-1 Newton needs no bracket; where it does, entry by entry
         found = layer.both(lam)
         rest, rate = equation(_Known(*found), lam, sigma_a2, drive)
         move = rest / rate.clamp_min(1e-3)
-        if float((move.abs() / bound).max()) <= 4e-15:
+        if float((move.abs() / bound).max()) <= _REST * tolerance:
             break
         lam = torch.minimum(torch.maximum(lam - move, -bound), bound)
     else:
@@ -129,7 +138,9 @@ def rough_correlations(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tenso
     push, orders = drive / root, torch.arange(_ROUGH, dtype=torch.float64)
     rho = push.clamp(-1.0, 1.0)
     for _ in range(_STEPS):  # a contraction
-        rho = (push + (products * rho[..., None] ** orders).sum(-1)).clamp(-1.0, 1.0)
+        before, rho = rho, (push + (products * rho[..., None] ** orders).sum(-1)).clamp(-1.0, 1.0)
+        if float((rho - before).abs().max()) <= _ENOUGH:
+            break
     return rho
 
 
@@ -141,6 +152,7 @@ def _layer(
     q: Tensor,
     ia: Tensor,
     ib: Tensor,
+    tolerance: float,
     own: _Known | None = None,
     expected: Callable[[], tuple[float, float]] | None = None,
 ) -> LayerMaps:
@@ -151,7 +163,7 @@ def _layer(
     if closed is not None:
         return _Closed(closed, q[ia][:, None], q[ib][:, None])
     whole = (own or Diagonal(phi)).both(q)
-    return _AngleSeries(phi, q, ia, ib, whole, expected if phi.kinks else None)
+    return _AngleSeries(phi, q, ia, ib, tolerance, whole, expected if phi.kinks else None)
 
 
 class _Closed(LayerMaps):
@@ -173,10 +185,12 @@ class _AngleSeries(LayerMaps):
         q: Tensor,
         ia: Tensor,
         ib: Tensor,
+        tolerance: float,
         whole: tuple[Tensor, Tensor],
         expected: Callable[[], tuple[float, float]] | None,
     ) -> None:
-        self.phi, self.q, self.ia, self.ib, self.whole, self.expected = phi, q, ia, ib, whole, expected
+        self.phi, self.q, self.ia, self.ib, self.tolerance = phi, q, ia, ib, tolerance
+        self.whole, self.expected = whole, expected
         self.root = _root(q[ia], q[ib])[:, None]
         self.ends: tuple[float, float] | None = None
         self.odd: int | None = None
@@ -215,13 +229,14 @@ class _AngleSeries(LayerMaps):
             low, high = min(low, -high), max(high, -low)
             self.odd = int(self.phi.parity == "even")  # phi, or phi'
         ends = _apart(math.asin(max(low, -1.0)), math.asin(min(high, 1.0)))
-        hermite = _hermite(self.phi, self.q, self.whole, max(-low, high))
-        for size in _SIZES if self.phi.kinks else _SIZES[1:]:
+        hermite = _hermite(self.phi, self.q, self.whole, max(-low, high), _SURE * self.tolerance)
+        for size in _SIZES if self.phi.kinks or self.tolerance > _FINE else _SIZES[1:]:
             rho = torch.sin(torch.from_numpy(nodes(size, *ends)))
-            values = _at_common_correlations(self.phi, self.q, self.ia, self.ib, rho, hermite)
+            values = _at_common_correlations(self.phi, self.q, self.ia, self.ib, rho, hermite, _SURE * self.tolerance)
             series = torch.tensor(to_coefficients(size)) @ values.transpose(1, 2)
-            if _length(series) <= size - 3:
-                self.series, self.ends = self._ordered(series[:, : max(4, _length(series))]), ends
+            length = _length(series, _REST * self.tolerance)
+            if length <= size - 3:
+                self.series, self.ends = self._ordered(series[:, : max(4, length)]), ends
                 return
         raise Unresolved
 
@@ -248,30 +263,32 @@ def _apart(low: float, high: float) -> tuple[float, float]:
     return max(low - _NARROW, -0.5 * math.pi), min(high + _NARROW, 0.5 * math.pi)
 
 
-def _length(c: Tensor) -> int:
+def _length(c: Tensor, tolerance: float) -> int:
     """How many coefficients (2, orders, pairs) count, for any pair."""
     size = c.abs()
-    counts = (size > _RESOLVED * size.amax(1, keepdim=True)).any(dim=2).any(dim=0).nonzero()
+    counts = (size > tolerance * size.amax(1, keepdim=True)).any(dim=2).any(dim=0).nonzero()
     return int(counts.max()) + 1 if len(counts) else 1
 
 
-def _hermite(phi: Activation, q: Tensor, whole: tuple[Tensor, Tensor], largest: float) -> list[tuple[Tensor, float]]:
+def _hermite(
+    phi: Activation, q: Tensor, whole: tuple[Tensor, Tensor], largest: float, sure: float
+) -> list[tuple[Tensor, float]]:
     """Coefficients of phi and of phi' at all variances, and what is missing from them, for correlations up to this."""
     degree = degree_of(phi)
     if degree is not None:
         return [(a, 0.0) for a in _two_series(phi, q, degree + 2)]
-    terms = _enough(phi, 2.0 ** (math.ceil(4.0 * math.log2(float(q.max()))) / 4.0), round(largest, 2))
+    terms = _enough(phi, 2.0 ** (math.ceil(4.0 * math.log2(float(q.max()))) / 4.0), round(largest, 2), sure)
     return [(a, _missing(a, square)) for a, square in zip(_two_series(phi, q, terms), whole, strict=True)]
 
 
 @functools.lru_cache(maxsize=256)
-def _enough(phi: Activation, widest: float, largest: float) -> int:
+def _enough(phi: Activation, widest: float, largest: float, sure: float) -> int:
     """How many terms the largest variance needs; smaller ones need fewer."""
     q = torch.tensor([widest], dtype=torch.float64)
     whole = Diagonal(phi).both(q)
     for terms in _TERMS:
         parts = zip(_two_series(phi, q, terms), whole, strict=True)
-        if all(largest**terms * _missing(a, square) <= _SURE for a, square in parts):
+        if all(largest**terms * _missing(a, square) <= sure for a, square in parts):
             break
     return terms
 
@@ -292,13 +309,19 @@ def _missing(a: Tensor, whole: Tensor) -> float:
 
 
 def _at_common_correlations(
-    phi: Activation, q: Tensor, ia: Tensor, ib: Tensor, rho: Tensor, hermite: list[tuple[Tensor, float]]
+    phi: Activation,
+    q: Tensor,
+    ia: Tensor,
+    ib: Tensor,
+    rho: Tensor,
+    hermite: list[tuple[Tensor, float]],
+    enough: float,
 ) -> Tensor:
     """(value, slope), each (pairs, correlations): Hermite series where they have converged, one by one elsewhere."""
     terms = hermite[0][0].shape[1]
     sure = torch.ones_like(rho, dtype=torch.bool)
     for _, missing in hermite:
-        sure &= rho.abs() ** terms * missing <= _SURE
+        sure &= rho.abs() ** terms * missing <= enough
     steps = rho[sure].repeat(terms, 1)
     steps[0] = 1.0
     powers = steps.cumprod(0)

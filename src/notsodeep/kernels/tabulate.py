@@ -28,11 +28,11 @@ from .slopes import DEQSlope
 
 __all__ = ["SHORT", "angle_cap", "build_table", "forget_tables", "near_for", "one_thread", "rounded_range", "table_for"]
 
-_TOLERANCE = 2e-14
+_TOLERANCE = {torch.float64: 2e-14, torch.float32: 1e-9}
 _NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magnified by the angle
-_ANGLES = (48, 64, 128, 256)  # sizes of grids
-_NORMS = (16, 20, 24, 32, 48)
-_WIDTHS = ((1.5, 16), (4.0, 20), (math.inf, 24))  # of ranges, and what most networks need there
+_ANGLES = {torch.float64: (48, 64, 128, 256), torch.float32: (32, 48, 64, 128)}  # sizes of grids
+_NORMS = {torch.float64: (16, 20, 24, 32, 48), torch.float32: (10, 12, 16, 24, 32)}
+_WIDTHS = (1.5, 4.0, math.inf)  # of ranges: most networks need the first, second and third of the sizes there
 _SPARE = 2  # orders of a grid that must be nothing
 _KINK_CAP = 0.95  # kinked activations: k is analytic in the angle, but not uniformly so near r = +-1
 _STEPS = 4  # ends of ranges are powers of 2^(1/4)
@@ -40,7 +40,7 @@ _KEPT = 64  # tables
 SHORT = 1e-6  # of the longest row; shorter ones, evaluated one by one, are not worth a wider table
 _POWERS = (0, 2, 4)  # of the norm, like one of which a kernel on the diagonal starts
 _CHECKED = 6  # norms at which a finished table is held against the kernel itself
-_CHECK = 1e-11  # of the kernels of the two points with themselves
+_CHECK = {torch.float64: 1e-11, torch.float32: 1e-7}  # of the kernels of the two points with themselves
 _PATIENT, _MANY = 4096.0, 2.0**24  # pairs of points for which a slow table is worth looking for; as good as infinity
 
 
@@ -66,20 +66,26 @@ _near: OrderedDict[tuple[object, ...], NearSeries | None] = OrderedDict()
 _lock = threading.RLock()
 
 
-def table_for(network: Network, rates: Sequence[float] | None, scale: NormScale, pairs: float) -> Table | None:
-    """The table of all kernels of a network on a rounded range; ``None`` where none reaches full accuracy.
+def table_for(
+    network: Network,
+    rates: Sequence[float] | None,
+    scale: NormScale,
+    pairs: float,
+    dtype: torch.dtype = torch.float64,
+) -> Table | None:
+    """The table of all kernels of a network on a rounded range; ``None`` where none has the accuracy of ``dtype``.
 
     A table that takes integrals entry by entry is made only for many more ``pairs`` than it has entries.
     """
     plain = network.detached() if isinstance(network, DEQ) else network
-    key = plain, None if rates is None else tuple(rates), scale
+    key = plain, None if rates is None else tuple(rates), scale, dtype
     with _lock:
-        found = _kept(_tables, key, lambda: _attempted(plain, rates, scale))
+        found = _kept(_tables, key, lambda: _attempted(plain, rates, scale, dtype))
         if isinstance(found, Unresolved):
             octave = math.floor(math.log2(min(pairs, _MANY)))
             found = None
             if 2.0**octave >= _PATIENT:
-                found = _kept(_tables, (*key, octave), lambda: _attempted(plain, rates, scale, 2.0**octave))
+                found = _kept(_tables, (*key, octave), lambda: _attempted(plain, rates, scale, dtype, 2.0**octave))
         return None if isinstance(found, Unresolved) else found
 
 
@@ -123,11 +129,11 @@ def _kept(kept: OrderedDict[tuple[object, ...], Made], key: tuple[object, ...], 
 
 
 def _attempted(
-    network: Network, rates: Sequence[float] | None, scale: NormScale, pairs: float | None = None
+    network: Network, rates: Sequence[float] | None, scale: NormScale, dtype: torch.dtype, pairs: float | None = None
 ) -> Table | Unresolved | None:
     """The table, or what says that it would be slow."""
     try:
-        return build_table(network, rates, scale, pairs)
+        return build_table(network, rates, scale, dtype, pairs)
     except Unresolved as slow:
         return slow.with_traceback(None)
 
@@ -153,7 +159,7 @@ def rounded_range(network: Network, low: float, high: float, equal: float = 1e-1
 
 
 def build_table(
-    network: Network, rates: Sequence[float] | None, scale: NormScale, pairs: float | None = None
+    network: Network, rates: Sequence[float] | None, scale: NormScale, dtype: torch.dtype, pairs: float | None = None
 ) -> Table | None:
     """All kernels of a network that exist on this range of norms; ``None`` where no table reaches full accuracy.
 
@@ -164,7 +170,7 @@ def build_table(
     for kinds in (network.kinds, network.kinds[:1]):
         try:
             kinds = check_kernels(network, kinds)
-            return _build(network, kinds, rates, scale, pairs)
+            return _build(network, kinds, rates, scale, dtype, pairs)
         except NotSoDeepError:
             continue
     return None
@@ -175,19 +181,21 @@ def _build(
     kinds: tuple[Kernel, ...],
     rates: Sequence[float] | None,
     scale: NormScale,
+    dtype: torch.dtype,
     pairs: float | None,
 ) -> Table | None:
     """From the smallest grid that resolves the kernels."""
     reach = angle_cap(network)
     kinked = any(phi.kinks for phi in network.activations)
     noisy = reach == 1.0 and kinked
-    tolerance = _NOISY_TOLERANCE if noisy else _TOLERANCE
+    tolerance = max(_NOISY_TOLERANCE if noisy else 0.0, _TOLERANCE[dtype])
     # where entries are dear the smallest grids are tried first
-    norms = iter((1,) if scale.single else _NORMS if pairs is not None else [n for n in _NORMS if n >= _likely(scale)])
-    angles = iter(_ANGLES[1:] if kinked and pairs is None else _ANGLES)
+    likely = 0 if pairs is not None else next(i for i, width in enumerate(_WIDTHS) if scale.high <= width * scale.low)
+    norms = iter((1,) if scale.single else _NORMS[dtype][likely:])
+    angles = iter(_ANGLES[dtype][int(kinked and pairs is None) :])
     size, terms = next(norms), next(angles)
     while pairs is None or terms * size * (size + 1) <= pairs:
-        grid = _Grid(network, kinds, rates, scale, reach, size, terms, patient=pairs is not None)
+        grid = _Grid(network, kinds, rates, scale, reach, size, terms, dtype, patient=pairs is not None)
         if not grid.finite:
             return None
         if not grid.angles_resolved(tolerance):
@@ -199,10 +207,6 @@ def _build(
         if terms == 0 or size == 0:
             return None
     return None
-
-
-def _likely(scale: NormScale) -> int:
-    return next(size for width, size in _WIDTHS if scale.high <= width * scale.low)
 
 
 class _Grid:
@@ -217,9 +221,10 @@ class _Grid:
         reach: float,
         size: int,
         terms: int,
+        dtype: torch.dtype,
         patient: bool,
     ) -> None:
-        self.scale, self.reach, self.size = scale, reach, size
+        self.scale, self.reach, self.size, self.check = scale, reach, size, _CHECK[dtype]
         self.t = scale.nodes(size)
         if not scale.single:
             between = torch.logspace(math.log10(scale.low), math.log10(scale.high), _CHECKED, dtype=torch.float64)
@@ -229,7 +234,9 @@ class _Grid:
         self.checks = ja, jb
         pairs = torch.cat([ia, ja]), torch.cat([ib, jb])
         cosines = torch.sin(torch.from_numpy(nodes(terms)) * math.asin(reach))
-        self.along, found = sample(network, self.t, pairs, cosines, kinds, rates, patient=patient)
+        self.along, found = sample(
+            network, self.t, pairs, cosines, kinds, rates, tolerance=_TOLERANCE[dtype], patient=patient
+        )
         self.own = self.along  # what entries are compared with: the kernel, where its slopes are tabulated
         if isinstance(network, DEQSlope):
             one = diagonal(network.deq, self.t**2, (network.kernel,), rates, check=False)
@@ -306,14 +313,16 @@ class _Grid:
         columns = slice(0, None, max(1, self.terms // 8))
         x = torch.from_numpy(nodes(self.terms))[columns]
         x = x if table.warped else torch.sin(x * math.asin(self.reach)) / self.reach
-        (ja, jb), t = self.checks, self.t[self.size :]
-        basis = chebyshev(found.shape[2], self.scale.position(t))
+        t = self.t[self.size :]
+        ja, jb = self.checks
+        ia, ib = ja - self.size, jb - self.size
+        basis = chebyshev(self.size, self.scale.position(t))
+        lookup = basis[:, : found.shape[2]]
         at_angles = (chebyshev(found.shape[1], x) @ found.flatten(2)).unflatten(2, found.shape[2:])
-        quotients = (basis @ at_angles @ basis.T)[:, :, ja - self.size, jb - self.size]
-        size = torch.stack([table.diagonal(kind, t, measure=True) for kind in self.kinds]).sqrt()
-        off = (quotients * (size[:, ja - self.size] * size[:, jb - self.size])[:, None]).transpose(1, 2)
-        off = (off - self.exact[:, :, columns]).abs()
-        return bool((off <= _CHECK * (self.measure[:, ja] * self.measure[:, jb]).sqrt()[..., None]).all())
+        quotients = (lookup @ at_angles @ lookup.T)[:, :, ia, ib].transpose(1, 2)
+        size = torch.stack([(basis @ weights).mul_(t**power) for power, weights in table.measure.values()]).sqrt()
+        off = (quotients * (size[:, ia] * size[:, ib])[..., None] - self.exact[:, :, columns]).abs()
+        return bool((off <= self.check * (self.measure[:, ja] * self.measure[:, jb]).sqrt()[..., None]).all())
 
 
 def _relative(coefficients: Tensor) -> Tensor:

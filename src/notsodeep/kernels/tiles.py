@@ -48,7 +48,9 @@ class Points:
         *,
         symmetric: bool,
         compiled: bool = False,
+        least: float = 0.0,
     ) -> None:
+        """``least``: no norm is below."""
         self.network, self.kinds, self.rates, self.table = network, kinds, rates, table
         self.x, self.y, self.sx, self.sy = x, y, sx, sy
         self.symmetric = symmetric
@@ -60,7 +62,8 @@ class Points:
         if table is not None:
             kinked = any(phi.kinks for phi in network.activations)
             self.trusted = min(table.reach, _TRUSTED[x.dtype]) if kinked else table.reach
-            self.short = tuple(table.shorter(s.sqrt()) for s in (sx, sy))
+            if least < table.norms.low:  # on a GPU the question alone would wait for all that it does
+                self.short = tuple(table.shorter(s.sqrt()) for s in (sx, sy))
         self._pairs = len(x) * len(y) / (2 if symmetric else 1)
         self._at_once = max(64, _NUMBERS // max(1, x.shape[1]))
         self.room = Room()

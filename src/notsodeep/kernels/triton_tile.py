@@ -22,7 +22,6 @@ def tile_kernel(
     wy,
     left,
     right,
-    signs,
     ends,
     numbers,
     found,
@@ -43,7 +42,7 @@ def tile_kernel(
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """sum_m T_m(x) left_m right_m' on one tile; PARITY 1: odd orders, 2: even ones."""
+    """sum_m T_m(x) left_m right_m' on one tile, left with its signs; PARITY 1: odd orders, 2: even ones."""
     first, second = tl.program_id(1) * BM, tl.program_id(0) * BN
     if SYMMETRIC:  # noqa: SIM102  # the outer condition is decided at compile time
         if column0 + second + BN - 1 <= row0 + first:
@@ -82,7 +81,7 @@ def tile_kernel(
             b0 += tl.load(left + m)
         else:
             for k in range(tl.load(ends + m), tl.load(ends + m + 1)):
-                a = tl.load(left + k * left_stride + i, mask=inside_i, other=0.0) * tl.load(signs + k)
+                a = tl.load(left + k * left_stride + i, mask=inside_i, other=0.0)
                 b = tl.load(right + k * right_stride + j, mask=inside_j, other=0.0)
                 b0 += a[:, None] * b[None, :]
         b2 = b1

@@ -19,6 +19,7 @@ __all__ = ["Diagonal", "at_each_layer", "equilibrium_variance", "mean_square"]
 
 Function = Callable[[Tensor], Tensor]
 _LIMIT = 1e-145  # scales below this are their own limit
+_ONE = torch.ones(1, dtype=torch.float64)
 
 
 class Diagonal(LayerMaps):
@@ -34,6 +35,12 @@ class Diagonal(LayerMaps):
     def slope(self, q: Tensor) -> Tensor:
         """E[phi'(u)^2]; along the diagonal the derivative of :meth:`value` is another one."""
         return mean_square(self.phi, "slope", q)
+
+    def both(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """(value, slope), sharing the nodes."""
+        if not _integrable(self.phi):
+            return self.value(q), self.slope(q)
+        return _together(self.phi, q, lambda x, value, slope: slope * slope)
 
 
 def at_each_layer(enn: ENN, *squares: Tensor) -> Iterator[tuple[Activation, Sequence[Tensor]]]:
@@ -103,25 +110,36 @@ def _distinct(q: Tensor, function: Function) -> Tensor:
 
 
 def _square_and_rate(phi: Activation, q: Tensor) -> tuple[Tensor, Tensor]:
-    """E[phi(sqrt(q) xi)^2] and its derivative in q, from one evaluation where there is no closed form."""
-    if not phi.elementwise or not phi.continuous or phi.closed_form() is not None or phi.polynomial() is not None:
+    """E[phi(sqrt(q) xi)^2] and its derivative in q (0 at 0)."""
+    if not _integrable(phi):
         return mean_square(phi, "value", q), 0.5 * _square_response(phi, q)
-    rows = []
-    for tau, xi, weights in portions(q.detach().sqrt().clamp_min(_LIMIT), phi.panels()):
+    square, rate = _together(phi, q, lambda x, value, slope: x * value * slope)
+    return square, rate / q.clamp_min(_LIMIT**2)
+
+
+def _integrable(phi: Activation) -> bool:
+    """Whether its squares are integrated, with nothing to add for jumps."""
+    closed = phi.closed_form() is not None and (bool(phi.kinks) or phi.closed_moments(_ONE) is not None)
+    return phi.elementwise and phi.continuous and not closed and phi.polynomial() is None
+
+
+def _together(phi: Activation, q: Tensor, other: Callable[[Tensor, Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """E[phi^2] and E of another function of x, phi(x) and phi'(x), from the same nodes."""
+    rows = [torch.zeros(2, 0, dtype=torch.float64)]
+    for tau, xi, weights in portions(q.detach().sqrt(), phi.panels()):
         x = tau[:, None] * xi
-        value = phi(x).detach()
+        value, slope = phi(x).detach(), phi.derivative(tau.clamp_min(_LIMIT)[:, None] * xi).detach()
         squares = value * value * weights
         square = squares.sum(-1)
         check_ends(beyond(squares, xi), square, tau)
-        rows.append(torch.stack([square, (x * value * phi.derivative(x).detach() * weights).sum(-1) / (tau * tau)]))
+        rows.append(torch.stack([square, (other(x, value, slope) * weights).sum(-1)]))
     both = torch.cat(rows, dim=1)
     return both[0], both[1]
 
 
 def _square_response(phi: Activation, q: Tensor) -> Tensor:
     """2 d E[phi(sqrt(q) xi)^2] / dq = E[(phi^2)''] = E[2 x phi phi'] / q (and the jumps' share)."""
-    one = torch.ones(1, dtype=torch.float64)
-    if phi.closed_moments(one) is not None:
+    if phi.closed_moments(_ONE) is not None:
         return _distinct(q, lambda tau: moments(phi, tau).square_curvature)
     return 2.0 * _response(phi, lambda x: 2.0 * phi(x) * phi.derivative(x), 0, q)
 
