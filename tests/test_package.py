@@ -94,6 +94,7 @@ def test_networks_and_estimators_load_without_the_compiler():
 ROOMS = [
     "errors",
     "_files",
+    "_native",
     "_progress",
     "_arrays",
     "_documents",

@@ -6,8 +6,12 @@ import pytest
 import torch
 from torch.func import grad, jvp, vmap
 
-from notsodeep.activations import Basis, Conditioned, blocks
+import notsodeep as nsd
+from notsodeep import _native
+from notsodeep.activations import Basis, Conditioned, Thresholds, blocks, compiled
+from notsodeep.activations.norm_units import How
 from notsodeep.activations.projections import tail_gram
+from notsodeep.errors import NotSoDeepWarning
 
 CASES = [
     Basis(0.5, 6),
@@ -18,6 +22,7 @@ CASES = [
     Basis(0.5, 4, singular=3, order=1),
     Basis(0.5, 15, singular=2, order=2),
     Basis(0.5, 2, singular=2, order=1, parity="odd"),
+    Basis(0.5, 2, singular=1, order=0, parity="even"),
 ]
 
 
@@ -35,7 +40,7 @@ def layer(basis: Basis, groups: int = 2, orders: int = 3) -> Conditioned:
 def composed(phi: Conditioned, before: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """As torch differentiates, compiles and exports it."""
     norm = x.norm(dim=-1)
-    parts, rows = (before / norm[:, None]).tensor_split(phi.groups, -1), phi.rows(norm)
+    parts, rows = (before / norm.clamp_min(1e-18)[:, None]).tensor_split(phi.groups, -1), phi.rows(norm)
     return torch.cat([phi.basis.combine(part, rows[:, h]) for h, part in enumerate(parts)], -1)
 
 
@@ -52,6 +57,57 @@ def test_units_in_place_are_those_of_the_definition(basis, width, monkeypatch) -
     weights = draw(11, width, seed=3)
     slopes = [torch.autograd.grad((y * weights).sum(), before, retain_graph=True)[0] for y in (expected, found)]
     torch.testing.assert_close(*slopes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("basis", CASES, ids=repr)
+def test_compiled_units_are_those_of_the_definition(basis, dtype) -> None:
+    """Groups of any size beside vectors of 16 or 8, one thread and two, a zero and its row."""
+    if not compiled.can_fuse():
+        pytest.skip("no C++ compiler")
+    phi, small = layer(basis), 1e-11 if dtype == torch.float64 else 1e-4
+    for rows, width in ((1, 7), (11, 150), (65, 257)):
+        x, before = draw(rows, 5, dtype=dtype), draw(rows, width, seed=2, dtype=dtype)
+        if rows > 1:
+            x[-1] = before[-1] = 0.0
+        before[0, 2] = 0.0
+        exact = before.double().requires_grad_()
+        expected = composed(phi, exact, x.double())
+        own = before.clone().requires_grad_()
+        found = phi.units(own, x, how=How(gain=0.5, compiled=True))
+        torch.testing.assert_close(found, (0.5 * expected).to(dtype), rtol=0.1 * small, atol=small)
+        slopes = [torch.autograd.grad(y.sum(), v)[0] for y, v in ((0.5 * expected, exact), (found, own))]
+        regular = (before != 0.0) & torch.isfinite(slopes[0])  # a kink has no slope
+        torch.testing.assert_close(slopes[1][regular], slopes[0][regular].to(dtype), rtol=0.1 * small, atol=small)
+        assert torch.isfinite(slopes[1]).all()
+        assert torch.equal(phi.units(before, x, how=How(gain=0.5, compiled=True)), found)
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_layers_of_any_kind_with_scale_gain_and_their_argument_as_memory(compile) -> None:
+    x, before = draw(2, 3, 5), draw(2, 3, 8, seed=2)
+    for phi in (layer(Basis(0.5, 4)), layer(Basis(0.5, 4, singular=2)), Thresholds((-0.5, 0.5), (1.0, 2.0), 0.1)):
+        expected = 0.3 * phi.units(0.7 * before, 0.7 * x)
+        for overwrite in (False, True):
+            argument = before.clone()
+            found = phi.units(argument, x, how=How(0.7, 0.3, compile, overwrite))
+            torch.testing.assert_close(found, expected)
+            assert (found.data_ptr() == argument.data_ptr()) == overwrite
+        columns = before.mT.contiguous().mT  # not as the loops want them
+        torch.testing.assert_close(phi.units(columns.clone(), x, how=How(0.7, 0.3, compile, True)), expected)
+
+
+def test_without_a_compiler_units_are_plain(monkeypatch) -> None:
+    monkeypatch.setattr(_native.shutil, "which", lambda name: None)
+    _native.loops.cache_clear()
+    twin, x = nsd.ENN([layer(Basis(0.5, 4))]), draw(3, 5, dtype=torch.float32)
+    try:
+        with pytest.warns(NotSoDeepWarning, match="no C\\+\\+ compiler"):
+            model = nsd.nn.ENN(twin, 5, 8, 1, compile=True)
+        found = model(x)
+    finally:
+        _native.loops.cache_clear()
+    torch.testing.assert_close(found, nsd.nn.ENN(twin, 5, 8, 1)(x))
 
 
 def test_derivatives_of_derivatives_and_of_inputs() -> None:

@@ -11,6 +11,7 @@ import torch
 from sklearn.datasets import load_digits
 
 import notsodeep as nsd
+from notsodeep import _native
 from notsodeep.errors import InvalidInputError, NotSoDeepWarning
 from notsodeep.kernels import DEQSlope, forget_tables, native, near, pairwise, plane, tabulate, tiles
 
@@ -257,7 +258,7 @@ def test_tiles_of_several_threads_are_those_of_one(digits):
 @pytest.mark.parametrize("net", NETWORKS, ids=repr)
 def test_compiled_tiles_agree_with_plain_ones(net, dtype, digits):
     """Square and cross, with sides that are no multiples of anything."""
-    if native.library() is None:
+    if not native.can_fuse():
         pytest.skip("no C++ compiler")
     X, tolerance = digits.astype(dtype), 1e-13 if dtype == np.float64 else 1e-6
     for pair in ((X,), (X[:37], X[20:155])):
@@ -268,11 +269,11 @@ def test_compiled_tiles_agree_with_plain_ones(net, dtype, digits):
 
 
 def test_without_a_compiler_tiles_are_plain(digits, monkeypatch):
-    monkeypatch.setattr(native.shutil, "which", lambda name: None)
-    native.library.cache_clear()
+    monkeypatch.setattr(_native.shutil, "which", lambda name: None)
+    _native.loops.cache_clear()
     try:
         with pytest.warns(NotSoDeepWarning, match="no C\\+\\+ compiler"):
             found = nsd.ntk(NETWORKS[0], digits, compile=True)
     finally:
-        native.library.cache_clear()
+        _native.loops.cache_clear()
     np.testing.assert_array_equal(found, nsd.ntk(NETWORKS[0], digits))

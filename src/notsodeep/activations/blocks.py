@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.autograd import Function, forward_ad
 
 from .elementary import Basis
 
-__all__ = ["eager", "evaluated"]
+__all__ = ["eager", "evaluated", "needs_slopes", "passes"]
 
 _GRAIN = 1 << 17  # units per core: what a block needs of them fits its cache, and calls are few
 _MOST_CORES = 8
@@ -35,41 +36,56 @@ def _has_memory(x: Tensor) -> bool:
         return False
 
 
-def evaluated(basis: Basis, before: Tensor, scale: Tensor, rows: Tensor) -> Tensor:
-    """``basis.grouped(scale * before, rows)``: before (..., units), scale (...), rows (..., groups, size).
+Fill = Callable[[Tensor, Tensor, Tensor | None], None]
+Definition = Callable[[Tensor], Tensor]
 
-    Gradients for ``before`` alone.
-    """
-    shape = before.shape
-    if len(shape) != 2:
-        before, scale, rows = before.reshape(-1, shape[-1]), scale.flatten(), rows.reshape(-1, *rows.shape[-2:])
-    factor = scale.unsqueeze(-1)
-    if torch.is_grad_enabled() and before.requires_grad:
-        out = _Evaluated.apply(before, factor, rows, basis)
-    else:
-        out = before * factor
-        _evaluate_(basis, out, rows, None)
-    return out if len(shape) == 2 else out.reshape(shape)
+
+def needs_slopes(before: Tensor) -> bool:
+    """Whether derivatives in ``before`` will be asked for."""
+    return torch.is_grad_enabled() and before.requires_grad
+
+
+def evaluated(before: Tensor, fill: Fill, definition: Definition, overwrite: bool = False) -> Tensor:
+    """``definition(before)`` by ``fill(before, out, slopes)``; slopes are derivatives in ``before``, if wanted."""
+    if needs_slopes(before):
+        result: Tensor = _Evaluated.apply(before, fill, definition)
+        return result
+    out = before if overwrite and before.is_contiguous() else _empty(before)
+    fill(before, out, None)
+    return out
+
+
+def _empty(like: Tensor) -> Tensor:
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
 
 
 class _Evaluated(Function):
     """before -> units; their slopes are computed along with them."""
 
     @staticmethod
-    def forward(ctx: Any, before: Tensor, scale: Tensor, rows: Tensor, basis: Basis) -> Tensor:
-        out, slopes = before * scale, torch.empty_like(before)
-        _evaluate_(basis, out, rows, slopes)
-        ctx.basis = basis
-        ctx.save_for_backward(before, scale, rows, slopes)
+    def forward(ctx: Any, before: Tensor, fill: Fill, definition: Definition) -> Tensor:
+        out, slopes = _empty(before), _empty(before)
+        fill(before, out, slopes)
+        ctx.definition = definition
+        ctx.save_for_backward(before, slopes)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        before, scale, rows, slopes = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        before, slopes = ctx.saved_tensors
         if not torch.is_grad_enabled():
-            return (gradients[0] * slopes).mul_(scale), None, None, None
-        values = ctx.basis.grouped(before * scale, rows)  # derivatives of this one are wanted
-        return torch.autograd.grad(values, before, gradients[0], create_graph=True)[0], None, None, None
+            return gradients[0] * slopes, None, None
+        values = ctx.definition(before)  # derivatives of this one are wanted
+        return torch.autograd.grad(values, before, gradients[0], create_graph=True)[0], None, None
+
+
+def passes(basis: Basis, before: Tensor, scale: Tensor, rows: Tensor, out: Tensor, slopes: Tensor | None) -> None:
+    """``basis.grouped(scale * before, rows)``: before (..., units), scale (...), rows (..., groups, size)."""
+    factor, flat = scale.unsqueeze(-1), (-1, before.shape[-1])
+    torch.mul(before, factor, out=out)
+    _evaluate_(basis, out.view(flat), rows.reshape(-1, *rows.shape[-2:]), None if slopes is None else slopes.view(flat))
+    if slopes is not None:
+        slopes.mul_(factor)
 
 
 def _evaluate_(basis: Basis, u: Tensor, rows: Tensor, slopes: Tensor | None) -> None:

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import Activation, Parity, register
-from .blocks import eager, evaluated
+from .blocks import eager, evaluated, passes
+from .compiled import Plan, can_fuse, fused_units
 from .elementary import Basis
-from .norm_units import NormUnits, row_norms
+from .norm_units import PLAIN, How, NormUnits, row_norms
 from .parameters import numbers
 from .projections import EXPANSION, SINGULAR_TERMS, basis_coefficients, decay, expansion, needed, tail_sums
 
@@ -123,36 +124,54 @@ class Conditioned(NormUnits):
         """
         table = self.table(norm) if table is None else table
         orders = len(table)
+        wide = norm
         if orders == 1 or self.low == self.high:
             out = table[0].expand(*norm.shape, -1)
         else:
-            inside, (centre, half) = norm.clamp(self.low, self.high), self._range
+            wide = norm if norm.device.type == "mps" else norm.double()  # coefficients may cancel each other
+            inside, (centre, half) = wide.clamp(self.low, self.high), self.variable
             position = (inside.log() if self.logarithmic else inside) - centre
-            out = (_cosines if plain else _chebyshev)(position / half, orders) @ table
-        out = out * norm.unsqueeze(-1) if self.power else out
-        return out.unflatten(-1, (self.groups, self.basis.size))
+            out = (_cosines if plain else _chebyshev)(position / half, orders) @ table.to(wide)
+        out = out * wide.unsqueeze(-1) if self.power else out
+        return out.to(norm.dtype).unflatten(-1, (self.groups, self.basis.size))
 
     @property
-    def _range(self) -> tuple[float, float]:
+    def variable(self) -> tuple[float, float]:
         """Centre and half length of the variable of the polynomials."""
         low, high = (math.log(v) if self.logarithmic else v for v in (self.low, self.high))
         return 0.5 * (high + low), 0.5 * (high - low)
 
-    def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, scale: float = 1.0) -> Tensor:
-        norm = row_norms(inputs)
-        inverse = norm.clamp_min(torch.finfo(norm.dtype).tiny ** 0.5).reciprocal()
-        plain = eager(before, inputs)
-        rows = self.rows(norm if scale == 1.0 else scale * norm, table, plain)
-        if plain:
-            return evaluated(self.basis, before, inverse, rows)
-        return self.basis.grouped(before * inverse.unsqueeze(-1), rows)
+    @functools.cached_property
+    def _plan(self) -> Plan:
+        return Plan.of(self)
+
+    def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, how: How = PLAIN) -> Tensor:
+        def coefficients(plain: bool) -> tuple[Tensor, Tensor]:
+            norm = row_norms(inputs)
+            inverse = norm.clamp_min(torch.finfo(norm.dtype).tiny ** 0.5).reciprocal()
+            rows = self.rows(norm if how.scale == 1.0 else how.scale * norm, table, plain)
+            return inverse, rows if how.gain == 1.0 else how.gain * rows
+
+        def definition(before: Tensor) -> Tensor:
+            inverse, rows = coefficients(False)
+            return self.basis.grouped(before * inverse.unsqueeze(-1), rows)
+
+        def fill(before: Tensor, out: Tensor, slopes: Tensor | None) -> None:
+            if how.compiled and before.device.type == "cpu" and can_fuse():
+                fused_units(self._plan, how, before, inputs, out, slopes)
+            else:
+                passes(self.basis, before, *coefficients(True), out, slopes)
+
+        if not eager(before, inputs):
+            return definition(before)
+        return evaluated(before, fill, definition, how.overwrite)
 
     def layer(self, qx: Tensor, qy: Tensor) -> ConditionedLayer:
         return ConditionedLayer(self, qx, qy)
 
     def source_lines(self, name: str) -> list[str]:
         table = [[[float(c) for c in row] for row in group] for group in self.coefficients]
-        (centre, half), log = self._range, ".log()" if self.logarithmic else ""
+        (centre, half), log = self.variable, ".log()" if self.logarithmic else ""
         inside = f"norm.clamp({self.low!r}, {self.high!r}){log}"
         position = "norm * 0" if half == 0.0 else f"({inside} - {centre!r}) / {half!r}"
         return [

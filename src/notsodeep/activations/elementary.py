@@ -71,7 +71,7 @@ class Basis:
         """sum_b rows[..., b] B_b(u); ``rows`` (..., size) against u (..., units)."""
         c = torch.rsqrt(torch.addcmul(u.new_ones(()), u, u, value=self.alpha**2))
         z = 2.0 * c - 1.0
-        x = u * u * c * c / (1.0 + c) * (-4.0 * self.alpha**2) if self._high else z
+        x = u * u * c * c / (1.0 + c) * (-4.0 * self.alpha**2) if self.chebyshev else z
         p, q, f, g = rows.unsqueeze(-2).split(self.sizes, dim=-1)
         terms = [self._sum(x, p) / c] if p.shape[-1] else []
         terms += [u * self._sum(x, q)] if q.shape[-1] else []
@@ -94,18 +94,18 @@ class Basis:
         return self.combine(u.expand(self.size, -1), torch.eye(self.size, dtype=u.dtype)).T
 
     @property
-    def _high(self) -> bool:
+    def chebyshev(self) -> bool:
         """Whether P and Q are written in Chebyshev polynomials, as functions of x = 2 (z - 1)."""
         return self.degree > _HIGH
 
     @property
     def _sum(self) -> Callable[[Tensor, Tensor], Tensor]:
-        return _reinsch if self._high else _horner
+        return _reinsch if self.chebyshev else _horner
 
     # -- in place ----------------------------------------------------------------------------------------
     def buffers(self, slopes: bool) -> int:
         """How many tensors of the size of u :meth:`evaluate_` needs."""
-        return 4 + 2 * self._high + (3 if self.singular else 0) + slopes
+        return 4 + 2 * self.chebyshev + (3 if self.singular else 0) + slopes
 
     def evaluate_(self, u: Tensor, rows: Tensor, free: Sequence[Tensor], slope: Tensor | None = None) -> None:
         """:meth:`combine` over u itself, and its derivative in u into ``slope``; without gradients.
@@ -113,9 +113,9 @@ class Basis:
         ``free`` are :meth:`buffers` tensors of the shape of u, whose contents are lost.
         """
         c, z, even, odd, *rest = free
-        torch.addcmul(_one(u), u, u, value=self.alpha**2, out=c).rsqrt_()
-        torch.mul(c, 2.0, out=z).sub_(1.0)
-        x = self._variable_(u, c, rest.pop(), even) if self._high else z
+        torch.addcmul(_constant(1.0, u.dtype, u.device), u, u, value=self.alpha**2, out=c).rsqrt_()
+        torch.add(_constant(-1.0, u.dtype, u.device), c, alpha=2.0, out=z)
+        x = self._variable_(u, c, rest.pop(), even) if self.chebyshev else z
         p, q, f, g = rows.unsqueeze(-2).split(self.sizes, dim=-1)
         if slope is not None:
             slope.zero_()
@@ -169,15 +169,15 @@ class Basis:
                 slope.addcmul_(own, square)
 
     def _sum_(self, x: Tensor, rows: Tensor, out: Tensor, free: Sequence[Tensor]) -> Tensor:
-        return _reinsch_(x, rows, out, free[0]) if self._high else _horner_(x, rows, out)
+        return _reinsch_(x, rows, out, free[0]) if self.chebyshev else _horner_(x, rows, out)
 
     def _derived(self, rows: Tensor) -> Tensor:
-        return rows @ _chebyshev_derivation(rows.shape[-1]).to(rows) if self._high else _powers_derived(rows)
+        return rows @ _chebyshev_derivation(rows.shape[-1]).to(rows) if self.chebyshev else _powers_derived(rows)
 
     # -- source ------------------------------------------------------------------------------------------
     def source_lines(self, name: str) -> list[str]:
         """:meth:`combine` as plain PyTorch."""
-        rule = "chebyshev" if self._high else "powers"
+        rule = "chebyshev" if self.chebyshev else "powers"
         factors = ("1 / c", "u", *(f"{f} * c * c" for f in _SOURCE[self.order]))
         rules = (rule, rule, "powers", "powers")
         sums = [f"{factors[i]} * {rules[i]}(parts[{i}])" for i in range(4) if self.sizes[i]]
@@ -186,7 +186,7 @@ class Basis:
             f"def {name}(u, rows):",
             f"    c = torch.rsqrt(1 + {self.alpha**2!r} * u * u)",
             "    z = 2 * c - 1",
-            *([f"    x = {-4.0 * self.alpha**2!r} * u * u * c * c / (1 + c)  # 2 (z - 1)"] if self._high else []),
+            *([f"    x = {-4.0 * self.alpha**2!r} * u * u * c * c / (1 + c)  # 2 (z - 1)"] if self.chebyshev else []),
             *(["    log = 0.5 * torch.log((u * u).clamp_min(1e-30))"] if self.singular else []),
             f"    parts = rows.split({list(self.sizes)!r}, dim=-1)",
             *(line for key, lines in _RULES.items() if key in used for line in lines),
@@ -238,14 +238,10 @@ def _reinsch_(x: Tensor, rows: Tensor, out: Tensor, free: Tensor) -> Tensor:
     return torch.addcmul(step, x, out, value=0.5, out=out).add_(parts[0])
 
 
-@functools.lru_cache(maxsize=16)
-def _constant(dtype: torch.dtype, device: torch.device) -> Tensor:
+@functools.lru_cache(maxsize=32)
+def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
-        return torch.ones((), dtype=dtype, device=device)
-
-
-def _one(like: Tensor) -> Tensor:
-    return _constant(like.dtype, like.device)
+        return torch.full((), value, dtype=dtype, device=device)
 
 
 def _powers_derived(rows: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +11,24 @@ from torch import Tensor
 from ..errors import ActivationError
 from .base import Activation, differentiate
 
-__all__ = ["NormUnits"]
+__all__ = ["How", "NormUnits"]
+
+
+@dataclass(frozen=True)
+class How:
+    """How a layer is evaluated."""
+
+    scale: float = 1.0
+    """Both arguments are still to be times this."""
+    gain: float = 1.0
+    """The units are times this."""
+    compiled: bool = False
+    """By loops in C++, on the CPU, where they can be built."""
+    overwrite: bool = False
+    """``before`` may be overwritten where it is not needed for derivatives."""
+
+
+PLAIN = How()
 
 
 class NormUnits(Activation):
@@ -26,8 +44,8 @@ class NormUnits(Activation):
         """The constants of a layer of this width, with the dtype and on the device of ``like``."""
         raise NotImplementedError
 
-    def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, scale: float = 1.0) -> Tensor:
-        """The layer: ``before`` = W x (..., width), ``inputs`` = x (..., p), both still to be times ``scale``."""
+    def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, how: How = PLAIN) -> Tensor:
+        """The layer: ``before`` = W x (..., width), ``inputs`` = x (..., p)."""
         raise NotImplementedError
 
     def at_norm(self, x: Any, norm: float) -> Any:

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import register
-from .norm_units import NormUnits, row_norms
+from .blocks import eager, needs_slopes
+from .norm_units import PLAIN, How, NormUnits, row_norms
 from .parameters import numbers, sequences
 
 __all__ = ["Thresholds", "threshold_profiles"]
@@ -87,10 +88,15 @@ class Thresholds(NormUnits):
         both = torch.stack([torch.tensor(self.thresholds, dtype=torch.float64), gains])
         return both.repeat_interleave(counts, dim=1).to(like)
 
-    def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, scale: float = 1.0) -> Tensor:
+    def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, how: How = PLAIN) -> Tensor:
         thresholds, gains = self.table(before, before.shape[-1]) if table is None else table
-        above = torch.addcmul(before, row_norms(inputs).unsqueeze(-1), thresholds, value=-1.0)
-        return torch.nn.functional.leaky_relu(above, self.leak) * (gains if scale == 1.0 else scale * gains)
+        gains = gains if how.scale * how.gain == 1.0 else how.scale * how.gain * gains
+        norm = row_norms(inputs).unsqueeze(-1)
+        if how.overwrite and eager(before, inputs) and not needs_slopes(before):
+            torch.nn.functional.leaky_relu_(before.addcmul_(norm, thresholds, value=-1.0), self.leak)
+            return before.mul_(gains)
+        above = torch.addcmul(before, norm, thresholds, value=-1.0)
+        return torch.nn.functional.leaky_relu(above, self.leak) * gains
 
     def layer(self, qx: Tensor, qy: Tensor) -> ThresholdsLayer:
         return ThresholdsLayer(self, qx, qy)

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..networks import DEQ, Kernel, Network
 from .evaluate import Room, at_entries, at_points, tile, tile_scalar
 from .lookup import Level, Table
-from .native import fused_tile, library
+from .native import can_fuse, fused_tile
 from .near import NearSeries, near_entries
 from .pointwise import pairwise
 from .tabulate import near_for
@@ -54,7 +54,7 @@ class Points:
         self.network, self.kinds, self.rates, self.table = network, kinds, rates, table
         self.x, self.y, self.sx, self.sy = x, y, sx, sy
         self.symmetric = symmetric
-        self.compiled = compiled and x.device.type == "cpu" and library() is not None
+        self.compiled = compiled and x.device.type == "cpu" and can_fuse()
         self.wx = _inverse_norm(sx, x.dtype)
         self.wy = self.wx if symmetric else _inverse_norm(sy, x.dtype)
         self.trusted = 1.0

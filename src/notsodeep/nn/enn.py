@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..activations.compiled import can_fuse
 from ..activations.forms import Scaled
-from ..activations.norm_units import NormUnits
+from ..activations.norm_units import How, NormUnits
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import ENN as Specification
@@ -35,6 +36,8 @@ class ENN(Model):
     bias : whether the outputs have one
     learning_rates : one multiplier per weight matrix, W_1 ... W_L and the readout, see :meth:`parameter_groups`
     normalise : divide each input by its norm first, for twins on the sphere; a twin knows whether it wants that
+    compile : evaluate norm-conditioned units in one compiled pass, on the CPU: the C++ compiler takes two seconds
+        first, once per process. Without one there is a warning, and plain torch
 
     >>> import notsodeep as nsd, torch
     >>> model = nsd.nn.ENN(nsd.ENN(["tanh"]), in_features=3, width=64, out_features=2, learning_rates=(0.5, 1.0))
@@ -55,6 +58,7 @@ class ENN(Model):
         bias: bool = False,
         learning_rates: Sequence[float] | None = None,
         normalise: bool | None = None,
+        compile: bool = False,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -73,17 +77,18 @@ class ENN(Model):
         self.weights = nn.ParameterList(draw(m, k) for k, m in zip(sizes, self.widths, strict=False))
         self.readout = gaussian.parameter(out_features, self.widths[-1])
         self.bias = gaussian.bias(out_features, bias)
-        self._fuse()
+        self._fuse(bool(compile))
         self.set_trained(train)
 
-    def _fuse(self) -> None:
+    def _fuse(self, compiled: bool) -> None:
         functions: list[Any] = []
         scale = 1.0
         for phi, width in zip(self.spec.activations, self.widths, strict=True):
             # a negative or zero pending gain cannot be an input scale: the next layer takes it as a plain factor
             if isinstance(phi, NormUnits):
-                functions.append(NormLayer(phi, scale, self.readout, width))
-                scale = 1.0 / math.sqrt(width)
+                how = How(scale, 1.0 / math.sqrt(width), compiled and can_fuse(), overwrite=True)
+                functions.append(NormLayer(phi, how, self.readout, width))
+                scale = 1.0
                 continue
             function, gain = phi.fused(scale)
             if gain <= 0.0:
@@ -106,9 +111,12 @@ class ENN(Model):
 
     def features(self, x: Tensor) -> Tensor:
         """The last hidden state x_L, shape (..., width)."""
-        return self._hidden(x) * self._scale
+        hidden = self._hidden(x)
+        return hidden if self._scale == 1.0 else hidden * self._scale
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._scale == 1.0:
+            return self.read(self._hidden(x))
         outputs = nn.functional.linear(self._hidden(x), self.readout) * self._scale
         return outputs if self.bias is None else outputs + self.bias
 
@@ -144,17 +152,17 @@ class ENN(Model):
 
 
 class NormLayer(nn.Module):
-    """A layer of units that see the norm of an input that still lacks the factor ``scale``; its table is a buffer."""
+    """A layer of units that see the norm of their input; its table is a buffer."""
 
     table: Tensor
 
-    def __init__(self, phi: NormUnits, scale: float, like: Tensor, width: int) -> None:
+    def __init__(self, phi: NormUnits, how: How, like: Tensor, width: int) -> None:
         super().__init__()
-        self.phi, self.scale = phi, scale
+        self.phi, self.how = phi, how
         self.register_buffer("table", phi.table(like.detach(), width).clone(), persistent=False)
 
     def forward(self, before: Tensor, inputs: Tensor) -> Tensor:
-        return self.phi.units(before, inputs, self.table, self.scale)
+        return self.phi.units(before, inputs, self.table, self.how)
 
 
 def _specification(network: Any) -> tuple[Specification, Sequence[float] | None, bool]:
