@@ -266,24 +266,24 @@ class ConditionedLayer:
             rows = self.phi.rows(torch.ones(1, dtype=torch.float64))
             shared = self._orders(rows, rows, self.terms)
             return torch.cat([self._series(shared, rows, rows, r, derived) for r in rho.split(size)])
-        # pairs that share their norms share their orders, which cost more than the sum over them
-        norms, which = _distinct_pairs(sx, sy)
-        left, right = (self.phi.rows(s) for s in norms)
-        parts = list(zip(which.split(size), rho.split(size), strict=True))
-        if 2 * len(left) <= len(sx):
-            pieces = zip(left.split(size), right.split(size), strict=True)
-            shared = torch.cat([self._orders(*piece, self.terms) for piece in pieces], 1)
-            orders = (shared[: _enough(r, self.terms)].index_select(1, i) for i, r in parts)
+        (x, i), (y, j) = (torch.unique(s, return_inverse=True) for s in (sx, sy))
+        left, right, pairs = self.phi.rows(x), self.phi.rows(y), len(x) * len(y)
+        parts = list(zip(i.split(size), j.split(size), rho.split(size), strict=True))
+        if pairs <= min(2 * len(rho), _CHUNK // self.terms):  # few norms: the orders of all their pairs at once
+            a, b = (self._coefficients(rows, self.terms).permute(2, 0, 1) for rows in (left, right))
+            shared = (a @ b.mT).flatten(1) / self.phi.groups
+            orders = (shared[: _enough(r, self.terms)].index_select(1, i * len(y) + j) for i, j, r in parts)
         else:
-            orders = (self._orders(left[i], right[i], _enough(r, self.terms)) for i, r in parts)
-        return torch.cat(
-            [self._series(t, left[i], right[i], r, derived) for t, (i, r) in zip(orders, parts, strict=True)]
-        )
+            orders = (self._orders(left[i], right[j], _enough(r, self.terms)) for i, j, r in parts)
+        found = zip(orders, parts, strict=True)
+        return torch.cat([self._series(t, left[i], right[j], r, derived) for t, (i, j, r) in found])
 
     def _orders(self, left: Tensor, right: Tensor, terms: int) -> Tensor:
         """t_k = mean_h c_hk c_hk, (terms, pairs), from rows (pairs, groups, size)."""
-        basis = basis_coefficients(self.phi.basis, self.terms)[:terms]
-        return ((left @ basis.T) * (right @ basis.T)).mean(1).T.contiguous()
+        return (self._coefficients(left, terms) * self._coefficients(right, terms)).mean(1).T.contiguous()
+
+    def _coefficients(self, rows: Tensor, terms: int) -> Tensor:
+        return rows @ basis_coefficients(self.phi.basis, self.terms)[:terms].T
 
     def _series(self, orders: Tensor, left: Tensor, right: Tensor, rho: Tensor, derived: bool) -> Tensor:
         """sum_k t_k rho^k, or its derivative in rho."""
@@ -323,10 +323,3 @@ def _horner(products: Tensor, rho: Tensor) -> Tensor:
     for k in range(len(products) - 2, -1, -1):
         out = torch.addcmul(products[k], out, rho)
     return out
-
-
-def _distinct_pairs(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """The pairs (a, b) that are different, and for every place which of them stands there."""
-    (ua, ia), (ub, ib) = (torch.unique(v, return_inverse=True) for v in (a, b))
-    codes, which = torch.unique(ia * len(ub) + ib, return_inverse=True)
-    return (ua[codes // len(ub)], ub[codes % len(ub)]), which
