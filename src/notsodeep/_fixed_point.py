@@ -59,30 +59,34 @@ def newton(
     >>> root.converged, round(float(root.value), 12)
     (True, 1.414213562373)
     """
-    x, low, high = start.clone(), low.clone(), high.clone()
-    active, last = torch.arange(len(x)), torch.full_like(start, math.inf)
+    found, whole, active = start.clone(), size, torch.arange(len(start))
+    x, last = start, torch.full_like(start, math.inf)
     for step in range(1, steps + 1):
-        here = x[active]
-        rest, slope = equation(here, None if len(active) == len(x) else active)
-        scale = here.abs() if size is None else size[active]
-        below = torch.where(rest <= 0, here, low[active])
-        above = torch.where(rest >= 0, here, high[active])
-        trial = here - rest / slope.clamp_min(flattest)
-        middle = torch.where(torch.isinf(above), 2.0 * here + start[active], 0.5 * (below + above))
-        there = torch.where((trial >= below) & (trial <= above), trial, middle)
-        rests = ((there - here).abs() <= still * scale) | (above - below <= _STILL * scale)
-        stalled = (rest.abs() >= last[active]) & ((there - here).abs() <= _NOISE * scale)
-        settled = torch.isfinite(rest) & (rests | stalled | (rest.abs() <= _ZERO * scale))
-        x[active], low[active], high[active], last[active] = there, below, above, rest.abs()
-        if bool(settled.all()):
-            return Root(x, _relative(rest, scale), step, True)
+        rest, slope = equation(x, None if len(x) == len(found) else active)
+        scale, wrong = x.abs() if size is None else size, rest.abs()
+        low, high = torch.where(rest <= 0, x, low), torch.where(rest >= 0, x, high)
+        trial = x - rest / slope.clamp_min(flattest)
+        middle = torch.where(torch.isinf(high), 2.0 * x + start, 0.5 * (low + high))
+        there = torch.where((trial >= low) & (trial <= high), trial, middle)
+        move = (there - x).abs()
+        rests = (move <= still * scale) | (high - low <= _STILL * scale) | (wrong <= _ZERO * scale)
+        stalled = (wrong >= last) & (move <= _NOISE * scale)
+        settled = torch.isfinite(rest) & (rests | stalled)
+        x, last = there, wrong
+        done = int(settled.sum())
+        if done == len(x):
+            found[active] = x
+            return Root(found, _relative(rest, scale), step, True)
         if far is not None and bool((x > far).any()):
             break
-        if 2 * int(settled.sum()) > len(active):
-            active = active[~settled]
-    rest = equation(x, None)[0]
-    residual = _relative(rest, x.abs() if size is None else size)
-    return Root(x, residual, step, residual <= tolerance)
+        if 2 * done > len(x):  # go on with the others
+            found[active], left = x, ~settled
+            active, x, last, low, high, start = (part[left] for part in (active, x, last, low, high, start))
+            size, far = (None if part is None else part[left] for part in (size, far))
+    found[active] = x
+    rest = equation(found, None)[0]
+    residual = _relative(rest, found.abs() if whole is None else whole)
+    return Root(found, residual, step, residual <= tolerance)
 
 
 def _relative(rest: Tensor, scale: Tensor) -> float:

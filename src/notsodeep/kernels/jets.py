@@ -83,44 +83,49 @@ def product_table(basis: tuple[tuple[int, int, int], ...]) -> tuple[Array, Array
     return first, second, np.searchsorted(product, np.arange(len(basis)))
 
 
+@functools.cache
+def _products(size: int) -> tuple[Array, Array, Array]:
+    line = tuple((i, 0, 0) for i in range(DEGREE + 1))
+    return product_table(line if size == len(line) else monomials())
+
+
 def multiply(a: Array, b: Array) -> Array:
-    """The product of two jets."""
-    first, second, starts = product_table(monomials())
+    """The product of two jets, or of two power series in u alone."""
+    first, second, starts = _products(a.shape[-1])
     return np.add.reduceat(a[..., first] * b[..., second], starts, axis=-1)
 
 
-def constant(value: Any) -> Array:
-    """A jet that does not depend on the points."""
+def constant(value: Any, like: Array | None = None) -> Array:
+    """A jet (or a series in u, as ``like`` is) that does not depend on the points."""
     value = np.asarray(value)
-    out = np.zeros((*value.shape, len(monomials())), dtype=value.dtype if value.dtype.kind == "c" else float)
+    size = len(monomials()) if like is None else like.shape[-1]
+    out = np.zeros((*value.shape, size), dtype=value.dtype if value.dtype.kind == "c" else float)
     out[..., 0] = value
     return out
 
 
 def inverse(a: Array) -> Array:
     """1 / a by Newton's iteration, exact once the number of correct degrees has doubled past the end."""
-    out = constant(1.0 / a[..., 0])
+    out = constant(1.0 / a[..., 0], a)
     for _ in range(math.ceil(math.log2(DEGREE + 1))):
-        out = multiply(out, constant(np.full(a.shape[:-1], 2.0)) - multiply(a, out))
+        rest = -multiply(a, out)
+        rest[..., 0] += 2.0
+        out = multiply(out, rest)
     return out
 
 
-def along_u(series: Array) -> Array:
-    """A power series in u alone, coefficients on the last axis, as a jet."""
-    out = np.zeros((*series.shape[:-1], len(monomials())), dtype=series.dtype)
-    for i in range(DEGREE + 1):
-        out[..., index(i, 0, 0)] = series[..., i]
-    return out
+def powers(a: Array) -> Array:
+    """1, a, a^2 ... a^DEGREE, on the last axis but one."""
+    out = [constant(np.ones(a.shape[:-1], dtype=a.dtype), a), a]
+    for _ in range(DEGREE - 1):
+        out.append(multiply(out[-1], a))
+    return np.stack(out, axis=-2)
 
 
-def swapped(a: Array) -> Array:
-    """The jet with the roles of the two points exchanged."""
-    return a[..., [index(j, i, k) for i, j, k in monomials()]]
-
-
-def on_diagonal(a: Array) -> Array:
-    """The coefficients of u^0 ... u^DEGREE of a jet that depends on u alone."""
-    return a[..., [index(i, 0, 0) for i in range(DEGREE + 1)]]
+def compose(series: Array, inner: Array) -> Array:
+    """The sum of series[k] inner^k from the :func:`powers` of a series in u that has no constant term."""
+    found: Array = (series[..., None, :] @ inner)[..., 0, :]
+    return found
 
 
 @dataclass(frozen=True)
@@ -138,14 +143,22 @@ class LayerJet(LayerMaps):
 
     def value(self, covariance: KernelJet) -> KernelJet:
         """E[phi(u) phi(v)]; the covariance starts at this layer's input scale."""
-        scale, e = covariance.about()
-        return KernelJet(apply_layer(self, e, covariance.cross / scale), compose(self.square, e))
+        return self._value(*covariance.about()[1:])
 
     def slope(self, covariance: KernelJet) -> KernelJet:
         """E[phi'(u) phi'(v)]."""
-        scale, e = covariance.about()
-        cross = apply_layer(self, e, covariance.cross / scale, derivative=True)
-        return KernelJet(cross / scale, compose(self.slope_square, e) / scale)
+        return self._slope(*covariance.about())
+
+    def both(self, covariance: KernelJet) -> tuple[KernelJet, KernelJet]:
+        around = covariance.about()
+        return self._value(*around[1:]), self._slope(*around)
+
+    def _value(self, diagonal: Array, cross: Array) -> KernelJet:
+        return KernelJet(apply_layer(self, diagonal, cross), compose(self.square, diagonal))
+
+    def _slope(self, scale: Array, diagonal: Array, cross: Array) -> KernelJet:
+        found = apply_layer(self, diagonal, cross, derivative=True)
+        return KernelJet(found / scale, compose(self.slope_square, diagonal) / scale)
 
 
 @functools.lru_cache(maxsize=256)
@@ -207,16 +220,22 @@ def _weight(k: int, i: int) -> float:
 
 
 def apply_layer(layer: LayerJet, diagonal: Array, cross: Array, derivative: bool = False) -> Array:
-    """E[phi(u) phi(v)] (or q0 E[phi' phi'] if ``derivative``) as a jet, from jets of the input covariance.
+    """E[phi(u) phi(v)] (or q0 E[phi' phi'] if ``derivative``) as a jet, from powers of the input covariance.
 
-    ``diagonal`` is q(u)/q0 - 1 as a series in u; ``cross`` is the off-diagonal entry divided by q0. The k-th term is
-    A_k(u) A_k(v) cross^k, with A_k the k-th Hermite coefficient as a function of the scale.
+    ``diagonal`` are those of q(u)/q0 - 1 as a series in u, ``cross`` of the off-diagonal entry divided by q0. The k-th
+    term is A_k(u) A_k(v) cross^k, with A_k the k-th Hermite coefficient as a function of the scale.
     """
     orders, sizes = _side_table(derivative)
-    coefficients = layer.hermite[..., orders] * sizes  # (..., k, i): the coefficient of e^i in A_k
-    sides = coefficients @ np.stack(_powers(along_u(diagonal)), axis=-2)
-    products = multiply(sides, swapped(sides))
-    return multiply(products, np.stack(_powers(cross), axis=-2)).sum(-2)
+    sides = (layer.hermite[..., orders] * sizes) @ diagonal  # (..., k, i): the coefficient of u^i in A_k
+    first, second, apart = _outer_table()
+    return multiply(sides[..., first] * sides[..., second] * apart, cross).sum(-2)
+
+
+@functools.cache
+def _outer_table() -> tuple[Array, Array, Array]:
+    """Where a(u) b(v) as a jet has its factors, and where it is not zero."""
+    first, second, both = np.array(monomials()).T
+    return first, second, (both == 0).astype(float)
 
 
 @functools.cache
@@ -231,23 +250,6 @@ def _side_table(derivative: bool) -> tuple[Array, Array]:
     return np.where(beyond, 0, orders), np.where(beyond, 0.0, sizes)
 
 
-def _powers(a: Array) -> list[Array]:
-    out = [constant(np.ones(a.shape[:-1], dtype=a.dtype)), a]
-    for _ in range(DEGREE - 1):
-        out.append(multiply(out[-1], a))
-    return out
-
-
-def compose(series: Array, inner: Array) -> Array:
-    """series(inner) for univariate series; ``inner`` has no constant term."""
-    jet = along_u(inner)
-    out = np.zeros_like(jet)
-    for c in range(DEGREE, -1, -1):
-        out = multiply(out, jet)
-        out[..., 0] += series[..., c]
-    return on_diagonal(out)
-
-
 @dataclass(frozen=True)
 class KernelJet:
     """A kernel around the pair: its off-diagonal jet, and its diagonal as a series in u."""
@@ -257,12 +259,12 @@ class KernelJet:
 
     __array_ufunc__ = None  # arrays of rates leave products to this class
 
-    def about(self) -> tuple[Array, Array]:
-        """The diagonal at the typical norm, and how the diagonal deviates from it, relatively."""
+    def about(self) -> tuple[Array, Array, Array]:
+        """The diagonal at the typical norm; powers of the diagonal's relative deviation from it, and of the rest."""
         scale = self.diagonal[..., :1]
         e = self.diagonal / scale
         e[..., 0] = 0.0
-        return scale, e
+        return scale, powers(e), powers(self.cross / scale)
 
     def __add__(self, other: KernelJet | float) -> KernelJet:
         if not isinstance(other, KernelJet):
@@ -279,14 +281,13 @@ class KernelJet:
         return KernelJet(cross, diagonal)
 
     def __mul__(self, other: KernelJet) -> KernelJet:
-        line = on_diagonal(multiply(along_u(self.diagonal), along_u(other.diagonal)))
-        return KernelJet(multiply(self.cross, other.cross), line)
+        return KernelJet(multiply(self.cross, other.cross), multiply(self.diagonal, other.diagonal))
 
     def __rmul__(self, number: Any) -> KernelJet:
         return KernelJet(number * self.cross, number * self.diagonal)
 
     def __truediv__(self, other: KernelJet) -> KernelJet:
-        return self * KernelJet(inverse(other.cross), on_diagonal(inverse(along_u(other.diagonal))))
+        return self * KernelJet(inverse(other.cross), inverse(other.diagonal))
 
 
 def _inputs(batch: tuple[int, ...], kind: Any) -> KernelJet:
@@ -337,12 +338,14 @@ def _equilibrium(deq: DEQ, tau0: float) -> _Equilibrium:
     drive = deq.drive(tau0 * tau0 * _inputs((), float))
     response = 1.0 / (1.0 - s2a * layer.square[1] / tau**2)
     line = np.array([tau**2] + [0.0] * DEGREE)
-    for _ in range(DEGREE + 1):  # each pass settles one more degree
-        rest = s2a * compose(layer.square, KernelJet(line, line).about()[1]) + drive.diagonal - line
+    for _ in range(DEGREE):  # each pass settles one more degree
+        e = line / tau**2
+        e[0] = 0.0
+        rest = s2a * compose(layer.square, powers(e)) + drive.diagonal - line
         rest[0] = 0.0
         line = line + response * rest
     covariance = KernelJet(np.zeros(len(monomials())), line)
-    for _ in range(math.ceil(math.log2(DEGREE + 1)) + 1):  # Newton doubles the number of right degrees
+    for _ in range(math.ceil(math.log2(DEGREE + 1))):  # Newton doubles the number of right degrees; the zeroth is one
         rest, rate = equation(layer, covariance, s2a, drive)
         covariance = KernelJet(covariance.cross - multiply(rest.cross, inverse(rate.cross)), line)
     return _Equilibrium(tau, layer, covariance)
