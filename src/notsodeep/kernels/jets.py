@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from .._arrays import sheltered
 from ..activations import Activation
 from ..errors import ConvergenceError, InvalidInputError
-from ..gaussian import hermite_coefficients, moments, portions
+from ..gaussian import Moments, hermite_coefficients, moments, portions
 from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels, rates_of
 from .recursion import LayerMaps, equation, explicit, implicit
 
@@ -42,6 +42,7 @@ __all__ = [
     "index",
     "inverse",
     "layer_of",
+    "layers_of",
     "monomials",
     "multiply",
     "network_jets",
@@ -153,6 +154,20 @@ class LayerJet(LayerMaps):
         around = covariance.about()
         return self._value(*around[1:]), self._slope(*around)
 
+    def with_line(self, gain: Array, line: Array) -> LayerJet:
+        """Those of gain phi(x) + line x / tau, one per row; ``hermite`` must reach beyond :data:`TERMS` by two.
+
+        E[x phi] = tau (1 + e) A_1(e) and tau^2 E[phi'] = tau A_1(e), with A_1 = E[phi h_1] / sqrt(1 + e).
+        """
+        odd = self.hermite[:, 1::2][:, : DEGREE + 1] * np.array([_weight(1, i) for i in range(DEGREE + 1)])
+        mixed, squared, tail = 2.0 * (gain * line)[:, None], (line**2)[:, None], np.eye(2, DEGREE + 1)
+        hermite = gain[:, None] * self.hermite
+        hermite[:, 1] += line
+        slope = gain[:, None] ** 2 * self.slope_square + mixed * odd + squared * tail[0]
+        square = gain[:, None] ** 2 * self.square + mixed * odd + squared * tail.sum(0)
+        square[:, 1:] += mixed * odd[:, :-1]
+        return LayerJet(hermite, square, slope)
+
     def _value(self, diagonal: Array, cross: Array) -> KernelJet:
         return KernelJet(apply_layer(self, diagonal, cross), compose(self.square, diagonal))
 
@@ -163,28 +178,38 @@ class LayerJet(LayerMaps):
 
 @functools.lru_cache(maxsize=256)
 def layer_of(phi: Activation, tau: float) -> LayerJet:
-    """The layer jet of any activation, centred at tau, by exact quadrature.
+    """The layer jet of any activation, centred at tau, by exact quadrature."""
+    one = layers_of(phi, np.array([tau]), moments(phi, tau))
+    return LayerJet(one.hermite[0], one.square[0], one.slope_square[0])
+
+
+def layers_of(phi: Activation, tau: Array, m: Moments, terms: int = TERMS) -> LayerJet:
+    """Those at many scales, with the moments there.
 
     d^j/dq^j E[f(sqrt(q) xi)] = E[f^(2j)] / 2^j and q^j E[f^(2j)] = E[f He_2j]: no derivative of f is taken.
     """
-    a = np.array(hermite_coefficients(phi, tau * tau, TERMS))
-    m, a[0] = moments(phi, tau), 0.0
-    ((_, xi, weights),) = portions(torch.tensor([tau], dtype=torch.float64), phi.panels())
-    x = tau * xi.flatten()
-    rows = _diagonal_orders(xi.flatten().numpy()) * weights.flatten().numpy()
-    square = rows @ (phi(x).detach().numpy() - m.mean) ** 2
-    square[:2] = m.variance, tau * tau * (0.5 * m.square_curvature - m.mean * m.curvature)
-    slope = np.zeros(DEGREE + 1)
-    if phi.continuous:
-        slope = rows @ phi.derivative(x).detach().numpy() ** 2 * tau * tau
-        slope[0] = tau * tau * m.slope_square
+    a = hermite_coefficients(phi, tau * tau, terms)
+    a[:, 0] = 0.0
+    squares, slopes = [], []
+    for part, xi, weights in portions(torch.from_numpy(tau), phi.panels()):
+        x, orders = part[:, None] * xi, _diagonal_orders(xi.numpy()) * weights.numpy()[..., None]
+        value = phi(x).detach()
+        value = (value - (value * weights).sum(-1, keepdim=True)).numpy()
+        squares.append((value[:, None] ** 2 @ orders)[:, 0])
+        if phi.continuous:
+            slopes.append((phi.derivative(x).detach().numpy()[:, None] ** 2 @ orders)[:, 0])
+    square, unit = np.concatenate(squares), tau * tau
+    square[:, 0], square[:, 1] = m.variance, unit * (0.5 * m.square_curvature - m.mean * m.curvature)
+    slope = unit[:, None] * np.concatenate(slopes) if slopes else np.zeros_like(square)
+    if slopes:
+        slope[:, 0] = unit * m.slope_square
     return LayerJet(a, square, slope)
 
 
 def _diagonal_orders(xi: Array) -> Array:
-    """He_2j / (2^j j!), a row for each j."""
+    """He_2j / (2^j j!) on the last axis."""
     scales = [2.0**j * math.factorial(j) for j in range(DEGREE + 1)]
-    return np.polynomial.hermite_e.hermevander(xi, 2 * DEGREE)[:, ::2].T / np.array(scales)[:, None]
+    return np.polynomial.hermite_e.hermevander(xi, 2 * DEGREE)[..., ::2] / np.array(scales)
 
 
 def hermite_layer(a: Array) -> LayerJet:

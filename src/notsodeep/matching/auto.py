@@ -136,9 +136,9 @@ class Closeness:
         if depth not in self._plain:
             network = ENN([self._target.deq.activation] * depth).centred(self._target.tau0)
             found = _matrices(self._target, network, None)
-            parts = zip(self._truth, found, strict=True)
+            parts = zip(self._truth, found, self._sizes, strict=True)
             self._plain[depth] = [
-                math.inf if K is None else best_scalar(truth, K, rough=True).distance for truth, K in parts
+                math.inf if K is None else best_scalar(truth, K, rough=size).distance for truth, K, size in parts
             ]
         return self._plain[depth]
 

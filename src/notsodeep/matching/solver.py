@@ -96,11 +96,16 @@ def _descend(target: Target, design: Design, z: Array, penalty: float) -> Array:
     """Damped steps until three in a row gain next to nothing; the equations are met to rounding afterwards."""
     damping, idle, here = 1e-3, 0, _linearise(target, design, z)
     for _ in range(_ITERATIONS):
-        step = _bounded(_constrained_step(here, damping))
-        there = _linearise(target, design, z + step)
-        if np.isfinite(there.merit(penalty)) and there.merit(penalty) < here.merit(penalty) * (1.0 + 1e-12) + 1e-28:
+        allowed = here.merit(penalty) * (1.0 + 1e-12) + 1e-28
+        ahead = z + _bounded(_constrained_step(here, damping))
+        there = _linearise(target, design, ahead)
+        if design.depth == 1 and np.isfinite(there.merit(penalty)) and not there.merit(penalty) < allowed:
+            # one layer has a curve of solutions, which bends away from a straight step: back onto it before judging
+            ahead = ahead - _bounded(_back(there))
+            there = _linearise(target, design, ahead)
+        if np.isfinite(there.merit(penalty)) and there.merit(penalty) < allowed:
             gain = here.merit(penalty) - there.merit(penalty)
-            z, here, damping = z + step, there, max(0.2 * damping, 1e-12)
+            z, here, damping = ahead, there, max(0.2 * damping, 1e-12)
             idle = idle + 1 if gain < 1e-3 * here.merit(penalty) else 0
             if idle == 3:
                 break
@@ -116,12 +121,18 @@ def _polish(target: Target, design: Design, z: Array) -> tuple[Array, _Local]:
     best, kept = z, _linearise(target, design, z)
     here = kept
     for _ in range(6):
-        z = z - _bounded(np.linalg.lstsq(here.equations_by, here.equations, rcond=1e-12)[0])
+        z = z - _bounded(_back(here))
         here = _linearise(target, design, z)
         if not np.abs(here.equations).max() < np.abs(kept.equations).max():
             break
         best, kept = z, here
     return best, kept
+
+
+def _back(here: _Local) -> Array:
+    """The smallest step that meets the equations to first order is minus this."""
+    found: Array = np.linalg.lstsq(here.equations_by, here.equations, rcond=1e-12)[0]
+    return found
 
 
 def _linearise(target: Target, design: Design, z: Array) -> _Local:

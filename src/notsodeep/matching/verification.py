@@ -92,17 +92,20 @@ class Scaled:
     distance: float
 
 
-def best_scalar(truth: Tensor, other: Tensor, *, rough: bool = False) -> Scaled:
-    """The minimum over s of ||truth - s other|| / ||truth||, both positive semi-definite; ``rough``: to a thousandth.
+def best_scalar(truth: Tensor, other: Tensor, *, rough: float | None = None) -> Scaled:
+    """The minimum over s of ||truth - s other|| / ||truth||, both positive semi-definite.
+
+    ``rough``: to a thousandth, and the rough norm of ``truth``.
 
     The largest and the smallest eigenvalue of truth - s other fall with s; the spectral norm is least where they are
     opposite. Their sum is a decreasing function whose slope the two eigenvectors give: Newton within a bracket.
     """
-    size = max(abs(value) for value, _ in _ends(truth, rough))
+    size = max(abs(value) for value, _ in _ends(truth)) if rough is None else rough
     s = float((truth * other).sum() / (other * other).sum().clamp_min(torch.finfo(other.dtype).tiny))
-    low, high, best = 0.0, float("inf"), Scaled(0.0, 1.0)
+    low, high, best, near = 0.0, float("inf"), Scaled(0.0, 1.0), None
     for _ in range(_STEPS):
-        (top, up), (bottom, down) = _ends(truth - s * other, rough)
+        (top, up), (bottom, down) = _ends(truth - s * other, rough is not None, near)
+        near = up + down  # those of the next matrix will not be far
         found = Scaled(s, max(top, -bottom) / size)
         best = found if found.distance < best.distance else best
         excess = top + bottom
@@ -111,7 +114,7 @@ def best_scalar(truth: Tensor, other: Tensor, *, rough: bool = False) -> Scaled:
         following = s + excess / max(steep, 1e-300)
         if not low < following < high:
             following = 0.5 * (low + high) if high < float("inf") else 2.0 * s
-        if abs(following - s) <= (_ROUGH * best.distance if rough else _CLOSE) * s:
+        if abs(following - s) <= (_CLOSE if rough is None else _ROUGH * best.distance) * s:
             break
         s = following
     return best
@@ -122,20 +125,22 @@ def rough_norm(matrix: Tensor) -> float:
     return max(abs(value) for value, _ in _ends(matrix, rough=True))
 
 
-def _ends(matrix: Tensor, rough: bool = False) -> tuple[tuple[float, Tensor], tuple[float, Tensor]]:
-    """The largest and the smallest eigenvalue of a symmetric matrix, with their eigenvectors."""
-    values, vectors = _lanczos(matrix, _ROUGH if rough else 0.0) if rough or len(matrix) > _DENSE else (None, None)
-    if values is None or vectors is None:
-        values, vectors = torch.linalg.eigh(matrix)
+def _ends(
+    matrix: Tensor, rough: bool = False, near: Tensor | None = None
+) -> tuple[tuple[float, Tensor], tuple[float, Tensor]]:
+    """The largest and the smallest eigenvalue of a symmetric matrix, with their eigenvectors; ``near`` their sum."""
+    found = _lanczos(matrix, _ROUGH if rough else 0.0, near) if rough or len(matrix) > _DENSE else None
+    values, vectors = torch.linalg.eigh(matrix) if found is None else found
     return (float(values[-1]), vectors[:, -1]), (float(values[0]), vectors[:, 0])
 
 
-def _lanczos(matrix: Tensor, tol: float) -> tuple[Tensor, Tensor] | tuple[None, None]:
+def _lanczos(matrix: Tensor, tol: float, near: Tensor | None) -> tuple[Tensor, Tensor] | None:
     """Both ends of the spectrum, or nothing where the iteration finds none (a matrix of rounding errors)."""
     start = np.random.default_rng(0).standard_normal(len(matrix))
+    if near is not None:
+        start = near.cpu().numpy() + 1e-3 / len(matrix) ** 0.5 * start
     try:
-        found = eigsh(matrix.cpu().numpy(), k=2, which="BE", v0=start, tol=tol)
+        values, vectors = eigsh(matrix.cpu().numpy(), k=2, which="BE", v0=start, tol=tol)
     except ArpackError:
-        return None, None
-    values, vectors = (torch.from_numpy(part).to(matrix) for part in found)
-    return values, vectors
+        return None
+    return torch.from_numpy(values).to(matrix), torch.from_numpy(vectors).to(matrix)

@@ -9,8 +9,10 @@ With P = P(|xi| < z) and M = E[clip(xi, -z, z)^2]: E1 = a P, E[sigma'^2] = a^2 P
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import erf, erfc
 
@@ -19,6 +21,8 @@ from ...gaussian import moments
 from ...networks import ENN
 from ..target import FEASIBLE, Target
 from .draft import Draft, Refusal, depth_reason, need_rates
+
+Array = NDArray[Any]
 
 _LINEAR = 1e-14  # closer to 1 than this, the ratio is 1 to rounding and the layer is linear
 
@@ -106,22 +110,26 @@ def conditioning(layer: Activation, target: Target) -> float:
 
 
 def rates_for_both(target: Target, layer: Activation) -> tuple[float, float] | Refusal:
-    """Rates (W_1, readout) that add the NTK to a matched CK: two linear equations.
+    """Rates (W_1, readout) that add the NTK to a matched CK."""
+    m = moments(layer, target.tau0)
+    first, readout = split_rates(target, np.array(m.square), target.tau0**2 * np.array(m.slope_square))
+    if not (first >= 0.0 and readout >= 0.0):
+        return Refusal(
+            f"CK and NTK together need learning rates {first:.4g} (W_1) and {readout:.4g} (readout) with "
+            f"{layer!r}: one of them is negative",
+            "Match 'ck' or 'ntk' alone",
+        )
+    return float(first), float(readout)
+
+
+def split_rates(target: Target, square: Array, slope_square: Array) -> tuple[Array, Array]:
+    """Of layers with E[sigma^2] and tau0^2 E[sigma'^2]: two linear equations for rho_1 and rho_2.
 
     c1: rho_1 + rho_2 = beta1 / alpha1; diagonal: rho_1 tau0^2 E[sigma'^2] + rho_2 E[sigma^2] = kappa^2.
     """
     ck, ntk = target.numbers
-    m = moments(layer, target.tau0)
-    square = float(m.square)
     total = ntk.c1 / ck.c1 if ck.c1 > 0 else 2.0
-    steep = target.tau0**2 * float(m.slope_square) - square
-    if abs(steep) <= 1e-12 * square:  # linear: both terms are proportional, any split will do
-        return 0.5 * total, 0.5 * total
-    first = (ntk.diagonal - total * square) / steep
-    if not 0.0 <= first <= total:
-        return Refusal(
-            f"CK and NTK together need learning rates {first:.4g} (W_1) and {total - first:.4g} (readout) with "
-            f"{layer!r}: one of them is negative",
-            "Match 'ck' or 'ntk' alone",
-        )
+    steep = slope_square - square
+    linear = np.abs(steep) <= 1e-12 * square  # both terms are proportional, any split will do
+    first = np.where(linear, 0.5 * total, (ntk.diagonal - total * square) / np.where(linear, 1.0, steep))
     return first, total - first

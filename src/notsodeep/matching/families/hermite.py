@@ -86,9 +86,9 @@ def _single(target: Target) -> Draft | Refusal:
     single = target if target.kernel != "both" else make_target(target.deq, target.tau0, "ck")
     orders = tuple(k for k in range(1, DEGREE + 1) if not (target.odd and k in (2, 4)) and not (target.even and k == 1))
     design = HermiteDesign((orders,), single.size)
-    found = [solve(single, design, design.pack([a])) for a in _variants(single_start(single, DEGREE))]
+    found = _first_good(single, design, [[a] for a in _variants(single_start(single, DEGREE))])
     reason = f"{depth_reason(target)}; a polynomial reaches every ratio"
-    return _with_rates(target, finished(single, best_of(found), "hermite", reason))
+    return _with_rates(target, finished(single, found, "hermite", reason))
 
 
 def _with_rates(target: Target, draft: Draft | Refusal) -> Draft | Refusal:
@@ -113,10 +113,14 @@ def _orders(target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _plain(target: Target, attempts: int) -> Solution:
-    """Activations alone: the first start that leads to a good next order, else the best of two feasible ones."""
-    design = HermiteDesign(_orders(target), target.size)
+    """Activations alone."""
+    return _first_good(target, HermiteDesign(_orders(target), target.size), _plain_starts(target)[:attempts])
+
+
+def _first_good(target: Target, design: HermiteDesign, starts: Sequence[Sequence[Array]]) -> Solution:
+    """From the first start that leads to a good next order, else the best of two feasible ones."""
     found: list[Solution] = []
-    for layers in _plain_starts(target)[:attempts]:
+    for layers in starts:
         found.append(solve(target, design, design.pack(layers)))
         if (found[-1].feasible and found[-1].cost <= ENOUGH) or sum(s.feasible for s in found) >= 2:
             break

@@ -11,37 +11,31 @@ the rates) is free and is spent on the next orders: a search in one dimension or
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize, minimize_scalar
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
 from ...gaussian import moments
+from ...kernels.jets import TERMS, explicit_jets, layers_of
 from ...networks import ENN
-from ..target import FEASIBLE, Target, network_jets
+from ..target import FEASIBLE, Target
 from .draft import Draft, Refusal, depth_reason, need_rates
-from .hard_tanh import linear_layer, rates_for_both
+from .hard_tanh import linear_layer, rates_for_both, split_rates
 from .hermite import ENOUGH
 
-__all__ = ["SkipDesign", "skip"]
+Array = NDArray[Any]
 
 _RANGE = math.log(8.0)  # of log b, to either side of the scale at which the DEQ uses its activation
 _GRID = 17
 _LARGEST = 1e3  # the nonlinear term's slope over that of the layer
+_DIFFERENCE = 1e-4  # of logarithms
 _TAME = 1e-8  # weight of the cancellation; the next orders of a good design cost 1e-7
-
-
-@dataclass(frozen=True)
-class SkipDesign:
-    """A layer that meets the equations, with the cost of its next orders."""
-
-    network: ENN
-    rates: tuple[float, ...] | None
-    cost: float
-    conditioning: float
-    cancellation: float
-    """The squared size of the nonlinear term over that of the output: large if the two terms nearly cancel."""
 
 
 def skip(target: Target, learning_rates: bool | None) -> Draft | Refusal:
@@ -49,14 +43,15 @@ def skip(target: Target, learning_rates: bool | None) -> Draft | Refusal:
     refused = need_rates(target, learning_rates) or _unfit(target)
     if refused is not None:
         return refused
-    design = _best(target, bool(learning_rates))
-    if learning_rates is None and design is not None and target.kernel == "ntk" and design.cost > ENOUGH:
-        rated = _best(target, True)
-        design = rated if rated is not None and rated.cost < 0.1 * design.cost else design
-    if design is None:
-        return _no_scale(target)
     reason = f"{depth_reason(target)}; the DEQ's own activation with a linear term, its scale spent on the next orders"
-    return Draft(design.network, "skip", design.conditioning, reason, design.rates)
+    if (linear := linear_layer(target)) is not None:
+        rates = rates_for_both(target, linear) if target.kernel == "both" else None
+        return rates if isinstance(rates, Refusal) else Draft(ENN([linear]), "skip", 1.0, reason, rates)
+    best = _best(target, bool(learning_rates))
+    if learning_rates is None and best is not None and target.kernel == "ntk" and best.costs[0] > ENOUGH:
+        rated = _best(target, True)
+        best = rated if rated is not None and rated.costs[0] < 0.1 * best.costs[0] else best
+    return _no_scale(target) if best is None else best.draft(target, reason)
 
 
 def _unfit(target: Target) -> Refusal | None:
@@ -89,82 +84,107 @@ def _no_scale(target: Target) -> Refusal:
     )
 
 
-def _best(target: Target, free_rates: bool) -> SkipDesign | None:
+@dataclass(frozen=True)
+class _Layers:
+    """Layers that meet the equations, one per row; infinite residuals where there is none."""
+
+    scale: Array
+    gain: Array
+    line: Array
+    """The linear term."""
+    rates: Array | None
+    linear: Array
+    """The part of the slope that the nonlinear term has."""
+    bent: Array
+    """The nonlinear part of the diagonal."""
+    residuals: Array
+    """Weighted deviations of the next orders, and the size of the nonlinear term where it nearly cancels the other."""
+
+    @property
+    def costs(self) -> Array:
+        """Of the next orders; of designs that are equally good the one whose terms do not cancel."""
+        found: Array = (self.residuals**2).sum(-1)
+        return found
+
+    def draft(self, target: Target, reason: str) -> Draft:
+        gain, scale, line = (float(part[0]) for part in (self.gain, self.scale, self.line))
+        network = ENN([target.deq.activation.affine(gain=gain, scale=scale, skip=line)]).centred(target.tau0)
+        # (log c1, log diagonal) by (log a, d / (a m + d))
+        linear, bent = 2.0 * float(self.linear[0]), float(self.bent[0])
+        condition = np.linalg.cond([[linear, 2.0], [2.0 * bent + linear * (1.0 - bent), 2.0 * (1.0 - bent)]])
+        rates = None if self.rates is None else tuple(float(r) for r in self.rates[0])
+        return Draft(network, "skip", float(condition), reason, rates)
+
+
+def _best(target: Target, free_rates: bool) -> _Layers | None:
     """With ``free_rates`` the best ratio of learning rates as well, where an NTK has one."""
-    if (linear := linear_layer(target)) is not None:
-        return _finished(target, ENN([linear]), None, 1.0, 0.0)
     grid = np.linspace(-_RANGE, _RANGE, _GRID)
-    costs = [_cost(target, float(z)) for z in grid]
-    if not math.isfinite(min(costs)):
+    costs = _layers(target, grid, 0.0 * grid).costs
+    if not np.isfinite(costs).any():
         return None
-    at = int(np.argmin(costs))
-    around = (grid[max(at - 1, 0)], grid[min(at + 1, _GRID - 1)])
-    best = float(minimize_scalar(lambda z: _cost(target, z), bounds=around, options={"xatol": 1e-7}).x)
-    share = 0.5
+    start = [float(grid[np.argmin(costs)])]
+    best = _descend(target, start)
     if free_rates and target.kernel == "ntk":
-        best, share = _with_rates(target, best)
-    return _design(target, best, share)
+        best = _descend(target, [best[0], 0.0])
+    return _layers(target, best[:1], best[1:] if len(best) > 1 else 0.0 * best)
 
 
-def _with_rates(target: Target, z: float) -> tuple[float, float]:
-    """The logarithm of the scale and the share of W_1 in the rates."""
-    options = {"xatol": 1e-7, "fatol": 1e-10, "initial_simplex": [[z, 0.0], [z + 0.1, 0.0], [z, -0.3]]}
-    found = minimize(
-        lambda v: math.log(_cost(target, float(v[0]), _share(v[1])) + 1e-20),
-        [z, 0.0],
-        method="Nelder-Mead",
-        options=options,
+def _descend(target: Target, start: Sequence[float]) -> Array:
+    """The logarithm of the scale, and the logit of the share of W_1 in the rates if a start is given for it."""
+    steps = _DIFFERENCE * np.eye(len(start))
+
+    @functools.lru_cache(maxsize=1)
+    def residuals(*at: float) -> tuple[Array, Array]:
+        points = np.concatenate([[at], at + steps, at - steps])
+        here, *others = _layers(target, points[:, 0], points[:, 1] if len(at) > 1 else 0.0 * points[:, 0]).residuals
+        ahead, behind = np.split(np.array(others), 2)
+        known = np.isfinite(ahead) & np.isfinite(behind)  # at the edge of what is possible it ends
+        return here, np.subtract(ahead, behind, out=np.zeros_like(ahead), where=known).T / (2.0 * _DIFFERENCE)
+
+    low = [-_RANGE * (1.0 + 1e-6), -np.inf][: len(start)]
+    found = least_squares(
+        lambda at: residuals(*at)[0],
+        start,
+        lambda at: residuals(*at)[1],
+        bounds=(low, [-value for value in low]),
+        xtol=1e-7,
+        ftol=1e-12,
+        gtol=None,
+        max_nfev=60,
     )
-    return float(np.clip(found.x[0], -_RANGE, _RANGE)), _share(found.x[1])
+    best: Array = found.x
+    return best
 
 
-def _share(logit: float) -> float:
-    return 1.0 / (1.0 + math.exp(-float(logit)))
+def _layers(target: Target, z: Array, logits: Array) -> _Layers:
+    """The layers of some scales and shares of W_1 in the rates.
 
-
-def _cost(target: Target, z: float, share: float = 0.5) -> float:
-    """Of the next orders; of designs that are equally good the one whose terms do not cancel."""
-    found = _design(target, float(np.clip(z, -_RANGE, _RANGE)), share)
-    return math.inf if found is None else found.cost + _TAME * found.cancellation
-
-
-def _design(target: Target, z: float, share: float) -> SkipDesign | None:
-    """The layer of a scale; ``None`` where phi is linear there, or CK and NTK together ask for a negative rate."""
+    There is none where phi is linear, where large terms cancel, or where CK and NTK together ask for a negative rate.
+    """
     number, tau, phi = target.numbers[0], target.tau0, target.deq.activation
-    full = target.names[0] == "ntk"
-    first, readout = (2.0 * share, 2.0 * (1.0 - share)) if full else (0.0, 1.0)
-    scale = math.exp(z) * float(number.tau_star or tau) / tau
-    psi = phi.affine(scale=scale)
-    m = moments(psi, tau)
-    curved = readout * (m.variance - (m.slope * tau) ** 2) + first * tau**2 * (m.slope_square - m.slope**2)
-    steep = math.sqrt(number.c1 / (first + readout))
-    if not curved > 1e-9 * (first + readout) * (m.slope * tau) ** 2:  # less than that is lost to rounding
-        return None
-    gain = math.sqrt(max(number.diagonal - number.c1 * tau**2, 0.0) / curved)
-    if gain * abs(m.slope) > _LARGEST * steep:  # a difference of large terms, whose digits are lost
-        return None
-    layer = phi.affine(gain=gain, scale=scale, skip=steep - gain * m.slope)
-    rates = (first, readout) if full and share != 0.5 else None
-    condition = _condition(gain * m.slope / steep, gain**2 * curved / number.diagonal)
-    # the layer is a part along x, of slope steep, and what is left of psi without its own
-    size = (steep * tau) ** 2 + gain**2 * (m.variance - (m.slope * tau) ** 2)
-    return _finished(target, ENN([layer]).centred(tau), rates, condition, gain**2 * m.variance / size)
-
-
-def _condition(linear: float, bent: float) -> float:
-    """Of (log c1, log diagonal) by (log a, d / (a m + d)); ``bent`` is the nonlinear part of the diagonal."""
-    return float(np.linalg.cond([[2.0 * linear, 2.0], [2.0 * bent + 2.0 * linear * (1.0 - bent), 2.0 * (1.0 - bent)]]))
-
-
-def _finished(
-    target: Target, network: ENN, rates: tuple[float, ...] | None, condition: float, cancellation: float
-) -> SkipDesign | None:
+    full, share = target.names[0] == "ntk", 1.0 / (1.0 + np.exp(-logits))
+    first, readout = (2.0 * share, 2.0 * (1.0 - share)) if full else (0.0 * share, 1.0 + 0.0 * share)
+    scale = np.exp(np.clip(z, -_RANGE, _RANGE)) * float(number.tau_star or tau) / tau
+    base = layers_of(phi, scale * tau, moments(phi, scale * tau), TERMS + 2)
+    along = base.hermite[:, 1]  # tau times the slope of phi(scale x)
+    rest = base.square[:, 0] - along**2
+    curved = readout * rest + first * (base.slope_square[:, 0] - along**2)
+    steep = tau * np.sqrt(number.c1 / (first + readout))
+    good = curved > 1e-9 * (first + readout) * along**2  # less than that is lost to rounding
+    gain = np.sqrt(max(number.diagonal - number.c1 * tau**2, 0.0) / np.where(good, curved, 1.0))
+    good &= gain * np.abs(along) <= _LARGEST * steep  # else a difference of large terms, whose digits are lost
+    line = steep - gain * along
+    layer = base.with_line(gain, line)
+    rates = np.stack([first, readout], axis=-1) if full else None
     if target.kernel == "both":
-        both = rates_for_both(target, network.activations[0])
-        if isinstance(both, Refusal):
-            return None
-        rates = both
-    jets = network_jets(target, network, rates)
-    beyond = target.beyond(jets)
-    met = float(np.abs(target.equations(jets)).max()) <= 1e3 * FEASIBLE
-    return SkipDesign(network, rates, float(beyond @ beyond) if met else math.inf, condition, cancellation)
+        rates = np.stack(split_rates(target, layer.square[:, 0], layer.slope_square[:, 0]), axis=-1)
+        good &= (rates >= 0.0).all(-1)
+    jets = explicit_jets([layer], rates, target.names)
+    good &= np.abs(target.equations(jets)).max(-1) <= 1e3 * FEASIBLE
+    # the layer is a part along x, of slope steep, and what is left of phi without its own
+    cancelled = gain**2 * base.square[:, 0] / (steep**2 + gain**2 * rest)
+    residuals = np.concatenate([target.beyond(jets), np.sqrt(_TAME * cancelled)[:, None]], axis=-1)
+    residuals[~good] = np.inf
+    even = rates is not None and full and bool((share == 0.5).all())
+    bent = gain**2 * curved / number.diagonal
+    return _Layers(scale, gain, line / tau, None if even else rates, gain * along / steep, bent, residuals)
