@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import notsodeep
-from notsodeep.experiments.accuracy import REPORTED
-from notsodeep.plots.figures.accuracy import accuracy_table
-from notsodeep.plots.figures.distilled import distilled_table
-from notsodeep.plots.figures.one_layer_tables import (
+from study_tables import (
+    accuracy_table,
+    distilled_table,
     one_layer_accuracy_table,
     one_layer_bounds_table,
     one_layer_lazy_table,
     one_layer_speed_table,
     one_layer_width_table,
+    routes_table,
 )
-from notsodeep.plots.figures.routes import routes_table
+
+import notsodeep
 from notsodeep.plots.style import phrase, word
 
 __all__ = ["api", "table", "write_all"]
@@ -157,7 +157,7 @@ def accuracy(results: Path) -> str:
     if document is None:
         return ""
     text = "## Accuracy of trained networks\n\nTest accuracy in percent, mean over seeds.\n\n" + _made_by(document)
-    return text + table(*accuracy_table(document, REPORTED))
+    return text + table(*accuracy_table(document))
 
 
 def distances(results: Path) -> str:

@@ -16,8 +16,7 @@ from notsodeep.equivalents import operator as operator_module
 from notsodeep.equivalents import spectral_norm
 from notsodeep.equivalents.factorisation import iterated
 from notsodeep.errors import ConvergenceError, InvalidInputError
-from notsodeep.experiments.equivalents_error import ACTIVATIONS, MIXTURES, error_against_n, mixture
-from notsodeep.experiments.rejected_variants import rejected_variants
+from notsodeep.experiments.equivalents_error import ACTIVATIONS, MIXTURES, error_against_n, mixture, rejected_variants
 
 SHAPES = {"wide": (40, 70), "tall": (70, 30), "square": (50, 50)}
 KERNELS = ("ck", "ntk", "ntk_frozen")

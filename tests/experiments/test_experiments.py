@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from study_tables import accuracy_table
 from typer.testing import CliRunner
 
 import notsodeep as nsd
@@ -20,11 +21,11 @@ from helpers import tolerance
 from notsodeep import experiments
 from notsodeep.cli import app
 from notsodeep.errors import ConvergenceError, DataError, InvalidInputError
-from notsodeep.experiments import accuracy, distilling, equivalents_error, plain_depth, readouts, runner
+from notsodeep.experiments import accuracy, distilling, equivalents_error, readouts, runner
+from notsodeep.experiments.kernel_figures import histograms, sample, thumbnail
 from notsodeep.experiments.readouts import Optimiser, train_readouts
 from notsodeep.experiments.runner import Experiment, Point, Setup, TimeUp, draw, read_document, run
-from notsodeep.experiments.samples import histograms, sample, thumbnail
-from notsodeep.plots.figures.accuracy import accuracy_curves, accuracy_table
+from notsodeep.plots.figures.accuracy import REPORTED, accuracy_curves
 from notsodeep.plots.style import INK
 
 # ---- the runner ------------------------------------------------------------------------------------------------
@@ -274,7 +275,8 @@ def documents(request, tmp_path_factory) -> dict[str, dict]:
 
 
 def some_points(name: str, folder: Path) -> dict:
-    experiment = importlib.import_module(f"notsodeep.experiments.{experiments.STUDIES[name].module}").EXPERIMENT
+    module = importlib.import_module(f"notsodeep.experiments.{experiments.STUDIES[name].module}")
+    (experiment,) = (found for found in module.EXPERIMENTS if found.name == name)
     chosen = [point for point in experiment.points(Setup()) if point.key in PARTS[name]]
     assert len(chosen) == len(PARTS[name])
     document = run(experiment, Setup(), folder, points=chosen)
@@ -372,20 +374,20 @@ def test_students_of_a_trained_deq(documents):
 def test_networks_that_do_not_fit_together_are_trained_in_turns(monkeypatch):
     data = nsd.datasets.digits().standardised()
     networks = ["DEQ", "twin", "orthogonal twin", "2 layers"]
-    at_once = plain_depth.accuracy_by_depth(data, "relu", 24, networks, epochs=3, seeds=(0, 1))
+    at_once = accuracy.accuracy_by_depth(data, "relu", 24, networks, epochs=3, seeds=(0, 1))
     monkeypatch.setattr(readouts, "_CPU_BYTES", 3 * 4 * 24 * (len(data.X_train) + len(data.X_test)))
-    assert plain_depth.accuracy_by_depth(data, "relu", 24, networks, epochs=3, seeds=(0, 1)) == at_once
+    assert accuracy.accuracy_by_depth(data, "relu", 24, networks, epochs=3, seeds=(0, 1)) == at_once
     monkeypatch.setattr(readouts, "_CPU_BYTES", 1)
-    assert plain_depth.accuracy_by_depth(data, "relu", 24, networks, epochs=3, seeds=(0, 1)) == at_once
+    assert accuracy.accuracy_by_depth(data, "relu", 24, networks, epochs=3, seeds=(0, 1)) == at_once
 
 
 def test_noise_makes_data_harder_and_stays_standardised():
     data = nsd.datasets.digits().standardised()
-    blurred = plain_depth.noisy(data, 3.0, seed=1)
+    blurred = accuracy.noisy(data, 3.0, seed=1)
     assert np.isclose((blurred.X_train.astype(np.float64) ** 2).sum(1).mean(), 1.0, rtol=1e-5)
     overlap = float((blurred.X_train * data.X_train).sum(1).mean())  # 1 / sqrt(1 + 9) of the signal is left
     assert abs(overlap - 10**-0.5) < 0.01
-    assert np.array_equal(plain_depth.noisy(data, 3.0, seed=1).X_test, blurred.X_test)
+    assert np.array_equal(accuracy.noisy(data, 3.0, seed=1).X_test, blurred.X_test)
 
 
 def test_unknown_names():
@@ -400,11 +402,11 @@ def test_a_run_stops_at_its_limit_and_goes_on(tmp_path):
 
 
 def test_a_table_of_accuracies_beside_the_published_ones(tmp_path):
-    points = accuracy.points(Setup(), ["digits"], [16], seeds=1, epochs=1)
-    document = run(accuracy.EXPERIMENT, Setup(), tmp_path, points=points)
+    points = accuracy.accuracy_points(Setup(), ["digits"], [16], seeds=1, epochs=1)
+    document = run(accuracy.EXPERIMENTS[0], Setup(), tmp_path, points=points)
     stored = document["points"]["digits/16"]
     assert stored["settings"]["seeds"] == [0]
-    heads, rows = accuracy_table(document, {"digits": {"relu": accuracy.REPORTED["mnist"]["relu"]}})
+    heads, rows = accuracy_table(document, {"digits": {"relu": REPORTED["mnist"]["relu"]}})
     mean = 100 * stored["numbers"]["accuracies"]["relu"]["sgd"]["twin"]["accuracy"][0]
     relu = dict(zip(heads, rows[1], strict=True))
     assert (relu["data"], relu["activation"], relu["width"]) == ("digits", "ReLU", "16")
@@ -414,8 +416,10 @@ def test_a_table_of_accuracies_beside_the_published_ones(tmp_path):
 
 
 def test_every_study_is_listed_with_what_it_shows_and_how_long_it_takes():
-    files = {p.stem for p in Path(experiments.__file__).parent.glob("*.py") if "\nEXPERIMENT = " in p.read_text()}
-    assert {study.module for study in experiments.STUDIES.values()} == files
+    files = {p.stem for p in Path(experiments.__file__).parent.glob("*.py") if "\nEXPERIMENTS = " in p.read_text()}
+    modules = {stem: importlib.import_module(f"notsodeep.experiments.{stem}") for stem in files}
+    held = {(found.name, stem) for stem, module in modules.items() for found in module.EXPERIMENTS}
+    assert {(name, study.module) for name, study in experiments.STUDIES.items()} == held
     said = CliRunner().invoke(app, ["reproduce"], env={"COLUMNS": "200"}).stdout
     for name, study in experiments.STUDIES.items():
         assert name in said

@@ -5,19 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-
-import notsodeep as nsd
-from notsodeep.experiments import one_layer_accuracy
-from notsodeep.experiments.one_layer import EXPERIMENT, random_pairs
-from notsodeep.experiments.one_layer_lazy import Learner, Limit, Run, train_lazily
-from notsodeep.experiments.one_layer_width import errors_by_width
-from notsodeep.experiments.readouts import Candidate, score
-from notsodeep.experiments.runner import Setup
-from notsodeep.plots.figures import draw_one_layer, draw_one_layer_accuracy, draw_one_layer_lazy, draw_one_layer_width
-from notsodeep.plots.figures.one_layer_tables import (
+from study_tables import (
     one_layer_accuracy_table,
     one_layer_bounds_table,
     one_layer_speed_table,
+)
+
+import notsodeep as nsd
+from notsodeep.experiments.accuracy import one_layer_candidates
+from notsodeep.experiments.lazy import Learner, Limit, Run, train_lazily
+from notsodeep.experiments.one_layer import bound_points, errors_by_width, random_pairs
+from notsodeep.experiments.readouts import Candidate, score
+from notsodeep.experiments.runner import Setup
+from notsodeep.plots.figures.one_layer import (
+    draw_one_layer,
+    draw_one_layer_accuracy,
+    draw_one_layer_lazy,
+    draw_one_layer_width,
 )
 
 
@@ -32,7 +36,7 @@ def test_random_pairs_are_those_of_their_dimensions() -> None:
 
 
 def test_no_pair_is_further_off_than_the_bound() -> None:
-    (point,) = [p for p in EXPERIMENT.points(Setup()) if p.key == "silu/ntk/0.8/0.5-1.5"]
+    (point,) = [p for p in bound_points(Setup()) if p.key == "silu/ntk/0.8/0.5-1.5"]
     rows = point.compute()["rows"]
     assert [row["kinds"] for row in rows] == [1, 2, 3]
     assert all(row["seen"] <= row["bound"] for row in rows)
@@ -64,13 +68,13 @@ def test_one_layer_is_as_near_as_a_deq_of_its_width() -> None:
 
 @pytest.fixture(scope="module")
 def candidates() -> dict[str, Candidate]:
-    return one_layer_accuracy.candidates("relu", nsd.datasets.digits().standardised())
+    return one_layer_candidates("relu", nsd.datasets.digits().standardised())
 
 
 @pytest.fixture(scope="module")
 def scores(candidates) -> dict[str, dict[str, list[float]]]:
     data = nsd.datasets.digits().standardised()
-    return score(candidates, data, 32, reference="DEQ", epochs=10, seeds=(0, 1))
+    return score(candidates, data, 32, lambda name: "DEQ", epochs=10, seeds=(0, 1)).first
 
 
 def test_one_layer_classifies_as_well_as_the_deq(scores) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from study_tables import routes_table
 
 import notsodeep as nsd
 from notsodeep.experiments import three_routes
 from notsodeep.experiments.runner import Setup, read_document, run
 from notsodeep.experiments.three_routes import RIDGE, ROUTES, Size, compare_route, prepare, route_twin
-from notsodeep.plots.figures.routes import draw_routes, routes_table
+from notsodeep.plots.figures.twins import draw_routes
 
 SIZE = Size(train=150, test=100, width=64, seeds=2)
 
@@ -100,7 +101,7 @@ def test_document_figure_and_table(digits, relu, tmp_path):
     assert len({point.key for point in chosen}) == len(chosen) == 9
     ready = {f"digits/relu/ck/{route}": numbers for route, numbers in relu.items()}
     points = [type(p)(p.key, p.settings, lambda p=p: ready[p.key]) for p in chosen if p.key in ready]
-    run(three_routes.EXPERIMENT, Setup(), tmp_path, progress=False, points=points)
+    run(three_routes.EXPERIMENTS[0], Setup(), tmp_path, progress=False, points=points)
     document = read_document(tmp_path / "quick.json")
     assert document["command"] == "notsodeep reproduce three_routes --quick"
     assert (tmp_path / "quick_distance.png").stat().st_size > 10_000

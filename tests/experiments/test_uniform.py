@@ -7,10 +7,9 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInputError
-from notsodeep.experiments.uniform_depth import homogeneous_rows
-from notsodeep.experiments.uniform_odd import odd_lower_bound
+from notsodeep.experiments.lazy import Together, train_together
+from notsodeep.experiments.uniform import homogeneous_rows, odd_lower_bound
 from notsodeep.experiments.uniform_table import make
-from notsodeep.experiments.uniform_training import Run, train_together
 from notsodeep.matching.uniform.shipped import load
 
 
@@ -57,7 +56,7 @@ def _best_scaled_layer(deq: nsd.DEQ) -> float:
 
 def test_deq_and_twin_train_alike() -> None:
     """Digits, narrow: the twin is about as far from a DEQ as a DEQ with other weights is."""
-    document = train_together(Run(data="digits", width=256, epochs=2, seeds=(0,), train=600))
+    document = train_together(Together(data="digits", width=256, epochs=2, seeds=(0,), train=600))
     first, last = document["rows"]
     assert last["deq"] > 0.7
     assert last["twin"] > 0.7

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from .._arrays import as_rows
 from ..errors import DataError, InvalidInputError
@@ -86,6 +88,13 @@ class Dataset:
             X_test=fitted.transform(self.X_test),
             standardiser=fitted,
         )
+
+    def tensors(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """X_train, y_train, X_test, y_test for torch."""
+        X, y, X_test, y_test = (
+            torch.from_numpy(part).to(device) for part in (self.X_train, self.y_train, self.X_test, self.y_test)
+        )
+        return X, y, X_test, y_test
 
     def __repr__(self) -> str:
         sizes = f"train={len(self.X_train)} x {self.p}, test={len(self.X_test)}"

@@ -12,12 +12,10 @@ from typing import Any
 
 from ..errors import InvalidInputError
 
-__all__ = ["STUDIES", "Study", "compute_point", "names", "reproduce"]
-
 
 @dataclass(frozen=True)
 class Study:
-    """An entry of the list: the file that holds it, what it shows, and how long it takes."""
+    """An entry of the list: the file that holds it among its ``EXPERIMENTS``, what it shows, how long it takes."""
 
     module: str
     shows: str
@@ -31,31 +29,33 @@ STUDIES = {
     "equivalents_error": Study(
         "equivalents_error", "the equivalents' error falls with the number of points (slides)", "5 s", "6 min"
     ),
-    "mixtures_error": Study("mixtures_error", "the same on three mixtures, one with full covariances", "2 s", "30 min"),
-    "rejected_variants": Study("rejected_variants", "printed formulas that stall, beside those kept", "1 s", "1 min"),
-    "eigenvalues": Study(
-        "eigenvalues", "eigenvalues of exact kernels and equivalents (preprint, figure 1)", "2 s", "10 min"
+    "mixtures_error": Study(
+        "equivalents_error", "the same on three mixtures, one with full covariances", "2 s", "30 min"
     ),
-    "kernels": Study("kernel_images", "kernels of DEQ and twin as images (preprint, figure 2)", "2 s", "8 min"),
-    "sphere": Study("sphere", "a ReLU DEQ and one quadratic layer on the unit sphere (workshop)", "1 s", "10 s"),
+    "rejected_variants": Study("equivalents_error", "printed formulas that stall, beside those kept", "1 s", "1 min"),
+    "eigenvalues": Study(
+        "kernel_figures", "eigenvalues of exact kernels and equivalents (preprint, figure 1)", "2 s", "10 min"
+    ),
+    "kernels": Study("kernel_figures", "kernels of DEQ and twin as images (preprint, figure 2)", "2 s", "8 min"),
+    "sphere": Study(
+        "kernel_figures", "a ReLU DEQ and one quadratic layer on the unit sphere (workshop)", "1 s", "10 s"
+    ),
     "accuracy": Study(
         "accuracy", "test accuracy against width: DEQ, twin, plain (preprint, figure 3)", "20 s", "40 min, H200"
     ),
-    "plain_depth": Study("plain_depth", "what depth and weights of a plain network change", "10 s", "30 min, H200"),
+    "plain_depth": Study("accuracy", "what depth and weights of a plain network change", "10 s", "30 min, H200"),
     "three_routes": Study("three_routes", "three routes to a twin on the same data", "15 s", "6 min"),
     "learning": Study("learning", "learning predicted before training, against exact kernels", "30 s", "30 min"),
     "one_layer": Study("one_layer", "one layer: proven bounds beside errors of random pairs", "20 s", "3 h"),
-    "one_layer_width": Study("one_layer_width", "one layer: errors of kernels at finite width", "10 s", "3 min, H200"),
+    "one_layer_width": Study("one_layer", "one layer: errors of kernels at finite width", "10 s", "3 min, H200"),
     "one_layer_accuracy": Study(
-        "one_layer_accuracy", "one layer: test accuracy against width, readouts trained", "30 s", "15 min, H200"
+        "accuracy", "one layer: test accuracy against width, readouts trained", "30 s", "15 min, H200"
     ),
-    "one_layer_lazy": Study("one_layer_lazy", "one layer's readout trained beside a whole DEQ", "20 s", "10 min, H200"),
+    "one_layer_lazy": Study("lazy", "one layer's readout trained beside a whole DEQ", "20 s", "10 min, H200"),
     "distil": Study("distilling", "what can stand in for a trained DEQ", "10 s", "4 min, H200"),
-    "uniform_depth": Study("uniform_depth", "plain layers without data: proven bound against depth", "5 s", "3 min"),
-    "uniform_odd": Study("uniform_odd", "what no network of odd layers can reach", "5 s", "20 s"),
-    "uniform_training": Study(
-        "uniform_training", "DEQ and twin trained side by side, all weights", "20 s", "30 min, H200"
-    ),
+    "uniform_depth": Study("uniform", "plain layers without data: proven bound against depth", "5 s", "3 min"),
+    "uniform_odd": Study("uniform", "what no network of odd layers can reach", "5 s", "20 s"),
+    "uniform_training": Study("lazy", "DEQ and twin trained side by side, all weights", "20 s", "30 min, H200"),
 }
 
 
@@ -105,8 +105,8 @@ def reproduce(
 def _study(name: str, quick: bool, data: Any, device: str, deadline: float | None) -> tuple[Any, Any]:
     from .runner import Setup
 
-    experiment = importlib.import_module(f"{__name__}.{STUDIES[name].module}").EXPERIMENT
-    return experiment, Setup(quick, data, device, deadline)
+    known = importlib.import_module(f"{__name__}.{STUDIES[name].module}").EXPERIMENTS
+    return next(found for found in known if found.name == name), Setup(quick, data, device, deadline)
 
 
 def compute_point(name: str, quick: bool, data: str | None, device: str, seconds: float | None, key: str) -> Any:

@@ -10,22 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .. import datasets
 from .. import nn as finite
+from ..datasets import load
 from ..matching import Twin, match_one_layer, match_uniform, norm_range
 from ..networks import DEQ, ENN
 from ..nn.compare import median_times
 from ..nn.model import Model, in_batches
-from ..plots.figures import draw_distilled
+from ..plots.figures.accuracy import draw_distilled
 from .runner import Experiment, Point, Setup
-
-__all__ = ["EXPERIMENT", "WAYS", "Row", "Run", "replace_trained"]
 
 
 @dataclass(frozen=True)
@@ -41,8 +38,6 @@ class Run:
     batch_size: int = 512
     ridge: float = 1e-4
     seeds: tuple[int, ...] = (0, 1, 2)
-    folder: str | Path | None = None
-    """Where the data sets are."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +92,7 @@ def students(run: Run, X: Tensor) -> dict[tuple[str, int], Twin | ENN]:
 
 
 def run_seed(
-    run: Run,
-    networks: Mapping[tuple[str, int], Twin | ENN],
-    parts: Sequence[Tensor],
-    seed: int,
-    between: Callable[[], None],
+    run: Run, networks: Mapping[tuple[str, int], Twin | ENN], parts: Sequence[Tensor], seed: int, setup: Setup
 ) -> list[Row]:
     """The DEQ, then every student in every way; all of one seed draw from the same generator's seed."""
     X, y, Xt, yt = parts
@@ -111,7 +102,7 @@ def run_seed(
     models: dict[tuple[str, int, str], Model] = {("deq", 1, "trained"): deq}
     for (start, depth), network in networks.items():
         for way, train in WAYS.items():
-            between()
+            setup.check_time()
             model = finite.ENN(network, *sizes, seed=2 * seed + 1, bias=True, device=X.device)
             train(model, deq, X, y, run, seed)
             models[start, depth, way] = model
@@ -138,13 +129,12 @@ def _rows(
     ]
 
 
-def replace_trained(run: Run, device: str = "cpu", between: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Every row, with the bounds of the twins; ``between`` is called before each student."""
-    data = datasets.load(run.data, run.folder).standardised()
-    parts = [torch.from_numpy(a).to(device) for a in (data.X_train, data.y_train, data.X_test, data.y_test)]
+def replace_trained(run: Run, setup: Setup) -> dict[str, Any]:
+    """Every row, with the bounds of the twins."""
+    parts = load(run.data, setup.data).standardised().tensors(setup.device)
     networks = students(run, parts[0])
     bounds = {f"{depth}": network.bound for (_, depth), network in networks.items() if isinstance(network, Twin)}
-    rows = [row for seed in run.seeds for row in run_seed(run, networks, parts, seed, between)]
+    rows = [row for seed in run.seeds for row in run_seed(run, networks, parts, seed, setup)]
     return {"bounds": bounds, "rows": [asdict(row) for row in rows]}
 
 
@@ -153,14 +143,7 @@ def points(setup: Setup) -> list[Point]:
     digits = Run("digits", width=256, epochs=20, batch_size=128)
     full = [replace(digits, activation="tanh"), digits, Run(), Run("fashion_mnist")]
     sizes = [replace(digits, width=64, epochs=6)] if setup.quick else full
-    return [
-        Point(
-            f"{run.data}/{run.activation}",
-            {name: value for name, value in asdict(run).items() if name != "folder"},
-            partial(replace_trained, replace(run, folder=setup.data), setup.device, setup.check_time),
-        )
-        for run in sizes
-    ]
+    return [Point(f"{r.data}/{r.activation}", asdict(r), partial(replace_trained, r, setup)) for r in sizes]
 
 
-EXPERIMENT = Experiment("distil", "What can stand in for a trained DEQ", points, draw_distilled)
+EXPERIMENTS = (Experiment("distil", "What can stand in for a trained DEQ", points, draw_distilled),)

@@ -1,39 +1,42 @@
 """Relative spectral error of the equivalents against n (preprint and slides, error figures; p/n = 0.8).
 
 The theorems promise n^(-1/2). :func:`error_against_n` measures it for any activation, on the papers' mixture and on two
-more: several classes with random means, and classes with different full covariances.
+more: several classes with random means, and classes with different full covariances (``mixtures_error``).
+
+``rejected_variants``: published forms of the equivalents that do not converge, next to the one that does. The five
+texts on these equivalents disagree. Each variant changes one formula back to a printed form; on mixtures with unequal
+covariances its error stalls at a constant while the library's falls like n^(-1/2). They exist only here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
 
 from ..activations import ActivationLike
-from ..equivalents import equivalent, relative_spectral_error
+from ..equivalents import Coefficients, coefficients, equivalent, relative_spectral_error
 from ..equivalents.distance import ErrorCurve
+from ..equivalents.operator import assemble
 from ..errors import InvalidInputError
+from ..gaussian import moments
 from ..kernels import kernels_of
 from ..mixtures import GaussianMixture, MixtureStatistics
-from ..networks import DEQ, Kernel, Network
-from ..plots.figures import draw_errors
+from ..networks import DEQ, KERNELS, Kernel
+from ..plots.figures.kernels import draw_errors, draw_mixtures, draw_variants
 from .runner import Document, Experiment, Point, Setup
 
-__all__ = ["ACTIVATIONS", "EXPERIMENT", "MIXTURES", "error_against_n", "kept_curves", "mixture"]
-
 ACTIVATIONS = ("tanh", "arctan", "relu", "leaky_relu", "elu", "silu")
-KERNELS: tuple[Kernel, ...] = ("ck", "ntk", "ntk_frozen")
 
 
 def error_against_n(
     activation: ActivationLike = "tanh",
     mixture_name: str = "two_class",
     *,
-    kernels: Sequence[Kernel] = KERNELS,
     dimensions: Sequence[int] = (250, 500, 1000, 2000, 4000),
     points_per_dimension: float = 1.25,
     seeds: int = 3,
@@ -50,44 +53,32 @@ def error_against_n(
 
     def measure(mix: GaussianMixture, X: Any, y: Any) -> dict[str, float]:
         statistics = MixtureStatistics.from_mixture(mix, X, y, about=about)
-        exact = exact_kernels(network, statistics, kernels)
+        exact = kernels_of(network.centred(statistics.tau0), X, kinds=KERNELS)
         return {
             k if kept == "typical" else f"{k}/own": relative_spectral_error(
                 exact[k], equivalent(network, statistics, k, kept)
             )
-            for k in kernels
+            for k in KERNELS
             for kept in norms
         }
 
-    samples = draws(mixture_name, dimensions, points_per_dimension, seeds)
-    return curves(samples, measure)
+    return _curves(measure, mixture_name, dimensions, points_per_dimension, seeds)
 
 
-def exact_kernels(network: Network, statistics: MixtureStatistics, kernels: Sequence[Kernel]) -> dict[Kernel, Any]:
-    """Exact kernels of the network centred at the statistics' tau0."""
-    return kernels_of(network.centred(statistics.tau0), statistics.X, kinds=tuple(kernels))
-
-
-def draws(
-    name: str, dimensions: Sequence[int], points_per_dimension: float, seeds: int
-) -> Iterator[tuple[int, GaussianMixture, Any, Any]]:
-    """(n, mixture, X, y) for every dimension and seed."""
-    for p in dimensions:
-        mix = mixture(name, p)
-        n = round(points_per_dimension * p)
-        for seed in range(seeds):
-            yield (n, mix, *mix.sample(n, seed=seed))
-
-
-def curves(
-    samples: Iterator[tuple[int, GaussianMixture, Any, Any]],
+def _curves(
     measure: Callable[[GaussianMixture, Any, Any], dict[str, float]],
+    mixture_name: str,
+    dimensions: Sequence[int],
+    points_per_dimension: float,
+    seeds: int,
 ) -> dict[str, ErrorCurve]:
-    """Collect measurements by label and by n."""
+    """Measurements on samples of every dimension and seed, by label and by n."""
     found: dict[str, dict[int, list[float]]] = {}
-    for n, mix, X, y in samples:
-        for label, error in measure(mix, X, y).items():
-            found.setdefault(label, {}).setdefault(n, []).append(error)
+    for p in dimensions:
+        mix, n = mixture(mixture_name, p), round(points_per_dimension * p)
+        for seed in range(seeds):
+            for label, error in measure(mix, *mix.sample(n, seed=seed)).items():
+                found.setdefault(label, {}).setdefault(n, []).append(error)
     return {
         label: ErrorCurve(label, tuple(by_n), tuple(tuple(values) for values in by_n.values()))
         for label, by_n in found.items()
@@ -113,29 +104,16 @@ def full_covariances(p: int) -> GaussianMixture:
     return GaussianMixture(means, [first, (1.0 + 3.0 / math.sqrt(p)) * second])
 
 
-def near_means(p: int) -> GaussianMixture:
-    """The papers' mixture with means of norm 1: the classes differ in norm, and no large eigenvalue hides the rest."""
-    return GaussianMixture.two_class(p, mu=1.0)
-
-
-def only_means(p: int) -> GaussianMixture:
-    """The papers' mixture with equal covariances."""
-    return GaussianMixture.two_class(p, cov=0.0)
-
-
-def only_covariances(p: int) -> GaussianMixture:
-    """The papers' mixture with equal means."""
-    return GaussianMixture.two_class(p, mu=0.0)
-
-
 MIXTURES: dict[str, Callable[[int], GaussianMixture]] = {
     "two_class": GaussianMixture.two_class,
     "random_means": random_means,
     "full_covariances": full_covariances,
-    "near_means": near_means,
-    "only_means": only_means,
-    "only_covariances": only_covariances,
+    # means of norm 1: the classes differ in norm, and no large eigenvalue hides the rest
+    "near_means": lambda p: GaussianMixture.two_class(p, mu=1.0),
+    "only_means": lambda p: GaussianMixture.two_class(p, cov=0.0),
+    "only_covariances": lambda p: GaussianMixture.two_class(p, mu=0.0),
 }
+"""Beside the papers' own, and with fewer differences of its classes: two others."""
 
 
 def mixture(name: str, p: int) -> GaussianMixture:
@@ -145,32 +123,22 @@ def mixture(name: str, p: int) -> GaussianMixture:
     return MIXTURES[name](p)
 
 
-# ---- the study -----------------------------------------------------------------------------------------------
+# ---- the studies ---------------------------------------------------------------------------------------------
 
 
-def points(setup: Setup) -> list[Point]:
+def error_points(setup: Setup) -> list[Point]:
     """Six activations, growing dimension; each point holds all kernels and seeds."""
-    dimensions = (80, 160, 320) if setup.quick else (200, 400, 800, 1600, 3200)
+
+    def measure(activation: str, p: int, n: int, sigma_a2: float, seeds: list[int], norms: Any) -> dict[str, Any]:
+        found = error_against_n(activation, dimensions=(p,), seeds=len(seeds), sigma_a2=sigma_a2, norms=norms)
+        return {kernel: list(curve.errors[0]) for kernel, curve in found.items()}
 
     def point(activation: str, p: int) -> Point:
         settings = {"activation": activation, "p": p, "n": round(1.25 * p), "sigma_a2": 0.2, "seeds": [0, 1]}
-        settings["norms"] = ["typical", "own"]
-        return Point(f"{activation}/{p}", settings, lambda: _measure(settings))
+        return Point.of(f"{activation}/{p}", {**settings, "norms": ["typical", "own"]}, measure)
 
+    dimensions = (80, 160, 320) if setup.quick else (200, 400, 800, 1600, 3200)
     return [point(activation, p) for p in dimensions for activation in ACTIVATIONS]
-
-
-def _measure(settings: Mapping[str, Any]) -> dict[str, Any]:
-    curves = error_against_n(
-        settings["activation"],
-        kernels=KERNELS,
-        dimensions=(settings["p"],),
-        points_per_dimension=1.25,
-        seeds=len(settings["seeds"]),
-        sigma_a2=settings["sigma_a2"],
-        norms=settings["norms"],
-    )
-    return {kernel: list(curve.errors[0]) for kernel, curve in curves.items()}
 
 
 def kept_curves(document: Document) -> dict[str, dict[str, ErrorCurve]]:
@@ -186,9 +154,138 @@ def kept_curves(document: Document) -> dict[str, dict[str, ErrorCurve]]:
     }
 
 
-EXPERIMENT = Experiment(
-    "equivalents_error",
-    "Relative spectral error of the equivalents against n",
-    points,
-    lambda document: draw_errors(document, kept_curves(document)),
+def mixture_points(setup: Setup) -> list[Point]:
+    """One point per mixture and activation, with the curves of all three kernels."""
+
+    def measure(mixture: str, activation: str, seeds: list[int], **options: Any) -> dict[str, Any]:
+        return _documents(error_against_n(activation, mixture, seeds=len(seeds), **options))
+
+    def point(mixture: str, activation: str) -> Point:
+        settings = {
+            "mixture": mixture,
+            "activation": activation,
+            "dimensions": (40, 80, 160) if setup.quick else (250, 500, 1000, 2000, 4000),
+            "points_per_dimension": 0.8,
+            "sigma_a2": 0.2,
+            "seeds": [0, 1],
+        }
+        return Point.of(f"{mixture}/{activation}", settings, measure)
+
+    chosen = ("tanh", "relu") if setup.quick else ACTIVATIONS
+    return [point(name, phi) for name in ("two_class", "random_means", "full_covariances") for phi in chosen]
+
+
+def _documents(curves: dict[str, ErrorCurve]) -> dict[str, Any]:
+    return {name: curve.to_dict() for name, curve in curves.items()}
+
+
+# ---- printed formulas ----------------------------------------------------------------------------------------
+
+Change = Callable[[DEQ, Coefficients, MixtureStatistics], tuple[Coefficients, MixtureStatistics]]
+
+
+def _centred_covariances(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coefficients, MixtureStatistics]:
+    """T from C_a - C0 instead of C_a."""
+    shares = st.counts / st.n
+    centre = np.eye(st.K) - np.outer(np.ones(st.K), shares)
+    return c, replace(st, T=centre @ st.T @ centre.T)
+
+
+def _alpha4_once(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coefficients, MixtureStatistics]:
+    """alpha2 proportional to alpha4 instead of alpha4^2 (slides)."""
+    return replace(c, c2=c.c2 / c.alpha4), st
+
+
+def _shorter_diagonal(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coefficients, MixtureStatistics]:
+    """- tau0^4 alpha3 on the diagonal (preprint)."""
+    return replace(c, diagonal=c.diagonal - c.tau0**4 * c.c3), st
+
+
+def _kappa_from_tau(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coefficients, MixtureStatistics]:
+    """kappa^2 = tau*^2/(1 - s2a D2) instead of gamma^2/(1 - s2a D2) (slides)."""
+    m = _moments(deq, c)
+    return replace(c, diagonal=_scale(c) ** 2 / (1.0 - deq.variances[0] * m.slope_square)), st
+
+
+def _beta3_of_the_slides(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coefficients, MixtureStatistics]:
+    """beta3 = (alpha3 + beta1 (s2a E2^2 + s2b) alpha1)/(1 - s2a E1^2) (slides)."""
+    s2a, s2b, _ = deq.variances
+    m, ck = _moments(deq, c), coefficients(deq, c.tau0, "ck")
+    beta3 = (ck.c3 + c.c1 * (s2a * m.curvature**2 + s2b) * ck.c1) / (1.0 - s2a * m.slope**2)
+    return replace(c, c3=beta3), st
+
+
+def _as_it_is(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coefficients, MixtureStatistics]:
+    """The library's form."""
+    return c, st
+
+
+VARIANTS: dict[str, tuple[Kernel, Change]] = {
+    "ck": ("ck", _as_it_is),
+    "ck, T from centred covariances": ("ck", _centred_covariances),
+    "ck, alpha4 not squared": ("ck", _alpha4_once),
+    "ck, - tau0^4 alpha3 on the diagonal": ("ck", _shorter_diagonal),
+    "ntk_frozen": ("ntk_frozen", _as_it_is),
+    "ntk_frozen, kappa from tau*": ("ntk_frozen", _kappa_from_tau),
+    "ntk_frozen, beta3 of the slides": ("ntk_frozen", _beta3_of_the_slides),
+}
+
+
+def rejected_variants(
+    activation: ActivationLike = "relu",
+    mixture_name: str = "near_means",
+    *,
+    dimensions: Sequence[int] = (250, 500, 1000, 2000),
+    points_per_dimension: float = 1.25,
+    seeds: int = 2,
+    sigma_a2: float = 0.2,
+) -> dict[str, ErrorCurve]:
+    """The error against n of every variant, by name; compare the slopes."""
+    network = DEQ(activation, sigma_a2=sigma_a2)
+
+    def measure(mix: GaussianMixture, X: Any, y: Any) -> dict[str, float]:
+        statistics = MixtureStatistics.from_mixture(mix, X, y)
+        exact = kernels_of(network.centred(statistics.tau0), X, kinds=("ck", "ntk_frozen"))
+        out = {}
+        for label, (kernel, change) in VARIANTS.items():
+            c = coefficients(network, statistics.tau0, kernel)
+            out[label] = relative_spectral_error(exact[kernel], assemble(*change(network, c, statistics)))
+        return out
+
+    return _curves(measure, mixture_name, dimensions, points_per_dimension, seeds)
+
+
+def _scale(c: Coefficients) -> float:
+    assert c.tau_star is not None  # the variants speak of DEQs
+    return c.tau_star
+
+
+def _moments(deq: DEQ, c: Coefficients) -> Any:
+    return moments(deq.activation, _scale(c))
+
+
+def variant_points(setup: Setup) -> list[Point]:
+    """One point: all variants on the same samples."""
+    settings: dict[str, Any] = {
+        "activation": "relu",
+        "mixture_name": "near_means",
+        "dimensions": (60, 120, 240) if setup.quick else (250, 500, 1000, 2000),
+        "points_per_dimension": 1.25,
+        "seeds": 2,
+        "sigma_a2": 0.2,
+    }
+    return [Point("relu", settings, lambda: _documents(rejected_variants(**settings)))]
+
+
+EXPERIMENTS = (
+    Experiment(
+        "equivalents_error",
+        "Relative spectral error of the equivalents against n",
+        error_points,
+        lambda document: draw_errors(kept_curves(document)),
+    ),
+    Experiment(
+        "mixtures_error", "Relative spectral error of the equivalents on three mixtures", mixture_points, draw_mixtures
+    ),
+    Experiment("rejected_variants", "Printed formulas that stall, beside those kept", variant_points, draw_variants),
 )

@@ -24,11 +24,9 @@ from ..learning.schedules import ridge_scores
 from ..matching import Twin, match
 from ..mixtures import GaussianMixture
 from ..networks import DEQ, ENN, Kernel, Network
-from ..plots.figures import draw_learning
+from ..plots.figures.learning import draw_learning
 from ..spectra.sources import source_of
 from .runner import Experiment, Point, Setup
-
-__all__ = ["EXPERIMENT", "measure_learning", "random_setting"]
 
 Settings = Mapping[str, Any]
 _ACTIVATIONS = ("relu", "tanh", "silu", "gelu", "leaky_relu", "erf", "elu", "softplus", "sin", "hard_tanh")
@@ -331,4 +329,4 @@ def _point(key: str, settings: dict[str, Any], function: Any) -> Point:
     return Point(key, settings, lambda: function(settings))
 
 
-EXPERIMENT = Experiment("learning", "Learning, predicted before training", points, draw_learning)
+EXPERIMENTS = (Experiment("learning", "Learning, predicted before training", points, draw_learning),)

@@ -16,10 +16,9 @@ from .. import nn
 from ..datasets import Dataset
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, ENN
+from ..nn.compare import synchronise
 from ..nn.model import Model
 from ..nn.train import descend, new_optimiser, sample_order
-
-__all__ = ["Candidate", "Guesses", "Optimiser", "build", "guess", "score", "train_readouts"]
 
 _CPU_BYTES = 4 << 30  # of features held at once
 Loss = Callable[[Tensor], Tensor]
@@ -51,51 +50,6 @@ def build(
 
 
 @dataclass(frozen=True)
-class Guesses:
-    """Predicted classes of the test rows, (networks, optimisers, rows), and what they took."""
-
-    classes: Tensor
-    feature_seconds: list[float]
-    """Per network, for the training rows."""
-    readout_seconds: float
-
-
-def guess(
-    builders: Sequence[Callable[[], Model]],
-    data: Dataset,
-    optimisers: Sequence[Optimiser],
-    seeds: Sequence[int],
-    *,
-    epochs: int = 100,
-    batch_size: int = 128,
-    device: str = "cpu",
-    between_epochs: Callable[[], None] | None = None,
-) -> Guesses:
-    """Train a readout on the features of every network; as many networks at once as the memory holds."""
-    X, test, y = (torch.from_numpy(part).to(device) for part in (data.X_train, data.X_test, data.y_train))
-    found, clock, elapsed, done = [], [], 0.0, 0
-    while done < len(builders):
-        features, held, seconds = _features(builders[done:], X, test, between_epochs)
-        clock += seconds
-        started = time.perf_counter()
-        weights = train_readouts(
-            features,
-            y,
-            len(data.classes),
-            optimisers,
-            seeds[done : done + len(features)],
-            epochs=epochs,
-            batch_size=batch_size,
-            between_epochs=between_epochs,
-        )
-        found += [(f @ w).argmax(-1) for f, w in zip(held, weights, strict=True)]
-        elapsed += time.perf_counter() - started
-        done += len(features)
-        del features, held  # before the next ones are made
-    return Guesses(torch.stack(found), clock, elapsed)
-
-
-@dataclass(frozen=True)
 class Candidate:
     """A network whose readout is to be trained, and how its weights are drawn."""
 
@@ -103,36 +57,84 @@ class Candidate:
     init: str = "gaussian"
 
 
+Shares = dict[str, list[float]]
+"""``"accuracy"``: of test rows; ``"agreement"``: those classified as another network does. One number per seed."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the readouts of several networks reach, and what they took."""
+
+    shares: dict[str, list[Shares]]
+    """By network, one entry per optimiser."""
+    feature_seconds: dict[str, list[float]]
+    """By network, for the training rows, one per seed."""
+    readout_seconds: float
+
+    @property
+    def first(self) -> dict[str, Shares]:
+        """By the first optimiser."""
+        return {name: each[0] for name, each in self.shares.items()}
+
+
 def score(
     candidates: Mapping[str, Candidate],
     data: Dataset,
     width: int,
+    reference: Callable[[str], str],
     *,
-    reference: str,
     epochs: int = 100,
+    batch_size: int = 128,
     seeds: Sequence[int] = (0,),
-    optimiser: Optimiser = _PAPERS,
+    optimisers: Sequence[Optimiser] = (_PAPERS,),
     device: str = "cpu",
     between_epochs: Callable[[], None] | None = None,
-) -> dict[str, dict[str, list[float]]]:
-    """Network -> per seed its test accuracy and the share of test rows that it classifies as ``reference`` does.
+) -> Scores:
+    """Train a readout on the features of every network and seed, as many at once as the memory holds.
 
-    Batches of 128, as in the papers; networks of one seed see the samples in the same order.
+    ``reference`` names the network that a network is compared with. Networks of one seed share their input weights and
+    the order of the samples; batches of 128, as in the papers.
     """
     specs = [(name, seed) for name in candidates for seed in seeds]
     builders = [
         functools.partial(build, candidates[name].network, data, width, seed, init=candidates[name].init, device=device)
         for name, seed in specs
     ]
-    order = [seed for _, seed in specs]
-    found = guess(builders, data, [optimiser], order, epochs=epochs, device=device, between_epochs=between_epochs)
-    guesses, truth = found.classes[:, 0].cpu(), torch.from_numpy(data.y_test)
-    table: dict[str, dict[str, list[float]]] = {name: {"accuracy": [], "agreement": []} for name in candidates}
-    for (name, seed), mine in zip(specs, guesses, strict=True):
-        theirs = guesses[specs.index((reference, seed))]
-        table[name]["accuracy"].append(round(float((mine == truth).double().mean()), 6))
-        table[name]["agreement"].append(round(float((mine == theirs).double().mean()), 6))
-    return table
+    X, y, test, _ = data.tensors(device)
+    found: list[Tensor] = []
+    clock: dict[str, list[float]] = {name: [] for name in candidates}
+    elapsed = 0.0
+    while len(found) < len(specs):
+        features, held, seconds = _features(builders[len(found) :], X, test, between_epochs)
+        here = specs[len(found) : len(found) + len(features)]
+        started = time.perf_counter()
+        weights = train_readouts(
+            features,
+            y,
+            len(data.classes),
+            optimisers,
+            [seed for _, seed in here],
+            epochs=epochs,
+            batch_size=batch_size,
+            between_epochs=between_epochs,
+        )
+        found += [(f @ w).argmax(-1).cpu() for f, w in zip(held, weights, strict=True)]
+        elapsed += time.perf_counter() - started
+        for (name, _), taken in zip(here, seconds, strict=True):
+            clock[name].append(taken)
+        del features, held  # before the next ones are made
+    guesses, truth = dict(zip(specs, found, strict=True)), torch.from_numpy(data.y_test)
+
+    def shares(name: str, j: int) -> Shares:
+        pairs = [(guesses[name, seed][j], guesses[reference(name), seed][j]) for seed in seeds]
+        return {"accuracy": [_share(g, truth) for g, _ in pairs], "agreement": [_share(*pair) for pair in pairs]}
+
+    by_network = {name: [shares(name, j) for j in range(len(optimisers))] for name in candidates}
+    return Scores(by_network, clock, elapsed)
+
+
+def _share(guesses: Tensor, others: Tensor) -> float:
+    return round(float((guesses == others).double().mean()), 6)
 
 
 def _features(
@@ -157,18 +159,13 @@ def _features(
 def _fill(out: Tensor, model: Model, X: Tensor) -> float:
     """Features batch by batch into ``out``; returns the seconds."""
     size = 8192 if X.device.type == "cuda" else 1024
-    _synchronise(X.device)
+    synchronise(X.device)
     started = time.perf_counter()
     with torch.no_grad():
         for target, rows in zip(out.split(size), X.split(size), strict=True):
             target.copy_(model.features(rows))
-    _synchronise(X.device)
+    synchronise(X.device)
     return time.perf_counter() - started
-
-
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def train_readouts(

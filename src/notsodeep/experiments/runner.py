@@ -6,6 +6,7 @@ The numbers of an experiment lie in one JSON document, ``quick.json`` or ``full.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import io
 import json
@@ -25,8 +26,6 @@ from .._files import atomic, write_text
 from .._progress import track
 from ..errors import DataError
 from ..plots.style import adaptive_svg, figure_style
-
-__all__ = ["Experiment", "Point", "Setup", "TimeUp", "compute", "draw", "read_document", "run"]
 
 Document = dict[str, Any]
 _PACKAGES = ("torch", "numpy", "scipy", "sklearn")
@@ -64,6 +63,11 @@ class Point:
     key: str
     settings: Mapping[str, Any]
     compute: Callable[[], Mapping[str, Any]]
+
+    @staticmethod
+    def of(key: str, settings: Mapping[str, Any], function: Callable[..., Any], **beside: Any) -> Point:
+        """By a function whose arguments are the settings, and others that decide nothing: where data is, a device."""
+        return Point(key, settings, functools.partial(function, **settings, **beside))
 
 
 @dataclass(frozen=True)

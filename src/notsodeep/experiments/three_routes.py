@@ -24,11 +24,9 @@ from ..mixtures import GaussianMixture
 from ..networks import DEQ, ENN, Kernel, is_tangent
 from ..nn.data import one_hot
 from ..nn.model import compute_features, ridge_readout
-from ..plots.figures import draw_routes
+from ..plots.figures.twins import draw_routes
 from .readouts import build
 from .runner import Experiment, Point, Setup
-
-__all__ = ["EXPERIMENT", "ROUTES", "Size", "compare_route", "prepare", "route_twin"]
 
 ROUTES = ("four numbers", "sphere", "one layer")
 DATASETS = ("mixture", "mnist", "fashion_mnist", "cifar10_vgg")
@@ -203,4 +201,4 @@ def points(setup: Setup, datasets: Sequence[str] | None = None) -> list[Point]:
     return [point(name, route, *case) for name in chosen for case in cases for route in ROUTES]
 
 
-EXPERIMENT = Experiment("three_routes", "Three routes to a twin on the same data", points, draw_routes)
+EXPERIMENTS = (Experiment("three_routes", "Three routes to a twin on the same data", points, draw_routes),)

@@ -213,15 +213,16 @@ def median_times(calls: Mapping[str, Callable[[], Any]], device: torch.device, r
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats + 1):
         for name, call in calls.items():
-            _synchronise(device)
+            synchronise(device)
             started = time.perf_counter()
             call()
-            _synchronise(device)
+            synchronise(device)
             times[name].append(time.perf_counter() - started)
     return {name: statistics.median(values[1:]) for name, values in times.items()}  # the first warms up
 
 
-def _synchronise(device: torch.device) -> None:
+def synchronise(device: torch.device) -> None:
+    """Wait for what a GPU was asked to do; a CPU has done it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-__all__ = ["COLOURS", "INK", "MARKERS", "adaptive_svg", "figure_style", "headline", "phrase", "shared_legend", "word"]
+from matplotlib.ticker import FuncFormatter
 
 INK = "#2b333b"
 """Text and axes; in an SVG file it becomes light where the reader's system is dark."""
@@ -20,6 +20,9 @@ _LIGHT_INK = "#d6dce2"
 COLOURS = {"DEQ": "#2f7fc1", "twin": "#d1495b", "plain": "#3d9a5c"}
 """Of networks."""
 MARKERS = "os^vDP"
+
+Document = Mapping[str, Any]
+"""A stored document of a study, or a part of one."""
 
 _WORDS = {
     "mixture": "the papers' mixture",
@@ -69,9 +72,29 @@ def phrase(key: str) -> str:
     return ", ".join(word(part) for part in key.split("/"))
 
 
-def headline(figure: Figure, text: str) -> None:
-    """What the figure says, above all its panels, with a capital letter."""
-    figure.suptitle(text[:1].upper() + text[1:], fontsize="medium")
+def panels(
+    size: tuple[float, float], says: str = "", rows: int = 1, columns: int = 1, **options: Any
+) -> tuple[Figure, Any]:
+    """A figure with its message above it, beginning with a capital letter, and its axes: one, or an array of them."""
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(rows, columns, **options)
+    if says:
+        figure.suptitle(says[:1].upper() + says[1:], fontsize="medium")
+    return figure, axes
+
+
+def against_width(axes: Axes, title: str) -> None:
+    """An axis of widths, which double, under a title."""
+    axes.set_title(title, fontsize="medium")
+    axes.set_xlabel("width")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.tick_params(axis="x", labelrotation=45)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of a mean; zero where there is one value."""
+    return float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 @contextmanager

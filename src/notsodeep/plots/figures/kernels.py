@@ -1,19 +1,17 @@
-"""Kernels and their spectra: those of a DEQ, of its twin, of its equivalent, and of a quadratic layer on the sphere."""
+"""Kernels beside what stands for them: twins, equivalents, a quadratic layer; their spectra, and how errors fall."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..style import COLOURS, INK, headline, phrase, shared_legend, word
-
-__all__ = ["draw_eigenvalues", "draw_kernels", "draw_sphere"]
-
-Document = Mapping[str, Any]
+from ...equivalents.distance import ErrorCurve
+from ..style import COLOURS, INK, MARKERS, Document, panels, phrase, shared_legend, word
 
 
 def draw_kernels(document: Document) -> dict[str, Figure]:
@@ -27,25 +25,22 @@ def draw_kernels(document: Document) -> dict[str, Figure]:
 
 
 def _images(key: str, point: Document) -> Figure:
-    figure = Figure(figsize=(9.0, 4.4), layout="constrained")
+    figure, axes = panels((9.0, 4.4), _title(key, point), 1, 2)
     images = {name: np.array(values) for name, values in point["numbers"]["images"].items()}
     off = images["DEQ"][~np.eye(len(images["DEQ"]), dtype=bool)]
     reach = float(np.quantile(np.abs(off), 0.99))  # the diagonal would hide the classes
-    axes = figure.subplots(1, 2)
     for ax, (name, image) in zip(axes, images.items(), strict=True):
         shown = ax.imshow(image, vmin=-reach, vmax=reach, cmap="RdBu_r", interpolation="nearest")
         ax.set(title=name, xticks=[], yticks=[])
     figure.colorbar(shown, ax=axes, shrink=0.8, label="entry of the kernel")
-    headline(figure, _title(key, point))
     return figure
 
 
 def _title(key: str, point: Document) -> str:
-    gap = point["numbers"]["distances"]
-    scaled = "" if "plain, scaled" not in gap else f" ({gap['plain, scaled']['ck_relative']:.2g} with the best factor)"
+    gap = {name: found["ck_relative"] for name, found in point["numbers"]["distances"].items()}
     return (
-        f"{phrase(key)}: the twin has the kernel of the DEQ\nrelative spectral distance: twin "
-        f"{gap['twin']['ck_relative']:.2g}, plain network {gap['plain']['ck_relative']:.2g}{scaled}"
+        f"{phrase(key)}: the twin has the kernel of the DEQ\n"
+        f"relative spectral distance: twin {gap['twin']:.2g}, plain network {gap['plain']:.2g}"
     )
 
 
@@ -57,8 +52,7 @@ _STYLES = ((COLOURS["DEQ"], True, "o", 7), (COLOURS["twin"], False, "x", 6))
 
 def _spectra(point: Document, title: str) -> Figure:
     """The bulk as histograms, the largest eigenvalues by rank, of the two kernels of a point."""
-    figure = Figure(figsize=(9.0, 4.2), layout="constrained")
-    bulk, top = figure.subplots(1, 2)
+    figure, (bulk, top) = panels((9.0, 4.2), title, 1, 2)
     spectrum = point["numbers"]["spectrum"]
     edges = np.array(spectrum["edges"])
     for (name, counts), (colour, filled, marker, size) in zip(spectrum["counts"].items(), _STYLES, strict=True):
@@ -70,7 +64,6 @@ def _spectra(point: Document, title: str) -> Figure:
         bulk.set_yscale("log")  # images: nearly all eigenvalues lie in the first bins
     bulk.set(xlabel="eigenvalue", ylabel="number of eigenvalues", title="the bulk")
     top.set(xlabel="rank", ylabel="eigenvalue", yscale="log", title="the largest eigenvalues")
-    headline(figure, title)
     shared_legend(figure, bulk)
     return figure
 
@@ -78,17 +71,20 @@ def _spectra(point: Document, title: str) -> Figure:
 # ---- exact kernels against their equivalents -----------------------------------------------------------
 
 
-def draw_eigenvalues(document: Document, reported: Mapping[str, float]) -> dict[str, Figure]:
-    """One figure per spectrum, and ``"scale"``; ``reported`` are distances printed in the preprint, by key."""
+_REPORTED = {"mixture/arctan": 0.12, "mnist/tanh": 1.57}  # ||Lambda - Lambda_bar|| in the preprint's Figure 1
+
+
+def draw_eigenvalues(document: Document) -> dict[str, Figure]:
+    """One figure per spectrum, and ``"scale"``."""
     spectra = {key: point for key, point in document["points"].items() if "spectrum" in point["numbers"]}
-    drawn = {key.replace("/", "_"): _spectrum(key, point, reported.get(key)) for key, point in spectra.items()}
-    return drawn | {"scale": _scales(document, reported)}
+    drawn = {key.replace("/", "_"): _spectrum(key, point) for key, point in spectra.items()}
+    return drawn | {"scale": _scales(document)}
 
 
-def _spectrum(key: str, point: Document, reported: float | None) -> Figure:
+def _spectrum(key: str, point: Document) -> Figure:
     found, own = (point["numbers"]["distances"][label]["ck_relative"] for label in ("empirical tau0", "own norms"))
     printed = point["numbers"]["distances"]["empirical tau0"]["lambda"]
-    said = "" if reported is None else f" (in the preprint's units {printed:.2g}; it reports {reported:g})"
+    said = f" (in the preprint's units {printed:.2g}; it reports {_REPORTED[key]:g})" if key in _REPORTED else ""
     return _spectra(
         point,
         f"{phrase(key)}, {point['settings']['n']:,} points: the equivalent has the exact spectrum\n"
@@ -96,9 +92,8 @@ def _spectrum(key: str, point: Document, reported: float | None) -> Figure:
     )
 
 
-def _scales(document: Document, reported: Mapping[str, float]) -> Figure:
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
-    ax = figure.subplots()
+def _scales(document: Document) -> Figure:
+    figure, ax = panels((6.4, 4.4))
     data = [(key.split("/"), point) for key, point in document["points"].items()]
     images = [point for parts, point in data if parts[0] in ("mnist", "digits") and parts[1] == "tanh"]
     rows = sorted((p["settings"].get("mean_square", 1.0), p["numbers"]["distances"]) for p in images)
@@ -107,8 +102,8 @@ def _scales(document: Document, reported: Mapping[str, float]) -> Figure:
         distances = [d[label]["lambda"] for _, d in rows]
         ax.loglog([scale for scale, _ in rows], distances, style, color=COLOURS[colour], label=name)
     name = images[0]["settings"]["data"]
-    if f"{name}/tanh" in reported:
-        ax.axhline(reported[f"{name}/tanh"], color=INK, linestyle="--", linewidth=0.9, label="printed in the preprint")
+    if f"{name}/tanh" in _REPORTED:
+        ax.axhline(_REPORTED[f"{name}/tanh"], color=INK, linestyle="--", linewidth=0.9, label="printed in the preprint")
     ax.set(xlabel="mean squared norm of the images", ylabel="spectral distance, in the preprint's units")
     ax.set_title(f"{word(name)}, tanh: the distance depends on how images are scaled", fontsize="medium")
     ax.legend(frameon=False)
@@ -133,8 +128,7 @@ def _quadratic(key: str, point: Document) -> Figure:
 
 
 def _activations(document: Document) -> Figure:
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    ax = figure.subplots()
+    figure, ax = panels((6.4, 4.2))
     t = np.linspace(-3.0, 3.0, 121)
     ax.plot(t, math.sqrt(2.0) * np.maximum(t, 0.0), color=COLOURS["DEQ"], label="the DEQ: √2 ReLU")
     for (key, point), style in zip(document["points"].items(), ("-", "--"), strict=True):
@@ -143,5 +137,90 @@ def _activations(document: Document) -> Figure:
         ax.plot(t, curve, style, color=COLOURS["twin"], label=f"one layer, {word(key)}")
     ax.set_title("What replaces the DEQ on the unit sphere", fontsize="medium")
     ax.set(xlabel="input", ylabel="activation")
+    ax.legend(frameon=False)
+    return figure
+
+
+# ---- errors of equivalents against the number of points ------------------------------------------------
+
+
+def draw_errors(curves: Mapping[str, Mapping[str, ErrorCurve]]) -> dict[str, Figure]:
+    """One figure per kernel of the papers' mixture: the theorems' equivalent beside the one that keeps norms."""
+    kernels = [name for name in curves if not name.endswith("/own")]
+    return {name: _pair(name, curves[name], curves[f"{name}/own"]) for name in kernels}
+
+
+def _pair(kernel: str, typical: Mapping[str, ErrorCurve], own: Mapping[str, ErrorCurve]) -> Figure:
+    says = f"{word(kernel)}: the error of the equivalent falls with the number of points"
+    figure, axes = panels((9.6, 5.0), says, 1, 2, sharey=True)
+    forms = {"as in the theorems": typical, "keeping the norm of each row": own}
+    for ax, (title, found) in zip(axes, forms.items(), strict=True):
+        _lines(ax, list(found.values()))
+        ax.set_title(f"{title}: slopes {_slopes(found)}", fontsize="medium")
+    axes[0].set_ylabel("relative spectral distance to the exact kernel")
+    shared_legend(figure, axes[0], ncols=6)
+    return figure
+
+
+def _slopes(found: Mapping[str, ErrorCurve]) -> str:
+    slopes = [curve.slope for curve in found.values()]
+    return f"{max(slopes):.2f} to {min(slopes):.2f}" if slopes else "not measured"
+
+
+def _lines(ax: Axes, curves: Sequence[ErrorCurve]) -> None:
+    for i, curve in enumerate(curves):
+        ax.loglog(curve.n, curve.mean, marker=MARKERS[i % 6], markersize=5, color=f"C{i}", label=word(curve.label))
+    if curves:
+        n = np.array(curves[0].n, dtype=float)
+        start = 0.7 * min(curve.mean[0] for curve in curves)
+        ax.loglog(n, start * (n / n[0]) ** -0.5, ":", color=INK, label="slope -1/2")
+    _sizes(ax, curves)
+
+
+def _sizes(ax: Axes, curves: Sequence[ErrorCurve]) -> None:
+    if curves:
+        ax.set_xticks(curves[0].n, [f"{v:,}" for v in curves[0].n])
+    ax.minorticks_off()
+    ax.set_xlabel("number of points")
+
+
+def draw_mixtures(document: Document) -> dict[str, Figure]:
+    """One figure per mixture, one panel per kernel."""
+    by_mixture: dict[str, dict[str, Any]] = {}
+    for key, point in document["points"].items():
+        mixture, activation = key.split("/")
+        by_mixture.setdefault(mixture, {})[activation] = point["numbers"]
+    return {name: _mixture(name, found) for name, found in by_mixture.items()}
+
+
+def _mixture(name: str, found: Mapping[str, Mapping[str, Any]]) -> Figure:
+    kernels = list(next(iter(found.values())))
+    says = f"{word(name)}: the error of the equivalent falls as promised"
+    figure, axes = panels((12.0, 4.6), says, 1, len(kernels), sharey=True)
+    for ax, kernel in zip(axes, kernels, strict=True):
+        curves = [ErrorCurve.from_dict({**by_kernel[kernel], "label": phi}) for phi, by_kernel in found.items()]
+        _lines(ax, curves)
+        ax.set_title(word(kernel), fontsize="medium")
+    axes[0].set_ylabel("relative spectral distance")
+    shared_legend(figure, axes[0], ncols=7)
+    return figure
+
+
+def draw_variants(document: Document) -> dict[str, Figure]:
+    """One figure per kernel: the form that is kept falls, the printed ones stall."""
+    (point,) = document["points"].values()
+    curves = {name: ErrorCurve.from_dict(curve) for name, curve in point["numbers"].items()}
+    kept = [name for name in curves if "," not in name]
+    return {name: _variants(name, [c for label, c in curves.items() if label.split(",")[0] == name]) for name in kept}
+
+
+def _variants(kernel: str, curves: Sequence[ErrorCurve]) -> Figure:
+    figure, ax = panels((7.0, 4.8), f"{word(kernel)}: printed formulas that stall, and their slopes")
+    for i, curve in enumerate(curves):
+        label = curve.label.partition(", ")[2] or "the form used here"
+        style = {"linewidth": 2.2} if i == 0 else {"linestyle": "--"}
+        ax.loglog(curve.n, curve.mean, marker=MARKERS[i], color=f"C{i}", label=f"{label}: {curve.slope:.2f}", **style)
+    _sizes(ax, curves)
+    ax.set_ylabel("relative spectral distance")
     ax.legend(frameon=False)
     return figure

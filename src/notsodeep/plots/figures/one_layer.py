@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
-from ..style import COLOURS, MARKERS, headline, shared_legend, word
+from ..style import COLOURS, MARKERS, Document, against_width, panels, shared_legend, standard_error, word
 
-__all__ = ["draw_one_layer", "draw_one_layer_accuracy", "draw_one_layer_lazy", "draw_one_layer_width"]
-
-Document = Mapping[str, Any]
 _SHARE = 0.8  # of the limit, for which the bounds are drawn; the tables hold the others
 _LOOKS: dict[str, dict[str, Any]] = {
     "DEQ": {"color": COLOURS["DEQ"], "marker": "o"},
@@ -49,8 +46,8 @@ def _unique(values: Any) -> list[Any]:
 
 
 def _bounds(points: Sequence[Document], norms: Sequence[float]) -> Figure:
-    figure = Figure(figsize=(9.0, 5.4), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
+    says = "Norms {:g} to {:g}: every kind of units multiplies the accuracy".format(*norms)
+    figure, axes = panels((9.0, 5.4), says, 1, 2, sharey=True)
     names = _unique(p["settings"]["activation"] for p in points)
     for ax, kernel in zip(axes, ("ck", "ntk"), strict=True):
         for point in (p for p in points if p["settings"]["kernel"] == kernel):
@@ -62,14 +59,12 @@ def _bounds(points: Sequence[Document], norms: Sequence[float]) -> Figure:
         ax.set_xlabel("kinds of units")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel("proven error, relative to the diagonal")
-    headline(figure, "Norms {:g} to {:g}: every kind of units multiplies the accuracy".format(*norms))
     shared_legend(figure, axes[0], ncols=5)
     return figure
 
 
 def _seen(points: Sequence[Document]) -> Figure:
-    figure = Figure(figsize=(6.4, 5.4), layout="constrained")
-    ax = figure.subplots()
+    figure, ax = panels((6.4, 5.4), "No pair of inputs is further off than the bound says")
     for (kernel, marker), colour in zip((("ck", "o"), ("ntk", "s")), ("DEQ", "twin"), strict=True):
         rows = [r for p in points if p["settings"]["kernel"] == kernel for r in p["numbers"]["rows"]]
         look = {"color": COLOURS[colour], "markersize": 4, "markerfacecolor": "none", "label": word(kernel)}
@@ -78,7 +73,6 @@ def _seen(points: Sequence[Document]) -> Figure:
     ax.loglog(ends, ends, color="0.5", linewidth=1.0, label="equal")
     ax.set_xlabel("largest error that random pairs of inputs show")
     ax.set_ylabel("proven error")
-    headline(figure, "No pair of inputs is further off than the bound says")
     shared_legend(figure, ax)
     return figure
 
@@ -96,28 +90,23 @@ def draw_one_layer_width(document: Document) -> dict[str, Figure]:
 
 
 def _errors(points: Sequence[Document], phi: str) -> Figure:
-    figure, axes = _panels([p["settings"]["data"] for p in points])
+    says = f"{word(phi)}: one layer is as near to the infinite DEQ as a DEQ of its width"
+    figure, axes = _panels([p["settings"]["data"] for p in points], says)
     for ax, point in zip(axes, points, strict=True):
         widths = point["settings"]["widths"]
         for name, errors in point["numbers"]["errors"].items():
             ax.plot(widths, [np.mean(e) for e in errors], label=name, markersize=4, **_LOOKS[name])
         ax.set_yscale("log")
     axes[0].set_ylabel("relative spectral error of the kernel")
-    headline(figure, f"{word(phi)}: one layer is as near to the infinite DEQ as a DEQ of its width")
     shared_legend(figure, axes[0], ncols=2 if len(points) < 3 else 4)
     return figure
 
 
-def _panels(names: Sequence[str]) -> tuple[Figure, Sequence[Axes]]:
-    figure = Figure(figsize=(max(3.2 * len(names), 6.0), 4.2), layout="constrained")
-    axes = figure.subplots(1, len(names), squeeze=False)[0]
-    for ax, name in zip(axes, names, strict=True):
-        ax.set_title(word(name), fontsize="medium")
-        ax.set_xlabel("width")
-        ax.set_xscale("log", base=2)
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        ax.tick_params(axis="x", labelrotation=45)
-    return figure, axes
+def _panels(names: Sequence[str], says: str) -> tuple[Figure, Sequence[Axes]]:
+    figure, axes = panels((max(3.2 * len(names), 6.0), 4.2), says, 1, len(names), squeeze=False)
+    for ax, name in zip(axes[0], names, strict=True):
+        against_width(ax, word(name))
+    return figure, axes[0]
 
 
 # ---- accuracies ----------------------------------------------------------------------------------------------
@@ -131,19 +120,18 @@ def draw_one_layer_accuracy(document: Document) -> dict[str, Figure]:
 
 def _gaps(points: Sequence[Document], phi: str) -> Figure:
     names = _unique(p["settings"]["dataset"] for p in points)
-    figure, axes = _panels(names)
+    figure, axes = _panels(names, f"{word(phi)}: with trained readouts one layer classifies as well as the DEQ")
     for ax, data in zip(axes, names, strict=True):
         rows = sorted((p["settings"]["width"], p["numbers"][phi]) for p in points if p["settings"]["dataset"] == data)
         widths = [width for width, _ in rows]
         for name in rows[0][1]:
             gaps = [100 * np.subtract(table[name]["accuracy"], table["DEQ"]["accuracy"]) for _, table in rows]
-            error = [np.std(g, ddof=1) / len(g) ** 0.5 if len(g) > 1 else 0.0 for g in gaps]
             if name == "DEQ":
                 ax.axhline(0.0, color=COLOURS["DEQ"], linewidth=1.0, label="DEQ")
                 continue
-            ax.errorbar(widths, [g.mean() for g in gaps], error, label=name, markersize=4, **_LOOKS[name])
+            means, errors = [g.mean() for g in gaps], [standard_error(g) for g in gaps]
+            ax.errorbar(widths, means, errors, label=name, markersize=4, **_LOOKS[name])
     axes[0].set_ylabel("accuracy minus the DEQ's, points")
-    headline(figure, f"{word(phi)}: with trained readouts one layer classifies as well as the DEQ")
     shared_legend(figure, axes[0], ncols=3 if len(names) < 3 else 5)
     return figure
 
@@ -167,7 +155,8 @@ def draw_one_layer_lazy(document: Document) -> dict[str, Figure]:
 
 def _limit(points: Sequence[Document]) -> Figure:
     names = _unique(p["settings"]["activation"] for p in points)
-    figure, axes = _panels(names)
+    says = f"{word(points[0]['settings']['data'])}: DEQ and one layer go to the same limit"
+    figure, axes = _panels(names, says)
     for ax, phi in zip(axes, names, strict=True):
         chosen = [p for p in points if p["settings"]["activation"] == phi]
         for name in ("DEQ", "one layer", "one layer, orthogonal"):
@@ -175,30 +164,29 @@ def _limit(points: Sequence[Document]) -> Figure:
             ax.plot([p["settings"]["width"] for p in chosen], distances, label=name, markersize=4, **_LOOKS[name])
         ax.set_yscale("log")
     axes[0].set_ylabel("distance from infinite width")
-    headline(figure, f"{word(points[0]['settings']['data'])}: DEQ and one layer go to the same limit")
     shared_legend(figure, axes[0], ncols=2 if len(names) == 1 else 3)
     return figure
 
 
 def _lazy(points: Sequence[Document], data: str, phi: str) -> Figure:
-    figure = Figure(figsize=(10.0, 3.1 * len(points) + 0.8), layout="constrained")
-    grid = figure.subplots(len(points), 3, squeeze=False)
-    panels: tuple[tuple[str, str, float, Callable[[str], bool]], ...] = (
-        ("loss", "test loss", 1.0, lambda name: True),
-        ("accuracy", "test accuracy, %", 100.0, lambda name: True),
-        ("agreement", "same prediction as the DEQ, %", 100.0, lambda name: name != "DEQ"),
+    says = f"{word(data)}, {word(phi)}: a readout of one layer follows a whole DEQ, the wider the closer"
+    figure, grid = panels((10.0, 3.1 * len(points) + 0.8), says, len(points), 3, squeeze=False)
+    names = ("DEQ", "one layer", "one layer, orthogonal", "another DEQ")
+    quantities = (
+        ("loss", "test loss", 1.0, names),
+        ("accuracy", "test accuracy, %", 100.0, names),
+        ("agreement", "same prediction as the DEQ, %", 100.0, names[1:]),
     )
     for axes, point in zip(grid, points, strict=True):
         seeds = point["numbers"]["seeds"]
         rate = point["settings"]["lr"]
-        for ax, (quantity, label, factor, shown) in zip(axes, panels, strict=True):
-            for name in (n for n in ("DEQ", "one layer", "one layer, orthogonal", "another DEQ") if shown(n)):
+        for ax, (quantity, label, factor, shown) in zip(axes, quantities, strict=True):
+            for name in shown:
                 mean = factor * np.mean([s[name][quantity] for s in seeds], axis=0)
                 look = {**_LOOKS[name], "marker": ""}
                 ax.plot([rate * step for step in seeds[0]["steps"]], mean, label=name, **look)
             ax.set_ylabel(label)
             ax.set_title(f"width {point['settings']['width']:,}", fontsize="medium")
             ax.set_xlabel("time (learning rate times steps)")
-    headline(figure, f"{word(data)}, {word(phi)}: a readout of one layer follows a whole DEQ, the wider the closer")
     shared_legend(figure, grid[0][0])
     return figure

@@ -1,24 +1,87 @@
-"""The studies of one-layer twins as tables: headings and rows, in words."""
+"""The studies as tables: headings and rows, in words, from the documents that `notsodeep reproduce` writes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from ..style import word
+from notsodeep.plots.figures.accuracy import (
+    ACTIVATIONS,
+    LAYERS,
+    MODELS,
+    PUBLISHED,
+    REPORTED,
+    Reported,
+    accuracy_curves,
+    student_mean,
+)
+from notsodeep.plots.style import Document, phrase, standard_error, word
 
-__all__ = [
-    "one_layer_accuracy_table",
-    "one_layer_bounds_table",
-    "one_layer_lazy_table",
-    "one_layer_speed_table",
-    "one_layer_width_table",
-]
-
-Document = Mapping[str, Any]
 Table = tuple[list[str], list[list[str]]]
+
+
+def accuracy_table(document: Document, reported: Reported = REPORTED) -> Table:
+    """Mean test accuracies in per cent, SGD and Adam, with the published ones.
+
+    At width 4,096, for which the published ones stand; where that is not stored, at the largest width.
+    """
+    heads = ["data", "activation", "width", *MODELS, "twin - DEQ", "plain - DEQ"]
+    heads += ["published (DEQ, twin, plain)", "Adam (DEQ, twin, plain)"]
+    datasets = dict.fromkeys(p["settings"]["dataset"] for p in document["points"].values())
+    pairs = [(name, activation) for name in datasets for activation in ACTIVATIONS]
+    return heads, [_accuracy_row(document, *pair, reported.get(pair[0], {}).get(pair[1])) for pair in pairs]
+
+
+def _accuracy_row(
+    document: Document, dataset: str, activation: str, known: Mapping[str, Sequence[float]] | None
+) -> list[str]:
+    found = {method: accuracy_curves(document, dataset, activation, method) for method in ("sgd", "adam")}
+    widths = found["sgd"]["DEQ"][0].tolist()
+    at = widths.index(PUBLISHED[1]) if PUBLISHED[1] in widths else -1
+    means = {name: 100 * float(found["sgd"][name][1][at]) for name in MODELS}
+    cells = [f"{means[name]:.2f} ± {100 * float(found['sgd'][name][2][at]):.2f}" for name in MODELS]
+    gaps = [f"{means[name] - means['DEQ']:+.2f}" for name in ("twin", "plain")]
+    published = ", ".join(f"{100 * known[name][1]:.1f}" for name in MODELS) if known else "-"
+    adam = ", ".join(f"{100 * float(found['adam'][name][1][at]):.2f}" for name in MODELS)
+    return [word(dataset), word(activation), f"{widths[at]:,}", *cells, *gaps, published, adam]
+
+
+def distilled_table(document: Document) -> Table:
+    """One row per data set and network."""
+    heads = ["data", "network", "way", "accuracy %", "same class as the DEQ %", "ms per batch of 128"]
+    lines = []
+    for name, point in document["points"].items():
+        rows = point["numbers"]["rows"]
+        for case in dict.fromkeys((row["start"], row["depth"], row["way"]) for row in rows):
+            accuracy, agreement, cost = (student_mean(rows, case, q) for q in ("accuracy", "agreement", "milliseconds"))
+            network = "DEQ" if case[0] == "deq" else f"{case[0]}, {LAYERS[case[1]]}"
+            same = "" if case[0] == "deq" else f"{100 * agreement[0]:.1f}"
+            measured = [f"{100 * accuracy[0]:.1f} ± {100 * accuracy[1]:.1f}", same, f"{cost[0]:.2g}"]
+            lines.append([phrase(name), network, case[2], *measured])
+    return heads, lines
+
+
+def routes_table(document: Document) -> Table:
+    """Headings and one row per point; accuracies in per cent, means over the seeds for networks."""
+    heads = ["data", "activation", "kernel", "route", "layers", "bound", "distance (plain)", "regression: agreement"]
+    heads += ["regression: DEQ, twin", "networks: DEQ, twin, plain", "networks: agreement (DEQ of another seed)"]
+    return heads, [_route_row(point) for point in document["points"].values()]
+
+
+def _route_row(point: Document) -> list[str]:
+    settings, numbers = point["settings"], point["numbers"]
+    distance, regression, networks = numbers["distance"], numbers["regression"], numbers.get("networks")
+    cells = [word(settings[name]) for name in ("dataset", "activation", "kernel", "route")] + [str(numbers["depth"])]
+    cells.append("" if numbers["bound"] is None else f"{numbers['bound']:.1e}")
+    cells.append(f"{distance['twin']:.1e} ({distance['plain']:.1e})")
+    cells.append(f"{100 * regression['agreement']['twin']:.1f} ({100 * regression['agreement']['plain']:.1f})")
+    cells.append(", ".join(f"{100 * regression['accuracy'][name]:.1f}" for name in ("DEQ", "twin")))
+    if networks is None:
+        return [*cells, "", ""]
+    cells.append(", ".join(f"{100 * np.mean(networks['accuracy'][name]):.1f}" for name in ("DEQ", "twin", "plain")))
+    same = networks["agreement"]
+    return [*cells, f"{100 * same['twin']:.1f} ({100 * same['DEQ of another seed']:.1f})"]
 
 
 def one_layer_bounds_table(document: Document, share: float) -> Table:
@@ -70,7 +133,7 @@ def _accuracies(table: Document, names: Sequence[str]) -> list[str]:
     cells = [f"{truth.mean():.2f}"]
     for name in names[1:]:
         gaps = 100 * np.array(table[name]["accuracy"]) - truth
-        error = np.std(gaps, ddof=1) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0
+        error = standard_error(gaps)
         cells.append(f"{gaps.mean():+.2f} ± {error:.2f}")
     return cells
 

@@ -1,20 +1,17 @@
-"""The routes to a twin on the same data: three figures, one message each, and a table."""
+"""Routes to a twin on the same data; twins without data: bound against depth, and what odd layers cannot reach."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..style import INK, word
+from ..style import COLOURS, INK, MARKERS, Document, panels, shared_legend, word
 
-__all__ = ["draw_routes", "routes_table"]
-
-Document = Mapping[str, Any]
-_COLOURS = {"four numbers": "#2f7fc1", "sphere": "#3d9a5c", "one layer": "#d1495b"}
+_COLOURS = {"four numbers": COLOURS["DEQ"], "sphere": COLOURS["plain"], "one layer": COLOURS["twin"]}
 _MARKERS = {("relu", "ck"): "o", ("tanh", "ck"): "s", ("relu", "ntk"): "^"}
 _NAMES = {
     "four numbers": "four numbers (match)",
@@ -55,8 +52,7 @@ def _figure(
 ) -> Figure:
     stored = list(document["points"].values())
     names = list(dict.fromkeys(p["settings"]["dataset"] for p in stored))
-    figure = Figure(figsize=(8.6, 2.4 + 1.1 * len(names)), layout="constrained")
-    ax = figure.subplots()
+    figure, ax = panels((8.6, 2.4 + 1.1 * len(names)))
     for point in stored:
         _draw_point(ax, point, names, value)
     for between in range(1, len(names)):
@@ -93,26 +89,38 @@ def _legend(ax: Axes) -> list[Any]:
     return [*routes, *cases, entry("filled: twin", INK, "o", INK), entry("hollow: plain network", INK, "o", "none")]
 
 
-# ---- table ---------------------------------------------------------------------------------------------------
+# ---- without data --------------------------------------------------------------------------------------
 
 
-def routes_table(document: Document) -> tuple[list[str], list[list[str]]]:
-    """Headings and one row per point; accuracies in per cent, means over the seeds for networks."""
-    heads = ["data", "activation", "kernel", "route", "layers", "bound", "distance (plain)", "regression: agreement"]
-    heads += ["regression: DEQ, twin", "networks: DEQ, twin, plain", "networks: agreement (DEQ of another seed)"]
-    return heads, [_row(point) for point in document["points"].values()]
+def draw_uniform(document: Document) -> dict[str, Figure]:
+    """By kernel: the largest error over all inputs against depth."""
+    points = [p for p in document["points"].values() if p["settings"]["activation"] == "relu"]
+    kernels = dict.fromkeys(p["settings"]["kernel"] for p in points)
+    return {f"relu_{k}": _depths([p for p in points if p["settings"]["kernel"] == k], k) for k in kernels}
 
 
-def _row(point: Document) -> list[str]:
-    settings, numbers = point["settings"], point["numbers"]
-    distance, regression, networks = numbers["distance"], numbers["regression"], numbers.get("networks")
-    cells = [word(settings[name]) for name in ("dataset", "activation", "kernel", "route")] + [str(numbers["depth"])]
-    cells.append("" if numbers["bound"] is None else f"{numbers['bound']:.1e}")
-    cells.append(f"{distance['twin']:.1e} ({distance['plain']:.1e})")
-    cells.append(f"{100 * regression['agreement']['twin']:.1f} ({100 * regression['agreement']['plain']:.1f})")
-    cells.append(", ".join(f"{100 * regression['accuracy'][name]:.1f}" for name in ("DEQ", "twin")))
-    if networks is None:
-        return [*cells, "", ""]
-    cells.append(", ".join(f"{100 * np.mean(networks['accuracy'][name]):.1f}" for name in ("DEQ", "twin", "plain")))
-    same = networks["agreement"]
-    return [*cells, f"{100 * same['twin']:.1f} ({100 * same['DEQ of another seed']:.1f})"]
+def _depths(points: list[Document], kernel: str) -> Figure:
+    figure, ax = panels((7.4, 5.2))
+    for i, point in enumerate(points):
+        rows, label = point["numbers"]["rows"], f"$\\sigma_a^2$ = {point['settings']['sigma_a2']:.3g}"
+        look = {"marker": MARKERS[i % 6], "markersize": 5, "color": f"C{i % 10}", "label": label}
+        ax.semilogy([row["depth"] for row in rows], [row["bound"] for row in rows], **look)
+    ax.set(xlabel="layers of the twin", ylabel="largest relative error over all inputs")
+    ax.set_title(f"ReLU, {word(kernel)}: every layer buys accuracy", fontsize="medium")
+    shared_legend(figure, ax, ncols=3)
+    return figure
+
+
+def draw_odd(document: Document) -> dict[str, Figure]:
+    """What no explicit network of odd layers can beat."""
+    figure, ax = panels((7.0, 3.6))
+    points = list(document["points"].values())
+    cases = [f"{word(p['settings']['activation'])}, $\\sigma_a^2$ = {p['settings']['sigma_a2']:.3g}" for p in points]
+    for place, point in enumerate(points):
+        for (box, bound), marker in zip(point["numbers"]["bounds"].items(), "os", strict=True):
+            ax.semilogx(bound, place, marker, color=COLOURS["twin" if marker == "o" else "DEQ"], label=f"norms {box}")
+    ax.set_yticks(range(len(points)), cases)
+    ax.set_xlabel("no network of odd layers is nearer than this")
+    ax.set_title("A limit of plain odd layers, of any depth", fontsize="medium")
+    shared_legend(figure, ax)
+    return {"": figure}

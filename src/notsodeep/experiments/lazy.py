@@ -1,0 +1,287 @@
+"""Training from the zero function: initial outputs are subtracted, so that what is compared is what training does and
+not the draw of the weights. A second DEQ with other weights shows what a finite width allows.
+
+``one_layer_lazy``: a DEQ with all its weights trained beside one layer of which only the readout trains. The conjugate
+kernel of the layer is the DEQ's tangent kernel, so in the limit of infinite width both learn the same function at the
+same time. Gradient descent on half the mean of squares, the same learning rate, batches and order for all. On the
+digits the limit itself is there: gradient descent with the DEQ's exact tangent kernel, and how far each network is
+from it.
+
+``uniform_training``: a ReLU DEQ and its NTK twin; all weights train, the twin with its learning-rate multipliers. In
+the limit of infinite width both predictions are the same kernel's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import nn as finite
+from ..datasets import Dataset, load
+from ..kernels import ntk
+from ..matching import Twin, match_one_layer, match_uniform, norm_range
+from ..networks import DEQ
+from ..nn.data import one_hot
+from ..nn.model import Model, compute_features, in_batches
+from ..nn.train import descend, new_optimiser
+from ..plots.figures.accuracy import draw_training
+from ..plots.figures.one_layer import draw_one_layer_lazy
+from .runner import Experiment, Point, Setup
+
+_HERE = Setup()
+LIMIT = "infinite width"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What decides the numbers."""
+
+    data: str = "mnist"
+    activation: str = "tanh"
+    sigma_a2: float = 0.2
+    width: int = 2048
+    epochs: int = 6
+    rows_per_epoch: int = 2
+    """How often the test rows are looked at."""
+    lr: float = 4.0
+    batch_size: int = 512
+    seeds: tuple[int, ...] = (0, 1, 2)
+    train: int | None = None
+    """Training samples used; all unless given."""
+    tol: float = 1e-3
+    """Of the one-layer twin."""
+    limit: bool = False
+    """Whether infinite width is among the learners: the kernel of all rows must fit into memory."""
+
+
+class Learner:
+    """A network minus its initial self, with an optimiser; where only the readout trains, its features are kept."""
+
+    def __init__(self, model: Model, X: Tensor, targets: Tensor, X_test: Tensor, lr: float) -> None:
+        frozen = model.trained == "readout"
+        self.forward: Callable[[Tensor], Tensor] = model.read if frozen else model
+        self.X, self.X_test = (compute_features(model, rows) if frozen else rows for rows in (X, X_test))
+        self.targets = targets + in_batches(self.forward, self.X)
+        self.start = in_batches(self.forward, self.X_test)
+        self.optimiser = new_optimiser("sgd", model.parameter_groups(lr), lr)
+
+    def descend(self, batches: Sequence[Tensor]) -> None:
+        """Steps on half the mean of squares."""
+        descend(
+            lambda rows: 0.5 * (self.forward(self.X[rows]) - self.targets[rows]).square().sum(-1).mean(),
+            batches,
+            [self.optimiser],
+        )
+
+    def outputs(self) -> Tensor:
+        """What has been learned, on the test rows."""
+        return in_batches(self.forward, self.X_test) - self.start
+
+
+class Limit:
+    """A DEQ of infinite width: the same gradient descent, in the functions that its tangent kernel spans."""
+
+    def __init__(self, deq: DEQ, X: Tensor, targets: Tensor, X_test: Tensor, lr: float) -> None:
+        self.kernel = ntk(deq, X.cpu(), torch.cat([X, X_test]).cpu()).to(X.device)
+        self.values = X.new_zeros(len(X) + len(X_test), targets.shape[1])
+        self.targets, self.lr = targets, lr
+
+    def descend(self, batches: Sequence[Tensor]) -> None:
+        """Steps on half the mean of squares."""
+        for rows in batches:
+            slope = (self.values[rows] - self.targets[rows]) / len(rows)
+            self.values -= self.lr * self.kernel[rows].mT @ slope
+
+    def outputs(self) -> Tensor:
+        """What has been learned, on the test rows."""
+        return self.values[len(self.targets) :].clone()
+
+
+@dataclass
+class Curve:
+    """One network over time, on the test rows: half mean square, accuracy; and how near it is to the first DEQ."""
+
+    loss: list[float] = field(default_factory=list)
+    accuracy: list[float] = field(default_factory=list)
+    agreement: list[float] = field(default_factory=list)
+    distance: list[float] = field(default_factory=list)
+    to_limit: list[float] = field(default_factory=list)
+    """The distance from infinite width, where that is known."""
+
+    def add(self, outputs: Tensor, targets: Tensor, labels: Tensor, reference: Tensor, limit: Tensor | None) -> None:
+        self.loss.append(_short(0.5 * (outputs - targets).square().sum(-1).mean()))
+        guesses = outputs.argmax(-1)
+        self.accuracy.append(_short((guesses == labels).double().mean()))
+        self.agreement.append(_short((guesses == reference.argmax(-1)).double().mean()))
+        self.distance.append(_short((outputs - reference).norm() / reference.norm()))
+        if limit is not None:
+            self.to_limit.append(_short((outputs - limit).norm() / limit.norm()))
+
+
+def _short(value: Tensor) -> float:
+    return float(f"{float(value):.6g}")
+
+
+def _follow(run: Run, twin: Twin, data: Dataset, seed: int, setup: Setup) -> dict[str, Any]:
+    """DEQ, one layer with Gaussian and with orthogonal weights, another DEQ: the same batches in the same order."""
+    X, y, X_test, y_test = data.tensors(setup.device)
+    sizes = (X.shape[1], run.width, len(data.classes))
+    models: dict[str, Model] = {
+        "DEQ": finite.DEQ(twin.implicit, *sizes, 3 * seed, tol=1e-4, device=X.device),
+        "one layer": finite.ENN(twin, *sizes, 3 * seed + 1, train="readout", device=X.device),
+        "one layer, orthogonal": finite.ENN(
+            twin, *sizes, 3 * seed + 1, init="orthogonal", train="readout", device=X.device
+        ),
+        "another DEQ": finite.DEQ(twin.implicit, *sizes, 3 * seed + 2, tol=1e-4, device=X.device),
+    }
+    targets, held = (one_hot(labels, len(data.classes), X) for labels in (y, y_test))
+    learners: dict[str, Learner | Limit] = {
+        name: Learner(model, X, targets, X_test, run.lr) for name, model in models.items()
+    }
+    if run.limit:
+        learners[LIMIT] = Limit(twin.implicit, X, targets, X_test, run.lr)
+    curves = {name: Curve() for name in learners}
+    steps: list[int] = []
+    for epoch in range(run.epochs):
+        generator = torch.Generator().manual_seed(1000 * seed + epoch)
+        batches = torch.randperm(len(X), generator=generator).to(X.device).split(run.batch_size)
+        length = -(-len(batches) // run.rows_per_epoch)
+        for first in range(0, len(batches), length):
+            part = batches[first : first + length]
+            steps.append(len(part) + (steps[-1] if steps else 0))
+            for learner in learners.values():
+                learner.descend(part)
+            found = {name: learner.outputs() for name, learner in learners.items()}
+            for name, curve in curves.items():
+                curve.add(found[name], held, y_test, found["DEQ"], found.get(LIMIT))
+            setup.check_time()
+    return {"seed": seed, "steps": steps, **{name: asdict(curve) for name, curve in curves.items()}}
+
+
+def train_lazily(run: Run, setup: Setup = _HERE) -> dict[str, Any]:
+    """The curves of every seed."""
+    data = _rows(run, setup)
+    deq = DEQ(run.activation, run.sigma_a2)
+    norms = None if deq.homogeneous else norm_range(data.X_train)
+    twin = match_one_layer(deq, "ntk", norms, run.tol, trains="readout")
+    seeds = [_follow(run, twin, data, seed, setup) for seed in run.seeds]
+    return {"bound": twin.bound, "kinds": twin.kinds, "seeds": seeds}
+
+
+def _rows(run: Run | Together, setup: Setup) -> Dataset:
+    data = load(run.data, setup.data).standardised()
+    return data if run.train is None else data.first(run.train)
+
+
+def lazy_points(setup: Setup) -> list[Point]:
+    """The digits beside infinite width; in full also MNIST at widths 2,048 and 8,192."""
+    digits = Run("digits", epochs=8, batch_size=64, train=1000, limit=True)
+    if setup.quick:
+        runs = [replace(digits, width=width, seeds=(0,)) for width in (128, 512)]
+    else:
+        runs = [
+            Run(activation=phi, width=width, seeds=seeds)
+            for width, seeds in ((2048, (0, 1, 2)), (8192, (0,)))
+            for phi in ("tanh", "relu")
+        ]
+        runs += [replace(digits, activation=phi, width=width) for phi in ("tanh", "relu") for width in (128, 512, 2048)]
+    return [
+        Point(
+            f"{run.data}/{run.activation}/{run.width}",
+            {name: value for name, value in asdict(run).items() if (name, value) != ("limit", False)},
+            functools.partial(train_lazily, run, setup),
+        )
+        for run in runs
+    ]
+
+
+# ---- all weights of both ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Together:
+    """What decides the numbers of a DEQ and its twin side by side."""
+
+    data: str = "mnist"
+    sigma_a2: float = 0.2
+    layers: int = 2
+    width: int = 2048
+    epochs: int = 8
+    lr: float = 0.5
+    batch_size: int = 128
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    train: int | None = None
+    """Training samples used; all unless given."""
+
+
+def train_together(run: Together, setup: Setup = _HERE) -> dict[str, Any]:
+    """Every epoch of every seed, and the summary over seeds."""
+    twin = match_uniform(DEQ("relu", run.sigma_a2), "ntk", layers=run.layers)
+    data = _rows(run, setup)
+    rows = [row for seed in run.seeds for row in _side_by_side(run, twin, data, seed, setup)]
+    last = [row for row in rows if row["epoch"] == run.epochs]
+    summary = {
+        "deq": sum(row["deq"] for row in last) / len(last),
+        "twin": sum(row["twin"] for row in last) / len(last),
+        "final_gap": abs(sum(row["deq"] - row["twin"] for row in last)) / len(last),
+        "least_agreement": min(row["agreement"] for row in rows),
+        "least_deq_agreement": min(row["deq_agreement"] for row in rows),
+    }
+    return {"twin": twin.to_dict(), "summary": summary, "rows": rows}
+
+
+def _side_by_side(run: Together, twin: Twin, data: Dataset, seed: int, setup: Setup) -> Iterator[dict[str, Any]]:
+    """DEQ, twin and a second DEQ on the same batches in the same order."""
+    X, y, X_test, y_test = data.tensors(setup.device)
+    sizes, device = (X.shape[1], run.width, int(y.max()) + 1), X.device
+    models: dict[str, Model] = {
+        "deq": finite.DEQ(twin.implicit, *sizes, seed=3 * seed, device=device),
+        "twin": finite.ENN(twin, *sizes, seed=3 * seed + 1, device=device),
+        "other": finite.DEQ(twin.implicit, *sizes, seed=3 * seed + 2, device=device),
+    }
+    learners = {name: Learner(model, X, one_hot(y, sizes[2], X), X_test, run.lr) for name, model in models.items()}
+    for epoch in range(1, run.epochs + 1):
+        order = torch.randperm(len(X), generator=torch.Generator().manual_seed(1000 * seed + epoch)).to(device)
+        for learner in learners.values():
+            learner.descend(order.split(run.batch_size))
+        yield {"seed": seed, "epoch": epoch, **_compared({n: one.outputs() for n, one in learners.items()}, y_test)}
+        setup.check_time()
+
+
+def _compared(f: dict[str, Tensor], y: Tensor) -> dict[str, float]:
+    """Accuracies on the test rows; the share of them on which the DEQ and another predict the same class, and the
+    distance |f_deq - f| / |f_deq| of their outputs."""
+    guess = {name: values.argmax(-1) for name, values in f.items()}
+
+    def share(a: Tensor, b: Tensor) -> float:
+        return float((a == b).double().mean())
+
+    def distance(name: str) -> float:
+        return float((f["deq"] - f[name]).norm() / f["deq"].norm())
+
+    return {
+        "deq": share(guess["deq"], y),
+        "twin": share(guess["twin"], y),
+        "other_deq": share(guess["other"], y),
+        "agreement": share(guess["deq"], guess["twin"]),
+        "deq_agreement": share(guess["deq"], guess["other"]),
+        "distance": distance("twin"),
+        "deq_distance": distance("other"),
+    }
+
+
+def together_points(setup: Setup) -> list[Point]:
+    """MNIST at width 2,048, or the digits."""
+    run = Together(data="digits", width=128, epochs=3, seeds=(0,), train=600) if setup.quick else Together()
+    return [Point(run.data, asdict(run), functools.partial(train_together, run, setup))]
+
+
+EXPERIMENTS = (
+    Experiment("one_layer_lazy", "Lazy training by one layer's readout", lazy_points, draw_one_layer_lazy),
+    Experiment("uniform_training", "A ReLU DEQ and its twin, all weights trained", together_points, draw_training),
+)
