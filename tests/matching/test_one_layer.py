@@ -213,7 +213,13 @@ def test_the_module_computes_the_units_and_trains():
 @pytest.mark.parametrize("kernel", ["ck", "ntk"])
 @pytest.mark.parametrize("phi", SMOOTH)
 def test_single_precision_and_zero_inputs(phi, kernel):
-    check_single_precision(nsd.match_one_layer(nsd.DEQ(phi, sigma_a2=0.16), kernel).network.activations[0])
+    twin = nsd.match_one_layer(nsd.DEQ(phi, sigma_a2=0.16), kernel, units="conditioned")
+    check_single_precision(twin.network.activations[0])
+
+
+def test_single_precision_where_coefficients_are_large():
+    """Computed in double precision they cancel each other without loss."""
+    check_single_precision(nsd.match_one_layer(nsd.DEQ("cos", 0.2), "ntk", kinds=3).network.activations[0])
 
 
 @pytest.mark.slow

@@ -132,11 +132,12 @@ def test_as_a_network_everywhere():
 
 
 def test_auto_takes_them_where_they_are_enough_and_says_so():
-    cheap = nsd.match_one_layer(RELU, tol=1e-3)
+    cheap = nsd.match_one_layer(RELU)
     assert cheap.family == "thresholds"
     assert "cheaper" in cheap.reason
-    exact = nsd.match_one_layer(RELU)
-    assert exact.family == "conditioned"
+    assert cheap.bound <= 1e-4
+    assert nsd.match_one_layer(RELU, tol=1e-6).family == "conditioned"
+    assert nsd.match_one_layer(RELU, "ntk").family == "conditioned"
 
 
 def test_what_cannot_be_is_refused():

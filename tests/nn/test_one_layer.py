@@ -35,7 +35,7 @@ def twin(name: str) -> nsd.Twin:
     relu = nsd.DEQ("relu", 0.2)
     designs = {
         "tanh ck": lambda: nsd.match_one_layer(nsd.DEQ("tanh", 0.2)),
-        "relu ck": lambda: nsd.match_one_layer(relu),
+        "relu ck": lambda: nsd.match_one_layer(relu, units="conditioned"),
         "relu ntk": lambda: nsd.match_one_layer(relu, "ntk", trains="readout"),  # log|u| and sign(u)
         "thresholds": lambda: nsd.match_one_layer(relu, units="thresholds"),
         "bias": lambda: nsd.match_one_layer(nsd.DEQ("tanh", 0.2, sigma_c2=0.3)),

@@ -87,7 +87,11 @@ def students(run: Run, X: Tensor) -> dict[tuple[str, int], Twin | ENN]:
     deq = DEQ(run.activation, run.sigma_a2)
     found: dict[tuple[str, int], Twin | ENN] = {("plain", depth): ENN([run.activation] * depth) for depth in (1, 2)}
     if deq.activation.homogeneity == 1.0:
-        return {("twin", 1): match_one_layer(deq), ("twin", 2): match_uniform(deq, layers=2), **found}
+        return {
+            ("twin", 1): match_one_layer(deq, units="conditioned"),
+            ("twin", 2): match_uniform(deq, layers=2),
+            **found,
+        }
     return {("twin", 1): match_one_layer(deq, norms=norm_range(X.cpu(), coverage=0.99)), **found}
 
 

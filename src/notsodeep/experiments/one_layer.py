@@ -196,7 +196,7 @@ def errors_by_width(X: Tensor, phi: str, widths: tuple[int, ...], seeds: int) ->
     """Network -> one list of errors over the seeds for each width."""
     deq = DEQ(phi, SIGMA_A2)
     exact = ck(deq, X.cpu()).to(X.device)  # on a GPU too, the reference is that of the CPU
-    one = match_one_layer(deq, norms=norm_range(X.cpu()), tol=TOLERANCE)
+    one = match_one_layer(deq, norms=norm_range(X.cpu()), tol=TOLERANCE, units="conditioned")
     papers = match(deq, float(X.square().sum(1).mean().sqrt()))
     centred = ck(papers.deq, X.cpu()).to(X.device)
     where: dict[str, Any] = {"dtype": X.dtype, "device": X.device}

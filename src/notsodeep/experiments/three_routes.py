@@ -90,7 +90,7 @@ def route_twin(route: str, activation: str, kernel: Kernel, data: Dataset) -> Tw
         return match(deq, float(np.sqrt(squares.mean())), kernel)
     if route == "sphere":
         return match_sphere(deq, kernel)
-    return match_one_layer(deq, kernel, None if deq.homogeneous else norm_range(data.X_train))
+    return match_one_layer(deq, kernel, None if deq.homogeneous else norm_range(data.X_train), units="conditioned")
 
 
 def compare_route(data: Dataset, route: str, activation: str, kernel: Kernel, size: Size) -> dict[str, Any]:

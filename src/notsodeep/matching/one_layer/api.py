@@ -30,7 +30,7 @@ _SINGULAR = 4
 _RICHER = ((24, 0.7), (32, 0.5))  # degree and slope of functions that rotated kinds may need
 _PAYS = 0.8  # of the bound: they cost more, and have to bring this
 _FAMILY = "conditioned"
-_ORDINARY = 1e-3  # the tolerance from which on cost decides; not for NTKs, where thresholds ask for learning rates
+_ORDINARY = 1e-5  # the tolerance from which on thresholds may do; not for NTKs, where they ask for learning rates
 _SHARE = 0.1  # of the projection's deficit: what the elementary functions may add
 _NEAR = 2.0  # times what the projection leaves and units may add: rotating kinds would not bring much
 _ENOUGH = 1e-3  # of the tolerance: less than this is not worth larger functions
@@ -62,7 +62,7 @@ def match_one_layer(
     kinds : the fewest within ``tol`` (``"auto"``), or a number, which is then used whatever it reaches
     units : ``"conditioned"``, elementary functions of w.x/|x| whose coefficients depend on |x|; ``"thresholds"``, for
         homogeneous DEQs, ordinary units relu(w.x - t |x|), which cost less and reach about 1e-5 for the CK and 2e-4 for
-        the NTK. ``"auto"``: thresholds for a CK within 1e-3 or more, where cost decides; ``twin.reason`` says so
+        the NTK. ``"auto"``: thresholds for a CK where they are within ``tol``; ``twin.reason`` says so
     trains : what the twin trains. ``"readout"``: its CK is the DEQ's kernel, a convex problem; ``"all"``: its NTK is.
         ``"auto"``: all weights for the NTK of a homogeneous DEQ, the readout otherwise
     check : refuse a DEQ outside its contraction range
