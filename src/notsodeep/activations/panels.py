@@ -29,6 +29,7 @@ __all__ = [
     "Tails",
     "find_tails",
     "legendre",
+    "normal_edges",
     "normal_nodes",
     "panel_nodes",
 ]
@@ -160,13 +161,17 @@ def normal_nodes(
     ``terms``: the integrand carries Hermite polynomials up to this degree, of wave number sqrt(terms).
     """
     tau = tau.detach().to(torch.float64).cpu()
+    nodes, weights = panel_nodes(normal_edges(tau, panels, terms, shared).sort(dim=1).values, order)
+    return nodes, weights * torch.exp(-0.5 * nodes * nodes) / math.sqrt(2.0 * math.pi)
+
+
+def normal_edges(tau: Tensor, panels: Panels, terms: int = 0, shared: bool = False) -> Tensor:
+    """The edges between those nodes, unsorted: (len(tau), panels + 1)."""
     scale = tau.clamp_min(1e-150)[:, None]
     pieces = math.ceil(2.0 * REACH * max(1.0, math.sqrt(terms / 512.0)))
     base = torch.linspace(-REACH, REACH, pieces + 1, dtype=torch.float64)
     inner = panels.edges(REACH * float(scale.max()) if len(tau) else 1.0, shared)
-    cuts = torch.cat([base.expand(len(tau), -1), (inner / scale).clamp(-REACH, REACH)], dim=1)
-    nodes, weights = panel_nodes(cuts.sort(dim=1).values, order)
-    return nodes, weights * torch.exp(-0.5 * nodes * nodes) / math.sqrt(2.0 * math.pi)
+    return torch.cat([base.expand(len(tau), -1), (inner / scale).clamp(-REACH, REACH)], dim=1)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -81,7 +82,7 @@ def _by_parts(breaks: Sequence[tuple[float, Sequence[float]]], tau: Tensor, term
     rows = [torch.zeros(0, terms, dtype=torch.float64)]
     for part in tau.split(max(1, _HELD // (terms * len(places)))):
         z = (places / part.clamp_min(1e-150)[:, None]).clamp(-_FAR, _FAR)
-        h = _hermite_functions(z, terms)
+        h = torch.from_numpy(_hermite_functions(tuple(z.flatten().tolist()), terms)).view(*z.shape, terms)
         out, weight = torch.zeros(len(part), terms, dtype=torch.float64), torch.ones_like(k)
         for j in range(orders):
             weight = weight / (k - j).clamp_min(1.0).sqrt()
@@ -92,9 +93,10 @@ def _by_parts(breaks: Sequence[tuple[float, Sequence[float]]], tau: Tensor, term
     return torch.cat(rows)
 
 
-def _hermite_functions(z: Tensor, terms: int) -> Tensor:
-    """The normal density times h_0, h_1, ... at these points: shape z.shape + (terms,)."""
-    x = z.numpy()
+@functools.lru_cache(maxsize=2)  # those of phi' are asked for after those of phi
+def _hermite_functions(z: tuple[float, ...], terms: int) -> np.ndarray:
+    """The normal density times h_0, h_1, ... at these points: (points, terms)."""
+    x = np.array(z)
     found = np.empty((max(terms, 2), *x.shape))
     found[0] = np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
     found[1] = x * found[0]
@@ -102,7 +104,7 @@ def _hermite_functions(z: Tensor, terms: int) -> Tensor:
         np.multiply(x, found[k], out=found[k + 1])
         found[k + 1] -= math.sqrt(k) * found[k - 1]
         found[k + 1] *= 1.0 / math.sqrt(k + 1)
-    return torch.from_numpy(np.moveaxis(found[:terms], 0, -1))
+    return found[:terms].T.copy()
 
 
 def function_coefficients(function: Callable[[Tensor], Tensor], tau: Tensor, panels: Panels, terms: int) -> Tensor:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..activations.panels import ORDER, REACH, Panels, normal_nodes
+from ..activations.panels import ORDER, REACH, Panels, normal_edges, normal_nodes
 from ..errors import ConvergenceError, InvalidInputError
 
 __all__ = [
@@ -121,7 +121,7 @@ def chunks(tau: Tensor, panels: Panels, terms: int = 0, copies: int = 1, order: 
     if len(tau) == 1:
         yield tau
     elif len(tau):
-        nodes = normal_nodes(tau.max()[None], panels, terms, order)[0].shape[1]
+        nodes = order * (len(normal_edges(tau.max()[None], panels, terms)[0]) - 1)
         yield from tau.split(max(1, NODES // (copies * nodes)))
 
 

@@ -28,6 +28,7 @@ Part = Literal["value", "slope", "curvature", "x_slope", "x_curvature"]
 _DERIVED: dict[str, Part] = {"value": "slope", "slope": "curvature"}
 _RADIAL: dict[str, Part] = {"value": "x_slope", "slope": "x_curvature"}
 _TERMS = (32, 128, 512, 2048)
+_CLOSE = 0.9  # correlations above this
 _NOISE = 2e-15  # rounding hides anything smaller in Parseval's identity
 _TOLERANCE = 4e-15
 _FEW_TERMS = 512  # where more would be needed, functions that have settled are split instead
@@ -113,9 +114,16 @@ class Layer:
             q = self._unique[0]
             coefficients = _part_coefficients(self.phi, part, q, terms)
             found = (coefficients**2).sum(-1)
-            total = found if self.phi.polynomial() is not None else _mean_square(self.phi, part, q)
+            total = found if self.phi.polynomial() is not None else self._total(part)
             self._series[key] = coefficients, torch.maximum(total - found, _NOISE * total)
         return self._series[key]
+
+    def _total(self, part: Part) -> Tensor:
+        """E[f^2] at the distinct variances."""
+        if (part, 0) not in self._series:
+            total = _mean_square(self.phi, part, self._unique[0])
+            self._series[part, 0] = total, total
+        return self._series[part, 0][0]
 
     def _products(self, f: Part, g: Part, terms: int) -> Tensor:
         """a_k(qx) b_k(qy), kept while a Newton iteration asks for the same pairs again and again: (terms, pairs)."""
@@ -137,7 +145,9 @@ class Layer:
         _, ix, iy = self._unique
         polynomial = degree_of(self.phi)
         large = self._large
-        for terms in _TERMS if polynomial is None else (polynomial + 3,):
+        # where no correlation is small a kinked function, whose coefficients fall slowly, needs many
+        few = bool(self.phi.kinks) and float(rho.abs().min()) > _CLOSE
+        for terms in _TERMS[2 * few :] if polynomial is None else (polynomial + 3,):
             if terms > _FEW_TERMS and bool(large[pending].all()):
                 break
             a, miss_a = self._coefficients(f, terms)
@@ -194,7 +204,9 @@ class Layer:
         """Piecewise linear phi: values at lam = 0 plus the kinks' share (Price's theorem)."""
         assert self.bends is not None
         q, ix, iy = self._unique
-        mean, slope = _linear_means(self.phi, q)
+        if ("value", 1) not in self._series:  # kept for all steps of an iteration
+            self._series["value", 1] = _linear_means(self.phi, q)
+        mean, slope = self._series["value", 1]
         rho = correlation(self.variance_x, self.variance_y, lam)
         value, steep = plane.piecewise_linear(*self.bends, self.variance_x, self.variance_y, rho)
         product = slope[ix] * slope[iy]

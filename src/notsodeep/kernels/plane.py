@@ -119,11 +119,18 @@ def polar_grid(functions: Sequence[Function], panels: Panels, tau: Tensor, beta:
     pairs = len(functions) * len(tau) * len(beta)
     afford(4 * len(within) * len(radius), pairs, float(tau.max()), panels.price)
     out = [torch.zeros(len(tau), len(tau), len(beta), dtype=torch.float64) for _ in functions]
-    for k, (u, v, weight) in enumerate(zip(*_sectors(beta, within, share), strict=True)):
-        plane = ((side[:, None] * part).flatten() for side, part in ((u, radius), (v, radius), (weight, radial)))
-        for x, y, w in zip(*(side.split(max(1, _CACHED // len(tau))) for side in plane), strict=True):
+    # turned around its middle, a sector shows u in the places of v, if it is a long one, and -u if it is a short one:
+    # what u is in the opposite sector
+    sides, _, weights = (part.unflatten(1, (4, -1)) for part in _sectors(beta, within, share))
+    most = max(1, _CACHED // (4 * len(tau) * len(within)))
+    for k, (u, weight) in enumerate(zip(sides, weights, strict=True)):
+        for r, w in zip(radius.split(most), radial.split(most), strict=True):
+            x = tau[:, None, None, None] * (u[:, None] * r[:, None])  # (scales, sectors, radii, within)
+            both = (weight[:, None] * w[:, None]).flatten()
             for function, grid in zip(functions, out, strict=True):
-                grid[:, :, k] += (function(tau[:, None] * x).detach() * w) @ function(tau[:, None] * y).detach().T
+                values = function(x).detach()
+                turned = values.flip(3)[:, [2, 1, 0, 3]].flatten(1)
+                grid[:, :, k] += (values.flatten(1) * both) @ turned.T
     return out
 
 

@@ -18,7 +18,7 @@ from ..errors import ConvergenceError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernels, rates_of
 from .expectations import Layer, layer_of
 from .plane import account
-from .recursion import equation, explicit, implicit
+from .recursion import Known, equation, explicit, implicit
 from .slopes import DEQSlope, slopes
 from .variance import Diagonal, at_each_layer, equilibrium_variance
 
@@ -108,7 +108,10 @@ def _kernels(
         return slopes(network, dot, lambda deq, kernel: _kernels(deq, sx, sy, dot, (kernel,), rates)[kernel], kinds)
     qx, qy = equilibrium_variance(network, torch.stack([sx, sy]))
     layer = layer_of(network.activation, qx, qy)
-    return implicit(_covariance(network, layer, dot), layer, network.sigma_a2, kinds, gap_check(network))
+    lam = _covariance(network, layer, dot)
+    tracked = torch.is_grad_enabled() and any(v.requires_grad for v in (lam, qx, qy))
+    there = layer if tracked else Known(*layer.both(lam))  # value and slope share their work
+    return implicit(lam, there, network.sigma_a2, kinds, gap_check(network))
 
 
 def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,7 +20,7 @@ from ..gaussian import hermite_coefficients
 from ..networks import DEQ, Kernel, Network
 from .expectations import Layer, degree_of
 from .pointwise import diagonal, gap_check, pairwise
-from .recursion import LayerMaps, equation, explicit, implicit
+from .recursion import Known, LayerMaps, equation, explicit, implicit
 from .slopes import DEQSlope
 from .variance import Diagonal, at_each_layer, equilibrium_variance
 
@@ -66,7 +66,7 @@ def sample(
                 raise Unresolved
             if isinstance(network, DEQ):
                 q = equilibrium_variance(network, squares)
-                own = _Known(*Diagonal(network.activation).both(q))
+                own = Known(*Diagonal(network.activation).both(q))
                 along = implicit(q, own, network.variances[0], kinds, gap_check(network))
                 return along, _implicit(network, q, own, ia, ib, dot, kinds, tolerance)
             layers = (_layer(phi, q, ia, ib, tolerance) for phi, (q,) in at_each_layer(network, squares))
@@ -85,7 +85,7 @@ class Unresolved(Exception):
 def _implicit(
     deq: DEQ,
     q: Tensor,
-    own: _Known,
+    own: Known,
     ia: Tensor,
     ib: Tensor,
     dot: Tensor,
@@ -98,7 +98,7 @@ def _implicit(
     lam = torch.minimum(torch.maximum(drive, -bound), bound)
     for _ in range(_STEPS):  # far from rho = +-1 Newton needs no bracket; where it does, entry by entry
         found = layer.both(lam)
-        rest, rate = equation(_Known(*found), lam, sigma_a2, drive)
+        rest, rate = equation(Known(*found), lam, sigma_a2, drive)
         move = rest / rate.clamp_min(1e-3)
         if float((move.abs() / bound).max()) <= _REST * tolerance:
             break
@@ -107,17 +107,7 @@ def _implicit(
         raise Unresolved
     if isinstance(layer, _AngleSeries) and not layer.holds(lam):
         raise Unresolved
-    return implicit(lam, _Known(*found), sigma_a2, kinds, gap_check(deq))
-
-
-class _Known(LayerMaps):
-    """A layer at covariances at which it has been evaluated."""
-
-    def __init__(self, *found: Tensor) -> None:
-        self.found = found[0], found[1]
-
-    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        return self.found
+    return implicit(lam, Known(*found), sigma_a2, kinds, gap_check(deq))
 
 
 def _range(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tensor) -> tuple[float, float]:
@@ -153,7 +143,7 @@ def _layer(
     ia: Tensor,
     ib: Tensor,
     tolerance: float,
-    own: _Known | None = None,
+    own: Known | None = None,
     expected: Callable[[], tuple[float, float]] | None = None,
 ) -> LayerMaps:
     """``own``: the layer on the diagonal; ``expected``: gives the correlations that will be asked for."""

@@ -31,9 +31,10 @@ __all__ = ["SHORT", "angle_cap", "build_table", "forget_tables", "near_for", "on
 _TOLERANCE = {torch.float64: 2e-14, torch.float32: 1e-9}
 _NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magnified by the angle
 _ANGLES = {torch.float64: (48, 64, 128, 256), torch.float32: (32, 48, 64, 128)}  # sizes of grids
-_NORMS = {torch.float64: (16, 20, 24, 32, 48), torch.float32: (10, 12, 16, 24, 32)}
+_NORMS = {torch.float64: (16, 20, 24, 32, 48), torch.float32: (10, 12, 16, 24, 32, 48)}
 _WIDTHS = (1.5, 4.0, math.inf)  # of ranges: most networks need the first, second and third of the sizes there
 _SPARE = 2  # orders of a grid that must be nothing
+_MOST_MISSED = 0.7  # the fall of the coefficients quickens: an estimate of those that are missing is too large
 _KINK_CAP = 0.95  # kinked activations: k is analytic in the angle, but not uniformly so near r = +-1
 _STEPS = 4  # ends of ranges are powers of 2^(1/4)
 _KEPT = 64  # tables
@@ -191,21 +192,19 @@ def _build(
     tolerance = max(_NOISY_TOLERANCE if noisy else 0.0, _TOLERANCE[dtype])
     # where entries are dear the smallest grids are tried first
     likely = 0 if pairs is not None else next(i for i, width in enumerate(_WIDTHS) if scale.high <= width * scale.low)
-    norms = iter((1,) if scale.single else _NORMS[dtype][likely:])
-    angles = iter(_ANGLES[dtype][int(kinked and pairs is None) :])
-    size, terms = next(norms), next(angles)
+    norms = (1,) if scale.single else _NORMS[dtype][likely:]
+    angles = _ANGLES[dtype]
+    size, terms = norms[0], angles[0]
     while pairs is None or terms * size * (size + 1) <= pairs:
         grid = _Grid(network, kinds, rates, scale, reach, size, terms, dtype, patient=pairs is not None)
         if not grid.finite:
             return None
-        if not grid.angles_resolved(tolerance):
-            terms = next(angles, 0)
-        elif not grid.norms_resolved(tolerance):
-            size = next(norms, 0)
-        else:
+        more = grid.wanted_angles(tolerance), grid.wanted_norms(tolerance)
+        if more == (terms, size):
             return grid.table(tolerance, network.homogeneous)
-        if terms == 0 or size == 0:
+        if (more[0] > terms and terms == angles[-1]) or (more[1] > size and size == norms[-1]):
             return None
+        terms, size = (next((n for n in s if n >= m), s[-1]) for s, m in zip((angles, norms), more, strict=True))
     return None
 
 
@@ -259,17 +258,16 @@ class _Grid:
         )
         self.relative = _relative(self.coefficients)
 
-    def angles_resolved(self, tolerance: float) -> bool:
-        """Whether the last orders of the angle are nothing."""
-        return self.terms - coefficients_needed(self.relative.transpose(0, 1), tolerance) >= _SPARE
+    def wanted_angles(self, tolerance: float) -> int:
+        """As many as there are if the last orders of the angle are nothing, else what their fall lets expect."""
+        return _wanted(self.relative.transpose(0, 1), tolerance)
 
-    def norms_resolved(self, tolerance: float) -> bool:
-        """Whether the last orders of the norms are nothing."""
+    def wanted_norms(self, tolerance: float) -> int:
+        """The same of the norms."""
         if self.scale.single:
-            return True
-        series = [weights for one in self.diagonals for _, weights in one.values()]
-        needed = coefficients_needed(self.relative.movedim(2, 0), tolerance)
-        return self.size - max(needed, *(coefficients_needed(w, tolerance) for w in series)) >= _SPARE
+            return self.size
+        series = [weights.abs() / weights.abs().max() for one in self.diagonals for _, weights in one.values()]
+        return max(_wanted(part, tolerance) for part in (self.relative.movedim(2, 0), *series))
 
     def table(self, tolerance: float, homogeneous: bool) -> Table | None:
         """In the better variable of the angle, without what is not needed; ``None`` if it fails between its nodes."""
@@ -323,6 +321,18 @@ class _Grid:
         size = torch.stack([(basis @ weights).mul_(t**power) for power, weights in table.measure.values()]).sqrt()
         off = (quotients * (size[:, ia] * size[:, ib])[..., None] - self.exact[:, :, columns]).abs()
         return bool((off <= self.check * (self.measure[:, ja] * self.measure[:, jb]).sqrt()[..., None]).all())
+
+
+def _wanted(relative: Tensor, tolerance: float) -> int:
+    """How many of (orders, ...) would do: those that are there, or more by the rate at which the last half falls."""
+    there = len(relative)
+    if there - coefficients_needed(relative, tolerance) >= _SPARE:
+        return there
+    size = relative.flatten(1).amax(1) if relative.ndim > 1 else relative
+    half, end = float(size[there // 2 : there // 2 + _SPARE].max()), float(size[-_SPARE:].max())
+    fall = math.log(max(half, tolerance) / max(end, tolerance)) / (there - there // 2 - 1)
+    missing = math.log(max(end / tolerance, 1.0)) / fall if fall > 0.0 else math.inf
+    return there + 1 + int(min(_MOST_MISSED * missing, there))
 
 
 def _relative(coefficients: Tensor) -> Tensor:
