@@ -25,7 +25,7 @@ import notsodeep as nsd
 from notsodeep.datasets import load
 from notsodeep.errors import NotSoDeepError
 from notsodeep.solve import NAMES, KernelTiles, precondition
-from notsodeep.solve.choose import choose
+from notsodeep.solve.api import choose
 from notsodeep.solve.iterative import solve_tiles
 
 

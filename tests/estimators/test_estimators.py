@@ -157,7 +157,7 @@ def test_leave_one_out_is_what_refitting_gives(solver):
 
 
 def test_the_ridge_chosen_by_leave_one_out_is_the_best_of_the_grid():
-    from notsodeep.estimators.ridges import GRID
+    from notsodeep.estimators.machines import GRID
 
     model = nsd.DEQRegressor("relu", ridge="loo").fit(X, Y[:, 0])
     errors = {

@@ -16,7 +16,7 @@ import sys
 import numpy as np, torch
 import notsodeep as nsd
 from notsodeep.solve import solve_kernel
-from notsodeep.solve.checkpoint import SolveCheckpoint
+from notsodeep.solve.iterative import SolveCheckpoint
 
 SolveCheckpoint.due = lambda self: True
 mix = nsd.GaussianMixture.two_class(60)

@@ -31,7 +31,7 @@ from notsodeep.solve import (
     top_eigenpairs,
     triangle_bytes,
 )
-from notsodeep.solve.checkpoint import SolveCheckpoint
+from notsodeep.solve.iterative import SolveCheckpoint
 from notsodeep.solve.operator import add_block, as_columns
 
 SOLVED = 1e-8  # all ways agree to this; residuals are asked for at 1e-10 and K is well conditioned at these ridges

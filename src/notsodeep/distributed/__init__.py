@@ -7,13 +7,11 @@ try:
 except ImportError:
     raise MissingExtraError("distributed", "dask") from None
 
+from .calls import expand, feature_sums, sweep
 from .cluster import Cluster
-from .expansion import expand
-from .features import feature_sums
 from .operator import ClusterKernel, ClusterStore
 from .output import kernel_to_npy, kernel_to_zarr
 from .planning import Plan, Rates, plan
-from .sweeps import sweep
 
 __all__ = [
     "Cluster",

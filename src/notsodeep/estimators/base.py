@@ -18,11 +18,9 @@ from ..mixtures import MixtureStatistics
 from ..networks import Kernel
 from ..solve import DIRECT, FeatureSums, NetworkKernel
 from .cluster import WithClient, check_client, predict_on
-from .feature_maps import as_tensor, feature_model, seed_of
-from .machines import Stream, fit_equivalent, fit_exact, fit_features
+from .machines import Stream, check_ridge, fit_equivalent, fit_exact, fit_features
 from .predictors import Fitted
-from .ridges import check_ridge
-from .specification import network_of
+from .specification import as_tensor, feature_model, network_of, seed_of
 
 __all__ = ["METHODS", "KernelMachine"]
 

@@ -11,8 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ..networks import Kernel
 from ..solve import features_of
 from .base import Array
-from .feature_maps import as_tensor, feature_model, seed_of
-from .specification import network_of
+from .specification import as_tensor, feature_model, network_of, seed_of
 
 __all__ = ["DEQFeatures"]
 

@@ -6,10 +6,13 @@ lift = ridge times the weighted mean of the kernel's diagonal. ``ridge=None`` ch
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,17 +33,36 @@ from ..solve import (
     solve_operator,
 )
 from .cluster import matrix_on, operator_on, sums_on
-from .embedding import Embedding
-from .predictors import Expansion, FeatureReadout, Fitted, LinearEquivalent
-from .ridges import best_ridge
+from .predictors import Embedding, Expansion, FeatureReadout, Fitted, LinearEquivalent
 
-__all__ = ["Stream", "fit_equivalent", "fit_exact", "fit_features", "fit_sums"]
+__all__ = ["GRID", "Stream", "best_ridge", "check_ridge", "fit_equivalent", "fit_exact", "fit_features", "fit_sums"]
+
+GRID = tuple(float(r) for r in np.logspace(-8, 1, 37))
+"""The ridges that ``ridge="loo"`` tries, relative to the mean diagonal: four to a decade."""
+
+
+def check_ridge(ridge: Any) -> float | None:
+    """A positive number, or None for ``"loo"``."""
+    if isinstance(ridge, str) and ridge == "loo":
+        return None
+    if isinstance(ridge, bool) or not isinstance(ridge, int | float | np.integer | np.floating):
+        raise InvalidInputError(f"ridge must be a positive number or 'loo', got {ridge!r}")
+    if not (math.isfinite(ridge) and ridge > 0):
+        raise InvalidInputError(f"ridge must be positive and finite (relative to the mean diagonal), got {ridge!r}")
+    return float(ridge)
+
+
+def best_ridge(left_out_at: Callable[[float], Tensor], targets: Tensor, weights: Tensor) -> float:
+    """The ridge of the grid with the least mean squared leave-one-out error."""
+    losses = [float((weights * (left_out_at(r) - targets).square().sum(1)).sum()) for r in GRID]
+    return GRID[int(np.argmin(losses))]
+
+
+# ---- a matrix ----------------------------------------------------------------------------------------------
+
 
 _LOO_ROWS = 20_000  # beyond so many rows, leave-one-out of the structured machines would double the time
 _CHUNK = 4096
-
-
-# ---- a matrix --------------------------------------------------------------------------------------------
 
 
 def _dense(

@@ -2,42 +2,112 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..equivalents import Coefficients, EquivalentKernel
+from ..equivalents.norms import NormProfile
+from ..mixtures import MixtureStatistics
+from ..networks import network_from_dict
 from ..nn import ENN as Network
 from ..solve import NetworkKernel, features_of
-from .embedding import Embedding
 
-__all__ = ["Expansion", "FeatureReadout", "Fitted", "LinearEquivalent", "Predictor"]
+__all__ = ["Embedding", "Expansion", "FeatureReadout", "Fitted", "LinearEquivalent", "Predictor"]
 
-_ENTRIES = 1 << 25  # of a kernel block that is held at once
-
-
-class Predictor(ABC):
-    """x -> k numbers."""
-
-    def __call__(self, X: Tensor) -> Tensor:
-        """Predictions at the rows of X, a few at a time, in double precision."""
-        parts = [self.block(part) for part in X.split(self.rows)]
-        return torch.cat(parts) if parts else torch.zeros(0, 0, dtype=torch.float64)
-
-    @property
-    @abstractmethod
-    def rows(self) -> int:
-        """How many rows at a time."""
-
-    @abstractmethod
-    def block(self, X: Tensor) -> Tensor:
-        """Predictions at a few rows."""
+_NUMBERS = ("t", "T", "traces", "fitted_on")
 
 
 @dataclass(frozen=True, eq=False)
-class Expansion(Predictor):
+class Embedding:
+    """A row, scaled, and with a few numbers of its own."""
+
+    operator: EquivalentKernel
+    """Of one training row: what new rows need of it does not depend on the others."""
+
+    @staticmethod
+    def of(operator: EquivalentKernel) -> Embedding:
+        assert isinstance(operator.statistics, MixtureStatistics)
+        st = operator.statistics
+        first = replace(st, X=st.X[:1], labels=st.labels[:1], psi=st.psi[:1])
+        shift = operator.shift if np.ndim(operator.shift) == 0 else np.asarray(operator.shift)[:1]
+        return Embedding(
+            replace(operator, X=operator.rows[:1].clone(), V=operator.V[:1], shift=shift, statistics=first)
+        )
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """(rows, p + r): the coordinates in which the equivalent is an inner product."""
+        block = self.operator.cross(X)
+        return torch.cat([torch.as_tensor(block.X_new).double(), torch.from_numpy(block.V_new).to(X.device)], dim=1)
+
+    # -- as tensors and a JSON document ------------------------------------------------------------------------
+    def described(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything that new rows need; :meth:`restored` reads it back, to the last bit."""
+        eq, st, c = self.operator, self.operator.statistics, self.operator.coefficients
+        assert isinstance(st, MixtureStatistics)
+        assert c is not None
+        arrays = {"means": st.means, "V": eq.V, "core": eq.core, "shift": np.atleast_1d(eq.shift), "psi": st.psi}
+        if eq.profile is not None:
+            arrays |= {"references": eq.profile.references, "projection": eq.profile.projection}
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()}
+        return tensors | {"row": eq.rows, "first": torch.as_tensor(st.X)}, {
+            "gain": eq.gain,
+            "coefficients": {f.name: getattr(c, f.name) for f in fields(c)} | {"network": c.network.to_dict()},
+            "statistics": {
+                "tau0": st.tau0,
+                "about": st.about,
+                **{name: np.asarray(getattr(st, name)).tolist() for name in _NUMBERS},
+            },
+        }
+
+    @staticmethod
+    def restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> Embedding:
+        """What :meth:`described` told."""
+        arrays = {name: value.numpy() for name, value in tensors.items()}
+        told = document["statistics"]
+        numbers = {name: np.array(told[name]) for name in _NUMBERS}
+        st = MixtureStatistics(
+            X=tensors["first"],
+            labels=np.zeros(1, dtype=np.int64),
+            tau0=told["tau0"],
+            psi=arrays["psi"],
+            means=arrays["means"],
+            classes=(0,),
+            about=told["about"],
+            **numbers,
+        )
+        network = network_from_dict(document["coefficients"]["network"])
+        c = Coefficients(**{**document["coefficients"], "network": network})
+        profile = None
+        if "references" in arrays:
+            profile = NormProfile(c, arrays["references"], arrays["projection"], arrays["core"])
+        shift = arrays["shift"] if profile is not None else float(arrays["shift"][0])
+        return Embedding(
+            EquivalentKernel(
+                tensors["row"], document["gain"], arrays["V"], arrays["core"], shift, network, c.kernel, c, st, profile
+            )
+        )
+
+
+# ---- predictors --------------------------------------------------------------------------------------------
+
+
+_ROWS = 8192  # at a time
+
+
+class Predictor(Protocol):
+    """x -> k numbers."""
+
+    def __call__(self, X: Tensor, /) -> Tensor:
+        """Predictions at the rows of X, a few at a time, in double precision."""
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
     """f(x) = sum_i a_i k(x, x_i)."""
 
     kernel: NetworkKernel
@@ -45,42 +115,30 @@ class Expansion(Predictor):
     coefficients: Tensor
     """Shape (n, k)."""
 
-    @property
-    def rows(self) -> int:
-        return max(1, _ENTRIES // len(self.X))
-
-    def block(self, X: Tensor) -> Tensor:
-        return self.kernel(X.to(self.X), self.X) @ self.coefficients
+    def __call__(self, X: Tensor) -> Tensor:
+        return self.kernel.expansion(X, self.X, self.coefficients)
 
 
 @dataclass(frozen=True, eq=False)
-class LinearEquivalent(Predictor):
+class LinearEquivalent:
     """f(x) = z(x) . w in the coordinates of the equivalent: O(p) for each row."""
 
     embedding: Embedding
     weights: Tensor
 
-    @property
-    def rows(self) -> int:
-        return 8192
-
-    def block(self, X: Tensor) -> Tensor:
-        return self.embedding(X) @ self.weights
+    def __call__(self, X: Tensor) -> Tensor:
+        return torch.cat([self.embedding(part) @ self.weights for part in X.split(_ROWS)])
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureReadout(Predictor):
+class FeatureReadout:
     """f(x) = phi(x) . w with the random features of a network."""
 
     model: Network
     weights: Tensor
 
-    @property
-    def rows(self) -> int:
-        return max(1, _ENTRIES // self.model.width)
-
-    def block(self, X: Tensor) -> Tensor:
-        return features_of(self.model, X).double() @ self.weights
+    def __call__(self, X: Tensor) -> Tensor:
+        return torch.cat([features_of(self.model, part).double() @ self.weights for part in X.split(_ROWS)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+import scipy.optimize
 from numpy.typing import NDArray
+from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -13,10 +16,9 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d, validat
 
 from ..errors import InvalidInputError
 from .base import Array, KernelMachine
-from .calibration import probabilities, temperature
-from .feature_maps import as_tensor, seed_of
+from .specification import as_tensor, seed_of
 
-__all__ = ["DEQClassifier", "DEQRegressor"]
+__all__ = ["DEQClassifier", "DEQRegressor", "probabilities", "temperature"]
 
 _TYPES = [np.float64, np.float32]
 _CALIBRATION = 2000  # rows on which probabilities are calibrated where leave-one-out is not at hand
@@ -205,3 +207,33 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
 
     def _fit_temperature(self, values: Array, codes: NDArray[Any], weights: Array) -> None:
         self._temperature = temperature(self._scores(values), codes, weights)
+
+
+# ---- probabilities from decision values --------------------------------------------------------------------
+
+
+_LARGEST = 6.0  # log of the largest temperature; where classes are separated the likelihood has no maximum
+
+
+def temperature(scores: Array, codes: NDArray[np.int64], weights: Array) -> float:
+    """The t > 0 that maximises the weighted likelihood of softmax(t scores); convex in t, hence one root to find.
+
+    >>> round(temperature(np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), np.array([0, 0, 1]), np.ones(3)), 6)
+    0.693147
+    """
+
+    def slope(log_t: float) -> float:
+        p = softmax(math.exp(log_t) * scores, axis=1)
+        gained = scores[np.arange(len(codes)), codes] - (p * scores).sum(1)
+        return float(weights @ gained)
+
+    if slope(_LARGEST) >= 0.0:
+        return math.exp(_LARGEST)
+    if slope(-_LARGEST) <= 0.0:
+        return math.exp(-_LARGEST)
+    return math.exp(scipy.optimize.brentq(slope, -_LARGEST, _LARGEST, xtol=1e-13))
+
+
+def probabilities(scores: Array, t: float) -> Array:
+    """softmax(t scores)."""
+    return np.exp(log_softmax(t * scores, axis=1))

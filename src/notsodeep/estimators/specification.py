@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from .._arrays import as_device, squared_norms
 from ..errors import InvalidInputError
 from ..kernels import VARIANCES, DEQSlope, kernels_of
-from ..matching import Twin
-from ..networks import DEQ, ENN, Kernel
+from ..matching import Twin, match_one_layer
+from ..networks import DEQ, ENN, Kernel, is_tangent
+from ..nn import ENN as Network
 from ..solve import Source
 
-__all__ = ["VARIANCES", "deq_of", "network_of", "slopes_of"]
+__all__ = ["VARIANCES", "deq_of", "feature_model", "network_of", "slopes_of"]
 
 
 def network_of(estimator: Any) -> Source:
@@ -41,3 +45,58 @@ def slopes_of(activation: Any, kernel: Kernel, values: Mapping[str, Any], X: Ten
     slope = DEQSlope(deq_of(activation, values), kernel, tied=values.get("sigma_b2") is None)
     found: Mapping[Any, Tensor] = kernels_of(slope, X, kinds=slope.kinds, check=False)
     return {name: values[name] * matrix for name, matrix in found.items()}
+
+
+# ---- rows, seeds, random features --------------------------------------------------------------------------
+
+
+_MARGIN = 1.1  # norms of new rows may leave the range of the first ones by this factor
+
+
+def feature_model(
+    source: Source, kernel: Kernel, X: Tensor, width: int, seed: int, *, init: str = "gaussian", tol: float = 1e-4
+) -> Network:
+    """A finite network with phi(x) . phi(y) ~ k(x, y), of the precision and on the device of X.
+
+    A DEQ becomes its one-layer twin, trained by the readout alone, on the range of norms found in X. An explicit
+    network has its CK; a twin that trains its readout has the kernel it matches.
+    """
+    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+        raise InvalidInputError(f"width must be a positive whole number, got {width!r}")
+    network: Any = source
+    if isinstance(source, DEQ):
+        network = match_one_layer(source, kernel=kernel, norms=_norms(X), tol=tol, trains="readout")
+    if isinstance(network, Twin) and network.trains != "readout":
+        raise InvalidInputError(
+            "random features are hidden states with a trained readout; this twin trains all weights. Give one with "
+            "trains='readout', as match_one_layer makes it"
+        )
+    if isinstance(network, ENN) and is_tangent(kernel):
+        raise InvalidInputError(f"the features of an explicit network have its CK; use kernel='ck', got {kernel!r}")
+    return Network(
+        network, X.shape[1], width, 1, seed, init=init, train="readout", dtype=X.dtype, device=X.device
+    ).requires_grad_(False)
+
+
+def _norms(X: Tensor) -> tuple[float, float]:
+    squares = squared_norms(X)
+    positive = squares[squares > 0]
+    if not len(positive):
+        raise InvalidInputError("all rows are zero: there is no norm to make features for")
+    return float(positive.min().sqrt()) / _MARGIN, float(positive.max().sqrt()) * _MARGIN
+
+
+def seed_of(random_state: Any) -> int:
+    """A seed for torch from what scikit-learn calls a random state."""
+    from sklearn.utils import check_random_state
+
+    if isinstance(random_state, int):
+        return random_state
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def as_tensor(X: Any, device: Any) -> Tensor:
+    """Rows on the device of the estimator; those of a memory map stay on disk."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nothing here writes
+        return torch.from_numpy(X if min(X.strides) >= 0 else X.copy()).to(as_device(device) or "cpu")

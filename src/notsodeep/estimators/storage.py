@@ -18,8 +18,7 @@ from ..errors import CheckpointError, InvalidInputError, NotSoDeepError
 from ..mixtures.standardise import Standardiser
 from ..nn.checkpoint import build, read_file, write_file
 from ..solve import NetworkKernel, Source
-from .embedding import Embedding
-from .predictors import Expansion, FeatureReadout, Fitted, LinearEquivalent, Predictor
+from .predictors import Embedding, Expansion, FeatureReadout, Fitted, LinearEquivalent, Predictor
 from .ridge import DEQClassifier, DEQRegressor
 
 __all__ = ["load_estimator", "load_with_extra", "save_estimator"]

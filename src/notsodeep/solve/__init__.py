@@ -1,13 +1,12 @@
 """Solving with kernels: Cholesky, paths over ridges, conjugate gradients on tiles, leave-one-out (theory, 16)."""
 
 from .api import DIRECT, Solution, solve_dense, solve_kernel, solve_operator
-from .dense import Factor, factorise, leave_one_out
+from .dense import Factor, RidgePath, factorise, leave_one_out, ridge_path
 from .eigen import Eigenpairs, top_eigenpairs
 from .feature_sums import FeatureSums, batches, features_of
-from .left_out import leave_rows_out
+from .iterative import leave_rows_out
 from .network import NetworkKernel, Source
 from .operator import KernelFunction, KernelOperator
-from .path import RidgePath, ridge_path
 from .pivoted import LowRank, nystrom, pivoted_cholesky
 from .preconditioners import NAMES, Preconditioner, PreconditionerName, precondition
 from .tiles import KernelTiles, Store, triangle_bytes

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,12 +17,62 @@ from torch import Tensor
 
 from .._conjugate import Iterate, conjugate_gradients, thin
 from .._progress import track
-from ..errors import ClusterError, ConvergenceError
-from .checkpoint import SolveCheckpoint
+from ..errors import CheckpointError, ClusterError, ConvergenceError, InvalidInputError
+from ..nn.checkpoint import read_file, write_file
+from .dense import leave_one_out
 from .operator import KernelOperator
-from .preconditioners import Preconditioner
+from .preconditioners import Preconditioner, precondition
 
-__all__ = ["Iterative", "solve_tiles"]
+__all__ = ["Iterative", "SolveCheckpoint", "leave_rows_out", "solve_tiles"]
+
+_PARTS = ("z", "residual", "direction", "energy", "start_norms")
+
+
+class SolveCheckpoint:
+    """One file; written after every ``every`` seconds, refused if it belongs to another problem."""
+
+    def __init__(self, path: str | Path, problem: Mapping[str, Any], every: float = 60.0) -> None:
+        self.path, self.problem, self.every = Path(path), dict(problem), every
+        self._last = time.monotonic()
+
+    def write(self, state: Iterate, base: Tensor, refinements: int) -> None:
+        """The state of the iteration, and the solution it corrects."""
+        tensors = {name: getattr(state, name) for name in _PARTS} | {"base": base}
+        document = {
+            "kind": "solve",
+            "problem": self.problem,
+            "step": state.step,
+            "history": state.history,
+            "refinements": refinements,
+        }
+        write_file(self.path, tensors, document)
+        self._last = time.monotonic()
+
+    def due(self) -> bool:
+        return time.monotonic() - self._last >= self.every
+
+    def read(self, like: Tensor) -> tuple[Iterate, Tensor, int] | None:
+        """What was written last, or None; on the device of ``like``."""
+        if not self.path.exists():
+            return None
+        tensors, document = read_file(self.path)
+        if document.get("kind") != "solve" or document["problem"] != self.problem:
+            raise CheckpointError(
+                f"{self.path} belongs to another problem (data, kernel, targets, ridges or preconditioner differ); "
+                "give this solve a file of its own, or remove it"
+            )
+        moved = {name: value.to(like) for name, value in tensors.items()}
+        z, residual, direction, energy, norms = (moved[name] for name in _PARTS)
+        state = Iterate(z, residual, direction, energy, norms, document["step"], list(document["history"]))
+        return state, moved["base"], int(document["refinements"])
+
+    def clear(self) -> None:
+        """Remove the file: the solve is done."""
+        self.path.unlink(missing_ok=True)
+
+
+# ---- the solve ---------------------------------------------------------------------------------------------
+
 
 # one pass reduces residuals to this part before they are computed afresh: products in float32 carry no further
 _REACH = {torch.float32: 1e-5, torch.float64: 1e-11}
@@ -191,3 +243,46 @@ def _problem(tiles: KernelOperator, B: Tensor, ridges: Tensor, preconditioner: P
         "preconditioner": [preconditioner.name, preconditioner.rank],
         "dtype": str(tiles.dtype),
     }
+
+
+# ---- leave-one-out predictions, some rows at a time --------------------------------------------------------
+
+
+def leave_rows_out(
+    operator: KernelOperator,
+    targets: Tensor,
+    coefficients: Tensor,
+    ridge: float,
+    rows: Tensor | None = None,
+    *,
+    preconditioner: Preconditioner | None = None,
+    block: int = 128,
+    tol: float = 1e-8,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Tensor:
+    """What the machine without row i predicts at row i, for the given rows (all of them by default), (rows, k).
+
+    ``coefficients`` are those of a solve with this operator and ridge. Every row takes a solve of its own, ``block``
+    of them share their products: a sample of some hundred rows tells the error of a large machine.
+    """
+    chosen = torch.arange(operator.n) if rows is None else torch.as_tensor(rows, dtype=torch.long)
+    weights = None if operator.scale is None else operator.scale[:, 0] ** 2
+    if weights is not None and not bool((weights[chosen] > 0).all()):
+        raise InvalidInputError("a row of weight zero is left out already; predict at it instead")
+    sweep = precondition("rpcholesky", operator, seed=seed) if preconditioner is None else preconditioner
+    inverse = torch.cat([_diagonal(operator, part, ridge, sweep, tol, progress) for part in chosen.split(block)])
+    mine = None if weights is None else weights[chosen]
+    scaled = inverse if mine is None else mine * inverse
+    return leave_one_out(targets[chosen].to(torch.float64), coefficients[chosen], scaled, mine, ridge)
+
+
+def _diagonal(
+    operator: KernelOperator, rows: Tensor, ridge: float, sweep: Preconditioner, tol: float, progress: bool | None
+) -> Tensor:
+    """Entries of the diagonal of (K + ridge I)^(-1)."""
+    units = torch.zeros(operator.n, len(rows), dtype=torch.float64)
+    units[rows, torch.arange(len(rows))] = 1.0
+    lifts = torch.full((len(rows),), ridge, dtype=torch.float64)
+    found = solve_tiles(operator, units, lifts, sweep, tol=tol, progress=progress)
+    return found.z[rows, torch.arange(len(rows))]

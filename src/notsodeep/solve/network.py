@@ -18,6 +18,7 @@ __all__ = ["NetworkKernel", "Source"]
 
 Source = DEQ | ENN | Twin
 _BLOCK = 512
+_ENTRIES = 1 << 25  # of a kernel block that is held at once
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class NetworkKernel:
             some, again = rows.unique(return_inverse=True)
             found[rows, columns] = self.diagonal(X[some])[again]
         return found
+
+    def expansion(self, X: Tensor, rows: Tensor, coefficients: Tensor) -> Tensor:
+        """f(x) = sum_i a_i k(x, x_i) at the rows of X, a few at a time."""
+        parts = X.split(max(1, _ENTRIES // len(rows)))
+        return torch.cat([self(part.to(rows), rows) @ coefficients for part in parts])
 
     def diagonal(self, X: Tensor) -> Tensor:
         """k(x, x) of every row, exactly: from the norms, or from small symmetric blocks of a twin's kernel."""

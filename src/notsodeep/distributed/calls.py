@@ -1,21 +1,22 @@
-"""Sums over the features of all rows: every worker adds up its part, and the parts are merged in a tree."""
+"""Independent calls on whatever workers there are: sums over features, sums of expansions, the points of a study."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ClusterError
+from ..errors import ClusterError, InvalidInputError
 from ..nn import ENN as Network
 from ..nn.checkpoint import build
-from ..solve import FeatureSums, batches
+from ..solve import FeatureSums, NetworkKernel, batches
 from .cluster import Call, Cluster, Lost
 from .share import Array, as_rows
 
-__all__ = ["feature_sums"]
+__all__ = ["expand", "feature_sums", "sweep"]
 
 _ATTEMPTS = 4
 
@@ -79,3 +80,50 @@ def _sums(plain: tuple[Any, ...]) -> FeatureSums:
 def whole(sums: tuple[Any, ...]) -> tuple[Any, ...]:
     """The root of the tree, as it is."""
     return sums
+
+
+# ---- the sum of an expansion -------------------------------------------------------------------------------
+
+
+_ROWS = 1 << 23  # numbers of training rows in one message
+
+
+def expand(client: Any, kernel: NetworkKernel, X: Tensor, coefficients: Tensor, new: Tensor) -> Tensor:
+    """The sum at the rows ``new``, (rows, k), in double precision."""
+    cluster = client if isinstance(client, Cluster) else Cluster(client)
+    parts = max(len(cluster.wait_for_workers()), -(-X.numel() // _ROWS))
+    rows, weights = (np.array_split(t.cpu().double().numpy(), parts) for t in (X, coefficients))
+    points = new.cpu().double().numpy()
+    jobs = [
+        Call("", "kernel-predict", partial, (kernel.to_dict(),), (x, a, points))
+        for x, a in zip(rows, weights, strict=True)
+        if len(x)
+    ]
+    out = np.zeros((len(points), coefficients.shape[1]))
+    for _, found in cluster.farm(jobs):
+        out += found
+    return as_rows(out)
+
+
+def partial(document: dict[str, Any], X: Array, coefficients: Array, points: Array) -> Array:
+    """The part of some training rows."""
+    return NetworkKernel.from_dict(document).expansion(*map(as_rows, (points, X, coefficients))).numpy()
+
+
+# ---- any calls ---------------------------------------------------------------------------------------------
+
+
+def sweep(
+    client: Any, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], name: str = "sweep"
+) -> Iterator[tuple[int, Any]]:
+    """Positions and results of the calls as they come; what a lost worker was doing is done again.
+
+    The function must be one of notsodeep, which workers have: no code is sent.
+    """
+    module = getattr(function, "__module__", "") or ""
+    if module.split(".")[0] != "notsodeep" or "<" in getattr(function, "__qualname__", "<"):
+        raise InvalidInputError(f"a sweep runs functions of notsodeep, which workers have; got {function!r}")
+    cluster = client if isinstance(client, Cluster) else Cluster(client)
+    jobs = [Call("", name, function, tuple(one), items=(k,)) for k, one in enumerate(arguments)]
+    for done, found in cluster.farm(jobs):
+        yield int(done.items[0]), found
