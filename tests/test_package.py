@@ -97,7 +97,6 @@ ROOMS = [
     "_native",
     "_progress",
     "_arrays",
-    "_documents",
     "_fixed_point",
     "_conjugate",
     "_chebyshev",

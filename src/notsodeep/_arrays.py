@@ -13,8 +13,6 @@ from torch import Tensor
 
 from .errors import InvalidInputError
 
-__all__ = ["as_device", "as_rows", "check_norms", "check_target", "like", "same_columns", "sheltered", "squared_norms"]
-
 _CHUNK = 4096  # rows whose squares are held at once
 _LARGEST = 1e280  # of a squared norm
 

@@ -10,15 +10,12 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-__all__ = ["interpolated", "nodes", "to_coefficients"]
-
 Array = NDArray[np.float64]
 
 
 def nodes(size: int, low: Any = -1.0, high: Any = 1.0) -> Array:
     """Chebyshev points of the first kind in [low, high], increasing, without the ends."""
-    points: Array = 0.5 * (high + low) + 0.5 * (high - low) * chebyshev.chebpts1(size)
-    return points
+    return 0.5 * (high + low) + 0.5 * (high - low) * chebyshev.chebpts1(size)
 
 
 @functools.lru_cache(maxsize=64)

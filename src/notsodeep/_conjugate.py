@@ -14,8 +14,6 @@ from torch import Tensor
 
 from .errors import ConvergenceError
 
-__all__ = ["Iterate", "Product", "Sweep", "conjugate_gradients", "thin", "unswept"]
-
 Product = Callable[[Tensor], Tensor]
 Sweep = Callable[[Tensor, Tensor], Tensor]
 """(r, ridges) -> P^(-1) r with P near the matrix plus the ridge of each column: the preconditioner."""

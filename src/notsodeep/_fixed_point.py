@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Equation", "Root", "newton"]
-
 Equation = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """(x, which) -> residual and its slope at x; ``which`` are the numbers of the equations asked for, ``None`` all."""
 

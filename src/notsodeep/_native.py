@@ -17,8 +17,6 @@ import torch
 
 from .errors import NotSoDeepWarning
 
-__all__ = ["loops"]
-
 _FLAGS = ("-O3", "-fno-math-errno", "-shared", "-fPIC")
 _SECONDS = 120.0
 

@@ -13,8 +13,6 @@ from typing import Any
 from .errors import InvalidInputError
 from .matching import Twin
 
-__all__ = ["pytorch_code"]
-
 _LARGEST = 10**9  # a size beyond this is a slip of the pen, not a layer
 
 

@@ -19,29 +19,11 @@ import torch
 from torch import Tensor
 
 from ._arrays import sheltered
-from ._documents import parsed
+from ._files import parsed
 from ._fixed_point import newton
 from .activations import Activation, ActivationLike, activation
 from .errors import ContractionError, ConvergenceError, InvalidInputError, SerialisationError
 from .gaussian import moments
-
-__all__ = [
-    "DEQ",
-    "ENN",
-    "KERNELS",
-    "SCALES",
-    "Kernel",
-    "Network",
-    "check_kernel",
-    "check_kernels",
-    "check_network",
-    "check_tau0",
-    "first_trained",
-    "is_tangent",
-    "network_from_dict",
-    "rates_of",
-    "tangent_kernel",
-]
 
 Kernel = Literal["ck", "ntk", "ntk_frozen"]
 """What is trained: the readout alone; all weights; all but the input weights (docs/theory.md, section 2)."""
@@ -380,8 +362,7 @@ def tangent_kernel(kernel: Any, train_input: bool) -> Kernel:
         raise InvalidInputError(
             f"kernel must be 'ntk' (all weights) or 'ntk_frozen' (input weights frozen), got {given}"
         )
-    found: Kernel = kernel
-    return found
+    return kernel
 
 
 @overload

@@ -18,8 +18,6 @@ from matplotlib.figure import Figure
 
 from ._files import write_text
 
-__all__ = ["document", "figure", "heading", "paragraph", "row_of", "table", "write"]
-
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --card: #f5f6f8; --line: #d5d9de; }
 @media (prefers-color-scheme: dark) {

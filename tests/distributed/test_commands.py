@@ -69,7 +69,7 @@ def test_a_study_is_computed_by_the_workers(client, tmp_path):
 
 
 def test_wrong_addresses_are_explained(files, monkeypatch):
-    monkeypatch.setattr("notsodeep.cli.cluster._PATIENCE", 0.5)
+    monkeypatch.setattr("notsodeep.cli.options._PATIENCE", 0.5)
     common = ("kernel", files / "X.npy", "relu", "--as-is", "-o", files / "K.npy")
     found = run(*common, "--scheduler", "tcp://127.0.0.1:9", code=1)
     assert isinstance(found.exception, ClusterError) or "no scheduler answers" in found.output

@@ -1,6 +1,7 @@
 """The equivalent as an operator against its dense matrix, and against exact kernels as n grows."""
 
 import dataclasses
+import importlib
 import pickle
 
 import numpy as np
@@ -11,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import notsodeep as nsd
-from notsodeep.equivalents import norms as norms_module
 from notsodeep.equivalents import operator as operator_module
 from notsodeep.equivalents import spectral_norm
 from notsodeep.equivalents.factorisation import iterated
@@ -243,7 +243,11 @@ def test_many_rows_are_interpolated_in_their_norms(monkeypatch):
         statistics = nsd.MixtureStatistics.estimate(spread_rows(n=300, p=40))
         quick = nsd.equivalent(nsd.DEQ(activation, 0.1), statistics, kernel, "own").matrix()
         with monkeypatch.context() as patch:
-            patch.setattr(norms_module, "_by_norm", lambda function, squares: function(squares))
+            patch.setattr(
+                importlib.import_module("notsodeep.equivalents.coefficients"),
+                "_by_norm",
+                lambda function, squares: function(squares),
+            )
             direct = nsd.equivalent(nsd.DEQ(activation, 0.1), statistics, kernel, "own").matrix()
         np.testing.assert_allclose(quick, direct, rtol=0.0, atol=1e-9 * direct.max())
 

@@ -8,9 +8,8 @@ import pytest
 import notsodeep as nsd
 from notsodeep.errors import ConcentrationError, ConcentrationWarning, InvalidInputError
 from notsodeep.learning.curve import fit_power_law
-from notsodeep.learning.decision import confusions
 from notsodeep.learning.features import linear_problem
-from notsodeep.learning.schedules import ridge_scores
+from notsodeep.learning.schedules import confusions, ridge_scores
 from notsodeep.spectra.sources import source_of
 from oracle_learning import measured
 

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 import notsodeep as nsd
 from helpers import tolerance
 from notsodeep.errors import InvalidInputError
-from notsodeep.learning.decision import confusions
 from notsodeep.learning.features import linear_problem
 from notsodeep.learning.resolvent import Resolvent, solve
-from notsodeep.learning.schedules import flow_scores, ridge_scores
+from notsodeep.learning.schedules import confusions, flow_scores, ridge_scores
 from notsodeep.spectra.population import Commuting, Dense
 from notsodeep.spectra.sources import source_of
 from oracle_learning import measured

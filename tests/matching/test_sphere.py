@@ -11,8 +11,8 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep.activations import Quadratic
-from notsodeep.equivalents import power_series, sphere_diagonal
 from notsodeep.errors import ActivationError, InfeasibleMatchError, InvalidInputError
+from notsodeep.kernels import power_series, sphere_diagonal
 from notsodeep.matching import Twin, tabulate
 
 KERNELS = ["ck", "ntk", "ntk_frozen"]

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from .._arrays import sheltered
-from .._documents import parsed
+from .._files import parsed
 from ..errors import ActivationError, InvalidInputError, SerialisationError
 from .forms import ClosedForm, Dual, Function, Scaled
 from .panels import Panels, Resolved, Straight, Tails, find_tails, normal_nodes

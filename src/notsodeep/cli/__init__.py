@@ -5,10 +5,10 @@ Nothing heavy is imported until a command needs it, so that ``notsodeep --help``
 
 import warnings
 
-from . import commands
+from . import design, kernels, learning, runs  # importing them registers their commands
 from .app import app, remark
 
-__all__ = ["app", "commands", "main"]
+__all__ = ["app", "design", "kernels", "learning", "main", "runs"]
 
 
 def main() -> None:

@@ -22,21 +22,6 @@ import numpy as np
 from .._files import atomic, write_text
 from ..errors import DataError, InvalidInputError
 
-__all__ = [
-    "atomic",
-    "check_target",
-    "is_number",
-    "labels_from",
-    "matrix_file",
-    "matrix_header",
-    "points_from",
-    "read_json",
-    "same_preparation",
-    "save_figure",
-    "write_json",
-]
-
-
 _LONGEST_JSON = 64 << 20
 _LARGEST = 1e150  # of an entry: its square is a number
 # what NumPy and the archives below it raise on damaged files

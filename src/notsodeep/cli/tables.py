@@ -14,8 +14,6 @@ import numpy as np
 from ..errors import DataError, InvalidInputError
 from .files import is_number, labels_from, points_from
 
-__all__ = ["Table", "read_table", "split_target"]
-
 
 @dataclass(frozen=True)
 class Table:

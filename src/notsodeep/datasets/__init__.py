@@ -1,7 +1,6 @@
 """The data of the papers: read from a local folder in the standard formats, or downloaded, checked and cached."""
 
-from .catalogue import cifar10, cifar10_vgg, digits, fashion_mnist, load, mnist, names
-from .data import Dataset
+from .catalogue import Dataset, cifar10, cifar10_vgg, digits, fashion_mnist, load, mnist, names
 from .download import RemoteFile, download
 
 __all__ = [

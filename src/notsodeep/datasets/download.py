@@ -14,8 +14,6 @@ from pathlib import Path
 from .._progress import track
 from ..errors import DataError
 
-__all__ = ["RemoteFile", "checksum", "download"]
-
 _CHUNK = 1 << 18
 _TIMEOUT = 30.0
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 
-__all__ = ["read_cifar_batch", "read_cifar_folder", "read_cifar_tar", "read_idx", "read_npz"]
-
 _ADVICE = "delete it and fetch it again"
 CIFAR_TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
 CIFAR_TEST = "test_batch"

@@ -14,8 +14,6 @@ from ..matching import UniformCertificate
 from ..plots import LearningDisplay, SpectrumDisplay
 from .study import Case, Spectrum, Study
 
-__all__ = ["page"]
-
 _COLOURS = {"DEQ": "#7b8794", "twin": "#1f8ac0", "plain": "#e07a4f"}
 _NAMES = {"tanh": "tanh", "relu": "ReLU"}
 _SIZE = (5.4, 3.6)

@@ -16,8 +16,6 @@ from notsodeep.networks import Kernel, is_tangent
 from notsodeep.nn import Comparison
 from notsodeep.spectra import SpectralLaw
 
-__all__ = ["Case", "Size", "Spectrum", "Study", "run"]
-
 SIGMA_A2 = 0.2
 ACTIVATIONS = ("tanh", "relu")
 Rows = np.ndarray

@@ -1,6 +1,5 @@
 """High-dimensional equivalents: the four numbers, the structured matrix they make, the sphere case."""
 
-from ..kernels import power_series, sphere_diagonal
 from .coefficients import Coefficients, coefficients
 from .distance import relative_spectral_error, spectral_norm
 from .operator import CrossBlock, EquivalentKernel, equivalent
@@ -16,10 +15,8 @@ __all__ = [
     "coefficients",
     "equivalent",
     "gaussian_like",
-    "power_series",
     "relative_spectral_error",
     "spectral_norm",
-    "sphere_diagonal",
     "sphere_equivalent",
     "universality",
 ]

@@ -15,8 +15,6 @@ from torch import Tensor
 from ..errors import ConvergenceError, InvalidInputError
 from .operator import EquivalentKernel
 
-__all__ = ["ErrorCurve", "relative_spectral_error", "spectral_norm"]
-
 
 def relative_spectral_error(exact: Any, approximation: Any) -> float:
     """||exact - approximation|| / ||exact|| in the spectral norm, for symmetric arrays, tensors or operators.

@@ -11,8 +11,6 @@ from torch import Tensor
 from .._conjugate import Iterate, conjugate_gradients, thin
 from ..errors import ConvergenceError, InvalidInputError
 
-__all__ = ["Factorisation", "factorise", "iterated", "structured_product"]
-
 
 def structured_product(X: Tensor, gain: float, V: Tensor, core: Tensor, lift: Tensor, v: Tensor) -> Tensor:
     """(gain X X' + V core V' + lift) v, the diagonal lift of shape (n, 1) or (1, 1): two passes over X."""

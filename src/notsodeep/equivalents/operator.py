@@ -15,11 +15,8 @@ from .._arrays import as_rows, like, squared_norms
 from ..errors import ConvergenceError, InvalidInputError
 from ..mixtures import MixtureStatistics
 from ..networks import Kernel, Network
-from .coefficients import Coefficients, coefficients
+from .coefficients import Coefficients, NormProfile, coefficients, norm_profile
 from .factorisation import Factorisation, factorise, iterated, structured_product
-from .norms import NormProfile, norm_profile
-
-__all__ = ["CrossBlock", "EquivalentKernel", "assemble", "equivalent"]
 
 _CHUNK = 4096  # rows that are held in double precision at once
 _DIRECT = 8192  # largest min(n, p) for which solve() factorises instead of iterating

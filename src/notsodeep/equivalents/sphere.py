@@ -12,8 +12,6 @@ from ..kernels import power_series, sphere_diagonal
 from ..networks import Kernel, Network
 from .operator import EquivalentKernel
 
-__all__ = ["sphere_equivalent"]
-
 
 def sphere_equivalent(network: Network, X: Any, kernel: Kernel = "ck") -> EquivalentKernel:
     """The equivalent for rows of norm one and no strong structure, as the workshop paper has it for sqrt(2) ReLU.

@@ -13,13 +13,10 @@ from torch import Tensor
 from .._arrays import as_rows
 from ..kernels import kernels_of
 from ..mixtures import GaussianMixture, MixtureStatistics
-from ..mixtures.shrinkage import shrunk_covariances
-from ..mixtures.statistics import About
+from ..mixtures.statistics import About, shrunk_covariances
 from ..networks import Kernel, Network
 from .distance import spectral_norm
 from .operator import EquivalentKernel, equivalent
-
-__all__ = ["TermReport", "UniversalityReport", "gaussian_like", "universality"]
 
 Array = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..equivalents import Coefficients, EquivalentKernel
-from ..equivalents.norms import NormProfile
+from ..equivalents.coefficients import NormProfile
 from ..mixtures import MixtureStatistics
 from ..networks import network_from_dict
 from ..nn import ENN as Network

@@ -26,8 +26,7 @@ from ..datasets import Dataset, load
 from ..kernels import ntk
 from ..matching import Twin, match_one_layer, match_uniform, norm_range
 from ..networks import DEQ
-from ..nn.data import one_hot
-from ..nn.model import Model, compute_features, in_batches
+from ..nn.model import Model, compute_features, in_batches, one_hot
 from ..nn.train import descend, new_optimiser
 from ..plots.figures.accuracy import draw_training
 from ..plots.figures.one_layer import draw_one_layer_lazy

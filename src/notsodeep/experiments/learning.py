@@ -17,10 +17,8 @@ import torch
 from .. import nn
 from ..kernels import kernels_of
 from ..learning import learning_curve, predict_learning
-from ..learning.concentration import concentration
-from ..learning.decision import confusions
-from ..learning.features import linear_problem
-from ..learning.schedules import ridge_scores
+from ..learning.features import concentration, linear_problem
+from ..learning.schedules import confusions, ridge_scores
 from ..matching import Twin, match
 from ..mixtures import GaussianMixture
 from ..networks import DEQ, ENN, Kernel, Network

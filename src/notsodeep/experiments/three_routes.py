@@ -22,8 +22,7 @@ from ..kernels import kernels_of
 from ..matching import Twin, match, match_one_layer, match_sphere, norm_range
 from ..mixtures import GaussianMixture
 from ..networks import DEQ, ENN, Kernel, is_tangent
-from ..nn.data import one_hot
-from ..nn.model import compute_features, ridge_readout
+from ..nn.model import compute_features, one_hot, ridge_readout
 from ..plots.figures.twins import draw_routes
 from .readouts import build
 from .runner import Experiment, Point, Setup

@@ -14,8 +14,6 @@ import numpy as np
 
 from ..spectra.population import Array, Commuting, Dense
 
-__all__ = ["Bulk", "bulk_at", "second_of"]
-
 
 class Bulk(Protocol):
     """Answers about N points; every array begins with the axis of the points or pairs asked for."""
@@ -50,8 +48,7 @@ class _Spectrum:
 
     @cached_property
     def inverse(self) -> Array:
-        out: Array = 1.0 / (1.0 + self.g @ (self.noise.values * self.noise.ratios).T)
-        return out
+        return 1.0 / (1.0 + self.g @ (self.noise.values * self.noise.ratios).T)
 
     @property
     def _grams(self) -> Array:
@@ -141,8 +138,7 @@ class _Matrices:
     def _bent(self, weight: Array, k: int, m: int, conjugate: bool) -> Array:
         left = self._turned[k]
         right = second_of(self.inverses[m], conjugate) @ (left @ weight)
-        out: Array = left.reshape(len(left), -1) @ right.reshape(len(left), -1).T
-        return out
+        return left.reshape(len(left), -1) @ right.reshape(len(left), -1).T
 
 
 def second_of(values: Array, conjugate: bool) -> Array:
@@ -154,16 +150,14 @@ def _inverse(noise: Dense, g: Array) -> Array:
     size = noise.covariances.shape[1]
     matrix = _real_times(noise.covariances.reshape(len(g), -1).T, noise.ratios * g).reshape(size, size)
     matrix[np.diag_indices(size)] += 1.0
-    inverse: Array = np.linalg.inv(matrix)
-    return inverse
+    return np.linalg.inv(matrix)
 
 
 def _real_times(matrix: Array, vector: Array) -> Array:
     """A real matrix times a real or complex vector, without a complex copy of the matrix."""
     if np.iscomplexobj(vector):
         return matrix @ vector.real + 1j * (matrix @ vector.imag)
-    product: Array = matrix @ vector
-    return product
+    return matrix @ vector
 
 
 def _products(inverse: Array, covariances: Array, kind: type) -> Array:

@@ -14,10 +14,8 @@ from ..matching import Twin
 from ..mixtures import GaussianMixture
 from ..networks import Kernel, Network
 from ..spectra.population import Array
-from .concentration import Check
+from .features import Check
 from .predict import LearningPrediction, predict_learning
-
-__all__ = ["Best", "LearningCurve", "PowerLaw", "fit_power_law", "learning_curve"]
 
 Axis = Literal["n", "ridge", "times"]
 Networks = Network | Twin | Mapping[str, Network | Twin]

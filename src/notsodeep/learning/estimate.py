@@ -22,8 +22,6 @@ from ..solve import factorise, leave_one_out
 from ..spectra.population import Array
 from .curve import fit_power_law
 
-__all__ = ["HeldOut", "LearningEstimate", "estimate_learning"]
-
 _SMALLEST = 16
 _DRAWS = 8
 

@@ -13,12 +13,8 @@ from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import DEQ, ENN, Kernel, Network
 from ..spectra.population import Array, Dense
 from ..spectra.sources import Source, source_of
-from .concentration import Check, Concentration, concentration
-from .decision import confusions
-from .features import LinearProblem, limit_problem, linear_problem
-from .schedules import Scores, flow_scores, interpolated, ridge_scores
-
-__all__ = ["LearningPrediction", "predict_learning"]
+from .features import Check, Concentration, LinearProblem, concentration, limit_problem, linear_problem
+from .schedules import Scores, confusions, flow_scores, interpolated, ridge_scores
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -220,6 +216,5 @@ def _tolerance(problem: LinearProblem) -> float:
 
 def _many(function: Any, points: Array, tolerance: float) -> Array:
     if (points == 0).any() or len(points) < 2:
-        found: Array = function(points)
-        return found
+        return function(points)
     return interpolated(function, points, tolerance)

@@ -22,8 +22,6 @@ from ..spectra.population import Array, Commuting, Dense
 from .bulk import Bulk, bulk_at, second_of
 from .features import LinearProblem
 
-__all__ = ["Pair", "Resolvent", "score_covariances", "score_means", "solve"]
-
 _STEPS = 60
 _TURNS = 8  # steps from a real ridge to a complex one of the same size
 
@@ -166,8 +164,7 @@ def _iterate(problem: LinearProblem, noise: Commuting | Dense, ridges: Array, st
 def score_means(at: Resolvent, targets: Array) -> Array:
     """G_b = sum_a (n_a/p) g_a (m_a' Q m_b) y_a, (N, K, outputs)."""
     weights = at.problem.ratios * at.g
-    means: Array = np.einsum("na,nab,ao->nbo", weights, at.means, targets, optimize=True)
-    return means
+    return np.einsum("na,nab,ao->nbo", weights, at.means, targets, optimize=True)
 
 
 def score_covariances(at: Resolvent, i: Array, j: Array, targets: Array, conjugate: bool = False) -> Array:
@@ -189,5 +186,4 @@ def score_covariances(at: Resolvent, i: Array, j: Array, targets: Array, conjuga
     second = np.einsum("ncb,nc,nac->nbac", eta, g1, means1)
     core = (response - first - second) * (ratios * g1)[:, None, :, None] * (ratios * g2)[:, None, None, :]
     core[:, :, range(g1.shape[1]), range(g1.shape[1])] += spread
-    covariances: Array = np.einsum("nbac,ao,cq->nboq", core, targets, targets, optimize=True)
-    return covariances
+    return np.einsum("nbac,ao,cq->nboq", core, targets, targets, optimize=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from .._documents import parsed
+from .._files import parsed
 from ..equivalents import Coefficients
 from ..errors import InvalidInputError, SerialisationError
 from ..networks import ENN, Network, network_from_dict

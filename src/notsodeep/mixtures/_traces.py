@@ -11,8 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["class_traces", "pair_moments"]
-
 Array = NDArray[np.float64]
 _SMALL = 3000  # largest p for which p x p matrices are formed
 _BLOCK = 2048

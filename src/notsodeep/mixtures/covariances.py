@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
 
-__all__ = ["Covariance", "Dense", "Diagonal", "Isotropic", "LowRank", "covariance", "floats"]
-
 Array = NDArray[np.float64]
 
 

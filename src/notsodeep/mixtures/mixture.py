@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from ..errors import InvalidInputError
 from .covariances import Covariance, covariance, floats
 
-__all__ = ["GaussianMixture", "GrowthReport"]
-
 Array = NDArray[np.float64]
 _MOST = 10**15  # points: their number is a float64 without rounding
 

@@ -15,8 +15,6 @@ from torch import Tensor
 from .._arrays import as_rows, like
 from ..errors import InvalidInputError
 
-__all__ = ["Standardiser", "standardise"]
-
 
 class _FitOnEither:
     """``Standardiser.fit(X)`` on the class makes an instance first; on an instance it is scikit-learn's ``fit``."""

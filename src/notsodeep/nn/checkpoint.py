@@ -29,8 +29,6 @@ from .deq import DEQ
 from .enn import ENN
 from .model import Model
 
-__all__ = ["WEIGHTS", "Checkpoints", "fingerprint", "load", "read_file", "save", "write_file"]
-
 _NAME = re.compile(r"epoch-(\d{6})\.safetensors")
 _KEPT = 2
 WEIGHTS = "initial weights"  # the fingerprint of what a run began with

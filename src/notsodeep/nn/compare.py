@@ -22,13 +22,10 @@ from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import DEQ as DEQSpec
 from ..networks import ENN as ENNSpec
-from .data import as_pair
 from .deq import DEQ
 from .enn import ENN
-from .model import Model, in_batches, positive, whole
+from .model import Model, as_pair, in_batches, positive, whole
 from .train import History, fit
-
-__all__ = ["Comparison", "Measurement", "compare", "median_times", "peak_bytes"]
 
 _COLUMNS = {
     "accuracy": ("accuracy %", 100.0),

@@ -15,15 +15,12 @@ from ..gaussian import moments
 from ..matching import Twin, match, match_uniform, norm_range
 from ..networks import DEQ
 from ..networks import ENN as ENNSpec
-from .data import as_inputs, as_pair, one_hot
 from .enn import ENN
 from .foreign import DEQParts, Measured, as_activation, measure, parts_of
 from .implicit import find_equilibrium
-from .model import compute_features, in_batches, set_readout
+from .model import as_inputs, as_pair, compute_features, in_batches, one_hot, set_readout
 from .solvers import SolverOptions
 from .train import fit
-
-__all__ = ["Conversion", "Distillation", "distil", "solve_parts", "twin_of"]
 
 Design = Literal["auto", "match", "uniform"]
 

@@ -14,8 +14,6 @@ from .implicit import equilibrium, find_equilibrium
 from .model import Gaussian, Model, check_input, positive
 from .solvers import Equilibrium, OnFailure, SolverOptions
 
-__all__ = ["DEQ", "shrink_to_norm_", "spectral_norm"]
-
 
 class DEQ(Model):
     """z = phi(sigma_a A z + sigma_b B x + sigma_c c) / sqrt(m), f(x) = a z, with implicit derivatives of every order.
@@ -121,7 +119,7 @@ class DEQ(Model):
 
         Near 2 sigma_a Lip for random weights. Training may raise it; ``keep_contraction`` forbids that.
         """
-        norm, _ = spectral_norm(self.recurrent)
+        norm, _ = power_iteration(self.recurrent)
         return norm * self._gain * self.spec.activation.lipschitz
 
     def _keep(self) -> None:
@@ -162,13 +160,13 @@ class DEQ(Model):
 # ---- contraction ---------------------------------------------------------------------------------------------
 
 
-def spectral_norm(
+def power_iteration(
     matrix: Tensor, start: Tensor | None = None, steps: int = 500, tol: float = 1e-5
 ) -> tuple[float, Tensor]:
     """(|A|, its right singular vector) by power iteration on A'A, from ``start`` or a fixed random vector.
 
     >>> import torch
-    >>> round(spectral_norm(torch.diag(torch.tensor([1.0, -3.0, 2.0])))[0], 3)
+    >>> round(power_iteration(torch.diag(torch.tensor([1.0, -3.0, 2.0])))[0], 3)
     3.0
     """
     with torch.no_grad(), torch.autocast(matrix.device.type, enabled=False):
@@ -189,7 +187,7 @@ def spectral_norm(
 
 def shrink_to_norm_(matrix: Tensor, limit: float, start: Tensor | None = None, steps: int = 20) -> tuple[float, Tensor]:
     """Scale ``matrix`` down in place so that its norm is at most ``limit``; return its norm before and the vector."""
-    norm, vector = spectral_norm(matrix, start, steps)
+    norm, vector = power_iteration(matrix, start, steps)
     if norm > limit:
         with torch.no_grad():
             matrix.mul_(limit / norm)

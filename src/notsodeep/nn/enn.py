@@ -18,8 +18,6 @@ from ..networks import ENN as Specification
 from ..networks import rates_of
 from .model import Gaussian, Model, check_input, positive
 
-__all__ = ["ENN"]
-
 
 class ENN(Model):
     """x_l = sigma_l(W_l x_{l-1}) / sqrt(m_l), l = 1 ... L, f(x) = a x_L.

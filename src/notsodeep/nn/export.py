@@ -14,8 +14,6 @@ from .._files import atomic
 from ..errors import InvalidInputError, MissingExtraError
 from .enn import ENN
 
-__all__ = ["export_onnx", "export_program", "export_torchscript"]
-
 _IN_ONE_FILE = 1 << 30  # bytes of weights; ONNX holds less than two GiB
 
 

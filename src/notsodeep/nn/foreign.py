@@ -16,9 +16,7 @@ from torch import Tensor, nn
 from ..activations import Activation, activation, activation_classes
 from ..errors import InvalidInputError, NotSoDeepWarning
 from ..networks import DEQ as Specification
-from .deq import DEQ, spectral_norm
-
-__all__ = ["DEQParts", "HasDEQParts", "Measured", "as_activation", "measure", "parts_of"]
+from .deq import DEQ, power_iteration
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def measure(parts: DEQParts, X: Tensor) -> Measured:
     tau0 = math.sqrt(float(X.double().square().sum(1).mean()))
     if tau0 == 0.0:
         raise InvalidInputError("every row of X is zero: tau0 cannot be measured")
-    norm, _ = spectral_norm(parts.recurrent)
+    norm, _ = power_iteration(parts.recurrent)
     excess = norm / (2.0 * math.sqrt(sigma_a2)) if sigma_a2 > 0 else 1.0
     share = float(X.double().mean(0).square().sum()) / tau0**2
     sigma_c2 = 0.0 if parts.bias is None else float(parts.bias.double().square().mean())

@@ -19,8 +19,6 @@ from torch.autograd import Function
 from ..activations import Activation
 from .solvers import Equilibrium, SolverOptions, solve_equilibrium
 
-__all__ = ["equilibrium", "find_equilibrium"]
-
 _BFLOAT16_STEPS = 6  # random weights contract by about 1/3 a step: as far as bfloat16 can see
 
 

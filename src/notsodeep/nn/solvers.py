@@ -22,20 +22,6 @@ from torch import Tensor
 
 from ..errors import ConvergenceError, ConvergenceWarning, InvalidInputError
 
-__all__ = [
-    "Anderson",
-    "Auto",
-    "Broyden",
-    "Equilibrium",
-    "OnFailure",
-    "Picard",
-    "Solver",
-    "SolverOptions",
-    "new_solver",
-    "solve_equilibrium",
-    "solver_names",
-]
-
 Step = Callable[[Tensor], Tensor]
 OnFailure = Literal["warn", "raise"]
 

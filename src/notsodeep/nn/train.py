@@ -26,10 +26,7 @@ from torch import Tensor, nn
 from .._arrays import as_device
 from ..errors import CheckpointError, ConvergenceError, InvalidInputError
 from .checkpoint import WEIGHTS, Checkpoints, fingerprint
-from .data import as_pair, check_classes, one_hot
-from .model import Model, compute_features, not_negative, positive, set_readout, whole
-
-__all__ = ["Epoch", "History", "Method", "Schedule", "descend", "evaluate", "fit", "new_optimiser", "sample_order"]
+from .model import Model, as_pair, check_classes, compute_features, not_negative, one_hot, positive, set_readout, whole
 
 Method = Literal["sgd", "adam", "ridge"]
 Schedule = Literal["constant", "cosine", "linear"]

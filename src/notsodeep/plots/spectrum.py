@@ -9,15 +9,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 from matplotlib.transforms import blended_transform_factory
-from torch import Tensor
 
 from ..errors import InvalidInputError, NotSoDeepWarning
 from ..spectra import SpectralLaw, Spike
-
-__all__ = ["SpectrumDisplay"]
+from .displays import Display, square_matrix
 
 _BARS, _CURVE, _SPIKE = "#9db9d4", "#b3262e", "#1d3557"
 _FOREIGN = 2.0  # a largest eigenvalue this many times the law's belongs to another network
@@ -25,7 +22,7 @@ _FLOOR = 1e-10  # of the largest eigenvalue: below it, zero up to rounding
 _SHARE = 0.27  # of the width, for isolated eigenvalues beyond the bulk
 
 
-class SpectrumDisplay:
+class SpectrumDisplay(Display):
     """Histogram of eigenvalues, predicted density, isolated eigenvalues marked; build with :meth:`from_kernel`.
 
     >>> display = SpectrumDisplay.from_kernel(np.diag([1.0, 2.0, 3.0]))
@@ -34,18 +31,12 @@ class SpectrumDisplay:
     """
 
     def __init__(self, eigenvalues: np.ndarray, law: SpectralLaw | None = None, title: str = "") -> None:
-        self.eigenvalues = np.sort(eigenvalues)
-        self.law = law
-        self.title = title
-        self.ax_: Axes | None = None
-        self.figure_: Figure | None = None
+        self.eigenvalues, self.law, self.title = np.sort(eigenvalues), law, title
 
     @classmethod
     def from_kernel(cls, kernel: Any, law: SpectralLaw | None = None, title: str = "") -> SpectrumDisplay:
         """From a symmetric matrix (array or tensor) and, if there is one, the law predicted for it."""
-        matrix = kernel.detach().cpu().numpy() if isinstance(kernel, Tensor) else np.asarray(kernel, dtype=np.float64)
-        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
-            raise InvalidInputError(f"a kernel is a finite square matrix, got shape {matrix.shape}")
+        matrix = square_matrix(kernel)
         if not np.allclose(matrix, matrix.T, rtol=0.0, atol=1e-8 * float(np.abs(matrix).max(initial=0.0))):
             raise InvalidInputError("a kernel matrix must be symmetric")
         display = cls.from_eigenvalues(np.linalg.eigvalsh(matrix), law, title)
@@ -115,8 +106,7 @@ class SpectrumDisplay:
     def plot(self, ax: Axes | None = None, *, bins: int = 60) -> SpectrumDisplay:
         """Draw; far isolated eigenvalues are shown beyond a break of the axis, so that the bulk stays legible. Where
         the bulk itself would be a line, the axis is logarithmic."""
-        if ax is None:
-            _, ax = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+        ax = self._drawn_on(ax, 6.4, 3.8)
         edges = self._logarithmic_edges(bins) if self.is_logarithmic else self._linear_edges(bins)
         self._draw_bulk(ax, edges)
         far = [v for v in [*self.eigenvalues, *self._spikes()] if v > edges[-1]]
@@ -129,7 +119,6 @@ class SpectrumDisplay:
             _break_axis(ax, float(edges[0]), float(edges[-1]), float(right))
         self._draw_isolated(ax, float(edges[-1]))
         self._finish(ax)
-        self.ax_, self.figure_ = ax, ax.get_figure()  # type: ignore[assignment]
         return self
 
     def _linear_edges(self, bins: int) -> np.ndarray:
@@ -206,11 +195,10 @@ class SpectrumDisplay:
                     fontsize="small",
                     color=_SPIKE,
                 )
-                height = 0.05, 41 + (17 * level if side == "center" else 0)
                 ax.annotate(
                     "",
-                    (spike.value, height[0]),
-                    xytext=(0, height[1]),
+                    (spike.value, 0.05),
+                    xytext=(0, 41 + (17 * level if side == "center" else 0)),
                     xycoords=across,
                     textcoords="offset points",
                     arrowprops={"arrowstyle": "-|>", "color": _SPIKE, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 1},

@@ -21,6 +21,11 @@ COLOURS = {"DEQ": "#2f7fc1", "twin": "#d1495b", "plain": "#3d9a5c"}
 """Of networks."""
 MARKERS = "os^vDP"
 
+SCHEDULES = {"n": "training points", "ridge": "ridge, relative to the mean diagonal", "times": "time of gradient flow"}
+"""What learning curves run over."""
+QUANTITIES = {"accuracy": ("accuracy (%)", 100.0), "mse": ("mean squared error", 1.0)}
+"""What they show, and its unit."""
+
 Document = Mapping[str, Any]
 """A stored document of a study, or a part of one."""
 

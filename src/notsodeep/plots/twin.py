@@ -1,4 +1,4 @@
-"""A DEQ beside its twin: activations, the four numbers, spectra."""
+"""A DEQ beside its twin: activations, the four numbers, spectra; and networks of both, compared over seeds."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from ..activations import Activation
 from ..errors import InvalidInputError
 from ..gaussian import moments
 from ..kernels import kernels_of
 from ..matching import Twin, kernel_names
-
-__all__ = ["TwinDisplay"]
+from ..nn.compare import Comparison
+from .displays import Display
 
 _NUMBERS = (r"$c_1\tau_0^2$", r"$c_2\tau_0^4$", r"$c_3\tau_0^4$", "diagonal")
 
 
-class TwinDisplay:
+class TwinDisplay(Display):
     """Three panels; build with :meth:`from_twin`, draw with :meth:`plot`.
 
     >>> import notsodeep as nsd
@@ -32,11 +30,8 @@ class TwinDisplay:
     """
 
     def __init__(self, twin: Twin, spectra: tuple[np.ndarray, np.ndarray] | None = None) -> None:
-        self.twin = twin
-        self.spectra = spectra
+        self.twin, self.spectra = twin, spectra
         """Eigenvalues of the DEQ's kernel and of the twin's, ascending, or None if no points were given."""
-        self.axes_: list[Axes] = []
-        self.figure_: Figure | None = None
 
     @classmethod
     def from_twin(cls, twin: Twin, X: Any = None) -> TwinDisplay:
@@ -60,18 +55,8 @@ class TwinDisplay:
         panels = [_draw_activations]
         panels += [_draw_numbers] if self.twin.targets else []
         panels += [_draw_spectra] if self.spectra is not None else []
-        if ax is None:
-            _, grid = plt.subplots(
-                1, len(panels), figsize=(3.9 * len(panels), 3.6), layout="constrained", squeeze=False
-            )
-            axes = list(grid[0])
-        else:
-            axes = list(ax)
-        if len(axes) != len(panels):
-            raise InvalidInputError(f"this display has {len(panels)} panels, got {len(axes)} axes")
-        for draw, target in zip(panels, axes, strict=True):
+        for draw, target in zip(panels, self._drawn_on_several(ax, len(panels), 3.9, 3.6), strict=True):
             draw(target, self)
-        self.axes_, self.figure_ = axes, axes[0].get_figure()
         return self
 
 
@@ -127,3 +112,51 @@ def _draw_spectra(ax: Axes, display: TwinDisplay) -> None:
     gap = float(np.abs(deq - twin).max() / high)
     ax.set_title(f"spectra: gap at most {gap:.1e} of the top", fontsize="medium")
     ax.legend(frameon=False, fontsize="small")
+
+
+# ---- DEQ, twin and plain network side by side, with error bars over the seeds ----------------------------------
+
+_PANELS = {
+    "accuracy": ("test accuracy (%)", 100.0),
+    "agreement": ("agreement with the DEQ (%)", 100.0),
+    "inference_seconds": ("one batch (ms)", 1e3),
+    "training_seconds": ("training (s)", 1.0),
+}
+_COLOURS = ("C0", "C1", "0.6")
+
+
+class ComparisonDisplay(Display):
+    """One panel per quantity, means and standard errors over the seeds; build with :meth:`from_comparison`."""
+
+    def __init__(self, comparison: Comparison, quantities: Sequence[str] = tuple(_PANELS)) -> None:
+        unknown = [q for q in quantities if q not in _PANELS]
+        if unknown or not quantities:
+            raise InvalidInputError(f"quantities must be among {list(_PANELS)}, got {list(quantities)}")
+        self.comparison, self.quantities = comparison, tuple(quantities)
+
+    @classmethod
+    def from_comparison(cls, comparison: Comparison, quantities: Sequence[str] = tuple(_PANELS)) -> ComparisonDisplay:
+        """From what ``notsodeep.compare`` returns."""
+        return cls(comparison, quantities)
+
+    def plot(self, axes: Sequence[Axes] | None = None) -> ComparisonDisplay:
+        """Draw into the given axes, one per quantity, or into a new figure."""
+        chosen = self._drawn_on_several(axes, len(self.quantities), 2.4, 3.0)
+        for ax, quantity in zip(chosen, self.quantities, strict=True):
+            self._panel(ax, quantity)
+        return self
+
+    def _panel(self, ax: Axes, quantity: str) -> None:
+        models = self.comparison.models
+        title, factor = _PANELS[quantity]
+        means, errors = np.array([self.comparison.summary(m, quantity) for m in models]).T * factor
+        colours = [_COLOURS[i % len(_COLOURS)] for i in range(len(models))]
+        if factor == 100.0:  # percentages differ by points, which bars from zero would hide
+            for i, colour in enumerate(colours):
+                ax.errorbar([i], means[i : i + 1], yerr=errors[i : i + 1], fmt="o", capsize=4, color=colour)
+            ax.set_xticks(range(len(models)), models)
+            ax.margins(x=0.25, y=0.2)
+        else:
+            ax.bar(models, means, yerr=errors, capsize=4, color=colours)
+        ax.set_title(title, fontsize=9)
+        ax.spines[["top", "right"]].set_visible(False)

@@ -6,8 +6,6 @@ import numpy as np
 
 from .population import Array, Dense, Population
 
-__all__ = ["solve_inside", "start_inside"]
-
 _HEIGHTS = tuple(10.0 ** (-0.5 * k) for k in range(18))  # imaginary parts, relative to the width of the support
 
 

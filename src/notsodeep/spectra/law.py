@@ -20,8 +20,6 @@ from .population import Array
 from .sources import source_of
 from .spikes import LowRankPart, Spike, isolated, without_noise
 
-__all__ = ["Atom", "SpectralLaw", "spectral_law"]
-
 
 @dataclass(frozen=True)
 class Atom:

@@ -19,8 +19,6 @@ from .population import Array, Commuting, Dense, Population, Sloped
 from .sources import Source
 from .spikes import LowRankPart
 
-__all__ = ["finite_form", "limit_form", "nearest_product", "nearest_semidefinite", "scaled"]
-
 _LARGEST = 40_000  # joint eigenvalues times classes^3 up to which blocks keep their own slopes
 
 
@@ -69,8 +67,7 @@ def finite_form(source: Source, c: Coefficients) -> tuple[Population | None, Low
 def nearest_semidefinite(matrix: Array) -> Array:
     """The nearest positive semi-definite matrix to a symmetric one."""
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
-    nearest: Array = (vectors * np.clip(values, 0.0, None)) @ vectors.T
-    return nearest
+    return (vectors * np.clip(values, 0.0, None)) @ vectors.T
 
 
 def _affords_blocks(source: Source, slopes: Array) -> bool:
@@ -88,8 +85,7 @@ def _affords_blocks(source: Source, slopes: Array) -> bool:
 def nearest_product(matrix: Array) -> Array:
     """The nearest matrix l_a l_b to a positive semi-definite one."""
     values, vectors = np.linalg.eigh(matrix)
-    product: Array = values[-1] * np.outer(vectors[:, -1], vectors[:, -1])
-    return product
+    return values[-1] * np.outer(vectors[:, -1], vectors[:, -1])
 
 
 def _sloped(source: Source, slopes: Array, offsets: Array) -> Population:

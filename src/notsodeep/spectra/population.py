@@ -19,8 +19,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["Array", "Commuting", "Dense", "Population", "Sloped"]
-
 Array = np.ndarray[Any, Any]
 
 _CHUNK = 2_000_000  # entries of a temporary array
@@ -115,8 +113,7 @@ class Commuting:
 
     def mean_form(self, g: Array) -> Array:
         den = 1.0 + self.values @ (self.ratios * g)
-        form: Array = np.einsum("r,rab->ab", 1.0 / den, self.mean_grams)
-        return form
+        return np.einsum("r,rab->ab", 1.0 / den, self.mean_grams)
 
     def surrogate(self) -> Commuting:
         return self
@@ -145,8 +142,7 @@ class Dense:
         sums = weights.real @ flat + 1j * (weights.imag @ flat) if np.iscomplexobj(g) else weights @ flat
         matrix = sums.reshape(size, size)
         matrix[np.diag_indices(size)] += 1.0
-        inverse: Array = np.linalg.inv(matrix)
-        return inverse
+        return np.linalg.inv(matrix)
 
     def traces(self, g: Array) -> Array:
         return np.stack([self._traces(self._inverse(row)) for row in g]) + self.outside.traces(g)
@@ -187,8 +183,7 @@ class Dense:
         return float((np.linalg.eigvalsh(matrix) < 0).sum()) / self.dimension + self.outside.negative_share(g)
 
     def mean_form(self, g: Array) -> Array:
-        form: Array = self.means.T @ self._inverse(g) @ self.means + self.outside.mean_form(g)
-        return form
+        return self.means.T @ self._inverse(g) @ self.means + self.outside.mean_form(g)
 
     def surrogate(self) -> Commuting:
         """Only the diagonals in the eigenbasis of sum_b c_b C_b."""
@@ -259,8 +254,7 @@ class Sloped:
 
     def mean_form(self, g: Array) -> Array:
         ((_, form),) = self._forms(g[None])
-        total: Array = (form[0] * self.base.mean_grams).sum(axis=0)
-        return total
+        return (form[0] * self.base.mean_grams).sum(axis=0)
 
     def surrogate(self) -> Sloped:
         return self

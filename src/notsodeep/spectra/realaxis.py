@@ -17,8 +17,6 @@ from scipy.optimize import brentq
 from ..errors import ConvergenceError
 from .population import Array, Population
 
-__all__ = ["Curve", "Gap", "State", "find_gap", "outer_gaps"]
-
 
 @dataclass(frozen=True, eq=False)
 class State:

@@ -12,10 +12,8 @@ import numpy as np
 from ..errors import InvalidInputError
 from ..mixtures import Covariance, GaussianMixture, LowRank, MixtureStatistics
 from ..mixtures.covariances import Diagonal, Isotropic
-from ..mixtures.shrinkage import shrunk_covariances
+from ..mixtures.statistics import shrunk_covariances
 from .population import Array, Commuting, Dense, Population
-
-__all__ = ["Source", "source_of"]
 
 _DENSE_LIMIT = 6000
 _NULL = 1e-12  # eigenvalues below this share of the largest are no noise at all
@@ -49,14 +47,12 @@ class Source:
     @property
     def norm_spread(self) -> Array:
         """Var ||x||^2 by class."""
-        spread: Array = 2.0 * np.diag(self.T) / self.p + 4.0 * np.diag(self.mean_covariance) / self.p**2
-        return spread
+        return 2.0 * np.diag(self.T) / self.p + 4.0 * np.diag(self.mean_covariance) / self.p**2
 
     @property
     def dot_spread(self) -> Array:
         """Var x . y by pair of classes."""
-        spread: Array = self.T / self.p + (self.mean_covariance + self.mean_covariance.T) / self.p**2
-        return spread
+        return self.T / self.p + (self.mean_covariance + self.mean_covariance.T) / self.p**2
 
 
 def source_of(data: Any, n: int | None, merge: bool) -> Source:
@@ -210,8 +206,7 @@ def _floor(c: Covariance) -> float | None:
 
 def _basis(columns: Array) -> Array:
     left, values, _ = np.linalg.svd(columns, full_matrices=False)
-    basis: Array = left[:, values > 1e-12 * values[0]]
-    return basis
+    return left[:, values > 1e-12 * values[0]]
 
 
 def _compressed(c: Covariance, basis: Array) -> Array:
@@ -242,8 +237,7 @@ def _block(blocks: Array, means: Array, ratios: Array, p: int, rest: Commuting |
 
 
 def _gram(rows: Array) -> Array:
-    gram: Array = rows @ rows.T
-    return gram
+    return rows @ rows.T
 
 
 def _sum(one: Commuting, two: Commuting) -> Commuting:

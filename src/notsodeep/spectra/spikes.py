@@ -26,8 +26,6 @@ from scipy.optimize import brentq
 from .population import Array, Dense
 from .realaxis import Gap
 
-__all__ = ["LowRankPart", "Spike", "isolated", "without_noise"]
-
 _DENSE_NODES = 18
 _NEAR = 1e-3  # how far, beside z', an interpolated crossing may lie from the exact one
 

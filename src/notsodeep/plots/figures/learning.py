@@ -8,11 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..style import COLOURS, Document, panels, word
+from ..style import COLOURS, QUANTITIES, SCHEDULES, Document, panels, word
 
-_LABELS = {"n": "training points", "ridge": "ridge, relative to the mean diagonal", "times": "time of gradient flow"}
 _COLOURS = (COLOURS["DEQ"], COLOURS["twin"])
-_KINDS = {"accuracy": ("accuracy (%)", 100.0), "mse": ("mean squared error", 1.0)}
 
 
 def draw_learning(document: Document) -> dict[str, Figure]:
@@ -35,7 +33,7 @@ def draw_learning(document: Document) -> dict[str, Figure]:
 def _settings(points: Document) -> Figure:
     figure, axes = panels((9.0, 4.4), f"{len(points)} settings drawn by seed, none left out", 1, 2)
     numbers = [point["numbers"] for point in points.values()]
-    for ax, (kind, (title, factor)) in zip(axes, _KINDS.items(), strict=True):
+    for ax, (kind, (title, factor)) in zip(axes, QUANTITIES.items(), strict=True):
         x = factor * np.array([v["predicted"][kind] for v in numbers])
         y = factor * np.array([v["measured"][kind]["mean"] for v in numbers])
         spread = factor * np.array([v["measured"][kind]["error"] for v in numbers])
@@ -68,11 +66,11 @@ def _curves(points: Document) -> Figure:
     figure, axes = panels((3.8 * len(points), 6.2), says, 2, len(points), squeeze=False)
     for column, point in zip(axes.T, points.values(), strict=True):
         settings, numbers = point["settings"], point["numbers"]
-        for ax, (kind, (label, factor)) in zip(column, _KINDS.items(), strict=True):
+        for ax, (kind, (label, factor)) in zip(column, QUANTITIES.items(), strict=True):
             for (name, curve), colour in zip(numbers.items(), _COLOURS, strict=True):
                 _line(ax, settings["values"], curve, kind, factor, colour, word(name))
             ax.set(xscale="log", ylabel=label)
-        column[1].set_xlabel(_LABELS[settings["axis"]])
+        column[1].set_xlabel(SCHEDULES[settings["axis"]])
     axes[0, 0].legend(frameon=False, fontsize="small")
     return figure
 

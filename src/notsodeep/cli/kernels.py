@@ -9,12 +9,11 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from ...errors import InvalidInputError
-from .. import options as opt
-from ..app import app
-from ..cluster import Scheduler, Workers, client_from
-from ..files import atomic, check_target, matrix_file, matrix_header, points_from, same_preparation, save_figure
-from ..output import note, print_json, show, tell
+from ..errors import InvalidInputError
+from . import options as opt
+from .app import app, note, print_json, show, tell
+from .files import atomic, check_target, matrix_file, matrix_header, points_from, same_preparation, save_figure
+from .options import Scheduler, Workers, client_from
 
 _BLOCK = 512  # columns of an equivalent that are made at once
 _EXACT = 4000  # points up to which the law is compared with the exact kernel
@@ -25,7 +24,7 @@ _MOST = 4 * 10**9  # numbers of a sample, 32 GB
 @app.command()
 def kernel(
     points: Annotated[str, typer.Argument(metavar="X", help="Points as rows: .npy, .npz, .csv, or - .")],
-    activation: Annotated[str | None, typer.Argument(metavar="[ACTIVATION]", help="Of a DEQ.")] = None,
+    activation: opt.AnyPhi = None,
     output: Annotated[
         str,
         typer.Option(
@@ -35,7 +34,7 @@ def kernel(
     sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
     sigma_c2: opt.SigmaC2 = None,
-    layers: Annotated[str | None, typer.Option("--layers", help="An explicit network instead: tanh/tanh")] = None,
+    layers: opt.Layers = None,
     twin: Annotated[str | None, typer.Option("--twin", help="A twin.json instead: the kernel it matches.")] = None,
     which: opt.AnyKernel = None,
     equivalent: Annotated[
@@ -131,7 +130,7 @@ def _twin(source: str, activation: str | None, layers: str | None, **settings: A
 
 def _equivalent_kernel(twin: Any, which: Any) -> Any:
     """The kernel of the twin's network that --equivalent speaks of."""
-    from ...matching import kernel_names
+    from ..matching import kernel_names
 
     names = kernel_names(twin.kernel)
     if twin.learning_rates is not None or twin.normalise:
@@ -209,10 +208,10 @@ def _save(path: Path, suffix: str, matrix: Any) -> None:
 
 @app.command()
 def spectrum(
-    activation: Annotated[str | None, typer.Argument(metavar="[ACTIVATION]", help="Of a DEQ.")] = None,
+    activation: opt.AnyPhi = None,
     sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
-    layers: Annotated[str | None, typer.Option("--layers", help="An explicit network instead: tanh/tanh")] = None,
+    layers: opt.Layers = None,
     which: opt.WhichKernel = "ck",
     data: opt.Data = None,
     labels: opt.Labels = None,

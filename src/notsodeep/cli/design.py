@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ...errors import InfeasibleMatchError, InvalidInputError
-from .. import options as opt
-from ..app import app
-from ..files import check_target, write_json
-from ..output import note, print_json, show, table
+from ..errors import InfeasibleMatchError, InvalidInputError
+from . import options as opt
+from .app import app, note, print_json, show, table
+from .files import check_target, write_json
 
 Family = Literal["auto", "hard_tanh", "skip", "leaky_relu", "quadratic", "hermite"]
 Matched = Literal["ck", "ntk", "ntk_frozen", "both"]
@@ -171,10 +170,10 @@ def _verification(verified: Any) -> Any:
 
 @app.command()
 def coefficients(
-    activation: Annotated[str | None, typer.Argument(metavar="[ACTIVATION]", help="Of a DEQ.")] = None,
+    activation: opt.AnyPhi = None,
     sigma_a2: opt.SigmaA2 = None,
     sigma_b2: opt.SigmaB2 = None,
-    layers: Annotated[str | None, typer.Option("--layers", help="An explicit network instead: tanh/tanh")] = None,
+    layers: opt.Layers = None,
     tau0: opt.Tau0 = None,
     json: opt.Json = False,
 ) -> None:
