@@ -22,6 +22,7 @@ from notsodeep.kernels import diagonal, pairwise
 RELU = nsd.DEQ("relu", sigma_a2=0.2)
 LEAKY = nsd.DEQ(nsd.activation("leaky_relu", slope=0.3), sigma_a2=0.2)
 LAYER = Thresholds((-0.5, 0.25, 1.5), (0.7, 0.5, 0.2), 0.1)
+GATED = Thresholds((-0.5, 0.25, 1.5, 0.4), (0.7, 0.5, 0.2, 0.3), 0.1, gated=2)
 
 
 def mean_leaky(centre, spread, leak):
@@ -53,12 +54,13 @@ def test_its_slope_is_the_derivative_and_the_ends_are_finite():
     assert ends[0][1].tolist() == pytest.approx([0.0, 0.5])
 
 
-def test_the_layer_has_gradients():
+@pytest.mark.parametrize("layer", [LAYER, GATED], ids=["ordinary", "gated"])
+def test_the_layer_has_gradients(layer):
     q = torch.tensor([1.0, 0.7, 2.0], dtype=torch.float64, requires_grad=True)
     r = torch.tensor([0.8, 1.1, 0.5], dtype=torch.float64, requires_grad=True)
     lam = torch.tensor([0.3, -0.4, 0.6], dtype=torch.float64, requires_grad=True)
     for part in ("value", "slope"):
-        assert torch.autograd.gradcheck(lambda a, b, c, p=part: getattr(LAYER.layer(a, b), p)(c), (q, r, lam))
+        assert torch.autograd.gradcheck(lambda a, b, c, p=part: getattr(layer.layer(a, b), p)(c), (q, r, lam))
 
 
 def relative_error(twin, angle):
@@ -70,10 +72,17 @@ def relative_error(twin, angle):
     return float((truth - have).abs() / diagonal(twin.deq, one, (twin.kernel,))[twin.kernel])
 
 
-# theory, section 13: 8.8e-6 with eight thresholds, 6.2e-5 with |t| <= 1.6, NTK 9e-4
+# theory, section 13: 8.8e-6 with eight thresholds, 6.2e-5 with |t| <= 1.6, NTK 9e-4, frozen 6.2e-6
 @pytest.mark.parametrize(
     ("deq", "kernel", "tol", "reach"),
-    [(RELU, "ck", 6e-5, 6.2e-5), (RELU, "ck", 5e-6, 8.8e-6), (RELU, "ntk", 2e-4, 9e-4), (LEAKY, "ck", 3e-5, 3e-5)],
+    [
+        (RELU, "ck", 6e-5, 6.2e-5),
+        (RELU, "ck", 5e-6, 8.8e-6),
+        (RELU, "ntk", 2e-4, 9e-4),
+        (RELU, "ntk_frozen", 5e-6, 6.2e-6),
+        (LEAKY, "ck", 3e-5, 3e-5),
+        (LEAKY, "ntk_frozen", 1e-4, 1e-4),
+    ],
 )
 def test_designs_reach_the_theory_and_no_angle_exceeds_the_bound(deq, kernel, tol, reach):
     twin = nsd.match_one_layer(deq, kernel, tol=tol, units="thresholds")
@@ -95,10 +104,11 @@ def test_matrices_agree_with_the_bound():
         assert (np.abs(truth - twin.kernel_matrix(X)) / np.outer(root, root)).max() <= twin.bound
 
 
-def test_finite_layers_have_the_kernel_in_expectation():
+@pytest.mark.parametrize("layer", [LAYER, GATED], ids=["ordinary", "gated"])
+def test_finite_layers_have_the_kernel_in_expectation(layer):
     X = np.random.default_rng(1).standard_normal((10, 20)) / np.sqrt(20)
-    mean, error = nsd.finite_ck(nsd.ENN([LAYER]), X, width=333, draws=60, seed=0, return_std_error=True)
-    assert float((np.abs(mean - nsd.ck(nsd.ENN([LAYER]), X)) / error).max()) < 5.0  # standard errors, 55 entries
+    mean, error = nsd.finite_ck(nsd.ENN([layer]), X, width=333, draws=60, seed=0, return_std_error=True)
+    assert float((np.abs(mean - nsd.ck(nsd.ENN([layer]), X)) / error).max()) < 5.0  # standard errors, 55 entries
 
 
 def test_shares_add_up_at_every_width():
@@ -110,10 +120,11 @@ def test_shares_add_up_at_every_width():
     assert weights == pytest.approx(LAYER.weights)
 
 
-def test_as_a_network_everywhere():
-    twin = nsd.match_one_layer(RELU, "ntk", tol=1e-3, units="thresholds")
+@pytest.mark.parametrize("kernel", ["ntk", "ntk_frozen"])
+def test_as_a_network_everywhere(kernel):
+    twin = nsd.match_one_layer(RELU, kernel, tol=1e-3, units="thresholds")
     model = nsd.nn.ENN(twin, in_features=6, width=41, out_features=2, dtype=torch.float64)
-    assert model.learning_rates == twin.learning_rates
+    assert model.learning_rates == (twin.learning_rates or (1.0, 1.0))
     space: dict = {}
     exec(nsd.pytorch_code(twin, in_features=6, width=41, out_features=2), space)
     plain = space["Twin"]().double()
@@ -137,7 +148,8 @@ def test_auto_takes_them_where_they_are_enough_and_says_so():
     assert "cheaper" in cheap.reason
     assert cheap.bound <= 1e-4
     assert nsd.match_one_layer(RELU, tol=1e-6).family == "conditioned"
-    assert nsd.match_one_layer(RELU, "ntk").family == "conditioned"
+    assert nsd.match_one_layer(RELU, "ntk_frozen").family == "thresholds"
+    assert nsd.match_one_layer(RELU, "ntk").family == "conditioned"  # thresholds would ask for learning rates
 
 
 def test_what_cannot_be_is_refused():
@@ -149,5 +161,7 @@ def test_what_cannot_be_is_refused():
         Thresholds((0.0, 1.0), (1.0,))
     with pytest.raises(ActivationError, match=r"in \[-1, 1\]"):
         Thresholds((0.0,), (1.0,), 2.0)
+    with pytest.raises(ActivationError, match="gated must be a number from 0 to 1"):
+        Thresholds((0.0, 1.0), (1.0, 1.0), gated=2)
     with pytest.raises(ActivationError, match="norm of their input"):
         LAYER(0.5)

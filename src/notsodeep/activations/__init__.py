@@ -9,6 +9,7 @@ from .piecewise import HardSwish, HardTanh, LeakyReLU, Linear, PiecewiseLinear, 
 from .polynomial import Hermite, Quadratic
 from .smooth import ELU, GELU, SELU, Arctan, Erf, Mish, Sigmoid, SiLU, Softplus, Tanh
 from .thresholds import Thresholds
+from .turned import Turned
 from .waves import Cos, Sin
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Softplus",
     "Tanh",
     "Thresholds",
+    "Turned",
     "activation",
     "activation_classes",
     "activation_names",

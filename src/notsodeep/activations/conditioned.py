@@ -55,7 +55,7 @@ class Conditioned(NormUnits):
 
     def __post_init__(self) -> None:
         numbers(self, "alpha", "low", "high")
-        object.__setattr__(self, "coefficients", _nested(self.coefficients))
+        object.__setattr__(self, "coefficients", nested(self.coefficients))
         sizes = {len(row) for group in self.coefficients for row in group}
         if {len(group) for group in self.coefficients} != {self.basis.size} or len(sizes) != 1:
             raise ActivationError(
@@ -129,11 +129,15 @@ class Conditioned(NormUnits):
             out = table[0].expand(*norm.shape, -1)
         else:
             wide = norm if norm.device.type == "mps" else norm.double()  # coefficients may cancel each other
-            inside, (centre, half) = wide.clamp(self.low, self.high), self.variable
-            position = (inside.log() if self.logarithmic else inside) - centre
-            out = (_cosines if plain else _chebyshev)(position / half, orders) @ table.to(wide)
+            out = self.polynomials(wide, orders, plain) @ table.to(wide)
         out = out * wide.unsqueeze(-1) if self.power else out
         return out.to(norm.dtype).unflatten(-1, (self.groups, self.basis.size))
+
+    def polynomials(self, norm: Tensor, orders: int, plain: bool = False) -> Tensor:
+        """Chebyshev polynomials of the norm, or of its logarithm: shape (..., orders)."""
+        inside, (centre, half) = norm.clamp(self.low, self.high), self.variable
+        position = (inside.log() if self.logarithmic else inside) - centre
+        return (_cosines if plain else _chebyshev)(position / half, orders)
 
     @property
     def variable(self) -> tuple[float, float]:
@@ -171,9 +175,6 @@ class Conditioned(NormUnits):
 
     def source_lines(self, name: str) -> list[str]:
         table = [[[float(c) for c in row] for row in group] for group in self.coefficients]
-        (centre, half), log = self.variable, ".log()" if self.logarithmic else ""
-        inside = f"norm.clamp({self.low!r}, {self.high!r}){log}"
-        position = "norm * 0" if half == 0.0 else f"({inside} - {centre!r}) / {half!r}"
         return [
             f"{name.upper()} = {table!r}",
             "",
@@ -181,12 +182,8 @@ class Conditioned(NormUnits):
             f"def {name}(before, x):",
             '    """Units psi(w.x/|x|; |x|): elementary functions of u whose coefficients depend on the norm of x."""',
             f"    table = before.new_tensor({name.upper()})  # groups, functions of u, Chebyshev orders of the norm",
-            "    norm = torch.linalg.vector_norm(x, dim=-1)",
+            *self.chebyshev_lines(),
             "    u = before / norm.clamp_min(1e-18)[..., None]",
-            f"    t = {position}",
-            "    chebyshev = [torch.ones_like(t), t]",
-            "    while len(chebyshev) < table.shape[-1]:",
-            "        chebyshev.append(2 * t * chebyshev[-1] - chebyshev[-2])",
             "    rows = torch.einsum('...m,hbm->...hb', torch.stack(chebyshev, -1)[..., : table.shape[-1]], table)",
             *(["    rows = rows * norm[..., None, None]"] if self.power else []),
             "    groups = u.tensor_split(table.shape[0], -1)",
@@ -194,6 +191,19 @@ class Conditioned(NormUnits):
             "",
             "",
             *self.basis.source_lines(f"{name}_unit"),
+        ]
+
+    def chebyshev_lines(self) -> list[str]:
+        """The polynomials of the norm as plain PyTorch."""
+        (centre, half), log = self.variable, ".log()" if self.logarithmic else ""
+        inside = f"norm.clamp({self.low!r}, {self.high!r}){log}"
+        position = "norm * 0" if half == 0.0 else f"({inside} - {centre!r}) / {half!r}"
+        return [
+            "    norm = torch.linalg.vector_norm(x, dim=-1)",
+            f"    t = {position}",
+            "    chebyshev = [torch.ones_like(t), t]",
+            f"    while len(chebyshev) < {len(self.coefficients[0][0])}:",
+            "        chebyshev.append(2 * t * chebyshev[-1] - chebyshev[-2])",
         ]
 
 
@@ -216,9 +226,9 @@ def _orders(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.arange(size, dtype=dtype, device=device)
 
 
-def _nested(values: Any) -> Any:
+def nested(values: Any) -> Any:
     if isinstance(values, Iterable) and not isinstance(values, str | bytes):
-        return tuple(_nested(value) for value in values)
+        return tuple(nested(value) for value in values)
     return float(values)
 
 

@@ -5,7 +5,9 @@ v = w.y/|y| jointly normal of correlation rho, P = P(u > t, v > t), and Q = P(xi
 
     E[relu(u - t) relu(v - t)] = (rho + t^2) P - 2 t n(t) Q + sqrt(1 - rho^2) exp(-t^2/(1 + rho)) / (2 pi),
 
-n the normal density; its derivative in rho is P (Price), and that of P is the bivariate density at (t, t).
+n the normal density; its derivative in rho is P (Price), and that of P is the bivariate density at (t, t). A gated unit
+is v f'(w.x - t |x|) with the pre-activation v of the unit before it: its kernel is |x| |y| rho times that derivative,
+which is what the hidden weights of an ordinary unit bring to an NTK.
 """
 
 from __future__ import annotations
@@ -38,13 +40,15 @@ Array = NDArray[np.float64]
 class Thresholds(NormUnits):
     """A layer of units f(w.x - t |x|) with E[psi(x) psi(y)] = |x| |y| sum_t weights_t k_t(rho).
 
-    f(z) = z for z > 0 and ``leak`` z below. A threshold has units in proportion to its part of the diagonal, so that
-    every unit counts; a gain makes up for the rest, and for the rounding of their number.
+    f(z) = z for z > 0 and ``leak`` z below; the last ``gated`` thresholds are those of gated units. A threshold has
+    units in proportion to its part of the diagonal, so that every unit counts; a gain makes up for the rest, and for
+    the rounding of their number.
     """
 
     thresholds: tuple[float, ...]
     weights: tuple[float, ...]
     leak: float = 0.0
+    gated: int = 0
     name: ClassVar[str] = "thresholds"
 
     def __post_init__(self) -> None:
@@ -54,13 +58,18 @@ class Thresholds(NormUnits):
             raise ActivationError(
                 f"Thresholds takes one positive weight per threshold, got {self.thresholds} and {self.weights}"
             )
+        if isinstance(self.gated, bool) or not isinstance(self.gated, int) or not 0 <= self.gated < len(self.weights):
+            raise ActivationError(
+                f"Thresholds: gated must be a number from 0 to {len(self.weights) - 1}, got {self.gated!r}"
+            )
         if not -1.0 <= self.leak <= 1.0:
             raise ActivationError(f"Thresholds: leak must be in [-1, 1], got {self.leak}")
 
     def __repr__(self) -> str:
         listing = ", ".join(f"{t:.4g}" for t in self.thresholds)
         leaky = f", leak={self.leak:.4g}" if self.leak else ""
-        return f"Thresholds(relu(w.x - t|x|), t = {listing}{leaky})"
+        gates = f", the last {self.gated} of them gates" if self.gated else ""
+        return f"Thresholds(relu(w.x - t|x|), t = {listing}{leaky}{gates})"
 
     @property
     def kinks(self) -> tuple[float, ...]:
@@ -72,37 +81,64 @@ class Thresholds(NormUnits):
 
     @property
     def continuous(self) -> bool:
-        return True
+        return not self.gated
 
     @property
     def shares(self) -> tuple[float, ...]:
         """The part of the units that has each threshold."""
-        own = threshold_profiles(np.ones(1), self.thresholds, self.leak)[0][:, 0] * np.asarray(self.weights)
+        own = self.profiles(np.ones(1))[0][:, 0] * np.asarray(self.weights)
         return tuple((own / own.sum()).tolist())
+
+    def profiles(self, rho: Array) -> tuple[Array, Array]:
+        """The kernel of every threshold's units at norm one, and its derivative in rho: (thresholds, len(rho))."""
+        value, slope = threshold_profiles(rho, self.thresholds, self.leak)
+        if not self.gated:
+            return value, slope
+        gate = np.arange(len(value))[:, None] >= len(value) - self.gated
+        return np.where(gate, rho * slope, value), np.where(gate, slope + rho * self.densities(rho), slope)
+
+    def densities(self, rho: Array) -> Array:
+        """The second derivative of k_t, infinite at rho = 1 and read as at 1 - 1e-12 there."""
+        inside = np.clip(rho, -1.0 + 1e-12, 1.0 - 1e-12)
+        decayed = _decayed(np.asarray(self.thresholds)[:, None], inside)
+        return (1.0 - self.leak) ** 2 * decayed / (2.0 * math.pi * np.sqrt((1.0 - inside) * (1.0 + inside)))
 
     def table(self, like: Tensor, width: int) -> Tensor:
         """Threshold and gain of every unit: (2, width)."""
-        edges = [round(width * s) for s in accumulate(self.shares, initial=0.0)]
-        counts = torch.tensor(edges).diff()
+        counts = torch.tensor(self._edges(width)).diff()
         gains = (width * torch.tensor(self.weights, dtype=torch.float64) / counts.clamp_min(1)).sqrt()
         both = torch.stack([torch.tensor(self.thresholds, dtype=torch.float64), gains])
         return both.repeat_interleave(counts, dim=1).to(like)
+
+    def _edges(self, width: int) -> list[int]:
+        """Where the units of each threshold begin, and where the last ones end."""
+        return [round(width * s) for s in accumulate(self.shares, initial=0.0)]
 
     def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, how: How = PLAIN) -> Tensor:
         thresholds, gains = self.table(before, before.shape[-1]) if table is None else table
         gains = gains if how.scale * how.gain == 1.0 else how.scale * how.gain * gains
         norm = row_norms(inputs).unsqueeze(-1)
-        if how.overwrite and eager(before, inputs) and not needs_slopes(before):
+        if how.overwrite and not self.gated and eager(before, inputs) and not needs_slopes(before):
             torch.nn.functional.leaky_relu_(before.addcmul_(norm, thresholds, value=-1.0), self.leak)
             return before.mul_(gains)
         above = torch.addcmul(before, norm, thresholds, value=-1.0)
-        return torch.nn.functional.leaky_relu(above, self.leak) * gains
+        if not self.gated:
+            return torch.nn.functional.leaky_relu(above, self.leak) * gains
+        first = self._edges(before.shape[-1])[-1 - self.gated]
+        gates = torch.where(above[..., first:] > 0.0, 1.0, self.leak) * before.roll(1, -1)[..., first:]
+        return torch.cat([torch.nn.functional.leaky_relu(above[..., :first], self.leak), gates], -1) * gains
 
     def layer(self, qx: Tensor, qy: Tensor) -> ThresholdsLayer:
         return ThresholdsLayer(self, qx, qy)
 
     def source_lines(self, name: str) -> list[str]:
         edges = list(accumulate(self.shares, initial=0.0))
+        gates = [
+            f"    first = edges[{-1 - self.gated}]",
+            f"    gates = torch.where(above[..., first:] > 0, 1.0, {self.leak!r}) * before.roll(1, -1)[..., first:]",
+            f"    ordinary = torch.nn.functional.leaky_relu(above[..., :first], {self.leak!r})",
+            "    return torch.cat([ordinary, gates], -1) * gain",
+        ]
         return [
             f"def {name}(before, x):",
             '    """Units f(w.x - t |x|): ordinary units whose thresholds grow with the norm of x."""',
@@ -112,7 +148,7 @@ class Thresholds(NormUnits):
             f"    weights = before.new_tensor({list(self.weights)!r})",
             "    gain = (before.shape[-1] * weights / counts.clamp_min(1)).sqrt().repeat_interleave(counts)",
             "    above = before - torch.linalg.vector_norm(x, dim=-1, keepdim=True) * t",
-            f"    return torch.nn.functional.leaky_relu(above, {self.leak!r}) * gain",
+            *(gates if self.gated else [f"    return torch.nn.functional.leaky_relu(above, {self.leak!r}) * gain"]),
         ]
 
 
@@ -168,7 +204,7 @@ class _Value(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rho: Tensor, phi: Thresholds) -> Tensor:
-        value, slope = threshold_profiles(rho.detach().numpy(), phi.thresholds, phi.leak)
+        value, slope = phi.profiles(rho.detach().numpy())
         weights = np.asarray(phi.weights)
         ctx.save_for_backward(torch.from_numpy(weights @ slope))
         return torch.from_numpy(weights @ value)
@@ -184,11 +220,15 @@ class _Slope(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rho: Tensor, phi: Thresholds) -> Tensor:
         points, weights = rho.detach().numpy(), np.asarray(phi.weights)
-        inside = np.clip(points, -1.0 + 1e-12, 1.0 - 1e-12)
-        decayed = weights @ _decayed(np.asarray(phi.thresholds)[:, None], inside)
-        density = decayed / (2.0 * math.pi * np.sqrt((1.0 - inside) * (1.0 + inside)))
-        ctx.save_for_backward(torch.from_numpy((1.0 - phi.leak) ** 2 * density))
-        return torch.from_numpy(weights @ threshold_profiles(points, phi.thresholds, phi.leak)[1])
+        inside, density = np.clip(points, -1.0 + 1e-12, 1.0 - 1e-12), phi.densities(points)
+        first = len(weights) - phi.gated
+        if phi.gated:
+            rise = (np.asarray(phi.thresholds)[:, None] / (1.0 + inside)) ** 2 + inside / (
+                (1.0 - inside) * (1.0 + inside)
+            )
+            density[first:] *= 2.0 + inside * rise[first:]
+        ctx.save_for_backward(torch.from_numpy(weights @ density))
+        return torch.from_numpy(weights @ phi.profiles(points)[1])
 
     @staticmethod
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None]:

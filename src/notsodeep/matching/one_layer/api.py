@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from ...activations import Basis, Conditioned, Parity
+from ...activations import Basis, Parity, Turned
 from ...activations.norm_units import NormUnits
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...kernels import diagonal
-from ...networks import DEQ, ENN, Kernel, Network, check_kernels, is_tangent
+from ...networks import DEQ, ENN, Kernel, Network, check_kernels
 from ..certificates import Location, Tried, UniformCertificate
 from ..names import Trains
 from ..norms import check_range
@@ -21,6 +23,7 @@ from . import homogeneous, thresholds
 from .certificate import Proof, certify, projection_bound
 from .factor import factorise
 from .target import Target, measure
+from .turning import remainders, remaining
 from .units import Allowance, Fit, assemble, candidates, fit, gains, turned, wanted
 
 __all__ = ["match_one_layer"]
@@ -30,7 +33,7 @@ _SINGULAR = 4
 _RICHER = ((24, 0.7), (32, 0.5))  # degree and slope of functions that rotated kinds may need
 _PAYS = 0.8  # of the bound: they cost more, and have to bring this
 _FAMILY = "conditioned"
-_ORDINARY = 1e-5  # the tolerance from which on thresholds may do; not for NTKs, where they ask for learning rates
+_ORDINARY = 1e-5  # the tolerance from which on thresholds may do; not where they ask for learning rates
 _SHARE = 0.1  # of the projection's deficit: what the elementary functions may add
 _NEAR = 2.0  # times what the projection leaves and units may add: rotating kinds would not bring much
 _ENOUGH = 1e-3  # of the tolerance: less than this is not worth larger functions
@@ -61,8 +64,9 @@ def match_one_layer(
         (0.5, 1.5). :func:`norm_range` reads one off data
     kinds : the fewest within ``tol`` (``"auto"``), or a number, which is then used whatever it reaches
     units : ``"conditioned"``, elementary functions of w.x/|x| whose coefficients depend on |x|; ``"thresholds"``, for
-        homogeneous DEQs, ordinary units relu(w.x - t |x|), which cost less and reach about 1e-5 for the CK and 2e-4 for
-        the NTK. ``"auto"``: thresholds for a CK where they are within ``tol``; ``twin.reason`` says so
+        homogeneous DEQs, ordinary units relu(w.x - t |x|), which cost less and reach about 1e-5 for the CK and the
+        frozen NTK, 2e-4 for the NTK. ``"auto"``: thresholds where the readout trains and they are within ``tol``;
+        ``twin.reason`` says so
     trains : what the twin trains. ``"readout"``: its CK is the DEQ's kernel, a convex problem; ``"all"``: its NTK is.
         ``"auto"``: all weights for the NTK of a homogeneous DEQ, the readout otherwise
     check : refuse a DEQ outside its contraction range
@@ -128,7 +132,7 @@ def _homogeneous(network: Network, kernel: Kernel, tol: float, kinds: int | str,
     if kinds not in ("auto", 1):
         raise InvalidInputError(f"a homogeneous network needs one kind of units, got kinds={kinds}")
     tried: tuple[Tried, ...] = ()
-    worthwhile = units == "auto" and not is_tangent(kernel) and tol >= _ORDINARY
+    worthwhile = units == "auto" and trains == "readout" and tol >= _ORDINARY
     if isinstance(network, DEQ) and (units == "thresholds" or worthwhile):
         ordinary = _thresholds(network, kernel, tol, units, trains)
         if units == "thresholds" or ordinary.table[0].bound <= tol:
@@ -173,7 +177,7 @@ def _accepted(twin: Twin, tol: float, kinds: int | str) -> Twin:
 
 @dataclass(frozen=True)
 class _Found:
-    layer: Conditioned
+    layer: NormUnits
     proof: Proof
     row: Tried
 
@@ -184,19 +188,33 @@ def _boxed(
     resolution = tol if kinds == "auto" else min(tol, 10.0 ** (-2 * int(kinds)))
     target = measure(deq, kernel, norms, resolution)
     rows: list[Tried] = []
+    turned = functools.cache(lambda: remainders(target, trains))
     for count in range(1, _MOST + 1) if kinds == "auto" else (int(kinds),):
-        parts = factorise(target, count)
-        reach = projection_bound(target, parts)
+        aim, parts, reach = _aimed(target, count, turned, tol)
         if kinds == "auto" and reach > tol:
             rows.append(Tried(1, reach, reach, _FAMILY, count))
             continue
-        found = _shipped(target, parts, _allowed(reach, resolution, kinds), trains, count)
+        found = _shipped(aim, parts, _allowed(reach, resolution, kinds), trains, count)
         rows.append(found.row)
         if kinds != "auto" or found.proof.bound <= tol:
             where = Location(found.proof.norm, found.proof.norm, 1.0, kernel)
             reason = f"the fewest kinds of units within tol = {tol:.3g}" if kinds == "auto" else "kinds as asked for"
             return _twin(deq, kernel, found.layer, found.proof, norms, where, tuple(rows), trains, reason, count)
     raise InfeasibleMatchError(_infeasible(deq, kernel, tol, rows), min(row.bound for row in rows))
+
+
+def _aimed(
+    target: Target, count: int, turned: Callable[[], list[Target]], tol: float
+) -> tuple[Target, np.ndarray, float]:
+    """What the kinds are made for, their parts, and what these leave: with one kind that the norm turns if it pays."""
+    parts = factorise(target, count)
+    found = (target, parts, projection_bound(target, parts))
+    if count == 1 or found[2] <= tol or not turned():
+        return found
+    aim = min(turned(), key=lambda aim: remaining(aim, count - 1))
+    parts = factorise(aim, count - 1)
+    reach = projection_bound(aim, parts)
+    return (aim, parts, reach) if reach < _PAYS * found[2] else found
 
 
 def _allowed(reach: float, tol: float, kinds: int | str) -> Allowance:
@@ -247,7 +265,9 @@ def _rotated(
 
 
 def _proven(target: Target, proof: Proof, found: Fit, count: int) -> _Found:
-    return _Found(assemble(target, found), proof, Tried(1, proof.bound, proof.sampled, _FAMILY, count))
+    plain = assemble(target, found)
+    layer = replace(target.beside, base=plain) if isinstance(target.beside, Turned) else plain
+    return _Found(layer, proof, Tried(1, proof.bound, proof.sampled, _FAMILY, count))
 
 
 def _basis(target: Target, want: np.ndarray, trains: Trains) -> Basis:

@@ -66,7 +66,7 @@ def certify(target: Target, parts: Array, want: Array, found: Fit, gain: Array) 
     bound = (reach + units) * (1.0 + apart) + apart + 2.0 * target.aliased
     flat = have.reshape(-1, len(target.nodes))
     own = quadratic(rows, flat.T @ flat)
-    seen = np.abs(target.diagonal - own) / target.diagonal
+    seen = np.abs(quadratic(rows, target.left) - own) / target.diagonal
     worst = int(np.argmax(seen))
     return Proof(bound, float(seen[worst]), float(target.grid[0][worst]), target.assumes)
 

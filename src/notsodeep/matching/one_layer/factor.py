@@ -37,7 +37,7 @@ def factorise(target: Target, kinds: int) -> Array:
 def deficit(target: Target, parts: Array) -> Array:
     """k - k_twin at the nodes for rho = 1, with everything that was left out of the series: (N, N)."""
     flat = parts.transpose(1, 0, 2).reshape(len(target.nodes), -1)
-    return target.total - flat @ flat.T
+    return target.left - flat @ flat.T
 
 
 def _leading(target: Target, rows: Array, weights: Array, kinds: int) -> Array:

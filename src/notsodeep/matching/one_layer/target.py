@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
-from ...kernels import diagonal
+from ...activations.norm_units import NormUnits
+from ...kernels import diagonal, pairwise
 from ...kernels.circle import norm_series, on_circle, series_radius
-from ...networks import DEQ, Kernel, Network
+from ...networks import DEQ, ENN, Kernel, Network
 from .smoothness import Smoothness, continued
 
 Array = NDArray[np.float64]
@@ -35,6 +36,7 @@ _LEAST = 1e-12  # rounding ends the decay of the coefficients
 _COSINES = 129
 _FALLING = "between the norms that were computed, Chebyshev coefficients go on falling as the last ones do"
 _HALF_WAY = "between the norms that were computed, interpolation is at most twice as far off as half way"
+_BEYOND = _HALF_WAY + ", and the orders that were not computed leave no more there"
 _CELLS = 48  # per node, of the grid on which suprema are taken
 
 
@@ -57,10 +59,19 @@ class Target:
     """Bound on what the Fourier transform mixed into the orders, relative to the diagonal."""
     smoothness: Smoothness | None = None
     """What is known of the kernel at complex norms; ``None`` where nothing is."""
+    beside: NormUnits | None = None
+    """Units that carry a part of the kernel; ``orders`` are then what they leave, and need not be positive."""
+    shared: Array | None = None
+    """Sum over the orders of |g_k|, their positive and their negative part, where units carry the rest: (N, N)."""
 
     @property
     def terms(self) -> int:
         return len(self.orders)
+
+    @property
+    def left(self) -> Array:
+        """What the kinds have to share out at rho = 1: (N, N)."""
+        return self.total if self.shared is None else self.shared
 
     @property
     def degree(self) -> int:
@@ -103,6 +114,8 @@ class Target:
             return 0.0
         if self.smoothness is not None:
             return self.smoothness.interpolation(self.degree, float(self.diagonal.min()))
+        if self.beside is not None:
+            return self._beside_half_way(self.beside)
         return self._half_way() if self.kinked else self._falling()
 
     @property
@@ -114,16 +127,14 @@ class Target:
         """What ``interpolation`` takes for granted; empty where it is proven."""
         if self.smoothness is not None or len(self.nodes) == 1:
             return ""
+        if self.beside is not None:
+            return _BEYOND
         return _HALF_WAY if self.kinked else _FALLING
 
     def _half_way(self) -> float:
         """Twice the largest error of the interpolants half way between the nodes: of all orders, for norms that are
         equal, neighbours, or at the ends, at many cosines; and of the diagonal."""
-        s, rows = self.at(len(self.nodes))
-        s, rows = s[s > 0.0], rows[s > 0.0]
-        each = np.arange(len(s))
-        i = np.tile(each, 4)
-        j = np.concatenate([each, np.minimum(each + 1, each[-1]), 0 * each, 0 * each + each[-1]])
+        s, rows, i, j = self._pairs()
         size = len(self.orders)
         g = norm_series(self.network, s[i], s[j], self.kernel, 2 * size, oversampling=1, damped=True)[:, :size]
         between = np.einsum("pa,kab,pb->pk", rows[i], self.orders, rows[j], optimize=True)
@@ -134,6 +145,29 @@ class Target:
         return 2.0 * max(
             float(np.abs(off @ cosines ** np.arange(size)[:, None]).max()), float(np.abs(whole / diagonal - 1.0).max())
         )
+
+    def _pairs(self) -> tuple[Array, Array, NDArray[np.intp], NDArray[np.intp]]:
+        """Norms half way between the nodes, the rows that interpolate there, and pairs of them."""
+        s, rows = self.at(len(self.nodes))
+        s, rows = s[s > 0.0], rows[s > 0.0]
+        each = np.arange(len(s))
+        j = np.concatenate([each, np.minimum(each + 1, each[-1]), 0 * each, 0 * each + each[-1]])
+        return s, rows, np.tile(each, 4), j
+
+    def _beside_half_way(self, beside: NormUnits) -> float:
+        """Twice what the interpolants and the units beside them lack of the whole kernel, at the same pairs."""
+        s, rows, i, j = self._pairs()
+        ends = np.array([0.0, 0.01, 0.03, 0.1])  # high orders count at small angles
+        cosines = np.cos(np.concatenate([ends, np.linspace(0.2, np.pi - 0.2, 9), np.pi - ends]))
+        sx, sy = torch.from_numpy(s[i]), torch.from_numpy(s[j])
+        at = ((sx**2)[:, None], (sy**2)[:, None], (sx * sy)[:, None] * torch.from_numpy(cosines))
+        whole = pairwise(self.network, *at, (self.kernel,), check=False)[self.kernel]
+        carried = pairwise(ENN([beside]), *at, check=False)["ck"]
+        between = np.einsum("pa,kab,pb->pk", rows[i], self.orders, rows[j], optimize=True)
+        lacking = (whole - carried).numpy() / (s[i] * s[j])[:, None] ** self.power
+        diagonal = quadratic(rows, self.total)
+        off = lacking - between @ cosines ** np.arange(self.terms)[:, None]
+        return 2.0 * float((np.abs(off) / np.sqrt(diagonal[i] * diagonal[j])[:, None]).max())
 
     def _falling(self) -> float:
         """The Chebyshev coefficients of all orders fall geometrically in both norms; the rest is taken to be at most

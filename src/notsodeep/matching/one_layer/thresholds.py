@@ -1,7 +1,8 @@
 """Homogeneous DEQs by ordinary units f(w.x - t |x|): how many units have which threshold is a linear programme.
 
 The kernel of the layer is |x| |y| sum_t mu_t k_t(rho), mu_t >= 0, and with trained hidden weights (learning rate r) it
-is |x| |y| sum_t mu_t (k_t + r rho k_t'). The largest error over all angles is a maximum of linear functions of mu.
+is |x| |y| sum_t mu_t (k_t + r rho k_t'). Where the readout alone has to have a tangent kernel, gated units bring the
+rho k_t' by themselves. The largest error over all angles is a maximum of linear functions of mu.
 
 The certificate: between the points of a grid of angles the error exceeds the larger neighbour by at most h^2/8 of its
 second derivative. With P = k_t' <= P(xi > t) and e = exp(-t^2/(1 + cos a)) <= exp(-t^2/2), in the angle a
@@ -17,13 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.special import ndtr
 
 from ...activations import Thresholds
 from ...activations.thresholds import threshold_profiles
 from ...errors import ConvergenceError
-from ...networks import DEQ, Kernel
+from ...networks import DEQ, Kernel, is_tangent
 from ..arc import Array, HomogeneousDEQ, grid
 from ..arc_bound import deq_bounds
 from .certificate import Proof
@@ -44,6 +46,8 @@ class Shares:
 
     thresholds: Array
     weights: Array
+    gated: NDArray[np.bool_]
+    """Which of them are shares of gated units, last."""
     rate: float
     """Of the hidden weights; 0 where only the readout trains."""
     error: float
@@ -70,7 +74,8 @@ def design(deq: DEQ, kernel: Kernel, trained: bool, tol: float) -> Design:
             break
     assert best is not None
     diagonal = reduced.diagonal(kernel)
-    layer = Thresholds(tuple(best.thresholds.tolist()), tuple((diagonal * best.weights).tolist()), leak)
+    weights = (diagonal * best.weights).tolist()
+    layer = Thresholds(tuple(best.thresholds.tolist()), tuple(weights), leak, int(best.gated.sum()))
     return Design(layer, certify(reduced, kernel, leak, best), best.rate if trained else None)
 
 
@@ -85,22 +90,26 @@ def _best_rate(deq: HomogeneousDEQ, kernel: Kernel, leak: float, thresholds: Arr
     rho = np.cos(np.linspace(0.0, np.pi, _ANGLES))
     wanted = deq.profile(rho, kernel)
     value, slope = threshold_profiles(rho, thresholds, leak)
+    hidden, plain = rho * slope, np.zeros(len(thresholds), dtype=bool)
+    if not trained and not is_tangent(kernel):
+        return _pruned(value, wanted, thresholds, plain, 0.0)
     if not trained:
-        return _pruned(value, rho * slope, wanted, thresholds, 0.0)
-    tried = {rate: _programme(value + rate * rho * slope, wanted)[1] for rate in _RATES}
+        rows, gated = np.concatenate([value, hidden]), np.concatenate([plain, ~plain])
+        return _pruned(rows, wanted, np.tile(thresholds, 2), gated, 0.0)
+    tried = {rate: _programme(value + rate * hidden, wanted)[1] for rate in _RATES}
     centre = min(tried, key=lambda rate: tried[rate])
-    tried |= {centre * f: _programme(value + centre * f * rho * slope, wanted)[1] for f in _FINE}
-    return _pruned(value, rho * slope, wanted, thresholds, min(tried, key=lambda rate: tried[rate]))
+    tried |= {centre * f: _programme(value + centre * f * hidden, wanted)[1] for f in _FINE}
+    rate = min(tried, key=lambda rate: tried[rate])
+    return _pruned(value + rate * hidden, wanted, thresholds, plain, rate)
 
 
-def _pruned(value: Array, hidden: Array, wanted: Array, thresholds: Array, rate: float) -> Shares:
+def _pruned(rows: Array, wanted: Array, thresholds: Array, gated: NDArray[np.bool_], rate: float) -> Shares:
     """Without the shares that do not count, the others adapted."""
-    rows = value + rate * hidden
     weights, _ = _programme(rows, wanted)
     kept = np.flatnonzero(weights * rows[:, 0] > _SPARE)
     weights, error = _programme(rows[kept], wanted)
     alive = weights > 0.0
-    return Shares(thresholds[kept[alive]], weights[alive], rate, error)
+    return Shares(thresholds[kept[alive]], weights[alive], gated[kept[alive]], rate, error)
 
 
 def _programme(rows: Array, wanted: Array) -> tuple[Array, float]:
@@ -129,7 +138,8 @@ def certify(deq: HomogeneousDEQ, kernel: Kernel, leak: float, shares: Shares) ->
         angle, rho = grid(cells)
         r = deq.equilibrium(rho)
         value, slope = threshold_profiles(rho, shares.thresholds.tolist(), leak)
-        error = np.abs(deq.profile_at(r, kernel) - shares.weights @ (value + shares.rate * rho * slope))
+        units = np.where(shares.gated[:, None], rho * slope, value + shares.rate * rho * slope)
+        error = np.abs(deq.profile_at(r, kernel) - shares.weights @ units)
         own, (first, second) = deq_bounds(deq, r, kernel), _curvature(angle, leak, shares)
         h = math.pi / cells
         inside = np.minimum(0.5 * h * (own.first + first), 0.125 * h * h * (own.second + second))
@@ -144,10 +154,11 @@ def _curvature(angle: Array, leak: float, shares: Shares) -> tuple[Array, Array]
     """Bounds for the first and second derivative of the layer's kernel in the angle, cell by cell."""
     high = angle[1:]
     first, second = np.zeros(len(high)), np.zeros(len(high))
-    for t, weight in zip(shares.thresholds.tolist(), shares.weights.tolist(), strict=True):
+    for t, weight, gated in zip(*(v.tolist() for v in (shares.thresholds, shares.weights, shares.gated)), strict=True):
         kernel, hidden = _derivatives(t, leak, high)
-        first += weight * (kernel[0] + shares.rate * hidden[0])
-        second += weight * (kernel[1] + shares.rate * hidden[1])
+        own, rate = (0.0, 1.0) if gated else (1.0, shares.rate)
+        first += weight * (own * kernel[0] + rate * hidden[0])
+        second += weight * (own * kernel[1] + rate * hidden[1])
     return first, second
 
 

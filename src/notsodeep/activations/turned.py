@@ -1,0 +1,173 @@
+"""Units that look in a direction turned by the norm of their input, beside others that do not (theory, section 13).
+
+A turned unit applies psi(v; s) to v = sum_m f_m(s) u_m, where u_0 is its own w.x/|x|, u_1, u_2, ... are those of the
+units before it, and |f(s)| = 1. For inputs of norms s, t and cosine rho such v have correlation rho <f(s), f(t)>, so
+
+    E[psi psi] = sum_k c_k(s) c_k(t) <f(s), f(t)>^k rho^k:
+
+inputs of different norms part the more the higher the order, as they do in a network whose slope jumps.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..errors import ActivationError
+from .base import Activation, register
+from .conditioned import Conditioned, nested
+from .norm_units import PLAIN, How, NormUnits, row_norms
+from .parameters import numbers
+
+__all__ = ["Turned"]
+
+
+@register
+@dataclass(frozen=True, repr=False)
+class Turned(NormUnits):
+    """A layer of which the ``share`` last units are those of ``turned``, and the others those of ``base``.
+
+    ``turns[m]`` are the Chebyshev coefficients of f_m in the variable of the coefficients of both; f is normalised.
+    """
+
+    base: Conditioned
+    turned: Conditioned
+    turns: tuple[tuple[float, ...], ...]
+    share: float = 0.125
+    name: ClassVar[str] = "turned"
+
+    def __post_init__(self) -> None:
+        numbers(self, "share")
+        object.__setattr__(self, "turns", nested(self.turns))
+        parts = (self.base, self.turned)
+        if not all(isinstance(part, Conditioned) for part in parts):
+            raise ActivationError(f"Turned takes two layers of norm-conditioned units, got {parts!r}")
+        spans = {(p.low, p.high, p.power, p.logarithmic, len(p.coefficients[0][0])) for p in parts}
+        if len(spans) != 1 or {len(row) for row in self.turns} != {len(self.base.coefficients[0][0])}:
+            raise ActivationError(f"Turned takes layers and turns of one range and degree in the norm, got {parts!r}")
+        if not 0.0 < self.share < 1.0:
+            raise ActivationError(f"Turned: share must be in (0, 1), got {self.share}")
+
+    def __repr__(self) -> str:
+        return f"Turned({self.base!r}, and {self.share:.3g} of them turned by the norm: {self.turned!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Activation.from_dict, (self.to_dict(),))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "base": self.base.to_dict(), "turned": self.turned.to_dict()}
+
+    @property
+    def power(self) -> int:
+        """Of |x|, a factor of all units."""
+        return self.base.power
+
+    @property
+    def kinks(self) -> tuple[float, ...]:
+        return tuple({*self.base.kinks, *self.turned.kinks})
+
+    @property
+    def homogeneity(self) -> float | None:
+        return None
+
+    @property
+    def continuous(self) -> bool:
+        return self.base.continuous and self.turned.continuous
+
+    def count(self, width: int) -> int:
+        """How many units of a layer are turned."""
+        return round(self.share * width)
+
+    def table(self, like: Tensor, width: int) -> Tensor:
+        """The tables of both parts and the turns, the same for every width."""
+        turns = torch.tensor(self.turns, dtype=torch.float64).T.to(like)
+        return torch.cat([self.base.table(like), self.turned.table(like), turns], dim=1)
+
+    @functools.cached_property
+    def _sizes(self) -> list[int]:
+        return [*(p.groups * p.basis.size for p in (self.base, self.turned)), len(self.turns)]
+
+    def directions(self, norm: Tensor, turns: Tensor | None = None) -> Tensor:
+        """f at these norms (...,): shape (..., turns)."""
+        turns = torch.tensor(self.turns, dtype=norm.dtype).T if turns is None else turns
+        return torch.nn.functional.normalize(self.base.polynomials(norm, len(turns)) @ turns, dim=-1)
+
+    def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, how: How = PLAIN) -> Tensor:
+        width = before.shape[-1]
+        plain, turned, turns = (self.table(before, width) if table is None else table).split(self._sizes, dim=1)
+        first = width - (count := self.count(width))
+        gain = how.gain * math.sqrt(width)  # of one unit; makes up for the number of units of each sort
+        own = replace(how, gain=gain / math.sqrt(max(1, first)), overwrite=False)
+        out = self.base.units(before[..., :first].contiguous(), inputs, plain, own)
+        if not count:
+            return out
+        f = self.directions(how.scale * row_norms(inputs), turns).unsqueeze(-2)
+        views = [before.narrow(-1, max(first - m, 0), count) for m in range(len(self.turns))]
+        sight = (torch.stack(views, dim=-1) * f).sum(-1)
+        own = replace(how, gain=gain / math.sqrt(count))
+        return torch.cat([out, self.turned.units(sight, inputs, turned, own)], dim=-1)
+
+    def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
+        raise ActivationError(
+            "turned units share their weights, so that no weight belongs to one unit alone; train the readout"
+        )
+
+    def layer(self, qx: Tensor, qy: Tensor) -> TurnedLayer:
+        return TurnedLayer(self, qx, qy)
+
+    def source_lines(self, name: str) -> list[str]:
+        turns = [list(row) for row in self.turns]
+        return [
+            *self.base.source_lines(f"{name}_plain"),
+            "",
+            "",
+            *self.turned.source_lines(f"{name}_turned"),
+            "",
+            "",
+            f"def {name}(before, x):",
+            '    """Units of two sorts; the last ones look in a direction that the norm of x turns."""',
+            f"    width, count = before.shape[-1], round({self.share!r} * before.shape[-1])",
+            "    first = width - count",
+            f"    plain = {name}_plain(before[..., :first], x) * (width / max(1, first)) ** 0.5",
+            "    if not count:",
+            "        return plain",
+            *self.base.chebyshev_lines(),
+            f"    turns = before.new_tensor({turns!r})",
+            "    f = torch.stack(chebyshev, -1)[..., : turns.shape[1]] @ turns.T",
+            "    f = torch.nn.functional.normalize(f, dim=-1)[..., None, :]",
+            "    views = [before.narrow(-1, max(first - m, 0), count) for m in range(len(turns))]",
+            "    sight = (torch.stack(views, -1) * f).sum(-1)",
+            f"    return torch.cat([plain, {name}_turned(sight, x) * (width / count) ** 0.5], -1)",
+        ]
+
+
+class TurnedLayer:
+    """E[psi psi] and its derivative in lam: those of the parts, the second at cosines that are turned apart."""
+
+    def __init__(self, phi: Turned, qx: Tensor, qy: Tensor) -> None:
+        self.phi, self.qx, self.qy = phi, qx, qy
+        self.parts = (phi.base.layer(qx, qy), phi.turned.layer(qx, qy))
+        left, right = (phi.directions(q.clamp_min(1e-60).sqrt()) for q in (qx, qy))
+        self.apart = (left * right).sum(-1)
+
+    def value(self, lam: Tensor) -> Tensor:
+        """E[psi(x) psi(y)]."""
+        return self.parts[0].value(lam) + self.parts[1].value(lam * self.apart)
+
+    def slope(self, lam: Tensor) -> Tensor:
+        """d value / d lam."""
+        return self.parts[0].slope(lam) + self.apart * self.parts[1].slope(lam * self.apart)
+
+    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """(value, slope) without gradients."""
+        with torch.no_grad():
+            return self.value(lam), self.slope(lam)
+
+    def subset(self, index: Tensor) -> TurnedLayer:
+        """The pairs at ``index``."""
+        return TurnedLayer(self.phi, self.qx[index], self.qy[index])
