@@ -69,7 +69,7 @@ def make(
     kernels: Sequence[str] = ("ck", "ntk", "ntk_frozen", "both"),
     report: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """The document that :mod:`notsodeep.matching.uniform.shipped` reads."""
+    """The document that :mod:`notsodeep.matching.uniform.homogeneous` reads."""
     feedbacks = nodes(count)
     rows = []
     for kernel in kernels:

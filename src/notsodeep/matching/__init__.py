@@ -11,8 +11,7 @@ from .certificates import (
 )
 from .families import Family
 from .match import match
-from .names import MatchKernel, Trains, kernel_names
-from .norms import norm_range
+from .names import MatchKernel, Trains, kernel_names, norm_range
 from .one_layer import match_one_layer
 from .sphere import match_sphere
 from .tabulate import tabulate

@@ -1,13 +1,17 @@
-"""What can be matched, and what a twin trains."""
+"""What can be matched, what a twin trains, and for which norms."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
+import numpy as np
+
+from .._arrays import as_rows, squared_norms
 from ..errors import InvalidInputError
 from ..networks import Kernel
 
-__all__ = ["MatchKernel", "Trains", "kernel_names"]
+__all__ = ["DEFAULT_NORMS", "MatchKernel", "Trains", "check_range", "kernel_names", "norm_range"]
 
 MatchKernel = Literal["ck", "ntk", "ntk_frozen", "both"]
 Trains = Literal["all", "readout"]
@@ -25,3 +29,40 @@ def kernel_names(kernel: Any) -> tuple[Kernel, ...]:
     if not isinstance(kernel, str) or kernel not in _KERNELS:
         raise InvalidInputError(f"kernel must be one of {sorted(_KERNELS)}, got {kernel!r}")
     return _KERNELS[kernel]
+
+
+# ---- ranges of norms ---------------------------------------------------------------------------------------
+
+
+DEFAULT_NORMS = (0.5, 1.5)
+
+
+def check_range(norms: Any) -> tuple[float, float]:
+    """(low, high) with 0 <= low <= high; the default range for ``None``."""
+    if norms is None:
+        return DEFAULT_NORMS
+    try:
+        low, high = (float(x) for x in norms)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInputError(
+            f"norms must be a pair (low, high), got {norms!r}; norm_range(X) makes one from data"
+        ) from None
+    if not (0.0 <= low <= high and 0.0 < high < math.inf):
+        raise InvalidInputError(f"norms must satisfy 0 <= low <= high, high positive and finite, got {norms!r}")
+    return low, high
+
+
+def norm_range(X: Any, coverage: float = 1.0) -> tuple[float, float]:
+    """The range that holds the given share of the row norms of X, for ``match_one_layer(..., norms=...)``.
+
+    >>> norm_range([[3.0, 4.0], [0.0, 1.0]])
+    (1.0, 5.0)
+    """
+    norms = squared_norms(as_rows(X)).sqrt().cpu().numpy()
+    if not 0.0 < coverage <= 1.0:
+        raise InvalidInputError(f"coverage must lie in (0, 1], got {coverage!r}")
+    tail = 0.5 * (1.0 - coverage)
+    low, high = np.quantile(norms, [tail, 1.0 - tail])
+    if not high > 0:
+        raise InvalidInputError("all rows of X are zero; there is no range of norms to speak of")
+    return float(low), float(high)

@@ -25,8 +25,7 @@ from .certificates import (
     check_number,
 )
 from .names import MatchKernel, Trains, kernel_names
-from .show import twin_html
-from .twin_json import built_from, document_of
+from .twin_json import built_from, document_of, twin_html
 from .verification import Verification, best_scalar, relative_distance
 
 __all__ = ["Twin"]

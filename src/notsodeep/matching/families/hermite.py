@@ -1,24 +1,168 @@
-"""Polynomial twins: one layer or two in the Hermite basis, with or without learning rates; and the quadratic ones."""
+"""Polynomial twins: one layer or two in the Hermite basis, with or without learning rates; and the quadratic ones.
+
+Layer l is sigma_l(x) = sum_{k >= 1} a_k h_k(x / tau_{l-1}): centred by construction, and every moment the theory
+needs is a polynomial in the a_k. Gauge: every layer but the last keeps the scale (tau_1 = tau_0), and the leading
+coefficients of both parities are not negative (sigma(x) and -sigma(-x) have the same kernel).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...activations import Activation, Hermite, Quadratic
+from ...gaussian import hermite_coefficients
+from ...kernels.jets import DEGREE, LayerJet, hermite_layer, implicit_covariance, index
 from ...networks import ENN
 from ..solver import Solution, best_of, solve
 from ..target import Target, make_target
 from .draft import Draft, Refusal, depth_reason, finished, need_rates, refuse_both
 from .hard_tanh import rates_for_both
-from .polynomial import HermiteDesign, as_quadratic, inner_start, outer_start, rated_start, single_start
 
 Array = NDArray[Any]
 
-DEGREE = 5
+
+@dataclass(frozen=True)
+class HermiteDesign:
+    """Which coefficients exist: one tuple of Hermite orders per layer, and whether learning rates are free.
+
+    Parameters are free of units: those of the last layer are in units of ``size``, the root of the kernel's diagonal.
+    """
+
+    orders: tuple[tuple[int, ...], ...]
+    size: float
+    free_rates: bool = False
+
+    @property
+    def depth(self) -> int:
+        return len(self.orders)
+
+    @property
+    def _split(self) -> int:
+        return sum(map(len, self.orders))
+
+    def coefficients(self, z: Array) -> list[Array]:
+        """Per layer, the coefficients a_0 ... a_degree, batched like z."""
+        out, start = [], 0
+        for orders in self.orders:
+            layer = np.zeros((*z.shape[:-1], max(orders) + 1), dtype=z.dtype)
+            layer[..., list(orders)] = z[..., start : start + len(orders)]
+            out.append(layer)
+            start += len(orders)
+        out[-1] = out[-1] * self.size
+        return out
+
+    def layers(self, z: Array) -> list[LayerJet]:
+        return [hermite_layer(a) for a in self.coefficients(z)]
+
+    def rates(self, z: Array) -> Array | None:
+        return np.exp(z[..., self._split :]) if self.free_rates else None
+
+    def pack(self, layers: Sequence[Array], rates: Sequence[float] = ()) -> Array:
+        """A start from coefficients; ``rates`` are used only where they are free."""
+        parts = [np.array([a[k] if k < len(a) else 0.0 for k in o]) for a, o in zip(layers, self.orders, strict=True)]
+        parts[-1] = parts[-1] / self.size
+        return np.concatenate([*parts, np.log(np.array(rates))] if self.free_rates else parts)
+
+    def activations(self, z: Array, tau0: float) -> list[Activation]:
+        out: list[Activation] = []
+        for number, a in enumerate(self.coefficients(z), 1):
+            positive = _sign_gauge(a)
+            scaled = positive * tau0 if number < self.depth else positive
+            out.append(Hermite(tuple(float(c) for c in scaled), tau0))
+        return out
+
+
+def _sign_gauge(a: Array) -> Array:
+    """Flip whole parities so that each leading coefficient is positive: no kernel can tell."""
+    out = a.copy()
+    for parity in (0, 1):
+        part = out[parity::2]
+        if part.any() and part[np.abs(part).argmax()] < 0:
+            out[parity::2] = -part
+    return out
+
+
+def as_quadratic(phi: Activation) -> Activation:
+    """h1 x/tau + h2 (x^2/tau^2 - 1)/sqrt(2), written as a x^2 + b x + c."""
+    assert isinstance(phi, Hermite)
+    h1, h2 = (*phi.coefficients, 0.0)[1:3]
+    return Quadratic(h2 / (math.sqrt(2.0) * phi.scale**2), h1 / phi.scale, -h2 / math.sqrt(2.0))
+
+
+# ---- starts: designs that copy the DEQ's own equation ----------------------------------------------------------
+
+
+def outer_start(target: Target, degree: int) -> list[Array]:
+    """Layer 1 has the kernel Lambda = s2a G + s2b S up to the third order, layer 2 is phi itself at tau*.
+
+    As sigma_a2 -> 0 this becomes exact, which makes the solution found from it continuous in the DEQ's parameters.
+    """
+    covariance, response, _ = implicit_covariance(target.deq, target.tau0)
+    first = np.zeros(degree + 1)
+    top = min(degree, DEGREE)
+    first[1 : top + 1] = np.sqrt(np.maximum(covariance[1 : top + 1], 0.0))
+    first /= np.linalg.norm(first)
+    if degree >= 3 and response < float((np.arange(degree + 1) * first**2).sum()):
+        # the sign of the cubic term decides how the scale responds to ||x||^2: sum k a_k^2 + sqrt(6) a_1 a_3 + ...
+        first[3] = -first[3]
+    return [first, _rescaled(target, _own(target, degree), float(first[1]))]
+
+
+def rated_start(target: Target, degree: int) -> list[Array]:
+    """A nearly linear layer 1: what :meth:`Target.rates_at_first_order` speaks of."""
+    first, second = outer_start(target, degree)
+    first[2] *= 0.1
+    return [first / np.linalg.norm(first), second]
+
+
+def inner_start(target: Target, degree: int) -> list[Array]:
+    """Layer 1 is phi itself at tau*, layer 2 is nearly linear: there the frozen NTK has a good solution."""
+    first = _own(target, degree)
+    second = np.zeros(degree + 1)
+    second[1:3] = 1.0, 0.2
+    return [first / np.linalg.norm(first), _rescaled(target, second, float(first[1] / np.linalg.norm(first)))]
+
+
+def single_start(target: Target, degree: int) -> list[Array]:
+    """One layer: the square roots of the kernel's own series, with the signs of phi's coefficients."""
+    cross, own = target.jets[0].cross, _own(target, degree)
+    a = np.zeros(degree + 1)
+    for k in range(1, min(degree, DEGREE) + 1):
+        weight = 1.0 + k if target.names[0] == "ntk" else 1.0
+        a[k] = math.copysign(math.sqrt(max(float(cross[index(0, 0, k)]), 0.0) / weight), own[k])
+    if degree > DEGREE:  # what the first orders leave of the diagonal goes to the last one
+        weights = 1.0 + np.arange(degree + 1) if target.names[0] == "ntk" else np.ones(degree + 1)
+        missing = target.numbers[0].diagonal - float(weights @ a**2)
+        a[degree] = math.copysign(math.sqrt(max(missing, 0.0) / weights[degree]), own[degree])
+    return [a]
+
+
+def _own(target: Target, degree: int) -> Array:
+    tau = target.deq.centred_scale(target.tau0)
+    a = np.array(hermite_coefficients(target.deq.activation, tau * tau, degree + 1))
+    a[0] = 0.0
+    return a * math.copysign(1.0, a[1]) if a[1] != 0.0 else a
+
+
+def _rescaled(target: Target, a: Array, slope: float) -> Array:
+    """The last layer at the size that c1 asks for (the NTK adds one such term per trained matrix), or the diagonal."""
+    name, number = target.names[0], target.numbers[0]
+    terms = {"ck": 1.0, "ntk_frozen": 2.0, "ntk": 3.0}[name]
+    if target.even or a[1] == 0.0 or slope == 0.0:
+        return a * math.sqrt(number.diagonal / terms) / float(np.linalg.norm(a))
+    return a * (math.sqrt(number.c1 / terms) * target.tau0 / abs(slope * float(a[1])))
+
+
+# ---- the families ------------------------------------------------------------------------------------------
+
+
+HIGHEST = 5
 """Three orders solve the equations; the fourth and fifth bring the next orders of the kernel within reach."""
 ENOUGH = 1e-5
 """Next-order cost above which activations alone are a poor twin and learning rates are worth having."""
@@ -84,9 +228,11 @@ def _alone(target: Target, reason: str) -> Draft | Refusal:
 
 def _single(target: Target) -> Draft | Refusal:
     single = target if target.kernel != "both" else make_target(target.deq, target.tau0, "ck")
-    orders = tuple(k for k in range(1, DEGREE + 1) if not (target.odd and k in (2, 4)) and not (target.even and k == 1))
+    orders = tuple(
+        k for k in range(1, HIGHEST + 1) if not (target.odd and k in (2, 4)) and not (target.even and k == 1)
+    )
     design = HermiteDesign((orders,), single.size)
-    found = _first_good(single, design, [[a] for a in _variants(single_start(single, DEGREE))])
+    found = _first_good(single, design, [[a] for a in _variants(single_start(single, HIGHEST))])
     reason = f"{depth_reason(target)}; a polynomial reaches every ratio"
     return _with_rates(target, finished(single, found, "hermite", reason))
 
@@ -108,7 +254,7 @@ def _variants(layers: Sequence[Array]) -> list[Array]:
 
 
 def _orders(target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    every = tuple(range(1, DEGREE + 1))
+    every = tuple(range(1, HIGHEST + 1))
     return every, tuple(k for k in every if k % 2 == 0) if target.even else every
 
 
@@ -129,7 +275,7 @@ def _first_good(target: Target, design: HermiteDesign, starts: Sequence[Sequence
 
 def _plain_starts(target: Target) -> list[list[Array]]:
     builders: list[Callable[[Target, int], list[Array]]] = [outer_start, inner_start]
-    starts = [b(target, DEGREE) for b in (builders[::-1] if target.kernel == "ntk_frozen" else builders)]
+    starts = [b(target, HIGHEST) for b in (builders[::-1] if target.kernel == "ntk_frozen" else builders)]
     for factor, cubic in _WARPS:
         a, b = (layer.copy() for layer in starts[0])
         a[2] = factor * max(a[2], 0.05)
@@ -144,7 +290,7 @@ def _rated(target: Target) -> Solution:
     found: list[Solution] = []
     for readout in (None, 0.999, 0.9999, 0.9):
         rates = target.rates_at_first_order(readout)
-        found.append(solve(target, design, design.pack(rated_start(target, DEGREE), rates)))
+        found.append(solve(target, design, design.pack(rated_start(target, HIGHEST), rates)))
         if found[-1].feasible:
             break
     return best_of(found)

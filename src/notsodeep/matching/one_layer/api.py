@@ -16,8 +16,7 @@ from ...errors import InfeasibleMatchError, InvalidInputError
 from ...kernels import diagonal
 from ...networks import DEQ, ENN, Kernel, Network, check_kernels
 from ..certificates import Location, Tried, UniformCertificate
-from ..names import Trains
-from ..norms import check_range
+from ..names import Trains, check_range
 from ..twin import Twin
 from . import homogeneous, thresholds
 from .certificate import Proof, certify, projection_bound

@@ -9,8 +9,7 @@ from ...errors import InfeasibleMatchError, InvalidInputError
 from ...networks import DEQ
 from ..arc import HomogeneousDEQ
 from ..certificates import Tried, check_number
-from ..names import MatchKernel, kernel_names
-from ..norms import check_range
+from ..names import MatchKernel, check_range, kernel_names
 from ..one_layer import match_one_layer
 from ..twin import Twin
 from . import homogeneous
