@@ -15,6 +15,7 @@ from rich.console import Console
 
 import notsodeep as nsd
 from notsodeep import demo, report
+from notsodeep._files import write_text
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
@@ -102,7 +103,7 @@ def test_a_report_that_cannot_be_written_leaves_the_earlier_one(tmp_path):
     path = tmp_path / "report.html"
     path.write_text("earlier")
     with pytest.raises(UnicodeEncodeError):
-        report.write(path, "\ud800")  # a lone surrogate cannot be encoded
+        write_text(path, "\ud800")  # a lone surrogate cannot be encoded
     assert path.read_text() == "earlier"
     assert len(list(tmp_path.iterdir())) == 1
 

@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from ._arrays import whole
 from .errors import InvalidInputError
 from .matching import Twin
 
@@ -25,7 +25,7 @@ def pytorch_code(twin: Twin, in_features: int = 784, width: int = 4096, out_feat
     if not isinstance(twin, Twin):
         raise InvalidInputError(f"pytorch_code takes a Twin, as nsd.match returns it, got {type(twin).__name__}")
     in_features, width, out_features = (
-        _size(name, value)
+        whole(name, value, 1, _LARGEST)
         for name, value in (("in_features", in_features), ("width", width), ("out_features", out_features))
     )
     functions = [phi.source_lines(f"layer_{i}") for i, phi in enumerate(twin.network.activations, 1)]
@@ -78,13 +78,6 @@ def _rate(value: float) -> float:
     if not (math.isfinite(rate) and rate >= 0):
         raise InvalidInputError(f"a learning rate must be finite and not negative, got {value!r}")
     return rate
-
-
-def _size(name: str, value: Any) -> int:
-    """A size as it may stand in source: a whole number."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
-        raise InvalidInputError(f"{name} must be a whole number from 1 to {_LARGEST}, got {value!r:.100}")
-    return int(value)
 
 
 def _quoted(text: str) -> str:

@@ -9,14 +9,11 @@ import html
 import io
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
-
-from ._files import write_text
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --card: #f5f6f8; --line: #d5d9de; }
@@ -100,11 +97,6 @@ def document(title: str, parts: Sequence[str]) -> str:
         + "\n".join(parts)
         + "\n</body></html>\n"
     )
-
-
-def write(path: str | Path, text: str) -> None:
-    """The file whole or not at all: an earlier report stays if this one cannot be written."""
-    write_text(Path(path), text)
 
 
 def _safe(text: str) -> str:

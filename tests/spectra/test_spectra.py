@@ -489,8 +489,8 @@ def test_record() -> None:
     [
         (np.ones(5), None, "give n"),
         (nsd.GaussianMixture(np.zeros((1, 5)), [1.0]), None, "give n"),
-        (np.ones(5), 0, "positive integer"),
-        (np.ones(5), 2.5, "positive integer"),
+        (np.ones(5), 0, "n must be a whole number"),
+        (np.ones(5), 2.5, "n must be a whole number"),
         (-np.ones(5), 3, "not negative"),
         (np.zeros(5), 3, "not all zero"),
         (np.full(5, np.nan), 3, "finite"),

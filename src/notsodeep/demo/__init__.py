@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from .. import report
+from .._files import write_text
 from ..activations import Activation, Affine, HardTanh, LeakyReLU
 from .page import page
 from .study import SIGMA_A2, Case, Size, Study, run
@@ -32,7 +32,7 @@ def main(folder: str | Path = "demo", console: Console | None = None, *, quick: 
     console.print(_table(found))
     console.print(f"\n{gradients(found)}")
     path = target / "report.html"
-    report.write(path, page(found))
+    write_text(path, page(found))
     console.print(
         f"\nReport with figures: {path} ({found.wall_seconds:.0f} s, {found.cpu_seconds:.0f} s of processor time)"
     )
@@ -69,19 +69,11 @@ def _table(found: Study) -> Table:
     for heading in ("", "kernel\ndistance", "accuracy\n%", "a batch\nms", "speed-up"):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for case in found.cases:
-        names = {"DEQ": 0.0, "twin": case.distance, "plain": case.plain_distance}
         layers = [short(phi) for phi in case.twin.network.activations]
         left = [f"{case.data}, {case.activation}", *layers, "", ""]
-        for i, (name, distance) in enumerate(names.items()):
-            accuracy, error = case.widest.summary(name, "accuracy")
-            table.add_row(
-                left[i],
-                name,
-                f"{distance:.1e}" if distance else "0",
-                f"{100 * accuracy:.1f} ± {100 * error:.1f}",
-                f"{1e3 * case.widest.summary(name, 'inference_seconds')[0]:.2f}",
-                f"{case.widest.speedup(name):.1f}",
-            )
+        shown = ("network", "kernel distance", "accuracy %", "a batch ms", "speed-up")
+        for first, row in zip(left, case.rows(), strict=False):
+            table.add_row(first, *(row[name] for name in shown))
         table.add_row(left[3], "scaled", f"{case.plain_scaled:.1e}", "", "", "", end_section=True)
     table.caption = (
         "Kernel distance: exact conjugate kernels against the DEQ's, relative, in spectral norm. Scaled: the plain "

@@ -60,61 +60,19 @@ def page(found: Study) -> str:
 
 
 def _numbers(found: Study) -> tuple[list[str], list[list[str]]]:
-    headings = [
-        "data, DEQ",
-        "network",
-        "kernel distance",
-        "with the best factor",
-        "accuracy %",
-        "training s",
-        "a batch ms",
-        "speed-up",
-    ]
-    rows = []
-    for case in found.cases:
-        distances = {"DEQ": "0", "twin": f"{case.distance:.1e}", "plain": f"{case.plain_distance:.1e}"}
-        for name, distance in distances.items():
-            accuracy, error = case.widest.summary(name, "accuracy")
-            rows.append(
-                [
-                    f"{case.data}, {_NAMES[case.activation]}",
-                    name,
-                    distance,
-                    f"{case.plain_scaled:.1e}" if name == "plain" else "",
-                    f"{100 * accuracy:.1f} ± {100 * error:.1f}",
-                    f"{case.widest.summary(name, 'training_seconds')[0]:.2f}",
-                    f"{1e3 * case.widest.summary(name, 'inference_seconds')[0]:.2f}",
-                    f"{case.widest.speedup(name):.1f}",
-                ]
-            )
-    return headings, rows
+    cases = [({"data, DEQ": f"{c.data}, {_NAMES[c.activation]}"} | row) for c in found.cases for row in c.rows()]
+    return list(cases[0]), [list(row.values()) for row in cases]
 
 
 def _spectral_numbers(found: Study) -> tuple[list[str], list[list[str]]]:
-    headings = [
-        "DEQ, kernel",
-        "distance of twin",
-        "of plain network",
-        "with the best factor",
-        "largest eigenvalues",
-        "predicted",
-    ]
+    headings = ["DEQ, kernel", "distance of twin", "of plain network", "with the best factor"]
     rows = []
     for s in found.spectra:
-        top = [f"{v:.2f}" for v in s.eigenvalues["DEQ"][-2:]]
-        predicted = [f"{spike.value:.2f}" for spike in s.law.spikes[-2:]]
+        top, predicted = s.eigenvalues["DEQ"][-2:], [spike.value for spike in s.law.spikes[-2:]]
+        largest = [", ".join(f"{v:.2f}" for v in values) for values in (top, predicted)]
         name = f"{_NAMES[s.activation]}, {s.kernel.upper()}"
-        rows.append(
-            [
-                name,
-                f"{s.distance:.1e}",
-                f"{s.plain_distance:.1e}",
-                f"{s.plain_scaled:.1e}",
-                ", ".join(top),
-                ", ".join(predicted),
-            ]
-        )
-    return headings, rows
+        rows.append([name, *(f"{distance:.1e}" for distance in s.distances), *largest])
+    return [*headings, "largest eigenvalues", "predicted"], rows
 
 
 # ---- figures ---------------------------------------------------------------------------------------------

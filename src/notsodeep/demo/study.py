@@ -67,6 +67,22 @@ class Case:
         """The networks of the largest width."""
         return self.trained[max(self.trained)]
 
+    def rows(self) -> list[dict[str, str]]:
+        """DEQ, twin and plain network, in words: what stands in every table of them."""
+        widest, distances = self.widest, {"twin": self.distance, "plain": self.plain_distance}
+        return [
+            {
+                "network": name,
+                "kernel distance": f"{distances[name]:.1e}" if name in distances else "0",
+                "with the best factor": f"{self.plain_scaled:.1e}" if name == "plain" else "",
+                "accuracy %": "{:.1f} ± {:.1f}".format(*(100 * v for v in widest.summary(name, "accuracy"))),
+                "training s": f"{widest.summary(name, 'training_seconds')[0]:.2f}",
+                "a batch ms": f"{1e3 * widest.summary(name, 'inference_seconds')[0]:.2f}",
+                "speed-up": f"{widest.speedup(name):.1f}",
+            }
+            for name in ("DEQ", "twin", "plain")
+        ]
+
 
 @dataclass(frozen=True)
 class Spectrum:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arrays import as_device, squared_norms
+from .._arrays import as_device, squared_norms, whole
 from ..errors import InvalidInputError
 from ..kernels import VARIANCES, DEQSlope, kernels_of
 from ..matching import Twin, match_one_layer
@@ -61,8 +61,7 @@ def feature_model(
     A DEQ becomes its one-layer twin, trained by the readout alone, on the range of norms found in X. An explicit
     network has its CK; a twin that trains its readout has the kernel it matches.
     """
-    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-        raise InvalidInputError(f"width must be a positive whole number, got {width!r}")
+    whole("width", width)
     network: Any = source
     if isinstance(source, DEQ):
         network = match_one_layer(source, kernel=kernel, norms=_norms(X), tol=tol, trains="readout")

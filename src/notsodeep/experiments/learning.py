@@ -24,6 +24,7 @@ from ..mixtures import GaussianMixture
 from ..networks import DEQ, ENN, Kernel, Network
 from ..plots.figures.learning import draw_learning
 from ..spectra.sources import source_of
+from .lazy import Learner
 from .runner import Experiment, Point, Setup
 
 Settings = Mapping[str, Any]
@@ -245,18 +246,11 @@ def _descend(
     rows, tests = (torch.from_numpy(part).float() for part in (X, new))
     targets = 2.0 * torch.eye(mixture.classes) - 1.0
     model = nn.DEQ(spec, mixture.p, width, mixture.classes, seed=seed)
-    with torch.no_grad():
-        start, start_new = model(rows), model(tests)
-    optimiser, out, done = torch.optim.SGD(model.parameters(), lr=rate), [], 0
+    learner, out, done = Learner(model, rows, targets[y], tests, rate * n), [], 0  # it takes means, here is a sum
     for time in times:
         steps = round(time / rate)
-        for _ in range(steps - done):
-            optimiser.zero_grad()
-            (0.5 * ((model(rows) - start - targets[y]) ** 2).sum()).backward()
-            optimiser.step()
-        done = steps
-        with torch.no_grad():
-            scores = model(tests) - start_new
+        learner.descend([torch.arange(n)] * (steps - done))
+        done, scores = steps, learner.outputs()
         right = (scores.argmax(1).numpy() == labels).mean()
         out.append((float(right), float(((scores - targets[labels]) ** 2).mean())))
     return out

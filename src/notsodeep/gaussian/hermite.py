@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._arrays import sheltered
+from .._arrays import sheltered, whole
 from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.panels import Panels, normal_nodes
 from ..errors import InvalidInputError
@@ -36,10 +36,9 @@ def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bo
     [0.398942, 0.5, 0.282095]
     """
     phi = activation(phi)
-    if isinstance(terms, bool) or not isinstance(terms, int | np.integer) or terms < 1:
-        raise InvalidInputError(f"terms must be a whole number of at least 1, got {terms!r}")
+    terms = whole("terms", terms)
     scales, restore = as_scales(q, root=True)
-    out = _coefficients(phi, scales, int(terms), derivative)
+    out = _coefficients(phi, scales, terms, derivative)
     return restore(finite(_without_parity(out, phi, derivative), phi))
 
 

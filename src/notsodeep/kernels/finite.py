@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arrays import as_rows, like, same_columns, sheltered
+from .._arrays import as_rows, like, same_columns, sheltered, whole, whole_seed
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_network, rates_of, tangent_kernel
@@ -134,11 +134,9 @@ class _Job:
             tol = 1e-12 if rows.dtype == torch.float64 else 1e-5
         if not (isinstance(tol, float) and tol > 0):
             raise InvalidInputError(f"tol must be a positive number, got {tol!r}")
-        if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
-            raise InvalidInputError(f"seed must be a whole number of at most 64 bits, got {seed!r}")
         split = None if Y is None else len(x)
         widths = _widths(network, width, rows.shape[1])
-        return _Job(network, rows, split, widths, _count("draws", draws), seed, tol, X)
+        return _Job(network, rows, split, widths, whole("draws", draws), whole_seed(seed), tol, X)
 
     def networks(self) -> Iterator[_Drawn]:
         generator = torch.Generator(device=self.rows.device).manual_seed(self.seed)
@@ -173,18 +171,12 @@ class _Job:
         return like(values, self.given)
 
 
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidInputError(f"{name} must be a whole number of at least 1, got {value!r}")
-    return value
-
-
 def _widths(network: Network, width: Any, features: int) -> tuple[int, ...]:
     depth = len(network.activations)
     widths = tuple(width) if isinstance(width, list | tuple) else (width,) * depth
     if len(widths) != depth:
         raise InvalidInputError(f"width needs one number, or one for each of {depth} hidden layers, got {width!r}")
-    widths = tuple(_count("width", m) for m in widths)
+    widths = tuple(whole("width", m) for m in widths)
     sides = (features, *widths, *(widths if isinstance(network, DEQ) else ()))
     if sum(a * b for a, b in itertools.pairwise(sides)) > _MOST_WEIGHTS:
         raise InvalidInputError(f"a network of width {width!r} has more than {_MOST_WEIGHTS:.0e} weights")

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from .._arrays import sheltered
+from .._arrays import sheltered, whole
 from ..activations import Activation
 from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import hermite_coefficients
@@ -49,8 +49,7 @@ def power_series(
     (3, 4, 8)
     """
     check_kernel(network, kernel)
-    if isinstance(terms, bool) or not isinstance(terms, int) or not 1 <= terms <= _MOST:
-        raise InvalidInputError(f"terms must be between 1 and {_MOST}, got {terms}")
+    whole("terms", terms, 1, _MOST)
     if check and isinstance(network, DEQ):
         network.check_contraction()
     left, right = np.broadcast_arrays(_norms(norm), _norms(norm if other is None else other))

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from .._arrays import whole
 from ..equivalents import Coefficients
 from ..errors import InvalidInputError
 
@@ -121,8 +122,7 @@ class Tried:
         for name in ("bound", "sampled"):
             check_number(name, getattr(self, name))
         for name, count in (("depth", self.depth), ("kinds", 1 if self.kinds is None else self.kinds)):
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise InvalidInputError(f"{name} must be a positive integer, got {count!r}")
+            whole(name, count)
 
     def __str__(self) -> str:
         size = f"{self.depth} layer{'s' if self.depth > 1 else ' '}"

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .._arrays import whole
 from ..activations import Hermite, Quadratic
 from ..errors import InfeasibleMatchError, InvalidInputError
 from ..gaussian import hermite_coefficients
@@ -93,8 +94,7 @@ def _check(deq: DEQ, kernel: str, terms: int) -> None:
         raise InvalidInputError(f"match_sphere takes a DEQ, got {type(deq).__name__}")
     check_kernel(deq, kernel)
     deq.check_driven()
-    if isinstance(terms, bool) or not isinstance(terms, int) or terms < 2:
-        raise InvalidInputError(f"terms must be an integer of at least 2, got {terms!r}")
+    whole("terms", terms, 2)
 
 
 def _signs(deq: DEQ, sizes: Array) -> Array:

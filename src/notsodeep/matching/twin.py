@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import kernels as _kernels
-from .._arrays import as_rows, like
+from .._arrays import as_rows, like, whole
 from ..activations import Affine
 from ..equivalents import Coefficients
 from ..errors import InvalidInputError
@@ -72,10 +72,8 @@ class Twin:
             )
         if not isinstance(self.family, str) or not isinstance(self.reason, str):
             raise InvalidInputError(f"family and reason are texts, got {self.family!r} and {self.reason!r}")
-        if self.kinds is not None and (
-            isinstance(self.kinds, bool) or not isinstance(self.kinds, int) or self.kinds < 1
-        ):
-            raise InvalidInputError(f"kinds must be a positive integer or None, got {self.kinds!r}")
+        if self.kinds is not None:
+            whole("kinds", self.kinds)
         self._check_rates()
 
     def _usual(self) -> Trains:

@@ -17,14 +17,14 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from .._arrays import as_device
+from .._arrays import as_device, whole, whole_seed
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import DEQ as DEQSpec
 from ..networks import ENN as ENNSpec
 from .deq import DEQ
 from .enn import ENN
-from .model import Model, as_pair, in_batches, positive, whole
+from .model import Model, as_pair, in_batches
 from .train import History, fit
 
 _COLUMNS = {
@@ -165,11 +165,11 @@ def compare(
 
 def _seeds(seeds: int | Sequence[int]) -> Sequence[int]:
     if isinstance(seeds, Iterable) and not isinstance(seeds, str):
-        chosen = [whole("seeds", seed) for seed in seeds]
+        chosen = [whole_seed(seed, "seeds") for seed in seeds]
         if chosen:
             return chosen
         raise InvalidInputError("seeds must be a positive number of networks, or a list of at least one seed, got none")
-    return range(positive("seeds", seeds))
+    return range(whole("seeds", seeds))
 
 
 def _measure(

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._arrays import whole
 from ..errors import InvalidInputError
 from ..networks import DEQ as Specification
 from .implicit import equilibrium, find_equilibrium
-from .model import Gaussian, Model, check_input, positive
+from .model import Gaussian, Model, check_input
 from .solvers import Equilibrium, OnFailure, SolverOptions
 
 
@@ -65,9 +66,9 @@ class DEQ(Model):
         if keep_contraction is not None and not math.isfinite(spec.activation.lipschitz):
             raise InvalidInputError(f"{spec.activation!r} has no Lipschitz constant: no weights make it a contraction")
         self.spec = spec
-        self.in_features = positive("in_features", in_features)
-        self.width = positive("width", width)
-        self.out_features = positive("out_features", out_features)
+        self.in_features = whole("in_features", in_features)
+        self.width = whole("width", width)
+        self.out_features = whole("out_features", out_features)
         self.options = SolverOptions(solver, float(tol), max_steps, on_failure, bfloat16_start)
         self.keep_contraction = keep_contraction
         gaussian = Gaussian(seed, dtype, device)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._arrays import whole
 from ..activations.compiled import can_fuse
 from ..activations.forms import Scaled
 from ..activations.norm_units import How, NormUnits
@@ -16,7 +17,7 @@ from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import ENN as Specification
 from ..networks import rates_of
-from .model import Gaussian, Model, check_input, positive
+from .model import Gaussian, Model, check_input
 
 
 class ENN(Model):
@@ -63,8 +64,8 @@ class ENN(Model):
         super().__init__()
         self.spec, inherited, unit = _specification(network)
         self.normalise = unit if normalise is None else normalise
-        self.in_features = positive("in_features", in_features)
-        self.out_features = positive("out_features", out_features)
+        self.in_features = whole("in_features", in_features)
+        self.out_features = whole("out_features", out_features)
         self.widths = _widths(width, self.spec.depth)
         self.learning_rates = rates_of(self.spec, inherited if learning_rates is None else learning_rates)
         if init not in ("gaussian", "orthogonal"):
@@ -176,4 +177,4 @@ def _widths(width: int | Sequence[int], depth: int) -> tuple[int, ...]:
     widths = (width,) * depth if isinstance(width, int) else tuple(width)
     if len(widths) != depth:
         raise InvalidInputError(f"width must be one number or one per layer ({depth}), got {len(widths)} of them")
-    return tuple(positive("width", w) for w in widths)
+    return tuple(whole("width", w) for w in widths)

@@ -146,33 +146,21 @@ def measure(parts: DEQParts, X: Tensor) -> Measured:
 
 
 def _warn(spec: Specification, excess: float, share: float, level: float) -> None:
-    if spec.variances[0] >= spec.limit:
-        warnings.warn(
-            f"sigma_a2 = {spec.variances[0]:.3g} is not below {spec.limit:.3g}: this DEQ's equilibrium need not be "
-            "unique, and no theorem covers it; the twin is that of the infinite-width kernel, where this exists",
-            NotSoDeepWarning,
-            stacklevel=4,
-        )
-    if excess > 1.5:
-        warnings.warn(
-            f"the recurrent weight's norm is {excess:.2f} times that of random weights of the same variance: training "
-            "has given it structure, which the twin's kernel does not know; expect the distilled twin to keep less",
-            NotSoDeepWarning,
-            stacklevel=4,
-        )
-    if level != 0.0:
-        warnings.warn(
-            f"the bias has mean {level:.3g} over the units, more than its spread: the theory takes biases with "
-            "mean zero; move the mean into the activation, phi(u + mean)",
-            NotSoDeepWarning,
-            stacklevel=4,
-        )
-    if share > 0.5:
-        warnings.warn(
-            f"{share:.0%} of the data's mean square lies in its mean; centre the data (notsodeep.standardise)",
-            NotSoDeepWarning,
-            stacklevel=4,
-        )
+    said = {
+        f"sigma_a2 = {spec.variances[0]:.3g} is not below {spec.limit:.3g}: this DEQ's equilibrium need not be unique, "
+        "and no theorem covers it; the twin is that of the infinite-width kernel, where this exists": (
+            spec.variances[0] >= spec.limit
+        ),
+        f"the recurrent weight's norm is {excess:.2f} times that of random weights of the same variance: training has "
+        "given it structure, which the twin's kernel does not know; expect the distilled twin to keep less": (
+            excess > 1.5
+        ),
+        f"the bias has mean {level:.3g} over the units, more than its spread: the theory takes biases with mean zero; "
+        "move the mean into the activation, phi(u + mean)": level != 0.0,
+        f"{share:.0%} of the data's mean square lies in its mean; centre the data (notsodeep.standardise)": share > 0.5,
+    }
+    for message in (text for text, holds in said.items() if holds):
+        warnings.warn(message, NotSoDeepWarning, stacklevel=4)
 
 
 def as_activation(phi: Any) -> Activation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from .._arrays import as_device, as_rows
+from .._arrays import as_device, as_rows, whole_seed
 from ..errors import ConvergenceError, InvalidInputError
 
 Trained = Literal["readout", "frozen", "all"]
@@ -83,20 +83,6 @@ class Model(nn.Module):
 _MOST_WEIGHTS = 1 << 37  # in one matrix: half a terabyte in single precision
 
 
-def positive(name: str, value: int) -> int:
-    """A size; everything else is refused."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise InvalidInputError(f"{name} must be a positive whole number, got {value!r}")
-    return int(value)
-
-
-def whole(name: str, value: int) -> int:
-    """A whole number of 64 bits, as seeds are."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not -(2**63) <= value < 2**64:
-        raise InvalidInputError(f"{name} must be a whole number of at most 64 bits, got {value!r}")
-    return int(value)
-
-
 def not_negative(name: str, value: float) -> float:
     """A finite number that is zero or more."""
     if isinstance(value, bool) or not isinstance(value, Real) or not (math.isfinite(value) and value >= 0):
@@ -108,7 +94,7 @@ class Gaussian:
     """Standard normal parameters from one seed: the same numbers on every device."""
 
     def __init__(self, seed: int, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
-        self._generator = torch.Generator().manual_seed(whole("seed", seed))
+        self._generator = torch.Generator().manual_seed(whole_seed(seed))
         self._dtype, self._device = dtype or torch.get_default_dtype(), as_device(device)
 
     def parameter(self, *shape: int) -> nn.Parameter:

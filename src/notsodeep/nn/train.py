@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from .._arrays import as_device
+from .._arrays import as_device, whole, whole_seed
 from ..errors import CheckpointError, ConvergenceError, InvalidInputError
 from .checkpoint import WEIGHTS, Checkpoints, fingerprint
-from .model import Model, as_pair, check_classes, compute_features, not_negative, one_hot, positive, set_readout, whole
+from .model import Model, as_pair, check_classes, compute_features, not_negative, one_hot, set_readout
 
 Method = Literal["sgd", "adam", "ridge"]
 Schedule = Literal["constant", "cosine", "linear"]
@@ -103,8 +103,8 @@ class _Run:
                 raise InvalidInputError(f"{name} must be one of {get_args(allowed)}, got {getattr(self, name)!r}")
         for name in ("lr", "momentum", "weight_decay"):
             not_negative(name, getattr(self, name))
-        positive("batch_size", self.batch_size)
-        whole("seed", self.seed)
+        whole("batch_size", self.batch_size)
+        whole_seed(self.seed)
 
 
 def fit(
@@ -145,7 +145,7 @@ def fit(
 
     A readout trained on frozen features sees each sample's features computed once, not once per epoch.
     """
-    positive("epochs", epochs)
+    whole("epochs", epochs)
     like = _like(model)
     if device is not None:
         like = _like(model.to(as_device(device)))

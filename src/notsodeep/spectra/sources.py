@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .._arrays import whole
 from ..errors import InvalidInputError
 from ..mixtures import Covariance, GaussianMixture, LowRank, MixtureStatistics
 from ..mixtures.covariances import Diagonal, Isotropic
@@ -60,18 +61,12 @@ def source_of(data: Any, n: int | None, merge: bool) -> Source:
     if isinstance(data, GaussianMixture):
         if n is None:
             raise InvalidInputError("the law of a mixture depends on the number of points: give n")
-        return _from_mixture(data, data.counts(_checked(n)), merge)
+        return _from_mixture(data, data.counts(whole("n", n)), merge)
     if isinstance(data, MixtureStatistics):
-        return _from_statistics(data, None if n is None else _checked(n), merge)
+        return _from_statistics(data, None if n is None else whole("n", n), merge)
     if n is None:
         raise InvalidInputError("the law of given covariance eigenvalues depends on the number of points: give n")
-    return _from_eigenvalues(data, _checked(n))
-
-
-def _checked(n: Any) -> int:
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise InvalidInputError(f"n must be a positive integer, the number of points; got {n!r}")
-    return int(n)
+    return _from_eigenvalues(data, whole("n", n))
 
 
 def _from_eigenvalues(data: Any, n: int) -> Source:
