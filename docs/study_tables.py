@@ -160,7 +160,7 @@ def one_layer_speed_table(document: Document) -> Table:
     rows = []
     for key, cell in cells.items():
         name, width = key.split(", width ")
-        for twin in (k for k in cell["forward_ms"] if k.startswith("one layer")):
+        for twin in (k for k in cell["forward_ms"] if k.startswith(("one layer", "plain layer"))):
             ratios = [
                 cell.get(f"{kind}: {whom} / {twin}")
                 for kind in ("forward", "training")
@@ -168,5 +168,5 @@ def one_layer_speed_table(document: Document) -> Table:
             ]
             first = [word(name), f"{int(width):,}", twin, f"{cell['forward_ms'][twin]:.3g}"]
             rows.append([*first, *("" if ratio is None else f"{ratio:.1f}" for ratio in ratios)])
-    heads = ["activation", "width", "twin", "its forward pass, ms", "torchdeq, forward", "our DEQ, forward"]
+    heads = ["activation", "width", "network", "its forward pass, ms", "torchdeq, forward", "our DEQ, forward"]
     return [*heads, "torchdeq, training step", "our DEQ, training step"], rows

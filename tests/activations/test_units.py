@@ -93,6 +93,10 @@ def test_layers_of_any_kind_with_scale_gain_and_their_argument_as_memory(compile
             found = phi.units(argument, x, how=How(0.7, 0.3, compile, overwrite))
             torch.testing.assert_close(found, expected)
             assert (found.data_ptr() == argument.data_ptr()) == overwrite
+        argument = before.clone().requires_grad_()
+        twice = [phi.units(argument, x, how=how) for how in (How(0.7, 0.3), How(0.7, 0.3, compile, True))]
+        slopes = [torch.autograd.grad(y.square().sum(), argument)[0] for y in twice]
+        torch.testing.assert_close(*slopes)
         columns = before.mT.contiguous().mT  # not as the loops want them
         torch.testing.assert_close(phi.units(columns.clone(), x, how=How(0.7, 0.3, compile, True)), expected)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -68,6 +70,20 @@ def test_onnxruntime_computes_the_same(name: str, tmp_path) -> None:
     for x in (X, X[:1]):
         (y,) = session.run(None, {"x": x.numpy()})
         np.testing.assert_allclose(y, model(x).detach().numpy(), rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["tanh ck", "relu ntk", "thresholds"])
+def test_loops_in_cpp_compute_the_same(name: str) -> None:
+    """As built, copied, pickled and in double precision; with gradients of all weights."""
+    plain, fused = module(name), nsd.nn.ENN(twin(name), 4, 33, 3, compile=True)
+    torch.testing.assert_close(fused(X), plain(X))
+    for model in (plain, fused):
+        model(X).square().sum().backward()
+    torch.testing.assert_close(fused.weights[0].grad, plain.weights[0].grad, rtol=1e-4, atol=1e-5)
+    for other in (copy.deepcopy(fused), pickle.loads(pickle.dumps(fused))):
+        assert torch.equal(other(X), fused(X))
+    with torch.no_grad():
+        torch.testing.assert_close(fused.double()(X.double()), plain.double()(X.double()))
 
 
 def compiled_is_eager(name: str, backend: str) -> None:

@@ -1,4 +1,4 @@
-"""Norm-conditioned units by a compiled loop on the CPU: ``units.cpp``."""
+"""Units that see the norm of their input by a compiled loop on the CPU: ``units.cpp``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "can_fuse", "fused_units"]
 
 _SOURCE = Path(__file__).with_name("units.cpp")
-_TYPES = (*[ctypes.c_void_p] * 5, *[ctypes.c_long] * 3, *[ctypes.c_double] * 2, ctypes.c_long)
+_TYPES = (*[ctypes.c_void_p] * 6, *[ctypes.c_long] * 3, *[ctypes.c_double] * 2, ctypes.c_long)
 _LANES = 8
 _LEAST = 1 << 13  # units that are worth a second thread
 
@@ -28,7 +28,7 @@ class Plan(ctypes.Structure):
 
     _fields_ = (
         ("table", ctypes.c_void_p),
-        *((name, ctypes.c_double) for name in ("square", "low", "high", "centre", "half")),
+        *((name, ctypes.c_double) for name in ("square", "low", "high", "centre", "half", "leak")),
         *((name, ctypes.c_int) for name in ("groups", "orders")),
         ("sizes", ctypes.c_int * 4),
         *((name, ctypes.c_int) for name in ("order", "chebyshev", "logarithmic", "power")),
@@ -39,7 +39,7 @@ class Plan(ctypes.Structure):
         basis, table = phi.basis, phi.table(torch.empty(0, dtype=torch.float64))
         table = torch.nn.functional.pad(table, (0, -table.shape[1] % _LANES)).contiguous()
         centre, half = phi.variable
-        ranged = (basis.alpha**2, phi.low, phi.high, centre, half)
+        ranged = (basis.alpha**2, phi.low, phi.high, centre, half, 0.0)
         sizes = (ctypes.c_int * 4)(*basis.sizes)
         shape = (phi.groups, len(table), sizes, basis.order, basis.chebyshev, phi.logarithmic, phi.power)
         plan = cls(table.data_ptr(), *ranged, *shape)
@@ -52,7 +52,15 @@ def can_fuse() -> bool:
     return loops(_SOURCE, *_TYPES) is not None
 
 
-def fused_units(plan: Plan, how: How, before: Tensor, inputs: Tensor, out: Tensor, slopes: Tensor | None) -> None:
+def fused_units(
+    plan: Plan,
+    how: How,
+    before: Tensor,
+    inputs: Tensor,
+    out: Tensor,
+    slopes: Tensor | None,
+    thresholds: Tensor | None = None,
+) -> None:
     """The units of before (..., width) and inputs (..., features), and their derivatives in ``before``."""
     found = loops(_SOURCE, *_TYPES)
     assert found is not None
@@ -62,6 +70,7 @@ def fused_units(plan: Plan, how: How, before: Tensor, inputs: Tensor, out: Tenso
         ctypes.addressof(plan),
         before.data_ptr(),
         inputs.data_ptr(),
+        0 if thresholds is None else thresholds.data_ptr(),
         out.data_ptr(),
         0 if slopes is None else slopes.data_ptr(),
         before.numel() // width,

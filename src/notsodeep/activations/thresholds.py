@@ -12,6 +12,7 @@ which is what the hidden weights of an ordinary unit bring to an NTK.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import register
-from .blocks import eager, needs_slopes
+from .blocks import eager, evaluated, needs_slopes
+from .compiled import Plan, can_fuse, fused_units
 from .norm_units import PLAIN, How, NormUnits, row_norms
 from .parameters import numbers, sequences
 
@@ -115,18 +117,29 @@ class Thresholds(NormUnits):
         return [round(width * s) for s in accumulate(self.shares, initial=0.0)]
 
     def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, how: How = PLAIN) -> Tensor:
-        thresholds, gains = self.table(before, before.shape[-1]) if table is None else table
+        both = self.table(before, before.shape[-1]) if table is None else table
+        thresholds, gains = both
         gains = gains if how.scale * how.gain == 1.0 else how.scale * how.gain * gains
-        norm = row_norms(inputs).unsqueeze(-1)
-        if how.overwrite and not self.gated and eager(before, inputs) and not needs_slopes(before):
-            torch.nn.functional.leaky_relu_(before.addcmul_(norm, thresholds, value=-1.0), self.leak)
-            return before.mul_(gains)
-        above = torch.addcmul(before, norm, thresholds, value=-1.0)
-        if not self.gated:
-            return torch.nn.functional.leaky_relu(above, self.leak) * gains
-        first = self._edges(before.shape[-1])[-1 - self.gated]
-        gates = torch.where(above[..., first:] > 0.0, 1.0, self.leak) * before.roll(1, -1)[..., first:]
-        return torch.cat([torch.nn.functional.leaky_relu(above[..., :first], self.leak), gates], -1) * gains
+
+        def definition(before: Tensor) -> Tensor:
+            above = torch.addcmul(before, row_norms(inputs).unsqueeze(-1), thresholds, value=-1.0)
+            if not self.gated:
+                return torch.nn.functional.leaky_relu(above, self.leak) * gains
+            first = self._edges(before.shape[-1])[-1 - self.gated]
+            gates = torch.where(above[..., first:] > 0.0, 1.0, self.leak) * before.roll(1, -1)[..., first:]
+            return torch.cat([torch.nn.functional.leaky_relu(above[..., :first], self.leak), gates], -1) * gains
+
+        def fill(before: Tensor, out: Tensor, slopes: Tensor | None) -> None:
+            fused_units(_plan(self.leak), how, before, inputs, out, slopes, both)
+
+        if self.gated or not eager(before, inputs):
+            return definition(before)
+        if how.compiled and before.device.type == "cpu" and can_fuse():
+            return evaluated(before, fill, definition, how.overwrite)
+        if needs_slopes(before) or not how.overwrite:
+            return definition(before)
+        above = before.addcmul_(row_norms(inputs).unsqueeze(-1), thresholds, value=-1.0)
+        return torch.nn.functional.leaky_relu_(above, self.leak).mul_(gains)
 
     def layer(self, qx: Tensor, qy: Tensor) -> ThresholdsLayer:
         return ThresholdsLayer(self, qx, qy)
@@ -150,6 +163,11 @@ class Thresholds(NormUnits):
             "    above = before - torch.linalg.vector_norm(x, dim=-1, keepdim=True) * t",
             *(gates if self.gated else [f"    return torch.nn.functional.leaky_relu(above, {self.leak!r}) * gain"]),
         ]
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(leak: float) -> Plan:
+    return Plan(leak=leak)
 
 
 # ---- the kernel ----------------------------------------------------------------------------------------

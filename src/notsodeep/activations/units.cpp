@@ -1,5 +1,5 @@
-// A layer of norm-conditioned units in one pass: the norm of every input, its coefficients, the units, their slopes.
-// compiled.py builds and calls it; elementary.py and conditioned.py say the same in plain torch.
+// A layer of units that see the norm of their input in one pass: the norms, coefficients, units, and their slopes.
+// compiled.py builds and calls it; elementary.py, conditioned.py and thresholds.py say the same in plain torch.
 
 #include <algorithm>
 #include <cmath>
@@ -32,6 +32,7 @@ template <> struct Of<double> {
 struct Plan {
     const double *table;  // (orders, groups * functions of u), the rows filled up to whole lanes
     double square, low, high, centre, half;  // alpha^2; the range of norms, and that of the polynomials' variable
+    double leak;                             // of units with thresholds, which need nothing else
     int groups, orders, sizes[4], order, chebyshev, logarithmic, power;
 };
 
@@ -39,6 +40,7 @@ template <class R>
 struct Layer {
     const Plan *plan;
     const R *before, *inputs;  // (rows, width), (rows, features)
+    const R *thresholds;       // of every unit, and their gains: (2, width); nothing for norm-conditioned units
     R *out, *slope;            // (rows, width) each; the slopes may be left out
     long rows, width, features;
     double scale, gain;
@@ -232,8 +234,26 @@ static void some_rows(const Layer<R> &t, long start, long stop) {
     }
 }
 
+template <class R, bool S>
+static void some_threshold_rows(const Layer<R> &t, long start, long stop) {
+    const R *gain = t.thresholds + t.width, leak = R(t.plan->leak), factor = R(t.scale * t.gain);
+    for (long i = start; i < stop; i++) {
+        const R length = R(norm(t.inputs + i * t.features, t.features));
+        const R *in = t.before + i * t.width;
+        R *out = t.out + i * t.width, *slope = S ? t.slope + i * t.width : nullptr;
+#pragma GCC ivdep  // in and out may be the same
+        for (long j = 0; j < t.width; j++) {
+            const R above = in[j] - length * t.thresholds[j], steep = (above > R(0) ? R(1) : leak) * (factor * gain[j]);
+            out[j] = above * steep;
+            if (S) slope[j] = steep;
+        }
+    }
+}
+
 template <class R>
 static void evaluate(const Layer<R> &t, long start, long stop) {
+    if (t.thresholds)
+        return t.slope ? some_threshold_rows<R, true>(t, start, stop) : some_threshold_rows<R, false>(t, start, stop);
     t.slope ? some_rows<R, true>(t, start, stop) : some_rows<R, false>(t, start, stop);
 }
 
@@ -256,9 +276,9 @@ static void run(Layer<R> layer, long threads) {
 }
 
 #define UNITS(name, R)                                                                                                 \
-    extern "C" void name(const Plan *plan, const R *before, const R *inputs, R *out, R *slope, long rows, long width, \
-                         long features, double scale, double gain, long threads) {                                                 \
-        run<R>({plan, before, inputs, out, slope, rows, width, features, scale, gain}, threads);                            \
+    extern "C" void name(const Plan *plan, const R *before, const R *inputs, const R *thresholds, R *out, R *slope,   \
+                         long rows, long width, long features, double scale, double gain, long threads) {                                                 \
+        run<R>({plan, before, inputs, thresholds, out, slope, rows, width, features, scale, gain}, threads);                            \
     }
 
 UNITS(units_float64, double)

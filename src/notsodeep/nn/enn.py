@@ -35,7 +35,7 @@ class ENN(Model):
     bias : whether the outputs have one
     learning_rates : one multiplier per weight matrix, W_1 ... W_L and the readout, see :meth:`parameter_groups`
     normalise : divide each input by its norm first, for twins on the sphere; a twin knows whether it wants that
-    compile : evaluate norm-conditioned units in one compiled pass, on the CPU: the C++ compiler takes two seconds
+    compile : evaluate units that see the norm in one compiled pass, on the CPU: the C++ compiler takes two seconds
         first, once per process. Without one there is a warning, and plain torch
 
     >>> import notsodeep as nsd, torch
