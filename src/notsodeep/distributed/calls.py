@@ -16,8 +16,6 @@ from ..solve import FeatureSums, NetworkKernel, batches
 from .cluster import Call, Cluster, Lost
 from .share import Array, as_rows
 
-__all__ = ["expand", "feature_sums", "sweep"]
-
 _ATTEMPTS = 4
 
 

@@ -19,8 +19,6 @@ from distributed import Client, KilledWorker
 from ..errors import ClusterError, InvalidInputError
 from .tasks import versions
 
-__all__ = ["Call", "Cluster", "Lost"]
-
 HERE = versions
 """What this process runs."""
 _LOOK = 0.3  # seconds between looks at who is there

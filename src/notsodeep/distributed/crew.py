@@ -15,8 +15,6 @@ from . import tasks
 from .cluster import Call, Cluster, Lost
 from .layout import Grid, Tile, blocks_of, move, row_owners
 
-__all__ = ["Crew"]
-
 _STRIKES = 3  # losses per worker without one finished part, after which a solve gives up
 _EVERY = 1.0  # seconds between looks for new workers
 

@@ -23,8 +23,6 @@ from .share import Array
 if TYPE_CHECKING:
     from .operator import ClusterKernel
 
-__all__ = ["ClusterFactor"]
-
 
 class ClusterFactor:
     """F F' ~ D k(X, X) D; every worker holds F for the blocks of rows that are its own."""

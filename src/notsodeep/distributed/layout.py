@@ -11,8 +11,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Grid", "Tile", "blocks_of", "move", "row_owners", "tile_size"]
-
 Tile = tuple[int, int]
 _SIZE = 2048
 _MOST = 1024  # blocks of rows, half a million tiles: the client looks at each in every step

@@ -23,8 +23,6 @@ from .crew import Crew
 from .factor import ClusterFactor
 from .layout import Grid, Tile, blocks_of, tile_size
 
-__all__ = ["ClusterKernel", "ClusterStore"]
-
 ClusterStore = Literal["auto", "memory", "disk", "none"]
 _STORES = ("auto", "memory", "disk", "none")
 _BATCHES = 16  # parts in which a worker computes its tiles: steps of the progress bar

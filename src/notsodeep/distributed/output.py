@@ -18,8 +18,6 @@ from .layout import Tile
 from .operator import ClusterKernel
 from .sinks import sink_of
 
-__all__ = ["kernel_to_npy", "kernel_to_zarr"]
-
 _BATCHES = 8  # tasks per worker: steps of the progress bar, and what is looked at again when one is lost
 
 

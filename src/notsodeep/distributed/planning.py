@@ -12,8 +12,6 @@ from typing import Any
 from ..errors import InvalidInputError
 from .layout import Grid, Tile, move, tile_size
 
-__all__ = ["Plan", "Rates", "plan"]
-
 
 @dataclass(frozen=True)
 class Rates:

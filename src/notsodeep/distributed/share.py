@@ -18,8 +18,6 @@ from ..solve.network import NetworkKernel
 from ..solve.operator import add_block, as_columns
 from .layout import Grid, Tile
 
-__all__ = ["Share", "as_rows"]
-
 Array = NDArray[np.float64]
 
 

@@ -15,8 +15,6 @@ from .._files import reserve, write_text
 from ..errors import CheckpointError, MissingExtraError
 from .layout import Grid, Tile
 
-__all__ = ["NpySink", "Sink", "ZarrSink", "sink_of"]
-
 Matrix = NDArray[Any]
 
 

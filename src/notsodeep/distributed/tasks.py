@@ -26,22 +26,6 @@ from .layout import Tile
 from .share import Array, Share, as_rows
 from .sinks import sink_of
 
-__all__ = [
-    "BEHIND",
-    "MISSING",
-    "Lease",
-    "columns",
-    "diagonal",
-    "factor",
-    "keep",
-    "load",
-    "open_share",
-    "product",
-    "tiles",
-    "versions",
-    "write",
-]
-
 MISSING = "missing"
 """The answer of a worker that knows nothing of a run: it was restarted, or its memory was reclaimed."""
 BEHIND = "behind"

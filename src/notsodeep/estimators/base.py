@@ -22,8 +22,6 @@ from .machines import Stream, check_ridge, fit_equivalent, fit_exact, fit_featur
 from .predictors import Fitted
 from .specification import as_tensor, feature_model, network_of, seed_of
 
-__all__ = ["METHODS", "KernelMachine"]
-
 METHODS = ("kernel", "equivalent", "features")
 Array = NDArray[np.float64]
 

@@ -12,8 +12,6 @@ from ..nn import ENN as Network
 from ..solve import FeatureSums, NetworkKernel, batches
 from .predictors import Expansion, Predictor
 
-__all__ = ["WithClient", "check_client", "matrix_on", "operator_on", "predict_on", "sums_on"]
-
 _WORTH = 1 << 24  # entries of a kernel from which sending rows to workers pays
 
 

@@ -15,8 +15,6 @@ from ..solve import NetworkKernel
 from .base import Array
 from .specification import VARIANCES, network_of, slopes_of
 
-__all__ = ["DEQKernel"]
-
 
 class DEQKernel(CovarianceKernel):
     """k(X, Y) of a DEQ as a scikit-learn kernel, with hyper-parameters and gradients.

@@ -13,8 +13,6 @@ from ..solve import features_of
 from .base import Array
 from .specification import as_tensor, feature_model, network_of, seed_of
 
-__all__ = ["DEQFeatures"]
-
 _TYPES = [np.float64, np.float32]
 
 

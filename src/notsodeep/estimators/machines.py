@@ -35,8 +35,6 @@ from ..solve import (
 from .cluster import matrix_on, operator_on, sums_on
 from .predictors import Embedding, Expansion, FeatureReadout, Fitted, LinearEquivalent
 
-__all__ = ["GRID", "Stream", "best_ridge", "check_ridge", "fit_equivalent", "fit_exact", "fit_features", "fit_sums"]
-
 GRID = tuple(float(r) for r in np.logspace(-8, 1, 37))
 """The ridges that ``ridge="loo"`` tries, relative to the mean diagonal: four to a decade."""
 

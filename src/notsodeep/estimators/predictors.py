@@ -17,8 +17,6 @@ from ..networks import network_from_dict
 from ..nn import ENN as Network
 from ..solve import NetworkKernel, features_of
 
-__all__ = ["Embedding", "Expansion", "FeatureReadout", "Fitted", "LinearEquivalent", "Predictor"]
-
 _NUMBERS = ("t", "T", "traces", "fitted_on")
 
 

@@ -21,8 +21,6 @@ from .base import Array
 from .cluster import WithClient, check_client, matrix_on
 from .specification import VARIANCES, as_tensor, deq_of, network_of, slopes_of
 
-__all__ = ["DEQGaussianProcess", "Evidence", "evidence"]
-
 
 class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """y = f(x) + noise, f a Gaussian process of covariance amplitude * k, k the kernel of a DEQ.

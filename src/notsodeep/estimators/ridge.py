@@ -18,8 +18,6 @@ from ..errors import InvalidInputError
 from .base import Array, KernelMachine
 from .specification import as_tensor, seed_of
 
-__all__ = ["DEQClassifier", "DEQRegressor", "probabilities", "temperature"]
-
 _TYPES = [np.float64, np.float32]
 _CALIBRATION = 2000  # rows on which probabilities are calibrated where leave-one-out is not at hand
 

@@ -17,8 +17,6 @@ from ..networks import DEQ, ENN, Kernel, is_tangent
 from ..nn import ENN as Network
 from ..solve import Source
 
-__all__ = ["VARIANCES", "deq_of", "feature_model", "network_of", "slopes_of"]
-
 
 def network_of(estimator: Any) -> Source:
     """The network of an estimator: ``network`` if it has one, else the DEQ of its flat parameters."""

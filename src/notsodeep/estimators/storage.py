@@ -21,8 +21,6 @@ from ..solve import NetworkKernel, Source
 from .predictors import Embedding, Expansion, FeatureReadout, Fitted, LinearEquivalent, Predictor
 from .ridge import DEQClassifier, DEQRegressor
 
-__all__ = ["load_estimator", "load_with_extra", "save_estimator"]
-
 _PLAIN = ("sigma_a2", "sigma_b2", "sigma_c2", "kernel", "ridge", "method", "solver", "tol", "norms", "width")
 
 

@@ -18,8 +18,6 @@ from ..errors import InvalidInputError
 from .moments import finite
 from .rule import NODES, as_scales, chunks, may_share, shared_coefficients, shared_rule
 
-__all__ = ["function_coefficients", "hermite_coefficients", "project"]
-
 _AT_ONCE = 1 << 16  # nodes carried through the recurrence together: what stays in a cache is several times as fast
 _BLOCK, _KEPT = 512, 1025  # polynomials held at once, and kept
 _HELD = 1 << 21  # numbers

@@ -18,8 +18,6 @@ from ..activations.panels import Even
 from ..errors import ConvergenceError, InvalidInputError
 from .rule import as_scales, beyond, check_ends, integrate, normal_density, portions
 
-__all__ = ["Moments", "expectation", "finite", "moments"]
-
 
 @dataclass(frozen=True)
 class Moments:

@@ -20,18 +20,6 @@ from torch import Tensor
 from ..activations.panels import ORDER, REACH, Panels, normal_edges, normal_nodes
 from ..errors import ConvergenceError, InvalidInputError
 
-__all__ = [
-    "Estimate",
-    "as_scales",
-    "chunks",
-    "integrate",
-    "mean",
-    "normal_density",
-    "portions",
-    "shared_coefficients",
-    "shared_rule",
-]
-
 NODES = 1 << 21  # quadrature nodes held at once
 SHARED_UP_TO = 4096.0  # one rule for all scales grows with the largest; beyond, each scale has its own
 _FINER = 6  # orders more in the rule that checks

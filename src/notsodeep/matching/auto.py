@@ -21,8 +21,6 @@ from .names import MatchKernel
 from .target import Target, make_target, network_jets
 from .verification import best_scalar, rough_norm
 
-__all__ = ["Closeness", "choose"]
-
 TEN_TIMES = 11.0
 """A twin shall be ten times closer than the plain network with its best scalar; the estimate is good to a tenth."""
 _ROUNDING = 1e-9  # a smaller share is rounding: the plain network is exact

@@ -11,17 +11,6 @@ from .._arrays import whole
 from ..equivalents import Coefficients
 from ..errors import InvalidInputError
 
-__all__ = [
-    "Certificate",
-    "Implications",
-    "Location",
-    "MixtureCertificate",
-    "SphereCertificate",
-    "Tried",
-    "UniformCertificate",
-    "check_number",
-]
-
 _ROUNDING = 1e-12
 
 

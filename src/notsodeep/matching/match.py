@@ -15,8 +15,6 @@ from .names import MatchKernel
 from .target import ACCEPTED, Target, achieved, make_target, residual_of
 from .twin import Twin
 
-__all__ = ["match"]
-
 
 def match(
     deq: DEQ,

@@ -11,8 +11,6 @@ from .._arrays import as_rows, squared_norms
 from ..errors import InvalidInputError
 from ..networks import Kernel
 
-__all__ = ["DEFAULT_NORMS", "MatchKernel", "Trains", "check_range", "kernel_names", "norm_range"]
-
 MatchKernel = Literal["ck", "ntk", "ntk_frozen", "both"]
 Trains = Literal["all", "readout"]
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from ..activations import Activation, ActivationLike, CallableActivation, activation
 from ..errors import ActivationError
 
-__all__ = ["CubicTable", "tabulate"]
-
 
 def tabulate(phi: ActivationLike, reach: float = 8.0, pieces: int = 2048) -> Activation:
     """The same function as a table on [-reach, reach], continued by straight lines: for use at finite width.

@@ -28,8 +28,6 @@ from .names import MatchKernel, Trains, kernel_names
 from .twin_json import built_from, document_of, twin_html
 from .verification import Verification, best_scalar, relative_distance
 
-__all__ = ["Twin"]
-
 
 @dataclass(frozen=True, repr=False)
 class Twin:

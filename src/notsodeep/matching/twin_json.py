@@ -30,8 +30,6 @@ from .certificates import (
 )
 from .names import kernel_names
 
-__all__ = ["built_from", "document_of", "twin_html"]
-
 T = TypeVar("T")
 
 _VERSION = 2

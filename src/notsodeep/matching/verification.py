@@ -11,8 +11,6 @@ from torch import Tensor
 
 from ..equivalents import relative_spectral_error
 
-__all__ = ["Scaled", "Verification", "best_scalar", "relative_distance", "rough_norm"]
-
 _DENSE = 1500
 _STEPS = 40
 _CLOSE = 1e-9

@@ -18,8 +18,6 @@ from .operator import KernelFunction, KernelOperator
 from .preconditioners import NAMES, PreconditionerName, default_rank, precondition
 from .tiles import KernelTiles, Store, available_bytes, triangle_bytes
 
-__all__ = ["DIRECT", "Solution", "choose", "scale_of", "solve_dense", "solve_kernel", "solve_operator", "stored_dtype"]
-
 DIRECT = 10_000
 """Up to so many rows Cholesky is the quicker way (theory, section 16)."""
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from ..errors import ConvergenceError, InvalidInputError, NotSoDeepWarning
 
-__all__ = ["Factor", "RidgePath", "factorise", "leave_one_out", "ridge_path"]
-
 _JITTERS = (1e-14, 1e-12, 1e-10, 1e-8, 1e-6)  # relative to the mean diagonal, tried in this order
 
 

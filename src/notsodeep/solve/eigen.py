@@ -10,8 +10,6 @@ from torch import Tensor
 from ..errors import ConvergenceError, InvalidInputError
 from .operator import KernelOperator
 
-__all__ = ["Eigenpairs", "top_eigenpairs"]
-
 _MORE = 8  # vectors beside those asked for: the last ones asked for converge sooner
 _HELD = 6  # blocks that are held before the space is cut back to its best part
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from ..nn import ENN as Network
 
-__all__ = ["FeatureSums", "batches", "features_of"]
-
 _CHUNK = 4096
 
 

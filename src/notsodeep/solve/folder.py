@@ -16,8 +16,6 @@ from torch import Tensor
 from .._files import atomic
 from ..errors import CheckpointError
 
-__all__ = ["TileFolder"]
-
 
 class TileFolder:
     """Parts of other data or another kernel are refused, those of an interrupted run are used again.

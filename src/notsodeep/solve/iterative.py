@@ -23,8 +23,6 @@ from .dense import leave_one_out
 from .operator import KernelOperator
 from .preconditioners import Preconditioner, precondition
 
-__all__ = ["Iterative", "SolveCheckpoint", "leave_rows_out", "solve_tiles"]
-
 _PARTS = ("z", "residual", "direction", "energy", "start_norms")
 
 

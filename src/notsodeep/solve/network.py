@@ -14,8 +14,6 @@ from ..kernels import kernel_function, kernels_of
 from ..matching import Twin
 from ..networks import DEQ, ENN, KERNELS, Kernel, network_from_dict
 
-__all__ = ["NetworkKernel", "Source"]
-
 Source = DEQ | ENN | Twin
 _BLOCK = 512
 _ENTRIES = 1 << 25  # of a kernel block that is held at once

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from .._conjugate import thin
 
-__all__ = ["Factor", "KernelFunction", "KernelOperator", "add_block", "as_columns", "fingerprint"]
-
 KernelFunction = Callable[[Tensor, Tensor | None], Tensor]
 """k(X, Y) with rows as points; Y is None for the symmetric matrix of X."""
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from .._conjugate import thin
 from ..errors import InvalidInputError
 
-__all__ = ["Growing", "LowRank", "choose_pivots", "nystrom", "pivoted_cholesky"]
-
 Columns = Callable[[Tensor], Tensor]
 _BLOCK = 128
 _NEGLIGIBLE = 1e-12  # part of the trace; less than this is rounding

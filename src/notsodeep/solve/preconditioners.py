@@ -21,8 +21,6 @@ from .dense import factorise
 from .operator import Factor, KernelOperator
 from .pivoted import LowRank, nystrom, pivoted_cholesky
 
-__all__ = ["NAMES", "Preconditioner", "PreconditionerName", "default_rank", "precondition"]
-
 PreconditionerName = Literal["none", "diagonal", "nystrom", "rpcholesky", "equivalent", "equivalent+rpcholesky"]
 NAMES: tuple[PreconditionerName, ...] = (
     "none",

@@ -21,8 +21,6 @@ from .folder import TileFolder
 from .operator import KernelFunction, add_block, as_columns, fingerprint
 from .pivoted import LowRank, pivoted_cholesky
 
-__all__ = ["KernelTiles", "Store", "available_bytes", "triangle_bytes"]
-
 Store = Literal["auto", "memory", "disk", "none"]
 
 _PANEL = 2048

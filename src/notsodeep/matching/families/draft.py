@@ -9,8 +9,6 @@ from ...networks import ENN
 from ..solver import Solution
 from ..target import FEASIBLE, Target
 
-__all__ = ["Draft", "Refusal", "depth_reason", "finished", "need_rates", "refuse_both"]
-
 
 @dataclass(frozen=True)
 class Draft:

@@ -14,8 +14,6 @@ from ..one_layer import match_one_layer
 from ..twin import Twin
 from . import homogeneous
 
-__all__ = ["match_uniform"]
-
 
 def match_uniform(
     deq: DEQ,
