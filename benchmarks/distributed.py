@@ -170,7 +170,7 @@ def _plain(document: Any, mine: list[Tile], rows: Any, v: Any, repeats: int, gat
     gate.wait()
     for _ in range(repeats):
         gate.wait()
-        share.product(mine, list(rows), v, False)
+        share.product(mine, list(rows), False, v)
         gate.wait()
 
 

@@ -46,6 +46,10 @@ class Crew:
         self._loaded: dict[str, set[int]] = {}
         self._strikes, self._looked, self._seen_losses = 0, 0.0, 0
 
+    def ask(self, worker: str, name: str, step: str, *arguments: Any, arrays: tuple[Any, ...] = (), items: Any) -> Call:
+        """A step of the share of this worker."""
+        return Call(worker, name, tasks.on_share, (self.run, step, *arguments), arrays, items=items)
+
     def over(
         self, items: Iterable[Any], call: Callable[[str, list[Any]], Call], most: int | None = None
     ) -> Iterator[tuple[Call, Any]]:
@@ -127,7 +131,7 @@ class Crew:
             return None
         sent = self._scatter(wanted)
         calls = [
-            Call(name, "kernel-rows", tasks.load, (self.run, blocks, [sent[b] for b in blocks]), items=blocks)
+            self.ask(name, "kernel-rows", "take", blocks, [sent[b] for b in blocks], items=blocks)
             for name, blocks in wanted.items()
             if blocks
         ]

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from ..solve.pivoted import choose_pivots
-from . import tasks
 from .cluster import Call
-from .share import Array
+from .share import BEHIND, Array
 
 if TYPE_CHECKING:
     from .operator import ClusterKernel
@@ -103,13 +102,13 @@ class ClusterFactor:
         def call(worker: str, mine: list[int]) -> Call:
             start = min(self._widths.get((worker, b), 0) for b in mine)
             lacking = (self.operator.X[self.pivots[start:]].numpy(), self.lower[start:total, :total].numpy())
-            arguments = (crew.run, self.name, step, mine, start, total)
             arrays = (values(mine), *(lacking if start < total else ()))
-            return Call(worker, f"factor-{step}", tasks.factor, arguments, arrays, items=mine)
+            given = (self.name, step, mine, start, total)
+            return crew.ask(worker, f"factor-{step}", "factored", *given, arrays=arrays, items=mine)
 
         while pending:
             for done, found in crew.over(sorted(pending), call):
-                behind = isinstance(found, str) and found == tasks.BEHIND
+                behind = isinstance(found, str) and found == BEHIND
                 self._widths |= {(done.worker, b): 0 if behind else total for b in done.items}
                 if not behind:
                     pending -= set(done.items)

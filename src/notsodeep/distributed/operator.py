@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,6 @@ from ..errors import InvalidInputError, NotSoDeepWarning, SerialisationError
 from ..solve import NetworkKernel, triangle_bytes
 from ..solve.operator import Factor, fingerprint
 from ..solve.pivoted import pivoted_cholesky
-from . import tasks
 from .cluster import Call, Cluster
 from .crew import Crew
 from .factor import ClusterFactor
@@ -114,7 +113,7 @@ class ClusterKernel:
         def call(worker: str, mine: list[Tile]) -> Call:
             blocks = blocks_of(mine)
             part = np.concatenate([given[self.grid.span(b)] for b in blocks])
-            return Call(worker, name, tasks.product, (self.crew.run, mine, blocks, fresh), (part,), items=mine)
+            return self.crew.ask(worker, name, "product", mine, blocks, fresh, arrays=(part,), items=mine)
 
         for done, found in self.crew.over(self.grid.tiles(), call):
             start = 0
@@ -131,11 +130,11 @@ class ClusterKernel:
 
     @functools.cached_property
     def _diagonal(self) -> Tensor:
-        return self._by_rows("kernel-diagonal", tasks.diagonal, (), ())
+        return self._by_rows("diagonal", (), ())
 
     def columns(self, index: Tensor) -> Tensor:
         """The columns of these rows, (n, len(index)), in float64."""
-        found = self._by_rows("kernel-columns", tasks.columns, (len(index),), (self.X[index].numpy(),))
+        found = self._by_rows("columns", (len(index),), (self.X[index].numpy(),))
         return found if self.scale is None else self.scale * found * self.scale[index, 0]
 
     def low_rank(self, rank: int, seed: int) -> Factor:
@@ -144,11 +143,11 @@ class ClusterKernel:
             return pivoted_cholesky(self.columns, self.diagonal(), rank, seed)
         return ClusterFactor(self, rank, seed)
 
-    def _by_rows(self, name: str, function: Callable[..., Any], width: tuple[int, ...], arrays: tuple[Any, ...]) -> Any:
+    def _by_rows(self, step: str, width: tuple[int, ...], arrays: tuple[Any, ...]) -> Tensor:
         out = torch.empty(self.n, *width, dtype=torch.float64)
 
         def call(worker: str, mine: list[int]) -> Call:
-            return Call(worker, name, function, (self.crew.run, mine), arrays, items=mine)
+            return self.crew.ask(worker, f"kernel-{step}", step, mine, arrays=arrays, items=mine)
 
         for done, found in self.crew.over(range(self.grid.count), call):
             for block, values in zip(done.items, found, strict=True):
@@ -161,7 +160,7 @@ class ClusterKernel:
         most = max(1, _MESSAGE // (8 * self.grid.size**2))
 
         def call(worker: str, mine: list[Tile]) -> Call:
-            return Call(worker, "kernel-tiles", tasks.tiles, (self.crew.run, mine), items=mine)
+            return self.crew.ask(worker, "kernel-tiles", "computed", mine, items=mine)
 
         total = len(self.grid.tiles())
         done = self.crew.over(self.grid.tiles(), call, most)
@@ -205,7 +204,7 @@ class ClusterKernel:
         if homeless:
             warnings.warn(_no_room(len(homeless), len(self.grid.tiles())), NotSoDeepWarning, stacklevel=2)
         gone = {w: [t for t, before in stale.items() if before == w] for w in self.crew.strength}
-        calls = [Call(w, "kernel-drop", tasks.keep, (self.crew.run, [], tiles)) for w, tiles in gone.items() if tiles]
+        calls = [self.crew.ask(w, "kernel-drop", "keep", [], old, items=()) for w, old in gone.items() if old]
         for _ in self.cluster.run(calls):  # who is lost meanwhile has nothing to drop
             pass
 
@@ -215,7 +214,7 @@ class ClusterKernel:
 
     def _keep(self, missing: list[Tile], most: int, homeless: list[Tile]) -> Iterator[Tile]:
         def call(worker: str, mine: list[Tile]) -> Call:
-            return Call(worker, "kernel-build", tasks.keep, (self.crew.run, mine, []), items=mine)
+            return self.crew.ask(worker, "kernel-build", "keep", mine, items=mine)
 
         for done, left in self.crew.over(missing, call, most):
             homeless += left

@@ -12,7 +12,6 @@ from .._arrays import as_rows
 from .._progress import track
 from ..networks import Kernel
 from ..solve import NetworkKernel, Source
-from . import tasks
 from .cluster import Call
 from .layout import Tile
 from .operator import ClusterKernel
@@ -83,7 +82,7 @@ def _write(
         missing = [t for t in operator.grid.tiles() if t not in there]
 
         def call(worker: str, mine: list[Tile]) -> Call:
-            return Call(worker, "kernel-write", tasks.write, (operator.crew.run, place, mine), items=mine)
+            return operator.crew.ask(worker, "kernel-write", "write", place, mine, items=mine)
 
         def written() -> Iterator[Tile]:
             most = max(1, -(-len(missing) // (_BATCHES * len(operator.cluster.wait_for_workers()))))

@@ -17,8 +17,12 @@ from ..solve.folder import TileFolder
 from ..solve.network import NetworkKernel
 from ..solve.operator import add_block, as_columns
 from .layout import Grid, Tile
+from .sinks import sink_of
 
 Array = NDArray[np.float64]
+
+BEHIND = "behind"
+"""The answer of a worker that lacks rows of a factor."""
 
 
 class Share:
@@ -58,9 +62,12 @@ class Share:
         while self.tiles and self.held > self.limit:
             self.held -= self.tiles.popitem()[1].nbytes
 
-    def keep(self, tiles: Sequence[Tile]) -> list[Tile]:
-        """Compute those that can be kept; the others."""
+    def keep(self, tiles: Sequence[Tile], gone: Sequence[Tile] = ()) -> list[Tile]:
+        """Drop tiles that another worker owns from now on, compute those that can be kept; the others."""
         left = []
+        for tile in gone:
+            if tile in self.tiles:
+                self.held -= self.tiles.pop(tile).nbytes
         for tile in tiles:
             if tile in self.tiles or self.room(tile) or self.folder is not None:
                 self.tile(tile)
@@ -68,14 +75,7 @@ class Share:
                 left.append(tile)
         return left
 
-    def forget(self, tiles: Sequence[Tile]) -> None:
-        """Tiles that another worker owns from now on."""
-        for tile in tiles:
-            gone = self.tiles.pop(tile, None)
-            if gone is not None:
-                self.held -= gone.nbytes
-
-    def product(self, tiles: Sequence[Tile], blocks: Sequence[int], v: Array, fresh: bool) -> Array:
+    def product(self, tiles: Sequence[Tile], blocks: Sequence[int], fresh: bool, v: Array) -> Array:
         """The part of K v that these tiles make; ``v`` and the result hold the rows of ``blocks`` alone."""
         starts = dict(zip(blocks, np.cumsum([0, *(self.grid.rows(b) for b in blocks)]).tolist(), strict=False))
         low = as_columns(as_rows(v), torch.float64 if fresh else self.dtype)
@@ -93,6 +93,26 @@ class Share:
     def diagonal(self, blocks: Sequence[int]) -> list[Array]:
         """k(x, x) of the rows of each block."""
         return [self.kernel.diagonal(self.rows[block]).numpy() for block in blocks]
+
+    def computed(self, tiles: Sequence[Tile]) -> list[Array]:
+        """Tiles themselves, in float64."""
+        return [self.compute(tile).numpy() for tile in tiles]
+
+    def write(self, place: tuple[Any, ...], tiles: Sequence[Tile]) -> None:
+        """Tiles into a sink; those with a mark were written before their worker was lost."""
+        sink = sink_of(*place)
+        there = sink.finished()
+        for tile in tiles:
+            if tile not in there:
+                sink.write(tile, self.compute(tile).numpy())
+
+    def factored(
+        self, name: str, step: str, blocks: Sequence[int], start: int, total: int, values: Array, *lacking: Array
+    ) -> Any:
+        """Its part of a step with a factor; ``lacking``: pivots and rows of C from ``start`` to ``total``."""
+        if not all(self.factor.extend(name, block, start, total, lacking) for block in blocks):
+            return BEHIND
+        return self.factor.step(step, blocks, as_rows(values)).numpy()
 
     def tile(self, tile: Tile) -> Tensor:
         """From memory, from the disk, or computed."""
@@ -131,7 +151,7 @@ class FactorRows:
         self.share, self.name = share, ""
         self.rows: dict[int, Tensor] = {}
 
-    def extend(self, name: str, block: int, start: int, total: int, pivots: Array | None, lower: Array | None) -> bool:
+    def extend(self, name: str, block: int, start: int, total: int, lacking: Sequence[Array]) -> bool:
         """See that the block has ``total`` columns; False where those before ``start`` are missing."""
         if name != self.name:
             self.share.reserve(-sum(F.nbytes for F in self.rows.values()))
@@ -141,8 +161,8 @@ class FactorRows:
         done = F.shape[1]
         if done < start:
             return False
-        if pivots is not None and lower is not None and done < total:
-            new, corner = (as_rows(values)[done - start :] for values in (pivots, lower))
+        if lacking and done < total:
+            new, corner = (as_rows(values)[done - start :] for values in lacking)
             left = self.share.kernel(X, new) - F @ corner[:, :done].T
             fresh = torch.linalg.solve_triangular(corner[:, done:], left.T, upper=False).T
             self.rows[block] = torch.cat([F, fresh], dim=1)

@@ -10,7 +10,6 @@ import ctypes
 import os
 import platform
 import weakref
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,10 @@ from distributed import Worker, get_worker
 
 from .. import __version__
 from ..errors import ClusterError
-from .layout import Tile
-from .share import Array, Share, as_rows
-from .sinks import sink_of
+from .share import Share
 
 MISSING = "missing"
 """The answer of a worker that knows nothing of a run: it was restarted, or its memory was reclaimed."""
-BEHIND = "behind"
-"""The answer of a worker that lacks rows of a factor."""
-
 _PART = 0.55  # of a worker's memory limit: Dask begins to spill at 0.6 and stops a worker at 0.8
 _TRIM, _MAP = (-1, 1 << 29), (-3, 1 << 25)  # glibc's names for parameters of malloc, and what they are set to
 _STORES: weakref.WeakKeyDictionary[Worker, dict[str, Share]] = weakref.WeakKeyDictionary()
@@ -90,92 +84,21 @@ def _room(worker: Worker) -> float:
     return max(0.0, _PART * limit - psutil.Process().memory_info().rss)
 
 
-def load(run: str, blocks: Sequence[int], rows: Sequence[Array]) -> Any:
-    """Rows that this worker will need."""
-    return _within(run, lambda share: share.take(blocks, rows))
-
-
-def keep(run: str, mine: Sequence[Tile], gone: Sequence[Tile]) -> Any:
-    """Compute tiles that are kept, drop those that went elsewhere; those that have no room."""
-
-    def work(share: Share) -> list[Tile]:
-        share.forget(gone)
-        return share.keep(mine)
-
-    return _within(run, work)
-
-
-def product(run: str, mine: Sequence[Tile], blocks: Sequence[int], fresh: bool, v: Array) -> Any:
-    """This worker's part of K v."""
-    return _within(run, lambda share: share.product(mine, blocks, v, fresh))
-
-
-def columns(run: str, blocks: Sequence[int], others: Array) -> Any:
-    """Its rows against other rows."""
-    return _within(run, lambda share: share.columns(blocks, others))
-
-
-def diagonal(run: str, blocks: Sequence[int]) -> Any:
-    """Its part of the diagonal."""
-    return _within(run, lambda share: share.diagonal(blocks))
-
-
-def factor(
-    run: str,
-    name: str,
-    step: str,
-    blocks: Sequence[int],
-    start: int,
-    total: int,
-    values: Array,
-    pivots: Array | None = None,
-    lower: Array | None = None,
-) -> Any:
-    """Its part of a step with a factor; ``pivots`` and ``lower`` tell the columns from ``start`` to ``total``."""
-
-    def work(share: Share) -> Any:
-        for block in blocks:
-            if not share.factor.extend(name, block, start, total, pivots, lower):
-                return BEHIND
-        return share.factor.step(step, blocks, as_rows(values)).numpy()
-
-    return _within(run, work)
-
-
-def tiles(run: str, mine: Sequence[Tile]) -> Any:
-    """Tiles themselves, in float64."""
-    return _within(run, lambda share: [share.compute(tile).numpy() for tile in mine])
-
-
-def write(run: str, place: tuple[Any, ...], mine: Sequence[Tile]) -> Any:
-    """Tiles into a sink; those with a mark were written before their worker was lost."""
-
-    def work(share: Share) -> int:
-        sink = sink_of(*place)
-        there = sink.finished()
-        for tile in mine:
-            if tile not in there:
-                sink.write(tile, share.compute(tile).numpy())
-        return len(mine)
-
-    return _within(run, work)
-
-
-def _within(run: str, work: Any) -> Any:
-    """``work`` on the share of this run; where memory runs out, once more without the tiles that were kept."""
+def on_share(run: str, step: str, *arguments: Any) -> Any:
+    """A method of this run's share; where memory runs out, once more without the tiles that were kept."""
     worker = get_worker()
     share = _STORES.get(worker, {}).get(run)
     if share is None:
         return MISSING
     with share.lock:
         try:
-            return work(share)
+            return getattr(share, step)(*arguments)
         except (MemoryError, RuntimeError) as error:
             if not _is_memory(error):
                 raise
             share.shrink()
         try:
-            return work(share)
+            return getattr(share, step)(*arguments)
         except (MemoryError, RuntimeError) as error:
             if not _is_memory(error):
                 raise
