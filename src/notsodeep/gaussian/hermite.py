@@ -16,10 +16,9 @@ from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.panels import Panels, normal_nodes
 from ..errors import InvalidInputError
 from .moments import finite
-from .rule import NODES, as_scales, chunks, may_share, shared_coefficients, shared_rule
+from .rule import BLOCK, NODES, as_scales, chunks, may_share, shared_coefficients, shared_rule
 
 _AT_ONCE = 1 << 16  # nodes carried through the recurrence together: what stays in a cache is several times as fast
-_BLOCK, _KEPT = 512, 1025  # polynomials held at once, and kept
 _HELD = 1 << 21  # numbers
 _PIECES = 16  # more of them than this are integrated like any function
 _FAR = 38.0  # beyond, the normal density is no number
@@ -106,31 +105,14 @@ def _hermite_functions(z: tuple[float, ...], terms: int) -> np.ndarray:
 
 def function_coefficients(function: Callable[[Tensor], Tensor], tau: Tensor, panels: Panels, terms: int) -> Tensor:
     """E[f(tau xi) h_k(xi)], k < terms, for flat scales tau: shape (len(tau), terms)."""
-    if terms > _KEPT and may_share(tau, panels, _BLOCK):
-        return _in_blocks(function, tau, panels, terms)
-    if may_share(tau, panels, terms):  # one rule, and one table of Hermite polynomials, serves all scales
-        return shared_coefficients(function, tau, panels, terms)
+    if may_share(tau, panels, min(terms, BLOCK)):  # one rule, and one table of Hermite polynomials, serves all scales
+        parts = tau.split(max(1, NODES // (4 * len(shared_rule(float(tau.max()), panels, terms)[0]))))
+        return torch.cat([shared_coefficients(function, part, panels, terms) for part in parts])
     rows = [torch.zeros(0, terms, dtype=torch.float64)]
     for part in chunks(tau, panels, terms, copies=4):
         nodes, weights = normal_nodes(part, panels, terms)
         rows.append(project(function(part[:, None] * nodes).detach() * weights, nodes, terms))
     return torch.cat(rows)
-
-
-def _in_blocks(function: Callable[[Tensor], Tensor], tau: Tensor, panels: Panels, terms: int) -> Tensor:
-    """One rule for all scales, its table of Hermite polynomials made and used some columns at a time."""
-    xi, here = shared_rule(float(tau.max()), panels, terms)
-    rows = tau.split(max(1, NODES // len(xi)))
-    values = [function(part[:, None] * xi).detach() for part in rows]
-    before, found = torch.zeros_like(xi), []
-    for start in range(0, terms, _BLOCK):
-        columns = []
-        for k in range(start, min(start + _BLOCK, terms)):
-            columns.append(here)
-            before, here = here, (xi * here - math.sqrt(k) * before) / math.sqrt(k + 1)
-        block = torch.stack(columns, dim=1)
-        found.append(torch.cat([part @ block for part in values]))
-    return torch.cat(found, dim=1)
 
 
 def _without_parity(coefficients: Tensor, phi: Activation, derivative: bool) -> Tensor:

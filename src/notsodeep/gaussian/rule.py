@@ -22,6 +22,8 @@ from ..errors import ConvergenceError, InvalidInputError
 
 NODES = 1 << 21  # quadrature nodes held at once
 SHARED_UP_TO = 4096.0  # one rule for all scales grows with the largest; beyond, each scale has its own
+BLOCK = 512  # polynomials held at once, of a longer series
+_KEPT = 1 << 21  # numbers in a table of polynomials that is kept
 _FINER = 6  # orders more in the rule that checks
 
 Function = Callable[[Tensor], Tensor]
@@ -126,15 +128,19 @@ def shared_rule(scale: float, panels: Panels, terms: int = 0) -> tuple[Tensor, T
 
 def shared_coefficients(function: Function, tau: Tensor, panels: Panels, terms: int) -> Tensor:
     """E[f(tau xi) h_k(xi)], k < terms, at scales that share a rule: (len(tau), terms); even and odd parts by turns."""
-    xi, *basis = _basis(*_octave(float(tau.abs().max()), panels), terms)
-    out = torch.empty(len(tau), terms, dtype=tau.dtype)
-    start = 0
-    for part in tau.split(NODES // (2 * len(xi)) + 1):
-        x = part[:, None] * xi
-        right, left = function(x).detach(), function(-x).detach()
-        for k, both in enumerate((right + left, right - left)):
-            out[start : start + len(part), k::2] = both @ basis[k].to(both.dtype)
-        start += len(part)
+    scale, base = _octave(float(tau.abs().max()), panels)
+    xi, weights = _nodes(scale, base, terms)
+    xi, weights = xi[xi > 0], weights[xi > 0]
+    blocks = (_kept_basis(scale, base, terms),) if len(xi) * terms <= _KEPT else _basis(xi, weights, terms)
+    x = tau[:, None] * xi
+    right, left = function(x).detach(), function(-x).detach()
+    even, odd = right + left, right - left
+    out, start = torch.empty(len(tau), terms, dtype=tau.dtype), 0
+    for block in blocks:
+        rows = block.to(even.dtype)
+        for k, half in enumerate((even, odd)):
+            out[:, start + k : start + len(rows) : 2] = half @ rows[k::2].T if bool(half.any()) else 0.0
+        start += len(rows)
     return out
 
 
@@ -152,15 +158,20 @@ def _nodes(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tensor]:
 
 
 @functools.lru_cache(maxsize=8)
-def _basis(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Positive nodes, and the weighted h_k there: of even and of odd k, (N, terms / 2) each."""
+def _kept_basis(scale: float, panels: Panels, terms: int) -> Tensor:
     xi, weights = _nodes(scale, panels, terms)
-    xi, weights = xi[xi > 0], weights[xi > 0]
-    columns = [torch.zeros_like(xi), weights]
-    for k in range(terms - 1):
-        columns.append((xi * columns[-1] - math.sqrt(k) * columns[-2]) / math.sqrt(k + 1))
-    odd = torch.stack(columns[2::2], dim=1) if terms > 1 else xi.new_zeros(len(xi), 0)
-    return xi, torch.stack(columns[1::2], dim=1), odd
+    return torch.cat(list(_basis(xi[xi > 0], weights[xi > 0], terms)))
+
+
+def _basis(xi: Tensor, weights: Tensor, terms: int) -> Iterator[Tensor]:
+    """The weighted h_k at these nodes, an even number of rows at a time."""
+    before, here = torch.zeros_like(xi), weights
+    for start in range(0, terms, BLOCK):
+        rows = torch.empty(min(BLOCK, terms - start), len(xi), dtype=xi.dtype)
+        for k, row in enumerate(rows, start):
+            row.copy_(here)
+            before, here = row, (xi * row).sub_(before, alpha=math.sqrt(k)).div_(math.sqrt(k + 1))
+        yield rows
 
 
 def may_share(tau: Tensor, panels: Panels, terms: int = 1) -> bool:

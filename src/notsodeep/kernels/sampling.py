@@ -8,6 +8,7 @@ an explicit network runs and the equation of a DEQ is solved, for all entries at
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from .._chebyshev import nodes, to_coefficients
 from ..activations import Activation
 from ..gaussian import hermite_coefficients
+from ..gaussian.rule import BLOCK, may_share
 from ..networks import DEQ, Kernel, Network
 from .expectations import Layer, degree_of
 from .pointwise import diagonal, gap_check, pairwise
@@ -27,12 +29,14 @@ from .variance import Diagonal, at_each_layer, equilibrium_variance
 __all__ = ["Unresolved", "rough_correlations", "sample"]
 
 _SIZES = (32, 64, 128, 256)  # nodes in the angle; kinked functions are asked for on a part of it
-_TERMS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)  # of the Hermite series
+_TERMS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192, 16384)  # of the Hermite series
+_OWN_RULE = -2  # the longest ones only where one rule serves all scales
 _NOISE = 2e-15  # rounding hides anything smaller in Parseval's identity
 _DEAD, _DOUBT = 1e-16, 1e-13  # the last eighth of the terms, where sums of squares are rounded
 _SURE = 0.6  # of the tolerance: what a Hermite series may lack
 _REST = 0.2  # the same of the last step of Newton's method, and of the last coefficients of a layer's series
 _FINE = 1e-12  # tolerances below this need more nodes
+_HELD = 1 << 19  # coefficients of pairs at once
 _LONE = 512  # entries that may be integrated one by one
 _STEPS = 40
 _ROUGH, _ENOUGH = 64, 1e-4  # terms, and steps
@@ -276,7 +280,7 @@ def _enough(phi: Activation, widest: float, largest: float, sure: float) -> int:
     """How many terms the largest variance needs; smaller ones need fewer."""
     q = torch.tensor([widest], dtype=torch.float64)
     whole = Diagonal(phi).both(q)
-    for terms in _TERMS:
+    for terms in _TERMS if may_share(q.sqrt(), phi.panels(), BLOCK) else _TERMS[:_OWN_RULE]:
         parts = zip(_two_series(phi, q, terms), whole, strict=True)
         if all(largest**terms * _missing(a, square) <= sure for a, square in parts):
             break
@@ -312,15 +316,21 @@ def _at_common_correlations(
     sure = torch.ones_like(rho, dtype=torch.bool)
     for _, missing in hermite:
         sure &= rho.abs() ** terms * missing <= enough
-    steps = rho[sure].repeat(terms, 1)
-    steps[0] = 1.0
-    powers = steps.cumprod(0)
+    if len(rho[~sure]) * len(ia) > _LONE:
+        raise Unresolved
     out = torch.empty(2, len(ia), len(rho), dtype=torch.float64)
     every = 1 if phi.parity is None else 2
-    for k, (a, _) in enumerate(hermite):
-        first = 0 if phi.parity is None else int((phi.parity == "odd") != bool(k))
-        kept = a[:, first::every]
-        out[k, :, sure] = (kept[ia] * kept[ib]) @ powers[first::every]
+    last = math.log(_DEAD) / rho.abs().clamp(1e-9, 1.0 - 1e-9).log()  # powers beyond are nothing
+    for low, high in itertools.pairwise((0, *(max(8, terms // part) for part in (64, 16, 4) if terms >= 512), terms)):
+        which = (sure & (last > low) & ((last <= high) | (high == terms))).nonzero().squeeze(1)
+        steps = rho[which].repeat(high, 1)
+        steps[0] = 1.0
+        powers = steps.cumprod(0)
+        for k, (a, _) in enumerate(hermite):
+            first = 0 if phi.parity is None else int((phi.parity == "odd") != bool(k))
+            kept, rising = a[:, first:high:every], powers[first::every]
+            rows = zip(*(part.split(max(1, _HELD // high)) for part in (ia, ib)), strict=True)
+            out[k, :, which] = torch.cat([(kept[i] * kept[j]) @ rising for i, j in rows])
     if not bool(sure.all()):
         _one_by_one(phi, q, ia, ib, rho, ~sure, out)
     return out
@@ -328,8 +338,6 @@ def _at_common_correlations(
 
 def _one_by_one(phi: Activation, q: Tensor, ia: Tensor, ib: Tensor, rho: Tensor, left: Tensor, out: Tensor) -> None:
     few = rho[left]
-    if len(few) * len(ia) > _LONE:
-        raise Unresolved
     qx, qy = q[ia].repeat_interleave(len(few)), q[ib].repeat_interleave(len(few))
     found = Layer(phi, qx, qy).both(_root(qx, qy) * few.repeat(len(ia)))
     for full, part in zip(out, found, strict=True):
