@@ -13,7 +13,8 @@ from sklearn.datasets import load_digits
 import notsodeep as nsd
 from notsodeep import _native
 from notsodeep.errors import InvalidInputError, NotSoDeepWarning
-from notsodeep.kernels import DEQSlope, forget_tables, native, near, pairwise, plane, tabulate, tiles
+from notsodeep.kernels import DEQSlope, evaluate, forget_tables, native, near, pairwise, plane, tabulate, tiles
+from notsodeep.networks import rates_of
 
 KINDS = ("ck", "ntk", "ntk_frozen")
 NETWORKS = [
@@ -78,6 +79,49 @@ def test_single_precision_has_its_own_accuracy(net, digits):
     for kind, low in nsd.kernels_of(net, digits.astype(np.float32)).items():
         assert low.dtype == np.float32
         assert np.abs(low - K[kind]).max() < 2e-6 * np.diagonal(K[kind]).max()
+
+
+@pytest.mark.parametrize("net", NETWORKS, ids=repr)
+def test_tables_of_single_precision_are_smaller_and_exact_enough(net):
+    scale = tabulate.rounded_range(net, 0.75, 1.5)
+    full, small = (
+        tabulate.table_for(net, rates_of(net, None), scale, 1e6, dtype) for dtype in (torch.float64, torch.float32)
+    )
+    t = torch.linspace(0.75, 1.5, 5, dtype=torch.float64)
+    x = torch.linspace(-0.9, 0.9, 7, dtype=torch.float64)
+    reference = pairwise(net, (t**2)[:, None, None], (t**2)[:, None], (t[:, None] * t)[:, :, None] * x, KINDS)
+    for kind in KINDS:
+        assert len(small.coefficients[kind]) < len(full.coefficients[kind])
+        for table, tolerance in ((full, 1e-12), (small, 5e-8)):
+            level = table.level(kind, 1.0, torch.float64)
+            place = torch.asin(x) * (0.5 * level.scale()) if level.warped else x * (0.5 * level.scale())
+            i, j, k = torch.cartesian_prod(*(torch.arange(n) for n in (5, 5, 7))).T
+            if table.one_function:
+                parts = torch.tensor(level.series.scalars(), dtype=torch.float64)[:, None]
+                found = evaluate.at_points(level, parts, place[k]) * (t[i] * t[j] if table.homogeneous else 1.0)
+            else:
+                sides = (table.side(level, kind, t[at], signed=sign) for at, sign in ((i, True), (j, False)))
+                found = evaluate.at_entries(level, *sides, place[k])
+            exact = reference[kind][i, j, k]
+            assert float((found - exact).abs().max()) < tolerance * float(exact.abs().max()), (kind, table.reach)
+
+
+def test_tanh_has_a_table_far_beyond_its_features():
+    """Long series of Hermite polynomials: norms from 0.3 to 6, cosines up to 1."""
+    deq, t = nsd.DEQ("tanh", 0.2), torch.tensor([0.3, 2.0, 6.0], dtype=torch.float64)
+    table = tabulate.table_for(deq, None, tabulate.rounded_range(deq, 0.3, 6.0), 2e3)
+    assert table is not None
+    r = torch.tensor([-1.0, -0.99, 0.3, 0.9999, 1.0], dtype=torch.float64)
+    reference = pairwise(deq, (t**2)[:, None, None], (t**2)[:, None], (t[:, None] * t)[:, :, None] * r, KINDS)
+    i, j, k = torch.cartesian_prod(*(torch.arange(n) for n in (3, 3, 5))).T
+    for kind in KINDS:
+        level = table.level(kind, 1.0, torch.float64)
+        place = torch.asin(r) * (0.5 * level.scale()) if level.warped else r
+        found = evaluate.at_entries(
+            level, table.side(level, kind, t[i], True), table.side(level, kind, t[j], False), place[k]
+        )
+        own = table.diagonal(kind, t)
+        assert float(((found - reference[kind][i, j, k]).abs() / (own[i] * own[j]).sqrt()).max()) < 1e-12, kind
 
 
 def test_results_do_not_depend_on_what_was_computed_before(digits):
@@ -206,6 +250,15 @@ def test_series_of_the_layer_are_for_many_points_and_count_among_the_evaluations
         many = nsd.ck(deq, X)
     assert made
     assert np.abs(many[:50, :50] - few).max() < 1e-11 * few.max()
+
+
+def test_a_grid_of_polar_integrals_is_the_entrywise_one():
+    phi = nsd.activation("elu")
+    tau, beta = torch.tensor([0.3, 1.1, 1.9], dtype=torch.float64), torch.tensor([0.02, 0.5, 3.0], dtype=torch.float64)
+    i, j, k = torch.cartesian_prod(*(torch.arange(3),) * 3).T
+    for f, grid in zip(parts := (phi, phi.derivative), plane.polar_grid(parts, phi.panels(), tau, beta), strict=True):
+        exact = plane.polar(f, f, phi.panels(), tau[i] ** 2, tau[j] ** 2, beta[k].cos())
+        assert float((grid[i, j, k] - exact).abs().max()) < 1e-14 * float(exact.abs().max())
 
 
 def test_slopes_of_kernels_do_not_use_series_of_the_kernel(digits):
