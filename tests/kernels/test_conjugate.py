@@ -38,6 +38,21 @@ def test_on_the_real_axis_it_is_the_diagonal(network, kernel):
     np.testing.assert_allclose(conjugate_square(network, s + 0j, kernel), exact, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kernel", ["ck", "ntk", "ntk_frozen"])
+@pytest.mark.parametrize(
+    "network",
+    [nsd.DEQ("tanh", 0.2), nsd.DEQ("sin", 0.2), nsd.DEQ("gelu", 0.15, 0.7, sigma_c2=0.3), nsd.ENN(["silu", "tanh"])],
+    ids=repr,
+)
+def test_a_disc_of_norms_is_bounded_at_once(network, kernel):
+    rng, radius = np.random.default_rng(0), 0.02
+    bound = conjugate_square(network, SECTOR, kernel, radius)
+    for _ in range(20):  # on the edge, where the largest value is
+        inside = SECTOR * np.exp(radius * np.exp(2j * np.pi * rng.uniform(size=len(SECTOR))))
+        assert (conjugate_square(network, inside, kernel) <= bound).all()
+    assert (bound <= 1.25 * conjugate_square(network, SECTOR, kernel)).all()
+
+
 def test_what_does_not_continue_is_infinite():
     beyond = np.array([1.0 + 0j, 0.1 + 1.0j])  # squared norms on the left of the imaginary axis
     assert np.isinf(conjugate_square(nsd.DEQ("tanh", 0.2), beyond, "ck")).all()

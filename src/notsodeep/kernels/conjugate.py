@@ -13,11 +13,17 @@ that of all other kernels. Why the boundary of a region decides:
   one to one to the inside of the curve (Darboux), so q(z) is analytic inside if it is found on the boundary;
 - the iterates of the covariance are kernels of analytic feature maps and increase from step to step. If they are
   bounded on the boundary, they are so inside (|F|^2 is subharmonic), and their limit is analytic.
+
+A whole disc of norms is bounded at once. The coefficients satisfy 2 q a_k' = k a_k + sqrt((k + 1)(k + 2)) a_(k+2). This
+gives their power series around a variance, and that of V(q) (k = 0, of phi^2); the sizes of the terms bound them on a
+disc. Rouche's theorem says how far the variances of a disc of norms reach. All is in units of the variance, of which
+the covariance is an almost constant share.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,15 +43,17 @@ __all__ = ["conjugate_square"]
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
 _STEPS = 40
+_POWERS = 40  # of the relative distance of a variance
 _TERMS, _TERMS_REAL = 480, 160  # Hermite coefficients; by the oscillating rule rounding grows with their order
 _LEFT, _WINDOW = 1e-6, 12  # share of a series that its next terms have where it ends
 _STEEP, _STEEP_REAL = 12.0, 4.0  # |Im q| / Re q; on the real axis the rule has to resolve an oscillating density
 
 
-def conjugate_square(network: Network, z: Complex, kernel: Kernel) -> Array:
+def conjugate_square(network: Network, z: Complex, kernel: Kernel, radius: float = 0.0) -> Array:
     """|F(z)|^2 = k(z, conj z, 1) at complex norms; infinite where the map does not continue, or a series does not end.
 
-    On the real axis it is the kernel of an input with itself:
+    With a ``radius``, a bound for all norms whose logarithms are so near to that of z. On the real axis it is the
+    kernel of an input with itself:
 
     >>> import notsodeep as nsd
     >>> float(conjugate_square(nsd.ENN(["erf"]), np.array([1.0 + 0j]), "ck")[0].round(6))
@@ -55,27 +63,28 @@ def conjugate_square(network: Network, z: Complex, kernel: Kernel) -> Array:
     variances = _variances(network, z)
     if variances is None:
         return unknown
-    layers = [_Conjugate(phi, q) for phi, q in zip(network.activations, variances, strict=True)]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        out = _kernel(network, layers, np.abs(z) ** 2, kernel)
+        if isinstance(network, DEQ):
+            reach, drive = _disc(network, z, variances[0], radius)
+            layers = [_Conjugate(network.activation, variances[0], reach)]
+            out = _implicit(network, layers[0], drive, kernel) * np.abs(variances[0]) * (1.0 + reach)
+        else:
+            layers, one = _layers(network, variances, radius), np.ones(len(z))
+            out = np.asarray(explicit(one, layers, (1.0,) * (len(layers) + 1), (kernel,))[kernel])
     good = np.isfinite(out) & np.all([layer.settled for layer in layers], axis=0)
     return np.where(good, out, np.inf)
 
 
-def _kernel(network: Network, layers: Sequence[_Conjugate], gram: Array, kernel: Kernel) -> Array:
-    if not isinstance(network, DEQ):
-        return np.asarray(explicit(gram, layers, (1.0,) * (len(layers) + 1), (kernel,))[kernel])
-    drive = network.drive(gram)
-    lam, sigma_a2 = drive.copy(), network.variances[0]
+def _implicit(deq: DEQ, layer: _Conjugate, drive: Array, kernel: Kernel) -> Array:
+    lam, sigma_a2 = drive.copy(), deq.variances[0]
     for _ in range(_STEPS):  # the equation is concave: Newton's method increases to its least solution
-        rest, rate = equation(layers[0], lam, sigma_a2, drive)
+        rest, rate = equation(layer, lam, sigma_a2, drive)
         move = np.where(rate > 0.0, rest / rate, -np.inf)
         lam = lam - move
         if not bool(np.any(np.abs(move) > 1e-9 * drive)):
             break
     solved = np.abs(move) <= 1e-9 * drive
-    out = implicit(np.where(solved, lam, np.nan), layers[0], sigma_a2, (kernel,), lambda gap: None)[kernel]
-    return np.asarray(out)
+    return np.asarray(implicit(np.where(solved, lam, np.nan), layer, sigma_a2, (kernel,), lambda gap: None)[kernel])
 
 
 # ---- variances -------------------------------------------------------------------------------------------
@@ -127,6 +136,58 @@ def _averages(q: Complex, values: Tensor, weights: Tensor, y: Tensor) -> tuple[C
     return square.sum(-1).numpy(), rate
 
 
+def _disc(deq: DEQ, z: Complex, q: Complex, radius: float) -> tuple[Array, Array]:
+    """How far the variances of a disc of norms reach, relative to q, and the largest |drive / variance| there."""
+    (sigma_a2, sigma_b2, sigma_c2), rise = deq.variances, _rises(deq.activation, q)
+    linear, asked = np.abs(q - sigma_a2 * rise[:, 1]), sigma_b2 * np.abs(z) ** 2 * math.expm1(2.0 * radius)
+    reach = asked / linear
+    for _ in range(
+        _STEPS if radius else 0
+    ):  # increases to its limit; by Rouche there is one variance within any larger
+        reach = (asked + sigma_a2 * _sum(rise[:, 2:], reach) * reach**2) / linear
+    reach = np.where(reach < 0.5, reach * (1.0 + 1e-6), np.nan)
+    rise = sigma_a2 * rise
+    rise[:, 0] += sigma_c2
+    share = _over(rise, q)
+    share[:, 0] -= 1.0  # sigma_b2 z^2 / variance
+    return reach, _sum(share, reach) + sigma_c2 / (np.abs(q) * (1.0 - reach))
+
+
+def _layers(network: Network, variances: Sequence[Complex], radius: float) -> list[_Conjugate]:
+    """Those of an explicit network, each in units of the variance that it receives; the last gives plain numbers."""
+    out, reach = [], np.full(len(variances[0]), math.expm1(2.0 * radius))
+    for level, (phi, q) in enumerate(zip(network.activations, variances, strict=True), 1):
+        rise = _rises(phi, q)
+        share = _over(rise, q)
+        least = np.abs(share[:, 0]) - _sum(share[:, 1:], reach) * reach  # |next variance / variance|
+        gain = np.where(least > 0.0, 1.0 / least, np.nan) if level < len(variances) else np.abs(q) * (1.0 + reach)
+        out.append(_Conjugate(phi, q, reach, gain))
+        reach = _sum(rise[:, 1:], reach) * reach / np.abs(rise[:, 0])
+    return out
+
+
+def _over(rise: Complex, q: Complex) -> Complex:
+    """The power series of what has the series ``rise``, divided by q (1 + h)."""
+    out = rise / q[:, None]
+    for m in range(1, out.shape[1]):
+        out[:, m] -= out[:, m - 1]
+    return out
+
+
+def _rises(phi: Activation, q: Complex) -> Complex:
+    """v_m with V(q (1 + h)) = sum_m v_m h^m."""
+    values, weights, y = (_rotated if _continues(phi) else _real)(phi, q, 2 * _POWERS)
+    square = values**2 * weights
+    found = project(square, y.to(square.dtype), 2 * _POWERS)[:, ::2].numpy()
+    m = np.arange(1.0, _POWERS)
+    return np.asarray(found * np.cumprod(np.append(1.0, np.sqrt((2.0 * m - 1.0) * 2.0 * m) / (2.0 * m))))
+
+
+def _sum(terms: Complex, x: Array) -> Array:
+    """sum_m |terms_m| x^m."""
+    return np.asarray((np.abs(terms) * x[:, None] ** np.arange(terms.shape[1])).sum(1))
+
+
 # ---- Gaussian averages at complex variances --------------------------------------------------------------
 
 
@@ -163,29 +224,40 @@ def _continues(phi: Activation) -> bool:
 
 
 class _Conjugate(LayerMaps):
-    """sum_k |a_k|^2 (lam / |q|)^k and its derivative: the layer between inputs of conjugate norms.
+    """sum_k |a_k|^2 r^k / |q| and its derivative: the layer between inputs of conjugate norms, in units of |q|.
 
     A series ends where its terms have been small for a while: what follows is rounding, which grows with the order.
+    It dominates the series of all variances within ``reach`` |q| of q, and is times ``gain``.
     """
 
-    def __init__(self, phi: Activation, q: Complex) -> None:
+    def __init__(self, phi: Activation, q: Complex, reach: Array, gain: Array | float = 1.0) -> None:
         if _continues(phi):
             a = shared_coefficients(phi.continued, torch.from_numpy(q).sqrt(), phi.panels(), _TERMS).numpy()
         else:
             values, weights, y = _real(phi, q, _TERMS_REAL)
             a = project(values * weights, y, _TERMS_REAL).numpy()
-        self.squares: Array = a.real**2 + a.imag**2
-        self.root = np.abs(q)
+        self.squares: Array = _dominating(a / np.sqrt(q)[:, None], reach[:, None]) ** 2 * np.reshape(gain, (-1, 1))
         self.settled: NDArray[np.bool_] = np.ones(len(q), dtype=bool)
 
     def both(self, lam: Array) -> tuple[Array, Array]:
-        """sum_k |a_k|^2 r^k and its derivative in lam."""
+        """The sum and its derivative in lam."""
         k = np.arange(self.squares.shape[1])
-        ratio = np.clip(lam / self.root, 1e-300, 4.0)
+        ratio = np.clip(lam, 1e-300, 4.0)
         terms = self.squares * np.exp(k * np.log(ratio)[:, None])
         first, self.settled = _end(k * terms)
         terms = np.where(k <= first[:, None], terms, 0.0)
         return terms.sum(1), (k * terms).sum(1) / lam
+
+
+def _dominating(a: Complex | Array, reach: Array) -> Array:
+    """sup over |h| <= reach of |a_k(q (1 + h))|, a_k divided by the root of its variance, from its series in h."""
+    out, k = np.abs(a), np.arange(a.shape[1])
+    rise, power = 0.5 * np.sqrt((k + 1.0) * (k + 2.0)), np.ones_like(reach)
+    for m in range(_POWERS if reach.any() else 0):
+        a = ((0.5 * (k - 1) - m) * a + rise * np.pad(a[:, 2:], ((0, 0), (0, 2)))) / (m + 1.0)
+        power = power * reach
+        out += np.abs(a) * power
+    return np.asarray(out)
 
 
 def _end(terms: Array) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:

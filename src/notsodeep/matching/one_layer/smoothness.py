@@ -7,8 +7,7 @@ this holds for maps into a Hilbert space as it does for functions. With that, re
 
     |k(s, t, .) - k_N(s, t, .)| <= (2 e + e^2) sqrt(k(s, s, 1) k(t, t, 1))    for all cosines at once.
 
-M is the largest of the values at a few points of the ellipse, times ``_MARGIN``: the one number here that is sampled,
-and the bound depends on it linearly.
+M is the largest of the bounds on discs that cover the ellipse.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ import numpy as np
 from ...kernels.conjugate import conjugate_square
 from ...networks import Kernel, Network
 
-_POINTS = 11  # on the upper half of an ellipse
-_MARGIN = 2.0
+_DISCS = 32  # that cover the upper half of an ellipse
+_PARTS, _LEVELS = 4, 3  # where a disc has no bound, smaller ones are tried
 _ANGLES = (0.72, 0.6, 0.46, 0.34, 0.24)  # half openings of the sector in which the ellipse lies
 
 
@@ -44,12 +43,29 @@ def continued(network: Network, kernel: Kernel, low: float, high: float, power: 
     if not 0.0 < low < high or any(phi.kinks for phi in network.activations):
         return None
     centre, half = 0.5 * (math.log(high) + math.log(low)), 0.5 * (math.log(high) - math.log(low))
-    turn = np.exp(1j * np.pi * np.arange(_POINTS) / (_POINTS - 1))
     for angle in _ANGLES:
-        rho = angle / half + math.hypot(1.0, angle / half)
-        rho = min(rho, 64.0)
-        z = np.exp(centre + 0.5 * half * (rho * turn + 1.0 / (rho * turn)))
-        size = float(np.sqrt(conjugate_square(network, z, kernel).max() / np.abs(z).min() ** (2 * power)))
+        rho = min(angle / half + math.hypot(1.0, angle / half), 64.0)
+        size = _largest(network, kernel, centre, half, rho, power)
         if math.isfinite(size):
-            return Smoothness(rho, _MARGIN * size)
+            return Smoothness(rho, size)
     return None
+
+
+def _largest(network: Network, kernel: Kernel, centre: float, half: float, rho: float, power: int) -> float:
+    """A bound of |F(z) / z^power| on an ellipse, from discs that cover it; infinite where there is none."""
+    step, most = math.pi / _DISCS, 0.0
+    place = step * (np.arange(_DISCS) + 0.5)
+    for level in range(_LEVELS):
+        turn = rho * np.exp(1j * place)
+        z = np.exp(centre + 0.5 * half * (turn + 1.0 / turn))
+        if level == 0 and not np.isfinite(conjugate_square(network, z, kernel)).all():
+            break
+        radius = 0.25 * half * (rho + 1.0 / rho) * step  # the speed of the ellipse is at most twice that / step
+        squares = conjugate_square(network, z, kernel, radius) / (np.abs(z) * math.exp(-radius)) ** (2 * power)
+        without = ~np.isfinite(squares)
+        most = max(most, float(squares[~without].max(initial=0.0)))
+        if not without.any():
+            return math.sqrt(most)
+        step /= _PARTS
+        place = (place[without][:, None] + step * (np.arange(_PARTS) - 0.5 * (_PARTS - 1))).ravel()
+    return math.inf
