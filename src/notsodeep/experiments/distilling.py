@@ -40,24 +40,6 @@ class Run:
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One network of one seed, on the test rows."""
-
-    seed: int
-    start: str
-    """``"deq"``, or whose layers and weights it began with: ``"twin"`` or ``"plain"``."""
-    depth: int
-    way: str
-    accuracy: float
-    agreement: float
-    """Share of test rows that it and the trained DEQ put into the same class."""
-    milliseconds: float
-    """For one batch of 128 test rows: the median of calls in turns with all others."""
-    contraction: float | None = None
-    """Of the trained DEQ: the factor by which one step of its iteration contracts at worst."""
-
-
 def _fresh_readout(model: Model, deq: Model, X: Tensor, y: Tensor, run: Run, seed: int) -> None:
     finite.fit(model, (X, y), method="ridge", ridge=run.ridge)
 
@@ -97,7 +79,7 @@ def students(run: Run, X: Tensor) -> dict[tuple[str, int], Twin | ENN]:
 
 def run_seed(
     run: Run, networks: Mapping[tuple[str, int], Twin | ENN], parts: Sequence[Tensor], seed: int, setup: Setup
-) -> list[Row]:
+) -> list[dict[str, Any]]:
     """The DEQ, then every student in every way; all of one seed draw from the same generator's seed."""
     X, y, Xt, yt = parts
     sizes = (X.shape[1], run.width, int(y.max()) + 1)
@@ -115,20 +97,23 @@ def run_seed(
 
 def _rows(
     models: Mapping[tuple[str, int, str], Model], contraction: float, X: Tensor, y: Tensor, seed: int
-) -> list[Row]:
+) -> list[dict[str, Any]]:
+    """One row per network. ``start`` is ``"deq"``, or whose layers and weights it began with; ``agreement`` the share
+    of test rows that it and the trained DEQ put into the same class; ``milliseconds`` are for one batch of 128 test
+    rows, the median of calls in turns with all others; ``contraction`` is that of one step of the DEQ, at worst."""
     guesses = {key: in_batches(model, X).argmax(-1) for key, model in models.items()}
     with torch.no_grad():
         seconds = median_times({str(key): partial(m, X[:128]) for key, m in models.items()}, X.device)
     first = next(iter(guesses.values()))
     return [
-        Row(
-            seed,
-            *key,
-            float((guess == y).double().mean()),
-            float((guess == first).double().mean()),
-            1e3 * seconds[str(key)],
-            contraction if key[0] == "deq" else None,
-        )
+        {
+            "seed": seed,
+            **dict(zip(("start", "depth", "way"), key, strict=True)),
+            "accuracy": float((guess == y).double().mean()),
+            "agreement": float((guess == first).double().mean()),
+            "milliseconds": 1e3 * seconds[str(key)],
+            "contraction": contraction if key[0] == "deq" else None,
+        }
         for key, guess in guesses.items()
     ]
 
@@ -139,7 +124,7 @@ def replace_trained(run: Run, setup: Setup) -> dict[str, Any]:
     networks = students(run, parts[0])
     bounds = {f"{depth}": network.bound for (_, depth), network in networks.items() if isinstance(network, Twin)}
     rows = [row for seed in run.seeds for row in run_seed(run, networks, parts, seed, setup)]
-    return {"bounds": bounds, "rows": [asdict(row) for row in rows]}
+    return {"bounds": bounds, "rows": rows}
 
 
 def points(setup: Setup) -> list[Point]:

@@ -16,6 +16,7 @@ infinite-width kernel still have their solution, so the check is waived.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -111,6 +112,19 @@ def _rounded(values: Array, digits: int = 6) -> list[float]:
     return [float(f"{v:.{digits}g}") for v in values]
 
 
+_SIZES = {
+    True: {"mixture": (320, 400), "digits": (270, 64), "digits_unit": (270, 64)},
+    False: {"mixture": (800, 1000), "mnist": (6000, 784), "mnist_unit": (6000, 784)},
+}
+"""Quick or not: n and p of mixture, images, and images with rows of norm one."""
+
+
+def _point(function: Any, setup: Setup, data: str, phi: str, label: str = "", **others: Any) -> Point:
+    n, p = _SIZES[setup.quick][data]
+    settings = {"data": data, "activation": phi, "n": n, "p": p, "sigma_a2": 0.1, "seed": 0, **others}
+    return Point.of(f"{data}/{phi}{label}", settings, function, folder=setup.data)
+
+
 # ---- eigenvalues ---------------------------------------------------------------------------------------------
 
 SCALES = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
@@ -159,22 +173,10 @@ def _with_tau0(found: dict[str, dict[str, float]], statistics: MixtureStatistics
 
 def eigenvalue_points(setup: Setup) -> list[Point]:
     """Mixture and images, arctan and tanh; the images also with rows of norm one, and at other scales."""
-    if setup.quick:
-        sizes = {"mixture": (320, 400), "digits": (270, 64), "digits_unit": (270, 64)}
-    else:
-        sizes = {"mixture": (800, 1000), "mnist": (6000, 784), "mnist_unit": (6000, 784)}
-
-    def point(data: str, phi: str, mean_square: float | None = None) -> Point:
-        n, p = sizes[data]
-        settings: dict[str, Any] = {"data": data, "activation": phi, "n": n, "p": p, "sigma_a2": 0.1, "seed": 0}
-        if mean_square is not None:
-            settings["mean_square"] = mean_square
-        key = f"{data}/{phi}" + ("" if mean_square is None else f"/{mean_square:g}")
-        return Point.of(key, settings, compare_eigenvalues, folder=setup.data)
-
-    mixture, images, unit = sizes
+    mixture, images, unit = _SIZES[setup.quick]
+    point = functools.partial(_point, compare_eigenvalues, setup)
     chosen = [point(data, phi) for data in (mixture, images) for phi in ("arctan", "tanh")]
-    return [*chosen, point(unit, "tanh"), *(point(images, "tanh", scale) for scale in SCALES)]
+    return [*chosen, point(unit, "tanh"), *(point(images, "tanh", f"/{v:g}", mean_square=v) for v in SCALES)]
 
 
 # ---- images --------------------------------------------------------------------------------------------------
@@ -210,21 +212,10 @@ def compare_kernels(
 
 def image_points(setup: Setup) -> list[Point]:
     """Mixture and images, ReLU (the preprint) and tanh (the slides), which also gets a layer of its own kind."""
-    if setup.quick:
-        sizes = {"mixture": (320, 400), "digits": (270, 64)}
-    else:
-        sizes = {"mixture": (800, 1000), "mnist": (6000, 784)}
-
-    def point(data: str, phi: str, family: str = "auto") -> Point:
-        n, p = sizes[data]
-        settings: dict[str, Any] = {"data": data, "activation": phi, "n": n, "p": p, "sigma_a2": 0.1, "seed": 0}
-        key = f"{data}/{phi}"
-        if family != "auto":
-            settings["family"], key = family, f"{key}/{family}"
-        return Point.of(key, settings, compare_kernels, folder=setup.data)
-
-    chosen = [point(data, phi) for data in sizes for phi in ("relu", "tanh")]
-    return [*chosen, *(point(data, "tanh", "hard_tanh") for data in sizes)]
+    data = list(_SIZES[setup.quick])[:2]
+    point = functools.partial(_point, compare_kernels, setup)
+    chosen = [point(name, phi) for name in data for phi in ("relu", "tanh")]
+    return [*chosen, *(point(name, "tanh", "/hard_tanh", family="hard_tanh") for name in data)]
 
 
 # ---- the unit sphere -----------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ..datasets import Dataset, load
 from ..equivalents import relative_spectral_error
@@ -128,10 +127,6 @@ def _kernels(twin: Twin, data: Dataset, kernel: Kernel) -> dict[str, Any]:
     }
 
 
-def _networks_of(twin: Twin) -> dict[str, DEQ | ENN]:
-    return {"DEQ": twin.deq, "twin": twin.network, "plain": twin.plain}
-
-
 def _kernels_of(twin: Twin, kernel: Kernel) -> dict[str, Callable[[Array, Array | None], Array]]:
     """The kernel of each network as a function of rows and columns, the twin's under its own training rule."""
 
@@ -150,9 +145,10 @@ def _share(equal: Array) -> float:
 
 def _networks(twin: Twin, data: Dataset, size: Size) -> dict[str, Any]:
     """Frozen random features and a ridge readout; agreement with the DEQ of the same seed, or of the next one."""
+    networks: dict[str, DEQ | ENN] = {"DEQ": twin.deq, "twin": twin.network, "plain": twin.plain}
     guesses = {
         name: np.stack([_guess(network, data, size.width, seed) for seed in range(size.seeds)])
-        for name, network in _networks_of(twin).items()
+        for name, network in networks.items()
     }
     other = np.roll(guesses["DEQ"], 1, axis=0)
     agreement = {name: _share(guesses[name] == guesses["DEQ"]) for name in ("twin", "plain")}
@@ -163,9 +159,9 @@ def _networks(twin: Twin, data: Dataset, size: Size) -> dict[str, Any]:
 
 
 def _guess(network: DEQ | ENN, data: Dataset, width: int, seed: int) -> Array:
-    model = build(network, data, width, seed)
-    train, test = (compute_features(model, torch.from_numpy(X)) for X in (data.X_train, data.X_test))
-    targets: Tensor = one_hot(torch.from_numpy(data.y_train), len(data.classes), train)
+    model, (X, y, X_test, _) = build(network, data, width, seed), data.tensors()
+    train, test = (compute_features(model, rows) for rows in (X, X_test))
+    targets = one_hot(y, len(data.classes), train)
     ridge = READOUT_RIDGE * float((train**2).sum(1).mean()) / len(train)
     return (test @ ridge_readout(train, targets, ridge).mT).argmax(1).numpy()
 
