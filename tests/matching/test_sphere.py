@@ -147,7 +147,7 @@ def test_the_table_is_the_same_function(name: str) -> None:
 def test_a_table_wants_a_smooth_function() -> None:
     with pytest.raises(ActivationError, match="kinks"):
         tabulate("relu")
-    with pytest.raises(ActivationError, match="pieces"):
+    with pytest.raises(InvalidInputError, match="pieces"):
         tabulate("tanh", pieces=1)
     with pytest.raises(ActivationError, match="reach"):
         tabulate("tanh", reach=-1.0)

@@ -15,6 +15,7 @@ from ..equivalents.coefficients import NormProfile
 from ..mixtures import MixtureStatistics
 from ..networks import network_from_dict
 from ..nn import ENN as Network
+from ..nn.model import in_batches
 from ..solve import NetworkKernel, features_of
 
 _NUMBERS = ("t", "T", "traces", "fitted_on")
@@ -125,7 +126,7 @@ class LinearEquivalent:
     weights: Tensor
 
     def __call__(self, X: Tensor) -> Tensor:
-        return torch.cat([self.embedding(part) @ self.weights for part in X.split(_ROWS)])
+        return in_batches(lambda part: self.embedding(part) @ self.weights, X, _ROWS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +137,7 @@ class FeatureReadout:
     weights: Tensor
 
     def __call__(self, X: Tensor) -> Tensor:
-        return torch.cat([features_of(self.model, part).double() @ self.weights for part in X.split(_ROWS)])
+        return in_batches(lambda part: features_of(self.model, part).double() @ self.weights, X, _ROWS)
 
 
 @dataclass(frozen=True, eq=False)

@@ -117,23 +117,20 @@ def _signs(deq: DEQ, sizes: Array) -> Array:
 
 def _quadratic(deq: DEQ, kernel: Kernel, dimension: int | None, normalise: bool) -> Twin:
     """Workshop paper, Corollary 1: alpha = k(0) + k''(0)/(2d), beta = k'(0), mu = k(1) - k(0) - k'(0)."""
-    if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
-        raise InvalidInputError(
-            f"the quadratic twin depends on the dimension of the data; give dimension, got {dimension!r}"
-        )
+    size = whole("the quadratic twin depends on the dimension of the data, which", dimension)
     k0, k1, k2 = (float(v) for v in power_series(deq, 3, kernel))
-    alpha, beta, mu = k0 + k2 / dimension, k1, float(sphere_diagonal(deq, kernel)) - k0 - k1
-    if alpha < mu / dimension:
+    alpha, beta, mu = k0 + k2 / size, k1, float(sphere_diagonal(deq, kernel)) - k0 - k1
+    if alpha < mu / size:
         raise InfeasibleMatchError(
-            f"the quadratic twin needs alpha >= mu/d: alpha = {alpha:.6g} is below {mu / dimension:.6g} by "
-            f"{mu / dimension - alpha:.3g}. Use family='hermite', which is exact"
+            f"the quadratic twin needs alpha >= mu/d: alpha = {alpha:.6g} is below {mu / size:.6g} by "
+            f"{mu / size - alpha:.3g}. Use family='hermite', which is exact"
         )
     full = kernel == "ntk"
     a2, a1 = math.sqrt(mu / (6.0 if full else 2.0)), math.sqrt(beta / (2.0 if full else 1.0))
-    layer = Quadratic(a2, a1, math.sqrt(alpha - mu / dimension) - a2)
+    layer = Quadratic(a2, a1, math.sqrt(alpha - mu / size) - a2)
     mean, weight = layer.a + layer.c, 3.0 if full else 1.0
     got = (
-        mean**2 + weight * 2.0 * layer.a**2 / dimension,
+        mean**2 + weight * 2.0 * layer.a**2 / size,
         (2.0 if full else 1.0) * layer.b**2,
         (6.0 if full else 2.0) * layer.a**2,
     )
@@ -144,5 +141,5 @@ def _quadratic(deq: DEQ, kernel: Kernel, dimension: int | None, normalise: bool)
         kernel,
         "quadratic",
         SphereCertificate(residual, None, normalise),
-        reason=f"unit-norm inputs in dimension {dimension}: alpha, beta, mu of the high-dimensional equivalent",
+        reason=f"unit-norm inputs in dimension {size}: alpha, beta, mu of the high-dimensional equivalent",
     )

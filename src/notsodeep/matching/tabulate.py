@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from .._arrays import whole
 from ..activations import Activation, ActivationLike, CallableActivation, activation
 from ..errors import ActivationError
 
@@ -23,13 +24,9 @@ def tabulate(phi: ActivationLike, reach: float = 8.0, pieces: int = 2048) -> Act
     True
     """
     phi = activation(phi)
-    if (
-        not (math.isfinite(reach) and reach > 0)
-        or isinstance(pieces, bool)
-        or not isinstance(pieces, int)
-        or pieces < 2
-    ):
-        raise ActivationError(f"tabulate needs a positive reach and at least 2 pieces, got {reach!r} and {pieces!r}")
+    pieces = whole("pieces", pieces, least=2)
+    if not (math.isfinite(reach) and reach > 0):
+        raise ActivationError(f"tabulate needs a positive reach, got {reach!r}")
     if any(abs(k) < reach for k in phi.kinks):
         raise ActivationError(f"{phi!r} has kinks in [-{reach}, {reach}]; a table is for smooth functions")
     table = CubicTable(phi, reach, pieces)

@@ -191,21 +191,13 @@ def _check_equations(deq: DEQ, tau0: float) -> None:
 
 def achieved(target: Target, network: ENN, rates: tuple[float, ...] | None) -> tuple[Coefficients, ...]:
     """The numbers of a finished network, by exact quadrature of its own activations at its own scales."""
-    if rates is None:
-        return tuple(replace(coefficients(network, target.tau0, name), network=network) for name in target.names)
-    jets = network_jets(target, network, rates)
-    t2 = target.tau0**2
-    out = []
-    for name in target.names:
-        cross, line = jets[name].cross, jets[name].diagonal
-        four = (cross[FOUR[0]] / t2, cross[FOUR[1]] / t2**2, cross[FOUR[2]] / t2**2, line[0])
-        base = coefficients(network, target.tau0, name)
-        out.append(
-            replace(
-                base, c1=float(four[0]), c2=float(four[1]), c3=float(four[2]), diagonal=float(four[3]), network=network
-            )
-        )
-    return tuple(out)
+    found = [replace(coefficients(network, target.tau0, name), network=network) for name in target.names]
+    if rates is not None:
+        jets, unit = network_jets(target, network, rates), target.tau0 ** np.array([2.0, 4.0, 4.0])
+        for i, name in enumerate(target.names):
+            c1, c2, c3 = (jets[name].cross[list(FOUR)] / unit).tolist()
+            found[i] = replace(found[i], c1=c1, c2=c2, c3=c3, diagonal=float(jets[name].diagonal[0]))
+    return tuple(found)
 
 
 def network_jets(target: Target, network: ENN, rates: tuple[float, ...] | None = None) -> dict[Kernel, KernelJet]:

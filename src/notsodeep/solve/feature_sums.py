@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from ..nn import ENN as Network
+from ..nn.model import in_batches
 
 _CHUNK = 4096
 
 
 def features_of(model: Network, X: Tensor) -> Tensor:
     """The last hidden states, without derivatives, in the precision of the model; a few thousand rows at a time."""
-    with torch.no_grad():
-        return torch.cat([model.features(part.to(model.weights[0])) for part in X.split(_CHUNK)])
+    return in_batches(lambda part: model.features(part.to(model.weights[0])), X, _CHUNK)
 
 
 @dataclass

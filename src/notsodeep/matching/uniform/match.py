@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from ..._arrays import whole
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...networks import DEQ
 from ..arc import HomogeneousDEQ
@@ -75,10 +76,8 @@ def _check_plain(deq: DEQ, kernel: MatchKernel) -> None:
 
 
 def _check_layers(layers: Any) -> None:
-    if isinstance(layers, str) and layers == "auto":
-        return
-    if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= homogeneous.MAX_LAYERS:
-        raise InvalidInputError(f"layers must be 'auto' or 1 ... {homogeneous.MAX_LAYERS}, got {layers!r}")
+    if not (isinstance(layers, str) and layers == "auto"):
+        whole("layers, if not 'auto',", layers, most=homogeneous.MAX_LAYERS)
 
 
 def _plain(deq: DEQ, kernel: MatchKernel, tol: float, layers: int | Literal["auto"]) -> Twin:
