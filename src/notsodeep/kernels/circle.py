@@ -36,7 +36,7 @@ _HERMITE = 1024  # Hermite coefficients that the quadrature still resolves
 _DAMPED = 14.0  # r^M = exp(-14) where a series falls slowly; rounding then grows by exp(14 k / M)
 _SLIGHTLY = 2.0
 _NOTHING = 1e-17  # of a series: what may be left out
-_TOGETHER = 8  # pairs: their powers stay in a cache
+_TOGETHER = 1024  # cosines, and 8 pairs at least: their powers stay in a cache
 _STEPS = 60
 
 
@@ -76,7 +76,7 @@ def on_circle(network: Network, s: Array, t: Array, kernel: Kernel, size: int, r
     if isinstance(network, DEQ):
         found = _implicit(network, s, t, gram, kernel)
     else:
-        layers = _layers(network, s, t)
+        layers = _layers(network, s, t, len(z))
         found = np.asarray(explicit(gram, layers, (1.0,) * (network.depth + 1), (kernel,))[kernel])
     return np.concatenate([found, -found[:, -2::-1].conj()], axis=1) if odd else found
 
@@ -87,17 +87,17 @@ def _odd(network: Network) -> bool:
     return not biased and all(phi.parity == "odd" for phi in network.activations)
 
 
-def _layers(enn: ENN, s: Array, t: Array) -> Iterator[LayerMaps]:
+def _layers(enn: ENN, s: Array, t: Array, points: int) -> Iterator[LayerMaps]:
     qx, qy = torch.from_numpy(s**2), torch.from_numpy(t**2)
     for phi in enn.activations:
-        yield _layer(phi, qx.numpy(), qy.numpy())
+        yield _layer(phi, qx.numpy(), qy.numpy(), points)
         qx, qy = mean_square(phi, "value", qx), mean_square(phi, "value", qy)
 
 
 def _implicit(deq: DEQ, s: Array, t: Array, gram: Complex, kernel: Kernel) -> Complex:
     norms, which = np.unique(np.concatenate([s, t]), return_inverse=True)
     qx, qy = np.split(equilibrium_variance(deq, torch.from_numpy(norms**2)).detach().numpy()[which], 2)
-    layer = _layer(deq.activation, qx, qy)
+    layer = _layer(deq.activation, qx, qy, gram.shape[1])
     sigma_a2, drive = deq.variances[0], deq.drive(gram)
     lam, scale = drive, np.sqrt(qx * qy)[:, None]
     for _ in range(_STEPS):  # plain Newton: complex numbers have no bracket
@@ -114,8 +114,8 @@ def _implicit(deq: DEQ, s: Array, t: Array, gram: Complex, kernel: Kernel) -> Co
 # ---- one layer at complex covariances --------------------------------------------------------------------
 
 
-def _layer(phi: Activation, qx: Array, qy: Array) -> LayerMaps:
-    """At complex covariances, rows of which belong to the pairs (qx, qy)."""
+def _layer(phi: Activation, qx: Array, qy: Array, points: int) -> LayerMaps:
+    """At complex covariances, rows of so many points that belong to the pairs (qx, qy)."""
     root = np.sqrt(qx * qy)[:, None]
     slopes = phi.two_slopes
     if slopes is not None:
@@ -124,7 +124,7 @@ def _layer(phi: Activation, qx: Array, qy: Array) -> LayerMaps:
     largest = 2.0 ** (math.ceil(4.0 * math.log2(max(float(distinct[-1]), 1e-300))) / 4.0)
     a = _coefficients(phi, tuple(distinct.tolist()), _hermite_terms(phi, largest))
     ix, iy = np.split(which, 2)
-    return _HermiteSeries(a[ix] * a[iy], root, phi.parity is not None)
+    return _HermiteSeries(a[ix] * a[iy], root, phi.parity is not None, max(8, _TOGETHER // points))
 
 
 @functools.lru_cache(maxsize=8)  # a design asks for those at the same norms two or three times
@@ -170,14 +170,14 @@ class _HermiteSeries(_Maps):
     products, and only the blocks are left to Horner's rule.
     """
 
-    def __init__(self, a: Array, root: Array, symmetric: bool) -> None:
+    def __init__(self, a: Array, root: Array, symmetric: bool, together: int) -> None:
         self.root, self.step = root, 2 if symmetric else 1
         self.first = int(symmetric and not np.any(a[:, 0::2]))
         rows = a[:, self.first :: self.step]
         left = np.cumsum(np.abs(rows)[:, ::-1], axis=1)[:, ::-1]
         terms = np.maximum((left > _NOTHING * left[:, :1]).sum(1), 2)
         place = np.argsort(terms, kind="stable")
-        self.parts = [(i, _blocks(rows[i, : terms[i[-1]]])) for i in np.array_split(place, -(-len(place) // _TOGETHER))]
+        self.parts = [(i, _blocks(rows[i, : terms[i[-1]]])) for i in np.array_split(place, -(-len(place) // together))]
 
     def both(self, lam: Complex) -> tuple[Complex, Complex]:
         rho = lam / self.root

@@ -20,8 +20,8 @@ from ..names import Trains, check_range
 from ..twin import Twin
 from . import homogeneous, thresholds
 from .certificate import Proof, certify, projection_bound
-from .factor import factorise
-from .target import Target, measure
+from .factor import deficit, factorise
+from .target import Target, measure, sketch
 from .turning import remainders, remaining
 from .units import Allowance, Fit, assemble, candidates, fit, gains, turned, wanted
 
@@ -185,7 +185,7 @@ def _boxed(
     deq: Network, kernel: Kernel, norms: tuple[float, float], tol: float, kinds: int | str, trains: Trains
 ) -> Twin:
     resolution = tol if kinds == "auto" else min(tol, 10.0 ** (-2 * int(kinds)))
-    target = measure(deq, kernel, norms, resolution)
+    target = measure(deq, kernel, norms, _known(deq, kernel, norms, resolution, kinds))
     rows: list[Tried] = []
     turned = functools.cache(lambda: remainders(target, trains))
     for count in range(1, _MOST + 1) if kinds == "auto" else (int(kinds),):
@@ -214,6 +214,15 @@ def _aimed(
     parts = factorise(aim, count - 1)
     reach = projection_bound(aim, parts)
     return (aim, parts, reach) if reach < _PAYS * found[2] else found
+
+
+def _known(deq: Network, kernel: Kernel, norms: tuple[float, float], resolution: float, kinds: int | str) -> float:
+    """How well the kernel has to be known: beside what a number of kinds leaves, roughly, and the units may add."""
+    if kinds == "auto" or norms[0] == norms[1] or any(phi.kinks for phi in deq.activations):
+        return resolution
+    rough = sketch(deq, kernel, norms)
+    left = np.diag(deficit(rough, factorise(rough, int(kinds)))) / np.diag(rough.total)
+    return max(float(left.max()), 0.0) + _ENOUGH * resolution
 
 
 def _allowed(reach: float, tol: float, kinds: int | str) -> Allowance:

@@ -6,20 +6,23 @@
 - k_P its projection. The remainder of every order is positive semi-definite, so it is at most the largest deficit
   delta(s) / k(s, s, 1), a quotient of two polynomials; all orders that are left out are part of delta;
 - the shipped coefficients are polynomials of the same degree, so this is about the very function that is evaluated. The
-  two kernels differ by the sum over orders of at most |e_k| (2 |c_k| + |e_k|); where that is no small share of the
-  deficit, by the maximum of a polynomial in both norms and the cosine, taken on a grid. Orders that only the shipped
-  functions have are bounded one by one, those beyond any table by what Parseval's identity leaves.
+  two kernels differ by the sum over orders of at most |e_k| (2 |c_k| + |e_k|); where that adds too much, by the
+  maximum of a polynomial in both norms and the cosine, taken on a grid. Orders that only the shipped functions have are
+  bounded one by one, those beyond any table by what Parseval's identity leaves.
 
 Between the points of a grid of Chebyshev angles a polynomial of degree n is bounded by Bernstein's inequality: with
-h the spacing it exceeds the larger neighbour by at most (n h)^2 / 8 of its maximum norm, in every variable.
+h the spacing it exceeds the larger neighbour by at most (n h)^2 / 8 of its maximum norm, in every variable. Where the
+diagonal varies much over the range, that is said of its second derivatives, and h^2 / 8 of these are added.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
 from ...activations.projections import tail_gram
 from .factor import deficit
@@ -27,9 +30,11 @@ from .target import Array, Target, quadratic
 from .units import Fit, gained
 
 _ROUNDING = 1e-13  # of the sums over orders and nodes, all of order one
-_FINE = (3, 5)  # cells per degree where polynomials of several variables are bounded
-_LITTLE = 0.15  # of the deficit: bounding more closely what is less than this does not pay
-_SPARED = 0.2  # of that: what may be bounded coarsely
+_FINE = (3, 6)  # cells per degree where polynomials of several variables are bounded
+_LITTLE = 0.03  # of what is seen: bounding more closely what adds less than this does not pay
+_APIECE = 0.2  # of what kinds leave: units that miss more are not bounded by themselves
+_SPARED = 0.02  # of it: what may be bounded coarsely, in each of three ways
+_NOTHING = 3e-4  # of what kinds leave: what may be bounded very coarsely
 _ENTRIES = 1 << 20  # held at once
 
 
@@ -59,11 +64,10 @@ def certify(target: Target, parts: Array, want: Array, found: Fit, gain: Array) 
     table = gained(found.basis, gain, len(want))
     have = (table @ (found.values * scale).reshape(len(found.values), -1)).reshape(-1, *want.shape[1:])
     reach = projection_bound(target, parts)
-    little = _LITTLE * max(reach, found.allowed.wish)
-    units = _apart(target, want, have, little) + _beyond(target, found, trained=bool(gain[-1] > 1.0))
+    whole = _apart(target, want, have, reach) + _beyond(target, found, trained=bool(gain[-1] > 1.0))
     apart = target.interpolation
     # the first two are relative to the interpolant's diagonal
-    bound = (reach + units) * (1.0 + apart) + apart + 2.0 * target.aliased
+    bound = whole * (1.0 + apart) + apart + 2.0 * target.aliased
     flat = have.reshape(-1, len(target.nodes))
     own = quadratic(rows, flat.T @ flat)
     seen = np.abs(quadratic(rows, target.left) - own) / target.diagonal
@@ -71,48 +75,93 @@ def certify(target: Target, parts: Array, want: Array, found: Fit, gain: Array) 
     return Proof(bound, float(seen[worst]), float(target.grid[0][worst]), target.assumes)
 
 
-def _apart(target: Target, want: Array, have: Array, little: float) -> float:
-    """sup of the difference of the two kernels, relative to the diagonal; (K, J, N), and more orders of ``have``."""
+def _apart(target: Target, want: Array, have: Array, reach: float) -> float:
+    """sup of the difference of the interpolant and the shipped kernel, relative to the diagonal.
+
+    ``want`` (K, J, N) leaves ``reach``; ``have`` may have more orders.
+    """
     orders = len(want)
-    error = have.copy()
-    error[:orders] -= want
-    each = _suprema(target, error)
-    each[:orders] += 2.0 * np.sqrt(each[:orders] * _suprema(target, want))
+    each = _each(target, want, have, _NOTHING * reach)
     beyond = np.cumsum(each[::-1])[::-1]
-    most, first = float(beyond[0]), min(orders, int((beyond > _SPARED * little).sum()))
+    ours, theirs = (part.reshape(-1, len(target.nodes)) for part in (have, want))
+    seen = float((np.abs(quadratic(target.grid[1], ours.T @ ours - theirs.T @ theirs)) / target.diagonal).max())
+    level = reach + seen
+    most, spared = float(beyond[0]), _SPARED * level
+    first = min(orders, int((beyond > spared).sum()))
     for fine in _FINE:
-        if most > little:
-            # the last orders one by one
-            found = _largest(target, want[:first], have[:first], fine, _SPARED * little)
-            most = min(most, found + float(each[first:].sum()))
-    return most
+        if most - seen <= _LITTLE * level:
+            break
+        # the last orders one by one
+        found = _largest(target, want[:first], have[:first], fine, spared)
+        most = min(most, found + float(each[first:].sum()))
+    if most <= _APIECE * reach or target.kinked:
+        return reach + most
+    # what the kinds leave and what the units miss may cancel
+    carried = target.features.transpose(0, 2, 1)
+    rest = projection_bound(target, target.features) + float(each[orders:].sum())
+    return min(reach + most, _largest(target, carried, have[:orders], _FINE[-1], spared) + rest)
+
+
+def _each(target: Target, want: Array, have: Array, spared: float) -> Array:
+    """|e_k| (2 |c_k| + |e_k|) at most, order by order; by Lebesgue's constant where that adds up to ``spared`` only."""
+    error, wished = have.copy(), np.zeros_like(have)
+    error[: len(want)] -= want
+    wished[: len(want)] = want
+    lebesgue, least = (
+        1.0 + 2.0 / np.pi * np.log(target.degree + 2.0),
+        float(_floor(target, 4 * len(target.nodes)).min()),
+    )
+    e, c = (lebesgue**2 * (part**2).sum(1).max(1) / max(least, 1e-300) for part in (error, wished))
+    place = np.argsort(e + 2.0 * np.sqrt(e * c))
+    exact = place[np.cumsum((e + 2.0 * np.sqrt(e * c))[place]) > spared]
+    e[exact], c[exact] = _suprema(target, error[exact]), _suprema(target, wished[exact])
+    return np.asarray(e + 2.0 * np.sqrt(e * c))
 
 
 def _largest(target: Target, want: Array, have: Array, fine: int, spared: float) -> float:
     """sup over both norms and the cosine of |sum_k (have_k have_k' - want_k want_k') rho^k|, relative.
 
-    Chebyshev coefficients of high degree in the norms are summed up instead, as long as they are below ``spared``.
+    Chebyshev coefficients of high degree in the norms and in the cosine are summed up instead, as long as they are
+    below ``spared``.
     """
+    matrix, spared = to_coefficients(len(target.nodes)), spared * float(target.diagonal.min())
+    have, want = have @ matrix.T, want @ matrix.T
     gap = have.transpose(0, 2, 1) @ have - want.transpose(0, 2, 1) @ want
-    matrix = to_coefficients(len(target.nodes))
-    gap = matrix @ gap @ matrix.T
     sizes = np.cumsum(np.cumsum(np.abs(gap).sum(0), 0), 1).diagonal()
-    orders, count = len(gap), int((sizes[-1] - sizes > spared * target.diagonal.min()).sum()) + 1
-    low = _floor(target, fine * count)
+    count = int((sizes[-1] - sizes > spared).sum()) + 1
+    across = fine * max(count, len(target.nodes) // 2)  # the diagonal varies, too
+    low = _floor(target, across)
     if low.min() <= 0.0:
         return float("inf")
-    cells, half = fine * orders, not (gap[0::2].any() and gap[1::2].any())
-    rows = np.cos(np.outer(np.pi * np.arange(fine * count + 1) / (fine * count), np.arange(count)))
-    cosines = np.cos(np.pi * np.arange((cells + 1) // 2 + 1 if half else cells + 1) / cells)
-    flat, most, top = gap[:, :count, :count].reshape(orders, -1), 0.0, 0.0
-    for part in np.array_split(cosines, 1 + len(cosines) * len(rows) ** 2 // _ENTRIES):
-        coefficients = (part[:, None] ** np.arange(orders) @ flat).reshape(-1, count, count)
-        found = np.abs(rows @ coefficients @ rows.T).max(0)
-        corners = np.maximum(found[1:], found[:-1])
-        corners = np.maximum(corners[:, 1:], corners[:, :-1])
-        most, top = max(most, float((corners / np.sqrt(np.outer(low, low))).max())), max(top, float(found.max()))
-    excess = grid_excess(2.0 * grid_slack(count - 1, fine * count) + grid_slack(orders - 1, cells))
-    return most + (excess * top + float(sizes[-1] - sizes[count - 1])) / float(low.min())
+    flat = _powers(len(gap)) @ gap[:, :count, :count].reshape(len(gap), -1)
+    left = np.append(np.cumsum(np.abs(flat).sum(1)[::-1])[::-1], 0.0)
+    degree = max(int((left > spared).sum()), 1)
+    flat, cells = flat[:degree], fine * degree
+    half = not (flat[0::2].any() and flat[1::2].any())
+    angles = np.pi * np.arange((cells + 1) // 2 + 1 if half else cells + 1) / cells
+    rows = np.cos(np.outer(np.pi * np.arange(across + 1) / across, np.arange(count)))
+    bent = rows * np.arange(count) ** 2 * (np.pi / across) ** 2 / 8.0
+    tops = np.zeros((3, across + 1, across + 1))  # of the function, and of its bends in a norm and in the cosine
+    for part in np.array_split(angles, 1 + len(angles) * len(rows) ** 2 // _ENTRIES):
+        cosines = np.cos(np.outer(part, np.arange(degree)))
+        turns = cosines * np.arange(degree) ** 2 * (np.pi / cells) ** 2 / 8.0
+        values, turned = ((matrix @ flat).reshape(-1, count, count) for matrix in (cosines, turns))
+        found = (np.abs(a @ inner @ rows.T).max(0) for a, inner in ((rows, values), (bent, values), (rows, turned)))
+        tops = np.maximum(tops, list(found))
+    excess = grid_excess(2.0 * grid_slack(count - 1, across) + grid_slack(degree - 1, cells))
+    tops = np.maximum(tops[:, 1:], tops[:, :-1])
+    value, one, turn = np.maximum(tops[:, :, 1:], tops[:, :, :-1])
+    most = float(((value + one + one.T + turn) / np.sqrt(np.outer(low, low))).max())
+    beside = excess * (2.0 * float(one.max()) + float(turn.max())) + float(sizes[-1] - sizes[count - 1] + left[degree])
+    return most + beside / float(low.min())
+
+
+@functools.lru_cache(maxsize=8)
+def _powers(count: int) -> Array:
+    """Chebyshev coefficients of rho^k, k < count, in the columns."""
+    orders = np.arange(count)
+    found = to_coefficients(count) @ chebyshev_nodes(count)[:, None] ** orders
+    return np.where((orders[:, None] + orders) % 2 == 0, found, 0.0)
 
 
 def _floor(target: Target, cells: int) -> Array:
@@ -141,9 +190,8 @@ def _beyond(target: Target, found: Fit, trained: bool) -> float:
 
 def _suprema(target: Target, parts: Array) -> Array:
     """sup_s |parts_k(s)|^2 / k(s, s, 1) for every order, from values at the nodes (orders, kinds, nodes)."""
-    alive = np.flatnonzero(np.abs(parts).max((1, 2)) > 0.0)
     out = np.zeros(len(parts))
-    for chunk in np.array_split(alive, max(1, len(alive) // 128)):
+    for chunk in np.array_split(np.arange(len(parts)), max(1, len(parts) // 128)):
         square = ((parts[chunk] @ target.grid[1].T) ** 2).sum(1)
         out[chunk] = _quotient(square, target.diagonal, 2 * target.degree)
     return out

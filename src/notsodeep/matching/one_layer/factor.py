@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from .target import Array, Target, quadratic
+from .target import NOISE, Array, Target, quadratic
 
 _ROUNDS = 10
 _SPEED = 0.6  # exponent of the multiplicative step of the weights
-_NOISE = 1e-15  # directions below this share of the largest are rounding
 
 
 def factorise(target: Target, kinds: int) -> Array:
@@ -45,7 +44,7 @@ def _leading(target: Target, rows: Array, weights: Array, kinds: int) -> Array:
     weighted = rows.T @ (rows * weights[:, None])
     covariance = features.transpose(0, 2, 1) @ weighted @ features
     values, vectors = np.linalg.eigh(covariance)
-    keep = values[:, -kinds:] > _NOISE * values.max()
+    keep = values[:, -kinds:] > NOISE * values.max()
     return (features @ (vectors[:, :, -kinds:] * keep[:, None, :]))[:, :, ::-1]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,10 +26,11 @@ from ...networks import DEQ, ENN, Kernel, Network
 from .smoothness import Smoothness, continued
 
 Array = NDArray[np.float64]
-_NODES = (*range(10, 32, 2), 36, 42, 50, 60, 68, 76)
-_CHEAP, _DEAR = 30, 10.0  # with more nodes than this, interpolation may take so many times more
+_NODES = (*range(10, 32, 2), 36, 42, 50, 60, 68, 76, 84, 92, 100, 112)
+_CHEAP, _DEAR = 30, 3.0  # with more nodes than this, interpolation may take so many times more
 _SPARSE = (12, 18, 27, 40)  # where each number has to be tried
 _PROBES = (96, 256, 512)
+_SKETCHED = 12
 _SHARE = 1e-3  # of the tolerance: what truncation may take
 _APART = 1e-3  # and what interpolation may
 _LEAST = 1e-12  # rounding ends the decay of the coefficients
@@ -37,6 +38,8 @@ _COSINES = 129
 _FALLING = "between the norms that were computed, Chebyshev coefficients go on falling as the last ones do"
 _HALF_WAY = "between the norms that were computed, interpolation is at most twice as far off as half way"
 _BEYOND = _HALF_WAY + ", and the orders that were not computed leave no more there"
+_PIVOTS, _RANK = 16, 12  # norms that carry a smooth kernel, and directions that any order may need
+NOISE = 1e-15  # directions below this share of the largest are rounding
 _CELLS = 48  # per node, of the grid on which suprema are taken
 
 
@@ -86,10 +89,10 @@ class Target:
     @functools.cached_property
     def features(self) -> Array:
         """F_k with F_k F_k' = g_k at the nodes: (K, N, rank)."""
+        if self.smoothness is not None:
+            return _roots(self.orders[:, :, _pivots(len(self.nodes))])[:, :, -_RANK:]
         values, vectors = np.linalg.eigh(self.orders)
-        rank = min(len(self.nodes), 12)
-        values, vectors = values[:, -rank:], vectors[:, :, -rank:]
-        return vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+        return vectors[:, :, -_RANK:] * np.sqrt(np.maximum(values[:, -_RANK:], 0.0))[:, None, :]
 
     def at(self, cells: int) -> tuple[Array, Array]:
         """Norms at equidistant Chebyshev angles, and the matrix that interpolates there from the nodes."""
@@ -208,6 +211,12 @@ def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: f
     return best
 
 
+def sketch(network: Network, kernel: Kernel, norms: tuple[float, float]) -> Target:
+    """The first orders alone at a few norms."""
+    found = _sample(network, kernel, *norms, int(vanishes_at_zero(network)), _PROBES[0], _SKETCHED, None)
+    return replace(found, total=found.orders.sum(0))
+
+
 def _resolved(network: Network, kernel: Kernel, high: float, share: float) -> int:
     """How many orders leave less than ``share`` of the diagonal at the largest norm, where the series is longest."""
     for count in _PROBES:
@@ -237,12 +246,12 @@ def _parallel(network: Network, kernel: Kernel, s: Array, t: Array) -> Array:
 
     The Hermite series of kinks do not end. What they lack on the diagonal is known, and added as an order of rank one.
     """
-    found = on_circle(network, s, t, kernel, 2)[:, 0].real
+    found = on_circle(network, s, t, kernel, 1)[:, 0].real
     if not any(phi.kinks for phi in network.activations):
         return found
     norms, which = np.unique(np.concatenate([s, t]), return_inverse=True)
     exact = diagonal(network, torch.from_numpy(norms**2), (kernel,), check=False)[kernel].numpy()
-    lacking = np.sqrt(np.maximum(exact - on_circle(network, norms, norms, kernel, 2)[:, 0].real, 0.0))
+    lacking = np.sqrt(np.maximum(exact - on_circle(network, norms, norms, kernel, 1)[:, 0].real, 0.0))
     left, right = np.split(lacking[which], 2)
     return np.asarray(found + left * right)
 
@@ -258,16 +267,35 @@ def _sample(
     smooth: Smoothness | None,
 ) -> Target:
     nodes = _norms(chebyshev_nodes(count), low, high)
+    orders, total = np.zeros((terms, count, count)), np.empty((count, count))
     i, j = np.triu_indices(count)
-    scale = (nodes[i] * nodes[j]) ** power
-    size = 2 * terms
-    g = norm_series(network, nodes[i], nodes[j], kernel, size, oversampling=1, damped=True) / scale[:, None]
-    ends = _parallel(network, kernel, nodes[i], nodes[j]) / scale
-    orders, total = np.empty((terms, count, count)), np.empty((count, count))
+    total[i, j] = total[j, i] = _parallel(network, kernel, nodes[i], nodes[j]) / (nodes[i] * nodes[j]) ** power
+    pivots = np.arange(count) if smooth is None else _pivots(count)
+    known = (i == j) | np.isin(i, pivots) | np.isin(j, pivots)
+    i, j, size = i[known], j[known], 2 * terms
+    g = norm_series(network, nodes[i], nodes[j], kernel, size, oversampling=1, damped=True)
+    g /= (nodes[i] * nodes[j])[:, None] ** power
     orders[:, i, j] = orders[:, j, i] = g[:, :terms].T
-    total[i, j] = total[j, i] = ends
-    mixed = _aliased(ends[i == j], g[i == j], series_radius(network, size, damped=True) ** size)
+    if len(pivots) < count:
+        roots = _roots(orders[:, :, pivots])
+        orders = roots @ roots.transpose(0, 2, 1)
+    mixed = _aliased(np.diag(total), g[i == j], series_radius(network, size, damped=True) ** size)
     return Target(network, kernel, low, high, power, nodes, orders, total, mixed, smooth)
+
+
+def _pivots(count: int) -> NDArray[np.intp]:
+    return np.unique(np.linspace(0, count - 1, _PIVOTS).round().astype(np.intp))
+
+
+def _roots(columns: Array) -> Array:
+    """F_k projected on what it is at the pivots (Nystroem), from the columns of g_k there; the largest last.
+
+    A smooth kernel has no more than that, to rounding. What it has beyond counts as left out.
+    """
+    at = columns[:, _pivots(columns.shape[1])]
+    values, vectors = np.linalg.eigh(at)
+    keep = values > NOISE * values.max()
+    return columns @ (vectors * (keep / np.sqrt(np.where(keep, values, 1.0)))[:, None, :])
 
 
 def _aliased(ends: Array, sampled: Array, damping: float) -> float:
