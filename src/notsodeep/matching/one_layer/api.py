@@ -23,18 +23,18 @@ from .certificate import Proof, certify, projection_bound
 from .factor import deficit, factorise
 from .target import Target, measure, sketch
 from .turning import remainders, remaining
-from .units import Allowance, Fit, assemble, candidates, fit, gains, turned, wanted
+from .units import Allowance, Fit, assemble, fit, gains, smallest, turned, wanted
 
 __all__ = ["match_one_layer"]
 
 _MOST = 8
 _SINGULAR = 4
-_RICHER = ((24, 0.7), (32, 0.5))  # degree and slope of functions that rotated kinds may need
+_RICHER = ((24, 0.7), (32, 0.4))  # degree and slope of functions that rotated kinds may need
 _PAYS = 0.8  # of the bound: they cost more, and have to bring this
 _FAMILY = "conditioned"
 _ORDINARY = 1e-5  # the tolerance from which on thresholds may do; not where they ask for learning rates
 _SHARE = 0.1  # of the projection's deficit: what the elementary functions may add
-_NEAR = 2.0  # times what the projection leaves and units may add: rotating kinds would not bring much
+_NEAR = 1.3  # times what the projection leaves and units may add: rotating kinds would not bring much
 _ENOUGH = 1e-3  # of the tolerance: less than this is not worth larger functions
 
 
@@ -238,13 +238,7 @@ def _shipped(target: Target, parts: np.ndarray, allowed: Allowance, trains: Trai
     want = wanted(target, parts)
     basis = _basis(target, want, trains)
     gain = gains(trains, singular=basis.singular > 0)
-    best = None
-    for found in candidates(basis, want, gain, allowed=allowed):
-        if best is None or found.price < best.price:
-            best = found
-        if best.enough:
-            break
-    assert best is not None
+    best = smallest(basis, want, gain, allowed=allowed)
     made = _proven(target, certify(target, parts, want, best, gain), best, count)
     return made if basis.singular else _rotated(target, parts, want, made, basis, gain, allowed)
 

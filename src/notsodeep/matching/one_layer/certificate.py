@@ -32,7 +32,7 @@ from .units import Fit, gained
 _ROUNDING = 1e-13  # of the sums over orders and nodes, all of order one
 _FINE = (3, 6)  # cells per degree where polynomials of several variables are bounded
 _LITTLE = 0.03  # of what is seen: bounding more closely what adds less than this does not pay
-_APIECE = 0.2  # of what kinds leave: units that miss more are not bounded by themselves
+_APIECE = 0.08  # of what kinds leave: units that miss more are not bounded by themselves
 _SPARED = 0.02  # of it: what may be bounded coarsely, in each of three ways
 _NOTHING = 3e-4  # of what kinds leave: what may be bounded very coarsely
 _ENTRIES = 1 << 20  # held at once

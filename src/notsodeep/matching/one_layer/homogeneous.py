@@ -20,7 +20,7 @@ from ...kernels import pairwise
 from ...kernels.circle import norm_series, series_radius
 from ...networks import Kernel, Network
 from .certificate import Proof, grid_excess, grid_slack
-from .units import Fit, candidates, gains, signs
+from .units import Fit, gains, signs, smallest
 
 Array = np.ndarray
 _FOURIER = 65536
@@ -90,7 +90,7 @@ def _choices(sign: Array, data: Profile) -> list[Array]:
 
 def _fitted(basis: Basis, data: Profile, sign: Array, gain: Array) -> Fit:
     want = (sign * np.sqrt(data.orders))[:, None, None]
-    return next(candidates(basis, want, gain, degrees=(basis.degree,), alphas=_ALPHAS))
+    return smallest(basis, want, gain, degrees=(basis.degree,), alphas=_ALPHAS)
 
 
 def _layer(found: Fit, data: Profile) -> Conditioned:

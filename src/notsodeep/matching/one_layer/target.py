@@ -38,7 +38,10 @@ _COSINES = 129
 _FALLING = "between the norms that were computed, Chebyshev coefficients go on falling as the last ones do"
 _HALF_WAY = "between the norms that were computed, interpolation is at most twice as far off as half way"
 _BEYOND = _HALF_WAY + ", and the orders that were not computed leave no more there"
-_PIVOTS, _RANK = 16, 12  # norms that carry a smooth kernel, and directions that any order may need
+_PIVOTS, _RANK = (
+    16,
+    12,
+)  # norms that carry a smooth kernel and show what units miss, and directions that any order may need
 NOISE = 1e-15  # directions below this share of the largest are rounding
 _CELLS = 48  # per node, of the grid on which suprema are taken
 
@@ -90,7 +93,7 @@ class Target:
     def features(self) -> Array:
         """F_k with F_k F_k' = g_k at the nodes: (K, N, rank)."""
         if self.smoothness is not None:
-            return _roots(self.orders[:, :, _pivots(len(self.nodes))])[:, :, -_RANK:]
+            return _roots(self.orders[:, :, pivots(len(self.nodes))])[:, :, -_RANK:]
         values, vectors = np.linalg.eigh(self.orders)
         return vectors[:, :, -_RANK:] * np.sqrt(np.maximum(values[:, -_RANK:], 0.0))[:, None, :]
 
@@ -270,20 +273,21 @@ def _sample(
     orders, total = np.zeros((terms, count, count)), np.empty((count, count))
     i, j = np.triu_indices(count)
     total[i, j] = total[j, i] = _parallel(network, kernel, nodes[i], nodes[j]) / (nodes[i] * nodes[j]) ** power
-    pivots = np.arange(count) if smooth is None else _pivots(count)
-    known = (i == j) | np.isin(i, pivots) | np.isin(j, pivots)
+    few = np.arange(count) if smooth is None else pivots(count)
+    known = (i == j) | np.isin(i, few) | np.isin(j, few)
     i, j, size = i[known], j[known], 2 * terms
     g = norm_series(network, nodes[i], nodes[j], kernel, size, oversampling=1, damped=True)
     g /= (nodes[i] * nodes[j])[:, None] ** power
     orders[:, i, j] = orders[:, j, i] = g[:, :terms].T
-    if len(pivots) < count:
-        roots = _roots(orders[:, :, pivots])
+    if len(few) < count:
+        roots = _roots(orders[:, :, few])
         orders = roots @ roots.transpose(0, 2, 1)
     mixed = _aliased(np.diag(total), g[i == j], series_radius(network, size, damped=True) ** size)
     return Target(network, kernel, low, high, power, nodes, orders, total, mixed, smooth)
 
 
-def _pivots(count: int) -> NDArray[np.intp]:
+def pivots(count: int) -> NDArray[np.intp]:
+    """A few of so many nodes, spread as they are."""
     return np.unique(np.linspace(0, count - 1, _PIVOTS).round().astype(np.intp))
 
 
@@ -292,7 +296,7 @@ def _roots(columns: Array) -> Array:
 
     A smooth kernel has no more than that, to rounding. What it has beyond counts as left out.
     """
-    at = columns[:, _pivots(columns.shape[1])]
+    at = columns[:, pivots(columns.shape[1])]
     values, vectors = np.linalg.eigh(at)
     keep = values > NOISE * values.max()
     return columns @ (vectors * (keep / np.sqrt(np.where(keep, values, 1.0)))[:, None, :])
