@@ -130,7 +130,7 @@ def main() -> None:
     seconds = chosen.seconds or seconds
     started = time.perf_counter()
     cells = [(n, w) for w in chosen.widths for n in (ACTIVATIONS if w < 4096 or not chosen.quick else ("tanh",))]
-    options = f" --device {device} --threads {chosen.threads}"
+    options = f" --device {device} --threads {chosen.threads} --seconds {seconds:g}"
     options += "".join(f" --{flag}" for flag in ("quick", "compile") if getattr(chosen, flag))
     document: dict[str, Any] = {
         "command": f"python -m benchmarks.one_layer{options}",

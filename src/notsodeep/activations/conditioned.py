@@ -208,9 +208,10 @@ class Conditioned(NormUnits):
 
 
 def _chebyshev(x: Tensor, size: int) -> Tensor:
+    """By T_{i + j} = 2 T_i T_j - T_{i - j}, i - j at most 1: short chains, since compilers write out what is reused."""
     columns = [torch.ones_like(x), x]
-    while len(columns) < size:
-        columns.append(2.0 * x * columns[-1] - columns[-2])
+    for m in range(2, size):
+        columns.append(2.0 * columns[m // 2] * columns[m - m // 2] - columns[m % 2])
     return torch.stack(columns[:size], dim=-1)
 
 
