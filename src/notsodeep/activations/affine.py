@@ -17,8 +17,6 @@ from .panels import Panels, Stretched, Tails
 from .parameters import numbers
 from .polynomial import Hermite, Polynomial, Quadratic
 
-__all__ = ["Affine"]
-
 
 @register
 @dataclass(frozen=True)

@@ -114,7 +114,8 @@ class Activation:
 
     # -- evaluation --------------------------------------------------------------------------------------
     def _value(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Torch's own function, unless a class has parameters or another form."""
+        return self.torch_functions[0](x)
 
     def _slope(self, x: Tensor) -> Tensor:
         return differentiate(self._value, x)

@@ -12,8 +12,6 @@ from torch.autograd import Function, forward_ad
 
 from .elementary import Basis
 
-__all__ = ["eager", "evaluated", "needs_slopes", "passes"]
-
 _GRAIN = 1 << 17  # units per core: what a block needs of them fits its cache, and calls are few
 _MOST_CORES = 8
 _space = threading.local()
@@ -48,8 +46,7 @@ def needs_slopes(before: Tensor) -> bool:
 def evaluated(before: Tensor, fill: Fill, definition: Definition, overwrite: bool = False) -> Tensor:
     """``definition(before)`` by ``fill(before, out, slopes)``; slopes are derivatives in ``before``, if wanted."""
     if needs_slopes(before):
-        result: Tensor = _Evaluated.apply(before, fill, definition)
-        return result
+        return _Evaluated.apply(before, fill, definition)
     out = before if overwrite and before.is_contiguous() else _empty(before)
     fill(before, out, None)
     return out
@@ -123,5 +120,4 @@ def _free(count: int, like: Tensor) -> list[Tensor]:
     if getattr(_space, "key", None) != key:
         with torch.inference_mode(False):
             _space.key, _space.free = key, [torch.empty(like.shape, dtype=like.dtype) for _ in range(count)]
-    free: list[Tensor] = _space.free
-    return free
+    return _space.free

@@ -15,8 +15,6 @@ from .norm_units import How
 if TYPE_CHECKING:
     from .conditioned import Conditioned
 
-__all__ = ["Plan", "can_fuse", "fused_units"]
-
 _SOURCE = Path(__file__).with_name("units.cpp")
 _TYPES = (*[ctypes.c_void_p] * 6, *[ctypes.c_long] * 3, *[ctypes.c_double] * 2, ctypes.c_long)
 _LANES = 8

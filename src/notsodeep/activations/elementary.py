@@ -25,8 +25,6 @@ from torch import Tensor
 from ..errors import ActivationError
 from .base import Parity
 
-__all__ = ["Basis"]
-
 _HIGH = 12  # degrees above are summed by Clenshaw's rule, which takes three times as long as Horner's
 _TINY = 1e-30  # log|u| is read as log(max(u^2, 1e-30)) / 2: finite at zero, with a finite gradient
 

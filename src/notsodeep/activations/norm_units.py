@@ -11,8 +11,6 @@ from torch import Tensor
 from ..errors import ActivationError
 from .base import Activation, differentiate
 
-__all__ = ["How", "NormUnits"]
-
 
 @dataclass(frozen=True)
 class How:

@@ -18,22 +18,6 @@ from torch import Tensor
 
 from ..errors import ConvergenceError
 
-__all__ = [
-    "ORDER",
-    "REACH",
-    "Even",
-    "Panels",
-    "Resolved",
-    "Straight",
-    "Stretched",
-    "Tails",
-    "find_tails",
-    "legendre",
-    "normal_edges",
-    "normal_nodes",
-    "panel_nodes",
-]
-
 ORDER = 20
 REACH = 13.0  # exp(-REACH^2 / 4) < 1e-18: also enough against sqrt(weight) * h_k, which stays bounded
 _TAIL = 4  # the last coefficients of a panel, which tell whether it is resolved

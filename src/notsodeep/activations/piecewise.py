@@ -19,8 +19,6 @@ from .polynomial import Polynomial, Quadratic
 
 Breaks = tuple[tuple[float, tuple[float, ...]], ...]
 
-__all__ = ["HardSwish", "HardTanh", "LeakyReLU", "Linear", "PiecewiseLinear", "ReLU"]
-
 
 @dataclass(frozen=True)
 class TwoSlopes(Activation):
@@ -97,9 +95,6 @@ class ReLU(TwoSlopes):
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     homogeneity: ClassVar[float] = 1.0
-
-    def _value(self, x: Tensor) -> Tensor:
-        return torch.relu(x)
 
     def _slope(self, x: Tensor) -> Tensor:
         return (x > 0).to(x.dtype)
@@ -311,9 +306,6 @@ class HardSwish(Activation):
     kinks: ClassVar[tuple[float, ...]] = (-3.0, 3.0)
     slope_range: ClassVar[tuple[float, float]] = (-0.5, 1.5)
     breaks: ClassVar[Breaks] = ((-3.0, (0.0, -0.5, 1.0 / 3.0)), (3.0, (0.0, -0.5, -1.0 / 3.0)))
-
-    def _value(self, x: Tensor) -> Tensor:
-        return functional.hardswish(x)
 
     def _slope(self, x: Tensor) -> Tensor:
         return torch.where(x.abs() < 3.0, x / 3.0 + 0.5, (x > 0).to(x.dtype))

@@ -16,8 +16,6 @@ from .base import Activation, Parity, register
 from .forms import Function, Horner
 from .parameters import numbers, sequences
 
-__all__ = ["Hermite", "Polynomial", "Quadratic"]
-
 _HIGHEST_DEGREE = 8  # monomials are accurate up to here; beyond, the three-term recurrence
 
 

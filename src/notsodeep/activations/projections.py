@@ -17,18 +17,6 @@ from torch import Tensor
 from .elementary import Basis
 from .panels import panel_nodes
 
-__all__ = [
-    "EXPANSION",
-    "SINGULAR_TERMS",
-    "SMOOTH_TERMS",
-    "basis_coefficients",
-    "decay",
-    "expansion",
-    "needed",
-    "tail_gram",
-    "tail_sums",
-]
-
 SMOOTH_TERMS, SINGULAR_TERMS = 1024, 4096
 _REACH = 13.0
 EXPANSION = 5  # orders in 1/k of the coefficients beyond the table

@@ -14,8 +14,6 @@ from .base import Activation, Parity, register
 from .forms import ClosedForm, Dual, arc_sine, gelu_pair
 from .parameters import numbers
 
-__all__ = ["ELU", "GELU", "SELU", "Arctan", "Erf", "Mish", "SiLU", "Sigmoid", "Softplus", "Tanh"]
-
 _SQRT_2 = math.sqrt(2.0)
 _SQRT_2PI = math.sqrt(2.0 * math.pi)
 
@@ -31,9 +29,6 @@ class Tanh(Activation):
     torch_module: ClassVar[type[nn.Module]] = nn.Tanh
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    def _value(self, x: Tensor) -> Tensor:
-        return torch.tanh(x)
 
     def _slope(self, x: Tensor) -> Tensor:
         return 1.0 - torch.tanh(x) ** 2
@@ -61,9 +56,6 @@ class Arctan(Activation):
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
-    def _value(self, x: Tensor) -> Tensor:
-        return torch.atan(x)
-
     def _slope(self, x: Tensor) -> Tensor:
         return 1.0 / (1.0 + x * x)
 
@@ -81,9 +73,6 @@ class Erf(Activation):
     torch_functions: ClassVar = (torch.erf,)
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (0.0, 2.0 / math.sqrt(math.pi))
-
-    def _value(self, x: Tensor) -> Tensor:
-        return torch.erf(x)
 
     def _slope(self, x: Tensor) -> Tensor:
         return 2.0 / math.sqrt(math.pi) * torch.exp(-x * x)
@@ -108,9 +97,6 @@ class Sigmoid(Activation):
     torch_functions: ClassVar = (torch.sigmoid,)
     torch_module: ClassVar[type[nn.Module]] = nn.Sigmoid
     slope_range: ClassVar[tuple[float, float]] = (0.0, 0.25)
-
-    def _value(self, x: Tensor) -> Tensor:
-        return torch.sigmoid(x)
 
     def _slope(self, x: Tensor) -> Tensor:
         s = torch.sigmoid(x)
@@ -147,9 +133,6 @@ class SiLU(Activation):
     torch_module: ClassVar[type[nn.Module]] = nn.SiLU
     slope_range: ClassVar[tuple[float, float]] = (-0.09983932012886692, 1.099839320128867)
 
-    def _value(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.silu(x)
-
     def _slope(self, x: Tensor) -> Tensor:
         s = torch.sigmoid(x)
         return s * (1.0 + x * (1.0 - s))
@@ -169,9 +152,6 @@ class GELU(Activation):
     torch_functions: ClassVar = (functional.gelu,)
     torch_module: ClassVar[type[nn.Module]] = nn.GELU
     slope_range: ClassVar[tuple[float, float]] = (-0.12890414518515478, 1.1289041451851548)
-
-    def _value(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.gelu(x)
 
     def _slope(self, x: Tensor) -> Tensor:
         return 0.5 * torch.erfc(-x / _SQRT_2) + x * torch.exp(-0.5 * x * x) / _SQRT_2PI
@@ -239,9 +219,6 @@ class SELU(Activation):
     alpha: ClassVar[float] = 1.6732632423543772
     gain: ClassVar[float] = 1.0507009873554805
     slope_range: ClassVar[tuple[float, float]] = (0.0, alpha * gain)
-
-    def _value(self, x: Tensor) -> Tensor:
-        return functional.selu(x)
 
     def _slope(self, x: Tensor) -> Tensor:
         return self.gain * torch.where(x > 0, 1.0, self.alpha * torch.exp(x.clamp(max=0.0)))

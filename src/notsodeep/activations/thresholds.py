@@ -32,8 +32,6 @@ from .compiled import Plan, can_fuse, fused_units
 from .norm_units import PLAIN, How, NormUnits, row_norms
 from .parameters import numbers, sequences
 
-__all__ = ["Thresholds", "threshold_profiles"]
-
 Array = NDArray[np.float64]
 
 

@@ -24,8 +24,6 @@ from .conditioned import Conditioned, nested
 from .norm_units import PLAIN, How, NormUnits, row_norms
 from .parameters import numbers
 
-__all__ = ["Turned"]
-
 
 @register
 @dataclass(frozen=True, repr=False)

@@ -12,8 +12,6 @@ from torch import Tensor
 from .base import Activation, Parity, register
 from .forms import ClosedForm, Dual, wave_pair
 
-__all__ = ["Cos", "Sin"]
-
 
 @register
 @dataclass(frozen=True)
@@ -26,9 +24,6 @@ class Sin(Activation):
     torch_functions: ClassVar = (torch.sin,)
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-
-    def _value(self, x: Tensor) -> Tensor:
-        return torch.sin(x)
 
     def _slope(self, x: Tensor) -> Tensor:
         return torch.cos(x)
@@ -62,9 +57,6 @@ class Cos(Activation):
     torch_functions: ClassVar = (torch.cos,)
     parity: ClassVar[Parity] = "even"
     slope_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-
-    def _value(self, x: Tensor) -> Tensor:
-        return torch.cos(x)
 
     def _slope(self, x: Tensor) -> Tensor:
         return -torch.sin(x)

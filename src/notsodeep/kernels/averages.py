@@ -21,8 +21,6 @@ from ..networks import Kernel, Network
 from .derivatives import kernel_derivatives
 from .pointwise import diagonal, pairwise
 
-__all__ = ["NormPart", "PairAverages"]
-
 Array = np.ndarray[Any, Any]
 
 _NODES = np.array([-1.0, 0.0, 1.0])
@@ -87,8 +85,7 @@ class PairAverages:
 
     def _average(self, values: Array) -> Array:
         w = self._weights
-        average: Array = np.einsum("x,y,d,xyd...->...", w, w, w, values)
-        return average
+        return np.einsum("x,y,d,xyd...->...", w, w, w, values)
 
     @functools.cached_property
     def _derivatives(self) -> Array:

@@ -14,8 +14,6 @@ from ..networks import Kernel
 from .tabulate import one_thread
 from .tiles import Points, tile_shape
 
-__all__ = ["fill_tiles", "tiles_of"]
-
 _UNSETTLED = 1 << 18  # entries that wait to be evaluated one by one
 
 

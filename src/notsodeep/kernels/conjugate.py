@@ -38,8 +38,6 @@ from ..gaussian.rule import shared_coefficients, shared_rule
 from ..networks import DEQ, Kernel, Network
 from .recursion import LayerMaps, equation, explicit, implicit
 
-__all__ = ["conjugate_square"]
-
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
 _STEPS = 40

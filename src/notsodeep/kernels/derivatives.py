@@ -28,8 +28,6 @@ from .pointwise import equilibrium
 from .recursion import LayerMaps, equation, explicit, implicit
 from .variance import equilibrium_variance, mean_square
 
-__all__ = ["kernel_derivatives"]
-
 Array = NDArray[np.float64]
 
 _BASIS = tuple((i, j, k) for i in range(2) for j in range(2) for k in range(3))
@@ -68,8 +66,7 @@ def _around(
     inner = _Series.of(dot, {(0, 0, 1): 1.0})
     if isinstance(network, ENN):
         layers = _layers(network, (sx, np.ones_like(sx)), (sy, np.ones_like(sy)))
-        found: _Series = explicit(inner, layers, rates or (), (kernel,))[kernel]
-        return found
+        return explicit(inner, layers, rates or (), (kernel,))[kernel]
     qx, qy, lam = (v.numpy() for v in equilibrium(network, *(torch.from_numpy(v) for v in (sx, sy, dot))))
     grow = functools.partial(_with_rate, functools.partial(equilibrium_variance, network))
     layer = _Layer(network.activation, (qx, grow(sx)[1]), (qy, grow(sy)[1]))
@@ -77,8 +74,7 @@ def _around(
     for _ in range(3):  # Newton doubles the number of right degrees, of which there are four
         rest, rate = equation(layer, covariance, s2a, drive)
         covariance = covariance - rest / rate
-    out: _Series = implicit(covariance, layer, s2a, (kernel,), lambda gap: None)[kernel]
-    return out
+    return implicit(covariance, layer, s2a, (kernel,), lambda gap: None)[kernel]
 
 
 def _layers(enn: ENN, qx: tuple[Array, Array], qy: tuple[Array, Array]) -> Iterator[LayerMaps]:

@@ -24,8 +24,6 @@ from ..networks import Kernel
 from .lookup import Table
 from .tiles import Points
 
-__all__ = ["fill_fused", "start_products"]
-
 _ROWS, _COLUMNS = 4096, 8192  # of a product
 _LISTED = 1 << 21  # entries
 _PARITY = {None: 0, "odd": 1, "even": 2}

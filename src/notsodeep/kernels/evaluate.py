@@ -12,8 +12,6 @@ from torch import Tensor
 
 from .lookup import Level
 
-__all__ = ["Room", "at_entries", "at_points", "tile", "tile_scalar"]
-
 
 class Room:
     """Memory for tiles that is used again and again: fresh pages would cost as much as the arithmetic."""

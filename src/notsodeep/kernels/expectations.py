@@ -22,8 +22,6 @@ from ..gaussian import function_coefficients, hermite_coefficients, mean, normal
 from . import plane
 from .settled import Settled, settled_pair
 
-__all__ = ["Layer", "Part", "degree_of", "layer_of"]
-
 Part = Literal["value", "slope", "curvature", "x_slope", "x_curvature"]
 _DERIVED: dict[str, Part] = {"value": "slope", "slope": "curvature"}
 _RADIAL: dict[str, Part] = {"value": "x_slope", "slope": "x_curvature"}

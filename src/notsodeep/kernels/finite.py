@@ -22,8 +22,6 @@ from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_network, rates_of, tangent_kernel
 
-__all__ = ["finite_ck", "finite_ntk"]
-
 _MAX_STEPS = 1000
 _MOST_WEIGHTS = 1 << 37  # of one network: a terabyte in double precision
 _STALL = 100  # steps without progress after which the iteration is given up

@@ -16,8 +16,6 @@ from .lookup import Table
 from .matrix import diagonals, fill, norm_range
 from .tabulate import rounded_range, table_for
 
-__all__ = ["TabulatedKernel", "kernel_function"]
-
 
 @sheltered
 def kernel_function(

@@ -27,29 +27,6 @@ from ..gaussian import Moments, hermite_coefficients, moments, portions
 from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels, rates_of
 from .recursion import LayerMaps, equation, explicit, implicit
 
-__all__ = [
-    "DEGREE",
-    "TERMS",
-    "KernelJet",
-    "LayerJet",
-    "apply_layer",
-    "compose",
-    "constant",
-    "explicit_jets",
-    "hermite_layer",
-    "implicit_covariance",
-    "implicit_jets",
-    "index",
-    "inverse",
-    "layer_of",
-    "layers_of",
-    "monomials",
-    "multiply",
-    "network_jets",
-    "network_layers",
-    "product_table",
-]
-
 Array = NDArray[Any]
 
 DEGREE = 3
@@ -125,8 +102,7 @@ def powers(a: Array) -> Array:
 
 def compose(series: Array, inner: Array) -> Array:
     """The sum of series[k] inner^k from the :func:`powers` of a series in u that has no constant term."""
-    found: Array = (series[..., None, :] @ inner)[..., 0, :]
-    return found
+    return (series[..., None, :] @ inner)[..., 0, :]
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,6 @@ from torch import Tensor
 from .._chebyshev import nodes, to_coefficients
 from ..networks import Kernel
 
-__all__ = ["ASIN", "Level", "NormScale", "Series", "Table", "chebyshev", "coefficients_needed", "compressed"]
-
 _REACHES = (0.125, 0.25, 0.5, 0.7, 0.8, 0.9)  # of the cosine; beyond, all that the table has
 _SPARE = 2  # orders that must be nothing
 ASIN = 11  # terms that cost as much as the arcsine

@@ -11,8 +11,6 @@ from torch import Tensor
 from .._native import loops
 from .lookup import Level
 
-__all__ = ["can_fuse", "fused_tile"]
-
 _SOURCE = Path(__file__).with_name("tile.cpp")
 _TYPES = (*[ctypes.c_void_p] * 5, *[ctypes.c_long] * 3, *[ctypes.c_int] * 3, ctypes.c_double)
 _PARITY = {None: 0, "odd": 1, "even": 2}

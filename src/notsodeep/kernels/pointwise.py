@@ -22,8 +22,6 @@ from .recursion import Known, equation, explicit, implicit
 from .slopes import DEQSlope, slopes
 from .variance import Diagonal, at_each_layer, equilibrium_variance
 
-__all__ = ["diagonal", "equilibrium", "gap_check", "pairwise"]
-
 _CHUNK = 4096  # pairs at once: a series of 2048 terms for each is 64 megabytes
 
 

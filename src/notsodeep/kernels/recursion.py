@@ -13,8 +13,6 @@ from typing import Any, Protocol
 
 from ..networks import Kernel, is_tangent
 
-__all__ = ["Known", "LayerMaps", "equation", "explicit", "implicit"]
-
 
 class LayerMaps(Protocol):
     """What a layer offers at covariances of some kind; it defines :meth:`both`, or the other two."""

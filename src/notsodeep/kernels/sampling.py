@@ -26,8 +26,6 @@ from .recursion import Known, LayerMaps, equation, explicit, implicit
 from .slopes import DEQSlope
 from .variance import Diagonal, at_each_layer, equilibrium_variance
 
-__all__ = ["Unresolved", "rough_correlations", "sample"]
-
 _SIZES = (32, 64, 128, 256)  # nodes in the angle; kinked functions are asked for on a part of it
 _TERMS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192, 16384)  # of the Hermite series
 _OWN_RULE = -2  # the longest ones only where one rule serves all scales

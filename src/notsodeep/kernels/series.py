@@ -26,8 +26,6 @@ from .pointwise import diagonal, equilibrium
 from .recursion import LayerMaps, equation, explicit, implicit
 from .variance import at_each_layer
 
-__all__ = ["PowerSeries", "SeriesLayer", "power_series", "sphere_diagonal"]
-
 Array = NDArray[np.float64]
 _MOST = 1024  # Hermite coefficients that the quadrature still resolves
 _PAIRS = 4096  # pairs of norms at once
@@ -57,8 +55,7 @@ def power_series(
     for start in range(0, left.size, _PAIRS):
         part = slice(start, start + _PAIRS)
         pieces.append(_kernel(network, terms, kernel, left.ravel()[part], right.ravel()[part]).c)
-    found: Array = np.concatenate(pieces).reshape(*left.shape, terms)
-    return found
+    return np.concatenate(pieces).reshape(*left.shape, terms)
 
 
 def sphere_diagonal(network: Network, kernel: Kernel = "ck", norm: float = 1.0) -> float:
@@ -180,8 +177,7 @@ class SeriesLayer(LayerMaps):
         """a_k(q) a_k(q'), evaluated once per distinct variance."""
         distinct, where = torch.unique(torch.cat([self.qx, self.qy]), return_inverse=True)
         a = np.asarray(hermite_coefficients(self.phi, distinct.numpy(), size))[where.numpy()]
-        products: Array = a[: len(self.qx)] * a[len(self.qx) :]
-        return products
+        return a[: len(self.qx)] * a[len(self.qx) :]
 
 
 # ---- truncated series ----------------------------------------------------------------------------------------

@@ -19,8 +19,6 @@ from ..activations import Parity
 from ..activations.panels import Panels, Tails, panel_nodes
 from .plane import afford
 
-__all__ = ["Settled", "settled_pair"]
-
 Function = Callable[[Tensor], Tensor]
 _BLOCK = 1 << 18  # nodes held at once
 _LONGEST = 4.0  # panels of the rests, in units of the length on which the function varies

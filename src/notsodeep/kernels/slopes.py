@@ -14,8 +14,6 @@ from torch import Tensor
 
 from ..networks import DEQ, Kernel, check_kernel
 
-__all__ = ["VARIANCES", "DEQSlope", "slopes"]
-
 VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
 
 

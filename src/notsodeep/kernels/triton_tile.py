@@ -9,8 +9,6 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-__all__ = ["tile_kernel"]
-
 
 @triton.jit
 def tile_kernel(

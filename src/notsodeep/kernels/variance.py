@@ -15,8 +15,6 @@ from ..gaussian.rule import beyond, check_ends
 from ..networks import DEQ, ENN
 from .recursion import LayerMaps
 
-__all__ = ["Diagonal", "at_each_layer", "equilibrium_variance", "mean_square"]
-
 Function = Callable[[Tensor], Tensor]
 _LIMIT = 1e-145  # scales below this are their own limit
 _ONE = torch.ones(1, dtype=torch.float64)
