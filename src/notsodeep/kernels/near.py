@@ -29,8 +29,9 @@ from .variance import equilibrium_variance
 
 __all__ = ["NearSeries", "near_entries", "near_series"]
 
-_SIZES = ((18, 14), (28, 18), (40, 24))  # terms in the norms and in the angle
-_SHORT = 2e-14
+# terms in the norms and in the angle
+_SIZES = {torch.float64: ((18, 14), (28, 18), (40, 24)), torch.float32: ((12, 10), (16, 13), (24, 18))}
+_SHORT = {torch.float64: 2e-14, torch.float32: 1e-9}
 _RANGE = 30.0  # of the norms, in which no digits of the shorter rows are lost
 _WIDER = 1.4  # than the angles that belong to the cap
 
@@ -50,7 +51,7 @@ class NearSeries:
         return factors.T.to(norms.device) @ chebyshev(len(factors), self.norms.position(norms)).T
 
 
-def near_series(deq: DEQ, table: Table, sign: int) -> NearSeries | None:
+def near_series(deq: DEQ, table: Table, sign: int, dtype: torch.dtype = torch.float64) -> NearSeries | None:
     """The series for cosines beyond the table's reach, near ``sign``, or ``None`` where they do not converge."""
     phi, scale = deq.activation, table.norms
     if not phi.elementwise or set(phi.kinks) != {0.0} or not phi.continuous or scale.single:
@@ -59,14 +60,14 @@ def near_series(deq: DEQ, table: Table, sign: int) -> NearSeries | None:
         return None
     if phi.closed_form() is not None:  # entry by entry is quick then
         return None
-    for size, terms in _SIZES:
-        found = _series(deq, scale, sign * table.reach, size, terms)
+    for size, terms in _SIZES[dtype]:
+        found = _series(deq, scale, sign * table.reach, size, terms, _SHORT[dtype])
         if found is not None:
             return found
     return None
 
 
-def _series(deq: DEQ, scale: NormScale, reach: float, size: int, terms: int) -> NearSeries | None:
+def _series(deq: DEQ, scale: NormScale, reach: float, size: int, terms: int, short: float) -> NearSeries | None:
     phi, t = deq.activation, scale.nodes(size)
     q = equilibrium_variance(deq, t**2)
     ia, ib = torch.tensor([0, 0, size - 1]), torch.tensor([0, size - 1, size - 1])
@@ -83,7 +84,7 @@ def _series(deq: DEQ, scale: NormScale, reach: float, size: int, terms: int) -> 
     for values in polar_grid((phi, phi.derivative), phi.panels(), q.sqrt(), beta):
         c = torch.tensordot(across, along @ values.permute(2, 0, 1) @ along.T, dims=1)
         last = max(float(c[-2:].abs().max()), float(c[:, -2:].abs().max()))
-        if last > _SHORT * float(c.abs().max()):
+        if last > short * float(c.abs().max()):
             return None
         levels.append(Level(compressed(0.5 * (c + c.transpose(1, 2)), 1e-15), 1.0, False, None))
     return NearSeries(scale, (low, high), (levels[0], levels[1]))

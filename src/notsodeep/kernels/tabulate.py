@@ -90,13 +90,15 @@ def table_for(
         return None if isinstance(found, Unresolved) else found
 
 
-def near_for(network: Network, table: Table, sign: int, pairs: float) -> NearSeries | None:
+def near_for(
+    network: Network, table: Table, sign: int, pairs: float, dtype: torch.dtype = torch.float64
+) -> NearSeries | None:
     """What serves entries beyond the reach of a table, near r = ``sign``, if anything does and ``pairs`` are many."""
     if pairs < _PATIENT or not isinstance(network, DEQ) or isinstance(network, DEQSlope):
         return None
     plain = network.detached()
     with _lock:
-        return _kept(_near, (plain, table.norms, sign), lambda: near_series(plain, table, sign))
+        return _kept(_near, (plain, table.norms, sign, dtype), lambda: near_series(plain, table, sign, dtype))
 
 
 def forget_tables() -> None:

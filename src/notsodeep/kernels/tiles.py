@@ -252,7 +252,7 @@ class Points:
         for sign in (1, -1):
             for which in (sign * x > 0).nonzero().squeeze(1).split(_ENTRIES):
                 if len(which):
-                    near = near_for(self.network, self.table, sign, self._pairs)
+                    near = near_for(self.network, self.table, sign, self._pairs, self.x.dtype)
                     points = i[which], j[which]
                     exact = self._direct(*points) if near is None else self._near(near, nx[which], ny[which], x[which])
                     for kind, values in exact.items():
