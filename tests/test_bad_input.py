@@ -251,7 +251,7 @@ def test_files_that_are_not_what_they_say(desk):
         ("fit latin.csv --target art -o m.safetensors", "comma-separated text"),
         ("kernel claim.npy relu -o K.npy", "ends before that"),
         ("kernel open.npy relu -o K.npy", "cannot be read as numbers"),
-        ("compare relu --width 99999999999999999999 --seeds 1", "smaller width"),
+        ("compare relu --width 99999999999999999999 --seeds 1", "width must be a whole number"),
     ):
         done = CliRunner().invoke(app, line.split())
         assert isinstance(done.exception, SystemExit), line

@@ -93,6 +93,7 @@ def test_networks_and_estimators_load_without_the_compiler():
 
 ROOMS = [
     "errors",
+    "_arguments",
     "_files",
     "_native",
     "_progress",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Integral
 from typing import Any, ParamSpec, TypeVar
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ._arguments import checked, shown
 from .errors import InvalidInputError
 
 _CHUNK = 4096  # rows whose squares are held at once
@@ -41,7 +42,7 @@ def as_rows(
     >>> as_rows([[1, 2], [3, 4]]).dtype
     torch.float64
     """
-    rows = _plain(X, name) if isinstance(X, Tensor) else _from_array(X, name)
+    rows = as_numbers(X, name)
     if rows.ndim != 2:
         hint = f"; a single point is {name}[None, :]" if rows.ndim == 1 else ""
         raise InvalidInputError(
@@ -53,10 +54,39 @@ def as_rows(
         )
     if features is not None and rows.shape[1] != features:
         raise InvalidInputError(f"{name} must have {features} features, got {rows.shape[1]}")
-    rows = _floating(rows if tracked else rows.detach())
+    rows = rows if tracked else rows.detach()
     if checked:
         _check_finite(rows.detach(), name)
     return rows
+
+
+def as_numbers(value: Any, name: str) -> Tensor:
+    """Real numbers in any shape as a tensor, in the precision that rows have."""
+    return _floating(_plain(value, name) if isinstance(value, Tensor) else _from_array(value, name))
+
+
+def as_floats(value: Any, name: str) -> tuple[float, ...]:
+    """A sequence of finite numbers."""
+    listed = value if isinstance(value, Tensor | np.ndarray) or not isinstance(value, Iterable) else list(value)
+    numbers = as_numbers(listed, name)
+    if numbers.ndim != 1 or not bool(torch.isfinite(numbers).all()):
+        raise InvalidInputError(f"{name} must be a sequence of finite numbers, got {shown(value)}")
+    return tuple(numbers.tolist())
+
+
+def as_labels(y: Any, n: int) -> np.ndarray:
+    """One label per row, names or numbers, none of them missing."""
+    try:
+        labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(f"y must hold one label per row: {error}") from None
+    if labels.shape != (n,):
+        raise InvalidInputError(f"labels must have shape ({n},), one per row, got {labels.shape}")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise InvalidInputError("y holds NaN or infinity, which is no class; remove these rows from X and y")
+    if labels.dtype.kind not in "fiubUS" and not all(isinstance(label, str) for label in labels):
+        raise InvalidInputError(f"labels must be numbers or names, got {labels.dtype}")
+    return labels
 
 
 def same_columns(x: Tensor, y: Tensor) -> Tensor:
@@ -120,7 +150,7 @@ def _from_array(X: Any, name: str) -> Tensor:
         raise InvalidInputError(f"{name} has masked entries; remove or impute these points")
     try:
         array = np.asarray(X)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InvalidInputError(f"{name} must be a numeric array with rows of one length: {error}") from None
     if array.dtype.kind not in "fiub":
         must = "real" if array.dtype.kind == "c" else "a numeric array"
@@ -217,12 +247,15 @@ def _span(t: Tensor) -> tuple[int, int]:
 
 
 def sheltered(function: Callable[P, R]) -> Callable[P, R]:
-    """Autocast and a foreign default device change nothing inside: neither a result nor what is cached for later."""
+    """Autocast and a foreign default device change nothing inside, neither a result nor what is cached for later;
+    arguments are what their annotations say.
+    """
+    given = checked(function)
 
     @functools.wraps(function)
     def inside(*args: P.args, **kwargs: P.kwargs) -> R:
         with _shelter():
-            return function(*args, **kwargs)
+            return given(*args, **kwargs)
 
     return inside
 

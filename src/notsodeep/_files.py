@@ -23,6 +23,7 @@ try:
 except ImportError:  # no such locks on this system: parts of killed runs stay, and folders are not guarded
     fcntl = None  # type: ignore[assignment]
 
+WRONG_PATH = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 _LONGEST = 200  # bytes of the target's name in that of its part: names end at 255
 
 
@@ -90,6 +91,19 @@ def lock_folder(folder: Path) -> Iterator[bool]:
         yield ours
     finally:
         os.close(handle)
+
+
+def advice(error: OSError) -> str:
+    """What to do about a file or a folder that cannot be used."""
+    if isinstance(error, FileNotFoundError):
+        return "Check the path; relative paths start in the current folder."
+    if isinstance(error, PermissionError):
+        return "Choose a folder you may write to, or change its permissions."
+    if isinstance(error, IsADirectoryError):
+        return "A file is needed here, not a folder."
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return "A folder is needed here, and a file of that name is in the way."
+    return "Free some space or choose another place; earlier output is as it was."
 
 
 def _target(path: Path) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from ._arguments import checked
 from ._arrays import whole
 from .errors import InvalidInputError
 from .matching import Twin
@@ -16,6 +17,7 @@ from .matching import Twin
 _LARGEST = 10**9  # a size beyond this is a slip of the pen, not a layer
 
 
+@checked
 def pytorch_code(twin: Twin, in_features: int = 784, width: int = 4096, out_features: int = 10) -> str:
     """Source of a module ``Twin`` with the twin's network, in the parametrisation of the theory.
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._arrays import sheltered
+from ._arrays import as_floats, sheltered
 from ._files import parsed
 from ._fixed_point import newton
 from .activations import Activation, ActivationLike, activation
@@ -378,11 +378,8 @@ def rates_of(network: Network, learning_rates: Sequence[float] | None) -> tuple[
     count = network.depth + 1
     if learning_rates is None:
         return (1.0,) * count
-    try:
-        rates = tuple(float(rate) for rate in learning_rates)
-    except (TypeError, ValueError):
-        rates = ()
-    if len(rates) != count or not all(math.isfinite(r) and r >= 0 for r in rates):
+    rates = as_floats(learning_rates, "learning_rates")
+    if len(rates) != count or min(rates) < 0:
         raise InvalidInputError(
             f"learning_rates needs {count} finite, non-negative numbers "
             f"(W_1 ... W_{network.depth}, readout), got {learning_rates!r}"

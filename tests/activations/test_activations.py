@@ -378,7 +378,7 @@ def test_unknown_names_suggest_a_near_one(given_name, near):
         (lambda: LeakyReLU(slope=10**400), "finite number"),
         (lambda: Hermite((0.0,) * 10_001), "at most 10000"),
         (lambda: ReLU().centred(at=-1.0), "non-negative"),
-        (lambda: ReLU().centred(at="1"), "non-negative"),
+        (lambda: ReLU().centred(at="1"), "at must be a number"),
     ],
 )
 def test_bad_parameters_are_refused(make, message):

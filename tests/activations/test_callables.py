@@ -78,7 +78,7 @@ def test_jumps_are_allowed_when_declared():
 @pytest.mark.parametrize(
     ("function", "kinks", "message"),
     [
-        (3.0, (), "needs a function"),
+        (3.0, (), "must be a function"),
         (np.abs, (), "kink or a jump near x = "),
         (torch.abs, (), "kink or a jump near x = "),
         (np.sign, (), "kink or a jump near x = "),
@@ -124,7 +124,7 @@ def test_a_given_lipschitz_constant_must_hold():
     with pytest.raises(ActivationError, match="its slope reaches 1"):
         from_callable(np.tanh, lipschitz=0.9)
     for bad in (-1.0, math.nan, "one"):
-        with pytest.raises(ActivationError, match="non-negative"):
+        with pytest.raises(ActivationError, match="lipschitz must be a"):
             from_callable(np.tanh, lipschitz=bad)
 
 

@@ -132,7 +132,7 @@ def test_one_layer_forces_half():
         ((nsd.DEQ("relu", 0.2), 0.0), "tau0"),
         ((nsd.DEQ("relu", 0.2), float("nan")), "tau0"),
         ((nsd.DEQ("relu", 0.2), 1.0, "gram"), "kernel must be one of"),
-        (("relu", 1.0), "expected a DEQ or an ENN"),
+        (("relu", 1.0), "must be a notsodeep.DEQ or a notsodeep.ENN"),
     ],
 )
 def test_invalid_arguments_say_why(arguments, message):

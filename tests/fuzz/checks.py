@@ -298,7 +298,7 @@ def tables(rng: np.random.Generator) -> Outcome:
 
 def arguments(rng: np.random.Generator) -> Outcome:
     """Public calls with a wrong argument; an input is a call."""
-    from fuzz.machines import arguments as called
+    from fuzz.arguments import arguments as called
 
     return Outcome(called(rng, _LINES))
 

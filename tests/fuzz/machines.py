@@ -1,8 +1,7 @@
-"""Random kernel machines, tabulated kernels, and public calls with arguments of any kind."""
+"""Random kernel machines and tabulated kernels."""
 
 from __future__ import annotations
 
-import math
 import pickle
 import tempfile
 import traceback
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import notsodeep as nsd
+from fuzz.arguments import JUNK
 from fuzz.draws import a_network, rows
 from notsodeep.errors import NotSoDeepError
 from notsodeep.estimators import load_estimator, save_estimator
@@ -21,11 +21,6 @@ from notsodeep.kernels import kernels_of
 from notsodeep.networks import KERNELS
 
 Array = NDArray[Any]
-JUNK: tuple[Any, ...] = (
-    *("", "x", "ck", -1, 0, 1, 2, 1.5, -0.5, 1e-30, 1e30, 10**400, math.nan, math.inf, True, None, b"x", 1j),
-    *([], (), {}, [1, 2], (0.5, 1.5), (1.5, 0.5), (math.nan, 1.0), ["ck", "ntk"], [[1.0]], object(), len),
-    *(np.eye(2), np.zeros(0), np.array("x"), np.float32(0.3), nsd.DEQ("relu", 0.1), nsd.ENN(["tanh"])),
-)
 
 
 def junk(rng: np.random.Generator) -> Any:
@@ -132,46 +127,3 @@ def tabulated(rng: np.random.Generator) -> int:
     off = np.abs(found.astype(np.float64) - K) / d / d[:, None]
     assert off.max() <= (2e-7 if X.dtype == np.float64 else 2e-4), f"{off.max():.1e} off: {network!r}"
     return len(X) * (len(X) + 1) // 2
-
-
-# ---- arguments -------------------------------------------------------------------------------------------
-
-_DEQ, _ENN, _X = nsd.DEQ("tanh", 0.2), nsd.ENN(["relu"]), np.eye(3)
-_MIX = nsd.GaussianMixture.two_class(20)
-CALLS: tuple[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]], ...] = (
-    (nsd.DEQ, ("tanh", 0.1), {"sigma_b2": 0.5, "sigma_c2": 0.0}),
-    (nsd.ENN, (["tanh"],), {}),
-    (nsd.activation, ("leaky_relu",), {"slope": 0.1}),
-    (nsd.ck, (_DEQ, _X, _X), {"out": None}),
-    (nsd.ntk, (_ENN, _X), {"learning_rates": (1.0, 1.0), "kernel": "ntk"}),
-    (kernels_of, (_DEQ, _X), {"kinds": ("ck",), "out": None}),
-    (nsd.kernel_function, (_DEQ, "ck", (0.5, 1.5)), {"learning_rates": None}),
-    (nsd.finite_ck, (_ENN, _X), {"width": 8, "draws": 1, "seed": 0}),
-    (nsd.coefficients, (_DEQ,), {"tau0": 1.0, "kernel": "ck"}),
-    (nsd.match, (_DEQ, 1.0), {"kernel": "ck", "family": "auto", "learning_rates": None}),
-    (nsd.match_sphere, (_DEQ,), {"kernel": "ck", "terms": 4}),
-    (nsd.match_one_layer, (nsd.DEQ("relu", 0.2),), {"kernel": "ck", "norms": None, "tol": 1e-2, "kinds": 1}),
-    (nsd.match_one_layer, (nsd.DEQ("relu", 0.2), "ck"), {"units": "thresholds", "trains": "auto"}),
-    (nsd.MixtureStatistics.estimate, (_X, [0, 1, 1]), {}),
-    (nsd.spectral_law, (_DEQ, _MIX), {"n": 30, "kernel": "ck"}),
-    (nsd.predict_learning, (_DEQ, _MIX), {"n": 30, "kernel": "ck", "ridge": 1e-2}),
-    (nsd.GaussianMixture, (np.zeros((2, 3)), [1.0, 1.0]), {"weights": None}),
-)
-
-
-def arguments(rng: np.random.Generator, times: int) -> int:
-    """Public calls with one argument replaced by something else; what is raised must be the library's own."""
-    for _ in range(times):
-        function, given, named = CALLS[int(rng.integers(len(CALLS)))]
-        positions, names = list(given), dict(named)
-        which = int(rng.integers(len(positions) + len(names)))
-        if which < len(positions):
-            positions[which] = junk(rng)
-        else:
-            names[list(names)[which - len(positions)]] = junk(rng)
-        try:
-            refused(lambda: function(*positions, **names))  # noqa: B023  # called at once
-        except Exception as error:
-            label = f"{getattr(function, '__name__', function)}({positions!r}, {names!r})"
-            raise AssertionError(f"{type(error).__name__}: {error}: {label[:300]}") from error
-    return times

@@ -138,7 +138,10 @@ def test_power_laws_are_found_again() -> None:
         (lambda: nsd.predict_learning(RELU, MIX, 100, check="no"), "check must be"),
         (lambda: nsd.estimate_learning(RELU, np.ones((50, 3)), np.arange(50) % 2), "at least 128 rows"),
         (lambda: nsd.estimate_learning(RELU, np.ones((200, 3)), np.zeros(200)), "two classes"),
-        (lambda: nsd.estimate_learning("relu", np.ones((200, 3)), np.zeros(200)), "expected a DEQ"),
+        (
+            lambda: nsd.estimate_learning("relu", np.ones((200, 3)), np.zeros(200)),
+            "or a notsodeep.Twin",
+        ),
         (lambda: nsd.estimate_learning(RELU, np.ones((200, 3)), np.arange(200) % 2, ridge=0.0), "positive"),
         (lambda: nsd.estimate_learning(RELU, np.ones((200, 3)), np.arange(200) % 2, sizes=[20, 30]), "at least four"),
     ],

@@ -221,7 +221,7 @@ def test_the_resolvent_decreases_with_the_weights() -> None:
         ({"targets": [1.0, 1.0]}, "same target"),
         ({"targets": [[1.0]]}, "each of the 2 classes"),
         ({"n": 1}, "every class needs a point"),
-        ({"network": "relu"}, "expected a DEQ"),
+        ({"network": "relu"}, "or a notsodeep.Twin"),
         ({"mixture": nsd.GaussianMixture(np.zeros((1, 20)), [1.0])}, "two classes"),
     ],
 )

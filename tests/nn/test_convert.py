@@ -205,7 +205,7 @@ def test_wrong_parts_are_noticed() -> None:
         (lambda: DEQParts(torch.ones(3, 3), torch.ones(3, 2), "tanh", torch.ones(2, 4)), "must have 3 columns"),
         (lambda: nsd.twin_of(trained(), X[:, :10]), "takes 64 features"),
         (lambda: nsd.twin_of(trained(), X, design="exact"), "design must be"),
-        (lambda: nsd.distil(trained(), trained(), X), r"takes an nn\.ENN"),
+        (lambda: nsd.distil(trained(), trained(), X), r"must be a notsodeep.nn.ENN"),
     ],
 )
 def test_refusals(call, words: str) -> None:
@@ -352,8 +352,11 @@ def test_compare_takes_modules_and_a_test_set() -> None:
     ("call", "words"),
     [
         (lambda: nsd.compare(nsd.DEQ("relu", 0.2), nsd.ENN(["relu"]), (X, Y)), "pass width"),
-        (lambda: nsd.compare(nsd.ENN(["relu"]), nsd.ENN(["relu"]), (X, Y)), "takes an nn.DEQ"),
-        (lambda: nsd.compare(nsd.DEQ("relu", 0.2), nsd.DEQ("relu", 0.2), (X, Y)), "takes an nn.ENN"),
+        (
+            lambda: nsd.compare(nsd.ENN(["relu"]), nsd.ENN(["relu"]), (X, Y)),
+            "notsodeep.nn.DEQ",
+        ),
+        (lambda: nsd.compare(nsd.DEQ("relu", 0.2), nsd.DEQ("relu", 0.2), (X, Y)), "must be a notsodeep.nn.ENN"),
         (lambda: nsd.compare(nsd.DEQ("relu", 0.2), nsd.ENN(["relu"]), (X, X[:, 0]), width=8), "integer classes"),
     ],
 )

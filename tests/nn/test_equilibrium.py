@@ -146,9 +146,9 @@ def test_non_convergence_raises_on_request() -> None:
     [
         ({"solver": "newton"}, "known: auto, picard"),
         ({"tol": 0.0}, "positive"),
-        ({"tol": math.nan}, "positive"),
-        ({"max_steps": 0}, "at least 1"),
-        ({"on_failure": "ignore"}, "'warn' or 'raise'"),
+        ({"tol": math.nan}, "number"),
+        ({"max_steps": 0}, "whole number of at least 1"),
+        ({"on_failure": "ignore"}, "one of 'warn', 'raise'"),
     ],
 )
 def test_options_are_checked(options: dict, words: str) -> None:

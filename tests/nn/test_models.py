@@ -216,10 +216,10 @@ def test_evaluation_does_not_touch_the_weights() -> None:
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: nsd.nn.DEQ(nsd.ENN(["relu"]), 3, 4, 2), "takes a notsodeep.DEQ"),
-        (lambda: nsd.nn.ENN(nsd.DEQ("relu", 0.2), 3, 4, 2), "takes a notsodeep.ENN"),
-        (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 0, 4, 2), "in_features must be a positive"),
-        (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4.0, 2), "width must be a positive"),
+        (lambda: nsd.nn.DEQ(nsd.ENN(["relu"]), 3, 4, 2), "must be a notsodeep.DEQ"),
+        (lambda: nsd.nn.ENN(nsd.DEQ("relu", 0.2), 3, 4, 2), "must be a notsodeep.ENN"),
+        (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 0, 4, 2), "in_features must be a whole number"),
+        (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4.0, 2), "width must be a (positive )?whole number"),
         (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2, train="some"), "train must be"),
         (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2, keep_contraction=1.5), "between 0 and 1"),
         (lambda: nsd.nn.DEQ(nsd.DEQ("quadratic", 0.2), 3, 4, 2, keep_contraction=0.5), "no Lipschitz constant"),

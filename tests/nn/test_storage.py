@@ -93,7 +93,7 @@ def test_files_of_another_kind_are_refused(tmp_path) -> None:
         nsd.nn.load(tmp_path / "other.safetensors")
     with pytest.raises(CheckpointError, match="cannot be read"):
         nsd.nn.load(tmp_path / "missing.safetensors")
-    with pytest.raises(InvalidInputError, match="save takes"):
+    with pytest.raises(InvalidInputError, match="must be a notsodeep"):
         nsd.nn.save(torch.nn.Linear(2, 2), tmp_path / "linear.safetensors")
 
 

@@ -145,7 +145,7 @@ def test_ridge_on_huge_data_is_an_error(scale: float, error: type, words: str) -
 
 
 def test_only_modules_with_parameters_train() -> None:
-    with pytest.raises(InvalidInputError, match="take a torch module"):
+    with pytest.raises(InvalidInputError, match="must be a Module"):
         nsd.fit("model", blobs())
     with pytest.raises(InvalidInputError, match="has no parameters"):
         nsd.fit(nn.ReLU(), blobs())
@@ -360,17 +360,17 @@ def test_the_global_generator_is_left_alone() -> None:
         (blobs(), {"method": "newton"}, "method must be one of"),
         (blobs(), {"schedule": "exponential"}, "schedule must be one of"),
         (blobs(), {"loss": "hinge"}, "loss must be one of"),
-        (blobs(), {"epochs": 0}, "epochs must be a whole number of at least 1"),
-        (blobs(), {"lr": -1.0}, "lr must be a finite number"),
-        (blobs(), {"batch_size": 0}, "batch_size must be a whole number of at least 1"),
+        (blobs(), {"epochs": 0}, "epochs must be a whole number"),
+        (blobs(), {"lr": -1.0}, "lr must be a (finite )?number"),
+        (blobs(), {"batch_size": 0}, "batch_size must be a whole number"),
         (blobs()[0], {}, "must be a pair"),
         ((blobs()[0], blobs()[1][:-1]), {}, "300 rows but y has shape"),
         ((blobs()[0] * np.nan, blobs()[1]), {}, "NaN"),
         ((blobs()[0][0], blobs()[1]), {}, "shape"),
-        (blobs(), {"lr": "x"}, "lr must be a finite number"),
-        (blobs(), {"lr": float("nan")}, "lr must be a finite number"),
-        (blobs(), {"epochs": 2.5}, "epochs must be a whole number of at least 1"),
-        (blobs(), {"batch_size": True}, "batch_size must be a whole number of at least 1"),
+        (blobs(), {"lr": "x"}, "lr must be a (finite )?number"),
+        (blobs(), {"lr": float("nan")}, "lr must be a (finite )?number"),
+        (blobs(), {"epochs": 2.5}, "epochs must be a whole number"),
+        (blobs(), {"batch_size": True}, "batch_size must be a whole number"),
         (blobs(), {"seed": "a"}, "seed must be a whole number"),
         ((blobs()[0], np.array(["cat", "dog", "cow"])[blobs()[1]]), {}, "return_inverse=True"),
         ((blobs()[0], np.where(blobs()[1] == 0, np.nan, 1.0)), {}, "targets contain NaN"),

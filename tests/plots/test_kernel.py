@@ -66,7 +66,7 @@ def test_the_diagonal_does_not_set_the_colours():
     [
         (np.ones((2, 3)), None, "square"),
         (np.full((2, 2), np.nan), None, "finite"),
-        (np.eye(3), [0, 1], "3 labels"),
+        (np.eye(3), [0, 1], r"shape \(3,\)"),
     ],
 )
 def test_invalid_kernels_say_why(kernel, y, message):

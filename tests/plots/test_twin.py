@@ -42,7 +42,7 @@ def test_own_axes_and_refusals() -> None:
     assert TwinDisplay.from_twin(twin).plot(axes).figure_ is axes[0].get_figure()
     with pytest.raises(InvalidInputError, match="2 panels"):
         TwinDisplay.from_twin(twin).plot(axes[:1])
-    with pytest.raises(InvalidInputError, match="shows a Twin"):
+    with pytest.raises(InvalidInputError, match="twin must be a notsodeep"):
         TwinDisplay.from_twin("twin")
-    with pytest.raises(InvalidInputError, match="array"):
+    with pytest.raises(InvalidInputError, match="two dimensions"):
         TwinDisplay.from_twin(twin, np.zeros(3))

@@ -358,9 +358,12 @@ def differentiate(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def _on_tensor(function: Callable[[Tensor], Tensor], x: Any) -> Any:
-    if isinstance(x, Tensor) and not x.is_complex():
+    if isinstance(x, Tensor) and not x.is_complex() and x.layout == torch.strided:
         return function(x if x.is_floating_point() else x.to(torch.get_default_dtype()))
-    array = np.asarray(x)
+    try:
+        array = np.asarray(x)
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of several lengths, for one
+        raise ActivationError(f"an activation takes an array of real numbers: {error}") from None
     if array.dtype.kind not in "fiub":
         raise ActivationError(f"an activation takes real numbers, got {array.dtype} ({type(x).__name__})")
     dtype = array.dtype if array.dtype in (np.float16, np.float32, np.float64) else np.float64

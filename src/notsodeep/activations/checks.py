@@ -41,22 +41,16 @@ def make_callable(
     draft = CallableActivation(
         function, rough, derivative, symmetry=_parity(function, numpy, rough), numpy=numpy, label=label
     )
-    _check_derivatives_exist(draft)
     if derivative is not None:
         _check_derivative(draft)
+    _check_derivatives_exist(draft)
     phi = _with_resolution(draft)
     _check_panels(phi)
     return replace(phi, slopes=_slopes(phi, lipschitz))
 
 
 def _positions(kinks: Sequence[float]) -> tuple[float, ...]:
-    try:
-        rough = tuple(sorted({float(k) for k in kinks}))
-    except (TypeError, ValueError):
-        rough = (math.nan,)
-    if not all(map(math.isfinite, rough)):
-        raise ActivationError(f"kinks must be a sequence of finite numbers, got {kinks!r}")
-    return rough
+    return tuple(sorted(set(kinks)))
 
 
 def _probe_grid(kinks: Sequence[float]) -> Tensor:
@@ -255,12 +249,9 @@ def _slopes(phi: CallableActivation, lipschitz: float | None) -> tuple[float, fl
     low, high = _estimate_slopes(phi)
     if lipschitz is None:
         return (low, high)
-    try:
-        given = float(lipschitz)
-    except (TypeError, ValueError):
-        given = math.nan
-    if not given >= 0:
-        raise ActivationError(f"lipschitz must be a non-negative number, got {lipschitz!r}")
+    given = float(lipschitz)
+    if not 0.0 <= given < math.inf:
+        raise ActivationError(f"lipschitz must be a finite, non-negative number, got {lipschitz!r}")
     seen = max(abs(low), abs(high))
     if seen > given * (1.0 + 1e-6) + 1e-9:
         raise ActivationError(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from .._arguments import shown
 from ..errors import ActivationError
 
 __all__ = ["numbers", "sequences"]
@@ -26,7 +27,7 @@ def sequences(owner: Any, *names: str) -> None:
     for name in names:
         given = getattr(owner, name)
         if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-            raise ActivationError(f"{kind}: {name} must be a sequence of numbers, got {_shown(given)}")
+            raise ActivationError(f"{kind}: {name} must be a sequence of numbers, got {shown(given)}")
         listed = list(given)
         if len(listed) > LONGEST:
             raise ActivationError(f"{kind}: {name} holds {len(listed)} numbers; at most {LONGEST} are allowed")
@@ -41,13 +42,5 @@ def number(owner: str, name: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         result = math.nan
     if not math.isfinite(result):
-        raise ActivationError(f"{owner}: {name} must be a finite number, got {_shown(value)}")
+        raise ActivationError(f"{owner}: {name} must be a finite number, got {shown(value)}")
     return result
-
-
-def _shown(value: Any) -> str:
-    """What was given, cut short; an integer of thousands of digits has no quick text at all."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**40:
-        return f"an integer of {value.bit_length()} bits"
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."

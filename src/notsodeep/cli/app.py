@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from .. import __version__
+from .._files import WRONG_PATH, advice
 from ..errors import InvalidInputError, NotSoDeepError
 
 
@@ -69,8 +70,6 @@ def _console() -> Any:
 
 # ---- the command ---------------------------------------------------------------------------------------------
 
-_WRONG_PATH = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
-
 
 class Group(TyperGroup):
     """Failures that a user can cause become one paragraph and an exit code; ``--debug`` shows the trace."""
@@ -85,7 +84,7 @@ class Group(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             complain(message_of(error))
-            raise typer.Exit(2 if isinstance(error, (InvalidInputError, *_WRONG_PATH)) else 1) from None
+            raise typer.Exit(2 if isinstance(error, (InvalidInputError, *WRONG_PATH)) else 1) from None
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command whose flags are shown without the type that they do not take."""
@@ -119,20 +118,8 @@ def message_of(error: BaseException) -> str:
         )
     if isinstance(error, OSError) and not isinstance(error, NotSoDeepError):
         where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror or error}. {_advice(error)}"
+        return f"{where}{error.strerror or error}. {advice(error)}"
     return str(error)
-
-
-def _advice(error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "Check the path; relative paths start in the current folder."
-    if isinstance(error, PermissionError):
-        return "Choose a folder you may write to, or change its permissions."
-    if isinstance(error, IsADirectoryError):
-        return "A file is needed here, not a folder."
-    if isinstance(error, NotADirectoryError | FileExistsError):
-        return "A folder is needed here, and a file of that name is in the way."
-    return "Free some space or choose another place; earlier output is as it was."
 
 
 app = typer.Typer(

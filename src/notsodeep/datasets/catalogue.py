@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .._arrays import as_rows
+from .._arguments import checked, shown
+from .._arrays import as_floats, as_rows
 from ..errors import DataError, InvalidInputError
 from ..mixtures.standardise import Standardiser
 from .download import RemoteFile, download
@@ -61,10 +62,10 @@ class Dataset:
 
     def subset(self, classes: Sequence[int]) -> Dataset:
         """Only these classes, in this order: they become the labels 0, 1, ..."""
-        chosen = tuple(int(c) for c in classes)
+        chosen = tuple(int(c) for c in as_floats(classes, "classes"))
         unknown = [c for c in chosen if c not in self.classes]
         if unknown or not chosen or len(set(chosen)) != len(chosen):
-            raise InvalidInputError(f"classes must be different ones of {self.classes}, got {tuple(classes)}")
+            raise InvalidInputError(f"classes must be different ones of {self.classes}, got {shown(classes)}")
         codes = np.full(len(self.classes), -1, dtype=np.int64)
         codes[[self.classes.index(c) for c in chosen]] = np.arange(len(chosen))
         train, test = codes[self.y_train], codes[self.y_test]
@@ -108,7 +109,6 @@ class Dataset:
 
 # ---- where they live -----------------------------------------------------------------------------------------
 
-Folder = str | Path | None
 Classes = Sequence[int] | None
 
 _IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -141,7 +141,7 @@ _CIFAR = RemoteFile(
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def data_folder(folder: Folder = None) -> Path:
+def data_folder(folder: str | Path | None = None) -> Path:
     """``folder``, else the environment's NOTSODEEP_DATA, else notsodeep in the user's cache."""
     if folder is not None:
         return Path(folder).expanduser()
@@ -150,7 +150,8 @@ def data_folder(folder: Folder = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "notsodeep"
 
 
-def mnist(folder: Folder = None, classes: Classes = None, download: bool = True) -> Dataset:
+@checked
+def mnist(folder: str | Path | None = None, classes: Classes = None, download: bool = True) -> Dataset:
     """MNIST, 60,000 + 10,000 images of 784 pixels in [0, 1], from the four idx files.
 
     They are looked for in ``folder`` (see :func:`data_folder`), its subfolders mnist and MNIST/raw; what is missing
@@ -159,13 +160,15 @@ def mnist(folder: Folder = None, classes: Classes = None, download: bool = True)
     return _idx("mnist", ("mnist", "MNIST/raw"), _MNIST_HOMES, _MNIST, folder, classes, download)
 
 
-def fashion_mnist(folder: Folder = None, classes: Classes = None, download: bool = True) -> Dataset:
+@checked
+def fashion_mnist(folder: str | Path | None = None, classes: Classes = None, download: bool = True) -> Dataset:
     """Fashion-MNIST, 60,000 + 10,000 images of 784 pixels in [0, 1], from the four idx files."""
     places = ("fashion-mnist", "fashion_mnist", "FashionMNIST/raw")
     return _idx("fashion_mnist", places, _FASHION_HOMES, _FASHION, folder, classes, download)
 
 
-def cifar10(folder: Folder = None, classes: Classes = None, download: bool = True) -> Dataset:
+@checked
+def cifar10(folder: str | Path | None = None, classes: Classes = None, download: bool = True) -> Dataset:
     """CIFAR-10, 50,000 + 10,000 images of 3,072 numbers in [0, 1], from the python batches or their archive."""
     root = data_folder(folder)
     places = [root / part for part in ("cifar-10-batches-py", "cifar10/cifar-10-batches-py", "cifar10", "")]
@@ -177,7 +180,8 @@ def cifar10(folder: Folder = None, classes: Classes = None, download: bool = Tru
     return _images("cifar10", read_cifar_tar(_fetch(_CIFAR, root / "cifar10", download)), classes)
 
 
-def cifar10_vgg(folder: Folder = None, classes: Classes = None) -> Dataset:
+@checked
+def cifar10_vgg(folder: str | Path | None = None, classes: Classes = None) -> Dataset:
     """CIFAR-10 through the convolutional layers of a VGG, from an npz file with x_train, y_train, x_test, y_test.
 
     Any cifar10_vgg*.npz in ``folder`` or its subfolder cifar10 serves; such features are published nowhere, so they
@@ -194,7 +198,8 @@ def cifar10_vgg(folder: Folder = None, classes: Classes = None) -> Dataset:
     return _dataset("cifar10_vgg", read_npz(found[0], _ARRAYS), classes)
 
 
-def digits(folder: Folder = None, classes: Classes = None) -> Dataset:
+@checked
+def digits(folder: str | Path | None = None, classes: Classes = None) -> Dataset:
     """scikit-learn's 1,797 images of 8 x 8 pixels, in [0, 1]: nothing to download.
 
     The first 1,400 are for training; the rest, by other writers, for testing. ``folder`` is not used.
@@ -217,7 +222,8 @@ def names() -> tuple[str, ...]:
     return tuple(_LOADERS)
 
 
-def load(name: str, folder: Folder = None, classes: Classes = None) -> Dataset:
+@checked
+def load(name: str, folder: str | Path | None = None, classes: Classes = None) -> Dataset:
     """A data set by its name."""
     if name not in _LOADERS:
         raise InvalidInputError(f"unknown data set {name!r}; known: {', '.join(_LOADERS)}")
@@ -232,7 +238,7 @@ def _idx(
     places: Sequence[str],
     homes: Sequence[str],
     digests: Sequence[str],
-    folder: Folder,
+    folder: str | Path | None,
     classes: Classes,
     allowed: bool,
 ) -> Dataset:
@@ -240,7 +246,7 @@ def _idx(
     arrays = []
     for stem, digest in zip(_IDX, digests, strict=True):
         candidates = [root / place / (stem + end) for place in (*places, "") for end in (".gz", "")]
-        path = next((c for c in candidates if c.is_file()), None)
+        path = next((c for c in candidates if os.path.isfile(c)), None)  # c.is_file() raises where a name is too long
         if path is None:
             remote = RemoteFile(f"{stem}.gz", tuple(f"{home}{stem}.gz" for home in homes), digest)
             path = _fetch(remote, root / places[0], allowed)

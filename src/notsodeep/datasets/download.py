@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
+from .._arguments import checked
 from .._progress import track
 from ..errors import DataError
 
@@ -38,6 +39,7 @@ def checksum(path: Path, algorithm: str = "sha256") -> str:
         return hashlib.file_digest(stream, algorithm).hexdigest()
 
 
+@checked
 def download(file: RemoteFile, folder: str | Path, progress: bool | None = None) -> Path:
     """The path of the file in ``folder``, fetched unless it is there already.
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._arguments import checked
 from ..errors import ClusterError, InvalidInputError
 from ..nn import ENN as Network
 from ..nn.checkpoint import build
@@ -19,6 +20,7 @@ from .share import Array, as_rows
 _ATTEMPTS = 4
 
 
+@checked
 def feature_sums(client: Any, model: Network, X: Tensor, targets: Tensor, weights: Tensor) -> FeatureSums:
     """What :meth:`FeatureSums.add` gives for all rows, computed where the workers are.
 
@@ -86,6 +88,7 @@ def whole(sums: tuple[Any, ...]) -> tuple[Any, ...]:
 _ROWS = 1 << 23  # numbers of training rows in one message
 
 
+@checked
 def expand(client: Any, kernel: NetworkKernel, X: Tensor, coefficients: Tensor, new: Tensor) -> Tensor:
     """The sum at the rows ``new``, (rows, k), in double precision."""
     cluster = client if isinstance(client, Cluster) else Cluster(client)
@@ -111,6 +114,7 @@ def partial(document: dict[str, Any], X: Array, coefficients: Array, points: Arr
 # ---- any calls ---------------------------------------------------------------------------------------------
 
 
+@checked
 def sweep(
     client: Any, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], name: str = "sweep"
 ) -> Iterator[tuple[int, Any]]:

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from distributed import Client, KilledWorker
 
+from .._arguments import checked
 from ..errors import ClusterError, InvalidInputError
 from .tasks import versions
 
@@ -58,6 +59,7 @@ class Lost:
 class Cluster:
     """The workers behind a client."""
 
+    @checked
     def __init__(self, client: Any, patience: float = 10.0) -> None:
         if not isinstance(client, Client):
             raise InvalidInputError(

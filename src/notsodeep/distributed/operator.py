@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._arguments import checked
 from .._progress import track
 from ..errors import InvalidInputError, NotSoDeepWarning, SerialisationError
 from ..solve import NetworkKernel, triangle_bytes
@@ -49,6 +50,7 @@ class ClusterKernel:
     tile : rows of a tile
     """
 
+    @checked
     def __init__(
         self,
         client: Any,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 
+from .._arguments import checked
 from .._arrays import as_rows
 from .._progress import track
 from ..networks import Kernel
@@ -20,6 +21,7 @@ from .sinks import sink_of
 _BATCHES = 8  # tasks per worker: steps of the progress bar, and what is looked at again when one is lost
 
 
+@checked
 def kernel_to_zarr(
     network: Source,
     X: Any,
@@ -42,6 +44,7 @@ def kernel_to_zarr(
     return zarr.open_group(str(path), mode="r")["kernel"]
 
 
+@checked
 def kernel_to_npy(
     network: Source,
     X: Any,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .._arguments import checked
 from ..errors import InvalidInputError
 from .layout import Grid, Tile, move, tile_size
 
@@ -65,6 +66,10 @@ class Plan:
         return asdict(self) | {"efficiency": self.efficiency}
 
 
+_MOST_WORKERS, _MOST_BLOCKS = 10_000, 1000  # half a million tiles
+
+
+@checked
 def plan(
     n: int,
     features: int,
@@ -86,9 +91,14 @@ def plan(
     >>> small.kept, round(small.tiles_bytes / 1e9, 1), small.step_bytes < 4 * 2 * 60_000 * 10 * 8
     ('memory', 1.9, True)
     """
-    if min(n, features, workers, columns) < 1:
-        raise InvalidInputError("n, features, workers and columns must be positive")
+    if min(n, features, workers, columns, itemsize, 1 if tile is None else tile) < 1 or rank < 0:
+        raise InvalidInputError("n, features, workers, columns, itemsize and tile must be positive, rank not negative")
     grid = Grid(n, tile_size(n, workers) if tile is None else min(tile, n))
+    if workers > _MOST_WORKERS or grid.count > _MOST_BLOCKS:
+        raise InvalidInputError(
+            f"{workers} workers and {grid.count} blocks of {grid.size} rows are beyond what is planned: at most "
+            f"{_MOST_WORKERS} workers, {_MOST_BLOCKS} blocks"
+        )
     owned = move(grid, {}, {str(k): 1.0 for k in range(workers)})
     shares = [_Share() for _ in range(workers)]
     for one, name in owned.items():

@@ -10,6 +10,7 @@ import scipy.linalg
 import torch
 from numpy.typing import NDArray
 
+from .._arguments import checked
 from .._arrays import as_rows, squared_norms
 from .._chebyshev import interpolated
 from ..gaussian import moments
@@ -48,6 +49,7 @@ class Coefficients:
         return (self.c1, self.c2, self.c3, self.diagonal)
 
 
+@checked
 def coefficients(network: Network, tau0: float = 1.0, kernel: Kernel = "ck") -> Coefficients:
     """The coefficients of a DEQ or an ENN at input scale tau0; the network is centred first.
 

@@ -12,6 +12,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
+from .._arrays import as_numbers
 from ..errors import ConvergenceError, InvalidInputError
 from .operator import EquivalentKernel
 
@@ -56,10 +57,8 @@ def symmetric_operator(kernel: Any) -> LinearOperator:
         operator = kernel
     elif isinstance(kernel, EquivalentKernel):
         operator = kernel.linear_operator()
-    elif isinstance(kernel, Tensor):
-        operator = _dense(kernel.detach())
-    elif isinstance(kernel, np.ndarray):
-        operator = _dense(torch.from_numpy(kernel))
+    elif isinstance(kernel, Tensor | np.ndarray):
+        operator = _dense(as_numbers(kernel, "a kernel matrix").detach())
     else:
         raise InvalidInputError(f"expected an array, a tensor or an equivalent kernel, got {type(kernel).__name__}")
     if len(operator.shape) != 2 or operator.shape[0] != operator.shape[1]:

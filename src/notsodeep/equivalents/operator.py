@@ -11,7 +11,8 @@ import scipy.sparse.linalg
 import torch
 from torch import Tensor
 
-from .._arrays import as_rows, like, squared_norms
+from .._arguments import checked
+from .._arrays import as_numbers, as_rows, like, squared_norms
 from ..errors import ConvergenceError, InvalidInputError
 from ..mixtures import MixtureStatistics
 from ..networks import Kernel, Network
@@ -22,6 +23,7 @@ _CHUNK = 4096  # rows that are held in double precision at once
 _DIRECT = 8192  # largest min(n, p) for which solve() factorises instead of iterating
 
 
+@checked
 def equivalent(
     network: Network,
     statistics: MixtureStatistics,
@@ -139,7 +141,7 @@ class EquivalentKernel:
 
     def _vector(self, v: Any) -> Tensor:
         X = self.rows
-        vector = v if isinstance(v, Tensor) else torch.from_numpy(np.array(v, dtype=np.float64))
+        vector = as_numbers(v, "v")
         if vector.ndim not in (1, 2) or len(vector) != len(X):
             raise InvalidInputError(
                 f"expected {len(X)} entries or a matrix with {len(X)} rows, got {tuple(vector.shape)}"
@@ -179,6 +181,7 @@ class EquivalentKernel:
         """A factorisation of K + ridge I to solve with many right-hand sides: O(n p min(n, p)), once."""
         return factorise(self.rows, self.gain, *self.low_rank, self._lift(ridge))
 
+    @checked
     def solve(self, v: Any, ridge: float = 0.0) -> Any:
         """(K + ridge I)^(-1) v, by a factorisation of the smaller side or, where both are large, by iteration."""
         vector, lift = self._vector(v), self._lift(ridge)
@@ -187,6 +190,7 @@ class EquivalentKernel:
         X, (V, core) = self.rows, self.low_rank
         return like(iterated(lambda u: structured_product(X, self.gain, V, core, lift, u), vector), v)
 
+    @checked
     def logdet(self, ridge: float = 0.0) -> float:
         """log det(K + ridge I)."""
         return self.factorise(ridge).logdet

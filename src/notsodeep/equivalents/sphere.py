@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .._arguments import checked
 from .._arrays import as_rows
 from ..errors import InvalidInputError
 from ..kernels import power_series, sphere_diagonal
@@ -13,6 +14,7 @@ from ..networks import Kernel, Network
 from .operator import EquivalentKernel
 
 
+@checked
 def sphere_equivalent(network: Network, X: Any, kernel: Kernel = "ck") -> EquivalentKernel:
     """The equivalent for rows of norm one and no strong structure, as the workshop paper has it for sqrt(2) ReLU.
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .._arguments import checked
 from .._arrays import as_rows
 from ..kernels import kernels_of
 from ..mixtures import GaussianMixture, MixtureStatistics
@@ -80,6 +81,7 @@ class UniversalityReport:
         return "\n".join(lines)
 
 
+@checked
 def universality(
     network: Network, X: Any, y: Any = None, kernel: Kernel = "ck", *, seed: int = 0, about: About = "mean"
 ) -> UniversalityReport:

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from .._arguments import check_settings
 from ..equivalents import equivalent
 from ..errors import InvalidInputError
 from ..matching import Twin
@@ -20,7 +21,7 @@ from ..solve import DIRECT, FeatureSums, NetworkKernel
 from .cluster import WithClient, check_client, predict_on
 from .machines import Stream, check_ridge, fit_equivalent, fit_exact, fit_features
 from .predictors import Fitted
-from .specification import as_tensor, feature_model, network_of, seed_of
+from .specification import as_tensor, feature_model, network_of, seed_of, validated, weights_of
 
 METHODS = ("kernel", "equivalent", "features")
 Array = NDArray[np.float64]
@@ -85,9 +86,10 @@ class KernelMachine(WithClient, BaseEstimator):
     # -- fitting -------------------------------------------------------------------------------------------
     def _fit(self, X: Array, T: Array, sample_weight: Any) -> None:
         """Targets T, (n, k); rows of weight zero take no part, and have their prediction as leave-one-out."""
+        check_settings(self)
         if self.method not in METHODS:
             raise InvalidInputError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = weights_of(sample_weight, X)
         kept = weights > 0
         if not kept.any():
             raise InvalidInputError("all sample weights are zero: there is nothing to fit")
@@ -174,7 +176,7 @@ class KernelMachine(WithClient, BaseEstimator):
     # -- streams -------------------------------------------------------------------------------------------
     def _fit_more(self, X: Array, T: Array, sample_weight: Any) -> None:
         """Add rows to the sums of a features machine, which is to be solved again."""
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = weights_of(sample_weight, X)
         ridge = check_ridge(self.ridge)
         if ridge is None:
             raise InvalidInputError("ridge='loo' needs all rows at once; give partial_fit a number")
@@ -198,7 +200,7 @@ class KernelMachine(WithClient, BaseEstimator):
 
     def _rows(self, X: Any) -> Array:
         check_is_fitted(self)
-        rows: Array = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        rows: Array = validated(self, X, dtype=[np.float64, np.float32], reset=False)
         return rows
 
     def __sklearn_is_fitted__(self) -> bool:

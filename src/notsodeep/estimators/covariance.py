@@ -9,6 +9,8 @@ import torch
 from sklearn.gaussian_process.kernels import Hyperparameter
 from sklearn.gaussian_process.kernels import Kernel as CovarianceKernel
 
+from .._arguments import check_settings, checked
+from .._arrays import as_numbers, as_rows
 from ..errors import InvalidInputError
 from ..networks import Kernel
 from ..solve import NetworkKernel
@@ -65,13 +67,15 @@ class DEQKernel(CovarianceKernel):
         """The variances that are free to be fitted."""
         if self.network is not None:
             return []
+        check_settings(self)
         values = {name: getattr(self, name) for name in VARIANCES}
-        return [
-            Hyperparameter(name, "numeric", getattr(self, f"{name}_bounds"))
-            for name, value in values.items()
-            if value is not None and value > 0
-        ]
+        free = [name for name, value in values.items() if value is not None and value > 0]
+        try:
+            return [Hyperparameter(name, "numeric", getattr(self, f"{name}_bounds")) for name in free]
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(f"bounds of {', '.join(free)} must be pairs or 'fixed': {error}") from None
 
+    @checked
     def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
         if eval_gradient and Y is not None:
             raise InvalidInputError("gradients are for the matrix of X with itself; leave Y out")
@@ -103,5 +107,5 @@ class DEQKernel(CovarianceKernel):
 
 
 def _rows(X: Any) -> torch.Tensor:
-    array = np.atleast_2d(np.asarray(X))
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64).copy())
+    rows = as_numbers(X, "X").detach().cpu().double()
+    return as_rows(rows[None] if rows.ndim < 2 else rows)

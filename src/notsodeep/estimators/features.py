@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from ..networks import Kernel
 from ..solve import features_of
 from .base import Array
-from .specification import as_tensor, feature_model, network_of, seed_of
+from .specification import as_tensor, feature_model, network_of, seed_of, validated
 
 _TYPES = [np.float64, np.float32]
 
@@ -64,7 +64,7 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def fit(self, X: Any, y: Any = None) -> DEQFeatures:
         """Draw the weights; of X only the shape, the precision and the range of norms matter."""
-        rows = as_tensor(validate_data(self, X, dtype=_TYPES), self.device)
+        rows = as_tensor(validated(self, X, dtype=_TYPES), self.device)
         seed = seed_of(self.random_state)
         self.model_ = feature_model(network_of(self), self.kernel, rows, self.width, seed, init=self.init)
         return self
@@ -72,7 +72,7 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def transform(self, X: Any) -> Array:
         """The features, (n, width), in the precision of X."""
         check_is_fitted(self)
-        rows = validate_data(self, X, dtype=_TYPES, reset=False)
+        rows = validated(self, X, dtype=_TYPES, reset=False)
         states = features_of(self.model_, as_tensor(rows, self.device))
         found: Array = states.cpu().numpy().astype(rows.dtype, copy=False)
         return found

@@ -61,13 +61,14 @@ def best_ridge(left_out_at: Callable[[float], Tensor], targets: Tensor, weights:
 
 _LOO_ROWS = 20_000  # beyond so many rows, leave-one-out of the structured machines would double the time
 _CHUNK = 4096
+_LEAST = 1e-280  # of a mean diagonal
 
 
 def _dense(
     K: Tensor, T: Tensor, weights: Tensor, ridge: float | None, solver: str = "auto"
 ) -> tuple[Tensor, Tensor, float, float, dict[str, Any]]:
     """Coefficients, leave-one-out predictions, relative and absolute ridge, and a record of how."""
-    mean = float((weights * K.diagonal()).sum() / weights.sum())
+    mean = _mean_diagonal((weights * K.diagonal()).sum(), weights)
     if ridge is not None and solver != "eigh":
         plain = bool((weights == 1.0).all())
         found = solve_dense(K, T, [ridge * mean], weights=None if plain else weights, loo=True)
@@ -84,6 +85,17 @@ def _dense(
 
     chosen = best_ridge(at, T, weights) if ridge is None else ridge
     return d * path.solution(chosen * mean), at(chosen), chosen, chosen * mean, {"solver": "eigh"}
+
+
+def _mean_diagonal(total: Tensor, weights: Tensor) -> float:
+    """What a ridge is relative to; it must leave room for a small part of itself, and for its inverse."""
+    mean = float(total / weights.sum())
+    if mean < _LEAST:
+        raise InvalidInputError(
+            "the kernel of these rows is zero, or too near to it to be divided by: scale the inputs up, or give "
+            "sigma_c2 > 0"
+        )
+    return mean
 
 
 # ---- the exact kernel ------------------------------------------------------------------------------------
@@ -123,13 +135,13 @@ def _on_tiles(
         )
     X, w = X.to(torch.float64), None if bool((weights == 1.0).all()) else weights
     if client is None:
-        lift = ridge * float((weights * kernel.diagonal(X)).sum() / weights.sum())
+        lift = ridge * _mean_diagonal((weights * kernel.diagonal(X)).sum(), weights)
         found, losses = solve_kernel(kernel, X, T, [lift], method="cg", weights=w, **options), {}
     else:
         tiles = {name: options.pop(name) for name in ("dtype", "store", "folder")}
         scale = None if w is None else w.sqrt()
         with operator_on(client, kernel, X, scale=scale, progress=options.get("progress"), **tiles) as operator:
-            lift = ridge * float(operator.diagonal().sum() / weights.sum())
+            lift = ridge * _mean_diagonal(operator.diagonal().sum(), weights)
             found = solve_operator(operator, T, [lift], **options)
             losses = {"workers_lost": operator.losses}
     record = losses | {

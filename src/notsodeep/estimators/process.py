@@ -11,15 +11,17 @@ import numpy as np
 import scipy.optimize
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from .._arguments import check_settings, checked
+from .._arrays import as_floats
 from ..errors import InvalidInputError
 from ..networks import DEQ, Kernel
 from ..solve import DIRECT, NetworkKernel, factorise
 from .base import Array
 from .cluster import WithClient, check_client, matrix_on
-from .specification import VARIANCES, as_tensor, deq_of, network_of, slopes_of
+from .specification import VARIANCES, as_tensor, deq_of, network_of, slopes_of, validated
 
 
 class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -86,14 +88,14 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
     # -- fitting -------------------------------------------------------------------------------------------
     def fit(self, X: Any, y: Any) -> DEQGaussianProcess:
         """Rows X, (n, p), and targets y, (n,) or (n, k); several targets share the hyper-parameters."""
-        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True)
+        X, y = validated(self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True)
         if len(X) > 2 * DIRECT:
             raise InvalidInputError(f"a Gaussian process takes at most {2 * DIRECT} rows, got {len(X)}")
         check_client(self.client, self.device)
+        check_settings(self)
         for name in ("noise", "amplitude"):
-            value = getattr(self, name)
-            if not (isinstance(value, int | float | np.number) and math.isfinite(value) and value > 0):
-                raise InvalidInputError(f"{name} must be positive and finite, got {value!r}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise InvalidInputError(f"{name} must be positive and finite, got {getattr(self, name)!r}")
         self._flat = y.ndim == 1
         Y = y.reshape(len(X), -1).astype(np.float64)
         self._shift, self._unit = np.zeros(Y.shape[1]), np.ones(Y.shape[1])
@@ -116,7 +118,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         if self.network is None:
             given = {name: getattr(self, name) for name in VARIANCES}
             values |= {name: float(v) for name, v in given.items() if v is not None and v > 0}
-        wanted = tuple(values) if self.optimise is True else tuple(self.optimise or ())
+        wanted = tuple(values) if self.optimise is True else () if self.optimise is False else tuple(self.optimise)
         unknown = sorted(set(wanted) - set(values))
         if unknown:
             raise InvalidInputError(f"optimise names {unknown}; free to be fitted are {sorted(values)}")
@@ -152,10 +154,11 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
     def _named(self, theta: Any) -> dict[str, float]:
         return dict(zip(self.names_, np.exp(np.asarray(theta, dtype=float)).tolist(), strict=True))
 
+    @checked
     def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
         """Of the (normalised) targets, at ``theta`` or at the fitted values; with the gradient in theta if asked."""
         check_is_fitted(self)
-        at = self.theta_ if theta is None else np.asarray(theta, dtype=float)
+        at = self.theta_ if theta is None else np.array(as_floats(theta, "theta"))
         if at.shape != self.theta_.shape:
             raise InvalidInputError(f"theta holds the logarithms of {self.names_}, got shape {at.shape}")
         value, gradient = self._evidence(at, eval_gradient)
@@ -192,12 +195,13 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         self._kept = None
 
     # -- predicting ----------------------------------------------------------------------------------------
+    @checked
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
         """The posterior mean of f; with its standard deviation or its covariance at the rows of X if asked."""
         check_is_fitted(self)
         if return_std and return_cov:
             raise InvalidInputError("ask for return_std or for return_cov, not for both")
-        rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        rows = validated(self, X, dtype=[np.float64, np.float32], reset=False)
         new = as_tensor(rows, self.device).to(torch.float64)
         cross = self.parameters_["amplitude"] * self._kernel(new, self._X)
         mean = (cross @ self._alpha).cpu().numpy() * self._unit + self._shift

@@ -12,11 +12,11 @@ from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
+from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
 from ..errors import InvalidInputError
 from .base import Array, KernelMachine
-from .specification import as_tensor, seed_of
+from .specification import as_tensor, seed_of, validated
 
 _TYPES = [np.float64, np.float32]
 _CALIBRATION = 2000  # rows on which probabilities are calibrated where leave-one-out is not at hand
@@ -67,7 +67,7 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DEQRegressor:
         """Rows X, (n, p), and targets y, (n,) or (n, k)."""
-        X, y = validate_data(self, X, y, dtype=_TYPES, multi_output=True, y_numeric=True)
+        X, y = validated(self, X, y, dtype=_TYPES, multi_output=True, y_numeric=True)
         self._flat = y.ndim == 1
         self._fit(X, y.reshape(len(X), -1).astype(np.float64), sample_weight)
         return self
@@ -79,7 +79,7 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         It is solved when something asks for it, not after every part.
         """
         first = getattr(self, "_stream", None) is None
-        X, y = validate_data(self, X, y, dtype=_TYPES, multi_output=True, y_numeric=True, reset=first)
+        X, y = validated(self, X, y, dtype=_TYPES, multi_output=True, y_numeric=True, reset=first)
         self._flat = y.ndim == 1
         self._fit_more(X, y.reshape(len(X), -1).astype(np.float64), sample_weight)
         return self
@@ -117,7 +117,7 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DEQClassifier:
         """Rows X, (n, p), and labels y, (n,), numbers or strings."""
-        X, y = validate_data(self, X, y, dtype=_TYPES)
+        X, y = validated(self, X, y, dtype=_TYPES)
         check_classification_targets(y)
         self.classes_, codes = np.unique(column_or_1d(y), return_inverse=True)
         if len(self.classes_) < 2:
@@ -136,7 +136,7 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         After ``fit`` it begins anew, with the classes of then unless others are named.
         """
         first = getattr(self, "_stream", None) is None
-        X, y = validate_data(self, X, y, dtype=_TYPES, reset=first)
+        X, y = validated(self, X, y, dtype=_TYPES, reset=first)
         classes = getattr(self, "classes_", None) if classes is None else classes
         if first and classes is None:
             raise InvalidInputError("the first call of partial_fit must name all classes: classes=[...]")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor
 
+from .._arguments import check_settings
 from .._arrays import as_device, squared_norms, whole
 from ..errors import InvalidInputError
 from ..kernels import VARIANCES, DEQSlope, kernels_of
@@ -20,6 +24,7 @@ from ..solve import Source
 
 def network_of(estimator: Any) -> Source:
     """The network of an estimator: ``network`` if it has one, else the DEQ of its flat parameters."""
+    check_settings(estimator)
     network = estimator.network
     if network is None:
         deq = deq_of(estimator.activation, {name: getattr(estimator, name) for name in VARIANCES})
@@ -90,6 +95,28 @@ def seed_of(random_state: Any) -> int:
     if isinstance(random_state, int):
         return random_state
     return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def validated(estimator: Any, *data: Any, **wanted: Any) -> Any:
+    """X, or X and y, as scikit-learn checks them; what it leaves to NumPy and torch is refused here."""
+    with _refused(data):
+        return validate_data(estimator, *data, **wanted)
+
+
+def weights_of(sample_weight: Any, X: Any) -> Any:
+    """One weight per row, none of them negative."""
+    with _refused((sample_weight,)):
+        return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+
+
+@contextlib.contextmanager
+def _refused(data: Sequence[Any]) -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, OverflowError) as error:
+        if isinstance(error, OverflowError) or any(isinstance(part, Tensor) for part in data):
+            raise InvalidInputError(f"expected dense arrays of numbers: {error}") from error
+        raise  # scikit-learn's own refusal
 
 
 def as_tensor(X: Any, device: Any) -> Tensor:

@@ -14,6 +14,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from .._arguments import checked, shown
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError
 from ..mixtures.standardise import Standardiser
 from ..nn.checkpoint import build, read_file, write_file
@@ -24,11 +25,14 @@ from .ridge import DEQClassifier, DEQRegressor
 _PLAIN = ("sigma_a2", "sigma_b2", "sigma_c2", "kernel", "ridge", "method", "solver", "tol", "norms", "width")
 
 
+@checked
 def save_estimator(estimator: Any, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
     """Write what prediction needs of a DEQRegressor or a DEQClassifier, alone or after a Standardiser in a pipeline.
 
     Nothing is pickled. ``extra`` is a JSON document of the caller's own, which :func:`load_with_extra` gives back.
     """
+    if not isinstance(extra, Mapping | None):
+        raise InvalidInputError(f"extra must be a dictionary, got {shown(extra)}")
     standardiser, model = _parts(estimator)
     check_is_fitted(model)
     tensors, predictor = _described(model._fitted.predictor)
@@ -62,6 +66,7 @@ def _parts(estimator: Any) -> tuple[Standardiser | None, DEQRegressor | DEQClass
     return (before[0] if before else None), model
 
 
+@checked
 def load_estimator(path: str | Path) -> Any:
     """What :func:`save_estimator` wrote: an estimator, or a pipeline of a standardiser and an estimator."""
     return load_with_extra(path)[0]

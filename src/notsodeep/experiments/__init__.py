@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidInputError
+from .._arguments import checked
+from .._files import WRONG_PATH, advice
+from ..errors import DataError, InvalidInputError
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ def names() -> tuple[str, ...]:
     return tuple(STUDIES)
 
 
+@checked
 def reproduce(
     name: str,
     quick: bool = True,
@@ -99,7 +102,11 @@ def reproduce(
     deadline = None if time_limit is None else time.monotonic() + time_limit
     experiment, setup = _study(name, quick, data, device, deadline)
     elsewhere = None if client is None else functools.partial(_on_workers, client, name, quick, data, device, deadline)
-    return run(experiment, setup, Path(folder) / name, progress, elsewhere=elsewhere)
+    try:
+        return run(experiment, setup, Path(folder) / name, progress, elsewhere=elsewhere)
+    except OSError as error:
+        kind = InvalidInputError if isinstance(error, WRONG_PATH) else DataError
+        raise kind(f"results cannot be kept in {folder}: {error.strerror or error}. {advice(error)}") from error
 
 
 def _study(name: str, quick: bool, data: Any, device: str, deadline: float | None) -> tuple[Any, Any]:

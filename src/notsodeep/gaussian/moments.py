@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arrays import sheltered
+from .._arrays import as_floats, sheltered
 from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.base import gaps
 from ..activations.panels import Even
@@ -53,11 +53,15 @@ def expectation(
     """
     if not (isinstance(feature, int | float) and 1e-4 <= feature < math.inf):
         raise InvalidInputError(f"feature must be a length of at least 1e-4, got {feature!r}")
-    if not all(isinstance(k, int | float) and math.isfinite(k) for k in kinks):
-        raise InvalidInputError(f"kinks must be finite numbers, got {tuple(kinks)!r}")
     scales, restore = as_scales(tau)
-    panels = Even(tuple(float(k) for k in kinks), float(feature))
-    return restore(integrate(function, scales, panels).checked(scales))
+
+    def values(x: Tensor) -> Tensor:
+        try:
+            return function(x).detach().reshape(x.shape)
+        except Exception as error:  # whatever a user's function raises
+            raise InvalidInputError(f"the function could not be called on a tensor: {error}") from error
+
+    return restore(integrate(values, scales, Even(as_floats(kinks, "kinks"), float(feature))).checked(scales))
 
 
 @sheltered
@@ -68,7 +72,7 @@ def moments(phi: ActivationLike, tau: Any) -> Moments:
     0.3942944904
     """
     phi = activation(phi)
-    if isinstance(tau, int | float):
+    if isinstance(tau, float) or (isinstance(tau, int) and abs(tau) < 2**1000):
         return _scalar_moments(phi, float(tau))
     scales, restore = as_scales(tau)
     return Moments(*(restore(part) for part in _moments(phi, scales)))

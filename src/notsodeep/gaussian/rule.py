@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from .._arguments import shown
+from .._arrays import as_numbers
 from ..activations.panels import ORDER, REACH, Panels, normal_edges, normal_nodes
 from ..errors import ConvergenceError, InvalidInputError
 
@@ -192,10 +193,10 @@ def _shared_panels(scale: float, panels: Panels) -> float:
 
 def as_scales(tau: Any, root: bool = False) -> tuple[Tensor, Callable[[Tensor], Any]]:
     """Flat float64 scales, and the way back to the caller's type and shape."""
-    given = tau if isinstance(tau, Tensor) else torch.as_tensor(np.array(tau, dtype=np.float64))
+    given = as_numbers(tau, "a scale")
     flat = given.detach().to("cpu", torch.float64).reshape(-1)
     if not bool(torch.isfinite(flat).all()) or bool((flat < 0).any()):
-        raise InvalidInputError(f"a scale must be finite and non-negative, got {tau!r}")
+        raise InvalidInputError(f"a scale must be finite and non-negative, got {shown(tau)}")
 
     def restore(values: Tensor) -> Any:
         shaped = values.detach().reshape(given.shape + values.shape[1:])

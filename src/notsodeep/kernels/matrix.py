@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._arguments import checked
 from .._arrays import as_rows, check_norms, check_target, like, same_columns, sheltered, squared_norms
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
@@ -64,6 +65,7 @@ def ck(
     return kernels_of(network, X, Y, kinds=("ck",), check=check, out=outs, compile=compile, progress=progress)["ck"]
 
 
+@checked
 def ntk(
     network: Network,
     X: Any,

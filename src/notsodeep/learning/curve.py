@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from scipy.optimize import nnls
 
+from .._arguments import checked
+from .._arrays import as_numbers
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..mixtures import GaussianMixture
@@ -47,6 +49,7 @@ class LearningCurve:
     """(M, N)"""
     kernel: Kernel
 
+    @checked
     def best(self, by: Literal["accuracy", "mse"] = "accuracy") -> dict[str, Best]:
         """The point of highest accuracy, or lowest error, of each network: the best ridge, the best stopping time."""
         if by not in ("accuracy", "mse"):
@@ -57,6 +60,7 @@ class LearningCurve:
             for m, (name, k) in enumerate(zip(self.names, where, strict=True))
         }
 
+    @checked
     def samples_needed(self, accuracy: float) -> dict[str, int | None]:
         """The fewest samples with this accuracy, by interpolation in log n; None if the curve does not reach it."""
         if self.axis != "n":
@@ -100,6 +104,7 @@ class LearningCurve:
         return f"LearningCurve({self.kernel} over {self.axis}, {len(self.points)} points, {', '.join(self.names)})"
 
 
+@checked
 def learning_curve(
     networks: Networks,
     mixture: GaussianMixture,
@@ -172,13 +177,14 @@ def _name(network: Network | Twin) -> str:
 
 
 def _axis(n: Any, ridge: Any, times: Any) -> tuple[Axis, Array]:
-    given: dict[Axis, Any] = {"n": n, "ridge": ridge, "times": times}
-    arrays = [name for name, value in given.items() if value is not None and np.ndim(value) == 1]
+    asked: dict[Axis, Any] = {"n": n, "ridge": ridge, "times": times}
+    given = {name: as_numbers(value, name) for name, value in asked.items() if value is not None}
+    arrays = [name for name, value in given.items() if value.ndim == 1]
     if len(arrays) != 1:
         raise InvalidInputError(
             f"a curve runs over exactly one of n, ridge and times: give one array, got {len(arrays)}"
         )
-    points = np.unique(np.asarray(given[arrays[0]], dtype=np.float64))
+    points: Array = np.unique(given[arrays[0]].detach().cpu().numpy().astype(np.float64))
     if arrays[0] == "n" and ((points < 1) | (points != np.round(points))).any():
         raise InvalidInputError(f"n must be whole positive numbers, got {n!r}")
     return arrays[0], points

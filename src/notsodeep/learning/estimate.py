@@ -7,6 +7,7 @@ subset of n points gives n tests of training on n - 1 points without a refit and
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._arguments import checked, not_negative
+from .._arrays import as_floats, as_labels
 from ..errors import InvalidInputError
 from ..kernels import kernels_of
 from ..matching import Twin
-from ..networks import DEQ, ENN, Kernel, Network
+from ..networks import Kernel, Network
 from ..solve import factorise, leave_one_out
 from ..spectra.population import Array
 from .curve import fit_power_law
@@ -64,7 +67,8 @@ class LearningEstimate:
         The interval holds every curve a + b n^(-c) that the measured points allow within two standard errors, widened
         by as much as the largest subset needed when it was held out.
         """
-        sizes = np.atleast_1d(np.asarray(n, dtype=np.float64))
+        listed = n if isinstance(n, Iterable) and getattr(n, "ndim", 1) == 1 else [n]
+        sizes: Array = np.array(as_floats(listed, "n"))
         best, low, high = fit_power_law(self.sizes, 1.0 - self.accuracy, self.accuracy_error).at(sizes)
         return _widened(1.0 - best, 1.0 - high, 1.0 - low, self.stretch)
 
@@ -87,6 +91,7 @@ class LearningEstimate:
         return "\n".join(rows)
 
 
+@checked
 def estimate_learning(
     network: Network | Twin,
     X: Any,
@@ -115,14 +120,12 @@ def estimate_learning(
     [37.0, 56.0, 85.0, 130.0, 197.0, 299.0]
     """
     net, rates = (network.network, network.learning_rates) if isinstance(network, Twin) else (network, None)
-    if not isinstance(net, DEQ | ENN):
-        raise InvalidInputError(f"expected a DEQ, an ENN or a Twin, got {type(network).__name__}")
-    if not (isinstance(ridge, int | float) and math.isfinite(ridge) and ridge > 0):
-        raise InvalidInputError(f"ridge must be a positive number, got {ridge!r}")
-    labels = np.unique(np.asarray(y), return_inverse=True)[1]
+    if not_negative("ridge", ridge) == 0.0:
+        raise InvalidInputError("ridge must be positive, got 0")
     K = torch.as_tensor(kernels_of(net, X, kinds=(kernel,), learning_rates=rates)[kernel]).to(torch.float64)
-    if labels.shape != (len(K),) or labels.max(initial=0) < 1:
-        raise InvalidInputError(f"y must hold {len(K)} labels of at least two classes, got shape {labels.shape}")
+    labels = np.unique(as_labels(y, len(K)), return_inverse=True)[1]
+    if labels.max(initial=0) < 1:
+        raise InvalidInputError("y must hold labels of at least two classes, got one")
     wanted = _sizes(sizes, len(K))
     points = np.array([_subsets(K, labels, n, ridge, seed) for n in wanted])
     return _finished(np.array(wanted) - 1.0, points)
@@ -149,7 +152,7 @@ def _sizes(given: Any, n: int) -> list[int]:
         if n < 8 * _SMALLEST:
             raise InvalidInputError(f"a learning curve needs at least {8 * _SMALLEST} rows, got {n}")
         return [round(v) for v in np.geomspace(n / 8, n, 6)]
-    sizes = sorted({int(v) for v in np.atleast_1d(given)})
+    sizes = sorted({int(v) for v in as_floats(given, "sizes")})
     if len(sizes) < 4 or sizes[0] < _SMALLEST or sizes[-1] > n:
         raise InvalidInputError(
             f"sizes must be at least four different ones from {_SMALLEST} to n = {n}, got {given!r}"
@@ -159,7 +162,7 @@ def _sizes(given: Any, n: int) -> list[int]:
 
 def _subsets(K: Tensor, labels: Array, n: int, ridge: float, seed: int) -> tuple[float, float, float, float]:
     """Mean and standard error of accuracy and squared error over subsets of n rows."""
-    generator = np.random.default_rng([seed, n])
+    generator = np.random.default_rng([seed % 2**64, n])
     draws = min(_DRAWS, max(1, len(K) // n))
     order = generator.permutation(len(K))  # disjoint parts: their rows are independent
     parts = [_left_out(K, labels, order[k * n : (k + 1) * n], ridge) for k in range(draws)]

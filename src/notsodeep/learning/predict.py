@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from .._arguments import checked
+from .._arrays import as_numbers
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..mixtures import GaussianMixture, MixtureStatistics
-from ..networks import DEQ, ENN, Kernel, Network
+from ..networks import Kernel, Network
 from ..spectra.population import Array, Dense
 from ..spectra.sources import Source, source_of
 from .features import Check, Concentration, LinearProblem, concentration, limit_problem, linear_problem
@@ -59,6 +61,7 @@ class LearningPrediction:
         )
 
 
+@checked
 def predict_learning(
     network: Network | Twin,
     mixture: GaussianMixture | MixtureStatistics,
@@ -141,8 +144,6 @@ def _problem(
 def _network(given: Network | Twin) -> tuple[Network, tuple[float, ...] | None]:
     if isinstance(given, Twin):
         return given.network, given.learning_rates
-    if not isinstance(given, DEQ | ENN):
-        raise InvalidInputError(f"expected a DEQ, an ENN or a Twin, got {type(given).__name__}")
     return given, None
 
 
@@ -151,10 +152,7 @@ def _targets(given: Any, classes: int) -> Array:
         raise InvalidInputError("learning needs at least two classes, the mixture has one")
     if given is None:
         return 2.0 * np.eye(classes) - 1.0
-    try:
-        targets = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InvalidInputError(f"targets must be numbers, got {type(given).__name__}") from None
+    targets = as_numbers(given, "targets").detach().cpu().numpy().astype(np.float64)
     targets = targets[:, None] if targets.ndim == 1 else targets
     if targets.ndim != 2 or len(targets) != classes or not np.isfinite(targets).all():
         raise InvalidInputError(

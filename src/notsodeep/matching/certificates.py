@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from .._arguments import shown
 from .._arrays import whole
 from ..equivalents import Coefficients
 from ..errors import InvalidInputError
@@ -226,17 +227,9 @@ Certificate = MixtureCertificate | SphereCertificate | UniformCertificate
 def check_number(name: str, value: Any, *, positive: bool = False, signed: bool = False) -> None:
     """Refuse what is no finite number, or below zero unless ``signed``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise InvalidInputError(f"{name} must be a finite number, got {_shown(value)}")
+        raise InvalidInputError(f"{name} must be a finite number, got {shown(value)}")
     if (value < 0 and not signed) or (positive and value == 0):
         raise InvalidInputError(f"{name} must {'be positive' if positive else 'not be negative'}, got {value!r}")
-
-
-def _shown(value: Any) -> str:
-    """Python refuses to print integers of thousands of digits."""
-    if isinstance(value, int) and value.bit_length() > 1024:
-        return f"an integer of {value.bit_length()} bits"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _beside(wanted: Coefficients, got: Coefficients) -> list[str]:

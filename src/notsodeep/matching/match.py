@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Literal
 
+from .._arguments import checked
 from ..errors import InvalidInputError
 from ..mixtures import MixtureStatistics
 from ..networks import DEQ
@@ -16,6 +17,7 @@ from .target import ACCEPTED, Target, achieved, make_target, residual_of
 from .twin import Twin
 
 
+@checked
 def match(
     deq: DEQ,
     statistics: MixtureStatistics | float,

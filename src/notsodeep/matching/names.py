@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import numpy as np
 
-from .._arrays import as_rows, squared_norms
+from .._arguments import checked, shown
+from .._arrays import as_floats, as_rows, squared_norms
 from ..errors import InvalidInputError
 from ..networks import Kernel
 
@@ -39,17 +39,16 @@ def check_range(norms: Any) -> tuple[float, float]:
     """(low, high) with 0 <= low <= high; the default range for ``None``."""
     if norms is None:
         return DEFAULT_NORMS
-    try:
-        low, high = (float(x) for x in norms)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidInputError(
-            f"norms must be a pair (low, high), got {norms!r}; norm_range(X) makes one from data"
-        ) from None
-    if not (0.0 <= low <= high and 0.0 < high < math.inf):
-        raise InvalidInputError(f"norms must satisfy 0 <= low <= high, high positive and finite, got {norms!r}")
+    pair = as_floats(norms, "norms")
+    if len(pair) != 2:
+        raise InvalidInputError(f"norms must be a pair (low, high) as norm_range(X) makes one, got {shown(norms)}")
+    low, high = pair
+    if not (0.0 <= low <= high and high > 0.0):
+        raise InvalidInputError(f"norms must satisfy 0 <= low <= high, high positive and finite, got {shown(norms)}")
     return low, high
 
 
+@checked
 def norm_range(X: Any, coverage: float = 1.0) -> tuple[float, float]:
     """The range that holds the given share of the row norms of X, for ``match_one_layer(..., norms=...)``.
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .._arguments import checked
 from .._arrays import whole
 from ..activations import Hermite, Quadratic
 from ..errors import InfeasibleMatchError, InvalidInputError
@@ -31,6 +32,7 @@ _REACH = 5.0  # where tameness is judged: a standard normal hardly goes further
 _SILENT = 1e-10
 
 
+@checked
 def match_sphere(
     deq: DEQ,
     kernel: Kernel = "ck",

@@ -7,11 +7,13 @@ import math
 import torch
 from torch import Tensor
 
+from .._arguments import checked
 from .._arrays import whole
 from ..activations import Activation, ActivationLike, CallableActivation, activation
 from ..errors import ActivationError
 
 
+@checked
 def tabulate(phi: ActivationLike, reach: float = 8.0, pieces: int = 2048) -> Activation:
     """The same function as a table on [-reach, reach], continued by straight lines: for use at finite width.
 

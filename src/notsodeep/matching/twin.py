@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .. import kernels as _kernels
+from .._arguments import checked
 from .._arrays import as_rows, like, whole
 from ..activations import Affine
 from ..equivalents import Coefficients
@@ -162,6 +163,7 @@ class Twin:
         """Kernel name -> largest k_deq(x, x) (uniform)."""
         return self.certificate.diagonals if isinstance(self.certificate, UniformCertificate) else ()
 
+    @checked
     def implications(
         self,
         n: int,
@@ -202,6 +204,7 @@ class Twin:
         network = ENN([self.deq.activations[-1]] * self.depth)
         return network if self.tau0 is None else network.centred(self.tau0)
 
+    @checked
     def kernel_matrix(self, X: Any, Y: Any = None, kernel: Kernel | None = None, *, out: Any = None) -> Any:
         """The twin's exact kernel under its own training rule, to hold against :func:`ck` or :func:`ntk` of the DEQ.
 

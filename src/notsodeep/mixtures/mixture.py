@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._arguments import checked
 from ..errors import InvalidInputError
 from .covariances import Covariance, covariance, floats
 
@@ -52,9 +53,10 @@ class GaussianMixture:
         object.__setattr__(self, "weights", shares / shares.sum())
 
     @staticmethod
+    @checked
     def two_class(p: int, mu: float = 8.0, cov: float = 8.0) -> GaussianMixture:
         """The papers' mixture: mu_a = mu e_{8(a-1)+1}, C_a = (1 + cov (a-1)/sqrt(p)) I, equal weights."""
-        if p < 9:
+        if not 9 <= p <= _MOST:
             raise InvalidInputError(f"the two-class mixture puts its second mean on coordinate 9: p >= 9, got {p}")
         means = np.zeros((2, p))
         means[0, 0] = means[1, 8] = mu
@@ -70,6 +72,7 @@ class GaussianMixture:
         """The number of classes K."""
         return self.means.shape[0]
 
+    @checked
     def counts(self, n: int) -> NDArray[np.int64]:
         """Class sizes nearest to n * weights that sum to n (largest remainder)."""
         if not 1 <= n <= _MOST:
@@ -81,6 +84,7 @@ class GaussianMixture:
         counts[order[: n - counts.sum()]] += 1
         return counts
 
+    @checked
     def sample(
         self, n: int, seed: int | np.random.Generator = 0, *, random_labels: bool = False
     ) -> tuple[Array, NDArray[np.int64]]:
@@ -89,7 +93,7 @@ class GaussianMixture:
         By default the class sizes are :meth:`counts` and the rows are ordered by class; with ``random_labels``
         every label is drawn from the weights.
         """
-        generator = np.random.default_rng(seed)
+        generator = np.random.default_rng(seed % 2**64 if isinstance(seed, int) else seed)
         if random_labels:
             if n < 1:
                 raise InvalidInputError(f"n must be at least 1, got {n}")

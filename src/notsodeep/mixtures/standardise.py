@@ -82,11 +82,11 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if not isinstance(X, Tensor):
             try:
                 return as_rows(validate_data(self, X, dtype=[np.float64, np.float32], reset=first))
-            except ValueError as error:
+            except (ValueError, OverflowError) as error:
                 raise InvalidInputError(str(error)) from None
-        if first:
-            self.n_features_in_ = X.shape[-1]
-        return as_rows(X, features=self.n_features_in_)
+        rows = as_rows(X, features=None if first else self.n_features_in_)
+        self.n_features_in_: int = rows.shape[1]
+        return rows
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .._arrays import as_rows
+from .._arguments import checked
+from .._arrays import as_labels, as_rows
 from ..errors import InvalidInputError
 from ._traces import class_traces, pair_moments
 from .covariances import LowRank
@@ -59,6 +60,7 @@ class MixtureStatistics:
     """Class sizes of the data that means, traces and T were estimated from; ``None`` if they are exact."""
 
     @staticmethod
+    @checked
     def from_mixture(
         mix: GaussianMixture, X: Any, y: Any, *, population: bool = False, about: About = "mean"
     ) -> MixtureStatistics:
@@ -81,6 +83,7 @@ class MixtureStatistics:
         )
 
     @staticmethod
+    @checked
     def estimate(X: Any, y: Any = None, *, population: bool = False, about: About = "mean") -> MixtureStatistics:
         """From data alone; without labels the data is one class.
 
@@ -211,7 +214,7 @@ def _enough(counts: NDArray[np.int64], names: tuple[Any, ...]) -> NDArray[np.int
 
 def _codes(y: Any, n: int, classes: int) -> NDArray[np.int64]:
     """Labels that already are 0 ... K-1."""
-    labels = _label_array(y, n)
+    labels = as_labels(y, n)
     if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= classes:
         raise InvalidInputError(f"labels of a mixture with {classes} classes are the integers 0 ... {classes - 1}")
     return labels.astype(np.int64)
@@ -221,17 +224,8 @@ def _classes(y: Any, n: int) -> tuple[tuple[Any, ...], NDArray[np.int64]]:
     """Names in sorted order and the code of each row; no labels mean one class."""
     if y is None:
         return (0,), np.zeros(n, dtype=np.int64)
-    names, codes = np.unique(_label_array(y, n), return_inverse=True)
+    names, codes = np.unique(as_labels(y, n), return_inverse=True)
     return tuple(names.tolist()), codes.astype(np.int64)
-
-
-def _label_array(y: Any, n: int) -> NDArray[Any]:
-    labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
-    if labels.shape != (n,):
-        raise InvalidInputError(f"labels must have shape ({n},), one per row, got {labels.shape}")
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise InvalidInputError("y holds NaN or infinity, which is no class; remove these rows from X and y")
-    return labels
 
 
 # ---- sums over rows, in chunks, in float64 -------------------------------------------------------------------

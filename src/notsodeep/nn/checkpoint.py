@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._arguments import checked
 from .._files import atomic, lock_folder, remove_parts
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, NotSoDeepWarning
 from ..networks import DEQ as DEQSpec
@@ -140,6 +141,7 @@ def _unflatten(tensors: Mapping[str, Tensor], groups: Mapping[str, Any]) -> dict
 # ---- networks -------------------------------------------------------------------------------------------------
 
 
+@checked
 def save(model: Model, path: str | Path) -> None:
     """Write a network to one safetensors file, atomically."""
     if not isinstance(model, Model):
@@ -147,6 +149,7 @@ def save(model: Model, path: str | Path) -> None:
     write_file(path, model.state_dict(), {"kind": "model", **model.config()})
 
 
+@checked
 def load(path: str | Path, device: torch.device | str | None = None) -> DEQ | ENN:
     """Read a network back; a damaged file or one of another kind raises :class:`CheckpointError`."""
     tensors, document = read_file(path)
@@ -187,10 +190,15 @@ def write_file(path: str | Path, tensors: Mapping[str, Tensor], document: Mappin
     host = {name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(document, sort_keys=True, allow_nan=False)
     metadata = {"format": _FORMAT, "document": text, "sha256": _digest(host, text)}
+    write_with(path, lambda temporary: temporary.write_bytes(safetensors.torch.save(host, metadata)))
+
+
+def write_with(path: Path, write: Callable[[Path], Any]) -> None:
+    """Let ``write`` write to a temporary file, which takes the place of ``path`` when it is done."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic(path) as temporary:
-            temporary.write_bytes(safetensors.torch.save(host, metadata))
+            write(temporary)
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be written: {error.strerror or error}. Free some space or choose another place; what was "

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from .._arguments import checked
 from .._arrays import as_device, whole, whole_seed
 from ..errors import InvalidInputError
 from ..matching import Twin
@@ -122,6 +123,7 @@ class Comparison:
         return captured.get().rstrip()
 
 
+@checked
 def compare(
     deq: DEQ | DEQSpec,
     twin: ENN | ENNSpec | Twin,

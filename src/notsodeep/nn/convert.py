@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from .._arguments import checked
 from ..errors import InfeasibleMatchError, InvalidInputError
 from ..gaussian import moments
 from ..matching import Twin, match, match_uniform, norm_range
@@ -84,6 +85,7 @@ class Conversion:
         return "\n".join(lines)
 
 
+@checked
 def twin_of(
     module: Any,
     X: Any,
@@ -134,6 +136,7 @@ def twin_of(
     return Conversion(measured, twin, model, *reports)
 
 
+@checked
 def distil(
     deq: Callable[[Tensor], Tensor],
     twin: ENN,

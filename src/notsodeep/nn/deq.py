@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._arguments import checked
 from .._arrays import whole
 from ..errors import InvalidInputError
 from ..networks import DEQ as Specification
@@ -39,6 +40,7 @@ class DEQ(Model):
     torch.Size([5, 2])
     """
 
+    @checked
     def __init__(
         self,
         spec: Specification,

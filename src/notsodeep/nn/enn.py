@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._arguments import checked
 from .._arrays import whole
 from ..activations.compiled import can_fuse
 from ..activations.forms import Scaled
@@ -44,6 +45,7 @@ class ENN(Model):
     [0.05, 0.1]
     """
 
+    @checked
     def __init__(
         self,
         network: Specification | Twin,
@@ -174,7 +176,7 @@ def _specification(network: Any) -> tuple[Specification, Sequence[float] | None,
 
 
 def _widths(width: int | Sequence[int], depth: int) -> tuple[int, ...]:
-    widths = (width,) * depth if isinstance(width, int) else tuple(width)
+    widths = tuple(width) if isinstance(width, list | tuple) else (width,) * depth
     if len(widths) != depth:
         raise InvalidInputError(f"width must be one number or one per layer ({depth}), got {len(widths)} of them")
     return tuple(whole("width", w) for w in widths)

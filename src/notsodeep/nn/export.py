@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._files import atomic
+from .._arguments import a_path
 from ..errors import InvalidInputError, MissingExtraError
+from .checkpoint import write_with
 from .enn import ENN
 
 _IN_ONE_FILE = 1 << 30  # bytes of weights; ONNX holds less than two GiB
@@ -30,7 +31,7 @@ def export_onnx(model: ENN, path: str | Path) -> Path:
     for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError(package, "onnx")
-    path = Path(path)
+    path = a_path("path", path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch's exporter about its own internals
         warnings.simplefilter("ignore", FutureWarning)
@@ -47,8 +48,7 @@ def export_onnx(model: ENN, path: str | Path) -> Path:
         if sum(p.numel() * p.element_size() for p in model.parameters()) > _IN_ONE_FILE:
             program.save(str(path))  # the weights go to a second file that the first one names
         else:
-            with atomic(path) as temporary:
-                program.save(str(temporary))
+            write_with(path, lambda temporary: program.save(str(temporary)))
     return path
 
 

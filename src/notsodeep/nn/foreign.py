@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from .._arguments import check_settings, checked
 from ..activations import Activation, activation, activation_classes
 from ..errors import InvalidInputError, NotSoDeepWarning
 from ..networks import DEQ as Specification
@@ -48,6 +49,7 @@ class DEQParts:
     readout_bias: Tensor | None = None
 
     def __post_init__(self) -> None:
+        check_settings(self)
         m = self.recurrent.shape[0]
         if self.recurrent.ndim != 2 or self.recurrent.shape != (m, m):
             raise InvalidInputError(f"the recurrent weight must be square, got shape {tuple(self.recurrent.shape)}")
@@ -65,6 +67,7 @@ class DEQParts:
             raise InvalidInputError(f"the bias must have {m} entries, got shape {tuple(self.bias.shape)}")
 
     @staticmethod
+    @checked
     def from_layers(
         recurrent: nn.Linear, input: nn.Linear, activation: Any, readout: nn.Linear | None = None, scale: float = 1.0
     ) -> DEQParts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from .._arguments import not_negative, shown
 from .._arrays import as_device, as_rows, whole_seed
 from ..errors import ConvergenceError, InvalidInputError
 
@@ -83,13 +83,6 @@ class Model(nn.Module):
 _MOST_WEIGHTS = 1 << 37  # in one matrix: half a terabyte in single precision
 
 
-def not_negative(name: str, value: float) -> float:
-    """A finite number that is zero or more."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not (math.isfinite(value) and value >= 0):
-        raise InvalidInputError(f"{name} must be a finite number and not negative, got {value!r}")
-    return float(value)
-
-
 class Gaussian:
     """Standard normal parameters from one seed: the same numbers on every device."""
 
@@ -144,7 +137,10 @@ def check_input(x: Tensor, in_features: int) -> None:
 def in_batches(function: Callable[[Tensor], Tensor], X: Tensor, batch_size: int = 1024) -> Tensor:
     """A function of rows on all rows, batch by batch, without derivatives."""
     with torch.no_grad():
-        return torch.cat([function(batch) for batch in X.split(batch_size)])
+        parts = [function(batch) for batch in X.split(batch_size)]
+    if not all(isinstance(part, Tensor) and part.ndim for part in parts):
+        raise InvalidInputError(f"a network makes tensors of rows, got {shown(parts[0])}")
+    return torch.cat(parts)
 
 
 def compute_features(model: Model, X: Tensor, batch_size: int = 1024) -> Tensor:

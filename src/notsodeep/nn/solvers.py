@@ -15,11 +15,13 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from .._arguments import check_settings, checked, shown
+from .._arrays import whole
 from ..errors import ConvergenceError, ConvergenceWarning, InvalidInputError
 
 Step = Callable[[Tensor], Tensor]
@@ -217,14 +219,12 @@ class SolverOptions:
     bfloat16_start: bool = False
 
     def __post_init__(self) -> None:
+        check_settings(self)
         if self.solver not in solver_names():
             raise InvalidInputError(f"unknown equilibrium solver {self.solver!r}; known: {', '.join(solver_names())}")
-        if not (math.isfinite(self.tol) and self.tol > 0):
+        if not 0 < self.tol < math.inf:
             raise InvalidInputError(f"tol must be positive and finite, got {self.tol!r}")
-        if self.max_steps < 1:
-            raise InvalidInputError(f"max_steps must be at least 1, got {self.max_steps!r}")
-        if self.on_failure not in get_args(OnFailure):
-            raise InvalidInputError(f"on_failure must be 'warn' or 'raise', got {self.on_failure!r}")
+        whole("max_steps", self.max_steps)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -261,6 +261,7 @@ class Equilibrium:
         warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
 
+@checked
 def solve_equilibrium(
     step: Step,
     z0: Tensor,
@@ -278,11 +279,16 @@ def solve_equilibrium(
     if z0.numel() == 0:  # no rows, nothing to solve
         empty = z0.new_zeros(z0.shape[:-1])
         return Equilibrium(z0.clone(), empty, 0, empty == 0)
+    SolverOptions(tol=tol, max_steps=max_steps)  # which refuses what is no tolerance, or no number of steps
     method = new_solver(solver) if isinstance(solver, str) else solver
+    if not (callable(step) and hasattr(method, "advance")):
+        raise InvalidInputError("step must be a function of a tensor, and solver a name or a Solver")
     state = _Progress(z0, tol, restrict if z0.ndim == 2 else None)
     z, look = z0, 1
     for count in range(1, max_steps + 1):
         image = step(z)
+        if count == 1 and getattr(image, "shape", None) != z.shape:
+            raise InvalidInputError(f"step must keep the shape {tuple(z.shape)} of a tensor, got {shown(image)}")
         if count >= look or count == max_steps:
             rows, look = state.look(z, image, count)
             if state.finished:

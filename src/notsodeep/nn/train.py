@@ -23,10 +23,11 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 
+from .._arguments import checked, not_negative
 from .._arrays import as_device, whole, whole_seed
 from ..errors import CheckpointError, ConvergenceError, InvalidInputError
 from .checkpoint import WEIGHTS, Checkpoints, fingerprint
-from .model import Model, as_pair, check_classes, compute_features, not_negative, one_hot, set_readout
+from .model import Model, as_pair, check_classes, compute_features, one_hot, set_readout
 
 Method = Literal["sgd", "adam", "ridge"]
 Schedule = Literal["constant", "cosine", "linear"]
@@ -107,6 +108,7 @@ class _Run:
         whole_seed(self.seed)
 
 
+@checked
 def fit(
     model: nn.Module,
     data: Any,
@@ -170,6 +172,7 @@ def fit(
     return History(method, tuple(rows), seconds)
 
 
+@checked
 def evaluate(model: nn.Module, data: Any, batch_size: int = 1024) -> tuple[float, float | None]:
     """(loss, accuracy) of a model on a pair (X, y); the accuracy is None for targets that are no classes."""
     X, y = as_pair(data, _like(model))
@@ -312,6 +315,7 @@ def _hits(outputs: Tensor, y: Tensor) -> Tensor:
 
 def _evaluate(forward: Forward, X: Tensor, y: Tensor, kind: str, batch_size: int = 1024) -> tuple[float, float | None]:
     total, right = 0.0, 0.0
+    whole("batch_size", batch_size)
     with torch.no_grad():
         for inputs, targets in zip(X.split(batch_size), y.split(batch_size), strict=True):
             outputs = forward(inputs)

@@ -7,11 +7,13 @@ from typing import Any, Literal
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
-from torch import Tensor
 
+from .._arguments import checked, shown
+from .._arrays import as_labels, as_numbers
 from ..equivalents import EquivalentKernel
 from ..equivalents.distance import ErrorCurve
 from ..errors import InvalidInputError
@@ -57,27 +59,32 @@ class ErrorDisplay(Display):
     """
 
     def __init__(self, curves: Sequence[ErrorCurve]) -> None:
-        if not curves:
-            raise InvalidInputError("ErrorDisplay needs at least one curve")
+        if not isinstance(curves, Sequence) or not curves or not all(isinstance(one, ErrorCurve) for one in curves):
+            raise InvalidInputError("ErrorDisplay needs at least one ErrorCurve, and nothing else")
         self.curves = tuple(curves)
 
     @classmethod
     def from_curves(cls, curves: Mapping[str, ErrorCurve] | Iterable[ErrorCurve]) -> ErrorDisplay:
         """From what ``experiments.equivalents_error.error_against_n`` returns, or any of its curves."""
-        return cls(list(curves.values()) if isinstance(curves, Mapping) else list(curves))
+        given = curves.values() if isinstance(curves, Mapping) else curves
+        return cls(list(given) if isinstance(given, Iterable) and getattr(given, "ndim", None) != 0 else [])
 
     @classmethod
+    @checked
     def from_errors(cls, n: Sequence[int], errors: Any, label: str = "error") -> ErrorDisplay:
         """From sizes and errors: one per size, or one row per size and one column per seed."""
-        table = np.asarray(errors, dtype=np.float64)
+        table = as_numbers(errors, "errors").detach().cpu().numpy().astype(np.float64)
         table = table[:, None] if table.ndim == 1 else table
         if table.ndim != 2 or len(table) != len(n) or len(n) < 2 or not (np.isfinite(table).all() and table.min() > 0):
             raise InvalidInputError(
                 "errors must be positive, one row for each of at least 2 sizes, "
                 f"got {len(n)} sizes and errors of shape {table.shape}"
             )
-        return cls([ErrorCurve(label, tuple(int(v) for v in n), tuple(tuple(row) for row in table.tolist()))])
+        if min(n) < 1 or len(set(n)) < 2:
+            raise InvalidInputError(f"sizes must be positive, and not all the same, got {shown(n)}")
+        return cls([ErrorCurve(label, tuple(n), tuple(tuple(row) for row in table.tolist()))])
 
+    @checked
     def plot(self, ax: Axes | None = None, *, reference: bool = True) -> ErrorDisplay:
         """Draw the mean over seeds (range as a band), the fitted line, and n^(-1/2) as a dotted guide."""
         ax = self._drawn_on(ax, 8.4 if len(self.curves) > _INSIDE else 5.2, 3.9)
@@ -133,14 +140,13 @@ class KernelDisplay(Display):
         self.kernel, self.order, self.labels, self.title = kernel, order, labels, title
 
     @classmethod
+    @checked
     def from_kernel(cls, kernel: Any, y: Any = None, title: str = "") -> KernelDisplay:
         """From an array, a tensor or an equivalent; rows and columns are sorted by ``y`` if it is given."""
         matrix = square_matrix(kernel)
         if y is None:
             return cls(matrix, np.arange(len(matrix)), None, title)
-        labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
-        if labels.shape != (len(matrix),):
-            raise InvalidInputError(f"y must hold {len(matrix)} labels, got shape {labels.shape}")
+        labels = as_labels(y, len(matrix))
         order = np.argsort(labels, kind="stable")
         return cls(matrix[np.ix_(order, order)], order, labels[order], title)
 
@@ -153,6 +159,7 @@ class KernelDisplay(Display):
             low, high = -max(-low, high), max(-low, high)
         return (low, high) if high > low else (low - 0.5, high + 0.5)
 
+    @checked
     def plot(
         self,
         ax: Axes | None = None,
@@ -167,6 +174,8 @@ class KernelDisplay(Display):
         """
         ax = self._drawn_on(ax, 5.2, 4.4)
         low, high = self.limits if limits is None else limits
+        if cmap is not None and cmap not in colormaps:
+            raise InvalidInputError(f"cmap must be a name that matplotlib knows, got {cmap!r}")
         signed = low < 0 < high
         image = ax.imshow(
             self.kernel, vmin=low, vmax=high, cmap=cmap or ("RdBu_r" if signed else "viridis"), interpolation="nearest"
@@ -182,7 +191,7 @@ class KernelDisplay(Display):
 def square_matrix(kernel: Any) -> np.ndarray:
     """The entries of an array, a tensor or an equivalent; what is no kernel is refused."""
     given = kernel.matrix() if isinstance(kernel, EquivalentKernel) else kernel
-    matrix = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given, dtype=np.float64)
+    matrix: np.ndarray = as_numbers(given, "a kernel").detach().cpu().numpy()
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
         raise InvalidInputError(f"a kernel is a finite square matrix, got shape {matrix.shape}")
     return matrix
@@ -233,6 +242,7 @@ class LearningDisplay(Display):
         self.curve, self.measured, self.estimate, self.up_to = curve, dict(measured or {}), estimate, up_to
 
     @classmethod
+    @checked
     def from_curve(
         cls, curve: LearningCurve, measured: Mapping[str, tuple[Any, Any, Any]] | None = None
     ) -> LearningDisplay:
@@ -240,10 +250,12 @@ class LearningDisplay(Display):
         return cls(curve, measured)
 
     @classmethod
+    @checked
     def from_estimate(cls, estimate: LearningEstimate, up_to: int | None = None) -> LearningDisplay:
         """The measured curve of real data, continued to ``up_to`` points (by default four times as many)."""
         return cls(estimate=estimate, up_to=up_to)
 
+    @checked
     def plot(self, ax: Axes | None = None, *, quantity: Quantity = "accuracy") -> LearningDisplay:
         """Draw lines, points with error bars, and the interval beyond the data."""
         if quantity not in ("accuracy", "mse"):

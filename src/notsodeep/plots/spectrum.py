@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
+from .._arguments import checked
+from .._arrays import as_floats
 from ..errors import InvalidInputError, NotSoDeepWarning
 from ..spectra import SpectralLaw, Spike
 from .displays import Display, square_matrix
@@ -34,6 +36,7 @@ class SpectrumDisplay(Display):
         self.eigenvalues, self.law, self.title = np.sort(eigenvalues), law, title
 
     @classmethod
+    @checked
     def from_kernel(cls, kernel: Any, law: SpectralLaw | None = None, title: str = "") -> SpectrumDisplay:
         """From a symmetric matrix (array or tensor) and, if there is one, the law predicted for it."""
         matrix = square_matrix(kernel)
@@ -44,11 +47,12 @@ class SpectrumDisplay(Display):
         return display
 
     @classmethod
+    @checked
     def from_eigenvalues(cls, eigenvalues: Any, law: SpectralLaw | None = None, title: str = "") -> SpectrumDisplay:
         """From eigenvalues that are known already."""
-        values = np.asarray(eigenvalues, dtype=np.float64)
-        if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
-            raise InvalidInputError(f"eigenvalues must be a vector of finite numbers, got shape {values.shape}")
+        values = np.array(as_floats(eigenvalues, "eigenvalues"))
+        if not len(values):
+            raise InvalidInputError("eigenvalues must be a vector of finite numbers, got none")
         if law is not None and law.n != len(values):
             raise InvalidInputError(f"the law speaks of n = {law.n} points, the kernel has {len(values)}")
         return cls(values, law, title)
@@ -103,6 +107,7 @@ class SpectrumDisplay(Display):
         middle = float(np.median(self.eigenvalues))
         return bool(self.eigenvalues[0] > -floor and 100.0 * floor < self.bulk[1] and 20.0 * middle < self.bulk[1])
 
+    @checked
     def plot(self, ax: Axes | None = None, *, bins: int = 60) -> SpectrumDisplay:
         """Draw; far isolated eigenvalues are shown beyond a break of the axis, so that the bulk stays legible. Where
         the bulk itself would be a line, the axis is logarithmic."""

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from .._arguments import checked
+from .._arrays import as_rows
 from ..activations import Activation
 from ..errors import InvalidInputError
 from ..gaussian import moments
@@ -34,15 +36,14 @@ class TwinDisplay(Display):
         """Eigenvalues of the DEQ's kernel and of the twin's, ascending, or None if no points were given."""
 
     @classmethod
+    @checked
     def from_twin(cls, twin: Twin, X: Any = None) -> TwinDisplay:
         """With points X, the spectra of both exact kernels on them are computed too (``"both"``: of the NTK)."""
-        if not isinstance(twin, Twin):
-            raise InvalidInputError(f"TwinDisplay shows a Twin, got {type(twin).__name__}")
         if X is None:
             return cls(twin)
-        points = np.asarray(X, dtype=np.float64)
-        if points.ndim != 2 or len(points) < 2:
-            raise InvalidInputError(f"X must be an array (n >= 2, p), got shape {points.shape}")
+        points = as_rows(X).cpu().numpy().astype(np.float64)
+        if len(points) < 2:
+            raise InvalidInputError("X must have at least two rows, got one")
         if twin.normalise:
             points = points / np.linalg.norm(points, axis=1, keepdims=True)
         name = kernel_names(twin.kernel)[-1]
@@ -50,6 +51,7 @@ class TwinDisplay(Display):
         enn = kernels_of(twin.network, points, kinds=(name,), learning_rates=twin.learning_rates)[name]
         return cls(twin, (np.linalg.eigvalsh(deq), np.linalg.eigvalsh(enn)))
 
+    @checked
     def plot(self, ax: Sequence[Axes] | None = None) -> TwinDisplay:
         """Activations; target against achieved numbers (if the twin has them); spectra (if points were given)."""
         panels = [_draw_activations]

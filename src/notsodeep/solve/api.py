@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .._arguments import checked
 from ..equivalents import EquivalentKernel
 from ..errors import InvalidInputError, NotSoDeepError
 from .dense import factorise, leave_one_out
@@ -43,6 +44,7 @@ class Solution:
     jitter: float = 0.0
 
 
+@checked
 def solve_kernel(
     kernel: KernelFunction,
     X: Tensor,
@@ -93,7 +95,11 @@ def solve_kernel(
     B, scale = targets.to(X.device, torch.float64), scale_of(weights, len(X), X.device)
     direct = len(X) <= DIRECT if method == "auto" else method == "cholesky"
     if direct:
-        return solve_dense(kernel(X.to(torch.float64), None), targets, ridges, weights=weights, loo=loo)
+        try:
+            K = kernel(X.to(torch.float64), None)
+        except TypeError as error:
+            raise InvalidInputError(f"a kernel is a function of rows and of others or None: {error}") from error
+        return solve_dense(K, targets, ridges, weights=weights, loo=loo)
     stored = stored_dtype(dtype, len(X), X.device)
     tiles = KernelTiles(kernel, X, scale=scale, dtype=stored, store=store, folder=folder, progress=progress)
     return solve_operator(
@@ -112,6 +118,7 @@ def solve_kernel(
     )
 
 
+@checked
 def solve_operator(
     operator: KernelOperator,
     targets: Tensor,
@@ -162,10 +169,12 @@ def solve_operator(
     )
 
 
+@checked
 def solve_dense(
     K: Tensor, targets: Tensor, ridges: Sequence[float], *, weights: Tensor | None = None, loo: bool = False
 ) -> Solution:
     """:func:`solve_kernel` with a matrix: Cholesky of S K S + ridge I, S = W^(1/2), once per ridge."""
+    _check(K, targets, ridges, "auto", 0.5)
     B, scale = targets.to(K.device, torch.float64), scale_of(weights, len(K), K.device)
     d = torch.ones(len(K), dtype=K.dtype, device=K.device) if scale is None else scale
     scaled = K if scale is None else d[:, None] * K * d

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .._arguments import checked
 from ..errors import ConvergenceError, InvalidInputError, NotSoDeepWarning
 
 _JITTERS = (1e-14, 1e-12, 1e-10, 1e-8, 1e-6)  # relative to the mean diagonal, tried in this order
+
+_TINY = 1e-280  # of a mean diagonal: a small part of it can still be divided by
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +41,7 @@ class Factor:
         return 2.0 * float(self.lower.diagonal().log().sum())
 
 
+@checked
 def factorise(K: Tensor, ridge: float = 0.0) -> Factor:
     """Cholesky of K + ridge I; a pivot that is not positive is retried in float64 with a jitter, and said so.
 
@@ -53,7 +57,7 @@ def factorise(K: Tensor, ridge: float = 0.0) -> Factor:
     lower = _attempt(K, ridge)
     if lower is not None:
         return Factor(lower, 0.0)
-    wide, unit = K.to(torch.float64), max(float(K.diagonal().mean()), torch.finfo(torch.float64).tiny)
+    wide, unit = K.to(torch.float64), max(float(K.diagonal().mean()), _TINY)
     for jitter in (0.0,) * (K.dtype != torch.float64) + tuple(unit * j for j in _JITTERS):
         lower = _attempt(wide, ridge + jitter)
         if lower is not None:
@@ -132,6 +136,7 @@ class RidgePath:
         return self.values + ridge
 
 
+@checked
 def ridge_path(K: Tensor, targets: Tensor) -> RidgePath:
     """One eigendecomposition, in double precision.
 
@@ -140,7 +145,10 @@ def ridge_path(K: Tensor, targets: Tensor) -> RidgePath:
     tensor([0.5000, 0.2500], dtype=torch.float64)
     """
     columns = (targets[:, None] if targets.ndim == 1 else targets).to(torch.float64)
-    if len(K) != len(columns):
-        raise InvalidInputError(f"{len(K)} rows in the kernel and {len(columns)} targets; they must agree")
+    if K.ndim != 2 or columns.ndim != 2 or K.shape != (len(columns),) * 2:
+        raise InvalidInputError(
+            f"a square kernel and a target for each of its rows are needed, got {tuple(K.shape)} and "
+            f"{tuple(targets.shape)}"
+        )
     values, vectors = torch.linalg.eigh(K.to(torch.float64))
     return RidgePath(values.clamp_min(0.0), vectors, columns, vectors.T @ columns)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .._arguments import checked
+from .._arrays import whole
 from ..errors import ConvergenceError, InvalidInputError
 from .operator import KernelOperator
 
@@ -26,6 +28,7 @@ class Eigenpairs:
     """How often K was applied to a block of vectors."""
 
 
+@checked
 def top_eigenpairs(
     operator: KernelOperator, count: int, *, tol: float = 1e-8, seed: int = 0, max_products: int = 200
 ) -> Eigenpairs:
@@ -40,6 +43,7 @@ def top_eigenpairs(
     n = operator.n
     if not 1 <= count <= n:
         raise InvalidInputError(f"count must be between 1 and n = {n}, got {count}")
+    whole("max_products", max_products)
     width = min(n, count + _MORE)
     generator = torch.Generator().manual_seed(seed)
     basis = torch.linalg.qr(torch.randn(n, width, generator=generator, dtype=torch.float64))[0]

@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._arguments import checked
 from .._conjugate import Iterate, conjugate_gradients, thin
+from .._files import advice
 from .._progress import track
 from ..errors import CheckpointError, ClusterError, ConvergenceError, InvalidInputError
 from ..nn.checkpoint import read_file, write_file
@@ -51,8 +53,11 @@ class SolveCheckpoint:
 
     def read(self, like: Tensor) -> tuple[Iterate, Tensor, int] | None:
         """What was written last, or None; on the device of ``like``."""
-        if not self.path.exists():
-            return None
+        try:
+            if not self.path.exists():
+                return None
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be used: {error.strerror}. {advice(error)}") from error
         tensors, document = read_file(self.path)
         if document.get("kind") != "solve" or document["problem"] != self.problem:
             raise CheckpointError(
@@ -246,6 +251,7 @@ def _problem(tiles: KernelOperator, B: Tensor, ridges: Tensor, preconditioner: P
 # ---- leave-one-out predictions, some rows at a time --------------------------------------------------------
 
 
+@checked
 def leave_rows_out(
     operator: KernelOperator,
     targets: Tensor,

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InvalidInputError
+from .._arguments import check_settings
 from ..kernels import kernel_function, kernels_of
 from ..matching import Twin
-from ..networks import DEQ, ENN, KERNELS, Kernel, network_from_dict
+from ..networks import DEQ, ENN, Kernel, network_from_dict
 
 Source = DEQ | ENN | Twin
 _BLOCK = 512
@@ -29,8 +29,7 @@ class NetworkKernel:
     """False: also outside the range in which a unique equilibrium is guaranteed."""
 
     def __post_init__(self) -> None:
-        if self.kernel not in KERNELS:
-            raise InvalidInputError(f"kernel must be one of {', '.join(KERNELS)}, got {self.kernel!r}")
+        check_settings(self)
 
     def __call__(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
         """The matrix; identical rows have the kernel of a point with itself to the last digit.

@@ -13,6 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .._arguments import checked
+from .._arrays import whole
 from .._conjugate import thin
 from ..equivalents import EquivalentKernel
 from ..equivalents.factorisation import Factorisation
@@ -129,6 +131,7 @@ class EquivalentDeflation(Preconditioner):
         return z - thin(swept, torch.cholesky_solve(thin(self.F.T, z), lower))
 
 
+@checked
 def precondition(
     name: str,
     tiles: KernelOperator,
@@ -140,7 +143,7 @@ def precondition(
     """The preconditioner of this name for a kernel in tiles."""
     if name not in NAMES:
         raise InvalidInputError(f"preconditioner must be one of {', '.join(NAMES)} or auto, got {name!r}")
-    size = default_rank(tiles.n) if rank is None else min(rank, tiles.n)
+    size = default_rank(tiles.n) if rank is None else min(whole("rank", rank), tiles.n)
     if name.startswith("equivalent") and (equivalent is None or tiles.scale is not None):
         raise InvalidInputError(
             f"preconditioner {name!r} needs equivalent=, an operator of nsd.equivalent for these rows, and no weights"

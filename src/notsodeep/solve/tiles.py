@@ -15,6 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .._arguments import checked
+from .._arrays import as_rows, whole
 from .._progress import track
 from ..errors import InvalidInputError
 from .folder import TileFolder
@@ -28,6 +30,7 @@ _COLUMNS = 8192  # computed at once on a CPU; a GPU takes all of them
 _DIAGONAL = 512
 
 
+@checked
 def triangle_bytes(n: int, dtype: torch.dtype, panel: int = _PANEL) -> int:
     """What the stored triangle takes.
 
@@ -57,6 +60,7 @@ class KernelTiles:
     tensor([0.8183, 0.8183, 0.8183], dtype=torch.float64)
     """
 
+    @checked
     def __init__(
         self,
         kernel: KernelFunction,
@@ -69,7 +73,8 @@ class KernelTiles:
         panel: int = _PANEL,
         progress: bool | None = None,
     ) -> None:
-        self.X, self.kernel, self.dtype, self.progress = X.to(torch.float64), kernel, dtype, progress
+        self.X, self.kernel, self.dtype, self.progress = as_rows(X).to(torch.float64), kernel, dtype, progress
+        whole("panel", panel)
         self.n, self.panel = len(X), min(panel, len(X))
         self.scale = None if scale is None else scale.to(self.X).reshape(-1, 1)
         self.store, self.folder = _chosen(store, folder, self.n, dtype, self.X.device, self.panel)

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from .._arguments import checked
+from .._arrays import as_numbers
 from ..equivalents import Coefficients, coefficients
 from ..errors import ConvergenceError, InvalidInputError
 from ..mixtures import GaussianMixture, MixtureStatistics
@@ -132,6 +134,7 @@ class SpectralLaw:
         return "\n".join(lines)
 
 
+@checked
 def spectral_law(
     network: Network,
     mixture: GaussianMixture | MixtureStatistics | Array,
@@ -183,10 +186,7 @@ def _solvable() -> Iterator[None]:
 
 
 def _points(x: Any) -> Array:
-    try:
-        points = np.asarray(x, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InvalidInputError(f"expected numbers, got {type(x).__name__}") from None
+    points: Array = as_numbers(x, "x").detach().cpu().numpy().astype(np.float64)
     if np.isnan(points).any():
         raise InvalidInputError("expected numbers, got NaN")
     return points

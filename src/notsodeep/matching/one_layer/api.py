@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from ..._arguments import checked
 from ...activations import Basis, Parity, Turned
 from ...activations.norm_units import NormUnits
 from ...errors import InfeasibleMatchError, InvalidInputError
@@ -38,6 +39,7 @@ _NEAR = 1.3  # times what the projection leaves and units may add: rotating kind
 _ENOUGH = 1e-3  # of the tolerance: less than this is not worth larger functions
 
 
+@checked
 def match_one_layer(
     deq: Network,
     kernel: Kernel = "ck",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from ..._arguments import checked
 from ..._arrays import whole
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...networks import DEQ
@@ -16,6 +17,7 @@ from ..twin import Twin
 from . import homogeneous
 
 
+@checked
 def match_uniform(
     deq: DEQ,
     kernel: MatchKernel = "ck",

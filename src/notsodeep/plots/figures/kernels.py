@@ -101,7 +101,7 @@ def _scales(document: Document) -> Figure:
     for label, name, colour, style in styles:
         distances = [d[label]["lambda"] for _, d in rows]
         ax.loglog([scale for scale, _ in rows], distances, style, color=COLOURS[colour], label=name)
-    name = images[0]["settings"]["data"]
+    name = images[0]["settings"]["data"] if images else "mnist"
     if f"{name}/tanh" in _REPORTED:
         ax.axhline(_REPORTED[f"{name}/tanh"], color=INK, linestyle="--", linewidth=0.9, label="printed in the preprint")
     ax.set(xlabel="mean squared norm of the images", ylabel="spectral distance, in the preprint's units")
@@ -131,7 +131,7 @@ def _activations(document: Document) -> Figure:
     figure, ax = panels((6.4, 4.2))
     t = np.linspace(-3.0, 3.0, 121)
     ax.plot(t, math.sqrt(2.0) * np.maximum(t, 0.0), color=COLOURS["DEQ"], label="the DEQ: √2 ReLU")
-    for (key, point), style in zip(document["points"].items(), ("-", "--"), strict=True):
+    for (key, point), style in zip(document["points"].items(), ("-", "--"), strict=False):
         q = point["numbers"]["quadratic"]
         curve = q["a2"] * t**2 + q["a1"] * t + q["a0"]
         ax.plot(t, curve, style, color=COLOURS["twin"], label=f"one layer, {word(key)}")

@@ -49,6 +49,8 @@ def _convergence(points: Document) -> Figure:
     figure, ax = panels((6.4, 4.2))
     for name, colour in zip(("relu", "tanh"), _COLOURS, strict=True):
         rows = [v for key, v in points.items() if key.startswith(f"converge_{name}")]
+        if len(rows) < 2:  # a run that was stopped
+            continue
         p = np.array([row["settings"]["p"] for row in rows], dtype=float)
         names = ("mse_rms", "mse_bias", "mse_bias_error")
         rms, bias, error = (np.array([row["numbers"][name] for row in rows]) for name in names)

@@ -1,0 +1,423 @@
+"""Every public call, and every parameter of it given something that is seldom what was asked for.
+
+    PYTHONPATH=src python tests/fuzz/arguments.py            # all parameters, all values
+    PYTHONPATH=src python tests/fuzz/arguments.py match fit  # of these alone
+
+What a call is given beside the wrong argument is sound, so that what comes back is the answer or a refusal by the
+library's own errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+import io
+import math
+import os
+import signal
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+
+matplotlib.use("Agg")
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import notsodeep as nsd
+from notsodeep.errors import NotSoDeepError
+
+HUGE = 10**15  # bytes that no machine gives, refused at once
+JUNK: tuple[Any, ...] = (
+    *("", "x", "ck", -1, 0, 1, 2, 1.5, -0.5, 1e-30, 1e30, HUGE, 2**63, 10**400, -(10**400), True, None, b"x", 1j),
+    *(math.nan, math.inf, [], (), {}, set(), [1, 2], (0.5, 1.5), (1.5, 0.5), (math.nan, 1.0), ["ck", "ntk"], [None]),
+    *([[1.0]], [[1.0], [1.0, 2.0]], [[]], {"a": 1}, {1: [2]}, object(), len, ..., range(3), iter(())),
+    *(np.eye(2), np.eye(3), np.zeros(0), np.zeros((0, 3)), np.array("x"), np.array([1, None], dtype=object)),
+    *(np.ones((2, 2, 2)), np.full((3, 3), np.nan), np.array([True, False]), np.float32(0.3), np.int64(3), np.nan),
+    *(torch.eye(2), torch.tensor(0.5), torch.zeros(0), torch.ones(3, device="meta"), torch.eye(3).to_sparse()),
+    *(torch.ones(3, dtype=torch.complex64), torch.float32, Path("there/is/none"), nsd.DEQ("relu", 0.1)),
+    *(nsd.ENN(["tanh"]), nsd.activation("relu"), "\x00", "a" * 300, "../x\n", "\ud800"),
+)
+Sound = dict[str, Any]
+
+
+@functools.cache
+def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
+    """Public functions, classes and methods by name, each with arguments that are sound; made anew for each call."""
+    deq, relu, enn, X, y = nsd.DEQ("tanh", 0.2), nsd.DEQ("relu", 0.2), nsd.ENN(["relu"]), np.eye(3), [0, 1, 1]
+    rows = np.random.default_rng(0).standard_normal((12, 4))
+    labels = np.arange(12) % 2
+    mix = nsd.GaussianMixture.two_class(20)
+    statistics = nsd.MixtureStatistics.estimate(rows, labels)
+    twin = nsd.match(relu, 1.0)
+    uniform = nsd.match_one_layer(relu, tol=1e-2, kinds=1)
+    table = nsd.kernel_function(deq, "ck", (0.5, 1.5))
+    law = nsd.spectral_law(deq, mix, n=30)
+    equivalent = nsd.equivalent(deq, statistics)
+    phi = nsd.activation("tanh")
+    curve = nsd.learning_curve(relu, mix, [20, 40])
+    many, sides = mix.sample(128)
+    estimate = nsd.estimate_learning(relu, many, sides)
+    nn = nsd.nn
+    fitted = nsd.DEQClassifier(ridge=1e-2).fit(rows, labels)
+    regressor = nsd.DEQRegressor(ridge=1e-2).fit(rows, rows[:, 0])
+    process = nsd.DEQGaussianProcess(optimise=False).fit(rows, rows[:, 0])
+    features = nsd.DEQFeatures(width=8).fit(rows)
+    T, t = torch.from_numpy(rows), torch.from_numpy(rows[:, :1].copy())
+    K = torch.from_numpy(nsd.ck(relu, rows)) + 0.1 * torch.eye(12)
+    source = nsd.solve.NetworkKernel(relu, "ck")
+
+    def tiles() -> Any:
+        return nsd.solve.KernelTiles(source, T)
+
+    def net() -> Any:
+        return nn.ENN(enn, 4, 8, 2, seed=0)
+
+    def deep() -> Any:
+        return nn.DEQ(deq, 4, 8, 2, seed=0)
+
+    def file(name: str) -> str:
+        return os.path.join(folder(), name)
+
+    nn.save(net(), file("network.safetensors"))
+    nsd.estimators.save_estimator(fitted, file("model.safetensors"))
+    absent = nsd.datasets.RemoteFile("absent", (), "0" * 64)
+    rates = nsd.distributed.Rates(1e9, 1e9)
+    data = lambda: (rows, labels)  # noqa: E731
+    table_of: dict[str, tuple[Callable[..., Any], Callable[[], Sound]]] = {
+        "activation": (nsd.activation, lambda: {"spec": "leaky_relu", "slope": 0.1}),
+        "DEQ": (nsd.DEQ, lambda: {"phi": "tanh", "sigma_a2": 0.1}),
+        "ENN": (nsd.ENN, lambda: {"activations": ["tanh"]}),
+        "DEQ.centred": (deq.centred, dict),
+        "DEQ.centred_scale": (deq.centred_scale, dict),
+        "DEQ.from_dict": (nsd.DEQ.from_dict, lambda: {"document": deq.to_dict()}),
+        "ENN.centred": (enn.centred, dict),
+        "ENN.from_dict": (nsd.ENN.from_dict, lambda: {"document": enn.to_dict()}),
+        "network_from_dict": (nsd.network_from_dict, lambda: {"document": enn.to_dict()}),
+        "Activation.__call__": (phi.__call__, lambda: {"x": rows}),
+        "Activation.derivative": (phi.derivative, lambda: {"x": rows}),
+        "Activation.second_derivative": (phi.second_derivative, lambda: {"x": rows}),
+        "Activation.affine": (phi.affine, dict),
+        "Activation.centred": (phi.centred, lambda: {"at": 1.0}),
+        "Activation.from_dict": (nsd.Activation.from_dict, lambda: {"document": phi.to_dict()}),
+        "Activation.from_callable": (nsd.Activation.from_callable, lambda: {"function": torch.tanh}),
+        "ck": (nsd.ck, lambda: {"network": deq, "X": X}),
+        "ntk": (nsd.ntk, lambda: {"network": enn, "X": X}),
+        "kernels_of": (nsd.kernels_of, lambda: {"network": deq, "X": X}),
+        "kernel_function": (nsd.kernel_function, lambda: {"network": deq, "kernel": "ck", "norms": (0.5, 1.5)}),
+        "TabulatedKernel.__call__": (table.__call__, lambda: {"X": X}),
+        "TabulatedKernel.prepare": (table.prepare, lambda: {"norms": (0.5, 1.5)}),
+        "TabulatedKernel.diagonal": (table.diagonal, lambda: {"X": X}),
+        "finite_ck": (nsd.finite_ck, lambda: {"network": deq, "X": X, "width": 8}),
+        "finite_ntk": (nsd.finite_ntk, lambda: {"network": enn, "X": X, "width": 8}),
+        "coefficients": (nsd.coefficients, lambda: {"network": deq}),
+        "expectation": (nsd.expectation, lambda: {"function": torch.tanh, "tau": 1.0}),
+        "hermite_coefficients": (nsd.hermite_coefficients, lambda: {"phi": "tanh", "q": 1.0, "terms": 4}),
+        "moments": (nsd.moments, lambda: {"phi": "tanh", "tau": 1.0}),
+        "norm_range": (nsd.norm_range, lambda: {"X": X}),
+        "relative_spectral_error": (nsd.relative_spectral_error, lambda: {"exact": X, "approximation": X}),
+        "standardise": (nsd.standardise, lambda: {"X": rows}),
+        "GaussianMixture": (nsd.GaussianMixture, lambda: {"means": np.zeros((2, 3)), "covariances": [1.0, 1.0]}),
+        "GaussianMixture.two_class": (nsd.GaussianMixture.two_class, lambda: {"p": 20}),
+        "GaussianMixture.counts": (mix.counts, lambda: {"n": 30}),
+        "GaussianMixture.sample": (mix.sample, lambda: {"n": 30}),
+        "MixtureStatistics.estimate": (nsd.MixtureStatistics.estimate, lambda: {"X": X, "y": y}),
+        "MixtureStatistics.from_mixture": (
+            nsd.MixtureStatistics.from_mixture,
+            lambda: {"mix": mix, "X": np.ones((4, 20)), "y": [0, 0, 1, 1]},
+        ),
+        "MixtureStatistics.at": (statistics.at, lambda: {"X": rows}),
+        "equivalent": (nsd.equivalent, lambda: {"network": deq, "statistics": statistics}),
+        "EquivalentKernel.solve": (equivalent.solve, lambda: {"v": rows[:, 0], "ridge": 0.1}),
+        "EquivalentKernel.logdet": (equivalent.logdet, lambda: {"ridge": 0.1}),
+        "EquivalentKernel.__matmul__": (equivalent.__matmul__, lambda: {"v": rows[:, 0]}),
+        "sphere_equivalent": (nsd.sphere_equivalent, lambda: {"network": deq, "X": X}),
+        "universality": (nsd.universality, lambda: {"network": deq, "X": rows, "y": labels}),
+        "spectral_law": (nsd.spectral_law, lambda: {"network": deq, "mixture": mix, "n": 30}),
+        "SpectralLaw.density": (law.density, lambda: {"x": [1.0]}),
+        "SpectralLaw.cdf": (law.cdf, lambda: {"x": [1.0]}),
+        "SpectralLaw.quantile": (law.quantile, lambda: {"u": [0.5]}),
+        "match": (nsd.match, lambda: {"deq": deq, "statistics": 1.0}),
+        "match_sphere": (nsd.match_sphere, lambda: {"deq": deq, "terms": 4}),
+        "match_uniform": (nsd.match_uniform, lambda: {"deq": relu, "layers": 1, "tol": 0.5}),
+        "match_one_layer": (nsd.match_one_layer, lambda: {"deq": relu, "tol": 1e-2, "kinds": 1}),
+        "Twin.kernel_matrix": (twin.kernel_matrix, lambda: {"X": X}),
+        "Twin.verify": (twin.verify, lambda: {"X": X}),
+        "Twin.implications": (uniform.implications, lambda: {"n": 10, "ridge": 0.1}),
+        "Twin.from_dict": (nsd.Twin.from_dict, lambda: {"document": twin.to_dict()}),
+        "pytorch_code": (nsd.pytorch_code, lambda: {"twin": twin}),
+        "predict_learning": (nsd.predict_learning, lambda: {"network": deq, "mixture": mix, "n": 30}),
+        "learning_curve": (nsd.learning_curve, lambda: {"networks": relu, "mixture": mix, "n": [20]}),
+        "LearningCurve.best": (curve.best, dict),
+        "LearningCurve.samples_needed": (curve.samples_needed, lambda: {"accuracy": 0.7}),
+        "estimate_learning": (nsd.estimate_learning, lambda: {"network": relu, "X": many, "y": sides}),
+        "LearningEstimate.predict": (estimate.predict, lambda: {"n": 30}),
+        "fit": (nsd.fit, lambda: {"model": net(), "data": data(), "epochs": 1, "progress": False}),
+        "compare": (
+            nsd.compare,
+            lambda: {"deq": relu, "twin": twin, "data": data(), "width": 8, "seeds": 1, "epochs": 1},
+        ),
+        "distil": (nsd.distil, lambda: {"deq": deep(), "twin": net(), "X": T.float()}),
+        "twin_of": (nsd.twin_of, lambda: {"module": deep(), "X": T.float(), "y": labels}),
+        "nn.DEQ": (nn.DEQ, lambda: {"spec": deq, "in_features": 4, "width": 8, "out_features": 2}),
+        "nn.ENN": (nn.ENN, lambda: {"network": enn, "in_features": 4, "width": 8, "out_features": 2}),
+        "nn.evaluate": (nn.evaluate, lambda: {"model": net(), "data": data()}),
+        "nn.save": (nn.save, lambda: {"model": net(), "path": file("saved")}),
+        "nn.load": (nn.load, lambda: {"path": file("network.safetensors")}),
+        "nn.export_onnx": (nn.export_onnx, lambda: {"model": net(), "path": file("x.onnx")}),
+        "nn.solve_equilibrium": (
+            nn.solve_equilibrium,
+            lambda: {"step": lambda z: 0.5 * torch.tanh(z) + 1.0, "z0": torch.zeros(3, 4)},
+        ),
+        "nn.SolverOptions": (nn.SolverOptions, dict),
+        "nn.DEQParts.from_layers": (
+            nn.DEQParts.from_layers,
+            lambda: {"recurrent": torch.nn.Linear(8, 8), "input": torch.nn.Linear(4, 8), "activation": "tanh"},
+        ),
+        "Standardiser.fit": (nsd.Standardiser().fit, lambda: {"X": rows}),
+        "Standardiser.transform": (nsd.Standardiser().fit(rows).transform, lambda: {"X": rows}),
+        "Standardiser.inverse_transform": (nsd.Standardiser().fit(rows).inverse_transform, lambda: {"X": rows}),
+        "DEQClassifier": (_fits(nsd.DEQClassifier, rows, labels), dict),
+        "DEQClassifier.fit": (nsd.DEQClassifier().fit, lambda: {"X": rows, "y": labels}),
+        "DEQClassifier.predict": (fitted.predict, lambda: {"X": rows}),
+        "DEQClassifier.decision_function": (fitted.decision_function, lambda: {"X": rows}),
+        "DEQClassifier.predict_proba": (fitted.predict_proba, lambda: {"X": rows}),
+        "DEQRegressor": (_fits(nsd.DEQRegressor, rows, rows[:, 0]), dict),
+        "DEQRegressor.fit": (nsd.DEQRegressor().fit, lambda: {"X": rows, "y": rows[:, 0]}),
+        "DEQRegressor.predict": (regressor.predict, lambda: {"X": rows}),
+        "DEQGaussianProcess": (_fits(nsd.DEQGaussianProcess, rows, rows[:, 0]), lambda: {"max_steps": 2}),
+        "DEQGaussianProcess.fit": (nsd.DEQGaussianProcess(max_steps=2).fit, lambda: {"X": rows, "y": rows[:, 0]}),
+        "DEQGaussianProcess.predict": (process.predict, lambda: {"X": rows}),
+        "DEQGaussianProcess.log_marginal_likelihood": (process.log_marginal_likelihood, dict),
+        "DEQFeatures": (_fits(nsd.DEQFeatures, rows, None), lambda: {"width": 8}),
+        "DEQFeatures.fit": (nsd.DEQFeatures(width=8).fit, lambda: {"X": rows}),
+        "DEQFeatures.transform": (features.transform, lambda: {"X": rows}),
+        "DEQKernel": (_covariance(rows), dict),
+        "DEQKernel.__call__": (nsd.DEQKernel().__call__, lambda: {"X": rows}),
+        "DEQKernel.diag": (nsd.DEQKernel().diag, lambda: {"X": rows}),
+        "estimators.save_estimator": (
+            nsd.estimators.save_estimator,
+            lambda: {"estimator": fitted, "path": file("machine")},
+        ),
+        "estimators.load_estimator": (nsd.estimators.load_estimator, lambda: {"path": file("model.safetensors")}),
+        "datasets.load": (nsd.datasets.load, lambda: {"name": "digits"}),
+        "datasets.digits": (nsd.datasets.digits, dict),
+        "datasets.mnist": (nsd.datasets.mnist, lambda: {"folder": folder(), "download": False}),
+        "datasets.download": (nsd.datasets.download, lambda: {"file": absent, "folder": file("none")}),
+        "distributed.Rates": (nsd.distributed.Rates, lambda: {"build": 1e9, "product": 1e9}),
+        "distributed.plan": (
+            nsd.distributed.plan,
+            lambda: {"n": 1000, "features": 10, "workers": 2, "rates": rates},
+        ),
+        "distributed.Cluster": (nsd.distributed.Cluster, lambda: {"client": None}),
+        "distributed.ClusterKernel": (
+            nsd.distributed.ClusterKernel,
+            lambda: {"client": None, "kernel": source, "X": T},
+        ),
+        "distributed.kernel_to_npy": (
+            nsd.distributed.kernel_to_npy,
+            lambda: {"network": relu, "X": rows, "path": file("K.npy"), "client": None},
+        ),
+        "distributed.kernel_to_zarr": (
+            nsd.distributed.kernel_to_zarr,
+            lambda: {"network": relu, "X": rows, "path": file("K.zarr"), "client": None},
+        ),
+        "distributed.sweep": (
+            _listed(nsd.distributed.sweep),
+            lambda: {"client": None, "function": len, "arguments": [([],)]},
+        ),
+        "experiments.reproduce": (
+            nsd.experiments.reproduce,
+            lambda: {"name": "sphere", "folder": file("results"), "time_limit": 1e-3, "progress": False},
+        ),
+        "solve.NetworkKernel": (nsd.solve.NetworkKernel, lambda: {"network": relu, "kernel": "ck"}),
+        "solve.KernelTiles": (nsd.solve.KernelTiles, lambda: {"kernel": source, "X": T}),
+        "solve.factorise": (nsd.solve.factorise, lambda: {"K": K}),
+        "solve.ridge_path": (nsd.solve.ridge_path, lambda: {"K": K, "targets": t}),
+        "solve.solve_dense": (nsd.solve.solve_dense, lambda: {"K": K, "targets": t, "ridges": [0.1]}),
+        "solve.solve_kernel": (
+            nsd.solve.solve_kernel,
+            lambda: {"kernel": source, "X": T, "targets": t, "ridges": [0.1]},
+        ),
+        "solve.solve_operator": (
+            nsd.solve.solve_operator,
+            lambda: {"operator": tiles(), "targets": t, "ridges": [0.1]},
+        ),
+        "solve.top_eigenpairs": (nsd.solve.top_eigenpairs, lambda: {"operator": tiles(), "count": 2}),
+        "solve.precondition": (nsd.solve.precondition, lambda: {"name": "rpcholesky", "tiles": tiles(), "rank": 3}),
+        "KernelDisplay.from_kernel": (_drawn(nsd.KernelDisplay.from_kernel), lambda: {"kernel": X}),
+        "KernelDisplay.plot": (_drawn(nsd.KernelDisplay.from_kernel(X).plot), dict),
+        "SpectrumDisplay.from_kernel": (_drawn(nsd.SpectrumDisplay.from_kernel), lambda: {"kernel": X}),
+        "SpectrumDisplay.from_eigenvalues": (
+            _drawn(nsd.SpectrumDisplay.from_eigenvalues),
+            lambda: {"eigenvalues": [1.0, 2.0]},
+        ),
+        "SpectrumDisplay.plot": (_drawn(nsd.SpectrumDisplay.from_kernel(X).plot), dict),
+        "ErrorDisplay.from_errors": (
+            _drawn(nsd.ErrorDisplay.from_errors),
+            lambda: {"n": [10, 20], "errors": [0.1, 0.05]},
+        ),
+        "ErrorDisplay.from_curves": (_drawn(nsd.ErrorDisplay.from_curves), lambda: {"curves": []}),
+        "LearningDisplay.from_curve": (_drawn(nsd.LearningDisplay.from_curve), lambda: {"curve": curve}),
+        "LearningDisplay.from_estimate": (_drawn(nsd.LearningDisplay.from_estimate), lambda: {"estimate": estimate}),
+        "LearningDisplay.plot": (_drawn(nsd.LearningDisplay.from_curve(curve).plot), dict),
+        "TwinDisplay.from_twin": (_drawn(nsd.TwinDisplay.from_twin), lambda: {"twin": twin}),
+        "TwinDisplay.plot": (_drawn(nsd.TwinDisplay.from_twin(twin).plot), dict),
+    }
+    return table_of
+
+
+_FOLDER: list[Any] = []
+
+
+def folder() -> str:
+    """A folder for what is written, removed with this process."""
+    if not _FOLDER:
+        _FOLDER.append(tempfile.TemporaryDirectory(prefix="notsodeep-fuzz-"))
+    return str(_FOLDER[0].name)
+
+
+def _like(made: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """``made`` with the parameters of ``function``."""
+    made.__signature__ = inspect.signature(function)
+    made.__name__ = getattr(function, "__qualname__", "call")
+    return made  # type: ignore[no-any-return]
+
+
+def _fits(kind: Any, X: Any, y: Any) -> Callable[..., Any]:
+    """An estimator takes any setting, and says when it is fitted what is wrong with it."""
+    return _like(lambda **given: kind(**given).fit(X, y), kind)
+
+
+def _covariance(X: Any) -> Callable[..., Any]:
+    return _like(lambda **given: nsd.DEQKernel(**given)(X, eval_gradient=True), nsd.DEQKernel)
+
+
+def _listed(function: Callable[..., Any]) -> Callable[..., Any]:
+    return _like(lambda **given: list(function(**given)), function)
+
+
+def _drawn(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A figure that is drawn, and closed."""
+    from matplotlib import pyplot
+
+    def draw(**given: Any) -> None:
+        try:
+            display = function(**given)
+            if function.__name__ != "plot":
+                display.plot()
+        finally:
+            pyplot.close("all")
+
+    return _like(draw, function)
+
+
+def fresh(value: Any) -> Any:
+    """A copy of what a call might write to."""
+    return copy.copy(value) if isinstance(value, np.ndarray | torch.Tensor | list | dict | set) else value
+
+
+def endless(parameter: str, value: Any) -> bool:
+    """Whether something would be done so many times: it was asked for, and is not refused."""
+    return parameter in ("draws", "epochs", "seeds") and type(value) is int and value >= HUGE
+
+
+def parameters(function: Callable[..., Any], sound: Sound) -> list[str]:
+    """All names that a call may be given."""
+    found = inspect.signature(function).parameters.values()
+    named = [p.name for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return [*named, *(name for name in sound if name not in named)]
+
+
+def call(function: Callable[..., Any], given: Sound) -> Any:
+    """Call with arguments by name, those that have none by position; ``None`` where the library refuses."""
+    found = inspect.signature(function).parameters
+    alone = [given[p.name] for p in found.values() if p.kind is p.POSITIONAL_ONLY and p.name in given]
+    named = {name: value for name, value in given.items() if name not in found or found[name].kind is not _ALONE}
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            return function(*alone, **named)
+    except NotSoDeepError:
+        return None
+    except MemoryError:
+        return None
+    except (TypeError, ValueError) as error:  # scikit-learn's own checks speak for themselves
+        if "sklearn" not in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts:
+            raise
+        return None
+
+
+_ALONE = inspect.Parameter.POSITIONAL_ONLY
+
+
+def arguments(rng: np.random.Generator, times: int) -> int:
+    """Random public calls, one argument of each replaced; what is raised must be the library's own."""
+    before = os.getcwd()
+    os.chdir(folder())  # for what is written to a file named "x"
+    try:
+        for _ in range(times):
+            name = str(rng.choice(sorted(calls())))
+            function, sound = calls()[name]
+            parameter, value = str(rng.choice(parameters(function, sound()))), JUNK[int(rng.integers(len(JUNK)))]
+            if endless(parameter, value):
+                continue
+            try:
+                call(function, {**sound(), parameter: fresh(value)})
+            except TimeoutError:
+                raise
+            except Exception as error:
+                shown = f"{name}({parameter}={value!r:.100})"
+                raise AssertionError(f"{type(error).__name__}: {error}: {shown}") from error
+    finally:
+        os.chdir(before)
+    return times
+
+
+def sweep(names: list[str]) -> Iterator[str]:
+    """Every parameter of these calls with every wrong value; yields what was raised."""
+    for name in names or calls():
+        function, sound = calls()[name]
+        try:
+            call(function, sound())
+        except Exception as error:
+            yield f"{name}, sound: {type(error).__name__}: {error}"
+        for parameter in parameters(function, sound()):
+            for value in (v for v in JUNK if not endless(parameter, v)):
+                signal.setitimer(signal.ITIMER_PROF, 10)
+                try:
+                    call(function, {**sound(), parameter: fresh(value)})
+                except Exception as error:
+                    last = traceback.extract_tb(error.__traceback__)
+                    own = next((f for f in reversed(last) if "notsodeep" in f.filename), last[-1])
+                    where = f"{own.filename.split('notsodeep/')[-1]}:{own.lineno}"
+                    shown = repr(value)[:40].replace("\n", " ")
+                    said = str(error).replace("\n", " ")[:90]
+                    yield f"{name}({parameter}={shown}): {type(error).__name__}: {said} [{where}]"
+                finally:
+                    signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _slow(number: int, frame: Any) -> None:
+    raise TimeoutError("no answer within 10 s")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPROF, _slow)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    os.chdir(folder())  # for what is written to a file named "x"
+    found = 0
+    for line in sweep(sys.argv[1:]):
+        found += 1
+        print(line, flush=True)
+    print(f"{found} failures")
+    raise SystemExit(bool(found))
