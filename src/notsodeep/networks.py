@@ -23,7 +23,7 @@ from ._files import parsed
 from ._fixed_point import newton
 from .activations import Activation, ActivationLike, activation
 from .errors import ContractionError, ConvergenceError, InvalidInputError, SerialisationError
-from .gaussian import moments
+from .gaussian import moments, spread
 
 Kernel = Literal["ck", "ntk", "ntk_frozen"]
 """What is trained: the readout alone; all weights; all but the input weights (docs/theory.md, section 2)."""
@@ -241,12 +241,11 @@ class DEQ(_Frozen):
 @functools.lru_cache(maxsize=1024)
 @sheltered
 def _centred_scale(deq: DEQ, tau0: float) -> float:
-    def spread(q: Tensor) -> tuple[Tensor, Tensor]:
-        m = moments(deq.activation, float(q) ** 0.5)
-        # d Var[phi(sqrt(q) xi)] / dq = Q2/2 - E[phi] E[phi''], both by Gaussian integration by parts
-        return torch.full_like(q, m.variance), torch.full_like(q, 0.5 * m.square_curvature - m.mean * m.curvature)
+    def at(q: Tensor) -> tuple[Tensor, Tensor]:
+        variance, rate = spread(deq.activation, float(q) ** 0.5)
+        return torch.full_like(q, variance), torch.full_like(q, rate)
 
-    return float(deq.variance(torch.tensor([tau0**2], dtype=torch.float64), spread).sqrt())
+    return float(deq.variance(torch.tensor([tau0**2], dtype=torch.float64), at).sqrt())
 
 
 class ENN(_Frozen):

@@ -15,6 +15,7 @@ import notsodeep as nsd
 from helpers import tolerance
 from notsodeep.activations import Affine, Cos, HardTanh, Hermite, LeakyReLU, PiecewiseLinear, Quadratic, Sin
 from notsodeep.errors import ConvergenceError, InvalidInputError
+from notsodeep.gaussian import spread
 from notsodeep.gaussian.hermite import function_coefficients, hermite_coefficients
 
 SCALES = (1e-3, 0.5, 4.0, 30.0)
@@ -382,3 +383,12 @@ def test_pieces_of_polynomials_are_integrated_by_parts(phi, derivative):
         exact = function_coefficients(phi.derivative if derivative else phi, tau, phi.panels(), terms)
         assert found.shape == exact.shape
         assert bool(((found - exact).abs() <= 1e-14 * exact.abs().amax(1, keepdim=True)).all())
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.7, 5.0])
+@pytest.mark.parametrize("name", ["tanh", "silu", "gelu", "hard_tanh", "elu", "relu"])
+def test_the_spread_and_its_rate_need_values_alone(name: str, scale: float) -> None:
+    m = nsd.moments(name, scale)
+    variance, rate = spread(nsd.activation(name), scale)
+    assert variance == pytest.approx(m.variance, rel=1e-14)
+    assert rate == pytest.approx(0.5 * m.square_curvature - m.mean * m.curvature, rel=1e-10)

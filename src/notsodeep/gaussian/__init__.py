@@ -10,7 +10,7 @@ kernels need is a row of Hermite coefficients. Derivatives at kinks enter throug
 """
 
 from .hermite import function_coefficients, hermite_coefficients, project
-from .moments import Moments, expectation, moments
+from .moments import Moments, expectation, moments, spread
 from .rule import Estimate, integrate, mean, normal_density, portions, shared_coefficients
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "portions",
     "project",
     "shared_coefficients",
+    "spread",
 ]

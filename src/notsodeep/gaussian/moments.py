@@ -78,6 +78,25 @@ def moments(phi: ActivationLike, tau: Any) -> Moments:
     return Moments(*(restore(part) for part in _moments(phi, scales)))
 
 
+def spread(phi: Activation, tau: float) -> tuple[float, float]:
+    """Var[phi(sqrt(q) xi)] and its derivative in q = tau^2.
+
+    2 q d/dq E[f(sqrt(q) xi)] = E[f He_2] asks for values alone; f = (phi - E[phi])^2 does not cancel at small scales.
+    """
+    phi, scale = phi.canonical(), torch.tensor([tau], dtype=torch.float64)
+    exact = _affine_moments(phi, scale) if isinstance(phi, Affine) and not phi.skip else phi.closed_moments(scale)
+    if exact is not None:
+        mean, _, variance, _, curvature, _, square_curvature = finite(torch.cat(exact), phi).tolist()
+        return variance, 0.5 * square_curvature - mean * curvature
+    ((_, xi, weights),) = portions(scale, phi.panels())
+    value = phi(tau * xi).detach().reshape(1, -1)
+    centre = 0.0 if phi.parity == "odd" else float((value * weights).sum())
+    parts = (value - centre) ** 2 * weights
+    both = finite(torch.stack([parts, parts * (xi**2 - 1.0)]).sum(-1), phi)
+    check_ends(beyond(parts, xi), both[0], scale)
+    return float(both[0]), float(both[1]) / (2.0 * max(tau, 1e-150) ** 2)
+
+
 # ---- moments ---------------------------------------------------------------------------------------------
 
 
