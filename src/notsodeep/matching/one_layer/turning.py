@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..._chebyshev import to_coefficients
 from ...activations import Basis, Turned
-from ...activations.projections import SINGULAR_TERMS
+from ...activations.projections import SINGULAR_TERMS, tail_gram
 from ...kernels.expectations import layer_of
 from ...kernels.variance import equilibrium_variance
 from ...networks import DEQ, is_tangent
@@ -32,6 +32,7 @@ _ALPHAS = (0.6, 0.85, 1.0)
 _DEGREE, _SINGULAR = 12, 5
 _FITTED, _TERMS = 256, 4  # orders from which on sizes are expanded in 1/k, and terms of that
 _DIRECTIONS, _LEFT = 5, 5e-3  # how many at most, and what may be left of 1 / rho* at the last order of the tables
+_LACK = 0.1  # of all orders beyond the computed ones: what turned units may miss there
 _POWER = 0.75  # coefficients of a jump fall like k to minus this
 
 
@@ -44,7 +45,8 @@ def remainders(target: Target, trains: str) -> list[Target]:
         return []
     directions = _directions(1.0 / meeting(deq, target.nodes))
     size = _sizes(target)
-    return [_remainder(target, directions, size, start) for start in _STARTS]
+    found = (_remainder(target, directions, size, start) for start in _STARTS)
+    return [remainder for remainder in found if remainder is not None]
 
 
 def remaining(remainder: Target, kinds: int) -> float:
@@ -91,12 +93,16 @@ def _powers(k: NDArray[np.intp]) -> Array:
     return np.asarray((k[:, None] / _FITTED) ** -(_POWER + np.arange(_TERMS)))
 
 
-def _remainder(target: Target, directions: Array, size: Array, start: float) -> Target:
+def _remainder(target: Target, directions: Array, size: Array, start: float) -> Target | None:
+    """``None`` where elementary functions do not carry what the orders beyond the computed ones have."""
     k = np.arange(SINGULAR_TERMS)
     ramp = 1.0 / (1.0 + (start / np.maximum(k, 1)) ** _STEEP)
     sign = 1.0 - 2.0 * (k // 2 % 2)  # those of log|u| and of sign(u)
     want, gain = ((sign * ramp)[:, None] * size)[:, None, :], gains("readout", singular=True)
     found = min((fit(Basis(a, _DEGREE, _SINGULAR, 0), want, gain) for a in _ALPHAS), key=lambda f: f.price)
+    known = target.total.diagonal() - np.einsum("kaa->a", target.orders)
+    if np.abs(_beyond(target, found, gain) - known).max() > _LACK * known.max():
+        return None
     left = target.orders - _orders(target, found, directions, gain)
     values, vectors = np.linalg.eigh(left)
     both = ((vectors * np.abs(values)[:, None, :]) @ vectors.transpose(0, 2, 1)).sum(0)
@@ -105,6 +111,13 @@ def _remainder(target: Target, directions: Array, size: Array, start: float) -> 
     silent = replace(turned, coefficients=(nothing,), degree=1, singular=0)
     turns = tuple(map(tuple, (to_coefficients(len(directions)) @ directions).T.tolist()))
     return replace(target, orders=left, shared=both, beside=Turned(silent, turned, turns))
+
+
+def _beyond(target: Target, found: Fit, gain: Array) -> Array:
+    """What the turned units have at the nodes beyond the computed orders."""
+    c = gained(found.basis, gain, SINGULAR_TERMS)[target.terms :] @ found.values[:, 0]
+    last = np.einsum("an,ab,bn->n", found.values[:, 0], tail_gram(found.basis, False).numpy(), found.values[:, 0])
+    return np.asarray(((c**2).sum(0) + last) * np.diag(target.total))
 
 
 def _orders(target: Target, found: Fit, directions: Array, gain: Array) -> Array:
