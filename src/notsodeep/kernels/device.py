@@ -22,6 +22,7 @@ from torch import Tensor
 from ..errors import NotSoDeepWarning
 from ..networks import Kernel
 from .lookup import Table
+from .tabulate import one_thread
 from .tiles import Points
 
 _ROWS, _COLUMNS = 4096, 8192  # of a product
@@ -60,7 +61,8 @@ def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
     if points.table is None or any(s is not None for s in points.short):
         return False
     try:
-        listed = _run(points, points.table, target)
+        with one_thread():  # what is left to the host is small
+            listed = _run(points, points.table, target)
     except Exception as error:  # an acceleration that a driver or a compiler refuses is none
         warnings.warn(
             f"fused tiles do not run here, plain ones are used: {error!r:.300}", NotSoDeepWarning, stacklevel=2
