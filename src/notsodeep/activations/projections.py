@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from .panels import panel_nodes
 
 SMOOTH_TERMS, SINGULAR_TERMS = 1024, 4096
 _REACH = 13.0
+_FAMILIES = (12, 32)  # functions of lower degree are among those of these
 EXPANSION = 5  # orders in 1/k of the coefficients beyond the table
 
 
@@ -52,10 +54,20 @@ def half_line(terms: int, graded: bool) -> HalfLine:
 @functools.lru_cache(maxsize=64)  # a design looks at about forty of them
 def basis_coefficients(basis: Basis, terms: int) -> Tensor:
     """E[B_b(xi) h_k(xi)]: (terms, size), zero where the parities differ."""
-    rule = half_line(terms, basis.singular > 0)
-    out = rule.table @ basis.functions(rule.nodes)
-    odd_order = torch.arange(terms)[:, None] % 2
-    return torch.where(odd_order == torch.tensor(basis.parities), out, torch.zeros_like(out))
+    largest = next((d for d in _FAMILIES if basis.degree <= d), basis.degree)
+    family = replace(basis, degree=largest)
+    parts = _of_family(family, terms).split(family.sizes, dim=1)
+    return torch.cat([part[:, :size] for part, size in zip(parts, basis.sizes, strict=True)], dim=1)
+
+
+@functools.lru_cache(maxsize=32)
+def _of_family(basis: Basis, terms: int) -> Tensor:
+    rule, odd = half_line(terms, basis.singular > 0), torch.tensor(basis.parities)
+    functions, out = basis.functions(rule.nodes), torch.zeros(terms, basis.size, dtype=torch.float64)
+    for parity in (0, 1):
+        own = (odd == parity).nonzero().flatten()
+        out[parity::2, own] = rule.table[parity::2] @ functions[:, own]
+    return out
 
 
 # ---- beyond the table ------------------------------------------------------------------------------------
