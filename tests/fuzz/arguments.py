@@ -361,9 +361,7 @@ _ALONE = inspect.Parameter.POSITIONAL_ONLY
 
 def arguments(rng: np.random.Generator, times: int) -> int:
     """Random public calls, one argument of each replaced; what is raised must be the library's own."""
-    before = os.getcwd()
-    os.chdir(folder())  # for what is written to a file named "x"
-    try:
+    with contextlib.chdir(folder()):  # for what is written to a file named "x"
         for _ in range(times):
             name = str(rng.choice(sorted(calls())))
             function, sound = calls()[name]
@@ -377,8 +375,6 @@ def arguments(rng: np.random.Generator, times: int) -> int:
             except Exception as error:
                 shown = f"{name}({parameter}={value!r:.100})"
                 raise AssertionError(f"{type(error).__name__}: {error}: {shown}") from error
-    finally:
-        os.chdir(before)
     return times
 
 

@@ -284,9 +284,11 @@ def documents(rng: np.random.Generator) -> Outcome:
 
 def machines(rng: np.random.Generator) -> Outcome:
     """Estimators; an input is a row that was predicted, twice."""
+    from fuzz.arguments import folder
     from fuzz.machines import machine
 
-    return Outcome(machine(rng))
+    with contextlib.chdir(folder()):  # a checkpoint may be named "x"
+        return Outcome(machine(rng))
 
 
 def tables(rng: np.random.Generator) -> Outcome:
