@@ -54,11 +54,6 @@ class _Spectrum:
     def _grams(self) -> Array:
         return self.noise.mean_grams.reshape(len(self.noise.weights), -1)
 
-    @cached_property
-    def _products(self) -> Array:
-        v = self.noise.values
-        return (v[:, :, None] * v[:, None, :]).reshape(len(v), -1)
-
     def _square(self, flat: Array) -> Array:
         classes = self.g.shape[1]
         return flat.reshape(len(flat), -1, classes, classes)
@@ -71,7 +66,7 @@ class _Spectrum:
 
     def couplings(self, i: Array, j: Array, conjugate: bool = False) -> Array:
         both = self.inverse[i] * second_of(self.inverse[j], conjugate)
-        return self._square((self.noise.weights * both) @ self._products)[:, 0]
+        return self._square((self.noise.weights * both) @ self.noise.products)[:, 0]
 
     def forms(self, i: Array, j: Array, conjugate: bool = False) -> Array:
         within = (self.noise.values[:, :, None] * self._grams[:, None, :]).reshape(len(self._grams), -1)
@@ -79,9 +74,8 @@ class _Spectrum:
 
     def bent(self, weights: Array, i: Array, j: Array, conjugate: bool = False) -> Array:
         along = weights.reshape(len(weights), -1) @ self._grams.T
-        return self._square((along * self.inverse[i] ** 2 * second_of(self.inverse[j], conjugate)) @ self._products)[
-            :, 0
-        ]
+        both = self.inverse[i] ** 2 * second_of(self.inverse[j], conjugate)
+        return self._square((along * both) @ self.noise.products)[:, 0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +91,7 @@ class _Matrices:
 
     @cached_property
     def inverses(self) -> list[Array]:
-        return [_inverse(self.noise, row) for row in self.g]
+        return [self.noise.inverse(row) for row in self.g]
 
     @cached_property
     def _thin(self) -> list[Array]:
@@ -116,9 +110,8 @@ class _Matrices:
         return [_products(inverse, self.noise.covariances, kind) for inverse in self.inverses]
 
     def traces(self) -> Array:
-        flat = self.noise.covariances.reshape(self.g.shape[1], -1)
-        own = np.stack([_real_times(flat, inverse.ravel()) for inverse in self.inverses]) / self.noise.dimension
-        return own + self.outside.traces()
+        own = [self.noise.inner_traces(inverse) for inverse in self.inverses]
+        return np.stack(own) + self.outside.traces()
 
     def means(self) -> Array:
         return np.stack([self.noise.means.T @ thin for thin in self._thin]) + self.outside.means()
@@ -144,20 +137,6 @@ class _Matrices:
 def second_of(values: Array, conjugate: bool) -> Array:
     """What belongs to the second point of a pair."""
     return values.conj() if conjugate else values
-
-
-def _inverse(noise: Dense, g: Array) -> Array:
-    size = noise.covariances.shape[1]
-    matrix = _real_times(noise.covariances.reshape(len(g), -1).T, noise.ratios * g).reshape(size, size)
-    matrix[np.diag_indices(size)] += 1.0
-    return np.linalg.inv(matrix)
-
-
-def _real_times(matrix: Array, vector: Array) -> Array:
-    """A real matrix times a real or complex vector, without a complex copy of the matrix."""
-    if np.iscomplexobj(vector):
-        return matrix @ vector.real + 1j * (matrix @ vector.imag)
-    return matrix @ vector
 
 
 def _products(inverse: Array, covariances: Array, kind: type) -> Array:

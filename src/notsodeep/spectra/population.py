@@ -94,7 +94,8 @@ class Commuting:
         return out
 
     @cached_property
-    def _products(self) -> Array:
+    def products(self) -> Array:
+        """Of the joint eigenvalues of every two classes, (r, K K)."""
         return (self.values[:, :, None] * self.values[:, None, :]).reshape(len(self.weights), -1)
 
     def traces_and_couplings(self, g: Array) -> tuple[Array, Array]:
@@ -104,7 +105,7 @@ class Commuting:
         for part, den in self._denominators(g):
             inverse = self.weights / den
             traces[part] = inverse @ self.values + self.offsets
-            couplings[part] = ((inverse / den) @ self._products).reshape(-1, classes, classes)
+            couplings[part] = ((inverse / den) @ self.products).reshape(-1, classes, classes)
         return traces, couplings
 
     def negative_share(self, g: Array) -> float:
@@ -135,29 +136,25 @@ class Dense:
     tolerance: float = 2e-5
     last_step: float = 1e-4  # Newton squares it; one more step would cost K matrix products
 
-    def _inverse(self, g: Array) -> Array:
+    def inverse(self, g: Array) -> Array:
+        """R at one g, (q, q)."""
         size = self.covariances.shape[1]
-        flat, weights = self.covariances.reshape(len(g), -1), self.ratios * g
-        # two real products: numpy would first make all covariances complex
-        sums = weights.real @ flat + 1j * (weights.imag @ flat) if np.iscomplexobj(g) else weights @ flat
-        matrix = sums.reshape(size, size)
+        matrix = _real_times(self.covariances.reshape(len(g), -1).T, self.ratios * g).reshape(size, size)
         matrix[np.diag_indices(size)] += 1.0
         return np.linalg.inv(matrix)
 
     def traces(self, g: Array) -> Array:
-        return np.stack([self._traces(self._inverse(row)) for row in g]) + self.outside.traces(g)
+        return np.stack([self.inner_traces(self.inverse(row)) for row in g]) + self.outside.traces(g)
 
     def traces_and_couplings(self, g: Array) -> tuple[Array, Array]:
-        inverses = [self._inverse(row) for row in g]
+        inverses = [self.inverse(row) for row in g]
         traces, couplings = self.outside.traces_and_couplings(g)
-        traces = traces + np.stack([self._traces(r) for r in inverses])
+        traces = traces + np.stack([self.inner_traces(r) for r in inverses])
         return traces, couplings + np.stack([self._couplings(r) for r in inverses])
 
-    def _traces(self, inverse: Array) -> Array:
-        flat = self.covariances.reshape(len(self.ratios), -1)
-        if np.iscomplexobj(inverse):
-            return (flat @ inverse.real.ravel() + 1j * (flat @ inverse.imag.ravel())) / self.dimension
-        return (flat @ inverse.ravel()) / self.dimension
+    def inner_traces(self, inverse: Array) -> Array:
+        """tr(C_a R)/p over the q directions, (K,)."""
+        return _real_times(self.covariances.reshape(len(self.ratios), -1), inverse.ravel()) / self.dimension
 
     def _couplings(self, inverse: Array) -> Array:
         # float32 is enough: this is only ever the Jacobian of a Newton step, whose residual stays in float64
@@ -183,7 +180,7 @@ class Dense:
         return float((np.linalg.eigvalsh(matrix) < 0).sum()) / self.dimension + self.outside.negative_share(g)
 
     def mean_form(self, g: Array) -> Array:
-        return self.means.T @ self._inverse(g) @ self.means + self.outside.mean_form(g)
+        return self.means.T @ self.inverse(g) @ self.means + self.outside.mean_form(g)
 
     def surrogate(self) -> Commuting:
         """Only the diagonals in the eigenbasis of sum_b c_b C_b."""
@@ -198,6 +195,13 @@ class Dense:
             np.concatenate([np.zeros((rows, classes, classes)), self.outside.mean_grams]),
             self.outside.offsets,
         )
+
+
+def _real_times(matrix: Array, vector: Array) -> Array:
+    """A real matrix times a real or complex vector, without a complex copy of the matrix."""
+    if np.iscomplexobj(vector):
+        return matrix @ vector.real + 1j * (matrix @ vector.imag)
+    return matrix @ vector
 
 
 @dataclass(frozen=True, eq=False)
