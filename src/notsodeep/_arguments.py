@@ -17,8 +17,6 @@ from torch import Tensor
 
 from .errors import ActivationError, InvalidInputError
 
-__all__ = ["a_path", "check_settings", "checked", "not_negative", "shown"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 Test = Callable[[Any], bool]
@@ -86,6 +84,21 @@ def shown(value: Any) -> str:
 
 
 # ---- numbers that are more than their annotation ---------------------------------------------------------
+
+
+def whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
+    """A whole number of this range, as sizes and counts are; everything else is refused."""
+    if not _is_whole(value) or value < least or (most is not None and value > most):
+        allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise InvalidInputError(f"{name} must be a whole number {allowed}, got {shown(value)}")
+    return int(value)
+
+
+def whole_seed(seed: Any, name: str = "seed") -> int:
+    """What generators take: a whole number of 64 bits."""
+    if not _is_whole(seed):
+        raise InvalidInputError(f"{name} must be a whole number of at most 64 bits, got {shown(seed)}")
+    return int(seed)
 
 
 def not_negative(name: str, value: Any) -> float:

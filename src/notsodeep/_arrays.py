@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from numbers import Integral
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -181,25 +180,6 @@ def _check_finite(rows: Tensor, name: str) -> None:
             raise InvalidInputError(
                 f"{name} holds NaN or infinity (first in row {start + int(bad[0])}); remove or impute these points"
             )
-
-
-# ---- numbers ---------------------------------------------------------------------------------------------
-
-
-def whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
-    """A whole number of this range, as sizes and counts are; everything else is refused."""
-    counted = isinstance(value, Integral) and not isinstance(value, bool)
-    if not counted or value < least or (most is not None and value > most):
-        allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise InvalidInputError(f"{name} must be a whole number {allowed}, got {value!r:.100}")
-    return int(value)
-
-
-def whole_seed(seed: Any, name: str = "seed") -> int:
-    """What generators take: a whole number of 64 bits."""
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or not -(2**63) <= int(seed) < 2**64:
-        raise InvalidInputError(f"{name} must be a whole number of at most 64 bits, got {seed!r:.100}")
-    return int(seed)
 
 
 # ---- where results are written ---------------------------------------------------------------------------

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 
-from ._arguments import checked
-from ._arrays import whole
+from ._arguments import checked, whole
 from .errors import InvalidInputError
 from .matching import Twin
 

@@ -300,7 +300,7 @@ def test_bad_options_are_refused(options, message):
 
 
 def test_bad_networks_points_and_rates_are_refused():
-    with pytest.raises(InvalidInputError, match="DEQ or an ENN"):
+    with pytest.raises(InvalidInputError, match=r"DEQ or a notsodeep\.ENN"):
         nsd.finite_ck("relu", points(), width=10)
     with pytest.raises(InvalidInputError, match="NaN"):
         nsd.finite_ck(nsd.ENN("relu"), np.full((2, 2), np.nan), width=10)
@@ -325,4 +325,6 @@ def test_overflow_and_impossible_widths_are_refused(function):
     with pytest.raises(ConvergenceError, match="scale them down"):
         function(nsd.ENN(["quadratic"]), np.full((2, 2), 1e120), width=10)
     with pytest.raises(InvalidInputError, match="weights"):
+        function(nsd.DEQ("relu", 0.2), np.eye(2), width=10**18)
+    with pytest.raises(InvalidInputError, match="64 bits"):
         function(nsd.DEQ("relu", 0.2), np.eye(2), width=10**30)

@@ -12,8 +12,8 @@ import torch
 from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor
 
-from .._arguments import check_settings
-from .._arrays import as_device, squared_norms, whole
+from .._arguments import check_settings, whole
+from .._arrays import as_device, squared_norms
 from ..errors import InvalidInputError
 from ..kernels import VARIANCES, DEQSlope, kernels_of
 from ..matching import Twin, match_one_layer

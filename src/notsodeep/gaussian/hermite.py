@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._arrays import sheltered, whole
+from .._arguments import whole
+from .._arrays import sheltered
 from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.panels import Panels, normal_nodes
 from ..errors import InvalidInputError

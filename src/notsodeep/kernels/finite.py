@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arrays import as_rows, like, same_columns, sheltered, whole, whole_seed
+from .._arguments import whole, whole_seed
+from .._arrays import as_rows, like, same_columns, sheltered
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_network, rates_of, tangent_kernel

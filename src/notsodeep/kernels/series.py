@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from .._arrays import sheltered, whole
+from .._arguments import whole
+from .._arrays import sheltered
 from ..activations import Activation
 from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import hermite_coefficients

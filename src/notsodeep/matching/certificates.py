@@ -7,8 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._arguments import shown
-from .._arrays import whole
+from .._arguments import shown, whole
 from ..equivalents import Coefficients
 from ..errors import InvalidInputError
 

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .._arguments import checked
-from .._arrays import whole
+from .._arguments import checked, whole
 from ..activations import Hermite, Quadratic
 from ..errors import InfeasibleMatchError, InvalidInputError
 from ..gaussian import hermite_coefficients

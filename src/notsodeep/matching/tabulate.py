@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from .._arguments import checked
-from .._arrays import whole
+from .._arguments import checked, whole
 from ..activations import Activation, ActivationLike, CallableActivation, activation
 from ..errors import ActivationError
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from .. import kernels as _kernels
-from .._arguments import checked
-from .._arrays import as_rows, like, whole
+from .._arguments import checked, whole
+from .._arrays import as_rows, like
 from ..activations import Affine
 from ..equivalents import Coefficients
 from ..errors import InvalidInputError

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from .._arguments import checked
-from .._arrays import as_device, whole, whole_seed
+from .._arguments import checked, whole, whole_seed
+from .._arrays import as_device
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import DEQ as DEQSpec

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked
-from .._arrays import whole
+from .._arguments import checked, whole
 from ..activations.compiled import can_fuse
 from ..activations.forms import Scaled
 from ..activations.norm_units import How, NormUnits

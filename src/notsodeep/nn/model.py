@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from .._arguments import not_negative, shown
-from .._arrays import as_device, as_rows, whole_seed
+from .._arguments import not_negative, shown, whole_seed
+from .._arrays import as_device, as_rows
 from ..errors import ConvergenceError, InvalidInputError
 
 Trained = Literal["readout", "frozen", "all"]

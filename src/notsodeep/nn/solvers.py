@@ -20,8 +20,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from .._arguments import check_settings, checked, shown
-from .._arrays import whole
+from .._arguments import check_settings, checked, shown, whole
 from ..errors import ConvergenceError, ConvergenceWarning, InvalidInputError
 
 Step = Callable[[Tensor], Tensor]

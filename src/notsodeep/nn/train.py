@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from .._arguments import checked, not_negative
-from .._arrays import as_device, whole, whole_seed
+from .._arguments import checked, not_negative, whole, whole_seed
+from .._arrays import as_device
 from ..errors import CheckpointError, ConvergenceError, InvalidInputError
 from .checkpoint import WEIGHTS, Checkpoints, fingerprint
 from .model import Model, as_pair, check_classes, compute_features, one_hot, set_readout

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._arguments import checked
-from .._arrays import whole
+from .._arguments import checked, whole
 from ..errors import ConvergenceError, InvalidInputError
 from .operator import KernelOperator
 

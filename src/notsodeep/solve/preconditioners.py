@@ -13,8 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .._arguments import checked
-from .._arrays import whole
+from .._arguments import checked, whole
 from .._conjugate import thin
 from ..equivalents import EquivalentKernel
 from ..equivalents.factorisation import Factorisation

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .._arguments import checked
-from .._arrays import as_rows, whole
+from .._arguments import checked, whole
+from .._arrays import as_rows
 from .._progress import track
 from ..errors import InvalidInputError
 from .folder import TileFolder

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import whole
+from .._arguments import whole
 from ..errors import InvalidInputError
 from ..mixtures import Covariance, GaussianMixture, LowRank, MixtureStatistics
 from ..mixtures.covariances import Diagonal, Isotropic

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from ..._arguments import checked
-from ..._arrays import whole
+from ..._arguments import checked, whole
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...networks import DEQ
 from ..arc import HomogeneousDEQ
