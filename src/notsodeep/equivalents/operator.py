@@ -152,8 +152,8 @@ class EquivalentKernel:
         """The dense n x n matrix."""
         X = self.rows
         V, core = self.low_rank
-        out = self.gain * (X @ X.T) + V @ core @ V.T
-        out = 0.5 * (out + out.T)  # symmetric to the bit
+        out = torch.addmm(V @ core @ V.T, X, X.T, alpha=self.gain)
+        out = (out + out.T).mul_(0.5)  # symmetric to the bit
         out.diagonal().add_(self._diagonal[:, 0])
         return like(out, self.X)
 
