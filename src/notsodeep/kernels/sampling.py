@@ -35,6 +35,7 @@ _SURE = 0.6  # of the tolerance: what a Hermite series may lack
 _REST = 0.2  # the same of the last step of Newton's method, and of the last coefficients of a layer's series
 _FINE = 1e-12  # tolerances below this need more nodes
 _HELD = 1 << 19  # coefficients of pairs at once
+_HOPELESS = 100.0  # a part of what the widest variance lacks is no rounding of its scale
 _LONE = 512  # entries that may be integrated one by one
 _STEPS = 40
 _ROUGH, _ENOUGH = 64, 1e-4  # terms, and steps
@@ -221,8 +222,10 @@ class _AngleSeries(LayerMaps):
             low, high = min(low, -high), max(high, -low)
             self.odd = int(self.phi.parity == "even")  # phi, or phi'
         ends = _apart(math.asin(max(low, -1.0)), math.asin(min(high, 1.0)))
-        hermite = _hermite(self.phi, self.q, self.whole, max(-low, high), _SURE * self.tolerance)
-        for size in _SIZES if self.phi.kinks or self.tolerance > _FINE else _SIZES[1:]:
+        sizes = _SIZES if self.phi.kinks or self.tolerance > _FINE else _SIZES[1:]
+        first = torch.sin(torch.from_numpy(nodes(sizes[0], *ends)))
+        hermite = _hermite(self.phi, self.q, self.whole, max(-low, high), _SURE * self.tolerance, first, len(self.ia))
+        for size in sizes:
             rho = torch.sin(torch.from_numpy(nodes(size, *ends)))
             values = _at_common_correlations(self.phi, self.q, self.ia, self.ib, rho, hermite, _SURE * self.tolerance)
             series = torch.tensor(to_coefficients(size)) @ values.transpose(1, 2)
@@ -263,26 +266,33 @@ def _length(c: Tensor, tolerance: float) -> int:
 
 
 def _hermite(
-    phi: Activation, q: Tensor, whole: tuple[Tensor, Tensor], largest: float, sure: float
+    phi: Activation, q: Tensor, whole: tuple[Tensor, Tensor], largest: float, sure: float, rho: Tensor, pairs: int
 ) -> list[tuple[Tensor, float]]:
-    """Coefficients of phi and of phi' at all variances, and what is missing from them, for correlations up to this."""
+    """Coefficients of phi and of phi' at all variances, and what is missing from them, for correlations up to this.
+
+    They are dear where they are many: where the widest variance alone leaves too many of the ``pairs`` at ``rho`` to be
+    integrated one by one, :class:`Unresolved` is raised before.
+    """
     degree = degree_of(phi)
     if degree is not None:
         return [(a, 0.0) for a in _two_series(phi, q, degree + 2)]
-    terms = _enough(phi, 2.0 ** (math.ceil(4.0 * math.log2(float(q.max()))) / 4.0), round(largest, 2), sure)
+    widest = 2.0 ** (math.ceil(4.0 * math.log2(float(q.max()))) / 4.0)
+    terms, missing = _enough(phi, widest, round(largest, 2), sure)
+    if pairs * int((rho.abs() ** terms * missing > _HOPELESS * sure).sum()) > _LONE:
+        raise Unresolved
     return [(a, _missing(a, square)) for a, square in zip(_two_series(phi, q, terms), whole, strict=True)]
 
 
 @functools.lru_cache(maxsize=256)
-def _enough(phi: Activation, widest: float, largest: float, sure: float) -> int:
-    """How many terms the largest variance needs; smaller ones need fewer."""
+def _enough(phi: Activation, widest: float, largest: float, sure: float) -> tuple[int, float]:
+    """How many terms the largest variance needs, smaller ones need fewer, and what these leave out."""
     q = torch.tensor([widest], dtype=torch.float64)
     whole = Diagonal(phi).both(q)
     for terms in _TERMS if may_share(q.sqrt(), phi.panels(), BLOCK) else _TERMS[:_OWN_RULE]:
-        parts = zip(_two_series(phi, q, terms), whole, strict=True)
-        if all(largest**terms * _missing(a, square) <= sure for a, square in parts):
+        missing = max(_missing(a, square) for a, square in zip(_two_series(phi, q, terms), whole, strict=True))
+        if largest**terms * missing <= sure:
             break
-    return terms
+    return terms, missing
 
 
 def _two_series(phi: Activation, q: Tensor, terms: int) -> tuple[Tensor, Tensor]:
