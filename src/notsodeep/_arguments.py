@@ -125,6 +125,8 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
+    if isinstance(value, np.ndarray) and value.ndim == 0:  # one number, as averages and file readers give it
+        value = value[()]
     if not isinstance(value, Real) or _is_flag(value):
         return False
     try:
@@ -227,6 +229,8 @@ def _named(part: str, names: dict[str, Any]) -> Kind | None:
 
 
 def _class(meant: type) -> str:
-    """A class by the name that a user knows."""
+    """A class by the name that a user knows, and how to get one where data are the usual mistake."""
+    if meant.__name__ == "MixtureStatistics":
+        return "notsodeep.MixtureStatistics (MixtureStatistics.estimate(X, y) makes them)"
     room = meant.__module__.split(".")[:2] if meant.__module__.startswith("notsodeep.nn") else ["notsodeep"]
     return f"a {'.'.join(room)}.{meant.__name__}" if meant.__module__.startswith("notsodeep") else f"a {meant.__name__}"

@@ -328,7 +328,7 @@ def test_arguments_are_checked():
         eq @ np.ones(19)
     with pytest.raises(InvalidInputError, match="ridge"):
         eq.solve(np.ones(20), -1.0)
-    with pytest.raises(InvalidInputError, match="'typical' or 'own'"):
+    with pytest.raises(InvalidInputError, match="one of 'typical', 'own'"):
         make(20, 30, norms="mine")
     assert "tau0" not in repr(eq)
     assert "n=20, p=30" in repr(eq)

@@ -524,7 +524,7 @@ def test_bad_arguments_are_refused():
         nsd.ntk(nsd.DEQ("tanh", 0.1), X, learning_rates=(1.0, 1.0))
     with pytest.raises(InvalidInputError, match="kinds"):
         nsd.kernels_of(net, X, kinds=("nkt",))
-    with pytest.raises(InvalidInputError, match="DEQ or an ENN"):
+    with pytest.raises(InvalidInputError, match="or a notsodeep"):
         nsd.ck("relu", X)
     with pytest.raises(InvalidInputError, match="out="):
         nsd.ck(net, X, out=np.empty((2, 2)))

@@ -252,10 +252,10 @@ def test_both_kernels_together() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((nsd.ENN("relu"), 1.0), "takes a DEQ"),
+        ((nsd.ENN("relu"), 1.0), "must be a notsodeep.DEQ"),
         ((nsd.DEQ("relu", 0.2), -1.0), "positive tau0"),
-        ((nsd.DEQ("relu", 0.2), float("nan")), "positive tau0"),
-        ((nsd.DEQ("relu", 0.2), "one"), "positive tau0"),
+        ((nsd.DEQ("relu", 0.2), float("nan")), "or a number, got nan"),
+        ((nsd.DEQ("relu", 0.2), "one"), r"estimate\(X, y\) makes them"),
         ((nsd.DEQ("relu", 0.2), 1.0, "cktk"), "kernel must be one of"),
         ((nsd.DEQ("relu", 0.2), 1.0, "ck", "cubic"), "family must be"),
         ((nsd.DEQ("relu", 0.2, 0.0), 1.0), "does not see its input"),

@@ -113,7 +113,7 @@ def test_the_quadratic_twin_is_close_in_high_dimension() -> None:
 
 def test_refusals() -> None:
     deq = nsd.DEQ("tanh", 0.2)
-    with pytest.raises(InvalidInputError, match="takes a DEQ"):
+    with pytest.raises(InvalidInputError, match="deq must be"):
         nsd.match_sphere(nsd.ENN("relu"))
     with pytest.raises(InvalidInputError, match="kernel must be one of"):
         nsd.match_sphere(deq, "both")

@@ -47,13 +47,6 @@ def equivalent(
     >>> eq.shape, (eq @ np.ones(80)).shape
     ((80, 80), (80,))
     """
-    if not isinstance(statistics, MixtureStatistics):
-        raise InvalidInputError(
-            f"expected MixtureStatistics, got {type(statistics).__name__}; build them with "
-            "MixtureStatistics.estimate(X, y) or MixtureStatistics.from_mixture(mix, X, y)"
-        )
-    if norms not in ("typical", "own"):
-        raise InvalidInputError(f"norms must be 'typical' or 'own', got {norms!r}")
     found = coefficients(network, statistics.tau0, kernel)
     return assemble(found, statistics) if norms == "typical" else _with_norms(found, statistics)
 

@@ -91,8 +91,6 @@ def _hermite(deq: DEQ, kernel: Kernel, terms: int) -> tuple[Hermite, float, floa
 
 
 def _check(deq: DEQ, kernel: str, terms: int) -> None:
-    if not isinstance(deq, DEQ):
-        raise InvalidInputError(f"match_sphere takes a DEQ, got {type(deq).__name__}")
     check_kernel(deq, kernel)
     deq.check_driven()
     whole("terms", terms, 2)

@@ -130,8 +130,6 @@ class Target:
 
 def make_target(deq: DEQ, statistics: MixtureStatistics | float, kernel: MatchKernel) -> Target:
     """Validate the request and compute what has to be matched."""
-    if not isinstance(deq, DEQ):
-        raise InvalidInputError(f"match takes a DEQ, got {type(deq).__name__}")
     names = kernel_names(kernel)
     tau0 = input_scale(statistics)
     deq.check_driven()
@@ -146,31 +144,15 @@ def make_target(deq: DEQ, statistics: MixtureStatistics | float, kernel: MatchKe
     return Target(centred, tau0, kernel, numbers, tuple(jets[name] for name in names))
 
 
-def input_scale(statistics: Any) -> float:
+def input_scale(statistics: MixtureStatistics | float) -> float:
     """tau0, from statistics or given as a number."""
     tau0 = statistics.tau0 if isinstance(statistics, MixtureStatistics) else statistics
-    if isinstance(tau0, bool) or not isinstance(tau0, int | float | np.floating | np.integer):
-        raise InvalidInputError(_no_scale(statistics))
     if not SCALES[0] <= tau0 <= SCALES[1]:
         raise InvalidInputError(
             f"match takes MixtureStatistics or a positive tau0 from {SCALES[0]:.0e} to {SCALES[1]:.0e}, got tau0 = "
             f"{tau0!r}; scale the inputs, for example by nsd.standardise"
         )
     return float(tau0)
-
-
-def _no_scale(statistics: Any) -> str:
-    """What to write instead; data are the usual mistake."""
-    given = type(statistics).__name__
-    shape = getattr(statistics, "shape", None)
-    if shape is not None or isinstance(statistics, list | tuple):
-        given += "" if shape is None else f" of shape {tuple(shape)}"
-        return (
-            f"match takes MixtureStatistics or a positive tau0, got data ({given}). Write "
-            "nsd.match(deq, nsd.MixtureStatistics.estimate(X, y), ...), or without labels "
-            "nsd.match(deq, float(np.sqrt((X ** 2).sum(1).mean())), ...)"
-        )
-    return f"match takes MixtureStatistics or a positive tau0, got {given}"
 
 
 def _check_equations(deq: DEQ, tau0: float) -> None:

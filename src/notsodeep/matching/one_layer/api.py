@@ -17,7 +17,7 @@ from ...errors import InfeasibleMatchError, InvalidInputError
 from ...kernels import diagonal
 from ...networks import DEQ, ENN, Kernel, Network, check_kernels
 from ..certificates import Location, Tried, UniformCertificate
-from ..names import Trains, check_range
+from ..names import MatchKernel, Trains, check_range
 from ..twin import Twin
 from . import homogeneous, thresholds
 from .certificate import Proof, certify, projection_bound
@@ -42,7 +42,7 @@ _ENOUGH = 1e-3  # of the tolerance: less than this is not worth larger functions
 @checked
 def match_one_layer(
     deq: Network,
-    kernel: Kernel = "ck",
+    kernel: MatchKernel = "ck",
     norms: tuple[float, float] | None = None,
     tol: float = 1e-4,
     kinds: int | Literal["auto"] = "auto",
@@ -77,7 +77,7 @@ def match_one_layer(
     >>> twin.depth, twin.kinds, twin.bound < 2.5e-5
     (1, 2, True)
     """
-    if str(kernel) == "both":
+    if kernel == "both":
         raise InvalidInputError(
             "one layer matches one kernel, got kernel='both': take a twin for each, or match_uniform, whose plain "
             "layers have CK and NTK of a homogeneous DEQ at once"

@@ -50,8 +50,6 @@ def match_uniform(
     >>> plain.network.activations[0].name, plain.bound < 1.2e-4
     ('leaky_relu', True)
     """
-    if not isinstance(deq, DEQ):
-        raise InvalidInputError(f"match_uniform takes a DEQ, got {type(deq).__name__}")
     kernel_names(kernel)
     _check_layers(layers)
     if layers == "auto" and kernel != "both":
