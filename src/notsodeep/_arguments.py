@@ -39,7 +39,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     Annotations that speak of anything but flags, numbers, names, paths, functions, dense tensors and classes, of arrays
     above all, are left to those who read them.
 
-    >>> def draw(times: "int", bright: "bool" = True): ...
+    >>> def draw(times: int, bright: bool = True): ...
     >>> checked(draw)(3, bright="yes")
     Traceback (most recent call last):
     notsodeep.errors.InvalidInputError: bright must be True or False, got 'yes'

@@ -1,7 +1,7 @@
 """Random networks on random data, against invariants and an independent oracle.
 
     PYTHONPATH=src python tests/fuzz/run.py --inputs 1000000 --jobs 15 --seconds 420
-    PYTHONPATH=src python tests/fuzz/run.py --case kernels 17 --traceback
+    PYTHONPATH=src python tests/fuzz/run.py --case kernels 17
 
 An input is a pair of points whose kernels were evaluated and checked (the pairs of a matrix are its upper triangle with
 the diagonal), a spectral law, a command line, a file given to a reader, or a document; cases that the library refuses

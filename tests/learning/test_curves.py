@@ -134,7 +134,7 @@ def test_power_laws_are_found_again() -> None:
         (lambda: nsd.learning_curve({}, MIX, [10, 20]), "at least one network"),
         (lambda: nsd.learning_curve(RELU, MIX, 100, ridge=[0.1, 1.0]).samples_needed(0.9), "over n"),
         (lambda: nsd.learning_curve(RELU, MIX, [50, 100]).samples_needed(90), "between 0 and 1"),
-        (lambda: nsd.learning_curve(RELU, MIX, [50, 100]).best("speed"), "'accuracy' or 'mse'"),
+        (lambda: nsd.learning_curve(RELU, MIX, [50, 100]).best("speed"), "one of 'accuracy', 'mse'"),
         (lambda: nsd.predict_learning(RELU, MIX, 100, check="no"), "check must be"),
         (lambda: nsd.estimate_learning(RELU, np.ones((50, 3)), np.arange(50) % 2), "at least 128 rows"),
         (lambda: nsd.estimate_learning(RELU, np.ones((200, 3)), np.zeros(200)), "two classes"),
