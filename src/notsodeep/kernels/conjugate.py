@@ -43,7 +43,7 @@ Complex = NDArray[np.complex128]
 _STEPS = 40
 _POWERS = 40  # of the relative distance of a variance
 _TERMS, _TERMS_REAL = 480, 160  # Hermite coefficients; by the oscillating rule rounding grows with their order
-_LEFT, _WINDOW = 1e-6, 12  # share of a series that its next terms have where it ends
+_LEFT, _WINDOW = 1e-6, 12  # share of a series that its next terms have where it ends; of a power series, the last one
 _STEEP, _STEEP_REAL = 12.0, 4.0  # |Im q| / Re q; on the real axis the rule has to resolve an oscillating density
 
 
@@ -182,8 +182,9 @@ def _rises(phi: Activation, q: Complex) -> Complex:
 
 
 def _sum(terms: Complex, x: Array) -> Array:
-    """sum_m |terms_m| x^m."""
-    return np.asarray((np.abs(terms) * x[:, None] ** np.arange(terms.shape[1])).sum(1))
+    """sum_m |terms_m| x^m, where that has ended."""
+    sizes = np.abs(terms) * x[:, None] ** np.arange(terms.shape[1])
+    return np.where(sizes[:, -1] <= _LEFT * sizes.sum(1), sizes.sum(1), np.nan)
 
 
 # ---- Gaussian averages at complex variances --------------------------------------------------------------
@@ -234,7 +235,8 @@ class _Conjugate(LayerMaps):
         else:
             values, weights, y = _real(phi, q, _TERMS_REAL)
             a = project(values * weights, y, _TERMS_REAL).numpy()
-        self.squares: Array = _dominating(a / np.sqrt(q)[:, None], reach[:, None]) ** 2 * np.reshape(gain, (-1, 1))
+        sizes, self.ended = _dominating(a / np.sqrt(q)[:, None], reach[:, None])
+        self.squares: Array = sizes**2 * np.reshape(gain, (-1, 1))
         self.settled: NDArray[np.bool_] = np.ones(len(q), dtype=bool)
 
     def both(self, lam: Array) -> tuple[Array, Array]:
@@ -242,20 +244,24 @@ class _Conjugate(LayerMaps):
         k = np.arange(self.squares.shape[1])
         ratio = np.clip(lam, 1e-300, 4.0)
         terms = self.squares * np.exp(k * np.log(ratio)[:, None])
-        first, self.settled = _end(k * terms)
-        terms = np.where(k <= first[:, None], terms, 0.0)
+        first, ended = _end(k * terms)
+        counted = k <= first[:, None]
+        self.settled = ended & (self.ended | ~counted).all(1)
+        terms = np.where(counted, terms, 0.0)
         return terms.sum(1), (k * terms).sum(1) / lam
 
 
-def _dominating(a: Complex | Array, reach: Array) -> Array:
-    """sup over |h| <= reach of |a_k(q (1 + h))|, a_k divided by the root of its variance, from its series in h."""
+def _dominating(a: Complex | Array, reach: Array) -> tuple[Array, NDArray[np.bool_]]:
+    """sup over |h| <= reach of |a_k(q (1 + h))|, a_k divided by the root of its variance, and whether its series in h
+    has ended."""
     out, k = np.abs(a), np.arange(a.shape[1])
-    rise, power = 0.5 * np.sqrt((k + 1.0) * (k + 2.0)), np.ones_like(reach)
+    rise, power, last = 0.5 * np.sqrt((k + 1.0) * (k + 2.0)), np.ones_like(reach), np.zeros_like(out)
     for m in range(_POWERS if reach.any() else 0):
         a = ((0.5 * (k - 1) - m) * a + rise * np.pad(a[:, 2:], ((0, 0), (0, 2)))) / (m + 1.0)
         power = power * reach
-        out += np.abs(a) * power
-    return np.asarray(out)
+        last = np.abs(a) * power
+        out += last
+    return out, last <= _LEFT * out
 
 
 def _end(terms: Array) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
