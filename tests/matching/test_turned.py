@@ -57,6 +57,18 @@ def test_as_a_network_everywhere(width):
     torch.testing.assert_close(nsd.nn.export_program(model).module()(x), model(x))
 
 
+def check_single_precision(layer):
+    """At the same numbers: turned units, whose v may cancel, are evaluated in double precision."""
+    x = torch.from_numpy(rows(2000, 30)).float()
+    before = x @ torch.randn(400, 30, generator=torch.Generator().manual_seed(0)).mT
+    exact, single = layer.units(before.double(), x.double()), layer.units(before, x)
+    assert float((exact - single.double()).abs().max()) < 1e-5
+
+
+def test_single_precision():
+    check_single_precision(LAYER)
+
+
 def test_they_print_pickle_and_round_trip():
     assert "turned by the norm" in repr(LAYER)
     assert pickle.loads(pickle.dumps(LAYER)) == LAYER
@@ -110,3 +122,4 @@ def test_the_ntk_of_a_jump_that_is_not_homogeneous(deq):
     assert twin.kinds == 4
     assert worst_error(twin, 400) <= twin.bound <= 1e-4
     assert "orders that were not computed" in twin.certificate.assumes
+    check_single_precision(twin.network.activations[0])

@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import notsodeep as nsd
+from notsodeep.cli.app import app
 from notsodeep.errors import InvalidInputError, NotSoDeepWarning
 from notsodeep.nn import DEQParts
 from notsodeep.nn.compare import _specifications
 from notsodeep.nn.foreign import measure
 
-CASES = ("tanh ck", "relu ck", "relu ntk", "thresholds", "bias")
+CASES = ("tanh ck", "relu ck", "relu ntk", "thresholds", "bias", "turned")
 
 
 def usually(*names: str) -> list[Any]:
@@ -41,6 +43,7 @@ def twin(name: str) -> nsd.Twin:
         "relu ntk": lambda: nsd.match_one_layer(relu, "ntk", trains="readout"),  # log|u| and sign(u)
         "thresholds": lambda: nsd.match_one_layer(relu, units="thresholds"),
         "bias": lambda: nsd.match_one_layer(nsd.DEQ("tanh", 0.2, sigma_c2=0.3)),
+        "turned": lambda: nsd.match_one_layer(nsd.DEQ("relu", 0.2, sigma_c2=0.2), "ntk"),
     }
     return designs[name]()
 
@@ -72,7 +75,7 @@ def test_onnxruntime_computes_the_same(name: str, tmp_path) -> None:
         np.testing.assert_allclose(y, model(x).detach().numpy(), rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["tanh ck", "relu ntk", "thresholds"])
+@pytest.mark.parametrize("name", ["tanh ck", "relu ntk", "thresholds", pytest.param("turned", marks=pytest.mark.slow)])
 def test_loops_in_cpp_compute_the_same(name: str) -> None:
     """As built, copied, pickled and in double precision; with gradients of all weights."""
     plain, fused = module(name), nsd.nn.ENN(twin(name), 4, 33, 3, compile=True)
@@ -137,6 +140,33 @@ def test_compare_and_what_an_ntk_twin_trains() -> None:
     builders = _specifications(deq, twin("relu ntk"), "gaussian")
     trained = {name: build(64, 8, 10, 0, "all", None).trained for name, build in builders.items()}
     assert trained == {"DEQ": "all", "twin": "readout", "plain": "all"}
+
+
+@pytest.mark.slow
+def test_turned_units_on_the_command_line_as_source_and_compared(tmp_path) -> None:
+    runner, path, k = CliRunner(), str(tmp_path / "twin.json"), str(tmp_path / "K.npy")
+    asked = ["match", "relu", "--sigma-c2", "0.2", "--kernel", "ntk", "--inputs", "any", "--save", path]
+    printed = runner.invoke(app, [*asked, "--code"])
+    assert printed.exit_code == 0
+    np.save(tmp_path / "X.npy", rows := X[[0, 1, 2, 5]].double().numpy())
+    assert runner.invoke(app, ["kernel", str(tmp_path / "X.npy"), "--twin", path, "-o", k]).exit_code == 0
+    np.testing.assert_allclose(np.load(k), nsd.ck(twin("turned").network, rows), rtol=1e-6)
+    space: dict[str, Any] = {}
+    exec(printed.stdout, space)
+    theirs, ours = space["Twin"](4, 33, 3), module("turned")
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), ours.parameters(), strict=True)))
+    torch.testing.assert_close(theirs(X), ours(X), rtol=1e-5, atol=2e-5)
+    data = nsd.datasets.digits().first(200).standardised()
+    found = nsd.compare(
+        twin("turned").deq,
+        twin("turned"),
+        (data.X_train, data.y_train),
+        test=(data.X_test[:50], data.y_test[:50]),
+        width=64,
+        seeds=1,
+        init="orthogonal",
+    )
+    assert found.models == ("DEQ", "twin", "plain")
 
 
 # -- a bias ----------------------------------------------------------------------------------------------

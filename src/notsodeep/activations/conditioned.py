@@ -21,13 +21,14 @@ from .base import Activation, Parity, register
 from .blocks import eager, evaluated, passes
 from .compiled import Plan, can_fuse, fused_units
 from .elementary import Basis
-from .norm_units import PLAIN, How, NormUnits, row_norms
+from .norm_units import PLAIN, How, NormUnits, doubled, row_norms
 from .parameters import numbers
 from .projections import EXPANSION, SINGULAR_TERMS, basis_coefficients, decay, expansion, needed, tail_sums
 
 __all__ = ["Conditioned"]
 
 _CHUNK = 1 << 22
+_LEAST = 1e-30  # smaller norms are read as this: derivatives stay finite in single precision, too
 
 
 @register
@@ -128,7 +129,7 @@ class Conditioned(NormUnits):
         if orders == 1 or self.low == self.high:
             out = table[0].expand(*norm.shape, -1)
         else:
-            wide = norm if norm.device.type == "mps" else norm.double()  # coefficients may cancel each other
+            wide = doubled(norm)  # coefficients may cancel each other
             out = self.polynomials(wide, orders, plain) @ table.to(wide)
         out = out * wide.unsqueeze(-1) if self.power else out
         return out.to(norm.dtype).unflatten(-1, (self.groups, self.basis.size))
@@ -152,7 +153,7 @@ class Conditioned(NormUnits):
     def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, how: How = PLAIN) -> Tensor:
         def coefficients(plain: bool) -> tuple[Tensor, Tensor]:
             norm = row_norms(inputs)
-            inverse = norm.clamp_min(torch.finfo(norm.dtype).tiny ** 0.5).reciprocal()
+            inverse = norm.clamp_min(max(torch.finfo(norm.dtype).tiny ** 0.5, _LEAST)).reciprocal()
             rows = self.rows(norm if how.scale == 1.0 else how.scale * norm, table, plain)
             return inverse, rows if how.gain == 1.0 else how.gain * rows
 
@@ -193,13 +194,13 @@ class Conditioned(NormUnits):
             *self.basis.source_lines(f"{name}_unit"),
         ]
 
-    def chebyshev_lines(self) -> list[str]:
+    def chebyshev_lines(self, x: str = "x") -> list[str]:
         """The polynomials of the norm as plain PyTorch."""
         (centre, half), log = self.variable, ".log()" if self.logarithmic else ""
         inside = f"norm.clamp({self.low!r}, {self.high!r}){log}"
         position = "norm * 0" if half == 0.0 else f"({inside} - {centre!r}) / {half!r}"
         return [
-            "    norm = torch.linalg.vector_norm(x, dim=-1)",
+            f"    norm = torch.linalg.vector_norm({x}, dim=-1)",
             f"    t = {position}",
             "    chebyshev = [torch.ones_like(t), t]",
             f"    while len(chebyshev) < {len(self.coefficients[0][0])}:",

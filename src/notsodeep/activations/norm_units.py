@@ -63,3 +63,8 @@ class NormUnits(Activation):
 def row_norms(inputs: Tensor) -> Tensor:
     """|x| of the last dimension."""
     return torch.linalg.vector_norm(inputs, dim=-1)
+
+
+def doubled(x: Tensor) -> Tensor:
+    """In double precision, on devices that have it."""
+    return x if x.device.type == "mps" else x.double()

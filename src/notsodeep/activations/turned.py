@@ -21,7 +21,7 @@ from torch import Tensor
 from ..errors import ActivationError
 from .base import Activation, register
 from .conditioned import Conditioned, nested
-from .norm_units import PLAIN, How, NormUnits, row_norms
+from .norm_units import PLAIN, How, NormUnits, doubled, row_norms
 from .parameters import numbers
 
 
@@ -79,12 +79,15 @@ class Turned(NormUnits):
 
     def count(self, width: int) -> int:
         """How many units of a layer are turned."""
-        return round(self.share * width)
+        return round(self.share * int(width))  # tracers have tensors for sizes
 
     def table(self, like: Tensor, width: int) -> Tensor:
         """The tables of both parts and the turns, the same for every width."""
-        turns = torch.tensor(self.turns, dtype=torch.float64).T.to(like)
-        return torch.cat([self.base.table(like), self.turned.table(like), turns], dim=1)
+        turns = torch.tensor(self.turns, dtype=torch.float64).T
+        fine = torch.cat([self.turned.table(turns), turns], dim=1)
+        rounded = fine.to(like)
+        rest = (fine - rounded.to(fine)).to(like)  # a logarithm needs more digits than single precision has
+        return torch.cat([self.base.table(like), rounded, rest], dim=1)
 
     @functools.cached_property
     def _sizes(self) -> list[int]:
@@ -92,23 +95,27 @@ class Turned(NormUnits):
 
     def directions(self, norm: Tensor, turns: Tensor | None = None) -> Tensor:
         """f at these norms (...,): shape (..., turns)."""
-        turns = torch.tensor(self.turns, dtype=norm.dtype).T if turns is None else turns
+        turns = torch.tensor(self.turns, dtype=norm.dtype, device=norm.device).T if turns is None else turns
         return torch.nn.functional.normalize(self.base.polynomials(norm, len(turns)) @ turns, dim=-1)
 
     def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, how: How = PLAIN) -> Tensor:
         width = before.shape[-1]
-        plain, turned, turns = (self.table(before, width) if table is None else table).split(self._sizes, dim=1)
+        size, *sizes = self._sizes
+        table = self.table(before, width) if table is None else table
+        plain, rounded, rest = table.split([size, sum(sizes), sum(sizes)], dim=1)
         first = width - (count := self.count(width))
         gain = how.gain * math.sqrt(width)  # of one unit; makes up for the number of units of each sort
         own = replace(how, gain=gain / math.sqrt(max(1, first)), overwrite=False)
         out = self.base.units(before[..., :first].contiguous(), inputs, plain, own)
         if not count:
             return out
-        f = self.directions(how.scale * row_norms(inputs), turns).unsqueeze(-2)
-        views = [before.narrow(-1, max(first - m, 0), count) for m in range(len(self.turns))]
-        sight = (torch.stack(views, dim=-1) * f).sum(-1)
+        turned, turns = (doubled(rounded) + doubled(rest)).split(sizes, dim=1)
+        wide = doubled(inputs)
+        f = self.directions(how.scale * row_norms(wide), turns)
+        views = (doubled(before.narrow(-1, max(first - m, 0), count)) for m in range(len(self.turns)))
+        sight = functools.reduce(torch.add, (v * g.unsqueeze(-1) for v, g in zip(views, f.unbind(-1), strict=True)))
         own = replace(how, gain=gain / math.sqrt(count))
-        return torch.cat([out, self.turned.units(sight, inputs, turned, own)], dim=-1)
+        return torch.cat([out, self.turned.units(sight, wide, turned, own).to(before.dtype)], dim=-1)
 
     def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
         raise ActivationError(
@@ -134,13 +141,16 @@ class Turned(NormUnits):
             f"    plain = {name}_plain(before[..., :first], x) * (width / max(1, first)) ** 0.5",
             "    if not count:",
             "        return plain",
-            *self.base.chebyshev_lines(),
-            f"    turns = before.new_tensor({turns!r})",
+            "    wide = x.double()  # a logarithm is taken of sums whose terms may cancel",
+            *self.base.chebyshev_lines("wide"),
+            f"    turns = t.new_tensor({turns!r})",
             "    f = torch.stack(chebyshev, -1)[..., : turns.shape[1]] @ turns.T",
-            "    f = torch.nn.functional.normalize(f, dim=-1)[..., None, :]",
-            "    views = [before.narrow(-1, max(first - m, 0), count) for m in range(len(turns))]",
-            "    sight = (torch.stack(views, -1) * f).sum(-1)",
-            f"    return torch.cat([plain, {name}_turned(sight, x) * (width / count) ** 0.5], -1)",
+            "    f = torch.nn.functional.normalize(f, dim=-1)",
+            "    sight = sum(",
+            "        f[..., m, None] * before.narrow(-1, max(first - m, 0), count).double() for m in range(len(turns))",
+            "    )",
+            f"    turned = {name}_turned(sight, wide) * (width / count) ** 0.5",
+            "    return torch.cat([plain, turned.to(before)], -1)",
         ]
 
 

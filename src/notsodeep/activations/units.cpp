@@ -218,7 +218,7 @@ static void some_rows(const Layer<R> &t, long start, long stop) {
     for (long i = start; i < stop; i++) {
         const double length = norm(t.inputs + i * t.features, t.features);
         coefficients(p, t.scale * length, t.gain, size, chebyshev.data(), k.data());
-        const R inverse = R(1.0 / std::max(length, std::sqrt(double(std::numeric_limits<R>::min()))));
+        const R inverse = R(1.0 / std::max({length, std::sqrt(double(std::numeric_limits<R>::min())), 1e-30}));
         const R *in = t.before + i * t.width;
         R *out = t.out + i * t.width, *slope = S ? t.slope + i * t.width : nullptr;
         for (int h = 0; h < p.groups; h++) {
