@@ -57,7 +57,7 @@ def newton(
     >>> root.converged, round(float(root.value), 12)
     (True, 1.414213562373)
     """
-    found, whole, active = start.clone(), size, torch.arange(len(start))
+    found, whole, active = start.clone(), size, torch.arange(len(start), device=start.device)
     x, last = start, torch.full_like(start, math.inf)
     for step in range(1, steps + 1):
         rest, slope = equation(x, None if len(x) == len(found) else active)

@@ -8,19 +8,19 @@ afterwards. Where Triton is missing, or too many entries are listed, tiles are e
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import warnings
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import NotSoDeepWarning
 from ..networks import Kernel
+from .evaluate import products
 from .lookup import Table
 from .tabulate import one_thread
 from .tiles import Points
@@ -28,7 +28,9 @@ from .tiles import Points
 _ROWS, _COLUMNS = 4096, 8192  # of a product
 _LISTED = 1 << 21  # entries
 _PARITY = {None: 0, "odd": 1, "even": 2}
-_SHAPES = {torch.float64: (32, 32, 4), torch.float32: (64, 64, 8)}  # rows, columns and warps of a program
+# rows, columns and warps of a program, ranks that it adds at once, and whether by tensor cores
+_SHAPES = {torch.float64: (128, 32, 4, 16, True), torch.float32: (64, 64, 8, 2, False)}
+_SCALAR = {torch.float64: (32, 32, 4, 1, False), torch.float32: (64, 64, 8, 1, False)}  # without norms
 
 
 _refused: list[bool] = []
@@ -49,7 +51,7 @@ def start_products(x: Tensor, y: Tensor, symmetric: bool, target: Mapping[Kernel
         return False
     gram = list(target.values())[-1]
     for rows, columns in _blocks(gram.shape, symmetric):
-        torch.mm(x[rows], y[columns].T, out=gram[rows, columns])
+        products(x[rows], y[columns], gram[rows, columns])
     return True
 
 
@@ -75,16 +77,17 @@ def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
 def _run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> int:
     """How many entries were listed; they are settled if there is room for all."""
     x = points.x
+    listing = points.trusted < 1.0  # else cosines beyond are rounding
     counts = torch.zeros(1, dtype=torch.int32, device=x.device)
-    found = torch.empty(2, _LISTED, dtype=torch.int32, device=x.device)
+    found = torch.empty(2, _LISTED if listing else 1, dtype=torch.int32, device=x.device)
     last = list(target)[-1]
     # the list is made once, by the kernel that goes last
-    parts = [(target[kind], _Factors(points, table, kind, kind == last)) for kind in target]
+    parts = [(target[kind], _Factors(points, table, kind, listing and kind == last)) for kind in target]
     gram = target[last]
     for rows, columns in _blocks(gram.shape, points.symmetric):
         for out, factors in parts:
             factors.launch(gram, out, rows, columns, found, counts)
-    listed = int(counts)
+    listed = int(counts) if listing else 0
     if 0 < listed <= _LISTED:
         i, j = found[:, :listed].long()
         for kind, values in points.entries(i, j).items():
@@ -100,25 +103,26 @@ def _blocks(shape: Any, symmetric: bool) -> Any:
             yield slice(i, min(i + _ROWS, shape[0])), slice(j, min(j + _COLUMNS, shape[1]))
 
 
+@functools.lru_cache(256)
+def _constants(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A few numbers on the device, copied once: a copy waits for all that the device does."""
+    return torch.tensor(values, dtype=torch.float64).to(device, dtype)  # infinite where it overflows
+
+
 class _Factors:
     """What the programs of one kernel read besides the Gram product."""
 
     def __init__(self, points: Points, table: Table, kind: Kernel, listing: bool) -> None:
         x = points.x
-        level = table.level(kind, 1.0, x.dtype)
-        self.points, self.kind = points, kind
-        numbers = [level.scale(), points.trusted if listing else 2.0, table.reach]
-        self.numbers = torch.tensor(numbers, dtype=x.dtype, device=x.device)
-        self.ends = torch.tensor(np.cumsum((0, *level.series.ranks)), dtype=torch.int32, device=x.device)
+        self.points, self.table, self.kind = points, table, kind
+        self.level = level = table.level(kind, 1.0, x.dtype)
+        numbers = level.scale(), points.trusted if listing else 2.0, table.reach
+        self.numbers = _constants(numbers, x.dtype, x.device)
+        self.ends = _constants((0, *accumulate(level.series.ranks)), torch.int32, x.device)
         self.left = self.right = self._void = torch.empty(0, 0, dtype=x.dtype, device=x.device)
         self._rows = slice(0)
-        factors, signs = (part.to(x.device) for part in (level.series.factors, level.series.signs))
-        there = dataclasses.replace(level.series, factors=factors, signs=signs)
-        self.level = dataclasses.replace(level, series=there)
-        along = {kind: (power, weights.to(x.device)) for kind, (power, weights) in table.measure.items()}
-        self.table = dataclasses.replace(table, measure=along)
         if table.one_function:
-            self.left = self.right = torch.tensor([level.series.scalars()], dtype=x.dtype, device=x.device)
+            self.left = self.right = _constants(tuple(level.series.scalars()), x.dtype, x.device)
 
     def _sides(self, rows: slice, columns: slice) -> None:
         """The norm factors of a block: those of all rows would fill the memory."""
@@ -135,7 +139,7 @@ class _Factors:
     def launch(self, gram: Tensor, out: Tensor, rows: slice, columns: slice, found: Tensor, counts: Tensor) -> None:
         """One pass over a block of the product."""
         self._sides(rows, columns)
-        high, wide, warps = _SHAPES[gram.dtype]
+        high, wide, warps, at_once, dot = (_SCALAR if self.table.one_function else _SHAPES)[gram.dtype]
         a, b = rows.stop - rows.start, columns.stop - columns.start
         _program()[(-(-b // wide), -(-a // high))](
             gram,
@@ -165,5 +169,7 @@ class _Factors:
             HOMOGENEOUS=self.table.homogeneous,
             BM=high,
             BN=wide,
+            AT_ONCE=at_once,
+            DOT=dot,
             num_warps=warps,
         )

@@ -10,7 +10,9 @@ import math
 import torch
 from torch import Tensor
 
-from .lookup import Level
+from .lookup import Level, placed
+
+_DEPTH = 208  # columns in a sum of float32
 
 
 class Room:
@@ -25,6 +27,15 @@ class Room:
         if key not in self._kept or self._kept[key].numel() < size:
             self._kept[key] = torch.empty(size, dtype=like.dtype, device=like.device)
         return self._kept[key][:size].view(shape)
+
+
+def products(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+    """x y'; in float32 on a GPU, which adds up one by one, in short sums: a long one of 784 is wrong by 1e-6."""
+    short = _DEPTH if x.is_cuda and x.dtype == torch.float32 else max(1, x.shape[1])
+    torch.mm(x[:, :short], y[:, :short].T, out=out)
+    for k in range(short, x.shape[1], short):
+        out.addmm_(x[:, k : k + short], y[:, k : k + short].T)
+    return out
 
 
 def tile(level: Level, left: Tensor, right: Tensor, r: Tensor, room: Room) -> Tensor:
@@ -57,7 +68,7 @@ def tile_scalar(level: Level, r: Tensor, room: Room) -> Tensor:
 
 def at_entries(level: Level, left: Tensor, right: Tensor, x: Tensor) -> Tensor:
     """The kernel at single entries, given the angle variable in [-1, 1] itself; left and right are (rank, entries)."""
-    return at_points(level, level.series.sums().to(left) @ (left * right), x)
+    return at_points(level, placed(level.series.sums, left.device) @ (left * right), x)
 
 
 def at_points(level: Level, parts: Tensor, x: Tensor) -> Tensor:

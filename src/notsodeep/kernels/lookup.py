@@ -10,6 +10,7 @@ terms: from the one table follow its :class:`Level` objects.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from numpy.polynomial.chebyshev import chebvander
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from .._chebyshev import nodes, to_coefficients
 from ..networks import Kernel
@@ -29,6 +31,7 @@ _FEW = 64  # points
 _ROWS = 8192  # whose norm parts are held at once
 _TERMS = {torch.float64: 5e-13, torch.float32: 1e-7}  # all that is left out of the angle, beside the largest entry
 _RANKS = {torch.float64: 3e-15, torch.float32: 1e-8}  # and out of the norms
+_copies: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,12 @@ class Series:
     ranks: tuple[int, ...]
     """How many columns belong to each m."""
 
+    def weights(self, signed: bool, device: torch.device) -> Tensor:
+        """The columns, with their signs or without."""
+        factors = placed(self.factors, device)
+        return factors * placed(self.signs, device) if signed else factors
+
+    @functools.cached_property
     def sums(self) -> Tensor:
         """(terms, total rank), of zeros and ones: which columns are added up for each m."""
         terms = torch.arange(len(self.ranks))
@@ -80,7 +89,7 @@ class Series:
 
     def scalars(self) -> list[float]:
         """The coefficients when there is no norm part."""
-        return (self.sums() @ (self.factors[0] ** 2 * self.signs)).tolist()
+        return (self.sums @ (self.factors[0] ** 2 * self.signs)).tolist()
 
 
 @dataclass(frozen=True)
@@ -142,7 +151,7 @@ class Table:
     def diagonal(self, kind: Kernel, norms: Tensor) -> Tensor:
         """Kernels of points with themselves."""
         power, weights = self.along[kind]
-        weights = weights.to(norms.device)
+        weights = placed(weights, norms.device)
         if self.norms.single:
             return weights[0] * norms**2 if self.homogeneous else weights[0].expand_as(norms).clone()
         parts = [chebyshev(len(weights), self.norms.position(part)) @ weights for part in norms.split(_ROWS)]
@@ -163,12 +172,11 @@ class Table:
 
     def side(self, level: Level, kind: Kernel, norms: Tensor, signed: bool) -> Tensor:
         """The norm factors at these points: (total rank, n); the product of one signed and one unsigned side counts."""
-        series, (power, weights) = level.series, self.measure[kind]
-        factors = series.factors * series.signs if signed else series.factors
+        factors, (power, weights) = level.series.weights(signed, norms.device), self.measure[kind]
         powers = chebyshev(max(len(factors), len(weights)), self.norms.position(norms)).T
         # relative to the diagonal, short rows keep their digits beside long ones
-        along = (weights.to(norms.device) @ powers[: len(weights)]).mul_(norms**power)
-        return (factors.T.to(norms.device) @ powers[: len(factors)]).mul_(along.sqrt_())
+        along = (placed(weights, norms.device) @ powers[: len(weights)]).mul_(norms**power)
+        return (factors.T @ powers[: len(factors)]).mul_(along.sqrt_())
 
     def _restricted(self, kind: Kernel, reach: float, dtype: torch.dtype) -> Level:
         """In the variable in which it is cheaper."""
@@ -194,6 +202,16 @@ class Table:
         parity = _parity(full)
         kept = full if parity is None else full[int(parity == "odd") :: 2]
         return Level(compressed(kept, _RANKS[dtype]), reach, warped, parity)
+
+
+def placed(part: Tensor, device: torch.device) -> Tensor:
+    """A part of a table where the rows are, copied once: a copy waits for all that a GPU does."""
+    if part.device == device:
+        return part
+    kept = _copies.setdefault(part, {})
+    if device not in kept:
+        kept[device] = part.to(device)
+    return kept[device]
 
 
 def coefficients_needed(c: Tensor, tolerance: float) -> int:

@@ -170,7 +170,7 @@ def fill(
         blocks = list(tiles_of(shape, x.device, symmetric))
         fill_tiles(points, target, track(blocks, len(blocks), "kernel", progress), len(blocks))
     if symmetric:
-        for kind, values in diagonals(network, kinds, rates, sx, table).items():
+        for kind, values in diagonals(network, kinds, rates, sx, table, least).items():
             target[kind].diagonal().copy_(values)
     for values in target.values():
         _check_finite(values, network)
@@ -218,14 +218,22 @@ def _norms(*squares: Tensor) -> tuple[float, float, float]:
 
 
 def diagonals(
-    network: Network, kinds: Sequence[Kernel], rates: Sequence[float] | None, s: Tensor, table: Table | None
+    network: Network,
+    kinds: Sequence[Kernel],
+    rates: Sequence[float] | None,
+    s: Tensor,
+    table: Table | None,
+    least: float = 0.0,
 ) -> dict[Kernel, Tensor]:
-    """Kernels of points with themselves, from their squared norms; exact, whatever the rounding of inner products."""
+    """Kernels of points with themselves, from their squared norms; exact, whatever the rounding of inner products.
+
+    ``least``: no norm is below.
+    """
     if table is None:
         return {k: v.to(s.device) for k, v in diagonal(network, s.cpu(), kinds, rates, check=False).items()}
     norms = s.sqrt()
     found = {kind: table.diagonal(kind, norms) for kind in kinds}
-    short = table.shorter(norms)
+    short = table.shorter(norms) if least < table.norms.low else None
     if short is not None:
         for kind, exact in diagonal(network, s[short].cpu(), kinds, rates, check=False).items():
             found[kind][short] = exact.to(s.device)

@@ -46,9 +46,8 @@ class NearSeries:
 
     def side(self, part: int, norms: Tensor, signed: bool) -> Tensor:
         """The norm factors of phi (0) or phi' (1) at these norms."""
-        series = self.levels[part].series
-        factors = series.factors * series.signs if signed else series.factors
-        return factors.T.to(norms.device) @ chebyshev(len(factors), self.norms.position(norms)).T
+        factors = self.levels[part].series.weights(signed, norms.device)
+        return factors.T @ chebyshev(len(factors), self.norms.position(norms)).T
 
 
 def near_series(deq: DEQ, table: Table, sign: int, dtype: torch.dtype = torch.float64) -> NearSeries | None:
@@ -122,7 +121,7 @@ class _Entries:
 def near_entries(
     deq: DEQ, series: NearSeries, table: Table, nx: Tensor, ny: Tensor, r: Tensor, kinds: Sequence[Kernel]
 ) -> dict[Kernel, Tensor]:
-    """Kernels at entries with these norms, and cosines on the side of the series (flat float64, CPU)."""
+    """Kernels at entries with these norms, and cosines on the side of the series (flat float64)."""
     qx, qy = (deq.variances[0] * table.diagonal("ck", t) + deq.drive(t * t) for t in (nx, ny))
     sides = tuple(
         (series.side(part, nx, signed=True), series.side(part, ny, signed=False)) for part in range(len(series.levels))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..networks import DEQ, Kernel, Network
-from .evaluate import Room, at_entries, at_points, tile, tile_scalar
+from .evaluate import Room, at_entries, at_points, products, tile, tile_scalar
 from .lookup import Level, Table
 from .native import can_fuse, fused_tile
 from .near import NearSeries, near_entries
@@ -87,8 +87,8 @@ class Points:
         if table is None:
             yield from self._one_by_one(rows, columns).items()
             return
-        left, right = self._unit_rows(rows), self.y[columns].T
-        r = torch.mm(left, right, out=self.room("r", (left.shape[0], right.shape[1]), left))
+        left, right = self._unit_rows(rows), self.y[columns]
+        r = products(left, right, self.room("r", (len(left), len(right)), left))
         r.mul_(self.wy[columns])
         if self.symmetric and rows.start == columns.start:
             r.triu_(1)  # the diagonal is written from the norms alone, exactly
@@ -262,15 +262,13 @@ class Points:
     def _near(self, near: NearSeries, nx: Tensor, ny: Tensor, x: Tensor) -> dict[Kernel, Tensor]:
         assert self.table is not None
         assert isinstance(self.network, DEQ)
-        a, b, r = nx.cpu(), ny.cpu(), torch.sin(0.5 * math.pi * x.cpu())
-        return near_entries(self.network, near, self.table, a, b, r, self.kinds)
+        return near_entries(self.network, near, self.table, nx, ny, torch.sin(0.5 * math.pi * x), self.kinds)
 
     def _factors(self, level: Level, kind: Kernel, norms: Tensor, signed: bool) -> Tensor:
         assert self.table is not None
         if not self.table.one_function:
             return self.table.side(level, kind, norms, signed=signed)
-        series = level.series
-        return (series.factors * series.signs if signed else series.factors).to(norms.device).T.expand(-1, len(norms))
+        return level.series.weights(signed, norms.device).T.expand(-1, len(norms))
 
     def _one_by_one(self, rows: slice, columns: slice) -> dict[Kernel, Tensor]:
         """A tile without a table; on the diagonal of a symmetric matrix only what lies above it."""

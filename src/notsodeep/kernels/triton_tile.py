@@ -39,8 +39,13 @@ def tile_kernel(
     HOMOGENEOUS: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    DOT: tl.constexpr,
 ):
-    """sum_m T_m(x) left_m right_m' on one tile, left with its signs; PARITY 1: odd orders, 2: even ones."""
+    """sum_m T_m(x) left_m right_m' on one tile, left with its signs; PARITY 1: odd orders, 2: even ones.
+
+    AT_ONCE ranks are added at a time, by tensor cores if DOT.
+    """
     first, second = tl.program_id(1) * BM, tl.program_id(0) * BN
     if SYMMETRIC:  # noqa: SIM102  # the outer condition is decided at compile time
         if column0 + second + BN - 1 <= row0 + first:
@@ -78,10 +83,19 @@ def tile_kernel(
         if SCALAR:
             b0 += tl.load(left + m)
         else:
-            for k in range(tl.load(ends + m), tl.load(ends + m + 1)):
-                a = tl.load(left + k * left_stride + i, mask=inside_i, other=0.0)
-                b = tl.load(right + k * right_stride + j, mask=inside_j, other=0.0)
-                b0 += a[:, None] * b[None, :]
+            end = tl.load(ends + m + 1)
+            for k in range(tl.load(ends + m), end, AT_ONCE):
+                if DOT:
+                    q = k + tl.arange(0, AT_ONCE)
+                    in_a, in_b = inside_i[:, None] & (q < end)[None, :], (q < end)[:, None] & inside_j[None, :]
+                    a = tl.load(left + q[None, :] * left_stride + i[:, None], mask=in_a, other=0.0)
+                    b = tl.load(right + q[:, None] * right_stride + j[None, :], mask=in_b, other=0.0)
+                    b0 = tl.dot(a, b, acc=b0, input_precision="ieee", out_dtype=b0.dtype)
+                else:
+                    for u in tl.static_range(AT_ONCE):
+                        a = tl.load(left + (k + u) * left_stride + i, mask=inside_i & (k + u < end), other=0.0)
+                        b = tl.load(right + (k + u) * right_stride + j, mask=inside_j & (k + u < end), other=0.0)
+                        b0 += a[:, None] * b[None, :]
         b2 = b1
         b1 = b0
     # the sum is c_0 + y b_1 - b_2, and x (b_0 - b_1) for odd orders
