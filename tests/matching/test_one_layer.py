@@ -14,7 +14,8 @@ from notsodeep.activations import Activation, Basis, Conditioned
 from notsodeep.errors import ActivationError, InfeasibleMatchError, InvalidInputError
 from notsodeep.kernels import diagonal, pairwise
 from notsodeep.kernels.circle import norm_series
-from notsodeep.matching.one_layer.target import measure, quadratic
+from notsodeep.matching.one_layer.measuring import measure
+from notsodeep.matching.one_layer.target import quadratic
 
 TANH = nsd.DEQ("tanh", sigma_a2=0.2)
 RELU = nsd.DEQ("relu", sigma_a2=0.2)

@@ -11,37 +11,26 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
 from ...activations.norm_units import NormUnits
 from ...kernels import diagonal, pairwise
-from ...kernels.circle import norm_series, on_circle, series_radius
-from ...networks import DEQ, ENN, Kernel, Network
-from .smoothness import Smoothness, continued
+from ...kernels.circle import norm_series, on_circle
+from ...networks import ENN, Kernel, Network
+from .smoothness import Smoothness
 
 Array = NDArray[np.float64]
-_NODES = (*range(10, 32, 2), 36, 42, 50, 60, 68, 76, 84, 92, 100, 112)
-_CHEAP, _DEAR = 30, 3.0  # with more nodes than this, interpolation may take so many times more
-_SPARSE = (12, 18, 27, 40)  # where each number has to be tried
-_PROBES = (96, 256, 512)
-_SKETCHED = 12
-_SHARE = 1e-3  # of the tolerance: what truncation may take
-_APART = 1e-3  # and what interpolation may
-_LEAST = 1e-12  # rounding ends the decay of the coefficients
 _COSINES = 129
 _FALLING = "between the norms that were computed, Chebyshev coefficients go on falling as the last ones do"
 _HALF_WAY = "between the norms that were computed, interpolation is at most twice as far off as half way"
 _BEYOND = _HALF_WAY + ", and the orders that were not computed leave no more there"
-_PIVOTS, _RANK = (
-    16,
-    12,
-)  # norms that carry a smooth kernel and show what units miss, and directions that any order may need
+_PIVOTS = 16  # norms that carry a smooth kernel and show what units miss
+_RANK = 12  # directions that any order may need
 NOISE = 1e-15  # directions below this share of the largest are rounding
 _CELLS = 48  # per node, of the grid on which suprema are taken
 
@@ -93,7 +82,7 @@ class Target:
     def features(self) -> Array:
         """F_k with F_k F_k' = g_k at the nodes: (K, N, rank)."""
         if self.smoothness is not None:
-            return _roots(self.orders[:, :, pivots(len(self.nodes))])[:, :, -_RANK:]
+            return roots_of(self.orders[:, :, pivots(len(self.nodes))])[:, :, -_RANK:]
         values, vectors = np.linalg.eigh(self.orders)
         return vectors[:, :, -_RANK:] * np.sqrt(np.maximum(values[:, -_RANK:], 0.0))[:, None, :]
 
@@ -101,7 +90,7 @@ class Target:
         """Norms at equidistant Chebyshev angles, and the matrix that interpolates there from the nodes."""
         angle = np.pi * np.arange(cells + 1) / cells
         basis = np.cos(np.outer(angle, np.arange(len(self.nodes))))
-        return _norms(np.cos(angle), self.low, self.high), basis @ to_coefficients(len(self.nodes))
+        return norms_at(np.cos(angle), self.low, self.high), basis @ to_coefficients(len(self.nodes))
 
     @functools.cached_property
     def grid(self) -> tuple[Array, Array]:
@@ -147,7 +136,7 @@ class Target:
         diagonal = quadratic(rows, self.total)
         off = (g / (s[i] * s[j])[:, None] ** self.power - between) / np.sqrt(diagonal[i] * diagonal[j])[:, None]
         cosines = np.cos(np.linspace(0.0, np.pi, _COSINES))
-        whole = _parallel(self.network, self.kernel, s, s) / s ** (2 * self.power)
+        whole = parallel(self.network, self.kernel, s, s) / s ** (2 * self.power)
         return 2.0 * max(
             float(np.abs(off @ cosines ** np.arange(size)[:, None]).max()), float(np.abs(whole / diagonal - 1.0).max())
         )
@@ -190,61 +179,14 @@ def quadratic(rows: Array, matrix: Array) -> Array:
     return np.einsum("ai,ai->a", rows @ matrix, rows)
 
 
-def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: float) -> Target:
-    """The target on a range of norms, resolved to a small share of ``tol`` where rounding allows."""
-    low, high = norms
-    power = int(vanishes_at_zero(network))
-    share = max(_APART * tol, _LEAST)
-    terms = _resolved(network, kernel, high, _SHARE * tol)
-    if high <= low:
-        return _sample(network, kernel, low, high, power, terms, 1, None)
-    smooth = continued(network, kernel, low, high, power)
-    if smooth is not None:
-        rough = _sample_diagonal(network, kernel, low, high, power)
-        for count in _NODES:
-            if smooth.interpolation(count - 1, rough) <= (share if count <= _CHEAP else _DEAR * share):
-                return _sample(network, kernel, low, high, power, terms, count, smooth)
-    best, kinked = None, any(phi.kinks for phi in network.activations)
-    for count in _SPARSE[2:] if kinked else _SPARSE:
-        target = _sample(network, kernel, low, high, power, terms, count, None)
-        best = target if best is None or target.interpolation < best.interpolation else best
-        if best.interpolation <= share:
-            break
-    assert best is not None
-    return best
-
-
-def sketch(network: Network, kernel: Kernel, norms: tuple[float, float]) -> Target:
-    """The first orders alone at a few norms."""
-    found = _sample(network, kernel, *norms, int(vanishes_at_zero(network)), _PROBES[0], _SKETCHED, None)
-    return replace(found, total=found.orders.sum(0))
-
-
-def _resolved(network: Network, kernel: Kernel, high: float, share: float) -> int:
-    """How many orders leave less than ``share`` of the diagonal at the largest norm, where the series is longest."""
-    for count in _PROBES:
-        g = np.maximum(norm_series(network, [high], [high], kernel, count, oversampling=2)[0], 0.0)
-        total = float(_parallel(network, kernel, np.array([high]), np.array([high]))[0])
-        enough = np.flatnonzero(total - np.cumsum(g) <= share * total)
-        if len(enough):
-            return max(int(enough[0]) + 1, 6)
-    return count
-
-
-def _norms(x: Array, low: float, high: float) -> Array:
+def norms_at(x: Array, low: float, high: float) -> Array:
     """The norms at positions x in [-1, 1]."""
     if 0.0 < low < high:
         return np.exp(0.5 * (math.log(high) + math.log(low)) + 0.5 * (math.log(high) - math.log(low)) * x)
     return 0.5 * (high + low) + 0.5 * (high - low) * x
 
 
-def _sample_diagonal(network: Network, kernel: Kernel, low: float, high: float, power: int) -> float:
-    """The least k(s, s, 1) / s^(2 power), roughly: it only decides how many nodes are taken."""
-    s = _norms(np.linspace(-1.0, 1.0, 9), low, high)
-    return float((_parallel(network, kernel, s, s) / s ** (2 * power)).min())
-
-
-def _parallel(network: Network, kernel: Kernel, s: Array, t: Array) -> Array:
+def parallel(network: Network, kernel: Kernel, s: Array, t: Array) -> Array:
     """k(s, t, 1), with all orders.
 
     The Hermite series of kinks do not end. What they lack on the diagonal is known, and added as an order of rank one.
@@ -259,39 +201,12 @@ def _parallel(network: Network, kernel: Kernel, s: Array, t: Array) -> Array:
     return np.asarray(found + left * right)
 
 
-def _sample(
-    network: Network,
-    kernel: Kernel,
-    low: float,
-    high: float,
-    power: int,
-    terms: int,
-    count: int,
-    smooth: Smoothness | None,
-) -> Target:
-    nodes = _norms(chebyshev_nodes(count), low, high)
-    orders, total = np.zeros((terms, count, count)), np.empty((count, count))
-    i, j = np.triu_indices(count)
-    total[i, j] = total[j, i] = _parallel(network, kernel, nodes[i], nodes[j]) / (nodes[i] * nodes[j]) ** power
-    few = np.arange(count) if smooth is None else pivots(count)
-    known = (i == j) | np.isin(i, few) | np.isin(j, few)
-    i, j, size = i[known], j[known], 2 * terms
-    g = norm_series(network, nodes[i], nodes[j], kernel, size, oversampling=1, damped=True)
-    g /= (nodes[i] * nodes[j])[:, None] ** power
-    orders[:, i, j] = orders[:, j, i] = g[:, :terms].T
-    if len(few) < count:
-        roots = _roots(orders[:, :, few])
-        orders = roots @ roots.transpose(0, 2, 1)
-    mixed = _aliased(np.diag(total), g[i == j], series_radius(network, size, damped=True) ** size)
-    return Target(network, kernel, low, high, power, nodes, orders, total, mixed, smooth)
-
-
 def pivots(count: int) -> NDArray[np.intp]:
     """A few of so many nodes, spread as they are."""
     return np.unique(np.linspace(0, count - 1, _PIVOTS).round().astype(np.intp))
 
 
-def _roots(columns: Array) -> Array:
+def roots_of(columns: Array) -> Array:
     """F_k projected on what it is at the pivots (Nystroem), from the columns of g_k there; the largest last.
 
     A smooth kernel has no more than that, to rounding. What it has beyond counts as left out.
@@ -300,21 +215,3 @@ def _roots(columns: Array) -> Array:
     values, vectors = np.linalg.eigh(at)
     keep = values > NOISE * values.max()
     return columns @ (vectors * (keep / np.sqrt(np.where(keep, values, 1.0)))[:, None, :])
-
-
-def _aliased(ends: Array, sampled: Array, damping: float) -> float:
-    """Of orders m >= M that a transform of size M mixes into the first ones, damped by at least ``damping``.
-
-    All M computed orders sum up to k(s, s, 1) less (1 - damping^j) of the orders m, so these sum up to at most what is
-    missing / (1 - damping). Between the nodes a feature map is at most Lebesgue's constant times larger.
-    """
-    missing = np.maximum(ends - sampled.sum(1), 0.0) / (1.0 - damping)
-    lebesgue = 1.0 + 2.0 / math.pi * math.log(len(ends) + 1.0)
-    return float(damping * lebesgue**2 * (missing / ends).max())
-
-
-def vanishes_at_zero(network: Network) -> bool:
-    """Whether the kernel is zero at the origin."""
-    if isinstance(network, DEQ) and network.variances[2] > 0.0:
-        return False
-    return all(math.isclose(float(phi(np.zeros(1))[0]), 0.0, abs_tol=1e-300) for phi in network.activations)
