@@ -90,6 +90,7 @@ def _run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> int:
     listed = int(counts) if listing else 0
     if 0 < listed <= _LISTED:
         i, j = found[:, :listed].long()
+        del found, parts, factors  # single entries need the room
         for kind, values in points.entries(i, j).items():
             target[kind][i, j] = values
             if points.symmetric:
