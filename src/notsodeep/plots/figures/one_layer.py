@@ -46,7 +46,7 @@ def _unique(values: Any) -> list[Any]:
 
 
 def _bounds(points: Sequence[Document], norms: Sequence[float]) -> Figure:
-    says = "Norms {:g} to {:g}: every kind of units multiplies the accuracy".format(*norms)
+    says = "Norms {:g} to {:g}: every kind of units multiplies the accuracy, kinks aside".format(*norms)
     figure, axes = panels((9.0, 5.4), says, 1, 2, sharey=True)
     names = _unique(p["settings"]["activation"] for p in points)
     for ax, kernel in zip(axes, ("ck", "ntk"), strict=True):
@@ -58,7 +58,7 @@ def _bounds(points: Sequence[Document], norms: Sequence[float]) -> Figure:
         ax.set_title(word(kernel), fontsize="medium")
         ax.set_xlabel("kinds of units")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].set_ylabel("proven error, relative to the diagonal")
+    axes[0].set_ylabel("bound on the error, relative to the diagonal")
     shared_legend(figure, axes[0], ncols=5)
     return figure
 
@@ -72,7 +72,7 @@ def _seen(points: Sequence[Document]) -> Figure:
     ends = ax.get_xlim()
     ax.loglog(ends, ends, color="0.5", linewidth=1.0, label="equal")
     ax.set_xlabel("largest error that random pairs of inputs show")
-    ax.set_ylabel("proven error")
+    ax.set_ylabel("bound on the error")
     shared_legend(figure, ax)
     return figure
 
