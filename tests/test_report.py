@@ -69,7 +69,7 @@ def test_the_demo_prints_one_table(shown):
     assert text.count("tanh(0.9") == 2  # one layer of the DEQ's own kind
     assert text.count("scaled") >= 4
     assert text.count("leaky 1.226 / 0.754") == 1
-    assert text.count("psi(w.x/|x|; |x|)") == 1  # ReLU as it is, on the digits
+    assert text.count("relu(w.x-t|x|), 6 t") == 1  # ReLU as it is, on the digits
     assert "theory -0.5" in text
     assert str(path.name) in text
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .._files import write_text
-from ..activations import Activation, Affine, HardTanh, LeakyReLU
+from ..activations import Activation, Affine, HardTanh, LeakyReLU, Thresholds
 from .page import page
 from .study import SIGMA_A2, Case, Size, Study, run
 
@@ -58,6 +58,8 @@ def short(phi: Activation) -> str:
         return f"leaky {base.gain:.3f} / {base.slope:.3f}"
     if isinstance(phi, Affine) and phi.skip:
         return f"{phi.gain:.2f} {phi.base.name}({phi.scale:.2f}x){phi.skip:+.2f}x"
+    if isinstance(base, Thresholds):
+        return f"relu(w.x-t|x|), {len(base.thresholds)} t"
     return type(base).__name__ if phi.elementwise else "psi(w.x/|x|; |x|)"
 
 
@@ -80,7 +82,7 @@ def _table(found: Study) -> Table:
         "kernel times its best factor, which a readout learns by itself. On the mixture DEQ and twin "
         "are centred. Networks: random "
         f"hidden weights, readout by ridge regression, mean ± standard error over {found.size.seeds} seeds. "
-        "Leaky: ReLU with right / left slope. psi: one layer of units that see the norm of the input."
+        "Leaky: ReLU with right / left slope. t: one layer of ordinary units, thresholds t times the norm of the input."
     )
     table.caption_justify = "left"
     return table

@@ -228,9 +228,9 @@ def _gradient_errors(data: Sample, size: Size) -> tuple[float, ...]:
 
 
 def _designed(data: Sample, deq: nsd.DEQ) -> nsd.Twin:
-    """On the mixture the papers' match of the centred DEQ; elsewhere the uniform twin of a plain homogeneous one."""
+    """On the mixture the papers' match of the centred DEQ; elsewhere one layer for every input if it is homogeneous."""
     if data.mixture is None and deq.activation.homogeneity == 1.0:
-        return nsd.match_uniform(deq)
+        return nsd.match_one_layer(deq)
     return nsd.match(deq, data.statistics)
 
 
