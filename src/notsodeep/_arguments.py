@@ -46,12 +46,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     """
     refusal = ActivationError if ".activations" in function.__module__ else InvalidInputError
     order = function.__code__.co_varnames[: function.__code__.co_argcount]
-    tests: dict[str, Kinds] = {}
 
     @functools.wraps(function)
     def inside(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not tests:  # at the first call, when all names are there
-            tests.update(_tests(function))
+        tests = _tests(function)  # not before a call, when all names are there
         plain = (_plain(name, value, tests.get(name, ()), refusal) for name, value in zip(order, args, strict=False))
         named = {name: _plain(name, value, tests.get(name, ()), refusal) for name, value in kwargs.items()}
         return function(*plain, *args[len(order) :], **named)  # type: ignore[arg-type]
@@ -96,9 +94,7 @@ def whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int
 
 def whole_seed(seed: Any, name: str = "seed") -> int:
     """What generators take: a whole number of 64 bits."""
-    if not _is_whole(seed):
-        raise InvalidInputError(f"{name} must be a whole number of at most 64 bits, got {shown(seed)}")
-    return int(seed)
+    return int(_plain(name, seed, (_KINDS["int"],)))
 
 
 def not_negative(name: str, value: Any) -> float:

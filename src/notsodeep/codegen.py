@@ -23,8 +23,6 @@ def pytorch_code(twin: Twin, in_features: int = 784, width: int = 4096, out_feat
     The code imports torch alone. Where the twin has learning rates, ``parameter_groups(lr)`` gives them to an
     optimiser. The sizes are defaults of the constructor and may be changed there.
     """
-    if not isinstance(twin, Twin):
-        raise InvalidInputError(f"pytorch_code takes a Twin, as nsd.match returns it, got {type(twin).__name__}")
     in_features, width, out_features = (
         whole(name, value, 1, _LARGEST)
         for name, value in (("in_features", in_features), ("width", width), ("out_features", out_features))

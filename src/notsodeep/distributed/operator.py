@@ -24,7 +24,6 @@ from .factor import ClusterFactor
 from .layout import Grid, Tile, blocks_of, tile_size
 
 ClusterStore = Literal["auto", "memory", "disk", "none"]
-_STORES = ("auto", "memory", "disk", "none")
 _BATCHES = 16  # parts in which a worker computes its tiles: steps of the progress bar
 _SMALL = 1 << 26  # bytes of a factor that the client passes over sooner than messages come and go
 _MESSAGE = 1 << 26  # bytes of tiles in one answer
@@ -66,8 +65,6 @@ class ClusterKernel:
         patience: float = 10.0,
         progress: bool | None = None,
     ) -> None:
-        if store not in _STORES:
-            raise InvalidInputError(f"store must be one of {', '.join(_STORES)}, got {store!r}")
         self.cluster = client if isinstance(client, Cluster) else Cluster(client, patience)
         self.kernel, self.X, self.n = kernel, X.to("cpu", torch.float64), len(X)
         self.scale = None if scale is None else scale.to(self.X).reshape(-1, 1)

@@ -14,7 +14,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._arguments import checked, shown
+from .._arguments import checked
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError
 from ..mixtures.standardise import Standardiser
 from ..nn.checkpoint import build, read_file, write_file
@@ -31,8 +31,6 @@ def save_estimator(estimator: Any, path: str | Path, extra: Mapping[str, Any] | 
 
     Nothing is pickled. ``extra`` is a JSON document of the caller's own, which :func:`load_with_extra` gives back.
     """
-    if not isinstance(extra, Mapping | None):
-        raise InvalidInputError(f"extra must be a dictionary, got {shown(extra)}")
     standardiser, model = _parts(estimator)
     check_is_fitted(model)
     tensors, predictor = _described(model._fitted.predictor)

@@ -51,7 +51,7 @@ def expectation(
     >>> round(expectation(torch.abs, 2.0, kinks=(0.0,)), 12) == round(2 * math.sqrt(2 / math.pi), 12)
     True
     """
-    if not (isinstance(feature, int | float) and 1e-4 <= feature < math.inf):
+    if not 1e-4 <= feature < math.inf:
         raise InvalidInputError(f"feature must be a length of at least 1e-4, got {feature!r}")
     scales, restore = as_scales(tau)
 

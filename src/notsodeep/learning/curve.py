@@ -52,8 +52,6 @@ class LearningCurve:
     @checked
     def best(self, by: Literal["accuracy", "mse"] = "accuracy") -> dict[str, Best]:
         """The point of highest accuracy, or lowest error, of each network: the best ridge, the best stopping time."""
-        if by not in ("accuracy", "mse"):
-            raise InvalidInputError(f"best by 'accuracy' or 'mse', got {by!r}")
         where = self.accuracy.argmax(1) if by == "accuracy" else self.mse.argmin(1)
         return {
             name: Best(float(self.points[k]), float(self.accuracy[m, k]), float(self.mse[m, k]))

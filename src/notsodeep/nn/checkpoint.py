@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from .._arguments import checked
 from .._files import atomic, lock_folder, remove_parts
-from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, NotSoDeepWarning
+from ..errors import CheckpointError, NotSoDeepError, NotSoDeepWarning
 from ..networks import DEQ as DEQSpec
 from ..networks import ENN as ENNSpec
 from .deq import DEQ
@@ -144,8 +144,6 @@ def _unflatten(tensors: Mapping[str, Tensor], groups: Mapping[str, Any]) -> dict
 @checked
 def save(model: Model, path: str | Path) -> None:
     """Write a network to one safetensors file, atomically."""
-    if not isinstance(model, Model):
-        raise InvalidInputError(f"save takes an nn.DEQ or an nn.ENN, got {type(model).__name__}")
     write_file(path, model.state_dict(), {"kind": "model", **model.config()})
 
 

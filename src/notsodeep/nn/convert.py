@@ -153,10 +153,6 @@ def distil(
     """Fit ``twin`` in place to the outputs of ``deq`` on X: ridge for the readout, then ``epochs`` of Adam on what
     the twin trains. A share ``holdout`` of the rows is kept apart for the report.
     """
-    if not isinstance(twin, ENN):
-        raise InvalidInputError(
-            f"distil takes an nn.ENN as the twin, got {type(twin).__name__}; build one from the design"
-        )
     if not 0 < holdout < 1:
         raise InvalidInputError(f"holdout must lie between 0 and 1, got {holdout!r}")
     inputs = as_inputs(X, twin.readout)

@@ -60,8 +60,6 @@ class DEQ(Model):
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(spec, Specification):
-            raise InvalidInputError(f"nn.DEQ takes a notsodeep.DEQ specification, got {spec!r}")
         if keep_contraction is not None and not 0 < keep_contraction < 1:
             raise InvalidInputError(f"keep_contraction must lie between 0 and 1, got {keep_contraction!r}")
         if keep_contraction is not None and not math.isfinite(spec.activation.lipschitz):

@@ -258,8 +258,6 @@ class LearningDisplay(Display):
     @checked
     def plot(self, ax: Axes | None = None, *, quantity: Quantity = "accuracy") -> LearningDisplay:
         """Draw lines, points with error bars, and the interval beyond the data."""
-        if quantity not in ("accuracy", "mse"):
-            raise InvalidInputError(f"quantity must be 'accuracy' or 'mse', got {quantity!r}")
         ax = self._drawn_on(ax, 5.6, 3.9)
         label, factor = QUANTITIES[quantity]
         if self.curve is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -86,31 +86,24 @@ def match_one_layer(
 # ---- arguments -------------------------------------------------------------------------------------------
 
 
-def _check(network: Any, tol: Any, kinds: Any, units: Any) -> None:
-    if not isinstance(network, DEQ | ENN):
-        raise InvalidInputError(f"match_one_layer takes a DEQ or an ENN, got {type(network).__name__}")
+def _check(network: Network, tol: float, kinds: int | str, units: str) -> None:
     if not all(phi.elementwise for phi in network.activations):
         raise InvalidInputError(f"match_one_layer takes networks of elementwise activations, got {network!r}")
-    if not (isinstance(tol, int | float) and 0 < tol < 1e300):
+    if not 0 < tol < 1e300:
         raise InvalidInputError(f"tol must be positive and finite, got {tol!r}")
-    counted = isinstance(kinds, int) and not isinstance(kinds, bool) and 1 <= kinds <= MOST
-    if not counted and not (isinstance(kinds, str) and kinds == "auto"):
+    if isinstance(kinds, int) and not 1 <= kinds <= MOST:
         raise InvalidInputError(f"kinds must be 'auto' or 1 ... {MOST}, got {kinds!r}")
-    if not isinstance(units, str) or units not in ("auto", "conditioned", "thresholds"):
-        raise InvalidInputError(f"units must be 'auto', 'conditioned' or 'thresholds', got {units!r}")
     if units == "thresholds" and not (isinstance(network, DEQ) and network.homogeneous):
         raise InvalidInputError(f"units='thresholds' needs a homogeneous DEQ, got {network!r}; use units='conditioned'")
 
 
-def _rule(deq: Network, kernel: Kernel, trains: str) -> Trains:
-    if not isinstance(trains, str) or trains not in ("auto", "readout", "all"):
-        raise InvalidInputError(f"trains must be 'auto', 'readout' or 'all', got {trains!r}")
+def _rule(deq: Network, kernel: Kernel, trains: Trains | Literal["auto"]) -> Trains:
     if trains == "all" and kernel != "ntk":
         raise InvalidInputError(
             f"one layer that trains all its weights has an NTK; for {kernel!r} only the readout trains"
         )
     if trains != "auto":
-        return "all" if trains == "all" else "readout"
+        return trains
     return "all" if kernel == "ntk" and deq.homogeneous else "readout"
 
 
