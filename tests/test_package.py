@@ -136,6 +136,13 @@ def test_rooms_import_only_from_rooms_above():
     assert len(between) > 100
     upward = [i for i in between if ROOMS.index(imports.room(i.module)) > ROOMS.index(imports.room(i.file))]
     assert [str(i) for i in upward] == []
+    assert [i for i in between if (i.file, i.module) == ("estimators/cluster", "distributed")]  # inside functions too
+
+
+def test_only_what_people_see_uses_the_public_names():
+    """``import notsodeep as nsd`` reaches every room, above and below; a version is no room."""
+    through = {i.file for i in imports.imports() if not i.module and i.name != "__version__"}
+    assert {imports.room(file) for file in through} <= {"cli", "demo", "explore"}
 
 
 FACTORIES = {("activations/base", f"activations/{file}") for file in ("checks", "affine", "polynomial")}
