@@ -11,12 +11,11 @@ import errno
 import json
 import os
 import secrets
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .errors import NotSoDeepWarning, SerialisationError
+from .errors import SerialisationError, warn
 
 try:
     import fcntl
@@ -72,11 +71,7 @@ def remove_parts(folder: Path, name: str) -> None:
     for part in parts:
         removed += _remove_if_dead(part)
     if removed:
-        warnings.warn(
-            f"removed unfinished parts of {folder / name}, {removed / 2**20:.1f} MiB that a killed run had left",
-            NotSoDeepWarning,
-            stacklevel=4,
-        )
+        warn(f"removed unfinished parts of {folder / name}, {removed / 2**20:.1f} MiB that a killed run had left")
 
 
 @contextlib.contextmanager

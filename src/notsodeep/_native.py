@@ -8,14 +8,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .errors import NotSoDeepWarning
+from .errors import warn
 
 _FLAGS = ("-O3", "-fno-math-errno", "-shared", "-fPIC")
 _SECONDS = 120.0
@@ -39,7 +38,7 @@ def loops(source: Path, *types: Any) -> Loops | None:
             reason = f"{compiler} failed: {error.stderr.strip()!r:.300}"
         except (OSError, subprocess.TimeoutExpired) as error:
             reason = repr(error)
-    warnings.warn(f"compile=True does nothing here: {reason}; plain torch is used", NotSoDeepWarning, stacklevel=3)
+    warn(f"compile=True does nothing here: {reason}; plain torch is used")
     return None
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
+
 __all__ = [
     "ActivationError",
     "CheckpointError",
@@ -98,3 +101,14 @@ class ConvergenceWarning(NotSoDeepWarning):
 
 class ConcentrationWarning(NotSoDeepWarning):
     """A prediction for data of low effective rank, where its theory does not hold; the message carries the number."""
+
+
+_BETWEEN = {"notsodeep", "contextlib", "distributed", "sklearn", "torch"}  # packages that stand between a user and us
+
+
+def warn(message: str, category: type[Warning] = NotSoDeepWarning) -> None:
+    """Warn of the user's line that led here, however many of ours and of these packages lie between."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from .._arguments import checked
 from .._progress import track
-from ..errors import InvalidInputError, NotSoDeepWarning, SerialisationError
+from ..errors import InvalidInputError, SerialisationError, warn
 from ..solve import NetworkKernel, triangle_bytes
 from ..solve.operator import Factor, fingerprint
 from ..solve.pivoted import pivoted_cholesky
@@ -201,7 +200,7 @@ class ClusterKernel:
             for tile in track(self._keep(missing, most, homeless), len(missing), "kernel", self.progress):
                 self.crew.built[tile] = self.crew.owner[tile]
         if homeless:
-            warnings.warn(_no_room(len(homeless), len(self.grid.tiles())), NotSoDeepWarning, stacklevel=2)
+            warn(_no_room(len(homeless), len(self.grid.tiles())))
         gone = {w: [t for t, before in stale.items() if before == w] for w in self.crew.strength}
         calls = [self.crew.ask(w, "kernel-drop", "keep", [], old, items=()) for w, old in gone.items() if old]
         for _ in self.cluster.run(calls):  # who is lost meanwhile has nothing to drop

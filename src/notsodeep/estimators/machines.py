@@ -7,7 +7,6 @@ lift = ridge times the weighted mean of the kernel's diagonal. ``ridge=None`` ch
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..equivalents import EquivalentKernel, equivalent
-from ..errors import InvalidInputError, NotSoDeepWarning
+from ..errors import InvalidInputError, warn
 from ..matching import Twin
 from ..mixtures import MixtureStatistics
 from ..nn import ENN as Network
@@ -207,12 +206,10 @@ def _streamed(operator: EquivalentKernel, T: Tensor, weights: Tensor, ridge: flo
     L = shift + lift / weights
     if float(L.min()) <= 0.0:
         lifted = _shift(operator.lifted(), T)
-        warnings.warn(
+        warn(
             f"the equivalent takes too much from the diagonal of {int((lifted > shift).sum())} of {n} rows, as their "
             f"norms lie far from the others: a jitter of up to {float((lifted - shift).max()):.3g} was added there. A "
-            "larger ridge, or norms='typical', avoids this",
-            NotSoDeepWarning,
-            stacklevel=2,
+            "larger ridge, or norms='typical', avoids this"
         )
         L = lifted + lift / weights
     G, c = torch.zeros_like(M), torch.zeros(len(M), T.shape[1], dtype=M.dtype, device=M.device)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import warnings
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import NotSoDeepWarning
+from ..errors import warn
 from ..networks import Kernel
 from .evaluate import products
 from .lookup import Table
@@ -66,9 +65,7 @@ def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
         with one_thread():  # what is left to the host is small
             listed = _run(points, points.table, target)
     except Exception as error:  # an acceleration that a driver or a compiler refuses is none
-        warnings.warn(
-            f"fused tiles do not run here, plain ones are used: {error!r:.300}", NotSoDeepWarning, stacklevel=2
-        )
+        warn(f"fused tiles do not run here, plain ones are used: {error!r:.300}")
         _refused.append(True)
         return False
     return listed <= _LISTED

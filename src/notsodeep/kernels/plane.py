@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..activations.panels import ORDER, REACH, Panels, panel_nodes
-from ..errors import ConvergenceError, NotSoDeepWarning
+from ..errors import ConvergenceError, warn
 
 Function = Callable[[Tensor], Tensor]
 _CHUNK = 1 << 18  # nodes held at once: what fits into a cache is twice as fast
@@ -80,11 +79,9 @@ def afford(nodes: int, pairs: int, scale: float, price: float = 1.0) -> None:
     spent = _spent.get()
     total = (spent or 0) + price * nodes * pairs
     if total > _SLOW >= (spent or 0):
-        warnings.warn(
+        warn(
             f"{pairs} pairs of inputs at scale {scale:.4g} take {float(nodes) * pairs:.0e} evaluations of this "
-            "activation each time: neither series nor closed forms reach so far; scaled down they would be quick",
-            NotSoDeepWarning,
-            stacklevel=2,
+            "activation each time: neither series nor closed forms reach so far; scaled down they would be quick"
         )
     if spent is not None:
         _spent.set(total)

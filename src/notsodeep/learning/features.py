@@ -13,14 +13,13 @@ ridge o_a, class by class.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
 
 from ..equivalents import coefficients
-from ..errors import ConcentrationError, ConcentrationWarning, InvalidInputError
+from ..errors import ConcentrationError, ConcentrationWarning, InvalidInputError, warn
 from ..kernels.averages import PairAverages
 from ..networks import Kernel, Network
 from ..spectra.linearised import nearest_product, nearest_semidefinite, scaled
@@ -226,7 +225,7 @@ class Concentration:
         )
         if check == "raise":
             raise ConcentrationError(message, self.strength)
-        warnings.warn(message, ConcentrationWarning, stacklevel=3)
+        warn(message, ConcentrationWarning)
 
 
 def concentration(problem: LinearProblem, source: Source, lift: float) -> Concentration:

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from torch.optim import Optimizer
 
 from .._arguments import checked
 from .._files import atomic, lock_folder, remove_parts
-from ..errors import CheckpointError, NotSoDeepError, NotSoDeepWarning
+from ..errors import CheckpointError, NotSoDeepError, warn
 from ..networks import DEQ as DEQSpec
 from ..networks import ENN as ENNSpec
 from .deq import DEQ
@@ -78,7 +77,7 @@ class Checkpoints:
             try:
                 tensors, document = read_file(self._path(epoch))
             except CheckpointError as error:
-                warnings.warn(f"{error}; falling back on the checkpoint before it", NotSoDeepWarning, stacklevel=3)
+                warn(f"{error}; falling back on the checkpoint before it")
                 continue
             weights = {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
             self._check(document.get("run", {}), weights, epoch)

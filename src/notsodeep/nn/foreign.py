@@ -6,7 +6,6 @@ The convention is h = phi(W h + U x + b), outputs = R h + r: any factor in front
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from .._arguments import check_settings, checked
 from ..activations import Activation, activation, activation_classes
-from ..errors import InvalidInputError, NotSoDeepWarning
+from ..errors import InvalidInputError, warn
 from ..networks import DEQ as Specification
 from .deq import DEQ, power_iteration
 
@@ -163,7 +162,7 @@ def _warn(spec: Specification, excess: float, share: float, level: float) -> Non
         f"{share:.0%} of the data's mean square lies in its mean; centre the data (notsodeep.standardise)": share > 0.5,
     }
     for message in (text for text, holds in said.items() if holds):
-        warnings.warn(message, NotSoDeepWarning, stacklevel=4)
+        warn(message)
 
 
 def as_activation(phi: Any) -> Activation:

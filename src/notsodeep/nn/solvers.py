@@ -12,7 +12,6 @@ by itself; ``keep`` restricts its memory to some rows.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import check_settings, checked, shown, whole
-from ..errors import ConvergenceError, ConvergenceWarning, InvalidInputError
+from ..errors import ConvergenceError, ConvergenceWarning, InvalidInputError, warn
 
 Step = Callable[[Tensor], Tensor]
 OnFailure = Literal["warn", "raise"]
@@ -257,7 +256,7 @@ class Equilibrium:
         )
         if options.on_failure == "raise":
             raise ConvergenceError(message)
-        warnings.warn(message, ConvergenceWarning, stacklevel=3)
+        warn(message, ConvergenceWarning)
 
 
 @checked

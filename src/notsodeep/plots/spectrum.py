@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from matplotlib.transforms import blended_transform_factory
 
 from .._arguments import checked
 from .._arrays import as_floats
-from ..errors import InvalidInputError, NotSoDeepWarning
+from ..errors import InvalidInputError, warn
 from ..spectra import SpectralLaw, Spike
 from .displays import Display, square_matrix
 
@@ -64,12 +63,10 @@ class SpectrumDisplay(Display):
         predicted = max([self.bulk[1], *self._spikes()])
         largest = float(self.eigenvalues[-1])
         if largest > _FOREIGN * predicted:
-            warnings.warn(
+            warn(
                 f"the largest eigenvalue of this kernel is {largest:.4g}, that of the law {predicted:.4g}. The law "
                 "speaks of the centred network; for its spectrum take the kernel of deq.centred(tau0), which is "
-                "twin.deq of a match",
-                NotSoDeepWarning,
-                stacklevel=3,
+                "twin.deq of a match"
             )
 
     @property

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .._arguments import checked
-from ..errors import ConvergenceError, InvalidInputError, NotSoDeepWarning
+from ..errors import ConvergenceError, InvalidInputError, warn
 
 _JITTERS = (1e-14, 1e-12, 1e-10, 1e-8, 1e-6)  # relative to the mean diagonal, tried in this order
 
@@ -61,11 +60,9 @@ def factorise(K: Tensor, ridge: float = 0.0) -> Factor:
     for jitter in (0.0,) * (K.dtype != torch.float64) + tuple(unit * j for j in _JITTERS):
         lower = _attempt(wide, ridge + jitter)
         if lower is not None:
-            warnings.warn(
+            warn(
                 f"K + {ridge:.3g} I has a pivot that is not positive: solved in float64 with a jitter of {jitter:.3g} "
-                f"added to the diagonal ({jitter / unit:.0e} of its mean). A larger ridge avoids this",
-                NotSoDeepWarning,
-                stacklevel=2,
+                f"added to the diagonal ({jitter / unit:.0e} of its mean). A larger ridge avoids this"
             )
             return Factor(lower, jitter)
     raise ConvergenceError(
