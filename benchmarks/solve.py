@@ -47,7 +47,9 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     deq = nsd.DEQ(options.activation, options.sigma_a2)
     network = deq.centred(statistics.tau0) if options.centred else deq
     kind = options.kernel
-    equivalents = {norms: nsd.equivalent(network, statistics, kind, norms) for norms in ("typical", "own")}
+    equivalents = {
+        norms: nsd.equivalent(network, statistics, kind, own_norms=norms == "own") for norms in ("typical", "own")
+    }
     tiles = KernelTiles(
         lambda a, b: nsd.kernels_of(network, a, b, kinds=(kind,))[kind],
         X,

@@ -235,7 +235,7 @@ def test_equivalent_kernel_and_kernel_of_a_twin(files):
     statistics = nsd.MixtureStatistics.estimate(X, y)
     assert np.allclose(np.load(files / "E.npy"), nsd.equivalent(nsd.DEQ("relu", 0.2), statistics).matrix(), atol=1e-13)
     run("kernel", files / "X.npy", "relu", "--equivalent", "--own-norms", "-y", files / "y.npy", "-o", files / "O.npy")
-    own = nsd.equivalent(nsd.DEQ("relu", 0.2), statistics, norms="own")
+    own = nsd.equivalent(nsd.DEQ("relu", 0.2), statistics, own_norms=True)
     assert np.allclose(np.load(files / "O.npy"), own.matrix(), atol=1e-13)
     run("match", "relu", "--kernel", "ntk", "--save", files / "twin.json")
     run("kernel", files / "X.npy", "--twin", files / "twin.json", "--kernel", "ntk", "-o", files / "T.npy")

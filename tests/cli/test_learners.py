@@ -120,7 +120,7 @@ def test_refusals(tmp_path, content, arguments, message):
         {"network": nsd.match(nsd.DEQ("relu", 0.2), 1.0), "solver": "cg"},
         {"network": nsd.ENN(["relu"]), "kernel": "ck", "method": "features", "width": 32},
         {"activation": "tanh", "method": "equivalent"},
-        {"activation": "erf", "sigma_a2": 0.1, "kernel": "ck", "method": "equivalent", "norms": "typical"},
+        {"activation": "erf", "sigma_a2": 0.1, "kernel": "ck", "method": "equivalent", "own_norms": False},
     ],
 )
 def test_saved_estimators_predict_as_before(tmp_path, options):

@@ -20,15 +20,15 @@ from notsodeep.experiments.equivalents_error import ACTIVATIONS, MIXTURES, error
 
 SHAPES = {"wide": (40, 70), "tall": (70, 30), "square": (50, 50)}
 KERNELS = ("ck", "ntk", "ntk_frozen")
-NORMS = ("typical", "own")
+OWN_NORMS = [False, True]
 
 
-def make(n, p, kernel="ck", activation="relu", as_torch=False, norms="typical"):
+def make(n, p, kernel="ck", activation="relu", as_torch=False, own_norms=False):
     mix = nsd.GaussianMixture.two_class(p)
     X, y = mix.sample(n, seed=4)
     X = torch.from_numpy(X) if as_torch else X
     statistics = nsd.MixtureStatistics.from_mixture(mix, X, y)
-    return nsd.equivalent(nsd.DEQ(activation, 0.2), statistics, kernel, norms)
+    return nsd.equivalent(nsd.DEQ(activation, 0.2), statistics, kernel, own_norms=own_norms)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -50,10 +50,10 @@ def test_dense_matrix_is_the_formula(kernel):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("as_torch", [False, True])
-@pytest.mark.parametrize("norms", NORMS)
-def test_products_agree_with_the_matrix(shape, as_torch, norms):
+@pytest.mark.parametrize("own_norms", OWN_NORMS)
+def test_products_agree_with_the_matrix(shape, as_torch, own_norms):
     n, p = SHAPES[shape]
-    eq = make(n, p, as_torch=as_torch, norms=norms)
+    eq = make(n, p, as_torch=as_torch, own_norms=own_norms)
     dense = np.asarray(eq.matrix())
     V = np.random.default_rng(0).standard_normal((n, 3))
     np.testing.assert_allclose(eq @ V, dense @ V, atol=1e-13)
@@ -69,10 +69,10 @@ def test_products_agree_with_the_matrix(shape, as_torch, norms):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("ridge", [0.0, 1e-3, 2.0])
-@pytest.mark.parametrize("norms", NORMS)
-def test_solve_and_logdet(shape, ridge, norms):
+@pytest.mark.parametrize("own_norms", OWN_NORMS)
+def test_solve_and_logdet(shape, ridge, own_norms):
     n, p = SHAPES[shape]
-    eq = make(n, p, norms=norms)
+    eq = make(n, p, own_norms=own_norms)
     lifted = np.asarray(eq.matrix()) + ridge * np.eye(n)
     V = np.random.default_rng(1).standard_normal((n, 2))
     np.testing.assert_allclose(eq.solve(V, ridge), np.linalg.solve(lifted, V), rtol=1e-10, atol=1e-12)
@@ -101,9 +101,9 @@ def test_a_negative_low_rank_part_is_reported():
         dataclasses.replace(eq, core=np.diag([0.0, 0.0, -1e4])).logdet()
 
 
-@pytest.mark.parametrize("norms", NORMS)
-def test_iteration_agrees_with_factorisation(monkeypatch, norms):
-    eq = make(70, 60, norms=norms)
+@pytest.mark.parametrize("own_norms", OWN_NORMS)
+def test_iteration_agrees_with_factorisation(monkeypatch, own_norms):
+    eq = make(70, 60, own_norms=own_norms)
     V = np.random.default_rng(3).standard_normal((70, 4))
     direct = eq.solve(V, 0.1)
     monkeypatch.setattr(operator_module, "_DIRECT", 10)
@@ -119,18 +119,18 @@ def test_iteration_that_stops_early_is_reported():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("norms", NORMS)
-def test_eigenvalues(shape, norms):
+@pytest.mark.parametrize("own_norms", OWN_NORMS)
+def test_eigenvalues(shape, own_norms):
     n, p = SHAPES[shape]
-    eq = make(n, p, norms=norms)
+    eq = make(n, p, own_norms=own_norms)
     expected = np.linalg.eigvalsh(eq.matrix())[::-1]
     np.testing.assert_allclose(eq.eigenvalues(), expected, atol=1e-12)
     np.testing.assert_allclose(eq.eigenvalues(3), expected[:3], atol=1e-12)
 
 
-@pytest.mark.parametrize("norms", NORMS)
-def test_top_eigenvalues_by_lanczos_are_deterministic(norms):
-    eq = make(300, 120, norms=norms)
+@pytest.mark.parametrize("own_norms", OWN_NORMS)
+def test_top_eigenvalues_by_lanczos_are_deterministic(own_norms):
+    eq = make(300, 120, own_norms=own_norms)
     top = eq.eigenvalues(4)
     np.testing.assert_allclose(top, eq.eigenvalues()[:4], rtol=1e-10)
     np.testing.assert_array_equal(top, eq.eigenvalues(4))
@@ -183,7 +183,7 @@ def spread_rows(n=120, p=150, seed=0):
 def test_own_norms_are_exact_on_the_diagonal_and_for_orthogonal_rows(network, kernel):
     sizes = np.linspace(0.55, 1.6, 60)
     X = np.eye(60, 90) * sizes[:, None]
-    eq = nsd.equivalent(network, nsd.MixtureStatistics.estimate(X), kernel, norms="own")
+    eq = nsd.equivalent(network, nsd.MixtureStatistics.estimate(X), kernel, own_norms=True)
     exact = nsd.kernels_of(eq.network, X, kinds=(kernel,))[kernel]
     np.testing.assert_allclose(np.asarray(eq.diagonal()), np.diag(exact), rtol=1e-12)
     # T is not that of these rows, which have no scatter about their inner product 0: take its part away
@@ -196,7 +196,7 @@ def test_own_norms_are_exact_on_the_diagonal_and_for_orthogonal_rows(network, ke
 def test_gain_of_one_layer_is_its_mean_slope():
     """For one layer the slope in x . y at 0 is E[phi'(||x|| z)] E[phi'(||y|| z)]; here by independent quadrature."""
     X = spread_rows()
-    eq = nsd.equivalent(nsd.ENN("tanh"), nsd.MixtureStatistics.estimate(X), norms="own")
+    eq = nsd.equivalent(nsd.ENN("tanh"), nsd.MixtureStatistics.estimate(X), own_norms=True)
     z, w = np.polynomial.hermite_e.hermegauss(200)
     r = np.linalg.norm(X, axis=1)
     slopes = (w / w.sum()) @ (1.0 / np.cosh(np.outer(z, r)) ** 2)
@@ -210,7 +210,7 @@ def test_own_norms_are_closer_where_norms_differ(activation, factor, kernel):
     X = spread_rows(n=300, p=400)
     deq, statistics = nsd.DEQ(activation, 0.2), nsd.MixtureStatistics.estimate(X)
     exact = nsd.kernels_of(deq.centred(statistics.tau0), X, kinds=(kernel,))[kernel]
-    typical, own = (nsd.equivalent(deq, statistics, kernel, norms).matrix() for norms in NORMS)
+    typical, own = (nsd.equivalent(deq, statistics, kernel, own_norms=own_norms).matrix() for own_norms in OWN_NORMS)
     assert factor * spectral_norm(exact - own) < spectral_norm(exact - typical)
 
 
@@ -220,7 +220,7 @@ def test_own_norms_fall_faster_on_the_papers_mixture():
     for p in (250, 1000):
         mix = nsd.GaussianMixture.two_class(p, mu=2.0)
         X, y = mix.sample(round(0.8 * p), seed=0)
-        eq = nsd.equivalent(nsd.DEQ("tanh", 0.2), nsd.MixtureStatistics.from_mixture(mix, X, y), norms="own")
+        eq = nsd.equivalent(nsd.DEQ("tanh", 0.2), nsd.MixtureStatistics.from_mixture(mix, X, y), own_norms=True)
         errors.append(nsd.relative_spectral_error(nsd.ck(eq.network, X), eq))
     assert errors[1] < 0.35 * errors[0]
     assert errors[1] < 1e-3
@@ -258,14 +258,16 @@ def test_cross_blocks_keep_norms():
     X = X * np.random.default_rng(0).uniform(0.5, 1.5, (50, 1))
     old, new = np.arange(0, 50, 2), np.arange(1, 50, 2)
     statistics = nsd.MixtureStatistics.estimate(X[old], y[old])
-    eq = nsd.equivalent(nsd.DEQ("silu", 0.2), statistics, "ntk", norms="own")
+    eq = nsd.equivalent(nsd.DEQ("silu", 0.2), statistics, "ntk", own_norms=True)
     block = eq.cross(X[new], y[new])
     np.testing.assert_allclose(eq.cross(X[old], y[old]).matrix(), eq.matrix() - np.diag(eq.shift), atol=1e-13)
     v = np.random.default_rng(1).standard_normal(25)
     np.testing.assert_allclose(block @ v, block.matrix() @ v, atol=1e-13)
     odd = nsd.DEQ("tanh", 0.2)
     exact = nsd.ck(odd, X[new], X[old])
-    gaps = [exact - nsd.equivalent(odd, statistics, "ck", norms).cross(X[new], y[new]).matrix() for norms in NORMS]
+    gaps = [
+        exact - nsd.equivalent(odd, statistics, "ck", own_norms=own).cross(X[new], y[new]).matrix() for own in OWN_NORMS
+    ]
     assert np.linalg.norm(gaps[1], 2) < 0.3 * np.linalg.norm(gaps[0], 2)
 
 
@@ -273,7 +275,7 @@ def test_cross_blocks_keep_norms():
 def test_rows_of_norm_zero_keep_it():
     X = spread_rows(n=20, p=30)
     X[3] = 0.0
-    eq = nsd.equivalent(nsd.DEQ("relu", 0.2), nsd.MixtureStatistics.estimate(X), norms="own")
+    eq = nsd.equivalent(nsd.DEQ("relu", 0.2), nsd.MixtureStatistics.estimate(X), own_norms=True)
     assert np.isfinite(eq.matrix()).all()
     exact = nsd.ck(eq.network, X)
     assert eq.diagonal()[3] == pytest.approx(exact[3, 3], rel=1e-4)
@@ -284,7 +286,7 @@ def test_single_precision_follows_the_data():
     mix = nsd.GaussianMixture.two_class(30)
     X, y = mix.sample(40, seed=4)
     rows = nsd.MixtureStatistics.from_mixture(mix, torch.tensor(X, dtype=torch.float32), y)
-    assert nsd.equivalent(nsd.DEQ("relu", 0.2), rows, norms="own").matrix().dtype is torch.float32
+    assert nsd.equivalent(nsd.DEQ("relu", 0.2), rows, own_norms=True).matrix().dtype is torch.float32
     low = nsd.equivalent(nsd.DEQ("relu", 0.2), rows)
     assert low.matrix().dtype is torch.float32
     torch.testing.assert_close(low.matrix().double(), eq.matrix(), rtol=1e-5, atol=1e-5)
@@ -303,9 +305,9 @@ def test_read_only_and_strided_data():
         np.testing.assert_allclose(eq.matrix(), reference[np.ix_(order, order)], atol=1e-14)
 
 
-@pytest.mark.parametrize("norms", NORMS)
-def test_pickle_round_trip(norms):
-    eq = make(20, 30, norms=norms)
+@pytest.mark.parametrize("own_norms", OWN_NORMS)
+def test_pickle_round_trip(own_norms):
+    eq = make(20, 30, own_norms=own_norms)
     again = pickle.loads(pickle.dumps(eq))
     np.testing.assert_array_equal(again @ np.ones(20), eq @ np.ones(20))
 
@@ -329,7 +331,7 @@ def test_arguments_are_checked():
     with pytest.raises(InvalidInputError, match="ridge"):
         eq.solve(np.ones(20), -1.0)
     with pytest.raises(InvalidInputError, match="one of 'typical', 'own'"):
-        make(20, 30, norms="mine")
+        nsd.equivalent(nsd.DEQ("relu", 0.2), eq.statistics, norms="mine")
     assert "tau0" not in repr(eq)
     assert "n=20, p=30" in repr(eq)
 
@@ -432,3 +434,12 @@ def test_slopes_over_the_full_range(activation, name):
         assert curve.slope < -0.4, kernel
         if name not in ("two_class", "only_means"):
             assert curve.slope > -0.6, kernel
+
+
+def test_the_older_name_of_own_norms_still_holds():
+    mix = nsd.GaussianMixture.two_class(50)
+    statistics = nsd.MixtureStatistics.from_mixture(mix, *mix.sample(40, seed=0))
+    new, old = (
+        nsd.equivalent(nsd.DEQ("tanh", 0.2), statistics, **given) for given in ({"own_norms": True}, {"norms": "own"})
+    )
+    assert np.array_equal(new.matrix(), old.matrix())

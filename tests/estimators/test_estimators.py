@@ -80,13 +80,13 @@ def test_the_regressor_is_kernel_ridge_regression(kernel, solver):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("norms", ["own", "typical"])
+@pytest.mark.parametrize("own_norms", [True, False])
 @pytest.mark.parametrize("n", [20, 80])
-def test_the_equivalent_machine_solves_with_the_equivalent(norms, n, weighted):
+def test_the_equivalent_machine_solves_with_the_equivalent(own_norms, n, weighted):
     w = np.linspace(0.5, 3.0, n) if weighted else np.ones(n)
     deq, st = nsd.DEQ("tanh", 0.2), nsd.MixtureStatistics.estimate(X[:n])
-    eq = nsd.equivalent(deq, st, "ntk", norms)
-    model = nsd.DEQRegressor("tanh", method="equivalent", norms=norms, ridge=0.1).fit(X[:n], Y[:n], w)
+    eq = nsd.equivalent(deq, st, "ntk", own_norms=own_norms)
+    model = nsd.DEQRegressor("tanh", method="equivalent", own_norms=own_norms, ridge=0.1).fit(X[:n], Y[:n], w)
     expected = eq.cross(NEW).matrix() @ dense(np.asarray(eq.matrix()), Y[:n], 0.1, w)
     np.testing.assert_allclose(model.predict(NEW), expected, atol=SOLVED)
     np.testing.assert_allclose(model.loo_, refitted(np.asarray(eq.matrix()), Y[:n], model.lift_, w), atol=SOLVED)

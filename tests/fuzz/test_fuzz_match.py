@@ -54,7 +54,7 @@ def test_match_answers_or_refuses(
     name: str, share: float, tau0: float, kernel: Any, family: Any, rates: bool | None
 ) -> None:
     deq = nsd.DEQ(name, share * min(nsd.DEQ(name, 0.0).limit, 1.0), 0.5)
-    found = answer(lambda: nsd.match(deq, tau0, kernel, family, learning_rates=rates))
+    found = answer(lambda: nsd.match(deq, tau0, kernel, family, with_rates=rates))
     if isinstance(found, Twin):
         checked(found)
     else:
@@ -98,7 +98,7 @@ def test_arguments_of_the_wrong_kind(picks: list[int], which: int) -> None:
     good: list[Any] = [nsd.DEQ("tanh", 0.1), 1.0, "ck", "hard_tanh", None]
     given_ = [ODD_ARGUMENTS[pick] if which >> i & 1 else good[i] for i, pick in enumerate(picks)]
     calls = (
-        lambda: nsd.match(*given_[:4], learning_rates=given_[4]),
+        lambda: nsd.match(*given_[:4], with_rates=given_[4]),
         lambda: nsd.match_sphere(given_[0], given_[2]),
         lambda: nsd.match_uniform(
             nsd.DEQ("relu", 0.1),

@@ -105,7 +105,7 @@ def test_hermite_reaches_relu_too(kernel: str) -> None:
 
 @pytest.mark.parametrize("name", ["relu", "elu"])
 def test_activations_alone_reach_these_ntks(name: str) -> None:
-    twin = nsd.match(nsd.DEQ(name, 0.2), 1.0, "ntk", family="hermite", learning_rates=False)
+    twin = nsd.match(nsd.DEQ(name, 0.2), 1.0, "ntk", family="hermite", with_rates=False)
     assert twin.learning_rates is None
     assert twin.residual < TOLERANCE
 
@@ -121,7 +121,7 @@ def test_learning_rates_reach_the_ntk(name: str) -> None:
 def test_softplus_needs_its_learning_rates() -> None:
     """Theory, section 6: activations alone miss the NTK of softplus by 0.1 to 0.75 %."""
     with pytest.raises(InfeasibleMatchError, match="learning rates reach it") as error:
-        nsd.match(nsd.DEQ("softplus", 0.2), 1.0, "ntk", learning_rates=False)
+        nsd.match(nsd.DEQ("softplus", 0.2), 1.0, "ntk", with_rates=False)
     assert 1e-3 < error.value.residual < 1e-2
 
 
@@ -246,7 +246,7 @@ def test_both_kernels_together() -> None:
     with pytest.raises(InfeasibleMatchError, match=r"no two-layer network.*negative"):
         nsd.match(nsd.DEQ("silu", 0.2), 1.0, "both")
     with pytest.raises(InfeasibleMatchError, match="need them"):
-        nsd.match(nsd.DEQ("tanh", 0.2), 1.0, "both", learning_rates=False)
+        nsd.match(nsd.DEQ("tanh", 0.2), 1.0, "both", with_rates=False)
 
 
 @pytest.mark.parametrize(
@@ -413,3 +413,8 @@ def test_verify_checks_its_points() -> None:
     for bad in (np.zeros(3), np.zeros((3, 0)), np.full((3, 3), np.nan)):
         with pytest.raises(InvalidInputError, match=r"X (must|has|contains)|NaN|finite"):
             twin.verify(bad)
+
+
+def test_the_older_name_of_with_rates_still_holds():
+    deq = nsd.DEQ("softplus", 0.2)
+    assert nsd.match(deq, 1.0, "ntk", learning_rates=True) == nsd.match(deq, 1.0, "ntk", with_rates=True)

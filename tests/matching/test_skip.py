@@ -64,7 +64,7 @@ def test_far_closer_than_hard_tanh_and_the_plain_network(name: str, kernel: str)
 def test_free_rates_bring_the_ntk_closer() -> None:
     X, statistics = mixture()
     deq = nsd.DEQ("tanh", 0.2)
-    alone, rated = (nsd.match(deq, statistics, "ntk", "skip", learning_rates=r) for r in (False, True))
+    alone, rated = (nsd.match(deq, statistics, "ntk", "skip", with_rates=r) for r in (False, True))
     assert alone.learning_rates is None
     assert sum(rated.learning_rates) == pytest.approx(2.0)
     assert rated.residual < 1e-10
@@ -113,7 +113,7 @@ def test_terms_do_not_cancel(tau0: float, kernel: str) -> None:
 
 def test_small_changes_give_small_changes() -> None:
     def numbers(sigma_a2: float, tau0: float) -> np.ndarray:
-        layer = nsd.match(nsd.DEQ("tanh", sigma_a2), tau0, "ntk", family="skip", learning_rates=False).network
+        layer = nsd.match(nsd.DEQ("tanh", sigma_a2), tau0, "ntk", family="skip", with_rates=False).network
         return np.array([layer.activations[0].gain, layer.activations[0].scale, layer.activations[0].skip])
 
     for sigma_a2, tau0 in ((0.05, 1.0), (0.2, 0.8), (0.2, 2.0)):
@@ -133,7 +133,7 @@ def test_what_it_cannot_do() -> None:
     with pytest.raises(InfeasibleMatchError, match="no linear part"):
         nsd.match(nsd.DEQ("cos", 0.1), 20.0, family="skip")
     with pytest.raises(InfeasibleMatchError, match="need them"):
-        nsd.match(nsd.DEQ("tanh", 0.2), 1.0, "both", family="skip", learning_rates=False)
+        nsd.match(nsd.DEQ("tanh", 0.2), 1.0, "both", family="skip", with_rates=False)
 
 
 def test_the_twin_runs_and_is_written_as_code() -> None:

@@ -93,7 +93,7 @@ def kernel(
         which = (which or "ck") if designed is None else _equivalent_kernel(designed, which)
         opt.refuse("the equivalent speaks of one set of points", against=against, centred=centred)
         statistics = opt.statistics_from(points, labels, standardise, as_is)
-        operator = nsd.equivalent(network, statistics, which, "own" if own_norms else "typical")
+        operator = nsd.equivalent(network, statistics, which, own_norms=own_norms)
         n = len(statistics.X)
         _write(output, (n, n), statistics.X.dtype, lambda out: _fill_equivalent(operator, out))
         return

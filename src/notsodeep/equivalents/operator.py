@@ -28,7 +28,9 @@ def equivalent(
     network: Network,
     statistics: MixtureStatistics,
     kernel: Kernel = "ck",
-    norms: Literal["typical", "own"] = "typical",
+    norms: Literal["typical", "own"] | None = None,
+    *,
+    own_norms: bool = False,
 ) -> EquivalentKernel:
     """The high-dimensional equivalent of a kernel on mixture data (theory, sections 4 and 5), as an operator.
 
@@ -36,9 +38,10 @@ def equivalent(
 
     Parameters
     ----------
-    norms : ``"typical"`` is the theorems' expansion around the norm tau0, which all rows must nearly have. ``"own"``
-        keeps the norm of every row: the same limit, exact on the diagonal, and much closer on data whose norms differ
-        (tanh, MNIST 6 against 8: ten times).
+    own_norms : the theorems expand around the norm tau0, which all rows must nearly have. ``True`` keeps the norm of
+        every row: the same limit, exact on the diagonal, and much closer on data whose norms differ (tanh, MNIST 6
+        against 8: ten times)
+    norms : the older name: ``"own"`` means ``own_norms=True``
 
     >>> import notsodeep as nsd
     >>> mix = nsd.GaussianMixture.two_class(100)
@@ -48,7 +51,7 @@ def equivalent(
     ((80, 80), (80,))
     """
     found = coefficients(network, statistics.tau0, kernel)
-    return assemble(found, statistics) if norms == "typical" else _with_norms(found, statistics)
+    return _with_norms(found, statistics) if own_norms or norms == "own" else assemble(found, statistics)
 
 
 def _with_norms(c: Coefficients, statistics: MixtureStatistics) -> EquivalentKernel:
@@ -97,7 +100,7 @@ class EquivalentKernel:
     """The four scalars (mixture equivalents)."""
     statistics: MixtureStatistics | None = None
     profile: NormProfile | None = None
-    """How the kernel depends on the norms (``norms="own"``)."""
+    """How the kernel depends on the norms (``own_norms=True``)."""
 
     def __post_init__(self) -> None:
         if not np.isfinite(np.asarray(torch.as_tensor(self.diagonal()).cpu())).all():

@@ -52,7 +52,7 @@ class KernelMachine(WithClient, BaseEstimator):
         store: str = "auto",
         folder: Any = None,
         checkpoint: Any = None,
-        norms: str = "own",
+        own_norms: bool = True,
         width: int = 4096,
         network: Any = None,
         device: Any = None,
@@ -75,7 +75,7 @@ class KernelMachine(WithClient, BaseEstimator):
         self.store = store
         self.folder = folder
         self.checkpoint = checkpoint
-        self.norms = norms
+        self.own_norms = own_norms
         self.width = width
         self.network = network
         self.device = device
@@ -110,7 +110,7 @@ class KernelMachine(WithClient, BaseEstimator):
         kernel = NetworkKernel(network_of(self), self.kernel)
         check_client(self.client, self.device, self.method)
         if self.method == "equivalent":
-            return fit_equivalent(kernel, X, T, w, ridge, self.norms)
+            return fit_equivalent(kernel, X, T, w, ridge, self.own_norms)
         if self.method == "features":
             return fit_features(self._features(X), X, T, w, ridge, self.client)
         return fit_exact(kernel, X, T, w, ridge, self.solver, **self._solver_options(kernel, X))
@@ -139,7 +139,7 @@ class KernelMachine(WithClient, BaseEstimator):
         wanted = self.preconditioner == "auto" or str(self.preconditioner).startswith("equivalent")
         if not (iterates and wanted) or isinstance(kernel.network, Twin):
             return None
-        return equivalent(kernel.network, MixtureStatistics.estimate(X), kernel.kernel, self.norms)  # type: ignore[arg-type]
+        return equivalent(kernel.network, MixtureStatistics.estimate(X), kernel.kernel, own_norms=self.own_norms)
 
     def _take(self, fitted: Fitted | None) -> None:
         self._result = fitted

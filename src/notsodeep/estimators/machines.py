@@ -158,14 +158,14 @@ def _on_tiles(
 
 
 def fit_equivalent(
-    kernel: NetworkKernel, X: Tensor, T: Tensor, weights: Tensor, ridge: float | None, norms: Any = "own"
+    kernel: NetworkKernel, X: Tensor, T: Tensor, weights: Tensor, ridge: float | None, own_norms: bool = True
 ) -> Fitted:
     """With the high-dimensional equivalent of one class (new rows bring no labels): O(n p min(n, p))."""
     if isinstance(kernel.network, Twin):
         raise InvalidInputError("method='equivalent' takes a DEQ or an ENN; give twin.network or twin.deq")
     if len(X) < 2:
         raise InvalidInputError(f"method='equivalent' estimates statistics of the data, got n_samples = {len(X)}")
-    operator = equivalent(kernel.network, MixtureStatistics.estimate(X), kernel.kernel, norms)
+    operator = equivalent(kernel.network, MixtureStatistics.estimate(X), kernel.kernel, own_norms=own_norms)
     if len(X) > operator.rows.shape[1] + len(operator.core):
         if ridge is None:
             raise InvalidInputError("ridge='loo' with method='equivalent' is for fewer rows than columns")
@@ -209,7 +209,7 @@ def _streamed(operator: EquivalentKernel, T: Tensor, weights: Tensor, ridge: flo
         warn(
             f"the equivalent takes too much from the diagonal of {int((lifted > shift).sum())} of {n} rows, as their "
             f"norms lie far from the others: a jitter of up to {float((lifted - shift).max()):.3g} was added there. A "
-            "larger ridge, or norms='typical', avoids this"
+            "larger ridge, or own_norms=False, avoids this"
         )
         L = lifted + lift / weights
     G, c = torch.zeros_like(M), torch.zeros(len(M), T.shape[1], dtype=M.dtype, device=M.device)

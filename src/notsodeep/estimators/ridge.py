@@ -41,7 +41,7 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     solver : of ``method="kernel"``: ``"cholesky"``, ``"eigh"``, ``"cg"`` (conjugate gradients on tiles), ``"auto"``
     preconditioner, rank, tol, tiles, store, folder, checkpoint : of ``"cg"``; see
         :func:`notsodeep.solve.solve_kernel`, where ``tiles`` is called ``dtype``
-    norms : of ``method="equivalent"``, ``"own"`` or ``"typical"``
+    own_norms : of ``method="equivalent"``: keep the norm of every row
     width : of ``method="features"``
     network : an ENN, a DEQ or a twin instead of the flat parameters; a twin brings its own kernel
     device : for the kernel and the solve, for instance ``"cuda"``

@@ -22,7 +22,7 @@ from ..solve import NetworkKernel, Source
 from .predictors import Embedding, Expansion, FeatureReadout, Fitted, LinearEquivalent, Predictor
 from .ridge import DEQClassifier, DEQRegressor
 
-_PLAIN = ("sigma_a2", "sigma_b2", "sigma_c2", "kernel", "ridge", "method", "solver", "tol", "norms", "width")
+_PLAIN = ("sigma_a2", "sigma_b2", "sigma_c2", "kernel", "ridge", "method", "solver", "tol", "own_norms", "width")
 
 
 @checked

@@ -56,7 +56,7 @@ def error_against_n(
         exact = kernels_of(network.centred(statistics.tau0), X, kinds=KERNELS)
         return {
             k if kept == "typical" else f"{k}/own": relative_spectral_error(
-                exact[k], equivalent(network, statistics, k, kept)
+                exact[k], equivalent(network, statistics, k, own_norms=kept == "own")
             )
             for k in KERNELS
             for kept in norms

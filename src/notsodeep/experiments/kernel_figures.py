@@ -152,7 +152,7 @@ def compare_eigenvalues(
     deq = DEQ(activation, sigma_a2)
     statistics = points.statistics()
     exact, approximation = ck(deq.centred(statistics.tau0), points.X), equivalent(deq, statistics, "ck")
-    own = equivalent(deq, statistics, "ck", norms="own")
+    own = equivalent(deq, statistics, "ck", own_norms=True)
     found = distances(exact, {"empirical tau0": approximation.matrix(), "own norms": own.matrix()}, sigma_a2)
     if mean_square is not None:
         return {"distances": _with_tau0(found, statistics)}

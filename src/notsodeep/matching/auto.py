@@ -34,19 +34,19 @@ class _Judged:
     gain: float
 
 
-def choose(target: Target, learning_rates: bool | None) -> Draft | Refusal:
+def choose(target: Target, with_rates: bool | None) -> Draft | Refusal:
     """The first candidate that is ten times closer than the plain network with its best scalar, else the closest."""
-    return _chosen(target.deq.detached(), target.tau0, target.kernel, learning_rates)
+    return _chosen(target.deq.detached(), target.tau0, target.kernel, with_rates)
 
 
 @functools.lru_cache(maxsize=64)
-def _chosen(deq: DEQ, tau0: float, kernel: MatchKernel, learning_rates: bool | None) -> Draft | Refusal:
+def _chosen(deq: DEQ, tau0: float, kernel: MatchKernel, with_rates: bool | None) -> Draft | Refusal:
     """Kept: it tries several families, and measures each."""
     target = make_target(deq, tau0, kernel)
     closeness = Closeness(target)
     judged: list[_Judged] = []
     refused: list[Refusal] = []
-    for found in _candidates(target, learning_rates):
+    for found in _candidates(target, with_rates):
         if isinstance(found, Refusal):
             refused.append(found)
             continue
@@ -59,19 +59,19 @@ def _chosen(deq: DEQ, tau0: float, kernel: MatchKernel, learning_rates: bool | N
     return replace(best.draft, reason="; ".join([best.draft.reason, *_remarks(best, judged, refused)]))
 
 
-def _candidates(target: Target, learning_rates: bool | None) -> Iterator[Draft | Refusal]:
+def _candidates(target: Target, with_rates: bool | None) -> Iterator[Draft | Refusal]:
     """Cheapest first: Hard-Tanh or Leaky-ReLU before the DEQ's own activation before a polynomial."""
     if not target.odd:
-        yield FAMILIES["leaky_relu"](target, learning_rates)
-        yield FAMILIES["hermite"](target, learning_rates)
+        yield FAMILIES["leaky_relu"](target, with_rates)
+        yield FAMILIES["hermite"](target, with_rates)
         return
-    yield FAMILIES["hard_tanh"](target, learning_rates)
-    if learning_rates is None and target.kernel == "ntk":
+    yield FAMILIES["hard_tanh"](target, with_rates)
+    if with_rates is None and target.kernel == "ntk":
         yield FAMILIES["skip"](target, False)
         yield FAMILIES["skip"](target, True)
     else:
-        yield FAMILIES["skip"](target, learning_rates)
-    yield FAMILIES["hermite"](target, learning_rates)
+        yield FAMILIES["skip"](target, with_rates)
+    yield FAMILIES["hermite"](target, with_rates)
 
 
 def _remarks(best: _Judged, judged: list[_Judged], refused: list[Refusal]) -> list[str]:

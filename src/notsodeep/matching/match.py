@@ -24,6 +24,7 @@ def match(
     kernel: MatchKernel = "ck",
     family: FamilyName | Literal["auto"] | Family = "auto",
     *,
+    with_rates: bool | None = None,
     learning_rates: bool | None = None,
 ) -> Twin:
     """The shallow explicit network whose kernel equals the DEQ's on high-dimensional mixtures (theory, section 6).
@@ -39,9 +40,10 @@ def match(
         closest, and ``twin.reason`` says how little is gained (theory, section 14);
         ``"hard_tanh"``, ``"skip"`` (the DEQ's own activation with a linear term, for odd ones), ``"leaky_relu"``,
         ``"quadratic"``, ``"hermite"``, or a :class:`Family` of your own
-    learning_rates : may the twin carry per-layer learning rates to reach an NTK? ``None``: only where activations alone
+    with_rates : may the twin carry per-layer learning rates to reach an NTK? ``None``: only where activations alone
         do not reach it, or only with a poor next order; ``False``: never; ``True``: always, for the NTKs of two layers.
         The CK's twin changes smoothly with the DEQ; an NTK's does once this choice is made, ``True`` or ``False``
+    learning_rates : the older name of ``with_rates``
 
     >>> import notsodeep as nsd
     >>> twin = nsd.match(nsd.DEQ("tanh", sigma_a2=0.2), 1.0, family="hard_tanh")
@@ -49,26 +51,25 @@ def match(
     >>> round(layer.a, 6), round(layer.c, 6), twin.residual < 1e-14
     (0.764297, 1.196485, True)
     """
-    _check(family, learning_rates)
+    _check(family)
+    with_rates = learning_rates if with_rates is None else with_rates
     target = make_target(deq, statistics, kernel)
-    found = _design(target, family, learning_rates)
+    found = _design(target, family, with_rates)
     proven = found if isinstance(found, Refusal) else _certify(target, found)
     if isinstance(proven, Refusal):
         raise proven.error()
     return proven
 
 
-def _check(family: Any, learning_rates: Any) -> None:
+def _check(family: Any) -> None:
     if not isinstance(family, Family) and not (isinstance(family, str) and family in ("auto", *FAMILIES)):
         raise InvalidInputError(f"family must be 'auto', one of {sorted(FAMILIES)} or a Family, got {family!r}")
-    if not (learning_rates is None or isinstance(learning_rates, bool)):
-        raise InvalidInputError(f"learning_rates must be True, False or None here, got {learning_rates!r}")
 
 
-def _design(target: Target, family: str | Family, learning_rates: bool | None) -> Draft | Refusal:
+def _design(target: Target, family: str | Family, with_rates: bool | None) -> Draft | Refusal:
     if isinstance(family, Family):
         return solve_family(target, family)
-    return choose(target, learning_rates) if family == "auto" else FAMILIES[family](target, learning_rates)
+    return choose(target, with_rates) if family == "auto" else FAMILIES[family](target, with_rates)
 
 
 def _certify(target: Target, draft: Draft) -> Twin | Refusal:

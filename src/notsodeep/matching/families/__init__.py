@@ -1,4 +1,4 @@
-"""The families of twins. Each is a function (target, learning_rates) -> Draft | Refusal."""
+"""The families of twins. Each is a function (target, with_rates) -> Draft | Refusal."""
 
 from collections.abc import Callable
 from typing import Literal

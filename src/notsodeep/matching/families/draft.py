@@ -62,14 +62,14 @@ def depth_reason(target: Target) -> str:
     return f"two layers: one layer forces c2 = {rule}, the DEQ has c2/c3 = {c2 / max(c3, 1e-300):.6g}"
 
 
-def need_rates(target: Target, learning_rates: bool | None) -> Refusal | None:
+def need_rates(target: Target, with_rates: bool | None) -> Refusal | None:
     """One layer has CK and NTK together only with learning rates."""
-    if target.kernel != "both" or learning_rates is not False:
+    if target.kernel != "both" or with_rates is not False:
         return None
     return Refusal(
         "one layer without learning rates has beta1 = 2 alpha1, a DEQ alpha1 (1 + 1/(1 - s2a E1^2)): CK and NTK "
         "together need them",
-        "Pass learning_rates=None",
+        "Pass with_rates=None",
     )
 
 

@@ -27,9 +27,9 @@ Array = NDArray[Any]
 _LINEAR = 1e-14  # closer to 1 than this, the ratio is 1 to rounding and the layer is linear
 
 
-def hard_tanh(target: Target, learning_rates: bool | None) -> Draft | Refusal:
+def hard_tanh(target: Target, with_rates: bool | None) -> Draft | Refusal:
     """The layer, with learning rates where CK and NTK are asked for together."""
-    layer = need_rates(target, learning_rates) or _layer(target)
+    layer = need_rates(target, with_rates) or _layer(target)
     if isinstance(layer, Refusal):
         return layer
     name, kind = ("linear", "a linear layer") if isinstance(layer, Linear) else ("hard_tanh", "Hard-Tanh")

@@ -170,9 +170,9 @@ _WARPS = ((2.0, 0.1), (3.0, -0.1), (4.0, 0.2))
 """More curvature and a cubic term in layer 1: starts away from the points where a coefficient's gradient vanishes."""
 
 
-def quadratic(target: Target, learning_rates: bool | None) -> Draft | Refusal:
+def quadratic(target: Target, with_rates: bool | None) -> Draft | Refusal:
     """Layers a x^2 + b x + c, as many as the theory asks for."""
-    refused = need_rates(target, learning_rates) if target.odd else refuse_both(target)
+    refused = need_rates(target, with_rates) if target.odd else refuse_both(target)
     if refused is not None:
         return refused
     single = make_target(target.deq, target.tau0, "ck") if target.odd and target.kernel == "both" else target
@@ -194,17 +194,17 @@ def quadratic(target: Target, learning_rates: bool | None) -> Draft | Refusal:
     return replace(draft, network=ENN([as_quadratic(phi) for phi in draft.network.activations]))
 
 
-def hermite(target: Target, learning_rates: bool | None) -> Draft | Refusal:
+def hermite(target: Target, with_rates: bool | None) -> Draft | Refusal:
     """One polynomial layer where one will do, else two."""
     if target.odd or (target.one_layer and target.kernel != "both"):
-        return need_rates(target, learning_rates) or _single(target)
+        return need_rates(target, with_rates) or _single(target)
     refused = refuse_both(target)
     if refused is not None:
         return refused
     reason = f"{depth_reason(target)}; two polynomial layers in the Hermite basis have the freedom"
-    if not target.tangent or learning_rates is False:
+    if not target.tangent or with_rates is False:
         return _alone(target, reason)
-    alone = None if learning_rates else _plain(target, 1)
+    alone = None if with_rates else _plain(target, 1)
     if alone is not None and alone.feasible and alone.cost <= ENOUGH:
         return finished(target, alone, "hermite", reason)
     rated = _rated(target)
@@ -221,7 +221,7 @@ def _alone(target: Target, reason: str) -> Draft | Refusal:
     return Refusal(
         f"activations alone miss the {target.kernel} of {target.deq!r} at tau0 = {target.tau0:.6g} by "
         f"{100 * plain.residual:.3g} %; per-layer learning rates reach it",
-        "Use learning_rates=None",
+        "Use with_rates=None",
         plain.residual,
     )
 

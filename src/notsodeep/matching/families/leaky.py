@@ -93,7 +93,7 @@ def _layer(mu: Array, nu: Array) -> LayerJet:
     return LayerJet(hermite, square, slope)
 
 
-def leaky_relu(target: Target, learning_rates: bool | None) -> Draft | Refusal:
+def leaky_relu(target: Target, with_rates: bool | None) -> Draft | Refusal:
     """One layer, two of a CK, or two with learning rates."""
     if (linear := linear_layer(target)) is not None:
         return _linear(target, linear.slope)
@@ -112,7 +112,7 @@ def leaky_relu(target: Target, learning_rates: bool | None) -> Draft | Refusal:
         return finished(
             target, solution, "leaky_relu", f"{reason}; Leaky-ReLU meets the rest because the DEQ is homogeneous"
         )
-    return _tangent(target, learning_rates, reason)
+    return _tangent(target, with_rates, reason)
 
 
 def _linear(target: Target, slope: float) -> Draft | Refusal:
@@ -123,11 +123,11 @@ def _linear(target: Target, slope: float) -> Draft | Refusal:
     return Draft(ENN([layer]), "leaky_relu", 1.0, f"{depth_reason(target)}; the DEQ is linear", rates)
 
 
-def _tangent(target: Target, learning_rates: bool | None, reason: str) -> Draft | Refusal:
-    if learning_rates is False:
+def _tangent(target: Target, with_rates: bool | None, reason: str) -> Draft | Refusal:
+    if with_rates is False:
         return Refusal(
             "two Leaky-ReLU layers have three free numbers, an NTK asks four",
-            "Use family='hermite', or let learning_rates be",
+            "Use family='hermite', or let with_rates be",
         )
     ck = make_target(target.deq, target.tau0, "ck")
     found = _inhomogeneous(ck) or shares(ck)

@@ -38,17 +38,17 @@ _DIFFERENCE = 1e-4  # of logarithms
 _TAME = 1e-8  # weight of the cancellation; the next orders of a good design cost 1e-7
 
 
-def skip(target: Target, learning_rates: bool | None) -> Draft | Refusal:
+def skip(target: Target, with_rates: bool | None) -> Draft | Refusal:
     """The best scale; with learning rates where they are asked for or worth having."""
-    refused = need_rates(target, learning_rates) or _unfit(target)
+    refused = need_rates(target, with_rates) or _unfit(target)
     if refused is not None:
         return refused
     reason = f"{depth_reason(target)}; the DEQ's own activation with a linear term, its scale spent on the next orders"
     if (linear := linear_layer(target)) is not None:
         rates = rates_for_both(target, linear) if target.kernel == "both" else None
         return rates if isinstance(rates, Refusal) else Draft(ENN([linear]), "skip", 1.0, reason, rates)
-    best = _best(target, bool(learning_rates))
-    if learning_rates is None and best is not None and target.kernel == "ntk" and best.costs[0] > ENOUGH:
+    best = _best(target, bool(with_rates))
+    if with_rates is None and best is not None and target.kernel == "ntk" and best.costs[0] > ENOUGH:
         rated = _best(target, True)
         best = rated if rated is not None and rated.costs[0] < 0.1 * best.costs[0] else best
     return _no_scale(target) if best is None else best.draft(target, reason)
