@@ -66,6 +66,11 @@ def test_norm_of_a_large_covariance_needs_no_dense_eigenvalues(structure):
     assert covariance(given_as, p).norm() == pytest.approx(expected, rel=1e-9)
 
 
+def test_a_class_without_noise_has_norm_zero():
+    mix = nsd.GaussianMixture(np.zeros((2, 600)), [1.0, np.zeros((600, 600))])
+    assert mix.diagnose().covariance_norms == (1.0, 0.0)
+
+
 def test_two_class_is_the_papers_mixture():
     mix = nsd.GaussianMixture.two_class(100)
     assert mix.means[0].tolist() == [8.0] + [0.0] * 99

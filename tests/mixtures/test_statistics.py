@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInputError
-from notsodeep.mixtures import LowRank, _traces
+from notsodeep.mixtures import LowRank, statistics
 
 EXACT, ESTIMATE = nsd.MixtureStatistics.from_mixture, nsd.MixtureStatistics.estimate
 
@@ -45,7 +45,7 @@ def test_traces_are_weighted_by_the_sample_not_the_population():
 
 @pytest.mark.parametrize("path", ["covariances", "gram"])
 def test_estimates_are_unbiased_when_classes_are_as_small_as_the_dimension(path, monkeypatch):
-    monkeypatch.setattr(_traces, "_SMALL", 10_000 if path == "covariances" else 0)
+    monkeypatch.setattr(statistics, "_SMALL", 10_000 if path == "covariances" else 0)
     p, n, repeats = 30, 120, 400
     mix = three_classes(p)
     found = [ESTIMATE(*mix.sample(n, seed=s), population=True) for s in range(repeats)]
@@ -74,8 +74,8 @@ def test_estimate_of_the_trace_square_needs_no_normality():
 def test_both_paths_give_the_same_numbers(monkeypatch):
     X, y = three_classes(30).sample(120, seed=1)
     direct = ESTIMATE(X, y).T
-    monkeypatch.setattr(_traces, "_SMALL", 0)
-    monkeypatch.setattr(_traces, "_BLOCK", 7)
+    monkeypatch.setattr(statistics, "_SMALL", 0)
+    monkeypatch.setattr(statistics, "_BLOCK", 7)
     np.testing.assert_allclose(ESTIMATE(X, y).T, direct, rtol=1e-12)
 
 
@@ -214,7 +214,7 @@ def test_statistics_about_the_origin_are_those_of_second_moments():
 
 @pytest.mark.parametrize("path", ["covariances", "gram"])
 def test_estimates_about_the_origin_are_unbiased(path, monkeypatch):
-    monkeypatch.setattr(_traces, "_SMALL", 10_000 if path == "covariances" else 0)
+    monkeypatch.setattr(statistics, "_SMALL", 10_000 if path == "covariances" else 0)
     mix, n, repeats = three_classes(30), 40, 400
     found = [ESTIMATE(*mix.sample(n, seed=s), population=True, about="origin") for s in range(repeats)]
     exact = EXACT(mix, *mix.sample(n, seed=0), population=True, about="origin")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..errors import InvalidInputError
 
 Array = NDArray[np.float64]
+_SMALL = 512  # largest p for which all eigenvalues are computed to have the largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +35,15 @@ class Covariance:
         raise NotImplementedError
 
     def norm(self) -> float:
-        """The largest eigenvalue."""
-        return float(self.eigenvalues()[-1])
+        """The largest eigenvalue; of large matrices by Lanczos, for which products are enough."""
+        p = len(self.main_diagonal())
+        if p <= _SMALL or self.trace() == 0.0:
+            return float(self.eigenvalues()[-1])
+        operator = scipy.sparse.linalg.LinearOperator(
+            (p, p), matvec=lambda v: self.multiply(v.reshape(1, -1))[0], dtype=np.float64
+        )
+        start = np.random.default_rng(0).standard_normal(p)
+        return float(scipy.sparse.linalg.eigsh(operator, k=1, v0=start, return_eigenvectors=False)[0])
 
     def eigenvalues(self) -> Array:
         """All p eigenvalues, in increasing order."""
@@ -59,35 +67,6 @@ class Covariance:
 
 
 @dataclass(frozen=True, eq=False)
-class Isotropic(Covariance):
-    """variance * I."""
-
-    variance: float
-    p: int
-
-    def trace(self) -> float:
-        return self.variance * self.p
-
-    def inner(self, other: Covariance) -> float:
-        return self.variance * other.trace()
-
-    def eigenvalues(self) -> Array:
-        return np.full(self.p, self.variance)
-
-    def dense(self) -> Array:
-        return self.variance * np.eye(self.p)
-
-    def multiply(self, rows: Array) -> Array:
-        return self.variance * rows
-
-    def draw(self, n: int, generator: np.random.Generator) -> Array:
-        return np.sqrt(self.variance) * generator.standard_normal((n, self.p))
-
-    def main_diagonal(self) -> Array:
-        return np.full(self.p, self.variance)
-
-
-@dataclass(frozen=True, eq=False)
 class Diagonal(Covariance):
     """diag(variances)."""
 
@@ -98,6 +77,9 @@ class Diagonal(Covariance):
 
     def inner(self, other: Covariance) -> float:
         return float(self.variances @ other.main_diagonal())
+
+    def norm(self) -> float:
+        return float(self.variances.max())
 
     def eigenvalues(self) -> Array:
         return np.sort(self.variances)
@@ -142,17 +124,6 @@ class LowRank(Covariance):
 
     def inner(self, other: Covariance) -> float:
         return float((self.factor.T * other.multiply(self.factor.T)).sum() + self.diagonal @ other.main_diagonal())
-
-    def norm(self) -> float:
-        if np.ptp(self.diagonal) == 0.0:  # the factor alone decides
-            return float(self.diagonal[0]) + float(np.linalg.norm(self.factor, 2)) ** 2
-        if len(self.diagonal) <= 512:
-            return float(self.eigenvalues()[-1])
-        operator = scipy.sparse.linalg.LinearOperator(
-            (len(self.diagonal),) * 2, matvec=lambda v: self.multiply(v.reshape(1, -1))[0], dtype=np.float64
-        )
-        start = np.ones(len(self.diagonal))
-        return float(scipy.sparse.linalg.eigsh(operator, k=1, v0=start, return_eigenvectors=False)[0])
 
     def eigenvalues(self) -> Array:
         if np.ptp(self.diagonal) == 0.0:
@@ -203,12 +174,6 @@ class Dense(Covariance):
     def main_diagonal(self) -> Array:
         return np.diag(self.entries)
 
-    def norm(self) -> float:
-        if len(self.entries) <= 512:
-            return float(self.eigenvalues()[-1])
-        start = np.ones(len(self.entries))
-        return float(scipy.sparse.linalg.eigsh(self.entries, k=1, v0=start, return_eigenvectors=False)[0])
-
     @functools.cached_property
     def root(self) -> Array:
         """R with R' R = C: Cholesky, or by eigenvectors where the matrix is singular."""
@@ -227,11 +192,10 @@ def covariance(given: Any, p: int) -> Covariance:
             raise InvalidInputError(f"a covariance has dimension {size}, but the means have dimension {p}")
         return given
     array = floats("a covariance", given)
-    if array.ndim == 0:
-        return Isotropic(_non_negative(array), p)
-    if array.shape == (p,):
-        _non_negative(array)
-        return Diagonal(array)
+    if array.shape in ((), (p,)):
+        if (array < 0).any():
+            raise InvalidInputError(f"variances must not be negative, got {float(array.min())!r}")
+        return Diagonal(np.broadcast_to(array, (p,)))
     if array.shape == (p, p):
         return _checked_dense(array)
     raise InvalidInputError(
@@ -254,12 +218,6 @@ def _checked_dense(array: Array) -> Dense:
             f"a covariance matrix must be positive semi-definite; its smallest eigenvalue is {lowest:.3g}"
         ) from None
     return out
-
-
-def _non_negative(values: Array) -> float:
-    if (values < 0).any():
-        raise InvalidInputError(f"variances must not be negative, got {float(values.min())!r}")
-    return float(values.reshape(-1)[0]) if values.size else 0.0
 
 
 def floats(what: str, given: Any) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,9 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .._arguments import checked
-from .._arrays import as_labels, as_rows
+from .._arrays import as_labels, as_rows, squared_norms
 from ..errors import InvalidInputError
-from ._traces import class_traces, pair_moments
 from .covariances import LowRank
 from .mixture import GaussianMixture
 
@@ -67,19 +67,11 @@ class MixtureStatistics:
         """Exact means and covariances; ``population=True`` also takes tau0^2 = tr C0 / p instead of mean ||x||^2."""
         rows = as_rows(X, features=mix.p)
         labels = _codes(y, len(rows), mix.classes)
-        traces, products = _population(mix, _checked(about))
-        shares = np.bincount(labels, minlength=mix.classes) / len(labels)
-        return MixtureStatistics(
-            X=X,
-            labels=labels,
-            tau0=math.sqrt(shares @ traces) if population else _mean_norm(rows),
-            t=math.sqrt(mix.p) * (traces - shares @ traces),
-            T=products,
-            psi=_residual_norms(rows, labels, mix.means if about == "mean" else 0.0 * mix.means) - traces[labels],
-            means=mix.means,
-            traces=traces,
-            classes=tuple(range(mix.classes)),
-            about=about,
+        traces, products = _population(mix, about)
+        spread = _norms(_deviations(rows, labels, mix.means, about))
+        names = tuple(range(mix.classes))
+        return _record(
+            X, rows, labels, spread, traces, population, T=products, means=mix.means, classes=names, about=about
         )
 
     @staticmethod
@@ -95,27 +87,15 @@ class MixtureStatistics:
         names, labels = _classes(y, len(rows))
         counts = _enough(np.bincount(labels, minlength=len(names)), names)
         _check_fourth_powers(rows)
-        means = _class_means(rows, labels, len(names))
-        if _checked(about) == "mean":
-            spread = _residual_norms(rows, labels, means) * (counts / (counts - 1))[labels]
-            products = class_traces(rows, labels, means)
-        else:
-            spread = _residual_norms(rows, labels, 0.0 * means)
-            products = pair_moments(rows, labels, len(names))
+        means = np.stack([own.mean() for own in _deviations(rows, labels, np.zeros((len(names), rows.shape[1])))])
+        groups = _deviations(rows, labels, means, about)
+        spread = _norms(groups)
+        if about == "mean":
+            spread *= (counts / (counts - 1))[labels]
         traces = np.bincount(labels, weights=spread, minlength=len(names)) / counts
-        shares = counts / len(labels)
-        return MixtureStatistics(
-            X=X,
-            labels=labels,
-            tau0=math.sqrt(shares @ traces) if population else _mean_norm(rows),
-            t=math.sqrt(rows.shape[1]) * (traces - shares @ traces),
-            T=products,
-            psi=spread - traces[labels],
-            means=means,
-            traces=traces,
-            classes=names,
-            about=about,
-            fitted_on=counts,
+        T = _unbiased_products(groups, about)
+        return _record(
+            X, rows, labels, spread, traces, population, T=T, means=means, classes=names, about=about, fitted_on=counts
         )
 
     def at(self, X: Any, y: Any = None) -> MixtureStatistics:
@@ -127,10 +107,9 @@ class MixtureStatistics:
         if y is None and self.K > 1:
             raise InvalidInputError(f"new points need labels: the statistics have {self.K} classes {self.classes}")
         labels = np.zeros(len(rows), dtype=np.int64) if y is None else self._lookup(y, len(rows))
-        about_mean = self.about == "mean"
-        spread = _residual_norms(rows, labels, self.means if about_mean else 0.0 * self.means)
-        if about_mean and self.fitted_on is not None:  # an independent mean adds tr C_a / (p n_a) to the distance
-            spread = spread * (self.fitted_on / (self.fitted_on + 1))[labels]
+        spread = _norms(_deviations(rows, labels, self.means, self.about))
+        if self.about == "mean" and self.fitted_on is not None:  # an independent mean adds tr C_a / (p n_a)
+            spread *= (self.fitted_on / (self.fitted_on + 1))[labels]
         return replace(self, X=X, labels=labels, psi=spread - self.traces[labels])
 
     def _lookup(self, y: Any, n: int) -> NDArray[np.int64]:
@@ -181,6 +160,22 @@ class MixtureStatistics:
         return f"MixtureStatistics(n={self.n}, p={self.p}, classes={self.K}, tau0={self.tau0:.4g}, t=[{t}], {origin})"
 
 
+def _record(
+    X: Any, rows: Tensor, labels: NDArray[np.int64], spread: Array, traces: Array, population: bool, **known: Any
+) -> MixtureStatistics:
+    """What follows from ``spread``, ||x_i - E x_i||^2, and its mean ``traces`` in each class."""
+    mean = float(np.bincount(labels, minlength=len(traces)) @ traces) / len(labels)
+    return MixtureStatistics(
+        X=X,
+        labels=labels,
+        tau0=math.sqrt(mean) if population else _mean_norm(rows),
+        t=math.sqrt(rows.shape[1]) * (traces - mean),
+        psi=spread - traces[labels],
+        traces=traces,
+        **known,
+    )
+
+
 def _population(mix: GaussianMixture, about: About) -> tuple[Array, Array]:
     """tr C_a / p and tr(C_a C_b) / p, with C_a + mu_a mu_a' for C_a if about the origin."""
     traces = np.array([c.trace() for c in mix.covariances])
@@ -191,12 +186,6 @@ def _population(mix: GaussianMixture, about: About) -> tuple[Array, Array]:
         traces = traces + np.diag(overlap)
         products = products + along + along.T + overlap**2
     return traces / mix.p, products / mix.p
-
-
-def _checked(about: About) -> About:
-    if about not in ("mean", "origin"):
-        raise InvalidInputError(f"about must be 'mean' or 'origin', got {about!r}")
-    return about
 
 
 def _enough(counts: NDArray[np.int64], names: tuple[Any, ...]) -> NDArray[np.int64]:
@@ -228,9 +217,10 @@ def _classes(y: Any, n: int) -> tuple[tuple[Any, ...], NDArray[np.int64]]:
     return tuple(names.tolist()), codes.astype(np.int64)
 
 
-# ---- sums over rows, in chunks, in float64 -------------------------------------------------------------------
+# ---- sums over rows, in blocks, in float64 -------------------------------------------------------------------
 
-_CHUNK = 4096
+_SMALL = 3000  # largest p for which p x p matrices are formed
+_BLOCK = 2048
 _LARGEST = 1e70
 
 
@@ -244,29 +234,95 @@ def _check_fourth_powers(rows: Tensor) -> None:
 
 
 def _mean_norm(rows: Tensor) -> float:
-    total = sum(float((part.to(torch.float64) ** 2).sum()) for part in rows.split(_CHUNK))
-    if total == 0.0:
+    mean = float(squared_norms(rows).mean())
+    if mean == 0.0:
         raise InvalidInputError("all rows are zero: tau0 must be positive")
-    return math.sqrt(total / len(rows))
+    return math.sqrt(mean)
 
 
-def _class_means(rows: Tensor, labels: NDArray[np.int64], classes: int) -> Array:
-    sums = torch.zeros(classes, rows.shape[1], dtype=torch.float64, device=rows.device)
-    codes = torch.from_numpy(labels).to(rows.device)
-    for part, code in zip(rows.split(_CHUNK), codes.split(_CHUNK), strict=True):
-        sums.index_add_(0, code, part.to(torch.float64))
-    counts = np.bincount(labels, minlength=classes)
-    return sums.cpu().numpy() * (math.sqrt(rows.shape[1]) / counts)[:, None]
+@dataclass(frozen=True)
+class _Deviations:
+    """x - mu_a / sqrt(p) of the rows of one class, a few rows at a time."""
+
+    rows: Tensor
+    index: Tensor
+    centre: Tensor
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def parts(self) -> Iterator[Tensor]:
+        for index in self.index.split(_BLOCK):
+            yield self.rows[index].to(torch.float64) - self.centre
+
+    def mean(self) -> Array:
+        """Times sqrt(p), as the mu_a are."""
+        total = sum((part.sum(0) for part in self.parts()), torch.zeros_like(self.centre))
+        return total.cpu().numpy() * (math.sqrt(len(self.centre)) / len(self))
+
+    def norms(self) -> Tensor:
+        """Squared, of every row."""
+        return torch.cat([(part**2).sum(1) for part in self.parts()])
+
+    def scatter(self) -> Tensor:
+        """R'R, (p, p), with the rows R."""
+        total = torch.zeros(len(self.centre), len(self.centre)).to(self.centre)
+        for part in self.parts():
+            total.addmm_(part.T, part)
+        return total
 
 
-def _residual_norms(rows: Tensor, labels: NDArray[np.int64], means: Array) -> Array:
-    """||x_i - mu_a / sqrt(p)||^2 for every row."""
-    centres = torch.from_numpy(means / math.sqrt(rows.shape[1])).to(rows.device)
-    codes = torch.from_numpy(labels).to(rows.device)
-    norms = [
-        ((part - centres[code]) ** 2).sum(1) for part, code in zip(rows.split(_CHUNK), codes.split(_CHUNK), strict=True)
-    ]
-    return torch.cat(norms).cpu().numpy()
+def _deviations(rows: Tensor, labels: NDArray[np.int64], means: Array, about: About = "mean") -> list[_Deviations]:
+    """Of every class, from its mean or from the origin."""
+    centres = torch.from_numpy(means / math.sqrt(rows.shape[1]) * (about == "mean")).to(rows.device)
+    indices = [torch.from_numpy(np.flatnonzero(labels == a)).to(rows.device) for a in range(len(means))]
+    return [_Deviations(rows, index, centre) for index, centre in zip(indices, centres, strict=True)]
+
+
+def _norms(groups: list[_Deviations]) -> Array:
+    """||x_i - mu_a / sqrt(p)||^2 of all rows, in their order."""
+    order = torch.cat([own.index for own in groups])
+    found = torch.cat([own.norms() for own in groups])
+    return found[order.argsort()].cpu().numpy()
+
+
+def _unbiased_products(groups: list[_Deviations], about: About) -> Array:
+    """T, (K, K), without bias for any distribution: tr(C_a C_b)/p, or p E[(x . x')^2] over pairs about the origin.
+
+    For a != b, tr(S_a S_b) is unbiased since the classes are independent. For a = b, pairs of a point with itself do
+    not count; with estimated means the correction is the U-statistic of Chen, Zhang and Zhong (2010) in the closed form
+    of Himeno and Yamada (2014), which needs fourth powers of the residual norms but no normality.
+    """
+    p = len(groups[0].centre)
+    raw = (_scatter_products if p <= min(_SMALL, sum(map(len, groups))) else _gram_products)(groups)
+    freedom = [len(own) - (about == "mean") for own in groups]
+    products = raw / np.outer(freedom, freedom)
+    for a, own in enumerate(groups):
+        n, norms = len(own), own.norms()
+        fourth = float((norms**2).sum())
+        if about == "mean":
+            trace = float(norms.sum()) / (n - 1)
+            excess = (n - 2) / (n - 1) * raw[a, a] + trace**2 - n * fourth / (n - 1)
+            products[a, a] = (n - 1) / (n * (n - 2) * (n - 3)) * excess
+        else:
+            products[a, a] = (raw[a, a] - fourth) / (n * (n - 1))
+    return products * p  # deviations carry 1/sqrt(p) each: tr(C_a C_b)/p^2 so far
+
+
+def _scatter_products(groups: list[_Deviations]) -> Array:
+    """tr(R_a' R_a R_b' R_b) through p x p matrices."""
+    scatters = [own.scatter().reshape(-1) for own in groups]
+    return np.array([[float(a @ b) for b in scatters] for a in scatters])
+
+
+def _gram_products(groups: list[_Deviations]) -> Array:
+    """tr(R_a' R_a R_b' R_b) = ||R_a R_b'||_F^2, block by block."""
+    out = np.empty((len(groups), len(groups)))
+    for a, left in enumerate(groups):
+        for b, right in enumerate(groups[: a + 1]):
+            total = sum(float(((u @ v.T) ** 2).sum()) for u in left.parts() for v in right.parts())
+            out[a, b] = out[b, a] = total
+    return out
 
 
 # ---- class covariances estimated from few points, shrunk towards a multiple of the identity (Ledoit and Wolf) ----

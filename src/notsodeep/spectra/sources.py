@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from .._arguments import whole
 from ..errors import InvalidInputError
 from ..mixtures import Covariance, GaussianMixture, LowRank, MixtureStatistics
-from ..mixtures.covariances import Diagonal, Isotropic
+from ..mixtures.covariances import Diagonal
 from ..mixtures.statistics import shrunk_covariances
 from .population import Array, Commuting, Dense, Population
 
@@ -141,22 +141,14 @@ def _population(
         group.append(match)
     index = np.array(group)
     merged = np.bincount(index, weights=ratios, minlength=len(distinct))
-    if all(isinstance(c, Isotropic | Diagonal) for c in distinct):
+    if all(isinstance(c, Diagonal) for c in distinct):
         values = np.stack([c.main_diagonal() for c in distinct], axis=1)
         return _commuting(merged, values, means), index
     return _structured(distinct, means, merged), index
 
 
 def _equal(a: Covariance, b: Covariance) -> bool:
-    if a is b:
-        return True
-    if isinstance(a, Isotropic | Diagonal) and isinstance(b, Isotropic | Diagonal):
-        return np.array_equal(a.main_diagonal(), b.main_diagonal())
-    if isinstance(a, LowRank) and isinstance(b, LowRank):
-        return np.array_equal(a.factor, b.factor) and np.array_equal(a.diagonal, b.diagonal)
-    if type(a) is type(b):
-        return np.array_equal(a.dense(), b.dense())
-    return False
+    return type(a) is type(b) and all(np.array_equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
 
 
 def _commuting(ratios: Array, values: Array, means: Array) -> Commuting:
@@ -192,11 +184,8 @@ def _structured(covariances: Sequence[Covariance], means: Array, ratios: Array) 
 
 def _floor(c: Covariance) -> float | None:
     """The eigenvalue outside the span of the factor, if there is only one."""
-    if isinstance(c, Isotropic):
-        return c.variance
-    if isinstance(c, LowRank) and np.ptp(c.diagonal) == 0.0:
-        return float(c.diagonal[0])
-    return None
+    floor = c.variances if isinstance(c, Diagonal) else c.diagonal if isinstance(c, LowRank) else None
+    return None if floor is None or np.ptp(floor) > 0.0 else float(floor[0])
 
 
 def _basis(columns: Array) -> Array:
