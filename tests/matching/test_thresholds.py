@@ -59,8 +59,7 @@ def test_the_layer_has_gradients(layer):
     q = torch.tensor([1.0, 0.7, 2.0], dtype=torch.float64, requires_grad=True)
     r = torch.tensor([0.8, 1.1, 0.5], dtype=torch.float64, requires_grad=True)
     lam = torch.tensor([0.3, -0.4, 0.6], dtype=torch.float64, requires_grad=True)
-    for part in ("value", "slope"):
-        assert torch.autograd.gradcheck(lambda a, b, c, p=part: getattr(layer.layer(a, b), p)(c), (q, r, lam))
+    assert torch.autograd.gradcheck(lambda a, b, c: layer.layer(a, b).both(c), (q, r, lam))
 
 
 def relative_error(twin, angle):
@@ -68,7 +67,8 @@ def relative_error(twin, angle):
     rho, one = torch.tensor([math.cos(angle)], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     truth = pairwise(twin.deq, one, one, rho, (twin.kernel,))[twin.kernel]
     at, rate = twin.network.activations[0].layer(one, one), (twin.learning_rates or (0.0,))[0]
-    have = at.value(rho) + rate * rho * at.slope(rho)
+    value, slope = at.both(rho)
+    have = value + rate * rho * slope
     return float((truth - have).abs() / diagonal(twin.deq, one, (twin.kernel,))[twin.kernel])
 
 

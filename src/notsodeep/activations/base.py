@@ -215,7 +215,7 @@ class Activation:
     def layer(self, qx: Tensor, qy: Tensor) -> Any:
         """The activation's own layer at pairs of variances, or ``None`` for the one that serves every function.
 
-        A layer answers ``value(lam)``, ``slope(lam)``, ``both(lam)`` and ``subset(index)`` at covariances lam.
+        A layer answers ``value(lam)`` and ``both(lam)``, which is (value, slope), at covariances lam.
         """
         return None
 

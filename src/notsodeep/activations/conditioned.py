@@ -248,18 +248,9 @@ class ConditionedLayer:
         """E[psi(u; s) psi(v; t)]."""
         return self._sum(lam, False)
 
-    def slope(self, lam: Tensor) -> Tensor:
-        """d value / d lam, which is what a trained W sees."""
-        return self._sum(lam, True)
-
-    def subset(self, index: Tensor) -> ConditionedLayer:
-        """The pairs at ``index``."""
-        return ConditionedLayer(self.phi, self.qx[index], self.qy[index])
-
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        """(value, slope) without gradients."""
-        with torch.no_grad():
-            return self.value(lam), self.slope(lam)
+        """The same, and its derivative in lam, which is what a trained W sees."""
+        return self._sum(lam, False), self._sum(lam, True)
 
     def _sum(self, lam: Tensor, derived: bool) -> Tensor:
         sx, sy = self.qx.clamp_min(1e-60).sqrt(), self.qy.clamp_min(1e-60).sqrt()

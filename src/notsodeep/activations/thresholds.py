@@ -200,19 +200,10 @@ class ThresholdsLayer:
         root = (self.qx * self.qy).clamp_min(1e-120).sqrt()
         return root * _Value.apply((lam / root).clamp(-1.0, 1.0), self.phi)
 
-    def slope(self, lam: Tensor) -> Tensor:
-        """d value / d lam."""
-        root = (self.qx * self.qy).clamp_min(1e-120).sqrt()
-        return _Slope.apply((lam / root).clamp(-1.0, 1.0), self.phi)
-
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        """(value, slope) without gradients."""
-        with torch.no_grad():
-            return self.value(lam), self.slope(lam)
-
-    def subset(self, index: Tensor) -> ThresholdsLayer:
-        """The pairs at ``index``."""
-        return ThresholdsLayer(self.phi, self.qx[index], self.qy[index])
+        """The same, and its derivative in lam."""
+        root = (self.qx * self.qy).clamp_min(1e-120).sqrt()
+        return self.value(lam), _Slope.apply((lam / root).clamp(-1.0, 1.0), self.phi)
 
 
 class _Value(torch.autograd.Function):

@@ -167,15 +167,7 @@ class TurnedLayer:
         """E[psi(x) psi(y)]."""
         return self.parts[0].value(lam) + self.parts[1].value(lam * self.apart)
 
-    def slope(self, lam: Tensor) -> Tensor:
-        """d value / d lam."""
-        return self.parts[0].slope(lam) + self.apart * self.parts[1].slope(lam * self.apart)
-
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        """(value, slope) without gradients."""
-        with torch.no_grad():
-            return self.value(lam), self.slope(lam)
-
-    def subset(self, index: Tensor) -> TurnedLayer:
-        """The pairs at ``index``."""
-        return TurnedLayer(self.phi, self.qx[index], self.qy[index])
+        """The same, and its derivative in lam."""
+        (plain, slope), (turned, steep) = self.parts[0].both(lam), self.parts[1].both(lam * self.apart)
+        return plain + turned, slope + self.apart * steep

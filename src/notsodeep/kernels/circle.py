@@ -146,24 +146,7 @@ def _hermite_terms(phi: Activation, q: float) -> int:
     return max(4, min(_HERMITE, terms))
 
 
-class _Maps(LayerMaps):
-    """Value and slope at the same covariances come from one evaluation."""
-
-    _last: tuple[Complex, tuple[Complex, Complex]] | None = None
-
-    def value(self, lam: Complex) -> Complex:
-        return self._at(lam)[0]
-
-    def slope(self, lam: Complex) -> Complex:
-        return self._at(lam)[1]
-
-    def _at(self, lam: Complex) -> tuple[Complex, Complex]:
-        if self._last is None or self._last[0] is not lam:
-            self._last = (lam, self.both(lam))
-        return self._last[1]
-
-
-class _HermiteSeries(_Maps):
+class _HermiteSeries(LayerMaps):
     """sum_k a_k rho^k and its derivative in lam; only every second order for odd and even functions.
 
     Pairs that need about as many orders are summed up together, by powers within blocks of orders: these are matrix
@@ -215,7 +198,7 @@ def _sums(blocks: Array, x: Complex) -> tuple[Complex, Complex]:
     return out[:, 0], out[:, 1]
 
 
-class _ArcCosine(_Maps):
+class _ArcCosine(LayerMaps):
     """The arc-cosine kernels of theory, section 7b, continued to the unit disc."""
 
     def __init__(self, a: float, b: float, root: Array) -> None:

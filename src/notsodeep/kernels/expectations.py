@@ -23,8 +23,7 @@ from . import plane
 from .settled import Settled, settled_pair
 
 Part = Literal["value", "slope", "curvature", "x_slope", "x_curvature"]
-_DERIVED: dict[str, Part] = {"value": "slope", "slope": "curvature"}
-_RADIAL: dict[str, Part] = {"value": "x_slope", "slope": "x_curvature"}
+_RADIAL: dict[Part, Part] = {"value": "x_slope", "slope": "x_curvature"}  # x f'(x)
 _TERMS = (32, 128, 512, 2048)
 _CLOSE = 0.9  # correlations above this
 _NOISE = 2e-15  # rounding hides anything smaller in Parseval's identity
@@ -64,30 +63,25 @@ class Layer:
         return part
 
     # -- public ------------------------------------------------------------------------------------------
+    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """E[phi(u) phi(v)] and E[phi'(u) phi'(v)], which is also its derivative in lam."""
+        if self.tracks(lam):
+            return _Pair.apply(self, self.qx, self.qy, lam)
+        if self.closed is not None:
+            return self.closed(self.qx, self.qy, lam)
+        if self.bends is not None:
+            return self._linear_pieces(lam)
+        return self.raw("value", "value", lam), self.raw("slope", "slope", lam)
+
     def value(self, lam: Tensor) -> Tensor:
         """E[phi(u) phi(v)]."""
-        return self._pair("value", lam)
+        if self.tracks(lam) or self.closed is not None or self.bends is not None:
+            return self.both(lam)[0]
+        return self.raw("value", "value", lam)
 
-    def slope(self, lam: Tensor) -> Tensor:
-        """E[phi'(u) phi'(v)], which is also d value / d lam."""
-        return self._pair("slope", lam)
-
-    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        """(value, slope) without gradients, sharing the work."""
-        with torch.no_grad():
-            lam = lam.detach()
-            if self.closed is not None:
-                return self.closed(self.qx.detach(), self.qy.detach(), lam)
-            if self.bends is not None:
-                return self._linear_pieces(lam)
-            return self.raw("value", "value", lam), self.raw("slope", "slope", lam)
-
-    def _plain(self, part: Part, lam: Tensor) -> Tensor:
-        """One of the two expectations without gradients."""
-        if self.closed is not None or self.bends is not None:
-            return self.both(lam)[0 if part == "value" else 1]
-        with torch.no_grad():
-            return self.raw(part, part, lam.detach())
+    def tracks(self, lam: Tensor) -> bool:
+        """Whether gradients are asked for, in this covariance or in the variances."""
+        return torch.is_grad_enabled() and any(v.requires_grad for v in (lam, self.qx, self.qy))
 
     # -- methods -----------------------------------------------------------------------------------------
     @functools.cached_property
@@ -237,49 +231,43 @@ class Layer:
         return density * mean
 
     # -- gradients ---------------------------------------------------------------------------------------
-    def _radial(self, part: Part, lam: Tensor) -> tuple[Tensor, Tensor]:
-        """E[u f'(u) f(v)] and E[f(u) v f'(v)] of f = phi or phi'."""
-        if self.phi.homogeneity == 1.0:  # Euler: x phi'(x) = phi(x), and phi' does not change along a ray
-            return (self._plain("value", lam) if part == "value" else torch.zeros_like(lam),) * 2
-        radial = _RADIAL[part]
-        return self.raw(radial, part, lam), self.raw(part, radial, lam)
+    def derivatives(self, part: Part, found: Tensor, along: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of E[f(u) f(v)] = ``found``, f = phi or phi', in qx, qy and lam; ``along``: E[f'(u) f'(v)].
 
-    def _pair(self, part: Part, lam: Tensor) -> Tensor:
-        tracked = torch.is_grad_enabled() and (lam.requires_grad or self.qx.requires_grad or self.qy.requires_grad)
-        if not tracked:
-            return self._plain(part, lam)
-        return _Pair.apply(self, part, self.qx, self.qy, lam)
+        d/dq E[f(u) f(v)] at fixed lam = E[f''(u) f(v)] / 2 = (E[u f'(u) f(v)] - lam E[f'(u) f'(v)]) / (2 q).
+        """
+        if self.phi.homogeneity == 1.0:  # Euler: x phi'(x) = phi(x), and phi' does not change along a ray
+            radial_x = radial_y = found if part == "value" else torch.zeros_like(lam)
+        else:
+            radial_x, radial_y = self.raw(_RADIAL[part], part, lam), self.raw(part, _RADIAL[part], lam)
+        dead_x, dead_y = self.variance_x <= 2 * _TINY, self.variance_y <= 2 * _TINY
+        in_x = ((radial_x - lam * along) / (2.0 * self.variance_x)).masked_fill(dead_x, 0.0)
+        in_y = ((radial_y - lam * along) / (2.0 * self.variance_y)).masked_fill(dead_y, 0.0)
+        return in_x, in_y, along.masked_fill(dead_x | dead_y, 0.0) if part == "slope" else along
 
 
 class _Pair(torch.autograd.Function):
-    """value or slope with first derivatives by Price's theorem."""
+    """(value, slope) with first derivatives by Price's theorem."""
 
     @staticmethod
-    def forward(ctx: Any, layer: Layer, part: Part, qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:
-        ctx.layer, ctx.part = layer, part
-        ctx.save_for_backward(lam)
-        return layer._plain(part, lam)
+    def forward(ctx: Any, layer: Layer, qx: Tensor, qy: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+        found = layer.both(lam)
+        ctx.layer = layer
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(lam, *found)
+        return found
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
-        (lam,) = ctx.saved_tensors
-        layer, part = ctx.layer, ctx.part
-        derived = _DERIVED[part]
-        along = layer._plain(derived, lam) if part == "value" else layer.raw(derived, derived, lam)
-        # d/dq E[f(u) g(v)] at fixed lam = E[f''(u) g(v)] / 2 = (E[u f'(u) g(v)] - lam E[f'(u) g'(v)]) / (2 q)
-        radial_x, radial_y = layer._radial(part, lam)
-        in_x = (radial_x - lam * along) / (2.0 * layer.variance_x)
-        in_y = (radial_y - lam * along) / (2.0 * layer.variance_y)
-        dead_x, dead_y = layer.variance_x <= 2 * _TINY, layer.variance_y <= 2 * _TINY
-        along = torch.where(dead_x | dead_y, torch.zeros_like(along), along) if part == "slope" else along
-        return (
-            None,
-            None,
-            grad * torch.where(dead_x, torch.zeros_like(in_x), in_x),
-            grad * torch.where(dead_y, torch.zeros_like(in_y), in_y),
-            grad * along,
-        )
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        lam, value, slope = ctx.saved_tensors
+        total: list[Tensor] = []
+        for part, found, grad in zip(_RADIAL, (value, slope), grads, strict=True):
+            if grad is not None:
+                along = slope if part == "value" else ctx.layer.raw("curvature", "curvature", lam)
+                parts = [grad * d for d in ctx.layer.derivatives(part, found, along, lam)]
+                total = [a + b for a, b in zip(total, parts, strict=True)] if total else parts
+        return None, *(total or (None,) * 3)
 
 
 def _distinct(qx: Tensor, qy: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:

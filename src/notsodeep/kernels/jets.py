@@ -122,13 +122,11 @@ class LayerJet(LayerMaps):
         """E[phi(u) phi(v)]; the covariance starts at this layer's input scale."""
         return self._value(*covariance.about()[1:])
 
-    def slope(self, covariance: KernelJet) -> KernelJet:
-        """E[phi'(u) phi'(v)]."""
-        return self._slope(*covariance.about())
-
     def both(self, covariance: KernelJet) -> tuple[KernelJet, KernelJet]:
-        around = covariance.about()
-        return self._value(*around[1:]), self._slope(*around)
+        """(E[phi(u) phi(v)], E[phi'(u) phi'(v)])"""
+        scale, diagonal, cross = covariance.about()
+        slope, along = apply_layer(self, diagonal, cross, derivative=True), compose(self.slope_square, diagonal)
+        return self._value(diagonal, cross), KernelJet(slope / scale, along / scale)
 
     def with_line(self, gain: Array, line: Array) -> LayerJet:
         """Those of gain phi(x) + line x / tau, one per row; ``hermite`` must reach beyond :data:`TERMS` by two.
@@ -146,10 +144,6 @@ class LayerJet(LayerMaps):
 
     def _value(self, diagonal: Array, cross: Array) -> KernelJet:
         return KernelJet(apply_layer(self, diagonal, cross), compose(self.square, diagonal))
-
-    def _slope(self, scale: Array, diagonal: Array, cross: Array) -> KernelJet:
-        found = apply_layer(self, diagonal, cross, derivative=True)
-        return KernelJet(found / scale, compose(self.slope_square, diagonal) / scale)
 
 
 @functools.lru_cache(maxsize=256)

@@ -15,15 +15,13 @@ import torch
 from torch import Tensor
 
 from .._chebyshev import nodes, to_coefficients
-from .._fixed_point import newton
 from ..activations.forms import correlation
-from ..errors import ConvergenceError
 from ..networks import DEQ, Kernel
 from .evaluate import at_entries
 from .lookup import Level, NormScale, Table, chebyshev, compressed
 from .plane import polar_grid
-from .pointwise import gap_check
-from .recursion import equation, implicit
+from .pointwise import gap_check, solve_covariance
+from .recursion import LayerMaps, implicit
 from .sampling import rough_correlations
 from .variance import equilibrium_variance
 
@@ -89,8 +87,8 @@ def _series(deq: DEQ, scale: NormScale, reach: float, size: int, terms: int, sho
     return NearSeries(scale, (low, high), (levels[0], levels[1]))
 
 
-class _Entries:
-    """The layer at single entries; answers as any layer does."""
+class _Entries(LayerMaps):
+    """The layer at single entries."""
 
     def __init__(self, series: NearSeries, qx: Tensor, qy: Tensor, sides: tuple[tuple[Tensor, Tensor], ...]) -> None:
         self.series, self.qx, self.qy, self.sides = series, qx, qy, sides
@@ -106,16 +104,10 @@ class _Entries:
         return at_entries(self.series.levels[part], *self.sides[part], x)
 
     def value(self, lam: Tensor) -> Tensor:
-        """E[phi(u) phi(v)]."""
         return self._part(0, lam)
 
-    def slope(self, lam: Tensor) -> Tensor:
-        """E[phi'(u) phi'(v)]."""
-        return self._part(1, lam)
-
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        """(value, slope)."""
-        return self.value(lam), self.slope(lam)
+        return self._part(0, lam), self._part(1, lam)
 
 
 def near_entries(
@@ -127,13 +119,5 @@ def near_entries(
         (series.side(part, nx, signed=True), series.side(part, ny, signed=False)) for part in range(len(series.levels))
     )
     layer = _Entries(series, qx, qy, sides)
-    drive, bound = deq.drive(nx * ny * r), (qx * qy).sqrt()
-
-    def rest(lam: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
-        part, push = (layer, drive) if which is None else (layer.subset(which), drive[which])
-        return equation(part, lam, deq.variances[0], push)
-
-    root = newton(rest, drive.clamp(-bound, bound), -bound, bound, bound)
-    if not root.converged:
-        raise ConvergenceError(f"the covariance equation of {deq!r} did not converge near duplicates; {deq.advice}")
-    return implicit(root.value, layer, deq.variances[0], kinds, gap_check(deq))
+    lam = solve_covariance(deq, layer, deq.drive(nx * ny * r), (qx * qy).sqrt())
+    return implicit(lam, layer, deq.variances[0], kinds, gap_check(deq))

@@ -18,7 +18,7 @@ from ..errors import ConvergenceError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernels, rates_of
 from .expectations import Layer, layer_of
 from .plane import account
-from .recursion import Known, equation, explicit, implicit
+from .recursion import equation, explicit, implicit
 from .slopes import DEQSlope, slopes
 from .variance import Diagonal, at_each_layer, equilibrium_variance
 
@@ -107,9 +107,7 @@ def _kernels(
     qx, qy = equilibrium_variance(network, torch.stack([sx, sy]))
     layer = layer_of(network.activation, qx, qy)
     lam = _covariance(network, layer, dot)
-    tracked = torch.is_grad_enabled() and any(v.requires_grad for v in (lam, qx, qy))
-    there = layer if tracked else Known(*layer.both(lam))  # value and slope share their work
-    return implicit(lam, there, network.sigma_a2, kinds, gap_check(network))
+    return implicit(lam, layer, network.sigma_a2, kinds, gap_check(network))
 
 
 def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -134,16 +132,17 @@ def gap_check(deq: DEQ) -> Any:
 def _covariance(deq: DEQ, layer: Layer, dot: Tensor) -> Tensor:
     """lam = sigma_a2 E[phi phi] + drive, entry by entry; differentiable."""
     drive = deq.drive(dot, tracked=True)
-    lam = _solve_covariance(deq, layer, drive.detach())
+    with torch.no_grad():
+        lam = solve_covariance(deq, layer, drive, layer.variance_x.sqrt() * layer.variance_y.sqrt())
     if torch.is_grad_enabled() and (deq.tracked or any(v.requires_grad for v in (layer.qx, layer.qy, dot))):
         # one Newton step from the solution, differentiated at fixed slope: the implicit function theorem
-        rate = equation(layer, lam, deq.variances[0], drive.detach())[1]
-        lam = lam - (lam - deq.sigma_a2 * layer.value(lam) - drive) / rate
+        rest, rate = equation(layer, lam, deq.sigma_a2, drive)
+        lam = lam - rest / rate.detach()
     return lam
 
 
-def _solve_covariance(deq: DEQ, layer: Layer, drive: Tensor) -> Tensor:
-    bound = layer.variance_x.sqrt() * layer.variance_y.sqrt()
+def solve_covariance(deq: DEQ, layer: Any, drive: Tensor, bound: Tensor) -> Tensor:
+    """lam = sigma_a2 E[phi phi] + drive at any layer that has a ``subset``; ``bound``: the largest |lam|."""
 
     def rest(lam: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
         part, push = (layer, drive) if which is None else (layer.subset(which), drive[which])

@@ -15,19 +15,14 @@ from ..networks import Kernel, is_tangent
 
 
 class LayerMaps(Protocol):
-    """What a layer offers at covariances of some kind; it defines :meth:`both`, or the other two."""
-
-    def value(self, covariance: Any, /) -> Any:
-        """E[phi(u) phi(v)]."""
-        return self.both(covariance)[0]
-
-    def slope(self, covariance: Any, /) -> Any:
-        """E[phi'(u) phi'(v)], the derivative of :meth:`value`."""
-        return self.both(covariance)[1]
+    """What a layer offers at covariances of some kind."""
 
     def both(self, covariance: Any, /) -> tuple[Any, Any]:
-        """(value, slope), sharing the work; no gradients."""
-        return self.value(covariance), self.slope(covariance)
+        """E[phi(u) phi(v)] and its derivative E[phi'(u) phi'(v)], which share their work."""
+
+    def value(self, covariance: Any, /) -> Any:
+        """The first alone, where it takes less."""
+        return self.both(covariance)[0]
 
 
 class Known(LayerMaps):
@@ -51,8 +46,7 @@ def explicit(
     """
     theta = {k: (rates[0] if k == "ntk" else 0.0 * rates[0]) * covariance for k in kernels if is_tangent(k)}
     for rate, layer in zip(rates[1:], layers, strict=True):
-        slope = layer.slope(covariance) if theta else None
-        covariance = layer.value(covariance)
+        covariance, slope = layer.both(covariance) if theta else (layer.value(covariance), None)
         theta = {k: t * slope + rate * covariance for k, t in theta.items()}
     return {k: theta.get(k, covariance) for k in kernels}
 
@@ -72,11 +66,10 @@ def implicit(
     drive, A the rest, sigma_a2 G. With all of them this is Lambda slope / gap, with A alone sigma_a2 G slope / gap,
     which adds up with the readout's G to G / gap. ``check_gap`` refuses gaps 1 - sigma_a2 slope that are not positive.
     """
-    parts: dict[Kernel, Any] = {"ck": layer.value(covariance)}
-    if any(is_tangent(k) for k in kernels):
-        slope = layer.slope(covariance)
-        gap = 1.0 - sigma_a2 * slope
-        check_gap(gap)
-        parts["ntk"] = parts["ck"] + covariance * slope / gap
-        parts["ntk_frozen"] = parts["ck"] / gap
+    if not any(is_tangent(k) for k in kernels):
+        return {"ck": layer.value(covariance)}
+    value, slope = layer.both(covariance)
+    gap = 1.0 - sigma_a2 * slope
+    check_gap(gap)
+    parts: dict[Kernel, Any] = {"ck": value, "ntk": value + covariance * slope / gap, "ntk_frozen": value / gap}
     return {k: parts[k] for k in kernels}

@@ -114,7 +114,7 @@ def _solve(layer: SeriesLayer, sigma_a2: float, drive: PowerSeries, orthogonal: 
         covariance.c[:, 0] = orthogonal
     # one more sweep in the form that only adds positive numbers: small coefficients get their own relative accuracy
     sweep = (sigma_a2 * layer.value(covariance) + drive).c
-    own = sigma_a2 * layer.slope(covariance.first(1)).c
+    own = sigma_a2 * layer.both(covariance.first(1))[1].c
     sweep[:, 1:] = (sweep[:, 1:] - own * covariance.c[:, 1:]) / (1.0 - own)
     sweep[:, 0] = orthogonal
     return PowerSeries(sweep)
@@ -141,11 +141,11 @@ class SeriesLayer(LayerMaps):
         taylor, reach = self._taylor(covariance)
         return PowerSeries(_compose(taylor, covariance.c / (self.scale * reach)))
 
-    def slope(self, covariance: PowerSeries) -> PowerSeries:
-        """E[phi' phi'] = F'(rho(r)) / sqrt(q q')."""
+    def both(self, covariance: PowerSeries) -> tuple[PowerSeries, PowerSeries]:
+        """The same, and F'(rho(r)) / sqrt(q q')."""
         taylor, reach = self._taylor(covariance)
-        derivative = np.arange(1, taylor.shape[1]) * taylor[:, 1:]
-        return PowerSeries(_compose(derivative, covariance.c / (self.scale * reach)) / (self.scale * reach))
+        unit, derivative = self.scale * reach, np.arange(1, taylor.shape[1]) * taylor[:, 1:]
+        return self.value(covariance), PowerSeries(_compose(derivative, covariance.c / unit) / unit)
 
     def _taylor(self, covariance: PowerSeries) -> tuple[Array, Array]:
         if self._known is None:

@@ -30,14 +30,10 @@ class Diagonal(LayerMaps):
         """E[phi(u)^2]."""
         return mean_square(self.phi, "value", q)
 
-    def slope(self, q: Tensor) -> Tensor:
-        """E[phi'(u)^2]; along the diagonal the derivative of :meth:`value` is another one."""
-        return mean_square(self.phi, "slope", q)
-
     def both(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """(value, slope), sharing the nodes."""
-        if not _integrable(self.phi):
-            return self.value(q), self.slope(q)
+        """E[phi(u)^2] and E[phi'(u)^2]; along the diagonal the derivative of the first is another one."""
+        if (torch.is_grad_enabled() and q.requires_grad) or not _integrable(self.phi):
+            return self.value(q), mean_square(self.phi, "slope", q)
         return _together(self.phi, q, lambda x, value, slope: slope * slope)
 
 
@@ -76,7 +72,7 @@ def mean_square(phi: Activation, part: str, q: Tensor) -> Tensor:
     # what comes back from torch.unique has no gradient
     different, where = (q, ...) if q.requires_grad else torch.unique(q, return_inverse=True)
     own = phi.layer(different, different)  # the diagonal is the pair of a point with itself
-    return (own.value(different) if part == "value" else own.slope(different))[where]
+    return (own.value(different) if part == "value" else own.both(different)[1])[where]
 
 
 class _MeanSquare(torch.autograd.Function):

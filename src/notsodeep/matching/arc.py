@@ -31,19 +31,11 @@ class Bend(LayerMaps):
 
     def __init__(self, c: float) -> None:
         self.c = c
-        self._seen: tuple[Array, Array] | None = None
 
-    def _angle(self, r: Array) -> Array:
-        if self._seen is None or self._seen[0] is not r:
-            self._seen = (r, np.arccos(r))
-        return self._seen[1]
-
-    def value(self, r: Array) -> Array:
-        t = self._angle(r)
-        return np.clip(r + (self.c / math.pi) * (np.sqrt((1.0 - r) * (1.0 + r)) - t * r), -1.0, 1.0)
-
-    def slope(self, r: Array) -> Array:
-        return 1.0 - (self.c / math.pi) * self._angle(r)
+    def both(self, r: Array) -> tuple[Array, Array]:
+        t, share = np.arccos(r), self.c / math.pi
+        value = np.clip(r + share * (np.sqrt((1.0 - r) * (1.0 + r)) - t * r), -1.0, 1.0)
+        return value, 1.0 - share * t
 
 
 @functools.lru_cache(maxsize=16)

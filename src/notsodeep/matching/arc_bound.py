@@ -117,10 +117,11 @@ class BoundedBend(LayerMaps):
         first = _sine_above(low, high)
         return Level(np.ones_like(low), first, second, nodes, low, high, level.bending + extra)
 
-    def slope(self, level: Level) -> Bounds:
-        """1 - c t / pi, the layer's derivative kernel."""
+    def both(self, level: Level) -> tuple[Level, Bounds]:
+        """The next level, and 1 - c t / pi, the layer's derivative kernel."""
         slant = self.c / math.pi
-        return Bounds(_slope_above(level, self.c), np.full_like(level.low, slant), slant * level.bending)
+        slope = Bounds(_slope_above(level, self.c), np.full_like(level.low, slant), slant * level.bending)
+        return self.value(level), slope
 
 
 # ---- derivative bounds of the two kernels ----------------------------------------------------------------
