@@ -92,6 +92,7 @@ def test_networks_and_estimators_load_without_the_compiler():
 
 
 ROOMS = [
+    "_words",
     "errors",
     "_arguments",
     "_files",

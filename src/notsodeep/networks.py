@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args, overload
+from typing import Any, get_args, overload
 
 import numpy as np
 import torch
@@ -21,12 +21,11 @@ from torch import Tensor
 from ._arrays import as_floats, sheltered
 from ._files import parsed
 from ._fixed_point import newton
+from ._words import Kernel as Kernel
 from .activations import Activation, ActivationLike, activation
 from .errors import ContractionError, ConvergenceError, InvalidInputError, SerialisationError
 from .gaussian import moments, spread
 
-Kernel = Literal["ck", "ntk", "ntk_frozen"]
-"""What is trained: the readout alone; all weights; all but the input weights (docs/theory.md, section 2)."""
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
 SCALES = (1e-30, 1e30)  # of tau0: fourth powers of these, and their inverses, are numbers
 

@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from .._words import FamilyName, MatchKernel
 from ..errors import InfeasibleMatchError, InvalidInputError
 from . import options as opt
 from .app import app, note, print_json, show, table
 from .files import check_target, write_json
 
-Family = Literal["auto", "hard_tanh", "skip", "leaky_relu", "quadratic", "hermite"]
-Matched = Literal["ck", "ntk", "ntk_frozen", "both"]
+Family = Literal["auto", FamilyName]
 Inputs = Literal["mixture", "sphere", "uniform", "any"]
 _CHECKED = 2000  # points on which a design is verified; more would tell the same
 
@@ -28,7 +28,7 @@ def match(
     tau0: opt.Tau0 = None,
     data: opt.Data = None,
     labels: opt.Labels = None,
-    kernel: Annotated[Matched, typer.Option("--kernel", "-k", help="Kernel to match; both: CK and NTK.")] = "ck",
+    kernel: Annotated[MatchKernel, typer.Option("--kernel", "-k", help="Kernel to match; both: CK and NTK.")] = "ck",
     family: Annotated[Family, typer.Option("--family", help="Activations of the twin.")] = "auto",
     inputs: Annotated[
         Inputs,

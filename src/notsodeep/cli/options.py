@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
+from .._words import Kernel as Kernel
 from ..errors import ClusterError, ContractionError, DataError, InvalidInputError, MissingExtraError
 from .app import note, tell
 
-Kernel = Literal["ck", "ntk", "ntk_frozen"]
 _USUAL = 0.2
 
 Phi = Annotated[

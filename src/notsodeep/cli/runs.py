@@ -10,19 +10,17 @@ import tempfile
 import webbrowser
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from .. import __version__
+from .._words import Method, Trained
 from ..errors import InvalidInputError
 from . import options as opt
 from .app import app, print_json, show, table
 from .files import labels_from, points_from
 from .options import Scheduler, Workers, client_from
-
-Method = Literal["ridge", "sgd", "adam"]
-Train = Literal["readout", "frozen", "all"]
 
 
 @app.command()
@@ -38,7 +36,7 @@ def compare(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Networks of each kind.")] = 3,
     method: Annotated[Method, typer.Option("--method", help="ridge: the readout in closed form.")] = "ridge",
     train: Annotated[
-        Train, typer.Option("--train", help="What trains; more than the readout needs sgd or adam.")
+        Trained, typer.Option("--train", help="What trains; more than the readout needs sgd or adam.")
     ] = "readout",
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Of sgd and adam.")] = 20,
     lr: Annotated[float | None, typer.Option("--lr", help="Learning rate; default 1 of sgd, 0.01 of adam.")] = None,

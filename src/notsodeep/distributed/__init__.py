@@ -9,14 +9,13 @@ except ImportError:
 
 from .calls import expand, feature_sums, sweep
 from .cluster import Cluster
-from .operator import ClusterKernel, ClusterStore
+from .operator import ClusterKernel
 from .output import kernel_to_npy, kernel_to_zarr
 from .planning import Plan, Rates, plan
 
 __all__ = [
     "Cluster",
     "ClusterKernel",
-    "ClusterStore",
     "Plan",
     "Rates",
     "expand",

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .._arguments import checked
 from .._progress import track
+from .._words import Store
 from ..errors import InvalidInputError, SerialisationError, warn
 from ..solve import NetworkKernel, triangle_bytes
 from ..solve.operator import Factor, fingerprint
@@ -22,7 +23,6 @@ from .crew import Crew
 from .factor import ClusterFactor
 from .layout import Grid, Tile, blocks_of, tile_size
 
-ClusterStore = Literal["auto", "memory", "disk", "none"]
 _BATCHES = 16  # parts in which a worker computes its tiles: steps of the progress bar
 _SMALL = 1 << 26  # bytes of a factor that the client passes over sooner than messages come and go
 _MESSAGE = 1 << 26  # bytes of tiles in one answer
@@ -57,7 +57,7 @@ class ClusterKernel:
         *,
         scale: Tensor | None = None,
         dtype: torch.dtype | Literal["auto", "float32", "float64"] = torch.float64,
-        store: ClusterStore = "auto",
+        store: Store = "auto",
         folder: str | Path | None = None,
         memory: float | None = None,
         tile: int | None = None,

@@ -8,10 +8,10 @@ import numpy as np
 
 from .._arguments import checked, shown
 from .._arrays import as_floats, as_rows, squared_norms
+from .._words import Kernel
+from .._words import MatchKernel as MatchKernel
 from ..errors import InvalidInputError
-from ..networks import Kernel
 
-MatchKernel = Literal["ck", "ntk", "ntk_frozen", "both"]
 Trains = Literal["all", "readout"]
 
 _KERNELS: dict[str, tuple[Kernel, ...]] = {

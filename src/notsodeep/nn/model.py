@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -13,9 +13,8 @@ from torch.utils.data import Dataset
 
 from .._arguments import not_negative, shown, whole_seed
 from .._arrays import as_device, as_rows
+from .._words import Trained
 from ..errors import ConvergenceError, InvalidInputError
-
-Trained = Literal["readout", "frozen", "all"]
 
 
 class Model(nn.Module):

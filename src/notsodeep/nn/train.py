@@ -25,11 +25,11 @@ from torch import Tensor, nn
 
 from .._arguments import checked, not_negative, whole, whole_seed
 from .._arrays import as_device
+from .._words import Method
 from ..errors import CheckpointError, ConvergenceError, InvalidInputError
 from .checkpoint import WEIGHTS, Checkpoints, fingerprint
 from .model import Model, as_pair, check_classes, compute_features, one_hot, set_readout
 
-Method = Literal["sgd", "adam", "ridge"]
 Schedule = Literal["constant", "cosine", "linear"]
 Loss = Literal["cross_entropy", "squared"]
 Forward = Callable[[Tensor], Tensor]

@@ -10,7 +10,7 @@ import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,12 +18,11 @@ from torch import Tensor
 from .._arguments import checked, whole
 from .._arrays import as_rows
 from .._progress import track
+from .._words import Store as Store
 from ..errors import InvalidInputError
 from .folder import TileFolder
 from .operator import KernelFunction, add_block, as_columns, fingerprint
 from .pivoted import LowRank, pivoted_cholesky
-
-Store = Literal["auto", "memory", "disk", "none"]
 
 _PANEL = 2048
 _COLUMNS = 8192  # computed at once on a CPU; a GPU takes all of them

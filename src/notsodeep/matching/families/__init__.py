@@ -1,8 +1,8 @@
 """The families of twins. Each is a function (target, with_rates) -> Draft | Refusal."""
 
 from collections.abc import Callable
-from typing import Literal
 
+from ..._words import FamilyName as FamilyName
 from ..target import Target
 from .draft import Draft, Refusal
 from .general import Family, solve_family
@@ -12,8 +12,6 @@ from .leaky import leaky_relu
 from .skip import skip
 
 __all__ = ["FAMILIES", "Draft", "Family", "FamilyName", "Refusal", "solve_family"]
-
-FamilyName = Literal["hard_tanh", "leaky_relu", "quadratic", "hermite", "skip"]
 
 FAMILIES: dict[str, Callable[[Target, bool | None], Draft | Refusal]] = {
     "hard_tanh": hard_tanh,

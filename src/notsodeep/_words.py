@@ -1,0 +1,14 @@
+"""The words that options of several rooms take; nothing heavy is imported, so that the command has them at once."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Kernel = Literal["ck", "ntk", "ntk_frozen"]
+"""What is trained: the readout alone; all weights; all but the input weights (docs/theory.md, section 2)."""
+MatchKernel = Literal[Kernel, "both"]
+FamilyName = Literal["hard_tanh", "skip", "leaky_relu", "quadratic", "hermite"]
+Trained = Literal["readout", "frozen", "all"]
+"""The same of a network of finite width: kernels ``ck``, ``ntk_frozen``, ``ntk``."""
+Method = Literal["sgd", "adam", "ridge"]
+Store = Literal["auto", "memory", "disk", "none"]
