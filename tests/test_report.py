@@ -49,7 +49,8 @@ def test_the_demo_finds_twins_that_are_nearer_than_plain_networks(shown):
             assert case.twin.bound < 1e-3
         else:
             assert case.twin.residual < 1e-9
-        assert case.distance < 0.5 * case.plain_scaled < 0.5 * case.plain_distance
+        distances = case.verified
+        assert distances.distance < 0.5 * distances.plain_scaled_distance < 0.5 * distances.plain_distance
         assert case.widest.models == ("DEQ", "twin", "plain")
         # no test times anything: that the table shows the ratio of what was measured
         seconds = {m: [r.inference_seconds for r in case.widest.rows if r.model == m] for m in ("DEQ", "twin")}
@@ -58,10 +59,10 @@ def test_the_demo_finds_twins_that_are_nearer_than_plain_networks(shown):
         # digits at width 64: well above chance, and the twin within reach of the DEQ
         assert case.widest.summary("twin", "accuracy")[0] > 0.8
     for spectrum in found.spectra:
-        assert spectrum.distance < 0.5 * spectrum.plain_distance
+        assert spectrum.verified.distance < 0.5 * spectrum.verified.plain_distance
         assert np.all(np.diff(spectrum.eigenvalues["DEQ"]) >= 0)
         assert spectrum.law.spikes
-    assert -0.8 < found.slope < -0.2
+    assert -0.8 < found.gradients.slope < -0.2
 
 
 def test_the_demo_prints_one_table(shown):

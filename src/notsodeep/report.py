@@ -6,14 +6,12 @@ Figures take their ink and their paper from the page, so that they are legible i
 from __future__ import annotations
 
 import html
-import io
 import re
 from collections.abc import Sequence
-from typing import Any
 
-import matplotlib
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+
+from .plots.style import figure_style, vector
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --card: #f5f6f8; --line: #d5d9de; }
@@ -41,19 +39,15 @@ figcaption { font-size: 0.85rem; }
   td::before { content: attr(data-label); opacity: 0.7; } td:empty { display: none; }
 }
 """
-_INK = ("#000000", "#1d3557")  # matplotlib's black, and the dark blue of the displays
-_ENGINE: dict[Any, Any] = {"svg.fonttype": "none", "font.family": "sans-serif", "savefig.transparent": True}
+_DARK = ("#000000", "#1d3557")  # matplotlib's black, and the dark blue of the displays
 
 
 def figure(drawn: Figure, caption: str, name: str) -> str:
     """A figure as inline SVG; ``name`` keeps its identifiers apart from those of the other figures."""
-    stream = io.StringIO()
-    with matplotlib.rc_context({**_ENGINE, "svg.hashsalt": name}):
-        drawn.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    plt.close(drawn)
-    svg = stream.getvalue()
+    with figure_style():
+        svg = vector(drawn)
     svg = svg[svg.index("<svg") :]
-    for colour in _INK:
+    for colour in _DARK:
         svg = svg.replace(colour, "currentColor")
     svg = svg.replace("#ffffff", "var(--paper)").replace("<svg ", f'<svg role="img" aria-label="{_safe(caption)}" ', 1)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)

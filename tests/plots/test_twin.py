@@ -46,3 +46,12 @@ def test_own_axes_and_refusals() -> None:
         TwinDisplay.from_twin("twin")
     with pytest.raises(InvalidInputError, match="two dimensions"):
         TwinDisplay.from_twin(twin, np.zeros(3))
+
+
+def test_spectra_are_those_of_the_kernel_that_the_twin_matches() -> None:
+    """A layer whose readout stands for the training of the whole DEQ: its units jump, and have no tangent kernel."""
+    X = np.random.default_rng(0).standard_normal((30, 20)) / np.sqrt(20)
+    twin = nsd.match_one_layer(nsd.DEQ("relu", 0.2), "ntk", trains="readout")
+    deq, own = TwinDisplay.from_twin(twin, X).spectra
+    assert deq == pytest.approx(np.linalg.eigvalsh(nsd.ntk(twin.deq, X)))
+    assert np.abs(deq - own).max() <= 1.01 * twin.bound * deq.max() * len(X)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 
 import notsodeep as nsd
-from notsodeep.matching.verification import best_scalar
-from notsodeep.networks import Kernel, is_tangent
+from notsodeep.equivalents.distance import ErrorCurve
+from notsodeep.experiments.learning import measure_learning
+from notsodeep.matching.verification import Verification
+from notsodeep.networks import Kernel
 from notsodeep.nn import Comparison
+from notsodeep.plots.style import standard_error
 from notsodeep.spectra import SpectralLaw
 
 SIGMA_A2 = 0.2
@@ -46,7 +46,6 @@ class Sample:
     statistics: nsd.MixtureStatistics
     train: tuple[Rows, Rows]
     test: tuple[Rows, Rows]
-    mixture: nsd.GaussianMixture | None = None
 
 
 @dataclass(frozen=True)
@@ -56,10 +55,7 @@ class Case:
     data: str
     activation: str
     twin: nsd.Twin
-    distance: float
-    plain_distance: float
-    plain_scaled: float
-    """The plain network's distance once its kernel is multiplied by the best scalar."""
+    verified: Verification
     trained: dict[int, Comparison]
 
     @property
@@ -69,38 +65,31 @@ class Case:
 
     def rows(self) -> list[dict[str, str]]:
         """DEQ, twin and plain network, in words: what stands in every table of them."""
-        widest, distances = self.widest, {"twin": self.distance, "plain": self.plain_distance}
+        widest = self.widest
+        distances = {"DEQ": "0", "twin": self.verified.distance, "plain": self.verified.plain_distance}
         return [
             {
                 "network": name,
-                "kernel distance": f"{distances[name]:.1e}" if name in distances else "0",
-                "with the best factor": f"{self.plain_scaled:.1e}" if name == "plain" else "",
+                "kernel distance": distance if isinstance(distance, str) else f"{distance:.1e}",
+                "with the best factor": f"{self.verified.plain_scaled_distance:.1e}" if name == "plain" else "",
                 "accuracy %": "{:.1f} ± {:.1f}".format(*(100 * v for v in widest.summary(name, "accuracy"))),
                 "training s": f"{widest.summary(name, 'training_seconds')[0]:.2f}",
                 "a batch ms": f"{1e3 * widest.summary(name, 'inference_seconds')[0]:.2f}",
                 "speed-up": f"{widest.speedup(name):.1f}",
             }
-            for name in ("DEQ", "twin", "plain")
+            for name, distance in distances.items()
         ]
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenvalues of the exact kernels of DEQ, twin and plain network, and the law predicted for the DEQ's."""
+    """Eigenvalues of the exact kernels of DEQ and twin, and the law predicted for the DEQ's."""
 
     activation: str
-    kernel: str
     twin: nsd.Twin
+    verified: Verification
     law: SpectralLaw
     eigenvalues: dict[str, np.ndarray]
-    distance: float
-    plain_distance: float
-    plain_scaled: float
-
-    @property
-    def distances(self) -> tuple[float, float, float]:
-        """Of the twin, the plain network, and the plain network with its best scalar."""
-        return self.distance, self.plain_distance, self.plain_scaled
 
 
 @dataclass(frozen=True)
@@ -110,8 +99,8 @@ class Study:
     size: Size
     cases: tuple[Case, ...]
     spectra: tuple[Spectrum, ...]
-    gradient_errors: tuple[float, ...]
-    """Mean relative error of the NTK of real networks, by width."""
+    gradients: ErrorCurve
+    """Relative errors of the NTK of real networks against their width."""
     learning: nsd.LearningCurve
     """Predicted accuracy of both DEQs on a mixture whose classes differ mostly in their covariances."""
     learned: dict[str, tuple[list[int], list[float], list[float]]]
@@ -119,60 +108,40 @@ class Study:
     wall_seconds: float
     cpu_seconds: float
 
-    @property
-    def slope(self) -> float:
-        """How the error falls with the width, in a log-log plot."""
-        return float(np.polyfit(np.log(self.size.gradient_widths), np.log(self.gradient_errors), 1)[0])
-
 
 def run(size: Size | None = None) -> Study:
     """Compute everything."""
     size = size or Size()
-    wall, cpu = time.perf_counter(), _cpu_seconds()
-    mixture, digits = _mixture(size), _digits()
-    spectra = tuple(s for phi in ACTIVATIONS for s in _spectra(phi, mixture))
-    known = {s.activation: s for s in spectra if not is_tangent(s.kernel)}
-    cases = tuple(_case(mixture, s.activation, s.twin, s.distances, size) for s in known.values())
-    cases += tuple(_verified_case(digits, phi, size) for phi in ACTIVATIONS)
-    errors = _gradient_errors(mixture, size)
-    curve, learned = _learning()
-    return Study(size, cases, spectra, errors, curve, learned, time.perf_counter() - wall, _cpu_seconds() - cpu)
-
-
-def _learning() -> tuple[nsd.LearningCurve, dict[str, tuple[list[int], list[float], list[float]]]]:
-    """What will be learned, predicted, and what is learned from four samples of two sizes each."""
-    mixture, ridge = nsd.GaussianMixture.two_class(200, mu=1.0, cov=4.0), 1e-2
-    X, _ = mixture.sample(2000, seed=0)
-    scale = float(np.sqrt((X**2).sum(1).mean()))
-    networks = {f"{phi} DEQ": nsd.DEQ(phi, sigma_a2=SIGMA_A2).centred(scale) for phi in ACTIVATIONS}
-    curve = nsd.learning_curve(networks, mixture, [50, 100, 200, 400, 800], "ck", ridge=ridge)
-    learned = {}
-    for name, deq in networks.items():
-        found = [[_measured(deq, mixture, n, ridge, seed) for seed in range(4)] for n in (100, 400)]
-        errors = [float(np.std(row, ddof=1)) / 2.0 for row in found]
-        learned[name] = ([100, 400], [float(np.mean(row)) for row in found], errors)
-    return curve, learned
-
-
-def _measured(deq: nsd.DEQ, mixture: nsd.GaussianMixture, n: int, ridge: float, seed: int) -> float:
-    X, y = mixture.sample(n, seed=seed)
-    Z, z = mixture.sample(1000, seed=100 + seed)
-    return float(nsd.DEQClassifier(network=deq, kernel="ck", ridge=ridge).fit(X, y).score(Z, z))
-
-
-def _cpu_seconds() -> float:
-    return sum(os.times()[:2])
+    wall, cpu = time.perf_counter(), time.process_time()
+    mixture = nsd.GaussianMixture.two_class(size.dimension)
+    sample, digits = _sample(mixture, size), _digits()
+    kernels: tuple[Kernel, ...] = ("ck", "ntk")
+    spectra = tuple(_spectrum(phi, kernel, mixture, sample) for phi in ACTIVATIONS for kernel in kernels)
+    cases = [_case(sample, s.activation, s.twin, s.verified, size) for s in spectra if s.twin.kernel == "ck"]
+    for phi in ACTIVATIONS:
+        twin = _as_it_is(phi, digits)
+        cases.append(_case(digits, phi, twin, twin.verify(digits.train[0][: size.points]), size))
+    gradients, (curve, learned) = _gradients(sample, size), _learning()
+    return Study(
+        size,
+        tuple(cases),
+        spectra,
+        gradients,
+        curve,
+        learned,
+        time.perf_counter() - wall,
+        time.process_time() - cpu,
+    )
 
 
 # ---- data ------------------------------------------------------------------------------------------------
 
 
-def _mixture(size: Size) -> Sample:
+def _sample(mixture: nsd.GaussianMixture, size: Size) -> Sample:
     """The papers' two classes."""
-    mixture = nsd.GaussianMixture.two_class(size.dimension)
     X, y = mixture.sample(size.points, seed=0)
     statistics = nsd.MixtureStatistics.from_mixture(mixture, X, y)
-    return Sample("mixture", statistics, (X, y), mixture.sample(size.points, seed=1), mixture)
+    return Sample("mixture", statistics, (X, y), mixture.sample(size.points, seed=1))
 
 
 def _digits() -> Sample:
@@ -189,63 +158,59 @@ def _digits() -> Sample:
 # ---- kernels ---------------------------------------------------------------------------------------------
 
 
-def _spectra(phi: str, data: Sample) -> list[Spectrum]:
-    """Both kernels of one DEQ on the mixture, against the law that is predicted without sampling."""
-    deq, X = nsd.DEQ(phi, SIGMA_A2), data.train[0]
-    kernels: tuple[Kernel, ...] = ("ck", "ntk")
-    exact = nsd.kernels_of(deq.centred(data.statistics.tau0), X, kinds=kernels)
-    source = data.statistics if data.mixture is None else data.mixture
-    found = []
-    for kernel in kernels:
-        truth = exact[kernel]
-        twin = nsd.match(deq, data.statistics, kernel=kernel)
-        others: dict[str, Any] = {
-            "twin": nsd.kernels_of(twin.network, X, kinds=(kernel,), learning_rates=twin.learning_rates)[kernel],
-            "plain": nsd.kernels_of(twin.plain, X, kinds=(kernel,))[kernel],
-        }
-        values = {name: np.linalg.eigvalsh(matrix) for name, matrix in {"DEQ": truth, **others}.items()}
-        distances = [float(np.abs(np.linalg.eigvalsh(m - truth)).max() / values["DEQ"][-1]) for m in others.values()]
-        scaled = best_scalar(torch.from_numpy(truth), torch.from_numpy(others["plain"])).distance
-        law = nsd.spectral_law(deq, source, n=len(X), kernel=kernel)
-        found.append(Spectrum(phi, kernel, twin, law, values, distances[0], distances[1], scaled))
-    return found
+def _spectrum(phi: str, kernel: Kernel, mixture: nsd.GaussianMixture, sample: Sample) -> Spectrum:
+    """A kernel of one DEQ on the mixture, against the law that is predicted without sampling."""
+    deq, X = nsd.DEQ(phi, SIGMA_A2), sample.train[0]
+    twin = nsd.match(deq, sample.statistics, kernel=kernel)
+    matrices = {"DEQ": nsd.kernels_of(twin.deq, X, kinds=(kernel,))[kernel], "twin": twin.kernel_matrix(X)}
+    law = nsd.spectral_law(deq, mixture, n=len(X), kernel=kernel)
+    values = {name: np.linalg.eigvalsh(matrix) for name, matrix in matrices.items()}
+    return Spectrum(phi, twin, twin.verify(X), law, values)
 
 
-def _gradient_errors(data: Sample, size: Size) -> tuple[float, ...]:
+def _gradients(sample: Sample, size: Size) -> ErrorCurve:
     """Gradients of real tanh DEQs, through the implicit function theorem, against the exact NTK."""
-    X = data.train[0][:50]
-    deq = nsd.DEQ("tanh", SIGMA_A2).centred(data.statistics.tau0)
+    X = sample.train[0][:50]
+    deq = nsd.DEQ("tanh", SIGMA_A2).centred(sample.statistics.tau0)
     exact = nsd.ntk(deq, X)
-    scale = np.linalg.norm(exact, 2)
-    return tuple(
-        float(np.mean([np.linalg.norm(nsd.finite_ntk(deq, X, width=m, seed=s) - exact, 2) for s in draws]) / scale)
-        for m in size.gradient_widths
-        for draws in [range(size.gradient_draws)]
+    errors = tuple(
+        tuple(
+            nsd.relative_spectral_error(exact, nsd.finite_ntk(deq, X, width=width, seed=seed))
+            for seed in range(size.gradient_draws)
+        )
+        for width in size.gradient_widths
     )
+    return ErrorCurve("tanh DEQs", size.gradient_widths, errors)
 
 
 # ---- training --------------------------------------------------------------------------------------------
 
 
-def _designed(data: Sample, deq: nsd.DEQ) -> nsd.Twin:
-    """On the mixture the papers' match of the centred DEQ; elsewhere one layer for every input if it is homogeneous."""
-    if data.mixture is None and deq.activation.homogeneity == 1.0:
-        return nsd.match_one_layer(deq)
-    return nsd.match(deq, data.statistics)
+def _as_it_is(phi: str, data: Sample) -> nsd.Twin:
+    """One layer for every input if the DEQ is homogeneous, else the papers' match of the centred DEQ."""
+    deq = nsd.DEQ(phi, SIGMA_A2)
+    return nsd.match_one_layer(deq) if deq.homogeneous else nsd.match(deq, data.statistics)
 
 
-def _verified_case(data: Sample, phi: str, size: Size) -> Case:
-    """Design the twin, and compare the exact kernels on some of the points."""
-    twin = _designed(data, nsd.DEQ(phi, SIGMA_A2))
-    verified = twin.verify(data.train[0][: size.points])
-    distances = (verified.distance, verified.plain_distance, verified.plain_scaled_distance)
-    return _case(data, phi, twin, distances, size)
-
-
-def _case(data: Sample, phi: str, twin: nsd.Twin, distances: tuple[float, float, float], size: Size) -> Case:
+def _case(data: Sample, phi: str, twin: nsd.Twin, verified: Verification, size: Size) -> Case:
     """Train the readouts of DEQ, twin and plain network on equal terms."""
     trained = {
         width: nsd.compare(twin.implicit, twin, data.train, test=data.test, width=width, seeds=size.seeds)
         for width in size.widths
     }
-    return Case(data.name, phi, twin, *distances, trained)
+    return Case(data.name, phi, twin, verified, trained)
+
+
+def _learning() -> tuple[nsd.LearningCurve, dict[str, tuple[list[int], list[float], list[float]]]]:
+    """What will be learned, predicted, and what is learned from four samples of two sizes each."""
+    mixture, ridge, sizes = nsd.GaussianMixture.two_class(200, mu=1.0, cov=4.0), 1e-2, [100, 400]
+    X, _ = mixture.sample(2000, seed=0)
+    scale = float(np.sqrt((X**2).sum(1).mean()))
+    networks = {f"{phi} DEQ": nsd.DEQ(phi, sigma_a2=SIGMA_A2).centred(scale) for phi in ACTIVATIONS}
+    curve = nsd.learning_curve(networks, mixture, [50, 100, 200, 400, 800], "ck", ridge=ridge)
+    learned = {}
+    for name, deq in networks.items():
+        found = [measure_learning(deq, mixture, n, "ck", "ridge", [ridge], 4, n)["accuracy"] for n in sizes]
+        rows = [np.ravel(draws) for draws in found]
+        learned[name] = (sizes, [float(row.mean()) for row in rows], [standard_error(row) for row in rows])
+    return curve, learned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,17 @@ _LIGHT_INK = "#d6dce2"
 COLOURS = {"DEQ": "#2f7fc1", "twin": "#d1495b", "plain": "#3d9a5c"}
 """Of networks."""
 MARKERS = "os^vDP"
+LOOKS: dict[str, dict[str, Any]] = {
+    "DEQ": {"color": COLOURS["DEQ"], "marker": "o"},
+    "twin": {"color": COLOURS["twin"], "marker": "s", "linestyle": "--"},
+    "plain": {"color": COLOURS["plain"], "marker": "^", "linestyle": ":"},
+    "one layer": {"color": COLOURS["twin"], "marker": "s"},
+    "one layer, orthogonal": {"color": COLOURS["twin"], "marker": "D", "linestyle": "--", "markerfacecolor": "none"},
+    "papers' twin": {"color": "#8a63b8", "marker": "v", "linestyle": ":"},
+    "plain, best scale": {"color": COLOURS["plain"], "marker": "^", "linestyle": ":"},
+    "another DEQ": {"color": "0.55", "marker": "", "linestyle": "--"},
+}
+"""Lines of networks."""
 
 SCHEDULES = {"n": "training points", "ridge": "ridge, relative to the mean diagonal", "times": "time of gradient flow"}
 """What learning curves run over."""
@@ -84,42 +95,60 @@ def panels(
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, **options)
     if says:
-        figure.suptitle(says[:1].upper() + says[1:], fontsize="medium")
+        figure.suptitle(says[:1].upper() + says[1:])
     return figure, axes
 
 
-def against_width(axes: Axes, title: str) -> None:
-    """An axis of widths, which double, under a title."""
-    axes.set_title(title, fontsize="medium")
-    axes.set_xlabel("width")
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.tick_params(axis="x", labelrotation=45)
+def against_width(names: Sequence[str], says: str) -> tuple[Figure, Sequence[Axes]]:
+    """A panel for each name, over widths, which double."""
+    figure, axes = panels((max(3.2 * len(names), 9.0), 4.4), says, 1, len(names), squeeze=False)
+    for ax, name in zip(axes[0], names, strict=True):
+        ax.set(title=word(name), xlabel="width")
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        ax.tick_params(axis="x", labelrotation=45)
+    return figure, axes[0]
 
 
-def standard_error(values: Sequence[float]) -> float:
+def by_setting(points: Iterable[Document], *names: str) -> dict[Any, list[Document]]:
+    """Points of a study by one of their settings, or by several, in the order in which they come."""
+    found: dict[Any, list[Document]] = {}
+    for point in points:
+        values = [point["settings"][name] for name in names]
+        key = tuple(tuple(value) if isinstance(value, list) else value for value in values)
+        found.setdefault(key if len(names) > 1 else key[0], []).append(point)
+    return found
+
+
+def standard_error(values: Sequence[float] | np.ndarray) -> float:
     """Of a mean; zero where there is one value."""
     return float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Draw inside this, so that :func:`adaptive_svg` can tell ink from colours."""
+    """Draw inside this, so that :func:`vector` can tell ink from colours."""
     ink: Any = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor"), INK)
     ink |= dict.fromkeys(("xtick.color", "ytick.color", "xtick.labelcolor", "ytick.labelcolor"), INK)
     plain: Any = {"axes.facecolor": "none", "axes.spines.top": False, "axes.spines.right": False}
+    plain |= {"legend.frameon": False, "lines.markersize": 5.0}
     fonts: Any = {"svg.fonttype": "none", "svg.hashsalt": "notsodeep", "font.size": 11.0}
+    fonts |= dict.fromkeys(("axes.titlesize", "figure.titlesize"), "medium")
     with mpl.rc_context({**ink, **plain, **fonts}):
         yield
 
 
-def adaptive_svg(figure: Figure) -> str:
-    """The SVG of a figure, without a background, whose ink follows the reader's colour scheme."""
+def vector(figure: Figure) -> str:
+    """The SVG of a figure, without a background, in the ink of the text around it."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None}, facecolor="none", edgecolor="none")
-    text = stream.getvalue().replace(INK, "currentColor")
+    return stream.getvalue().replace(INK, "currentColor")
+
+
+def adaptive_svg(figure: Figure) -> str:
+    """An SVG file whose ink follows the reader's colour scheme."""
     style = f"<style>svg {{color: {INK}}} @media (prefers-color-scheme: dark) {{svg {{color: {_LIGHT_INK}}}}}</style>"
-    return re.sub(r"(<svg\b[^>]*>)", rf"\1\n {style}", text, count=1)
+    return re.sub(r"(<svg\b[^>]*>)", rf"\1\n {style}", vector(figure), count=1)
 
 
 def shared_legend(figure: Figure, axes: Axes, **options: Any) -> None:
@@ -127,4 +156,4 @@ def shared_legend(figure: Figure, axes: Axes, **options: Any) -> None:
     handles, labels = axes.get_legend_handles_labels()
     unique: Mapping[str, Any] = dict(zip(labels, handles, strict=True))
     columns = options.pop("ncols", min(len(unique), 4))
-    figure.legend(unique.values(), unique.keys(), loc="outside lower center", frameon=False, ncols=columns, **options)
+    figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=columns, **options)

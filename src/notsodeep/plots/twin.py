@@ -44,27 +44,28 @@ class TwinDisplay(Display):
         points = as_rows(X).cpu().numpy().astype(np.float64)
         if len(points) < 2:
             raise InvalidInputError("X must have at least two rows, got one")
+        own = twin.kernel_matrix(points)
         if twin.normalise:
             points = points / np.linalg.norm(points, axis=1, keepdims=True)
         name = kernel_names(twin.kernel)[-1]
         deq = kernels_of(twin.deq, points, kinds=(name,), check=False)[name]
-        enn = kernels_of(twin.network, points, kinds=(name,), learning_rates=twin.learning_rates)[name]
-        return cls(twin, (np.linalg.eigvalsh(deq), np.linalg.eigvalsh(enn)))
+        return cls(twin, (np.linalg.eigvalsh(deq), np.linalg.eigvalsh(own)))
 
     @checked
     def plot(self, ax: Sequence[Axes] | None = None) -> TwinDisplay:
         """Activations; target against achieved numbers (if the twin has them); spectra (if points were given)."""
-        panels = [_draw_activations]
-        panels += [_draw_numbers] if self.twin.targets else []
-        panels += [_draw_spectra] if self.spectra is not None else []
-        for draw, target in zip(panels, self._drawn_on_several(ax, len(panels), 3.9, 3.6), strict=True):
-            draw(target, self)
+        shown = 1 + bool(self.twin.targets) + (self.spectra is not None)
+        first, *others = self._drawn_on_several(ax, shown, 3.9, 3.6)
+        draw_activations(first, self.twin)
+        if self.twin.targets:
+            _draw_numbers(others.pop(0), self.twin)
+        if self.spectra is not None:
+            _draw_spectra(others.pop(0), *self.spectra)
         return self
 
 
-def _draw_activations(ax: Axes, display: TwinDisplay) -> None:
+def draw_activations(ax: Axes, twin: Twin) -> None:
     """Each function over three standard deviations of what it sees, so that the curves are comparable."""
-    twin = display.twin
     tau = 1.0 if twin.tau0 is None else twin.tau0
     own = tau if twin.tau0 is None else twin.implicit.centred_scale(twin.tau0)
     _curve(ax, twin.deq.activations[-1], own, r"DEQ: $\varphi$", color="black", linewidth=2.2, alpha=0.75)
@@ -84,8 +85,7 @@ def _curve(ax: Axes, phi: Activation, scale: float, label: str, **style: Any) ->
     ax.plot(xi, phi.at_norm(scale * xi, scale), label=label, **style)
 
 
-def _draw_numbers(ax: Axes, display: TwinDisplay) -> None:
-    twin = display.twin
+def _draw_numbers(ax: Axes, twin: Twin) -> None:
     wanted, got = twin.targets[-1], twin.achieved[-1]
     units = np.array([wanted.tau0**2, wanted.tau0**4, wanted.tau0**4, 1.0])
     place = np.arange(4)
@@ -98,9 +98,7 @@ def _draw_numbers(ax: Axes, display: TwinDisplay) -> None:
     ax.legend(frameon=False, fontsize="small")
 
 
-def _draw_spectra(ax: Axes, display: TwinDisplay) -> None:
-    assert display.spectra is not None
-    deq, twin = display.spectra
+def _draw_spectra(ax: Axes, deq: np.ndarray, twin: np.ndarray) -> None:
     low, high = min(deq.min(), twin.min()), max(deq.max(), twin.max())
     # eigenvalues span decades: a bulk and a few that stand apart
     bins = np.geomspace(max(low, 1e-12 * high), high * 1.001, 60).tolist()

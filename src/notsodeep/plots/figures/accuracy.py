@@ -9,7 +9,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..style import COLOURS, INK, Document, against_width, panels, phrase, shared_legend, standard_error, word
+from ..style import (
+    COLOURS,
+    INK,
+    LOOKS,
+    Document,
+    against_width,
+    by_setting,
+    panels,
+    phrase,
+    shared_legend,
+    standard_error,
+    word,
+)
 
 Reported = Mapping[str, Mapping[str, Mapping[str, tuple[float, float]]]]
 MODELS = ("DEQ", "twin", "plain")
@@ -31,28 +43,28 @@ REPORTED: dict[str, dict[str, dict[str, tuple[float, float]]]] = {
     },
 }
 """Read off the published figure (+-0.003), at both widths: data set, activation, network."""
-_STYLES = {"DEQ": ("o", "-"), "twin": ("s", "--"), "plain": ("^", ":")}
 
 
 def accuracy_curves(document: Document, dataset: str, activation: str, method: str) -> dict[str, tuple[Any, Any, Any]]:
     """Network -> (widths, mean accuracy, standard error over seeds)."""
     found = {}
-    rows = sorted((p["settings"]["width"], p) for p in _of(document, dataset))
+    rows = _by_width(document, dataset)
+    widths = np.array([p["settings"]["width"] for p in rows])
     for name in MODELS:
-        table = [p["numbers"]["accuracies"][activation][method][name]["accuracy"] for _, p in rows]
-        error = [standard_error(v) for v in table]
-        found[name] = (np.array([w for w, _ in rows]), np.array([np.mean(v) for v in table]), np.array(error))
+        table = [p["numbers"]["accuracies"][activation][method][name]["accuracy"] for p in rows]
+        found[name] = (widths, np.array([np.mean(v) for v in table]), np.array([standard_error(v) for v in table]))
     return found
 
 
-def _of(document: Document, dataset: str) -> list[dict[str, Any]]:
-    return [p for p in document["points"].values() if p["settings"]["dataset"] == dataset]
+def _by_width(document: Document, dataset: str) -> list[Document]:
+    points = by_setting(document["points"].values(), "dataset")[dataset]
+    return sorted(points, key=lambda point: point["settings"]["width"])
 
 
 def draw_accuracy(document: Document) -> dict[str, Figure]:
     """Per data set: accuracies by SGD and Adam, the gap to the DEQ, and the seconds for the features."""
     drawn = {}
-    for name in dict.fromkeys(p["settings"]["dataset"] for p in document["points"].values()):
+    for name in by_setting(document["points"].values(), "dataset"):
         for method in ("sgd", "adam"):
             drawn[f"{name}_{method}"] = _accuracies(document, name, method)
         drawn[f"{name}_gap"] = _gaps(document, name)
@@ -60,23 +72,12 @@ def draw_accuracy(document: Document) -> dict[str, Figure]:
     return drawn
 
 
-def _panels(title: str) -> tuple[Figure, Any]:
-    figure, axes = panels((9.0, 4.4), title, 1, len(ACTIVATIONS))
-    for ax, activation in zip(axes, ACTIVATIONS, strict=True):
-        against_width(ax, word(activation))
-    return figure, axes
-
-
-def _look(name: str) -> dict[str, Any]:
-    marker, line = _STYLES[name]
-    return {"color": COLOURS[name], "marker": marker, "linestyle": line, "markersize": 5}
-
-
 def _accuracies(document: Document, dataset: str, method: str) -> Figure:
-    figure, axes = _panels(f"{word(dataset)}: DEQ and twin are equally good (readouts by {word(method)})")
+    says = f"{word(dataset)}: DEQ and twin are equally good (readouts by {word(method)})"
+    figure, axes = against_width(ACTIVATIONS, says)
     for ax, activation in zip(axes, ACTIVATIONS, strict=True):
         for name, (widths, mean, error) in accuracy_curves(document, dataset, activation, method).items():
-            ax.errorbar(widths, 100 * mean, 100 * error, label=name, **_look(name))
+            ax.errorbar(widths, 100 * mean, 100 * error, label=name, **LOOKS[name])
         for name, ends in REPORTED.get(dataset, {}).get(activation, {}).items() if method == "sgd" else ():
             values = [100 * v for v in ends]
             ax.plot(PUBLISHED, values, "x", color=COLOURS[name], ms=8, label=f"{name}, published")
@@ -86,12 +87,13 @@ def _accuracies(document: Document, dataset: str, method: str) -> Figure:
 
 
 def _gaps(document: Document, dataset: str) -> Figure:
-    figure, axes = _panels(f"{word(dataset)}: how far twin and plain network are from the DEQ (SGD)")
+    says = f"{word(dataset)}: how far twin and plain network are from the DEQ (SGD)"
+    figure, axes = against_width(ACTIVATIONS, says)
     for ax, activation in zip(axes, ACTIVATIONS, strict=True):
         by_model = accuracy_curves(document, dataset, activation, "sgd")
         for name in ("twin", "plain"):
             widths, mean, _ = by_model[name]
-            ax.plot(widths, 100 * (mean - by_model["DEQ"][1]), label=f"{name} minus DEQ", **_look(name))
+            ax.plot(widths, 100 * (mean - by_model["DEQ"][1]), label=f"{name} minus DEQ", **LOOKS[name])
         ax.axhline(0.0, color="0.6", linewidth=0.8)
     axes[0].set_ylabel("percentage points")
     shared_legend(figure, axes[0])
@@ -99,13 +101,13 @@ def _gaps(document: Document, dataset: str) -> Figure:
 
 
 def _seconds(document: Document, dataset: str) -> Figure:
-    figure, axes = _panels(f"{word(dataset)}: what the features of all training rows cost")
-    stored = _of(document, dataset)
+    figure, axes = against_width(ACTIVATIONS, f"{word(dataset)}: what the features of all training rows cost")
+    points = _by_width(document, dataset)
     for ax, activation in zip(axes, ACTIVATIONS, strict=True):
-        clock = [(p["settings"]["width"], p["numbers"]["accuracies"][activation]["feature_seconds"]) for p in stored]
+        clock = [point["numbers"]["accuracies"][activation]["feature_seconds"] for point in points]
         for name in MODELS:
-            best = [min(seconds[name]) for _, seconds in sorted(clock, key=lambda pair: pair[0])]
-            ax.plot(sorted(w for w, _ in clock), best, label=name, **_look(name))
+            best = [min(seconds[name]) for seconds in clock]
+            ax.plot([point["settings"]["width"] for point in points], best, label=name, **LOOKS[name])
         ax.set_yscale("log")
     axes[0].set_ylabel("seconds")
     shared_legend(figure, axes[0])
@@ -150,8 +152,7 @@ def _depth(ax: Axes, point: Document, reported: Mapping[str, Sequence[float]] | 
     ax.axvline(100 * float(np.mean(table["DEQ"])), color=COLOURS["DEQ"], linewidth=0.8, linestyle=":")
     ax.set_yticks(range(len(table)), list(table))
     ax.set_ylim(len(table) - 0.5, -0.8)
-    ax.set_title(f"{word(settings['activation'])}, width {settings['width']:,}", fontsize="medium")
-    ax.set_xlabel("test accuracy, %")
+    ax.set(title=f"{word(settings['activation'])}, width {settings['width']:,}", xlabel="test accuracy, %")
 
 
 # ---- all weights trained -------------------------------------------------------------------------------

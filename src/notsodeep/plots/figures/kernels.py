@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...equivalents.distance import ErrorCurve
-from ..style import COLOURS, INK, MARKERS, Document, panels, phrase, shared_legend, word
+from ..displays import KernelDisplay
+from ..style import COLOURS, INK, MARKERS, Document, by_setting, panels, phrase, shared_legend, word
 
 
 def draw_kernels(document: Document) -> dict[str, Figure]:
@@ -26,13 +26,12 @@ def draw_kernels(document: Document) -> dict[str, Figure]:
 
 def _images(key: str, point: Document) -> Figure:
     figure, axes = panels((9.0, 4.4), _title(key, point), 1, 2)
-    images = {name: np.array(values) for name, values in point["numbers"]["images"].items()}
-    off = images["DEQ"][~np.eye(len(images["DEQ"]), dtype=bool)]
-    reach = float(np.quantile(np.abs(off), 0.99))  # the diagonal would hide the classes
+    images = point["numbers"]["images"]
+    limits = KernelDisplay.from_kernel(images["DEQ"]).limits
     for ax, (name, image) in zip(axes, images.items(), strict=True):
-        shown = ax.imshow(image, vmin=-reach, vmax=reach, cmap="RdBu_r", interpolation="nearest")
-        ax.set(title=name, xticks=[], yticks=[])
-    figure.colorbar(shown, ax=axes, shrink=0.8, label="entry of the kernel")
+        KernelDisplay.from_kernel(image, title=name).plot(ax, limits=limits, colorbar=False)
+        ax.set(xticks=[], yticks=[])
+    figure.colorbar(ax.images[0], ax=axes, shrink=0.8, label="entry of the kernel")
     return figure
 
 
@@ -105,8 +104,8 @@ def _scales(document: Document) -> Figure:
     if f"{name}/tanh" in _REPORTED:
         ax.axhline(_REPORTED[f"{name}/tanh"], color=INK, linestyle="--", linewidth=0.9, label="printed in the preprint")
     ax.set(xlabel="mean squared norm of the images", ylabel="spectral distance, in the preprint's units")
-    ax.set_title(f"{word(name)}, tanh: the distance depends on how images are scaled", fontsize="medium")
-    ax.legend(frameon=False)
+    ax.set_title(f"{word(name)}, tanh: the distance depends on how images are scaled")
+    ax.legend()
     return figure
 
 
@@ -128,16 +127,15 @@ def _quadratic(key: str, point: Document) -> Figure:
 
 
 def _activations(document: Document) -> Figure:
-    figure, ax = panels((6.4, 4.2))
+    figure, ax = panels((6.4, 4.2), "What replaces the DEQ on the unit sphere")
     t = np.linspace(-3.0, 3.0, 121)
     ax.plot(t, math.sqrt(2.0) * np.maximum(t, 0.0), color=COLOURS["DEQ"], label="the DEQ: √2 ReLU")
     for (key, point), style in zip(document["points"].items(), ("-", "--"), strict=False):
         q = point["numbers"]["quadratic"]
         curve = q["a2"] * t**2 + q["a1"] * t + q["a0"]
         ax.plot(t, curve, style, color=COLOURS["twin"], label=f"one layer, {word(key)}")
-    ax.set_title("What replaces the DEQ on the unit sphere", fontsize="medium")
     ax.set(xlabel="input", ylabel="activation")
-    ax.legend(frameon=False)
+    ax.legend()
     return figure
 
 
@@ -156,7 +154,7 @@ def _pair(kernel: str, typical: Mapping[str, ErrorCurve], own: Mapping[str, Erro
     forms = {"as in the theorems": typical, "keeping the norm of each row": own}
     for ax, (title, found) in zip(axes, forms.items(), strict=True):
         _lines(ax, list(found.values()))
-        ax.set_title(f"{title}: slopes {_slopes(found)}", fontsize="medium")
+        ax.set_title(f"{title}: slopes {_slopes(found)}")
     axes[0].set_ylabel("relative spectral distance to the exact kernel")
     shared_legend(figure, axes[0], ncols=6)
     return figure
@@ -169,7 +167,7 @@ def _slopes(found: Mapping[str, ErrorCurve]) -> str:
 
 def _lines(ax: Axes, curves: Sequence[ErrorCurve]) -> None:
     for i, curve in enumerate(curves):
-        ax.loglog(curve.n, curve.mean, marker=MARKERS[i % 6], markersize=5, color=f"C{i}", label=word(curve.label))
+        ax.loglog(curve.n, curve.mean, marker=MARKERS[i % 6], color=f"C{i}", label=word(curve.label))
     if curves:
         n = np.array(curves[0].n, dtype=float)
         start = 0.7 * min(curve.mean[0] for curve in curves)
@@ -186,21 +184,18 @@ def _sizes(ax: Axes, curves: Sequence[ErrorCurve]) -> None:
 
 def draw_mixtures(document: Document) -> dict[str, Figure]:
     """One figure per mixture, one panel per kernel."""
-    by_mixture: dict[str, dict[str, Any]] = {}
-    for key, point in document["points"].items():
-        mixture, activation = key.split("/")
-        by_mixture.setdefault(mixture, {})[activation] = point["numbers"]
-    return {name: _mixture(name, found) for name, found in by_mixture.items()}
+    by_mixture = by_setting(document["points"].values(), "mixture")
+    return {name: _mixture(name, points) for name, points in by_mixture.items()}
 
 
-def _mixture(name: str, found: Mapping[str, Mapping[str, Any]]) -> Figure:
-    kernels = list(next(iter(found.values())))
+def _mixture(name: str, points: Sequence[Document]) -> Figure:
+    kernels = list(points[0]["numbers"])
     says = f"{word(name)}: the error of the equivalent falls as promised"
     figure, axes = panels((12.0, 4.6), says, 1, len(kernels), sharey=True)
     for ax, kernel in zip(axes, kernels, strict=True):
-        curves = [ErrorCurve.from_dict({**by_kernel[kernel], "label": phi}) for phi, by_kernel in found.items()]
-        _lines(ax, curves)
-        ax.set_title(word(kernel), fontsize="medium")
+        labelled = [{**point["numbers"][kernel], "label": point["settings"]["activation"]} for point in points]
+        _lines(ax, [ErrorCurve.from_dict(curve) for curve in labelled])
+        ax.set_title(word(kernel))
     axes[0].set_ylabel("relative spectral distance")
     shared_legend(figure, axes[0], ncols=7)
     return figure
@@ -222,5 +217,5 @@ def _variants(kernel: str, curves: Sequence[ErrorCurve]) -> Figure:
         ax.loglog(curve.n, curve.mean, marker=MARKERS[i], color=f"C{i}", label=f"{label}: {curve.slope:.2f}", **style)
     _sizes(ax, curves)
     ax.set_ylabel("relative spectral distance")
-    ax.legend(frameon=False)
+    ax.legend()
     return figure

@@ -40,13 +40,12 @@ def _settings(points: Document) -> Figure:
         ax.errorbar(x, y, yerr=spread, fmt="o", markersize=3.5, linewidth=1, color=_COLOURS[0])
         ends = [min(x.min(), y.min()), max(x.max(), y.max())]
         ax.plot(ends, ends, ":", color="0.5")
-        ax.set(xlabel="predicted before training", ylabel="measured with the exact kernel")
-        ax.set_title(title, fontsize="medium")
+        ax.set(title=title, xlabel="predicted before training", ylabel="measured with the exact kernel")
     return figure
 
 
 def _convergence(points: Document) -> Figure:
-    figure, ax = panels((6.4, 4.2))
+    figure, ax = panels((6.4, 4.2), "The prediction is right in the limit")
     for name, colour in zip(("relu", "tanh"), _COLOURS, strict=True):
         rows = [v for key, v in points.items() if key.startswith(f"converge_{name}")]
         if len(rows) < 2:  # a run that was stopped
@@ -58,8 +57,7 @@ def _convergence(points: Document) -> Figure:
         ax.plot(p, rms, "o-", color=colour, label=f"{word(name)}: one data set, slope {slope:.2f}")
         ax.errorbar(p, np.abs(bias), yerr=error, fmt="s--", color=colour, alpha=0.6, label=f"{word(name)}: the mean")
     ax.set(xscale="log", yscale="log", xlabel="p, with n = 1.5 p", ylabel="relative deviation of the error")
-    ax.set_title("The prediction is right in the limit", fontsize="medium")
-    ax.legend(frameon=False, fontsize="small")
+    ax.legend(fontsize="small")
     return figure
 
 
@@ -73,7 +71,7 @@ def _curves(points: Document) -> Figure:
                 _line(ax, settings["values"], curve, kind, factor, colour, word(name))
             ax.set(xscale="log", ylabel=label)
         column[1].set_xlabel(SCHEDULES[settings["axis"]])
-    axes[0, 0].legend(frameon=False, fontsize="small")
+    axes[0, 0].legend(fontsize="small")
     return figure
 
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..style import COLOURS, MARKERS, Document, against_width, panels, shared_legend, standard_error, word
+from ..style import (
+    COLOURS,
+    LOOKS,
+    MARKERS,
+    Document,
+    against_width,
+    by_setting,
+    panels,
+    shared_legend,
+    standard_error,
+    word,
+)
 
 _SHARE = 0.8  # of the limit, for which the bounds are drawn; the tables hold the others
-_LOOKS: dict[str, dict[str, Any]] = {
-    "DEQ": {"color": COLOURS["DEQ"], "marker": "o"},
-    "one layer": {"color": COLOURS["twin"], "marker": "s"},
-    "one layer, orthogonal": {"color": COLOURS["twin"], "marker": "D", "linestyle": "--", "markerfacecolor": "none"},
-    "papers' twin": {"color": "#8a63b8", "marker": "v", "linestyle": ":"},
-    "plain, best scale": {"color": COLOURS["plain"], "marker": "^", "linestyle": ":"},
-    "another DEQ": {"color": "0.55", "marker": "", "linestyle": "--"},
-}
 
 
 # ---- bounds --------------------------------------------------------------------------------------------------
@@ -29,34 +30,22 @@ _LOOKS: dict[str, dict[str, Any]] = {
 def draw_one_layer(document: Document) -> dict[str, Figure]:
     """By kernel and range of norms the bounds against the kinds of units; all bounds beside what pairs show."""
     points = list(document["points"].values())
-    drawn = {}
-    for norms in _unique(p["settings"]["norms"] for p in points):
-        if norms is not None:
-            chosen = [p for p in points if p["settings"]["norms"] == norms and p["settings"]["share"] == _SHARE]
-            drawn["bounds_{}_{}".format(*norms)] = _bounds(chosen, norms)
-    return {**drawn, "seen": _seen(points)}
-
-
-def _unique(values: Any) -> list[Any]:
-    found: list[Any] = []
-    for value in values:
-        if value not in found:
-            found.append(value)
-    return found
+    usual = [point for point in points if point["settings"]["share"] == _SHARE and point["settings"]["norms"]]
+    ranges = by_setting(usual, "norms").items()
+    return {"bounds_{}_{}".format(*norms): _bounds(chosen, norms) for norms, chosen in ranges} | {"seen": _seen(points)}
 
 
 def _bounds(points: Sequence[Document], norms: Sequence[float]) -> Figure:
     says = "Norms {:g} to {:g}: every kind of units multiplies the accuracy, kinks aside".format(*norms)
     figure, axes = panels((9.0, 5.4), says, 1, 2, sharey=True)
-    names = _unique(p["settings"]["activation"] for p in points)
-    for ax, kernel in zip(axes, ("ck", "ntk"), strict=True):
-        for point in (p for p in points if p["settings"]["kernel"] == kernel):
+    names = list(by_setting(points, "activation"))
+    for ax, (kernel, chosen) in zip(axes, by_setting(points, "kernel").items(), strict=True):
+        for point in chosen:
             name, rows = point["settings"]["activation"], point["numbers"]["rows"]
             i = names.index(name)
-            look = {"marker": MARKERS[i % len(MARKERS)], "color": f"C{i % 10}", "markersize": 4}
+            look = {"marker": MARKERS[i % len(MARKERS)], "color": f"C{i % 10}"}
             ax.semilogy([r["kinds"] for r in rows], [r["bound"] for r in rows], label=word(name), **look)
-        ax.set_title(word(kernel), fontsize="medium")
-        ax.set_xlabel("kinds of units")
+        ax.set(title=word(kernel), xlabel="kinds of units")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel("bound on the error, relative to the diagonal")
     shared_legend(figure, axes[0], ncols=5)
@@ -67,12 +56,11 @@ def _seen(points: Sequence[Document]) -> Figure:
     figure, ax = panels((6.4, 5.4), "No pair of inputs is further off than the bound says")
     for (kernel, marker), colour in zip((("ck", "o"), ("ntk", "s")), ("DEQ", "twin"), strict=True):
         rows = [r for p in points if p["settings"]["kernel"] == kernel for r in p["numbers"]["rows"]]
-        look = {"color": COLOURS[colour], "markersize": 4, "markerfacecolor": "none", "label": word(kernel)}
+        look = {"color": COLOURS[colour], "markerfacecolor": "none", "label": word(kernel)}
         ax.loglog([max(r["seen"], 1e-16) for r in rows], [r["bound"] for r in rows], marker, **look)
     ends = ax.get_xlim()
     ax.loglog(ends, ends, color="0.5", linewidth=1.0, label="equal")
-    ax.set_xlabel("largest error that random pairs of inputs show")
-    ax.set_ylabel("bound on the error")
+    ax.set(xlabel="largest error that random pairs of inputs show", ylabel="bound on the error")
     shared_legend(figure, ax)
     return figure
 
@@ -82,31 +70,21 @@ def _seen(points: Sequence[Document]) -> Figure:
 
 def draw_one_layer_width(document: Document) -> dict[str, Figure]:
     """One figure per activation: errors of kernels against the width, a panel per data set."""
-    points = list(document["points"].values())
-    return {
-        phi: _errors([p for p in points if p["settings"]["activation"] == phi], phi)
-        for phi in _unique(p["settings"]["activation"] for p in points)
-    }
+    by_activation = by_setting(document["points"].values(), "activation")
+    return {phi: _errors(points, phi) for phi, points in by_activation.items()}
 
 
 def _errors(points: Sequence[Document], phi: str) -> Figure:
     says = f"{word(phi)}: one layer is as near to the infinite DEQ as a DEQ of its width"
-    figure, axes = _panels([p["settings"]["data"] for p in points], says)
+    figure, axes = against_width([p["settings"]["data"] for p in points], says)
     for ax, point in zip(axes, points, strict=True):
         widths = point["settings"]["widths"]
         for name, errors in point["numbers"]["errors"].items():
-            ax.plot(widths, [np.mean(e) for e in errors], label=name, markersize=4, **_LOOKS[name])
+            ax.plot(widths, [np.mean(e) for e in errors], label=name, **LOOKS[name])
         ax.set_yscale("log")
     axes[0].set_ylabel("relative spectral error of the kernel")
     shared_legend(figure, axes[0], ncols=2 if len(points) < 3 else 4)
     return figure
-
-
-def _panels(names: Sequence[str], says: str) -> tuple[Figure, Sequence[Axes]]:
-    figure, axes = panels((max(3.2 * len(names), 6.0), 4.2), says, 1, len(names), squeeze=False)
-    for ax, name in zip(axes[0], names, strict=True):
-        against_width(ax, word(name))
-    return figure, axes[0]
 
 
 # ---- accuracies ----------------------------------------------------------------------------------------------
@@ -119,10 +97,11 @@ def draw_one_layer_accuracy(document: Document) -> dict[str, Figure]:
 
 
 def _gaps(points: Sequence[Document], phi: str) -> Figure:
-    names = _unique(p["settings"]["dataset"] for p in points)
-    figure, axes = _panels(names, f"{word(phi)}: with trained readouts one layer classifies as well as the DEQ")
-    for ax, data in zip(axes, names, strict=True):
-        rows = sorted((p["settings"]["width"], p["numbers"][phi]) for p in points if p["settings"]["dataset"] == data)
+    by_data = by_setting(points, "dataset")
+    says = f"{word(phi)}: with trained readouts one layer classifies as well as the DEQ"
+    figure, axes = against_width(list(by_data), says)
+    for ax, chosen in zip(axes, by_data.values(), strict=True):
+        rows = sorted((p["settings"]["width"], p["numbers"][phi]) for p in chosen)
         widths = [width for width, _ in rows]
         for name in rows[0][1]:
             gaps = [100 * np.subtract(table[name]["accuracy"], table["DEQ"]["accuracy"]) for _, table in rows]
@@ -130,9 +109,9 @@ def _gaps(points: Sequence[Document], phi: str) -> Figure:
                 ax.axhline(0.0, color=COLOURS["DEQ"], linewidth=1.0, label="DEQ")
                 continue
             means, errors = [g.mean() for g in gaps], [standard_error(g) for g in gaps]
-            ax.errorbar(widths, means, errors, label=name, markersize=4, **_LOOKS[name])
+            ax.errorbar(widths, means, errors, label=name, **LOOKS[name])
     axes[0].set_ylabel("accuracy minus the DEQ's, points")
-    shared_legend(figure, axes[0], ncols=3 if len(names) < 3 else 5)
+    shared_legend(figure, axes[0], ncols=3 if len(by_data) < 3 else 5)
     return figure
 
 
@@ -142,29 +121,23 @@ def _gaps(points: Sequence[Document], phi: str) -> Figure:
 def draw_one_layer_lazy(document: Document) -> dict[str, Figure]:
     """One figure per data set and activation; a row of panels per width: loss, accuracy, agreement."""
     points = list(document["points"].values())
-    cases = _unique((p["settings"]["data"], p["settings"]["activation"]) for p in points)
-    drawn = {
-        f"{data}_{phi}": _lazy(
-            [p for p in points if (p["settings"]["data"], p["settings"]["activation"]) == (data, phi)], data, phi
-        )
-        for data, phi in cases
-    }
+    cases = by_setting(points, "data", "activation")
+    drawn = {f"{data}_{phi}": _lazy(chosen, data, phi) for (data, phi), chosen in cases.items()}
     known = [p for p in points if p["settings"].get("limit")]
     return {**drawn, "limit": _limit(known)} if known else drawn
 
 
 def _limit(points: Sequence[Document]) -> Figure:
-    names = _unique(p["settings"]["activation"] for p in points)
+    by_activation = by_setting(points, "activation")
     says = f"{word(points[0]['settings']['data'])}: DEQ and one layer go to the same limit"
-    figure, axes = _panels(names, says)
-    for ax, phi in zip(axes, names, strict=True):
-        chosen = [p for p in points if p["settings"]["activation"] == phi]
+    figure, axes = against_width(list(by_activation), says)
+    for ax, chosen in zip(axes, by_activation.values(), strict=True):
         for name in ("DEQ", "one layer", "one layer, orthogonal"):
             distances = [np.mean([s[name]["to_limit"][-1] for s in p["numbers"]["seeds"]]) for p in chosen]
-            ax.plot([p["settings"]["width"] for p in chosen], distances, label=name, markersize=4, **_LOOKS[name])
+            ax.plot([p["settings"]["width"] for p in chosen], distances, label=name, **LOOKS[name])
         ax.set_yscale("log")
     axes[0].set_ylabel("distance from infinite width")
-    shared_legend(figure, axes[0], ncols=2 if len(names) == 1 else 3)
+    shared_legend(figure, axes[0], ncols=2 if len(by_activation) == 1 else 3)
     return figure
 
 
@@ -183,10 +156,9 @@ def _lazy(points: Sequence[Document], data: str, phi: str) -> Figure:
         for ax, (quantity, label, factor, shown) in zip(axes, quantities, strict=True):
             for name in shown:
                 mean = factor * np.mean([s[name][quantity] for s in seeds], axis=0)
-                look = {**_LOOKS[name], "marker": ""}
+                look = {**LOOKS[name], "marker": ""}
                 ax.plot([rate * step for step in seeds[0]["steps"]], mean, label=name, **look)
-            ax.set_ylabel(label)
-            ax.set_title(f"width {point['settings']['width']:,}", fontsize="medium")
-            ax.set_xlabel("time (learning rate times steps)")
+            title = f"width {point['settings']['width']:,}"
+            ax.set(title=title, xlabel="time (learning rate times steps)", ylabel=label)
     shared_legend(figure, grid[0][0])
     return figure

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..style import COLOURS, INK, MARKERS, Document, panels, shared_legend, word
+from ..style import COLOURS, INK, MARKERS, Document, by_setting, panels, shared_legend, word
 
 _COLOURS = {"four numbers": COLOURS["DEQ"], "sphere": COLOURS["plain"], "one layer": COLOURS["twin"]}
 _MARKERS = {("relu", "ck"): "o", ("tanh", "ck"): "s", ("relu", "ntk"): "^"}
@@ -50,20 +50,17 @@ def _gap(numbers: Document, name: str) -> float | None:
 def _figure(
     document: Document, title: str, label: str, value: Callable[[Document, str], float | None], scale: str = "linear"
 ) -> Figure:
-    stored = list(document["points"].values())
-    names = list(dict.fromkeys(p["settings"]["dataset"] for p in stored))
-    figure, ax = panels((8.6, 2.4 + 1.1 * len(names)))
-    for point in stored:
+    names = list(by_setting(document["points"].values(), "dataset"))
+    figure, ax = panels((8.6, 2.4 + 1.1 * len(names)), title)
+    for point in document["points"].values():
         _draw_point(ax, point, names, value)
     for between in range(1, len(names)):
         ax.axhline(between - 0.5, color="0.7", linewidth=0.8)
     ax.grid(axis="x", color="0.7", alpha=0.4)
     ax.set_yticks(range(len(names)), [word(name) for name in names])
     ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.set_xscale(scale)
-    ax.set_xlabel(label)
-    ax.set_title(title, fontsize="medium")
-    figure.legend(handles=_legend(ax), loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+    ax.set(xscale=scale, xlabel=label)
+    figure.legend(handles=_legend(ax), loc="outside lower center", ncols=3, fontsize="small")
     return figure
 
 
@@ -94,26 +91,24 @@ def _legend(ax: Axes) -> list[Any]:
 
 def draw_uniform(document: Document) -> dict[str, Figure]:
     """By kernel: the largest error over all inputs against depth."""
-    points = [p for p in document["points"].values() if p["settings"]["activation"] == "relu"]
-    kernels = dict.fromkeys(p["settings"]["kernel"] for p in points)
-    return {f"relu_{k}": _depths([p for p in points if p["settings"]["kernel"] == k], k) for k in kernels}
+    points = by_setting(document["points"].values(), "activation")["relu"]
+    return {f"relu_{kernel}": _depths(chosen, kernel) for kernel, chosen in by_setting(points, "kernel").items()}
 
 
 def _depths(points: list[Document], kernel: str) -> Figure:
-    figure, ax = panels((7.4, 5.2))
+    figure, ax = panels((7.4, 5.2), f"ReLU, {word(kernel)}: every layer buys accuracy")
     for i, point in enumerate(points):
         rows, label = point["numbers"]["rows"], f"$\\sigma_a^2$ = {point['settings']['sigma_a2']:.3g}"
-        look = {"marker": MARKERS[i % 6], "markersize": 5, "color": f"C{i % 10}", "label": label}
+        look = {"marker": MARKERS[i % 6], "color": f"C{i % 10}", "label": label}
         ax.semilogy([row["depth"] for row in rows], [row["bound"] for row in rows], **look)
     ax.set(xlabel="layers of the twin", ylabel="largest relative error over all inputs")
-    ax.set_title(f"ReLU, {word(kernel)}: every layer buys accuracy", fontsize="medium")
     shared_legend(figure, ax, ncols=3)
     return figure
 
 
 def draw_odd(document: Document) -> dict[str, Figure]:
     """What no explicit network of odd layers can beat."""
-    figure, ax = panels((7.0, 3.6))
+    figure, ax = panels((7.0, 3.6), "A limit of plain odd layers, of any depth")
     points = list(document["points"].values())
     cases = [f"{word(p['settings']['activation'])}, $\\sigma_a^2$ = {p['settings']['sigma_a2']:.3g}" for p in points]
     for place, point in enumerate(points):
@@ -121,6 +116,5 @@ def draw_odd(document: Document) -> dict[str, Figure]:
             ax.semilogx(bound, place, marker, color=COLOURS["twin" if marker == "o" else "DEQ"], label=f"norms {box}")
     ax.set_yticks(range(len(points)), cases)
     ax.set_xlabel("no network of odd layers is nearer than this")
-    ax.set_title("A limit of plain odd layers, of any depth", fontsize="medium")
     shared_legend(figure, ax)
     return {"": figure}
