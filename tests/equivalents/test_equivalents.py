@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import notsodeep as nsd
 from notsodeep.equivalents import operator as operator_module
 from notsodeep.equivalents import spectral_norm
-from notsodeep.equivalents.factorisation import iterated
 from notsodeep.errors import ConvergenceError, InvalidInputError
 from notsodeep.experiments.equivalents_error import ACTIVATIONS, MIXTURES, error_against_n, mixture, rejected_variants
 
@@ -115,7 +114,7 @@ def test_iteration_agrees_with_factorisation(monkeypatch, own_norms):
 def test_iteration_that_stops_early_is_reported():
     eq = make(70, 60)
     with pytest.raises(ConvergenceError, match="larger ridge"):
-        iterated(lambda u: eq @ u, torch.ones(70, dtype=torch.float64), most=2)
+        eq.structured().iterate(torch.ones(70, dtype=torch.float64), most=2)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -2,8 +2,7 @@
 
 from .coefficients import Coefficients, coefficients
 from .distance import relative_spectral_error, spectral_norm
-from .operator import CrossBlock, EquivalentKernel, equivalent
-from .sphere import sphere_equivalent
+from .operator import CrossBlock, EquivalentKernel, equivalent, sphere_equivalent
 from .universality import TermReport, UniversalityReport, gaussian_like, universality
 
 __all__ = [

@@ -11,15 +11,15 @@ import scipy.sparse.linalg
 import torch
 from torch import Tensor
 
-from .._arguments import checked
+from .._arguments import checked, not_negative
 from .._arrays import as_numbers, as_rows, like, squared_norms
 from ..errors import ConvergenceError, InvalidInputError
+from ..kernels import power_series, sphere_diagonal
 from ..mixtures import MixtureStatistics
 from ..networks import Kernel, Network
 from .coefficients import Coefficients, NormProfile, coefficients, norm_profile
-from .factorisation import Factorisation, factorise, iterated, structured_product
+from .structured import Factorisation, Structured
 
-_CHUNK = 4096  # rows that are held in double precision at once
 _DIRECT = 8192  # largest min(n, p) for which solve() factorises instead of iterating
 
 
@@ -76,6 +76,34 @@ def assemble(c: Coefficients, statistics: MixtureStatistics) -> EquivalentKernel
     )
 
 
+@checked
+def sphere_equivalent(network: Network, X: Any, kernel: Kernel = "ck") -> EquivalentKernel:
+    """The equivalent G ~ alpha 11' + beta X X' + mu I of any network, centred or not, on rows of norm one (section 7).
+
+    The rows have no strong structure; the workshop paper has it for sqrt(2) ReLU. With g the kernel as a function of
+    the cosine: alpha = g(0) + g''(0)/(2d), beta = g'(0), mu = g(1) - g(0) - g'(0); they are ``.core``, ``.gain`` and
+    ``.shift`` of the operator.
+
+    >>> import notsodeep as nsd
+    >>> X = np.random.default_rng(0).standard_normal((40, 60))
+    >>> eq = sphere_equivalent(nsd.DEQ("relu", sigma_a2=0.2), X / np.linalg.norm(X, axis=1, keepdims=True))
+    >>> round(eq.gain, 6)
+    0.215262
+    """
+    rows = as_rows(X)
+    norms = squared_norms(rows)
+    if float((norms - 1.0).abs().max()) > 1e-4:
+        raise InvalidInputError(
+            f"rows must have norm 1 (found squared norms from {float(norms.min()):.4g} to {float(norms.max()):.4g}); "
+            "divide each row by its norm, or use equivalent() for data of varying norm"
+        )
+    g = power_series(network, 3, kernel)
+    d = rows.shape[1]
+    alpha, beta = g[0] + g[2] / d, float(g[1])
+    mu = sphere_diagonal(network, kernel) - g[0] - beta
+    return EquivalentKernel(X, beta, np.ones((len(rows), 1)), np.array([[alpha]]), float(mu), network, kernel)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class EquivalentKernel:
     """gain X X' + V core V' + shift I, or a diagonal in place of shift I.
@@ -120,20 +148,14 @@ class EquivalentKernel:
         """X as a tensor (shared memory where X is writeable)."""
         return as_rows(self.X, checked=False)
 
-    @property
-    def low_rank(self) -> tuple[Tensor, Tensor]:
-        """V and core, on the device and in the precision of X."""
+    def structured(self, ridge: float = 0.0) -> Structured:
+        """The same with a ridge, in tensors on the device and in the precision of X."""
         X = self.rows
-        return torch.from_numpy(self.V).to(X), torch.from_numpy(self.core).to(X)
-
-    @property
-    def _diagonal(self) -> Tensor:
-        """The shift as a column (or one number)."""
-        return torch.as_tensor(self.shift).to(self.rows).reshape(-1, 1)
+        V, core, shift = (torch.as_tensor(part).to(X) for part in (self.V, self.core, self.shift))
+        return Structured(X, self.gain, V, core, shift.reshape(-1, 1) + ridge)
 
     def __matmul__(self, v: Any) -> Any:
-        vector = self._vector(v)
-        return like(structured_product(self.rows, self.gain, *self.low_rank, self._diagonal, vector), v)
+        return like(self.structured().product(self._vector(v)), v)
 
     def _vector(self, v: Any) -> Tensor:
         X = self.rows
@@ -146,61 +168,47 @@ class EquivalentKernel:
 
     def matrix(self) -> Any:
         """The dense n x n matrix."""
-        X = self.rows
-        V, core = self.low_rank
-        out = torch.addmm(V @ core @ V.T, X, X.T, alpha=self.gain)
+        K = self.structured()
+        out = torch.addmm(K.V @ K.core @ K.V.T, K.X, K.X.T, alpha=K.gain)
         out = (out + out.T).mul_(0.5)  # symmetric to the bit
-        out.diagonal().add_(self._diagonal[:, 0])
+        out.diagonal().add_(K.lift[:, 0])
         return like(out, self.X)
 
     def diagonal(self) -> Any:
         """The n diagonal entries."""
-        return like(self.structured_diagonal().to(self.rows) + self._diagonal[:, 0], self.X)
+        return like(self.structured_diagonal().to(self.rows) + torch.as_tensor(self.shift).to(self.rows), self.X)
 
     def structured_diagonal(self, part: slice = slice(None)) -> Tensor:
         """The diagonal of gain X X' + V core V' alone, for some of the rows, in double precision."""
-        X, V = self.rows[part], self.V[part]
-        squares = torch.cat([(few.double() ** 2).sum(1) for few in X.split(_CHUNK)])
+        squares, V = squared_norms(self.rows[part]), self.V[part]
         return self.gain * squares + torch.from_numpy(((V @ self.core) * V).sum(1)).to(squares)
 
     def linear_operator(self) -> scipy.sparse.linalg.LinearOperator:
         """For SciPy's iterative methods."""
-        X, (V, core), shift = self.rows, self.low_rank, self._diagonal
+        K = self.structured()
 
         def product(v: np.ndarray) -> np.ndarray:
-            return structured_product(X, self.gain, V, core, shift, torch.from_numpy(v).to(X)).cpu().numpy()
+            return K.product(torch.from_numpy(v).to(K.X)).cpu().numpy()
 
         return scipy.sparse.linalg.LinearOperator(self.shape, matvec=product, matmat=product, dtype=np.float64)
 
     # -- solving ------------------------------------------------------------------------------------------
     def factorise(self, ridge: float = 0.0) -> Factorisation:
         """A factorisation of K + ridge I to solve with many right-hand sides: O(n p min(n, p)), once."""
-        return factorise(self.rows, self.gain, *self.low_rank, self._lift(ridge))
+        return self.structured(not_negative("ridge", ridge)).factorise()
 
     @checked
     def solve(self, v: Any, ridge: float = 0.0) -> Any:
         """(K + ridge I)^(-1) v, by a factorisation of the smaller side or, where both are large, by iteration."""
-        vector, lift = self._vector(v), self._lift(ridge)
+        vector = self._vector(v)
         if min(self.rows.shape) <= _DIRECT:
             return like(self.factorise(ridge).solve(vector), v)
-        X, (V, core) = self.rows, self.low_rank
-        return like(iterated(lambda u: structured_product(X, self.gain, V, core, lift, u), vector), v)
+        return like(self.structured(not_negative("ridge", ridge)).iterate(vector), v)
 
     @checked
     def logdet(self, ridge: float = 0.0) -> float:
         """log det(K + ridge I)."""
         return self.factorise(ridge).logdet
-
-    def _lift(self, ridge: float) -> Tensor:
-        if not (np.isfinite(ridge) and ridge >= 0):
-            raise InvalidInputError(f"ridge must be finite and not negative, got {ridge!r}")
-        lift = self._diagonal + float(ridge)
-        if float(lift.min()) <= 0:
-            raise InvalidInputError(
-                f"the kernel plus ridge is singular: its diagonal part is {float(self._diagonal.min()):.3g} + "
-                f"{ridge:.3g}; use a ridge above zero"
-            )
-        return lift
 
     def lifted(self) -> EquivalentKernel:
         """With a diagonal part that is positive everywhere.
@@ -237,20 +245,15 @@ class EquivalentKernel:
         return np.sort(values)[::-1]
 
     def _all_eigenvalues(self) -> np.ndarray:
-        X, (V, core) = self.rows, self.low_rank
-        n, inner = len(X), X.shape[1] + V.shape[1]
-        if len(self._diagonal) > 1:
-            whole = torch.as_tensor(self.matrix()).to(X)
-            return torch.linalg.eigvalsh(0.5 * (whole + whole.T)).flip(0).cpu().numpy()
-        if n <= inner:
-            dense = self.gain * (X @ X.T) + V @ core @ V.T
-            rest = torch.zeros(0, dtype=X.dtype, device=X.device)
+        K = self.structured()
+        n, inner = len(K.X), K.X.shape[1] + K.V.shape[1]
+        if n <= inner or len(K.lift) > 1:
+            values = torch.linalg.eigvalsh(torch.as_tensor(self.matrix()))
         else:  # K - shift I = Q (R M R') Q' with Q orthonormal, so only a (p + r) x (p + r) matrix is needed
-            R = torch.linalg.qr(torch.cat([X, V], dim=1), mode="r").R
-            middle = torch.block_diag(self.gain * torch.eye(X.shape[1]).to(X), core)
-            dense = R @ middle @ R.T
-            rest = torch.zeros(n - inner, dtype=X.dtype, device=X.device)
-        values = torch.cat([torch.linalg.eigvalsh(0.5 * (dense + dense.T)), rest]) + self._diagonal[0]
+            R = torch.linalg.qr(torch.cat([K.X, K.V], dim=1), mode="r").R
+            dense = R @ torch.block_diag(K.gain * torch.eye(K.X.shape[1]).to(K.X), K.core) @ R.T
+            few = torch.linalg.eigvalsh(0.5 * (dense + dense.T))
+            values = torch.cat([few, few.new_zeros(n - inner)]) + K.lift[0]
         return values.sort(descending=True).values.cpu().numpy()
 
     # -- new points ---------------------------------------------------------------------------------------
@@ -295,16 +298,15 @@ class CrossBlock:
         return (len(self.V_new), len(self.base.V))
 
     def __matmul__(self, v: Any) -> Any:
-        X, (V, core) = self.base.rows, self.base.low_rank
-        vector = self.base._vector(v)
+        K, vector = self.base.structured(), self.base._vector(v)
         new, factor = self._new()
-        return like(self.base.gain * (new @ (X.T @ vector)) + factor @ (core @ (V.T @ vector)), v)
+        return like(K.gain * (new @ (K.X.T @ vector)) + factor @ (K.core @ (K.V.T @ vector)), v)
 
     def matrix(self) -> Any:
         """The dense m x n block."""
-        X, (V, core) = self.base.rows, self.base.low_rank
+        K = self.base.structured()
         new, factor = self._new()
-        return like(self.base.gain * (new @ X.T) + factor @ core @ V.T, self.X_new)
+        return like(K.gain * (new @ K.X.T) + factor @ K.core @ K.V.T, self.X_new)
 
     def _new(self) -> tuple[Tensor, Tensor]:
         X = self.base.rows

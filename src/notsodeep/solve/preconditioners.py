@@ -6,7 +6,6 @@ Each is built once; ``solve(R, ridges)`` takes the columns of R with a ridge of 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -14,13 +13,11 @@ import torch
 from torch import Tensor
 
 from .._arguments import checked, whole
-from .._conjugate import thin
 from ..equivalents import EquivalentKernel
-from ..equivalents.factorisation import Factorisation
+from ..equivalents.structured import Factorisation, Structured
 from ..errors import InvalidInputError
-from .dense import factorise
 from .operator import Factor, KernelOperator
-from .pivoted import LowRank, nystrom, pivoted_cholesky
+from .pivoted import nystrom, pivoted_cholesky
 
 PreconditionerName = Literal["none", "diagonal", "nystrom", "rpcholesky", "equivalent", "equivalent+rpcholesky"]
 NAMES: tuple[PreconditionerName, ...] = (
@@ -82,52 +79,41 @@ class Deflation(Preconditioner):
         return (R - self.factor.outer(self.vectors @ inner)) / lift
 
 
-class Equivalent(Preconditioner):
-    """The high-dimensional equivalent itself; factorised once per ridge, and not refined: it is near K at best."""
+class Woodbury(Preconditioner):
+    """P = gain X X' + V core V' + a diagonal: factorised once per ridge, and not refined, as it is near K at best."""
 
-    name: PreconditionerName = "equivalent"
-
-    def __init__(self, operator: EquivalentKernel) -> None:
-        self.operator = replace(operator.lifted(), X=operator.rows.to(torch.float64))
+    def __init__(self, name: PreconditionerName, matrix: Structured, rank: int = 0) -> None:
+        self.name, self.rank, self.matrix = name, rank, matrix
         self._factors: dict[float, Factorisation] = {}
 
     def solve(self, R: Tensor, ridges: Tensor) -> Tensor:
-        return _by_ridge(R, ridges, lambda part, ridge: self.factor(ridge).solve(part, refinements=0))
+        out = torch.empty_like(R)
+        for ridge in ridges.unique().tolist():
+            mine = ridges == ridge
+            out[:, mine] = self._factor(ridge).solve(R[:, mine], refinements=0)
+        return out
 
-    def factor(self, ridge: float) -> Factorisation:
+    def _factor(self, ridge: float) -> Factorisation:
         if ridge not in self._factors:
-            self._factors[ridge] = self.operator.factorise(ridge)
+            self._factors[ridge] = replace(self.matrix, lift=self.matrix.lift + ridge).factorise()
         return self._factors[ridge]
 
 
-class EquivalentDeflation(Preconditioner):
-    """P = A + F F' with A the equivalent's Gram matrix plus a multiple of I, and F F' ~ K less that Gram matrix.
+def _deflated(operator: EquivalentKernel, tiles: KernelOperator, rank: int, seed: int) -> Structured:
+    """The Gram matrix of the equivalent, and in place of its low rank randomly pivoted Cholesky of what is left of K.
 
     What the Gram matrix leaves of K is positive semidefinite, as pivots want it: K is a sum over powers of cosines, the
     Gram matrix (of rows scaled by their own norms) the first of them. The equivalent's low rank would not leave it so.
-    Woodbury: P^(-1) = A^(-1) - A^(-1) F (I + F' A^(-1) F)^(-1) F' A^(-1), once per ridge.
     """
+    gram = replace(operator, V=operator.V[:, :0], core=operator.core[:0, :0])
+    X, Y = gram.rows.to(torch.float64), gram.rows.to(tiles.X)
 
-    name: PreconditionerName = "equivalent+rpcholesky"
+    def columns(index: Tensor) -> Tensor:
+        return tiles.columns(index) - gram.gain * (Y @ Y[index].T)
 
-    def __init__(self, operator: EquivalentKernel, factor: LowRank) -> None:
-        self.rank, self.F = factor.rank, factor.F
-        self.base = Equivalent(replace(operator, shift=max(float(factor.residual.mean()), 1e-300)))
-        self._small: dict[float, tuple[Tensor, Tensor]] = {}
-
-    def solve(self, R: Tensor, ridges: Tensor) -> Tensor:
-        return _by_ridge(R, ridges, self._once)
-
-    def _once(self, R: Tensor, ridge: float) -> Tensor:
-        inner = self.base.factor(ridge)
-        if ridge not in self._small:
-            swept = inner.solve(self.F, refinements=0)
-            small = self.F.T @ swept
-            small.diagonal().add_(1.0)
-            self._small[ridge] = swept, factorise(0.5 * (small + small.T)).lower
-        swept, lower = self._small[ridge]
-        z = inner.solve(R, refinements=0)
-        return z - thin(swept, torch.cholesky_solve(thin(self.F.T, z), lower))
+    factor = pivoted_cholesky(columns, tiles.diagonal() - gram.structured_diagonal(), rank, seed)
+    lift = factor.residual.mean().clamp_min(1e-300).reshape(1, 1).to(X)
+    return Structured(X, gram.gain, factor.F, torch.eye(factor.rank).to(X), lift)
 
 
 @checked
@@ -157,29 +143,11 @@ def precondition(
         return Deflation("rpcholesky", tiles.low_rank(size, seed))
     assert equivalent is not None
     if name == "equivalent":
-        return Equivalent(equivalent)
-    gram = replace(equivalent, V=equivalent.V[:, :0], core=equivalent.core[:0, :0])
-    return EquivalentDeflation(gram, _remainder(gram, tiles, size, seed))
+        return Woodbury(name, replace(equivalent.lifted(), X=equivalent.rows.to(torch.float64)).structured())
+    matrix = _deflated(equivalent, tiles, size, seed)
+    return Woodbury(name, matrix, rank=len(matrix.core))
 
 
 def default_rank(n: int) -> int:
     """A sixth of the rows, between 100 and 2,000: within it more rank pays in iterations (theory, section 16)."""
     return min(n, max(100, min(n // 6, 2000)))
-
-
-def _remainder(operator: EquivalentKernel, tiles: KernelOperator, rank: int, seed: int) -> LowRank:
-    """Randomly pivoted Cholesky of K less the Gram part of its equivalent."""
-    X = operator.rows.to(tiles.X)
-
-    def columns(index: Tensor) -> Tensor:
-        return tiles.columns(index) - operator.gain * (X @ X[index].T)
-
-    return pivoted_cholesky(columns, tiles.diagonal() - operator.structured_diagonal(), rank, seed)
-
-
-def _by_ridge(R: Tensor, ridges: Tensor, solve: Callable[[Tensor, float], Tensor]) -> Tensor:
-    out = torch.empty_like(R)
-    for ridge in ridges.unique().tolist():
-        mine = ridges == ridge
-        out[:, mine] = solve(R[:, mine], ridge)
-    return out
