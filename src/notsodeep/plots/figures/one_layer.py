@@ -39,8 +39,8 @@ def _bounds(points: Sequence[Document], norms: Sequence[float]) -> Figure:
     says = "Norms {:g} to {:g}: every kind of units multiplies the accuracy, kinks aside".format(*norms)
     figure, axes = panels((9.0, 5.4), says, 1, 2, sharey=True)
     names = list(by_setting(points, "activation"))
-    for ax, (kernel, chosen) in zip(axes, by_setting(points, "kernel").items(), strict=True):
-        for point in chosen:
+    for ax, kernel in zip(axes, ("ck", "ntk"), strict=True):
+        for point in by_setting(points, "kernel").get(kernel, []):
             name, rows = point["settings"]["activation"], point["numbers"]["rows"]
             i = names.index(name)
             look = {"marker": MARKERS[i % len(MARKERS)], "color": f"C{i % 10}"}
