@@ -16,9 +16,9 @@ import torch
 
 import notsodeep as nsd
 from helpers import tolerance
+from notsodeep.equivalents import best_scalar
 from notsodeep.errors import InvalidInputError, SerialisationError
 from notsodeep.matching import MixtureCertificate, SphereCertificate, Twin, UniformCertificate
-from notsodeep.matching.verification import best_scalar
 
 OLD = json.loads((Path(__file__).parent / "data" / "twins_0.1.0.json").read_text())
 

@@ -10,7 +10,7 @@ import numpy as np
 import notsodeep as nsd
 from notsodeep.equivalents.distance import ErrorCurve
 from notsodeep.experiments.learning import measure_learning
-from notsodeep.matching.verification import Verification
+from notsodeep.matching import Verification
 from notsodeep.networks import Kernel
 from notsodeep.nn import Comparison
 from notsodeep.plots.style import standard_error

@@ -1,7 +1,7 @@
 """High-dimensional equivalents: the four numbers, the structured matrix they make, the sphere case."""
 
 from .coefficients import Coefficients, coefficients
-from .distance import relative_spectral_error, spectral_norm
+from .distance import best_scalar, relative_spectral_error, spectral_norm
 from .operator import CrossBlock, EquivalentKernel, equivalent, sphere_equivalent
 from .universality import TermReport, UniversalityReport, gaussian_like, universality
 
@@ -11,6 +11,7 @@ __all__ = [
     "EquivalentKernel",
     "TermReport",
     "UniversalityReport",
+    "best_scalar",
     "coefficients",
     "equivalent",
     "gaussian_like",

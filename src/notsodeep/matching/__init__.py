@@ -8,6 +8,7 @@ from .certificates import (
     SphereCertificate,
     Tried,
     UniformCertificate,
+    Verification,
 )
 from .families import Family
 from .match import match
@@ -17,7 +18,6 @@ from .sphere import match_sphere
 from .tabulate import tabulate
 from .twin import Twin
 from .uniform import match_uniform
-from .verification import Verification
 
 __all__ = [
     "Certificate",

@@ -1,4 +1,4 @@
-"""What is proven of a twin. Three kinds: for one mixture, for unit-norm inputs, for all inputs in a range of norms."""
+"""What is proven of a twin, for one mixture, for unit-norm inputs or for all inputs of some norms; and what is seen."""
 
 from __future__ import annotations
 
@@ -221,6 +221,61 @@ class UniformCertificate:
 
 
 Certificate = MixtureCertificate | SphereCertificate | UniformCertificate
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Relative spectral distances ||K_deq - K|| / ||K_deq|| of the exact kernels on given points.
+
+    A plain network often misses the DEQ mostly by one common factor, which a readout learns at no cost. So its distance
+    is given twice: as it is, and with its kernel multiplied by the best scalar (theory, section 14).
+    """
+
+    points: int
+    twin: dict[str, float]
+    """Kernel name -> distance of the twin."""
+    plain: dict[str, float]
+    """Kernel name -> distance of a plain network of the twin's depth with the DEQ's own activation."""
+    plain_scaled: dict[str, float]
+    """Kernel name -> distance of the same plain kernel times its best scalar."""
+    scalar: dict[str, float]
+    """Kernel name -> that scalar."""
+    shift: float = 0.0
+    """What was subtracted from the DEQ's activation to centre it: the distances speak of the centred DEQ."""
+
+    @property
+    def distance(self) -> float:
+        """The largest distance of the twin over its kernels."""
+        return max(self.twin.values())
+
+    @property
+    def plain_distance(self) -> float:
+        """The largest distance of the plain network over the same kernels."""
+        return max(self.plain.values())
+
+    @property
+    def plain_scaled_distance(self) -> float:
+        """The largest distance of the plain network with its best scalar over the same kernels."""
+        return max(self.plain_scaled.values())
+
+    @property
+    def gain(self) -> float:
+        """How many times closer than the plain network the twin is, for its worst kernel."""
+        return min(self.plain[k] / max(self.twin[k], 1e-300) for k in self.twin)
+
+    @property
+    def gain_scaled(self) -> float:
+        """How many times closer than the plain network with its best scalar the twin is, for its worst kernel."""
+        return min(self.plain_scaled[k] / max(self.twin[k], 1e-300) for k in self.twin)
+
+    def __str__(self) -> str:
+        rows = [
+            f"{k}: twin {self.twin[k]:.3g}, plain network {self.plain[k]:.3g}, "
+            f"times its best scalar ({self.scalar[k]:.4g}) {self.plain_scaled[k]:.3g}"
+            for k in self.twin
+        ]
+        whose = "the DEQ" if self.shift == 0.0 else f"the centred DEQ (activation shifted by {-self.shift:.6g})"
+        return f"relative spectral distance to {whose} on {self.points} points: " + "; ".join(rows)
 
 
 def check_number(name: str, value: Any, *, positive: bool = False, signed: bool = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,13 +41,13 @@ _LINE_WEIGHTS = _FLUCTUATION ** np.arange(1.0, DEGREE)
 
 @dataclass(frozen=True)
 class Target:
-    """The DEQ to match, its numbers and its jets, one per kernel."""
+    """The DEQ to match, and what follows from it: its numbers and its jets, one per kernel."""
 
     deq: DEQ
     tau0: float
     kernel: MatchKernel
-    numbers: tuple[Coefficients, ...]
-    jets: tuple[KernelJet, ...]
+    numbers: tuple[Coefficients, ...] = field(compare=False)
+    jets: tuple[KernelJet, ...] = field(compare=False)
 
     @property
     def names(self) -> tuple[Kernel, ...]:

@@ -12,7 +12,7 @@ from .. import kernels as _kernels
 from .._arguments import checked, whole
 from .._arrays import as_rows, like
 from ..activations import Affine
-from ..equivalents import Coefficients
+from ..equivalents import Coefficients, best_scalar, relative_spectral_error
 from ..errors import InvalidInputError
 from ..networks import DEQ, ENN, Kernel, Network, is_tangent
 from .certificates import (
@@ -23,11 +23,11 @@ from .certificates import (
     SphereCertificate,
     Tried,
     UniformCertificate,
+    Verification,
     check_number,
 )
 from .names import MatchKernel, Trains, kernel_names
 from .twin_json import built_from, document_of, twin_html
-from .verification import Verification, best_scalar, relative_distance
 
 
 @dataclass(frozen=True, repr=False)
@@ -241,8 +241,8 @@ class Twin:
         scaled = {k: best_scalar(truth[k], plain[k]) for k in names}
         return Verification(
             len(points),
-            {k: relative_distance(truth[k], twin[k]) for k in names},
-            {k: relative_distance(truth[k], plain[k]) for k in names},
+            {k: relative_spectral_error(truth[k], twin[k]) for k in names},
+            {k: relative_spectral_error(truth[k], plain[k]) for k in names},
             {k: scaled[k].distance for k in names},
             {k: scaled[k].scalar for k in names},
             self.shift,

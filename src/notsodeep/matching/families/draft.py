@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import InfeasibleMatchError
-from ...networks import ENN
+from ...kernels.jets import KernelJet, explicit_jets
+from ...networks import ENN, Kernel
 from ..solver import Solution
 from ..target import FEASIBLE, Target
 
@@ -19,6 +20,8 @@ class Draft:
     conditioning: float
     reason: str
     rates: tuple[float, ...] | None = None
+    jets: dict[Kernel, KernelJet] | None = None
+    """Its kernels, where the design knows them already."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,8 @@ def finished(target: Target, solution: Solution, family: str, reason: str) -> Dr
     if rates is not None and target.kernel == "ntk_frozen":
         rates = (0.0, *rates[1:])  # frozen input weights do not move
     network = ENN(solution.design.activations(solution.z, target.tau0))
-    return Draft(network, family, solution.conditioning, reason, rates)
+    jets = explicit_jets(solution.design.layers(solution.z), found, target.names)
+    return Draft(network, family, solution.conditioning, reason, rates, jets)
 
 
 def depth_reason(target: Target) -> str:

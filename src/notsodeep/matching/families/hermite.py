@@ -242,7 +242,7 @@ def _with_rates(target: Target, draft: Draft | Refusal) -> Draft | Refusal:
     if isinstance(draft, Refusal) or target.kernel != "both" or draft.network.depth > 1:
         return draft
     rates = rates_for_both(target, draft.network.activations[0])
-    return rates if isinstance(rates, Refusal) else replace(draft, rates=rates)
+    return rates if isinstance(rates, Refusal) else replace(draft, rates=rates, jets=None)
 
 
 def _variants(layers: Sequence[Array]) -> list[Array]:

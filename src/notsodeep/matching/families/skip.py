@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from ...gaussian import moments
-from ...kernels.jets import TERMS, explicit_jets, layers_of
-from ...networks import ENN
+from ...kernels.jets import TERMS, KernelJet, explicit_jets, layers_of
+from ...networks import ENN, Kernel
 from ..target import FEASIBLE, Target
 from .draft import Draft, Refusal, depth_reason, need_rates
 from .hard_tanh import linear_layer, rates_for_both, split_rates
@@ -97,6 +97,7 @@ class _Layers:
     """The part of the slope that the nonlinear term has."""
     bent: Array
     """The nonlinear part of the diagonal."""
+    jets: dict[Kernel, KernelJet]
     residuals: Array
     """Weighted deviations of the next orders, and the size of the nonlinear term where it nearly cancels the other."""
 
@@ -113,7 +114,8 @@ class _Layers:
         linear, bent = 2.0 * float(self.linear[0]), float(self.bent[0])
         condition = np.linalg.cond([[linear, 2.0], [2.0 * bent + linear * (1.0 - bent), 2.0 * (1.0 - bent)]])
         rates = None if self.rates is None else tuple(float(r) for r in self.rates[0])
-        return Draft(network, "skip", float(condition), reason, rates)
+        jets = {name: KernelJet(jet.cross[0], jet.diagonal[0]) for name, jet in self.jets.items()}
+        return Draft(network, "skip", float(condition), reason, rates, jets)
 
 
 def _best(target: Target, free_rates: bool) -> _Layers | None:
@@ -187,4 +189,4 @@ def _layers(target: Target, z: Array, logits: Array) -> _Layers:
     residuals[~good] = np.inf
     even = rates is not None and full and bool((share == 0.5).all())
     bent = gain**2 * curved / number.diagonal
-    return _Layers(scale, gain, line / tau, None if even else rates, gain * along / steep, bent, residuals)
+    return _Layers(scale, gain, line / tau, None if even else rates, gain * along / steep, bent, jets, residuals)
