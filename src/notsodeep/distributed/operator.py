@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,9 +14,9 @@ from .._arguments import checked
 from .._progress import track
 from .._words import Store
 from ..errors import InvalidInputError, SerialisationError, warn
-from ..solve import NetworkKernel, triangle_bytes
-from ..solve.operator import Factor, fingerprint
-from ..solve.pivoted import pivoted_cholesky
+from ..solve import KernelOperator, NetworkKernel
+from ..solve.pivoted import LowRankFactor
+from ..solve.tiles import stored_dtype
 from .cluster import Call, Cluster
 from .crew import Crew
 from .factor import ClusterFactor
@@ -28,7 +27,7 @@ _SMALL = 1 << 26  # bytes of a factor that the client passes over sooner than me
 _MESSAGE = 1 << 26  # bytes of tiles in one answer
 
 
-class ClusterKernel:
+class ClusterKernel(KernelOperator):
     """D k(X, X) D on a cluster; D is the identity or a diagonal of ``scale``.
 
     Every worker owns tiles of the upper triangle and the rows they need. A product is one task per worker; what comes
@@ -65,47 +64,37 @@ class ClusterKernel:
         progress: bool | None = None,
     ) -> None:
         self.cluster = client if isinstance(client, Cluster) else Cluster(client, patience)
-        self.kernel, self.X, self.n = kernel, X.to("cpu", torch.float64), len(X)
-        self.scale = None if scale is None else scale.to(self.X).reshape(-1, 1)
-        self.progress = progress
         workers = self.cluster.wait_for_workers()
-        self.dtype = dtype if isinstance(dtype, torch.dtype) else _dtype(dtype, self.n, workers)
+        room = sum(about.get("memory_limit") or 0 for about in workers.values()) or float("inf")
+        super().__init__(kernel, X.to("cpu", torch.float64), scale, stored_dtype(dtype, len(X), room), progress)
         self.grid = Grid(self.n, tile_size(self.n, len(workers)) if tile is None else min(tile, self.n))
-        self.document = self._describe(store)
+        self.document = self._describe(kernel, store)
         bytes_each = float("inf") if store == "memory" and memory is None else memory
         place = None if folder is None else str(folder)
         self.crew = Crew(self.cluster, self.grid, self.X, self.document, bytes_each, place)
 
-    def _describe(self, store: str) -> dict[str, Any]:
+    def _describe(self, kernel: NetworkKernel, store: str) -> dict[str, Any]:
         try:
-            kernel = self.kernel.to_dict()
+            network = kernel.to_dict()
         except SerialisationError as error:
             raise InvalidInputError(
                 f"a network travels to workers as JSON, and this one has no such form: {error}. No code is sent"
             ) from None
         return {
-            "kernel": kernel,
+            "kernel": network,
             "n": self.n,
             "tile": self.grid.size,
             "dtype": str(self.dtype).removeprefix("torch."),
             "store": store,
-            "content": fingerprint(self.kernel, self.X),
+            "content": self.fingerprint(),
         }
 
     # -- products ------------------------------------------------------------------------------------------
-    def __matmul__(self, v: Tensor) -> Tensor:
-        self.build()
-        return self._product(v, "kernel-product", fresh=False)
-
-    def exact(self, v: Tensor) -> Tensor:
-        """The product in float64 throughout; free where float64 is what is stored."""
-        if self.dtype == torch.float64:
-            return self @ v
-        return self._product(v, "kernel-refine", fresh=True)
-
-    def _product(self, v: Tensor, name: str, fresh: bool) -> Tensor:
-        columns = v.reshape(self.n, -1).to("cpu", torch.float64)
-        given = (columns if self.scale is None else self.scale * columns).numpy()
+    def _product(self, v: Tensor, fresh: bool) -> Tensor:
+        if not fresh:
+            self.build()
+        name = "kernel-refine" if fresh else "kernel-product"
+        given = v.to("cpu", torch.float64).numpy()
         out = np.zeros(given.shape)
 
         def call(worker: str, mine: list[Tile]) -> Call:
@@ -118,28 +107,18 @@ class ClusterKernel:
             for block in blocks_of(done.items):
                 out[self.grid.span(block)] += found[start : start + self.grid.rows(block)]
                 start += self.grid.rows(block)
-        image = torch.from_numpy(out)
-        return (image if self.scale is None else self.scale * image).reshape(v.shape)
+        return torch.from_numpy(out)
 
     # -- entries -------------------------------------------------------------------------------------------
-    def diagonal(self) -> Tensor:
-        """k(x_i, x_i), scaled, in float64."""
-        return self._diagonal if self.scale is None else self._diagonal * self.scale[:, 0] ** 2
-
-    @functools.cached_property
-    def _diagonal(self) -> Tensor:
+    def _own(self) -> Tensor:
         return self._by_rows("diagonal", (), ())
 
-    def columns(self, index: Tensor) -> Tensor:
-        """The columns of these rows, (n, len(index)), in float64."""
-        found = self._by_rows("columns", (len(index),), (self.X[index].numpy(),))
-        return found if self.scale is None else self.scale * found * self.scale[index, 0]
+    def _against(self, others: Tensor) -> Tensor:
+        return self._by_rows("columns", (len(others),), (others.numpy(),))
 
-    def low_rank(self, rank: int, seed: int) -> Factor:
+    def low_rank(self, rank: int, seed: int) -> LowRankFactor:
         """Randomly pivoted Cholesky; a large factor is kept by the workers."""
-        if 8 * self.n * rank <= _SMALL:
-            return pivoted_cholesky(self.columns, self.diagonal(), rank, seed)
-        return ClusterFactor(self, rank, seed)
+        return super().low_rank(rank, seed) if 8 * self.n * rank <= _SMALL else ClusterFactor(self, rank, seed)
 
     def _by_rows(self, step: str, width: tuple[int, ...], arrays: tuple[Any, ...]) -> Tensor:
         out = torch.empty(self.n, *width, dtype=torch.float64)
@@ -183,10 +162,6 @@ class ClusterKernel:
         """How many of the tiles were computed by those who own them now."""
         return len(self.crew.built) / max(len(self.grid.tiles()), 1)
 
-    def fingerprint(self) -> str:
-        """Of the rows, and of the kernel between a few of them."""
-        return str(self.document["content"])
-
     # -- tiles ---------------------------------------------------------------------------------------------
     def build(self) -> None:
         """Compute the tiles that are kept, where they are not there yet."""
@@ -228,14 +203,6 @@ class ClusterKernel:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _dtype(name: str, n: int, workers: Mapping[str, Mapping[str, Any]]) -> torch.dtype:
-    if name not in ("auto", "float32", "float64"):
-        raise InvalidInputError(f"dtype must be 'auto', 'float32' or 'float64', got {name!r}")
-    room = 0.5 * sum(about.get("memory_limit") or 0 for about in workers.values())
-    fits = triangle_bytes(n, torch.float64) < room or not room
-    return torch.float32 if name == "float32" or (name == "auto" and not fits) else torch.float64
 
 
 def _no_room(count: int, total: int) -> str:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .._conjugate import thin
-from ..solve.folder import TileFolder
-from ..solve.network import NetworkKernel
+from ..solve import NetworkKernel
 from ..solve.operator import add_block, as_columns
+from ..solve.tiles import TileFolder
 from .layout import Grid, Tile
 from .sinks import sink_of
 

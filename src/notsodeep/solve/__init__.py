@@ -2,11 +2,9 @@
 
 from .api import DIRECT, Solution, solve_dense, solve_kernel, solve_operator
 from .dense import Factor, RidgePath, factorise, leave_one_out, ridge_path
-from .eigen import Eigenpairs, top_eigenpairs
-from .feature_sums import FeatureSums, batches, features_of
 from .iterative import leave_rows_out
-from .network import NetworkKernel, Source
-from .operator import KernelFunction, KernelOperator
+from .network import FeatureSums, NetworkKernel, Source, batches, features_of
+from .operator import Eigenpairs, KernelFunction, KernelOperator, top_eigenpairs
 from .pivoted import LowRank, nystrom, pivoted_cholesky
 from .preconditioners import NAMES, Preconditioner, PreconditionerName, precondition
 from .tiles import KernelTiles, Store, triangle_bytes

@@ -16,8 +16,8 @@ from ..errors import InvalidInputError, NotSoDeepError
 from .dense import factorise, leave_one_out
 from .iterative import solve_tiles
 from .operator import KernelFunction, KernelOperator
-from .preconditioners import NAMES, PreconditionerName, default_rank, precondition
-from .tiles import KernelTiles, Store, available_bytes, triangle_bytes
+from .preconditioners import PreconditionerName, default_rank, precondition
+from .tiles import KernelTiles, Store
 
 DIRECT = 10_000
 """Up to so many rows Cholesky is the quicker way (theory, section 16)."""
@@ -91,20 +91,18 @@ def solve_kernel(
     >>> found.method, found.coefficients.shape
     ('cholesky', torch.Size([1, 4, 1]))
     """
-    _check(X, targets, ridges, preconditioner, tol)
-    B, scale = targets.to(X.device, torch.float64), scale_of(weights, len(X), X.device)
-    direct = len(X) <= DIRECT if method == "auto" else method == "cholesky"
-    if direct:
+    _check(X, targets, ridges, tol)
+    if method == "cholesky" or (method == "auto" and len(X) <= DIRECT):
         try:
             K = kernel(X.to(torch.float64), None)
         except TypeError as error:
             raise InvalidInputError(f"a kernel is a function of rows and of others or None: {error}") from error
         return solve_dense(K, targets, ridges, weights=weights, loo=loo)
-    stored = stored_dtype(dtype, len(X), X.device)
-    tiles = KernelTiles(kernel, X, scale=scale, dtype=stored, store=store, folder=folder, progress=progress)
+    scale = scale_of(weights, len(X), X.device)
+    tiles = KernelTiles(kernel, X, scale=scale, dtype=dtype, store=store, folder=folder, progress=progress)
     return solve_operator(
         tiles,
-        B,
+        targets,
         ridges,
         preconditioner=preconditioner,
         rank=rank,
@@ -138,7 +136,7 @@ def solve_operator(
 
     The operator's scale D is the root of the weights; its products are with D K D.
     """
-    _check(operator.X, targets, ridges, preconditioner, tol)
+    _check(operator.X, targets, ridges, tol)
     B, scale = targets.to(operator.X.device, torch.float64), operator.scale
     columns, lifts = _columns(B if scale is None else scale * B, ridges)
     name = choose(operator, lifts, rank, equivalent, seed) if preconditioner == "auto" else preconditioner
@@ -174,7 +172,7 @@ def solve_dense(
     K: Tensor, targets: Tensor, ridges: Sequence[float], *, weights: Tensor | None = None, loo: bool = False
 ) -> Solution:
     """:func:`solve_kernel` with a matrix: Cholesky of S K S + ridge I, S = W^(1/2), once per ridge."""
-    _check(K, targets, ridges, "auto", 0.5)
+    _check(K, targets, ridges)
     B, scale = targets.to(K.device, torch.float64), scale_of(weights, len(K), K.device)
     d = torch.ones(len(K), dtype=K.dtype, device=K.device) if scale is None else scale
     scaled = K if scale is None else d[:, None] * K * d
@@ -210,15 +208,13 @@ def _left_out(
     return out
 
 
-def _check(X: Tensor, targets: Tensor, ridges: Sequence[float], preconditioner: str, tol: float) -> None:
+def _check(X: Tensor, targets: Tensor, ridges: Sequence[float], tol: float = 0.5) -> None:
     if X.ndim != 2 or targets.ndim != 2 or len(X) != len(targets):
         raise InvalidInputError(
             f"rows (n, p) and targets (n, k) are needed, got {tuple(X.shape)} and {tuple(targets.shape)}"
         )
     if not len(ridges) or not all(0.0 < r < float("inf") for r in ridges):
         raise InvalidInputError(f"ridges must be positive and finite, got {list(ridges)!r}")
-    if preconditioner not in ("auto", *NAMES):
-        raise InvalidInputError(f"preconditioner must be auto or one of {', '.join(NAMES)}, got {preconditioner!r}")
     if not 0.0 < tol < 1.0:
         raise InvalidInputError(f"tol must lie between 0 and 1, got {tol!r}")
 
@@ -231,16 +227,6 @@ def scale_of(weights: Tensor | None, n: int, device: torch.device) -> Tensor | N
     if w.shape != (n,) or not bool(torch.isfinite(w).all()) or bool((w < 0).any()) or not bool((w > 0).any()):
         raise InvalidInputError(f"weights must be {n} finite numbers, none negative and not all zero")
     return w.sqrt()
-
-
-def stored_dtype(name: str, n: int, device: torch.device) -> torch.dtype:
-    """Of stored tiles: float64 where the triangle fits into half the memory."""
-    if name not in ("auto", "float32", "float64"):
-        raise InvalidInputError(f"dtype must be 'auto', 'float32' or 'float64', got {name!r}")
-    if name != "auto":
-        return torch.float32 if name == "float32" else torch.float64
-    fits = triangle_bytes(n, torch.float64) < 0.5 * available_bytes(device)
-    return torch.float64 if fits else torch.float32
 
 
 def _columns(B: Tensor, ridges: Sequence[float]) -> tuple[Tensor, Tensor]:

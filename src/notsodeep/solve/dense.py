@@ -108,24 +108,27 @@ class RidgePath:
     """Ridge regression with one kernel matrix and one set of targets, for any ridge at O(n^2) each."""
 
     values: Tensor
-    """Eigenvalues of K, negative ones from rounding taken as zero, shape (n,)."""
+    """Eigenvalues of W^(1/2) K W^(1/2), negative ones from rounding taken as zero, shape (n,)."""
     vectors: Tensor
     targets: Tensor
     """Shape (n, k)."""
     rotated: Tensor
-    """Q' targets."""
+    """Q' W^(1/2) targets."""
+    weights: Tensor
+    """W, shape (n,)."""
 
     def solution(self, ridge: float) -> Tensor:
-        """(K + ridge I)^(-1) targets."""
-        return self.vectors @ (self.rotated / self._lifted(ridge)[:, None])
+        """(K + ridge W^(-1))^(-1) targets."""
+        return self.weights.sqrt()[:, None] * (self.vectors @ (self.rotated / self._lifted(ridge)[:, None]))
 
     def inverse_diagonal(self, ridge: float) -> Tensor:
-        """The diagonal of (K + ridge I)^(-1)."""
-        return (self.vectors**2) @ (1.0 / self._lifted(ridge))
+        """The diagonal of (K + ridge W^(-1))^(-1)."""
+        return self.weights * ((self.vectors**2) @ (1.0 / self._lifted(ridge)))
 
     def leave_one_out(self, ridge: float) -> Tensor:
-        """The prediction of each row from all others."""
-        return leave_one_out(self.targets, self.solution(ridge), self.inverse_diagonal(ridge))
+        """The prediction of each row from all others; a row of weight above one loses one unit of it."""
+        inverse = self.inverse_diagonal(ridge)
+        return leave_one_out(self.targets, self.solution(ridge), inverse, self.weights, ridge)
 
     def _lifted(self, ridge: float) -> Tensor:
         if not ridge > 0.0:
@@ -134,8 +137,8 @@ class RidgePath:
 
 
 @checked
-def ridge_path(K: Tensor, targets: Tensor) -> RidgePath:
-    """One eigendecomposition, in double precision.
+def ridge_path(K: Tensor, targets: Tensor, weights: Tensor | None = None) -> RidgePath:
+    """One eigendecomposition, in double precision; ``weights`` of the rows, positive, are ones unless given.
 
     >>> path = ridge_path(torch.diag(torch.tensor([1.0, 3.0])), torch.ones(2))
     >>> path.solution(1.0)[:, 0]
@@ -147,5 +150,9 @@ def ridge_path(K: Tensor, targets: Tensor) -> RidgePath:
             f"a square kernel and a target for each of its rows are needed, got {tuple(K.shape)} and "
             f"{tuple(targets.shape)}"
         )
-    values, vectors = torch.linalg.eigh(K.to(torch.float64))
-    return RidgePath(values.clamp_min(0.0), vectors, columns, vectors.T @ columns)
+    w = torch.ones_like(columns[:, 0]) if weights is None else weights.to(columns)
+    if w.shape != (len(K),) or not bool(((w > 0) & torch.isfinite(w)).all()):
+        raise InvalidInputError(f"weights must be {len(K)} positive and finite numbers")
+    root = w.sqrt()[:, None]
+    values, vectors = torch.linalg.eigh(root * K.to(torch.float64) * root.T)
+    return RidgePath(values.clamp_min(0.0), vectors, columns, vectors.T @ (root * columns), w)

@@ -1,8 +1,8 @@
-"""The exact kernel of a network as a function of two sets of rows, and as a JSON document."""
+"""What a solve takes of a network: its exact kernel as a function of rows, or sums over its random features."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from .._arguments import check_settings
 from ..kernels import kernel_function, kernels_of
 from ..matching import Twin
 from ..networks import DEQ, ENN, Kernel, network_from_dict
+from ..nn import ENN as Network
+from ..nn.model import in_batches
 
 Source = DEQ | ENN | Twin
 _BLOCK = 512
@@ -95,3 +97,54 @@ def _checksums(X: Tensor) -> Tensor:
     bits = X.contiguous().view(torch.int64 if X.dtype == torch.float64 else torch.int32)
     odd = torch.randint(2**62, (X.shape[1],), generator=torch.Generator().manual_seed(0)).mul_(2).add_(1).to(X.device)
     return torch.cat([(part.to(torch.int64) * odd).sum(1) for part in bits.split(_BLOCK)])
+
+
+# ---- random features ---------------------------------------------------------------------------------------
+
+
+_CHUNK = 4096
+
+
+def features_of(model: Network, X: Tensor) -> Tensor:
+    """The last hidden states, without derivatives, in the precision of the model; a few thousand rows at a time."""
+    return in_batches(lambda part: model.features(part.to(model.weights[0])), X, _CHUNK)
+
+
+@dataclass
+class FeatureSums:
+    """Sums over all rows seen: everything that ridge regression on features needs of them."""
+
+    gram: Tensor
+    """sum w phi phi', (width, width)."""
+    cross: Tensor
+    """sum w phi y', (width, k)."""
+    weight: float = 0.0
+    rows: int = 0
+
+    @staticmethod
+    def empty(width: int, outputs: int, device: torch.device) -> FeatureSums:
+        return FeatureSums(
+            torch.zeros(width, width, dtype=torch.float64, device=device),
+            torch.zeros(width, outputs, dtype=torch.float64, device=device),
+        )
+
+    def add(self, model: Network, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
+        """Rows, targets and weights; products in the precision of the features, sums in double."""
+        for X, T, w in batches:
+            phi = features_of(model, X)
+            weighted = phi * w.to(phi)[:, None]
+            self.gram += weighted.T @ phi
+            self.cross += weighted.T @ T.to(phi)
+            self.weight += float(w.sum())
+            self.rows += len(X)
+
+    def merge(self, other: FeatureSums) -> FeatureSums:
+        """The sums over both sets of rows."""
+        return FeatureSums(
+            self.gram + other.gram, self.cross + other.cross, self.weight + other.weight, self.rows + other.rows
+        )
+
+
+def batches(X: Tensor, T: Tensor, weights: Tensor) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
+    """Rows, targets and weights, a few thousand at a time."""
+    return zip(X.split(_CHUNK), T.split(_CHUNK), weights.split(_CHUNK), strict=True)

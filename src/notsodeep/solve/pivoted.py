@@ -22,6 +22,27 @@ _BLOCK = 128
 _NEGLIGIBLE = 1e-12  # part of the trace; less than this is rounding
 
 
+class LowRankFactor(Protocol):
+    """F F' ~ K, wherever the rows of F are."""
+
+    @property
+    def rank(self) -> int:
+        """Columns of F."""
+
+    @property
+    def residual(self) -> Tensor:
+        """The diagonal of K - F F'."""
+
+    def gram(self) -> Tensor:
+        """F' F."""
+
+    def inner(self, R: Tensor, /) -> Tensor:
+        """F' R."""
+
+    def outer(self, Z: Tensor, /) -> Tensor:
+        """F Z."""
+
+
 @dataclass(frozen=True, eq=False)
 class LowRank:
     """A factor in this process."""
@@ -38,15 +59,12 @@ class LowRank:
         return self.F.shape[1]
 
     def gram(self) -> Tensor:
-        """F' F."""
         return self.F.T @ self.F
 
     def inner(self, R: Tensor) -> Tensor:
-        """F' R."""
         return thin(self.F.T, R)
 
     def outer(self, Z: Tensor) -> Tensor:
-        """F Z."""
         return thin(self.F, Z)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,18 +16,11 @@ from .._arguments import checked, whole
 from ..equivalents import EquivalentKernel
 from ..equivalents.structured import Factorisation, Structured
 from ..errors import InvalidInputError
-from .operator import Factor, KernelOperator
-from .pivoted import nystrom, pivoted_cholesky
+from .operator import KernelOperator
+from .pivoted import LowRankFactor, nystrom, pivoted_cholesky
 
 PreconditionerName = Literal["none", "diagonal", "nystrom", "rpcholesky", "equivalent", "equivalent+rpcholesky"]
-NAMES: tuple[PreconditionerName, ...] = (
-    "none",
-    "diagonal",
-    "nystrom",
-    "rpcholesky",
-    "equivalent",
-    "equivalent+rpcholesky",
-)
+NAMES: tuple[PreconditionerName, ...] = get_args(PreconditionerName)
 
 
 class Preconditioner(ABC):
@@ -68,7 +61,7 @@ class Deflation(Preconditioner):
     Woodbury: P^(-1) = (I - F (F'F + lift I)^(-1) F') / lift; beside F nothing of its size is held.
     """
 
-    def __init__(self, name: PreconditionerName, factor: Factor) -> None:
+    def __init__(self, name: PreconditionerName, factor: LowRankFactor) -> None:
         self.name, self.rank, self.factor = name, factor.rank, factor
         self.values, self.vectors = torch.linalg.eigh(factor.gram())
         self.shift = 0.5 * float(factor.residual.mean())
@@ -118,7 +111,7 @@ def _deflated(operator: EquivalentKernel, tiles: KernelOperator, rank: int, seed
 
 @checked
 def precondition(
-    name: str,
+    name: PreconditionerName,
     tiles: KernelOperator,
     *,
     rank: int | None = None,
@@ -126,8 +119,6 @@ def precondition(
     seed: int = 0,
 ) -> Preconditioner:
     """The preconditioner of this name for a kernel in tiles."""
-    if name not in NAMES:
-        raise InvalidInputError(f"preconditioner must be one of {', '.join(NAMES)} or auto, got {name!r}")
     size = default_rank(tiles.n) if rank is None else min(whole("rank", rank), tiles.n)
     if name.startswith("equivalent") and (equivalent is None or tiles.scale is not None):
         raise InvalidInputError(

@@ -6,23 +6,24 @@ For n = 60,000 in float32 that is 7.2 GB, and n b / 2 entries more.
 
 from __future__ import annotations
 
-import functools
+import json
 import os
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .._arguments import checked, whole
 from .._arrays import as_rows
+from .._files import atomic
 from .._progress import track
 from .._words import Store as Store
-from ..errors import InvalidInputError
-from .folder import TileFolder
-from .operator import KernelFunction, add_block, as_columns, fingerprint
-from .pivoted import LowRank, pivoted_cholesky
+from ..errors import CheckpointError, InvalidInputError
+from .operator import KernelFunction, KernelOperator, add_block, as_columns
 
 _PANEL = 2048
 _COLUMNS = 8192  # computed at once on a CPU; a GPU takes all of them
@@ -46,7 +47,15 @@ def available_bytes(device: torch.device) -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-class KernelTiles:
+def stored_dtype(dtype: torch.dtype | str, n: int, room: float) -> torch.dtype:
+    """What is asked for, or for ``"auto"`` float64 where the triangle fits into half of so many bytes."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    fits = triangle_bytes(n, torch.float64) < 0.5 * room
+    return torch.float64 if dtype == "float64" or (dtype == "auto" and fits) else torch.float32
+
+
+class KernelTiles(KernelOperator):
     """D k(X, X) D as an operator, D the identity or a diagonal of ``scale``.
 
     Kernels are computed in float64, and rounded to ``dtype`` where they are stored. ``exact`` products compute every
@@ -66,69 +75,58 @@ class KernelTiles:
         X: Tensor,
         *,
         scale: Tensor | None = None,
-        dtype: torch.dtype = torch.float64,
+        dtype: torch.dtype | Literal["auto", "float32", "float64"] = torch.float64,
         store: Store = "auto",
         folder: str | Path | None = None,
         panel: int = _PANEL,
         progress: bool | None = None,
     ) -> None:
-        self.X, self.kernel, self.dtype, self.progress = as_rows(X).to(torch.float64), kernel, dtype, progress
-        whole("panel", panel)
-        self.n, self.panel = len(X), min(panel, len(X))
-        self.scale = None if scale is None else scale.to(self.X).reshape(-1, 1)
-        self.store, self.folder = _chosen(store, folder, self.n, dtype, self.X.device, self.panel)
+        rows = as_rows(X).to(torch.float64)
+        room = available_bytes(rows.device)
+        super().__init__(kernel, rows, scale, stored_dtype(dtype, len(rows), room), progress)
+        self.panel = min(whole("panel", panel), self.n)
+        fits = triangle_bytes(self.n, self.dtype, self.panel) < 0.8 * room
+        if store == "auto":
+            store = "memory" if fits else "none" if folder is None else "disk"
+        if store == "disk" and folder is None:
+            raise InvalidInputError("store='disk' needs folder=, a folder for the tiles")
+        self.store = store
         self._kept: dict[int, Tensor] = {}
         self._files: TileFolder | None = None
-        if self.folder is not None:
-            content = {"n": self.n, "panel": self.panel, "dtype": str(dtype), "content": self.fingerprint()}
-            self._files = TileFolder(self.folder, content)
+        if store == "disk" and folder is not None:
+            content = {"n": self.n, "panel": self.panel, "dtype": str(self.dtype), "content": self.fingerprint()}
+            self._files = TileFolder(folder, content)
 
-    # -- products ------------------------------------------------------------------------------------------
-    def __matmul__(self, v: Tensor) -> Tensor:
-        return self._scaled(v, self.panels(), self.dtype)
+    def _product(self, v: Tensor, fresh: bool) -> Tensor:
+        dtype = torch.float64 if fresh else self.dtype
+        out, low = as_columns(torch.zeros_like(v), torch.float64), as_columns(v, dtype)
+        for start, panel in self._fresh() if fresh else self.panels():
+            stop = start + len(panel)
+            add_block(out, low, start, start, panel[:, : stop - start])
+            add_block(out, low, start, stop, panel[:, stop - start :])
+        return out.contiguous()
 
-    def exact(self, v: Tensor) -> Tensor:
-        """The product in float64 throughout; free where float64 is what is stored."""
-        if self.dtype == torch.float64:
-            return self @ v
-        fresh = ((start, self._compute(start, torch.float64)) for start in self._starts("refining"))
-        return self._scaled(v, fresh, torch.float64)
-
-    def _scaled(self, v: Tensor, panels: Iterator[tuple[int, Tensor]], dtype: torch.dtype) -> Tensor:
-        inner = v if self.scale is None else self.scale * v
-        out = _symmetric_product(panels, inner, dtype)
-        return out if self.scale is None else self.scale * out
-
-    # -- entries -------------------------------------------------------------------------------------------
-    def diagonal(self) -> Tensor:
-        """k(x_i, x_i), scaled, in float64."""
-        return self._diagonal if self.scale is None else self._diagonal * self.scale[:, 0] ** 2
-
-    @functools.cached_property
-    def _diagonal(self) -> Tensor:
+    def _own(self) -> Tensor:
         """From small symmetric blocks: a kernel is exact there, whatever the rounding of inner products."""
         return torch.cat([self.kernel(part, None).diagonal() for part in self.X.split(_DIAGONAL)])
 
-    def columns(self, index: Tensor) -> Tensor:
-        """The columns of these rows, (n, len(index)), in float64."""
-        found = self.kernel(self.X, self.X[index])
-        return found if self.scale is None else self.scale * found * self.scale[index, 0]
-
-    def low_rank(self, rank: int, seed: int) -> LowRank:
-        """Randomly pivoted Cholesky."""
-        return pivoted_cholesky(self.columns, self.diagonal(), rank, seed)
+    def _against(self, others: Tensor) -> Tensor:
+        return self.kernel(self.X, others)
 
     # -- panels --------------------------------------------------------------------------------------------
     def panels(self) -> Iterator[tuple[int, Tensor]]:
         """(first row, panel) for all panels, in order; computed at the first pass, if they are kept at all."""
         complete = self.store != "none" and len(self._kept) == -(-self.n // self.panel)
-        starts = range(0, self.n, self.panel) if complete else self._starts("kernel")
-        for start in starts:
+        for start in self._starts("kernel", False if complete else self.progress):
             yield start, self._panel(start)
 
-    def _starts(self, name: str) -> Iterator[int]:
+    def _fresh(self) -> Iterator[tuple[int, Tensor]]:
+        for start in self._starts("refining", self.progress):
+            yield start, self._compute(start, torch.float64)
+
+    def _starts(self, name: str, progress: bool | None) -> Iterator[int]:
         starts = range(0, self.n, self.panel)
-        return track(starts, len(starts), name, self.progress)
+        return track(starts, len(starts), name, progress)
 
     def _panel(self, start: int) -> Tensor:
         if start in self._kept:
@@ -155,28 +153,47 @@ class KernelTiles:
             found[:, left - start : left - start + len(others)] = self.kernel(rows, others)
         return found
 
-    def fingerprint(self) -> str:
-        """Of the rows, and of the kernel between a few of them."""
-        return fingerprint(self.kernel, self.X)
+
+# ---- parts of a kernel matrix as files -----------------------------------------------------------------------
 
 
-def _chosen(store: str, folder: Any, n: int, dtype: torch.dtype, device: torch.device, panel: int) -> tuple[str, Any]:
-    if store not in ("auto", "memory", "disk", "none"):
-        raise InvalidInputError(f"store must be 'auto', 'memory', 'disk' or 'none', got {store!r}")
-    if store == "disk" and folder is None:
-        raise InvalidInputError("store='disk' needs folder=, a folder for the tiles")
-    if store != "auto":
-        return store, Path(folder) if store == "disk" else None
-    if triangle_bytes(n, dtype, panel) < 0.8 * available_bytes(device):
-        return "memory", None
-    return ("none", None) if folder is None else ("disk", Path(folder))
+class TileFolder:
+    """Parts of other data or another kernel are refused, those of an interrupted run are used again.
+
+    A file appears under its name when it is complete: that is the mark of a finished part.
+    """
+
+    def __init__(self, path: str | Path, content: Mapping[str, Any]) -> None:
+        self.path = Path(path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        note, here = self.path / "tiles.json", dict(content)
+        if not note.exists():
+            _place(note, json.dumps(here, indent=1) + "\n")
+        if json.loads(note.read_text()) != here:
+            raise CheckpointError(
+                f"{self.path} holds the tiles of other data or another kernel; give this solve a folder of its own"
+            )
+
+    def get(self, name: str, dtype: torch.dtype, compute: Callable[[], Tensor]) -> Tensor:
+        """The part of this name, computed and written if it is not there yet; as a memory map."""
+        path = self.path / f"{name}.npy"
+        if not path.exists():
+            values = compute().to("cpu", dtype).numpy()
+            with atomic(path) as temporary, open(temporary, "wb") as stream:
+                np.save(stream, values)
+        # copy-on-write: torch wants a writeable array, the file is never changed
+        return torch.from_numpy(np.load(path, mmap_mode="c"))
 
 
-def _symmetric_product(panels: Iterator[tuple[int, Tensor]], v: Tensor, dtype: torch.dtype) -> Tensor:
-    """The product with the matrix of which ``panels`` are the upper part; sums of pieces in double precision."""
-    out, low = as_columns(torch.zeros_like(v), torch.float64), as_columns(v, dtype)
-    for start, panel in panels:
-        stop = start + len(panel)
-        add_block(out, low, start, start, panel[:, : stop - start])
-        add_block(out, low, start, stop, panel[:, stop - start :])
-    return out.contiguous()
+def _place(note: Path, text: str) -> None:
+    """The first of many processes that come at once writes it; the others read what it wrote."""
+    part = note.with_name(f".{note.name}.{secrets.token_hex(8)}.part")
+    part.write_text(text, encoding="utf-8")
+    try:
+        os.link(part, note)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        part.replace(note)
+    finally:
+        part.unlink(missing_ok=True)
