@@ -1,7 +1,6 @@
 """Scikit-learn estimators with the kernels of deep equilibrium models; the ridge is relative to the mean diagonal."""
 
-from .covariance import DEQKernel
-from .features import DEQFeatures
+from .kernel import DEQFeatures, DEQKernel
 from .process import DEQGaussianProcess
 from .ridge import DEQClassifier, DEQRegressor
 from .storage import load_estimator, save_estimator

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,94 +19,73 @@ from ..errors import InvalidInputError
 from ..matching import Twin
 from ..mixtures import MixtureStatistics
 from ..networks import Kernel
-from ..solve import DIRECT, FeatureSums, NetworkKernel
+from ..solve import DIRECT, FeatureSums, NetworkKernel, PreconditionerName, Store
 from .cluster import WithClient, check_client, predict_on
-from .machines import Stream, check_ridge, fit_equivalent, fit_exact, fit_features
+from .machines import Stream, fit_equivalent, fit_exact, fit_features
 from .predictors import Fitted
 from .specification import as_tensor, feature_model, network_of, seed_of, validated, weights_of
 
-METHODS = ("kernel", "equivalent", "features")
 Array = NDArray[np.float64]
 
 
+@dataclass(eq=False, repr=False)
 class KernelMachine(WithClient, BaseEstimator):
     """Ridge regression in the space of a network's kernel: the common part of regressor and classifier."""
 
-    _result: Fitted | None
-    _stream: Stream | None
-    _loo: Array | None
-
-    def __init__(
-        self,
-        activation: Any = "relu",
-        *,
-        sigma_a2: float = 0.2,
-        sigma_b2: float | None = None,
-        sigma_c2: float = 0.0,
-        kernel: Kernel = "ntk",
-        ridge: float | str = 1e-3,
-        method: str = "kernel",
-        solver: str = "auto",
-        preconditioner: str = "auto",
-        rank: int | None = None,
-        tol: float = 1e-6,
-        tiles: str = "auto",
-        store: str = "auto",
-        folder: Any = None,
-        checkpoint: Any = None,
-        own_norms: bool = True,
-        width: int = 4096,
-        network: Any = None,
-        device: Any = None,
-        random_state: Any = 0,
-        progress: bool | None = None,
-        client: Any = None,
-    ) -> None:
-        self.activation = activation
-        self.sigma_a2 = sigma_a2
-        self.sigma_b2 = sigma_b2
-        self.sigma_c2 = sigma_c2
-        self.kernel = kernel
-        self.ridge = ridge
-        self.method = method
-        self.solver = solver
-        self.preconditioner = preconditioner
-        self.rank = rank
-        self.tol = tol
-        self.tiles = tiles
-        self.store = store
-        self.folder = folder
-        self.checkpoint = checkpoint
-        self.own_norms = own_norms
-        self.width = width
-        self.network = network
-        self.device = device
-        self.random_state = random_state
-        self.progress = progress
-        self.client = client
+    activation: Any = "relu"
+    _: KW_ONLY
+    sigma_a2: float = 0.2
+    sigma_b2: float | None = None
+    sigma_c2: float = 0.0
+    kernel: Kernel = "ntk"
+    ridge: float | Literal["loo"] = 1e-3
+    method: Literal["kernel", "equivalent", "features"] = "kernel"
+    solver: Literal["auto", "cholesky", "eigh", "cg"] = "auto"
+    preconditioner: PreconditionerName | Literal["auto"] = "auto"
+    rank: int | None = None
+    tol: float = 1e-6
+    tiles: Literal["auto", "float32", "float64"] = "auto"
+    store: Store = "auto"
+    folder: Any = None
+    checkpoint: Any = None
+    own_norms: bool = True
+    width: int = 4096
+    network: Any = None
+    device: Any = None
+    random_state: Any = 0
+    progress: bool | None = None
+    client: Any = None
 
     # -- fitting -------------------------------------------------------------------------------------------
     def _fit(self, X: Array, T: Array, sample_weight: Any) -> None:
         """Targets T, (n, k); rows of weight zero take no part, and have their prediction as leave-one-out."""
-        check_settings(self)
-        if self.method not in METHODS:
-            raise InvalidInputError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
+        ridge = self._relative()
         weights = weights_of(sample_weight, X)
         kept = weights > 0
         if not kept.any():
             raise InvalidInputError("all sample weights are zero: there is nothing to fit")
-        ridge = check_ridge(self.ridge)
         parts = (X, T, weights) if kept.all() else (X[kept], T[kept], weights[kept])  # a million rows are not copied
         rows, targets, w = (as_tensor(part, self.device) for part in parts)
         fitted = self._machine(rows, targets.to(torch.float64), w, ridge)
-        self._take(fitted)
-        self._loo = None
+        self._result: Fitted | None = fitted
+        self._loo: Array | None = None
         if fitted.leave_one_out is not None:
             self._loo = np.empty_like(T)
             self._loo[kept] = fitted.leave_one_out.cpu().numpy()
             if not kept.all():
                 self._loo[~kept] = self._outputs(X[~kept])
-        self._stream = None
+        self._stream: Stream | None = None
+
+    def _relative(self) -> float | None:
+        """The ridge, a positive number, or None for ``"loo"``."""
+        check_settings(self)
+        if self.ridge == "loo":
+            return None
+        if not 0 < self.ridge < math.inf:
+            raise InvalidInputError(
+                f"ridge must be positive and finite, relative to the mean diagonal, got {self.ridge!r}"
+            )
+        return float(self.ridge)
 
     def _machine(self, X: Tensor, T: Tensor, w: Tensor, ridge: float | None) -> Fitted:
         kernel = NetworkKernel(network_of(self), self.kernel)
@@ -141,9 +122,6 @@ class KernelMachine(WithClient, BaseEstimator):
             return None
         return equivalent(kernel.network, MixtureStatistics.estimate(X), kernel.kernel, own_norms=self.own_norms)
 
-    def _take(self, fitted: Fitted | None) -> None:
-        self._result = fitted
-
     @property
     def _fitted(self) -> Fitted:
         """The result; a stream is solved when something asks for it, not after every part of it."""
@@ -153,10 +131,10 @@ class KernelMachine(WithClient, BaseEstimator):
         return self._result
 
     def _settle(self) -> None:
-        ridge = check_ridge(self.ridge)
+        ridge = self._relative()
         assert self._stream is not None
         assert ridge is not None
-        self._take(self._stream.fit(ridge))
+        self._result = self._stream.fit(ridge)
 
     @property
     def ridge_(self) -> float:
@@ -177,8 +155,7 @@ class KernelMachine(WithClient, BaseEstimator):
     def _fit_more(self, X: Array, T: Array, sample_weight: Any) -> None:
         """Add rows to the sums of a features machine, which is to be solved again."""
         weights = weights_of(sample_weight, X)
-        ridge = check_ridge(self.ridge)
-        if ridge is None:
+        if self._relative() is None:
             raise InvalidInputError("ridge='loo' needs all rows at once; give partial_fit a number")
         rows, targets, w = (as_tensor(part, self.device) for part in (X, T, weights))
         targets = targets.to(torch.float64)
@@ -188,8 +165,7 @@ class KernelMachine(WithClient, BaseEstimator):
             self._stream = Stream(model, sums, rows[:0], targets[:0], w[:0])
         assert self._stream is not None
         self._stream.add(rows, targets, w, self.client)
-        self._loo = None
-        self._take(None)
+        self._loo = self._result = None
 
     # -- predicting ----------------------------------------------------------------------------------------
     def _outputs(self, X: Array) -> Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from .._arrays import as_device
 from ..errors import InvalidInputError
 from ..nn import ENN as Network
-from ..solve import FeatureSums, NetworkKernel, batches
+from ..solve import FeatureSums, KernelTiles, NetworkKernel, batches
 from .predictors import Expansion, Predictor
 
 _WORTH = 1 << 24  # entries of a kernel from which sending rows to workers pays
@@ -44,11 +46,16 @@ def check_client(client: Any, device: Any, method: str = "kernel") -> None:
         raise InvalidInputError(f"workers compute on their CPUs; leave out device={device!r}, or client=")
 
 
-def operator_on(client: Any, kernel: NetworkKernel, X: Tensor, **options: Any) -> Any:
-    """The kernel in tiles on the cluster of this client."""
+@contextlib.contextmanager
+def operator_on(client: Any, kernel: NetworkKernel, X: Tensor, **options: Any) -> Iterator[Any]:
+    """The kernel in tiles, on the cluster of this client or without one here."""
+    if client is None:
+        yield KernelTiles(kernel, X, **options)
+        return
     from ..distributed import ClusterKernel
 
-    return ClusterKernel(client, kernel, X, **options)
+    with ClusterKernel(client, kernel, X, **options) as operator:
+        yield operator
 
 
 def matrix_on(client: Any, kernel: NetworkKernel, X: Tensor, progress: bool | None = None) -> Tensor:

@@ -6,8 +6,6 @@ lift = ridge times the weighted mean of the kernel's diagonal. ``ridge=None`` ch
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +22,11 @@ from ..solve import (
     DIRECT,
     FeatureSums,
     NetworkKernel,
+    RidgePath,
     features_of,
     leave_one_out,
     ridge_path,
     solve_dense,
-    solve_kernel,
     solve_operator,
 )
 from .cluster import matrix_on, operator_on, sums_on
@@ -38,21 +36,10 @@ GRID = tuple(float(r) for r in np.logspace(-8, 1, 37))
 """The ridges that ``ridge="loo"`` tries, relative to the mean diagonal: four to a decade."""
 
 
-def check_ridge(ridge: Any) -> float | None:
-    """A positive number, or None for ``"loo"``."""
-    if isinstance(ridge, str) and ridge == "loo":
-        return None
-    if isinstance(ridge, bool) or not isinstance(ridge, int | float | np.integer | np.floating):
-        raise InvalidInputError(f"ridge must be a positive number or 'loo', got {ridge!r}")
-    if not (math.isfinite(ridge) and ridge > 0):
-        raise InvalidInputError(f"ridge must be positive and finite (relative to the mean diagonal), got {ridge!r}")
-    return float(ridge)
-
-
-def best_ridge(left_out_at: Callable[[float], Tensor], targets: Tensor, weights: Tensor) -> float:
-    """The ridge of the grid with the least mean squared leave-one-out error."""
-    losses = [float((weights * (left_out_at(r) - targets).square().sum(1)).sum()) for r in GRID]
-    return GRID[int(np.argmin(losses))]
+def best_ridge(path: RidgePath, mean: float) -> float:
+    """The ridge of the grid, relative to the ``mean`` diagonal, with the least mean squared leave-one-out error."""
+    wrong = ((path.leave_one_out(ridge * mean) - path.targets).square().sum(1) for ridge in GRID)
+    return GRID[int(np.argmin([float(path.weights @ each) for each in wrong]))]
 
 
 # ---- a matrix ----------------------------------------------------------------------------------------------
@@ -74,16 +61,10 @@ def _dense(
         assert found.leave_one_out is not None
         record = {"solver": "cholesky", "residual": float(found.residuals.max()), "jitter": found.jitter}
         return found.coefficients[0], found.leave_one_out[0], ridge, ridge * mean, record
-    d = weights.sqrt()[:, None]
-    path = ridge_path(d * K * d.T, d * T)
-
-    def at(relative: float) -> Tensor:
-        lift = relative * mean
-        inverse = weights * path.inverse_diagonal(lift)
-        return leave_one_out(T, d * path.solution(lift), inverse, weights, lift)
-
-    chosen = best_ridge(at, T, weights) if ridge is None else ridge
-    return d * path.solution(chosen * mean), at(chosen), chosen, chosen * mean, {"solver": "eigh"}
+    path = ridge_path(K, T, weights)
+    chosen = best_ridge(path, mean) if ridge is None else ridge
+    lift = chosen * mean
+    return path.solution(lift), path.leave_one_out(lift), chosen, lift, {"solver": "eigh"}
 
 
 def _mean_diagonal(total: Tensor, weights: Tensor) -> float:
@@ -114,8 +95,6 @@ def fit_exact(
 
     With a ``client`` the kernel is computed, and the tiles are kept, by the workers of its cluster.
     """
-    if solver not in ("auto", "cholesky", "eigh", "cg"):
-        raise InvalidInputError(f"solver must be 'auto', 'cholesky', 'eigh' or 'cg', got {solver!r}")
     if solver == "cg" or (solver == "auto" and len(X) > DIRECT):
         return _on_tiles(kernel, X, T, weights, ridge, client, **options)
     X = X.to(torch.float64)
@@ -132,18 +111,13 @@ def _on_tiles(
             f"ridge='loo' takes a factorisation, and {len(X)} rows are solved by iteration; choose the ridge on a "
             f"sample of at most {DIRECT} rows, give a number, or solver='eigh'"
         )
-    X, w = X.to(torch.float64), None if bool((weights == 1.0).all()) else weights
-    if client is None:
-        lift = ridge * _mean_diagonal((weights * kernel.diagonal(X)).sum(), weights)
-        found, losses = solve_kernel(kernel, X, T, [lift], method="cg", weights=w, **options), {}
-    else:
-        tiles = {name: options.pop(name) for name in ("dtype", "store", "folder")}
-        scale = None if w is None else w.sqrt()
-        with operator_on(client, kernel, X, scale=scale, progress=options.get("progress"), **tiles) as operator:
-            lift = ridge * _mean_diagonal(operator.diagonal().sum(), weights)
-            found = solve_operator(operator, T, [lift], **options)
-            losses = {"workers_lost": operator.losses}
-    record = losses | {
+    X, plain = X.to(torch.float64), bool((weights == 1.0).all())
+    tiles = {name: options.pop(name) for name in ("dtype", "store", "folder")}
+    scale, progress = None if plain else weights.sqrt(), options.get("progress")
+    with operator_on(client, kernel, X, scale=scale, progress=progress, **tiles) as operator:
+        lift = ridge * _mean_diagonal(operator.diagonal().sum(), weights)
+        found = solve_operator(operator, T, [lift], **options)
+    record = {
         "solver": "cg",
         "steps": found.steps,
         "refinements": found.refinements,
@@ -151,6 +125,7 @@ def _on_tiles(
         "rank": found.rank,
         "residual": float(found.residuals.max()),
     }
+    record |= {} if client is None else {"workers_lost": operator.losses}
     return Fitted(Expansion(kernel, X, found.coefficients[0]), ridge, lift, None, record)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,13 @@ from .._arguments import check_settings, checked
 from .._arrays import as_floats
 from ..errors import InvalidInputError
 from ..networks import DEQ, Kernel
-from ..solve import DIRECT, NetworkKernel, factorise
+from ..solve import DIRECT, Factor, NetworkKernel, factorise
 from .base import Array
 from .cluster import WithClient, check_client, matrix_on
 from .specification import VARIANCES, as_tensor, deq_of, network_of, slopes_of, validated
 
 
+@dataclass(eq=False, repr=False)
 class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """y = f(x) + noise, f a Gaussian process of covariance amplitude * k, k the kernel of a DEQ.
 
@@ -54,36 +55,20 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
     ((3,), True)
     """
 
-    def __init__(
-        self,
-        activation: Any = "relu",
-        *,
-        sigma_a2: float = 0.2,
-        sigma_b2: float | None = None,
-        sigma_c2: float = 0.0,
-        kernel: Kernel = "ck",
-        noise: float = 1e-2,
-        amplitude: float = 1.0,
-        optimise: bool | tuple[str, ...] = ("amplitude", "noise"),
-        max_steps: int = 50,
-        normalise_y: bool = False,
-        network: Any = None,
-        device: Any = None,
-        client: Any = None,
-    ) -> None:
-        self.activation = activation
-        self.sigma_a2 = sigma_a2
-        self.sigma_b2 = sigma_b2
-        self.sigma_c2 = sigma_c2
-        self.kernel = kernel
-        self.noise = noise
-        self.amplitude = amplitude
-        self.optimise = optimise
-        self.max_steps = max_steps
-        self.normalise_y = normalise_y
-        self.network = network
-        self.device = device
-        self.client = client
+    activation: Any = "relu"
+    _: KW_ONLY
+    sigma_a2: float = 0.2
+    sigma_b2: float | None = None
+    sigma_c2: float = 0.0
+    kernel: Kernel = "ck"
+    noise: float = 1e-2
+    amplitude: float = 1.0
+    optimise: bool | tuple[str, ...] = ("amplitude", "noise")
+    max_steps: int = 50
+    normalise_y: bool = False
+    network: Any = None
+    device: Any = None
+    client: Any = None
 
     # -- fitting -------------------------------------------------------------------------------------------
     def fit(self, X: Any, y: Any) -> DEQGaussianProcess:
@@ -189,9 +174,8 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
     def _condition(self) -> None:
         self._kernel = self._spec(self.parameters_)
         K = self._matrix(self.parameters_)
-        self._factor = factorise(self.parameters_["amplitude"] * K, self.parameters_["noise"])
-        self._alpha = self._factor.solve(self._Y)
-        self.log_marginal_likelihood_value_ = self.log_marginal_likelihood()
+        found = evidence(K, self._Y, self.parameters_["amplitude"], self.parameters_["noise"])
+        self._factor, self._alpha, self.log_marginal_likelihood_value_ = found.factor, found.solution, found.value
         self._kept = None
 
     # -- predicting ----------------------------------------------------------------------------------------
@@ -236,10 +220,14 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
 @dataclass(frozen=True)
 class Evidence:
-    """log p(y), and its derivatives by the logarithms of what was asked for."""
+    """log p(y), its derivatives by the logarithms of what was asked for, and what it was computed from."""
 
     value: float
     gradient: tuple[float, ...]
+    factor: Factor
+    """Of C."""
+    solution: Tensor
+    """C^(-1) Y"""
 
 
 def evidence(
@@ -260,7 +248,7 @@ def evidence(
     a = factor.solve(Y)
     value = -0.5 * float((Y * a).sum()) - 0.5 * k * factor.logdet - 0.5 * n * k * math.log(2.0 * math.pi)
     if not names:
-        return Evidence(value, ())
+        return Evidence(value, (), factor, a)
     S = a @ a.T - k * factor.inverse()
 
     def along(name: str) -> float:
@@ -268,4 +256,4 @@ def evidence(
             return 0.5 * noise * float(S.diagonal().sum())
         return 0.5 * amplitude * float((S * ({"amplitude": K} | dict(slopes or {}))[name]).sum())
 
-    return Evidence(value, tuple(along(name) for name in names))
+    return Evidence(value, tuple(along(name) for name in names), factor, a)

@@ -86,7 +86,7 @@ def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> tup
     predictor, source = _rebuilt(tensors, document["predictor"])
     model = maker(network=source, **document["parameters"])
     fit = document["fit"]
-    model._take(Fitted(predictor, fit["ridge"], fit["lift"], None, fit["record"]))
+    model._result = Fitted(predictor, fit["ridge"], fit["lift"], None, fit["record"])
     model._loo, model._stream, model.n_features_in_ = None, None, fit["features"]
     if isinstance(model, DEQClassifier):
         model.classes_, model._temperature = np.array(document["classes"]), document["temperature"]

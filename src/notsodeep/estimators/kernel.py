@@ -1,23 +1,27 @@
-"""The kernel of a DEQ for scikit-learn's own machines: Gaussian processes, SVC, KernelRidge."""
+"""The kernel of a DEQ for scikit-learn's own machines: as a covariance function, and as random features."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.gaussian_process.kernels import Hyperparameter
 from sklearn.gaussian_process.kernels import Kernel as CovarianceKernel
+from sklearn.utils.validation import check_is_fitted
 
 from .._arguments import check_settings, checked
 from .._arrays import as_numbers, as_rows
 from ..errors import InvalidInputError
 from ..networks import Kernel
-from ..solve import NetworkKernel
+from ..solve import NetworkKernel, features_of
 from .base import Array
-from .specification import VARIANCES, network_of, slopes_of
+from .specification import VARIANCES, as_tensor, feature_model, network_of, seed_of, slopes_of, validated
 
 
+@dataclass(eq=False, repr=False)
 class DEQKernel(CovarianceKernel):
     """k(X, Y) of a DEQ as a scikit-learn kernel, with hyper-parameters and gradients.
 
@@ -40,27 +44,15 @@ class DEQKernel(CovarianceKernel):
     DEQKernel('relu', sigma_a2=0.1, kernel='ck')
     """
 
-    def __init__(
-        self,
-        activation: Any = "relu",
-        sigma_a2: float = 0.2,
-        sigma_b2: float | None = None,
-        sigma_c2: float = 0.0,
-        kernel: Kernel = "ck",
-        network: Any = None,
-        sigma_a2_bounds: Any = (1e-5, 0.24),
-        sigma_b2_bounds: Any = (1e-5, 1e5),
-        sigma_c2_bounds: Any = (1e-5, 1e5),
-    ) -> None:
-        self.activation = activation
-        self.sigma_a2 = sigma_a2
-        self.sigma_b2 = sigma_b2
-        self.sigma_c2 = sigma_c2
-        self.kernel = kernel
-        self.network = network
-        self.sigma_a2_bounds = sigma_a2_bounds
-        self.sigma_b2_bounds = sigma_b2_bounds
-        self.sigma_c2_bounds = sigma_c2_bounds
+    activation: Any = "relu"
+    sigma_a2: float = 0.2
+    sigma_b2: float | None = None
+    sigma_c2: float = 0.0
+    kernel: Kernel = "ck"
+    network: Any = None
+    sigma_a2_bounds: Any = (1e-5, 0.24)
+    sigma_b2_bounds: Any = (1e-5, 1e5)
+    sigma_c2_bounds: Any = (1e-5, 1e5)
 
     @property
     def hyperparameters(self) -> list[Hyperparameter]:
@@ -109,3 +101,62 @@ class DEQKernel(CovarianceKernel):
 def _rows(X: Any) -> torch.Tensor:
     rows = as_numbers(X, "X").detach().cpu().double()
     return as_rows(rows[None] if rows.ndim < 2 else rows)
+
+
+@dataclass(eq=False, repr=False)
+class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """phi with phi(x) . phi(y) -> k(x, y) as the width grows: the hidden layer of the DEQ's one-layer twin.
+
+    A linear model on these features is the kernel machine of the DEQ, for any number of rows.
+
+    Parameters
+    ----------
+    activation, sigma_a2, sigma_b2, sigma_c2, kernel : the DEQ and its kernel, as :class:`DEQRegressor`; ``"ntk"`` is
+        possible because the twin's readout alone has the DEQ's NTK
+    width : number of features; errors of the kernel fall as its inverse root
+    init : ``"gaussian"`` or ``"orthogonal"`` weights; the latter are nearer to the kernel at the same width
+    network : an ENN (its CK) or a twin that trains its readout, instead of the flat parameters
+    random_state : seed of the weights
+
+    >>> import notsodeep as nsd
+    >>> X = np.random.default_rng(0).normal(size=(30, 4))
+    >>> phi = nsd.DEQFeatures(network=nsd.ENN(["relu"]), kernel="ck", width=64).fit_transform(X)
+    >>> phi.shape
+    (30, 64)
+    """
+
+    activation: Any = "relu"
+    _: KW_ONLY
+    sigma_a2: float = 0.2
+    sigma_b2: float | None = None
+    sigma_c2: float = 0.0
+    kernel: Kernel = "ck"
+    width: int = 1024
+    init: Literal["gaussian", "orthogonal"] = "gaussian"
+    network: Any = None
+    device: Any = None
+    random_state: Any = 0
+
+    def fit(self, X: Any, y: Any = None) -> DEQFeatures:
+        """Draw the weights; of X only the shape, the precision and the range of norms matter."""
+        rows = as_tensor(validated(self, X, dtype=[np.float64, np.float32]), self.device)
+        seed = seed_of(self.random_state)
+        self.model_ = feature_model(network_of(self), self.kernel, rows, self.width, seed, init=self.init)
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """The features, (n, width), in the precision of X."""
+        check_is_fitted(self)
+        rows = validated(self, X, dtype=[np.float64, np.float32], reset=False)
+        states = features_of(self.model_, as_tensor(rows, self.device))
+        found: Array = states.cpu().numpy().astype(rows.dtype, copy=False)
+        return found
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.model_.width
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
