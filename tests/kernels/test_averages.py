@@ -12,8 +12,7 @@ import torch
 import notsodeep as nsd
 from helpers import tolerance
 from notsodeep.kernels import pairwise
-from notsodeep.kernels.averages import PairAverages
-from notsodeep.kernels.derivatives import kernel_derivatives
+from notsodeep.kernels.averages import PairAverages, kernel_derivatives
 
 KERNELS = ("ck", "ntk", "ntk_frozen")
 A, B = 0.15, 0.7  # sigma_a2, sigma_b2

@@ -15,15 +15,13 @@ from notsodeep.activations import Hermite, LeakyReLU
 from notsodeep.kernels import pairwise
 from notsodeep.kernels.jets import (
     DEGREE,
-    constant,
+    KernelJet,
     explicit_jets,
     hermite_layer,
     implicit_jets,
     index,
-    inverse,
     layer_of,
     monomials,
-    multiply,
     network_layers,
 )
 from notsodeep.matching.families.leaky import LeakyDesign
@@ -109,7 +107,9 @@ def test_closed_forms_agree_with_quadrature() -> None:
 
 def test_jet_arithmetic() -> None:
     rng = np.random.default_rng(0)
-    a = rng.standard_normal((2, len(monomials())))
-    a[:, 0] = (1.5, -2.0)
-    assert multiply(a, inverse(a)) == pytest.approx(constant(np.ones(2)), abs=1e-9)
+    cross, line = rng.standard_normal((2, len(monomials()))), rng.standard_normal((2, DEGREE + 1))
+    cross[:, 0], line[:, 0] = (1.5, -2.0), (-1.2, 1.7)
+    a, one = KernelJet.of(cross, line), KernelJet.of(np.eye(1, len(monomials())), np.eye(1, DEGREE + 1))
+    assert (a / a).c == pytest.approx(np.repeat(one.c, 2, axis=0), abs=1e-9)
+    assert (2.0 - (one + 1.0)).c == pytest.approx(0.0)
     assert len(monomials()) == math.comb(DEGREE + 3, 3)

@@ -11,7 +11,7 @@ kernels need is a row of Hermite coefficients. Derivatives at kinks enter throug
 
 from .hermite import function_coefficients, hermite_coefficients, project
 from .moments import Moments, expectation, moments, spread
-from .rule import Estimate, integrate, mean, normal_density, portions, shared_coefficients
+from .rule import Estimate, integrate, means, normal_density, portions, shared_coefficients
 
 __all__ = [
     "Estimate",
@@ -20,7 +20,7 @@ __all__ = [
     "function_coefficients",
     "hermite_coefficients",
     "integrate",
-    "mean",
+    "means",
     "moments",
     "normal_density",
     "portions",

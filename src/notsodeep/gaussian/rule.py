@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,14 +78,17 @@ def beyond(weighted: Tensor, xi: Tensor) -> Tensor:
     return torch.where(last > 0, last * (last / before.clamp_min(1e-300)), last)
 
 
-def mean(function: Function, tau: Tensor, panels: Panels) -> Tensor:
-    """E[f(tau xi)] at flat scales; refused where it overflows or lies beyond the range of the rule."""
-    rows = [torch.zeros(0, dtype=torch.float64)]
+def means(functions: Callable[[Tensor], Sequence[Tensor]], tau: Tensor, panels: Panels) -> Tensor:
+    """E[f(tau xi)] of several functions from the same nodes, at flat scales: (functions, scales).
+
+    Refused where the first of them overflows or lies beyond the range of the rule.
+    """
+    rows = []
     for part, xi, weights in portions(tau, panels):
-        weighted = function(part[:, None] * xi).detach() * weights
-        check_ends(beyond(weighted.abs(), xi), weighted.abs().sum(-1), part)
-        rows.append(weighted.sum(-1))
-    return torch.cat(rows)
+        weighted = [values.detach() * weights for values in functions(part[:, None] * xi)]
+        check_ends(beyond(weighted[0].abs(), xi), weighted[0].abs().sum(-1), part)
+        rows.append(torch.stack([one.sum(-1) for one in weighted]))
+    return torch.cat(rows, dim=1)
 
 
 def portions(tau: Tensor, panels: Panels) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..activations import Activation
 from ..activations.forms import ClosedForm, correlation
-from ..gaussian import function_coefficients, hermite_coefficients, mean, normal_density
+from ..gaussian import function_coefficients, hermite_coefficients, means, normal_density
 from . import plane
 from .settled import Settled, settled_pair
 
@@ -113,7 +113,8 @@ class Layer:
     def _total(self, part: Part) -> Tensor:
         """E[f^2] at the distinct variances."""
         if (part, 0) not in self._series:
-            total = _mean_square(self.phi, part, self._unique[0])
+            function = _function(self.phi, part)
+            (total,) = means(lambda x: (function(x) ** 2,), self._unique[0].sqrt(), self.phi.panels())
             self._series[part, 0] = total, total
         return self._series[part, 0][0]
 
@@ -327,11 +328,6 @@ def _times_variable(inner: Tensor) -> Tensor:
     out = root[1:] * inner[:, 1:]
     out[:, 1:] += root[1:-1] * inner[:, :-2]
     return out
-
-
-def _mean_square(phi: Activation, part: Part, q: Tensor) -> Tensor:
-    function = _function(phi, part)
-    return mean(lambda x: function(x) ** 2, q.sqrt(), phi.panels())
 
 
 def _power_sum(terms: Tensor, rho: Tensor) -> Tensor:

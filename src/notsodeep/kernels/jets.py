@@ -25,7 +25,7 @@ from ..activations import Activation
 from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import Moments, hermite_coefficients, moments, portions
 from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels, rates_of
-from .recursion import LayerMaps, equation, explicit, implicit
+from .recursion import LayerMaps, Series, equation, explicit, implicit, multiply
 
 Array = NDArray[Any]
 
@@ -47,61 +47,39 @@ def index(i: int, j: int, k: int) -> int:
     return monomials().index((i, j, k))
 
 
-@functools.cache
-def product_table(basis: tuple[tuple[int, int, int], ...]) -> tuple[Array, Array, Array]:
-    """Pairs of monomials whose product is among them, sorted by product, and where each product starts."""
-    place = {monomial: number for number, monomial in enumerate(basis)}
-    pairs = []
-    for a, left in enumerate(basis):
-        for b, right in enumerate(basis):
-            both = (left[0] + right[0], left[1] + right[1], left[2] + right[2])
-            if both in place:
-                pairs.append((place[both], a, b))
-    product, first, second = np.array(sorted(pairs)).T
-    return first, second, np.searchsorted(product, np.arange(len(basis)))
+class KernelJet(Series):
+    """A kernel around the pair: its off-diagonal jet, and its diagonal as a series in u."""
 
+    bases = (monomials(), tuple((i,) for i in range(DEGREE + 1)))
 
-@functools.cache
-def _products(size: int) -> tuple[Array, Array, Array]:
-    line = tuple((i, 0, 0) for i in range(DEGREE + 1))
-    return product_table(line if size == len(line) else monomials())
+    @staticmethod
+    def of(cross: Array, diagonal: Array) -> KernelJet:
+        return KernelJet(np.concatenate([cross, diagonal], axis=-1))
 
+    @property
+    def cross(self) -> Array:
+        """The coefficients of :func:`monomials`."""
+        return self.c[..., : len(monomials())]
 
-def multiply(a: Array, b: Array) -> Array:
-    """The product of two jets, or of two power series in u alone."""
-    first, second, starts = _products(a.shape[-1])
-    return np.add.reduceat(a[..., first] * b[..., second], starts, axis=-1)
+    @property
+    def diagonal(self) -> Array:
+        """The coefficients of 1, u, u^2 ..."""
+        return self.c[..., len(monomials()) :]
 
-
-def constant(value: Any, like: Array | None = None) -> Array:
-    """A jet (or a series in u, as ``like`` is) that does not depend on the points."""
-    value = np.asarray(value)
-    size = len(monomials()) if like is None else like.shape[-1]
-    out = np.zeros((*value.shape, size), dtype=value.dtype if value.dtype.kind == "c" else float)
-    out[..., 0] = value
-    return out
-
-
-def inverse(a: Array) -> Array:
-    """1 / a by Newton's iteration, exact once the number of correct degrees has doubled past the end."""
-    out = constant(1.0 / a[..., 0], a)
-    for _ in range(math.ceil(math.log2(DEGREE + 1))):
-        rest = -multiply(a, out)
-        rest[..., 0] += 2.0
-        out = multiply(out, rest)
-    return out
-
-
-def powers(a: Array) -> Array:
-    """1, a, a^2 ... a^DEGREE, on the last axis but one."""
-    out = [constant(np.ones(a.shape[:-1], dtype=a.dtype), a), a]
-    for _ in range(DEGREE - 1):
-        out.append(multiply(out[-1], a))
-    return np.stack(out, axis=-2)
+    def about(self) -> tuple[Array, Array, Array]:
+        """The diagonal at the typical norm; powers of its relative deviation from there, and of the rest."""
+        scale = self.diagonal[..., :1]
+        relative = KernelJet(self.c / scale)
+        relative.diagonal[..., 0] = 0.0
+        powers = [0.0 * relative + 1.0, relative]
+        for _ in range(DEGREE - 1):
+            powers.append(powers[-1] * relative)
+        every = KernelJet(np.stack([power.c for power in powers], axis=-2))
+        return scale, every.diagonal, every.cross
 
 
 def compose(series: Array, inner: Array) -> Array:
-    """The sum of series[k] inner^k from the :func:`powers` of a series in u that has no constant term."""
+    """The sum of series[k] inner^k from the powers of a series in u that has no constant term."""
     return (series[..., None, :] @ inner)[..., 0, :]
 
 
@@ -125,8 +103,8 @@ class LayerJet(LayerMaps):
     def both(self, covariance: KernelJet) -> tuple[KernelJet, KernelJet]:
         """(E[phi(u) phi(v)], E[phi'(u) phi'(v)])"""
         scale, diagonal, cross = covariance.about()
-        slope, along = apply_layer(self, diagonal, cross, derivative=True), compose(self.slope_square, diagonal)
-        return self._value(diagonal, cross), KernelJet(slope / scale, along / scale)
+        slope = KernelJet.of(apply_layer(self, diagonal, cross, derivative=True), compose(self.slope_square, diagonal))
+        return self._value(diagonal, cross), KernelJet(slope.c / scale)
 
     def with_line(self, gain: Array, line: Array) -> LayerJet:
         """Those of gain phi(x) + line x / tau, one per row; ``hermite`` must reach beyond :data:`TERMS` by two.
@@ -143,7 +121,7 @@ class LayerJet(LayerMaps):
         return LayerJet(hermite, square, slope)
 
     def _value(self, diagonal: Array, cross: Array) -> KernelJet:
-        return KernelJet(apply_layer(self, diagonal, cross), compose(self.square, diagonal))
+        return KernelJet.of(apply_layer(self, diagonal, cross), compose(self.square, diagonal))
 
 
 @functools.lru_cache(maxsize=256)
@@ -223,7 +201,7 @@ def apply_layer(layer: LayerJet, diagonal: Array, cross: Array, derivative: bool
     orders, sizes = _side_table(derivative)
     sides = (layer.hermite[..., orders] * sizes) @ diagonal  # (..., k, i): the coefficient of u^i in A_k
     first, second, apart = _outer_table()
-    return multiply(sides[..., first] * sides[..., second] * apart, cross).sum(-2)
+    return multiply(sides[..., first] * sides[..., second] * apart, cross, monomials()).sum(-2)
 
 
 @functools.cache
@@ -245,53 +223,12 @@ def _side_table(derivative: bool) -> tuple[Array, Array]:
     return np.where(beyond, 0, orders), np.where(beyond, 0.0, sizes)
 
 
-@dataclass(frozen=True)
-class KernelJet:
-    """A kernel around the pair: its off-diagonal jet, and its diagonal as a series in u."""
-
-    cross: Array
-    diagonal: Array
-
-    __array_ufunc__ = None  # arrays of rates leave products to this class
-
-    def about(self) -> tuple[Array, Array, Array]:
-        """The diagonal at the typical norm; powers of the diagonal's relative deviation from it, and of the rest."""
-        scale = self.diagonal[..., :1]
-        e = self.diagonal / scale
-        e[..., 0] = 0.0
-        return scale, powers(e), powers(self.cross / scale)
-
-    def __add__(self, other: KernelJet | float) -> KernelJet:
-        if not isinstance(other, KernelJet):
-            return other - -1.0 * self
-        return KernelJet(self.cross + other.cross, self.diagonal + other.diagonal)
-
-    def __sub__(self, other: KernelJet) -> KernelJet:
-        return KernelJet(self.cross - other.cross, self.diagonal - other.diagonal)
-
-    def __rsub__(self, number: float) -> KernelJet:
-        cross, diagonal = -self.cross, -self.diagonal
-        cross[..., 0] += number
-        diagonal[..., 0] += number
-        return KernelJet(cross, diagonal)
-
-    def __mul__(self, other: KernelJet) -> KernelJet:
-        return KernelJet(multiply(self.cross, other.cross), multiply(self.diagonal, other.diagonal))
-
-    def __rmul__(self, number: Any) -> KernelJet:
-        return KernelJet(number * self.cross, number * self.diagonal)
-
-    def __truediv__(self, other: KernelJet) -> KernelJet:
-        return self * KernelJet(inverse(other.cross), inverse(other.diagonal))
-
-
 def _inputs(batch: tuple[int, ...], kind: Any) -> KernelJet:
     """The inner products of the inputs in units of tau0^2: d off the diagonal, 1 + u along it."""
-    cross = np.zeros((*batch, len(monomials())), dtype=kind)
-    cross[..., index(0, 0, 1)] = 1.0
-    line = np.zeros((*batch, DEGREE + 1), dtype=kind)
-    line[..., :2] = 1.0
-    return KernelJet(cross, line)
+    found = KernelJet(np.zeros((*batch, sum(map(len, KernelJet.bases))), dtype=kind))
+    found.cross[..., index(0, 0, 1)] = 1.0
+    found.diagonal[..., :2] = 1.0
+    return found
 
 
 def explicit_jets(
@@ -332,17 +269,14 @@ def _equilibrium(deq: DEQ, tau0: float) -> _Equilibrium:
     layer, s2a = layer_of(deq.activation, tau), deq.variances[0]
     drive = deq.drive(tau0 * tau0 * _inputs((), float))
     response = 1.0 / (1.0 - s2a * layer.square[1] / tau**2)
-    line = np.array([tau**2] + [0.0] * DEGREE)
-    for _ in range(DEGREE):  # each pass settles one more degree
-        e = line / tau**2
-        e[0] = 0.0
-        rest = s2a * compose(layer.square, powers(e)) + drive.diagonal - line
-        rest[0] = 0.0
-        line = line + response * rest
-    covariance = KernelJet(np.zeros(len(monomials())), line)
-    for _ in range(math.ceil(math.log2(DEGREE + 1))):  # Newton doubles the number of right degrees; the zeroth is one
+    covariance = KernelJet(0.0 * drive.c)
+    covariance.diagonal[0] = tau**2
+    for _ in range(DEGREE):  # each pass settles one more degree of the diagonal
+        rest = s2a * layer.value(covariance) + drive - covariance
+        covariance.diagonal[1:] += response * rest.diagonal[1:]
+    for _ in range(KernelJet.doublings()):
         rest, rate = equation(layer, covariance, s2a, drive)
-        covariance = KernelJet(covariance.cross - multiply(rest.cross, inverse(rate.cross)), line)
+        covariance.cross[:] -= (rest / rate).cross
     return _Equilibrium(tau, layer, covariance)
 
 

@@ -1,17 +1,27 @@
 """The calculus of kernels, written once (docs/theory.md, section 2).
 
 A layer maps the covariance of its inputs to E[phi(u) phi(v)] and E[phi'(u) phi'(v)]. From these two maps follow the
-kernels of explicit and of implicit networks, whatever a covariance is: a tensor of numbers (``pointwise``), a Taylor
-jet around a pair of points (``jets``), a power series of the cosine (``series``). All that is asked of it is that it
-adds, multiplies and divides.
+kernels of explicit and of implicit networks, whatever a covariance is: a tensor of numbers (``pointwise``), or a
+truncated power series: around a pair of typical points (``jets``), around any pair (``averages``), of the cosine
+(``series``). All that is asked of it is that it adds, multiplies and divides.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..networks import Kernel, is_tangent
+
+Array = NDArray[Any]
+Basis = tuple[tuple[int, ...], ...]
+"""The exponents of monomials, the constant first."""
 
 
 class LayerMaps(Protocol):
@@ -73,3 +83,86 @@ def implicit(
     check_gap(gap)
     parts: dict[Kernel, Any] = {"ck": value, "ntk": value + covariance * slope / gap, "ntk_frozen": value / gap}
     return {k: parts[k] for k in kernels}
+
+
+# ---- truncated power series --------------------------------------------------------------------------------
+
+
+class Series:
+    """A batch of truncated power series: coefficients on the last axis, real or complex.
+
+    ``bases``: what is kept; several of them are several series side by side, which do not mix.
+    """
+
+    __slots__ = ("c",)
+    __array_ufunc__ = None  # arrays leave products to this class
+    bases: ClassVar[tuple[Basis, ...]] = ()
+
+    def __init__(self, c: Array) -> None:
+        self.c = c
+
+    def __add__(self, other: Self | float) -> Self:
+        return type(self)(self.c + other.c) if isinstance(other, Series) else other - -1.0 * self
+
+    def __sub__(self, other: Self) -> Self:
+        return type(self)(self.c - other.c)
+
+    def __rsub__(self, number: float) -> Self:
+        c = -self.c
+        c[..., self.constants()] += number
+        return type(self)(c)
+
+    def __mul__(self, other: Self) -> Self:
+        return type(self)(self.product(self.c, other.c))
+
+    def __rmul__(self, number: Any) -> Self:
+        return type(self)(number * self.c)
+
+    def __truediv__(self, other: Self) -> Self:
+        return type(self)(self.product(self.c, self.inverse(other.c)))
+
+    @classmethod
+    def constants(cls) -> list[int]:
+        """Where the constant terms are."""
+        return [0, *itertools.accumulate(len(basis) for basis in cls.bases[:-1])]
+
+    @classmethod
+    def doublings(cls) -> int:
+        """The steps after which Newton's method, which doubles the number of right degrees, has all of them."""
+        return math.ceil(math.log2(1 + max(sum(monomial) for basis in cls.bases for monomial in basis)))
+
+    @classmethod
+    def product(cls, a: Array, b: Array) -> Array:
+        return multiply(a, b, *cls.bases)
+
+    @classmethod
+    def inverse(cls, a: Array) -> Array:
+        """1 / a by Newton's method."""
+        at, out = cls.constants(), np.zeros_like(a)
+        out[..., at] = 1.0 / a[..., at]
+        for _ in range(cls.doublings()):
+            rest = -cls.product(a, out)
+            rest[..., at] += 2.0
+            out = cls.product(out, rest)
+        return out
+
+
+def multiply(a: Array, b: Array, *bases: Basis) -> Array:
+    """The products of coefficients in these bases, truncated to them."""
+    first, second, starts = _product_table(*bases)
+    return np.add.reduceat(a[..., first] * b[..., second], starts, axis=-1)
+
+
+@functools.cache
+def _product_table(*bases: Basis) -> tuple[Array, Array, Array]:
+    """Pairs of monomials whose product is kept, sorted by product, and where each product starts."""
+    pairs, count = [], 0
+    for basis in bases:
+        place = {monomial: number for number, monomial in enumerate(basis, count)}
+        for left, right in itertools.product(basis, repeat=2):
+            both = tuple(i + j for i, j in zip(left, right, strict=True))
+            if both in place:
+                pairs.append((place[both], place[left], place[right]))
+        count += len(basis)
+    product, first, second = np.array(sorted(pairs)).T
+    return first, second, np.searchsorted(product, np.arange(count))

@@ -24,7 +24,7 @@ from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import hermite_coefficients
 from ..networks import DEQ, ENN, Kernel, Network, check_kernel, rates_of
 from .pointwise import diagonal, equilibrium
-from .recursion import LayerMaps, equation, explicit, implicit
+from .recursion import LayerMaps, Series, equation, explicit, implicit
 from .variance import at_each_layer
 
 Array = NDArray[np.float64]
@@ -181,61 +181,36 @@ class SeriesLayer(LayerMaps):
         return a[: len(self.qx)] * a[len(self.qx) :]
 
 
-# ---- truncated series ----------------------------------------------------------------------------------------
+# ---- truncated at a fixed order ------------------------------------------------------------------------------
 
 
-class PowerSeries:
+class PowerSeries(Series):
     """sum_k c_k r^k up to a fixed order, a batch of them: ``c`` is (batch, terms)."""
-
-    __slots__ = ("c",)
-
-    def __init__(self, c: Array) -> None:
-        self.c = c
 
     def first(self, terms: int) -> PowerSeries:
         """The leading terms, as a copy."""
         return PowerSeries(self.c[:, :terms].copy())
 
-    def __add__(self, other: PowerSeries | float) -> PowerSeries:
-        return PowerSeries(self.c + other.c) if isinstance(other, PowerSeries) else other - -1.0 * self
+    @classmethod
+    def product(cls, a: Array, b: Array) -> Array:
+        size = a.shape[1]
+        if len(a) == 1:
+            return np.convolve(a[0], b[0])[None, :size]
+        if 4 * len(a) <= size:
+            return np.stack([np.convolve(left, right)[:size] for left, right in zip(a, b, strict=True)])
+        out = a[:, :1] * b
+        for k in range(1, size):
+            out[:, k:] += a[:, k, None] * b[:, : size - k]
+        return out
 
-    def __sub__(self, other: PowerSeries) -> PowerSeries:
-        return PowerSeries(self.c - other.c)
-
-    def __rsub__(self, number: float) -> PowerSeries:
-        c = -self.c
-        c[:, 0] += number
-        return PowerSeries(c)
-
-    def __mul__(self, other: PowerSeries) -> PowerSeries:
-        return PowerSeries(_product(self.c, other.c))
-
-    def __rmul__(self, number: float) -> PowerSeries:
-        return PowerSeries(number * self.c)
-
-    def __truediv__(self, other: PowerSeries) -> PowerSeries:
-        return PowerSeries(_product(self.c, _inverse(other.c)))
-
-
-def _product(a: Array, b: Array) -> Array:
-    size = a.shape[1]
-    if len(a) == 1:
-        return np.convolve(a[0], b[0])[None, :size]
-    if 4 * len(a) <= size:
-        return np.stack([np.convolve(left, right)[:size] for left, right in zip(a, b, strict=True)])
-    out = a[:, :1] * b
-    for k in range(1, size):
-        out[:, k:] += a[:, k, None] * b[:, : size - k]
-    return out
-
-
-def _inverse(a: Array) -> Array:
-    """1 / a, coefficient by coefficient; all terms are positive if a_0 is and the others are not."""
-    out = np.zeros_like(a)
-    out[:, 0] = 1.0 / a[:, 0]
-    for k in range(1, a.shape[1]):
-        out[:, k] = -out[:, 0] * (a[:, 1 : k + 1] * out[:, k - 1 :: -1]).sum(1)
-    return out
+    @classmethod
+    def inverse(cls, a: Array) -> Array:
+        """Coefficient by coefficient; all terms are positive if a_0 is and the others are not."""
+        out = np.zeros_like(a)
+        out[:, 0] = 1.0 / a[:, 0]
+        for k in range(1, a.shape[1]):
+            out[:, k] = -out[:, 0] * (a[:, 1 : k + 1] * out[:, k - 1 :: -1]).sum(1)
+        return out
 
 
 def _compose(taylor: Array, inner: Array) -> Array:
@@ -247,6 +222,6 @@ def _compose(taylor: Array, inner: Array) -> Array:
     for k in range(min(taylor.shape[1], size) - 1, -1, -1):
         # only the first size - k coefficients of this partial sum reach the result
         room = size - k
-        out[:, :room] = _product(out[:, :room], delta[:, :room])
+        out[:, :room] = PowerSeries.product(out[:, :room], delta[:, :room])
         out[:, 0] += taylor[:, k]
     return out

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ..activations import Activation
-from ..gaussian import mean, moments, normal_density, portions
-from ..gaussian.rule import beyond, check_ends
+from ..gaussian import means, moments, normal_density
 from ..networks import DEQ, ENN
 from .recursion import LayerMaps
 
-Function = Callable[[Tensor], Tensor]
 _LIMIT = 1e-145  # scales below this are their own limit
 _ONE = torch.ones(1, dtype=torch.float64)
 
@@ -50,7 +48,7 @@ def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:
     distinct, inverse = torch.unique(s.detach(), return_inverse=True)
     q = (_solve(deq, distinct) if len(distinct) > 1 else _one_variance(deq.detached(), float(distinct)))[inverse]
     if torch.is_grad_enabled() and (s.requires_grad or deq.tracked):
-        rate = 1.0 - 0.5 * deq.variances[0] * _square_response(deq.activation, q)
+        rate = 1.0 - deq.variances[0] * _response(deq.activation, "value", q)
         q = q - (q - deq.sigma_a2 * mean_square(deq.activation, "value", q) - deq.drive(s, tracked=True)) / rate
     return q
 
@@ -65,7 +63,7 @@ def _one_variance(deq: DEQ, s: float) -> Tensor:
     return _solve(deq, torch.tensor([s], dtype=torch.float64))
 
 
-def mean_square(phi: Activation, part: str, q: Tensor) -> Tensor:
+def mean_square(phi: Activation, part: Literal["value", "slope"], q: Tensor) -> Tensor:
     """E[f(sqrt(q) xi)^2], f = phi or phi', with its derivative in q; evaluated once per distinct q."""
     if phi.elementwise:
         return _MeanSquare.apply(phi, part, q)
@@ -77,7 +75,7 @@ def mean_square(phi: Activation, part: str, q: Tensor) -> Tensor:
 
 class _MeanSquare(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, phi: Activation, part: str, q: Tensor) -> Tensor:
+    def forward(ctx: Any, phi: Activation, part: Literal["value", "slope"], q: Tensor) -> Tensor:
         ctx.phi, ctx.part = phi, part
         ctx.save_for_backward(q)
         closed = phi.closed_form()
@@ -85,28 +83,26 @@ class _MeanSquare(torch.autograd.Function):
             return closed(*(q.detach(),) * 3)[0 if part == "value" else 1]
         if phi.polynomial() is not None:  # exact: a rule of finite range would cut the tails of a high degree
             return _distinct(q, lambda tau: getattr(moments(phi, tau), "square" if part == "value" else "slope_square"))
-        f = phi if part == "value" else phi.derivative
-        least = 0.0 if part == "value" else _LIMIT  # a slope at zero is the limit: half of each side of a kink there
-        return _distinct(q, lambda tau: mean(lambda x: f(x) ** 2, tau.clamp_min(least), phi.panels()))
+        # a slope at zero is the limit: half of each side of a kink there
+        f, least = (phi, 0.0) if part == "value" else (phi.derivative, _LIMIT)
+        return _distinct(q, lambda tau: means(lambda x: (f(x) ** 2,), tau.clamp_min(least), phi.panels())[0])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
-        (q,) = ctx.saved_tensors
-        if ctx.part == "value":
-            return None, None, grad * 0.5 * _square_response(ctx.phi, q)
-        return None, None, grad * _slope_response(ctx.phi, q)
+        return None, None, grad * _response(ctx.phi, ctx.part, ctx.saved_tensors[0])
 
 
-def _distinct(q: Tensor, function: Function) -> Tensor:
+def _distinct(q: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """A function of scales sqrt(q), the last axis of its values."""
     distinct, inverse = torch.unique(q.detach(), return_inverse=True)
-    return function(distinct.sqrt())[inverse]
+    return function(distinct.sqrt())[..., inverse]
 
 
 def _square_and_rate(phi: Activation, q: Tensor) -> tuple[Tensor, Tensor]:
     """E[phi(sqrt(q) xi)^2] and its derivative in q (0 at 0)."""
     if not _integrable(phi):
-        return mean_square(phi, "value", q), 0.5 * _square_response(phi, q)
+        return mean_square(phi, "value", q), _response(phi, "value", q)
     square, rate = _together(phi, q, lambda x, value, slope: x * value * slope)
     return square, rate / q.clamp_min(_LIMIT**2)
 
@@ -119,46 +115,37 @@ def _integrable(phi: Activation) -> bool:
 
 def _together(phi: Activation, q: Tensor, other: Callable[[Tensor, Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """E[phi^2] and E of another function of x, phi(x) and phi'(x), from the same nodes."""
-    rows = [torch.zeros(2, 0, dtype=torch.float64)]
-    for tau, xi, weights in portions(q.detach().sqrt(), phi.panels()):
-        x = tau[:, None] * xi
-        value, slope = phi(x).detach(), phi.derivative(tau.clamp_min(_LIMIT)[:, None] * xi).detach()
-        squares = value * value * weights
-        square = squares.sum(-1)
-        check_ends(beyond(squares, xi), square, tau)
-        rows.append(torch.stack([square, (other(x, value, slope) * weights).sum(-1)]))
-    both = torch.cat(rows, dim=1)
-    return both[0], both[1]
+
+    vanishing = bool((q < _LIMIT**2).any())
+
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        value, beside = phi(x), torch.copysign(x.abs().clamp_min(_LIMIT), x) if vanishing else x
+        return value * value, other(x, value, phi.derivative(beside))
+
+    square, found = _distinct(q, lambda tau: means(both, tau, phi.panels()))
+    return square, found
 
 
-def _square_response(phi: Activation, q: Tensor) -> Tensor:
-    """2 d E[phi(sqrt(q) xi)^2] / dq = E[(phi^2)''] = E[2 x phi phi'] / q (and the jumps' share)."""
-    if phi.closed_moments(_ONE) is not None:
-        return _distinct(q, lambda tau: moments(phi, tau).square_curvature)
-    return 2.0 * _response(phi, lambda x: 2.0 * phi(x) * phi.derivative(x), 0, q)
-
-
-def _slope_response(phi: Activation, q: Tensor) -> Tensor:
-    """d E[phi'(sqrt(q) xi)^2] / dq."""
-    exact = phi.polynomial()
-    if exact is not None:
-        return 0.5 * _square_response(exact.derived(), q)
-    return _response(phi, lambda x: 2.0 * phi.derivative(x) * phi.second_derivative(x), 1, q)
-
-
-def _response(phi: Activation, derivative: Function, order: int, q: Tensor) -> Tensor:
-    """d E[f(sqrt(q) xi)] / dq = (E[x f'(x)] + sum_c c [f](c) p(c)) / (2 q), f the square of phi or of phi' (``order``).
+def _response(phi: Activation, part: Literal["value", "slope"], q: Tensor) -> Tensor:
+    """d E[f(sqrt(q) xi)^2] / dq = (E[x f f'] + sum_c c [f^2](c) p(c) / 2) / q, f = phi or phi', p the density.
 
     Its sides at a kink come from the activation: a kink divided by a scale is rounded, and its neighbours may both lie
     on one side of the true one.
     """
+    exact = phi.polynomial()
+    if part == "slope" and exact is not None:
+        return _response(exact.derived(), "value", q)
+    if part == "value" and phi.closed_moments(_ONE) is not None:
+        return 0.5 * _distinct(q, lambda tau: moments(phi, tau).square_curvature)
+    order = int(part == "slope")
+    f, slope = (phi, phi.derivative, phi.second_derivative)[order : order + 2]
     sides = (phi.sides()[order].detach() ** 2).tolist() if phi.kinks else [(), ()]
 
     def inner(tau: Tensor) -> Tensor:
         tau = tau.clamp_min(_LIMIT)
-        total = mean(lambda x: x * derivative(x), tau, phi.panels())
+        (total,) = means(lambda x: (x * f(x) * slope(x),), tau, phi.panels())
         for c, below, above in zip(phi.kinks, *sides, strict=True):
-            total = total + c * (above - below) * normal_density(torch.tensor(c, dtype=torch.float64), tau)
-        return total / (2.0 * tau * tau)
+            total = total + 0.5 * c * (above - below) * normal_density(torch.tensor(c, dtype=torch.float64), tau)
+        return total / (tau * tau)
 
     return _distinct(q, inner)
