@@ -114,7 +114,7 @@ class _Layers:
         linear, bent = 2.0 * float(self.linear[0]), float(self.bent[0])
         condition = np.linalg.cond([[linear, 2.0], [2.0 * bent + linear * (1.0 - bent), 2.0 * (1.0 - bent)]])
         rates = None if self.rates is None else tuple(float(r) for r in self.rates[0])
-        jets = {name: KernelJet(jet.cross[0], jet.diagonal[0]) for name, jet in self.jets.items()}
+        jets = {name: KernelJet(jet.c[0]) for name, jet in self.jets.items()}
         return Draft(network, "skip", float(condition), reason, rates, jets)
 
 
