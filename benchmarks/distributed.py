@@ -40,7 +40,7 @@ from notsodeep.datasets import load
 from notsodeep.distributed import ClusterKernel, Plan, Rates, expand, plan
 from notsodeep.distributed.cluster import Call
 from notsodeep.distributed.layout import Grid, Tile, blocks_of
-from notsodeep.distributed.share import Share
+from notsodeep.distributed.worker import Share
 from notsodeep.solve import KernelTiles, NetworkKernel, solve_operator
 
 from ._clock import elapsed
@@ -202,13 +202,11 @@ def overhead(options: argparse.Namespace) -> list[dict[str, Any]]:
             def step(operator: ClusterKernel = operator, shares: Any = shares) -> None:
                 out, grid, calls = np.zeros_like(v), operator.grid, []
                 for worker, mine in shares.items():
-                    part = np.concatenate([v[grid.span(b)] for b in blocks_of(mine)])
+                    part = grid.part(v, blocks_of(mine))
                     calls.append(Call(worker, "kernel-echo", np.positive, (), (part,), items=mine))
                 for call, image in operator.cluster.run(calls):
-                    start = 0
-                    for block in blocks_of(call.items):
-                        out[grid.span(block)] += image[start : start + grid.rows(block)]
-                        start += grid.rows(block)
+                    for there, here in grid.spans(blocks_of(call.items)):
+                        out[there] += image[here]
 
             step()
             sent = sum(sum(operator.grid.rows(b) for b in blocks_of(mine)) for mine in shares.values()) * columns * 8

@@ -13,7 +13,8 @@ import torch
 import notsodeep as nsd
 from clusters import small_cluster
 from helpers import tolerance
-from notsodeep.distributed import ClusterKernel, tasks
+from notsodeep.distributed import ClusterKernel
+from notsodeep.distributed import worker as here
 from notsodeep.distributed.cluster import Lost
 from notsodeep.errors import CheckpointError, ClusterError, InvalidInputError, NotSoDeepWarning
 from notsodeep.solve import KernelTiles, NetworkKernel, solve_operator
@@ -38,7 +39,7 @@ def until(happened, seconds=20.0):
 
 def shares(run):
     """Of this run, on all workers of this process."""
-    return [store[run] for store in list(tasks._STORES.values()) if run in store]
+    return [store[run] for store in list(here._STORES.values()) if run in store]
 
 
 homeless = pytest.mark.filterwarnings("ignore:.*have no room:notsodeep.errors.NotSoDeepWarning")
@@ -152,15 +153,15 @@ def test_what_cannot_travel_is_refused(client, problem):
 
 def test_other_versions_are_refused(client, problem, monkeypatch):
     kernel, X, v = problem
-    here = tasks.versions()
+    ours = here.versions()
     monkeypatch.setattr("notsodeep.distributed.cluster.versions", _asked)  # what workers answer is as it was
-    monkeypatch.setattr("notsodeep.distributed.cluster.HERE", lambda: here | {"torch": "1.0.0"})
+    monkeypatch.setattr("notsodeep.distributed.cluster.HERE", lambda: ours | {"torch": "1.0.0"})
     with pytest.raises(ClusterError, match=r"different versions: torch .* on tcp.*, 1\.0\.0 here"):
         ClusterKernel(client, kernel, X) @ v
 
 
 def _asked():
-    return tasks.versions()
+    return here.versions()
 
 
 def test_a_folder_of_other_tiles_is_refused_and_its_own_is_used_again(client, problem, tmp_path):
@@ -187,7 +188,7 @@ class Accident:
     """Something that happens to the workers of a run when the k-th product of a share begins."""
 
     def __init__(self, monkeypatch, at, happens):
-        from notsodeep.distributed.share import Share
+        from notsodeep.distributed.worker import Share
 
         self.count, self.lock, inner = 0, threading.Lock(), Share.product
 
@@ -228,7 +229,7 @@ def test_a_worker_that_goes_in_the_middle_of_a_step_changes_nothing(fragile, pro
         assert torch.allclose(operator @ v, kernel(X, None) @ v, rtol=0, atol=EQUAL)
         assert len(operator.crew.strength) == 3
         assert sum(operator.owners[tile] == name for tile, name in kept.items()) >= 0.6 * len(kept)
-        stores = [store for worker, store in tasks._STORES.items() if worker.address in operator.crew.strength]
+        stores = [store for worker, store in here._STORES.items() if worker.address in operator.crew.strength]
         held = [tile for store in stores for tile in store[operator.crew.run].tiles]
         assert sorted(held) == sorted(kept)  # each on one worker: what moved was dropped where it was
 
@@ -237,7 +238,7 @@ def test_a_worker_that_forgot_everything_is_told_again(client, problem):
     kernel, X, v = problem
     with ClusterKernel(client, kernel, X) as operator:
         first = operator @ v
-        for store in list(tasks._STORES.values()):
+        for store in list(here._STORES.values()):
             store.pop(operator.crew.run, None)  # as after a restart at the same address
         assert torch.allclose(operator @ v, first, rtol=0, atol=EQUAL)
         assert operator.losses == 3
@@ -261,7 +262,7 @@ def test_what_dask_may_spill_does_not_end_a_share(client, problem):
     kernel, X, v = problem
     with ClusterKernel(client, kernel, X) as operator:
         first = operator @ v
-        for worker in list(tasks._STORES):
+        for worker in list(here._STORES):
             for key in list(worker.data):  # to the disk and back, as Dask does at 70 % of a worker's memory
                 worker.data[key] = pickle.loads(pickle.dumps(worker.data[key]))
         assert torch.allclose(operator @ v, first, rtol=0, atol=EQUAL)
@@ -272,7 +273,7 @@ def test_what_dask_may_spill_does_not_end_a_share(client, problem):
 
 
 def test_memory_that_runs_out_is_survived_once_and_then_explained(client, problem, monkeypatch):
-    from notsodeep.distributed.share import Share
+    from notsodeep.distributed.worker import Share
 
     kernel, X, v = problem
     inner = Share.product
@@ -293,7 +294,7 @@ def test_memory_that_runs_out_is_survived_once_and_then_explained(client, proble
 
 
 def test_an_error_of_the_work_itself_is_raised_at_once(client, problem, monkeypatch):
-    from notsodeep.distributed.share import Share
+    from notsodeep.distributed.worker import Share
 
     kernel, X, v = problem
     with ClusterKernel(client, kernel, X) as operator:

@@ -318,7 +318,7 @@ def test_tiles_on_disk_are_used_again_and_belong_to_their_data(problem, tmp_path
     second = KernelTiles(counted, X, **options) @ targets
     assert next(calls) - before == 2  # the fingerprint alone
     assert torch.equal(first, second)
-    with pytest.raises(CheckpointError, match="other data or another kernel"):
+    with pytest.raises(CheckpointError, match="other data, another kernel"):
         KernelTiles(counted, X + 1.0, **options)
 
 

@@ -9,9 +9,9 @@ except ImportError:
 
 from .calls import expand, feature_sums, sweep
 from .cluster import Cluster
+from .layout import Plan, Rates, plan
 from .operator import ClusterKernel
 from .output import kernel_to_npy, kernel_to_zarr
-from .planning import Plan, Rates, plan
 
 __all__ = [
     "Cluster",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..nn import ENN as Network
 from ..nn.checkpoint import build
 from ..solve import FeatureSums, NetworkKernel, batches
 from .cluster import Call, Cluster, Lost
-from .share import Array, as_rows
+from .worker import Array, as_rows
 
 _ATTEMPTS = 4
 
@@ -26,7 +27,7 @@ def feature_sums(client: Any, model: Network, X: Tensor, targets: Tensor, weight
 
     The network travels as its JSON description and its weights. What a lost worker had is computed again.
     """
-    cluster = client if isinstance(client, Cluster) else Cluster(client)
+    cluster = Cluster.of(client)
     states = {name: value.detach().cpu().numpy() for name, value in model.state_dict().items()}
     parts = len(cluster.wait_for_workers())
     jobs = [
@@ -44,11 +45,10 @@ def feature_sums(client: Any, model: Network, X: Tensor, targets: Tensor, weight
 
 def _merged(cluster: Cluster, held: list[Any], holders: tuple[str, ...]) -> Any:
     """Pairs, then pairs of pairs; Dask moves one of each pair to the other."""
-    client = cluster.client
     while len(held) > 1:
         pairs = [held[k : k + 2] for k in range(0, len(held), 2)]
-        held = [client.submit(merge, *pair, pure=False) if len(pair) == 2 else pair[0] for pair in pairs]
-    ((_, found),) = cluster.run([Call(holders[0], "feature-tree", whole, (held[0],), needs=holders)])
+        held = [cluster.client.submit(merge, *pair, pure=False) for pair in pairs]
+    ((_, found),) = cluster.run([Call(holders[0], "feature-tree", merge, (held[0],), needs=holders)])
     return found
 
 
@@ -63,9 +63,9 @@ def partial_sums(config: dict[str, Any], names: list[str], *arrays: Array) -> tu
     return _plain(sums)
 
 
-def merge(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Two sums as one."""
-    return _plain(_sums(one).merge(_sums(other)))
+def merge(first: tuple[Any, ...], *others: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Several sums as one."""
+    return _plain(functools.reduce(FeatureSums.merge, map(_sums, others), _sums(first)))
 
 
 def _plain(sums: FeatureSums) -> tuple[Any, ...]:
@@ -77,11 +77,6 @@ def _sums(plain: tuple[Any, ...]) -> FeatureSums:
     return FeatureSums(as_rows(gram), as_rows(cross), weight, rows)
 
 
-def whole(sums: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The root of the tree, as it is."""
-    return sums
-
-
 # ---- the sum of an expansion -------------------------------------------------------------------------------
 
 
@@ -91,7 +86,7 @@ _ROWS = 1 << 23  # numbers of training rows in one message
 @checked
 def expand(client: Any, kernel: NetworkKernel, X: Tensor, coefficients: Tensor, new: Tensor) -> Tensor:
     """The sum at the rows ``new``, (rows, k), in double precision."""
-    cluster = client if isinstance(client, Cluster) else Cluster(client)
+    cluster = Cluster.of(client)
     parts = max(len(cluster.wait_for_workers()), -(-X.numel() // _ROWS))
     rows, weights = (np.array_split(t.cpu().double().numpy(), parts) for t in (X, coefficients))
     points = new.cpu().double().numpy()
@@ -125,7 +120,7 @@ def sweep(
     module = getattr(function, "__module__", "") or ""
     if module.split(".")[0] != "notsodeep" or "<" in getattr(function, "__qualname__", "<"):
         raise InvalidInputError(f"a sweep runs functions of notsodeep, which workers have; got {function!r}")
-    cluster = client if isinstance(client, Cluster) else Cluster(client)
+    cluster = Cluster.of(client)
     jobs = [Call("", name, function, tuple(one), items=(k,)) for k, one in enumerate(arguments)]
     for done, found in cluster.farm(jobs):
         yield int(done.items[0]), found

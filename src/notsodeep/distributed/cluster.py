@@ -6,8 +6,9 @@ The client is the user's own, with whatever security it has; no port is opened h
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from distributed import Client, KilledWorker
 
 from .._arguments import checked
 from ..errors import ClusterError, InvalidInputError
-from .tasks import versions
+from .worker import versions
 
 HERE = versions
 """What this process runs."""
@@ -71,6 +72,11 @@ class Cluster:
         self.client, self.patience = client, patience
         self._agreed: set[str] = set()
         self._direct: bool | None = None
+
+    @staticmethod
+    def of(client: Any, patience: float = 10.0) -> Cluster:
+        """The cluster of a client; one that is there already is the same."""
+        return client if isinstance(client, Cluster) else Cluster(client, patience)
 
     # -- who is there --------------------------------------------------------------------------------------
     def alive(self) -> dict[str, Mapping[str, Any]]:
@@ -142,11 +148,48 @@ class Cluster:
     # -- calls ---------------------------------------------------------------------------------------------
     def run(self, calls: Sequence[Call], say: Callable[[Call, Exception], Exception] | None = None) -> Iterator[Any]:
         """(call, answer or :class:`Lost`) as they come; errors of the work itself are raised."""
+        return self._answers({self._start(call): call for call in calls}, say)
+
+    def farm(self, jobs: Sequence[Call]) -> Iterator[tuple[Call, Any]]:
+        """(call, answer) for jobs that any worker may do, one at a time on each; lost ones are given to others.
+
+        The ``worker`` of a job is of no account; that of a call in an answer is who did it.
+        """
+        queue, pending, strikes = deque(jobs), dict[Future[Any], Call](), 0
+        workers, looked = self.wait_for_workers(), -math.inf
+
+        def employ() -> None:
+            nonlocal workers, looked
+            if time.monotonic() - looked > _LOOK:
+                workers, looked = self.wait_for_workers(), time.monotonic()
+                self.agree(list(workers))
+            busy = {call.worker for call in pending.values()}
+            for worker in workers.keys() - busy:
+                if queue:
+                    call = replace(queue.popleft(), worker=worker)
+                    pending[self._start(call)] = call
+
+        employ()
+        for call, found in self._answers(pending, between=employ):
+            if not isinstance(found, Lost):
+                yield call, found
+                continue
+            strikes += 1
+            queue.appendleft(call)
+            if strikes > _STRIKES * max(len(workers), 1) + len(jobs):
+                raise ClusterError(f"workers are lost again and again: {call.worker}, {found.reason}")
+
+    def _start(self, call: Call) -> Future[Any]:
         client: Any = self.client
-        loop, direct = client.loop.asyncio_loop, self.direct
-        pending: dict[Future[Any], Call] = {
-            asyncio.run_coroutine_threadsafe(self._call(call, direct), loop): call for call in calls
-        }
+        return asyncio.run_coroutine_threadsafe(self._call(call, self.direct), client.loop.asyncio_loop)
+
+    def _answers(
+        self,
+        pending: dict[Future[Any], Call],
+        say: Callable[[Call, Exception], Exception] | None = None,
+        between: Callable[[], None] = lambda: None,
+    ) -> Iterator[tuple[Call, Any]]:
+        """Until nothing is pending; ``between`` answers more of it may be started."""
         try:
             while pending:
                 done, _ = wait(pending, timeout=_LOOK, return_when=FIRST_COMPLETED)
@@ -158,49 +201,9 @@ class Cluster:
                     for future in [f for f, call in pending.items() if not alive.keys() >= {call.worker, *call.needs}]:
                         future.cancel()
                         yield pending.pop(future), Lost("gone")
+                between()
         finally:
             for future in pending:
-                future.cancel()
-
-    def farm(self, jobs: Sequence[Call], depth: int = 1) -> Iterator[tuple[Call, Any]]:
-        """(call, answer) for jobs that any worker may do, ``depth`` at a time on each; lost ones are given to others.
-
-        The ``worker`` of a job is of no account; that of a call in an answer is who did it.
-        """
-        client: Any = self.client
-        queue, running, strikes = deque(jobs), dict[Future[Any], tuple[Call, Call]](), 0
-        workers, looked = self.wait_for_workers(), time.monotonic()
-        self.agree(list(workers))
-        try:
-            while queue or running:
-                if time.monotonic() - looked > _LOOK:
-                    workers, looked = self.wait_for_workers(), time.monotonic()
-                    self.agree(list(workers))
-                busy = Counter(call.worker for call, _ in running.values())
-                for worker in sorted(workers, key=lambda name: busy[name]):
-                    while queue and busy[worker] < depth:
-                        job = queue.popleft()
-                        call = replace(job, worker=worker)
-                        started = asyncio.run_coroutine_threadsafe(
-                            self._call(call, self.direct), client.loop.asyncio_loop
-                        )
-                        running[started] = call, job
-                        busy[worker] += 1
-                done, _ = wait(running, timeout=_LOOK, return_when=FIRST_COMPLETED)
-                gone = [f for f, (call, _) in running.items() if not f.done() and call.worker not in workers]
-                for future in (*done, *gone):
-                    call, job = running.pop(future)
-                    found = self._answer(call, future, None) if future in done else Lost("gone")
-                    future.cancel()
-                    if not isinstance(found, Lost):
-                        yield call, found
-                        continue
-                    strikes += 1
-                    queue.appendleft(job)
-                    if strikes > _STRIKES * max(len(workers), 1) + len(jobs):
-                        raise ClusterError(f"workers are lost again and again: {call.worker}, {found.reason}")
-        finally:
-            for future in running:
                 future.cancel()
 
     async def _call(self, call: Call, direct: bool) -> Any:

@@ -11,9 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from ..errors import ClusterError
-from . import tasks
 from .cluster import Call, Cluster, Lost
 from .layout import Grid, Tile, blocks_of, move, row_owners
+from .worker import MISSING, on_share, open_share
 
 _STRIKES = 3  # losses per worker without one finished part, after which a solve gives up
 _EVERY = 1.0  # seconds between looks for new workers
@@ -48,7 +48,11 @@ class Crew:
 
     def ask(self, worker: str, name: str, step: str, *arguments: Any, arrays: tuple[Any, ...] = (), items: Any) -> Call:
         """A step of the share of this worker."""
-        return Call(worker, name, tasks.on_share, (self.run, step, *arguments), arrays, items=items)
+        return Call(worker, name, on_share, (self.run, step, *arguments), arrays, items=items)
+
+    def each(self, name: str, step: str, *given: Any, arrays: tuple[Any, ...] = ()) -> Callable[[str, list[Any]], Call]:
+        """What :meth:`over` asks of every worker: a step with its items, and what is the same for all."""
+        return lambda worker, mine: self.ask(worker, name, step, *given, mine, arrays=arrays, items=mine)
 
     def over(
         self, items: Iterable[Any], call: Callable[[str, list[Any]], Call], most: int | None = None
@@ -120,7 +124,7 @@ class Crew:
         """Open shares and send rows where they are missing; every block is sent once, workers pass it on."""
         fresh = [name for name in self.strength if name not in self._loaded]
         given = (self.run, self.document, self.memory, self.folder)
-        opening = [Call(name, "kernel-open", tasks.open_share, given, held=True, pinned=True) for name in fresh]
+        opening = [Call(name, "kernel-open", open_share, given, held=True, pinned=True) for name in fresh]
         for call, lease in self.cluster.run(opening) if opening else ():
             if isinstance(lease, Lost):
                 self._lose(call.worker, lease)
@@ -179,4 +183,4 @@ def _loss(found: Any) -> Lost | None:
     """Why there is no answer, if there is none; a worker that knows nothing of the run was restarted."""
     if isinstance(found, Lost):
         return found
-    return Lost("restarted") if isinstance(found, str) and found == tasks.MISSING else None
+    return Lost("restarted") if isinstance(found, str) and found == MISSING else None

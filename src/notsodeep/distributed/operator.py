@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -15,12 +16,12 @@ from .._progress import track
 from .._words import Store
 from ..errors import InvalidInputError, SerialisationError, warn
 from ..solve import KernelOperator, NetworkKernel
-from ..solve.pivoted import LowRankFactor
+from ..solve.pivoted import LowRankFactor, choose_pivots
 from ..solve.tiles import stored_dtype
 from .cluster import Call, Cluster
 from .crew import Crew
-from .factor import ClusterFactor
 from .layout import Grid, Tile, blocks_of, tile_size
+from .worker import BEHIND, Array
 
 _BATCHES = 16  # parts in which a worker computes its tiles: steps of the progress bar
 _SMALL = 1 << 26  # bytes of a factor that the client passes over sooner than messages come and go
@@ -63,7 +64,7 @@ class ClusterKernel(KernelOperator):
         patience: float = 10.0,
         progress: bool | None = None,
     ) -> None:
-        self.cluster = client if isinstance(client, Cluster) else Cluster(client, patience)
+        self.cluster = Cluster.of(client, patience)
         workers = self.cluster.wait_for_workers()
         room = sum(about.get("memory_limit") or 0 for about in workers.values()) or float("inf")
         super().__init__(kernel, X.to("cpu", torch.float64), scale, stored_dtype(dtype, len(X), room), progress)
@@ -99,14 +100,12 @@ class ClusterKernel(KernelOperator):
 
         def call(worker: str, mine: list[Tile]) -> Call:
             blocks = blocks_of(mine)
-            part = np.concatenate([given[self.grid.span(b)] for b in blocks])
+            part = self.grid.part(given, blocks)
             return self.crew.ask(worker, name, "product", mine, blocks, fresh, arrays=(part,), items=mine)
 
         for done, found in self.crew.over(self.grid.tiles(), call):
-            start = 0
-            for block in blocks_of(done.items):
-                out[self.grid.span(block)] += found[start : start + self.grid.rows(block)]
-                start += self.grid.rows(block)
+            for there, here in self.grid.spans(blocks_of(done.items)):
+                out[there] += found[here]
         return torch.from_numpy(out)
 
     # -- entries -------------------------------------------------------------------------------------------
@@ -121,27 +120,19 @@ class ClusterKernel(KernelOperator):
         return super().low_rank(rank, seed) if 8 * self.n * rank <= _SMALL else ClusterFactor(self, rank, seed)
 
     def _by_rows(self, step: str, width: tuple[int, ...], arrays: tuple[Any, ...]) -> Tensor:
-        out = torch.empty(self.n, *width, dtype=torch.float64)
-
-        def call(worker: str, mine: list[int]) -> Call:
-            return self.crew.ask(worker, f"kernel-{step}", step, mine, arrays=arrays, items=mine)
-
-        for done, found in self.crew.over(range(self.grid.count), call):
-            for block, values in zip(done.items, found, strict=True):
-                out[self.grid.span(block)] = torch.as_tensor(values)
-        return out
+        call = self.crew.each(f"kernel-{step}", step, arrays=arrays)
+        answers = self.crew.over(range(self.grid.count), call)
+        return self.grid.put(((done.items, found) for done, found in answers), width)
 
     def matrix(self) -> Tensor:
         """All of K, without the scale, in float64 in this process."""
         K = torch.empty(self.n, self.n, dtype=torch.float64)
         most = max(1, _MESSAGE // (8 * self.grid.size**2))
 
-        def call(worker: str, mine: list[Tile]) -> Call:
-            return self.crew.ask(worker, "kernel-tiles", "computed", mine, items=mine)
-
-        total = len(self.grid.tiles())
-        done = self.crew.over(self.grid.tiles(), call, most)
-        for (i, j), values in track(_pairs(done), total, "kernel", self.progress):
+        tiles = self.grid.tiles()
+        done = self.crew.over(tiles, self.crew.each("kernel-tiles", "computed"), most)
+        pairs = (pair for call, found in done for pair in zip(call.items, found, strict=True))
+        for (i, j), values in track(pairs, len(tiles), "kernel", self.progress):
             rows, columns = self.grid.span(i), self.grid.span(j)
             K[rows, columns] = torch.as_tensor(values)
             K[columns, rows] = K[rows, columns].T
@@ -186,10 +177,7 @@ class ClusterKernel(KernelOperator):
         return [tile for tile in self.grid.tiles() if tile not in built or built[tile] != owner.get(tile)]
 
     def _keep(self, missing: list[Tile], most: int, homeless: list[Tile]) -> Iterator[Tile]:
-        def call(worker: str, mine: list[Tile]) -> Call:
-            return self.crew.ask(worker, "kernel-build", "keep", mine, items=mine)
-
-        for done, left in self.crew.over(missing, call, most):
+        for done, left in self.crew.over(missing, self.crew.each("kernel-build", "keep"), most):
             homeless += left
             yield from done.items
 
@@ -212,6 +200,89 @@ def _no_room(count: int, total: int) -> str:
     )
 
 
-def _pairs(done: Iterator[tuple[Call, Any]]) -> Iterator[tuple[Tile, Any]]:
-    for call, found in done:
-        yield from zip(call.items, found, strict=True)
+# ---- a low-rank factor on the workers, beside the rows of the data ------------------------------------------
+
+
+class ClusterFactor:
+    """F F' ~ D k(X, X) D; every worker holds F for the blocks of rows that are its own.
+
+    Let S be the pivots and C the Cholesky factor of k(S, S): the rows of block b are F_b = k(X_b, S) C^(-T). So they
+    follow from the pivots and C alone, which the client holds (rank x p and rank x rank): what a lost worker had is
+    made again. The factor is that of the kernel without its scale D; with it F is D F, and C is D_S C.
+    """
+
+    def __init__(self, operator: ClusterKernel, rank: int, seed: int) -> None:
+        self.operator, self.name = operator, uuid4().hex[:16]
+        self.pivots = torch.zeros(0, dtype=torch.long)
+        self.lower = torch.zeros(rank, rank, dtype=torch.float64)
+        self._widths: dict[tuple[str, int], int] = {}
+        self.residual, _ = choose_pivots(self, operator.diagonal(), rank, seed)
+
+    @property
+    def rank(self) -> int:
+        return len(self.pivots)
+
+    # -- growing -------------------------------------------------------------------------------------------
+    def corner(self, proposed: Tensor) -> Tensor:
+        """K - F F' between these rows; the client computes it from the pivots."""
+        X, kernel, done = self.operator.X, self.operator.kernel, self.rank
+        known = kernel(X[self.pivots], X[proposed]) if done else torch.zeros(0, len(proposed), dtype=torch.float64)
+        self._rows = torch.linalg.solve_triangular(self.lower[:done, :done], known, upper=False).T
+        d = self._scale[proposed]
+        return d * (kernel(X[proposed], None) - self._rows @ self._rows.T) * d.T
+
+    def grow(self, proposed: Tensor, kept: Tensor, lower: Tensor) -> Tensor:
+        """Workers append the columns of ``proposed[kept]`` to their rows."""
+        done, index = self.rank, proposed[kept]
+        mine = slice(done, done + len(kept))
+        self.lower[mine, :done] = self._rows[kept]
+        self.lower[mine, mine] = lower / self._scale[index]
+        self.pivots = torch.cat([self.pivots, index])
+        taken = self.operator.grid.put(self._ask("grow", lambda _: np.array(float(len(kept)))))
+        return taken * self._scale[:, 0] ** 2
+
+    # -- use -----------------------------------------------------------------------------------------------
+    def gram(self) -> Tensor:
+        """F' F."""
+        weights = self._scale.numpy() ** 2
+        return self._summed("gram", lambda blocks: self.operator.grid.part(weights, blocks))
+
+    def inner(self, R: Tensor) -> Tensor:
+        """F' R."""
+        given = (self._scale * R).numpy()
+        return self._summed("inner", lambda blocks: self.operator.grid.part(given, blocks))
+
+    def outer(self, Z: Tensor) -> Tensor:
+        """F Z."""
+        given = np.ascontiguousarray(Z.numpy())
+        return self._scale * self.operator.grid.put(self._ask("outer", lambda _: given), (Z.shape[1],))
+
+    @property
+    def _scale(self) -> Tensor:
+        scale = self.operator.scale
+        return torch.ones(self.operator.n, 1, dtype=torch.float64) if scale is None else scale
+
+    # -- messages ------------------------------------------------------------------------------------------
+    def _summed(self, step: str, values: Callable[[list[int]], Array]) -> Tensor:
+        parts = [torch.as_tensor(found) for _, found in self._ask(step, values)]
+        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+
+    def _ask(self, step: str, values: Callable[[list[int]], Array]) -> Iterator[tuple[Sequence[int], Array]]:
+        """(blocks, answer) of all workers; one that lacks rows says so, and is told what they follow from."""
+        crew, total = self.operator.crew, self.rank
+        pending = set(range(self.operator.grid.count))
+
+        def call(worker: str, mine: list[int]) -> Call:
+            start = min(self._widths.get((worker, b), 0) for b in mine)
+            lacking = (self.operator.X[self.pivots[start:]].numpy(), self.lower[start:total, :total].numpy())
+            arrays = (values(mine), *(lacking if start < total else ()))
+            given = (self.name, step, mine, start, total)
+            return crew.ask(worker, f"factor-{step}", "factored", *given, arrays=arrays, items=mine)
+
+        while pending:
+            for done, found in crew.over(sorted(pending), call):
+                behind = isinstance(found, str) and found == BEHIND
+                self._widths |= {(done.worker, b): 0 if behind else total for b in done.items}
+                if not behind:
+                    pending -= set(done.items)
+                    yield done.items, found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,8 +12,6 @@ from .._arrays import as_rows
 from .._progress import track
 from ..networks import Kernel
 from ..solve import NetworkKernel, Source
-from .cluster import Call
-from .layout import Tile
 from .operator import ClusterKernel
 from .sinks import sink_of
 
@@ -84,14 +81,8 @@ def _write(
         there = sink.finished()
         missing = [t for t in operator.grid.tiles() if t not in there]
 
-        def call(worker: str, mine: list[Tile]) -> Call:
-            return operator.crew.ask(worker, "kernel-write", "write", place, mine, items=mine)
-
-        def written() -> Iterator[Tile]:
-            most = max(1, -(-len(missing) // (_BATCHES * len(operator.cluster.wait_for_workers()))))
-            for done, _ in operator.crew.over(missing, call, most):
-                yield from done.items
-
-        for _ in track(written(), len(missing), "kernel", progress):
+        most = max(1, -(-len(missing) // (_BATCHES * len(operator.cluster.wait_for_workers()))))
+        done = operator.crew.over(missing, operator.crew.each("kernel-write", "write", place), most)
+        for _ in track((t for call, _ in done for t in call.items), len(missing), "kernel", progress):
             pass
         sink.end()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .._files import reserve, write_text
-from ..errors import CheckpointError, MissingExtraError
+from .._files import reserve
+from ..errors import MissingExtraError
+from ..solve.tiles import claim, other_tiles
 from .layout import Grid, Tile
 
 Matrix = NDArray[Any]
@@ -60,7 +60,7 @@ class ZarrSink:
         group = self.zarr.open_group(self.path, mode="a", zarr_format=3)
         if "kernel" in group:
             if dict(group.attrs) != content:
-                raise _other(self.path)
+                raise other_tiles(self.path)
             return
         n, m = self.grid.n, self.grid.count
         whole: Any = {"compressors": None, "config": {"write_empty_chunks": True}}
@@ -97,10 +97,11 @@ class NpySink:
 
     def begin(self, content: dict[str, Any]) -> None:
         note = self.folder / "content.json"
-        if note.exists():
-            if json.loads(note.read_text()) != json.loads(json.dumps(content)):
-                raise _other(str(self.folder))
-            return
+        if not note.exists():
+            self._make()
+        claim(note, content)
+
+    def _make(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         n, m = self.grid.n, self.grid.count
         np.save(self.marks, np.zeros((m, m), dtype=np.uint8))
@@ -109,7 +110,6 @@ class NpySink:
         del made
         with open(self.matrix, "r+b") as stream:  # a full disk is an error now, not a signal later
             reserve(stream.fileno(), size, self.matrix)
-        write_text(note, json.dumps(content, indent=1) + "\n")
 
     def write(self, tile: Tile, values: Matrix) -> None:
         i, j = tile
@@ -128,9 +128,3 @@ class NpySink:
     def end(self) -> None:
         os.replace(self.matrix, self.path)
         shutil.rmtree(self.folder)
-
-
-def _other(path: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path} holds the tiles of other data, another kernel, tile size or dtype; choose another path, or remove it"
-    )

@@ -166,13 +166,7 @@ class TileFolder:
     def __init__(self, path: str | Path, content: Mapping[str, Any]) -> None:
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
-        note, here = self.path / "tiles.json", dict(content)
-        if not note.exists():
-            _place(note, json.dumps(here, indent=1) + "\n")
-        if json.loads(note.read_text()) != here:
-            raise CheckpointError(
-                f"{self.path} holds the tiles of other data or another kernel; give this solve a folder of its own"
-            )
+        claim(self.path / "tiles.json", content)
 
     def get(self, name: str, dtype: torch.dtype, compute: Callable[[], Tensor]) -> Tensor:
         """The part of this name, computed and written if it is not there yet; as a memory map."""
@@ -185,15 +179,24 @@ class TileFolder:
         return torch.from_numpy(np.load(path, mmap_mode="c"))
 
 
-def _place(note: Path, text: str) -> None:
-    """The first of many processes that come at once writes it; the others read what it wrote."""
-    part = note.with_name(f".{note.name}.{secrets.token_hex(8)}.part")
-    part.write_text(text, encoding="utf-8")
-    try:
-        os.link(part, note)
-    except FileExistsError:
-        pass
-    except OSError:  # a file system without links
-        part.replace(note)
-    finally:
-        part.unlink(missing_ok=True)
+def claim(note: Path, content: Mapping[str, Any]) -> None:
+    """A note of what a folder holds: the first of many processes that come at once writes it, the others must agree."""
+    if not note.exists():
+        part = note.with_name(f".{note.name}.{secrets.token_hex(8)}.part")
+        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        try:
+            os.link(part, note)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            part.replace(note)
+        finally:
+            part.unlink(missing_ok=True)
+    if json.loads(note.read_text(encoding="utf-8")) != json.loads(json.dumps(content)):
+        raise other_tiles(note.parent)
+
+
+def other_tiles(path: str | Path) -> CheckpointError:
+    return CheckpointError(
+        f"{path} holds the tiles of other data, another kernel, tile size or dtype; choose another place, or remove it"
+    )

@@ -1,18 +1,32 @@
-"""What one worker holds of a kernel: rows, and tiles in its memory, on its disk, or computed again."""
+"""What runs on a worker, and what it holds: rows of the data, and tiles in its memory, on its disk, or computed again.
+
+Arguments are numbers, arrays and JSON documents; the functions are those of the package. State lies in a store of the
+worker's own: nothing of it is known to the scheduler, moved or copied. It lives as long as its lease, the only thing
+that the scheduler holds; when a client goes away, leases and stores go with it.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import platform
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from distributed import Worker, get_worker
+
+from .. import __version__
 from .._conjugate import thin
+from ..errors import ClusterError
 from ..solve import NetworkKernel
 from ..solve.operator import add_block, as_columns
 from ..solve.tiles import TileFolder
@@ -21,8 +35,96 @@ from .sinks import sink_of
 
 Array = NDArray[np.float64]
 
+MISSING = "missing"
+"""The answer of a worker that knows nothing of a run: it was restarted, or its memory was reclaimed."""
 BEHIND = "behind"
 """The answer of a worker that lacks rows of a factor."""
+_PART = 0.55  # of a worker's memory limit: Dask begins to spill at 0.6 and stops a worker at 0.8
+_TRIM, _MAP = (-1, 1 << 29), (-3, 1 << 25)  # glibc's names for parameters of malloc, and what they are set to
+_STORES: weakref.WeakKeyDictionary[Worker, dict[str, Share]] = weakref.WeakKeyDictionary()
+
+
+class Lease:
+    """An actor that the scheduler keeps for the client; the share goes with its last lease."""
+
+    def __init__(self, run: str, store: dict[str, Share]) -> None:
+        self.run, self.store = run, store
+        store[run].lease = id(self)
+
+    def __del__(self) -> None:
+        share = self.store.get(self.run)
+        if share is not None and share.lease == id(self):  # news of its end may come late
+            del self.store[self.run]
+
+
+def versions() -> dict[str, str]:
+    """Of what decides the numbers."""
+    return {
+        "notsodeep": __version__,
+        "torch": torch.__version__.split("+")[0],
+        "numpy": np.__version__,
+        "python": ".".join(platform.python_version_tuple()[:2]),
+    }
+
+
+def open_share(run: str, document: dict[str, Any], memory: float | None, folder: str | None) -> Lease:
+    """A place for this run on this worker."""
+    worker = get_worker()
+    if worker.nanny:  # a process of its own: all its threads work on one task
+        torch.set_num_threads(worker.state.nthreads)
+        _keep_memory()
+    store = _STORES.setdefault(worker, {})
+    if folder is None and document["store"] == "disk":
+        folder = str(Path(worker.local_directory) / f"notsodeep-{run}")
+    if run not in store:  # else the client lost sight of this worker, which has lost nothing
+        store[run] = Share(document, _room(worker) if memory is None else memory, folder)
+    return Lease(run, store)
+
+
+def _keep_memory() -> None:
+    """Nannies tell malloc to hand back all but 64 KiB: every buffer of every tile would be mapped and cleared anew, for
+    a third of the time. Who chose another number keeps it.
+    """
+    if os.environ.get("MALLOC_TRIM_THRESHOLD_") == "65536" and platform.libc_ver()[0] == "glibc":
+        for name, value in (_TRIM, _MAP):
+            ctypes.CDLL(None).mallopt(name, value)
+
+
+def _room(worker: Worker) -> float:
+    """Bytes that tiles may take: Dask's thresholds speak of the whole process."""
+    limit = worker.memory_manager.memory_limit
+    if not limit:
+        return 0.5 * psutil.virtual_memory().available
+    return max(0.0, _PART * limit - psutil.Process().memory_info().rss)
+
+
+def on_share(run: str, step: str, *arguments: Any) -> Any:
+    """A method of this run's share; where memory runs out, once more without the tiles that were kept."""
+    worker = get_worker()
+    share = _STORES.get(worker, {}).get(run)
+    if share is None:
+        return MISSING
+    with share.lock:
+        for again in (True, False):
+            try:
+                return getattr(share, step)(*arguments)
+            except (MemoryError, RuntimeError) as error:
+                if not _is_memory(error):
+                    raise
+            if again:
+                share.shrink()
+    raise ClusterError(
+        f"worker {worker.address} ran out of memory, even with no tiles kept: {len(share.rows)} blocks of rows take "
+        f"{sum(r.nbytes for r in share.rows.values()) / 2**30:.2f} GiB. Use more workers or a higher memory limit, "
+        "smaller tiles (tile=), or fewer columns"
+    )
+
+
+def _is_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
+
+
+# ---- what it holds -----------------------------------------------------------------------------------------
 
 
 class Share:
@@ -77,7 +179,7 @@ class Share:
 
     def product(self, tiles: Sequence[Tile], blocks: Sequence[int], fresh: bool, v: Array) -> Array:
         """The part of K v that these tiles make; ``v`` and the result hold the rows of ``blocks`` alone."""
-        starts = dict(zip(blocks, np.cumsum([0, *(self.grid.rows(b) for b in blocks)]).tolist(), strict=False))
+        starts = {block: here.start for block, (_, here) in zip(blocks, self.grid.spans(blocks), strict=True)}
         low = as_columns(as_rows(v), torch.float64 if fresh else self.dtype)
         out = as_columns(torch.zeros(low.shape), torch.float64)
         for i, j in tiles:
@@ -85,14 +187,14 @@ class Share:
             add_block(out, low, starts[i], starts[j], block)
         return out.numpy()
 
-    def columns(self, blocks: Sequence[int], others: Array) -> list[Array]:
-        """k(rows of each block, other rows)."""
+    def columns(self, blocks: Sequence[int], others: Array) -> Array:
+        """k(rows of the blocks, other rows)."""
         right = as_rows(others)
-        return [self.kernel(self.rows[block], right).numpy() for block in blocks]
+        return np.concatenate([self.kernel(self.rows[block], right).numpy() for block in blocks])
 
-    def diagonal(self, blocks: Sequence[int]) -> list[Array]:
-        """k(x, x) of the rows of each block."""
-        return [self.kernel.diagonal(self.rows[block]).numpy() for block in blocks]
+    def diagonal(self, blocks: Sequence[int]) -> Array:
+        """k(x, x) of the rows of the blocks."""
+        return np.concatenate([self.kernel.diagonal(self.rows[block]).numpy() for block in blocks])
 
     def computed(self, tiles: Sequence[Tile]) -> list[Array]:
         """Tiles themselves, in float64."""
