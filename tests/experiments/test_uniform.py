@@ -10,7 +10,7 @@ from notsodeep.errors import InvalidInputError
 from notsodeep.experiments.lazy import Together, train_together
 from notsodeep.experiments.uniform import homogeneous_rows, odd_lower_bound
 from notsodeep.experiments.uniform_table import make
-from notsodeep.matching.uniform.homogeneous import load
+from notsodeep.matching.uniform import load
 
 
 def test_the_table_can_be_made_again() -> None:

@@ -17,8 +17,8 @@ from notsodeep.kernels import pairwise
 from notsodeep.matching import Twin, kernel_names, norm_range
 from notsodeep.matching.arc import Bend, HomogeneousDEQ, grid, layers, slopes, terms
 from notsodeep.matching.arc_bound import certify, ck_curvature, deq_bounds, twin_bounds
-from notsodeep.matching.uniform.arc_fit import Problem, fit_depth
-from notsodeep.matching.uniform.homogeneous import branch_for, load
+from notsodeep.matching.arc_fit import Problem, fit_depth
+from notsodeep.matching.uniform import branch_for, load
 
 KERNELS = ("ck", "ntk", "ntk_frozen", "both")
 

@@ -25,8 +25,8 @@ from ..activations import activation
 from ..errors import InvalidInputError
 from ..kernels import pairwise
 from ..matching.arc import HomogeneousDEQ
-from ..matching.uniform.arc_fit import Fit
-from ..matching.uniform.homogeneous import certified
+from ..matching.arc_fit import Fit
+from ..matching.uniform import certified
 from ..networks import DEQ, KERNELS, Kernel
 from ..plots.figures.twins import draw_odd, draw_uniform
 from .runner import Experiment, Point, Setup

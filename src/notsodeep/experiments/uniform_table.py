@@ -15,7 +15,7 @@ import numpy as np
 from .._files import write_text
 from ..matching import kernel_names
 from ..matching.arc import HomogeneousDEQ
-from ..matching.uniform.arc_fit import Fit, Problem, deeper_starts, fit
+from ..matching.arc_fit import Fit, Problem, deeper_starts, fit
 
 LAST = 0.96  # feedback; sigma_a2 = 1.92 for ReLU
 
@@ -69,7 +69,7 @@ def make(
     kernels: Sequence[str] = ("ck", "ntk", "ntk_frozen", "both"),
     report: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """The document that :mod:`notsodeep.matching.uniform.homogeneous` reads."""
+    """The document that :mod:`notsodeep.matching.uniform` reads."""
     feedbacks = nodes(count)
     rows = []
     for kernel in kernels:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 from ..kernels.recursion import LayerMaps, explicit, implicit
 from ..networks import Kernel, is_tangent
 from .arc import Array, Bend, HomogeneousDEQ, grid, terms
+from .certificates import Proof
 
 ROUNDING = 1e-12  # of sums and products of terms of order one, and of the solution of the DEQ's equation
 _NEAR = 0.3  # below this angle psi'' is bounded by Cauchy's estimates, above it by interval arithmetic
@@ -243,39 +245,51 @@ def _square(top: _Interval, least: Array, most: Array) -> _Interval:
 # ---- the certificate -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Supremum:
-    """A certified supremum: ``bound`` holds everywhere, ``sampled`` was attained at the correlation ``rho``."""
-
-    bound: float
-    sampled: float
-    rho: float
-
-
 def certify(
-    deq: HomogeneousDEQ,
-    bends: Array,
-    weights: Array,
-    kind: Kernel,
-    *,
-    cells: int = 2048,
-    relative: float = 0.05,
-    most_cells: int = 1 << 17,
-) -> Supremum:
-    """sup over all correlations of |k_deq - k_twin| / sqrt(k_deq(x, x) k_deq(y, y)).
+    deq: HomogeneousDEQ, bends: Array, weights: Array, kind: Kernel, *, cells: int = 2048, relative: float = 0.05
+) -> Proof:
+    """sup over all correlations of |k_deq - k_twin| / sqrt(k_deq(x, x) k_deq(y, y)), of plain layers."""
 
-    The grid is refined until the slack between its points is below ``relative`` of the bound.
+    def between(nodes: Array) -> Array | float:
+        h = math.pi / (len(nodes) - 1)
+        if not is_tangent(kind):
+            return 0.125 * h * h * ck_curvature(deq, bends, float(weights[0]))
+        return within(deq_bounds(deq, nodes, kind) + twin_bounds(bends, weights, len(nodes) - 1, kind))
+
+    # an angle enters slopes with c / pi <= 2 / pi, in every layer of DEQ and twin
+    rounding = (len(bends) + 2) * (2.0 + float(np.sum(weights)))
+    return supremum(
+        deq, kind, lambda rho: weights @ terms(rho, bends, kind), between, rounding, cells=cells, relative=relative
+    )
+
+
+def supremum(
+    deq: HomogeneousDEQ,
+    kind: Kernel,
+    twin: Callable[[Array], Array],
+    between: Callable[[Array], Array | float],
+    rounding: float = 0.0,
+    *,
+    cells: int,
+    relative: float,
+    most_cells: int = 1 << 17,
+) -> Proof:
+    """Of |k_deq - twin| relative to the diagonal, over all correlations.
+
+    ``between``: from the DEQ's own correlations at the ends of the cells, how much the error can exceed its values
+    there inside each cell. The grid is refined until that is below ``relative`` of the bound. An angle is read off its
+    cosine with an error of up to eps / sin(t), which counts ``rounding`` times.
     """
     while True:
         _, rho = grid(cells)
         r = _on_grid(deq, cells)
-        error = np.abs(deq.profile_at(r, kind) - weights @ terms(rho, bends, kind))
-        inside = _inside(deq, r, bends, weights, kind)
-        bound = float(np.max(np.maximum(error[:-1], error[1:]) + inside)) + _rounding(cells, bends, weights)
+        error = np.abs(deq.profile_at(r, kind) - twin(rho))
+        lost = ROUNDING + rounding * float(np.finfo(float).eps) / math.sin(math.pi / cells)
+        bound = float(np.max(np.maximum(error[:-1], error[1:]) + between(r))) + lost
         worst = int(np.argmax(error))
         sampled = float(error[worst])
         if bound - sampled <= relative * bound or cells >= most_cells or sampled < 1e-11:
-            return Supremum(bound, sampled, float(rho[worst]))
+            return Proof(bound, sampled, float(rho[worst]))
         gap = (bound - sampled) / (0.6 * relative * bound)
         cells = min(most_cells, cells * 2 ** max(1, math.ceil(0.5 * math.log2(gap))))
 
@@ -286,18 +300,7 @@ def _on_grid(deq: HomogeneousDEQ, cells: int) -> Array:
     return deq.equilibrium(grid(cells)[1])
 
 
-def _rounding(cells: int, bends: Array, weights: Array) -> float:
-    """An angle is read off its cosine with an error of up to eps / sin(t), in every layer of DEQ and twin; it enters
-    slopes with c / pi <= 2 / pi."""
-    angles = float(np.finfo(float).eps) / math.sin(math.pi / cells) * (len(bends) + 2)
-    return ROUNDING + angles * (2.0 + float(np.sum(weights)))
-
-
-def _inside(deq: HomogeneousDEQ, nodes: Array, bends: Array, weights: Array, kind: Kernel) -> Array | float:
-    """How much the error can exceed its endpoint values inside each cell."""
-    cells = len(nodes) - 1
-    h = math.pi / cells
-    if not is_tangent(kind):
-        return 0.125 * h * h * ck_curvature(deq, bends, float(weights[0]))
-    total = deq_bounds(deq, nodes, kind) + twin_bounds(bends, weights, cells, kind)
+def within(total: Bounds) -> Array:
+    """How much a function with these derivatives can exceed its values at the ends of each cell."""
+    h = math.pi / len(total.first)
     return np.minimum(0.5 * h * total.first, 0.125 * h * h * total.second)

@@ -81,6 +81,17 @@ class SphereCertificate:
 
 
 @dataclass(frozen=True)
+class Proof:
+    """A supremum: ``bound`` holds everywhere, ``sampled`` was seen at the cosine, or the norm, ``at``."""
+
+    bound: float
+    sampled: float
+    at: float
+    assumes: str = ""
+    """What the bound takes for granted; empty for a proof."""
+
+
+@dataclass(frozen=True)
 class Location:
     """A pair of inputs at which the largest error was seen: its norms and the cosine of its angle."""
 

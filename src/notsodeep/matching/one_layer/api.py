@@ -12,11 +12,10 @@ from ...activations.norm_units import NormUnits
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...kernels import diagonal
 from ...networks import DEQ, ENN, Kernel, Network, check_kernels
-from ..certificates import Location, Tried, UniformCertificate
+from ..certificates import Location, Proof, Tried, UniformCertificate
 from ..names import MatchKernel, Trains, check_range
 from ..twin import Twin
 from . import homogeneous, ranged, thresholds
-from .certificate import Proof
 from .ranged import FAMILY, MOST
 
 __all__ = ["match_one_layer"]
@@ -78,7 +77,7 @@ def match_one_layer(
     if deq.homogeneous:
         return _homogeneous(deq, kernel, tol, kinds, units, rule)
     layer, proof, rows = ranged.design(deq, kernel, box, tol, kinds, rule)
-    where = Location(proof.norm, proof.norm, 1.0, kernel)
+    where = Location(proof.at, proof.at, 1.0, kernel)
     reason = f"the fewest kinds of units within tol = {tol:.3g}" if kinds == "auto" else "kinds as asked for"
     return _twin(deq, kernel, layer, proof, box, where, rows, rule, reason)
 
@@ -122,7 +121,7 @@ def _homogeneous(network: Network, kernel: Kernel, tol: float, kinds: int | str,
         tried = ordinary.table
     designs = homogeneous.design(network, kernel, trains, tol)
     layer, proof = min(designs, key=lambda pair: pair[1].bound)
-    where = Location(1.0, 1.0, proof.norm, kernel)
+    where = Location(1.0, 1.0, proof.at, kernel)
     rows = (*tried, Tried(1, proof.bound, proof.sampled, FAMILY, 1))
     reason = "homogeneous: one kind of units is exact for all norms, up to the elementary function that is evaluated"
     return _accepted(_twin(network, kernel, layer, proof, None, where, rows, trains, reason), tol, kinds)
@@ -130,7 +129,7 @@ def _homogeneous(network: Network, kernel: Kernel, tol: float, kinds: int | str,
 
 def _thresholds(deq: DEQ, kernel: Kernel, tol: float, units: str, trains: Trains) -> Twin:
     found = thresholds.design(deq, kernel, trains == "all", tol)
-    where = Location(1.0, 1.0, found.proof.norm, kernel)
+    where = Location(1.0, 1.0, found.proof.at, kernel)
     rows = (Tried(1, found.proof.bound, found.proof.sampled, "thresholds", 1),)
     count = len(found.layer.thresholds)
     reason = f"ordinary units with {count} thresholds proportional to |x|, " + (

@@ -18,13 +18,13 @@ diagonal varies much over the range, that is said of its second derivatives, and
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
 from ...activations.projections import tail_gram
+from ..certificates import Proof
 from .factor import deficit
 from .target import Array, Target, quadratic
 from .units import Fit, gained
@@ -36,17 +36,6 @@ _APIECE = 0.08  # of what kinds leave: units that miss more are not bounded by t
 _SPARED = 0.02  # of it: what may be bounded coarsely, in each of three ways
 _NOTHING = 3e-4  # of what kinds leave: what may be bounded very coarsely
 _ENTRIES = 1 << 20  # held at once
-
-
-@dataclass(frozen=True)
-class Proof:
-    """A bound, the largest error seen, and at which norm."""
-
-    bound: float
-    sampled: float
-    norm: float
-    assumes: str = ""
-    """What the bound takes for granted; empty for a proof."""
 
 
 def projection_bound(target: Target, parts: Array) -> float:

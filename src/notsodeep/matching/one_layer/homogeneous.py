@@ -19,7 +19,8 @@ from ...activations.projections import SINGULAR_TERMS, basis_coefficients, tail_
 from ...kernels import pairwise
 from ...kernels.circle import norm_series, series_radius
 from ...networks import Kernel, Network
-from .certificate import Proof, grid_excess, grid_slack
+from ..certificates import Proof
+from .certificate import grid_excess, grid_slack
 from .units import Fit, gains, signs, smallest
 
 Array = np.ndarray

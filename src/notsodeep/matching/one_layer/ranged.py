@@ -12,9 +12,9 @@ from ...activations import Basis, Parity, Turned
 from ...activations.norm_units import NormUnits
 from ...errors import InfeasibleMatchError
 from ...networks import Kernel, Network
-from ..certificates import Tried
+from ..certificates import Proof, Tried
 from ..names import Trains
-from .certificate import Proof, certify, projection_bound
+from .certificate import certify, projection_bound
 from .factor import deficit, factorise
 from .measuring import measure, sketch
 from .target import Target

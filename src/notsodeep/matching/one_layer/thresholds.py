@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 from scipy.special import ndtr
 
 from ...activations import Thresholds
@@ -27,17 +26,18 @@ from ...activations.thresholds import threshold_profiles
 from ...errors import ConvergenceError
 from ...networks import DEQ, Kernel, is_tangent
 from ..arc import Array, HomogeneousDEQ, grid
-from ..arc_bound import deq_bounds
-from .certificate import Proof
+from ..arc_bound import Bounds, deq_bounds, supremum, within
+from ..arc_fit import minimax
+from ..certificates import Proof
 
 _REACHES = ((1.6, 33), (2.5, 41), (3.5, 57))  # thresholds in [-reach, reach], tame ones first
 _ANGLES = 321  # of the linear programme
 _RATES = (0.4, 0.6, 0.85, 1.2, 1.7, 2.4, 3.4)
 _FINE = (0.85, 0.92, 1.08, 1.17)  # times the best of them
 _SPARE = 1e-7  # of the diagonal: shares below are left out
-_SLACK = 0.05  # of the bound: what the certificate may add to the largest error seen
-_CELLS = (1024, 1 << 17)
-_ROUNDING = 1e-12
+_SLACK = 0.025  # of the bound: what the certificate may add to the largest error seen
+_CELLS = 4096  # to begin with
+_ACCURACIES = (1e-10, 1e-9, 1e-7)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def design(deq: DEQ, kernel: Kernel, trained: bool, tol: float) -> Design:
         found = _best_rate(reduced, kernel, leak, np.linspace(-reach, reach, count), trained)
         if best is None or found.error < best.error:
             best = found
-        if best.error <= tol / (1.0 + 2.0 * _SLACK):
+        if best.error <= tol / (1.0 + 4.0 * _SLACK):
             break
     assert best is not None
     diagonal = reduced.diagonal(kernel)
@@ -114,44 +114,33 @@ def _pruned(rows: Array, wanted: Array, thresholds: Array, gated: NDArray[np.boo
 
 def _programme(rows: Array, wanted: Array) -> tuple[Array, float]:
     """Shares mu >= 0 with the least largest |rows' mu - wanted|."""
-    scale = rows[:, 0]  # columns of diagonal one
-    columns, points = (rows / scale[:, None]).T, len(wanted)
-    level = np.ones((points, 1))
-    matrix = np.block([[columns, -level], [-columns, -level]])
-    right, price = np.concatenate([wanted, -wanted]), np.append(np.zeros(len(rows)), 1.0)
-    for accuracy in (1e-10, 1e-9, 1e-7):  # the solver gives up now and then where it is asked for all digits
-        options = {"primal_feasibility_tolerance": accuracy, "dual_feasibility_tolerance": accuracy}
-        solved = linprog(price, A_ub=matrix, b_ub=right, method="highs", options=options)
-        if solved.x is not None:
-            mu = np.maximum(solved.x[:-1], 0.0)
-            return mu / scale, float(np.abs(columns @ mu - wanted).max())
-    raise ConvergenceError(f"the linear programme of the thresholds was not solved: {solved.message}")
+    columns, none = (rows / rows[:, :1]).T, np.zeros(len(rows))  # of diagonal one
+    found = minimax(columns, wanted, none, none + np.inf, _ACCURACIES)
+    if found is None:
+        raise ConvergenceError("the linear programme of the thresholds was not solved")
+    mu = np.maximum(found, 0.0)
+    return mu / rows[:, 0], float(np.abs(columns @ mu - wanted).max())
 
 
 # ---- the certificate -------------------------------------------------------------------------------------
 
 
 def certify(deq: HomogeneousDEQ, kernel: Kernel, leak: float, shares: Shares) -> Proof:
-    """For every angle; the grid is refined until what lies between its points adds little."""
-    cells, most = _CELLS
-    while True:
-        angle, rho = grid(cells)
-        r = deq.equilibrium(rho)
+    """For every angle."""
+
+    def twin(rho: Array) -> Array:
         value, slope = threshold_profiles(rho, shares.thresholds.tolist(), leak)
         units = np.where(shares.gated[:, None], rho * slope, value + shares.rate * rho * slope)
-        error = np.abs(deq.profile_at(r, kernel) - shares.weights @ units)
-        own, (first, second) = deq_bounds(deq, r, kernel), _curvature(angle, leak, shares)
-        h = math.pi / cells
-        inside = np.minimum(0.5 * h * (own.first + first), 0.125 * h * h * (own.second + second))
-        bound = float(np.max(np.maximum(error[:-1], error[1:]) + inside)) + _ROUNDING
-        worst = int(np.argmax(error))
-        if bound <= (1.0 + _SLACK) * float(error[worst]) or cells >= most:
-            return Proof(bound, float(error[worst]), float(rho[worst]))
-        cells *= 4
+        return np.asarray(shares.weights @ units)
+
+    def between(nodes: Array) -> Array:
+        return within(deq_bounds(deq, nodes, kernel) + _bounds(grid(len(nodes) - 1)[0], leak, shares))
+
+    return supremum(deq, kernel, twin, between, cells=_CELLS, relative=_SLACK)
 
 
-def _curvature(angle: Array, leak: float, shares: Shares) -> tuple[Array, Array]:
-    """Bounds for the first and second derivative of the layer's kernel in the angle, cell by cell."""
+def _bounds(angle: Array, leak: float, shares: Shares) -> Bounds:
+    """Of the first and second derivative of the layer's kernel in the angle, cell by cell; of its value none."""
     high = angle[1:]
     first, second = np.zeros(len(high)), np.zeros(len(high))
     for t, weight, gated in zip(*(v.tolist() for v in (shares.thresholds, shares.weights, shares.gated)), strict=True):
@@ -159,7 +148,7 @@ def _curvature(angle: Array, leak: float, shares: Shares) -> tuple[Array, Array]
         own, rate = (0.0, 1.0) if gated else (1.0, shares.rate)
         first += weight * (own * kernel[0] + rate * hidden[0])
         second += weight * (own * kernel[1] + rate * hidden[1])
-    return first, second
+    return Bounds(np.full_like(first, np.inf), first, second)
 
 
 def _derivatives(t: float, leak: float, high: Array) -> tuple[Sequence[Array | float], Sequence[Array | float]]:

@@ -15,8 +15,8 @@ import numpy as np
 from scipy.linalg import block_diag
 from scipy.optimize import linprog
 
-from ...networks import Kernel
-from ..arc import Array, HomogeneousDEQ, grid, terms
+from ..networks import Kernel
+from .arc import Array, HomogeneousDEQ, grid, terms
 
 FIT_CELLS = 160
 _STEEPEST = 2.0  # bends lie between 0 and this
@@ -118,7 +118,7 @@ def _weigh(blocks: list[Array], targets: list[Array], weights: Sequence[Array]) 
     residual = _residual(blocks, targets, weights)
     out = []
     for block, r, w in zip(blocks, residual, weights, strict=True):
-        move = _programme(block.T, r, lower=-w, upper=np.full(len(w), np.inf))
+        move = minimax(block.T, r, lower=-w, upper=np.full(len(w), np.inf))
         out.append(w if move is None else np.maximum(w + move, 0.0))
     after, before = _largest(_residual(blocks, targets, out)), _largest(residual)
     return (out, after) if after <= before else (list(weights), before)
@@ -134,7 +134,7 @@ def _step(
     flat = np.concatenate(weights)
     lower = np.concatenate([-flat, np.maximum(-reach, -x)])
     upper = np.concatenate([np.full(len(flat), np.inf), np.minimum(reach, _STEEPEST - x)])
-    move = _programme(jacobian, np.concatenate(residual), lower, upper)
+    move = minimax(jacobian, np.concatenate(residual), lower, upper)
     if move is None:
         return None
     parts = np.split(np.maximum(flat + move[: len(flat)], 0.0), np.cumsum([len(w) for w in weights])[:-1])
@@ -153,16 +153,25 @@ def _slopes(problem: Problem, x: Array, weights: list[Array]) -> Array:
     return np.stack(columns, axis=1)
 
 
-def _programme(matrix: Array, residual: Array, lower: Array, upper: Array) -> Array | None:
-    """argmin of max|residual - matrix move| within bounds, in units of the present error."""
-    unit = float(np.abs(residual).max())
+def minimax(
+    matrix: Array, wanted: Array, lower: Array, upper: Array, accuracies: Sequence[float] = (1e-7,)
+) -> Array | None:
+    """argmin of max|wanted - matrix x| within bounds, a linear programme in units of the largest wanted number.
+
+    The solver gives up now and then where it is asked for all digits: then it is asked for the next accuracy. ``None``
+    where nothing is wanted or nothing found.
+    """
+    unit = float(np.abs(wanted).max())
     if unit < 1e-14:
         return None
-    ones = np.ones((len(residual), 1))
-    inequality = np.block([[matrix, -ones], [-matrix, -ones]])
-    side = np.concatenate([residual, -residual]) / unit
+    level = np.ones((len(wanted), 1))
+    inequality = np.block([[matrix, -level], [-matrix, -level]])
+    side = np.concatenate([wanted, -wanted]) / unit
     bounds = [*zip(lower / unit, upper / unit, strict=True), (0.0, None)]
-    cost = np.zeros(matrix.shape[1] + 1)
-    cost[-1] = 1.0
-    solved = linprog(cost, A_ub=inequality, b_ub=side, bounds=bounds, method="highs")
-    return None if solved.x is None else solved.x[:-1] * unit
+    cost = np.append(np.zeros(matrix.shape[1]), 1.0)
+    for accuracy in accuracies:
+        options = {"primal_feasibility_tolerance": accuracy, "dual_feasibility_tolerance": accuracy}
+        solved = linprog(cost, A_ub=inequality, b_ub=side, bounds=bounds, method="highs", options=options)
+        if solved.x is not None:
+            return np.asarray(solved.x[:-1] * unit)
+    return None
