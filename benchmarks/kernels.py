@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 import notsodeep as nsd
-from notsodeep.kernels.blocks import tiles_of
+from notsodeep.kernels.tiles import tile_shape, tiles_of
 
 from ._clock import elapsed
 
@@ -67,7 +67,7 @@ def gram(n: int, p: int, device: str, repeats: int, compiled: bool) -> list[dict
                 return X @ X.T
 
             def own_tiles() -> None:
-                for rows, columns in tiles_of((n, n), X.device, symmetric=True):
+                for rows, columns in tiles_of((n, n), tile_shape(X.device), symmetric=True):
                     X[rows] @ X[columns].T
 
             # interleaved, so that a drifting clock touches all sides alike

@@ -1,4 +1,4 @@
-"""Chebyshev interpolation: nodes, the transform to coefficients, and functions evaluated at few points for many."""
+"""Chebyshev series: nodes, the transform to coefficients, polynomials, sums, and functions known at few points."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
+from torch import Tensor
 
 Array = NDArray[np.float64]
+Room = Callable[[str, Tensor], Tensor]
+"""(name, like) -> a void tensor like another one, which may be used again under the same name."""
 
 
 def nodes(size: int, low: Any = -1.0, high: Any = 1.0) -> Array:
@@ -38,3 +42,42 @@ def interpolated(function: Callable[[Array], Array], points: Array, tolerance: f
             return np.tensordot(basis, found, axes=1)
         degree *= 2
     return function(points)
+
+
+def polynomials(size: int, x: Tensor) -> Tensor:
+    """T_0 ... T_(size-1) at these points, along a new last dimension."""
+    # the rounding of k arccos(x) meets coefficients that fall with k
+    return torch.cos(torch.acos(x.clamp(-1.0, 1.0))[..., None] * torch.arange(size, dtype=x.dtype, device=x.device))
+
+
+def needed(relative: Tensor, tolerance: float) -> int:
+    """How many of the leading orders (orders, ...) hold all that is larger than the tolerance, one at least."""
+    counts = (relative.reshape(len(relative), -1)).amax(1) > tolerance
+    return int(counts.nonzero().max()) + 1 if bool(counts.any()) else 1
+
+
+def fresh(name: str, like: Tensor) -> Tensor:
+    """Room that was never used."""
+    return torch.empty_like(like)
+
+
+def clenshaw(
+    terms: int, less: Callable[[int, Tensor], Tensor], x2: Tensor, parity: str | None, room: Room = fresh
+) -> Tensor:
+    """sum_m c_m T_m(x) at ``x2`` = 2 x, where ``less(m, b)`` writes c_m - b over b; ``room`` is where b lies.
+
+    Odd and even series hold every second order, and recur in T_2.
+    """
+    odd = parity == "odd"
+    y2 = x2 if parity is None else torch.mul(x2, x2, out=room("y2", x2)).sub_(2.0)
+    b1, b2 = less(terms - 1, room("b1", x2).zero_()), room("b2", x2).zero_()
+    for m in range(terms - 2, -1, -1):
+        # b_m = c_m + 2 y b_(m+1) - b_(m+2), and the sum is c_0 + y b_1 - b_2
+        b1, b2 = less(m, b2).addcmul_(y2, b1, value=1.0 if m or odd else 0.5), b1
+    # T_(2m+1)(x) = x W_m with W_1 = 2 T_2 - 1, so that the sum of odd orders is x (b_0 - b_1)
+    return b1.sub_(b2).mul_(x2).mul_(0.5) if odd else b1
+
+
+def series_sum(parts: Tensor, x2: Tensor, parity: str | None = None, room: Room = fresh) -> Tensor:
+    """sum_m parts_m T_m(x) at ``x2`` = 2 x, with the same parts for all points or with some for each."""
+    return clenshaw(len(parts), lambda m, b: torch.sub(parts[m], b, out=b), x2, parity, room)

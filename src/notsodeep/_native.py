@@ -20,38 +20,36 @@ _FLAGS = ("-O3", "-fno-math-errno", "-shared", "-fPIC")
 _SECONDS = 120.0
 
 
-Loops = dict[torch.dtype, Callable[..., None]]
+class Loops:
+    """The functions NAME_float32 and NAME_float64 of NAME.cpp, of arguments of these types, by their precision."""
 
+    def __init__(self, source: Path, *types: Any) -> None:
+        self.source, self.types = source, types
 
-@functools.cache
-def loops(source: Path, *types: Any) -> Loops | None:
-    """The functions NAME_float32 and NAME_float64 of NAME.cpp, of arguments of these types.
+    @functools.cached_property
+    def built(self) -> bool:
+        """Whether they are there; they are built if need be, and a warning says if they cannot be."""
+        compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
+        reason = "there is no C++ compiler (CXX, c++, g++, clang++)"
+        for tuned in (("-march=native",), ("-mcpu=native",), ()) if compiler else ():
+            try:
+                self._build([str(compiler), *tuned, *_FLAGS])
+                return True
+            except subprocess.CalledProcessError as error:
+                reason = f"{compiler} failed: {error.stderr.strip()!r:.300}"
+            except (OSError, subprocess.TimeoutExpired) as error:
+                reason = repr(error)
+        warn(f"compile=True does nothing here: {reason}; plain torch is used")
+        return False
 
-    ``None``, with a warning, where they cannot be built.
-    """
-    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
-    reason = "there is no C++ compiler (CXX, c++, g++, clang++)"
-    for tuned in (("-march=native",), ("-mcpu=native",), ()) if compiler else ():
-        try:
-            return _built([str(compiler), *tuned, *_FLAGS], source, types)
-        except subprocess.CalledProcessError as error:
-            reason = f"{compiler} failed: {error.stderr.strip()!r:.300}"
-        except (OSError, subprocess.TimeoutExpired) as error:
-            reason = repr(error)
-    warn(f"compile=True does nothing here: {reason}; plain torch is used")
-    return None
+    def __getitem__(self, dtype: torch.dtype) -> Callable[..., None]:
+        function = getattr(self._library, f"{self.source.stem}_{dtype}".replace("torch.", ""))
+        function.argtypes, function.restype = self.types, None
+        return function
 
-
-def _built(command: list[str], source: Path, types: tuple[Any, ...]) -> Loops:
-    with tempfile.TemporaryDirectory(prefix="notsodeep-") as folder:  # what is loaded does not need its file any more
-        target = str(Path(folder) / "loops.so")
-        subprocess.run(
-            [*command, "-o", target, str(source)], check=True, capture_output=True, text=True, timeout=_SECONDS
-        )
-        found = ctypes.CDLL(target)
-    out: Loops = {}
-    for dtype in (torch.float32, torch.float64):
-        function = found[f"{source.stem}_{dtype}".replace("torch.", "")]
-        function.argtypes, function.restype = types, None
-        out[dtype] = function
-    return out
+    def _build(self, command: list[str]) -> None:
+        with tempfile.TemporaryDirectory(prefix="notsodeep-") as folder:  # what is loaded needs no file any more
+            target = str(Path(folder) / "loops.so")
+            command = [*command, "-o", target, str(self.source)]
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS)
+            self._library = ctypes.CDLL(target)

@@ -116,6 +116,11 @@ class DEQ(_Frozen):
         """Whether its kernels are k(cx, y) = c k(x, y) for all c > 0."""
         return self.activation.homogeneity == 1.0 and self.variances[2] == 0.0
 
+    @property
+    def odd(self) -> bool:
+        """Whether its kernels are odd functions of the cosine: k(-x, y) = -k(x, y)."""
+        return self.activation.parity == "odd" and self.variances[2] == 0.0
+
     def _content(self) -> tuple[Any, ...]:
         return (self.activation, *self.variances)
 
@@ -274,6 +279,11 @@ class ENN(_Frozen):
     def homogeneous(self) -> bool:
         """Whether its kernels are k(cx, y) = c k(x, y) for all c > 0."""
         return all(phi.homogeneity == 1.0 for phi in self.activations)
+
+    @property
+    def odd(self) -> bool:
+        """Whether its kernels are odd functions of the cosine: k(-x, y) = -k(x, y)."""
+        return all(phi.parity == "odd" for phi in self.activations)
 
     @property
     def depth(self) -> int:

@@ -63,7 +63,7 @@ def test_units_in_place_are_those_of_the_definition(basis, width, monkeypatch) -
 @pytest.mark.parametrize("basis", CASES, ids=repr)
 def test_compiled_units_are_those_of_the_definition(basis, dtype) -> None:
     """Groups of any size beside vectors of 16 or 8, one thread and two, a zero and its row."""
-    if not compiled.can_fuse():
+    if not compiled.loops.built:
         pytest.skip("no C++ compiler")
     phi, small = layer(basis), 1e-11 if dtype == torch.float64 else 1e-4
     for rows, width in ((1, 7), (11, 150), (65, 257)):
@@ -103,14 +103,14 @@ def test_layers_of_any_kind_with_scale_gain_and_their_argument_as_memory(compile
 
 def test_without_a_compiler_units_are_plain(monkeypatch) -> None:
     monkeypatch.setattr(_native.shutil, "which", lambda name: None)
-    _native.loops.cache_clear()
+    vars(compiled.loops).pop("built", None)
     twin, x = nsd.ENN([layer(Basis(0.5, 4))]), draw(3, 5, dtype=torch.float32)
     try:
         with pytest.warns(NotSoDeepWarning, match="no C\\+\\+ compiler"):
             model = nsd.nn.ENN(twin, 5, 8, 1, compile=True)
         found = model(x)
     finally:
-        _native.loops.cache_clear()
+        del compiled.loops.built
     torch.testing.assert_close(found, nsd.nn.ENN(twin, 5, 8, 1)(x))
 
 

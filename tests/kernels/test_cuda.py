@@ -32,8 +32,7 @@ def points(n, p, seed=0):
 def test_fused_tiles_agree_with_plain_ones(net, dtype, monkeypatch):
     pytest.importorskip("triton")
     X, Y = points(333, 20).to("cuda", dtype), points(150, 20, 1).to("cuda", dtype)
-    monkeypatch.setattr(device, "_ROWS", 128)
-    monkeypatch.setattr(device, "_COLUMNS", 200)
+    monkeypatch.setattr(device, "_BLOCK", (128, 200))
     used = []
     fill = device.fill_fused
     monkeypatch.setattr(matrix, "fill_fused", lambda *a: used.append(fill(*a)) or used[-1])

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 import notsodeep as nsd
 from notsodeep import _native
 from notsodeep.errors import InvalidInputError, NotSoDeepWarning
-from notsodeep.kernels import DEQSlope, evaluate, forget_tables, native, near, pairwise, plane, tabulate, tiles
+from notsodeep.kernels import DEQSlope, evaluate, forget_tables, near, pairwise, plane, tabulate, tiles
 from notsodeep.networks import rates_of
 
 KINDS = ("ck", "ntk", "ntk_frozen")
@@ -85,7 +85,8 @@ def test_single_precision_has_its_own_accuracy(net, digits):
 def test_tables_of_single_precision_are_smaller_and_exact_enough(net):
     scale = tabulate.rounded_range(net, 0.75, 1.5)
     full, small = (
-        tabulate.table_for(net, rates_of(net, None), scale, 1e6, dtype) for dtype in (torch.float64, torch.float32)
+        tabulate.table_for(net, KINDS, rates_of(net, None), scale, 1e6, dtype)
+        for dtype in (torch.float64, torch.float32)
     )
     t = torch.linspace(0.75, 1.5, 5, dtype=torch.float64)
     x = torch.linspace(-0.9, 0.9, 7, dtype=torch.float64)
@@ -94,14 +95,9 @@ def test_tables_of_single_precision_are_smaller_and_exact_enough(net):
         assert len(small.coefficients[kind]) < len(full.coefficients[kind])
         for table, tolerance in ((full, 1e-12), (small, 5e-8)):
             level = table.level(kind, 1.0, torch.float64)
-            place = torch.asin(x) * (0.5 * level.scale()) if level.warped else x * (0.5 * level.scale())
+            x2 = (torch.asin(x) if level.warped else x) * level.scale
             i, j, k = torch.cartesian_prod(*(torch.arange(n) for n in (5, 5, 7))).T
-            if table.one_function:
-                parts = torch.tensor(level.series.scalars(), dtype=torch.float64)[:, None]
-                found = evaluate.at_points(level, parts, place[k]) * (t[i] * t[j] if table.homogeneous else 1.0)
-            else:
-                sides = (table.side(level, kind, t[at], signed=sign) for at, sign in ((i, True), (j, False)))
-                found = evaluate.at_entries(level, *sides, place[k])
+            found = level.at(table.side(level, kind, t[i]), table.side(level, kind, t[j]), x2[k])
             exact = reference[kind][i, j, k]
             assert float((found - exact).abs().max()) < tolerance * float(exact.abs().max()), (kind, table.reach)
 
@@ -109,17 +105,15 @@ def test_tables_of_single_precision_are_smaller_and_exact_enough(net):
 def test_tanh_has_a_table_far_beyond_its_features():
     """Long series of Hermite polynomials: norms from 0.3 to 6, cosines up to 1."""
     deq, t = nsd.DEQ("tanh", 0.2), torch.tensor([0.3, 2.0, 6.0], dtype=torch.float64)
-    table = tabulate.table_for(deq, None, tabulate.rounded_range(deq, 0.3, 6.0), 2e3)
+    table = tabulate.table_for(deq, KINDS, None, tabulate.rounded_range(deq, 0.3, 6.0), 2e3)
     assert table is not None
     r = torch.tensor([-1.0, -0.99, 0.3, 0.9999, 1.0], dtype=torch.float64)
     reference = pairwise(deq, (t**2)[:, None, None], (t**2)[:, None], (t[:, None] * t)[:, :, None] * r, KINDS)
     i, j, k = torch.cartesian_prod(*(torch.arange(n) for n in (3, 3, 5))).T
     for kind in KINDS:
         level = table.level(kind, 1.0, torch.float64)
-        place = torch.asin(r) * (0.5 * level.scale()) if level.warped else r
-        found = evaluate.at_entries(
-            level, table.side(level, kind, t[i], True), table.side(level, kind, t[j], False), place[k]
-        )
+        x2 = (torch.asin(r) if level.warped else r) * level.scale
+        found = level.at(table.side(level, kind, t[i]), table.side(level, kind, t[j]), x2[k])
         own = table.diagonal(kind, t)
         assert float(((found - reference[kind][i, j, k]).abs() / (own[i] * own[j]).sqrt()).max()) < 1e-12, kind
 
@@ -132,15 +126,11 @@ def test_results_do_not_depend_on_what_was_computed_before(digits):
     nsd.ck(net, 1.5 * digits)
     nsd.ck(net, digits[:80])
     assert np.array_equal(first, nsd.ntk(net, digits))
-    assert len(tabulate._tables) == 2  # the smaller set shares the table of the larger
+    assert tabulate.build_table.cache_info().currsize == 2  # the smaller set shares the table of the larger
 
 
-def test_the_shelf_of_tables_is_bounded(monkeypatch):
-    monkeypatch.setattr(tabulate, "_KEPT", 2)
-    X = np.random.default_rng(0).standard_normal((60, 4))
-    for a in (0.05, 0.1, 0.15, 0.2):
-        nsd.ck(nsd.DEQ("relu", a), X)
-    assert len(tabulate._tables) == 2
+def test_the_shelf_of_tables_is_bounded():
+    assert tabulate.build_table.cache_info().maxsize == near.near_series.cache_info().maxsize == 64
 
 
 def test_threads_share_tables(digits):
@@ -155,7 +145,7 @@ def test_threads_share_tables(digits):
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert all(np.array_equal(found[0], other) for other in found[1:])
-    assert len(tabulate._tables) == 1
+    assert tabulate.build_table.cache_info().currsize == 1
 
 
 # ---- the object ----------------------------------------------------------------------------------------------
@@ -264,7 +254,8 @@ def test_a_grid_of_polar_integrals_is_the_entrywise_one():
 def test_slopes_of_kernels_do_not_use_series_of_the_kernel(digits):
     """What stands in the place of a DEQ has tables, but no layer of its own."""
     slope = DEQSlope(nsd.DEQ("elu", 0.2), "ck")
-    table = tabulate.table_for(nsd.DEQ("elu", 0.2), None, tabulate.rounded_range(nsd.DEQ("elu", 0.2), 0.9, 1.1), 1e6)
+    scale = tabulate.rounded_range(slope.deq, 0.9, 1.1)
+    table = tabulate.table_for(slope.deq, KINDS, None, scale, 1e6)
     assert tabulate.near_for(slope, table, 1, 1e6) is None
     assert tabulate.near_for(slope.deq, table, 1, 1e6) is not None
 
@@ -311,7 +302,7 @@ def test_tiles_of_several_threads_are_those_of_one(digits):
 @pytest.mark.parametrize("net", NETWORKS, ids=repr)
 def test_compiled_tiles_agree_with_plain_ones(net, dtype, digits):
     """Square and cross, with sides that are no multiples of anything."""
-    if not native.can_fuse():
+    if not evaluate.loops.built:
         pytest.skip("no C++ compiler")
     X, tolerance = digits.astype(dtype), 1e-13 if dtype == np.float64 else 1e-6
     for pair in ((X,), (X[:37], X[20:155])):
@@ -323,10 +314,10 @@ def test_compiled_tiles_agree_with_plain_ones(net, dtype, digits):
 
 def test_without_a_compiler_tiles_are_plain(digits, monkeypatch):
     monkeypatch.setattr(_native.shutil, "which", lambda name: None)
-    _native.loops.cache_clear()
+    vars(evaluate.loops).pop("built", None)
     try:
         with pytest.warns(NotSoDeepWarning, match="no C\\+\\+ compiler"):
             found = nsd.ntk(NETWORKS[0], digits, compile=True)
     finally:
-        _native.loops.cache_clear()
+        del evaluate.loops.built
     np.testing.assert_array_equal(found, nsd.ntk(NETWORKS[0], digits))

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .._native import loops
+from .._native import Loops
 from .norm_units import How
 
 if TYPE_CHECKING:
     from .conditioned import Conditioned
 
-_SOURCE = Path(__file__).with_name("units.cpp")
-_TYPES = (*[ctypes.c_void_p] * 6, *[ctypes.c_long] * 3, *[ctypes.c_double] * 2, ctypes.c_long)
+loops = Loops(
+    Path(__file__).with_name("units.cpp"),
+    *[ctypes.c_void_p] * 6,
+    *[ctypes.c_long] * 3,
+    *[ctypes.c_double] * 2,
+    ctypes.c_long,
+)
 _LANES = 8
 _LEAST = 1 << 13  # units that are worth a second thread
 
@@ -45,11 +50,6 @@ class Plan(ctypes.Structure):
         return plan
 
 
-def can_fuse() -> bool:
-    """Whether the loop is there; it is built if need be, and a warning says if it cannot be."""
-    return loops(_SOURCE, *_TYPES) is not None
-
-
 def fused_units(
     plan: Plan,
     how: How,
@@ -60,11 +60,9 @@ def fused_units(
     thresholds: Tensor | None = None,
 ) -> None:
     """The units of before (..., width) and inputs (..., features), and their derivatives in ``before``."""
-    found = loops(_SOURCE, *_TYPES)
-    assert found is not None
     before, inputs = before.contiguous(), inputs.contiguous()
     width, features = before.shape[-1], inputs.shape[-1]
-    found[before.dtype](
+    loops[before.dtype](
         ctypes.addressof(plan),
         before.data_ptr(),
         inputs.data_ptr(),

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..errors import ActivationError
 from .base import Activation, Parity, register
 from .blocks import eager, evaluated, passes
-from .compiled import Plan, can_fuse, fused_units
+from .compiled import Plan, fused_units, loops
 from .elementary import Basis
 from .norm_units import PLAIN, How, NormUnits, doubled, row_norms
 from .parameters import numbers
@@ -162,7 +162,7 @@ class Conditioned(NormUnits):
             return self.basis.grouped(before * inverse.unsqueeze(-1), rows)
 
         def fill(before: Tensor, out: Tensor, slopes: Tensor | None) -> None:
-            if how.compiled and before.device.type == "cpu" and can_fuse():
+            if how.compiled and before.device.type == "cpu" and loops.built:
                 fused_units(self._plan, how, before, inputs, out, slopes)
             else:
                 passes(self.basis, before, *coefficients(True), out, slopes)

@@ -28,7 +28,7 @@ from torch import Tensor
 from ..errors import ActivationError
 from .base import register
 from .blocks import eager, evaluated, needs_slopes
-from .compiled import Plan, can_fuse, fused_units
+from .compiled import Plan, fused_units, loops
 from .norm_units import PLAIN, How, NormUnits, row_norms
 from .parameters import numbers, sequences
 
@@ -132,7 +132,7 @@ class Thresholds(NormUnits):
 
         if self.gated or not eager(before, inputs):
             return definition(before)
-        if how.compiled and before.device.type == "cpu" and can_fuse():
+        if how.compiled and before.device.type == "cpu" and loops.built:
             return evaluated(before, fill, definition, how.overwrite)
         if needs_slopes(before) or not how.overwrite:
             return definition(before)

@@ -70,7 +70,7 @@ def series_radius(network: Network, size: int, damped: bool = False) -> float:
 
 def on_circle(network: Network, s: Array, t: Array, kernel: Kernel, size: int, radius: float = 1.0) -> Complex:
     """The kernel at cosines radius * exp(2 pi i m / size), m = 0 ... size/2, for every pair: (pairs, size/2 + 1)."""
-    odd = size % 4 == 0 and _odd(network)
+    odd = size % 4 == 0 and network.odd  # k(-conj z) = -conj k(z): a quarter of the circle decides
     z = radius * np.exp(2j * np.pi * np.arange(size // (4 if odd else 2) + 1) / size)
     gram = (s * t)[:, None] * z
     if isinstance(network, DEQ):
@@ -79,12 +79,6 @@ def on_circle(network: Network, s: Array, t: Array, kernel: Kernel, size: int, r
         layers = _layers(network, s, t, len(z))
         found = np.asarray(explicit(gram, layers, (1.0,) * (network.depth + 1), (kernel,))[kernel])
     return np.concatenate([found, -found[:, -2::-1].conj()], axis=1) if odd else found
-
-
-def _odd(network: Network) -> bool:
-    """Whether its kernels are odd in the cosine: k(-conj z) = -conj k(z), and a quarter of the circle decides."""
-    biased = isinstance(network, DEQ) and network.variances[2] > 0.0
-    return not biased and all(phi.parity == "odd" for phi in network.activations)
 
 
 def _layers(enn: ENN, s: Array, t: Array, points: int) -> Iterator[LayerMaps]:

@@ -19,14 +19,13 @@ from torch import Tensor
 
 from ..errors import warn
 from ..networks import Kernel
-from .evaluate import products
-from .lookup import Table
+from .evaluate import PARITY, products
+from .lookup import Table, placed
 from .tabulate import one_thread
-from .tiles import Points
+from .tiles import Points, tiles_of
 
-_ROWS, _COLUMNS = 4096, 8192  # of a product
+_BLOCK = 4096, 8192  # rows and columns of a product
 _LISTED = 1 << 21  # entries
-_PARITY = {None: 0, "odd": 1, "even": 2}
 # rows, columns and warps of a program, ranks that it adds at once, and whether by tensor cores
 _SHAPES = {torch.float64: (128, 32, 4, 16, True), torch.float32: (64, 64, 8, 2, False)}
 _SCALAR = {torch.float64: (32, 32, 4, 1, False), torch.float32: (64, 64, 8, 1, False)}  # without norms
@@ -49,7 +48,7 @@ def start_products(x: Tensor, y: Tensor, symmetric: bool, target: Mapping[Kernel
     if not plain or _refused or _program() is None:
         return False
     gram = list(target.values())[-1]
-    for rows, columns in _blocks(gram.shape, symmetric):
+    for rows, columns in tiles_of(gram.shape, _BLOCK, symmetric):
         products(x[rows], y[columns], gram[rows, columns])
     return True
 
@@ -59,7 +58,7 @@ def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
 
     ``False`` where it could not be done this way.
     """
-    if points.table is None or any(s is not None for s in points.short):
+    if points.table is None or points.short is not None:
         return False
     try:
         with one_thread():  # what is left to the host is small
@@ -81,24 +80,15 @@ def _run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> int:
     # the list is made once, by the kernel that goes last
     parts = [(target[kind], _Factors(points, table, kind, listing and kind == last)) for kind in target]
     gram = target[last]
-    for rows, columns in _blocks(gram.shape, points.symmetric):
+    for rows, columns in tiles_of(gram.shape, _BLOCK, points.symmetric):
         for out, factors in parts:
             factors.launch(gram, out, rows, columns, found, counts)
     listed = int(counts) if listing else 0
     if 0 < listed <= _LISTED:
         i, j = found[:, :listed].long()
         del found, parts, factors  # single entries need the room
-        for kind, values in points.entries(i, j).items():
-            target[kind][i, j] = values
-            if points.symmetric:
-                target[kind][j, i] = values
+        points.write_entries(target, i, j)
     return listed
-
-
-def _blocks(shape: Any, symmetric: bool) -> Any:
-    for i in range(0, shape[0], _ROWS):
-        for j in range(i if symmetric else 0, shape[1], _COLUMNS):
-            yield slice(i, min(i + _ROWS, shape[0])), slice(j, min(j + _COLUMNS, shape[1]))
 
 
 @functools.lru_cache(256)
@@ -114,25 +104,26 @@ class _Factors:
         x = points.x
         self.points, self.table, self.kind = points, table, kind
         self.level = level = table.level(kind, 1.0, x.dtype)
-        numbers = level.scale(), points.trusted if listing else 2.0, table.reach
+        numbers = level.scale, points.trusted if listing else 2.0, table.reach
         self.numbers = _constants(numbers, x.dtype, x.device)
-        self.ends = _constants((0, *accumulate(level.series.ranks)), torch.int32, x.device)
+        self.ends = _constants((0, *accumulate(level.ranks)), torch.int32, x.device)
         self.left = self.right = self._void = torch.empty(0, 0, dtype=x.dtype, device=x.device)
         self._rows = slice(0)
         if table.one_function:
-            self.left = self.right = _constants(tuple(level.series.scalars()), x.dtype, x.device)
+            self.left = self.right = _constants(tuple(table.scalars(level, kind).tolist()), x.dtype, x.device)
 
     def _sides(self, rows: slice, columns: slice) -> None:
         """The norm factors of a block: those of all rows would fill the memory."""
         if self.table.one_function:
             return
         if self._rows != rows:
-            self._rows, self.left = rows, self._side(self.points.sx[rows], signed=True)
+            signs = placed(self.level.signs, self.left.device)[:, None]
+            self._rows, self.left = rows, (self._side(self.points.sx[rows]) * signs).to(self.left.dtype)
         self.right = self._void  # one of them at a time
-        self.right = self._side(self.points.sy[columns], signed=False)
+        self.right = self._side(self.points.sy[columns])
 
-    def _side(self, squares: Tensor, signed: bool) -> Tensor:
-        return self.table.side(self.level, self.kind, squares.sqrt(), signed=signed).to(self.points.x.dtype)
+    def _side(self, squares: Tensor) -> Tensor:
+        return self.table.side(self.level, self.kind, squares.sqrt()).to(self.points.x.dtype)
 
     def launch(self, gram: Tensor, out: Tensor, rows: slice, columns: slice, found: Tensor, counts: Tensor) -> None:
         """One pass over a block of the product."""
@@ -158,11 +149,11 @@ class _Factors:
             b,
             self.left.stride(0),
             self.right.stride(0),
-            len(self.level.series.ranks),
+            len(self.level.ranks),
             _LISTED,
             SYMMETRIC=self.points.symmetric,
             WARPED=self.level.warped,
-            PARITY=_PARITY[self.level.parity],
+            PARITY=PARITY[self.level.parity],
             SCALAR=self.table.one_function,
             HOMOGENEOUS=self.table.homogeneous,
             BM=high,

@@ -1,18 +1,28 @@
-"""Chebyshev series of the angle on tiles, and for single entries.
-
-A tile is sum_m T_m(x) left_m right_m'; odd and even kernels hold every second order and recur in T_2.
-"""
+"""Chebyshev series of the angle on tiles, sum_m T_m(x) left_m right_m', by torch and by the loop of ``tile.cpp``."""
 
 from __future__ import annotations
 
+import ctypes
 import math
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .lookup import Level, placed
+from .._chebyshev import clenshaw, series_sum
+from .._native import Loops
+from .lookup import Level
 
 _DEPTH = 208  # columns in a sum of float32
+PARITY = {None: 0, "odd": 1, "even": 2}  # as programs know it
+loops = Loops(
+    Path(__file__).with_name("tile.cpp"),
+    *[ctypes.c_void_p] * 5,
+    *[ctypes.c_long] * 3,
+    *[ctypes.c_int] * 3,
+    ctypes.c_double,
+)
 
 
 class Room:
@@ -21,8 +31,9 @@ class Room:
     def __init__(self) -> None:
         self._kept: dict[object, Tensor] = {}
 
-    def __call__(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """A tensor of this shape, void; it stays until the same name is asked for again."""
+    def __call__(self, name: str, like: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
+        """A tensor like this one, void; it stays until the same name is asked for again."""
+        shape = like.shape if shape is None else shape
         size, key = math.prod(shape), (name, like.dtype, like.device)
         if key not in self._kept or self._kept[key].numel() < size:
             self._kept[key] = torch.empty(size, dtype=like.dtype, device=like.device)
@@ -38,66 +49,37 @@ def products(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
     return out
 
 
-def tile(level: Level, left: Tensor, right: Tensor, r: Tensor, room: Room) -> Tensor:
-    """The kernel at cosines ``r`` (a, b), left (a, rank) and right (rank, b) the norm factors; it lies in the room."""
-    ranks = level.series.ranks
-    parts = list(zip(left.split(ranks, dim=1), right.split(ranks), strict=True))
-    x2, y2, b1, b2 = _prepared(level, r, room)
-    torch.mm(*parts[-1], out=b1)
-    beta = 0.0
-    for m in range(len(parts) - 2, -1, -1):
-        # b_m = c_m + 2 y b_(m+1) - b_(m+2)
-        b2.addmm_(*parts[m], beta=beta).addcmul_(y2, b1, value=_last(level, m))
-        b1, b2, beta = b2, b1, -1.0
-    return _closing(level, x2, b1, b2 if beta else None)
+def tile(level: Level, left: Tensor, right: Tensor | None, r: Tensor, room: Room, compiled: bool = False) -> Tensor:
+    """The kernel at cosines ``r`` (a, b), left (a, rank), with its signs, and right (rank, b) the norm factors.
+
+    Without ``right`` the coefficients are ``left``. What is returned lies in the room.
+    """
+    if compiled:
+        return _compiled(level, left, right, r, room("b1", r))
+    x2 = room("x2", r)
+    torch.mul(torch.asin(r, out=x2) if level.warped else r, level.scale, out=x2)
+    if right is None:
+        return series_sum(left, x2, level.parity, room)
+    parts = list(zip(left.split(level.ranks, dim=1), right.split(level.ranks), strict=True))
+    return clenshaw(len(parts), lambda m, b: b.addmm_(*parts[m], beta=-1.0), x2, level.parity, room)
 
 
-def tile_scalar(level: Level, r: Tensor, room: Room) -> Tensor:
-    """The same where the norms do not matter."""
-    c = torch.tensor(level.series.scalars(), dtype=torch.float64).to(r)  # infinite where it overflows
-    x2, y2, b1, b2 = _prepared(level, r, room)
-    b1.copy_(c[-1])
-    step, before = room("step", r.shape, r), False
-    for m in range(len(c) - 2, -1, -1):
-        torch.addcmul(c[m], y2, b1, value=_last(level, m), out=step if before else b2)
-        if before:
-            torch.sub(step, b2, out=b2)
-        b1, b2, before = b2, b1, True
-    return _closing(level, x2, b1, b2 if before else None)
-
-
-def at_entries(level: Level, left: Tensor, right: Tensor, x: Tensor) -> Tensor:
-    """The kernel at single entries, given the angle variable in [-1, 1] itself; left and right are (rank, entries)."""
-    return at_points(level, placed(level.series.sums, left.device) @ (left * right), x)
-
-
-def at_points(level: Level, parts: Tensor, x: Tensor) -> Tensor:
-    """sum_m T_m(x) parts_m, at single points or with the same parts for all."""
-    x2 = 2.0 * x
-    y2 = x2 if level.parity is None else x2 * x2 - 2.0
-    b2, b1 = torch.zeros_like(x), parts[-1].expand_as(x).clone()
-    for m in range(len(parts) - 2, -1, -1):
-        torch.sub(parts[m], b2, out=b2).addcmul_(y2, b1, value=_last(level, m))
-        b1, b2 = b2, b1
-    return b1.sub_(b2).mul_(x) if level.parity == "odd" else b1
-
-
-def _prepared(level: Level, r: Tensor, room: Room) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Twice the angle variable, twice what the recurrence runs in, and room for two terms."""
-    x2, b1, b2 = (room(name, r.shape, r) for name in ("x2", "b1", "b2"))
-    torch.mul(torch.asin(r, out=x2) if level.warped else r, level.scale(), out=x2)
-    if level.parity is None:
-        return x2, x2, b1, b2
-    return x2, torch.mul(x2, x2, out=room("y2", r.shape, r)).sub_(2.0), b1, b2
-
-
-def _last(level: Level, m: int) -> float:
-    """The weight of y b_1: the sum is c_0 + y b_1 - b_2, but for odd orders."""
-    return 1.0 if m or level.parity == "odd" else 0.5
-
-
-def _closing(level: Level, x2: Tensor, b0: Tensor, b1: Tensor | None) -> Tensor:
-    # T_(2m+1)(x) = x W_m with W_1 = 2 T_2 - 1, so that the sum is x (b_0 - b_1)
-    if level.parity != "odd":
-        return b0
-    return (b0 if b1 is None else b0.sub_(b1)).mul_(x2).mul_(0.5)
+def _compiled(level: Level, left: Tensor, right: Tensor | None, r: Tensor, out: Tensor) -> Tensor:
+    """In one pass; other threads go on."""
+    assert all(t.is_contiguous() for t in (r, left, out))
+    assert right is None or right.stride(1) == 1
+    ends = np.cumsum((0, *level.ranks), dtype=np.intc)
+    loops[r.dtype](
+        r.data_ptr(),
+        left.data_ptr(),
+        0 if right is None else right.data_ptr(),
+        out.data_ptr(),
+        ends.ctypes.data,
+        *r.shape,
+        0 if right is None else right.stride(0),
+        len(level.ranks),
+        PARITY[level.parity],
+        level.warped,
+        level.scale,
+    )
+    return out

@@ -82,8 +82,8 @@ class TabulatedKernel:
     def prepare(self, norms: Any) -> None:
         """Build the table for norms from low to high, or for those of given rows."""
         low, high = _ends(norms)
-        found = table_for(self.network, self.rates, rounded_range(self.network, low, high), math.inf)
-        self.table = found if found is not None and all(kind in found.kinds for kind in self.kinds) else None
+        scale = rounded_range(self.network, low, high)
+        self.table = table_for(self.network, self.kinds, self.rates, scale, math.inf)
 
     @sheltered
     def __call__(
@@ -105,7 +105,7 @@ class TabulatedKernel:
         rows = as_rows(X, "X", least=0)
         s = squared_norms(rows) if len(rows) else torch.zeros(0, dtype=torch.float64)
         table = self.table
-        if table is not None and len(s) and not (table.homogeneous or table.norms.holds(*norm_range(s))):
+        if table is not None and len(s) and not table.holds(*norm_range(s)):
             table = None
         along = diagonals(self.network, self.kinds, self.rates, s, table)
         found = {kind: like(values.to(rows.dtype), X) for kind, values in along.items()}

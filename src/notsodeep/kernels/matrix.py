@@ -18,13 +18,12 @@ from .._arrays import as_rows, check_norms, check_target, like, same_columns, sh
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of, tangent_kernel
-from .blocks import fill_tiles, tiles_of
 from .device import fill_fused, start_products
 from .lookup import Table
 from .plane import account
 from .pointwise import diagonal, pairwise
 from .tabulate import SHORT, rounded_range, table_for
-from .tiles import Points
+from .tiles import Points, fill_tiles, tile_shape, tiles_of
 
 __all__ = ["ck", "kernels_of", "ntk"]
 
@@ -167,7 +166,7 @@ def fill(
         network, tuple(kinds), rates, table, x, other, sx, sy, symmetric=symmetric, compiled=compile, least=least
     )
     if not (started and fill_fused(points, target)):
-        blocks = list(tiles_of(shape, x.device, symmetric))
+        blocks = list(tiles_of(shape, tile_shape(x.device), symmetric))
         fill_tiles(points, target, track(blocks, len(blocks), "kernel", progress), len(blocks))
     if symmetric:
         for kind, values in diagonals(network, kinds, rates, sx, table, least).items():
@@ -190,16 +189,14 @@ def _table(
     """The table for such norms, or ``None`` where entry by entry is cheaper or a table would not be exact."""
     if high == 0.0:
         return None
-    fits = given is not None and (given.homogeneous or given.norms.holds(low, high))
-    if given is not None and fits and all(k in given.kinds for k in kinds):
+    if given is not None and given.holds(low, high) and all(k in given.kinds for k in kinds):
         return given
     if pairs <= _DIRECT_PAIRS:
         return None
     scale = rounded_range(network, low, high, _EQUAL[dtype])
     if given is not None and not scale.single:
         scale = rounded_range(network, min(low, given.norms.low), max(high, given.norms.high))
-    found = table_for(network, rates, scale, pairs, dtype)
-    return found if found is not None and all(k in found.kinds for k in kinds) else None
+    return table_for(network, kinds, rates, scale, pairs, dtype)
 
 
 def norm_range(*squares: Tensor) -> tuple[float, float]:
@@ -231,10 +228,9 @@ def diagonals(
     """
     if table is None:
         return {k: v.to(s.device) for k, v in diagonal(network, s.cpu(), kinds, rates, check=False).items()}
-    norms = s.sqrt()
-    found = {kind: table.diagonal(kind, norms) for kind in kinds}
-    short = table.shorter(norms) if least < table.norms.low else None
-    if short is not None:
+    found = {kind: table.diagonal(kind, s.sqrt()) for kind in kinds}
+    short = table.shorter(s)
+    if least < table.norms.low and bool(short.any()):
         for kind, exact in diagonal(network, s[short].cpu(), kinds, rates, check=False).items():
             found[kind][short] = exact.to(s.device)
     return found

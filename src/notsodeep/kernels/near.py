@@ -7,6 +7,7 @@ is solved on it, a few flat operations for all entries at once.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,20 +18,20 @@ from torch import Tensor
 from .._chebyshev import nodes, to_coefficients
 from ..activations.forms import correlation
 from ..networks import DEQ, Kernel
-from .evaluate import at_entries
-from .lookup import Level, NormScale, Table, chebyshev, compressed
+from .lookup import Level, NormScale, Table
 from .plane import polar_grid
 from .pointwise import gap_check, solve_covariance
 from .recursion import LayerMaps, implicit
 from .sampling import rough_correlations
 from .variance import equilibrium_variance
 
-__all__ = ["NearSeries", "near_entries", "near_series"]
+__all__ = ["NearSeries", "near_series"]
 
 # terms in the norms and in the angle
 _SIZES = {torch.float64: ((18, 14), (28, 18), (40, 24)), torch.float32: ((12, 10), (16, 13), (24, 18))}
 _SHORT = {torch.float64: 2e-14, torch.float32: 1e-9}
 _RANGE = 30.0  # of the norms, in which no digits of the shorter rows are lost
+_KEPT = 64
 _WIDER = 1.4  # than the angles that belong to the cap
 
 
@@ -38,27 +39,32 @@ _WIDER = 1.4  # than the angles that belong to the cap
 class NearSeries:
     """E[phi phi] and E[phi' phi'] for angles at equilibrium between ``angles``."""
 
+    deq: DEQ
     norms: NormScale
     angles: tuple[float, float]
     levels: tuple[Level, Level]
 
-    def side(self, part: int, norms: Tensor, signed: bool) -> Tensor:
-        """The norm factors of phi (0) or phi' (1) at these norms."""
-        factors = self.levels[part].series.weights(signed, norms.device)
-        return factors.T @ chebyshev(len(factors), self.norms.position(norms)).T
+    def kernels(self, table: Table, nx: Tensor, ny: Tensor, r: Tensor, kinds: Sequence[Kernel]) -> dict[Kernel, Tensor]:
+        """At entries with these norms, and cosines on the side of the series (flat float64)."""
+        sigma_a2, places = self.deq.variances[0], [self.norms.position(t) for t in (nx, ny)]
+        qx, qy = (sigma_a2 * table.diagonal("ck", t) + self.deq.drive(t * t) for t in (nx, ny))
+        layer = _Entries(self, qx, qy, [(level.side(places[0]), level.side(places[1])) for level in self.levels])
+        lam = solve_covariance(self.deq, layer, self.deq.drive(nx * ny * r), (qx * qy).sqrt())
+        return implicit(lam, layer, sigma_a2, kinds, gap_check(self.deq))
 
 
-def near_series(deq: DEQ, table: Table, sign: int, dtype: torch.dtype = torch.float64) -> NearSeries | None:
-    """The series for cosines beyond the table's reach, near ``sign``, or ``None`` where they do not converge."""
-    phi, scale = deq.activation, table.norms
-    if not phi.elementwise or set(phi.kinks) != {0.0} or not phi.continuous or scale.single:
+@functools.lru_cache(maxsize=_KEPT)
+def near_series(deq: DEQ, scale: NormScale, reach: float, dtype: torch.dtype) -> NearSeries | None:
+    """The series for cosines between ``reach`` and the +-1 beyond, or ``None`` where they do not converge."""
+    phi = deq.activation
+    if not phi.elementwise or set(phi.kinks) != {0.0} or not phi.continuous:
         return None
-    if scale.high > _RANGE * scale.low or "ck" not in table.kinds:
+    if scale.single or scale.high > _RANGE * scale.low:
         return None
     if phi.closed_form() is not None:  # entry by entry is quick then
         return None
     for size, terms in _SIZES[dtype]:
-        found = _series(deq, scale, sign * table.reach, size, terms, _SHORT[dtype])
+        found = _series(deq, scale, reach, size, terms, _SHORT[dtype])
         if found is not None:
             return found
     return None
@@ -83,41 +89,24 @@ def _series(deq: DEQ, scale: NormScale, reach: float, size: int, terms: int, sho
         last = max(float(c[-2:].abs().max()), float(c[:, -2:].abs().max()))
         if last > short * float(c.abs().max()):
             return None
-        levels.append(Level(compressed(0.5 * (c + c.transpose(1, 2)), 1e-15), 1.0, False, None))
-    return NearSeries(scale, (low, high), (levels[0], levels[1]))
+        levels.append(Level.of(0.5 * (c + c.transpose(1, 2)), 1e-15))
+    return NearSeries(deq, scale, (low, high), (levels[0], levels[1]))
 
 
 class _Entries(LayerMaps):
-    """The layer at single entries."""
+    """The layer at single entries, given the norm factors of phi and of phi' on both sides."""
 
-    def __init__(self, series: NearSeries, qx: Tensor, qy: Tensor, sides: tuple[tuple[Tensor, Tensor], ...]) -> None:
+    def __init__(self, series: NearSeries, qx: Tensor, qy: Tensor, sides: Sequence[tuple[Tensor, Tensor]]) -> None:
         self.series, self.qx, self.qy, self.sides = series, qx, qy, sides
 
     def subset(self, which: Tensor) -> _Entries:
-        sides = tuple((a[:, which], b[:, which]) for a, b in self.sides)
+        """Some of the entries."""
+        sides = [(a[:, which], b[:, which]) for a, b in self.sides]
         return _Entries(self.series, self.qx[which], self.qy[which], sides)
 
-    def _part(self, part: int, lam: Tensor) -> Tensor:
-        rho = correlation(self.qx, self.qy, lam)
-        low, high = self.series.angles
-        x = 1.0 - 2.0 * (torch.acos(rho).clamp(low, high) - low) / (high - low)
-        return at_entries(self.series.levels[part], *self.sides[part], x)
-
-    def value(self, lam: Tensor) -> Tensor:
-        return self._part(0, lam)
-
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        return self._part(0, lam), self._part(1, lam)
-
-
-def near_entries(
-    deq: DEQ, series: NearSeries, table: Table, nx: Tensor, ny: Tensor, r: Tensor, kinds: Sequence[Kernel]
-) -> dict[Kernel, Tensor]:
-    """Kernels at entries with these norms, and cosines on the side of the series (flat float64)."""
-    qx, qy = (deq.variances[0] * table.diagonal("ck", t) + deq.drive(t * t) for t in (nx, ny))
-    sides = tuple(
-        (series.side(part, nx, signed=True), series.side(part, ny, signed=False)) for part in range(len(series.levels))
-    )
-    layer = _Entries(series, qx, qy, sides)
-    lam = solve_covariance(deq, layer, deq.drive(nx * ny * r), (qx * qy).sqrt())
-    return implicit(lam, layer, deq.variances[0], kinds, gap_check(deq))
+        low, high = self.series.angles
+        angle = torch.acos(correlation(self.qx, self.qy, lam)).clamp(low, high)
+        x2 = 2.0 - 4.0 * (angle - low) / (high - low)
+        value, slope = (level.at(*side, x2) for level, side in zip(self.series.levels, self.sides, strict=True))
+        return value, slope

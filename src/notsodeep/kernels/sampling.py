@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from .._chebyshev import nodes, to_coefficients
+from .._chebyshev import needed, nodes, series_sum, to_coefficients
 from ..activations import Activation
 from ..gaussian import hermite_coefficients
 from ..gaussian.rule import BLOCK, may_share
@@ -46,7 +46,7 @@ _MARGIN = 0.2  # of the distance to +-1, around the correlations that are expect
 def sample(
     network: Network,
     t: Tensor,
-    pairs: tuple[Tensor, Tensor],
+    pairs: Tensor,
     cosines: Tensor,
     kinds: Sequence[Kernel],
     rates: Sequence[float] | None,
@@ -54,8 +54,8 @@ def sample(
     tolerance: float,
     patient: bool,
 ) -> tuple[dict[Kernel, Tensor], dict[Kernel, Tensor]]:
-    """Kernels of points of norms t with themselves, and at norms (t[i], t[j]) for each of the ``pairs`` (i, j) and all
-    ``cosines``: (pairs, cosines) each; where they come from series, these leave out less than the ``tolerance``.
+    """Kernels of points of norms t with themselves, and at norms (t[i], t[j]) for each of the ``pairs`` (2, ...) and
+    all ``cosines``: (pairs, cosines) each; where they come from series, these leave out less than the ``tolerance``.
 
     Raises :class:`ConvergenceError` where the equations have no solution, and :class:`Unresolved` where only
     integrals entry by entry would do, unless ``patient``.
@@ -152,21 +152,10 @@ def _layer(
     """``own``: the layer on the diagonal; ``expected``: gives the correlations that will be asked for."""
     if not phi.elementwise or float(q.min()) <= 0.0:
         raise Unresolved
-    closed = phi.closed_form()
-    if closed is not None:
-        return _Closed(closed, q[ia][:, None], q[ib][:, None])
+    if phi.closed_form() is not None:
+        return Layer(phi, q[ia][:, None], q[ib][:, None])
     whole = (own or Diagonal(phi)).both(q)
     return _AngleSeries(phi, q, ia, ib, tolerance, whole, expected if phi.kinks else None)
-
-
-class _Closed(LayerMaps):
-    """A closed form, on a grid."""
-
-    def __init__(self, form: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]], qx: Tensor, qy: Tensor) -> None:
-        self.form, self.qx, self.qy = form, qx, qy
-
-    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        return self.form(self.qx.expand_as(lam), self.qy.expand_as(lam), lam)
 
 
 class _AngleSeries(LayerMaps):
@@ -185,30 +174,20 @@ class _AngleSeries(LayerMaps):
         self.phi, self.q, self.ia, self.ib, self.tolerance = phi, q, ia, ib, tolerance
         self.whole, self.expected = whole, expected
         self.root = _root(q[ia], q[ib])[:, None]
-        self.ends: tuple[float, float] | None = None
-        self.odd: int | None = None
+        self.parities = (phi.parity, {"odd": "even", "even": "odd", None: None}[phi.parity])
+        self.series: list[Tensor] = []
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        if self.ends is None:
+        if not self.series:
             self._prepare(lam)
-        assert self.ends is not None
         low, high = self.ends
         rho = (lam / self.root).clamp(math.sin(low), math.sin(high))
         x2 = (torch.asin(rho) - 0.5 * (low + high)).mul_(4.0 / (high - low))
-        y2 = x2 * x2 - 2.0 if self.odd is not None else x2
-        b1, b2 = self.series[-1].expand(2, *x2.shape).clone(), torch.zeros(2, *x2.shape, dtype=torch.float64)
-        for c in self.series[1:-1].flip(0):
-            torch.sub(c, b2, out=b2).addcmul_(y2, b1)
-            b1, b2 = b2, b1
-        # c_0 + y b_1 - b_2, and x (b_0 - b_1) for odd orders
-        out = torch.sub(self.series[0], b2, out=b2).addcmul_(y2, b1, value=0.5)
-        if self.odd is not None:
-            out[self.odd].addcmul_(y2, b1[self.odd], value=0.5).sub_(b1[self.odd]).mul_(x2).mul_(0.5)
-        return out[0], out[1]
+        value, slope = (series_sum(part, x2, parity) for part, parity in zip(self.series, self.parities, strict=True))
+        return value, slope
 
     def holds(self, lam: Tensor) -> bool:
         """Whether these covariances lie where the series is."""
-        assert self.ends is not None
         rho = lam / self.root
         low, high = (math.sin(end) for end in self.ends)
         return (low <= -1.0 or float(rho.min()) >= low) and (high >= 1.0 or float(rho.max()) <= high)
@@ -220,30 +199,22 @@ class _AngleSeries(LayerMaps):
             low, high = (float(rho.min()), float(rho.max())) if self.expected is None else self.expected()
         if self.phi.parity is not None:
             low, high = min(low, -high), max(high, -low)
-            self.odd = int(self.phi.parity == "even")  # phi, or phi'
-        ends = _apart(math.asin(max(low, -1.0)), math.asin(min(high, 1.0)))
+        self.ends = _apart(math.asin(max(low, -1.0)), math.asin(min(high, 1.0)))
         sizes = _SIZES if self.phi.kinks or self.tolerance > _FINE else _SIZES[1:]
-        first = torch.sin(torch.from_numpy(nodes(sizes[0], *ends)))
+        first = torch.sin(torch.from_numpy(nodes(sizes[0], *self.ends)))
         hermite = _hermite(self.phi, self.q, self.whole, max(-low, high), _SURE * self.tolerance, first, len(self.ia))
         for size in sizes:
-            rho = torch.sin(torch.from_numpy(nodes(size, *ends)))
+            rho = torch.sin(torch.from_numpy(nodes(size, *self.ends)))
             values = _at_common_correlations(self.phi, self.q, self.ia, self.ib, rho, hermite, _SURE * self.tolerance)
-            series = torch.tensor(to_coefficients(size)) @ values.transpose(1, 2)
-            length = _length(series, _REST * self.tolerance)
+            series = torch.tensor(to_coefficients(size)) @ values.transpose(1, 2)  # (2, orders, pairs)
+            relative = series.abs() / series.abs().amax(1, keepdim=True).clamp_min(1e-300)
+            length = needed(relative.transpose(0, 1), _REST * self.tolerance)
             if length <= size - 3:
-                self.series, self.ends = self._ordered(series[:, : max(4, length)]), ends
+                for part, parity in zip(series[:, : max(2, length)], self.parities, strict=True):
+                    kept = part if parity is None else part[int(parity == "odd") :: 2]
+                    self.series.append(kept[..., None].contiguous())
                 return
         raise Unresolved
-
-    def _ordered(self, series: Tensor) -> Tensor:
-        """(orders, 2, pairs, 1): every second order of odd and even functions."""
-        if self.odd is not None:
-            half = torch.zeros(2, (series.shape[1] + 1) // 2, series.shape[2], dtype=torch.float64)
-            for part in range(2):
-                kept = series[part, int(part == self.odd) :: 2]
-                half[part, : len(kept)] = kept
-            series = half
-        return series.transpose(0, 1)[..., None].contiguous()
 
 
 def _root(qx: Tensor, qy: Tensor) -> Tensor:
@@ -256,13 +227,6 @@ def _apart(low: float, high: float) -> tuple[float, float]:
     if high - low > _NARROW:
         return low, high
     return max(low - _NARROW, -0.5 * math.pi), min(high + _NARROW, 0.5 * math.pi)
-
-
-def _length(c: Tensor, tolerance: float) -> int:
-    """How many coefficients (2, orders, pairs) count, for any pair."""
-    size = c.abs()
-    counts = (size > tolerance * size.amax(1, keepdim=True)).any(dim=2).any(dim=0).nonzero()
-    return int(counts.max()) + 1 if len(counts) else 1
 
 
 def _hermite(

@@ -10,17 +10,15 @@ import contextlib
 import functools
 import math
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from .._chebyshev import nodes, to_coefficients
+from .._chebyshev import needed, nodes, polynomials, to_coefficients
 from ..errors import NotSoDeepError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernels
-from .lookup import ASIN, NormScale, Table, chebyshev, coefficients_needed
+from .lookup import ASIN, NormScale, NormSeries, Table, re_expanded
 from .near import NearSeries, near_series
 from .pointwise import diagonal
 from .sampling import Unresolved, sample
@@ -61,33 +59,29 @@ def _single_kinked_layer(network: Network) -> bool:
 # ---- keeping -----------------------------------------------------------------------------------------------
 
 
-Made = TypeVar("Made")
-_tables: OrderedDict[tuple[object, ...], Table | Unresolved | None] = OrderedDict()
-_near: OrderedDict[tuple[object, ...], NearSeries | None] = OrderedDict()
 _lock = threading.RLock()
 
 
 def table_for(
     network: Network,
+    kinds: Sequence[Kernel],
     rates: Sequence[float] | None,
     scale: NormScale,
     pairs: float,
     dtype: torch.dtype = torch.float64,
 ) -> Table | None:
-    """The table of all kernels of a network on a rounded range; ``None`` where none has the accuracy of ``dtype``.
+    """The table of all kernels of a network on a rounded range; ``None`` where none of ``kinds`` has full accuracy.
 
     A table that takes integrals entry by entry is made only for many more ``pairs`` than it has entries.
     """
     plain = network.detached() if isinstance(network, DEQ) else network
     key = plain, None if rates is None else tuple(rates), scale, dtype
     with _lock:
-        found = _kept(_tables, key, lambda: _attempted(plain, rates, scale, dtype))
-        if isinstance(found, Unresolved):
-            octave = math.floor(math.log2(min(pairs, _MANY)))
-            found = None
-            if 2.0**octave >= _PATIENT:
-                found = _kept(_tables, (*key, octave), lambda: _attempted(plain, rates, scale, dtype, 2.0**octave))
-        return None if isinstance(found, Unresolved) else found
+        table, slow = build_table(*key)
+        octave = 2.0 ** math.floor(math.log2(min(pairs, _MANY)))
+        if slow and octave >= _PATIENT:
+            table, _ = build_table(*key, octave)
+    return table if table is not None and all(kind in table.kinds for kind in kinds) else None
 
 
 def near_for(
@@ -96,16 +90,15 @@ def near_for(
     """What serves entries beyond the reach of a table, near r = ``sign``, if anything does and ``pairs`` are many."""
     if pairs < _PATIENT or not isinstance(network, DEQ) or isinstance(network, DEQSlope):
         return None
-    plain = network.detached()
-    with _lock:
-        return _kept(_near, (plain, table.norms, sign, dtype), lambda: near_series(plain, table, sign, dtype))
+    with _lock, one_thread():
+        return near_series(network.detached(), table.norms, sign * table.reach, dtype)
 
 
 def forget_tables() -> None:
     """Drop all tables that are kept: the next call builds its own again."""
     with _lock:
-        _tables.clear()
-        _near.clear()
+        build_table.cache_clear()
+        near_series.cache_clear()
 
 
 @contextlib.contextmanager
@@ -117,28 +110,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _kept(kept: OrderedDict[tuple[object, ...], Made], key: tuple[object, ...], build: Callable[[], Made]) -> Made:
-    """What was made for this key, or is made now; what was not asked for longest gives way."""
-    if key in kept:
-        kept.move_to_end(key)
-        return kept[key]
-    with one_thread():
-        found = kept[key] = build()
-    while len(kept) > _KEPT:
-        kept.popitem(last=False)
-    return found
-
-
-def _attempted(
-    network: Network, rates: Sequence[float] | None, scale: NormScale, dtype: torch.dtype, pairs: float | None = None
-) -> Table | Unresolved | None:
-    """The table, or what says that it would be slow."""
-    try:
-        return build_table(network, rates, scale, dtype, pairs)
-    except Unresolved as slow:
-        return slow.with_traceback(None)
 
 
 def rounded_range(network: Network, low: float, high: float, equal: float = 1e-14) -> NormScale:
@@ -161,22 +132,28 @@ def rounded_range(network: Network, low: float, high: float, equal: float = 1e-1
 # ---- building --------------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=_KEPT)
 def build_table(
-    network: Network, rates: Sequence[float] | None, scale: NormScale, dtype: torch.dtype, pairs: float | None = None
-) -> Table | None:
-    """All kernels of a network that exist on this range of norms; ``None`` where no table reaches full accuracy.
-
-    Raises :class:`Unresolved` where it would take integrals entry by entry; given ``pairs`` they are done, as long as
-    they are fewer than half of these.
+    network: Network,
+    rates: tuple[float, ...] | None,
+    scale: NormScale,
+    dtype: torch.dtype,
+    patience: float | None = None,
+) -> tuple[Table | None, bool]:
+    """All kernels of a network that exist on this range of norms, or ``None`` where no table reaches full accuracy;
+    and whether there might be one that takes integrals entry by entry, which are done where fewer than half of the
+    ``patience`` are needed.
     """
     # the CK exists where tangent kernels diverge, and for functions that jump
     for kinds in (network.kinds, network.kinds[:1]):
         try:
-            kinds = check_kernels(network, kinds)
-            return _build(network, kinds, rates, scale, dtype, pairs)
+            with one_thread():
+                return _build(network, check_kernels(network, kinds), rates, scale, dtype, patience), False
         except NotSoDeepError:
             continue
-    return None
+        except Unresolved:
+            return None, True
+    return None, False
 
 
 def _build(
@@ -185,25 +162,24 @@ def _build(
     rates: Sequence[float] | None,
     scale: NormScale,
     dtype: torch.dtype,
-    pairs: float | None,
+    patience: float | None,
 ) -> Table | None:
     """From the smallest grid that resolves the kernels."""
     reach = angle_cap(network)
-    kinked = any(phi.kinks for phi in network.activations)
-    noisy = reach == 1.0 and kinked
+    noisy = reach == 1.0 and any(phi.kinks for phi in network.activations)
     tolerance = max(_NOISY_TOLERANCE if noisy else 0.0, _TOLERANCE[dtype])
     # where entries are dear the smallest grids are tried first
-    likely = 0 if pairs is not None else next(i for i, width in enumerate(_WIDTHS) if scale.high <= width * scale.low)
-    norms = (1,) if scale.single else _NORMS[dtype][likely:]
-    angles = _ANGLES[dtype]
+    dear = patience is not None
+    likely = 0 if dear else next(i for i, width in enumerate(_WIDTHS) if scale.high <= width * scale.low)
+    norms, angles = (1,) if scale.single else _NORMS[dtype][likely:], _ANGLES[dtype]
     size, terms = norms[0], angles[0]
-    while pairs is None or terms * size * (size + 1) <= pairs:
-        grid = _Grid(network, kinds, rates, scale, reach, size, terms, dtype, patient=pairs is not None)
+    while patience is None or terms * size * (size + 1) <= patience:
+        grid = _Grid(network, kinds, rates, scale, reach, size, terms, dtype, patient=dear)
         if not grid.finite:
             return None
         more = grid.wanted_angles(tolerance), grid.wanted_norms(tolerance)
         if more == (terms, size):
-            return grid.table(tolerance, network.homogeneous)
+            return grid.table(tolerance)
         if (more[0] > terms and terms == angles[-1]) or (more[1] > size and size == norms[-1]):
             return None
         terms, size = (next((n for n in s if n >= m), s[-1]) for s, m in zip((angles, norms), more, strict=True))
@@ -225,36 +201,41 @@ class _Grid:
         dtype: torch.dtype,
         patient: bool,
     ) -> None:
-        self.scale, self.reach, self.size, self.check = scale, reach, size, _CHECK[dtype]
-        self.t = scale.nodes(size)
-        if not scale.single:
-            between = torch.logspace(math.log10(scale.low), math.log10(scale.high), _CHECKED, dtype=torch.float64)
-            self.t = torch.cat([self.t, between.clamp(scale.low, scale.high)])
+        self.scale, self.reach, self.size, self.terms, self.check = scale, reach, size, terms, _CHECK[dtype]
+        self.homogeneous = network.homogeneous
+        between = 0 if scale.single else _CHECKED
+        ends = math.log10(scale.low), math.log10(scale.high)
+        others = torch.logspace(*ends, between, dtype=torch.float64).clamp(scale.low, scale.high)
+        self.t = torch.cat([scale.nodes(size), others])
         ia, ib = torch.triu_indices(size, size)
-        ja, jb = torch.triu_indices(len(self.t) - size, len(self.t) - size) + size
-        self.checks = ja, jb
-        pairs = torch.cat([ia, ja]), torch.cat([ib, jb])
+        self.checks = torch.triu_indices(between, between)
         self.x, transform = torch.from_numpy(nodes(terms)), torch.tensor(to_coefficients(terms))
-        if _odd(network):  # what follows from it is left out
+        if network.odd:  # what follows from it is left out
             self.x, transform = self.x[terms // 2 :], 2.0 * transform[:, terms // 2 :]
             transform[::2] = 0.0
-        cosines = torch.sin(self.x * math.asin(reach))
         self.along, found = sample(
-            network, self.t, pairs, cosines, kinds, rates, tolerance=_TOLERANCE[dtype], patient=patient
+            network,
+            self.t,
+            torch.cat([torch.stack([ia, ib]), self.checks + size], dim=1),
+            torch.sin(self.x * math.asin(reach)),
+            kinds,
+            rates,
+            tolerance=_TOLERANCE[dtype],
+            patient=patient,
         )
         self.own = self.along  # what entries are compared with: the kernel, where its slopes are tabulated
         if isinstance(network, DEQSlope):
             one = diagonal(network.deq, self.t**2, (network.kernel,), rates, check=False)
             self.own = dict.fromkeys(kinds, one[network.kernel])
-        self.norm, self.terms = torch.tensor(to_coefficients(size)), terms
+        self.measure = torch.stack([self.own[kind] for kind in found])
         values = torch.stack(list(found.values()))
         self.kinds, self.exact = tuple(found), values[:, len(ia) :]
         # relative to the diagonal, short rows keep their digits beside long ones
-        self.measure = torch.stack([self.own[kind] for kind in found])
-        weights = torch.ones(len(found), 1) if scale.single else self.measure[:, :size].rsqrt()
+        weights = self.measure[:, :size].clamp_min(1e-300).rsqrt()
         upper = (values[:, : len(ia)] * (weights[:, ia] * weights[:, ib])[..., None]) @ transform.T
         which = torch.empty(size, size, dtype=torch.long)
         which[ia, ib] = which[ib, ia] = torch.arange(len(ia))
+        self.norm = torch.tensor(to_coefficients(size))
         half = upper.mT.contiguous().index_select(2, which.flatten()).unflatten(2, which.shape) @ self.norm.T
         self.coefficients = half.transpose(2, 3) @ self.norm.T  # (kinds, angles, norms, norms)
         self.finite = all(
@@ -270,44 +251,40 @@ class _Grid:
         """The same of the norms."""
         if self.scale.single:
             return self.size
-        series = [weights.abs() / weights.abs().max() for one in self.diagonals for _, weights in one.values()]
+        series = [one.weights.abs() / one.weights.abs().max() for part in self.diagonals for one in part.values()]
         return max(_wanted(part, tolerance) for part in (self.relative.movedim(2, 0), *series))
 
-    def table(self, tolerance: float, homogeneous: bool) -> Table | None:
+    def table(self, tolerance: float) -> Table | None:
         """In the better variable of the angle, without what is not needed; ``None`` if it fails between its nodes."""
-        warped, found = self._best_variable(tolerance)
+        to_plain = re_expanded(self.terms, (self.reach, True), (self.reach, False), self.terms)
+        plain = (to_plain @ self.coefficients.flatten(2)).view(self.coefficients.shape)
+        most, least = (needed(c.transpose(0, 1), tolerance) for c in (_relative(plain), self.relative))
+        warped = most > min(least + ASIN, self.terms - _SPARE)
+        found = self.coefficients[:, : least + 1] if warped else plain[:, : most + 1]
         if not self.scale.single:
-            keep = coefficients_needed(_relative(found).movedim(2, 0), 0.01 * tolerance)
+            keep = needed(_relative(found).movedim(2, 0), 0.01 * tolerance)
             found = found[:, :, :keep, :keep].contiguous()
-        along, measure = self.diagonals
         coefficients = dict(zip(self.kinds, found, strict=True))
-        table = Table(self.scale, self.reach, warped, homogeneous, coefficients, along, measure)
+        table = Table(self.scale, self.reach, warped, self.homogeneous, coefficients, *self.diagonals)
         return table if self.scale.single or self._holds(table, found) else None
 
-    def _best_variable(self, tolerance: float) -> tuple[bool, Tensor]:
-        shape = self.coefficients.shape
-        plain = (_to_plain(self.terms, self.reach) @ self.coefficients.flatten(2)).view(shape)
-        most, least = (coefficients_needed(c.transpose(0, 1), tolerance) for c in (_relative(plain), self.relative))
-        warped = most > min(least + ASIN, self.terms - _SPARE)
-        chosen, needed = (self.coefficients, least) if warped else (plain, most)
-        return warped, chosen[:, : needed + 1]
-
     @functools.cached_property
-    def diagonals(self) -> tuple[dict[Kernel, tuple[int, Tensor]], dict[Kernel, tuple[int, Tensor]]]:
+    def diagonals(self) -> tuple[dict[Kernel, NormSeries], dict[Kernel, NormSeries]]:
         """Series in the norm of values on the diagonal: of the kernels, and of what they are compared with."""
         along = self._series(self.along)
         return along, along if self.own is self.along else self._series(self.own)
 
-    def _series(self, diagonals: dict[Kernel, Tensor]) -> dict[Kernel, tuple[int, Tensor]]:
+    def _series(self, diagonals: dict[Kernel, Tensor]) -> dict[Kernel, NormSeries]:
         t = self.t[: self.size]
         own = torch.stack([values[: self.size] for values in diagonals.values()])
         # over the power that leaves least to vary, the digits of short rows are not lost beside long ones
-        powers = (0,) if self.scale.single else _POWERS
+        powers = (2,) if self.homogeneous else _POWERS
         over = torch.stack([own / t**power for power in powers])
         low, high = torch.aminmax(over, dim=2)
         best = torch.where(low > 0.0, high / low, math.inf).argmin(0).tolist()
         return {
-            kind: (powers[i], self.norm @ over[i, k]) for k, (kind, i) in enumerate(zip(diagonals, best, strict=True))
+            kind: NormSeries(powers[i], self.norm @ over[i, k])
+            for k, (kind, i) in enumerate(zip(diagonals, best, strict=True))
         }
 
     def _holds(self, table: Table, found: Tensor) -> bool:
@@ -315,30 +292,22 @@ class _Grid:
         columns = slice(0, None, max(1, len(self.x) // 8))
         x = self.x[columns]
         x = x if table.warped else torch.sin(x * math.asin(self.reach)) / self.reach
-        t = self.t[self.size :]
-        ja, jb = self.checks
-        ia, ib = ja - self.size, jb - self.size
-        basis = chebyshev(self.size, self.scale.position(t))
-        lookup = basis[:, : found.shape[2]]
-        at_angles = (chebyshev(found.shape[1], x) @ found.flatten(2)).unflatten(2, found.shape[2:])
-        quotients = (lookup @ at_angles @ lookup.T)[:, :, ia, ib].transpose(1, 2)
-        size = torch.stack([(basis @ weights).mul_(t**power) for power, weights in table.measure.values()]).sqrt()
+        t, (ia, ib) = self.t[self.size :], self.checks
+        basis = polynomials(found.shape[2], self.scale.position(t))
+        at_angles = (polynomials(found.shape[1], x) @ found.flatten(2)).unflatten(2, found.shape[2:])
+        quotients = (basis @ at_angles @ basis.T)[:, :, ia, ib].transpose(1, 2)
+        size = torch.stack([series.at(t, self.scale) for series in table.measure.values()]).sqrt()
         off = (quotients * (size[:, ia] * size[:, ib])[..., None] - self.exact[:, :, columns]).abs()
-        return bool((off <= self.check * (self.measure[:, ja] * self.measure[:, jb]).sqrt()[..., None]).all())
-
-
-def _odd(network: Network) -> bool:
-    """Whether all its kernels are odd functions of the cosine."""
-    plain = not isinstance(network, DEQSlope) and (isinstance(network, ENN) or network.variances[2] == 0.0)
-    return plain and all(phi.parity == "odd" for phi in network.activations)
+        exact = self.measure[:, self.size :].sqrt()
+        return bool((off <= self.check * (exact[:, ia] * exact[:, ib])[..., None]).all())
 
 
 def _wanted(relative: Tensor, tolerance: float) -> int:
     """How many of (orders, ...) would do: those that are there, or more by the rate at which the last half falls."""
     there = len(relative)
-    if there - coefficients_needed(relative, tolerance) >= _SPARE:
+    if there - needed(relative, tolerance) >= _SPARE:
         return there
-    size = relative.flatten(1).amax(1) if relative.ndim > 1 else relative
+    size = relative.reshape(there, -1).amax(1)
     half, end = float(size[there // 2 : there // 2 + _SPARE].max()), float(size[-_SPARE:].max())
     fall = math.log(max(half, tolerance) / max(end, tolerance)) / (there - there // 2 - 1)
     missing = math.log(max(end / tolerance, 1.0)) / fall if fall > 0.0 else math.inf
@@ -349,10 +318,3 @@ def _relative(coefficients: Tensor) -> Tensor:
     """Sizes of coefficients (kinds, ...), beside the largest of their kind."""
     size = coefficients.abs()
     return size / size.amax((1, 2, 3), keepdim=True).clamp_min(1e-300)
-
-
-@functools.lru_cache(maxsize=16)
-def _to_plain(terms: int, reach: float) -> Tensor:
-    """From series in the angle to series in its sine."""
-    x = torch.from_numpy(nodes(terms))
-    return torch.tensor(to_coefficients(terms)) @ chebyshev(terms, torch.asin(x * reach) / math.asin(reach))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked, whole
-from ..activations.compiled import can_fuse
+from ..activations.compiled import loops
 from ..activations.forms import Scaled
 from ..activations.norm_units import How, NormUnits
 from ..errors import InvalidInputError
@@ -86,7 +86,7 @@ class ENN(Model):
         for phi, width in zip(self.spec.activations, self.widths, strict=True):
             # a negative or zero pending gain cannot be an input scale: the next layer takes it as a plain factor
             if isinstance(phi, NormUnits):
-                how = How(scale, 1.0 / math.sqrt(width), compiled and can_fuse(), overwrite=True)
+                how = How(scale, 1.0 / math.sqrt(width), compiled and loops.built, overwrite=True)
                 functions.append(NormLayer(phi, how, self.readout, width))
                 scale = 1.0
                 continue
