@@ -97,7 +97,7 @@ MISTAKES = {
     "file missing": ("kernel nowhere.npy relu", 2, "Check the path"),
     "file cut off": ("kernel cut.npy relu", 1, "np.save"),
     "file empty": ("kernel empty.npy relu", 1, "np.save"),
-    "text that is no numbers": ("kernel words.csv relu", 1, "comma-separated numbers"),
+    "text that is no numbers": ("kernel words.csv relu", 1, "encode it as numbers"),
     "array of words": ("kernel words.npy relu", 1, "astype(float)"),
     "archive without X": ("kernel other.npz relu", 1, "only data"),
     "flat array": ("kernel flat.npy relu", 1, "reshape"),

@@ -421,3 +421,36 @@ def test_bench_runs_what_the_checkout_holds(tmp_path, capfd):
     assert run("bench", "good", "--root", tmp_path).exit_code == 0
     assert run("bench", "bad", "--root", tmp_path).exit_code == 1
     assert "ran ['good']" in capfd.readouterr().out
+
+
+# ---- tables ----------------------------------------------------------------------------------------------
+
+
+def test_no_row_of_a_table_is_lost(files):
+    """A byte-order mark or a missing number in the first line makes no header of it."""
+    X = np.load(files / "X.npy")
+    text = "\n".join(",".join(map(repr, row)) for row in X.tolist())
+    (files / "marked.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    run("kernel", files / "marked.csv", "tanh", "-o", files / "K.npy")
+    assert np.array_equal(np.load(files / "K.npy"), nsd.ck(nsd.DEQ("tanh", 0.2), X))
+    (files / "missing.csv").write_text("," + text.partition(",")[2])
+    result = run("kernel", files / "missing.csv", "tanh", "-o", files / "M.npy")
+    assert result.exit_code == 1
+    assert "data row 1, column 0: '' is not a number" in " ".join(result.stderr.split())
+
+
+def test_every_command_reads_the_same_tables(files):
+    """Blanks instead of commas, names behind a hash, labels in words without a name above them."""
+    X, y = np.load(files / "X.npy"), np.load(files / "y.npy")
+    np.savetxt(files / "blank.txt", X, header=" ".join(f"c{i}" for i in range(X.shape[1])))
+    (files / "words.txt").write_text("\n".join(np.array(["golden retriever", "cat"])[y]))
+    table = ("-y", files / "words.txt")
+    assert (
+        json.loads(run("match", "relu", "-d", files / "blank.txt", *table, "--json").stdout)["verified"]["points"] == 48
+    )
+    fitted = run("fit", files / "blank.txt", *table, "-o", files / "m.safetensors", "--json")
+    assert json.loads(fitted.stdout)["classes"] == 2
+    assert set(run("predict", files / "m.safetensors", files / "X.npy").stdout.split("\n")[1:-1]) == {
+        "golden retriever",
+        "cat",
+    }

@@ -48,7 +48,7 @@ class Counting:
         return Point(f"p{i}", {"i": i, "scale": self.scale, "pair": (i, i)}, compute)
 
     def experiment(self) -> Experiment:
-        return Experiment("squares", "Squares", lambda setup: [self.point(i) for i in range(4)], plot)
+        return Experiment("squares", lambda setup: [self.point(i) for i in range(4)], plot)
 
 
 def plot(document: dict) -> dict[str, Figure]:

@@ -74,7 +74,7 @@ def candidates() -> dict[str, Candidate]:
 @pytest.fixture(scope="module")
 def scores(candidates) -> dict[str, dict[str, list[float]]]:
     data = nsd.datasets.digits().standardised()
-    return score(candidates, data, 32, lambda name: "DEQ", epochs=10, seeds=(0, 1)).first
+    return score(candidates, data, 32, epochs=10, seeds=(0, 1)).first
 
 
 def test_one_layer_classifies_as_well_as_the_deq(scores) -> None:

@@ -8,14 +8,13 @@ import pytest
 import notsodeep as nsd
 from notsodeep.errors import InvalidInputError
 from notsodeep.experiments.lazy import Together, train_together
-from notsodeep.experiments.uniform import homogeneous_rows, odd_lower_bound
-from notsodeep.experiments.uniform_table import make
+from notsodeep.experiments.uniform import homogeneous_rows, odd_lower_bound, uniform_table
 from notsodeep.matching.uniform import load
 
 
 def test_the_table_can_be_made_again() -> None:
     """A coarse table holds the optima that the shipped one interpolates."""
-    document = make(count=6, depths=(1, 2), kernels=("ck",), report=lambda _: None)
+    document = uniform_table(count=6, depths=(1, 2), kernels=("ck",), report=lambda _: None)
     for row in document["branches"]:
         shipped = load()[row["kernel"], row["depth"]]
         for i, feedback in enumerate(document["feedback"][:4]):  # the last nodes lie where bends reach their limit

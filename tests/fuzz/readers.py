@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import notsodeep as nsd
-from notsodeep.cli.files import labels_from, points_from, read_json
-from notsodeep.cli.tables import read_table
+from notsodeep.cli.files import labels_from, points_from, read_json, read_rows
 from notsodeep.estimators import load_estimator
 
 READERS: list[Callable[[Path], Any]] = [
-    lambda path: read_table(str(path)),
+    lambda path: read_rows(str(path)),
     lambda path: nsd.nn.load(path),
     lambda path: load_estimator(path),
     lambda path: points_from(str(path), as_is=True),

@@ -34,6 +34,14 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
+def answer(json: bool, document: Any, shown: Any) -> None:
+    """A result, for programs or for people."""
+    if json:
+        print_json(document)
+    else:
+        show(shown)
+
+
 def note(text: str) -> None:
     """A remark beside the result; only where somebody is watching."""
     if sys.stderr.isatty():

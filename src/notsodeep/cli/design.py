@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,9 +10,9 @@ import typer
 
 from .._words import FamilyName, MatchKernel
 from ..errors import InfeasibleMatchError, InvalidInputError
+from . import files
 from . import options as opt
-from .app import app, note, print_json, show, table
-from .files import check_target, write_json
+from .app import answer, app, print_json, show, table
 
 Family = Literal["auto", FamilyName]
 Inputs = Literal["mixture", "sphere", "uniform", "any"]
@@ -67,8 +67,7 @@ def match(
 
     if json and code:
         raise InvalidInputError("--json and --code both claim the output; give one of them (JSON has the source too).")
-    if save is not None:
-        check_target(save, force)
+    files.check_target(save, force)
     deq = opt.deq_from(activation, sigma_a2, sigma_b2, sigma_c2)
     points, sizes = None, {}
     if inputs == "mixture":
@@ -84,10 +83,9 @@ def match(
     verified = None if points is None else twin.verify(points)
     source = nsd.pytorch_code(twin, **sizes)
     if save is not None:
-        write_json(save, twin.to_dict())
-        note(f"written: {save}")
+        files.write_json(save, twin.to_dict())
     if json:
-        print_json({**twin.to_dict(), "pytorch": source, "verified": _verification(verified)})
+        print_json({**twin.to_dict(), "pytorch": source, "verified": None if verified is None else asdict(verified)})
     elif code:
         typer.echo(source, nl=False)
     else:
@@ -164,10 +162,6 @@ def _pair(text: str | None) -> tuple[float, float] | None:
     return low, high
 
 
-def _verification(verified: Any) -> Any:
-    return None if verified is None else {f.name: getattr(verified, f.name) for f in fields(verified)}
-
-
 @app.command()
 def coefficients(
     activation: opt.AnyPhi = None,
@@ -191,10 +185,8 @@ def coefficients(
     kernels: tuple[opt.Kernel, ...] = ("ck", "ntk", "ntk_frozen")
     found = {k: nsd.coefficients(network, tau0, k) for k in kernels}
     names = ("c1", "c2", "c3", "diagonal", "alpha4", "tau_star", "bias")
-    if json:
-        numbers = {k: {n: getattr(c, n) for n in names} for k, c in found.items()}
-        print_json({"network": network.to_dict(), "tau0": tau0, "coefficients": numbers})
-        return
+    numbers = {k: {n: getattr(c, n) for n in names} for k, c in found.items()}
     shown = [n for n in names if getattr(found["ck"], n) is not None]
     rows = [[k, *(f"{getattr(c, n):.10g}" for n in shown)] for k, c in found.items()]
-    show(table(f"{network!r} at tau0 = {tau0:g}", {"kernel": "left", **dict.fromkeys(shown, "right")}, rows))
+    text = table(f"{network!r} at tau0 = {tau0:g}", {"kernel": "left", **dict.fromkeys(shown, "right")}, rows)
+    answer(json, {"network": network.to_dict(), "tau0": tau0, "coefficients": numbers}, text)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import functools
 import io
 import json
 import math
@@ -13,7 +15,8 @@ import tempfile
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ import numpy as np
 
 from .._files import atomic, write_text
 from ..errors import DataError, InvalidInputError
+from .app import note
 
 _LONGEST_JSON = 64 << 20
 _LARGEST = 1e150  # of an entry: its square is a number
@@ -41,20 +45,32 @@ _DAMAGE = (
 # ---- reading ---------------------------------------------------------------------------------------------
 
 
-def points_from(source: str, *, standardise: bool = False, as_is: bool = False, least: int = 2) -> Any:
+def points_from(source: str, *, standardise: bool = False, as_is: bool = False) -> Any:
     """The rows of a .npy, .npz or .csv file (``-``: standard input), finite and of a scale the theory speaks of."""
-    points = _array(source, "X")
+    return _scaled(read_rows(source, least=2)[0], source, standardise, as_is)
+
+
+def read_rows(source: str, wanted: Sequence[str] = (), least: int = 1) -> tuple[Any, tuple[str, ...]]:
+    """Finite rows as they are in a file, and the names of their columns; those ``wanted`` where they have names."""
+    found = read(source)
+    if not isinstance(found, Table):
+        return as_points(found, source, least), ()
+    columns = [found.column(name) for name in wanted] if wanted and found.names else None
+    return as_points(found.numbers(columns), source, least), found.names
+
+
+def as_points(points: Any, source: str, least: int = 1) -> Any:
+    """Rows of numbers whose squares are numbers too, in single or double precision."""
     if points.ndim != 2 or 0 in points.shape or len(points) < least:
         raise DataError(
             f"{source} holds an array of shape {points.shape}; rows are needed, shape (n, p) with n >= {least}. "
             "Reshape it, for instance images with X.reshape(len(X), -1), and save it again."
         )
-    points = _numbers(points, source)
-    return _scaled(_finite(points, source), source, standardise, as_is)
-
-
-def _finite(points: Any, source: str) -> Any:
-    """Rows whose entries and squared norms are numbers."""
+    if points.dtype.kind not in "fiub":
+        raise DataError(
+            f"{source} holds {points.dtype} entries; real numbers are needed. Convert with X.astype(float)."
+        )
+    points = points if points.dtype in (np.float32, np.float64) else points.astype(np.float64)
     bad = int((~np.isfinite(points)).any(axis=1).sum())
     if bad:
         raise DataError(
@@ -76,8 +92,8 @@ def same_preparation(points: str, against: str, standardise: bool, as_is: bool) 
 
     if points == "-" and against == "-":
         raise InvalidInputError("only one of the two sets of points can come from standard input.")
-    train = points_from(against, as_is=as_is or standardise)
-    X = points_from(points, as_is=as_is or standardise, least=1)
+    train, (X, _) = points_from(against, as_is=as_is or standardise), read_rows(points)
+    X = _scaled(X, points, False, as_is or standardise)
     if X.shape[1] != train.shape[1]:
         raise DataError(
             f"{points} has {X.shape[1]} columns and {against} {train.shape[1]}: one kernel needs the same features."
@@ -89,10 +105,9 @@ def same_preparation(points: str, against: str, standardise: bool, as_is: bool) 
 
 
 def labels_from(source: str, n: int) -> Any:
-    """n labels from a file."""
-    labels = _array(source, "y")
-    if labels.shape == (n + 1,) and labels.dtype.kind == "U":
-        labels = labels[1:]  # the first line names the column
+    """n labels from a file: numbers, or words."""
+    found = _opened(source, "y")
+    labels = _labels_of(found, n, source) if isinstance(found, str) else found
     if labels.shape != (n,):
         raise DataError(
             f"{source} holds labels of shape {labels.shape}, the data has {n} rows: one label per row is needed, "
@@ -133,35 +148,40 @@ def _named(source: str) -> str:
     return "standard input" if source == "-" else source
 
 
-def _array(source: str, name: str) -> Any:
+def read(source: str) -> Any:
+    """What a file of rows holds: an array, or a :class:`Table` of text."""
+    found = _opened(source, "X")
+    return _table_of(found, source) if isinstance(found, str) else found
+
+
+def _opened(source: str, name: str) -> Any:
+    """An array, that of this name in an archive; or text, which anything else is taken for."""
     content = sys.stdin.buffer.read() if source == "-" else None
     try:
-        if content is not None:
-            return _parse(io.BytesIO(content), content[:6], name)
-        with open(source, "rb") as stream:
+        with open(source, "rb") if content is None else io.BytesIO(content) as stream:
             head = stream.read(6)
             stream.seek(0)
-            return _parse(stream, head, name)
+            if head == b"\x93NUMPY":
+                return _loaded(stream)
+            if head[:4] == b"PK\x03\x04":
+                return _archived(stream, name)
+            text = stream.read().decode("utf-8-sig")
+        if not text.strip():
+            raise ValueError("it is empty")
+        return text
     except _DAMAGE as error:
         raise DataError(
             f"{_named(source)} cannot be read as numbers: "
             f"{str(error).splitlines()[0] if str(error) else 'it ends too early'}. "
-            "Give a .npy file (np.save), an .npz file with an array X (labels: y), or comma-separated numbers."
+            "Give a .npy file (np.save), an .npz file with an array X (labels: y), or comma-separated text in UTF-8."
         ) from None
 
 
-def _parse(stream: Any, head: bytes, name: str) -> Any:
-    if head == b"\x93NUMPY":
-        return _loaded(stream)
-    if head[:4] == b"PK\x03\x04":
-        with np.load(stream, allow_pickle=False) as archive:
-            if name not in archive:
-                raise KeyError(f"no array {name!r} inside, only {', '.join(archive.files)}")
-            return archive[name]
-    text = stream.read().decode("utf-8")
-    if not text.strip():
-        raise ValueError("it is empty")
-    return _labels_of(text) if name == "y" else _table_of(text)
+def _archived(stream: Any, name: str) -> Any:
+    with np.load(stream, allow_pickle=False) as archive:
+        if name not in archive:
+            raise KeyError(f"no array {name!r} inside, only {', '.join(archive.files)}")
+        return archive[name]
 
 
 def _loaded(stream: Any) -> Any:
@@ -178,37 +198,98 @@ def _loaded(stream: Any) -> Any:
         raise
 
 
-def _table_of(text: str) -> Any:
-    """Numbers, under a line of column names where there is one."""
+@dataclass(frozen=True)
+class Table:
+    """Text in rows and columns, separated by commas or blanks; columns without a header have no names."""
+
+    source: str
+    names: tuple[str, ...]
+    text: str
+    delimiter: str | None
+
+    @functools.cached_property
+    def cells(self) -> list[list[str]]:
+        """Every cell, row by row."""
+        return _cells(self.text, self.delimiter, self.source)
+
+    def column(self, name: str) -> int:
+        """Its position; a number counts from zero, -1 is the last."""
+        if name in self.names:
+            return self.names.index(name)
+        width = len(self.cells[0])
+        if name.lstrip("-").isdigit() and -width <= int(name) < width:
+            return int(name) % width
+        known = ", ".join(self.names) if self.names else f"0 to {width - 1}"
+        raise InvalidInputError(f"{self.source} has no column {name!r}; it has {known}.")
+
+    def numbers(self, columns: Sequence[int] | None = None) -> Any:
+        """These columns, or all of them, as a matrix."""
+        if columns is None:
+            with contextlib.suppress(ValueError):  # many numbers are read quickly, a wrong one is looked for below
+                return np.loadtxt(io.StringIO(self.text), delimiter=self.delimiter, ndmin=2)
+        chosen = range(len(self.cells[0])) if columns is None else columns
+        return np.array([[self._number(row, column) for column in chosen] for row in range(len(self.cells))])
+
+    def _number(self, row: int, column: int) -> float:
+        cell = self.cells[row][column]
+        if _is_number(cell):
+            return float(cell)
+        where = self.names[column] if self.names else f"column {column}"
+        raise DataError(
+            f"{self.source}, data row {row + 1}, {where}: {cell!r} is not a number. Leave this column out, or encode "
+            "it as numbers first."
+        )
+
+
+def _table_of(text: str, source: str) -> Table:
+    """A first line without a number names the columns."""
     first, _, rest = text.lstrip().partition("\n")
     delimiter = "," if "," in first else None
-    named = any(not is_number(cell) for cell in first.split(delimiter))
-    return np.loadtxt(io.StringIO(rest if named and rest.strip() else text), delimiter=delimiter, ndmin=2)
+    (names,) = _cells(first.lstrip("# "), delimiter, source)
+    if any(_is_number(name) for name in names):
+        return Table(source, (), text, delimiter)
+    if not rest.strip():
+        raise DataError(f"{_named(source)} has a header and no rows.")
+    return Table(source, tuple(names), rest, delimiter)
 
 
-def _labels_of(text: str) -> Any:
-    """Numbers, or a word per line."""
+def _cells(text: str, delimiter: str | None, source: str) -> list[list[str]]:
+    """Every cell, row by row; rows of different lengths are refused."""
     try:
-        return np.loadtxt(io.StringIO(text), delimiter="," if "," in text else None, ndmin=1)
-    except ValueError:
-        return np.array([line.strip().strip('"') for line in text.splitlines() if line.strip()])
+        split = map(str.split, text.splitlines()) if delimiter is None else csv.reader(io.StringIO(text))
+        rows = [[cell.strip() for cell in row] for row in split if row]
+    except csv.Error as error:
+        raise DataError(f"{_named(source)} cannot be read as comma-separated text: {error}.") from None
+    widths = {len(row) for row in rows}
+    if len(widths) > 1:
+        raise DataError(f"{_named(source)} has rows of {sorted(widths)} columns; every row needs as many as the first.")
+    return rows
 
 
-def is_number(cell: str) -> bool:
-    """Whether a cell of a table is a number."""
+def _labels_of(text: str, n: int, source: str) -> Any:
+    """A label per line, perhaps under the name of the column; or all of them in one line."""
+    rows = _cells(text, ",", source)
+    if len(rows) == 1:
+        rows = [[cell] for cell in text.replace(",", " ").split()]
+    if len(rows) == n + 1:
+        rows = rows[1:]
+    return as_values([row[0] for row in rows]) if len(rows[0]) == 1 else np.array(rows)
+
+
+def as_values(cells: Sequence[str]) -> Any:
+    """Whole numbers, numbers, or words: the narrowest that all cells are."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return np.array([kind(cell) for cell in cells])
+    return np.array(cells)
+
+
+def _is_number(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:
         return False
     return True
-
-
-def _numbers(points: Any, source: str) -> Any:
-    if points.dtype.kind not in "fiub":
-        raise DataError(
-            f"{source} holds {points.dtype} entries; real numbers are needed. Convert with X.astype(float)."
-        )
-    return points if points.dtype in (np.float32, np.float64) else points.astype(np.float64)
 
 
 def _scaled(points: Any, source: str, standardise: bool, as_is: bool) -> Any:
@@ -228,8 +309,10 @@ def _scaled(points: Any, source: str, standardise: bool, as_is: bool) -> Any:
 # ---- writing ---------------------------------------------------------------------------------------------
 
 
-def check_target(path: Path, force: bool) -> None:
+def check_target(path: Path | None, force: bool) -> None:
     """Fail before the work, not after it: the folder must take a file, an earlier one is kept unless ``force``."""
+    if path is None:
+        return
     if path.is_dir():
         raise InvalidInputError(f"{path} is a folder; give the name of a file, for instance {path / 'result'}.")
     if path.exists() and not force:
@@ -277,12 +360,21 @@ def _enough_space(path: Path, size: int) -> None:
 def write_json(path: Path, document: Any) -> None:
     """A JSON document, whole or not at all."""
     write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    note(f"written: {path}")
 
 
-def save_figure(figure: Any, path: Path) -> None:
-    """A drawing, in the format that the name says."""
-    suffix = path.suffix.lstrip(".") or "png"
-    if suffix not in ("png", "svg", "pdf"):
+def check_plot(path: Path | None, force: bool) -> None:
+    """As :func:`check_target`, for a drawing in the format that the name says."""
+    if path is not None and path.suffix not in ("", ".png", ".svg", ".pdf"):
         raise InvalidInputError(f"--plot writes .png, .svg or .pdf, got {path.name!r}.")
+    check_target(path, force)
+
+
+def save_plot(display: Any, path: Path) -> None:
+    """Draw without a window, into a file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
     with atomic(path) as temporary:
-        figure.savefig(temporary, format=suffix, dpi=150)
+        display.plot().figure_.savefig(temporary, format=path.suffix.lstrip(".") or "png", dpi=150)
+    note(f"written: {path}")

@@ -10,10 +10,9 @@ import numpy as np
 import typer
 
 from ..errors import InvalidInputError
+from . import files
 from . import options as opt
 from .app import app, note, print_json, show, tell
-from .files import atomic, check_target, matrix_file, matrix_header, points_from, same_preparation, save_figure
-from .options import Scheduler, Workers, client_from
 
 _BLOCK = 512  # columns of an equivalent that are made at once
 _EXACT = 4000  # points up to which the law is compared with the exact kernel
@@ -51,8 +50,8 @@ def kernel(
     centred: Annotated[bool, typer.Option("--centred", help="Centre the network at the data's tau0.")] = False,
     standardise: opt.Standardise = False,
     as_is: opt.AsIs = False,
-    scheduler: Scheduler = None,
-    workers: Workers = None,
+    scheduler: opt.Scheduler = None,
+    workers: opt.Workers = None,
     force: opt.Force = False,
 ) -> None:
     """Write a kernel matrix, exact or equivalent, into a .npy file that is filled block by block on the disk.
@@ -82,7 +81,7 @@ def kernel(
             opt.refuse("a cluster computes the kernel that a twin matches", kernel=which)
     elif output != "-":
         check_format(Path(output))
-        check_target(Path(output), force)
+        files.check_target(Path(output), force)
     if twin is None:
         designed, network = None, opt.network_from(activation, sigma_a2, sigma_b2, layers, sigma_c2)
     else:
@@ -98,16 +97,16 @@ def kernel(
         _write(output, (n, n), statistics.X.dtype, lambda out: _fill_equivalent(operator, out))
         return
     if against is None:
-        X, Y = points_from(points, standardise=standardise, as_is=as_is), None
+        X, Y = files.points_from(points, standardise=standardise, as_is=as_is), None
     else:
-        X, Y = same_preparation(points, against, standardise, as_is)
+        X, Y = files.same_preparation(points, against, standardise, as_is)
     rows = X if Y is None else Y
     if centred:
         network = network.centred(nsd.MixtureStatistics.estimate(rows).tau0)
 
     if on_cluster:
         source = network if designed is None else designed
-        with client_from(scheduler, workers) as client:
+        with opt.client_from(scheduler, workers) as client:
             _write_on_cluster(client, output, source, X, which or "ck")
         return
 
@@ -165,10 +164,10 @@ def _write(output: str, shape: tuple[int, int], dtype: Any, fill: Any) -> None:
         if output == "-":
             _stream(matrix)
             return
-        with atomic(path) as temporary:
+        with files.atomic(path) as temporary:
             _save(temporary, path.suffix, matrix)
     else:
-        with matrix_file(path, shape, dtype) as mapped:
+        with files.matrix_file(path, shape, dtype) as mapped:
             fill(mapped)
     note(f"written: {path}, {shape[0]} x {shape[1]}, {dtype}")
 
@@ -179,7 +178,7 @@ def _check_cluster(output: str, force: bool, **given: Any) -> None:
     if Path(output).suffix not in (".npy", ".zarr"):
         raise InvalidInputError(f"a cluster writes .npy or .zarr, tile by tile, got {output}.")
     if Path(output).suffix == ".npy":
-        check_target(Path(output), force)
+        files.check_target(Path(output), force)
 
 
 def _write_on_cluster(client: Any, output: str, source: Any, X: Any, which: Any) -> None:
@@ -192,7 +191,7 @@ def _write_on_cluster(client: Any, output: str, source: Any, X: Any, which: Any)
 
 def _stream(matrix: Any) -> None:
     """Row by row: a reader that has seen enough may close the pipe at any of them."""
-    sys.stdout.buffer.write(matrix_header(matrix.shape, matrix.dtype))
+    sys.stdout.buffer.write(files.matrix_header(matrix.shape, matrix.dtype))
     for row in matrix:
         sys.stdout.buffer.write(row.tobytes())
     sys.stdout.buffer.flush()
@@ -235,27 +234,22 @@ def spectrum(
     """
     import notsodeep as nsd
 
-    if plot is not None:
-        check_target(plot, force)
+    files.check_plot(plot, force)
     network = opt.network_from(activation, sigma_a2, sigma_b2, layers)
     source, X = _source(data, labels, dimension, number, standardise, as_is)
     law = nsd.spectral_law(network, source, n=number if data is not None else len(X), kernel=which)
     display = _display(law, X)
     if plot is not None:
-        save_figure(display.plot().figure_, plot)
-        note(f"written: {plot}")
+        files.save_plot(display, plot)
     if json:
         bulks = [{"low": a, "high": b, "mass": m} for (a, b), m in zip(law.support, law.masses, strict=True)]
         atoms = [{"value": a.value, "mass": a.mass} for a in law.atoms]
-        numbers = {"kernel": which, "n": law.n, "p": law.p, "bulks": bulks, "atoms": atoms, "spikes": _spikes(law)}
+        spikes = [float(spike.value) for spike in law.spikes]
+        numbers = {"kernel": which, "n": law.n, "p": law.p, "bulks": bulks, "atoms": atoms, "spikes": spikes}
         print_json({**numbers, "distance": display.distance})
     else:
         show(law.summary())
         _report(display, law, data is not None)
-
-
-def _spikes(law: Any) -> list[float]:
-    return [float(s.value) for s in law.spikes]
 
 
 def _source(
@@ -284,9 +278,6 @@ def _source(
 
 def _display(law: Any, X: Any) -> Any:
     """The eigenvalues of the exact kernel beside the law, where the points are few enough to compute them."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     import notsodeep as nsd
 
     exact = nsd.kernels_of(law.coefficients.network, X[: min(law.n, _EXACT)], kinds=(law.kernel,))[law.kernel]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,11 +11,9 @@ import numpy as np
 import typer
 
 from ..errors import DataError, InvalidInputError
+from . import files
 from . import options as opt
-from .app import app, note, print_json, show
-from .files import atomic, check_target, labels_from, points_from, save_figure
-from .options import Scheduler, Workers, client_from
-from .tables import read_table, split_target
+from .app import answer, app, note
 
 _POINTS = 12  # of a range without its own number
 
@@ -53,8 +53,7 @@ def learn(
     """
     import notsodeep as nsd
 
-    if plot is not None:
-        check_target(plot, force)
+    files.check_plot(plot, force)
     network = opt.network_from(activation, sigma_a2, sigma_b2, layers, sigma_c2)
     if data is not None:
         found: Any = _estimate(network, which, data, labels, standardise, as_is, ridge)
@@ -63,22 +62,9 @@ def learn(
         networks = _beside(network, mixture, which) if compare else {activation or str(layers): network}
         found = _curve(networks, mixture, which, number, ridge, times)
     if plot is not None:
-        _draw(found, plot)
-        note(f"written: {plot}")
-    if json:
-        print_json(found.to_dict())
-    else:
-        show(str(found))
-
-
-def _draw(found: Any, path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import notsodeep as nsd
-
-    made = nsd.LearningDisplay.from_curve if isinstance(found, nsd.LearningCurve) else nsd.LearningDisplay.from_estimate
-    save_figure(made(found).plot().figure_, path)
+        display: Any = nsd.LearningDisplay
+        files.save_plot(display.from_curve(found) if data is None else display.from_estimate(found), plot)
+    answer(json, found.to_dict(), str(found))
 
 
 def _curve(networks: Any, mixture: Any, which: Any, number: str, ridge: str, times: str | None) -> Any:
@@ -116,8 +102,8 @@ def _estimate(
     value = _range("--ridge", ridge)
     if len(value) > 1:
         raise InvalidInputError("with --data give one --ridge; the curve runs over the number of rows.")
-    X = points_from(data, standardise=standardise, as_is=as_is)
-    return nsd.estimate_learning(network, X, labels_from(labels, len(X)), which, ridge=float(value[0]))
+    X = files.points_from(data, standardise=standardise, as_is=as_is)
+    return nsd.estimate_learning(network, X, files.labels_from(labels, len(X)), which, ridge=float(value[0]))
 
 
 def _range(option: str, text: str) -> np.ndarray:
@@ -164,8 +150,8 @@ def fit(
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", help="A solve of many rows goes on from this file if it is stopped.")
     ] = None,
-    scheduler: Scheduler = None,
-    workers: Workers = None,
+    scheduler: opt.Scheduler = None,
+    workers: opt.Workers = None,
     json: opt.Json = False,
     force: opt.Force = False,
 ) -> None:
@@ -183,9 +169,9 @@ def fit(
     import notsodeep as nsd
     from notsodeep.estimators import save_estimator
 
-    check_target(output, force)
+    files.check_target(output, force)
     deq = opt.deq_from(activation, sigma_a2, sigma_b2, sigma_c2)
-    X, y, names = split_target(data, target, labels)
+    X, y, names = _rows_and_target(data, target, labels)
     classify = _is_classification(y) if task == "auto" else task == "classify"
     maker = nsd.DEQClassifier if classify else nsd.DEQRegressor
     model = maker(
@@ -200,16 +186,31 @@ def fit(
         checkpoint=checkpoint,
     )
     machine = model if as_is else make_pipeline(nsd.Standardiser(), model)
-    with client_from(scheduler, workers) as model.client:
+    with opt.client_from(scheduler, workers) as model.client:
         machine.fit(X, y)
     model.client = None
     save_estimator(machine, output, {"columns": names, "target": target})
     note(f"written: {output}")
     summary = _summary(model, X, y, classify)
-    if json:
-        print_json(summary)
-    else:
-        show("\n".join(f"{name:<22} {value}" for name, value in summary.items()))
+    answer(json, summary, "\n".join(f"{name:<22} {value}" for name, value in summary.items()))
+
+
+def _rows_and_target(data: str, target: str | None, labels: str | None) -> tuple[Any, Any, list[str]]:
+    """Rows, what to predict (words or numbers), and the names of the columns, if there are any."""
+    if (target is None) == (labels is None):
+        raise InvalidInputError("say what to predict: --target COLUMN of the data, or --labels FILE, not both.")
+    if labels is not None:
+        X, names = files.read_rows(data)
+        return X, files.labels_from(labels, len(X)), list(names)
+    table = files.read(data)
+    if not isinstance(table, files.Table):
+        raise InvalidInputError("an array has no named columns; give what to predict with --labels FILE.")
+    aim = table.column(str(target))
+    columns = [i for i in range(len(table.cells[0])) if i != aim]
+    if not columns:
+        raise DataError(f"{data} has no columns besides the target.")
+    X, y = files.as_points(table.numbers(columns), data), files.as_values([row[aim] for row in table.cells])
+    return X, y, [table.names[i] for i in columns] if table.names else []
 
 
 def _ridge(text: str) -> Any:
@@ -222,8 +223,6 @@ def _ridge(text: str) -> Any:
 
 
 def _is_classification(y: Any) -> bool:
-    import numpy as np
-
     return y.dtype.kind in "USOb" or (y.dtype.kind in "iu" and len(np.unique(y)) <= max(2, len(y) // 10))
 
 
@@ -264,10 +263,9 @@ def predict(
     """
     from notsodeep.estimators.storage import load_with_extra
 
-    if output is not None:
-        check_target(output, force)
+    files.check_target(output, force)
     learner, extra = load_with_extra(model)
-    X = _new_rows(data, extra)
+    X, _ = files.read_rows(data, extra.get("columns") or ())
     if X.shape[1] != learner.n_features_in_:
         raise DataError(
             f"{data} has {X.shape[1]} columns and {model} was fitted with {learner.n_features_in_}; give the same ones."
@@ -279,29 +277,14 @@ def predict(
     _write(found, header, output)
 
 
-def _new_rows(data: str, extra: dict[str, Any]) -> Any:
-    table = read_table(data)
-    if table is None:
-        return points_from(data, as_is=True, least=1)
-    wanted = extra.get("columns") or []
-    if wanted and table.names:
-        return table.numbers([table.column(name) for name in wanted])
-    return table.numbers(list(range(len(table.cells[0]))))
-
-
 def _write(found: Any, header: list[str], output: Path | None) -> None:
-    import csv
-    import sys
-
-    import numpy as np
-
     rows = found[:, None] if found.ndim == 1 else found
     if output is not None and output.suffix == ".npy":
-        with atomic(output) as temporary, open(temporary, "wb") as stream:
+        with files.atomic(output) as temporary, open(temporary, "wb") as stream:
             np.save(stream, found)
         return
     if output is None:
         csv.writer(sys.stdout, lineterminator="\n").writerows([header, *rows.tolist()])
         return
-    with atomic(output) as temporary, open(temporary, "w", encoding="utf-8", newline="") as stream:
+    with files.atomic(output) as temporary, open(temporary, "w", encoding="utf-8", newline="") as stream:
         csv.writer(stream, lineterminator="\n").writerows([header, *rows.tolist()])

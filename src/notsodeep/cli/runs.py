@@ -17,10 +17,9 @@ import typer
 from .. import __version__
 from .._words import Method, Trained
 from ..errors import InvalidInputError
+from . import files
 from . import options as opt
-from .app import app, print_json, show, table
-from .files import labels_from, points_from
-from .options import Scheduler, Workers, client_from
+from .app import answer, app, print_json, show, table
 
 
 @app.command()
@@ -64,10 +63,7 @@ def compare(
     found = nsd.compare(
         twin.implicit, twin, (X, y), width=width, seeds=seeds, method=method, train=train, epochs=epochs, lr=lr
     )
-    if json:
-        print_json(found.to_dict())
-    else:
-        show(found.table())
+    answer(json, found.to_dict(), found.table())
 
 
 def _labelled(data: str | None, labels: str | None, standardise: bool, as_is: bool) -> tuple[Any, Any]:
@@ -85,8 +81,8 @@ def _labelled(data: str | None, labels: str | None, standardise: bool, as_is: bo
         return nsd.standardise(X), y
     if labels is None:
         raise InvalidInputError("a comparison speaks of accuracy and needs labels: add --labels y.npy.")
-    X = points_from(data, standardise=standardise, as_is=as_is)
-    codes = np.unique(labels_from(labels, len(X)), return_inverse=True)[1]
+    X = files.points_from(data, standardise=standardise, as_is=as_is)
+    codes = np.unique(files.labels_from(labels, len(X)), return_inverse=True)[1]
     return X, codes
 
 
@@ -99,8 +95,8 @@ def reproduce(
         Path | None, typer.Option("--data", help="Folder of the data sets; default NOTSODEEP_DATA, else the cache.")
     ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda, for what trains.")] = "cpu",
-    scheduler: Scheduler = None,
-    workers: Workers = None,
+    scheduler: opt.Scheduler = None,
+    workers: opt.Workers = None,
     json: opt.Json = False,
 ) -> None:
     """Redo a published figure: numbers as JSON, and the figure drawn from them.
@@ -117,7 +113,7 @@ def reproduce(
     experiments: Any = nsd.experiments
     known = experiments.names()
     if name is None:
-        print_json({n: asdict(s) for n, s in experiments.STUDIES.items()}) if json else show(_studies())
+        answer(json, {n: asdict(s) for n, s in experiments.STUDIES.items()}, _studies())
         return
     if name not in (*known, "all"):
         import difflib
@@ -126,7 +122,7 @@ def reproduce(
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise InvalidInputError(f"there is no experiment {name!r}; {hint}Known: {', '.join(known)}.")
     chosen = known if name == "all" else (name,)
-    with client_from(scheduler, workers) as client:
+    with opt.client_from(scheduler, workers) as client:
         options = {"quick": quick, "folder": folder, "data": data, "device": device, "client": client}
         found = {one: experiments.reproduce(one, **options) for one in chosen}
     if json:
@@ -187,9 +183,6 @@ def demo(
       notsodeep demo
       notsodeep demo --quick --output out
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
     from notsodeep import demo as show_case
 
     show_case.main(folder, quick=quick)
@@ -210,15 +203,12 @@ def info(json: opt.Json = False) -> None:
       notsodeep info --json
     """
     found = _gather()
-    if json:
-        print_json(found)
-        return
     lines = [f"notsodeep {found['notsodeep']}, Python {found['python']}, {found['platform']}"]
     lines += ["packages     " + ", ".join(f"{k} {v or 'not installed'}" for k, v in found["packages"].items())]
     lines += ["devices      " + ", ".join(found["devices"])]
     lines += ["activations  " + ", ".join(found["activations"])]
     lines += ["data         " + "; ".join(f"{k}: {v}" for k, v in found["data"].items())]
-    show("\n".join(lines))
+    answer(json, found, "\n".join(lines))
 
 
 def _gather() -> dict[str, Any]:

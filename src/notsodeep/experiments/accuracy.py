@@ -29,7 +29,7 @@ from ..networks import DEQ, ENN
 from ..plots.figures.accuracy import ACTIVATIONS, MODELS, draw_accuracy, draw_depths
 from ..plots.figures.one_layer import draw_one_layer_accuracy
 from .readouts import Candidate, Optimiser, score
-from .runner import Experiment, Point, Setup
+from .runner import HERE, Experiment, Point, Setup
 
 DATASETS = ("mnist", "fashion_mnist", "cifar10_vgg")
 WIDTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -94,16 +94,18 @@ def accuracies(
     ``agreement`` is the share of test rows that a network classifies as the DEQ of the same seed does.
     """
     found = score(
-        {f"{phi}/{name}": Candidate(_network(phi, name)) for phi in activations for name in MODELS},
+        {
+            f"{phi}/{name}": Candidate(_network(phi, name), reference=f"{phi}/DEQ")
+            for phi in activations
+            for name in MODELS
+        },
         load_data(dataset),
         width,
-        lambda name: f"{name.split('/')[0]}/DEQ",
+        setup,
         epochs=epochs,
         batch_size=batch_size,
         seeds=seeds,
         optimisers=[Optimiser(method, lr) for method, lr in optimisers.items()],  # type: ignore[arg-type]
-        device=setup.device,
-        between_epochs=setup.check_time,
     )
     table: dict[str, Any] = {}
     for phi in activations:
@@ -145,10 +147,8 @@ def accuracy_points(
         }
         return Point.of(f"{name}/{width}", settings, accuracies, load_data=load_data, setup=setup)
 
-    names, sizes = (
-        datasets or (("digits",) if setup.quick else DATASETS),
-        widths or ((32, 128, 512) if setup.quick else full),
-    )
+    names = datasets or (("digits",) if setup.quick else DATASETS)
+    sizes = widths or ((32, 128, 512) if setup.quick else full)
     return [point(name, width) for name in names for width in sizes]
 
 
@@ -173,16 +173,15 @@ def accuracy_by_depth(
     phi: str,
     width: int,
     networks: Sequence[str],
+    setup: Setup = HERE,
     *,
     epochs: int = 100,
     seeds: Sequence[int] = (0,),
     lr: float = 1.0,
-    device: str = "cpu",
 ) -> dict[str, list[float]]:
     """Network -> test accuracy per seed; ``networks`` are ``"DEQ"`` and names from :data:`TWINS` and :data:`PLAIN`."""
     candidates = {name: Candidate(_by_name(phi, name), TWINS.get(name, "gaussian")) for name in networks}
-    options: dict[str, Any] = {"epochs": epochs, "seeds": seeds, "device": device}
-    table = score(candidates, data, width, lambda name: networks[0], optimisers=[Optimiser("sgd", lr)], **options)
+    table = score(candidates, data, width, setup, epochs=epochs, seeds=seeds, optimisers=[Optimiser("sgd", lr)])
     return {name: found["accuracy"] for name, found in table.first.items()}
 
 
@@ -212,7 +211,7 @@ def depth_points(setup: Setup) -> list[Point]:
         return Point(
             f"{name}{'_noisy' if noise else ''}/{phi}/{width}",
             {"dataset": name, "noise": noise, "activation": phi, **chosen},
-            lambda: accuracy_by_depth(load_data(name, noise), phi, **chosen, device=setup.device),
+            lambda: accuracy_by_depth(load_data(name, noise), phi, setup=setup, **chosen),
         )
 
     chosen = [point(name, phi) for name in names for phi in ACTIVATIONS]
@@ -261,10 +260,9 @@ def one_layer_points(setup: Setup) -> list[Point]:
     def measure(settings: Mapping[str, Any]) -> dict[str, Any]:
         data, networks = prepared(settings["dataset"])
         options = {name: settings[name] for name in ("epochs", "seeds")}
-        options |= {"optimisers": [Optimiser(settings.get("method", "sgd"), settings["lr"])]}
-        options |= {"device": setup.device, "between_epochs": setup.check_time}
+        options["optimisers"] = [Optimiser(settings.get("method", "sgd"), settings["lr"])]
         return {
-            phi: score(networks[phi], data, settings["width"], lambda name: "DEQ", **options).first
+            phi: score(networks[phi], data, settings["width"], setup, **options).first
             for phi in settings["activations"]
         }
 
@@ -289,12 +287,7 @@ def one_layer_points(setup: Setup) -> list[Point]:
 
 
 EXPERIMENTS = (
-    Experiment("accuracy", "Test accuracy of DEQ, twin and plain network", accuracy_points, draw_accuracy),
-    Experiment("plain_depth", "Plain networks of one to three layers beside DEQ and twin", depth_points, draw_depths),
-    Experiment(
-        "one_layer_accuracy",
-        "Accuracy of one-layer twins with trained readouts",
-        one_layer_points,
-        draw_one_layer_accuracy,
-    ),
+    Experiment("accuracy", accuracy_points, draw_accuracy),
+    Experiment("plain_depth", depth_points, draw_depths),
+    Experiment("one_layer_accuracy", one_layer_points, draw_one_layer_accuracy),
 )

@@ -19,7 +19,7 @@ from .. import nn as finite
 from ..datasets import load
 from ..matching import Twin, match_one_layer, match_uniform, norm_range
 from ..networks import DEQ, ENN
-from ..nn.compare import median_times
+from ..nn.compare import median_times, share
 from ..nn.model import Model, in_batches
 from ..plots.figures.accuracy import draw_distilled
 from .runner import Experiment, Point, Setup
@@ -109,8 +109,8 @@ def _rows(
         {
             "seed": seed,
             **dict(zip(("start", "depth", "way"), key, strict=True)),
-            "accuracy": float((guess == y).double().mean()),
-            "agreement": float((guess == first).double().mean()),
+            "accuracy": share(guess, y),
+            "agreement": share(guess, first),
             "milliseconds": 1e3 * seconds[str(key)],
             "contraction": contraction if key[0] == "deq" else None,
         }
@@ -135,4 +135,4 @@ def points(setup: Setup) -> list[Point]:
     return [Point(f"{r.data}/{r.activation}", asdict(r), partial(replace_trained, r, setup)) for r in sizes]
 
 
-EXPERIMENTS = (Experiment("distil", "What can stand in for a trained DEQ", points, draw_distilled),)
+EXPERIMENTS = (Experiment("distil", points, draw_distilled),)

@@ -278,14 +278,7 @@ def variant_points(setup: Setup) -> list[Point]:
 
 
 EXPERIMENTS = (
-    Experiment(
-        "equivalents_error",
-        "Relative spectral error of the equivalents against n",
-        error_points,
-        lambda document: draw_errors(kept_curves(document)),
-    ),
-    Experiment(
-        "mixtures_error", "Relative spectral error of the equivalents on three mixtures", mixture_points, draw_mixtures
-    ),
-    Experiment("rejected_variants", "Printed formulas that stall, beside those kept", variant_points, draw_variants),
+    Experiment("equivalents_error", error_points, lambda document: draw_errors(kept_curves(document))),
+    Experiment("mixtures_error", mixture_points, draw_mixtures),
+    Experiment("rejected_variants", variant_points, draw_variants),
 )

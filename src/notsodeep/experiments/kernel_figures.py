@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from ..activations import Quadratic, activation
@@ -77,13 +76,9 @@ def sample(name: str, n: int, p: int, folder: str | Path | None = None, seed: in
     return Sample(X if images == name else X / np.linalg.norm(X, axis=1, keepdims=True), data.y_train[order])
 
 
-def eigenvalues(kernel: Array) -> Array:
-    """In decreasing order."""
-    return scipy.linalg.eigh(kernel, eigvals_only=True, check_finite=True, driver="evd")[::-1]
-
-
 def histograms(spectra: dict[str, Array]) -> dict[str, Any]:
-    """Counts of several spectra over the same bins, and the largest eigenvalues, which the bins leave out."""
+    """Counts of several spectra in any order over the same bins, and the largest ones, which the bins leave out."""
+    spectra = {name: np.sort(values)[::-1] for name, values in spectra.items()}
     first = next(iter(spectra.values()))
     kept = first[min(_TOP, len(first) // 4) :]
     low, high = min(v.min() for v in spectra.values()), float(kept.max())
@@ -159,7 +154,7 @@ def compare_eigenvalues(
     population = points.statistics(population=True)
     theirs = {"population tau0": equivalent(deq, population, "ck").matrix()}
     other = distances(ck(deq.centred(population.tau0), points.X), theirs, sigma_a2)
-    spectra = histograms({"exact": eigenvalues(exact), "equivalent": approximation.eigenvalues()})
+    spectra = histograms({"exact": np.linalg.eigvalsh(exact), "equivalent": approximation.eigenvalues()})
     return {
         "distances": _with_tau0(found, statistics) | _with_tau0(other, population),
         "spectrum": spectra,
@@ -205,7 +200,7 @@ def compare_kernels(
         "family": twin.family,
         "residual": twin.residual,
         "distances": distances(truth, {"twin": explicit, "plain": ck(twin.plain, points.X)}, sigma_a2),
-        "spectrum": histograms({"DEQ": eigenvalues(truth), "twin": eigenvalues(explicit)}),
+        "spectrum": histograms({"DEQ": np.linalg.eigvalsh(truth), "twin": np.linalg.eigvalsh(explicit)}),
         "images": {"DEQ": thumbnail(truth), "twin": thumbnail(explicit)},
     }
 
@@ -247,7 +242,9 @@ def compare_on_sphere(kernel: Kernel, n: int, d: int, sigma_a2: float = 0.2, see
         "distances": {name: {"absolute": gap, "relative": gap / size} for name, gap in gaps.items()},
         "largest_off_diagonal_error": {k: float(np.abs(truth - v)[off].max()) for k, v in others.items()},
         "quadratic": {"a2": layer.a, "a1": layer.b, "a0": layer.c},
-        "spectrum": histograms({"implicit": eigenvalues(truth), "quadratic": eigenvalues(others["quadratic"])}),
+        "spectrum": histograms(
+            {"implicit": np.linalg.eigvalsh(truth), "quadratic": np.linalg.eigvalsh(others["quadratic"])}
+        ),
     }
 
 
@@ -259,12 +256,7 @@ def sphere_points(setup: Setup) -> list[Point]:
 
 
 EXPERIMENTS = (
-    Experiment(
-        "eigenvalues",
-        "Eigenvalues of the exact Implicit-CK and of its equivalent",
-        eigenvalue_points,
-        draw_eigenvalues,
-    ),
-    Experiment("kernels", "Kernels of DEQ and twin as images, with their spectra", image_points, draw_kernels),
-    Experiment("sphere", "Unit sphere: a ReLU DEQ and a quadratic layer", sphere_points, draw_sphere),
+    Experiment("eigenvalues", eigenvalue_points, draw_eigenvalues),
+    Experiment("kernels", image_points, draw_kernels),
+    Experiment("sphere", sphere_points, draw_sphere),
 )

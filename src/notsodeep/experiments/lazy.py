@@ -14,8 +14,8 @@ the limit of infinite width both predictions are the same kernel's.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -26,13 +26,13 @@ from ..datasets import Dataset, load
 from ..kernels import ntk
 from ..matching import Twin, match_one_layer, match_uniform, norm_range
 from ..networks import DEQ
+from ..nn.compare import share
 from ..nn.model import Model, compute_features, in_batches, one_hot
 from ..nn.train import descend, new_optimiser
 from ..plots.figures.accuracy import draw_training
 from ..plots.figures.one_layer import draw_one_layer_lazy
-from .runner import Experiment, Point, Setup
+from .runner import HERE, Experiment, Point, Setup
 
-_HERE = Setup()
 LIMIT = "infinite width"
 
 
@@ -101,33 +101,43 @@ class Limit:
         return self.values[len(self.targets) :].clone()
 
 
-@dataclass
-class Curve:
-    """One network over time, on the test rows: half mean square, accuracy; and how near it is to the first DEQ."""
-
-    loss: list[float] = field(default_factory=list)
-    accuracy: list[float] = field(default_factory=list)
-    agreement: list[float] = field(default_factory=list)
-    distance: list[float] = field(default_factory=list)
-    to_limit: list[float] = field(default_factory=list)
-    """The distance from infinite width, where that is known."""
-
-    def add(self, outputs: Tensor, targets: Tensor, labels: Tensor, reference: Tensor, limit: Tensor | None) -> None:
-        self.loss.append(_short(0.5 * (outputs - targets).square().sum(-1).mean()))
-        guesses = outputs.argmax(-1)
-        self.accuracy.append(_short((guesses == labels).double().mean()))
-        self.agreement.append(_short((guesses == reference.argmax(-1)).double().mean()))
-        self.distance.append(_short((outputs - reference).norm() / reference.norm()))
-        if limit is not None:
-            self.to_limit.append(_short((outputs - limit).norm() / limit.norm()))
+Learners = Mapping[str, Learner | Limit]
 
 
-def _short(value: Tensor) -> float:
-    return float(f"{float(value):.6g}")
+def _in_step(
+    learners: Learners, n: int, batch_size: int, seed: int, epochs: Sequence[int], setup: Setup, looks: int = 1
+) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """Everybody descends on the same batches in the same order; the number of steps, and what is known after them."""
+    for epoch in epochs:
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(1000 * seed + epoch))
+        batches = order.to(setup.device).split(batch_size)
+        length = -(-len(batches) // looks)
+        for first in range(0, len(batches), length):
+            part = batches[first : first + length]
+            for learner in learners.values():
+                learner.descend(part)
+            yield len(part), {name: learner.outputs() for name, learner in learners.items()}
+            setup.check_time()
+
+
+def _compared(outputs: Tensor, labels: Tensor, reference: Tensor) -> dict[str, float]:
+    """Accuracy on the test rows; the share of them on which the reference predicts the same class; the distance
+    |f - reference| / |reference| of the outputs."""
+    guesses = outputs.argmax(-1)
+    return {
+        "accuracy": share(guesses, labels),
+        "agreement": share(guesses, reference.argmax(-1)),
+        "distance": _distance(outputs, reference),
+    }
+
+
+def _distance(outputs: Tensor, reference: Tensor) -> float:
+    return float((outputs - reference).norm() / reference.norm())
 
 
 def _follow(run: Run, twin: Twin, data: Dataset, seed: int, setup: Setup) -> dict[str, Any]:
-    """DEQ, one layer with Gaussian and with orthogonal weights, another DEQ: the same batches in the same order."""
+    """The half mean square of the test rows, and all that is compared with the DEQ, over time: of the DEQ, one layer
+    with Gaussian and with orthogonal weights, another DEQ; ``to_limit`` is the distance from infinite width."""
     X, y, X_test, y_test = data.tensors(setup.device)
     sizes = (X.shape[1], run.width, len(data.classes))
     models: dict[str, Model] = {
@@ -144,25 +154,21 @@ def _follow(run: Run, twin: Twin, data: Dataset, seed: int, setup: Setup) -> dic
     }
     if run.limit:
         learners[LIMIT] = Limit(twin.implicit, X, targets, X_test, run.lr)
-    curves = {name: Curve() for name in learners}
+    curves: dict[str, dict[str, list[float]]] = {name: {} for name in learners}
     steps: list[int] = []
-    for epoch in range(run.epochs):
-        generator = torch.Generator().manual_seed(1000 * seed + epoch)
-        batches = torch.randperm(len(X), generator=generator).to(X.device).split(run.batch_size)
-        length = -(-len(batches) // run.rows_per_epoch)
-        for first in range(0, len(batches), length):
-            part = batches[first : first + length]
-            steps.append(len(part) + (steps[-1] if steps else 0))
-            for learner in learners.values():
-                learner.descend(part)
-            found = {name: learner.outputs() for name, learner in learners.items()}
-            for name, curve in curves.items():
-                curve.add(found[name], held, y_test, found["DEQ"], found.get(LIMIT))
-            setup.check_time()
-    return {"seed": seed, "steps": steps, **{name: asdict(curve) for name, curve in curves.items()}}
+    epochs = range(run.epochs)
+    for taken, found in _in_step(learners, len(X), run.batch_size, seed, epochs, setup, run.rows_per_epoch):
+        steps.append(taken + (steps[-1] if steps else 0))
+        for name, outputs in found.items():
+            now = {"loss": float(0.5 * (outputs - held).square().sum(-1).mean())}
+            now |= _compared(outputs, y_test, found["DEQ"])
+            now |= {"to_limit": _distance(outputs, found[LIMIT])} if run.limit else {}
+            for quantity, value in now.items():
+                curves[name].setdefault(quantity, []).append(float(f"{value:.6g}"))
+    return {"seed": seed, "steps": steps, **curves}
 
 
-def train_lazily(run: Run, setup: Setup = _HERE) -> dict[str, Any]:
+def train_lazily(run: Run, setup: Setup = HERE) -> dict[str, Any]:
     """The curves of every seed."""
     data = _rows(run, setup)
     deq = DEQ(run.activation, run.sigma_a2)
@@ -218,7 +224,7 @@ class Together:
     """Training samples used; all unless given."""
 
 
-def train_together(run: Together, setup: Setup = _HERE) -> dict[str, Any]:
+def train_together(run: Together, setup: Setup = HERE) -> dict[str, Any]:
     """Every epoch of every seed, and the summary over seeds."""
     twin = match_uniform(DEQ("relu", run.sigma_a2), "ntk", layers=run.layers)
     data = _rows(run, setup)
@@ -244,34 +250,21 @@ def _side_by_side(run: Together, twin: Twin, data: Dataset, seed: int, setup: Se
         "other": finite.DEQ(twin.implicit, *sizes, seed=3 * seed + 2, device=device),
     }
     learners = {name: Learner(model, X, one_hot(y, sizes[2], X), X_test, run.lr) for name, model in models.items()}
-    for epoch in range(1, run.epochs + 1):
-        order = torch.randperm(len(X), generator=torch.Generator().manual_seed(1000 * seed + epoch)).to(device)
-        for learner in learners.values():
-            learner.descend(order.split(run.batch_size))
-        yield {"seed": seed, "epoch": epoch, **_compared({n: one.outputs() for n, one in learners.items()}, y_test)}
-        setup.check_time()
-
-
-def _compared(f: dict[str, Tensor], y: Tensor) -> dict[str, float]:
-    """Accuracies on the test rows; the share of them on which the DEQ and another predict the same class, and the
-    distance |f_deq - f| / |f_deq| of their outputs."""
-    guess = {name: values.argmax(-1) for name, values in f.items()}
-
-    def share(a: Tensor, b: Tensor) -> float:
-        return float((a == b).double().mean())
-
-    def distance(name: str) -> float:
-        return float((f["deq"] - f[name]).norm() / f["deq"].norm())
-
-    return {
-        "deq": share(guess["deq"], y),
-        "twin": share(guess["twin"], y),
-        "other_deq": share(guess["other"], y),
-        "agreement": share(guess["deq"], guess["twin"]),
-        "deq_agreement": share(guess["deq"], guess["other"]),
-        "distance": distance("twin"),
-        "deq_distance": distance("other"),
-    }
+    epochs = range(1, run.epochs + 1)
+    after = _in_step(learners, len(X), run.batch_size, seed, epochs, setup)
+    for epoch, (_, outputs) in zip(epochs, after, strict=True):
+        found = {name: _compared(values, y_test, outputs["deq"]) for name, values in outputs.items()}
+        yield {
+            "seed": seed,
+            "epoch": epoch,
+            "deq": found["deq"]["accuracy"],
+            "twin": found["twin"]["accuracy"],
+            "other_deq": found["other"]["accuracy"],
+            "agreement": found["twin"]["agreement"],
+            "deq_agreement": found["other"]["agreement"],
+            "distance": found["twin"]["distance"],
+            "deq_distance": found["other"]["distance"],
+        }
 
 
 def together_points(setup: Setup) -> list[Point]:
@@ -281,6 +274,6 @@ def together_points(setup: Setup) -> list[Point]:
 
 
 EXPERIMENTS = (
-    Experiment("one_layer_lazy", "Lazy training by one layer's readout", lazy_points, draw_one_layer_lazy),
-    Experiment("uniform_training", "A ReLU DEQ and its twin, all weights trained", together_points, draw_training),
+    Experiment("one_layer_lazy", lazy_points, draw_one_layer_lazy),
+    Experiment("uniform_training", together_points, draw_training),
 )

@@ -23,6 +23,7 @@ from ..matching import Twin, match
 from ..mixtures import GaussianMixture
 from ..networks import DEQ, ENN, Kernel, Network
 from ..plots.figures.learning import draw_learning
+from ..plots.style import standard_error
 from ..spectra.sources import source_of
 from .lazy import Learner
 from .runner import Experiment, Point, Setup
@@ -144,8 +145,8 @@ def _compare(settings: Settings) -> dict[str, Any]:
 
 
 def _summary(values: list[float]) -> dict[str, float]:
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return {"mean": float(np.mean(values)), "error": spread / math.sqrt(len(values)), "deviation": spread}
+    error = standard_error(values)
+    return {"mean": float(np.mean(values)), "error": error, "deviation": error * math.sqrt(len(values))}
 
 
 def _converge(settings: Settings) -> dict[str, Any]:
@@ -159,7 +160,7 @@ def _converge(settings: Settings) -> dict[str, Any]:
     points = np.array(rows["accuracy"])[:, 0] - found.accuracy
     return {
         "mse_bias": float(single.mean()),
-        "mse_bias_error": float(single.std(ddof=1) / math.sqrt(len(single))),
+        "mse_bias_error": standard_error(single),
         "mse_rms": float(np.sqrt((single**2).mean())),
         "accuracy_bias": float(points.mean()),
         "accuracy_rms": float(np.sqrt((points**2).mean())),
@@ -321,4 +322,4 @@ def _point(key: str, settings: dict[str, Any], function: Any) -> Point:
     return Point(key, settings, lambda: function(settings))
 
 
-EXPERIMENTS = (Experiment("learning", "Learning, predicted before training", points, draw_learning),)
+EXPERIMENTS = (Experiment("learning", points, draw_learning),)

@@ -226,6 +226,6 @@ def _error(features: Callable[[Tensor], Tensor], exact: Tensor, X: Tensor) -> fl
 
 
 EXPERIMENTS = (
-    Experiment("one_layer", "One layer is enough: proven bounds", bound_points, draw_one_layer),
-    Experiment("one_layer_width", "One layer at finite width", width_points, draw_one_layer_width),
+    Experiment("one_layer", bound_points, draw_one_layer),
+    Experiment("one_layer_width", width_points, draw_one_layer_width),
 )

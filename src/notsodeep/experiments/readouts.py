@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,9 +16,10 @@ from .. import nn
 from ..datasets import Dataset
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, ENN
-from ..nn.compare import synchronise
+from ..nn.compare import share, synchronise
 from ..nn.model import Model
 from ..nn.train import descend, new_optimiser, sample_order
+from .runner import HERE, Setup
 
 _CPU_BYTES = 4 << 30  # of features held at once
 Loss = Callable[[Tensor], Tensor]
@@ -51,10 +52,11 @@ def build(
 
 @dataclass(frozen=True)
 class Candidate:
-    """A network whose readout is to be trained, and how its weights are drawn."""
+    """A network whose readout is to be trained, how its weights are drawn, and the network it is compared with."""
 
     network: DEQ | ENN
     init: str = "gaussian"
+    reference: str = "DEQ"
 
 
 Shares = dict[str, list[float]]
@@ -81,43 +83,33 @@ def score(
     candidates: Mapping[str, Candidate],
     data: Dataset,
     width: int,
-    reference: Callable[[str], str],
+    setup: Setup = HERE,
     *,
     epochs: int = 100,
     batch_size: int = 128,
     seeds: Sequence[int] = (0,),
     optimisers: Sequence[Optimiser] = (_PAPERS,),
-    device: str = "cpu",
-    between_epochs: Callable[[], None] | None = None,
 ) -> Scores:
     """Train a readout on the features of every network and seed, as many at once as the memory holds.
 
-    ``reference`` names the network that a network is compared with. Networks of one seed share their input weights and
-    the order of the samples; batches of 128, as in the papers.
+    Networks of one seed share their input weights and the order of the samples; batches of 128, as in the papers.
     """
     specs = [(name, seed) for name in candidates for seed in seeds]
     builders = [
-        functools.partial(build, candidates[name].network, data, width, seed, init=candidates[name].init, device=device)
-        for name, seed in specs
+        functools.partial(build, one.network, data, width, seed, init=one.init, device=setup.device)
+        for one in candidates.values()
+        for seed in seeds
     ]
-    X, y, test, _ = data.tensors(device)
+    X, y, test, _ = data.tensors(setup.device)
     found: list[Tensor] = []
     clock: dict[str, list[float]] = {name: [] for name in candidates}
     elapsed = 0.0
     while len(found) < len(specs):
-        features, held, seconds = _features(builders[len(found) :], X, test, between_epochs)
+        features, held, seconds = _features(builders[len(found) :], X, test, setup)
         here = specs[len(found) : len(found) + len(features)]
-        started = time.perf_counter()
-        weights = train_readouts(
-            features,
-            y,
-            len(data.classes),
-            optimisers,
-            [seed for _, seed in here],
-            epochs=epochs,
-            batch_size=batch_size,
-            between_epochs=between_epochs,
-        )
+        order, started = [seed for _, seed in here], time.perf_counter()
+        options: Any = {"epochs": epochs, "batch_size": batch_size, "setup": setup}
+        weights = train_readouts(features, y, len(data.classes), optimisers, order, **options)
         found += [(f @ w).argmax(-1).cpu() for f, w in zip(held, weights, strict=True)]
         elapsed += time.perf_counter() - started
         for (name, _), taken in zip(here, seconds, strict=True):
@@ -126,19 +118,16 @@ def score(
     guesses, truth = dict(zip(specs, found, strict=True)), torch.from_numpy(data.y_test)
 
     def shares(name: str, j: int) -> Shares:
-        pairs = [(guesses[name, seed][j], guesses[reference(name), seed][j]) for seed in seeds]
-        return {"accuracy": [_share(g, truth) for g, _ in pairs], "agreement": [_share(*pair) for pair in pairs]}
+        pairs = [(guesses[name, seed][j], guesses[candidates[name].reference, seed][j]) for seed in seeds]
+        accuracies, agreements = [share(guess, truth) for guess, _ in pairs], [share(*pair) for pair in pairs]
+        return {"accuracy": [round(v, 6) for v in accuracies], "agreement": [round(v, 6) for v in agreements]}
 
     by_network = {name: [shares(name, j) for j in range(len(optimisers))] for name in candidates}
     return Scores(by_network, clock, elapsed)
 
 
-def _share(guesses: Tensor, others: Tensor) -> float:
-    return round(float((guesses == others).double().mean()), 6)
-
-
 def _features(
-    builders: Sequence[Callable[[], Model]], X: Tensor, test: Tensor, between: Callable[[], None] | None
+    builders: Sequence[Callable[[], Model]], X: Tensor, test: Tensor, setup: Setup
 ) -> tuple[Tensor, Tensor, list[float]]:
     """Training and test features of the first networks, as many as fit, and the seconds for the training rows."""
     model = builders[0]()
@@ -148,8 +137,7 @@ def _features(
     features, held = (X.new_empty(count, len(rows), width) for rows in (X, test))
     seconds = []
     for i in range(count):
-        if between is not None:
-            between()
+        setup.check_time()
         model = builders[i]() if i else model
         seconds.append(_fill(features[i], model, X))
         _fill(held[i], model, test)
@@ -177,7 +165,7 @@ def train_readouts(
     *,
     epochs: int = 100,
     batch_size: int = 128,
-    between_epochs: Callable[[], None] | None = None,
+    setup: Setup = HERE,
 ) -> Tensor:
     """Readouts (networks, optimisers, width, classes) by cross-entropy from zero.
 
@@ -211,8 +199,7 @@ def train_readouts(
     which = torch.tensor([different.index(seed) for seed in seeds], device=features.device)
     run_epoch = _recorded(loss, steppers, batch_size) if features.is_cuda else _plain(loss, steppers, batch_size)
     for epoch in range(epochs):
-        if between_epochs is not None:
-            between_epochs()
+        setup.check_time()
         orders = torch.stack([sample_order(n, seed, epoch) for seed in different]).to(features.device)
         run_epoch(orders[which])
     found = torch.stack([w.detach() for w in weights], 1)

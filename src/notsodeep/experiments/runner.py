@@ -56,6 +56,9 @@ class Setup:
             raise TimeUp
 
 
+HERE = Setup()
+
+
 @dataclass(frozen=True)
 class Point:
     """One result: what decides it, and how it is computed."""
@@ -75,7 +78,6 @@ class Experiment:
     """A study: what it computes, and how the numbers are drawn."""
 
     name: str
-    title: str
     points: Callable[[Setup], Sequence[Point]]
     draw: Callable[[Document], Mapping[str, Figure]]
     """Figures by the suffix of their files, one message each; ``""`` for the only one."""
@@ -179,7 +181,6 @@ def write_document(path: Path, document: Mapping[str, Any]) -> None:
 def _empty(experiment: Experiment, setup: Setup) -> Document:
     return {
         "experiment": experiment.name,
-        "title": experiment.title,
         "size": setup.size,
         "command": f"notsodeep reproduce {experiment.name}" + (" --quick" if setup.quick else ""),
         "points": {},

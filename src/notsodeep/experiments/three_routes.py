@@ -7,16 +7,16 @@ one on rows of norm 1, ``match_one_layer`` against the plain one. A plain networ
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ..datasets import Dataset, load
 from ..equivalents import relative_spectral_error
+from ..estimators import DEQClassifier
 from ..kernels import kernels_of
 from ..matching import Twin, match, match_one_layer, match_sphere, norm_range
 from ..mixtures import GaussianMixture
@@ -107,37 +107,20 @@ def compare_route(data: Dataset, route: str, activation: str, kernel: Kernel, si
 
 def _kernels(twin: Twin, data: Dataset, kernel: Kernel) -> dict[str, Any]:
     """Relative spectral distance on the training rows; kernel ridge regression of the classes on the test rows."""
-    targets = one_hot(torch.from_numpy(data.y_train), len(data.classes), torch.empty(0, dtype=torch.float64)).numpy()
-    exact, distance, guesses = None, {}, {}
-    for name, kernel_at in _kernels_of(twin, kernel).items():
-        square = kernel_at(data.X_train.astype(np.float64), None)
-        if exact is None:
-            exact = square
-        else:
-            distance[name] = relative_spectral_error(exact, square)
-        ridge = RIDGE * float(square.diagonal().mean())
-        weights = np.linalg.solve(square + ridge * np.eye(len(square)), targets)
-        guesses[name] = (kernel_at(data.X_test.astype(np.float64), data.X_train.astype(np.float64)) @ weights).argmax(1)
+    X, X_test = (rows.astype(np.float64) for rows in (data.X_train, data.X_test))
+    exact, plain = (kernels_of(network, X, kinds=(kernel,))[kernel] for network in (twin.deq, twin.plain))
+    others = {"twin": twin.kernel_matrix(X), "plain": plain}
+    guesses = {
+        name: DEQClassifier(network=network, kernel=kernel, ridge=RIDGE).fit(X, data.y_train).predict(X_test)
+        for name, network in {"DEQ": twin.deq, "twin": twin, "plain": twin.plain}.items()
+    }
     return {
-        "distance": distance,
+        "distance": {name: relative_spectral_error(exact, matrix) for name, matrix in others.items()},
         "regression": {
-            "accuracy": {name: _share(guess == data.y_test) for name, guess in guesses.items()},
-            "agreement": {name: _share(guesses[name] == guesses["DEQ"]) for name in distance},
+            "accuracy": {name: float(np.mean(guess == data.y_test)) for name, guess in guesses.items()},
+            "agreement": {name: float(np.mean(guesses[name] == guesses["DEQ"])) for name in others},
         },
     }
-
-
-def _kernels_of(twin: Twin, kernel: Kernel) -> dict[str, Callable[[Array, Array | None], Array]]:
-    """The kernel of each network as a function of rows and columns, the twin's under its own training rule."""
-
-    def exact(network: DEQ | ENN) -> Callable[[Array, Array | None], Array]:
-        return lambda X, Y: kernels_of(network, X, Y, kinds=(kernel,))[kernel]
-
-    return {"DEQ": exact(twin.deq), "twin": twin.kernel_matrix, "plain": exact(twin.plain)}
-
-
-def _share(equal: Array) -> float:
-    return float(np.mean(equal))
 
 
 # ---- finite width --------------------------------------------------------------------------------------------
@@ -151,10 +134,10 @@ def _networks(twin: Twin, data: Dataset, size: Size) -> dict[str, Any]:
         for name, network in networks.items()
     }
     other = np.roll(guesses["DEQ"], 1, axis=0)
-    agreement = {name: _share(guesses[name] == guesses["DEQ"]) for name in ("twin", "plain")}
+    compared = {"twin": guesses["twin"], "plain": guesses["plain"], "DEQ of another seed": other}
     return {
         "accuracy": {name: (found == data.y_test).mean(1).tolist() for name, found in guesses.items()},
-        "agreement": agreement | {"DEQ of another seed": _share(other == guesses["DEQ"])},
+        "agreement": {name: float(np.mean(found == guesses["DEQ"])) for name, found in compared.items()},
     }
 
 
@@ -185,9 +168,7 @@ def points(setup: Setup, datasets: Sequence[str] | None = None) -> list[Point]:
             "sigma_a2": SIGMA_A2,
             "ridge": RIDGE,
             "readout_ridge": READOUT_RIDGE,
-            "train": size.train,
-            "test": size.test,
-            "width": size.width,
+            **asdict(size),
             "seeds": list(range(size.seeds)),
         }
         key = f"{name}/{activation}/{kernel}/{route}"
@@ -196,4 +177,4 @@ def points(setup: Setup, datasets: Sequence[str] | None = None) -> list[Point]:
     return [point(name, route, *case) for name in chosen for case in cases for route in ROUTES]
 
 
-EXPERIMENTS = (Experiment("three_routes", "Three routes to a twin on the same data", points, draw_routes),)
+EXPERIMENTS = (Experiment("three_routes", points, draw_routes),)

@@ -191,8 +191,8 @@ def _measure(
         Measurement(
             name,
             seed,
-            _share(guesses[name] == y),
-            _share(guesses[name] == reference),
+            share(guesses[name], y),
+            share(guesses[name], reference),
             seconds[name],
             histories[name].seconds,
             memory[name],
@@ -203,8 +203,9 @@ def _measure(
     ]
 
 
-def _share(hits: Tensor) -> float:
-    return float(hits.double().mean())
+def share(guesses: Tensor, others: Tensor) -> float:
+    """Of the rows that both put into the same class."""
+    return float((guesses == others).double().mean())
 
 
 def median_times(calls: Mapping[str, Callable[[], Any]], device: torch.device, repeats: int = 9) -> dict[str, float]:
