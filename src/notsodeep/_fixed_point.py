@@ -1,7 +1,8 @@
 """The one loop for equations in one unknown, many at once: Newton's method inside a bracket, and what it reached.
 
-Where there is no bracket there are other loops: equilibria are vectors (``kernels/finite.py``, ``nn/solvers.py``);
-Stieltjes transforms are coupled, one per class, and complex (``spectra/complexplane.py``, ``spectra/realaxis.py``).
+Complex numbers have no bracket (:func:`unbracketed`). Other loops are for equilibria, which are vectors
+(``kernels/finite.py``, ``nn/solvers.py``), and for Stieltjes transforms, which are coupled, one per class
+(``spectra/complexplane.py``, ``spectra/realaxis.py``).
 """
 
 from __future__ import annotations
@@ -9,13 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+Array = NDArray[Any]
 Equation = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """(x, which) -> residual and its slope at x; ``which`` are the numbers of the equations asked for, ``None`` all."""
 
+_STEPS = 60
 _STILL = 4e-16  # a step below this part of the size of x is rounding
 _NOISE = 1e-14  # a step below this after which the residual has not shrunk: what is evaluated knows no better
 _ZERO = 2e-16  # and so is a residual; near duplicates of kinked layers every digit counts
@@ -85,6 +91,23 @@ def newton(
     rest = equation(found, None)[0]
     residual = _relative(rest, found.abs() if whole is None else whole)
     return Root(found, residual, step, residual <= tolerance)
+
+
+def unbracketed(
+    equation: Callable[[Array], tuple[Array, Array]], start: Array, size: Array
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Newton's method alone, from ``start``: where it ended, and which of the equations have settled there.
+
+    A step of 1e-9 of the ``size`` is the last one: the next would be below rounding.
+    """
+    x = start
+    for _ in range(_STEPS):
+        rest, slope = equation(x)
+        move = rest / slope
+        x = x - move
+        if not bool(np.any(np.abs(move) > 1e-9 * size)):
+            break
+    return x, np.asarray(np.abs(move) <= 1e-9 * size)
 
 
 def _relative(rest: Tensor, scale: Tensor) -> float:

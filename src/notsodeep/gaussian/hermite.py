@@ -29,6 +29,8 @@ _FAR = 38.0  # beyond, the normal density is no number
 def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bool = False) -> Any:
     """a_k(q) = E[phi(sqrt(q) xi) h_k(xi)], k < ``terms``: shape q.shape + (terms,); of phi' if ``derivative``.
 
+    Evaluated once per distinct q.
+
     >>> a = hermite_coefficients("relu", 1.0, 3)
     >>> [round(float(c), 6) for c in a]
     [0.398942, 0.5, 0.282095]
@@ -36,8 +38,9 @@ def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bo
     phi = activation(phi)
     terms = whole("terms", terms)
     scales, restore = as_scales(q, root=True)
-    out = _coefficients(phi, scales, terms, derivative)
-    return restore(finite(_without_parity(out, phi, derivative), phi))
+    distinct, where = torch.unique(scales, return_inverse=True)
+    out = _coefficients(phi, distinct, terms, derivative)
+    return restore(finite(_without_parity(out, phi, derivative), phi)[where])
 
 
 def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) -> Tensor:

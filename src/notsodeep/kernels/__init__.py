@@ -3,9 +3,8 @@
 from .finite import finite_ck, finite_ntk
 from .function import TabulatedKernel, kernel_function
 from .matrix import ck, kernels_of, ntk
-from .pointwise import diagonal, pairwise
+from .pointwise import VARIANCES, DEQSlope, diagonal, pairwise
 from .series import power_series, sphere_diagonal
-from .slopes import VARIANCES, DEQSlope
 from .tabulate import forget_tables
 
 __all__ = [

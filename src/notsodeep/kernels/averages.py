@@ -261,8 +261,7 @@ def _terms(rho: float) -> int:
 
 def _rows(phi: Activation, q: Array, rate: Array, terms: int) -> tuple[Array, Array]:
     """A_m at the variances q, and how it moves with the squared norm of the input."""
-    distinct, which = np.unique(q, return_inverse=True)
-    a = np.asarray(hermite_coefficients(phi, distinct, terms + 2))[which]
+    a = np.asarray(hermite_coefficients(phi, q, terms + 2))
     m = np.arange(terms)
     moves = 0.5 * np.sqrt((m + 1.0) * (m + 2.0)) * a[:, 2:]
     return a[:, :-2], moves * (rate / q)[:, None]

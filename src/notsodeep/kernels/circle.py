@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .._fixed_point import unbracketed
 from ..activations import Activation
 from ..errors import ConvergenceError
 from ..gaussian import hermite_coefficients
-from ..networks import DEQ, ENN, Kernel, Network, check_kernels
+from ..networks import DEQ, Kernel, Network, check_kernels
 from .recursion import LayerMaps, equation, explicit, implicit
-from .variance import equilibrium_variance, mean_square
+from .variance import at_each_layer, equilibrium_variance
 
 __all__ = ["norm_series", "on_circle", "series_radius"]
 
@@ -37,7 +37,6 @@ _DAMPED = 14.0  # r^M = exp(-14) where a series falls slowly; rounding then grow
 _SLIGHTLY = 2.0
 _NOTHING = 1e-17  # of a series: what may be left out
 _TOGETHER = 1024  # cosines, and 8 pairs at least: their powers stay in a cache
-_STEPS = 60
 
 
 def norm_series(
@@ -72,37 +71,24 @@ def on_circle(network: Network, s: Array, t: Array, kernel: Kernel, size: int, r
     """The kernel at cosines radius * exp(2 pi i m / size), m = 0 ... size/2, for every pair: (pairs, size/2 + 1)."""
     odd = size % 4 == 0 and network.odd  # k(-conj z) = -conj k(z): a quarter of the circle decides
     z = radius * np.exp(2j * np.pi * np.arange(size // (4 if odd else 2) + 1) / size)
-    gram = (s * t)[:, None] * z
+    gram, squares = (s * t)[:, None] * z, (torch.from_numpy(s**2), torch.from_numpy(t**2))
     if isinstance(network, DEQ):
-        found = _implicit(network, s, t, gram, kernel)
+        found = _implicit(network, equilibrium_variance(network, torch.stack(squares)).numpy(), gram, kernel)
     else:
-        layers = _layers(network, s, t, len(z))
+        layers = (_layer(phi, qx.numpy(), qy.numpy(), len(z)) for phi, (qx, qy) in at_each_layer(network, *squares))
         found = np.asarray(explicit(gram, layers, (1.0,) * (network.depth + 1), (kernel,))[kernel])
     return np.concatenate([found, -found[:, -2::-1].conj()], axis=1) if odd else found
 
 
-def _layers(enn: ENN, s: Array, t: Array, points: int) -> Iterator[LayerMaps]:
-    qx, qy = torch.from_numpy(s**2), torch.from_numpy(t**2)
-    for phi in enn.activations:
-        yield _layer(phi, qx.numpy(), qy.numpy(), points)
-        qx, qy = mean_square(phi, "value", qx), mean_square(phi, "value", qy)
-
-
-def _implicit(deq: DEQ, s: Array, t: Array, gram: Complex, kernel: Kernel) -> Complex:
-    norms, which = np.unique(np.concatenate([s, t]), return_inverse=True)
-    qx, qy = np.split(equilibrium_variance(deq, torch.from_numpy(norms**2)).detach().numpy()[which], 2)
-    layer = _layer(deq.activation, qx, qy, gram.shape[1])
+def _implicit(deq: DEQ, q: Array, gram: Complex, kernel: Kernel) -> Complex:
+    layer, scale = _layer(deq.activation, q[0], q[1], gram.shape[1]), np.sqrt(q[0] * q[1])[:, None]
     sigma_a2, drive = deq.variances[0], deq.drive(gram)
-    lam, scale = drive, np.sqrt(qx * qy)[:, None]
-    for _ in range(_STEPS):  # plain Newton: complex numbers have no bracket
-        rest, rate = equation(layer, lam, sigma_a2, drive)
-        move = rest / rate
-        lam = lam - move
-        if float(np.max(np.abs(move) / scale)) <= 1e-9:  # quadratic: the next step would be below rounding
-            return np.asarray(implicit(lam, layer, sigma_a2, (kernel,), lambda gap: None)[kernel])
-    raise ConvergenceError(
-        f"the covariance equation of {deq!r} did not converge on the circle of complex cosines; {deq.advice}"
-    )
+    lam, settled = unbracketed(lambda lam: equation(layer, lam, sigma_a2, drive), drive, scale)
+    if not bool(settled.all()):
+        raise ConvergenceError(
+            f"the covariance equation of {deq!r} did not converge on the circle of complex cosines; {deq.advice}"
+        )
+    return np.asarray(implicit(lam, layer, sigma_a2, (kernel,), lambda gap: None)[kernel])
 
 
 # ---- one layer at complex covariances --------------------------------------------------------------------

@@ -31,12 +31,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .._fixed_point import unbracketed
 from ..activations import Activation
 from ..activations.panels import normal_nodes
 from ..gaussian.hermite import project
 from ..gaussian.rule import shared_coefficients, shared_rule
 from ..networks import DEQ, Kernel, Network
-from .recursion import LayerMaps, equation, explicit, implicit
+from .recursion import Known, LayerMaps, equation, explicit, implicit
 
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
@@ -57,11 +58,10 @@ def conjugate_square(network: Network, z: Complex, kernel: Kernel, radius: float
     >>> float(conjugate_square(nsd.ENN(["erf"]), np.array([1.0 + 0j]), "ck")[0].round(6))
     0.464559
     """
-    unknown = np.full(len(z), np.inf)
-    variances = _variances(network, z)
-    if variances is None:
-        return unknown
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        variances = _variances(network, z)
+        if variances is None:
+            return np.full(len(z), np.inf)
         if isinstance(network, DEQ):
             reach, drive = _disc(network, z, variances[0], radius)
             layers = [_Conjugate(network.activation, variances[0], reach)]
@@ -74,14 +74,14 @@ def conjugate_square(network: Network, z: Complex, kernel: Kernel, radius: float
 
 
 def _implicit(deq: DEQ, layer: _Conjugate, drive: Array, kernel: Kernel) -> Array:
-    lam, sigma_a2 = drive.copy(), deq.variances[0]
-    for _ in range(_STEPS):  # the equation is concave: Newton's method increases to its least solution
-        rest, rate = equation(layer, lam, sigma_a2, drive)
-        move = np.where(rate > 0.0, rest / rate, -np.inf)
-        lam = lam - move
-        if not bool(np.any(np.abs(move) > 1e-9 * drive)):
-            break
-    solved = np.abs(move) <= 1e-9 * drive
+    sigma_a2 = deq.variances[0]
+
+    def rest(lam: Array) -> tuple[Array, Array]:
+        left, rate = equation(layer, lam, sigma_a2, drive)
+        return left, np.where(rate > 0.0, rate, 0.0)
+
+    # the equation is concave: Newton's method increases to its least solution
+    lam, solved = unbracketed(rest, drive, drive)
     return np.asarray(implicit(np.where(solved, lam, np.nan), layer, sigma_a2, (kernel,), lambda gap: None)[kernel])
 
 
@@ -95,26 +95,21 @@ def _variances(network: Network, z: Complex) -> list[Complex] | None:
         return None if q is None else [q]
     found, q = [], z**2
     for phi in network.activations:
-        if not _resolved(phi, q):
-            return None
         found.append(q)
         q = _mean_square(phi, q)[0]
-    return found
+    return None if bool(np.isnan(q).any()) else found
 
 
 def _equilibrium(deq: DEQ, z: Complex) -> Complex | None:
     drive, sigma_a2 = deq.drive(z**2), deq.variances[0]
-    q = drive
-    for _ in range(_STEPS):
-        if not _resolved(deq.activation, q):
-            return None
-        value, rate = _mean_square(deq.activation, q)
-        move = (q - sigma_a2 * value - drive) / (1.0 - sigma_a2 * rate)
-        q = q - move
-        if float(np.abs(move / q).max()) <= 1e-9:
-            steep = sigma_a2 * float(np.abs(rate).max())  # below one there is one solution nearby, and Newton found it
-            return q if _resolved(deq.activation, q) and steep < 1.0 else None
-    return None
+
+    def rest(q: Complex) -> tuple[Complex, Complex]:
+        return equation(Known(*_mean_square(deq.activation, q)), q, sigma_a2, drive)
+
+    q, settled = unbracketed(rest, drive, np.abs(drive))
+    # where the slope is below one there is one solution nearby, and Newton found it
+    steep = sigma_a2 * np.abs(_mean_square(deq.activation, q)[1])
+    return q if bool(settled.all() and (steep < 1.0).all()) else None
 
 
 def _resolved(phi: Activation, q: Complex) -> bool:
@@ -124,7 +119,9 @@ def _resolved(phi: Activation, q: Complex) -> bool:
 
 
 def _mean_square(phi: Activation, q: Complex) -> tuple[Complex, Complex]:
-    """E[phi^2] and its derivative in q."""
+    """E[phi^2] and its derivative in q; not numbers where they are not known."""
+    if not _resolved(phi, q):
+        return np.full_like(q, np.nan), np.full_like(q, np.nan)
     return _averages(q, *(_rotated if _continues(phi) else _real)(phi, q, 1))
 
 

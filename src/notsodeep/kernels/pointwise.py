@@ -6,7 +6,7 @@ differentiable with respect to them and to the variances of a DEQ. Matrices are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,13 +15,13 @@ from torch import Tensor
 from .._arrays import sheltered
 from .._fixed_point import newton
 from ..errors import ConvergenceError
-from ..networks import DEQ, ENN, Kernel, Network, check_kernels, rates_of
+from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_kernels, rates_of
 from .expectations import Layer, layer_of
 from .plane import account
 from .recursion import equation, explicit, implicit
-from .slopes import DEQSlope, slopes
 from .variance import Diagonal, at_each_layer, equilibrium_variance
 
+VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
 _CHUNK = 4096  # pairs at once: a series of 2048 terms for each is 64 megabytes
 
 
@@ -83,7 +83,7 @@ def diagonal(
 
 def _own_kernels(deq: DEQ, s: Tensor, kinds: Sequence[Kernel]) -> dict[Kernel, Tensor]:
     if isinstance(deq, DEQSlope):
-        return slopes(deq, s, lambda lifted, kernel: _own_kernels(lifted, s, (kernel,))[kernel], kinds)
+        return _slopes(deq, s, lambda lifted, kernel: _own_kernels(lifted, s, (kernel,))[kernel], kinds)
     q = equilibrium_variance(deq, s)
     return implicit(q, Diagonal(deq.activation), deq.sigma_a2, kinds, gap_check(deq))
 
@@ -103,7 +103,7 @@ def _kernels(
         layers = (layer_of(phi, *variances) for phi, variances in at_each_layer(network, sx, sy))
         return explicit(dot, layers, rates or (), kinds)
     if isinstance(network, DEQSlope):
-        return slopes(network, dot, lambda deq, kernel: _kernels(deq, sx, sy, dot, (kernel,), rates)[kernel], kinds)
+        return _slopes(network, dot, lambda deq, kernel: _kernels(deq, sx, sy, dot, (kernel,), rates)[kernel], kinds)
     qx, qy = equilibrium_variance(network, torch.stack([sx, sy]))
     layer = layer_of(network.activation, qx, qy)
     lam = _covariance(network, layer, dot)
@@ -155,3 +155,73 @@ def solve_covariance(deq: DEQ, layer: Any, drive: Tensor, bound: Tensor) -> Tens
             f"the covariance equation of {deq!r} did not converge (relative residual {root.residual:.1e}); {deq.advice}"
         )
     return root.value
+
+
+# ---- slopes in the variances of a DEQ ---------------------------------------------------------------------
+
+
+class DEQSlope(DEQ):
+    """In the place of a DEQ: its matrices are the derivatives of one kernel of that DEQ, by the names of variances.
+
+    A slope is a function of two norms and an angle, as the kernel is, so tables and tiles serve it as they serve the
+    kernel. Variances that are zero have none. ``tied``: sigma_b2 = 1 - sigma_a2 moves with sigma_a2.
+    """
+
+    __slots__ = ("kernel", "tied")
+    kernel: Kernel
+    tied: bool
+
+    def __init__(self, deq: DEQ, kernel: Kernel = "ck", tied: bool = False) -> None:
+        super().__init__(deq.activation, *deq.variances)
+        check_kernel(self, kernel)
+        object.__setattr__(self, "kernel", kernel)
+        object.__setattr__(self, "tied", tied)
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """The variances that may move."""
+        still = ("sigma_b2",) if self.tied else ()
+        return tuple(n for n, v in zip(VARIANCES, self.variances, strict=True) if v > 0 and n not in still)
+
+    @property
+    def deq(self) -> DEQ:
+        """The DEQ itself."""
+        return DEQ(self.activation, *self.variances)
+
+    def _content(self) -> tuple[Any, ...]:
+        return (*super()._content(), self.kernel, self.tied)
+
+    def __repr__(self) -> str:
+        return f"slopes of the {self.kernel} of {super().__repr__()}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (DEQSlope, (self.deq, self.kernel, self.tied))
+
+
+class _PerPair(DEQ):
+    """A DEQ with one copy of its variances for every pair: the gradient of a sum is then the slope of every entry."""
+
+    __slots__ = ("_numbers",)
+    _numbers: tuple[float, float, float]
+
+    def __init__(self, deq: DEQSlope, leaves: dict[str, Tensor]) -> None:
+        parts: dict[str, Any] = {**dict(zip(VARIANCES, deq.variances, strict=True)), **leaves}
+        if deq.tied:
+            parts["sigma_b2"] = 1.0 - parts["sigma_a2"]
+        for name, value in {"activation": deq.activation, "_numbers": deq.variances, **parts}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def variances(self) -> tuple[float, float, float]:
+        return self._numbers
+
+
+def _slopes(
+    deq: DEQSlope, pairs: Tensor, kernel: Callable[[DEQ, Kernel], Tensor], kinds: Sequence[Any]
+) -> dict[Any, Tensor]:
+    """The derivatives of every entry of ``kernel(deq, ...)``, a function of flat ``pairs`` entry by entry."""
+    numbers = dict(zip(VARIANCES, deq.variances, strict=True))
+    with torch.enable_grad():
+        leaves = {name: torch.full_like(pairs, numbers[name]).requires_grad_() for name in kinds}
+        total = kernel(_PerPair(deq, leaves), deq.kernel).sum()
+        return dict(zip(kinds, torch.autograd.grad(total, list(leaves.values())), strict=True))

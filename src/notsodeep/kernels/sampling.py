@@ -21,9 +21,8 @@ from ..gaussian import hermite_coefficients
 from ..gaussian.rule import BLOCK, may_share
 from ..networks import DEQ, Kernel, Network
 from .expectations import Layer, degree_of
-from .pointwise import diagonal, gap_check, pairwise
+from .pointwise import DEQSlope, diagonal, gap_check, pairwise
 from .recursion import Known, LayerMaps, equation, explicit, implicit
-from .slopes import DEQSlope
 from .variance import Diagonal, at_each_layer, equilibrium_variance
 
 _SIZES = (32, 64, 128, 256)  # nodes in the angle; kinked functions are asked for on a part of it

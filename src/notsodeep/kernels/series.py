@@ -156,7 +156,8 @@ class SeriesLayer(LayerMaps):
         far, keep = float(np.abs(centre).max(initial=0.0)), self.keep
         reach = np.maximum(1.0 - np.abs(centre), 1e-300)
         size = keep if far == 0.0 else min(_MOST, math.ceil((keep + 50.0 + 12.0 * math.sqrt(keep)) / (1.0 - far)))
-        products = self._products(size)
+        left, right = hermite_coefficients(self.phi, torch.stack([self.qx, self.qy]), size).numpy()
+        products = left * right
         if far == 0.0:
             return products, reach
         k, m = np.arange(keep)[:, None], np.arange(size)[None, :]
@@ -173,12 +174,6 @@ class SeriesLayer(LayerMaps):
                 )
             taylor[row] = parts.sum(1)
         return taylor, reach
-
-    def _products(self, size: int) -> Array:
-        """a_k(q) a_k(q'), evaluated once per distinct variance."""
-        distinct, where = torch.unique(torch.cat([self.qx, self.qy]), return_inverse=True)
-        a = np.asarray(hermite_coefficients(self.phi, distinct.numpy(), size))[where.numpy()]
-        return a[: len(self.qx)] * a[len(self.qx) :]
 
 
 # ---- truncated at a fixed order ------------------------------------------------------------------------------

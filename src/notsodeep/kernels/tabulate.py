@@ -20,9 +20,8 @@ from ..errors import NotSoDeepError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernels
 from .lookup import ASIN, NormScale, NormSeries, Table, re_expanded
 from .near import NearSeries, near_series
-from .pointwise import diagonal
+from .pointwise import DEQSlope, diagonal
 from .sampling import Unresolved, sample
-from .slopes import DEQSlope
 
 __all__ = ["SHORT", "angle_cap", "build_table", "forget_tables", "near_for", "one_thread", "rounded_range", "table_for"]
 
