@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 import notsodeep as nsd
-from notsodeep.activations.compiled import can_fuse
+from notsodeep.activations.passes import loops
 
 from .networks import FEATURES, OUTPUTS, TorchDEQ, build, get_deq, machine, race
 
@@ -54,7 +54,7 @@ def contenders(
     if model.spec.homogeneous:
         kinds["one layer, conditioned"] = "conditioned"
     out: dict[str, nn.Module] = {key: _twin(model.spec, width, units, device) for key, units in kinds.items()}
-    if device.type == "cpu" and can_fuse():
+    if device.type == "cpu" and loops.built:
         out |= {f"{key}, compile=True": _twin(model.spec, width, kinds[key], device, compile=True) for key in kinds}
     if compiled:
         out["one layer, torch.compile"] = torch.compile(_twin(model.spec, width, "auto", device))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
@@ -20,6 +20,7 @@ from .errors import ActivationError, InvalidInputError
 P = ParamSpec("P")
 R = TypeVar("R")
 Test = Callable[[Any], bool]
+_LONGEST = 10_000  # numbers in a row: far beyond any use, and too few to fill the memory
 
 
 class Kind(NamedTuple):
@@ -102,6 +103,24 @@ def not_negative(name: str, value: Any) -> float:
     if not _is_number(value) or not 0 <= value < math.inf:
         raise InvalidInputError(f"{name} must be a finite number and not negative, got {shown(value)}")
     return float(value)
+
+
+def finite(name: str, value: Any, depth: int = 0, refusal: type[InvalidInputError] = InvalidInputError) -> Any:
+    """A finite Python float, or tuples of them in tuples, so many levels deep: hashable, and fit for JSON."""
+    if depth:
+        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+            raise refusal(f"{name} must be a sequence of numbers, got {shown(value)}")
+        listed = list(value)
+        if len(listed) > _LONGEST:
+            raise refusal(f"{name} holds {len(listed)} numbers; at most {_LONGEST} are allowed")
+        return tuple(finite(f"{name}[{i}]", entry, depth - 1, refusal) for i, entry in enumerate(listed))
+    try:
+        number = math.nan if isinstance(value, str | bytes | bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise refusal(f"{name} must be a finite number, got {shown(value)}")
+    return number
 
 
 def a_path(name: str, value: Any) -> Path:

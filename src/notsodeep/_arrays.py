@@ -249,3 +249,12 @@ def _shelter() -> Iterator[None]:
         if torch.empty(0).device.type != "cpu":  # quicker than torch.get_default_device()
             stack.enter_context(torch.device("cpu"))
         yield
+
+
+def kept(size: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Keep the results of this many calls; tensors among them are ordinary ones, even if inference mode asks first."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        return functools.lru_cache(maxsize=size)(torch.inference_mode(False)(function))  # type: ignore[return-value]
+
+    return decorate

@@ -146,6 +146,14 @@ def test_gradients_flow_through_numpy_functions():
         torch.autograd.grad(second.sum(), x)
 
 
+def test_inference_mode_changes_no_derivative():
+    phi, x = from_callable(lambda x: torch.tanh(x)), torch.linspace(-2.0, 2.0, 5, dtype=torch.float64)
+    with torch.inference_mode():
+        for point in (x, x.clone()):
+            torch.testing.assert_close(phi.derivative(point), 1.0 - torch.tanh(x) ** 2)
+            torch.testing.assert_close(phi.second_derivative(point), nsd.activation("tanh").second_derivative(x))
+
+
 def test_derivatives_do_not_cross_kinks_that_lie_close():
     # kinks 0.05 apart, less than one central stencil
     phi = from_callable(lambda x: np.clip(x, 0.0, 0.05), kinks=(0.0, 0.05))

@@ -8,7 +8,7 @@ from torch.func import grad, jvp, vmap
 
 import notsodeep as nsd
 from notsodeep import _native
-from notsodeep.activations import Basis, Conditioned, Thresholds, blocks, compiled
+from notsodeep.activations import Basis, Conditioned, Thresholds, passes
 from notsodeep.activations.norm_units import How
 from notsodeep.activations.projections import tail_gram
 from notsodeep.errors import NotSoDeepWarning
@@ -47,7 +47,7 @@ def composed(phi: Conditioned, before: torch.Tensor, x: torch.Tensor) -> torch.T
 @pytest.mark.parametrize("basis", CASES, ids=repr)
 @pytest.mark.parametrize("width", [8, 7], ids=["equal groups", "unequal groups"])
 def test_units_in_place_are_those_of_the_definition(basis, width, monkeypatch) -> None:
-    monkeypatch.setattr(blocks, "_GRAIN", 16)  # many blocks, the last one smaller
+    monkeypatch.setattr(passes, "_GRAIN", 16)  # many blocks, the last one smaller
     phi, x = layer(basis), draw(11, 5)
     before = draw(11, width, seed=2).requires_grad_()
     expected = composed(phi, before, x)
@@ -63,7 +63,7 @@ def test_units_in_place_are_those_of_the_definition(basis, width, monkeypatch) -
 @pytest.mark.parametrize("basis", CASES, ids=repr)
 def test_compiled_units_are_those_of_the_definition(basis, dtype) -> None:
     """Groups of any size beside vectors of 16 or 8, one thread and two, a zero and its row."""
-    if not compiled.loops.built:
+    if not passes.loops.built:
         pytest.skip("no C++ compiler")
     phi, small = layer(basis), 1e-11 if dtype == torch.float64 else 1e-4
     for rows, width in ((1, 7), (11, 150), (65, 257)):
@@ -103,14 +103,14 @@ def test_layers_of_any_kind_with_scale_gain_and_their_argument_as_memory(compile
 
 def test_without_a_compiler_units_are_plain(monkeypatch) -> None:
     monkeypatch.setattr(_native.shutil, "which", lambda name: None)
-    vars(compiled.loops).pop("built", None)
+    vars(passes.loops).pop("built", None)
     twin, x = nsd.ENN([layer(Basis(0.5, 4))]), draw(3, 5, dtype=torch.float32)
     try:
         with pytest.warns(NotSoDeepWarning, match="no C\\+\\+ compiler"):
             model = nsd.nn.ENN(twin, 5, 8, 1, compile=True)
         found = model(x)
     finally:
-        del compiled.loops.built
+        del passes.loops.built
     torch.testing.assert_close(found, nsd.nn.ENN(twin, 5, 8, 1)(x))
 
 
@@ -174,3 +174,12 @@ def test_orders_beyond_the_table_beside_smooth_functions_of_high_degree() -> Non
     units = phi.rows(one)
     found = phi.layer(one, one)._tail(units, units, one, False)
     torch.testing.assert_close(found, (rows @ tail_gram(basis, False) @ rows)[None], rtol=1e-2, atol=0.0)
+
+
+def test_what_inference_mode_asks_for_first_has_gradients_later() -> None:
+    phi, x = layer(Basis(0.5, 4, singular=2)), draw(3, 5).square().mean(-1)
+    with torch.inference_mode():
+        expected = phi.layer(x, x).both(0.5 * x)
+    x.requires_grad_()
+    torch.testing.assert_close(tuple(part.detach() for part in phi.layer(x, x).both(0.5 * x)), expected)
+    assert torch.autograd.gradcheck(lambda q: phi.layer(q, q).both(0.5 * q), x)

@@ -60,6 +60,10 @@ def test_the_layer_has_gradients(layer):
     r = torch.tensor([0.8, 1.1, 0.5], dtype=torch.float64, requires_grad=True)
     lam = torch.tensor([0.3, -0.4, 0.6], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda a, b, c: layer.layer(a, b).both(c), (q, r, lam))
+    assert torch.autograd.gradgradcheck(lambda a, b, c: layer.layer(a, b).value(c), (q, r, lam))
+    (once,) = torch.autograd.grad(layer.layer(q, r).both(lam)[1].sum(), lam, create_graph=True)
+    with pytest.raises(ActivationError, match="third derivative"):
+        torch.autograd.grad(once.sum(), lam)
 
 
 def relative_error(twin, angle):

@@ -14,7 +14,6 @@ from ..errors import ActivationError
 from .base import Activation, Parity, activation, register
 from .forms import ClosedForm, Dual, Function, Shifted
 from .panels import Panels, Stretched, Tails
-from .parameters import numbers
 from .polynomial import Hermite, Polynomial, Quadratic
 
 
@@ -32,7 +31,7 @@ class Affine(Activation):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base", activation(self.base))
-        numbers(self, "gain", "scale", "skip", "shift")
+        super().__post_init__()
         if self.scale <= 0:
             raise ActivationError(f"Affine: the input scale must be positive, got {self.scale!r}")
 

@@ -16,6 +16,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar
@@ -24,12 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._arguments import finite
 from .._arrays import sheltered
 from .._files import parsed
 from ..errors import ActivationError, InvalidInputError, SerialisationError
 from .forms import ClosedForm, Dual, Function, Scaled
 from .panels import Panels, Resolved, Straight, Tails, find_tails, normal_nodes
-from .parameters import number
 
 if TYPE_CHECKING:
     from .polynomial import Polynomial
@@ -68,6 +70,12 @@ class Activation:
     """The function of torch that is this activation, as PyTorch source; others override :meth:`source`."""
     torch_module: ClassVar[type[torch.nn.Module] | None] = None
     """The module of torch that is this activation; its attributes are read by :meth:`from_module`."""
+
+    def __post_init__(self) -> None:
+        """Fields of numbers, and of tuples of numbers, become finite Python floats."""
+        for name, depth in _numeric_fields(type(self)):  # type: ignore[arg-type]
+            plain = finite(f"{type(self).__name__}: {name}", getattr(self, name), depth, ActivationError)
+            object.__setattr__(self, name, plain)
 
     # -- what the Gaussian numerics need to know ---------------------------------------------------------
     @property
@@ -279,10 +287,9 @@ class Activation:
         >>> Activation.from_dict({"activation": "relu"}).centred(at=1.0)
         Affine(ReLU(), shift=-0.39894228040143...)
         """
-        scale = number("centred", "at (a non-negative scale)", at)
-        if scale < 0:
-            raise ActivationError(f"centred: at must be a non-negative scale, got {at!r}")
-        return self.affine(shift=-self._mean(scale))
+        if not 0.0 <= at < math.inf:
+            raise ActivationError(f"centred: at must be a finite, non-negative scale, got {at!r}")
+        return self.affine(shift=-self._mean(at))
 
     def __neg__(self) -> Activation:
         return self.affine(gain=-1.0)
@@ -330,6 +337,13 @@ class Activation:
         return make_callable(function, kinks, derivative=derivative, lipschitz=lipschitz, name=name)
 
 
+@functools.cache
+def _numeric_fields(cls: type[Activation]) -> list[tuple[str, int]]:
+    """The fields that hold numbers, and how deep in tuples."""
+    notes = {field.name: str(field.type) for field in dataclasses.fields(cls)}
+    return [(name, n.count("tuple")) for name, n in notes.items() if re.fullmatch(r"(tuple\[)*float(, \.{3}\])*", n)]
+
+
 def _from_document(document: Any) -> Activation:
     if not isinstance(document, Mapping) or "activation" not in document:
         shown = document if isinstance(document, str | int | float | list | None) else type(document).__name__
@@ -348,8 +362,8 @@ def _from_document(document: Any) -> Activation:
 def differentiate(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Elementwise derivative by automatic differentiation; the graph is kept when ``x`` needs one."""
     tracked = x.requires_grad and torch.is_grad_enabled()
-    with torch.enable_grad():
-        point = x if tracked else x.detach().requires_grad_(True)
+    with torch.inference_mode(False), torch.enable_grad():
+        point = x if tracked else (x.clone() if x.is_inference() else x.detach()).requires_grad_(True)
         value = function(point)
         if not value.requires_grad:  # constant, or piecewise constant
             return torch.zeros_like(x)

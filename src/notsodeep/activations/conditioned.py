@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from .._chebyshev import polynomials
 from ..errors import ActivationError
 from .base import Activation, Parity, register
-from .blocks import eager, evaluated, passes
-from .compiled import Plan, fused_units, loops
-from .elementary import Basis
+from .elementary import Basis, horner
 from .norm_units import PLAIN, How, NormUnits, doubled, row_norms
-from .parameters import numbers
+from .passes import Plan, eager, evaluated, fused_units, loops, passes
 from .projections import EXPANSION, SINGULAR_TERMS, basis_coefficients, decay, expansion, needed, tail_sums
 
 __all__ = ["Conditioned"]
@@ -52,11 +50,9 @@ class Conditioned(NormUnits):
     power: int = 1
     logarithmic: bool = False
     name: ClassVar[str] = "norm_conditioned"
-    _tables: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        numbers(self, "alpha", "low", "high")
-        object.__setattr__(self, "coefficients", nested(self.coefficients))
+        super().__post_init__()
         sizes = {len(row) for group in self.coefficients for row in group}
         if {len(group) for group in self.coefficients} != {self.basis.size} or len(sizes) != 1:
             raise ActivationError(
@@ -89,11 +85,6 @@ class Conditioned(NormUnits):
     def __reduce__(self) -> tuple[Any, ...]:
         return (Activation.from_dict, (self.to_dict(),))
 
-    def to_dict(self) -> dict[str, Any]:
-        content = super().to_dict()
-        del content["_tables"]
-        return content
-
     @property
     def kinks(self) -> tuple[float, ...]:
         return (0.0,) if self.singular else ()
@@ -112,22 +103,24 @@ class Conditioned(NormUnits):
 
     def table(self, like: Tensor, width: int = 0) -> Tensor:
         """The coefficients as a tensor (Chebyshev order, groups * size), the same for every width."""
-        key = (like.dtype, like.device)
-        if key not in self._tables:
+        return self._table.to(like)
+
+    @functools.cached_property
+    def _table(self) -> Tensor:
+        with torch.inference_mode(False):
             plain = torch.tensor(self.coefficients, dtype=torch.float64)
-            self._tables[key] = plain.permute(2, 0, 1).reshape(plain.shape[2], -1).to(like)
-        return self._tables[key]
+            return plain.permute(2, 0, 1).reshape(plain.shape[2], -1)
 
     def rows(self, norm: Tensor, table: Tensor | None = None, plain: bool = False) -> Tensor:
         """Coefficients of the functions of u at these norms (...,): shape (..., groups, size).
 
         ``plain``: no derivative will be asked for.
         """
-        table = self.table(norm) if table is None else table
+        table = self._table if table is None else table
         orders = len(table)
         wide = norm
         if orders == 1 or self.low == self.high:
-            out = table[0].expand(*norm.shape, -1)
+            out = table[0].to(norm).expand(*norm.shape, -1)
         else:
             wide = doubled(norm)  # coefficients may cancel each other
             out = self.polynomials(wide, orders, plain) @ table.to(wide)
@@ -137,8 +130,9 @@ class Conditioned(NormUnits):
     def polynomials(self, norm: Tensor, orders: int, plain: bool = False) -> Tensor:
         """Chebyshev polynomials of the norm, or of its logarithm: shape (..., orders)."""
         inside, (centre, half) = norm.clamp(self.low, self.high), self.variable
-        position = (inside.log() if self.logarithmic else inside) - centre
-        return (_cosines if plain else _chebyshev)(position / half, orders)
+        position = ((inside.log() if self.logarithmic else inside) - centre) / half
+        # quickly: the arc cosine has no finite derivative at the ends
+        return polynomials(orders, position) if plain else _chebyshev(position, orders)
 
     @property
     def variable(self) -> tuple[float, float]:
@@ -216,24 +210,6 @@ def _chebyshev(x: Tensor, size: int) -> Tensor:
     return torch.stack(columns[:size], dim=-1)
 
 
-def _cosines(x: Tensor, size: int) -> Tensor:
-    """The same at once; the arc cosine has no finite derivative at the ends."""
-    angles = x.clamp(-1.0, 1.0).acos_()
-    return torch.mul(angles.unsqueeze(-1), _orders(size, x.dtype, x.device)).cos_()
-
-
-@functools.lru_cache(maxsize=64)
-def _orders(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.arange(size, dtype=dtype, device=device)
-
-
-def nested(values: Any) -> Any:
-    if isinstance(values, Iterable) and not isinstance(values, str | bytes):
-        return tuple(nested(value) for value in values)
-    return float(values)
-
-
 # ---- the kernel ----------------------------------------------------------------------------------------
 
 
@@ -269,7 +245,7 @@ class ConditionedLayer:
             rows = self.phi.rows(torch.ones(1, dtype=torch.float64))
             shared = self._orders(rows, rows, self.terms)
             return torch.cat([self._series(shared, rows, rows, r, derived) for r in rho.split(size)])
-        (x, i), (y, j) = (torch.unique(s, return_inverse=True) for s in (sx, sy))
+        (x, i), (y, j) = (_distinct(s) for s in (sx, sy))
         left, right, pairs = self.phi.rows(x), self.phi.rows(y), len(x) * len(y)
         parts = list(zip(i.split(size), j.split(size), rho.split(size), strict=True))
         if pairs <= min(2 * len(rho), _CHUNK // self.terms):  # few norms: the orders of all their pairs at once
@@ -293,7 +269,7 @@ class ConditionedLayer:
         products = orders[: _enough(rho, self.terms)]
         if derived:
             products = products[1:] * torch.arange(1.0, len(products), dtype=torch.float64)[:, None]
-        out = _horner(products, rho)
+        out = horner(rho, products.T)
         return out + self._tail(left, right, rho, derived) if self.phi.singular else out
 
     def _tail(self, left: Tensor, right: Tensor, rho: Tensor, derived: bool) -> Tensor:
@@ -314,15 +290,12 @@ class ConditionedLayer:
         return torch.where(rho.abs() > 0.98, total, torch.zeros_like(total))
 
 
+def _distinct(s: Tensor) -> tuple[Tensor, Tensor]:
+    """Different values and where each stands; what comes from torch.unique has no gradient."""
+    return (s, torch.arange(len(s))) if s.requires_grad else torch.unique(s, return_inverse=True)
+
+
 def _enough(rho: Tensor, terms: int) -> int:
     """Orders beyond are below rounding at these cosines."""
     most = float(rho.detach().abs().max()) if rho.numel() else 0.0
     return terms if most >= 0.99 else max(4, min(terms, int(-44.0 / math.log(max(most, 1e-9)))))
-
-
-def _horner(products: Tensor, rho: Tensor) -> Tensor:
-    """sum_k products[k] rho^k."""
-    out = products[-1].expand_as(rho).clone()
-    for k in range(len(products) - 2, -1, -1):
-        out = torch.addcmul(products[k], out, rho)
-    return out

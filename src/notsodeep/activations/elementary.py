@@ -8,25 +8,32 @@ no transcendental function, and all functions of one family, so that coefficient
 loses nothing. Polynomials of high degree are written in Chebyshev's. E and O are the even and the odd function with the
 singularity that a kink of the DEQ leaves behind: log|u| and sign(u), or |u| and u log|u|, or u^2 log|u| and u|u|.
 
-:meth:`Basis.combine` is the definition, which torch may differentiate, compile and export; :meth:`Basis.evaluate_` does
-the same in place, with the derivative if it is wanted: passes over the units are all that counts there.
+:meth:`Basis.combine` serves twice: torch may differentiate, compile and export it; or, given tensors to write into, it
+makes as few passes over them as it can, and takes the derivative along.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .._arrays import kept
 from ..errors import ActivationError
 from .base import Parity
 
 _HIGH = 12  # degrees above are summed by Clenshaw's rule, which takes three times as long as Horner's
-_TINY = 1e-30  # log|u| is read as log(max(u^2, 1e-30)) / 2: finite at zero, with a finite gradient
+_TINY = 1e-15  # log|u| is read as log(max(|u|, 1e-15)): finite at zero, with a finite gradient
+
+Free = Callable[[str], Tensor | None]
+
+
+def fresh(name: str) -> None:
+    """No tensor to write into: torch makes a new one."""
 
 
 @dataclass(frozen=True)
@@ -65,19 +72,74 @@ class Basis:
         """How many functions there are."""
         return sum(self.sizes)
 
-    def combine(self, u: Tensor, rows: Tensor) -> Tensor:
-        """sum_b rows[..., b] B_b(u); ``rows`` (..., size) against u (..., units)."""
-        c = torch.rsqrt(torch.addcmul(u.new_ones(()), u, u, value=self.alpha**2))
-        z = 2.0 * c - 1.0
-        x = u * u * c * c / (1.0 + c) * (-4.0 * self.alpha**2) if self.chebyshev else z
+    def combine(
+        self, u: Tensor, rows: Tensor, free: Free = fresh, out: Tensor | None = None, slope: Tensor | None = None
+    ) -> Tensor:
+        """sum_b rows[..., b] B_b(u); ``rows`` (..., size) against u (..., units).
+
+        With tensors of the shape of u from ``free`` it is computed in them, into ``out``, which may be u, and its
+        derivative in u into ``slope``; without gradients.
+        """
+        c = torch.addcmul(_constant(1.0, u, free), u, u, value=self.alpha**2, out=free("c"))
+        c = torch.rsqrt(c, out=free("c"))
+        z = torch.add(_constant(-1.0, u, free), c, alpha=2.0, out=free("z"))
+        x = self._variable(u, c, free) if self.chebyshev else z
         p, q, f, g = rows.unsqueeze(-2).split(self.sizes, dim=-1)
-        terms = [self._sum(x, p) / c] if p.shape[-1] else []
-        terms += [u * self._sum(x, q)] if q.shape[-1] else []
+        total = None
+        if slope is not None:
+            slope.zero_()
+        if p.shape[-1]:
+            even = self._sum(x, p, free, "total")
+            if slope is not None:  # alpha^2 u c (P - 2 c P')
+                change = self._sum(x, self._derived(p), free, "change").mul_(c)
+                slope.addcmul_(torch.sub(even, change, alpha=2.0, out=change).mul_(c), u, value=self.alpha**2)
+            total = torch.div(even, c, out=free("total"))
         if self.singular:
-            even, odd = _SINGULAR[self.order](u)
-            terms += [even * c * c * _horner(z, f)] if f.shape[-1] else []
-            terms += [odd * c * c * _horner(z, g)] if g.shape[-1] else []
-        return functools.reduce(torch.add, terms)
+            total = self._plus_singular(total, u, c, z, (f, g), free, slope)
+        if q.shape[-1]:
+            odd = self._sum(x, q, free, "odd")
+            if slope is not None:  # Q - 2 c (1 - c^2) Q'
+                change = self._sum(x, self._derived(q), free, "change").mul_(c)
+                slope.add_(odd).sub_(change, alpha=2.0).addcmul_(change.mul_(c), c, value=2.0)
+            return _plus(total, u, odd, out)
+        assert total is not None
+        return total if out is None else out.copy_(total)
+
+    def _variable(self, u: Tensor, c: Tensor, free: Free) -> Tensor:
+        x = torch.mul(u, c, out=free("x"))
+        x = torch.mul(x, x, out=free("x"))
+        x = torch.div(x, torch.add(c, 1.0, out=free("step")), out=free("x"))
+        return torch.mul(x, -4.0 * self.alpha**2, out=free("x"))
+
+    def _plus_singular(
+        self,
+        total: Tensor | None,
+        u: Tensor,
+        c: Tensor,
+        z: Tensor,
+        rows: Sequence[Tensor],
+        free: Free,
+        slope: Tensor | None,
+    ) -> Tensor | None:
+        """total + E c^2 F; to ``slope`` it adds c^2 (E' F - 2 alpha^2 u E c^2 (F + c F')); O and G alike."""
+        square = torch.mul(c, c, out=free("square"))
+        for function, part in zip(_SINGULAR[self.order], rows, strict=True):
+            if not part.shape[-1]:
+                continue
+            weight = horner(z, part, free("weight"))
+            value = torch.mul(function.value(u, free("value")), square, out=free("value"))
+            total = _plus(total, value, weight, free("total"))
+            if slope is not None:
+                change = horner(z, _powers_derived(part), free("change")).mul_(c).add_(weight).mul_(u).mul_(value)
+                own = function.slope(u, value).mul_(weight).sub_(change, alpha=2.0 * self.alpha**2)
+                slope.addcmul_(own, square)
+        return total
+
+    def _sum(self, x: Tensor, rows: Tensor, free: Free, name: str) -> Tensor:
+        return _reinsch(x, rows, free(name), free("step")) if self.chebyshev else horner(x, rows, free(name))
+
+    def _derived(self, rows: Tensor) -> Tensor:
+        return rows @ _chebyshev_derivation(rows.shape[-1]).to(rows) if self.chebyshev else _powers_derived(rows)
 
     def grouped(self, u: Tensor, rows: Tensor) -> Tensor:
         """Units in equal groups, each with its own coefficients: u (..., units), rows (..., groups, size)."""
@@ -96,82 +158,6 @@ class Basis:
         """Whether P and Q are written in Chebyshev polynomials, as functions of x = 2 (z - 1)."""
         return self.degree > _HIGH
 
-    @property
-    def _sum(self) -> Callable[[Tensor, Tensor], Tensor]:
-        return _reinsch if self.chebyshev else _horner
-
-    # -- in place ----------------------------------------------------------------------------------------
-    def buffers(self, slopes: bool) -> int:
-        """How many tensors of the size of u :meth:`evaluate_` needs."""
-        return 4 + 2 * self.chebyshev + (3 if self.singular else 0) + slopes
-
-    def evaluate_(self, u: Tensor, rows: Tensor, free: Sequence[Tensor], slope: Tensor | None = None) -> None:
-        """:meth:`combine` over u itself, and its derivative in u into ``slope``; without gradients.
-
-        ``free`` are :meth:`buffers` tensors of the shape of u, whose contents are lost.
-        """
-        c, z, even, odd, *rest = free
-        torch.addcmul(_constant(1.0, u.dtype, u.device), u, u, value=self.alpha**2, out=c).rsqrt_()
-        torch.add(_constant(-1.0, u.dtype, u.device), c, alpha=2.0, out=z)
-        x = self._variable_(u, c, rest.pop(), even) if self.chebyshev else z
-        p, q, f, g = rows.unsqueeze(-2).split(self.sizes, dim=-1)
-        if slope is not None:
-            slope.zero_()
-        if p.shape[-1]:
-            self._sum_(x, p, even, rest)
-            if slope is not None:  # alpha^2 u c (P - 2 c P')
-                change = self._sum_(x, self._derived(p), rest[-1], rest).mul_(c)
-                slope.addcmul_(torch.sub(even, change, alpha=2.0, out=change).mul_(c), u, value=self.alpha**2)
-            even.div_(c)
-        elif self.singular:
-            even.zero_()
-        if q.shape[-1]:
-            self._sum_(x, q, odd, rest)
-            if slope is not None:  # Q - 2 c (1 - c^2) Q'
-                change = self._sum_(x, self._derived(q), rest[-1], rest).mul_(c)
-                slope.add_(odd).sub_(change, alpha=2.0).addcmul_(change.mul_(c), c, value=2.0)
-        if self.singular:
-            self._singular_(u, c, z, (f, g), even, rest, slope)
-        if not q.shape[-1]:
-            u.copy_(even)
-        elif p.shape[-1] or self.singular:
-            torch.addcmul(even, u, odd, out=u)
-        else:
-            u.mul_(odd)
-
-    def _variable_(self, u: Tensor, c: Tensor, out: Tensor, free: Tensor) -> Tensor:
-        torch.mul(u, u, out=out).mul_(c).mul_(c).mul_(-4.0 * self.alpha**2)
-        return out.div_(torch.add(c, 1.0, out=free))
-
-    def _singular_(
-        self,
-        u: Tensor,
-        c: Tensor,
-        z: Tensor,
-        rows: Sequence[Tensor],
-        total: Tensor,
-        free: Sequence[Tensor],
-        slope: Tensor | None,
-    ) -> None:
-        """Adds E c^2 F to ``total``, and c^2 (E' F - 2 alpha^2 u E c^2 (F + c F')) to ``slope``; O and G alike."""
-        value, weight, square, *rest = free
-        torch.mul(c, c, out=square)
-        for function, part in zip(_SINGULAR_[self.order], rows, strict=True):
-            if not part.shape[-1]:
-                continue
-            _horner_(z, part, weight)
-            total.addcmul_(function.value(u, value).mul_(square), weight)
-            if slope is not None:
-                change = _horner_(z, _powers_derived(part), rest[0]).mul_(c).add_(weight).mul_(u).mul_(value)
-                own = function.slope(u, value).mul_(weight).sub_(change, alpha=2.0 * self.alpha**2)
-                slope.addcmul_(own, square)
-
-    def _sum_(self, x: Tensor, rows: Tensor, out: Tensor, free: Sequence[Tensor]) -> Tensor:
-        return _reinsch_(x, rows, out, free[0]) if self.chebyshev else _horner_(x, rows, out)
-
-    def _derived(self, rows: Tensor) -> Tensor:
-        return rows @ _chebyshev_derivation(rows.shape[-1]).to(rows) if self.chebyshev else _powers_derived(rows)
-
     # -- source ------------------------------------------------------------------------------------------
     def source_lines(self, name: str) -> list[str]:
         """:meth:`combine` as plain PyTorch."""
@@ -185,7 +171,7 @@ class Basis:
             f"    c = torch.rsqrt(1 + {self.alpha**2!r} * u * u)",
             "    z = 2 * c - 1",
             *([f"    x = {-4.0 * self.alpha**2!r} * u * u * c * c / (1 + c)  # 2 (z - 1)"] if self.chebyshev else []),
-            *(["    log = 0.5 * torch.log((u * u).clamp_min(1e-30))"] if self.singular else []),
+            *(["    log = torch.log(u.abs().clamp_min(1e-15))"] if self.singular else []),
             f"    parts = rows.split({list(self.sizes)!r}, dim=-1)",
             *(line for key, lines in _RULES.items() if key in used for line in lines),
             "",
@@ -196,50 +182,40 @@ class Basis:
 # ---- polynomials ---------------------------------------------------------------------------------------
 
 
-def _horner(x: Tensor, rows: Tensor) -> Tensor:
+def horner(x: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
     """sum_i rows[..., i] x^i, one fused operation per degree."""
-    parts = rows.unbind(-1)
-    out = parts[-1]
-    for part in parts[-2::-1]:
-        out = torch.addcmul(part, out, x)
-    return out.expand_as(x)
+    *parts, total = rows.unbind(-1)
+    if out is not None and not parts:
+        return out.copy_(total.expand_as(out))
+    for part in reversed(parts):
+        total = torch.addcmul(part, total, x, out=out)
+    return total.expand_as(x)
 
 
-def _reinsch(x: Tensor, rows: Tensor) -> Tensor:
+def _reinsch(x: Tensor, rows: Tensor, out: Tensor | None = None, step: Tensor | None = None) -> Tensor:
     """sum_i rows[..., i] T_i(1 + x / 2) by Clenshaw's rule in Reinsch's form, which loses nothing near x = 0."""
-    parts = rows.unbind(-1)
-    out, step = torch.zeros_like(x), torch.zeros_like(x)
-    for part in parts[:0:-1]:
-        step = torch.addcmul(step + part, x, out)
-        out = out + step
-    return torch.addcmul(step + parts[0], x, out, value=0.5)
+    first, *parts = rows.unbind(-1)
+    total = torch.zeros_like(x) if out is None else out.zero_()
+    ahead = torch.zeros_like(x) if step is None else step.zero_()
+    for part in reversed(parts):
+        ahead = torch.add(torch.addcmul(ahead, x, total, out=step), part, out=step)
+        total = torch.add(total, ahead, out=out)
+    return torch.add(torch.addcmul(ahead, x, total, value=0.5, out=out), first, out=out)
 
 
-def _horner_(x: Tensor, rows: Tensor, out: Tensor) -> Tensor:
-    """:func:`_horner` into ``out``."""
-    parts = rows.unbind(-1)
-    if len(parts) == 1:
-        return out.copy_(parts[0].expand_as(out))
-    torch.addcmul(parts[-2], parts[-1], x, out=out)
-    for part in parts[-3::-1]:
-        torch.addcmul(part, out, x, out=out)
-    return out
+def _plus(total: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+    """total + a b."""
+    return torch.mul(a, b, out=out) if total is None else torch.addcmul(total, a, b, out=out)
 
 
-def _reinsch_(x: Tensor, rows: Tensor, out: Tensor, free: Tensor) -> Tensor:
-    """:func:`_reinsch` into ``out``."""
-    parts = rows.unbind(-1)
-    step = free.zero_()
-    out.zero_()
-    for part in parts[:0:-1]:
-        out.add_(step.addcmul_(x, out).add_(part))
-    return torch.addcmul(step, x, out, value=0.5, out=out).add_(parts[0])
+def _constant(value: float, like: Tensor, free: Free) -> Tensor:
+    """Made once for passes in place; compilers and transforms take a new one."""
+    return like.new_full((), value) if free is fresh else _scalar(value, like.dtype, like.device)
 
 
-@functools.lru_cache(maxsize=32)
-def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.full((), value, dtype=dtype, device=device)
+@kept(32)
+def _scalar(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.full((), value, dtype=dtype, device=device)
 
 
 def _powers_derived(rows: Tensor) -> Tensor:
@@ -249,7 +225,7 @@ def _powers_derived(rows: Tensor) -> Tensor:
     return rows[..., 1:] * torch.arange(1.0, rows.shape[-1], dtype=rows.dtype, device=rows.device)
 
 
-@functools.lru_cache(maxsize=32)
+@kept(32)
 def _chebyshev_derivation(size: int) -> Tensor:
     """Chebyshev coefficients times this are those of the derivative."""
     return torch.from_numpy(np.polynomial.chebyshev.chebder(np.eye(size), axis=1))
@@ -258,36 +234,36 @@ def _chebyshev_derivation(size: int) -> Tensor:
 # ---- singular functions --------------------------------------------------------------------------------
 
 
-def _log(u: Tensor) -> Tensor:
+def _log(u: Tensor, out: Tensor | None) -> Tensor:
     # a floor, not a summand: optimisers of exported graphs drop a summand of this size
-    return 0.5 * torch.log((u * u).clamp_min(_TINY))
+    return torch.log(torch.clamp(torch.abs(u, out=out), min=_TINY, out=out), out=out)
 
 
-def _log_(u: Tensor, out: Tensor) -> Tensor:
-    return torch.abs(u, out=out).clamp_min_(_TINY**0.5).log_()
+class _Singular(NamedTuple):
+    """A singular function of u, into a second tensor if there is one, and its derivative, into a second tensor."""
 
-
-@dataclass(frozen=True)
-class _Singular:
-    """A singular function and its derivative, each from u into a second tensor."""
-
-    value: Callable[[Tensor, Tensor], Tensor]
+    value: Callable[[Tensor, Tensor | None], Tensor]
     slope: Callable[[Tensor, Tensor], Tensor]
 
 
-_LOG = _Singular(_log_, lambda u, out: torch.mul(u, u, out=out).clamp_min_(_TINY).reciprocal_().mul_(u))
-_SIGN = _Singular(lambda u, out: torch.sign(u, out=out), lambda u, out: out.zero_())
-_ABS = _Singular(lambda u, out: torch.abs(u, out=out), lambda u, out: torch.sign(u, out=out))
-_U_LOG = _Singular(lambda u, out: _log_(u, out).mul_(u), lambda u, out: _log_(u, out).add_(1.0))
-_SQUARE_LOG = _Singular(
-    lambda u, out: _log_(u, out).mul_(u).mul_(u), lambda u, out: _log_(u, out).mul_(2.0).add_(1.0).mul_(u)
-)
-_SIGNED_SQUARE = _Singular(lambda u, out: torch.abs(u, out=out).mul_(u), lambda u, out: torch.abs(u, out=out).mul_(2.0))
-_SINGULAR_ = ((_LOG, _SIGN), (_ABS, _U_LOG), (_SQUARE_LOG, _SIGNED_SQUARE))
-_SINGULAR: tuple[Callable[[Tensor], tuple[Tensor, Tensor]], ...] = (
-    lambda u: (_log(u), torch.sign(u)),
-    lambda u: (u.abs(), u * _log(u)),
-    lambda u: (u * u * _log(u), u * u.abs()),
+_SINGULAR = (
+    (
+        _Singular(_log, lambda u, out: torch.mul(u, u, out=out).clamp_min_(_TINY**2).reciprocal_().mul_(u)),
+        _Singular(lambda u, out: torch.sign(u, out=out), lambda u, out: out.zero_()),
+    ),
+    (
+        _Singular(lambda u, out: torch.abs(u, out=out), lambda u, out: torch.sign(u, out=out)),
+        _Singular(lambda u, out: torch.mul(_log(u, out), u, out=out), lambda u, out: _log(u, out).add_(1.0)),
+    ),
+    (
+        _Singular(
+            lambda u, out: torch.mul(torch.mul(_log(u, out), u, out=out), u, out=out),
+            lambda u, out: _log(u, out).mul_(2.0).add_(1.0).mul_(u),
+        ),
+        _Singular(
+            lambda u, out: torch.mul(torch.abs(u, out=out), u, out=out), lambda u, out: torch.abs(u, out=out).mul_(2.0)
+        ),
+    ),
 )
 _SOURCE = (("log", "torch.sign(u)"), ("u.abs()", "u * log"), ("u * u * log", "u * u.abs()"))
 _RULES = {

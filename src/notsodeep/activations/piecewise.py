@@ -14,7 +14,6 @@ from torch.nn import functional
 from ..errors import ActivationError
 from .base import Activation, Parity, register
 from .forms import Clip, ClosedForm, Dual, Function, Leaky, arc_cosine, identity
-from .parameters import numbers, sequences
 from .polynomial import Polynomial, Quadratic
 
 Breaks = tuple[tuple[float, tuple[float, ...]], ...]
@@ -48,9 +47,6 @@ class Linear(TwoSlopes):
     torch_module: ClassVar[type[nn.Module]] = nn.Identity
     parity: ClassVar[Parity] = "odd"
     homogeneity: ClassVar[float] = 1.0
-
-    def __post_init__(self) -> None:
-        numbers(self, "slope")
 
     @property
     def slope_range(self) -> tuple[float, float]:
@@ -123,9 +119,6 @@ class LeakyReLU(TwoSlopes):
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
     homogeneity: ClassVar[float] = 1.0
 
-    def __post_init__(self) -> None:
-        numbers(self, "slope", "gain")
-
     @property
     def slope_range(self) -> tuple[float, float]:
         return (min(self.slope, self.gain), max(self.slope, self.gain))
@@ -173,7 +166,7 @@ class HardTanh(Activation):
     parity: ClassVar[Parity] = "odd"
 
     def __post_init__(self) -> None:
-        numbers(self, "a", "c")
+        super().__post_init__()
         if self.c <= 0:
             raise ActivationError(f"HardTanh: c must be positive, got {self.c!r}")
 
@@ -222,8 +215,7 @@ class PiecewiseLinear(TwoSlopes):
     piecewise_linear: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        sequences(self, "knots", "slopes")
-        numbers(self, "at_zero")
+        super().__post_init__()
         if len(self.slopes) != len(self.knots) + 1:
             raise ActivationError(
                 f"PiecewiseLinear: {len(self.knots)} knots need {len(self.knots) + 1} slopes, got {len(self.slopes)}"

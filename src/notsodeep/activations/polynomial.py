@@ -14,7 +14,6 @@ from torch import Tensor
 from ..errors import ActivationError
 from .base import Activation, Parity, register
 from .forms import Function, Horner
-from .parameters import numbers, sequences
 
 _HIGHEST_DEGREE = 8  # monomials are accurate up to here; beyond, the three-term recurrence
 
@@ -28,9 +27,6 @@ class Quadratic(Activation):
     b: float = 0.0
     c: float = 0.0
     name: ClassVar[str] = "quadratic"
-
-    def __post_init__(self) -> None:
-        numbers(self, "a", "b", "c")
 
     @property
     def slope_range(self) -> tuple[float, float]:
@@ -98,8 +94,7 @@ class Hermite(Activation):
     name: ClassVar[str] = "hermite"
 
     def __post_init__(self) -> None:
-        sequences(self, "coefficients")
-        numbers(self, "scale")
+        super().__post_init__()
         if not self.coefficients or self.scale <= 0:
             raise ActivationError(f"Hermite: needs coefficients and a positive scale, got {self!r}")
 

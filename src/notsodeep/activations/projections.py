@@ -6,21 +6,21 @@ orders beyond the table is then an integral (Euler and Maclaurin).
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from .._arrays import kept
 from .elementary import Basis
 from .panels import panel_nodes
 
 SMOOTH_TERMS, SINGULAR_TERMS = 1024, 4096
 _REACH = 13.0
 _FAMILIES = (12, 32)  # functions of lower degree are among those of these
+_TAIL_NODES = 120
 EXPANSION = 5  # orders in 1/k of the coefficients beyond the table
 
 
@@ -33,7 +33,7 @@ class HalfLine(NamedTuple):
     """weights * h_k(nodes): (terms, nodes)."""
 
 
-@functools.lru_cache(maxsize=3)
+@kept(3)
 def half_line(terms: int, graded: bool) -> HalfLine:
     """A rule for even functions on the line, exact to rounding against h_k, k < ``terms``; panels halve towards zero
     for functions that are singular there."""
@@ -51,7 +51,7 @@ def half_line(terms: int, graded: bool) -> HalfLine:
     return HalfLine(nodes, weights, table)
 
 
-@functools.lru_cache(maxsize=64)  # a design looks at about forty of them
+@kept(64)  # a design looks at about forty of them
 def basis_coefficients(basis: Basis, terms: int) -> Tensor:
     """E[B_b(xi) h_k(xi)]: (terms, size), zero where the parities differ."""
     largest = next((d for d in _FAMILIES if basis.degree <= d), basis.degree)
@@ -60,7 +60,7 @@ def basis_coefficients(basis: Basis, terms: int) -> Tensor:
     return torch.cat([part[:, :size] for part, size in zip(parts, basis.sizes, strict=True)], dim=1)
 
 
-@functools.lru_cache(maxsize=32)
+@kept(32)
 def _of_family(basis: Basis, terms: int) -> Tensor:
     rule, odd = half_line(terms, basis.singular > 0), torch.tensor(basis.parities)
     functions, out = basis.functions(rule.nodes), torch.zeros(terms, basis.size, dtype=torch.float64)
@@ -73,7 +73,7 @@ def _of_family(basis: Basis, terms: int) -> Tensor:
 # ---- beyond the table ------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=32)
+@kept(32)
 def expansion(basis: Basis) -> Tensor:
     """|E[B_b h_k]| = k^(-q) sum_i e_i k^(-i) for large k of b's parity, signs alternating: (parity 2, size, i)."""
     known = basis_coefficients(basis, SINGULAR_TERMS)
@@ -90,7 +90,7 @@ def expansion(basis: Basis) -> Tensor:
     return out
 
 
-@functools.lru_cache(maxsize=32)
+@kept(32)
 def tail_gram(basis: Basis, slopes: bool) -> Tensor:
     """sum of E[B_a h_k] E[B_b h_k] over k >= SINGULAR_TERMS, by Parseval's identity: (size, size).
 
@@ -122,12 +122,6 @@ def decay(basis: Basis) -> float:
     return 0.5 * (basis.order + 1) + 0.25
 
 
-@functools.lru_cache(maxsize=8)
-def _unit_interval(nodes: int = 120) -> tuple[Tensor, Tensor]:
-    x, w = np.polynomial.legendre.leggauss(nodes)
-    return torch.from_numpy(0.5 * (x + 1.0)), torch.from_numpy(0.5 * w)
-
-
 def tail_sums(power: float, count: int, rho: Tensor, parity: int) -> Tensor:
     """sum of k^(-power-i) |rho|^k over k = first, first + 2, ... of a parity beyond the table, i < count: (count, n).
 
@@ -136,7 +130,7 @@ def tail_sums(power: float, count: int, rho: Tensor, parity: int) -> Tensor:
     first = SINGULAR_TERMS + (SINGULAR_TERMS + parity) % 2
     start = float(first - 1)
     x = -torch.log(rho.abs().clamp_min(1e-300))
-    r, w = _unit_interval()
+    r, w = panel_nodes(torch.tensor([0.0, 1.0], dtype=torch.float64), _TAIL_NODES)
     # k = start / r^2: dk = 2 start r^(-3) dr, k^(-p) = start^(-p) r^(2p)
     decay = torch.exp(-start * x[:, None] / (r * r))
     out = []
@@ -149,7 +143,7 @@ def tail_sums(power: float, count: int, rho: Tensor, parity: int) -> Tensor:
     return torch.stack(out)
 
 
-@functools.lru_cache(maxsize=256)
+@kept(256)
 def needed(basis: Basis) -> int:
     """Orders that count for any coefficients: the rest is below rounding."""
     size = basis_coefficients(basis, SMOOTH_TERMS).abs().amax(1)

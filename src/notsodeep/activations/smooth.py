@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from .base import Activation, Parity, register
 from .forms import ClosedForm, Dual, arc_sine, gelu_pair
-from .parameters import numbers
 
 _SQRT_2 = math.sqrt(2.0)
 _SQRT_2PI = math.sqrt(2.0 * math.pi)
@@ -180,9 +179,6 @@ class ELU(Activation):
     torch_functions: ClassVar = (functional.elu,)
     torch_module: ClassVar[type[nn.Module]] = nn.ELU
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
-
-    def __post_init__(self) -> None:
-        numbers(self, "alpha")
 
     @property
     def slope_range(self) -> tuple[float, float]:

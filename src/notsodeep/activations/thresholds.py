@@ -27,10 +27,8 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import register
-from .blocks import eager, evaluated, needs_slopes
-from .compiled import Plan, fused_units, loops
 from .norm_units import PLAIN, How, NormUnits, row_norms
-from .parameters import numbers, sequences
+from .passes import Plan, eager, evaluated, fused_units, loops, needs_slopes
 
 Array = NDArray[np.float64]
 
@@ -52,8 +50,7 @@ class Thresholds(NormUnits):
     name: ClassVar[str] = "thresholds"
 
     def __post_init__(self) -> None:
-        numbers(self, "leak")
-        sequences(self, "thresholds", "weights")
+        super().__post_init__()
         if len(self.thresholds) != len(self.weights) or not self.weights or min(self.weights) <= 0.0:
             raise ActivationError(
                 f"Thresholds takes one positive weight per threshold, got {self.thresholds} and {self.weights}"
@@ -95,13 +92,21 @@ class Thresholds(NormUnits):
         if not self.gated:
             return value, slope
         gate = np.arange(len(value))[:, None] >= len(value) - self.gated
-        return np.where(gate, rho * slope, value), np.where(gate, slope + rho * self.densities(rho), slope)
+        return np.where(gate, rho * slope, value), np.where(gate, slope + rho * self._densities(rho), slope)
 
-    def densities(self, rho: Array) -> Array:
-        """The second derivative of k_t, infinite at rho = 1 and read as at 1 - 1e-12 there."""
-        inside = np.clip(rho, -1.0 + 1e-12, 1.0 - 1e-12)
+    def _densities(self, rho: Array) -> Array:
+        """The second derivative of k_t of ordinary units."""
+        inside = _inside(rho)
         decayed = _decayed(np.asarray(self.thresholds)[:, None], inside)
         return (1.0 - self.leak) ** 2 * decayed / (2.0 * math.pi * np.sqrt((1.0 - inside) * (1.0 + inside)))
+
+    def curvatures(self, rho: Array) -> Array:
+        """The second derivative of :meth:`profiles` in rho, infinite at rho = 1 and read as at 1 - 1e-12 there."""
+        inside, found, first = _inside(rho), self._densities(rho), len(self.weights) - self.gated
+        t = np.asarray(self.thresholds)[first:, None]
+        # of rho k': 2 k'' and rho times the third derivative, which is k'' times that of its logarithm
+        found[first:] *= 2.0 + inside * ((t / (1.0 + inside)) ** 2 + inside / ((1.0 - inside) * (1.0 + inside)))
+        return found
 
     def table(self, like: Tensor, width: int) -> Tensor:
         """Threshold and gain of every unit: (2, width)."""
@@ -185,6 +190,10 @@ def threshold_profiles(rho: Array, thresholds: Sequence[float] | Array, leak: fl
     return value, leak**2 + 2.0 * leak * jump * up + jump**2 * both
 
 
+def _inside(rho: Array) -> Array:
+    return np.clip(rho, -1.0 + 1e-12, 1.0 - 1e-12)
+
+
 def _decayed(t: Array, rho: Array) -> Array:
     return np.asarray(np.exp(-np.minimum(t * t / np.maximum(1.0 + rho, 1e-280), 700.0)))
 
@@ -197,46 +206,30 @@ class ThresholdsLayer:
 
     def value(self, lam: Tensor) -> Tensor:
         """E[psi(x) psi(y)]."""
-        root = (self.qx * self.qy).clamp_min(1e-120).sqrt()
-        return root * _Value.apply((lam / root).clamp(-1.0, 1.0), self.phi)
+        root = self._root()
+        return root * _Profile.apply((lam / root).clamp(-1.0, 1.0), self.phi, 0)
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
         """The same, and its derivative in lam."""
-        root = (self.qx * self.qy).clamp_min(1e-120).sqrt()
-        return self.value(lam), _Slope.apply((lam / root).clamp(-1.0, 1.0), self.phi)
+        return self.value(lam), _Profile.apply((lam / self._root()).clamp(-1.0, 1.0), self.phi, 1)
+
+    def _root(self) -> Tensor:
+        return (self.qx * self.qy).clamp_min(1e-120).sqrt()
 
 
-class _Value(torch.autograd.Function):
-    """sum_t weights_t k_t(rho); its derivative is known."""
-
-    @staticmethod
-    def forward(ctx: Any, rho: Tensor, phi: Thresholds) -> Tensor:
-        value, slope = phi.profiles(rho.detach().numpy())
-        weights = np.asarray(phi.weights)
-        ctx.save_for_backward(torch.from_numpy(weights @ slope))
-        return torch.from_numpy(weights @ value)
+class _Profile(torch.autograd.Function):
+    """sum_t weights_t k_t(rho) (order 0) and its derivatives in rho, each the gradient of the one before."""
 
     @staticmethod
-    def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None]:
-        return grad[0] * ctx.saved_tensors[0], None
-
-
-class _Slope(torch.autograd.Function):
-    """sum_t weights_t k_t'(rho); its derivative is infinite at rho = 1, and read as at 1 - 1e-12 there."""
-
-    @staticmethod
-    def forward(ctx: Any, rho: Tensor, phi: Thresholds) -> Tensor:
-        points, weights = rho.detach().numpy(), np.asarray(phi.weights)
-        inside, density = np.clip(points, -1.0 + 1e-12, 1.0 - 1e-12), phi.densities(points)
-        first = len(weights) - phi.gated
-        if phi.gated:
-            rise = (np.asarray(phi.thresholds)[:, None] / (1.0 + inside)) ** 2 + inside / (
-                (1.0 - inside) * (1.0 + inside)
-            )
-            density[first:] *= 2.0 + inside * rise[first:]
-        ctx.save_for_backward(torch.from_numpy(weights @ density))
-        return torch.from_numpy(weights @ phi.profiles(points)[1])
+    def forward(ctx: Any, rho: Tensor, phi: Thresholds, order: int) -> Tensor:
+        ctx.save_for_backward(rho)
+        ctx.phi, ctx.order = phi, order
+        points = rho.detach().numpy()
+        found = phi.profiles(points)[order] if order < 2 else phi.curvatures(points)
+        return torch.from_numpy(np.asarray(phi.weights) @ found)
 
     @staticmethod
-    def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None]:
-        return grad[0] * ctx.saved_tensors[0], None
+    def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None, None]:
+        if ctx.order == 2:
+            raise ActivationError("the third derivative of the kernel of units with thresholds is not available")
+        return grad[0] * _Profile.apply(ctx.saved_tensors[0], ctx.phi, ctx.order + 1), None, None

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import Activation, register
-from .conditioned import Conditioned, nested
+from .conditioned import Conditioned
 from .norm_units import PLAIN, How, NormUnits, doubled, row_norms
-from .parameters import numbers
 
 
 @register
@@ -40,8 +39,7 @@ class Turned(NormUnits):
     name: ClassVar[str] = "turned"
 
     def __post_init__(self) -> None:
-        numbers(self, "share")
-        object.__setattr__(self, "turns", nested(self.turns))
+        super().__post_init__()
         parts = (self.base, self.turned)
         if not all(isinstance(part, Conditioned) for part in parts):
             raise ActivationError(f"Turned takes two layers of norm-conditioned units, got {parts!r}")
@@ -158,7 +156,6 @@ class TurnedLayer:
     """E[psi psi] and its derivative in lam: those of the parts, the second at cosines that are turned apart."""
 
     def __init__(self, phi: Turned, qx: Tensor, qy: Tensor) -> None:
-        self.phi, self.qx, self.qy = phi, qx, qy
         self.parts = (phi.base.layer(qx, qy), phi.turned.layer(qx, qy))
         left, right = (phi.directions(q.clamp_min(1e-60).sqrt()) for q in (qx, qy))
         self.apart = (left * right).sum(-1)

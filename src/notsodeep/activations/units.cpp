@@ -1,5 +1,5 @@
 // A layer of units that see the norm of their input in one pass: the norms, coefficients, units, and their slopes.
-// compiled.py builds and calls it; elementary.py, conditioned.py and thresholds.py say the same in plain torch.
+// passes.py builds and calls it; elementary.py, conditioned.py and thresholds.py say the same in plain torch.
 
 #include <algorithm>
 #include <cmath>

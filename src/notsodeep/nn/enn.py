@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked, whole
-from ..activations.compiled import loops
 from ..activations.forms import Scaled
 from ..activations.norm_units import How, NormUnits
+from ..activations.passes import loops
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import ENN as Specification
