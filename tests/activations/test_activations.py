@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import notsodeep as nsd
-from helpers import tolerance
+from helpers import tolerance, ulps
 from notsodeep.activations import (
     ELU,
     GELU,
@@ -155,11 +155,11 @@ def test_kinks_are_exactly_where_the_slope_jumps(phi):
         h = 1e-7
         below, above = phi.derivative(np.array([c - h, c + h]))
         assert jump == 0.0
-        assert abs(bend - (above - below)) < 1e-6
-    x = np.linspace(-10, 10, 40_001)
-    x = x[np.abs(x[:, None] - np.array([*phi.kinks, np.inf])).min(axis=1) > 1e-3]
-    smooth = np.abs(np.diff(phi.derivative(x)))[np.diff(x) < 6e-4]
-    assert smooth.max() < 5e-4 * 1.1 * np.abs(phi.second_derivative(x)).max() + 1e-12
+        assert abs(bend - (above - below)) < 10.0 * h
+    x, step = np.linspace(-10, 10, 40_001, retstep=True)
+    x = x[np.abs(x[:, None] - np.array([*phi.kinks, np.inf])).min(axis=1) > 2 * step]
+    smooth = np.abs(np.diff(phi.derivative(x)))[np.diff(x) < 1.2 * step]
+    assert smooth.max() < 1.1 * step * np.abs(phi.second_derivative(x)).max() + tolerance()
 
 
 @every
@@ -170,9 +170,10 @@ def test_lipschitz_constant_and_slope_range_are_sharp(phi):
         assert np.abs(phi.derivative(np.array([-1e6, 1e6]))).max() > 1e4
         return
     beside = np.array([[c - 1e-12, c + 1e-12] for c in phi.kinks]).ravel()  # an extremum may sit at a kink
+    step = 5e-5
     slopes = phi.derivative(np.concatenate([np.linspace(-40, 40, 1_600_001), [-1e9, 1e9], beside]))
-    assert low - 1e-15 <= slopes.min() <= low + 1e-9
-    assert high - 1e-9 <= slopes.max() <= high + 1e-15
+    assert low - ulps(4) <= slopes.min() <= low + 0.4 * step**2
+    assert high - 0.4 * step**2 <= slopes.max() <= high + ulps(4)
 
 
 def test_lipschitz_constants_of_silu_and_gelu_to_the_last_digit():
@@ -180,10 +181,10 @@ def test_lipschitz_constants_of_silu_and_gelu_to_the_last_digit():
         silu = lambda x: _SIGMOID(x) * (1 + x * (1 - _SIGMOID(x)))  # noqa: E731
         top = mp.findroot(lambda x: mp.diff(silu, x), mp.mpf("2.4"))
         gelu = mp.ncdf(mp.sqrt(2)) + mp.sqrt(2) * mp.npdf(mp.sqrt(2))
-        assert abs(SiLU().lipschitz - silu(top)) < 1e-15
-        assert abs(SiLU().slope_range[0] - silu(-top)) < 1e-15
-        assert abs(GELU().lipschitz - gelu) < 1e-15
-        assert abs(GELU().slope_range[0] - (1 - gelu)) < 1e-15
+        assert abs(SiLU().lipschitz - silu(top)) < ulps(4)
+        assert abs(SiLU().slope_range[0] - silu(-top)) < ulps(4)
+        assert abs(GELU().lipschitz - gelu) < ulps(4)
+        assert abs(GELU().slope_range[0] - (1 - gelu)) < ulps(4)
 
 
 @given(
@@ -197,14 +198,18 @@ def test_affine_lipschitz_bounds_every_secant(phi, gain, scale, skip):
     x = np.linspace(-30, 30, 4001)
     secants = np.diff(wrapped(x)) / np.diff(x)
     low, high = wrapped.slope_range
-    assert low - 1e-9 <= secants.min()
-    assert secants.max() <= high + 1e-9
+    room = ulps(4) * (np.abs(wrapped(x)).max() + 30.0 * wrapped.lipschitz) / np.diff(x).min()
+    assert low - room <= secants.min()
+    assert secants.max() <= high + room
 
 
 @every
 def test_parity_is_what_the_values_say(phi):
     x = np.linspace(0.013, 20.0, 501)
-    odd, even = np.allclose(phi(x), -phi(-x), atol=1e-14), np.allclose(phi(x), phi(-x), atol=1e-14)
+    odd, even = (
+        np.allclose(phi(x), -phi(-x), rtol=ulps(), atol=ulps()),
+        np.allclose(phi(x), phi(-x), rtol=ulps(), atol=ulps()),
+    )
     assert phi.parity == ("odd" if odd else "even" if even else None)
 
 
@@ -234,9 +239,10 @@ def test_parity_of_special_parameters(phi, parity):
 def test_homogeneity_means_what_it_says(phi, c, x):
     if phi.homogeneity is None:
         base = phi(np.linspace(-3, 3, 13))
-        assert not np.allclose(phi(2.0 * np.linspace(-3, 3, 13)), 2.0 * base, atol=1e-9)
+        assert not np.allclose(phi(2.0 * np.linspace(-3, 3, 13)), 2.0 * base)
     else:
-        assert phi(c * x) == pytest.approx(c**phi.homogeneity * phi(x), rel=1e-12, abs=1e-300)
+        # beneath 1e-300 numbers run out of digits
+        assert phi(c * x) == pytest.approx(c**phi.homogeneity * phi(x), rel=tolerance(), abs=1e-300)
 
 
 @pytest.mark.parametrize(
@@ -275,10 +281,10 @@ def test_centred_has_mean_zero(phi, at):
     centred = phi.centred(at=at)
     moments = nsd.moments(centred, at)
     assert abs(moments.mean) <= tolerance() * (1.0 + math.sqrt(nsd.moments(phi, at).square))
-    assert moments.variance == pytest.approx(nsd.moments(phi, at).variance, rel=1e-12)
+    assert moments.variance == pytest.approx(nsd.moments(phi, at).variance, rel=tolerance())
     x = np.linspace(-2, 2, 5)
     difference = phi(x) - centred(x)
-    assert np.allclose(difference, difference[0], atol=1e-12)
+    assert np.allclose(difference, difference[0], rtol=0, atol=tolerance())
     assert centred.lipschitz == phi.lipschitz
     if phi.parity == "odd":
         assert centred is phi
@@ -291,7 +297,7 @@ def test_centring_takes_a_shift_back():
 def test_a_centred_sigmoid_is_odd():
     centred = Sigmoid().centred(at=0.7)
     assert centred.parity == "odd"
-    assert np.allclose(centred(POINTS), Sigmoid()(POINTS) - 0.5, atol=tolerance())
+    assert np.allclose(centred(POINTS), Sigmoid()(POINTS) - 0.5, rtol=0, atol=tolerance())
 
 
 def test_affine_flattens_and_vanishes():
@@ -300,7 +306,7 @@ def test_affine_flattens_and_vanishes():
     assert isinstance(twice, Affine)
     assert isinstance(twice.base, ReLU)
     x = np.linspace(-3, 3, 11)
-    assert np.allclose(twice(x), 3.0 * once(0.5 * x) + 0.25 * x - 1.0, atol=1e-15)
+    assert np.allclose(twice(x), 3.0 * once(0.5 * x) + 0.25 * x - 1.0, rtol=ulps(4), atol=ulps(4))
     assert ReLU().affine() == ReLU()
     assert np.array_equal((-ReLU())(x), -np.maximum(x, 0))
     assert np.array_equal((2 * ReLU())(x), 2 * np.maximum(x, 0))
@@ -310,7 +316,7 @@ def test_affine_flattens_and_vanishes():
 def test_a_rescaled_kink_keeps_its_jump(c, scale, gain):
     # the position c / scale is rounded: its neighbours, multiplied back, may both lie on one side of c
     wrapped = HardTanh(1.0, c).affine(gain=gain, scale=scale)
-    assert wrapped.slope_jumps() == pytest.approx((gain * scale, -gain * scale), rel=1e-12)
+    assert wrapped.slope_jumps() == pytest.approx((gain * scale, -gain * scale), rel=tolerance())
 
 
 def test_numbers_arrays_and_lists_in_every_form():
@@ -324,7 +330,7 @@ def test_numbers_arrays_and_lists_in_every_form():
     fixed = np.linspace(-1, 1, 6)
     fixed.setflags(write=False)  # torch warns about read-only memory, and a warning fails the test
     for form in (fixed, fixed[::-2], fixed.astype(">f8")):
-        assert np.allclose(phi(form), np.tanh(form), rtol=tolerance())
+        assert np.allclose(phi(form), np.tanh(form), rtol=tolerance(), atol=0)
     with pytest.raises(ActivationError, match="real numbers"):
         phi(np.array([1j]))
     with pytest.raises(ActivationError, match="real numbers"):
