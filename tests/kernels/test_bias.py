@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from helpers import tolerance
+from helpers import solved, tolerance, ulps
 from notsodeep.errors import InvalidInputError
 from notsodeep.kernels import pairwise, power_series
 
@@ -33,7 +33,7 @@ def test_it_is_part_of_the_specification():
 def test_the_variance_equation_holds():
     deq, tau0 = nsd.DEQ("silu", 0.2, 0.5, 0.3), 1.3
     tau = deq.centred_scale(tau0)
-    assert tau**2 == pytest.approx(0.2 * nsd.moments("silu", tau).variance + 0.5 * tau0**2 + 0.3, rel=1e-14)
+    assert tau**2 == pytest.approx(0.2 * nsd.moments("silu", tau).variance + 0.5 * tau0**2 + 0.3, rel=ulps(), abs=0)
 
 
 def test_the_kernels_of_a_linear_network_are_known():
@@ -81,8 +81,8 @@ def test_gradients_reach_the_variance_of_the_bias(phi):
         assert torch.autograd.gradcheck(
             lambda c, kernel=kernel: nsd.kernels_of(nsd.DEQ(phi, 0.15, 0.6, c), points, kinds=(kernel,))[kernel],
             (c,),
-            atol=1e-7,
-            rtol=1e-6,
+            atol=1e-7,  # 1e-13 of the kernel over gradcheck's step of 1e-6
+            rtol=1e-6,  # with room for its curvature
         )
 
 
@@ -92,22 +92,24 @@ def test_series_and_the_sphere_know_it(kernel):
     g = power_series(deq, 90, kernel, 0.7, 1.4)
     sx, sy = torch.tensor(0.49, dtype=torch.float64), torch.tensor(1.96, dtype=torch.float64)
     exact = pairwise(deq, sx, sy, 0.98 * torch.from_numpy(r), (kernel,))[kernel]
-    np.testing.assert_allclose(g @ r ** np.arange(90)[:, None], exact.numpy(), rtol=1e-11)
+    np.testing.assert_allclose(g @ r ** np.arange(90)[:, None], exact.numpy(), rtol=tolerance())
     rows = X / np.linalg.norm(X, axis=1, keepdims=True)
     twin = nsd.match_sphere(deq, kernel)
-    np.testing.assert_allclose(twin.kernel_matrix(rows), nsd.kernels_of(deq, rows)[kernel], atol=twin.bound + 1e-12)
+    np.testing.assert_allclose(
+        twin.kernel_matrix(rows), nsd.kernels_of(deq, rows)[kernel], rtol=0, atol=twin.bound + tolerance()
+    )
 
 
 @pytest.mark.parametrize(("phi", "kernel"), [("tanh", "ck"), ("silu", "ntk"), ("silu", "ntk_frozen"), ("relu", "ck")])
 def test_one_layer_knows_it(phi, kernel):
-    deq = nsd.DEQ(phi, 0.2, 0.6, 0.5)
-    twin = nsd.match_one_layer(deq, kernel, norms=(0.5, 1.5), tol=1e-3)
+    deq, tol = nsd.DEQ(phi, 0.2, 0.6, 0.5), 1e-3
+    twin = nsd.match_one_layer(deq, kernel, norms=(0.5, 1.5), tol=tol)
     rows = np.random.default_rng(0).normal(size=(40, 4))
     rows *= (np.linspace(0.5, 1.5, 40) / np.linalg.norm(rows, axis=1))[:, None]
     rows[1] = -1.5 * rows[0]
     exact = nsd.kernels_of(deq, rows, kinds=(kernel,))[kernel]
     size = np.sqrt(exact.diagonal())
-    assert np.abs((twin.kernel_matrix(rows) - exact) / np.outer(size, size)).max() <= twin.bound <= 1e-3
+    assert np.abs((twin.kernel_matrix(rows) - exact) / np.outer(size, size)).max() <= twin.bound <= tol
 
 
 def test_the_module_has_it_and_freezes_it_with_the_input():
@@ -116,9 +118,9 @@ def test_the_module_has_it_and_freezes_it_with_the_input():
     x = torch.from_numpy(X)
     z = model.features(x) * 50**0.5
     inner = (0.2 / 50) ** 0.5 * z @ model.recurrent.T + 0.5**0.5 * x @ model.input.T + 0.4**0.5 * model.offset
-    torch.testing.assert_close(z, torch.tanh(inner), rtol=0, atol=1e-10)
+    torch.testing.assert_close(z, torch.tanh(inner), rtol=0, atol=solved(1e-12))
     (slope,) = torch.autograd.grad(model(x).sum(), model.offset)
-    assert float(slope.abs().max()) > 1e-3
+    assert float(slope.abs().max()) > 0.1
     model.set_trained("frozen")
     assert [name for name, p in model.named_parameters() if p.requires_grad] == ["recurrent", "readout"]
     assert nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), in_features=6, width=50, out_features=2).offset is None

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from helpers import tolerance
+from helpers import tolerance, ulps
 from notsodeep.activations import Activation
 from notsodeep.errors import ActivationError, ConvergenceError, InvalidInputError
 from notsodeep.kernels import plane
@@ -55,7 +55,7 @@ def test_large_scales_against_arcsine_kernels(sx, sy, rho):
                 slope += mp.mpf(w) * v * 4 / mp.pi / mp.sqrt(room - 4 * lam**2)
         value, slope = float(value), float(slope)
     found, steep = layer_at(mixture_of_erf(scales, weights), sx, sy, rho)
-    assert found == pytest.approx(value, rel=0, abs=1.96 * tolerance())
+    assert found == pytest.approx(value, rel=0, abs=sum(weights) ** 2 * tolerance())
     # lam is rounded before the layer sees it: 1 - rho^2 is known to two units, and the slope follows its root
     known = 1.0 if abs(rho) == 1 else 4e-16 / (1 - rho * rho)
     assert steep == pytest.approx(slope, rel=tolerance() + (0.0 if abs(rho) == 1 else known))
@@ -86,7 +86,7 @@ def test_far_out_a_kernel_is_that_of_its_lines(phi):
         expected = ((a1 * a1 + a0 * a0) * along - 2 * a1 * a0 * against) * s * s
     else:
         expected = (b1 * b1 + b0 * b0) * (0.5 - 0.5 * angle / math.pi) + b1 * b0 * angle / math.pi
-    assert layer_at(phi, s, s, rho)[0] == pytest.approx(expected, rel=1e-7)  # corrections are of order 1 / s
+    assert layer_at(phi, s, s, rho)[0] == pytest.approx(expected, rel=10 / s)  # corrections are of order 1 / s
 
 
 def test_float32_duplicates():
@@ -104,7 +104,7 @@ def test_float32_duplicates():
     near = np.concatenate([x, x * (1 + 1e-6 * rng.normal(size=(5, 20)))]).astype("f4")
     K = nsd.ck(D("gelu", 0.15), near)
     assert np.isfinite(K).all()
-    assert np.linalg.eigvalsh(K.astype("f8"))[0] > -1e-6 * np.trace(K)
+    assert np.linalg.eigvalsh(K.astype("f8"))[0] > -ulps(8, np.float32) * np.trace(K)
 
 
 @pytest.mark.parametrize("v", [100.0, 300.0, 1000.0, 1e6])
@@ -149,11 +149,12 @@ def test_homogeneous_kernels_scale_exactly(v):
     for network in (E(["relu"]), E(["relu", "leaky_relu"]), D("relu", 0.2)):
         assert nsd.ck(network, v * X) / v / v == pytest.approx(nsd.ck(network, X), rel=tolerance())
     mixed = nsd.ck(E(["relu"]), np.diag([v, 1.0]))
-    assert mixed[0, 1] == pytest.approx(v / (2 * math.pi), rel=tolerance())
+    assert mixed[0, 1] == pytest.approx(v / (2 * math.pi), rel=tolerance(), abs=0)
 
 
 def test_hard_tanh_far_out():
-    assert nsd.ck(E(["hard_tanh"]), [[1e8]], [[1e8]])[0, 0] == pytest.approx(1.0, rel=1e-7)
+    # corrections are of order 1 over the scale
+    assert nsd.ck(E(["hard_tanh"]), [[1e8]], [[1e8]])[0, 0] == pytest.approx(1.0, rel=1e-8)
 
 
 def test_kernels_that_vanish_fit_into_a_table():
@@ -179,7 +180,8 @@ def test_norms_that_vanish_give_kernels_that_vanish(v):
     for name in ("relu", "tanh", "gelu", "elu"):
         K = nsd.ck(D(name, 0.1), v * np.eye(2))
         assert np.isfinite(K).all()
-        assert np.abs(K).max() < 1e-290
+        # squares of norms up to 1e-155
+        assert np.abs(K).max() < 1e-300
 
 
 def test_the_ck_of_a_deq_with_jumps():
@@ -202,7 +204,7 @@ def test_unscaled_inputs_are_quick(network):
     for points in (X, rng.integers(0, 256, (40, 784)).astype(float)):
         K = nsd.ntk(network, points)
         assert np.isfinite(K).all()
-        assert np.linalg.eigvalsh(K)[0] > -1e-12 * np.trace(K)
+        assert np.linalg.eigvalsh(K)[0] > -tolerance() * np.trace(K)
     assert time.process_time() - begin < 20.0  # seconds of one processor; about one on an idle machine
 
 
@@ -228,7 +230,7 @@ def test_a_bend_beside_zero_is_not_the_length_on_which_a_function_varies():
     qx, qy, rho = (torch.tensor([v], dtype=torch.float64) for v in (70.0, 80.0, 0.9999992))
     found = Layer(phi, qx, qy).value(rho * (qx * qy).sqrt())
     exact = plane.conditional(phi, phi, phi.panels(), qx, qy, rho)
-    assert float(found) == pytest.approx(float(exact), rel=1e-12)
+    assert float(found) == pytest.approx(float(exact), rel=tolerance())
 
 
 def test_slow_functions_of_users_are_announced_by_what_they_cost():
@@ -266,14 +268,14 @@ def test_short_rows_beside_long_ones_keep_their_digits(network, norms):
     scale = np.sqrt(K[i, i] * K[j, j])
     # off the diagonal: a point with itself has its own formula, and the angle between its copies is known to 1e-8 only
     off = np.abs(K[i, j] - exact)[i != j]
-    assert (off <= 1e-10 * scale[i != j]).all()
+    assert (off <= tolerance() * scale[i != j]).all()
 
 
 def test_a_point_with_itself_in_a_rectangle_beyond_all_features():
     """The blur of the strip rule was a share of the scale: nothing beside 1, but beyond all features at 1e128."""
     X = np.array([[3e127, 8e127]])
     network = D("hard_tanh", 0.15, 0.37)
-    assert nsd.ntk(network, X, X)[0, 0] == pytest.approx(nsd.ntk(network, X)[0, 0], rel=1e-9)
+    assert nsd.ntk(network, X, X)[0, 0] == pytest.approx(nsd.ntk(network, X)[0, 0], rel=tolerance())
 
 
 def test_pairs_that_look_different_are_evaluated_once(monkeypatch):

@@ -54,9 +54,9 @@ def test_implicit_gradients_equal_those_of_an_unrolled_network(name, train_input
     trained = [a, A, B] if train_input else [a, A]
     truth = gram_of_gradients(z @ a, trained)
     mine = nsd.finite_ntk(deq, X, width=m, seed=seed, train_input=train_input)
-    assert np.abs(mine - truth).max() < 1e-9 * np.abs(truth).max()
+    assert np.abs(mine - truth).max() < tolerance() * np.abs(truth).max()
     features = nsd.finite_ck(deq, X, width=m, seed=seed)
-    assert np.abs(features - (z @ z.T).detach().numpy()).max() < 1e-10
+    assert np.abs(features - (z @ z.T).detach().numpy()).max() < tolerance()
 
 
 @pytest.mark.parametrize("train_input", [True, False])
@@ -84,7 +84,7 @@ def test_a_linear_equilibrium_is_a_linear_solve():
     m, seed, X = 40, 5, points()
     A, B, _ = (w.numpy() for w in normals(seed, (m, m), (m, P), (m,)))
     z = np.linalg.solve(math.sqrt(m) * np.eye(m) - math.sqrt(0.2) * A, math.sqrt(0.8) * B @ X.T).T
-    assert np.abs(nsd.finite_ck(nsd.DEQ("linear", 0.2), X, width=m, seed=seed) - z @ z.T).max() < 1e-11
+    assert np.abs(nsd.finite_ck(nsd.DEQ("linear", 0.2), X, width=m, seed=seed) - z @ z.T).max() < tolerance()
 
 
 # ---- means, checked against closed forms --------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_the_mean_is_that_of_the_draws():
     first, both = (nsd.finite_ck(enn, X, width=20, draws=d, seed=4) for d in (1, 2))
     weights = normals(4, (20, P), (20,), (20, P))
     hidden = np.tanh(X @ weights[2].numpy().T) / math.sqrt(20)
-    assert np.allclose(both, 0.5 * (first + hidden @ hidden.T), atol=tolerance())
+    assert np.allclose(both, 0.5 * (first + hidden @ hidden.T), rtol=0, atol=tolerance())
 
 
 def test_seeds_decide_everything():
@@ -211,7 +211,7 @@ def test_seeds_decide_everything():
     state = torch.random.get_rng_state()
     a, b, c = (nsd.finite_ntk(deq, X, width=50, draws=2, seed=s) for s in (1, 1, 2))
     assert np.array_equal(a, b)
-    assert not np.allclose(a, c, rtol=1e-3)
+    assert np.abs(a - c).max() > 0.1 * np.abs(a).max()
     assert torch.equal(state, torch.random.get_rng_state())  # the global generator is not touched
 
 
@@ -245,7 +245,7 @@ def test_cross_kernels_are_blocks_of_the_whole():
     whole = nsd.finite_ntk(deq, np.concatenate([X, Y]), width=50, draws=3, seed=2)
     block, error = nsd.finite_ntk(deq, X, width=50, draws=3, seed=2, Y=Y, return_std_error=True)
     assert block.shape == error.shape == (4, 3)
-    assert np.allclose(block, whole[:4, 4:], atol=tolerance())
+    assert np.allclose(block, whole[:4, 4:], rtol=0, atol=tolerance())
 
 
 def test_beyond_the_guarantee_it_computes_or_says_so():
