@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import torch
 
 from ..._arguments import checked
-from ...activations.norm_units import NormUnits
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...kernels import diagonal
 from ...networks import DEQ, ENN, Kernel, Network, check_kernels
-from ..certificates import Location, Proof, Tried, UniformCertificate
+from ..certificates import Location, UniformCertificate, check_number
 from ..names import MatchKernel, Trains, check_range
 from ..twin import Twin
-from . import homogeneous, ranged, thresholds
-from .ranged import FAMILY, MOST
+from . import homogeneous, ranged
+from .certificate import Design
+from .ranged import MOST
 
 __all__ = ["match_one_layer"]
-
-_ORDINARY = 1e-5  # the tolerance from which on thresholds may do; not where they ask for learning rates
 
 
 @checked
@@ -72,14 +69,13 @@ def match_one_layer(
         deq.check_driven()
     if check and isinstance(deq, DEQ):
         deq.check_contraction()
-    rule = _rule(deq, kernel, trains)
-    box = check_range(norms)
-    if deq.homogeneous:
-        return _homogeneous(deq, kernel, tol, kinds, units, rule)
-    layer, proof, rows = ranged.design(deq, kernel, box, tol, kinds, rule)
-    where = Location(proof.at, proof.at, 1.0, kernel)
-    reason = f"the fewest kinds of units within tol = {tol:.3g}" if kinds == "auto" else "kinds as asked for"
-    return _twin(deq, kernel, layer, proof, box, where, rows, rule, reason)
+    rule, box = _rule(deq, kernel, trains), check_range(norms)
+    if not deq.homogeneous:
+        return _twin(deq, kernel, ranged.design(deq, kernel, box, tol, kinds, rule), box, rule)
+    if kinds not in ("auto", 1):
+        raise InvalidInputError(f"a homogeneous network needs one kind of units, got kinds={kinds}")
+    twin = _twin(deq, kernel, homogeneous.design(deq, kernel, tol, units, rule), None, rule)
+    return _accepted(twin, tol) if kinds == "auto" else twin
 
 
 # ---- arguments -------------------------------------------------------------------------------------------
@@ -88,8 +84,7 @@ def match_one_layer(
 def _check(network: Network, tol: float, kinds: int | str, units: str) -> None:
     if not all(phi.elementwise for phi in network.activations):
         raise InvalidInputError(f"match_one_layer takes networks of elementwise activations, got {network!r}")
-    if not 0 < tol < 1e300:
-        raise InvalidInputError(f"tol must be positive and finite, got {tol!r}")
+    check_number("tol", tol, positive=True)
     if isinstance(kinds, int) and not 1 <= kinds <= MOST:
         raise InvalidInputError(f"kinds must be 'auto' or 1 ... {MOST}, got {kinds!r}")
     if units == "thresholds" and not (isinstance(network, DEQ) and network.homogeneous):
@@ -106,44 +101,24 @@ def _rule(deq: Network, kernel: Kernel, trains: Trains | Literal["auto"]) -> Tra
     return "all" if kernel == "ntk" and deq.homogeneous else "readout"
 
 
-# ---- homogeneous -----------------------------------------------------------------------------------------
+# ---- the record ------------------------------------------------------------------------------------------
 
 
-def _homogeneous(network: Network, kernel: Kernel, tol: float, kinds: int | str, units: str, trains: Trains) -> Twin:
-    if kinds not in ("auto", 1):
-        raise InvalidInputError(f"a homogeneous network needs one kind of units, got kinds={kinds}")
-    tried: tuple[Tried, ...] = ()
-    worthwhile = units == "auto" and trains == "readout" and tol >= _ORDINARY
-    if isinstance(network, DEQ) and (units == "thresholds" or worthwhile):
-        ordinary = _thresholds(network, kernel, tol, units, trains)
-        if units == "thresholds" or ordinary.table[0].bound <= tol:
-            return _accepted(ordinary, tol, kinds)
-        tried = ordinary.table
-    designs = homogeneous.design(network, kernel, trains, tol)
-    layer, proof = min(designs, key=lambda pair: pair[1].bound)
-    where = Location(1.0, 1.0, proof.at, kernel)
-    rows = (*tried, Tried(1, proof.bound, proof.sampled, FAMILY, 1))
-    reason = "homogeneous: one kind of units is exact for all norms, up to the elementary function that is evaluated"
-    return _accepted(_twin(network, kernel, layer, proof, None, where, rows, trains, reason), tol, kinds)
-
-
-def _thresholds(deq: DEQ, kernel: Kernel, tol: float, units: str, trains: Trains) -> Twin:
-    found = thresholds.design(deq, kernel, trains == "all", tol)
-    where = Location(1.0, 1.0, found.proof.at, kernel)
-    rows = (Tried(1, found.proof.bound, found.proof.sampled, "thresholds", 1),)
-    count = len(found.layer.thresholds)
-    reason = f"ordinary units with {count} thresholds proportional to |x|, " + (
-        "as asked for" if units == "thresholds" else f"within tol = {tol:.3g} and cheaper than units='conditioned'"
+def _twin(network: Network, kernel: Kernel, made: Design, norms: tuple[float, float] | None, trains: Trains) -> Twin:
+    at, proof, own = made.proof.at, made.proof, made.rows[-1]
+    where = Location(1.0, 1.0, at, kernel) if norms is None else Location(at, at, 1.0, kernel)
+    high = torch.tensor([1.0 if norms is None else norms[1] ** 2], dtype=torch.float64)
+    largest = float(diagonal(network, high, (kernel,), check=False)[kernel])
+    certificate = UniformCertificate(
+        proof.sampled, proof.bound, norms, where, made.rows, ((kernel, largest),), proof.assumes
     )
-    twin = _twin(deq, kernel, found.layer, found.proof, None, where, rows, trains, reason)
-    rates = None if found.rate is None else (found.rate, 1.0)
-    return replace(twin, family="thresholds", learning_rates=rates)
+    rates = None if made.rate is None else (made.rate, 1.0)
+    return Twin(network, ENN([made.layer]), kernel, own.family, certificate, rates, made.reason, trains, own.kinds)
 
 
-def _accepted(twin: Twin, tol: float, kinds: int | str) -> Twin:
-    """``kinds=1`` is used whatever it reaches."""
+def _accepted(twin: Twin, tol: float) -> Twin:
     reached = twin.table[-1].bound
-    if kinds == "auto" and reached > tol:
+    if reached > tol:
         raise InfeasibleMatchError(
             f"one layer of {twin.family} units reaches {reached:.3g} for the {twin.kernel} of {twin.deq!r}, asked "
             f"for tol = {tol:.3g}. Raise tol to {reached:.3g} or more"
@@ -151,23 +126,3 @@ def _accepted(twin: Twin, tol: float, kinds: int | str) -> Twin:
             reached,
         )
     return twin
-
-
-# ---- the record ------------------------------------------------------------------------------------------
-
-
-def _twin(
-    deq: Network,
-    kernel: Kernel,
-    layer: NormUnits,
-    proof: Proof,
-    norms: tuple[float, float] | None,
-    where: Location,
-    rows: tuple[Tried, ...],
-    trains: Trains,
-    reason: str,
-) -> Twin:
-    high = torch.tensor([1.0 if norms is None else norms[1] ** 2], dtype=torch.float64)
-    largest = float(diagonal(deq, high, (kernel,), check=False)[kernel])
-    proven = UniformCertificate(proof.sampled, proof.bound, norms, where, rows, ((kernel, largest),), proof.assumes)
-    return Twin(deq, ENN([layer]), kernel, FAMILY, proven, None, reason, trains, rows[-1].kinds)

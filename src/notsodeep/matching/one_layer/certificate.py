@@ -18,14 +18,15 @@ diagonal varies much over the range, that is said of its second derivatives, and
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
+from ...activations.norm_units import NormUnits
 from ...activations.projections import tail_gram
-from ..certificates import Proof
-from .factor import deficit
+from ..certificates import Proof, Tried
 from .target import Array, Target, quadratic
 from .units import Fit, gained
 
@@ -38,9 +39,22 @@ _NOTHING = 3e-4  # of what kinds leave: what may be bounded very coarsely
 _ENTRIES = 1 << 20  # held at once
 
 
+@dataclass(frozen=True)
+class Design:
+    """A layer, what is proven of it, all that was tried, and why it was taken."""
+
+    layer: NormUnits
+    proof: Proof
+    rows: tuple[Tried, ...]
+    """The last one is the layer's own."""
+    reason: str
+    rate: float | None = None
+    """Of the hidden weights, where the layer needs one of their own."""
+
+
 def projection_bound(target: Target, parts: Array) -> float:
     """The largest relative deficit over the whole range."""
-    left = np.maximum(quadratic(target.grid[1], deficit(target, parts)), 0.0)
+    left = np.maximum(quadratic(target.grid[1], target.deficit(parts)), 0.0)
     return float(_quotient(left[None], target.diagonal, 2 * target.degree)[0]) + _ROUNDING
 
 

@@ -9,7 +9,9 @@ the differences are taken to have one sign among the even and one among the odd 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,13 +20,16 @@ from ...activations import Basis, Conditioned, Parity
 from ...activations.projections import SINGULAR_TERMS, basis_coefficients, tail_gram
 from ...kernels import pairwise
 from ...kernels.circle import norm_series, series_radius
-from ...networks import Kernel, Network
-from ..certificates import Proof
-from .certificate import grid_excess, grid_slack
-from .units import Fit, gains, signs, smallest
+from ...networks import DEQ, Kernel, Network
+from ..certificates import Proof, Tried
+from ..names import Trains
+from . import thresholds
+from .certificate import Design, grid_excess, grid_slack
+from .units import FAMILY, Fit, gains, signs, smallest
 
 Array = np.ndarray
 _FOURIER = 65536
+_ORDINARY = 1e-5  # the tolerance from which on thresholds may do; not where they ask for learning rates
 _SIZES = ((6, 3), (6, 5), (8, 5), (10, 5))  # degree, singular powers
 _ROUNDING = 1e-13
 _FIRST, _CELLS = 128, 2048  # orders that are bounded together, and cells of angles
@@ -61,23 +66,41 @@ def profile(network: Network, kernel: Kernel) -> Profile:
     return Profile(kernel, orders, diagonal, beyond, aliased, "even" if even else "odd" if odd else None)
 
 
-def design(network: Network, kernel: Kernel, trains: str, tol: float) -> list[tuple[Conditioned, Proof]]:
+def design(
+    network: Network, kernel: Kernel, tol: float, units: Literal["auto", "conditioned", "thresholds"], trains: Trains
+) -> Design:
+    """Thresholds where they are asked for, or where they are within ``tol`` and the readout trains; else conditioned
+    units of growing size, up to the first within a tenth of ``tol`` or the largest."""
+    tried: tuple[Tried, ...] = ()
+    worthwhile = units == "auto" and trains == "readout" and tol >= _ORDINARY
+    if isinstance(network, DEQ) and (units == "thresholds" or worthwhile):
+        ordinary = thresholds.design(network, kernel, trains == "all", tol)
+        if units == "thresholds":
+            return replace(ordinary, reason=f"{ordinary.reason}, as asked for")
+        if ordinary.proof.bound <= tol:
+            cheaper = f"within tol = {tol:.3g} and cheaper than units='conditioned'"
+            return replace(ordinary, reason=f"{ordinary.reason}, {cheaper}")
+        tried = ordinary.rows
+    layer, proof = min(_growing(network, kernel, trains, tol), key=lambda pair: pair[1].bound)
+    rows = (*tried, Tried(1, proof.bound, proof.sampled, FAMILY, 1))
+    reason = "homogeneous: one kind of units is exact for all norms, up to the elementary function that is evaluated"
+    return Design(layer, proof, rows, reason)
+
+
+def _growing(network: Network, kernel: Kernel, trains: Trains, tol: float) -> Iterator[tuple[Conditioned, Proof]]:
     """Units of growing size, up to the first within a tenth of ``tol`` or the largest."""
     data = profile(network, kernel)
     smooth = float(data.orders[16:].sum()) <= 1e-15
     gain = gains(trains, singular=True)
-    order = 0 if kernel == "ntk" and trains == "readout" else 1
-    order = 0 if kernel == "ntk_frozen" else order
+    order = 0 if kernel == "ntk_frozen" or (kernel == "ntk" and trains == "readout") else 1
     sign = signs(network, 1.0, np.sqrt(data.orders))
-    out = []
     for degree, singular in _SIZES:
         basis = Basis(1.0, degree, 0 if smooth else singular, order, data.parity)
         found = min((_fitted(basis, data, s, gain) for s in _choices(sign, data)), key=lambda f: f.missed)
-        layer = _layer(found, data)
-        out.append((layer, _certify(data, found, gain)))
-        if out[-1][1].bound <= 0.1 * tol:
+        proof = _certify(data, found, gain)
+        yield _layer(found, data), proof
+        if proof.bound <= 0.1 * tol:
             break
-    return out
 
 
 def _choices(sign: Array, data: Profile) -> list[Array]:

@@ -1,10 +1,16 @@
-"""One layer for a range of norms: the fewest kinds of units, and the smallest functions, within a tolerance."""
+"""One layer for a range of norms: the fewest kinds of units, and the smallest functions, within a tolerance.
+
+The best J kinds are a projection of rank J for every order, chosen in the maximum norm over the range. Order k of the
+kernel is a Gram matrix F_k F_k'. For weights mu(s) the projection that leaves the least of sum_s mu(s) delta(s) is onto
+the J leading directions of sum_s mu(s) F_k(s) F_k(s)', for every order by itself. The weights move towards the norms
+where the relative deficit is largest, until it is level: a minimax design.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,34 +20,27 @@ from ...errors import InfeasibleMatchError
 from ...networks import Kernel, Network
 from ..certificates import Proof, Tried
 from ..names import Trains
-from .certificate import certify, projection_bound
-from .factor import deficit, factorise
+from .certificate import Design, certify, projection_bound
 from .measuring import measure, sketch
-from .target import Target
+from .target import NOISE, Array, Target, quadratic
 from .turning import remainders, remaining
-from .units import Allowance, Fit, assemble, fit, gains, smallest, turned, wanted
+from .units import FAMILY, Allowance, assemble, fit, gains, smallest, turned, wanted
 
 MOST = 8
 _SINGULAR = 4
 _RICHER = ((24, 0.7), (32, 0.4))  # degree and slope of functions that rotated kinds may need
 _PAYS = 0.8  # of the bound: they cost more, and have to bring this
-FAMILY = "conditioned"
 _SHARE = 0.1  # of the projection's deficit: what the elementary functions may add
 _NEAR = 1.3  # times what the projection leaves and units may add: rotating kinds would not bring much
 _ENOUGH = 1e-3  # of the tolerance: less than this is not worth larger functions
-
-
-@dataclass(frozen=True)
-class _Found:
-    layer: NormUnits
-    proof: Proof
-    row: Tried
+_ROUNDS = 10
+_SPEED = 0.6  # exponent of the multiplicative step of the weights
 
 
 def design(
     deq: Network, kernel: Kernel, norms: tuple[float, float], tol: float, kinds: int | str, trains: Trains
-) -> tuple[NormUnits, Proof, tuple[Tried, ...]]:
-    """The layer, what is proven of it, and all that was tried; its kinds are those of the last row."""
+) -> Design:
+    """The fewest kinds within ``tol``, or so many as are asked for."""
     resolution = tol if kinds == "auto" else min(tol, 10.0 ** (-2 * int(kinds)))
     target = measure(deq, kernel, norms, _known(deq, kernel, norms, resolution, kinds))
     rows: list[Tried] = []
@@ -51,23 +50,28 @@ def design(
         if kinds == "auto" and reach > tol:
             rows.append(Tried(1, reach, reach, FAMILY, count))
             continue
-        found = _shipped(aim, parts, _allowed(reach, resolution, kinds), trains, count)
-        rows.append(found.row)
-        if kinds != "auto" or found.proof.bound <= tol:
-            return found.layer, found.proof, tuple(rows)
-    raise InfeasibleMatchError(_infeasible(deq, kernel, tol, rows), min(row.bound for row in rows))
+        layer, proof = _shipped(aim, parts, _allowed(reach, resolution, kinds), trains)
+        rows.append(Tried(1, proof.bound, proof.sampled, FAMILY, count))
+        if kinds != "auto" or proof.bound <= tol:
+            reason = f"the fewest kinds of units within tol = {tol:.3g}" if kinds == "auto" else "kinds as asked for"
+            return Design(layer, proof, tuple(rows), reason)
+    best, listing = min(rows, key=lambda row: row.bound), "\n".join(f"  {row}" for row in rows)
+    raise InfeasibleMatchError(
+        f"no layer of up to {MOST} kinds of units has the {kernel} of {deq!r} within tol = {tol:.3g}:\n{listing}\n"
+        f"Raise tol to {best.bound:.3g} or more, narrow the range of norms, or take match_one_layer(..., "
+        f"kinds={best.kinds}) as it is",
+        best.bound,
+    )
 
 
-def _aimed(
-    target: Target, count: int, turned: Callable[[], list[Target]], tol: float
-) -> tuple[Target, np.ndarray, float]:
+def _aimed(target: Target, count: int, turned: Callable[[], list[Target]], tol: float) -> tuple[Target, Array, float]:
     """What the kinds are made for, their parts, and what these leave: with one kind that the norm turns if it pays."""
-    parts = factorise(target, count)
+    parts = _factorise(target, count)
     found = (target, parts, projection_bound(target, parts))
     if count == 1 or found[2] <= tol or not turned():
         return found
     aim = min(turned(), key=lambda aim: remaining(aim, count - 1))
-    parts = factorise(aim, count - 1)
+    parts = _factorise(aim, count - 1)
     reach = projection_bound(aim, parts)
     return (aim, parts, reach) if reach < _PAYS * found[2] else found
 
@@ -77,7 +81,7 @@ def _known(deq: Network, kernel: Kernel, norms: tuple[float, float], resolution:
     if kinds == "auto" or norms[0] == norms[1] or any(phi.kinks for phi in deq.activations):
         return resolution
     rough = sketch(deq, kernel, norms)
-    left = np.diag(deficit(rough, factorise(rough, int(kinds)))) / np.diag(rough.total)
+    left = np.diag(rough.deficit(_factorise(rough, int(kinds)))) / np.diag(rough.total)
     return max(float(left.max()), 0.0) + _ENOUGH * resolution
 
 
@@ -89,46 +93,29 @@ def _allowed(reach: float, tol: float, kinds: int | str) -> Allowance:
     return Allowance(min(max(_SHARE * reach, 30.0 * _ENOUGH * tol), room), room)
 
 
-def _shipped(target: Target, parts: np.ndarray, allowed: Allowance, trains: Trains, count: int) -> _Found:
+def _shipped(target: Target, parts: Array, allowed: Allowance, trains: Trains) -> tuple[NormUnits, Proof]:
     """The smallest elementary units that add little to the deficit of the projection, or the best there are."""
     want = wanted(target, parts)
     basis = _basis(target, want, trains)
     gain = gains(trains, singular=basis.singular > 0)
     best = smallest(basis, want, gain, allowed=allowed)
-    made = _proven(target, certify(target, parts, want, best, gain), best, count)
-    return made if basis.singular else _rotated(target, parts, want, made, basis, gain, allowed)
-
-
-def _rotated(
-    target: Target,
-    parts: np.ndarray,
-    want: np.ndarray,
-    made: _Found,
-    basis: Basis,
-    gain: np.ndarray,
-    allowed: Allowance,
-) -> _Found:
-    """Where kinds do not change smoothly with the order: rotated ones and rich functions, if they pay."""
-    best, enough = made, projection_bound(target, parts) + allowed.room
-    for degree, alpha in _RICHER:
-        if best.proof.bound <= _NEAR * enough:
+    proof = certify(target, parts, want, best, gain)
+    enough = projection_bound(target, parts) + allowed.room
+    # where kinds do not change smoothly with the order: rotated ones and rich functions, if they pay
+    for degree, alpha in () if basis.singular else _RICHER:
+        if proof.bound <= _NEAR * enough:
             break
         rich = replace(basis, degree=degree, alpha=alpha)
         near = turned(target, want, rich, gain)
         found = fit(rich, near, gain, even=True)
-        proof = certify(target, parts, near, found, gain)
-        if proof.bound < _PAYS * best.proof.bound:
-            best = _proven(target, proof, found, made.row.kinds or 1)
-    return best
+        other = certify(target, parts, near, found, gain)
+        if other.bound < _PAYS * proof.bound:
+            best, proof = found, other
+    plain = assemble(target, best)
+    return replace(target.beside, base=plain) if isinstance(target.beside, Turned) else plain, proof
 
 
-def _proven(target: Target, proof: Proof, found: Fit, count: int) -> _Found:
-    plain = assemble(target, found)
-    layer = replace(target.beside, base=plain) if isinstance(target.beside, Turned) else plain
-    return _Found(layer, proof, Tried(1, proof.bound, proof.sampled, FAMILY, count))
-
-
-def _basis(target: Target, want: np.ndarray, trains: Trains) -> Basis:
+def _basis(target: Target, want: Array, trains: Trains) -> Basis:
     """Smooth functions; where all kinks of the network lie at zero, the singular ones that carry the orders best."""
     plain = Basis(0.6, 6, parity=_parity(target))
     kinks = {kink for phi in target.network.activations for kink in phi.kinks}
@@ -149,11 +136,48 @@ def _parity(target: Target) -> Parity | None:
     return "even" if size[1::2].max() <= 1e-14 * size.max() else None
 
 
-def _infeasible(deq: Network, kernel: str, tol: float, rows: list[Tried]) -> str:
-    listing = "\n".join(f"  {row}" for row in rows)
-    best = min(rows, key=lambda row: row.bound)
-    return (
-        f"no layer of up to {MOST} kinds of units has the {kernel} of {deq!r} within tol = {tol:.3g}:\n{listing}\n"
-        f"Raise tol to {best.bound:.3g} or more, narrow the range of norms, or take match_one_layer(..., "
-        f"kinds={best.kinds}) as it is"
-    )
+# ---- kinds -----------------------------------------------------------------------------------------------------
+
+
+def _factorise(target: Target, kinds: int) -> Array:
+    """c_k(s_i) with c_k c_k' the projected order k at the nodes: (K, N, kinds)."""
+    rows = target.at(3 * len(target.nodes))[1]
+    diagonal = quadratic(rows, target.total)
+    weights = np.ones(len(rows))
+    best, least = np.empty(0), np.inf
+    for _ in range(_ROUNDS):
+        parts = _leading(target, rows, weights / diagonal, kinds)
+        left = np.maximum(quadratic(rows, target.deficit(parts)), 0.0) / diagonal
+        worst = float(left.max())
+        if worst < least:
+            best, least = parts, worst
+        if worst <= 0.0 or float(left.min()) > 0.9 * worst:
+            break
+        weights = weights * (left / worst) ** _SPEED + 1e-9
+    return _oriented(best)
+
+
+def _leading(target: Target, rows: Array, weights: Array, kinds: int) -> Array:
+    features = target.features
+    weighted = rows.T @ (rows * weights[:, None])
+    covariance = features.transpose(0, 2, 1) @ weighted @ features
+    values, vectors = np.linalg.eigh(covariance)
+    keep = values[:, -kinds:] > NOISE * values.max()
+    return (features @ (vectors[:, :, -kinds:] * keep[:, None, :]))[:, :, ::-1]
+
+
+def _oriented(parts: Array) -> Array:
+    """Signs of eigenvectors are arbitrary: each order takes the one nearest to the order before."""
+    out = parts.copy()
+    for j in range(out.shape[2]):
+        before = None
+        for column in out[:, :, j]:
+            size = float(np.linalg.norm(column))
+            if size == 0.0:
+                continue
+            if before is None:
+                column *= np.sign(column[0]) or 1.0
+            elif float(column @ before) < 0.0:
+                column *= -1.0
+            before = column / size
+    return out

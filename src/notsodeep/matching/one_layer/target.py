@@ -4,7 +4,7 @@ The polynomials are in log s where the range does not begin at zero: kernels are
 positive norms, and the logarithm makes a strip of it, whatever the range. The norms are its Chebyshev points;
 everything between them is interpolated. Interpolating a kernel in both norms is interpolating its feature map, so the
 interpolant is itself a sum of positive semi-definite orders, and the whole argument of theory, section 13, holds for it
-exactly. What interpolation costs is ``interpolation`` (``smoothness.py``).
+exactly. What interpolation costs is ``interpolation`` (``measuring.py``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ...activations.norm_units import NormUnits
 from ...kernels import diagonal, pairwise
 from ...kernels.circle import norm_series, on_circle
 from ...networks import ENN, Kernel, Network
-from .smoothness import Smoothness
 
 Array = NDArray[np.float64]
 _COSINES = 129
@@ -33,6 +32,19 @@ _PIVOTS = 16  # norms that carry a smooth kernel and show what units miss
 _RANK = 12  # directions that any order may need
 NOISE = 1e-15  # directions below this share of the largest are rounding
 _CELLS = 48  # per node, of the grid on which suprema are taken
+
+
+@dataclass(frozen=True)
+class Smoothness:
+    """The feature map is at most ``size`` on the ellipse of parameter ``rho`` around the range of log norms."""
+
+    rho: float
+    size: float
+
+    def interpolation(self, degree: int, diagonal: float) -> float:
+        """Bound on the error of the interpolated kernel, relative to a diagonal of at least ``diagonal``."""
+        off = 4.0 * self.size * self.rho**-degree / (self.rho - 1.0) / math.sqrt(diagonal)
+        return 2.0 * off + off**2
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,11 @@ class Target:
     def logarithmic(self) -> bool:
         """Whether the polynomials are in log s."""
         return 0.0 < self.low < self.high
+
+    def deficit(self, parts: Array) -> Array:
+        """k - k_twin at the nodes for rho = 1, with everything that was left out of the series: (N, N)."""
+        flat = parts.transpose(1, 0, 2).reshape(len(self.nodes), -1)
+        return np.asarray(self.left - flat @ flat.T)
 
     @functools.cached_property
     def features(self) -> Array:

@@ -28,7 +28,8 @@ from ...networks import DEQ, Kernel, is_tangent
 from ..arc import Array, HomogeneousDEQ, grid
 from ..arc_bound import Bounds, deq_bounds, supremum, within
 from ..arc_fit import minimax
-from ..certificates import Proof
+from ..certificates import Proof, Tried
+from .certificate import Design
 
 _REACHES = ((1.6, 33), (2.5, 41), (3.5, 57))  # thresholds in [-reach, reach], tame ones first
 _ANGLES = 321  # of the linear programme
@@ -53,15 +54,6 @@ class Shares:
     error: float
 
 
-@dataclass(frozen=True)
-class Design:
-    """A layer, what is proven of it, and the learning rate of its hidden weights (``None``: frozen)."""
-
-    layer: Thresholds
-    proof: Proof
-    rate: float | None
-
-
 def design(deq: DEQ, kernel: Kernel, trained: bool, tol: float) -> Design:
     """The tamest thresholds within ``tol``, or the best there are."""
     reduced, best = HomogeneousDEQ.of(deq), None
@@ -73,10 +65,12 @@ def design(deq: DEQ, kernel: Kernel, trained: bool, tol: float) -> Design:
         if best.error <= tol / (1.0 + 4.0 * _SLACK):
             break
     assert best is not None
-    diagonal = reduced.diagonal(kernel)
-    weights = (diagonal * best.weights).tolist()
+    weights = (reduced.diagonal(kernel) * best.weights).tolist()
     layer = Thresholds(tuple(best.thresholds.tolist()), tuple(weights), leak, int(best.gated.sum()))
-    return Design(layer, certify(reduced, kernel, leak, best), best.rate if trained else None)
+    proof = certify(reduced, kernel, leak, best)
+    reason = f"ordinary units with {len(weights)} thresholds proportional to |x|"
+    row = Tried(1, proof.bound, proof.sampled, "thresholds", 1)
+    return Design(layer, proof, (row,), reason, best.rate if trained else None)
 
 
 def _leak(bend: float) -> float:

@@ -14,15 +14,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.linalg import hadamard
 
 from ..._chebyshev import to_coefficients
 from ...activations import Basis, Conditioned
 from ...activations.projections import SINGULAR_TERMS, SMOOTH_TERMS, basis_coefficients, needed
 from ...gaussian import hermite_coefficients
-from ...kernels.variance import equilibrium_variance, mean_square
+from ...kernels.variance import at_each_layer, equilibrium_variance
 from ...networks import DEQ, Network
 from .target import Array, Target, pivots
 
+FAMILY = "conditioned"
 ALPHAS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2)
 _DEGREES = (3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28)
 _LOW = 12
@@ -93,9 +95,8 @@ def _variance(network: Network, norm: float) -> float:
     q = torch.tensor([norm**2], dtype=torch.float64)
     if isinstance(network, DEQ):
         return float(equilibrium_variance(network, q))
-    for phi in network.activations[:-1]:
-        q = mean_square(phi, "value", q)
-    return float(q)
+    *_, (_, (last,)) = at_each_layer(network, q)
+    return float(last)
 
 
 def wanted(target: Target, parts: Array) -> Array:
@@ -209,7 +210,7 @@ def assemble(target: Target, found: Fit) -> Conditioned:
     """The layer: kinds mixed by the rows of a Hadamard matrix, so that all groups of units look alike."""
     kinds = found.values.shape[1]
     groups = 1 << max(0, math.ceil(math.log2(kinds)))
-    mix = _hadamard(groups)[:, :kinds]
+    mix = hadamard(groups, dtype=float)[:, :kinds]
     at_nodes = found.values * np.sqrt(np.diag(target.total))
     chebyshev = at_nodes @ to_coefficients(len(target.nodes)).T
     mixed = np.einsum("hj,bjm->hbm", mix, chebyshev)
@@ -226,13 +227,6 @@ def assemble(target: Target, found: Fit) -> Conditioned:
         target.power,
         target.logarithmic,
     )
-
-
-def _hadamard(size: int) -> Array:
-    out = np.ones((1, 1))
-    while len(out) < size:
-        out = np.block([[out, out], [out, -out]])
-    return out
 
 
 def gains(trains: str, singular: bool) -> Array:
