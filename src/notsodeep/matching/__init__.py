@@ -14,8 +14,7 @@ from .families import Family
 from .match import match
 from .names import MatchKernel, Trains, kernel_names, norm_range
 from .one_layer import match_one_layer
-from .sphere import match_sphere
-from .tabulate import tabulate
+from .sphere import match_sphere, tabulate
 from .twin import Twin
 from .uniform import match_uniform
 

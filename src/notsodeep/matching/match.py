@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Literal
+from typing import Literal
 
 from .._arguments import checked
-from ..errors import InvalidInputError
 from ..mixtures import MixtureStatistics
 from ..networks import DEQ
 from .auto import choose
@@ -51,7 +50,6 @@ def match(
     >>> round(layer.a, 6), round(layer.c, 6), twin.residual < 1e-14
     (0.764297, 1.196485, True)
     """
-    _check(family)
     with_rates = learning_rates if with_rates is None else with_rates
     target = make_target(deq, statistics, kernel)
     found = _design(target, family, with_rates)
@@ -59,11 +57,6 @@ def match(
     if isinstance(proven, Refusal):
         raise proven.error()
     return proven
-
-
-def _check(family: Any) -> None:
-    if not isinstance(family, Family) and not (isinstance(family, str) and family in ("auto", *FAMILIES)):
-        raise InvalidInputError(f"family must be 'auto', one of {sorted(FAMILIES)} or a Family, got {family!r}")
 
 
 def _design(target: Target, family: str | Family, with_rates: bool | None) -> Draft | Refusal:

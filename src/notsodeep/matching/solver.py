@@ -48,11 +48,19 @@ class Design(Protocol):
 class Solution:
     """A point of the parameter space with the residual of its equations and the cost of the next orders."""
 
-    design: Design
+    design: Any
+    """The :class:`Design`, or the user's family, whose parameters they are."""
     z: Array
     residual: float
     cost: float
     conditioning: float
+
+    @staticmethod
+    def at(design: Any, z: Array, equations: Array, beyond: Array, equations_by: Array) -> Solution:
+        """With the condition number of the derivatives of the equations."""
+        singular = np.linalg.svd(equations_by, compute_uv=False)
+        condition = float(singular[0] / max(singular[-1], 1e-300))
+        return Solution(design, z, float(np.abs(equations).max()), float(beyond @ beyond), condition)
 
     @property
     def feasible(self) -> bool:
@@ -82,14 +90,7 @@ def solve(target: Target, design: Design, start: Array) -> Solution:
         z, here = _polish(target, design, _descend(target, design, z, penalty))
         if np.abs(here.equations).max() < FEASIBLE:
             break
-    singular = np.linalg.svd(here.equations_by, compute_uv=False)
-    return Solution(
-        design,
-        z,
-        float(np.abs(here.equations).max()),
-        float(here.beyond @ here.beyond),
-        float(singular[0] / max(singular[-1], 1e-300)),
-    )
+    return Solution.at(design, z, here.equations, here.beyond, here.equations_by)
 
 
 def _descend(target: Target, design: Design, z: Array, penalty: float) -> Array:

@@ -14,13 +14,13 @@ from scipy.optimize import least_squares
 from ...activations import Activation
 from ...errors import InvalidInputError, NotSoDeepError
 from ...networks import ENN
-from ..target import ACCEPTED, FEASIBLE, Target, network_jets
+from ..solver import Solution, best_of
+from ..target import ACCEPTED, Target, network_jets
 from .draft import Draft, Refusal
 
 Array = NDArray[Any]
 
-_PENALTY = 1e3
-_DIFFERENCE = 1e-6
+_PENALTY = 1e3  # weight of the equations
 
 
 @dataclass(frozen=True)
@@ -57,83 +57,38 @@ class Family:
             raise InvalidInputError(f"Family {self.name!r}: {len(self.bounds)} bounds for {sizes.pop()} parameters")
 
 
-@dataclass(frozen=True)
-class _FamilySolution:
-    """The best point found, with the residual of its equations and the cost of the next orders."""
-
-    network: ENN
-    residual: float
-    cost: float
-    conditioning: float
-
-
 def solve_family(target: Target, family: Family) -> Draft | Refusal:
     """The best network of a user's family."""
-    solution = _best(target, family)
-    if not solution.residual <= ACCEPTED:
+    best = best_of([_from_start(target, family, np.array(start, dtype=float)) for start in family.starts])
+    if not best.residual <= ACCEPTED:
         return Refusal(
             f"the family {family.name!r} misses the numbers of {target.deq!r} ({target.kernel}, "
-            f"tau0 = {target.tau0:.6g}) by {100 * solution.residual:.3g} % from {len(family.starts)} start(s)",
+            f"tau0 = {target.tau0:.6g}) by {100 * best.residual:.3g} % from {len(family.starts)} start(s)",
             "Add starts or parameters, or use family='auto'",
-            solution.residual,
+            best.residual,
         )
-    return Draft(solution.network, family.name, solution.conditioning, "the family you gave")
+    return Draft(_network(target, family, best.z), family.name, best.conditioning, "the family you gave")
 
 
-def _best(target: Target, family: Family) -> _FamilySolution:
-    """Multi-start least squares on equations and next orders, then Newton's method on the equations alone."""
-    best: _FamilySolution | None = None
-    for start in family.starts:
-        found = _from_start(target, family, np.array(start, dtype=float))
-        if best is None or (found.residual > FEASIBLE, found.cost if found.residual <= FEASIBLE else found.residual) < (
-            best.residual > FEASIBLE,
-            best.cost if best.residual <= FEASIBLE else best.residual,
-        ):
-            best = found
-    assert best is not None
-    return best
-
-
-def _from_start(target: Target, family: Family, start: Array) -> _FamilySolution:
+def _from_start(target: Target, family: Family, start: Array) -> Solution:
+    """Least squares on equations and next orders, then on the equations alone."""
     low, high = (-np.inf, np.inf) if family.bounds is None else np.array(family.bounds, dtype=float).T
     if np.any(start <= low) or np.any(start >= high):
         raise InvalidInputError(f"Family {family.name!r}: the start {tuple(start)} is not strictly inside its bounds")
 
-    def residuals(z: Array) -> Array:
+    def residuals(z: Array, penalty: float) -> Array:
         equations, beyond = _evaluate(target, family, z)
-        return np.concatenate([_PENALTY * equations, beyond])
+        return np.concatenate([_PENALTY * equations, penalty * beyond])
 
-    fit = least_squares(residuals, start, bounds=(low, high), xtol=1e-14, ftol=1e-14, gtol=1e-14, max_nfev=60)
-    z, equations, by = _newton(target, family, fit.x, low, high)
-    singular = np.linalg.svd(by, compute_uv=False)
-    beyond = _evaluate(target, family, z)[1]
-    return _FamilySolution(
-        _network(target, family, z),
-        float(np.abs(equations).max()),
-        float(beyond @ beyond),
-        float(singular[0] / max(singular[-1], 1e-300)),
-    )
+    def solved(begin: Array, penalty: float, jac: str) -> Any:
+        return least_squares(
+            residuals, begin, jac, (low, high), xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=60, args=(penalty,)
+        )
 
-
-def _newton(target: Target, family: Family, z: Array, low: Any, high: Any) -> tuple[Array, Array, Array]:
-    best, by = z, _jacobian(target, family, z)
-    equations = _evaluate(target, family, z)[0]
-    for _ in range(8):
-        z = np.clip(z - np.linalg.lstsq(by, equations, rcond=1e-8)[0], low, high)
-        there = _evaluate(target, family, z)[0]
-        if not np.abs(there).max() < 0.9 * np.abs(equations).max():
-            break
-        best, equations = z, there
-    return best, equations, by
-
-
-def _jacobian(target: Target, family: Family, z: Array) -> Array:
-    columns = []
-    for i in range(len(z)):
-        step = _DIFFERENCE * max(abs(z[i]), 1e-2) * np.eye(len(z))[i]
-        ahead, behind = _evaluate(target, family, z + step)[0], _evaluate(target, family, z - step)[0]
-        columns.append((ahead - behind) / (2.0 * step[i]))
-    return np.stack(columns, axis=1)
+    near = solved(start, 1.0, "2-point").x
+    z = solved(near, 0.0, "3-point")
+    equations, beyond = _evaluate(target, family, z.x)
+    return Solution.at(family, z.x, equations, beyond, z.jac[: len(equations)])
 
 
 def _evaluate(target: Target, family: Family, z: Array) -> tuple[Array, Array]:
