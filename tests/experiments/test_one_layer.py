@@ -17,7 +17,7 @@ from notsodeep.experiments.lazy import Learner, Limit, Run, train_lazily
 from notsodeep.experiments.one_layer import bound_points, errors_by_width, random_pairs
 from notsodeep.experiments.readouts import Candidate, score
 from notsodeep.experiments.runner import Setup
-from notsodeep.plots.figures.one_layer import (
+from notsodeep.plots.figures.twins import (
     draw_one_layer,
     draw_one_layer_accuracy,
     draw_one_layer_lazy,

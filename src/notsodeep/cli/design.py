@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+import notsodeep as nsd
+
 from .._words import FamilyName, MatchKernel
 from ..errors import InfeasibleMatchError, InvalidInputError
 from . import files
@@ -63,8 +65,6 @@ def match(
       notsodeep match relu --inputs any
       notsodeep match relu --code > twin.py
     """
-    import notsodeep as nsd
-
     if json and code:
         raise InvalidInputError("--json and --code both claim the output; give one of them (JSON has the source too).")
     files.check_target(save, force)
@@ -118,8 +118,6 @@ def _sizes(statistics: Any, labels: str | None) -> dict[str, int]:
 
 def _elsewhere(deq: Any, inputs: str, kernel: Any, norms: str | None, **given: Any) -> Any:
     """Twins that are tied to no data."""
-    import notsodeep as nsd
-
     if inputs == "sphere":
         opt.refuse("belongs to --inputs uniform or any", norms=norms, **given)
         return nsd.match_sphere(deq, kernel=kernel)
@@ -179,8 +177,6 @@ def coefficients(
       notsodeep coefficients leaky_relu:slope=0.1 --json
       notsodeep coefficients --layers relu/relu --tau0 1.2
     """
-    import notsodeep as nsd
-
     network, tau0 = opt.network_from(activation, sigma_a2, sigma_b2, layers), opt.tau0_from(tau0)
     kernels: tuple[opt.Kernel, ...] = ("ck", "ntk", "ntk_frozen")
     found = {k: nsd.coefficients(network, tau0, k) for k in kernels}

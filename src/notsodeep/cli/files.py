@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+import notsodeep as nsd
+
 from .._files import atomic, write_text
 from ..errors import DataError, InvalidInputError
 from .app import note
@@ -88,8 +90,6 @@ def as_points(points: Any, source: str, least: int = 1) -> Any:
 
 def same_preparation(points: str, against: str, standardise: bool, as_is: bool) -> tuple[Any, Any]:
     """Two sets of rows, the first prepared with the statistics of the second: test rows as the training rows were."""
-    import notsodeep as nsd
-
     if points == "-" and against == "-":
         raise InvalidInputError("only one of the two sets of points can come from standard input.")
     train, (X, _) = points_from(against, as_is=as_is or standardise), read_rows(points)
@@ -294,8 +294,6 @@ def _is_number(cell: str) -> bool:
 
 def _scaled(points: Any, source: str, standardise: bool, as_is: bool) -> Any:
     if standardise:
-        import notsodeep as nsd
-
         return nsd.standardise(points)
     squares = float(np.mean(np.einsum("ij,ij->i", points, points, dtype=np.float64)))
     if not as_is and not 0.01 <= squares <= 100.0:

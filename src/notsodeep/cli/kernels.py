@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+import notsodeep as nsd
+
 from ..errors import InvalidInputError
 from . import files
 from . import options as opt
@@ -68,8 +70,6 @@ def kernel(
       notsodeep kernel X.npy relu -o K.zarr --workers 4
       cat X.npy | notsodeep kernel - --layers tanh/tanh -o - > K.npy
     """
-    import notsodeep as nsd
-
     if own_norms and not equivalent:
         raise InvalidInputError("--own-norms belongs to --equivalent; the exact kernel keeps all norms anyway.")
     if labels is not None and not equivalent:
@@ -124,7 +124,7 @@ def _twin(source: str, activation: str | None, layers: str | None, **settings: A
     if activation is not None or layers is not None:
         raise InvalidInputError("--twin names the network; leave out the activation and --layers.")
     opt.refuse("the file of --twin says what its networks are", **settings)
-    return opt.twin_from(source)
+    return nsd.Twin.from_dict(files.read_json(source))
 
 
 def _equivalent_kernel(twin: Any, which: Any) -> Any:
@@ -182,9 +182,8 @@ def _check_cluster(output: str, force: bool, **given: Any) -> None:
 
 
 def _write_on_cluster(client: Any, output: str, source: Any, X: Any, which: Any) -> None:
-    from notsodeep.distributed import kernel_to_npy, kernel_to_zarr
-
-    write: Any = kernel_to_zarr if Path(output).suffix == ".zarr" else kernel_to_npy
+    zarr = Path(output).suffix == ".zarr"
+    write: Any = nsd.distributed.kernel_to_zarr if zarr else nsd.distributed.kernel_to_npy
     write(source, X, output, which, client=client, dtype=X.dtype.name)
     note(f"written: {output}, {len(X)} x {len(X)}, {X.dtype}")
 
@@ -232,8 +231,6 @@ def spectrum(
       notsodeep spectrum tanh --kernel ntk --data X.npy --labels y.npy --standardise --plot spectrum.png
       notsodeep spectrum --layers relu/relu -p 500 --json
     """
-    import notsodeep as nsd
-
     files.check_plot(plot, force)
     network = opt.network_from(activation, sigma_a2, sigma_b2, layers)
     source, X = _source(data, labels, dimension, number, standardise, as_is)
@@ -255,8 +252,6 @@ def spectrum(
 def _source(
     data: str | None, labels: str | None, p: int | None, n: int | None, standardise: bool, as_is: bool
 ) -> tuple[Any, Any]:
-    import notsodeep as nsd
-
     if data is not None:
         if p is not None:
             raise InvalidInputError("-p is the dimension of a mixture; with --data it is the number of columns.")
@@ -278,8 +273,6 @@ def _source(
 
 def _display(law: Any, X: Any) -> Any:
     """The eigenvalues of the exact kernel beside the law, where the points are few enough to compute them."""
-    import notsodeep as nsd
-
     exact = nsd.kernels_of(law.coefficients.network, X[: min(law.n, _EXACT)], kinds=(law.kernel,))[law.kernel]
     return nsd.SpectrumDisplay.from_kernel(exact, law if len(exact) == law.n else None)
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 
+import notsodeep as nsd
+
 from ..errors import DataError, InvalidInputError
 from . import files
 from . import options as opt
@@ -51,8 +53,6 @@ def learn(
       notsodeep learn relu -p 1000 -n 800 --times 0.01:100 --compare
       notsodeep learn relu --data X.npy --labels y.npy --standardise --ridge 0.01 --plot curve.png
     """
-    import notsodeep as nsd
-
     files.check_plot(plot, force)
     network = opt.network_from(activation, sigma_a2, sigma_b2, layers, sigma_c2)
     if data is not None:
@@ -68,8 +68,6 @@ def learn(
 
 
 def _curve(networks: Any, mixture: Any, which: Any, number: str, ridge: str, times: str | None) -> Any:
-    import notsodeep as nsd
-
     sizes = _range("-n", number)
     n: Any = np.unique(sizes.round()) if len(sizes) > 1 else int(sizes[0])
     rule = _range("--ridge", ridge) if times is None else _range("--times", times)
@@ -83,8 +81,6 @@ def _curve(networks: Any, mixture: Any, which: Any, number: str, ridge: str, tim
 
 def _beside(network: Any, mixture: Any, which: Any) -> dict[str, Any]:
     """The centred DEQ, its twin for this mixture, and a plain network of the twin's depth."""
-    import notsodeep as nsd
-
     if not isinstance(network, nsd.DEQ):
         raise InvalidInputError("--compare designs the twin of a DEQ: name an activation, not --layers.")
     traces = np.array([c.trace() for c in mixture.covariances]) + (mixture.means**2).sum(1)
@@ -95,8 +91,6 @@ def _beside(network: Any, mixture: Any, which: Any) -> dict[str, Any]:
 def _estimate(
     network: Any, which: Any, data: str, labels: str | None, standardise: bool, as_is: bool, ridge: str
 ) -> Any:
-    import notsodeep as nsd
-
     if labels is None:
         raise InvalidInputError("--data needs --labels: leave-one-out asks for the class of every row.")
     value = _range("--ridge", ridge)
@@ -166,7 +160,6 @@ def fit(
     """
     from sklearn.pipeline import make_pipeline
 
-    import notsodeep as nsd
     from notsodeep.estimators import save_estimator
 
     files.check_target(output, force)

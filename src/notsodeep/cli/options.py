@@ -9,9 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
+import notsodeep as nsd
+
 from .._words import Kernel as Kernel
 from ..errors import ClusterError, ContractionError, DataError, InvalidInputError, MissingExtraError
 from .app import note, tell
+from .files import labels_from, points_from
 
 _USUAL = 0.2
 
@@ -65,8 +68,6 @@ def tau0_from(tau0: float | None) -> float:
 
 def parse_activation(text: str) -> Any:
     """``name`` or ``name:key=value,key=value``."""
-    import notsodeep as nsd
-
     name, _, rest = text.partition(":")
     parameters = {}
     for part in filter(None, rest.split(",")):
@@ -84,8 +85,6 @@ def parse_activation(text: str) -> Any:
 
 def deq_from(phi: str, sigma_a2: float | None, sigma_b2: float | None, sigma_c2: float | None = None) -> Any:
     """A DEQ inside its contraction range."""
-    import notsodeep as nsd
-
     known = parse_activation(phi)
     deq = nsd.DEQ(known, _usual_variance(known) if sigma_a2 is None else sigma_a2, sigma_b2, sigma_c2 or 0.0)
     try:
@@ -97,21 +96,12 @@ def deq_from(phi: str, sigma_a2: float | None, sigma_b2: float | None, sigma_c2:
 
 def _usual_variance(known: Any) -> float:
     """0.2, or where that is beyond the limit of the activation, 0.8 of the limit; the choice is told."""
-    import notsodeep as nsd
-
     limit = nsd.DEQ(known, _USUAL).limit
     if limit > _USUAL:
         return _USUAL
     chosen = float(f"{0.8 * limit:.3g}")
     tell(f"--sigma-a2 {chosen} is taken: the usual {_USUAL} is beyond the limit {limit:.4g} of {known.name}.")
     return chosen
-
-
-def layers_from(text: str) -> Any:
-    """An explicit network from activations separated by ``/``."""
-    import notsodeep as nsd
-
-    return nsd.ENN([parse_activation(part.strip()) for part in text.split("/")])
 
 
 def network_from(
@@ -129,7 +119,7 @@ def network_from(
     if layers is not None:
         given = {"sigma_a2": sigma_a2, "sigma_b2": sigma_b2, "sigma_c2": sigma_c2}
         refuse(f"belongs to a DEQ and --layers {layers} is an explicit network", **given)
-        return layers_from(layers)
+        return nsd.ENN([parse_activation(part.strip()) for part in layers.split("/")])
     return deq_from(str(phi), sigma_a2, sigma_b2, sigma_c2)
 
 
@@ -142,10 +132,6 @@ def refuse(reason: str, **given: Any) -> None:
 
 def statistics_from(data: str, labels: str | None, standardise: bool, as_is: bool) -> Any:
     """The statistics of a file of points, with labels if there are any."""
-    import notsodeep as nsd
-
-    from .files import labels_from, points_from
-
     if data == "-" and labels == "-":
         raise InvalidInputError("data and labels cannot both come from standard input; give one of them as a file.")
     X = points_from(data, standardise=standardise, as_is=as_is)
@@ -154,15 +140,6 @@ def statistics_from(data: str, labels: str | None, standardise: bool, as_is: boo
         return nsd.MixtureStatistics.estimate(X, y)
     except InvalidInputError as error:
         raise DataError(f"{labels or data}: {error}.") from None
-
-
-def twin_from(source: str) -> Any:
-    """A twin that ``notsodeep match --save`` wrote."""
-    import notsodeep as nsd
-
-    from .files import read_json
-
-    return nsd.Twin.from_dict(read_json(source))
 
 
 # ---- the client of a cluster, for the time of a command ----------------------------------------------------

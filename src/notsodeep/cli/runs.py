@@ -14,6 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
+import notsodeep as nsd
+
 from .. import __version__
 from .._words import Method, Trained
 from ..errors import InvalidInputError
@@ -51,8 +53,6 @@ def compare(
       notsodeep compare tanh --width 1024 --seeds 5
       notsodeep compare relu --data X.npy --labels y.npy --standardise --method sgd --epochs 10
     """
-    import notsodeep as nsd
-
     if method == "ridge" and train != "readout":
         raise InvalidInputError("--method ridge solves for the readout alone; to train more take --method sgd or adam.")
     deq = opt.deq_from(activation, sigma_a2, sigma_b2)
@@ -74,8 +74,6 @@ def _labelled(data: str | None, labels: str | None, standardise: bool, as_is: bo
             raise InvalidInputError("--labels belong to --data; give both, or neither for the built-in digits.")
         opt.refuse("the built-in digits are standardised already", standardise=standardise, as_is=as_is)
         from sklearn.datasets import load_digits
-
-        import notsodeep as nsd
 
         X, y = load_digits(return_X_y=True)
         return nsd.standardise(X), y
@@ -108,9 +106,7 @@ def reproduce(
       notsodeep reproduce equivalents_error --quick --output figures
       notsodeep reproduce learning --workers 4
     """
-    import notsodeep as nsd
-
-    experiments: Any = nsd.experiments
+    experiments = nsd.experiments
     known = experiments.names()
     if name is None:
         answer(json, {n: asdict(s) for n, s in experiments.STUDIES.items()}, _studies())
@@ -139,9 +135,7 @@ def reproduce(
 
 def _studies() -> Any:
     """The list of studies, with what they show and how long they take on two cores (or as said)."""
-    from notsodeep.experiments import STUDIES
-
-    rows = [[name, study.shows, study.quick, study.full] for name, study in STUDIES.items()]
+    rows = [[name, study.shows, study.quick, study.full] for name, study in nsd.experiments.STUDIES.items()]
     return table("Studies: notsodeep reproduce NAME", dict.fromkeys(("name", "shows", "--quick", "full"), "left"), rows)
 
 
@@ -212,8 +206,6 @@ def info(json: opt.Json = False) -> None:
 
 
 def _gather() -> dict[str, Any]:
-    import notsodeep as nsd
-
     return {
         "notsodeep": __version__,
         "python": platform.python_version(),

@@ -27,7 +27,7 @@ from ..datasets import Dataset, load
 from ..matching import Twin, match, match_one_layer, norm_range
 from ..networks import DEQ, ENN
 from ..plots.figures.accuracy import ACTIVATIONS, MODELS, draw_accuracy, draw_depths
-from ..plots.figures.one_layer import draw_one_layer_accuracy
+from ..plots.figures.twins import draw_one_layer_accuracy
 from .readouts import Candidate, Optimiser, score
 from .runner import HERE, Experiment, Point, Setup
 

@@ -181,54 +181,48 @@ def _documents(curves: dict[str, ErrorCurve]) -> dict[str, Any]:
 
 # ---- printed formulas ----------------------------------------------------------------------------------------
 
-Change = Callable[[DEQ, Coefficients, MixtureStatistics], tuple[Coefficients, MixtureStatistics]]
+Formulas = tuple[Coefficients, MixtureStatistics]
+Change = Callable[[DEQ, Coefficients, MixtureStatistics], Formulas]
 
 
-def _centred_covariances(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coefficients, MixtureStatistics]:
+def _centred_covariances(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> Formulas:
     """T from C_a - C0 instead of C_a."""
-    shares = st.counts / st.n
-    centre = np.eye(st.K) - np.outer(np.ones(st.K), shares)
+    centre = np.eye(st.K) - np.outer(np.ones(st.K), st.counts / st.n)
     return c, replace(st, T=centre @ st.T @ centre.T)
 
 
-def _alpha4_once(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coefficients, MixtureStatistics]:
-    """alpha2 proportional to alpha4 instead of alpha4^2 (slides)."""
-    return replace(c, c2=c.c2 / c.alpha4), st
-
-
-def _shorter_diagonal(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coefficients, MixtureStatistics]:
-    """- tau0^4 alpha3 on the diagonal (preprint)."""
-    return replace(c, diagonal=c.diagonal - c.tau0**4 * c.c3), st
-
-
-def _kappa_from_tau(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coefficients, MixtureStatistics]:
+def _kappa_from_tau(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> Formulas:
     """kappa^2 = tau*^2/(1 - s2a D2) instead of gamma^2/(1 - s2a D2) (slides)."""
-    m = _moments(deq, c)
-    return replace(c, diagonal=_scale(c) ** 2 / (1.0 - deq.variances[0] * m.slope_square)), st
+    scale, m = _at_equilibrium(deq, c)
+    return replace(c, diagonal=scale**2 / (1.0 - deq.variances[0] * m.slope_square)), st
 
 
-def _beta3_of_the_slides(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coefficients, MixtureStatistics]:
+def _beta3_of_the_slides(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> Formulas:
     """beta3 = (alpha3 + beta1 (s2a E2^2 + s2b) alpha1)/(1 - s2a E1^2) (slides)."""
     s2a, s2b, _ = deq.variances
-    m, ck = _moments(deq, c), coefficients(deq, c.tau0, "ck")
+    (_, m), ck = _at_equilibrium(deq, c), coefficients(deq, c.tau0, "ck")
     beta3 = (ck.c3 + c.c1 * (s2a * m.curvature**2 + s2b) * ck.c1) / (1.0 - s2a * m.slope**2)
     return replace(c, c3=beta3), st
 
 
-def _as_it_is(deq: DEQ, c: Coefficients, st: MixtureStatistics) -> tuple[Coefficients, MixtureStatistics]:
-    """The library's form."""
-    return c, st
+def _at_equilibrium(deq: DEQ, c: Coefficients) -> tuple[float, Any]:
+    assert c.tau_star is not None  # the variants speak of DEQs
+    return c.tau_star, moments(deq.activation, c.tau_star)
 
 
 VARIANTS: dict[str, tuple[Kernel, Change]] = {
-    "ck": ("ck", _as_it_is),
+    "ck": ("ck", lambda deq, c, st: (c, st)),
     "ck, T from centred covariances": ("ck", _centred_covariances),
-    "ck, alpha4 not squared": ("ck", _alpha4_once),
-    "ck, - tau0^4 alpha3 on the diagonal": ("ck", _shorter_diagonal),
-    "ntk_frozen": ("ntk_frozen", _as_it_is),
+    "ck, alpha4 not squared": ("ck", lambda deq, c, st: (replace(c, c2=c.c2 / c.alpha4), st)),  # slides
+    "ck, - tau0^4 alpha3 on the diagonal": (  # preprint
+        "ck",
+        lambda deq, c, st: (replace(c, diagonal=c.diagonal - c.tau0**4 * c.c3), st),
+    ),
+    "ntk_frozen": ("ntk_frozen", lambda deq, c, st: (c, st)),
     "ntk_frozen, kappa from tau*": ("ntk_frozen", _kappa_from_tau),
     "ntk_frozen, beta3 of the slides": ("ntk_frozen", _beta3_of_the_slides),
 }
+"""Kernel, and what is printed in place of the library's form, which has no addition to its name."""
 
 
 def rejected_variants(
@@ -253,15 +247,6 @@ def rejected_variants(
         return out
 
     return _curves(measure, mixture_name, dimensions, points_per_dimension, seeds)
-
-
-def _scale(c: Coefficients) -> float:
-    assert c.tau_star is not None  # the variants speak of DEQs
-    return c.tau_star
-
-
-def _moments(deq: DEQ, c: Coefficients) -> Any:
-    return moments(deq.activation, _scale(c))
 
 
 def variant_points(setup: Setup) -> list[Point]:

@@ -30,7 +30,7 @@ from ..nn.compare import share
 from ..nn.model import Model, compute_features, in_batches, one_hot
 from ..nn.train import descend, new_optimiser
 from ..plots.figures.accuracy import draw_training
-from ..plots.figures.one_layer import draw_one_layer_lazy
+from ..plots.figures.twins import draw_one_layer_lazy
 from .runner import HERE, Experiment, Point, Setup
 
 LIMIT = "infinite width"

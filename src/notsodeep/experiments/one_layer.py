@@ -29,7 +29,7 @@ from ..matching import Twin, match, match_one_layer, norm_range
 from ..matching.certificates import UniformCertificate
 from ..mixtures import GaussianMixture
 from ..networks import DEQ, Kernel, Network
-from ..plots.figures.one_layer import draw_one_layer, draw_one_layer_width
+from ..plots.figures.twins import draw_one_layer, draw_one_layer_width
 from .runner import Experiment, Point, Setup
 
 SMOOTH = ("tanh", "erf", "arctan", "sin", "cos", "sigmoid", "softplus", "silu", "gelu", "mish")

@@ -187,23 +187,17 @@ class SpectrumDisplay(Display):
                 # two neighbours look away from each other, more of them are staggered
                 side = "center" if len(cluster) != 2 else ("right", "left")[level]
                 times = f" (x{spike.multiplicity})" if spike.multiplicity > 1 else ""
+                arrow = {"arrowstyle": "-|>", "color": _SPIKE, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 1}
                 ax.annotate(
                     f"{spike.value:.3g}{times}",
                     (spike.value, 0.05),
-                    xytext=({"center": 0, "right": -4, "left": 4}[side], 42 + (17 * level if side == "center" else 0)),
+                    xytext=(0, 42 + (17 * level if side == "center" else 0)),
                     xycoords=across,
                     textcoords="offset points",
                     ha=side,
                     fontsize="small",
                     color=_SPIKE,
-                )
-                ax.annotate(
-                    "",
-                    (spike.value, 0.05),
-                    xytext=(0, 41 + (17 * level if side == "center" else 0)),
-                    xycoords=across,
-                    textcoords="offset points",
-                    arrowprops={"arrowstyle": "-|>", "color": _SPIKE, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 1},
+                    arrowprops={**arrow, "relpos": ({"left": 0.0, "center": 0.5, "right": 1.0}[side], 0.0)},
                 )
 
     def _finish(self, ax: Axes) -> None:

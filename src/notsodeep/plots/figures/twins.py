@@ -1,15 +1,29 @@
-"""Routes to a twin on the same data; twins without data: bound against depth, and what odd layers cannot reach."""
+"""Twins: three routes on the same data; without data bounds against depth and limits of odd layers; one layer: bounds,
+errors at finite width, accuracies, lazy training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from ..style import COLOURS, INK, MARKERS, Document, by_setting, panels, shared_legend, word
+from ..style import (
+    COLOURS,
+    INK,
+    LOOKS,
+    MARKERS,
+    Document,
+    against_width,
+    by_setting,
+    panels,
+    shared_legend,
+    standard_error,
+    word,
+)
 
 _COLOURS = {"four numbers": COLOURS["DEQ"], "sphere": COLOURS["plain"], "one layer": COLOURS["twin"]}
 _MARKERS = {("relu", "ck"): "o", ("tanh", "ck"): "s", ("relu", "ntk"): "^"}
@@ -118,3 +132,146 @@ def draw_odd(document: Document) -> dict[str, Figure]:
     ax.set_xlabel("no network of odd layers is nearer than this")
     shared_legend(figure, ax)
     return {"": figure}
+
+
+# ---- one layer: bounds ------------------------------------------------------------------------
+
+
+_SHARE = 0.8  # of the limit, for which the bounds are drawn; the tables hold the others
+
+
+def draw_one_layer(document: Document) -> dict[str, Figure]:
+    """By kernel and range of norms the bounds against the kinds of units; all bounds beside what pairs show."""
+    points = list(document["points"].values())
+    usual = [point for point in points if point["settings"]["share"] == _SHARE and point["settings"]["norms"]]
+    ranges = by_setting(usual, "norms").items()
+    return {"bounds_{}_{}".format(*norms): _bounds(chosen, norms) for norms, chosen in ranges} | {"seen": _seen(points)}
+
+
+def _bounds(points: Sequence[Document], norms: Sequence[float]) -> Figure:
+    says = "Norms {:g} to {:g}: every kind of units multiplies the accuracy, kinks aside".format(*norms)
+    figure, axes = panels((9.0, 5.4), says, 1, 2, sharey=True)
+    names = list(by_setting(points, "activation"))
+    for ax, kernel in zip(axes, ("ck", "ntk"), strict=True):
+        for point in by_setting(points, "kernel").get(kernel, []):
+            name, rows = point["settings"]["activation"], point["numbers"]["rows"]
+            i = names.index(name)
+            look = {"marker": MARKERS[i % len(MARKERS)], "color": f"C{i % 10}"}
+            ax.semilogy([r["kinds"] for r in rows], [r["bound"] for r in rows], label=word(name), **look)
+        ax.set(title=word(kernel), xlabel="kinds of units")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0].set_ylabel("bound on the error, relative to the diagonal")
+    shared_legend(figure, axes[0], ncols=5)
+    return figure
+
+
+def _seen(points: Sequence[Document]) -> Figure:
+    figure, ax = panels((6.4, 5.4), "No pair of inputs is further off than the bound says")
+    for (kernel, marker), colour in zip((("ck", "o"), ("ntk", "s")), ("DEQ", "twin"), strict=True):
+        rows = [r for p in points if p["settings"]["kernel"] == kernel for r in p["numbers"]["rows"]]
+        look = {"color": COLOURS[colour], "markerfacecolor": "none", "label": word(kernel)}
+        ax.loglog([max(r["seen"], 1e-16) for r in rows], [r["bound"] for r in rows], marker, **look)
+    ends = ax.get_xlim()
+    ax.loglog(ends, ends, color="0.5", linewidth=1.0, label="equal")
+    ax.set(xlabel="largest error that random pairs of inputs show", ylabel="bound on the error")
+    shared_legend(figure, ax)
+    return figure
+
+
+# ---- one layer at finite width ------------------------------------------------------------------------
+
+
+def draw_one_layer_width(document: Document) -> dict[str, Figure]:
+    """One figure per activation: errors of kernels against the width, a panel per data set."""
+    by_activation = by_setting(document["points"].values(), "activation")
+    return {phi: _errors(points, phi) for phi, points in by_activation.items()}
+
+
+def _errors(points: Sequence[Document], phi: str) -> Figure:
+    says = f"{word(phi)}: one layer is as near to the infinite DEQ as a DEQ of its width"
+    figure, axes = against_width([p["settings"]["data"] for p in points], says)
+    for ax, point in zip(axes, points, strict=True):
+        widths = point["settings"]["widths"]
+        for name, errors in point["numbers"]["errors"].items():
+            ax.plot(widths, [np.mean(e) for e in errors], label=name, **LOOKS[name])
+        ax.set_yscale("log")
+    axes[0].set_ylabel("relative spectral error of the kernel")
+    shared_legend(figure, axes[0], ncols=2 if len(points) < 3 else 4)
+    return figure
+
+
+# ---- accuracies of one layer ------------------------------------------------------------------------
+
+
+def draw_one_layer_accuracy(document: Document) -> dict[str, Figure]:
+    """One figure per activation: test accuracy by SGD minus the DEQ's against the width, a panel per data set."""
+    points = [p for p in document["points"].values() if "method" not in p["settings"]]
+    return {phi: _gaps(points, phi) for phi in points[0]["settings"]["activations"]} if points else {}
+
+
+def _gaps(points: Sequence[Document], phi: str) -> Figure:
+    by_data = by_setting(points, "dataset")
+    says = f"{word(phi)}: with trained readouts one layer classifies as well as the DEQ"
+    figure, axes = against_width(list(by_data), says)
+    for ax, chosen in zip(axes, by_data.values(), strict=True):
+        rows = sorted((p["settings"]["width"], p["numbers"][phi]) for p in chosen)
+        widths = [width for width, _ in rows]
+        for name in rows[0][1]:
+            gaps = [100 * np.subtract(table[name]["accuracy"], table["DEQ"]["accuracy"]) for _, table in rows]
+            if name == "DEQ":
+                ax.axhline(0.0, color=COLOURS["DEQ"], linewidth=1.0, label="DEQ")
+                continue
+            means, errors = [g.mean() for g in gaps], [standard_error(g) for g in gaps]
+            ax.errorbar(widths, means, errors, label=name, **LOOKS[name])
+    axes[0].set_ylabel("accuracy minus the DEQ's, points")
+    shared_legend(figure, axes[0], ncols=3 if len(by_data) < 3 else 5)
+    return figure
+
+
+# ---- lazy training of one layer ------------------------------------------------------------------------
+
+
+def draw_one_layer_lazy(document: Document) -> dict[str, Figure]:
+    """One figure per data set and activation; a row of panels per width: loss, accuracy, agreement."""
+    points = list(document["points"].values())
+    cases = by_setting(points, "data", "activation")
+    drawn = {f"{data}_{phi}": _lazy(chosen, data, phi) for (data, phi), chosen in cases.items()}
+    known = [p for p in points if p["settings"].get("limit")]
+    return {**drawn, "limit": _limit(known)} if known else drawn
+
+
+def _limit(points: Sequence[Document]) -> Figure:
+    by_activation = by_setting(points, "activation")
+    says = f"{word(points[0]['settings']['data'])}: DEQ and one layer go to the same limit"
+    figure, axes = against_width(list(by_activation), says)
+    for ax, chosen in zip(axes, by_activation.values(), strict=True):
+        for name in ("DEQ", "one layer", "one layer, orthogonal"):
+            distances = [np.mean([s[name]["to_limit"][-1] for s in p["numbers"]["seeds"]]) for p in chosen]
+            ax.plot([p["settings"]["width"] for p in chosen], distances, label=name, **LOOKS[name])
+        ax.set_yscale("log")
+    axes[0].set_ylabel("distance from infinite width")
+    shared_legend(figure, axes[0], ncols=2 if len(by_activation) == 1 else 3)
+    return figure
+
+
+def _lazy(points: Sequence[Document], data: str, phi: str) -> Figure:
+    says = f"{word(data)}, {word(phi)}: a readout of one layer follows a whole DEQ, the wider the closer"
+    figure, grid = panels((10.0, 3.1 * len(points) + 0.8), says, len(points), 3, squeeze=False)
+    names = ("DEQ", "one layer", "one layer, orthogonal", "another DEQ")
+    quantities = (
+        ("loss", "test loss", 1.0, names),
+        ("accuracy", "test accuracy, %", 100.0, names),
+        ("agreement", "same prediction as the DEQ, %", 100.0, names[1:]),
+    )
+    for axes, point in zip(grid, points, strict=True):
+        seeds = point["numbers"]["seeds"]
+        rate = point["settings"]["lr"]
+        for ax, (quantity, label, factor, shown) in zip(axes, quantities, strict=True):
+            for name in shown:
+                mean = factor * np.mean([s[name][quantity] for s in seeds], axis=0)
+                look = {**LOOKS[name], "marker": ""}
+                ax.plot([rate * step for step in seeds[0]["steps"]], mean, label=name, **look)
+            title = f"width {point['settings']['width']:,}"
+            ax.set(title=title, xlabel="time (learning rate times steps)", ylabel=label)
+    shared_legend(figure, grid[0][0])
+    return figure
