@@ -15,6 +15,7 @@ from ._arguments import checked, shown
 from .errors import InvalidInputError
 
 _CHUNK = 4096  # rows whose squares are held at once
+_AT_ONCE = 1 << 24  # entries that are looked at together
 _LARGEST = 1e280  # of a squared norm
 
 P = ParamSpec("P")
@@ -54,9 +55,23 @@ def as_rows(
     if features is not None and rows.shape[1] != features:
         raise InvalidInputError(f"{name} must have {features} features, got {rows.shape[1]}")
     rows = rows if tracked else rows.detach()
-    if checked:
-        _check_finite(rows.detach(), name)
+    bad = bad_row(rows.detach()) if checked else None
+    if bad is not None:
+        raise InvalidInputError(f"{name} holds NaN or infinity (first in row {bad}); remove or impute these points")
     return rows
+
+
+def bad_row(rows: Tensor) -> int | None:
+    """The first row that holds NaN or infinity, if any does."""
+    # one reduction, no mask: a sum is finite unless an entry is not, or the sum itself overflows
+    if bool(torch.isfinite(rows.sum())):
+        return None
+    step = max(1, _AT_ONCE // max(1, rows.shape[1]))
+    for start, part in zip(range(0, len(rows), step), rows.split(step), strict=True):
+        bad = (~torch.isfinite(part)).any(dim=1).nonzero()
+        if len(bad):
+            return start + int(bad[0])
+    return None
 
 
 def as_numbers(value: Any, name: str) -> Tensor:
@@ -98,17 +113,12 @@ def same_columns(x: Tensor, y: Tensor) -> Tensor:
 
 
 def squared_norms(rows: Tensor) -> Tensor:
-    """||x||^2 of every row, in double precision, a few rows at a time."""
+    """||x||^2 of every row, in double precision; refused where it leaves no room for the products in kernels."""
     found = torch.cat([(part.double() ** 2).sum(1) for part in rows.split(_CHUNK)])
-    check_norms(found)
-    return found
-
-
-def check_norms(squared: Tensor) -> None:
-    """Refuse rows whose squared norm leaves no room for the products that kernels are made of."""
-    if squared.numel() and not float(squared.detach().max()) <= _LARGEST:
-        row = int((~(squared.detach() <= _LARGEST)).nonzero()[0])
+    if len(found) and not float(found.detach().max()) <= _LARGEST:
+        row = int((~(found <= _LARGEST)).nonzero()[0])
         raise InvalidInputError(f"row {row} has a norm beyond {_LARGEST**0.5:.0e}; scale the inputs down")
+    return found
 
 
 def as_device(device: Any) -> torch.device | None:
@@ -168,18 +178,6 @@ def _floating(rows: Tensor) -> Tensor:
         return rows
     half = rows.is_floating_point() and rows.dtype.itemsize < 4
     return rows.to(torch.float32 if half else torch.float64)
-
-
-def _check_finite(rows: Tensor, name: str) -> None:
-    # one reduction, no n x p mask: a sum is finite unless an entry is not, or the sum itself overflows
-    if bool(torch.isfinite(rows.sum())):
-        return
-    for start, part in zip(range(0, len(rows), _CHUNK), rows.split(_CHUNK), strict=True):
-        bad = (~torch.isfinite(part)).any(dim=1).nonzero()
-        if len(bad):
-            raise InvalidInputError(
-                f"{name} holds NaN or infinity (first in row {start + int(bad[0])}); remove or impute these points"
-            )
 
 
 # ---- where results are written ---------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Array = NDArray[np.float64]
-Room = Callable[[str, Tensor], Tensor]
-"""(name, like) -> a void tensor like another one, which may be used again under the same name."""
 
 
 def nodes(size: int, low: Any = -1.0, high: Any = 1.0) -> Array:
@@ -56,19 +55,29 @@ def needed(relative: Tensor, tolerance: float) -> int:
     return int(counts.nonzero().max()) + 1 if bool(counts.any()) else 1
 
 
-def fresh(name: str, like: Tensor) -> Tensor:
-    """Room that was never used."""
-    return torch.empty_like(like)
+class Room:
+    """Memory that is used again and again: fresh pages would cost as much as the arithmetic."""
+
+    def __init__(self) -> None:
+        self._kept: dict[object, Tensor] = {}
+
+    def __call__(self, name: str, like: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
+        """A tensor like this one, void; it stays until the same name is asked for again."""
+        shape = like.shape if shape is None else shape
+        size, key = math.prod(shape), (name, like.dtype, like.device)
+        if key not in self._kept or self._kept[key].numel() < size:
+            self._kept[key] = torch.empty(size, dtype=like.dtype, device=like.device)
+        return self._kept[key][:size].view(shape)
 
 
 def clenshaw(
-    terms: int, less: Callable[[int, Tensor], Tensor], x2: Tensor, parity: str | None, room: Room = fresh
+    terms: int, less: Callable[[int, Tensor], Tensor], x2: Tensor, parity: str | None, room: Room | None = None
 ) -> Tensor:
-    """sum_m c_m T_m(x) at ``x2`` = 2 x, where ``less(m, b)`` writes c_m - b over b; ``room`` is where b lies.
+    """sum_m c_m T_m(x) at ``x2`` = 2 x, where ``less(m, b)`` writes c_m - b over b; it lies in the room, if given.
 
     Odd and even series hold every second order, and recur in T_2.
     """
-    odd = parity == "odd"
+    room, odd = room or Room(), parity == "odd"
     y2 = x2 if parity is None else torch.mul(x2, x2, out=room("y2", x2)).sub_(2.0)
     b1, b2 = less(terms - 1, room("b1", x2).zero_()), room("b2", x2).zero_()
     for m in range(terms - 2, -1, -1):
@@ -78,6 +87,6 @@ def clenshaw(
     return b1.sub_(b2).mul_(x2).mul_(0.5) if odd else b1
 
 
-def series_sum(parts: Tensor, x2: Tensor, parity: str | None = None, room: Room = fresh) -> Tensor:
+def series_sum(parts: Tensor, x2: Tensor, parity: str | None = None, room: Room | None = None) -> Tensor:
     """sum_m parts_m T_m(x) at ``x2`` = 2 x, with the same parts for all points or with some for each."""
     return clenshaw(len(parts), lambda m, b: torch.sub(parts[m], b, out=b), x2, parity, room)

@@ -15,7 +15,7 @@ import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep import _native
 from notsodeep.errors import InvalidInputError, NotSoDeepWarning
-from notsodeep.kernels import DEQSlope, evaluate, forget_tables, near, pairwise, plane, tabulate, tiles
+from notsodeep.kernels import DEQSlope, forget_tables, lookup, near, pairwise, plane, tabulate, tiles
 from notsodeep.networks import rates_of
 
 KINDS = ("ck", "ntk", "ntk_frozen")
@@ -306,7 +306,7 @@ def test_tiles_of_several_threads_are_those_of_one(digits):
 @pytest.mark.parametrize("net", NETWORKS, ids=repr)
 def test_compiled_tiles_agree_with_plain_ones(net, dtype, digits):
     """Square and cross, with sides that are no multiples of anything."""
-    if not evaluate.loops.built:
+    if not lookup.loops.built:
         pytest.skip("no C++ compiler")
     X, room = digits.astype(dtype), tolerance() if dtype == np.float64 else ulps(16, dtype)
     for pair in ((X,), (X[:37], X[20:155])):
@@ -318,10 +318,10 @@ def test_compiled_tiles_agree_with_plain_ones(net, dtype, digits):
 
 def test_without_a_compiler_tiles_are_plain(digits, monkeypatch):
     monkeypatch.setattr(_native.shutil, "which", lambda name: None)
-    vars(evaluate.loops).pop("built", None)
+    vars(lookup.loops).pop("built", None)
     try:
         with pytest.warns(NotSoDeepWarning, match="no C\\+\\+ compiler"):
             found = nsd.ntk(NETWORKS[0], digits, compile=True)
     finally:
-        del evaluate.loops.built
+        del lookup.loops.built
     np.testing.assert_array_equal(found, nsd.ntk(NETWORKS[0], digits))

@@ -19,10 +19,9 @@ from torch import Tensor
 
 from ..errors import warn
 from ..networks import Kernel
-from .evaluate import PARITY, products
-from .lookup import Table, placed
+from .lookup import PARITY, Table, placed
 from .tabulate import one_thread
-from .tiles import Points, tiles_of
+from .tiles import Points, products, tiles_of
 
 _BLOCK = 4096, 8192  # rows and columns of a product
 _LISTED = 1 << 21  # entries

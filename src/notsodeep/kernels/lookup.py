@@ -10,16 +10,20 @@ terms: from the one table follow its :class:`Level` objects.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .._chebyshev import nodes, polynomials, series_sum, to_coefficients
+from .._chebyshev import Room, clenshaw, nodes, polynomials, series_sum, to_coefficients
+from .._native import Loops
 from ..networks import Kernel
 
 _REACHES = (0.125, 0.25, 0.5, 0.7, 0.8, 0.9)  # of the cosine; beyond, all that the table has
@@ -30,6 +34,14 @@ _ROWS = 8192  # whose norm parts are held at once
 _TERMS = {torch.float64: 5e-13, torch.float32: 1e-7}  # all that is left out of the angle, beside the largest entry
 _RANKS = {torch.float64: 3e-15, torch.float32: 1e-8}  # and out of the norms
 _copies: WeakIdKeyDictionary = WeakIdKeyDictionary()
+PARITY = {None: 0, "odd": 1, "even": 2}  # as programs know it
+loops = Loops(
+    Path(__file__).with_name("tile.cpp"),
+    *[ctypes.c_void_p] * 5,
+    *[ctypes.c_long] * 3,
+    *[ctypes.c_int] * 3,
+    ctypes.c_double,
+)
 
 
 @dataclass(frozen=True)
@@ -44,12 +56,12 @@ class NormScale:
         """Whether there is but one norm."""
         return self.low == self.high
 
-    def position(self, norms: Tensor) -> Tensor:
-        """Of these norms in [-1, 1]."""
+    def polynomials(self, size: int, norms: Tensor) -> Tensor:
+        """The first Chebyshev polynomials of these norms: (norms, size)."""
         if self.single:
-            return torch.zeros_like(norms)
+            return torch.ones_like(norms)[:, None]
         low, high = self._ends()
-        return (2.0 * torch.asinh(norms / _BEND) - (high + low)) / (high - low)
+        return polynomials(size, (2.0 * torch.asinh(norms / _BEND) - (high + low)) / (high - low))
 
     def nodes(self, size: int) -> Tensor:
         """Chebyshev points, as norms."""
@@ -107,9 +119,43 @@ class Level:
         terms = torch.arange(len(self.ranks))
         return (terms[:, None] == terms.repeat_interleave(torch.tensor(self.ranks))) * self.signs
 
-    def side(self, positions: Tensor) -> Tensor:
-        """The norm factors at points of these positions in the range of norms: (total rank, points)."""
-        return placed(self.factors, positions.device).T @ polynomials(len(self.factors), positions).T
+    def side(self, powers: Tensor) -> Tensor:
+        """The norm factors (total rank, points), given the polynomials (points, norm degree) of the norms."""
+        return placed(self.factors, powers.device).T @ powers[:, : len(self.factors)].T
+
+    def tile(self, left: Tensor, right: Tensor | None, r: Tensor, room: Room, compiled: bool = False) -> Tensor:
+        """The kernel at cosines ``r`` (a, b): left (a, rank), with its signs, and right (rank, b) the norm factors.
+
+        Without ``right`` the coefficients are ``left``. What is returned lies in the room.
+        """
+        if compiled:
+            return self._compiled(left, right, r, room("values", r))
+        x2 = room("x2", r)
+        torch.mul(torch.asin(r, out=x2) if self.warped else r, self.scale, out=x2)
+        if right is None:
+            return series_sum(left, x2, self.parity, room)
+        parts = list(zip(left.split(self.ranks, dim=1), right.split(self.ranks), strict=True))
+        return clenshaw(len(parts), lambda m, b: b.addmm_(*parts[m], beta=-1.0), x2, self.parity, room)
+
+    def _compiled(self, left: Tensor, right: Tensor | None, r: Tensor, out: Tensor) -> Tensor:
+        """In one pass; other threads go on."""
+        assert all(t.is_contiguous() for t in (r, left, out))
+        assert right is None or right.stride(1) == 1
+        ends = np.cumsum((0, *self.ranks), dtype=np.intc)
+        loops[r.dtype](
+            r.data_ptr(),
+            left.data_ptr(),
+            0 if right is None else right.data_ptr(),
+            out.data_ptr(),
+            ends.ctypes.data,
+            *r.shape,
+            0 if right is None else right.stride(0),
+            len(self.ranks),
+            PARITY[self.parity],
+            self.warped,
+            self.scale,
+        )
+        return out
 
     def at(self, left: Tensor, right: Tensor, x2: Tensor) -> Tensor:
         """The kernel at single entries: the norm factors of both points, and twice the angle variable in [-1, 1]."""
@@ -123,10 +169,9 @@ class NormSeries:
     power: int
     weights: Tensor
 
-    def at(self, norms: Tensor, scale: NormScale) -> Tensor:
-        """Its values."""
-        weights = placed(self.weights, norms.device)
-        return (polynomials(len(weights), scale.position(norms)) @ weights).mul_(norms**self.power)
+    def at(self, norms: Tensor, powers: Tensor) -> Tensor:
+        """Its values, given the polynomials of the norms."""
+        return (powers[:, : len(self.weights)] @ placed(self.weights, norms.device)).mul_(norms**self.power)
 
 
 @dataclass(frozen=True)
@@ -163,13 +208,20 @@ class Table:
         near = self.norms.low * (1.0 - 1e-13) <= low and high <= self.norms.high * (1.0 + 1e-13)
         return self.homogeneous or near
 
-    def shorter(self, squares: Tensor) -> Tensor:
-        """Which rows, by their squares, are shorter than the table covers: zeros, and those beside far longer ones."""
-        return squares < (0.0 if self.homogeneous else self.norms.low * (1.0 - 1e-9)) ** 2
+    def shorter(self, squares: Tensor, least: float) -> Tensor | None:
+        """Which rows, by their squares, are shorter than the table covers: zeros, and those beside far longer ones.
+
+        ``None`` if none are because no norm is below ``least``: on a GPU the answer would wait for all that it does.
+        """
+        if self.homogeneous or least >= self.norms.low * (1.0 - 1e-9):
+            return None
+        return squares < (self.norms.low * (1.0 - 1e-9)) ** 2
 
     def diagonal(self, kind: Kernel, norms: Tensor) -> Tensor:
         """Kernels of points with themselves."""
-        return torch.cat([self.along[kind].at(part, self.norms) for part in norms.split(_ROWS)])
+        series = self.along[kind]
+        basis = functools.partial(self.norms.polynomials, len(series.weights))
+        return torch.cat([series.at(part, basis(part)) for part in norms.split(_ROWS)])
 
     # -- between points --------------------------------------------------------------------------------------
     def reaches(self, below: float) -> list[float]:
@@ -202,8 +254,10 @@ class Table:
 
     def side(self, level: Level, kind: Kernel, norms: Tensor) -> Tensor:
         """The norm factors at these points: (total rank, n)."""
+        measure = self.measure[kind]
+        powers = self.norms.polynomials(max(len(level.factors), len(measure.weights)), norms)
         # relative to the diagonal, short rows keep their digits beside long ones
-        return level.side(self.norms.position(norms)).mul_(self.measure[kind].at(norms, self.norms).sqrt_())
+        return level.side(powers).mul_(measure.at(norms, powers).sqrt_())
 
     def scalars(self, level: Level, kind: Kernel) -> Tensor:
         """The coefficients of all m where there is one function."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import checked
-from .._arrays import as_rows, check_norms, check_target, like, same_columns, sheltered, squared_norms
+from .._arrays import as_rows, bad_row, check_target, like, same_columns, sheltered, squared_norms
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of, tangent_kernel
@@ -172,7 +172,11 @@ def fill(
         for kind, values in diagonals(network, kinds, rates, sx, table, least).items():
             target[kind].diagonal().copy_(values)
     for values in target.values():
-        _check_finite(values, network)
+        if bad_row(values) is not None:
+            raise ConvergenceError(
+                f"the kernel of {network!r} overflows {values.dtype} on these inputs; scale them down"
+                + (", or give them in float64" if values.dtype == torch.float32 else "")
+            )
     return target
 
 
@@ -229,23 +233,11 @@ def diagonals(
     if table is None:
         return {k: v.to(s.device) for k, v in diagonal(network, s.cpu(), kinds, rates, check=False).items()}
     found = {kind: table.diagonal(kind, s.sqrt()) for kind in kinds}
-    short = table.shorter(s)
-    if least < table.norms.low and bool(short.any()):
+    short = table.shorter(s, least)
+    if short is not None:
         for kind, exact in diagonal(network, s[short].cpu(), kinds, rates, check=False).items():
             found[kind][short] = exact.to(s.device)
     return found
-
-
-def _check_finite(values: Tensor, network: Network) -> None:
-    # a sum is finite unless an entry is not, or the sum itself overflows
-    if bool(torch.isfinite(values.sum())):
-        return
-    for part in values.split(max(1, (1 << 24) // max(1, values.shape[1]))):
-        if not bool(torch.isfinite(part).all()):
-            raise ConvergenceError(
-                f"the kernel of {network!r} overflows {values.dtype} on these inputs; scale them down"
-                + (", or give them in float64" if values.dtype == torch.float32 else "")
-            )
 
 
 def _destinations(
@@ -267,12 +259,9 @@ def _destinations(
 def _differentiable(
     network: Network, x: Tensor, y: Tensor | None, kinds: Sequence[Kernel], rates: Sequence[float] | None
 ) -> dict[Kernel, Tensor]:
-    sx = (x.double() ** 2).sum(1)
-    check_norms(sx)
+    sx = squared_norms(x)
     if y is not None:
-        sy = (y.double() ** 2).sum(1)
-        check_norms(sy)
-        parts = pairwise(network, sx[:, None], sy[None, :], x.double() @ y.double().T, kinds, rates, check=False)
+        parts = pairwise(network, sx[:, None], squared_norms(y), x.double() @ y.double().T, kinds, rates, check=False)
         return {kind: part.to(x.device, x.dtype) for kind, part in parts.items()}
     n = len(x)
     i, j = torch.triu_indices(n, n, offset=1)

@@ -173,17 +173,20 @@ class _AngleSeries(LayerMaps):
         self.phi, self.q, self.ia, self.ib, self.tolerance = phi, q, ia, ib, tolerance
         self.whole, self.expected = whole, expected
         self.root = _root(q[ia], q[ib])[:, None]
-        self.parities = (phi.parity, {"odd": "even", "even": "odd", None: None}[phi.parity])
-        self.series: list[Tensor] = []
+        self.odd = None if phi.parity is None else int(phi.parity == "even")  # phi, or phi'
+        self.series: Tensor | None = None
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.series:
+        if self.series is None:
             self._prepare(lam)
+        assert self.series is not None
         low, high = self.ends
         rho = (lam / self.root).clamp(math.sin(low), math.sin(high))
         x2 = (torch.asin(rho) - 0.5 * (low + high)).mul_(4.0 / (high - low))
-        value, slope = (series_sum(part, x2, parity) for part, parity in zip(self.series, self.parities, strict=True))
-        return value, slope
+        found = series_sum(self.series, x2.expand(2, -1, -1), None if self.odd is None else "even")
+        if self.odd is not None:
+            found[self.odd].mul_(x2).mul_(0.5)
+        return found[0], found[1]
 
     def holds(self, lam: Tensor) -> bool:
         """Whether these covariances lie where the series is."""
@@ -209,11 +212,26 @@ class _AngleSeries(LayerMaps):
             relative = series.abs() / series.abs().amax(1, keepdim=True).clamp_min(1e-300)
             length = needed(relative.transpose(0, 1), _REST * self.tolerance)
             if length <= size - 3:
-                for part, parity in zip(series[:, : max(2, length)], self.parities, strict=True):
-                    kept = part if parity is None else part[int(parity == "odd") :: 2]
-                    self.series.append(kept[..., None].contiguous())
+                series = series[:, : length + length % 2]
+                if self.odd is not None:
+                    series = _even_orders(series, self.odd)
+                self.series = series.transpose(0, 1)[..., None].contiguous()
                 return
         raise Unresolved
+
+
+def _even_orders(series: Tensor, odd: int) -> Tensor:
+    """Of an even and an odd function (2, orders, pairs), the odd one divided by x: also even.
+
+    T_(2m+1) / x = 2 T_(2m) - 2 T_(2m-2) + ... +- T_0.
+    """
+    kept = series[:, ::2].clone()
+    falling = series[odd, 1::2]
+    signs = torch.ones(len(falling), 1, dtype=torch.float64)
+    signs[1::2] = -1.0
+    kept[odd] = 2.0 * signs * (signs * falling).flip(0).cumsum(0).flip(0)
+    kept[odd, 0] *= 0.5
+    return kept
 
 
 def _root(qx: Tensor, qy: Tensor) -> Tensor:

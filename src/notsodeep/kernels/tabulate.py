@@ -292,10 +292,11 @@ class _Grid:
         x = self.x[columns]
         x = x if table.warped else torch.sin(x * math.asin(self.reach)) / self.reach
         t, (ia, ib) = self.t[self.size :], self.checks
-        basis = polynomials(found.shape[2], self.scale.position(t))
+        powers = self.scale.polynomials(self.size, t)
+        basis = powers[:, : found.shape[2]]
         at_angles = (polynomials(found.shape[1], x) @ found.flatten(2)).unflatten(2, found.shape[2:])
         quotients = (basis @ at_angles @ basis.T)[:, :, ia, ib].transpose(1, 2)
-        size = torch.stack([series.at(t, self.scale) for series in table.measure.values()]).sqrt()
+        size = torch.stack([series.at(t, powers) for series in table.measure.values()]).sqrt()
         off = (quotients * (size[:, ia] * size[:, ib])[..., None] - self.exact[:, :, columns]).abs()
         exact = self.measure[:, self.size :].sqrt()
         return bool((off <= self.check * (exact[:, ia] * exact[:, ib])[..., None]).all())

@@ -1,5 +1,5 @@
 // One tile of a kernel matrix, sum_m T_m(x) left_m right_m': every cosine is read once, every entry written once.
-// evaluate.py builds and calls it, and says the same in plain torch.
+// lookup.py builds and calls it, and says the same in plain torch.
 
 #include <cmath>
 #include <vector>

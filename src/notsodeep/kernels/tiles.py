@@ -14,19 +14,19 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from .._chebyshev import series_sum
+from .._chebyshev import Room, series_sum
 from ..networks import Kernel, Network
-from .evaluate import Room, loops, products, tile
-from .lookup import Level, Table, placed
+from .lookup import Level, Table, loops, placed
 from .pointwise import pairwise
 from .tabulate import near_for, one_thread
 
-__all__ = ["TILE", "Points", "fill_tiles", "tile_shape", "tiles_of"]
+__all__ = ["TILE", "Points", "fill_tiles", "products", "tile_shape", "tiles_of"]
 
 TILE = {"cpu": (128, 1024), "cuda": (4096, 4096)}  # rows and columns: flat tiles lose little beside the diagonal
 _NUMBERS = 1 << 19  # in the pairs of rows that are held at once
 _ENTRIES = 1 << 13  # that are evaluated at once, one by one
 _OPEN = 1 << 18  # entries that wait for it
+_DEPTH = 208  # columns in a sum of float32
 _HELD = 1 << 22  # numbers in the norm factors that are kept
 _EVERY = 61  # of so many entries one is looked at
 _LONE, _SEARCH = 4.0, 4.0  # what an entry alone costs beside one in a tile, and to find them, in terms
@@ -162,9 +162,8 @@ class Points:
         if table is not None:
             kinked = any(phi.kinks for phi in network.activations)
             self.trusted = min(table.reach, _TRUSTED[x.dtype]) if kinked else table.reach
-            if least < table.norms.low:  # on a GPU the question alone would wait for all that it does
-                short = table.shorter(sx), table.shorter(sy)
-                self.short = short if bool(short[0].any() | short[1].any()) else None
+            left, right = (table.shorter(s, least) for s in (sx, sy))
+            self.short = None if left is None or right is None else (left, right)
         self._pairs = len(x) * len(y) / (2 if symmetric else 1)
         self._at_once = max(64, _NUMBERS // max(1, x.shape[1]))
         self._held: dict[tuple[object, ...], Tensor] = {}  # by all threads
@@ -194,10 +193,10 @@ class Points:
         if not table.one_function:
             signs = placed(level.signs, r.device).to(r.dtype)
             left = self._side(level, kind, rows, self.sx).T.contiguous().mul_(signs)
-            return tile(level, left, self._side(level, kind, columns, self.sy), r, room, self.compiled)
+            return level.tile(left, self._side(level, kind, columns, self.sy), r, room, self.compiled)
         if not self.compiled and not r.is_cuda:
             level = self._cheapest(kind, full, r)
-        out = tile(level, table.scalars(level, kind).to(r), None, r, room, self.compiled)
+        out = level.tile(table.scalars(level, kind).to(r), None, r, room, self.compiled)
         if level is not full:
             far = (torch.abs(r, out=room("x2", r)) > level.reach).nonzero(as_tuple=True)
             x2 = (torch.asin(r[far]) if full.warped else r[far]) * full.scale
@@ -277,6 +276,15 @@ class Points:
         """A function of pairs of rows and their squared norms, a few rows at a time."""
         parts = zip(i.split(self._at_once), j.split(self._at_once), strict=True)
         return torch.cat([function(self.x[p].double(), self.y[q].double(), self.sx[p], self.sy[q]) for p, q in parts])
+
+
+def products(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+    """x y'; in float32 on a GPU, which adds up one by one, in short sums: a long one of 784 is wrong by 1e-6."""
+    short = _DEPTH if x.is_cuda and x.dtype == torch.float32 else max(1, x.shape[1])
+    torch.mm(x[:, :short], y[:, :short].T, out=out)
+    for k in range(short, x.shape[1], short):
+        out.addmm_(x[:, k : k + short], y[:, k : k + short].T)
+    return out
 
 
 def _inverse_norm(s: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,6 +1,6 @@
 """A tile of a kernel matrix as one Triton program: the Gram tile is read once, every entry written once.
 
-Imported only where Triton is there; ``device.py`` launches it, and ``evaluate.py`` says the same in plain torch.
+Imported only where Triton is there; ``device.py`` launches it, and ``Level.tile`` says the same in plain torch.
 """
 
 from __future__ import annotations
