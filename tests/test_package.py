@@ -100,6 +100,7 @@ ROOMS = [
     "_progress",
     "_arrays",
     "_fixed_point",
+    "_equilibrium",
     "_conjugate",
     "_chebyshev",
     "activations",

@@ -1,7 +1,7 @@
 """The one loop for equations in one unknown, many at once: Newton's method inside a bracket, and what it reached.
 
 Complex numbers have no bracket (:func:`unbracketed`). Other loops are for equilibria, which are vectors
-(``kernels/finite.py``, ``nn/solvers.py``), and for Stieltjes transforms, which are coupled, one per class
+(``_equilibrium.py``), and for Stieltjes transforms, which are coupled, one per class
 (``spectra/complexplane.py``, ``spectra/realaxis.py``).
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 import torch
@@ -12,8 +13,8 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import notsodeep as nsd
+from notsodeep._equilibrium import SolverName
 from notsodeep.activations import Activation
-from notsodeep.nn.solvers import solver_names
 
 # torch loads its own jvp decompositions through torch.jit on first use
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
@@ -34,7 +35,7 @@ def as_function(model: nsd.nn.DEQ) -> tuple[Callable[..., Tensor], tuple[Tensor,
     return lambda x, *w: functional_call(model, dict(zip(names, w, strict=True)), (x,)), weights
 
 
-@pytest.mark.parametrize("solver", solver_names())
+@pytest.mark.parametrize("solver", get_args(SolverName))
 def test_gradcheck_in_both_modes(solver: str) -> None:
     f, weights = as_function(small(solver=solver))
     assert gradcheck(f, (inputs().requires_grad_(), *weights), check_forward_ad=True)

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from .._arguments import whole, whole_seed
 from .._arrays import as_rows, like, same_columns, sheltered
+from .._equilibrium import solve_equilibrium
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_network, rates_of, tangent_kernel
 
 _MAX_STEPS = 1000
 _MOST_WEIGHTS = 1 << 37  # of one network: a terabyte in double precision
-_STALL = 100  # steps without progress after which the iteration is given up
 
 
 @sheltered
@@ -214,7 +214,7 @@ class _ImplicitNetwork(_Drawn):
         self.drive = self.sigma_b * (rows @ B.T)
         if self.sigma_c:  # drawn last: without a bias the networks of a seed stay what they are
             self.drive = self.drive + self.sigma_c * normal(width)
-        self.z = _fixed_point(self._layer, self._layer(torch.zeros_like(self.drive)), tol, "equilibrium", deq)
+        self.z = _settled(self._layer, self._layer(torch.zeros_like(self.drive)), tol, "equilibrium", deq)
 
     def _preactivation(self, z: Tensor) -> Tensor:
         return torch.addmm(self.drive, z, self.A.T, alpha=self.sigma_a)
@@ -233,29 +233,17 @@ class _ImplicitNetwork(_Drawn):
         def adjoint_map(adjoint: Tensor) -> Tensor:
             return slope * torch.addmm(self.a[None, :], adjoint, self.A, alpha=self.sigma_a)
 
-        adjoint = _fixed_point(adjoint_map, slope * self.a, self.tol, "adjoint equation", self.deq)
+        adjoint = _settled(adjoint_map, slope * self.a, self.tol, "adjoint equation", self.deq)
         features = self.features_gram()
         inputs = rates[0] * self.deq.drive(_gram(self.rows)) + rates[1] * self.sigma_a**2 * features
         return rates[2] * features + _gram(adjoint) * inputs
 
 
-def _fixed_point(step: Callable[[Tensor], Tensor], start: Tensor, tol: float, what: str, deq: DEQ) -> Tensor:
-    """Picard iteration on all rows, until every row moves by less than ``tol`` relative to its norm.
-
-    Vectors have no bracket for Newton's method. The rate is the spectral radius sigma_a E[phi'^2]^(1/2), at most 1/2
-    inside the guaranteed range.
-    """
-    here, best, since = start, math.inf, 0
-    for _ in range(_MAX_STEPS):
-        there = step(here)
-        moved = (there - here).norm(dim=1) / there.norm(dim=1).clamp_min(torch.finfo(there.dtype).tiny)
-        residual = float(moved.max()) if len(moved) else 0.0
-        here = there
-        if residual <= tol:
-            return here
-        best, since = (residual, 0) if residual < 0.99 * best else (best, since + 1)
-        if since > _STALL or not math.isfinite(residual):
-            break
+def _settled(step: Callable[[Tensor], Tensor], start: Tensor, tol: float, what: str, deq: DEQ) -> Tensor:
+    found = solve_equilibrium(step, start, "picard", tol, _MAX_STEPS)
+    if bool(found.converged.all()):
+        return found.value
+    residual = float(found.residual.max())
     raise ConvergenceError(
         f"the {what} of {deq!r} at width {start.shape[1]} did not converge: relative residual {residual:.1e}, "
         f"asked for {tol:.1e}. Lower sigma_a2 (a unique equilibrium is guaranteed below {deq.limit:.6g}) or raise tol"

@@ -1,5 +1,6 @@
 """Finite width: networks that run and train, and the way from a DEQ to its explicit twin."""
 
+from .._equilibrium import Equilibrium, SolverOptions, solve_equilibrium
 from .checkpoint import load, save
 from .compare import Comparison, Measurement, compare
 from .convert import Conversion, Distillation, distil, twin_of
@@ -8,7 +9,6 @@ from .enn import ENN
 from .export import export_onnx, export_program, export_torchscript
 from .foreign import DEQParts, Measured
 from .model import Model
-from .solvers import Equilibrium, SolverOptions, solve_equilibrium
 from .train import Epoch, History, evaluate, fit
 
 __all__ = [

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
+from .._equilibrium import SolverOptions
 from ..errors import InfeasibleMatchError, InvalidInputError
 from ..gaussian import moments
 from ..matching import Twin, match, match_uniform, norm_range
@@ -20,7 +21,6 @@ from .enn import ENN
 from .foreign import DEQParts, Measured, as_activation, measure, parts_of
 from .implicit import find_equilibrium
 from .model import as_inputs, as_pair, compute_features, in_batches, one_hot, set_readout
-from .solvers import SolverOptions
 from .train import fit
 
 Design = Literal["auto", "match", "uniform"]

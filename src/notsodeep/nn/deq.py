@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked, whole
+from .._equilibrium import Equilibrium, OnFailure, SolverName, SolverOptions
 from ..errors import InvalidInputError
 from ..networks import DEQ as Specification
 from .implicit import equilibrium, find_equilibrium
 from .model import Gaussian, Model, check_input
-from .solvers import Equilibrium, OnFailure, SolverOptions
 
 
 class DEQ(Model):
@@ -50,7 +50,7 @@ class DEQ(Model):
         *,
         train: str = "all",
         bias: bool = False,
-        solver: str = "auto",
+        solver: SolverName = "auto",
         tol: float = 1e-5,
         max_steps: int = 200,
         on_failure: OnFailure = "warn",

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd import Function
 
+from .._equilibrium import Equilibrium, SolverOptions, solve_equilibrium
 from ..activations import Activation
-from .solvers import Equilibrium, SolverOptions, solve_equilibrium
 
 _BFLOAT16_STEPS = 6  # random weights contract by about 1/3 a step: as far as bfloat16 can see
 

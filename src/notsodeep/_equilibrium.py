@@ -19,10 +19,11 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from .._arguments import check_settings, checked, shown, whole
-from ..errors import ConvergenceError, ConvergenceWarning, InvalidInputError, warn
+from ._arguments import check_settings, checked, shown, whole
+from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError, warn
 
 Step = Callable[[Tensor], Tensor]
+SolverName = Literal["auto", "picard", "anderson", "broyden"]
 OnFailure = Literal["warn", "raise"]
 
 _LONGEST_LEAP = 8  # steps without a look at the residual
@@ -142,7 +143,7 @@ class Broyden:
         gap = image - z
         if self._step is not None and self._gap is not None:
             self._learn(self._step, gap - self._gap)
-        step = -self._apply(gap)
+        step = -_low_rank(self._left, self._right, gap)
         self._step, self._gap = step, gap
         return z + step
 
@@ -156,20 +157,14 @@ class Broyden:
         """H <- H + (s - H y) (s' H) / (s' H y)."""
         if len(self._left) >= self.memory:
             self._left, self._right = [], []
-        image = self._apply(change)
-        row = self._apply_transposed(step)
+        image = _low_rank(self._left, self._right, change)
+        row = _low_rank(self._right, self._left, step)
         pivot = (row * change).sum(-1, keepdim=True)
         floor = torch.finfo(pivot.dtype).eps * row.norm(dim=-1, keepdim=True) * change.norm(dim=-1, keepdim=True)
         # a vanishing pivot carries no information: leave that row's matrix as it is
         update = torch.where(pivot.abs() > floor, (step - image) / pivot, 0.0)
         self._left.append(update)
         self._right.append(row)
-
-    def _apply(self, x: Tensor) -> Tensor:
-        return _low_rank(self._left, self._right, x)
-
-    def _apply_transposed(self, x: Tensor) -> Tensor:
-        return _low_rank(self._right, self._left, x)
 
 
 def _low_rank(left: list[Tensor], right: list[Tensor], x: Tensor) -> Tensor:
@@ -183,22 +178,6 @@ def _low_rank(left: list[Tensor], right: list[Tensor], x: Tensor) -> Tensor:
 _SOLVERS: dict[str, Callable[[], Solver]] = {"auto": Auto, "picard": Picard, "anderson": Anderson, "broyden": Broyden}
 
 
-def solver_names() -> list[str]:
-    """The names that ``solver=`` takes."""
-    return list(_SOLVERS)
-
-
-def new_solver(name: str) -> Solver:
-    """A fresh solver by name.
-
-    >>> new_solver("picard")
-    Picard()
-    """
-    if name not in _SOLVERS:
-        raise InvalidInputError(f"unknown equilibrium solver {name!r}; known: {', '.join(_SOLVERS)}")
-    return _SOLVERS[name]()
-
-
 # ---- the loop ----------------------------------------------------------------------------------------------
 
 
@@ -210,7 +189,7 @@ class SolverOptions:
     instructions for it; the float32 iteration that follows alone decides when the tolerance is met.
     """
 
-    solver: str = "auto"
+    solver: SolverName = "auto"
     tol: float = 1e-5
     max_steps: int = 200
     on_failure: OnFailure = "warn"
@@ -218,8 +197,6 @@ class SolverOptions:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.solver not in solver_names():
-            raise InvalidInputError(f"unknown equilibrium solver {self.solver!r}; known: {', '.join(solver_names())}")
         if not 0 < self.tol < math.inf:
             raise InvalidInputError(f"tol must be positive and finite, got {self.tol!r}")
         whole("max_steps", self.max_steps)
@@ -263,7 +240,7 @@ class Equilibrium:
 def solve_equilibrium(
     step: Step,
     z0: Tensor,
-    solver: str | Solver = "auto",
+    solver: SolverName | Solver = "auto",
     tol: float = 1e-5,
     max_steps: int = 200,
     restrict: Callable[[Tensor], Step] | None = None,
@@ -278,9 +255,7 @@ def solve_equilibrium(
         empty = z0.new_zeros(z0.shape[:-1])
         return Equilibrium(z0.clone(), empty, 0, empty == 0)
     SolverOptions(tol=tol, max_steps=max_steps)  # which refuses what is no tolerance, or no number of steps
-    method = new_solver(solver) if isinstance(solver, str) else solver
-    if not (callable(step) and hasattr(method, "advance")):
-        raise InvalidInputError("step must be a function of a tensor, and solver a name or a Solver")
+    method = _SOLVERS[solver]() if isinstance(solver, str) else solver
     state = _Progress(z0, tol, restrict if z0.ndim == 2 else None)
     z, look = z0, 1
     for count in range(1, max_steps + 1):
