@@ -7,10 +7,9 @@ from .conditioned import Conditioned
 from .elementary import Basis
 from .piecewise import HardSwish, HardTanh, LeakyReLU, Linear, PiecewiseLinear, ReLU
 from .polynomial import Hermite, Quadratic
-from .smooth import ELU, GELU, SELU, Arctan, Erf, Mish, Sigmoid, SiLU, Softplus, Tanh
+from .smooth import ELU, GELU, SELU, Arctan, Cos, Erf, Mish, Sigmoid, SiLU, Sin, Softplus, Tanh
 from .thresholds import Thresholds
 from .turned import Turned
-from .waves import Cos, Sin
 
 __all__ = [
     "ELU",

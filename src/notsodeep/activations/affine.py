@@ -14,7 +14,7 @@ from ..errors import ActivationError
 from .base import Activation, Parity, activation, register
 from .forms import ClosedForm, Dual, Function, Shifted
 from .panels import Panels, Stretched, Tails
-from .polynomial import Hermite, Polynomial, Quadratic
+from .polynomial import Polynomial, Quadratic
 
 
 @register
@@ -122,16 +122,7 @@ class Affine(Activation):
 
     def polynomial(self) -> Polynomial | None:
         base = Quadratic(0.0, 0.0, 0.0) if self.gain == 0.0 else self.base.polynomial()
-        if isinstance(base, Quadratic):
-            steep = self.gain * self.scale
-            return Quadratic(steep * self.scale * base.a, steep * base.b + self.skip, self.gain * base.c + self.shift)
-        if isinstance(base, Hermite):
-            scale = base.scale / self.scale
-            coefficients = [self.gain * c for c in base.coefficients] + [0.0] * max(0, 2 - len(base.coefficients))
-            coefficients[0] += self.shift
-            coefficients[1] += self.skip * scale
-            return Hermite(tuple(coefficients), scale)
-        return None
+        return None if base is None else base.wrapped(self.gain, self.scale, self.skip, self.shift)
 
     def closed_form(self) -> ClosedForm | None:
         inner = self.base.closed_form()
@@ -176,7 +167,7 @@ class Affine(Activation):
 
     def source_lines(self, name: str) -> list[str]:
         exact = self.polynomial()
-        return exact.source_lines(name) if isinstance(exact, Hermite) else super().source_lines(name)
+        return super().source_lines(name) if exact is None else exact.source_lines(name)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON document; :meth:`from_dict` reads it back."""

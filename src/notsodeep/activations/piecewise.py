@@ -58,9 +58,6 @@ class Linear(TwoSlopes):
     def _slope(self, x: Tensor) -> Tensor:
         return torch.full_like(x, self.slope)
 
-    def _curvature(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(x)
-
     @property
     def two_slopes(self) -> tuple[float, float]:
         return (self.slope, self.slope)
@@ -94,9 +91,6 @@ class ReLU(TwoSlopes):
 
     def _slope(self, x: Tensor) -> Tensor:
         return (x > 0).to(x.dtype)
-
-    def _curvature(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(x)
 
     def fused(self, scale: float = 1.0) -> tuple[Function, float]:
         return Leaky(0.0), scale
@@ -132,9 +126,6 @@ class LeakyReLU(TwoSlopes):
 
     def _slope(self, x: Tensor) -> Tensor:
         return self.slope + (self.gain - self.slope) * (x > 0).to(x.dtype)
-
-    def _curvature(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(x)
 
     @property
     def two_slopes(self) -> tuple[float, float]:
@@ -183,9 +174,6 @@ class HardTanh(Activation):
 
     def _slope(self, x: Tensor) -> Tensor:
         return self.a * (x.abs() < self.c).to(x.dtype)
-
-    def _curvature(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(x)
 
     @property
     def breaks(self) -> Breaks:
@@ -266,9 +254,6 @@ class PiecewiseLinear(TwoSlopes):
         knots = torch.tensor(self.knots, dtype=x.dtype, device=x.device)
         return table[torch.bucketize(x, knots)]
 
-    def _curvature(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(x)
-
     @property
     def breaks(self) -> Breaks:
         return tuple((knot, (0.0, bend)) for knot, bend in self._bends)
@@ -301,6 +286,3 @@ class HardSwish(Activation):
 
     def _slope(self, x: Tensor) -> Tensor:
         return torch.where(x.abs() < 3.0, x / 3.0 + 0.5, (x > 0).to(x.dtype))
-
-    def _curvature(self, x: Tensor) -> Tensor:
-        return (x.abs() < 3.0).to(x.dtype) / 3.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,9 +18,69 @@ from .forms import Function, Horner
 _HIGHEST_DEGREE = 8  # monomials are accurate up to here; beyond, the three-term recurrence
 
 
+@dataclass(frozen=True)
+class Polynomial(Activation):
+    """What all polynomials have in common; abstract."""
+
+    @property
+    def degree(self) -> int:
+        """The degree of the polynomial."""
+        raise NotImplementedError
+
+    def monomials(self) -> tuple[float, ...]:
+        """The coefficients of 1, x, x^2 ... ; accurate for few orders only."""
+        raise NotImplementedError
+
+    def derived(self) -> Polynomial:
+        """phi' as an activation."""
+        raise NotImplementedError
+
+    def wrapped(self, gain: float, scale: float, skip: float, shift: float) -> Polynomial:
+        """gain * phi(scale * x) + skip * x + shift."""
+        raise NotImplementedError
+
+    def polynomial(self) -> Polynomial:
+        return self
+
+    def _slope(self, x: Tensor) -> Tensor:
+        return self.derived()._value(x)
+
+    def _curvature(self, x: Tensor) -> Tensor:
+        return self.derived().derived()._value(x)
+
+    def closed_coefficients(self, tau: Tensor, terms: int, derivative: bool = False) -> Tensor:
+        return self.derived()._coefficients(tau, terms) if derivative else self._coefficients(tau, terms)
+
+    def _coefficients(self, tau: Tensor, terms: int) -> Tensor:
+        raise NotImplementedError
+
+    def closed_moments(self, tau: Tensor) -> list[Tensor]:
+        """By Parseval's identity."""
+        first = self.derived()
+        value, slope, curvature = (f._coefficients(tau, self.degree + 1) for f in (self, first, first.derived()))
+        slope_square = (slope**2).sum(-1)
+        square_curvature = 2.0 * (slope_square + (value * curvature).sum(-1))
+        variance = (value[:, 1:] ** 2).sum(-1)
+        square = value[:, 0] ** 2 + variance
+        return [value[:, 0], square, variance, slope[:, 0], curvature[:, 0], slope_square, square_curvature]
+
+    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
+        if not 1 <= self.degree <= _HIGHEST_DEGREE:
+            return super().fused(scale)
+        return Horner(tuple(c * scale**k for k, c in enumerate(self.monomials()))), 1.0
+
+    def source(self, x: str) -> str:
+        """Horner's scheme: well conditioned for the few orders of a matched twin."""
+        monomials = self.monomials()
+        text = repr(monomials[-1])
+        for c in reversed(monomials[:-1]):
+            text = f"{c!r} + {x} * ({text})"
+        return text
+
+
 @register
 @dataclass(frozen=True)
-class Quadratic(Activation):
+class Quadratic(Polynomial):
     """phi(x) = a x^2 + b x + c."""
 
     a: float = 1.0
@@ -44,22 +104,19 @@ class Quadratic(Activation):
 
     @property
     def degree(self) -> int:
-        """The degree of the polynomial."""
         return 2 if self.a != 0.0 else int(self.b != 0.0)
 
+    def monomials(self) -> tuple[float, ...]:
+        return (self.c, self.b, self.a)[: self.degree + 1]
+
     def derived(self) -> Quadratic:
-        """phi' as an activation."""
         return Quadratic(0.0, 2.0 * self.a, self.b)
 
-    def polynomial(self) -> Polynomial:
-        return self
+    def wrapped(self, gain: float, scale: float, skip: float, shift: float) -> Quadratic:
+        steep = gain * scale
+        return Quadratic(steep * scale * self.a, steep * self.b + skip, gain * self.c + shift)
 
-    def closed_moments(self, tau: Tensor) -> list[Tensor]:
-        return _moments(self, tau)
-
-    def closed_coefficients(self, tau: Tensor, terms: int, derivative: bool = False) -> Tensor:
-        if derivative:
-            return self.derived().closed_coefficients(tau, terms)
+    def _coefficients(self, tau: Tensor, terms: int) -> Tensor:
         out = torch.zeros(len(tau), terms, dtype=torch.float64)
         exact = [self.a * tau**2 + self.c, self.b * tau, math.sqrt(2.0) * self.a * tau**2]
         out[:, :3] = torch.stack(exact, dim=1)[:, :terms]
@@ -71,22 +128,10 @@ class Quadratic(Activation):
     def _value(self, x: Tensor) -> Tensor:
         return (self.a * x + self.b) * x + self.c
 
-    def _slope(self, x: Tensor) -> Tensor:
-        return 2.0 * self.a * x + self.b
-
-    def _curvature(self, x: Tensor) -> Tensor:
-        return torch.full_like(x, 2.0 * self.a)
-
-    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
-        return Horner((self.c, self.b * scale, self.a * scale**2)), 1.0
-
-    def source(self, x: str) -> str:
-        return f"{self.a!r} * {x}**2 + {self.b!r} * {x} + {self.c!r}"
-
 
 @register
 @dataclass(frozen=True)
-class Hermite(Activation):
+class Hermite(Polynomial):
     """phi(x) = sum_k coefficients[k] h_k(x / scale), h_k the orthonormal Hermite polynomials."""
 
     coefficients: tuple[float, ...] = (0.0, 1.0)
@@ -100,7 +145,6 @@ class Hermite(Activation):
 
     @property
     def degree(self) -> int:
-        """The degree of the polynomial."""
         return max((k for k, c in enumerate(self.coefficients) if c != 0.0), default=0)
 
     @property
@@ -121,19 +165,18 @@ class Hermite(Activation):
         return "even" if not any(self.coefficients[1::2]) else None
 
     def derived(self) -> Hermite:
-        """phi' as a Hermite activation: h_k' = sqrt(k) h_{k-1}."""
+        # h_k' = sqrt(k) h_{k-1}
         lowered = tuple(math.sqrt(k) * c / self.scale for k, c in enumerate(self.coefficients))[1:]
         return Hermite(lowered or (0.0,), self.scale)
 
-    def polynomial(self) -> Polynomial:
-        return self
+    def wrapped(self, gain: float, scale: float, skip: float, shift: float) -> Hermite:
+        width = self.scale / scale
+        coefficients = [gain * c for c in self.coefficients] + [0.0] * max(0, 2 - len(self.coefficients))
+        coefficients[0] += shift
+        coefficients[1] += skip * width
+        return Hermite(tuple(coefficients), width)
 
-    def closed_moments(self, tau: Tensor) -> list[Tensor]:
-        return _moments(self, tau)
-
-    def closed_coefficients(self, tau: Tensor, terms: int, derivative: bool = False) -> Tensor:
-        if derivative:
-            return self.derived().closed_coefficients(tau, terms)
+    def _coefficients(self, tau: Tensor, terms: int) -> Tensor:
         out = torch.zeros(len(tau), terms, dtype=torch.float64)
         s = tau / self.scale
         for k, c in enumerate(self.coefficients):
@@ -146,7 +189,6 @@ class Hermite(Activation):
         return out
 
     def monomials(self) -> tuple[float, ...]:
-        """The coefficients of 1, x, x^2 ... ; accurate for few orders only."""
         size = self.degree + 1
         # h_k = He_k / sqrt(k!), He_k the polynomials of NumPy's hermite_e
         factors = [c / math.sqrt(math.factorial(k)) for k, c in enumerate(self.coefficients[:size])]
@@ -162,25 +204,6 @@ class Hermite(Activation):
     def _value(self, x: Tensor) -> Tensor:
         return _clenshaw(self.coefficients, x / self.scale)
 
-    def _slope(self, x: Tensor) -> Tensor:
-        return self.derived()._value(x)
-
-    def _curvature(self, x: Tensor) -> Tensor:
-        return self.derived().derived()._value(x)
-
-    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
-        if not 1 <= self.degree <= _HIGHEST_DEGREE:
-            return super().fused(scale)
-        return Horner(tuple(c * scale**k for k, c in enumerate(self.monomials()))), 1.0
-
-    def source(self, x: str) -> str:
-        """Horner's scheme: well conditioned for the few orders of a matched twin."""
-        monomials = self.monomials()
-        text = repr(monomials[-1])
-        for c in reversed(monomials[:-1]):
-            text = f"{c!r} + {x} * ({text})"
-        return text
-
     def source_lines(self, name: str) -> list[str]:
         if self.degree <= _HIGHEST_DEGREE:
             return super().source_lines(name)
@@ -194,22 +217,6 @@ class Hermite(Activation):
             "        before, here = here, (x * here - math.sqrt(k) * before) / math.sqrt(k + 1)",
             "    return total",
         ]
-
-
-Polynomial: TypeAlias = Hermite | Quadratic
-
-
-def _moments(phi: Polynomial, tau: Tensor) -> list[Tensor]:
-    """The fields of Moments in order, from Parseval's identity."""
-    terms = phi.degree + 1
-    value = phi.closed_coefficients(tau, terms)
-    slope = phi.derived().closed_coefficients(tau, terms)
-    curvature = phi.derived().derived().closed_coefficients(tau, terms)
-    slope_square = (slope**2).sum(-1)
-    square_curvature = 2.0 * (slope_square + (value * curvature).sum(-1))
-    variance = (value[:, 1:] ** 2).sum(-1)
-    square = value[:, 0] ** 2 + variance
-    return [value[:, 0], square, variance, slope[:, 0], curvature[:, 0], slope_square, square_curvature]
 
 
 def _clenshaw(coefficients: Sequence[float], x: Tensor) -> Tensor:
