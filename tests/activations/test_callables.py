@@ -124,6 +124,15 @@ def test_a_given_derivative_is_used_and_checked():
         from_callable(np.tanh, derivative=torch.cos)
 
 
+def test_differences_follow_features_that_are_short():
+    sharp, exact = from_callable(lambda x: np.tanh(10 * x)), nsd.activation("tanh").affine(scale=10.0)
+    x = np.linspace(-1.0, 1.0, 201)
+    assert np.allclose(sharp.derivative(x), exact.derivative(x), atol=1e-9)
+    assert np.allclose(sharp.second_derivative(x), exact.second_derivative(x), atol=1e-8)
+    assert sharp.lipschitz == pytest.approx(10.0, rel=1e-10)
+    from_callable(lambda x: np.tanh(10 * x), derivative=lambda x: 10 / np.cosh(10 * x) ** 2)  # is not refused
+
+
 def test_a_given_lipschitz_constant_must_hold():
     assert from_callable(np.tanh, lipschitz=1.5).lipschitz == 1.5
     with pytest.raises(ActivationError, match="its slope reaches 1"):

@@ -14,9 +14,10 @@ from torch import Tensor
 from ..errors import ActivationError, ConvergenceError
 from .base import Parity
 from .callables import CallableActivation, difference, evaluate
-from .panels import REACH, Even, normal_nodes
+from .panels import REACH, normal_nodes
 
 _REACH = 30.0
+_WIDEST = 30.0  # scales up to here must work
 _FAR = (-400.0, -200.0, 200.0, 400.0)  # where slopes must have settled, or at least stopped growing
 
 
@@ -29,11 +30,9 @@ def make_callable(
     name: str | None,
 ) -> CallableActivation:
     """Build a :class:`CallableActivation` from a function that has passed every check."""
-    if not callable(function):
-        raise ActivationError(f"from_callable needs a function of an array, got {function!r}")
     given = str(name or getattr(function, "__name__", type(function).__name__))
     label = given.encode("unicode_escape").decode("ascii")[:60]  # one plain line, whatever it is called
-    rough = _positions(kinks)
+    rough = tuple(sorted(set(kinks)))
     grid = _probe_grid(rough)
     numpy, values = _try(function, grid, label)
     _check_elementwise(function, numpy, grid, values, label)
@@ -41,16 +40,11 @@ def make_callable(
     draft = CallableActivation(
         function, rough, derivative, symmetry=_parity(function, numpy, rough), numpy=numpy, label=label
     )
-    if derivative is not None:
-        _check_derivative(draft)
     _check_derivatives_exist(draft)
     phi = _with_resolution(draft)
-    _check_panels(phi)
+    if derivative is not None:
+        _check_derivative(phi)
     return replace(phi, slopes=_slopes(phi, lipschitz))
-
-
-def _positions(kinks: Sequence[float]) -> tuple[float, ...]:
-    return tuple(sorted(set(kinks)))
 
 
 def _probe_grid(kinks: Sequence[float]) -> Tensor:
@@ -163,52 +157,41 @@ def _parity(function: Callable[[Any], Any], numpy: bool, kinks: tuple[float, ...
 
 
 def _with_resolution(phi: CallableActivation) -> CallableActivation:
-    """The coarsest panels on which E[phi] and E[phi^2] (and E[phi'^2]) are settled from tau = 1e-3 to 30."""
-    tau = torch.tensor([1e-3, 0.1, 1.0, 5.0, 30.0], dtype=torch.float64)
-    previous: Tensor | None = None
-    error = float("inf")
-    for halvings in range(7):
-        xi, weights = normal_nodes(tau, Even(phi.rough, 0.5**halvings))
-        current = _settling(phi, tau[:, None] * xi, weights)
-        if previous is not None:
-            size = current[1].sqrt() + current[1]
-            change = (current - previous).abs() / (size + current[2] + 1e-300)
-            error = float(change.max())
-            if error <= 1e-13:
-                return replace(phi, resolution=0.5 ** (halvings - 1))
-        previous = current
-    raise ActivationError(
-        f"Gaussian expectations of {phi.label} do not settle (relative change {error:.1e} on the finest panels): "
-        "declare its kinks at their exact positions, or rescale an input that varies on a length below 1/32"
-    )
-
-
-def _check_panels(phi: CallableActivation) -> None:
-    """Every expectation at scales up to 30 must be resolved; beyond, panels are looked for when they are needed."""
+    """Resolved at scales up to 30, with the length of its shortest panel; beyond, panels are found when needed."""
     try:
-        phi.panels().edges(30.0 * REACH)
+        edges = phi.panels().edges(_WIDEST * REACH)
     except ConvergenceError as error:
-        raise ActivationError(f"Gaussian expectations of {phi.label} do not settle: {error}") from None
-
-
-def _settling(phi: CallableActivation, x: Tensor, weights: Tensor) -> Tensor:
-    value = phi._value(x).detach()
-    # differences of a NumPy function carry their own noise; only exact slopes are asked to settle
-    slope = torch.zeros_like(value) if phi.numpy and phi.slope_function is None else phi._slope(x).detach()
-    out = torch.stack([(f * weights).sum(-1) for f in (value, value**2, slope**2)])
-    if not bool(torch.isfinite(out).all()):
-        raise ActivationError(f"{phi.label} grows too fast: E[{phi.label}(tau xi)^2] is not finite for tau up to 30")
-    return out
+        raise ActivationError(
+            f"Gaussian expectations of {phi.label} do not settle: {error}, or declare kinks at their exact positions"
+        ) from None
+    tau = torch.tensor([_WIDEST], dtype=torch.float64)
+    xi, weights = normal_nodes(tau, phi.panels())
+    if not bool(torch.isfinite((phi._value(tau * xi).detach() ** 2 * weights).sum())):
+        raise ActivationError(
+            f"{phi.label} grows too fast: E[{phi.label}(tau xi)^2] is not finite for tau up to {_WIDEST:g}"
+        )
+    shortest = float(edges[: len(edges) - len(phi.rough)].diff().min())
+    return replace(phi, resolution=min(1.0, shortest))
 
 
 def _check_derivatives_exist(phi: CallableActivation) -> None:
-    """torch cannot differentiate every function twice; better to know now than in the middle of a kernel."""
+    """A derivative that is given must work, and torch must find the others: not every function has two there."""
     x = torch.tensor([-2.1, -0.3, 0.4, 1.7], dtype=torch.float64)
+    if phi.slope_function is not None:
+        try:
+            given = phi._slope(x).detach()
+        except Exception as error:
+            kind = "NumPy array" if phi.numpy else "torch tensor"
+            raise ActivationError(
+                f"the derivative of {phi.label} could not be called on a {kind}, as {phi.label} is: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if given.shape != x.shape or not bool(torch.isfinite(given).all()):
+            raise ActivationError(f"the derivative of {phi.label} must be finite and keep its argument's shape")
     if phi.numpy:
         return
     try:
-        if phi.slope_function is None:
-            phi._slope(x)
+        phi._slope(x)
         phi._curvature(x)
     except (RuntimeError, NotImplementedError) as error:
         raise ActivationError(
@@ -218,20 +201,11 @@ def _check_derivatives_exist(phi: CallableActivation) -> None:
 
 
 def _check_derivative(phi: CallableActivation) -> None:
+    """What is given against differences, whose step is fit for the function."""
     x = torch.linspace(-6.0, 6.0, 241, dtype=torch.float64) + 3.21e-4
-    try:
-        given = phi._slope(x).detach()
-    except Exception as error:
-        kind = "NumPy array" if phi.numpy else "torch tensor"
-        raise ActivationError(
-            f"the derivative of {phi.label} could not be called on a {kind}, as {phi.label} is: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    if given.shape != x.shape or not bool(torch.isfinite(given).all()):
-        raise ActivationError(f"the derivative of {phi.label} must be finite and keep its argument's shape")
-    numeric = _numeric_slope(phi, x)
+    given, numeric = phi._slope(x).detach(), _numeric_slope(phi, x)
     worst = int((given - numeric).abs().argmax())
-    if float((given - numeric).abs()[worst]) > 1e-6 * (1.0 + float(given.abs().max())):
+    if not float((given - numeric).abs()[worst]) <= 1e-6 * (1.0 + float(given.abs().max())):
         raise ActivationError(
             f"the derivative given for {phi.label} is {float(given[worst]):.6g} at x = {float(x[worst]):.3g}, "
             f"but differences of the function give {float(numeric[worst]):.6g}"
@@ -249,15 +223,14 @@ def _slopes(phi: CallableActivation, lipschitz: float | None) -> tuple[float, fl
     low, high = _estimate_slopes(phi)
     if lipschitz is None:
         return (low, high)
-    given = float(lipschitz)
-    if not 0.0 <= given < math.inf:
+    if not 0.0 <= lipschitz < math.inf:
         raise ActivationError(f"lipschitz must be a finite, non-negative number, got {lipschitz!r}")
     seen = max(abs(low), abs(high))
-    if seen > given * (1.0 + 1e-6) + 1e-9:
+    if seen > lipschitz * (1.0 + 1e-6) + 1e-9:
         raise ActivationError(
-            f"lipschitz = {given:.6g} was given for {phi.label}, but its slope reaches {seen:.6g} in absolute value"
+            f"lipschitz = {lipschitz:.6g} was given for {phi.label}, but its slope reaches {seen:.6g} in absolute value"
         )
-    return (-given, given)
+    return (-lipschitz, lipschitz)
 
 
 def _estimate_slopes(phi: CallableActivation) -> tuple[float, float]:
