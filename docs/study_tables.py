@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from notsodeep.nn.compare import standard_error
 from notsodeep.plots.figures.accuracy import (
     ACTIVATIONS,
     LAYERS,
@@ -16,7 +17,7 @@ from notsodeep.plots.figures.accuracy import (
     accuracy_curves,
     student_mean,
 )
-from notsodeep.plots.style import Document, phrase, standard_error, word
+from notsodeep.plots.style import Document, phrase, word
 
 Table = tuple[list[str], list[list[str]]]
 

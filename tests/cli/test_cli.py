@@ -443,6 +443,10 @@ def test_every_command_reads_the_same_tables(files):
     """Blanks instead of commas, names behind a hash, labels in words without a name above them."""
     X, y = np.load(files / "X.npy"), np.load(files / "y.npy")
     np.savetxt(files / "blank.txt", X, header=" ".join(f"c{i}" for i in range(X.shape[1])))
+    (files / "bare.txt").write_text("#\n" + (files / "blank.txt").read_text().partition("\n")[2])
+    bare = run("kernel", files / "bare.txt", "tanh", "-o", files / "K.npy")
+    assert bare.exit_code == 0
+    np.testing.assert_allclose(np.load(files / "K.npy"), nsd.ck(nsd.DEQ("tanh", 0.2), X), atol=1e-14)
     (files / "words.txt").write_text("\n".join(np.array(["golden retriever", "cat"])[y]))
     table = ("-y", files / "words.txt")
     assert (

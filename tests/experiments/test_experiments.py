@@ -23,7 +23,7 @@ from notsodeep.cli import app
 from notsodeep.errors import ConvergenceError, DataError, InvalidInputError
 from notsodeep.experiments import accuracy, distilling, equivalents_error, readouts, runner
 from notsodeep.experiments.kernel_figures import histograms, sample, thumbnail
-from notsodeep.experiments.readouts import Optimiser, train_readouts
+from notsodeep.experiments.readouts import train_readouts
 from notsodeep.experiments.runner import Experiment, Point, Setup, TimeUp, draw, read_document, run
 from notsodeep.plots.figures.accuracy import REPORTED, accuracy_curves
 from notsodeep.plots.style import INK
@@ -162,11 +162,11 @@ def test_every_point_says_what_made_it(tmp_path):
 # ---- batched readouts ------------------------------------------------------------------------------------------
 
 
-def reference(F: torch.Tensor, y: torch.Tensor, optimiser: Optimiser, seed: int, epochs: int) -> torch.Tensor:
+def reference(F: torch.Tensor, y: torch.Tensor, way: str, lr: float, seed: int, epochs: int) -> torch.Tensor:
     """The same training by torch's own optimiser and autograd, one network at a time."""
     weight = torch.zeros(3, F.shape[1], dtype=F.dtype, requires_grad=True)
-    kind: Callable = torch.optim.SGD if optimiser.method == "sgd" else torch.optim.Adam
-    torch_optimiser = kind([weight], lr=optimiser.lr)
+    kind: Callable = torch.optim.SGD if way == "sgd" else torch.optim.Adam
+    torch_optimiser = kind([weight], lr=lr)
     for epoch in range(epochs):
         order = torch.randperm(len(F), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
         for rows in order.split(16):
@@ -180,30 +180,30 @@ def test_batched_training_equals_torch_optimisers():
     generator = torch.Generator().manual_seed(0)
     F = torch.randn(4, 50, 7, generator=generator, dtype=torch.float64)  # the last batch of an epoch has two rows
     y = torch.randint(0, 3, (50,), generator=generator)
-    optimisers, seeds = (Optimiser("sgd", 0.7), Optimiser("adam", 0.01)), [0, 1, 0, 5]
+    optimisers, seeds = {"sgd": 0.7, "adam": 0.01}, [0, 1, 0, 5]
     found = train_readouts(F, y, 3, optimisers, seeds, epochs=3, batch_size=16)
     assert found.shape == (4, 2, 7, 3)
     for i, seed in enumerate(seeds):
-        for j, optimiser in enumerate(optimisers):
-            expected = reference(F[i], y, optimiser, seed, epochs=3)
+        for j, optimiser in enumerate(optimisers.items()):
+            expected = reference(F[i], y, *optimiser, seed, epochs=3)
             torch.testing.assert_close(found[i, j], expected, rtol=0.0, atol=tolerance())
 
 
 def test_divergence_is_reported():
     F = torch.full((1, 8, 2), 1e30)
     with pytest.raises(ConvergenceError, match="lower the learning rate"):
-        train_readouts(F, torch.zeros(8, dtype=torch.long), 2, [Optimiser("sgd", 1e30)], [0], epochs=2)
+        train_readouts(F, torch.zeros(8, dtype=torch.long), 2, {"sgd": 1e30}, [0], epochs=2)
 
 
 @pytest.mark.parametrize(("method", "lr"), [("newton", 1.0), ("sgd", 0.0), ("adam", float("nan"))])
 def test_optimisers_are_checked(method, lr):
     with pytest.raises(InvalidInputError, match="positive learning rate"):
-        Optimiser(method, lr)
+        train_readouts(torch.zeros(1, 8, 2), torch.zeros(8, dtype=torch.long), 2, {method: lr}, [0])
 
 
 def test_sizes_are_checked():
     with pytest.raises(InvalidInputError, match="as many seeds"):
-        train_readouts(torch.zeros(2, 8, 2), torch.zeros(8, dtype=torch.long), 2, [Optimiser("sgd", 1.0)], [0])
+        train_readouts(torch.zeros(2, 8, 2), torch.zeros(8, dtype=torch.long), 2, {"sgd": 1.0}, [0])
 
 
 # ---- samples ---------------------------------------------------------------------------------------------------

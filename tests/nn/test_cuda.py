@@ -86,11 +86,11 @@ def test_conversion_stays_on_the_device() -> None:
 @pytest.mark.parametrize("method", ["sgd", "adam"])
 def test_recorded_epochs_are_those_of_the_cpu(method: str) -> None:
     """Readouts of several networks, recorded and replayed on the card."""
-    from notsodeep.experiments.readouts import Optimiser, train_readouts
+    from notsodeep.experiments.readouts import train_readouts
 
     features = torch.randn(3, 70, 5, generator=torch.Generator().manual_seed(0))
     y = torch.arange(70) % 4
-    options = ([Optimiser(method, 0.1)], [0, 1, 0])
+    options = ({method: 0.1}, [0, 1, 0])
     here = train_readouts(features, y, 4, *options, epochs=5, batch_size=16)
     there = train_readouts(features.cuda(), y.cuda(), 4, *options, epochs=5, batch_size=16)
     torch.testing.assert_close(there.cpu(), here, rtol=1e-4, atol=1e-5)

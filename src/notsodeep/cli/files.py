@@ -245,7 +245,7 @@ def _table_of(text: str, source: str) -> Table:
     """A first line without a number names the columns."""
     first, _, rest = text.lstrip().partition("\n")
     delimiter = "," if "," in first else None
-    (names,) = _cells(first.lstrip("# "), delimiter, source)
+    names = [name for row in _cells(first.lstrip("# "), delimiter, source) for name in row]
     if any(_is_number(name) for name in names):
         return Table(source, (), text, delimiter)
     if not rest.strip():

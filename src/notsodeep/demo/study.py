@@ -13,7 +13,7 @@ from notsodeep.experiments.learning import measure_learning
 from notsodeep.matching import Verification
 from notsodeep.networks import Kernel
 from notsodeep.nn import Comparison
-from notsodeep.plots.style import standard_error
+from notsodeep.nn.compare import standard_error
 from notsodeep.spectra import SpectralLaw
 
 SIGMA_A2 = 0.2
@@ -211,6 +211,6 @@ def _learning() -> tuple[nsd.LearningCurve, dict[str, tuple[list[int], list[floa
     learned = {}
     for name, deq in networks.items():
         found = [measure_learning(deq, mixture, n, "ck", "ridge", [ridge], 4, n)["accuracy"] for n in sizes]
-        rows = [np.ravel(draws) for draws in found]
-        learned[name] = (sizes, [float(row.mean()) for row in rows], [standard_error(row) for row in rows])
+        rows = [[accuracy for (accuracy,) in draws] for draws in found]
+        learned[name] = (sizes, [sum(row) / len(row) for row in rows], [standard_error(row) for row in rows])
     return curve, learned

@@ -28,7 +28,7 @@ from ..matching import Twin, match, match_one_layer, norm_range
 from ..networks import DEQ, ENN
 from ..plots.figures.accuracy import ACTIVATIONS, MODELS, draw_accuracy, draw_depths
 from ..plots.figures.twins import draw_one_layer_accuracy
-from .readouts import Candidate, Optimiser, score
+from .readouts import Candidate, score
 from .runner import HERE, Experiment, Point, Setup
 
 DATASETS = ("mnist", "fashion_mnist", "cifar10_vgg")
@@ -105,13 +105,11 @@ def accuracies(
         epochs=epochs,
         batch_size=batch_size,
         seeds=seeds,
-        optimisers=[Optimiser(method, lr) for method, lr in optimisers.items()],  # type: ignore[arg-type]
+        optimisers=optimisers,
     )
     table: dict[str, Any] = {}
     for phi in activations:
-        table[phi] = {
-            method: {name: found.shares[f"{phi}/{name}"][j] for name in MODELS} for j, method in enumerate(optimisers)
-        }
+        table[phi] = {method: {name: found.shares[f"{phi}/{name}"][method] for name in MODELS} for method in optimisers}
         clock = {name: found.feature_seconds[f"{phi}/{name}"] for name in MODELS}
         table[phi]["feature_seconds"] = {name: [round(v, 5) for v in seconds] for name, seconds in clock.items()}
     return {"accuracies": table, "readout_seconds_of_all": round(found.readout_seconds, 3)}
@@ -181,7 +179,7 @@ def accuracy_by_depth(
 ) -> dict[str, list[float]]:
     """Network -> test accuracy per seed; ``networks`` are ``"DEQ"`` and names from :data:`TWINS` and :data:`PLAIN`."""
     candidates = {name: Candidate(_by_name(phi, name), TWINS.get(name, "gaussian")) for name in networks}
-    table = score(candidates, data, width, setup, epochs=epochs, seeds=seeds, optimisers=[Optimiser("sgd", lr)])
+    table = score(candidates, data, width, setup, epochs=epochs, seeds=seeds, optimisers={"sgd": lr})
     return {name: found["accuracy"] for name, found in table.first.items()}
 
 
@@ -260,7 +258,7 @@ def one_layer_points(setup: Setup) -> list[Point]:
     def measure(settings: Mapping[str, Any]) -> dict[str, Any]:
         data, networks = prepared(settings["dataset"])
         options = {name: settings[name] for name in ("epochs", "seeds")}
-        options["optimisers"] = [Optimiser(settings.get("method", "sgd"), settings["lr"])]
+        options["optimisers"] = {settings.get("method", "sgd"): settings["lr"]}
         return {
             phi: score(networks[phi], data, settings["width"], setup, **options).first
             for phi in settings["activations"]

@@ -22,8 +22,8 @@ from ..learning.schedules import confusions, ridge_scores
 from ..matching import Twin, match
 from ..mixtures import GaussianMixture
 from ..networks import DEQ, ENN, Kernel, Network
+from ..nn.compare import standard_error
 from ..plots.figures.learning import draw_learning
-from ..plots.style import standard_error
 from ..spectra.sources import source_of
 from .lazy import Learner
 from .runner import Experiment, Point, Setup
@@ -160,7 +160,7 @@ def _converge(settings: Settings) -> dict[str, Any]:
     points = np.array(rows["accuracy"])[:, 0] - found.accuracy
     return {
         "mse_bias": float(single.mean()),
-        "mse_bias_error": standard_error(single),
+        "mse_bias_error": standard_error(single.tolist()),
         "mse_rms": float(np.sqrt((single**2).mean())),
         "accuracy_bias": float(points.mean()),
         "accuracy_rms": float(np.sqrt((points**2).mean())),

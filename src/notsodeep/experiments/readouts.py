@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,19 +25,9 @@ _CPU_BYTES = 4 << 30  # of features held at once
 Loss = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class Optimiser:
-    """Plain SGD or Adam, with a constant learning rate."""
-
-    method: Literal["sgd", "adam"]
-    lr: float
-
-    def __post_init__(self) -> None:
-        if self.method not in ("sgd", "adam") or not (math.isfinite(self.lr) and self.lr > 0):
-            raise InvalidInputError(f"an optimiser is 'sgd' or 'adam' with a positive learning rate, got {self!r}")
-
-
-_PAPERS = Optimiser("sgd", 1.0)
+Rates = Mapping[str, float]
+"""Plain SGD or Adam -> its learning rate, which stays."""
+_PAPERS = {"sgd": 1.0}
 
 
 def build(
@@ -67,8 +57,8 @@ Shares = dict[str, list[float]]
 class Scores:
     """What the readouts of several networks reach, and what they took."""
 
-    shares: dict[str, list[Shares]]
-    """By network, one entry per optimiser."""
+    shares: dict[str, dict[str, Shares]]
+    """By network and by optimiser."""
     feature_seconds: dict[str, list[float]]
     """By network, for the training rows, one per seed."""
     readout_seconds: float
@@ -76,7 +66,7 @@ class Scores:
     @property
     def first(self) -> dict[str, Shares]:
         """By the first optimiser."""
-        return {name: each[0] for name, each in self.shares.items()}
+        return {name: next(iter(each.values())) for name, each in self.shares.items()}
 
 
 def score(
@@ -88,7 +78,7 @@ def score(
     epochs: int = 100,
     batch_size: int = 128,
     seeds: Sequence[int] = (0,),
-    optimisers: Sequence[Optimiser] = (_PAPERS,),
+    optimisers: Rates = _PAPERS,
 ) -> Scores:
     """Train a readout on the features of every network and seed, as many at once as the memory holds.
 
@@ -122,7 +112,7 @@ def score(
         accuracies, agreements = [share(guess, truth) for guess, _ in pairs], [share(*pair) for pair in pairs]
         return {"accuracy": [round(v, 6) for v in accuracies], "agreement": [round(v, 6) for v in agreements]}
 
-    by_network = {name: [shares(name, j) for j in range(len(optimisers))] for name in candidates}
+    by_network = {name: {way: shares(name, j) for j, way in enumerate(optimisers)} for name in candidates}
     return Scores(by_network, clock, elapsed)
 
 
@@ -160,7 +150,7 @@ def train_readouts(
     features: Tensor,
     y: Tensor,
     classes: int,
-    optimisers: Sequence[Optimiser],
+    optimisers: Rates,
     seeds: Sequence[int],
     *,
     epochs: int = 100,
@@ -180,10 +170,12 @@ def train_readouts(
     networks, n, width = features.shape
     if len(seeds) != networks or y.shape != (n,):
         raise InvalidInputError(f"{networks} networks and {n} rows need as many seeds and labels")
+    if any(way not in ("sgd", "adam") or not (math.isfinite(lr) and lr > 0) for way, lr in optimisers.items()):
+        raise InvalidInputError(f"optimisers are 'sgd' or 'adam' with a positive learning rate, got {optimisers}")
     flat = features.reshape(networks * n, width)
     start = torch.arange(networks, device=features.device)[:, None] * n
     weights = [features.new_zeros(networks, width, classes).requires_grad_() for _ in optimisers]
-    steppers = [new_optimiser(o.method, [w], o.lr) for o, w in zip(optimisers, weights, strict=True)]
+    steppers = [new_optimiser(way, [w], lr) for (way, lr), w in zip(optimisers.items(), weights, strict=True)]
     for group in (g for s in steppers for g in s.param_groups if "capturable" in g):
         group["capturable"] = features.is_cuda
 
@@ -204,7 +196,7 @@ def train_readouts(
         run_epoch(orders[which])
     found = torch.stack([w.detach() for w in weights], 1)
     if not bool(torch.isfinite(found).all()):
-        raise ConvergenceError(f"a readout diverged under {tuple(optimisers)}; lower the learning rate")
+        raise ConvergenceError(f"a readout diverged under {dict(optimisers)}; lower the learning rate")
     return found
 
 

@@ -80,8 +80,7 @@ class Comparison:
         if quantity.endswith("_seconds"):
             middle = statistics.median(values)
             return middle, statistics.median(abs(v - middle) for v in values)
-        spread = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-        return statistics.fmean(values), spread
+        return statistics.fmean(values), standard_error(values)
 
     def speedup(self, model: str = "twin") -> float:
         """How many times faster than the DEQ a batch is."""
@@ -201,6 +200,11 @@ def _measure(
         )
         for name, model in models.items()
     ]
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of a mean; zero where there is one value."""
+    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 def share(guesses: Tensor, others: Tensor) -> float:

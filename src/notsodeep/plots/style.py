@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
@@ -118,11 +117,6 @@ def by_setting(points: Iterable[Document], *names: str) -> dict[Any, list[Docume
         key = tuple(tuple(value) if isinstance(value, list) else value for value in values)
         found.setdefault(key if len(names) > 1 else key[0], []).append(point)
     return found
-
-
-def standard_error(values: Sequence[float] | np.ndarray) -> float:
-    """Of a mean; zero where there is one value."""
-    return float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ...nn.compare import standard_error
 from ..style import (
     COLOURS,
     INK,
@@ -19,7 +20,6 @@ from ..style import (
     panels,
     phrase,
     shared_legend,
-    standard_error,
     word,
 )
 

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ...nn.compare import standard_error
 from ..style import (
     COLOURS,
     INK,
@@ -21,7 +22,6 @@ from ..style import (
     by_setting,
     panels,
     shared_legend,
-    standard_error,
     word,
 )
 
