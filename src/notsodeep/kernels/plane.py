@@ -25,7 +25,9 @@ from ..errors import ConvergenceError, warn
 Function = Callable[[Tensor], Tensor]
 _CHUNK = 1 << 18  # nodes held at once: what fits into a cache is twice as fast
 _ORDER = 16
-_SPAN = 9.0
+SPAN = 9.0
+RIPPLE = torch.tensor([-8.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, 8.0], dtype=torch.float64)
+"""Edges of panels around a kink that is blurred, in units of the blur."""
 _HERMITE = 24
 _SLOW = 1 << 26  # evaluations: seconds
 _THIN = 0.4  # of the length on which a function varies: a rule of 24 points is then exact to rounding
@@ -35,9 +37,26 @@ _DEAREST = 1 << 24  # nodes for one pair; more would also need more memory than 
 _spent: ContextVar[float | None] = ContextVar("evaluations", default=None)
 
 
-def _chunks(cost: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    size = max(1, _CHUNK // cost)
+def chunks(cost: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Pairs in portions, ``cost`` nodes each, that fit into the memory that is allowed."""
+    size = max(1, _CHUNK // max(1, cost))
     yield from zip(*(column.split(size) for column in columns), strict=True)
+
+
+def normal_panels(edges: Sequence[Tensor], span: float, order: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of the normal density on panels between all these edges (..., m), within the span."""
+    shape = torch.broadcast_shapes(*(part.shape[:-1] for part in edges))
+    cuts = torch.cat([part.expand(*shape, -1) for part in edges], dim=-1).clamp_(-span, span)
+    nodes, weights = panel_nodes(cuts.sort(dim=-1).values, order)
+    density = (nodes * nodes).mul_(-0.5).exp_()
+    return nodes, density.mul_(weights).div_(math.sqrt(2.0 * math.pi))
+
+
+def smoothed(g: Function, cuts: Tensor, base: Tensor, mean: Tensor, spread: Tensor, order: int) -> Tensor:
+    """E[g(mean + spread xi)], elementwise, for a function with rough points ``cuts``; ``base``: of panels in xi."""
+    mean, spread = mean[..., None], spread[..., None]
+    z, weights = normal_panels((base, (cuts - mean) / spread), SPAN, order)
+    return (g(torch.addcmul(mean, spread, z)).detach() * weights).sum(-1)
 
 
 def _grading(scale: float, panels: Panels) -> tuple[int, int]:
@@ -102,7 +121,7 @@ def _polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho
     radius, radial, within, share = _polar_rule(scale, panels)
     afford(4 * len(within) * len(radius), len(rho), scale, panels.price)
     out = []
-    for x, y, r in _chunks(4 * len(within) * len(radius), qx, qy, rho):
+    for x, y, r in chunks(4 * len(within) * len(radius), qx, qy, rho):
         u, v, weight = _sectors(torch.acos(r), within, share)
         plane = f(x.sqrt()[:, None, None] * u[..., None] * radius) * g(y.sqrt()[:, None, None] * v[..., None] * radius)
         out.append(((plane * radial).sum(-1) * weight).sum(-1))
@@ -174,11 +193,10 @@ def ridge(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho:
     base = torch.linspace(-REACH, REACH, 27, dtype=torch.float64)
     cost = ORDER * (len(base) + 2 * len(cuts)) * _HERMITE
     afford(cost, len(rho), float(wide.max()), panels.price)
-    for s, t, r, left in _chunks(cost, wide, narrow, rho, first):
+    for s, t, r, left in chunks(cost, wide, narrow, rho, first):
         # both functions have their panels, seen at their own scales
-        seen = torch.cat([cuts / s[:, None], cuts / (t * r)[:, None]], dim=1).clamp(-REACH, REACH)
-        xi, weights = panel_nodes(torch.cat([base.expand(len(s), -1), seen], dim=1).sort(dim=1).values)
-        weights = weights * torch.exp(-0.5 * xi * xi) / math.sqrt(2.0 * math.pi)
+        seen = torch.cat([cuts / s[:, None], cuts / (t * r)[:, None]], dim=1)
+        xi, weights = normal_panels((base, seen), REACH, ORDER)
         u = (s[:, None] * xi)[..., None]
         v = (t * r)[:, None, None] * xi[..., None] + (t * torch.sqrt((1.0 - r) * (1.0 + r)))[:, None, None] * z
         same = f is g or bool(left.all())
@@ -191,45 +209,30 @@ def ridge(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho:
 def conditional(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
     """E[f(u) g(v)], u = sqrt(qx) X, v given X normal with mean sqrt(qy) rho X and variance qy (1 - rho^2)."""
     scale = float(torch.maximum(qx.max(), qy.max())) ** 0.5
-    cuts = panels.edges(_SPAN * scale).unique()
+    cuts = panels.edges(SPAN * scale).unique()
     kinks = torch.tensor(panels.kinks, dtype=torch.float64)
-    base = torch.linspace(-_SPAN, _SPAN, 13, dtype=torch.float64)
-    ripple = torch.tensor([-8.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, 8.0], dtype=torch.float64)
+    base = torch.linspace(-SPAN, SPAN, 13, dtype=torch.float64)
     cost = _ORDER**2 * (len(base) + 2 * len(cuts) + 9 * len(kinks)) * (len(base) + len(cuts))
     afford(cost, len(rho), scale, panels.price)
     out = []
-    for x, y, r in _chunks(cost, qx, qy, rho):
+    for x, y, r in chunks(cost, qx, qy, rho):
         sx, sy = x.sqrt().clamp_min(1e-150)[:, None], y.sqrt().clamp_min(1e-150)[:, None]
         spread = torch.sqrt(((1.0 - r) * (1.0 + r)).clamp_min(1e-32))[:, None]
         # g smoothed over v | u still bends near its kinks, on the length of the smoothing
         turn = torch.where(r.abs() < 1e-3, 1.0, r)[:, None]
-        blurred = ((kinks[:, None] / sy[:, None] + spread[:, None] * ripple).flatten(1)) / turn
-        edges = torch.cat([base.expand(len(x), -1), cuts / sx, cuts / sy / turn, blurred], dim=1).clamp(-_SPAN, _SPAN)
-        outer, weight = panel_nodes(edges.sort(dim=1).values, _ORDER)
-        weight = weight * torch.exp(-0.5 * outer * outer)
-        centre = r[:, None] * outer
-        moved = ((cuts / sy[..., None] - centre[..., None]) / spread[..., None]).clamp(-_SPAN, _SPAN)
-        inner_edges = torch.cat([base.expand(*centre.shape, -1), moved], dim=-1).sort(dim=-1).values
-        inner, share = panel_nodes(inner_edges, _ORDER)
-        share = share * torch.exp(-0.5 * inner * inner)
-        smoothed = (g(sy[..., None] * (centre[..., None] + spread[..., None] * inner)).detach() * share).sum(-1)
-        out.append((f(sx * outer).detach() * smoothed * weight).sum(-1) / (2.0 * math.pi))
+        blurred = ((kinks[:, None] / sy[:, None] + spread[:, None] * RIPPLE).flatten(1)) / turn
+        outer, weight = normal_panels((base, cuts / sx, cuts / sy / turn, blurred), SPAN, _ORDER)
+        inner = smoothed(g, cuts, base, sy * r[:, None] * outer, sy * spread, _ORDER)
+        out.append((f(sx * outer).detach() * inner * weight).sum(-1))
     return torch.cat(out)
 
 
 def shifted_mean(g: Function, panels: Panels, mean: Tensor, spread: Tensor) -> Tensor:
     """E[g(mean + spread xi)], elementwise."""
-    reach = float((mean.abs() + _SPAN * spread).max())
-    cuts = panels.edges(reach).unique()
-    base = torch.linspace(-_SPAN, _SPAN, 19, dtype=torch.float64)
-    out = []
-    for centre, scale in _chunks(_ORDER * (len(base) + len(cuts)), mean, spread.clamp_min(1e-150)):
-        rough = ((cuts - centre[:, None]) / scale[:, None]).clamp(-_SPAN, _SPAN)
-        edges = torch.cat([base.expand(len(centre), -1), rough], dim=1).sort(dim=1).values
-        nodes, weights = panel_nodes(edges, _ORDER)
-        weights = weights * torch.exp(-0.5 * nodes * nodes) / math.sqrt(2.0 * math.pi)
-        out.append((g(centre[:, None] + scale[:, None] * nodes).detach() * weights).sum(-1))
-    return torch.cat(out)
+    cuts = panels.edges(float((mean.abs() + SPAN * spread).max())).unique()
+    base = torch.linspace(-SPAN, SPAN, 19, dtype=torch.float64)
+    parts = chunks(_ORDER * (len(base) + len(cuts)), mean, spread.clamp_min(1e-150))
+    return torch.cat([smoothed(g, cuts, base, centre, scale, _ORDER) for centre, scale in parts])
 
 
 def piecewise_linear(
@@ -254,7 +257,7 @@ def _kink_integrals(
 ) -> tuple[Tensor, Tensor]:
     values, slopes = [], []
     fractions = torch.tensor([2.0**-j for j in range(levels)] + [0.0], dtype=torch.float64)
-    for x, y, r in _chunks(24 * levels * len(kinks) ** 2, qx, qy, rho):
+    for x, y, r in chunks(24 * levels * len(kinks) ** 2, qx, qy, rho):
         top = torch.asin(r)[:, None]
         # distance from the end of the integral to +-pi/2 decides where the panels must crowd
         rest = 0.5 * math.pi - top.abs()

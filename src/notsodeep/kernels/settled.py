@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,14 +17,11 @@ from torch import Tensor
 
 from ..activations import Parity
 from ..activations.panels import Panels, Tails, panel_nodes
-from .plane import afford
+from .plane import RIPPLE, SPAN, afford, chunks, smoothed
 
 Function = Callable[[Tensor], Tensor]
-_BLOCK = 1 << 18  # nodes held at once
 _LONGEST = 4.0  # panels of the rests, in units of the length on which the function varies
 _RESOLVED = 0.8  # a normal density of this width, in the same units, is resolved by the longest panels
-_RIPPLE = (-8.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, 8.0)
-_SPAN = 9.0
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ def _line_and_rest(f: Settled, g: Settled, sx: Tensor, sy: Tensor, rho: Tensor, 
     levels = min(60, max(1, math.ceil(math.log2(float((g.reach / blur).max()) + 1.0)) + 2))
     steps = 2.0 ** torch.arange(-1, levels, dtype=torch.float64)
     out = []
-    for a, b, r, s, w in _blocks(20 * (2 * levels + len(g.edges)), sx, sy, rho, spread, blur):
+    for a, b, r, s, w in chunks(20 * (2 * levels + len(g.edges)), sx, sy, rho, spread, blur):
         near = (w[:, None] * steps).clamp_max(g.reach)
         cuts = torch.cat([g.edges.expand(len(r), -1), near, -near], dim=1).sort(dim=1).values
         t, weights = panel_nodes(cuts)
@@ -140,7 +137,7 @@ def _square(f: Settled, g: Settled, sx: Tensor, sy: Tensor, rho: Tensor, spread:
     """Rest against rest where the density is smooth on the panels: a product rule."""
     (s, left), (t, right) = f.nodes, g.nodes
     out = []
-    for a, b, r, w in _blocks(len(s) * len(t), sx, sy, rho, spread):
+    for a, b, r, w in chunks(len(s) * len(t), sx, sy, rho, spread):
         x, y = s / (a * w)[:, None], t / (b * w)[:, None]
         exponent = (r[:, None] * x)[:, :, None] * y[:, None, :]
         exponent.sub_((0.5 * x * x)[:, :, None]).sub_((0.5 * y * y)[:, None, :])
@@ -161,31 +158,21 @@ def _strip(f: Settled, g: Settled, sx: Tensor, sy: Tensor, rho: Tensor, spread: 
 def _ordered_strip(f: Settled, g: Settled, sx: Tensor, sy: Tensor, rho: Tensor, spread: Tensor) -> Tensor:
     sigma = (sy * spread).clamp_min(1e-30 * g.reach)  # beside what it blurs: at rho = +-1 there is none
     step = min(2.25, max(0.05, 2.0 * g.shortest / float(sigma.max())))
-    base = torch.linspace(-_SPAN, _SPAN, 1 + math.ceil(2 * _SPAN / step), dtype=torch.float64)
+    base = torch.linspace(-SPAN, SPAN, 1 + math.ceil(2 * SPAN / step), dtype=torch.float64)
     kinks = torch.tensor(g.kinks, dtype=torch.float64)
-    ripple = torch.tensor(_RIPPLE, dtype=torch.float64)
     half = f.parity is not None and f.parity == g.parity  # the integrand is even in u
     low = 0.0 if half else -f.reach
     mine, theirs, bends = (v[v >= 0] if half else v for v in (f.edges, g.edges, kinks))
-    panels = (len(mine) + len(theirs) + len(ripple) * len(bends)) * (len(base) + len(kinks))
+    panels = (len(mine) + len(theirs) + len(RIPPLE) * len(bends)) * (len(base) + len(kinks))
     afford(16 * 10 * panels, len(rho), float(sx.max()))
     out = []
-    for a, b, r, w in _blocks(16 * 10 * panels, sx, sy, rho, sigma):
+    for a, b, r, w in chunks(16 * 10 * panels, sx, sy, rho, sigma):
         turn = (a / (r * b))[:, None]  # where v is expected to be 1
         side = turn.abs() if half else turn
-        blurred = (bends[:, None] + w[:, None, None] * ripple).flatten(1)
+        blurred = (bends[:, None] + w[:, None, None] * RIPPLE).flatten(1)
         cuts = torch.cat([mine.expand(len(r), -1), theirs * side, blurred * side], dim=1).clamp(low, f.reach)
         s, outer = panel_nodes(cuts.sort(dim=1).values, 16)
         outer = outer * torch.exp(-0.5 * (s / a[:, None]) ** 2) / (math.sqrt(2.0 * math.pi) * a[:, None])
-        centre = s / turn
-        inner = ((kinks - centre[..., None]) / w[:, None, None]).clamp(-_SPAN, _SPAN)
-        inner = torch.cat([base.expand(*s.shape, -1), inner], dim=-1).sort(dim=-1).values
-        z, share = panel_nodes(inner, 10)
-        share = share * torch.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-        smoothed = (g.rest(centre[..., None] + w[:, None, None] * z) * share).sum(-1)
-        out.append((2.0 if half else 1.0) * (f.rest(s) * smoothed * outer).sum(-1))
+        inner = smoothed(g.rest, kinks, base, s / turn, w[:, None], 10)
+        out.append((2.0 if half else 1.0) * (f.rest(s) * inner * outer).sum(-1))
     return torch.cat(out)
-
-
-def _blocks(cost: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    yield from zip(*(column.split(max(1, _BLOCK // max(1, cost))) for column in columns), strict=True)
