@@ -11,10 +11,9 @@ kernels need is a row of Hermite coefficients. Derivatives at kinks enter throug
 
 from .hermite import function_coefficients, hermite_coefficients, project
 from .moments import Moments, expectation, moments, spread
-from .rule import Estimate, integrate, means, normal_density, portions, shared_coefficients
+from .rule import integrate, means, normal_density, portions, shared_coefficients
 
 __all__ = [
-    "Estimate",
     "Moments",
     "expectation",
     "function_coefficients",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,48 +25,33 @@ SHARED_UP_TO = 4096.0  # one rule for all scales grows with the largest; beyond,
 BLOCK = 512  # polynomials held at once, of a longer series
 _KEPT = 1 << 21  # numbers in a table of polynomials that is kept
 _FINER = 6  # orders more in the rule that checks
+_ALLOWED = 1e-10
 
 Function = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Expectations, one per scale, and how far off each may be."""
+def integrate(function: Function, tau: Tensor, panels: Panels) -> Tensor:
+    """E[f(tau xi)] at flat scales tau, of a function of which nothing else is known.
 
-    value: Tensor
-    error: Tensor
-    size: Tensor
-    """E|f|, against which an error is judged"""
-
-    def checked(self, tau: Tensor, tolerance: float = 1e-10) -> Tensor:
-        """The values, or :class:`ConvergenceError` where the error exceeds the tolerance."""
-        bad = ~(self.error <= tolerance * self.size + 1e-290)
+    :class:`ConvergenceError` where it is off by more than 1e-10 of E|f|: by a finer rule, and by the ends of the range.
+    """
+    rows = [torch.zeros(0, dtype=torch.float64)]
+    for part in chunks(tau, panels, order=ORDER + _FINER):
+        for order in (ORDER, ORDER + _FINER):
+            xi, weights = normal_nodes(part, panels, order=order)
+            weighted = function(part[:, None] * xi).detach() * weights
+            rows.append(weighted.sum(-1))
+        finer, value = rows.pop(), rows[-1]
+        error = (value - finer).abs() + beyond(weighted.abs(), xi)
+        bad = ~(error <= _ALLOWED * weighted.abs().sum(-1) + 1e-290)
         if bool(bad.any()):
             at = int(bad.nonzero()[0])
             raise ConvergenceError(
-                f"a Gaussian expectation at scale {float(tau[at]):.4g} is not resolved: {float(self.value[at]):.12g} "
-                f"with an error of {float(self.error[at]):.1e}; declare every kink, give a smaller feature, or scale "
-                "the inputs down if the function grows too fast"
+                f"a Gaussian expectation at scale {float(part[at]):.4g} is not resolved: {float(value[at]):.12g} with "
+                f"an error of {float(error[at]):.1e}; declare every kink, give a smaller feature, or scale the inputs "
+                "down if the function grows too fast"
             )
-        return self.value
-
-
-def integrate(function: Function, tau: Tensor, panels: Panels) -> Estimate:
-    """E[f(tau xi)] at flat scales tau, with its error: of the panels by a finer rule, of the range by its ends."""
-    rows = [_estimate(function, part, panels) for part in chunks(tau, panels, order=ORDER + _FINER)]
-    if not rows:
-        return Estimate(*(torch.zeros(0, dtype=torch.float64) for _ in range(3)))
-    return Estimate(*(torch.cat(column) for column in zip(*rows, strict=True)))
-
-
-def _estimate(function: Function, tau: Tensor, panels: Panels) -> tuple[Tensor, Tensor, Tensor]:
-    values = []
-    for order in (ORDER, ORDER + _FINER):
-        xi, weights = normal_nodes(tau, panels, order=order)
-        weighted = function(tau[:, None] * xi).detach() * weights
-        values.append(weighted.sum(-1))
-    size = weighted.abs().sum(-1)
-    return values[0], (values[0] - values[1]).abs() + beyond(weighted.abs(), xi), size
+    return torch.cat(rows)
 
 
 def beyond(weighted: Tensor, xi: Tensor) -> Tensor:

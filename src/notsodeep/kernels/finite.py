@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from .._arrays import as_rows, like, same_columns, sheltered
 from .._equilibrium import solve_equilibrium
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
-from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_network, rates_of, tangent_kernel
+from ..networks import DEQ, ENN, Kernel, Network, check_kernel, rates_of, tangent_kernel
 
 _MAX_STEPS = 1000
 _MOST_WEIGHTS = 1 << 37  # of one network: a terabyte in double precision
@@ -62,8 +61,9 @@ def finite_ck(
     >>> bool((abs(mean - nsd.ck(enn, X)) < 5 * error).all())
     True
     """
-    job = _Job.prepare(network, X, Y, width, draws, seed, check, tol)
-    return job.average(lambda net: net.features_gram(), return_std_error, progress)
+    points = _Points.of(X, Y)
+    nets = _networks(network, points.rows, width, draws, seed, check, tol)
+    return points.average((net.features_gram() for net in nets), draws, return_std_error, progress)
 
 
 @sheltered
@@ -89,85 +89,70 @@ def finite_ntk(
     says the same. ``learning_rates`` (ENN only) multiply the contributions of W_1, ..., W_L and the readout. The other
     arguments are those of :func:`finite_ck`.
     """
-    job = _Job.prepare(network, X, Y, width, draws, seed, check, tol)
     name = tangent_kernel(kernel, train_input)
     check_kernel(network, name)
     rates = rates_of(network, learning_rates) or (1.0, 1.0, 1.0)
     rates = rates if name == "ntk" else (0.0, *rates[1:])
-    return job.average(lambda net: net.gradients_gram(rates), return_std_error, progress)
+    points = _Points.of(X, Y)
+    nets = _networks(network, points.rows, width, draws, seed, check, tol)
+    return points.average((net.gradients_gram(rates) for net in nets), draws, return_std_error, progress)
 
 
 # ---- averaging -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Job:
-    """Checked arguments; ``rows`` holds the points of X and, after them, those of Y."""
+class _Points(NamedTuple):
+    """The points of X and, after them, those of Y."""
 
-    network: Network
+    given: Any
     rows: Tensor
     split: int | None
-    widths: tuple[int, ...]
-    draws: int
-    seed: int
-    tol: float
-    given: Any
 
     @staticmethod
-    def prepare(
-        network: Network,
-        X: Any,
-        Y: Any,
-        width: int | Sequence[int],
-        draws: int,
-        seed: int,
-        check: bool,
-        tol: float | None,
-    ) -> _Job:
-        check_network(network)
-        if isinstance(network, DEQ) and check:
-            network.check_contraction()
+    def of(X: Any, Y: Any) -> _Points:
         x = as_rows(X, "X", least=0)
-        rows = x if Y is None else torch.cat([x, same_columns(x, as_rows(Y, "Y", least=0))])
-        if tol is None:
-            tol = 1e-12 if rows.dtype == torch.float64 else 1e-5
-        if not (isinstance(tol, float) and tol > 0):
-            raise InvalidInputError(f"tol must be a positive number, got {tol!r}")
-        split = None if Y is None else len(x)
-        widths = _widths(network, width, rows.shape[1])
-        return _Job(network, rows, split, widths, whole("draws", draws), whole_seed(seed), tol, X)
-
-    def networks(self) -> Iterator[_Drawn]:
-        generator = torch.Generator(device=self.rows.device).manual_seed(self.seed)
-        for _ in range(self.draws):
-            if isinstance(self.network, DEQ):
-                yield _ImplicitNetwork(self.network, self.rows, self.widths[0], generator, self.tol)
-            else:
-                yield _ExplicitNetwork(self.network, self.rows, self.widths, generator)
+        if Y is None:
+            return _Points(X, x, None)
+        return _Points(X, torch.cat([x, same_columns(x, as_rows(Y, "Y", least=0))]), len(x))
 
     @torch.no_grad()
-    def average(self, gram: Callable[[_Drawn], Tensor], return_std_error: bool, progress: bool | None) -> Any:
+    def average(self, grams: Iterable[Tensor], draws: int, return_std_error: bool, progress: bool | None) -> Any:
         """Running mean and sum of squared deviations (Welford), so that only two matrices are held."""
-        if return_std_error and self.draws < 2:
-            raise InvalidInputError("a standard error needs at least two draws, got draws=1")
-        mean = spread = torch.zeros((), dtype=self.rows.dtype, device=self.rows.device)
-        for count, net in enumerate(track(self.networks(), self.draws, "finite width", progress), start=1):
-            value = gram(net)
-            value = value if self.split is None else value[: self.split, self.split :]
+        if return_std_error and draws < 2:
+            raise InvalidInputError(f"a standard error needs at least two draws, got draws={draws}")
+        kind = self.rows.dtype
+        mean = spread = torch.zeros((), dtype=kind, device=self.rows.device)
+        for count, gram in enumerate(track(grams, draws, "finite width", progress), start=1):
+            value = gram if self.split is None else gram[: self.split, self.split :]
             step = value - mean
             mean = mean + step / count
             spread = spread + step * (value - mean)
         if not bool(torch.isfinite(mean).all()):
             raise ConvergenceError(
-                f"a kernel of finite width overflows {self.rows.dtype} on these inputs; scale them down"
-                + (", or give them in float64" if self.rows.dtype == torch.float32 else "")
+                f"a kernel of finite width overflows {kind} on these inputs; scale them down"
+                + (", or give them in float64" if kind == torch.float32 else "")
             )
         if not return_std_error:
-            return self._out(mean)
-        return self._out(mean), self._out((spread / (self.draws - 1) / self.draws).sqrt())
+            return like(mean, self.given)
+        return like(mean, self.given), like((spread / (draws - 1) / draws).sqrt(), self.given)
 
-    def _out(self, values: Tensor) -> Any:
-        return like(values, self.given)
+
+def _networks(
+    network: Network, rows: Tensor, width: int | Sequence[int], draws: int, seed: int, check: bool, tol: float | None
+) -> Iterator[_Drawn]:
+    if isinstance(network, DEQ) and check:
+        network.check_contraction()
+    if tol is None:
+        tol = 1e-12 if rows.dtype == torch.float64 else 1e-5
+    if not tol > 0:
+        raise InvalidInputError(f"tol must be a positive number, got {tol!r}")
+    widths = _widths(network, width, rows.shape[1])
+    generator = torch.Generator(device=rows.device).manual_seed(whole_seed(seed))
+    for _ in range(whole("draws", draws)):
+        if isinstance(network, DEQ):
+            yield _ImplicitNetwork(network, rows, generator, widths[0], tol)
+        else:
+            yield _ExplicitNetwork(network, rows, generator, widths)
 
 
 def _widths(network: Network, width: Any, features: int) -> tuple[int, ...]:
@@ -188,10 +173,19 @@ def _widths(network: Network, width: Any, features: int) -> tuple[int, ...]:
 class _Drawn:
     """One draw of weights: Gram matrices of its features and of its gradients at the given rows."""
 
+    features: Tensor
+
+    def __init__(self, rows: Tensor, generator: torch.Generator) -> None:
+        self.rows, self.generator = rows, generator
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.generator, dtype=self.rows.dtype, device=self.rows.device)
+
     def features_gram(self) -> Tensor:
-        raise NotImplementedError
+        return _gram(self.features)
 
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
+        """Times the learning rates of the weight matrices, in the order in which an input meets them."""
         raise NotImplementedError
 
 
@@ -203,18 +197,17 @@ def _gram(rows: Tensor) -> Tensor:
 class _ImplicitNetwork(_Drawn):
     """z = phi(u) / sqrt(m), u = sigma_a A z + sigma_b B x + sigma_c c, f = a . z, solved for all rows at once."""
 
-    def __init__(self, deq: DEQ, rows: Tensor, width: int, generator: torch.Generator, tol: float) -> None:
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator, dtype=rows.dtype, device=rows.device)
-
-        self.deq, self.rows, self.tol = deq, rows, tol
+    def __init__(self, deq: DEQ, rows: Tensor, generator: torch.Generator, width: int, tol: float) -> None:
+        super().__init__(rows, generator)
+        self.deq, self.tol = deq, tol
         self.sigma_a, self.sigma_b, self.sigma_c = (math.sqrt(v) for v in deq.variances)
         self.root = math.sqrt(width)
-        self.A, B, self.a = normal(width, width), normal(width, rows.shape[1]), normal(width)
+        self.A, B, self.a = self.normal(width, width), self.normal(width, rows.shape[1]), self.normal(width)
         self.drive = self.sigma_b * (rows @ B.T)
         if self.sigma_c:  # drawn last: without a bias the networks of a seed stay what they are
-            self.drive = self.drive + self.sigma_c * normal(width)
-        self.z = _settled(self._layer, self._layer(torch.zeros_like(self.drive)), tol, "equilibrium", deq)
+            self.drive = self.drive + self.sigma_c * self.normal(width)
+        start = self._layer(torch.zeros_like(self.drive))
+        self.features = _settled(self._layer, start, tol, "equilibrium", deq)
 
     def _preactivation(self, z: Tensor) -> Tensor:
         return torch.addmm(self.drive, z, self.A.T, alpha=self.sigma_a)
@@ -222,12 +215,9 @@ class _ImplicitNetwork(_Drawn):
     def _layer(self, z: Tensor) -> Tensor:
         return self.deq.activation(self._preactivation(z)) / self.root
 
-    def features_gram(self) -> Tensor:
-        return _gram(self.z)
-
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
         """Rates of B and c, A and the readout; df/dA = sigma_a adjoint z', df/dB = sigma_b adjoint x'."""
-        slope = self.deq.activation.derivative(self._preactivation(self.z)) / self.root
+        slope = self.deq.activation.derivative(self._preactivation(self.features)) / self.root
 
         # implicit function theorem: df/du = adjoint = phi'(u)/sqrt(m) (a + sigma_a A' adjoint)
         def adjoint_map(adjoint: Tensor) -> Tensor:
@@ -253,24 +243,20 @@ def _settled(step: Callable[[Tensor], Tensor], start: Tensor, tol: float, what: 
 class _ExplicitNetwork(_Drawn):
     """x_l = sigma_l(W_l x_(l-1)) / sqrt(m_l), f = a . x_L."""
 
-    def __init__(self, enn: ENN, rows: Tensor, widths: Sequence[int], generator: torch.Generator) -> None:
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator, dtype=rows.dtype, device=rows.device)
-
+    def __init__(self, enn: ENN, rows: Tensor, generator: torch.Generator, widths: Sequence[int]) -> None:
+        super().__init__(rows, generator)
         self.enn, self.layers, self.before = enn, [rows], []
-        self.weights = [normal(m, fan_in) for m, fan_in in zip(widths, (rows.shape[1], *widths[:-1]), strict=True)]
-        self.a = normal(widths[-1])
+        self.weights = [self.normal(*shape) for shape in zip(widths, (rows.shape[1], *widths[:-1]), strict=True)]
+        self.a = self.normal(widths[-1])
         for phi, weight in zip(enn.activations, self.weights, strict=True):
             self.before.append(self.layers[-1] @ weight.T)
             self.layers.append(phi.units(self.before[-1], self.layers[-1]) / math.sqrt(len(weight)))
-
-    def features_gram(self) -> Tensor:
-        return _gram(self.layers[-1])
+        self.features = self.layers[-1]
 
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
         """Rates of W_1 ... W_L and the readout; df/dW_l = adjoint_l x_(l-1)'."""
         total = rates[-1] * self.features_gram()
-        pulled = self.a.expand_as(self.layers[-1])
+        pulled = self.a.expand_as(self.features)
         for level in range(self.enn.depth - 1, -1, -1):
             slope = self.enn.activations[level].unit_slopes(self.before[level], self.layers[level])
             adjoint = slope * pulled / math.sqrt(slope.shape[1])
