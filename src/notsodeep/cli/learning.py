@@ -83,8 +83,7 @@ def _beside(network: Any, mixture: Any, which: Any) -> dict[str, Any]:
     """The centred DEQ, its twin for this mixture, and a plain network of the twin's depth."""
     if not isinstance(network, nsd.DEQ):
         raise InvalidInputError("--compare designs the twin of a DEQ: name an activation, not --layers.")
-    traces = np.array([c.trace() for c in mixture.covariances]) + (mixture.means**2).sum(1)
-    twin = nsd.match(network, float(np.sqrt(mixture.weights @ traces / mixture.p)), kernel=which)
+    twin = nsd.match(network, mixture.tau0, kernel=which)
     return {"DEQ": twin.deq, "twin": twin, "plain": twin.plain}
 
 

@@ -204,9 +204,7 @@ def _case(data: Sample, phi: str, twin: nsd.Twin, verified: Verification, size: 
 def _learning() -> tuple[nsd.LearningCurve, dict[str, tuple[list[int], list[float], list[float]]]]:
     """What will be learned, predicted, and what is learned from four samples of two sizes each."""
     mixture, ridge, sizes = nsd.GaussianMixture.two_class(200, mu=1.0, cov=4.0), 1e-2, [100, 400]
-    X, _ = mixture.sample(2000, seed=0)
-    scale = float(np.sqrt((X**2).sum(1).mean()))
-    networks = {f"{phi} DEQ": nsd.DEQ(phi, sigma_a2=SIGMA_A2).centred(scale) for phi in ACTIVATIONS}
+    networks = {f"{phi} DEQ": nsd.DEQ(phi, sigma_a2=SIGMA_A2).centred(mixture.tau0) for phi in ACTIVATIONS}
     curve = nsd.learning_curve(networks, mixture, [50, 100, 200, 400, 800], "ck", ridge=ridge)
     learned = {}
     for name, deq in networks.items():

@@ -274,9 +274,8 @@ def _map(settings: Settings) -> dict[str, Any]:
 
 def _unit_two_class(p: int, mu: float, cov: float) -> GaussianMixture:
     mixture = GaussianMixture.two_class(p, mu=mu, cov=cov)
-    square = 1.0 + 0.5 * cov / math.sqrt(p) + mu**2 / p
-    variances = [1.0 / square, (1.0 + cov / math.sqrt(p)) / square]
-    return GaussianMixture(mixture.means / math.sqrt(square), variances)
+    square = mixture.tau0**2
+    return GaussianMixture(mixture.means / mixture.tau0, [1.0 / square, (1.0 + cov / math.sqrt(p)) / square])
 
 
 # ---- points --------------------------------------------------------------------------------------------------

@@ -72,6 +72,16 @@ class GaussianMixture:
         """The number of classes K."""
         return self.means.shape[0]
 
+    @property
+    def tau0(self) -> float:
+        """The root of E||x||^2, means included (theory, section 3).
+
+        >>> round(GaussianMixture.two_class(100, mu=3.0).tau0, 6)
+        1.220656
+        """
+        squares = np.array([c.trace() for c in self.covariances]) + (self.means**2).sum(axis=1)
+        return float(np.sqrt(self.weights @ squares / self.p))
+
     @checked
     def counts(self, n: int) -> NDArray[np.int64]:
         """Class sizes nearest to n * weights that sum to n (largest remainder)."""

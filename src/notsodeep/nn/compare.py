@@ -28,13 +28,14 @@ from .enn import ENN
 from .model import Model, as_pair, in_batches
 from .train import History, fit
 
-_COLUMNS = {
+QUANTITIES = {
     "accuracy": ("accuracy %", 100.0),
     "agreement": ("agreement %", 100.0),
     "inference_seconds": ("inference ms", 1e3),
     "training_seconds": ("training s", 1.0),
     "inference_bytes": ("memory MiB", 2.0**-20),
 }
+"""What is measured of a network: its name with the unit it is shown in, and how many of that make one."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class Comparison:
 
     def values(self, model: str, quantity: str) -> list[float]:
         """One quantity of one network over the seeds."""
-        if quantity not in _COLUMNS or model not in self.models:
-            raise InvalidInputError(f"known: {list(_COLUMNS)} of {list(self.models)}; got {quantity!r} of {model!r}")
+        if quantity not in QUANTITIES or model not in self.models:
+            raise InvalidInputError(f"known: {list(QUANTITIES)} of {list(self.models)}; got {quantity!r} of {model!r}")
         return [float(getattr(row, quantity)) for row in self.rows if row.model == model]
 
     def summary(self, model: str, quantity: str) -> tuple[float, float]:
@@ -107,11 +108,11 @@ class Comparison:
         title = f"width {self.width}, batch {self.batch_size}, {len(self.rows) // len(self.models)} seeds"
         table = Table(title=title, caption="\n".join(self.remarks) or None, caption_justify="left")
         table.add_column("network")
-        for title, _ in _COLUMNS.values():
+        for title, _ in QUANTITIES.values():
             table.add_column(title, justify="right")
         table.add_column("speed-up", justify="right")
         for model in self.models:
-            cells = [_cell(*self.summary(model, q), factor) for q, (_, factor) in _COLUMNS.items()]
+            cells = [_cell(*self.summary(model, q), factor) for q, (_, factor) in QUANTITIES.items()]
             table.add_row(model, *cells, f"{self.speedup(model):.1f}")
         return table
 

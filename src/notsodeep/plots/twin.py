@@ -16,8 +16,9 @@ from ..errors import InvalidInputError
 from ..gaussian import moments
 from ..kernels import kernels_of
 from ..matching import Twin, kernel_names
-from ..nn.compare import Comparison
+from ..nn.compare import QUANTITIES, Comparison
 from .displays import Display
+from .style import COLOURS
 
 _NUMBERS = (r"$c_1\tau_0^2$", r"$c_2\tau_0^4$", r"$c_3\tau_0^4$", "diagonal")
 
@@ -116,26 +117,20 @@ def _draw_spectra(ax: Axes, deq: np.ndarray, twin: np.ndarray) -> None:
 
 # ---- DEQ, twin and plain network side by side, with error bars over the seeds ----------------------------------
 
-_PANELS = {
-    "accuracy": ("test accuracy (%)", 100.0),
-    "agreement": ("agreement with the DEQ (%)", 100.0),
-    "inference_seconds": ("one batch (ms)", 1e3),
-    "training_seconds": ("training (s)", 1.0),
-}
-_COLOURS = ("C0", "C1", "0.6")
+_SHOWN = ("accuracy", "agreement", "inference_seconds", "training_seconds")
 
 
 class ComparisonDisplay(Display):
     """One panel per quantity, means and standard errors over the seeds; build with :meth:`from_comparison`."""
 
-    def __init__(self, comparison: Comparison, quantities: Sequence[str] = tuple(_PANELS)) -> None:
-        unknown = [q for q in quantities if q not in _PANELS]
+    def __init__(self, comparison: Comparison, quantities: Sequence[str] = _SHOWN) -> None:
+        unknown = [q for q in quantities if q not in QUANTITIES]
         if unknown or not quantities:
-            raise InvalidInputError(f"quantities must be among {list(_PANELS)}, got {list(quantities)}")
+            raise InvalidInputError(f"quantities must be among {list(QUANTITIES)}, got {list(quantities)}")
         self.comparison, self.quantities = comparison, tuple(quantities)
 
     @classmethod
-    def from_comparison(cls, comparison: Comparison, quantities: Sequence[str] = tuple(_PANELS)) -> ComparisonDisplay:
+    def from_comparison(cls, comparison: Comparison, quantities: Sequence[str] = _SHOWN) -> ComparisonDisplay:
         """From what ``notsodeep.compare`` returns."""
         return cls(comparison, quantities)
 
@@ -148,9 +143,9 @@ class ComparisonDisplay(Display):
 
     def _panel(self, ax: Axes, quantity: str) -> None:
         models = self.comparison.models
-        title, factor = _PANELS[quantity]
+        title, factor = QUANTITIES[quantity]
         means, errors = np.array([self.comparison.summary(m, quantity) for m in models]).T * factor
-        colours = [_COLOURS[i % len(_COLOURS)] for i in range(len(models))]
+        colours = [COLOURS.get(model, "0.6") for model in models]
         if factor == 100.0:  # percentages differ by points, which bars from zero would hide
             for i, colour in enumerate(colours):
                 ax.errorbar([i], means[i : i + 1], yerr=errors[i : i + 1], fmt="o", capsize=4, color=colour)
