@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import pickle
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import notsodeep as nsd
+from helpers import tolerance, ulps
 from notsodeep.activations import Activation, Basis, Conditioned
 from notsodeep.errors import ActivationError, InfeasibleMatchError, InvalidInputError
 from notsodeep.kernels import diagonal, pairwise
@@ -17,6 +19,7 @@ from notsodeep.kernels.circle import norm_series
 from notsodeep.matching.one_layer.measuring import measure
 from notsodeep.matching.one_layer.target import quadratic
 
+TOL = inspect.signature(nsd.match_one_layer).parameters["tol"].default
 TANH = nsd.DEQ("tanh", sigma_a2=0.2)
 RELU = nsd.DEQ("relu", sigma_a2=0.2)
 SMOOTH = ["tanh", "relu", "erf", "gelu", "silu", "sin", "cos", "arctan", "mish", "sigmoid", "softplus"]
@@ -117,7 +120,7 @@ def test_every_order_is_positive_semi_definite():
     s = np.linspace(0.4, 1.6, 6)
     i, j = np.meshgrid(range(6), range(6), indexing="ij")
     g = norm_series(nsd.DEQ("gelu", 0.15), s[i.ravel()], s[j.ravel()], "ntk", 24).T.reshape(24, 6, 6)
-    assert np.linalg.eigvalsh(g).min() >= -1e-14
+    assert np.linalg.eigvalsh(g).min() >= -ulps()
 
 
 # theory, section 13: what pivots reach; the projections used here must do at least as well
@@ -147,7 +150,7 @@ def test_bounds_are_those_of_the_theory_or_better_and_hold(phi, kernel, kinds, r
 @pytest.mark.parametrize(("phi", "kernel"), [("tanh", "ck"), ("mish", "ntk"), ("sin", "ck")])
 def test_bounds_hold_where_the_units_miss_more_than_the_projection(phi, kernel):
     twin = nsd.match_one_layer(nsd.DEQ(phi, sigma_a2=0.2), kernel, norms=(0.2, 2.5), kinds=3)
-    assert max(twin.residual, worst_error(twin, 90)) <= twin.bound <= 1e-4
+    assert max(twin.residual, worst_error(twin, 90)) <= twin.bound <= TOL
 
 
 @pytest.mark.parametrize("span", [(0.5, 1.5), (0.1, 2.0)])
@@ -158,27 +161,28 @@ def test_interpolation_in_the_norm_stays_within_what_is_proven(span):
     interpolated = np.sqrt(np.maximum(quadratic(rows, target.total), 0.0)) * s
     exact = diagonal(TANH, torch.from_numpy(s**2), ("ntk",))["ntk"].sqrt().numpy()
     off = np.abs(interpolated / exact - 1.0).max()
+    # a small part of the 1e-3 asked for
     assert 0.0 < off <= target.interpolation <= 5e-5
 
 
 @pytest.mark.parametrize("trains", ["all", "readout"])
 @pytest.mark.parametrize("phi", ["relu", "leaky_relu"])
 def test_homogeneous_networks_need_one_kind(phi, trains):
-    deq = nsd.DEQ(phi, sigma_a2=0.2)
+    deq, tol = nsd.DEQ(phi, sigma_a2=0.2), 1e-6
     for kernel in ("ck", "ntk") if trains == "readout" else ("ntk",):
-        twin = nsd.match_one_layer(deq, kernel, tol=1e-6, trains=trains)
+        twin = nsd.match_one_layer(deq, kernel, tol=tol, trains=trains)
         assert twin.kinds == 1
         assert twin.norms is None
         assert twin.trains == trains
         cone = 3e-8 if kernel == "ntk" else 0.0  # it has a root at rho = 1, where s t rho is rounded by up to 4e-16
         assert worst_error(twin) <= twin.bound + cone
-        assert twin.bound <= 1e-6
+        assert twin.bound <= tol
 
 
 def test_a_range_from_zero_upwards():
     twin = nsd.match_one_layer(TANH, norms=(0.0, 1.5))
     assert twin.norms == (0.0, 1.5)
-    assert worst_error(twin) <= twin.bound <= 1e-4
+    assert worst_error(twin) <= twin.bound <= TOL
 
 
 def test_matrices_agree_with_the_pairs():
@@ -230,7 +234,7 @@ def test_single_precision_where_coefficients_are_large():
 def test_kinks_away_from_zero_or_not_homogeneous(phi, kernel):
     twin = nsd.match_one_layer(nsd.DEQ(phi, sigma_a2=0.8 * nsd.DEQ(phi, 0.0).limit), kernel)
     assert twin.kinds <= 3
-    assert worst_error(twin, 60) <= twin.bound <= 1e-4
+    assert worst_error(twin, 60) <= twin.bound <= TOL
     check_single_precision(twin.network.activations[0])
 
 
@@ -240,7 +244,7 @@ def check_single_precision(layer):
     x[0] = 0.0
     w = torch.randn(400, 30, dtype=torch.float64, generator=generator)
     exact, single = layer.units(x @ w.mT, x), layer.units((x @ w.mT).float(), x.float()).double()
-    assert float((exact - single).abs().max()) < 1e-5
+    assert float((exact - single).abs().max()) < ulps(100, torch.float32)
     if layer.power:
         assert torch.equal(exact[0], torch.zeros(400, dtype=torch.float64))
 
@@ -281,7 +285,7 @@ def test_the_layer_as_plain_pytorch(phi, kernel):
         model.weights[0].copy_(plain.weights[0])
         model.readout.copy_(plain.readout)
         x = torch.randn(9, 6, dtype=torch.float64)
-        torch.testing.assert_close(plain(x), model(x), rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(plain(x), model(x), rtol=tolerance(), atol=tolerance())
         torch.testing.assert_close(torch.compile(model, backend="eager")(x), model(x))
         exported = nsd.nn.export_program(model).module()
         torch.testing.assert_close(exported(x), model(x))
@@ -291,13 +295,13 @@ def test_kinks_at_zero_get_singular_units():
     twin = nsd.match_one_layer(nsd.DEQ("elu", sigma_a2=0.2), kinds=1, tol=1e-3)
     assert twin.network.activations[0].singular > 0
     assert "assumes   between the norms" in str(twin)
-    assert worst_error(twin, 60) <= twin.bound <= 2e-3
+    assert worst_error(twin, 60) <= twin.bound <= 2e-3  # one kind of units does not reach tol
 
 
 def test_a_bias_is_part_of_the_kernel():
     twin = nsd.match_one_layer(nsd.DEQ("tanh", 0.2, 0.7, sigma_c2=0.1), norms=(0.0, 1.2))
     assert twin.network.activations[0].power == 0
-    assert worst_error(twin, 60) <= twin.bound <= 1e-4
+    assert worst_error(twin, 60) <= twin.bound <= TOL
 
 
 @pytest.mark.parametrize(
@@ -308,7 +312,7 @@ def test_deep_explicit_networks_are_one_layer_too(enn, kernel):
     twin = nsd.match_one_layer(network, kernel)
     assert twin.depth == 1
     assert twin.deq == network
-    assert worst_error(twin, 60) <= twin.bound <= 1e-4
+    assert worst_error(twin, 60) <= twin.bound <= TOL
     assert str(twin).startswith(f"One-layer twin of {network!r}")
     assert nsd.Twin.from_dict(json.loads(json.dumps(twin.to_dict()))) == twin
     with pytest.raises(InvalidInputError, match="elementwise"):

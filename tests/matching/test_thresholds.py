@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import math
@@ -14,11 +15,13 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 
 import notsodeep as nsd
+from helpers import differences, tolerance, ulps
 from notsodeep.activations import Activation, Thresholds
 from notsodeep.activations.thresholds import threshold_profiles
 from notsodeep.errors import ActivationError, InfeasibleMatchError, InvalidInputError
 from notsodeep.kernels import diagonal, pairwise
 
+TOL = inspect.signature(nsd.match_one_layer).parameters["tol"].default
 RELU = nsd.DEQ("relu", sigma_a2=0.2)
 LEAKY = nsd.DEQ(nsd.activation("leaky_relu", slope=0.3), sigma_a2=0.2)
 LAYER = Thresholds((-0.5, 0.25, 1.5), (0.7, 0.5, 0.2), 0.1)
@@ -41,14 +44,14 @@ def test_the_kernel_of_one_threshold_is_the_integral(t, leak):
 
     for rho in (-0.9, -0.3, 0.4, 0.95):
         exact = sum(quad(integrand, a, b, args=(rho,), epsabs=1e-13)[0] for a, b in ((-12.0, t), (t, 12.0)))
-        assert threshold_profiles(np.array([rho]), [t], leak)[0][0, 0] == pytest.approx(exact, abs=1e-11)
+        assert threshold_profiles(np.array([rho]), [t], leak)[0][0, 0] == pytest.approx(exact, abs=tolerance())
 
 
 def test_its_slope_is_the_derivative_and_the_ends_are_finite():
     rho, step = np.linspace(-0.95, 0.95, 9), 1e-5
     above, below = (threshold_profiles(rho + s, LAYER.thresholds, 0.2)[0] for s in (step, -step))
     slope = threshold_profiles(rho, LAYER.thresholds, 0.2)[1]
-    np.testing.assert_allclose((above - below) / (2 * step), slope, atol=1e-8)  # step^2 and rounding / step
+    np.testing.assert_allclose((above - below) / (2 * step), slope, rtol=0, atol=differences(step))
     ends = threshold_profiles(np.array([-1.0, 1.0]), [-2.0, 0.0, 2.0])
     assert np.isfinite(ends).all()
     assert ends[0][1].tolist() == pytest.approx([0.0, 0.5])
@@ -136,10 +139,10 @@ def test_as_a_network_everywhere(kernel):
     with torch.no_grad():
         model.weights[0].copy_(plain.weights[0])
         model.readout.copy_(plain.readout)
-        torch.testing.assert_close(plain(x), model(x), rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(plain(x), model(x), rtol=tolerance(), atol=tolerance())
         torch.testing.assert_close(nsd.nn.export_program(model).module()(x), model(x))
         exact, single = model(x), model.float()(x.float()).double()
-    assert float((single - exact).abs().max()) < 1e-5
+    assert float((single - exact).abs().max()) < ulps(16, torch.float32)
     assert nsd.Twin.from_dict(json.loads(json.dumps(twin.to_dict()))) == twin
     assert Activation.from_dict(LAYER.to_dict()) == LAYER
     assert "t = -0.5, 0.25, 1.5, leak=0.1" in repr(LAYER)
@@ -150,7 +153,7 @@ def test_auto_takes_them_where_they_are_enough_and_says_so():
     cheap = nsd.match_one_layer(RELU)
     assert cheap.family == "thresholds"
     assert "cheaper" in cheap.reason
-    assert cheap.bound <= 1e-4
+    assert cheap.bound <= TOL
     assert nsd.match_one_layer(RELU, tol=1e-6).family == "conditioned"
     assert nsd.match_one_layer(RELU, "ntk_frozen").family == "thresholds"
     assert nsd.match_one_layer(RELU, "ntk").family == "conditioned"  # thresholds would ask for learning rates

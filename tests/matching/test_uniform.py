@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import notsodeep as nsd
+from helpers import tolerance, ulps
 from notsodeep.errors import ContractionError, InfeasibleMatchError, InvalidInputError
 from notsodeep.kernels import pairwise
 from notsodeep.matching import Twin, kernel_names, norm_range
@@ -116,20 +117,22 @@ def test_bound_holds_for_any_relu(sigma_a2: float, kernel: str, depth: int, gain
     deq = nsd.DEQ(nsd.activation("relu").affine(gain=gain), sigma_a2 / gain**2, sigma_b2)
     twin = nsd.match_uniform(deq, kernel, layers=depth, check=False)
     errors = relative_errors(twin, 400, seed=depth, low=0.01, high=100.0)
-    assert max(float(e.max()) for e in errors.values()) <= twin.bound + 1e-11
+    # near the limit of 2 the rounding of the kernel itself grows
+    room = tolerance(amplified=5)
+    assert max(float(e.max()) for e in errors.values()) <= twin.bound + room
 
 
 @pytest.mark.parametrize("slope", [-1.0, 0.1, 0.9])
 def test_leaky_relu_and_its_relatives(slope: float) -> None:
     twin = nsd.match_uniform(nsd.DEQ(nsd.activation("leaky_relu", slope=slope), sigma_a2=0.2), "ntk", layers=3)
     errors = relative_errors(twin, 500, seed=1, low=0.1, high=10.0)
-    assert float(errors["ntk"].max()) <= twin.bound <= 5e-3
+    assert float(errors["ntk"].max()) <= twin.bound <= 5e-4  # three layers
 
 
 def test_linear_is_its_own_twin() -> None:
     twin = nsd.match_uniform(nsd.DEQ("linear", sigma_a2=0.2), layers=1)
     assert twin.bound < 1e-6  # what 2,048 cells leave between their ends
-    assert float(relative_errors(twin, 100, seed=1, low=0.1, high=10.0)["ck"].max()) < 1e-12
+    assert float(relative_errors(twin, 100, seed=1, low=0.1, high=10.0)["ck"].max()) < tolerance()
 
 
 def test_shallowest_within_tolerance_wins() -> None:
@@ -137,20 +140,20 @@ def test_shallowest_within_tolerance_wins() -> None:
     twins = [nsd.match_uniform(deq, "both", tol=tol) for tol in (0.1, 5e-3)]
     assert [twin.depth for twin in twins] == [1, 2]
     assert [row.depth for row in twins[1].table] == [1, 2]
-    assert [row.bound <= 5e-3 for row in twins[1].table] == [False, True]
+    assert [row.bound <= 5e-3 for row in twins[1].table] == [False, True]  # what was asked for
 
 
 def test_infeasible_says_what_was_reached() -> None:
     with pytest.raises(InfeasibleMatchError, match="6 layers  bound") as caught:
         nsd.match_uniform(nsd.DEQ("relu", sigma_a2=0.2), "both", tol=1e-4)
-    assert 1e-4 < caught.value.residual < 3e-3
+    assert 1e-4 < caught.value.residual < 3e-3  # what was asked for, and what six layers reach
 
 
 def test_contraction_is_checked_and_can_be_waived() -> None:
     deq = nsd.DEQ("relu", sigma_a2=0.5)
     with pytest.raises(ContractionError):
         nsd.match_uniform(deq)
-    assert nsd.match_uniform(deq, layers=3, check=False).bound <= 1e-3
+    assert nsd.match_uniform(deq, layers=3, check=False).bound <= 1e-3  # three layers are enough here too
     with pytest.raises(InvalidInputError, match="no infinite-width kernel"):
         nsd.match_uniform(nsd.DEQ("relu", 2.0, 1.0), layers=3, check=False)
 
@@ -189,8 +192,8 @@ def test_gauge_keeps_norms_and_bends() -> None:
     network = layers(bends, gain=2.5)
     for phi, c, power in zip(network.activations, bends, (1.0, 2.5), strict=True):
         a, b = slopes(phi)
-        assert 0.5 * (a * a + b * b) == pytest.approx(power, rel=1e-14)
-        assert (a - b) ** 2 / (a * a + b * b) == pytest.approx(c, rel=1e-14)
+        assert 0.5 * (a * a + b * b) == pytest.approx(power, rel=ulps(), abs=0)
+        assert (a - b) ** 2 / (a * a + b * b) == pytest.approx(c, rel=ulps(), abs=0)
 
 
 def test_profiles_against_the_kernel_room() -> None:
@@ -201,7 +204,7 @@ def test_profiles_against_the_kernel_room() -> None:
     exact = pairwise(deq, one, one, torch.from_numpy(rho.copy()), kinds=("ck", "ntk", "ntk_frozen"))
     for kind, values in exact.items():
         np.testing.assert_allclose(
-            reduced.diagonal(kind) * reduced.profile(rho, kind), values.numpy(), rtol=1e-12, atol=1e-12
+            reduced.diagonal(kind) * reduced.profile(rho, kind), values.numpy(), rtol=tolerance(), atol=tolerance()
         )
 
 
@@ -227,12 +230,12 @@ def test_derivative_bounds_dominate_differences(bends, feedback, bend, kind, dat
         (twin_bounds(c, weights, cells, kind), lambda t: weights @ terms(np.cos(t), c, kind)),
     ]
     if kind == "ck":  # the closed form that the certificate uses is the cellwise bound's supremum or more
-        assert claims[0][0].second.max() + claims[1][0].second.max() <= ck_curvature(deq, c, weights[0]) + 1e-12
+        assert claims[0][0].second.max() + claims[1][0].second.max() <= ck_curvature(deq, c, weights[0]) + tolerance()
     width = math.pi / cells
     middle, h = 0.5 * (angle[:-1] + angle[1:]), 0.2 * width
     for bounds, f in claims:
         below, here, above = f(middle - h), f(middle), f(middle + h)
-        assert np.all(np.abs(above - below) / (2.0 * h) <= bounds.first + 1e-9)
+        assert np.all(np.abs(above - below) / (2.0 * h) <= bounds.first + tolerance() / h)
         # rounding of the differences: 1e-13 / h^2 is far below 1e-6
         assert np.all(np.abs(above - 2.0 * here + below) / h**2 <= bounds.second * (1.0 + 1e-6) + 1e-6)
 
@@ -242,7 +245,7 @@ def test_angles_never_expand() -> None:
     _, rho = grid(4000)
     for c in np.linspace(0.0, 2.0, 21):
         after = np.arccos(Bend(c).value(rho))
-        assert np.abs(np.diff(after)).max() <= (math.pi / 4000) * (1.0 + 1e-6)
+        assert np.abs(np.diff(after)).max() <= (math.pi / 4000) * (1.0 + 1e-6)  # an arc cosine near its ends
 
 
 def test_certificate_is_tight_and_finer_grids_tighten_it() -> None:
@@ -251,7 +254,7 @@ def test_certificate_is_tight_and_finer_grids_tighten_it() -> None:
     coarse = certify(deq, fit.bends, fit.weights[0], "ntk", cells=128, relative=1.0)
     fine = certify(deq, fit.bends, fit.weights[0], "ntk", relative=0.005)
     assert coarse.bound > fine.bound >= fine.sampled
-    assert fine.bound <= 1.005 * fine.sampled / (1 - 0.005) + 1e-11
+    assert fine.bound <= 1.005 * fine.sampled / (1 - 0.005) + 1e-11  # the rounding that a certificate adds
     assert coarse.bound >= fine.sampled  # a coarse certificate is still a certificate
 
 
@@ -329,7 +332,7 @@ def test_implications_hold_on_data(kernel: str) -> None:
 
     def trained(K: np.ndarray, k: np.ndarray, time: float) -> np.ndarray:
         values, vectors = np.linalg.eigh(K)
-        growth = np.where(values > 1e-12, -np.expm1(-time * values) / np.maximum(values, 1e-12), time)
+        growth = np.where(values > tolerance(), -np.expm1(-time * values) / np.maximum(values, tolerance()), time)
         return k @ (vectors @ (growth * (vectors.T @ y)))
 
     assert np.abs(trained(K, k, meaning.time) - trained(Kt, kt, meaning.time)).max() <= meaning.training
