@@ -8,7 +8,7 @@ import scipy.sparse
 import torch
 
 import notsodeep as nsd
-from helpers import tolerance
+from helpers import tolerance, ulps
 from notsodeep._arrays import as_rows, squared_norms
 from notsodeep.errors import InvalidInputError
 
@@ -78,7 +78,7 @@ def test_memory_is_shared_where_it_can_be():
 def test_a_sum_that_overflows_is_not_taken_for_infinity():
     large = np.full((2, 2), 3e38, dtype=np.float32)
     assert bool(torch.isfinite(as_rows(large)).all())
-    assert squared_norms(as_rows(large)).tolist() == pytest.approx([2 * 3e38**2] * 2, rel=1e-6)
+    assert squared_norms(as_rows(large)).tolist() == pytest.approx([2 * 3e38**2] * 2, rel=ulps(2, np.float32))
 
 
 def test_features_are_compared():

@@ -15,6 +15,7 @@ import pytest
 
 import imports
 import notsodeep as nsd
+from helpers import tolerance
 
 ROOT = imports.SOURCE.parents[1]
 
@@ -220,7 +221,8 @@ def test_the_examples_of_the_contributing_guide_run():
     own, built_in, family = code_blocks("CONTRIBUTING.md")
     names: dict = {}
     exec(own, names)
-    assert names["deq"].limit == pytest.approx(0.25, rel=1e-6)
+    # beside the kink the slope is a one-sided difference
+    assert names["deq"].limit == pytest.approx(0.25, rel=1e-8)
     header = (
         "from dataclasses import dataclass\nfrom typing import ClassVar\nfrom torch import Tensor\n"
         "from notsodeep.activations import Activation, Parity\nregister = lambda cls: cls\n"
@@ -228,6 +230,7 @@ def test_the_examples_of_the_contributing_guide_run():
     exec(header + built_in, names)
     x = np.linspace(-3, 3, 7)
     assert np.allclose(names["Softsign"]()(x), names["softsign"](x))
-    assert np.allclose(names["Softsign"]().derivative(x + 0.1), names["softsign"].derivative(x + 0.1), atol=1e-9)
+    built_in, own = (phi.derivative(x + 0.1) for phi in (names["Softsign"](), names["softsign"]))
+    assert np.allclose(built_in, own, rtol=0, atol=tolerance(amplified=10))  # differences with a step
     exec(family, names)
-    assert names["twin"].residual < 1e-9
+    assert names["twin"].residual < 1e-9  # what every match promises

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers import ulps
 from notsodeep import datasets
 from notsodeep.datasets.catalogue import data_folder
 from notsodeep.datasets.formats import read_cifar_batch, read_idx, read_npz
@@ -61,7 +62,9 @@ def test_idx_files_are_read_where_they_are_usually_kept(tmp_path, loader, place,
     data = loader(tmp_path, download=False)
     assert data.X_train.shape == (40, 784)
     assert data.X_train.dtype == np.float32
-    np.testing.assert_allclose(data.X_test[7], arrays["t10k-images-idx3-ubyte"][7].ravel() / 255.0, rtol=1e-6)
+    np.testing.assert_allclose(
+        data.X_test[7], arrays["t10k-images-idx3-ubyte"][7].ravel() / 255.0, rtol=ulps(1, np.float32)
+    )
     np.testing.assert_array_equal(data.y_train, arrays["train-labels-idx1-ubyte"])
 
 
@@ -259,10 +262,10 @@ def test_impossible_subsets(classes):
 
 def test_scaling_is_fitted_on_training_rows_alone():
     raw, data = datasets.digits(), datasets.digits().standardised()
-    np.testing.assert_allclose(data.X_train.mean(0), 0.0, atol=1e-6)
-    assert (data.X_train.astype(float) ** 2).sum(1).mean() == pytest.approx(1.0, abs=1e-6)
+    np.testing.assert_allclose(data.X_train.mean(0), 0.0, rtol=0, atol=ulps(4, np.float32))
+    assert (data.X_train.astype(float) ** 2).sum(1).mean() == pytest.approx(1.0, abs=ulps(4, np.float32))
     mean, scale = raw.X_train.mean(0), ((raw.X_train - raw.X_train.mean(0)) ** 2).sum(1).mean() ** 0.5
-    np.testing.assert_allclose(data.X_test, (raw.X_test - mean) / scale, atol=1e-6)
+    np.testing.assert_allclose(data.X_test, (raw.X_test - mean) / scale, rtol=0, atol=ulps(4, np.float32))
     assert np.abs(data.X_test.mean(0)).max() > 1e-3  # the test rows keep their own mean
 
 

@@ -9,6 +9,7 @@ import torch
 from torch.autograd import gradcheck
 
 import notsodeep as nsd
+from helpers import tolerance, ulps
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
@@ -31,7 +32,9 @@ def models() -> dict[str, nsd.nn.Model]:
 def test_same_numbers_as_on_the_cpu(name: str) -> None:
     here = models()[name]
     there = copy.deepcopy(here).to("cuda")
-    torch.testing.assert_close(there(inputs().cuda()).cpu(), here(inputs()), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        there(inputs().cuda()).cpu(), here(inputs()), rtol=ulps(1024, torch.float32), atol=ulps(1024, torch.float32)
+    )
     built = type(here)(here.spec, 10, 128, 3, device="cuda")
     assert torch.equal(built.readout.cpu(), here.readout)  # one seed, the same weights everywhere
 
@@ -65,7 +68,9 @@ def test_autocast_and_compile() -> None:
     with torch.autocast("cuda", dtype=torch.bfloat16):
         torch.testing.assert_close(model.features(x), exact)
         model(x).float().square().sum().backward()
-    torch.testing.assert_close(torch.compile(model)(x), model(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        torch.compile(model)(x), model(x), rtol=ulps(1024, torch.float32), atol=ulps(1024, torch.float32)
+    )
 
 
 def test_compare_measures_the_device() -> None:
@@ -93,7 +98,7 @@ def test_recorded_epochs_are_those_of_the_cpu(method: str) -> None:
     options = ({method: 0.1}, [0, 1, 0])
     here = train_readouts(features, y, 4, *options, epochs=5, batch_size=16)
     there = train_readouts(features.cuda(), y.cuda(), 4, *options, epochs=5, batch_size=16)
-    torch.testing.assert_close(there.cpu(), here, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(there.cpu(), here, rtol=ulps(1024, torch.float32), atol=ulps(128, torch.float32))
 
 
 @pytest.mark.parametrize(("phi", "kernel"), [("tanh", "ck"), ("relu", "ntk")])
@@ -102,11 +107,19 @@ def test_one_layer_twins(phi: str, kernel: str) -> None:
     twin = nsd.match_one_layer(nsd.DEQ(phi, 0.2), kernel)
     here = nsd.nn.ENN(twin, 10, 128, 3, init="orthogonal")
     there = copy.deepcopy(here).to("cuda")
-    torch.testing.assert_close(there(inputs().cuda()).cpu(), here(inputs()), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        there(inputs().cuda()).cpu(), here(inputs()), rtol=ulps(1024, torch.float32), atol=ulps(1024, torch.float32)
+    )
     built = nsd.nn.ENN(twin, 10, 128, 3, init="orthogonal", device="cuda")
-    torch.testing.assert_close(built(inputs().cuda()).cpu(), here(inputs()), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        built(inputs().cuda()).cpu(), here(inputs()), rtol=ulps(1024, torch.float32), atol=ulps(1024, torch.float32)
+    )
     for model, x in ((here, inputs()), (there, inputs().cuda())):
         model(x).square().mean().backward()
-    torch.testing.assert_close(there.weights[0].grad.cpu(), here.weights[0].grad, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(
+        there.weights[0].grad.cpu(), here.weights[0].grad, rtol=tolerance(torch.float32), atol=ulps(128, torch.float32)
+    )
     X = inputs(dtype=torch.float64).cuda()
-    torch.testing.assert_close(twin.kernel_matrix(X).cpu(), twin.kernel_matrix(X.cpu()), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        twin.kernel_matrix(X).cpu(), twin.kernel_matrix(X.cpu()), rtol=tolerance(), atol=tolerance()
+    )

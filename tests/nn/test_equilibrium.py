@@ -11,6 +11,7 @@ import torch
 from scipy.optimize import root
 
 import notsodeep as nsd
+from helpers import solved
 from notsodeep._equilibrium import SolverName
 from notsodeep.errors import ConvergenceError, ConvergenceWarning, InvalidInputError
 from notsodeep.nn import SolverOptions, solve_equilibrium
@@ -45,7 +46,7 @@ def test_nonlinear_fixed_point_agrees_with_scipy(solver: str) -> None:
     found = solve_equilibrium(lambda z: torch.tanh(c + z @ W.mT), torch.tanh(c), solver, tol=1e-13)
     for row in range(3):
         expected = root(lambda z, row=row: z - np.tanh(c[row].numpy() + W.numpy() @ z), np.zeros(12), tol=1e-13).x
-        np.testing.assert_allclose(found.value[row].numpy(), expected, atol=1e-11)
+        np.testing.assert_allclose(found.value[row].numpy(), expected, rtol=0, atol=solved(1e-13))
 
 
 @pytest.mark.parametrize("solver", ["anderson", "broyden"])
@@ -58,7 +59,7 @@ def test_accelerated_solvers_go_where_picard_diverges(solver: str) -> None:
     assert not bool(picard.converged.any())
     found = solve_equilibrium(lambda z: b + z @ M, b, solver, tol=1e-10, max_steps=100)
     assert bool(found.converged.all())
-    torch.testing.assert_close(found.value, solution, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(found.value, solution, rtol=0, atol=solved(1e-10))
 
 
 def test_slow_picard_is_finished_by_anderson() -> None:
@@ -91,13 +92,13 @@ def test_rows_that_are_done_leave_the_batch(solver: str) -> None:
     assert sizes[-1] == 1
     assert bool(found.converged.all())
     reference = solve_equilibrium(step_on(everyone), b, "picard", tol=1e-13, max_steps=2000).value
-    torch.testing.assert_close(found.value, reference, rtol=0, atol=1e-8)
+    torch.testing.assert_close(found.value, reference, rtol=0, atol=solved(1e-10))
 
 
 def test_residuals_are_those_of_the_map() -> None:
     M, b, _ = linear_problem(6, 20, 0.6)
     found = solve_equilibrium(lambda z: b + z @ M, b, "picard", tol=1e-6)
-    assert float(found.residual.max()) <= 1e-6
+    assert float(found.residual.max()) <= 1e-6  # as asked
     image = b + found.value @ M
     after = (image - found.value).norm(dim=1) / image.norm(dim=1)
     assert bool((after <= found.residual).all())  # the value returned is one step further than the one measured
@@ -124,7 +125,7 @@ def test_a_row_that_is_not_finite_spoils_no_other(solver: str) -> None:
     b[1, 3] = math.nan
     found = solve_equilibrium(lambda z: b + z @ M, b, solver, tol=1e-10)
     assert found.converged.tolist() == [True, False, True, True]
-    torch.testing.assert_close(found.value[[0, 2, 3]], solution[[0, 2, 3]], rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(found.value[[0, 2, 3]], solution[[0, 2, 3]], rtol=0, atol=solved(1e-10))
 
 
 def unstable_model(**options) -> nsd.nn.DEQ:
@@ -166,12 +167,13 @@ def test_unknown_solver() -> None:
 def test_spectral_norm_and_projection() -> None:
     A = torch.randn(60, 60, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     exact = float(torch.linalg.matrix_norm(A, 2))
-    assert power_iteration(A)[0] == pytest.approx(exact, rel=1e-2)
+    near = 1e-3  # the next singular value is close: steps gain little
+    assert power_iteration(A)[0] == pytest.approx(exact, rel=near)
     assert power_iteration(A)[0] <= exact * (1 + 1e-12)  # power iteration never exceeds it
     direction = A / A.norm()
     before, _ = shrink_to_norm_(A, 1.0, steps=500)
-    assert before == pytest.approx(exact, rel=1e-2)
-    assert float(torch.linalg.matrix_norm(A, 2)) == pytest.approx(1.0, rel=1e-2)
+    assert before == pytest.approx(exact, rel=near)
+    assert float(torch.linalg.matrix_norm(A, 2)) == pytest.approx(1.0, rel=near)
     torch.testing.assert_close(A / A.norm(), direction)
     kept = A.clone()
     shrink_to_norm_(A, 2.0)

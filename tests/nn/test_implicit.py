@@ -13,12 +13,13 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import notsodeep as nsd
+from helpers import differences, solved, tolerance, ulps
 from notsodeep._equilibrium import SolverName
 from notsodeep.activations import Activation
 
 # torch loads its own jvp decompositions through torch.jit on first use
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-CLOSE = {"rtol": 1e-8, "atol": 1e-9}
+CLOSE = {"rtol": tolerance(), "atol": tolerance()}
 
 
 def small(phi: str | Activation = "silu", **options) -> nsd.nn.DEQ:
@@ -70,7 +71,9 @@ def test_third_derivatives() -> None:
         shift = torch.zeros_like(x)
         shift[0, i] = step
         difference = (slope((x + shift).detach().requires_grad_()) - slope((x - shift).detach().requires_grad_())).sum()
-        assert float(third[0, i]) == pytest.approx(float(difference) / (2 * step), rel=1e-5, abs=1e-8)
+        assert float(third[0, i]) == pytest.approx(
+            float(difference) / (2 * step), rel=differences(step), abs=differences(step)
+        )
 
 
 def test_gradient_is_that_of_the_unrolled_iteration() -> None:
@@ -156,7 +159,7 @@ def test_a_failed_adjoint_speaks_up() -> None:
         out = model(x)
     with pytest.warns(nsd.errors.ConvergenceWarning, match="of the derivative was not reached"):
         rough = torch.autograd.grad(out.sum(), x)[0]
-    assert float((rough - fine).abs().max()) > 1e-8
+    assert float((rough - fine).abs().max()) > 1e-3  # three steps leave that much
 
 
 @pytest.mark.parametrize("phi", ["tanh", "sigmoid", "linear", "relu", "silu"])
@@ -167,7 +170,7 @@ def test_slopes_read_off_values(phi: str, shift: float) -> None:
     slope = activation.slope_of_value(activation(x))
     assert (slope is None) == (phi in ("relu", "silu"))
     if slope is not None:
-        torch.testing.assert_close(slope, activation.derivative(x), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(slope, activation.derivative(x), rtol=ulps(), atol=ulps())
 
 
 @pytest.mark.parametrize("phi", ["relu", "tanh"])
@@ -182,7 +185,7 @@ def test_a_start_in_bfloat16_changes_nothing_but_the_steps(phi: str) -> None:
         model(x.float()).square().sum().backward()
         steps.append(model.solve(x.float()).steps)
         distance = (model.features(x.float()).double() - exact.features(x)).norm(dim=1) / exact.features(x).norm(dim=1)
-        assert float(distance.detach().max()) < 2e-5
+        assert float(distance.detach().max()) < solved(1e-5, contraction=0.5)
         gap = (model.recurrent.grad.double() - exact.recurrent.grad).norm() / exact.recurrent.grad.norm()
         assert float(gap) < (1e-3 if phi == "relu" else 5e-5)  # units of ReLU switch within the tolerance
     assert steps[1] < steps[0]
