@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 import notsodeep as nsd
-from notsodeep.activations.passes import loops
+from notsodeep.activations.norm_units import loops
 
 from .networks import FEATURES, OUTPUTS, TorchDEQ, build, get_deq, machine, race
 

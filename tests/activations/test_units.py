@@ -9,7 +9,7 @@ from torch.func import grad, jvp, vmap
 import notsodeep as nsd
 from helpers import differences, ulps
 from notsodeep import _native
-from notsodeep.activations import Basis, Conditioned, Thresholds, passes
+from notsodeep.activations import Basis, Conditioned, Thresholds, norm_units
 from notsodeep.activations.norm_units import How
 from notsodeep.activations.projections import tail_gram
 from notsodeep.errors import NotSoDeepWarning
@@ -48,7 +48,7 @@ def composed(phi: Conditioned, before: torch.Tensor, x: torch.Tensor) -> torch.T
 @pytest.mark.parametrize("basis", CASES, ids=repr)
 @pytest.mark.parametrize("width", [8, 7], ids=["equal groups", "unequal groups"])
 def test_units_in_place_are_those_of_the_definition(basis, width, monkeypatch) -> None:
-    monkeypatch.setattr(passes, "_GRAIN", 16)  # many blocks, the last one smaller
+    monkeypatch.setattr(norm_units, "_GRAIN", 16)  # many blocks, the last one smaller
     phi, x = layer(basis), draw(11, 5)
     before = draw(11, width, seed=2).requires_grad_()
     expected = composed(phi, before, x)
@@ -64,7 +64,7 @@ def test_units_in_place_are_those_of_the_definition(basis, width, monkeypatch) -
 @pytest.mark.parametrize("basis", CASES, ids=repr)
 def test_compiled_units_are_those_of_the_definition(basis, dtype) -> None:
     """Groups of any size beside vectors of 16 or 8, one thread and two, a zero and its row."""
-    if not passes.loops.built:
+    if not norm_units.loops.built:
         pytest.skip("no C++ compiler")
     phi, small = layer(basis), ulps(1024, dtype)
     for rows, width in ((1, 7), (11, 150), (65, 257)):
@@ -104,14 +104,14 @@ def test_layers_of_any_kind_with_scale_gain_and_their_argument_as_memory(compile
 
 def test_without_a_compiler_units_are_plain(monkeypatch) -> None:
     monkeypatch.setattr(_native.shutil, "which", lambda name: None)
-    vars(passes.loops).pop("built", None)
+    vars(norm_units.loops).pop("built", None)
     twin, x = nsd.ENN([layer(Basis(0.5, 4))]), draw(3, 5, dtype=torch.float32)
     try:
         with pytest.warns(NotSoDeepWarning, match="no C\\+\\+ compiler"):
             model = nsd.nn.ENN(twin, 5, 8, 1, compile=True)
         found = model(x)
     finally:
-        del passes.loops.built
+        del norm_units.loops.built
     torch.testing.assert_close(found, nsd.nn.ENN(twin, 5, 8, 1)(x))
 
 

@@ -378,6 +378,7 @@ def test_quadrature_against_sampling(phi):
         HardTanh(2.0, 0.3),
         LeakyReLU(0.1),
         PiecewiseLinear((-1.0, 0.2, 0.9), (0.0, 1.0, -0.5, 0.3), 0.1),
+        PiecewiseLinear((), (2.0,), 0.1),
     ],
     ids=repr,
 )

@@ -19,8 +19,7 @@ from .._chebyshev import polynomials
 from ..errors import ActivationError
 from .base import Activation, Parity, register
 from .elementary import Basis, horner
-from .norm_units import PLAIN, How, NormUnits, doubled, row_norms
-from .passes import Plan, eager, evaluated, fused_units, loops, passes
+from .norm_units import PLAIN, How, NormUnits, Plan, doubled, eager, evaluated, fused_units, loops, passes, row_norms
 from .projections import EXPANSION, SINGULAR_TERMS, basis_coefficients, decay, expansion, needed, tail_sums
 
 __all__ = ["Conditioned"]

@@ -105,16 +105,13 @@ class Sigmoid(Activation):
         s = torch.sigmoid(x)
         return s * (1.0 - s) * (1.0 - 2.0 * s)
 
-    def as_tanh(self) -> Activation:
+    def canonical(self) -> Activation:
         """The same function as tanh(x/2)/2 + 1/2, which shows that it is odd about its mean."""
         return Tanh().affine(gain=0.5, scale=0.5, shift=0.5)
 
     def centred(self, at: float) -> Activation:
         """phi - 1/2, at every scale."""
-        return self.as_tanh().centred(at)
-
-    def canonical(self) -> Activation:
-        return self.as_tanh()
+        return self.canonical().centred(at)
 
     def slope_of_value(self, value: Tensor) -> Tensor:
         return value * (1.0 - value)

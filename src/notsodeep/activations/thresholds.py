@@ -27,8 +27,7 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import register
-from .norm_units import PLAIN, How, NormUnits, row_norms
-from .passes import Plan, eager, evaluated, fused_units, loops, needs_slopes
+from .norm_units import PLAIN, How, NormUnits, Plan, eager, evaluated, fused_units, loops, needs_slopes, row_norms
 
 Array = NDArray[np.float64]
 

@@ -1,5 +1,5 @@
 // A layer of units that see the norm of their input in one pass: the norms, coefficients, units, and their slopes.
-// passes.py builds and calls it; elementary.py, conditioned.py and thresholds.py say the same in plain torch.
+// norm_units.py builds and calls it; elementary.py, conditioned.py and thresholds.py say the same in plain torch.
 
 #include <algorithm>
 #include <cmath>

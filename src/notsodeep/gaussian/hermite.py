@@ -62,12 +62,12 @@ def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) ->
         raise InvalidInputError(f"{phi!r} jumps: its derivative has no Hermite coefficients; only the CK is defined")
     function = phi.derivative if derivative else phi
     tau = tau.clamp_min(1e-150) if derivative else tau
-    if phi.breaks is None or len(phi.breaks) > _PIECES:
+    if not phi.breaks or len(phi.breaks) > _PIECES:
         return function_coefficients(function, tau, phi.panels(), terms)
     breaks = [(place, jumps[int(derivative) :]) for place, jumps in phi.breaks]
-    lowest = min(terms, max((len(jumps) for _, jumps in breaks), default=2))  # beyond the degree only jumps are left
+    lowest = min(terms, max(len(jumps) for _, jumps in breaks))  # beyond the degree only jumps are left
     low = function_coefficients(function, tau, phi.panels(), lowest)
-    return torch.cat([low, _by_parts(breaks, tau, terms)[:, lowest:]], dim=1) if breaks and terms > lowest else low
+    return torch.cat([low, _by_parts(breaks, tau, terms)[:, lowest:]], dim=1) if terms > lowest else low
 
 
 def _by_parts(breaks: Sequence[tuple[float, Sequence[float]]], tau: Tensor, terms: int) -> Tensor:

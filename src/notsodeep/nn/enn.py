@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from .._arguments import checked, whole
 from ..activations.forms import Scaled
-from ..activations.norm_units import How, NormUnits
-from ..activations.passes import loops
+from ..activations.norm_units import How, NormUnits, loops
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import ENN as Specification
