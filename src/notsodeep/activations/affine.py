@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -168,7 +168,3 @@ class Affine(Activation):
     def source_lines(self, name: str) -> list[str]:
         exact = self.polynomial()
         return super().source_lines(name) if exact is None else exact.source_lines(name)
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON document; :meth:`from_dict` reads it back."""
-        return {**super().to_dict(), "base": self.base.to_dict()}

@@ -65,9 +65,7 @@ class Activation:
     """False for a layer that is no function of its pre-activations alone."""
     aliases: ClassVar[tuple[str, ...]] = ()
     torch_functions: ClassVar[tuple[Callable[..., Tensor], ...]] = ()
-    """The functions of torch that are this activation with its default parameters."""
-    written: ClassVar[str] = ""
-    """The function of torch that is this activation, as PyTorch source; others override :meth:`source`."""
+    """The functions of torch that are this activation with its default parameters; the first is its source, too."""
     torch_module: ClassVar[type[torch.nn.Module] | None] = None
     """The module of torch that is this activation; its attributes are read by :meth:`from_module`."""
 
@@ -256,8 +254,10 @@ class Activation:
 
     def source(self, x: str) -> str:
         """phi of the expression ``x`` as PyTorch source."""
-        if self.written:
-            return f"{self.written}({x})"
+        if self.torch_functions:
+            name = self.torch_functions[0].__name__
+            home = "torch" if getattr(torch, name, None) is self.torch_functions[0] else "torch.nn.functional"
+            return f"{home}.{name}({x})"
         raise InvalidInputError(
             f"{self!r} cannot be written as PyTorch source; match with a built-in family (hard_tanh, leaky_relu, "
             "hermite)"
@@ -302,8 +302,12 @@ class Activation:
     # -- serialisation -----------------------------------------------------------------------------------
     def to_dict(self) -> dict[str, Any]:
         """A JSON document; :meth:`from_dict` reads it back."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {"activation": self.name, **{k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}}
+        content: dict[str, Any] = {"activation": self.name}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            plain = list(value) if isinstance(value, tuple) else value
+            content[field.name] = value.to_dict() if isinstance(value, Activation) else plain
+        return content
 
     @staticmethod
     def from_dict(document: Mapping[str, Any]) -> Activation:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import ActivationError, ConvergenceError
 from .base import Parity
-from .callables import CallableActivation, difference, evaluate
+from .callables import CallableActivation, difference
 from .panels import REACH, normal_nodes
 
 _REACH = 30.0
@@ -35,13 +35,11 @@ def make_callable(
     rough = tuple(sorted(set(kinks)))
     grid = _probe_grid(rough)
     numpy, values = _try(function, grid, label)
-    _check_elementwise(function, numpy, grid, values, label)
-    _check_undeclared_kinks(function, numpy, grid, values, rough, label)
-    draft = CallableActivation(
-        function, rough, derivative, symmetry=_parity(function, numpy, rough), numpy=numpy, label=label
-    )
+    draft = CallableActivation(function, rough, derivative, numpy=numpy, label=label)
+    _check_elementwise(draft, grid, values)
+    _check_undeclared_kinks(draft, grid, values)
     _check_derivatives_exist(draft)
-    phi = _with_resolution(draft)
+    phi = _with_resolution(replace(draft, symmetry=_parity(draft)))
     if derivative is not None:
         _check_derivative(phi)
     return replace(phi, slopes=_slopes(phi, lipschitz))
@@ -91,29 +89,28 @@ def _check_finite(values: Tensor, grid: Tensor, label: str) -> None:
         raise ActivationError(f"{label} is not finite: {label}({where:.4g}) = {float(values[bad][0])}")
 
 
-def _check_elementwise(function: Callable[[Any], Any], numpy: bool, grid: Tensor, values: Tensor, label: str) -> None:
+def _check_elementwise(phi: CallableActivation, grid: Tensor, values: Tensor) -> None:
     """The same numbers in another order and shape must give the same values: no softmax, no randomness."""
     order = torch.arange(len(grid)).flip(0)[: 2 * (len(grid) // 2)]
     try:
-        again = evaluate(function, grid[order].reshape(2, -1), numpy).detach()
+        again = phi._value(grid[order].reshape(2, -1)).detach()
     except Exception as error:
         raise ActivationError(
-            f"{label} works on one-dimensional arrays but not on two-dimensional ones: {type(error).__name__}: {error}"
+            f"{phi.label} works on one-dimensional arrays but not on two-dimensional ones: {type(error).__name__}: "
+            f"{error}"
         ) from error
     expected = values[order].reshape(2, -1)
     same = again.shape == expected.shape and torch.allclose(again, expected, rtol=1e-12, atol=1e-12)
     if not same:
         raise ActivationError(
-            f"{label} is not an elementwise, deterministic function: the same numbers in another order "
+            f"{phi.label} is not an elementwise, deterministic function: the same numbers in another order "
             "gave other values"
         )
 
 
-def _check_undeclared_kinks(
-    function: Callable[[Any], Any], numpy: bool, grid: Tensor, values: Tensor, kinks: Sequence[float], label: str
-) -> None:
+def _check_undeclared_kinks(phi: CallableActivation, grid: Tensor, values: Tensor) -> None:
     """A kink shows as a second difference that does not shrink when the step does."""
-    step = float(grid[1] - grid[0])
+    kinks, step = phi.rough, float(grid[1] - grid[0])
     bend = (values[2:] - 2.0 * values[1:-1] + values[:-2]).abs() / step
     local = bend.unfold(0, 21, 1).median(dim=-1).values
     local = torch.cat([local[:1].expand(10), local, local[-1:].expand(10)])
@@ -123,20 +120,20 @@ def _check_undeclared_kinks(
     # beside a declared kink there must not be another: that would be the same one, declared where it is not
     windows += [(c + s * 1e-12 * (1 + abs(c)), c + s * 2 * step) for c in kinks for s in (-1.0, 1.0)]
     for low, high in windows:
-        where = _bend_inside(function, numpy, low, high)
+        where = _bend_inside(phi, low, high)
         if where is not None and all(abs(where - c) > 1e-12 * (1 + abs(c)) for c in kinks):
             raise ActivationError(
-                f"{label} has a kink or a jump near x = {where:.6g} that was not declared; "
+                f"{phi.label} has a kink or a jump near x = {where:.6g} that was not declared; "
                 f"pass kinks=({where:.6g},) with its exact position"
             )
 
 
-def _bend_inside(function: Callable[[Any], Any], numpy: bool, low: float, high: float) -> float | None:
+def _bend_inside(phi: CallableActivation, low: float, high: float) -> float | None:
     """The position of a change of slope that survives two zooms by forty, or None."""
     bends = []
     for _ in range(3):
         x = torch.linspace(low, high, 81, dtype=torch.float64)
-        y = evaluate(function, x, numpy).detach()
+        y = phi._value(x).detach()
         bend = (y[2:] - 2.0 * y[1:-1] + y[:-2]).abs() / float((x[1] - x[0]).abs())
         peak = int(bend.argmax())
         bends.append(float(bend[peak]))
@@ -145,11 +142,11 @@ def _bend_inside(function: Callable[[Any], Any], numpy: bool, low: float, high: 
     return 0.5 * (low + high) if bends[-1] > max(0.1 * bends[0], rounding) else None
 
 
-def _parity(function: Callable[[Any], Any], numpy: bool, kinks: tuple[float, ...]) -> Parity | None:
-    if kinks != tuple(-c for c in reversed(kinks)):
+def _parity(phi: CallableActivation) -> Parity | None:
+    if phi.rough != tuple(-c for c in reversed(phi.rough)):
         return None
     x = torch.cat([torch.linspace(0.01, 8.0, 400), torch.linspace(8.1, _REACH, 200)]).to(torch.float64) * 1.0123
-    plus, minus = evaluate(function, x, numpy).detach(), evaluate(function, -x, numpy).detach()
+    plus, minus = phi._value(x).detach(), phi._value(-x).detach()
     tolerance = 1e-13 * plus.abs() + 1e-300
     if bool(((plus + minus).abs() <= tolerance).all()):
         return "odd"
@@ -203,19 +200,13 @@ def _check_derivatives_exist(phi: CallableActivation) -> None:
 def _check_derivative(phi: CallableActivation) -> None:
     """What is given against differences, whose step is fit for the function."""
     x = torch.linspace(-6.0, 6.0, 241, dtype=torch.float64) + 3.21e-4
-    given, numeric = phi._slope(x).detach(), _numeric_slope(phi, x)
+    given, numeric = phi._slope(x).detach(), difference(phi, x, 1, phi)
     worst = int((given - numeric).abs().argmax())
     if not float((given - numeric).abs()[worst]) <= 1e-6 * (1.0 + float(given.abs().max())):
         raise ActivationError(
             f"the derivative given for {phi.label} is {float(given[worst]):.6g} at x = {float(x[worst]):.3g}, "
             f"but differences of the function give {float(numeric[worst]):.6g}"
         )
-
-
-def _numeric_slope(phi: CallableActivation, x: Tensor) -> Tensor:
-    if phi.numpy:
-        return difference(phi, x, 1, phi.function)
-    return difference(phi, x, 1, lambda v: phi.function(torch.from_numpy(v)).detach().numpy())
 
 
 def _slopes(phi: CallableActivation, lipschitz: float | None) -> tuple[float, float]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from .._chebyshev import polynomials
 from ..errors import ActivationError
-from .base import Activation, Parity, register
+from .base import Parity, register
 from .elementary import Basis, horner
 from .norm_units import PLAIN, How, NormUnits, Plan, doubled, eager, evaluated, fused_units, loops, passes, row_norms
 from .projections import EXPANSION, SINGULAR_TERMS, basis_coefficients, decay, expansion, needed, tail_sums
@@ -80,9 +80,6 @@ class Conditioned(NormUnits):
             f"Conditioned({self.groups} group{'s' if self.groups > 1 else ''} of units, degree {self.degree} in "
             f"1/sqrt(1 + {self.alpha**2:.4g} u^2){kink}, {span})"
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Activation.from_dict, (self.to_dict(),))
 
     @property
     def kinks(self) -> tuple[float, ...]:

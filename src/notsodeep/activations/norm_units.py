@@ -63,6 +63,9 @@ class NormUnits(Activation):
 
     elementwise: ClassVar[bool] = False
 
+    def __reduce__(self) -> tuple[Any, ...]:  # without what was computed and kept
+        return (Activation.from_dict, (self.to_dict(),))
+
     @property
     def slope_range(self) -> tuple[float, float]:
         return (-float("inf"), float("inf"))

@@ -81,7 +81,6 @@ class ReLU(TwoSlopes):
     """phi(x) = max(x, 0)."""
 
     name: ClassVar[str] = "relu"
-    written: ClassVar[str] = "torch.relu"
     torch_functions: ClassVar = (torch.relu, functional.relu)
     torch_module: ClassVar[type[nn.Module]] = nn.ReLU
     two_slopes: ClassVar[tuple[float, float]] = (1.0, 0.0)
@@ -276,7 +275,6 @@ class HardSwish(Activation):
     """phi(x) = x * clip(x + 3, 0, 6) / 6 (Howard et al., 2019): zero, a parabola, the identity."""
 
     name: ClassVar[str] = "hard_swish"
-    written: ClassVar[str] = "torch.nn.functional.hardswish"
     aliases: ClassVar[tuple[str, ...]] = ("hardswish",)
     torch_functions: ClassVar = (functional.hardswish,)
     torch_module: ClassVar[type[nn.Module]] = nn.Hardswish

@@ -23,7 +23,6 @@ class Tanh(Activation):
     """phi(x) = tanh(x)."""
 
     name: ClassVar[str] = "tanh"
-    written: ClassVar[str] = "torch.tanh"
     torch_functions: ClassVar = (torch.tanh, functional.tanh)
     torch_module: ClassVar[type[nn.Module]] = nn.Tanh
     parity: ClassVar[Parity] = "odd"
@@ -49,7 +48,6 @@ class Arctan(Activation):
     """phi(x) = arctan(x)."""
 
     name: ClassVar[str] = "arctan"
-    written: ClassVar[str] = "torch.atan"
     aliases: ClassVar[tuple[str, ...]] = ("atan",)
     torch_functions: ClassVar = (torch.atan, torch.arctan)
     parity: ClassVar[Parity] = "odd"
@@ -68,7 +66,6 @@ class Erf(Activation):
     """phi(x) = erf(x), the Gauss error function."""
 
     name: ClassVar[str] = "erf"
-    written: ClassVar[str] = "torch.erf"
     torch_functions: ClassVar = (torch.erf,)
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (0.0, 2.0 / math.sqrt(math.pi))
@@ -92,7 +89,6 @@ class Sigmoid(Activation):
     """phi(x) = 1 / (1 + exp(-x))."""
 
     name: ClassVar[str] = "sigmoid"
-    written: ClassVar[str] = "torch.sigmoid"
     torch_functions: ClassVar = (torch.sigmoid,)
     torch_module: ClassVar[type[nn.Module]] = nn.Sigmoid
     slope_range: ClassVar[tuple[float, float]] = (0.0, 0.25)
@@ -123,7 +119,6 @@ class SiLU(Activation):
     """phi(x) = x * sigmoid(x), also called swish."""
 
     name: ClassVar[str] = "silu"
-    written: ClassVar[str] = "torch.nn.functional.silu"
     aliases: ClassVar[tuple[str, ...]] = ("swish",)
     torch_functions: ClassVar = (functional.silu,)
     torch_module: ClassVar[type[nn.Module]] = nn.SiLU
@@ -144,7 +139,6 @@ class GELU(Activation):
     """phi(x) = x * Phi(x), Phi the normal distribution function."""
 
     name: ClassVar[str] = "gelu"
-    written: ClassVar[str] = "torch.nn.functional.gelu"
     torch_functions: ClassVar = (functional.gelu,)
     torch_module: ClassVar[type[nn.Module]] = nn.GELU
     slope_range: ClassVar[tuple[float, float]] = (-0.12890414518515478, 1.1289041451851548)
@@ -205,7 +199,6 @@ class SELU(Activation):
     """phi(x) = lambda * ELU(x; alpha) with the self-normalising constants of Klambauer et al. (2017)."""
 
     name: ClassVar[str] = "selu"
-    written: ClassVar[str] = "torch.nn.functional.selu"
     torch_functions: ClassVar = (functional.selu,)
     torch_module: ClassVar[type[nn.Module]] = nn.SELU
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
@@ -226,7 +219,6 @@ class Softplus(Activation):
     """phi(x) = log(1 + exp(x))."""
 
     name: ClassVar[str] = "softplus"
-    written: ClassVar[str] = "torch.nn.functional.softplus"
     torch_functions: ClassVar = (functional.softplus,)
     torch_module: ClassVar[type[nn.Module]] = nn.Softplus
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -252,7 +244,6 @@ class Mish(Activation):
     """phi(x) = x * tanh(log(1 + exp(x))) (Misra, 2019)."""
 
     name: ClassVar[str] = "mish"
-    written: ClassVar[str] = "torch.nn.functional.mish"
     torch_functions: ClassVar = (functional.mish,)
     torch_module: ClassVar[type[nn.Module]] = nn.Mish
     slope_range: ClassVar[tuple[float, float]] = (-0.11252612238946255, 1.088498161251728)
@@ -279,7 +270,6 @@ class Sin(Activation):
     """phi(x) = sin(x)."""
 
     name: ClassVar[str] = "sin"
-    written: ClassVar[str] = "torch.sin"
     aliases: ClassVar[tuple[str, ...]] = ("sine",)
     torch_functions: ClassVar = (torch.sin,)
     parity: ClassVar[Parity] = "odd"
@@ -312,7 +302,6 @@ class Cos(Activation):
     """phi(x) = cos(x)."""
 
     name: ClassVar[str] = "cos"
-    written: ClassVar[str] = "torch.cos"
     aliases: ClassVar[tuple[str, ...]] = ("cosine",)
     torch_functions: ClassVar = (torch.cos,)
     parity: ClassVar[Parity] = "even"

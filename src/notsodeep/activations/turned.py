@@ -13,13 +13,13 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..errors import ActivationError
-from .base import Activation, register
+from .base import register
 from .conditioned import Conditioned
 from .norm_units import PLAIN, How, NormUnits, doubled, row_norms
 
@@ -51,12 +51,6 @@ class Turned(NormUnits):
 
     def __repr__(self) -> str:
         return f"Turned({self.base!r}, and {self.share:.3g} of them turned by the norm: {self.turned!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Activation.from_dict, (self.to_dict(),))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), "base": self.base.to_dict(), "turned": self.turned.to_dict()}
 
     @property
     def power(self) -> int:
