@@ -187,6 +187,15 @@ def test_rows_beyond_the_range_are_served_by_a_wider_table(digits):
     np.testing.assert_allclose(k.diagonal(1.5 * digits), np.diagonal(nsd.ck(net, 1.5 * digits)), rtol=tolerance())
 
 
+@pytest.mark.parametrize("net", NETWORKS[:2], ids=repr)
+def test_rows_of_zeros_decide_nothing(net, digits):
+    k, zeros = nsd.kernel_function(net, "ck"), np.zeros((3, 64))
+    for pair in ((zeros,), (zeros, zeros[:2]), (digits[:0], zeros), (zeros, digits[:0])):
+        np.testing.assert_array_equal(k(*pair), 0.0)
+    np.testing.assert_array_equal(nsd.kernel_function(net, "ck", norms=zeros).diagonal(zeros), 0.0)
+    np.testing.assert_allclose(k(digits), nsd.ck(net, digits), atol=1e-14)
+
+
 def test_without_a_range_the_first_call_decides(digits):
     k = nsd.kernel_function(nsd.DEQ("tanh", 0.2), "ck")
     assert "norms" not in repr(k)

@@ -6,9 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from .._arrays import as_rows, like, same_columns, sheltered, squared_norms
 from ..errors import InvalidInputError
 from ..networks import DEQ, Kernel, Network, check_kernels, rates_of
@@ -81,9 +78,12 @@ class TabulatedKernel:
 
     def prepare(self, norms: Any) -> None:
         """Build the table for norms from low to high, or for those of given rows."""
-        low, high = _ends(norms)
+        self._tabulate(*_ends(norms))
+
+    def _tabulate(self, low: float, high: float) -> None:
         scale = rounded_range(self.network, low, high)
-        self.table = table_for(self.network, self.kinds, self.rates, scale, math.inf)
+        # zeros alone need no table
+        self.table = table_for(self.network, self.kinds, self.rates, scale, math.inf) if high > 0.0 else None
 
     @sheltered
     def __call__(
@@ -92,8 +92,9 @@ class TabulatedKernel:
         """The kernel between the rows of ``X`` and ``Y``, or of ``X`` alone; a dict if several were asked for."""
         x = as_rows(X, "X", least=0)
         y = None if Y is None else same_columns(x, as_rows(Y, "Y", least=0))
-        if self.table is None and len(x):
-            self.prepare(x if y is None or not len(y) else _both(x, y))
+        rows = [part for part in (x, y) if part is not None and len(part)]
+        if self.table is None and rows:
+            self._tabulate(*norm_range(*map(squared_norms, rows)))
         outs: Mapping[Kernel, Any] | None = {self.kinds[0]: out} if self.single and out is not None else out
         filled = fill(self.network, x, y, self.kinds, self.rates, outs, compile, progress, self.table)
         found = {kind: outs[kind] if outs is not None else like(v, X) for kind, v in filled.items()}
@@ -103,17 +104,11 @@ class TabulatedKernel:
     def diagonal(self, X: Any) -> Any:
         """k(x, x) of every row, from the norms alone."""
         rows = as_rows(X, "X", least=0)
-        s = squared_norms(rows) if len(rows) else torch.zeros(0, dtype=torch.float64)
-        table = self.table
-        if table is not None and len(s) and not table.holds(*norm_range(s)):
-            table = None
-        along = diagonals(self.network, self.kinds, self.rates, s, table)
+        s = squared_norms(rows)
+        fits = self.table is not None and len(s) and self.table.holds(*norm_range(s))
+        along = diagonals(self.network, self.kinds, self.rates, s, self.table if fits else None)
         found = {kind: like(values.to(rows.dtype), X) for kind, values in along.items()}
         return found[self.kinds[0]] if self.single else found
-
-
-def _both(x: Tensor, y: Tensor) -> tuple[float, float]:
-    return norm_range(squared_norms(x), squared_norms(y))
 
 
 def _ends(norms: Any) -> tuple[float, float]:

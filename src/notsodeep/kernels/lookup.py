@@ -224,10 +224,6 @@ class Table:
         return torch.cat([series.at(part, basis(part)) for part in norms.split(_ROWS)])
 
     # -- between points --------------------------------------------------------------------------------------
-    def reaches(self, below: float) -> list[float]:
-        """Of the levels that are smaller."""
-        return [reach for reach in _REACHES if reach < below]
-
     def level(self, kind: Kernel, largest: float, dtype: torch.dtype) -> Level:
         """The smallest level that holds cosines up to ``largest``, in the variable in which it is cheaper."""
         reach = next((r for r in _REACHES if largest <= r < self.reach), self.reach)

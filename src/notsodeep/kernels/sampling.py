@@ -178,8 +178,7 @@ class _AngleSeries(LayerMaps):
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
         if self.series is None:
-            self._prepare(lam)
-        assert self.series is not None
+            self.series = self._prepared(lam)
         low, high = self.ends
         rho = (lam / self.root).clamp(math.sin(low), math.sin(high))
         x2 = (torch.asin(rho) - 0.5 * (low + high)).mul_(4.0 / (high - low))
@@ -194,30 +193,74 @@ class _AngleSeries(LayerMaps):
         low, high = (math.sin(end) for end in self.ends)
         return (low <= -1.0 or float(rho.min()) >= low) and (high >= 1.0 or float(rho.max()) <= high)
 
-    def _prepare(self, lam: Tensor) -> None:
+    def _prepared(self, lam: Tensor) -> Tensor:
+        """(orders, 2, pairs, 1)."""
         low, high = -1.0, 1.0
         if self.phi.kinks:  # their series do not reach the ends: the interval is what is needed
             rho = lam / self.root
             low, high = (float(rho.min()), float(rho.max())) if self.expected is None else self.expected()
         if self.phi.parity is not None:
             low, high = min(low, -high), max(high, -low)
-        self.ends = _apart(math.asin(max(low, -1.0)), math.asin(min(high, 1.0)))
+        # a little wider, where all correlations are one and the same
+        self.ends = (
+            max(math.asin(max(low, -1.0)) - _NARROW, -0.5 * math.pi),
+            min(math.asin(min(high, 1.0)) + _NARROW, 0.5 * math.pi),
+        )
         sizes = _SIZES if self.phi.kinks or self.tolerance > _FINE else _SIZES[1:]
-        first = torch.sin(torch.from_numpy(nodes(sizes[0], *self.ends)))
-        hermite = _hermite(self.phi, self.q, self.whole, max(-low, high), _SURE * self.tolerance, first, len(self.ia))
-        for size in sizes:
-            rho = torch.sin(torch.from_numpy(nodes(size, *self.ends)))
-            values = _at_common_correlations(self.phi, self.q, self.ia, self.ib, rho, hermite, _SURE * self.tolerance)
-            series = torch.tensor(to_coefficients(size)) @ values.transpose(1, 2)  # (2, orders, pairs)
+        grids = [torch.sin(torch.from_numpy(nodes(size, *self.ends))) for size in sizes]
+        hermite = self._hermite(max(-low, high), grids[0])
+        for rho in grids:
+            series = torch.tensor(to_coefficients(len(rho))) @ self._values(rho, *hermite).transpose(1, 2)
             relative = series.abs() / series.abs().amax(1, keepdim=True).clamp_min(1e-300)
             length = needed(relative.transpose(0, 1), _REST * self.tolerance)
-            if length <= size - 3:
+            if length <= len(rho) - 3:
                 series = series[:, : length + length % 2]
-                if self.odd is not None:
-                    series = _even_orders(series, self.odd)
-                self.series = series.transpose(0, 1)[..., None].contiguous()
-                return
+                series = series if self.odd is None else _even_orders(series, self.odd)
+                return series.transpose(0, 1)[..., None].contiguous()
         raise Unresolved
+
+    def _hermite(self, largest: float, rho: Tensor) -> tuple[Sequence[Tensor], float]:
+        """Coefficients of phi and of phi' at all variances, for correlations up to this, and what they lack.
+
+        They are dear where they are many: where the widest variance alone leaves too many pairs at ``rho`` to be
+        integrated one by one, :class:`Unresolved` is raised before.
+        """
+        degree, sure = degree_of(self.phi), _SURE * self.tolerance
+        if degree is not None:
+            return _two_series(self.phi, self.q, degree + 2), 0.0
+        widest = 2.0 ** (math.ceil(4.0 * math.log2(float(self.q.max()))) / 4.0)
+        terms, missing = _enough(self.phi, widest, round(largest, 2), sure)
+        if len(self.ia) * int((rho.abs() ** terms * missing > _HOPELESS * sure).sum()) > _LONE:
+            raise Unresolved
+        found = _two_series(self.phi, self.q, terms)
+        return found, _missing(found, self.whole)
+
+    def _values(self, rho: Tensor, hermite: Sequence[Tensor], missing: float) -> Tensor:
+        """(2, pairs, correlations): Hermite series where they have converged, one by one elsewhere."""
+        terms, parity = hermite[0].shape[1], self.phi.parity
+        sure = rho.abs() ** terms * missing <= _SURE * self.tolerance
+        if int((~sure).sum()) * len(self.ia) > _LONE:
+            raise Unresolved
+        out = torch.empty(2, len(self.ia), len(rho), dtype=torch.float64)
+        every = 1 if parity is None else 2
+        last = math.log(_DEAD) / rho.abs().clamp(1e-9, 1.0 - 1e-9).log()  # powers beyond are nothing
+        parts = (64, 16, 4) if terms >= 512 else ()
+        for low, high in itertools.pairwise((0, *(terms // part for part in parts), terms)):
+            which = (sure & (last > low) & ((last <= high) | (high == terms))).nonzero().squeeze(1)
+            steps = rho[which].repeat(high, 1)
+            steps[0] = 1.0
+            powers = steps.cumprod(0)
+            for k, a in enumerate(hermite):
+                first = 0 if parity is None else int((parity == "odd") != bool(k))
+                kept, rising = a[:, first:high:every], powers[first::every]
+                rows = zip(*(part.split(max(1, _HELD // high)) for part in (self.ia, self.ib)), strict=True)
+                out[k, :, which] = torch.cat([(kept[i] * kept[j]) @ rising for i, j in rows])
+        if not bool(sure.all()):
+            few = rho[~sure]
+            qx, qy = (self.q[i].repeat_interleave(len(few)) for i in (self.ia, self.ib))
+            found = Layer(self.phi, qx, qy).both(_root(qx, qy) * few.repeat(len(self.ia)))
+            out[:, :, ~sure] = torch.stack(found).reshape(2, len(self.ia), -1)
+        return out
 
 
 def _even_orders(series: Tensor, odd: int) -> Tensor:
@@ -239,95 +282,29 @@ def _root(qx: Tensor, qy: Tensor) -> Tensor:
     return qx.sqrt() * qy.sqrt()
 
 
-def _apart(low: float, high: float) -> tuple[float, float]:
-    """Two ends, moved a little where all correlations are one and the same."""
-    if high - low > _NARROW:
-        return low, high
-    return max(low - _NARROW, -0.5 * math.pi), min(high + _NARROW, 0.5 * math.pi)
-
-
-def _hermite(
-    phi: Activation, q: Tensor, whole: tuple[Tensor, Tensor], largest: float, sure: float, rho: Tensor, pairs: int
-) -> list[tuple[Tensor, float]]:
-    """Coefficients of phi and of phi' at all variances, and what is missing from them, for correlations up to this.
-
-    They are dear where they are many: where the widest variance alone leaves too many of the ``pairs`` at ``rho`` to be
-    integrated one by one, :class:`Unresolved` is raised before.
-    """
-    degree = degree_of(phi)
-    if degree is not None:
-        return [(a, 0.0) for a in _two_series(phi, q, degree + 2)]
-    widest = 2.0 ** (math.ceil(4.0 * math.log2(float(q.max()))) / 4.0)
-    terms, missing = _enough(phi, widest, round(largest, 2), sure)
-    if pairs * int((rho.abs() ** terms * missing > _HOPELESS * sure).sum()) > _LONE:
-        raise Unresolved
-    return [(a, _missing(a, square)) for a, square in zip(_two_series(phi, q, terms), whole, strict=True)]
-
-
 @functools.lru_cache(maxsize=256)
 def _enough(phi: Activation, widest: float, largest: float, sure: float) -> tuple[int, float]:
     """How many terms the largest variance needs, smaller ones need fewer, and what these leave out."""
     q = torch.tensor([widest], dtype=torch.float64)
     whole = Diagonal(phi).both(q)
     for terms in _TERMS if may_share(q.sqrt(), phi.panels(), BLOCK) else _TERMS[:_OWN_RULE]:
-        missing = max(_missing(a, square) for a, square in zip(_two_series(phi, q, terms), whole, strict=True))
+        missing = _missing(_two_series(phi, q, terms), whole)
         if largest**terms * missing <= sure:
             break
     return terms, missing
 
 
-def _two_series(phi: Activation, q: Tensor, terms: int) -> tuple[Tensor, Tensor]:
+def _two_series(phi: Activation, q: Tensor, terms: int) -> Sequence[Tensor]:
+    """The Hermite coefficients of phi and of phi'."""
     a = torch.as_tensor(hermite_coefficients(phi, q, terms + 1))
     # E[phi'(sqrt(q) xi) h_k] = sqrt(k + 1) a_(k+1) / sqrt(q), by parts
     slope = a[:, 1:] * torch.arange(1, terms + 1, dtype=torch.float64).sqrt() / q.sqrt()[:, None]
     return a[:, :-1], slope
 
 
-def _missing(a: Tensor, whole: Tensor) -> float:
-    """The part of E[f^2] that the series lacks: by Parseval's identity, or nothing where its terms have died out."""
-    square = a**2 / whole.clamp_min(1e-300)[:, None]
-    short = (1.0 - square.sum(1)).clamp_min(_NOISE)
-    tail = square[:, -max(4, a.shape[1] // 8) :].sum(1)
+def _missing(hermite: Sequence[Tensor], whole: Sequence[Tensor]) -> float:
+    """The part of E[f^2] that a series lacks: by Parseval's identity, or nothing where its terms have died out."""
+    square = torch.stack([a**2 / total.clamp_min(1e-300)[:, None] for a, total in zip(hermite, whole, strict=True)])
+    short = (1.0 - square.sum(2)).clamp_min(_NOISE)
+    tail = square[:, :, -max(4, square.shape[2] // 8) :].sum(2)
     return float(torch.where((tail <= _DEAD) & (short <= _DOUBT), _NOISE, short).max())
-
-
-def _at_common_correlations(
-    phi: Activation,
-    q: Tensor,
-    ia: Tensor,
-    ib: Tensor,
-    rho: Tensor,
-    hermite: list[tuple[Tensor, float]],
-    enough: float,
-) -> Tensor:
-    """(value, slope), each (pairs, correlations): Hermite series where they have converged, one by one elsewhere."""
-    terms = hermite[0][0].shape[1]
-    sure = torch.ones_like(rho, dtype=torch.bool)
-    for _, missing in hermite:
-        sure &= rho.abs() ** terms * missing <= enough
-    if len(rho[~sure]) * len(ia) > _LONE:
-        raise Unresolved
-    out = torch.empty(2, len(ia), len(rho), dtype=torch.float64)
-    every = 1 if phi.parity is None else 2
-    last = math.log(_DEAD) / rho.abs().clamp(1e-9, 1.0 - 1e-9).log()  # powers beyond are nothing
-    for low, high in itertools.pairwise((0, *(max(8, terms // part) for part in (64, 16, 4) if terms >= 512), terms)):
-        which = (sure & (last > low) & ((last <= high) | (high == terms))).nonzero().squeeze(1)
-        steps = rho[which].repeat(high, 1)
-        steps[0] = 1.0
-        powers = steps.cumprod(0)
-        for k, (a, _) in enumerate(hermite):
-            first = 0 if phi.parity is None else int((phi.parity == "odd") != bool(k))
-            kept, rising = a[:, first:high:every], powers[first::every]
-            rows = zip(*(part.split(max(1, _HELD // high)) for part in (ia, ib)), strict=True)
-            out[k, :, which] = torch.cat([(kept[i] * kept[j]) @ rising for i, j in rows])
-    if not bool(sure.all()):
-        _one_by_one(phi, q, ia, ib, rho, ~sure, out)
-    return out
-
-
-def _one_by_one(phi: Activation, q: Tensor, ia: Tensor, ib: Tensor, rho: Tensor, left: Tensor, out: Tensor) -> None:
-    few = rho[left]
-    qx, qy = q[ia].repeat_interleave(len(few)), q[ib].repeat_interleave(len(few))
-    found = Layer(phi, qx, qy).both(_root(qx, qy) * few.repeat(len(ia)))
-    for full, part in zip(out, found, strict=True):
-        full[:, left] = part.reshape(len(ia), -1)

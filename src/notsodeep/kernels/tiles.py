@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from .._chebyshev import Room, series_sum
+from .._chebyshev import Room
 from ..networks import Kernel, Network
 from .lookup import Level, Table, loops, placed
 from .pointwise import pairwise
@@ -28,8 +28,6 @@ _ENTRIES = 1 << 13  # that are evaluated at once, one by one
 _OPEN = 1 << 18  # entries that wait for it
 _DEPTH = 208  # columns in a sum of float32
 _HELD = 1 << 22  # numbers in the norm factors that are kept
-_EVERY = 61  # of so many entries one is looked at
-_LONE, _SEARCH = 4.0, 4.0  # what an entry alone costs beside one in a tile, and to find them, in terms
 _TRUSTED = {torch.float64: 1.0 - 1e-6, torch.float32: 1.0 - 5e-4}  # cosines whose angle is known well enough
 
 
@@ -189,34 +187,15 @@ class Points:
         """A tile of the table, at cosines of at most ``largest``; it lies in the room."""
         table = self.table
         assert table is not None
-        level = full = table.level(kind, largest, r.dtype)
+        level = table.level(kind, largest, r.dtype)
         if not table.one_function:
             signs = placed(level.signs, r.device).to(r.dtype)
             left = self._side(level, kind, rows, self.sx).T.contiguous().mul_(signs)
             return level.tile(left, self._side(level, kind, columns, self.sy), r, room, self.compiled)
-        if not self.compiled and not r.is_cuda:
-            level = self._cheapest(kind, full, r)
         out = level.tile(table.scalars(level, kind).to(r), None, r, room, self.compiled)
-        if level is not full:
-            far = (torch.abs(r, out=room("x2", r)) > level.reach).nonzero(as_tuple=True)
-            x2 = (torch.asin(r[far]) if full.warped else r[far]) * full.scale
-            out[far] = series_sum(table.scalars(full, kind).to(r), x2, full.parity)
         if table.homogeneous:
             out.mul_(self.sx[rows, None].sqrt().to(r.dtype)).mul_(self.sy[columns].sqrt().to(r.dtype))
         return out
-
-    def _cheapest(self, kind: Kernel, full: Level, r: Tensor) -> Level:
-        """The level that costs least, when what lies beyond it is looked up entry by entry."""
-        table = self.table
-        assert table is not None
-        few, reaches = r.view(-1)[::_EVERY].abs(), table.reaches(full.reach)
-        beyond = (few[:, None] > torch.tensor(reaches, dtype=r.dtype)).sum(0).tolist()
-        best, least = full, full.cost
-        for reach, count in zip(reaches, beyond, strict=True):
-            level = table.level(kind, reach, r.dtype)
-            cost = level.cost + _SEARCH + _LONE * full.cost * count / len(few)
-            best, least = (level, cost) if cost < least else (best, least)
-        return best
 
     def _side(self, level: Level, kind: Kernel, which: slice, squares: Tensor) -> Tensor:
         """The norm factors of some points of one side, (rank, points), kept while they are few."""
