@@ -64,6 +64,9 @@ def best_scalar(exact: Any, approximation: Any) -> Scaled:
     opposite. Their sum is a decreasing function whose slope the two eigenvectors give.
     """
     left, right = symmetric_operator(exact), symmetric_operator(approximation)
+    if left.shape[0] <= _SMALL:  # arrays are quicker there
+        left, right = (operator @ np.eye(operator.shape[0]) for operator in (left, right))
+    size, other = (float(abs(_outermost(kernel)[0][0])) for kernel in (left, right))
     least = math.inf
 
     def excess(scalar: Tensor, _: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -72,13 +75,12 @@ def best_scalar(exact: Any, approximation: Any) -> Scaled:
         least = min(least, float(np.abs(values).max()))
         return scalar.new_tensor([-values.sum()]), scalar.new_tensor([(vectors * (right @ vectors)).sum()])
 
-    size = spectral_norm(left)
-    start = torch.tensor([size / max(spectral_norm(right), 1e-300)], dtype=torch.float64)
+    start = torch.tensor([size / max(other, 1e-300)], dtype=torch.float64)
     found = newton(excess, start, 0.0 * start, math.inf * start, flattest=1e-300, steps=_STEPS, still=_STILL)
     return Scaled(float(found.value), least / size)
 
 
-def _outermost(operator: LinearOperator, both: bool = False) -> tuple[Array, Array]:
+def _outermost(operator: LinearOperator | Array, both: bool = False) -> tuple[Array, Array]:
     """The eigenvalue of the largest size, or the smallest and the largest one, and their eigenvectors in columns."""
     n = operator.shape[0]
     start = np.random.default_rng(0).standard_normal(n)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from .._arrays import sheltered
 from ..activations import Activation
 from ..errors import ConvergenceError, InvalidInputError
-from ..gaussian import Moments, hermite_coefficients, moments, portions
+from ..gaussian import hermite_coefficients, portions
 from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels, rates_of
 from .recursion import LayerMaps, Series, equation, explicit, implicit, multiply
 
@@ -107,17 +107,17 @@ class LayerJet(LayerMaps):
         return self._value(diagonal, cross), KernelJet(slope.c / scale)
 
     def with_line(self, gain: Array, line: Array) -> LayerJet:
-        """Those of gain phi(x) + line x / tau, one per row; ``hermite`` must reach beyond :data:`TERMS` by two.
+        """Those of gain phi(x) + line x / tau, one per entry; ``hermite`` must reach beyond :data:`TERMS` by two.
 
         E[x phi] = tau (1 + e) A_1(e) and tau^2 E[phi'] = tau A_1(e), with A_1 = E[phi h_1] / sqrt(1 + e).
         """
-        odd = self.hermite[:, 1::2][:, : DEGREE + 1] * np.array([_weight(1, i) for i in range(DEGREE + 1)])
-        mixed, squared, tail = 2.0 * (gain * line)[:, None], (line**2)[:, None], np.eye(2, DEGREE + 1)
-        hermite = gain[:, None] * self.hermite
-        hermite[:, 1] += line
-        slope = gain[:, None] ** 2 * self.slope_square + mixed * odd + squared * tail[0]
-        square = gain[:, None] ** 2 * self.square + mixed * odd + squared * tail.sum(0)
-        square[:, 1:] += mixed * odd[:, :-1]
+        odd = self.hermite[..., 1::2][..., : DEGREE + 1] * np.array([_weight(1, i) for i in range(DEGREE + 1)])
+        mixed, squared, tail = 2.0 * (gain * line)[..., None], (line**2)[..., None], np.eye(2, DEGREE + 1)
+        hermite = gain[..., None] * self.hermite
+        hermite[..., 1] += line
+        slope = gain[..., None] ** 2 * self.slope_square + mixed * odd + squared * tail[0]
+        square = gain[..., None] ** 2 * self.square + mixed * odd + squared * tail.sum(0)
+        square[..., 1:] += mixed * odd[..., :-1]
         return LayerJet(hermite, square, slope)
 
     def _value(self, diagonal: Array, cross: Array) -> KernelJet:
@@ -125,14 +125,14 @@ class LayerJet(LayerMaps):
 
 
 @functools.lru_cache(maxsize=256)
-def layer_of(phi: Activation, tau: float) -> LayerJet:
+def layer_of(phi: Activation, tau: float, terms: int = TERMS) -> LayerJet:
     """The layer jet of any activation, centred at tau, by exact quadrature."""
-    one = layers_of(phi, np.array([tau]), moments(phi, tau))
+    one = layers_of(phi, np.array([tau]), terms)
     return LayerJet(one.hermite[0], one.square[0], one.slope_square[0])
 
 
-def layers_of(phi: Activation, tau: Array, m: Moments, terms: int = TERMS) -> LayerJet:
-    """Those at many scales, with the moments there.
+def layers_of(phi: Activation, tau: Array, terms: int = TERMS) -> LayerJet:
+    """Those at many scales.
 
     d^j/dq^j E[f(sqrt(q) xi)] = E[f^(2j)] / 2^j and q^j E[f^(2j)] = E[f He_2j]: no derivative of f is taken.
     """
@@ -146,11 +146,8 @@ def layers_of(phi: Activation, tau: Array, m: Moments, terms: int = TERMS) -> La
         squares.append((value[:, None] ** 2 @ orders)[:, 0])
         if phi.continuous:
             slopes.append((phi.derivative(x).detach().numpy()[:, None] ** 2 @ orders)[:, 0])
-    square, unit = np.concatenate(squares), tau * tau
-    square[:, 0], square[:, 1] = m.variance, unit * (0.5 * m.square_curvature - m.mean * m.curvature)
-    slope = unit[:, None] * np.concatenate(slopes) if slopes else np.zeros_like(square)
-    if slopes:
-        slope[:, 0] = unit * m.slope_square
+    square = np.concatenate(squares)
+    slope = (tau * tau)[:, None] * np.concatenate(slopes) if slopes else np.zeros_like(square)
     return LayerJet(a, square, slope)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import eigsh
 
-from ..equivalents import best_scalar, relative_spectral_error
+from ..equivalents import best_scalar
 from ..kernels.jets import DEGREE, KernelJet, monomials
 from ..mixtures import GaussianMixture
 from ..networks import ENN, Kernel
@@ -120,7 +120,7 @@ class Closeness:
         """The largest relative distance over the kernels; how many times closer than the plain network with its best
         scalar, for the worst kernel."""
         jets = network_jets(self._target, draft.network, draft.rates) if draft.jets is None else draft.jets
-        own = self._distances(jets, relative_spectral_error)
+        own = self._distances(jets, lambda truth, K: float(np.linalg.norm(truth - K, 2) / np.linalg.norm(truth, 2)))
         depth = draft.network.depth
         if depth not in self._plain:
             plain = ENN([self._target.deq.activation] * depth).centred(self._target.tau0)
@@ -136,7 +136,7 @@ class Closeness:
 
 def _matrix(jet: KernelJet) -> Array:
     """The kernel on the sample, in the directions of :func:`_forms`."""
-    return np.tensordot(np.concatenate([jet.cross, jet.diagonal]), _forms(), 1)
+    return np.tensordot(jet.c, _forms(), 1)
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...activations import Activation, Hermite, Quadratic
 from ...gaussian import hermite_coefficients
-from ...kernels.jets import DEGREE, LayerJet, hermite_layer, implicit_covariance, index
+from ...kernels.jets import DEGREE, LayerJet, explicit_jets, hermite_layer, implicit_covariance, index
 from ...networks import ENN
 from ..solver import Solution, best_of, solve
 from ..target import Target, make_target
@@ -129,18 +129,29 @@ def inner_start(target: Target, degree: int) -> list[Array]:
     return [first / np.linalg.norm(first), _rescaled(target, second, float(first[1] / np.linalg.norm(first)))]
 
 
-def single_start(target: Target, degree: int) -> list[Array]:
-    """One layer: the square roots of the kernel's own series, with the signs of phi's coefficients."""
-    cross, own = target.jets[0].cross, _own(target, degree)
-    a = np.zeros(degree + 1)
-    for k in range(1, min(degree, DEGREE) + 1):
-        weight = 1.0 + k if target.names[0] == "ntk" else 1.0
-        a[k] = math.copysign(math.sqrt(max(float(cross[index(0, 0, k)]), 0.0) / weight), own[k])
-    if degree > DEGREE:  # what the first orders leave of the diagonal goes to the last one
-        weights = 1.0 + np.arange(degree + 1) if target.names[0] == "ntk" else np.ones(degree + 1)
-        missing = target.numbers[0].diagonal - float(weights @ a**2)
-        a[degree] = math.copysign(math.sqrt(max(missing, 0.0) / weights[degree]), own[degree])
-    return [a]
+def single_start(target: Target) -> Array:
+    """The first two orders of one layer: the square roots of the kernel's own, with the signs of phi's coefficients."""
+    cross, a = target.jets[0].cross, _own(target, 2)
+    sizes = [max(float(cross[index(0, 0, k)]), 0.0) for k in range(3)]
+    return np.array(np.copysign(np.sqrt(sizes / _counted(target, 3)), a) * [0.0, 1.0, 1.0])
+
+
+def shared_start(target: Target, design: HermiteDesign) -> Array:
+    """What the first two orders leave of the diagonal, shared out among the third and the fifth as the next orders of
+    the kernel like it best."""
+    weights, turns = _counted(target, HIGHEST + 1), np.linspace(0.0, 2.0 * np.pi, _TURNS, endpoint=False)
+    layers = np.zeros((_TURNS, HIGHEST + 1))
+    layers[:, :3] = single_start(target)
+    missing = max(target.numbers[0].diagonal - float(weights @ layers[0] ** 2), 0.0)
+    layers[:, [3, 5]] = np.sqrt(missing / weights[[3, 5]]) * np.stack([np.cos(turns), np.sin(turns)], axis=1)
+    starts = layers[:, design.orders[0]] / design.size
+    beyond = target.beyond(explicit_jets(design.layers(starts), None, target.names))
+    return starts[np.argmin((beyond**2).sum(-1))]
+
+
+def _counted(target: Target, terms: int) -> Array:
+    """How often an order of one layer counts: an NTK has it once more per derivative."""
+    return 1.0 + np.arange(terms) if target.names[0] == "ntk" else np.ones(terms)
 
 
 def _own(target: Target, degree: int) -> Array:
@@ -166,6 +177,7 @@ HIGHEST = 5
 """Three orders solve the equations; the fourth and fifth bring the next orders of the kernel within reach."""
 ENOUGH = 1e-5
 """Next-order cost above which activations alone are a poor twin and learning rates are worth having."""
+_TURNS = 48  # starts of a single layer
 _WARPS = ((2.0, 0.1), (3.0, -0.1), (4.0, 0.2))
 """More curvature and a cubic term in layer 1: starts away from the points where a coefficient's gradient vanishes."""
 
@@ -179,7 +191,7 @@ def quadratic(target: Target, with_rates: bool | None) -> Draft | Refusal:
     depth = 1 if single.one_layer else 2
     orders = ((1,),) if single.odd else ((1, 2),) * depth
     design = HermiteDesign(orders, single.size)
-    start = single_start(single, 2) if depth == 1 else outer_start(single, 2)
+    start = [single_start(single)] if depth == 1 else outer_start(single, 2)
     solution = solve(single, design, design.pack(start))
     if not solution.feasible:
         return Refusal(
@@ -232,7 +244,7 @@ def _single(target: Target) -> Draft | Refusal:
         k for k in range(1, HIGHEST + 1) if not (target.odd and k in (2, 4)) and not (target.even and k == 1)
     )
     design = HermiteDesign((orders,), single.size)
-    found = _first_good(single, design, [[a] for a in _variants(single_start(single, HIGHEST))])
+    found = solve(single, design, shared_start(single, design))
     reason = f"{depth_reason(target)}; a polynomial reaches every ratio"
     return _with_rates(target, finished(single, found, "hermite", reason))
 
@@ -243,14 +255,6 @@ def _with_rates(target: Target, draft: Draft | Refusal) -> Draft | Refusal:
         return draft
     rates = rates_for_both(target, draft.network.activations[0])
     return rates if isinstance(rates, Refusal) else replace(draft, rates=rates, jets=None)
-
-
-def _variants(layers: Sequence[Array]) -> list[Array]:
-    """The single layer's start, and the one with the other sign of its cubic term, at full size."""
-    (a,) = layers
-    flipped = a.copy()
-    flipped[3::4] = -flipped[3::4]
-    return [a, flipped]
 
 
 def _orders(target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:

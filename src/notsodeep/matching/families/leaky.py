@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
 from ...activations import Activation, LeakyReLU
-from ...kernels.jets import DEGREE, TERMS, LayerJet
+from ...kernels.jets import TERMS, LayerJet, layer_of
 from ...networks import ENN
 from ..solver import best_of, solve
 from ..target import FEASIBLE, FLOOR, Target, make_target
@@ -30,20 +30,6 @@ Array = NDArray[Any]
 
 F = 1.0 / (math.pi - 2.0)
 _KAPPA = 1.0 - 2.0 / math.pi  # Var |xi|
-_MEAN = math.sqrt(2.0 / math.pi)  # E |xi|
-
-
-def _absolute_hermite() -> Array:
-    """E[|xi| h_k(xi)], k < TERMS, with the mean removed."""
-    out = np.zeros(TERMS)
-    for j in range(1, (TERMS + 1) // 2):
-        # E[|xi| He_2j] = sqrt(2/pi) (-1)^(j+1) (2j - 3)!!
-        out[2 * j] = _MEAN * (-1) ** (j + 1) * math.prod(range(1, 2 * j - 2, 2)) / math.sqrt(math.factorial(2 * j))
-    return out
-
-
-_ABSOLUTE = _absolute_hermite()
-_ROOT_SERIES = np.array([1.0, 0.5, -0.125, 0.0625])[: DEGREE + 1]  # sqrt(1 + e)
 
 
 @dataclass(frozen=True)
@@ -65,7 +51,8 @@ class LeakyDesign:
         return [*inner, ((0.0 if self.even else self.size) * mu, self.size * nu)]
 
     def layers(self, z: Array) -> list[LayerJet]:
-        return [_layer(mu, nu) for mu, nu in self._halves(z)]
+        absolute = layer_of(LeakyReLU(slope=-1.0), 1.0, TERMS + 2)
+        return [absolute.with_line(nu, mu) for mu, nu in self._halves(z)]
 
     def rates(self, z: Array) -> Array | None:
         return np.exp(z[..., 2 * self.depth :]) if self.free_rates else None
@@ -78,19 +65,6 @@ class LeakyDesign:
             m, n = factor * abs(float(mu)), factor * abs(float(nu))
             out.append(LeakyReLU(slope=m - n, gain=m + n))
         return [phi.centred(at=tau0) for phi in out]
-
-
-def _layer(mu: Array, nu: Array) -> LayerJet:
-    hermite = nu[..., None] * _ABSOLUTE
-    hermite[..., 1] = mu
-    # E[(mu x + nu (|x| - E|xi|))^2] at scale sqrt(1 + e)
-    square = -2.0 * _MEAN**2 * nu[..., None] ** 2 * _ROOT_SERIES
-    square[..., 0] += mu**2 + (1.0 + _MEAN**2) * nu**2
-    square[..., 1] += mu**2 + nu**2
-    slope = np.zeros_like(square)
-    slope[..., 0] = mu**2 + nu**2
-    # q0 E[phi'^2] does not depend on q: phi' is homogeneous of degree 0
-    return LayerJet(hermite, square, slope)
 
 
 def leaky_relu(target: Target, with_rates: bool | None) -> Draft | Refusal:

@@ -11,7 +11,6 @@ the rates) is free and is spent on the next orders: a search in one dimension or
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
-from ...gaussian import moments
 from ...kernels.jets import TERMS, KernelJet, explicit_jets, layers_of
 from ...networks import ENN, Kernel
 from ..target import FEASIBLE, Target
@@ -35,6 +32,8 @@ _RANGE = math.log(8.0)  # of log b, to either side of the scale at which the DEQ
 _GRID = 17
 _LARGEST = 1e3  # the nonlinear term's slope over that of the layer
 _DIFFERENCE = 1e-4  # of logarithms
+_STEPS, _STILL, _LONGEST = 60, 1e-6, 0.5  # of the descent
+_LIMITS = np.array([[-_RANGE, -np.inf], [_RANGE, np.inf]])
 _TAME = 1e-8  # weight of the cancellation; the next orders of a good design cost 1e-7
 
 
@@ -132,30 +131,46 @@ def _best(target: Target, free_rates: bool) -> _Layers | None:
 
 
 def _descend(target: Target, start: Sequence[float]) -> Array:
-    """The logarithm of the scale, and the logit of the share of W_1 in the rates if a start is given for it."""
-    steps = _DIFFERENCE * np.eye(len(start))
+    """The logarithm of the scale, and the logit of the share of W_1 in the rates if a start is given for it.
 
-    @functools.lru_cache(maxsize=1)
-    def residuals(*at: float) -> tuple[Array, Array]:
-        points = np.concatenate([[at], at + steps, at - steps])
-        here, *others = _layers(target, points[:, 0], points[:, 1] if len(at) > 1 else 0.0 * points[:, 0]).residuals
-        ahead, behind = np.split(np.array(others), 2)
-        known = np.isfinite(ahead) & np.isfinite(behind)  # at the edge of what is possible it ends
-        return here, np.subtract(ahead, behind, out=np.zeros_like(ahead), where=known).T / (2.0 * _DIFFERENCE)
+    Newton's method on the cost, with the sizes of its curvatures, and shorter steps where one does not descend.
+    """
+    at, count = np.array(start), len(start)
+    sides = _DIFFERENCE * np.concatenate([np.eye(count), -np.eye(count), np.ones((1, count)), -np.ones((1, count))])
 
-    low = [-_RANGE * (1.0 + 1e-6), -np.inf][: len(start)]
-    found = least_squares(
-        lambda at: residuals(*at)[0],
-        start,
-        lambda at: residuals(*at)[1],
-        bounds=(low, [-value for value in low]),
-        xtol=1e-7,
-        ftol=1e-12,
-        gtol=None,
-        max_nfev=60,
-    )
-    best: Array = found.x
-    return best
+    def costs(point: Array) -> tuple[float, Array]:
+        points = np.concatenate([[point], point + sides])
+        here, *beside = _layers(target, points[:, 0], points[:, 1] if count > 1 else 0.0 * points[:, 0]).costs
+        return here, np.array(beside)
+
+    here, beside = costs(at)
+    for _ in range(_STEPS):
+        step = _newton_step(here, beside)
+        while np.abs(step).max() > _STILL:
+            ahead = np.clip(at + step, *_LIMITS[:, :count])
+            there, around = costs(ahead)
+            if there < here:
+                break
+            step *= 0.25
+        else:  # its error is of the order of its square
+            return np.clip(at + step, *_LIMITS[:, :count])
+        at, here, beside = ahead, there, around
+    return at
+
+
+def _newton_step(here: float, beside: Array) -> Array:
+    """From the costs at a point and at its neighbours along the axes and along the diagonal."""
+    count = len(beside) // 2 - 1
+    if not np.isfinite(beside).all():  # at the edge of what is possible it ends
+        return np.zeros(count)
+    ahead, behind = beside[:count], beside[count : 2 * count]
+    gradient = (ahead - behind) / (2.0 * _DIFFERENCE)
+    curved = ahead + behind - 2.0 * here
+    mixed = 0.5 * (beside[2 * count :].sum() - 2.0 * here - curved.sum())
+    hessian = (np.diag(curved) + mixed * (1.0 - np.eye(count))) / _DIFFERENCE**2
+    values, vectors = np.linalg.eigh(hessian)
+    step = -vectors @ (vectors.T @ gradient / np.maximum(np.abs(values), 1e-300))
+    return np.asarray(step * min(1.0, _LONGEST / max(float(np.abs(step).max()), 1e-300)))
 
 
 def _layers(target: Target, z: Array, logits: Array) -> _Layers:
@@ -167,7 +182,7 @@ def _layers(target: Target, z: Array, logits: Array) -> _Layers:
     full, share = target.names[0] == "ntk", 1.0 / (1.0 + np.exp(-logits))
     first, readout = (2.0 * share, 2.0 * (1.0 - share)) if full else (0.0 * share, 1.0 + 0.0 * share)
     scale = np.exp(np.clip(z, -_RANGE, _RANGE)) * float(number.tau_star or tau) / tau
-    base = layers_of(phi, scale * tau, moments(phi, scale * tau), TERMS + 2)
+    base = layers_of(phi, scale * tau, TERMS + 2)
     along = base.hermite[:, 1]  # tau times the slope of phi(scale x)
     rest = base.square[:, 0] - along**2
     curved = readout * rest + first * (base.slope_square[:, 0] - along**2)
