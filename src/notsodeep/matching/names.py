@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -14,19 +14,13 @@ from ..errors import InvalidInputError
 
 Trains = Literal["all", "readout"]
 
-_KERNELS: dict[str, tuple[Kernel, ...]] = {
-    "ck": ("ck",),
-    "ntk": ("ntk",),
-    "ntk_frozen": ("ntk_frozen",),
-    "both": ("ck", "ntk"),
-}
-
 
 def kernel_names(kernel: Any) -> tuple[Kernel, ...]:
     """The kernels that a request speaks of: ``"both"`` means the CK and the NTK of all weights."""
-    if not isinstance(kernel, str) or kernel not in _KERNELS:
-        raise InvalidInputError(f"kernel must be one of {sorted(_KERNELS)}, got {kernel!r}")
-    return _KERNELS[kernel]
+    allowed = get_args(MatchKernel)
+    if not isinstance(kernel, str) or kernel not in allowed:
+        raise InvalidInputError(f"kernel must be one of {sorted(allowed)}, got {kernel!r}")
+    return ("ck", "ntk") if kernel == "both" else (cast(Kernel, kernel),)
 
 
 # ---- ranges of norms ---------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def _no_scale(target: Target) -> Refusal:
 
 @dataclass(frozen=True)
 class _Layers:
-    """Layers that meet the equations, one per row; infinite residuals where there is none."""
+    """Layers that meet the equations, one per row; infinite costs where there is none."""
 
     scale: Array
     gain: Array
@@ -97,14 +97,8 @@ class _Layers:
     bent: Array
     """The nonlinear part of the diagonal."""
     jets: dict[Kernel, KernelJet]
-    residuals: Array
-    """Weighted deviations of the next orders, and the size of the nonlinear term where it nearly cancels the other."""
-
-    @property
-    def costs(self) -> Array:
-        """Of the next orders; of designs that are equally good the one whose terms do not cancel."""
-        found: Array = (self.residuals**2).sum(-1)
-        return found
+    costs: Array
+    """Of the next orders; of designs that are equally good the one whose terms do not cancel."""
 
     def draft(self, target: Target, reason: str) -> Draft:
         gain, scale, line = (float(part[0]) for part in (self.gain, self.scale, self.line))
@@ -200,8 +194,7 @@ def _layers(target: Target, z: Array, logits: Array) -> _Layers:
     good &= np.abs(target.equations(jets)).max(-1) <= 1e3 * FEASIBLE
     # the layer is a part along x, of slope steep, and what is left of phi without its own
     cancelled = gain**2 * base.square[:, 0] / (steep**2 + gain**2 * rest)
-    residuals = np.concatenate([target.beyond(jets), np.sqrt(_TAME * cancelled)[:, None]], axis=-1)
-    residuals[~good] = np.inf
+    costs = np.where(good, (target.beyond(jets) ** 2).sum(-1) + _TAME * cancelled, np.inf)
     even = rates is not None and full and bool((share == 0.5).all())
     bent = gain**2 * curved / number.diagonal
-    return _Layers(scale, gain, line / tau, None if even else rates, gain * along / steep, bent, jets, residuals)
+    return _Layers(scale, gain, line / tau, None if even else rates, gain * along / steep, bent, jets, costs)
