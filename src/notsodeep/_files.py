@@ -11,11 +11,11 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .errors import SerialisationError, warn
+from .errors import CheckpointError, SerialisationError, warn
 
 try:
     import fcntl
@@ -59,6 +59,19 @@ def write_text(path: Path, text: str) -> None:
     """A UTF-8 file, whole or not at all."""
     with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_with(path: Path, write: Callable[[Path], Any]) -> None:
+    """Let ``write`` write to a temporary file, which takes the place of ``path`` when it is done."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic(path) as temporary:
+            write(temporary)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be written: {error.strerror or error}. Free some space or choose another place; what was "
+            "there before is as it was"
+        ) from error
 
 
 def remove_parts(folder: Path, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from rich.console import Console
@@ -14,8 +14,13 @@ _T = TypeVar("_T")
 _PATIENCE = 1.5  # seconds before a bar appears
 
 
-def track(items: Iterable[_T], total: int, description: str, progress: bool | None = None) -> Iterator[_T]:
-    """Yield ``items``; ``progress`` True shows a bar at once, False never, None on a terminal after a moment."""
+def track(
+    items: Iterable[_T], total: int, description: str | Callable[[], str], progress: bool | None = None
+) -> Iterator[_T]:
+    """Yield ``items``; ``progress`` True shows a bar at once, False never, None on a terminal after a moment.
+
+    A ``description`` that is a function is asked again after every item.
+    """
     shown = progress if progress is not None else sys.stderr.isatty()
     if not shown:
         yield from items
@@ -28,13 +33,14 @@ def track(items: Iterable[_T], total: int, description: str, progress: bool | No
         TimeRemainingColumn(),
     )
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task(description, total=total)
+    told = description if callable(description) else lambda: description
+    task = bar.add_task(told(), total=total)
     try:
         for item in items:
             if not bar.live.is_started and (progress or time.monotonic() - started > _PATIENCE):
                 bar.start()
             yield item
-            bar.advance(task)
+            bar.update(task, advance=1, description=told())
     finally:
         if bar.live.is_started:
             bar.stop()

@@ -82,5 +82,5 @@ def test_twin_of_takes_it_and_files_keep_it(tmp_path) -> None:
 
 
 def test_unknown_init_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="'gaussian' or 'orthogonal'"):
+    with pytest.raises(InvalidInputError, match="one of 'gaussian', 'orthogonal'"):
         nsd.nn.ENN(RELU, 3, 4, 2, init="xavier")

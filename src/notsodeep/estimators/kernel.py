@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._arguments import check_settings, checked
 from .._arrays import as_numbers, as_rows
+from .._words import Init
 from ..errors import InvalidInputError
 from ..networks import Kernel
 from ..solve import NetworkKernel, features_of
@@ -132,7 +133,7 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     sigma_c2: float = 0.0
     kernel: Kernel = "ck"
     width: int = 1024
-    init: Literal["gaussian", "orthogonal"] = "gaussian"
+    init: Init = "gaussian"
     network: Any = None
     device: Any = None
     random_state: Any = 0

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .._arguments import check_settings, whole
 from .._arrays import as_device, squared_norms
+from .._words import Init
 from ..errors import InvalidInputError
 from ..kernels import VARIANCES, DEQSlope, kernels_of
 from ..matching import Twin, match_one_layer
@@ -57,7 +58,7 @@ _MARGIN = 1.1  # norms of new rows may leave the range of the first ones by this
 
 
 def feature_model(
-    source: Source, kernel: Kernel, X: Tensor, width: int, seed: int, *, init: str = "gaussian", tol: float = 1e-4
+    source: Source, kernel: Kernel, X: Tensor, width: int, seed: int, *, init: Init = "gaussian", tol: float = 1e-4
 ) -> Network:
     """A finite network with phi(x) . phi(y) ~ k(x, y), of the precision and on the device of X.
 

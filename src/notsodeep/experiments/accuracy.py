@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from .._words import Init
 from ..activations import activation
 from ..datasets import Dataset, load
 from ..matching import Twin, match, match_one_layer, norm_range
@@ -152,7 +153,7 @@ def accuracy_points(
 
 # ---- plain networks of several depths ------------------------------------------------------------------------
 
-TWINS = {"twin": "gaussian", "orthogonal twin": "orthogonal"}
+TWINS: dict[str, Init] = {"twin": "gaussian", "orthogonal twin": "orthogonal"}
 """The same twin with independent weights, and with orthogonal ones."""
 PLAIN = {
     "1 layer": (1, 1.0, True),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import nn
+from .._words import Init
 from ..datasets import Dataset
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, ENN
@@ -31,7 +32,7 @@ _PAPERS = {"sgd": 1.0}
 
 
 def build(
-    network: DEQ | ENN, data: Dataset, width: int, seed: int, *, init: str = "gaussian", device: str = "cpu"
+    network: DEQ | ENN, data: Dataset, width: int, seed: int, *, init: Init = "gaussian", device: str = "cpu"
 ) -> Model:
     """A network of random features for a data set, of which only the readout will train."""
     sizes = (data.p, width, len(data.classes))
@@ -45,7 +46,7 @@ class Candidate:
     """A network whose readout is to be trained, how its weights are drawn, and the network it is compared with."""
 
     network: DEQ | ENN
-    init: str = "gaussian"
+    init: Init = "gaussian"
     reference: str = "DEQ"
 
 

@@ -5,8 +5,7 @@ from .checkpoint import load, save
 from .compare import Comparison, Measurement, compare
 from .convert import Conversion, Distillation, distil, twin_of
 from .deq import DEQ
-from .enn import ENN
-from .export import export_onnx, export_program, export_torchscript
+from .enn import ENN, export_onnx, export_program, export_torchscript
 from .foreign import DEQParts, Measured
 from .model import Model
 from .train import Epoch, History, evaluate, fit

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .._arguments import checked
-from .._files import atomic, lock_folder, remove_parts
+from .._files import lock_folder, remove_parts, write_with
 from ..errors import CheckpointError, NotSoDeepError, warn
 from ..networks import DEQ as DEQSpec
 from ..networks import ENN as ENNSpec
@@ -188,19 +188,6 @@ def write_file(path: str | Path, tensors: Mapping[str, Tensor], document: Mappin
     text = json.dumps(document, sort_keys=True, allow_nan=False)
     metadata = {"format": _FORMAT, "document": text, "sha256": _digest(host, text)}
     write_with(path, lambda temporary: temporary.write_bytes(safetensors.torch.save(host, metadata)))
-
-
-def write_with(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` write to a temporary file, which takes the place of ``path`` when it is done."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic(path) as temporary:
-            write(temporary)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be written: {error.strerror or error}. Free some space or choose another place; what was "
-            "there before is as it was"
-        ) from error
 
 
 def read_file(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -8,7 +8,7 @@ import io
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,15 +17,16 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from .._arguments import checked, whole, whole_seed
+from .._arguments import checked, whole
 from .._arrays import as_device
+from .._words import Init
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import DEQ as DEQSpec
 from ..networks import ENN as ENNSpec
 from .deq import DEQ
 from .enn import ENN
-from .model import Model, as_pair, in_batches
+from .model import Model, as_pair, hold_out, in_batches
 from .train import History, fit
 
 QUANTITIES = {
@@ -138,7 +139,7 @@ def compare(
     lr: float | None = None,
     ridge: float = 1e-3,
     batch_size: int = 128,
-    init: str = "gaussian",
+    init: Init = "gaussian",
     device: torch.device | str | None = None,
 ) -> Comparison:
     """Build, train and time the DEQ, its twin and a plain network of the twin's depth with the DEQ's activation.
@@ -157,21 +158,14 @@ def compare(
     training, held = _two(as_pair(data, like), None if test is None else as_pair(test, like))
     classes = int(torch.cat([training[1], held[1]]).max()) + 1
     rows: list[Measurement] = []
-    for seed in _seeds(seeds):
+    if not isinstance(seeds, int) and not seeds:
+        raise InvalidInputError("seeds must be a positive number of networks, or a list of at least one seed, got none")
+    for seed in range(whole("seeds", seeds)) if isinstance(seeds, int) else seeds:
         models = {n: build(training[0].shape[1], size, classes, seed, train, device) for n, build in specs.items()}
         options: dict[str, Any] = {"method": method, "epochs": epochs, "lr": lr, "ridge": ridge}
         histories = {n: fit(m, training, batch_size=batch_size, seed=seed, **options) for n, m in models.items()}
         rows += _measure(models, histories, seed, held, batch_size)
     return Comparison(tuple(rows), size, batch_size)
-
-
-def _seeds(seeds: int | Sequence[int]) -> Sequence[int]:
-    if isinstance(seeds, Iterable) and not isinstance(seeds, str):
-        chosen = [whole_seed(seed, "seeds") for seed in seeds]
-        if chosen:
-            return chosen
-        raise InvalidInputError("seeds must be a positive number of networks, or a list of at least one seed, got none")
-    return range(whole("seeds", seeds))
 
 
 def _measure(
@@ -232,7 +226,7 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _specifications(deq: Any, twin: Any, init: str) -> dict[str, Callable[..., Model]]:
+def _specifications(deq: Any, twin: Any, init: Init) -> dict[str, Callable[..., Model]]:
     if isinstance(deq, DEQ):
         spec, options = deq.spec, {**deq.options.to_dict(), "keep_contraction": deq.keep_contraction}
     elif isinstance(deq, DEQSpec):
@@ -265,11 +259,9 @@ def _two(data: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor] | None) -> tup
             raise InvalidInputError("compare speaks of accuracy: y must hold integer classes")
     if test is not None:
         return data, test
-    if len(data[0]) < 5:
-        raise InvalidInputError(f"{len(data[0])} rows are too few to keep a fifth apart; pass test=(X, y)")
-    order = torch.randperm(len(data[0]), generator=torch.Generator().manual_seed(0)).to(data[0].device)
-    cut = len(order) // 5
-    return tuple(t[order[cut:]] for t in data), tuple(t[order[:cut]] for t in data)
+    parts = hold_out(len(data[0]), 0.2, seed=0)
+    training, held = (tuple(t[part.to(t.device)] for t in data) for part in parts)
+    return training, held
 
 
 def _cell(mean: float, error: float, factor: float) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .._arguments import checked
 from .._equilibrium import SolverOptions
+from .._words import Init
 from ..errors import InfeasibleMatchError, InvalidInputError
 from ..gaussian import moments
 from ..matching import Twin, match, match_uniform, norm_range
@@ -20,7 +21,7 @@ from ..networks import ENN as ENNSpec
 from .enn import ENN
 from .foreign import DEQParts, Measured, as_activation, measure, parts_of
 from .implicit import find_equilibrium
-from .model import as_inputs, as_pair, compute_features, in_batches, one_hot, set_readout
+from .model import as_inputs, as_pair, compute_features, evaluating, hold_out, in_batches, one_hot, set_readout
 from .train import fit
 
 Design = Literal["auto", "match", "uniform"]
@@ -97,7 +98,7 @@ def twin_of(
     ridge: float = 1e-4,
     holdout: float = 0.2,
     seed: int = 0,
-    init: str = "gaussian",
+    init: Init = "gaussian",
 ) -> Conversion:
     """The explicit twin of a user's DEQ, of the same width, its readout fitted to the DEQ's outputs (or to ``y``).
 
@@ -162,7 +163,7 @@ def distil(
         raise InvalidInputError(
             f"the DEQ gives outputs of shape {tuple(targets.shape)}, the twin has {twin.out_features} outputs"
         )
-    train, test = _split(len(inputs), holdout, seed)
+    train, test = hold_out(len(inputs), holdout, seed)
     set_readout(twin, compute_features(twin, inputs[train]), targets[train], ridge)
     if epochs:
         pair = (inputs[train], targets[train])
@@ -182,8 +183,6 @@ def _report(twin: ENN, inputs: Tensor, targets: Tensor, labels: Tensor | None) -
 
 
 def _design(measured: Measured, X: Tensor, kernel: Any, design: str) -> Twin:
-    if design not in ("auto", "match", "uniform"):
-        raise InvalidInputError(f"design must be 'auto', 'match' or 'uniform', got {design!r}")
     if design == "uniform" or (design == "auto" and not _is_centred(measured)):
         return _uniform(measured.spec, X, kernel)
     return match(measured.spec, measured.tau0, kernel=kernel)  # refuses a bias
@@ -240,19 +239,5 @@ def _check_parts(module: nn.Module, parts: DEQParts, x: Tensor) -> None:
 
 
 def _call(function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
-    training = isinstance(function, nn.Module) and function.training
-    if isinstance(function, nn.Module):
-        function.eval()
-    try:
+    with evaluating(function):
         return in_batches(function, X)
-    finally:
-        if isinstance(function, nn.Module):
-            function.train(training)
-
-
-def _split(n: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    held = max(1, round(share * n))
-    if held >= n:
-        raise InvalidInputError(f"{n} rows are too few to keep a share of {share} apart")
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    return order[held:], order[:held]

@@ -39,6 +39,8 @@ class DEQ(Model):
     torch.Size([5, 2])
     """
 
+    spec: Specification
+
     @checked
     def __init__(
         self,
@@ -66,7 +68,7 @@ class DEQ(Model):
             raise InvalidInputError(f"{spec.activation!r} has no Lipschitz constant: no weights make it a contraction")
         self.spec = spec
         self.in_features = whole("in_features", in_features)
-        self.width = whole("width", width)
+        whole("width", width)
         self.out_features = whole("out_features", out_features)
         self.options = SolverOptions(solver, float(tol), max_steps, on_failure, bfloat16_start)
         self.keep_contraction = keep_contraction
@@ -76,22 +78,13 @@ class DEQ(Model):
         self.readout = gaussian.parameter(out_features, width)
         self.bias = gaussian.bias(out_features, bias)
         self.offset = gaussian.parameter(width) if spec.variances[2] > 0.0 else None  # c, drawn last
-        self._gain = math.sqrt(spec.variances[0] / width)
+        self._gain, self._scale = math.sqrt(spec.variances[0] / width), 1.0 / math.sqrt(width)
         self._drive, self._shift = (math.sqrt(v) for v in spec.variances[1:])
         self._vector: Tensor | None = None
         self.set_trained(train)
 
     # -- evaluation --------------------------------------------------------------------------------------
-    def features(self, x: Tensor) -> Tensor:
-        """The equilibrium z, shape (..., width)."""
-        return self._state(x) / math.sqrt(self.width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        # 1/sqrt(m) on the outputs costs less than on the state
-        outputs = nn.functional.linear(self._state(x), self.readout) / math.sqrt(self.width)
-        return outputs if self.bias is None else outputs + self.bias
-
-    def _state(self, x: Tensor) -> Tensor:
+    def _hidden(self, x: Tensor) -> Tensor:
         """sqrt(m) z."""
         check_input(x, self.in_features)
         self._keep()
@@ -105,7 +98,7 @@ class DEQ(Model):
         with torch.no_grad():
             drive = self._project(x).reshape(-1, self.width)
             found = find_equilibrium(self.recurrent, drive, self._gain, self.spec.activation, self.options)
-        return Equilibrium(found.value / math.sqrt(self.width), found.residual, found.steps, found.converged)
+        return Equilibrium(found.value * self._scale, found.residual, found.steps, found.converged)
 
     def _project(self, x: Tensor) -> Tensor:
         """sigma_b B x + sigma_c c, in the weights' own precision: bfloat16 would exceed any useful tolerance."""
@@ -140,21 +133,13 @@ class DEQ(Model):
     def config(self) -> dict[str, Any]:
         return {
             "model": "DEQ",
-            "spec": self.spec.to_dict(),
-            "in_features": self.in_features,
-            "width": self.width,
-            "out_features": self.out_features,
-            "train": self.trained,
-            "bias": self.bias is not None,
+            **super().config(),
             **self.options.to_dict(),
             "keep_contraction": self.keep_contraction,
         }
 
     def extra_repr(self) -> str:
-        sizes = f"in_features={self.in_features}, width={self.width}, out_features={self.out_features}"
-        return (
-            f"{self.spec!r}, {sizes}, train={self.trained!r}, solver={self.options.solver!r}, tol={self.options.tol:g}"
-        )
+        return f"{super().extra_repr()}, solver={self.options.solver!r}, tol={self.options.tol:g}"
 
 
 # ---- contraction ---------------------------------------------------------------------------------------------

@@ -1,18 +1,23 @@
-"""The explicit network at finite width: what a DEQ becomes."""
+"""The explicit network at finite width, what a DEQ becomes; and its forms for ONNX, torch.export and TorchScript."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked, whole
+from .._arguments import a_path, checked, whole
+from .._files import write_with
+from .._words import Init
 from ..activations.forms import Scaled
 from ..activations.norm_units import How, NormUnits, loops
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, MissingExtraError
 from ..matching import Twin
 from ..networks import ENN as Specification
 from ..networks import rates_of
@@ -43,6 +48,8 @@ class ENN(Model):
     [0.05, 0.1]
     """
 
+    spec: Specification
+
     @checked
     def __init__(
         self,
@@ -52,7 +59,7 @@ class ENN(Model):
         out_features: int,
         seed: int = 0,
         *,
-        init: str = "gaussian",
+        init: Init = "gaussian",
         train: str = "all",
         bias: bool = False,
         learning_rates: Sequence[float] | None = None,
@@ -68,8 +75,6 @@ class ENN(Model):
         self.out_features = whole("out_features", out_features)
         self.widths = _widths(width, self.spec.depth)
         self.learning_rates = rates_of(self.spec, inherited if learning_rates is None else learning_rates)
-        if init not in ("gaussian", "orthogonal"):
-            raise InvalidInputError(f"init must be 'gaussian' or 'orthogonal', got {init!r}")
         gaussian = Gaussian(seed, dtype, device)
         draw = gaussian.parameter if init == "gaussian" else gaussian.orthogonal
         sizes = (in_features, *self.widths)
@@ -99,7 +104,6 @@ class ENN(Model):
 
     # -- evaluation --------------------------------------------------------------------------------------
     def _hidden(self, x: Tensor) -> Tensor:
-        """x_L up to the factor ``_scale``."""
         check_input(x, self.in_features)
         if self.normalise:
             x = nn.functional.normalize(x, dim=-1)
@@ -108,23 +112,7 @@ class ENN(Model):
             x = function(before, x) if isinstance(function, NormLayer) else function(before)
         return x
 
-    def features(self, x: Tensor) -> Tensor:
-        """The last hidden state x_L, shape (..., width)."""
-        hidden = self._hidden(x)
-        return hidden if self._scale == 1.0 else hidden * self._scale
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self._scale == 1.0:
-            return self.read(self._hidden(x))
-        outputs = nn.functional.linear(self._hidden(x), self.readout) * self._scale
-        return outputs if self.bias is None else outputs + self.bias
-
     # -- description -------------------------------------------------------------------------------------
-    @property
-    def width(self) -> int:
-        """The width of the last layer."""
-        return self.widths[-1]
-
     def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
         return [(f"weights.{i}", weight) for i, weight in enumerate(self.weights)]
 
@@ -133,21 +121,8 @@ class ENN(Model):
         return dict(zip(names, self.learning_rates, strict=True))
 
     def config(self) -> dict[str, Any]:
-        return {
-            "model": "ENN",
-            "spec": self.spec.to_dict(),
-            "in_features": self.in_features,
-            "width": list(self.widths),
-            "out_features": self.out_features,
-            "train": self.trained,
-            "bias": self.bias is not None,
-            "learning_rates": list(self.learning_rates),
-            "normalise": self.normalise,
-        }
-
-    def extra_repr(self) -> str:
-        sizes = f"in_features={self.in_features}, width={self.widths}, out_features={self.out_features}"
-        return f"{self.spec!r}, {sizes}, train={self.trained!r}"
+        own = {"learning_rates": list(self.learning_rates), "normalise": self.normalise}
+        return {"model": "ENN", **super().config(), "width": list(self.widths), **own}
 
 
 class NormLayer(nn.Module):
@@ -178,3 +153,65 @@ def _widths(width: int | Sequence[int], depth: int) -> tuple[int, ...]:
     if len(widths) != depth:
         raise InvalidInputError(f"width must be one number or one per layer ({depth}), got {len(widths)} of them")
     return tuple(whole("width", w) for w in widths)
+
+
+# ---- for other runtimes ------------------------------------------------------------------------------------
+
+
+_IN_ONE_FILE = 1 << 30  # bytes of weights; ONNX holds less than two GiB
+
+
+def export_program(model: ENN) -> torch.export.ExportedProgram:
+    """The network as a ``torch.export`` program with a free batch size."""
+    _check(model)
+    batch = torch.export.Dim("batch")
+    return torch.export.export(model.eval(), (_example(model),), dynamic_shapes={"x": {0: batch}})
+
+
+def export_onnx(model: ENN, path: str | Path) -> Path:
+    """Write the network as ONNX, input ``x`` (batch, in_features), output ``y`` (batch, out_features)."""
+    _check(model)
+    for package in ("onnx", "onnxscript"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(package, "onnx")
+    path = a_path("path", path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch's exporter about its own internals
+        warnings.simplefilter("ignore", FutureWarning)
+        program = torch.onnx.export(
+            model.eval(),
+            (_example(model),),
+            dynamo=True,
+            input_names=["x"],
+            output_names=["y"],
+            dynamic_shapes={"x": {0: torch.export.Dim("batch")}},
+            verbose=False,
+        )
+        assert program is not None
+        if sum(p.numel() * p.element_size() for p in model.parameters()) > _IN_ONE_FILE:
+            program.save(str(path))  # the weights go to a second file that the first one names
+        else:
+            write_with(path, lambda temporary: program.save(str(temporary)))
+    return path
+
+
+def export_torchscript(model: ENN) -> Any:
+    """The network as a traced TorchScript module."""
+    _check(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch recommends torch.export; both are offered
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # the sizes it finds are those of the model's tables
+        # torch's own check compares names that it changes itself from trace to trace
+        return torch.jit.trace(model.eval(), _example(model), check_trace=False)
+
+
+def _example(model: ENN) -> Tensor:
+    return torch.zeros(2, model.in_features, dtype=model.readout.dtype, device=model.readout.device)
+
+
+def _check(model: Any) -> None:
+    if not isinstance(model, ENN):
+        raise InvalidInputError(
+            f"only an explicit network can be exported, got {type(model).__name__}: a DEQ iterates until its "
+            "equilibrium is reached, which no static graph holds. Export its twin (notsodeep.twin_of)"
+        )

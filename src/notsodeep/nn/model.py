@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
 
 import numpy as np
@@ -28,15 +29,27 @@ class Model(nn.Module):
     - ``"all"``: every weight (kernel ``ntk``)
     """
 
+    spec: Any
     in_features: int
     out_features: int
     trained: Trained
     readout: nn.Parameter
     bias: nn.Parameter | None
+    _scale: float
+
+    @property
+    def width(self) -> int:
+        """The width of the last hidden layer."""
+        return self.readout.shape[1]
+
+    def _hidden(self, x: Tensor) -> Tensor:
+        """The last hidden state up to the factor ``_scale``."""
+        raise NotImplementedError
 
     def features(self, x: Tensor) -> Tensor:
         """The last hidden state, shape (..., width): the input of the readout."""
-        raise NotImplementedError
+        hidden = self._hidden(x)
+        return hidden if self._scale == 1.0 else hidden * self._scale
 
     def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
         """The hidden weights with their names, the input weights first."""
@@ -44,10 +57,25 @@ class Model(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """A JSON document from which the same architecture can be built."""
-        raise NotImplementedError
+        return {
+            "spec": self.spec.to_dict(),
+            "in_features": self.in_features,
+            "width": self.width,
+            "out_features": self.out_features,
+            "train": self.trained,
+            "bias": self.bias is not None,
+        }
+
+    def extra_repr(self) -> str:
+        sizes = f"in_features={self.in_features}, width={self.width}, out_features={self.out_features}"
+        return f"{self.spec!r}, {sizes}, train={self.trained!r}"
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.read(self.features(x))
+        if self._scale == 1.0:
+            return self.read(self._hidden(x))
+        # the factor costs less on the outputs than on the state
+        outputs = nn.functional.linear(self._hidden(x), self.readout) * self._scale
+        return outputs if self.bias is None else outputs + self.bias
 
     def read(self, features: Tensor) -> Tensor:
         """The outputs that belong to hidden states."""
@@ -189,13 +217,26 @@ def set_readout(model: Model, features: Tensor, targets: Tensor, ridge: float) -
         model.bias.copy_(middle - model.readout @ centre)
 
 
+@contextlib.contextmanager
+def evaluating(function: Any) -> Iterator[None]:
+    """A module in evaluation meanwhile; what is no module stays as it is."""
+    training = isinstance(function, nn.Module) and function.training
+    if training:
+        function.eval()
+    try:
+        yield
+    finally:
+        if training:
+            function.train()
+
+
 # ---- training data in, tensors out ---------------------------------------------------------------------------
 
 
-def as_inputs(X: Any, like: Tensor | None = None) -> Tensor:
+def as_inputs(X: Any, like: Tensor) -> Tensor:
     """A finite (n, p) tensor, in the type and on the device of ``like``."""
     given = as_rows(X, tracked=True)
-    rows = given.to(torch.get_default_dtype()) if like is None else given.to(like.device, like.dtype)
+    rows = given.to(like.device, like.dtype)
     if rows.dtype != given.dtype and not bool(torch.isfinite(rows).all()):
         raise InvalidInputError(f"X leaves the range of {rows.dtype}; scale it (notsodeep.standardise), or use float64")
     return rows
@@ -219,6 +260,15 @@ def as_pair(data: Any, like: Tensor) -> tuple[Tensor, Tensor]:
     if y.ndim != 1 or bool((y < 0).any()):
         raise InvalidInputError(f"classes must be non-negative whole numbers of shape (samples,), got {tuple(y.shape)}")
     return X, y.to(like.device, torch.long)
+
+
+def hold_out(n: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """The numbers of the rows to fit on, and of a share of them that is kept apart."""
+    held = max(1, round(share * n))
+    if held >= n:
+        raise InvalidInputError(f"{n} rows are too few to keep a share of {share} apart")
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return order[held:], order[:held]
 
 
 def _labels(y: Any) -> Tensor:

@@ -16,19 +16,18 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor, nn
 
-from .._arguments import checked, not_negative, whole, whole_seed
+from .._arguments import checked, not_negative, whole
 from .._arrays import as_device
+from .._progress import track
 from .._words import Method
 from ..errors import CheckpointError, ConvergenceError, InvalidInputError
 from .checkpoint import WEIGHTS, Checkpoints, fingerprint
-from .model import Model, as_pair, check_classes, compute_features, one_hot, set_readout
+from .model import Model, as_pair, check_classes, compute_features, evaluating, one_hot, set_readout
 
 Schedule = Literal["constant", "cosine", "linear"]
 Loss = Literal["cross_entropy", "squared"]
@@ -99,13 +98,9 @@ class _Run:
     loss: str
 
     def __post_init__(self) -> None:
-        for name, allowed in (("method", Method), ("schedule", Schedule), ("loss", Loss)):
-            if getattr(self, name) not in get_args(allowed):
-                raise InvalidInputError(f"{name} must be one of {get_args(allowed)}, got {getattr(self, name)!r}")
         for name in ("lr", "momentum", "weight_decay"):
             not_negative(name, getattr(self, name))
         whole("batch_size", self.batch_size)
-        whole_seed(self.seed)
 
 
 @checked
@@ -176,12 +171,8 @@ def fit(
 def evaluate(model: nn.Module, data: Any, batch_size: int = 1024) -> tuple[float, float | None]:
     """(loss, accuracy) of a model on a pair (X, y); the accuracy is None for targets that are no classes."""
     X, y = as_pair(data, _like(model))
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         return _evaluate(model, X, y, "squared" if y.is_floating_point() else "cross_entropy", batch_size)
-    finally:
-        model.train(training)
 
 
 # -- the loop --------------------------------------------------------------------------------------------
@@ -208,17 +199,18 @@ class _Trainer:
         self.base_rates = [group["lr"] for group in self.optimiser.param_groups]
 
     def train(self, X: Tensor, y: Tensor, held: Any, resume: bool, progress: bool | None) -> list[Epoch]:
-        console = Console(stderr=True)
-        bar = Progress(console=console, disable=not (console.is_terminal if progress is None else progress))
-        with torch.random.fork_rng(devices=[]), bar:
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.run.seed)
             done, rows = self._restore(resume)
-            task = bar.add_task("training", total=self.epochs, completed=done)
-            for epoch in range(done, self.epochs):
+            epochs = range(done, self.epochs)
+
+            def told() -> str:
+                return f"loss {rows[-1].loss:.4f}" if rows else "training"
+
+            for epoch in track(epochs, len(epochs), told, progress):
                 rows.append(self._epoch(epoch, X, y, held))
                 if self.checkpoints is not None:
                     self.checkpoints.save(epoch + 1, self.model, self.optimiser, [asdict(row) for row in rows])
-                bar.update(task, advance=1, description=f"loss {rows[-1].loss:.4f}")
         return rows[: self.epochs]
 
     def _restore(self, resume: bool) -> tuple[int, list[Epoch]]:
