@@ -39,12 +39,16 @@ def arc_cosine(a: float, b: float, qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
     """Of a x for x > 0 and b x for x < 0: arc-cosine kernels of degree one and zero (Cho and Saul, 2009)."""
     if a == b:
         return a * b * lam, torch.full_like(lam, a * b)
-    rho = correlation(qx, qy, lam)
+    value, slope = arc_profile(a, b, correlation(qx, qy, lam))
+    return torch.sqrt(qx) * torch.sqrt(qy) * value, slope
+
+
+def arc_profile(a: float, b: float, rho: Tensor) -> Dual:
+    """The same at unit variances, for correlations on the real line and, continued, in the unit disc."""
     angle = math.pi - torch.acos(rho)  # pi minus the angle between the points
     bend = torch.sqrt((1.0 - rho) * (1.0 + rho)) + angle * rho
-    value = torch.sqrt(qx) * torch.sqrt(qy) * ((a - b) ** 2 / (2.0 * math.pi) * bend + a * b * rho)
     share = angle / math.pi
-    return value, 0.5 * (a * a + b * b) * share + a * b * (1.0 - share)
+    return (a - b) ** 2 / (2.0 * math.pi) * bend + a * b * rho, 0.5 * (a * a + b * b) * share + a * b * (1.0 - share)
 
 
 def arc_sine(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:

@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 
 from .._fixed_point import unbracketed
 from ..activations import Activation
+from ..activations.forms import arc_profile
 from ..errors import ConvergenceError
 from ..gaussian import hermite_coefficients
 from ..networks import DEQ, Kernel, Network, check_kernels
 from .recursion import LayerMaps, equation, explicit, implicit
 from .variance import at_each_layer, equilibrium_variance
-
-__all__ = ["norm_series", "on_circle", "series_radius"]
 
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
@@ -100,16 +99,10 @@ def _layer(phi: Activation, qx: Array, qy: Array, points: int) -> LayerMaps:
     slopes = phi.two_slopes
     if slopes is not None:
         return _ArcCosine(*slopes, root)
-    distinct, which = np.unique(np.concatenate([qx, qy]), return_inverse=True)
-    largest = 2.0 ** (math.ceil(4.0 * math.log2(max(float(distinct[-1]), 1e-300))) / 4.0)
-    a = _coefficients(phi, tuple(distinct.tolist()), _hermite_terms(phi, largest))
-    ix, iy = np.split(which, 2)
-    return _HermiteSeries(a[ix] * a[iy], root, phi.parity is not None, max(8, _TOGETHER // points))
-
-
-@functools.lru_cache(maxsize=8)  # a design asks for those at the same norms two or three times
-def _coefficients(phi: Activation, q: tuple[float, ...], terms: int) -> Array:
-    return np.asarray(hermite_coefficients(phi, np.array(q), terms))
+    q = np.stack([qx, qy])
+    largest = 2.0 ** (math.ceil(4.0 * math.log2(max(float(q.max()), 1e-300))) / 4.0)
+    left, right = hermite_coefficients(phi, q, _hermite_terms(phi, largest))
+    return _HermiteSeries(left * right, root, phi.parity is not None, max(8, _TOGETHER // points))
 
 
 @functools.lru_cache(maxsize=64)
@@ -185,9 +178,5 @@ class _ArcCosine(LayerMaps):
         self.a, self.b, self.root = a, b, root
 
     def both(self, lam: Complex) -> tuple[Complex, Complex]:
-        a, b, rho = self.a, self.b, lam / self.root
-        angle = np.pi - np.arccos(rho)
-        bend = np.sqrt(1.0 - rho) * np.sqrt(1.0 + rho) + angle * rho
-        share = angle / np.pi
-        value = self.root * ((a - b) ** 2 / (2.0 * np.pi) * bend + a * b * rho)
-        return value, np.asarray(0.5 * (a * a + b * b) * share + a * b * (1.0 - share), complex)
+        value, slope = arc_profile(self.a, self.b, torch.from_numpy(lam / self.root))
+        return self.root * value.numpy(), slope.numpy()

@@ -12,7 +12,6 @@ import functools
 import math
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -357,9 +356,8 @@ def _joint_density(c: float, e: float, qx: Tensor, qy: Tensor, lam: Tensor) -> T
     At rho = +-1 the slope kernel of an activation with kinks has no derivative in lam; the symmetric choice, zero,
     makes gradients of duplicates follow the diagonal.
     """
-    det = qx * qy - lam * lam
-    alive = det > 1e-14 * qx * qy
-    safe = torch.where(alive, det, torch.ones_like(det))
-    exponent = -0.5 * (c * c * qy - 2.0 * c * e * lam + e * e * qx) / safe
-    density = torch.exp(exponent) / (2.0 * np.pi * torch.sqrt(safe))
+    sx, sy, rho = qx.sqrt(), qy.sqrt(), correlation(qx, qy, lam)
+    room = (1.0 - rho) * (1.0 + rho)
+    alive = room > 1e-14
+    density = plane.bell(c / sx, e / sy, rho, room) / (2.0 * math.pi * sx * sy * room.sqrt())
     return torch.where(alive, density, torch.zeros_like(density))

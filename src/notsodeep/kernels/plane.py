@@ -268,12 +268,16 @@ def _kink_integrals(
         density = torch.zeros_like(t)
         for c, d in zip(kinks, bends, strict=True):
             for e, h in zip(kinks, bends, strict=True):
-                a, b = c / x.sqrt()[:, None], e / y.sqrt()[:, None]
-                # (a^2 - 2 a b s + b^2) / (2 (1 - s^2)), written without cancellation on either side
-                plus = (a - b) ** 2 / (2.0 * cosine2) + a * b / (1.0 + sine)
-                minus = (a + b) ** 2 / (2.0 * cosine2) - a * b / (1.0 - sine)
-                density = density + d * h * torch.exp(-torch.where(sine >= 0, plus, minus))
+                bump = bell(c / x.sqrt()[:, None], e / y.sqrt()[:, None], sine, cosine2)
+                density = density + d * h * bump
         density = density * weight / (2.0 * math.pi)
         slopes.append(density.sum(-1))
         values.append(scale[:, 0] * (density * (r[:, None] - sine)).sum(-1))
     return torch.cat(values), torch.cat(slopes)
+
+
+def bell(a: Tensor, b: Tensor, rho: Tensor, room: Tensor) -> Tensor:
+    """exp(-(a^2 - 2 a b rho + b^2) / (2 room)), room = 1 - rho^2, without cancellation on either side."""
+    plus = (a - b) ** 2 / (2.0 * room) + a * b / (1.0 + rho)
+    minus = (a + b) ** 2 / (2.0 * room) - a * b / (1.0 - rho)
+    return torch.exp(-torch.where(rho >= 0, plus, minus))
