@@ -16,6 +16,7 @@ from torch import Tensor
 from .._arrays import kept
 from .elementary import Basis
 from .panels import panel_nodes
+from .polynomial import hermite_table
 
 SMOOTH_TERMS, SINGULAR_TERMS = 1024, 4096
 _REACH = 13.0
@@ -43,12 +44,7 @@ def half_line(terms: int, graded: bool) -> HalfLine:
         edges = torch.cat([edges, 2.0 ** -torch.arange(1.0, 60.0, dtype=torch.float64)]).unique()
     nodes, weights = panel_nodes(edges)
     weights = weights * torch.exp(-0.5 * nodes**2) * math.sqrt(2.0 / math.pi)
-    table = torch.empty(terms, len(nodes), dtype=torch.float64)
-    before, here = torch.zeros_like(nodes), weights
-    for k in range(terms):
-        table[k] = here
-        before, here = here, (nodes * here - math.sqrt(k) * before) / math.sqrt(k + 1)
-    return HalfLine(nodes, weights, table)
+    return HalfLine(nodes, weights, *hermite_table(nodes, weights, terms))
 
 
 @kept(64)  # a design looks at about forty of them
@@ -97,25 +93,16 @@ def tail_gram(basis: Basis, slopes: bool) -> Tensor:
     ``slopes``: order k counts 1 + k times, which adds E[B_a' B_b'].
     """
     known, gain = basis_coefficients(basis, SINGULAR_TERMS), torch.ones(SINGULAR_TERMS, dtype=torch.float64)
-    parts = [_moments(basis)]
-    if slopes:
-        gain, parts = gain + torch.arange(SINGULAR_TERMS), [*parts, _slope_moments(basis)]
-    total = torch.stack(parts).sum(0) - known.T @ (gain[:, None] * known)
-    same = torch.tensor(basis.parities)[:, None] == torch.tensor(basis.parities)
-    return torch.where(same, total, torch.zeros_like(total))
-
-
-def _moments(basis: Basis) -> Tensor:
-    """E[B_a B_b] for functions of one parity."""
     rule = half_line(SINGULAR_TERMS, basis.singular > 0)
     values = basis.functions(rule.nodes)
-    return values.T @ (rule.weights[:, None] * values)
-
-
-def _slope_moments(basis: Basis) -> Tensor:
-    rule = half_line(SINGULAR_TERMS, basis.singular > 0)
-    slopes = torch.autograd.functional.jvp(basis.functions, rule.nodes, torch.ones_like(rule.nodes))[1]
-    return slopes.T @ (rule.weights[:, None] * slopes)
+    total = values.T @ (rule.weights[:, None] * values)
+    if slopes:
+        gain = gain + torch.arange(SINGULAR_TERMS)
+        steep = torch.autograd.functional.jvp(basis.functions, rule.nodes, torch.ones_like(rule.nodes))[1]
+        total = total + steep.T @ (rule.weights[:, None] * steep)
+    total = total - known.T @ (gain[:, None] * known)
+    same = torch.tensor(basis.parities)[:, None] == torch.tensor(basis.parities)
+    return torch.where(same, total, torch.zeros_like(total))
 
 
 def decay(basis: Basis) -> float:

@@ -18,11 +18,12 @@ from torch import Tensor
 from .._arguments import shown
 from .._arrays import as_numbers
 from ..activations.panels import ORDER, REACH, Panels, normal_edges, normal_nodes
+from ..activations.polynomial import hermite_table
 from ..errors import ConvergenceError, InvalidInputError
 
 NODES = 1 << 21  # quadrature nodes held at once
 SHARED_UP_TO = 4096.0  # one rule for all scales grows with the largest; beyond, each scale has its own
-BLOCK = 512  # polynomials held at once, of a longer series
+BLOCK = 512  # polynomials held at once, of a longer series; even, as halves of a parity are
 _KEPT = 1 << 21  # numbers in a table of polynomials that is kept
 _FINER = 6  # orders more in the rule that checks
 _ALLOWED = 1e-10
@@ -119,7 +120,9 @@ def shared_coefficients(function: Function, tau: Tensor, panels: Panels, terms: 
     scale, base = _octave(float(tau.abs().max()), panels)
     xi, weights = _nodes(scale, base, terms)
     xi, weights = xi[xi > 0], weights[xi > 0]
-    blocks = (_kept_basis(scale, base, terms),) if len(xi) * terms <= _KEPT else _basis(xi, weights, terms)
+    blocks = (
+        (_kept_basis(scale, base, terms),) if len(xi) * terms <= _KEPT else hermite_table(xi, weights, terms, BLOCK)
+    )
     x = tau[:, None] * xi
     right, left = function(x).detach(), function(-x).detach()
     even, odd = right + left, right - left
@@ -148,18 +151,8 @@ def _nodes(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tensor]:
 @functools.lru_cache(maxsize=8)
 def _kept_basis(scale: float, panels: Panels, terms: int) -> Tensor:
     xi, weights = _nodes(scale, panels, terms)
-    return torch.cat(list(_basis(xi[xi > 0], weights[xi > 0], terms)))
-
-
-def _basis(xi: Tensor, weights: Tensor, terms: int) -> Iterator[Tensor]:
-    """The weighted h_k at these nodes, an even number of rows at a time."""
-    before, here = torch.zeros_like(xi), weights
-    for start in range(0, terms, BLOCK):
-        rows = torch.empty(min(BLOCK, terms - start), len(xi), dtype=xi.dtype)
-        for k, row in enumerate(rows, start):
-            row.copy_(here)
-            before, here = row, (xi * row).sub_(before, alpha=math.sqrt(k)).div_(math.sqrt(k + 1))
-        yield rows
+    (table,) = hermite_table(xi[xi > 0], weights[xi > 0], terms)
+    return table
 
 
 def may_share(tau: Tensor, panels: Panels, terms: int = 1) -> bool:

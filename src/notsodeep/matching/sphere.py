@@ -21,6 +21,7 @@ from torch import Tensor
 
 from .._arguments import checked, whole
 from ..activations import Activation, ActivationLike, CallableActivation, Hermite, Quadratic, activation
+from ..activations.polynomial import hermite_table
 from ..errors import ActivationError, InfeasibleMatchError
 from ..gaussian import hermite_coefficients
 from ..kernels import power_series, sphere_diagonal
@@ -101,14 +102,14 @@ def _signs(deq: DEQ, sizes: Array) -> Array:
     own = np.asarray(hermite_coefficients(deq.activation, q, len(sizes)))
     x = np.linspace(-_REACH, _REACH, 201)
     signs, total = np.ones(len(sizes)), np.zeros_like(x)
-    before, here = np.zeros_like(x), np.ones_like(x)
-    for k, size in enumerate(sizes):
+    points = torch.from_numpy(x)
+    (table,) = hermite_table(points, torch.ones_like(points), len(sizes))
+    for k, (size, here) in enumerate(zip(sizes, table.numpy(), strict=True)):
         if abs(own[k]) > _SILENT * np.abs(own).max():
             signs[k] = math.copysign(1.0, own[k])
         elif np.abs(total - size * here).max() < np.abs(total + size * here).max():
             signs[k] = -1.0
         total = total + signs[k] * size * here
-        before, here = here, (x * here - math.sqrt(k) * before) / math.sqrt(k + 1)
     return signs
 
 
