@@ -16,7 +16,7 @@ from .._files import write_text
 from ..activations import Activation, Affine, HardTanh, LeakyReLU, Thresholds
 from ..matching import UniformCertificate
 from ..plots import ErrorDisplay, LearningDisplay, SpectrumDisplay
-from ..plots.style import COLOURS, figure_style, panels, word
+from ..plots.style import COLOURS, figure_style, panels, ticks_at, word
 from ..plots.twin import draw_activations
 from .study import SIGMA_A2, Case, Size, Spectrum, Study, run
 
@@ -200,8 +200,7 @@ def _accuracy(case: Case, index: int) -> str:
         means, errors = np.array([case.trained[m].summary(name, "accuracy") for m in widths]).T * 100
         ax.errorbar([m * shift for m in widths], means, errors, marker="o", capsize=3, color=colour, label=name)
     ax.set_xscale("log", base=2)
-    ax.set_xticks(widths, [str(m) for m in widths])
-    ax.minorticks_off()
+    ticks_at(ax, widths)
     ax.set(xlabel="width", ylabel="test accuracy (%)")
     ax.legend()
     caption = f"{case.data}, {word(case.activation)}: readouts on random features, mean and standard error over seeds."

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FormatStrFormatter, LogLocator
 
 from .._arguments import checked, shown
 from .._arrays import as_labels, as_numbers
@@ -18,7 +18,7 @@ from ..equivalents import EquivalentKernel
 from ..equivalents.distance import ErrorCurve
 from ..errors import InvalidInputError
 from ..learning import LearningCurve, LearningEstimate
-from .style import QUANTITIES, SCHEDULES
+from .style import QUANTITIES, SCHEDULES, ticks_at
 
 
 class Display:
@@ -109,16 +109,10 @@ def _draw_curve(ax: Axes, curve: ErrorCurve) -> None:
 
 
 def _label_axes(ax: Axes, curves: Sequence[ErrorCurve]) -> None:
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    sizes = sorted({size for curve in curves for size in curve.n})
-    ax.set_xticks(sizes, [str(size) for size in sizes])
-    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set(xscale="log", yscale="log", xlabel="n", ylabel="relative spectral error")
     ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))  # errors often span less than a decade
     ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel("n")
-    ax.set_ylabel("relative spectral error")
+    ticks_at(ax, sorted({size for curve in curves for size in curve.n}))
     if len(curves) > _INSIDE:
         ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
     else:

@@ -109,6 +109,12 @@ def against_width(names: Sequence[str], says: str) -> tuple[Figure, Sequence[Axe
     return figure, axes[0]
 
 
+def ticks_at(ax: Axes, values: Sequence[int]) -> None:
+    """Ticks at these sizes alone: over less than a decade the usual ones run into each other."""
+    ax.set_xticks(values, [f"{value:,}" for value in values])
+    ax.minorticks_off()
+
+
 def by_setting(points: Iterable[Document], *names: str) -> dict[Any, list[Document]]:
     """Points of a study by one of their settings, or by several, in the order in which they come."""
     found: dict[Any, list[Document]] = {}

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ...equivalents.distance import ErrorCurve
 from ..displays import KernelDisplay
-from ..style import COLOURS, INK, MARKERS, Document, by_setting, panels, phrase, shared_legend, word
+from ..style import COLOURS, INK, MARKERS, Document, by_setting, panels, phrase, shared_legend, ticks_at, word
 
 
 def draw_kernels(document: Document) -> dict[str, Figure]:
@@ -172,13 +172,7 @@ def _lines(ax: Axes, curves: Sequence[ErrorCurve]) -> None:
         n = np.array(curves[0].n, dtype=float)
         start = 0.7 * min(curve.mean[0] for curve in curves)
         ax.loglog(n, start * (n / n[0]) ** -0.5, ":", color=INK, label="slope -1/2")
-    _sizes(ax, curves)
-
-
-def _sizes(ax: Axes, curves: Sequence[ErrorCurve]) -> None:
-    if curves:
-        ax.set_xticks(curves[0].n, [f"{v:,}" for v in curves[0].n])
-    ax.minorticks_off()
+        ticks_at(ax, curves[0].n)
     ax.set_xlabel("number of points")
 
 
@@ -215,7 +209,7 @@ def _variants(kernel: str, curves: Sequence[ErrorCurve]) -> Figure:
         label = curve.label.partition(", ")[2] or "the form used here"
         style = {"linewidth": 2.2} if i == 0 else {"linestyle": "--"}
         ax.loglog(curve.n, curve.mean, marker=MARKERS[i], color=f"C{i}", label=f"{label}: {curve.slope:.2f}", **style)
-    _sizes(ax, curves)
-    ax.set_ylabel("relative spectral distance")
+    ticks_at(ax, curves[0].n)
+    ax.set(xlabel="number of points", ylabel="relative spectral distance")
     ax.legend()
     return figure

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..style import COLOURS, QUANTITIES, SCHEDULES, Document, panels, word
+from ..style import COLOURS, QUANTITIES, SCHEDULES, Document, panels, ticks_at, word
 
 _COLOURS = (COLOURS["DEQ"], COLOURS["twin"])
 
@@ -70,9 +70,8 @@ def _curves(points: Document) -> Figure:
             for (name, curve), colour in zip(numbers.items(), _COLOURS, strict=True):
                 _line(ax, settings["values"], curve, kind, factor, colour, word(name))
             ax.set(xscale="log", ylabel=label)
-            if settings["axis"] == "n":  # less than a decade: the usual ticks would run into each other
-                ax.set_xticks(settings["values"], [f"{value:,}" for value in settings["values"]])
-                ax.minorticks_off()
+            if settings["axis"] == "n":
+                ticks_at(ax, settings["values"])
         column[1].set_xlabel(SCHEDULES[settings["axis"]])
     axes[0, 0].legend(fontsize="small")
     return figure
