@@ -13,7 +13,7 @@ import notsodeep as nsd
 from notsodeep.distributed import ClusterKernel, expand, feature_sums, kernel_to_npy, kernel_to_zarr, sweep
 from notsodeep.distributed.sinks import NpySink, ZarrSink
 from notsodeep.errors import CheckpointError, InvalidInputError
-from notsodeep.solve import FeatureSums, NetworkKernel, batches, leave_rows_out, solve_dense, top_eigenpairs
+from notsodeep.solve import FeatureSums, NetworkKernel, leave_rows_out, solve_dense, top_eigenpairs
 
 EQUAL = 1e-10
 DEQ = nsd.DEQ("relu", 0.2)
@@ -55,8 +55,7 @@ def test_features_are_summed_in_a_tree_and_predictions_in_parts(client, X):
     rows, T = torch.from_numpy(X), torch.from_numpy(np.sin(X[:, :2]))
     w = torch.linspace(0.5, 1.5, len(X), dtype=torch.float64)
     model = nsd.nn.ENN(nsd.ENN(["relu"]), 12, 32, 1, seed=3, train="readout", dtype=torch.float64).requires_grad_(False)
-    here = FeatureSums.empty(32, 2, rows.device)
-    here.add(model, batches(rows, T, w))
+    here = FeatureSums.of(model, rows, T, w)
     there = feature_sums(client, model, rows, T, w)
     assert torch.allclose(there.gram, here.gram, rtol=0, atol=EQUAL)
     assert torch.allclose(there.cross, here.cross, rtol=0, atol=EQUAL)
@@ -91,8 +90,7 @@ def test_a_worker_lost_while_sums_are_merged_costs_a_repetition(fragile, X, monk
     cluster, client = fragile
     rows, w = torch.from_numpy(X), torch.ones(len(X), dtype=torch.float64)
     model = nsd.nn.ENN(nsd.ENN(["relu"]), 12, 8, 1, seed=3, train="readout", dtype=torch.float64).requires_grad_(False)
-    here = FeatureSums.empty(8, 1, rows.device)
-    here.add(model, batches(rows, rows[:, :1], w))
+    here = FeatureSums.of(model, rows, rows[:, :1], w)
     inner, seen = FeatureSums.merge, []
 
     def merge(*pair):

@@ -10,8 +10,7 @@ except ImportError:
 from .calls import expand, feature_sums, sweep
 from .cluster import Cluster
 from .layout import Plan, Rates, plan
-from .operator import ClusterKernel
-from .output import kernel_to_npy, kernel_to_zarr
+from .operator import ClusterKernel, kernel_to_npy, kernel_to_zarr
 
 __all__ = [
     "Cluster",

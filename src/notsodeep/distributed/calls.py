@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from .._arguments import checked
 from ..errors import ClusterError, InvalidInputError
 from ..nn import ENN as Network
 from ..nn.checkpoint import build
-from ..solve import FeatureSums, NetworkKernel, batches
+from ..solve import FeatureSums, NetworkKernel
 from .cluster import Call, Cluster, Lost
 from .worker import Array, as_rows
 
@@ -23,7 +22,7 @@ _ATTEMPTS = 4
 
 @checked
 def feature_sums(client: Any, model: Network, X: Tensor, targets: Tensor, weights: Tensor) -> FeatureSums:
-    """What :meth:`FeatureSums.add` gives for all rows, computed where the workers are.
+    """What :meth:`FeatureSums.of` gives for all rows, computed where the workers are.
 
     The network travels as its JSON description and its weights. What a lost worker had is computed again.
     """
@@ -58,9 +57,7 @@ def partial_sums(config: dict[str, Any], names: list[str], *arrays: Array) -> tu
     model: Any = build(config, dtype=states["weights.0"].dtype)
     model.load_state_dict(states)
     X, T, w = (as_rows(part) for part in arrays[len(names) :])
-    sums = FeatureSums.empty(model.width, T.shape[1], torch.device("cpu"))
-    sums.add(model.requires_grad_(False), batches(X, T, w))
-    return _plain(sums)
+    return _plain(FeatureSums.of(model.requires_grad_(False), X, T, w))
 
 
 def merge(first: tuple[Any, ...], *others: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from ..errors import InvalidInputError
 from ..matching import Twin
 from ..mixtures import MixtureStatistics
 from ..networks import Kernel
-from ..solve import DIRECT, FeatureSums, NetworkKernel, PreconditionerName, Store
+from ..solve import DIRECT, NetworkKernel, PreconditionerName, Store
 from .cluster import WithClient, check_client, predict_on
 from .machines import Stream, fit_equivalent, fit_exact, fit_features
 from .predictors import Fitted
@@ -160,9 +160,7 @@ class KernelMachine(WithClient, BaseEstimator):
         rows, targets, w = (as_tensor(part, self.device) for part in (X, T, weights))
         targets = targets.to(torch.float64)
         if getattr(self, "_stream", None) is None:
-            model = self._features(rows)
-            sums = FeatureSums.empty(model.width, T.shape[1], rows.device)
-            self._stream = Stream(model, sums, rows[:0], targets[:0], w[:0])
+            self._stream = Stream(self._features(rows))
         assert self._stream is not None
         self._stream.add(rows, targets, w, self.client)
         self._loo = self._result = None

@@ -11,7 +11,7 @@ from torch import Tensor
 from .._arrays import as_device
 from ..errors import InvalidInputError
 from ..nn import ENN as Network
-from ..solve import FeatureSums, KernelTiles, NetworkKernel, batches
+from ..solve import FeatureSums, KernelTiles, NetworkKernel
 from .predictors import Expansion, Predictor
 
 _WORTH = 1 << 24  # entries of a kernel from which sending rows to workers pays
@@ -73,9 +73,7 @@ def sums_on(client: Any, model: Network, X: Tensor, T: Tensor, weights: Tensor) 
         from ..distributed import feature_sums
 
         return feature_sums(client, model, X, T, weights)
-    sums = FeatureSums.empty(model.width, T.shape[1], X.device)
-    sums.add(model, batches(X, T, weights))
-    return sums
+    return FeatureSums.of(model, X, T, weights)
 
 
 def predict_on(client: Any, predictor: Predictor, X: Tensor) -> Tensor:

@@ -220,9 +220,7 @@ def fit_features(
     return fit_sums(model, sums, ridge, (X, T, weights) if len(X) <= _LOO_ROWS else None)
 
 
-def fit_sums(
-    model: Network, sums: FeatureSums, ridge: float, seen: tuple[Tensor, Tensor, Tensor] | None = None
-) -> Fitted:
+def fit_sums(model: Network, sums: FeatureSums, ridge: float, seen: tuple[Tensor, ...] | None = None) -> Fitted:
     """(S + lift I) w = c; leave-one-out for the rows in ``seen``, which must be part of the sums.
 
     Row i has a = w_i (y_i - f(x_i)) / lift and C^(-1)_ii = w_i (1 - w_i h_i) / lift, h_i = phi' (S + lift I)^(-1) phi.
@@ -249,16 +247,18 @@ class Stream:
     """A features machine that grows: sums over all rows, and the first rows themselves."""
 
     model: Network
-    sums: FeatureSums
-    X: Tensor
-    T: Tensor
-    weights: Tensor
+    sums: FeatureSums | None = None
+    seen: tuple[Tensor, ...] = ()
+    """Rows, targets and weights of the first rows."""
 
     def add(self, X: Tensor, T: Tensor, weights: Tensor, client: Any = None) -> None:
-        self.sums = self.sums.merge(sums_on(client, self.model, X, T, weights))
-        room = _RETAINED - len(self.X)
-        self.X, self.T = torch.cat([self.X, X[:room]]), torch.cat([self.T, T[:room]])
-        self.weights = torch.cat([self.weights, weights[:room]])
+        fresh = sums_on(client, self.model, X, T, weights)
+        self.sums = fresh if self.sums is None else self.sums.merge(fresh)
+        given = (X, T, weights)
+        seen = self.seen or tuple(part[:0] for part in given)
+        room = _RETAINED - len(seen[0])
+        self.seen = tuple(torch.cat([old, new[:room]]) for old, new in zip(seen, given, strict=True))
 
     def fit(self, ridge: float) -> Fitted:
-        return fit_sums(self.model, self.sums, ridge, (self.X, self.T, self.weights))
+        assert self.sums is not None
+        return fit_sums(self.model, self.sums, ridge, self.seen)

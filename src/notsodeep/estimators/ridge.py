@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 from numpy.typing import NDArray
-from scipy.special import log_softmax, softmax
+from scipy.special import softmax
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -152,7 +152,7 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         super()._settle()
         assert self._stream is not None
         assert self._fitted.leave_one_out is not None
-        T, w = self._stream.T, self._stream.weights
+        _, T, w = self._stream.seen
         codes = T.argmax(1) if T.shape[1] > 1 else (T[:, 0] > 0).long()
         self._fit_temperature(self._fitted.leave_one_out.cpu().numpy(), codes.cpu().numpy(), w.cpu().numpy())
 
@@ -174,7 +174,9 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
 
     def predict_proba(self, X: Any) -> Array:
         """softmax of ``temperature_`` times the outputs, (n, classes)."""
-        return probabilities(self._scores(self._outputs(self._rows(X))), self.temperature_)
+        scores = self._scores(self._outputs(self._rows(X)))
+        found: Array = softmax(self.temperature_ * scores, axis=1)
+        return found
 
     # -- inside --------------------------------------------------------------------------------------------
     def _targets(self, codes: NDArray[Any]) -> Array:
@@ -230,8 +232,3 @@ def temperature(scores: Array, codes: NDArray[np.int64], weights: Array) -> floa
     if slope(-_LARGEST) <= 0.0:
         return math.exp(-_LARGEST)
     return math.exp(scipy.optimize.brentq(slope, -_LARGEST, _LARGEST, xtol=1e-13))
-
-
-def probabilities(scores: Array, t: float) -> Array:
-    """softmax(t scores)."""
-    return np.exp(log_softmax(t * scores, axis=1))

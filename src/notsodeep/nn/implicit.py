@@ -31,20 +31,19 @@ def find_equilibrium(
         if _starts_in_bfloat16(options, start):
             apply = phi.in_place
             start = _bfloat16_steps(start, recurrent.mT, lambda product: apply(torch.add(drive, product, alpha=gain)))
-        return solve_equilibrium(
-            _map(drive, recurrent, gain, phi),
-            start,
-            options.solver,
-            options.tol,
-            options.max_steps,
-            restrict=lambda rows: _map(drive[rows], recurrent, gain, phi),
-        )
+        return _solve(lambda rows: _map(drive[rows], recurrent, gain, phi), start, options)
 
 
 @_disable_dynamo  # torch.compiler.disable itself would load the whole compiler with this file
 def equilibrium(recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, options: SolverOptions) -> Tensor:
     """The differentiable solution u of u = phi(drive + gain u A'); warns or raises where there is none."""
     return _NonlinearEquilibrium.apply(recurrent, drive, gain, phi, options)
+
+
+def _solve(map_of: Callable[[Any], Callable[[Tensor], Tensor]], start: Tensor, options: SolverOptions) -> Equilibrium:
+    """The fixed point of a map that is there for any rows."""
+    whole = map_of(slice(None))
+    return solve_equilibrium(whole, start, options.solver, options.tol, options.max_steps, restrict=map_of)
 
 
 def _map(drive: Tensor, recurrent: Tensor, gain: float, phi: Activation) -> Callable[[Tensor], Tensor]:
@@ -120,14 +119,7 @@ class _LinearEquilibrium(Function):
             start = source
             if _starts_in_bfloat16(options, start):
                 start = _bfloat16_steps(start, matrix, lambda hM: torch.addcmul(source, slope, hM, value=gain))
-            found = solve_equilibrium(
-                _linear_map(matrix, slope, source, gain),
-                start,
-                options.solver,
-                options.tol,
-                options.max_steps,
-                restrict=lambda rows: _linear_map(matrix, slope[rows], source[rows], gain),
-            )
+            found = _solve(lambda rows: _linear_map(matrix, slope[rows], source[rows], gain), start, options)
         found.require(options, "the equilibrium of the derivative")
         return found.value
 

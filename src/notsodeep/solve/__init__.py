@@ -3,7 +3,7 @@
 from .api import DIRECT, Solution, solve_dense, solve_kernel, solve_operator
 from .dense import Factor, RidgePath, factorise, leave_one_out, ridge_path
 from .iterative import leave_rows_out
-from .network import FeatureSums, NetworkKernel, Source, batches, features_of
+from .network import FeatureSums, NetworkKernel, Source, features_of
 from .operator import Eigenpairs, KernelFunction, KernelOperator, top_eigenpairs
 from .pivoted import LowRank, nystrom, pivoted_cholesky
 from .preconditioners import NAMES, Preconditioner, PreconditionerName, precondition
@@ -26,7 +26,6 @@ __all__ = [
     "Solution",
     "Source",
     "Store",
-    "batches",
     "factorise",
     "features_of",
     "leave_one_out",

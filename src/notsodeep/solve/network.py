@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,41 +110,31 @@ def features_of(model: Network, X: Tensor) -> Tensor:
     return in_batches(lambda part: model.features(part.to(model.weights[0])), X, _CHUNK)
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class FeatureSums:
-    """Sums over all rows seen: everything that ridge regression on features needs of them."""
+    """Sums over rows: everything that ridge regression on features needs of them."""
 
     gram: Tensor
     """sum w phi phi', (width, width)."""
     cross: Tensor
     """sum w phi y', (width, k)."""
-    weight: float = 0.0
-    rows: int = 0
+    weight: float
+    rows: int
 
     @staticmethod
-    def empty(width: int, outputs: int, device: torch.device) -> FeatureSums:
-        return FeatureSums(
-            torch.zeros(width, width, dtype=torch.float64, device=device),
-            torch.zeros(width, outputs, dtype=torch.float64, device=device),
-        )
-
-    def add(self, model: Network, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
-        """Rows, targets and weights; products in the precision of the features, sums in double."""
-        for X, T, w in batches:
-            phi = features_of(model, X)
+    def of(model: Network, X: Tensor, T: Tensor, weights: Tensor) -> FeatureSums:
+        """Of rows, targets and weights; products in the precision of the features, sums in double."""
+        gram = torch.zeros(model.width, model.width, dtype=torch.float64, device=X.device)
+        cross = torch.zeros(model.width, T.shape[1], dtype=torch.float64, device=X.device)
+        for x, t, w in zip(*(part.split(_CHUNK) for part in (X, T, weights)), strict=True):
+            phi = features_of(model, x)
             weighted = phi * w.to(phi)[:, None]
-            self.gram += weighted.T @ phi
-            self.cross += weighted.T @ T.to(phi)
-            self.weight += float(w.sum())
-            self.rows += len(X)
+            gram += weighted.T @ phi
+            cross += weighted.T @ t.to(phi)
+        return FeatureSums(gram, cross, float(weights.sum()), len(X))
 
     def merge(self, other: FeatureSums) -> FeatureSums:
         """The sums over both sets of rows."""
         return FeatureSums(
             self.gram + other.gram, self.cross + other.cross, self.weight + other.weight, self.rows + other.rows
         )
-
-
-def batches(X: Tensor, T: Tensor, weights: Tensor) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-    """Rows, targets and weights, a few thousand at a time."""
-    return zip(X.split(_CHUNK), T.split(_CHUNK), weights.split(_CHUNK), strict=True)
