@@ -9,6 +9,7 @@ With P = P(|xi| < z) and M = E[clip(xi, -z, z)^2]: E1 = a P, E[sigma'^2] = a^2 P
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,10 +35,7 @@ def hard_tanh(target: Target, with_rates: bool | None) -> Draft | Refusal:
         return layer
     name, kind = ("linear", "a linear layer") if isinstance(layer, Linear) else ("hard_tanh", "Hard-Tanh")
     reason = f"{depth_reason(target)}; {kind} is the cheapest activation with these numbers"
-    rates = rates_for_both(target, layer) if target.kernel == "both" else None
-    if isinstance(rates, Refusal):
-        return rates
-    return Draft(ENN([layer]), name, conditioning(layer, target), reason, rates)
+    return add_ntk_rates(target, Draft(ENN([layer]), name, conditioning(layer, target), reason))
 
 
 def shape_numbers(z: float) -> tuple[float, float]:
@@ -109,8 +107,11 @@ def conditioning(layer: Activation, target: Target) -> float:
     return float(np.linalg.cond([[2.0, 2.0 * z * by_inside / inside], [2.0, second]]))
 
 
-def rates_for_both(target: Target, layer: Activation) -> tuple[float, float] | Refusal:
-    """Rates (W_1, readout) that add the NTK to a matched CK."""
+def add_ntk_rates(target: Target, draft: Draft | Refusal) -> Draft | Refusal:
+    """The single layer of a CK with rates (W_1, readout) that add the NTK, where both are asked for."""
+    if isinstance(draft, Refusal) or target.kernel != "both" or draft.network.depth > 1:
+        return draft
+    (layer,) = draft.network.activations
     m = moments(layer, target.tau0)
     first, readout = split_rates(target, np.array(m.square), target.tau0**2 * np.array(m.slope_square))
     if not (first >= 0.0 and readout >= 0.0):
@@ -119,7 +120,7 @@ def rates_for_both(target: Target, layer: Activation) -> tuple[float, float] | R
             f"{layer!r}: one of them is negative",
             "Match 'ck' or 'ntk' alone",
         )
-    return float(first), float(readout)
+    return replace(draft, rates=(float(first), float(readout)), jets=None)
 
 
 def split_rates(target: Target, square: Array, slope_square: Array) -> tuple[Array, Array]:

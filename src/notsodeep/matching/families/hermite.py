@@ -22,7 +22,7 @@ from ...networks import ENN
 from ..solver import Solution, best_of, solve
 from ..target import Target, make_target
 from .draft import Draft, Refusal, depth_reason, finished, need_rates, refuse_both
-from .hard_tanh import rates_for_both
+from .hard_tanh import add_ntk_rates
 
 Array = NDArray[Any]
 
@@ -200,7 +200,7 @@ def quadratic(target: Target, with_rates: bool | None) -> Draft | Refusal:
             "Use family='hermite': one more order solves it",
             solution.residual,
         )
-    draft = _with_rates(target, finished(single, solution, "quadratic", depth_reason(target)))
+    draft = add_ntk_rates(target, finished(single, solution, "quadratic", depth_reason(target)))
     if isinstance(draft, Refusal):
         return draft
     return replace(draft, network=ENN([as_quadratic(phi) for phi in draft.network.activations]))
@@ -246,15 +246,7 @@ def _single(target: Target) -> Draft | Refusal:
     design = HermiteDesign((orders,), single.size)
     found = solve(single, design, shared_start(single, design))
     reason = f"{depth_reason(target)}; a polynomial reaches every ratio"
-    return _with_rates(target, finished(single, found, "hermite", reason))
-
-
-def _with_rates(target: Target, draft: Draft | Refusal) -> Draft | Refusal:
-    """The single layer of a CK with the rates that add the NTK, where both are asked for."""
-    if isinstance(draft, Refusal) or target.kernel != "both" or draft.network.depth > 1:
-        return draft
-    rates = rates_for_both(target, draft.network.activations[0])
-    return rates if isinstance(rates, Refusal) else replace(draft, rates=rates, jets=None)
+    return add_ntk_rates(target, finished(single, found, "hermite", reason))
 
 
 def _orders(target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:

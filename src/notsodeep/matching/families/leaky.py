@@ -24,7 +24,7 @@ from ...networks import ENN
 from ..solver import best_of, solve
 from ..target import FEASIBLE, FLOOR, Target, make_target
 from .draft import Draft, Refusal, depth_reason, finished, refuse_both
-from .hard_tanh import linear_layer, rates_for_both
+from .hard_tanh import add_ntk_rates, linear_layer
 
 Array = NDArray[Any]
 
@@ -70,7 +70,8 @@ class LeakyDesign:
 def leaky_relu(target: Target, with_rates: bool | None) -> Draft | Refusal:
     """One layer, two of a CK, or two with learning rates."""
     if (linear := linear_layer(target)) is not None:
-        return _linear(target, linear.slope)
+        layer, reason = LeakyReLU(slope=linear.slope, gain=linear.slope), f"{depth_reason(target)}; the DEQ is linear"
+        return add_ntk_rates(target, Draft(ENN([layer]), "leaky_relu", 1.0, reason))
     refused = refuse_both(target) or _inhomogeneous(target)
     if refused is not None:
         return refused
@@ -87,14 +88,6 @@ def leaky_relu(target: Target, with_rates: bool | None) -> Draft | Refusal:
             target, solution, "leaky_relu", f"{reason}; Leaky-ReLU meets the rest because the DEQ is homogeneous"
         )
     return _tangent(target, with_rates, reason)
-
-
-def _linear(target: Target, slope: float) -> Draft | Refusal:
-    layer = LeakyReLU(slope=slope, gain=slope)
-    rates = rates_for_both(target, layer) if target.kernel == "both" else None
-    if isinstance(rates, Refusal):
-        return rates
-    return Draft(ENN([layer]), "leaky_relu", 1.0, f"{depth_reason(target)}; the DEQ is linear", rates)
 
 
 def _tangent(target: Target, with_rates: bool | None, reason: str) -> Draft | Refusal:

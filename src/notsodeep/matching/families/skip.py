@@ -23,7 +23,7 @@ from ...kernels.jets import TERMS, KernelJet, explicit_jets, layers_of
 from ...networks import ENN, Kernel
 from ..target import FEASIBLE, Target
 from .draft import Draft, Refusal, depth_reason, need_rates
-from .hard_tanh import linear_layer, rates_for_both, split_rates
+from .hard_tanh import add_ntk_rates, linear_layer, split_rates
 from .hermite import ENOUGH
 
 Array = NDArray[Any]
@@ -44,8 +44,7 @@ def skip(target: Target, with_rates: bool | None) -> Draft | Refusal:
         return refused
     reason = f"{depth_reason(target)}; the DEQ's own activation with a linear term, its scale spent on the next orders"
     if (linear := linear_layer(target)) is not None:
-        rates = rates_for_both(target, linear) if target.kernel == "both" else None
-        return rates if isinstance(rates, Refusal) else Draft(ENN([linear]), "skip", 1.0, reason, rates)
+        return add_ntk_rates(target, Draft(ENN([linear]), "skip", 1.0, reason))
     best = _best(target, bool(with_rates))
     if with_rates is None and best is not None and target.kernel == "ntk" and best.costs[0] > ENOUGH:
         rated = _best(target, True)
