@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 
+EQUAL = 1e-10  # what a cluster may differ by; sums are taken in another order, tables span other tiles
+
 
 @contextlib.contextmanager
 def small_cluster(workers=3, **options):

@@ -52,7 +52,7 @@ def test_the_tour_prints_what_it_shows(tour):
     for step in found:
         assert NUMBER.sub("#", step.printed) == NUMBER.sub("#", step.written), step.code
         shown, now = ([float(v) for v in NUMBER.findall(text)] for text in (step.written, step.printed))
-        assert now == pytest.approx(shown, rel=0.01, abs=1e-7)
+        assert now == pytest.approx(shown, rel=0.01, abs=1e-7)  # as said above
     assert sum(bool(step.written) for step in found) >= 6
     assert [bool(step.vector) for step in found].count(True) == len(list(DOCS.glob("tour_*.svg"))) == 1
 

@@ -46,9 +46,9 @@ def test_the_demo_finds_twins_that_are_nearer_than_plain_networks(shown):
         if (case.data, case.activation) == ("digits", "relu"):
             # plain and homogeneous: one layer, which proves a bound instead of solving equations
             assert case.twin.deq == nsd.DEQ("relu", sigma_a2=0.2)
-            assert case.twin.bound < 1e-3
+            assert case.twin.bound < 1e-3  # the demo's own tolerance
         else:
-            assert case.twin.residual < 1e-9
+            assert case.twin.residual < 1e-9  # what every match promises
         distances = case.verified
         assert distances.distance < 0.5 * distances.plain_scaled_distance < 0.5 * distances.plain_distance
         assert case.widest.models == ("DEQ", "twin", "plain")

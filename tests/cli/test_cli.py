@@ -15,6 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 import notsodeep as nsd
+from helpers import tolerance, ulps
 from notsodeep.cli import app
 
 COMMANDS = [
@@ -161,7 +162,7 @@ def same_as_library(pasted, twin):
         pasted.readout.copy_(model.readout)
         x = torch.linspace(-1, 1, 35, dtype=torch.float64).reshape(5, 7)
         x = x / x.norm(dim=1, keepdim=True)
-        assert torch.allclose(pasted(x), model(x), rtol=1e-9, atol=1e-10)
+        assert torch.allclose(pasted(x), model(x), rtol=0, atol=tolerance())
 
 
 @pytest.mark.parametrize(
@@ -189,8 +190,8 @@ def test_match_json_and_saved_file_round_trip(files):
     result = run("match", "relu", "-d", files / "X.npy", "-y", files / "y.npy", "--json", "--save", saved)
     assert result.stderr == ""
     document = json.loads(result.stdout)
-    assert document["verified"]["twin"]["ck"] < 1e-3 < document["verified"]["plain"]["ck"]
-    assert nsd.Twin.from_dict(json.loads(saved.read_text())).residual < 1e-9
+    assert document["verified"]["twin"]["ck"] < 1e-3 < document["verified"]["plain"]["ck"]  # ten times nearer at least
+    assert nsd.Twin.from_dict(json.loads(saved.read_text())).residual < 1e-9  # what every match promises
     assert [p.name for p in files.iterdir() if p.name.endswith(".part")] == []
 
 
@@ -233,10 +234,12 @@ def test_equivalent_kernel_and_kernel_of_a_twin(files):
     X, y = np.load(files / "X.npy"), np.load(files / "y.npy")
     run("kernel", files / "X.npy", "relu", "--equivalent", "-y", files / "y.npy", "-o", files / "E.npy")
     statistics = nsd.MixtureStatistics.estimate(X, y)
-    assert np.allclose(np.load(files / "E.npy"), nsd.equivalent(nsd.DEQ("relu", 0.2), statistics).matrix(), atol=1e-13)
+    assert np.allclose(
+        np.load(files / "E.npy"), nsd.equivalent(nsd.DEQ("relu", 0.2), statistics).matrix(), rtol=0, atol=ulps()
+    )
     run("kernel", files / "X.npy", "relu", "--equivalent", "--own-norms", "-y", files / "y.npy", "-o", files / "O.npy")
     own = nsd.equivalent(nsd.DEQ("relu", 0.2), statistics, own_norms=True)
-    assert np.allclose(np.load(files / "O.npy"), own.matrix(), atol=1e-13)
+    assert np.allclose(np.load(files / "O.npy"), own.matrix(), rtol=0, atol=ulps())
     run("match", "relu", "--kernel", "ntk", "--save", files / "twin.json")
     run("kernel", files / "X.npy", "--twin", files / "twin.json", "--kernel", "ntk", "-o", files / "T.npy")
     twin = nsd.Twin.from_dict((files / "twin.json").read_text())
@@ -268,7 +271,7 @@ def test_kernel_of_a_twin_that_normalises_or_does_not_match_it(files):
     run("kernel", files / "X.npy", "--twin", files / "twin.json", "-o", files / "T.npy")
     rows = np.load(files / "X.npy")
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    assert np.allclose(np.load(files / "T.npy"), nsd.ck(twin.deq, unit), atol=1e-9)
+    assert np.allclose(np.load(files / "T.npy"), nsd.ck(twin.deq, unit), rtol=0, atol=twin.bound + tolerance())
     for wrong in (["--kernel", "ntk"], ["--equivalent"], ["--centred"]):
         result = run("kernel", files / "X.npy", "--twin", files / "twin.json", "-o", files / "N.npy", *wrong)
         assert result.exit_code != 0
@@ -316,7 +319,7 @@ def test_text_and_archives_are_read(files):
     np.savez(files / "both.npz", X=X, y=y)
     first = json.loads(run("match", "relu", "-d", files / "X.csv", "-y", files / "y.csv", "--json").stdout)
     second = json.loads(run("match", "relu", "-d", files / "both.npz", "-y", files / "both.npz", "--json").stdout)
-    assert first["certificate"]["tau0"] == pytest.approx(second["certificate"]["tau0"], rel=1e-14)
+    assert first["certificate"]["tau0"] == pytest.approx(second["certificate"]["tau0"], rel=ulps(), abs=0)
 
 
 def test_spectrum(files):
@@ -345,7 +348,7 @@ def test_test_rows_are_prepared_as_the_training_rows_were(files):
     fitted = nsd.Standardiser.fit(X[:30])
     expected = nsd.ck(nsd.DEQ("tanh", 0.2), fitted.transform(X[30:]), fitted.transform(X[:30]))
     assert np.load(files / "K.npy").shape == (18, 30)
-    assert np.allclose(np.load(files / "K.npy"), expected, rtol=0, atol=1e-14)
+    assert np.allclose(np.load(files / "K.npy"), expected, rtol=0, atol=ulps())
 
 
 def test_tables_with_names_and_labels_in_words(files):
@@ -363,7 +366,7 @@ def test_tables_with_names_and_labels_in_words(files):
 def test_a_variance_within_the_limit_is_taken_and_told(phi):
     result = run("coefficients", phi, "--json")
     chosen = json.loads(result.stdout)["network"]["sigma_a2"]
-    assert chosen == pytest.approx(0.8 * nsd.DEQ(phi, 0.1).limit, rel=1e-2)
+    assert chosen == pytest.approx(0.8 * nsd.DEQ(phi, 0.1).limit, rel=5e-3)  # told in three digits
     assert f"--sigma-a2 {chosen}" in result.stderr
 
 
@@ -446,7 +449,7 @@ def test_every_command_reads_the_same_tables(files):
     (files / "bare.txt").write_text("#\n" + (files / "blank.txt").read_text().partition("\n")[2])
     bare = run("kernel", files / "bare.txt", "tanh", "-o", files / "K.npy")
     assert bare.exit_code == 0
-    np.testing.assert_allclose(np.load(files / "K.npy"), nsd.ck(nsd.DEQ("tanh", 0.2), X), atol=1e-14)
+    np.testing.assert_allclose(np.load(files / "K.npy"), nsd.ck(nsd.DEQ("tanh", 0.2), X), rtol=0, atol=ulps())
     (files / "words.txt").write_text("\n".join(np.array(["golden retriever", "cat"])[y]))
     table = ("-y", files / "words.txt")
     assert (

@@ -10,10 +10,9 @@ import zarr
 from typer.testing import CliRunner
 
 import notsodeep as nsd
+from clusters import EQUAL
 from notsodeep.cli.app import app
 from notsodeep.errors import ClusterError
-
-EQUAL = 1e-10
 
 
 def run(*args, code=0):

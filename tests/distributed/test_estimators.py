@@ -9,9 +9,8 @@ import pytest
 from sklearn.base import clone
 
 import notsodeep as nsd
+from clusters import EQUAL
 from notsodeep.errors import InvalidInputError
-
-EQUAL = 1e-10
 
 
 @pytest.fixture(scope="module")

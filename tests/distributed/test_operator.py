@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from clusters import small_cluster
-from helpers import tolerance
+from clusters import EQUAL, small_cluster
+from helpers import tolerance, ulps
 from notsodeep.distributed import ClusterKernel
 from notsodeep.distributed import worker as here
 from notsodeep.distributed.cluster import Lost
@@ -20,7 +20,6 @@ from notsodeep.errors import CheckpointError, ClusterError, InvalidInputError, N
 from notsodeep.solve import KernelTiles, NetworkKernel, solve_operator
 
 N = 260
-EQUAL = 1e-10  # what a cluster may differ by; sums are taken in another order, tables span other tiles
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +65,7 @@ def test_weights_float32_and_refinement(client, problem):
     exact = scale[:, None] * (kernel(X, None) @ (scale[:, None] * v))
     with ClusterKernel(client, kernel, X, scale=scale, dtype=torch.float32) as operator:
         low = (operator @ v - exact).abs().max() / exact.abs().max()
-        assert 1e-9 < float(low) < tolerance(torch.float32)
+        assert ulps(0.01, torch.float32) < float(low) < tolerance(torch.float32)
         assert torch.allclose(operator.exact(v), exact, rtol=0, atol=EQUAL)
 
 

@@ -15,13 +15,12 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from clusters import small_cluster
+from clusters import EQUAL, small_cluster
 from notsodeep.distributed import ClusterKernel
 from notsodeep.errors import ClusterError
 from notsodeep.solve import KernelTiles, NetworkKernel, solve_operator
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
-EQUAL = 1e-10
 
 
 @pytest.fixture(scope="module")

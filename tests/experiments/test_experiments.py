@@ -17,7 +17,7 @@ from study_tables import accuracy_table
 from typer.testing import CliRunner
 
 import notsodeep as nsd
-from helpers import tolerance
+from helpers import tolerance, ulps
 from notsodeep import experiments
 from notsodeep.cli import app
 from notsodeep.errors import ConvergenceError, DataError, InvalidInputError
@@ -312,7 +312,7 @@ def test_equivalents_have_the_exact_spectrum(documents):
         if "mean_square" in point["settings"]:
             continue
         exact, approximate = (np.array(v) for v in numbers["spectrum"]["largest"].values())
-        np.testing.assert_allclose(exact, approximate, rtol=0.12)
+        np.testing.assert_allclose(exact, approximate, rtol=0.12)  # as above
         assert numbers["distances"]["empirical tau0"]["lambda"] == pytest.approx(
             point["settings"]["sigma_a2"] * numbers["distances"]["empirical tau0"]["ck"]
         )
@@ -321,7 +321,7 @@ def test_equivalents_have_the_exact_spectrum(documents):
 def test_twins_are_nearer_than_plain_networks(documents):
     for point in documents["kernels"]["points"].values():
         gap = point["numbers"]["distances"]
-        assert gap["twin"]["ck_relative"] < 0.01
+        assert gap["twin"]["ck_relative"] < 0.01  # the mixture of theory, section 6
         assert gap["plain"]["ck_relative"] > 4 * gap["twin"]["ck_relative"]
         left, right = (np.array(v) for v in point["numbers"]["images"].values())
         assert left.shape == right.shape == (80, 80)
@@ -335,9 +335,9 @@ def test_twins_are_nearer_than_plain_networks(documents):
 def test_sphere(documents):
     for point in documents["sphere"]["points"].values():
         gap = point["numbers"]["distances"]
-        assert gap["quadratic"]["relative"] < 1e-3
+        assert gap["quadratic"]["relative"] < 1e-3  # the quadratic twin is one in high dimension
         error = point["numbers"]["largest_off_diagonal_error"]
-        assert error["hermite"] < 1e-12 < error["quadratic"]
+        assert error["hermite"] < tolerance() < error["quadratic"]
 
 
 def test_accuracies_of_twin_and_deq_meet(documents):
@@ -384,7 +384,7 @@ def test_networks_that_do_not_fit_together_are_trained_in_turns(monkeypatch):
 def test_noise_makes_data_harder_and_stays_standardised():
     data = nsd.datasets.digits().standardised()
     blurred = accuracy.noisy(data, 3.0, seed=1)
-    assert np.isclose((blurred.X_train.astype(np.float64) ** 2).sum(1).mean(), 1.0, rtol=1e-5)
+    assert np.isclose((blurred.X_train.astype(np.float64) ** 2).sum(1).mean(), 1.0, rtol=ulps(64, np.float32), atol=0)
     overlap = float((blurred.X_train * data.X_train).sum(1).mean())  # 1 / sqrt(1 + 9) of the signal is left
     assert abs(overlap - 10**-0.5) < 0.01
     assert np.array_equal(accuracy.noisy(data, 3.0, seed=1).X_test, blurred.X_test)

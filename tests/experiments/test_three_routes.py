@@ -7,6 +7,7 @@ import pytest
 from study_tables import routes_table
 
 import notsodeep as nsd
+from helpers import ulps
 from notsodeep.experiments import three_routes
 from notsodeep.experiments.runner import Setup, read_document, run
 from notsodeep.experiments.three_routes import RIDGE, ROUTES, Size, compare_route, prepare, route_twin
@@ -43,16 +44,16 @@ def test_each_route_speaks_of_its_own_deq(digits):
     twins = {route: route_twin(route, "relu", "ck", digits) for route in ROUTES}
     assert twins["sphere"].deq == twins["one layer"].deq == plain
     assert twins["four numbers"].deq == plain.centred(twins["four numbers"].tau0)
-    assert twins["four numbers"].tau0 == pytest.approx(1.0, abs=1e-5)
+    assert twins["four numbers"].tau0 == pytest.approx(1.0, abs=ulps(64, np.float32))
     boxed = route_twin("one layer", "tanh", "ck", digits)
     lengths = np.linalg.norm(digits.X_train, axis=1)
-    assert boxed.norms == pytest.approx(((lengths.min(), lengths.max())), rel=1e-6)
+    assert boxed.norms == pytest.approx(((lengths.min(), lengths.max())), rel=ulps(8, np.float32))
 
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_twins_are_nearer_than_plain_networks(relu, route):
     found = relu[route]
-    assert found["distance"]["twin"] < 1e-3 < found["distance"]["plain"]
+    assert found["distance"]["twin"] < 1e-3 < found["distance"]["plain"]  # ten times nearer at least
     assert found["regression"]["agreement"]["twin"] == 1.0
     assert found["regression"]["accuracy"]["twin"] == found["regression"]["accuracy"]["DEQ"] > 0.8
 
@@ -73,13 +74,14 @@ def test_distance_and_regression_by_hand(digits, relu):
 def test_sphere_rows_have_norm_one(relu):
     assert relu["sphere"]["norms"] == pytest.approx((1.0, 1.0), abs=1e-6)  # float32 data
     assert relu["one layer"]["norms"][0] < 0.9
-    assert relu["sphere"]["distance"]["twin"] < 1e-5
+    assert relu["sphere"]["distance"]["twin"] < 1e-5  # sixty terms, and near duplicates among digits
 
 
 def test_networks_report_every_seed(relu):
     for found in relu.values():
         networks = found["networks"]
         assert all(len(values) == SIZE.seeds for values in networks["accuracy"].values())
+        # a few hundred rows, few seeds
         assert np.mean(networks["accuracy"]["twin"]) == pytest.approx(np.mean(networks["accuracy"]["DEQ"]), abs=0.1)
         assert 0.5 < networks["agreement"]["DEQ of another seed"] < 1.0
 
@@ -91,9 +93,8 @@ def test_the_ntk_of_the_twin_is_that_of_its_training_rule(digits):
     X = digits.X_train.astype(float)
     exact, own = nsd.ntk(twin.deq, X), nsd.ntk(twin.network, X)
     assert twin.trains == "all"
-    assert found["distance"]["twin"] == pytest.approx(
-        np.linalg.norm(exact - own, 2) / np.linalg.norm(exact, 2), rel=1e-3
-    )
+    distance = np.linalg.norm(exact - own, 2) / np.linalg.norm(exact, 2)
+    assert found["distance"]["twin"] == pytest.approx(distance, rel=1e-6)  # Lanczos
 
 
 def test_document_figure_and_table(digits, relu, tmp_path):

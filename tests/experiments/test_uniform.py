@@ -19,7 +19,8 @@ def test_the_table_can_be_made_again() -> None:
         shipped = load()[row["kernel"], row["depth"]]
         for i, feedback in enumerate(document["feedback"][:4]):  # the last nodes lie where bends reach their limit
             assert row["error"][i] == pytest.approx(shipped.at(feedback).error, rel=0.05)
-            np.testing.assert_allclose(np.array(row["bends"])[:, i], shipped.at(feedback).bends, atol=2e-2)
+            # six nodes instead of dozens
+            np.testing.assert_allclose(np.array(row["bends"])[:, i], shipped.at(feedback).bends, rtol=0, atol=2e-2)
 
 
 def test_study_rows_are_certified() -> None:
@@ -32,7 +33,7 @@ def test_study_rows_are_certified() -> None:
 def test_no_odd_network_beats_the_lower_bound() -> None:
     deq = nsd.DEQ("tanh", sigma_a2=0.2)
     floor = odd_lower_bound(deq, (0.8, 1.2))
-    assert 1e-4 < floor < _best_scaled_layer(deq)
+    assert 1e-4 < floor < _best_scaled_layer(deq)  # as the study says: no odd network is exact on a box
     # units that see the norm are not bound by it
     assert nsd.match_uniform(deq, norms=(0.8, 1.2), tol=1e-5).bound < 0.1 * floor
     with pytest.raises(InvalidInputError, match="odd"):

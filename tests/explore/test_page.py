@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import notsodeep as nsd
+from helpers import printed
 from notsodeep.explore import page
 
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -98,7 +99,7 @@ def test_sliders_moved_by_keys_give_pythons_numbers(browser, address):
     tau0 = sum(w * v for w, v in zip(shares, variances, strict=True)) ** 0.5
     cells = browser.find_elements(By.CSS_SELECTOR, "#numbers tbody tr td:nth-of-type(1)")
     shown = [float(cell.text.split()[-1]) for cell in cells]
-    assert shown == pytest.approx(nsd.coefficients(deq, tau0).four, abs=1e-8)
+    assert shown == pytest.approx(nsd.coefficients(deq, tau0).four, abs=printed(8))
     assert "fraction=0.75" in browser.current_url
     assert "classes=3" in browser.current_url
     assert browser.get_log("browser") == []

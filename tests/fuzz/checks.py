@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 import notsodeep as nsd
 from fuzz.damage import damaged, mutated
 from fuzz.draws import a_mixture_sample, a_network, rows
+from helpers import tolerance
 from notsodeep.activations import Activation, Quadratic
 from notsodeep.errors import NotSoDeepError
 from notsodeep.kernels import kernels_of, pairwise
@@ -30,6 +31,7 @@ from notsodeep.networks import KERNELS, Kernel
 Array = NDArray[Any]
 EXACT = 2e-10  # of float64 results among themselves, relative to the natural scale of an entry
 ANGULAR = 2e-8  # of tangent kernels with kinks, where points lie on one line
+ALONE = 2e-7  # of pairs and rectangles, which do not know that two points are one: an angle is a root of rounding
 SINGLE = 2e-4  # of float32 against float64: a cosine known to 1e-7 is an angle known to 3e-4 near duplicates
 _STEP = 0.05
 _NO_POLYNOMIAL = Quadratic()
@@ -132,15 +134,16 @@ def _same_elsewhere(rng: np.random.Generator, network: Any, X: Array, found: dic
         label = f"{kind} of {network!r}"
         known = _known_to(network, kind, X)
         assert _apart(again[kind], K[np.ix_(order, order)], d[order]) <= known, f"depends on the order: {label}"
-        assert _apart(cut[kind], K[:, order[:3]], d, d[order[:3]]) <= max(tol, 2e-7), f"a rectangle differs: {label}"
+        assert _apart(cut[kind], K[:, order[:3]], d, d[order[:3]]) <= max(tol, ALONE), f"a rectangle differs: {label}"
         assert _apart(K, exact[kind], d) <= tol, f"float32 differs from float64: {label}"
         scale = np.maximum(d[i], _tiny(K)) * np.maximum(d[j], _tiny(K))
         off = np.abs(alone[kind].numpy() - exact[kind][i, j]) / scale
-        assert off.max() <= 2e-7, f"one by one differs by {off.max():.1e}: {label}"
+        assert off.max() <= ALONE, f"one by one differs by {off.max():.1e}: {label}"
 
 
 def _scaled(rng: np.random.Generator, network: Any, X: Array, found: dict[Any, Array]) -> None:
     """k(c x, c y) = c^2 k(x, y) for homogeneous networks, exactly for powers of two."""
+    # scaled or not, their squares have room
     if not network.homogeneous or X.dtype != np.float64 or not 1e-60 < float(np.abs(X).max()) < 1e60:
         return
     factor = 2.0 ** int(rng.integers(-40, 41))
@@ -192,7 +195,7 @@ def _oracle_pair(rng: np.random.Generator, network: Any, X: Array, K: Array) -> 
 def _resolved(phi: Activation, s: Array) -> bool:
     """Whether a step of the grid is short beside what the function varies on."""
     fine = float(getattr(phi, "scale", 1.0))
-    return bool(s[:2].min() > 1e-6 and s[:2].max() * fine**2 < 2.0)
+    return bool(s[:2].min() > 1e-6 and s[:2].max() * fine**2 < 2.0)  # not lost beside the grid
 
 
 # ---- equivalents and spectra -----------------------------------------------------------------------------
@@ -211,11 +214,13 @@ def equivalents(rng: np.random.Generator) -> Outcome:
     assert np.abs(equivalent @ v - K @ v).max() <= EXACT * size * len(v), f"product differs: {label}"
     ridge = 1e-3 * size
     least = float(np.linalg.eigvalsh(K / size)[0])
-    if least > -5e-4:
+    if least > -5e-4:  # the ridge lifts the rest
         w = equivalent.solve(v, ridge)
         off = np.abs(K @ w + ridge * w - v).max()
+        # a low rank part beside a diagonal that is nearly none costs digits
         assert off <= 1e-6 * (size * np.abs(w).max() + np.abs(v).max()), f"solve differs by {off:.1e}: {label}"
         logdet = float(np.linalg.slogdet(K / size + 1e-3 * np.eye(len(v)))[1]) + len(v) * math.log(size)
+        # and here as many
         assert abs(equivalent.logdet(ridge) - logdet) <= 1e-6 * (1 + abs(logdet)), f"logdet differs: {label}"
     return Outcome(len(X) * (len(X) + 1) // 2)
 
@@ -229,7 +234,7 @@ def laws(rng: np.random.Generator) -> Outcome:
     law = nsd.spectral_law(network, source, n=n, kernel=kernel)  # type: ignore[arg-type]
     label = f"law of {kernel} of {network!r}"
     total = sum(law.masses) + sum(a.mass for a in law.atoms)
-    assert abs(total - 1.0) < 1e-5, f"mass {total}: {label}"
+    assert abs(total - 1.0) < 1e-5, f"mass {total}: {label}"  # dense covariances promise 5e-6 of mass
     ends = [e for pair in law.support for e in pair]
     assert np.isfinite(ends).all(), f"support {law.support}: {label}"
     assert ends == sorted(ends), f"support {law.support}: {label}"
@@ -238,10 +243,12 @@ def laws(rng: np.random.Generator) -> Outcome:
         density, share = law.density(x), law.cdf(x)
         assert np.isfinite(density).all(), f"density: {label}"
         assert density.min() >= 0, f"density: {label}"
-        assert (np.diff(share) >= -1e-9).all(), f"cdf: {label}"
-        assert share.max() <= 1 + 1e-9, f"cdf: {label}"
+        room = tolerance(amplified=500)  # masses of bulks as narrow as a share of the largest
+        assert (np.diff(share) >= -room).all(), f"cdf: {label}"
+        assert share.max() <= 1 + room, f"cdf: {label}"
     for spike in law.spikes:
         assert math.isfinite(spike.value), f"spike: {label}"
+        # slopes by differences, which beside an edge are steep
         assert all(-1e-6 <= a <= 1 + 1e-3 for a in spike.alignments), f"alignments {spike.alignments}: {label}"
     return Outcome(1)
 

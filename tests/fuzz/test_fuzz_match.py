@@ -34,7 +34,7 @@ def answer(call: Callable[[], Any]) -> Any:
 
 def checked(twin: Twin) -> None:
     """What every twin that is handed out must be."""
-    assert 0.0 <= twin.residual <= 1e-9
+    assert 0.0 <= twin.residual <= 1e-9  # what every match promises
     assert all(math.isfinite(v) for c in twin.achieved for v in c.four)
     assert Twin.from_dict(json.dumps(twin.to_dict(), allow_nan=False)) == twin
     x = np.linspace(-3.0, 3.0, 7) * min(twin.tau0, 1e6)

@@ -45,8 +45,8 @@ def test_ridge_regression_with_exact_kernels(name: str, kernel: str, centred: bo
     (accuracy, mse, training), spread = measured(network, mix, 400, kernel, ridge=0.1)
     # four standard errors of the measurement, and the order 1/p of what the theory neglects
     assert found.accuracy == pytest.approx(accuracy, abs=4 * spread[0] + 2 / 300)
-    assert found.mse == pytest.approx(mse, abs=4 * spread[1] + 0.02 * mse)
-    assert found.training_error == pytest.approx(training, abs=4 * spread[2] + 0.05 * training)
+    assert found.mse == pytest.approx(mse, abs=4 * spread[1] + 6 / 300 * mse)
+    assert found.training_error == pytest.approx(training, abs=4 * spread[2] + 15 / 300 * training)
 
 
 def test_several_unbalanced_classes_with_full_covariances() -> None:
@@ -54,8 +54,8 @@ def test_several_unbalanced_classes_with_full_covariances() -> None:
     found = nsd.predict_learning(RELU, mix, 300, "ntk", ridge=0.05)
     (accuracy, mse, _), spread = measured(RELU, mix, 300, "ntk", ridge=0.05)
     assert found.accuracy == pytest.approx(accuracy, abs=4 * spread[0] + 2 / 200)
-    assert found.mse == pytest.approx(mse, abs=4 * spread[1] + 0.02 * mse)
-    np.testing.assert_allclose(found.confusion.sum(1), 1.0, atol=tolerance())
+    assert found.mse == pytest.approx(mse, abs=4 * spread[1] + 4 / 200 * mse)
+    np.testing.assert_allclose(found.confusion.sum(1), 1.0, rtol=0, atol=tolerance())
     assert found.means.shape == (3, 3)
     assert found.covariances.shape == (3, 3, 3)
 
@@ -66,7 +66,7 @@ def test_gradient_flow_with_exact_kernels(time: float) -> None:
     found = nsd.predict_learning(RELU, mix, 300, times=time)
     (accuracy, mse, training), spread = measured(RELU, mix, 300, "ntk", times=time)
     assert found.accuracy == pytest.approx(accuracy, abs=4 * spread[0] + 2 / 200)
-    assert found.mse == pytest.approx(mse, abs=4 * spread[1] + 0.02 * mse)
+    assert found.mse == pytest.approx(mse, abs=4 * spread[1] + 4 / 200 * mse)
     # late, only the smallest eigenvalues are left: compare with the error at the start, which is 1
     assert found.training_error == pytest.approx(training, abs=0.01)
 
@@ -74,8 +74,10 @@ def test_gradient_flow_with_exact_kernels(time: float) -> None:
 def test_flow_is_ridge_regression_without_ridge_in_the_end() -> None:
     mix = full_mixture(60)
     late, ridgeless = (nsd.predict_learning(RELU, mix, 90, **k) for k in ({"times": 1e4}, {"ridge": 0.0}))
-    np.testing.assert_allclose(late.means, ridgeless.means, atol=1e-5)
-    np.testing.assert_allclose(late.covariances, ridgeless.covariances, atol=1e-5)
+    room = 1e-6  # flows are integrated along a contour
+    np.testing.assert_allclose(late.means, ridgeless.means, rtol=0, atol=room)
+    np.testing.assert_allclose(late.covariances, ridgeless.covariances, rtol=0, atol=room)
+    # by then nothing is left
     assert late.training_error < 1e-9
     assert ridgeless.training_error == 0.0
 
@@ -96,7 +98,7 @@ def test_the_fixed_point_against_a_random_matrix(shape: str) -> None:
         forms.append(mix.means @ sampled @ mix.means.T)
     # fluctuations of linear statistics are of order 1/p
     np.testing.assert_allclose(at.traces[0], np.mean(traces, 0), rtol=4 / p)
-    np.testing.assert_allclose(at.means[0], np.mean(forms, 0), atol=20 / p)
+    np.testing.assert_allclose(at.means[0], np.mean(forms, 0), rtol=0, atol=20 / p)
 
 
 def test_matrices_and_spectra_give_the_same_scores() -> None:
@@ -124,9 +126,11 @@ def test_matrices_and_spectra_give_the_same_scores() -> None:
     )
 
     dense = replace(cheap, noise=noise)
-    for function, points, error in ((ridge_scores, [0.01, 1.0], 1e-8), (flow_scores, [0.3, 5.0], 1e-5)):
+    # one resolvent for a ridge; sums along a contour for a flow, in single precision where it is long
+    room = {ridge_scores: tolerance(amplified=1e3), flow_scores: 1e-7}
+    for function, points in ((ridge_scores, [0.01, 1.0]), (flow_scores, [0.3, 5.0])):
         one, two = (function(problem, np.array(points), targets).flat() for problem in (cheap, dense))
-        np.testing.assert_allclose(two, one, atol=error)
+        np.testing.assert_allclose(two, one, rtol=0, atol=room[function])
 
 
 def test_many_points_cost_little_and_agree_with_single_ones() -> None:
@@ -134,8 +138,8 @@ def test_many_points_cost_little_and_agree_with_single_ones() -> None:
     for name, points in (("ridge", np.logspace(-3, 1, 90)), ("times", np.logspace(-2, 2, 90))):
         many = nsd.predict_learning(RELU, mix, 150, **{name: points})
         one = nsd.predict_learning(RELU, mix, 150, **{name: float(points[37])})
-        assert many.accuracy[37] == pytest.approx(one.accuracy, abs=1e-7)
-        assert many.mse[37] == pytest.approx(one.mse, abs=1e-7)
+        # many points are interpolated to 1e-9
+        assert (many.accuracy[37], many.mse[37]) == pytest.approx((one.accuracy, one.mse), abs=1e-8)
         assert many.means.shape == (90, 2, 2)
         assert many.training_error.shape == (90,)
 
@@ -162,7 +166,8 @@ def test_orthants_against_sampled_scores(classes: int) -> None:
     for b in range(classes):
         noise = generator.standard_normal((draws, classes)) @ roots[0, b].T
         counts = np.bincount((means[0, b] + noise).argmax(1), minlength=classes) / draws
-        np.testing.assert_allclose(found[0, b], counts, atol=tolerance(samples=4 * draws) + error)
+        np.testing.assert_allclose(found[0, b], counts, rtol=0, atol=tolerance(samples=4 * draws) + error)
+    # what the quasi-random points of ten classes reach
     assert error < 2e-3
 
 
@@ -174,9 +179,10 @@ def test_the_order_of_the_classes_does_not_matter(order: list[int], ridge: float
     one = nsd.predict_learning(RELU, nsd.GaussianMixture(means, list(variances), weights), 60, ridge=ridge)
     mix = nsd.GaussianMixture(means[order], list(variances[order]), weights[order])
     two = nsd.predict_learning(RELU, mix, 60, ridge=ridge)
-    assert two.mse == pytest.approx(one.mse, rel=1e-8)
-    np.testing.assert_allclose(two.means, one.means[order][:, order], atol=1e-8)
-    np.testing.assert_allclose(two.confusion, one.confusion[order][:, order], atol=3e-4)
+    assert two.mse == pytest.approx(one.mse, rel=tolerance())
+    np.testing.assert_allclose(two.means, one.means[order][:, order], rtol=0, atol=tolerance())
+    # orthants of three classes are sampled
+    np.testing.assert_allclose(two.confusion, one.confusion[order][:, order], rtol=0, atol=3e-4)
 
 
 # ---- what it says and refuses ---------------------------------------------------------------------------------
@@ -191,7 +197,8 @@ def test_odd_activations_do_not_see_covariances_and_twins_lose_nothing() -> None
     tau0 = source_of(mix, 800, merge=False).tau0
     twin = nsd.match(RELU, tau0, kernel="ntk")
     own = nsd.predict_learning(twin, mix, 800, ridge=0.05)
-    assert own.accuracy == pytest.approx(nsd.predict_learning(twin.deq, mix, 800, ridge=0.05).accuracy, abs=2e-3)
+    # four numbers are the same, the kernels are not quite
+    assert own.accuracy == pytest.approx(nsd.predict_learning(twin.deq, mix, 800, ridge=0.05).accuracy, abs=2e-4)
 
 
 def test_one_output_and_own_targets() -> None:
