@@ -436,5 +436,5 @@ def test_the_choice_sees_distances_as_exact_kernels_have_them(name: str, kernel:
     assert isinstance(draft, Draft)
     distance, gain = Closeness(target).judge(draft)
     seen = nsd.match(deq, tau0, kernel).verify(X)
-    assert distance == pytest.approx(seen.distance, rel=0.2)
-    assert gain == pytest.approx(seen.gain_scaled, rel=0.2)
+    # what jets say of themselves, and some room
+    assert (distance, gain) == pytest.approx((seen.distance, seen.gain_scaled), rel=0.2)
