@@ -76,7 +76,11 @@ def bad_row(rows: Tensor) -> int | None:
 
 def as_numbers(value: Any, name: str) -> Tensor:
     """Real numbers in any shape as a tensor, in the precision that rows have."""
-    return _floating(_plain(value, name) if isinstance(value, Tensor) else _from_array(value, name))
+    numbers = _plain(value, name) if isinstance(value, Tensor) else _from_array(value, name)
+    if numbers.dtype in (torch.float32, torch.float64):
+        return numbers
+    half = numbers.is_floating_point() and numbers.dtype.itemsize < 4
+    return numbers.to(torch.float32 if half else torch.float64)
 
 
 def as_floats(value: Any, name: str) -> tuple[float, ...]:
@@ -171,13 +175,6 @@ def _from_array(X: Any, name: str) -> Tensor:
     if not array.flags.writeable or any(s < 0 or s % array.itemsize for s in array.strides):
         array = array.copy()
     return torch.from_numpy(array)
-
-
-def _floating(rows: Tensor) -> Tensor:
-    if rows.dtype in (torch.float32, torch.float64):
-        return rows
-    half = rows.is_floating_point() and rows.dtype.itemsize < 4
-    return rows.to(torch.float32 if half else torch.float64)
 
 
 # ---- where results are written ---------------------------------------------------------------------------

@@ -40,6 +40,31 @@ class _Frozen:
         """The matrices it has, by name."""
         return KERNELS
 
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """Of its layers."""
+        raise NotImplementedError
+
+    @property
+    def biased(self) -> bool:
+        """Whether a bias enters its layers."""
+        return False
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether its kernels are k(cx, y) = c k(x, y) for all c > 0."""
+        return not self.biased and all(phi.homogeneity == 1.0 for phi in self.activations)
+
+    @property
+    def odd(self) -> bool:
+        """Whether its kernels are odd functions of the cosine: k(-x, y) = -k(x, y)."""
+        return not self.biased and all(phi.parity == "odd" for phi in self.activations)
+
+    @property
+    def kinked(self) -> bool:
+        """Whether an activation has kinks."""
+        return any(phi.kinks for phi in self.activations)
+
     def _content(self) -> tuple[Any, ...]:
         raise NotImplementedError
 
@@ -112,14 +137,9 @@ class DEQ(_Frozen):
         return any(isinstance(v, Tensor) for v in (self.sigma_a2, self.sigma_b2, self.sigma_c2))
 
     @property
-    def homogeneous(self) -> bool:
-        """Whether its kernels are k(cx, y) = c k(x, y) for all c > 0."""
-        return self.activation.homogeneity == 1.0 and self.variances[2] == 0.0
-
-    @property
-    def odd(self) -> bool:
-        """Whether its kernels are odd functions of the cosine: k(-x, y) = -k(x, y)."""
-        return self.activation.parity == "odd" and self.variances[2] == 0.0
+    def biased(self) -> bool:
+        """Whether sigma_c2 is positive."""
+        return self.variances[2] > 0.0
 
     def _content(self) -> tuple[Any, ...]:
         return (self.activation, *self.variances)
@@ -274,16 +294,6 @@ class ENN(_Frozen):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (ENN, (self.activations,))
-
-    @property
-    def homogeneous(self) -> bool:
-        """Whether its kernels are k(cx, y) = c k(x, y) for all c > 0."""
-        return all(phi.homogeneity == 1.0 for phi in self.activations)
-
-    @property
-    def odd(self) -> bool:
-        """Whether its kernels are odd functions of the cosine: k(-x, y) = -k(x, y)."""
-        return all(phi.parity == "odd" for phi in self.activations)
 
     @property
     def depth(self) -> int:

@@ -61,7 +61,7 @@ def series_radius(network: Network, size: int, damped: bool = False) -> float:
     ``damped``: a slightly smaller one for smooth activations too, so that what is mixed into the orders can be told
     from what the kernel at rho = 1 has beyond them.
     """
-    if any(phi.kinks for phi in network.activations):
+    if network.kinked:
         return math.exp(-_DAMPED / size)
     return math.exp(-_SLIGHTLY / size) if damped else 1.0
 

@@ -131,14 +131,14 @@ def kernels_of(
         result = _differentiable(network, x, y, kinds, rates)
     else:
         plain = None if y is None else y.detach()
-        with account():
-            result = fill(network, x.detach(), plain, kinds, rates, out, compile, progress)
+        result = fill(network, x.detach(), plain, kinds, rates, out, compile, progress)
     return {k: out[k] if out is not None else like(v, X) for k, v in result.items()}
 
 
 # ---- matrices --------------------------------------------------------------------------------------------
 
 
+@account()
 def fill(
     network: Network,
     x: Tensor,

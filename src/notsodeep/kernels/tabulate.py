@@ -43,16 +43,13 @@ _PATIENT, _MANY = 4096.0, 2.0**24  # pairs of points for which a slow table is w
 
 
 def angle_cap(network: Network) -> float:
-    """The largest |r| up to which a table is used."""
-    smooth = not any(phi.kinks for phi in network.activations)
-    if not smooth and not all(phi.elementwise for phi in network.activations):
-        return _KINK_CAP  # logarithms in the angle
-    return 1.0 if smooth or network.homogeneous or _single_kinked_layer(network) else _KINK_CAP
-
-
-def _single_kinked_layer(network: Network) -> bool:
-    """One layer with its kinks at zero is analytic in the angle up to r = +-1, for any norms."""
-    return isinstance(network, ENN) and network.depth == 1 and set(network.activations[0].kinks) <= {0.0}
+    """The largest |r| up to which a table is used: the kernel is analytic in the angle there."""
+    if not network.kinked:
+        return 1.0
+    first = network.activations[0]
+    single = isinstance(network, ENN) and network.depth == 1 and set(first.kinks) <= {0.0}  # for any norms
+    elementwise = all(phi.elementwise for phi in network.activations)  # others bring logarithms of the angle
+    return 1.0 if elementwise and (single or network.homogeneous) else _KINK_CAP
 
 
 # ---- keeping -----------------------------------------------------------------------------------------------
@@ -165,7 +162,7 @@ def _build(
 ) -> Table | None:
     """From the smallest grid that resolves the kernels."""
     reach = angle_cap(network)
-    noisy = reach == 1.0 and any(phi.kinks for phi in network.activations)
+    noisy = reach == 1.0 and network.kinked
     tolerance = max(_NOISY_TOLERANCE if noisy else 0.0, _TOLERANCE[dtype])
     # where entries are dear the smallest grids are tried first
     dear = patience is not None

@@ -158,8 +158,7 @@ class Points:
         self.trusted = -1.0  # cosines up to which the table settles an entry
         self.short: tuple[Tensor, Tensor] | None = None  # rows that it does not cover
         if table is not None:
-            kinked = any(phi.kinks for phi in network.activations)
-            self.trusted = min(table.reach, _TRUSTED[x.dtype]) if kinked else table.reach
+            self.trusted = min(table.reach, _TRUSTED[x.dtype]) if network.kinked else table.reach
             left, right = (table.shorter(s, least) for s in (sx, sy))
             self.short = None if left is None or right is None else (left, right)
         self._pairs = len(x) * len(y) / (2 if symmetric else 1)

@@ -50,7 +50,7 @@ def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: f
         for count in _NODES:
             if smooth.interpolation(count - 1, rough) <= (share if count <= _CHEAP else _DEAR * share):
                 return _sample(network, kernel, low, high, power, terms, count, smooth)
-    best, kinked = None, any(phi.kinks for phi in network.activations)
+    best, kinked = None, network.kinked
     for count in _SPARSE[2:] if kinked else _SPARSE:
         target = _sample(network, kernel, low, high, power, terms, count, None)
         best = target if best is None or target.interpolation < best.interpolation else best
@@ -133,7 +133,7 @@ def _vanishes_at_zero(network: Network) -> bool:
 
 def _continued(network: Network, kernel: Kernel, low: float, high: float, power: int) -> Smoothness | None:
     """The largest sector to which F(s) / s^power continues, or ``None``: kinks, or a range that begins at zero."""
-    if not 0.0 < low < high or any(phi.kinks for phi in network.activations):
+    if not 0.0 < low < high or network.kinked:
         return None
     centre, half = 0.5 * (math.log(high) + math.log(low)), 0.5 * (math.log(high) - math.log(low))
     for angle in _ANGLES:

@@ -78,7 +78,7 @@ def _aimed(target: Target, count: int, turned: Callable[[], list[Target]], tol: 
 
 def _known(deq: Network, kernel: Kernel, norms: tuple[float, float], resolution: float, kinds: int | str) -> float:
     """How well the kernel has to be known: beside what a number of kinds leaves, roughly, and the units may add."""
-    if kinds == "auto" or norms[0] == norms[1] or any(phi.kinks for phi in deq.activations):
+    if kinds == "auto" or norms[0] == norms[1] or deq.kinked:
         return resolution
     rough = sketch(deq, kernel, norms)
     left = np.diag(rough.deficit(_factorise(rough, int(kinds)))) / np.diag(rough.total)

@@ -132,7 +132,7 @@ class Target:
 
     @property
     def kinked(self) -> bool:
-        return any(phi.kinks for phi in self.network.activations)
+        return self.network.kinked
 
     @property
     def assumes(self) -> str:
@@ -209,7 +209,7 @@ def parallel(network: Network, kernel: Kernel, s: Array, t: Array) -> Array:
     The Hermite series of kinks do not end. What they lack on the diagonal is known, and added as an order of rank one.
     """
     found = on_circle(network, s, t, kernel, 1)[:, 0].real
-    if not any(phi.kinks for phi in network.activations):
+    if not network.kinked:
         return found
     norms, which = np.unique(np.concatenate([s, t]), return_inverse=True)
     exact = diagonal(network, torch.from_numpy(norms**2), (kernel,), check=False)[kernel].numpy()
