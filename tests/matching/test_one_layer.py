@@ -15,7 +15,7 @@ from helpers import tolerance, ulps
 from notsodeep.activations import Activation, Basis, Conditioned
 from notsodeep.errors import ActivationError, InfeasibleMatchError, InvalidInputError
 from notsodeep.kernels import diagonal, pairwise
-from notsodeep.kernels.circle import norm_series
+from notsodeep.kernels.series import norm_series
 from notsodeep.matching.one_layer.measuring import measure
 from notsodeep.matching.one_layer.target import quadratic
 

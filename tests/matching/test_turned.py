@@ -15,7 +15,7 @@ from helpers import tolerance, ulps
 from notsodeep.activations import Activation, Conditioned, Turned
 from notsodeep.errors import ActivationError, SerialisationError
 from notsodeep.kernels import diagonal, pairwise
-from notsodeep.kernels.circle import norm_series
+from notsodeep.kernels.series import norm_series
 from notsodeep.matching.one_layer.turning import meeting
 
 TOL = inspect.signature(nsd.match_one_layer).parameters["tol"].default

@@ -9,21 +9,18 @@ kernels need is a row of Hermite coefficients. Derivatives at kinks enter throug
 0.3989422804
 """
 
-from .hermite import function_coefficients, hermite_coefficients, project
+from .hermite import function_coefficients, hermite_coefficients
 from .moments import Moments, expectation, moments, spread
-from .rule import integrate, means, normal_density, portions, shared_coefficients
+from .rule import means, normal_density, portions
 
 __all__ = [
     "Moments",
     "expectation",
     "function_coefficients",
     "hermite_coefficients",
-    "integrate",
     "means",
     "moments",
     "normal_density",
     "portions",
-    "project",
-    "shared_coefficients",
     "spread",
 ]

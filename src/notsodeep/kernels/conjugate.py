@@ -122,7 +122,7 @@ def _mean_square(phi: Activation, q: Complex) -> tuple[Complex, Complex]:
     """E[phi^2] and its derivative in q; not numbers where they are not known."""
     if not _resolved(phi, q):
         return np.full_like(q, np.nan), np.full_like(q, np.nan)
-    return _averages(q, *(_rotated if _continues(phi) else _real)(phi, q, 1))
+    return _averages(q, *_rule(phi, q, 1))
 
 
 def _averages(q: Complex, values: Tensor, weights: Tensor, y: Tensor) -> tuple[Complex, Complex]:
@@ -136,9 +136,7 @@ def _disc(deq: DEQ, z: Complex, q: Complex, radius: float) -> tuple[Array, Array
     (sigma_a2, sigma_b2, sigma_c2), rise = deq.variances, _rises(deq.activation, q)
     linear, asked = np.abs(q - sigma_a2 * rise[:, 1]), sigma_b2 * np.abs(z) ** 2 * math.expm1(2.0 * radius)
     reach = asked / linear
-    for _ in range(
-        _STEPS if radius else 0
-    ):  # increases to its limit; by Rouche there is one variance within any larger
+    for _ in range(_STEPS if radius else 0):  # increases to a limit; by Rouche one variance lies within any larger
         reach = (asked + sigma_a2 * _sum(rise[:, 2:], reach) * reach**2) / linear
     reach = np.where(reach < 0.5, reach * (1.0 + 1e-6), np.nan)
     rise = sigma_a2 * rise
@@ -171,7 +169,7 @@ def _over(rise: Complex, q: Complex) -> Complex:
 
 def _rises(phi: Activation, q: Complex) -> Complex:
     """v_m with V(q (1 + h)) = sum_m v_m h^m."""
-    values, weights, y = (_rotated if _continues(phi) else _real)(phi, q, 2 * _POWERS)
+    values, weights, y = _rule(phi, q, 2 * _POWERS)
     square = values**2 * weights
     found = project(square, y.to(square.dtype), 2 * _POWERS)[:, ::2].numpy()
     m = np.arange(1.0, _POWERS)
@@ -185,6 +183,10 @@ def _sum(terms: Complex, x: Array) -> Array:
 
 
 # ---- Gaussian averages at complex variances --------------------------------------------------------------
+
+
+def _rule(phi: Activation, q: Complex, terms: int) -> tuple[Tensor, Tensor, Tensor]:
+    return (_rotated if _continues(phi) else _real)(phi, q, terms)
 
 
 def _real(phi: Activation, q: Complex, terms: int) -> tuple[Tensor, Tensor, Tensor]:

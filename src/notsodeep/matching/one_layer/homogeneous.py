@@ -19,7 +19,7 @@ import torch
 from ...activations import Basis, Conditioned, Parity
 from ...activations.projections import SINGULAR_TERMS, basis_coefficients, tail_gram
 from ...kernels import pairwise
-from ...kernels.circle import norm_series, series_radius
+from ...kernels.series import norm_series, series_radius
 from ...networks import DEQ, Kernel, Network
 from ..certificates import Proof, Tried
 from ..names import Trains

@@ -18,8 +18,8 @@ from dataclasses import replace
 import numpy as np
 
 from ..._chebyshev import nodes as chebyshev_nodes
-from ...kernels.circle import norm_series, series_radius
 from ...kernels.conjugate import conjugate_square
+from ...kernels.series import norm_series, series_radius
 from ...networks import DEQ, Kernel, Network
 from .target import Array, Smoothness, Target, norms_at, parallel, pivots, roots_of
 

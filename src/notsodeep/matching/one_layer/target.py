@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..._chebyshev import to_coefficients
 from ...activations.norm_units import NormUnits
 from ...kernels import diagonal, pairwise
-from ...kernels.circle import norm_series, on_circle
+from ...kernels.series import norm_series, on_circle
 from ...networks import ENN, Kernel, Network
 
 Array = NDArray[np.float64]
