@@ -122,7 +122,6 @@ def test_matrices_and_spectra_give_the_same_scores() -> None:
             *(part[~live] for part in (cheap.noise.values, cheap.noise.weights)),
             cheap.noise.mean_grams[~live],
         ),
-        cheap.noise.scale,
     )
 
     dense = replace(cheap, noise=noise)

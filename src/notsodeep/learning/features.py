@@ -13,7 +13,7 @@ ridge o_a, class by class.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -22,7 +22,7 @@ from ..equivalents import coefficients
 from ..errors import ConcentrationError, ConcentrationWarning, InvalidInputError, warn
 from ..kernels.averages import PairAverages
 from ..networks import Kernel, Network
-from ..spectra.linearised import nearest_product, nearest_semidefinite, scaled
+from ..spectra.linearised import nearest_product, nearest_semidefinite
 from ..spectra.population import Array, Commuting, Dense
 from ..spectra.sources import Source
 
@@ -70,7 +70,7 @@ def linear_problem(
     slopes = nearest_product(nearest_semidefinite(k.slope))
     offsets = k.own - np.diag(k.mean) - np.diag(slopes) * (norms - np.diag(dots))
     bend = 0.5 * float(shares @ k.curvature @ shares)
-    noise = scaled(source.population, np.sqrt(np.diag(slopes)))
+    noise = source.population.scaled(np.sqrt(np.diag(slopes)))
     squares = quadratic_features(source, bend, float(shares @ offsets)) if products else None
     part = k.whole if squares is None else k.flat
     kappa = float(shares @ part.cross @ shares)
@@ -78,7 +78,7 @@ def linear_problem(
     pull = math.sqrt(p) * (part.pull @ shares) / math.sqrt(kappa) if kappa else np.zeros(len(norms))
     excess = p * (k.mean - slopes * dots) - np.outer(pull, pull)
     if squares is not None:
-        noise = _extended(noise, squares.values, squares.weights, squares.mean_grams)
+        noise = noise.plus(squares)
         excess = excess - squares.mean_grams.sum(0)
         offsets = offsets - squares.weights @ squares.values
     return LinearProblem(
@@ -99,7 +99,7 @@ def limit_problem(network: Network, source: Source, kernel: Kernel) -> LinearPro
     c = coefficients(network, math.sqrt(float(shares @ source.norms)), kernel)
     _refuse_nothing(c.diagonal, network, kernel)
     spread = 2.0 * c.c2 * np.diag(source.T)
-    noise = scaled(source.population, np.full(len(shares), math.sqrt(c.c1)))
+    noise = source.population.scaled(np.full(len(shares), math.sqrt(c.c1)))
     return LinearProblem(
         noise=_with_heads(noise, p, spread, math.sqrt(c.c2) * source.t, nearest_semidefinite(c.c3 * source.T)),
         counts=source.counts.astype(np.float64),
@@ -118,18 +118,8 @@ def _refuse_nothing(unit: float, network: Network, kernel: Kernel) -> None:
 def _with_heads(noise: Commuting | Dense, p: int, spread: Array, pull: Array, excess: Array) -> Commuting | Dense:
     """The features beside x as two more joint eigenvalues: psi, one direction, and the classes, without noise."""
     values = np.stack([spread, np.zeros_like(spread)])
-    return _extended(noise, values, np.array([1.0 / p, 0.0]), np.stack([np.outer(pull, pull), excess]))
-
-
-def _extended(noise: Commuting | Dense, values: Array, weights: Array, mean_grams: Array) -> Commuting | Dense:
-    base = noise.outside if isinstance(noise, Dense) else noise
-    extended = replace(
-        base,
-        values=np.concatenate([base.values, values]),
-        weights=np.concatenate([base.weights, weights]),
-        mean_grams=np.concatenate([base.mean_grams, mean_grams]),
-    )
-    return replace(noise, outside=extended) if isinstance(noise, Dense) else extended
+    heads = np.stack([np.outer(pull, pull), excess])
+    return noise.plus(Commuting(noise.ratios, values, np.array([1.0 / p, 0.0]), heads))
 
 
 # ---- products of two features --------------------------------------------------------------------------
@@ -142,23 +132,14 @@ _KEPT = 0.02  # of a single one
 _DIRECTIONS = 160  # distinct eigenvalues whose products are looked at
 
 
-@dataclass(frozen=True, eq=False)
-class ProductFeatures:
-    """The features x_i x_j of the term (x . y)^2, where n points can learn them one by one.
+def quadratic_features(source: Source, bend: float, ridge: float) -> Commuting | None:
+    """The features x_i x_j of the term (x . y)^2 that n points can learn one by one; None where the limit will do.
 
     In the eigenvectors of the covariances sqrt(b) x_i^2 has the mean sqrt(b) c_i/p and the variance 2 b (c_i/p)^2 in a
     class with eigenvalues c_i, and sqrt(2 b) x_i x_j the mean 0 and the variance 2 b c_i c_j/p^2. Their means make up
     b T_ab/p, which is all that the limit keeps of them; with their variances the theory also holds for spectra that
-    decay. Joint eigenvalues as in ``Commuting``: variances (r, K), shares of p (r,), Gram matrices (r, K, K).
+    decay. All squares are kept, and the products that n points see against the ridge.
     """
-
-    values: Array
-    weights: Array
-    mean_grams: Array
-
-
-def quadratic_features(source: Source, bend: float, ridge: float) -> ProductFeatures | None:
-    """All squares, and the products that n points see against the ridge; None where the limit will do."""
     population, p = source.population, source.p
     if not isinstance(population, Commuting) or bend <= 0.0:
         return None
@@ -170,11 +151,10 @@ def quadratic_features(source: Source, bend: float, ridge: float) -> ProductFeat
     squares = 2.0 * bend * population.values**2 / p
     grams = bend * population.weights[:, None, None] * population.values[:, :, None] * population.values[:, None, :]
     pairs, shares_of_p = _pairs(population, source.counts / source.n, p, gain)
-    return ProductFeatures(
-        np.concatenate([squares, 2.0 * bend / p * pairs]),
-        np.concatenate([population.weights, shares_of_p]),
-        np.concatenate([grams, np.zeros((len(pairs), *grams.shape[1:]))]),
+    crossed = Commuting(
+        population.ratios, 2.0 * bend / p * pairs, shares_of_p, np.zeros((len(pairs), *grams.shape[1:]))
     )
+    return Commuting(population.ratios, squares, population.weights, grams).plus(crossed)
 
 
 def _pairs(population: Commuting, shares: Array, p: int, gain: float) -> tuple[Array, Array]:

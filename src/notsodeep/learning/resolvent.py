@@ -5,9 +5,10 @@ With S_a = Sigma_a + m_a m_a', g_a = 1/(d_a + delta_a) and Q = (I + sum_a (n_a/p
     delta_a = tr(S_a Q)/p.
 
 (theory section 15, where d_a = rho for all classes: Q there is Q/rho here.) The means have rank K, so Q needs the
-covariances alone (``bulk``) and K x K matrices: with B = m' A^(-1) m, H = diag((n_a/p) g_a) and W = (H^(-1) + B)^(-1)
+covariances alone, R of ``spectra/population.py``, and K x K matrices: with B = m' R m, H = diag((n_a/p) g_a) and
+W = (H^(-1) + B)^(-1)
 
-    Q = A^(-1) - A^(-1) m W m' A^(-1),    Q m = A^(-1) m (I + H B)^(-1).
+    Q = R - R m W m' R,    Q m = R m (I + H B)^(-1).
 """
 
 from __future__ import annotations
@@ -18,11 +19,10 @@ from functools import cached_property
 import numpy as np
 
 from ..errors import ConvergenceError
-from ..spectra.population import Array, Commuting, Dense
-from .bulk import Bulk, bulk_at, second_of
+from ..spectra.newton import newton
+from ..spectra.population import OWN, Array, Commuting, CommutingAt, Dense, DenseAt, Pairs
 from .features import LinearProblem
 
-_STEPS = 60
 _TURNS = 8  # steps from a real ridge to a complex one of the same size
 
 
@@ -47,8 +47,9 @@ class Resolvent:
     g: Array
 
     @cached_property
-    def bulk(self) -> Bulk:
-        return bulk_at(self.noise, self.g)
+    def bulk(self) -> CommutingAt | DenseAt:
+        """R, the part of the covariances; single precision suffices where there are many points (a contour)."""
+        return self.noise.at(self.g, single=np.iscomplexobj(self.g))
 
     @cached_property
     def _turn(self) -> Array:
@@ -66,41 +67,31 @@ class Resolvent:
         """m_a' Q m_c, (N, K, K)."""
         return self.bulk.means() @ self._turn
 
-    @property
-    def _all(self) -> Array:
-        return np.arange(len(self.g))
-
     @cached_property
     def traces(self) -> Array:
         """delta_a = tr(S_a Q)/p, (N, K)."""
-        forms = self.bulk.forms(self._all, self._all)
-        removed = np.einsum("nac,nbca->nb", self._lift, forms)
+        removed = np.einsum("nac,nbca->nb", self._lift, self.bulk.forms(OWN))
         added = np.einsum("naa->na", self.means)
         return self.bulk.traces() + (added - removed) / self.problem.p
 
-    @cached_property
-    def own(self) -> Pair:
-        """Every resolvent with itself."""
-        return self.pair(self._all, self._all)
-
-    def pair(self, i: Array, j: Array, conjugate: bool = False) -> Pair:
-        """The pairs (i, j) of points; with ``conjugate`` the second is the conjugate of point j."""
-        forms, p = self.bulk.forms(i, j, conjugate), self.problem.p
-        first, second = self._lift[i], second_of(self._lift[j], conjugate)
+    def pair(self, pairs: Pairs) -> Pair:
+        """Two of the points together."""
+        forms, p = self.bulk.forms(pairs), self.problem.p
+        first, second = pairs.one(self._lift), pairs.two(self._lift)
         crossed = np.einsum("nac,nbcd,nde,nfae->nbf", first, forms, second, forms, optimize=True)
-        back = second_of(self.bulk.bent(self._lift[j], j, i, conjugate), conjugate)
-        bent = self.bulk.bent(first, i, j, conjugate) + back
-        noise = self.bulk.couplings(i, j, conjugate) + (crossed - bent) / p
-        turn = second_of(self._turn[j], conjugate)[:, None]
-        turned = np.swapaxes(self._turn[i], 1, 2)[:, None] @ forms @ turn
-        along = np.einsum("nbaa->nab", turned)
+        turned = Pairs(pairs.second, pairs.first, pairs.conjugate)
+        back = pairs.seconded(self.bulk.bent(turned.one(self._lift), turned))
+        bent = self.bulk.bent(first, pairs) + back
+        noise = self.bulk.couplings(pairs) + (crossed - bent) / p
+        forms = np.swapaxes(pairs.one(self._turn), 1, 2)[:, None] @ forms @ pairs.two(self._turn)[:, None]
+        along = np.einsum("nbaa->nab", forms)
         noises = noise + along / p
-        products = self.means[i] * second_of(self.means[j], conjugate)
-        return Pair(noises + (np.swapaxes(along, 1, 2) + products) / p, turned, noises)
+        products = pairs.one(self.means) * pairs.two(self.means)
+        return Pair(noises + (np.swapaxes(along, 1, 2) + products) / p, forms, noises)
 
-    def feedback(self) -> Array:
-        """Omega_ac = (n_c/p) g_c^2 tr(S_a Q S_c Q)/p, (N, K, K): how delta answers to a change of itself."""
-        return self.own.couplings * (self.problem.ratios * self.g**2)[:, None, :]
+    def slopes(self) -> Array:
+        """How delta falls with every g_c: (n_c/p) tr(S_a Q S_c Q)/p, (N, K, K)."""
+        return self.pair(OWN).couplings * self.problem.ratios
 
 
 def solve(problem: LinearProblem, ridges: Array) -> Resolvent:
@@ -109,19 +100,13 @@ def solve(problem: LinearProblem, ridges: Array) -> Resolvent:
     For positive ridges Newton's method from above decreases to the solution. A complex one is reached by turning
     there from the real ridge of the same size.
     """
-    start = np.abs(ridges) + _totals(problem)
+    start = np.abs(ridges) + Resolvent(problem, problem.noise, np.zeros((1, len(problem.counts)))).traces
     if isinstance(problem.noise, Dense):
         cheap = problem.noise.surrogate()
         u = _iterate(problem, problem.noise, ridges, _follow(problem, cheap, ridges, start), cheap)
     else:
         u = _follow(problem, problem.noise, ridges, start)
     return Resolvent(problem, problem.noise, 1.0 / u)
-
-
-def _totals(problem: LinearProblem) -> Array:
-    """tr(S_a)/p, (1, K): the resolvent at g = 0."""
-    nothing = np.zeros((1, len(problem.counts)))
-    return Resolvent(problem, problem.noise, nothing).traces
 
 
 def _follow(problem: LinearProblem, noise: Commuting, ridges: Array, start: Array) -> Array:
@@ -136,26 +121,23 @@ def _follow(problem: LinearProblem, noise: Commuting, ridges: Array, start: Arra
 
 
 def _iterate(problem: LinearProblem, noise: Commuting | Dense, ridges: Array, start: Array, slopes: Commuting) -> Array:
-    """Solve u = d + delta(1/u) by Newton's method; the derivative of delta(1/u) is Omega.
+    """Solve u = d + delta(1/u) for u = 1/g, which is the fixed point of spectra at z = -d.
 
     ``slopes`` gives the derivative. For matrices that is a cheap population nearby: the steps still shrink quickly,
     and none needs the K products of matrices that the derivative is made of.
     """
-    u, size = start, np.inf
-    last = 1e-9 if noise is not slopes else 1e-12
-    for _ in range(_STEPS):
-        at = Resolvent(problem, noise, 1.0 / u)
-        omega = (at if noise is slopes else Resolvent(problem, slopes, 1.0 / u)).feedback()
-        residual = ridges + at.traces - u
-        step = np.linalg.solve(np.eye(u.shape[1]) - omega, residual[..., None])[..., 0]
-        u = u + step
-        size = float((np.abs(step) / np.abs(u)).max())
-        if size < last:
-            return u
-    raise ConvergenceError(
-        f"the fixed point of the learning curve was not reached in {_STEPS} steps (last relative step {size:.1e}); "
-        "use a larger ridge, or report this mixture"
-    )
+
+    def answers(g: Array) -> tuple[Array, Array]:
+        at = Resolvent(problem, noise, g)
+        return at.traces, (at if noise is slopes else Resolvent(problem, slopes, g)).slopes()
+
+    u, done = newton(answers, -ridges, -start, last=1e-12 if noise is slopes else 1e-9, steps=60)
+    if not done.all():
+        raise ConvergenceError(
+            f"the fixed point of the learning curve was not reached at {int((~done).sum())} of {len(u)} points; use a "
+            "larger ridge, or report this mixture"
+        )
+    return -u
 
 
 # ---- scores of a new point, class by class -------------------------------------------------------------
@@ -167,14 +149,13 @@ def score_means(at: Resolvent, targets: Array) -> Array:
     return np.einsum("na,nab,ao->nbo", weights, at.means, targets, optimize=True)
 
 
-def score_covariances(at: Resolvent, i: Array, j: Array, targets: Array, conjugate: bool = False) -> Array:
-    """V_b between the scores by the resolvents i and by the resolvents j, (pairs, K, outputs, outputs).
+def score_covariances(at: Resolvent, pairs: Pairs, targets: Array) -> Array:
+    """V_b between the scores by the first resolvents and by the second ones, (pairs, K, outputs, outputs).
 
     The first term is the noise of independent training points, the second what their common mean directions add.
     """
-    ratios, g1, g2 = at.problem.ratios, at.g[i], second_of(at.g[j], conjugate)
-    means1, means2 = at.means[i], second_of(at.means[j], conjugate)
-    pair = at.pair(i, j, conjugate)
+    ratios, g1, g2 = at.problem.ratios, pairs.one(at.g), pairs.two(at.g)
+    means1, means2, pair = pairs.one(at.means), pairs.two(at.means), at.pair(pairs)
     both = ratios * g1 * g2
     feedback = pair.couplings * both[:, None, :]
     # eta_ab: response of class a to the noise of a test point of class b

@@ -10,8 +10,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from .. import _chebyshev
-from ..spectra.population import Array, Commuting, Dense
-from .bulk import second_of
+from ..spectra.population import OWN, Array, Dense, Pairs
 from .features import LinearProblem
 from .resolvent import Resolvent, score_covariances, score_means, solve
 
@@ -45,8 +44,8 @@ def ridge_scores(problem: LinearProblem, ridges: Array, targets: Array) -> Score
 
 
 def _ridge_scores(problem: LinearProblem, ridges: Array, targets: Array) -> Scores:
-    at, every = solve(problem, problem.offsets + ridges[:, None]), np.arange(len(ridges))
-    means, covariances = score_means(at, targets), score_covariances(at, every, every, targets)
+    at = solve(problem, problem.offsets + ridges[:, None])
+    means, covariances = score_means(at, targets), score_covariances(at, OWN, targets)
     # a training residual is gamma/(d_a + delta_a) times the one of the same point left out
     squares = ((targets - means) ** 2 + np.einsum("nboo->nbo", covariances)).mean(-1)
     shares = problem.counts / problem.counts.sum()
@@ -86,13 +85,13 @@ def _contour_sums(at: Resolvent, gains: list[Array], targets: Array) -> list[Arr
     times, nodes, _ = gains[0].shape
     first, second = np.triu_indices(nodes)
     base = nodes * np.arange(times)[:, None]
-    i, j = (base + first).ravel(), (base + second).ravel()
     sums = [np.zeros(())] * len(gains)
     for conjugate in (False, True):
-        found = score_covariances(at, i, j, targets, conjugate)
+        pairs = Pairs((base + first).ravel(), (base + second).ravel(), conjugate)
+        found = score_covariances(at, pairs, targets)
         found = found.reshape(times, len(first), *found.shape[1:])
         for k, gain in enumerate(gains):
-            weights = gain[:, first] * second_of(gain[:, second], conjugate)
+            weights = gain[:, first] * pairs.seconded(gain[:, second])
             sums[k] = sums[k] + _both_halves(weights, found, first == second)
     return sums
 
@@ -109,7 +108,6 @@ def _entries(problem: LinearProblem) -> int:
     noise, classes = problem.noise, len(problem.counts)
     if isinstance(noise, Dense):
         return _CHUNK // 40  # one time, or forty ridges, hold their matrices together
-    assert isinstance(noise, Commuting)
     return max(len(noise.weights), classes**4)
 
 

@@ -7,38 +7,34 @@ geometrically; panels are halved where they do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.polynomial import chebyshev
 
-from .._chebyshev import nodes as chebyshev_nodes
-from .._chebyshev import to_coefficients
+from .. import _chebyshev
 from ..errors import ConvergenceError
-from .complexplane import solve_inside, start_inside
+from .newton import solve_inside, start_inside
 from .population import Array, Population
 from .realaxis import Curve, Gap, find_gap, outer_gaps
 
-NODES = 16
+_NODES = 16
 _NEAREST = 1e-8
 
-
-def nodes(start: Array, stop: Array) -> Array:
-    """Angles of the interpolation nodes of each panel, shape (panels, NODES)."""
-    return chebyshev_nodes(NODES, start[:, None], stop[:, None])  # without the ends, where Newton would be singular
+Panel = tuple[float, float, Array]
+"""Its ends, angles, and the coefficients of the density per angle."""
 
 
-def chebyshev_coefficients(values: Array) -> Array:
-    """Coefficients of the interpolants through values at the nodes, along the last axis."""
-    return values @ to_coefficients(NODES).T
+def _nodes(start: Array, stop: Array) -> Array:
+    """Angles of the interpolation nodes of each panel, shape (panels, _NODES)."""
+    # without the ends, where Newton would be singular
+    return _chebyshev.nodes(_NODES, start[:, None], stop[:, None])
 
 
-def chebyshev_integral(coefficients: Array) -> Array:
-    """Integrals over [-1, 1]."""
-    order = np.arange(coefficients.shape[-1])
-    weights = np.where(order % 2 == 0, 2.0 / (1.0 - order.astype(float) ** 2 + (order == 1)), 0.0)
-    return coefficients @ weights
+def _coefficients(values: Array) -> Array:
+    """Of the interpolants through values at the nodes, along the last axis."""
+    return values @ _chebyshev.to_coefficients(_NODES).T
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,18 +47,27 @@ class Bulk:
     breaks: Array
     """Ends of the panels, angles from 0 to pi."""
     coefficients: Array
-    """(panels, NODES): density per angle."""
+    """(panels, _NODES): density per angle."""
     integrals: Array
-    """(panels, NODES + 1): its antiderivatives, zero at the left end of each panel."""
+    """(panels, _NODES + 1): its antiderivatives, zero at the left end of each panel."""
     cumulated: Array
     """Mass to the left of each panel."""
 
     @classmethod
-    def build(cls, low: float, high: float, mass: float, breaks: Array, coefficients: Array) -> Bulk:
+    def build(cls, low: float, high: float, mass: float, panels: Sequence[Panel], tolerance: float) -> Bulk:
+        """From finished panels; what the density integrates to must be the mass known from the gaps."""
+        starts, _, found = zip(*sorted(panels, key=lambda panel: panel[0]), strict=True)
+        breaks, coefficients = np.array([*starts, np.pi]), np.stack(found)
         half = 0.5 * np.diff(breaks)
         integrals = np.stack([chebyshev.chebint(c, lbnd=-1.0) for c in coefficients]) * half[:, None]
         masses = integrals.sum(axis=1)  # every T_k(1) is one
-        scale = mass / masses.sum()
+        total = float(masses.sum())
+        if abs(total - mass) > max(1e3 * tolerance, 1e-6) * mass:
+            raise ConvergenceError(
+                f"the density on ({low:.6g}, {high:.6g}) integrates to {total:.8g} instead of {mass:.8g}; "
+                "the covariances may be badly scaled: check their eigenvalues"
+            )
+        scale = mass / total
         cumulated = np.concatenate([[0.0], np.cumsum(masses)[:-1]]) * scale
         return cls(low, high, mass, breaks, coefficients * scale, integrals * scale, cumulated)
 
@@ -112,10 +117,11 @@ class Bulk:
 
 # ---- all bulks -----------------------------------------------------------------------------------------
 
-Starter = Callable[[Array], Array]
-
 _DEPTH = 30  # halvings of a panel
 _MOST_PANELS = 1024  # to be halved at once; a law with many bulks has some dozens
+
+Guess = Callable[[Array], Array]
+"""Starting values of g at real points."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,15 +135,6 @@ class NoiseLaw:
     """Mass of the atom at zero."""
 
 
-@dataclass(eq=False)
-class _Panels:
-    """Finished panels of one bulk."""
-
-    starts: list[float]
-    stops: list[float]
-    coefficients: list[Array]
-
-
 def noise_law(population: Population, index: int) -> NoiseLaw:
     """Edges first, from outside; then panels inside; a panel that meets a gap splits the bulk there.
 
@@ -145,12 +142,12 @@ def noise_law(population: Population, index: int) -> NoiseLaw:
     """
     curve = Curve(population, index)
     upper, lower = outer_gaps(curve)
-    starter = _starter(population, index, lower[-1].high, upper.low)
+    guess = _guess(population, index, lower[-1].high, upper.low)
     gaps, bulks = [*lower, upper], []
     pending = [(lower[-1], upper)]
     while pending:
         left, right = pending.pop()
-        found = _fill(curve, starter, left, right)
+        found = _fill(curve, guess, left, right)
         if isinstance(found, Gap):
             gaps.append(found)
             pending += [(left, found), (found, right)]
@@ -160,49 +157,47 @@ def noise_law(population: Population, index: int) -> NoiseLaw:
     return NoiseLaw(tuple(sorted(bulks, key=lambda b: b.low)), tuple(sorted(gaps, key=lambda g: g.low)), zero)
 
 
-def _starter(population: Population, index: int, low: float, high: float) -> Starter:
-    """Starting values of g at real points; a surrogate is asked at the points that correspond to them."""
+def _guess(population: Population, index: int, low: float, high: float) -> Guess:
+    """By a descent from above; a surrogate is asked at the points that correspond."""
     surrogate = population.surrogate()
     if surrogate is population:
-        return lambda x: start_inside(population, x, high - low)
+        return lambda x: start_inside(population, x)[0]
     upper, lower = outer_gaps(Curve(surrogate, index))
     stretch = (upper.low - lower[-1].high) / (high - low)
-    return lambda x: start_inside(surrogate, lower[-1].high + stretch * (x - low), upper.low)
+    return lambda x: start_inside(surrogate, lower[-1].high + stretch * (x - low))[0]
 
 
-def _fill(curve: Curve, starter: Starter, left: Gap, right: Gap) -> Bulk | Gap:
+def _fill(curve: Curve, guess: Guess, left: Gap, right: Gap) -> Bulk | Gap:
     """The bulk between two gaps, or a gap found inside it."""
     population = curve.population
     low, high, mass = left.high, right.low, right.mass - left.mass
-    done = _Panels([], [], [])
+    done: list[Panel] = []
     breaks = _first_breaks(high - low, low if left.low < 0 else low - left.low, right.high - high)
     starts, stops = breaks[:-1], breaks[1:]
-    guess: Array | None = None
+    near: Array | None = None
     shares = population.ratios / population.ratios.sum()
     for depth in range(_DEPTH):
-        angles = nodes(starts, stops)
+        angles = _nodes(starts, stops)
         x = (low + (high - low) * np.sin(0.5 * angles) ** 2).ravel()
-        g, missed = _solve(population, starter, x, guess)
+        g, missed = _solve(population, x, guess(x) if near is None else near)
         gap = _gap_among(curve, x[missed], g[missed])
         if gap is not None:
             return gap
         g = g.reshape(*angles.shape, -1)
         jacobian = 0.5 * (high - low) * np.sin(angles)
-        coefficients = chebyshev_coefficients((g.imag @ shares) / np.pi * jacobian)
+        coefficients = _coefficients((g.imag @ shares) / np.pi * jacobian)
         tail = np.abs(coefficients[:, -3:]).max(axis=1) * (stops - starts)
         good = (tail < population.tolerance * mass) | (depth == _DEPTH - 1)
-        done.starts += list(starts[good])
-        done.stops += list(stops[good])
-        done.coefficients += list(coefficients[good])
+        done += zip(starts[good], stops[good], coefficients[good], strict=True)
         if good.all():
-            return _assemble(low, high, mass, done, population.tolerance)
-        starts, stops, guess = _halve(starts[~good], stops[~good], g[~good])
+            break
+        starts, stops, near = _halve(starts[~good], stops[~good], g[~good])
         if len(starts) > _MOST_PANELS:
             raise ConvergenceError(
                 f"the density on ({low:.6g}, {high:.6g}) is not resolved by {len(starts)} panels; "
                 "the covariances may be badly scaled: check their eigenvalues"
             )
-    raise AssertionError("unreachable")
+    return Bulk.build(low, high, mass, done, population.tolerance)
 
 
 def _first_breaks(width: float, below: float, above: float) -> Array:
@@ -221,12 +216,12 @@ def _first_breaks(width: float, below: float, above: float) -> Array:
     return np.array(sorted(out if len(out) > 2 else [0.0, 0.5 * np.pi, np.pi]))
 
 
-def _solve(population: Population, starter: Starter, x: Array, guess: Array | None) -> tuple[Array, Array]:
-    """Solutions at x, and which of them failed even from a fresh start."""
-    g, good = solve_inside(population, x, starter(x) if guess is None else guess)
-    if guess is not None and not good.all():
-        again = np.flatnonzero(~good)
-        g[again], good[again] = solve_inside(population, x[again], starter(x[again]))
+def _solve(population: Population, x: Array, near: Array) -> tuple[Array, Array]:
+    """Solutions at x from values nearby, and which of them failed even from a fresh start."""
+    g, good = solve_inside(population, x, near)
+    again = np.flatnonzero(~good)
+    if len(again):
+        g[again], good[again] = start_inside(population, x[again])
     return g, ~good
 
 
@@ -246,21 +241,7 @@ def _halve(starts: Array, stops: Array, g: Array) -> tuple[Array, Array, Array]:
     middle = 0.5 * (starts + stops)
     new_starts = np.stack([starts, middle], axis=1).ravel()
     new_stops = np.stack([middle, stops], axis=1).ravel()
-    coefficients = chebyshev_coefficients(np.swapaxes(g, 1, 2))  # (panels, K, NODES)
-    local = nodes(np.array([-1.0, 0.0]), np.array([0.0, 1.0])).ravel()
-    values = coefficients @ np.polynomial.chebyshev.chebvander(local, coefficients.shape[-1] - 1).T
+    local = _nodes(np.array([-1.0, 0.0]), np.array([0.0, 1.0])).ravel()
+    values = _coefficients(np.swapaxes(g, 1, 2)) @ chebyshev.chebvander(local, _NODES - 1).T
     guess = np.swapaxes(values, 1, 2).reshape(-1, g.shape[-1])
     return new_starts, new_stops, np.where(guess.imag > 0, guess, guess.conj() + 1e-12j)
-
-
-def _assemble(low: float, high: float, mass: float, panels: _Panels, tolerance: float) -> Bulk:
-    order = np.argsort(panels.starts)
-    breaks = np.append(np.array(panels.starts)[order], np.pi)
-    coefficients = np.stack([panels.coefficients[i] for i in order])
-    found = float((chebyshev_integral(coefficients) * 0.5 * np.diff(breaks)).sum())
-    if abs(found - mass) > max(1e3 * tolerance, 1e-6) * mass:
-        raise ConvergenceError(
-            f"the density on ({low:.6g}, {high:.6g}) integrates to {found:.8g} instead of {mass:.8g}; "
-            "the covariances may be badly scaled: check their eigenvalues"
-        )
-    return Bulk.build(low, high, mass, breaks, coefficients)

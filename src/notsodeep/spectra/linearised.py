@@ -15,7 +15,7 @@ import numpy as np
 
 from ..equivalents import Coefficients
 from ..kernels.averages import PairAverages
-from .population import Array, Commuting, Dense, Population, Sloped
+from .population import Array, Commuting, Population, Sloped
 from .sources import Source
 from .spikes import LowRankPart
 
@@ -97,24 +97,5 @@ def _sloped(source: Source, slopes: Array, offsets: Array) -> Population:
     factor *= np.where(slopes[int(factor.argmax())] < 0, -1.0, 1.0)  # classes that the kernel sees with opposite signs
     if not np.allclose(slopes, np.outer(factor, factor), rtol=1e-12, atol=1e-15 * float(np.diag(slopes).max())):
         assert isinstance(base, Commuting)
-        return Sloped(replace(base, offsets=offsets), slopes)
-    return scaled(base, factor, offsets)
-
-
-def scaled(base: Population, factor: Array, offsets: Array | float = 0.0) -> Commuting | Dense:
-    """The population of the rows l_a x, with the factors l_a of the classes."""
-    if isinstance(base, Dense):
-        return replace(
-            base,
-            covariances=base.covariances * factor[:, None, None] ** 2,
-            means=base.means * factor,
-            outside=_scaled(base.outside, factor, offsets),
-            scale=base.scale * float(np.abs(factor).max()) ** 2,
-        )
-    assert isinstance(base, Commuting)
-    return _scaled(base, factor, offsets)
-
-
-def _scaled(base: Commuting, factor: Array, offsets: Array | float) -> Commuting:
-    grams = base.mean_grams * np.outer(factor, factor)
-    return replace(base, values=base.values * factor**2, mean_grams=grams, offsets=offsets)
+        return Sloped(base.ratios, replace(base, offsets=offsets), slopes)
+    return base.scaled(factor, offsets)

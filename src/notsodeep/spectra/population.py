@@ -1,19 +1,20 @@
-"""Covariances as the bulk sees them: traces of the deterministic equivalent of the p x p resolvent.
+"""Covariances as the bulk sees them: traces and forms of the deterministic equivalent of the p x p resolvent.
 
 With g_a the Stieltjes transform of the noise Gram matrix on class a (its mean diagonal there), c_a = n_a/p and
 R(g) = (I + sum_b c_b g_b C_b)^(-1), the fixed point of theory section 8 reads, for every class a,
 
     z = o_a - 1/g_a + tr(C_a R(g))/p,
 
-because Qt = -R/z and 1 + delta_a = -1/(z g_a); o_a = 0 there, while a matrix W W' + diag(o_a) has offsets. Three
-populations answer the same questions about R: ``Commuting`` from the joint spectrum (closed sums), ``Dense`` from
-p x p inverses, ``Sloped`` for a Gram matrix whose blocks are scaled class by class.
+because Qt = -R/z and 1 + delta_a = -1/(z g_a); o_a = 0 there, while a matrix W W' + diag(o_a) has offsets. That of
+theory section 15, which predicts learning, is the same at z = -ridge. Three populations answer the same questions about
+R at many points g: ``Commuting`` from the joint spectrum (closed sums), ``Dense`` from p x p inverses, ``Sloped`` for a
+Gram matrix whose blocks are scaled class by class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -24,43 +25,98 @@ Array = np.ndarray[Any, Any]
 _CHUNK = 2_000_000  # entries of a temporary array
 
 
-class Population(Protocol):
-    """What the solvers ask of the covariances; ``g`` has one row per point z and one column per class."""
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs of points; with ``conjugate`` the second of each is the complex conjugate of that point."""
+
+    first: Array | slice
+    second: Array | slice
+    conjugate: bool = False
+
+    def one(self, values: Array) -> Array:
+        """Of what belongs to all points, that of the first in each pair."""
+        return values[self.first]
+
+    def two(self, values: Array) -> Array:
+        """That of the second."""
+        return self.seconded(values[self.second])
+
+    def seconded(self, values: Array) -> Array:
+        """What belongs to a point, when it is second."""
+        return values.conj() if self.conjugate else values
+
+
+OWN = Pairs(slice(None), slice(None))
+"""Every point with itself."""
+
+
+class Equivalent(Protocol):
+    """R at N points g, (N, K); every array begins with the axis of the points, or of pairs of them."""
+
+    def traces(self) -> Array:
+        """o_a + tr(C_a R)/p, (N, K)."""
+
+    def means(self) -> Array:
+        """m_a' R m_b with the L class means, (N, L, L)."""
+
+    def couplings(self, pairs: Pairs = OWN) -> Array:
+        """tr(C_a R_i C_b R_j)/p, (pairs, K, K)."""
+
+
+class Population(ABC):
+    """What the solvers ask of the covariances."""
+
+    ratios: Array
+    """c_a = n_a/p, shape (K,)."""
+    tolerance: float
+    """Mass that the interpolated density may miss."""
+    last_step: float
+    """Relative size of a Newton step after which no other is needed."""
+
+    @abstractmethod
+    def at(self, g: Array, single: bool = False) -> Equivalent:
+        """R at the points g; ``single``: couplings of matrices need no more than single precision."""
 
     @property
-    def ratios(self) -> Array:
-        """c_a = n_a/p, shape (K,)."""
+    @abstractmethod
+    def entries(self) -> int:
+        """Numbers that one point needs at once."""
 
     @property
+    @abstractmethod
     def scale(self) -> float:
         """max_a ||C_a||."""
 
     @property
-    def tolerance(self) -> float:
-        """Mass that the interpolated density may miss."""
+    def reach(self) -> float:
+        """A bound of the support, but for offsets."""
+        return self.scale * (1.0 + float(np.sqrt(self.ratios.sum()))) ** 2
 
-    @property
-    def last_step(self) -> float:
-        """Relative size of a Newton step after which no other is needed."""
-
-    def traces(self, g: Array) -> Array:
-        """o_a + tr(C_a R)/p, shape (N, K)."""
-
-    def traces_and_couplings(self, g: Array) -> tuple[Array, Array]:
-        """The traces, and tr(C_a R C_b R)/p, shape (N, K, K)."""
-
+    @abstractmethod
     def negative_share(self, g: Array) -> float:
         """Share of negative eigenvalues of R(g)^(-1) at one real g, shape (K,)."""
 
-    def mean_form(self, g: Array) -> Array:
-        """M' R M at one real g."""
-
-    def surrogate(self) -> Commuting | Sloped:
+    def surrogate(self) -> Population:
         """A cheap population with nearby solutions, for starting values; itself where it is cheap."""
+        return self
+
+    def traces_and_slopes(self, g: Array) -> tuple[Array, Array]:
+        """The traces at points g, (N, K), and how they fall with each g_b: c_b tr(C_a R C_b R)/p, (N, K, K)."""
+        step = max(1, _CHUNK // self.entries)
+        parts = (self.at(g[start : start + step], single=True) for start in range(0, len(g), step))
+        traces, couplings = zip(*((part.traces(), part.couplings()) for part in parts), strict=True)
+        return np.concatenate(traces), np.concatenate(couplings) * self.ratios
+
+    def mean_form(self, g: Array) -> Array:
+        """M' R M at one g."""
+        return self.at(g[None]).means()[0]
+
+
+# ---- common eigenvectors: sums over joint eigenvalues --------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class Commuting:
+class Commuting(Population):
     """Covariances with common eigenvectors.
 
     ``values`` (r, K) are the joint eigenvalues, ``weights`` (r,) the share of p that each row stands for,
@@ -80,48 +136,128 @@ class Commuting:
     def scale(self) -> float:
         return float(self.values.max())
 
-    def _denominators(self, g: Array) -> Iterator[tuple[slice, Array]]:
-        step = max(1, _CHUNK // len(self.weights))
-        weighted = (self.values * self.ratios).T
-        for start in range(0, len(g), step):
-            part = slice(start, start + step)
-            yield part, 1.0 + g[part] @ weighted
+    @property
+    def entries(self) -> int:
+        return len(self.weights)
 
-    def traces(self, g: Array) -> Array:
-        out = np.empty_like(g)
-        for part, den in self._denominators(g):
-            out[part] = (self.weights / den) @ self.values + self.offsets
-        return out
+    def at(self, g: Array, single: bool = False) -> CommutingAt:
+        return CommutingAt(self, 1.0 / (1.0 + g @ (self.values * self.ratios).T))
 
     @cached_property
     def products(self) -> Array:
-        """Of the joint eigenvalues of every two classes, (r, K K)."""
-        return (self.values[:, :, None] * self.values[:, None, :]).reshape(len(self.weights), -1)
-
-    def traces_and_couplings(self, g: Array) -> tuple[Array, Array]:
-        classes = self.values.shape[1]
-        traces = np.empty_like(g)
-        couplings = np.empty((len(g), classes, classes), dtype=g.dtype)
-        for part, den in self._denominators(g):
-            inverse = self.weights / den
-            traces[part] = inverse @ self.values + self.offsets
-            couplings[part] = ((inverse / den) @ self.products).reshape(-1, classes, classes)
-        return traces, couplings
+        """Of the joint eigenvalues of every two classes, (r, K, K)."""
+        return self.values[:, :, None] * self.values[:, None, :]
 
     def negative_share(self, g: Array) -> float:
         den = 1.0 + self.values @ (self.ratios * g)
         return float(self.weights[den < 0].sum())
 
-    def mean_form(self, g: Array) -> Array:
-        den = 1.0 + self.values @ (self.ratios * g)
-        return np.einsum("r,rab->ab", 1.0 / den, self.mean_grams)
+    def scaled(self, factor: Array, offsets: Array | float = 0.0) -> Commuting:
+        """The population of the rows l_a x, with the factors l_a of the classes."""
+        grams = self.mean_grams * np.outer(factor, factor)
+        return replace(self, values=self.values * factor**2, mean_grams=grams, offsets=offsets)
 
-    def surrogate(self) -> Commuting:
-        return self
+    def plus(self, other: Commuting) -> Commuting:
+        """With more directions: the direct sum."""
+        return replace(
+            self,
+            values=np.concatenate([self.values, other.values]),
+            weights=np.concatenate([self.weights, other.weights]),
+            mean_grams=np.concatenate([self.mean_grams, other.mean_grams]),
+        )
 
 
 @dataclass(frozen=True, eq=False)
-class Dense:
+class CommutingAt:
+    """R of a commuting population, by its eigenvalues (N, r)."""
+
+    of: Commuting
+    inverse: Array
+
+    def traces(self) -> Array:
+        return (self.of.weights * self.inverse) @ self.of.values + self.of.offsets
+
+    def means(self) -> Array:
+        return np.tensordot(self.inverse, self.of.mean_grams, axes=1)
+
+    def couplings(self, pairs: Pairs = OWN) -> Array:
+        return np.tensordot(self.of.weights * self._both(pairs), self.of.products, axes=1)
+
+    def forms(self, pairs: Pairs) -> Array:
+        """m_a' R_i C_b R_j m_c, (pairs, K for b, L, L)."""
+        within = self.of.values[:, :, None, None] * self.of.mean_grams[:, None]
+        return np.tensordot(self._both(pairs), within, axes=1)
+
+    def bent(self, weights: Array, pairs: Pairs) -> Array:
+        """tr(W m' R_i C_a R_j C_b R_i m), (pairs, K, K), for symmetric W (pairs, L, L)."""
+        along = np.tensordot(weights, self.of.mean_grams, axes=((1, 2), (1, 2)))
+        return np.tensordot(along * self._both(pairs) * pairs.one(self.inverse), self.of.products, axes=1)
+
+    def _both(self, pairs: Pairs) -> Array:
+        return pairs.one(self.inverse) * pairs.two(self.inverse)
+
+
+@dataclass(frozen=True, eq=False)
+class Sloped(Population):
+    """W W' with the block of classes a and b multiplied by ``slopes`` A_ab, a positive semi-definite matrix.
+
+    With A = L L' it is the Gram matrix of the rows w_i (x) l_a, so class a has covariance C_a (x) l_a l_a'. For each
+    row e of joint eigenvalues the inverse is only needed through P = A (I + diag(c g e) A)^(-1), a K x K matrix.
+    """
+
+    ratios: Array
+    base: Commuting
+    slopes: Array
+    tolerance: float = 1e-11
+    last_step: float = 1e-13
+
+    @property
+    def scale(self) -> float:
+        return self.base.scale * float(np.diag(self.slopes).max())
+
+    @property
+    def entries(self) -> int:
+        return self.base.values.size * len(self.ratios)
+
+    def at(self, g: Array, single: bool = False) -> SlopedAt:
+        scaled = (g[:, None, :] * (self.base.values * self.ratios))[..., None] * self.slopes
+        # A (I + D A)^(-1) is symmetric, so it equals (I + A D)^(-1) A
+        system = np.eye(g.shape[1]) + np.swapaxes(scaled, -1, -2)
+        return SlopedAt(self.base, np.linalg.solve(system, self.slopes + 0.0 * scaled))
+
+    def negative_share(self, g: Array) -> float:
+        root = np.linalg.eigh(self.slopes)
+        half = root.eigenvectors * np.sqrt(np.clip(root.eigenvalues, 0.0, None))
+        middle = (self.base.values * self.ratios * g)[:, :, None] * half
+        counts = (np.linalg.eigvalsh(np.eye(len(g)) + half.T @ middle) < 0).sum(axis=1)
+        return float(self.base.weights @ counts)
+
+
+@dataclass(frozen=True, eq=False)
+class SlopedAt:
+    """R of a sloped population, by P for every row of joint eigenvalues: (N, r, K, K)."""
+
+    of: Commuting
+    form: Array
+
+    def traces(self) -> Array:
+        own = np.einsum("nraa->nra", self.form)
+        return np.einsum("r,ra,nra->na", self.of.weights, self.of.values, own) + self.of.offsets
+
+    def means(self) -> Array:
+        return (self.form * self.of.mean_grams).sum(axis=1)
+
+    def couplings(self, pairs: Pairs = OWN) -> Array:
+        values = self.of.values
+        both = pairs.one(self.form) * pairs.two(self.form)
+        return np.einsum("r,ra,rb,nrab->nab", self.of.weights, values, values, both)
+
+
+# ---- no common eigenvectors: q x q inverses, and a joint spectrum for the other directions -------------
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Population):
     """Covariances without common eigenvectors, (K, q, q), on q of the p directions; ``outside`` describes the others.
 
     ``dimension`` is p and ``means`` (q, L) are the class means on the q directions.
@@ -132,55 +268,35 @@ class Dense:
     dimension: int
     means: Array
     outside: Commuting
-    scale: float
     tolerance: float = 2e-5
     last_step: float = 1e-4  # Newton squares it; one more step would cost K matrix products
 
-    def inverse(self, g: Array) -> Array:
-        """R at one g, (q, q)."""
+    @cached_property
+    def scale(self) -> float:
+        return max(self.outside.scale, *(float(np.linalg.eigvalsh(c)[-1]) for c in self.covariances))
+
+    @property
+    def entries(self) -> int:
+        return self.covariances.size
+
+    def at(self, g: Array, single: bool = False) -> DenseAt:
+        return DenseAt(self, [self._inverse(row) for row in g], self.outside.at(g), single)
+
+    def _inverse(self, g: Array) -> Array:
         size = self.covariances.shape[1]
         matrix = _real_times(self.covariances.reshape(len(g), -1).T, self.ratios * g).reshape(size, size)
         matrix[np.diag_indices(size)] += 1.0
         return np.linalg.inv(matrix)
 
-    def traces(self, g: Array) -> Array:
-        return np.stack([self.inner_traces(self.inverse(row)) for row in g]) + self.outside.traces(g)
-
-    def traces_and_couplings(self, g: Array) -> tuple[Array, Array]:
-        inverses = [self.inverse(row) for row in g]
-        traces, couplings = self.outside.traces_and_couplings(g)
-        traces = traces + np.stack([self.inner_traces(r) for r in inverses])
-        return traces, couplings + np.stack([self._couplings(r) for r in inverses])
-
-    def inner_traces(self, inverse: Array) -> Array:
-        """tr(C_a R)/p over the q directions, (K,)."""
-        return _real_times(self.covariances.reshape(len(self.ratios), -1), inverse.ravel()) / self.dimension
-
-    def _couplings(self, inverse: Array) -> Array:
-        # float32 is enough: this is only ever the Jacobian of a Newton step, whose residual stays in float64
-        classes, size = self.covariances.shape[:2]
-        parts = [inverse.real, inverse.imag] if np.iscomplexobj(inverse) else [inverse]
-        product = np.concatenate(parts).astype(np.float32) @ self._single  # (2q, K q): real part above imaginary part
-        pieces = [half.reshape(size, classes, size) for half in np.split(product, len(parts))]
-        left = [piece.transpose(1, 0, 2).reshape(classes, -1) for piece in pieces]
-        right = [piece.transpose(1, 2, 0).reshape(classes, -1) for piece in pieces]
-        couplings: Array = left[0] @ right[0].T
-        if len(parts) == 2:
-            couplings = couplings - left[1] @ right[1].T + 1j * (left[0] @ right[1].T + left[1] @ right[0].T)
-        return couplings.astype(inverse.dtype) / self.dimension
-
     @cached_property
-    def _single(self) -> Array:
-        size = self.covariances.shape[1]
-        return np.ascontiguousarray(self.covariances.transpose(1, 0, 2)).astype(np.float32).reshape(size, -1)
+    def single(self) -> Array:
+        """The covariances in single precision."""
+        return self.covariances.astype(np.float32)
 
     def negative_share(self, g: Array) -> float:
         size = self.covariances.shape[1]
         matrix = np.eye(size) + np.tensordot(self.ratios * g, self.covariances, axes=1)
         return float((np.linalg.eigvalsh(matrix) < 0).sum()) / self.dimension + self.outside.negative_share(g)
-
-    def mean_form(self, g: Array) -> Array:
-        return self.means.T @ self.inverse(g) @ self.means + self.outside.mean_form(g)
 
     def surrogate(self) -> Commuting:
         """Only the diagonals in the eigenbasis of sum_b c_b C_b."""
@@ -188,13 +304,83 @@ class Dense:
         vectors = np.linalg.eigh(pooled)[1]
         diagonals = np.einsum("ki,akl,li->ia", vectors, self.covariances, vectors, optimize=True)
         rows, classes = len(diagonals), self.means.shape[1]
-        return Commuting(
-            self.ratios,
-            np.concatenate([diagonals, self.outside.values]),
-            np.concatenate([np.full(rows, 1.0 / self.dimension), self.outside.weights]),
-            np.concatenate([np.zeros((rows, classes, classes)), self.outside.mean_grams]),
-            self.outside.offsets,
+        weights, grams = np.full(rows, 1.0 / self.dimension), np.zeros((rows, classes, classes))
+        return self.outside.plus(Commuting(self.ratios, diagonals, weights, grams))
+
+    def scaled(self, factor: Array, offsets: Array | float = 0.0) -> Dense:
+        """The population of the rows l_a x, with the factors l_a of the classes."""
+        return replace(
+            self,
+            covariances=self.covariances * factor[:, None, None] ** 2,
+            means=self.means * factor,
+            outside=self.outside.scaled(factor, offsets),
         )
+
+    def plus(self, other: Commuting) -> Dense:
+        """With more directions outside."""
+        return replace(self, outside=self.outside.plus(other))
+
+
+@dataclass(frozen=True, eq=False)
+class DenseAt:
+    """R of a dense population, one matrix (q, q) for every point."""
+
+    of: Dense
+    inverses: list[Array]
+    outside: CommutingAt
+    single: bool
+
+    def traces(self) -> Array:
+        rows = self.of.covariances.reshape(len(self.of.ratios), -1)
+        own = [_real_times(rows, inverse.ravel()) for inverse in self.inverses]
+        return np.stack(own) / self.of.dimension + self.outside.traces()
+
+    def means(self) -> Array:
+        return np.stack([self.of.means.T @ thin for thin in self._thin]) + self.outside.means()
+
+    def couplings(self, pairs: Pairs = OWN) -> Array:
+        own = [_traces_of_products(self._swept[i], pairs.seconded(self._swept[j])) for i, j in self._listed(pairs)]
+        return np.stack(own) / self.of.dimension + self.outside.couplings(pairs)
+
+    def forms(self, pairs: Pairs) -> Array:
+        """m_a' R_i C_b R_j m_c, (pairs, K for b, L, L)."""
+        own = [self._thin[i].T @ pairs.seconded(self._turned[j]) for i, j in self._listed(pairs)]
+        return np.stack(own) + self.outside.forms(pairs)
+
+    def bent(self, weights: Array, pairs: Pairs) -> Array:
+        """tr(W m' R_i C_a R_j C_b R_i m), (pairs, K, K), for symmetric W (pairs, L, L)."""
+        own = []
+        for weight, (i, j) in zip(weights, self._listed(pairs), strict=True):
+            left = self._turned[i]
+            right = pairs.seconded(self.inverses[j]) @ (left @ weight)
+            own.append(left.reshape(len(left), -1) @ right.reshape(len(left), -1).T)
+        return np.stack(own) + self.outside.bent(weights, pairs)
+
+    def _listed(self, pairs: Pairs) -> list[tuple[int, int]]:
+        every = np.arange(len(self.inverses))
+        return list(zip(every[pairs.first], every[pairs.second], strict=True))
+
+    @cached_property
+    def _thin(self) -> list[Array]:
+        """R m, (q, L)."""
+        return [inverse @ self.of.means for inverse in self.inverses]
+
+    @cached_property
+    def _turned(self) -> list[Array]:
+        """C_a R m, (K, q, L)."""
+        return [self.of.covariances @ thin for thin in self._thin]
+
+    @cached_property
+    def _swept(self) -> list[Array]:
+        """R C_a, (K, q, q)."""
+        covariances = self.of.single if self.single else self.of.covariances
+        return [_times_real(inverse, covariances) for inverse in self.inverses]
+
+
+def _traces_of_products(one: Array, two: Array) -> Array:
+    """tr(F_a S_b), (K, K), for F and S of shape (K, q, q)."""
+    products: Array = one.reshape(len(one), -1) @ np.swapaxes(two, 1, 2).reshape(len(two), -1).T
+    return products.astype(np.complex128 if np.iscomplexobj(products) else np.float64)
 
 
 def _real_times(matrix: Array, vector: Array) -> Array:
@@ -204,61 +390,8 @@ def _real_times(matrix: Array, vector: Array) -> Array:
     return matrix @ vector
 
 
-@dataclass(frozen=True, eq=False)
-class Sloped:
-    """W W' with the block of classes a and b multiplied by ``slopes`` A_ab, a positive semi-definite matrix.
-
-    With A = L L' it is the Gram matrix of the rows w_i (x) l_a, so class a has covariance C_a (x) l_a l_a'. For each
-    row e of joint eigenvalues the inverse is only needed through P = A (I + diag(c g e) A)^(-1), a K x K matrix.
-    """
-
-    base: Commuting
-    slopes: Array
-    tolerance: float = 1e-11
-    last_step: float = 1e-13
-
-    @property
-    def ratios(self) -> Array:
-        return self.base.ratios
-
-    @property
-    def scale(self) -> float:
-        return self.base.scale * float(np.diag(self.slopes).max())
-
-    def _forms(self, g: Array) -> Iterator[tuple[slice, Array]]:
-        """P for a slice of the points: (points, rows, K, K)."""
-        rows, classes = self.base.values.shape
-        weighted = self.base.values * self.base.ratios
-        step = max(1, _CHUNK // (rows * classes**2))
-        for start in range(0, len(g), step):
-            part = slice(start, start + step)
-            scaled = (g[part, None, :] * weighted)[..., None] * self.slopes
-            # A (I + D A)^(-1) is symmetric, so it equals (I + A D)^(-1) A
-            yield part, np.linalg.solve(np.eye(classes) + np.swapaxes(scaled, -1, -2), self.slopes + 0.0 * scaled)
-
-    def traces(self, g: Array) -> Array:
-        return self.traces_and_couplings(g)[0]
-
-    def traces_and_couplings(self, g: Array) -> tuple[Array, Array]:
-        base, classes = self.base, g.shape[1]
-        traces = np.empty_like(g)
-        couplings = np.empty((len(g), classes, classes), dtype=g.dtype)
-        for part, form in self._forms(g):
-            own = np.einsum("nraa->nra", form)
-            traces[part] = np.einsum("r,ra,nra->na", base.weights, base.values, own) + base.offsets
-            couplings[part] = np.einsum("r,ra,rb,nrab->nab", base.weights, base.values, base.values, form**2)
-        return traces, couplings
-
-    def negative_share(self, g: Array) -> float:
-        root = np.linalg.eigh(self.slopes)
-        half = root.eigenvectors * np.sqrt(np.clip(root.eigenvalues, 0.0, None))
-        middle = (self.base.values * self.base.ratios * g)[:, :, None] * half
-        counts = (np.linalg.eigvalsh(np.eye(len(g)) + half.T @ middle) < 0).sum(axis=1)
-        return float(self.base.weights @ counts)
-
-    def mean_form(self, g: Array) -> Array:
-        ((_, form),) = self._forms(g[None])
-        return (form[0] * self.base.mean_grams).sum(axis=0)
-
-    def surrogate(self) -> Sloped:
-        return self
+def _times_real(matrix: Array, others: Array) -> Array:
+    """A real or complex matrix times real ones, in their precision."""
+    if np.iscomplexobj(matrix):
+        return matrix.real.astype(others.dtype) @ others + 1j * (matrix.imag.astype(others.dtype) @ others)
+    return matrix.astype(others.dtype) @ others

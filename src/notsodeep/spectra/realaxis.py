@@ -15,6 +15,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from ..errors import ConvergenceError
+from .newton import newton
 from .population import Array, Population
 
 
@@ -109,9 +110,8 @@ class Curve:
         return g, float(z)
 
     def _system(self, g: Array, z: float) -> tuple[Array, Array]:
-        traces, couplings = self.population.traces_and_couplings(g[None])
-        jacobian = np.diag(1.0 / g**2) - couplings[0] * self.population.ratios
-        return jacobian, -1.0 / g + traces[0] - z
+        traces, slopes = self.population.traces_and_slopes(g[None])
+        return np.diag(1.0 / g**2) - slopes[0], -1.0 / g + traces[0] - z
 
     def _state(self, a: int, g: Array, z: float, jacobian: Array) -> State:
         border = jacobian.copy()
@@ -122,24 +122,18 @@ class Curve:
         speed, valid = float(1.0 - g[a] ** 2 * tangent[a]), bool((tangent > 0).all())
         return State(a, -1.0 / float(g[a]), g, z, tangent, speed, valid, float(mass))
 
-    def at(self, z: float, g: Array, steps: int = 60) -> State | None:
+    def at(self, z: float, g: Array) -> State | None:
         """The gap solution at real z near g, or None when z is not in a gap."""
-        g = g.copy()
-        for _ in range(steps):
-            try:
-                jacobian, residual = self._system(g, z)
-                step = -np.linalg.solve(jacobian, residual)
-            except np.linalg.LinAlgError:
-                return None
-            rounding = np.abs(residual).max() < 4e-15 * (abs(z) + float(np.abs(1.0 / g).max()))
-            factor = 0.5 / max(0.5, float(np.max(np.abs(step / g))))
-            g = g + factor * step
-            if not np.isfinite(g).all():
-                return None
-            if np.abs(step / g).max() < (1e-6 if rounding else self.population.last_step):
-                state = self._state(self.index, g, z, jacobian)
-                return state if state.valid else None
-        return None
+        population = self.population
+        try:
+            u, (done,) = newton(population.traces_and_slopes, np.array([[z]]), -1.0 / g[None], population.last_step)
+        except np.linalg.LinAlgError:
+            return None
+        if not done:
+            return None
+        g = -1.0 / u[0]
+        state = self._state(self.index, g, z, self._system(g, z)[0])
+        return state if state.valid else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +168,8 @@ class Gap:
         """The solution at coordinate u of this gap."""
         known = [s for s in (self.inside, self.left, self.right, *self.states) if s is not None]
         near = min(known, key=lambda s: abs(math.log(abs(s.u / u))))
+        if near.u == u:
+            return near
         state = _walk(self.curve, near, u)
         self.states.append(state)
         return state
@@ -265,8 +261,7 @@ def _fold(curve: Curve, inner: State, outer: State) -> State | None:
 
 def outer_gaps(curve: Curve) -> tuple[Gap, list[Gap]]:
     """The gap above the support, and the gap(s) below it: two when eigenvalues sit at zero."""
-    ratios = curve.population.ratios
-    reach = 4.0 * curve.population.scale * (1.0 + math.sqrt(float(ratios.sum()))) ** 2
+    reach = 4.0 * curve.population.reach
     surrogate = Curve(curve.population.surrogate(), curve.index)
     if surrogate.population is not curve.population:
         return _from_surrogate(curve, reach, *outer_gaps(surrogate))

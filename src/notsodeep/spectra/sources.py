@@ -14,7 +14,7 @@ from ..errors import InvalidInputError
 from ..mixtures import Covariance, GaussianMixture, LowRank, MixtureStatistics
 from ..mixtures.covariances import Diagonal
 from ..mixtures.statistics import shrunk_covariances
-from .population import Array, Commuting, Dense, Population
+from .population import Array, Commuting, Dense
 
 _DENSE_LIMIT = 6000
 _NULL = 1e-12  # eigenvalues below this share of the largest are no noise at all
@@ -24,7 +24,7 @@ _NULL = 1e-12  # eigenvalues below this share of the largest are no noise at all
 class Source:
     """Covariances, means and the statistics of theory section 3, for n points."""
 
-    population: Population
+    population: Commuting | Dense
     counts: Array
     group: Array
     """Index of each class among the distinct covariances."""
@@ -120,17 +120,16 @@ def _from_statistics(stats: MixtureStatistics, n: int | None, merge: bool) -> So
     return replace(source, tau0=stats.tau0, t=stats.t, T=stats.T) if stats.about == "mean" else source
 
 
-def _rank(population: Population, p: int) -> int:
+def _rank(population: Commuting | Dense, p: int) -> int:
     if isinstance(population, Dense):
         return len(population.means) + _rank(population.outside, p)
-    assert isinstance(population, Commuting)
     live = population.values.max(axis=1) > _NULL * population.scale
     return round(p * float(population.weights[live].sum()))
 
 
 def _population(
     covariances: Sequence[Covariance], means: Array, ratios: Array, merge: bool
-) -> tuple[Population, Array]:
+) -> tuple[Commuting | Dense, Array]:
     """Distinct covariances only, if asked: classes that share one are one class for the bulk."""
     distinct: list[Covariance] = []
     group = []
@@ -160,7 +159,7 @@ def _commuting(ratios: Array, values: Array, means: Array) -> Commuting:
     return Commuting(ratios, rows, repeats / len(values), grams)
 
 
-def _structured(covariances: Sequence[Covariance], means: Array, ratios: Array) -> Population:
+def _structured(covariances: Sequence[Covariance], means: Array, ratios: Array) -> Commuting | Dense:
     """Dense where covariances differ in direction, scalar outside the span of low-rank factors."""
     p = means.shape[1]
     floors = [_floor(c) for c in covariances]
@@ -198,7 +197,7 @@ def _compressed(c: Covariance, basis: Array) -> Array:
     return 0.5 * (compressed + compressed.T)
 
 
-def _block(blocks: Array, means: Array, ratios: Array, p: int, rest: Commuting | None) -> Population:
+def _block(blocks: Array, means: Array, ratios: Array, p: int, rest: Commuting | None) -> Commuting | Dense:
     """Joint eigenvalues if the blocks commute, else a dense population on the directions that carry noise."""
     generator = np.random.default_rng(0)
     mixed = np.tensordot(generator.uniform(1.0, 2.0, len(blocks)), blocks, axes=1)
@@ -211,24 +210,9 @@ def _block(blocks: Array, means: Array, ratios: Array, p: int, rest: Commuting |
     if np.abs(crossed).max() < 1e-11 * scale:
         grams = np.einsum("ai,bi->iab", rotated, rotated)
         joint = Commuting(ratios, np.clip(diagonals, 0.0, None), np.full(len(diagonals), 1.0 / p), grams)
-        return joint if rest is None else _sum(joint, rest)
+        return joint if rest is None else joint.plus(rest)
     live = values > _NULL * values[-1]
-    null = Commuting(ratios, np.zeros((1, len(blocks))), np.array([(~live).sum() / p]), _gram(rotated[:, ~live])[None])
-    outside = null if rest is None else _sum(null, rest)
-    norm = max(float(np.linalg.eigvalsh(b)[-1]) for b in blocks)
+    lost = rotated[:, ~live]
+    null = Commuting(ratios, np.zeros((1, len(blocks))), np.array([lost.shape[1] / p]), (lost @ lost.T)[None])
     kept = np.ascontiguousarray(turned[:, live][:, :, live])
-    return Dense(ratios, kept, p, rotated[:, live].T, outside, max(norm, outside.scale))
-
-
-def _gram(rows: Array) -> Array:
-    return rows @ rows.T
-
-
-def _sum(one: Commuting, two: Commuting) -> Commuting:
-    """Direct sum."""
-    return Commuting(
-        one.ratios,
-        np.concatenate([one.values, two.values]),
-        np.concatenate([one.weights, two.weights]),
-        np.concatenate([one.mean_grams, two.mean_grams]),
-    )
+    return Dense(ratios, kept, p, rotated[:, live].T, null if rest is None else null.plus(rest))
