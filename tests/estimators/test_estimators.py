@@ -89,9 +89,10 @@ def test_the_equivalent_machine_solves_with_the_equivalent(own_norms, n, weighte
     eq = nsd.equivalent(deq, st, "ntk", own_norms=own_norms)
     model = nsd.DEQRegressor("tanh", method="equivalent", own_norms=own_norms, ridge=0.1).fit(X[:n], Y[:n], w)
     expected = eq.cross(NEW).matrix() @ dense(np.asarray(eq.matrix()), Y[:n], 0.1, w)
-    room = SOLVED if own_norms else 1e-8  # a shift that is one number passes through single precision
-    np.testing.assert_allclose(model.predict(NEW), expected, rtol=0, atol=room)
-    np.testing.assert_allclose(model.loo_, refitted(np.asarray(eq.matrix()), Y[:n], model.lift_, w), rtol=0, atol=room)
+    np.testing.assert_allclose(model.predict(NEW), expected, rtol=0, atol=SOLVED)
+    np.testing.assert_allclose(
+        model.loo_, refitted(np.asarray(eq.matrix()), Y[:n], model.lift_, w), rtol=0, atol=SOLVED
+    )
 
 
 @pytest.mark.parametrize("width", [40, 200])

@@ -151,7 +151,9 @@ class EquivalentKernel:
     def structured(self, ridge: float = 0.0) -> Structured:
         """The same with a ridge, in tensors on the device and in the precision of X."""
         X = self.rows
-        V, core, shift = (torch.as_tensor(part).to(X) for part in (self.V, self.core, self.shift))
+        V, core, shift = (
+            torch.as_tensor(part, dtype=X.dtype, device=X.device) for part in (self.V, self.core, self.shift)
+        )
         return Structured(X, self.gain, V, core, shift.reshape(-1, 1) + ridge)
 
     def __matmul__(self, v: Any) -> Any:
@@ -176,7 +178,7 @@ class EquivalentKernel:
 
     def diagonal(self) -> Any:
         """The n diagonal entries."""
-        return like(self.structured_diagonal().to(self.rows) + torch.as_tensor(self.shift).to(self.rows), self.X)
+        return like(self.structured_diagonal().to(self.rows) + self.structured().lift[:, 0], self.X)
 
     def structured_diagonal(self, part: slice = slice(None)) -> Tensor:
         """The diagonal of gain X X' + V core V' alone, for some of the rows, in double precision."""
