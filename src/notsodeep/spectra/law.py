@@ -45,8 +45,8 @@ class SpectralLaw:
     refined: bool
     """Whether slopes and diagonals depend on the classes, as at finite p, or are those of the limit."""
     _part: LowRankPart
-    _noise: NoiseLaw | None
-    """Law of the noise Gram matrix; None when the kernel does not see it (c1 = 0)."""
+    _noise: NoiseLaw
+    """Law of the noise Gram matrix; all of it at zero when the kernel does not see it (c1 = 0)."""
 
     @property
     def kernel(self) -> Kernel:
@@ -63,25 +63,23 @@ class SpectralLaw:
     @property
     def support(self) -> list[tuple[float, float]]:
         """Intervals of the bulk, in increasing order; atoms are listed in :attr:`atoms`."""
-        bulks = () if self._noise is None else self._noise.bulks
-        return [(self._shift + self._scale * b.low, self._shift + self._scale * b.high) for b in bulks]
+        return [(self._shift + self._scale * b.low, self._shift + self._scale * b.high) for b in self._noise.bulks]
 
     @property
     def masses(self) -> list[float]:
         """Mass of each interval of the support."""
-        return [] if self._noise is None else [b.mass for b in self._noise.bulks]
+        return [b.mass for b in self._noise.bulks]
 
     @property
     def atoms(self) -> tuple[Atom, ...]:
         """The shifted zero with its mass, when n exceeds the rank of the noise."""
-        mass = 1.0 if self._noise is None else self._noise.zero
-        return (Atom(self._shift, mass),) if mass > 0 else ()
+        return (Atom(self._shift, self._noise.zero),) if self._noise.zero > 0 else ()
 
     def density(self, x: Any) -> Array:
         """Density of the bulk at x (atoms have none); same shape as x."""
         points = _points(x)
         out = np.zeros_like(points)
-        for bulk in () if self._noise is None else self._noise.bulks:
+        for bulk in self._noise.bulks:
             out += bulk.density((points - self._shift) / self._scale)
         return out / self._scale
 
@@ -91,7 +89,7 @@ class SpectralLaw:
         out = np.zeros_like(points)
         for atom in self.atoms:
             out += np.where(points >= atom.value, atom.mass, 0.0)
-        for bulk in () if self._noise is None else self._noise.bulks:
+        for bulk in self._noise.bulks:
             out += bulk.cdf((points - self._shift) / self._scale)
         return np.minimum(out, 1.0)
 
@@ -103,7 +101,7 @@ class SpectralLaw:
         out = np.full_like(shares, self._shift)
         below = 0.0 if not self.atoms else self.atoms[0].mass  # the noise is not negative: zero comes first
         last = len(self.masses) - 1
-        for i, bulk in enumerate(() if self._noise is None else self._noise.bulks):
+        for i, bulk in enumerate(self._noise.bulks):
             here = ((shares > below) | (below == 0.0)) & ((shares <= below + bulk.mass) | (i == last))
             out[here] = self._shift + self._scale * bulk.quantile(shares[here] - below)
             below += bulk.mass
@@ -112,9 +110,9 @@ class SpectralLaw:
     @cached_property
     def spikes(self) -> tuple[Spike, ...]:
         """Isolated eigenvalues in increasing order; computed on first use."""
-        found = without_noise(self._part) if self._noise is None else []
+        found = [] if self._noise.bulks else without_noise(self._part)
         with _solvable():
-            for gap in () if self._noise is None else self._noise.gaps:
+            for gap in self._noise.gaps:
                 found += isolated(gap, self._part)
         return tuple(sorted(found, key=lambda s: s.value))
 
@@ -169,7 +167,7 @@ def spectral_law(
     four = coefficients(network, source.tau0 if tau0 is None else tau0, kernel)
     population, part = (finite_form if refined else limit_form)(source, four)
     with _solvable():
-        noise = None if population is None else noise_law(population, int(population.ratios.argmax()))
+        noise = NoiseLaw((), (), 1.0) if population is None else noise_law(population, int(population.ratios.argmax()))
     return SpectralLaw(four, source.n, source.p, refined, part, noise)
 
 
