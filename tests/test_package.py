@@ -234,3 +234,14 @@ def test_the_examples_of_the_contributing_guide_run():
     assert np.allclose(built_in, own, rtol=0, atol=tolerance(amplified=10))  # differences with a step
     exec(family, names)
     assert names["twin"].residual < 1e-9  # what every match promises
+
+
+def test_a_class_has_a_name_of_its_own():
+    homes: dict[str, list[str]] = {}
+    for file in sorted(imports.SOURCE.rglob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(file.relative_to(imports.SOURCE)))
+    shared = {name: files for name, files in homes.items() if len(files) > 1}
+    # a network is specified in one file, and has weights in another
+    assert shared == {"DEQ": ["networks.py", "nn/deq.py"], "ENN": ["networks.py", "nn/enn.py"]}

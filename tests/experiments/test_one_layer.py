@@ -13,7 +13,7 @@ from study_tables import (
 
 import notsodeep as nsd
 from notsodeep.experiments.accuracy import one_layer_candidates
-from notsodeep.experiments.lazy import Learner, Limit, Run, train_lazily
+from notsodeep.experiments.lazy import LazyRun, Learner, Limit, train_lazily
 from notsodeep.experiments.one_layer import bound_points, errors_by_width, random_pairs
 from notsodeep.experiments.readouts import Candidate, score
 from notsodeep.experiments.runner import Setup
@@ -102,7 +102,7 @@ def test_accuracies_are_drawn(scores) -> None:
 
 def test_a_readout_learns_what_a_whole_deq_learns() -> None:
     """About as far from a DEQ as a DEQ of other weights is."""
-    run = Run("digits", width=512, epochs=2, lr=2.0, batch_size=64, seeds=(0,), train=600, limit=True)
+    run = LazyRun("digits", width=512, epochs=2, lr=2.0, batch_size=64, seeds=(0,), train=600, limit=True)
     numbers = train_lazily(run)
     (curves,) = numbers["seeds"]
     assert curves["steps"] == [5, 10, 15, 20]

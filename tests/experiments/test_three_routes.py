@@ -10,10 +10,10 @@ import notsodeep as nsd
 from helpers import ulps
 from notsodeep.experiments import three_routes
 from notsodeep.experiments.runner import Setup, read_document, run
-from notsodeep.experiments.three_routes import RIDGE, ROUTES, Size, compare_route, prepare, route_twin
+from notsodeep.experiments.three_routes import RIDGE, ROUTES, RouteSize, compare_route, prepare, route_twin
 from notsodeep.plots.figures.twins import draw_routes
 
-SIZE = Size(train=150, test=100, width=64, seeds=2)
+SIZE = RouteSize(train=150, test=100, width=64, seeds=2)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from notsodeep.errors import InvalidInputError
 from notsodeep.learning.features import linear_problem
 from notsodeep.learning.resolvent import Resolvent, solve
 from notsodeep.learning.schedules import confusions, flow_scores, ridge_scores
-from notsodeep.spectra.population import Commuting, Dense
+from notsodeep.spectra.population import Commuting, NonCommuting
 from notsodeep.spectra.sources import source_of
 from oracle_learning import measured
 
@@ -112,7 +112,7 @@ def test_matrices_and_spectra_give_the_same_scores() -> None:
     live = cheap.noise.weights == 1 / p
     live[-2:] = False  # psi and classes stay outside
     stretch = np.sqrt(np.diag(cheap.noise.mean_grams[:-2].sum(0)) / (means**2).sum(1))
-    noise = Dense(
+    noise = NonCommuting(
         cheap.noise.ratios,
         np.stack([np.diag(v * s**2) for v, s in zip(values, stretch, strict=True)]),
         p,

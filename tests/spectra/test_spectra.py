@@ -200,7 +200,7 @@ def test_commuting_matrices_give_the_diagonal_law() -> None:
 def test_dense_solver_agrees_with_the_joint_spectrum() -> None:
     """The p x p path on covariances that commute, bypassing the detection of common eigenvectors."""
     from notsodeep.spectra.bulk import noise_law
-    from notsodeep.spectra.population import Commuting, Dense
+    from notsodeep.spectra.population import Commuting, NonCommuting
 
     rng = np.random.default_rng(0)
     values, ratios = rng.uniform(0.3, 2, (30, 3)), np.array([0.2, 0.3, 0.9])
@@ -208,7 +208,7 @@ def test_dense_solver_agrees_with_the_joint_spectrum() -> None:
     q = np.linalg.qr(rng.standard_normal((30, 30)))[0]
     nothing = Commuting(ratios, np.zeros((1, 3)), np.zeros(1), np.zeros((1, 3, 3)))
     full = np.stack([(q * v) @ q.T for v in values.T])
-    dense = Dense(ratios, full, 30, np.zeros((30, 3)), nothing)
+    dense = NonCommuting(ratios, full, 30, np.zeros((30, 3)), nothing)
     one, two = noise_law(joint, 2), noise_law(dense, 2)
     assert two.zero == pytest.approx(one.zero, abs=tolerance())
     (a,), (b,) = one.bulks, two.bulks
@@ -224,7 +224,7 @@ def test_singular_covariances_and_spikes_next_to_an_edge_are_solved() -> None:
     rng = np.random.default_rng(9)
     factors = [rng.standard_normal((80, rank)) / math.sqrt(rank) for rank in (30, 40)]
     law = nsd.spectral_law(LINEAR, nsd.GaussianMixture(np.zeros((2, 80)), [f @ f.T for f in factors]), n=30)
-    assert sum(law.masses) == pytest.approx(1.0, abs=1e-9)
+    assert sum(law.masses) == pytest.approx(1.0, abs=1e-9)  # the mass that an interpolated density may miss
     rng = np.random.default_rng(3)
     low = [LowRank(rng.standard_normal((300, 6)) * 0.8, 0.5), LowRank(rng.standard_normal((300, 5)) * 0.9, 0.8)]
     law = nsd.spectral_law(LINEAR, nsd.GaussianMixture(rng.standard_normal((2, 300)) * 0.3, low), n=500)

@@ -19,7 +19,19 @@ from .._chebyshev import polynomials
 from ..errors import ActivationError
 from .base import Parity, register
 from .elementary import Basis, horner
-from .norm_units import PLAIN, How, NormUnits, Plan, doubled, eager, evaluated, fused_units, loops, passes, row_norms
+from .norm_units import (
+    PLAIN,
+    How,
+    LoopPlan,
+    NormUnits,
+    doubled,
+    eager,
+    evaluated,
+    fused_units,
+    loops,
+    passes,
+    row_norms,
+)
 from .projections import EXPANSION, SINGULAR_TERMS, basis_coefficients, decay, expansion, needed, tail_sums
 
 __all__ = ["Conditioned"]
@@ -137,8 +149,8 @@ class Conditioned(NormUnits):
         return 0.5 * (high + low), 0.5 * (high - low)
 
     @functools.cached_property
-    def _plan(self) -> Plan:
-        return Plan.of(self)
+    def _plan(self) -> LoopPlan:
+        return LoopPlan.of(self)
 
     def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, how: How = PLAIN) -> Tensor:
         def coefficients(plain: bool) -> tuple[Tensor, Tensor]:

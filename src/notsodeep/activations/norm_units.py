@@ -212,7 +212,7 @@ def _free(like: Tensor) -> Free:
 # ---- the compiled loop -------------------------------------------------------------------------------------
 
 
-class Plan(ctypes.Structure):
+class LoopPlan(ctypes.Structure):
     """What the loop has to know of a layer, as ``units.cpp`` reads it."""
 
     _fields_ = (
@@ -224,7 +224,7 @@ class Plan(ctypes.Structure):
     )
 
     @classmethod
-    def of(cls, phi: Conditioned) -> Plan:
+    def of(cls, phi: Conditioned) -> LoopPlan:
         basis, table = phi.basis, phi.table(torch.empty(0, dtype=torch.float64))
         table = torch.nn.functional.pad(table, (0, -table.shape[1] % _LANES)).contiguous()
         centre, half = phi.variable
@@ -237,7 +237,7 @@ class Plan(ctypes.Structure):
 
 
 def fused_units(
-    plan: Plan,
+    plan: LoopPlan,
     how: How,
     before: Tensor,
     inputs: Tensor,

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import register
-from .norm_units import PLAIN, How, NormUnits, Plan, eager, evaluated, fused_units, loops, needs_slopes, row_norms
+from .norm_units import PLAIN, How, LoopPlan, NormUnits, eager, evaluated, fused_units, loops, needs_slopes, row_norms
 
 Array = NDArray[np.float64]
 
@@ -168,8 +168,8 @@ class Thresholds(NormUnits):
 
 
 @functools.lru_cache(maxsize=64)
-def _plan(leak: float) -> Plan:
-    return Plan(leak=leak)
+def _plan(leak: float) -> LoopPlan:
+    return LoopPlan(leak=leak)
 
 
 # ---- the kernel ----------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def points_from(source: str, *, standardise: bool = False, as_is: bool = False) 
 def read_rows(source: str, wanted: Sequence[str] = (), least: int = 1) -> tuple[Any, tuple[str, ...]]:
     """Finite rows as they are in a file, and the names of their columns; those ``wanted`` where they have names."""
     found = read(source)
-    if not isinstance(found, Table):
+    if not isinstance(found, Columns):
         return as_points(found, source, least), ()
     columns = [found.column(name) for name in wanted] if wanted and found.names else None
     return as_points(found.numbers(columns), source, least), found.names
@@ -199,7 +199,7 @@ def _loaded(stream: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Table:
+class Columns:
     """Text in rows and columns, separated by commas or blanks; columns without a header have no names."""
 
     source: str
@@ -241,16 +241,16 @@ class Table:
         )
 
 
-def _table_of(text: str, source: str) -> Table:
+def _table_of(text: str, source: str) -> Columns:
     """A first line without a number names the columns."""
     first, _, rest = text.lstrip().partition("\n")
     delimiter = "," if "," in first else None
     names = [name for row in _cells(first.lstrip("# "), delimiter, source) for name in row]
     if any(_is_number(name) for name in names):
-        return Table(source, (), text, delimiter)
+        return Columns(source, (), text, delimiter)
     if not rest.strip():
         raise DataError(f"{_named(source)} has a header and no rows.")
-    return Table(source, tuple(names), rest, delimiter)
+    return Columns(source, tuple(names), rest, delimiter)
 
 
 def _cells(text: str, delimiter: str | None, source: str) -> list[list[str]]:

@@ -195,7 +195,7 @@ def _rows_and_target(data: str, target: str | None, labels: str | None) -> tuple
         X, names = files.read_rows(data)
         return X, files.labels_from(labels, len(X)), list(names)
     table = files.read(data)
-    if not isinstance(table, files.Table):
+    if not isinstance(table, files.Columns):
         raise InvalidInputError("an array has no named columns; give what to predict with --labels FILE.")
     aim = table.column(str(target))
     columns = [i for i in range(len(table.cells[0])) if i != aim]

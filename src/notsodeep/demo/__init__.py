@@ -18,7 +18,7 @@ from ..matching import UniformCertificate
 from ..plots import ErrorDisplay, LearningDisplay, SpectrumDisplay
 from ..plots.style import COLOURS, figure_style, panels, ticks_at, word
 from ..plots.twin import draw_activations
-from .study import SIGMA_A2, Case, Size, Spectrum, Study, run
+from .study import SIGMA_A2, Case, DemoSize, DemoStudy, Spectrum, run
 
 __all__ = ["Case", "Size", "Study", "main", "run", "short"]
 
@@ -26,12 +26,12 @@ _SIZE = (5.4, 3.6)
 _STEPS = "#1f8ac0"
 
 
-def main(folder: str | Path = "demo", console: Console | None = None, *, quick: bool = False) -> Study:
+def main(folder: str | Path = "demo", console: Console | None = None, *, quick: bool = False) -> DemoStudy:
     """Everything; returns what was computed. The report is ``report.html`` in ``folder``."""
     console = console or Console()
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    size = Size.quick() if quick else Size()
+    size = DemoSize.quick() if quick else DemoSize()
     console.print(
         f"Deep equilibrium models with sigma_a2 = {SIGMA_A2} on {size.points} points of the papers' mixture (dimension "
         f"{size.dimension}) and on scikit-learn's digits.\n"
@@ -50,7 +50,7 @@ def main(folder: str | Path = "demo", console: Console | None = None, *, quick: 
 # ---- what is printed -------------------------------------------------------------------------------------
 
 
-def _gradients(found: Study) -> str:
+def _gradients(found: DemoStudy) -> str:
     """One sentence on finite networks."""
     pairs = zip(found.gradients.n, found.gradients.mean, strict=True)
     said = ", ".join(f"{error:.3f} at width {m}" for m, error in pairs)
@@ -74,7 +74,7 @@ def short(phi: Activation) -> str:
     return type(base).__name__ if phi.elementwise else "psi(w.x/|x|; |x|)"
 
 
-def _table(found: Study) -> Table:
+def _table(found: DemoStudy) -> Table:
     width = max(found.size.widths)
     table = Table(title=f"DEQ, its shallow twin, plain network of the twin's depth; width {width}")
     table.title_justify = "left"
@@ -103,7 +103,7 @@ def _table(found: Study) -> Table:
 # ---- the report ------------------------------------------------------------------------------------------
 
 
-def page(found: Study) -> str:
+def page(found: DemoStudy) -> str:
     """The HTML of the report."""
     size = found.size
     with figure_style():
@@ -148,12 +148,12 @@ def page(found: Study) -> str:
     return report.document("notsodeep: deep equilibrium models and their shallow twins", parts)
 
 
-def _numbers(found: Study) -> tuple[list[str], list[list[str]]]:
+def _numbers(found: DemoStudy) -> tuple[list[str], list[list[str]]]:
     cases = [({"data, DEQ": f"{c.data}, {word(c.activation)}"} | row) for c in found.cases for row in c.rows()]
     return list(cases[0]), [list(row.values()) for row in cases]
 
 
-def _spectral_numbers(found: Study) -> tuple[list[str], list[list[str]]]:
+def _spectral_numbers(found: DemoStudy) -> tuple[list[str], list[list[str]]]:
     headings = ["DEQ, kernel", "distance of twin", "of plain network", "with the best factor"]
     rows = []
     for s in found.spectra:
@@ -207,7 +207,7 @@ def _accuracy(case: Case, index: int) -> str:
     return report.figure(drawn, caption, f"accuracy{index}")
 
 
-def _learning(found: Study) -> str:
+def _learning(found: DemoStudy) -> str:
     drawn, ax = panels(_SIZE)
     LearningDisplay.from_curve(found.learning, found.learned).plot(ax)
     caption = (
@@ -217,7 +217,7 @@ def _learning(found: Study) -> str:
     return report.figure(drawn, caption, "learning")
 
 
-def _convergence(found: Study) -> str:
+def _convergence(found: DemoStudy) -> str:
     drawn, ax = panels(_SIZE)
     ErrorDisplay([found.gradients]).plot(ax)
     ax.set(xlabel="width", ylabel="relative error of the NTK")

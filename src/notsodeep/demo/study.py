@@ -22,7 +22,7 @@ Rows = np.ndarray
 
 
 @dataclass(frozen=True)
-class Size:
+class DemoSize:
     """How much is computed."""
 
     dimension: int = 1000
@@ -33,13 +33,13 @@ class Size:
     gradient_draws: int = 3
 
     @staticmethod
-    def quick() -> Size:
+    def quick() -> DemoSize:
         """Seconds instead of a minute."""
-        return Size(200, 160, (16, 64), 2, (32, 128), 3)
+        return DemoSize(200, 160, (16, 64), 2, (32, 128), 3)
 
 
 @dataclass(frozen=True)
-class Sample:
+class DemoData:
     """Labelled data, for kernels, training and testing."""
 
     name: str
@@ -93,10 +93,10 @@ class Spectrum:
 
 
 @dataclass(frozen=True)
-class Study:
+class DemoStudy:
     """Everything the table and the report show."""
 
-    size: Size
+    size: DemoSize
     cases: tuple[Case, ...]
     spectra: tuple[Spectrum, ...]
     gradients: ErrorCurve
@@ -109,9 +109,9 @@ class Study:
     cpu_seconds: float
 
 
-def run(size: Size | None = None) -> Study:
+def run(size: DemoSize | None = None) -> DemoStudy:
     """Compute everything."""
-    size = size or Size()
+    size = size or DemoSize()
     wall, cpu = time.perf_counter(), time.process_time()
     mixture = nsd.GaussianMixture.two_class(size.dimension)
     sample, digits = _sample(mixture, size), _digits()
@@ -122,7 +122,7 @@ def run(size: Size | None = None) -> Study:
         twin = _as_it_is(phi, digits)
         cases.append(_case(digits, phi, twin, twin.verify(digits.train[0][: size.points]), size))
     gradients, (curve, learned) = _gradients(sample, size), _learning()
-    return Study(
+    return DemoStudy(
         size,
         tuple(cases),
         spectra,
@@ -137,14 +137,14 @@ def run(size: Size | None = None) -> Study:
 # ---- data ------------------------------------------------------------------------------------------------
 
 
-def _sample(mixture: nsd.GaussianMixture, size: Size) -> Sample:
+def _sample(mixture: nsd.GaussianMixture, size: DemoSize) -> DemoData:
     """The papers' two classes."""
     X, y = mixture.sample(size.points, seed=0)
     statistics = nsd.MixtureStatistics.from_mixture(mixture, X, y)
-    return Sample("mixture", statistics, (X, y), mixture.sample(size.points, seed=1))
+    return DemoData("mixture", statistics, (X, y), mixture.sample(size.points, seed=1))
 
 
-def _digits() -> Sample:
+def _digits() -> DemoData:
     """The handwritten digits of scikit-learn, scaled by what the training part shows."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -152,13 +152,13 @@ def _digits() -> Sample:
     X, y = load_digits(return_X_y=True)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.25, random_state=0, stratify=y)
     X, X_test = nsd.standardise(X, X_test)
-    return Sample("digits", nsd.MixtureStatistics.estimate(X, y), (X, y), (X_test, y_test))
+    return DemoData("digits", nsd.MixtureStatistics.estimate(X, y), (X, y), (X_test, y_test))
 
 
 # ---- kernels ---------------------------------------------------------------------------------------------
 
 
-def _spectrum(phi: str, kernel: Kernel, mixture: nsd.GaussianMixture, sample: Sample) -> Spectrum:
+def _spectrum(phi: str, kernel: Kernel, mixture: nsd.GaussianMixture, sample: DemoData) -> Spectrum:
     """A kernel of one DEQ on the mixture, against the law that is predicted without sampling."""
     deq, X = nsd.DEQ(phi, SIGMA_A2), sample.train[0]
     twin = nsd.match(deq, sample.statistics, kernel=kernel)
@@ -168,7 +168,7 @@ def _spectrum(phi: str, kernel: Kernel, mixture: nsd.GaussianMixture, sample: Sa
     return Spectrum(phi, twin, twin.verify(X), law, values)
 
 
-def _gradients(sample: Sample, size: Size) -> ErrorCurve:
+def _gradients(sample: DemoData, size: DemoSize) -> ErrorCurve:
     """Gradients of real tanh DEQs, through the implicit function theorem, against the exact NTK."""
     X = sample.train[0][:50]
     deq = nsd.DEQ("tanh", SIGMA_A2).centred(sample.statistics.tau0)
@@ -186,13 +186,13 @@ def _gradients(sample: Sample, size: Size) -> ErrorCurve:
 # ---- training --------------------------------------------------------------------------------------------
 
 
-def _as_it_is(phi: str, data: Sample) -> nsd.Twin:
+def _as_it_is(phi: str, data: DemoData) -> nsd.Twin:
     """One layer for every input if the DEQ is homogeneous, else the papers' match of the centred DEQ."""
     deq = nsd.DEQ(phi, SIGMA_A2)
     return nsd.match_one_layer(deq) if deq.homogeneous else nsd.match(deq, data.statistics)
 
 
-def _case(data: Sample, phi: str, twin: nsd.Twin, verified: Verification, size: Size) -> Case:
+def _case(data: DemoData, phi: str, twin: nsd.Twin, verified: Verification, size: DemoSize) -> Case:
     """Train the readouts of DEQ, twin and plain network on equal terms."""
     trained = {
         width: nsd.compare(twin.implicit, twin, data.train, test=data.test, width=width, seeds=size.seeds)

@@ -50,14 +50,14 @@ def spectral_norm(kernel: Any) -> float:
 
 
 @dataclass(frozen=True)
-class Scaled:
+class BestScalar:
     """The scalar with which a kernel comes nearest to another, and the relative distance that is left."""
 
     scalar: float
     distance: float
 
 
-def best_scalar(exact: Any, approximation: Any) -> Scaled:
+def best_scalar(exact: Any, approximation: Any) -> BestScalar:
     """The minimum over s of ||exact - s approximation|| / ||exact||, both positive semi-definite.
 
     The largest and the smallest eigenvalue of the difference fall with s; the spectral norm is least where they are
@@ -77,7 +77,7 @@ def best_scalar(exact: Any, approximation: Any) -> Scaled:
 
     start = torch.tensor([size / max(other, 1e-300)], dtype=torch.float64)
     found = newton(excess, start, 0.0 * start, math.inf * start, flattest=1e-300, steps=_STEPS, still=_STILL)
-    return Scaled(float(found.value), least / size)
+    return BestScalar(float(found.value), least / size)
 
 
 def _outermost(operator: LinearOperator | Array, both: bool = False) -> tuple[Array, Array]:

@@ -26,7 +26,7 @@ from .runner import Experiment, Point, Setup
 
 
 @dataclass(frozen=True)
-class Run:
+class DistillingRun:
     """What decides the numbers."""
 
     data: str = "mnist"
@@ -40,28 +40,28 @@ class Run:
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
-def _fresh_readout(model: Model, deq: Model, X: Tensor, y: Tensor, run: Run, seed: int) -> None:
+def _fresh_readout(model: Model, deq: Model, X: Tensor, y: Tensor, run: DistillingRun, seed: int) -> None:
     finite.fit(model, (X, y), method="ridge", ridge=run.ridge)
 
 
-def _distilled(model: Model, deq: Model, X: Tensor, y: Tensor, run: Run, seed: int) -> None:
+def _distilled(model: Model, deq: Model, X: Tensor, y: Tensor, run: DistillingRun, seed: int) -> None:
     assert isinstance(model, finite.ENN)
     how = partial(finite.distil, epochs=run.epochs, lr=run.lr, batch_size=run.batch_size, seed=seed)
     how(deq, model, X, ridge=run.ridge, holdout=0.02)
 
 
-def _from_scratch(model: Model, deq: Model, X: Tensor, y: Tensor, run: Run, seed: int) -> None:
+def _from_scratch(model: Model, deq: Model, X: Tensor, y: Tensor, run: DistillingRun, seed: int) -> None:
     finite.fit(model, (X, y), method="adam", lr=run.lr, epochs=run.epochs, batch_size=run.batch_size, seed=seed)
 
 
-WAYS: dict[str, Callable[[Model, Model, Tensor, Tensor, Run, int], None]] = {
+WAYS: dict[str, Callable[[Model, Model, Tensor, Tensor, DistillingRun, int], None]] = {
     "fresh readout": _fresh_readout,
     "distilled": _distilled,
     "from scratch": _from_scratch,
 }
 
 
-def students(run: Run, X: Tensor) -> dict[tuple[str, int], Twin | ENN]:
+def students(run: DistillingRun, X: Tensor) -> dict[tuple[str, int], Twin | ENN]:
     """Twins of the DEQ before its training, and plain networks, of one and of two layers.
 
     Plain layers are a twin's only for homogeneous activations (theory, section 13); others have the one layer.
@@ -78,7 +78,7 @@ def students(run: Run, X: Tensor) -> dict[tuple[str, int], Twin | ENN]:
 
 
 def run_seed(
-    run: Run, networks: Mapping[tuple[str, int], Twin | ENN], parts: Sequence[Tensor], seed: int, setup: Setup
+    run: DistillingRun, networks: Mapping[tuple[str, int], Twin | ENN], parts: Sequence[Tensor], seed: int, setup: Setup
 ) -> list[dict[str, Any]]:
     """The DEQ, then every student in every way; all of one seed draw from the same generator's seed."""
     X, y, Xt, yt = parts
@@ -118,7 +118,7 @@ def _rows(
     ]
 
 
-def replace_trained(run: Run, setup: Setup) -> dict[str, Any]:
+def replace_trained(run: DistillingRun, setup: Setup) -> dict[str, Any]:
     """Every row, with the bounds of the twins."""
     parts = load(run.data, setup.data).standardised().tensors(setup.device)
     networks = students(run, parts[0])
@@ -129,8 +129,8 @@ def replace_trained(run: Run, setup: Setup) -> dict[str, Any]:
 
 def points(setup: Setup) -> list[Point]:
     """The digits; in full at a larger width, also with tanh, and MNIST and Fashion-MNIST."""
-    digits = Run("digits", width=256, epochs=20, batch_size=128)
-    full = [replace(digits, activation="tanh"), digits, Run(), Run("fashion_mnist")]
+    digits = DistillingRun("digits", width=256, epochs=20, batch_size=128)
+    full = [replace(digits, activation="tanh"), digits, DistillingRun(), DistillingRun("fashion_mnist")]
     sizes = [replace(digits, width=64, epochs=6)] if setup.quick else full
     return [Point(f"{r.data}/{r.activation}", asdict(r), partial(replace_trained, r, setup)) for r in sizes]
 

@@ -37,7 +37,7 @@ LIMIT = "infinite width"
 
 
 @dataclass(frozen=True)
-class Run:
+class LazyRun:
     """What decides the numbers."""
 
     data: str = "mnist"
@@ -135,7 +135,7 @@ def _distance(outputs: Tensor, reference: Tensor) -> float:
     return float((outputs - reference).norm() / reference.norm())
 
 
-def _follow(run: Run, twin: Twin, data: Dataset, seed: int, setup: Setup) -> dict[str, Any]:
+def _follow(run: LazyRun, twin: Twin, data: Dataset, seed: int, setup: Setup) -> dict[str, Any]:
     """The half mean square of the test rows, and all that is compared with the DEQ, over time: of the DEQ, one layer
     with Gaussian and with orthogonal weights, another DEQ; ``to_limit`` is the distance from infinite width."""
     X, y, X_test, y_test = data.tensors(setup.device)
@@ -168,7 +168,7 @@ def _follow(run: Run, twin: Twin, data: Dataset, seed: int, setup: Setup) -> dic
     return {"seed": seed, "steps": steps, **curves}
 
 
-def train_lazily(run: Run, setup: Setup = HERE) -> dict[str, Any]:
+def train_lazily(run: LazyRun, setup: Setup = HERE) -> dict[str, Any]:
     """The curves of every seed."""
     data = _rows(run, setup)
     deq = DEQ(run.activation, run.sigma_a2)
@@ -178,19 +178,19 @@ def train_lazily(run: Run, setup: Setup = HERE) -> dict[str, Any]:
     return {"bound": twin.bound, "kinds": twin.kinds, "seeds": seeds}
 
 
-def _rows(run: Run | Together, setup: Setup) -> Dataset:
+def _rows(run: LazyRun | Together, setup: Setup) -> Dataset:
     data = load(run.data, setup.data).standardised()
     return data if run.train is None else data.first(run.train)
 
 
 def lazy_points(setup: Setup) -> list[Point]:
     """The digits beside infinite width; in full also MNIST at widths 2,048 and 8,192."""
-    digits = Run("digits", epochs=8, batch_size=64, train=1000, limit=True)
+    digits = LazyRun("digits", epochs=8, batch_size=64, train=1000, limit=True)
     if setup.quick:
         runs = [replace(digits, width=width, seeds=(0,)) for width in (128, 512)]
     else:
         runs = [
-            Run(activation=phi, width=width, seeds=seeds)
+            LazyRun(activation=phi, width=width, seeds=seeds)
             for width, seeds in ((2048, (0, 1, 2)), (8192, (0,)))
             for phi in ("tanh", "relu")
         ]

@@ -55,7 +55,7 @@ Shares = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
-class Scores:
+class ReadoutScores:
     """What the readouts of several networks reach, and what they took."""
 
     shares: dict[str, dict[str, Shares]]
@@ -80,7 +80,7 @@ def score(
     batch_size: int = 128,
     seeds: Sequence[int] = (0,),
     optimisers: Rates = _PAPERS,
-) -> Scores:
+) -> ReadoutScores:
     """Train a readout on the features of every network and seed, as many at once as the memory holds.
 
     Networks of one seed share their input weights and the order of the samples; batches of 128, as in the papers.
@@ -114,7 +114,7 @@ def score(
         return {"accuracy": [round(v, 6) for v in accuracies], "agreement": [round(v, 6) for v in agreements]}
 
     by_network = {name: {way: shares(name, j) for j, way in enumerate(optimisers)} for name in candidates}
-    return Scores(by_network, clock, elapsed)
+    return ReadoutScores(by_network, clock, elapsed)
 
 
 def _features(

@@ -39,7 +39,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Size:
+class RouteSize:
     """How much is computed."""
 
     train: int
@@ -48,13 +48,13 @@ class Size:
     seeds: int = 3
 
 
-QUICK, FULL = Size(400, 300, 256), Size(1500, 1000, 1024)
+QUICK, FULL = RouteSize(400, 300, 256), RouteSize(1500, 1000, 1024)
 
 
 # ---- data ----------------------------------------------------------------------------------------------------
 
 
-def prepare(name: str, size: Size, folder: Any = None, seed: int = 0) -> Dataset:
+def prepare(name: str, size: RouteSize, folder: Any = None, seed: int = 0) -> Dataset:
     """Random rows of a data set, standardised by the training rows; the papers' mixture is drawn and stays as it is."""
     if name == "mixture":
         mixture = GaussianMixture.two_class(_MIXTURE_DIMENSION)
@@ -91,7 +91,7 @@ def route_twin(route: str, activation: str, kernel: Kernel, data: Dataset) -> Tw
     return match_one_layer(deq, kernel, None if deq.homogeneous else norm_range(data.X_train), units="conditioned")
 
 
-def compare_route(data: Dataset, route: str, activation: str, kernel: Kernel, size: Size) -> dict[str, Any]:
+def compare_route(data: Dataset, route: str, activation: str, kernel: Kernel, size: RouteSize) -> dict[str, Any]:
     """Distance of the kernels, agreement of the regressions, and for the CK the networks of finite width."""
     twin = route_twin(route, activation, kernel, data)
     rows = _unit(data) if route == "sphere" else data
@@ -126,7 +126,7 @@ def _kernels(twin: Twin, data: Dataset, kernel: Kernel) -> dict[str, Any]:
 # ---- finite width --------------------------------------------------------------------------------------------
 
 
-def _networks(twin: Twin, data: Dataset, size: Size) -> dict[str, Any]:
+def _networks(twin: Twin, data: Dataset, size: RouteSize) -> dict[str, Any]:
     """Frozen random features and a ridge readout; agreement with the DEQ of the same seed, or of the next one."""
     networks: dict[str, DEQ | ENN] = {"DEQ": twin.deq, "twin": twin.network, "plain": twin.plain}
     guesses = {

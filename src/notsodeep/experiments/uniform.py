@@ -32,7 +32,7 @@ from ..errors import InvalidInputError
 from ..kernels import pairwise
 from ..matching import kernel_names
 from ..matching.arc import HomogeneousDEQ
-from ..matching.arc_fit import Fit, Problem, deeper_starts, fit
+from ..matching.arc_fit import BendFit, Problem, deeper_starts, fit
 from ..matching.uniform import certified
 from ..networks import DEQ, KERNELS, Kernel
 from ..plots.figures.twins import draw_odd, draw_uniform
@@ -49,7 +49,7 @@ def homogeneous_rows(name: str, sigma_a2: float, kernel: Kernel, depths: int = 6
     """Certified bounds of one homogeneous DEQ, for twins of growing depth."""
     phi = activation("leaky_relu", slope=SLOPE) if name == "leaky_relu" else activation(name)
     reduced = HomogeneousDEQ.of(DEQ(phi, sigma_a2, 1.0))
-    shallow: Fit | None = None
+    shallow: BendFit | None = None
     for depth in range(1, depths + 1):
         found = certified(reduced, kernel, depth, 0.0, shallow, precise=True)
         shallow = found.fit
@@ -143,12 +143,12 @@ def _nodes(count: int) -> list[float]:
     return [LAST * (1.0 - math.cos(0.5 * math.pi * (i + 1) / count)) for i in range(count)]
 
 
-def _branch(kernel: str, feedbacks: Sequence[float], shallow: Sequence[Fit] | None) -> list[Fit]:
+def _branch(kernel: str, feedbacks: Sequence[float], shallow: Sequence[BendFit] | None) -> list[BendFit]:
     """Fits along the nodes: continuation upwards, then downwards, keeping the better of the two at every node."""
-    fits: list[Fit | None] = [None] * len(feedbacks)
+    fits: list[BendFit | None] = [None] * len(feedbacks)
     kinds = kernel_names(kernel)
     for order in (range(len(feedbacks)), range(len(feedbacks) - 1, -1, -1)):
-        previous: Fit | None = None
+        previous: BendFit | None = None
         for i in order:
             problem = Problem(HomogeneousDEQ(feedbacks[i], 1.0, 1.0), kinds)
             here = fits[i]
@@ -162,7 +162,9 @@ def _branch(kernel: str, feedbacks: Sequence[float], shallow: Sequence[Fit] | No
     return _repaired(kernel, [f for f in fits if f is not None], feedbacks, shallow)
 
 
-def _repaired(kernel: str, fits: list[Fit], feedbacks: Sequence[float], shallow: Sequence[Fit] | None) -> list[Fit]:
+def _repaired(
+    kernel: str, fits: list[BendFit], feedbacks: Sequence[float], shallow: Sequence[BendFit] | None
+) -> list[BendFit]:
     """Refit nodes that stand out above their neighbours or above the shallower network, which is a special case."""
     out = list(fits)
     for _ in range(2):
@@ -190,7 +192,7 @@ def uniform_table(
     feedbacks = _nodes(count)
     rows = []
     for kernel in kernels:
-        shallow: list[Fit] | None = None
+        shallow: list[BendFit] | None = None
         for depth in depths:
             shallow = _branch(kernel, feedbacks, shallow)
             rows.append(_row(kernel, depth, shallow))
@@ -200,7 +202,7 @@ def uniform_table(
     return {"table": "uniform twins of ReLU", "version": 1, "feedback": digits, "branches": rows}
 
 
-def _row(kernel: str, depth: int, fits: Sequence[Fit]) -> dict[str, Any]:
+def _row(kernel: str, depth: int, fits: Sequence[BendFit]) -> dict[str, Any]:
     columns = len(fits[0].weights)
     return {
         "kernel": kernel,

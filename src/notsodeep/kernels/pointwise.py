@@ -19,7 +19,7 @@ from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_kernels, r
 from .expectations import Layer, layer_of
 from .plane import account
 from .recursion import equation, explicit, implicit
-from .variance import Diagonal, at_each_layer, equilibrium_variance
+from .variance import OnDiagonal, at_each_layer, equilibrium_variance
 
 VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
 _CHUNK = 4096  # pairs at once: a series of 2048 terms for each is 64 megabytes
@@ -77,7 +77,7 @@ def diagonal(
             network.check_contraction()
         parts = _own_kernels(network, s, kinds)
     else:
-        parts = explicit(s, (Diagonal(phi) for phi in network.activations), rates or (), kinds)
+        parts = explicit(s, (OnDiagonal(phi) for phi in network.activations), rates or (), kinds)
     return {kind: part.reshape(shape) for kind, part in parts.items()}
 
 
@@ -85,7 +85,7 @@ def _own_kernels(deq: DEQ, s: Tensor, kinds: Sequence[Kernel]) -> dict[Kernel, T
     if isinstance(deq, DEQSlope):
         return _slopes(deq, s, lambda lifted, kernel: _own_kernels(lifted, s, (kernel,))[kernel], kinds)
     q = equilibrium_variance(deq, s)
-    return implicit(q, Diagonal(deq.activation), deq.sigma_a2, kinds, gap_check(deq))
+    return implicit(q, OnDiagonal(deq.activation), deq.sigma_a2, kinds, gap_check(deq))
 
 
 def _float64(value: Any) -> Tensor:

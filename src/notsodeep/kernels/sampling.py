@@ -23,7 +23,7 @@ from ..networks import DEQ, Kernel, Network
 from .expectations import Layer, degree_of
 from .pointwise import DEQSlope, diagonal, gap_check, pairwise
 from .recursion import Known, LayerMaps, equation, explicit, implicit
-from .variance import Diagonal, at_each_layer, equilibrium_variance
+from .variance import OnDiagonal, at_each_layer, equilibrium_variance
 
 _SIZES = (32, 64, 128, 256)  # nodes in the angle; kinked functions are asked for on a part of it
 _TERMS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192, 16384)  # of the Hermite series
@@ -68,7 +68,7 @@ def sample(
                 raise Unresolved
             if isinstance(network, DEQ):
                 q = equilibrium_variance(network, squares)
-                own = Known(*Diagonal(network.activation).both(q))
+                own = Known(*OnDiagonal(network.activation).both(q))
                 along = implicit(q, own, network.variances[0], kinds, gap_check(network))
                 return along, _implicit(network, q, own, ia, ib, dot, kinds, tolerance)
             layers = (_layer(phi, q, ia, ib, tolerance) for phi, (q,) in at_each_layer(network, squares))
@@ -153,7 +153,7 @@ def _layer(
         raise Unresolved
     if phi.closed_form() is not None:
         return Layer(phi, q[ia][:, None], q[ib][:, None])
-    whole = (own or Diagonal(phi)).both(q)
+    whole = (own or OnDiagonal(phi)).both(q)
     return _AngleSeries(phi, q, ia, ib, tolerance, whole, expected if phi.kinks else None)
 
 
@@ -286,7 +286,7 @@ def _root(qx: Tensor, qy: Tensor) -> Tensor:
 def _enough(phi: Activation, widest: float, largest: float, sure: float) -> tuple[int, float]:
     """How many terms the largest variance needs, smaller ones need fewer, and what these leave out."""
     q = torch.tensor([widest], dtype=torch.float64)
-    whole = Diagonal(phi).both(q)
+    whole = OnDiagonal(phi).both(q)
     for terms in _TERMS if may_share(q.sqrt(), phi.panels(), BLOCK) else _TERMS[:_OWN_RULE]:
         missing = _missing(_two_series(phi, q, terms), whole)
         if largest**terms * missing <= sure:

@@ -18,7 +18,7 @@ _LIMIT = 1e-145  # scales below this are their own limit
 _ONE = torch.ones(1, dtype=torch.float64)
 
 
-class Diagonal(LayerMaps):
+class OnDiagonal(LayerMaps):
     """A layer between a point and itself: the covariance is the variance."""
 
     def __init__(self, phi: Activation) -> None:

@@ -23,7 +23,7 @@ from ..errors import ConcentrationError, ConcentrationWarning, InvalidInputError
 from ..kernels.averages import PairAverages
 from ..networks import Kernel, Network
 from ..spectra.linearised import nearest_product, nearest_semidefinite
-from ..spectra.population import Array, Commuting, Dense
+from ..spectra.population import Array, Commuting, NonCommuting
 from ..spectra.sources import Source
 
 
@@ -31,7 +31,7 @@ from ..spectra.sources import Source
 class LinearProblem:
     """Ridge regression on a Gaussian mixture, K classes; ``noise`` holds all covariances and all means."""
 
-    noise: Commuting | Dense
+    noise: Commuting | NonCommuting
     counts: Array
     p: int
     offsets: Array
@@ -115,7 +115,9 @@ def _refuse_nothing(unit: float, network: Network, kernel: Kernel) -> None:
         raise InvalidInputError(f"the {kernel} of {network!r} is zero: there is nothing to learn with")
 
 
-def _with_heads(noise: Commuting | Dense, p: int, spread: Array, pull: Array, excess: Array) -> Commuting | Dense:
+def _with_heads(
+    noise: Commuting | NonCommuting, p: int, spread: Array, pull: Array, excess: Array
+) -> Commuting | NonCommuting:
     """The features beside x as two more joint eigenvalues: psi, one direction, and the classes, without noise."""
     values = np.stack([spread, np.zeros_like(spread)])
     heads = np.stack([np.outer(pull, pull), excess])

@@ -13,7 +13,7 @@ from ..errors import InvalidInputError
 from ..matching import Twin
 from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import Kernel, Network
-from ..spectra.population import Array, Dense
+from ..spectra.population import Array, NonCommuting
 from ..spectra.sources import Source, source_of
 from .features import Check, Concentration, LinearProblem, concentration, limit_problem, linear_problem
 from .schedules import Scores, confusions, flow_scores, interpolated, ridge_scores
@@ -209,7 +209,7 @@ def _confusion(scores: Scores, targets: Array) -> tuple[Array, float]:
 
 
 def _tolerance(problem: LinearProblem) -> float:
-    return 1e-5 if isinstance(problem.noise, Dense) else 1e-9
+    return 1e-5 if isinstance(problem.noise, NonCommuting) else 1e-9
 
 
 def _many(function: Any, points: Array, tolerance: float) -> Array:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import ConvergenceError
 from ..spectra.newton import newton
-from ..spectra.population import OWN, Array, Commuting, CommutingAt, Dense, DenseAt, Pairs
+from ..spectra.population import OWN, Array, Commuting, CommutingAt, NonCommuting, NonCommutingAt, Pairs
 from .features import LinearProblem
 
 _TURNS = 8  # steps from a real ridge to a complex one of the same size
@@ -43,11 +43,11 @@ class Resolvent:
     """Q at the points g, (N, K)."""
 
     problem: LinearProblem
-    noise: Commuting | Dense
+    noise: Commuting | NonCommuting
     g: Array
 
     @cached_property
-    def bulk(self) -> CommutingAt | DenseAt:
+    def bulk(self) -> CommutingAt | NonCommutingAt:
         """R, the part of the covariances; single precision suffices where there are many points (a contour)."""
         return self.noise.at(self.g, single=np.iscomplexobj(self.g))
 
@@ -101,7 +101,7 @@ def solve(problem: LinearProblem, ridges: Array) -> Resolvent:
     there from the real ridge of the same size.
     """
     start = np.abs(ridges) + Resolvent(problem, problem.noise, np.zeros((1, len(problem.counts)))).traces
-    if isinstance(problem.noise, Dense):
+    if isinstance(problem.noise, NonCommuting):
         cheap = problem.noise.surrogate()
         u = _iterate(problem, problem.noise, ridges, _follow(problem, cheap, ridges, start), cheap)
     else:
@@ -120,7 +120,9 @@ def _follow(problem: LinearProblem, noise: Commuting, ridges: Array, start: Arra
     return u
 
 
-def _iterate(problem: LinearProblem, noise: Commuting | Dense, ridges: Array, start: Array, slopes: Commuting) -> Array:
+def _iterate(
+    problem: LinearProblem, noise: Commuting | NonCommuting, ridges: Array, start: Array, slopes: Commuting
+) -> Array:
     """Solve u = d + delta(1/u) for u = 1/g, which is the fixed point of spectra at z = -d.
 
     ``slopes`` gives the derivative. For matrices that is a cheap population nearby: the steps still shrink quickly,

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from .. import _chebyshev
-from ..spectra.population import OWN, Array, Dense, Pairs
+from ..spectra.population import OWN, Array, NonCommuting, Pairs
 from .features import LinearProblem
 from .resolvent import Resolvent, score_covariances, score_means, solve
 
@@ -106,7 +106,7 @@ def _both_halves(weights: Array, found: Array, own: Array) -> Array:
 def _entries(problem: LinearProblem) -> int:
     """Numbers that one point of the schedule needs at once."""
     noise, classes = problem.noise, len(problem.counts)
-    if isinstance(noise, Dense):
+    if isinstance(noise, NonCommuting):
         return _CHUNK // 40  # one time, or forty ridges, hold their matrices together
     return max(len(noise.weights), classes**4)
 

@@ -48,15 +48,15 @@ class Bounds:
     def __rmul__(self, factor: float) -> Bounds:
         return Bounds(factor * self.value, factor * self.first, factor * self.second)
 
-    def __rsub__(self, number: float) -> Gap:
-        return Gap(number - self.value, self.first, self.second)
+    def __rsub__(self, number: float) -> GapBounds:
+        return GapBounds(number - self.value, self.first, self.second)
 
-    def __truediv__(self, gap: Gap) -> Bounds:
+    def __truediv__(self, gap: GapBounds) -> Bounds:
         return self * gap.inverse
 
 
 @dataclass(frozen=True)
-class Gap:
+class GapBounds:
     """A positive function: how small it is at least, and bounds on its derivatives."""
 
     least: Array
@@ -70,7 +70,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Level(Bounds):
+class CorrelationBounds(Bounds):
     """Bounds on a correlation r = cos t, and what else is known of t on every cell."""
 
     nodes: Array
@@ -82,18 +82,18 @@ class Level(Bounds):
     """Bound on |t''|."""
 
     @staticmethod
-    def inputs(cells: int) -> Level:
+    def inputs(cells: int) -> CorrelationBounds:
         angle, cosine = grid(cells)
         one, (low, high) = np.ones(cells), (angle[:-1], angle[1:])
-        return Level(one, _sine_above(low, high), one, cosine, low, high, np.zeros(cells))
+        return CorrelationBounds(one, _sine_above(low, high), one, cosine, low, high, np.zeros(cells))
 
     @staticmethod
-    def equilibrium(deq: HomogeneousDEQ, nodes: Array) -> Level:
+    def equilibrium(deq: HomogeneousDEQ, nodes: Array) -> CorrelationBounds:
         """The DEQ's own correlation: |r''| <= 1, because (1 + h sin t/pi) / (1 + h t/pi) <= 1."""
         low, high = cell_range(np.arccos(nodes))
         one = np.ones_like(low)
         bending = _equilibrium_bending(deq.step, low, high) if deq.step > 0 else np.zeros_like(low)
-        return Level(one, _sine_above(low, high), one, nodes, low, high, bending)
+        return CorrelationBounds(one, _sine_above(low, high), one, nodes, low, high, bending)
 
 
 def cell_range(angle: Array) -> tuple[Array, Array]:
@@ -110,16 +110,16 @@ class BoundedBend(LayerMaps):
     def __init__(self, c: float, last: bool) -> None:
         self.c, self.last = c, last
 
-    def value(self, level: Level) -> Level:
+    def value(self, level: CorrelationBounds) -> CorrelationBounds:
         """The next level."""
         nodes = Bend(self.c).value(level.nodes)
         low, high = cell_range(np.arccos(nodes))
         second = _slope_above(level, self.c) * level.second + self.c / math.pi * _sine_above(level.low, level.high)
         extra = 0.0 if self.last or self.c <= 0 else _layer_bending(level, low, high, self.c)
         first = _sine_above(low, high)
-        return Level(np.ones_like(low), first, second, nodes, low, high, level.bending + extra)
+        return CorrelationBounds(np.ones_like(low), first, second, nodes, low, high, level.bending + extra)
 
-    def both(self, level: Level) -> tuple[Level, Bounds]:
+    def both(self, level: CorrelationBounds) -> tuple[CorrelationBounds, Bounds]:
         """The next level, and 1 - c t / pi, the layer's derivative kernel."""
         slant = self.c / math.pi
         slope = Bounds(_slope_above(level, self.c), np.full_like(level.low, slant), slant * level.bending)
@@ -136,7 +136,7 @@ def ck_curvature(deq: HomogeneousDEQ, bends: Array, weight: float) -> float:
 
 def deq_bounds(deq: HomogeneousDEQ, nodes: Array, kind: Kernel) -> Bounds:
     """Bounds for the kernel relative to its diagonal; ``nodes``: its equilibrium at the ends of the cells."""
-    level, layer = Level.equilibrium(deq, nodes), BoundedBend(deq.bend, last=True)
+    level, layer = CorrelationBounds.equilibrium(deq, nodes), BoundedBend(deq.bend, last=True)
     found = implicit(level, layer, deq.feedback, (kind,), lambda gap: None)[kind]  # 1 - s k' >= 1 - s > 0
     return deq.gain / deq.diagonal(kind) * found
 
@@ -147,14 +147,14 @@ def twin_bounds(bends: Array, weights: Array, cells: int, kind: Kernel) -> Bound
     own = [float(w) for w in weights]
     # a CK has no rates of its own, and a frozen input weight has none that counts
     rates = [0.0] * (len(bends) + 1 - len(own)) + own
-    found = explicit(Level.inputs(cells), stack, rates, (kind,))[kind]
+    found = explicit(CorrelationBounds.inputs(cells), stack, rates, (kind,))[kind]
     return found if is_tangent(kind) else own[-1] * found
 
 
 # ---- |psi''| ---------------------------------------------------------------------------------------------
 
 
-def _layer_bending(level: Level, low: Array, high: Array, c: float) -> Array:
+def _layer_bending(level: CorrelationBounds, low: Array, high: Array, c: float) -> Array:
     """sup|psi''|, sin(psi) psi'' = cos t (1 - c t/pi) - (c/pi) sin t - cos(psi) psi'^2, psi' = sin t (1 - c t/pi) /
     sin(psi)."""
     t_low, t_high = level.low, level.high
@@ -225,7 +225,7 @@ def _sine_above(low: Array, high: Array) -> Array:
     return np.where((low < 0.5 * math.pi) & (high > 0.5 * math.pi), 1.0, np.maximum(np.sin(low), np.sin(high)))
 
 
-def _slope_above(level: Level, c: float) -> Array:
+def _slope_above(level: CorrelationBounds, c: float) -> Array:
     return np.maximum(np.abs(1.0 - c * level.low / math.pi), np.abs(1.0 - c * level.high / math.pi))
 
 

@@ -24,7 +24,7 @@ _BUMP = 1e-6
 
 
 @dataclass(frozen=True)
-class Fit:
+class BendFit:
     """Bends per layer, weights per term and kernel, and the largest error on the fitting grid."""
 
     bends: Array
@@ -50,14 +50,14 @@ class Problem:
         return [terms(rho, bends, kind) for kind in self.kinds]
 
 
-def fit(problem: Problem, starts: Iterable[Sequence[float]], steps: int = 40) -> Fit:
+def fit(problem: Problem, starts: Iterable[Sequence[float]], steps: int = 40) -> BendFit:
     """The best local minimax fit from several starting bends."""
     targets = problem.targets
     found = (_refine(problem, targets, np.array(s, dtype=np.float64), steps) for s in starts)
     return min(found, key=lambda f: f.error)
 
 
-def deeper_starts(problem: Problem, shallow: Fit | None) -> list[list[float]]:
+def deeper_starts(problem: Problem, shallow: BendFit | None) -> list[list[float]]:
     """Starts for one more layer: a short step before, after or inside the shallower optimum."""
     h, c0 = problem.deq.step, problem.deq.bend
     if shallow is None:
@@ -69,7 +69,7 @@ def deeper_starts(problem: Problem, shallow: Fit | None) -> list[list[float]]:
     return inside
 
 
-def fit_depth(problem: Problem, depth: int, shallow: Fit | None = None) -> Fit:
+def fit_depth(problem: Problem, depth: int, shallow: BendFit | None = None) -> BendFit:
     """Fit by continuation in depth, from the fit one layer shallower (found here if not given)."""
     if depth > 1 and (shallow is None or len(shallow.bends) != depth - 1):
         shallow = fit_depth(problem, depth - 1)
@@ -79,7 +79,7 @@ def fit_depth(problem: Problem, depth: int, shallow: Fit | None = None) -> Fit:
 # ---- sequential linear programmes ----------------------------------------------------------------------------
 
 
-def _refine(problem: Problem, targets: list[Array], x: Array, steps: int) -> Fit:
+def _refine(problem: Problem, targets: list[Array], x: Array, steps: int) -> BendFit:
     blocks = problem.blocks(x)
     weights = [np.full(len(b), 1.0 / len(b)) for b in blocks]
     error = np.inf
@@ -102,7 +102,7 @@ def _refine(problem: Problem, targets: list[Array], x: Array, steps: int) -> Fit
             reach *= 0.25
             if reach < 1e-10:
                 break
-    return Fit(x, tuple(weights), float(error))
+    return BendFit(x, tuple(weights), float(error))
 
 
 def _residual(blocks: list[Array], targets: list[Array], weights: Sequence[Array]) -> list[Array]:

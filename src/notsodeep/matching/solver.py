@@ -45,7 +45,7 @@ class Design(Protocol):
 
 
 @dataclass(frozen=True)
-class Solution:
+class Solved:
     """A point of the parameter space with the residual of its equations and the cost of the next orders."""
 
     design: Any
@@ -56,18 +56,18 @@ class Solution:
     conditioning: float
 
     @staticmethod
-    def at(design: Any, z: Array, equations: Array, beyond: Array, equations_by: Array) -> Solution:
+    def at(design: Any, z: Array, equations: Array, beyond: Array, equations_by: Array) -> Solved:
         """With the condition number of the derivatives of the equations."""
         singular = np.linalg.svd(equations_by, compute_uv=False)
         condition = float(singular[0] / max(singular[-1], 1e-300))
-        return Solution(design, z, float(np.abs(equations).max()), float(beyond @ beyond), condition)
+        return Solved(design, z, float(np.abs(equations).max()), float(beyond @ beyond), condition)
 
     @property
     def feasible(self) -> bool:
         return self.residual <= FEASIBLE
 
 
-def best_of(found: Sequence[Solution]) -> Solution:
+def best_of(found: Sequence[Solved]) -> Solved:
     """The feasible one with the best next orders, else the nearest to feasible."""
     return min(found, key=lambda s: (not s.feasible, s.cost if s.feasible else s.residual))
 
@@ -83,14 +83,14 @@ class _Local:
         return float(self.beyond @ self.beyond + penalty**2 * (self.equations @ self.equations))
 
 
-def solve(target: Target, design: Design, start: Array) -> Solution:
+def solve(target: Target, design: Design, start: Array) -> Solved:
     """From one start to the nearest constrained optimum; deterministic."""
     z = start
     for penalty in _PENALTIES:
         z, here = _polish(target, design, _descend(target, design, z, penalty))
         if np.abs(here.equations).max() < FEASIBLE:
             break
-    return Solution.at(design, z, here.equations, here.beyond, here.equations_by)
+    return Solved.at(design, z, here.equations, here.beyond, here.equations_by)
 
 
 def _descend(target: Target, design: Design, z: Array, penalty: float) -> Array:

@@ -18,7 +18,7 @@ from ..errors import InfeasibleMatchError, InvalidInputError
 from ..networks import DEQ, Kernel, first_trained, is_tangent
 from .arc import Array, HomogeneousDEQ, layers
 from .arc_bound import certify
-from .arc_fit import Fit, Problem, fit, fit_depth
+from .arc_fit import BendFit, Problem, fit, fit_depth
 from .certificates import Location, Proof, Tried, UniformCertificate, check_number
 from .names import MatchKernel, check_range, kernel_names
 from .one_layer import match_one_layer
@@ -116,7 +116,7 @@ def _plain(deq: DEQ, kernel: MatchKernel, tol: float, layers: int | Literal["aut
 class CertifiedFit:
     """A fit with its certificates, one per kernel."""
 
-    fit: Fit
+    fit: BendFit
     proofs: tuple[Proof, ...]
 
     @property
@@ -138,7 +138,7 @@ class CertifiedFit:
 
 
 def certified(
-    reduced: HomogeneousDEQ, kernel: MatchKernel, depth: int, tol: float, shallow: Fit | None, precise: bool = False
+    reduced: HomogeneousDEQ, kernel: MatchKernel, depth: int, tol: float, shallow: BendFit | None, precise: bool = False
 ) -> CertifiedFit:
     """The best network of a depth, from the table where it reaches and by fitting where not.
 
@@ -158,7 +158,7 @@ def certified(
 
 
 def _certificates(
-    reduced: HomogeneousDEQ, kinds: tuple[Kernel, ...], found: Fit, tol: float, quick: bool
+    reduced: HomogeneousDEQ, kinds: tuple[Kernel, ...], found: BendFit, tol: float, quick: bool
 ) -> tuple[Proof, ...]:
     """Coarse certificates first: they are enough unless they leave open whether the tolerance is met."""
     out = []
@@ -198,12 +198,12 @@ def _twin(deq: DEQ, kernel: MatchKernel, best: CertifiedFit, tried: list[Certifi
     )
 
 
-def _gain(reduced: HomogeneousDEQ, kinds: tuple[Kernel, ...], found: Fit) -> float:
+def _gain(reduced: HomogeneousDEQ, kinds: tuple[Kernel, ...], found: BendFit) -> float:
     """The network's own CK at norm one: fitted if the CK is asked for, else the DEQ's, the rates doing the rest."""
     return reduced.gain * (float(found.weights[kinds.index("ck")][0]) if "ck" in kinds else 1.0)
 
 
-def _rates(reduced: HomogeneousDEQ, kinds: tuple[Kernel, ...], found: Fit) -> tuple[float, ...] | None:
+def _rates(reduced: HomogeneousDEQ, kinds: tuple[Kernel, ...], found: BendFit) -> tuple[float, ...] | None:
     """Learning-rate multipliers W_1 ... W_L, readout: the NTK's weights in units of the network's gain."""
     for kind, weights in zip(kinds, found.weights, strict=True):
         if is_tangent(kind):
@@ -229,12 +229,12 @@ class Branch:
     weights: tuple[Array, ...]
     error: Array
 
-    def at(self, feedback: float) -> Fit:
+    def at(self, feedback: float) -> BendFit:
         """Cubic interpolation through the four nearest nodes."""
         stencil, coefficients = _lagrange(self.nodes, feedback)
         bends = np.clip(self.bends[:, stencil] @ coefficients, 0.0, 2.0)
         weights = tuple(np.maximum(w[:, stencil] @ coefficients, 0.0) for w in self.weights)
-        return Fit(bends, weights, float(self.error[stencil] @ coefficients))
+        return BendFit(bends, weights, float(self.error[stencil] @ coefficients))
 
     def beside(self, feedback: float) -> list[list[float]]:
         """The bends at the two nearest nodes, from which a fit can start where interpolation straddles a kink."""

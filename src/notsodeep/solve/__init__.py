@@ -5,7 +5,7 @@ from .dense import Factor, RidgePath, factorise, leave_one_out, ridge_path
 from .iterative import leave_rows_out
 from .network import FeatureSums, NetworkKernel, Source, features_of
 from .operator import Eigenpairs, KernelFunction, KernelOperator, top_eigenpairs
-from .pivoted import LowRank, nystrom, pivoted_cholesky
+from .pivoted import PivotedFactor, nystrom, pivoted_cholesky
 from .preconditioners import NAMES, Preconditioner, PreconditionerName, precondition
 from .tiles import KernelTiles, Store, triangle_bytes
 
@@ -18,8 +18,8 @@ __all__ = [
     "KernelFunction",
     "KernelOperator",
     "KernelTiles",
-    "LowRank",
     "NetworkKernel",
+    "PivotedFactor",
     "Preconditioner",
     "PreconditionerName",
     "RidgePath",

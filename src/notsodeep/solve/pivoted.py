@@ -44,7 +44,7 @@ class LowRankFactor(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class LowRank:
+class PivotedFactor:
     """A factor in this process."""
 
     F: Tensor
@@ -80,7 +80,7 @@ class Growing(Protocol):
         """
 
 
-def pivoted_cholesky(columns: Columns, diagonal: Tensor, rank: int, seed: int = 0) -> LowRank:
+def pivoted_cholesky(columns: Columns, diagonal: Tensor, rank: int, seed: int = 0) -> PivotedFactor:
     """Randomly pivoted Cholesky; stops early where nothing is left.
 
     >>> K = torch.ones(4, 4, dtype=torch.float64)
@@ -90,7 +90,7 @@ def pivoted_cholesky(columns: Columns, diagonal: Tensor, rank: int, seed: int = 
     """
     here = _Here(columns, diagonal, rank)
     left, pivots = choose_pivots(here, diagonal, rank, seed)
-    return LowRank(here.F[:, : here.done].contiguous(), left, pivots)
+    return PivotedFactor(here.F[:, : here.done].contiguous(), left, pivots)
 
 
 def choose_pivots(factor: Growing, diagonal: Tensor, rank: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -157,7 +157,7 @@ def _accept(block: Tensor, bounds: Tensor, most: int, generator: torch.Generator
     return index.to(block.device), lower
 
 
-def nystrom(columns: Columns, diagonal: Tensor, rank: int, seed: int = 0) -> LowRank:
+def nystrom(columns: Columns, diagonal: Tensor, rank: int, seed: int = 0) -> PivotedFactor:
     """The Nystroem factor of rows drawn uniformly: K_nI K_II^(-1/2)."""
     if not 1 <= rank <= len(diagonal):
         raise InvalidInputError(f"rank must be between 1 and n = {len(diagonal)}, got {rank}")
@@ -167,4 +167,4 @@ def nystrom(columns: Columns, diagonal: Tensor, rank: int, seed: int = 0) -> Low
     values, vectors = torch.linalg.eigh(0.5 * (block[index] + block[index].T))
     kept = values > 1e-12 * values[-1]
     F = block @ (vectors[:, kept] / values[kept].sqrt())
-    return LowRank(F, (diagonal - (F**2).sum(1)).clamp_min(0.0), index)
+    return PivotedFactor(F, (diagonal - (F**2).sum(1)).clamp_min(0.0), index)

@@ -43,7 +43,7 @@ class Identity(Preconditioner):
         return R
 
 
-class Diagonal(Preconditioner):
+class Jacobi(Preconditioner):
     """The diagonal of K: worth something where the rows' norms differ."""
 
     name: PreconditionerName = "diagonal"
@@ -127,7 +127,7 @@ def precondition(
     if name == "none":
         return Identity()
     if name == "diagonal":
-        return Diagonal(tiles.diagonal())
+        return Jacobi(tiles.diagonal())
     if name == "nystrom":
         return Deflation("nystrom", nystrom(tiles.columns, tiles.diagonal(), size, seed))
     if name == "rpcholesky":

@@ -257,7 +257,7 @@ class SlopedAt:
 
 
 @dataclass(frozen=True, eq=False)
-class Dense(Population):
+class NonCommuting(Population):
     """Covariances without common eigenvectors, (K, q, q), on q of the p directions; ``outside`` describes the others.
 
     ``dimension`` is p and ``means`` (q, L) are the class means on the q directions.
@@ -279,8 +279,8 @@ class Dense(Population):
     def entries(self) -> int:
         return self.covariances.size
 
-    def at(self, g: Array, single: bool = False) -> DenseAt:
-        return DenseAt(self, [self._inverse(row) for row in g], self.outside.at(g), single)
+    def at(self, g: Array, single: bool = False) -> NonCommutingAt:
+        return NonCommutingAt(self, [self._inverse(row) for row in g], self.outside.at(g), single)
 
     def _inverse(self, g: Array) -> Array:
         size = self.covariances.shape[1]
@@ -307,7 +307,7 @@ class Dense(Population):
         weights, grams = np.full(rows, 1.0 / self.dimension), np.zeros((rows, classes, classes))
         return self.outside.plus(Commuting(self.ratios, diagonals, weights, grams))
 
-    def scaled(self, factor: Array, offsets: Array | float = 0.0) -> Dense:
+    def scaled(self, factor: Array, offsets: Array | float = 0.0) -> NonCommuting:
         """The population of the rows l_a x, with the factors l_a of the classes."""
         return replace(
             self,
@@ -316,16 +316,16 @@ class Dense(Population):
             outside=self.outside.scaled(factor, offsets),
         )
 
-    def plus(self, other: Commuting) -> Dense:
+    def plus(self, other: Commuting) -> NonCommuting:
         """With more directions outside."""
         return replace(self, outside=self.outside.plus(other))
 
 
 @dataclass(frozen=True, eq=False)
-class DenseAt:
+class NonCommutingAt:
     """R of a dense population, one matrix (q, q) for every point."""
 
-    of: Dense
+    of: NonCommuting
     inverses: list[Array]
     outside: CommutingAt
     single: bool

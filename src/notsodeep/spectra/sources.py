@@ -14,7 +14,7 @@ from ..errors import InvalidInputError
 from ..mixtures import Covariance, GaussianMixture, LowRank, MixtureStatistics
 from ..mixtures.covariances import Diagonal
 from ..mixtures.statistics import shrunk_covariances
-from .population import Array, Commuting, Dense
+from .population import Array, Commuting, NonCommuting
 
 _DENSE_LIMIT = 6000
 _NULL = 1e-12  # eigenvalues below this share of the largest are no noise at all
@@ -24,7 +24,7 @@ _NULL = 1e-12  # eigenvalues below this share of the largest are no noise at all
 class Source:
     """Covariances, means and the statistics of theory section 3, for n points."""
 
-    population: Commuting | Dense
+    population: Commuting | NonCommuting
     counts: Array
     group: Array
     """Index of each class among the distinct covariances."""
@@ -120,8 +120,8 @@ def _from_statistics(stats: MixtureStatistics, n: int | None, merge: bool) -> So
     return replace(source, tau0=stats.tau0, t=stats.t, T=stats.T) if stats.about == "mean" else source
 
 
-def _rank(population: Commuting | Dense, p: int) -> int:
-    if isinstance(population, Dense):
+def _rank(population: Commuting | NonCommuting, p: int) -> int:
+    if isinstance(population, NonCommuting):
         return len(population.means) + _rank(population.outside, p)
     live = population.values.max(axis=1) > _NULL * population.scale
     return round(p * float(population.weights[live].sum()))
@@ -129,7 +129,7 @@ def _rank(population: Commuting | Dense, p: int) -> int:
 
 def _population(
     covariances: Sequence[Covariance], means: Array, ratios: Array, merge: bool
-) -> tuple[Commuting | Dense, Array]:
+) -> tuple[Commuting | NonCommuting, Array]:
     """Distinct covariances only, if asked: classes that share one are one class for the bulk."""
     distinct: list[Covariance] = []
     group = []
@@ -159,7 +159,7 @@ def _commuting(ratios: Array, values: Array, means: Array) -> Commuting:
     return Commuting(ratios, rows, repeats / len(values), grams)
 
 
-def _structured(covariances: Sequence[Covariance], means: Array, ratios: Array) -> Commuting | Dense:
+def _structured(covariances: Sequence[Covariance], means: Array, ratios: Array) -> Commuting | NonCommuting:
     """Dense where covariances differ in direction, scalar outside the span of low-rank factors."""
     p = means.shape[1]
     floors = [_floor(c) for c in covariances]
@@ -197,7 +197,7 @@ def _compressed(c: Covariance, basis: Array) -> Array:
     return 0.5 * (compressed + compressed.T)
 
 
-def _block(blocks: Array, means: Array, ratios: Array, p: int, rest: Commuting | None) -> Commuting | Dense:
+def _block(blocks: Array, means: Array, ratios: Array, p: int, rest: Commuting | None) -> Commuting | NonCommuting:
     """Joint eigenvalues if the blocks commute, else a dense population on the directions that carry noise."""
     generator = np.random.default_rng(0)
     mixed = np.tensordot(generator.uniform(1.0, 2.0, len(blocks)), blocks, axes=1)
@@ -215,4 +215,4 @@ def _block(blocks: Array, means: Array, ratios: Array, p: int, rest: Commuting |
     lost = rotated[:, ~live]
     null = Commuting(ratios, np.zeros((1, len(blocks))), np.array([lost.shape[1] / p]), (lost @ lost.T)[None])
     kept = np.ascontiguousarray(turned[:, live][:, :, live])
-    return Dense(ratios, kept, p, rotated[:, live].T, null if rest is None else null.plus(rest))
+    return NonCommuting(ratios, kept, p, rotated[:, live].T, null if rest is None else null.plus(rest))

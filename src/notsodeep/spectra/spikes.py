@@ -23,7 +23,7 @@ import numpy as np
 from scipy.interpolate import BarycentricInterpolator
 from scipy.optimize import brentq
 
-from .population import Array, Dense
+from .population import Array, NonCommuting
 from .realaxis import Gap
 
 _DENSE_NODES = 18
@@ -118,7 +118,7 @@ def isolated(gap: Gap, part: LowRankPart) -> list[Spike]:
     ends = _ends(gap, part)
     if ends is None:
         return []
-    if isinstance(gap.curve.population, Dense):
+    if isinstance(gap.curve.population, NonCommuting):
         spikes = _crossings(gap, part, ends, _interpolated_track(gap, *ends[:2]))
         if all(spike is not None for spike in spikes):
             return [spike for spike in spikes if spike is not None]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...errors import InfeasibleMatchError
 from ...kernels.jets import KernelJet, explicit_jets
 from ...networks import ENN, Kernel
-from ..solver import Solution
+from ..solver import Solved
 from ..target import FEASIBLE, Target
 
 
@@ -37,7 +37,7 @@ class Refusal:
         return InfeasibleMatchError(f"{self.why}. {self.advice}", residual=self.residual)
 
 
-def finished(target: Target, solution: Solution, family: str, reason: str) -> Draft | Refusal:
+def finished(target: Target, solution: Solved, family: str, reason: str) -> Draft | Refusal:
     """The network of a solution."""
     if not solution.feasible:
         return Refusal(

@@ -14,7 +14,7 @@ from scipy.optimize import least_squares
 from ...activations import Activation
 from ...errors import InvalidInputError, NotSoDeepError
 from ...networks import ENN
-from ..solver import Solution, best_of
+from ..solver import Solved, best_of
 from ..target import ACCEPTED, Target, network_jets
 from .draft import Draft, Refusal
 
@@ -70,7 +70,7 @@ def solve_family(target: Target, family: Family) -> Draft | Refusal:
     return Draft(_network(target, family, best.z), family.name, best.conditioning, "the family you gave")
 
 
-def _from_start(target: Target, family: Family, start: Array) -> Solution:
+def _from_start(target: Target, family: Family, start: Array) -> Solved:
     """Least squares on equations and next orders, then on the equations alone."""
     low, high = (-np.inf, np.inf) if family.bounds is None else np.array(family.bounds, dtype=float).T
     if np.any(start <= low) or np.any(start >= high):
@@ -88,7 +88,7 @@ def _from_start(target: Target, family: Family, start: Array) -> Solution:
     near = solved(start, 1.0, "2-point").x
     z = solved(near, 0.0, "3-point")
     equations, beyond = _evaluate(target, family, z.x)
-    return Solution.at(family, z.x, equations, beyond, z.jac[: len(equations)])
+    return Solved.at(family, z.x, equations, beyond, z.jac[: len(equations)])
 
 
 def _evaluate(target: Target, family: Family, z: Array) -> tuple[Array, Array]:

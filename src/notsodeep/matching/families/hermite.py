@@ -19,7 +19,7 @@ from ...activations import Activation, Hermite, Quadratic
 from ...gaussian import hermite_coefficients
 from ...kernels.jets import DEGREE, LayerJet, explicit_jets, hermite_layer, implicit_covariance, index
 from ...networks import ENN
-from ..solver import Solution, best_of, solve
+from ..solver import Solved, best_of, solve
 from ..target import Target, make_target
 from .draft import Draft, Refusal, depth_reason, finished, need_rates, refuse_both
 from .hard_tanh import add_ntk_rates
@@ -254,14 +254,14 @@ def _orders(target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return every, tuple(k for k in every if k % 2 == 0) if target.even else every
 
 
-def _plain(target: Target, attempts: int) -> Solution:
+def _plain(target: Target, attempts: int) -> Solved:
     """Activations alone."""
     return _first_good(target, HermiteDesign(_orders(target), target.size), _plain_starts(target)[:attempts])
 
 
-def _first_good(target: Target, design: HermiteDesign, starts: Sequence[Sequence[Array]]) -> Solution:
+def _first_good(target: Target, design: HermiteDesign, starts: Sequence[Sequence[Array]]) -> Solved:
     """From the first start that leads to a good next order, else the best of two feasible ones."""
-    found: list[Solution] = []
+    found: list[Solved] = []
     for layers in starts:
         found.append(solve(target, design, design.pack(layers)))
         if (found[-1].feasible and found[-1].cost <= ENOUGH) or sum(s.feasible for s in found) >= 2:
@@ -281,9 +281,9 @@ def _plain_starts(target: Target) -> list[list[Array]]:
     return starts
 
 
-def _rated(target: Target) -> Solution:
+def _rated(target: Target) -> Solved:
     design = HermiteDesign(_orders(target), target.size, free_rates=True)
-    found: list[Solution] = []
+    found: list[Solved] = []
     for readout in (None, 0.999, 0.9999, 0.9):
         rates = target.rates_at_first_order(readout)
         found.append(solve(target, design, design.pack(rated_start(target, HIGHEST), rates)))

@@ -14,7 +14,7 @@ from ..certificates import Location, UniformCertificate, check_number
 from ..names import MatchKernel, Trains, check_range
 from ..twin import Twin
 from . import homogeneous, ranged
-from .certificate import Design
+from .certificate import LayerDesign
 from .ranged import MOST
 
 __all__ = ["match_one_layer"]
@@ -104,7 +104,9 @@ def _rule(deq: Network, kernel: Kernel, trains: Trains | Literal["auto"]) -> Tra
 # ---- the record ------------------------------------------------------------------------------------------
 
 
-def _twin(network: Network, kernel: Kernel, made: Design, norms: tuple[float, float] | None, trains: Trains) -> Twin:
+def _twin(
+    network: Network, kernel: Kernel, made: LayerDesign, norms: tuple[float, float] | None, trains: Trains
+) -> Twin:
     at, proof, own = made.proof.at, made.proof, made.rows[-1]
     where = Location(1.0, 1.0, at, kernel) if norms is None else Location(at, at, 1.0, kernel)
     high = torch.tensor([1.0 if norms is None else norms[1] ** 2], dtype=torch.float64)

@@ -27,8 +27,8 @@ from ..._chebyshev import to_coefficients
 from ...activations.norm_units import NormUnits
 from ...activations.projections import tail_gram
 from ..certificates import Proof, Tried
-from .target import Array, Target, quadratic
-from .units import Fit, gained
+from .target import Array, KernelOrders, quadratic
+from .units import UnitFit, gained
 
 _ROUNDING = 1e-13  # of the sums over orders and nodes, all of order one
 _FINE = (3, 6)  # cells per degree where polynomials of several variables are bounded
@@ -40,7 +40,7 @@ _ENTRIES = 1 << 20  # held at once
 
 
 @dataclass(frozen=True)
-class Design:
+class LayerDesign:
     """A layer, what is proven of it, all that was tried, and why it was taken."""
 
     layer: NormUnits
@@ -52,13 +52,13 @@ class Design:
     """Of the hidden weights, where the layer needs one of their own."""
 
 
-def projection_bound(target: Target, parts: Array) -> float:
+def projection_bound(target: KernelOrders, parts: Array) -> float:
     """The largest relative deficit over the whole range."""
     left = np.maximum(quadratic(target.grid[1], target.deficit(parts)), 0.0)
     return float(_quotient(left[None], target.diagonal, 2 * target.degree)[0]) + _ROUNDING
 
 
-def certify(target: Target, parts: Array, want: Array, found: Fit, gain: Array) -> Proof:
+def certify(target: KernelOrders, parts: Array, want: Array, found: UnitFit, gain: Array) -> Proof:
     """Of the layer that :func:`units.assemble` makes of ``found``, fitted to ``want``, which are the ``parts`` up to
     signs or rotations among the kinds of each order."""
     rows = target.grid[1]
@@ -78,7 +78,7 @@ def certify(target: Target, parts: Array, want: Array, found: Fit, gain: Array) 
     return Proof(bound, float(seen[worst]), float(target.grid[0][worst]), target.assumes)
 
 
-def _apart(target: Target, want: Array, have: Array, reach: float) -> float:
+def _apart(target: KernelOrders, want: Array, have: Array, reach: float) -> float:
     """sup of the difference of the interpolant and the shipped kernel, relative to the diagonal.
 
     ``want`` (K, J, N) leaves ``reach``; ``have`` may have more orders.
@@ -105,7 +105,7 @@ def _apart(target: Target, want: Array, have: Array, reach: float) -> float:
     return min(reach + most, _largest(target, carried, have[:orders], _FINE[-1], spared) + rest)
 
 
-def _each(target: Target, want: Array, have: Array, spared: float) -> Array:
+def _each(target: KernelOrders, want: Array, have: Array, spared: float) -> Array:
     """|e_k| (2 |c_k| + |e_k|) at most, order by order; by Lebesgue's constant where that adds up to ``spared`` only."""
     error, wished = have.copy(), np.zeros_like(have)
     error[: len(want)] -= want
@@ -121,7 +121,7 @@ def _each(target: Target, want: Array, have: Array, spared: float) -> Array:
     return np.asarray(e + 2.0 * np.sqrt(e * c))
 
 
-def _largest(target: Target, want: Array, have: Array, fine: int, spared: float) -> float:
+def _largest(target: KernelOrders, want: Array, have: Array, fine: int, spared: float) -> float:
     """sup over both norms and the cosine of |sum_k (have_k have_k' - want_k want_k') rho^k|, relative.
 
     Chebyshev coefficients of high degree in the norms and in the cosine are summed up instead, as long as they are
@@ -167,7 +167,7 @@ def _powers(count: int) -> Array:
     return np.where((orders[:, None] + orders) % 2 == 0, found, 0.0)
 
 
-def _floor(target: Target, cells: int) -> Array:
+def _floor(target: KernelOrders, cells: int) -> Array:
     """A lower bound of the diagonal in every one of these cells, from cells within them as fine as it takes.
 
     Over a long range of norms the diagonal is small at one end beside its maximum, to which the slack is relative.
@@ -180,7 +180,7 @@ def _floor(target: Target, cells: int) -> Array:
     return low
 
 
-def _beyond(target: Target, found: Fit, trained: bool) -> float:
+def _beyond(target: KernelOrders, found: UnitFit, trained: bool) -> float:
     """sup_s of the orders of singular units beyond the table: what all of them have, less those in it."""
     if not found.basis.singular:
         return 0.0
@@ -191,7 +191,7 @@ def _beyond(target: Target, found: Fit, trained: bool) -> float:
     return float(_suprema(target, parts)[0])
 
 
-def _suprema(target: Target, parts: Array) -> Array:
+def _suprema(target: KernelOrders, parts: Array) -> Array:
     """sup_s |parts_k(s)|^2 / k(s, s, 1) for every order, from values at the nodes (orders, kinds, nodes)."""
     out = np.zeros(len(parts))
     for chunk in np.array_split(np.arange(len(parts)), max(1, len(parts) // 128)):

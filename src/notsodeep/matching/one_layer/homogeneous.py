@@ -24,8 +24,8 @@ from ...networks import DEQ, Kernel, Network
 from ..certificates import Proof, Tried
 from ..names import Trains
 from . import thresholds
-from .certificate import Design, grid_excess, grid_slack
-from .units import FAMILY, Fit, gains, signs, smallest
+from .certificate import LayerDesign, grid_excess, grid_slack
+from .units import FAMILY, UnitFit, gains, signs, smallest
 
 Array = np.ndarray
 _FOURIER = 65536
@@ -68,7 +68,7 @@ def profile(network: Network, kernel: Kernel) -> Profile:
 
 def design(
     network: Network, kernel: Kernel, tol: float, units: Literal["auto", "conditioned", "thresholds"], trains: Trains
-) -> Design:
+) -> LayerDesign:
     """Thresholds where they are asked for, or where they are within ``tol`` and the readout trains; else conditioned
     units of growing size, up to the first within a tenth of ``tol`` or the largest."""
     tried: tuple[Tried, ...] = ()
@@ -84,7 +84,7 @@ def design(
     layer, proof = min(_growing(network, kernel, trains, tol), key=lambda pair: pair[1].bound)
     rows = (*tried, Tried(1, proof.bound, proof.sampled, FAMILY, 1))
     reason = "homogeneous: one kind of units is exact for all norms, up to the elementary function that is evaluated"
-    return Design(layer, proof, rows, reason)
+    return LayerDesign(layer, proof, rows, reason)
 
 
 def _growing(network: Network, kernel: Kernel, trains: Trains, tol: float) -> Iterator[tuple[Conditioned, Proof]]:
@@ -112,18 +112,18 @@ def _choices(sign: Array, data: Profile) -> list[Array]:
     return [sign, flipped]
 
 
-def _fitted(basis: Basis, data: Profile, sign: Array, gain: Array) -> Fit:
+def _fitted(basis: Basis, data: Profile, sign: Array, gain: Array) -> UnitFit:
     want = (sign * np.sqrt(data.orders))[:, None, None]
     return smallest(basis, want, gain, degrees=(basis.degree,), alphas=_ALPHAS)
 
 
-def _layer(found: Fit, data: Profile) -> Conditioned:
+def _layer(found: UnitFit, data: Profile) -> Conditioned:
     values = found.values[:, 0, :] * np.sqrt(data.diagonal)
     b = found.basis
     return Conditioned((tuple(map(tuple, values.tolist())),), b.alpha, b.degree, b.singular, b.order, b.parity)
 
 
-def _certify(data: Profile, found: Fit, gain: Array) -> Proof:
+def _certify(data: Profile, found: UnitFit, gain: Array) -> Proof:
     values, trained = found.values[:, 0, 0], bool(gain[-1] > 1.0)
     have = (basis_coefficients(found.basis, SINGULAR_TERMS).numpy() @ values * gain) ** 2
     gap = have - data.orders

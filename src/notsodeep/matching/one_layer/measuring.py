@@ -21,7 +21,7 @@ from ..._chebyshev import nodes as chebyshev_nodes
 from ...kernels.conjugate import conjugate_square
 from ...kernels.series import norm_series, series_radius
 from ...networks import DEQ, Kernel, Network
-from .target import Array, Smoothness, Target, norms_at, parallel, pivots, roots_of
+from .target import Array, KernelOrders, Smoothness, norms_at, parallel, pivots, roots_of
 
 _NODES = (*range(10, 32, 2), 36, 42, 50, 60, 68, 76, 84, 92, 100, 112)
 _CHEAP, _DEAR = 30, 3.0  # with more nodes than this, interpolation may take so many times more
@@ -36,7 +36,7 @@ _PARTS, _LEVELS = 4, 3  # where a disc has no bound, smaller ones are tried
 _ANGLES = (0.72, 0.6, 0.46, 0.34, 0.24)  # half openings of the sector in which the ellipse lies
 
 
-def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: float) -> Target:
+def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: float) -> KernelOrders:
     """The target on a range of norms, resolved to a small share of ``tol`` where rounding allows."""
     low, high = norms
     power = int(_vanishes_at_zero(network))
@@ -60,7 +60,7 @@ def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: f
     return best
 
 
-def sketch(network: Network, kernel: Kernel, norms: tuple[float, float]) -> Target:
+def sketch(network: Network, kernel: Kernel, norms: tuple[float, float]) -> KernelOrders:
     """The first orders alone at a few norms."""
     found = _sample(network, kernel, *norms, int(_vanishes_at_zero(network)), _PROBES[0], _SKETCHED, None)
     return replace(found, total=found.orders.sum(0))
@@ -92,7 +92,7 @@ def _sample(
     terms: int,
     count: int,
     smooth: Smoothness | None,
-) -> Target:
+) -> KernelOrders:
     nodes = norms_at(chebyshev_nodes(count), low, high)
     orders, total = np.zeros((terms, count, count)), np.empty((count, count))
     i, j = np.triu_indices(count)
@@ -107,7 +107,7 @@ def _sample(
         roots = roots_of(orders[:, :, few])
         orders = roots @ roots.transpose(0, 2, 1)
     mixed = _aliased(np.diag(total), g[i == j], series_radius(network, size, damped=True) ** size)
-    return Target(network, kernel, low, high, power, nodes, orders, total, mixed, smooth)
+    return KernelOrders(network, kernel, low, high, power, nodes, orders, total, mixed, smooth)
 
 
 def _aliased(ends: Array, sampled: Array, damping: float) -> float:

@@ -20,9 +20,9 @@ from ...errors import InfeasibleMatchError
 from ...networks import Kernel, Network
 from ..certificates import Proof, Tried
 from ..names import Trains
-from .certificate import Design, certify, projection_bound
+from .certificate import LayerDesign, certify, projection_bound
 from .measuring import measure, sketch
-from .target import NOISE, Array, Target, quadratic
+from .target import NOISE, Array, KernelOrders, quadratic
 from .turning import remainders, remaining
 from .units import FAMILY, Allowance, assemble, fit, gains, smallest, turned, wanted
 
@@ -39,7 +39,7 @@ _SPEED = 0.6  # exponent of the multiplicative step of the weights
 
 def design(
     deq: Network, kernel: Kernel, norms: tuple[float, float], tol: float, kinds: int | str, trains: Trains
-) -> Design:
+) -> LayerDesign:
     """The fewest kinds within ``tol``, or so many as are asked for."""
     resolution = tol if kinds == "auto" else min(tol, 10.0 ** (-2 * int(kinds)))
     target = measure(deq, kernel, norms, _known(deq, kernel, norms, resolution, kinds))
@@ -54,7 +54,7 @@ def design(
         rows.append(Tried(1, proof.bound, proof.sampled, FAMILY, count))
         if kinds != "auto" or proof.bound <= tol:
             reason = f"the fewest kinds of units within tol = {tol:.3g}" if kinds == "auto" else "kinds as asked for"
-            return Design(layer, proof, tuple(rows), reason)
+            return LayerDesign(layer, proof, tuple(rows), reason)
     best, listing = min(rows, key=lambda row: row.bound), "\n".join(f"  {row}" for row in rows)
     raise InfeasibleMatchError(
         f"no layer of up to {MOST} kinds of units has the {kernel} of {deq!r} within tol = {tol:.3g}:\n{listing}\n"
@@ -64,7 +64,9 @@ def design(
     )
 
 
-def _aimed(target: Target, count: int, turned: Callable[[], list[Target]], tol: float) -> tuple[Target, Array, float]:
+def _aimed(
+    target: KernelOrders, count: int, turned: Callable[[], list[KernelOrders]], tol: float
+) -> tuple[KernelOrders, Array, float]:
     """What the kinds are made for, their parts, and what these leave: with one kind that the norm turns if it pays."""
     parts = _factorise(target, count)
     found = (target, parts, projection_bound(target, parts))
@@ -93,7 +95,7 @@ def _allowed(reach: float, tol: float, kinds: int | str) -> Allowance:
     return Allowance(min(max(_SHARE * reach, 30.0 * _ENOUGH * tol), room), room)
 
 
-def _shipped(target: Target, parts: Array, allowed: Allowance, trains: Trains) -> tuple[NormUnits, Proof]:
+def _shipped(target: KernelOrders, parts: Array, allowed: Allowance, trains: Trains) -> tuple[NormUnits, Proof]:
     """The smallest elementary units that add little to the deficit of the projection, or the best there are."""
     want = wanted(target, parts)
     basis = _basis(target, want, trains)
@@ -115,7 +117,7 @@ def _shipped(target: Target, parts: Array, allowed: Allowance, trains: Trains) -
     return replace(target.beside, base=plain) if isinstance(target.beside, Turned) else plain, proof
 
 
-def _basis(target: Target, want: Array, trains: Trains) -> Basis:
+def _basis(target: KernelOrders, want: Array, trains: Trains) -> Basis:
     """Smooth functions; where all kinks of the network lie at zero, the singular ones that carry the orders best."""
     plain = Basis(0.6, 6, parity=_parity(target))
     kinks = {kink for phi in target.network.activations for kink in phi.kinks}
@@ -128,7 +130,7 @@ def _basis(target: Target, want: Array, trains: Trains) -> Basis:
     return min(choices, key=lambda basis: fit(replace(basis, degree=12), want, gain).price)
 
 
-def _parity(target: Target) -> Parity | None:
+def _parity(target: KernelOrders) -> Parity | None:
     """That of the kernel in the cosine: odd for odd activations; even ones feed a drive back that is odd."""
     size = np.abs(target.orders).max((1, 2))
     if size[0::2].max() <= 1e-14 * size.max():
@@ -139,7 +141,7 @@ def _parity(target: Target) -> Parity | None:
 # ---- kinds -----------------------------------------------------------------------------------------------------
 
 
-def _factorise(target: Target, kinds: int) -> Array:
+def _factorise(target: KernelOrders, kinds: int) -> Array:
     """c_k(s_i) with c_k c_k' the projected order k at the nodes: (K, N, kinds)."""
     rows = target.at(3 * len(target.nodes))[1]
     diagonal = quadratic(rows, target.total)
@@ -157,7 +159,7 @@ def _factorise(target: Target, kinds: int) -> Array:
     return _oriented(best)
 
 
-def _leading(target: Target, rows: Array, weights: Array, kinds: int) -> Array:
+def _leading(target: KernelOrders, rows: Array, weights: Array, kinds: int) -> Array:
     features = target.features
     weighted = rows.T @ (rows * weights[:, None])
     covariance = features.transpose(0, 2, 1) @ weighted @ features

@@ -48,7 +48,7 @@ class Smoothness:
 
 
 @dataclass(frozen=True)
-class Target:
+class KernelOrders:
     """A kernel on norms in [low, high], divided by (s t)^power."""
 
     network: Network

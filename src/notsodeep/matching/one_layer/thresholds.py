@@ -29,7 +29,7 @@ from ..arc import Array, HomogeneousDEQ, grid
 from ..arc_bound import Bounds, deq_bounds, supremum, within
 from ..arc_fit import minimax
 from ..certificates import Proof, Tried
-from .certificate import Design
+from .certificate import LayerDesign
 
 _REACHES = ((1.6, 33), (2.5, 41), (3.5, 57))  # thresholds in [-reach, reach], tame ones first
 _ANGLES = 321  # of the linear programme
@@ -54,7 +54,7 @@ class Shares:
     error: float
 
 
-def design(deq: DEQ, kernel: Kernel, trained: bool, tol: float) -> Design:
+def design(deq: DEQ, kernel: Kernel, trained: bool, tol: float) -> LayerDesign:
     """The tamest thresholds within ``tol``, or the best there are."""
     reduced, best = HomogeneousDEQ.of(deq), None
     leak = _leak(reduced.bend)
@@ -70,7 +70,7 @@ def design(deq: DEQ, kernel: Kernel, trained: bool, tol: float) -> Design:
     proof = certify(reduced, kernel, leak, best)
     reason = f"ordinary units with {len(weights)} thresholds proportional to |x|"
     row = Tried(1, proof.bound, proof.sampled, "thresholds", 1)
-    return Design(layer, proof, (row,), reason, best.rate if trained else None)
+    return LayerDesign(layer, proof, (row,), reason, best.rate if trained else None)
 
 
 def _leak(bend: float) -> float:

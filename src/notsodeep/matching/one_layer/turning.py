@@ -23,8 +23,8 @@ from ...activations.projections import SINGULAR_TERMS, tail_gram
 from ...kernels.expectations import layer_of
 from ...kernels.variance import equilibrium_variance
 from ...networks import DEQ, is_tangent
-from .target import Array, Target
-from .units import Fit, assemble, fit, gained, gains
+from .target import Array, KernelOrders
+from .units import UnitFit, assemble, fit, gained, gains
 
 _STARTS = (6, 10, 15, 20, 25, 30, 40, 60, 100, 150)  # orders at which turned units have half of what they take over
 _STEEP = 2.5  # how fast they take over
@@ -36,7 +36,7 @@ _LACK = 0.1  # of all orders beyond the computed ones: what turned units may mis
 _POWER = 0.75  # coefficients of a jump fall like k to minus this
 
 
-def remainders(target: Target, trains: str) -> list[Target]:
+def remainders(target: KernelOrders, trains: str) -> list[KernelOrders]:
     """What turned units of several starts leave to the other kinds; none where there is nothing to turn."""
     deq = target.network
     if not (isinstance(deq, DEQ) and is_tangent(target.kernel) and trains == "readout" and target.logarithmic):
@@ -49,7 +49,7 @@ def remainders(target: Target, trains: str) -> list[Target]:
     return [remainder for remainder in found if remainder is not None]
 
 
-def remaining(remainder: Target, kinds: int) -> float:
+def remaining(remainder: KernelOrders, kinds: int) -> float:
     """What the leading directions of every order leave at the nodes, relative to the diagonal."""
     carried = (remainder.features[:, :, -kinds:] ** 2).sum((0, 2))
     return float(((np.diag(remainder.left) - carried) / np.diag(remainder.total)).max())
@@ -76,7 +76,7 @@ def _directions(cosines: Array) -> Array:
     return np.asarray(f / np.linalg.norm(f, axis=1, keepdims=True))
 
 
-def _sizes(target: Target) -> Array:
+def _sizes(target: KernelOrders) -> Array:
     """sqrt(g_k(s, s) / k(s, s, 1)) at the nodes for all orders of the tables, by its expansion beyond those known."""
     known = np.sqrt(np.maximum(target.orders.diagonal(axis1=1, axis2=2) / np.diag(target.total), 0.0))
     out = np.zeros((SINGULAR_TERMS, len(target.nodes)))
@@ -93,7 +93,7 @@ def _powers(k: NDArray[np.intp]) -> Array:
     return np.asarray((k[:, None] / _FITTED) ** -(_POWER + np.arange(_TERMS)))
 
 
-def _remainder(target: Target, directions: Array, size: Array, start: float) -> Target | None:
+def _remainder(target: KernelOrders, directions: Array, size: Array, start: float) -> KernelOrders | None:
     """``None`` where elementary functions do not carry what the orders beyond the computed ones have."""
     k = np.arange(SINGULAR_TERMS)
     ramp = 1.0 / (1.0 + (start / np.maximum(k, 1)) ** _STEEP)
@@ -113,14 +113,14 @@ def _remainder(target: Target, directions: Array, size: Array, start: float) -> 
     return replace(target, orders=left, shared=both, beside=Turned(silent, turned, turns))
 
 
-def _beyond(target: Target, found: Fit, gain: Array) -> Array:
+def _beyond(target: KernelOrders, found: UnitFit, gain: Array) -> Array:
     """What the turned units have at the nodes beyond the computed orders."""
     c = gained(found.basis, gain, SINGULAR_TERMS)[target.terms :] @ found.values[:, 0]
     last = np.einsum("an,ab,bn->n", found.values[:, 0], tail_gram(found.basis, False).numpy(), found.values[:, 0])
     return np.asarray(((c**2).sum(0) + last) * np.diag(target.total))
 
 
-def _orders(target: Target, found: Fit, directions: Array, gain: Array) -> Array:
+def _orders(target: KernelOrders, found: UnitFit, directions: Array, gain: Array) -> Array:
     """Those of the turned units at the nodes."""
     c = gained(found.basis, gain, SINGULAR_TERMS)[: target.terms] @ found.values[:, 0]
     c = c * np.sqrt(np.diag(target.total))

@@ -22,7 +22,7 @@ from ...activations.projections import SINGULAR_TERMS, SMOOTH_TERMS, basis_coeff
 from ...gaussian import hermite_coefficients
 from ...kernels.variance import at_each_layer, equilibrium_variance
 from ...networks import DEQ, Network
-from .target import Array, Target, pivots
+from .target import Array, KernelOrders, pivots
 
 FAMILY = "conditioned"
 ALPHAS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2)
@@ -49,7 +49,7 @@ NOTHING = Allowance(0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Fit:
+class UnitFit:
     """Coefficients of the functions of a basis, and what they miss."""
 
     basis: Basis
@@ -99,14 +99,14 @@ def _variance(network: Network, norm: float) -> float:
     return float(last)
 
 
-def wanted(target: Target, parts: Array) -> Array:
+def wanted(target: KernelOrders, parts: Array) -> Array:
     """The coefficients with their signs, relative to the diagonal: (orders, kinds, nodes)."""
     sign = signs(target.network, target.high, np.abs(parts[:, -1, 0]))
     scale = np.sqrt(np.diag(target.total))
     return sign[:, None, None] * parts.transpose(0, 2, 1) / scale
 
 
-def turned(target: Target, want: Array, basis: Basis, gain: Array) -> Array:
+def turned(target: KernelOrders, want: Array, basis: Basis, gain: Array) -> Array:
     """The kinds of every order rotated among themselves, towards what the functions of the basis can carry.
 
     Kinks away from zero leave coefficients that oscillate with the order, at a rate that depends on the norm: signs do
@@ -127,7 +127,7 @@ def turned(target: Target, want: Array, basis: Basis, gain: Array) -> Array:
     return np.asarray(rotation @ want)
 
 
-def fit(basis: Basis, want: Array, gain: Array, allowed: Allowance = NOTHING, *, even: bool = False) -> Fit:
+def fit(basis: Basis, want: Array, gain: Array, allowed: Allowance = NOTHING, *, even: bool = False) -> UnitFit:
     """Weighted least squares of all kinds and nodes at once; ``gain`` is sqrt(1 + k) where hidden weights train.
 
     ``even``: the many small orders of a kink count more, by the roots of their sizes.
@@ -150,13 +150,13 @@ def gained(basis: Basis, gain: Array, orders: int) -> Array:
     return np.asarray(basis_coefficients(basis, len(gain)).numpy()[:count] * gain[:count, None])
 
 
-def _fit(basis: Basis, want: Array, size: Array, table: Array, values: Array, allowed: Allowance) -> Fit:
+def _fit(basis: Basis, want: Array, size: Array, table: Array, values: Array, allowed: Allowance) -> UnitFit:
     orders, kinds, nodes = want.shape
     error = (table @ values).reshape(-1, kinds, nodes)
     error[:orders] -= want
     missed = np.sqrt((error**2).sum(1)).max(1)
     first = float((missed[:orders] * 2.0 * size).sum() + (missed**2).sum())
-    return Fit(basis, values.reshape(-1, kinds, nodes), first, allowed)
+    return UnitFit(basis, values.reshape(-1, kinds, nodes), first, allowed)
 
 
 def _solve(design: Array, right: Array) -> Iterator[Array]:
@@ -176,18 +176,18 @@ def smallest(
     degrees: tuple[int, ...] = _DEGREES,
     alphas: tuple[float, ...] = ALPHAS,
     allowed: Allowance = NOTHING,
-) -> Fit:
+) -> UnitFit:
     """The fit of the lowest degree that is good enough, or the best there is, each with the best slope alpha.
 
     High degrees like smaller slopes. Degrees are bisected, and all is tried at a few norms.
     """
     few = want[:, :, pivots(want.shape[2])]
 
-    def best(degree: int, tried: list[float]) -> Fit:
+    def best(degree: int, tried: list[float]) -> UnitFit:
         fits = (fit(replace(basis, alpha=a, degree=degree), few, gain, allowed) for a in tried)
         return min(fits, key=lambda f: f.price)
 
-    found: list[Fit] = []
+    found: list[UnitFit] = []
     for part in ([d for d in degrees if d <= _LOW], [d for d in degrees if d > _LOW]):
         if not part:
             continue
@@ -206,7 +206,7 @@ def smallest(
     return fit(min(found, key=lambda f: f.price).basis, want, gain, allowed)
 
 
-def assemble(target: Target, found: Fit) -> Conditioned:
+def assemble(target: KernelOrders, found: UnitFit) -> Conditioned:
     """The layer: kinds mixed by the rows of a Hadamard matrix, so that all groups of units look alike."""
     kinds = found.values.shape[1]
     groups = 1 << max(0, math.ceil(math.log2(kinds)))
