@@ -28,9 +28,9 @@ FLAGS = (
 def shown(tmp_path_factory):
     """The demo, small: what it returned, what it printed, where the report lies."""
     folder = tmp_path_factory.mktemp("demo")
-    tiny = demo.Size(100, 80, (16, 64), 2, (32, 128), 3)
+    tiny = demo.DemoSize(100, 80, (16, 64), 2, (32, 128), 3)
     patch = pytest.MonkeyPatch()
-    patch.setattr(demo.Size, "quick", staticmethod(lambda: tiny))
+    patch.setattr(demo.DemoSize, "quick", staticmethod(lambda: tiny))
     console = Console(record=True, width=100, file=io.StringIO())
     found = demo.main(folder, console, quick=True)
     patch.undo()
