@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import notsodeep as nsd
 from helpers import tolerance
+from notsodeep.activations import Hermite
 from notsodeep.errors import InvalidInputError
 from notsodeep.learning.features import linear_problem
 from notsodeep.learning.resolvent import Resolvent, solve
@@ -58,6 +59,17 @@ def test_several_unbalanced_classes_with_full_covariances() -> None:
     np.testing.assert_allclose(found.confusion.sum(1), 1.0, rtol=0, atol=tolerance())
     assert found.means.shape == (3, 3)
     assert found.covariances.shape == (3, 3, 3)
+
+
+def test_classes_that_the_kernel_sees_with_opposite_signs() -> None:
+    """The mean slope 3 (q - 1) of the third Hermite polynomial changes sign with the norm."""
+    p, means = 150, np.zeros((2, 150))
+    means[:, 0] = [2.5, 2.0]
+    mix = nsd.GaussianMixture(means, [np.full(p, 0.5), np.full(p, 1.6)])
+    network = nsd.ENN([Hermite([0.0, 0.0, 0.0, 1.0])])
+    found = nsd.predict_learning(network, mix, 300, "ck", ridge=0.05)
+    (accuracy, _, _), spread = measured(network, mix, 300, "ck", ridge=0.05)
+    assert found.accuracy == pytest.approx(accuracy, abs=4 * spread[0] + 2 / p)
 
 
 @pytest.mark.parametrize("time", [0.05, 1.0, 20.0])

@@ -1,9 +1,8 @@
 """Kernel regression as linear regression: the features whose Gram matrix the kernel is in high dimension.
 
-Off the diagonal the kernel is expanded at the typical pair of every pair of classes (theory sections 4 and 8). What
-is left is the Gram matrix of the rows
+The kernel as ``spectra/linearised.py`` has it is, off the diagonal, the Gram matrix of the rows
 
-    (l_a x,  sqrt(kappa) (psi + pull_a/(kappa sqrt(p))),  e_a' root(excess)/sqrt(p))
+    (l_a x,  sqrt(kappa) (psi + t_a/sqrt(p)),  e_a' root(E)/sqrt(p))
 
 of a Gaussian mixture with p + 1 + K features. The last K of them are constant within a class; for a network that is
 not centred they contain the constant feature. What the exact diagonal has in excess of that Gram matrix acts as a
@@ -13,7 +12,7 @@ ridge o_a, class by class.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -22,7 +21,7 @@ from ..equivalents import coefficients
 from ..errors import ConcentrationError, ConcentrationWarning, InvalidInputError, warn
 from ..kernels.averages import PairAverages
 from ..networks import Kernel, Network
-from ..spectra.linearised import nearest_product, nearest_semidefinite
+from ..spectra.linearised import Linearised, by_classes, in_the_limit, nearest_semidefinite
 from ..spectra.population import Array, Commuting, NonCommuting
 from ..spectra.sources import Source
 
@@ -62,52 +61,28 @@ def linear_problem(
     ``products`` lets the features x_i x_j that n points can learn stand for themselves, where the covariances have
     common eigenvectors; otherwise, as in the limit, (x . y)^2 is its mean over the pairs of each two classes.
     """
-    p, shares = source.p, source.counts / source.counts.sum()
-    norms, dots = source.norms, source.mean_gram / p
+    norms, dots = source.norms, source.mean_gram / source.p
     k = PairAverages(network, kernel, norms, dots, source.norm_spread, source.dot_spread, learning_rates)
-    unit = float(np.abs(k.own).max())
-    _refuse_nothing(unit, network, kernel)
-    slopes = nearest_product(nearest_semidefinite(k.slope))
-    offsets = k.own - np.diag(k.mean) - np.diag(slopes) * (norms - np.diag(dots))
-    bend = 0.5 * float(shares @ k.curvature @ shares)
-    noise = source.population.scaled(np.sqrt(np.diag(slopes)))
-    squares = quadratic_features(source, bend, float(shares @ offsets)) if products else None
-    part = k.whole if squares is None else k.flat
-    kappa = float(shares @ part.cross @ shares)
-    kappa = kappa if kappa > 1e-12 * unit / float(shares @ norms) ** 2 else 0.0  # rounding
-    pull = math.sqrt(p) * (part.pull @ shares) / math.sqrt(kappa) if kappa else np.zeros(len(norms))
-    excess = p * (k.mean - slopes * dots) - np.outer(pull, pull)
-    if squares is not None:
-        noise = noise.plus(squares)
-        excess = excess - squares.mean_grams.sum(0)
-        offsets = offsets - squares.weights @ squares.values
-    return LinearProblem(
-        noise=_with_heads(noise, p, kappa * p * source.norm_spread, pull, nearest_semidefinite(excess)),
-        counts=source.counts.astype(np.float64),
-        p=p,
-        # rounding must not make a kernel that is all Gram matrix (a linear network) indefinite
-        offsets=np.maximum(offsets, 1e-12 * unit),
-        diagonal=float(shares @ k.own),
-        bend=bend,
-        products=0 if squares is None else len(squares.weights),
+    _refuse_nothing(float(np.abs(k.own).max()), network, kernel)
+    form = by_classes(source, k, k.mean)
+    bend = 0.5 * float(source.shares @ k.curvature @ source.shares)
+    squares = quadratic_features(source, bend, float(source.shares @ form.offsets)) if products else None
+    if squares is None:
+        return _problem(source, form, bend)
+    form = by_classes(source, k, k.mean, k.flat)
+    rest = replace(
+        form,
+        offsets=form.offsets - squares.weights @ squares.values,
+        excess=form.excess - squares.mean_grams.sum(0),
     )
+    return _problem(source, rest, bend, squares)
 
 
 def limit_problem(network: Network, source: Source, kernel: Kernel) -> LinearProblem:
     """The linear problem of theory section 15 to the letter: the four numbers of the centred network at one tau0."""
-    p, shares = source.p, source.counts / source.counts.sum()
-    c = coefficients(network, math.sqrt(float(shares @ source.norms)), kernel)
+    c = coefficients(network, math.sqrt(float(source.shares @ source.norms)), kernel)
     _refuse_nothing(c.diagonal, network, kernel)
-    spread = 2.0 * c.c2 * np.diag(source.T)
-    noise = source.population.scaled(np.full(len(shares), math.sqrt(c.c1)))
-    return LinearProblem(
-        noise=_with_heads(noise, p, spread, math.sqrt(c.c2) * source.t, nearest_semidefinite(c.c3 * source.T)),
-        counts=source.counts.astype(np.float64),
-        p=p,
-        offsets=np.full(len(shares), max(c.diagonal - c.c1 * c.tau0**2, 1e-12 * c.diagonal)),
-        diagonal=c.diagonal,
-        bend=c.c3,
-    )
+    return _problem(source, in_the_limit(source, c), c.c3)
 
 
 def _refuse_nothing(unit: float, network: Network, kernel: Kernel) -> None:
@@ -115,13 +90,27 @@ def _refuse_nothing(unit: float, network: Network, kernel: Kernel) -> None:
         raise InvalidInputError(f"the {kernel} of {network!r} is zero: there is nothing to learn with")
 
 
-def _with_heads(
-    noise: Commuting | NonCommuting, p: int, spread: Array, pull: Array, excess: Array
-) -> Commuting | NonCommuting:
-    """The features beside x as two more joint eigenvalues: psi, one direction, and the classes, without noise."""
-    values = np.stack([spread, np.zeros_like(spread)])
-    heads = np.stack([np.outer(pull, pull), excess])
-    return noise.plus(Commuting(noise.ratios, values, np.array([1.0 / p, 0.0]), heads))
+def _problem(source: Source, form: Linearised, bend: float, squares: Commuting | None = None) -> LinearProblem:
+    """The rows l_a x, products of them if any, and two more joint eigenvalues: psi, one direction, and the classes."""
+    noise = source.population.scaled(form.factors)
+    noise = noise if squares is None else noise.plus(squares)
+    spread = form.kappa * form.variances
+    heads = Commuting(
+        ratios=noise.ratios,
+        values=np.stack([spread, np.zeros_like(spread)]),  # the features of the classes are without noise
+        weights=np.array([1.0 / source.p, 0.0]),
+        mean_grams=np.stack([form.kappa * np.outer(form.direction, form.direction), nearest_semidefinite(form.excess)]),
+    )
+    return LinearProblem(
+        noise=noise.plus(heads),
+        counts=source.counts.astype(np.float64),
+        p=source.p,
+        # rounding must not make a kernel that is all Gram matrix (a linear network) indefinite
+        offsets=np.maximum(form.offsets, 1e-12 * form.unit),
+        diagonal=float(source.shares @ form.own),
+        bend=bend,
+        products=0 if squares is None else len(squares.weights),
+    )
 
 
 # ---- products of two features --------------------------------------------------------------------------
@@ -146,13 +135,13 @@ def quadratic_features(source: Source, bend: float, ridge: float) -> Commuting |
     if not isinstance(population, Commuting) or bend <= 0.0:
         return None
     gain = 2.0 * bend * source.n / (p**2 * ridge)
-    pooled = population.values @ (source.counts / source.n)
+    pooled = population.values @ source.shares
     steep = float(pooled.max()) >= _STEEP * float(population.weights @ pooled)
     if not steep or gain * population.scale**2 < _NEEDED:
         return None
     squares = 2.0 * bend * population.values**2 / p
     grams = bend * population.weights[:, None, None] * population.values[:, :, None] * population.values[:, None, :]
-    pairs, shares_of_p = _pairs(population, source.counts / source.n, p, gain)
+    pairs, shares_of_p = _pairs(population, source.shares, p, gain)
     crossed = Commuting(
         population.ratios, 2.0 * bend / p * pairs, shares_of_p, np.zeros((len(pairs), *grams.shape[1:]))
     )
@@ -213,7 +202,7 @@ class Concentration:
 def concentration(problem: LinearProblem, source: Source, lift: float) -> Concentration:
     """The test for n points and the smallest ridge ``lift`` (of the kernel's own unit) that is asked for."""
     ridge = float(problem.offsets.mean()) + lift
-    share, shares = source.population.scale / source.p, source.counts / source.n
-    entries = float(shares @ source.T @ shares) / source.p
+    share = source.population.scale / source.p
+    entries = float(source.shares @ source.T @ source.shares) / source.p
     strength = 2.0 * abs(problem.bend) / ridge * (source.n * share**2 + math.sqrt(2.0 * source.n) * entries)
     return Concentration(strength, _WITH_PRODUCTS if problem.products else _WITHOUT)

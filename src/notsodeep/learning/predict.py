@@ -105,7 +105,7 @@ def predict_learning(
     test = concentration(problem, source, 1.0 / points.max() if flow else problem.diagonal * points.min())
     test.report(check)
     scores = _scores(problem, points, wanted, flow)
-    shares = mixture.weights if isinstance(mixture, GaussianMixture) else source.counts / source.n
+    shares = mixture.weights if isinstance(mixture, GaussianMixture) else source.shares
     confusion, error = _confusion(scores, wanted)
     squares = ((scores.means - wanted) ** 2 + np.einsum("nboo->nbo", scores.covariances)).mean(-1)
     shown = _unwrapped if scalar else _same

@@ -53,17 +53,13 @@ class SpectralLaw:
         return self.coefficients.kernel
 
     @property
-    def _scale(self) -> float:
-        return self._part.scale
-
-    @property
     def _shift(self) -> float:
         return self._part.shift
 
     @property
     def support(self) -> list[tuple[float, float]]:
         """Intervals of the bulk, in increasing order; atoms are listed in :attr:`atoms`."""
-        return [(self._shift + self._scale * b.low, self._shift + self._scale * b.high) for b in self._noise.bulks]
+        return [(self._shift + b.low, self._shift + b.high) for b in self._noise.bulks]
 
     @property
     def masses(self) -> list[float]:
@@ -80,8 +76,8 @@ class SpectralLaw:
         points = _points(x)
         out = np.zeros_like(points)
         for bulk in self._noise.bulks:
-            out += bulk.density((points - self._shift) / self._scale)
-        return out / self._scale
+            out += bulk.density(points - self._shift)
+        return out
 
     def cdf(self, x: Any) -> Array:
         """Share of eigenvalues up to x, atoms included."""
@@ -90,7 +86,7 @@ class SpectralLaw:
         for atom in self.atoms:
             out += np.where(points >= atom.value, atom.mass, 0.0)
         for bulk in self._noise.bulks:
-            out += bulk.cdf((points - self._shift) / self._scale)
+            out += bulk.cdf(points - self._shift)
         return np.minimum(out, 1.0)
 
     def quantile(self, u: Any) -> Array:
@@ -103,7 +99,7 @@ class SpectralLaw:
         last = len(self.masses) - 1
         for i, bulk in enumerate(self._noise.bulks):
             here = ((shares > below) | (below == 0.0)) & ((shares <= below + bulk.mass) | (i == last))
-            out[here] = self._shift + self._scale * bulk.quantile(shares[here] - below)
+            out[here] = self._shift + bulk.quantile(shares[here] - below)
             below += bulk.mass
         return out
 

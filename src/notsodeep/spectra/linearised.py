@@ -1,67 +1,106 @@
-"""From a kernel to the matrix whose law is computed: the limit of the theorems, or the same at finite p.
+"""From a kernel to a Gram matrix and a diagonal: the limit of the theorems, or the same at finite p.
 
 The limit (theory sections 4 and 8) expands the kernel at one typical pair of points, orthogonal and of norm tau0. At
 finite p classes differ: norms by t_a/sqrt(p), inner products by mu_a . mu_b/p. Averages over the pairs of every two
 classes instead (``kernels/averages.py``) have the same limit, and keep slopes A_ab and diagonals o_a that depend on the
-classes.
+classes. Either way the kernel becomes a Gram matrix plus a diagonal, ``Linearised``: its eigenvalues are the law, and
+regression on its features is how the kernel learns (``learning/features.py``).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..equivalents import Coefficients
-from ..kernels.averages import PairAverages
+from ..kernels.averages import NormPart, PairAverages
 from .population import Array, Commuting, Population, Sloped
 from .sources import Source
 from .spikes import LowRankPart
 
 _LARGEST = 40_000  # joint eigenvalues times classes^3 up to which blocks keep their own slopes
+_ROUNDING = 1e-12  # part of the diagonal; smaller terms are rounding
 
 
-def limit_form(source: Source, c: Coefficients) -> tuple[Population | None, LowRankPart]:
-    """The matrix of theory section 8."""
-    ratios, shift = source.counts / source.p, c.diagonal - c.tau0**2 * c.c1
-    scale = c.c1 if c.c1 > 0 else 1.0
-    part = LowRankPart(
-        scale, shift, ratios, source.group, c.c3 / scale * source.T, source.t, c.c2 / scale, 2.0 * np.diag(source.T)
+@dataclass(frozen=True, eq=False)
+class Linearised:
+    """The kernel of points i and j of classes a and b,
+
+    A_ab x_i . x_j + kappa (psi_i + t_a/sqrt(p)) (psi_j + t_b/sqrt(p)) + E_ab/p, and o_a more where i = j.
+    """
+
+    own: Array
+    """E k(x, x), shape (K,)."""
+    slopes: Array
+    """A, shape (K, K), positive semi-definite."""
+    offsets: Array
+    """o, shape (K,)."""
+    kappa: float
+    """Weight of the norm fluctuations; zero when the kernel does not see them."""
+    direction: Array
+    """t, shape (K,)."""
+    excess: Array
+    """E, shape (K, K)."""
+    variances: Array
+    """v_a = p Var psi_i, shape (K,)."""
+
+    @property
+    def unit(self) -> float:
+        """The largest diagonal."""
+        return float(np.abs(self.own).max())
+
+    @property
+    def blind(self) -> bool:
+        """Whether the kernel does not see the rows: their Gram matrix has no weight."""
+        return float(np.diag(self.slopes).max()) <= _ROUNDING * self.unit
+
+    @property
+    def factors(self) -> Array:
+        """l_a, if the slopes are products l_a l_b; classes may be seen with opposite signs."""
+        factors = np.sqrt(np.diag(self.slopes))
+        return factors * np.where(self.slopes[int(factors.argmax())] < 0, -1.0, 1.0)
+
+
+def in_the_limit(source: Source, c: Coefficients) -> Linearised:
+    """The four numbers of the theorems, the same for all classes."""
+    one = np.ones(len(source.counts))
+    return Linearised(
+        own=c.diagonal * one,
+        slopes=c.c1 * np.outer(one, one),
+        offsets=(c.diagonal - c.tau0**2 * c.c1) * one,
+        kappa=c.c2,
+        direction=source.t,
+        excess=c.c3 * source.T,
+        variances=2.0 * np.diag(source.T),
     )
-    return (source.population if c.c1 > 0 else None), part
 
 
-def finite_form(source: Source, c: Coefficients) -> tuple[Population | None, LowRankPart]:
-    """The matrix with slopes and diagonals by class."""
-    p, shares = source.p, source.counts / source.counts.sum()
-    norms, dots = source.norms, source.mean_gram / p
-    # slopes are those at the typical pair, the constants are averages over all pairs of two classes
-    k = PairAverages(c.network, c.kernel, norms, dots)
-    constants = PairAverages(c.network, c.kernel, norms, dots, source.norm_spread, source.dot_spread).mean
+def by_classes(
+    source: Source, k: PairAverages, constants: Array, part: NormPart | None = None, *, products: bool = True
+) -> Linearised:
+    """With the averages of each two classes; ``constants`` are those of the kernel itself.
+
+    ``part`` is what moves with the norms, by default all but A_ab x . y; ``products`` asks for slopes l_a l_b.
+    """
+    p, shares, norms, dots = source.p, source.shares, source.norms, source.mean_gram / source.p
+    part = k.whole if part is None else part
     slopes = nearest_semidefinite(k.slope)
-    if float(np.diag(slopes).max()) <= 1e-12 * float(np.abs(k.own).max()):
-        return limit_form(source, c)
-    if not _affords_blocks(source, slopes):
-        slopes = nearest_product(slopes)
-    offsets = k.own - np.diag(constants) - np.diag(slopes) * (norms - np.diag(dots))
-    kappa = float(shares @ k.whole.cross @ shares)
-    kappa = kappa if kappa > 1e-12 * float(np.abs(k.own).max()) / float(shares @ norms) ** 2 else 0.0  # rounding
-    pull = math.sqrt(p) * (k.whole.pull @ shares)  # seen by class a from the norms of all others
-    excess = p * (constants - slopes * dots) - (np.outer(pull, pull) / kappa if kappa > 0 else 0.0)
-    shift = float(shares @ offsets)
-    population = _sloped(source, slopes, offsets - shift)
-    part = LowRankPart(
-        1.0,
-        shift,
-        source.counts / p,
-        source.group,
-        excess,
-        pull / kappa if kappa > 0 else 0.0 * pull,
-        kappa,
-        p * source.norm_spread,
+    slopes = _nearest_product(slopes) if products else slopes
+    kappa = float(shares @ part.cross @ shares)
+    kappa = kappa if kappa > _ROUNDING * float(np.abs(k.own).max()) / float(shares @ norms) ** 2 else 0.0
+    pull = math.sqrt(p) * (part.pull @ shares)  # seen by class a from the norms of all others
+    direction = pull / kappa if kappa > 0 else 0.0 * pull
+    return Linearised(
+        own=k.own,
+        slopes=slopes,
+        offsets=k.own - np.diag(constants) - np.diag(slopes) * (norms - np.diag(dots)),
+        kappa=kappa,
+        direction=direction,
+        excess=p * (constants - slopes * dots) - kappa * np.outer(direction, direction),
+        variances=p * source.norm_spread,
     )
-    return population, part
 
 
 def nearest_semidefinite(matrix: Array) -> Array:
@@ -70,7 +109,49 @@ def nearest_semidefinite(matrix: Array) -> Array:
     return (vectors * np.clip(values, 0.0, None)) @ vectors.T
 
 
-def _affords_blocks(source: Source, slopes: Array) -> bool:
+def _nearest_product(matrix: Array) -> Array:
+    """The nearest matrix l_a l_b to a positive semi-definite one."""
+    values, vectors = np.linalg.eigh(matrix)
+    return values[-1] * np.outer(vectors[:, -1], vectors[:, -1])
+
+
+# ---- the matrix whose law is computed: noise and what is of low rank ------------------------------------
+
+
+def limit_form(source: Source, c: Coefficients) -> tuple[Population | None, LowRankPart]:
+    """The matrix of theory section 8; no noise where the kernel does not see the rows."""
+    form = in_the_limit(source, c)
+    # one factor for all classes, also for those that are one in the bulk
+    population = None if form.blind else source.population.scaled(form.factors[:1])
+    return population, _low_rank(source, form)
+
+
+def finite_form(source: Source, c: Coefficients) -> tuple[Population | None, LowRankPart]:
+    """The matrix with slopes and diagonals by class."""
+    norms, dots = source.norms, source.mean_gram / source.p
+    # slopes are those at the typical pair, the constants are averages over all pairs of two classes
+    k = PairAverages(c.network, c.kernel, norms, dots)
+    constants = PairAverages(c.network, c.kernel, norms, dots, source.norm_spread, source.dot_spread).mean
+    form = by_classes(source, k, constants, products=not _affords_blocks(source))
+    if form.blind:
+        return limit_form(source, c)
+    part = _low_rank(source, form)
+    return _noise(source, form, form.offsets - part.shift), part
+
+
+def _low_rank(source: Source, form: Linearised) -> LowRankPart:
+    return LowRankPart(
+        shift=float(source.shares @ form.offsets),
+        ratios=source.counts / source.p,
+        group=source.group,
+        excess=form.excess,
+        direction=form.direction,
+        kappa=form.kappa,
+        variances=form.variances,
+    )
+
+
+def _affords_blocks(source: Source) -> bool:
     """Whether every pair of classes keeps its own slope.
 
     Not with p x p matrices, and not with more points than directions of noise: there the shifted zero stays one atom.
@@ -82,20 +163,12 @@ def _affords_blocks(source: Source, slopes: Array) -> bool:
     return rows * classes**3 <= _LARGEST
 
 
-def nearest_product(matrix: Array) -> Array:
-    """The nearest matrix l_a l_b to a positive semi-definite one."""
-    values, vectors = np.linalg.eigh(matrix)
-    return values[-1] * np.outer(vectors[:, -1], vectors[:, -1])
-
-
-def _sloped(source: Source, slopes: Array, offsets: Array) -> Population:
+def _noise(source: Source, form: Linearised, offsets: Array) -> Population:
     """Blocks scaled by class; slopes l_a l_b only rescale the covariances."""
-    base = source.population
+    base, slopes, factors = source.population, form.slopes, form.factors
     if source.n >= source.rank:
         offsets = 0.0 * offsets
-    factor = np.sqrt(np.diag(slopes))
-    factor *= np.where(slopes[int(factor.argmax())] < 0, -1.0, 1.0)  # classes that the kernel sees with opposite signs
-    if not np.allclose(slopes, np.outer(factor, factor), rtol=1e-12, atol=1e-15 * float(np.diag(slopes).max())):
+    if not np.allclose(slopes, np.outer(factors, factors), rtol=1e-12, atol=1e-15 * float(np.diag(slopes).max())):
         assert isinstance(base, Commuting)
         return Sloped(base.ratios, replace(base, offsets=offsets), slopes)
-    return base.scaled(factor, offsets)
+    return base.scaled(factors, offsets)

@@ -46,6 +46,11 @@ class Source:
         return int(self.counts.sum())
 
     @property
+    def shares(self) -> Array:
+        """n_a/n"""
+        return self.counts / self.counts.sum()
+
+    @property
     def norm_spread(self) -> Array:
         """Var ||x||^2 by class."""
         return 2.0 * np.diag(self.T) / self.p + 4.0 * np.diag(self.mean_covariance) / self.p**2

@@ -1,9 +1,9 @@
 """Isolated eigenvalues of the equivalent matrix, and what their eigenvectors know of the classes.
 
-The matrix is c I + s (W W' + U B U') with U = [J/sqrt(p), W M, psi] and B = [[M'M + E + kappa t t', I, kappa t],
-[I, 0, 0], [kappa t', 0, kappa]], which is invertible; in theory section 8, s = alpha1, E = alpha3 T/alpha1 and
-kappa = alpha2/alpha1. An eigenvalue z = c + s z' outside the bulk has an eigenvector u = -Q(z') U y, where y solves
-(B^(-1) + H(z')) y = 0 and H = U' Q U. That symmetric matrix is
+The matrix is c I + W W' + U B U' with U = [J/sqrt(p), W M, psi] and B = [[M'M + E + kappa t t', I, kappa t],
+[I, 0, 0], [kappa t', 0, kappa]], which is invertible; in theory section 8, W and M belong to the rows sqrt(alpha1) x,
+E = alpha3 T and kappa = alpha2. An eigenvalue z = c + z' outside the bulk has an eigenvector u = -Q(z') U y, where y
+solves (B^(-1) + H(z')) y = 0 and H = U' Q U. That symmetric matrix is
 
     N(z') = [[diag(c_a g_a), I, 0], [I, -E - M'RM, -t], [0, -t', 1/kappa + sum_a c_a g_a v_a]],  v_a = p Var psi_i.
 
@@ -56,8 +56,8 @@ class Spike:
 class LowRankPart:
     """What the kernel matrix adds to the noise Gram matrix, in the coordinate z'."""
 
-    scale: float
     shift: float
+    """c"""
     ratios: Array
     """n_a/p of the L classes."""
     group: Array
@@ -104,8 +104,7 @@ class LowRankPart:
         if self.kappa > 0:
             along = -self.direction @ second + basis[-1] / self.kappa
             norms = float((along**2).sum() / (self.ratios @ self.variances))
-        value = self.shift + self.scale * z
-        return Spike(value, vectors.shape[1], tuple(float(a) for a in alignments), norms)
+        return Spike(self.shift + z, vectors.shape[1], tuple(float(a) for a in alignments), norms)
 
 
 Track = Callable[[float], tuple[Array, Array]]
@@ -225,7 +224,7 @@ def _record(gap: Gap, roots: list[float], part: LowRankPart, certain: bool) -> S
 
 
 def without_noise(part: LowRankPart) -> list[Spike]:
-    """The case of a kernel that does not see W W': here c I + s U B U' with U = [J/sqrt(p), psi]."""
+    """The case of a kernel that does not see W W': here c I + U B U' with U = [J/sqrt(p), psi]."""
     root = np.sqrt(np.append(part.ratios, part.ratios @ part.variances))  # U'U is diagonal
     corner = np.append(part.direction, 1.0)
     inner = part.kappa * np.outer(corner, corner)
@@ -235,6 +234,5 @@ def without_noise(part: LowRankPart) -> list[Spike]:
     for value, vector in zip(values, vectors.T, strict=True):
         if abs(value) > 1e-12 * max(1.0, float(np.abs(values).max())):
             squares = vector**2
-            place = part.shift + part.scale * float(value)
-            out.append(Spike(place, 1, tuple(squares[:-1].tolist()), float(squares[-1])))
+            out.append(Spike(part.shift + float(value), 1, tuple(squares[:-1].tolist()), float(squares[-1])))
     return out
