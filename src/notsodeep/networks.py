@@ -265,11 +265,8 @@ class DEQ(_Frozen):
 @functools.lru_cache(maxsize=1024)
 @sheltered
 def _centred_scale(deq: DEQ, tau0: float) -> float:
-    def at(q: Tensor) -> tuple[Tensor, Tensor]:
-        variance, rate = spread(deq.activation, float(q) ** 0.5)
-        return torch.full_like(q, variance), torch.full_like(q, rate)
-
-    return float(deq.variance(torch.tensor([tau0**2], dtype=torch.float64), at).sqrt())
+    square = torch.tensor([tau0**2], dtype=torch.float64)
+    return float(deq.variance(square, lambda q: spread(deq.activation, q.sqrt())).sqrt())
 
 
 class ENN(_Frozen):

@@ -396,6 +396,6 @@ def test_pieces_of_polynomials_are_integrated_by_parts(phi, derivative):
 @pytest.mark.parametrize("name", ["tanh", "silu", "gelu", "hard_tanh", "elu", "relu"])
 def test_the_spread_and_its_rate_need_values_alone(name: str, scale: float) -> None:
     m = nsd.moments(name, scale)
-    variance, rate = spread(nsd.activation(name), scale)
+    variance, rate = map(float, spread(nsd.activation(name), torch.tensor([scale], dtype=torch.float64)))
     assert variance == pytest.approx(m.variance, rel=ulps(), abs=0)
     assert rate == pytest.approx(0.5 * m.square_curvature - m.mean * m.curvature, rel=tolerance())

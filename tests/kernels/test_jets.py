@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.activations import Hermite, LeakyReLU
+from notsodeep.errors import InvalidInputError
 from notsodeep.kernels import pairwise
 from notsodeep.kernels.jets import (
     DEGREE,
@@ -116,3 +117,18 @@ def test_jet_arithmetic() -> None:
     assert (a / a).c == pytest.approx(np.repeat(one.c, 2, axis=0), abs=ulps())
     assert (2.0 - (one + 1.0)).c == pytest.approx(0.0)
     assert len(monomials()) == math.comb(DEGREE + 3, 3)
+
+
+@pytest.mark.parametrize("name", ["tanh", "quadratic", "cos"])
+def test_a_shift_takes_no_digits_from_a_centred_layer(name: str) -> None:
+    phi, scale = nsd.activation(name), 1e-3
+    layer = layer_of(phi.affine(shift=3.0), scale)
+    assert layer.square[0] == pytest.approx(layer_of(phi, scale).square[0], rel=tolerance(), abs=0)
+    assert layer.mean == pytest.approx(3.0 + nsd.moments(phi, scale).mean, rel=ulps())
+
+
+@pytest.mark.parametrize(("gain", "message"), [(1e100, "overflows"), (1e-100, "is constant")])
+def test_a_layer_without_an_input_scale_says_why(gain: float, message: str) -> None:
+    network = nsd.ENN([nsd.activation("relu").affine(gain=gain)] * 4 + ["tanh"])
+    with np.errstate(all="ignore"), pytest.raises(InvalidInputError, match=message):
+        network_layers(network, 1e20 if gain > 1.0 else 1e-20)

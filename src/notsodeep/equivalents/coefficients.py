@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from .._arguments import checked
 from .._arrays import as_rows, squared_norms
 from .._chebyshev import interpolated
-from ..gaussian import moments
 from ..kernels import diagonal, pairwise, power_series
-from ..kernels.jets import index, network_jets
+from ..kernels.jets import equilibrium_jet, index, network_jets
 from ..mixtures import MixtureStatistics
 from ..networks import DEQ, Kernel, Network, check_kernel, check_tau0
 
@@ -77,10 +76,9 @@ def coefficients(network: Network, tau0: float = 1.0, kernel: Kernel = "ck") -> 
 
 def _with_scale(c: Coefficients, deq: DEQ) -> Coefficients:
     """What a DEQ adds: tau*, what centring takes away, and the response of Lambda_ii in place of that of G_ii."""
-    tau = deq.centred_scale(c.tau0)
-    (s2a, s2b, _), m = deq.variances, moments(deq.activation, tau)
-    response = s2b / (1.0 - s2a * (0.5 * m.square_curvature - m.mean * m.curvature))
-    return replace(c, alpha4=response, tau_star=tau, bias=m.mean)
+    at = equilibrium_jet(deq.detached(), c.tau0)
+    response = float(at.covariance.diagonal[1]) / c.tau0**2
+    return replace(c, alpha4=response, tau_star=at.tau, bias=float(at.layer.mean))
 
 
 # ---- an equivalent that keeps the norm of every row, for data whose norms differ: images, most real data ----

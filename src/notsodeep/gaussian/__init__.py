@@ -9,12 +9,13 @@ kernels need is a row of Hermite coefficients. Derivatives at kinks enter throug
 0.3989422804
 """
 
-from .hermite import function_coefficients, hermite_coefficients
+from .hermite import coefficients_at, function_coefficients, hermite_coefficients
 from .moments import Moments, expectation, moments, spread
 from .rule import means, normal_density, portions
 
 __all__ = [
     "Moments",
+    "coefficients_at",
     "expectation",
     "function_coefficients",
     "hermite_coefficients",

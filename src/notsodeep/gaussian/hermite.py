@@ -39,8 +39,12 @@ def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bo
     terms = whole("terms", terms)
     scales, restore = as_scales(q, root=True)
     distinct, where = torch.unique(scales, return_inverse=True)
-    out = _coefficients(phi, distinct, terms, derivative)
-    return restore(finite(_without_parity(out, phi, derivative), phi)[where])
+    return restore(coefficients_at(phi, distinct, terms, derivative)[where])
+
+
+def coefficients_at(phi: Activation, tau: Tensor, terms: int, derivative: bool = False) -> Tensor:
+    """The same at flat scales tau = sqrt(q): shape (len(tau), terms)."""
+    return finite(_without_parity(_coefficients(phi, tau, terms, derivative), phi, derivative), phi)
 
 
 def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) -> Tensor:

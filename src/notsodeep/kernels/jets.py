@@ -21,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 
 from .._arrays import sheltered
-from ..activations import Activation
+from ..activations import Activation, Affine
 from ..errors import ConvergenceError, InvalidInputError
-from ..gaussian import hermite_coefficients, portions
+from ..gaussian import coefficients_at, portions
 from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels, rates_of
-from .recursion import LayerMaps, Series, equation, explicit, implicit, multiply
+from .recursion import LayerMaps, Series, explicit, implicit, multiply
 
 Array = NDArray[Any]
 
@@ -95,6 +95,8 @@ class LayerJet(LayerMaps):
     square: Array
     slope_square: Array
     """Zero where phi jumps and there is none."""
+    mean: Any = 0.0
+    """E[phi(tau xi)], which centring has taken away."""
 
     def value(self, covariance: KernelJet) -> KernelJet:
         """E[phi(u) phi(v)]; the covariance starts at this layer's input scale."""
@@ -128,7 +130,7 @@ class LayerJet(LayerMaps):
 def layer_of(phi: Activation, tau: float, terms: int = TERMS) -> LayerJet:
     """The layer jet of any activation, centred at tau, by exact quadrature."""
     one = layers_of(phi, np.array([tau]), terms)
-    return LayerJet(one.hermite[0], one.square[0], one.slope_square[0])
+    return LayerJet(one.hermite[0], one.square[0], one.slope_square[0], one.mean[0])
 
 
 def layers_of(phi: Activation, tau: Array, terms: int = TERMS) -> LayerJet:
@@ -136,10 +138,15 @@ def layers_of(phi: Activation, tau: Array, terms: int = TERMS) -> LayerJet:
 
     d^j/dq^j E[f(sqrt(q) xi)] = E[f^(2j)] / 2^j and q^j E[f^(2j)] = E[f He_2j]: no derivative of f is taken.
     """
-    a = hermite_coefficients(phi, tau * tau, terms)
+    scales = torch.from_numpy(tau)
+    a = coefficients_at(phi, scales, terms).numpy()
+    mean = a[:, 0].copy()
     a[:, 0] = 0.0
+    phi = phi.canonical()
+    if isinstance(phi, Affine):  # a shift would take digits from the difference to the mean
+        phi = phi.affine(shift=-phi.shift)
     squares, slopes = [], []
-    for part, xi, weights in portions(torch.from_numpy(tau), phi.panels()):
+    for part, xi, weights in portions(scales, phi.panels()):
         x, orders = part[:, None] * xi, _diagonal_orders(xi.numpy()) * weights.numpy()[..., None]
         value = phi(x).detach()
         value = (value - (value * weights).sum(-1, keepdim=True)).numpy()
@@ -148,7 +155,7 @@ def layers_of(phi: Activation, tau: Array, terms: int = TERMS) -> LayerJet:
             slopes.append((phi.derivative(x).detach().numpy()[:, None] ** 2 @ orders)[:, 0])
     square = np.concatenate(squares)
     slope = (tau * tau)[:, None] * np.concatenate(slopes) if slopes else np.zeros_like(square)
-    return LayerJet(a, square, slope)
+    return LayerJet(a, square, slope, mean)
 
 
 def _diagonal_orders(xi: Array) -> Array:
@@ -243,15 +250,16 @@ def network_layers(network: ENN, tau0: float) -> list[LayerJet]:
     """The layer jets of a network, each at its own input scale."""
     layers, tau = [], tau0
     for phi in network.activations:
-        if not tau > 0.0:
-            raise InvalidInputError(f"{network!r} is constant at tau0 = {tau0:.6g}: a layer receives nothing")
+        if not 0.0 < tau < math.inf:
+            what = "is constant" if tau == 0.0 else "overflows"
+            raise InvalidInputError(f"{network!r} {what} at tau0 = {tau0:.6g}: a layer's inputs have scale {tau:.6g}")
         layers.append(layer_of(phi, tau))
         tau = math.sqrt(float(layers[-1].square[0]))
     return layers
 
 
 @dataclass(frozen=True)
-class _Equilibrium:
+class EquilibriumJet:
     """A DEQ, centred at tau*: its layer there, and Lambda around the typical pair."""
 
     tau: float
@@ -260,26 +268,23 @@ class _Equilibrium:
 
 
 @functools.lru_cache(maxsize=64)
-def _equilibrium(deq: DEQ, tau0: float) -> _Equilibrium:
+def equilibrium_jet(deq: DEQ, tau0: float) -> EquilibriumJet:
     deq.check_unbiased("the expansion around orthogonal inputs (coefficients, equivalent, spectral_law, match)")
     tau = deq.centred_scale(tau0)
     layer, s2a = layer_of(deq.activation, tau), deq.variances[0]
     drive = deq.drive(tau0 * tau0 * _inputs((), float))
-    response = 1.0 / (1.0 - s2a * layer.square[1] / tau**2)
     covariance = KernelJet(0.0 * drive.c)
     covariance.diagonal[0] = tau**2
-    for _ in range(DEGREE):  # each pass settles one more degree of the diagonal
+    for _ in range(DEGREE):  # each pass settles one more degree
         rest = s2a * layer.value(covariance) + drive - covariance
-        covariance.diagonal[1:] += response * rest.diagonal[1:]
-    for _ in range(KernelJet.doublings()):
-        rest, rate = equation(layer, covariance, s2a, drive)
-        covariance.cross[:] -= (rest / rate).cross
-    return _Equilibrium(tau, layer, covariance)
+        covariance.diagonal[1:] += rest.diagonal[1:] / (1.0 - s2a * layer.square[1] / tau**2)
+        covariance.cross[:] += rest.cross / (1.0 - s2a * (layer.hermite[1] / tau) ** 2)
+    return EquilibriumJet(tau, layer, covariance)
 
 
 def implicit_covariance(deq: DEQ, tau0: float) -> tuple[Array, float, float]:
     """Lambda / tau*^2 at fixed norms as a series in d; d log Lambda_ii / d log ||x||^2; tau*."""
-    at = _equilibrium(deq.detached(), tau0)
+    at = equilibrium_jet(deq.detached(), tau0)
     cross, line = at.covariance.cross / at.tau**2, at.covariance.diagonal / at.tau**2
     return np.array([cross[index(0, 0, k)] for k in range(DEGREE + 1)]), float(line[1]), at.tau
 
@@ -292,7 +297,7 @@ def implicit_jets(deq: DEQ, tau0: float, kinds: Sequence[Kernel] | None = None) 
 
 @functools.lru_cache(maxsize=256)
 def _implicit_jets(deq: DEQ, tau0: float, names: tuple[Kernel, ...]) -> dict[Kernel, KernelJet]:
-    at = _equilibrium(deq, tau0)
+    at = equilibrium_jet(deq, tau0)
     if at.tau == 0.0:
         raise InvalidInputError(
             f"{deq!r} sees nothing of its inputs (tau* = 0): its equivalent is empty; raise sigma_b2"
