@@ -62,6 +62,9 @@ class Equivalent(Protocol):
     def couplings(self, pairs: Pairs = OWN) -> Array:
         """tr(C_a R_i C_b R_j)/p, (pairs, K, K)."""
 
+    def forms(self, pairs: Pairs = OWN) -> Array:
+        """m_a' R_i C_b R_j m_c, (pairs, K for b, L, L)."""
+
 
 class Population(ABC):
     """What the solvers ask of the covariances."""
@@ -183,8 +186,7 @@ class CommutingAt:
     def couplings(self, pairs: Pairs = OWN) -> Array:
         return np.tensordot(self.of.weights * self._both(pairs), self.of.products, axes=1)
 
-    def forms(self, pairs: Pairs) -> Array:
-        """m_a' R_i C_b R_j m_c, (pairs, K for b, L, L)."""
+    def forms(self, pairs: Pairs = OWN) -> Array:
         within = self.of.values[:, :, None, None] * self.of.mean_grams[:, None]
         return np.tensordot(self._both(pairs), within, axes=1)
 
@@ -251,6 +253,10 @@ class SlopedAt:
         values = self.of.values
         both = pairs.one(self.form) * pairs.two(self.form)
         return np.einsum("r,ra,rb,nrab->nab", self.of.weights, values, values, both)
+
+    def forms(self, pairs: Pairs = OWN) -> Array:
+        one, two = pairs.one(self.form), pairs.two(self.form)
+        return np.einsum("rb,nrab,nrbc,rac->nbac", self.of.values, one, two, self.of.mean_grams, optimize=True)
 
 
 # ---- no common eigenvectors: q x q inverses, and a joint spectrum for the other directions -------------
@@ -342,8 +348,7 @@ class NonCommutingAt:
         own = [_traces_of_products(self._swept[i], pairs.seconded(self._swept[j])) for i, j in self._listed(pairs)]
         return np.stack(own) / self.of.dimension + self.outside.couplings(pairs)
 
-    def forms(self, pairs: Pairs) -> Array:
-        """m_a' R_i C_b R_j m_c, (pairs, K for b, L, L)."""
+    def forms(self, pairs: Pairs = OWN) -> Array:
         own = [self._thin[i].T @ pairs.seconded(self._turned[j]) for i, j in self._listed(pairs)]
         return np.stack(own) + self.outside.forms(pairs)
 

@@ -23,6 +23,7 @@ import numpy as np
 from scipy.interpolate import BarycentricInterpolator
 from scipy.optimize import brentq
 
+from .. import _chebyshev
 from .population import Array, NonCommuting
 from .realaxis import Gap
 
@@ -193,8 +194,7 @@ def _exact_track(gap: Gap, log_u: float) -> tuple[Array, Array]:
 def _interpolated_track(gap: Gap, low: float, high: float) -> Track:
     """For dense covariances, where every exact state costs inverses."""
     sign = math.copysign(1.0, gap.inside.u)
-    angles = (np.arange(_DENSE_NODES) + 0.5) * np.pi / _DENSE_NODES
-    positions = 0.5 * (low + high) - 0.5 * (high - low) * np.cos(angles)
+    positions = _chebyshev.nodes(_DENSE_NODES, low, high)
     samples = [_exact_track(gap, sign * position) for position in positions]
     inner = BarycentricInterpolator(sign * positions, np.stack([np.concatenate([g, f.ravel()]) for g, f in samples]))
     groups, classes = len(samples[0][0]), len(samples[0][1])
@@ -210,13 +210,12 @@ def _record(gap: Gap, roots: list[float], part: LowRankPart, certain: bool) -> S
     """The isolated eigenvalue at positions that an interpolation may have missed by a little; ``None`` if by more."""
     sign = math.copysign(1.0, gap.inside.u)
     state = gap.solve(sign * math.exp(sign * float(np.mean(roots))))
-    g, tangent, population = state.g, state.tangent, gap.curve.population
-    slope = np.where(np.arange(len(g)) == gap.curve.index, 1.0, tangent) / tangent[gap.curve.index]  # dg/dz'
-    values, vectors = np.linalg.eigh(part.matrix(g, population.mean_form(g)))
+    g, population = state.g, gap.curve.population
+    at, ratios = population.at(g[None]), population.ratios
+    slope = np.linalg.solve(np.diag(1.0 / g**2) - at.couplings()[0] * ratios, np.ones(len(g)))  # dg/dz'
+    values, vectors = np.linalg.eigh(part.matrix(g, at.means()[0]))
     order = np.argsort(np.abs(values))[: len(roots)]
-    step = 1e-5 / float(np.abs(slope / g).max())
-    ahead, behind = (population.mean_form(g + s * step * slope) for s in (1.0, -1.0))
-    growth, null = part.growth(slope, (ahead - behind) / (2.0 * step)), vectors[:, order]
+    growth, null = part.growth(slope, -np.tensordot(ratios * slope, at.forms()[0], axes=1)), vectors[:, order]
     off = values[order] / ((growth @ null) * null).sum(axis=0)  # one step of Newton's method
     if not certain and float(np.abs(off).max()) > _NEAR * min(abs(state.z), population.scale):
         return None
