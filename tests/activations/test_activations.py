@@ -446,3 +446,9 @@ def test_a_deeply_nested_document_is_refused():
             nsd.Activation.from_dict({"activation": "affine", name: document})
     twice = {"activation": "affine", "base": {"activation": "affine", "base": {"activation": "relu"}, "gain": 2.0}}
     assert nsd.Activation.from_dict(twice)(3.0) == 6.0
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e6])
+def test_a_mean_in_closed_form_is_exact_at_every_scale(scale):
+    shift = nsd.activation("gelu").centred(at=scale).shift
+    assert -shift == pytest.approx(scale**2 / math.sqrt(2.0 * math.pi * (1.0 + scale**2)), rel=ulps(), abs=0)

@@ -229,7 +229,10 @@ class Activation:
         """E[phi(tau xi)], xi standard normal."""
         if self.parity == "odd":
             return 0.0
-        xi, weights = normal_nodes(torch.tensor([tau], dtype=torch.float64), self.panels())
+        scale = torch.tensor([tau], dtype=torch.float64)
+        if self.closed_form() is not None:
+            return float(self.closed_means(scale**2)[0])
+        xi, weights = normal_nodes(scale, self.panels())
         return float((self._value(tau * xi) * weights).sum())
 
     # -- in torch, and as text ---------------------------------------------------------------------------

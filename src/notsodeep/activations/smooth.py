@@ -313,9 +313,6 @@ class Cos(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return -torch.cos(x)
 
-    def _mean(self, tau: float) -> float:
-        return math.exp(-0.5 * tau**2)
-
     def closed_form(self) -> ClosedForm:
         return _cos_pair
 
