@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
-from .._arrays import as_numbers
+from .._arrays import as_numbers, bad_row
 from .._fixed_point import newton
 from ..errors import ConvergenceError, InvalidInputError
 from .operator import EquivalentKernel
@@ -118,8 +118,8 @@ def symmetric_operator(kernel: Any) -> LinearOperator:
 def _dense(matrix: Tensor) -> LinearOperator:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InvalidInputError(f"a kernel matrix is square, got shape {tuple(matrix.shape)}")
-    if not bool(torch.isfinite(matrix.sum())):
-        raise InvalidInputError("the kernel has entries that are not finite")
+    if (row := bad_row(matrix)) is not None:
+        raise InvalidInputError(f"the kernel has entries that are not finite, first in row {row}")
     probe = torch.from_numpy(np.random.default_rng(1).standard_normal((len(matrix), 1))).to(matrix)
     gap = (matrix @ probe - matrix.T @ probe).norm()
     # a difference of two kernels that agree is made of rounding errors, which need not be symmetric to their last digit
