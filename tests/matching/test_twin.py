@@ -104,7 +104,8 @@ def test_the_plain_network_with_its_best_scalar() -> None:
     distances = [
         float(torch.linalg.matrix_norm(truth - s * plain, 2) / torch.linalg.matrix_norm(truth, 2)) for s in scan
     ]
-    assert found.distance <= min(distances) * (1.0 + tolerance())
+    # two eigenvalues of opposite sign balance there, each from Lanczos: a few times the rounding of one
+    assert found.distance <= min(distances) * (1.0 + tolerance(amplified=10))
     assert found.distance == pytest.approx(min(distances), rel=1e-3)  # the scan's own spacing
     assert best_scalar(truth, 2.5 * truth).scalar == pytest.approx(0.4)
 
