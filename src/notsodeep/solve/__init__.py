@@ -1,4 +1,4 @@
-"""Solving with kernels: Cholesky, paths over ridges, conjugate gradients on tiles, leave-one-out (theory, section 16)."""
+"""Solving: Cholesky, paths over ridges, conjugate gradients on tiles, leave-one-out (theory, section 16)."""
 
 from .api import DIRECT, Solution, solve_dense, solve_kernel, solve_operator
 from .dense import Factor, RidgePath, factorise, leave_one_out, ridge_path
