@@ -232,6 +232,18 @@ def test_singular_covariances_and_spikes_next_to_an_edge_are_solved() -> None:
     assert all(np.isfinite(s.value) for s in law.spikes)
 
 
+def test_the_density_of_dense_covariances_falls_to_zero_at_the_edges() -> None:
+    """It is known less well than that of others; its error must not grow as points come near the edges."""
+    rng = np.random.default_rng(3)
+    covariances = [f @ f.T / 80 for f in rng.standard_normal((2, 40, 80))]
+    law = nsd.spectral_law(LINEAR, nsd.GaussianMixture(np.zeros((2, 40)), covariances), n=30)
+    ((low, high),) = law.support
+    near = (high - low) * np.logspace(-15, -9, 30)
+    found = law.density(np.concatenate([low + near, high - near]))
+    # a thousandth of the largest density; roots of 1e-9 are below it
+    assert found.max() < 1e-3 * law.density(np.linspace(low, high, 200)[1:-1]).max()
+
+
 # ---- invariants -------------------------------------------------------------------------------------------------
 
 

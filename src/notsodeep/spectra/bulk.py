@@ -58,6 +58,10 @@ class Bulk:
         """From finished panels; what the density integrates to must be the mass known from the gaps."""
         starts, _, found = zip(*sorted(panels, key=lambda panel: panel[0]), strict=True)
         breaks, coefficients = np.array([*starts, np.pi]), np.stack(found)
+        # the density vanishes at every edge but a hard one in zero: a line takes the error of the end panels away
+        if low > 0.0:
+            coefficients[0, :2] += chebyshev.chebval(-1.0, coefficients[0]) * np.array([-0.5, 0.5])
+        coefficients[-1, :2] -= chebyshev.chebval(1.0, coefficients[-1]) * 0.5
         half = 0.5 * np.diff(breaks)
         integrals = np.stack([chebyshev.chebint(c, lbnd=-1.0) for c in coefficients]) * half[:, None]
         masses = integrals.sum(axis=1)  # every T_k(1) is one
