@@ -452,3 +452,8 @@ def test_a_deeply_nested_document_is_refused():
 def test_a_mean_in_closed_form_is_exact_at_every_scale(scale):
     shift = nsd.activation("gelu").centred(at=scale).shift
     assert -shift == pytest.approx(scale**2 / math.sqrt(2.0 * math.pi * (1.0 + scale**2)), rel=ulps(), abs=0)
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu"])
+def test_centring_at_scales_whose_squares_are_no_numbers(name):
+    assert nsd.activation(name).centred(1e200).shift == pytest.approx(-1e200 / math.sqrt(2 * math.pi), rel=tolerance())

@@ -230,7 +230,7 @@ class Activation:
         if self.parity == "odd":
             return 0.0
         scale = torch.tensor([tau], dtype=torch.float64)
-        if self.closed_form() is not None:
+        if self.closed_form() is not None and tau < 1e150:  # whose square is a number
             return float(self.closed_means(scale**2)[0])
         xi, weights = normal_nodes(scale, self.panels())
         return float((self._value(tau * xi) * weights).sum())
