@@ -248,7 +248,7 @@ def laws(rng: np.random.Generator) -> Outcome:
         assert share.max() <= 1 + room, f"cdf: {label}"
     for spike in law.spikes:
         assert math.isfinite(spike.value), f"spike: {label}"
-        # slopes by differences, which beside an edge are steep
+        # beside an edge derivatives are steep, and the edge is known to a share of the bulk
         assert all(-1e-6 <= a <= 1 + 1e-3 for a in spike.alignments), f"alignments {spike.alignments}: {label}"
     return Outcome(1)
 

@@ -317,3 +317,10 @@ def test_deep_explicit_networks_are_one_layer_too(enn, kernel):
     assert nsd.Twin.from_dict(json.loads(json.dumps(twin.to_dict()))) == twin
     with pytest.raises(InvalidInputError, match="elementwise"):
         nsd.match_one_layer(twin.network)
+
+
+def test_a_row_with_itself_has_cosine_one() -> None:
+    """The slope of singular units goes like the root of what is missing: one rounding would cost half the digits."""
+    X = np.random.default_rng(0).standard_normal((64, 10))
+    ratios = np.diag(nsd.match_one_layer(nsd.DEQ("relu", 0.2), "ntk").kernel_matrix(X)) / (X**2).sum(1)
+    assert ratios == pytest.approx(ratios[0], rel=ulps(), abs=0)

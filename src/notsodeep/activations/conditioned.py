@@ -237,9 +237,9 @@ class ConditionedLayer:
         return self._sum(lam, False), self._sum(lam, True)
 
     def _sum(self, lam: Tensor, derived: bool) -> Tensor:
-        sx, sy = self.qx.clamp_min(1e-60).sqrt(), self.qy.clamp_min(1e-60).sqrt()
-        root = sx * sy
-        rho = (lam / root).clamp(-1.0, 1.0)
+        qx, qy = self.qx.clamp_min(1e-60), self.qy.clamp_min(1e-60)
+        sx, sy, root = qx.sqrt(), qy.sqrt(), (qx * qy).sqrt()
+        rho = (lam / root).clamp(-1.0, 1.0)  # of a row with itself exactly 1, which sx * sy would miss
         place = rho.detach().abs().argsort()  # small cosines together: they need few orders
         total = self._pieces(sx[place], sy[place], rho[place], derived)[place.argsort()]
         if self.phi.homogeneity is not None:

@@ -72,12 +72,18 @@ class LowRankPart:
     variances: Array
     """v_a = p Var psi_i, shape (L,)."""
 
+    def scales(self, g: Array) -> Array:
+        """D with D N D free of units: the blocks of N are of the order of g, 1 and 1/g."""
+        root = np.sqrt(np.abs(g[self.group]))
+        return np.concatenate([1.0 / root, root, [math.sqrt(self.kappa)] if self.kappa > 0 else []])
+
     def matrix(self, g: Array, form: Array) -> Array:
-        """N at a real solution g of the bulk, with form = M'RM."""
+        """D N D at a real solution g of the bulk, with form = M'RM; it is singular where N is, with the same signs."""
         own = g[self.group]
         weight = float((self.ratios * self.variances) @ own)
         corner = np.array([[1.0 / self.kappa + weight]]) if self.kappa > 0 else None
-        return self._blocks(np.diag(self.ratios * own), np.eye(len(own)), -self.excess - form, -self.direction, corner)
+        N = self._blocks(np.diag(self.ratios * own), np.eye(len(own)), -self.excess - form, -self.direction, corner)
+        return self.scales(g)[:, None] * N * self.scales(g)
 
     def growth(self, g_slope: Array, form_slope: Array) -> Array:
         """Derivative of N with respect to z'."""
@@ -215,7 +221,8 @@ def _record(gap: Gap, roots: list[float], part: LowRankPart, certain: bool) -> S
     slope = np.linalg.solve(np.diag(1.0 / g**2) - at.couplings()[0] * ratios, np.ones(len(g)))  # dg/dz'
     values, vectors = np.linalg.eigh(part.matrix(g, at.means()[0]))
     order = np.argsort(np.abs(values))[: len(roots)]
-    growth, null = part.growth(slope, -np.tensordot(ratios * slope, at.forms()[0], axes=1)), vectors[:, order]
+    growth = part.growth(slope, -np.tensordot(ratios * slope, at.forms()[0], axes=1))
+    null = part.scales(g)[:, None] * vectors[:, order]
     off = values[order] / ((growth @ null) * null).sum(axis=0)  # one step of Newton's method
     if not certain and float(np.abs(off).max()) > _NEAR * min(abs(state.z), population.scale):
         return None
