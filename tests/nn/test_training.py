@@ -325,6 +325,7 @@ def _endless(folder: str) -> None:
     nsd.fit(enn(), blobs(200), epochs=100_000, lr=0.01, checkpoint=folder)
 
 
+@pytest.mark.filterwarnings("ignore:removed unfinished parts")  # of a file that was being written, or not
 def test_killing_a_run_loses_at_most_the_current_epoch(tmp_path) -> None:
     """SIGKILL in the midst of things, then resume: the result is that of a run that was never killed."""
     process = multiprocessing.get_context("fork").Process(target=_endless, args=(str(tmp_path),))
