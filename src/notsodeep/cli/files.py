@@ -149,7 +149,7 @@ def _named(source: str) -> str:
 
 
 def read(source: str) -> Any:
-    """What a file of rows holds: an array, or a :class:`Table` of text."""
+    """What a file of rows holds: an array, or a :class:`Columns` of text."""
     found = _opened(source, "X")
     return _table_of(found, source) if isinstance(found, str) else found
 

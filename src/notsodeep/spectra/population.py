@@ -7,8 +7,8 @@ R(g) = (I + sum_b c_b g_b C_b)^(-1), the fixed point of theory section 8 reads, 
 
 because Qt = -R/z and 1 + delta_a = -1/(z g_a); o_a = 0 there, while a matrix W W' + diag(o_a) has offsets. That of
 theory section 15, which predicts learning, is the same at z = -ridge. Three populations answer the same questions about
-R at many points g: ``Commuting`` from the joint spectrum (closed sums), ``Dense`` from p x p inverses, ``Sloped`` for a
-Gram matrix whose blocks are scaled class by class.
+R at many points g: ``Commuting`` from the joint spectrum (closed sums), ``NonCommuting`` from p x p inverses,
+``Sloped`` for a Gram matrix whose blocks are scaled class by class.
 """
 
 from __future__ import annotations

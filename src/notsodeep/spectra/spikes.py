@@ -83,7 +83,8 @@ class LowRankPart:
         weight = float((self.ratios * self.variances) @ own)
         corner = np.array([[1.0 / self.kappa + weight]]) if self.kappa > 0 else None
         N = self._blocks(np.diag(self.ratios * own), np.eye(len(own)), -self.excess - form, -self.direction, corner)
-        return self.scales(g)[:, None] * N * self.scales(g)
+        scales = self.scales(g)
+        return scales[:, None] * N * scales
 
     def growth(self, g_slope: Array, form_slope: Array) -> Array:
         """Derivative of N with respect to z'."""
