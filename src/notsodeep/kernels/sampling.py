@@ -23,7 +23,7 @@ from ..networks import DEQ, Kernel, Network
 from .expectations import Layer, degree_of
 from .pointwise import DEQSlope, diagonal, gap_check, pairwise
 from .recursion import Known, LayerMaps, equation, explicit, implicit
-from .variance import OnDiagonal, at_each_layer, equilibrium_variance
+from .variance import OnDiagonal, at_each_layer, equilibrium_variance, largest_rounded
 
 _SIZES = (32, 64, 128, 256)  # nodes in the angle; kinked functions are asked for on a part of it
 _TERMS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192, 16384)  # of the Hermite series
@@ -228,7 +228,7 @@ class _AngleSeries(LayerMaps):
         degree, sure = degree_of(self.phi), _SURE * self.tolerance
         if degree is not None:
             return _two_series(self.phi, self.q, degree + 2), 0.0
-        widest = 2.0 ** (math.ceil(4.0 * math.log2(float(self.q.max()))) / 4.0)
+        widest = largest_rounded(self.q)
         terms, missing = _enough(self.phi, widest, round(largest, 2), sure)
         if len(self.ia) * int((rho.abs() ** terms * missing > _HOPELESS * sure).sum()) > _LONE:
             raise Unresolved

@@ -34,7 +34,7 @@ from ..gaussian import hermite_coefficients
 from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_kernels, rates_of
 from .pointwise import diagonal, equilibrium
 from .recursion import LayerMaps, Series, equation, explicit, implicit
-from .variance import at_each_layer, equilibrium_variance
+from .variance import at_each_layer, equilibrium_variance, largest_rounded
 
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
@@ -300,8 +300,7 @@ def _circle_layer(phi: Activation, qx: Array, qy: Array, points: int) -> LayerMa
     if slopes is not None:
         return _ArcCosine(*slopes, root)
     q = np.stack([qx, qy])
-    largest = 2.0 ** (math.ceil(4.0 * math.log2(max(float(q.max()), 1e-300))) / 4.0)
-    left, right = hermite_coefficients(phi, q, _hermite_terms(phi, largest))
+    left, right = hermite_coefficients(phi, q, _hermite_terms(phi, largest_rounded(q)))
     return _HermiteSeries(left * right, root, phi.parity is not None, max(8, _TOGETHER // points))
 
 

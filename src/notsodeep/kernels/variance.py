@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -33,6 +34,11 @@ class OnDiagonal(LayerMaps):
         if (torch.is_grad_enabled() and q.requires_grad) or not _integrable(self.phi):
             return self.value(q), mean_square(self.phi, "slope", q)
         return _together(self.phi, q, lambda x, value, slope: slope * slope)
+
+
+def largest_rounded(q: Any) -> float:
+    """The largest of these variances, up to a power of 2^(1/4): what is found for it serves many calls."""
+    return 2.0 ** (math.ceil(4.0 * math.log2(max(float(q.max()), 1e-300))) / 4.0)
 
 
 def at_each_layer(enn: ENN, *squares: Tensor) -> Iterator[tuple[Activation, Sequence[Tensor]]]:
