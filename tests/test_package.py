@@ -99,6 +99,7 @@ ROOMS = [
     "_files",
     "_native",
     "_progress",
+    "_caches",
     "_arrays",
     "_fixed_point",
     "_equilibrium",

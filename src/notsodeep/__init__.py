@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds
     from . import nn as nn
     from . import plots as plots
     from . import solve as solve
+    from ._caches import clear_caches as clear_caches
     from .activations import Activation as Activation
     from .activations import activation as activation
     from .activations import activation_names as activation_names
@@ -76,6 +77,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors; a test holds
 
 # public name -> the room that holds it; rooms are imported on first use, so that `import notsodeep` stays light
 _ROOMS = {
+    "_caches": ["clear_caches"],
     "activations": ["Activation", "activation", "activation_names"],
     "gaussian": ["Moments", "expectation", "hermite_coefficients", "moments"],
     "networks": ["DEQ", "ENN", "network_from_dict"],

@@ -1,4 +1,4 @@
-"""Rows of data in, results in the caller's type out: the one validator, and the one shelter from ambient settings."""
+"""Rows of data in, results in the caller's type out: the one validator, and the one guard against ambient settings."""
 
 from __future__ import annotations
 
@@ -218,10 +218,10 @@ def _span(t: Tensor) -> tuple[int, int]:
     return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
 
 
-# ---- shelter ---------------------------------------------------------------------------------------------
+# ---- settings --------------------------------------------------------------------------------------------
 
 
-def sheltered(function: Callable[P, R]) -> Callable[P, R]:
+def isolated_settings(function: Callable[P, R]) -> Callable[P, R]:
     """Autocast and a foreign default device change nothing inside, neither a result nor what is cached for later;
     arguments are what their annotations say.
     """
@@ -229,14 +229,14 @@ def sheltered(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def inside(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _shelter():
+        with _isolation():
             return given(*args, **kwargs)
 
     return inside
 
 
 @contextlib.contextmanager
-def _shelter() -> Iterator[None]:
+def _isolation() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
@@ -244,12 +244,3 @@ def _shelter() -> Iterator[None]:
         if torch.empty(0).device.type != "cpu":  # quicker than torch.get_default_device()
             stack.enter_context(torch.device("cpu"))
         yield
-
-
-def kept(size: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Keep the results of this many calls; tensors among them are ordinary ones, even if inference mode asks first."""
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        return functools.lru_cache(maxsize=size)(torch.inference_mode(False)(function))  # type: ignore[return-value]
-
-    return decorate

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._arrays import as_floats, sheltered
+from ._arrays import as_floats, isolated_settings
 from ._files import parsed
 from ._fixed_point import newton
 from ._words import Kernel as Kernel
@@ -263,7 +263,7 @@ class DEQ(_Frozen):
 
 
 @functools.lru_cache(maxsize=1024)
-@sheltered
+@isolated_settings
 def _centred_scale(deq: DEQ, tau0: float) -> float:
     square = torch.tensor([tau0**2], dtype=torch.float64)
     return float(deq.variance(square, lambda q: spread(deq.activation, q.sqrt())).sqrt())
@@ -297,7 +297,7 @@ class ENN(_Frozen):
         """The number of hidden layers L."""
         return len(self.activations)
 
-    @sheltered
+    @isolated_settings
     def centred(self, tau0: float = 1.0) -> ENN:
         """Each layer centred at its own input scale tau_{l-1}, starting from tau0."""
         layers, tau = [], check_tau0(tau0)

@@ -10,7 +10,7 @@ import notsodeep as nsd
 from helpers import differences, ulps
 from notsodeep import _native
 from notsodeep.activations import Basis, Conditioned, Thresholds, norm_units
-from notsodeep.activations.norm_units import How
+from notsodeep.activations.norm_units import EvaluationOptions
 from notsodeep.activations.projections import tail_gram
 from notsodeep.errors import NotSoDeepWarning
 
@@ -75,13 +75,13 @@ def test_compiled_units_are_those_of_the_definition(basis, dtype) -> None:
         exact = before.double().requires_grad_()
         expected = composed(phi, exact, x.double())
         own = before.clone().requires_grad_()
-        found = phi.units(own, x, how=How(gain=0.5, compiled=True))
+        found = phi.units(own, x, options=EvaluationOptions(gain=0.5, compiled=True))
         torch.testing.assert_close(found, (0.5 * expected).to(dtype), rtol=small / 10, atol=small)
         slopes = [torch.autograd.grad(y.sum(), v)[0] for y, v in ((0.5 * expected, exact), (found, own))]
         regular = (before != 0.0) & torch.isfinite(slopes[0])  # a kink has no slope
         torch.testing.assert_close(slopes[1][regular], slopes[0][regular].to(dtype), rtol=small / 10, atol=small)
         assert torch.isfinite(slopes[1]).all()
-        assert torch.equal(phi.units(before, x, how=How(gain=0.5, compiled=True)), found)
+        assert torch.equal(phi.units(before, x, options=EvaluationOptions(gain=0.5, compiled=True)), found)
 
 
 @pytest.mark.parametrize("compile", [False, True])
@@ -91,15 +91,20 @@ def test_layers_of_any_kind_with_scale_gain_and_their_argument_as_memory(compile
         expected = 0.3 * phi.units(0.7 * before, 0.7 * x)
         for overwrite in (False, True):
             argument = before.clone()
-            found = phi.units(argument, x, how=How(0.7, 0.3, compile, overwrite))
+            found = phi.units(argument, x, options=EvaluationOptions(0.7, 0.3, compile, overwrite))
             torch.testing.assert_close(found, expected)
             assert (found.data_ptr() == argument.data_ptr()) == overwrite
         argument = before.clone().requires_grad_()
-        twice = [phi.units(argument, x, how=how) for how in (How(0.7, 0.3), How(0.7, 0.3, compile, True))]
+        twice = [
+            phi.units(argument, x, options=options)
+            for options in (EvaluationOptions(0.7, 0.3), EvaluationOptions(0.7, 0.3, compile, True))
+        ]
         slopes = [torch.autograd.grad(y.square().sum(), argument)[0] for y in twice]
         torch.testing.assert_close(*slopes)
         columns = before.mT.contiguous().mT  # not as the loops want them
-        torch.testing.assert_close(phi.units(columns.clone(), x, how=How(0.7, 0.3, compile, True)), expected)
+        torch.testing.assert_close(
+            phi.units(columns.clone(), x, options=EvaluationOptions(0.7, 0.3, compile, True)), expected
+        )
 
 
 def test_without_a_compiler_units_are_plain(monkeypatch) -> None:

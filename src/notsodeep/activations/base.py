@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import finite
-from .._arrays import sheltered
+from .._arrays import isolated_settings
 from .._files import parsed
 from ..errors import ActivationError, InvalidInputError, SerialisationError
 from .forms import ClosedForm, Dual, Function, Scaled
@@ -283,7 +283,7 @@ class Activation:
         wrapped = Affine(self, gain, scale, skip, shift)
         return self if wrapped.trivial else wrapped
 
-    @sheltered
+    @isolated_settings
     def centred(self, at: float) -> Activation:
         """phi - E[phi(at * xi)], xi standard normal: the theorems speak of activations centred at tau.
 
@@ -318,7 +318,7 @@ class Activation:
         return _from_document(parsed(document, "an activation"))
 
     @staticmethod
-    @sheltered
+    @isolated_settings
     def from_callable(
         function: Callable[[Any], Any],
         kinks: Sequence[float] = (),

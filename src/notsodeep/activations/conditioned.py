@@ -21,7 +21,7 @@ from .base import Parity, register
 from .elementary import Basis, horner
 from .norm_units import (
     PLAIN,
-    How,
+    EvaluationOptions,
     LoopPlan,
     NormUnits,
     doubled,
@@ -152,26 +152,28 @@ class Conditioned(NormUnits):
     def _plan(self) -> LoopPlan:
         return LoopPlan.of(self)
 
-    def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, how: How = PLAIN) -> Tensor:
+    def units(
+        self, before: Tensor, inputs: Tensor, table: Tensor | None = None, options: EvaluationOptions = PLAIN
+    ) -> Tensor:
         def coefficients(plain: bool) -> tuple[Tensor, Tensor]:
             norm = row_norms(inputs)
             inverse = norm.clamp_min(max(torch.finfo(norm.dtype).tiny ** 0.5, _LEAST)).reciprocal()
-            rows = self.rows(norm if how.scale == 1.0 else how.scale * norm, table, plain)
-            return inverse, rows if how.gain == 1.0 else how.gain * rows
+            rows = self.rows(norm if options.scale == 1.0 else options.scale * norm, table, plain)
+            return inverse, rows if options.gain == 1.0 else options.gain * rows
 
         def definition(before: Tensor) -> Tensor:
             inverse, rows = coefficients(False)
             return self.basis.grouped(before * inverse.unsqueeze(-1), rows)
 
         def fill(before: Tensor, out: Tensor, slopes: Tensor | None) -> None:
-            if how.compiled and before.device.type == "cpu" and loops.built:
-                fused_units(self._plan, how, before, inputs, out, slopes)
+            if options.compiled and before.device.type == "cpu" and loops.built:
+                fused_units(self._plan, options, before, inputs, out, slopes)
             else:
                 passes(self.basis, before, *coefficients(True), out, slopes)
 
         if not eager(before, inputs):
             return definition(before)
-        return evaluated(before, fill, definition, how.overwrite)
+        return evaluated(before, fill, definition, options.overwrite)
 
     def layer(self, qx: Tensor, qy: Tensor) -> ConditionedLayer:
         return ConditionedLayer(self, qx, qy)

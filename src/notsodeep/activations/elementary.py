@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._arrays import kept
+from .._caches import cached
 from ..errors import ActivationError
 from .base import Parity
 
@@ -213,7 +213,7 @@ def _constant(value: float, like: Tensor, free: Free) -> Tensor:
     return like.new_full((), value) if free is fresh else _scalar(value, like.dtype, like.device)
 
 
-@kept(32)
+@cached(32)
 def _scalar(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.full((), value, dtype=dtype, device=device)
 
@@ -225,7 +225,7 @@ def _powers_derived(rows: Tensor) -> Tensor:
     return rows[..., 1:] * torch.arange(1.0, rows.shape[-1], dtype=rows.dtype, device=rows.device)
 
 
-@kept(32)
+@cached(32)
 def _chebyshev_derivation(size: int) -> Tensor:
     """Chebyshev coefficients times this are those of the derivative."""
     return torch.from_numpy(np.polynomial.chebyshev.chebder(np.eye(size), axis=1))

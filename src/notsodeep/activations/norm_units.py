@@ -42,7 +42,7 @@ _LEAST = 1 << 13  # units that are worth a second thread
 
 
 @dataclass(frozen=True)
-class How:
+class EvaluationOptions:
     """How a layer is evaluated."""
 
     scale: float = 1.0
@@ -55,7 +55,7 @@ class How:
     """``before`` may be overwritten where it is not needed for derivatives."""
 
 
-PLAIN = How()
+PLAIN = EvaluationOptions()
 
 
 class NormUnits(Activation):
@@ -74,7 +74,9 @@ class NormUnits(Activation):
         """The constants of a layer of this width, with the dtype and on the device of ``like``."""
         raise NotImplementedError
 
-    def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, how: How = PLAIN) -> Tensor:
+    def units(
+        self, before: Tensor, inputs: Tensor, table: Tensor | None = None, options: EvaluationOptions = PLAIN
+    ) -> Tensor:
         """The layer: ``before`` = W x (..., width), ``inputs`` = x (..., p)."""
         raise NotImplementedError
 
@@ -238,7 +240,7 @@ class LoopPlan(ctypes.Structure):
 
 def fused_units(
     plan: LoopPlan,
-    how: How,
+    options: EvaluationOptions,
     before: Tensor,
     inputs: Tensor,
     out: Tensor,
@@ -258,7 +260,7 @@ def fused_units(
         before.numel() // width,
         width,
         features,
-        how.scale,
-        how.gain,
+        options.scale,
+        options.gain,
         min(torch.get_num_threads(), 1 + before.numel() // _LEAST),
     )

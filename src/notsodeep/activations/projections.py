@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._arrays import kept
+from .._caches import cached
 from .elementary import Basis
 from .panels import panel_nodes
 from .polynomial import hermite_table
@@ -34,7 +34,7 @@ class HalfLine(NamedTuple):
     """weights * h_k(nodes): (terms, nodes)."""
 
 
-@kept(3)
+@cached(3)
 def half_line(terms: int, graded: bool) -> HalfLine:
     """A rule for even functions on the line, exact to rounding against h_k, k < ``terms``; panels halve towards zero
     for functions that are singular there."""
@@ -47,7 +47,7 @@ def half_line(terms: int, graded: bool) -> HalfLine:
     return HalfLine(nodes, weights, *hermite_table(nodes, weights, terms))
 
 
-@kept(64)  # a design looks at about forty of them
+@cached(64)  # a design looks at about forty of them
 def basis_coefficients(basis: Basis, terms: int) -> Tensor:
     """E[B_b(xi) h_k(xi)]: (terms, size), zero where the parities differ."""
     largest = next((d for d in _FAMILIES if basis.degree <= d), basis.degree)
@@ -56,7 +56,7 @@ def basis_coefficients(basis: Basis, terms: int) -> Tensor:
     return torch.cat([part[:, :size] for part, size in zip(parts, basis.sizes, strict=True)], dim=1)
 
 
-@kept(32)
+@cached(32)
 def _of_family(basis: Basis, terms: int) -> Tensor:
     rule, odd = half_line(terms, basis.singular > 0), torch.tensor(basis.parities)
     functions, out = basis.functions(rule.nodes), torch.zeros(terms, basis.size, dtype=torch.float64)
@@ -69,7 +69,7 @@ def _of_family(basis: Basis, terms: int) -> Tensor:
 # ---- beyond the table ------------------------------------------------------------------------------------
 
 
-@kept(32)
+@cached(32)
 def expansion(basis: Basis) -> Tensor:
     """|E[B_b h_k]| = k^(-q) sum_i e_i k^(-i) for large k of b's parity, signs alternating: (parity 2, size, i)."""
     known = basis_coefficients(basis, SINGULAR_TERMS)
@@ -86,7 +86,7 @@ def expansion(basis: Basis) -> Tensor:
     return out
 
 
-@kept(32)
+@cached(32)
 def tail_gram(basis: Basis, slopes: bool) -> Tensor:
     """sum of E[B_a h_k] E[B_b h_k] over k >= SINGULAR_TERMS, by Parseval's identity: (size, size).
 
@@ -130,7 +130,7 @@ def tail_sums(power: float, count: int, rho: Tensor, parity: int) -> Tensor:
     return torch.stack(out)
 
 
-@kept(256)
+@cached(256)
 def needed(basis: Basis) -> int:
     """Orders that count for any coefficients: the rest is below rounding."""
     size = basis_coefficients(basis, SMOOTH_TERMS).abs().amax(1)

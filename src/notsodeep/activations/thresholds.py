@@ -27,7 +27,18 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import register
-from .norm_units import PLAIN, How, LoopPlan, NormUnits, eager, evaluated, fused_units, loops, needs_slopes, row_norms
+from .norm_units import (
+    PLAIN,
+    EvaluationOptions,
+    LoopPlan,
+    NormUnits,
+    eager,
+    evaluated,
+    fused_units,
+    loops,
+    needs_slopes,
+    row_norms,
+)
 
 Array = NDArray[np.float64]
 
@@ -118,10 +129,12 @@ class Thresholds(NormUnits):
         """Where the units of each threshold begin, and where the last ones end."""
         return [round(width * s) for s in accumulate(self.shares, initial=0.0)]
 
-    def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None, how: How = PLAIN) -> Tensor:
+    def units(
+        self, before: Tensor, inputs: Tensor, table: Tensor | None = None, options: EvaluationOptions = PLAIN
+    ) -> Tensor:
         both = self.table(before, before.shape[-1]) if table is None else table
         thresholds, gains = both
-        gains = gains if how.scale * how.gain == 1.0 else how.scale * how.gain * gains
+        gains = gains if options.scale * options.gain == 1.0 else options.scale * options.gain * gains
 
         def definition(before: Tensor) -> Tensor:
             above = torch.addcmul(before, row_norms(inputs).unsqueeze(-1), thresholds, value=-1.0)
@@ -132,13 +145,13 @@ class Thresholds(NormUnits):
             return torch.cat([torch.nn.functional.leaky_relu(above[..., :first], self.leak), gates], -1) * gains
 
         def fill(before: Tensor, out: Tensor, slopes: Tensor | None) -> None:
-            fused_units(_plan(self.leak), how, before, inputs, out, slopes, both)
+            fused_units(_plan(self.leak), options, before, inputs, out, slopes, both)
 
         if self.gated or not eager(before, inputs):
             return definition(before)
-        if how.compiled and before.device.type == "cpu" and loops.built:
-            return evaluated(before, fill, definition, how.overwrite)
-        if needs_slopes(before) or not how.overwrite:
+        if options.compiled and before.device.type == "cpu" and loops.built:
+            return evaluated(before, fill, definition, options.overwrite)
+        if needs_slopes(before) or not options.overwrite:
             return definition(before)
         above = before.addcmul_(row_norms(inputs).unsqueeze(-1), thresholds, value=-1.0)
         return torch.nn.functional.leaky_relu_(above, self.leak).mul_(gains)

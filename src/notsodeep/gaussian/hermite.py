@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import whole
-from .._arrays import sheltered
+from .._arrays import isolated_settings
 from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.panels import Panels, normal_nodes
 from ..errors import InvalidInputError
@@ -25,7 +25,7 @@ _PIECES = 16  # more of them than this are integrated like any function
 _FAR = 38.0  # beyond, the normal density is no number
 
 
-@sheltered
+@isolated_settings
 def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bool = False) -> Any:
     """a_k(q) = E[phi(sqrt(q) xi) h_k(xi)], k < ``terms``: shape q.shape + (terms,); of phi' if ``derivative``.
 

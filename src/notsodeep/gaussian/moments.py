@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arrays import as_floats, sheltered
+from .._arrays import as_floats, isolated_settings
 from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.base import gaps
 from ..activations.panels import Even
@@ -39,7 +39,7 @@ class Moments:
     """Q2 = E[(phi^2)''(tau xi)]; d E[phi(sqrt(q) xi)^2] / dq = Q2 / 2"""
 
 
-@sheltered
+@isolated_settings
 def expectation(
     function: Callable[[Tensor], Tensor], tau: Any, kinks: Sequence[float] = (), feature: float = 1.0
 ) -> Any:
@@ -64,7 +64,7 @@ def expectation(
     return restore(integrate(values, scales, Even(as_floats(kinks, "kinks"), float(feature))))
 
 
-@sheltered
+@isolated_settings
 def moments(phi: ActivationLike, tau: Any) -> Moments:
     """All moments of an activation at one or many scales (a number, an array or a tensor).
 

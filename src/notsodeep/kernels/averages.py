@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._arrays import sheltered
+from .._arrays import isolated_settings
 from ..activations import Activation
 from ..gaussian import hermite_coefficients
 from ..networks import ENN, Kernel, Network, check_kernel, rates_of
@@ -143,7 +143,7 @@ class PairAverages:
 # ---- derivatives at given pairs ---------------------------------------------------------------------------
 
 
-@sheltered
+@isolated_settings
 def kernel_derivatives(
     network: Network,
     kernel: Kernel,

@@ -37,7 +37,7 @@ from ..activations.panels import normal_nodes
 from ..gaussian.hermite import project
 from ..gaussian.rule import shared_coefficients, shared_rule
 from ..networks import DEQ, Kernel, Network
-from .recursion import Known, LayerMaps, equation, explicit, implicit
+from .recursion import LayerMaps, Precomputed, equation, explicit, implicit
 
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
@@ -104,7 +104,7 @@ def _equilibrium(deq: DEQ, z: Complex) -> Complex | None:
     drive, sigma_a2 = deq.drive(z**2), deq.variances[0]
 
     def rest(q: Complex) -> tuple[Complex, Complex]:
-        return equation(Known(*_mean_square(deq.activation, q)), q, sigma_a2, drive)
+        return equation(Precomputed(*_mean_square(deq.activation, q)), q, sigma_a2, drive)
 
     q, settled = unbracketed(rest, drive, np.abs(drive))
     # where the slope is below one there is one solution nearby, and Newton found it

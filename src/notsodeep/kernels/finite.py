@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import whole, whole_seed
-from .._arrays import as_rows, like, same_columns, sheltered
+from .._arrays import as_rows, isolated_settings, like, same_columns
 from .._equilibrium import solve_equilibrium
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
@@ -27,7 +27,7 @@ _MAX_STEPS = 1000
 _MOST_WEIGHTS = 1 << 37  # of one network: a terabyte in double precision
 
 
-@sheltered
+@isolated_settings
 def finite_ck(
     network: Network,
     X: Any,
@@ -66,7 +66,7 @@ def finite_ck(
     return points.average((net.features_gram() for net in nets), draws, return_std_error, progress)
 
 
-@sheltered
+@isolated_settings
 def finite_ntk(
     network: Network,
     X: Any,

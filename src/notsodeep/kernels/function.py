@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._arrays import as_rows, like, same_columns, sheltered, squared_norms
+from .._arrays import as_rows, isolated_settings, like, same_columns, squared_norms
 from ..errors import InvalidInputError
 from ..networks import DEQ, Kernel, Network, check_kernels, rates_of
 from .lookup import Table
@@ -14,7 +14,7 @@ from .matrix import diagonals, fill, norm_range
 from .tabulate import rounded_range, table_for
 
 
-@sheltered
+@isolated_settings
 def kernel_function(
     network: Network,
     kernel: Kernel | Sequence[Kernel] = "ntk",
@@ -85,7 +85,7 @@ class TabulatedKernel:
         # zeros alone need no table
         self.table = table_for(self.network, self.kinds, self.rates, scale, math.inf) if high > 0.0 else None
 
-    @sheltered
+    @isolated_settings
     def __call__(
         self, X: Any, Y: Any = None, *, out: Any = None, compile: bool = False, progress: bool | None = None
     ) -> Any:
@@ -100,7 +100,7 @@ class TabulatedKernel:
         found = {kind: outs[kind] if outs is not None else like(v, X) for kind, v in filled.items()}
         return found[self.kinds[0]] if self.single else found
 
-    @sheltered
+    @isolated_settings
     def diagonal(self, X: Any) -> Any:
         """k(x, x) of every row, from the norms alone."""
         rows = as_rows(X, "X", least=0)

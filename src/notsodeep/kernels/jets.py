@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .._arrays import sheltered
+from .._arrays import isolated_settings
 from ..activations import Activation, Affine
 from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import coefficients_at, portions
@@ -321,7 +321,7 @@ def _refuse_divergence(deq: DEQ, tau0: float, name: str, rate: float) -> None:
         )
 
 
-@sheltered
+@isolated_settings
 def network_jets(
     network: Network, tau0: float, kinds: Sequence[Kernel], rates: Sequence[float] | None = None
 ) -> dict[Kernel, KernelJet]:

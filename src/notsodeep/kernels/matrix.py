@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import checked
-from .._arrays import as_rows, bad_row, check_target, like, same_columns, sheltered, squared_norms
+from .._arrays import as_rows, bad_row, check_target, isolated_settings, like, same_columns, squared_norms
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of, tangent_kernel
@@ -104,7 +104,7 @@ def ntk(
     return found[kernel]
 
 
-@sheltered
+@isolated_settings
 def kernels_of(
     network: Network,
     X: Any,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arrays import sheltered
+from .._arrays import isolated_settings
 from .._fixed_point import newton
 from ..errors import ConvergenceError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_kernels, rates_of
@@ -25,7 +25,7 @@ VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
 _CHUNK = 4096  # pairs at once: a series of 2048 terms for each is 64 megabytes
 
 
-@sheltered
+@isolated_settings
 def pairwise(
     network: Network,
     sx: Tensor,
@@ -57,7 +57,7 @@ def pairwise(
     return {kind: torch.cat([piece[kind] for piece in pieces]).reshape(shape) for kind in kinds}
 
 
-@sheltered
+@isolated_settings
 def diagonal(
     network: Network,
     s: Tensor,

@@ -35,7 +35,7 @@ class LayerMaps(Protocol):
         return self.both(covariance)[0]
 
 
-class Known(LayerMaps):
+class Precomputed(LayerMaps):
     """A layer at covariances at which it has been evaluated."""
 
     def __init__(self, value: Any, slope: Any) -> None:

@@ -22,7 +22,7 @@ from ..gaussian.rule import BLOCK, may_share
 from ..networks import DEQ, Kernel, Network
 from .expectations import Layer, degree_of
 from .pointwise import DEQSlope, diagonal, gap_check, pairwise
-from .recursion import Known, LayerMaps, equation, explicit, implicit
+from .recursion import LayerMaps, Precomputed, equation, explicit, implicit
 from .variance import OnDiagonal, at_each_layer, equilibrium_variance, largest_rounded
 
 _SIZES = (32, 64, 128, 256)  # nodes in the angle; kinked functions are asked for on a part of it
@@ -68,7 +68,7 @@ def sample(
                 raise Unresolved
             if isinstance(network, DEQ):
                 q = equilibrium_variance(network, squares)
-                own = Known(*OnDiagonal(network.activation).both(q))
+                own = Precomputed(*OnDiagonal(network.activation).both(q))
                 along = implicit(q, own, network.variances[0], kinds, gap_check(network))
                 return along, _implicit(network, q, own, ia, ib, dot, kinds, tolerance)
             layers = (_layer(phi, q, ia, ib, tolerance) for phi, (q,) in at_each_layer(network, squares))
@@ -87,7 +87,7 @@ class Unresolved(Exception):
 def _implicit(
     deq: DEQ,
     q: Tensor,
-    own: Known,
+    own: Precomputed,
     ia: Tensor,
     ib: Tensor,
     dot: Tensor,
@@ -100,7 +100,7 @@ def _implicit(
     lam = torch.minimum(torch.maximum(drive, -bound), bound)
     for _ in range(_STEPS):  # far from rho = +-1 Newton needs no bracket; where it does, entry by entry
         found = layer.both(lam)
-        rest, rate = equation(Known(*found), lam, sigma_a2, drive)
+        rest, rate = equation(Precomputed(*found), lam, sigma_a2, drive)
         move = rest / rate.clamp_min(1e-3)
         if float((move.abs() / bound).max()) <= _REST * tolerance:
             break
@@ -109,7 +109,7 @@ def _implicit(
         raise Unresolved
     if isinstance(layer, _AngleSeries) and not layer.holds(lam):
         raise Unresolved
-    return implicit(lam, Known(*found), sigma_a2, kinds, gap_check(deq))
+    return implicit(lam, Precomputed(*found), sigma_a2, kinds, gap_check(deq))
 
 
 def _range(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tensor) -> tuple[float, float]:
@@ -145,7 +145,7 @@ def _layer(
     ia: Tensor,
     ib: Tensor,
     tolerance: float,
-    own: Known | None = None,
+    own: Precomputed | None = None,
     expected: Callable[[], tuple[float, float]] | None = None,
 ) -> LayerMaps:
     """``own``: the layer on the diagonal; ``expected``: gives the correlations that will be asked for."""

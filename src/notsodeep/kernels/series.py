@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from .._arguments import whole
-from .._arrays import sheltered
+from .._arrays import isolated_settings
 from .._fixed_point import unbracketed
 from ..activations import Activation
 from ..activations.forms import arc_profile
@@ -46,7 +46,7 @@ _NOTHING = 1e-17  # of a series: what may be left out
 _TOGETHER = 1024  # cosines, and 8 pairs at least: their powers stay in a cache
 
 
-@sheltered
+@isolated_settings
 def power_series(
     network: Network, terms: int, kernel: Kernel = "ck", norm: Any = 1.0, other: Any = None, *, check: bool = False
 ) -> Array:

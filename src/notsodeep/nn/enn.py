@@ -16,7 +16,7 @@ from .._arguments import a_path, checked, whole
 from .._files import write_with
 from .._words import Init
 from ..activations.forms import Scaled
-from ..activations.norm_units import How, NormUnits, loops
+from ..activations.norm_units import EvaluationOptions, NormUnits, loops
 from ..errors import InvalidInputError, MissingExtraError
 from ..matching import Twin
 from ..networks import ENN as Specification
@@ -90,8 +90,8 @@ class ENN(Model):
         for phi, width in zip(self.spec.activations, self.widths, strict=True):
             # a negative or zero pending gain cannot be an input scale: the next layer takes it as a plain factor
             if isinstance(phi, NormUnits):
-                how = How(scale, 1.0 / math.sqrt(width), compiled and loops.built, overwrite=True)
-                functions.append(NormLayer(phi, how, self.readout, width))
+                options = EvaluationOptions(scale, 1.0 / math.sqrt(width), compiled and loops.built, overwrite=True)
+                functions.append(NormLayer(phi, options, self.readout, width))
                 scale = 1.0
                 continue
             function, gain = phi.fused(scale)
@@ -130,13 +130,13 @@ class NormLayer(nn.Module):
 
     table: Tensor
 
-    def __init__(self, phi: NormUnits, how: How, like: Tensor, width: int) -> None:
+    def __init__(self, phi: NormUnits, options: EvaluationOptions, like: Tensor, width: int) -> None:
         super().__init__()
-        self.phi, self.how = phi, how
+        self.phi, self.options = phi, options
         self.register_buffer("table", phi.table(like.detach(), width).clone(), persistent=False)
 
     def forward(self, before: Tensor, inputs: Tensor) -> Tensor:
-        return self.phi.units(before, inputs, self.table, self.how)
+        return self.phi.units(before, inputs, self.table, self.options)
 
 
 def _specification(network: Any) -> tuple[Specification, Sequence[float] | None, bool]:
