@@ -61,7 +61,7 @@ def gram(n: int, p: int, device: str, repeats: int, compiled: bool) -> list[dict
         for mode in ("eager", "compiled") if compiled else ("eager",):
 
             def both(deq: nsd.DEQ = deq, mode: str = mode) -> Any:
-                return nsd.kernels_of(deq, X, kinds=("ck", "ntk"), compile=mode == "compiled")
+                return nsd.kernels_of(deq, X, kernels=("ck", "ntk"), compile=mode == "compiled")
 
             def product() -> Any:
                 return X @ X.T

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         norms: nsd.equivalent(network, statistics, kind, own_norms=norms == "own") for norms in ("typical", "own")
     }
     tiles = KernelTiles(
-        lambda a, b: nsd.kernels_of(network, a, b, kinds=(kind,))[kind],
+        lambda a, b: nsd.kernels_of(network, a, b, kernels=(kind,))[kind],
         X,
         dtype=torch.float32 if options.dtype == "float32" else torch.float64,
         store="memory",

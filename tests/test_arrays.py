@@ -130,13 +130,13 @@ def test_the_input_is_not_overwritten():
             nsd.ck(ENN, X, out=out)
     both = np.zeros((4, 4))
     with pytest.raises(InvalidInputError, match="shares memory"):
-        nsd.kernels_of(ENN, X, kinds=("ck", "ntk"), out={"ck": both, "ntk": both})
+        nsd.kernels_of(ENN, X, kernels=("ck", "ntk"), out={"ck": both, "ntk": both})
     np.testing.assert_array_equal(X, np.eye(4))
 
 
 def test_every_kernel_asked_for_needs_its_target():
     with pytest.raises(InvalidInputError, match="'ntk'"):
-        nsd.kernels_of(ENN, ROWS, kinds=("ck", "ntk"), out={"ck": np.zeros((4, 4))})
+        nsd.kernels_of(ENN, ROWS, kernels=("ck", "ntk"), out={"ck": np.zeros((4, 4))})
 
 
 # ---- ambient settings ------------------------------------------------------------------------------------

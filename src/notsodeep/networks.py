@@ -36,7 +36,7 @@ class _Frozen:
     __slots__ = ()
 
     @property
-    def kinds(self) -> tuple[Kernel, ...]:
+    def kernels(self) -> tuple[Kernel, ...]:
         """The matrices it has, by name."""
         return KERNELS
 
@@ -345,16 +345,16 @@ def _jumps(phi: Activation) -> bool:
     return not phi.continuous
 
 
-def check_kernels(network: Any, kinds: Any) -> tuple[Kernel, ...]:
+def check_kernels(network: Any, kernels: Any) -> tuple[Kernel, ...]:
     """Several kernels at once: a non-empty sequence of names, each of which the network has."""
     check_network(network)
-    has = network.kinds
-    known = isinstance(kinds, Sequence) and all(isinstance(k, str) and k in has for k in kinds)
-    if isinstance(kinds, str) or not known or not kinds:
-        raise InvalidInputError(f"kinds must be a non-empty sequence out of {has}, got {kinds!r}")
-    for kernel in kinds if has == KERNELS else ():
+    has = network.kernels
+    known = isinstance(kernels, Sequence) and all(isinstance(k, str) and k in has for k in kernels)
+    if isinstance(kernels, str) or not known or not kernels:
+        raise InvalidInputError(f"kernels must be a non-empty sequence out of {has}, got {kernels!r}")
+    for kernel in kernels if has == KERNELS else ():
         check_kernel(network, kernel)
-    return tuple(kinds)
+    return tuple(kernels)
 
 
 def is_tangent(kernel: str) -> bool:

@@ -58,12 +58,12 @@ def test_coefficients_are_derivatives_of_the_exact_kernel(name, tau0):
 
     def at(dx, dy, dot):
         point = (torch.tensor([v], dtype=torch.float64) for v in (s + dx, s + dy, dot))
-        return {k: float(v) for k, v in pairwise(network, *point, kinds=KERNELS).items()}
+        return {k: float(v) for k, v in pairwise(network, *point, kernels=KERNELS).items()}
 
     here, up, down = at(0, 0, 0), at(0, 0, h), at(0, 0, -h)
     up2, down2 = at(0, 0, 2 * h), at(0, 0, -2 * h)
     corner = {(i, j): at(i * h, j * h, 0) for i in (-1, 1) for j in (-1, 1)}
-    same = diagonal(network, torch.tensor(s, dtype=torch.float64), kinds=KERNELS)
+    same = diagonal(network, torch.tensor(s, dtype=torch.float64), kernels=KERNELS)
     for k in KERNELS:
         c = found[k]
         slope = (8 * (up[k] - down[k]) - (up2[k] - down2[k])) / (12 * h)

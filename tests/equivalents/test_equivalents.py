@@ -184,7 +184,7 @@ def test_own_norms_are_exact_on_the_diagonal_and_for_orthogonal_rows(network, ke
     sizes = np.linspace(0.55, 1.6, 60)
     X = np.eye(60, 90) * sizes[:, None]
     eq = nsd.equivalent(network, nsd.MixtureStatistics.estimate(X), kernel, own_norms=True)
-    exact = nsd.kernels_of(eq.network, X, kinds=(kernel,))[kernel]
+    exact = nsd.kernels_of(eq.network, X, kernels=(kernel,))[kernel]
     np.testing.assert_allclose(np.asarray(eq.diagonal()), np.diag(exact), rtol=tolerance())
     # T is not that of these rows, which have no scatter about their inner product 0: take its part away
     V = eq.V[:, :1]
@@ -210,7 +210,7 @@ def test_gain_of_one_layer_is_its_mean_slope():
 def test_own_norms_are_closer_where_norms_differ(activation, factor, kernel):
     X = spread_rows(n=300, p=400)
     deq, statistics = nsd.DEQ(activation, 0.2), nsd.MixtureStatistics.estimate(X)
-    exact = nsd.kernels_of(deq.centred(statistics.tau0), X, kinds=(kernel,))[kernel]
+    exact = nsd.kernels_of(deq.centred(statistics.tau0), X, kernels=(kernel,))[kernel]
     typical, own = (nsd.equivalent(deq, statistics, kernel, own_norms=own_norms).matrix() for own_norms in OWN_NORMS)
     assert factor * spectral_norm(exact - own) < spectral_norm(exact - typical)
 

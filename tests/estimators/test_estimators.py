@@ -73,7 +73,7 @@ def test_scikit_learn_accepts_other_settings(estimator, check):
 @pytest.mark.parametrize("solver", ["cholesky", "eigh", "cg"])
 def test_the_regressor_is_kernel_ridge_regression(kernel, solver):
     deq = nsd.DEQ("erf", 0.15)
-    kinds = nsd.kernels_of(deq, X, kinds=(kernel,))[kernel], nsd.kernels_of(deq, NEW, X, kinds=(kernel,))[kernel]
+    kinds = nsd.kernels_of(deq, X, kernels=(kernel,))[kernel], nsd.kernels_of(deq, NEW, X, kernels=(kernel,))[kernel]
     model = nsd.DEQRegressor("erf", sigma_a2=0.15, kernel=kernel, ridge=0.02, solver=solver, tol=1e-11).fit(X, Y)
     np.testing.assert_allclose(model.predict(NEW), kinds[1] @ dense(kinds[0], Y, 0.02), rtol=0, atol=SOLVED)
     assert model.record_["solver"] == solver
@@ -340,7 +340,7 @@ def test_slopes_of_the_kernel_are_those_of_automatic_differentiation(name, kerne
     values = {"sigma_a2": 0.15, "sigma_b2": 0.7}
     _, slopes = nsd.DEQKernel("tanh", **values, kernel=kernel)(X[:6], eval_gradient=True)
     leaf = torch.tensor(values[name], dtype=torch.float64, requires_grad=True)
-    K = nsd.kernels_of(nsd.DEQ("tanh", **{**values, name: leaf}), rows, kinds=(kernel,))[kernel]
+    K = nsd.kernels_of(nsd.DEQ("tanh", **{**values, name: leaf}), rows, kernels=(kernel,))[kernel]
     entries = [[values[name] * torch.autograd.grad(v, leaf, retain_graph=True)[0] for v in row] for row in K]
     position = ["sigma_a2", "sigma_b2"].index(name)
     np.testing.assert_allclose(slopes[..., position], np.array(entries, dtype=float), rtol=0, atol=tolerance())
@@ -412,6 +412,6 @@ def test_features_tend_to_the_kernel():
 @pytest.mark.parametrize(("activation", "kernel"), [("relu", "ck"), ("tanh", "ck")])
 def test_features_of_a_deq_are_those_of_its_one_layer_twin(activation, kernel):
     phi = nsd.DEQFeatures(activation, kernel=kernel, width=4096).fit_transform(X)
-    K = nsd.kernels_of(nsd.DEQ(activation, 0.2), X, kinds=(kernel,))[kernel]
+    K = nsd.kernels_of(nsd.DEQ(activation, 0.2), X, kernels=(kernel,))[kernel]
     # a matrix of 80 rows fluctuates in norm by several standard errors of an entry
     assert np.linalg.norm(phi @ phi.T - K, 2) < 10 / np.sqrt(4096) * np.linalg.norm(K, 2)

@@ -55,7 +55,7 @@ def kernels(rng: np.random.Generator) -> Outcome:
     network, X = a_network(rng), rows(rng)
     kinds = [k for k in KERNELS if k == "ck" or all(phi.continuous for phi in network.activations)]
     n = len(X)
-    found, seconds, megabytes = _measured(lambda: kernels_of(network, X, kinds=kinds, check=False))
+    found, seconds, megabytes = _measured(lambda: kernels_of(network, X, kernels=kinds, check=False))
     for kind, K in found.items():
         _matrix(K, f"{kind} of {network!r}", _known_to(network, kind, X))
     _same_elsewhere(rng, network, X, found)
@@ -122,9 +122,9 @@ def _same_elsewhere(rng: np.random.Generator, network: Any, X: Array, found: dic
     kinds, tol = list(found), EXACT if X.dtype == np.float64 else SINGLE
     order = rng.permutation(len(X))
     wide = X.astype(np.float64)
-    again = kernels_of(network, X[order], kinds=kinds, check=False)
-    cut = kernels_of(network, X, X[order[:3]], kinds=kinds, check=False)
-    exact = found if X.dtype == np.float64 else kernels_of(network, wide, kinds=kinds, check=False)
+    again = kernels_of(network, X[order], kernels=kinds, check=False)
+    cut = kernels_of(network, X, X[order[:3]], kernels=kinds, check=False)
+    exact = found if X.dtype == np.float64 else kernels_of(network, wide, kernels=kinds, check=False)
     i, j = rng.integers(len(X), size=(2, min(8, len(X))))
     s = torch.from_numpy((wide**2).sum(1))
     dot = torch.from_numpy((wide[i] * wide[j]).sum(1))
@@ -147,7 +147,7 @@ def _scaled(rng: np.random.Generator, network: Any, X: Array, found: dict[Any, A
     if not network.homogeneous or X.dtype != np.float64 or not 1e-60 < float(np.abs(X).max()) < 1e60:
         return
     factor = 2.0 ** int(rng.integers(-40, 41))
-    for kind, K in kernels_of(network, factor * X, kinds=list(found), check=False).items():
+    for kind, K in kernels_of(network, factor * X, kernels=list(found), check=False).items():
         d = np.sqrt(np.diag(found[kind]))
         assert _apart(K / factor**2, found[kind], d) <= EXACT, f"not homogeneous: {kind} of {network!r}"
 

@@ -123,7 +123,7 @@ def tabulated(rng: np.random.Generator) -> int:
     k = nsd.kernel_function(network, "ck", norms, check=False)
     if not any("Callable" in repr(phi) for phi in network.activations):  # lambdas do not pickle
         k = pickle.loads(pickle.dumps(k))
-    found, K = k(X), kernels_of(network, X, kinds=("ck",), check=False)["ck"]
+    found, K = k(X), kernels_of(network, X, kernels=("ck",), check=False)["ck"]
     d = np.sqrt(np.maximum(np.diag(K).astype(np.float64), 1e-290))
     off = np.abs(found.astype(np.float64) - K) / d / d[:, None]
     assert off.max() <= (2e-7 if X.dtype == np.float64 else 2e-4), f"{off.max():.1e} off: {network!r}"

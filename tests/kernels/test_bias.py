@@ -79,7 +79,7 @@ def test_gradients_reach_the_variance_of_the_bias(phi):
     points = torch.from_numpy(X[:3])
     for kernel in ("ck", "ntk", "ntk_frozen"):
         assert torch.autograd.gradcheck(
-            lambda c, kernel=kernel: nsd.kernels_of(nsd.DEQ(phi, 0.15, 0.6, c), points, kinds=(kernel,))[kernel],
+            lambda c, kernel=kernel: nsd.kernels_of(nsd.DEQ(phi, 0.15, 0.6, c), points, kernels=(kernel,))[kernel],
             (c,),
             atol=1e-7,  # 1e-13 of the kernel over gradcheck's step of 1e-6
             rtol=1e-6,  # with room for its curvature
@@ -107,7 +107,7 @@ def test_one_layer_knows_it(phi, kernel):
     rows = np.random.default_rng(0).normal(size=(40, 4))
     rows *= (np.linspace(0.5, 1.5, 40) / np.linalg.norm(rows, axis=1))[:, None]
     rows[1] = -1.5 * rows[0]
-    exact = nsd.kernels_of(deq, rows, kinds=(kernel,))[kernel]
+    exact = nsd.kernels_of(deq, rows, kernels=(kernel,))[kernel]
     size = np.sqrt(exact.diagonal())
     assert np.abs((twin.kernel_matrix(rows) - exact) / np.outer(size, size)).max() <= twin.bound <= tol
 

@@ -295,5 +295,5 @@ def test_near_duplicates_of_a_deq_in_single_precision(kernel, sigma_a2):
     one = rng.standard_normal(20) * 200
     X = np.stack([one * (1 + 1e-7 * k) + 1e-4 * rng.standard_normal(20) for k in range(6)]).astype(np.float32)
     network = D("gelu", sigma_a2)
-    K, exact = (nsd.kernels_of(network, rows, kinds=(kernel,))[kernel] for rows in (X, X.astype(float)))
+    K, exact = (nsd.kernels_of(network, rows, kernels=(kernel,))[kernel] for rows in (X, X.astype(float)))
     np.testing.assert_allclose(K, exact, rtol=tolerance(np.float32) / 100)

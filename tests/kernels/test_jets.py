@@ -37,7 +37,7 @@ def evaluate(jet: np.ndarray, u: float, v: float, d: float) -> float:
 
 def exact(network: nsd.DEQ | nsd.ENN, u: float, v: float, d: float, tau0: float, kernel: str) -> float:
     s = torch.tensor([tau0**2], dtype=torch.float64)
-    return float(pairwise(network, (1 + u) * s, (1 + v) * s, d * s, kinds=(kernel,))[kernel])
+    return float(pairwise(network, (1 + u) * s, (1 + v) * s, d * s, kernels=(kernel,))[kernel])
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -94,7 +94,7 @@ def test_explicit_jets_with_rates_follow_the_exact_kernel(kernel: str) -> None:
     enn, rates = nsd.ENN(["silu", "tanh"]).centred(1.0), (0.4, 1.3, 0.8)
     jet = explicit_jets(network_layers(enn, 1.0), np.array(rates))[kernel]
     h, one = 0.05, torch.ones(1, dtype=torch.float64)
-    truth = pairwise(enn, (1 + h) * one, (1 - h) * one, h * one, kinds=(kernel,), learning_rates=rates)[kernel]
+    truth = pairwise(enn, (1 + h) * one, (1 - h) * one, h * one, kernels=(kernel,), learning_rates=rates)[kernel]
     assert evaluate(jet.cross, h, -h, h) == pytest.approx(float(truth), abs=h**4)
 
 

@@ -389,7 +389,7 @@ def test_gradients_with_respect_to_points_and_variances(phi):
     for kind in ("ck", "ntk"):
         # rounding over gradcheck's step of 1e-6, and the curvature between its two ends
         assert torch.autograd.gradcheck(
-            lambda X, a, b, kind=kind: nsd.kernels_of(nsd.DEQ(phi, a, b), X, kinds=(kind,))[kind],
+            lambda X, a, b, kind=kind: nsd.kernels_of(nsd.DEQ(phi, a, b), X, kernels=(kind,))[kind],
             (X, a, b),
             atol=2e-6,
             rtol=1e-5,
@@ -522,8 +522,8 @@ def test_bad_arguments_are_refused():
         nsd.ntk(net, X, learning_rates=(1.0,))
     with pytest.raises(InvalidInputError, match="explicit networks"):
         nsd.ntk(nsd.DEQ("tanh", 0.1), X, learning_rates=(1.0, 1.0))
-    with pytest.raises(InvalidInputError, match="kinds"):
-        nsd.kernels_of(net, X, kinds=("nkt",))
+    with pytest.raises(InvalidInputError, match="kernels"):
+        nsd.kernels_of(net, X, kernels=("nkt",))
     with pytest.raises(InvalidInputError, match="or a notsodeep"):
         nsd.ck("relu", X)
     with pytest.raises(InvalidInputError, match="out="):
@@ -539,6 +539,6 @@ def test_bad_arguments_are_refused():
 @pytest.mark.parametrize("net", [NETWORKS[0], NETWORKS[1]], ids=repr)
 def test_compiled_tiles_agree_with_eager_ones(net):
     X = gaussian_points(420, 30)
-    eager, compiled = (nsd.kernels_of(net, X, kinds=("ck", "ntk"), compile=choice) for choice in (False, True))
+    eager, compiled = (nsd.kernels_of(net, X, kernels=("ck", "ntk"), compile=choice) for choice in (False, True))
     for kind, K in eager.items():
         np.testing.assert_allclose(compiled[kind], K, rtol=0, atol=tolerance())

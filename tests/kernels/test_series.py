@@ -32,7 +32,7 @@ def test_power_series_sums_to_the_exact_kernel(name, kernel):
     network, norm = NETWORKS[name], 1.2
     cosine = torch.linspace(-0.7, 0.7, 15, dtype=torch.float64)
     square = torch.tensor(norm**2, dtype=torch.float64)
-    exact = pairwise(network, square, square, norm**2 * cosine, kinds=(kernel,))[kernel]
+    exact = pairwise(network, square, square, norm**2 * cosine, kernels=(kernel,))[kernel]
     g = torch.from_numpy(power_series(network, 100, kernel, norm=norm))
     series = (g * cosine[:, None] ** torch.arange(100)).sum(1)
     # 0.7^100 = 3e-16: nothing is left of the tail
@@ -50,7 +50,7 @@ def test_series_is_non_negative_and_sums_to_the_diagonal(name, kernel):
     # smooth activations: the series converges geometrically; ReLU: coefficients decay like k^(-5/2) or k^(-3/2)
     assert 0.0 <= total - g.sum() + tolerance() < (1e-9 if smooth else 0.1 * total)
     point = torch.ones((), dtype=torch.float64)
-    assert total == pytest.approx(float(diagonal(network, point, kinds=(kernel,))[kernel]), rel=tolerance())
+    assert total == pytest.approx(float(diagonal(network, point, kernels=(kernel,))[kernel]), rel=tolerance())
 
 
 def test_prefix_does_not_depend_on_the_number_of_terms():
@@ -107,7 +107,7 @@ def test_sphere_equivalent_is_made_of_derivatives_at_zero(name, kernel):
     eq = nsd.sphere_equivalent(network, unit_rows(30, d), kernel=kernel)
     one, h = torch.ones((), dtype=torch.float64), 1e-3
     points = torch.tensor([-2 * h, -h, 0.0, h, 2 * h], dtype=torch.float64)
-    g = pairwise(network, one, one, points, kinds=(kernel,))[kernel].tolist()
+    g = pairwise(network, one, one, points, kernels=(kernel,))[kernel].tolist()
     slope = (8 * (g[3] - g[1]) - (g[4] - g[0])) / (12 * h)
     bend = (16 * (g[3] + g[1]) - (g[4] + g[0]) - 30 * g[2]) / (12 * h * h)
     assert eq.gain == pytest.approx(slope, abs=differences(h, accuracy=4))
@@ -123,7 +123,7 @@ def test_sphere_error_falls_with_dimension(name, kernel):
     errors = []
     for d in (100, 400):
         X = unit_rows(int(0.8 * d), d)
-        exact = nsd.kernels_of(NETWORKS[name], X, kinds=(kernel,))[kernel]
+        exact = nsd.kernels_of(NETWORKS[name], X, kernels=(kernel,))[kernel]
         errors.append(nsd.relative_spectral_error(exact, nsd.sphere_equivalent(NETWORKS[name], X, kernel)))
     assert errors[1] < 0.65 * errors[0]
     assert errors[1] < 0.03

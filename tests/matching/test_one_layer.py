@@ -89,7 +89,7 @@ def test_a_hundred_thousand_random_pairs_in_all_dimensions(phi, kernel):
     for dimension in (2, 3, 10, 100, 1000):
         X = rng.standard_normal((200, dimension))
         X *= (rng.uniform(*twin.norms, 200) / np.linalg.norm(X, axis=1))[:, None]
-        truth = nsd.kernels_of(twin.deq, X, kinds=(kernel,))[kernel]
+        truth = nsd.kernels_of(twin.deq, X, kernels=(kernel,))[kernel]
         root = np.sqrt(np.diag(truth))
         seen = max(seen, float((np.abs(truth - twin.kernel_matrix(X)) / np.outer(root, root)).max()))
     assert 0.5 * twin.bound <= seen <= twin.bound
@@ -189,7 +189,7 @@ def test_matrices_agree_with_the_pairs():
     X = np.random.default_rng(0).standard_normal((40, 300)) / np.sqrt(300)
     for deq, kernel in ((TANH, "ck"), (RELU, "ntk")):
         twin = nsd.match_one_layer(deq, kernel)
-        truth = nsd.kernels_of(deq, X, kinds=(kernel,))[kernel]
+        truth = nsd.kernels_of(deq, X, kernels=(kernel,))[kernel]
         assert np.abs(truth - twin.kernel_matrix(X)).max() <= twin.bound * np.diag(truth).max()
 
 

@@ -28,8 +28,8 @@ def difference(twin: Twin, kernel: str, n: int = 40, d: int = 30) -> tuple[float
     """Largest off-diagonal and diagonal deviation of the exact kernels."""
     X = unit_points(n, d)
     gap = np.abs(
-        nsd.kernels_of(twin.deq, X, kinds=(kernel,), check=False)[kernel]
-        - nsd.kernels_of(twin.network, X, kinds=(kernel,))[kernel]
+        nsd.kernels_of(twin.deq, X, kernels=(kernel,), check=False)[kernel]
+        - nsd.kernels_of(twin.network, X, kernels=(kernel,))[kernel]
     )
     off = ~np.eye(n, dtype=bool)
     return float(gap[off].max()), float(gap[~off].max())

@@ -106,7 +106,7 @@ def test_matrices_agree_with_the_bound():
     X[1], X[2] = X[0], -3.0 * X[0]
     for kernel in ("ck", "ntk"):
         twin = nsd.match_one_layer(RELU, kernel, tol=1e-3, units="thresholds")
-        truth = nsd.kernels_of(RELU, X, kinds=(kernel,))[kernel]
+        truth = nsd.kernels_of(RELU, X, kernels=(kernel,))[kernel]
         root = np.sqrt(np.diag(truth))
         assert (np.abs(truth - twin.kernel_matrix(X)) / np.outer(root, root)).max() <= twin.bound
 

@@ -68,7 +68,7 @@ def test_the_kernel_matrix_is_what_verify_holds_against_the_deq(twins: dict[str,
     rows = X / np.linalg.norm(X, axis=1, keepdims=True) if twin.normalise else X
     seen = twin.verify(X)
     for name, distance in seen.twin.items():
-        truth = nsd.kernels_of(twin.deq, rows, kinds=(name,))[name]
+        truth = nsd.kernels_of(twin.deq, rows, kernels=(name,))[name]
         own = twin.kernel_matrix(X, kernel=name)
         assert np.linalg.norm(truth - own, 2) / np.linalg.norm(truth, 2) == pytest.approx(
             distance, rel=tolerance(), abs=ulps()

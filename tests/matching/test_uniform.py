@@ -33,10 +33,10 @@ def relative_errors(twin: Twin, pairs: int, seed: int, low: float, high: float) 
     y[: pairs // 40] = x[: pairs // 40]
     kinds = kernel_names(twin.kernel)
     sx, sy, dot = (torch.from_numpy(v) for v in (x * x, y * y, x * y * cosine))
-    deq = pairwise(twin.deq, sx, sy, dot, kinds=kinds, check=False)
+    deq = pairwise(twin.deq, sx, sy, dot, kernels=kinds, check=False)
     explicit = _twin_at(twin, sx, sy, dot)
-    at_x = pairwise(twin.deq, sx, sx, sx, kinds=kinds, check=False)
-    at_y = pairwise(twin.deq, sy, sy, sy, kinds=kinds, check=False)
+    at_x = pairwise(twin.deq, sx, sx, sx, kernels=kinds, check=False)
+    at_y = pairwise(twin.deq, sy, sy, sy, kernels=kinds, check=False)
     return {k: ((deq[k] - explicit[k]).abs() / (at_x[k] * at_y[k]).sqrt()).numpy() for k in kinds}
 
 
@@ -44,8 +44,8 @@ def _twin_at(twin: Twin, sx: torch.Tensor, sy: torch.Tensor, dot: torch.Tensor) 
     """The twin's kernels under its training rule, named by the DEQ's kernel that they stand for."""
     kinds = kernel_names(twin.kernel)
     if twin.trains == "readout":
-        return {twin.kernel: pairwise(twin.network, sx, sy, dot, kinds=("ck",))["ck"]}
-    return pairwise(twin.network, sx, sy, dot, kinds=kinds, learning_rates=twin.learning_rates)
+        return {twin.kernel: pairwise(twin.network, sx, sy, dot, kernels=("ck",))["ck"]}
+    return pairwise(twin.network, sx, sy, dot, kernels=kinds, learning_rates=twin.learning_rates)
 
 
 # ---- one layer -------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_profiles_against_the_kernel_room() -> None:
     reduced = HomogeneousDEQ.of(deq)
     _, rho = grid(64)
     one = torch.ones(len(rho), dtype=torch.float64)
-    exact = pairwise(deq, one, one, torch.from_numpy(rho.copy()), kinds=("ck", "ntk", "ntk_frozen"))
+    exact = pairwise(deq, one, one, torch.from_numpy(rho.copy()), kernels=("ck", "ntk", "ntk_frozen"))
     for kind, values in exact.items():
         np.testing.assert_allclose(
             reduced.diagonal(kind) * reduced.profile(rho, kind), values.numpy(), rtol=tolerance(), atol=tolerance()
@@ -320,7 +320,7 @@ def test_implications_hold_on_data(kernel: str) -> None:
     meaning = twin.implications(30, ridge, targets=float(np.linalg.norm(y)), largest_norm=largest)
 
     def blocks(network: nsd.DEQ | nsd.ENN, rates: tuple[float, ...] | None) -> tuple[np.ndarray, np.ndarray]:
-        full = nsd.kernels_of(network, np.vstack([X, Z]), kinds=kinds, learning_rates=rates)[kernel]
+        full = nsd.kernels_of(network, np.vstack([X, Z]), kernels=kinds, learning_rates=rates)[kernel]
         return full[:30, :30], full[30:, :30]
 
     K, k = blocks(twin.deq, None)

@@ -92,7 +92,7 @@ def test_pivots_after_the_gram_part_of_the_equivalent_save_steps_on_real_data(ac
     equivalent = nsd.equivalent(deq, nsd.MixtureStatistics.estimate(X), kind, "own")
     steps = {
         name: solve_kernel(
-            lambda a, b: nsd.kernels_of(deq, a, b, kinds=(kind,))[kind], X, targets, [1e-3], method="cg",
+            lambda a, b: nsd.kernels_of(deq, a, b, kernels=(kind,))[kind], X, targets, [1e-3], method="cg",
             preconditioner=name, rank=60, equivalent=equivalent,
         ).steps
         for name in ("rpcholesky", "equivalent+rpcholesky")

@@ -558,7 +558,7 @@ def test_rows_that_are_all_equal_have_one_eigenvalue(phi, kernel):
     """Noise at the level of rounding, thirty orders of magnitude below the only eigenvalue."""
     X = np.tile(np.random.default_rng(1).standard_normal((1, 50)) / 50**0.5, (60, 1))
     law = nsd.spectral_law(nsd.DEQ(phi, 0.2), nsd.MixtureStatistics.estimate(X), kernel=kernel)
-    exact = np.linalg.eigvalsh(nsd.kernels_of(law.coefficients.network, X, kinds=(kernel,))[kernel])[-1]
+    exact = np.linalg.eigvalsh(nsd.kernels_of(law.coefficients.network, X, kernels=(kernel,))[kernel])[-1]
     assert law.spikes[-1].value == pytest.approx(exact, rel=tolerance())
 
 

@@ -112,7 +112,7 @@ def kernel(
 
     def fill(out: Any) -> None:
         if designed is None:
-            nsd.kernels_of(network, X, Y, kinds=(which or "ck",), out={which or "ck": out})
+            nsd.kernels_of(network, X, Y, kernels=(which or "ck",), out={which or "ck": out})
         else:
             designed.kernel_matrix(X, Y, which, out=out)
 
@@ -273,7 +273,7 @@ def _source(
 
 def _display(law: Any, X: Any) -> Any:
     """The eigenvalues of the exact kernel beside the law, where the points are few enough to compute them."""
-    exact = nsd.kernels_of(law.coefficients.network, X[: min(law.n, _EXACT)], kinds=(law.kernel,))[law.kernel]
+    exact = nsd.kernels_of(law.coefficients.network, X[: min(law.n, _EXACT)], kernels=(law.kernel,))[law.kernel]
     return nsd.SpectrumDisplay.from_kernel(exact, law if len(exact) == law.n else None)
 
 

@@ -162,7 +162,7 @@ def _spectrum(phi: str, kernel: Kernel, mixture: nsd.GaussianMixture, sample: De
     """A kernel of one DEQ on the mixture, against the law that is predicted without sampling."""
     deq, X = nsd.DEQ(phi, SIGMA_A2), sample.train[0]
     twin = nsd.match(deq, sample.statistics, kernel=kernel)
-    matrices = {"DEQ": nsd.kernels_of(twin.deq, X, kinds=(kernel,))[kernel], "twin": twin.kernel_matrix(X)}
+    matrices = {"DEQ": nsd.kernels_of(twin.deq, X, kernels=(kernel,))[kernel], "twin": twin.kernel_matrix(X)}
     law = nsd.spectral_law(deq, mixture, n=len(X), kernel=kernel)
     values = {name: np.linalg.eigvalsh(matrix) for name, matrix in matrices.items()}
     return Spectrum(phi, twin, twin.verify(X), law, values)

@@ -151,12 +151,12 @@ def _squares(statistics: MixtureStatistics, c: Coefficients) -> Array:
 def kernel_at(c: Coefficients, sx: Array, sy: Array, dot: Array | float = 0.0) -> Array:
     """The kernel of ``c`` at pairs with these squared norms and inner products (broadcast together)."""
     x, y, d = (torch.as_tensor(v, dtype=torch.float64) for v in (sx, sy, dot))
-    return pairwise(c.network, x, y, d, kinds=(c.kernel,))[c.kernel].numpy()
+    return pairwise(c.network, x, y, d, kernels=(c.kernel,))[c.kernel].numpy()
 
 
 def kernel_of(c: Coefficients, squares: Array) -> Array:
     """The kernel of ``c`` of points with themselves, by their squared norms."""
-    return diagonal(c.network, torch.from_numpy(squares), kinds=(c.kernel,))[c.kernel].numpy()
+    return diagonal(c.network, torch.from_numpy(squares), kernels=(c.kernel,))[c.kernel].numpy()
 
 
 def _derivatives(c: Coefficients, squares: Array) -> tuple[Array, Array]:

@@ -121,7 +121,7 @@ def universality(
 
 
 def _exact(fit: EquivalentKernel) -> Tensor:
-    return torch.as_tensor(kernels_of(fit.network, fit.X, kinds=(fit.kernel,))[fit.kernel]).to(torch.float64)
+    return torch.as_tensor(kernels_of(fit.network, fit.X, kernels=(fit.kernel,))[fit.kernel]).to(torch.float64)
 
 
 def _gaussian_error(network: Network, statistics: MixtureStatistics, kernel: Kernel, seed: int) -> float:

@@ -47,7 +47,7 @@ def slopes_of(activation: Any, kernel: Kernel, values: Mapping[str, Any], X: Ten
     sigma_b2 moves with sigma_a2 where it is tied to it.
     """
     slope = DEQSlope(deq_of(activation, values), kernel, tied=values.get("sigma_b2") is None)
-    found: Mapping[Any, Tensor] = kernels_of(slope, X, kinds=slope.kinds, check=False)
+    found: Mapping[Any, Tensor] = kernels_of(slope, X, kernels=slope.kernels, check=False)
     return {name: values[name] * matrix for name, matrix in found.items()}
 
 

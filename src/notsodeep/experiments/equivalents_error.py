@@ -53,7 +53,7 @@ def error_against_n(
 
     def measure(mix: GaussianMixture, X: Any, y: Any) -> dict[str, float]:
         statistics = MixtureStatistics.from_mixture(mix, X, y, about=about)
-        exact = kernels_of(network.centred(statistics.tau0), X, kinds=KERNELS)
+        exact = kernels_of(network.centred(statistics.tau0), X, kernels=KERNELS)
         return {
             k if kept == "typical" else f"{k}/own": relative_spectral_error(
                 exact[k], equivalent(network, statistics, k, own_norms=kept == "own")
@@ -239,7 +239,7 @@ def rejected_variants(
 
     def measure(mix: GaussianMixture, X: Any, y: Any) -> dict[str, float]:
         statistics = MixtureStatistics.from_mixture(mix, X, y)
-        exact = kernels_of(network.centred(statistics.tau0), X, kinds=("ck", "ntk_frozen"))
+        exact = kernels_of(network.centred(statistics.tau0), X, kernels=("ck", "ntk_frozen"))
         out = {}
         for label, (kernel, change) in VARIANTS.items():
             c = coefficients(network, statistics.tau0, kernel)

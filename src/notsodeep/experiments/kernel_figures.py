@@ -226,12 +226,12 @@ def compare_on_sphere(kernel: Kernel, n: int, d: int, sigma_a2: float = 0.2, see
     """Distances to the DEQ's kernel of the equivalent, the quadratic layer, and the exact Hermite layer."""
     X = unit_rows(n, d, seed)
     deq = DEQ(activation("relu").affine(gain=math.sqrt(2.0)), sigma_a2)
-    truth = kernels_of(deq, X, kinds=(kernel,), check=False)[kernel]
+    truth = kernels_of(deq, X, kernels=(kernel,), check=False)[kernel]
     quadratic, exact = match_sphere(deq, kernel, family="quadratic", dimension=d), match_sphere(deq, kernel)
     others = {
         "equivalent": sphere_equivalent(deq, X, kernel).matrix(),
-        "quadratic": kernels_of(quadratic.network, X, kinds=(kernel,))[kernel],
-        "hermite": kernels_of(exact.network, X, kinds=(kernel,))[kernel],
+        "quadratic": kernels_of(quadratic.network, X, kernels=(kernel,))[kernel],
+        "hermite": kernels_of(exact.network, X, kernels=(kernel,))[kernel],
     }
     size = spectral_norm(truth)
     gaps = {name: spectral_norm(truth - other) for name, other in others.items()}

@@ -114,8 +114,8 @@ def _one_draw(
     g = np.random.default_rng(seed)
     (X, y), (new, labels) = mixture.sample(n, g), mixture.sample(_TESTS, g)
     targets = 2.0 * np.eye(mixture.classes) - 1.0
-    eigenvalues, vectors = scipy.linalg.eigh(kernels_of(network, X, kinds=(kernel,))[kernel], check_finite=False)
-    cross = kernels_of(network, new, X, kinds=(kernel,))[kernel] @ vectors
+    eigenvalues, vectors = scipy.linalg.eigh(kernels_of(network, X, kernels=(kernel,))[kernel], check_finite=False)
+    cross = kernels_of(network, new, X, kernels=(kernel,))[kernel] @ vectors
     inside, unit = vectors.T @ targets[y], float(eigenvalues.mean())
     # every class counts by its weight, whatever rounding made of the test counts
     share = (mixture.weights / np.bincount(labels, minlength=mixture.classes))[labels]

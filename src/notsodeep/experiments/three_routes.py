@@ -108,7 +108,7 @@ def compare_route(data: Dataset, route: str, activation: str, kernel: Kernel, si
 def _kernels(twin: Twin, data: Dataset, kernel: Kernel) -> dict[str, Any]:
     """Relative spectral distance on the training rows; kernel ridge regression of the classes on the test rows."""
     X, X_test = (rows.astype(np.float64) for rows in (data.X_train, data.X_test))
-    exact, plain = (kernels_of(network, X, kinds=(kernel,))[kernel] for network in (twin.deq, twin.plain))
+    exact, plain = (kernels_of(network, X, kernels=(kernel,))[kernel] for network in (twin.deq, twin.plain))
     others = {"twin": twin.kernel_matrix(X), "plain": plain}
     guesses = {
         name: DEQClassifier(network=network, kernel=kernel, ridge=RIDGE).fit(X, data.y_train).predict(X_test)

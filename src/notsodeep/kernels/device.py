@@ -77,7 +77,7 @@ def _run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> int:
     found = torch.empty(2, _LISTED if listing else 1, dtype=torch.int32, device=x.device)
     last = list(target)[-1]
     # the list is made once, by the kernel that goes last
-    parts = [(target[kind], _Factors(points, table, kind, listing and kind == last)) for kind in target]
+    parts = [(target[kernel], _Factors(points, table, kernel, listing and kernel == last)) for kernel in target]
     gram = target[last]
     for rows, columns in tiles_of(gram.shape, _BLOCK, points.symmetric):
         for out, factors in parts:
@@ -99,17 +99,17 @@ def _constants(values: tuple[float, ...], dtype: torch.dtype, device: torch.devi
 class _Factors:
     """What the programs of one kernel read besides the Gram product."""
 
-    def __init__(self, points: Points, table: Table, kind: Kernel, listing: bool) -> None:
+    def __init__(self, points: Points, table: Table, kernel: Kernel, listing: bool) -> None:
         x = points.x
-        self.points, self.table, self.kind = points, table, kind
-        self.level = level = table.level(kind, 1.0, x.dtype)
+        self.points, self.table, self.kernel = points, table, kernel
+        self.level = level = table.level(kernel, 1.0, x.dtype)
         numbers = level.scale, points.trusted if listing else 2.0, table.reach
         self.numbers = _constants(numbers, x.dtype, x.device)
         self.ends = _constants((0, *accumulate(level.ranks)), torch.int32, x.device)
         self.left = self.right = self._void = torch.empty(0, 0, dtype=x.dtype, device=x.device)
         self._rows = slice(0)
         if table.one_function:
-            self.left = self.right = _constants(tuple(table.scalars(level, kind).tolist()), x.dtype, x.device)
+            self.left = self.right = _constants(tuple(table.scalars(level, kernel).tolist()), x.dtype, x.device)
 
     def _sides(self, rows: slice, columns: slice) -> None:
         """The norm factors of a block: those of all rows would fill the memory."""
@@ -122,7 +122,7 @@ class _Factors:
         self.right = self._side(self.points.sy[columns])
 
     def _side(self, squares: Tensor) -> Tensor:
-        return self.table.side(self.level, self.kind, squares.sqrt()).to(self.points.x.dtype)
+        return self.table.side(self.level, self.kernel, squares.sqrt()).to(self.points.x.dtype)
 
     def launch(self, gram: Tensor, out: Tensor, rows: slice, columns: slice, found: Tensor, counts: Tensor) -> None:
         """One pass over a block of the product."""

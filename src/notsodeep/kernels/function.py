@@ -44,13 +44,13 @@ def kernel_function(
            [0.      , 0.369925]])
     """
     single = isinstance(kernel, str)
-    kinds = check_kernels(network, (kernel,) if single else kernel)
+    kernels = check_kernels(network, (kernel,) if single else kernel)
     rates = rates_of(network, learning_rates)
     if isinstance(network, DEQ):
         if check:
             network.check_contraction()
         network = network.detached()
-    found = TabulatedKernel(network, kinds, single, rates)
+    found = TabulatedKernel(network, kernels, single, rates)
     if norms is not None or network.homogeneous:
         found.prepare((1.0, 1.0) if norms is None else norms)
     return found
@@ -62,15 +62,15 @@ class TabulatedKernel:
     def __init__(
         self,
         network: Network,
-        kinds: tuple[Kernel, ...],
+        kernels: tuple[Kernel, ...],
         single: bool,
         rates: tuple[float, ...] | None,
         table: Table | None = None,
     ) -> None:
-        self.network, self.kinds, self.single, self.rates, self.table = network, kinds, single, rates, table
+        self.network, self.kernels, self.single, self.rates, self.table = network, kernels, single, rates, table
 
     def __repr__(self) -> str:
-        kernel = repr(self.kinds[0] if self.single else self.kinds)
+        kernel = repr(self.kernels[0] if self.single else self.kernels)
         if self.table is None or self.table.homogeneous:
             return f"TabulatedKernel({self.network!r}, {kernel})"
         low, high = self.table.norms.low, self.table.norms.high
@@ -83,7 +83,7 @@ class TabulatedKernel:
     def _tabulate(self, low: float, high: float) -> None:
         scale = rounded_range(self.network, low, high)
         # zeros alone need no table
-        self.table = table_for(self.network, self.kinds, self.rates, scale, math.inf) if high > 0.0 else None
+        self.table = table_for(self.network, self.kernels, self.rates, scale, math.inf) if high > 0.0 else None
 
     @isolated_settings
     def __call__(
@@ -95,10 +95,10 @@ class TabulatedKernel:
         rows = [part for part in (x, y) if part is not None and len(part)]
         if self.table is None and rows:
             self._tabulate(*norm_range(*map(squared_norms, rows)))
-        outs: Mapping[Kernel, Any] | None = {self.kinds[0]: out} if self.single and out is not None else out
-        filled = fill(self.network, x, y, self.kinds, self.rates, outs, compile, progress, self.table)
-        found = {kind: outs[kind] if outs is not None else like(v, X) for kind, v in filled.items()}
-        return found[self.kinds[0]] if self.single else found
+        outs: Mapping[Kernel, Any] | None = {self.kernels[0]: out} if self.single and out is not None else out
+        filled = fill(self.network, x, y, self.kernels, self.rates, outs, compile, progress, self.table)
+        found = {kernel: outs[kernel] if outs is not None else like(v, X) for kernel, v in filled.items()}
+        return found[self.kernels[0]] if self.single else found
 
     @isolated_settings
     def diagonal(self, X: Any) -> Any:
@@ -106,9 +106,9 @@ class TabulatedKernel:
         rows = as_rows(X, "X", least=0)
         s = squared_norms(rows)
         fits = self.table is not None and len(s) and self.table.holds(*norm_range(s))
-        along = diagonals(self.network, self.kinds, self.rates, s, self.table if fits else None)
-        found = {kind: like(values.to(rows.dtype), X) for kind, values in along.items()}
-        return found[self.kinds[0]] if self.single else found
+        along = diagonals(self.network, self.kernels, self.rates, s, self.table if fits else None)
+        found = {kernel: like(values.to(rows.dtype), X) for kernel, values in along.items()}
+        return found[self.kernels[0]] if self.single else found
 
 
 def _ends(norms: Any) -> tuple[float, float]:

@@ -236,14 +236,14 @@ def _inputs(batch: tuple[int, ...], kind: Any) -> KernelJet:
 
 
 def explicit_jets(
-    layers: Sequence[LayerJet], rates: Array | None = None, kinds: Sequence[Kernel] = KERNELS
+    layers: Sequence[LayerJet], rates: Array | None = None, kernels: Sequence[Kernel] = KERNELS
 ) -> dict[Kernel, KernelJet]:
     """The kernels of an explicit network in units of tau0, each layer at its own input scale."""
     batch = layers[0].hermite.shape[:-1]
     kind = np.result_type(*[layer.hermite.dtype for layer in layers], float if rates is None else rates.dtype)
     weights = np.ones((*batch, len(layers) + 1), dtype=kind) if rates is None else rates
     each = [weights[..., number, None] for number in range(len(layers) + 1)]
-    return explicit(_inputs(batch, kind), layers, each, kinds)
+    return explicit(_inputs(batch, kind), layers, each, kernels)
 
 
 def network_layers(network: ENN, tau0: float) -> list[LayerJet]:
@@ -289,9 +289,9 @@ def implicit_covariance(deq: DEQ, tau0: float) -> tuple[Array, float, float]:
     return np.array([cross[index(0, 0, k)] for k in range(DEGREE + 1)]), float(line[1]), at.tau
 
 
-def implicit_jets(deq: DEQ, tau0: float, kinds: Sequence[Kernel] | None = None) -> dict[Kernel, KernelJet]:
+def implicit_jets(deq: DEQ, tau0: float, kernels: Sequence[Kernel] | None = None) -> dict[Kernel, KernelJet]:
     """The kernels of a DEQ whose activation is taken centred at tau*, in units of tau0; all it has unless named."""
-    names = (KERNELS if deq.activation.continuous else ("ck",)) if kinds is None else check_kernels(deq, kinds)
+    names = (KERNELS if deq.activation.continuous else ("ck",)) if kernels is None else check_kernels(deq, kernels)
     return dict(_implicit_jets(deq.detached(), tau0, names))
 
 
@@ -323,10 +323,10 @@ def _refuse_divergence(deq: DEQ, tau0: float, name: str, rate: float) -> None:
 
 @isolated_settings
 def network_jets(
-    network: Network, tau0: float, kinds: Sequence[Kernel], rates: Sequence[float] | None = None
+    network: Network, tau0: float, kernels: Sequence[Kernel], rates: Sequence[float] | None = None
 ) -> dict[Kernel, KernelJet]:
     """The kernels of a network centred at the scale tau0 of its inputs, around the typical pair, in units of tau0."""
-    kinds = check_kernels(network, kinds)
+    kernels = check_kernels(network, kernels)
     if isinstance(network, DEQ):
-        return implicit_jets(network, tau0, kinds)
-    return explicit_jets(network_layers(network, tau0), np.array(rates_of(network, rates)), kinds)
+        return implicit_jets(network, tau0, kernels)
+    return explicit_jets(network_layers(network, tau0), np.array(rates_of(network, rates)), kernels)

@@ -194,7 +194,7 @@ class Table:
         return {**self.__dict__, "_levels": {}}
 
     @property
-    def kinds(self) -> tuple[Kernel, ...]:
+    def kernels(self) -> tuple[Kernel, ...]:
         """The kernels it holds."""
         return tuple(self.coefficients)
 
@@ -217,26 +217,26 @@ class Table:
             return None
         return squares < (self.norms.low * (1.0 - 1e-9)) ** 2
 
-    def diagonal(self, kind: Kernel, norms: Tensor) -> Tensor:
+    def diagonal(self, kernel: Kernel, norms: Tensor) -> Tensor:
         """Kernels of points with themselves."""
-        series = self.along[kind]
+        series = self.along[kernel]
         basis = functools.partial(self.norms.polynomials, len(series.weights))
         return torch.cat([series.at(part, basis(part)) for part in norms.split(_ROWS)])
 
     # -- between points --------------------------------------------------------------------------------------
-    def level(self, kind: Kernel, largest: float, dtype: torch.dtype) -> Level:
+    def level(self, kernel: Kernel, largest: float, dtype: torch.dtype) -> Level:
         """The smallest level that holds cosines up to ``largest``, in the variable in which it is cheaper."""
         reach = next((r for r in _REACHES if largest <= r < self.reach), self.reach)
-        key = kind, reach, dtype
+        key = kernel, reach, dtype
         if key not in self._levels:  # two threads may both compute it; they find the same
             variables = {self.warped, False} if reach < self.reach else {self.warped}
-            found = (self._in_variable(kind, reach, dtype, warped) for warped in variables)
+            found = (self._in_variable(kernel, reach, dtype, warped) for warped in variables)
             self._levels[key] = min((level for level in found if level is not None), key=lambda level: level.cost)
         return self._levels[key]
 
-    def _in_variable(self, kind: Kernel, reach: float, dtype: torch.dtype, warped: bool) -> Level | None:
+    def _in_variable(self, kernel: Kernel, reach: float, dtype: torch.dtype, warped: bool) -> Level | None:
         """``None`` where the cosine needs far more terms than the angle."""
-        full = self.coefficients[kind]
+        full = self.coefficients[kernel]
         if reach < self.reach:
             terms = len(full) if warped == self.warped else 2 * len(full)
             transform = re_expanded(len(full), (self.reach, self.warped), (reach, warped), terms)
@@ -248,22 +248,22 @@ class Table:
             return None
         return Level.of(full[:terms], _RANKS[dtype], reach, warped)
 
-    def side(self, level: Level, kind: Kernel, norms: Tensor) -> Tensor:
+    def side(self, level: Level, kernel: Kernel, norms: Tensor) -> Tensor:
         """The norm factors at these points: (total rank, n)."""
-        measure = self.measure[kind]
+        measure = self.measure[kernel]
         powers = self.norms.polynomials(max(len(level.factors), len(measure.weights)), norms)
         # relative to the diagonal, short rows keep their digits beside long ones
         return level.side(powers).mul_(measure.at(norms, powers).sqrt_())
 
-    def scalars(self, level: Level, kind: Kernel) -> Tensor:
+    def scalars(self, level: Level, kernel: Kernel) -> Tensor:
         """The coefficients of all m where there is one function."""
-        return level.sums @ level.factors[0] ** 2 * self.measure[kind].weights[0]
+        return level.sums @ level.factors[0] ** 2 * self.measure[kernel].weights[0]
 
-    def at_angles(self, kind: Kernel, nx: Tensor, ny: Tensor, x: Tensor) -> Tensor:
+    def at_angles(self, kernel: Kernel, nx: Tensor, ny: Tensor, x: Tensor) -> Tensor:
         """The kernel at norms and x = 2 arcsin(r) / pi, of a table that reaches all cosines."""
-        level = self.level(kind, 1.0, torch.float64)
+        level = self.level(kernel, 1.0, torch.float64)
         x2 = 2.0 * (x if level.warped else torch.sin(0.5 * math.pi * x))
-        return level.at(self.side(level, kind, nx), self.side(level, kind, ny), x2)
+        return level.at(self.side(level, kernel, nx), self.side(level, kernel, ny), x2)
 
 
 @functools.lru_cache(maxsize=64)

@@ -61,7 +61,7 @@ def ck(
            [0.159155, 0.5     ]])
     """
     outs: Any = None if out is None else {"ck": out}
-    return kernels_of(network, X, Y, kinds=("ck",), check=check, out=outs, compile=compile, progress=progress)["ck"]
+    return kernels_of(network, X, Y, kernels=("ck",), check=check, out=outs, compile=compile, progress=progress)["ck"]
 
 
 @checked
@@ -94,7 +94,7 @@ def ntk(
         network,
         X,
         Y,
-        kinds=(kernel,),
+        kernels=(kernel,),
         learning_rates=learning_rates,
         check=check,
         out=None if out is None else {kernel: out},
@@ -110,7 +110,7 @@ def kernels_of(
     X: Any,
     Y: Any = None,
     *,
-    kinds: Sequence[Kernel] = KERNELS,
+    kernels: Sequence[Kernel] = KERNELS,
     learning_rates: Sequence[float] | None = None,
     check: bool = True,
     out: Mapping[Kernel, Any] | None = None,
@@ -118,7 +118,7 @@ def kernels_of(
     progress: bool | None = None,
 ) -> dict[Kernel, Any]:
     """Several kernels of one network at once, sharing the work: a dict of ``"ck"``, ``"ntk"``, ``"ntk_frozen"``."""
-    kinds = check_kernels(network, kinds)
+    kernels = check_kernels(network, kernels)
     rates = rates_of(network, learning_rates)
     if isinstance(network, DEQ) and check:
         network.check_contraction()
@@ -128,10 +128,10 @@ def kernels_of(
     if torch.is_grad_enabled() and (x.requires_grad or (y is not None and y.requires_grad) or tracked):
         if out is not None:
             raise InvalidInputError("out= cannot be combined with gradients; detach the inputs")
-        result = _differentiable(network, x, y, kinds, rates)
+        result = _differentiable(network, x, y, kernels, rates)
     else:
         plain = None if y is None else y.detach()
-        result = fill(network, x.detach(), plain, kinds, rates, out, compile, progress)
+        result = fill(network, x.detach(), plain, kernels, rates, out, compile, progress)
     return {k: out[k] if out is not None else like(v, X) for k, v in result.items()}
 
 
@@ -143,7 +143,7 @@ def fill(
     network: Network,
     x: Tensor,
     y: Tensor | None,
-    kinds: Sequence[Kernel],
+    kernels: Sequence[Kernel],
     rates: Sequence[float] | None,
     out: Mapping[Kernel, Any] | None,
     compile: bool,
@@ -153,7 +153,7 @@ def fill(
     """The matrices, from ``table`` where it holds the norms, else from the one that is kept for such norms."""
     symmetric, other = y is None, x if y is None else y
     shape = (len(x), len(other))
-    target = _destinations(kinds, shape, (x, other), out)
+    target = _destinations(kernels, shape, (x, other), out)
     if 0 in shape:
         return target
     sx = squared_norms(x)
@@ -161,16 +161,16 @@ def fill(
     least, low, high = _norms(sx, sy)
     pairs = len(sx) * len(sy) / (2 if symmetric else 1)
     started = start_products(x, other, symmetric, target)  # tables are built meanwhile
-    table = _table(network, kinds, rates, low, high, pairs, table, x.dtype)
+    table = _table(network, kernels, rates, low, high, pairs, table, x.dtype)
     points = Points(
-        network, tuple(kinds), rates, table, x, other, sx, sy, symmetric=symmetric, compiled=compile, least=least
+        network, tuple(kernels), rates, table, x, other, sx, sy, symmetric=symmetric, compiled=compile, least=least
     )
     if not (started and fill_fused(points, target)):
         blocks = list(tiles_of(shape, tile_shape(x.device), symmetric))
         fill_tiles(points, target, track(blocks, len(blocks), "kernel", progress), len(blocks))
     if symmetric:
-        for kind, values in diagonals(network, kinds, rates, sx, table, least).items():
-            target[kind].diagonal().copy_(values)
+        for kernel, values in diagonals(network, kernels, rates, sx, table, least).items():
+            target[kernel].diagonal().copy_(values)
     for values in target.values():
         if bad_row(values) is not None:
             raise ConvergenceError(
@@ -182,7 +182,7 @@ def fill(
 
 def _table(
     network: Network,
-    kinds: Sequence[Kernel],
+    kernels: Sequence[Kernel],
     rates: Sequence[float] | None,
     low: float,
     high: float,
@@ -193,14 +193,14 @@ def _table(
     """The table for such norms, or ``None`` where entry by entry is cheaper or a table would not be exact."""
     if high == 0.0:
         return None
-    if given is not None and given.holds(low, high) and all(k in given.kinds for k in kinds):
+    if given is not None and given.holds(low, high) and all(k in given.kernels for k in kernels):
         return given
     if pairs <= _DIRECT_PAIRS:
         return None
     scale = rounded_range(network, low, high, _EQUAL[dtype])
     if given is not None and not scale.single:
         scale = rounded_range(network, min(low, given.norms.low), max(high, given.norms.high))
-    return table_for(network, kinds, rates, scale, pairs, dtype)
+    return table_for(network, kernels, rates, scale, pairs, dtype)
 
 
 def norm_range(*squares: Tensor) -> tuple[float, float]:
@@ -220,7 +220,7 @@ def _norms(*squares: Tensor) -> tuple[float, float, float]:
 
 def diagonals(
     network: Network,
-    kinds: Sequence[Kernel],
+    kernels: Sequence[Kernel],
     rates: Sequence[float] | None,
     s: Tensor,
     table: Table | None,
@@ -231,25 +231,25 @@ def diagonals(
     ``least``: no norm is below.
     """
     if table is None:
-        return {k: v.to(s.device) for k, v in diagonal(network, s.cpu(), kinds, rates, check=False).items()}
-    found = {kind: table.diagonal(kind, s.sqrt()) for kind in kinds}
+        return {k: v.to(s.device) for k, v in diagonal(network, s.cpu(), kernels, rates, check=False).items()}
+    found = {kernel: table.diagonal(kernel, s.sqrt()) for kernel in kernels}
     short = table.shorter(s, least)
     if short is not None:
-        for kind, exact in diagonal(network, s[short].cpu(), kinds, rates, check=False).items():
-            found[kind][short] = exact.to(s.device)
+        for kernel, exact in diagonal(network, s[short].cpu(), kernels, rates, check=False).items():
+            found[kernel][short] = exact.to(s.device)
     return found
 
 
 def _destinations(
-    kinds: Sequence[Kernel], shape: tuple[int, int], inputs: tuple[Tensor, Tensor], out: Any
+    kernels: Sequence[Kernel], shape: tuple[int, int], inputs: tuple[Tensor, Tensor], out: Any
 ) -> dict[Kernel, Tensor]:
     if out is None:
-        return {kind: torch.empty(shape, dtype=inputs[0].dtype, device=inputs[0].device) for kind in kinds}
-    if not isinstance(out, Mapping) or any(kind not in out for kind in kinds):
-        raise InvalidInputError(f"out= must be a dict with an array for each of {tuple(kinds)}, got {out!r:.200}")
+        return {kernel: torch.empty(shape, dtype=inputs[0].dtype, device=inputs[0].device) for kernel in kernels}
+    if not isinstance(out, Mapping) or any(kernel not in out for kernel in kernels):
+        raise InvalidInputError(f"out= must be a dict with an array for each of {tuple(kernels)}, got {out!r:.200}")
     found: dict[Kernel, Tensor] = {}
-    for kind in kinds:
-        found[kind] = check_target(out[kind], shape, [*inputs, *found.values()])
+    for kernel in kernels:
+        found[kernel] = check_target(out[kernel], shape, [*inputs, *found.values()])
     return found
 
 
@@ -257,19 +257,19 @@ def _destinations(
 
 
 def _differentiable(
-    network: Network, x: Tensor, y: Tensor | None, kinds: Sequence[Kernel], rates: Sequence[float] | None
+    network: Network, x: Tensor, y: Tensor | None, kernels: Sequence[Kernel], rates: Sequence[float] | None
 ) -> dict[Kernel, Tensor]:
     sx = squared_norms(x)
     if y is not None:
-        parts = pairwise(network, sx[:, None], squared_norms(y), x.double() @ y.double().T, kinds, rates, check=False)
-        return {kind: part.to(x.device, x.dtype) for kind, part in parts.items()}
+        parts = pairwise(network, sx[:, None], squared_norms(y), x.double() @ y.double().T, kernels, rates, check=False)
+        return {kernel: part.to(x.device, x.dtype) for kernel, part in parts.items()}
     n = len(x)
     i, j = torch.triu_indices(n, n, offset=1)
     dot = (x.double() @ x.double().T)[i, j]
-    above = pairwise(network, sx[i], sx[j], dot, kinds, rates, check=False)
-    along = diagonal(network, sx, kinds, rates, check=False)
+    above = pairwise(network, sx[i], sx[j], dot, kernels, rates, check=False)
+    along = diagonal(network, sx, kernels, rates, check=False)
     result = {}
-    for kind in kinds:
-        upper = torch.zeros(n, n, dtype=torch.float64).index_put((i, j), above[kind])
-        result[kind] = (upper + upper.T + torch.diag(along[kind])).to(x.device, x.dtype)
+    for kernel in kernels:
+        upper = torch.zeros(n, n, dtype=torch.float64).index_put((i, j), above[kernel])
+        result[kernel] = (upper + upper.T + torch.diag(along[kernel])).to(x.device, x.dtype)
     return result

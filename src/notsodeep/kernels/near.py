@@ -44,14 +44,16 @@ class NearSeries:
     angles: tuple[float, float]
     levels: tuple[Level, Level]
 
-    def kernels(self, table: Table, nx: Tensor, ny: Tensor, r: Tensor, kinds: Sequence[Kernel]) -> dict[Kernel, Tensor]:
+    def kernels(
+        self, table: Table, nx: Tensor, ny: Tensor, r: Tensor, kernels: Sequence[Kernel]
+    ) -> dict[Kernel, Tensor]:
         """At entries with these norms, and cosines on the side of the series (flat float64)."""
         sigma_a2 = self.deq.variances[0]
         qx, qy = (sigma_a2 * table.diagonal("ck", t) + self.deq.drive(t * t) for t in (nx, ny))
         left, right = (self.norms.polynomials(len(self.levels[0].factors), t) for t in (nx, ny))
         layer = _Entries(self, qx, qy, [(level.side(left), level.side(right)) for level in self.levels])
         lam = solve_covariance(self.deq, layer, self.deq.drive(nx * ny * r), (qx * qy).sqrt())
-        return implicit(lam, layer, sigma_a2, kinds, gap_check(self.deq))
+        return implicit(lam, layer, sigma_a2, kernels, gap_check(self.deq))
 
 
 @functools.lru_cache(maxsize=_KEPT)

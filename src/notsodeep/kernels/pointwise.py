@@ -31,7 +31,7 @@ def pairwise(
     sx: Tensor,
     sy: Tensor,
     dot: Tensor,
-    kinds: Sequence[Kernel] = ("ck",),
+    kernels: Sequence[Kernel] = ("ck",),
     learning_rates: Sequence[float] | None = None,
     check: bool = True,
 ) -> dict[Kernel, Tensor]:
@@ -42,50 +42,50 @@ def pairwise(
     >>> float(pairwise(nsd.ENN(["linear"]), one, one, 0.3 * one)["ck"])
     0.3
     """
-    kinds = check_kernels(network, kinds)
+    kernels = check_kernels(network, kernels)
     sx, sy, dot = torch.broadcast_tensors(*(_float64(v) for v in (sx, sy, dot)))
     shape = dot.shape
     sx, sy, dot = (v.reshape(-1) for v in (sx, sy, dot))
     if dot.numel() == 0:
-        return {kind: torch.zeros(shape, dtype=torch.float64) for kind in kinds}
+        return {kernel: torch.zeros(shape, dtype=torch.float64) for kernel in kernels}
     if check and isinstance(network, DEQ):
         network.check_contraction()
     rates = rates_of(network, learning_rates)
     columns = zip(sx.split(_CHUNK), sy.split(_CHUNK), dot.split(_CHUNK), strict=True)
     with account():
-        pieces = [_kernels(network, *column, kinds, rates) for column in columns]
-    return {kind: torch.cat([piece[kind] for piece in pieces]).reshape(shape) for kind in kinds}
+        pieces = [_kernels(network, *column, kernels, rates) for column in columns]
+    return {kernel: torch.cat([piece[kernel] for piece in pieces]).reshape(shape) for kernel in kernels}
 
 
 @isolated_settings
 def diagonal(
     network: Network,
     s: Tensor,
-    kinds: Sequence[Kernel] = ("ck",),
+    kernels: Sequence[Kernel] = ("ck",),
     learning_rates: Sequence[float] | None = None,
     check: bool = True,
 ) -> dict[Kernel, Tensor]:
     """Kernels of points with themselves, from their squared norms ``s``; exact at rho = 1 by construction."""
-    kinds = check_kernels(network, kinds)
+    kernels = check_kernels(network, kernels)
     s = _float64(s)
     shape, s = s.shape, s.reshape(-1)
     if s.numel() == 0:
-        return {kind: torch.zeros(shape, dtype=torch.float64) for kind in kinds}
+        return {kernel: torch.zeros(shape, dtype=torch.float64) for kernel in kernels}
     rates = rates_of(network, learning_rates)
     if isinstance(network, DEQ):
         if check:
             network.check_contraction()
-        parts = _own_kernels(network, s, kinds)
+        parts = _own_kernels(network, s, kernels)
     else:
-        parts = explicit(s, (OnDiagonal(phi) for phi in network.activations), rates or (), kinds)
-    return {kind: part.reshape(shape) for kind, part in parts.items()}
+        parts = explicit(s, (OnDiagonal(phi) for phi in network.activations), rates or (), kernels)
+    return {kernel: part.reshape(shape) for kernel, part in parts.items()}
 
 
-def _own_kernels(deq: DEQ, s: Tensor, kinds: Sequence[Kernel]) -> dict[Kernel, Tensor]:
+def _own_kernels(deq: DEQ, s: Tensor, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
     if isinstance(deq, DEQSlope):
-        return _slopes(deq, s, lambda lifted, kernel: _own_kernels(lifted, s, (kernel,))[kernel], kinds)
+        return _slopes(deq, s, lambda lifted, kernel: _own_kernels(lifted, s, (kernel,))[kernel], kernels)
     q = equilibrium_variance(deq, s)
-    return implicit(q, OnDiagonal(deq.activation), deq.sigma_a2, kinds, gap_check(deq))
+    return implicit(q, OnDiagonal(deq.activation), deq.sigma_a2, kernels, gap_check(deq))
 
 
 def _float64(value: Any) -> Tensor:
@@ -97,17 +97,17 @@ def _float64(value: Any) -> Tensor:
 
 
 def _kernels(
-    network: Network, sx: Tensor, sy: Tensor, dot: Tensor, kinds: Sequence[Kernel], rates: Sequence[float] | None
+    network: Network, sx: Tensor, sy: Tensor, dot: Tensor, kernels: Sequence[Kernel], rates: Sequence[float] | None
 ) -> dict[Kernel, Tensor]:
     if isinstance(network, ENN):
         layers = (layer_of(phi, *variances) for phi, variances in at_each_layer(network, sx, sy))
-        return explicit(dot, layers, rates or (), kinds)
+        return explicit(dot, layers, rates or (), kernels)
     if isinstance(network, DEQSlope):
-        return _slopes(network, dot, lambda deq, kernel: _kernels(deq, sx, sy, dot, (kernel,), rates)[kernel], kinds)
+        return _slopes(network, dot, lambda deq, kernel: _kernels(deq, sx, sy, dot, (kernel,), rates)[kernel], kernels)
     qx, qy = equilibrium_variance(network, torch.stack([sx, sy]))
     layer = layer_of(network.activation, qx, qy)
     lam = _covariance(network, layer, dot)
-    return implicit(lam, layer, network.sigma_a2, kinds, gap_check(network))
+    return implicit(lam, layer, network.sigma_a2, kernels, gap_check(network))
 
 
 def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -178,7 +178,7 @@ class DEQSlope(DEQ):
         object.__setattr__(self, "tied", tied)
 
     @property
-    def kinds(self) -> tuple[Any, ...]:
+    def kernels(self) -> tuple[Any, ...]:
         """The variances that may move."""
         still = ("sigma_b2",) if self.tied else ()
         return tuple(n for n, v in zip(VARIANCES, self.variances, strict=True) if v > 0 and n not in still)
@@ -217,11 +217,11 @@ class _PerPair(DEQ):
 
 
 def _slopes(
-    deq: DEQSlope, pairs: Tensor, kernel: Callable[[DEQ, Kernel], Tensor], kinds: Sequence[Any]
+    deq: DEQSlope, pairs: Tensor, kernel: Callable[[DEQ, Kernel], Tensor], kernels: Sequence[Any]
 ) -> dict[Any, Tensor]:
     """The derivatives of every entry of ``kernel(deq, ...)``, a function of flat ``pairs`` entry by entry."""
     numbers = dict(zip(VARIANCES, deq.variances, strict=True))
     with torch.enable_grad():
-        leaves = {name: torch.full_like(pairs, numbers[name]).requires_grad_() for name in kinds}
+        leaves = {name: torch.full_like(pairs, numbers[name]).requires_grad_() for name in kernels}
         total = kernel(_PerPair(deq, leaves), deq.kernel).sum()
-        return dict(zip(kinds, torch.autograd.grad(total, list(leaves.values())), strict=True))
+        return dict(zip(kernels, torch.autograd.grad(total, list(leaves.values())), strict=True))

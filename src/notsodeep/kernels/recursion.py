@@ -25,7 +25,7 @@ Basis = tuple[tuple[int, ...], ...]
 
 
 class LayerMaps(Protocol):
-    """What a layer offers at covariances of some kind."""
+    """What a layer offers at covariances of some type."""
 
     def both(self, covariance: Any, /) -> tuple[Any, Any]:
         """E[phi(u) phi(v)] and its derivative E[phi'(u) phi'(v)], which share their work."""

@@ -47,7 +47,7 @@ def sample(
     t: Tensor,
     pairs: Tensor,
     cosines: Tensor,
-    kinds: Sequence[Kernel],
+    kernels: Sequence[Kernel],
     rates: Sequence[float] | None,
     *,
     tolerance: float,
@@ -69,15 +69,15 @@ def sample(
             if isinstance(network, DEQ):
                 q = equilibrium_variance(network, squares)
                 own = Precomputed(*OnDiagonal(network.activation).both(q))
-                along = implicit(q, own, network.variances[0], kinds, gap_check(network))
-                return along, _implicit(network, q, own, ia, ib, dot, kinds, tolerance)
+                along = implicit(q, own, network.variances[0], kernels, gap_check(network))
+                return along, _implicit(network, q, own, ia, ib, dot, kernels, tolerance)
             layers = (_layer(phi, q, ia, ib, tolerance) for phi, (q,) in at_each_layer(network, squares))
-            found = explicit(dot, layers, rates or (), kinds)
+            found = explicit(dot, layers, rates or (), kernels)
         except Unresolved:
             if not patient:
                 raise
-            found = pairwise(network, squares[ia][:, None], squares[ib][:, None], dot, kinds, rates, check=False)
-        return diagonal(network, squares, kinds, rates, check=False), found
+            found = pairwise(network, squares[ia][:, None], squares[ib][:, None], dot, kernels, rates, check=False)
+        return diagonal(network, squares, kernels, rates, check=False), found
 
 
 class Unresolved(Exception):
@@ -91,7 +91,7 @@ def _implicit(
     ia: Tensor,
     ib: Tensor,
     dot: Tensor,
-    kinds: Sequence[Kernel],
+    kernels: Sequence[Kernel],
     tolerance: float,
 ) -> dict[Kernel, Tensor]:
     drive, sigma_a2 = deq.drive(dot), deq.variances[0]
@@ -109,7 +109,7 @@ def _implicit(
         raise Unresolved
     if isinstance(layer, _AngleSeries) and not layer.holds(lam):
         raise Unresolved
-    return implicit(lam, Precomputed(*found), sigma_a2, kinds, gap_check(deq))
+    return implicit(lam, Precomputed(*found), sigma_a2, kernels, gap_check(deq))
 
 
 def _range(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tensor) -> tuple[float, float]:

@@ -60,13 +60,13 @@ _lock = threading.RLock()
 
 def table_for(
     network: Network,
-    kinds: Sequence[Kernel],
+    kernels: Sequence[Kernel],
     rates: Sequence[float] | None,
     scale: NormScale,
     pairs: float,
     dtype: torch.dtype = torch.float64,
 ) -> Table | None:
-    """The table of all kernels of a network on a rounded range; ``None`` where none of ``kinds`` has full accuracy.
+    """The table of all kernels of a network on a rounded range; ``None`` where none of ``kernels`` has full accuracy.
 
     A table that takes integrals entry by entry is made only for many more ``pairs`` than it has entries.
     """
@@ -77,7 +77,7 @@ def table_for(
         octave = 2.0 ** math.floor(math.log2(min(pairs, _MANY)))
         if slow and octave >= _PATIENT:
             table, _ = build_table(*key, octave)
-    return table if table is not None and all(kind in table.kinds for kind in kinds) else None
+    return table if table is not None and all(kernel in table.kernels for kernel in kernels) else None
 
 
 def near_for(
@@ -141,10 +141,10 @@ def build_table(
     ``patience`` are needed.
     """
     # the CK exists where tangent kernels diverge, and for functions that jump
-    for kinds in (network.kinds, network.kinds[:1]):
+    for kernels in (network.kernels, network.kernels[:1]):
         try:
             with one_thread():
-                return _build(network, check_kernels(network, kinds), rates, scale, dtype, patience), False
+                return _build(network, check_kernels(network, kernels), rates, scale, dtype, patience), False
         except NotSoDeepError:
             continue
         except Unresolved:
@@ -154,7 +154,7 @@ def build_table(
 
 def _build(
     network: Network,
-    kinds: tuple[Kernel, ...],
+    kernels: tuple[Kernel, ...],
     rates: Sequence[float] | None,
     scale: NormScale,
     dtype: torch.dtype,
@@ -170,7 +170,7 @@ def _build(
     norms, angles = (1,) if scale.single else _NORMS[dtype][likely:], _ANGLES[dtype]
     size, terms = norms[0], angles[0]
     while patience is None or terms * size * (size + 1) <= patience:
-        grid = _Grid(network, kinds, rates, scale, reach, size, terms, dtype, patient=dear)
+        grid = _Grid(network, kernels, rates, scale, reach, size, terms, dtype, patient=dear)
         if not grid.finite:
             return None
         more = grid.wanted_angles(tolerance), grid.wanted_norms(tolerance)
@@ -188,7 +188,7 @@ class _Grid:
     def __init__(
         self,
         network: Network,
-        kinds: tuple[Kernel, ...],
+        kernels: tuple[Kernel, ...],
         rates: Sequence[float] | None,
         scale: NormScale,
         reach: float,
@@ -214,7 +214,7 @@ class _Grid:
             self.t,
             torch.cat([torch.stack([ia, ib]), self.checks + size], dim=1),
             torch.sin(self.x * math.asin(reach)),
-            kinds,
+            kernels,
             rates,
             tolerance=_TOLERANCE[dtype],
             patient=patient,
@@ -222,10 +222,10 @@ class _Grid:
         self.own = self.along  # what entries are compared with: the kernel, where its slopes are tabulated
         if isinstance(network, DEQSlope):
             one = diagonal(network.deq, self.t**2, (network.kernel,), rates, check=False)
-            self.own = dict.fromkeys(kinds, one[network.kernel])
-        self.measure = torch.stack([self.own[kind] for kind in found])
+            self.own = dict.fromkeys(kernels, one[network.kernel])
+        self.measure = torch.stack([self.own[kernel] for kernel in found])
         values = torch.stack(list(found.values()))
-        self.kinds, self.exact = tuple(found), values[:, len(ia) :]
+        self.kernels, self.exact = tuple(found), values[:, len(ia) :]
         # relative to the diagonal, short rows keep their digits beside long ones
         weights = self.measure[:, :size].clamp_min(1e-300).rsqrt()
         upper = (values[:, : len(ia)] * (weights[:, ia] * weights[:, ib])[..., None]) @ transform.T
@@ -233,7 +233,7 @@ class _Grid:
         which[ia, ib] = which[ib, ia] = torch.arange(len(ia))
         self.norm = torch.tensor(to_coefficients(size))
         half = upper.mT.contiguous().index_select(2, which.flatten()).unflatten(2, which.shape) @ self.norm.T
-        self.coefficients = half.transpose(2, 3) @ self.norm.T  # (kinds, angles, norms, norms)
+        self.coefficients = half.transpose(2, 3) @ self.norm.T  # (kernels, angles, norms, norms)
         self.finite = all(
             bool(torch.isfinite(v).all()) for v in (self.coefficients, self.measure, *self.along.values())
         )
@@ -260,7 +260,7 @@ class _Grid:
         if not self.scale.single:
             keep = needed(_relative(found).movedim(2, 0), 0.01 * tolerance)
             found = found[:, :, :keep, :keep].contiguous()
-        coefficients = dict(zip(self.kinds, found, strict=True))
+        coefficients = dict(zip(self.kernels, found, strict=True))
         table = Table(self.scale, self.reach, warped, self.homogeneous, coefficients, *self.diagonals)
         return table if self.scale.single or self._holds(table, found) else None
 
@@ -279,8 +279,8 @@ class _Grid:
         low, high = torch.aminmax(over, dim=2)
         best = torch.where(low > 0.0, high / low, math.inf).argmin(0).tolist()
         return {
-            kind: NormSeries(powers[i], self.norm @ over[i, k])
-            for k, (kind, i) in enumerate(zip(diagonals, best, strict=True))
+            kernel: NormSeries(powers[i], self.norm @ over[i, k])
+            for k, (kernel, i) in enumerate(zip(diagonals, best, strict=True))
         }
 
     def _holds(self, table: Table, found: Tensor) -> bool:
@@ -312,6 +312,6 @@ def _wanted(relative: Tensor, tolerance: float) -> int:
 
 
 def _relative(coefficients: Tensor) -> Tensor:
-    """Sizes of coefficients (kinds, ...), beside the largest of their kind."""
+    """Sizes of coefficients (kernels, ...), beside the largest of their own kernel."""
     size = coefficients.abs()
     return size / size.amax((1, 2, 3), keepdim=True).clamp_min(1e-300)

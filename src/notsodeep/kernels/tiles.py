@@ -109,14 +109,14 @@ class _Worker:
             return
         if largest > table.reach:
             r.clamp_(-table.reach, table.reach)
-        for kind in points.kinds:
-            values = points.lookup(kind, rows, columns, r, largest, self.room)
+        for kernel in points.kernels:
+            values = points.lookup(kernel, rows, columns, r, largest, self.room)
             if on_diagonal:  # a square, of which one triangle counts, and the rest
                 square = values[:, : len(values)]
                 square.copy_(torch.triu(square) + torch.triu(square, 1).T)
-            self.target[kind][rows, columns] = values
+            self.target[kernel][rows, columns] = values
             if points.symmetric:
-                self.target[kind][columns, rows] = values.T
+                self.target[kernel][columns, rows] = values.T
 
     def _settle(self) -> None:
         """Write the entries that the table left open: few, so all at once."""
@@ -136,7 +136,7 @@ class Points:
     def __init__(
         self,
         network: Network,
-        kinds: tuple[Kernel, ...],
+        kernels: tuple[Kernel, ...],
         rates: Sequence[float] | None,
         table: Table | None,
         x: Tensor,
@@ -149,7 +149,7 @@ class Points:
         least: float = 0.0,
     ) -> None:
         """``least``: no norm is below."""
-        self.network, self.kinds, self.rates, self.table = network, kinds, rates, table
+        self.network, self.kernels, self.rates, self.table = network, kernels, rates, table
         self.x, self.y, self.sx, self.sy = x, y, sx, sy
         self.symmetric = symmetric
         self.compiled = compiled and x.device.type == "cpu" and loops.built
@@ -182,29 +182,29 @@ class Points:
             mask = short if mask is None else mask | short
         return mask
 
-    def lookup(self, kind: Kernel, rows: slice, columns: slice, r: Tensor, largest: float, room: Room) -> Tensor:
+    def lookup(self, kernel: Kernel, rows: slice, columns: slice, r: Tensor, largest: float, room: Room) -> Tensor:
         """A tile of the table, at cosines of at most ``largest``; it lies in the room."""
         table = self.table
         assert table is not None
-        level = table.level(kind, largest, r.dtype)
+        level = table.level(kernel, largest, r.dtype)
         if not table.one_function:
             signs = placed(level.signs, r.device).to(r.dtype)
-            left = self._side(level, kind, rows, self.sx).T.contiguous().mul_(signs)
-            return level.tile(left, self._side(level, kind, columns, self.sy), r, room, self.compiled)
-        out = level.tile(table.scalars(level, kind).to(r), None, r, room, self.compiled)
+            left = self._side(level, kernel, rows, self.sx).T.contiguous().mul_(signs)
+            return level.tile(left, self._side(level, kernel, columns, self.sy), r, room, self.compiled)
+        out = level.tile(table.scalars(level, kernel).to(r), None, r, room, self.compiled)
         if table.homogeneous:
             out.mul_(self.sx[rows, None].sqrt().to(r.dtype)).mul_(self.sy[columns].sqrt().to(r.dtype))
         return out
 
-    def _side(self, level: Level, kind: Kernel, which: slice, squares: Tensor) -> Tensor:
+    def _side(self, level: Level, kernel: Kernel, which: slice, squares: Tensor) -> Tensor:
         """The norm factors of some points of one side, (rank, points), kept while they are few."""
         wide = tile_shape(self.x.device)[1]
         first = which.start - which.start % wide  # tiles do not cross its multiples
-        key = kind, level.reach, id(squares), first
+        key = kernel, level.reach, id(squares), first
         found = self._held.get(key)
         if found is None:
             assert self.table is not None
-            found = self.table.side(level, kind, squares[first : first + wide].sqrt()).to(self.x.dtype)
+            found = self.table.side(level, kernel, squares[first : first + wide].sqrt()).to(self.x.dtype)
             if sum(kept.numel() for kept in list(self._held.values())) + found.numel() > _HELD:
                 self._held.clear()
             self._held[key] = found
@@ -215,10 +215,10 @@ class Points:
         """Entries near r = +-1, beyond the reach of the table, of rows too short for it, or all if there is none."""
         for p, q in zip(i.split(_ENTRIES), j.split(_ENTRIES), strict=True):
             for which, found in self._entries(p, q):
-                for kind, values in found.items():
-                    target[kind][p[which], q[which]] = values.to(target[kind])
+                for kernel, values in found.items():
+                    target[kernel][p[which], q[which]] = values.to(target[kernel])
                     if self.symmetric:
-                        target[kind][q[which], p[which]] = values.to(target[kind])
+                        target[kernel][q[which], p[which]] = values.to(target[kernel])
 
     def _entries(self, i: Tensor, j: Tensor) -> Iterator[tuple[Tensor, dict[Kernel, Tensor]]]:
         """Some of them, and their kernels: from the table, from series of the layer at equilibrium, or one by one."""
@@ -241,14 +241,14 @@ class Points:
     def _near(self, table: Table, sign: int, nx: Tensor, ny: Tensor, x: Tensor) -> dict[Kernel, Tensor] | None:
         """Entries near r = ``sign``, if there is a series for them."""
         if table.reach == 1.0:
-            return {kind: table.at_angles(kind, nx, ny, x) for kind in self.kinds}
+            return {kernel: table.at_angles(kernel, nx, ny, x) for kernel in self.kernels}
         series = near_for(self.network, table, sign, self._pairs, self.x.dtype)
-        return None if series is None else series.kernels(table, nx, ny, torch.sin(0.5 * math.pi * x), self.kinds)
+        return None if series is None else series.kernels(table, nx, ny, torch.sin(0.5 * math.pi * x), self.kernels)
 
     def _direct(self, i: Tensor, j: Tensor) -> dict[Kernel, Tensor]:
         """Entries one by one, from inner products in double precision."""
         dot = self._of_pairs(_dots, i, j)
-        return pairwise(self.network, self.sx[i], self.sy[j], dot, self.kinds, self.rates, check=False)
+        return pairwise(self.network, self.sx[i], self.sy[j], dot, self.kernels, self.rates, check=False)
 
     def _of_pairs(self, function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], i: Tensor, j: Tensor) -> Tensor:
         """A function of pairs of rows and their squared norms, a few rows at a time."""

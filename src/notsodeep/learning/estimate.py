@@ -122,7 +122,7 @@ def estimate_learning(
     net, rates = (network.network, network.learning_rates) if isinstance(network, Twin) else (network, None)
     if not_negative("ridge", ridge) == 0.0:
         raise InvalidInputError("ridge must be positive, got 0")
-    K = torch.as_tensor(kernels_of(net, X, kinds=(kernel,), learning_rates=rates)[kernel]).to(torch.float64)
+    K = torch.as_tensor(kernels_of(net, X, kernels=(kernel,), learning_rates=rates)[kernel]).to(torch.float64)
     labels = np.unique(as_labels(y, len(K)), return_inverse=True)[1]
     if labels.max(initial=0) < 1:
         raise InvalidInputError("y must hold labels of at least two classes, got one")

@@ -224,7 +224,7 @@ class Twin:
         kinds: tuple[Kernel, ...] = ("ck",) if self.trains == "readout" else names
         into = None if out is None else {kinds[0]: out}
         rates = None if self.trains == "readout" else self.learning_rates
-        found = _kernels.kernels_of(self.network, X, Y, kinds=kinds, learning_rates=rates, out=into)
+        found = _kernels.kernels_of(self.network, X, Y, kernels=kinds, learning_rates=rates, out=into)
         return dict(zip(names, found.values(), strict=True))
 
     def verify(self, X: Any) -> Verification:
@@ -233,11 +233,11 @@ class Twin:
         if self.normalise:
             points = _unit(points)
         names = kernel_names(self.kernel)
-        truth = _kernels.kernels_of(self.deq, points, kinds=names, check=False)
+        truth = _kernels.kernels_of(self.deq, points, kernels=names, check=False)
         if any(not bool((K.diagonal() > 1e-300).any()) for K in truth.values()):
             raise InvalidInputError("the DEQ's kernel vanishes on these points: there is no relative distance to it")
         twin = self._own(points, None, names)
-        plain = _kernels.kernels_of(self.plain, points, kinds=names)
+        plain = _kernels.kernels_of(self.plain, points, kernels=names)
         scaled = {k: best_scalar(truth[k], plain[k]) for k in names}
         return Verification(
             len(points),

@@ -49,7 +49,7 @@ class TwinDisplay(Display):
         if twin.normalise:
             points = points / np.linalg.norm(points, axis=1, keepdims=True)
         name = kernel_names(twin.kernel)[-1]
-        deq = kernels_of(twin.deq, points, kinds=(name,), check=False)[name]
+        deq = kernels_of(twin.deq, points, kernels=(name,), check=False)[name]
         return cls(twin, (np.linalg.eigvalsh(deq), np.linalg.eigvalsh(own)))
 
     @checked

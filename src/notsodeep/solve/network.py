@@ -76,7 +76,7 @@ class NetworkKernel:
         if isinstance(self.network, Twin):
             found: Tensor = self.network.kernel_matrix(X, Y)
             return found
-        matrix: Tensor = kernels_of(self.network, X, Y, kinds=(self.kernel,), check=self.check)[self.kernel]
+        matrix: Tensor = kernels_of(self.network, X, Y, kernels=(self.kernel,), check=self.check)[self.kernel]
         return matrix
 
 
