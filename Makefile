@@ -10,7 +10,7 @@ SOURCES := $(wildcard src tests benchmarks examples docs/*.py)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,onnx,dask]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,onnx,dask,csv]'
 	touch $(STAMP)
 
 demo: $(STAMP)
@@ -29,7 +29,7 @@ test-slow: $(STAMP)
 # the lower end of the versions that pyproject.toml allows, in an environment of its own
 test-oldest:
 	$(PYTHON) -m venv $(VENV)-oldest
-	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[dask]' pytest pytest-xdist hypothesis mpmath
+	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[dask,csv]' pytest pytest-xdist hypothesis mpmath
 	$(VENV)-oldest/bin/python -m pytest -q -n 2 --dist loadfile
 
 lint: $(STAMP)

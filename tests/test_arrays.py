@@ -173,10 +173,10 @@ def test_expectations_asked_first_under_a_foreign_device(scale):
         phi = nsd.activation("elu").affine(scale=scale)
         own = nsd.Activation.from_callable(lambda x: torch.tanh(scale * x))
         return (
-            nsd.moments(phi, 1.0).square,
-            nsd.moments(own, scale).square,
-            float(nsd.hermite_coefficients(phi, 1.0, 4)[2]),
-            nsd.expectation(torch.cos, scale),
+            nsd.gaussian.moments(phi, 1.0).square,
+            nsd.gaussian.moments(own, scale).square,
+            float(nsd.gaussian.hermite_coefficients(phi, 1.0, 4)[2]),
+            nsd.gaussian.expectation(torch.cos, scale),
             phi.centred(1.0).shift,
         )
 

@@ -278,7 +278,7 @@ def test_predictions_for_one_row_and_for_rows_of_another_width(desk):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda device: nsd.fit(nsd.nn.ENN(nsd.ENN(["tanh"]), 3, 4, 2), (np.eye(3), [0, 1, 1]), device=device),
+        lambda device: nsd.nn.fit(nsd.nn.ENN(nsd.ENN(["tanh"]), 3, 4, 2), (np.eye(3), [0, 1, 1]), device=device),
         lambda device: nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 3, 4, 2, device=device),
         lambda device: nsd.DEQClassifier(device=device).fit(np.eye(3), [0, 1, 1]),
         lambda device: nsd.DEQFeatures(device=device).fit(np.eye(3)),
@@ -293,4 +293,4 @@ def test_devices_that_are_none_are_refused(call, device):
 
 def test_weights_without_numbers_are_refused():
     with pytest.raises(nsd.errors.InvalidInputError, match="meta"):
-        nsd.fit(nsd.nn.ENN(nsd.ENN(["tanh"]), 3, 4, 2).to("meta"), (np.eye(3), [0, 1, 1]))
+        nsd.nn.fit(nsd.nn.ENN(nsd.ENN(["tanh"]), 3, 4, 2).to("meta"), (np.eye(3), [0, 1, 1]))

@@ -64,7 +64,7 @@ def blobs() -> tuple[torch.Tensor, torch.Tensor]:
 
 def train(device: str = "cpu") -> None:
     model = nsd.nn.ENN(nsd.ENN(["tanh"]), 6, 200, 2, seed=1)
-    nsd.fit(model, blobs(), method="adam", epochs=12, checkpoint="run", device=device, progress=False)
+    nsd.nn.fit(model, blobs(), method="adam", epochs=12, checkpoint="run", device=device, progress=False)
     nsd.nn.save(model, "model.safetensors")
 
 

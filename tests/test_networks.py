@@ -24,7 +24,7 @@ from notsodeep.errors import (
     SerialisationError,
 )
 
-BUILT_IN = [n for n in nsd.activation_names() if n != "affine"]
+BUILT_IN = [n for n in nsd.activations.activation_names() if n != "affine"]
 LIPSCHITZ = [n for n in BUILT_IN if math.isfinite(nsd.activation(n).lipschitz)]
 NETWORKS = [
     nsd.DEQ("relu", 0.2),
@@ -92,7 +92,7 @@ def test_reference_scales_of_the_theory():
         deq = nsd.DEQ(name, 0.2)
         tau = deq.centred_scale(1.0)
         assert round(tau, 10) == tau_star
-        assert round(nsd.moments(name, tau).mean, 10) == bias
+        assert round(nsd.gaussian.moments(name, tau).mean, 10) == bias
 
 
 def picard(deq, tau0):
@@ -100,7 +100,7 @@ def picard(deq, tau0):
     sigma_a2, sigma_b2, _ = deq.variances
     tau = math.sqrt(sigma_b2) * tau0
     for _ in range(80):
-        tau = math.sqrt(sigma_a2 * nsd.moments(deq.activation, tau).variance + sigma_b2 * tau0**2)
+        tau = math.sqrt(sigma_a2 * nsd.gaussian.moments(deq.activation, tau).variance + sigma_b2 * tau0**2)
     return tau
 
 
@@ -111,8 +111,8 @@ def test_centred_scale_is_the_fixed_point(name, fraction, tau0):
     tau = deq.centred_scale(tau0)
     assert tau == pytest.approx(picard(deq, tau0), rel=ulps(512), abs=0)
     centred = deq.centred(tau0)
-    m = nsd.moments(centred.activation, tau)
-    assert abs(m.mean) <= ulps() * (1.0 + math.sqrt(nsd.moments(name, tau).square))
+    m = nsd.gaussian.moments(centred.activation, tau)
+    assert abs(m.mean) <= ulps() * (1.0 + math.sqrt(nsd.gaussian.moments(name, tau).square))
     # the centred network has the same scale and centring again changes nothing
     assert centred.centred_scale(tau0) == pytest.approx(tau, rel=1e-14)
 
@@ -127,7 +127,7 @@ def test_every_built_in_activation_can_be_centred_or_says_why_not(name, tau0):
         assert name == "quadratic"  # tau^2 = 2 s tau^4 + (1 - s) tau0^2 has no root at tau0 = 20
         assert tau0 == 20.0
         return
-    residual = 0.001 * nsd.moments(name, tau).variance + 0.999 * tau0**2 - tau**2
+    residual = 0.001 * nsd.gaussian.moments(name, tau).variance + 0.999 * tau0**2 - tau**2
     assert abs(residual) <= tolerance() * tau**2
 
 
@@ -142,7 +142,7 @@ def test_enn_centring_layer_by_layer():
     enn = nsd.ENN(["relu", "silu", "tanh"]).centred(tau0=1.7)
     tau = 1.7
     for phi in enn.activations:
-        m = nsd.moments(phi, tau)
+        m = nsd.gaussian.moments(phi, tau)
         assert abs(m.mean) < ulps()
         tau = math.sqrt(m.variance)
     assert enn.centred(tau0=1.7).activations[2] == Tanh()

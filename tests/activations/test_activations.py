@@ -95,7 +95,7 @@ every = pytest.mark.parametrize("phi", EVERY, ids=IDS)
 
 
 def test_every_name_is_covered_here():
-    assert {phi.name for phi in EVERY} == set(nsd.activation_names())
+    assert {phi.name for phi in EVERY} == set(nsd.activations.activation_names())
 
 
 @every
@@ -279,9 +279,9 @@ def test_documents_and_pickles_round_trip(phi):
 @pytest.mark.parametrize("at", [1e-3, 0.5, 1.0, 7.0])
 def test_centred_has_mean_zero(phi, at):
     centred = phi.centred(at=at)
-    moments = nsd.moments(centred, at)
-    assert abs(moments.mean) <= tolerance() * (1.0 + math.sqrt(nsd.moments(phi, at).square))
-    assert moments.variance == pytest.approx(nsd.moments(phi, at).variance, rel=tolerance())
+    moments = nsd.gaussian.moments(centred, at)
+    assert abs(moments.mean) <= tolerance() * (1.0 + math.sqrt(nsd.gaussian.moments(phi, at).square))
+    assert moments.variance == pytest.approx(nsd.gaussian.moments(phi, at).variance, rel=tolerance())
     x = np.linspace(-2, 2, 5)
     difference = phi(x) - centred(x)
     assert np.allclose(difference, difference[0], rtol=0, atol=tolerance())

@@ -56,7 +56,9 @@ def test_behaves_like_the_built_in_one(function, name, kinks):
 @pairs
 @pytest.mark.parametrize("tau", [1e-3, 0.4, 3.0, 30.0])
 def test_gaussian_moments_agree_with_the_built_in_ones(function, name, kinks, tau):
-    mine, theirs = (nsd.moments(phi, tau) for phi in (from_callable(function, kinks=kinks), nsd.activation(name)))
+    mine, theirs = (
+        nsd.gaussian.moments(phi, tau) for phi in (from_callable(function, kinks=kinks), nsd.activation(name))
+    )
     for field in ("mean", "square", "variance"):
         size = theirs.square if field != "mean" else math.sqrt(theirs.square)
         assert abs(getattr(mine, field) - getattr(theirs, field)) < tolerance() * size
@@ -74,7 +76,7 @@ def test_jumps_are_allowed_when_declared():
     assert step.value_jumps() == (2.0,)
     assert not step.continuous
     assert math.isinf(step.lipschitz)
-    m = nsd.moments(step, 0.5)
+    m = nsd.gaussian.moments(step, 0.5)
     assert m.square == pytest.approx(1.0, rel=tolerance())
     assert m.slope == pytest.approx(2.0 / (0.5 * math.sqrt(2.0 * math.pi)), rel=tolerance())  # E[2 delta(0.5 xi)]
     assert math.isinf(m.slope_square)
@@ -186,7 +188,9 @@ def test_derivatives_do_not_cross_kinks_that_lie_close():
 
 def test_a_module_with_a_trainable_slope_can_be_used():
     phi = from_callable(torch.nn.PReLU(init=0.25).to(torch.float64), kinks=(0.0,))
-    assert nsd.moments(phi, 1.0).mean == pytest.approx(nsd.moments(nsd.activation("leaky_relu", slope=0.25), 1.0).mean)
+    assert nsd.gaussian.moments(phi, 1.0).mean == pytest.approx(
+        nsd.gaussian.moments(nsd.activation("leaky_relu", slope=0.25), 1.0).mean
+    )
     assert phi.lipschitz == 1.0
 
 
@@ -222,7 +226,7 @@ def test_large_scales_of_an_oscillating_function_are_right_or_refused():
     wave = from_callable(lambda x: torch.sin(3 * x) + 0.1 * x)
     tau = 20.0
     truth = 0.5 * (1 - math.exp(-18 * tau**2)) + 0.01 * tau**2 + 0.6 * tau**2 * math.exp(-4.5 * tau**2)
-    assert nsd.moments(wave, tau).square == pytest.approx(truth, rel=tolerance())
-    assert nsd.moments(wave, 2000.0).square == pytest.approx(0.5 + 0.01 * 2000.0**2, rel=tolerance())
+    assert nsd.gaussian.moments(wave, tau).square == pytest.approx(truth, rel=tolerance())
+    assert nsd.gaussian.moments(wave, 2000.0).square == pytest.approx(0.5 + 0.01 * 2000.0**2, rel=tolerance())
     with pytest.raises(nsd.errors.ConvergenceError, match="varies too fast"):
-        nsd.moments(wave, 1e6)
+        nsd.gaussian.moments(wave, 1e6)

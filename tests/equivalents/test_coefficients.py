@@ -86,7 +86,7 @@ def test_alpha4_is_the_response_of_the_scale(name):
     def scale(square):
         q = square
         for _ in range(200):
-            q = s2a * nsd.moments(centred.activation, q**0.5).square + s2b * square
+            q = s2a * nsd.gaussian.moments(centred.activation, q**0.5).square + s2b * square
         return q
 
     assert c.alpha4 == pytest.approx((scale(1.21 + h) - scale(1.21 - h)) / (2 * h), rel=differences(h))
@@ -168,7 +168,7 @@ def test_variances_that_track_gradients():
 def implicit_numbers(deq: nsd.DEQ, tau0: float) -> dict[str, tuple[float, ...]]:
     s2a, s2b, _ = deq.variances
     tau = deq.centred_scale(tau0)
-    m = nsd.moments(deq.activation, tau)
+    m = nsd.gaussian.moments(deq.activation, tau)
     e1, e2, d2, q2 = m.slope, m.curvature, m.slope_square, m.square_curvature - 2 * m.mean * m.curvature
     den = 1 - s2a * e1**2
     lam, alpha4 = s2b / den, s2b / (1 - s2a * q2 / 2)
@@ -190,7 +190,7 @@ def explicit_numbers(enn: nsd.ENN, tau0: float, trained: bool) -> dict[str, tupl
     a1, a2, a3, a4, square = 1.0, 0.0, 0.0, 1.0, tau0**2
     b1, b2, b3, kappa2 = (1.0, 0.0, 0.0, tau0**2) if trained else (0.0, 0.0, 0.0, 0.0)
     for phi in enn.activations:
-        m = nsd.moments(phi, square**0.5)
+        m = nsd.gaussian.moments(phi, square**0.5)
         e1, e2, q2 = m.slope**2, m.curvature**2, m.square_curvature - 2 * m.mean * m.curvature
         b3 = e1 * b3 + e2 * a1 * b1
         a1, a2, a3, a4 = e1 * a1, e1 * a2 + e2 * a4**2 / 4, e1 * a3 + e2 * a1**2 / 2, q2 / 2 * a4

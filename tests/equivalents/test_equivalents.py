@@ -222,7 +222,7 @@ def test_own_norms_fall_faster_on_the_papers_mixture():
         mix = nsd.GaussianMixture.two_class(p, mu=2.0)
         X, y = mix.sample(round(0.8 * p), seed=0)
         eq = nsd.equivalent(nsd.DEQ("tanh", 0.2), nsd.MixtureStatistics.from_mixture(mix, X, y), own_norms=True)
-        errors.append(nsd.relative_spectral_error(nsd.ck(eq.network, X), eq))
+        errors.append(nsd.equivalents.relative_spectral_error(nsd.ck(eq.network, X), eq))
     assert errors[1] < 0.35 * errors[0]
     assert errors[1] < 1.0 / p
 
@@ -321,7 +321,7 @@ def test_explicit_networks_have_equivalents_too():
     enn = nsd.ENN(["relu", "tanh"])
     exact = nsd.kernels_of(enn.centred(stats.tau0), X)
     for kernel in KERNELS:
-        assert nsd.relative_spectral_error(exact[kernel], nsd.equivalent(enn, stats, kernel)) < 0.1
+        assert nsd.equivalents.relative_spectral_error(exact[kernel], nsd.equivalent(enn, stats, kernel)) < 0.1
 
 
 def test_arguments_are_checked():
@@ -347,7 +347,7 @@ def test_spectral_error_agrees_with_the_full_decomposition(n, seed):
     A, B = (M + M.T for M in rng.standard_normal((2, n, n)))
     expected = np.linalg.norm(A - B, 2) / np.linalg.norm(A, 2)
     # Lanczos stops at residuals of 1e-5: eigenvalues feel their squares, over the gap to the next
-    assert nsd.relative_spectral_error(A, B) == pytest.approx(expected, rel=1e-7)
+    assert nsd.equivalents.relative_spectral_error(A, B) == pytest.approx(expected, rel=1e-7)
 
 
 def test_spectral_error_takes_operators():
@@ -358,9 +358,9 @@ def test_spectral_error_takes_operators():
     lin = scipy.sparse.linalg.aslinearoperator(other)
     for exact in (other, torch.from_numpy(other), lin):
         # the square of the residuals Lanczos stops at
-        assert nsd.relative_spectral_error(exact, eq) == pytest.approx(expected, rel=1e-9)
-    assert nsd.relative_spectral_error(dense, dense) == 0.0
-    assert nsd.relative_spectral_error(other, eq) == nsd.relative_spectral_error(other, eq)
+        assert nsd.equivalents.relative_spectral_error(exact, eq) == pytest.approx(expected, rel=1e-9)
+    assert nsd.equivalents.relative_spectral_error(dense, dense) == 0.0
+    assert nsd.equivalents.relative_spectral_error(other, eq) == nsd.equivalents.relative_spectral_error(other, eq)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_spectral_error_takes_operators():
 )
 def test_spectral_error_refuses_what_it_cannot_measure(exact, message):
     with pytest.raises(InvalidInputError, match=message):
-        nsd.relative_spectral_error(exact, np.eye(3) if np.shape(exact) != (2, 3) else np.ones((2, 3)))
+        nsd.equivalents.relative_spectral_error(exact, np.eye(3) if np.shape(exact) != (2, 3) else np.ones((2, 3)))
 
 
 def test_spectral_norm_of_an_indefinite_matrix():
@@ -405,7 +405,9 @@ def test_error_on_the_papers_mixture():
     deq, errors = nsd.DEQ("relu", 0.2), {}
     for label, options in {"empirical": {}, "population": {"population": True}, "origin": {"about": "origin"}}.items():
         stats = nsd.MixtureStatistics.from_mixture(mix, X, y, **options)
-        errors[label] = nsd.relative_spectral_error(nsd.ck(deq.centred(stats.tau0), X), nsd.equivalent(deq, stats))
+        errors[label] = nsd.equivalents.relative_spectral_error(
+            nsd.ck(deq.centred(stats.tau0), X), nsd.equivalent(deq, stats)
+        )
     # another draw than the reference's
     assert errors["empirical"] == pytest.approx(0.0245, abs=0.004)
     assert errors["population"] == pytest.approx(0.0612, abs=0.006)  # its means differ more from draw to draw

@@ -25,7 +25,7 @@ def test_gaussian_data_is_as_good_as_gaussian_data():
     stats = nsd.MixtureStatistics.estimate(*mixture_data())
     eq = nsd.equivalent(DEQ, stats)
     exact = nsd.ck(eq.network, stats.X)
-    assert report.error == pytest.approx(nsd.relative_spectral_error(exact, eq), rel=tolerance())
+    assert report.error == pytest.approx(nsd.equivalents.relative_spectral_error(exact, eq), rel=tolerance())
 
 
 @pytest.mark.parametrize("kernel", ["ntk", "ntk_frozen"])

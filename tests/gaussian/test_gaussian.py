@@ -19,7 +19,7 @@ from notsodeep.gaussian import spread
 from notsodeep.gaussian.hermite import function_coefficients, hermite_coefficients
 
 SCALES = (1e-3, 0.5, 4.0, 30.0)
-BUILT_IN = [n for n in nsd.activation_names() if n != "affine"]
+BUILT_IN = [n for n in nsd.activations.activation_names() if n != "affine"]
 FIELDS = ("mean", "square", "variance", "slope", "curvature", "slope_square", "square_curvature")
 
 # value, slope, kinks in arbitrary precision
@@ -61,7 +61,7 @@ def in_twenty_digits(f, x):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_moments_against_mpmath(name, tau):
     f, d, kinks = FUNCTIONS[name]
-    m = nsd.moments(name, tau)
+    m = nsd.gaussian.moments(name, tau)
     z, w = fine_rule(tau, kinks)
     value, slope = (in_twenty_digits(g, tau * z) for g in (f, d))
     mean, square, steep = value @ w, value**2 @ w, slope**2 @ w
@@ -80,7 +80,7 @@ def test_moments_against_mpmath(name, tau):
 
 @pytest.mark.parametrize("tau", [1e-3, 0.05, 1.0, 30.0, 1e6, 1e100])
 def test_relu_moments_in_closed_form_at_any_scale(tau):
-    m = nsd.moments("relu", tau)
+    m = nsd.gaussian.moments("relu", tau)
     density = 1.0 / math.sqrt(2.0 * math.pi)
     assert m.mean == pytest.approx(tau * density, rel=tolerance())
     assert m.square == pytest.approx(tau**2 / 2, rel=tolerance())
@@ -93,7 +93,7 @@ def test_relu_moments_in_closed_form_at_any_scale(tau):
 
 @pytest.mark.parametrize("tau", [1e-6, 1e-3, 0.7, 5.0, 30.0, 500.0, 1e8])
 def test_waves_in_closed_form_at_any_scale(tau):
-    sin, cos = nsd.moments("sin", tau), nsd.moments("cos", tau)
+    sin, cos = nsd.gaussian.moments("sin", tau), nsd.gaussian.moments("cos", tau)
     assert sin.square == pytest.approx(-0.5 * math.expm1(-2 * tau**2), rel=tolerance())
     # beneath 1e-300 numbers run out of digits
     assert sin.slope == pytest.approx(math.exp(-(tau**2) / 2), rel=tolerance(), abs=1e-300)
@@ -107,7 +107,7 @@ def test_waves_in_closed_form_at_any_scale(tau):
 @pytest.mark.parametrize("tau", [0.3, 2.0])
 def test_closed_forms_agree_with_quadrature(name, tau):
     phi = nsd.activation(name)
-    closed, panels = nsd.moments(phi, tau), nsd.moments(nsd.Activation.from_callable(phi), tau)
+    closed, panels = nsd.gaussian.moments(phi, tau), nsd.gaussian.moments(nsd.Activation.from_callable(phi), tau)
     for field in FIELDS:
         assert getattr(closed, field) == pytest.approx(getattr(panels, field), abs=tolerance())
 
@@ -117,7 +117,7 @@ def test_closed_forms_agree_with_quadrature(name, tau):
 )
 @pytest.mark.parametrize("tau", [1e-3, 0.8, 3.0])
 def test_polynomials_agree_with_quadrature(phi, tau):
-    closed, panels = nsd.moments(phi, tau), nsd.moments(nsd.Activation.from_callable(phi), tau)
+    closed, panels = nsd.gaussian.moments(phi, tau), nsd.gaussian.moments(nsd.Activation.from_callable(phi), tau)
     for field in FIELDS:
         size = closed.square + closed.slope_square if field != "variance" else closed.variance
         assert abs(getattr(closed, field) - getattr(panels, field)) < tolerance() * (1.0 + size)
@@ -132,8 +132,8 @@ def test_polynomials_agree_with_quadrature(phi, tau):
     shift=st.floats(-100, 100),
 )
 def test_affine_changes_follow_from_linearity(name, tau, gain, scale, skip, shift):
-    base = nsd.moments(name, scale * tau)
-    m = nsd.moments(Affine(nsd.activation(name), gain, scale, skip, shift), tau)
+    base = nsd.gaussian.moments(name, scale * tau)
+    m = nsd.gaussian.moments(Affine(nsd.activation(name), gain, scale, skip, shift), tau)
     # E[x phi(s x)] = tau^2 s E[phi'(s x)] couples the two parts
     variance = gain**2 * base.variance + (skip * tau) ** 2 + 2.0 * gain * skip * tau**2 * scale * base.slope
     room = tolerance() * (gain**2 * base.square + (skip * tau) ** 2)
@@ -149,16 +149,19 @@ def test_affine_changes_follow_from_linearity(name, tau, gain, scale, skip, shif
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_square_curvature_is_the_derivative_of_the_square(name):
     q, h = 1.3, 1e-5
-    up, down = (nsd.moments(name, math.sqrt(q + s * h)).square for s in (1, -1))
-    assert nsd.moments(name, math.sqrt(q)).square_curvature / 2 == pytest.approx(
+    up, down = (nsd.gaussian.moments(name, math.sqrt(q + s * h)).square for s in (1, -1))
+    assert nsd.gaussian.moments(name, math.sqrt(q)).square_curvature / 2 == pytest.approx(
         (up - down) / (2 * h), rel=differences(h), abs=differences(h)
     )
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_parity_gives_exact_zeros(name):
-    phi, m = nsd.activation(name), nsd.moments(name, 1.7)
-    a, b = nsd.hermite_coefficients(phi, 1.7, 6), nsd.hermite_coefficients(phi, 1.7, 6, derivative=True)
+    phi, m = nsd.activation(name), nsd.gaussian.moments(name, 1.7)
+    a, b = (
+        nsd.gaussian.hermite_coefficients(phi, 1.7, 6),
+        nsd.gaussian.hermite_coefficients(phi, 1.7, 6, derivative=True),
+    )
     if phi.parity == "odd":
         assert (m.mean, m.curvature) == (0.0, 0.0)
         assert not a[0::2].any()
@@ -172,20 +175,20 @@ def test_parity_gives_exact_zeros(name):
 
 
 def test_sigmoid_bends_to_neither_side():
-    assert nsd.moments("sigmoid", 2.0).curvature == 0.0
-    assert not nsd.hermite_coefficients("sigmoid", 2.0, 8)[2::2].any()
+    assert nsd.gaussian.moments("sigmoid", 2.0).curvature == 0.0
+    assert not nsd.gaussian.hermite_coefficients("sigmoid", 2.0, 8)[2::2].any()
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_at_scale_zero_a_value_is_phi_of_zero_and_a_slope_its_limit(name):
-    phi, here, near = nsd.activation(name), nsd.moments(name, 0.0), nsd.moments(name, 1e-9)
+    phi, here, near = nsd.activation(name), nsd.gaussian.moments(name, 0.0), nsd.gaussian.moments(name, 1e-9)
     assert here.mean == pytest.approx(phi(0.0), rel=tolerance(), abs=0)
     assert here.variance <= tolerance() ** 2
     # a bend beside zero moves a slope by its curvature times the scale
     assert here.slope == pytest.approx(near.slope, abs=5e-9)
     # and its square twice as much
     assert here.slope_square == pytest.approx(near.slope_square, abs=1e-8)
-    assert nsd.hermite_coefficients(phi, 0.0, 3)[0] == pytest.approx(phi(0.0), rel=tolerance(), abs=0)
+    assert nsd.gaussian.hermite_coefficients(phi, 0.0, 3)[0] == pytest.approx(phi(0.0), rel=tolerance(), abs=0)
 
 
 def test_a_jump_enters_slopes_and_curvatures_through_its_mass():
@@ -193,13 +196,13 @@ def test_a_jump_enters_slopes_and_curvatures_through_its_mass():
     c, tau = 0.6, 1.4
     step = nsd.Activation.from_callable(lambda x: (x > c).to(x.dtype), kinks=(c,))
     density = math.exp(-0.5 * (c / tau) ** 2) / (tau * math.sqrt(2 * math.pi))
-    m = nsd.moments(step, tau)
+    m = nsd.gaussian.moments(step, tau)
     assert m.mean == pytest.approx(0.5 * math.erfc(c / tau / math.sqrt(2)), rel=tolerance())
     assert m.slope == pytest.approx(density, rel=tolerance())
     assert m.curvature == pytest.approx(c * density / tau**2, rel=tolerance())
     assert m.square_curvature == pytest.approx(m.curvature, rel=tolerance())
     with pytest.raises(InvalidInputError, match="only the CK is defined"):
-        nsd.hermite_coefficients(step, 1.0, 3, derivative=True)
+        nsd.gaussian.hermite_coefficients(step, 1.0, 3, derivative=True)
 
 
 # ---- Hermite coefficients ---------------------------------------------------------------------------------
@@ -218,12 +221,12 @@ def test_coefficients_against_mpmath(name, q):
     basis = np.polynomial.hermite_e.hermevander(z, 12) / np.sqrt([math.factorial(k) for k in range(13)])
     for derivative, function in ((False, f), (True, d)):
         truth = (in_twenty_digits(function, tau * z) * w) @ basis
-        mine = nsd.hermite_coefficients(name, q, 13, derivative=derivative)
-        assert np.abs(mine - truth).max() < tolerance() * (1.0 + math.sqrt(nsd.moments(name, tau).square))
+        mine = nsd.gaussian.hermite_coefficients(name, q, 13, derivative=derivative)
+        assert np.abs(mine - truth).max() < tolerance() * (1.0 + math.sqrt(nsd.gaussian.moments(name, tau).square))
 
 
 def test_relu_coefficients_stay_exact_to_high_degree():
-    a = nsd.hermite_coefficients("relu", 1.0, 1201)
+    a = nsd.gaussian.hermite_coefficients("relu", 1.0, 1201)
     for k in (10, 100, 500, 1000, 1200):
         with mp.workdps(25):
             truth = (-1) ** (k // 2 - 1) * mp.fac2(k - 3) / mp.sqrt(2 * mp.pi * mp.factorial(k))
@@ -234,7 +237,7 @@ def test_relu_coefficients_stay_exact_to_high_degree():
 @pytest.mark.parametrize("c", [0.2, 1.0, 2.5])
 def test_slopes_of_hard_tanh_against_their_closed_form(c):
     # E[1(|xi| < c) h_k] = -2 h_(k-1)(c) p(c) / sqrt(k) for even k
-    b = nsd.hermite_coefficients(HardTanh(1.0, c), 1.0, 301, derivative=True)
+    b = nsd.gaussian.hermite_coefficients(HardTanh(1.0, c), 1.0, 301, derivative=True)
     for k in (2, 8, 50, 300):
         with mp.workdps(30):
             truth = -2 * orthonormal(k - 1, mp.mpf(c)) * mp.npdf(c) / mp.sqrt(k)
@@ -243,8 +246,8 @@ def test_slopes_of_hard_tanh_against_their_closed_form(c):
 
 @given(name=st.sampled_from(BUILT_IN), q=st.floats(1e-4, 9.0))
 def test_parseval_from_below_and_nearly(name, q):
-    a = nsd.hermite_coefficients(name, q, 300)
-    m = nsd.moments(name, math.sqrt(q))
+    a = nsd.gaussian.hermite_coefficients(name, q, 300)
+    m = nsd.gaussian.moments(name, math.sqrt(q))
     captured = float((a[1:] ** 2).sum())
     assert a[0] == pytest.approx(m.mean, rel=tolerance(), abs=tolerance() * math.sqrt(m.square))
     assert captured <= m.variance * (1 + tolerance())
@@ -254,8 +257,8 @@ def test_parseval_from_below_and_nearly(name, q):
 
 @pytest.mark.parametrize("name", ["tanh", "silu", "gelu", "softplus", "sin", "cos", "erf"])
 def test_parseval_to_rounding_for_smooth_functions(name):
-    a, b = (nsd.hermite_coefficients(name, 0.5, 120, derivative=d) for d in (False, True))
-    m = nsd.moments(name, math.sqrt(0.5))
+    a, b = (nsd.gaussian.hermite_coefficients(name, 0.5, 120, derivative=d) for d in (False, True))
+    m = nsd.gaussian.moments(name, math.sqrt(0.5))
     assert float((a[1:] ** 2).sum()) == pytest.approx(m.variance, rel=tolerance())
     assert float((b**2).sum()) == pytest.approx(m.slope_square, rel=tolerance())
 
@@ -263,39 +266,39 @@ def test_parseval_to_rounding_for_smooth_functions(name):
 @given(name=st.sampled_from(BUILT_IN), q=st.floats(0.01, 20.0))
 def test_stein_links_phi_and_its_slope(name, q):
     # sqrt(q) E[phi' h_k] = sqrt(k+1) E[phi h_(k+1)]
-    a = nsd.hermite_coefficients(name, q, 9)
-    b = nsd.hermite_coefficients(name, q, 8, derivative=True)
-    size = math.sqrt(nsd.moments(name, math.sqrt(q)).square)
+    a = nsd.gaussian.hermite_coefficients(name, q, 9)
+    b = nsd.gaussian.hermite_coefficients(name, q, 8, derivative=True)
+    size = math.sqrt(nsd.gaussian.moments(name, math.sqrt(q)).square)
     assert np.allclose(math.sqrt(q) * b, np.sqrt(np.arange(1, 9)) * a[1:], rtol=0, atol=tolerance() * (1 + size))
 
 
 def test_waves_keep_their_coefficients_at_large_scales():
-    a = nsd.hermite_coefficients("sin", 400.0, 1200)
+    a = nsd.gaussian.hermite_coefficients("sin", 400.0, 1200)
     assert float((a**2).sum()) == pytest.approx(0.5, rel=tolerance())
     assert a[1] == pytest.approx(20.0 * math.exp(-200.0), rel=tolerance(), abs=0)
 
 
 def test_shapes_types_and_dtypes():
     q = np.array([[0.5, 1.0, 2.0], [0.1, 0.0, 4.0]])
-    a = nsd.hermite_coefficients("tanh", q, 5)
+    a = nsd.gaussian.hermite_coefficients("tanh", q, 5)
     assert a.shape == (2, 3, 5)
-    assert np.allclose(a[1, 2], nsd.hermite_coefficients("tanh", 4.0, 5), rtol=0, atol=ulps(4))
-    t = nsd.hermite_coefficients("tanh", torch.tensor(q, dtype=torch.float32), 5)
+    assert np.allclose(a[1, 2], nsd.gaussian.hermite_coefficients("tanh", 4.0, 5), rtol=0, atol=ulps(4))
+    t = nsd.gaussian.hermite_coefficients("tanh", torch.tensor(q, dtype=torch.float32), 5)
     assert t.dtype == torch.float32
     assert np.allclose(t.numpy(), a, rtol=0, atol=ulps(1, np.float32))
-    assert isinstance(nsd.moments("tanh", 1.0).mean, float)
-    assert isinstance(nsd.moments("tanh", np.float32(1.0)).mean, float)
-    assert nsd.moments("tanh", q).square.shape == (2, 3)
-    assert nsd.moments("tanh", torch.tensor(2)).square.dtype == torch.float64
-    assert nsd.hermite_coefficients("relu", np.zeros(0), 4).shape == (0, 4)
-    assert nsd.moments("relu", np.zeros(0)).mean.shape == (0,)
+    assert isinstance(nsd.gaussian.moments("tanh", 1.0).mean, float)
+    assert isinstance(nsd.gaussian.moments("tanh", np.float32(1.0)).mean, float)
+    assert nsd.gaussian.moments("tanh", q).square.shape == (2, 3)
+    assert nsd.gaussian.moments("tanh", torch.tensor(2)).square.dtype == torch.float64
+    assert nsd.gaussian.hermite_coefficients("relu", np.zeros(0), 4).shape == (0, 4)
+    assert nsd.gaussian.moments("relu", np.zeros(0)).mean.shape == (0,)
 
 
 def test_many_scales_at_once_equal_one_at_a_time():
     tau = np.array([30.0, 1e-3, 2.0, 0.0, 0.7])
-    many = nsd.moments("gelu", tau)
+    many = nsd.gaussian.moments("gelu", tau)
     for i, t in enumerate(tau):
-        one = nsd.moments("gelu", float(t))
+        one = nsd.gaussian.moments("gelu", float(t))
         for field in FIELDS:
             assert getattr(many, field)[i] == pytest.approx(getattr(one, field), rel=ulps(512), abs=ulps(4))
 
@@ -306,39 +309,39 @@ def test_many_scales_at_once_equal_one_at_a_time():
 @given(tau=st.floats(1e-3, 30.0), power=st.integers(0, 6))
 def test_expectation_of_powers(tau, power):
     truth = tau**power * math.prod(range(1, power, 2)) if power % 2 == 0 else 0.0
-    value = nsd.expectation(lambda x: x**power, tau)
+    value = nsd.gaussian.expectation(lambda x: x**power, tau)
     assert value == pytest.approx(truth, rel=tolerance(), abs=tolerance() * tau**power * 15)
 
 
 @given(tau=st.floats(1e-3, 30.0), c=st.floats(-40.0, 40.0))
 def test_expectation_of_a_jump_anywhere(tau, c):
-    value = nsd.expectation(lambda x: (x > c).to(x.dtype), tau, kinks=(c,))
+    value = nsd.gaussian.expectation(lambda x: (x > c).to(x.dtype), tau, kinks=(c,))
     assert value == pytest.approx(0.5 * math.erfc(c / tau / math.sqrt(2)), abs=ulps())
 
 
 def test_expectation_refuses_what_it_cannot_resolve():
     with pytest.raises(ConvergenceError, match="declare every kink"):
-        nsd.expectation(lambda x: (x > 0.3).to(x.dtype), 1.0)
+        nsd.gaussian.expectation(lambda x: (x > 0.3).to(x.dtype), 1.0)
     with pytest.raises(ConvergenceError, match="not resolved"):
-        nsd.expectation(lambda x: torch.cos(300.0 * x) ** 2, 1.0)
-    assert nsd.expectation(lambda x: torch.cos(300.0 * x) ** 2, 1.0, feature=1e-2) == pytest.approx(
+        nsd.gaussian.expectation(lambda x: torch.cos(300.0 * x) ** 2, 1.0)
+    assert nsd.gaussian.expectation(lambda x: torch.cos(300.0 * x) ** 2, 1.0, feature=1e-2) == pytest.approx(
         0.5, rel=tolerance()
     )
     with pytest.raises(ConvergenceError):
-        nsd.expectation(lambda x: torch.exp(x**2), 1e3)
+        nsd.gaussian.expectation(lambda x: torch.exp(x**2), 1e3)
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: nsd.moments("relu", -1.0),
-        lambda: nsd.moments("relu", math.nan),
-        lambda: nsd.moments("relu", np.array([1.0, math.inf])),
-        lambda: nsd.hermite_coefficients("relu", 1.0, 0),
-        lambda: nsd.hermite_coefficients("relu", 1.0, 2.5),
-        lambda: nsd.hermite_coefficients("relu", -0.1, 3),
-        lambda: nsd.expectation(torch.abs, 1.0, kinks=(math.nan,)),
-        lambda: nsd.expectation(torch.abs, 1.0, feature=0.0),
+        lambda: nsd.gaussian.moments("relu", -1.0),
+        lambda: nsd.gaussian.moments("relu", math.nan),
+        lambda: nsd.gaussian.moments("relu", np.array([1.0, math.inf])),
+        lambda: nsd.gaussian.hermite_coefficients("relu", 1.0, 0),
+        lambda: nsd.gaussian.hermite_coefficients("relu", 1.0, 2.5),
+        lambda: nsd.gaussian.hermite_coefficients("relu", -0.1, 3),
+        lambda: nsd.gaussian.expectation(torch.abs, 1.0, kinks=(math.nan,)),
+        lambda: nsd.gaussian.expectation(torch.abs, 1.0, feature=0.0),
     ],
 )
 def test_bad_arguments_are_refused(call):
@@ -348,7 +351,7 @@ def test_bad_arguments_are_refused(call):
 
 def test_overflow_is_an_error_not_a_number():
     with pytest.raises(ConvergenceError):
-        nsd.moments(Hermite((0.0, 0.0, 0.0, 1.0)), 1e60)
+        nsd.gaussian.moments(Hermite((0.0, 0.0, 0.0, 1.0)), 1e60)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +366,7 @@ def test_overflow_is_an_error_not_a_number():
 def test_quadrature_against_sampling(phi):
     n = 200_000
     x = 1.3 * np.random.default_rng(0).standard_normal(n)
-    m = nsd.moments(phi, 1.3)
+    m = nsd.gaussian.moments(phi, 1.3)
     assert abs(phi(x).mean() - m.mean) < tolerance(samples=n) * math.sqrt(m.variance)
     fourth = ((phi(x) - m.mean) ** 2).std()
     assert abs(((phi(x) - m.mean) ** 2).mean() - m.variance) < tolerance(samples=n) * fourth
@@ -395,7 +398,7 @@ def test_pieces_of_polynomials_are_integrated_by_parts(phi, derivative):
 @pytest.mark.parametrize("scale", [1e-3, 0.7, 5.0])
 @pytest.mark.parametrize("name", ["tanh", "silu", "gelu", "hard_tanh", "elu", "relu"])
 def test_the_spread_and_its_rate_need_values_alone(name: str, scale: float) -> None:
-    m = nsd.moments(name, scale)
+    m = nsd.gaussian.moments(name, scale)
     variance, rate = map(float, spread(nsd.activation(name), torch.tensor([scale], dtype=torch.float64)))
     assert variance == pytest.approx(m.variance, rel=ulps(), abs=0)
     assert rate == pytest.approx(0.5 * m.square_curvature - m.mean * m.curvature, rel=tolerance())

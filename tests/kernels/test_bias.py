@@ -33,7 +33,9 @@ def test_it_is_part_of_the_specification():
 def test_the_variance_equation_holds():
     deq, tau0 = nsd.DEQ("silu", 0.2, 0.5, 0.3), 1.3
     tau = deq.centred_scale(tau0)
-    assert tau**2 == pytest.approx(0.2 * nsd.moments("silu", tau).variance + 0.5 * tau0**2 + 0.3, rel=ulps(), abs=0)
+    assert tau**2 == pytest.approx(
+        0.2 * nsd.gaussian.moments("silu", tau).variance + 0.5 * tau0**2 + 0.3, rel=ulps(), abs=0
+    )
 
 
 def test_the_kernels_of_a_linear_network_are_known():

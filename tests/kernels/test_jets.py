@@ -124,7 +124,7 @@ def test_a_shift_takes_no_digits_from_a_centred_layer(name: str) -> None:
     phi, scale = nsd.activation(name), 1e-3
     layer = layer_of(phi.affine(shift=3.0), scale)
     assert layer.square[0] == pytest.approx(layer_of(phi, scale).square[0], rel=tolerance(), abs=0)
-    assert layer.mean == pytest.approx(3.0 + nsd.moments(phi, scale).mean, rel=ulps())
+    assert layer.mean == pytest.approx(3.0 + nsd.gaussian.moments(phi, scale).mean, rel=ulps())
 
 
 @pytest.mark.parametrize(("gain", "message"), [(1e100, "overflows"), (1e-100, "is constant")])

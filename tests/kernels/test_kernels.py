@@ -97,8 +97,13 @@ def test_both_expectations_agree_with_plane_quadrature(phi):
         lam = rho * math.sqrt(qx * qy)
         layer = Layer(phi, torch.tensor([qx], dtype=torch.float64), torch.tensor([qy], dtype=torch.float64))
         value, slope = layer.both(torch.tensor([lam], dtype=torch.float64))
-        scale = math.sqrt(nsd.moments(phi, math.sqrt(qx)).square * nsd.moments(phi, math.sqrt(qy)).square)
-        steep = math.sqrt(nsd.moments(phi, math.sqrt(qx)).slope_square * nsd.moments(phi, math.sqrt(qy)).slope_square)
+        scale = math.sqrt(
+            nsd.gaussian.moments(phi, math.sqrt(qx)).square * nsd.gaussian.moments(phi, math.sqrt(qy)).square
+        )
+        steep = math.sqrt(
+            nsd.gaussian.moments(phi, math.sqrt(qx)).slope_square
+            * nsd.gaussian.moments(phi, math.sqrt(qy)).slope_square
+        )
         assert abs(float(value) - plane_expectation(phi, phi.kinks, qx, qy, lam)) < tolerance() * scale
         assert abs(float(slope) - plane_expectation(phi.derivative, phi.kinks, qx, qy, lam)) < tolerance() * steep
 
@@ -403,7 +408,7 @@ def kinked_at(c: float) -> nsd.Activation:
 
 NEEDS_ARGUMENTS = ("affine", "hermite", "piecewise_linear", "polynomial", "quadratic")
 EVERY = [
-    *(nsd.activation(name) for name in nsd.activation_names() if name not in NEEDS_ARGUMENTS),
+    *(nsd.activation(name) for name in nsd.activations.activation_names() if name not in NEEDS_ARGUMENTS),
     *POLYNOMIAL,
     nsd.activation("hard_tanh").affine(gain=0.8, scale=1.7, skip=0.1, shift=-0.2),
     nsd.activation("piecewise_linear", knots=(-1.0, 0.5), slopes=(0.1, 1.0, -0.3)).affine(scale=1 / 3, shift=0.3),

@@ -104,7 +104,7 @@ def test_series_that_cannot_be_resolved_is_refused():
 @pytest.mark.parametrize("name", NETWORKS)
 def test_sphere_equivalent_is_made_of_derivatives_at_zero(name, kernel):
     network, d = NETWORKS[name], 40
-    eq = nsd.sphere_equivalent(network, unit_rows(30, d), kernel=kernel)
+    eq = nsd.equivalents.sphere_equivalent(network, unit_rows(30, d), kernel=kernel)
     one, h = torch.ones((), dtype=torch.float64), 1e-3
     points = torch.tensor([-2 * h, -h, 0.0, h, 2 * h], dtype=torch.float64)
     g = pairwise(network, one, one, points, kernels=(kernel,))[kernel].tolist()
@@ -124,14 +124,16 @@ def test_sphere_error_falls_with_dimension(name, kernel):
     for d in (100, 400):
         X = unit_rows(int(0.8 * d), d)
         exact = nsd.kernels_of(NETWORKS[name], X, kernels=(kernel,))[kernel]
-        errors.append(nsd.relative_spectral_error(exact, nsd.sphere_equivalent(NETWORKS[name], X, kernel)))
+        errors.append(
+            nsd.equivalents.relative_spectral_error(exact, nsd.equivalents.sphere_equivalent(NETWORKS[name], X, kernel))
+        )
     assert errors[1] < 0.65 * errors[0]
     assert errors[1] < 0.03
 
 
 def test_sphere_equivalent_is_an_operator():
     X = unit_rows(30, 20)
-    eq = nsd.sphere_equivalent(NETWORKS["relu"], X)
+    eq = nsd.equivalents.sphere_equivalent(NETWORKS["relu"], X)
     dense = eq.gain * X @ X.T + eq.core[0, 0] + eq.shift * np.eye(30)
     np.testing.assert_allclose(eq.matrix(), dense, rtol=tolerance(), atol=ulps())
     np.testing.assert_allclose(eq.solve(dense @ np.ones(30)), np.ones(30), rtol=0, atol=tolerance())
@@ -141,7 +143,7 @@ def test_sphere_equivalent_is_an_operator():
 
 def test_norms_are_checked():
     with pytest.raises(InvalidInputError, match="norm 1"):
-        nsd.sphere_equivalent(NETWORKS["relu"], 1.01 * unit_rows(5, 4))
+        nsd.equivalents.sphere_equivalent(NETWORKS["relu"], 1.01 * unit_rows(5, 4))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

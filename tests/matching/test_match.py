@@ -93,7 +93,7 @@ def test_hard_tanh_solves_its_scalar_equation() -> None:
     ratio = target.c1 * 0.49 / target.diagonal
 
     def gap(c: float) -> float:
-        m = nsd.moments(HardTanh(1.0, c), 0.7)
+        m = nsd.gaussian.moments(HardTanh(1.0, c), 0.7)
         return m.slope**2 * 0.49 / m.square - ratio
 
     layer = nsd.match(deq, 0.7, family="hard_tanh").network.activations[0]

@@ -93,7 +93,7 @@ def test_the_quadratic_twin_of_the_workshop_paper(kernel: str) -> None:
     twin = nsd.match_sphere(deq, kernel, family="quadratic", dimension=d)
     layer = twin.network.activations[0]
     assert isinstance(layer, Quadratic)
-    m = nsd.moments(layer, 1.0)
+    m = nsd.gaussian.moments(layer, 1.0)
     full = kernel == "ntk"
     alpha = m.mean**2 + (3 if full else 1) * m.curvature**2 / (2 * d)
     beta = (2 if full else 1) * m.slope**2

@@ -36,7 +36,7 @@ X, Y = digits()
 
 def trained(phi: str = "tanh", width: int = 300) -> nsd.nn.DEQ:
     model = nsd.nn.DEQ(nsd.DEQ(phi, sigma_a2=0.2), 64, width, 10, seed=5, train="readout")
-    nsd.fit(model, (X[:1200], Y[:1200]), method="ridge", ridge=1e-4)
+    nsd.nn.fit(model, (X[:1200], Y[:1200]), method="ridge", ridge=1e-4)
     return model
 
 
@@ -127,7 +127,7 @@ def test_parametric_and_unknown_activations() -> None:
 
 # -- converting ------------------------------------------------------------------------------------------
 def test_twin_of_our_own_deq() -> None:
-    conversion = nsd.twin_of(trained("tanh"), X[:1200])
+    conversion = nsd.nn.twin_of(trained("tanh"), X[:1200])
     assert conversion.model.width == 300
     assert conversion.twin.depth == 1
     assert conversion.distillation.agreement > 0.93
@@ -138,7 +138,7 @@ def test_twin_of_our_own_deq() -> None:
 
 
 def test_twin_of_a_relu_deq_is_uniform() -> None:
-    conversion = nsd.twin_of(trained("relu"), X[:1200])
+    conversion = nsd.nn.twin_of(trained("relu"), X[:1200])
     assert conversion.twin.bound is not None
     assert conversion.twin.depth == 1
     assert conversion.distillation.agreement > 0.93
@@ -146,40 +146,40 @@ def test_twin_of_a_relu_deq_is_uniform() -> None:
 
 def test_twin_of_a_plain_silu_deq_is_uniform_and_of_a_centred_one_matched() -> None:
     plain = nsd.DEQ("silu", sigma_a2=0.2)
-    uniform = nsd.twin_of(nsd.nn.DEQ(plain, 64, 200, 10), X).twin
+    uniform = nsd.nn.twin_of(nsd.nn.DEQ(plain, 64, 200, 10), X).twin
     assert uniform.bound < 1e-3  # the tolerance of match_uniform
     assert uniform.deq.activation == plain.activation
-    matched = nsd.twin_of(nsd.nn.DEQ(plain.centred(1.0), 64, 200, 10), X).twin
+    matched = nsd.nn.twin_of(nsd.nn.DEQ(plain.centred(1.0), 64, 200, 10), X).twin
     assert matched.bound is None
     assert matched.tau0 == pytest.approx(1.0, rel=ulps(8, torch.float32))
 
 
 @pytest.mark.slow
 def test_a_uniform_twin_out_of_tolerance_says_how_near_it_is() -> None:
-    twin = nsd.twin_of(nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.2), 64, 100, 10), X, design="uniform").twin
+    twin = nsd.nn.twin_of(nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.2), 64, 100, 10), X, design="uniform").twin
     assert 1e-3 < twin.bound < 1e-2  # beyond the tolerance, by less than ten times
 
 
 @pytest.mark.parametrize("module", [Foreign(), Foreign(scale=0.05), Exposing()], ids=["layers", "scaled", "protocol"])
 def test_twin_of_a_foreign_module(module: Foreign) -> None:
     parts = None if isinstance(module, Exposing) else module.parts()
-    conversion = nsd.twin_of(module, X, parts=parts)
+    conversion = nsd.nn.twin_of(module, X, parts=parts)
     # an untrained readout is a random function of the kernel's whole spectrum: hard to copy, yet mostly copied
     assert conversion.distillation.error < 0.3
     assert conversion(X).shape == (len(X), 10)
 
 
 def test_twin_with_labels_is_fitted_to_them() -> None:
-    conversion = nsd.twin_of(Foreign(), X[:1200], Y[:1200], parts=Foreign().parts())
+    conversion = nsd.nn.twin_of(Foreign(), X[:1200], Y[:1200], parts=Foreign().parts())
     accuracy = float((conversion(X[1200:]).argmax(1) == Y[1200:]).double().mean())
     assert accuracy > 0.9
 
 
 def test_twin_of_bare_parts() -> None:
     parts = Foreign(readout_bias=False).parts()
-    conversion = nsd.twin_of(parts, X)
+    conversion = nsd.nn.twin_of(parts, X)
     assert conversion.distillation.error < 0.3
-    without_readout = nsd.twin_of(DEQParts(parts.recurrent, parts.input, "tanh"), X)
+    without_readout = nsd.nn.twin_of(DEQParts(parts.recurrent, parts.input, "tanh"), X)
     assert without_readout.distillation is None
 
 
@@ -187,7 +187,7 @@ def test_twin_of_bare_parts() -> None:
 def test_a_deq_beyond_the_contraction_range_still_has_a_twin(phi: str) -> None:
     model = nsd.nn.DEQ(nsd.DEQ(phi, sigma_a2=0.4), 64, 200, 10)
     with pytest.warns(NotSoDeepWarning, match="need not be unique"):
-        conversion = nsd.twin_of(model, X)
+        conversion = nsd.nn.twin_of(model, X)
     assert conversion.distillation.error < 0.6
 
 
@@ -195,19 +195,19 @@ def test_wrong_parts_are_noticed() -> None:
     module = Foreign()
     wrong = DEQParts.from_layers(module.recurrent, module.input, nn.ReLU(), module.head)
     with pytest.raises(InvalidInputError, match="do not reproduce the module"):
-        nsd.twin_of(module, X, parts=wrong)
+        nsd.nn.twin_of(module, X, parts=wrong)
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: nsd.twin_of(nn.Linear(64, 10), X), "cannot tell what the DEQ inside Linear"),
+        (lambda: nsd.nn.twin_of(nn.Linear(64, 10), X), "cannot tell what the DEQ inside Linear"),
         (lambda: DEQParts(torch.ones(3, 4), torch.ones(3, 2), "tanh"), "must be square"),
         (lambda: DEQParts(torch.ones(3, 3), torch.ones(4, 2), "tanh"), "must have 3 rows"),
         (lambda: DEQParts(torch.ones(3, 3), torch.ones(3, 2), "tanh", torch.ones(2, 4)), "must have 3 columns"),
-        (lambda: nsd.twin_of(trained(), X[:, :10]), "takes 64 features"),
-        (lambda: nsd.twin_of(trained(), X, design="exact"), "design must be"),
-        (lambda: nsd.distil(trained(), trained(), X), r"must be a notsodeep.nn.ENN"),
+        (lambda: nsd.nn.twin_of(trained(), X[:, :10]), "takes 64 features"),
+        (lambda: nsd.nn.twin_of(trained(), X, design="exact"), "design must be"),
+        (lambda: nsd.nn.distil(trained(), trained(), X), r"must be a notsodeep.nn.ENN"),
     ],
 )
 def test_refusals(call, words: str) -> None:
@@ -218,13 +218,13 @@ def test_refusals(call, words: str) -> None:
 def test_distillation_reports_what_it_kept() -> None:
     deq = trained("relu")
     twin = nsd.nn.ENN(nsd.match(deq.spec, 1.0), 64, 300, 10, seed=1, bias=True)
-    result = nsd.distil(deq, twin, X, Y, ridge=1e-5)
+    result = nsd.nn.distil(deq, twin, X, Y, ridge=1e-5)
     assert result.rows == round(0.2 * len(X))
     assert result.agreement > 0.93
     assert result.accuracy_kept > 0.96
     assert result.model is twin
     assert "DEQ" in str(result)
-    tuned = nsd.distil(deq, twin, X, Y, ridge=1e-5, epochs=15, lr=3e-3)
+    tuned = nsd.nn.distil(deq, twin, X, Y, ridge=1e-5, epochs=15, lr=3e-3)
     assert tuned.error < result.error
 
 
@@ -248,7 +248,7 @@ def test_compare_trains_a_twin_with_its_learning_rates_and_init(monkeypatch) -> 
 
     def spy(model, *arguments, **options):
         before = [w.detach().clone() for w in model.weights] if isinstance(model, nsd.nn.ENN) else []
-        history = nsd.fit(model, *arguments, **options)
+        history = nsd.nn.fit(model, *arguments, **options)
         for old, new in zip(before, getattr(model, "weights", []), strict=False):
             seen.setdefault(id(model), []).append((old, bool(torch.equal(old, new))))
         return history
@@ -268,9 +268,9 @@ def test_compare_trains_a_twin_with_its_learning_rates_and_init(monkeypatch) -> 
 
 
 def test_a_conversion_reports_the_plain_baseline() -> None:
-    found = nsd.twin_of(trained(), X[:600])
+    found = nsd.nn.twin_of(trained(), X[:600])
     again = nsd.nn.ENN(nsd.ENN(["tanh"] * found.model.spec.depth), 64, 300, 10, seed=0, bias=True)
-    expected = nsd.distil(trained(), again, X[:600])
+    expected = nsd.nn.distil(trained(), again, X[:600])
     assert found.plain.error == pytest.approx(expected.error, rel=ulps(64, torch.float32))
     assert found.plain.agreement == expected.agreement
     assert f"relative error {expected.error:.3f}, same prediction {expected.agreement:.2%}" in str(found)
@@ -290,7 +290,7 @@ def test_no_bias_of_the_parts_is_dropped() -> None:
     bias = (recurrent.bias + entrance.bias).detach()
     assert measure(parts, x).spec.variances[2] == pytest.approx(float(bias.square().mean()), rel=ulps(8, torch.float32))
     with pytest.raises(InvalidInputError, match="defined for a DEQ without a bias"):
-        nsd.twin_of(parts, x, design="match")
+        nsd.nn.twin_of(parts, x, design="match")
     own = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2, sigma_c2=0.3), 3, 5, 2, bias=True)
     own.bias.data.fill_(0.7)
     torch.testing.assert_close(solve_parts(parts_of(own), x), own(x).detach(), rtol=0, atol=solved(1e-5))
@@ -397,7 +397,7 @@ def accuracies(
     for seed in range(5):
         build = nsd.nn.DEQ if isinstance(spec, nsd.DEQ) else nsd.nn.ENN
         model = build(spec, data[0].shape[1], 1024, int(data[1].max()) + 1, seed, train="readout")
-        history = nsd.fit(model, data, validation=test, epochs=epochs, lr=10.0, seed=seed)
+        history = nsd.nn.fit(model, data, validation=test, epochs=epochs, lr=10.0, seed=seed)
         results.append(history.last.validation_accuracy)
     return results
 

@@ -50,11 +50,11 @@ def test_training_with_checkpoints(tmp_path) -> None:
     X = inputs(300)
     y = (X[:, 0] > 0).long()
     model = models()["deq"]
-    history = nsd.fit(model, (X, y), epochs=30, lr=1.0, device="cuda", checkpoint=tmp_path)
+    history = nsd.nn.fit(model, (X, y), epochs=30, lr=1.0, device="cuda", checkpoint=tmp_path)
     assert model.readout.device.type == "cuda"
     assert history.last.accuracy > 0.85
     again = models()["deq"]
-    nsd.fit(again, (X, y), epochs=30, lr=1.0, device="cuda", checkpoint=tmp_path)
+    nsd.nn.fit(again, (X, y), epochs=30, lr=1.0, device="cuda", checkpoint=tmp_path)
     assert torch.equal(again.readout, model.readout)
     nsd.nn.save(model, tmp_path / "model.safetensors")
     loaded = nsd.nn.load(tmp_path / "model.safetensors", device="cuda")
@@ -83,7 +83,7 @@ def test_compare_measures_the_device() -> None:
 
 def test_conversion_stays_on_the_device() -> None:
     model = models()["deq"].cuda()
-    conversion = nsd.twin_of(model, inputs(400))
+    conversion = nsd.nn.twin_of(model, inputs(400))
     assert conversion.model.readout.device.type == "cuda"
     assert conversion.distillation.error < 0.5
 

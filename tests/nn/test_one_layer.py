@@ -183,7 +183,7 @@ def test_twin_of_a_deq_with_a_bias() -> None:
     """Its kernel has the bias, and its features reproduce what the DEQ computes."""
     x = nsd.datasets.digits().first(500).standardised().X_train
     deq = biased()
-    found = nsd.twin_of(deq, x, ridge=1e-3)
+    found = nsd.nn.twin_of(deq, x, ridge=1e-3)
     assert found.twin.depth == 1
     # the mean square of 400 normals, three standard errors
     assert found.measured.spec.variances[2] == pytest.approx(0.3, rel=0.2)
@@ -194,7 +194,7 @@ def test_twin_of_a_deq_with_a_bias() -> None:
     assert float(found.twin.kernel_matrix(orthogonal)[0, 1]) > 0.05  # correlated by the bias alone
     assert found.distillation.error < 0.35
     with pytest.raises(InvalidInputError, match="without a bias"):
-        nsd.twin_of(deq, x, design="match")
+        nsd.nn.twin_of(deq, x, design="match")
 
 
 def test_a_bias_with_a_mean_is_reported() -> None:
@@ -228,7 +228,7 @@ def test_a_module_with_pytorchs_own_biases() -> None:
             return DEQParts.from_layers(self.recurrent, self.entrance, nn.Tanh(), self.head)
 
     x = nsd.datasets.digits().first(400).standardised().X_train
-    found = nsd.twin_of(Equilibrium(), x, ridge=1e-3)
+    found = nsd.nn.twin_of(Equilibrium(), x, ridge=1e-3)
     assert found.twin.depth == 1
     assert found.measured.spec.variances[2] > 0.0
     assert found.distillation.error < 0.4

@@ -71,7 +71,7 @@ def test_same_kernel_with_smaller_fluctuations(depth: int) -> None:
 def test_twin_of_takes_it_and_files_keep_it(tmp_path) -> None:
     deq = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 20, 24, 3)
     X = torch.randn(100, 20, generator=torch.Generator().manual_seed(0)) / 20**0.5
-    model = nsd.twin_of(deq, X, init="orthogonal").model
+    model = nsd.nn.twin_of(deq, X, init="orthogonal").model
     gram = model.weights[0].detach()[:20] @ model.weights[0].detach()[:20].T
     torch.testing.assert_close(
         gram, torch.diag(gram.diagonal()), rtol=0.0, atol=ulps(8, torch.float32) * float(gram.max())

@@ -45,7 +45,7 @@ def state(model: nn.Module) -> dict[str, torch.Tensor]:
 def test_every_choice_learns_and_leaves_the_rest_alone(build, train: str) -> None:
     model = build(train=train)
     before = state(model)
-    history = nsd.fit(model, blobs(), validation=blobs(200, seed=1), epochs=15, lr={"readout": 5.0}.get(train, 0.5))
+    history = nsd.nn.fit(model, blobs(), validation=blobs(200, seed=1), epochs=15, lr={"readout": 5.0}.get(train, 0.5))
     assert history.last.validation_accuracy > 0.9
     assert history.column("loss")[-1] < history.column("loss")[0]
     trained = {group["name"] for group in model.parameter_groups(1.0)}
@@ -55,7 +55,7 @@ def test_every_choice_learns_and_leaves_the_rest_alone(build, train: str) -> Non
 @pytest.mark.parametrize(("method", "lr"), [("sgd", 10.0), ("adam", 0.2)])
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "linear"])
 def test_methods_and_schedules(method: str, lr: float, schedule: str) -> None:
-    history = nsd.fit(enn(train="readout"), blobs(), method=method, lr=lr, schedule=schedule, epochs=12)
+    history = nsd.nn.fit(enn(train="readout"), blobs(), method=method, lr=lr, schedule=schedule, epochs=12)
     rates = history.column("learning_rate")
     assert history.last.accuracy > 0.85
     assert rates[0] == lr
@@ -68,14 +68,14 @@ def test_frozen_features_are_computed_once(monkeypatch) -> None:
     calls: list[int] = []
     original = nsd.nn.DEQ.features
     monkeypatch.setattr(nsd.nn.DEQ, "features", lambda self, x: calls.append(len(x)) or original(self, x))
-    nsd.fit(model, blobs(), epochs=20)
+    nsd.nn.fit(model, blobs(), epochs=20)
     assert sum(calls) == 300
 
 
 def test_frozen_features_change_nothing() -> None:
     """Training on stored features is training: the same numbers as with features recomputed for each batch."""
     once, anew = deq(train="readout", tol=1e-7), deq(train="readout", tol=1e-7)
-    nsd.fit(once, blobs(), epochs=3, lr=0.5)
+    nsd.nn.fit(once, blobs(), epochs=3, lr=0.5)
 
     class Plain(nn.Module):
         def __init__(self) -> None:
@@ -85,7 +85,7 @@ def test_frozen_features_change_nothing() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.inner(x)
 
-    nsd.fit(Plain(), blobs(), epochs=3, lr=0.5)
+    nsd.nn.fit(Plain(), blobs(), epochs=3, lr=0.5)
     torch.testing.assert_close(once.readout, anew.readout, rtol=0, atol=ulps(64, torch.float32))
 
 
@@ -93,7 +93,7 @@ def test_learning_rate_multipliers_are_used() -> None:
     slow, quick = enn(learning_rates=(0.0, 1.0, 1.0)), enn()
     before = state(slow)
     for model in (slow, quick):
-        nsd.fit(model, blobs(), epochs=1, lr=0.1)
+        nsd.nn.fit(model, blobs(), epochs=1, lr=0.1)
     assert torch.equal(slow.weights[0], before["weights.0"])
     assert not torch.equal(quick.weights[0], before["weights.0"])
 
@@ -102,7 +102,7 @@ def test_regression_targets() -> None:
     X, _ = blobs()
     target = np.sin(X[:, :1] * 2).astype(np.float32)
     model = nsd.nn.ENN(nsd.ENN(["tanh"]), P, 200, 1)
-    history = nsd.fit(model, (X, target[:, 0]), method="ridge", ridge=1e-5)
+    history = nsd.nn.fit(model, (X, target[:, 0]), method="ridge", ridge=1e-5)
     assert history.last.accuracy is None
     assert history.last.loss < 0.02
 
@@ -114,7 +114,7 @@ def test_ridge_is_scikit_learns(n: int, bias: bool) -> None:
 
     X, y = blobs(n)
     model = enn(train="readout", bias=bias, dtype=torch.float64)
-    nsd.fit(model, (X, y), method="ridge", ridge=0.01)
+    nsd.nn.fit(model, (X, y), method="ridge", ridge=0.01)
     features = compute_features(model, torch.from_numpy(X).double()).numpy()
     targets = np.eye(CLASSES)[y] - 1 / CLASSES
     oracle = Ridge(alpha=0.01 * n, fit_intercept=bias).fit(features, targets)
@@ -127,7 +127,7 @@ def test_ridge_refuses_what_it_cannot_do() -> None:
     with pytest.raises(InvalidInputError, match="ridge must be positive"):
         ridge_readout(torch.ones(2, 2), torch.ones(2, 1), 0.0)
     with pytest.raises(InvalidInputError, match=r"needs an nn\.DEQ or nn\.ENN"):
-        nsd.fit(nn.Linear(P, CLASSES), blobs(), method="ridge")
+        nsd.nn.fit(nn.Linear(P, CLASSES), blobs(), method="ridge")
 
 
 @pytest.mark.parametrize(
@@ -142,19 +142,19 @@ def test_ridge_on_huge_data_is_an_error(scale: float, error: type, words: str) -
     model = nsd.nn.ENN(nsd.ENN(["linear"]), P, 48, CLASSES, train="readout")
     X, y = blobs()
     with pytest.raises(error, match=words):
-        nsd.fit(model, (X * np.float32(scale), y), method="ridge")
+        nsd.nn.fit(model, (X * np.float32(scale), y), method="ridge")
 
 
 def test_only_modules_with_parameters_train() -> None:
     with pytest.raises(InvalidInputError, match="must be a Module"):
-        nsd.fit("model", blobs())
+        nsd.nn.fit("model", blobs())
     with pytest.raises(InvalidInputError, match="has no parameters"):
-        nsd.fit(nn.ReLU(), blobs())
+        nsd.nn.fit(nn.ReLU(), blobs())
 
 
 def test_evaluate_agrees_with_the_history() -> None:
     model = enn(train="readout")
-    history = nsd.fit(model, blobs(), validation=blobs(100, seed=2), epochs=2)
+    history = nsd.nn.fit(model, blobs(), validation=blobs(100, seed=2), epochs=2)
     loss, accuracy = nsd.nn.evaluate(model, blobs(100, seed=2))
     assert accuracy == history.last.validation_accuracy
     assert loss == pytest.approx(history.last.validation_loss, rel=ulps(8, torch.float32))
@@ -163,8 +163,8 @@ def test_evaluate_agrees_with_the_history() -> None:
 def test_datasets_are_data() -> None:
     X, y = (torch.from_numpy(t) for t in blobs(60))
     pair, dataset = enn(train="readout"), enn(train="readout")
-    nsd.fit(pair, (X, y), epochs=1)
-    nsd.fit(dataset, torch.utils.data.TensorDataset(X, y), epochs=1)
+    nsd.nn.fit(pair, (X, y), epochs=1)
+    nsd.nn.fit(dataset, torch.utils.data.TensorDataset(X, y), epochs=1)
     assert torch.equal(pair.readout, dataset.readout)
 
 
@@ -185,44 +185,44 @@ class WithDropout(nn.Module):
 def test_resuming_continues_bit_for_bit(build, method: str, tmp_path) -> None:
     options = {"method": method, "lr": 0.02, "momentum": 0.9, "schedule": "constant", "batch_size": 32, "seed": 4}
     straight, stopped, resumed = build(), build(), build()
-    whole = nsd.fit(straight, blobs(100), epochs=5, **options)
-    nsd.fit(stopped, blobs(100), epochs=2, checkpoint=tmp_path, **options)
+    whole = nsd.nn.fit(straight, blobs(100), epochs=5, **options)
+    nsd.nn.fit(stopped, blobs(100), epochs=2, checkpoint=tmp_path, **options)
     torch.rand(17)  # whatever happens in between
-    history = nsd.fit(resumed, blobs(100), epochs=5, checkpoint=tmp_path, **options)
+    history = nsd.nn.fit(resumed, blobs(100), epochs=5, checkpoint=tmp_path, **options)
     for name, value in straight.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
     assert history.column("loss") == whole.column("loss")
 
 
 def test_the_last_two_checkpoints_are_kept(tmp_path) -> None:
-    nsd.fit(enn(), blobs(50), epochs=4, checkpoint=tmp_path)
+    nsd.nn.fit(enn(), blobs(50), epochs=4, checkpoint=tmp_path)
     assert sorted(f.name for f in tmp_path.iterdir()) == ["epoch-000003.safetensors", "epoch-000004.safetensors"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(damage: str, tmp_path) -> None:
     straight = enn()
-    nsd.fit(straight, blobs(50), epochs=4)
-    nsd.fit(enn(), blobs(50), epochs=3, checkpoint=tmp_path)
+    nsd.nn.fit(straight, blobs(50), epochs=4)
+    nsd.nn.fit(enn(), blobs(50), epochs=3, checkpoint=tmp_path)
     latest = tmp_path / "epoch-000003.safetensors"
     content = bytearray(latest.read_bytes())
     content[-5] ^= 1
     latest.write_bytes({"cut": content[:-9], "flip": content, "empty": b""}[damage])
     resumed = enn()
     with pytest.warns(NotSoDeepWarning, match=r"epoch-000003.safetensors is damaged.*falling back"):
-        history = nsd.fit(resumed, blobs(50), epochs=4, checkpoint=tmp_path)
+        history = nsd.nn.fit(resumed, blobs(50), epochs=4, checkpoint=tmp_path)
     assert len(history) == 4
     for name, value in straight.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name])
 
 
 def test_another_runs_checkpoint_is_refused(tmp_path) -> None:
-    nsd.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path, lr=0.5)
+    nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path, lr=0.5)
     with pytest.raises(CheckpointError, match=r"lr: 0\.5 there, 0\.25 here"):
-        nsd.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.25)
+        nsd.nn.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.25)
     with pytest.raises(CheckpointError, match="another run"):
-        nsd.fit(deq(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.5)
-    history = nsd.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.25, resume=False)
+        nsd.nn.fit(deq(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.5)
+    history = nsd.nn.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.25, resume=False)
     assert len(history) == 2
 
 
@@ -245,7 +245,7 @@ def other_run(changed: str) -> dict:
 
 
 def fit_run(model: nn.Module, data, **options) -> nsd.nn.History:
-    return nsd.fit(model, data, lr=0.1, **options)
+    return nsd.nn.fit(model, data, lr=0.1, **options)
 
 
 @pytest.mark.parametrize(
@@ -265,64 +265,64 @@ def test_a_checkpoint_says_what_another_run_changed(changed: str, tmp_path) -> N
 def test_a_model_that_has_trained_goes_on_and_a_new_one_may_follow(tmp_path) -> None:
     model, straight = enn(), enn()
     for epochs in (1, 2):
-        nsd.fit(model, blobs(50), epochs=epochs, lr=0.1, checkpoint=tmp_path)
+        nsd.nn.fit(model, blobs(50), epochs=epochs, lr=0.1, checkpoint=tmp_path)
     again = enn()
-    nsd.fit(again, blobs(50), epochs=3, lr=0.1, checkpoint=tmp_path)
-    nsd.fit(straight, blobs(50), epochs=3, lr=0.1)
+    nsd.nn.fit(again, blobs(50), epochs=3, lr=0.1, checkpoint=tmp_path)
+    nsd.nn.fit(straight, blobs(50), epochs=3, lr=0.1)
     for name, value in straight.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name
 
 
 def test_one_folder_takes_one_fit_at_a_time(tmp_path) -> None:
     with lock_folder(tmp_path), pytest.raises(CheckpointError, match="another fit is writing"):
-        nsd.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)
-    assert len(nsd.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)) == 1
+        nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)
+    assert len(nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)) == 1
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_checkpoint_folder_that_is_a_file_is_named(place: str, tmp_path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(CheckpointError, match="is a file; checkpoints need a folder"):
-        nsd.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path / place)
+        nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path / place)
 
 
 def test_a_checkpoint_of_another_architecture_is_refused(tmp_path) -> None:
     X, y = blobs(50)
-    nsd.fit(nn.Sequential(nn.Linear(P, 4), nn.Linear(4, CLASSES)), (X, y), epochs=1, lr=0.1, checkpoint=tmp_path)
+    nsd.nn.fit(nn.Sequential(nn.Linear(P, 4), nn.Linear(4, CLASSES)), (X, y), epochs=1, lr=0.1, checkpoint=tmp_path)
     with pytest.raises(CheckpointError, match="initial weights"):
-        nsd.fit(nn.Sequential(nn.Linear(P, CLASSES)), (X, y), epochs=2, lr=0.1, checkpoint=tmp_path)
+        nsd.nn.fit(nn.Sequential(nn.Linear(P, CLASSES)), (X, y), epochs=2, lr=0.1, checkpoint=tmp_path)
 
 
 def test_a_checkpoint_of_other_trained_parameters_is_refused(tmp_path) -> None:
     models = [nn.Linear(P, CLASSES), nn.Linear(P, CLASSES)]
     models[1].load_state_dict(models[0].state_dict())
     models[1].bias.requires_grad_(False)
-    nsd.fit(models[0], blobs(50), epochs=1, lr=0.1, checkpoint=tmp_path)
+    nsd.nn.fit(models[0], blobs(50), epochs=1, lr=0.1, checkpoint=tmp_path)
     with pytest.raises(CheckpointError, match="does not fit this model"):
-        nsd.fit(models[1], blobs(50), epochs=2, lr=0.1, checkpoint=tmp_path)
+        nsd.nn.fit(models[1], blobs(50), epochs=2, lr=0.1, checkpoint=tmp_path)
 
 
 def test_a_finished_run_is_not_repeated(tmp_path) -> None:
     first = enn()
-    nsd.fit(first, blobs(50), epochs=2, checkpoint=tmp_path)
+    nsd.nn.fit(first, blobs(50), epochs=2, checkpoint=tmp_path)
     second = enn()
-    history = nsd.fit(second, blobs(50), epochs=2, checkpoint=tmp_path)
+    history = nsd.nn.fit(second, blobs(50), epochs=2, checkpoint=tmp_path)
     assert len(history) == 2
     assert torch.equal(first.readout, second.readout)
     with pytest.raises(CheckpointError, match="already holds 2 epochs"):
-        nsd.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)
+        nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)
 
 
 def test_torn_files_of_a_killed_run_are_cleared(tmp_path) -> None:
     (tmp_path / ".epoch-000001.safetensors.abc.part").write_bytes(b"half a file")
     with pytest.warns(NotSoDeepWarning, match="removed unfinished parts"):
-        nsd.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)
+        nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)
     assert [f.name for f in tmp_path.iterdir()] == ["epoch-000001.safetensors"]
 
 
 def _endless(folder: str) -> None:
     torch.set_num_threads(1)
-    nsd.fit(enn(), blobs(200), epochs=100_000, lr=0.01, checkpoint=folder)
+    nsd.nn.fit(enn(), blobs(200), epochs=100_000, lr=0.01, checkpoint=folder)
 
 
 @pytest.mark.filterwarnings("ignore:removed unfinished parts")  # of a file that was being written, or not
@@ -338,8 +338,8 @@ def test_killing_a_run_loses_at_most_the_current_epoch(tmp_path) -> None:
     done = max(int(f.name[6:12]) for f in tmp_path.glob("epoch-*.safetensors"))
     assert done >= 3
     resumed, straight = enn(), enn()
-    history = nsd.fit(resumed, blobs(200), epochs=done + 1, lr=0.01, checkpoint=tmp_path)
-    nsd.fit(straight, blobs(200), epochs=done + 1, lr=0.01)
+    history = nsd.nn.fit(resumed, blobs(200), epochs=done + 1, lr=0.01, checkpoint=tmp_path)
+    nsd.nn.fit(straight, blobs(200), epochs=done + 1, lr=0.01)
     assert len(history) == done + 1
     assert torch.equal(resumed.readout, straight.readout)
 
@@ -347,12 +347,12 @@ def test_killing_a_run_loses_at_most_the_current_epoch(tmp_path) -> None:
 # -- refusals --------------------------------------------------------------------------------------------
 def test_divergence_is_an_error() -> None:
     with pytest.raises(ConvergenceError, match="training diverged"):
-        nsd.fit(enn(), blobs(), epochs=5, lr=1e6, loss="squared")
+        nsd.nn.fit(enn(), blobs(), epochs=5, lr=1e6, loss="squared")
 
 
 def test_the_global_generator_is_left_alone() -> None:
     before = torch.random.get_rng_state()
-    nsd.fit(WithDropout(), blobs(50), epochs=1, lr=0.01)
+    nsd.nn.fit(WithDropout(), blobs(50), epochs=1, lr=0.01)
     assert torch.equal(before, torch.random.get_rng_state())
 
 
@@ -384,10 +384,10 @@ def test_the_global_generator_is_left_alone() -> None:
 )
 def test_refusals(data, options: dict, words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
-        nsd.fit(enn(train="readout"), data, **options)
+        nsd.nn.fit(enn(train="readout"), data, **options)
 
 
 def test_nothing_to_train() -> None:
     model = nn.Linear(P, CLASSES).requires_grad_(False)
     with pytest.raises(InvalidInputError, match="nothing to train"):
-        nsd.fit(model, blobs())
+        nsd.nn.fit(model, blobs())

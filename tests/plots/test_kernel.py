@@ -27,7 +27,7 @@ def test_points_are_ordered_by_class():
     y = np.array(["b", "a", "c", "a", "b", "a"])
     kernel = rng.standard_normal((6, 6))
     kernel = kernel + kernel.T
-    display = nsd.KernelDisplay.from_kernel(kernel, y, title="mine").plot()
+    display = nsd.plots.KernelDisplay.from_kernel(kernel, y, title="mine").plot()
     assert display.labels.tolist() == ["a", "a", "a", "b", "b", "c"]
     np.testing.assert_array_equal(display.ax_.images[0].get_array(), kernel[np.ix_(display.order, display.order)])
     assert [t.get_text() for t in display.ax_.get_xticklabels()] == ["a", "b", "c"]
@@ -41,24 +41,24 @@ def test_equivalents_and_tensors_are_drawn():
     st, y = data()
     eq = nsd.equivalent(nsd.DEQ("relu", 0.2), st)
     _, ax = plt.subplots()
-    shown = nsd.KernelDisplay.from_kernel(eq, y).plot(ax, colorbar=False)
+    shown = nsd.plots.KernelDisplay.from_kernel(eq, y).plot(ax, colorbar=False)
     assert shown.ax_ is ax
     np.testing.assert_allclose(shown.kernel, eq.matrix())
-    torch_shown = nsd.KernelDisplay.from_kernel(torch.as_tensor(eq.matrix()), torch.as_tensor(y))
+    torch_shown = nsd.plots.KernelDisplay.from_kernel(torch.as_tensor(eq.matrix()), torch.as_tensor(y))
     np.testing.assert_allclose(torch_shown.kernel, shown.kernel)
 
 
 def test_the_diagonal_does_not_set_the_colours():
     kernel = np.full((50, 50), 0.1) + 0.01 * np.random.default_rng(0).standard_normal((50, 50)) + 100.0 * np.eye(50)
-    display = nsd.KernelDisplay.from_kernel(kernel).plot()
+    display = nsd.plots.KernelDisplay.from_kernel(kernel).plot()
     low, high = display.ax_.images[0].get_clim()
     assert 0.0 < low < 0.1 < high < 0.2
-    assert nsd.KernelDisplay.from_kernel(kernel).plot(limits=(0.0, 1.0)).ax_.images[0].get_clim() == (0.0, 1.0)
-    signed = nsd.KernelDisplay.from_kernel(np.array([[9.0, -1.0], [-1.0, 9.0]]))
+    assert nsd.plots.KernelDisplay.from_kernel(kernel).plot(limits=(0.0, 1.0)).ax_.images[0].get_clim() == (0.0, 1.0)
+    signed = nsd.plots.KernelDisplay.from_kernel(np.array([[9.0, -1.0], [-1.0, 9.0]]))
     assert signed.limits[0] < -1.0 < signed.limits[1]
     mixed = np.zeros((20, 20))
     mixed[0, 1:5], mixed[1:5, 0] = -3.0, 2.0
-    assert nsd.KernelDisplay.from_kernel(mixed).limits[0] == -nsd.KernelDisplay.from_kernel(mixed).limits[1]
+    assert nsd.plots.KernelDisplay.from_kernel(mixed).limits[0] == -nsd.plots.KernelDisplay.from_kernel(mixed).limits[1]
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_the_diagonal_does_not_set_the_colours():
 )
 def test_invalid_kernels_say_why(kernel, y, message):
     with pytest.raises(InvalidInputError, match=message):
-        nsd.KernelDisplay.from_kernel(kernel, y)
+        nsd.plots.KernelDisplay.from_kernel(kernel, y)
 
 
 def test_error_display_shows_means_slopes_and_the_guide():
     curve = ErrorCurve("ck", (100, 400), ((0.3, 0.1), (0.15, 0.05)))
     assert curve.mean == pytest.approx((0.2, 0.1))
     assert curve.slope == pytest.approx(-0.5)
-    display = nsd.ErrorDisplay.from_curves({"ck": curve}).plot()
+    display = nsd.plots.ErrorDisplay.from_curves({"ck": curve}).plot()
     points, fit, guide = display.ax_.lines
     np.testing.assert_allclose(points.get_ydata(), [0.2, 0.1])
     np.testing.assert_allclose(fit.get_ydata(), [0.2, 0.1])
@@ -86,11 +86,15 @@ def test_error_display_shows_means_slopes_and_the_guide():
     assert [t.get_text() for t in display.ax_.get_legend().get_texts()] == ["ck: slope -0.50", "$n^{-1/2}$"]
     assert display.ax_.get_xscale() == display.ax_.get_yscale() == "log"
     assert [t.get_text() for t in display.ax_.get_xticklabels()] == ["100", "400"]
-    assert len(nsd.ErrorDisplay.from_curves([curve, curve]).plot(plt.figure().gca(), reference=False).ax_.lines) == 4
+    assert (
+        len(nsd.plots.ErrorDisplay.from_curves([curve, curve]).plot(plt.figure().gca(), reference=False).ax_.lines) == 4
+    )
 
 
 def test_error_display_from_arrays():
-    display = nsd.ErrorDisplay.from_errors([10, 20, 40], np.array([[4.0, 4.0], [2.0, 2.0], [1.0, 1.0]]), label="mine")
+    display = nsd.plots.ErrorDisplay.from_errors(
+        [10, 20, 40], np.array([[4.0, 4.0], [2.0, 2.0], [1.0, 1.0]]), label="mine"
+    )
     assert display.curves[0].slope == pytest.approx(-1.0)
     assert ErrorCurve.from_dict(display.curves[0].to_dict()) == display.curves[0]
 
@@ -100,6 +104,6 @@ def test_error_display_from_arrays():
 )
 def test_invalid_errors_say_why(n, errors):
     with pytest.raises(InvalidInputError, match="positive"):
-        nsd.ErrorDisplay.from_errors(n, errors)
+        nsd.plots.ErrorDisplay.from_errors(n, errors)
     with pytest.raises(InvalidInputError, match="at least one"):
-        nsd.ErrorDisplay([])
+        nsd.plots.ErrorDisplay([])

@@ -15,7 +15,7 @@ RELU = nsd.DEQ("relu", sigma_a2=0.2)
 
 def test_lines_are_the_predictions_and_points_the_measurements() -> None:
     curve = nsd.learning_curve({"relu": RELU}, MIX, 80, ridge=[0.01, 0.1, 1.0])
-    display = nsd.LearningDisplay.from_curve(curve, {"relu": ([0.1], [0.8], [0.05])}).plot()
+    display = nsd.plots.LearningDisplay.from_curve(curve, {"relu": ([0.1], [0.8], [0.05])}).plot()
     assert display.ax_ is not None
     np.testing.assert_allclose(display.ax_.lines[0].get_ydata(), 100 * curve.accuracy[0])
     np.testing.assert_allclose(display.ax_.lines[1].get_ydata(), [80.0])
@@ -26,16 +26,16 @@ def test_lines_are_the_predictions_and_points_the_measurements() -> None:
 def test_an_estimate_is_drawn_with_its_interval() -> None:
     X, y = MIX.sample(160, seed=0)
     found = nsd.estimate_learning(RELU, X, y, ridge=0.1)
-    display = nsd.LearningDisplay.from_estimate(found, up_to=640).plot()
+    display = nsd.plots.LearningDisplay.from_estimate(found, up_to=640).plot()
     assert display.ax_ is not None
     assert display.ax_.collections
-    assert nsd.LearningDisplay.from_estimate(found).plot(quantity="mse").ax_.get_ylabel() == "mean squared error"
+    assert nsd.plots.LearningDisplay.from_estimate(found).plot(quantity="mse").ax_.get_ylabel() == "mean squared error"
     plt.close("all")
 
 
 def test_refusals() -> None:
     curve = nsd.learning_curve({"relu": RELU}, MIX, [40, 80])
     with pytest.raises(InvalidInputError, match="measured points of"):
-        nsd.LearningDisplay.from_curve(curve, {"tanh": ([1], [1], [0])})
+        nsd.plots.LearningDisplay.from_curve(curve, {"tanh": ([1], [1], [0])})
     with pytest.raises(InvalidInputError, match="quantity must be"):
-        nsd.LearningDisplay.from_curve(curve).plot(quantity="loss")
+        nsd.plots.LearningDisplay.from_curve(curve).plot(quantity="loss")

@@ -32,7 +32,7 @@ def kernel() -> tuple[np.ndarray, SpectralLaw]:
 
 def test_histogram_has_all_bulk_eigenvalues_and_the_curve_is_the_law(kernel: tuple) -> None:
     K, law = kernel
-    display = nsd.SpectrumDisplay.from_kernel(K, law, title="relu").plot(bins=30)
+    display = nsd.plots.SpectrumDisplay.from_kernel(K, law, title="relu").plot(bins=30)
     ax = display.ax_
     assert ax is not None
     bars = [p for p in ax.patches if isinstance(p, mpl.patches.Rectangle)]
@@ -47,7 +47,7 @@ def test_histogram_has_all_bulk_eigenvalues_and_the_curve_is_the_law(kernel: tup
 
 def test_isolated_eigenvalues_are_marked(kernel: tuple) -> None:
     K, law = kernel
-    display = nsd.SpectrumDisplay.from_kernel(torch.from_numpy(K), law).plot()
+    display = nsd.plots.SpectrumDisplay.from_kernel(torch.from_numpy(K), law).plot()
     texts = [t.get_text() for t in display.ax_.texts if t.get_text()]
     assert [f"{s.value:.3g}" for s in law.spikes] == [t for t in texts if t != "//"]
     outliers = next(line for line in display.ax_.lines if line.get_marker() == "o")
@@ -58,15 +58,15 @@ def test_isolated_eigenvalues_are_marked(kernel: tuple) -> None:
 
 def test_distance_is_that_of_the_law(kernel: tuple) -> None:
     K, law = kernel
-    display = nsd.SpectrumDisplay.from_kernel(K, law)
+    display = nsd.plots.SpectrumDisplay.from_kernel(K, law)
     assert display.distance is not None
     assert 1 / 300 < display.distance < 0.05
-    assert nsd.SpectrumDisplay.from_kernel(K).distance is None
+    assert nsd.plots.SpectrumDisplay.from_kernel(K).distance is None
 
 
 def test_without_a_law_the_widest_gap_ends_the_bulk(kernel: tuple) -> None:
     K, _ = kernel
-    display = nsd.SpectrumDisplay.from_kernel(K)
+    display = nsd.plots.SpectrumDisplay.from_kernel(K)
     values = np.linalg.eigvalsh(K)
     assert display.bulk == pytest.approx((values[0], values[-3]))
     _, ax = plt.subplots()
@@ -77,7 +77,7 @@ def test_without_a_law_the_widest_gap_ends_the_bulk(kernel: tuple) -> None:
 def test_atom_is_drawn() -> None:
     law = nsd.spectral_law(RELU, np.ones(50), n=100)
     X = np.random.default_rng(0).standard_normal((100, 50)) / np.sqrt(50)
-    display = nsd.SpectrumDisplay.from_kernel(nsd.ck(law.coefficients.network, X), law).plot()
+    display = nsd.plots.SpectrumDisplay.from_kernel(nsd.ck(law.coefficients.network, X), law).plot()
     assert "mass 0.50" in [t.get_text() for t in display.ax_.texts]
 
 
@@ -91,27 +91,27 @@ def test_atom_is_drawn() -> None:
 )
 def test_errors(matrix: np.ndarray, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        nsd.SpectrumDisplay.from_kernel(matrix)
+        nsd.plots.SpectrumDisplay.from_kernel(matrix)
 
 
 def test_law_of_another_size_is_refused(kernel: tuple) -> None:
     _, law = kernel
     with pytest.raises(InvalidInputError, match="n = 150"):
-        nsd.SpectrumDisplay.from_kernel(np.eye(3), law)
+        nsd.plots.SpectrumDisplay.from_kernel(np.eye(3), law)
 
 
 def test_the_kernel_of_the_uncentred_network_is_noticed(kernel: tuple) -> None:
     _, law = kernel
     X = nsd.GaussianMixture.two_class(200).sample(150, seed=0)[0]
     with pytest.warns(nsd.errors.NotSoDeepWarning, match=r"law speaks of the centred network"):
-        nsd.SpectrumDisplay.from_kernel(nsd.ck(RELU, X), law)
+        nsd.plots.SpectrumDisplay.from_kernel(nsd.ck(RELU, X), law)
 
 
 def test_a_bulk_that_would_be_a_line_gets_a_logarithmic_axis() -> None:
     """Rows of low effective rank: half of the eigenvalues lie within a fortieth of the bulk."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 40)) * 0.7 ** np.arange(40)
-    display = nsd.SpectrumDisplay.from_kernel(nsd.ck(RELU, X / np.sqrt((X**2).sum(1).mean()))).plot()
+    display = nsd.plots.SpectrumDisplay.from_kernel(nsd.ck(RELU, X / np.sqrt((X**2).sum(1).mean()))).plot()
     assert display.is_logarithmic
     ax = display.ax_
     assert ax is not None
@@ -124,4 +124,4 @@ def test_a_bulk_that_would_be_a_line_gets_a_logarithmic_axis() -> None:
 
 
 def test_an_ordinary_bulk_keeps_its_linear_axis(kernel: tuple) -> None:
-    assert not nsd.SpectrumDisplay.from_kernel(*kernel).is_logarithmic
+    assert not nsd.plots.SpectrumDisplay.from_kernel(*kernel).is_logarithmic

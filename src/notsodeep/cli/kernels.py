@@ -274,7 +274,7 @@ def _source(
 def _display(law: Any, X: Any) -> Any:
     """The eigenvalues of the exact kernel beside the law, where the points are few enough to compute them."""
     exact = nsd.kernels_of(law.coefficients.network, X[: min(law.n, _EXACT)], kernels=(law.kernel,))[law.kernel]
-    return nsd.SpectrumDisplay.from_kernel(exact, law if len(exact) == law.n else None)
+    return nsd.plots.SpectrumDisplay.from_kernel(exact, law if len(exact) == law.n else None)
 
 
 def _report(display: Any, law: Any, measured: bool) -> None:

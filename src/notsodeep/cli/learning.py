@@ -62,7 +62,7 @@ def learn(
         networks = _beside(network, mixture, which) if compare else {activation or str(layers): network}
         found = _curve(networks, mixture, which, number, ridge, times)
     if plot is not None:
-        display: Any = nsd.LearningDisplay
+        display: Any = nsd.plots.LearningDisplay
         files.save_plot(display.from_curve(found) if data is None else display.from_estimate(found), plot)
     answer(json, found.to_dict(), str(found))
 

@@ -212,7 +212,7 @@ def _gather() -> dict[str, Any]:
         "platform": platform.platform(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "devices": _devices(),
-        "activations": nsd.activation_names(),
+        "activations": nsd.activations.activation_names(),
         "data": _data(),
     }
 

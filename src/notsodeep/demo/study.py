@@ -101,7 +101,7 @@ class DemoStudy:
     spectra: tuple[Spectrum, ...]
     gradients: ErrorCurve
     """Relative errors of the NTK of real networks against their width."""
-    learning: nsd.LearningCurve
+    learning: nsd.learning.LearningCurve
     """Predicted accuracy of both DEQs on a mixture whose classes differ mostly in their covariances."""
     learned: dict[str, tuple[list[int], list[float], list[float]]]
     """Points, accuracies and standard errors of exact kernel regression on samples of that mixture, by DEQ."""
@@ -175,7 +175,7 @@ def _gradients(sample: DemoData, size: DemoSize) -> ErrorCurve:
     exact = nsd.ntk(deq, X)
     errors = tuple(
         tuple(
-            nsd.relative_spectral_error(exact, nsd.finite_ntk(deq, X, width=width, seed=seed))
+            nsd.equivalents.relative_spectral_error(exact, nsd.finite_ntk(deq, X, width=width, seed=seed))
             for seed in range(size.gradient_draws)
         )
         for width in size.gradient_widths
@@ -201,7 +201,7 @@ def _case(data: DemoData, phi: str, twin: nsd.Twin, verified: Verification, size
     return Case(data.name, phi, twin, verified, trained)
 
 
-def _learning() -> tuple[nsd.LearningCurve, dict[str, tuple[list[int], list[float], list[float]]]]:
+def _learning() -> tuple[nsd.learning.LearningCurve, dict[str, tuple[list[int], list[float], list[float]]]]:
     """What will be learned, predicted, and what is learned from four samples of two sizes each."""
     mixture, ridge, sizes = nsd.GaussianMixture.two_class(200, mu=1.0, cov=4.0), 1e-2, [100, 400]
     networks = {f"{phi} DEQ": nsd.DEQ(phi, sigma_a2=SIGMA_A2).centred(mixture.tau0) for phi in ACTIVATIONS}

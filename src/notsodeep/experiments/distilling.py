@@ -2,7 +2,7 @@
 
 A DEQ is trained with all its weights. Explicit networks of its width are held against it on the test rows: those of its
 one-layer and two-layer twins, and plain ones with its own activation; each with a fresh readout on random features,
-fitted to the DEQ's outputs (:func:`notsodeep.distil`), or trained on the classes as the DEQ was.
+fitted to the DEQ's outputs (:func:`notsodeep.nn.distil`), or trained on the classes as the DEQ was.
 """
 
 from __future__ import annotations

@@ -213,5 +213,5 @@ def _check(model: Any) -> None:
     if not isinstance(model, ENN):
         raise InvalidInputError(
             f"only an explicit network can be exported, got {type(model).__name__}: a DEQ iterates until its "
-            "equilibrium is reached, which no static graph holds. Export its twin (notsodeep.twin_of)"
+            "equilibrium is reached, which no static graph holds. Export its twin (notsodeep.nn.twin_of)"
         )

@@ -3,7 +3,7 @@
 >>> import notsodeep as nsd, torch
 >>> X = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
 >>> model = nsd.nn.ENN(nsd.ENN(["relu"]), in_features=5, width=64, out_features=2, train="readout")
->>> history = nsd.fit(model, (X, (X[:, 0] > 0).long()), epochs=5, lr=1.0)
+>>> history = nsd.nn.fit(model, (X, (X[:, 0] > 0).long()), epochs=5, lr=1.0)
 >>> len(history), history.last.accuracy > 0.7
 (5, True)
 """
