@@ -20,7 +20,7 @@ export function pythonLines(model) {
   lines.push(`print(nsd.match_one_layer(deq, kernel="${state.kernel}"${range}))`);
   if (model.designs.length && state.kernel === "ck") {
     lines.push(`twin = nsd.ENN([${model.designs[0].python.join(", ")}])`, `X, y = mixture.sample(${Math.min(state.n, 2000)}, seed=0)`);
-    lines.push(`print(nsd.relative_spectral_error(nsd.ck(centred, X), nsd.ck(twin, X)))`);
+    lines.push(`print(nsd.equivalents.relative_spectral_error(nsd.ck(centred, X), nsd.ck(twin, X)))`);
   }
   return lines;
 }

@@ -1,0 +1,94 @@
+"""Every public name explains itself in NumPy's style: a summary, its parameters, what it returns, and an example."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import surface
+
+SECTION = r"^{}\n-+\n(.*?)(?=^\S[^\n]*\n---|\Z)"
+
+
+def section(doc: str, title: str) -> str | None:
+    found = re.search(SECTION.format(title), doc, flags=re.MULTILINE | re.DOTALL)
+    return None if found is None else found[1]
+
+
+def described(doc: str, *titles: str) -> set[str]:
+    """The names that stand at the start of a line of these sections, ``a, b : float`` being two of them."""
+    texts = [section(doc, title) or "" for title in titles]
+    lines = [line for text in texts for line in text.splitlines() if re.match(r"[*\w]", line)]
+    return {name.strip(" *") for line in lines for name in line.split(":")[0].split(",")}
+
+
+def faults(name: str, thing: Any) -> Iterator[str]:
+    """What the docstring of a function or of a class lacks."""
+    doc = inspect.cleandoc(thing.__doc__ or "")
+    if not re.match(r"[^\n]+\.(\n\n|\Z)", doc):
+        yield f"{name}: a summary of one line that ends with a full stop"
+    missing = set(surface.parameters(thing)) - described(doc, "Parameters", "Attributes", "Other Parameters")
+    if missing and not name.startswith("errors."):
+        yield f"{name}: Parameters explain {', '.join(sorted(missing))}"
+    if needs_returns(name, thing) and not (section(doc, "Returns") or section(doc, "Yields")):
+        yield f"{name}: Returns"
+    if not is_method(name) and not name.startswith("errors.") and ">>> " not in doc:
+        yield f"{name}: an example that runs"
+
+
+def is_method(name: str) -> bool:
+    return "()." in name
+
+
+def needs_returns(name: str, thing: Any) -> bool:
+    """Functions that return something; of a method without parameters the summary says what it is."""
+    returns = getattr(thing, "__annotations__", {}).get("return") not in (None, "None", "NoReturn")
+    return inspect.isfunction(thing) and returns and (not is_method(name) or bool(surface.parameters(thing)))
+
+
+def everything() -> dict[str, Any]:
+    """Public names, and the methods of public classes as ``Class().method``; their class shows them in its example."""
+    names = surface.public_names()
+    classes = {name: thing for name, thing in names.items() if inspect.isclass(thing)}
+    methods = {f"{n}().{m}": f for n, cls in classes.items() for m, f in surface.public_methods(cls).items()}
+    return names | methods
+
+
+TO_WRITE = Path(__file__).with_name("docstrings_to_write.txt")
+NOT_YET = set(TO_WRITE.read_text().split()) if TO_WRITE.exists() else set()
+
+
+def test_every_public_name_explains_itself():
+    found = [fault for name, thing in everything().items() for fault in faults(name, thing)]
+    assert [fault for fault in found if fault.split(":")[0] not in NOT_YET] == []
+
+
+def test_a_poor_docstring_is_found():
+    def poor(a: int, b: int) -> int:
+        """adds
+
+        Parameters
+        ----------
+        a : int
+            The first number.
+        """
+
+    assert [fault.split(": ", 1)[1] for fault in faults("poor", poor)] == [
+        "a summary of one line that ends with a full stop",
+        "Parameters explain b",
+        "Returns",
+        "an example that runs",
+    ]
+
+
+@pytest.mark.parametrize("title", ["Parameters", "Returns", "Examples"])
+def test_sections_are_told_apart(title):
+    doc = "Add.\n\nParameters\n----------\na, b : int\n    Two.\n\nReturns\n-------\nint\n\nExamples\n--------\n>>> 1\n"
+    assert section(doc, title) is not None
+    assert described(doc, "Parameters") == {"a", "b"}
+    assert section(doc, "Raises") is None
