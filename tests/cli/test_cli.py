@@ -345,7 +345,7 @@ def test_test_rows_are_prepared_as_the_training_rows_were(files):
     np.save(files / "train.npy", X[:30])
     np.save(files / "test.npy", X[30:])
     run("kernel", files / "test.npy", "tanh", "--against", files / "train.npy", "--standardise", "-o", files / "K.npy")
-    fitted = nsd.Standardiser.fit(X[:30])
+    fitted = nsd.Standardiser().fit(X[:30])
     expected = nsd.ck(nsd.DEQ("tanh", 0.2), fitted.transform(X[30:]), fitted.transform(X[:30]))
     assert np.load(files / "K.npy").shape == (18, 30)
     assert np.allclose(np.load(files / "K.npy"), expected, rtol=0, atol=ulps())

@@ -51,7 +51,7 @@ def test_a_table_with_names_and_words(iris):
     lines = out.stdout.splitlines()
     assert lines[0] == "species"
     assert np.mean(np.array(lines[1:]) == y[60:]) > 0.8
-    fitted = nsd.Standardiser.fit(X[:60])
+    fitted = nsd.Standardiser().fit(X[:60])
     model = nsd.DEQClassifier("relu", ridge="loo").fit(fitted.transform(X[:60]), y[:60])
     assert lines[1:] == model.predict(fitted.transform(X[60:])).tolist()
     run("predict", folder / "m.safetensors", folder / "new.csv", "--proba", "-o", folder / "p.csv")
@@ -71,7 +71,7 @@ def test_arrays_and_numbers(iris):
     assert done.exit_code == 0, done.output
     assert "leave-one-out R2" in done.stdout
     assert run("predict", folder / "r.safetensors", folder / "X.npy", "-o", folder / "p.npy").exit_code == 0
-    fitted = nsd.Standardiser.fit(X[:, :3])
+    fitted = nsd.Standardiser().fit(X[:, :3])
     rows = fitted.transform(X[:, :3])
     model = nsd.DEQRegressor(nsd.activation("leaky_relu", slope=0.1), kernel="ck", ridge=1e-3).fit(rows, X[:, 3])
     np.testing.assert_allclose(np.load(folder / "p.npy"), model.predict(rows), rtol=0, atol=tolerance())
@@ -87,7 +87,7 @@ def test_every_method_is_fitted_saved_and_predicts(iris, method):
     done = run("fit", folder / "train.csv", "tanh", *options, "-o", folder / "m.safetensors")
     assert done.exit_code == 0, done.output
     out = run("predict", folder / "m.safetensors", folder / "new.csv")
-    fitted = nsd.Standardiser.fit(X[:60])
+    fitted = nsd.Standardiser().fit(X[:60])
     model = nsd.DEQClassifier("tanh", kernel="ck", ridge=1.0, method=method, width=64)
     model.fit(fitted.transform(X[:60]), y[:60])
     assert out.stdout.splitlines()[1:] == model.predict(fitted.transform(X[60:])).tolist()

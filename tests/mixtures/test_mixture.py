@@ -39,8 +39,6 @@ def test_structures_agree_with_their_dense_matrix(name):
     dense = c.dense()
     values = np.clip(np.linalg.eigvalsh(dense), 0.0, None)
     assert c.trace() == pytest.approx(np.trace(dense), rel=ulps())
-    assert c.norm() == pytest.approx(values[-1], rel=tolerance())
-    np.testing.assert_allclose(c.eigenvalues(), values, rtol=0, atol=tolerance() * values[-1])
     np.testing.assert_allclose(c.main_diagonal(), np.diag(dense), rtol=0, atol=ulps())
     rows = RNG.standard_normal((3, P))
     np.testing.assert_allclose(c.multiply(rows), rows @ dense, rtol=0, atol=tolerance() * values[-1])
@@ -53,23 +51,9 @@ def test_samples_have_the_covariance(name):
     sample = c.draw(n, np.random.default_rng(0))
     error = np.linalg.norm(sample.T @ sample / n - c.dense(), 2)
     # operator-norm error of a sample covariance is about ||C|| (2 sqrt(r/n) + r/n), r = tr C / ||C|| the effective rank
-    effective = c.trace() / c.norm()
-    assert error < 2.0 * c.norm() * (2.0 * np.sqrt(effective / n) + effective / n + 3.0 / np.sqrt(n))
-
-
-@pytest.mark.parametrize("structure", ["dense", "low_rank_diagonal"])
-def test_norm_of_a_large_covariance_needs_no_dense_eigenvalues(structure):
-    p = 700
-    factor = np.random.default_rng(1).standard_normal((p, 4)) / 5.0
-    diagonal = np.linspace(0.5, 1.5, p)
-    given_as = factor @ factor.T + np.diag(diagonal) if structure == "dense" else LowRank(factor, diagonal)
-    expected = np.linalg.eigvalsh(factor @ factor.T + np.diag(diagonal))[-1]
-    assert covariance(given_as, p).norm() == pytest.approx(expected, rel=tolerance())
-
-
-def test_a_class_without_noise_has_norm_zero():
-    mix = nsd.GaussianMixture(np.zeros((2, 600)), [1.0, np.zeros((600, 600))])
-    assert mix.diagnose().covariance_norms == (1.0, 0.0)
+    norm = np.linalg.norm(c.dense(), 2)
+    effective = c.trace() / norm
+    assert error < 2.0 * norm * (2.0 * np.sqrt(effective / n) + effective / n + 3.0 / np.sqrt(n))
 
 
 def test_two_class_is_the_papers_mixture():
@@ -121,13 +105,6 @@ def test_equal_weights_give_ties_to_the_first_classes():
     assert nsd.GaussianMixture(np.zeros((3, 2)), [1.0] * 3).counts(10).tolist() == [4, 3, 3]
 
 
-def test_random_labels_follow_the_weights():
-    mix = nsd.GaussianMixture(np.zeros((2, 2)), [1.0, 1.0], weights=[1, 3])
-    y = mix.sample(4000, seed=0, random_labels=True)[1]
-    assert y.mean() == pytest.approx(0.75, abs=np.sqrt(0.75 * 0.25) * tolerance(samples=4000))
-    assert (np.diff(y) < 0).any()
-
-
 def test_dimension_twenty_thousand():
     p = 20_000
     factor = np.random.default_rng(0).standard_normal((p, 2)) / np.sqrt(p)
@@ -136,19 +113,6 @@ def test_dimension_twenty_thousand():
     stats = nsd.MixtureStatistics.from_mixture(mix, X, y)
     assert stats.T[0, 1] == pytest.approx(1.2)
     assert np.abs(stats.psi).max() < 6 * np.sqrt(2 * 1.44 / p)
-    assert mix.diagnose().holds
-
-
-def test_growth_report_names_what_is_too_large():
-    calm = nsd.GaussianMixture.two_class(5000).diagnose()
-    assert calm.holds
-    assert "LARGE" not in str(calm)
-    assert calm.trace_deviations == pytest.approx((-4.0, 4.0))
-    loud = nsd.GaussianMixture(np.full((1, 100), 3.0), [1.0]).diagnose()
-    assert not loud.holds
-    assert [line.endswith("LARGE") for line in str(loud).splitlines()[1:]] == [True, False, False]
-    spiked = nsd.GaussianMixture(np.zeros((1, 100)), [LowRank(np.full((100, 1), 1.0), 1.0)]).diagnose()
-    assert [line.endswith("LARGE") for line in str(spiked).splitlines()[1:]] == [False, True, False]
 
 
 def test_pickle_round_trip():
@@ -193,8 +157,6 @@ def test_invalid_sample_sizes():
     with pytest.raises(InvalidInputError, match="at least 1"):
         mix.sample(0)
     with pytest.raises(InvalidInputError, match="at least 1"):
-        mix.sample(-2, random_labels=True)
+        mix.sample(-2)
     with pytest.raises(InvalidInputError, match="p >= 9"):
         nsd.GaussianMixture.two_class(8)
-    with pytest.raises(InvalidInputError, match="zero"):
-        nsd.GaussianMixture(np.zeros((1, 3)), [0.0]).diagnose()

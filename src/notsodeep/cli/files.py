@@ -100,7 +100,7 @@ def same_preparation(points: str, against: str, standardise: bool, as_is: bool) 
         )
     if not standardise:
         return X, train
-    fitted = nsd.Standardiser.fit(train)
+    fitted = nsd.Standardiser().fit(train)
     return fitted.transform(X), fitted.transform(train)
 
 

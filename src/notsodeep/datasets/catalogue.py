@@ -86,7 +86,7 @@ class Dataset:
 
     def standardised(self) -> Dataset:
         """Centred and scaled so that the mean of ||x||^2 is one, by the statistics of the training rows alone."""
-        fitted = Standardiser.fit(self.X_train)
+        fitted = Standardiser().fit(self.X_train)
         return replace(
             self,
             X_train=fitted.transform(self.X_train),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -47,8 +48,8 @@ def save_estimator(estimator: Any, path: str | Path, extra: Mapping[str, Any] | 
     else:
         document |= {"flat": model._flat}
     if standardiser is not None:
-        tensors |= {"standardiser.mean": standardiser.mean}
-        document |= {"scale": standardiser.scale}
+        tensors |= {"standardiser.mean": torch.from_numpy(standardiser.mean_)}
+        document |= {"scale": standardiser.scale_}
     write_file(path, tensors, document)
 
 

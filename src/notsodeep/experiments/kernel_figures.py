@@ -53,8 +53,10 @@ class Sample:
     def statistics(self, *, population: bool = False) -> MixtureStatistics:
         """Exact for a mixture, estimated for real data."""
         if self.mixture is not None:
-            return MixtureStatistics.from_mixture(self.mixture, self.X, self.y, population=population)
-        return MixtureStatistics.estimate(self.X, self.y, population=population)
+            found = MixtureStatistics.from_mixture(self.mixture, self.X, self.y)
+        else:
+            found = MixtureStatistics.estimate(self.X, self.y)
+        return replace(found, tau0=float(np.sqrt(found.counts @ found.traces / found.n))) if population else found
 
 
 def sample(name: str, n: int, p: int, folder: str | Path | None = None, seed: int = 0) -> Sample:

@@ -1,13 +1,12 @@
-"""Gaussian mixtures, their population and sample statistics; ``standardise`` scales real data (scikit-learn's way)."""
+"""Gaussian mixtures, their statistics, and the standardisation of real data."""
 
 from .covariances import Covariance, LowRank
-from .mixture import GaussianMixture, GrowthReport
+from .mixture import GaussianMixture
 from .statistics import MixtureStatistics
 
 __all__ = [
     "Covariance",
     "GaussianMixture",
-    "GrowthReport",
     "LowRank",
     "MixtureStatistics",
 ]

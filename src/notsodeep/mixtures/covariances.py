@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
-import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
 
 Array = NDArray[np.float64]
-_SMALL = 512  # largest p for which all eigenvalues are computed to have the largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,21 +31,6 @@ class Covariance:
     def inner(self, other: Covariance) -> float:
         """tr(C C') with another covariance of the same dimension."""
         raise NotImplementedError
-
-    def norm(self) -> float:
-        """The largest eigenvalue; of large matrices by Lanczos, for which products are enough."""
-        p = len(self.main_diagonal())
-        if p <= _SMALL or self.trace() == 0.0:
-            return float(self.eigenvalues()[-1])
-        operator = scipy.sparse.linalg.LinearOperator(
-            (p, p), matvec=lambda v: self.multiply(v.reshape(1, -1))[0], dtype=np.float64
-        )
-        start = np.random.default_rng(0).standard_normal(p)
-        return float(scipy.sparse.linalg.eigsh(operator, k=1, v0=start, return_eigenvectors=False)[0])
-
-    def eigenvalues(self) -> Array:
-        """All p eigenvalues, in increasing order."""
-        return np.sort(np.clip(scipy.linalg.eigvalsh(self.dense()), 0.0, None))
 
     def dense(self) -> Array:
         """The p x p matrix itself."""
@@ -77,12 +60,6 @@ class Diagonal(Covariance):
 
     def inner(self, other: Covariance) -> float:
         return float(self.variances @ other.main_diagonal())
-
-    def norm(self) -> float:
-        return float(self.variances.max())
-
-    def eigenvalues(self) -> Array:
-        return np.sort(self.variances)
 
     def dense(self) -> Array:
         return np.diag(self.variances)
@@ -124,14 +101,6 @@ class LowRank(Covariance):
 
     def inner(self, other: Covariance) -> float:
         return float((self.factor.T * other.multiply(self.factor.T)).sum() + self.diagonal @ other.main_diagonal())
-
-    def eigenvalues(self) -> Array:
-        if np.ptp(self.diagonal) == 0.0:
-            spikes = np.linalg.svd(self.factor, compute_uv=False) ** 2
-            base = np.zeros(len(self.diagonal))
-            base[len(base) - len(spikes) :] = np.sort(spikes)
-            return base + self.diagonal[0]
-        return super().eigenvalues()
 
     def dense(self) -> Array:
         return self.factor @ self.factor.T + np.diag(self.diagonal)

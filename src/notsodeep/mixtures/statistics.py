@@ -15,21 +15,34 @@ from torch import Tensor
 from .._arguments import checked
 from .._arrays import as_labels, as_rows, squared_norms
 from ..errors import InvalidInputError
-from .covariances import LowRank
 from .mixture import GaussianMixture
 
 Array = NDArray[np.float64]
 About = Literal["mean", "origin"]
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Tuning numbers of the statistics."""
+
+    matrix_side: int = 3000  # largest p for p x p sums: one takes 72 MB in float64
+    block_rows: int = 2048  # rows held as float64 at once: 13 MB at p = 784
+
+
+LIMITS = Limits()
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class MixtureStatistics:
-    """Statistics of n rows in K classes; build with :meth:`from_mixture` or :meth:`estimate`.
+    """What the theorems need to know of n rows in K classes (theory, section 3).
 
-    ``about="mean"`` (default) are the statistics of the theorems, which neglect ||mu||^2/p. ``about="origin"`` puts
-    C_a + mu_a mu_a' in place of C_a everywhere: the same limit, but at finite p nearer to the exact kernel when
-    classes are well separated (ReLU, the papers' mixture, p = 1000, n = 800: relative error of the CK 0.006 for 0.021).
+    Build it with :meth:`from_mixture` or :meth:`estimate`. The statistics of the theorems (``about="mean"``) neglect
+    ||mu||^2/p. ``about="origin"`` puts C_a + mu_a mu_a' in place of C_a: the limit is the same, but at finite p the
+    equivalent is nearer to the exact kernel when classes are well separated (ReLU, the papers' mixture, p = 1000,
+    n = 800: the relative error of the CK is 0.006 instead of 0.021).
 
+    Examples
+    --------
     >>> mix = GaussianMixture.two_class(100)
     >>> X, y = mix.sample(80, seed=0)
     >>> MixtureStatistics.from_mixture(mix, X, y)
@@ -41,7 +54,7 @@ class MixtureStatistics:
     labels: NDArray[np.int64]
     """Class of each row, 0 ... K-1, shape (n,)."""
     tau0: float
-    """Root of the mean squared norm (empirical by default)."""
+    """Root of the mean squared norm of the rows."""
     t: Array
     """t_a = tr(C_a - C0) / sqrt(p), shape (K,)."""
     T: Array
@@ -61,27 +74,67 @@ class MixtureStatistics:
 
     @staticmethod
     @checked
-    def from_mixture(
-        mix: GaussianMixture, X: Any, y: Any, *, population: bool = False, about: About = "mean"
-    ) -> MixtureStatistics:
-        """Exact means and covariances; ``population=True`` also takes tau0^2 = tr C0 / p instead of mean ||x||^2."""
+    def from_mixture(mix: GaussianMixture, X: Any, y: Any, *, about: About = "mean") -> MixtureStatistics:
+        """Take means and covariances from the mixture that the rows were drawn from.
+
+        Parameters
+        ----------
+        mix : GaussianMixture
+            Source of the rows.
+        X : array of shape (n, p)
+            Rows, NumPy or torch.
+        y : array of shape (n,)
+            Labels 0 ... K-1.
+        about : "mean" or "origin"
+            Whether covariances or second moments about the origin are used.
+
+        Returns
+        -------
+        MixtureStatistics
+
+        Examples
+        --------
+        >>> mix = GaussianMixture.two_class(100)
+        >>> MixtureStatistics.from_mixture(mix, *mix.sample(80)).T.round(2).tolist()
+        [[1.0, 1.8], [1.8, 3.24]]
+        """
         rows = as_rows(X, features=mix.p)
         labels = _codes(y, len(rows), mix.classes)
         traces, products = _population(mix, about)
         spread = _norms(_deviations(rows, labels, mix.means, about))
         names = tuple(range(mix.classes))
-        return _record(
-            X, rows, labels, spread, traces, population, T=products, means=mix.means, classes=names, about=about
-        )
+        return _record(X, rows, labels, spread, traces, T=products, means=mix.means, classes=names, about=about)
 
     @staticmethod
     @checked
-    def estimate(X: Any, y: Any = None, *, population: bool = False, about: About = "mean") -> MixtureStatistics:
-        """From data alone; without labels the data is one class.
+    def estimate(X: Any, y: Any = None, *, about: About = "mean") -> MixtureStatistics:
+        """Estimate the statistics from data alone.
 
-        tr(C_a C_b)/p is estimated without bias whatever the distribution, also where n_a is of the order of p;
-        residuals from the estimated class means are corrected by n_a/(n_a - 1). ``population=True`` takes
-        tau0^2 = tr C0 / p with the estimated covariances instead of the mean of ||x||^2.
+        tr(C_a C_b)/p is estimated without bias whatever the distribution, also where n_a is of the order of p.
+
+        Parameters
+        ----------
+        X : array of shape (n, p)
+            Rows, NumPy or torch.
+        y : array of shape (n,), optional
+            Labels of any kind; without them the data is one class.
+        about : "mean" or "origin"
+            Whether covariances or second moments about the origin are used.
+
+        Returns
+        -------
+        MixtureStatistics
+
+        Raises
+        ------
+        InvalidInputError
+            If a class has fewer than four rows.
+
+        Examples
+        --------
+        >>> X, y = GaussianMixture.two_class(100).sample(80)
+        >>> MixtureStatistics.estimate(X, y).K
+        2
         """
         rows = as_rows(X)
         names, labels = _classes(y, len(rows))
@@ -90,18 +143,31 @@ class MixtureStatistics:
         means = np.stack([own.mean() for own in _deviations(rows, labels, np.zeros((len(names), rows.shape[1])))])
         groups = _deviations(rows, labels, means, about)
         spread = _norms(groups)
-        if about == "mean":
+        if about == "mean":  # residuals from an estimated mean are too short
             spread *= (counts / (counts - 1))[labels]
         traces = np.bincount(labels, weights=spread, minlength=len(names)) / counts
         T = _unbiased_products(groups, about)
-        return _record(
-            X, rows, labels, spread, traces, population, T=T, means=means, classes=names, about=about, fitted_on=counts
-        )
+        return _record(X, rows, labels, spread, traces, T=T, means=means, classes=names, about=about, fitted_on=counts)
 
     def at(self, X: Any, y: Any = None) -> MixtureStatistics:
-        """The statistics of new rows from the same classes: tau0, t and T are kept, psi is that of the new rows.
+        """Return the statistics of new rows from the same classes, with the psi of the new rows.
 
-        ``y`` holds names from :attr:`classes`; it may be left out when there is one class.
+        Parameters
+        ----------
+        X : array of shape (m, p)
+            New rows.
+        y : array of shape (m,), optional
+            Their names from :attr:`classes`; it may be left out when there is one class.
+
+        Returns
+        -------
+        MixtureStatistics
+
+        Examples
+        --------
+        >>> X, y = GaussianMixture.two_class(100).sample(80)
+        >>> MixtureStatistics.estimate(X[5:], y[5:]).at(X[:5], y[:5]).n
+        5
         """
         rows = as_rows(X, features=self.p)
         if y is None and self.K > 1:
@@ -118,11 +184,6 @@ class MixtureStatistics:
         if unknown:
             raise InvalidInputError(f"unknown classes {unknown}; the statistics know {list(self.classes)}")
         return np.array([self.classes.index(name) for name in names], dtype=np.int64)[codes]
-
-    @property
-    def estimated(self) -> bool:
-        """Whether means, traces and T come from data."""
-        return self.fitted_on is not None
 
     @property
     def n(self) -> int:
@@ -156,19 +217,19 @@ class MixtureStatistics:
 
     def __repr__(self) -> str:
         t = ", ".join(f"{v:.4g}" for v in self.t)
-        origin = "estimated" if self.estimated else "exact"
+        origin = "exact" if self.fitted_on is None else "estimated"
         return f"MixtureStatistics(n={self.n}, p={self.p}, classes={self.K}, tau0={self.tau0:.4g}, t=[{t}], {origin})"
 
 
 def _record(
-    X: Any, rows: Tensor, labels: NDArray[np.int64], spread: Array, traces: Array, population: bool, **known: Any
+    X: Any, rows: Tensor, labels: NDArray[np.int64], spread: Array, traces: Array, **known: Any
 ) -> MixtureStatistics:
-    """What follows from ``spread``, ||x_i - E x_i||^2, and its mean ``traces`` in each class."""
+    """Complete the statistics from ``spread``, ||x_i - E x_i||^2, and its mean ``traces`` in each class."""
     mean = float(np.bincount(labels, minlength=len(traces)) @ traces) / len(labels)
     return MixtureStatistics(
         X=X,
         labels=labels,
-        tau0=math.sqrt(mean) if population else _mean_norm(rows),
+        tau0=_mean_norm(rows),
         t=math.sqrt(rows.shape[1]) * (traces - mean),
         psi=spread - traces[labels],
         traces=traces,
@@ -202,7 +263,7 @@ def _enough(counts: NDArray[np.int64], names: tuple[Any, ...]) -> NDArray[np.int
 
 
 def _codes(y: Any, n: int, classes: int) -> NDArray[np.int64]:
-    """Labels that already are 0 ... K-1."""
+    """Check labels that already are 0 ... K-1."""
     labels = as_labels(y, n)
     if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= classes:
         raise InvalidInputError(f"labels of a mixture with {classes} classes are the integers 0 ... {classes - 1}")
@@ -210,7 +271,7 @@ def _codes(y: Any, n: int, classes: int) -> NDArray[np.int64]:
 
 
 def _classes(y: Any, n: int) -> tuple[tuple[Any, ...], NDArray[np.int64]]:
-    """Names in sorted order and the code of each row; no labels mean one class."""
+    """Return the names in sorted order and the code of each row; no labels mean one class."""
     if y is None:
         return (0,), np.zeros(n, dtype=np.int64)
     names, codes = np.unique(as_labels(y, n), return_inverse=True)
@@ -219,17 +280,13 @@ def _classes(y: Any, n: int) -> tuple[tuple[Any, ...], NDArray[np.int64]]:
 
 # ---- sums over rows, in blocks, in float64 -------------------------------------------------------------------
 
-_SMALL = 3000  # largest p for which p x p matrices are formed
-_BLOCK = 2048
-_LARGEST = 1e70
-
 
 def _check_fourth_powers(rows: Tensor) -> None:
-    largest = float(rows.abs().max())
-    if largest > _LARGEST:
+    largest, allowed = float(rows.abs().max()), float(np.finfo(np.float64).max) ** 0.23
+    if largest > allowed:
         raise InvalidInputError(
-            f"X has entries up to {largest:.3g}: fourth powers, which the statistics are made of, are no numbers "
-            f"beyond {_LARGEST:.0e}; divide X by its scale"
+            f"X has entries up to {largest:.3g}: sums of fourth powers, which the statistics are made of, overflow "
+            f"beyond {allowed:.0e}; divide X by its scale"
         )
 
 
@@ -252,20 +309,20 @@ class _Deviations:
         return len(self.index)
 
     def parts(self) -> Iterator[Tensor]:
-        for index in self.index.split(_BLOCK):
+        for index in self.index.split(LIMITS.block_rows):
             yield self.rows[index].to(torch.float64) - self.centre
 
     def mean(self) -> Array:
-        """Times sqrt(p), as the mu_a are."""
+        """Return the mean row times sqrt(p), which is mu_a."""
         total = sum((part.sum(0) for part in self.parts()), torch.zeros_like(self.centre))
         return total.cpu().numpy() * (math.sqrt(len(self.centre)) / len(self))
 
     def norms(self) -> Tensor:
-        """Squared, of every row."""
+        """Return the squared norm of every row."""
         return torch.cat([(part**2).sum(1) for part in self.parts()])
 
     def scatter(self) -> Tensor:
-        """R'R, (p, p), with the rows R."""
+        """Return R'R, (p, p), for the rows R."""
         total = torch.zeros(len(self.centre), len(self.centre)).to(self.centre)
         for part in self.parts():
             total.addmm_(part.T, part)
@@ -273,14 +330,14 @@ class _Deviations:
 
 
 def _deviations(rows: Tensor, labels: NDArray[np.int64], means: Array, about: About = "mean") -> list[_Deviations]:
-    """Of every class, from its mean or from the origin."""
+    """Return the deviations of every class from its mean or from the origin."""
     centres = torch.from_numpy(means / math.sqrt(rows.shape[1]) * (about == "mean")).to(rows.device)
     indices = [torch.from_numpy(np.flatnonzero(labels == a)).to(rows.device) for a in range(len(means))]
     return [_Deviations(rows, index, centre) for index, centre in zip(indices, centres, strict=True)]
 
 
 def _norms(groups: list[_Deviations]) -> Array:
-    """||x_i - mu_a / sqrt(p)||^2 of all rows, in their order."""
+    """Return ||x_i - mu_a / sqrt(p)||^2 of all rows, in their order."""
     order = torch.cat([own.index for own in groups])
     found = torch.cat([own.norms() for own in groups])
     return found[order.argsort()].cpu().numpy()
@@ -294,7 +351,7 @@ def _unbiased_products(groups: list[_Deviations], about: About) -> Array:
     of Himeno and Yamada (2014), which needs fourth powers of the residual norms but no normality.
     """
     p = len(groups[0].centre)
-    raw = (_scatter_products if p <= min(_SMALL, sum(map(len, groups))) else _gram_products)(groups)
+    raw = (_scatter_products if p <= min(LIMITS.matrix_side, sum(map(len, groups))) else _gram_products)(groups)
     freedom = [len(own) - (about == "mean") for own in groups]
     products = raw / np.outer(freedom, freedom)
     for a, own in enumerate(groups):
@@ -328,28 +385,21 @@ def _gram_products(groups: list[_Deviations]) -> Array:
 # ---- class covariances estimated from few points, shrunk towards a multiple of the identity (Ledoit and Wolf) ----
 
 
-def shrunk_covariances(statistics: MixtureStatistics, *, dense: bool = False) -> list[Any]:
-    """One covariance per class with the trace of the sample and tr(C_a^2) = p T_aa, which is unbiased.
+def shrunk_covariances(statistics: MixtureStatistics) -> list[Array]:
+    """Return one p x p covariance per class with the trace of the sample and tr(C_a^2) = p T_aa, which is unbiased.
 
     Sample eigenvalues spread more than those of the population when n_a is of the order of p. Shrinking them towards
-    their mean until the second moment is right removes that spread to second order. More features than points give
-    a :class:`LowRank` covariance, unless ``dense``.
+    their mean until the second moment is right removes that spread to second order.
     """
     rows = as_rows(statistics.X).to("cpu", torch.float64).numpy() * math.sqrt(statistics.p)
-    found = []
-    for a in range(statistics.K):
-        own = rows[statistics.labels == a]
-        factor = (own - own.mean(0)).T / math.sqrt(max(len(own) - 1, 1))
-        found.append(_shrunk(factor, statistics.T[a, a] * statistics.p, dense or len(factor) <= len(own)))
-    return found
+    return [_shrunk(rows[statistics.labels == a], statistics.T[a, a] * statistics.p) for a in range(statistics.K)]
 
 
-def _shrunk(factor: NDArray[np.float64], trace_square: float, dense: bool) -> Any:
-    """keep S + (1 - keep)(tr S/p) I with S = factor factor', keep chosen so that the trace of the square is right."""
-    p, rank = factor.shape
-    trace = float((factor**2).sum())
-    flat = trace**2 / p
-    plug_in = float(((factor @ factor.T if p <= rank else factor.T @ factor) ** 2).sum())
-    keep = math.sqrt(min(max(trace_square - flat, 0.0) / max(plug_in - flat, 1e-300), 1.0))
-    rest = (1.0 - keep) * trace / p
-    return keep * (factor @ factor.T) + rest * np.eye(p) if dense else LowRank(math.sqrt(keep) * factor, rest)
+def _shrunk(rows: Array, trace_square: float) -> Array:
+    """Return share S + (1 - share)(tr S/p) I, with the sample covariance S and the right trace of the square."""
+    p = rows.shape[1]
+    sample = np.atleast_2d(np.cov(rows.T, ddof=min(1, len(rows) - 1)))
+    trace = float(np.trace(sample))
+    flat, plug_in = trace**2 / p, float((sample**2).sum())
+    share = math.sqrt(min(max(trace_square - flat, 0.0) / max(plug_in - flat, 1e-300), 1.0))
+    return share * sample + (1.0 - share) * trace / p * np.eye(p)
