@@ -1,9 +1,4 @@
-"""Covariance matrices by structure, so that p = 20,000 costs no p x p matrix unless the user gave one.
-
->>> low = LowRank(np.ones((4, 1)), diagonal=0.5)
->>> covariance(low, 4).trace(), covariance(2.0, 4).inner(covariance(low, 4))
-(6.0, 12.0)
-"""
+"""Covariance matrices by structure, so that p = 20,000 costs no p x p matrix unless the user gave one."""
 
 from __future__ import annotations
 
@@ -25,33 +20,33 @@ class Covariance:
     """A positive semi-definite p x p matrix that knows its traces and can colour white noise."""
 
     def trace(self) -> float:
-        """tr C"""
+        """Return tr C."""
         raise NotImplementedError
 
     def inner(self, other: Covariance) -> float:
-        """tr(C C') with another covariance of the same dimension."""
+        """Return tr(C C') with another covariance of the same dimension."""
         raise NotImplementedError
 
     def dense(self) -> Array:
-        """The p x p matrix itself."""
+        """Return the p x p matrix itself."""
         raise NotImplementedError
 
     def multiply(self, rows: Array) -> Array:
-        """rows @ C, for rows of shape (m, p)."""
+        """Return rows @ C, for rows of shape (m, p)."""
         raise NotImplementedError
 
     def draw(self, n: int, generator: np.random.Generator) -> Array:
-        """n centred Gaussian rows with this covariance, shape (n, p)."""
+        """Draw n centred Gaussian rows with this covariance, shape (n, p)."""
         raise NotImplementedError
 
     def main_diagonal(self) -> Array:
-        """The entries C_jj, shape (p,)."""
+        """Return the entries C_jj, shape (p,)."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class Diagonal(Covariance):
-    """diag(variances)."""
+    """A diagonal covariance, diag(variances)."""
 
     variances: Array
 
@@ -76,7 +71,20 @@ class Diagonal(Covariance):
 
 @dataclass(frozen=True, eq=False)
 class LowRank(Covariance):
-    """factor @ factor.T + diag(diagonal): factor of shape (p, r), diagonal a number or p numbers."""
+    """The covariance factor @ factor.T + diag(diagonal), which needs no p x p matrix.
+
+    Parameters
+    ----------
+    factor : array of shape (p, r)
+        Directions of large variance.
+    diagonal : float or array of shape (p,)
+        Variances that are added on the diagonal.
+
+    Examples
+    --------
+    >>> LowRank(np.ones((4, 1)), diagonal=0.5).trace()
+    6.0
+    """
 
     factor: Array
     diagonal: Any = 1.0
@@ -119,7 +127,7 @@ class LowRank(Covariance):
 
 @dataclass(frozen=True, eq=False)
 class Dense(Covariance):
-    """Any positive semi-definite matrix."""
+    """A covariance given as a positive semi-definite p x p matrix."""
 
     entries: Array
 
@@ -154,7 +162,7 @@ class Dense(Covariance):
 
 
 def covariance(given: Any, p: int) -> Covariance:
-    """A covariance of dimension p from a number, p variances, a p x p matrix, or a :class:`Covariance`."""
+    """Make a covariance of dimension p from a number, p variances, a p x p matrix, or a :class:`Covariance`."""
     if isinstance(given, Covariance):
         size = len(given.main_diagonal())
         if size != p:

@@ -238,7 +238,7 @@ def _record(
 
 
 def _population(mix: GaussianMixture, about: About) -> tuple[Array, Array]:
-    """tr C_a / p and tr(C_a C_b) / p, with C_a + mu_a mu_a' for C_a if about the origin."""
+    """Return tr C_a / p and tr(C_a C_b) / p, with C_a + mu_a mu_a' for C_a if about the origin."""
     traces = np.array([c.trace() for c in mix.covariances])
     products = np.array([[a.inner(b) for b in mix.covariances] for a in mix.covariances])
     if about == "origin":
@@ -344,7 +344,7 @@ def _norms(groups: list[_Deviations]) -> Array:
 
 
 def _unbiased_products(groups: list[_Deviations], about: About) -> Array:
-    """T, (K, K), without bias for any distribution: tr(C_a C_b)/p, or p E[(x . x')^2] over pairs about the origin.
+    """Return T, (K, K), without bias for any distribution: tr(C_a C_b)/p, or p E[(x . x')^2] over pairs about the origin.
 
     For a != b, tr(S_a S_b) is unbiased since the classes are independent. For a = b, pairs of a point with itself do
     not count; with estimated means the correction is the U-statistic of Chen, Zhang and Zhong (2010) in the closed form
@@ -367,13 +367,13 @@ def _unbiased_products(groups: list[_Deviations], about: About) -> Array:
 
 
 def _scatter_products(groups: list[_Deviations]) -> Array:
-    """tr(R_a' R_a R_b' R_b) through p x p matrices."""
+    """Return tr(R_a' R_a R_b' R_b) through p x p matrices."""
     scatters = [own.scatter().reshape(-1) for own in groups]
     return np.array([[float(a @ b) for b in scatters] for a in scatters])
 
 
 def _gram_products(groups: list[_Deviations]) -> Array:
-    """tr(R_a' R_a R_b' R_b) = ||R_a R_b'||_F^2, block by block."""
+    """Return tr(R_a' R_a R_b' R_b) = ||R_a R_b'||_F^2, block by block."""
     out = np.empty((len(groups), len(groups)))
     for a, left in enumerate(groups):
         for b, right in enumerate(groups[: a + 1]):
