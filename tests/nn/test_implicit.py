@@ -13,7 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import notsodeep as nsd
-from helpers import differences, solved, tolerance, ulps
+from helpers import differences, solved, tolerance
 from notsodeep._equilibrium import SolverName
 from notsodeep.activations import Activation
 
@@ -160,17 +160,6 @@ def test_a_failed_adjoint_speaks_up() -> None:
     with pytest.warns(nsd.errors.ConvergenceWarning, match="of the derivative was not reached"):
         rough = torch.autograd.grad(out.sum(), x)[0]
     assert float((rough - fine).abs().max()) > 1e-3  # three steps leave that much
-
-
-@pytest.mark.parametrize("phi", ["tanh", "sigmoid", "linear", "relu", "silu"])
-@pytest.mark.parametrize("shift", [0.0, -0.4])
-def test_slopes_read_off_values(phi: str, shift: float) -> None:
-    activation = nsd.activation(phi).affine(shift=shift)
-    x = torch.linspace(-2, 2, 41, dtype=torch.float64)
-    slope = activation.slope_of_value(activation(x))
-    assert (slope is None) == (phi in ("relu", "silu"))
-    if slope is not None:
-        torch.testing.assert_close(slope, activation.derivative(x), rtol=ulps(), atol=ulps())
 
 
 @pytest.mark.parametrize("phi", ["relu", "tanh"])

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import notsodeep as nsd
-from helpers import solved, tolerance, ulps
-from notsodeep.activations import Activation, Hermite, LeakyReLU, Quadratic, activation_names
+from helpers import solved, tolerance
+from notsodeep.activations import Activation, Hermite, LeakyReLU, Quadratic
 from notsodeep.errors import InvalidInputError
 
 X = torch.randn(6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / math.sqrt(5)
@@ -53,33 +53,13 @@ LAYERS = [
 
 
 @pytest.mark.parametrize("layers", LAYERS, ids=str)
-def test_fused_layers_compute_the_plain_formula(layers: list) -> None:
+def test_explicit_networks_compute_the_formula_of_the_theory(layers: list) -> None:
     model = enn(layers)
     x = X
     for weight, phi in zip(model.weights, model.spec.activations, strict=True):
         x = phi(x @ weight.mT) / math.sqrt(32)
     torch.testing.assert_close(model.features(X), x, rtol=tolerance(), atol=tolerance())
     torch.testing.assert_close(model(X), x @ model.readout.mT, rtol=tolerance(), atol=tolerance())
-
-
-@pytest.mark.parametrize("name", activation_names())
-@pytest.mark.parametrize("scale", [0.3, 1.0])
-def test_every_activation_fuses(name: str, scale: float) -> None:
-    parameters = {"base": nsd.activation("tanh"), "gain": 2.0, "shift": 0.3} if name == "affine" else {}
-    phi = nsd.activation(name, **parameters)
-    x = torch.linspace(-4, 4, 101, dtype=torch.float64)
-    function, gain = phi.fused(scale)
-    torch.testing.assert_close(gain * function(x), phi(scale * x), rtol=ulps(), atol=ulps())
-    with torch.no_grad():  # the functions may then overwrite their argument
-        torch.testing.assert_close(gain * function(x.clone()), phi(scale * x), rtol=ulps(), atol=ulps())
-
-
-def test_high_degree_hermite_layers_stay_accurate() -> None:
-    """Monomials lose all digits at degree 40: the activation's own recurrence must be used."""
-    phi = Hermite(tuple(1.0 / (1 + k) for k in range(41)))
-    x = torch.linspace(-3, 3, 51, dtype=torch.float64)
-    function, gain = phi.fused(0.9)
-    torch.testing.assert_close(gain * function(x), phi(0.9 * x), rtol=ulps(), atol=ulps())
 
 
 def test_inputs_of_any_leading_shape() -> None:

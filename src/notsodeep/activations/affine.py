@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import Activation, Parity, activation, register
-from .forms import ClosedForm, Dual, Function, Shifted
+from .forms import ClosedForm, Dual
 from .panels import Panels, Stretched, Tails
 from .polynomial import Polynomial, Quadratic
 
@@ -146,18 +146,6 @@ class Affine(Activation):
         return self.gain * mean + self.shift, self.gain * self.scale * slope + self.skip
 
     # -- in torch, and as text ---------------------------------------------------------------------------
-    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
-        if self.skip != 0.0 or self.gain == 0.0:
-            return super().fused(scale)
-        base, gain = self.base.fused(self.scale * scale)
-        gain *= self.gain
-        return (base, gain) if self.shift == 0.0 or gain == 0.0 else (Shifted(base, self.shift / gain), gain)
-
-    def slope_of_value(self, value: Tensor) -> Tensor | None:
-        # a shift moves values by a constant; a gain or a scale would multiply the slope
-        shifted = self.gain == self.scale == 1.0 and self.skip == 0.0
-        return self.base.slope_of_value(value - self.shift) if shifted else None
-
     def source(self, x: str) -> str:
         inner = self.base.source(x if self.scale == 1.0 else f"({self.scale!r} * {x})")
         terms = [inner if self.gain == 1.0 else f"{self.gain!r} * ({inner})"]

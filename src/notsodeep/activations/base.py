@@ -30,7 +30,7 @@ from .._arguments import finite
 from .._arrays import isolated_settings
 from .._files import parsed
 from ..errors import ActivationError, InvalidInputError, SerialisationError
-from .forms import ClosedForm, Dual, Function, Scaled
+from .forms import ClosedForm, Dual, Function
 from .panels import Panels, Resolved, Straight, Tails, find_tails, normal_nodes
 
 if TYPE_CHECKING:
@@ -236,25 +236,6 @@ class Activation:
         return float((self._value(tau * xi) * weights).sum())
 
     # -- in torch, and as text ---------------------------------------------------------------------------
-    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
-        """(f, gain) with phi(scale * x) = gain * f(x), scale > 0, and f of as few passes over memory as possible.
-
-        Without gradients f may overwrite its argument.
-        """
-        return Scaled(self, scale), 1.0
-
-    def in_place(self, x: Tensor) -> Tensor:
-        """phi on a tensor that nobody else needs; in place where torch can."""
-        return self._value(x)
-
-    def slope_of_value(self, value: Tensor) -> Tensor | None:
-        """phi'(x) from phi(x), where the value determines it, else ``None``.
-
-        Not at kinks: an error of 1e-3 in the value turns units on or off, and the gradient is wrong by as much as its
-        root.
-        """
-        return None
-
     def source(self, x: str) -> str:
         """phi of the expression ``x`` as PyTorch source."""
         if self.torch_functions:

@@ -15,23 +15,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .._chebyshev import polynomials
 from ..errors import ActivationError
 from .base import Parity, register
 from .elementary import Basis, horner
-from .norm_units import (
-    PLAIN,
-    EvaluationOptions,
-    LoopPlan,
-    NormUnits,
-    doubled,
-    eager,
-    evaluated,
-    fused_units,
-    loops,
-    passes,
-    row_norms,
-)
+from .norm_units import NormUnits, doubled, row_norms
 from .projections import EXPANSION, SINGULAR_TERMS, basis_coefficients, decay, expansion, needed, tail_sums
 
 __all__ = ["Conditioned"]
@@ -119,11 +106,8 @@ class Conditioned(NormUnits):
             plain = torch.tensor(self.coefficients, dtype=torch.float64)
             return plain.permute(2, 0, 1).reshape(plain.shape[2], -1)
 
-    def rows(self, norm: Tensor, table: Tensor | None = None, plain: bool = False) -> Tensor:
-        """Coefficients of the functions of u at these norms (...,): shape (..., groups, size).
-
-        ``plain``: no derivative will be asked for.
-        """
+    def rows(self, norm: Tensor, table: Tensor | None = None) -> Tensor:
+        """Coefficients of the functions of u at these norms (...,): shape (..., groups, size)."""
         table = self._table if table is None else table
         orders = len(table)
         wide = norm
@@ -131,16 +115,14 @@ class Conditioned(NormUnits):
             out = table[0].to(norm).expand(*norm.shape, -1)
         else:
             wide = doubled(norm)  # coefficients may cancel each other
-            out = self.polynomials(wide, orders, plain) @ table.to(wide)
+            out = self.polynomials(wide, orders) @ table.to(wide)
         out = out * wide.unsqueeze(-1) if self.power else out
         return out.to(norm.dtype).unflatten(-1, (self.groups, self.basis.size))
 
-    def polynomials(self, norm: Tensor, orders: int, plain: bool = False) -> Tensor:
+    def polynomials(self, norm: Tensor, orders: int) -> Tensor:
         """Chebyshev polynomials of the norm, or of its logarithm: shape (..., orders)."""
         inside, (centre, half) = norm.clamp(self.low, self.high), self.variable
-        position = ((inside.log() if self.logarithmic else inside) - centre) / half
-        # quickly: the arc cosine has no finite derivative at the ends
-        return polynomials(orders, position) if plain else _chebyshev(position, orders)
+        return _chebyshev(((inside.log() if self.logarithmic else inside) - centre) / half, orders)
 
     @property
     def variable(self) -> tuple[float, float]:
@@ -148,32 +130,10 @@ class Conditioned(NormUnits):
         low, high = (math.log(v) if self.logarithmic else v for v in (self.low, self.high))
         return 0.5 * (high + low), 0.5 * (high - low)
 
-    @functools.cached_property
-    def _plan(self) -> LoopPlan:
-        return LoopPlan.of(self)
-
-    def units(
-        self, before: Tensor, inputs: Tensor, table: Tensor | None = None, options: EvaluationOptions = PLAIN
-    ) -> Tensor:
-        def coefficients(plain: bool) -> tuple[Tensor, Tensor]:
-            norm = row_norms(inputs)
-            inverse = norm.clamp_min(max(torch.finfo(norm.dtype).tiny ** 0.5, _LEAST)).reciprocal()
-            rows = self.rows(norm if options.scale == 1.0 else options.scale * norm, table, plain)
-            return inverse, rows if options.gain == 1.0 else options.gain * rows
-
-        def definition(before: Tensor) -> Tensor:
-            inverse, rows = coefficients(False)
-            return self.basis.grouped(before * inverse.unsqueeze(-1), rows)
-
-        def fill(before: Tensor, out: Tensor, slopes: Tensor | None) -> None:
-            if options.compiled and before.device.type == "cpu" and loops.built:
-                fused_units(self._plan, options, before, inputs, out, slopes)
-            else:
-                passes(self.basis, before, *coefficients(True), out, slopes)
-
-        if not eager(before, inputs):
-            return definition(before)
-        return evaluated(before, fill, definition, options.overwrite)
+    def formula(self, before: Tensor, inputs: Tensor, table: Tensor) -> Tensor:
+        norm = row_norms(inputs)
+        u = before / norm.clamp_min(max(torch.finfo(norm.dtype).tiny ** 0.5, _LEAST)).unsqueeze(-1)
+        return self.basis.grouped(u, self.rows(norm, table))
 
     def layer(self, qx: Tensor, qy: Tensor) -> ConditionedLayer:
         return ConditionedLayer(self, qx, qy)

@@ -7,33 +7,21 @@ With c = 1 / sqrt(1 + alpha^2 u^2) and z = 2 c - 1, which runs through (-1, 1], 
 no transcendental function, and all functions of one family, so that coefficients stay of order one and single precision
 loses nothing. Polynomials of high degree are written in Chebyshev's. E and O are the even and the odd function with the
 singularity that a kink of the DEQ leaves behind: log|u| and sign(u), or |u| and u log|u|, or u^2 log|u| and u|u|.
-
-:meth:`Basis.combine` serves twice: torch may differentiate, compile and export it; or, given tensors to write into, it
-makes as few passes over them as it can, and takes the derivative along.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from .._caches import cached
 from ..errors import ActivationError
 from .base import Parity
 
 _HIGH = 12  # degrees above are summed by Clenshaw's rule, which takes three times as long as Horner's
 _TINY = 1e-15  # log|u| is read as log(max(|u|, 1e-15)): finite at zero, with a finite gradient
-
-Free = Callable[[str], Tensor | None]
-
-
-def fresh(name: str) -> None:
-    """No tensor to write into: torch makes a new one."""
 
 
 @dataclass(frozen=True)
@@ -72,74 +60,25 @@ class Basis:
         """How many functions there are."""
         return sum(self.sizes)
 
-    def combine(
-        self, u: Tensor, rows: Tensor, free: Free = fresh, out: Tensor | None = None, slope: Tensor | None = None
-    ) -> Tensor:
-        """sum_b rows[..., b] B_b(u); ``rows`` (..., size) against u (..., units).
-
-        With tensors of the shape of u from ``free`` it is computed in them, into ``out``, which may be u, and its
-        derivative in u into ``slope``; without gradients.
-        """
-        c = torch.addcmul(_constant(1.0, u, free), u, u, value=self.alpha**2, out=free("c"))
-        c = torch.rsqrt(c, out=free("c"))
-        z = torch.add(_constant(-1.0, u, free), c, alpha=2.0, out=free("z"))
-        x = self._variable(u, c, free) if self.chebyshev else z
+    def combine(self, u: Tensor, rows: Tensor) -> Tensor:
+        """sum_b rows[..., b] B_b(u), for ``rows`` of shape (..., size) and u of shape (..., units)."""
+        one = u.new_ones(())
+        c = torch.addcmul(one, u, u, value=self.alpha**2).rsqrt()
+        z = torch.add(-one, c, alpha=2.0)
+        if self.chebyshev:
+            smooth, x = _reinsch, (u * c).square() / (1.0 + c) * (-4.0 * self.alpha**2)  # x = 2 (z - 1)
+        else:
+            smooth, x = horner, z
         p, q, f, g = rows.unsqueeze(-2).split(self.sizes, dim=-1)
-        total = None
-        if slope is not None:
-            slope.zero_()
-        if p.shape[-1]:
-            even = self._sum(x, p, free, "total")
-            if slope is not None:  # alpha^2 u c (P - 2 c P')
-                change = self._sum(x, self._derived(p), free, "change").mul_(c)
-                slope.addcmul_(torch.sub(even, change, alpha=2.0, out=change).mul_(c), u, value=self.alpha**2)
-            total = torch.div(even, c, out=free("total"))
-        if self.singular:
-            total = self._plus_singular(total, u, c, z, (f, g), free, slope)
-        if q.shape[-1]:
-            odd = self._sum(x, q, free, "odd")
-            if slope is not None:  # Q - 2 c (1 - c^2) Q'
-                change = self._sum(x, self._derived(q), free, "change").mul_(c)
-                slope.add_(odd).sub_(change, alpha=2.0).addcmul_(change.mul_(c), c, value=2.0)
-            return _plus(total, u, odd, out)
-        assert total is not None
-        return total if out is None else out.copy_(total)
-
-    def _variable(self, u: Tensor, c: Tensor, free: Free) -> Tensor:
-        x = torch.mul(u, c, out=free("x"))
-        x = torch.mul(x, x, out=free("x"))
-        x = torch.div(x, torch.add(c, 1.0, out=free("step")), out=free("x"))
-        return torch.mul(x, -4.0 * self.alpha**2, out=free("x"))
-
-    def _plus_singular(
-        self,
-        total: Tensor | None,
-        u: Tensor,
-        c: Tensor,
-        z: Tensor,
-        rows: Sequence[Tensor],
-        free: Free,
-        slope: Tensor | None,
-    ) -> Tensor | None:
-        """total + E c^2 F; to ``slope`` it adds c^2 (E' F - 2 alpha^2 u E c^2 (F + c F')); O and G alike."""
-        square = torch.mul(c, c, out=free("square"))
-        for function, part in zip(_SINGULAR[self.order], rows, strict=True):
-            if not part.shape[-1]:
-                continue
-            weight = horner(z, part, free("weight"))
-            value = torch.mul(function.value(u, free("value")), square, out=free("value"))
-            total = _plus(total, value, weight, free("total"))
-            if slope is not None:
-                change = horner(z, _powers_derived(part), free("change")).mul_(c).add_(weight).mul_(u).mul_(value)
-                own = function.slope(u, value).mul_(weight).sub_(change, alpha=2.0 * self.alpha**2)
-                slope.addcmul_(own, square)
+        even, odd = _SINGULAR[self.order]
+        total = smooth(x, p) / c if self.sizes[0] else torch.zeros_like(u)
+        if self.sizes[1]:
+            total = torch.addcmul(total, u, smooth(x, q))
+        if self.sizes[2]:
+            total = torch.addcmul(total, even(u) * c * c, horner(z, f))
+        if self.sizes[3]:
+            total = torch.addcmul(total, odd(u) * c * c, horner(z, g))
         return total
-
-    def _sum(self, x: Tensor, rows: Tensor, free: Free, name: str) -> Tensor:
-        return _reinsch(x, rows, free(name), free("step")) if self.chebyshev else horner(x, rows, free(name))
-
-    def _derived(self, rows: Tensor) -> Tensor:
-        return rows @ _chebyshev_derivation(rows.shape[-1]).to(rows) if self.chebyshev else _powers_derived(rows)
 
     def grouped(self, u: Tensor, rows: Tensor) -> Tensor:
         """Units in equal groups, each with its own coefficients: u (..., units), rows (..., groups, size)."""
@@ -182,88 +121,36 @@ class Basis:
 # ---- polynomials ---------------------------------------------------------------------------------------
 
 
-def horner(x: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
+def horner(x: Tensor, rows: Tensor) -> Tensor:
     """sum_i rows[..., i] x^i, one fused operation per degree."""
     *parts, total = rows.unbind(-1)
-    if out is not None and not parts:
-        return out.copy_(total.expand_as(out))
     for part in reversed(parts):
-        total = torch.addcmul(part, total, x, out=out)
+        total = torch.addcmul(part, total, x)
     return total.expand_as(x)
 
 
-def _reinsch(x: Tensor, rows: Tensor, out: Tensor | None = None, step: Tensor | None = None) -> Tensor:
+def _reinsch(x: Tensor, rows: Tensor) -> Tensor:
     """sum_i rows[..., i] T_i(1 + x / 2) by Clenshaw's rule in Reinsch's form, which loses nothing near x = 0."""
     first, *parts = rows.unbind(-1)
-    total = torch.zeros_like(x) if out is None else out.zero_()
-    ahead = torch.zeros_like(x) if step is None else step.zero_()
+    total = ahead = torch.zeros_like(x)
     for part in reversed(parts):
-        ahead = torch.add(torch.addcmul(ahead, x, total, out=step), part, out=step)
-        total = torch.add(total, ahead, out=out)
-    return torch.add(torch.addcmul(ahead, x, total, value=0.5, out=out), first, out=out)
-
-
-def _plus(total: Tensor | None, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
-    """total + a b."""
-    return torch.mul(a, b, out=out) if total is None else torch.addcmul(total, a, b, out=out)
-
-
-def _constant(value: float, like: Tensor, free: Free) -> Tensor:
-    """Made once for passes in place; compilers and transforms take a new one."""
-    return like.new_full((), value) if free is fresh else _scalar(value, like.dtype, like.device)
-
-
-@cached(32)
-def _scalar(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.full((), value, dtype=dtype, device=device)
-
-
-def _powers_derived(rows: Tensor) -> Tensor:
-    """Coefficients of the derivative, from those of the powers."""
-    if rows.shape[-1] == 1:
-        return torch.zeros_like(rows)
-    return rows[..., 1:] * torch.arange(1.0, rows.shape[-1], dtype=rows.dtype, device=rows.device)
-
-
-@cached(32)
-def _chebyshev_derivation(size: int) -> Tensor:
-    """Chebyshev coefficients times this are those of the derivative."""
-    return torch.from_numpy(np.polynomial.chebyshev.chebder(np.eye(size), axis=1))
+        ahead = torch.addcmul(ahead, x, total) + part
+        total = total + ahead
+    return torch.addcmul(ahead, x, total, value=0.5) + first
 
 
 # ---- singular functions --------------------------------------------------------------------------------
 
 
-def _log(u: Tensor, out: Tensor | None) -> Tensor:
+def _log(u: Tensor) -> Tensor:
     # a floor, not a summand: optimisers of exported graphs drop a summand of this size
-    return torch.log(torch.clamp(torch.abs(u, out=out), min=_TINY, out=out), out=out)
+    return torch.log(u.abs().clamp_min(_TINY))
 
 
-class _Singular(NamedTuple):
-    """A singular function of u, into a second tensor if there is one, and its derivative, into a second tensor."""
-
-    value: Callable[[Tensor, Tensor | None], Tensor]
-    slope: Callable[[Tensor, Tensor], Tensor]
-
-
-_SINGULAR = (
-    (
-        _Singular(_log, lambda u, out: torch.mul(u, u, out=out).clamp_min_(_TINY**2).reciprocal_().mul_(u)),
-        _Singular(lambda u, out: torch.sign(u, out=out), lambda u, out: out.zero_()),
-    ),
-    (
-        _Singular(lambda u, out: torch.abs(u, out=out), lambda u, out: torch.sign(u, out=out)),
-        _Singular(lambda u, out: torch.mul(_log(u, out), u, out=out), lambda u, out: _log(u, out).add_(1.0)),
-    ),
-    (
-        _Singular(
-            lambda u, out: torch.mul(torch.mul(_log(u, out), u, out=out), u, out=out),
-            lambda u, out: _log(u, out).mul_(2.0).add_(1.0).mul_(u),
-        ),
-        _Singular(
-            lambda u, out: torch.mul(torch.abs(u, out=out), u, out=out), lambda u, out: torch.abs(u, out=out).mul_(2.0)
-        ),
-    ),
+_SINGULAR: tuple[tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]], ...] = (
+    (_log, torch.sign),
+    (torch.abs, lambda u: u * _log(u)),
+    (lambda u: u * u * _log(u), lambda u: u * u.abs()),
 )
 _SOURCE = (("log", "torch.sign(u)"), ("u.abs()", "u * log"), ("u * u * log", "u * u.abs()"))
 _RULES = {

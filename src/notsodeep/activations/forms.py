@@ -1,6 +1,6 @@
-"""What activations are made of: closed Gaussian forms they share, and torch functions of as few passes as possible.
+"""Closed Gaussian forms that activations share.
 
-The closed forms are of E[phi(u) phi(v)] and E[phi'(u) phi'(v)] for (u, v) ~ N(0, [[qx, lam], [lam, qy]]). They hold for
+They are those of E[phi(u) phi(v)] and E[phi'(u) phi'(v)] for (u, v) ~ N(0, [[qx, lam], [lam, qy]]). They hold for
 every admissible covariance, duplicates and opposite points included: the determinant is formed from the correlation,
 which is clamped, never as a difference of large products.
 """
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 Dual = tuple[Tensor, Tensor]
 ClosedForm = Callable[[Tensor, Tensor, Tensor], Dual]
@@ -90,67 +88,3 @@ def wave_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
     # sinh for small arguments, where the difference of exponentials would cancel
     small = torch.sinh(lam.clamp(-0.5, 0.5)) * torch.exp(-0.5 * (qx + qy))
     return torch.where(lam.abs() < 0.5, small, 0.5 * (plus - minus)), 0.5 * (plus + minus)
-
-
-# ---- torch functions -------------------------------------------------------------------------------------
-# Without gradients they may overwrite their argument.
-
-
-@dataclass(frozen=True)
-class Leaky:
-    """x for x > 0, slope * x below."""
-
-    slope: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return functional.leaky_relu(x, self.slope, inplace=not torch.is_grad_enabled())
-
-
-@dataclass(frozen=True)
-class Clip:
-    """clip(x, -c, c)."""
-
-    c: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return x.clamp(-self.c, self.c) if torch.is_grad_enabled() else x.clamp_(-self.c, self.c)
-
-
-@dataclass(frozen=True)
-class Horner:
-    """sum_k coefficients[k] x^k by Horner's rule; the degree is at least one."""
-
-    coefficients: tuple[float, ...]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        out = x * self.coefficients[-1] + self.coefficients[-2]
-        for c in self.coefficients[-3::-1]:
-            out = out * x + c if torch.is_grad_enabled() else out.mul_(x).add_(c)
-        return out
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """phi(scale * x)."""
-
-    phi: Function
-    scale: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.phi(x if self.scale == 1.0 else self.scale * x)
-
-
-@dataclass(frozen=True)
-class Shifted:
-    """f(x) + shift."""
-
-    base: Function
-    shift: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        out = self.base(x)
-        return out + self.shift if torch.is_grad_enabled() else out.add_(self.shift)
-
-
-def identity(x: Tensor) -> Tensor:
-    return x

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from ..errors import ActivationError
 from .base import Activation, Parity, register
-from .forms import Clip, ClosedForm, Dual, Function, Leaky, arc_cosine, identity
+from .forms import ClosedForm, Dual, arc_cosine
 from .polynomial import Polynomial, Quadratic
 
 Breaks = tuple[tuple[float, tuple[float, ...]], ...]
@@ -65,12 +65,6 @@ class Linear(TwoSlopes):
     def polynomial(self) -> Polynomial:
         return Quadratic(0.0, self.slope, 0.0)
 
-    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
-        return identity, self.slope * scale
-
-    def slope_of_value(self, value: Tensor) -> Tensor:
-        return torch.full_like(value, self.slope)
-
     def source(self, x: str) -> str:
         return f"{self.slope!r} * {x}"
 
@@ -90,12 +84,6 @@ class ReLU(TwoSlopes):
 
     def _slope(self, x: Tensor) -> Tensor:
         return (x > 0).to(x.dtype)
-
-    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
-        return Leaky(0.0), scale
-
-    def in_place(self, x: Tensor) -> Tensor:
-        return torch.relu_(x)
 
 
 @register
@@ -129,9 +117,6 @@ class LeakyReLU(TwoSlopes):
     @property
     def two_slopes(self) -> tuple[float, float]:
         return (self.gain, self.slope)
-
-    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
-        return super().fused(scale) if self.gain == 0.0 else (Leaky(self.slope / self.gain), self.gain * scale)
 
     def source(self, x: str) -> str:
         return f"torch.where({x} > 0, {self.gain!r} * {x}, {self.slope!r} * {x})"
@@ -177,9 +162,6 @@ class HardTanh(Activation):
     @property
     def breaks(self) -> Breaks:
         return ((-self.c, (0.0, self.a)), (self.c, (0.0, -self.a)))
-
-    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
-        return Clip(self.c / scale), self.a * scale
 
     def source(self, x: str) -> str:
         return f"{self.a!r} * {x}.clamp({-self.c!r}, {self.c!r})"

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import Activation, Parity, register
-from .forms import Function, Horner
 
 _HIGHEST_DEGREE = 8  # monomials are accurate up to here; beyond, the three-term recurrence
 
@@ -63,11 +62,6 @@ class Polynomial(Activation):
         variance = (value[:, 1:] ** 2).sum(-1)
         square = value[:, 0] ** 2 + variance
         return [value[:, 0], square, variance, slope[:, 0], curvature[:, 0], slope_square, square_curvature]
-
-    def fused(self, scale: float = 1.0) -> tuple[Function, float]:
-        if not 1 <= self.degree <= _HIGHEST_DEGREE:
-            return super().fused(scale)
-        return Horner(tuple(c * scale**k for k, c in enumerate(self.monomials()))), 1.0
 
     def source(self, x: str) -> str:
         """Horner's scheme: well conditioned for the few orders of a matched twin."""

@@ -35,12 +35,6 @@ class Tanh(Activation):
         t = torch.tanh(x)
         return -2.0 * t * (1.0 - t * t)
 
-    def in_place(self, x: Tensor) -> Tensor:
-        return torch.tanh_(x)
-
-    def slope_of_value(self, value: Tensor) -> Tensor:
-        return 1.0 - value * value
-
 
 @register
 @dataclass(frozen=True)
@@ -108,9 +102,6 @@ class Sigmoid(Activation):
     def centred(self, at: float) -> Activation:
         """phi - 1/2, at every scale."""
         return self.canonical().centred(at)
-
-    def slope_of_value(self, value: Tensor) -> Tensor:
-        return value * (1.0 - value)
 
 
 @register

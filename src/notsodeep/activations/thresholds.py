@@ -12,7 +12,6 @@ which is what the hidden weights of an ordinary unit bring to an NTK.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,18 +26,7 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import register
-from .norm_units import (
-    PLAIN,
-    EvaluationOptions,
-    LoopPlan,
-    NormUnits,
-    eager,
-    evaluated,
-    fused_units,
-    loops,
-    needs_slopes,
-    row_norms,
-)
+from .norm_units import NormUnits, row_norms
 
 Array = NDArray[np.float64]
 
@@ -129,32 +117,14 @@ class Thresholds(NormUnits):
         """Where the units of each threshold begin, and where the last ones end."""
         return [round(width * s) for s in accumulate(self.shares, initial=0.0)]
 
-    def units(
-        self, before: Tensor, inputs: Tensor, table: Tensor | None = None, options: EvaluationOptions = PLAIN
-    ) -> Tensor:
-        both = self.table(before, before.shape[-1]) if table is None else table
-        thresholds, gains = both
-        gains = gains if options.scale * options.gain == 1.0 else options.scale * options.gain * gains
-
-        def definition(before: Tensor) -> Tensor:
-            above = torch.addcmul(before, row_norms(inputs).unsqueeze(-1), thresholds, value=-1.0)
-            if not self.gated:
-                return torch.nn.functional.leaky_relu(above, self.leak) * gains
-            first = self._edges(before.shape[-1])[-1 - self.gated]
-            gates = torch.where(above[..., first:] > 0.0, 1.0, self.leak) * before.roll(1, -1)[..., first:]
-            return torch.cat([torch.nn.functional.leaky_relu(above[..., :first], self.leak), gates], -1) * gains
-
-        def fill(before: Tensor, out: Tensor, slopes: Tensor | None) -> None:
-            fused_units(_plan(self.leak), options, before, inputs, out, slopes, both)
-
-        if self.gated or not eager(before, inputs):
-            return definition(before)
-        if options.compiled and before.device.type == "cpu" and loops.built:
-            return evaluated(before, fill, definition, options.overwrite)
-        if needs_slopes(before) or not options.overwrite:
-            return definition(before)
-        above = before.addcmul_(row_norms(inputs).unsqueeze(-1), thresholds, value=-1.0)
-        return torch.nn.functional.leaky_relu_(above, self.leak).mul_(gains)
+    def formula(self, before: Tensor, inputs: Tensor, table: Tensor) -> Tensor:
+        thresholds, gains = table
+        above = torch.addcmul(before, row_norms(inputs).unsqueeze(-1), thresholds, value=-1.0)
+        if not self.gated:
+            return torch.nn.functional.leaky_relu(above, self.leak) * gains
+        first = self._edges(before.shape[-1])[-1 - self.gated]
+        gates = torch.where(above[..., first:] > 0.0, 1.0, self.leak) * before.roll(1, -1)[..., first:]
+        return torch.cat([torch.nn.functional.leaky_relu(above[..., :first], self.leak), gates], -1) * gains
 
     def layer(self, qx: Tensor, qy: Tensor) -> ThresholdsLayer:
         return ThresholdsLayer(self, qx, qy)
@@ -178,11 +148,6 @@ class Thresholds(NormUnits):
             "    above = before - torch.linalg.vector_norm(x, dim=-1, keepdim=True) * t",
             *(gates if self.gated else [f"    return torch.nn.functional.leaky_relu(above, {self.leak!r}) * gain"]),
         ]
-
-
-@functools.lru_cache(maxsize=64)
-def _plan(leak: float) -> LoopPlan:
-    return LoopPlan(leak=leak)
 
 
 # ---- the kernel ----------------------------------------------------------------------------------------

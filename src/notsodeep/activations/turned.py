@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 from ..errors import ActivationError
 from .base import register
 from .conditioned import Conditioned
-from .norm_units import PLAIN, EvaluationOptions, NormUnits, doubled, row_norms
+from .norm_units import NormUnits, doubled, row_norms
 
 
 @register
@@ -90,26 +90,22 @@ class Turned(NormUnits):
         turns = torch.tensor(self.turns, dtype=norm.dtype, device=norm.device).T if turns is None else turns
         return torch.nn.functional.normalize(self.base.polynomials(norm, len(turns)) @ turns, dim=-1)
 
-    def units(
-        self, before: Tensor, inputs: Tensor, table: Tensor | None = None, options: EvaluationOptions = PLAIN
-    ) -> Tensor:
+    def formula(self, before: Tensor, inputs: Tensor, table: Tensor) -> Tensor:
         width = before.shape[-1]
         size, *sizes = self._sizes
-        table = self.table(before, width) if table is None else table
         plain, rounded, rest = table.split([size, sum(sizes), sum(sizes)], dim=1)
         first = width - (count := self.count(width))
-        gain = options.gain * math.sqrt(width)  # of one unit; makes up for the number of units of each sort
-        own = replace(options, gain=gain / math.sqrt(max(1, first)), overwrite=False)
-        out = self.base.units(before[..., :first].contiguous(), inputs, plain, own)
+        # the gain makes up for the number of units of each sort
+        out = math.sqrt(width / max(1, first)) * self.base.formula(before[..., :first], inputs, plain)
         if not count:
             return out
         turned, turns = (doubled(rounded) + doubled(rest)).split(sizes, dim=1)
         wide = doubled(inputs)
-        f = self.directions(options.scale * row_norms(wide), turns)
+        f = self.directions(row_norms(wide), turns)
         views = (doubled(before.narrow(-1, max(first - m, 0), count)) for m in range(len(self.turns)))
         sight = functools.reduce(torch.add, (v * g.unsqueeze(-1) for v, g in zip(views, f.unbind(-1), strict=True)))
-        own = replace(options, gain=gain / math.sqrt(count))
-        return torch.cat([out, self.turned.units(sight, wide, turned, own).to(before.dtype)], dim=-1)
+        last = math.sqrt(width / count) * self.turned.formula(sight, wide, turned)
+        return torch.cat([out, last.to(before.dtype)], dim=-1)
 
     def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
         raise ActivationError(

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from .._arguments import a_path, checked, whole
 from .._files import write_with
 from .._words import Init
-from ..activations.forms import Scaled
-from ..activations.norm_units import EvaluationOptions, NormUnits, loops
+from ..activations import Activation
+from ..activations.norm_units import NormUnits
 from ..errors import InvalidInputError, MissingExtraError
 from ..matching import Twin
 from ..networks import ENN as Specification
@@ -39,8 +39,6 @@ class ENN(Model):
     bias : whether the outputs have one
     learning_rates : one multiplier per weight matrix, W_1 ... W_L and the readout, see :meth:`parameter_groups`
     normalise : divide each input by its norm first, for twins on the sphere; a twin knows whether it wants that
-    compile : evaluate units that see the norm in one compiled pass, on the CPU: the C++ compiler takes two seconds
-        first, once per process. Without one there is a warning, and plain torch
 
     >>> import notsodeep as nsd, torch
     >>> model = nsd.nn.ENN(nsd.ENN(["tanh"]), in_features=3, width=64, out_features=2, learning_rates=(0.5, 1.0))
@@ -64,7 +62,6 @@ class ENN(Model):
         bias: bool = False,
         learning_rates: Sequence[float] | None = None,
         normalise: bool | None = None,
-        compile: bool = False,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -81,35 +78,21 @@ class ENN(Model):
         self.weights = nn.ParameterList(draw(m, k) for k, m in zip(sizes, self.widths, strict=False))
         self.readout = gaussian.parameter(out_features, self.widths[-1])
         self.bias = gaussian.bias(out_features, bias)
-        self._fuse(bool(compile))
+        self._scale = 1.0 / math.sqrt(self.widths[-1])
+        self._layers = nn.ModuleList(
+            NormLayer(phi, self.readout, m) if isinstance(phi, NormUnits) else ElementwiseLayer(phi)
+            for phi, m in zip(self.spec.activations, self.widths, strict=True)
+        )
         self.set_trained(train)
-
-    def _fuse(self, compiled: bool) -> None:
-        functions: list[Any] = []
-        scale = 1.0
-        for phi, width in zip(self.spec.activations, self.widths, strict=True):
-            # a negative or zero pending gain cannot be an input scale: the next layer takes it as a plain factor
-            if isinstance(phi, NormUnits):
-                options = EvaluationOptions(scale, 1.0 / math.sqrt(width), compiled and loops.built, overwrite=True)
-                functions.append(NormLayer(phi, options, self.readout, width))
-                scale = 1.0
-                continue
-            function, gain = phi.fused(scale)
-            if gain <= 0.0:
-                function, gain = Scaled(phi, scale), 1.0
-            functions.append(function)
-            scale = gain / math.sqrt(width)
-        self._functions, self._scale = tuple(functions), scale
-        self._norm_units = nn.ModuleList(f for f in functions if isinstance(f, NormLayer))  # moves with the model
 
     # -- evaluation --------------------------------------------------------------------------------------
     def _hidden(self, x: Tensor) -> Tensor:
         check_input(x, self.in_features)
         if self.normalise:
             x = nn.functional.normalize(x, dim=-1)
-        for weight, function in zip(self.weights, self._functions, strict=True):
-            before = nn.functional.linear(x, weight)
-            x = function(before, x) if isinstance(function, NormLayer) else function(before)
+        for i, (weight, layer) in enumerate(zip(self.weights, self._layers, strict=True)):
+            x = x if i == 0 else x / math.sqrt(self.widths[i - 1])  # that of the last layer is ``_scale``
+            x = layer(nn.functional.linear(x, weight), x)
         return x
 
     # -- description -------------------------------------------------------------------------------------
@@ -125,18 +108,29 @@ class ENN(Model):
         return {"model": "ENN", **super().config(), "width": list(self.widths), **own}
 
 
+class ElementwiseLayer(nn.Module):
+    """An activation of the pre-activations alone."""
+
+    def __init__(self, phi: Activation) -> None:
+        super().__init__()
+        self.phi = phi
+
+    def forward(self, before: Tensor, inputs: Tensor) -> Tensor:
+        return self.phi(before)
+
+
 class NormLayer(nn.Module):
     """A layer of units that see the norm of their input; its table is a buffer."""
 
     table: Tensor
 
-    def __init__(self, phi: NormUnits, options: EvaluationOptions, like: Tensor, width: int) -> None:
+    def __init__(self, phi: NormUnits, like: Tensor, width: int) -> None:
         super().__init__()
-        self.phi, self.options = phi, options
+        self.phi = phi
         self.register_buffer("table", phi.table(like.detach(), width).clone(), persistent=False)
 
     def forward(self, before: Tensor, inputs: Tensor) -> Tensor:
-        return self.phi.units(before, inputs, self.table, self.options)
+        return self.phi.units(before, inputs, self.table)
 
 
 def _specification(network: Any) -> tuple[Specification, Sequence[float] | None, bool]:

@@ -29,8 +29,7 @@ def find_equilibrium(
     with torch.no_grad(), torch.autocast(drive.device.type, enabled=False):
         start = phi(drive)  # one Picard step from zero, which needs no product with A
         if _starts_in_bfloat16(options, start):
-            apply = phi.in_place
-            start = _bfloat16_steps(start, recurrent.mT, lambda product: apply(torch.add(drive, product, alpha=gain)))
+            start = _bfloat16_steps(start, recurrent.mT, lambda product: phi(torch.add(drive, product, alpha=gain)))
         return _solve(lambda rows: _map(drive[rows], recurrent, gain, phi), start, options)
 
 
@@ -47,8 +46,7 @@ def _solve(map_of: Callable[[Any], Callable[[Tensor], Tensor]], start: Tensor, o
 
 
 def _map(drive: Tensor, recurrent: Tensor, gain: float, phi: Activation) -> Callable[[Tensor], Tensor]:
-    apply = phi.in_place
-    return lambda u: apply(_affine(drive, u, recurrent, gain))
+    return lambda u: phi(_affine(drive, u, recurrent, gain))
 
 
 def _affine(drive: Tensor, u: Tensor, recurrent: Tensor, gain: float) -> Tensor:
@@ -89,7 +87,7 @@ class _NonlinearEquilibrium(Function):
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         recurrent, drive, u = ctx.saved_tensors
         with torch.autocast(drive.device.type, enabled=False):
-            slope = _slope(ctx.phi, drive, u, recurrent, ctx.gain)
+            slope = ctx.phi.derivative(_affine(drive, u, recurrent, ctx.gain))
             adjoint = _linear(recurrent, slope, slope * cotangents[0], ctx.gain, ctx.options)
             # the factor goes on the rows: a second matrix of the size of A would double the memory
             weights = _outer(ctx.gain * adjoint, u, recurrent) if ctx.needs_input_grad[0] else None
@@ -152,12 +150,6 @@ class _LinearEquilibrium(Function):
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
         matrix, slope, source = _lead(info.batch_size, in_dims[:3], inputs[:3])
         return _LinearEquilibrium.apply(matrix, slope, source, *inputs[3:]), 0
-
-
-def _slope(phi: Activation, drive: Tensor, u: Tensor, recurrent: Tensor, gain: float) -> Tensor:
-    """phi'(c + g u A'); read off u itself where no derivative of it will be asked for."""
-    known = None if torch.is_grad_enabled() else phi.slope_of_value(u)
-    return phi.derivative(_affine(drive, u, recurrent, gain)) if known is None else known
 
 
 def _linear(matrix: Tensor, slope: Tensor, source: Tensor, gain: float, options: SolverOptions) -> Tensor:
