@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -14,30 +16,21 @@ import notsodeep as nsd
 from fuzz.arguments import call, calls, parameters
 from notsodeep._arguments import checked
 from notsodeep.errors import ActivationError, InvalidInputError
-from notsodeep.experiments import STUDIES
 
-ROOMS = (nsd, nsd.nn, nsd.estimators, nsd.distributed, nsd.datasets, nsd.experiments, nsd.solve)
-INSIDE = {  # called with what the library itself has made
-    *("activation_names", "distributed.expand", "distributed.feature_sums"),
-    *("datasets.names", "experiments.names", "nn.export_program", "nn.export_torchscript"),
-    *("datasets.cifar10", "datasets.cifar10_vgg", "datasets.fashion_mnist"),
-    *(f"solve.{n}" for n in ("features_of", "leave_one_out", "leave_rows_out", "nystrom")),
-    *(f"solve.{n}" for n in ("pivoted_cholesky", "triangle_bytes")),
-}
+FUZZED = ("nn.distil", "nn.evaluate", "nn.fit", "nn.load", "nn.save", "nn.solve_equilibrium", "nn.twin_of")
 
 
 def test_every_public_function_is_fuzzed() -> None:
-    public = {
-        name if room is nsd else f"{room.__name__.split('.')[-1]}.{name}"
-        for room in ROOMS
-        for name in getattr(room, "__all__", ("reproduce", "names"))
-        if inspect.isfunction(getattr(room, name))
-        and (room is nsd or getattr(nsd, name, None) is not getattr(room, name))
+    public = {name for name in nsd.__all__ if inspect.isfunction(getattr(nsd, name))} - {
+        "clear_caches",
+        "compare",
+        "match_uniform",
+        "universality",
     }
-    assert public - set(calls()) == INSIDE
+    assert {*public, *FUZZED} <= set(calls())
 
 
-@pytest.mark.parametrize("name", [name for name in calls() if name not in ("nn.export_onnx", "experiments.reproduce")])
+@pytest.mark.parametrize("name", calls())
 def test_the_sound_call_is_sound_and_an_array_is_no_flag(name: str) -> None:
     function, sound = calls()[name]
     call(function, sound())
@@ -48,8 +41,8 @@ def test_the_sound_call_is_sound_and_an_array_is_no_flag(name: str) -> None:
                 function(**{**sound(), parameter: np.eye(2)})
 
 
-def draw(times: int, bright: bool = True, scale: float = 1.0, kinks: nsd.Activation | None = None) -> tuple:
-    return times, bright, scale, kinks
+def draw(times: int, bright: bool = True, scale: float = 1.0, phi: nsd.Activation | None = None) -> tuple:
+    return times, bright, scale, phi
 
 
 def test_numbers_arrive_as_plain_ones() -> None:
@@ -66,12 +59,52 @@ def test_numbers_arrive_as_plain_ones() -> None:
         ({"times": 1, "bright": 1}, "bright must be True or False, got 1"),
         ({"times": 1, "scale": math.nan}, "scale must be a number, got nan"),
         ({"times": 1, "scale": torch.eye(2)}, "scale must be a number"),
-        ({"times": 1, "kinks": "relu"}, r"kinks must be a notsodeep\.Activation or None"),
+        ({"times": 1, "phi": "relu"}, r"phi must be a notsodeep\.Activation or None, got 'relu'"),
     ],
 )
 def test_what_is_of_another_kind_is_named(given: dict, words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         checked(draw)(**given)
+
+
+Kernel = Literal["ck", "ntk"]
+
+
+def mixed(
+    kernel: Kernel | None,
+    width: int | Sequence[int] = 1,
+    path: str | Path | None = None,
+    call: Callable[..., Any] = len,
+    rows: np.ndarray | None = None,
+    of: Unseen = None,  # noqa: F821
+) -> tuple:
+    return kernel, width, path, call
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"kernel": "nkt"}, "kernel must be one of 'ck', 'ntk' or None, got 'nkt'"),
+        ({"kernel": ["ck"]}, "kernel must be one of"),
+        ({"kernel": np.eye(2)}, "kernel must be one of"),
+        (
+            {"kernel": "ck", "width": "8"},
+            "width must be a whole number of at most 64 bits or a sequence of whole numbers",
+        ),
+        ({"kernel": "ck", "width": [1, 2.5]}, "a sequence of whole numbers, got"),
+        ({"kernel": "ck", "path": "a\0"}, "path must be a path or None"),
+        ({"kernel": "ck", "call": 3}, "call must be a function, got 3"),
+    ],
+)
+def test_every_entry_and_every_part_of_a_union_is_checked(given: dict, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        checked(mixed)(**given)
+
+
+def test_arrays_and_names_of_type_checkers_alone_are_left_to_the_function() -> None:
+    found = checked(mixed)("ck", np.array([2, 3]), "file", rows="anything", of="anything")
+    assert found == ("ck", (2, 3), "file", len)
+    assert checked(draw)(np.array(3)[()], scale=np.array(2)) == (3, True, 2.0, None)
 
 
 def test_activations_refuse_with_their_own_error() -> None:
@@ -84,23 +117,3 @@ def test_a_kernel_that_vanishes_is_refused() -> None:
     for solver in ("cholesky", "eigh", "cg"):
         with pytest.raises(InvalidInputError, match=r"scale the inputs up|all rows are zero"):
             nsd.DEQRegressor(sigma_a2=0.0, solver=solver).fit(X, X[:, 0])
-
-
-def test_a_study_that_was_stopped_is_drawn_as_far_as_it_went(tmp_path) -> None:
-    for name in ("sphere", "eigenvalues"):
-        assert name in STUDIES
-    found = nsd.experiments.reproduce("sphere", folder=tmp_path, time_limit=1e-9, progress=False)
-    assert found["points"] == {}
-    whole = nsd.experiments.reproduce("sphere", folder=tmp_path, progress=False)
-    document = json.loads((tmp_path / "sphere" / "quick.json").read_text())
-    first = next(iter(document["points"]))
-    from notsodeep.plots.figures.kernels import draw_sphere
-
-    assert set(draw_sphere({**whole, "points": {first: whole["points"][first]}}))
-
-
-def test_a_plan_beyond_any_cluster_is_refused() -> None:
-    rates = nsd.distributed.Rates(1e9, 1e9)
-    for n, workers in ((10**15, 2), (1000, 10**15)):
-        with pytest.raises(InvalidInputError, match="beyond what is planned"):
-            nsd.distributed.plan(n, 10, workers, rates)

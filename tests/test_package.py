@@ -157,7 +157,8 @@ def test_no_function_shadows_a_module():
         try:
             assert inspect.ismodule(importlib.import_module(module))
         except ModuleNotFoundError as error:  # a module for devices that are not here
-            assert error.name == "triton"
+            if error.name != "triton":
+                raise
             continue
         room, _, name = module.rpartition(".")
         shadowed += [] if inspect.ismodule(getattr(sys.modules[room], name)) else [module]

@@ -74,10 +74,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
     features = nsd.DEQFeatures(width=8).fit(rows)
     T, t = torch.from_numpy(rows), torch.from_numpy(rows[:, :1].copy())
     K = torch.from_numpy(nsd.ck(relu, rows)) + 0.1 * torch.eye(12)
-    source = nsd.solve.NetworkKernel(relu, "ck")
-
-    def tiles() -> Any:
-        return nsd.solve.KernelTiles(source, T)
 
     def net() -> Any:
         return nn.ENN(enn, 4, 8, 2, seed=0)
@@ -90,8 +86,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
 
     nn.save(net(), file("network.safetensors"))
     nsd.estimators.save_estimator(fitted, file("model.safetensors"))
-    absent = nsd.datasets.RemoteFile("absent", (), "0" * 64)
-    rates = nsd.distributed.Rates(1e9, 1e9)
     data = lambda: (rows, labels)  # noqa: E731
     table_of: dict[str, tuple[Callable[..., Any], Callable[[], Sound]]] = {
         "activation": (nsd.activation, lambda: {"spec": "leaky_relu", "slope": 0.1}),
@@ -141,14 +135,12 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "EquivalentKernel.logdet": (equivalent.logdet, lambda: {"ridge": 0.1}),
         "EquivalentKernel.__matmul__": (equivalent.__matmul__, lambda: {"v": rows[:, 0]}),
         "sphere_equivalent": (nsd.equivalents.sphere_equivalent, lambda: {"network": deq, "X": X}),
-        "universality": (nsd.universality, lambda: {"network": deq, "X": rows, "y": labels}),
         "spectral_law": (nsd.spectral_law, lambda: {"network": deq, "mixture": mix, "n": 30}),
         "SpectralLaw.density": (law.density, lambda: {"x": [1.0]}),
         "SpectralLaw.cdf": (law.cdf, lambda: {"x": [1.0]}),
         "SpectralLaw.quantile": (law.quantile, lambda: {"u": [0.5]}),
         "match": (nsd.match, lambda: {"deq": deq, "statistics": 1.0}),
         "match_sphere": (nsd.match_sphere, lambda: {"deq": deq, "terms": 4}),
-        "match_uniform": (nsd.match_uniform, lambda: {"deq": relu, "layers": 1, "tol": 0.5}),
         "match_one_layer": (nsd.match_one_layer, lambda: {"deq": relu, "tol": 1e-2, "kinds": 1}),
         "Twin.kernel_matrix": (twin.kernel_matrix, lambda: {"X": X}),
         "Twin.verify": (twin.verify, lambda: {"X": X}),
@@ -161,28 +153,19 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "LearningCurve.samples_needed": (curve.samples_needed, lambda: {"accuracy": 0.7}),
         "estimate_learning": (nsd.estimate_learning, lambda: {"network": relu, "X": many, "y": sides}),
         "LearningEstimate.predict": (estimate.predict, lambda: {"n": 30}),
-        "fit": (nsd.nn.fit, lambda: {"model": net(), "data": data(), "epochs": 1, "progress": False}),
-        "compare": (
-            nsd.compare,
-            lambda: {"deq": relu, "twin": twin, "data": data(), "width": 8, "seeds": 1, "epochs": 1},
-        ),
-        "distil": (nsd.nn.distil, lambda: {"deq": deep(), "twin": net(), "X": T.float()}),
-        "twin_of": (nsd.nn.twin_of, lambda: {"module": deep(), "X": T.float(), "y": labels}),
+        "nn.fit": (nsd.nn.fit, lambda: {"model": net(), "data": data(), "epochs": 1, "progress": False}),
+        "nn.distil": (nsd.nn.distil, lambda: {"deq": deep(), "twin": net(), "X": T.float()}),
+        "nn.twin_of": (nsd.nn.twin_of, lambda: {"module": deep(), "X": T.float(), "y": labels}),
         "nn.DEQ": (nn.DEQ, lambda: {"spec": deq, "in_features": 4, "width": 8, "out_features": 2}),
         "nn.ENN": (nn.ENN, lambda: {"network": enn, "in_features": 4, "width": 8, "out_features": 2}),
         "nn.evaluate": (nn.evaluate, lambda: {"model": net(), "data": data()}),
         "nn.save": (nn.save, lambda: {"model": net(), "path": file("saved")}),
         "nn.load": (nn.load, lambda: {"path": file("network.safetensors")}),
-        "nn.export_onnx": (nn.export_onnx, lambda: {"model": net(), "path": file("x.onnx")}),
         "nn.solve_equilibrium": (
             nn.solve_equilibrium,
             lambda: {"step": lambda z: 0.5 * torch.tanh(z) + 1.0, "z0": torch.zeros(3, 4)},
         ),
         "nn.SolverOptions": (nn.SolverOptions, dict),
-        "nn.DEQParts.from_layers": (
-            nn.DEQParts.from_layers,
-            lambda: {"recurrent": torch.nn.Linear(8, 8), "input": torch.nn.Linear(4, 8), "activation": "tanh"},
-        ),
         "Standardiser.fit": (nsd.Standardiser().fit, lambda: {"X": rows}),
         "Standardiser.transform": (nsd.Standardiser().fit(rows).transform, lambda: {"X": rows}),
         "Standardiser.inverse_transform": (nsd.Standardiser().fit(rows).inverse_transform, lambda: {"X": rows}),
@@ -209,51 +192,9 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
             lambda: {"estimator": fitted, "path": file("machine")},
         ),
         "estimators.load_estimator": (nsd.estimators.load_estimator, lambda: {"path": file("model.safetensors")}),
-        "datasets.load": (nsd.datasets.load, lambda: {"name": "digits"}),
-        "datasets.digits": (nsd.datasets.digits, dict),
-        "datasets.mnist": (nsd.datasets.mnist, lambda: {"folder": folder(), "download": False}),
-        "datasets.download": (nsd.datasets.download, lambda: {"file": absent, "folder": file("none")}),
-        "distributed.Rates": (nsd.distributed.Rates, lambda: {"build": 1e9, "product": 1e9}),
-        "distributed.plan": (
-            nsd.distributed.plan,
-            lambda: {"n": 1000, "features": 10, "workers": 2, "rates": rates},
-        ),
-        "distributed.Cluster": (nsd.distributed.Cluster, lambda: {"client": None}),
-        "distributed.ClusterKernel": (
-            nsd.distributed.ClusterKernel,
-            lambda: {"client": None, "kernel": source, "X": T},
-        ),
-        "distributed.kernel_to_npy": (
-            nsd.distributed.kernel_to_npy,
-            lambda: {"network": relu, "X": rows, "path": file("K.npy"), "client": None},
-        ),
-        "distributed.kernel_to_zarr": (
-            nsd.distributed.kernel_to_zarr,
-            lambda: {"network": relu, "X": rows, "path": file("K.zarr"), "client": None},
-        ),
-        "distributed.sweep": (
-            _listed(nsd.distributed.sweep),
-            lambda: {"client": None, "function": len, "arguments": [([],)]},
-        ),
-        "experiments.reproduce": (
-            nsd.experiments.reproduce,
-            lambda: {"name": "sphere", "folder": file("results"), "time_limit": 1e-3, "progress": False},
-        ),
         "solve.NetworkKernel": (nsd.solve.NetworkKernel, lambda: {"network": relu, "kernel": "ck"}),
-        "solve.KernelTiles": (nsd.solve.KernelTiles, lambda: {"kernel": source, "X": T}),
         "solve.factorise": (nsd.solve.factorise, lambda: {"K": K}),
         "solve.ridge_path": (nsd.solve.ridge_path, lambda: {"K": K, "targets": t}),
-        "solve.solve_dense": (nsd.solve.solve_dense, lambda: {"K": K, "targets": t, "ridges": [0.1]}),
-        "solve.solve_kernel": (
-            nsd.solve.solve_kernel,
-            lambda: {"kernel": source, "X": T, "targets": t, "ridges": [0.1]},
-        ),
-        "solve.solve_operator": (
-            nsd.solve.solve_operator,
-            lambda: {"operator": tiles(), "targets": t, "ridges": [0.1]},
-        ),
-        "solve.top_eigenpairs": (nsd.solve.top_eigenpairs, lambda: {"operator": tiles(), "count": 2}),
-        "solve.precondition": (nsd.solve.precondition, lambda: {"name": "rpcholesky", "tiles": tiles(), "rank": 3}),
         "KernelDisplay.from_kernel": (_drawn(nsd.plots.KernelDisplay.from_kernel), lambda: {"kernel": X}),
         "KernelDisplay.plot": (_drawn(nsd.plots.KernelDisplay.from_kernel(X).plot), dict),
         "SpectrumDisplay.from_kernel": (_drawn(nsd.plots.SpectrumDisplay.from_kernel), lambda: {"kernel": X}),
@@ -262,11 +203,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
             lambda: {"eigenvalues": [1.0, 2.0]},
         ),
         "SpectrumDisplay.plot": (_drawn(nsd.plots.SpectrumDisplay.from_kernel(X).plot), dict),
-        "ErrorDisplay.from_errors": (
-            _drawn(nsd.plots.ErrorDisplay.from_errors),
-            lambda: {"n": [10, 20], "errors": [0.1, 0.05]},
-        ),
-        "ErrorDisplay.from_curves": (_drawn(nsd.plots.ErrorDisplay.from_curves), lambda: {"curves": []}),
         "LearningDisplay.from_curve": (_drawn(nsd.plots.LearningDisplay.from_curve), lambda: {"curve": curve}),
         "LearningDisplay.from_estimate": (
             _drawn(nsd.plots.LearningDisplay.from_estimate),
@@ -303,10 +239,6 @@ def _fits(kind: Any, X: Any, y: Any) -> Callable[..., Any]:
 
 def _covariance(X: Any) -> Callable[..., Any]:
     return _like(lambda **given: nsd.DEQKernel(**given)(X, eval_gradient=True), nsd.DEQKernel)
-
-
-def _listed(function: Callable[..., Any]) -> Callable[..., Any]:
-    return _like(lambda **given: list(function(**given)), function)
 
 
 def _drawn(function: Callable[..., Any]) -> Callable[..., Any]:
