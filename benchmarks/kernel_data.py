@@ -3,10 +3,9 @@
     NOTSODEEP_DATA=... python -m benchmarks.kernel_data --json results/speed_data_cpu.json
     NOTSODEEP_DATA=... python -m benchmarks.kernel_data --device cuda --sizes 16384 60000 --json ...
 
-First call: with no table kept from before; later calls find it again. Compiled: ``compile=True`` after its start-up
-(on CUDA tiles are fused in any case). Unequal: random rows of norms from 0.02 to 2. ``--more``: three kernels
-at once; 128 rows against the others, over their own Gram product; diagonals. Sets that are not in ``NOTSODEEP_DATA``
-are left out. Medians of interleaved repeats.
+First call: all caches are empty; later calls find the table again. Unequal: random rows of norms from 0.02 to 2.
+``--more``: three kernels at once; 128 rows against the others, over their own Gram product; diagonals. Sets that are
+not in ``NOTSODEEP_DATA`` are left out. Medians of interleaved repeats.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ import torch
 
 import notsodeep as nsd
 from notsodeep.errors import DataError, NotSoDeepError
-from notsodeep.kernels import forget_tables
 
 from ._clock import elapsed
 from .kernels import show
@@ -58,8 +56,8 @@ def rows_of(name: str, n: int) -> np.ndarray | None:
     return X / np.sqrt((X**2).sum(1).mean()) if len(X) == n else None
 
 
-def measure(X: torch.Tensor, activation: str, repeats: int, compiled: bool, more: bool) -> dict[str, Any]:
-    """Gram product, first, later and compiled calls, one after the other and again."""
+def measure(X: torch.Tensor, activation: str, repeats: int, more: bool) -> dict[str, Any]:
+    """Gram product, first and later calls, one after the other and again."""
     deq = nsd.DEQ(activation, NETWORKS.get(activation, OTHERS))
     out = torch.empty(len(X), len(X), dtype=X.dtype, device=X.device)
     works: dict[str, Callable[[], Any]] = {
@@ -67,8 +65,6 @@ def measure(X: torch.Tensor, activation: str, repeats: int, compiled: bool, more
         "first": lambda: nsd.ntk(deq, X, out=out),
         "later": lambda: nsd.ntk(deq, X, out=out),
     }
-    if compiled:
-        works["compiled"] = lambda: nsd.ntk(deq, X, out=out, compile=True)
     if more:
         outs = {"ck": out, "ntk": torch.empty_like(out), "ntk_frozen": torch.empty_like(out)}
         batch, rest, function = X[:BATCH], X[BATCH:], nsd.kernel_function(deq, "ntk", X)
@@ -84,10 +80,10 @@ def measure(X: torch.Tensor, activation: str, repeats: int, compiled: bool, more
     for _ in range(repeats):
         for name, work in works.items():
             if name == "first":
-                forget_tables()
+                nsd.clear_caches()
             times[name].append(elapsed(work, X.device))
     found = {name: statistics.median(values) for name, values in times.items()}
-    ratios = {name: found[name] / found["gram"] for name in ("first", "later", "compiled", "three") if name in found}
+    ratios = {name: found[name] / found["gram"] for name in ("first", "later", "three") if name in found}
     if more:
         ratios["cross"] = found["cross"] / found["cross_gram"]
     return {f"{name}_s": value for name, value in found.items()} | ratios | extra
@@ -97,7 +93,7 @@ def _extra_memory(work: Callable[[], Any], device: torch.device) -> dict[str, fl
     """What a first call holds on the GPU beyond inputs and outputs."""
     if device.type != "cuda":
         return {}
-    forget_tables()
+    nsd.clear_caches()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     work()
@@ -113,7 +109,6 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", default=["float64", "float32"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--compiled", action="store_true")
     parser.add_argument(
         "--more", action="store_true", help="three kernels at once, 128 rows against the others, diagonals"
     )
@@ -142,7 +137,7 @@ def main() -> None:
                 for activation in networks:
                     row = {"data": name, "n": n, "p": X.shape[1], "dtype": dtype, "activation": activation}
                     try:
-                        row |= measure(x, activation, options.repeats, options.compiled, options.more)
+                        row |= measure(x, activation, options.repeats, options.more)
                     except NotSoDeepError as error:  # an activation that needs parameters
                         print(f"{activation} is left out: {error}", file=sys.stderr)
                         continue

@@ -49,7 +49,7 @@ def points(n: int, p: int, dtype: torch.dtype, device: str) -> torch.Tensor:
     return (torch.randn(n, p, generator=generator, dtype=dtype) / math.sqrt(p)).to(device)
 
 
-def gram(n: int, p: int, device: str, repeats: int, compiled: bool) -> list[dict[str, Any]]:
+def gram(n: int, p: int, device: str, repeats: int) -> list[dict[str, Any]]:
     """CK and NTK together, the Gram product inside them included, over the Gram product alone.
 
     Only one triangle of the Gram matrix is computed inside; ``beyond_gram`` is the ratio without that part.
@@ -58,38 +58,35 @@ def gram(n: int, p: int, device: str, repeats: int, compiled: bool) -> list[dict
     X = points(n, p, torch.float64, device)
     for name in ("tanh", "relu", "silu"):
         deq = nsd.DEQ(name, SIGMA_A2)
-        for mode in ("eager", "compiled") if compiled else ("eager",):
 
-            def both(deq: nsd.DEQ = deq, mode: str = mode) -> Any:
-                return nsd.kernels_of(deq, X, kernels=("ck", "ntk"), compile=mode == "compiled")
+        def both(deq: nsd.DEQ = deq) -> Any:
+            return nsd.kernels_of(deq, X, kernels=("ck", "ntk"))
 
-            def product() -> Any:
-                return X @ X.T
+        def product() -> Any:
+            return X @ X.T
 
-            def own_tiles() -> None:
-                for rows, columns in tiles_of((n, n), tile_shape(X.device), symmetric=True):
-                    X[rows] @ X[columns].T
+        def own_tiles() -> None:
+            for rows, columns in tiles_of((n, n), tile_shape(X.device), symmetric=True):
+                X[rows] @ X[columns].T
 
-            # interleaved, so that a drifting clock touches all sides alike
-            cuda = device == "cuda"
-            rounds = [
-                (timed(both, 1, cuda), timed(product, 1, cuda), timed(own_tiles, 1, cuda)) for _ in range(repeats)
-            ]
-            ratio = statistics.median(k / g for k, g, _ in rounds)
-            beyond = statistics.median((k - t) / g for k, g, t in rounds)
-            rows.append(
-                {
-                    "activation": name,
-                    "mode": mode,
-                    "n": n,
-                    "p": p,
-                    "device": device,
-                    "ratio": ratio,
-                    "beyond_gram": beyond,
-                    "kernels_s": statistics.median(k for k, _, _ in rounds),
-                    "gram_s": statistics.median(g for _, g, _ in rounds),
-                }
-            )
+        # interleaved, so that a drifting clock touches all sides alike
+        cuda = device == "cuda"
+        rounds = [(timed(both, 1, cuda), timed(product, 1, cuda), timed(own_tiles, 1, cuda)) for _ in range(repeats)]
+        ratio = statistics.median(k / g for k, g, _ in rounds)
+        beyond = statistics.median((k - t) / g for k, g, t in rounds)
+        rows.append(
+            {
+                "activation": name,
+                "mode": "eager",
+                "n": n,
+                "p": p,
+                "device": device,
+                "ratio": ratio,
+                "beyond_gram": beyond,
+                "kernels_s": statistics.median(k for k, _, _ in rounds),
+                "gram_s": statistics.median(g for _, g, _ in rounds),
+            }
+        )
     return rows
 
 
@@ -184,10 +181,9 @@ def neural_tangents(python: str, folder: Path) -> list[dict[str, Any]]:
         peer = json.loads(answer.stdout.strip().splitlines()[-1])
         truth = nsd.ntk(deq, X, check=False)
         error = float(np.abs(np.load(folder / "k.npy") - truth.numpy()).max() / truth.abs().max())
-        for mode in ("eager", "compiled"):
-            ours = timed(lambda mode=mode, deq=deq, X=X: nsd.ntk(deq, X, check=False, compile=mode == "compiled"), 5)
-            rows.append({"activation": name, "n": n, "mode": mode, "neural_tangents_s": peer, "ours_s": ours,
-                         "ratio": peer / ours, "their_error": error})  # fmt: skip
+        ours = timed(lambda deq=deq, X=X: nsd.ntk(deq, X, check=False), 5)
+        rows.append({"activation": name, "n": n, "neural_tangents_s": peer, "ours_s": ours, "ratio": peer / ours,
+                     "their_error": error})  # fmt: skip
     return rows
 
 
@@ -208,7 +204,6 @@ def main() -> None:
     parser.add_argument("--p", type=int, default=2500)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--eager-only", action="store_true")
     parser.add_argument("--largest", type=int, default=20_000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -218,7 +213,7 @@ def main() -> None:
         "versions": {"notsodeep": nsd.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
     if "gram" in options.parts:
-        results["gram"] = gram(options.n, options.p, options.device, options.repeats, not options.eager_only)
+        results["gram"] = gram(options.n, options.p, options.device, options.repeats)
         show("CK + NTK over the Gram product", results["gram"])
     if "growth" in options.parts:
         sizes = tuple(n for n in (2_500, 5_000, 10_000, 20_000) if n <= options.largest)

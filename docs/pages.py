@@ -214,7 +214,7 @@ def distilled(results: Path) -> str:
 def data_speed(results: Path) -> str:
     """The NTK on real and on random rows, side by side."""
     text = "The NTK in units of the product X Xᵀ of the same rows. First call: the table of the network is built; "
-    text += "later calls find it again. Compiled: `compile=True`, its start-up not counted. Three kernels: CK and both "
+    text += "later calls find it again. Three kernels: CK and both "
     text += "NTKs at once. The cross kernel is in units of its own, smaller product.\n\n"
     for name in ("cpu", "xeon", "h200"):
         document = _read(results / f"speed_data_{name}.json")
@@ -234,7 +234,6 @@ def data_speed(results: Path) -> str:
 _DATA_COLUMNS = {
     "first": "first",
     "later": "later",
-    "compiled": "compiled",
     "three": "three kernels",
     "cross": "128 rows against the others",
     "first_s": "first, ms",

@@ -367,19 +367,6 @@ def first_trained(kernel: Kernel, depth: int) -> int:
     return {"ck": depth, "ntk_frozen": 1, "ntk": 0}[kernel]
 
 
-def tangent_kernel(kernel: Any, train_input: bool) -> Kernel:
-    """Which NTK is meant: ``kernel`` by name, or by its older alias ``train_input``."""
-    if kernel is None:
-        return "ntk" if train_input else "ntk_frozen"
-    known = isinstance(kernel, str) and kernel in ("ntk", "ntk_frozen")
-    if not known or (kernel == "ntk" and not train_input):
-        given = f"{kernel!r}" if train_input else f"{kernel!r} with train_input=False"
-        raise InvalidInputError(
-            f"kernel must be 'ntk' (all weights) or 'ntk_frozen' (input weights frozen), got {given}"
-        )
-    return kernel
-
-
 @overload
 def rates_of(network: ENN, learning_rates: Sequence[float] | None) -> tuple[float, ...]: ...
 @overload

@@ -54,7 +54,7 @@ def test_finite_width_tends_to_the_exact_kernels(deq):
     found = {
         "ck": nsd.finite_ck(deq, X, **options),
         "ntk": nsd.finite_ntk(deq, X, **options),
-        "ntk_frozen": nsd.finite_ntk(deq, X, train_input=False, **options),
+        "ntk_frozen": nsd.finite_ntk(deq, X, kernel="ntk_frozen", **options),
     }
     for kernel, (mean, error) in found.items():
         # five standard errors, and the O(1/width) bias of the mean

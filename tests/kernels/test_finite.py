@@ -44,24 +44,24 @@ def gram_of_gradients(output, parameters):
 
 
 @pytest.mark.parametrize("name", ["tanh", "relu", "silu"])
-@pytest.mark.parametrize("train_input", [True, False])
-def test_implicit_gradients_equal_those_of_an_unrolled_network(name, train_input):
+@pytest.mark.parametrize("kernel", ["ntk", "ntk_frozen"])
+def test_implicit_gradients_equal_those_of_an_unrolled_network(name, kernel):
     m, seed, deq, X = 15, 7, nsd.DEQ(name, 0.15, 0.9), points()
     A, B, a = (w.requires_grad_() for w in normals(seed, (m, m), (m, P), (m,)))
     x, z = torch.from_numpy(X), torch.zeros(len(X), m, dtype=torch.float64)
     for _ in range(200):
         z = deq.activation(math.sqrt(0.15) * z @ A.T + math.sqrt(0.9) * x @ B.T) / math.sqrt(m)
-    trained = [a, A, B] if train_input else [a, A]
+    trained = [a, A, B] if kernel == "ntk" else [a, A]
     truth = gram_of_gradients(z @ a, trained)
-    mine = nsd.finite_ntk(deq, X, width=m, seed=seed, train_input=train_input)
+    mine = nsd.finite_ntk(deq, X, width=m, seed=seed, kernel=kernel)
     assert np.abs(mine - truth).max() < tolerance() * np.abs(truth).max()
     features = nsd.finite_ck(deq, X, width=m, seed=seed)
     assert np.abs(features - (z @ z.T).detach().numpy()).max() < tolerance()
 
 
-@pytest.mark.parametrize("train_input", [True, False])
+@pytest.mark.parametrize("kernel", ["ntk", "ntk_frozen"])
 @pytest.mark.parametrize("rates", [None, (0.5, 2.0, 0.0, 3.0)])
-def test_explicit_gradients_equal_those_of_autograd(train_input, rates):
+def test_explicit_gradients_equal_those_of_autograd(kernel, rates):
     widths, seed, X = (9, 14, 6), 3, points()
     enn = nsd.ENN(["tanh", LeakyReLU(0.2), Hermite((0.1, 1.0, 0.3))])
     weights = [w.requires_grad_() for w in normals(seed, (9, P), (14, 9), (6, 14), (6,))]
@@ -72,9 +72,9 @@ def test_explicit_gradients_equal_those_of_autograd(train_input, rates):
     truth = sum(
         scale * gram_of_gradients(hidden @ weights[-1], [weight])
         for level, (scale, weight) in enumerate(zip(scales, weights, strict=True))
-        if level or train_input
+        if level or kernel == "ntk"
     )
-    mine = nsd.finite_ntk(enn, X, width=widths, seed=seed, train_input=train_input, learning_rates=rates)
+    mine = nsd.finite_ntk(enn, X, width=widths, seed=seed, kernel=kernel, learning_rates=rates)
     assert np.abs(mine - truth).max() < tolerance() * np.abs(truth).max()
     features = (hidden @ hidden.T).detach().numpy()
     assert np.abs(nsd.finite_ck(enn, X, width=widths, seed=seed) - features).max() < tolerance()
@@ -109,7 +109,6 @@ def test_relu_network_against_arc_cosine_kernels():
     assert_within(nsd.finite_ntk(nsd.ENN("relu"), X, **options), sigma + (X @ X.T) * slope, 400)
     frozen = nsd.finite_ntk(nsd.ENN("relu"), X, kernel="ntk_frozen", **options)
     assert_within(frozen, sigma, 400)
-    np.testing.assert_array_equal(frozen, nsd.finite_ntk(nsd.ENN("relu"), X, train_input=False, **options))
     rates = (0.3, 2.0)
     tilted = 2.0 * sigma + 0.3 * (X @ X.T) * slope
     assert_within(nsd.finite_ntk(nsd.ENN("relu"), X, learning_rates=rates, **options), tilted, 400)
@@ -131,7 +130,7 @@ def test_linear_deq_in_closed_form():
     deq, options = nsd.DEQ("linear", 0.2), {"width": 200, "draws": 40, "seed": 3, "return_std_error": True}
     assert_within(nsd.finite_ck(deq, X, **options), G, 200)
     assert_within(nsd.finite_ntk(deq, X, **options), G + G / 0.8, 200)
-    assert_within(nsd.finite_ntk(deq, X, train_input=False, **options), G / 0.8, 200)
+    assert_within(nsd.finite_ntk(deq, X, kernel="ntk_frozen", **options), G / 0.8, 200)
 
 
 def test_without_recurrence_a_deq_is_a_one_layer_network():
@@ -174,7 +173,7 @@ def test_exact_kernels_are_the_limits(network):
     options = {"width": 256, "draws": 24, "seed": 11, "return_std_error": True}
     assert_within(nsd.finite_ck(network, X, **options), exact["ck"], 256)
     assert_within(nsd.finite_ntk(network, X, **options), exact["ntk"], 256)
-    assert_within(nsd.finite_ntk(network, X, train_input=False, **options), exact["ntk_frozen"], 256)
+    assert_within(nsd.finite_ntk(network, X, kernel="ntk_frozen", **options), exact["ntk_frozen"], 256)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -257,8 +256,6 @@ def test_beyond_the_guarantee_it_computes_or_says_so():
         nsd.finite_ck(nsd.DEQ("linear", 2.0, 1.0), X, width=50, check=False)
     with pytest.raises(ConvergenceError, match="relative residual"):
         nsd.finite_ck(nsd.DEQ(nsd.activation("tanh") * 3.0, 1.5, 1.0), X, width=200, check=False)
-    with pytest.raises(ConvergenceError, match=r"asked for 1\.0e-20"):
-        nsd.finite_ck(nsd.DEQ("tanh", 0.2), X, width=50, tol=1e-20)
 
 
 def test_a_jump_has_features_but_no_gradients():
@@ -273,14 +270,6 @@ def test_a_jump_has_features_but_no_gradients():
         nsd.finite_ntk(nsd.ENN([step]), X, width=10)
 
 
-def test_the_bar_appears_only_when_asked(capsys, monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes any stream for a terminal
-    nsd.finite_ck(nsd.ENN("relu"), points(), width=10, draws=3)
-    assert capsys.readouterr().err == ""
-    nsd.finite_ck(nsd.ENN("relu"), points(), width=10, draws=3, progress=True)
-    assert "finite width" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -290,7 +279,6 @@ def test_the_bar_appears_only_when_asked(capsys, monkeypatch):
         ({"width": 10, "draws": 0}, "draws must be a whole number"),
         ({"width": 10, "seed": "a"}, "seed must be a whole number"),
         ({"width": 10, "return_std_error": True}, "at least two draws"),
-        ({"width": 10, "tol": 0.0}, "tol must be a positive number"),
         ({"width": 10, "Y": np.zeros((2, P + 1))}, "features"),
     ],
 )
@@ -306,12 +294,8 @@ def test_bad_networks_points_and_rates_are_refused():
         nsd.finite_ck(nsd.ENN("relu"), np.full((2, 2), np.nan), width=10)
     with pytest.raises(InvalidInputError, match="two dimensions"):
         nsd.finite_ck(nsd.ENN("relu"), np.zeros(3), width=10)
-    for call in (nsd.finite_ntk, nsd.ntk):
-        given = {"width": 10} if call is nsd.finite_ntk else {}
-        with pytest.raises(InvalidInputError, match=r"'ntk_frozen'.*got 'ck'"):
-            call(nsd.ENN("relu"), points(), kernel="ck", **given)
-        with pytest.raises(InvalidInputError, match="with train_input=False"):
-            call(nsd.ENN("relu"), points(), kernel="ntk", train_input=False, **given)
+    with pytest.raises(InvalidInputError, match=r"'ntk_frozen'.*got 'ck'"):
+        nsd.finite_ntk(nsd.ENN("relu"), points(), kernel="ck", width=10)
     with pytest.raises(InvalidInputError, match="learning_rates"):
         nsd.finite_ntk(nsd.ENN("relu"), points(), width=10, learning_rates=(1.0,))
     with pytest.raises(InvalidInputError, match="learning_rates"):

@@ -537,13 +537,3 @@ def test_bad_arguments_are_refused():
     assert nsd.ck(nsd.ENN([step]), X)[0, 1] == pytest.approx(0.0, abs=ulps())
     with pytest.raises(InvalidInputError, match="jumps"):
         nsd.ntk(nsd.ENN([step]), X)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside torch's compiler
-@pytest.mark.parametrize("net", [NETWORKS[0], NETWORKS[1]], ids=repr)
-def test_compiled_tiles_agree_with_eager_ones(net):
-    X = gaussian_points(420, 30)
-    eager, compiled = (nsd.kernels_of(net, X, kernels=("ck", "ntk"), compile=choice) for choice in (False, True))
-    for kind, K in eager.items():
-        np.testing.assert_allclose(compiled[kind], K, rtol=0, atol=tolerance())

@@ -13,9 +13,8 @@ from sklearn.datasets import load_digits
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
-from notsodeep import _native
-from notsodeep.errors import InvalidInputError, NotSoDeepWarning
-from notsodeep.kernels import DEQSlope, forget_tables, lookup, near, pairwise, plane, tabulate, tiles
+from notsodeep.errors import InvalidInputError
+from notsodeep.kernels import DEQSlope, near, pairwise, plane, tabulate, tiles
 from notsodeep.networks import rates_of
 
 KINDS = ("ck", "ntk", "ntk_frozen")
@@ -122,9 +121,9 @@ def test_tanh_has_a_table_far_beyond_its_features():
 
 def test_results_do_not_depend_on_what_was_computed_before(digits):
     net = nsd.DEQ("tanh", 0.15)
-    forget_tables()
+    nsd.clear_caches()
     first = nsd.ntk(net, digits)
-    forget_tables()
+    nsd.clear_caches()
     nsd.ck(net, 1.5 * digits)
     nsd.ck(net, digits[:80])
     assert np.array_equal(first, nsd.ntk(net, digits))
@@ -137,7 +136,7 @@ def test_the_shelf_of_tables_is_bounded():
 
 def test_threads_share_tables(digits):
     net = nsd.DEQ("silu", 0.12)
-    forget_tables()
+    nsd.clear_caches()
     found = [None] * 4
 
     def work(i):
@@ -245,7 +244,7 @@ def test_series_of_the_layer_are_for_many_points_and_count_among_the_evaluations
     X *= rng.uniform(1.0, 1.1, (100, 1)) / np.linalg.norm(X, axis=1, keepdims=True)
     made = []
     monkeypatch.setattr(near, "polar_grid", lambda *given: made.append(plane.polar_grid(*given)) or made[-1])
-    tabulate.forget_tables()
+    nsd.clear_caches()
     few = nsd.ck(deq, X[:50])
     assert not made
     monkeypatch.setattr(plane, "_SLOW", 1 << 22)
@@ -306,31 +305,3 @@ def test_tiles_of_several_threads_are_those_of_one(digits):
         for kind in KINDS:
             np.testing.assert_allclose(several[kind], one[kind], rtol=0, atol=ulps())
             np.testing.assert_array_equal(several[kind], several[kind].T)
-
-
-# ---- compiled ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("net", NETWORKS, ids=repr)
-def test_compiled_tiles_agree_with_plain_ones(net, dtype, digits):
-    """Square and cross, with sides that are no multiples of anything."""
-    if not lookup.loops.built:
-        pytest.skip("no C++ compiler")
-    X, room = digits.astype(dtype), tolerance() if dtype == np.float64 else ulps(16, dtype)
-    for pair in ((X,), (X[:37], X[20:155])):
-        plain, fused = nsd.kernels_of(net, *pair), nsd.kernels_of(net, *pair, compile=True)
-        for kind, values in plain.items():
-            np.testing.assert_allclose(fused[kind], values, rtol=0, atol=room * np.abs(values).max())
-            assert fused[kind].dtype == dtype
-
-
-def test_without_a_compiler_tiles_are_plain(digits, monkeypatch):
-    monkeypatch.setattr(_native.shutil, "which", lambda name: None)
-    vars(lookup.loops).pop("built", None)
-    try:
-        with pytest.warns(NotSoDeepWarning, match="no C\\+\\+ compiler"):
-            found = nsd.ntk(NETWORKS[0], digits, compile=True)
-    finally:
-        del lookup.loops.built
-    np.testing.assert_array_equal(found, nsd.ntk(NETWORKS[0], digits))

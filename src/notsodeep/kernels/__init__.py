@@ -5,7 +5,6 @@ from .function import TabulatedKernel, kernel_function
 from .matrix import ck, kernels_of, ntk
 from .pointwise import VARIANCES, DEQSlope, diagonal, pairwise
 from .series import power_series, sphere_diagonal
-from .tabulate import forget_tables
 
 __all__ = [
     "VARIANCES",
@@ -15,7 +14,6 @@ __all__ = [
     "diagonal",
     "finite_ck",
     "finite_ntk",
-    "forget_tables",
     "kernel_function",
     "kernels_of",
     "ntk",

@@ -19,12 +19,13 @@ from torch import Tensor
 
 from ..errors import warn
 from ..networks import Kernel
-from .lookup import PARITY, Table, placed
+from .lookup import Table, on_device
 from .tabulate import one_thread
 from .tiles import Points, products, tiles_of
 
 _BLOCK = 4096, 8192  # rows and columns of a product
 _LISTED = 1 << 21  # entries
+_PARITY = {None: 0, "odd": 1, "even": 2}  # as programs know it
 # rows, columns and warps of a program, ranks that it adds at once, and whether by tensor cores
 _SHAPES = {torch.float64: (128, 32, 4, 16, True), torch.float32: (64, 64, 8, 2, False)}
 _SCALAR = {torch.float64: (32, 32, 4, 1, False), torch.float32: (64, 64, 8, 1, False)}  # without norms
@@ -116,7 +117,7 @@ class _Factors:
         if self.table.one_function:
             return
         if self._rows != rows:
-            signs = placed(self.level.signs, self.left.device)[:, None]
+            signs = on_device(self.level.signs, self.left.device)[:, None]
             self._rows, self.left = rows, (self._side(self.points.sx[rows]) * signs).to(self.left.dtype)
         self.right = self._void  # one of them at a time
         self.right = self._side(self.points.sy[columns])
@@ -152,7 +153,7 @@ class _Factors:
             _LISTED,
             SYMMETRIC=self.points.symmetric,
             WARPED=self.level.warped,
-            PARITY=PARITY[self.level.parity],
+            PARITY=_PARITY[self.level.parity],
             SCALAR=self.table.one_function,
             HOMOGENEOUS=self.table.homogeneous,
             BM=high,

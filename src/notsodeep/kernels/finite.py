@@ -21,7 +21,7 @@ from .._arrays import as_rows, isolated_settings, like, same_columns
 from .._equilibrium import solve_equilibrium
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
-from ..networks import DEQ, ENN, Kernel, Network, check_kernel, rates_of, tangent_kernel
+from ..networks import DEQ, ENN, Kernel, Network, check_kernel, rates_of
 
 _MAX_STEPS = 1000
 _MOST_WEIGHTS = 1 << 37  # of one network: a terabyte in double precision
@@ -37,24 +37,38 @@ def finite_ck(
     *,
     Y: Any = None,
     check: bool = True,
-    tol: float | None = None,
     return_std_error: bool = False,
-    progress: bool | None = None,
 ) -> Any:
-    """Mean over ``draws`` networks of z(x) . z(y), z the last hidden layer or the equilibrium.
-
-    Parameters
-    ----------
-    X, Y : arrays (n, p) and (m, p); ``Y`` is ``X`` unless given. NumPy in, NumPy out; torch in, torch out.
-    width : number of neurons; for an ENN also one number per hidden layer.
-    seed : of the generator of all weights; the same seed gives the same networks on the same device and dtype.
-    check : raise :class:`ContractionError` for a DEQ without a guaranteed unique equilibrium.
-    tol : relative residual of the equilibrium, 1e-12 in float64 and 1e-5 in float32 unless given.
-    return_std_error : also return the standard error of every entry of the mean (at least two draws).
-    progress : show a bar; by default only on a terminal and only if it takes long.
+    """Average z(x) . z(y) over random networks of finite width, z the last hidden layer or the equilibrium.
 
     The expectation differs from the exact kernel by O(1 / width), a single draw by O(1 / sqrt(width)).
 
+    Parameters
+    ----------
+    network : DEQ or ENN
+        The specification of the network.
+    X : array of shape (n, p)
+        The inputs as rows.
+    width : int or sequence of ints
+        The number of neurons; for an ENN also one number per hidden layer.
+    draws : int
+        How many networks are drawn.
+    seed : int
+        The seed of all weights. A seed gives the same networks again on the same device and dtype.
+    Y : array of shape (m, p), optional
+        The other inputs; ``X`` itself unless given.
+    check : bool
+        ``False`` computes also outside the range in which a unique equilibrium is guaranteed.
+    return_std_error : bool
+        Whether to return also the standard error of every entry of the mean (at least two draws).
+
+    Returns
+    -------
+    array of shape (n, m), or two of them
+        The mean over the draws, and its standard error if asked for.
+
+    Examples
+    --------
     >>> import numpy as np, notsodeep as nsd
     >>> enn, X = nsd.ENN(["relu"]), np.eye(2)
     >>> mean, error = nsd.finite_ck(enn, X, width=200, draws=100, seed=1, return_std_error=True)
@@ -62,8 +76,8 @@ def finite_ck(
     True
     """
     points = _Points.of(X, Y)
-    nets = _networks(network, points.rows, width, draws, seed, check, tol)
-    return points.average((net.features_gram() for net in nets), draws, return_std_error, progress)
+    nets = _networks(network, points.rows, width, draws, seed, check)
+    return points.average((net.features_gram() for net in nets), draws, return_std_error)
 
 
 @isolated_settings
@@ -73,29 +87,52 @@ def finite_ntk(
     width: int | Sequence[int],
     draws: int = 1,
     seed: int = 0,
-    train_input: bool = True,
-    learning_rates: Sequence[float] | None = None,
+    kernel: Kernel = "ntk",
     *,
-    kernel: Kernel | None = None,
+    learning_rates: Sequence[float] | None = None,
     Y: Any = None,
     check: bool = True,
-    tol: float | None = None,
     return_std_error: bool = False,
-    progress: bool | None = None,
 ) -> Any:
-    """Mean over ``draws`` networks of grad f(x) . grad f(y), the gradient over all trained weights.
+    """Average grad f(x) . grad f(y) over random networks of finite width, the gradient over all trained weights.
 
-    ``kernel="ntk_frozen"`` freezes the input weights (B of a DEQ, and its bias; W_1 of an ENN); ``train_input=False``
-    says the same. ``learning_rates`` (ENN only) multiply the contributions of W_1, ..., W_L and the readout. The other
-    arguments are those of :func:`finite_ck`.
+    Parameters
+    ----------
+    network : DEQ or ENN
+        The specification of the network.
+    X : array of shape (n, p)
+        The inputs as rows.
+    width, draws, seed
+        The size, number and seed of the networks, as in :func:`finite_ck`.
+    kernel : {"ntk", "ntk_frozen"}
+        ``"ntk_frozen"`` freezes the input weights: B of a DEQ, and its bias; W_1 of an ENN.
+    learning_rates : sequence of floats, optional
+        For an ENN: multipliers of W_1, ..., W_L and the readout.
+    Y : array of shape (m, p), optional
+        The other inputs; ``X`` itself unless given.
+    check, return_std_error
+        Options of :func:`finite_ck`.
+
+    Returns
+    -------
+    array of shape (n, m), or two of them
+        The mean over the draws, and its standard error if asked for.
+
+    Examples
+    --------
+    >>> import numpy as np, notsodeep as nsd
+    >>> nsd.finite_ntk(nsd.ENN(["linear"]), np.eye(2), width=100_000, seed=0).round(1)
+    array([[2., 0.],
+           [0., 2.]])
     """
-    name = tangent_kernel(kernel, train_input)
-    check_kernel(network, name)
+    check_kernel(network, kernel)
+    if kernel == "ck":
+        raise InvalidInputError("kernel must be 'ntk' (all weights) or 'ntk_frozen', got 'ck'; use finite_ck")
     rates = rates_of(network, learning_rates) or (1.0, 1.0, 1.0)
-    rates = rates if name == "ntk" else (0.0, *rates[1:])
+    rates = rates if kernel == "ntk" else (0.0, *rates[1:])
     points = _Points.of(X, Y)
-    nets = _networks(network, points.rows, width, draws, seed, check, tol)
-    return points.average((net.gradients_gram(rates) for net in nets), draws, return_std_error, progress)
+    nets = _networks(network, points.rows, width, draws, seed, check)
+    return points.average((net.gradients_gram(rates) for net in nets), draws, return_std_error)
 
 
 # ---- averaging -------------------------------------------------------------------------------------------
@@ -116,13 +153,13 @@ class _Points(NamedTuple):
         return _Points(X, torch.cat([x, same_columns(x, as_rows(Y, "Y", least=0))]), len(x))
 
     @torch.no_grad()
-    def average(self, grams: Iterable[Tensor], draws: int, return_std_error: bool, progress: bool | None) -> Any:
+    def average(self, grams: Iterable[Tensor], draws: int, return_std_error: bool) -> Any:
         """Running mean and sum of squared deviations (Welford), so that only two matrices are held."""
         if return_std_error and draws < 2:
             raise InvalidInputError(f"a standard error needs at least two draws, got draws={draws}")
         kind = self.rows.dtype
         mean = spread = torch.zeros((), dtype=kind, device=self.rows.device)
-        for count, gram in enumerate(track(grams, draws, "finite width", progress), start=1):
+        for count, gram in enumerate(track(grams, draws, "finite width", None), start=1):
             value = gram if self.split is None else gram[: self.split, self.split :]
             step = value - mean
             mean = mean + step / count
@@ -138,19 +175,15 @@ class _Points(NamedTuple):
 
 
 def _networks(
-    network: Network, rows: Tensor, width: int | Sequence[int], draws: int, seed: int, check: bool, tol: float | None
+    network: Network, rows: Tensor, width: int | Sequence[int], draws: int, seed: int, check: bool
 ) -> Iterator[_Drawn]:
     if isinstance(network, DEQ) and check:
         network.check_contraction()
-    if tol is None:
-        tol = 1e-12 if rows.dtype == torch.float64 else 1e-5
-    if not tol > 0:
-        raise InvalidInputError(f"tol must be a positive number, got {tol!r}")
     widths = _widths(network, width, rows.shape[1])
     generator = torch.Generator(device=rows.device).manual_seed(whole_seed(seed))
     for _ in range(whole("draws", draws)):
         if isinstance(network, DEQ):
-            yield _ImplicitNetwork(network, rows, generator, widths[0], tol)
+            yield _ImplicitNetwork(network, rows, generator, widths[0])
         else:
             yield _ExplicitNetwork(network, rows, generator, widths)
 
@@ -197,9 +230,9 @@ def _gram(rows: Tensor) -> Tensor:
 class _ImplicitNetwork(_Drawn):
     """z = phi(u) / sqrt(m), u = sigma_a A z + sigma_b B x + sigma_c c, f = a . z, solved for all rows at once."""
 
-    def __init__(self, deq: DEQ, rows: Tensor, generator: torch.Generator, width: int, tol: float) -> None:
+    def __init__(self, deq: DEQ, rows: Tensor, generator: torch.Generator, width: int) -> None:
         super().__init__(rows, generator)
-        self.deq, self.tol = deq, tol
+        self.deq = deq
         self.sigma_a, self.sigma_b, self.sigma_c = (math.sqrt(v) for v in deq.variances)
         self.root = math.sqrt(width)
         self.A, B, self.a = self.normal(width, width), self.normal(width, rows.shape[1]), self.normal(width)
@@ -207,7 +240,7 @@ class _ImplicitNetwork(_Drawn):
         if self.sigma_c:  # drawn last: without a bias the networks of a seed stay what they are
             self.drive = self.drive + self.sigma_c * self.normal(width)
         start = self._layer(torch.zeros_like(self.drive))
-        self.features = _settled(self._layer, start, tol, "equilibrium", deq)
+        self.features = _settled(self._layer, start, "equilibrium", deq)
 
     def _preactivation(self, z: Tensor) -> Tensor:
         return torch.addmm(self.drive, z, self.A.T, alpha=self.sigma_a)
@@ -223,20 +256,21 @@ class _ImplicitNetwork(_Drawn):
         def adjoint_map(adjoint: Tensor) -> Tensor:
             return slope * torch.addmm(self.a[None, :], adjoint, self.A, alpha=self.sigma_a)
 
-        adjoint = _settled(adjoint_map, slope * self.a, self.tol, "adjoint equation", self.deq)
+        adjoint = _settled(adjoint_map, slope * self.a, "adjoint equation", self.deq)
         features = self.features_gram()
         inputs = rates[0] * self.deq.drive(_gram(self.rows)) + rates[1] * self.sigma_a**2 * features
         return rates[2] * features + _gram(adjoint) * inputs
 
 
-def _settled(step: Callable[[Tensor], Tensor], start: Tensor, tol: float, what: str, deq: DEQ) -> Tensor:
+def _settled(step: Callable[[Tensor], Tensor], start: Tensor, what: str, deq: DEQ) -> Tensor:
+    tol = 1e-12 if start.dtype == torch.float64 else 1e-5  # of the relative residual
     found = solve_equilibrium(step, start, "picard", tol, _MAX_STEPS)
     if bool(found.converged.all()):
         return found.value
     residual = float(found.residual.max())
     raise ConvergenceError(
         f"the {what} of {deq!r} at width {start.shape[1]} did not converge: relative residual {residual:.1e}, "
-        f"asked for {tol:.1e}. Lower sigma_a2 (a unique equilibrium is guaranteed below {deq.limit:.6g}) or raise tol"
+        f"asked for {tol:.1e}. Lower sigma_a2 (a unique equilibrium is guaranteed below {deq.limit:.6g})"
     )
 
 

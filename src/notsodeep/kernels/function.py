@@ -86,9 +86,7 @@ class TabulatedKernel:
         self.table = table_for(self.network, self.kernels, self.rates, scale, math.inf) if high > 0.0 else None
 
     @isolated_settings
-    def __call__(
-        self, X: Any, Y: Any = None, *, out: Any = None, compile: bool = False, progress: bool | None = None
-    ) -> Any:
+    def __call__(self, X: Any, Y: Any = None, *, out: Any = None, progress: bool | None = None) -> Any:
         """The kernel between the rows of ``X`` and ``Y``, or of ``X`` alone; a dict if several were asked for."""
         x = as_rows(X, "X", least=0)
         y = None if Y is None else same_columns(x, as_rows(Y, "Y", least=0))
@@ -96,7 +94,7 @@ class TabulatedKernel:
         if self.table is None and rows:
             self._tabulate(*norm_range(*map(squared_norms, rows)))
         outs: Mapping[Kernel, Any] | None = {self.kernels[0]: out} if self.single and out is not None else out
-        filled = fill(self.network, x, y, self.kernels, self.rates, outs, compile, progress, self.table)
+        filled = fill(self.network, x, y, self.kernels, self.rates, outs, progress, self.table)
         found = {kernel: outs[kernel] if outs is not None else like(v, X) for kernel, v in filled.items()}
         return found[self.kernels[0]] if self.single else found
 

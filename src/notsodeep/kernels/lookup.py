@@ -10,20 +10,16 @@ terms: from the one table follow its :class:`Level` objects.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
+from .._caches import cached
 from .._chebyshev import Room, clenshaw, nodes, polynomials, series_sum, to_coefficients
-from .._native import Loops
 from ..networks import Kernel
 
 _REACHES = (0.125, 0.25, 0.5, 0.7, 0.8, 0.9)  # of the cosine; beyond, all that the table has
@@ -33,15 +29,6 @@ _BEND = 0.7  # the norm at which linear becomes logarithmic
 _ROWS = 8192  # whose norm parts are held at once
 _TERMS = {torch.float64: 5e-13, torch.float32: 1e-7}  # all that is left out of the angle, beside the largest entry
 _RANKS = {torch.float64: 3e-15, torch.float32: 1e-8}  # and out of the norms
-_copies: WeakIdKeyDictionary = WeakIdKeyDictionary()
-PARITY = {None: 0, "odd": 1, "even": 2}  # as programs know it
-loops = Loops(
-    Path(__file__).with_name("tile.cpp"),
-    *[ctypes.c_void_p] * 5,
-    *[ctypes.c_long] * 3,
-    *[ctypes.c_int] * 3,
-    ctypes.c_double,
-)
 
 
 @dataclass(frozen=True)
@@ -121,15 +108,13 @@ class Level:
 
     def side(self, powers: Tensor) -> Tensor:
         """The norm factors (total rank, points), given the polynomials (points, norm degree) of the norms."""
-        return placed(self.factors, powers.device).T @ powers[:, : len(self.factors)].T
+        return on_device(self.factors, powers.device).T @ powers[:, : len(self.factors)].T
 
-    def tile(self, left: Tensor, right: Tensor | None, r: Tensor, room: Room, compiled: bool = False) -> Tensor:
+    def tile(self, left: Tensor, right: Tensor | None, r: Tensor, room: Room) -> Tensor:
         """The kernel at cosines ``r`` (a, b): left (a, rank), with its signs, and right (rank, b) the norm factors.
 
         Without ``right`` the coefficients are ``left``. What is returned lies in the room.
         """
-        if compiled:
-            return self._compiled(left, right, r, room("values", r))
         x2 = room("x2", r)
         torch.mul(torch.asin(r, out=x2) if self.warped else r, self.scale, out=x2)
         if right is None:
@@ -137,29 +122,9 @@ class Level:
         parts = list(zip(left.split(self.ranks, dim=1), right.split(self.ranks), strict=True))
         return clenshaw(len(parts), lambda m, b: b.addmm_(*parts[m], beta=-1.0), x2, self.parity, room)
 
-    def _compiled(self, left: Tensor, right: Tensor | None, r: Tensor, out: Tensor) -> Tensor:
-        """In one pass; other threads go on."""
-        assert all(t.is_contiguous() for t in (r, left, out))
-        assert right is None or right.stride(1) == 1
-        ends = np.cumsum((0, *self.ranks), dtype=np.intc)
-        loops[r.dtype](
-            r.data_ptr(),
-            left.data_ptr(),
-            0 if right is None else right.data_ptr(),
-            out.data_ptr(),
-            ends.ctypes.data,
-            *r.shape,
-            0 if right is None else right.stride(0),
-            len(self.ranks),
-            PARITY[self.parity],
-            self.warped,
-            self.scale,
-        )
-        return out
-
     def at(self, left: Tensor, right: Tensor, x2: Tensor) -> Tensor:
         """The kernel at single entries: the norm factors of both points, and twice the angle variable in [-1, 1]."""
-        return series_sum(placed(self.sums, left.device) @ (left * right), x2, self.parity)
+        return series_sum(on_device(self.sums, left.device) @ (left * right), x2, self.parity)
 
 
 @dataclass(frozen=True)
@@ -171,7 +136,7 @@ class NormSeries:
 
     def at(self, norms: Tensor, powers: Tensor) -> Tensor:
         """Its values, given the polynomials of the norms."""
-        return (powers[:, : len(self.weights)] @ placed(self.weights, norms.device)).mul_(norms**self.power)
+        return (powers[:, : len(self.weights)] @ on_device(self.weights, norms.device)).mul_(norms**self.power)
 
 
 @dataclass(frozen=True)
@@ -276,14 +241,15 @@ def re_expanded(size: int, old: tuple[float, bool], new: tuple[float, bool], ter
     return torch.tensor(to_coefficients(terms)) @ polynomials(size, place)
 
 
-def placed(part: Tensor, device: torch.device) -> Tensor:
-    """A part of a table where the rows are, copied once: a copy waits for all that a GPU does."""
-    if part.device == device:
-        return part
-    kept = _copies.setdefault(part, {})
-    if device not in kept:
-        kept[device] = part.to(device)
-    return kept[device]
+def on_device(part: Tensor, device: torch.device) -> Tensor:
+    """Return a part of a table on the device of the rows."""
+    return part if part.device == device else _copied(part, device)
+
+
+@cached(256)
+def _copied(part: Tensor, device: torch.device) -> Tensor:
+    """Copy a part of a table once: a copy waits until the GPU has finished all that it was given."""
+    return part.to(device)
 
 
 def _parity(c: Tensor) -> str | None:

@@ -17,7 +17,7 @@ from .._arguments import checked
 from .._arrays import as_rows, bad_row, check_target, isolated_settings, like, same_columns, squared_norms
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
-from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of, tangent_kernel
+from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of
 from .device import fill_fused, start_products
 from .lookup import Table
 from .plane import account
@@ -32,36 +32,45 @@ _EQUAL = {torch.float64: 1e-14, torch.float32: 3e-8}  # norms that differ by no 
 
 
 def ck(
-    network: Network,
-    X: Any,
-    Y: Any = None,
-    *,
-    check: bool = True,
-    out: Any = None,
-    compile: bool = False,
-    progress: bool | None = None,
+    network: Network, X: Any, Y: Any = None, *, check: bool = True, out: Any = None, progress: bool | None = None
 ) -> Any:
-    """The conjugate kernel of a DEQ or an ENN between the rows of ``X`` and of ``Y`` (of ``X`` if not given).
+    """Compute the conjugate kernel of a network between the rows of ``X`` and ``Y``.
 
     Parameters
     ----------
-    X, Y : arrays (n, p) and (m, p), taken as given: nothing is rescaled. NumPy in, NumPy out; torch in, torch out on
-        the same device. float32 stays float32, everything else is computed in float64.
-    check : raise :class:`ContractionError` for a DEQ outside the range in which a unique equilibrium is guaranteed;
-        ``False`` computes wherever the kernel equations still converge.
-    out : an array or tensor of shape (n, m) to write into, for instance a memory map.
-    compile : evaluate each tile in one compiled pass, on the CPU: for large or repeated work, since the C++ compiler
-        takes a second, once per process. On CUDA tiles are fused by Triton in any case.
+    network : DEQ or ENN
+        The specification of the infinitely wide network.
+    X : array of shape (n, p)
+        The inputs as rows, taken as given: nothing is rescaled. float32 stays float32, everything else is computed
+        in float64. Tensors that require a gradient, and DEQs whose variances do, give differentiable kernels.
+    Y : array of shape (m, p), optional
+        The other inputs; ``X`` itself unless given.
+    check : bool
+        ``False`` computes also outside the range in which a unique equilibrium is guaranteed.
+    out : array of shape (n, m), optional
+        The result is written here, for instance into a memory map.
+    progress : bool, optional
+        Whether a bar is shown; by default only on a terminal and only if the work takes long.
 
-    Tensors that require a gradient, and DEQs whose variances do, give differentiable kernels.
+    Returns
+    -------
+    array of shape (n, m)
+        A NumPy array if ``X`` is one, else a tensor on the device of ``X``.
 
+    Raises
+    ------
+    ContractionError
+        If a unique equilibrium is not guaranteed and ``check`` is true.
+
+    Examples
+    --------
     >>> import numpy as np, notsodeep as nsd
     >>> nsd.ck(nsd.ENN(["relu"]), np.eye(2)).round(6)
     array([[0.5     , 0.159155],
            [0.159155, 0.5     ]])
     """
     outs: Any = None if out is None else {"ck": out}
-    return kernels_of(network, X, Y, kernels=("ck",), check=check, out=outs, compile=compile, progress=progress)["ck"]
+    return kernels_of(network, X, Y, kernels=("ck",), check=check, out=outs, progress=progress)["ck"]
 
 
 @checked
@@ -71,37 +80,49 @@ def ntk(
     Y: Any = None,
     train_input: bool = True,
     *,
-    kernel: Kernel | None = None,
     learning_rates: Sequence[float] | None = None,
     check: bool = True,
     out: Any = None,
-    compile: bool = False,
     progress: bool | None = None,
 ) -> Any:
-    """The neural tangent kernel; see :func:`ck` for the arguments.
+    """Compute the neural tangent kernel of a network between the rows of ``X`` and ``Y``.
 
-    ``kernel="ntk"``: all weights are trained. ``"ntk_frozen"``: the input weights are frozen (B of a DEQ, which gives
-    the papers' K*; W_1 of an ENN); ``train_input=False`` says the same. ``learning_rates`` (ENN only) are multipliers
-    of W_1, ..., W_L and the readout.
+    Parameters
+    ----------
+    network : DEQ or ENN
+        The specification of the infinitely wide network.
+    X : array of shape (n, p)
+        The inputs as rows, taken as given.
+    Y : array of shape (m, p), optional
+        The other inputs; ``X`` itself unless given.
+    train_input : bool
+        ``False`` freezes the input weights: B of a DEQ (which gives the papers' K*), W_1 of an ENN.
+    learning_rates : sequence of floats, optional
+        For an ENN: multipliers of W_1, ..., W_L and the readout.
+    check, out, progress
+        Options of :func:`ck`.
 
+    Returns
+    -------
+    array of shape (n, m)
+        A NumPy array if ``X`` is one, else a tensor on the device of ``X``.
+
+    Raises
+    ------
+    InvalidInputError
+        If an activation jumps, because then the kernel is infinite.
+
+    Examples
+    --------
     >>> import numpy as np, notsodeep as nsd
     >>> nsd.ntk(nsd.ENN(["relu"]), np.eye(2)).round(6)
     array([[1.      , 0.159155],
            [0.159155, 1.      ]])
     """
-    kernel = tangent_kernel(kernel, train_input)
-    found = kernels_of(
-        network,
-        X,
-        Y,
-        kernels=(kernel,),
-        learning_rates=learning_rates,
-        check=check,
-        out=None if out is None else {kernel: out},
-        compile=compile,
-        progress=progress,
-    )
-    return found[kernel]
+    kernel: Kernel = "ntk" if train_input else "ntk_frozen"
+    outs: Any = None if out is None else {kernel: out}
+    options: Any = {"learning_rates": learning_rates, "check": check, "out": outs, "progress": progress}
+    return kernels_of(network, X, Y, kernels=(kernel,), **options)[kernel]
 
 
 @isolated_settings
@@ -114,10 +135,39 @@ def kernels_of(
     learning_rates: Sequence[float] | None = None,
     check: bool = True,
     out: Mapping[Kernel, Any] | None = None,
-    compile: bool = False,
     progress: bool | None = None,
 ) -> dict[Kernel, Any]:
-    """Several kernels of one network at once, sharing the work: a dict of ``"ck"``, ``"ntk"``, ``"ntk_frozen"``."""
+    """Compute several kernels of one network at once: they share most of the work.
+
+    Parameters
+    ----------
+    network : DEQ or ENN
+        The specification of the infinitely wide network.
+    X : array of shape (n, p)
+        The inputs as rows, taken as given.
+    Y : array of shape (m, p), optional
+        The other inputs; ``X`` itself unless given.
+    kernels : sequence of {"ck", "ntk", "ntk_frozen"}
+        Which kernels to compute.
+    learning_rates : sequence of floats, optional
+        For an ENN: multipliers of W_1, ..., W_L and the readout.
+    out : dict of arrays of shape (n, m), optional
+        The result for each kernel is written here.
+    check, progress
+        Options of :func:`ck`.
+
+    Returns
+    -------
+    dict of arrays of shape (n, m)
+        One matrix for each name in ``kernels``.
+
+    Examples
+    --------
+    >>> import numpy as np, notsodeep as nsd
+    >>> found = nsd.kernels_of(nsd.DEQ("linear", 0.2), np.eye(2), kernels=("ck", "ntk"))
+    >>> {name: round(float(matrix[0, 0]), 6) for name, matrix in found.items()}
+    {'ck': 1.0, 'ntk': 2.25}
+    """
     kernels = check_kernels(network, kernels)
     rates = rates_of(network, learning_rates)
     if isinstance(network, DEQ) and check:
@@ -131,7 +181,7 @@ def kernels_of(
         result = _differentiable(network, x, y, kernels, rates)
     else:
         plain = None if y is None else y.detach()
-        result = fill(network, x.detach(), plain, kernels, rates, out, compile, progress)
+        result = fill(network, x.detach(), plain, kernels, rates, out, progress)
     return {k: out[k] if out is not None else like(v, X) for k, v in result.items()}
 
 
@@ -146,7 +196,6 @@ def fill(
     kernels: Sequence[Kernel],
     rates: Sequence[float] | None,
     out: Mapping[Kernel, Any] | None,
-    compile: bool,
     progress: bool | None,
     table: Table | None = None,
 ) -> dict[Kernel, Tensor]:
@@ -162,9 +211,7 @@ def fill(
     pairs = len(sx) * len(sy) / (2 if symmetric else 1)
     started = start_products(x, other, symmetric, target)  # tables are built meanwhile
     table = _table(network, kernels, rates, low, high, pairs, table, x.dtype)
-    points = Points(
-        network, tuple(kernels), rates, table, x, other, sx, sy, symmetric=symmetric, compiled=compile, least=least
-    )
+    points = Points(network, tuple(kernels), rates, table, x, other, sx, sy, symmetric=symmetric, least=least)
     if not (started and fill_fused(points, target)):
         blocks = list(tiles_of(shape, tile_shape(x.device), symmetric))
         fill_tiles(points, target, track(blocks, len(blocks), "kernel", progress), len(blocks))

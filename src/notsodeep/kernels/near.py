@@ -7,7 +7,6 @@ is solved on it, a few flat operations for all entries at once.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .._caches import cached
 from .._chebyshev import nodes, to_coefficients
 from ..activations.forms import correlation
 from ..networks import DEQ, Kernel
@@ -31,7 +31,6 @@ __all__ = ["NearSeries", "near_series"]
 _SIZES = {torch.float64: ((18, 14), (28, 18), (40, 24)), torch.float32: ((12, 10), (16, 13), (24, 18))}
 _SHORT = {torch.float64: 2e-14, torch.float32: 1e-9}
 _RANGE = 30.0  # of the norms, in which no digits of the shorter rows are lost
-_KEPT = 64
 _WIDER = 1.4  # than the angles that belong to the cap
 
 
@@ -56,7 +55,7 @@ class NearSeries:
         return implicit(lam, layer, sigma_a2, kernels, gap_check(self.deq))
 
 
-@functools.lru_cache(maxsize=_KEPT)
+@cached(64)
 def near_series(deq: DEQ, scale: NormScale, reach: float, dtype: torch.dtype) -> NearSeries | None:
     """The series for cosines between ``reach`` and the +-1 beyond, or ``None`` where they do not converge."""
     phi = deq.activation

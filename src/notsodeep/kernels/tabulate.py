@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from .._caches import cached
 from .._chebyshev import needed, nodes, polynomials, to_coefficients
 from ..errors import NotSoDeepError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernels
@@ -23,7 +24,7 @@ from .near import NearSeries, near_series
 from .pointwise import DEQSlope, diagonal
 from .sampling import Unresolved, sample
 
-__all__ = ["SHORT", "angle_cap", "build_table", "forget_tables", "near_for", "one_thread", "rounded_range", "table_for"]
+__all__ = ["SHORT", "angle_cap", "build_table", "near_for", "one_thread", "rounded_range", "table_for"]
 
 _TOLERANCE = {torch.float64: 2e-14, torch.float32: 1e-9}
 _NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magnified by the angle
@@ -34,7 +35,6 @@ _SPARE = 2  # orders of a grid that must be nothing
 _MOST_MISSED = 0.7  # the fall of the coefficients quickens: an estimate of those that are missing is too large
 _KINK_CAP = 0.95  # kinked activations: k is analytic in the angle, but not uniformly so near r = +-1
 _STEPS = 4  # ends of ranges are powers of 2^(1/4)
-_KEPT = 64  # tables
 SHORT = 1e-6  # of the longest row; shorter ones, evaluated one by one, are not worth a wider table
 _POWERS = (0, 2, 4)  # of the norm, like one of which a kernel on the diagonal starts
 _CHECKED = 6  # norms at which a finished table is held against the kernel itself
@@ -90,13 +90,6 @@ def near_for(
         return near_series(network.detached(), table.norms, sign * table.reach, dtype)
 
 
-def forget_tables() -> None:
-    """Drop all tables that are kept: the next call builds its own again."""
-    with _lock:
-        build_table.cache_clear()
-        near_series.cache_clear()
-
-
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """Small operations, thousands of them: more threads would mostly wait for each other."""
@@ -128,7 +121,7 @@ def rounded_range(network: Network, low: float, high: float, equal: float = 1e-1
 # ---- building --------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=_KEPT)
+@cached(64)
 def build_table(
     network: Network,
     rates: tuple[float, ...] | None,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .._chebyshev import Room
 from ..networks import Kernel, Network
-from .lookup import Level, Table, loops, placed
+from .lookup import Level, Table, on_device
 from .pointwise import pairwise
 from .tabulate import near_for, one_thread
 
@@ -145,14 +145,12 @@ class Points:
         sy: Tensor,
         *,
         symmetric: bool,
-        compiled: bool = False,
         least: float = 0.0,
     ) -> None:
         """``least``: no norm is below."""
         self.network, self.kernels, self.rates, self.table = network, kernels, rates, table
         self.x, self.y, self.sx, self.sy = x, y, sx, sy
         self.symmetric = symmetric
-        self.compiled = compiled and x.device.type == "cpu" and loops.built
         self.wx = _inverse_norm(sx, x.dtype)
         self.wy = self.wx if symmetric else _inverse_norm(sy, x.dtype)
         self.trusted = -1.0  # cosines up to which the table settles an entry
@@ -188,10 +186,10 @@ class Points:
         assert table is not None
         level = table.level(kernel, largest, r.dtype)
         if not table.one_function:
-            signs = placed(level.signs, r.device).to(r.dtype)
+            signs = on_device(level.signs, r.device).to(r.dtype)
             left = self._side(level, kernel, rows, self.sx).T.contiguous().mul_(signs)
-            return level.tile(left, self._side(level, kernel, columns, self.sy), r, room, self.compiled)
-        out = level.tile(table.scalars(level, kernel).to(r), None, r, room, self.compiled)
+            return level.tile(left, self._side(level, kernel, columns, self.sy), r, room)
+        out = level.tile(table.scalars(level, kernel).to(r), None, r, room)
         if table.homogeneous:
             out.mul_(self.sx[rows, None].sqrt().to(r.dtype)).mul_(self.sy[columns].sqrt().to(r.dtype))
         return out

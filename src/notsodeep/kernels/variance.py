@@ -121,7 +121,6 @@ def _integrable(phi: Activation) -> bool:
 
 def _together(phi: Activation, q: Tensor, other: Callable[[Tensor, Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """E[phi^2] and E of another function of x, phi(x) and phi'(x), from the same nodes."""
-
     vanishing = bool((q < _LIMIT**2).any())
 
     def both(x: Tensor) -> tuple[Tensor, Tensor]:
