@@ -76,7 +76,7 @@ def decaying(p: int, rate: float) -> nsd.GaussianMixture:
 def test_strong_products_are_features_of_their_own() -> None:
     """Where a spectrum decays, the prediction with products x_i x_j is several times nearer than the limit's."""
     mix = decaying(200, 1.4)
-    source = source_of(mix, 300, merge=False)
+    source = source_of(mix, 300)
     targets, errors = 2.0 * np.eye(3) - 1.0, {}
     (accuracy, _, _), spread = measured(RELU, mix, 300, "ntk", ridge=0.01, tests=600)
     for products in (False, True):

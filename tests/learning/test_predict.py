@@ -99,7 +99,7 @@ def test_the_fixed_point_against_a_random_matrix(shape: str) -> None:
     """A linear network has exactly this Gram matrix, so traces and forms of the sampled resolvent must agree."""
     p, n, gamma = 400, 600, 0.2
     mix = full_mixture(p) if shape == "full" else nsd.GaussianMixture.two_class(p, mu=3.0, cov=8.0)
-    problem = linear_problem(LINEAR, source_of(mix, n, merge=False), "ck")
+    problem = linear_problem(LINEAR, source_of(mix, n), "ck")
     at = solve(problem, problem.offsets + np.array([[gamma]]))
     traces, forms = [], []
     for seed in range(6):
@@ -118,7 +118,7 @@ def test_matrices_and_spectra_give_the_same_scores() -> None:
     generator = np.random.default_rng(5)
     values = generator.uniform(0.3, 2.0, (3, p))
     means = generator.standard_normal((3, p)) * 0.6
-    source = source_of(nsd.GaussianMixture(means, list(values)), 60, merge=False)
+    source = source_of(nsd.GaussianMixture(means, list(values)), 60)
     cheap = linear_problem(RELU, source, "ntk")
     assert isinstance(cheap.noise, Commuting)
     live = cheap.noise.weights == 1 / p
@@ -205,7 +205,7 @@ def test_odd_activations_do_not_see_covariances_and_twins_lose_nothing() -> None
     relu = nsd.predict_learning(RELU.centred(1.0), mix, 800, ridge=0.05)
     assert tanh.accuracy < 0.65
     assert relu.accuracy > 0.8
-    tau0 = source_of(mix, 800, merge=False).tau0
+    tau0 = source_of(mix, 800).tau0
     twin = nsd.match(RELU, tau0, kernel="ntk")
     own = nsd.predict_learning(twin, mix, 800, ridge=0.05)
     # four numbers are the same, the kernels are not quite
@@ -223,7 +223,7 @@ def test_one_output_and_own_targets() -> None:
 
 
 def test_the_resolvent_decreases_with_the_weights() -> None:
-    problem = linear_problem(RELU, source_of(nsd.GaussianMixture.two_class(50), 80, merge=False), "ck")
+    problem = linear_problem(RELU, source_of(nsd.GaussianMixture.two_class(50), 80), "ck")
     g = np.array([[0.1, 0.1], [1.0, 1.0]])
     traces = Resolvent(problem, problem.noise, g).traces
     assert (traces[1] < traces[0]).all()

@@ -201,7 +201,7 @@ def _along(network: Network, mixture: GaussianMixture, settings: Settings) -> di
 def _decay(settings: Settings) -> dict[str, Any]:
     """A spectrum that decays: the limit alone, with products x_i x_j as features, and exact kernels."""
     network, mixture, n = DEQ(settings["activation"], 0.2), _decaying(settings), settings["n"]
-    source, targets = source_of(mixture, n, merge=False), 2.0 * np.eye(mixture.classes) - 1.0
+    source, targets = source_of(mixture, n), 2.0 * np.eye(mixture.classes) - 1.0
     out: dict[str, Any] = {}
     for name, products in (("limit", False), ("products", True)):
         problem = linear_problem(network, source, "ntk", products=products)

@@ -97,7 +97,7 @@ def predict_learning(
     0.857
     """
     net, rates = _network(network)
-    source = source_of(mixture, n, merge=False)
+    source = source_of(mixture, n)
     classes = len(source.counts)
     wanted = _targets(targets, classes)
     problem = _problem(net, source, kernel, rates, refined)

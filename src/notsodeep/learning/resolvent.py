@@ -19,8 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from ..errors import ConvergenceError
-from ..spectra.newton import newton
-from ..spectra.population import OWN, Array, Commuting, CommutingAt, NonCommuting, NonCommutingAt, Pairs
+from ..spectra.population import OWN, Array, Commuting, CommutingAt, NonCommuting, NonCommutingAt, Pairs, newton
 from .features import LinearProblem
 
 _TURNS = 8  # steps from a real ridge to a complex one of the same size
@@ -48,8 +47,8 @@ class Resolvent:
 
     @cached_property
     def bulk(self) -> CommutingAt | NonCommutingAt:
-        """R, the part of the covariances; single precision suffices where there are many points (a contour)."""
-        return self.noise.at(self.g, single=np.iscomplexobj(self.g))
+        """R, the part of the covariances."""
+        return self.noise.at(self.g)
 
     @cached_property
     def _turn(self) -> Array:

@@ -15,26 +15,22 @@ from numpy.polynomial import chebyshev
 
 from .. import _chebyshev
 from ..errors import ConvergenceError
-from .newton import solve_inside, start_inside
-from .population import Array, Population
+from .population import LIMITS, Array, Population, solve_inside, start_inside
 from .realaxis import Curve, Gap, find_gap, outer_gaps
-
-_NODES = 16
-_NEAREST = 1e-8
 
 Panel = tuple[float, float, Array]
 """Its ends, angles, and the coefficients of the density per angle."""
 
 
 def _nodes(start: Array, stop: Array) -> Array:
-    """Angles of the interpolation nodes of each panel, shape (panels, _NODES)."""
+    """Angles of the interpolation nodes of each panel, shape (panels, LIMITS.nodes)."""
     # without the ends, where Newton would be singular
-    return _chebyshev.nodes(_NODES, start[:, None], stop[:, None])
+    return _chebyshev.nodes(LIMITS.nodes, start[:, None], stop[:, None])
 
 
 def _coefficients(values: Array) -> Array:
     """Of the interpolants through values at the nodes, along the last axis."""
-    return values @ _chebyshev.to_coefficients(_NODES).T
+    return values @ _chebyshev.to_coefficients(LIMITS.nodes).T
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +43,9 @@ class Bulk:
     breaks: Array
     """Ends of the panels, angles from 0 to pi."""
     coefficients: Array
-    """(panels, _NODES): density per angle."""
+    """(panels, LIMITS.nodes): density per angle."""
     integrals: Array
-    """(panels, _NODES + 1): its antiderivatives, zero at the left end of each panel."""
+    """(panels, LIMITS.nodes + 1): its antiderivatives, zero at the left end of each panel."""
     cumulated: Array
     """Mass to the left of each panel."""
 
@@ -79,13 +75,9 @@ class Bulk:
         middle, half = 0.5 * (self.low + self.high), 0.5 * (self.high - self.low)
         return np.arccos(np.clip((middle - x) / half, -1.0, 1.0))
 
-    def position(self, angle: Array) -> Array:
-        # low + width sin^2(angle/2): accurate next to a lower edge close to zero
-        return self.low + (self.high - self.low) * np.sin(0.5 * angle) ** 2
-
     def density(self, x: Array) -> Array:
-        # a point that rounding puts on an edge, from inside, is as near to it as points can be told apart
-        angle = np.clip(self.angle(x), _NEAREST, np.pi - _NEAREST)
+        # an angle of 1e-8 is the nearest to an edge that rounding leaves
+        angle = np.clip(self.angle(x), 1e-8, np.pi - 1e-8)
         value = self._evaluate(self.coefficients, angle) / (0.5 * (self.high - self.low) * np.sin(angle))
         inside = (x > self.low) & (x < self.high)
         return np.where(inside, np.maximum(value, 0.0), 0.0)
@@ -93,15 +85,6 @@ class Bulk:
     def cdf(self, x: Array) -> Array:
         """Mass of this bulk up to x."""
         return self._cumulative(self.angle(x))
-
-    def quantile(self, mass: Array) -> Array:
-        """Where the mass of this bulk reaches ``mass``, by bisection in the angle."""
-        low, high = np.zeros_like(mass), np.full_like(mass, np.pi)
-        for _ in range(54):
-            middle = 0.5 * (low + high)
-            left = self._cumulative(middle) < mass
-            low, high = np.where(left, middle, low), np.where(left, high, middle)
-        return self.position(0.5 * (low + high))
 
     def _cumulative(self, angle: Array) -> Array:
         panel = self._panel(angle)
@@ -120,9 +103,6 @@ class Bulk:
 
 
 # ---- all bulks -----------------------------------------------------------------------------------------
-
-_DEPTH = 30  # halvings of a panel
-_MOST_PANELS = 1024  # to be halved at once; a law with many bulks has some dozens
 
 Guess = Callable[[Array], Array]
 """Starting values of g at real points."""
@@ -180,7 +160,7 @@ def _fill(curve: Curve, guess: Guess, left: Gap, right: Gap) -> Bulk | Gap:
     starts, stops = breaks[:-1], breaks[1:]
     near: Array | None = None
     shares = population.ratios / population.ratios.sum()
-    for depth in range(_DEPTH):
+    for depth in range(LIMITS.halvings):
         angles = _nodes(starts, stops)
         x = (low + (high - low) * np.sin(0.5 * angles) ** 2).ravel()
         g, missed = _solve(population, x, guess(x) if near is None else near)
@@ -191,12 +171,12 @@ def _fill(curve: Curve, guess: Guess, left: Gap, right: Gap) -> Bulk | Gap:
         jacobian = 0.5 * (high - low) * np.sin(angles)
         coefficients = _coefficients((g.imag @ shares) / np.pi * jacobian)
         tail = np.abs(coefficients[:, -3:]).max(axis=1) * (stops - starts)
-        good = (tail < population.tolerance * mass) | (depth == _DEPTH - 1)
+        good = (tail < population.tolerance * mass) | (depth == LIMITS.halvings - 1)
         done += zip(starts[good], stops[good], coefficients[good], strict=True)
         if good.all():
             break
         starts, stops, near = _halve(starts[~good], stops[~good], g[~good])
-        if len(starts) > _MOST_PANELS:
+        if len(starts) > LIMITS.panels:
             raise ConvergenceError(
                 f"the density on ({low:.6g}, {high:.6g}) is not resolved by {len(starts)} panels; "
                 "the covariances may be badly scaled: check their eigenvalues"
@@ -246,6 +226,6 @@ def _halve(starts: Array, stops: Array, g: Array) -> tuple[Array, Array, Array]:
     new_starts = np.stack([starts, middle], axis=1).ravel()
     new_stops = np.stack([middle, stops], axis=1).ravel()
     local = _nodes(np.array([-1.0, 0.0]), np.array([0.0, 1.0])).ravel()
-    values = _coefficients(np.swapaxes(g, 1, 2)) @ chebyshev.chebvander(local, _NODES - 1).T
+    values = _coefficients(np.swapaxes(g, 1, 2)) @ chebyshev.chebvander(local, LIMITS.nodes - 1).T
     guess = np.swapaxes(values, 1, 2).reshape(-1, g.shape[-1])
     return new_starts, new_stops, np.where(guess.imag > 0, guess, guess.conj() + 1e-12j)

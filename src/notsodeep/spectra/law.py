@@ -19,13 +19,13 @@ from ..networks import Kernel, Network
 from .bulk import NoiseLaw, noise_law
 from .linearised import finite_form, limit_form
 from .population import Array
-from .sources import source_of
+from .sources import Source, source_of
 from .spikes import LowRankPart, Spike, isolated, without_noise
 
 
 @dataclass(frozen=True)
 class Atom:
-    """An eigenvalue with positive mass: the shifted zero of the Gram matrix."""
+    """An eigenvalue with positive mass, which is the shifted zero of the Gram matrix."""
 
     value: float
     mass: float
@@ -33,9 +33,9 @@ class Atom:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SpectralLaw:
-    """Limiting law of the eigenvalues of a kernel matrix on n points, with its isolated eigenvalues.
+    """The limiting law of the eigenvalues of a kernel matrix on n points, with its isolated eigenvalues.
 
-    The bulk and the atom have total mass one; isolated eigenvalues are O(1) in number and carry no mass.
+    The bulk and the atom have total mass one; isolated eigenvalues are few and carry no mass.
     """
 
     coefficients: Coefficients
@@ -50,6 +50,7 @@ class SpectralLaw:
 
     @property
     def kernel(self) -> Kernel:
+        """The kernel that the law describes."""
         return self.coefficients.kernel
 
     @property
@@ -72,7 +73,17 @@ class SpectralLaw:
         return (Atom(self._shift, self._noise.zero),) if self._noise.zero > 0 else ()
 
     def density(self, x: Any) -> Array:
-        """Density of the bulk at x (atoms have none); same shape as x."""
+        """Return the density of the bulk; atoms have none.
+
+        Parameters
+        ----------
+        x : float or array
+            Where to evaluate it.
+
+        Returns
+        -------
+        array of the shape of x
+        """
         points = _points(x)
         out = np.zeros_like(points)
         for bulk in self._noise.bulks:
@@ -80,7 +91,17 @@ class SpectralLaw:
         return out
 
     def cdf(self, x: Any) -> Array:
-        """Share of eigenvalues up to x, atoms included."""
+        """Return the share of eigenvalues up to x, atoms included.
+
+        Parameters
+        ----------
+        x : float or array
+            Where to evaluate it.
+
+        Returns
+        -------
+        array of the shape of x
+        """
         points = _points(x)
         out = np.zeros_like(points)
         for atom in self.atoms:
@@ -88,20 +109,6 @@ class SpectralLaw:
         for bulk in self._noise.bulks:
             out += bulk.cdf(points - self._shift)
         return np.minimum(out, 1.0)
-
-    def quantile(self, u: Any) -> Array:
-        """The smallest x with cdf(x) >= u, for 0 <= u <= 1."""
-        shares = _points(u)
-        if ((shares < 0) | (shares > 1)).any():
-            raise InvalidInputError("quantiles are asked at shares between 0 and 1")
-        out = np.full_like(shares, self._shift)
-        below = 0.0 if not self.atoms else self.atoms[0].mass  # the noise is not negative: zero comes first
-        last = len(self.masses) - 1
-        for i, bulk in enumerate(self._noise.bulks):
-            here = ((shares > below) | (below == 0.0)) & ((shares <= below + bulk.mass) | (i == last))
-            out[here] = self._shift + bulk.quantile(shares[here] - below)
-            below += bulk.mass
-        return out
 
     @cached_property
     def spikes(self) -> tuple[Spike, ...]:
@@ -118,7 +125,7 @@ class SpectralLaw:
         return f"SpectralLaw({self.kernel}, n={self.n}, p={self.p}, support=[{bulks}]{atoms})"
 
     def summary(self) -> str:
-        """A table of bulks, atoms and isolated eigenvalues."""
+        """Return a table of bulks, atoms and isolated eigenvalues, as text."""
         lines = [f"{self.kernel} of {self.coefficients.network!r}, n = {self.n}, p = {self.p}"]
         for atom in self.atoms:
             lines.append(f"  atom    {atom.value:.6g}   mass {atom.mass:.4f}")
@@ -131,27 +138,42 @@ class SpectralLaw:
 @checked
 def spectral_law(
     network: Network,
-    mixture: GaussianMixture | MixtureStatistics | Array,
+    mixture: GaussianMixture | MixtureStatistics,
     n: int | None = None,
     kernel: Kernel = "ck",
     *,
-    tau0: float | None = None,
     refined: bool = True,
 ) -> SpectralLaw:
-    """The law of the eigenvalues of a network's kernel on n points of a mixture.
+    """Predict the eigenvalues of a network's kernel on n points of a mixture, without sampling.
+
+    The law is that of the centred network ``law.coefficients.network``.
 
     Parameters
     ----------
-    network : DEQ or ENN; the law speaks of the centred network ``law.coefficients.network``
-    mixture : a ``GaussianMixture``; or ``MixtureStatistics``, whose rows then give the class covariances; or the p
-        eigenvalues of one covariance
-    n : number of points (that of the statistics unless given)
+    network : DEQ or ENN
+        The network, centred or not.
+    mixture : GaussianMixture or MixtureStatistics
+        Source of the points; the rows of statistics give the class covariances.
+    n : int, optional
+        Number of points; that of the statistics unless given.
     kernel : "ck", "ntk" or "ntk_frozen"
-    tau0 : scale of the data; by default tau0^2 = E||x||^2 with the class means, which at finite p is nearer to exact
-        kernels than tr C0/p
-    refined : expand the kernel at the typical pair of each pair of classes (default), which at finite p is nearer to
-        exact kernels and has the same limit; ``False`` gives the law of :func:`notsodeep.equivalent`, the limit itself
+        Which kernel.
+    refined : bool
+        ``True`` expands the kernel at the typical pair of each two classes, which at finite p is nearer to exact
+        kernels. ``False`` is the limit, the law of :func:`notsodeep.equivalent`.
 
+    Returns
+    -------
+    SpectralLaw
+        With ``.support``, ``.density(x)``, ``.cdf(x)``, ``.atoms`` and ``.spikes``.
+
+    Raises
+    ------
+    ConvergenceError
+        If covariances are so badly scaled that the equations cannot be solved.
+
+    Examples
+    --------
     >>> import notsodeep as nsd
     >>> law = nsd.spectral_law(nsd.DEQ("relu", sigma_a2=0.2), nsd.GaussianMixture.two_class(1000), n=800)
     >>> [(round(a, 3), round(b, 3)) for a, b in law.support]
@@ -159,8 +181,12 @@ def spectral_law(
     >>> [round(s.value, 2) for s in law.spikes]
     [6.09, 6.4]
     """
-    source = source_of(mixture, n, merge=not refined)
-    four = coefficients(network, source.tau0 if tau0 is None else tau0, kernel)
+    source = source_of(mixture, n)
+    return law_of(source, coefficients(network, source.tau0, kernel), refined)
+
+
+def law_of(source: Source, four: Coefficients, refined: bool) -> SpectralLaw:
+    """Solve for the law of the network of ``four`` on a source of points."""
     population, part = (finite_form if refined else limit_form)(source, four)
     with _solvable():
         noise = NoiseLaw((), (), 1.0) if population is None else noise_law(population, int(population.ratios.argmax()))

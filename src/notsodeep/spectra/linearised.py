@@ -1,4 +1,4 @@
-"""From a kernel to a Gram matrix and a diagonal: the limit of the theorems, or the same at finite p.
+"""From a kernel to a Gram matrix and a diagonal, in the limit of the theorems or at finite p.
 
 The limit (theory sections 4 and 8) expands the kernel at one typical pair of points, orthogonal and of norm tau0. At
 finite p classes differ: norms by t_a/sqrt(p), inner products by mu_a . mu_b/p. Averages over the pairs of every two
@@ -16,19 +16,17 @@ import numpy as np
 
 from ..equivalents import Coefficients
 from ..kernels.averages import NormPart, PairAverages
-from .population import Array, Commuting, Population, Sloped
+from .population import LIMITS, Array, Commuting, Population, Sloped
 from .sources import Source
 from .spikes import LowRankPart
-
-_LARGEST = 40_000  # joint eigenvalues times classes^3 up to which blocks keep their own slopes
-_ROUNDING = 1e-12  # part of the diagonal; smaller terms are rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Linearised:
-    """The kernel of points i and j of classes a and b,
+    """The kernel as a Gram matrix of features and a diagonal.
 
-    A_ab x_i . x_j + kappa (psi_i + t_a/sqrt(p)) (psi_j + t_b/sqrt(p)) + E_ab/p, and o_a more where i = j.
+    For points i and j of classes a and b it is A_ab x_i . x_j + kappa (psi_i + t_a/sqrt(p)) (psi_j + t_b/sqrt(p))
+    + E_ab/p, and o_a more where i = j.
     """
 
     own: Array
@@ -54,7 +52,7 @@ class Linearised:
     @property
     def blind(self) -> bool:
         """Whether the kernel does not see the rows: their Gram matrix has no weight."""
-        return float(np.diag(self.slopes).max()) <= _ROUNDING * self.unit
+        return float(np.diag(self.slopes).max()) <= LIMITS.rounding * self.unit
 
     @property
     def factors(self) -> Array:
@@ -64,7 +62,7 @@ class Linearised:
 
 
 def in_the_limit(source: Source, c: Coefficients) -> Linearised:
-    """The four numbers of the theorems, the same for all classes."""
+    """Take the four numbers of the theorems for all classes."""
     one = np.ones(len(source.counts))
     return Linearised(
         own=c.diagonal * one,
@@ -80,7 +78,7 @@ def in_the_limit(source: Source, c: Coefficients) -> Linearised:
 def by_classes(
     source: Source, k: PairAverages, constants: Array, part: NormPart | None = None, *, products: bool = True
 ) -> Linearised:
-    """With the averages of each two classes; ``constants`` are those of the kernel itself.
+    """Take the averages over each two classes; ``constants`` are those of the kernel itself.
 
     ``part`` is what moves with the norms, by default all but A_ab x . y; ``products`` asks for slopes l_a l_b.
     """
@@ -89,7 +87,7 @@ def by_classes(
     slopes = nearest_semidefinite(k.slope)
     slopes = _nearest_product(slopes) if products else slopes
     kappa = float(shares @ part.cross @ shares)
-    kappa = kappa if kappa > _ROUNDING * float(np.abs(k.own).max()) / float(shares @ norms) ** 2 else 0.0
+    kappa = kappa if kappa > LIMITS.rounding * float(np.abs(k.own).max()) / float(shares @ norms) ** 2 else 0.0
     pull = math.sqrt(p) * (part.pull @ shares)  # seen by class a from the norms of all others
     direction = pull / kappa if kappa > 0 else 0.0 * pull
     return Linearised(
@@ -104,13 +102,13 @@ def by_classes(
 
 
 def nearest_semidefinite(matrix: Array) -> Array:
-    """The nearest positive semi-definite matrix to a symmetric one."""
+    """Return the positive semi-definite matrix nearest to a symmetric one."""
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     return (vectors * np.clip(values, 0.0, None)) @ vectors.T
 
 
 def _nearest_product(matrix: Array) -> Array:
-    """The nearest matrix l_a l_b to a positive semi-definite one."""
+    """Return the matrix l_a l_b nearest to a positive semi-definite one."""
     values, vectors = np.linalg.eigh(matrix)
     return values[-1] * np.outer(vectors[:, -1], vectors[:, -1])
 
@@ -119,20 +117,19 @@ def _nearest_product(matrix: Array) -> Array:
 
 
 def limit_form(source: Source, c: Coefficients) -> tuple[Population | None, LowRankPart]:
-    """The matrix of theory section 8; no noise where the kernel does not see the rows."""
+    """Build the matrix of theory section 8; it has no noise where the kernel does not see the rows."""
     form = in_the_limit(source, c)
-    # one factor for all classes, also for those that are one in the bulk
-    population = None if form.blind else source.population.scaled(form.factors[:1])
+    population = None if form.blind else source.population.scaled(form.factors)
     return population, _low_rank(source, form)
 
 
 def finite_form(source: Source, c: Coefficients) -> tuple[Population | None, LowRankPart]:
-    """The matrix with slopes and diagonals by class."""
+    """Build the matrix with slopes and diagonals by class."""
     norms, dots = source.norms, source.mean_gram / source.p
     # slopes are those at the typical pair, the constants are averages over all pairs of two classes
     k = PairAverages(c.network, c.kernel, norms, dots)
     constants = PairAverages(c.network, c.kernel, norms, dots, source.norm_spread, source.dot_spread).mean
-    form = by_classes(source, k, constants, products=not _affords_blocks(source))
+    form = by_classes(source, k, constants, products=not _has_own_slopes(source))
     if form.blind:
         return limit_form(source, c)
     part = _low_rank(source, form)
@@ -143,7 +140,6 @@ def _low_rank(source: Source, form: Linearised) -> LowRankPart:
     return LowRankPart(
         shift=float(source.shares @ form.offsets),
         ratios=source.counts / source.p,
-        group=source.group,
         excess=form.excess,
         direction=form.direction,
         kappa=form.kappa,
@@ -151,8 +147,8 @@ def _low_rank(source: Source, form: Linearised) -> LowRankPart:
     )
 
 
-def _affords_blocks(source: Source) -> bool:
-    """Whether every pair of classes keeps its own slope.
+def _has_own_slopes(source: Source) -> bool:
+    """Say whether every pair of classes has its own slope.
 
     Not with p x p matrices, and not with more points than directions of noise: there the shifted zero stays one atom.
     """
@@ -160,11 +156,11 @@ def _affords_blocks(source: Source) -> bool:
     if not isinstance(base, Commuting) or source.n >= source.rank:
         return False
     rows, classes = base.values.shape
-    return rows * classes**3 <= _LARGEST
+    return rows * classes**3 <= LIMITS.block_work
 
 
 def _noise(source: Source, form: Linearised, offsets: Array) -> Population:
-    """Blocks scaled by class; slopes l_a l_b only rescale the covariances."""
+    """Scale the blocks by class; slopes l_a l_b only rescale the covariances."""
     base, slopes, factors = source.population, form.slopes, form.factors
     if source.n >= source.rank:
         offsets = 0.0 * offsets

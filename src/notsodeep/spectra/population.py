@@ -14,6 +14,7 @@ R at many points g: ``Commuting`` from the joint spectrum (closed sums), ``NonCo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -22,7 +23,21 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-_CHUNK = 2_000_000  # entries of a temporary array
+
+@dataclass(frozen=True)
+class Limits:
+    """Tuning numbers of the spectra."""
+
+    rounding: float = 1e-12  # terms and eigenvalues below this share of the largest are rounding errors
+    entries: int = 2_000_000  # entries of a temporary array: 16 MB in float64
+    matrix_side: int = 6000  # largest p for p x p matrices: one takes 288 MB
+    block_work: int = 40_000  # joint eigenvalues times classes^3 up to which every pair of classes has its own slope
+    nodes: int = 16  # Chebyshev nodes of a panel: its series ends at 1e-11 for a smooth density
+    halvings: int = 30  # of a panel, beside singularities of the density
+    panels: int = 1024  # halved at once; a law with many bulks has some dozens
+
+
+LIMITS = Limits()
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +92,8 @@ class Population(ABC):
     """Relative size of a Newton step after which no other is needed."""
 
     @abstractmethod
-    def at(self, g: Array, single: bool = False) -> Equivalent:
-        """R at the points g; ``single``: couplings of matrices need no more than single precision."""
+    def at(self, g: Array) -> Equivalent:
+        """Return R at the points g."""
 
     @property
     @abstractmethod
@@ -105,8 +120,8 @@ class Population(ABC):
 
     def traces_and_slopes(self, g: Array) -> tuple[Array, Array]:
         """The traces at points g, (N, K), and how they fall with each g_b: c_b tr(C_a R C_b R)/p, (N, K, K)."""
-        step = max(1, _CHUNK // self.entries)
-        parts = (self.at(g[start : start + step], single=True) for start in range(0, len(g), step))
+        step = max(1, LIMITS.entries // self.entries)
+        parts = (self.at(g[start : start + step]) for start in range(0, len(g), step))
         traces, couplings = zip(*((part.traces(), part.couplings()) for part in parts), strict=True)
         return np.concatenate(traces), np.concatenate(couplings) * self.ratios
 
@@ -143,7 +158,7 @@ class Commuting(Population):
     def entries(self) -> int:
         return len(self.weights)
 
-    def at(self, g: Array, single: bool = False) -> CommutingAt:
+    def at(self, g: Array) -> CommutingAt:
         return CommutingAt(self, 1.0 / (1.0 + g @ (self.values * self.ratios).T))
 
     @cached_property
@@ -221,7 +236,7 @@ class Sloped(Population):
     def entries(self) -> int:
         return self.base.values.size * len(self.ratios)
 
-    def at(self, g: Array, single: bool = False) -> SlopedAt:
+    def at(self, g: Array) -> SlopedAt:
         scaled = (g[:, None, :] * (self.base.values * self.ratios))[..., None] * self.slopes
         # A (I + D A)^(-1) is symmetric, so it equals (I + A D)^(-1) A
         system = np.eye(g.shape[1]) + np.swapaxes(scaled, -1, -2)
@@ -285,19 +300,14 @@ class NonCommuting(Population):
     def entries(self) -> int:
         return self.covariances.size
 
-    def at(self, g: Array, single: bool = False) -> NonCommutingAt:
-        return NonCommutingAt(self, [self._inverse(row) for row in g], self.outside.at(g), single)
+    def at(self, g: Array) -> NonCommutingAt:
+        return NonCommutingAt(self, [self._inverse(row) for row in g], self.outside.at(g))
 
     def _inverse(self, g: Array) -> Array:
         size = self.covariances.shape[1]
         matrix = _real_times(self.covariances.reshape(len(g), -1).T, self.ratios * g).reshape(size, size)
         matrix[np.diag_indices(size)] += 1.0
         return np.linalg.inv(matrix)
-
-    @cached_property
-    def single(self) -> Array:
-        """The covariances in single precision."""
-        return self.covariances.astype(np.float32)
 
     def negative_share(self, g: Array) -> float:
         size = self.covariances.shape[1]
@@ -334,7 +344,6 @@ class NonCommutingAt:
     of: NonCommuting
     inverses: list[Array]
     outside: CommutingAt
-    single: bool
 
     def traces(self) -> Array:
         rows = self.of.covariances.reshape(len(self.of.ratios), -1)
@@ -378,14 +387,13 @@ class NonCommutingAt:
     @cached_property
     def _swept(self) -> list[Array]:
         """R C_a, (K, q, q)."""
-        covariances = self.of.single if self.single else self.of.covariances
-        return [_times_real(inverse, covariances) for inverse in self.inverses]
+        return [inverse @ self.of.covariances for inverse in self.inverses]
 
 
 def _traces_of_products(one: Array, two: Array) -> Array:
     """tr(F_a S_b), (K, K), for F and S of shape (K, q, q)."""
     products: Array = one.reshape(len(one), -1) @ np.swapaxes(two, 1, 2).reshape(len(two), -1).T
-    return products.astype(np.complex128 if np.iscomplexobj(products) else np.float64)
+    return products
 
 
 def _real_times(matrix: Array, vector: Array) -> Array:
@@ -395,8 +403,61 @@ def _real_times(matrix: Array, vector: Array) -> Array:
     return matrix @ vector
 
 
-def _times_real(matrix: Array, others: Array) -> Array:
-    """A real or complex matrix times real ones, in their precision."""
-    if np.iscomplexobj(matrix):
-        return matrix.real.astype(others.dtype) @ others + 1j * (matrix.imag.astype(others.dtype) @ others)
-    return matrix.astype(others.dtype) @ others
+# ---- the fixed point by Newton's method: one loop for the bulk, for its gaps and for learning ------------------
+
+Answers = Callable[[Array], tuple[Array, Array]]
+"""From g (N, K) to the traces and how they fall with every g_b, as ``Population.traces_and_slopes``."""
+
+
+def newton(
+    answers: Answers, z: Array, u: Array, last: float, *, inside: bool = False, steps: int = 40
+) -> tuple[Array, Array]:
+    """Solve z = u + traces(-1/u) for u = -1/g, (N, K), from ``u``; all points at once, converged ones leave.
+
+    A point has converged after a step of size ``last`` relative to |u|, or, if solutions ``inside`` the bulk are asked
+    for, relative to Im u, which then stays positive. Returns the solutions, and which of them have converged.
+    """
+    u, done = u.copy(), np.zeros(len(u), dtype=bool)
+    for _ in range(steps):
+        active = np.flatnonzero(~done)
+        if not len(active):
+            break
+        now = u[active]
+        traces, slopes = answers(-1.0 / now)
+        residual = now + traces - z[active]
+        system = np.eye(now.shape[1]) - slopes / now[:, None, :] ** 2
+        step = -np.linalg.solve(system, residual[..., None])[..., 0]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # short of zero, and of the real axis
+            room = np.abs(now) / np.abs(step)
+            if inside:
+                room = np.minimum(room, np.where(step.imag < 0, -now.imag / step.imag, np.inf))
+        u[active] = now + step * np.minimum(1.0, 0.9 * room.min(axis=1))[:, None]
+        size = np.abs(step) / (now.imag if inside else np.abs(now))
+        rounding = np.abs(residual) < 2e-15 * (np.abs(traces) + np.abs(now))
+        done[active] = (size.max(axis=1) < last) | rounding.all(axis=1) | (inside & ~_upright(u[active]))
+    return u, done & (_upright(u) if inside else np.isfinite(u).all(axis=1))
+
+
+def _upright(u: Array) -> Array:
+    """Say which points lie inside the support, and not too close to an edge to tell."""
+    return np.asarray((u.imag > 1e-9 * np.abs(u)).all(axis=1))
+
+
+def solve_inside(population: Population, z: Array, g: Array, steps: int = 40) -> tuple[Array, Array]:
+    """Find the solutions with Im g > 0, unique on the real axis, from g (N, K) nearby; and which of them are reliable.
+
+    A point where Im g collapses lies outside the support; it is not reliable, and g is the last iterate.
+    """
+    last = 100.0 * population.tolerance  # Newton's method squares it
+    u, good = newton(population.traces_and_slopes, z[:, None], -1.0 / g, last, inside=True, steps=steps)
+    return -1.0 / u, good
+
+
+def start_inside(population: Population, x: Array) -> tuple[Array, Array]:
+    """Find solutions at the real points x from nothing, by a descent from far above the axis."""
+    heights = 1j * population.reach * 10.0 ** -np.arange(9.0)
+    g = np.repeat(-1.0 / (x + heights[0])[:, None], len(population.ratios), axis=1)
+    for height in heights:
+        g, _ = solve_inside(population, x + height, g, steps=12)
+    return solve_inside(population, x, g)

@@ -1,11 +1,10 @@
-"""From what the user has (a mixture, statistics of data, eigenvalues of one covariance) to what the solvers need."""
+"""From a mixture, or the statistics of data, to what the solvers need."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,10 +13,7 @@ from ..errors import InvalidInputError
 from ..mixtures import Covariance, GaussianMixture, LowRank, MixtureStatistics
 from ..mixtures.covariances import Diagonal
 from ..mixtures.statistics import shrunk_covariances
-from .population import Array, Commuting, NonCommuting
-
-_DENSE_LIMIT = 6000
-_NULL = 1e-12  # eigenvalues below this share of the largest are no noise at all
+from .population import LIMITS, Array, Commuting, NonCommuting
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +22,6 @@ class Source:
 
     population: Commuting | NonCommuting
     counts: Array
-    group: Array
-    """Index of each class among the distinct covariances."""
     p: int
     tau0: float
     t: Array
@@ -47,7 +41,7 @@ class Source:
 
     @property
     def shares(self) -> Array:
-        """n_a/n"""
+        """The class shares n_a/n."""
         return self.counts / self.counts.sum()
 
     @property
@@ -61,34 +55,18 @@ class Source:
         return self.T / self.p + (self.mean_covariance + self.mean_covariance.T) / self.p**2
 
 
-def source_of(data: Any, n: int | None, merge: bool) -> Source:
-    """Read a mixture, statistics or eigenvalues; ``merge`` makes classes of equal covariance one for the bulk."""
-    if isinstance(data, GaussianMixture):
-        if n is None:
-            raise InvalidInputError("the law of a mixture depends on the number of points: give n")
-        return _from_mixture(data, data.counts(whole("n", n)), merge)
+def source_of(data: GaussianMixture | MixtureStatistics, n: int | None) -> Source:
+    """Read a mixture, or the statistics of data, for n points."""
     if isinstance(data, MixtureStatistics):
-        return _from_statistics(data, None if n is None else whole("n", n), merge)
+        return _from_statistics(data, None if n is None else whole("n", n))
+    if not isinstance(data, GaussianMixture):
+        raise InvalidInputError(f"expected a GaussianMixture or MixtureStatistics, got {type(data).__name__}")
     if n is None:
-        raise InvalidInputError("the law of given covariance eigenvalues depends on the number of points: give n")
-    return _from_eigenvalues(data, whole("n", n))
+        raise InvalidInputError("the number of points matters: give n")
+    return _from_mixture(data, data.counts(whole("n", n)))
 
 
-def _from_eigenvalues(data: Any, n: int) -> Source:
-    try:
-        values = np.asarray(data, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        values = np.empty(0)
-    if values.ndim != 1 or not len(values) or not np.isfinite(values).all() or (values < 0).any() or not values.any():
-        raise InvalidInputError(
-            "expected a GaussianMixture, MixtureStatistics or the p eigenvalues of one covariance (finite, not "
-            f"negative, not all zero); got {type(data).__name__} of shape {np.shape(data) if values.size else ()}"
-        )
-    mixture = GaussianMixture(np.zeros((1, len(values))), [values])
-    return _from_mixture(mixture, np.array([n]), merge=True)
-
-
-def _from_mixture(mix: GaussianMixture, counts: Array, merge: bool) -> Source:
+def _from_mixture(mix: GaussianMixture, counts: Array) -> Source:
     if counts.min() < 1:
         raise InvalidInputError(f"every class needs a point: n = {counts.sum()} gives class sizes {counts.tolist()}")
     covariances = mix.covariances
@@ -96,12 +74,11 @@ def _from_mixture(mix: GaussianMixture, counts: Array, merge: bool) -> Source:
     if traces.min() <= 0:
         raise InvalidInputError(f"class {int(traces.argmin())} has zero covariance; the law needs noise in every class")
     shares = counts / counts.sum()
-    population, group = _population(covariances, mix.means, counts / mix.p, merge)
+    population = _population(covariances, mix.means, counts / mix.p)
     lengths = (mix.means**2).sum(axis=1) / mix.p
     return Source(
         population=population,
         counts=counts,
-        group=group,
         p=mix.p,
         # E||x||^2 with the means: at finite p nearer to the exact kernel than tr C0/p (theory section 3)
         tau0=math.sqrt(float(shares @ (traces + lengths))),
@@ -114,13 +91,13 @@ def _from_mixture(mix: GaussianMixture, counts: Array, merge: bool) -> Source:
     )
 
 
-def _from_statistics(stats: MixtureStatistics, n: int | None, merge: bool) -> Source:
-    """The mixture of the estimated means and the shrunk class covariances of the rows."""
-    if stats.p > _DENSE_LIMIT:
-        raise InvalidInputError(f"sample covariances are formed for p <= {_DENSE_LIMIT}, got p = {stats.p}")
-    covariances = shrunk_covariances(stats, dense=True)
+def _from_statistics(stats: MixtureStatistics, n: int | None) -> Source:
+    """Read the mixture of the estimated means and the shrunk class covariances of the rows."""
+    if stats.p > LIMITS.matrix_side:
+        raise InvalidInputError(f"sample covariances are formed for p <= {LIMITS.matrix_side}, got p = {stats.p}")
+    covariances = shrunk_covariances(stats)
     mixture = GaussianMixture(stats.means, covariances, weights=stats.counts)
-    source = _from_mixture(mixture, stats.counts if n is None else mixture.counts(n), merge)
+    source = _from_mixture(mixture, stats.counts if n is None else mixture.counts(n))
     # statistics about the origin count the means twice here: then the covariances themselves decide
     return replace(source, tau0=stats.tau0, t=stats.t, T=stats.T) if stats.about == "mean" else source
 
@@ -128,35 +105,18 @@ def _from_statistics(stats: MixtureStatistics, n: int | None, merge: bool) -> So
 def _rank(population: Commuting | NonCommuting, p: int) -> int:
     if isinstance(population, NonCommuting):
         return len(population.means) + _rank(population.outside, p)
-    live = population.values.max(axis=1) > _NULL * population.scale
+    live = population.values.max(axis=1) > LIMITS.rounding * population.scale
     return round(p * float(population.weights[live].sum()))
 
 
-def _population(
-    covariances: Sequence[Covariance], means: Array, ratios: Array, merge: bool
-) -> tuple[Commuting | NonCommuting, Array]:
-    """Distinct covariances only, if asked: classes that share one are one class for the bulk."""
-    distinct: list[Covariance] = []
-    group = []
-    for c in covariances:
-        match = next((i for i, d in enumerate(distinct) if merge and _equal(c, d)), len(distinct))
-        if match == len(distinct):
-            distinct.append(c)
-        group.append(match)
-    index = np.array(group)
-    merged = np.bincount(index, weights=ratios, minlength=len(distinct))
-    if all(isinstance(c, Diagonal) for c in distinct):
-        values = np.stack([c.main_diagonal() for c in distinct], axis=1)
-        return _commuting(merged, values, means), index
-    return _structured(distinct, means, merged), index
-
-
-def _equal(a: Covariance, b: Covariance) -> bool:
-    return type(a) is type(b) and all(np.array_equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
+def _population(covariances: Sequence[Covariance], means: Array, ratios: Array) -> Commuting | NonCommuting:
+    if all(isinstance(c, Diagonal) for c in covariances):
+        return _commuting(ratios, np.stack([c.main_diagonal() for c in covariances], axis=1), means)
+    return _structured(covariances, means, ratios)
 
 
 def _commuting(ratios: Array, values: Array, means: Array) -> Commuting:
-    """Joint eigenvalues (p, K) in the basis in which the means (L, p) are given; equal rows are merged."""
+    """Merge equal rows of joint eigenvalues (p, K), in the basis in which the means (L, p) are given."""
     rows, inverse, repeats = np.unique(values, axis=0, return_inverse=True, return_counts=True)
     grams = np.zeros((len(rows), len(means), len(means)))
     used = np.flatnonzero(np.abs(means).any(axis=0))
@@ -165,7 +125,7 @@ def _commuting(ratios: Array, values: Array, means: Array) -> Commuting:
 
 
 def _structured(covariances: Sequence[Covariance], means: Array, ratios: Array) -> Commuting | NonCommuting:
-    """Dense where covariances differ in direction, scalar outside the span of low-rank factors."""
+    """Build matrices where covariances differ in direction, a number outside the span of low-rank factors."""
     p = means.shape[1]
     floors = [_floor(c) for c in covariances]
     factors = [c.factor for c in covariances if isinstance(c, LowRank)]
@@ -178,23 +138,23 @@ def _structured(covariances: Sequence[Covariance], means: Array, ratios: Array) 
         )
         blocks = np.stack([_compressed(c, basis) for c in covariances])
         return _block(blocks, means @ basis, ratios, p, rest)
-    if p > _DENSE_LIMIT:
+    if p > LIMITS.matrix_side:
         raise InvalidInputError(
-            f"p = {p} is too large for p x p matrices (limit {_DENSE_LIMIT}); covariances that are all numbers or "
+            f"p = {p} is too large for p x p matrices (limit {LIMITS.matrix_side}); covariances that are all numbers or "
             "vectors, or numbers and LowRank with a scalar diagonal, have no such limit"
         )
     return _block(np.stack([c.dense() for c in covariances]), means, ratios, p, None)
 
 
 def _floor(c: Covariance) -> float | None:
-    """The eigenvalue outside the span of the factor, if there is only one."""
+    """Return the eigenvalue outside the span of the factor, if there is only one."""
     floor = c.variances if isinstance(c, Diagonal) else c.diagonal if isinstance(c, LowRank) else None
     return None if floor is None or np.ptp(floor) > 0.0 else float(floor[0])
 
 
 def _basis(columns: Array) -> Array:
     left, values, _ = np.linalg.svd(columns, full_matrices=False)
-    return left[:, values > 1e-12 * values[0]]
+    return left[:, values > LIMITS.rounding * values[0]]
 
 
 def _compressed(c: Covariance, basis: Array) -> Array:
@@ -203,7 +163,7 @@ def _compressed(c: Covariance, basis: Array) -> Array:
 
 
 def _block(blocks: Array, means: Array, ratios: Array, p: int, rest: Commuting | None) -> Commuting | NonCommuting:
-    """Joint eigenvalues if the blocks commute, else a dense population on the directions that carry noise."""
+    """Find joint eigenvalues if the blocks commute, else matrices on the directions that carry noise."""
     generator = np.random.default_rng(0)
     mixed = np.tensordot(generator.uniform(1.0, 2.0, len(blocks)), blocks, axes=1)
     values, vectors = np.linalg.eigh(mixed)
@@ -212,11 +172,11 @@ def _block(blocks: Array, means: Array, ratios: Array, p: int, rest: Commuting |
     scale = float(diagonals.max())
     crossed = turned - np.stack([np.diag(d) for d in diagonals.T])
     rotated = means @ vectors
-    if np.abs(crossed).max() < 1e-11 * scale:
+    if np.abs(crossed).max() < 10.0 * LIMITS.rounding * scale:
         grams = np.einsum("ai,bi->iab", rotated, rotated)
         joint = Commuting(ratios, np.clip(diagonals, 0.0, None), np.full(len(diagonals), 1.0 / p), grams)
         return joint if rest is None else joint.plus(rest)
-    live = values > _NULL * values[-1]
+    live = values > LIMITS.rounding * values[-1]
     lost = rotated[:, ~live]
     null = Commuting(ratios, np.zeros((1, len(blocks))), np.array([lost.shape[1] / p]), (lost @ lost.T)[None])
     kept = np.ascontiguousarray(turned[:, live][:, :, live])

@@ -20,20 +20,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.interpolate import BarycentricInterpolator
 from scipy.optimize import brentq
 
-from .. import _chebyshev
-from .population import Array, NonCommuting
-from .realaxis import Gap
-
-_DENSE_NODES = 18
-_NEAR = 1e-3  # how far, beside z', an interpolated crossing may lie from the exact one
+from .population import Array
+from .realaxis import Gap, State
 
 
 @dataclass(frozen=True)
 class Spike:
-    """One isolated eigenvalue."""
+    """One isolated eigenvalue, with what its eigenvectors know of the classes."""
 
     value: float
     multiplicity: int
@@ -61,8 +56,6 @@ class LowRankPart:
     """c"""
     ratios: Array
     """n_a/p of the L classes."""
-    group: Array
-    """Index of each class among the classes of the bulk."""
     excess: Array
     """E, shape (L, L)."""
     direction: Array
@@ -74,12 +67,12 @@ class LowRankPart:
 
     def scales(self, g: Array) -> Array:
         """D with D N D free of units: the blocks of N are of the order of g, 1 and 1/g."""
-        root = np.sqrt(np.abs(g[self.group]))
+        root = np.sqrt(np.abs(g))
         return np.concatenate([1.0 / root, root, [math.sqrt(self.kappa)] if self.kappa > 0 else []])
 
     def matrix(self, g: Array, form: Array) -> Array:
         """D N D at a real solution g of the bulk, with form = M'RM; it is singular where N is, with the same signs."""
-        own = g[self.group]
+        own = g
         weight = float((self.ratios * self.variances) @ own)
         corner = np.array([[1.0 / self.kappa + weight]]) if self.kappa > 0 else None
         N = self._blocks(np.diag(self.ratios * own), np.eye(len(own)), -self.excess - form, -self.direction, corner)
@@ -88,7 +81,7 @@ class LowRankPart:
 
     def growth(self, g_slope: Array, form_slope: Array) -> Array:
         """Derivative of N with respect to z'."""
-        own = g_slope[self.group]
+        own = g_slope
         corner = np.array([[(self.ratios * self.variances) @ own]]) if self.kappa > 0 else None
         nothing = np.zeros((len(own), len(own)))
         return self._blocks(np.diag(self.ratios * own), nothing, -form_slope, nothing[0], corner)
@@ -115,39 +108,42 @@ class LowRankPart:
         return Spike(self.shift + z, vectors.shape[1], tuple(float(a) for a in alignments), norms)
 
 
-Track = Callable[[float], tuple[Array, Array]]
-"""From log|u| to (g, M'RM) in one gap."""
 Ends = tuple[float, float, int, int]
 
 
 def isolated(gap: Gap, part: LowRankPart) -> list[Spike]:
-    """All isolated eigenvalues of the equivalent in one gap of the bulk."""
+    """Find all isolated eigenvalues in one gap of the bulk: one for every branch that crosses zero."""
     ends = _ends(gap, part)
     if ends is None:
         return []
-    if isinstance(gap.curve.population, NonCommuting):
-        spikes = _crossings(gap, part, ends, _interpolated_track(gap, *ends[:2]))
-        if all(spike is not None for spike in spikes):
-            return [spike for spike in spikes if spike is not None]
-    return [s for s in _crossings(gap, part, ends, functools.partial(_exact_track, gap), certain=True) if s is not None]
-
-
-def _crossings(gap: Gap, part: LowRankPart, ends: Ends, track: Track, certain: bool = False) -> list[Spike | None]:
-    """An isolated eigenvalue for every branch that crosses zero; ``None`` where an interpolated track misled."""
     low, high, first, last = ends
-    sign = 1.0 if gap.inside.u > 0 else -1.0
-
-    @functools.cache  # a state at an edge depends, by rounding, on the states known before it: ask once
-    def branch(position: float, k: int) -> float:
-        g, form = track(sign * position)
-        return float(np.linalg.eigvalsh(part.matrix(g, form))[k])
-
-    # positions sign * log|u| increase with z, so that every branch increases
+    branches = _Branches(gap, part)
     roots = []
     for k in range(last, first):
-        if branch(low, k) < 0.0 < branch(high, k):
-            roots.append(brentq(branch, low, high, args=(k,), xtol=1e-13, rtol=1e-13))
-    return [_record(gap, group, part, certain) for group in _grouped(sorted(roots))]
+        at = functools.partial(branches.at, k)
+        if at(low) < 0.0 < at(high):
+            roots.append(brentq(at, low, high, xtol=1e-13, rtol=1e-13))
+    return [_record(gap, group, part) for group in _grouped(sorted(roots))]
+
+
+class _Branches:
+    """The eigenvalues of N in a gap, at positions sign(u) log|u|, which increase with z: every branch increases."""
+
+    def __init__(self, gap: Gap, part: LowRankPart) -> None:
+        self.gap, self.part = gap, part
+        self.found: dict[float, Array] = {}  # a state at an edge depends, by rounding, on the states before: ask once
+
+    def at(self, k: int, position: float) -> float:
+        if position not in self.found:
+            state = _state(self.gap, position)
+            form = self.gap.curve.population.mean_form(state.g)
+            self.found[position] = np.linalg.eigvalsh(self.part.matrix(state.g, form))
+        return float(self.found[position][k])
+
+
+def _state(gap: Gap, position: float) -> State:
+    sign = math.copysign(1.0, gap.inside.u)
+    return gap.solve(sign * math.exp(sign * position))
 
 
 def _grouped(roots: list[float]) -> list[list[float]]:
@@ -193,30 +189,9 @@ def _far_end(gap: Gap, u: float, count: Callable[[float], int], target: int) -> 
     return u
 
 
-def _exact_track(gap: Gap, log_u: float) -> tuple[Array, Array]:
-    state = gap.solve(math.copysign(math.exp(log_u), gap.inside.u))
-    return state.g, gap.curve.population.mean_form(state.g)
-
-
-def _interpolated_track(gap: Gap, low: float, high: float) -> Track:
-    """For dense covariances, where every exact state costs inverses."""
-    sign = math.copysign(1.0, gap.inside.u)
-    positions = _chebyshev.nodes(_DENSE_NODES, low, high)
-    samples = [_exact_track(gap, sign * position) for position in positions]
-    inner = BarycentricInterpolator(sign * positions, np.stack([np.concatenate([g, f.ravel()]) for g, f in samples]))
-    groups, classes = len(samples[0][0]), len(samples[0][1])
-
-    def interpolated(log_u: float) -> tuple[Array, Array]:
-        g, form = np.split(inner(log_u), [groups])
-        return g, form.reshape(classes, classes)
-
-    return interpolated
-
-
-def _record(gap: Gap, roots: list[float], part: LowRankPart, certain: bool) -> Spike | None:
-    """The isolated eigenvalue at positions that an interpolation may have missed by a little; ``None`` if by more."""
-    sign = math.copysign(1.0, gap.inside.u)
-    state = gap.solve(sign * math.exp(sign * float(np.mean(roots))))
+def _record(gap: Gap, roots: list[float], part: LowRankPart) -> Spike:
+    """Return the isolated eigenvalue at these positions, improved by one step of Newton's method."""
+    state = _state(gap, float(np.mean(roots)))
     g, population = state.g, gap.curve.population
     at, ratios = population.at(g[None]), population.ratios
     slope = np.linalg.solve(np.diag(1.0 / g**2) - at.couplings()[0] * ratios, np.ones(len(g)))  # dg/dz'
@@ -224,9 +199,7 @@ def _record(gap: Gap, roots: list[float], part: LowRankPart, certain: bool) -> S
     order = np.argsort(np.abs(values))[: len(roots)]
     growth = part.growth(slope, -np.tensordot(ratios * slope, at.forms()[0], axes=1))
     null = part.scales(g)[:, None] * vectors[:, order]
-    off = values[order] / ((growth @ null) * null).sum(axis=0)  # one step of Newton's method
-    if not certain and float(np.abs(off).max()) > _NEAR * min(abs(state.z), population.scale):
-        return None
+    off = values[order] / ((growth @ null) * null).sum(axis=0)
     return part.spike(state.z - float(off.mean()), null, growth)
 
 
