@@ -1,20 +1,11 @@
-"""Fixed points z = f(z), one per row: a single loop, and the solvers that choose the next iterate.
-
-A solver turns the last iterate z and its image f(z) into the next iterate. It lives for one solve and treats every row
-by itself; ``keep`` restricts its memory to some rows.
-
->>> import torch
->>> result = solve_equilibrium(torch.cos, torch.zeros(2, 1, dtype=torch.float64), tol=1e-12)
->>> round(float(result.value[0]), 6), bool(result.converged.all())
-(0.739085, True)
-"""
+"""Fixed points z = f(z), one per row: a single loop, and the solver that chooses the next iterate."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,177 +14,55 @@ from ._arguments import check_settings, checked, shown, whole
 from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError, warn
 
 Step = Callable[[Tensor], Tensor]
-SolverName = Literal["auto", "picard", "anderson", "broyden"]
+SolverMethod = Literal["auto", "picard", "anderson"]
 OnFailure = Literal["warn", "raise"]
 
-_LONGEST_LEAP = 8  # steps without a look at the residual
-_SHORTEST_REST = 3  # steps still expected for which it pays to continue with fewer rows
+
+@dataclass(frozen=True)
+class EquilibriumLimits:
+    """The tuning numbers of the loop."""
+
+    patience: int = 20  # Picard steps before "auto" turns to Anderson: random weights are done long before
+    memory: int = 5  # differences that Anderson's method holds, as in torchdeq
+    longest_leap: int = 8  # steps without a look at the residual; each look stalls an accelerator
+    shortest_rest: int = 3  # steps still expected for which it pays to continue with fewer rows
 
 
-# ---- solvers ---------------------------------------------------------------------------------------------
+LIMITS = EquilibriumLimits()
 
 
-class Solver(Protocol):
-    """The state of one fixed-point iteration; tensors are (..., m), every row its own problem."""
-
-    def advance(self, z: Tensor, image: Tensor) -> Tensor:
-        """The next iterate, from an iterate and its image f(z)."""
-        ...
-
-    def keep(self, rows: Tensor) -> None:
-        """Forget every row but these (an index into the leading dimension)."""
-        ...
-
-
-@dataclass(slots=True)
-class Picard:
-    """z <- f(z).
-
-    Among methods that combine iterates linearly nothing is quicker for random weights: the eigenvalues of the
-    Jacobian fill a disc around zero (circular law), and on such a disc x^k is the best polynomial of degree k.
-    """
-
-    def advance(self, z: Tensor, image: Tensor) -> Tensor:
-        return image
-
-    def keep(self, rows: Tensor) -> None:
-        """Nothing is remembered."""
-
-
-@dataclass(slots=True)
-class Anderson:
-    """z <- f(z) - sum_j c_j (f_j+1 - f_j), the c_j minimising |g - sum_j c_j (g_j+1 - g_j)|, g = f(z) - z.
-
-    ``memory`` differences are kept. The least squares are regularised relative to their own size, so that nothing
-    depends on the scale of the data.
-    """
-
-    memory: int = 5
-    _image: Tensor | None = field(default=None, repr=False)
-    _gap: Tensor | None = field(default=None, repr=False)
-    _image_steps: list[Tensor] = field(default_factory=list, repr=False)
-    _gap_steps: list[Tensor] = field(default_factory=list, repr=False)
-
-    def advance(self, z: Tensor, image: Tensor) -> Tensor:
-        gap = image - z
-        if self._image is not None and self._gap is not None:
-            self._image_steps = [*self._image_steps, image - self._image][-self.memory :]
-            self._gap_steps = [*self._gap_steps, gap - self._gap][-self.memory :]
-        self._image, self._gap = image, gap
-        if not self._gap_steps:
-            return image
-        gaps = torch.stack(self._gap_steps, dim=-2)
-        weights = _least_squares(gaps, gap)
-        return image - (weights.unsqueeze(-2) @ torch.stack(self._image_steps, dim=-2)).squeeze(-2)
-
-    def keep(self, rows: Tensor) -> None:
-        self._image = None if self._image is None else self._image[rows]
-        self._gap = None if self._gap is None else self._gap[rows]
-        self._image_steps = [step[rows] for step in self._image_steps]
-        self._gap_steps = [step[rows] for step in self._gap_steps]
-
-
-def _least_squares(gaps: Tensor, gap: Tensor) -> Tensor:
-    """argmin_c |gap - c gaps| row by row, from normal equations scaled to a unit diagonal."""
-    if gap.dtype in (torch.float16, torch.bfloat16):  # no factorisations exist in half precision
-        return _least_squares(gaps.float(), gap.float()).to(gap.dtype)
-    norms = torch.linalg.vector_norm(gaps, dim=-1).clamp_min(torch.finfo(gap.dtype).tiny)
-    unit = gaps / norms.unsqueeze(-1)
-    # squaring the condition costs half the digits: below sqrt(eps) a direction carries no information
-    ridge = torch.finfo(gap.dtype).eps * 10.0
-    gram = unit @ unit.mT + ridge * torch.eye(gaps.shape[-2], dtype=gap.dtype, device=gap.device)
-    weights, _ = torch.linalg.solve_ex(gram, (unit @ gap.unsqueeze(-1)))
-    return weights.squeeze(-1) / norms
-
-
-@dataclass(slots=True)
-class Auto:
-    """Picard for ``patience`` steps, then Anderson.
-
-    Random weights with sigma_a2 below 1/4 are done long before; trained weights may have a few eigenvalues near one,
-    which is where Anderson pays.
-    """
-
-    patience: int = 20
-    _steps: int = field(default=0, repr=False)
-    _anderson: Anderson = field(default_factory=Anderson, repr=False)
-
-    def advance(self, z: Tensor, image: Tensor) -> Tensor:
-        self._steps += 1
-        return image if self._steps <= self.patience else self._anderson.advance(z, image)
-
-    def keep(self, rows: Tensor) -> None:
-        self._anderson.keep(rows)
-
-
-@dataclass(slots=True)
-class Broyden:
-    """z <- z - H g, g = f(z) - z; H = -I + sum_j u_j v_j' is updated by Sherman and Morrison's formula.
-
-    It starts as Picard iteration and needs no contraction. The memory is cleared once ``memory`` pairs are held.
-    """
-
-    memory: int = 20
-    _step: Tensor | None = field(default=None, repr=False)
-    _gap: Tensor | None = field(default=None, repr=False)
-    _left: list[Tensor] = field(default_factory=list, repr=False)
-    _right: list[Tensor] = field(default_factory=list, repr=False)
-
-    def advance(self, z: Tensor, image: Tensor) -> Tensor:
-        gap = image - z
-        if self._step is not None and self._gap is not None:
-            self._learn(self._step, gap - self._gap)
-        step = -_low_rank(self._left, self._right, gap)
-        self._step, self._gap = step, gap
-        return z + step
-
-    def keep(self, rows: Tensor) -> None:
-        self._step = None if self._step is None else self._step[rows]
-        self._gap = None if self._gap is None else self._gap[rows]
-        self._left = [u[rows] for u in self._left]
-        self._right = [v[rows] for v in self._right]
-
-    def _learn(self, step: Tensor, change: Tensor) -> None:
-        """H <- H + (s - H y) (s' H) / (s' H y)."""
-        if len(self._left) >= self.memory:
-            self._left, self._right = [], []
-        image = _low_rank(self._left, self._right, change)
-        row = _low_rank(self._right, self._left, step)
-        pivot = (row * change).sum(-1, keepdim=True)
-        floor = torch.finfo(pivot.dtype).eps * row.norm(dim=-1, keepdim=True) * change.norm(dim=-1, keepdim=True)
-        # a vanishing pivot carries no information: leave that row's matrix as it is
-        update = torch.where(pivot.abs() > floor, (step - image) / pivot, 0.0)
-        self._left.append(update)
-        self._right.append(row)
-
-
-def _low_rank(left: list[Tensor], right: list[Tensor], x: Tensor) -> Tensor:
-    """-x + sum_j left_j (right_j . x)."""
-    out = -x
-    for u, v in zip(left, right, strict=True):
-        out = out + u * (v * x).sum(-1, keepdim=True)
-    return out
-
-
-_SOLVERS: dict[str, Callable[[], Solver]] = {"auto": Auto, "picard": Picard, "anderson": Anderson, "broyden": Broyden}
-
-
-# ---- the loop ----------------------------------------------------------------------------------------------
+# ---- what may be asked, what is found --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class SolverOptions:
-    """How equilibria are found: which solver, how exactly, and what happens when one is not.
+    """Say how equilibria are found, how exactly, and what happens when one is not.
 
-    ``bfloat16_start`` makes the first steps of float32 networks on a CPU in bfloat16: quicker where the processor has
-    instructions for it; the float32 iteration that follows alone decides when the tolerance is met.
+    Parameters
+    ----------
+    method : {"auto", "picard", "anderson"}
+        ``"picard"`` iterates z <- f(z). Among methods that combine iterates linearly nothing is quicker for random
+        weights: the eigenvalues of the Jacobian fill a disc around zero (circular law), and on such a disc x^k is the
+        best polynomial of degree k. Training may leave a few eigenvalues near one, where ``"anderson"`` pays;
+        ``"auto"`` begins with the first and turns to the second after 20 steps.
+    tol : float
+        A row is done when |f(z) - z| <= tol |f(z)|; derivatives are solved to the same tolerance.
+    max_steps : int
+        The most evaluations of f.
+    on_failure : {"warn", "raise"}
+        What happens when a row is not done by then.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> nsd.nn.SolverOptions("anderson", tol=1e-8)
+    SolverOptions(method='anderson', tol=1e-08, max_steps=200, on_failure='warn')
     """
 
-    solver: SolverName = "auto"
+    method: SolverMethod = "auto"
     tol: float = 1e-5
     max_steps: int = 200
     on_failure: OnFailure = "warn"
-    bfloat16_start: bool = False
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -201,18 +70,21 @@ class SolverOptions:
             raise InvalidInputError(f"tol must be positive and finite, got {self.tol!r}")
         whole("max_steps", self.max_steps)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Equilibrium:
-    """What a solve found.
+    """Hold what a solve found.
 
-    value : the last image f(z), shape (..., m)
-    residual : |f(z) - z| / |f(z)| of every row, shape (...)
-    steps : how often f was evaluated, a start in bfloat16 not counted
-    converged : residual <= tol, row by row
+    Attributes
+    ----------
+    value : Tensor of shape (..., m)
+        The last image f(z).
+    residual : Tensor of shape (...)
+        |f(z) - z| / |f(z)| of every row.
+    steps : int
+        How often f was evaluated.
+    converged : Tensor of shape (...)
+        Whether the residual met the tolerance, row by row.
     """
 
     value: Tensor
@@ -228,7 +100,7 @@ class Equilibrium:
         message = (
             f"{what} was not reached for {missed} of {self.converged.numel()} rows: relative residual "
             f"{float(self.residual.max()):.1e} after {self.steps} steps, tolerance {options.tol:.1e}. The map may "
-            "be no contraction (see contraction()); lower sigma_a2, keep the contraction during training, allow "
+            "be no contraction (see contraction()); lower sigma_a2, limit the contraction during training, allow "
             "more steps, or loosen the tolerance if it is near the rounding error of the data type"
         )
         if options.on_failure == "raise":
@@ -238,39 +110,107 @@ class Equilibrium:
 
 @checked
 def solve_equilibrium(
-    step: Step,
-    z0: Tensor,
-    solver: SolverName | Solver = "auto",
-    tol: float = 1e-5,
-    max_steps: int = 200,
-    restrict: Callable[[Tensor], Step] | None = None,
+    step: Step, z0: Tensor, options: SolverOptions | None = None, restrict: Callable[[Tensor], Step] | None = None
 ) -> Equilibrium:
-    """Iterate until |f(z) - z| <= tol |f(z)| in every row, or for ``max_steps`` evaluations of f = ``step``.
+    """Iterate until |f(z) - z| <= tol |f(z)| in every row, or for ``max_steps`` evaluations of f.
 
-    Rows are independent problems. With ``restrict`` (rows -> the same map on these rows only) rows that are done
-    leave the batch as soon as they are half of it, and are not touched again. The residual is looked at when the
-    observed rate says that the tolerance may be reached: each look stalls an accelerator.
+    Parameters
+    ----------
+    step : callable
+        The map f, from a tensor of shape (..., m) to one of this shape; every row is a problem of its own.
+    z0 : Tensor of shape (..., m)
+        Where the iteration starts.
+    options : SolverOptions, optional
+        Method, tolerance and number of steps.
+    restrict : callable, optional
+        It returns the map of some rows, given their numbers. With it rows that are done leave the batch as soon as
+        they are half of it.
+
+    Returns
+    -------
+    Equilibrium
+        Values, residuals and flags of all rows. Nothing is raised where a row did not converge.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from notsodeep.nn import SolverOptions, solve_equilibrium
+    >>> found = solve_equilibrium(torch.cos, torch.zeros(2, 1, dtype=torch.float64), SolverOptions(tol=1e-12))
+    >>> round(float(found.value[0]), 6), bool(found.converged.all())
+    (0.739085, True)
     """
+    options = options or SolverOptions()
     if z0.numel() == 0:  # no rows, nothing to solve
         empty = z0.new_zeros(z0.shape[:-1])
         return Equilibrium(z0.clone(), empty, 0, empty == 0)
-    SolverOptions(tol=tol, max_steps=max_steps)  # which refuses what is no tolerance, or no number of steps
-    method = _SOLVERS[solver]() if isinstance(solver, str) else solver
-    state = _Progress(z0, tol, restrict if z0.ndim == 2 else None)
+    solver = _Solver({"picard": math.inf, "auto": LIMITS.patience, "anderson": 0}[options.method])
+    state = _Progress(z0, options.tol, restrict if z0.ndim == 2 else None)
     z, look = z0, 1
-    for count in range(1, max_steps + 1):
+    for count in range(1, options.max_steps + 1):
         image = step(z)
         if count == 1 and getattr(image, "shape", None) != z.shape:
             raise InvalidInputError(f"step must keep the shape {tuple(z.shape)} of a tensor, got {shown(image)}")
-        if count >= look or count == max_steps:
+        if count >= look or count == options.max_steps:
             rows, look = state.look(z, image, count)
             if state.finished:
                 break
             if rows is not None and state.restrict is not None:
                 step, z, image = state.restrict(state.rows), z[rows], image[rows]
-                method.keep(rows)
-        z = method.advance(z, image)
+                solver.keep(rows)
+        z = solver.advance(z, image)
     return state.result(count)
+
+
+# ---- the next iterate --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Solver:
+    """Picard's z <- f(z) for ``patience`` steps, then Anderson's method, which remembers a few steps of every row.
+
+    Anderson: z <- f(z) - sum_j c_j (f_j+1 - f_j), the c_j minimising |g - sum_j c_j (g_j+1 - g_j)|, g = f(z) - z.
+    """
+
+    patience: float
+    _steps: int = 0
+    _last: tuple[Tensor, Tensor] | None = None
+    _differences: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+    def advance(self, z: Tensor, image: Tensor) -> Tensor:
+        """Return the next iterate, from an iterate and its image."""
+        self._steps += 1
+        if self._steps <= self.patience:
+            return image
+        gap = image - z
+        if self._last is not None:
+            self._differences = [*self._differences, (image - self._last[0], gap - self._last[1])][-LIMITS.memory :]
+        self._last = image, gap
+        if not self._differences:
+            return image
+        images, gaps = (torch.stack(steps, dim=-2) for steps in zip(*self._differences, strict=True))
+        return image - (_least_squares(gaps, gap).unsqueeze(-2) @ images).squeeze(-2)
+
+    def keep(self, rows: Tensor) -> None:
+        """Forget every row but these."""
+        if self._last is not None:
+            self._last = self._last[0][rows], self._last[1][rows]
+        self._differences = [(image[rows], gap[rows]) for image, gap in self._differences]
+
+
+def _least_squares(gaps: Tensor, gap: Tensor) -> Tensor:
+    """argmin_c |gap - c gaps| row by row, from normal equations scaled to a unit diagonal."""
+    if gap.dtype in (torch.float16, torch.bfloat16):  # no factorisations exist in half precision
+        return _least_squares(gaps.float(), gap.float()).to(gap.dtype)
+    norms = torch.linalg.vector_norm(gaps, dim=-1).clamp_min(torch.finfo(gap.dtype).tiny)
+    unit = gaps / norms.unsqueeze(-1)
+    # squaring the condition costs half the digits: below sqrt(eps) a direction carries no information
+    ridge = torch.finfo(gap.dtype).eps * 10.0
+    gram = unit @ unit.mT + ridge * torch.eye(gaps.shape[-2], dtype=gap.dtype, device=gap.device)
+    weights, _ = torch.linalg.solve_ex(gram, (unit @ gap.unsqueeze(-1)))
+    return weights.squeeze(-1) / norms
+
+
+# ---- when to look, which rows go on ------------------------------------------------------------------------
 
 
 class _Progress:
@@ -301,7 +241,7 @@ class _Progress:
             return None, count
         leap = self._leap(count, worst)
         # a restricted batch costs a copy of everything: not worth it when the end is in sight
-        return self._shrink(open_rows, int(left)) if leap >= _SHORTEST_REST else None, count + leap
+        return self._shrink(open_rows, int(left)) if leap >= LIMITS.shortest_rest else None, count + leap
 
     def result(self, count: int) -> Equilibrium:
         return Equilibrium(self._value, self._residual, count, self._residual <= self.tol)
@@ -329,4 +269,4 @@ class _Progress:
         if before is None or worst >= before[1] or worst <= self.tol:
             return 1
         rate = math.log(worst / before[1]) / (count - before[0])
-        return max(1, min(_LONGEST_LEAP, math.floor(math.log(self.tol / worst) / rate)))
+        return max(1, min(LIMITS.longest_leap, math.floor(math.log(self.tol / worst) / rate)))

@@ -8,8 +8,6 @@ Kernel = Literal["ck", "ntk", "ntk_frozen"]
 """What is trained: the readout alone; all weights; all but the input weights (docs/theory.md, section 2)."""
 MatchKernel = Literal[Kernel, "both"]
 FamilyName = Literal["hard_tanh", "skip", "leaky_relu", "quadratic", "hermite"]
-Trained = Literal["readout", "frozen", "all"]
-"""The same of a network of finite width: kernels ``ck``, ``ntk_frozen``, ``ntk``."""
 Init = Literal["gaussian", "orthogonal"]
 Method = Literal["sgd", "adam", "ridge"]
 Store = Literal["auto", "memory", "disk", "none"]

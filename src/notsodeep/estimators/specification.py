@@ -77,7 +77,7 @@ def feature_model(
     if isinstance(network, ENN) and is_tangent(kernel):
         raise InvalidInputError(f"the features of an explicit network have its CK; use kernel='ck', got {kernel!r}")
     return Network(
-        network, X.shape[1], width, 1, seed, init=init, train="readout", dtype=X.dtype, device=X.device
+        network, X.shape[1], width, 1, seed, init=init, kernel="ck", dtype=X.dtype, device=X.device
     ).requires_grad_(False)
 
 

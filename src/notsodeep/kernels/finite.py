@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .._arguments import whole, whole_seed
 from .._arrays import as_rows, isolated_settings, like, same_columns
-from .._equilibrium import solve_equilibrium
+from .._equilibrium import SolverOptions, solve_equilibrium
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernel, rates_of
@@ -264,7 +264,7 @@ class _ImplicitNetwork(_Drawn):
 
 def _settled(step: Callable[[Tensor], Tensor], start: Tensor, what: str, deq: DEQ) -> Tensor:
     tol = 1e-12 if start.dtype == torch.float64 else 1e-5  # of the relative residual
-    found = solve_equilibrium(step, start, "picard", tol, _MAX_STEPS)
+    found = solve_equilibrium(step, start, SolverOptions("picard", tol, _MAX_STEPS))
     if bool(found.converged.all()):
         return found.value
     residual = float(found.residual.max())

@@ -5,10 +5,10 @@ from .checkpoint import load, save
 from .compare import Comparison, Measurement, compare
 from .convert import Conversion, Distillation, distil, twin_of
 from .deq import DEQ
-from .enn import ENN, export_onnx, export_program, export_torchscript
+from .enn import ENN, export_onnx, export_program
 from .foreign import DEQParts, Measured
 from .model import Model
-from .train import Epoch, History, evaluate, fit
+from .train import Epoch, History, evaluate, fit, fit_readout
 
 __all__ = [
     "DEQ",
@@ -29,8 +29,8 @@ __all__ = [
     "evaluate",
     "export_onnx",
     "export_program",
-    "export_torchscript",
     "fit",
+    "fit_readout",
     "load",
     "save",
     "solve_equilibrium",

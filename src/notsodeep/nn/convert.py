@@ -167,7 +167,7 @@ def distil(
     set_readout(twin, compute_features(twin, inputs[train]), targets[train], ridge)
     if epochs:
         pair = (inputs[train], targets[train])
-        fit(twin, pair, method="adam", lr=lr, epochs=epochs, batch_size=batch_size, seed=seed, loss="squared")
+        fit(twin, pair, optimiser="adam", lr=lr, epochs=epochs, batch_size=batch_size, seed=seed)
     return _report(twin, inputs[test], targets[test], None if labels is None else labels[test])
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .._arguments import checked, whole
-from .._equilibrium import Equilibrium, OnFailure, SolverName, SolverOptions
+from .._equilibrium import Equilibrium, SolverOptions
+from .._words import Kernel
 from ..errors import InvalidInputError
 from ..networks import DEQ as Specification
 from .implicit import equilibrium, find_equilibrium
@@ -17,22 +19,27 @@ from .model import Gaussian, Model, check_input
 
 
 class DEQ(Model):
-    """z = phi(sigma_a A z + sigma_b B x + sigma_c c) / sqrt(m), f(x) = a z, with implicit derivatives of every order.
+    """Run z = phi(sigma_a A z + sigma_b B x + sigma_c c) / sqrt(m), f(x) = a z, with derivatives of every order.
 
     Parameters
     ----------
-    spec : the network, :class:`notsodeep.DEQ`
-    in_features, width, out_features : p, m and the number of outputs
-    seed : of the weights, which are standard normal
-    train : ``"readout"``, ``"recurrent"`` (readout and A) or ``"all"``
-    bias : whether the outputs have one
-    solver : ``"auto"``, ``"picard"``, ``"anderson"`` or ``"broyden"``
-    tol : |f(z) - z| <= tol |f(z)| for every sample; the derivative is solved to the same tolerance
-    max_steps, on_failure : what is allowed, and whether missing it warns or raises
-    bfloat16_start : make the first steps on a CPU in bfloat16, see :class:`SolverOptions`
-    keep_contraction : if given, A is scaled down before each training step so that sigma_a |A| Lip / sqrt(m) stays
-        below this number (below one: a unique equilibrium)
+    spec : notsodeep.DEQ
+        The specification: activation and variances.
+    in_features, width, out_features : int
+        The number of inputs p, of hidden units m and of outputs.
+    seed : int
+        The seed of the weights, which are standard normal and the same on every device.
+    kernel : {"ntk", "ntk_frozen", "ck"}
+        What trains: every weight; every weight but B and c; the readout alone.
+    bias : bool
+        Whether the outputs have a bias, which starts at zero.
+    solver : SolverOptions, optional
+        Method and tolerance of the equilibrium and of its derivatives.
+    dtype : torch.dtype, optional
+    device : torch.device or str, optional
 
+    Examples
+    --------
     >>> import notsodeep as nsd, torch
     >>> model = nsd.nn.DEQ(nsd.DEQ("relu", sigma_a2=0.2), in_features=3, width=64, out_features=2)
     >>> model(torch.ones(5, 3)).shape
@@ -50,28 +57,19 @@ class DEQ(Model):
         out_features: int,
         seed: int = 0,
         *,
-        train: str = "all",
+        kernel: Kernel = "ntk",
         bias: bool = False,
-        solver: SolverName = "auto",
-        tol: float = 1e-5,
-        max_steps: int = 200,
-        on_failure: OnFailure = "warn",
-        bfloat16_start: bool = False,
-        keep_contraction: float | None = None,
+        solver: SolverOptions | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
-        if keep_contraction is not None and not 0 < keep_contraction < 1:
-            raise InvalidInputError(f"keep_contraction must lie between 0 and 1, got {keep_contraction!r}")
-        if keep_contraction is not None and not math.isfinite(spec.activation.lipschitz):
-            raise InvalidInputError(f"{spec.activation!r} has no Lipschitz constant: no weights make it a contraction")
         self.spec = spec
         self.in_features = whole("in_features", in_features)
         whole("width", width)
         self.out_features = whole("out_features", out_features)
-        self.options = SolverOptions(solver, float(tol), max_steps, on_failure, bfloat16_start)
-        self.keep_contraction = keep_contraction
+        self.solver = solver or SolverOptions()
+        self.contraction_limit: float | None = None
         gaussian = Gaussian(seed, dtype, device)
         self.input = gaussian.parameter(width, in_features)
         self.recurrent = gaussian.parameter(width, width)
@@ -81,47 +79,79 @@ class DEQ(Model):
         self._gain, self._scale = math.sqrt(spec.variances[0] / width), 1.0 / math.sqrt(width)
         self._drive, self._shift = (math.sqrt(v) for v in spec.variances[1:])
         self._vector: Tensor | None = None
-        self.set_trained(train)
+        self.set_kernel(kernel)
 
     # -- evaluation --------------------------------------------------------------------------------------
     def _hidden(self, x: Tensor) -> Tensor:
-        """sqrt(m) z."""
+        """Return sqrt(m) z."""
         check_input(x, self.in_features)
-        self._keep()
+        self._limit()
         drive = self._project(x)
-        u = equilibrium(self.recurrent, drive.reshape(-1, self.width), self._gain, self.spec.activation, self.options)
+        u = equilibrium(self.recurrent, drive.reshape(-1, self.width), self._gain, self.spec.activation, self.solver)
         return u.reshape(drive.shape)
 
     def solve(self, x: Tensor) -> Equilibrium:
-        """The equilibrium with its residuals, steps and flags, without derivatives; never warns."""
+        """Return the equilibrium with its residuals and steps, without derivatives; it never warns.
+
+        Parameters
+        ----------
+        x : Tensor of shape (..., in_features)
+
+        Returns
+        -------
+        Equilibrium
+            Its value has one row z per input.
+        """
         check_input(x, self.in_features)
         with torch.no_grad():
             drive = self._project(x).reshape(-1, self.width)
-            found = find_equilibrium(self.recurrent, drive, self._gain, self.spec.activation, self.options)
+            found = find_equilibrium(self.recurrent, drive, self._gain, self.spec.activation, self.solver)
         return Equilibrium(found.value * self._scale, found.residual, found.steps, found.converged)
 
     def _project(self, x: Tensor) -> Tensor:
-        """sigma_b B x + sigma_c c, in the weights' own precision: bfloat16 would exceed any useful tolerance."""
+        """Return sigma_b B x + sigma_c c in the weights' own precision: bfloat16 would exceed any useful tolerance."""
         with torch.autocast(x.device.type, enabled=False):
             shift = None if self.offset is None else self._shift * self.offset
             return nn.functional.linear(self._drive * x.to(self.input.dtype), self.input, shift)
 
     # -- contraction -------------------------------------------------------------------------------------
     def contraction(self) -> float:
-        """sigma_a |A| Lip / sqrt(m) by power iteration: below one the equilibrium exists and is unique.
+        """Return sigma_a |A| Lip / sqrt(m), by power iteration: below one the equilibrium exists and is unique.
 
-        Near 2 sigma_a Lip for random weights. Training may raise it; ``keep_contraction`` forbids that.
+        It is near 2 sigma_a Lip for random weights. Training may raise it; :meth:`limit_contraction` forbids that.
         """
         norm, _ = power_iteration(self.recurrent)
         return norm * self._gain * self.spec.activation.lipschitz
 
-    def _keep(self) -> None:
-        if self.keep_contraction is None or not self.training or not self.recurrent.requires_grad:
+    def limit_contraction(self, limit: float | None) -> DEQ:
+        """Scale A down before each training step, so that :meth:`contraction` stays below a number.
+
+        Parameters
+        ----------
+        limit : float or None
+            Between 0 and 1; None removes the limit.
+
+        Returns
+        -------
+        DEQ
+            The module itself.
+        """
+        if limit is not None and not 0 < limit < 1:
+            raise InvalidInputError(f"the limit of the contraction must lie between 0 and 1, got {limit!r}")
+        if limit is not None and not math.isfinite(self.spec.activation.lipschitz):
+            raise InvalidInputError(
+                f"{self.spec.activation!r} has no Lipschitz constant: no weights make a contraction"
+            )
+        self.contraction_limit = limit
+        return self
+
+    def _limit(self) -> None:
+        if self.contraction_limit is None or not self.training or not self.recurrent.requires_grad:
             return
         # under torch.func the weights are not the module's own: they are left alone
         if isinstance(self.recurrent, nn.Parameter) and torch.is_grad_enabled():
             rate = self._gain * self.spec.activation.lipschitz
-            limit = self.keep_contraction / rate if rate > 0 else math.inf
+            limit = self.contraction_limit / rate if rate > 0 else math.inf
             # power iteration approaches from below: leave it one part in a hundred
             _, self._vector = shrink_to_norm_(self.recurrent, limit * 0.99, self._vector)
 
@@ -131,15 +161,11 @@ class DEQ(Model):
         return [("input", self.input), *offset, ("recurrent", self.recurrent)]
 
     def config(self) -> dict[str, Any]:
-        return {
-            "model": "DEQ",
-            **super().config(),
-            **self.options.to_dict(),
-            "keep_contraction": self.keep_contraction,
-        }
+        own = {"solver": asdict(self.solver), "contraction_limit": self.contraction_limit}
+        return {"model": "DEQ", **super().config(), **own}
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, solver={self.options.solver!r}, tol={self.options.tol:g}"
+        return f"{super().extra_repr()}, method={self.solver.method!r}, tol={self.solver.tol:g}"
 
 
 # ---- contraction ---------------------------------------------------------------------------------------------

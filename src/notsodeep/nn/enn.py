@@ -1,4 +1,4 @@
-"""The explicit network at finite width, what a DEQ becomes; and its forms for ONNX, torch.export and TorchScript."""
+"""The explicit network at finite width, what a DEQ becomes; and its forms for ONNX and torch.export."""
 
 from __future__ import annotations
 
@@ -14,34 +14,50 @@ from torch import Tensor, nn
 
 from .._arguments import a_path, checked, whole
 from .._files import write_with
-from .._words import Init
+from .._words import Init, Kernel
 from ..activations import Activation
 from ..activations.norm_units import NormUnits
 from ..errors import InvalidInputError, MissingExtraError
 from ..matching import Twin
 from ..networks import ENN as Specification
 from ..networks import rates_of
-from .model import Gaussian, Model, check_input
+from .model import LIMITS, Gaussian, Model, check_input
 
 
 class ENN(Model):
-    """x_l = sigma_l(W_l x_{l-1}) / sqrt(m_l), l = 1 ... L, f(x) = a x_L.
+    """Run x_l = sigma_l(W_l x_{l-1}) / sqrt(m_l), l = 1 ... L, f(x) = a x_L.
+
+    ``torch.compile(model, fullgraph=True)`` takes it as it is.
 
     Parameters
     ----------
-    network : an :class:`notsodeep.ENN`, or a twin, whose learning-rate multipliers are taken over
-    in_features, width, out_features : p, m (a number, or one per layer) and the number of outputs
-    seed : of the weights, which are standard normal
-    init : ``"gaussian"``, the theory's independent weights, or ``"orthogonal"``: the same distribution of every neuron
-        and the same kernel at infinite width, but rows orthogonal to each other, which bring a network of this width
-        as near to it as a Gaussian one of several times the width. The readout is Gaussian either way
-    train : ``"readout"``, ``"frozen"`` (all but W_1) or ``"all"``
-    bias : whether the outputs have one
-    learning_rates : one multiplier per weight matrix, W_1 ... W_L and the readout, see :meth:`parameter_groups`
-    normalise : divide each input by its norm first, for twins on the sphere; a twin knows whether it wants that
+    network : notsodeep.ENN or Twin
+        The specification. A twin brings its learning-rate multipliers (attribute ``learning_rates``, one per weight
+        matrix) and whether inputs are divided by their norm (``normalise``).
+    in_features, out_features : int
+        The number of inputs p and of outputs.
+    width : int or sequence of int
+        The number of units m, one for all layers or one per layer.
+    seed : int
+        The seed of the weights, the same on every device.
+    init : {"gaussian", "orthogonal"}
+        Independent standard normal weights, as in the theory, or rows of the same distribution that are orthogonal to
+        each other: the same kernel at infinite width with smaller fluctuations. The readout is Gaussian either way.
+    kernel : {"ntk", "ntk_frozen", "ck"}, optional
+        What trains: every weight; every weight but W_1; the readout alone. By default what the twin says
+        (``twin.trains``), and every weight of a plain specification.
+    bias : bool
+        Whether the outputs have a bias, which starts at zero.
+    dtype : torch.dtype, optional
+    device : torch.device or str, optional
 
+    Examples
+    --------
     >>> import notsodeep as nsd, torch
-    >>> model = nsd.nn.ENN(nsd.ENN(["tanh"]), in_features=3, width=64, out_features=2, learning_rates=(0.5, 1.0))
+    >>> model = nsd.nn.ENN(nsd.ENN(["tanh"]), in_features=3, width=64, out_features=2)
+    >>> model(torch.ones(5, 3)).shape
+    torch.Size([5, 2])
+    >>> model.learning_rates = (0.5, 1.0)
     >>> [group["lr"] for group in model.parameter_groups(lr=0.1)]
     [0.05, 0.1]
     """
@@ -58,20 +74,19 @@ class ENN(Model):
         seed: int = 0,
         *,
         init: Init = "gaussian",
-        train: str = "all",
+        kernel: Kernel | None = None,
         bias: bool = False,
-        learning_rates: Sequence[float] | None = None,
-        normalise: bool | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
-        self.spec, inherited, unit = _specification(network)
-        self.normalise = unit if normalise is None else normalise
+        twin = network if isinstance(network, Twin) else None
+        self.spec = network.network if isinstance(network, Twin) else network
+        self.normalise = twin is not None and twin.normalise
+        self.learning_rates: Sequence[float] = rates_of(self.spec, None if twin is None else twin.learning_rates)
         self.in_features = whole("in_features", in_features)
         self.out_features = whole("out_features", out_features)
         self.widths = _widths(width, self.spec.depth)
-        self.learning_rates = rates_of(self.spec, inherited if learning_rates is None else learning_rates)
         gaussian = Gaussian(seed, dtype, device)
         draw = gaussian.parameter if init == "gaussian" else gaussian.orthogonal
         sizes = (in_features, *self.widths)
@@ -83,7 +98,7 @@ class ENN(Model):
             NormLayer(phi, self.readout, m) if isinstance(phi, NormUnits) else ElementwiseLayer(phi)
             for phi, m in zip(self.spec.activations, self.widths, strict=True)
         )
-        self.set_trained(train)
+        self.set_kernel(kernel or _kernel_of(twin))
 
     # -- evaluation --------------------------------------------------------------------------------------
     def _hidden(self, x: Tensor) -> Tensor:
@@ -101,7 +116,7 @@ class ENN(Model):
 
     def _rates(self) -> Mapping[str, float]:
         names = [name for name, _ in self.hidden_weights()] + ["readout"]
-        return dict(zip(names, self.learning_rates, strict=True))
+        return dict(zip(names, rates_of(self.spec, self.learning_rates), strict=True))
 
     def config(self) -> dict[str, Any]:
         own = {"learning_rates": list(self.learning_rates), "normalise": self.normalise}
@@ -133,13 +148,13 @@ class NormLayer(nn.Module):
         return self.phi.units(before, inputs, self.table)
 
 
-def _specification(network: Any) -> tuple[Specification, Sequence[float] | None, bool]:
-    """The network, its learning-rate multipliers, and whether it lives on the sphere."""
-    if isinstance(network, Specification):
-        return network, None, False
-    if isinstance(network, Twin):
-        return network.network, network.learning_rates, network.normalise
-    raise InvalidInputError(f"nn.ENN takes a notsodeep.ENN specification or a twin, got {network!r}")
+def _kernel_of(twin: Twin | None) -> Kernel:
+    """Return what trains: the readout of a twin that says so, all weights otherwise."""
+    if twin is None:
+        return "ntk"
+    if twin.trains == "readout":
+        return "ck"
+    return "ntk_frozen" if twin.kernel == "ntk_frozen" else "ntk"
 
 
 def _widths(width: int | Sequence[int], depth: int) -> tuple[int, ...]:
@@ -152,18 +167,48 @@ def _widths(width: int | Sequence[int], depth: int) -> tuple[int, ...]:
 # ---- for other runtimes ------------------------------------------------------------------------------------
 
 
-_IN_ONE_FILE = 1 << 30  # bytes of weights; ONNX holds less than two GiB
-
-
 def export_program(model: ENN) -> torch.export.ExportedProgram:
-    """The network as a ``torch.export`` program with a free batch size."""
+    """Return the network as a ``torch.export`` program with a free batch size.
+
+    Parameters
+    ----------
+    model : nsd.nn.ENN
+
+    Returns
+    -------
+    torch.export.ExportedProgram
+
+    Examples
+    --------
+    >>> import notsodeep as nsd, torch
+    >>> program = nsd.nn.export_program(nsd.nn.ENN(nsd.ENN(["tanh"]), 3, 8, 2))
+    >>> program.module()(torch.ones(5, 3)).shape
+    torch.Size([5, 2])
+    """
     _check(model)
     batch = torch.export.Dim("batch")
     return torch.export.export(model.eval(), (_example(model),), dynamic_shapes={"x": {0: batch}})
 
 
 def export_onnx(model: ENN, path: str | Path) -> Path:
-    """Write the network as ONNX, input ``x`` (batch, in_features), output ``y`` (batch, out_features)."""
+    """Write the network as ONNX, input ``x`` (batch, in_features), output ``y`` (batch, out_features).
+
+    Parameters
+    ----------
+    model : nsd.nn.ENN
+    path : str or Path
+
+    Returns
+    -------
+    Path
+        The file that was written.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> model = nsd.nn.ENN(nsd.ENN(["tanh"]), 3, 8, 2)
+    >>> nsd.nn.export_onnx(model, "model.onnx")  # doctest: +SKIP
+    """
     _check(model)
     for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
@@ -182,21 +227,11 @@ def export_onnx(model: ENN, path: str | Path) -> Path:
             verbose=False,
         )
         assert program is not None
-        if sum(p.numel() * p.element_size() for p in model.parameters()) > _IN_ONE_FILE:
+        if sum(p.numel() * p.element_size() for p in model.parameters()) > LIMITS.onnx_bytes:
             program.save(str(path))  # the weights go to a second file that the first one names
         else:
             write_with(path, lambda temporary: program.save(str(temporary)))
     return path
-
-
-def export_torchscript(model: ENN) -> Any:
-    """The network as a traced TorchScript module."""
-    _check(model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch recommends torch.export; both are offered
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # the sizes it finds are those of the model's tables
-        # torch's own check compares names that it changes itself from trace to trace
-        return torch.jit.trace(model.eval(), _example(model), check_trace=False)
 
 
 def _example(model: ENN) -> Tensor:

@@ -19,8 +19,6 @@ from torch.autograd import Function
 from .._equilibrium import Equilibrium, SolverOptions, solve_equilibrium
 from ..activations import Activation
 
-_BFLOAT16_STEPS = 6  # random weights contract by about 1/3 a step: as far as bfloat16 can see
-
 
 def find_equilibrium(
     recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, options: SolverOptions
@@ -28,8 +26,6 @@ def find_equilibrium(
     """Solve u = phi(drive + gain u A') for every row of ``drive``, without derivatives."""
     with torch.no_grad(), torch.autocast(drive.device.type, enabled=False):
         start = phi(drive)  # one Picard step from zero, which needs no product with A
-        if _starts_in_bfloat16(options, start):
-            start = _bfloat16_steps(start, recurrent.mT, lambda product: phi(torch.add(drive, product, alpha=gain)))
         return _solve(lambda rows: _map(drive[rows], recurrent, gain, phi), start, options)
 
 
@@ -41,8 +37,7 @@ def equilibrium(recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, 
 
 def _solve(map_of: Callable[[Any], Callable[[Tensor], Tensor]], start: Tensor, options: SolverOptions) -> Equilibrium:
     """The fixed point of a map that is there for any rows."""
-    whole = map_of(slice(None))
-    return solve_equilibrium(whole, start, options.solver, options.tol, options.max_steps, restrict=map_of)
+    return solve_equilibrium(map_of(slice(None)), start, options, restrict=map_of)
 
 
 def _map(drive: Tensor, recurrent: Tensor, gain: float, phi: Activation) -> Callable[[Tensor], Tensor]:
@@ -54,18 +49,6 @@ def _affine(drive: Tensor, u: Tensor, recurrent: Tensor, gain: float) -> Tensor:
     if u.ndim == 2 and recurrent.ndim == 2:
         return torch.addmm(drive, u, recurrent.mT, alpha=gain)
     return drive + gain * (u @ recurrent.mT)
-
-
-def _starts_in_bfloat16(options: SolverOptions, rows: Tensor) -> bool:
-    return options.bfloat16_start and rows.device.type == "cpu" and rows.dtype == torch.float32
-
-
-def _bfloat16_steps(start: Tensor, matrix: Tensor, image: Callable[[Tensor], Tensor]) -> Tensor:
-    """z <- image(z M) with products in bfloat16, down to its rounding error."""
-    rounded = matrix.to(torch.bfloat16)
-    for _ in range(_BFLOAT16_STEPS):
-        start = image((start.to(torch.bfloat16) @ rounded).to(start.dtype))
-    return start
 
 
 class _NonlinearEquilibrium(Function):
@@ -114,10 +97,7 @@ class _LinearEquilibrium(Function):
     @staticmethod
     def forward(matrix: Tensor, slope: Tensor, source: Tensor, gain: float, options: SolverOptions) -> Tensor:
         with torch.no_grad(), torch.autocast(source.device.type, enabled=False):
-            start = source
-            if _starts_in_bfloat16(options, start):
-                start = _bfloat16_steps(start, matrix, lambda hM: torch.addcmul(source, slope, hM, value=gain))
-            found = _solve(lambda rows: _linear_map(matrix, slope[rows], source[rows], gain), start, options)
+            found = _solve(lambda rows: _linear_map(matrix, slope[rows], source[rows], gain), source, options)
         found.require(options, "the equilibrium of the derivative")
         return found.value
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, get_args
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,25 +15,33 @@ from torch.utils.data import Dataset
 
 from .._arguments import not_negative, shown, whole_seed
 from .._arrays import as_device, as_rows
-from .._words import Trained
+from .._words import Kernel
 from ..errors import ConvergenceError, InvalidInputError
+from ..networks import KERNELS
+
+
+@dataclass(frozen=True)
+class NetworkLimits:
+    """The tuning numbers of this room."""
+
+    most_weights: int = 1 << 37  # in one matrix: half a terabyte in single precision, beyond any machine
+    onnx_bytes: int = 1 << 30  # weights above this go to a second file: one ONNX file holds less than two GiB
+    batch: int = 1024  # rows that are evaluated together: enough to fill two cores or a GPU at width 1,024
+
+
+LIMITS = NetworkLimits()
 
 
 class Model(nn.Module):
     """A network in the theory's parametrisation: weights of unit variance, scaled in the forward pass.
 
     ``readout`` has shape (out_features, width); ``bias``, which the theory does without, starts at zero.
-    What trains is one of
-
-    - ``"readout"``: the readout alone, on random features (the papers' experiments; kernel ``ck``)
-    - ``"frozen"``: everything but the input weights (kernel ``ntk_frozen``); ``"recurrent"`` is the same
-    - ``"all"``: every weight (kernel ``ntk``)
     """
 
     spec: Any
     in_features: int
     out_features: int
-    trained: Trained
+    kernel: Kernel
     readout: nn.Parameter
     bias: nn.Parameter | None
     _scale: float
@@ -43,34 +52,34 @@ class Model(nn.Module):
         return self.readout.shape[1]
 
     def _hidden(self, x: Tensor) -> Tensor:
-        """The last hidden state up to the factor ``_scale``."""
+        """Return the last hidden state up to the factor ``_scale``."""
         raise NotImplementedError
 
     def features(self, x: Tensor) -> Tensor:
-        """The last hidden state, shape (..., width): the input of the readout."""
+        """Return the last hidden state, the input of the readout.
+
+        Parameters
+        ----------
+        x : Tensor of shape (..., in_features)
+
+        Returns
+        -------
+        Tensor of shape (..., width)
+        """
         hidden = self._hidden(x)
         return hidden if self._scale == 1.0 else hidden * self._scale
 
-    def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
-        """The hidden weights with their names, the input weights first."""
-        raise NotImplementedError
-
-    def config(self) -> dict[str, Any]:
-        """A JSON document from which the same architecture can be built."""
-        return {
-            "spec": self.spec.to_dict(),
-            "in_features": self.in_features,
-            "width": self.width,
-            "out_features": self.out_features,
-            "train": self.trained,
-            "bias": self.bias is not None,
-        }
-
-    def extra_repr(self) -> str:
-        sizes = f"in_features={self.in_features}, width={self.width}, out_features={self.out_features}"
-        return f"{self.spec!r}, {sizes}, train={self.trained!r}"
-
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs.
+
+        Parameters
+        ----------
+        x : Tensor of shape (..., in_features)
+
+        Returns
+        -------
+        Tensor of shape (..., out_features)
+        """
         if self._scale == 1.0:
             return self.read(self._hidden(x))
         # the factor costs less on the outputs than on the state
@@ -78,25 +87,46 @@ class Model(nn.Module):
         return outputs if self.bias is None else outputs + self.bias
 
     def read(self, features: Tensor) -> Tensor:
-        """The outputs that belong to hidden states."""
+        """Return the outputs that belong to hidden states."""
         return nn.functional.linear(features, self.readout, self.bias)
 
-    def set_trained(self, train: str) -> None:
-        """Choose what trains: see :class:`Model`."""
-        choice = "frozen" if train == "recurrent" else train
-        if choice not in get_args(Trained):
-            raise InvalidInputError(f"train must be 'readout', 'frozen' (or 'recurrent') or 'all', got {train!r}")
-        self.trained = choice  # type: ignore[assignment]
+    def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
+        """Return the hidden weights with their names, the input weights first."""
+        raise NotImplementedError
+
+    def set_kernel(self, kernel: Kernel) -> None:
+        """Choose what trains, by the kernel that describes the training.
+
+        Parameters
+        ----------
+        kernel : {"ck", "ntk", "ntk_frozen"}
+            ``"ck"``: the readout alone, on random features. ``"ntk"``: every weight. ``"ntk_frozen"``: every weight
+            but those of the input (and the bias inside a DEQ).
+        """
+        if kernel not in KERNELS:
+            raise InvalidInputError(f"kernel must be one of {KERNELS}, got {shown(kernel)}")
+        self.kernel = kernel
         for index, (name, weight) in enumerate(self.hidden_weights()):
-            inner = index > 0 and name != "offset"  # the bias of a DEQ is frozen with its input weights
-            weight.requires_grad_(choice == "all" or (choice == "frozen" and inner))
+            inner = index > 0 and name != "offset"
+            weight.requires_grad_(kernel == "ntk" or (kernel == "ntk_frozen" and inner))
 
     def _rates(self) -> Mapping[str, float]:
-        """Learning-rate multipliers by parameter name; 1 where there is none."""
+        """Return learning-rate multipliers by parameter name; 1 where there is none."""
         return {}
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """One optimiser group per trained weight matrix, each with its own learning rate."""
+        """Return one optimiser group per trained weight matrix, each with its own learning rate.
+
+        Parameters
+        ----------
+        lr : float
+            The learning rate, which the network's multipliers scale.
+
+        Returns
+        -------
+        list of dict
+            What ``torch.optim`` takes in place of parameters.
+        """
         rates = self._rates()
         weights = [*self.hidden_weights(), ("readout", self.readout)]
         weights += [] if self.bias is None else [("bias", self.bias)]
@@ -106,8 +136,21 @@ class Model(nn.Module):
             if weight.requires_grad
         ]
 
+    def config(self) -> dict[str, Any]:
+        """Return a JSON document from which the same architecture can be built."""
+        return {
+            "spec": self.spec.to_dict(),
+            "in_features": self.in_features,
+            "width": self.width,
+            "out_features": self.out_features,
+            "kernel": self.kernel,
+            "bias": self.bias is not None,
+        }
 
-_MOST_WEIGHTS = 1 << 37  # in one matrix: half a terabyte in single precision
+    def extra_repr(self) -> str:
+        """Return what ``print`` shows between the brackets."""
+        sizes = f"in_features={self.in_features}, width={self.width}, out_features={self.out_features}"
+        return f"{self.spec!r}, {sizes}, kernel={self.kernel!r}"
 
 
 class Gaussian:
@@ -121,9 +164,9 @@ class Gaussian:
         return nn.Parameter(self._draw(*shape).to(self._device, self._dtype))
 
     def _draw(self, *shape: int) -> Tensor:
-        if math.prod(shape) > _MOST_WEIGHTS:
+        if math.prod(shape) > LIMITS.most_weights:
             raise InvalidInputError(
-                f"a weight matrix of shape {shape} has more than {_MOST_WEIGHTS:.0e} entries; take a smaller width"
+                f"a weight matrix of shape {shape} has more than {LIMITS.most_weights:.0e} entries; take a smaller width"
             )
         try:
             return torch.randn(*shape, generator=self._generator, dtype=torch.float32)
@@ -138,8 +181,7 @@ class Gaussian:
         """
         size = min(rows, columns)
         blocks = -(-rows // size)
-        draw = self._draw(blocks, columns, size)
-        draw = draw.to(torch.promote_types(self._dtype, torch.float32))
+        draw = self._draw(blocks, columns, size).to(torch.promote_types(self._dtype, torch.float32))
         q, r = torch.linalg.qr(draw)
         q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]
         # R is independent of Q, so the lengths of the drawn vectors are right for the orthogonal ones
@@ -151,8 +193,7 @@ class Gaussian:
 
 
 def check_input(x: Tensor, in_features: int) -> None:
-    if torch.jit.is_tracing():  # a trace records tensors, not questions about them
-        return
+    """Refuse what is no batch of rows for this network."""
     if not isinstance(x, Tensor) or x.ndim < 1 or x.shape[-1] != in_features:
         shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise InvalidInputError(f"expected a tensor of shape (..., {in_features}), got {shape}")
@@ -161,7 +202,7 @@ def check_input(x: Tensor, in_features: int) -> None:
 # ---- the readout in closed form ------------------------------------------------------------------------------
 
 
-def in_batches(function: Callable[[Tensor], Tensor], X: Tensor, batch_size: int = 1024) -> Tensor:
+def in_batches(function: Callable[[Tensor], Tensor], X: Tensor, batch_size: int = LIMITS.batch) -> Tensor:
     """A function of rows on all rows, batch by batch, without derivatives."""
     with torch.no_grad():
         parts = [function(batch) for batch in X.split(batch_size)]
@@ -170,7 +211,7 @@ def in_batches(function: Callable[[Tensor], Tensor], X: Tensor, batch_size: int 
     return torch.cat(parts)
 
 
-def compute_features(model: Model, X: Tensor, batch_size: int = 1024) -> Tensor:
+def compute_features(model: Model, X: Tensor, batch_size: int = LIMITS.batch) -> Tensor:
     """The hidden states of all rows."""
     return in_batches(model.features, X, batch_size)
 
