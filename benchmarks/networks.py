@@ -92,7 +92,9 @@ def race(
 
 
 def build(phi: str, width: int, tol: float, device: torch.device) -> tuple[nsd.nn.DEQ, Tensor]:
-    model = nsd.nn.DEQ(nsd.DEQ(phi, sigma_a2=0.2), FEATURES, width, OUTPUTS, tol=tol, device=device)
+    model = nsd.nn.DEQ(
+        nsd.DEQ(phi, sigma_a2=0.2), FEATURES, width, OUTPUTS, solver=nsd.nn.SolverOptions(tol=tol), device=device
+    )
     x = torch.randn(BATCH, FEATURES, generator=torch.Generator().manual_seed(1)) / math.sqrt(FEATURES)
     return model, x.to(device)
 
@@ -103,8 +105,8 @@ def inference(phi: str, width: int, tol: float, device: torch.device, seconds: f
     # one hard tanh layer for tanh, two leaky ReLU layers for ReLU
     twin = nsd.nn.ENN(nsd.match(model.spec, 1.0), FEATURES, width, OUTPUTS, device=device)
     contenders: dict[str, Callable[[], Any]] = {"twin": lambda: twin(x)}
-    for solver in ("picard", "anderson", "broyden"):
-        ours = nsd.nn.DEQ(model.spec, FEATURES, width, OUTPUTS, tol=tol, solver=solver, device=device)
+    for solver in ("picard", "anderson"):
+        ours = nsd.nn.DEQ(model.spec, FEATURES, width, OUTPUTS, solver=nsd.nn.SolverOptions(solver, tol), device=device)
         contenders[f"DEQ {solver}"] = lambda m=ours: m(x)
     contenders["DEQ"] = lambda: model(x)
     peers = {} if get_deq is None else {f"torchdeq {s}": TorchDEQ(model, s, tol).eval() for s in SOLVERS}
@@ -123,7 +125,8 @@ def inference(phi: str, width: int, tol: float, device: torch.device, seconds: f
 
 def accuracy(model: nsd.nn.DEQ, x: Tensor, peers: dict[str, TorchDEQ]) -> dict[str, Any]:
     """Steps and largest relative distance to the equilibrium in float64 at tolerance 1e-13."""
-    exact = nsd.nn.DEQ(model.spec, FEATURES, model.width, OUTPUTS, tol=1e-13, dtype=torch.float64, device=x.device)
+    options = {"solver": nsd.nn.SolverOptions(tol=1e-13), "dtype": torch.float64, "device": x.device}
+    exact = nsd.nn.DEQ(model.spec, FEATURES, model.width, OUTPUTS, **options)
     truth = exact.features(x.double())
 
     def distance(z: Tensor) -> float:
@@ -141,7 +144,8 @@ def accuracy(model: nsd.nn.DEQ, x: Tensor, peers: dict[str, TorchDEQ]) -> dict[s
 def training(phi: str, width: int, tol: float, device: torch.device, seconds: float) -> dict[str, Any]:
     """Forward and backward through all weights: time, peak memory, and the error of the gradient of A."""
     model, x = build(phi, width, tol, device)
-    exact = nsd.nn.DEQ(model.spec, FEATURES, width, OUTPUTS, tol=1e-12, dtype=torch.float64, device=device)
+    options = {"solver": nsd.nn.SolverOptions(tol=1e-12), "dtype": torch.float64, "device": device}
+    exact = nsd.nn.DEQ(model.spec, FEATURES, width, OUTPUTS, **options)
     exact(x.double()).square().mean().backward()
     models: dict[str, nn.Module] = {"DEQ": model}
     if get_deq is not None:

@@ -22,7 +22,6 @@ import torch
 from torch import nn
 
 import notsodeep as nsd
-from notsodeep.activations.norm_units import loops
 
 from .networks import FEATURES, OUTPUTS, TorchDEQ, build, get_deq, machine, race
 
@@ -54,10 +53,8 @@ def contenders(
     if model.spec.homogeneous:
         kinds["one layer, conditioned"] = "conditioned"
     out: dict[str, nn.Module] = {key: _twin(model.spec, width, units, device) for key, units in kinds.items()}
-    if device.type == "cpu" and loops.built:
-        out |= {f"{key}, compile=True": _twin(model.spec, width, kinds[key], device, compile=True) for key in kinds}
     if compiled:
-        out["one layer, torch.compile"] = torch.compile(_twin(model.spec, width, "auto", device))
+        out |= {f"{key}, torch.compile": torch.compile(out[key], fullgraph=True) for key in kinds}
     out["plain layer"] = nsd.nn.ENN(nsd.ENN([name]), FEATURES, width, OUTPUTS, device=device)
     out["DEQ"] = model
     if get_deq is not None:
@@ -67,8 +64,8 @@ def contenders(
     return out, x
 
 
-def _twin(deq: nsd.DEQ, width: int, units: str, device: torch.device, compile: bool = False) -> nsd.nn.ENN:
-    return nsd.nn.ENN(_design(deq, units), FEATURES, width, OUTPUTS, device=device, compile=compile)
+def _twin(deq: nsd.DEQ, width: int, units: str, device: torch.device) -> nsd.nn.ENN:
+    return nsd.nn.ENN(_design(deq, units), FEATURES, width, OUTPUTS, device=device)
 
 
 @functools.cache

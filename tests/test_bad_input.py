@@ -278,7 +278,6 @@ def test_predictions_for_one_row_and_for_rows_of_another_width(desk):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda device: nsd.nn.fit(nsd.nn.ENN(nsd.ENN(["tanh"]), 3, 4, 2), (np.eye(3), [0, 1, 1]), device=device),
         lambda device: nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 3, 4, 2, device=device),
         lambda device: nsd.DEQClassifier(device=device).fit(np.eye(3), [0, 1, 1]),
         lambda device: nsd.DEQFeatures(device=device).fit(np.eye(3)),

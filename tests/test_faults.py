@@ -63,8 +63,8 @@ def blobs() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(device: str = "cpu") -> None:
-    model = nsd.nn.ENN(nsd.ENN(["tanh"]), 6, 200, 2, seed=1)
-    nsd.nn.fit(model, blobs(), method="adam", epochs=12, checkpoint="run", device=device, progress=False)
+    model = nsd.nn.ENN(nsd.ENN(["tanh"]), 6, 200, 2, seed=1, device=device)
+    nsd.nn.fit(model, blobs(), optimiser="adam", epochs=12, checkpoint="run.safetensors", progress=False)
     nsd.nn.save(model, "model.safetensors")
 
 

@@ -55,7 +55,7 @@ def test_a_kernel_on_the_disk_is_resumed_tile_by_tile(client, X, tmp_path, monke
 def test_features_are_summed_in_a_tree_and_predictions_in_parts(client, X):
     rows, T = torch.from_numpy(X), torch.from_numpy(np.sin(X[:, :2]))
     w = torch.linspace(0.5, 1.5, len(X), dtype=torch.float64)
-    model = nsd.nn.ENN(nsd.ENN(["relu"]), 12, 32, 1, seed=3, train="readout", dtype=torch.float64).requires_grad_(False)
+    model = nsd.nn.ENN(nsd.ENN(["relu"]), 12, 32, 1, seed=3, kernel="ck", dtype=torch.float64).requires_grad_(False)
     here = FeatureSums.of(model, rows, T, w)
     there = feature_sums(client, model, rows, T, w)
     assert torch.allclose(there.gram, here.gram, rtol=0, atol=EQUAL)
@@ -90,7 +90,7 @@ def test_a_sweep_runs_functions_of_the_package_alone(client):
 def test_a_worker_lost_while_sums_are_merged_costs_a_repetition(fragile, X, monkeypatch):
     cluster, client = fragile
     rows, w = torch.from_numpy(X), torch.ones(len(X), dtype=torch.float64)
-    model = nsd.nn.ENN(nsd.ENN(["relu"]), 12, 8, 1, seed=3, train="readout", dtype=torch.float64).requires_grad_(False)
+    model = nsd.nn.ENN(nsd.ENN(["relu"]), 12, 8, 1, seed=3, kernel="ck", dtype=torch.float64).requires_grad_(False)
     here = FeatureSums.of(model, rows, rows[:, :1], w)
     inner, seen = FeatureSums.merge, []
 

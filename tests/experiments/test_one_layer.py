@@ -121,7 +121,7 @@ def test_a_readout_learns_what_a_whole_deq_learns() -> None:
 def test_learners_start_from_the_zero_function_and_descend_it() -> None:
     """A step on frozen features is the step of the whole network in which only the readout trains."""
     X, T = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.ones(20, 2)
-    model = nsd.nn.ENN(nsd.ENN(["tanh"]), 4, 8, 2, train="readout")
+    model = nsd.nn.ENN(nsd.ENN(["tanh"]), 4, 8, 2, kernel="ck")
     learner = Learner(model, X, T, X, lr=0.5)
     assert float(learner.outputs().abs().max()) == 0.0
     learner.descend([torch.arange(20)])

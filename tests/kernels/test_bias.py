@@ -116,14 +116,14 @@ def test_one_layer_knows_it(phi, kernel):
 
 def test_the_module_has_it_and_freezes_it_with_the_input():
     deq = nsd.DEQ("tanh", 0.2, 0.5, 0.4)
-    model = nsd.nn.DEQ(deq, in_features=6, width=50, out_features=2, dtype=torch.float64, tol=1e-12)
+    model = nsd.nn.DEQ(deq, in_features=6, width=50, out_features=2, dtype=torch.float64, solver=nsd.nn.SolverOptions(tol=1e-12))
     x = torch.from_numpy(X)
     z = model.features(x) * 50**0.5
     inner = (0.2 / 50) ** 0.5 * z @ model.recurrent.T + 0.5**0.5 * x @ model.input.T + 0.4**0.5 * model.offset
     torch.testing.assert_close(z, torch.tanh(inner), rtol=0, atol=solved(1e-12))
     (slope,) = torch.autograd.grad(model(x).sum(), model.offset)
     assert float(slope.abs().max()) > 0.1
-    model.set_trained("frozen")
+    model.set_kernel("ntk_frozen")
     assert [name for name, p in model.named_parameters() if p.requires_grad] == ["recurrent", "readout"]
     assert nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), in_features=6, width=50, out_features=2).offset is None
 

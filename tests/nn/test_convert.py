@@ -35,8 +35,8 @@ X, Y = digits()
 
 
 def trained(phi: str = "tanh", width: int = 300) -> nsd.nn.DEQ:
-    model = nsd.nn.DEQ(nsd.DEQ(phi, sigma_a2=0.2), 64, width, 10, seed=5, train="readout")
-    nsd.nn.fit(model, (X[:1200], Y[:1200]), method="ridge", ridge=1e-4)
+    model = nsd.nn.DEQ(nsd.DEQ(phi, sigma_a2=0.2), 64, width, 10, seed=5, kernel="ck")
+    nsd.nn.fit_readout(model, (X[:1200], Y[:1200]), ridge=1e-4)
     return model
 
 
@@ -217,7 +217,7 @@ def test_refusals(call, words: str) -> None:
 
 def test_distillation_reports_what_it_kept() -> None:
     deq = trained("relu")
-    twin = nsd.nn.ENN(nsd.match(deq.spec, 1.0), 64, 300, 10, seed=1, bias=True)
+    twin = nsd.nn.ENN(nsd.match(deq.spec, 1.0), 64, 300, 10, seed=1, bias=True, kernel="ntk")
     result = nsd.nn.distil(deq, twin, X, Y, ridge=1e-5)
     assert result.rows == round(0.2 * len(X))
     assert result.agreement > 0.93
@@ -255,7 +255,8 @@ def test_compare_trains_a_twin_with_its_learning_rates_and_init(monkeypatch) -> 
 
     monkeypatch.setattr(importlib.import_module("notsodeep.nn.compare"), "fit", spy)
     deq = nsd.DEQ("tanh", 0.2)
-    module = nsd.nn.ENN(nsd.ENN(["tanh", "tanh"]), X.shape[1], 24, 2, learning_rates=(0.0, 1.0, 1.0))
+    module = nsd.nn.ENN(nsd.ENN(["tanh", "tanh"]), X.shape[1], 24, 2)
+    module.learning_rates = (0.0, 1.0, 1.0)
     options = {"width": 24, "seeds": 1, "method": "sgd", "train": "all", "epochs": 1, "lr": 0.1}
     nsd.compare(deq, module, (X[:200], Y[:200]), init="orthogonal", **options)
     twin, plain = seen.values()
@@ -318,12 +319,12 @@ def test_every_method_has_a_learning_rate_that_learns(method: str) -> None:
 def test_a_deq_that_leaves_contraction_is_mentioned() -> None:
     options = {"seeds": 1, "method": "adam", "lr": 0.3, "train": "all", "epochs": 2}
     wild = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), X.shape[1], 32, 10)
-    tame = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), X.shape[1], 32, 10, keep_contraction=0.9)
+    tame = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), X.shape[1], 32, 10).limit_contraction(0.9)
     found = nsd.compare(wild, nsd.ENN(["tanh"]), (X, Y), **options)
     assert found.rows[0].contraction > 1.0
     (remark,) = found.remarks
     assert f"{found.rows[0].contraction:.2f}" in remark
-    assert "keep_contraction" in " ".join(str(found).split())
+    assert "limit_contraction" in " ".join(str(found).split())
     assert nsd.compare(tame, nsd.ENN(["tanh"]), (X, Y), **options).remarks == ()
 
 
@@ -396,7 +397,7 @@ def accuracies(
     results = []
     for seed in range(5):
         build = nsd.nn.DEQ if isinstance(spec, nsd.DEQ) else nsd.nn.ENN
-        model = build(spec, data[0].shape[1], 1024, int(data[1].max()) + 1, seed, train="readout")
+        model = build(spec, data[0].shape[1], 1024, int(data[1].max()) + 1, seed, kernel="ck")
         history = nsd.nn.fit(model, data, validation=test, epochs=epochs, lr=10.0, seed=seed)
         results.append(history.last.validation_accuracy)
     return results

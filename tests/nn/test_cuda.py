@@ -23,7 +23,7 @@ def inputs(n: int = 64, p: int = 10, dtype: torch.dtype = torch.float32) -> torc
 
 def models() -> dict[str, nsd.nn.Model]:
     return {
-        "deq": nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 10, 128, 3, tol=1e-6),
+        "deq": nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 10, 128, 3, solver=nsd.nn.SolverOptions(tol=1e-6)),
         "enn": nsd.nn.ENN(nsd.ENN(["leaky_relu", "tanh"]), 10, 128, 3),
     }
 
@@ -39,9 +39,9 @@ def test_same_numbers_as_on_the_cpu(name: str) -> None:
     assert torch.equal(built.readout.cpu(), here.readout)  # one seed, the same weights everywhere
 
 
-@pytest.mark.parametrize("solver", ["auto", "picard", "anderson", "broyden"])
+@pytest.mark.parametrize("solver", ["auto", "picard", "anderson"])
 def test_gradcheck(solver: str) -> None:
-    options = {"dtype": torch.float64, "device": "cuda", "tol": 1e-13, "solver": solver}
+    options = {"dtype": torch.float64, "device": "cuda", "solver": nsd.nn.SolverOptions(solver, 1e-13)}
     model = nsd.nn.DEQ(nsd.DEQ("silu", 0.2), 3, 6, 2, **options)
     assert gradcheck(model, (inputs(3, 3, torch.float64).cuda().requires_grad_(),), check_forward_ad=True)
 
@@ -49,12 +49,12 @@ def test_gradcheck(solver: str) -> None:
 def test_training_with_checkpoints(tmp_path) -> None:
     X = inputs(300)
     y = (X[:, 0] > 0).long()
-    model = models()["deq"]
-    history = nsd.nn.fit(model, (X, y), epochs=30, lr=1.0, device="cuda", checkpoint=tmp_path)
+    model = models()["deq"].cuda()
+    history = nsd.nn.fit(model, (X, y), epochs=30, lr=1.0, checkpoint=tmp_path / "run.safetensors")
     assert model.readout.device.type == "cuda"
     assert history.last.accuracy > 0.85
-    again = models()["deq"]
-    nsd.nn.fit(again, (X, y), epochs=30, lr=1.0, device="cuda", checkpoint=tmp_path)
+    again = models()["deq"].cuda()
+    nsd.nn.fit(again, (X, y), epochs=30, lr=1.0, checkpoint=tmp_path / "run.safetensors")
     assert torch.equal(again.readout, model.readout)
     nsd.nn.save(model, tmp_path / "model.safetensors")
     loaded = nsd.nn.load(tmp_path / "model.safetensors", device="cuda")

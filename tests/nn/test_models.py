@@ -21,9 +21,11 @@ from notsodeep.errors import InvalidInputError
 
 X = torch.randn(6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / math.sqrt(5)
 
+EXACT = nsd.nn.SolverOptions(tol=1e-12)
+
 
 def deq(phi: str = "relu", **options) -> nsd.nn.DEQ:
-    return nsd.nn.DEQ(nsd.DEQ(phi, sigma_a2=0.2), 5, 32, 3, dtype=torch.float64, tol=1e-12, **options)
+    return nsd.nn.DEQ(nsd.DEQ(phi, sigma_a2=0.2), 5, 32, 3, dtype=torch.float64, solver=EXACT, **options)
 
 
 def enn(layers: list, **options) -> nsd.nn.ENN:
@@ -87,14 +89,14 @@ def test_half_precision_is_honest() -> None:
     model = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 5, 64, 3, dtype=torch.bfloat16)
     with pytest.warns(nsd.errors.ConvergenceWarning, match="rounding error of the data type"):
         model(X)
-    loose = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 5, 64, 3, dtype=torch.bfloat16, tol=2e-2)
+    loose = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 5, 64, 3, dtype=torch.bfloat16, solver=nsd.nn.SolverOptions(tol=2e-2))
     exact = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 5, 64, 3, dtype=torch.float64)
     gap = (loose.features(X).double() - exact.features(X)).norm() / exact.features(X).norm()
     assert float(gap.detach()) < 0.04
 
 
 def test_a_sample_does_not_depend_on_its_batch() -> None:
-    model = deq(solver="auto")
+    model = deq()
     together = model(X * torch.tensor([[1.0], [10.0], [0.0], [1e-3], [1.0], [5.0]], dtype=torch.float64))
     torch.testing.assert_close(together[0], model(X[0]), rtol=0, atol=solved(1e-12))
     assert float(together[2].detach().abs().max()) == 0.0
@@ -126,23 +128,23 @@ def test_weights_have_unit_variance() -> None:
 
 # -- what trains -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("train", "names"),
+    ("kernel", "names"),
     [
-        ("readout", {"readout"}),
-        ("recurrent", {"recurrent", "readout"}),
-        ("frozen", {"recurrent", "readout"}),
-        ("all", {"input", "recurrent", "readout"}),
+        ("ck", {"readout"}),
+        ("ntk_frozen", {"recurrent", "readout"}),
+        ("ntk", {"input", "recurrent", "readout"}),
     ],
 )
-def test_what_trains_in_a_deq(train: str, names: set[str]) -> None:
-    model = deq(train=train)
+def test_what_trains_in_a_deq(kernel: str, names: set[str]) -> None:
+    model = deq(kernel=kernel)
     model(X).square().sum().backward()
     assert {n for n, p in model.named_parameters() if p.grad is not None} == names
     assert {g["name"] for g in model.parameter_groups(0.1)} == names
 
 
 def test_learning_rate_multipliers_become_parameter_groups() -> None:
-    model = enn(["relu", "tanh"], learning_rates=(0.5, 2.0, 1.0), train="frozen", bias=True)
+    model = enn(["relu", "tanh"], kernel="ntk_frozen", bias=True)
+    model.learning_rates = (0.5, 2.0, 1.0)
     groups = {g["name"]: g["lr"] for g in model.parameter_groups(0.1)}
     assert groups == {"weights.1": 0.2, "readout": 0.1, "bias": 0.1}
     torch.optim.SGD(model.parameter_groups(0.1)).step()
@@ -158,7 +160,7 @@ def test_contraction_is_kept_during_training() -> None:
     """Steps that push A up: without the request the norm grows past one, with it the norm stays below."""
 
     def norm_after(keep: float | None) -> float:
-        model = deq("tanh", train="all", keep_contraction=keep)
+        model = deq("tanh").limit_contraction(keep)
         optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
         for _ in range(25):
             optimiser.zero_grad()
@@ -172,7 +174,9 @@ def test_contraction_is_kept_during_training() -> None:
 
 
 def test_without_recurrence_a_deq_is_one_layer() -> None:
-    model = nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.0, sigma_b2=1.0), 5, 32, 3, dtype=torch.float64, keep_contraction=0.5)
+    model = nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.0, sigma_b2=1.0), 5, 32, 3, dtype=torch.float64).limit_contraction(
+        0.5
+    )
     torch.testing.assert_close(model.features(X), torch.tanh(X @ model.input.mT) / math.sqrt(32))
 
 
@@ -185,12 +189,26 @@ def test_inputs_that_are_not_finite_are_reported() -> None:
 
 
 def test_evaluation_does_not_touch_the_weights() -> None:
-    model = deq("tanh", keep_contraction=0.1)
+    model = deq("tanh").limit_contraction(0.1)
     before = model.recurrent.detach().clone()
     model.eval()(X)
     with torch.no_grad():
         model.train()(X)
     assert torch.equal(before, model.recurrent)
+
+
+def rated(rates: tuple[float, ...]) -> nsd.nn.ENN:
+    model = enn(["relu"])
+    model.learning_rates = rates
+    return model
+
+
+def test_a_twin_says_what_trains() -> None:
+    deq = nsd.DEQ("tanh", 0.2)
+    for twin in (nsd.match(deq, 1.0, kernel=kernel) for kernel in ("ck", "ntk", "ntk_frozen")):
+        assert nsd.nn.ENN(twin, 3, 4, 2).kernel == ("ck" if twin.trains == "readout" else twin.kernel)
+        assert nsd.nn.ENN(twin, 3, 4, 2, kernel="ntk").kernel == "ntk"
+    assert nsd.nn.ENN(nsd.match_one_layer(deq, "ntk"), 3, 4, 2).kernel == "ck"
 
 
 # -- refusals --------------------------------------------------------------------------------------------
@@ -201,11 +219,11 @@ def test_evaluation_does_not_touch_the_weights() -> None:
         (lambda: nsd.nn.ENN(nsd.DEQ("relu", 0.2), 3, 4, 2), "must be a notsodeep.ENN"),
         (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 0, 4, 2), "in_features must be a whole number"),
         (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4.0, 2), "width must be a (positive )?whole number"),
-        (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2, train="some"), "train must be"),
-        (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2, keep_contraction=1.5), "between 0 and 1"),
-        (lambda: nsd.nn.DEQ(nsd.DEQ("quadratic", 0.2), 3, 4, 2, keep_contraction=0.5), "no Lipschitz constant"),
+        (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2, kernel="some"), "kernel must be"),
+        (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2).limit_contraction(1.5), "between 0 and 1"),
+        (lambda: nsd.nn.DEQ(nsd.DEQ("quadratic", 0.2), 3, 4, 2).limit_contraction(0.5), "no Lipschitz constant"),
         (lambda: nsd.nn.ENN(nsd.ENN(["relu"]), 3, [4, 4], 2), "one per layer"),
-        (lambda: nsd.nn.ENN(nsd.ENN(["relu"]), 3, 4, 2, learning_rates=(1.0,)), "needs 2 finite"),
+        (lambda: rated((1.0,)).parameter_groups(1.0), "needs 2 finite"),
         (lambda: deq()(torch.ones(2, 4, dtype=torch.float64)), r"expected a tensor of shape \(..., 5\)"),
     ],
 )
@@ -225,7 +243,7 @@ def test_copies_pickles_and_prints(model: nsd.nn.Model) -> None:
 
 def test_autocast_keeps_the_equilibrium_exact() -> None:
     """bfloat16 carries three digits: the equilibrium is solved in float32 all the same, only the readout is rounded."""
-    model = nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 5, 64, 3, tol=1e-6)
+    model = nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 5, 64, 3, solver=nsd.nn.SolverOptions(tol=1e-6))
     x = X.float()
     exact = model.features(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):

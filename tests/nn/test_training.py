@@ -14,11 +14,11 @@ from torch import nn
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
-from notsodeep._files import lock_folder
-from notsodeep.errors import CheckpointError, ConvergenceError, InvalidInputError, NotSoDeepWarning
+from notsodeep.errors import CheckpointError, ConvergenceError, InvalidInputError
+from notsodeep.nn.checkpoint import read_file
 from notsodeep.nn.model import compute_features, ridge_readout
 
-P, CLASSES = 10, 3
+P, CLASSES, RUN = 10, 3, "run.safetensors"
 
 
 def blobs(n: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -40,31 +40,33 @@ def state(model: nn.Module) -> dict[str, torch.Tensor]:
     return {k: v.clone() for k, v in model.state_dict().items()}
 
 
-@pytest.mark.parametrize("train", ["readout", "frozen", "all"])
+@pytest.mark.parametrize("kernel", ["ck", "ntk_frozen", "ntk"])
 @pytest.mark.parametrize("build", [deq, enn])
-def test_every_choice_learns_and_leaves_the_rest_alone(build, train: str) -> None:
-    model = build(train=train)
+def test_every_choice_learns_and_leaves_the_rest_alone(build, kernel: str) -> None:
+    model = build(kernel=kernel)
     before = state(model)
-    history = nsd.nn.fit(model, blobs(), validation=blobs(200, seed=1), epochs=15, lr={"readout": 5.0}.get(train, 0.5))
+    history = nsd.nn.fit(model, blobs(), validation=blobs(200, seed=1), epochs=15, lr={"ck": 5.0}.get(kernel, 0.5))
     assert history.last.validation_accuracy > 0.9
     assert history.column("loss")[-1] < history.column("loss")[0]
     trained = {group["name"] for group in model.parameter_groups(1.0)}
     assert {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])} == trained
 
 
-@pytest.mark.parametrize(("method", "lr"), [("sgd", 10.0), ("adam", 0.2)])
-@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear"])
-def test_methods_and_schedules(method: str, lr: float, schedule: str) -> None:
-    history = nsd.nn.fit(enn(train="readout"), blobs(), method=method, lr=lr, schedule=schedule, epochs=12)
-    rates = history.column("learning_rate")
+@pytest.mark.parametrize(("optimiser", "lr"), [("sgd", 10.0), ("adam", 0.2)])
+def test_optimisers(optimiser: str, lr: float) -> None:
+    history = nsd.nn.fit(enn(kernel="ck"), blobs(), optimiser=optimiser, lr=lr, epochs=12)
     assert history.last.accuracy > 0.85
-    assert rates[0] == lr
-    assert rates == sorted(rates, reverse=True)
-    assert (rates[-1] < 0.4 * lr) == (schedule != "constant")
+
+
+def test_an_optimiser_of_ones_own() -> None:
+    named, own = enn(), enn()
+    nsd.nn.fit(named, blobs(), lr=0.1, epochs=2)
+    nsd.nn.fit(own, blobs(), optimiser=torch.optim.SGD(own.parameter_groups(0.1)), epochs=2)
+    assert torch.equal(named.readout, own.readout)
 
 
 def test_frozen_features_are_computed_once(monkeypatch) -> None:
-    model = deq(train="readout")
+    model = deq(kernel="ck")
     calls: list[int] = []
     original = nsd.nn.DEQ.features
     monkeypatch.setattr(nsd.nn.DEQ, "features", lambda self, x: calls.append(len(x)) or original(self, x))
@@ -74,7 +76,10 @@ def test_frozen_features_are_computed_once(monkeypatch) -> None:
 
 def test_frozen_features_change_nothing() -> None:
     """Training on stored features is training: the same numbers as with features recomputed for each batch."""
-    once, anew = deq(train="readout", tol=1e-7), deq(train="readout", tol=1e-7)
+    once, anew = (
+        deq(kernel="ck", solver=nsd.nn.SolverOptions(tol=1e-7)),
+        deq(kernel="ck", solver=nsd.nn.SolverOptions(tol=1e-7)),
+    )
     nsd.nn.fit(once, blobs(), epochs=3, lr=0.5)
 
     class Plain(nn.Module):
@@ -90,7 +95,8 @@ def test_frozen_features_change_nothing() -> None:
 
 
 def test_learning_rate_multipliers_are_used() -> None:
-    slow, quick = enn(learning_rates=(0.0, 1.0, 1.0)), enn()
+    slow, quick = enn(), enn()
+    slow.learning_rates = (0.0, 1.0, 1.0)
     before = state(slow)
     for model in (slow, quick):
         nsd.nn.fit(model, blobs(), epochs=1, lr=0.1)
@@ -102,7 +108,7 @@ def test_regression_targets() -> None:
     X, _ = blobs()
     target = np.sin(X[:, :1] * 2).astype(np.float32)
     model = nsd.nn.ENN(nsd.ENN(["tanh"]), P, 200, 1)
-    history = nsd.nn.fit(model, (X, target[:, 0]), method="ridge", ridge=1e-5)
+    history = nsd.nn.fit_readout(model, (X, target[:, 0]), ridge=1e-5)
     assert history.last.accuracy is None
     assert history.last.loss < 0.02
 
@@ -113,8 +119,8 @@ def test_ridge_is_scikit_learns(n: int, bias: bool) -> None:
     from sklearn.linear_model import Ridge
 
     X, y = blobs(n)
-    model = enn(train="readout", bias=bias, dtype=torch.float64)
-    nsd.nn.fit(model, (X, y), method="ridge", ridge=0.01)
+    model = enn(kernel="ck", bias=bias, dtype=torch.float64)
+    nsd.nn.fit_readout(model, (X, y), ridge=0.01)
     features = compute_features(model, torch.from_numpy(X).double()).numpy()
     targets = np.eye(CLASSES)[y] - 1 / CLASSES
     oracle = Ridge(alpha=0.01 * n, fit_intercept=bias).fit(features, targets)
@@ -126,8 +132,8 @@ def test_ridge_is_scikit_learns(n: int, bias: bool) -> None:
 def test_ridge_refuses_what_it_cannot_do() -> None:
     with pytest.raises(InvalidInputError, match="ridge must be positive"):
         ridge_readout(torch.ones(2, 2), torch.ones(2, 1), 0.0)
-    with pytest.raises(InvalidInputError, match=r"needs an nn\.DEQ or nn\.ENN"):
-        nsd.nn.fit(nn.Linear(P, CLASSES), blobs(), method="ridge")
+    with pytest.raises(InvalidInputError, match="must be a notsodeep"):
+        nsd.nn.fit_readout(nn.Linear(P, CLASSES), blobs())
 
 
 @pytest.mark.parametrize(
@@ -139,10 +145,10 @@ def test_ridge_refuses_what_it_cannot_do() -> None:
 )
 def test_ridge_on_huge_data_is_an_error(scale: float, error: type, words: str) -> None:
     """Ten features of 48 units make a Gram matrix of rank ten, which the ridge alone could lift."""
-    model = nsd.nn.ENN(nsd.ENN(["linear"]), P, 48, CLASSES, train="readout")
+    model = nsd.nn.ENN(nsd.ENN(["linear"]), P, 48, CLASSES, kernel="ck")
     X, y = blobs()
     with pytest.raises(error, match=words):
-        nsd.nn.fit(model, (X * np.float32(scale), y), method="ridge")
+        nsd.nn.fit_readout(model, (X * np.float32(scale), y))
 
 
 def test_only_modules_with_parameters_train() -> None:
@@ -153,7 +159,7 @@ def test_only_modules_with_parameters_train() -> None:
 
 
 def test_evaluate_agrees_with_the_history() -> None:
-    model = enn(train="readout")
+    model = enn(kernel="ck")
     history = nsd.nn.fit(model, blobs(), validation=blobs(100, seed=2), epochs=2)
     loss, accuracy = nsd.nn.evaluate(model, blobs(100, seed=2))
     assert accuracy == history.last.validation_accuracy
@@ -162,7 +168,7 @@ def test_evaluate_agrees_with_the_history() -> None:
 
 def test_datasets_are_data() -> None:
     X, y = (torch.from_numpy(t) for t in blobs(60))
-    pair, dataset = enn(train="readout"), enn(train="readout")
+    pair, dataset = enn(kernel="ck"), enn(kernel="ck")
     nsd.nn.fit(pair, (X, y), epochs=1)
     nsd.nn.fit(dataset, torch.utils.data.TensorDataset(X, y), epochs=1)
     assert torch.equal(pair.readout, dataset.readout)
@@ -180,50 +186,40 @@ class WithDropout(nn.Module):
         return self.inner(self.drop(x))
 
 
-@pytest.mark.parametrize("build", [enn, WithDropout, lambda: deq(train="recurrent"), lambda: deq(train="readout")])
-@pytest.mark.parametrize("method", ["sgd", "adam"])
-def test_resuming_continues_bit_for_bit(build, method: str, tmp_path) -> None:
-    options = {"method": method, "lr": 0.02, "momentum": 0.9, "schedule": "constant", "batch_size": 32, "seed": 4}
+@pytest.mark.parametrize("build", [enn, WithDropout, lambda: deq(kernel="ntk_frozen"), lambda: deq(kernel="ck")])
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_resuming_continues_bit_for_bit(build, optimiser: str, tmp_path) -> None:
+    options = {"optimiser": optimiser, "lr": 0.02, "batch_size": 32, "seed": 4}
     straight, stopped, resumed = build(), build(), build()
     whole = nsd.nn.fit(straight, blobs(100), epochs=5, **options)
-    nsd.nn.fit(stopped, blobs(100), epochs=2, checkpoint=tmp_path, **options)
+    nsd.nn.fit(stopped, blobs(100), epochs=2, checkpoint=tmp_path / RUN, **options)
     torch.rand(17)  # whatever happens in between
-    history = nsd.nn.fit(resumed, blobs(100), epochs=5, checkpoint=tmp_path, **options)
+    history = nsd.nn.fit(resumed, blobs(100), epochs=5, checkpoint=tmp_path / RUN, **options)
     for name, value in straight.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
     assert history.column("loss") == whole.column("loss")
 
 
-def test_the_last_two_checkpoints_are_kept(tmp_path) -> None:
-    nsd.nn.fit(enn(), blobs(50), epochs=4, checkpoint=tmp_path)
-    assert sorted(f.name for f in tmp_path.iterdir()) == ["epoch-000003.safetensors", "epoch-000004.safetensors"]
-
-
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(damage: str, tmp_path) -> None:
-    straight = enn()
-    nsd.nn.fit(straight, blobs(50), epochs=4)
-    nsd.nn.fit(enn(), blobs(50), epochs=3, checkpoint=tmp_path)
-    latest = tmp_path / "epoch-000003.safetensors"
-    content = bytearray(latest.read_bytes())
+def test_a_damaged_checkpoint_is_refused(damage: str, tmp_path) -> None:
+    path = tmp_path / RUN
+    nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=path)
+    content = bytearray(path.read_bytes())
     content[-5] ^= 1
-    latest.write_bytes({"cut": content[:-9], "flip": content, "empty": b""}[damage])
-    resumed = enn()
-    with pytest.warns(NotSoDeepWarning, match=r"epoch-000003.safetensors is damaged.*falling back"):
-        history = nsd.nn.fit(resumed, blobs(50), epochs=4, checkpoint=tmp_path)
-    assert len(history) == 4
-    for name, value in straight.state_dict().items():
-        assert torch.equal(value, resumed.state_dict()[name])
+    path.write_bytes({"cut": content[:-9], "flip": content, "empty": b""}[damage])
+    with pytest.raises(CheckpointError, match=r"run.safetensors is damaged"):
+        nsd.nn.fit(enn(), blobs(50), epochs=2, checkpoint=path)
 
 
 def test_another_runs_checkpoint_is_refused(tmp_path) -> None:
-    nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path, lr=0.5)
-    with pytest.raises(CheckpointError, match=r"lr: 0\.5 there, 0\.25 here"):
-        nsd.nn.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.25)
+    nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path / RUN, lr=0.5)
+    with pytest.raises(CheckpointError, match=r"lr: \[0\.5.*\] there, \[0\.25.*\] here"):
+        nsd.nn.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path / RUN, lr=0.25)
     with pytest.raises(CheckpointError, match="another run"):
-        nsd.nn.fit(deq(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.5)
-    history = nsd.nn.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path, lr=0.25, resume=False)
-    assert len(history) == 2
+        nsd.nn.fit(deq(), blobs(50), epochs=2, checkpoint=tmp_path / RUN, lr=0.5)
+    nsd.nn.save(enn(), tmp_path / "model")
+    with pytest.raises(CheckpointError, match="holds a model, not a training run"):
+        nsd.nn.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path / "model", lr=0.5)
 
 
 def other_run(changed: str) -> dict:
@@ -238,9 +234,8 @@ def other_run(changed: str) -> dict:
         "dtype": {"model": enn(dtype=torch.float64)},
         "batch_size": {"batch_size": 16},
         "seed": {"seed": 3},
-        "momentum": {"momentum": 0.5},
-        "loss": {"loss": "squared"},
-        "model": {"model": enn(train="frozen")},
+        "optimiser": {"optimiser": "adam"},
+        "model": {"model": enn(kernel="ntk_frozen")},
     }.get(changed, {})
 
 
@@ -252,102 +247,104 @@ def fit_run(model: nn.Module, data, **options) -> nsd.nn.History:
     "changed",
     [
         "training data", "training data, one label", "validation data", "initial weights", "dtype", "batch_size",
-        "seed", "momentum", "loss", "model",
+        "seed", "optimiser", "model",
     ],
 )  # fmt: skip
 def test_a_checkpoint_says_what_another_run_changed(changed: str, tmp_path) -> None:
-    fit_run(**other_run("nothing"), epochs=1, checkpoint=tmp_path)
+    fit_run(**other_run("nothing"), epochs=1, checkpoint=tmp_path / RUN)
     with pytest.raises(CheckpointError, match=rf"belongs to another run \(.*{changed.split(',')[0]}: "):
-        fit_run(**other_run(changed), epochs=2, checkpoint=tmp_path)
-    assert len(fit_run(**other_run("nothing"), epochs=2, checkpoint=tmp_path)) == 2
+        fit_run(**other_run(changed), epochs=2, checkpoint=tmp_path / RUN)
+    assert len(fit_run(**other_run("nothing"), epochs=2, checkpoint=tmp_path / RUN)) == 2
 
 
 def test_a_model_that_has_trained_goes_on_and_a_new_one_may_follow(tmp_path) -> None:
     model, straight = enn(), enn()
     for epochs in (1, 2):
-        nsd.nn.fit(model, blobs(50), epochs=epochs, lr=0.1, checkpoint=tmp_path)
+        nsd.nn.fit(model, blobs(50), epochs=epochs, lr=0.1, checkpoint=tmp_path / RUN)
     again = enn()
-    nsd.nn.fit(again, blobs(50), epochs=3, lr=0.1, checkpoint=tmp_path)
+    nsd.nn.fit(again, blobs(50), epochs=3, lr=0.1, checkpoint=tmp_path / RUN)
     nsd.nn.fit(straight, blobs(50), epochs=3, lr=0.1)
     for name, value in straight.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name
 
 
-def test_one_folder_takes_one_fit_at_a_time(tmp_path) -> None:
-    with lock_folder(tmp_path), pytest.raises(CheckpointError, match="another fit is writing"):
-        nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)
-    assert len(nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)) == 1
-
-
-@pytest.mark.parametrize("place", ["file", "file/below"])
-def test_a_checkpoint_folder_that_is_a_file_is_named(place: str, tmp_path) -> None:
+@pytest.mark.parametrize(("place", "words"), [("file/below", "cannot be written"), ("", "is a folder")])
+def test_a_place_where_no_file_can_be(place: str, words: str, tmp_path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(CheckpointError, match="is a file; checkpoints need a folder"):
+    with pytest.raises(CheckpointError, match=words):
         nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path / place)
 
 
 def test_a_checkpoint_of_another_architecture_is_refused(tmp_path) -> None:
     X, y = blobs(50)
-    nsd.nn.fit(nn.Sequential(nn.Linear(P, 4), nn.Linear(4, CLASSES)), (X, y), epochs=1, lr=0.1, checkpoint=tmp_path)
+    nsd.nn.fit(
+        nn.Sequential(nn.Linear(P, 4), nn.Linear(4, CLASSES)), (X, y), epochs=1, lr=0.1, checkpoint=tmp_path / RUN
+    )
     with pytest.raises(CheckpointError, match="initial weights"):
-        nsd.nn.fit(nn.Sequential(nn.Linear(P, CLASSES)), (X, y), epochs=2, lr=0.1, checkpoint=tmp_path)
+        nsd.nn.fit(nn.Sequential(nn.Linear(P, CLASSES)), (X, y), epochs=2, lr=0.1, checkpoint=tmp_path / RUN)
 
 
 def test_a_checkpoint_of_other_trained_parameters_is_refused(tmp_path) -> None:
     models = [nn.Linear(P, CLASSES), nn.Linear(P, CLASSES)]
     models[1].load_state_dict(models[0].state_dict())
     models[1].bias.requires_grad_(False)
-    nsd.nn.fit(models[0], blobs(50), epochs=1, lr=0.1, checkpoint=tmp_path)
+    nsd.nn.fit(models[0], blobs(50), epochs=1, lr=0.1, checkpoint=tmp_path / RUN)
     with pytest.raises(CheckpointError, match="does not fit this model"):
-        nsd.nn.fit(models[1], blobs(50), epochs=2, lr=0.1, checkpoint=tmp_path)
+        nsd.nn.fit(models[1], blobs(50), epochs=2, lr=0.1, checkpoint=tmp_path / RUN)
 
 
 def test_a_finished_run_is_not_repeated(tmp_path) -> None:
     first = enn()
-    nsd.nn.fit(first, blobs(50), epochs=2, checkpoint=tmp_path)
+    nsd.nn.fit(first, blobs(50), epochs=2, checkpoint=tmp_path / RUN)
     second = enn()
-    history = nsd.nn.fit(second, blobs(50), epochs=2, checkpoint=tmp_path)
+    history = nsd.nn.fit(second, blobs(50), epochs=2, checkpoint=tmp_path / RUN)
     assert len(history) == 2
     assert torch.equal(first.readout, second.readout)
     with pytest.raises(CheckpointError, match="already holds 2 epochs"):
-        nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)
+        nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path / RUN)
 
 
-def test_torn_files_of_a_killed_run_are_cleared(tmp_path) -> None:
-    (tmp_path / ".epoch-000001.safetensors.abc.part").write_bytes(b"half a file")
-    with pytest.warns(NotSoDeepWarning, match="removed unfinished parts"):
-        nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path)
-    assert [f.name for f in tmp_path.iterdir()] == ["epoch-000001.safetensors"]
-
-
-def _endless(folder: str) -> None:
+def _endless(path: str) -> None:
     torch.set_num_threads(1)
-    nsd.nn.fit(enn(), blobs(200), epochs=100_000, lr=0.01, checkpoint=folder)
+    nsd.nn.fit(enn(), blobs(200), epochs=100_000, lr=0.01, checkpoint=path)
 
 
 @pytest.mark.filterwarnings("ignore:removed unfinished parts")  # of a file that was being written, or not
 def test_killing_a_run_loses_at_most_the_current_epoch(tmp_path) -> None:
     """SIGKILL in the midst of things, then resume: the result is that of a run that was never killed."""
-    process = multiprocessing.get_context("fork").Process(target=_endless, args=(str(tmp_path),))
+    path = tmp_path / RUN
+    process = multiprocessing.get_context("fork").Process(target=_endless, args=(str(path),))
     process.start()
     deadline = time.monotonic() + 60
-    while not (tmp_path / "epoch-000003.safetensors").exists() and time.monotonic() < deadline:
+    while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.002)
+    time.sleep(0.1)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    done = max(int(f.name[6:12]) for f in tmp_path.glob("epoch-*.safetensors"))
-    assert done >= 3
+    done = len(read_file(path)[1]["history"])
+    assert done >= 1
     resumed, straight = enn(), enn()
-    history = nsd.nn.fit(resumed, blobs(200), epochs=done + 1, lr=0.01, checkpoint=tmp_path)
+    history = nsd.nn.fit(resumed, blobs(200), epochs=done + 1, lr=0.01, checkpoint=path)
     nsd.nn.fit(straight, blobs(200), epochs=done + 1, lr=0.01)
     assert len(history) == done + 1
     assert torch.equal(resumed.readout, straight.readout)
 
 
+def test_a_run_that_diverges_leaves_its_checkpoint_as_it_was(tmp_path) -> None:
+    path, model = tmp_path / RUN, enn()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    nsd.nn.fit(model, blobs(50), epochs=1, optimiser=optimiser, checkpoint=path)
+    before = path.read_bytes()
+    model.readout.register_hook(lambda gradient: gradient * torch.nan)
+    with pytest.raises(ConvergenceError, match="weights are not finite"):
+        nsd.nn.fit(model, blobs(50), epochs=2, optimiser=optimiser, checkpoint=path)
+    assert path.read_bytes() == before
+
+
 # -- refusals --------------------------------------------------------------------------------------------
 def test_divergence_is_an_error() -> None:
     with pytest.raises(ConvergenceError, match="training diverged"):
-        nsd.nn.fit(enn(), blobs(), epochs=5, lr=1e6, loss="squared")
+        nsd.nn.fit(enn(), (blobs()[0], blobs()[0][:, :3]), epochs=5, lr=1e6)
 
 
 def test_the_global_generator_is_left_alone() -> None:
@@ -359,9 +356,7 @@ def test_the_global_generator_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("data", "options", "words"),
     [
-        (blobs(), {"method": "newton"}, "method must be one of"),
-        (blobs(), {"schedule": "exponential"}, "schedule must be one of"),
-        (blobs(), {"loss": "hinge"}, "loss must be one of"),
+        (blobs(), {"optimiser": "newton"}, "optimiser must be one of"),
         (blobs(), {"epochs": 0}, "epochs must be a whole number"),
         (blobs(), {"lr": -1.0}, "lr must be a (finite )?number"),
         (blobs(), {"batch_size": 0}, "batch_size must be a whole number"),
@@ -378,13 +373,12 @@ def test_the_global_generator_is_left_alone() -> None:
         ((blobs()[0], np.where(blobs()[1] == 0, np.nan, 1.0)), {}, "targets contain NaN"),
         ((blobs()[0], [[1], [2, 3]]), {}, "one class or one row of targets per point"),
         ((blobs()[0].astype(np.float64) * 1e200, blobs()[1]), {}, "leaves the range of torch.float32"),
-        ((blobs()[0], blobs()[1] + 5), {"loss": "squared"}, "class 7 needs at least 8 outputs"),
         ((blobs()[0], blobs()[1] + 5), {}, "class 7 needs at least 8 outputs"),
     ],
 )
 def test_refusals(data, options: dict, words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
-        nsd.nn.fit(enn(train="readout"), data, **options)
+        nsd.nn.fit(enn(kernel="ck"), data, **options)
 
 
 def test_nothing_to_train() -> None:

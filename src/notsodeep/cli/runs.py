@@ -10,14 +10,14 @@ import tempfile
 import webbrowser
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 import notsodeep as nsd
 
 from .. import __version__
-from .._words import Method, Trained
+from .._words import Method
 from ..errors import InvalidInputError
 from . import files
 from . import options as opt
@@ -37,7 +37,8 @@ def compare(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Networks of each kind.")] = 3,
     method: Annotated[Method, typer.Option("--method", help="ridge: the readout in closed form.")] = "ridge",
     train: Annotated[
-        Trained, typer.Option("--train", help="What trains; more than the readout needs sgd or adam.")
+        Literal["readout", "frozen", "all"],
+        typer.Option("--train", help="What trains; more than the readout needs sgd or adam."),
     ] = "readout",
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Of sgd and adam.")] = 20,
     lr: Annotated[float | None, typer.Option("--lr", help="Learning rate; default 1 of sgd, 0.01 of adam.")] = None,

@@ -41,7 +41,7 @@ class DistillingRun:
 
 
 def _fresh_readout(model: Model, deq: Model, X: Tensor, y: Tensor, run: DistillingRun, seed: int) -> None:
-    finite.fit(model, (X, y), method="ridge", ridge=run.ridge)
+    finite.fit_readout(model, (X, y), ridge=run.ridge)
 
 
 def _distilled(model: Model, deq: Model, X: Tensor, y: Tensor, run: DistillingRun, seed: int) -> None:
@@ -51,7 +51,7 @@ def _distilled(model: Model, deq: Model, X: Tensor, y: Tensor, run: DistillingRu
 
 
 def _from_scratch(model: Model, deq: Model, X: Tensor, y: Tensor, run: DistillingRun, seed: int) -> None:
-    finite.fit(model, (X, y), method="adam", lr=run.lr, epochs=run.epochs, batch_size=run.batch_size, seed=seed)
+    finite.fit(model, (X, y), optimiser="adam", lr=run.lr, epochs=run.epochs, batch_size=run.batch_size, seed=seed)
 
 
 WAYS: dict[str, Callable[[Model, Model, Tensor, Tensor, DistillingRun, int], None]] = {

@@ -62,7 +62,7 @@ class Learner:
     """A network minus its initial self, with an optimiser; where only the readout trains, its features are kept."""
 
     def __init__(self, model: Model, X: Tensor, targets: Tensor, X_test: Tensor, lr: float) -> None:
-        frozen = model.trained == "readout"
+        frozen = model.kernel == "ck"
         self.forward: Callable[[Tensor], Tensor] = model.read if frozen else model
         self.X, self.X_test = (compute_features(model, rows) if frozen else rows for rows in (X, X_test))
         self.targets = targets + in_batches(self.forward, self.X)
@@ -141,12 +141,14 @@ def _follow(run: LazyRun, twin: Twin, data: Dataset, seed: int, setup: Setup) ->
     X, y, X_test, y_test = data.tensors(setup.device)
     sizes = (X.shape[1], run.width, len(data.classes))
     models: dict[str, Model] = {
-        "DEQ": finite.DEQ(twin.implicit, *sizes, 3 * seed, tol=1e-4, device=X.device),
-        "one layer": finite.ENN(twin, *sizes, 3 * seed + 1, train="readout", device=X.device),
+        "DEQ": finite.DEQ(twin.implicit, *sizes, 3 * seed, solver=finite.SolverOptions(tol=1e-4), device=X.device),
+        "one layer": finite.ENN(twin, *sizes, 3 * seed + 1, kernel="ck", device=X.device),
         "one layer, orthogonal": finite.ENN(
-            twin, *sizes, 3 * seed + 1, init="orthogonal", train="readout", device=X.device
+            twin, *sizes, 3 * seed + 1, init="orthogonal", kernel="ck", device=X.device
         ),
-        "another DEQ": finite.DEQ(twin.implicit, *sizes, 3 * seed + 2, tol=1e-4, device=X.device),
+        "another DEQ": finite.DEQ(
+            twin.implicit, *sizes, 3 * seed + 2, solver=finite.SolverOptions(tol=1e-4), device=X.device
+        ),
     }
     targets, held = (one_hot(labels, len(data.classes), X) for labels in (y, y_test))
     learners: dict[str, Learner | Limit] = {
@@ -246,7 +248,7 @@ def _side_by_side(run: Together, twin: Twin, data: Dataset, seed: int, setup: Se
     sizes, device = (X.shape[1], run.width, int(y.max()) + 1), X.device
     models: dict[str, Model] = {
         "deq": finite.DEQ(twin.implicit, *sizes, seed=3 * seed, device=device),
-        "twin": finite.ENN(twin, *sizes, seed=3 * seed + 1, device=device),
+        "twin": finite.ENN(twin, *sizes, seed=3 * seed + 1, kernel="ntk", device=device),
         "other": finite.DEQ(twin.implicit, *sizes, seed=3 * seed + 2, device=device),
     }
     learners = {name: Learner(model, X, one_hot(y, sizes[2], X), X_test, run.lr) for name, model in models.items()}

@@ -37,8 +37,8 @@ def build(
     """A network of random features for a data set, of which only the readout will train."""
     sizes = (data.p, width, len(data.classes))
     if isinstance(network, DEQ):
-        return nn.DEQ(network, *sizes, seed, train="readout", on_failure="raise", device=device)
-    return nn.ENN(network, *sizes, seed, init=init, train="readout", device=device)
+        return nn.DEQ(network, *sizes, seed, kernel="ck", solver=nn.SolverOptions(on_failure="raise"), device=device)
+    return nn.ENN(network, *sizes, seed, init=init, kernel="ck", device=device)
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,7 @@ def write_file(path: str | Path, tensors: Mapping[str, Tensor], document: Mappin
 
 
 def read_file(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the document of a file; :class:`CheckpointError` unless every byte is as it was written."""
+    """Return the tensors and the document of a file; every byte must be as it was written."""
     path = Path(path)
     try:
         content = path.read_bytes()

@@ -27,7 +27,7 @@ from ..networks import ENN as ENNSpec
 from .deq import DEQ
 from .enn import ENN
 from .model import Model, as_pair, hold_out, in_batches
-from .train import History, fit
+from .train import History, fit, fit_readout
 
 QUANTITIES = {
     "accuracy": ("accuracy %", 100.0),
@@ -37,6 +37,9 @@ QUANTITIES = {
     "inference_bytes": ("memory MiB", 2.0**-20),
 }
 """What is measured of a network: its name with the unit it is shown in, and how many of that make one."""
+
+
+_TRAINS: dict[str, Any] = {"readout": "ck", "frozen": "ntk_frozen", "recurrent": "ntk_frozen", "all": "ntk"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Comparison:
         return (
             f"{len(left)} of {len(self.values('DEQ', 'accuracy'))} DEQs are no contractions after training (sigma_a "
             f"|A| Lip / sqrt(m) up to {max(left):.2f}): their equilibrium need not be unique, and takes more steps to "
-            "find. Lower the learning rate, or compare an nn.DEQ(..., keep_contraction=0.95)",
+            "find. Lower the learning rate, or compare an nn.DEQ(...).limit_contraction(0.95)",
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -162,8 +165,13 @@ def compare(
         raise InvalidInputError("seeds must be a positive number of networks, or a list of at least one seed, got none")
     for seed in range(whole("seeds", seeds)) if isinstance(seeds, int) else seeds:
         models = {n: build(training[0].shape[1], size, classes, seed, train, device) for n, build in specs.items()}
-        options: dict[str, Any] = {"method": method, "epochs": epochs, "lr": lr, "ridge": ridge}
-        histories = {n: fit(m, training, batch_size=batch_size, seed=seed, **options) for n, m in models.items()}
+        options: dict[str, Any] = {"epochs": epochs, "lr": lr, "batch_size": batch_size, "seed": seed}
+        histories = {
+            n: fit_readout(m, training, ridge=ridge)
+            if method == "ridge"
+            else fit(m, training, optimiser=method, **options)
+            for n, m in models.items()
+        }
         rows += _measure(models, histories, seed, held, batch_size)
     return Comparison(tuple(rows), size, batch_size)
 
@@ -228,7 +236,7 @@ def synchronise(device: torch.device) -> None:
 
 def _specifications(deq: Any, twin: Any, init: Init) -> dict[str, Callable[..., Model]]:
     if isinstance(deq, DEQ):
-        spec, options = deq.spec, {**deq.options.to_dict(), "keep_contraction": deq.keep_contraction}
+        spec, options = deq.spec, {"solver": deq.solver}
     elif isinstance(deq, DEQSpec):
         spec, options = deq, {}
     else:
@@ -236,19 +244,23 @@ def _specifications(deq: Any, twin: Any, init: Init) -> dict[str, Callable[..., 
     if not isinstance(twin, ENN | ENNSpec | Twin):
         raise InvalidInputError(f"compare takes an nn.ENN, an ENN specification or a Twin, got {type(twin).__name__}")
     network: ENNSpec | Twin = twin.spec if isinstance(twin, ENN) else twin
-    taken: dict[str, Any] = {}  # a twin brings its learning rates itself
     convex = isinstance(twin, Twin) and twin.kernel != "ck" and twin.trains == "readout"
-    if isinstance(twin, ENN):
-        taken = {"learning_rates": twin.learning_rates, "normalise": twin.normalise}
 
     def build_deq(p: int, m: int, k: int, seed: int, train: str, device: Any) -> Model:
-        return DEQ(spec, p, m, k, seed, train=train, device=device, **options)
+        model = DEQ(spec, p, m, k, seed, kernel=_TRAINS[train], device=device, **options)
+        return model.limit_contraction(deq.contraction_limit if isinstance(deq, DEQ) else None)
 
     def build_twin(p: int, m: int, k: int, seed: int, train: str, device: Any) -> Model:
-        return ENN(network, p, m, k, seed, init=init, train="readout" if convex else train, device=device, **taken)
+        kernel = "ck" if convex else _TRAINS[train]
+        model = ENN(network, p, m, k, seed, init=init, kernel=kernel, device=device)
+        if isinstance(twin, ENN):  # a twin brings these itself
+            model.learning_rates, model.normalise = twin.learning_rates, twin.normalise
+        return model
 
     def build_plain(p: int, m: int, k: int, seed: int, train: str, device: Any) -> Model:
-        return ENN(ENNSpec([spec.activation] * network.depth), p, m, k, seed, init=init, train=train, device=device)
+        return ENN(
+            ENNSpec([spec.activation] * network.depth), p, m, k, seed, init=init, kernel=_TRAINS[train], device=device
+        )
 
     return {"DEQ": build_deq, "twin": build_twin, "plain": build_plain}
 

@@ -166,7 +166,7 @@ class Gaussian:
     def _draw(self, *shape: int) -> Tensor:
         if math.prod(shape) > LIMITS.most_weights:
             raise InvalidInputError(
-                f"a weight matrix of shape {shape} has more than {LIMITS.most_weights:.0e} entries; take a smaller width"
+                f"a weight matrix of shape {shape} has over {LIMITS.most_weights:.0e} entries; take a smaller width"
             )
         try:
             return torch.randn(*shape, generator=self._generator, dtype=torch.float32)
