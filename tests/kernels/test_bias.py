@@ -116,7 +116,8 @@ def test_one_layer_knows_it(phi, kernel):
 
 def test_the_module_has_it_and_freezes_it_with_the_input():
     deq = nsd.DEQ("tanh", 0.2, 0.5, 0.4)
-    model = nsd.nn.DEQ(deq, in_features=6, width=50, out_features=2, dtype=torch.float64, solver=nsd.nn.SolverOptions(tol=1e-12))
+    options = {"dtype": torch.float64, "solver": nsd.nn.SolverOptions(tol=1e-12)}
+    model = nsd.nn.DEQ(deq, in_features=6, width=50, out_features=2, **options)
     x = torch.from_numpy(X)
     z = model.features(x) * 50**0.5
     inner = (0.2 / 50) ** 0.5 * z @ model.recurrent.T + 0.5**0.5 * x @ model.input.T + 0.4**0.5 * model.offset

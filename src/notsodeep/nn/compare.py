@@ -46,7 +46,8 @@ _TRAINS: dict[str, Any] = {"readout": "ck", "frozen": "ntk_frozen", "recurrent":
 class Measurement:
     """One network, one seed. Times are of a batch (inference, the median of several calls in turns with the other
     networks) and of the whole fit (training); ``agreement`` is the share of test rows classified as the DEQ of the same
-    seed does; ``inference_bytes`` the peak of a batch; ``contraction`` that of a DEQ after training."""
+    seed does; ``inference_bytes`` the peak of a batch; ``contraction`` that of a DEQ after training.
+    """
 
     model: str
     seed: int
@@ -80,7 +81,8 @@ class Comparison:
 
     def summary(self, model: str, quantity: str) -> tuple[float, float]:
         """(mean, standard error) over the seeds; of times (median, median distance to it), which one slow run does
-        not move."""
+        not move.
+        """
         values = self.values(model, quantity)
         if quantity.endswith("_seconds"):
             middle = statistics.median(values)
@@ -108,7 +110,8 @@ class Comparison:
 
     def table(self) -> Table:
         """The summaries as a rich table: mean and standard error over the seeds, of times median and median distance
-        to it; remarks below."""
+        to it; remarks below.
+        """
         title = f"width {self.width}, batch {self.batch_size}, {len(self.rows) // len(self.models)} seeds"
         table = Table(title=title, caption="\n".join(self.remarks) or None, caption_justify="left")
         table.add_column("network")

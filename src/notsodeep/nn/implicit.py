@@ -45,7 +45,7 @@ def _map(drive: Tensor, recurrent: Tensor, gain: float, phi: Activation) -> Call
 
 
 def _affine(drive: Tensor, u: Tensor, recurrent: Tensor, gain: float) -> Tensor:
-    """drive + gain u A', fused where the shapes allow it."""
+    """Drive + gain u A', fused where the shapes allow it."""
     if u.ndim == 2 and recurrent.ndim == 2:
         return torch.addmm(drive, u, recurrent.mT, alpha=gain)
     return drive + gain * (u @ recurrent.mT)
