@@ -1,10 +1,10 @@
 """An activation of one's own, and what its kernel looks like in high dimension."""
 
-import numpy as np
+import torch
 
 import notsodeep as nsd
 
-bump = nsd.Activation.from_callable(lambda x: x * np.exp(-(x**2) / 8), name="bump")
+bump = nsd.Activation.from_callable(lambda x: x * torch.exp(-(x**2) / 8), name="bump")
 deq = nsd.DEQ(bump, sigma_a2=0.15)
 print(f"a unique equilibrium is guaranteed below sigma_a2 = {deq.limit:.4f}")
 

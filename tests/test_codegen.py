@@ -12,7 +12,6 @@ import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.activations import Activation, Hermite, activation_classes
 from notsodeep.errors import InvalidInputError
-from notsodeep.nn.foreign import as_activation
 
 EVERY = [cls for cls in activation_classes() if cls.name != "affine"]
 WRAPPED = {"gain": -1.5, "scale": 0.7, "skip": 0.2, "shift": -0.1}
@@ -42,21 +41,21 @@ def test_source_of_many_orders_keeps_its_digits():
 @pytest.mark.parametrize("cls", [cls for cls in EVERY if cls.torch_functions], ids=lambda cls: cls.name)
 def test_the_functions_of_torch_are_known(cls):
     for function in cls.torch_functions:
-        assert as_activation(function) == cls()
+        assert nsd.activation(function) == cls()
         torch.testing.assert_close(function(X), cls()(X), rtol=tolerance(), atol=tolerance())
 
 
 @pytest.mark.parametrize("cls", [cls for cls in EVERY if cls.torch_module is not None], ids=lambda cls: cls.name)
 def test_the_modules_of_torch_are_known(cls):
     module = cls.torch_module()
-    torch.testing.assert_close(as_activation(module)(X), module(X), rtol=tolerance(), atol=tolerance())
+    torch.testing.assert_close(nsd.activation(module)(X), module(X), rtol=tolerance(), atol=tolerance())
 
 
 def test_modules_with_other_parameters_are_read_or_taken_as_functions():
     modules = [torch.nn.LeakyReLU(0.3), torch.nn.ELU(0.7), torch.nn.Hardtanh(-2.0, 2.0), torch.nn.Softplus(beta=2.0)]
     for module in modules:
-        torch.testing.assert_close(as_activation(module)(X), module(X), rtol=tolerance(), atol=tolerance())
-    assert as_activation(torch.nn.GELU(approximate="tanh")) != nsd.activation("gelu")
+        torch.testing.assert_close(nsd.activation(module)(X), module(X), rtol=tolerance(), atol=tolerance())
+    assert nsd.activation(torch.nn.GELU(approximate="tanh")) != nsd.activation("gelu")
 
 
 ATTACKS = [

@@ -367,7 +367,7 @@ def test_unknown_names_suggest_a_near_one(given_name, near):
     [
         (lambda: nsd.activation("tanh", slope=1.0), "takes the parameters"),
         (lambda: nsd.activation(Tanh(), slope=1.0), "together with a ready activation"),
-        (lambda: nsd.activation(np.tanh), "from_callable"),
+        (lambda: nsd.activation(np.tanh), "torch functions"),
         (lambda: nsd.activation("zzzz"), "known: affine, arctan"),
         (lambda: LeakyReLU(slope=math.nan), "finite number"),
         (lambda: LeakyReLU(slope="0.1"), "finite number"),

@@ -178,7 +178,7 @@ def test_source_of_every_activation(phi):
 def test_source_needs_a_twin_and_known_activations():
     with pytest.raises(nsd.errors.InvalidInputError, match="twin must be a"):
         nsd.pytorch_code(nsd.ENN(["relu"]))
-    own = nsd.Activation.from_callable(lambda x: x / (1 + np.abs(x)), kinks=(0.0,))
+    own = nsd.Activation.from_callable(lambda x: x / (1 + x.abs()), kinks=(0.0,))
     with pytest.raises(nsd.errors.InvalidInputError, match="built-in family"):
         nsd.pytorch_code(
             nsd.Twin(nsd.DEQ("tanh", 0.2), nsd.ENN([own]), "ck", "own", nsd.matching.SphereCertificate(0.0))

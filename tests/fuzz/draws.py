@@ -18,10 +18,6 @@ NEED_PARAMETERS = ("affine", "hermite", "piecewise_linear", "quadratic")
 PLAIN = [name for name in nsd.activations.activation_names() if name not in NEED_PARAMETERS]
 
 
-def _soft_sign(x: Array) -> Array:
-    return np.asarray(x / (1.0 + np.abs(x)))
-
-
 CALLABLES: list[tuple[Callable[[Any], Any], tuple[float, ...]]] = [
     (lambda x: x * torch.sigmoid(1.5 * x), ()),
     (lambda x: torch.tanh(x) + 0.3 * torch.exp(-(x**2)), ()),
@@ -31,7 +27,7 @@ CALLABLES: list[tuple[Callable[[Any], Any], tuple[float, ...]]] = [
     (lambda x: 0.5 * torch.erf(x / 0.7) - 0.2 * torch.erf(x) + torch.erf(x / 2.5), ()),
     (lambda x: x / torch.sqrt(1.0 + x * x), ()),
     (lambda x: torch.maximum(0.1 * x, x - 0.5), (5.0 / 9.0,)),
-    (_soft_sign, (0.0,)),
+    (lambda x: x / (1.0 + x.abs()), (0.0,)),
 ]
 _MADE: dict[int, Activation] = {}
 

@@ -233,17 +233,6 @@ def test_a_bend_beside_zero_is_not_the_length_on_which_a_function_varies():
     assert float(found) == pytest.approx(float(exact), rel=tolerance())
 
 
-def test_slow_functions_of_users_are_announced_by_what_they_cost():
-    """A loop in Python counts more than what the same nodes of a built-in function would."""
-    slow = F(np.vectorize(lambda x: x / (1.0 + abs(x))), kinks=(0.0,)).affine(0.5, 2.0)
-    assert slow.panels().price > 5.0
-    assert nsd.activation("tanh").panels().price == 1.0
-    with plane.account():
-        plane.afford(1 << 16, 400, 10.0)
-        with pytest.warns(nsd.errors.NotSoDeepWarning, match="pairs of inputs"):
-            plane.afford(1 << 16, 400, 10.0, slow.panels().price)
-
-
 @pytest.mark.parametrize(
     ("network", "norms"),
     [

@@ -533,7 +533,7 @@ def test_bad_arguments_are_refused():
         nsd.ck("relu", X)
     with pytest.raises(InvalidInputError, match="out="):
         nsd.ck(net, X, out=np.empty((2, 2)))
-    step = nsd.Activation.from_callable(np.sign, kinks=(0.0,))
+    step = nsd.Activation.from_callable(torch.sign, kinks=(0.0,))
     assert nsd.ck(nsd.ENN([step]), X)[0, 1] == pytest.approx(0.0, abs=ulps())
     with pytest.raises(InvalidInputError, match="jumps"):
         nsd.ntk(nsd.ENN([step]), X)

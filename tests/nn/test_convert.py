@@ -21,7 +21,7 @@ from notsodeep.errors import InvalidInputError, NotSoDeepWarning
 from notsodeep.nn import DEQParts
 from notsodeep.nn.compare import Comparison, Measurement, peak_bytes
 from notsodeep.nn.convert import solve_parts
-from notsodeep.nn.foreign import as_activation, measure, parts_of
+from notsodeep.nn.foreign import measure, parts_of
 
 
 def digits() -> tuple[Tensor, Tensor]:
@@ -113,16 +113,16 @@ def test_data_and_weights_outside_the_theory_warn() -> None:
     ],
 )
 def test_activations_are_recognised(given, name: str) -> None:
-    assert as_activation(given) == nsd.activation(name)
+    assert nsd.activation(given) == nsd.activation(name)
 
 
 def test_parametric_and_unknown_activations() -> None:
-    assert as_activation(nn.LeakyReLU(0.2)) == nsd.activation("leaky_relu", slope=0.2)
-    assert as_activation(nn.ELU(0.5)) == nsd.activation("elu", alpha=0.5)
-    own = as_activation(lambda x: torch.tanh(x) + 0.1 * x)
+    assert nsd.activation(nn.LeakyReLU(0.2)) == nsd.activation("leaky_relu", slope=0.2)
+    assert nsd.activation(nn.ELU(0.5)) == nsd.activation("elu", alpha=0.5)
+    own = nsd.activation(lambda x: torch.tanh(x) + 0.1 * x)
     assert isinstance(own, Activation)
     assert own.lipschitz == pytest.approx(1.1, rel=tolerance())
-    assert as_activation(nn.GELU(approximate="tanh")) != nsd.activation("gelu")
+    assert nsd.activation(nn.GELU(approximate="tanh")) != nsd.activation("gelu")
 
 
 # -- converting ------------------------------------------------------------------------------------------

@@ -1,47 +1,29 @@
-"""Elementwise activations with their calculus: values, slopes, kinks, Lipschitz constants, symmetries, closed forms."""
+"""Elementwise activations with their calculus: values, slopes, kinks, Lipschitz constants, symmetries, closed forms.
 
-from .affine import Affine
-from .base import Activation, ActivationLike, Parity, activation, activation_classes, activation_names
-from .callables import CallableActivation
-from .conditioned import Conditioned
-from .elementary import Basis
-from .piecewise import HardSwish, HardTanh, LeakyReLU, Linear, PiecewiseLinear, ReLU
-from .polynomial import Hermite, Quadratic
-from .smooth import ELU, GELU, SELU, Arctan, Cos, Erf, Mish, Sigmoid, SiLU, Sin, Softplus, Tanh
-from .thresholds import Thresholds
-from .turned import Turned
+Every registered class (:func:`register`) is exported from here and found by its name.
+"""
 
-__all__ = [
-    "ELU",
-    "GELU",
-    "SELU",
-    "Activation",
-    "ActivationLike",
-    "Affine",
-    "Arctan",
-    "Basis",
-    "CallableActivation",
-    "Conditioned",
-    "Cos",
-    "Erf",
-    "HardSwish",
-    "HardTanh",
-    "Hermite",
-    "LeakyReLU",
-    "Linear",
-    "Mish",
-    "Parity",
-    "PiecewiseLinear",
-    "Quadratic",
-    "ReLU",
-    "SiLU",
-    "Sigmoid",
-    "Sin",
-    "Softplus",
-    "Tanh",
-    "Thresholds",
-    "Turned",
-    "activation",
-    "activation_classes",
-    "activation_names",
-]
+from .affine import Affine as Affine
+from .base import Activation as Activation
+from .base import ActivationLike as ActivationLike
+from .base import Parity as Parity
+from .base import activation as activation
+from .base import activation_classes as activation_classes
+from .base import activation_names as activation_names
+from .base import register as register
+from .callables import CallableActivation as CallableActivation
+from .conditioned import Conditioned as Conditioned
+from .elementary import Basis as Basis
+from .piecewise import HardTanh as HardTanh
+from .piecewise import LeakyReLU as LeakyReLU
+from .piecewise import Linear as Linear
+from .polynomial import Hermite as Hermite
+from .polynomial import Quadratic as Quadratic
+from .smooth import Tanh as Tanh
+from .thresholds import Thresholds as Thresholds
+from .turned import Turned as Turned
+
+_CLASSES = {cls.__name__: cls for cls in activation_classes()}
+globals().update(_CLASSES)  # a new class needs no import above, which serves type checkers alone
+
+__all__ = sorted(["Activation", "activation", "activation_names", *_CLASSES])

@@ -135,19 +135,19 @@ class Affine(Activation):
         g, s = self.gain, self.gain * self.scale
         value, slope = g * g * value, s * s * slope
         if self.skip or self.shift:
-            (mean_x, tilt_x), (mean_y, tilt_y) = (self.base.closed_means(s2 * q) for q in (qx, qy))
+            (mean_x, tilt_x), (mean_y, tilt_y) = (self.base._closed_means(s2 * q) for q in (qx, qy))
             value = value + self.skip * lam * (s * (tilt_x + tilt_y) + self.skip)
             value = value + self.shift * (g * (mean_x + mean_y) + self.shift)
             slope = slope + self.skip * (s * (tilt_x + tilt_y) + self.skip)
         return value, slope
 
-    def closed_means(self, q: Tensor) -> Dual:
-        mean, slope = self.base.closed_means(self.scale**2 * q)
+    def _closed_means(self, q: Tensor) -> Dual:
+        mean, slope = self.base._closed_means(self.scale**2 * q)
         return self.gain * mean + self.shift, self.gain * self.scale * slope + self.skip
 
     # -- in torch, and as text ---------------------------------------------------------------------------
-    def source(self, x: str) -> str:
-        inner = self.base.source(x if self.scale == 1.0 else f"({self.scale!r} * {x})")
+    def _source(self, x: str) -> str:
+        inner = self.base._source(x if self.scale == 1.0 else f"({self.scale!r} * {x})")
         terms = [inner if self.gain == 1.0 else f"{self.gain!r} * ({inner})"]
         terms += [f"{self.skip!r} * {x}"] if self.skip else []
         terms += [repr(self.shift)] if self.shift else []

@@ -1,21 +1,13 @@
-"""Elementwise activations with their calculus.
+"""The base class of activations, and the registry that finds them by name.
 
-An :class:`Activation` is a small frozen value: it evaluates itself and its derivatives on torch tensors
-(any device, any dtype), and knows what the Gaussian numerics must know about it: where it has kinks, on
-what length it varies, how it grows. NumPy arrays are accepted wherever tensors are.
-
->>> import notsodeep as nsd
->>> nsd.activation("leaky_relu", slope=0.1)
-LeakyReLU(slope=0.1, gain=1.0)
->>> nsd.activation("tanh").parity
-'odd'
+An :class:`Activation` is a small frozen value. It evaluates itself and its derivatives on torch tensors of any device
+and dtype, and tells the Gaussian numerics where it has kinks, on what length it varies and how it grows.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._arguments import finite
+from .._arguments import finite, shown
 from .._arrays import isolated_settings
+from .._caches import cached
 from .._files import parsed
 from ..errors import ActivationError, InvalidInputError, SerialisationError
 from .forms import ClosedForm, Dual, Function
@@ -37,7 +30,7 @@ if TYPE_CHECKING:
     from .polynomial import Polynomial
 
 Parity = Literal["odd", "even"]
-ActivationLike: TypeAlias = "Activation | str"
+ActivationLike: TypeAlias = "Activation | str | Callable[[Tensor], Tensor]"
 
 _REGISTRY: dict[str, type[Activation]] = {}
 _A = TypeVar("_A", bound="type[Activation]")
@@ -52,25 +45,35 @@ def register(cls: _A) -> _A:
 
 @dataclass(frozen=True)
 class Activation:
-    """An elementwise function and its calculus.
+    """An elementwise function phi and its calculus.
 
-    Subclasses give ``_value`` and, where a closed form is quicker than automatic differentiation,
-    ``_slope`` and ``_curvature``. Derivatives are those of the smooth pieces; what happens at the kinks is
-    described by :meth:`slope_jumps` and :meth:`value_jumps`. Everything else that depends on the function is a
-    method here with a default that is right for any activation, and an override where more is known.
+    A subclass gives ``_value`` and, where a closed form is quicker than automatic differentiation, ``_slope`` and
+    ``_curvature``. Every other method has a default that is right for any function; a subclass overrides what it knows.
+    Tensors, NumPy arrays and numbers are accepted as arguments.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> phi = nsd.activation("leaky_relu", slope=0.1)
+    >>> phi
+    LeakyReLU(slope=0.1, gain=1.0)
+    >>> phi(torch.tensor([-1.0, 2.0]))
+    tensor([-0.1000,  2.0000])
+    >>> phi.kinks, phi.lipschitz, phi.parity
+    ((0.0,), 1.0, None)
     """
 
     name: ClassVar[str] = ""
     elementwise: ClassVar[bool] = True
-    """False for a layer that is no function of its pre-activations alone."""
+    """This is false for a layer that is no function of its pre-activations alone."""
     aliases: ClassVar[tuple[str, ...]] = ()
     torch_functions: ClassVar[tuple[Callable[..., Tensor], ...]] = ()
-    """The functions of torch that are this activation with its default parameters; the first is its source, too."""
+    """The functions of torch that are this activation with its default parameters; the first one is its source."""
     torch_module: ClassVar[type[torch.nn.Module] | None] = None
     """The module of torch that is this activation; its attributes are read by :meth:`from_module`."""
 
     def __post_init__(self) -> None:
-        """Fields of numbers, and of tuples of numbers, become finite Python floats."""
+        """Turn fields of numbers, and of tuples of numbers, into finite Python floats."""
         for name, depth in _numeric_fields(type(self)):  # type: ignore[arg-type]
             plain = finite(f"{type(self).__name__}: {name}", getattr(self, name), depth, ActivationError)
             object.__setattr__(self, name, plain)
@@ -103,24 +106,20 @@ class Activation:
         return None
 
     def panels(self) -> Panels:
-        """The panels on which phi, phi' and phi'' look like polynomials; found once and kept."""
-        return _panels(self)
+        """The panels on which phi, phi' and phi'' look like polynomials."""
+        return _structure(self)[0]
 
     def tails(self) -> Tails | None:
-        """The straight lines on which phi settles, to rounding, or ``None``."""
-        return _tails(self)
+        """The straight lines that phi follows far out, to rounding, or ``None``."""
+        return _structure(self)[1]
 
     def _smooth_parts(self) -> tuple[Function, ...]:
-        """What the panels must resolve."""
+        """The functions that the panels must resolve."""
         return (self._value, self._slope, self._curvature)
-
-    def _price(self) -> float:
-        """What evaluations cost beside those of the library's own functions."""
-        return 1.0
 
     # -- evaluation --------------------------------------------------------------------------------------
     def _value(self, x: Tensor) -> Tensor:
-        """Torch's own function, unless a class has parameters or another form."""
+        # a class without parameters is one function of torch
         return self.torch_functions[0](x)
 
     def _slope(self, x: Tensor) -> Tensor:
@@ -130,32 +129,96 @@ class Activation:
         return differentiate(self._slope, x)
 
     def __call__(self, x: Any) -> Any:
-        """The value phi(x); tensors in, tensors out; arrays and numbers likewise."""
+        """Return phi(x) in the type of x: a tensor, an array or a number."""
         return _on_tensor(self._value, x)
 
     def derivative(self, x: Any) -> Any:
-        """phi'(x) on the smooth pieces; at a kink, the value of one side."""
+        """Return phi'(x) on the smooth pieces; at a kink it is the value of one side.
+
+        Parameters
+        ----------
+        x : tensor, array or number
+
+        Returns
+        -------
+        tensor, array or number
+            The slope at every entry of x, in the type of x.
+        """
         return _on_tensor(self._slope, x)
 
     def second_derivative(self, x: Any) -> Any:
-        """phi''(x) on the smooth pieces, without the point masses at kinks."""
+        """Return phi''(x) on the smooth pieces, without the point masses at kinks.
+
+        Parameters
+        ----------
+        x : tensor, array or number
+
+        Returns
+        -------
+        tensor, array or number
+            The curvature at every entry of x, in the type of x.
+        """
         return _on_tensor(self._curvature, x)
 
     def continued(self, x: Tensor) -> Tensor:
-        """The formula of phi at complex numbers: its continuation, if phi is analytic."""
+        """Evaluate the formula of phi at complex numbers, where it continues an analytic phi.
+
+        Parameters
+        ----------
+        x : complex tensor
+
+        Returns
+        -------
+        Tensor
+            A complex tensor of the shape of x.
+        """
         return self._value(x)
 
     def units(self, before: Tensor, inputs: Tensor) -> Tensor:
-        """What a layer makes of its pre-activations W x; only units that see norms look at its input x."""
+        """Return what a layer makes of its pre-activations.
+
+        Parameters
+        ----------
+        before : Tensor of shape (..., width)
+            The pre-activations W x.
+        inputs : Tensor of shape (..., p)
+            The inputs x; only units that see the norm of their input use them.
+
+        Returns
+        -------
+        Tensor of shape (..., width)
+        """
         return self._value(before)
 
-    def at_norm(self, x: Any, norm: float) -> Any:
-        """phi(x), to be drawn; of a layer that sees norms, one unit at the pre-activations x of inputs of this norm."""
-        return self(x)
-
     def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
-        """The derivative of :meth:`units` with respect to ``before``, entry by entry."""
+        """Return the derivative of :meth:`units` with respect to ``before``, entry by entry.
+
+        Parameters
+        ----------
+        before : Tensor of shape (n, width)
+        inputs : Tensor of shape (n, p)
+
+        Returns
+        -------
+        Tensor of shape (n, width)
+        """
         return self._slope(before)
+
+    def at_norm(self, x: Any, norm: float) -> Any:
+        """Return one unit of a layer as a function of its pre-activation, as a figure shows it.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+            The pre-activations.
+        norm : float
+            The norm of the inputs; only units that see it use it.
+
+        Returns
+        -------
+        array of shape (n,)
+        """
+        return self(x)
 
     def value_jumps(self) -> tuple[float, ...]:
         """phi(c+) - phi(c-) at each kink c."""
@@ -179,7 +242,7 @@ class Activation:
     # -- closed forms, where there are any -----------------------------------------------------------------
     @property
     def two_slopes(self) -> tuple[float, float] | None:
-        """(a, b) if phi(x) = a x for x > 0 and b x for x < 0."""
+        """The slopes (a, b) if phi(x) = a x for x > 0 and b x for x < 0, else ``None``."""
         return None
 
     @property
@@ -188,7 +251,7 @@ class Activation:
         return self.two_slopes is not None
 
     def canonical(self) -> Activation:
-        """The same function in the form whose expectations are computed best."""
+        """The form of phi whose expectations are computed best."""
         return self
 
     def polynomial(self) -> Polynomial | None:
@@ -196,32 +259,65 @@ class Activation:
         return None
 
     def closed_form(self) -> ClosedForm | None:
-        """(qx, qy, lam) -> (E[phi(u) phi(v)], E[phi'(u) phi'(v)]) where both are known in closed form."""
+        """The function (qx, qy, lam) -> (E[phi(u) phi(v)], E[phi'(u) phi'(v)]) if both have a closed form."""
         return None
 
-    def closed_means(self, q: Tensor) -> Dual:
+    def _closed_means(self, q: Tensor) -> Dual:
         """E[phi] and E[phi'] at variances q; given wherever :meth:`closed_form` is."""
         raise NotImplementedError
 
     def closed_moments(self, tau: Tensor) -> list[Tensor] | None:
-        """E[phi], E[phi^2], Var[phi], E[phi'], E[phi''], E[phi'^2] and E[(phi^2)''] at tau xi, where all are known."""
+        """Return the moments of :class:`notsodeep.gaussian.Moments`, where all of them have a closed form.
+
+        Parameters
+        ----------
+        tau : Tensor of shape (n,)
+            The scales.
+
+        Returns
+        -------
+        list of 7 Tensors of shape (n,), or None
+            They stand in the order of the fields of :class:`notsodeep.gaussian.Moments`.
+        """
         exact = self.polynomial()
         return None if exact is None else exact.closed_moments(tau)
 
     def closed_coefficients(self, tau: Tensor, terms: int, derivative: bool = False) -> Tensor | None:
-        """E[f(tau xi) h_k(xi)], k < terms, of f = phi or phi', shape (len(tau), terms), where they are known."""
+        """Return the Hermite coefficients E[f(tau xi) h_k(xi)], where they have a closed form.
+
+        Parameters
+        ----------
+        tau : Tensor of shape (n,)
+            The scales.
+        terms : int
+            How many coefficients, k = 0 ... terms - 1.
+        derivative : bool, default False
+            Whether f is phi' instead of phi.
+
+        Returns
+        -------
+        Tensor of shape (n, terms) or None
+        """
         exact = self.polynomial()
         return None if exact is None else exact.closed_coefficients(tau, terms, derivative)
 
     @property
     def breaks(self) -> tuple[tuple[float, tuple[float, ...]], ...] | None:
-        """Where phi consists of polynomials: the places where they meet, and the jumps of phi, phi', ... there."""
+        """The places where the polynomials of which phi consists meet, with the jumps of phi, phi', ... there."""
         return None
 
     def layer(self, qx: Tensor, qy: Tensor) -> Any:
-        """The activation's own layer at pairs of variances, or ``None`` for the one that serves every function.
+        """Return the activation's own map of covariances, or ``None`` if the general one serves.
 
-        A layer answers ``value(lam)`` and ``both(lam)``, which is (value, slope), at covariances lam.
+        Parameters
+        ----------
+        qx, qy : Tensor of shape (n,)
+            The variances of the pre-activations of n pairs of inputs.
+
+        Returns
+        -------
+        object or None
+            Its method ``value(lam)`` gives E[phi(u) phi(v)] at covariances lam, and ``both(lam)`` this and its slope.
         """
         return None
 
@@ -231,13 +327,13 @@ class Activation:
             return 0.0
         scale = torch.tensor([tau], dtype=torch.float64)
         if self.closed_form() is not None and tau < 1e150:  # whose square is a number
-            return float(self.closed_means(scale**2)[0])
+            return float(self._closed_means(scale**2)[0])
         xi, weights = normal_nodes(scale, self.panels())
         return float((self._value(tau * xi) * weights).sum())
 
     # -- in torch, and as text ---------------------------------------------------------------------------
-    def source(self, x: str) -> str:
-        """phi of the expression ``x`` as PyTorch source."""
+    def _source(self, x: str) -> str:
+        """Phi of the expression ``x`` as PyTorch source."""
         if self.torch_functions:
             name = self.torch_functions[0].__name__
             home = "torch" if getattr(torch, name, None) is self.torch_functions[0] else "torch.nn.functional"
@@ -248,17 +344,49 @@ class Activation:
         )
 
     def source_lines(self, name: str) -> list[str]:
-        """A function ``name`` of a tensor that computes phi, as lines of PyTorch source."""
-        return [f"def {name}(x):", f"    return {self.source('x')}"]
+        """Return the definition of a function that computes phi, as PyTorch source.
+
+        Parameters
+        ----------
+        name : str
+            The name of the function.
+
+        Returns
+        -------
+        list of str
+            The lines of the source.
+        """
+        return [f"def {name}(x):", f"    return {self._source('x')}"]
 
     @classmethod
     def from_module(cls, module: Any) -> Self | None:
-        """The activation a module of type :attr:`torch_module` computes, or ``None`` if it computes another."""
+        """Return the activation that a torch module computes, or ``None`` if it computes another function.
+
+        Parameters
+        ----------
+        module : torch.nn.Module
+            A module of the type :attr:`torch_module`, whose attributes are read.
+
+        Returns
+        -------
+        Activation or None
+        """
         return cls()
 
     # -- new activations from old ------------------------------------------------------------------------
     def affine(self, gain: float = 1.0, scale: float = 1.0, skip: float = 0.0, shift: float = 0.0) -> Activation:
-        """The activation ``gain * phi(scale * x) + skip * x + shift``."""
+        """Return the activation ``gain * phi(scale * x) + skip * x + shift``.
+
+        Parameters
+        ----------
+        gain, skip, shift : float
+        scale : float
+            A positive number.
+
+        Returns
+        -------
+        Activation
+        """
         from .affine import Affine
 
         wrapped = Affine(self, gain, scale, skip, shift)
@@ -266,8 +394,19 @@ class Activation:
 
     @isolated_settings
     def centred(self, at: float) -> Activation:
-        """phi - E[phi(at * xi)], xi standard normal: the theorems speak of activations centred at tau.
+        """Return phi - E[phi(at xi)] with xi standard normal, the form that the theorems speak of.
 
+        Parameters
+        ----------
+        at : float
+            The scale, finite and not negative.
+
+        Returns
+        -------
+        Activation
+
+        Examples
+        --------
         >>> Activation.from_dict({"activation": "relu"}).centred(at=1.0)
         Affine(ReLU(), shift=-0.39894228040143...)
         """
@@ -285,7 +424,7 @@ class Activation:
 
     # -- serialisation -----------------------------------------------------------------------------------
     def to_dict(self) -> dict[str, Any]:
-        """A JSON document; :meth:`from_dict` reads it back."""
+        """Return the activation as a JSON document, which :meth:`from_dict` reads."""
         content: dict[str, Any] = {"activation": self.name}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -295,37 +434,62 @@ class Activation:
 
     @staticmethod
     def from_dict(document: Mapping[str, Any]) -> Activation:
-        """An activation from what :meth:`to_dict` wrote."""
+        """Return the activation that :meth:`to_dict` wrote.
+
+        Parameters
+        ----------
+        document : dict
+
+        Returns
+        -------
+        Activation
+
+        Raises
+        ------
+        SerialisationError
+            If the document does not describe an activation.
+        """
         return _from_document(parsed(document, "an activation"))
 
     @staticmethod
     @isolated_settings
     def from_callable(
-        function: Callable[[Any], Any],
-        kinks: Sequence[float] = (),
-        *,
-        derivative: Callable[[Any], Any] | None = None,
-        lipschitz: float | None = None,
-        name: str | None = None,
+        function: Callable[[Any], Any], kinks: Sequence[float] = (), *, name: str | None = None
     ) -> Activation:
-        """Turn any vectorised function (of a tensor or of a NumPy array) into an activation.
+        """Turn any elementwise torch function into an activation.
 
-        ``kinks`` lists the points where the function or its slope jumps. What can be checked is checked:
-        finite and vectorised, no undeclared kink, no growth that a Gaussian cannot integrate; the Lipschitz
-        constant is estimated unless given. A torch function is differentiated automatically, a NumPy
-        function by finite differences unless ``derivative`` is given.
+        Everything that can be checked is checked: the function is finite, elementwise and twice differentiable, no
+        kink is undeclared, and a Gaussian can integrate it. The range of its slope is estimated.
 
-        >>> import numpy as np
-        >>> soft_sign = Activation.from_callable(lambda x: x / (1 + np.abs(x)), kinks=(0.0,))
+        Parameters
+        ----------
+        function : callable
+            It maps a tensor to a tensor of the same shape.
+        kinks : sequence of float
+            The points where the function or its slope jumps.
+        name : str, optional
+            The name that is printed.
+
+        Returns
+        -------
+        Activation
+
+        Raises
+        ------
+        ActivationError
+            If a check fails; the message says which and what to do.
+
+        Examples
+        --------
+        >>> soft_sign = Activation.from_callable(lambda x: x / (1 + x.abs()), kinks=(0.0,))
         >>> round(soft_sign.lipschitz, 6)
         1.0
         """
-        from .checks import make_callable
+        from .callables import make_callable
 
-        return make_callable(function, kinks, derivative=derivative, lipschitz=lipschitz, name=name)
+        return make_callable(function, kinks, name)
 
 
-@functools.cache
 def _numeric_fields(cls: type[Activation]) -> list[tuple[str, int]]:
     """The fields that hold numbers, and how deep in tuples."""
     notes = {field.name: str(field.type) for field in dataclasses.fields(cls)}
@@ -348,7 +512,7 @@ def _from_document(document: Any) -> Activation:
 
 
 def differentiate(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Elementwise derivative by automatic differentiation; the graph is kept when ``x`` needs one."""
+    """Return the elementwise derivative by automatic differentiation, with a graph when ``x`` has one."""
     tracked = x.requires_grad and torch.is_grad_enabled()
     with torch.inference_mode(False), torch.enable_grad():
         point = x if tracked else (x.clone() if x.is_inference() else x.detach()).requires_grad_(True)
@@ -375,21 +539,46 @@ def _on_tensor(function: Callable[[Tensor], Tensor], x: Any) -> Any:
 
 
 def activation(spec: ActivationLike, /, **parameters: Any) -> Activation:
-    """An activation by name, or the given one unchanged.
+    """Return the activation of a name, of a torch module or of a torch function.
 
+    Parameters
+    ----------
+    spec : str, Activation or callable
+        A name of :func:`activation_names`; an activation, which is returned unchanged; or a torch module or function.
+        A function without a name here is checked by :meth:`Activation.from_callable`.
+    **parameters : float
+        The parameters of a named activation, such as ``slope=0.1``.
+
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    ActivationError
+        If there is no such activation, or if it does not take these parameters.
+
+    Examples
+    --------
     >>> activation("hard_tanh", a=0.5, c=2.0)
     HardTanh(a=0.5, c=2.0)
+    >>> activation(torch.nn.LeakyReLU(0.2))
+    LeakyReLU(slope=0.2, gain=1.0)
     """
+    if isinstance(spec, str):
+        return _named(spec, parameters)
+    if parameters:
+        raise ActivationError(f"parameters {sorted(parameters)} were given together with a ready activation {spec!r}")
     if isinstance(spec, Activation):
-        if parameters:
-            raise ActivationError(
-                f"parameters {sorted(parameters)} were given together with a ready activation {spec!r}"
-            )
         return spec
-    if not isinstance(spec, str):
+    if not callable(spec) or isinstance(spec, type):
         raise ActivationError(
-            f"an activation is a name or an Activation, got {spec!r}; for a function use Activation.from_callable"
+            f"an activation is a name, a torch module, a torch function or an Activation, got {shown(spec)}"
         )
+    return _of_torch(spec) or Activation.from_callable(spec)
+
+
+def _named(spec: str, parameters: Mapping[str, Any]) -> Activation:
     key = spec.strip().lower().replace("-", "_").replace(" ", "_")
     if key not in _REGISTRY:
         near = difflib.get_close_matches(key[:50], list(_REGISTRY), n=1)
@@ -402,30 +591,47 @@ def activation(spec: ActivationLike, /, **parameters: Any) -> Activation:
         raise ActivationError(f"{key} takes the parameters {known}, got {sorted(parameters)}: {error}") from None
 
 
+def _of_torch(function: Any) -> Activation | None:
+    """The built-in activation that a torch module or function is, or ``None``."""
+    for cls in activation_classes():
+        if cls.torch_module is not None and type(function) is cls.torch_module:
+            return cls.from_module(function)
+        if any(function is own for own in cls.torch_functions):
+            return cls()
+    return None
+
+
 def activation_names() -> list[str]:
-    """The names of the elementwise functions that :func:`activation` knows."""
+    """Return the names of the elementwise functions that :func:`activation` knows.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> activation_names()[:4]
+    ['affine', 'arctan', 'cos', 'elu']
+    """
     return sorted({cls.name for cls in _REGISTRY.values() if cls.elementwise})
 
 
 def activation_classes() -> list[type[Activation]]:
-    """The class behind every name."""
+    """Return the classes behind these names."""
     return [_REGISTRY[name] for name in activation_names()]
 
 
-@functools.lru_cache(maxsize=1024)
-def _panels(phi: Activation) -> Panels:
+@cached(1024)
+def _structure(phi: Activation) -> tuple[Panels, Tails | None]:
+    """The panels that phi needs, and the straight lines that it follows far out."""
+    tails = find_tails(phi._value, phi._slope, phi.kinks)
     if phi.piecewise_linear:
-        return Straight(phi.kinks)
-    return Resolved(phi._smooth_parts(), phi.kinks, phi.tails(), repr(phi), phi._price())
-
-
-@functools.lru_cache(maxsize=1024)
-def _tails(phi: Activation) -> Tails | None:
-    return find_tails(phi._value, phi._slope, phi.kinks)
+        return Straight(phi.kinks), tails
+    return Resolved(phi._smooth_parts(), phi.kinks, tails, repr(phi)), tails
 
 
 def gaps(sides: Tensor) -> tuple[float, ...]:
-    """What lies above minus what lies below, differences at rounding level read as none."""
+    """Return what lies above minus what lies below, where differences at rounding level are zero."""
     below, above = sides
     gap = above - below
     return tuple(torch.where(gap.abs() <= 1e-12 * (1.0 + above.abs()), torch.zeros_like(gap), gap).tolist())

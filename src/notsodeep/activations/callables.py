@@ -1,37 +1,32 @@
-"""User functions as activations."""
+"""User functions as activations, after every check that can be made; a refusal says what was seen and what to do."""
 
 from __future__ import annotations
 
-import functools
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ActivationError, SerialisationError
+from ..errors import ActivationError, ConvergenceError, SerialisationError
 from .base import Activation, Parity, differentiate
+from .panels import normal_nodes
 
-_POINTS = 9
-_STEP = 0.02  # truncation and rounding of nine-point differences balance near here for functions of unit scale
-_AT_ONCE = 1 << 15  # points whose stencils are held together
-_USUAL = 4e-8  # seconds that a value and a slope of the library's own functions take
+_REACH = 30.0  # points and Gaussian scales up to here are checked
 
 
 @dataclass(frozen=True)
 class CallableActivation(Activation):
-    """A user's function; made by :meth:`Activation.from_callable`. Equal only to itself; not written as JSON."""
+    """A user's torch function, made by :meth:`Activation.from_callable`; it is equal only to itself."""
 
-    function: Callable[[Any], Any]
+    function: Callable[[Tensor], Tensor]
     rough: tuple[float, ...] = ()
-    slope_function: Callable[[Any], Any] | None = None
+    slope_function: Callable[[Tensor], Tensor] | None = None
     slopes: tuple[float, float] = (-float("inf"), float("inf"))
-    resolution: float = 1.0
     symmetry: Parity | None = None
-    numpy: bool = False
     label: str = "callable"
     name: ClassVar[str] = "callable"
 
@@ -44,38 +39,22 @@ class CallableActivation(Activation):
         return f"CallableActivation({self.label}{kinks})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Refused: a Python function has no JSON form."""
+        """Raise an error, since a Python function has no JSON form."""
         raise SerialisationError(
             f"{self!r} wraps a Python function and cannot be written as JSON; use a built-in activation, "
             "a piecewise linear or a Hermite one, or pickle the object"
         )
 
     def _value(self, x: Tensor) -> Tensor:
-        return _NumpyFunction.apply(x, self, 0) if self.numpy else evaluate(self.function, x, numpy=False)
+        return self.function(x).to(x.dtype)
 
     def _slope(self, x: Tensor) -> Tensor:
-        if self.numpy:
-            return _NumpyFunction.apply(x, self, 1)
         if self.slope_function is not None:
-            return evaluate(self.slope_function, x, numpy=False)
+            return self.slope_function(x).to(x.dtype)
         return differentiate(self._value, x)
 
-    def _curvature(self, x: Tensor) -> Tensor:
-        return _NumpyFunction.apply(x, self, 2) if self.numpy else differentiate(self._slope, x)
-
     def _smooth_parts(self) -> tuple[Callable[[Tensor], Tensor], ...]:
-        # differences of a NumPy function carry their own noise; only exact slopes are asked to be resolved
-        exact = not self.numpy or self.slope_function is not None
-        return (self._value, self._slope) if exact else (self._value,)
-
-    def _price(self) -> float:
-        """Measured: a loop in Python may be a hundred times slower than what the library announces as slow."""
-        x, best = torch.linspace(-2.0, 2.0, 4096, dtype=torch.float64), float("inf")
-        for _ in range(3):
-            start = time.process_time()
-            self._value(x), self._slope(x)
-            best = min(best, time.process_time() - start)
-        return max(1.0, best / len(x) / _USUAL)
+        return (self._value, self._slope)
 
     def sides(self) -> tuple[Tensor, Tensor]:
         # a few units away: the position of a user's kink may be rounded once more inside the function
@@ -85,98 +64,157 @@ class CallableActivation(Activation):
         return self._value(points), self._slope(points)
 
 
-def evaluate(function: Callable[[Any], Any], x: Tensor, numpy: bool) -> Tensor:
-    """The user's function on a tensor, in the tensor's dtype and on its device; floating-point noise stays quiet."""
-    if not numpy:
-        return function(x).to(x.dtype)
-    if x.numel() == 0:  # np.vectorize refuses empty arrays
-        return torch.empty_like(x)
-    with np.errstate(all="ignore"):
-        values = np.asarray(function(x.detach().cpu().numpy().astype(np.float64)), dtype=np.float64)
-    return torch.from_numpy(np.array(values)).to(x.device, x.dtype)
+def make_callable(function: Callable[[Any], Any], kinks: Sequence[float], name: str | None) -> CallableActivation:
+    """Build a :class:`CallableActivation` from a function that has passed every check."""
+    given = str(name or getattr(function, "__name__", type(function).__name__))
+    label = given.encode("unicode_escape").decode("ascii")[:60]  # one plain line, whatever it is called
+    grid = torch.linspace(-_REACH, _REACH, 6001, dtype=torch.float64) + 1.234567e-4  # off every usual kink
+    for c in kinks:
+        grid = grid[(grid - c).abs() > 1e-9]
+    phi = CallableActivation(function, tuple(sorted(set(kinks))), label=label)
+    values = _called(phi, grid)
+    _check_elementwise(phi, grid, values)
+    _check_undeclared_kinks(phi, grid, values)
+    _check_derivatives(phi)
+    phi = replace(phi, symmetry=_parity(phi))
+    _check_growth(phi)
+    return replace(phi, slopes=_slopes(phi))
 
 
-class _NumpyFunction(torch.autograd.Function):
-    """A NumPy function (order 0), its slope (1) or curvature (2); gradients come from the next order."""
+def _called(phi: CallableActivation, grid: Tensor) -> Tensor:
+    """The values at the grid, which must be real, finite and as many as the points."""
+    try:
+        # a NumPy function refuses a tensor that tracks gradients, where it would quietly drop them otherwise
+        result = phi.function(grid.clone().requires_grad_(True))
+    except Exception as error:
+        raise ActivationError(
+            f"{phi.label} could not be called on a torch tensor: {type(error).__name__}: {error}. "
+            "Write it with torch functions, so that it can be differentiated"
+        ) from error
+    if not isinstance(result, Tensor) or result.shape != grid.shape or result.is_complex():
+        seen = f"{result.dtype} of shape {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
+        raise ActivationError(
+            f"{phi.label} must return a real tensor of its argument's shape {tuple(grid.shape)}, got {seen}"
+        )
+    values = result.detach().to(torch.float64)
+    bad = ~torch.isfinite(values)
+    if bool(bad.any()):
+        where = float(grid[bad][0])
+        raise ActivationError(f"{phi.label} is not finite: {phi.label}({where:.4g}) = {float(values[bad][0])}")
+    return values
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, phi: CallableActivation, order: int) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.phi, ctx.order = phi, order
-        if order == 0:
-            return evaluate(phi.function, x, numpy=True)
-        if phi.slope_function is None:
-            return difference(phi, x, order, phi.function)
-        if order == 1:
-            return evaluate(phi.slope_function, x, numpy=True)
-        return difference(phi, x, 1, phi.slope_function)
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        if ctx.order == 2:
+def _check_elementwise(phi: CallableActivation, grid: Tensor, values: Tensor) -> None:
+    """The same numbers in another order and shape must give the same values: no softmax, no randomness."""
+    order = torch.arange(len(grid)).flip(0)[: 2 * (len(grid) // 2)]
+    try:
+        again = phi._value(grid[order].reshape(2, -1)).detach()
+    except Exception as error:
+        raise ActivationError(
+            f"{phi.label} works on one-dimensional tensors but not on two-dimensional ones: {type(error).__name__}: "
+            f"{error}"
+        ) from error
+    expected = values[order].reshape(2, -1)
+    if again.shape != expected.shape or not torch.allclose(again, expected, rtol=1e-12, atol=1e-12):
+        raise ActivationError(
+            f"{phi.label} is not an elementwise, deterministic function: the same numbers in another order "
+            "gave other values"
+        )
+
+
+def _check_undeclared_kinks(phi: CallableActivation, grid: Tensor, values: Tensor) -> None:
+    """A kink shows as a second difference that does not shrink when the step does."""
+    kinks, step = phi.rough, float(grid[1] - grid[0])
+    bend = (values[2:] - 2.0 * values[1:-1] + values[:-2]).abs() / step
+    local = bend.unfold(0, 21, 1).median(dim=-1).values
+    local = torch.cat([local[:1].expand(10), local, local[-1:].expand(10)])
+    scale = 1e-3 * (1.0 + (values[1:-1]).abs())
+    suspects = grid[1:-1][bend > 8.0 * local + scale].tolist()
+    windows = [(x - 2 * step, x + 2 * step) for x in suspects if all(abs(x - c) > 2 * step for c in kinks)]
+    # beside a declared kink there must not be another: that would be the same one, declared where it is not
+    windows += [(c + s * 1e-12 * (1 + abs(c)), c + s * 2 * step) for c in kinks for s in (-1.0, 1.0)]
+    for low, high in windows:
+        where = _bend_inside(phi, low, high)
+        if where is not None and all(abs(where - c) > 1e-12 * (1 + abs(c)) for c in kinks):
             raise ActivationError(
-                f"{ctx.phi!r} is a NumPy function: its third derivative is not available; "
-                "write it with torch functions instead"
+                f"{phi.label} has a kink or a jump near x = {where:.6g} that was not declared; "
+                f"pass kinks=({where:.6g},) with its exact position to Activation.from_callable"
             )
-        (x,) = ctx.saved_tensors
-        return gradient * _NumpyFunction.apply(x, ctx.phi, ctx.order + 1), None, None
 
 
-def difference(phi: CallableActivation, x: Tensor, order: int, function: Callable[[Any], Any]) -> Tensor:
-    """Derivative of a NumPy function by nine-point differences that never cross a kink.
-
-    Away from kinks the stencil is central. Within half a stencil of one it is fixed on that side, and the
-    interpolating polynomial is differentiated where the point lies.
-    """
-    flat = x.detach().to("cpu", torch.float64).reshape(-1)
-    pieces = [_difference(phi, part, order, function) for part in flat.split(_AT_ONCE)]
-    return torch.cat(pieces).reshape(x.shape).to(x.device, x.dtype)
-
-
-def _difference(phi: CallableActivation, point: Tensor, order: int, function: Callable[[Any], Any]) -> Tensor:
-    step = _stencil_step(phi)
-    half = _POINTS // 2
-    offsets = torch.arange(_POINTS, dtype=torch.float64)
-    central = evaluate(function, point[..., None] + step * (offsets - half), numpy=True)
-    out = central @ _weights_in_the_middle(order)
-    for c in phi.rough:
-        for side in (1.0, -1.0):
-            t = side * (point - c) / step
-            near = ((t >= 0) if side > 0 else (t > 0)) & (t < half)
-            if bool(near.any()):
-                # the kink itself belongs to one side only: stay a hair away from it
-                nodes = c + side * (step * offsets + 4.0 * np.spacing(abs(c)))
-                out[near] = side**order * _interpolated(evaluate(function, nodes, numpy=True), t[near], order)
-    return out / step**order
+def _bend_inside(phi: CallableActivation, low: float, high: float) -> float | None:
+    """The position of a change of slope that survives two zooms by forty, or ``None``."""
+    bends = []
+    for _ in range(3):
+        x = torch.linspace(low, high, 81, dtype=torch.float64)
+        y = phi._value(x).detach()
+        bend = (y[2:] - 2.0 * y[1:-1] + y[:-2]).abs() / float((x[1] - x[0]).abs())
+        peak = int(bend.argmax())
+        bends.append(float(bend[peak]))
+        low, high = float(x[peak]), float(x[peak + 2])
+    rounding = 1e-5 * (1.0 + float(y.abs().max()))
+    return 0.5 * (low + high) if bends[-1] > max(0.1 * bends[0], rounding) else None
 
 
-def _stencil_step(phi: CallableActivation) -> float:
-    gaps = [b - a for a, b in zip(phi.rough, phi.rough[1:], strict=False)]
-    return min([_STEP * phi.resolution, *(g / _POINTS for g in gaps)])
+def _check_derivatives(phi: CallableActivation) -> None:
+    """Some functions of torch have no second derivative."""
+    x = torch.tensor([-2.1, -0.3, 0.4, 1.7], dtype=torch.float64)
+    try:
+        phi._slope(x), phi._curvature(x)
+    except (RuntimeError, NotImplementedError) as error:
+        raise ActivationError(
+            f"torch cannot differentiate {phi.label} twice: {error}. Write it with elementary torch functions"
+        ) from error
 
 
-def _interpolated(values: Tensor, t: Tensor, order: int) -> Tensor:
-    """The ``order``-th derivative, at positions t of a stencil with nodes 0 ... 8, of what interpolates ``values``."""
-    half = _POINTS // 2
-    x, out = t / half - 1.0, torch.zeros_like(t)
-    for c in reversed((_lagrange(order) @ values).tolist()):
-        out.mul_(x).add_(c)
-    return out / float(half) ** order
+def _parity(phi: CallableActivation) -> Parity | None:
+    if phi.rough != tuple(-c for c in reversed(phi.rough)):
+        return None
+    x = torch.cat([torch.linspace(0.01, 8.0, 400), torch.linspace(8.1, _REACH, 200)]).to(torch.float64) * 1.0123
+    plus, minus = phi._value(x).detach(), phi._value(-x).detach()
+    tolerance = 1e-13 * plus.abs() + 1e-300
+    if bool(((plus + minus).abs() <= tolerance).all()):
+        return "odd"
+    return "even" if bool(((plus - minus).abs() <= tolerance).all()) else None
 
 
-@functools.cache
-def _weights_in_the_middle(order: int) -> Tensor:
-    """Those of the central difference: the constant coefficients of the differentiated polynomials."""
-    return _lagrange(order)[0] / float(_POINTS // 2) ** order
+def _check_growth(phi: CallableActivation) -> None:
+    """Gaussian expectations at scales up to 30 must be resolved and finite."""
+    tau = torch.tensor([_REACH], dtype=torch.float64)
+    try:
+        xi, weights = normal_nodes(tau, phi.panels())
+    except ConvergenceError as error:
+        raise ActivationError(
+            f"Gaussian expectations of {phi.label} do not settle: {error}, or declare kinks at their exact positions"
+        ) from None
+    if not bool(torch.isfinite((phi._value(tau * xi).detach() ** 2 * weights).sum())):
+        raise ActivationError(
+            f"{phi.label} grows too fast: E[{phi.label}(tau xi)^2] is not finite for tau up to {_REACH:g}"
+        )
 
 
-@functools.cache
-def _lagrange(order: int) -> Tensor:
-    """Monomial coefficients (rows) of the differentiated Lagrange polynomials (columns) on nodes in [-1, 1]."""
-    nodes = np.linspace(-1.0, 1.0, _POINTS)
-    columns = []
-    for j, node in enumerate(nodes):
-        others = np.delete(nodes, j)
-        basis = np.polynomial.Polynomial.fromroots(others) / float(np.prod(node - others))
-        columns.append(np.pad(basis.deriv(order).coef, (0, order)))
-    return torch.from_numpy(np.stack(columns, axis=1))
+def _slopes(phi: CallableActivation) -> tuple[float, float]:
+    """The infimum and the supremum of phi', infinite if phi jumps or if phi' still grows far out."""
+    if any(phi.value_jumps()):
+        return (-math.inf, math.inf)
+    places = torch.tensor([-400.0, -200.0, 200.0, 400.0], dtype=torch.float64)
+    far = phi._slope(places[:, None] + torch.linspace(-20.0, 20.0, 801, dtype=torch.float64)).detach()
+    size = far.abs().amax(dim=1).tolist()  # over a window: a wave has no limit, but it does not grow either
+    if not all(map(math.isfinite, size)) or size[0] > 1.5 * size[1] + 1e-6 or size[3] > 1.5 * size[2] + 1e-6:
+        return (-math.inf, math.inf)
+    grid = torch.linspace(-_REACH, _REACH, 12_001, dtype=torch.float64)
+    on_grid, at_kinks = phi._slope(grid).detach(), phi.sides()[1].detach().flatten()
+    rest = torch.cat([far.flatten(), at_kinks, on_grid])
+    low = min(float(rest.min()), _refined(phi, float(grid[on_grid.argmin()]), float(grid[1] - grid[0]), -1.0))
+    high = max(float(rest.max()), _refined(phi, float(grid[on_grid.argmax()]), float(grid[1] - grid[0]), 1.0))
+    return (low, high)
+
+
+def _refined(phi: CallableActivation, centre: float, width: float, sign: float) -> float:
+    """The extremum of phi' near ``centre``: three zooms by a hundred leave nothing to find at rounding level."""
+    for _ in range(3):
+        x = torch.linspace(centre - width, centre + width, 201, dtype=torch.float64)
+        slope = phi._slope(x).detach()
+        peak = int((sign * slope).argmax())
+        centre, width = float(x[peak]), width / 100.0
+    return float(slope[peak])

@@ -20,7 +20,7 @@ _ROUNDING = 4.5e-16
 
 
 def correlation(qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:
-    """lam / sqrt(qx qy) in [-1, 1]; zero where either variance vanishes.
+    """Lam / sqrt(qx qy) in [-1, 1]; zero where either variance vanishes.
 
     Within rounding of +-1 it is +-1: an angle is the root of the distance, so that one unit would become 1e-8.
     """

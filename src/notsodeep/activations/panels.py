@@ -51,8 +51,6 @@ class Panels(ABC):
     """Where a function has kinks, and the panels on which it looks like a polynomial."""
 
     kinks: tuple[float, ...]
-    price: float = 1.0
-    """Of an evaluation, beside those of the library's own functions."""
 
     @abstractmethod
     def edges(self, reach: float, shared: bool = False) -> Tensor:
@@ -125,10 +123,6 @@ class Stretched(Panels):
     def kinks(self) -> tuple[float, ...]:  # type: ignore[override]
         return tuple(k / self.scale for k in self.base.kinks)
 
-    @property
-    def price(self) -> float:  # type: ignore[override]
-        return self.base.price
-
     def edges(self, reach: float, shared: bool = False) -> Tensor:
         return self.base.edges(self.scale * reach, shared) / self.scale
 
@@ -176,9 +170,8 @@ class Resolved(Octaves):
         kinks: tuple[float, ...],
         tails: Tails | None,
         label: str,
-        price: float = 1.0,
     ) -> None:
-        self._functions, self.kinks, self._tails, self._label, self.price = functions, kinks, tails, label, price
+        self._functions, self.kinks, self._tails, self._label = functions, kinks, tails, label
         self._counts: list[int] = []
         self._largest = [0.0] * len(functions)
 

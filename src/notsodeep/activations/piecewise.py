@@ -26,7 +26,7 @@ class TwoSlopes(Activation):
     def closed_form(self) -> ClosedForm | None:
         return None if self.two_slopes is None else functools.partial(arc_cosine, *self.two_slopes)
 
-    def closed_means(self, q: Tensor) -> Dual:
+    def _closed_means(self, q: Tensor) -> Dual:
         assert self.two_slopes is not None
         a, b = self.two_slopes
         return (a - b) * torch.sqrt(q / (2.0 * math.pi)), torch.full_like(q, 0.5 * (a + b))
@@ -65,7 +65,7 @@ class Linear(TwoSlopes):
     def polynomial(self) -> Polynomial:
         return Quadratic(0.0, self.slope, 0.0)
 
-    def source(self, x: str) -> str:
+    def _source(self, x: str) -> str:
         return f"{self.slope!r} * {x}"
 
 
@@ -118,7 +118,7 @@ class LeakyReLU(TwoSlopes):
     def two_slopes(self) -> tuple[float, float]:
         return (self.gain, self.slope)
 
-    def source(self, x: str) -> str:
+    def _source(self, x: str) -> str:
         return f"torch.where({x} > 0, {self.gain!r} * {x}, {self.slope!r} * {x})"
 
     @classmethod
@@ -163,7 +163,7 @@ class HardTanh(Activation):
     def breaks(self) -> Breaks:
         return ((-self.c, (0.0, self.a)), (self.c, (0.0, -self.a)))
 
-    def source(self, x: str) -> str:
+    def _source(self, x: str) -> str:
         return f"{self.a!r} * {x}.clamp({-self.c!r}, {self.c!r})"
 
     @classmethod
@@ -243,7 +243,7 @@ class PiecewiseLinear(TwoSlopes):
     def two_slopes(self) -> tuple[float, float] | None:
         return (self.slopes[-1], self.slopes[0]) if self.homogeneity == 1.0 else None
 
-    def source(self, x: str) -> str:
+    def _source(self, x: str) -> str:
         terms = [f"{self._slope_at_zero!r} * {x}"]
         for knot, bend in self._bends:
             beyond = f"{knot!r} - {x}" if knot < 0 else f"{x} - {knot!r}"

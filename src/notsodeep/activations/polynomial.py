@@ -31,11 +31,11 @@ class Polynomial(Activation):
         raise NotImplementedError
 
     def derived(self) -> Polynomial:
-        """phi' as an activation."""
+        """Phi' as an activation."""
         raise NotImplementedError
 
     def wrapped(self, gain: float, scale: float, skip: float, shift: float) -> Polynomial:
-        """gain * phi(scale * x) + skip * x + shift."""
+        """Gain * phi(scale * x) + skip * x + shift."""
         raise NotImplementedError
 
     def polynomial(self) -> Polynomial:
@@ -63,7 +63,7 @@ class Polynomial(Activation):
         square = value[:, 0] ** 2 + variance
         return [value[:, 0], square, variance, slope[:, 0], curvature[:, 0], slope_square, square_curvature]
 
-    def source(self, x: str) -> str:
+    def _source(self, x: str) -> str:
         """Horner's scheme: well conditioned for the few orders of a matched twin."""
         monomials = self.monomials()
         text = repr(monomials[-1])
@@ -214,7 +214,7 @@ class Hermite(Polynomial):
 
 
 def hermite_table(x: Tensor, first: Tensor, terms: int, block: int | None = None) -> Iterator[Tensor]:
-    """first * h_k(x), k < terms, at flat points, by h_(k+1) = (x h_k - sqrt(k) h_(k-1)) / sqrt(k + 1), in blocks."""
+    """First * h_k(x), k < terms, at flat points, by h_(k+1) = (x h_k - sqrt(k) h_(k-1)) / sqrt(k + 1), in blocks."""
     before, here = torch.zeros_like(x), first
     for start in range(0, terms, block or terms):
         rows = torch.empty(min(block or terms, terms - start), len(x), dtype=x.dtype)

@@ -36,8 +36,10 @@ class HalfLine(NamedTuple):
 
 @cached(3)
 def half_line(terms: int, graded: bool) -> HalfLine:
-    """A rule for even functions on the line, exact to rounding against h_k, k < ``terms``; panels halve towards zero
-    for functions that are singular there."""
+    """Return a rule for even functions on the line, exact to rounding against h_k, k < ``terms``.
+
+    Panels halve towards zero if ``graded``, for functions that are singular there.
+    """
     panels = math.ceil(_REACH * max(1.0, 1.3 * math.sqrt(terms / 512.0)))
     edges = torch.linspace(0.0, _REACH, panels + 1, dtype=torch.float64)
     if graded:
@@ -88,7 +90,7 @@ def expansion(basis: Basis) -> Tensor:
 
 @cached(32)
 def tail_gram(basis: Basis, slopes: bool) -> Tensor:
-    """sum of E[B_a h_k] E[B_b h_k] over k >= SINGULAR_TERMS, by Parseval's identity: (size, size).
+    """Sum of E[B_a h_k] E[B_b h_k] over k >= SINGULAR_TERMS, by Parseval's identity: (size, size).
 
     ``slopes``: order k counts 1 + k times, which adds E[B_a' B_b'].
     """
@@ -110,7 +112,7 @@ def decay(basis: Basis) -> float:
 
 
 def tail_sums(power: float, count: int, rho: Tensor, parity: int) -> Tensor:
-    """sum of k^(-power-i) |rho|^k over k = first, first + 2, ... of a parity beyond the table, i < count: (count, n).
+    """Sum of k^(-power-i) |rho|^k over k = first, first + 2, ... of a parity beyond the table, i < count: (count, n).
 
     Midpoint form of Euler and Maclaurin: the sum is half the integral from first - 1 on, plus (1/6) F'(first - 1) ...
     """

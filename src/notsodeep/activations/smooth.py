@@ -73,7 +73,7 @@ class Erf(Activation):
     def closed_form(self) -> ClosedForm:
         return arc_sine
 
-    def closed_means(self, q: Tensor) -> Dual:
+    def _closed_means(self, q: Tensor) -> Dual:
         return torch.zeros_like(q), 2.0 / math.sqrt(math.pi) / torch.sqrt(1.0 + 2.0 * q)
 
 
@@ -100,7 +100,7 @@ class Sigmoid(Activation):
         return Tanh().affine(gain=0.5, scale=0.5, shift=0.5)
 
     def centred(self, at: float) -> Activation:
-        """phi - 1/2, at every scale."""
+        """Phi - 1/2, at every scale."""
         return self.canonical().centred(at)
 
 
@@ -143,7 +143,7 @@ class GELU(Activation):
     def closed_form(self) -> ClosedForm:
         return gelu_pair
 
-    def closed_means(self, q: Tensor) -> Dual:
+    def _closed_means(self, q: Tensor) -> Dual:
         return q / torch.sqrt(2.0 * math.pi * (1.0 + q)), torch.full_like(q, 0.5)
 
     @classmethod
@@ -176,7 +176,7 @@ class ELU(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return torch.where(x > 0, 0.0, self.alpha * torch.exp(x.clamp(max=0.0)))
 
-    def source(self, x: str) -> str:
+    def _source(self, x: str) -> str:
         return f"torch.nn.functional.elu({x}, {self.alpha!r})"
 
     @classmethod
@@ -275,7 +275,7 @@ class Sin(Activation):
     def closed_form(self) -> ClosedForm:
         return wave_pair
 
-    def closed_means(self, q: Tensor) -> Dual:
+    def _closed_means(self, q: Tensor) -> Dual:
         return torch.zeros_like(q), torch.exp(-0.5 * q)
 
     def closed_moments(self, tau: Tensor) -> list[Tensor]:
@@ -307,7 +307,7 @@ class Cos(Activation):
     def closed_form(self) -> ClosedForm:
         return _cos_pair
 
-    def closed_means(self, q: Tensor) -> Dual:
+    def _closed_means(self, q: Tensor) -> Dual:
         return torch.exp(-0.5 * q), torch.zeros_like(q)
 
     def closed_moments(self, tau: Tensor) -> list[Tensor]:

@@ -86,7 +86,7 @@ class Turned(NormUnits):
         return [*(p.groups * p.basis.size for p in (self.base, self.turned)), len(self.turns)]
 
     def directions(self, norm: Tensor, turns: Tensor | None = None) -> Tensor:
-        """f at these norms (...,): shape (..., turns)."""
+        """F at these norms (...,): shape (..., turns)."""
         turns = torch.tensor(self.turns, dtype=norm.dtype, device=norm.device).T if turns is None else turns
         return torch.nn.functional.normalize(self.base.polynomials(norm, len(turns)) @ turns, dim=-1)
 

@@ -131,7 +131,7 @@ def _without_parity(coefficients: Tensor, phi: Activation, derivative: bool) -> 
 
 
 def project(weighted: Tensor, xi: Tensor, terms: int) -> Tensor:
-    """sum over nodes of weighted * h_k(xi), h_k by recurrence: shape (rows, terms)."""
+    """Sum over nodes of weighted * h_k(xi), h_k by recurrence: shape (rows, terms)."""
     out = torch.zeros(len(weighted), terms, dtype=weighted.dtype)
     width = max(1, _AT_ONCE // max(1, len(weighted)))
     for here, x in zip(weighted.split(width, dim=1), xi.expand_as(weighted).split(width, dim=1), strict=True):

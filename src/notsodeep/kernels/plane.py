@@ -119,7 +119,7 @@ def polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho:
 def _polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
     scale = float(torch.maximum(qx.max(), qy.max())) ** 0.5
     radius, radial, within, share = _polar_rule(scale, panels)
-    afford(4 * len(within) * len(radius), len(rho), scale, panels.price)
+    afford(4 * len(within) * len(radius), len(rho), scale)
     out = []
     for x, y, r in chunks(4 * len(within) * len(radius), qx, qy, rho):
         u, v, weight = _sectors(torch.acos(r), within, share)
@@ -133,7 +133,7 @@ def polar_grid(functions: Sequence[Function], panels: Panels, tau: Tensor, beta:
     radius, radial, within, share = _polar_rule(float(tau.max()), panels)
     radius, radial = radius[radial > _NOTHING], radial[radial > _NOTHING]
     pairs = len(functions) * len(tau) * len(beta)
-    afford(4 * len(within) * len(radius), pairs, float(tau.max()), panels.price)
+    afford(4 * len(within) * len(radius), pairs, float(tau.max()))
     out = [torch.zeros(len(tau), len(tau), len(beta), dtype=torch.float64) for _ in functions]
     # turned around its middle, a sector shows u in the places of v, if it is a long one, and -u if it is a short one:
     # what u is in the opposite sector
@@ -192,7 +192,7 @@ def ridge(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho:
     cuts = panels.edges(REACH * float(wide.max())).unique()
     base = torch.linspace(-REACH, REACH, 27, dtype=torch.float64)
     cost = ORDER * (len(base) + 2 * len(cuts)) * _HERMITE
-    afford(cost, len(rho), float(wide.max()), panels.price)
+    afford(cost, len(rho), float(wide.max()))
     for s, t, r, left in chunks(cost, wide, narrow, rho, first):
         # both functions have their panels, seen at their own scales
         seen = torch.cat([cuts / s[:, None], cuts / (t * r)[:, None]], dim=1)
@@ -213,7 +213,7 @@ def conditional(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor
     kinks = torch.tensor(panels.kinks, dtype=torch.float64)
     base = torch.linspace(-SPAN, SPAN, 13, dtype=torch.float64)
     cost = _ORDER**2 * (len(base) + 2 * len(cuts) + 9 * len(kinks)) * (len(base) + len(cuts))
-    afford(cost, len(rho), scale, panels.price)
+    afford(cost, len(rho), scale)
     out = []
     for x, y, r in chunks(cost, qx, qy, rho):
         sx, sy = x.sqrt().clamp_min(1e-150)[:, None], y.sqrt().clamp_min(1e-150)[:, None]

@@ -96,7 +96,7 @@ def _hermite(deq: DEQ, kernel: Kernel, terms: int) -> tuple[Hermite, float, floa
 
 
 def _signs(deq: DEQ, sizes: Array) -> Array:
-    """phi's own signs; greedily the tamer one where phi is silent."""
+    """Phi's own signs; greedily the tamer one where phi is silent."""
     # at the variance of the pre-activations at unit norm, of phi as it is given
     q = float(equilibrium_variance(deq, torch.ones(1, dtype=torch.float64)))
     own = np.asarray(hermite_coefficients(deq.activation, q, len(sizes)))
@@ -171,7 +171,6 @@ def tabulate(phi: ActivationLike, reach: float = 8.0, pieces: int = 2048) -> Act
         (-reach, reach),
         table.slope,
         table.slope_range,
-        0.125,
         phi.parity,
         label=f"table of {type(phi).__name__}",
     )

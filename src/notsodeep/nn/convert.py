@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from .._arguments import checked
 from .._equilibrium import SolverOptions
 from .._words import Init
+from ..activations import activation
 from ..errors import InfeasibleMatchError, InvalidInputError
 from ..gaussian import moments
 from ..matching import Twin, match, match_uniform, norm_range
 from ..networks import DEQ
 from ..networks import ENN as ENNSpec
 from .enn import ENN
-from .foreign import DEQParts, Measured, as_activation, measure, parts_of
+from .foreign import DEQParts, Measured, measure, parts_of
 from .implicit import find_equilibrium
 from .model import as_inputs, as_pair, compute_features, evaluating, hold_out, in_batches, one_hot, set_readout
 from .train import fit
@@ -221,7 +222,7 @@ def solve_parts(parts: DEQParts, x: Tensor) -> Tensor:
     assert parts.readout is not None
     options = SolverOptions(tol=1e-4)
     drive = nn.functional.linear(x, parts.input, parts.bias)
-    found = find_equilibrium(parts.recurrent, drive, 1.0, as_activation(parts.activation), options)
+    found = find_equilibrium(parts.recurrent, drive, 1.0, activation(parts.activation), options)
     found.require(options)
     return nn.functional.linear(found.value, parts.readout, parts.readout_bias)
 

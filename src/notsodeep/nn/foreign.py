@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import check_settings, checked
-from ..activations import Activation, activation, activation_classes
+from ..activations import activation
 from ..errors import InvalidInputError, warn
 from ..networks import DEQ as Specification
 from .deq import DEQ, power_iteration
@@ -142,7 +142,7 @@ def measure(parts: DEQParts, X: Tensor) -> Measured:
     share = float(X.double().mean(0).square().sum()) / tau0**2
     sigma_c2 = 0.0 if parts.bias is None else float(parts.bias.double().square().mean())
     level = 0.0 if parts.bias is None else float(parts.bias.double().mean())
-    spec = Specification(as_activation(parts.activation), sigma_a2, sigma_b2, sigma_c2)
+    spec = Specification(activation(parts.activation), sigma_a2, sigma_b2, sigma_c2)
     _warn(spec, excess, share, level if level**2 > max(0.5, 8.0 / width) * sigma_c2 else 0.0)  # not by chance
     return Measured(spec, tau0, width, excess, share)
 
@@ -163,21 +163,3 @@ def _warn(spec: Specification, excess: float, share: float, level: float) -> Non
     }
     for message in (text for text, holds in said.items() if holds):
         warn(message)
-
-
-def as_activation(phi: Any) -> Activation:
-    """An activation from a name, a torch function, a torch module, or any elementwise function."""
-    if isinstance(phi, str | Activation):
-        return activation(phi)
-    known = _known(phi)
-    return Activation.from_callable(phi) if known is None else known
-
-
-def _known(phi: Any) -> Activation | None:
-    """The built-in activation that a torch module or function is, or ``None``."""
-    for cls in activation_classes():
-        if cls.torch_module is not None and type(phi) is cls.torch_module:
-            return cls.from_module(phi)
-        if any(phi is function for function in cls.torch_functions):
-            return cls()
-    return None
