@@ -1,6 +1,6 @@
 """Exact equations, minimal next orders: Gauss-Newton within the tangent space of the equations.
 
-The equations are the four numbers per kernel and the gauge; they are met to rounding. The freedom that is left
+The equations are the four numbers of the kernel and the gauge; they are met to rounding. The freedom that is left
 minimises :meth:`Target.beyond`, the weighted deviation of the next orders of the kernel's expansion.
 """
 
@@ -15,17 +15,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..activations import Activation
+from ..errors import InfeasibleMatchError
 from ..kernels.jets import KernelJet, LayerJet, explicit_jets
-from ..networks import Kernel
-from .target import FEASIBLE, Target
+from ..networks import ENN
+from ._limits import LIMITS
+from .target import Target
 
 Array = NDArray[Any]
 
-_RIDGE = 1e-4  # makes flat directions determinate: of equally good designs, the one with the smallest parameters
-_STEP = 1e-30  # complex step: no subtraction, so it can be as small as one likes
-_ITERATIONS = 60
-_LONGEST = 2.0
-_PENALTIES = (1e3, 1e6)  # weight of the equations in the merit function; the second where the first has not met them
+
+# ---- what a family answers -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A finished design before its certificate."""
+
+    network: ENN
+    family: str
+    reason: str
+    rates: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a family has no network with the numbers, and what to do about it."""
+
+    why: str
+    advice: str = "Use family='auto'"
+    residual: float | None = None
+    """The best relative residual that was found."""
+
+    def error(self) -> InfeasibleMatchError:
+        return InfeasibleMatchError(f"{self.why}. {self.advice}", residual=self.residual)
+
+
+# ---- designs and their solutions -----------------------------------------------------------------------------
 
 
 class Design(Protocol):
@@ -48,28 +73,57 @@ class Design(Protocol):
 class Solved:
     """A point of the parameter space with the residual of its equations and the cost of the next orders."""
 
-    design: Any
-    """The :class:`Design`, or the user's family, whose parameters they are."""
+    target: Target
+    design: Design
     z: Array
     residual: float
     cost: float
-    conditioning: float
-
-    @staticmethod
-    def at(design: Any, z: Array, equations: Array, beyond: Array, equations_by: Array) -> Solved:
-        """With the condition number of the derivatives of the equations."""
-        singular = np.linalg.svd(equations_by, compute_uv=False)
-        condition = float(singular[0] / max(singular[-1], 1e-300))
-        return Solved(design, z, float(np.abs(equations).max()), float(beyond @ beyond), condition)
 
     @property
     def feasible(self) -> bool:
-        return self.residual <= FEASIBLE
+        return self.residual <= LIMITS.feasible
+
+    @property
+    def good(self) -> bool:
+        return self.feasible and self.cost <= LIMITS.good_next_order
+
+    def draft(self, family: str, reason: str) -> Draft | Refusal:
+        """The finished network, or by how much it misses."""
+        target, design = self.target, self.design
+        if not self.feasible:
+            return Refusal(
+                f"the best {family} network of {design.depth} layers misses the numbers of {target.deq!r} "
+                f"({target.kernel}, tau0 = {target.tau0:.6g}) by {100 * self.residual:.3g} %",
+                residual=self.residual,
+            )
+        found = design.rates(self.z)
+        rates = None if found is None else tuple(float(r) for r in found)
+        if rates is not None and target.kernel == "ntk_frozen":
+            rates = (0.0, *rates[1:])  # frozen input weights do not move
+        return Draft(ENN(design.activations(self.z, target.tau0)), family, reason, rates)
 
 
 def best_of(found: Sequence[Solved]) -> Solved:
     """The feasible one with the best next orders, else the nearest to feasible."""
     return min(found, key=lambda s: (not s.feasible, s.cost if s.feasible else s.residual))
+
+
+def jet_of(target: Target, design: Design, z: Array) -> KernelJet:
+    """The kernel of designs, batched like z."""
+    return explicit_jets(design.layers(z), design.rates(z), (target.kernel,))[target.kernel]
+
+
+def solve(target: Target, design: Design, start: Array) -> Solved:
+    """Go from one start to the nearest constrained optimum; deterministic."""
+    z = start
+    for penalty in (1e3, 1e6):  # weight of the equations; the second where the first has not met them
+        z, here = _polish(target, design, _descend(target, design, z, penalty))
+        if np.abs(here.equations).max() < LIMITS.feasible:
+            break
+    return Solved(target, design, z, float(np.abs(here.equations).max()), float(here.beyond @ here.beyond))
+
+
+# ---- steps -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -83,20 +137,10 @@ class _Local:
         return float(self.beyond @ self.beyond + penalty**2 * (self.equations @ self.equations))
 
 
-def solve(target: Target, design: Design, start: Array) -> Solved:
-    """From one start to the nearest constrained optimum; deterministic."""
-    z = start
-    for penalty in _PENALTIES:
-        z, here = _polish(target, design, _descend(target, design, z, penalty))
-        if np.abs(here.equations).max() < FEASIBLE:
-            break
-    return Solved.at(design, z, here.equations, here.beyond, here.equations_by)
-
-
-def _descend(target: Target, design: Design, z: Array, penalty: float) -> Array:
-    """Damped steps until three in a row gain next to nothing; the equations are met to rounding afterwards."""
+def _descend(target: Target, design: Design, z: Array, penalty: float, steps: int = 60) -> Array:
+    """Take damped steps until three in a row gain next to nothing; the equations are met to rounding afterwards."""
     damping, idle, here = 1e-3, 0, _linearise(target, design, z)
-    for _ in range(_ITERATIONS):
+    for _ in range(steps):
         allowed = here.merit(penalty) * (1.0 + 1e-12) + 1e-28
         ahead = z + _bounded(_constrained_step(here, damping))
         there = _linearise(target, design, ahead)
@@ -118,16 +162,16 @@ def _descend(target: Target, design: Design, z: Array, penalty: float) -> Array:
 
 
 def _polish(target: Target, design: Design, z: Array) -> tuple[Array, _Local]:
-    """A few smallest-norm Newton steps on the equations alone, to rounding."""
-    best, kept = z, _linearise(target, design, z)
-    here = kept
+    """Take a few smallest-norm Newton steps on the equations alone, to rounding."""
+    here = _linearise(target, design, z)
+    best = (z, here)
     for _ in range(6):
         z = z - _bounded(_back(here))
         here = _linearise(target, design, z)
-        if not np.abs(here.equations).max() < np.abs(kept.equations).max():
+        if not np.abs(here.equations).max() < np.abs(best[1].equations).max():
             break
-        best, kept = z, here
-    return best, kept
+        best = (z, here)
+    return best
 
 
 def _back(here: _Local) -> Array:
@@ -138,40 +182,34 @@ def _back(here: _Local) -> Array:
 
 def _linearise(target: Target, design: Design, z: Array) -> _Local:
     """Values and exact derivatives: one batched evaluation with a complex step per parameter."""
-    batch = np.broadcast_to(z, (len(z), len(z))) + 1j * _STEP * np.eye(len(z))
-    layers = design.layers(batch)
-    rates = design.rates(batch)
-    jets = explicit_jets(layers, rates, target.names)
-    equations = np.concatenate([_independent(target, design, jets), *_gauge(target, layers, rates)], axis=-1)
-    beyond = np.concatenate([target.beyond(jets), _RIDGE * batch], axis=-1)
-    return _Local(equations[0].real, beyond[0].real, equations.imag.T / _STEP, beyond.imag.T / _STEP)
+    step = 1e-30  # no subtraction, so it can be as small as one likes
+    ridge = 1e-4  # of equally good designs, the one with the smallest parameters
+    batch = np.broadcast_to(z, (len(z), len(z))) + 1j * step * np.eye(len(z))
+    layers, rates = design.layers(batch), design.rates(batch)
+    jet = explicit_jets(layers, rates, (target.kernel,))[target.kernel]
+    equations = np.concatenate([_independent(target, design, jet), *_gauge(target, layers, rates)], axis=-1)
+    beyond = np.concatenate([target.beyond(jet), ridge * batch], axis=-1)
+    return _Local(equations[0].real, beyond[0].real, equations.imag.T / step, beyond.imag.T / step)
 
 
 def _gauge(target: Target, layers: list[LayerJet], rates: Array | None) -> list[Array]:
     """Every layer but the last keeps the scale; trained rates have mean 1 (an NTK sees only rate times square)."""
     fixed = [layer.square[..., :1] - 1.0 for layer in layers[:-1]]
-    if rates is not None and target.kernel != "both":
+    if rates is not None:
         trained = rates[..., 1:] if target.kernel == "ntk_frozen" else rates
         fixed.append(trained.mean(-1, keepdims=True) - 1.0)
     return fixed
 
 
-def _independent(target: Target, design: Design, jets: dict[Kernel, KernelJet]) -> Array:
-    """Equations that parity or depth satisfies identically would only make the system singular: leave them out."""
-    equations = target.equations(jets)
-    keep = np.ones(equations.shape[-1], dtype=bool)
-    if target.odd:
-        keep[1::4] = keep[2::4] = False
-    elif design.depth == 1:
-        keep[1::4] = False  # one layer ties c2 to c3
-    if target.even:
-        keep[0::4] = False
-    return equations[..., keep]
+def _independent(target: Target, design: Design, jet: KernelJet) -> Array:
+    """The equations that parity or depth does not satisfy identically: those would make the system singular."""
+    keep = [not target.even, not target.odd and design.depth > 1, not target.odd, True]  # one layer ties c2 to c3
+    return target.equations(jet)[..., keep]
 
 
 def _bounded(step: Array) -> Array:
-    """Parameters are of order one (rates enter by their logarithms): no step needs to be longer than that."""
-    return step / max(1.0, float(np.abs(step).max()) / _LONGEST)
+    """Cut a step to length 2: parameters are of order one (rates enter by their logarithms)."""
+    return step / max(1.0, 0.5 * float(np.abs(step).max()))
 
 
 def _constrained_step(here: _Local, damping: float) -> Array:

@@ -4,81 +4,100 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from html import escape
+from typing import Any, Literal
 
 import torch
 
 from .. import kernels as _kernels
 from .._arguments import checked, whole
 from .._arrays import as_rows, like
+from .._files import parsed
 from ..activations import Affine
 from ..equivalents import Coefficients, best_scalar, relative_spectral_error
-from ..errors import InvalidInputError
-from ..networks import DEQ, ENN, Kernel, Network, is_tangent
+from ..errors import InvalidInputError, SerialisationError
+from ..networks import DEQ, ENN, KERNELS, Kernel, Network, is_tangent, network_from_dict
 from .certificates import (
     Certificate,
-    Implications,
-    Location,
     MixtureCertificate,
     SphereCertificate,
     Tried,
     UniformCertificate,
     Verification,
+    certificate_document,
     check_number,
+    read_certificate,
 )
-from .names import MatchKernel, Trains, kernel_names
-from .twin_json import built_from, document_of, twin_html
+
+Trains = Literal["all", "readout"]
 
 
 @dataclass(frozen=True, repr=False)
 class Twin:
     """An explicit network matched to a DEQ, with its certificate.
 
-    What is proven depends on the kind of ``certificate``: for one mixture (:func:`match`), for unit-norm inputs
-    (:func:`match_sphere`) or for all inputs (:func:`match_uniform`). Its numbers can be read from the twin as well;
-    those that a kind does not have are ``None`` or empty.
+    What is proven depends on the kind of ``certificate``: for all inputs (:func:`match_one_layer`), for one mixture
+    (:func:`match`) or for unit-norm inputs (:func:`match_sphere`). Numbers that a kind does not have are ``None``.
+
+    Parameters
+    ----------
+    deq : DEQ or ENN
+        The network it matches; with a mixture's certificate the centred one.
+    network : ENN
+        The twin itself.
+    kernel : {"ck", "ntk", "ntk_frozen"}
+        The kernel of ``deq`` that it matches.
+    family : str
+        The kind of its activations.
+    certificate : MixtureCertificate, SphereCertificate or UniformCertificate
+        What is proven.
+    learning_rates : tuple of float, optional
+        One multiplier per weight matrix (W_1 ... W_L, readout); ``None`` where all are 1.
+    reason : str
+        Why this family and size.
+    trains : {"readout", "all"}, optional
+        ``"readout"``: the hidden weights are frozen features, and the twin's kernel is its CK whatever the DEQ's is
+        called. ``"all"``: its NTK, all weights trained (``"ntk_frozen"``: all but W_1). It follows from the kernel if
+        it is left out.
+    kinds : int, optional
+        The number of kinds of units of a one-layer twin.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> twin = nsd.match_one_layer(nsd.DEQ("relu", sigma_a2=0.2), "ntk")
+    >>> twin.depth, twin.trains, twin.bound < 1e-4
+    (1, 'all', True)
     """
 
     deq: Network
-    """The DEQ it matches; with a mixture's certificate the centred one. :func:`match_one_layer` takes explicit networks
-    as well: then that one."""
     network: ENN
-    kernel: MatchKernel
-    """``"ck"``, ``"ntk"``, ``"ntk_frozen"`` or ``"both"`` (CK and NTK of all weights)."""
+    kernel: Kernel
     family: str
     certificate: Certificate
     learning_rates: tuple[float, ...] | None = None
-    """One multiplier per weight matrix (W_1 ... W_L, readout); ``None`` where all are 1."""
     reason: str = ""
-    """Why this family and size."""
     trains: Trains = ""  # type: ignore[assignment]  # __post_init__ fills it in
-    """``"readout"``: the hidden weights are frozen features, the twin's kernel is its CK whatever the DEQ's is called;
-    ``"all"``: an NTK, all weights trained (``"ntk_frozen"``: all but W_1). Left out, it follows from the kernel."""
     kinds: int | None = None
-    """Kinds of units of a one-layer twin."""
 
     def __post_init__(self) -> None:
-        kernel_names(self.kernel)
+        if self.kernel not in KERNELS:
+            raise InvalidInputError(f"kernel must be one of {KERNELS}, got {self.kernel!r}")
         if not isinstance(self.deq, DEQ) and not (isinstance(self.deq, ENN) and self.kinds is not None):
             raise InvalidInputError(f"a twin matches a DEQ; one of kinds of units an ENN as well. Got {self.deq!r}")
         if not isinstance(self.certificate, Certificate):
             raise InvalidInputError(f"a twin carries a certificate, got {type(self.certificate).__name__}")
         if self.trains == "":
-            object.__setattr__(self, "trains", self._usual())
-        if self.trains not in ("all", "readout") or (self.kernel, self.trains) == ("both", "readout"):
-            raise InvalidInputError(
-                f"trains must be 'all' or, for one kernel, 'readout'; got {self.trains!r} for {self.kernel!r}"
-            )
+            # a CK is the kernel of training the readout; so is the frozen NTK of one layer
+            alone = self.kernel == "ntk_frozen" and self.depth == 1 and self.learning_rates is None
+            object.__setattr__(self, "trains", "all" if is_tangent(self.kernel) and not alone else "readout")
+        if self.trains not in ("all", "readout"):
+            raise InvalidInputError(f"trains must be 'all' or 'readout', got {self.trains!r}")
         if not isinstance(self.family, str) or not isinstance(self.reason, str):
             raise InvalidInputError(f"family and reason are texts, got {self.family!r} and {self.reason!r}")
         if self.kinds is not None:
             whole("kinds", self.kinds)
         self._check_rates()
-
-    def _usual(self) -> Trains:
-        """A CK is the kernel of training the readout; so is the frozen NTK of one layer."""
-        alone = self.kernel == "ntk_frozen" and self.depth == 1 and self.learning_rates is None
-        return "all" if is_tangent(self.kernel) and not alone else "readout"
 
     def _check_rates(self) -> None:
         rates = self.learning_rates
@@ -95,8 +114,13 @@ class Twin:
 
     @property
     def residual(self) -> float:
-        """The certificate's: of the matched numbers (mixture), or the largest error seen (sphere, uniform)."""
+        """The deviation of the matched numbers (mixture), or the largest error seen (sphere, uniform)."""
         return self.certificate.residual
+
+    @property
+    def bound(self) -> float | None:
+        """Proven bound on the kernel's error: of every entry (sphere), or relative to the diagonal (uniform)."""
+        return None if isinstance(self.certificate, MixtureCertificate) else self.certificate.bound
 
     @property
     def tau0(self) -> float | None:
@@ -104,39 +128,19 @@ class Twin:
         return self.certificate.tau0 if isinstance(self.certificate, MixtureCertificate) else None
 
     @property
-    def targets(self) -> tuple[Coefficients, ...]:
-        """The DEQ's numbers, one record per matched kernel (mixture)."""
-        return self.certificate.targets if isinstance(self.certificate, MixtureCertificate) else ()
-
-    @property
-    def achieved(self) -> tuple[Coefficients, ...]:
-        """The network's numbers, in the same order (mixture)."""
-        return self.certificate.achieved if isinstance(self.certificate, MixtureCertificate) else ()
-
-    @property
     def target(self) -> Coefficients | None:
-        """The DEQ's numbers (for ``"both"``: those of the CK)."""
-        return self.targets[0] if self.targets else None
+        """The DEQ's four numbers (mixture)."""
+        return self.certificate.target if isinstance(self.certificate, MixtureCertificate) else None
 
     @property
     def coefficients(self) -> Coefficients | None:
-        """The numbers the network achieves (for ``"both"``: those of the CK)."""
-        return self.achieved[0] if self.achieved else None
-
-    @property
-    def conditioning(self) -> float | None:
-        """Condition number of the matching equations at the solution (mixture)."""
-        return self.certificate.conditioning if isinstance(self.certificate, MixtureCertificate) else None
+        """The four numbers that the network achieves (mixture)."""
+        return self.certificate.achieved if isinstance(self.certificate, MixtureCertificate) else None
 
     @property
     def shift(self) -> float:
         """What centring subtracted from the activation of the DEQ as it was given; 0 where nothing was."""
         return self.certificate.shift if isinstance(self.certificate, MixtureCertificate) else 0.0
-
-    @property
-    def bound(self) -> float | None:
-        """Proven bound on the kernel's error: of every entry (sphere), or relative to the diagonal (uniform)."""
-        return None if isinstance(self.certificate, MixtureCertificate) else self.certificate.bound
 
     @property
     def normalise(self) -> bool:
@@ -149,40 +153,9 @@ class Twin:
         return self.certificate.norms if isinstance(self.certificate, UniformCertificate) else None
 
     @property
-    def location(self) -> Location | None:
-        """Where the largest error was seen (uniform)."""
-        return self.certificate.location if isinstance(self.certificate, UniformCertificate) else None
-
-    @property
     def table(self) -> tuple[Tried, ...]:
         """Size against accuracy, for the sizes that were tried (uniform)."""
         return self.certificate.table if isinstance(self.certificate, UniformCertificate) else ()
-
-    @property
-    def diagonals(self) -> tuple[tuple[str, float], ...]:
-        """Kernel name -> largest k_deq(x, x) (uniform)."""
-        return self.certificate.diagonals if isinstance(self.certificate, UniformCertificate) else ()
-
-    @checked
-    def implications(
-        self,
-        n: int,
-        ridge: float,
-        *,
-        time: float | None = None,
-        targets: float | None = None,
-        largest_norm: float = 1.0,
-        kernel: str | None = None,
-    ) -> Implications:
-        """What the uniform bound means for kernel matrices and predictions: :meth:`UniformCertificate.implications`."""
-        if not isinstance(self.certificate, UniformCertificate):
-            raise InvalidInputError(
-                f"only a bound for all inputs has implications; this certificate is of the kind "
-                f"{self.certificate.kind!r}. Use match_uniform"
-            )
-        return self.certificate.implications(
-            n, ridge, time=time, targets=targets, largest_norm=largest_norm, kernel=kernel
-        )
 
     @property
     def implicit(self) -> DEQ:
@@ -195,7 +168,7 @@ class Twin:
 
     @property
     def depth(self) -> int:
-        """Hidden layers of the network."""
+        """The number of hidden layers."""
         return self.network.depth
 
     @property
@@ -205,46 +178,72 @@ class Twin:
         return network if self.tau0 is None else network.centred(self.tau0)
 
     @checked
-    def kernel_matrix(self, X: Any, Y: Any = None, kernel: Kernel | None = None, *, out: Any = None) -> Any:
-        """The twin's exact kernel under its own training rule, to hold against :func:`ck` or :func:`ntk` of the DEQ.
+    def kernel_matrix(self, X: Any, Y: Any = None, *, out: Any = None) -> Any:
+        """Compute the twin's exact kernel under its own training rule.
 
-        ``trains == "readout"``: the network's CK; else its NTK with the twin's learning rates. A twin of ``"both"``
-        gives its NTK unless ``kernel="ck"`` asks for the other one. ``out`` is filled as that of :func:`ck` is.
+        Parameters
+        ----------
+        X : array of shape (n, p)
+            The inputs, NumPy or torch.
+        Y : array of shape (m, p), optional
+            Other inputs; ``X`` if left out.
+        out : array of shape (n, m), optional
+            Where the result is written, as in :func:`ck`.
+
+        Returns
+        -------
+        array of shape (n, m)
+            The network's CK if ``trains == "readout"``, else its NTK with ``learning_rates``, to hold against
+            :func:`ck` or :func:`ntk` of the DEQ.
+
+        Examples
+        --------
+        >>> import notsodeep as nsd
+        >>> twin = nsd.match_one_layer(nsd.DEQ("relu", sigma_a2=0.2), "ntk")
+        >>> twin.kernel_matrix([[1.0, 0.0], [0.6, 0.8]]).shape
+        (2, 2)
         """
-        names = kernel_names(self.kernel)
-        name = names[-1] if kernel is None else kernel
-        if name not in names:
-            raise InvalidInputError(f"this twin matches {' and '.join(names)}, got kernel={kernel!r}")
         if self.normalise:
             X, Y = _unit(X), None if Y is None else _unit(Y)
-        return self._own(X, Y, (name,), out)[name]
-
-    def _own(self, X: Any, Y: Any, names: tuple[Kernel, ...], out: Any = None) -> dict[Kernel, Any]:
-        """The network's kernels, under the names of the DEQ's kernels that they match."""
-        kinds: tuple[Kernel, ...] = ("ck",) if self.trains == "readout" else names
-        into = None if out is None else {kinds[0]: out}
-        rates = None if self.trains == "readout" else self.learning_rates
-        found = _kernels.kernels_of(self.network, X, Y, kernels=kinds, learning_rates=rates, out=into)
-        return dict(zip(names, found.values(), strict=True))
+        readout = self.trains == "readout"
+        name: Kernel = "ck" if readout else self.kernel
+        rates, into = None if readout else self.learning_rates, None if out is None else {name: out}
+        return _kernels.kernels_of(self.network, X, Y, kernels=(name,), learning_rates=rates, out=into)[name]
 
     def verify(self, X: Any) -> Verification:
-        """Distances of the exact kernels of DEQ and twin on the rows of X, beside those of the plain network."""
+        """Measure how far the exact kernels of DEQ and twin are from each other on the rows of X.
+
+        Parameters
+        ----------
+        X : array of shape (n, p)
+            The points.
+
+        Returns
+        -------
+        Verification
+            Relative spectral distances of the twin and, beside it, of the plain network.
+
+        Examples
+        --------
+        >>> import notsodeep as nsd
+        >>> nsd.match_one_layer(nsd.DEQ("tanh", sigma_a2=0.2)).verify([[1.0, 0.0], [0.6, 0.8]]).distance < 1e-4
+        True
+        """
         points = as_rows(X).to(torch.float64)
         if self.normalise:
             points = _unit(points)
-        names = kernel_names(self.kernel)
-        truth = _kernels.kernels_of(self.deq, points, kernels=names, check=False)
-        if any(not bool((K.diagonal() > 1e-300).any()) for K in truth.values()):
+        truth = _kernels.kernels_of(self.deq, points, kernels=(self.kernel,), check=False)[self.kernel]
+        if not bool((truth.diagonal() > 1e-300).any()):
             raise InvalidInputError("the DEQ's kernel vanishes on these points: there is no relative distance to it")
-        twin = self._own(points, None, names)
-        plain = _kernels.kernels_of(self.plain, points, kernels=names)
-        scaled = {k: best_scalar(truth[k], plain[k]) for k in names}
+        plain = _kernels.kernels_of(self.plain, points, kernels=(self.kernel,))[self.kernel]
+        scaled = best_scalar(truth, plain)
         return Verification(
             len(points),
-            {k: relative_spectral_error(truth[k], twin[k]) for k in names},
-            {k: relative_spectral_error(truth[k], plain[k]) for k in names},
-            {k: scaled[k].distance for k in names},
-            {k: scaled[k].scalar for k in names},
+            self.kernel,
+            relative_spectral_error(truth, self.kernel_matrix(points)),
+            relative_spectral_error(truth, plain),
+            scaled.distance,
+            scaled.scalar,
             self.shift,
         )
 
@@ -257,14 +256,15 @@ class Twin:
         return f"<Twin of the {centred}{_base(self.deq)}: {self.kernel}, {self.family}, {layers}, {proof}>"
 
     def __str__(self) -> str:
+        scale = "" if self.tau0 is None else f" at tau0 = {self.tau0:.6g}"
+        kinds = "" if self.kinds is None else f" of {self.kinds} kind{'s' if self.kinds > 1 else ''} of units"
         lines = [
             self._title(),
-            f"kernel    {self.kernel}" + ("" if self.tau0 is None else f" at tau0 = {self.tau0:.6g}"),
+            f"kernel    {self.kernel}{scale}",
+            f"trains    {self._trained()}",
+            f"family    {self.family}, {self.depth} hidden layer{'s' if self.depth > 1 else ''}{kinds}",
+            *(f"layer {i}   {a!r}" for i, a in enumerate(self.network.activations, 1)),
         ]
-        lines.append(f"trains    {self._trained()}")
-        kinds = "" if self.kinds is None else f" of {self.kinds} kind{'s' if self.kinds > 1 else ''} of units"
-        lines.append(f"family    {self.family}, {self.depth} hidden layer{'s' if self.depth > 1 else ''}{kinds}")
-        lines += [f"layer {i}   {a!r}" for i, a in enumerate(self.network.activations, 1)]
         if self.learning_rates is not None:
             lines.append("rates     " + ", ".join(f"{r:.6g}" for r in self.learning_rates))
         lines += self.certificate.lines()
@@ -272,7 +272,7 @@ class Twin:
         return "\n  ".join(lines)
 
     def _repr_html_(self) -> str:
-        return twin_html(self)
+        return f"<pre>{escape(str(self))}</pre>"
 
     def _title(self) -> str:
         if self.shift == 0.0:
@@ -287,17 +287,86 @@ class Twin:
         return "all weights but W_1" if self.kernel == "ntk_frozen" else "all weights"
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON document; :meth:`from_dict` reads it back."""
-        return document_of(self)
+        """Return a JSON document; :meth:`from_dict` reads it back.
+
+        Returns
+        -------
+        dict
+            Numbers, texts, lists and dictionaries only.
+
+        Examples
+        --------
+        >>> import notsodeep as nsd
+        >>> twin = nsd.match_sphere(nsd.DEQ("silu", sigma_a2=0.2), terms=8)
+        >>> nsd.Twin.from_dict(twin.to_dict()) == twin
+        True
+        """
+        rates = self.learning_rates
+        return {
+            "twin": 3,
+            "deq": self.deq.to_dict(),
+            "network": self.network.to_dict(),
+            "kernel": self.kernel,
+            "family": self.family,
+            "learning_rates": None if rates is None else list(rates),
+            "trains": self.trains,
+            "kinds": self.kinds,
+            "reason": self.reason,
+            "certificate": certificate_document(self.certificate),
+        }
 
     @staticmethod
     def from_dict(document: Mapping[str, Any] | str) -> Twin:
-        """A twin of any kind from what :meth:`to_dict` wrote, or from its JSON text; files of 0.1.0 included."""
-        return built_from(document, Twin)
+        """Build a twin of any kind from what :meth:`to_dict` wrote.
+
+        Parameters
+        ----------
+        document : dict or str
+            The document or its JSON text.
+
+        Returns
+        -------
+        Twin
+
+        Raises
+        ------
+        SerialisationError
+            If the document does not describe a twin.
+
+        Examples
+        --------
+        >>> import json, notsodeep as nsd
+        >>> twin = nsd.match_sphere(nsd.DEQ("silu", sigma_a2=0.2), terms=8)
+        >>> nsd.Twin.from_dict(json.dumps(twin.to_dict())).bound == twin.bound
+        True
+        """
+        content = parsed(document, "a twin")
+        if content.pop("twin", None) != 3:
+            raise SerialisationError("expected a JSON object with the key 'twin' equal to 3")
+        try:
+            return _built(content)
+        except KeyError as error:
+            raise SerialisationError(f"the description of this twin is incomplete: {error} is missing") from None
+        except (InvalidInputError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise SerialisationError(f"this does not describe a twin: {error}") from None
+
+
+def _built(content: dict[str, Any]) -> Twin:
+    """The twin of a document: objects for dictionaries, tuples for lists."""
+    deq, network = network_from_dict(content.pop("deq")), ENN.from_dict(content.pop("network"))
+    rates = content.pop("learning_rates")
+    certificate = read_certificate(content.pop("certificate"), deq, network)
+    return Twin(
+        deq=deq,
+        network=network,
+        learning_rates=None if rates is None else tuple(rates),
+        certificate=certificate,
+        **content,
+    )
 
 
 def _base(network: Network) -> str:
-    """What a short text calls it."""
+    """What a short text calls the network."""
     if isinstance(network, ENN):
         return repr(network)
     phi = network.activation

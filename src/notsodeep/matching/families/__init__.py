@@ -1,22 +1,15 @@
-"""The families of twins. Each is a function (target, with_rates) -> Draft | Refusal."""
+"""The families of twins: each file here holds a dictionary ``FAMILIES`` of functions Target -> Draft or Refusal.
 
+A new family is one new file. It needs no other change: all files of this folder are read.
+"""
+
+import importlib
+import pkgutil
 from collections.abc import Callable
 
-from ..._words import FamilyName as FamilyName
+from ..solver import Draft, Refusal
 from ..target import Target
-from .draft import Draft, Refusal
-from .general import Family, solve_family
-from .hard_tanh import hard_tanh
-from .hermite import hermite, quadratic
-from .leaky import leaky_relu
-from .skip import skip
 
-__all__ = ["FAMILIES", "Draft", "Family", "FamilyName", "Refusal", "solve_family"]
-
-FAMILIES: dict[str, Callable[[Target, bool | None], Draft | Refusal]] = {
-    "hard_tanh": hard_tanh,
-    "leaky_relu": leaky_relu,
-    "quadratic": quadratic,
-    "hermite": hermite,
-    "skip": skip,
-}
+FAMILIES: dict[str, Callable[[Target], Draft | Refusal]] = {}
+for _file in pkgutil.iter_modules(__path__):
+    FAMILIES |= importlib.import_module(f".{_file.name}", __name__).FAMILIES

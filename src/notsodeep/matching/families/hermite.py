@@ -8,7 +8,7 @@ coefficients of both parities are not negative (sigma(x) and -sigma(-x) have the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from ...activations import Activation, Hermite, Quadratic
 from ...gaussian import hermite_coefficients
-from ...kernels.jets import DEGREE, LayerJet, explicit_jets, hermite_layer, implicit_covariance, index
+from ...kernels.jets import DEGREE, LayerJet, hermite_layer, implicit_covariance, index
 from ...networks import ENN
-from ..solver import Solved, best_of, solve
-from ..target import Target, make_target
-from .draft import Draft, Refusal, depth_reason, finished, need_rates, refuse_both
-from .hard_tanh import add_ntk_rates
+from .._limits import LIMITS
+from ..solver import Draft, Refusal, Solved, best_of, jet_of, solve
+from ..target import Target
 
 Array = NDArray[Any]
 
@@ -88,7 +87,7 @@ def _sign_gauge(a: Array) -> Array:
     return out
 
 
-def as_quadratic(phi: Activation) -> Activation:
+def _as_quadratic(phi: Activation) -> Activation:
     """h1 x/tau + h2 (x^2/tau^2 - 1)/sqrt(2), written as a x^2 + b x + c."""
     assert isinstance(phi, Hermite)
     h1, h2 = (*phi.coefficients, 0.0)[1:3]
@@ -131,27 +130,30 @@ def inner_start(target: Target, degree: int) -> list[Array]:
 
 def single_start(target: Target) -> Array:
     """The first two orders of one layer: the square roots of the kernel's own, with the signs of phi's coefficients."""
-    cross, a = target.jets[0].cross, _own(target, 2)
+    cross, a = target.jet.cross, _own(target, 2)
     sizes = [max(float(cross[index(0, 0, k)]), 0.0) for k in range(3)]
     return np.array(np.copysign(np.sqrt(sizes / _counted(target, 3)), a) * [0.0, 1.0, 1.0])
 
 
 def shared_start(target: Target, design: HermiteDesign) -> Array:
-    """What the first two orders leave of the diagonal, shared out among the third and the fifth as the next orders of
-    the kernel like it best."""
-    weights, turns = _counted(target, HIGHEST + 1), np.linspace(0.0, 2.0 * np.pi, _TURNS, endpoint=False)
-    layers = np.zeros((_TURNS, HIGHEST + 1))
+    """The start that shares what the first two orders leave of the diagonal among the third and the fifth.
+
+    Of 48 ways to share it, the one with the best next orders is taken.
+    """
+    terms = LIMITS.polynomial_degree + 1
+    weights, angles = _counted(target, terms), np.linspace(0.0, 2.0 * np.pi, 48, endpoint=False)
+    layers = np.zeros((len(angles), terms))
     layers[:, :3] = single_start(target)
-    missing = max(target.numbers[0].diagonal - float(weights @ layers[0] ** 2), 0.0)
-    layers[:, [3, 5]] = np.sqrt(missing / weights[[3, 5]]) * np.stack([np.cos(turns), np.sin(turns)], axis=1)
+    missing = max(target.numbers.diagonal - float(weights @ layers[0] ** 2), 0.0)
+    layers[:, [3, 5]] = np.sqrt(missing / weights[[3, 5]]) * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     starts = layers[:, design.orders[0]] / design.size
-    beyond = target.beyond(explicit_jets(design.layers(starts), None, target.names))
+    beyond = target.beyond(jet_of(target, design, starts))
     return starts[np.argmin((beyond**2).sum(-1))]
 
 
 def _counted(target: Target, terms: int) -> Array:
     """How often an order of one layer counts: an NTK has it once more per derivative."""
-    return 1.0 + np.arange(terms) if target.names[0] == "ntk" else np.ones(terms)
+    return 1.0 + np.arange(terms) if target.kernel == "ntk" else np.ones(terms)
 
 
 def _own(target: Target, degree: int) -> Array:
@@ -163,7 +165,7 @@ def _own(target: Target, degree: int) -> Array:
 
 def _rescaled(target: Target, a: Array, slope: float) -> Array:
     """The last layer at the size that c1 asks for (the NTK adds one such term per trained matrix), or the diagonal."""
-    name, number = target.names[0], target.numbers[0]
+    name, number = target.kernel, target.numbers
     terms = {"ck": 1.0, "ntk_frozen": 2.0, "ntk": 3.0}[name]
     if target.even or a[1] == 0.0 or slope == 0.0:
         return a * math.sqrt(number.diagonal / terms) / float(np.linalg.norm(a))
@@ -173,26 +175,12 @@ def _rescaled(target: Target, a: Array, slope: float) -> Array:
 # ---- the families ------------------------------------------------------------------------------------------
 
 
-HIGHEST = 5
-"""Three orders solve the equations; the fourth and fifth bring the next orders of the kernel within reach."""
-ENOUGH = 1e-5
-"""Next-order cost above which activations alone are a poor twin and learning rates are worth having."""
-_TURNS = 48  # starts of a single layer
-_WARPS = ((2.0, 0.1), (3.0, -0.1), (4.0, 0.2))
-"""More curvature and a cubic term in layer 1: starts away from the points where a coefficient's gradient vanishes."""
-
-
-def quadratic(target: Target, with_rates: bool | None) -> Draft | Refusal:
+def quadratic(target: Target) -> Draft | Refusal:
     """Layers a x^2 + b x + c, as many as the theory asks for."""
-    refused = need_rates(target, with_rates) if target.odd else refuse_both(target)
-    if refused is not None:
-        return refused
-    single = make_target(target.deq, target.tau0, "ck") if target.odd and target.kernel == "both" else target
-    depth = 1 if single.one_layer else 2
-    orders = ((1,),) if single.odd else ((1, 2),) * depth
-    design = HermiteDesign(orders, single.size)
-    start = [single_start(single)] if depth == 1 else outer_start(single, 2)
-    solution = solve(single, design, design.pack(start))
+    depth = 1 if target.one_layer else 2
+    design = HermiteDesign(((1,),) if target.odd else ((1, 2),) * depth, target.size)
+    start = [single_start(target)] if depth == 1 else outer_start(target, 2)
+    solution = solve(target, design, design.pack(start))
     if not solution.feasible:
         return Refusal(
             f"quadratic layers ({depth} of them) have too few free numbers once the gauge is fixed: the best misses "
@@ -200,79 +188,62 @@ def quadratic(target: Target, with_rates: bool | None) -> Draft | Refusal:
             "Use family='hermite': one more order solves it",
             solution.residual,
         )
-    draft = add_ntk_rates(target, finished(single, solution, "quadratic", depth_reason(target)))
-    if isinstance(draft, Refusal):
-        return draft
-    return replace(draft, network=ENN([as_quadratic(phi) for phi in draft.network.activations]))
+    draft = solution.draft("quadratic", target.depth_reason)
+    assert isinstance(draft, Draft)
+    return replace(draft, network=ENN([_as_quadratic(phi) for phi in draft.network.activations]))
 
 
-def hermite(target: Target, with_rates: bool | None) -> Draft | Refusal:
-    """One polynomial layer where one will do, else two."""
-    if target.odd or (target.one_layer and target.kernel != "both"):
-        return need_rates(target, with_rates) or _single(target)
-    refused = refuse_both(target)
-    if refused is not None:
-        return refused
-    reason = f"{depth_reason(target)}; two polynomial layers in the Hermite basis have the freedom"
-    if not target.tangent or with_rates is False:
-        return _alone(target, reason)
-    alone = None if with_rates else _plain(target, 1)
-    if alone is not None and alone.feasible and alone.cost <= ENOUGH:
-        return finished(target, alone, "hermite", reason)
+def hermite(target: Target) -> Draft | Refusal:
+    """One polynomial layer where one will do, else two; with learning rates where an NTK needs them or gains much."""
+    if target.odd or target.one_layer:
+        return _single(target).draft("hermite", f"{target.depth_reason}; a polynomial reaches every ratio")
+    reason = f"{target.depth_reason}; two polynomial layers in the Hermite basis have the freedom"
+    if not target.tangent:
+        return _plain(target, _plain_starts(target)).draft("hermite", reason)
+    alone = _plain(target, _plain_starts(target)[:1])
+    if alone.good:
+        return alone.draft("hermite", reason)
     rated = _rated(target)
-    if alone is not None and alone.feasible and not (rated.feasible and rated.cost < 0.1 * alone.cost):
-        return finished(target, alone, "hermite", reason)
-    why = "worth having for the next order" if alone is not None and alone.feasible else "needed"
-    return finished(target, rated, "hermite", f"{reason}; learning rates are {why}")
+    if alone.feasible and not (rated.feasible and rated.cost < 0.1 * alone.cost):
+        return alone.draft("hermite", reason)
+    why = "worth having for the next order" if alone.feasible else "needed"
+    return rated.draft("hermite", f"{reason}; learning rates are {why}")
 
 
-def _alone(target: Target, reason: str) -> Draft | Refusal:
-    plain = _plain(target, len(_WARPS) + 2)
-    if not target.tangent or plain.feasible:
-        return finished(target, plain, "hermite", reason)
-    return Refusal(
-        f"activations alone miss the {target.kernel} of {target.deq!r} at tau0 = {target.tau0:.6g} by "
-        f"{100 * plain.residual:.3g} %; per-layer learning rates reach it",
-        "Use with_rates=None",
-        plain.residual,
-    )
+FAMILIES = {"hermite": hermite, "quadratic": quadratic}
 
 
-def _single(target: Target) -> Draft | Refusal:
-    single = target if target.kernel != "both" else make_target(target.deq, target.tau0, "ck")
+def _single(target: Target) -> Solved:
     orders = tuple(
-        k for k in range(1, HIGHEST + 1) if not (target.odd and k in (2, 4)) and not (target.even and k == 1)
+        k
+        for k in range(1, LIMITS.polynomial_degree + 1)
+        if not (target.odd and k in (2, 4)) and not (target.even and k == 1)
     )
-    design = HermiteDesign((orders,), single.size)
-    found = solve(single, design, shared_start(single, design))
-    reason = f"{depth_reason(target)}; a polynomial reaches every ratio"
-    return add_ntk_rates(target, finished(single, found, "hermite", reason))
+    design = HermiteDesign((orders,), target.size)
+    return solve(target, design, shared_start(target, design))
 
 
 def _orders(target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    every = tuple(range(1, HIGHEST + 1))
+    every = tuple(range(1, LIMITS.polynomial_degree + 1))
     return every, tuple(k for k in every if k % 2 == 0) if target.even else every
 
 
-def _plain(target: Target, attempts: int) -> Solved:
-    """Activations alone."""
-    return _first_good(target, HermiteDesign(_orders(target), target.size), _plain_starts(target)[:attempts])
-
-
-def _first_good(target: Target, design: HermiteDesign, starts: Sequence[Sequence[Array]]) -> Solved:
-    """From the first start that leads to a good next order, else the best of two feasible ones."""
+def _plain(target: Target, starts: Sequence[Sequence[Array]]) -> Solved:
+    """Activations alone, from the first start that leads to a good next order, else the best of two feasible ones."""
+    design = HermiteDesign(_orders(target), target.size)
     found: list[Solved] = []
     for layers in starts:
         found.append(solve(target, design, design.pack(layers)))
-        if (found[-1].feasible and found[-1].cost <= ENOUGH) or sum(s.feasible for s in found) >= 2:
+        if found[-1].good or sum(s.feasible for s in found) >= 2:
             break
     return best_of(found)
 
 
 def _plain_starts(target: Target) -> list[list[Array]]:
-    builders: list[Callable[[Target, int], list[Array]]] = [outer_start, inner_start]
-    starts = [b(target, HIGHEST) for b in (builders[::-1] if target.kernel == "ntk_frozen" else builders)]
-    for factor, cubic in _WARPS:
+    """Two designs, and three away from the points where a coefficient's gradient vanishes."""
+    builders = (inner_start, outer_start) if target.kernel == "ntk_frozen" else (outer_start, inner_start)
+    starts = [build(target, LIMITS.polynomial_degree) for build in builders]
+    for factor, cubic in ((2.0, 0.1), (3.0, -0.1), (4.0, 0.2)):  # more curvature and a cubic term in layer 1
         a, b = (layer.copy() for layer in starts[0])
         a[2] = factor * max(a[2], 0.05)
         a[3] += cubic
@@ -282,11 +253,12 @@ def _plain_starts(target: Target) -> list[list[Array]]:
 
 
 def _rated(target: Target) -> Solved:
+    """Activations and learning rates together."""
     design = HermiteDesign(_orders(target), target.size, free_rates=True)
     found: list[Solved] = []
     for readout in (None, 0.999, 0.9999, 0.9):
         rates = target.rates_at_first_order(readout)
-        found.append(solve(target, design, design.pack(rated_start(target, HIGHEST), rates)))
+        found.append(solve(target, design, design.pack(rated_start(target, LIMITS.polynomial_degree), rates)))
         if found[-1].feasible:
             break
     return best_of(found)

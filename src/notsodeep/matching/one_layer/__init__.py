@@ -1,5 +1,180 @@
-"""One hidden layer with the kernel of a DEQ, for every input (theory, section 13)."""
+"""``match_one_layer``: one hidden layer with the kernel of a DEQ, for every input (theory, section 13)."""
 
-from .api import match_one_layer
+from __future__ import annotations
 
-__all__ = ["match_one_layer"]
+from typing import Any, Literal
+
+import numpy as np
+
+from ..._arguments import checked, shown
+from ..._arrays import as_floats, as_rows, squared_norms
+from ...errors import InfeasibleMatchError, InvalidInputError
+from ...networks import DEQ, ENN, Kernel, Network, check_kernels
+from .._limits import LIMITS
+from ..certificates import UniformCertificate, check_number
+from ..twin import Trains, Twin
+from . import homogeneous, ranged
+from .bound import LayerDesign
+
+
+@checked
+def match_one_layer(
+    deq: Network,
+    kernel: Kernel = "ck",
+    norms: tuple[float, float] | None = None,
+    tol: float = 1e-4,
+    kinds: int | Literal["auto"] = "auto",
+    units: Literal["auto", "conditioned", "thresholds"] = "auto",
+    *,
+    trains: Trains | Literal["auto"] = "auto",
+    check: bool = True,
+) -> Twin:
+    """Find one hidden layer whose kernel is within ``tol`` of a network's for every pair of inputs.
+
+    The units see the norm of the input: psi(w.x/|x|; |x|), in ``kinds`` kinds (theory, section 13).
+
+    Parameters
+    ----------
+    deq : DEQ or ENN
+        A DEQ as it is used, centred or not, with or without a bias. An explicit network of any depth is one layer by
+        the same theorem.
+    kernel : {"ck", "ntk", "ntk_frozen"}
+        The kernel to match: readout trained, all weights of the DEQ trained, all but its input weights trained.
+    norms : tuple of float, optional
+        The range (low, high) of input norms, from zero upwards if need be; :func:`norm_range` reads one off data.
+        Homogeneous activations need none, others default to (0.5, 1.5).
+    tol : float
+        The allowed error relative to sqrt(k(x, x) k(y, y)).
+    kinds : int or "auto"
+        The fewest kinds within ``tol``, or a number, which is then used whatever it reaches.
+    units : {"auto", "conditioned", "thresholds"}
+        ``"conditioned"``: elementary functions of w.x/|x| whose coefficients depend on |x|. ``"thresholds"``: for
+        homogeneous DEQs, ordinary units relu(w.x - t |x|), which cost less and reach about 1e-5 for the CK and the
+        frozen NTK, 2e-4 for the NTK. ``"auto"``: thresholds where the readout trains and they are within ``tol``.
+    trains : {"auto", "readout", "all"}
+        What the twin trains. ``"readout"``: its CK is the DEQ's kernel, a convex problem. ``"all"``: its NTK is.
+        ``"auto"``: all weights for the NTK of a homogeneous DEQ, the readout otherwise.
+    check : bool
+        Whether to refuse a DEQ outside its contraction range.
+
+    Returns
+    -------
+    Twin
+        ``twin.bound`` is certified for all inputs of all dimensions with norms in the range.
+
+    Raises
+    ------
+    InfeasibleMatchError
+        If ``kinds="auto"`` and nothing is within ``tol``; ``error.residual`` is what is reached.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> twin = nsd.match_one_layer(nsd.DEQ("tanh", sigma_a2=0.2))
+    >>> twin.depth, twin.kinds, twin.bound < 2.5e-5
+    (1, 2, True)
+    """
+    _check(deq, tol, kinds, units)
+    check_kernels(deq, (kernel,))
+    if isinstance(deq, DEQ):
+        deq.check_driven()
+        if check:
+            deq.check_contraction()
+    rule, box = _rule(deq, kernel, trains), _check_range(norms)
+    if not deq.homogeneous:
+        return _twin(deq, kernel, ranged.design(deq, kernel, box, tol, kinds, rule), box, rule)
+    if kinds not in ("auto", 1):
+        raise InvalidInputError(f"a homogeneous network needs one kind of units, got kinds={kinds}")
+    twin = _twin(deq, kernel, homogeneous.design(deq, kernel, tol, units, rule), None, rule)
+    return _accepted(twin, tol) if kinds == "auto" else twin
+
+
+@checked
+def norm_range(X: Any, coverage: float = 1.0) -> tuple[float, float]:
+    """Return the range that holds a share of the row norms of X, for ``match_one_layer(..., norms=...)``.
+
+    Parameters
+    ----------
+    X : array of shape (n, p)
+        The data.
+    coverage : float
+        The share of the rows, in (0, 1]; the tails on both sides are equal.
+
+    Returns
+    -------
+    tuple of float
+        (low, high).
+
+    Examples
+    --------
+    >>> norm_range([[3.0, 4.0], [0.0, 1.0]])
+    (1.0, 5.0)
+    """
+    norms = squared_norms(as_rows(X)).sqrt().cpu().numpy()
+    if not 0.0 < coverage <= 1.0:
+        raise InvalidInputError(f"coverage must lie in (0, 1], got {coverage!r}")
+    tail = 0.5 * (1.0 - coverage)
+    low, high = np.quantile(norms, [tail, 1.0 - tail])
+    if not high > 0:
+        raise InvalidInputError("all rows of X are zero; there is no range of norms to speak of")
+    return float(low), float(high)
+
+
+# ---- arguments -------------------------------------------------------------------------------------------
+
+
+def _check_range(norms: Any) -> tuple[float, float]:
+    """(low, high) with 0 <= low <= high; the default range for ``None``."""
+    if norms is None:
+        return (0.5, 1.5)
+    pair = as_floats(norms, "norms")
+    if len(pair) != 2:
+        raise InvalidInputError(f"norms must be a pair (low, high) as norm_range(X) makes one, got {shown(norms)}")
+    low, high = pair
+    if not (0.0 <= low <= high and high > 0.0):
+        raise InvalidInputError(f"norms must satisfy 0 <= low <= high, high positive and finite, got {shown(norms)}")
+    return low, high
+
+
+def _check(network: Network, tol: float, kinds: int | str, units: str) -> None:
+    if not all(phi.elementwise for phi in network.activations):
+        raise InvalidInputError(f"match_one_layer takes networks of elementwise activations, got {network!r}")
+    check_number("tol", tol, positive=True)
+    if isinstance(kinds, int) and not 1 <= kinds <= LIMITS.most_kinds:
+        raise InvalidInputError(f"kinds must be 'auto' or 1 ... {LIMITS.most_kinds}, got {kinds!r}")
+    if units == "thresholds" and not (isinstance(network, DEQ) and network.homogeneous):
+        raise InvalidInputError(f"units='thresholds' needs a homogeneous DEQ, got {network!r}; use units='conditioned'")
+
+
+def _rule(deq: Network, kernel: Kernel, trains: Trains | Literal["auto"]) -> Trains:
+    if trains == "all" and kernel != "ntk":
+        raise InvalidInputError(
+            f"one layer that trains all its weights has an NTK; for {kernel!r} only the readout trains"
+        )
+    if trains != "auto":
+        return trains
+    return "all" if kernel == "ntk" and deq.homogeneous else "readout"
+
+
+# ---- the record ------------------------------------------------------------------------------------------
+
+
+def _twin(
+    network: Network, kernel: Kernel, made: LayerDesign, norms: tuple[float, float] | None, trains: Trains
+) -> Twin:
+    proof, own = made.proof, made.rows[-1]
+    certificate = UniformCertificate(proof.sampled, proof.bound, norms, proof.at, made.rows, proof.assumes)
+    rates = None if made.rate is None else (made.rate, 1.0)
+    return Twin(network, ENN([made.layer]), kernel, own.family, certificate, rates, made.reason, trains, own.kinds)
+
+
+def _accepted(twin: Twin, tol: float) -> Twin:
+    reached = twin.table[-1].bound
+    if reached > tol:
+        raise InfeasibleMatchError(
+            f"one layer of {twin.family} units reaches {reached:.3g} for the {twin.kernel} of {twin.deq!r}, asked "
+            f"for tol = {tol:.3g}. Raise tol to {reached:.3g} or more"
+            + (", or take units='conditioned'" if twin.family == "thresholds" else ""),
+            reached,
+        )
+    return twin

@@ -2,7 +2,7 @@
 
 There g_k(s, t) = s t b_k, so psi needs the Hermite coefficients +-sqrt(b_k), and the error at cosine rho is
 sum_k (c_k^2 - b_k) rho^k. The first orders are a polynomial in the cosine, bounded between the points of a grid as in
-``certificate.py``; the later ones count with their absolute values. What the even and the odd orders beyond the table
+``bound.py``; the later ones count with their absolute values. What the even and the odd orders beyond the table
 sum up to is known exactly, from the kernel at rho = 1 and rho = -1 and from Parseval's identity for psi; there
 the differences are taken to have one sign among the even and one among the odd orders, as they have at the end of it.
 """
@@ -21,20 +21,15 @@ from ...activations.projections import SINGULAR_TERMS, basis_coefficients, tail_
 from ...kernels import pairwise
 from ...kernels.series import norm_series, series_radius
 from ...networks import DEQ, Kernel, Network
+from .._limits import LIMITS
 from ..certificates import Proof, Tried
-from ..names import Trains
+from ..twin import Trains
 from . import thresholds
-from .certificate import LayerDesign, grid_excess, grid_slack
+from .bound import LayerDesign, grid_excess, grid_slack
 from .units import FAMILY, UnitFit, gains, signs, smallest
 
 Array = np.ndarray
-_FOURIER = 65536
-_ORDINARY = 1e-5  # the tolerance from which on thresholds may do; not where they ask for learning rates
-_SIZES = ((6, 3), (6, 5), (8, 5), (10, 5))  # degree, singular powers
-_ROUNDING = 1e-13
-_FIRST, _CELLS = 128, 2048  # orders that are bounded together, and cells of angles
 _SIGNS = f"beyond order {SINGULAR_TERMS:,} even and odd orders each differ with one sign, as they do before"
-_ALPHAS = (0.4, 0.5, 0.6)  # the best ones lie here for all sigma_a2 and slopes tried
 
 
 @dataclass(frozen=True)
@@ -55,13 +50,13 @@ def profile(network: Network, kernel: Kernel) -> Profile:
     """The kernel of a homogeneous network at norm one."""
     one = torch.ones(2, dtype=torch.float64)
     ends = pairwise(network, one, one, torch.tensor([1.0, -1.0], dtype=torch.float64), (kernel,), check=False)[kernel]
-    series = norm_series(network, [1.0], [1.0], kernel, _FOURIER, oversampling=1)[0]
+    series = norm_series(network, [1.0], [1.0], kernel, LIMITS.fourier_points, oversampling=1)[0]
     diagonal, opposite = ends.tolist()
     series, opposite = series / diagonal, opposite / diagonal
     orders = np.maximum(series[:SINGULAR_TERMS], 0.0)
     beyond = (0.5 * (1.0 + opposite) - orders[0::2].sum(), 0.5 * (1.0 - opposite) - orders[1::2].sum())
-    damping = series_radius(network, _FOURIER) ** _FOURIER
-    aliased = damping * max(1.0 - float(series.sum()), 0.0) / (1.0 - damping) if damping < 1.0 else _ROUNDING
+    damping = series_radius(network, LIMITS.fourier_points) ** LIMITS.fourier_points
+    aliased = damping * max(1.0 - float(series.sum()), 0.0) / (1.0 - damping) if damping < 1.0 else LIMITS.rounding
     even, odd = (bool(orders[start::2].max() <= 1e-13) for start in (1, 0))
     return Profile(kernel, orders, diagonal, beyond, aliased, "even" if even else "odd" if odd else None)
 
@@ -72,7 +67,7 @@ def design(
     """Thresholds where they are asked for, or where they are within ``tol`` and the readout trains; else conditioned
     units of growing size, up to the first within a tenth of ``tol`` or the largest."""
     tried: tuple[Tried, ...] = ()
-    worthwhile = units == "auto" and trains == "readout" and tol >= _ORDINARY
+    worthwhile = units == "auto" and trains == "readout" and tol >= LIMITS.threshold_tolerance
     if isinstance(network, DEQ) and (units == "thresholds" or worthwhile):
         ordinary = thresholds.design(network, kernel, trains == "all", tol)
         if units == "thresholds":
@@ -82,7 +77,7 @@ def design(
             return replace(ordinary, reason=f"{ordinary.reason}, {cheaper}")
         tried = ordinary.rows
     layer, proof = min(_growing(network, kernel, trains, tol), key=lambda pair: pair[1].bound)
-    rows = (*tried, Tried(1, proof.bound, proof.sampled, FAMILY, 1))
+    rows = (*tried, Tried(1, proof.bound, proof.sampled, FAMILY))
     reason = "homogeneous: one kind of units is exact for all norms, up to the elementary function that is evaluated"
     return LayerDesign(layer, proof, rows, reason)
 
@@ -94,7 +89,7 @@ def _growing(network: Network, kernel: Kernel, trains: Trains, tol: float) -> It
     gain = gains(trains, singular=True)
     order = 0 if kernel == "ntk_frozen" or (kernel == "ntk" and trains == "readout") else 1
     sign = signs(network, 1.0, np.sqrt(data.orders))
-    for degree, singular in _SIZES:
+    for degree, singular in ((6, 3), (6, 5), (8, 5), (10, 5)):
         basis = Basis(1.0, degree, 0 if smooth else singular, order, data.parity)
         found = min((_fitted(basis, data, s, gain) for s in _choices(sign, data)), key=lambda f: f.missed)
         proof = _certify(data, found, gain)
@@ -114,7 +109,7 @@ def _choices(sign: Array, data: Profile) -> list[Array]:
 
 def _fitted(basis: Basis, data: Profile, sign: Array, gain: Array) -> UnitFit:
     want = (sign * np.sqrt(data.orders))[:, None, None]
-    return smallest(basis, want, gain, degrees=(basis.degree,), alphas=_ALPHAS)
+    return smallest(basis, want, gain, degrees=(basis.degree,), alphas=(0.4, 0.5, 0.6))
 
 
 def _layer(found: UnitFit, data: Profile) -> Conditioned:
@@ -133,10 +128,11 @@ def _certify(data: Profile, found: UnitFit, gain: Array) -> Proof:
         own = [np.where(odd == p, values, 0.0) for p in (0, 1)]
         tail = sum(abs(v @ gram @ v - left) for v, left in zip(own, data.beyond, strict=True))
         assumes = _SIGNS
-    rho = np.cos(np.linspace(0.0, np.pi, _CELLS + 1))
-    first = np.polynomial.polynomial.polyval(rho, gap[:_FIRST])
-    most = float(np.abs(first).max()) * (1.0 + grid_excess(grid_slack(_FIRST - 1, _CELLS)))
-    bound = most + float(np.abs(gap[_FIRST:]).sum() + tail) + 2.0 * data.aliased + _ROUNDING
+    cells, together = 2048, 128  # orders that are bounded together
+    rho = np.cos(np.linspace(0.0, np.pi, cells + 1))
+    first = np.polynomial.polynomial.polyval(rho, gap[:together])
+    most = float(np.abs(first).max()) * (1.0 + grid_excess(grid_slack(together - 1, cells)))
+    bound = most + float(np.abs(gap[together:]).sum() + tail) + 2.0 * data.aliased + LIMITS.rounding
     errors = np.abs(np.polynomial.polynomial.polyval(rho[::4], gap))
     worst = int(np.argmax(errors))
     return Proof(bound, float(errors[worst]), float(rho[4 * worst]), assumes)

@@ -19,26 +19,17 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import linprog
 from scipy.special import ndtr
 
 from ...activations import Thresholds
 from ...activations.thresholds import threshold_profiles
 from ...errors import ConvergenceError
 from ...networks import DEQ, Kernel, is_tangent
-from ..arc import Array, HomogeneousDEQ, grid
-from ..arc_bound import Bounds, deq_bounds, supremum, within
-from ..arc_fit import minimax
+from .._limits import LIMITS
 from ..certificates import Proof, Tried
-from .certificate import LayerDesign
-
-_REACHES = ((1.6, 33), (2.5, 41), (3.5, 57))  # thresholds in [-reach, reach], tame ones first
-_ANGLES = 321  # of the linear programme
-_RATES = (0.4, 0.6, 0.85, 1.2, 1.7, 2.4, 3.4)
-_FINE = (0.85, 0.92, 1.08, 1.17)  # times the best of them
-_SPARE = 1e-7  # of the diagonal: shares below are left out
-_SLACK = 0.025  # of the bound: what the certificate may add to the largest error seen
-_CELLS = 4096  # to begin with
-_ACCURACIES = (1e-10, 1e-9, 1e-7)
+from .arcs import Array, Bounds, HomogeneousDEQ, supremum
+from .bound import LayerDesign
 
 
 @dataclass(frozen=True)
@@ -48,28 +39,28 @@ class Shares:
     thresholds: Array
     weights: Array
     gated: NDArray[np.bool_]
-    """Which of them are shares of gated units, last."""
+    """Which shares belong to gated units; these come last."""
     rate: float
-    """Of the hidden weights; 0 where only the readout trains."""
+    """Learning rate of the hidden weights; 0 where only the readout trains."""
     error: float
 
 
 def design(deq: DEQ, kernel: Kernel, trained: bool, tol: float) -> LayerDesign:
-    """The tamest thresholds within ``tol``, or the best there are."""
+    """The smallest thresholds within ``tol``, or the best there are."""
     reduced, best = HomogeneousDEQ.of(deq), None
     leak = _leak(reduced.bend)
-    for reach, count in _REACHES:
+    for reach, count in ((1.6, 33), (2.5, 41), (3.5, 57)):  # thresholds in [-reach, reach]
         found = _best_rate(reduced, kernel, leak, np.linspace(-reach, reach, count), trained)
         if best is None or found.error < best.error:
             best = found
-        if best.error <= tol / (1.0 + 4.0 * _SLACK):
+        if best.error <= tol / (1.0 + 4.0 * LIMITS.threshold_slack):
             break
     assert best is not None
     weights = (reduced.diagonal(kernel) * best.weights).tolist()
     layer = Thresholds(tuple(best.thresholds.tolist()), tuple(weights), leak, int(best.gated.sum()))
     proof = certify(reduced, kernel, leak, best)
     reason = f"ordinary units with {len(weights)} thresholds proportional to |x|"
-    row = Tried(1, proof.bound, proof.sampled, "thresholds", 1)
+    row = Tried(1, proof.bound, proof.sampled, "thresholds")
     return LayerDesign(layer, proof, (row,), reason, best.rate if trained else None)
 
 
@@ -81,8 +72,9 @@ def _leak(bend: float) -> float:
 
 
 def _best_rate(deq: HomogeneousDEQ, kernel: Kernel, leak: float, thresholds: Array, trained: bool) -> Shares:
-    rho = np.cos(np.linspace(0.0, np.pi, _ANGLES))
-    wanted = deq.profile(rho, kernel)
+    """The shares of the units, and the learning rate of the hidden weights if they train."""
+    rho = np.cos(np.linspace(0.0, np.pi, 321))
+    wanted = deq.profile(deq.equilibrium(rho), kernel)
     value, slope = threshold_profiles(rho, thresholds, leak)
     hidden, plain = rho * slope, np.zeros(len(thresholds), dtype=bool)
     if not trained and not is_tangent(kernel):
@@ -90,17 +82,18 @@ def _best_rate(deq: HomogeneousDEQ, kernel: Kernel, leak: float, thresholds: Arr
     if not trained:
         rows, gated = np.concatenate([value, hidden]), np.concatenate([plain, ~plain])
         return _pruned(rows, wanted, np.tile(thresholds, 2), gated, 0.0)
-    tried = {rate: _programme(value + rate * hidden, wanted)[1] for rate in _RATES}
+    tried = {rate: _programme(value + rate * hidden, wanted)[1] for rate in (0.4, 0.6, 0.85, 1.2, 1.7, 2.4, 3.4)}
     centre = min(tried, key=lambda rate: tried[rate])
-    tried |= {centre * f: _programme(value + centre * f * hidden, wanted)[1] for f in _FINE}
+    finer = [centre * f for f in (0.85, 0.92, 1.08, 1.17)]
+    tried |= {rate: _programme(value + rate * hidden, wanted)[1] for rate in finer}
     rate = min(tried, key=lambda rate: tried[rate])
     return _pruned(value + rate * hidden, wanted, thresholds, plain, rate)
 
 
 def _pruned(rows: Array, wanted: Array, thresholds: Array, gated: NDArray[np.bool_], rate: float) -> Shares:
-    """Without the shares that do not count, the others adapted."""
+    """The solution without the shares below 1e-7 of the diagonal, the others adapted."""
     weights, _ = _programme(rows, wanted)
-    kept = np.flatnonzero(weights * rows[:, 0] > _SPARE)
+    kept = np.flatnonzero(weights * rows[:, 0] > 1e-7)
     weights, error = _programme(rows[kept], wanted)
     alive = weights > 0.0
     return Shares(thresholds[kept[alive]], weights[alive], gated[kept[alive]], rate, error)
@@ -108,33 +101,36 @@ def _pruned(rows: Array, wanted: Array, thresholds: Array, gated: NDArray[np.boo
 
 def _programme(rows: Array, wanted: Array) -> tuple[Array, float]:
     """Shares mu >= 0 with the least largest |rows' mu - wanted|."""
-    columns, none = (rows / rows[:, :1]).T, np.zeros(len(rows))  # of diagonal one
-    found = minimax(columns, wanted, none, none + np.inf, _ACCURACIES)
-    if found is None:
-        raise ConvergenceError("the linear programme of the thresholds was not solved")
-    mu = np.maximum(found, 0.0)
-    return mu / rows[:, 0], float(np.abs(columns @ mu - wanted).max())
+    columns = (rows / rows[:, :1]).T  # of diagonal one
+    unit = float(np.abs(wanted).max())
+    level = np.ones((len(wanted), 1))
+    inequality = np.block([[columns, -level], [-columns, -level]])
+    side, cost = np.concatenate([wanted, -wanted]) / unit, np.append(np.zeros(len(rows)), 1.0)
+    for accuracy in (1e-10, 1e-9, 1e-7):  # the solver gives up now and then where it is asked for all digits
+        options = {"primal_feasibility_tolerance": accuracy, "dual_feasibility_tolerance": accuracy}
+        solved = linprog(cost, A_ub=inequality, b_ub=side, method="highs", options=options)
+        if solved.x is not None:
+            mu = np.maximum(solved.x[:-1] * unit, 0.0)
+            return mu / rows[:, 0], float(np.abs(columns @ mu - wanted).max())
+    raise ConvergenceError("the linear programme of the thresholds was not solved")
 
 
 # ---- the certificate -------------------------------------------------------------------------------------
 
 
 def certify(deq: HomogeneousDEQ, kernel: Kernel, leak: float, shares: Shares) -> Proof:
-    """For every angle."""
+    """Bound the error of the layer for every angle."""
 
     def twin(rho: Array) -> Array:
         value, slope = threshold_profiles(rho, shares.thresholds.tolist(), leak)
         units = np.where(shares.gated[:, None], rho * slope, value + shares.rate * rho * slope)
         return np.asarray(shares.weights @ units)
 
-    def between(nodes: Array) -> Array:
-        return within(deq_bounds(deq, nodes, kernel) + _bounds(grid(len(nodes) - 1)[0], leak, shares))
-
-    return supremum(deq, kernel, twin, between, cells=_CELLS, relative=_SLACK)
+    return supremum(deq, kernel, twin, lambda angle: _bounds(angle, leak, shares), LIMITS.threshold_slack)
 
 
 def _bounds(angle: Array, leak: float, shares: Shares) -> Bounds:
-    """Of the first and second derivative of the layer's kernel in the angle, cell by cell; of its value none."""
+    """Bounds on the derivatives of the layer's kernel in the angle, cell by cell; none on its value."""
     high = angle[1:]
     first, second = np.zeros(len(high)), np.zeros(len(high))
     for t, weight, gated in zip(*(v.tolist() for v in (shares.thresholds, shares.weights, shares.gated)), strict=True):

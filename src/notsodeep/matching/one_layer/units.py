@@ -22,18 +22,10 @@ from ...activations.projections import SINGULAR_TERMS, SMOOTH_TERMS, basis_coeff
 from ...gaussian import hermite_coefficients
 from ...kernels.variance import at_each_layer, equilibrium_variance
 from ...networks import DEQ, Network
-from .target import Array, KernelOrders, pivots
+from .._limits import LIMITS
+from .orders import Array, KernelOrders, pivots
 
 FAMILY = "conditioned"
-ALPHAS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2)
-_DEGREES = (3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28)
-_LOW = 12
-_TURNS = 60  # of fitting and rotating
-_CALM = 40.0  # coefficients that sum up to this cost no digits that count: units keep 1e-5 in single precision
-_SILENT = 1e-3  # share of the wanted coefficient below which phi's own does not decide the sign
-_FLOOR = 1e-3  # weights of the fit: an order matters by the size of its coefficient, and all by this
-# singular values below this share are not used: they make large coefficients that cancel
-_CUTS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-11, 1e-13)
 
 
 class Allowance(NamedTuple):
@@ -68,13 +60,13 @@ class UnitFit:
     def price(self) -> tuple[float, bool, float]:
         """What is missed beyond the room, times what single precision loses; then the calmest that is near enough."""
         near = self.missed <= self.allowed.wish
-        lost = max(1.0, self.largest / _CALM) ** 2
+        lost = max(1.0, self.largest / LIMITS.largest_coefficients) ** 2
         return max(self.missed, self.allowed.room) * lost, not near, self.largest if near else self.missed
 
     @property
     def enough(self) -> bool:
         """Whether larger functions would not pay."""
-        return self.missed <= self.allowed.wish and self.largest <= _CALM
+        return self.missed <= self.allowed.wish and self.largest <= LIMITS.largest_coefficients
 
 
 def signs(network: Network, norm: float, sizes: Array) -> Array:
@@ -83,7 +75,7 @@ def signs(network: Network, norm: float, sizes: Array) -> Array:
     own = np.asarray(hermite_coefficients(phi, q, min(len(sizes), 1024)))
     out = np.ones(len(sizes))
     for k in range(len(sizes)):
-        if k < len(own) and abs(own[k]) > _SILENT * sizes[k] > 0.0:
+        if k < len(own) and abs(own[k]) > 1e-3 * sizes[k] > 0.0:
             out[k] = math.copysign(1.0, own[k])
         elif k > 2:
             out[k] = -out[k - 2]
@@ -106,7 +98,7 @@ def wanted(target: KernelOrders, parts: Array) -> Array:
     return sign[:, None, None] * parts.transpose(0, 2, 1) / scale
 
 
-def turned(target: KernelOrders, want: Array, basis: Basis, gain: Array) -> Array:
+def rotated(target: KernelOrders, want: Array, basis: Basis, gain: Array) -> Array:
     """The kinds of every order rotated among themselves, towards what the functions of the basis can carry.
 
     Kinks away from zero leave coefficients that oscillate with the order, at a rate that depends on the norm: signs do
@@ -118,7 +110,7 @@ def turned(target: KernelOrders, want: Array, basis: Basis, gain: Array) -> Arra
     own = np.asarray(hermite_coefficients(phi, variances, orders)).T
     have = np.stack([np.roll(own, 2 * j, axis=0) * (np.arange(orders) >= 2 * j)[:, None] for j in range(kinds)], axis=1)
     start, ahead, table = want[:, :, few], have, gained(basis, gain, orders)[:orders]
-    for turn in range(_TURNS):
+    for turn in range(60):
         left, _, right = np.linalg.svd(ahead @ start.transpose(0, 2, 1))
         rotation, before = left @ right, have
         found = fit(basis, rotation @ start, gain, even=True)
@@ -135,7 +127,7 @@ def fit(basis: Basis, want: Array, gain: Array, allowed: Allowance = NOTHING, *,
     orders = len(want)
     table = gained(basis, gain, orders)
     size = np.sqrt((want**2).sum(1)).max(1)
-    weight = np.maximum(size, _FLOOR * size.max())[:, None] ** (0.5 if even else 1.0)
+    weight = np.maximum(size, 1e-3 * size.max())[:, None] ** (0.5 if even else 1.0)
     # orders that are not wanted count as well, but only by their sum of squares
     values, vectors = np.linalg.eigh(table[orders:].T @ table[orders:])
     beyond = weight.min() * (vectors * np.sqrt(np.maximum(values, 0.0))).T
@@ -160,12 +152,12 @@ def _fit(basis: Basis, want: Array, size: Array, table: Array, values: Array, al
 
 
 def _solve(design: Array, right: Array) -> Iterator[Array]:
-    """Least squares from the singular values above each cut."""
+    """Least squares from the singular values above each cut: small ones make large coefficients that cancel."""
     scale = np.linalg.norm(design, axis=0)
     scale[scale == 0.0] = 1.0
     u, s, v = np.linalg.svd(design / scale, full_matrices=False)
     projected = u.T @ right
-    for rank in sorted({int((s > cut * s[0]).sum()) for cut in _CUTS}):
+    for rank in sorted({int((s > cut * s[0]).sum()) for cut in (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-11, 1e-13)}):
         yield (v[:rank].T @ (projected[:rank] / s[:rank, None])) / scale[:, None]
 
 
@@ -173,8 +165,8 @@ def smallest(
     basis: Basis,
     want: Array,
     gain: Array,
-    degrees: tuple[int, ...] = _DEGREES,
-    alphas: tuple[float, ...] = ALPHAS,
+    degrees: tuple[int, ...] = (3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28),
+    alphas: tuple[float, ...] = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2),
     allowed: Allowance = NOTHING,
 ) -> UnitFit:
     """The fit of the lowest degree that is good enough, or the best there is, each with the best slope alpha.
@@ -188,7 +180,7 @@ def smallest(
         return min(fits, key=lambda f: f.price)
 
     found: list[UnitFit] = []
-    for part in ([d for d in degrees if d <= _LOW], [d for d in degrees if d > _LOW]):
+    for part in ([d for d in degrees if d <= 12], [d for d in degrees if d > 12]):
         if not part:
             continue
         prices = {a: fit(replace(basis, alpha=a, degree=part[len(part) // 2]), few, gain).price for a in alphas}

@@ -2,7 +2,7 @@
 
 |k - k_twin| <= |k - k_N| + |k_N - k_P| + |k_P - k_twin|, relative to sqrt(k(x, x) k(y, y)):
 
-- k_N is the interpolant in the norms (``Target.interpolation``, and ``Target.aliased`` for its Fourier coefficients);
+- k_N is the interpolant in the norms (``KernelOrders.interpolation``, and ``KernelOrders.aliased`` for its Fourier coefficients);
 - k_P its projection. The remainder of every order is positive semi-definite, so it is at most the largest deficit
   delta(s) / k(s, s, 1), a quotient of two polynomials; all orders that are left out are part of delta;
 - the shipped coefficients are polynomials of the same degree, so this is about the very function that is evaluated. The
@@ -17,26 +17,19 @@ diagonal varies much over the range, that is said of its second derivatives, and
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..._caches import cached
 from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
 from ...activations.norm_units import NormUnits
 from ...activations.projections import tail_gram
+from .._limits import LIMITS
 from ..certificates import Proof, Tried
-from .target import Array, KernelOrders, quadratic
+from .orders import Array, KernelOrders, quadratic
 from .units import UnitFit, gained
-
-_ROUNDING = 1e-13  # of the sums over orders and nodes, all of order one
-_FINE = (3, 6)  # cells per degree where polynomials of several variables are bounded
-_LITTLE = 0.03  # of what is seen: bounding more closely what adds less than this does not pay
-_APIECE = 0.08  # of what kinds leave: units that miss more are not bounded by themselves
-_SPARED = 0.02  # of it: what may be bounded coarsely, in each of three ways
-_NOTHING = 3e-4  # of what kinds leave: what may be bounded very coarsely
-_ENTRIES = 1 << 20  # held at once
 
 
 @dataclass(frozen=True)
@@ -49,18 +42,20 @@ class LayerDesign:
     """The last one is the layer's own."""
     reason: str
     rate: float | None = None
-    """Of the hidden weights, where the layer needs one of their own."""
+    """Learning rate of the hidden weights, where the layer needs one of their own."""
 
 
 def projection_bound(target: KernelOrders, parts: Array) -> float:
     """The largest relative deficit over the whole range."""
     left = np.maximum(quadratic(target.grid[1], target.deficit(parts)), 0.0)
-    return float(_quotient(left[None], target.diagonal, 2 * target.degree)[0]) + _ROUNDING
+    return float(_quotient(left[None], target.diagonal, 2 * target.degree)[0]) + LIMITS.rounding
 
 
 def certify(target: KernelOrders, parts: Array, want: Array, found: UnitFit, gain: Array) -> Proof:
-    """Of the layer that :func:`units.assemble` makes of ``found``, fitted to ``want``, which are the ``parts`` up to
-    signs or rotations among the kinds of each order."""
+    """Bound the error of the layer that :func:`units.assemble` makes of ``found``.
+
+    ``found`` is fitted to ``want``, which are the ``parts`` up to signs or rotations among the kinds of each order.
+    """
     rows = target.grid[1]
     scale = np.sqrt(np.diag(target.total))
     want = want * scale
@@ -73,7 +68,7 @@ def certify(target: KernelOrders, parts: Array, want: Array, found: UnitFit, gai
     bound = whole * (1.0 + apart) + apart + 2.0 * target.aliased
     flat = have.reshape(-1, len(target.nodes))
     own = quadratic(rows, flat.T @ flat)
-    seen = np.abs(quadratic(rows, target.left) - own) / target.diagonal
+    seen = np.abs(quadratic(rows, target.total) - own) / target.diagonal
     worst = int(np.argmax(seen))
     return Proof(bound, float(seen[worst]), float(target.grid[0][worst]), target.assumes)
 
@@ -84,25 +79,25 @@ def _apart(target: KernelOrders, want: Array, have: Array, reach: float) -> floa
     ``want`` (K, J, N) leaves ``reach``; ``have`` may have more orders.
     """
     orders = len(want)
-    each = _each(target, want, have, _NOTHING * reach)
+    each = _each(target, want, have, 3e-4 * reach)
     beyond = np.cumsum(each[::-1])[::-1]
     ours, theirs = (part.reshape(-1, len(target.nodes)) for part in (have, want))
     seen = float((np.abs(quadratic(target.grid[1], ours.T @ ours - theirs.T @ theirs)) / target.diagonal).max())
     level = reach + seen
-    most, spared = float(beyond[0]), _SPARED * level
+    most, spared = float(beyond[0]), 0.02 * level  # so much may be bounded coarsely
     first = min(orders, int((beyond > spared).sum()))
-    for fine in _FINE:
-        if most - seen <= _LITTLE * level:
+    for fine in (3, 6):  # cells per degree
+        if most - seen <= 0.03 * level:  # little is left to gain
             break
         # the last orders one by one
         found = _largest(target, want[:first], have[:first], fine, spared)
         most = min(most, found + float(each[first:].sum()))
-    if most <= _APIECE * reach or target.kinked:
+    if most <= 0.08 * reach or target.kinked:
         return reach + most
     # what the kinds leave and what the units miss may cancel
     carried = target.features.transpose(0, 2, 1)
     rest = projection_bound(target, target.features) + float(each[orders:].sum())
-    return min(reach + most, _largest(target, carried, have[:orders], _FINE[-1], spared) + rest)
+    return min(reach + most, _largest(target, carried, have[:orders], 6, spared) + rest)
 
 
 def _each(target: KernelOrders, want: Array, have: Array, spared: float) -> Array:
@@ -145,7 +140,7 @@ def _largest(target: KernelOrders, want: Array, have: Array, fine: int, spared: 
     rows = np.cos(np.outer(np.pi * np.arange(across + 1) / across, np.arange(count)))
     bent = rows * np.arange(count) ** 2 * (np.pi / across) ** 2 / 8.0
     tops = np.zeros((3, across + 1, across + 1))  # of the function, and of its bends in a norm and in the cosine
-    for part in np.array_split(angles, 1 + len(angles) * len(rows) ** 2 // _ENTRIES):
+    for part in np.array_split(angles, 1 + len(angles) * len(rows) ** 2 // (1 << 20)):
         cosines = np.cos(np.outer(part, np.arange(degree)))
         turns = cosines * np.arange(degree) ** 2 * (np.pi / cells) ** 2 / 8.0
         values, turned = ((matrix @ flat).reshape(-1, count, count) for matrix in (cosines, turns))
@@ -159,7 +154,7 @@ def _largest(target: KernelOrders, want: Array, have: Array, fine: int, spared: 
     return most + beside / float(low.min())
 
 
-@functools.lru_cache(maxsize=8)
+@cached(8)
 def _powers(count: int) -> Array:
     """Chebyshev coefficients of rho^k, k < count, in the columns."""
     orders = np.arange(count)

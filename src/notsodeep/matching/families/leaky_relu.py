@@ -21,10 +21,10 @@ from scipy.optimize import brentq, minimize_scalar
 from ...activations import Activation, LeakyReLU
 from ...kernels.jets import TERMS, LayerJet, layer_of
 from ...networks import ENN
-from ..solver import best_of, solve
-from ..target import FEASIBLE, FLOOR, Target, make_target
-from .draft import Draft, Refusal, depth_reason, finished, refuse_both
-from .hard_tanh import add_ntk_rates, linear_layer
+from .._limits import LIMITS
+from ..solver import Draft, Refusal, best_of, solve
+from ..target import Target, make_target
+from .hard_tanh import linear_layer
 
 Array = NDArray[Any]
 
@@ -67,55 +67,48 @@ class LeakyDesign:
         return [phi.centred(at=tau0) for phi in out]
 
 
-def leaky_relu(target: Target, with_rates: bool | None) -> Draft | Refusal:
-    """One layer, two of a CK, or two with learning rates."""
+def leaky_relu(target: Target) -> Draft | Refusal:
+    """One layer, two of a CK, or two with learning rates of an NTK."""
     if (linear := linear_layer(target)) is not None:
-        layer, reason = LeakyReLU(slope=linear.slope, gain=linear.slope), f"{depth_reason(target)}; the DEQ is linear"
-        return add_ntk_rates(target, Draft(ENN([layer]), "leaky_relu", 1.0, reason))
-    refused = refuse_both(target) or _inhomogeneous(target)
-    if refused is not None:
+        layer = LeakyReLU(slope=linear.slope, gain=linear.slope)
+        return Draft(ENN([layer]), "leaky_relu", f"{target.depth_reason}; the DEQ is linear")
+    if (refused := _inhomogeneous(target)) is not None:
         return refused
-    reason = depth_reason(target)
     if target.one_layer:
-        design = LeakyDesign(1, target.size, even=target.even)
-        return finished(target, solve(target, design, one_layer(target)), "leaky_relu", reason)
-    if not target.tangent:
-        found = shares(target)
-        if isinstance(found, Refusal):
-            return found
-        solution = solve(target, LeakyDesign(2, target.size, even=target.even), _packed(found))
-        return finished(
-            target, solution, "leaky_relu", f"{reason}; Leaky-ReLU meets the rest because the DEQ is homogeneous"
-        )
-    return _tangent(target, with_rates, reason)
-
-
-def _tangent(target: Target, with_rates: bool | None, reason: str) -> Draft | Refusal:
-    if with_rates is False:
-        return Refusal(
-            "two Leaky-ReLU layers have three free numbers, an NTK asks four",
-            "Use family='hermite', or let with_rates be",
-        )
-    ck = make_target(target.deq, target.tau0, "ck")
-    found = _inhomogeneous(ck) or shares(ck)
+        start = np.array(_halves(target.normalised[0]))  # c2 and c3 are then checked by the certificate
+        solution = solve(target, LeakyDesign(1, target.size, even=target.even), start)
+        return solution.draft("leaky_relu", target.depth_reason)
+    ck = make_target(target.deq, target.tau0, "ck") if target.tangent else target
+    found = _shares(ck)
     if isinstance(found, Refusal):
         return found
+    if target.tangent:
+        return _with_rates(target, ck, found)
+    solution = solve(target, LeakyDesign(2, target.size, even=target.even), _packed(found))
+    return solution.draft("leaky_relu", f"{target.depth_reason}; the DEQ is homogeneous, as Leaky-ReLU is")
+
+
+FAMILIES = {"leaky_relu": leaky_relu}
+
+
+def _with_rates(target: Target, ck: Target, found: tuple[float, float]) -> Draft | Refusal:
+    """Two layers have three free numbers and an NTK asks four, so learning rates are needed."""
     design = LeakyDesign(2, target.size, True, target.even)
     # a curved layer 1 takes up to twice what the first order gives to W_2
     less = 1.0 - 2.0 * (1.0 - target.rates_at_first_order()[2] / (2.0 if target.kernel == "ntk_frozen" else 3.0))
-    starts = [tangent_start(target, ck, found, readout) for readout in (None, less)]
+    starts = [_tangent_start(target, ck, found, readout) for readout in (None, less)]
     solution = best_of([solve(target, design, start) for start in starts])
-    return finished(
-        target, solution, "leaky_relu", f"{reason}; Leaky-ReLU reaches the NTK with one learning rate per matrix"
+    return solution.draft(
+        "leaky_relu", f"{target.depth_reason}; Leaky-ReLU reaches the NTK with one learning rate per matrix"
     )
 
 
-def shares(target: Target) -> tuple[float, float] | Refusal:
+def _shares(target: Target) -> tuple[float, float] | Refusal:
     """(p, u) of the two-layer CK twin, on the branch where layer 1 is the more linear one.
 
     That branch continues the design that copies the DEQ's equation: as sigma_a2 -> 0, layer 1 becomes linear.
     """
-    t1, _, t3 = target.normalised[0]
+    t1, _, t3 = target.normalised
     if target.even:  # |x|: u = 0, layer 2 is |x| itself
         return math.sqrt(min(t3 / F, 1.0)), 0.0
 
@@ -137,9 +130,9 @@ def shares(target: Target) -> tuple[float, float] | Refusal:
 def _inhomogeneous(target: Target) -> Refusal | None:
     """What only homogeneous DEQs meet; of an NTK the CK decides."""
     ck = make_target(target.deq, target.tau0, "ck") if target.tangent else target
-    t1, t2, _ = ck.normalised[0]
-    gap = abs(2.0 * t2 - F * (1.0 - t1)) / max(2.0 * t2, FLOOR)
-    if gap <= FEASIBLE:
+    t1, t2, _ = ck.normalised
+    gap = abs(2.0 * t2 - F * (1.0 - t1)) / max(2.0 * t2, LIMITS.smallest_number)
+    if gap <= LIMITS.feasible:
         return None
     return Refusal(
         "Leaky-ReLU layers force 2 (pi - 2) c2 tau0^4 + c1 tau0^2 = diagonal, which only (Leaky-)ReLU DEQs meet; "
@@ -147,11 +140,6 @@ def _inhomogeneous(target: Target) -> Refusal | None:
         "Use family='hermite'",
         gap,
     )
-
-
-def one_layer(target: Target) -> Array:
-    """(mu, nu) of the single layer that has c1 and the diagonal; c2 and c3 are then checked by the certificate."""
-    return np.array(_halves(target.normalised[0][0]))
 
 
 def _packed(found: tuple[float, float]) -> Array:
@@ -163,11 +151,11 @@ def _halves(p: float) -> tuple[float, float]:
     return math.sqrt(p), math.sqrt(max(1.0 - p, 0.0) / _KAPPA)
 
 
-def tangent_start(target: Target, ck: Target, found: tuple[float, float], readout: float | None = None) -> Array:
+def _tangent_start(target: Target, ck: Target, found: tuple[float, float], readout: float | None) -> Array:
     """The twin of the CK, its last layer shrunk to share c1 among the trained matrices, and rates that fit c1."""
     z = _packed(found)
     which = 1 if ck.even else 0  # c1, or c2 where there is no c1: of that only the readout has a share
-    total = target.normalised[0][which] / ck.normalised[0][which]
+    total = target.normalised[which] / ck.normalised[which]
     rates = target.rates_at_first_order(readout)
     trained = sum(rates[1:]) if target.kernel == "ntk_frozen" else sum(rates)
     z[2:] *= math.sqrt(total / (rates[2] if ck.even else trained))

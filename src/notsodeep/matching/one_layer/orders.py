@@ -1,0 +1,337 @@
+"""What is to be matched: the orders g_k(s, t) of a kernel on a range of norms, as polynomials in the norms.
+
+The polynomials are in log s where the range does not begin at zero: kernels are analytic in a sector around the
+positive norms, and the logarithm makes a strip of it, whatever the range. The norms are its Chebyshev points;
+everything between them is interpolated. Interpolating a kernel in both norms is interpolating its feature map, so the
+interpolant is itself a sum of positive semi-definite orders, and the whole argument of theory, section 13, holds for it
+exactly.
+
+What interpolation costs is a theorem for smooth kernels. The feature map F of the kernel along a ray is analytic in a
+sector around the positive norms (``kernels.conjugate``), hence in log s in a strip around the range. If it is bounded
+by M on the Bernstein ellipse of parameter rho, its interpolant of degree n in Chebyshev points is off by at most
+4 M rho^(-n) / (rho - 1) anywhere in the range; this holds for maps into a Hilbert space as it does for functions. With
+that, relative to the least |F(s)|, called e,
+
+    |k(s, t, .) - k_N(s, t, .)| <= (2 e + e^2) sqrt(k(s, s, 1) k(t, t, 1))    for all cosines at once.
+
+M is the largest of the bounds on discs that cover the ellipse.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..._chebyshev import nodes as chebyshev_nodes
+from ..._chebyshev import to_coefficients
+from ...kernels import diagonal
+from ...kernels.conjugate import conjugate_square
+from ...kernels.series import norm_series, on_circle, series_radius
+from ...networks import DEQ, Kernel, Network
+from .._limits import LIMITS
+
+Array = NDArray[np.float64]
+_FALLING = "between the norms that were computed, Chebyshev coefficients go on falling as the last ones do"
+_HALF_WAY = "between the norms that were computed, interpolation is at most twice as far off as half way"
+NOISE = 1e-15  # directions below this share of the largest are rounding
+
+
+@dataclass(frozen=True)
+class Smoothness:
+    """The feature map is at most ``size`` on the ellipse of parameter ``rho`` around the range of log norms."""
+
+    rho: float
+    size: float
+
+    def interpolation(self, degree: int, diagonal: float) -> float:
+        """Bound on the error of the interpolated kernel, relative to a diagonal of at least ``diagonal``."""
+        off = 4.0 * self.size * self.rho**-degree / (self.rho - 1.0) / math.sqrt(diagonal)
+        return 2.0 * off + off**2
+
+
+@dataclass(frozen=True)
+class KernelOrders:
+    """A kernel on norms in [low, high], divided by (s t)^power."""
+
+    network: Network
+    kernel: Kernel
+    low: float
+    high: float
+    power: int
+    """1 if the kernel vanishes at the origin: then like the squared norm, so that errors stay relative there."""
+    nodes: Array
+    orders: Array
+    """g_k(s_i, s_j) / (s_i s_j)^power: (K, N, N)."""
+    total: Array
+    """k(s_i, s_j, 1) / (s_i s_j)^power, with all orders: (N, N)."""
+    aliased: float
+    """Bound on what the Fourier transform mixed into the orders, relative to the diagonal."""
+    smoothness: Smoothness | None = None
+    """What is known of the kernel at complex norms; ``None`` where nothing is."""
+
+    @property
+    def degree(self) -> int:
+        """The degree of the interpolants in each norm."""
+        return len(self.nodes) - 1
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether the polynomials are in log s."""
+        return 0.0 < self.low < self.high
+
+    def deficit(self, parts: Array) -> Array:
+        """k - k_twin at the nodes for rho = 1, with everything that was left out of the series: (N, N)."""
+        flat = parts.transpose(1, 0, 2).reshape(len(self.nodes), -1)
+        return np.asarray(self.total - flat @ flat.T)
+
+    @functools.cached_property
+    def features(self) -> Array:
+        """F_k with F_k F_k' = g_k at the nodes: (K, N, rank)."""
+        if self.smoothness is not None:
+            return roots_of(self.orders[:, :, pivots(len(self.nodes))])[:, :, -LIMITS.rank:]
+        values, vectors = np.linalg.eigh(self.orders)
+        return vectors[:, :, -LIMITS.rank:] * np.sqrt(np.maximum(values[:, -LIMITS.rank:], 0.0))[:, None, :]
+
+    def at(self, cells: int) -> tuple[Array, Array]:
+        """Norms at equidistant Chebyshev angles, and the matrix that interpolates there from the nodes."""
+        angle = np.pi * np.arange(cells + 1) / cells
+        basis = np.cos(np.outer(angle, np.arange(len(self.nodes))))
+        return norms_at(np.cos(angle), self.low, self.high), basis @ to_coefficients(len(self.nodes))
+
+    @functools.cached_property
+    def grid(self) -> tuple[Array, Array]:
+        """The grid on which suprema are bounded."""
+        return self.at(LIMITS.grid_cells * len(self.nodes))
+
+    @functools.cached_property
+    def diagonal(self) -> Array:
+        """k(s, s, 1) / s^(2 power) on the grid."""
+        return quadratic(self.grid[1], self.total)
+
+    @functools.cached_property
+    def interpolation(self) -> float:
+        """What lies beyond the interpolants, relative to the diagonal: proven, or estimated where it cannot be."""
+        if len(self.nodes) == 1:
+            return 0.0
+        if self.smoothness is not None:
+            return self.smoothness.interpolation(self.degree, float(self.diagonal.min()))
+        return self._half_way() if self.kinked else self._falling()
+
+    @property
+    def kinked(self) -> bool:
+        return self.network.kinked
+
+    @property
+    def assumes(self) -> str:
+        """What ``interpolation`` takes for granted; empty where it is proven."""
+        if self.smoothness is not None or len(self.nodes) == 1:
+            return ""
+        return _HALF_WAY if self.kinked else _FALLING
+
+    def _half_way(self) -> float:
+        """Twice the largest error of the interpolants half way between the nodes: of all orders, for norms that are
+        equal, neighbours, or at the ends, at many cosines; and of the diagonal."""
+        s, rows = self.at(len(self.nodes))
+        s, rows = s[s > 0.0], rows[s > 0.0]
+        each, size = np.arange(len(s)), len(self.orders)
+        i = np.tile(each, 4)
+        j = np.concatenate([each, np.minimum(each + 1, each[-1]), 0 * each, 0 * each + each[-1]])
+        g = norm_series(self.network, s[i], s[j], self.kernel, 2 * size, oversampling=1, damped=True)[:, :size]
+        between = np.einsum("pa,kab,pb->pk", rows[i], self.orders, rows[j], optimize=True)
+        diagonal = quadratic(rows, self.total)
+        off = (g / (s[i] * s[j])[:, None] ** self.power - between) / np.sqrt(diagonal[i] * diagonal[j])[:, None]
+        cosines = np.cos(np.linspace(0.0, np.pi, 129))
+        whole = parallel(self.network, self.kernel, s, s) / s ** (2 * self.power)
+        return 2.0 * max(
+            float(np.abs(off @ cosines ** np.arange(size)[:, None]).max()), float(np.abs(whole / diagonal - 1.0).max())
+        )
+
+    def _falling(self) -> float:
+        """The Chebyshev coefficients of all orders fall geometrically in both norms; the rest is taken to be at most
+        four times what they sum up to if they go on falling as the last four did against the four before."""
+        m = to_coefficients(len(self.nodes))
+        size = np.abs(m @ self.orders @ m.T).sum((0, 1))
+        before, last = size[-8:-4].max(), size[-4:].max()
+        rate = min(max((last / max(before, 1e-300)) ** 0.25, 0.05), 0.97)
+        return float(4.0 * 2.0 * last * rate / (1.0 - rate) / self.diagonal.min())
+
+
+def quadratic(rows: Array, matrix: Array) -> Array:
+    """rows_a' matrix rows_a for every row."""
+    return np.einsum("ai,ai->a", rows @ matrix, rows)
+
+
+def norms_at(x: Array, low: float, high: float) -> Array:
+    """The norms at positions x in [-1, 1]."""
+    if 0.0 < low < high:
+        return np.exp(0.5 * (math.log(high) + math.log(low)) + 0.5 * (math.log(high) - math.log(low)) * x)
+    return 0.5 * (high + low) + 0.5 * (high - low) * x
+
+
+def parallel(network: Network, kernel: Kernel, s: Array, t: Array) -> Array:
+    """k(s, t, 1), with all orders.
+
+    The Hermite series of kinks do not end. What they lack on the diagonal is known, and added as an order of rank one.
+    """
+    found = on_circle(network, s, t, kernel, 1)[:, 0].real
+    if not network.kinked:
+        return found
+    norms, which = np.unique(np.concatenate([s, t]), return_inverse=True)
+    exact = diagonal(network, torch.from_numpy(norms**2), (kernel,), check=False)[kernel].numpy()
+    lacking = np.sqrt(np.maximum(exact - on_circle(network, norms, norms, kernel, 1)[:, 0].real, 0.0))
+    left, right = np.split(lacking[which], 2)
+    return np.asarray(found + left * right)
+
+
+def pivots(count: int) -> NDArray[np.intp]:
+    """A few of so many nodes, spread as they are."""
+    return np.unique(np.linspace(0, count - 1, LIMITS.pivots).round().astype(np.intp))
+
+
+def roots_of(columns: Array) -> Array:
+    """F_k projected on what it is at the pivots (Nystroem), from the columns of g_k there; the largest last.
+
+    A smooth kernel has no more than that, to rounding. What it has beyond counts as left out.
+    """
+    at = columns[:, pivots(columns.shape[1])]
+    values, vectors = np.linalg.eigh(at)
+    keep = values > NOISE * values.max()
+    return columns @ (vectors * (keep / np.sqrt(np.where(keep, values, 1.0)))[:, None, :])
+
+
+# ---- how a kernel is measured ----------------------------------------------------------------------------------
+
+
+def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: float) -> KernelOrders:
+    """The target on a range of norms, resolved to a small share of ``tol`` where rounding allows."""
+    low, high = norms
+    power = int(_vanishes_at_zero(network))
+    share = max(LIMITS.resolution * tol, 1e-12)  # rounding ends the decay of the coefficients
+    terms = _resolved(network, kernel, high, LIMITS.resolution * tol)
+    if high <= low:
+        return _sample(network, kernel, low, high, power, terms, 1, None)
+    smooth = _continued(network, kernel, low, high, power)
+    if smooth is not None:
+        rough = _sample_diagonal(network, kernel, low, high, power)
+        for count in (*range(10, 32, 2), 36, 42, 50, 60, 68, 76, 84, 92, 100, 112):
+            # more than thirty nodes cost much: there interpolation may take three times more
+            if smooth.interpolation(count - 1, rough) <= (share if count <= 30 else 3.0 * share):
+                return _sample(network, kernel, low, high, power, terms, count, smooth)
+    best = None
+    for count in (27, 40) if network.kinked else (12, 18, 27, 40):
+        target = _sample(network, kernel, low, high, power, terms, count, None)
+        best = target if best is None or target.interpolation < best.interpolation else best
+        if best.interpolation <= share:
+            break
+    assert best is not None
+    return best
+
+
+def sketch(network: Network, kernel: Kernel, norms: tuple[float, float]) -> KernelOrders:
+    """The first orders alone at a few norms."""
+    found = _sample(network, kernel, *norms, int(_vanishes_at_zero(network)), 96, 12, None)
+    return replace(found, total=found.orders.sum(0))
+
+
+def _resolved(network: Network, kernel: Kernel, high: float, share: float) -> int:
+    """How many orders leave less than ``share`` of the diagonal at the largest norm, where the series is longest."""
+    for count in (96, 256, 512):
+        g = np.maximum(norm_series(network, [high], [high], kernel, count, oversampling=2)[0], 0.0)
+        total = float(parallel(network, kernel, np.array([high]), np.array([high]))[0])
+        enough = np.flatnonzero(total - np.cumsum(g) <= share * total)
+        if len(enough):
+            return max(int(enough[0]) + 1, 6)
+    return count
+
+
+def _sample_diagonal(network: Network, kernel: Kernel, low: float, high: float, power: int) -> float:
+    """The least k(s, s, 1) / s^(2 power), roughly: it only decides how many nodes are taken."""
+    s = norms_at(np.linspace(-1.0, 1.0, 9), low, high)
+    return float((parallel(network, kernel, s, s) / s ** (2 * power)).min())
+
+
+def _sample(
+    network: Network,
+    kernel: Kernel,
+    low: float,
+    high: float,
+    power: int,
+    terms: int,
+    count: int,
+    smooth: Smoothness | None,
+) -> KernelOrders:
+    nodes = norms_at(chebyshev_nodes(count), low, high)
+    orders, total = np.zeros((terms, count, count)), np.empty((count, count))
+    i, j = np.triu_indices(count)
+    total[i, j] = total[j, i] = parallel(network, kernel, nodes[i], nodes[j]) / (nodes[i] * nodes[j]) ** power
+    few = np.arange(count) if smooth is None else pivots(count)
+    known = (i == j) | np.isin(i, few) | np.isin(j, few)
+    i, j, size = i[known], j[known], 2 * terms
+    g = norm_series(network, nodes[i], nodes[j], kernel, size, oversampling=1, damped=True)
+    g /= (nodes[i] * nodes[j])[:, None] ** power
+    orders[:, i, j] = orders[:, j, i] = g[:, :terms].T
+    if len(few) < count:
+        roots = roots_of(orders[:, :, few])
+        orders = roots @ roots.transpose(0, 2, 1)
+    mixed = _aliased(np.diag(total), g[i == j], series_radius(network, size, damped=True) ** size)
+    return KernelOrders(network, kernel, low, high, power, nodes, orders, total, mixed, smooth)
+
+
+def _aliased(ends: Array, sampled: Array, damping: float) -> float:
+    """Bound what orders m >= M add that a transform of size M mixes into the first ones, damped by at least ``damping``.
+
+    All M computed orders sum up to k(s, s, 1) less (1 - damping^j) of the orders m, so these sum up to at most what is
+    missing / (1 - damping). Between the nodes a feature map is at most Lebesgue's constant times larger.
+    """
+    missing = np.maximum(ends - sampled.sum(1), 0.0) / (1.0 - damping)
+    lebesgue = 1.0 + 2.0 / math.pi * math.log(len(ends) + 1.0)
+    return float(damping * lebesgue**2 * (missing / ends).max())
+
+
+def _vanishes_at_zero(network: Network) -> bool:
+    """Whether the kernel is zero at the origin."""
+    if isinstance(network, DEQ) and network.variances[2] > 0.0:
+        return False
+    return all(math.isclose(float(phi(np.zeros(1))[0]), 0.0, abs_tol=1e-300) for phi in network.activations)
+
+
+# ---- smoothness in the norm -----------------------------------------------------------------------------------
+
+
+def _continued(network: Network, kernel: Kernel, low: float, high: float, power: int) -> Smoothness | None:
+    """The largest sector to which F(s) / s^power continues, or ``None``: kinks, or a range that begins at zero."""
+    if not 0.0 < low < high or network.kinked:
+        return None
+    centre, half = 0.5 * (math.log(high) + math.log(low)), 0.5 * (math.log(high) - math.log(low))
+    for angle in (0.72, 0.6, 0.46, 0.34, 0.24):  # half the opening of the sector in which the ellipse lies
+        rho = min(angle / half + math.hypot(1.0, angle / half), 64.0)
+        size = _largest(network, kernel, centre, half, rho, power)
+        if math.isfinite(size):
+            return Smoothness(rho, size)
+    return None
+
+
+def _largest(network: Network, kernel: Kernel, centre: float, half: float, rho: float, power: int) -> float:
+    """A bound of |F(z) / z^power| on an ellipse, from discs that cover it; infinite where there is none."""
+    discs, parts = 32, 4  # over the upper half of the ellipse; where a disc has no bound, four smaller ones are tried
+    step, most = math.pi / discs, 0.0
+    place = step * (np.arange(discs) + 0.5)
+    for level in range(3):
+        turn = rho * np.exp(1j * place)
+        z = np.exp(centre + 0.5 * half * (turn + 1.0 / turn))
+        if level == 0 and not np.isfinite(conjugate_square(network, z, kernel)).all():
+            break
+        radius = 0.25 * half * (rho + 1.0 / rho) * step  # the speed of the ellipse is at most twice that / step
+        squares = conjugate_square(network, z, kernel, radius) / (np.abs(z) * math.exp(-radius)) ** (2 * power)
+        without = ~np.isfinite(squares)
+        most = max(most, float(squares[~without].max(initial=0.0)))
+        if not without.any():
+            return math.sqrt(most)
+        step /= parts
+        place = (place[without][:, None] + step * (np.arange(parts) - 0.5 * (parts - 1))).ravel()
+    return math.inf
