@@ -6,8 +6,6 @@ from typing import Literal
 
 Kernel = Literal["ck", "ntk", "ntk_frozen"]
 """What is trained: the readout alone; all weights; all but the input weights (docs/theory.md, section 2)."""
-MatchKernel = Literal[Kernel, "both"]
-FamilyName = Literal["hard_tanh", "skip", "leaky_relu", "quadratic", "hermite"]
 Init = Literal["gaussian", "orthogonal"]
 Method = Literal["sgd", "adam", "ridge"]
 Store = Literal["auto", "memory", "disk", "none"]

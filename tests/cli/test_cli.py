@@ -147,10 +147,10 @@ def test_the_source_of_a_twin_runs_and_computes_what_the_library_computes(phi, k
         assert [g["lr"] for g in groups] == pytest.approx([0.5 * r for r in twin.learning_rates])
 
 
-@pytest.mark.parametrize(("phi", "inputs"), [("tanh", "sphere"), ("relu", "uniform")])
+@pytest.mark.parametrize(("phi", "inputs"), [("tanh", "sphere"), ("relu", "any")])
 def test_the_source_of_twins_without_data(phi, inputs):
     source = run("match", phi, "--inputs", inputs, "--code").stdout
-    twin = (nsd.match_sphere if inputs == "sphere" else nsd.match_uniform)(nsd.DEQ(phi, sigma_a2=0.2))
+    twin = (nsd.match_sphere if inputs == "sphere" else nsd.match_one_layer)(nsd.DEQ(phi, sigma_a2=0.2))
     same_as_library(executed(source, in_features=7, width=33, out_features=3).double(), twin)
 
 
@@ -190,7 +190,7 @@ def test_match_json_and_saved_file_round_trip(files):
     result = run("match", "relu", "-d", files / "X.npy", "-y", files / "y.npy", "--json", "--save", saved)
     assert result.stderr == ""
     document = json.loads(result.stdout)
-    assert document["verified"]["twin"]["ck"] < 1e-3 < document["verified"]["plain"]["ck"]  # ten times nearer at least
+    assert document["verified"]["distance"] < 1e-3 < document["verified"]["plain_distance"]  # ten times nearer at least
     assert nsd.Twin.from_dict(json.loads(saved.read_text())).residual < 1e-9  # what every match promises
     assert [p.name for p in files.iterdir() if p.name.endswith(".part")] == []
 
@@ -249,7 +249,7 @@ def test_equivalent_kernel_and_kernel_of_a_twin(files):
 @pytest.mark.parametrize(
     ("phi", "inputs", "kernel"),
     [
-        ("relu", "uniform", "ck"),
+        ("relu", "any", "ck"),
         ("relu", "any", "ntk"),
         ("tanh", "any", "ntk_frozen"),
         ("relu", "sphere", "ck"),
@@ -281,14 +281,9 @@ def test_kernel_of_a_twin_that_normalises_or_does_not_match_it(files):
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        (["tanh", "--inputs", "uniform", "--layers", "2"], "--inputs any, or leave out --layers"),
-        (["tanh", "--inputs", "uniform", "--kernel", "both"], "--inputs any"),
-        (["relu", "--inputs", "any", "--kernel", "both"], "--inputs uniform"),
-        (["relu", "--inputs", "uniform", "--kernel", "both", "--tol", "1e-5"], "take --layers"),
         (["relu", "--inputs", "any", "--tol", "1e-13"], "Raise --tol"),
         (["silu", "--inputs", "any", "--tol", "1e-15"], "--inputs any --kinds"),
-        (["relu", "--inputs", "any", "--layers", "2"], "belongs to --inputs uniform"),
-        (["relu", "--inputs", "uniform", "--kinds", "2"], "belongs to --inputs any"),
+        (["relu", "--inputs", "sphere", "--kinds", "2"], "belongs to --inputs any"),
     ],
 )
 def test_advice_on_twins_without_data_names_options(arguments, advice):
@@ -297,11 +292,9 @@ def test_advice_on_twins_without_data_names_options(arguments, advice):
     assert advice in " ".join(result.stderr.split())
 
 
-def test_kinds_and_layers_as_asked_for():
+def test_kinds_as_asked_for():
     twin = json.loads(run("match", "tanh", "--inputs", "any", "--kinds", "1", "--norms", "0.8,1.2", "--json").stdout)
     assert twin["kinds"] == 1
-    plain = json.loads(run("match", "relu", "--inputs", "uniform", "--layers", "3", "--json").stdout)
-    assert nsd.Twin.from_dict({k: plain[k] for k in plain if k not in ("pytorch", "verified")}).depth == 3
 
 
 def test_standard_input_and_output(files):

@@ -59,7 +59,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
     mix = nsd.GaussianMixture.two_class(20)
     statistics = nsd.MixtureStatistics.estimate(rows, labels)
     twin = nsd.match(relu, 1.0)
-    uniform = nsd.match_one_layer(relu, tol=1e-2, kinds=1)
     table = nsd.kernel_function(deq, "ck", (0.5, 1.5))
     law = nsd.spectral_law(deq, mix, n=30)
     equivalent = nsd.equivalent(deq, statistics)
@@ -144,7 +143,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "match_one_layer": (nsd.match_one_layer, lambda: {"deq": relu, "tol": 1e-2, "kinds": 1}),
         "Twin.kernel_matrix": (twin.kernel_matrix, lambda: {"X": X}),
         "Twin.verify": (twin.verify, lambda: {"X": X}),
-        "Twin.implications": (uniform.implications, lambda: {"n": 10, "ridge": 0.1}),
         "Twin.from_dict": (nsd.Twin.from_dict, lambda: {"document": twin.to_dict()}),
         "pytorch_code": (nsd.pytorch_code, lambda: {"twin": twin}),
         "predict_learning": (nsd.predict_learning, lambda: {"network": deq, "mixture": mix, "n": 30}),

@@ -40,9 +40,9 @@ RANGES = [
     "1,1",
 ]
 CHOICES = {
-    "kernel": ["ck", "ntk", "ntk_frozen", "both", "CK", ""],
+    "kernel": ["ck", "ntk", "ntk_frozen", "CK", ""],
     "family": ["auto", "hard_tanh", "skip", "leaky_relu", "quadratic", "hermite", "x"],
-    "inputs": ["mixture", "sphere", "uniform", "any", "x"],
+    "inputs": ["mixture", "sphere", "any", "x"],
     "method": ["ridge", "sgd", "adam", "kernel", "features", "equivalent", "x"],
     "task": ["auto", "classify", "regress", "x"],
     "train": ["readout", "frozen", "all", "x"],

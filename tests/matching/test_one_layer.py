@@ -16,8 +16,7 @@ from notsodeep.activations import Activation, Basis, Conditioned
 from notsodeep.errors import ActivationError, InfeasibleMatchError, InvalidInputError
 from notsodeep.kernels import diagonal, pairwise
 from notsodeep.kernels.series import norm_series
-from notsodeep.matching.one_layer.measuring import measure
-from notsodeep.matching.one_layer.target import quadratic
+from notsodeep.matching.one_layer.orders import measure, quadratic
 
 TOL = inspect.signature(nsd.match_one_layer).parameters["tol"].default
 TANH = nsd.DEQ("tanh", sigma_a2=0.2)

@@ -12,9 +12,9 @@ import pytest
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.activations import Quadratic
-from notsodeep.errors import ActivationError, InfeasibleMatchError, InvalidInputError
+from notsodeep.errors import InfeasibleMatchError, InvalidInputError
 from notsodeep.kernels import power_series, sphere_diagonal
-from notsodeep.matching import Twin, tabulate
+from notsodeep.matching import Twin
 
 KERNELS = ["ck", "ntk", "ntk_frozen"]
 
@@ -116,7 +116,7 @@ def test_refusals() -> None:
     deq = nsd.DEQ("tanh", 0.2)
     with pytest.raises(InvalidInputError, match="deq must be"):
         nsd.match_sphere(nsd.ENN("relu"))
-    with pytest.raises(InvalidInputError, match="kernel must be one of"):
+    with pytest.raises(InvalidInputError, match="kernel must be"):
         nsd.match_sphere(deq, "both")
     with pytest.raises(InvalidInputError, match="terms"):
         nsd.match_sphere(deq, terms=1)
@@ -126,32 +126,6 @@ def test_refusals() -> None:
         nsd.match_sphere(deq, family="quadratic")
     with pytest.raises(InfeasibleMatchError, match="alpha >= mu/d"):
         nsd.match_sphere(deq, family="quadratic", dimension=100)
-
-
-@pytest.mark.parametrize("name", ["tanh", "silu"])
-def test_the_table_is_the_same_function(name: str) -> None:
-    exact = nsd.match_sphere(nsd.DEQ(name, 0.2)).network.activations[0]
-    fast = tabulate(exact)
-    x = np.linspace(-6.0, 6.0, 997)
-    assert fast(x) == pytest.approx(exact(x), abs=1e-8)  # the series is steep in its tails
-    assert fast.derivative(x) == pytest.approx(exact.derivative(x), abs=1e-5)
-    near = np.abs(x) < 4
-    assert fast(x[near]) == pytest.approx(exact(x[near]), abs=5e-10)  # and finer than the pieces of the table elsewhere
-    assert fast(np.array([9.0, 10.0, 11.0])) == pytest.approx(
-        fast(8.0) + fast.derivative(8.0) * np.array([1.0, 2.0, 3.0])
-    )
-    X = unit_points(10, 8)
-    assert nsd.ck(nsd.ENN([fast]), X) == pytest.approx(nsd.ck(nsd.ENN([exact]), X), abs=1e-10)  # the tails have no mass
-    assert pickle.loads(pickle.dumps(fast))(0.3) == fast(0.3)
-
-
-def test_a_table_wants_a_smooth_function() -> None:
-    with pytest.raises(ActivationError, match="kinks"):
-        tabulate("relu")
-    with pytest.raises(InvalidInputError, match="pieces"):
-        tabulate("tanh", pieces=1)
-    with pytest.raises(ActivationError, match="reach"):
-        tabulate("tanh", reach=-1.0)
 
 
 def test_a_kernel_that_is_zero_has_no_twin():

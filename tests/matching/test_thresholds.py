@@ -146,7 +146,6 @@ def test_as_a_network_everywhere(kernel):
     assert nsd.Twin.from_dict(json.loads(json.dumps(twin.to_dict()))) == twin
     assert Activation.from_dict(LAYER.to_dict()) == LAYER
     assert "t = -0.5, 0.25, 1.5, leak=0.1" in repr(LAYER)
-    assert "svg" in twin._repr_html_()
 
 
 def test_auto_takes_them_where_they_are_enough_and_says_so():

@@ -147,7 +147,7 @@ def test_twin_of_a_relu_deq_is_uniform() -> None:
 def test_twin_of_a_plain_silu_deq_is_uniform_and_of_a_centred_one_matched() -> None:
     plain = nsd.DEQ("silu", sigma_a2=0.2)
     uniform = nsd.nn.twin_of(nsd.nn.DEQ(plain, 64, 200, 10), X).twin
-    assert uniform.bound < 1e-3  # the tolerance of match_uniform
+    assert uniform.bound < 1e-3  # the tolerance that twin_of asks for
     assert uniform.deq.activation == plain.activation
     matched = nsd.nn.twin_of(nsd.nn.DEQ(plain.centred(1.0), 64, 200, 10), X).twin
     assert matched.bound is None

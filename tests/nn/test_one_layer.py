@@ -11,17 +11,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import notsodeep as nsd
-from helpers import tolerance, ulps
-from notsodeep.cli.app import app
+from helpers import ulps
 from notsodeep.errors import InvalidInputError, NotSoDeepWarning
 from notsodeep.nn import DEQParts
 from notsodeep.nn.compare import _specifications
 from notsodeep.nn.foreign import measure
 
-CASES = ("tanh ck", "relu ck", "relu ntk", "thresholds", "bias", "turned")
+CASES = ("tanh ck", "relu ck", "relu ntk", "thresholds", "bias")
 
 
 def usually(*names: str) -> list[Any]:
@@ -43,7 +41,6 @@ def twin(name: str) -> nsd.Twin:
         "relu ntk": lambda: nsd.match_one_layer(relu, "ntk", trains="readout"),  # log|u| and sign(u)
         "thresholds": lambda: nsd.match_one_layer(relu, units="thresholds"),
         "bias": lambda: nsd.match_one_layer(nsd.DEQ("tanh", 0.2, sigma_c2=0.3)),
-        "turned": lambda: nsd.match_one_layer(nsd.DEQ("relu", 0.2, sigma_c2=0.2), "ntk"),
     }
     return designs[name]()
 
@@ -127,33 +124,6 @@ def test_compare_and_what_an_ntk_twin_trains() -> None:
     builders = _specifications(deq, twin("relu ntk"), "gaussian")
     trained = {name: build(64, 8, 10, 0, "all", None).kernel for name, build in builders.items()}
     assert trained == {"DEQ": "ntk", "twin": "ck", "plain": "ntk"}
-
-
-@pytest.mark.slow
-def test_turned_units_on_the_command_line_as_source_and_compared(tmp_path) -> None:
-    runner, path, k = CliRunner(), str(tmp_path / "twin.json"), str(tmp_path / "K.npy")
-    asked = ["match", "relu", "--sigma-c2", "0.2", "--kernel", "ntk", "--inputs", "any", "--save", path]
-    printed = runner.invoke(app, [*asked, "--code"])
-    assert printed.exit_code == 0
-    np.save(tmp_path / "X.npy", rows := X[[0, 1, 2, 5]].double().numpy())
-    assert runner.invoke(app, ["kernel", str(tmp_path / "X.npy"), "--twin", path, "-o", k]).exit_code == 0
-    np.testing.assert_allclose(np.load(k), nsd.ck(twin("turned").network, rows), rtol=tolerance())
-    space: dict[str, Any] = {}
-    exec(printed.stdout, space)
-    theirs, ours = space["Twin"](4, 33, 3), module("turned")
-    theirs.load_state_dict(dict(zip(theirs.state_dict(), ours.parameters(), strict=True)))
-    torch.testing.assert_close(theirs(X), ours(X), rtol=ulps(64, torch.float32), atol=ulps(128, torch.float32))
-    data = nsd.datasets.digits().first(200).standardised()
-    found = nsd.compare(
-        twin("turned").deq,
-        twin("turned"),
-        (data.X_train, data.y_train),
-        test=(data.X_test[:50], data.y_test[:50]),
-        width=64,
-        seeds=1,
-        init="orthogonal",
-    )
-    assert found.models == ("DEQ", "twin", "plain")
 
 
 # -- a bias ----------------------------------------------------------------------------------------------

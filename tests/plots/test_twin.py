@@ -33,7 +33,7 @@ def test_three_panels() -> None:
 
 def test_a_twin_without_numbers_or_points() -> None:
     assert len(TwinDisplay.from_twin(nsd.match_sphere(nsd.DEQ("tanh", 0.2))).plot().axes_) == 1
-    assert len(TwinDisplay.from_twin(nsd.match(nsd.DEQ("tanh", 0.2), 1.0, "both")).plot().axes_) == 2
+    assert len(TwinDisplay.from_twin(nsd.match(nsd.DEQ("tanh", 0.2), 1.0)).plot().axes_) == 2
 
 
 def test_own_axes_and_refusals() -> None:

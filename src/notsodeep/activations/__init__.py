@@ -21,7 +21,6 @@ from .polynomial import Hermite as Hermite
 from .polynomial import Quadratic as Quadratic
 from .smooth import Tanh as Tanh
 from .thresholds import Thresholds as Thresholds
-from .turned import Turned as Turned
 
 _CLASSES = {cls.__name__: cls for cls in activation_classes()}
 globals().update(_CLASSES)  # a new class needs no import above, which serves type checkers alone

@@ -501,7 +501,7 @@ def _from_document(document: Any) -> Activation:
         shown = document if isinstance(document, str | int | float | list | None) else type(document).__name__
         raise SerialisationError(f"expected a JSON object with the key 'activation', got {shown!r:.200}")
     parameters = {str(k): tuple(v) if isinstance(v, list) else v for k, v in document.items() if k != "activation"}
-    for key in {"base", "turned"} & parameters.keys():
+    for key in {"base"} & parameters.keys():
         if not isinstance(parameters[key], Mapping):
             raise SerialisationError(f"the key {key!r} must hold the JSON object of an activation")
         parameters[key] = _from_document(parameters[key])

@@ -10,14 +10,12 @@ import typer
 
 import notsodeep as nsd
 
-from .._words import FamilyName, MatchKernel
 from ..errors import InfeasibleMatchError, InvalidInputError
 from . import files
 from . import options as opt
 from .app import answer, app, print_json, show, table
 
-Family = Literal["auto", FamilyName]
-Inputs = Literal["mixture", "sphere", "uniform", "any"]
+Inputs = Literal["mixture", "sphere", "any"]
 _CHECKED = 2000  # points on which a design is verified; more would tell the same
 
 
@@ -30,21 +28,19 @@ def match(
     tau0: opt.Tau0 = None,
     data: opt.Data = None,
     labels: opt.Labels = None,
-    kernel: Annotated[MatchKernel, typer.Option("--kernel", "-k", help="Kernel to match; both: CK and NTK.")] = "ck",
-    family: Annotated[Family, typer.Option("--family", help="Activations of the twin.")] = "auto",
+    kernel: Annotated[opt.Kernel, typer.Option("--kernel", "-k", help="Kernel to match.")] = "ck",
+    family: Annotated[str, typer.Option("--family", help="Activations of the twin.")] = "auto",
     inputs: Annotated[
         Inputs,
         typer.Option(
             "--inputs",
-            help="mixture: high-dimensional data; sphere: unit norm; any: any input, one layer; "
-            "uniform: the same, or plain layers with --layers.",
+            help="mixture: high-dimensional data; sphere: unit norm; any: any input, one layer.",
         ),
     ] = "mixture",
     norms: Annotated[
-        str | None, typer.Option("--norms", help="With uniform, any: least and largest norm of the inputs, as 0.5,1.5")
+        str | None, typer.Option("--norms", help="With any: least and largest norm of the inputs, as 0.5,1.5")
     ] = None,
-    tol: Annotated[float | None, typer.Option("--tol", help="With uniform, any: largest error.")] = None,
-    layers: Annotated[int | None, typer.Option("--layers", min=1, help="With uniform: this many plain layers.")] = None,
+    tol: Annotated[float | None, typer.Option("--tol", help="With any: largest error.")] = None,
     kinds: Annotated[int | None, typer.Option("--kinds", min=1, help="With any: this many kinds of units.")] = None,
     standardise: opt.Standardise = False,
     as_is: opt.AsIs = False,
@@ -61,8 +57,7 @@ def match(
       notsodeep match tanh --sigma-a2 0.1 --kernel ntk --save twin.json
       notsodeep match relu --data X.npy --labels y.npy --standardise
       notsodeep match tanh --inputs sphere --json
-      notsodeep match tanh --inputs uniform --norms 0.8,1.2 --tol 0.01
-      notsodeep match relu --inputs any
+      notsodeep match tanh --inputs any --norms 0.8,1.2 --tol 0.01
       notsodeep match relu --code > twin.py
     """
     if json and code:
@@ -71,7 +66,7 @@ def match(
     deq = opt.deq_from(activation, sigma_a2, sigma_b2, sigma_c2)
     points, sizes = None, {}
     if inputs == "mixture":
-        opt.refuse("belongs to --inputs uniform or any", norms=norms, tol=tol, layers=layers, kinds=kinds)
+        opt.refuse("belongs to --inputs any", norms=norms, tol=tol, kinds=kinds)
         statistics, points = _statistics(tau0, data, labels, standardise, as_is)
         twin = nsd.match(deq, statistics, kernel=kernel, family=family)
         sizes = _sizes(statistics, labels)
@@ -79,7 +74,7 @@ def match(
         given = {"data": data, "labels": labels, "tau0": tau0, "standardise": standardise, "as_is": as_is}
         opt.refuse(f"no meaning for --inputs {inputs}: this twin knows no data", **given)
         opt.refuse(f"no meaning for --inputs {inputs}", family=None if family == "auto" else family)
-        twin = _elsewhere(deq, inputs, kernel, norms=norms, tol=tol, layers=layers, kinds=kinds)
+        twin = _elsewhere(deq, inputs, kernel, norms=norms, tol=tol, kinds=kinds)
     verified = None if points is None else twin.verify(points)
     source = nsd.pytorch_code(twin, **sizes)
     if save is not None:
@@ -119,15 +114,11 @@ def _sizes(statistics: Any, labels: str | None) -> dict[str, int]:
 def _elsewhere(deq: Any, inputs: str, kernel: Any, norms: str | None, **given: Any) -> Any:
     """Twins that are tied to no data."""
     if inputs == "sphere":
-        opt.refuse("belongs to --inputs uniform or any", norms=norms, **given)
+        opt.refuse("belongs to --inputs any", norms=norms, **given)
         return nsd.match_sphere(deq, kernel=kernel)
-    belongs = "kinds" if inputs == "any" else "layers"
-    for name in {"kinds", "layers"} - {belongs}:
-        opt.refuse(f"belongs to --inputs {'any' if name == 'kinds' else 'uniform'}", **{name: given.pop(name)})
-    design = nsd.match_one_layer if inputs == "any" else nsd.match_uniform
     wanted = {"norms": _pair(norms), **given}
     try:
-        return design(deq, kernel, **{name: value for name, value in wanted.items() if value is not None})
+        return nsd.match_one_layer(deq, kernel, **{name: value for name, value in wanted.items() if value is not None})
     except (InfeasibleMatchError, InvalidInputError) as error:
         raise type(error)(_spoken(str(error))) from None
 
@@ -136,10 +127,7 @@ _OPTIONS = (
     ("match_one_layer(..., kinds=", "--inputs any --kinds "),
     (") as it is", " as it is"),
     ("match_one_layer", "--inputs any"),
-    ("match_uniform", "--inputs uniform"),
     ("Raise tol", "Raise --tol"),
-    (", layers='auto'", ", or leave out --layers"),
-    ("layers=", "--layers "),
 )
 
 

@@ -129,17 +129,14 @@ def _twin(source: str, activation: str | None, layers: str | None, **settings: A
 
 def _equivalent_kernel(twin: Any, which: Any) -> Any:
     """The kernel of the twin's network that --equivalent speaks of."""
-    from ..matching import kernel_names
-
-    names = kernel_names(twin.kernel)
     if twin.learning_rates is not None or twin.normalise:
         has = "carries learning rates" if twin.learning_rates is not None else "divides its inputs by their norm"
         raise InvalidInputError(
             f"this twin {has}, for which --equivalent has no form; leave out --equivalent to get its exact kernel."
         )
-    if which not in (None, *names):
-        raise InvalidInputError(f"this twin matches {' and '.join(names)}, got --kernel {which}.")
-    return "ck" if twin.trains == "readout" else which or names[-1]
+    if which not in (None, twin.kernel):
+        raise InvalidInputError(f"this twin matches {twin.kernel}, got --kernel {which}.")
+    return "ck" if twin.trains == "readout" else twin.kernel
 
 
 def _fill_equivalent(operator: Any, out: Any) -> None:

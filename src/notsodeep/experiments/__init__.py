@@ -55,9 +55,6 @@ STUDIES = {
     ),
     "one_layer_lazy": Study("lazy", "one layer's readout trained beside a whole DEQ", "20 s", "10 min, H200"),
     "distil": Study("distilling", "what can stand in for a trained DEQ", "10 s", "4 min, H200"),
-    "uniform_depth": Study("uniform", "plain layers without data: proven bound against depth", "5 s", "3 min"),
-    "uniform_odd": Study("uniform", "what no network of odd layers can reach", "5 s", "20 s"),
-    "uniform_training": Study("lazy", "DEQ and twin trained side by side, all weights", "20 s", "30 min, H200"),
 }
 
 

@@ -25,7 +25,8 @@ import numpy as np
 from .._words import Init
 from ..activations import activation
 from ..datasets import Dataset, load
-from ..matching import Twin, match, match_one_layer, norm_range
+from ..matching import Twin, match_one_layer, norm_range
+from ..matching.match import match
 from ..networks import DEQ, ENN
 from ..plots.figures.accuracy import ACTIVATIONS, MODELS, draw_accuracy, draw_depths
 from ..plots.figures.twins import draw_one_layer_accuracy
@@ -233,7 +234,7 @@ def one_layer_candidates(phi: str, data: Dataset) -> dict[str, Candidate]:
     """The networks compared, the DEQ first."""
     papers = twin_for(phi)
     one = match_one_layer(papers.deq, norms=norm_range(data.X_train), tol=TOLERANCE).network
-    scalar = papers.verify(data.X_train[:_SCALED_ON]).scalar["ck"]
+    scalar = papers.verify(data.X_train[:_SCALED_ON]).scalar
     *before, last = papers.plain.activations
     return {
         "DEQ": Candidate(papers.deq),

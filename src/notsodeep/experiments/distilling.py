@@ -17,7 +17,8 @@ from torch import Tensor
 
 from .. import nn as finite
 from ..datasets import load
-from ..matching import Twin, match_one_layer, match_uniform, norm_range
+from ..matching import Twin, match_one_layer, norm_range
+from ..matching.match import match
 from ..networks import DEQ, ENN
 from ..nn.compare import median_times, share
 from ..nn.model import Model, in_batches
@@ -71,7 +72,7 @@ def students(run: DistillingRun, X: Tensor) -> dict[tuple[str, int], Twin | ENN]
     if deq.activation.homogeneity == 1.0:
         return {
             ("twin", 1): match_one_layer(deq, units="conditioned"),
-            ("twin", 2): match_uniform(deq, layers=2),
+            ("twin", 2): match(deq, 1.0),
             **found,
         }
     return {("twin", 1): match_one_layer(deq, norms=norm_range(X.cpu(), coverage=0.99)), **found}
@@ -100,7 +101,8 @@ def _rows(
 ) -> list[dict[str, Any]]:
     """One row per network. ``start`` is ``"deq"``, or whose layers and weights it began with; ``agreement`` the share
     of test rows that it and the trained DEQ put into the same class; ``milliseconds`` are for one batch of 128 test
-    rows, the median of calls in turns with all others; ``contraction`` is that of one step of the DEQ, at worst."""
+    rows, the median of calls in turns with all others; ``contraction`` is that of one step of the DEQ, at worst.
+    """
     guesses = {key: in_batches(model, X).argmax(-1) for key, model in models.items()}
     with torch.no_grad():
         seconds = median_times({str(key): partial(m, X[:128]) for key, m in models.items()}, X.device)

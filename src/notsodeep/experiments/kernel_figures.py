@@ -31,7 +31,8 @@ from ..datasets import load
 from ..equivalents import equivalent, spectral_norm, sphere_equivalent
 from ..errors import InvalidInputError
 from ..kernels import ck, kernels_of
-from ..matching import match, match_sphere
+from ..matching import match_sphere
+from ..matching.match import match
 from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import DEQ, Kernel
 from ..plots.figures.kernels import draw_eigenvalues, draw_kernels, draw_sphere
@@ -219,7 +220,7 @@ def image_points(setup: Setup) -> list[Point]:
 
 
 def unit_rows(n: int, d: int, seed: int = 0) -> np.ndarray:
-    """n points drawn uniformly from the unit sphere in dimension d."""
+    """N points drawn uniformly from the unit sphere in dimension d."""
     rows = np.random.default_rng(seed).standard_normal((n, d))
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from .. import nn as finite
 from ..datasets import Dataset, load
 from ..kernels import ntk
-from ..matching import Twin, match_one_layer, match_uniform, norm_range
+from ..matching import Twin, match_one_layer, norm_range
 from ..networks import DEQ
 from ..nn.compare import share
 from ..nn.model import Model, compute_features, in_batches, one_hot
@@ -122,7 +122,8 @@ def _in_step(
 
 def _compared(outputs: Tensor, labels: Tensor, reference: Tensor) -> dict[str, float]:
     """Accuracy on the test rows; the share of them on which the reference predicts the same class; the distance
-    |f - reference| / |reference| of the outputs."""
+    |f - reference| / |reference| of the outputs.
+    """
     guesses = outputs.argmax(-1)
     return {
         "accuracy": share(guesses, labels),
@@ -137,7 +138,8 @@ def _distance(outputs: Tensor, reference: Tensor) -> float:
 
 def _follow(run: LazyRun, twin: Twin, data: Dataset, seed: int, setup: Setup) -> dict[str, Any]:
     """The half mean square of the test rows, and all that is compared with the DEQ, over time: of the DEQ, one layer
-    with Gaussian and with orthogonal weights, another DEQ; ``to_limit`` is the distance from infinite width."""
+    with Gaussian and with orthogonal weights, another DEQ; ``to_limit`` is the distance from infinite width.
+    """
     X, y, X_test, y_test = data.tensors(setup.device)
     sizes = (X.shape[1], run.width, len(data.classes))
     models: dict[str, Model] = {
@@ -228,7 +230,7 @@ class Together:
 
 def train_together(run: Together, setup: Setup = HERE) -> dict[str, Any]:
     """Every epoch of every seed, and the summary over seeds."""
-    twin = match_uniform(DEQ("relu", run.sigma_a2), "ntk", layers=run.layers)
+    twin = match_one_layer(DEQ("relu", run.sigma_a2), "ntk")
     data = _rows(run, setup)
     rows = [row for seed in run.seeds for row in _side_by_side(run, twin, data, seed, setup)]
     last = [row for row in rows if row["epoch"] == run.epochs]

@@ -19,7 +19,8 @@ from ..kernels import kernels_of
 from ..learning import learning_curve, predict_learning
 from ..learning.features import concentration, linear_problem
 from ..learning.schedules import confusions, ridge_scores
-from ..matching import Twin, match
+from ..matching import Twin
+from ..matching.match import match
 from ..mixtures import GaussianMixture
 from ..networks import DEQ, ENN, Kernel, Network
 from ..nn.compare import standard_error

@@ -25,8 +25,9 @@ from .. import nn as finite
 from ..datasets import load
 from ..equivalents import relative_spectral_error
 from ..kernels import ck, diagonal, pairwise
-from ..matching import Twin, match, match_one_layer, norm_range
+from ..matching import Twin, match_one_layer, norm_range
 from ..matching.certificates import UniformCertificate
+from ..matching.match import match
 from ..mixtures import GaussianMixture
 from ..networks import DEQ, Kernel, Network
 from ..plots.figures.twins import draw_one_layer, draw_one_layer_width

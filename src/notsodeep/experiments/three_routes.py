@@ -18,7 +18,8 @@ from ..datasets import Dataset, load
 from ..equivalents import relative_spectral_error
 from ..estimators import DEQClassifier
 from ..kernels import kernels_of
-from ..matching import Twin, match, match_one_layer, match_sphere, norm_range
+from ..matching import Twin, match_one_layer, match_sphere, norm_range
+from ..matching.match import match
 from ..mixtures import GaussianMixture
 from ..networks import DEQ, ENN, Kernel, is_tangent
 from ..nn.model import compute_features, one_hot, ridge_readout

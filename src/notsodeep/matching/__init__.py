@@ -1,4 +1,7 @@
-"""The shallow explicit network that has a DEQ's kernel: one layer, the papers' families, the unit sphere."""
+"""The shallow explicit network that has a DEQ's kernel: one layer, the papers' families, the unit sphere.
+
+The function ``match`` is in the module ``match``, which keeps its name here.
+"""
 
 from .certificates import (
     Certificate,
@@ -9,7 +12,6 @@ from .certificates import (
     Verification,
 )
 from .one_layer import match_one_layer, norm_range
-from .papers import match
 from .sphere import match_sphere
 from .twin import Trains, Twin
 
@@ -22,7 +24,6 @@ __all__ = [
     "Twin",
     "UniformCertificate",
     "Verification",
-    "match",
     "match_one_layer",
     "match_sphere",
     "norm_range",

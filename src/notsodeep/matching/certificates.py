@@ -103,9 +103,9 @@ class Tried:
 
 @dataclass(frozen=True)
 class UniformCertificate:
-    """Close for *every* pair of inputs: for all x, y with norms in ``norms``
+    """The kernels are close for *every* pair of inputs with norms in ``norms``.
 
-    |k_deq(x, y) - k_twin(x, y)| <= bound * sqrt(k_deq(x, x) k_deq(y, y)).
+    For all such x, y: |k_deq(x, y) - k_twin(x, y)| <= bound * sqrt(k_deq(x, x) k_deq(y, y)).
     """
 
     kind: ClassVar[str] = "uniform"

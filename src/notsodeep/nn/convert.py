@@ -16,7 +16,8 @@ from .._words import Init
 from ..activations import activation
 from ..errors import InfeasibleMatchError, InvalidInputError
 from ..gaussian import moments
-from ..matching import Twin, match, match_uniform, norm_range
+from ..matching import Twin, match_one_layer, norm_range
+from ..matching.match import match
 from ..networks import DEQ
 from ..networks import ENN as ENNSpec
 from .enn import ENN
@@ -204,11 +205,13 @@ def _uniform(spec: DEQ, X: Tensor, kernel: Any) -> Twin:
     """Within the default tolerance, or as near as it gets: ``twin.bound`` says how near."""
     norms = None if spec.homogeneous else norm_range(X.cpu())
     try:
-        return match_uniform(spec, kernel, norms, check=False)  # measuring has warned already
+        return match_one_layer(
+            spec, kernel, norms, 1e-3, units="conditioned", check=False
+        )  # measuring has warned already
     except InfeasibleMatchError as error:
         if error.residual is None:
             raise
-        return match_uniform(spec, kernel, norms, tol=1.05 * error.residual, check=False)
+        return match_one_layer(spec, kernel, norms, 1.05 * error.residual, units="conditioned", check=False)
 
 
 def _outputs(module: Any, parts: DEQParts) -> Callable[[Tensor], Tensor] | None:

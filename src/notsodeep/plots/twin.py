@@ -15,7 +15,7 @@ from ..activations import Activation
 from ..errors import InvalidInputError
 from ..gaussian import moments
 from ..kernels import kernels_of
-from ..matching import Twin, kernel_names
+from ..matching import Twin
 from ..nn.compare import QUANTITIES, Comparison
 from .displays import Display
 from .style import COLOURS
@@ -39,7 +39,7 @@ class TwinDisplay(Display):
     @classmethod
     @checked
     def from_twin(cls, twin: Twin, X: Any = None) -> TwinDisplay:
-        """With points X, the spectra of both exact kernels on them are computed too (``"both"``: of the NTK)."""
+        """With points X, the spectra of both exact kernels on them are computed too."""
         if X is None:
             return cls(twin)
         points = as_rows(X).cpu().numpy().astype(np.float64)
@@ -48,17 +48,16 @@ class TwinDisplay(Display):
         own = twin.kernel_matrix(points)
         if twin.normalise:
             points = points / np.linalg.norm(points, axis=1, keepdims=True)
-        name = kernel_names(twin.kernel)[-1]
-        deq = kernels_of(twin.deq, points, kernels=(name,), check=False)[name]
+        deq = kernels_of(twin.deq, points, kernels=(twin.kernel,), check=False)[twin.kernel]
         return cls(twin, (np.linalg.eigvalsh(deq), np.linalg.eigvalsh(own)))
 
     @checked
     def plot(self, ax: Sequence[Axes] | None = None) -> TwinDisplay:
         """Activations; target against achieved numbers (if the twin has them); spectra (if points were given)."""
-        shown = 1 + bool(self.twin.targets) + (self.spectra is not None)
+        shown = 1 + (self.twin.target is not None) + (self.spectra is not None)
         first, *others = self._drawn_on_several(ax, shown, 3.9, 3.6)
         draw_activations(first, self.twin)
-        if self.twin.targets:
+        if self.twin.target is not None:
             _draw_numbers(others.pop(0), self.twin)
         if self.spectra is not None:
             _draw_spectra(others.pop(0), *self.spectra)
@@ -87,7 +86,8 @@ def _curve(ax: Axes, phi: Activation, scale: float, label: str, **style: Any) ->
 
 
 def _draw_numbers(ax: Axes, twin: Twin) -> None:
-    wanted, got = twin.targets[-1], twin.achieved[-1]
+    wanted, got = twin.target, twin.coefficients
+    assert wanted is not None and got is not None
     units = np.array([wanted.tau0**2, wanted.tau0**4, wanted.tau0**4, 1.0])
     place = np.arange(4)
     ax.bar(place - 0.19, np.array(wanted.four) * units, 0.38, color="0.25", label="DEQ")

@@ -155,7 +155,7 @@ def _newton_step(here: float, beside: Array) -> Array:
 
 
 def _layers(target: Target, z: Array, logits: Array) -> _Layers:
-    """The layers of some scales and shares of W_1 in the rates: none where phi is linear or where large terms cancel."""
+    """The layers of some scales and shares of W_1 in the rates: none where phi is linear or large terms cancel."""
     number, tau, phi = target.numbers, target.tau0, target.deq.activation
     full, share = target.kernel == "ntk", 1.0 / (1.0 + np.exp(-logits))
     first, readout = (2.0 * share, 2.0 * (1.0 - share)) if full else (0.0 * share, 1.0 + 0.0 * share)

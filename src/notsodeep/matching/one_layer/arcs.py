@@ -70,7 +70,7 @@ class HomogeneousDEQ:
 
     @property
     def step(self) -> float:
-        """h = s c0 / (1 - s)."""
+        """The length h = s c0 / (1 - s) of the implicit step."""
         return self.feedback * self.bend / (1.0 - self.feedback)
 
     def diagonal(self, kernel: Kernel) -> float:

@@ -2,7 +2,7 @@
 
 |k - k_twin| <= |k - k_N| + |k_N - k_P| + |k_P - k_twin|, relative to sqrt(k(x, x) k(y, y)):
 
-- k_N is the interpolant in the norms (``KernelOrders.interpolation``, and ``KernelOrders.aliased`` for its Fourier coefficients);
+- k_N is the interpolant in the norms (``KernelOrders.interpolation``; ``aliased`` for its Fourier coefficients);
 - k_P its projection. The remainder of every order is positive semi-definite, so it is at most the largest deficit
   delta(s) / k(s, s, 1), a quotient of two polynomials; all orders that are left out are part of delta;
 - the shipped coefficients are polynomials of the same degree, so this is about the very function that is evaluated. The
@@ -74,7 +74,7 @@ def certify(target: KernelOrders, parts: Array, want: Array, found: UnitFit, gai
 
 
 def _apart(target: KernelOrders, want: Array, have: Array, reach: float) -> float:
-    """sup of the difference of the interpolant and the shipped kernel, relative to the diagonal.
+    """Bound the difference of the interpolant and the shipped kernel, relative to the diagonal.
 
     ``want`` (K, J, N) leaves ``reach``; ``have`` may have more orders.
     """
@@ -117,7 +117,7 @@ def _each(target: KernelOrders, want: Array, have: Array, spared: float) -> Arra
 
 
 def _largest(target: KernelOrders, want: Array, have: Array, fine: int, spared: float) -> float:
-    """sup over both norms and the cosine of |sum_k (have_k have_k' - want_k want_k') rho^k|, relative.
+    """Bound, over both norms and the cosine, |sum_k (have_k have_k' - want_k want_k') rho^k|, relative.
 
     Chebyshev coefficients of high degree in the norms and in the cosine are summed up instead, as long as they are
     below ``spared``.
@@ -196,7 +196,7 @@ def _suprema(target: KernelOrders, parts: Array) -> Array:
 
 
 def _quotient(top: Array, bottom: Array, degree: int) -> Array:
-    """sup of top / bottom, polynomials of this degree given on the grid; top (rows, grid)."""
+    """Bound top / bottom, polynomials of this degree given on the grid; top (rows, grid)."""
     excess = grid_excess(grid_slack(degree, len(bottom) - 1))
     most = np.maximum(top[:, 1:], top[:, :-1]) + excess * top.max(1, keepdims=True)
     return np.asarray((most / _least(bottom, degree)).max(1))

@@ -64,8 +64,7 @@ def profile(network: Network, kernel: Kernel) -> Profile:
 def design(
     network: Network, kernel: Kernel, tol: float, units: Literal["auto", "conditioned", "thresholds"], trains: Trains
 ) -> LayerDesign:
-    """Thresholds where they are asked for, or where they are within ``tol`` and the readout trains; else conditioned
-    units of growing size, up to the first within a tenth of ``tol`` or the largest."""
+    """Thresholds where they are asked for, or within ``tol`` and the readout trains; else conditioned units."""
     tried: tuple[Tried, ...] = ()
     worthwhile = units == "auto" and trains == "readout" and tol >= LIMITS.threshold_tolerance
     if isinstance(network, DEQ) and (units == "thresholds" or worthwhile):

@@ -85,7 +85,7 @@ class KernelOrders:
         return 0.0 < self.low < self.high
 
     def deficit(self, parts: Array) -> Array:
-        """k - k_twin at the nodes for rho = 1, with everything that was left out of the series: (N, N)."""
+        """What is left of k - k_twin at the nodes for rho = 1, with everything that was left out of the series: (N, N)."""
         flat = parts.transpose(1, 0, 2).reshape(len(self.nodes), -1)
         return np.asarray(self.total - flat @ flat.T)
 
@@ -93,9 +93,9 @@ class KernelOrders:
     def features(self) -> Array:
         """F_k with F_k F_k' = g_k at the nodes: (K, N, rank)."""
         if self.smoothness is not None:
-            return roots_of(self.orders[:, :, pivots(len(self.nodes))])[:, :, -LIMITS.rank:]
+            return roots_of(self.orders[:, :, pivots(len(self.nodes))])[:, :, -LIMITS.rank :]
         values, vectors = np.linalg.eigh(self.orders)
-        return vectors[:, :, -LIMITS.rank:] * np.sqrt(np.maximum(values[:, -LIMITS.rank:], 0.0))[:, None, :]
+        return vectors[:, :, -LIMITS.rank :] * np.sqrt(np.maximum(values[:, -LIMITS.rank :], 0.0))[:, None, :]
 
     def at(self, cells: int) -> tuple[Array, Array]:
         """Norms at equidistant Chebyshev angles, and the matrix that interpolates there from the nodes."""
@@ -134,8 +134,10 @@ class KernelOrders:
         return _HALF_WAY if self.kinked else _FALLING
 
     def _half_way(self) -> float:
-        """Twice the largest error of the interpolants half way between the nodes: of all orders, for norms that are
-        equal, neighbours, or at the ends, at many cosines; and of the diagonal."""
+        """Twice the largest error of the interpolants half way between the nodes.
+
+        It is taken over all orders, for norms that are equal, neighbours, or at the ends, at many cosines.
+        """
         s, rows = self.at(len(self.nodes))
         s, rows = s[s > 0.0], rows[s > 0.0]
         each, size = np.arange(len(s)), len(self.orders)
@@ -152,8 +154,10 @@ class KernelOrders:
         )
 
     def _falling(self) -> float:
-        """The Chebyshev coefficients of all orders fall geometrically in both norms; the rest is taken to be at most
-        four times what they sum up to if they go on falling as the last four did against the four before."""
+        """Four times what the Chebyshev coefficients of all orders sum up to beyond the last one.
+
+        They are taken to go on falling as the last four did against the four before.
+        """
         m = to_coefficients(len(self.nodes))
         size = np.abs(m @ self.orders @ m.T).sum((0, 1))
         before, last = size[-8:-4].max(), size[-4:].max()
@@ -283,7 +287,7 @@ def _sample(
 
 
 def _aliased(ends: Array, sampled: Array, damping: float) -> float:
-    """Bound what orders m >= M add that a transform of size M mixes into the first ones, damped by at least ``damping``.
+    """Bound what orders m >= M add to the first ones, into which a transform of size M mixes them.
 
     All M computed orders sum up to k(s, s, 1) less (1 - damping^j) of the orders m, so these sum up to at most what is
     missing / (1 - damping). Between the nodes a feature map is at most Lebesgue's constant times larger.

@@ -22,6 +22,7 @@ from .bound import LayerDesign, certify, projection_bound
 from .orders import NOISE, Array, KernelOrders, measure, quadratic, sketch
 from .units import FAMILY, Allowance, assemble, fit, gains, rotated, smallest, wanted
 
+
 def design(
     deq: Network, kernel: Kernel, norms: tuple[float, float], tol: float, kinds: int | str, trains: Trains
 ) -> LayerDesign:
@@ -42,7 +43,8 @@ def design(
             return LayerDesign(layer, proof, tuple(rows), reason)
     best, listing = min(rows, key=lambda row: row.bound), "\n".join(f"  {row}" for row in rows)
     raise InfeasibleMatchError(
-        f"no layer of up to {LIMITS.most_kinds} kinds of units has the {kernel} of {deq!r} within tol = {tol:.3g}:\n{listing}\n"
+        f"no layer of up to {LIMITS.most_kinds} kinds of units has the {kernel} of {deq!r} within tol = {tol:.3g}:\n"
+        f"{listing}\n"
         f"Raise tol to {best.bound:.3g} or more, narrow the range of norms, or take match_one_layer(..., "
         f"kinds={best.kinds}) as it is",
         best.bound,

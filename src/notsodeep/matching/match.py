@@ -146,7 +146,8 @@ def _remarks(best: _Judged, judged: list[_Judged], refused: list[Refusal]) -> li
         return [*out, "the plain network times a scalar has the kernel itself: no gain here"]
     if best.gain < 1.0:
         return [*out, f"the plain network times its best scalar is {1.0 / best.gain:.2g} times closer: no gain here"]
-    return [*out, f"about {best.gain:.2g} times closer than the plain network times its best scalar: a small gain"]
+    few = "not ten times closer than the plain network times its best scalar, but about"
+    return [*out, f"{few} {best.gain:.2g} times: little is gained here"]
 
 
 class Closeness:
@@ -170,9 +171,7 @@ class Closeness:
         depth = draft.network.depth
         if depth not in self._plain:
             plain = ENN([self._target.deq.activation] * depth).centred(self._target.tau0)
-            self._plain[depth] = self._distance(
-                self._target.jet_of(plain), lambda *pair: best_scalar(*pair).distance
-            )
+            self._plain[depth] = self._distance(self._target.jet_of(plain), lambda *pair: best_scalar(*pair).distance)
         return own, math.inf if own <= 1e-12 else self._plain[depth] / own  # less than that is rounding
 
     def _distance(self, jet: KernelJet, distance: Callable[[Array, Array], float]) -> float:
