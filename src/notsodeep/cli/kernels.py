@@ -88,8 +88,10 @@ def kernel(
         given = {"sigma_a2": sigma_a2, "sigma_b2": sigma_b2, "sigma_c2": sigma_c2, "centred": centred}
         designed = _twin(twin, activation, layers, **given)
         network = designed.network
+        if which not in (None, designed.kernel):
+            raise InvalidInputError(f"this twin matches {designed.kernel}, got --kernel {which}.")
     if equivalent:
-        which = (which or "ck") if designed is None else _equivalent_kernel(designed, which)
+        which = (which or "ck") if designed is None else _equivalent_kernel(designed)
         opt.refuse("the equivalent speaks of one set of points", against=against, centred=centred)
         statistics = opt.statistics_from(points, labels, standardise, as_is)
         operator = nsd.equivalent(network, statistics, which, own_norms=own_norms)
@@ -114,7 +116,7 @@ def kernel(
         if designed is None:
             nsd.kernels_of(network, X, Y, kernels=(which or "ck",), out={which or "ck": out})
         else:
-            designed.kernel_matrix(X, Y, which, out=out)
+            designed.kernel_matrix(X, Y, out=out)
 
     _write(output, (len(X), len(rows)), X.dtype, fill)
 
@@ -127,15 +129,13 @@ def _twin(source: str, activation: str | None, layers: str | None, **settings: A
     return nsd.Twin.from_dict(files.read_json(source))
 
 
-def _equivalent_kernel(twin: Any, which: Any) -> Any:
+def _equivalent_kernel(twin: Any) -> Any:
     """The kernel of the twin's network that --equivalent speaks of."""
     if twin.learning_rates is not None or twin.normalise:
         has = "carries learning rates" if twin.learning_rates is not None else "divides its inputs by their norm"
         raise InvalidInputError(
             f"this twin {has}, for which --equivalent has no form; leave out --equivalent to get its exact kernel."
         )
-    if which not in (None, twin.kernel):
-        raise InvalidInputError(f"this twin matches {twin.kernel}, got --kernel {which}.")
     return "ck" if twin.trains == "readout" else twin.kernel
 
 

@@ -213,7 +213,7 @@ def _bounded(step: Array) -> Array:
 
 
 def _constrained_step(here: _Local, damping: float) -> Array:
-    """Minimise |beyond + J s|^2 + damping |s|^2 subject to equations + E s = 0 (least squares where they contradict)."""
+    """Minimise |beyond + J s|^2 + damping |s|^2 subject to equations + E s = 0, as far as these agree."""
     u, singular, vt = np.linalg.svd(here.equations_by, full_matrices=True)
     rank = int((singular > 1e-9 * singular[0]).sum())
     onto = -(vt[:rank].T / (singular[:rank] + damping * 1e-3 * singular[0])) @ (u.T[:rank] @ here.equations)

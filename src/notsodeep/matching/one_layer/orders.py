@@ -85,7 +85,7 @@ class KernelOrders:
         return 0.0 < self.low < self.high
 
     def deficit(self, parts: Array) -> Array:
-        """What is left of k - k_twin at the nodes for rho = 1, with everything that was left out of the series: (N, N)."""
+        """The difference k - k_twin at the nodes for rho = 1, with all that the series leaves out: (N, N)."""
         flat = parts.transpose(1, 0, 2).reshape(len(self.nodes), -1)
         return np.asarray(self.total - flat @ flat.T)
 
