@@ -20,7 +20,6 @@ from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of
 from .device import fill_fused, start_products
 from .lookup import Table
-from .plane import account
 from .pointwise import diagonal, pairwise
 from .tabulate import SHORT, rounded_range, table_for
 from .tiles import Points, fill_tiles, tile_shape, tiles_of
@@ -188,7 +187,6 @@ def kernels_of(
 # ---- matrices --------------------------------------------------------------------------------------------
 
 
-@account()
 def fill(
     network: Network,
     x: Tensor,

@@ -9,11 +9,9 @@ Three rules, each exact to rounding on its class, for every correlation up to +-
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
 
 import numpy as np
 import torch
@@ -21,6 +19,7 @@ from torch import Tensor
 
 from ..activations.panels import ORDER, REACH, Panels, panel_nodes
 from ..errors import ConvergenceError, warn
+from ._limits import LIMITS
 
 Function = Callable[[Tensor], Tensor]
 _CHUNK = 1 << 18  # nodes held at once: what fits into a cache is twice as fast
@@ -29,12 +28,9 @@ SPAN = 9.0
 RIPPLE = torch.tensor([-8.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, 8.0], dtype=torch.float64)
 """Edges of panels around a kink that is blurred, in units of the blur."""
 _HERMITE = 24
-_SLOW = 1 << 26  # evaluations: seconds
 _THIN = 0.4  # of the length on which a function varies: a rule of 24 points is then exact to rounding
 _CACHED = 1 << 16  # values that stay in the cache while they are added up
 _NOTHING = 1e-18  # the weight of a radius that nothing of a function survives
-_DEAREST = 1 << 24  # nodes for one pair; more would also need more memory than is allowed
-_spent: ContextVar[float | None] = ContextVar("evaluations", default=None)
 
 
 def chunks(cost: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -75,35 +71,18 @@ def _subdivided(edges: Sequence[float], pieces: int) -> Tensor:
     return torch.tensor([*cuts, edges[-1]], dtype=torch.float64)
 
 
-@contextlib.contextmanager
-def account() -> Iterator[None]:
-    """Inside, evaluations are added up over all that one call does, and a slow one is announced once."""
-    if _spent.get() is not None:  # of a larger call
-        yield
-        return
-    token = _spent.set(0)
-    try:
-        yield
-    finally:
-        _spent.reset(token)
-
-
-def afford(nodes: int, pairs: int, scale: float, price: float = 1.0) -> None:
-    """Refuse a pair that is too dear, and say so before many that are merely slow; ``price``: of an evaluation."""
-    if nodes > _DEAREST:
+def check_cost(nodes: int, pairs: int, scale: float) -> None:
+    """Refuse pairs that cost too much, and announce many that are merely slow."""
+    if nodes > LIMITS.nodes_of_a_pair:
         raise ConvergenceError(
             f"a pair of inputs at scale {scale:.4g} would take {nodes:.1e} evaluations of this activation, which "
             "varies too fast there; scale the inputs down"
         )
-    spent = _spent.get()
-    total = (spent or 0) + price * nodes * pairs
-    if total > _SLOW >= (spent or 0):
+    if nodes * pairs > LIMITS.slow_evaluations:
         warn(
             f"{pairs} pairs of inputs at scale {scale:.4g} take {float(nodes) * pairs:.0e} evaluations of this "
             "activation each time: neither series nor closed forms reach so far; scaled down they would be quick"
         )
-    if spent is not None:
-        _spent.set(total)
 
 
 def polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
@@ -119,7 +98,7 @@ def polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho:
 def _polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
     scale = float(torch.maximum(qx.max(), qy.max())) ** 0.5
     radius, radial, within, share = _polar_rule(scale, panels)
-    afford(4 * len(within) * len(radius), len(rho), scale)
+    check_cost(4 * len(within) * len(radius), len(rho), scale)
     out = []
     for x, y, r in chunks(4 * len(within) * len(radius), qx, qy, rho):
         u, v, weight = _sectors(torch.acos(r), within, share)
@@ -133,7 +112,7 @@ def polar_grid(functions: Sequence[Function], panels: Panels, tau: Tensor, beta:
     radius, radial, within, share = _polar_rule(float(tau.max()), panels)
     radius, radial = radius[radial > _NOTHING], radial[radial > _NOTHING]
     pairs = len(functions) * len(tau) * len(beta)
-    afford(4 * len(within) * len(radius), pairs, float(tau.max()))
+    check_cost(4 * len(within) * len(radius), pairs, float(tau.max()))
     out = [torch.zeros(len(tau), len(tau), len(beta), dtype=torch.float64) for _ in functions]
     # turned around its middle, a sector shows u in the places of v, if it is a long one, and -u if it is a short one:
     # what u is in the opposite sector
@@ -192,7 +171,7 @@ def ridge(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho:
     cuts = panels.edges(REACH * float(wide.max())).unique()
     base = torch.linspace(-REACH, REACH, 27, dtype=torch.float64)
     cost = ORDER * (len(base) + 2 * len(cuts)) * _HERMITE
-    afford(cost, len(rho), float(wide.max()))
+    check_cost(cost, len(rho), float(wide.max()))
     for s, t, r, left in chunks(cost, wide, narrow, rho, first):
         # both functions have their panels, seen at their own scales
         seen = torch.cat([cuts / s[:, None], cuts / (t * r)[:, None]], dim=1)
@@ -213,7 +192,7 @@ def conditional(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor
     kinks = torch.tensor(panels.kinks, dtype=torch.float64)
     base = torch.linspace(-SPAN, SPAN, 13, dtype=torch.float64)
     cost = _ORDER**2 * (len(base) + 2 * len(cuts) + 9 * len(kinks)) * (len(base) + len(cuts))
-    afford(cost, len(rho), scale)
+    check_cost(cost, len(rho), scale)
     out = []
     for x, y, r in chunks(cost, qx, qy, rho):
         sx, sy = x.sqrt().clamp_min(1e-150)[:, None], y.sqrt().clamp_min(1e-150)[:, None]

@@ -17,7 +17,6 @@ from .._fixed_point import newton
 from ..errors import ConvergenceError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_kernels, rates_of
 from .expectations import Layer, layer_of
-from .plane import account
 from .recursion import equation, explicit, implicit
 from .variance import OnDiagonal, at_each_layer, equilibrium_variance
 
@@ -52,8 +51,7 @@ def pairwise(
         network.check_contraction()
     rates = rates_of(network, learning_rates)
     columns = zip(sx.split(_CHUNK), sy.split(_CHUNK), dot.split(_CHUNK), strict=True)
-    with account():
-        pieces = [_kernels(network, *column, kernels, rates) for column in columns]
+    pieces = [_kernels(network, *column, kernels, rates) for column in columns]
     return {kernel: torch.cat([piece[kernel] for piece in pieces]).reshape(shape) for kernel in kernels}
 
 

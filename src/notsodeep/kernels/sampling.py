@@ -20,7 +20,7 @@ from ..activations import Activation
 from ..gaussian import hermite_coefficients
 from ..gaussian.rule import BLOCK, may_share
 from ..networks import DEQ, Kernel, Network
-from .expectations import Layer, degree_of
+from .expectations import Layer
 from .pointwise import DEQSlope, diagonal, gap_check, pairwise
 from .recursion import LayerMaps, Precomputed, equation, explicit, implicit
 from .variance import OnDiagonal, at_each_layer, equilibrium_variance, largest_rounded
@@ -225,9 +225,9 @@ class _AngleSeries(LayerMaps):
         They are dear where they are many: where the widest variance alone leaves too many pairs at ``rho`` to be
         integrated one by one, :class:`Unresolved` is raised before.
         """
-        degree, sure = degree_of(self.phi), _SURE * self.tolerance
-        if degree is not None:
-            return _two_series(self.phi, self.q, degree + 2), 0.0
+        exact, sure = self.phi.polynomial(), _SURE * self.tolerance
+        if exact is not None:
+            return _two_series(self.phi, self.q, exact.degree + 2), 0.0
         widest = largest_rounded(self.q)
         terms, missing = _enough(self.phi, widest, round(largest, 2), sure)
         if len(self.ia) * int((rho.abs() ** terms * missing > _HOPELESS * sure).sum()) > _LONE:

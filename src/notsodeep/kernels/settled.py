@@ -2,79 +2,60 @@
 
 f is split into its two lines, which meet (or jump) at zero, and a rest that vanishes beyond a known distance. Lines
 against lines have closed forms; lines against a rest leave a one-dimensional integral, because the mean of a line over
-u given v is known; rest against rest is an integral over a small square. The cost does not grow with the scale.
+u given v is known; rest against rest is an integral over a small square.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..activations import Parity
 from ..activations.panels import Panels, Tails, panel_nodes
-from .plane import RIPPLE, SPAN, afford, chunks, smoothed
-
-Function = Callable[[Tensor], Tensor]
-_LONGEST = 4.0  # panels of the rests, in units of the length on which the function varies
-_RESOLVED = 0.8  # a normal density of this width, in the same units, is resolved by the longest panels
+from . import plane
 
 
-@dataclass(frozen=True)
-class Settled:
+class Settled(Panels):
     """A function with its lines b + a x on either side of zero, and the panels of what is left of it."""
 
-    function: Function
-    left: tuple[float, float]
-    right: tuple[float, float]
-    reach: float
-    kinks: tuple[float, ...]
-    panels: Panels
-    parity: Parity | None
-
-    @staticmethod
-    def of(part: str, function: Function, tails: Tails, panels: Panels, parity: Parity | None) -> Settled:
+    def __init__(self, part: str, function: plane.Function, tails: Tails, panels: Panels) -> None:
         """``part`` says which of phi, phi', phi'', x phi', x phi'' the function is: its lines follow from phi's."""
         (b0, a0), (b1, a1) = tails.left, tails.right
         lines = {"value": ((b0, a0), (b1, a1)), "slope": ((a0, 0.0), (a1, 0.0)), "x_slope": ((0.0, a0), (0.0, a1))}
-        left, right = lines.get(part, ((0.0, 0.0), (0.0, 0.0)))
-        flips: dict[Parity | None, Parity | None] = {"odd": "even", "even": "odd", None: None}
-        parity = flips[parity] if part in ("slope", "x_curvature") else parity
-        return Settled(function, left, right, tails.reach, tuple(sorted({0.0, *panels.kinks})), panels, parity)
+        self.left, self.right = lines.get(part, ((0.0, 0.0), (0.0, 0.0)))
+        self.function, self.reach, self.panels = function, tails.reach, panels
+        self.kinks = tuple(sorted({0.0, *panels.kinks}))  # at zero the lines meet
 
-    @functools.cached_property
-    def edges(self) -> Tensor:
-        """Of the panels within reach; none longer than allowed where the rest is not tiny yet."""
-        near = min(self.reach, 4.0 * _LONGEST * self.unit)
-        even = torch.linspace(-near, near, 2 * math.ceil(near / (_LONGEST * self.unit)) + 1, dtype=torch.float64)
-        cuts = torch.cat([even, self.panels.edges(self.reach), torch.tensor(self.kinks, dtype=torch.float64)])
-        return torch.unique(cuts.clamp(-self.reach, self.reach))
+    def edges(self, reach: float, shared: bool = False) -> Tensor:
+        """Panel edges of the rest, which vanishes beyond its own reach."""
+        return torch.cat([self.panels.edges(min(reach, self.reach)), torch.zeros(1, dtype=torch.float64)])
 
     @functools.cached_property
     def unit(self) -> float:
         """The first panel beside zero: the length on which the function varies; where it bends says nothing of that."""
-        cuts = self.panels.edges(self.reach)
+        cuts = self.edges(self.reach)
         smooth = cuts[~torch.isin(cuts, torch.tensor(self.kinks, dtype=torch.float64))].abs()
         return float(torch.cat([smooth[smooth > 0], torch.tensor([self.reach], dtype=torch.float64)]).min())
 
     @functools.cached_property
-    def shortest(self) -> float:
-        return float(self.edges.diff().min())
+    def inside(self) -> Tensor:
+        """Edges of panels within reach; none is longer than four units where the rest is not tiny yet."""
+        near = min(self.reach, 16.0 * self.unit)
+        even = torch.linspace(-near, near, 2 * math.ceil(near / (4.0 * self.unit)) + 1, dtype=torch.float64)
+        return torch.unique(torch.cat([even, self.edges(self.reach)]).clamp(-self.reach, self.reach))
 
     @functools.cached_property
     def nodes(self) -> tuple[Tensor, Tensor]:
         """Nodes of the rest, and its values times their weights."""
-        x, weights = panel_nodes(self.edges, 16)
+        x, weights = panel_nodes(self.inside, 16)
         values = self.rest(x) * weights
         keep = values.abs() > 1e-18 * values.abs().max()
         return x[keep], values[keep]
 
     def rest(self, x: Tensor) -> Tensor:
-        """f minus its lines."""
+        """The function minus its lines."""
         below, above = (b + a * x if a else torch.full_like(x, b) for b, a in (self.left, self.right))
         return self.function(x).detach() - torch.where(x > 0, above, below)
 
@@ -93,10 +74,14 @@ def settled_pair(f: Settled, g: Settled, qx: Tensor, qy: Tensor, rho: Tensor) ->
     spread = torch.sqrt((1.0 - rho) * (1.0 + rho))
     out = _lines(f, g, sx, sy, rho, spread)
     out = out + _line_and_rest(f, g, sx, sy, rho, spread) + _line_and_rest(g, f, sy, sx, rho, spread)
-    wide = torch.minimum(sx, sy) * spread >= _RESOLVED * max(f.unit, g.unit)
-    for mask, method in ((wide, _square), (~wide, _strip)):
+    # a normal density of this width is resolved by the longest panels; narrower ones need rules that follow it
+    wide, end = torch.minimum(sx, sy) * spread >= 0.8 * max(f.unit, g.unit), rho.abs() == 1.0
+    if bool(wide.any()):
+        out[wide] += _square(f, g, sx[wide], sy[wide], rho[wide], spread[wide])
+    narrow = plane.polar if f.kinks == (0.0,) else plane.conditional
+    for mask, rule in ((~wide & end, plane.ridge), (~wide & ~end, narrow)):
         if bool(mask.any()):
-            out[mask] += method(f, g, sx[mask], sy[mask], rho[mask], spread[mask])
+            out[mask] += rule(f.rest, g.rest, f, qx[mask], qy[mask], rho[mask])
     return out
 
 
@@ -123,9 +108,9 @@ def _line_and_rest(f: Settled, g: Settled, sx: Tensor, sy: Tensor, rho: Tensor, 
     levels = min(60, max(1, math.ceil(math.log2(float((g.reach / blur).max()) + 1.0)) + 2))
     steps = 2.0 ** torch.arange(-1, levels, dtype=torch.float64)
     out = []
-    for a, b, r, s, w in chunks(20 * (2 * levels + len(g.edges)), sx, sy, rho, spread, blur):
+    for a, b, r, s, w in plane.chunks(20 * (2 * levels + len(g.inside)), sx, sy, rho, spread, blur):
         near = (w[:, None] * steps).clamp_max(g.reach)
-        cuts = torch.cat([g.edges.expand(len(r), -1), near, -near], dim=1).sort(dim=1).values
+        cuts = torch.cat([g.inside.expand(len(r), -1), near, -near], dim=1).sort(dim=1).values
         t, weights = panel_nodes(cuts)
         weights = weights * torch.exp(-0.5 * (t / b[:, None]) ** 2) / (math.sqrt(2.0 * math.pi) * b[:, None])
         mean = f.line_mean((r * a / b)[:, None] * t, (a * s)[:, None])
@@ -137,42 +122,9 @@ def _square(f: Settled, g: Settled, sx: Tensor, sy: Tensor, rho: Tensor, spread:
     """Rest against rest where the density is smooth on the panels: a product rule."""
     (s, left), (t, right) = f.nodes, g.nodes
     out = []
-    for a, b, r, w in chunks(len(s) * len(t), sx, sy, rho, spread):
+    for a, b, r, w in plane.chunks(len(s) * len(t), sx, sy, rho, spread):
         x, y = s / (a * w)[:, None], t / (b * w)[:, None]
         exponent = (r[:, None] * x)[:, :, None] * y[:, None, :]
         exponent.sub_((0.5 * x * x)[:, :, None]).sub_((0.5 * y * y)[:, None, :])
         out.append(((exponent.exp_() @ right) @ left) / (2.0 * math.pi * a * b * w))
-    return torch.cat(out)
-
-
-def _strip(f: Settled, g: Settled, sx: Tensor, sy: Tensor, rho: Tensor, spread: Tensor) -> Tensor:
-    """Rest against rest near rho = +-1: panels in the wider variable, then in the other one given it."""
-    out = torch.empty_like(rho)
-    first = sx >= sy
-    for mask, args in ((first, (f, g, sx, sy)), (~first, (g, f, sy, sx))):
-        if bool(mask.any()):
-            out[mask] = _ordered_strip(*args[:2], *(part[mask] for part in (*args[2:], rho, spread)))
-    return out
-
-
-def _ordered_strip(f: Settled, g: Settled, sx: Tensor, sy: Tensor, rho: Tensor, spread: Tensor) -> Tensor:
-    sigma = (sy * spread).clamp_min(1e-30 * g.reach)  # beside what it blurs: at rho = +-1 there is none
-    step = min(2.25, max(0.05, 2.0 * g.shortest / float(sigma.max())))
-    base = torch.linspace(-SPAN, SPAN, 1 + math.ceil(2 * SPAN / step), dtype=torch.float64)
-    kinks = torch.tensor(g.kinks, dtype=torch.float64)
-    half = f.parity is not None and f.parity == g.parity  # the integrand is even in u
-    low = 0.0 if half else -f.reach
-    mine, theirs, bends = (v[v >= 0] if half else v for v in (f.edges, g.edges, kinks))
-    panels = (len(mine) + len(theirs) + len(RIPPLE) * len(bends)) * (len(base) + len(kinks))
-    afford(16 * 10 * panels, len(rho), float(sx.max()))
-    out = []
-    for a, b, r, w in chunks(16 * 10 * panels, sx, sy, rho, sigma):
-        turn = (a / (r * b))[:, None]  # where v is expected to be 1
-        side = turn.abs() if half else turn
-        blurred = (bends[:, None] + w[:, None, None] * RIPPLE).flatten(1)
-        cuts = torch.cat([mine.expand(len(r), -1), theirs * side, blurred * side], dim=1).clamp(low, f.reach)
-        s, outer = panel_nodes(cuts.sort(dim=1).values, 16)
-        outer = outer * torch.exp(-0.5 * (s / a[:, None]) ** 2) / (math.sqrt(2.0 * math.pi) * a[:, None])
-        inner = smoothed(g.rest, kinks, base, s / turn, w[:, None], 10)
-        out.append((2.0 if half else 1.0) * (f.rest(s) * inner * outer).sum(-1))
     return torch.cat(out)
