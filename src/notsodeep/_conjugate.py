@@ -1,7 +1,7 @@
-"""The one loop for large linear systems: conjugate gradients for many right-hand sides and many ridges.
+"""Conjugate gradients for many right-hand sides and many ridges: the one loop for large linear systems.
 
-Every column has its own ridge, step lengths and stopping; what they share is the product with K, which is nearly all
-of the work. Columns that are done take no further part.
+Every column has its own ridge, step lengths and stopping; they share the product with K, which is nearly all of the
+work. Columns that have converged take no further part.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from torch import Tensor
 from .errors import ConvergenceError
 
 Product = Callable[[Tensor], Tensor]
-Sweep = Callable[[Tensor, Tensor], Tensor]
-"""(r, ridges) -> P^(-1) r with P near the matrix plus the ridge of each column: the preconditioner."""
+Precondition = Callable[[Tensor, Tensor], Tensor]
+"""A function (r, ridges) -> P^(-1) r, with P near the matrix plus the ridge of each column."""
 
 
-def unswept(r: Tensor, ridges: Tensor) -> Tensor:
-    """No preconditioner."""
+def unpreconditioned(r: Tensor, ridges: Tensor) -> Tensor:
+    """Return the residual itself: no preconditioner."""
     return r
 
 
 @dataclass
 class Iterate:
-    """Where the iteration stands; everything needed to go on from here."""
+    """The state of the iteration: everything needed for the next step."""
 
     z: Tensor
     """Solutions so far, (n, columns)."""
@@ -35,16 +35,16 @@ class Iterate:
     energy: Tensor
     """r' P^(-1) r of each column."""
     start_norms: Tensor
-    """Of the residuals at the start."""
+    """Norms of the residuals at the start."""
     step: int = 0
     history: list[float] = field(default_factory=list)
-    """The largest relative residual over the columns, at each step."""
+    """The largest relative residual over the columns, after each step."""
 
     @staticmethod
-    def start(B: Tensor, ridges: Tensor, sweep: Sweep = unswept) -> Iterate:
-        """From zero."""
-        swept = sweep(B, ridges)
-        return Iterate(torch.zeros_like(B), B.clone(), swept.clone(), (B * swept).sum(0), B.norm(dim=0))
+    def start(B: Tensor, ridges: Tensor, precondition: Precondition = unpreconditioned) -> Iterate:
+        """Return the state that starts from the solution zero."""
+        first = precondition(B, ridges)
+        return Iterate(torch.zeros_like(B), B.clone(), first.clone(), (B * first).sum(0), B.norm(dim=0))
 
 
 def conjugate_gradients(
@@ -53,10 +53,10 @@ def conjugate_gradients(
     aims: Tensor,
     state: Iterate,
     scales: Tensor,
-    sweep: Sweep = unswept,
+    precondition: Precondition = unpreconditioned,
     most: int = 2000,
 ) -> Iterator[Iterate]:
-    """Advance ``state`` until the residual norm of every column is at most its aim; yields it after each step.
+    """Advance ``state`` until the residual norm of every column is at most its aim; yield it after each step.
 
     ``scales`` are the norms that residuals are reported against. Raises :class:`ConvergenceError` where the matrix is
     not positive definite in the precision of its products, or after ``most`` steps.
@@ -72,12 +72,12 @@ def conjugate_gradients(
                 f"conjugate gradients stopped after {most} steps at a relative residual of {worst:.1e}; use a larger "
                 "ridge, a preconditioner of higher rank, or more max_steps"
             )
-        _advance(product, ridges, active, state, sweep)
+        _advance(product, ridges, active, state, precondition)
         state.history.append(float((state.residual.norm(dim=0) / scales).max()))
         yield state
 
 
-def _advance(product: Product, ridges: Tensor, active: Tensor, state: Iterate, sweep: Sweep) -> None:
+def _advance(product: Product, ridges: Tensor, active: Tensor, state: Iterate, precondition: Precondition) -> None:
     mine, p = ridges[active], state.direction[:, active]
     image = product(p) + mine * p
     curvature = (p * image).sum(0)
@@ -88,18 +88,17 @@ def _advance(product: Product, ridges: Tensor, active: Tensor, state: Iterate, s
         )
     length = state.energy[active] / curvature
     r = state.residual[:, active] - length * image
-    swept = sweep(r, mine)  # this may fail, like the product: until here nothing has changed
+    following = precondition(r, mine)
     state.z[:, active] += length * p
-    energy = (r * swept).sum(0)
-    state.direction[:, active] = swept + energy / state.energy[active] * p
+    energy = (r * following).sum(0)
+    state.direction[:, active] = following + energy / state.energy[active] * p
     state.residual[:, active] = r
     state.energy[active] = energy
     state.step += 1
 
 
 def thin(A: Tensor, B: Tensor) -> Tensor:
-    """A @ B for a B of few columns, as (B' A')': matrix routines take a few rows times a matrix up to ten times as
-    fast as a matrix times a few columns.
+    """Return A @ B for a B of few columns, as (B' A')', which matrix routines compute up to ten times as fast.
 
     >>> thin(torch.eye(2), torch.ones(2, 1)).tolist()
     [[1.0], [1.0]]

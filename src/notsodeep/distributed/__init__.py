@@ -1,4 +1,4 @@
-"""Kernels, solves and sweeps on a Dask cluster: a laptop's processes or many machines (``notsodeep[dask]``)."""
+"""Kernels and solutions on a Dask cluster, of processes or of machines (``notsodeep[dask]``)."""
 
 from ..errors import MissingExtraError
 
@@ -7,20 +7,7 @@ try:
 except ImportError:
     raise MissingExtraError("distributed", "dask") from None
 
-from .calls import expand, feature_sums, sweep
-from .cluster import Cluster
-from .layout import Plan, Rates, plan
-from .operator import ClusterKernel, kernel_to_npy, kernel_to_zarr
+from .operator import ClusterKernel, expand
+from .zarr_files import kernel_to_zarr
 
-__all__ = [
-    "Cluster",
-    "ClusterKernel",
-    "Plan",
-    "Rates",
-    "expand",
-    "feature_sums",
-    "kernel_to_npy",
-    "kernel_to_zarr",
-    "plan",
-    "sweep",
-]
+__all__ = ["ClusterKernel", "expand", "kernel_to_zarr"]

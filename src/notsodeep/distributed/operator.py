@@ -1,192 +1,141 @@
-"""A kernel matrix in tiles on the workers of a cluster: an operator to solve with, or a file that they write."""
+"""A kernel matrix on the workers of a Dask cluster, as futures of shares of its upper triangle.
+
+The triangle is cut into tiles, and neighbouring tiles form a share. A product is one task for each share and a tree of
+sums. Rows and vectors travel inside their tasks, so that Dask can compute again whatever a lost worker held.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Literal
-from uuid import uuid4
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from typing import Any
 
+import dask
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from .._arguments import checked
-from .._arrays import as_rows
-from .._progress import track
-from .._words import Kernel, Store
-from ..errors import InvalidInputError, SerialisationError, warn
-from ..solve import KernelOperator, NetworkKernel, Source
-from ..solve.pivoted import LowRankFactor, choose_pivots
-from ..solve.tiles import stored_dtype
-from .cluster import Call, Cluster
-from .crew import Crew
-from .layout import Grid, Tile, blocks_of, tile_size
-from .sinks import sink_of
-from .worker import BEHIND, Array
+from distributed import Client, Future, KilledWorker
 
-_BATCHES = 16  # parts in which a worker computes its tiles: steps of the progress bar
-_SMALL = 1 << 26  # bytes of a factor that the client passes over sooner than messages come and go
-_MESSAGE = 1 << 26  # bytes of tiles in one answer
+from .._arguments import checked
+from ..errors import ClusterError, InvalidInputError
+from ..solve import NetworkKernel
+from ..solve._limits import LIMITS as SOLVE_LIMITS
+from ..solve.operators import Dtype, KernelOperator, add_block, as_columns, stored_dtype, triangle_bytes
+
+Array = NDArray[Any]
+Tile = tuple[int, int]
+Parts = dict[int, Array]
+"""Parts of a matrix of n rows, by the number of their block of rows."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Numbers that decide speed and memory, not results."""
+
+    shares: int = 4  # for each worker: what a lost one held is spread over the others
+    share_bytes: int = 1 << 30  # of a share at most: what Dask moves or writes to its disk at once
+    patience: float = 30.0  # seconds without any worker after which a result is given up
+
+
+LIMITS = Limits()
 
 
 class ClusterKernel(KernelOperator):
-    """D k(X, X) D on a cluster; D is the identity or a diagonal of ``scale``.
+    """D k(X, X) D on the workers of a Dask cluster, with D the identity or a diagonal matrix.
 
-    Every worker owns tiles of the upper triangle and the rows they need. A product is one task per worker; what comes
-    back are sums over its rows. Tiles of a worker that is lost go to a newcomer, or to the others after ``patience``
-    seconds, and only its part of the step in flight is repeated.
+    The workers hold the upper triangle once. Dask computes again what a lost worker held, and writes to its disk what
+    does not fit into its memory.
 
     Parameters
     ----------
-    client : a ``dask.distributed.Client``, with the security it has
-    kernel : of a network that can be written as JSON; that is how it travels
-    X : rows, (n, p)
-    dtype : of the stored tiles; ``exact`` products compute every entry again in float64 where it is float32;
-        ``"auto"`` is float64 where the triangle fits into half the memory of all workers
-    store : ``"memory"``; ``"disk"``, in ``folder`` or the worker's own; ``"none"``, computed again for every product;
-        ``"auto"``, in memory up to ``memory`` bytes per worker, what does not fit in ``folder`` if there is one
-    memory : bytes of rows and tiles per worker; by default 0.55 of its limit, less what the process takes already
-    tile : rows of a tile
+    client : dask.distributed.Client
+        With the security that it has; no port is opened here.
+    kernel : NetworkKernel
+    X : Tensor of shape (n, p)
+    scale : Tensor of shape (n,), optional
+        The diagonal of D.
+    dtype : "auto", "float32" or "float64"
+        Of the stored entries; ``"auto"`` is float64 where the triangle takes less than half of the workers' memory.
+
+    Raises
+    ------
+    ClusterError
+        Where the cluster has no workers, or loses them again and again.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> from distributed import Client
+    >>> X = torch.eye(3, dtype=torch.float64)
+    >>> with Client(processes=False, n_workers=1, dashboard_address=None) as client:
+    ...     with ClusterKernel(client, nsd.solve.NetworkKernel(nsd.ENN(["relu"]), "ck"), X) as K:
+    ...         print(K @ X[0])
+    tensor([0.5000, 0.1592, 0.1592], dtype=torch.float64)
     """
 
     @checked
     def __init__(
-        self,
-        client: Any,
-        kernel: NetworkKernel,
-        X: Tensor,
-        *,
-        scale: Tensor | None = None,
-        dtype: torch.dtype | Literal["auto", "float32", "float64"] = torch.float64,
-        store: Store = "auto",
-        folder: str | Path | None = None,
-        memory: float | None = None,
-        tile: int | None = None,
-        patience: float = 10.0,
-        progress: bool | None = None,
+        self, client: Any, kernel: NetworkKernel, X: Tensor, *, scale: Tensor | None = None, dtype: Dtype = "float64"
     ) -> None:
-        self.cluster = Cluster.of(client, patience)
-        workers = self.cluster.wait_for_workers()
-        room = sum(about.get("memory_limit") or 0 for about in workers.values()) or float("inf")
-        super().__init__(kernel, X.to("cpu", torch.float64), scale, stored_dtype(dtype, len(X), room), progress)
-        self.grid = Grid(self.n, tile_size(self.n, len(workers)) if tile is None else min(tile, self.n))
-        self.document = self._describe(kernel, store)
-        bytes_each = float("inf") if store == "memory" and memory is None else memory
-        place = None if folder is None else str(folder)
-        self.crew = Crew(self.cluster, self.grid, self.X, self.document, bytes_each, place)
+        workers = workers_of(client)
+        memory = sum(about.get("memory_limit") or 0 for about in workers.values()) or float("inf")
+        super().__init__(kernel, X.to("cpu", torch.float64), scale, stored_dtype(dtype, len(X), memory))
+        self.client = client
+        wanted = max(LIMITS.shares * len(workers), triangle_bytes(self.n, self.dtype) // LIMITS.share_bytes)
+        self.starts = block_starts(self.n, wanted)
+        self.shares = shares_of(len(self.starts) - 1, wanted)
+        self.rows = send_rows(client, self.X, self.starts)
+        self._stored: list[Future] = []
 
-    def _describe(self, kernel: NetworkKernel, store: str) -> dict[str, Any]:
-        try:
-            network = kernel.to_dict()
-        except SerialisationError as error:
-            raise InvalidInputError(
-                f"a network travels to workers as JSON, and this one has no such form: {error}. No code is sent"
-            ) from None
-        return {
-            "kernel": network,
-            "n": self.n,
-            "tile": self.grid.size,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "store": store,
-            "content": self.fingerprint(),
-        }
+    def _product(self, v: Tensor, exact: bool) -> Tensor:
+        if not exact and not self._stored:
+            self._stored = self._tiles(str(self.dtype).removeprefix("torch."))
+        given = submit(self.client, kernel_data, v.to("cpu", torch.float64).numpy())
+        parts = [
+            submit(self.client, fresh_product, self.kernel, tiles, self.starts, given, self._needed(tiles))
+            if exact
+            else submit(self.client, kernel_product, tiles, self.starts, given, self._stored[i])
+            for i, tiles in enumerate(self.shares)
+        ]
+        return stacked(added(self.client, parts))
 
-    # -- products ------------------------------------------------------------------------------------------
-    def _product(self, v: Tensor, fresh: bool) -> Tensor:
-        if not fresh:
-            self.build()
-        name = "kernel-refine" if fresh else "kernel-product"
-        given = v.to("cpu", torch.float64).numpy()
-        out = np.zeros(given.shape)
+    def _tiles(self, dtype: str) -> list[Future]:
+        return [
+            submit(self.client, kernel_tiles, self.kernel, tiles, dtype, self._needed(tiles)) for tiles in self.shares
+        ]
 
-        def call(worker: str, mine: list[Tile]) -> Call:
-            blocks = blocks_of(mine)
-            part = self.grid.part(given, blocks)
-            return self.crew.ask(worker, name, "product", mine, blocks, fresh, arrays=(part,), items=mine)
+    def _needed(self, tiles: Sequence[Tile]) -> dict[int, Future]:
+        return {block: self.rows[block] for block in blocks_of(tiles)}
 
-        for done, found in self.crew.over(self.grid.tiles(), call):
-            for there, here in self.grid.spans(blocks_of(done.items)):
-                out[there] += found[here]
-        return torch.from_numpy(out)
+    def _compute_diagonal(self) -> Tensor:
+        return self._by_rows([submit(self.client, kernel_diagonal, self.kernel, rows) for rows in self.rows])
 
-    # -- entries -------------------------------------------------------------------------------------------
-    def _own(self) -> Tensor:
-        return self._by_rows("diagonal", (), ())
+    def _compute_columns(self, others: Tensor) -> Tensor:
+        given = submit(self.client, kernel_data, others.numpy())
+        return self._by_rows([submit(self.client, kernel_columns, self.kernel, rows, given) for rows in self.rows])
 
-    def _against(self, others: Tensor) -> Tensor:
-        return self._by_rows("columns", (len(others),), (others.numpy(),))
-
-    def low_rank(self, rank: int, seed: int) -> LowRankFactor:
-        """Randomly pivoted Cholesky; a large factor is kept by the workers."""
-        return super().low_rank(rank, seed) if 8 * self.n * rank <= _SMALL else ClusterFactor(self, rank, seed)
-
-    def _by_rows(self, step: str, width: tuple[int, ...], arrays: tuple[Any, ...]) -> Tensor:
-        call = self.crew.each(f"kernel-{step}", step, arrays=arrays)
-        answers = self.crew.over(range(self.grid.count), call)
-        return self.grid.put(((done.items, found) for done, found in answers), width)
+    def _by_rows(self, futures: list[Future]) -> Tensor:
+        return torch.cat([tensor_of(result_of(self.client, future)) for future in futures])
 
     def matrix(self) -> Tensor:
-        """All of K, without the scale, in float64 in this process."""
+        """Return all of K, without the scale, in float64 in this process, of shape (n, n)."""
         K = torch.empty(self.n, self.n, dtype=torch.float64)
-        most = max(1, _MESSAGE // (8 * self.grid.size**2))
-
-        tiles = self.grid.tiles()
-        done = self.crew.over(tiles, self.crew.each("kernel-tiles", "computed"), most)
-        pairs = (pair for call, found in done for pair in zip(call.items, found, strict=True))
-        for (i, j), values in track(pairs, len(tiles), "kernel", self.progress):
-            rows, columns = self.grid.span(i), self.grid.span(j)
-            K[rows, columns] = torch.as_tensor(values)
-            K[columns, rows] = K[rows, columns].T
+        futures = self._tiles("float64")
+        futures.reverse()
+        for tiles in self.shares:
+            for (i, j), values in zip(tiles, result_of(self.client, futures.pop()), strict=True):
+                rows, columns = (slice(*self.starts[b : b + 2]) for b in (i, j))
+                K[rows, columns] = tensor_of(values)
+                K[columns, rows] = K[rows, columns].T
         return K
 
-    @property
-    def losses(self) -> int:
-        """How often a worker was lost, or its answer."""
-        return self.crew.losses
-
-    @property
-    def owners(self) -> dict[Tile, str]:
-        """The worker of every tile, once something was computed."""
-        return dict(self.crew.owner)
-
-    @property
-    def built_part(self) -> float:
-        """How many of the tiles were computed by those who own them now."""
-        return len(self.crew.built) / max(len(self.grid.tiles()), 1)
-
-    # -- tiles ---------------------------------------------------------------------------------------------
-    def build(self) -> None:
-        """Compute the tiles that are kept, where they are not there yet."""
-        if self.document["store"] == "none":
-            return
-        self.crew.settle()
-        stale = {tile: before for tile, before in self.crew.built.items() if self.crew.owner.get(tile) != before}
-        homeless: list[Tile] = []
-        while missing := self._missing():
-            most = max(1, -(-len(missing) // (_BATCHES * max(len(self.crew.strength), 1))))
-            for tile in track(self._keep(missing, most, homeless), len(missing), "kernel", self.progress):
-                self.crew.built[tile] = self.crew.owner[tile]
-        if homeless:
-            warn(_no_room(len(homeless), len(self.grid.tiles())))
-        gone = {w: [t for t, before in stale.items() if before == w] for w in self.crew.strength}
-        calls = [self.crew.ask(w, "kernel-drop", "keep", [], old, items=()) for w, old in gone.items() if old]
-        for _ in self.cluster.run(calls):  # who is lost meanwhile has nothing to drop
-            pass
-
-    def _missing(self) -> list[Tile]:
-        built, owner = self.crew.built, self.crew.owner
-        return [tile for tile in self.grid.tiles() if tile not in built or built[tile] != owner.get(tile)]
-
-    def _keep(self, missing: list[Tile], most: int, homeless: list[Tile]) -> Iterator[Tile]:
-        for done, left in self.crew.over(missing, self.crew.each("kernel-build", "keep"), most):
-            homeless += left
-            yield from done.items
-
-    # -- the end -------------------------------------------------------------------------------------------
     def close(self) -> None:
-        """Give the workers' memory back; also done when the operator or its client goes."""
-        self.crew.close()
+        """Release what the workers hold; this also happens when the operator is no longer used."""
+        self._stored, self.rows = [], []
 
     def __enter__(self) -> ClusterKernel:
         return self
@@ -195,172 +144,209 @@ class ClusterKernel(KernelOperator):
         self.close()
 
 
-def _no_room(count: int, total: int) -> str:
-    return (
-        f"{count} of {total} tiles have no room in the workers' memory and are computed again in every product; use "
-        "more workers, a higher memory limit or memory= (bytes per worker), dtype='float32', or folder= on their disks"
-    )
-
-
-# ---- a low-rank factor on the workers, beside the rows of the data ------------------------------------------
-
-
-class ClusterFactor:
-    """F F' ~ D k(X, X) D; every worker holds F for the blocks of rows that are its own.
-
-    Let S be the pivots and C the Cholesky factor of k(S, S): the rows of block b are F_b = k(X_b, S) C^(-T). So they
-    follow from the pivots and C alone, which the client holds (rank x p and rank x rank): what a lost worker had is
-    made again. The factor is that of the kernel without its scale D; with it F is D F, and C is D_S C.
-    """
-
-    def __init__(self, operator: ClusterKernel, rank: int, seed: int) -> None:
-        self.operator, self.name = operator, uuid4().hex[:16]
-        self.pivots = torch.zeros(0, dtype=torch.long)
-        self.lower = torch.zeros(rank, rank, dtype=torch.float64)
-        self._widths: dict[tuple[str, int], int] = {}
-        self.residual, _ = choose_pivots(self, operator.diagonal(), rank, seed)
-
-    @property
-    def rank(self) -> int:
-        return len(self.pivots)
-
-    # -- growing -------------------------------------------------------------------------------------------
-    def corner(self, proposed: Tensor) -> Tensor:
-        """K - F F' between these rows; the client computes it from the pivots."""
-        X, kernel, done = self.operator.X, self.operator.kernel, self.rank
-        known = kernel(X[self.pivots], X[proposed]) if done else torch.zeros(0, len(proposed), dtype=torch.float64)
-        self._rows = torch.linalg.solve_triangular(self.lower[:done, :done], known, upper=False).T
-        d = self._scale[proposed]
-        return d * (kernel(X[proposed], None) - self._rows @ self._rows.T) * d.T
-
-    def grow(self, proposed: Tensor, kept: Tensor, lower: Tensor) -> Tensor:
-        """Workers append the columns of ``proposed[kept]`` to their rows."""
-        done, index = self.rank, proposed[kept]
-        mine = slice(done, done + len(kept))
-        self.lower[mine, :done] = self._rows[kept]
-        self.lower[mine, mine] = lower / self._scale[index]
-        self.pivots = torch.cat([self.pivots, index])
-        taken = self.operator.grid.put(self._ask("grow", lambda _: np.array(float(len(kept)))))
-        return taken * self._scale[:, 0] ** 2
-
-    # -- use -----------------------------------------------------------------------------------------------
-    def gram(self) -> Tensor:
-        """F' F."""
-        weights = self._scale.numpy() ** 2
-        return self._summed("gram", lambda blocks: self.operator.grid.part(weights, blocks))
-
-    def inner(self, R: Tensor) -> Tensor:
-        """F' R."""
-        given = (self._scale * R).numpy()
-        return self._summed("inner", lambda blocks: self.operator.grid.part(given, blocks))
-
-    def outer(self, Z: Tensor) -> Tensor:
-        """F Z."""
-        given = np.ascontiguousarray(Z.numpy())
-        return self._scale * self.operator.grid.put(self._ask("outer", lambda _: given), (Z.shape[1],))
-
-    @property
-    def _scale(self) -> Tensor:
-        scale = self.operator.scale
-        return torch.ones(self.operator.n, 1, dtype=torch.float64) if scale is None else scale
-
-    # -- messages ------------------------------------------------------------------------------------------
-    def _summed(self, step: str, values: Callable[[list[int]], Array]) -> Tensor:
-        parts = [torch.as_tensor(found) for _, found in self._ask(step, values)]
-        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
-
-    def _ask(self, step: str, values: Callable[[list[int]], Array]) -> Iterator[tuple[Sequence[int], Array]]:
-        """(blocks, answer) of all workers; one that lacks rows says so, and is told what they follow from."""
-        crew, total = self.operator.crew, self.rank
-        pending = set(range(self.operator.grid.count))
-
-        def call(worker: str, mine: list[int]) -> Call:
-            start = min(self._widths.get((worker, b), 0) for b in mine)
-            lacking = (self.operator.X[self.pivots[start:]].numpy(), self.lower[start:total, :total].numpy())
-            arrays = (values(mine), *(lacking if start < total else ()))
-            given = (self.name, step, mine, start, total)
-            return crew.ask(worker, f"factor-{step}", "factored", *given, arrays=arrays, items=mine)
-
-        while pending:
-            for done, found in crew.over(sorted(pending), call):
-                behind = isinstance(found, str) and found == BEHIND
-                self._widths |= {(done.worker, b): 0 if behind else total for b in done.items}
-                if not behind:
-                    pending -= set(done.items)
-                    yield done.items, found
-
-
-# ---- matrices too large for a memory, written by the workers tile by tile ----------------------------------
-
-
-_PARTS = 8  # tasks per worker: steps of the progress bar, and what is looked at again when one is lost
-
-
 @checked
-def kernel_to_zarr(
-    network: Source,
-    X: Any,
-    path: str | Path,
-    kernel: Kernel = "ck",
-    *,
-    client: Any,
-    dtype: Literal["float32", "float64"] = "float64",
-    tile: int | None = None,
-    progress: bool | None = None,
-) -> Any:
-    """The kernel matrix of the rows of X as a Zarr v3 group at ``path``, which every worker must reach; returns it.
+def expand(client: Any, kernel: NetworkKernel, X: Tensor, coefficients: Tensor, new: Tensor) -> Tensor:
+    """Compute f(x) = sum_i a_i k(x, x_i) on the workers of a cluster; each takes some of the training rows.
 
-    The array ``kernel`` has one chunk per tile; ``finished`` has a 1 for every tile of the upper triangle that is
-    there. The same call goes on where another one ended; a group of another kernel or other rows is refused.
+    Parameters
+    ----------
+    client : dask.distributed.Client
+    kernel : NetworkKernel
+    X : Tensor of shape (n, p)
+        The training rows x_i.
+    coefficients : Tensor of shape (n, k)
+        The a_i.
+    new : Tensor of shape (m, p)
+
+    Returns
+    -------
+    Tensor of shape (m, k)
+        In float64.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> from distributed import Client
+    >>> X = torch.eye(3, dtype=torch.float64)
+    >>> kernel = nsd.solve.NetworkKernel(nsd.ENN(["relu"]), "ck")
+    >>> with Client(processes=False, n_workers=1, dashboard_address=None) as client:
+    ...     print(expand(client, kernel, X, X[:, :1], X[:1]))
+    tensor([[0.5000]], dtype=torch.float64)
     """
-    _write("zarr", network, X, path, kernel, client, dtype, tile, progress)
-    import zarr
+    count = LIMITS.shares * len(workers_of(client))
+    size = -(-len(X) // count)
+    points = submit(client, kernel_data, new.cpu().double().numpy())
+    pairs = zip(*(part.cpu().double().split(size) for part in (X, coefficients)), strict=True)
+    parts = [submit(client, kernel_expansion, kernel, x.numpy(), a.numpy(), points) for x, a in pairs]
+    return stacked(added(client, parts))
 
-    return zarr.open_group(str(path), mode="r")["kernel"]
+
+# ---- how the triangle is cut -------------------------------------------------------------------------------
 
 
-@checked
-def kernel_to_npy(
-    network: Source,
-    X: Any,
-    path: str | Path,
-    kernel: Kernel = "ck",
-    *,
-    client: Any,
-    dtype: Literal["float32", "float64"] = "float64",
-    tile: int | None = None,
-    progress: bool | None = None,
-) -> None:
-    """The same as one .npy file (``numpy.load(path, mmap_mode="r")``), on a disk that all workers share.
+def block_starts(n: int, shares: int) -> list[int]:
+    """Return the first rows of the blocks, and n: blocks of at most 2,048 rows, and enough tiles for all shares.
 
-    It appears under its name when it is complete; until then it lies in a hidden folder beside it.
+    >>> block_starts(10, 6)
+    [0, 3, 6, 9, 10]
     """
-    _write("npy", network, X, path, kernel, client, dtype, tile, progress)
+    count = max(-(-n // SOLVE_LIMITS.panel), int(np.ceil(np.sqrt(2 * shares))))
+    return [*range(0, n, -(-n // count)), n]
 
 
-def _write(
-    kind: str,
-    network: Source,
-    X: Any,
-    path: str | Path,
-    kernel: Kernel,
-    client: Any,
-    dtype: str,
-    tile: int | None,
-    progress: bool | None,
-) -> None:
-    rows = as_rows(X).to(torch.float64)
-    # the size of tiles must not depend on how many workers there are now: another cluster may go on
-    size = min(len(rows), 2048 if tile is None else tile)
-    with ClusterKernel(client, NetworkKernel(network, kernel), rows, store="none", tile=size) as operator:
-        place = (kind, str(Path(path).absolute()), operator.n, size, dtype)
-        sink = sink_of(*place)
-        sink.begin({**operator.document, "dtype": dtype, "store": kind})
-        there = sink.finished()
-        missing = [t for t in operator.grid.tiles() if t not in there]
+def shares_of(blocks: int, count: int) -> list[list[Tile]]:
+    """Cut the tiles of the upper triangle into shares of neighbours, which need few of the rows.
 
-        most = max(1, -(-len(missing) // (_PARTS * len(operator.cluster.wait_for_workers()))))
-        done = operator.crew.over(missing, operator.crew.each("kernel-write", "write", place), most)
-        for _ in track((t for call, _ in done for t in call.items), len(missing), "kernel", progress):
-            pass
-        sink.end()
+    >>> shares_of(2, 2)
+    [[(0, 0), (0, 1)], [(1, 1)]]
+    """
+    bits = range(blocks.bit_length())
+
+    def along_curve(tile: Tile) -> int:  # Morton's: the bits of i and j in turn
+        return sum((((tile[0] >> b) & 1) << (2 * b + 1)) | (((tile[1] >> b) & 1) << (2 * b)) for b in bits)
+
+    tiles = sorted(((i, j) for i in range(blocks) for j in range(i, blocks)), key=along_curve)
+    size = -(-len(tiles) // count)
+    return [tiles[first : first + size] for first in range(0, len(tiles), size)]
+
+
+def blocks_of(tiles: Iterable[Tile]) -> list[int]:
+    """Return the blocks of rows that some tiles need."""
+    return sorted({block for tile in tiles for block in tile})
+
+
+# ---- tasks; their names are those of Dask's dashboard ------------------------------------------------------
+
+
+def kernel_data(values: Array) -> Array:
+    """Return what came with the task: other tasks take it from this worker."""
+    return values
+
+
+def kernel_tiles(kernel: NetworkKernel, tiles: Sequence[Tile], dtype: str, rows: Mapping[int, Array]) -> list[Array]:
+    """Return tiles of the kernel, computed in float64 and rounded to ``dtype``."""
+    return [_tile(kernel, tile, rows).numpy().astype(dtype, copy=False) for tile in tiles]
+
+
+def kernel_product(tiles: Sequence[Tile], starts: Sequence[int], v: Array, values: Sequence[Array]) -> Parts:
+    """Return the part of K v that these tiles make."""
+    return _multiplied(tiles, starts, v, (tensor_of(each) for each in values), tensor_of(values[0]).dtype)
+
+
+def fresh_product(
+    kernel: NetworkKernel, tiles: Sequence[Tile], starts: Sequence[int], v: Array, rows: Mapping[int, Array]
+) -> Parts:
+    """Return the part of K v that these tiles make, each computed again in float64."""
+    return _multiplied(tiles, starts, v, (_tile(kernel, tile, rows) for tile in tiles), torch.float64)
+
+
+def kernel_diagonal(kernel: NetworkKernel, rows: Array) -> Array:
+    """Return k(x, x) of each row."""
+    return kernel.diagonal(tensor_of(rows)).numpy()
+
+
+def kernel_columns(kernel: NetworkKernel, rows: Array, others: Array) -> Array:
+    """Return k(rows, others)."""
+    return kernel(tensor_of(rows), tensor_of(others)).numpy()
+
+
+def kernel_expansion(kernel: NetworkKernel, X: Array, coefficients: Array, points: Array) -> Parts:
+    """Return the part of an expansion that some training rows make."""
+    return {0: kernel.expansion(*map(tensor_of, (points, X, coefficients))).numpy()}
+
+
+def add_parts(*parts: Parts) -> Parts:
+    """Return the sum of several parts."""
+    total: Parts = {}
+    for part in parts:
+        for block, values in part.items():
+            total[block] = total[block] + values if block in total else values
+    return total
+
+
+def _tile(kernel: NetworkKernel, tile: Tile, rows: Mapping[int, Array]) -> Tensor:
+    i, j = tile
+    return kernel(tensor_of(rows[i]), None if i == j else tensor_of(rows[j]))
+
+
+def _multiplied(
+    tiles: Sequence[Tile], starts: Sequence[int], v: Array, values: Iterable[Tensor], dtype: torch.dtype
+) -> Parts:
+    blocks = blocks_of(tiles)
+    sizes = [starts[b + 1] - starts[b] for b in blocks]
+    first = dict(zip(blocks, np.cumsum([0, *sizes]).tolist(), strict=False))
+    needed = tensor_of(np.concatenate([v[starts[b] : starts[b + 1]] for b in blocks]))
+    low, out = as_columns(needed, dtype), as_columns(torch.zeros_like(needed), torch.float64)
+    for (i, j), tile in zip(tiles, values, strict=True):
+        add_block(out, low, first[i], first[j], tile)
+    return {b: part.contiguous().numpy() for b, part in zip(blocks, out.split(sizes), strict=True)}
+
+
+def tensor_of(values: Array) -> Tensor:
+    """Return an array as a tensor; memory from the network may be read-only, which torch does not take."""
+    return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+
+# ---- the cluster -------------------------------------------------------------------------------------------
+
+
+def submit(client: Client, function: Any, *arguments: Any) -> Future:
+    """Start a task; arrays among its arguments travel with it, however large."""
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1PiB"}):
+        return client.submit(function, *arguments, pure=False)
+
+
+def send_rows(client: Client, X: Tensor, starts: Sequence[int]) -> list[Future]:
+    """Send each block of rows to a worker."""
+    return [submit(client, kernel_data, X[first:last].numpy()) for first, last in itertools.pairwise(starts)]
+
+
+def added(client: Client, futures: list[Future]) -> Parts:
+    """Return the sum of parts, added in a tree on the workers."""
+    while len(futures) > 1:
+        futures = [submit(client, add_parts, *futures[k : k + 4]) for k in range(0, len(futures), 4)]
+    found: Parts = result_of(client, futures[0])
+    return found
+
+
+def stacked(parts: Parts) -> Tensor:
+    """Return the blocks one under the other."""
+    return torch.cat([tensor_of(parts[block]) for block in sorted(parts)])
+
+
+def workers_of(client: Any) -> Mapping[str, Any]:
+    """Return the workers of a client by their addresses; wait a while for the first one."""
+    if not isinstance(client, Client):
+        raise InvalidInputError(
+            f"client must be a dask.distributed.Client, got {type(client).__name__}; for instance "
+            "Client('tcp://scheduler:8786')"
+        )
+    if client.asynchronous:
+        raise InvalidInputError("an asynchronous client is not supported; use Client(..., asynchronous=False)")
+    try:
+        client.wait_for_workers(1, timeout=LIMITS.patience)
+        found: Mapping[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+    except (OSError, TimeoutError, RuntimeError, AttributeError) as error:
+        raise ClusterError(
+            f"the cluster has no workers, or its scheduler does not answer ({error or type(error).__name__}); start "
+            "some (dask worker ADDRESS, cluster.scale(n)) and try again"
+        ) from None
+    return found
+
+
+def result_of(client: Client, future: Future) -> Any:
+    """Wait for a result; a cluster that has gone is an error of its own."""
+    while True:
+        try:
+            return future.result(timeout=LIMITS.patience)
+        except KilledWorker as error:
+            raise ClusterError(
+                f"workers were lost again and again: {error}. As a rule their memory is too small: use more workers, a "
+                "higher memory limit, or dtype='float32'"
+            ) from None
+        except (TimeoutError, CancelledError, OSError):
+            if future.status == "error":  # of the work itself
+                raise
+            if future.status == "cancelled":
+                raise ClusterError("the scheduler has gone; start a new one, with a new client") from None
+            workers_of(client)

@@ -6,36 +6,48 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.gaussian_process.kernels import Hyperparameter
 from sklearn.gaussian_process.kernels import Kernel as CovarianceKernel
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
-from .._arguments import check_settings, checked
-from .._arrays import as_numbers, as_rows
+from .._arguments import check_settings, checked, whole
+from .._arrays import as_numbers, as_rows, squared_norms
 from .._words import Init
 from ..errors import InvalidInputError
-from ..networks import Kernel
-from ..solve import NetworkKernel, features_of
-from .base import Array
-from .specification import VARIANCES, as_tensor, feature_model, network_of, seed_of, slopes_of, validated
+from ..matching import Twin, match_one_layer
+from ..networks import DEQ, ENN, Kernel, is_tangent
+from ..nn import ENN as Network
+from ..nn.model import compute_features
+from ..solve import NetworkKernel
+from ..solve.network import Source
+from ._limits import LIMITS
+from .specification import FLOATS, VARIANCES, Array, as_tensor, network_of, seed_of, slopes_of, validated
 
 
 @dataclass(eq=False, repr=False)
 class DEQKernel(CovarianceKernel):
-    """k(X, Y) of a DEQ as a scikit-learn kernel, with hyper-parameters and gradients.
+    """The kernel k(X, Y) of a DEQ as a scikit-learn kernel, with hyper-parameters and exact gradients.
 
-    Works in ``GaussianProcessRegressor(kernel=...)``, also added to and multiplied with other kernels, and as a fast
+    It works in ``GaussianProcessRegressor(kernel=...)``, also added to and multiplied with other kernels, and as a fast
     callable in ``SVC(kernel=...)`` and ``KernelRidge(kernel=...)``: one call gives a whole matrix.
 
     Parameters
     ----------
-    activation, sigma_a2, sigma_b2, sigma_c2, kernel, network : as :class:`DEQRegressor`. A variance that is None (tied)
-        or zero is not a hyper-parameter; those of ``network`` are fixed
-    sigma_a2_bounds, sigma_b2_bounds, sigma_c2_bounds : pairs, or ``"fixed"``; sigma_a2 is kept below 1/4, the limit of
-        a 1-Lipschitz activation
+    activation : str or Activation
+        Of the DEQ.
+    sigma_a2, sigma_b2, sigma_c2 : float
+        Variances of the hidden weights, the input weights and the biases; ``sigma_b2=None`` is 1 - sigma_a2. A
+        variance that is None or zero is not a hyper-parameter.
+    kernel : "ck", "ntk" or "ntk_frozen"
+    network : DEQ, ENN or Twin, optional
+        Takes the place of the parameters above; it has no hyper-parameters.
+    sigma_a2_bounds, sigma_b2_bounds, sigma_c2_bounds : pair of float, or "fixed"
+        The default keeps sigma_a2 below 1/4, the limit of a 1-Lipschitz activation.
 
+    Examples
+    --------
     >>> import notsodeep as nsd
     >>> from sklearn.svm import SVC
     >>> X = np.random.default_rng(0).normal(size=(40, 3))
@@ -70,6 +82,20 @@ class DEQKernel(CovarianceKernel):
 
     @checked
     def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
+        """Compute the kernel matrix.
+
+        Parameters
+        ----------
+        X : array of shape (n, p)
+        Y : array of shape (m, p), optional
+            X by default.
+        eval_gradient : bool
+            Whether to return derivatives by the logarithms of the free variances as well.
+
+        Returns
+        -------
+        array of shape (n, m), or a pair of it and an array of shape (n, n, variances)
+        """
         if eval_gradient and Y is not None:
             raise InvalidInputError("gradients are for the matrix of X with itself; leave Y out")
         x, y = _rows(X), None if Y is None else _rows(Y)
@@ -84,11 +110,12 @@ class DEQKernel(CovarianceKernel):
         return K, np.stack([slopes[name].numpy() for name in free], axis=-1)
 
     def diag(self, X: Any) -> Array:
-        """k(x, x) of every row."""
+        """Return k(x, x) of every row of X, (n, p), of shape (n,)."""
         found: Array = NetworkKernel(network_of(self), self.kernel).diagonal(_rows(X)).numpy()
         return found
 
     def is_stationary(self) -> bool:
+        """Return False: the kernel depends on the norms of the rows."""
         return False
 
     def __repr__(self) -> str:
@@ -99,26 +126,41 @@ class DEQKernel(CovarianceKernel):
         return f"DEQKernel({self.activation!r}, sigma_a2={self.sigma_a2:.3g}{extra}, kernel={self.kernel!r})"
 
 
-def _rows(X: Any) -> torch.Tensor:
+def _rows(X: Any) -> Tensor:
     rows = as_numbers(X, "X").detach().cpu().double()
     return as_rows(rows[None] if rows.ndim < 2 else rows)
 
 
+# ---- random features ---------------------------------------------------------------------------------------
+
+
 @dataclass(eq=False, repr=False)
 class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """phi with phi(x) . phi(y) -> k(x, y) as the width grows: the hidden layer of the DEQ's one-layer twin.
+    """Random features phi with phi(x) . phi(y) -> k(x, y) as their number grows: the hidden layer of a one-layer twin.
 
-    A linear model on these features is the kernel machine of the DEQ, for any number of rows.
+    A linear model on these features approximates the kernel machine of the DEQ for any number of rows:
+    ``make_pipeline(DEQFeatures(), RidgeClassifier())``, or ``SGDClassifier.partial_fit`` for streams.
 
     Parameters
     ----------
-    activation, sigma_a2, sigma_b2, sigma_c2, kernel : the DEQ and its kernel, as :class:`DEQRegressor`; ``"ntk"`` is
-        possible because the twin's readout alone has the DEQ's NTK
-    width : number of features; errors of the kernel fall as its inverse root
-    init : ``"gaussian"`` or ``"orthogonal"`` weights; the latter are nearer to the kernel at the same width
-    network : an ENN (its CK) or a twin that trains its readout, instead of the flat parameters
-    random_state : seed of the weights
+    activation : str or Activation
+        Of the DEQ.
+    sigma_a2, sigma_b2, sigma_c2 : float
+        Variances of the hidden weights, the input weights and the biases; ``sigma_b2=None`` is 1 - sigma_a2.
+    kernel : "ck", "ntk" or "ntk_frozen"
+        Also of the NTK: the readout alone of the one-layer twin has the NTK of the DEQ.
+    width : int
+        The number of features; errors of the kernel fall as its inverse root.
+    init : "gaussian" or "orthogonal"
+        Orthogonal weights are nearer to the kernel at the same width.
+    network : ENN or Twin, optional
+        Takes the place of the parameters above: an ENN with its CK, or a twin that trains its readout.
+    device : str or torch.device, optional
+    random_state : int, RandomState or None
+        The seed of the weights.
 
+    Examples
+    --------
     >>> import notsodeep as nsd
     >>> X = np.random.default_rng(0).normal(size=(30, 4))
     >>> phi = nsd.DEQFeatures(network=nsd.ENN(["relu"]), kernel="ck", width=64).fit_transform(X)
@@ -139,17 +181,30 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     random_state: Any = 0
 
     def fit(self, X: Any, y: Any = None) -> DEQFeatures:
-        """Draw the weights; of X only the shape, the precision and the range of norms matter."""
-        rows = as_tensor(validated(self, X, dtype=[np.float64, np.float32]), self.device)
+        """Draw the weights.
+
+        Parameters
+        ----------
+        X : array of shape (n, p)
+            Only its shape, its precision and the range of its norms matter.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        DEQFeatures
+            The transformer itself.
+        """
+        rows = as_tensor(validated(self, X, dtype=FLOATS), self.device)
         seed = seed_of(self.random_state)
-        self.model_ = feature_model(network_of(self), self.kernel, rows, self.width, seed, init=self.init)
+        self.model_ = feature_model(network_of(self), self.kernel, rows, self.width, seed, self.init)
         return self
 
     def transform(self, X: Any) -> Array:
-        """The features, (n, width), in the precision of X."""
+        """Return the features of the rows of X, of shape (n, width), in the precision of X."""
         check_is_fitted(self)
-        rows = validated(self, X, dtype=[np.float64, np.float32], reset=False)
-        states = features_of(self.model_, as_tensor(rows, self.device))
+        rows = validated(self, X, dtype=FLOATS, reset=False)
+        states = compute_features(self.model_, as_tensor(rows, self.device).to(self.model_.weights[0]))
         found: Array = states.cpu().numpy().astype(rows.dtype, copy=False)
         return found
 
@@ -161,3 +216,33 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def feature_model(source: Source, kernel: Kernel, X: Tensor, width: int, seed: int, init: Init) -> Network:
+    """Return a finite network with phi(x) . phi(y) near k(x, y), in the precision and on the device of X.
+
+    A DEQ becomes its one-layer twin, trained by the readout alone, on the range of norms found in X. An explicit
+    network has its CK; a twin that trains its readout has the kernel it matches.
+    """
+    whole("width", width)
+    network: Any = source
+    if isinstance(source, DEQ):
+        network = match_one_layer(source, kernel=kernel, norms=_norms(X), trains="readout")
+    if isinstance(network, Twin) and network.trains != "readout":
+        raise InvalidInputError(
+            "random features are hidden states with a trained readout; this twin trains all weights. Give one with "
+            "trains='readout', as match_one_layer makes it"
+        )
+    if isinstance(network, ENN) and is_tangent(kernel):
+        raise InvalidInputError(f"the features of an explicit network have its CK; use kernel='ck', got {kernel!r}")
+    return Network(
+        network, X.shape[1], width, 1, seed, init=init, kernel="ck", dtype=X.dtype, device=X.device
+    ).requires_grad_(False)
+
+
+def _norms(X: Tensor) -> tuple[float, float]:
+    squares = squared_norms(X)
+    positive = squares[squares > 0]
+    if not len(positive):
+        raise InvalidInputError("all rows are zero: there is no norm to make features for")
+    return float(positive.min().sqrt()) / LIMITS.norm_margin, float(positive.max().sqrt()) * LIMITS.norm_margin

@@ -18,32 +18,50 @@ from .._arguments import check_settings, checked
 from .._arrays import as_floats
 from ..errors import InvalidInputError
 from ..networks import DEQ, Kernel
-from ..solve import DIRECT, Factor, NetworkKernel, factorise
-from .base import Array
-from .cluster import WithClient, check_client, matrix_on
-from .specification import VARIANCES, as_tensor, deq_of, network_of, slopes_of, validated
+from ..solve import NetworkKernel, factorise
+from ..solve._limits import LIMITS
+from ..solve.dense import Factor
+from .machine import kernel_matrix
+from .specification import FLOATS, VARIANCES, Array, WithClient, as_tensor, deq_of, network_of, slopes_of, validated
 
 
 @dataclass(eq=False, repr=False)
 class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstimator):
-    """y = f(x) + noise, f a Gaussian process of covariance amplitude * k, k the kernel of a DEQ.
+    """Gaussian process regression, y = f(x) + noise, where f has the covariance amplitude * k and k is of a DEQ.
 
     Parameters
     ----------
-    activation, sigma_a2, sigma_b2, sigma_c2, kernel, network : as :class:`DEQRegressor`; ``"ck"`` is the process that
-        an untrained network of infinite width is
-    noise : variance of the noise, in units of y squared: absolute, unlike the ridge of the other estimators
-    amplitude : factor of the kernel
-    optimise : names of what is fitted by the gradient of the log marginal likelihood. ``True``: sigma_a2, sigma_b2
-        (unless tied to sigma_a2), sigma_c2 (unless zero), amplitude and noise; the last two need no new kernel, and
-        are the default
-    max_steps : of that optimisation
-    normalise_y : centre and scale the targets first
+    activation : str or Activation
+        Of the DEQ.
+    sigma_a2, sigma_b2, sigma_c2 : float
+        Variances of the hidden weights, the input weights and the biases; ``sigma_b2=None`` is 1 - sigma_a2.
+    kernel : "ck", "ntk" or "ntk_frozen"
+        ``"ck"`` is the covariance of an untrained network of infinite width.
+    noise : float
+        Variance of the noise, in units of y squared: absolute, unlike the ridge of the other estimators.
+    amplitude : float
+        The factor of the kernel.
+    optimise : bool or tuple of str
+        Names of what is fitted by the gradient of the log marginal likelihood. True means sigma_a2, sigma_b2 (unless
+        it is None), sigma_c2 (unless zero), amplitude and noise; the last two need no new kernel.
+    max_steps : int
+        Of that optimisation.
+    normalise_y : bool
+        Whether to centre and scale the targets first.
+    network : DEQ, ENN or Twin, optional
+        Takes the place of the parameters of the DEQ.
+    device : str or torch.device, optional
+    client : dask.distributed.Client, optional
+        Its workers compute the kernel matrix.
 
     Attributes
     ----------
-    parameters_ : the hyper-parameters in use; ``theta_`` their logarithms, in the order of ``names_``
-    log_marginal_likelihood_value_ : at those
+    parameters_ : dict
+        The hyper-parameters in use.
+    names_ : tuple of str
+        Those that were fitted; ``theta_`` holds their logarithms in this order.
+    log_marginal_likelihood_value_ : float
+        At the hyper-parameters in use.
 
     Examples
     --------
@@ -72,11 +90,24 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
     # -- fitting -------------------------------------------------------------------------------------------
     def fit(self, X: Any, y: Any) -> DEQGaussianProcess:
-        """Rows X, (n, p), and targets y, (n,) or (n, k); several targets share the hyper-parameters."""
-        X, y = validated(self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True)
-        if len(X) > 2 * DIRECT:
-            raise InvalidInputError(f"a Gaussian process takes at most {2 * DIRECT} rows, got {len(X)}")
-        check_client(self.client, self.device)
+        """Fit the hyper-parameters and condition on the data.
+
+        Parameters
+        ----------
+        X : array of shape (n, p)
+        y : array of shape (n,) or (n, k)
+            Several targets share the hyper-parameters.
+
+        Returns
+        -------
+        DEQGaussianProcess
+            The estimator itself.
+        """
+        X, y = validated(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True)
+        most = 2 * LIMITS.direct_rows
+        if len(X) > most:
+            raise InvalidInputError(f"a Gaussian process takes at most {most} rows, got {len(X)}")
+        self._check_client(self.device)
         check_settings(self)
         for name in ("noise", "amplitude"):
             if not 0 < getattr(self, name) < math.inf:
@@ -89,15 +120,15 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
             self._unit = np.where(spread > 0, spread, 1.0)
         self._X = as_tensor(X, self.device).to(torch.float64)
         self._Y = as_tensor((Y - self._shift) / self._unit, self.device)
-        self._kept: tuple[NetworkKernel, Tensor] | None = None
+        self._cached: tuple[NetworkKernel, Tensor] | None = None
         self._start()
         if len(self.names_):
-            self._climb()
+            self._maximise()
         self._condition()
         return self
 
     def _start(self) -> None:
-        """The hyper-parameters that are free, and where they start."""
+        """Set the hyper-parameters that are free, and their first values."""
         source = network_of(self)
         values = {"amplitude": float(self.amplitude), "noise": float(self.noise)}
         if self.network is None:
@@ -110,8 +141,8 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         self.parameters_, self._source = values, source
         self.names_ = tuple(name for name in values if name in wanted)
 
-    def _climb(self) -> None:
-        """L-BFGS on the logarithms, inside the range in which the DEQ has a unique equilibrium."""
+    def _maximise(self) -> None:
+        """Maximise by L-BFGS on the logarithms, inside the range in which the DEQ has a unique equilibrium."""
 
         def loss(theta: Array) -> tuple[float, Array]:
             value, gradient = self._evidence(theta, gradient=True)
@@ -141,7 +172,19 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
     @checked
     def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
-        """Of the (normalised) targets, at ``theta`` or at the fitted values; with the gradient in theta if asked."""
+        """Compute the log marginal likelihood of the (normalised) targets.
+
+        Parameters
+        ----------
+        theta : array of shape (free,), optional
+            Logarithms of the hyper-parameters ``names_``; the fitted ones by default.
+        eval_gradient : bool
+            Whether to return the gradient by theta as well.
+
+        Returns
+        -------
+        float, or a pair of a float and an array of shape (free,)
+        """
         check_is_fitted(self)
         at = self.theta_ if theta is None else np.array(as_floats(theta, "theta"))
         if at.shape != self.theta_.shape:
@@ -159,33 +202,44 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         return found.value, np.array(found.gradient)
 
     def _matrix(self, values: dict[str, float]) -> Tensor:
-        """The kernel matrix of the training rows; kept while its variances do not change."""
-        kernel = self._spec(values)
-        if self._kept is None or self._kept[0] != kernel:
-            self._kept = kernel, matrix_on(self.client, kernel, self._X)
-        return self._kept[1]
+        """Return the kernel matrix of the training rows; it is cached while its variances do not change."""
+        kernel = self._kernel_of(values)
+        if self._cached is None or self._cached[0] != kernel:
+            self._cached = kernel, kernel_matrix(kernel, self._X, self.client)
+        return self._cached[1]
 
-    def _spec(self, values: dict[str, float]) -> NetworkKernel:
+    def _kernel_of(self, values: dict[str, float]) -> NetworkKernel:
         if self.network is not None:
             return NetworkKernel(self._source, self.kernel)
         deq = deq_of(self.activation, {name: values.get(name) for name in VARIANCES})
         return NetworkKernel(deq, self.kernel, check=False)
 
     def _condition(self) -> None:
-        self._kernel = self._spec(self.parameters_)
+        self._kernel = self._kernel_of(self.parameters_)
         K = self._matrix(self.parameters_)
         found = evidence(K, self._Y, self.parameters_["amplitude"], self.parameters_["noise"])
         self._factor, self._alpha, self.log_marginal_likelihood_value_ = found.factor, found.solution, found.value
-        self._kept = None
+        self._cached = None
 
     # -- predicting ----------------------------------------------------------------------------------------
     @checked
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
-        """The posterior mean of f; with its standard deviation or its covariance at the rows of X if asked."""
+        """Compute the posterior of f.
+
+        Parameters
+        ----------
+        X : array of shape (m, p)
+        return_std, return_cov : bool
+            Whether to return standard deviations or covariances as well.
+
+        Returns
+        -------
+        array of shape (m,) or (m, k), or a pair of this mean and of its deviations or covariances
+        """
         check_is_fitted(self)
         if return_std and return_cov:
             raise InvalidInputError("ask for return_std or for return_cov, not for both")
-        rows = validated(self, X, dtype=[np.float64, np.float32], reset=False)
+        rows = validated(self, X, dtype=FLOATS, reset=False)
         new = as_tensor(rows, self.device).to(torch.float64)
         cross = self.parameters_["amplitude"] * self._kernel(new, self._X)
         mean = (cross @ self._alpha).cpu().numpy() * self._unit + self._shift
@@ -205,7 +259,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         return 0.5 * (found + found.T)
 
     def _scaled(self, spread: Tensor, power: int) -> Array:
-        """One number (or matrix) per target, in its units."""
+        """Return one number (or matrix) for each target, in its units."""
         values: Array = spread.cpu().numpy()
         if self._flat:
             return values * self._unit[0] ** power
@@ -220,14 +274,14 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
 @dataclass(frozen=True)
 class Evidence:
-    """log p(y), its derivatives by the logarithms of what was asked for, and what it was computed from."""
+    """The log marginal likelihood, its derivatives by the logarithms of what was asked for, and what it was computed from."""
 
     value: float
     gradient: tuple[float, ...]
     factor: Factor
-    """Of C."""
+    """The Cholesky factor of C."""
     solution: Tensor
-    """C^(-1) Y"""
+    """C^(-1) Y."""
 
 
 def evidence(
@@ -238,7 +292,7 @@ def evidence(
     names: Sequence[str] = (),
     slopes: Mapping[str, Tensor] | None = None,
 ) -> Evidence:
-    """-1/2 sum_j y_j' C^(-1) y_j - k/2 log det C - n k/2 log(2 pi), C = amplitude K + noise I.
+    """Return -1/2 sum_j y_j' C^(-1) y_j - k/2 log det C - n k/2 log(2 pi) with C = amplitude K + noise I.
 
     d/dv = 1/2 <S, dC/dv> with S = sum_j a_j a_j' - k C^(-1), a_j = C^(-1) y_j; ``slopes[name]`` is dK / d log v.
     All derivatives are by logarithms.

@@ -1,58 +1,170 @@
-"""Ridge regression and classification with the exact kernels of deep equilibrium models."""
+"""Ridge regression and classification with the exact kernels of deep equilibrium models.
+
+The classes validate and store; :func:`fit_machine` computes.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
 
 import numpy as np
 import scipy.optimize
+import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
-from sklearn.utils.metaestimators import available_if
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, column_or_1d
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from .._arguments import check_settings
 from ..errors import InvalidInputError
-from .base import Array, KernelMachine
-from .specification import as_tensor, seed_of, validated
+from ..networks import Kernel
+from ..solve import NetworkKernel
+from ..solve.iterative import Solver
+from ._limits import LIMITS
+from .machine import FittedMachine, fit_machine
+from .specification import FLOATS, Array, WithClient, as_tensor, network_of, validated, weights_of
 
-_TYPES = [np.float64, np.float32]
-_CALIBRATION = 2000  # rows on which probabilities are calibrated where leave-one-out is not at hand
 
+@dataclass(eq=False, repr=False)
+class KernelMachine(WithClient, BaseEstimator):
+    """Ridge regression in the space of a network's kernel: the common part of regressor and classifier."""
 
-def _streams(estimator: Any) -> bool:
-    return estimator.method == "features"
+    activation: Any = "relu"
+    _: KW_ONLY
+    sigma_a2: float = 0.2
+    sigma_b2: float | None = None
+    sigma_c2: float = 0.0
+    kernel: Kernel = "ntk"
+    ridge: float | Literal["loo"] = 1e-3
+    solver: Solver = "auto"
+    network: Any = None
+    device: Any = None
+    client: Any = None
+    progress: bool | None = None
+
+    def _fit(self, X: Array, T: Array, sample_weight: Any) -> None:
+        """Fit to targets T, (n, k); a row of weight zero takes no part, and its prediction is its leave-one-out."""
+        ridge = self._relative_ridge()
+        self._check_client(self.device)
+        weights = weights_of(sample_weight, X)
+        kept = weights > 0
+        if not kept.any():
+            raise InvalidInputError("all sample weights are zero: there is nothing to fit")
+        parts = (X, T, weights) if kept.all() else (X[kept], T[kept], weights[kept])
+        rows, targets, w = (as_tensor(part, self.device) for part in parts)
+        self._machine: FittedMachine = fit_machine(
+            NetworkKernel(network_of(self), self.kernel),
+            rows,
+            targets,
+            w,
+            ridge,
+            self.solver,
+            self.client,
+            self.progress,
+        )
+        self._loo: Array | None = None
+        if self._machine.leave_one_out is not None:
+            self._loo = np.empty_like(T)
+            self._loo[kept] = self._machine.leave_one_out.cpu().numpy()
+            if not kept.all():
+                self._loo[~kept] = self._outputs(X[~kept])
+
+    def _relative_ridge(self) -> float | None:
+        """Return the ridge, a positive number, or None for ``"loo"``."""
+        check_settings(self)
+        if self.ridge == "loo":
+            return None
+        if not 0 < self.ridge < math.inf:
+            raise InvalidInputError(
+                f"ridge must be positive and finite, relative to the mean diagonal, got {self.ridge!r}"
+            )
+        return float(self.ridge)
+
+    @property
+    def ridge_(self) -> float:
+        """The ridge in use, relative to the mean diagonal."""
+        return self._machine.ridge
+
+    @property
+    def absolute_ridge_(self) -> float:
+        """The ridge in use, times the mean diagonal."""
+        return self._machine.absolute_ridge
+
+    @property
+    def record_(self) -> dict[str, Any]:
+        """How the system was solved: solver, steps, residual."""
+        return self._machine.record
+
+    @property
+    def loo_(self) -> Array:
+        """The prediction of each training row from all others, in closed form, of shape (n,) or (n, k)."""
+        if not hasattr(self, "_machine"):
+            raise AttributeError("loo_ is there after fit")
+        if self._loo is None:
+            raise AttributeError(
+                f"leave-one-out predictions come from a factorisation; this fit has none ({self.record_}). Use "
+                "solver='cholesky'"
+            )
+        return self._shape_outputs(self._loo)
+
+    def _outputs(self, X: Array) -> Array:
+        """Return the k outputs at each row."""
+        with torch.no_grad():
+            found: Array = self._machine.predict(as_tensor(X, self.device), self.client).cpu().numpy()
+        return found
+
+    def _rows(self, X: Any) -> Array:
+        check_is_fitted(self)
+        rows: Array = validated(self, X, dtype=FLOATS, reset=False)
+        return rows
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_machine")
+
+    def _shape_outputs(self, values: Array) -> Array:
+        raise NotImplementedError
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        return f"{super().__repr__(N_CHAR_MAX)} [ridge relative to the mean diagonal]"
 
 
 class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
-    """Kernel ridge regression with the exact kernel of a DEQ, of any size.
+    """Kernel ridge regression with the exact kernel of a DEQ, for any number of rows.
 
     Parameters
     ----------
-    activation, sigma_a2, sigma_b2, sigma_c2 : the DEQ; ``sigma_b2=None`` is 1 - sigma_a2, ``sigma_c2`` the variance of
-        biases
-    kernel : ``"ntk"`` (all weights trained), ``"ck"`` (the readout alone) or ``"ntk_frozen"`` (input weights frozen)
-    ridge : relative to the mean diagonal of the kernel; ``"loo"`` takes the one of a grid with the least leave-one-out
-        error, from one eigendecomposition
-    method : ``"kernel"``, exact; ``"equivalent"``, the high-dimensional equivalent of the centred network, which trains
-        in O(n p min(n, p)) and predicts in O(p); ``"features"``, random features of the one-layer twin
-    solver : of ``method="kernel"``: ``"cholesky"``, ``"eigh"``, ``"cg"`` (conjugate gradients on tiles), ``"auto"``
-    preconditioner, rank, tol, tiles, store, folder, checkpoint : of ``"cg"``; see
-        :func:`notsodeep.solve.solve_kernel`, where ``tiles`` is called ``dtype``
-    own_norms : of ``method="equivalent"``: keep the norm of every row
-    width : of ``method="features"``
-    network : an ENN, a DEQ or a twin instead of the flat parameters; a twin brings its own kernel
-    device : for the kernel and the solve, for instance ``"cuda"``
-    client : a ``dask.distributed.Client``: kernel, tiles, sums over features and large predictions are computed by the
-        workers of its cluster, with the same result; ``folder`` is then a folder of theirs. Clones share it, pickles
-        go without
+    activation : str or Activation
+        Of the DEQ.
+    sigma_a2, sigma_b2, sigma_c2 : float
+        Variances of the hidden weights, the input weights and the biases; ``sigma_b2=None`` is 1 - sigma_a2.
+    kernel : "ntk", "ck" or "ntk_frozen"
+        What is trained: all weights, the readout alone, or all but the input weights.
+    ridge : float or "loo"
+        Relative to the mean diagonal of the kernel; ``"loo"`` takes the ridge of a grid with the least leave-one-out
+        error, from one eigendecomposition.
+    solver : "auto", "cholesky" or nsd.solve.CG
+        ``"auto"`` is Cholesky up to 10,000 rows and conjugate gradients beyond.
+    network : DEQ, ENN or Twin, optional
+        Takes the place of the parameters above; a twin brings its own kernel.
+    device : str or torch.device, optional
+        Where the kernel and the solution are computed, for instance ``"cuda"``.
+    client : dask.distributed.Client, optional
+        Its workers compute the kernel, its products and large predictions, with the same result. Clones share it,
+        pickles go without it.
+    progress : bool, optional
+        Whether to show progress bars; by default on a terminal.
 
     Attributes
     ----------
-    loo_ : the prediction of each training row from all others, in closed form
-    ridge_, lift_ : the ridge, relative and absolute; ``record_`` says how the solve went
+    loo_ : array of shape (n,) or (n, k)
+        The prediction of each training row from all others, in closed form.
+    ridge_, absolute_ridge_ : float
+        The ridge, relative to the mean diagonal and times it.
+    record_ : dict
+        How the system was solved.
 
     Examples
     --------
@@ -66,26 +178,27 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DEQRegressor:
-        """Rows X, (n, p), and targets y, (n,) or (n, k)."""
-        X, y = validated(self, X, y, dtype=_TYPES, multi_output=True, y_numeric=True)
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array of shape (n, p)
+        y : array of shape (n,) or (n, k)
+        sample_weight : array of shape (n,), optional
+            A row of weight 2 counts as two rows.
+
+        Returns
+        -------
+        DEQRegressor
+            The estimator itself.
+        """
+        X, y = validated(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True)
         self._flat = y.ndim == 1
         self._fit(X, y.reshape(len(X), -1).astype(np.float64), sample_weight)
         return self
 
-    @available_if(_streams)
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> DEQRegressor:
-        """More rows, for ``method="features"``; the model is the one that all rows seen so far would give at once.
-
-        It is solved when something asks for it, not after every part.
-        """
-        first = getattr(self, "_stream", None) is None
-        X, y = validated(self, X, y, dtype=_TYPES, multi_output=True, y_numeric=True, reset=first)
-        self._flat = y.ndim == 1
-        self._fit_more(X, y.reshape(len(X), -1).astype(np.float64), sample_weight)
-        return self
-
     def predict(self, X: Any) -> Array:
-        """Predictions at the rows of X."""
+        """Return the predictions at the rows of X, (m, p), of shape (m,) or (m, k)."""
         return self._shape_outputs(self._outputs(self._rows(X)))
 
     def _shape_outputs(self, values: Array) -> Array:
@@ -93,18 +206,47 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
 
 
 class DEQClassifier(ClassifierMixin, KernelMachine):
-    """One-against-rest ridge classification with the exact kernel of a DEQ; parameters as :class:`DEQRegressor`.
+    """One-against-rest ridge classification with the exact kernel of a DEQ.
 
-    Targets are +1 for the class and -1 for the others; two classes share one output. ``decision_function`` is what the
-    regression predicts, ``predict`` the class with the largest one.
+    Targets are +1 for the class and -1 for the others; two classes share one output. ``decision_function`` returns what
+    the regression predicts, ``predict`` the class with the largest output. ``predict_proba`` is softmax(t f) of the
+    outputs f, or of (-f, f) for two classes, with the one temperature t that maximises the likelihood of the
+    leave-one-out predictions; after conjugate gradients these come from a Cholesky fit of at most 2,000 rows.
 
-    ``predict_proba`` is softmax(t f) of the outputs f (of (-f, f) for two classes) with one temperature t, which
-    maximises the likelihood of the leave-one-out predictions. Where those are not at hand (``solver="cg"``, or many
-    rows), they are those of the same machine on 2,000 of the rows.
+    Parameters
+    ----------
+    activation : str or Activation
+        Of the DEQ.
+    sigma_a2, sigma_b2, sigma_c2 : float
+        Variances of the hidden weights, the input weights and the biases; ``sigma_b2=None`` is 1 - sigma_a2.
+    kernel : "ntk", "ck" or "ntk_frozen"
+        What is trained: all weights, the readout alone, or all but the input weights.
+    ridge : float or "loo"
+        Relative to the mean diagonal of the kernel; ``"loo"`` takes the ridge of a grid with the least leave-one-out
+        error, from one eigendecomposition.
+    solver : "auto", "cholesky" or nsd.solve.CG
+        ``"auto"`` is Cholesky up to 10,000 rows and conjugate gradients beyond.
+    network : DEQ, ENN or Twin, optional
+        Takes the place of the parameters above; a twin brings its own kernel.
+    device : str or torch.device, optional
+        Where the kernel and the solution are computed, for instance ``"cuda"``.
+    client : dask.distributed.Client, optional
+        Its workers compute the kernel, its products and large predictions, with the same result. Clones share it,
+        pickles go without it.
+    progress : bool, optional
+        Whether to show progress bars; by default on a terminal.
 
     Attributes
     ----------
-    classes_, loo_ (leave-one-out values of ``decision_function``), ridge_, lift_, record_, temperature_
+    classes_ : array of shape (classes,)
+    loo_ : array of shape (n,) or (n, classes)
+        The leave-one-out values of ``decision_function`` at the training rows.
+    temperature_ : float
+        The factor of the outputs in ``predict_proba``.
+    ridge_, absolute_ridge_ : float
+        The ridge, relative to the mean diagonal and times it.
+    record_ : dict
+        How the system was solved.
 
     Examples
     --------
@@ -116,8 +258,22 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DEQClassifier:
-        """Rows X, (n, p), and labels y, (n,), numbers or strings."""
-        X, y = validated(self, X, y, dtype=_TYPES)
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array of shape (n, p)
+        y : array of shape (n,)
+            Labels, numbers or strings, of at least two classes.
+        sample_weight : array of shape (n,), optional
+            A row of weight 2 counts as two rows.
+
+        Returns
+        -------
+        DEQClassifier
+            The estimator itself.
+        """
+        X, y = validated(self, X, y, dtype=FLOATS)
         check_classification_targets(y)
         self.classes_, codes = np.unique(column_or_1d(y), return_inverse=True)
         if len(self.classes_) < 2:
@@ -126,59 +282,25 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
                 f"{self.classes_.tolist()}"
             )
         self._fit(X, self._targets(codes), sample_weight)
-        self._calibrate(X, codes, sample_weight)
+        self.temperature_ = self._calibrate(X, codes, weights_of(sample_weight, X))
         return self
-
-    @available_if(_streams)
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> DEQClassifier:
-        """More rows, for ``method="features"``; the first call must name all ``classes``.
-
-        After ``fit`` it begins anew, with the classes of then unless others are named.
-        """
-        first = getattr(self, "_stream", None) is None
-        X, y = validated(self, X, y, dtype=_TYPES, reset=first)
-        classes = getattr(self, "classes_", None) if classes is None else classes
-        if first and classes is None:
-            raise InvalidInputError("the first call of partial_fit must name all classes: classes=[...]")
-        if first:
-            self.classes_ = np.unique(classes)
-        unknown = np.setdiff1d(y, self.classes_)
-        if len(unknown):
-            raise InvalidInputError(f"labels {unknown.tolist()} are not among the classes {self.classes_.tolist()}")
-        self._fit_more(X, self._targets(np.searchsorted(self.classes_, y)), sample_weight)
-        return self
-
-    def _settle(self) -> None:
-        super()._settle()
-        assert self._stream is not None
-        assert self._fitted.leave_one_out is not None
-        _, T, w = self._stream.seen
-        codes = T.argmax(1) if T.shape[1] > 1 else (T[:, 0] > 0).long()
-        self._fit_temperature(self._fitted.leave_one_out.cpu().numpy(), codes.cpu().numpy(), w.cpu().numpy())
-
-    @property
-    def temperature_(self) -> float:
-        """The factor of the outputs under the softmax of ``predict_proba``."""
-        self._fitted  # noqa: B018  # a stream may be waiting to be solved
-        return self._temperature
 
     def decision_function(self, X: Any) -> Array:
-        """The outputs, (n, classes), or (n,) for two classes: positive for the second."""
+        """Return the outputs, (m, classes), or (m,) for two classes: positive for the second."""
         return self._shape_outputs(self._outputs(self._rows(X)))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The class of each row."""
-        scores = self._scores(self._outputs(self._rows(X)))
+        """Return the class of each row, of shape (m,)."""
+        scores = _scores(self._outputs(self._rows(X)))
         chosen: NDArray[Any] = self.classes_[scores.argmax(1)]
         return chosen
 
     def predict_proba(self, X: Any) -> Array:
-        """softmax of ``temperature_`` times the outputs, (n, classes)."""
-        scores = self._scores(self._outputs(self._rows(X)))
+        """Return the probability of each class at each row, of shape (m, classes)."""
+        scores = _scores(self._outputs(self._rows(X)))
         found: Array = softmax(self.temperature_ * scores, axis=1)
         return found
 
-    # -- inside --------------------------------------------------------------------------------------------
     def _targets(self, codes: NDArray[Any]) -> Array:
         if len(self.classes_) == 2:
             return (2.0 * codes - 1.0)[:, None]
@@ -187,48 +309,41 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
     def _shape_outputs(self, values: Array) -> Array:
         return values[:, 0] if values.shape[1] == 1 else values
 
-    @staticmethod
-    def _scores(values: Array) -> Array:
-        """One column per class."""
-        return np.hstack([-values, values]) if values.shape[1] == 1 else values
-
-    def _calibrate(self, X: Array, codes: NDArray[Any], sample_weight: Any) -> None:
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+    def _calibrate(self, X: Array, codes: NDArray[Any], weights: Array) -> float:
         values = self._loo
         if values is None:
-            few = np.random.default_rng(seed_of(self.random_state)).permutation(np.flatnonzero(weights))[:_CALIBRATION]
+            few = np.random.default_rng(0).permutation(np.flatnonzero(weights))[: LIMITS.calibration_rows]
             X, codes, weights = X[few], codes[few], weights[few]
             rows, T, w = (as_tensor(part, self.device) for part in (X, self._targets(codes), weights))
-            sample = self.__class__(**{**self.get_params(deep=False), "solver": "auto"})
-            found = sample._machine(rows, T, w, self.ridge_).leave_one_out
+            found = fit_machine(self._machine.kernel, rows, T, w, self.ridge_, "cholesky").leave_one_out
             assert found is not None
             values = found.cpu().numpy()
-        self._fit_temperature(values, codes, weights)
-
-    def _fit_temperature(self, values: Array, codes: NDArray[Any], weights: Array) -> None:
-        self._temperature = temperature(self._scores(values), codes, weights)
+        return temperature(_scores(values), codes, weights)
 
 
 # ---- probabilities from decision values --------------------------------------------------------------------
 
 
-_LARGEST = 6.0  # log of the largest temperature; where classes are separated the likelihood has no maximum
+def _scores(values: Array) -> Array:
+    """Return one column for each class."""
+    return np.hstack([-values, values]) if values.shape[1] == 1 else values
 
 
 def temperature(scores: Array, codes: NDArray[np.int64], weights: Array) -> float:
-    """The t > 0 that maximises the weighted likelihood of softmax(t scores); convex in t, hence one root to find.
+    """Return the t > 0 that maximises the weighted likelihood of softmax(t scores), which is concave in t.
 
     >>> round(temperature(np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), np.array([0, 0, 1]), np.ones(3)), 6)
     0.693147
     """
+    end = LIMITS.log_temperature
 
     def slope(log_t: float) -> float:
         p = softmax(math.exp(log_t) * scores, axis=1)
         gained = scores[np.arange(len(codes)), codes] - (p * scores).sum(1)
         return float(weights @ gained)
 
-    if slope(_LARGEST) >= 0.0:
-        return math.exp(_LARGEST)
-    if slope(-_LARGEST) <= 0.0:
-        return math.exp(-_LARGEST)
-    return math.exp(scipy.optimize.brentq(slope, -_LARGEST, _LARGEST, xtol=1e-13))
+    if slope(end) >= 0.0:
+        return math.exp(end)
+    if slope(-end) <= 0.0:
+        return math.exp(-end)
+    return math.exp(scipy.optimize.brentq(slope, -end, end, xtol=1e-13))

@@ -18,30 +18,52 @@ from torch import Tensor
 from .._arguments import checked
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError
 from ..mixtures.standardise import Standardiser
-from ..nn.checkpoint import build, read_file, write_file
-from ..solve import NetworkKernel, Source
-from .predictors import Embedding, Expansion, FeatureReadout, Fitted, LinearEquivalent, Predictor
+from ..nn.checkpoint import read_file, write_file
+from ..solve import NetworkKernel
+from .machine import FittedMachine
 from .ridge import DEQClassifier, DEQRegressor
 
-_PLAIN = ("sigma_a2", "sigma_b2", "sigma_c2", "kernel", "ridge", "method", "solver", "tol", "own_norms", "width")
+_MAKERS = {"DEQRegressor": DEQRegressor, "DEQClassifier": DEQClassifier}
 
 
 @checked
-def save_estimator(estimator: Any, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
-    """Write what prediction needs of a DEQRegressor or a DEQClassifier, alone or after a Standardiser in a pipeline.
+def save_estimator(estimator: Any, path: str | Path) -> None:
+    """Write what prediction needs of a fitted estimator; nothing is pickled.
 
-    Nothing is pickled. ``extra`` is a JSON document of the caller's own, which :func:`load_with_extra` gives back.
+    Parameters
+    ----------
+    estimator : DEQRegressor or DEQClassifier
+        Alone, or after a Standardiser in a pipeline.
+    path : str or Path
+        A safetensors file.
+
+    Returns
+    -------
+    None
+
+    Raises
+    ------
+    InvalidInputError
+        For other estimators, and for an activation that wraps a Python function.
+
+    Examples
+    --------
+    >>> import tempfile, notsodeep as nsd
+    >>> X = np.random.default_rng(0).normal(size=(20, 3))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_estimator(nsd.DEQRegressor("relu").fit(X, X[:, 0]), f"{folder}/model.safetensors")
     """
     standardiser, model = _parts(estimator)
     check_is_fitted(model)
-    tensors, predictor = _described(model._fitted.predictor)
+    machine = model._machine
+    tensors = {"X": machine.X, "coefficients": machine.coefficients}
     document: dict[str, Any] = {
         "kind": "estimator",
         "estimator": type(model).__name__,
-        "parameters": {name: getattr(model, name) for name in _PLAIN},
-        "predictor": predictor,
-        "fit": {"ridge": model.ridge_, "lift": model.lift_, "record": model.record_, "features": model.n_features_in_},
-        "extra": dict(extra or {}),
+        "network": machine.kernel.to_dict(),
+        "ridge": machine.ridge,
+        "absolute_ridge": machine.absolute_ridge,
+        "record": machine.record,
     }
     if isinstance(model, DEQClassifier):
         document |= {"classes": model.classes_.tolist(), "temperature": model.temperature_}
@@ -67,12 +89,31 @@ def _parts(estimator: Any) -> tuple[Standardiser | None, DEQRegressor | DEQClass
 
 @checked
 def load_estimator(path: str | Path) -> Any:
-    """What :func:`save_estimator` wrote: an estimator, or a pipeline of a standardiser and an estimator."""
-    return load_with_extra(path)[0]
+    """Read an estimator that :func:`save_estimator` wrote.
 
+    Parameters
+    ----------
+    path : str or Path
 
-def load_with_extra(path: str | Path) -> tuple[Any, dict[str, Any]]:
-    """The estimator, and the caller's document."""
+    Returns
+    -------
+    DEQRegressor, DEQClassifier, or a pipeline of a Standardiser and one of them
+        Its DEQ is in ``network``; ``loo_`` is not stored.
+
+    Raises
+    ------
+    CheckpointError
+        Where the file is damaged, or holds something else.
+
+    Examples
+    --------
+    >>> import tempfile, notsodeep as nsd
+    >>> X = np.random.default_rng(0).normal(size=(20, 3))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_estimator(nsd.DEQRegressor("relu").fit(X, X[:, 0]), f"{folder}/model.safetensors")
+    ...     load_estimator(f"{folder}/model.safetensors").predict(X).shape
+    (20,)
+    """
     tensors, document = read_file(path)
     if document.get("kind") != "estimator":
         raise CheckpointError(f"{path} holds a {document.get('kind')}, not an estimator")
@@ -82,49 +123,28 @@ def load_with_extra(path: str | Path) -> tuple[Any, dict[str, Any]]:
         raise CheckpointError(f"{path} does not describe an estimator: {error!r}") from error
 
 
-def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> tuple[Any, Any]:
-    maker = {"DEQRegressor": DEQRegressor, "DEQClassifier": DEQClassifier}[document["estimator"]]
-    predictor, source = _rebuilt(tensors, document["predictor"])
-    model = maker(network=source, **document["parameters"])
-    fit = document["fit"]
-    model._result = Fitted(predictor, fit["ridge"], fit["lift"], None, fit["record"])
-    model._loo, model._stream, model.n_features_in_ = None, None, fit["features"]
+def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> Any:
+    kernel = NetworkKernel.from_dict(document["network"])
+    X, coefficients = tensors["X"], tensors["coefficients"]
+    if X.ndim != 2 or coefficients.ndim != 2 or len(X) != len(coefficients):
+        raise ValueError(f"rows {tuple(X.shape)} and coefficients {tuple(coefficients.shape)} do not fit together")
+    ridge = float(document["ridge"])
+    model = _MAKERS[document["estimator"]](network=kernel.network, kernel=kernel.kernel, ridge=ridge)
+    model._machine = FittedMachine(
+        kernel, X, coefficients, ridge, float(document["absolute_ridge"]), dict(document["record"])
+    )
+    model._loo, model.n_features_in_ = None, X.shape[1]
     if isinstance(model, DEQClassifier):
-        model.classes_, model._temperature = np.array(document["classes"]), document["temperature"]
+        model.classes_, model.temperature_ = np.array(document["classes"]), float(document["temperature"])
+        if coefficients.shape[1] != (1 if len(model.classes_) == 2 else len(model.classes_)):
+            raise ValueError(f"{coefficients.shape[1]} outputs do not fit {len(model.classes_)} classes")
     else:
-        model._flat = document["flat"]
+        model._flat = bool(document["flat"])
     if "scale" not in document:
-        return model, document["extra"]
+        return model
     standardiser = Standardiser()
-    standardiser.mean_, standardiser.scale_ = tensors["standardiser.mean"].numpy(), document["scale"]
+    standardiser.mean_, standardiser.scale_ = tensors["standardiser.mean"].numpy(), float(document["scale"])
     standardiser.n_features_in_ = len(standardiser.mean_)
-    return make_pipeline(standardiser, model), document["extra"]
-
-
-def _described(predictor: Predictor) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    if isinstance(predictor, Expansion):
-        tensors = {"X": predictor.X, "coefficients": predictor.coefficients}
-        return tensors, {"kind": "expansion", **predictor.kernel.to_dict()}
-    if isinstance(predictor, FeatureReadout):
-        states = {f"model.{name}": value for name, value in predictor.model.state_dict().items()}
-        return states | {"weights": predictor.weights}, {"kind": "features", "model": predictor.model.config()}
-    assert isinstance(predictor, LinearEquivalent)
-    tensors, told = predictor.embedding.described()
-    return {**{f"embedding.{k}": v for k, v in tensors.items()}, "weights": predictor.weights}, {
-        "kind": "equivalent",
-        "embedding": told,
-    }
-
-
-def _rebuilt(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> tuple[Predictor, Source]:
-    if document["kind"] == "features":
-        states = {name[6:]: value for name, value in tensors.items() if name.startswith("model.")}
-        model: Any = build(document["model"], dtype=states["weights.0"].dtype)
-        model.load_state_dict(states)
-        return FeatureReadout(model.requires_grad_(False), tensors["weights"]), model.spec
-    if document["kind"] == "equivalent":
-        parts = {name[10:]: value for name, value in tensors.items() if name.startswith("embedding.")}
-        embedding = Embedding.restored(parts, document["embedding"])
-        return LinearEquivalent(embedding, tensors["weights"]), embedding.operator.network
-    kernel = NetworkKernel.from_dict(document)
-    return Expansion(kernel, tensors["X"], tensors["coefficients"]), kernel.network
+    if len(standardiser.mean_) != X.shape[1]:
+        raise ValueError(f"a mean of {len(standardiser.mean_)} columns does not fit rows of {X.shape[1]}")
+    return make_pipeline(standardiser, model)

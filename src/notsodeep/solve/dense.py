@@ -1,9 +1,11 @@
-"""One Cholesky factorisation of K + ridge I, and everything that follows from it: solutions, leave-one-out, log det."""
+"""Ridge regression with a kernel matrix in memory: Cholesky, a path over ridges, exact leave-one-out predictions."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,39 +13,58 @@ from torch import Tensor
 from .._arguments import checked
 from ..errors import ConvergenceError, InvalidInputError, warn
 
-_JITTERS = (1e-14, 1e-12, 1e-10, 1e-8, 1e-6)  # relative to the mean diagonal, tried in this order
-
-_TINY = 1e-280  # of a mean diagonal: a small part of it can still be divided by
+# ---- one factorisation -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """L L' = K + (ridge + jitter) I."""
+    """The Cholesky factor L of K + (ridge + jitter) I = L L'."""
 
     lower: Tensor
     jitter: float
-    """What had to be added to the diagonal besides the ridge; 0 as a rule."""
+    """What was added to the diagonal besides the ridge; 0 unless a pivot was not positive."""
 
     def solve(self, b: Tensor) -> Tensor:
-        """(K + ridge I)^(-1) b for a vector or a matrix of right-hand sides."""
+        """Return (K + ridge I)^(-1) b for a vector (n,) or a matrix (n, k) of right-hand sides."""
         column = b[:, None] if b.ndim == 1 else b
         found = torch.cholesky_solve(column.to(self.lower), self.lower)
         return found[:, 0] if b.ndim == 1 else found
 
     def inverse(self) -> Tensor:
-        """(K + ridge I)^(-1) itself."""
+        """Return (K + ridge I)^(-1), of shape (n, n)."""
         return torch.cholesky_inverse(self.lower)
 
     @property
     def logdet(self) -> float:
-        """log det(K + ridge I)."""
+        """The logarithm of det(K + ridge I)."""
         return 2.0 * float(self.lower.diagonal().log().sum())
 
 
 @checked
 def factorise(K: Tensor, ridge: float = 0.0) -> Factor:
-    """Cholesky of K + ridge I; a pivot that is not positive is retried in float64 with a jitter, and said so.
+    """Compute the Cholesky factor of K + ridge I.
 
+    A pivot that is not positive is tried again in float64 with a small jitter on the diagonal, and a warning names it.
+
+    Parameters
+    ----------
+    K : Tensor of shape (n, n)
+        A positive semidefinite matrix.
+    ridge : float
+        Absolute, not negative.
+
+    Returns
+    -------
+    Factor
+        With ``solve``, ``inverse`` and ``logdet``.
+
+    Raises
+    ------
+    ConvergenceError
+        Where no small jitter makes the matrix positive definite.
+
+    Examples
+    --------
     >>> float(factorise(torch.eye(2), ridge=1.0).solve(torch.tensor([2.0, 4.0])).sum())
     3.0
     """
@@ -53,31 +74,140 @@ def factorise(K: Tensor, ridge: float = 0.0) -> Factor:
         raise InvalidInputError(f"ridge must be finite and not negative, got {ridge!r}")
     if not bool(torch.isfinite(K.sum())):
         raise InvalidInputError("the kernel matrix holds NaN or infinity; check the data it was computed from")
-    lower = _attempt(K, ridge)
-    if lower is not None:
-        return Factor(lower, 0.0)
-    wide, unit = K.to(torch.float64), max(float(K.diagonal().mean()), _TINY)
-    for jitter in (0.0,) * (K.dtype != torch.float64) + tuple(unit * j for j in _JITTERS):
-        lower = _attempt(wide, ridge + jitter)
+    lower = _cholesky(K, ridge)
+    return Factor(lower, 0.0) if lower is not None else _with_jitter(K, ridge)
+
+
+def _with_jitter(K: Tensor, ridge: float) -> Factor:
+    wide, mean = K.to(torch.float64), max(float(K.diagonal().mean()), smallest_mean())
+    jitters = [10.0**power * mean for power in range(-14, -5, 2)]
+    for jitter in [0.0, *jitters] if K.dtype != torch.float64 else jitters:
+        lower = _cholesky(wide, ridge + jitter)
         if lower is not None:
             warn(
                 f"K + {ridge:.3g} I has a pivot that is not positive: solved in float64 with a jitter of {jitter:.3g} "
-                f"added to the diagonal ({jitter / unit:.0e} of its mean). A larger ridge avoids this"
+                f"added to the diagonal ({jitter / mean:.0e} of its mean). A larger ridge avoids this"
             )
             return Factor(lower, jitter)
     raise ConvergenceError(
-        f"K + {ridge:.3g} I is not positive definite, not even with {_JITTERS[-1]:.0e} of its mean diagonal added; "
-        "it may not be a kernel matrix. Check it, or use a larger ridge"
+        f"K + {ridge:.3g} I is not positive definite, not even with 1e-06 of its mean diagonal added; it may not be a "
+        "kernel matrix. Check it, or use a larger ridge"
     )
 
 
-def _attempt(K: Tensor, lift: float) -> Tensor | None:
-    lifted = K.clone()
-    lifted.diagonal().add_(lift)
-    lower, info = torch.linalg.cholesky_ex(lifted)
+def smallest_mean() -> float:
+    """Return the smallest mean diagonal of which a relative rounding error is still a normal number."""
+    info = torch.finfo(torch.float64)
+    return info.tiny / info.eps
+
+
+def _cholesky(K: Tensor, ridge: float) -> Tensor | None:
+    ridged = K.clone()
+    ridged.diagonal().add_(ridge)
+    lower, info = torch.linalg.cholesky_ex(ridged)
     return lower if int(info) == 0 and bool(torch.isfinite(lower.diagonal()).all()) else None
 
 
+# ---- ridge regression --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Coefficients a of f(x) = sum_i a_i k(x, x_i), for every ridge and every right-hand side.
+
+    Parameters
+    ----------
+    coefficients : Tensor of shape (ridges, n, k)
+    ridges : tuple of float
+        The absolute ridges.
+    method : "cholesky" or "cg"
+    residuals : Tensor of shape (ridges, k)
+        Norms of the residuals, relative to the right-hand sides.
+    leave_one_out : Tensor of shape (ridges, n, k), or None
+        The prediction of each row from all others, where Cholesky was asked for it.
+    steps, refinements, rank : int
+        Of conjugate gradients: the steps, the residuals computed again in float64, the rank of the preconditioner.
+    history : tuple of float
+        The largest relative residual after each step.
+    jitter : float
+        What Cholesky had to add to the diagonal.
+
+    Examples
+    --------
+    >>> solve_dense(torch.eye(2), torch.ones(2, 1), [1.0]).method
+    'cholesky'
+    """
+
+    coefficients: Tensor
+    ridges: tuple[float, ...]
+    method: Literal["cholesky", "cg"]
+    residuals: Tensor
+    leave_one_out: Tensor | None = None
+    steps: int = 0
+    refinements: int = 0
+    rank: int = 0
+    history: tuple[float, ...] = ()
+    jitter: float = 0.0
+
+
+@checked
+def solve_dense(
+    K: Tensor, targets: Tensor, ridges: Sequence[float], *, weights: Tensor | None = None, loo: bool = False
+) -> Solution:
+    """Solve kernel ridge regression with a matrix, by one Cholesky factorisation for each ridge.
+
+    Parameters
+    ----------
+    K : Tensor of shape (n, n)
+        The kernel matrix.
+    targets : Tensor of shape (n, k)
+    ridges : sequence of float
+        Absolute and positive; the system is K + ridge W^(-1).
+    weights : Tensor of shape (n,), optional
+        W, not negative; a row of weight 2 counts as two rows.
+    loo : bool
+        Whether to compute leave-one-out predictions as well.
+
+    Returns
+    -------
+    Solution
+
+    Examples
+    --------
+    >>> solve_dense(torch.eye(2), torch.ones(2, 1), [1.0]).coefficients[0].tolist()
+    [[0.5], [0.5]]
+    """
+    check_problem(K, targets, ridges)
+    B, scale = targets.to(K.device, torch.float64), scale_of(weights, len(K), K.device)
+    d = torch.ones(len(K), dtype=K.dtype, device=K.device) if scale is None else scale
+    scaled = K if scale is None else d[:, None] * K * d
+    right = d[:, None] * B
+    parts, residuals, left_out, jitter = [], [], [], 0.0
+    for ridge in ridges:
+        factor = factorise(scaled, ridge)
+        z = factor.solve(right)
+        z = z + factor.solve(right - scaled @ z - ridge * z)  # one refinement: the last digits of a stiff system
+        left = (right - scaled @ z - ridge * z).norm(dim=0)
+        parts.append(d[:, None] * z)
+        residuals.append(left / right.norm(dim=0).clamp_min(torch.finfo(K.dtype).tiny))
+        jitter = max(jitter, factor.jitter)
+        if loo:
+            left_out.append(_left_out(K, B, parts[-1], d**2 * factor.inverse().diagonal(), d**2, ridge))
+    loo_stack = torch.stack(left_out) if loo else None
+    return Solution(torch.stack(parts), tuple(ridges), "cholesky", torch.stack(residuals), loo_stack, jitter=jitter)
+
+
+def _left_out(
+    K: Tensor, B: Tensor, coefficients: Tensor, inverse_diagonal: Tensor, weights: Tensor, ridge: float
+) -> Tensor:
+    """Leave-one-out predictions; a row of weight 0 took no part, so its prediction is the plain one."""
+    some = weights > 0
+    out = K @ coefficients
+    out[some] = leave_one_out(B[some], coefficients[some], inverse_diagonal[some], weights[some], ridge)
+    return out
+
+
+@checked
 def leave_one_out(
     targets: Tensor,
     solution: Tensor,
@@ -85,11 +215,33 @@ def leave_one_out(
     weights: Tensor | None = None,
     ridge: float = 0.0,
 ) -> Tensor:
-    """What ridge regression without row i predicts at row i, without a refit: y_i - a_i / c_i.
+    """Return what ridge regression without row i predicts at row i, y_i - a_i / c_i, without fitting again.
 
-    ``solution`` is a = C^(-1) y and ``inverse_diagonal`` c = diag C^(-1), for C = K + ridge W^(-1). A row of weight
-    w > 1 counts as several and loses one of them: that changes ridge / w to ridge / (w - 1) in one diagonal entry, and
-    the residual is, by Sherman and Morrison, ridge a_i / (w - 1 + ridge c_i / w).
+    A row of weight w > 1 counts as several rows and loses one of them: this changes ridge / w to ridge / (w - 1) in one
+    diagonal entry, and the residual is ridge a_i / (w - 1 + ridge c_i / w) by the formula of Sherman and Morrison.
+
+    Parameters
+    ----------
+    targets : Tensor of shape (n,) or (n, k)
+        y.
+    solution : Tensor of the same shape
+        a = C^(-1) y with C = K + ridge W^(-1).
+    inverse_diagonal : Tensor of shape (n,)
+        c, the diagonal of C^(-1).
+    weights : Tensor of shape (n,), optional
+        The diagonal of W.
+    ridge : float
+        Absolute; used where a weight is above 1.
+
+    Returns
+    -------
+    Tensor
+        The predictions, in the shape of ``targets``.
+
+    Examples
+    --------
+    >>> leave_one_out(torch.ones(2), torch.tensor([0.5, 0.5]), torch.tensor([0.5, 0.5])).tolist()
+    [0.0, 0.0]
     """
     column = (slice(None),) + (None,) * (targets.ndim - 1)
     gone = solution / inverse_diagonal[column]
@@ -100,37 +252,71 @@ def leave_one_out(
     return targets - torch.where(w > 1.0, less, gone)
 
 
-# ---- all ridges for the price of one eigendecomposition ----------------------------------------------------
+def check_problem(X: Tensor, targets: Tensor, ridges: Sequence[float]) -> None:
+    """Refuse rows and targets that do not fit together, and ridges that are not positive."""
+    if X.ndim != 2 or targets.ndim != 2 or len(X) != len(targets):
+        raise InvalidInputError(
+            f"rows (n, p) and targets (n, k) are needed, got {tuple(X.shape)} and {tuple(targets.shape)}"
+        )
+    if not len(ridges) or not all(0.0 < r < math.inf for r in ridges):
+        raise InvalidInputError(f"ridges must be positive and finite, got {list(ridges)!r}")
+
+
+def scale_of(weights: Tensor | None, n: int, device: torch.device) -> Tensor | None:
+    """Return the square roots of the weights, or None without weights."""
+    if weights is None:
+        return None
+    w = weights.to(device, torch.float64)
+    if w.shape != (n,) or not bool(torch.isfinite(w).all()) or bool((w < 0).any()) or not bool((w > 0).any()):
+        raise InvalidInputError(f"weights must be {n} finite numbers, none negative and not all zero")
+    return w.sqrt()
+
+
+# ---- all ridges from one eigendecomposition ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class RidgePath:
-    """Ridge regression with one kernel matrix and one set of targets, for any ridge at O(n^2) each."""
+    """Ridge regression with one kernel matrix and one set of targets, for any ridge at a cost of O(n^2).
+
+    Parameters
+    ----------
+    values : Tensor of shape (n,)
+        Eigenvalues of W^(1/2) K W^(1/2); negative ones, which come from rounding, are set to zero.
+    vectors : Tensor of shape (n, n)
+        The eigenvectors Q.
+    targets : Tensor of shape (n, k)
+    rotated : Tensor of shape (n, k)
+        Q' W^(1/2) targets.
+    weights : Tensor of shape (n,)
+        The diagonal of W.
+
+    Examples
+    --------
+    >>> ridge_path(torch.eye(2), torch.ones(2)).leave_one_out(1.0)[:, 0].tolist()
+    [0.0, 0.0]
+    """
 
     values: Tensor
-    """Eigenvalues of W^(1/2) K W^(1/2), negative ones from rounding taken as zero, shape (n,)."""
     vectors: Tensor
     targets: Tensor
-    """Shape (n, k)."""
     rotated: Tensor
-    """Q' W^(1/2) targets."""
     weights: Tensor
-    """W, shape (n,)."""
 
     def solution(self, ridge: float) -> Tensor:
-        """(K + ridge W^(-1))^(-1) targets."""
-        return self.weights.sqrt()[:, None] * (self.vectors @ (self.rotated / self._lifted(ridge)[:, None]))
+        """Return (K + ridge W^(-1))^(-1) targets, of shape (n, k)."""
+        return self.weights.sqrt()[:, None] * (self.vectors @ (self.rotated / self._ridged(ridge)[:, None]))
 
     def inverse_diagonal(self, ridge: float) -> Tensor:
-        """The diagonal of (K + ridge W^(-1))^(-1)."""
-        return self.weights * ((self.vectors**2) @ (1.0 / self._lifted(ridge)))
+        """Return the diagonal of (K + ridge W^(-1))^(-1), of shape (n,)."""
+        return self.weights * ((self.vectors**2) @ (1.0 / self._ridged(ridge)))
 
     def leave_one_out(self, ridge: float) -> Tensor:
-        """The prediction of each row from all others; a row of weight above one loses one unit of it."""
+        """Return the prediction of each row from all others, of shape (n, k)."""
         inverse = self.inverse_diagonal(ridge)
         return leave_one_out(self.targets, self.solution(ridge), inverse, self.weights, ridge)
 
-    def _lifted(self, ridge: float) -> Tensor:
+    def _ridged(self, ridge: float) -> Tensor:
         if not ridge > 0.0:
             raise InvalidInputError(f"a path runs over positive ridges, got {ridge!r}")
         return self.values + ridge
@@ -138,8 +324,23 @@ class RidgePath:
 
 @checked
 def ridge_path(K: Tensor, targets: Tensor, weights: Tensor | None = None) -> RidgePath:
-    """One eigendecomposition, in double precision; ``weights`` of the rows, positive, are ones unless given.
+    """Prepare ridge regression for all ridges by one eigendecomposition, in double precision.
 
+    Parameters
+    ----------
+    K : Tensor of shape (n, n)
+        The kernel matrix.
+    targets : Tensor of shape (n,) or (n, k)
+    weights : Tensor of shape (n,), optional
+        Positive weights of the rows; ones by default.
+
+    Returns
+    -------
+    RidgePath
+        With ``solution(ridge)`` and ``leave_one_out(ridge)``.
+
+    Examples
+    --------
     >>> path = ridge_path(torch.diag(torch.tensor([1.0, 3.0])), torch.ones(2))
     >>> path.solution(1.0)[:, 0]
     tensor([0.5000, 0.2500], dtype=torch.float64)

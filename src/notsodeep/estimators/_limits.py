@@ -1,0 +1,17 @@
+"""The tuning numbers of this room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Numbers that decide how estimators choose what the user leaves open."""
+
+    calibration_rows: int = 2000  # for probabilities after conjugate gradients: a temperature is one number
+    log_temperature: float = 6.0  # of the largest temperature: separated classes have a likelihood without maximum
+    norm_margin: float = 1.1  # features cover norms of new rows that leave the range of the first ones by this factor
+
+
+LIMITS = Limits()

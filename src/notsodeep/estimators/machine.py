@@ -1,0 +1,152 @@
+"""Weighted ridge regression with the exact kernel of a network, as pure functions of tensors.
+
+They minimise sum_i w_i |y_i - f(x_i)|^2 + a |f|^2 with weights w_i > 0; the absolute ridge a is the ridge times the
+weighted mean of the kernel's diagonal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from ..solve import CG, KernelTiles, NetworkKernel, RidgePath, ridge_path, solve_dense, solve_operator
+from ..solve._limits import LIMITS as SOLVE_LIMITS
+from ..solve.dense import smallest_mean
+from ..solve.iterative import Solver, cg_options
+
+GRID = tuple(float(r) for r in np.logspace(-8, 1, 37))
+"""The ridges that ``ridge="loo"`` tries, relative to the mean diagonal: four to a decade."""
+
+
+@dataclass(frozen=True, eq=False)
+class FittedMachine:
+    """f(x) = sum_i a_i k(x, x_i), and how it was found."""
+
+    kernel: NetworkKernel
+    X: Tensor
+    """The training rows, (n, p)."""
+    coefficients: Tensor
+    """The a_i, (n, k)."""
+    ridge: float
+    """Relative to the mean diagonal."""
+    absolute_ridge: float
+    record: dict[str, Any]
+    """Solver, steps, residuals."""
+    leave_one_out: Tensor | None = None
+    """The prediction of each row from all others, (n, k); None after conjugate gradients."""
+
+    def predict(self, X: Tensor, client: Any = None) -> Tensor:
+        """Return f at the rows of X, (m, k), in double precision; a client shares a long sum among its workers."""
+        if client is None or len(X) * len(self.X) < SOLVE_LIMITS.entries:
+            return self.kernel.expansion(X, self.X, self.coefficients)
+        from ..distributed import expand
+
+        return expand(client, self.kernel, self.X, self.coefficients, X)
+
+
+def fit_machine(
+    kernel: NetworkKernel,
+    X: Tensor,
+    T: Tensor,
+    weights: Tensor,
+    ridge: float | None,
+    solver: Solver = "auto",
+    client: Any = None,
+    progress: bool | None = None,
+) -> FittedMachine:
+    """Fit to rows X, (n, p), and targets T, (n, k); ``ridge=None`` chooses the ridge by leave-one-out errors.
+
+    With a Dask ``client``, its workers compute the kernel and its products.
+    """
+    X, options = X.to(torch.float64), cg_options(solver, len(X))
+    if options is None:
+        return _fit_dense(kernel, X, T, weights, ridge, kernel_matrix(kernel, X, client))
+    if ridge is None:
+        raise InvalidInputError(
+            f"ridge='loo' takes a factorisation, and {len(X)} rows are solved by conjugate gradients; choose the ridge "
+            f"on a sample of at most {SOLVE_LIMITS.direct_rows} rows, give a number, or solver='cholesky'"
+        )
+    return _fit_iterative(kernel, X, T, weights, ridge, options, client, progress)
+
+
+def kernel_matrix(kernel: NetworkKernel, X: Tensor, client: Any = None) -> Tensor:
+    """Return the kernel matrix of the rows of X; with a client its workers compute the parts."""
+    if client is None:
+        return kernel(X)
+    from ..distributed import ClusterKernel
+
+    with ClusterKernel(client, kernel, X) as operator:
+        return operator.matrix()
+
+
+def _fit_dense(
+    kernel: NetworkKernel, X: Tensor, T: Tensor, weights: Tensor, ridge: float | None, K: Tensor
+) -> FittedMachine:
+    mean = _mean_diagonal(weights * K.diagonal(), weights)
+    if ridge is None:
+        path = ridge_path(K, T, weights)
+        ridge = best_ridge(path, mean)
+        absolute = ridge * mean
+        record: dict[str, Any] = {"solver": "eigh"}
+        return FittedMachine(kernel, X, path.solution(absolute), ridge, absolute, record, path.leave_one_out(absolute))
+    found = solve_dense(K, T, [ridge * mean], weights=_unless_ones(weights), loo=True)
+    assert found.leave_one_out is not None
+    record = {"solver": "cholesky", "residual": float(found.residuals.max()), "jitter": found.jitter}
+    return FittedMachine(kernel, X, found.coefficients[0], ridge, ridge * mean, record, found.leave_one_out[0])
+
+
+def _fit_iterative(
+    kernel: NetworkKernel,
+    X: Tensor,
+    T: Tensor,
+    weights: Tensor,
+    ridge: float,
+    options: CG,
+    client: Any,
+    progress: bool | None,
+) -> FittedMachine:
+    plain = _unless_ones(weights)
+    scale = None if plain is None else plain.sqrt()
+    operator: Any
+    if client is None:
+        operator = KernelTiles(kernel, X, scale=scale, dtype=options.dtype, folder=options.folder, progress=progress)
+    else:
+        from ..distributed import ClusterKernel
+
+        operator = ClusterKernel(client, kernel, X, scale=scale, dtype=options.dtype)
+    absolute = ridge * _mean_diagonal(operator.diagonal(), weights)
+    found = solve_operator(operator, T, [absolute], options, progress=progress)
+    record = {
+        "solver": "cg",
+        "steps": found.steps,
+        "refinements": found.refinements,
+        "rank": found.rank,
+        "residual": float(found.residuals.max()),
+    }
+    return FittedMachine(kernel, X, found.coefficients[0], ridge, absolute, record)
+
+
+def best_ridge(path: RidgePath, mean: float) -> float:
+    """Return the ridge of the grid, relative to the ``mean`` diagonal, with the least leave-one-out squared error."""
+    wrong = ((path.leave_one_out(ridge * mean) - path.targets).square().sum(1) for ridge in GRID)
+    return GRID[int(np.argmin([float(path.weights @ each) for each in wrong]))]
+
+
+def _mean_diagonal(weighted: Tensor, weights: Tensor) -> float:
+    """Return what a ridge is relative to; a small part of it and its inverse must be numbers too."""
+    mean = float(weighted.sum() / weights.sum())
+    if mean < smallest_mean():
+        raise InvalidInputError(
+            "the kernel of these rows is zero, or too near to it to be divided by: scale the inputs up, or give "
+            "sigma_c2 > 0"
+        )
+    return mean
+
+
+def _unless_ones(weights: Tensor) -> Tensor | None:
+    return None if bool((weights == 1.0).all()) else weights
