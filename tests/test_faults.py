@@ -33,8 +33,7 @@ from safetensors.numpy import load_file
 
 import notsodeep as nsd
 from notsodeep.cli import app
-from notsodeep.estimators import save_estimator
-from notsodeep.estimators.storage import load_with_extra
+from notsodeep.estimators import load_estimator, save_estimator
 
 matplotlib.use("Agg")
 import matplotlib.image
@@ -68,9 +67,9 @@ def train(device: str = "cpu") -> None:
     nsd.nn.save(model, "model.safetensors")
 
 
-def solve(device: str) -> None:
+def solve(device: str = "cpu") -> None:
     X, y = np.load("X.npy"), np.load("y.npy")
-    model = nsd.DEQClassifier(activation="tanh", ridge=1e-3, solver="cg", checkpoint="state", device=device)
+    model = nsd.DEQClassifier(activation="tanh", ridge=1e-3, solver=nsd.solve.CG(), device=device)
     save_estimator(model.fit(X, y), "solved.safetensors")
 
 
@@ -105,17 +104,12 @@ def is_network(path: Path) -> Any:
 
 
 def is_machine(path: Path) -> Any:
-    model, extra = load_with_extra(path)
-    return model.predict(np.load(path.parent / "X.npy")[:5]).tolist(), extra
+    return load_estimator(path).predict(np.load(path.parent / "X.npy")[:5]).tolist()
 
 
 def is_tensors(path: Path) -> Any:
     """Names and shapes alone: to compute with them would begin with the device, which forked children must do."""
     return {name: value.shape for name, value in load_file(path).items()}
-
-
-def is_text(path: Path) -> Any:
-    return path.read_text()
 
 
 def is_page(path: Path) -> Any:
@@ -138,11 +132,7 @@ WRITERS = {
     "equivalent": Writer(command("kernel X.npy relu --equivalent -o K.npy --force"), {"K.npy": is_matrix}),
     "match": Writer(command("match relu --save twin.json --force"), {"twin.json": is_json}),
     "spectrum": Writer(command("spectrum relu -p 64 -n 48 --plot law.png --force"), {"law.png": is_picture}),
-    "fit": Writer(
-        command("fit X.npy relu --labels y.npy --ridge 0.01 -o fitted.safetensors --force"),
-        {"fitted.safetensors": is_machine},
-    ),
-    "predict": Writer(command("predict model0.safetensors X.npy -o predicted.csv --force"), {"predicted.csv": is_text}),
+    "solve": Writer(solve, {"solved.safetensors": is_machine}),
     "learn": Writer(command("learn relu -p 64 -n 40:80:3 --plot curve.png --force"), {"curve.png": is_picture}),
     "explore": Writer(command("explore -o page.html"), {"page.html": is_page}),
     "train": Writer(train, {"model.safetensors": is_network}),
@@ -224,14 +214,7 @@ def prepare(folder: Path) -> Path:
     X = np.random.default_rng(0).standard_normal((400, 20)) / 20**0.5
     np.save(folder / "X.npy", X)
     np.save(folder / "y.npy", (X[:, 0] > 0).astype(int))
-    if not MODEL:
-        save_estimator(nsd.DEQClassifier(activation="relu", ridge=0.1).fit(X[:60], X[:60, 0] > 0), folder / "m")
-        MODEL.append((folder / "m").read_bytes())
-    (folder / "model0.safetensors").write_bytes(MODEL[0])
     return folder
-
-
-MODEL: list[bytes] = []
 
 
 def parts(folder: Path) -> list[Path]:
@@ -326,7 +309,7 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
 
 
 LARGEST = {
-    "fit": 4000,
+    "solve": 4000,
     "kernel": 200_000,
     "match": 1000,
     "spectrum": 2000,

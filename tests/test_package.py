@@ -135,7 +135,7 @@ def test_rooms_import_only_from_rooms_above():
     assert len(between) > 100
     upward = [i for i in between if ROOMS.index(imports.room(i.module)) > ROOMS.index(imports.room(i.file))]
     assert [str(i) for i in upward] == []
-    assert [i for i in between if (i.file, i.module) == ("estimators/cluster", "distributed")]  # inside functions too
+    assert [i for i in between if (i.file, i.module) == ("estimators/machine", "distributed")]  # inside functions too
 
 
 def test_only_what_people_see_uses_the_public_names():

@@ -382,7 +382,7 @@ def test_a_stream_is_features_with_partial_fit():
     stream = SGDClassifier(loss="log_loss", alpha=1e-5, random_state=0)
     for part in np.array_split(np.arange(1500), 30):
         stream.partial_fit(features.transform(images[part]), labels[part], classes=np.arange(10))
-    assert stream.score(features.transform(images[1500:]), labels[1500:]) > 0.7  # one pass; guessing is right for a tenth
+    assert stream.score(features.transform(images[1500:]), labels[1500:]) > 0.7  # guessing: a tenth
 
 
 # ---- files -----------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def desk() -> Path:
     classifier = nsd.DEQClassifier(activation="relu", sigma_a2=0.2, ridge=1e-2).fit(X, y)
     from notsodeep.estimators import save_estimator
 
-    save_estimator(classifier, path / "model.safetensors", extra={"columns": None})
+    save_estimator(classifier, path / "model.safetensors")
     (path / "folder").mkdir()
     _DESK.extend([path, folder])
     return path

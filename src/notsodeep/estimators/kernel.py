@@ -201,7 +201,17 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self
 
     def transform(self, X: Any) -> Array:
-        """Return the features of the rows of X, of shape (n, width), in the precision of X."""
+        """Compute the features.
+
+        Parameters
+        ----------
+        X : array of shape (n, p)
+
+        Returns
+        -------
+        array of shape (n, width)
+            In the precision of X.
+        """
         check_is_fitted(self)
         rows = validated(self, X, dtype=FLOATS, reset=False)
         states = compute_features(self.model_, as_tensor(rows, self.device).to(self.model_.weights[0]))

@@ -274,7 +274,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
 @dataclass(frozen=True)
 class Evidence:
-    """The log marginal likelihood, its derivatives by the logarithms of what was asked for, and what it was computed from."""
+    """The log marginal likelihood, its derivatives by logarithms, and what it was computed from."""
 
     value: float
     gradient: tuple[float, ...]

@@ -198,7 +198,16 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         return self
 
     def predict(self, X: Any) -> Array:
-        """Return the predictions at the rows of X, (m, p), of shape (m,) or (m, k)."""
+        """Predict at new rows.
+
+        Parameters
+        ----------
+        X : array of shape (m, p)
+
+        Returns
+        -------
+        array of shape (m,) or (m, k)
+        """
         return self._shape_outputs(self._outputs(self._rows(X)))
 
     def _shape_outputs(self, values: Array) -> Array:
@@ -286,17 +295,45 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """Return the outputs, (m, classes), or (m,) for two classes: positive for the second."""
+        """Compute the outputs of the regression.
+
+        Parameters
+        ----------
+        X : array of shape (m, p)
+
+        Returns
+        -------
+        array of shape (m, classes), or (m,) for two classes
+            Positive for the second of two classes.
+        """
         return self._shape_outputs(self._outputs(self._rows(X)))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the class of each row, of shape (m,)."""
+        """Predict the class of new rows.
+
+        Parameters
+        ----------
+        X : array of shape (m, p)
+
+        Returns
+        -------
+        array of shape (m,)
+        """
         scores = _scores(self._outputs(self._rows(X)))
         chosen: NDArray[Any] = self.classes_[scores.argmax(1)]
         return chosen
 
     def predict_proba(self, X: Any) -> Array:
-        """Return the probability of each class at each row, of shape (m, classes)."""
+        """Predict the probability of each class.
+
+        Parameters
+        ----------
+        X : array of shape (m, p)
+
+        Returns
+        -------
+        array of shape (m, classes)
+        """
         scores = _scores(self._outputs(self._rows(X)))
         found: Array = softmax(self.temperature_ * scores, axis=1)
         return found

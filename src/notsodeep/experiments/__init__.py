@@ -131,11 +131,12 @@ def _on_workers(
     client: Any, name: str, quick: bool, data: Any, device: str, deadline: float | None, keys: Sequence[str]
 ) -> Iterator[tuple[str, Any]]:
     """(key, record) as workers finish them; names and numbers are sent, no code."""
-    from ..distributed import sweep
+    from distributed import as_completed
 
     place = None if data is None else str(Path(data).absolute())
     seconds = None if deadline is None else deadline - time.monotonic()
-    calls = [(name, quick, place, device, seconds, key) for key in keys]
-    for position, record in sweep(client, compute_point, calls, f"study-{name}"):
+    futures = {client.submit(compute_point, name, quick, place, device, seconds, key, pure=False): key for key in keys}
+    for future in as_completed(futures):
+        record = future.result()
         if record is not None:
-            yield keys[position], record
+            yield futures[future], record

@@ -207,41 +207,14 @@ def _left_out(
     return out
 
 
-@checked
 def leave_one_out(
-    targets: Tensor,
-    solution: Tensor,
-    inverse_diagonal: Tensor,
-    weights: Tensor | None = None,
-    ridge: float = 0.0,
+    targets: Tensor, solution: Tensor, inverse_diagonal: Tensor, weights: Tensor | None = None, ridge: float = 0.0
 ) -> Tensor:
     """Return what ridge regression without row i predicts at row i, y_i - a_i / c_i, without fitting again.
 
-    A row of weight w > 1 counts as several rows and loses one of them: this changes ridge / w to ridge / (w - 1) in one
-    diagonal entry, and the residual is ridge a_i / (w - 1 + ridge c_i / w) by the formula of Sherman and Morrison.
-
-    Parameters
-    ----------
-    targets : Tensor of shape (n,) or (n, k)
-        y.
-    solution : Tensor of the same shape
-        a = C^(-1) y with C = K + ridge W^(-1).
-    inverse_diagonal : Tensor of shape (n,)
-        c, the diagonal of C^(-1).
-    weights : Tensor of shape (n,), optional
-        The diagonal of W.
-    ridge : float
-        Absolute; used where a weight is above 1.
-
-    Returns
-    -------
-    Tensor
-        The predictions, in the shape of ``targets``.
-
-    Examples
-    --------
-    >>> leave_one_out(torch.ones(2), torch.tensor([0.5, 0.5]), torch.tensor([0.5, 0.5])).tolist()
-    [0.0, 0.0]
+    Here a = C^(-1) y is the solution and c the diagonal of C^(-1), for C = K + ridge W^(-1). A row of weight w > 1
+    counts as several rows and loses one of them: this changes ridge / w to ridge / (w - 1) in one diagonal entry, and
+    the residual is ridge a_i / (w - 1 + ridge c_i / w) by the formula of Sherman and Morrison.
     """
     column = (slice(None),) + (None,) * (targets.ndim - 1)
     gone = solution / inverse_diagonal[column]
@@ -277,31 +250,18 @@ def scale_of(weights: Tensor | None, n: int, device: torch.device) -> Tensor | N
 
 @dataclass(frozen=True, eq=False)
 class RidgePath:
-    """Ridge regression with one kernel matrix and one set of targets, for any ridge at a cost of O(n^2).
-
-    Parameters
-    ----------
-    values : Tensor of shape (n,)
-        Eigenvalues of W^(1/2) K W^(1/2); negative ones, which come from rounding, are set to zero.
-    vectors : Tensor of shape (n, n)
-        The eigenvectors Q.
-    targets : Tensor of shape (n, k)
-    rotated : Tensor of shape (n, k)
-        Q' W^(1/2) targets.
-    weights : Tensor of shape (n,)
-        The diagonal of W.
-
-    Examples
-    --------
-    >>> ridge_path(torch.eye(2), torch.ones(2)).leave_one_out(1.0)[:, 0].tolist()
-    [0.0, 0.0]
-    """
+    """Ridge regression with one kernel matrix and one set of targets, for any ridge at a cost of O(n^2)."""
 
     values: Tensor
+    """Eigenvalues of W^(1/2) K W^(1/2), (n,); negative ones, which come from rounding, are set to zero."""
     vectors: Tensor
+    """The eigenvectors Q, (n, n)."""
     targets: Tensor
+    """Shape (n, k)."""
     rotated: Tensor
+    """Q' W^(1/2) targets."""
     weights: Tensor
+    """The diagonal of W, (n,)."""
 
     def solution(self, ridge: float) -> Tensor:
         """Return (K + ridge W^(-1))^(-1) targets, of shape (n, k)."""
@@ -337,7 +297,7 @@ def ridge_path(K: Tensor, targets: Tensor, weights: Tensor | None = None) -> Rid
     Returns
     -------
     RidgePath
-        With ``solution(ridge)`` and ``leave_one_out(ridge)``.
+        With ``solution(ridge)``, ``inverse_diagonal(ridge)`` and ``leave_one_out(ridge)``; ridges are absolute.
 
     Examples
     --------

@@ -66,10 +66,6 @@ class CG:
         if self.rank is not None and self.rank < 0:
             raise InvalidInputError(f"rank must be a whole number of at least 0, or None, got {self.rank!r}")
 
-    def rank_for(self, n: int) -> int:
-        """Return the rank of the preconditioner for ``n`` rows."""
-        return min(n, LIMITS.highest_rank, -(-n // 6)) if self.rank is None else min(n, self.rank)
-
 
 Solver = Literal["auto", "cholesky"] | CG
 
@@ -183,11 +179,12 @@ def solve_operator(
     B, scale = targets.to(operator.X.device, torch.float64), operator.scale
     right = (B if scale is None else scale * B).repeat(1, len(ridges))
     shifts = torch.tensor(list(ridges), dtype=B.dtype, device=B.device).repeat_interleave(B.shape[1])
-    rank, preconditioner = chosen.rank_for(operator.n), None
+    n, preconditioner = operator.n, None
+    rank = min(n, LIMITS.highest_rank, -(-n // 6)) if chosen.rank is None else min(n, chosen.rank)
     if rank:
         preconditioner = Preconditioner(pivoted_cholesky(operator.columns, operator.diagonal(), rank, chosen.seed))
     found = _Refinement(operator, right, shifts, preconditioner, chosen, progress).run()
-    z = found.z.reshape(operator.n, len(ridges), -1).transpose(0, 1)
+    z = found.z.reshape(n, len(ridges), -1).transpose(0, 1)
     return Solution(
         z if scale is None else scale * z,
         tuple(ridges),
