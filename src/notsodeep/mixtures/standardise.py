@@ -36,7 +36,13 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """
 
     def fit(self, X: Any, y: Any = None) -> Standardiser:
-        """Find mean and scale of rows X of shape (n, p); y is ignored.
+        """Find the mean and the scale.
+
+        Parameters
+        ----------
+        X : array of shape (n, p)
+        y : None
+            Ignored.
 
         Returns
         -------
@@ -55,13 +61,33 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> Any:
-        """Return the standardised rows of X (n, p), of the type and precision given."""
+        """Standardise rows.
+
+        Parameters
+        ----------
+        X : array of shape (n, p)
+
+        Returns
+        -------
+        array of shape (n, p)
+            Of the type and precision given.
+        """
         check_is_fitted(self)
         rows = self._rows(X)
         return like((rows - self._mean(rows)) / self.scale_, X)
 
     def inverse_transform(self, X: Any) -> Any:
-        """Return standardised rows X (n, p) in the original coordinates."""
+        """Return standardised rows to the original coordinates.
+
+        Parameters
+        ----------
+        X : array of shape (n, p)
+
+        Returns
+        -------
+        array of shape (n, p)
+            Of the type and precision given.
+        """
         check_is_fitted(self)
         rows = self._rows(X)
         return like(rows * self.scale_ + self._mean(rows), X)
