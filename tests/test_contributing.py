@@ -21,7 +21,7 @@ def change(section: str) -> str:
 
 
 def applied(section: str, folder: Path) -> Path:
-    """A copy of the sources and tests to which the diff of a section was applied; it changes one file of the package."""
+    """A copy of sources and tests to which the diff of a section was applied; it changes one file of the package."""
     diff = change(section)
     for name in ("src", "tests", "studies"):
         if (ROOT / name).exists():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,6 @@ def nodes(size: int, low: Any = -1.0, high: Any = 1.0) -> Array:
     return 0.5 * (high + low) + 0.5 * (high - low) * chebyshev.chebpts1(size)
 
 
-@functools.lru_cache(maxsize=64)
 def to_coefficients(size: int) -> Array:
     """The matrix from values at the nodes to Chebyshev coefficients."""
     angles = np.pi * (np.arange(size)[::-1] + 0.5) / size

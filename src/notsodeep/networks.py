@@ -9,7 +9,6 @@ DEQ(ReLU(), sigma_a2=0.2, sigma_b2=0.8)
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_args, overload
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ._arrays import as_floats, isolated_settings
+from ._caches import cached
 from ._files import parsed
 from ._fixed_point import newton
 from ._words import Kernel as Kernel
@@ -262,7 +262,7 @@ class DEQ(_Frozen):
         return _expect(network_from_dict(document), DEQ)
 
 
-@functools.lru_cache(maxsize=1024)
+@cached(1024)
 @isolated_settings
 def _centred_scale(deq: DEQ, tau0: float) -> float:
     square = torch.tensor([tau0**2], dtype=torch.float64)
@@ -332,17 +332,12 @@ def check_kernel(network: Any, kernel: Any) -> None:
     check_network(network)
     if not (isinstance(kernel, str) and kernel in KERNELS):
         raise InvalidInputError(f"kernel must be one of {KERNELS}, got {kernel!r}")
-    jumping = [phi for phi in network.activations if _jumps(phi)] if is_tangent(kernel) else []
+    jumping = [phi for phi in network.activations if not phi.continuous] if is_tangent(kernel) else []
     if jumping:
         raise InvalidInputError(
             f"{jumping[0]!r} jumps, so E[phi'(u) phi'(v)] does not exist and its NTK is infinite; "
             "only kernel='ck' is defined"
         )
-
-
-@functools.lru_cache(maxsize=1024)
-def _jumps(phi: Activation) -> bool:
-    return not phi.continuous
 
 
 def check_kernels(network: Any, kernels: Any) -> tuple[Kernel, ...]:

@@ -8,7 +8,7 @@ from torch.func import grad, jvp, vmap
 
 from helpers import differences
 from notsodeep.activations import Basis, Conditioned, norm_units
-from notsodeep.activations._limits import Limits
+from notsodeep.activations.panels import Limits
 from notsodeep.activations.projections import tail_gram
 
 CASES = [

@@ -19,12 +19,8 @@ from ..errors import ActivationError
 from .base import Parity, register
 from .elementary import Basis, horner
 from .norm_units import NormUnits, doubled, row_norms
-from .projections import EXPANSION, SINGULAR_TERMS, basis_coefficients, decay, expansion, needed, tail_sums
-
-__all__ = ["Conditioned"]
-
-_CHUNK = 1 << 22
-_LEAST = 1e-30  # smaller norms are read as this: derivatives stay finite in single precision, too
+from .panels import LIMITS
+from .projections import SINGULAR_TERMS, basis_coefficients, decay, expansion, needed, tail_sums
 
 
 @register
@@ -132,7 +128,9 @@ class Conditioned(NormUnits):
 
     def formula(self, before: Tensor, inputs: Tensor, table: Tensor) -> Tensor:
         norm = row_norms(inputs)
-        u = before / norm.clamp_min(max(torch.finfo(norm.dtype).tiny ** 0.5, _LEAST)).unsqueeze(-1)
+        # smaller norms are taken as this one, so that derivatives stay finite
+        least = max(torch.finfo(norm.dtype).tiny ** 0.5, 1e-30)
+        u = before / norm.clamp_min(least).unsqueeze(-1)
         return self.basis.grouped(u, self.rows(norm, table))
 
     def layer(self, qx: Tensor, qy: Tensor) -> ConditionedLayer:
@@ -190,12 +188,20 @@ class ConditionedLayer:
         self.phi, self.qx, self.qy = phi, qx, qy
         self.terms = SINGULAR_TERMS if phi.singular else needed(phi.basis)
 
+    @functools.cached_property
+    def _table(self) -> Tensor:
+        return basis_coefficients(self.phi.basis, self.terms)
+
+    @functools.cached_property
+    def _expansion(self) -> Tensor:
+        return expansion(self.phi.basis)
+
     def value(self, lam: Tensor) -> Tensor:
-        """E[psi(u; s) psi(v; t)]."""
+        """Return E[psi(u; s) psi(v; t)]."""
         return self._sum(lam, False)
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, and its derivative in lam, which is what a trained W sees."""
+        """Return E[psi(u; s) psi(v; t)] and its derivative in lam, which is what a trained W sees."""
         return self._sum(lam, False), self._sum(lam, True)
 
     def _sum(self, lam: Tensor, derived: bool) -> Tensor:
@@ -210,7 +216,7 @@ class ConditionedLayer:
 
     def _pieces(self, sx: Tensor, sy: Tensor, rho: Tensor, derived: bool) -> Tensor:
         """The sums, so many pairs at a time that their orders fit into memory."""
-        size = max(1, _CHUNK // (self.terms * self.phi.groups))
+        size = max(1, LIMITS.held // (self.terms * self.phi.groups))
         if self.phi.homogeneity is not None:
             rows = self.phi.rows(torch.ones(1, dtype=torch.float64))
             shared = self._orders(rows, rows, self.terms)
@@ -218,7 +224,7 @@ class ConditionedLayer:
         (x, i), (y, j) = (_distinct(s) for s in (sx, sy))
         left, right, pairs = self.phi.rows(x), self.phi.rows(y), len(x) * len(y)
         parts = list(zip(i.split(size), j.split(size), rho.split(size), strict=True))
-        if pairs <= min(2 * len(rho), _CHUNK // self.terms):  # few norms: the orders of all their pairs at once
+        if pairs <= min(2 * len(rho), LIMITS.held // self.terms):  # few norms: the orders of all their pairs at once
             a, b = (self._coefficients(rows, self.terms).permute(2, 0, 1) for rows in (left, right))
             shared = (a @ b.mT).flatten(1) / self.phi.groups
             orders = (shared[: _enough(r, self.terms)].index_select(1, i * len(y) + j) for i, j, r in parts)
@@ -232,7 +238,7 @@ class ConditionedLayer:
         return (self._coefficients(left, terms) * self._coefficients(right, terms)).mean(1).T.contiguous()
 
     def _coefficients(self, rows: Tensor, terms: int) -> Tensor:
-        return rows @ basis_coefficients(self.phi.basis, self.terms)[:terms].T
+        return rows @ self._table[:terms].T
 
     def _series(self, orders: Tensor, left: Tensor, right: Tensor, rho: Tensor, derived: bool) -> Tensor:
         """sum_k t_k rho^k, or its derivative in rho."""
@@ -243,14 +249,13 @@ class ConditionedLayer:
         return out + self._tail(left, right, rho, derived) if self.phi.singular else out
 
     def _tail(self, left: Tensor, right: Tensor, rho: Tensor, derived: bool) -> Tensor:
-        basis = self.phi.basis
-        power = 2.0 * decay(basis) - float(derived)
+        power = 2.0 * decay(self.phi.basis) - float(derived)
         total = torch.zeros_like(rho)
         for parity in (0, 1):
-            a, b = left @ expansion(basis)[parity], right @ expansion(basis)[parity]
-            sums = tail_sums(power, EXPANSION, rho, parity)
+            a, b = left @ self._expansion[parity], right @ self._expansion[parity]
+            sums = tail_sums(power, LIMITS.expansion, rho, parity)
             part = torch.zeros_like(rho)
-            for i in range(EXPANSION):
+            for i in range(LIMITS.expansion):
                 # the product of two expansions in 1/k
                 weight = (a[..., : i + 1] * b[..., : i + 1].flip(-1)).sum(-1).mean(-1)
                 part = part + weight * sums[i]

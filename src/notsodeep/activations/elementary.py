@@ -19,9 +19,7 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import Parity
-
-_HIGH = 12  # degrees above are summed by Clenshaw's rule, which takes three times as long as Horner's
-_TINY = 1e-15  # log|u| is read as log(max(|u|, 1e-15)): finite at zero, with a finite gradient
+from .panels import LIMITS
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class Basis:
     @property
     def chebyshev(self) -> bool:
         """Whether P and Q are written in Chebyshev polynomials, as functions of x = 2 (z - 1)."""
-        return self.degree > _HIGH
+        return self.degree > LIMITS.chebyshev_degree
 
     # -- source ------------------------------------------------------------------------------------------
     def source_lines(self, name: str) -> list[str]:
@@ -143,8 +141,8 @@ def _reinsch(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def _log(u: Tensor) -> Tensor:
-    # a floor, not a summand: optimisers of exported graphs drop a summand of this size
-    return torch.log(u.abs().clamp_min(_TINY))
+    # finite at zero, with a finite gradient; not a summand, since optimisers of exported graphs drop small ones
+    return torch.log(u.abs().clamp_min(1e-15))
 
 
 _SINGULAR: tuple[tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]], ...] = (

@@ -16,7 +16,6 @@ from torch import Tensor
 Dual = tuple[Tensor, Tensor]
 ClosedForm = Callable[[Tensor, Tensor, Tensor], Dual]
 Function = Callable[[Tensor], Tensor]
-_ROUNDING = 4.5e-16
 
 
 def correlation(qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:
@@ -29,7 +28,7 @@ def correlation(qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:
     one = torch.ones_like(rx)
     # two divisions: the product of two tiny roots is not a normal number
     rho = lam / torch.where(alive, rx, one) / torch.where(alive, ry, one)
-    rho = torch.where(1.0 - rho.abs() <= _ROUNDING, torch.sign(rho), rho)
+    rho = torch.where(1.0 - rho.abs() <= 2.0 * torch.finfo(torch.float64).eps, torch.sign(rho), rho)
     return torch.where(alive, rho, torch.zeros_like(rho))
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..errors import ActivationError
-from ._limits import LIMITS
 from .base import Activation, differentiate
+from .panels import LIMITS
 
 
 class NormUnits(Activation):

@@ -6,7 +6,6 @@ function that has settled on straight lines needs none beyond. :func:`normal_nod
 
 from __future__ import annotations
 
-import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -16,21 +15,47 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._caches import cached
 from ..errors import ConvergenceError
 
-ORDER = 20
-REACH = 13.0  # exp(-REACH^2 / 4) < 1e-18: also enough against sqrt(weight) * h_k, which stays bounded
-_TAIL = 4  # the last coefficients of a panel, which tell whether it is resolved
-_SMALL = 1e-9  # of the largest value nearer to zero; coefficient 40, the first the rule misses, is then below 1e-18
-_SHORTEST = 2.0**-10
-_MOST = 1 << 13  # panels in an octave
-_TOTAL = 1 << 15  # and on one side of zero
-_OCTAVES = 1021  # up to 2^1020
-_SETTLED = tuple(2.0**j for j in range(8))  # distances at which straight tails are looked for
-_FAR = 2.0**13
+_FAR = 2.0**13  # where a function that follows a straight line far out must have reached it
 
 
-@functools.cache
+@dataclass(frozen=True)
+class Limits:
+    """The tuning numbers of activations and of their Gaussian expectations."""
+
+    order: int = 20
+    """Nodes of a panel: a function that looks like a polynomial of degree 39 there is integrated exactly."""
+    reach: float = 13.0
+    """Standard deviations that count: exp(-13^2 / 4) < 1e-18, also enough against the bounded sqrt(weight) h_k."""
+    unresolved: float = 1e-9
+    """Of the largest value: the last coefficients of a resolved panel; the first that the rule misses is then 1e-18."""
+    shortest: float = 2.0**-10
+    """The shortest panel: with 20 nodes it resolves waves of length 1e-4, shorter than any activation's features."""
+    most: int = 1 << 13
+    """Panels in an octave: more would take a second to evaluate."""
+    held: int = 1 << 21
+    """Numbers held at once: 16 MB."""
+    block: int = 1 << 16
+    """Numbers that are worked on at once: ten intermediate results of this size fit a second-level cache."""
+    chebyshev_degree: int = 12
+    """Units of a higher degree are sums of Chebyshev polynomials: powers would lose digits in single precision."""
+    monomial_degree: int = 8
+    """Hermite polynomials of a higher degree lose digits if they are written as powers."""
+    smooth_terms: int = 1024
+    """Hermite coefficients of smooth units: those beyond are below rounding."""
+    singular_terms: int = 4096
+    """Hermite coefficients of units with a kink: beyond, five orders of an expansion in 1/k are exact to 1e-15."""
+    expansion: int = 5
+    """Orders of that expansion."""
+
+
+LIMITS = Limits()
+ORDER, REACH = LIMITS.order, LIMITS.reach
+
+
+@cached(16)
 def legendre(order: int) -> tuple[Tensor, Tensor]:
     """Nodes and weights on [-1, 1] (float64, CPU)."""
     nodes, weights = np.polynomial.legendre.leggauss(order)
@@ -73,7 +98,7 @@ class Octaves(Panels):
 
     def edges(self, reach: float, shared: bool = False) -> Tensor:
         positive, most, low = [0.0], 1, 0.0
-        for octave in range(_OCTAVES):
+        for octave in range(1021):  # up to 2^1020
             needed = 0 if low >= reach else self.count(octave)
             # stretched, a panel may straddle two octaves: twice as many keep it short enough in both
             most = max(most, 2 * needed)
@@ -83,7 +108,7 @@ class Octaves(Panels):
             high = 2.0**octave
             positive += [low + (high - low) * (i + 1) / count for i in range(count)]
             low = high
-            if len(positive) > _TOTAL:
+            if len(positive) > 4 * LIMITS.most:
                 raise _unresolved(reach)
         out = torch.tensor(positive, dtype=torch.float64)
         return torch.cat([-out.flip(0), out[1:], torch.tensor(self.kinks, dtype=torch.float64)])
@@ -186,7 +211,7 @@ class Resolved(Octaves):
             return 0
         count = self._counts[-1] if self._counts else 1
         count = max(1, count // 2)
-        while (high - low) / count >= _SHORTEST and count <= _MOST:
+        while (high - low) / count >= LIMITS.shortest and count <= LIMITS.most:
             if self._resolves(low, high, count):
                 return count
             count *= 2
@@ -204,12 +229,11 @@ class Resolved(Octaves):
             if not bool(torch.isfinite(values).all()):
                 return False
             self._largest[i] = max(self._largest[i], float(values.abs().max()))
-            rough = (values @ transform.T)[:, -_TAIL:].abs().max()
-            good = good and float(rough) <= _SMALL * self._largest[i] + 1e-300
+            rough = (values @ transform.T)[:, -4:].abs().max()
+            good = good and float(rough) <= LIMITS.unresolved * self._largest[i] + 1e-300
         return good
 
 
-@functools.cache
 def _to_legendre() -> Tensor:
     """From values at the nodes to Legendre coefficients."""
     x, w = (part.numpy() for part in legendre(ORDER))
@@ -225,7 +249,7 @@ def find_tails(
     a = slope(far).detach()
     if not bool(torch.isfinite(a).all()):
         return None
-    beyond = [r for r in _SETTLED if r > max((abs(k) for k in kinks), default=0.0)]
+    beyond = [2.0**j for j in range(8) if 2.0**j > max((abs(k) for k in kinks), default=0.0)]
     for reach in beyond:
         at = torch.tensor([-reach, reach], dtype=torch.float64)
         b = value(at).detach() - a * at
@@ -249,5 +273,5 @@ def _straight(
 def _unresolved(reach: float, label: str = "the function") -> ConvergenceError:
     return ConvergenceError(
         f"{label} varies too fast for Gaussian expectations that reach |x| = {reach:.3g}: its panels there would be "
-        f"shorter than {_SHORTEST:.1e} or more than {_MOST}; scale the inputs down"
+        f"shorter than {LIMITS.shortest:.1e} or more than {LIMITS.most}; scale the inputs down"
     )

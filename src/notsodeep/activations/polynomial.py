@@ -13,8 +13,7 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import Activation, Parity, register
-
-_HIGHEST_DEGREE = 8  # monomials are accurate up to here; beyond, the three-term recurrence
+from .panels import LIMITS
 
 
 @dataclass(frozen=True)
@@ -199,7 +198,7 @@ class Hermite(Polynomial):
         return _clenshaw(self.coefficients, x / self.scale)
 
     def source_lines(self, name: str) -> list[str]:
-        if self.degree <= _HIGHEST_DEGREE:
+        if self.degree <= LIMITS.monomial_degree:
             return super().source_lines(name)
         # many orders lose their digits as monomials: the three-term recurrence keeps them
         return [

@@ -15,14 +15,10 @@ from torch import Tensor
 
 from .._caches import cached
 from .elementary import Basis
-from .panels import panel_nodes
+from .panels import LIMITS, panel_nodes
 from .polynomial import hermite_table
 
-SMOOTH_TERMS, SINGULAR_TERMS = 1024, 4096
-_REACH = 13.0
-_FAMILIES = (12, 32)  # functions of lower degree are among those of these
-_TAIL_NODES = 120
-EXPANSION = 5  # orders in 1/k of the coefficients beyond the table
+SMOOTH_TERMS, SINGULAR_TERMS = LIMITS.smooth_terms, LIMITS.singular_terms
 
 
 class HalfLine(NamedTuple):
@@ -40,8 +36,8 @@ def half_line(terms: int, graded: bool) -> HalfLine:
 
     Panels halve towards zero if ``graded``, for functions that are singular there.
     """
-    panels = math.ceil(_REACH * max(1.0, 1.3 * math.sqrt(terms / 512.0)))
-    edges = torch.linspace(0.0, _REACH, panels + 1, dtype=torch.float64)
+    panels = math.ceil(LIMITS.reach * max(1.0, 1.3 * math.sqrt(terms / 512.0)))
+    edges = torch.linspace(0.0, LIMITS.reach, panels + 1, dtype=torch.float64)
     if graded:
         edges = torch.cat([edges, 2.0 ** -torch.arange(1.0, 60.0, dtype=torch.float64)]).unique()
     nodes, weights = panel_nodes(edges)
@@ -49,17 +45,17 @@ def half_line(terms: int, graded: bool) -> HalfLine:
     return HalfLine(nodes, weights, *hermite_table(nodes, weights, terms))
 
 
-@cached(64)  # a design looks at about forty of them
 def basis_coefficients(basis: Basis, terms: int) -> Tensor:
     """E[B_b(xi) h_k(xi)]: (terms, size), zero where the parities differ."""
-    largest = next((d for d in _FAMILIES if basis.degree <= d), basis.degree)
+    # functions of a lower degree are among those of a higher one, up to where powers become Chebyshev polynomials
+    largest = next((d for d in (LIMITS.chebyshev_degree, 32) if basis.degree <= d), basis.degree)
     family = replace(basis, degree=largest)
-    parts = _of_family(family, terms).split(family.sizes, dim=1)
+    parts = _family_coefficients(family, terms).split(family.sizes, dim=1)
     return torch.cat([part[:, :size] for part, size in zip(parts, basis.sizes, strict=True)], dim=1)
 
 
 @cached(32)
-def _of_family(basis: Basis, terms: int) -> Tensor:
+def _family_coefficients(basis: Basis, terms: int) -> Tensor:
     rule, odd = half_line(terms, basis.singular > 0), torch.tensor(basis.parities)
     functions, out = basis.functions(rule.nodes), torch.zeros(terms, basis.size, dtype=torch.float64)
     for parity in (0, 1):
@@ -71,24 +67,22 @@ def _of_family(basis: Basis, terms: int) -> Tensor:
 # ---- beyond the table ------------------------------------------------------------------------------------
 
 
-@cached(32)
 def expansion(basis: Basis) -> Tensor:
     """|E[B_b h_k]| = k^(-q) sum_i e_i k^(-i) for large k of b's parity, signs alternating: (parity 2, size, i)."""
     known = basis_coefficients(basis, SINGULAR_TERMS)
-    out = torch.zeros(2, basis.size, EXPANSION, dtype=torch.float64)
+    out = torch.zeros(2, basis.size, LIMITS.expansion, dtype=torch.float64)
     for parity in (0, 1):
         k = torch.arange(SINGULAR_TERMS // 4 * 2 + parity, SINGULAR_TERMS, 2)
         sign = 1.0 - 2.0 * ((k - parity) // 2 % 2)
         scaled = known[k] * (sign * k.double() ** decay(basis))[:, None]
-        design = (SINGULAR_TERMS / k.double())[:, None] ** torch.arange(EXPANSION)
+        design = (SINGULAR_TERMS / k.double())[:, None] ** torch.arange(LIMITS.expansion)
         fitted = torch.linalg.lstsq(design, scaled).solution
-        out[parity] = (fitted * float(SINGULAR_TERMS) ** torch.arange(EXPANSION)[:, None]).T
+        out[parity] = (fitted * float(SINGULAR_TERMS) ** torch.arange(LIMITS.expansion)[:, None]).T
     # smooth functions have none; those of high degree still fade within the table, which is no power of k
     out[:, : sum(basis.sizes[:-2])] = 0.0
     return out
 
 
-@cached(32)
 def tail_gram(basis: Basis, slopes: bool) -> Tensor:
     """Sum of E[B_a h_k] E[B_b h_k] over k >= SINGULAR_TERMS, by Parseval's identity: (size, size).
 
@@ -119,7 +113,7 @@ def tail_sums(power: float, count: int, rho: Tensor, parity: int) -> Tensor:
     first = SINGULAR_TERMS + (SINGULAR_TERMS + parity) % 2
     start = float(first - 1)
     x = -torch.log(rho.abs().clamp_min(1e-300))
-    r, w = panel_nodes(torch.tensor([0.0, 1.0], dtype=torch.float64), _TAIL_NODES)
+    r, w = panel_nodes(torch.tensor([0.0, 1.0], dtype=torch.float64), 120)
     # k = start / r^2: dk = 2 start r^(-3) dr, k^(-p) = start^(-p) r^(2p)
     decay = torch.exp(-start * x[:, None] / (r * r))
     out = []
@@ -132,7 +126,6 @@ def tail_sums(power: float, count: int, rho: Tensor, parity: int) -> Tensor:
     return torch.stack(out)
 
 
-@cached(256)
 def needed(basis: Basis) -> int:
     """Orders that count for any coefficients: the rest is below rounding."""
     size = basis_coefficients(basis, SMOOTH_TERMS).abs().amax(1)

@@ -10,7 +10,7 @@ kernels need is a row of Hermite coefficients. Derivatives at kinks enter throug
 """
 
 from .hermite import coefficients_at, function_coefficients, hermite_coefficients
-from .moments import Moments, expectation, moments, spread
+from .integrals import Moments, expectation, moments, spread
 from .rule import means, normal_density, portions
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,15 +13,10 @@ from torch import Tensor
 from .._arguments import whole
 from .._arrays import isolated_settings
 from ..activations import Activation, ActivationLike, Affine, activation
-from ..activations.panels import Panels, normal_nodes
+from ..activations.panels import LIMITS, Panels, normal_nodes
 from ..errors import InvalidInputError
-from .moments import finite
-from .rule import BLOCK, NODES, as_scales, chunks, may_share, shared_coefficients, shared_rule
-
-_AT_ONCE = 1 << 16  # nodes carried through the recurrence together: what stays in a cache is several times as fast
-_HELD = 1 << 21  # numbers
-_PIECES = 16  # more of them than this are integrated like any function
-_FAR = 38.0  # beyond, the normal density is no number
+from .integrals import finite
+from .rule import BLOCK, as_scales, chunks, may_share, shared_coefficients, shared_rule
 
 
 @isolated_settings
@@ -66,7 +60,7 @@ def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) ->
         raise InvalidInputError(f"{phi!r} jumps: its derivative has no Hermite coefficients; only the CK is defined")
     function = phi.derivative if derivative else phi
     tau = tau.clamp_min(1e-150) if derivative else tau
-    if not phi.breaks or len(phi.breaks) > _PIECES:
+    if not phi.breaks or len(phi.breaks) > 16:  # many pieces are integrated like any function
         return function_coefficients(function, tau, phi.panels(), terms)
     breaks = [(place, jumps[int(derivative) :]) for place, jumps in phi.breaks]
     lowest = min(terms, max(len(jumps) for _, jumps in breaks))  # beyond the degree only jumps are left
@@ -84,9 +78,9 @@ def _by_parts(breaks: Sequence[tuple[float, Sequence[float]]], tau: Tensor, term
     jumps = torch.tensor([[*jumps, *(0.0,) * (orders - len(jumps))] for _, jumps in breaks], dtype=torch.float64)
     k = torch.arange(terms, dtype=torch.float64)
     rows = [torch.zeros(0, terms, dtype=torch.float64)]
-    for part in tau.split(max(1, _HELD // (terms * len(places)))):
-        z = (places / part.clamp_min(1e-150)[:, None]).clamp(-_FAR, _FAR)
-        h = torch.from_numpy(_hermite_functions(tuple(z.flatten().tolist()), terms)).view(*z.shape, terms)
+    for part in tau.split(max(1, LIMITS.held // (terms * len(places)))):
+        z = (places / part.clamp_min(1e-150)[:, None]).clamp(-38.0, 38.0)  # beyond, the normal density is no number
+        h = torch.from_numpy(_hermite_functions(z.flatten().numpy(), terms)).view(*z.shape, terms)
         out, weight = torch.zeros(len(part), terms, dtype=torch.float64), torch.ones_like(k)
         for j in range(orders):
             weight = weight / (k - j).clamp_min(1.0).sqrt()
@@ -97,10 +91,8 @@ def _by_parts(breaks: Sequence[tuple[float, Sequence[float]]], tau: Tensor, term
     return torch.cat(rows)
 
 
-@functools.lru_cache(maxsize=2)  # those of phi' are asked for after those of phi
-def _hermite_functions(z: tuple[float, ...], terms: int) -> np.ndarray:
+def _hermite_functions(x: np.ndarray, terms: int) -> np.ndarray:
     """The normal density times h_0, h_1, ... at these points: (points, terms)."""
-    x = np.array(z)
     found = np.empty((max(terms, 2), *x.shape))
     found[0] = np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
     found[1] = x * found[0]
@@ -114,7 +106,7 @@ def _hermite_functions(z: tuple[float, ...], terms: int) -> np.ndarray:
 def function_coefficients(function: Callable[[Tensor], Tensor], tau: Tensor, panels: Panels, terms: int) -> Tensor:
     """E[f(tau xi) h_k(xi)], k < terms, for flat scales tau: shape (len(tau), terms)."""
     if may_share(tau, panels, min(terms, BLOCK)):  # one rule, and one table of Hermite polynomials, serves all scales
-        parts = tau.split(max(1, NODES // (4 * len(shared_rule(float(tau.max()), panels, terms)[0]))))
+        parts = tau.split(max(1, LIMITS.held // (4 * len(shared_rule(float(tau.max()), panels, terms)[0]))))
         return torch.cat([shared_coefficients(function, part, panels, terms) for part in parts])
     rows = [torch.zeros(0, terms, dtype=torch.float64)]
     for part in chunks(tau, panels, terms, copies=4):
@@ -133,7 +125,7 @@ def _without_parity(coefficients: Tensor, phi: Activation, derivative: bool) -> 
 def project(weighted: Tensor, xi: Tensor, terms: int) -> Tensor:
     """Sum over nodes of weighted * h_k(xi), h_k by recurrence: shape (rows, terms)."""
     out = torch.zeros(len(weighted), terms, dtype=weighted.dtype)
-    width = max(1, _AT_ONCE // max(1, len(weighted)))
+    width = max(1, LIMITS.block // max(1, len(weighted)))
     for here, x in zip(weighted.split(width, dim=1), xi.expand_as(weighted).split(width, dim=1), strict=True):
         before, here = torch.zeros_like(here), here.clone()
         for k in range(terms):

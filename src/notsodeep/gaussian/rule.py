@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,16 +17,12 @@ from torch import Tensor
 
 from .._arguments import shown
 from .._arrays import as_numbers
-from ..activations.panels import ORDER, REACH, Panels, normal_edges, normal_nodes
+from .._caches import cached
+from ..activations.panels import LIMITS, ORDER, REACH, Panels, normal_edges, normal_nodes
 from ..activations.polynomial import hermite_table
 from ..errors import ConvergenceError, InvalidInputError
 
-NODES = 1 << 21  # quadrature nodes held at once
-SHARED_UP_TO = 4096.0  # one rule for all scales grows with the largest; beyond, each scale has its own
 BLOCK = 512  # polynomials held at once, of a longer series; even, as halves of a parity are
-_KEPT = 1 << 21  # numbers in a table of polynomials that is kept
-_FINER = 6  # orders more in the rule that checks
-_ALLOWED = 1e-10
 
 Function = Callable[[Tensor], Tensor]
 
@@ -37,14 +33,15 @@ def integrate(function: Function, tau: Tensor, panels: Panels) -> Tensor:
     :class:`ConvergenceError` where it is off by more than 1e-10 of E|f|: by a finer rule, and by the ends of the range.
     """
     rows = [torch.zeros(0, dtype=torch.float64)]
-    for part in chunks(tau, panels, order=ORDER + _FINER):
-        for order in (ORDER, ORDER + _FINER):
+    finer_order = ORDER + 6
+    for part in chunks(tau, panels, order=finer_order):
+        for order in (ORDER, finer_order):
             xi, weights = normal_nodes(part, panels, order=order)
             weighted = function(part[:, None] * xi).detach() * weights
             rows.append(weighted.sum(-1))
         finer, value = rows.pop(), rows[-1]
         error = (value - finer).abs() + beyond(weighted.abs(), xi)
-        bad = ~(error <= _ALLOWED * weighted.abs().sum(-1) + 1e-290)
+        bad = ~(error <= 1e-10 * weighted.abs().sum(-1) + 1e-290)
         if bool(bad.any()):
             at = int(bad.nonzero()[0])
             raise ConvergenceError(
@@ -80,7 +77,7 @@ def portions(tau: Tensor, panels: Panels) -> Iterator[tuple[Tensor, Tensor, Tens
     """Scales in portions that fit into the memory that is allowed, with nodes and weights: one rule where it serves."""
     if may_share(tau, panels):
         xi, weights = shared_rule(float(tau.max()), panels)
-        yield from ((part, xi, weights) for part in tau.split(NODES // (4 * len(xi)) + 1))
+        yield from ((part, xi, weights) for part in tau.split(LIMITS.held // (4 * len(xi)) + 1))
     else:
         yield from ((part, *normal_nodes(part, panels)) for part in chunks(tau, panels, copies=4))
 
@@ -101,7 +98,7 @@ def chunks(tau: Tensor, panels: Panels, terms: int = 0, copies: int = 1, order: 
         yield tau
     elif len(tau):
         nodes = order * (len(normal_edges(tau.max()[None], panels, terms)[0]) - 1)
-        yield from tau.split(max(1, NODES // (copies * nodes)))
+        yield from tau.split(max(1, LIMITS.held // (copies * nodes)))
 
 
 def normal_density(x: Tensor, tau: Tensor) -> Tensor:
@@ -110,24 +107,41 @@ def normal_density(x: Tensor, tau: Tensor) -> Tensor:
     return torch.exp(-0.5 * (x / scale) ** 2) / (math.sqrt(2.0 * math.pi) * scale)
 
 
+class SharedRule:
+    """Nodes and weights that serve all scales up to a largest one, of a function with no kink off zero."""
+
+    def __init__(self, scale: float, panels: Panels, terms: int) -> None:
+        xi, weights = normal_nodes(torch.tensor([scale], dtype=torch.float64), panels, terms, shared=True)
+        there = weights[0] > 0  # panels between equal edges have none
+        self.nodes, self.weights, self.terms = xi[0, there], weights[0, there], terms
+        self.right = self.nodes[self.nodes > 0], self.weights[self.nodes > 0]
+
+    def polynomials(self) -> Iterable[Tensor]:
+        """The weighted Hermite polynomials at the positive nodes, in blocks of orders; a small table is cached."""
+        if len(self.right[0]) * self.terms <= LIMITS.held:
+            return (self._table,)
+        return hermite_table(*self.right, self.terms, BLOCK)
+
+    @functools.cached_property
+    def _table(self) -> Tensor:
+        (table,) = hermite_table(*self.right, self.terms)
+        return table
+
+
 def shared_rule(scale: float, panels: Panels, terms: int = 0) -> tuple[Tensor, Tensor]:
     """Nodes and weights for all scales up to ``scale`` at once, for a function with no kink off zero."""
-    return _nodes(*_octave(scale, panels), terms)
+    rule = _shared(*_octave(scale, panels), terms)
+    return rule.nodes, rule.weights
 
 
 def shared_coefficients(function: Function, tau: Tensor, panels: Panels, terms: int) -> Tensor:
     """E[f(tau xi) h_k(xi)], k < terms, at scales that share a rule: (len(tau), terms); even and odd parts by turns."""
-    scale, base = _octave(float(tau.abs().max()), panels)
-    xi, weights = _nodes(scale, base, terms)
-    xi, weights = xi[xi > 0], weights[xi > 0]
-    blocks = (
-        (_kept_basis(scale, base, terms),) if len(xi) * terms <= _KEPT else hermite_table(xi, weights, terms, BLOCK)
-    )
-    x = tau[:, None] * xi
+    rule = _shared(*_octave(float(tau.abs().max()), panels), terms)
+    x = tau[:, None] * rule.right[0]
     right, left = function(x).detach(), function(-x).detach()
     even, odd = right + left, right - left
     out, start = torch.empty(len(tau), terms, dtype=tau.dtype), 0
-    for block in blocks:
+    for block in rule.polynomials():
         rows = block.to(even.dtype)
         for k, half in enumerate((even, odd)):
             out[:, start + k : start + len(rows) : 2] = half @ rows[k::2].T if bool(half.any()) else 0.0
@@ -136,23 +150,14 @@ def shared_coefficients(function: Function, tau: Tensor, panels: Panels, terms: 
 
 
 def _octave(scale: float, panels: Panels) -> tuple[float, Panels]:
-    """Rounded up, so that few rules serve many scales; those of f(c x) are those of f at another scale."""
+    """The scale rounded up, so that few rules serve many scales; those of f(c x) are those of f at another scale."""
     base, stretch = panels.unstretched()
     return 2.0 ** math.ceil(math.log2(max(stretch * scale, 1e-3))), base
 
 
-@functools.lru_cache(maxsize=64)
-def _nodes(scale: float, panels: Panels, terms: int) -> tuple[Tensor, Tensor]:
-    xi, weights = normal_nodes(torch.tensor([scale], dtype=torch.float64), panels, terms, shared=True)
-    there = weights[0] > 0  # panels between equal edges have none
-    return xi[0, there], weights[0, there]
-
-
-@functools.lru_cache(maxsize=8)
-def _kept_basis(scale: float, panels: Panels, terms: int) -> Tensor:
-    xi, weights = _nodes(scale, panels, terms)
-    (table,) = hermite_table(xi[xi > 0], weights[xi > 0], terms)
-    return table
+@cached(32)
+def _shared(scale: float, panels: Panels, terms: int) -> SharedRule:
+    return SharedRule(scale, panels, terms)
 
 
 def may_share(tau: Tensor, panels: Panels, terms: int = 1) -> bool:
@@ -160,15 +165,13 @@ def may_share(tau: Tensor, panels: Panels, terms: int = 1) -> bool:
     if not len(tau) or not set(panels.kinks) <= {0.0}:
         return False
     scale, base = _octave(float(tau.max()), panels)
-    return scale <= SHARED_UP_TO and ORDER * _shared_panels(scale, base) * terms <= 4 * NODES
-
-
-@functools.lru_cache(maxsize=256)
-def _shared_panels(scale: float, panels: Panels) -> float:
+    if scale > 4096.0:  # the rule grows with the scale
+        return False
     try:
-        return len(panels.edges(REACH * scale, shared=True))
+        count = len(base.edges(REACH * scale, shared=True))
     except ConvergenceError:  # too fine for all scales at once
-        return math.inf
+        return False
+    return ORDER * count * terms <= 4 * LIMITS.held
 
 
 def as_scales(tau: Any, root: bool = False) -> tuple[Tensor, Callable[[Tensor], Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -72,8 +71,6 @@ def moments(phi: ActivationLike, tau: Any) -> Moments:
     0.3942944904
     """
     phi = activation(phi)
-    if isinstance(tau, float) or (isinstance(tau, int) and abs(tau) < 2**1000):
-        return _scalar_moments(phi, float(tau))
     scales, restore = as_scales(tau)
     return Moments(*(restore(part) for part in _moments(phi, scales)))
 
@@ -101,12 +98,6 @@ def spread(phi: Activation, tau: Tensor) -> tuple[Tensor, Tensor]:
 
 
 # ---- moments ---------------------------------------------------------------------------------------------
-
-
-@functools.lru_cache(maxsize=4096)
-def _scalar_moments(phi: Activation, tau: float) -> Moments:
-    scales, _ = as_scales(tau)
-    return Moments(*torch.cat(_moments(phi, scales)).tolist())
 
 
 def _moments(phi: Activation, tau: Tensor) -> list[Tensor]:
