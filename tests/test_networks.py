@@ -194,7 +194,7 @@ def test_variances_without_gradients_become_numbers():
         (lambda: nsd.DEQ("rely", 0.2), ActivationError, "did you mean 'relu'"),
         (lambda: nsd.DEQ(np.tanh, 0.2), ActivationError, "torch functions"),
         (lambda: nsd.ENN([]), InvalidInputError, "at least one layer"),
-        (lambda: nsd.ENN(np.tanh), InvalidInputError, "list of activations"),
+        (lambda: nsd.ENN(np.tanh), ActivationError, "torch functions"),
         (lambda: nsd.ENN(["relu", 3]), ActivationError, "a torch module"),
         (lambda: nsd.DEQ("relu", 0.2).centred(tau0=0.0), InvalidInputError, "tau0 must be a positive"),
         (lambda: nsd.DEQ("relu", 0.2).centred(tau0="1"), InvalidInputError, "tau0 must be a positive"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, get_args, overload
+from typing import Any, Self, get_args, overload
 
 import numpy as np
 import torch
@@ -27,43 +27,60 @@ from .errors import ContractionError, ConvergenceError, InvalidInputError, Seria
 from .gaussian import moments, spread
 
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
-SCALES = (1e-30, 1e30)  # of tau0: fourth powers of these, and their inverses, are numbers
+SCALES = (1e-30, 1e30)  # between these, fourth powers of tau0 and their inverses are numbers
 
 
 class _Frozen:
-    """Value semantics: no attribute changes after construction, equality and hash by content."""
+    """A value: no attribute changes after construction; equality and hash are those of the content."""
 
     __slots__ = ()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The matrices it has, by name."""
+        """The names of the kernels."""
         return KERNELS
 
     @property
     def activations(self) -> tuple[Activation, ...]:
-        """Of its layers."""
+        """The activations of the layers."""
         raise NotImplementedError
 
     @property
     def biased(self) -> bool:
-        """Whether a bias enters its layers."""
+        """Whether a bias enters the layers."""
         return False
 
     @property
     def homogeneous(self) -> bool:
-        """Whether its kernels are k(cx, y) = c k(x, y) for all c > 0."""
+        """Whether the kernels are homogeneous: k(cx, y) = c k(x, y) for all c > 0."""
         return not self.biased and all(phi.homogeneity == 1.0 for phi in self.activations)
 
     @property
     def odd(self) -> bool:
-        """Whether its kernels are odd functions of the cosine: k(-x, y) = -k(x, y)."""
+        """Whether the kernels are odd functions of the cosine: k(-x, y) = -k(x, y)."""
         return not self.biased and all(phi.parity == "odd" for phi in self.activations)
 
     @property
     def kinked(self) -> bool:
         """Whether an activation has kinks."""
         return any(phi.kinks for phi in self.activations)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Return the network that ``to_dict`` wrote.
+
+        Parameters
+        ----------
+        document : dict
+
+        Returns
+        -------
+        DEQ or ENN
+        """
+        network = network_from_dict(document)
+        if not isinstance(network, cls):
+            raise SerialisationError(f"expected the description of a {cls.__name__}, got {network!r}")
+        return network
 
     def _content(self) -> tuple[Any, ...]:
         raise NotImplementedError
@@ -82,17 +99,30 @@ class _Frozen:
 
 
 class DEQ(_Frozen):
-    """Deep equilibrium model z = phi(sigma_a A z + sigma_b B x + sigma_c c) / sqrt(m), f(x) = a . z.
+    """Specify the deep equilibrium model z = phi(sigma_a A z + sigma_b B x + sigma_c c) / sqrt(m), f(x) = a . z.
 
     Parameters
     ----------
-    phi : name or Activation
-    sigma_a2 : variance of the recurrent weights; a unique equilibrium is guaranteed below :attr:`limit`
-    sigma_b2 : variance of the input weights, ``1 - sigma_a2`` unless given
-    sigma_c2 : variance of the bias c, none unless given
+    phi : str, Activation or callable
+        The name of an activation, an activation, or a torch module or function.
+    sigma_a2 : float or Tensor
+        The variance of the recurrent weights. A unique equilibrium is guaranteed below :attr:`limit`.
+    sigma_b2 : float or Tensor, optional
+        The variance of the input weights, ``1 - sigma_a2`` by default.
+    sigma_c2 : float or Tensor, default 0
+        The variance of the bias c.
 
-    Each variance may be a zero-dimensional torch tensor that requires a gradient: kernels are then
-    differentiable with respect to it.
+    Notes
+    -----
+    Kernels are differentiable in a variance that is a tensor of no dimension with ``requires_grad``.
+
+    Examples
+    --------
+    >>> deq = DEQ("relu", sigma_a2=0.2)
+    >>> deq, deq.limit
+    (DEQ(ReLU(), sigma_a2=0.2, sigma_b2=0.8), 0.25)
+    >>> DEQ(torch.nn.LeakyReLU(0.1), sigma_a2=0.2, sigma_b2=1.0)
+    DEQ(LeakyReLU(slope=0.1, gain=1.0), sigma_a2=0.2, sigma_b2=1)
     """
 
     __slots__ = ("activation", "sigma_a2", "sigma_b2", "sigma_c2")
@@ -128,7 +158,7 @@ class DEQ(_Frozen):
 
     @property
     def activations(self) -> tuple[Activation, ...]:
-        """Its one layer, as an explicit network lists its several."""
+        """The activation of the one layer, as a tuple."""
         return (self.activation,)
 
     @property
@@ -160,20 +190,12 @@ class DEQ(_Frozen):
 
     @property
     def advice(self) -> str:
-        """What to do where an equation of its kernels has no solution."""
+        """The advice for an equation of the kernels that has no solution."""
         known = f" (a solution is guaranteed below {self.limit:.6g})" if self.limit > 0 else ""
         return f"sigma_a2 = {self.variances[0]:.6g} is likely too large for a kernel to exist: lower it{known}"
 
-    def check_unbiased(self, what: str) -> None:
-        """Refuse a bias where the theory has none: it correlates orthogonal inputs, which must not be correlated."""
-        if self.variances[2] > 0.0:
-            raise InvalidInputError(
-                f"{what} is defined for a DEQ without a bias, got {self!r}: with sigma_c2 > 0 orthogonal inputs are "
-                "correlated. Use the exact kernels, match_sphere or match_one_layer, or set sigma_c2 = 0"
-            )
-
     def check_driven(self) -> None:
-        """Refuse a DEQ whose kernel does not depend on the inputs: there is nothing to match."""
+        """Raise an error if the kernel does not depend on the inputs."""
         if self.variances[1] == 0.0:
             raise InvalidInputError(
                 f"sigma_b2 = 0: {self!r} does not see its input, there is no kernel to match; give sigma_b2 > 0"
@@ -190,65 +212,69 @@ class DEQ(_Frozen):
             )
 
     def centred(self, tau0: float = 1.0) -> DEQ:
-        """The same DEQ with phi - E[phi(tau* xi)], tau*^2 = sigma_a2 Var[phi(tau* xi)] + sigma_b2 tau0^2 + sigma_c2."""
+        """Return the DEQ with phi - E[phi(tau* xi)], where tau* is :meth:`centred_scale`; the theorems speak of it.
+
+        Parameters
+        ----------
+        tau0 : float, default 1
+            The scale of the inputs, sqrt(E||x||^2).
+
+        Returns
+        -------
+        DEQ
+        """
         tau = self.centred_scale(tau0)
         return DEQ(self.activation.centred(at=tau), self.sigma_a2, self.sigma_b2, self.sigma_c2)
 
     def centred_scale(self, tau0: float = 1.0) -> float:
-        """The self-consistent scale tau* of the centred DEQ (preprint, Remark 3).
+        """Return the solution tau* of tau*^2 = sigma_a2 Var[phi(tau* xi)] + sigma_b2 tau0^2 + sigma_c2.
 
-        In tau the map is a contraction of rate sqrt(sigma_a2) Lip, below 1/2 inside the guaranteed range; Newton's
-        method is used, and what it returns solves the equation to rounding or is reported as an error.
+        Parameters
+        ----------
+        tau0 : float, default 1
+            The scale of the inputs.
 
+        Returns
+        -------
+        float
+            The scale of the pre-activations of the centred DEQ (preprint, Remark 3).
+
+        Raises
+        ------
+        ConvergenceError
+            If the equation has no solution.
+
+        Examples
+        --------
         >>> round(DEQ("tanh", 0.2).centred_scale(tau0=1.0), 10)
         0.9348716109
         """
         return _centred_scale(self.detached(), check_tau0(tau0))
 
     def detached(self) -> DEQ:
-        """The same DEQ with plain numbers as its variances: safe to keep in a cache."""
+        """Return the DEQ with plain numbers as its variances, which a cache may hold."""
         return DEQ(self.activation, *self.variances) if self.tracked else self
 
     def drive(self, inner: Any, *, tracked: bool = False) -> Any:
-        """What the inputs contribute to the covariance of the pre-activations, from their inner products.
+        """Return what the inputs contribute to the covariance of the pre-activations.
 
-        ``tracked``: with the variances as they were given, so that gradients reach them.
+        Parameters
+        ----------
+        inner : float, array or tensor
+            The inner products of the inputs.
+        tracked : bool, default False
+            Whether gradients reach the variances.
+
+        Returns
+        -------
+        float, array or tensor
+            ``sigma_b2 * inner + sigma_c2``.
         """
         _, b, c = (None, self.sigma_b2, self.sigma_c2) if tracked else self.variances
         return b * inner + c
 
-    def variance(self, squares: Tensor, mean_square: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
-        """The variance q of the pre-activations at inputs of these squared norms: q = sigma_a2 V(q) + drive.
-
-        ``mean_square`` gives V(q) = E[phi(sqrt(q) xi)^2] and its derivative (or the variance of phi, if it is centred).
-        """
-        sigma_a2 = self.variances[0]
-        drive = self.drive(squares)
-        if self.activation.homogeneity == 1.0:  # V(q) = q V(1)
-            share = sigma_a2 * float(mean_square(torch.ones(1, dtype=torch.float64))[0])
-            if share >= 1.0:
-                raise ConvergenceError(
-                    f"the variance equation of {self!r} has no solution: sigma_a2 E[phi(xi)^2] = {share:.4g} >= 1; "
-                    f"{self.advice}"
-                )
-            return drive / (1.0 - share)
-
-        def rest(q: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
-            value, rate = mean_square(q)
-            return q - sigma_a2 * value - (drive if which is None else drive[which]), 1.0 - sigma_a2 * rate
-
-        start = drive if bool((drive > 0).all()) else drive + sigma_a2 * mean_square(drive)[0]
-        far = 1e12 * (1.0 + drive)
-        root = newton(rest, start, drive, torch.full_like(drive, math.inf), flattest=0.05, far=far, still=1e-8)
-        if not root.converged:
-            raise ConvergenceError(
-                f"the variance equation of {self!r} did not converge (relative residual {root.residual:.1e}); "
-                f"{self.advice}"
-            )
-        return root.value
-
     def to_dict(self) -> dict[str, Any]:
-        """A JSON document; :meth:`from_dict` reads it back."""
+        """Return the network as a JSON document, which :meth:`from_dict` reads."""
         return {
             "network": "DEQ",
             "activation": self.activation.to_dict(),
@@ -257,28 +283,70 @@ class DEQ(_Frozen):
             **({"sigma_c2": self.variances[2]} if self.variances[2] else {}),
         }
 
-    @staticmethod
-    def from_dict(document: Mapping[str, Any]) -> DEQ:
-        return _expect(network_from_dict(document), DEQ)
+
+def pre_activation_variance(
+    deq: DEQ, squares: Tensor, mean_square: Callable[[Tensor], tuple[Tensor, Tensor]]
+) -> Tensor:
+    """Return the solutions q of q = sigma_a2 V(q) + drive at inputs of these squared norms.
+
+    ``mean_square`` maps q to V(q) = E[phi(sqrt(q) xi)^2] and its derivative; V is the variance of phi if it is centred.
+    """
+    sigma_a2 = deq.variances[0]
+    drive = deq.drive(squares)
+    if deq.activation.homogeneity == 1.0:  # V(q) = q V(1)
+        share = sigma_a2 * float(mean_square(torch.ones(1, dtype=torch.float64))[0])
+        if share >= 1.0:
+            raise ConvergenceError(
+                f"the variance equation of {deq!r} has no solution: sigma_a2 E[phi(xi)^2] = {share:.4g} >= 1; "
+                f"{deq.advice}"
+            )
+        return drive / (1.0 - share)
+
+    def rest(q: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
+        value, rate = mean_square(q)
+        return q - sigma_a2 * value - (drive if which is None else drive[which]), 1.0 - sigma_a2 * rate
+
+    start = drive if bool((drive > 0).all()) else drive + sigma_a2 * mean_square(drive)[0]
+    far = 1e12 * (1.0 + drive)
+    root = newton(rest, start, drive, torch.full_like(drive, math.inf), flattest=0.05, far=far, still=1e-8)
+    if not root.converged:
+        raise ConvergenceError(
+            f"the variance equation of {deq!r} did not converge (relative residual {root.residual:.1e}); {deq.advice}"
+        )
+    return root.value
 
 
 @cached(1024)
 @isolated_settings
 def _centred_scale(deq: DEQ, tau0: float) -> float:
     square = torch.tensor([tau0**2], dtype=torch.float64)
-    return float(deq.variance(square, lambda q: spread(deq.activation, q.sqrt())).sqrt())
+    return float(pre_activation_variance(deq, square, lambda q: spread(deq.activation, q.sqrt())).sqrt())
 
 
 class ENN(_Frozen):
-    """Explicit network x_l = sigma_l(W_l x_{l-1}) / sqrt(m_l), l = 1 ... L, f(x) = a . x_L."""
+    """Specify the explicit network x_l = sigma_l(W_l x_{l-1}) / sqrt(m_l), l = 1 ... L, f(x) = a . x_L.
+
+    Parameters
+    ----------
+    activations : list of str, Activation or callable
+        One activation per hidden layer; a single one makes one layer.
+
+    Examples
+    --------
+    >>> ENN(["tanh", "relu"])
+    ENN([Tanh(), ReLU()])
+    >>> ENN("tanh").depth
+    1
+    """
 
     __slots__ = ("activations",)
     activations: tuple[Activation, ...]
 
     def __init__(self, activations: Iterable[ActivationLike] | ActivationLike) -> None:
-        if not isinstance(activations, str | Activation | Iterable) or getattr(activations, "ndim", 1) == 0:
+        single = isinstance(activations, str | Activation) or callable(activations)
+        if not (single or isinstance(activations, Iterable)) or getattr(activations, "ndim", 1) == 0:
             raise InvalidInputError(f"an explicit network takes a list of activations, got {activations!r}")
-        given = [activations] if isinstance(activations, str | Activation) else list(activations)
+        given: list[Any] = [activations] if single else list(activations)  # type: ignore[arg-type]
         if not given:
             raise InvalidInputError("an explicit network needs at least one layer, got an empty list of activations")
         object.__setattr__(self, "activations", tuple(activation(a) for a in given))
@@ -299,7 +367,17 @@ class ENN(_Frozen):
 
     @isolated_settings
     def centred(self, tau0: float = 1.0) -> ENN:
-        """Each layer centred at its own input scale tau_{l-1}, starting from tau0."""
+        """Return the network with each layer centred at the scale tau_{l-1} of its inputs.
+
+        Parameters
+        ----------
+        tau0 : float, default 1
+            The scale of the inputs of the first layer.
+
+        Returns
+        -------
+        ENN
+        """
         layers, tau = [], check_tau0(tau0)
         for phi in self.activations:
             layers.append(phi.centred(at=tau))
@@ -307,12 +385,8 @@ class ENN(_Frozen):
         return ENN(layers)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON document; :meth:`from_dict` reads it back."""
+        """Return the network as a JSON document, which :meth:`from_dict` reads."""
         return {"network": "ENN", "activations": [a.to_dict() for a in self.activations]}
-
-    @staticmethod
-    def from_dict(document: Mapping[str, Any]) -> ENN:
-        return _expect(network_from_dict(document), ENN)
 
 
 Network = DEQ | ENN
@@ -325,6 +399,15 @@ def check_network(network: Any) -> None:
     """Refuse what is neither a DEQ nor an ENN."""
     if not isinstance(network, DEQ | ENN):
         raise InvalidInputError(f"expected a DEQ or an ENN, got {type(network).__name__}")
+
+
+def check_unbiased(deq: DEQ, what: str) -> None:
+    """Refuse a bias, which correlates orthogonal inputs; ``what`` is not defined then."""
+    if deq.biased:
+        raise InvalidInputError(
+            f"{what} is defined for a DEQ without a bias, got {deq!r}: with sigma_c2 > 0 orthogonal inputs are "
+            "correlated. Use the exact kernels, match_sphere or match_one_layer, or set sigma_c2 = 0"
+        )
 
 
 def check_kernel(network: Any, kernel: Any) -> None:
@@ -341,7 +424,7 @@ def check_kernel(network: Any, kernel: Any) -> None:
 
 
 def check_kernels(network: Any, kernels: Any) -> tuple[Kernel, ...]:
-    """Several kernels at once: a non-empty sequence of names, each of which the network has."""
+    """Refuse what is no non-empty sequence of kernels that the network has."""
     check_network(network)
     has = network.kernels
     known = isinstance(kernels, Sequence) and all(isinstance(k, str) and k in has for k in kernels)
@@ -353,13 +436,8 @@ def check_kernels(network: Any, kernels: Any) -> tuple[Kernel, ...]:
 
 
 def is_tangent(kernel: str) -> bool:
-    """Whether more is trained than the readout, so that slopes enter."""
+    """Whether more than the readout is trained, so that slopes enter."""
     return kernel != "ck"
-
-
-def first_trained(kernel: Kernel, depth: int) -> int:
-    """The first of W_1 ... W_depth, readout that is trained; all after it are."""
-    return {"ck": depth, "ntk_frozen": 1, "ntk": 0}[kernel]
 
 
 @overload
@@ -367,7 +445,7 @@ def rates_of(network: ENN, learning_rates: Sequence[float] | None) -> tuple[floa
 @overload
 def rates_of(network: Network, learning_rates: Sequence[float] | None) -> tuple[float, ...] | None: ...
 def rates_of(network: Network, learning_rates: Sequence[float] | None) -> tuple[float, ...] | None:
-    """One multiplier per weight matrix of an explicit network, W_1 ... W_L and the readout; ``None`` for a DEQ."""
+    """Return one multiplier per weight matrix of an explicit network, W_1 ... W_L, readout; ``None`` for a DEQ."""
     if isinstance(network, DEQ):
         if learning_rates is not None:
             raise InvalidInputError("learning_rates belong to explicit networks; a DEQ has one rate for all weights")
@@ -385,7 +463,27 @@ def rates_of(network: Network, learning_rates: Sequence[float] | None) -> tuple[
 
 
 def network_from_dict(document: Mapping[str, Any] | str) -> Network:
-    """A DEQ or an ENN from what ``to_dict`` wrote (or its JSON text)."""
+    """Return the DEQ or the ENN that ``to_dict`` wrote.
+
+    Parameters
+    ----------
+    document : dict or str
+        The document, or its JSON text.
+
+    Returns
+    -------
+    DEQ or ENN
+
+    Raises
+    ------
+    SerialisationError
+        If the document does not describe a network.
+
+    Examples
+    --------
+    >>> network_from_dict(ENN("tanh").to_dict())
+    ENN([Tanh()])
+    """
     document = parsed(document, "a network")
     kind = document.get("network")
     try:
@@ -401,14 +499,8 @@ def network_from_dict(document: Mapping[str, Any] | str) -> Network:
     raise SerialisationError(f"the key 'network' must be 'DEQ' or 'ENN', got {kind!r}")
 
 
-def _expect(network: Network, kind: type) -> Any:
-    if not isinstance(network, kind):
-        raise SerialisationError(f"expected the description of a {kind.__name__}, got {network!r}")
-    return network
-
-
 def check_tau0(tau0: Any) -> float:
-    """The scale of the inputs as a plain number."""
+    """Return the scale of the inputs as a plain number, or refuse it."""
     if not (isinstance(tau0, int | float | np.floating) and 0 < tau0 < math.inf):
         raise InvalidInputError(f"tau0 must be a positive and finite number, got {tau0!r}")
     if not SCALES[0] <= tau0 <= SCALES[1]:

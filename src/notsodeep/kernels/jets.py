@@ -24,7 +24,7 @@ from .._arrays import isolated_settings
 from ..activations import Activation, Affine
 from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import coefficients_at, portions
-from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels, rates_of
+from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels, check_unbiased, rates_of
 from .recursion import LayerMaps, Series, explicit, implicit, multiply
 
 Array = NDArray[Any]
@@ -269,7 +269,7 @@ class EquilibriumJet:
 
 @functools.lru_cache(maxsize=64)
 def equilibrium_jet(deq: DEQ, tau0: float) -> EquilibriumJet:
-    deq.check_unbiased("the expansion around orthogonal inputs (coefficients, equivalent, spectral_law, match)")
+    check_unbiased(deq, "the expansion around orthogonal inputs (coefficients, equivalent, spectral_law, match)")
     tau = deq.centred_scale(tau0)
     layer, s2a = layer_of(deq.activation, tau), deq.variances[0]
     drive = deq.drive(tau0 * tau0 * _inputs((), float))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..activations import Activation
 from ..gaussian import means, moments, normal_density
-from ..networks import DEQ, ENN
+from ..networks import DEQ, ENN, pre_activation_variance
 from .recursion import LayerMaps
 
 _LIMIT = 1e-145  # scales below this are their own limit
@@ -50,7 +50,7 @@ def at_each_layer(enn: ENN, *squares: Tensor) -> Iterator[tuple[Activation, Sequ
 
 
 def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:
-    """q = sigma_a2 E[phi(sqrt(q) xi)^2] + drive at the distinct squared norms ``s``; differentiable."""
+    """Q = sigma_a2 E[phi(sqrt(q) xi)^2] + drive at the distinct squared norms ``s``; differentiable."""
     distinct, inverse = torch.unique(s.detach(), return_inverse=True)
     q = (_solve(deq, distinct) if len(distinct) > 1 else _one_variance(deq.detached(), float(distinct)))[inverse]
     if torch.is_grad_enabled() and (s.requires_grad or deq.tracked):
@@ -60,7 +60,7 @@ def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:
 
 
 def _solve(deq: DEQ, s: Tensor) -> Tensor:
-    return deq.variance(s, functools.partial(_square_and_rate, deq.activation))
+    return pre_activation_variance(deq, s, functools.partial(_square_and_rate, deq.activation))
 
 
 @functools.lru_cache(maxsize=256)
@@ -132,7 +132,7 @@ def _together(phi: Activation, q: Tensor, other: Callable[[Tensor, Tensor, Tenso
 
 
 def _response(phi: Activation, part: Literal["value", "slope"], q: Tensor) -> Tensor:
-    """d E[f(sqrt(q) xi)^2] / dq = (E[x f f'] + sum_c c [f^2](c) p(c) / 2) / q, f = phi or phi', p the density.
+    """D E[f(sqrt(q) xi)^2] / dq = (E[x f f'] + sum_c c [f^2](c) p(c) / 2) / q, f = phi or phi', p the density.
 
     Its sides at a kink come from the activation: a kink divided by a scale is rounded, and its neighbours may both lie
     on one side of the true one.
