@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 import notsodeep as nsd
-from notsodeep.matching import tabulate
 
 from ._clock import elapsed
 
@@ -57,24 +56,6 @@ def row(
     }
 
 
-def table_times(repeats: int) -> dict[str, float]:
-    """Milliseconds for a million values: the sphere twin as a series, as a table, as a compiled table, and tanh."""
-    series = nsd.match_sphere(nsd.DEQ("silu", 0.2)).network.activations[0]
-    table = tabulate(series)
-    x = torch.randn(1_000_000, generator=torch.Generator().manual_seed(0))
-    functions = {
-        "tanh": torch.tanh,
-        "series_60": series,
-        "table": table,
-        "table_compiled": torch.compile(table.function),
-    }
-    out = {}
-    for name, function in functions.items():
-        function(x)
-        out[name] = round(1e3 * min(elapsed(lambda function=function: function(x)) for _ in range(repeats)), 3)
-    return out
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--p", type=int, default=1000)
@@ -97,7 +78,6 @@ def main() -> None:
         "command": "python -m benchmarks.matching > results/matching.json",
         "settings": vars(arguments),
         "matches": rows,
-        "table_ms": table_times(arguments.repeats),
     }
     print(json.dumps(document, indent=1))
 

@@ -53,3 +53,9 @@ def test_a_new_activation(tmp_path):
     assert run(folder, "-c", code).split() == ["0.25", "True"]
     tests = ["tests/activations/test_activations.py", "-k", "Softsign and mpmath or covered"]
     assert "2 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+
+
+def test_a_new_family(tmp_path):
+    folder = applied("Add a family of twins", tmp_path)
+    tests = ["tests/matching/test_match.py", "-k", "erf_family"]
+    assert "2 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)

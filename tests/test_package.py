@@ -18,7 +18,6 @@ import pytest
 import imports
 import notsodeep as nsd
 from helpers import tolerance
-from notsodeep.matching.target import make_target
 
 ROOT = imports.SOURCE.parents[1]
 
@@ -237,7 +236,6 @@ def test_the_examples_of_the_contributing_guide_run():
     assert names["deq"].limit == pytest.approx(0.25, rel=tolerance())
     for block in others:
         exec(block, names)
-    assert "ratio" in names["line"](make_target(nsd.DEQ("tanh", 0.2), 1.0, "ck")).why
 
 
 def test_a_class_has_a_name_of_its_own():
