@@ -108,7 +108,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "kernels_of": (nsd.kernels_of, lambda: {"network": deq, "X": X}),
         "kernel_function": (nsd.kernel_function, lambda: {"network": deq, "kernel": "ck", "norms": (0.5, 1.5)}),
         "TabulatedKernel.__call__": (table.__call__, lambda: {"X": X}),
-        "TabulatedKernel.prepare": (table.prepare, lambda: {"norms": (0.5, 1.5)}),
         "TabulatedKernel.diagonal": (table.diagonal, lambda: {"X": X}),
         "finite_ck": (nsd.finite_ck, lambda: {"network": deq, "X": X, "width": 8}),
         "finite_ntk": (nsd.finite_ntk, lambda: {"network": enn, "X": X, "width": 8}),

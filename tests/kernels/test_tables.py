@@ -1,5 +1,6 @@
 """Tables of kernels: as exact as entry by entry, the same whatever came before, kept, pickled and shared."""
 
+import dataclasses
 import math
 import pickle
 import subprocess
@@ -15,7 +16,8 @@ import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.errors import InvalidInputError
 from notsodeep.kernels import DEQSlope, near, pairwise, plane, tabulate, tiles
-from notsodeep.networks import rates_of
+from notsodeep.kernels._limits import LIMITS
+from notsodeep.kernels.pointwise import KernelSpec
 
 KINDS = ("ck", "ntk", "ntk_frozen")
 NETWORKS = [
@@ -86,7 +88,7 @@ def test_single_precision_has_its_own_accuracy(net, digits):
 def test_tables_of_single_precision_are_smaller_and_exact_enough(net):
     scale = tabulate.rounded_range(net, 0.75, 1.5)
     full, small = (
-        tabulate.table_for(net, KINDS, rates_of(net, None), scale, 1e6, dtype)
+        tabulate.table_for(KernelSpec.of(net, KINDS, None, True), scale, 1e6, dtype)
         for dtype in (torch.float64, torch.float32)
     )
     t = torch.linspace(0.75, 1.5, 5, dtype=torch.float64)
@@ -106,7 +108,7 @@ def test_tables_of_single_precision_are_smaller_and_exact_enough(net):
 def test_tanh_has_a_table_far_beyond_its_features():
     """Long series of Hermite polynomials: norms from 0.3 to 6, cosines up to 1."""
     deq, t = nsd.DEQ("tanh", 0.2), torch.tensor([0.3, 2.0, 6.0], dtype=torch.float64)
-    table = tabulate.table_for(deq, KINDS, None, tabulate.rounded_range(deq, 0.3, 6.0), 2e3)
+    table = tabulate.table_for(KernelSpec.of(deq, KINDS, None, True), tabulate.rounded_range(deq, 0.3, 6.0), 2e3)
     assert table is not None
     r = torch.tensor([-1.0, -0.99, 0.3, 0.9999, 1.0], dtype=torch.float64)
     reference = pairwise(deq, (t**2)[:, None, None], (t**2)[:, None], (t[:, None] * t)[:, :, None] * r, KINDS)
@@ -231,7 +233,7 @@ def test_entries_beyond_the_table_come_from_series_of_the_layer(net, monkeypatch
     S = exact_products(X)
     s, (i, j) = S.diagonal(), (torch.arange(50), torch.arange(50, 100))
     reference = pairwise(net, s[i], s[j], S[i, j], KINDS)
-    monkeypatch.setattr(tiles, "pairwise", None)  # nothing is left to integrals entry by entry
+    monkeypatch.setattr(tiles.Points, "_direct", None)  # nothing is left to integrals entry by entry
     for kind, K in nsd.kernels_of(net, X).items():
         error = np.abs(K[i, j] - reference[kind].numpy())
         assert error.max() < tolerance() * np.diagonal(K).max(), kind
@@ -247,7 +249,7 @@ def test_series_of_the_layer_are_for_many_points_and_count_among_the_evaluations
     nsd.clear_caches()
     few = nsd.ck(deq, X[:50])
     assert not made
-    monkeypatch.setattr(plane, "_SLOW", 1 << 22)
+    monkeypatch.setattr(plane, "LIMITS", dataclasses.replace(LIMITS, slow_evaluations=1 << 22))
     with pytest.warns(nsd.errors.NotSoDeepWarning, match="pairs of inputs at scale"):
         many = nsd.ck(deq, X)
     assert made
@@ -267,9 +269,8 @@ def test_slopes_of_kernels_do_not_use_series_of_the_kernel(digits):
     """What stands in the place of a DEQ has tables, but no layer of its own."""
     slope = DEQSlope(nsd.DEQ("elu", 0.2), "ck")
     scale = tabulate.rounded_range(slope.deq, 0.9, 1.1)
-    table = tabulate.table_for(slope.deq, KINDS, None, scale, 1e6)
-    assert tabulate.near_for(slope, table, 1, 1e6) is None
-    assert tabulate.near_for(slope.deq, table, 1, 1e6) is not None
+    assert near.near_series(slope, scale, 0.95, torch.float64) is None
+    assert near.near_series(slope.deq, scale, 0.95, torch.float64) is not None
 
 
 @pytest.mark.slow

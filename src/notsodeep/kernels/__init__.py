@@ -1,8 +1,7 @@
 """Exact infinite-width kernels of implicit and explicit networks, and their finite-width counterparts."""
 
 from .finite import finite_ck, finite_ntk
-from .function import TabulatedKernel, kernel_function
-from .matrix import ck, kernels_of, ntk
+from .matrix import TabulatedKernel, ck, kernel_function, kernels_of, ntk
 from .pointwise import VARIANCES, DEQSlope, diagonal, pairwise
 from .series import power_series, sphere_diagonal
 

@@ -17,6 +17,18 @@ class Limits:
     """Evaluations of an activation that take seconds."""
     nodes_of_a_pair: int = 1 << 24
     """Evaluations for one pair of inputs: more would not fit into the memory that is allowed."""
+    direct_pairs: int = 1024
+    """Fewer pairs of rows than this are not worth a table."""
+    many_pairs: float = 4096.0
+    """Pairs for which a table that takes long to build is worth looking for."""
+    pairs_at_once: int = 4096
+    """Pairs evaluated entry by entry at once: series of 2048 terms for each are 64 megabytes."""
+    open_entries: int = 1 << 18
+    """Entries that wait until they are evaluated one by one."""
+    held_numbers: int = 1 << 22
+    """Numbers in the norm factors of rows that are stored: 32 megabytes."""
+    short_row: float = 1e-6
+    """Rows shorter than this share of the longest one are evaluated one by one: they are not worth a wider table."""
 
 
 LIMITS = Limits()

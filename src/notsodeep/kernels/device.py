@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..errors import warn
 from ..networks import Kernel
-from .lookup import Table, on_device
+from .table import Table, on_device
 from .tabulate import one_thread
 from .tiles import Points, products, tiles_of
 
@@ -42,13 +42,14 @@ def _program() -> Any:
         return None
 
 
-def start_products(x: Tensor, y: Tensor, symmetric: bool, target: Mapping[Kernel, Tensor]) -> bool:
+def start_products(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
     """Set the Gram product of all rows going, into the last of the results, where fused tiles may follow."""
-    plain = x.is_cuda and all(t.is_cuda and t.dtype == x.dtype and t.stride(1) == 1 for t in target.values())
+    x, y = points.x, points.y
+    plain = all(t.is_cuda and t.dtype == x.dtype and t.stride(1) == 1 for t in target.values())
     if not plain or _refused or _program() is None:
         return False
     gram = list(target.values())[-1]
-    for rows, columns in tiles_of(gram.shape, _BLOCK, symmetric):
+    for rows, columns in tiles_of(gram.shape, _BLOCK, points.symmetric):
         products(x[rows], y[columns], gram[rows, columns])
     return True
 

@@ -19,7 +19,7 @@ from ..activations import Activation
 from ..activations.forms import ClosedForm, correlation
 from ..gaussian import hermite_coefficients, normal_density
 from . import plane
-from .strategies import Lines, Pairs, Part, expectation, function_of
+from .strategies import Lines, VariancePairs, Part, expectation, function_of
 
 _RADIAL: dict[Part, Part] = {"value": "x_slope", "slope": "x_curvature"}  # x f'(x)
 _TINY = 1e-290  # variances below this are their own limit
@@ -40,9 +40,9 @@ class Layer:
         self.variance_y = qy.detach().clamp_min(_TINY)
 
     @functools.cached_property
-    def pairs(self) -> Pairs:
+    def pairs(self) -> VariancePairs:
         """The pairs of variances, with the Hermite coefficients that are known there."""
-        return Pairs(self.phi, self.variance_x, self.variance_y)
+        return VariancePairs(self.phi, self.variance_x, self.variance_y)
 
     @functools.cached_property
     def closed(self) -> ClosedForm | None:

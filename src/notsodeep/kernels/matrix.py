@@ -2,11 +2,12 @@
 
 Each tile of the Gram matrix is turned into a tile of every requested kernel, by table where one reaches full
 accuracy and entry by entry elsewhere; only one triangle is computed when the matrix is symmetric. Beyond inputs and
-outputs a few tiles are held.
+outputs a few tiles are held. :class:`TabulatedKernel` carries its table with it; the functions find theirs in a cache.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,19 +16,15 @@ from torch import Tensor
 
 from .._arguments import checked
 from .._arrays import as_rows, bad_row, check_target, isolated_settings, like, same_columns, squared_norms
-from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
-from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, rates_of
+from ..networks import DEQ, KERNELS, Kernel, Network
 from .device import fill_fused, start_products
-from .lookup import Table
-from .pointwise import diagonal, pairwise
-from .tabulate import SHORT, rounded_range, table_for
-from .tiles import Points, fill_tiles, tile_shape, tiles_of
+from .pointwise import KernelSpec
+from .table import Table
+from .tabulate import rounded_range, table_for
+from .tiles import Points, fill_tiles, norm_range
 
-__all__ = ["ck", "kernels_of", "ntk"]
-
-_DIRECT_PAIRS = 1024  # fewer pairs than this are not worth a table
-_EQUAL = {torch.float64: 1e-14, torch.float32: 3e-8}  # norms that differ by no more are one
+__all__ = ["TabulatedKernel", "ck", "kernel_function", "kernels_of", "ntk"]
 
 
 def ck(
@@ -167,154 +164,230 @@ def kernels_of(
     >>> {name: round(float(matrix[0, 0]), 6) for name, matrix in found.items()}
     {'ck': 1.0, 'ntk': 2.25}
     """
-    kernels = check_kernels(network, kernels)
-    rates = rates_of(network, learning_rates)
-    if isinstance(network, DEQ) and check:
-        network.check_contraction()
+    spec = KernelSpec.of(network, kernels, learning_rates, check)
     x = as_rows(X, "X", least=0, tracked=True)
     y = None if Y is None else same_columns(x, as_rows(Y, "Y", least=0, tracked=True))
     tracked = isinstance(network, DEQ) and network.tracked
     if torch.is_grad_enabled() and (x.requires_grad or (y is not None and y.requires_grad) or tracked):
         if out is not None:
             raise InvalidInputError("out= cannot be combined with gradients; detach the inputs")
-        result = _differentiable(network, x, y, kernels, rates)
+        result = _differentiable(spec, x, y)
     else:
-        plain = None if y is None else y.detach()
-        result = fill(network, x.detach(), plain, kernels, rates, out, progress)
+        result = _fill(spec, x.detach(), None if y is None else y.detach(), out, progress)
     return {k: out[k] if out is not None else like(v, X) for k, v in result.items()}
+
+
+# ---- a kernel as an object -------------------------------------------------------------------------------
+
+
+@isolated_settings
+def kernel_function(
+    network: Network,
+    kernel: Kernel | Sequence[Kernel] = "ntk",
+    norms: Any = None,
+    *,
+    learning_rates: Sequence[float] | None = None,
+    check: bool = True,
+) -> TabulatedKernel:
+    """Return the kernel of a network as a function of rows, with its table built for a range of norms.
+
+    Parameters
+    ----------
+    network : DEQ or ENN
+        The specification of the infinitely wide network.
+    kernel : {"ck", "ntk", "ntk_frozen"} or a sequence of them
+        Which kernel; if several are named, calls return a dict.
+    norms : (low, high) or array of shape (n, p), optional
+        The smallest and the largest norm of the inputs, or the inputs themselves. Rows outside are served too, by a
+        wider table. Without it the first call decides; homogeneous networks need no range.
+    learning_rates, check
+        Options of :func:`ntk`.
+
+    Returns
+    -------
+    TabulatedKernel
+        A callable that pickles with its table, so that workers and servers pay nothing at the start.
+
+    Examples
+    --------
+    >>> import numpy as np, notsodeep as nsd
+    >>> k = nsd.kernel_function(nsd.DEQ("tanh", 0.2), "ck", norms=(0.9, 1.1))
+    >>> k
+    TabulatedKernel(DEQ(Tanh(), sigma_a2=0.2, sigma_b2=0.8), 'ck', norms=(0.840896, 1.18921))
+    >>> k(np.eye(2)).round(6)
+    array([[0.369925, 0.      ],
+           [0.      , 0.369925]])
+    """
+    single = isinstance(kernel, str)
+    detached = network.detached() if isinstance(network, DEQ) else network
+    found = TabulatedKernel(KernelSpec.of(detached, (kernel,) if single else kernel, learning_rates, check), single)
+    if norms is not None or network.homogeneous:
+        found._tabulate(*((1.0, 1.0) if norms is None else _ends(norms)))
+    return found
+
+
+class TabulatedKernel:
+    """The kernel k(X, Y) of a network, exact, from a table of the angle and the norms.
+
+    Parameters
+    ----------
+    spec : KernelSpec
+        The network, the names of its kernels and its learning rates; :func:`kernel_function` makes it.
+    single : bool
+        Whether calls return one matrix instead of a dict.
+
+    Examples
+    --------
+    >>> import numpy as np, notsodeep as nsd
+    >>> nsd.kernel_function(nsd.ENN(["linear"]), "ck").diagonal(np.eye(2))
+    array([1., 1.])
+    """
+
+    def __init__(self, spec: KernelSpec, single: bool) -> None:
+        self.spec, self.single = spec, single
+        self.table: Table | None = None
+
+    def __repr__(self) -> str:
+        kernel = repr(self.spec.names[0] if self.single else self.spec.names)
+        if self.table is None or self.table.homogeneous:
+            return f"TabulatedKernel({self.spec.network!r}, {kernel})"
+        low, high = self.table.norms.low, self.table.norms.high
+        return f"TabulatedKernel({self.spec.network!r}, {kernel}, norms=({low:.6g}, {high:.6g}))"
+
+    def _tabulate(self, low: float, high: float) -> None:
+        scale = rounded_range(self.spec.network, low, high)
+        self.table = table_for(self.spec, scale, math.inf) if high > 0.0 else None  # zeros alone need no table
+
+    @isolated_settings
+    def __call__(self, X: Any, Y: Any = None, *, out: Any = None) -> Any:
+        """Compute the kernel between the rows of ``X`` and ``Y``, or of ``X`` alone.
+
+        Parameters
+        ----------
+        X : array of shape (n, p)
+            The inputs as rows.
+        Y : array of shape (m, p), optional
+            The other inputs; ``X`` itself unless given.
+        out : array of shape (n, m), or a dict of them, optional
+            The result is written here.
+
+        Returns
+        -------
+        array of shape (n, m), or a dict of them
+            The kernel, or all of them by name if several were asked for.
+        """
+        x = as_rows(X, "X", least=0)
+        y = None if Y is None else same_columns(x, as_rows(Y, "Y", least=0))
+        rows = [part for part in (x, y) if part is not None and len(part)]
+        if self.table is None and rows:
+            self._tabulate(*norm_range(*map(squared_norms, rows))[1:])
+        outs: Mapping[Kernel, Any] | None = {self.spec.names[0]: out} if self.single and out is not None else out
+        filled = _fill(self.spec, x, y, outs, None, self.table)
+        return self._answer({kernel: outs[kernel] if outs is not None else like(v, X) for kernel, v in filled.items()})
+
+    @isolated_settings
+    def diagonal(self, X: Any) -> Any:
+        """Compute k(x, x) of every row from the norms alone.
+
+        Parameters
+        ----------
+        X : array of shape (n, p)
+            The inputs as rows.
+
+        Returns
+        -------
+        array of shape (n,), or a dict of them
+            The kernel of every row with itself.
+        """
+        rows = as_rows(X, "X", least=0)
+        s = squared_norms(rows)
+        fits = self.table is not None and len(s) and self.table.holds(*norm_range(s)[1:])
+        along = _diagonals(self.spec, s, self.table if fits else None)
+        return self._answer({kernel: like(values.to(rows.dtype), X) for kernel, values in along.items()})
+
+    def _answer(self, found: dict[Kernel, Any]) -> Any:
+        return found[self.spec.names[0]] if self.single else found
+
+
+def _ends(norms: Any) -> tuple[float, float]:
+    if isinstance(norms, tuple | list) and len(norms) == 2 and not any(hasattr(v, "__len__") for v in norms):
+        low, high = (float(v) for v in norms)
+        if not 0.0 <= low <= high < float("inf") or high == 0.0:
+            raise InvalidInputError(f"norms must be (low, high) with 0 <= low <= high and high > 0, got {norms!r}")
+        return low, high
+    return norm_range(squared_norms(as_rows(norms, "norms")))[1:]
 
 
 # ---- matrices --------------------------------------------------------------------------------------------
 
 
-def fill(
-    network: Network,
+def _fill(
+    spec: KernelSpec,
     x: Tensor,
     y: Tensor | None,
-    kernels: Sequence[Kernel],
-    rates: Sequence[float] | None,
     out: Mapping[Kernel, Any] | None,
     progress: bool | None,
     table: Table | None = None,
 ) -> dict[Kernel, Tensor]:
-    """The matrices, from ``table`` where it holds the norms, else from the one that is kept for such norms."""
-    symmetric, other = y is None, x if y is None else y
-    shape = (len(x), len(other))
-    target = _destinations(kernels, shape, (x, other), out)
-    if 0 in shape:
+    """Compute the matrices, from ``table`` where it holds the norms, else from the one that is cached for them."""
+    points = Points(spec, x, y)
+    target = _destinations(spec.names, points, out)
+    if 0 in points.shape:
         return target
-    sx = squared_norms(x)
-    sy = sx if symmetric else squared_norms(other)
-    least, low, high = _norms(sx, sy)
-    pairs = len(sx) * len(sy) / (2 if symmetric else 1)
-    started = start_products(x, other, symmetric, target)  # tables are built meanwhile
-    table = _table(network, kernels, rates, low, high, pairs, table, x.dtype)
-    points = Points(network, tuple(kernels), rates, table, x, other, sx, sy, symmetric=symmetric, least=least)
+    # products run on the GPU while the CPU builds the table
+    started = x.is_cuda and start_products(points, target)
+    points.find_table(table)
     if not (started and fill_fused(points, target)):
-        blocks = list(tiles_of(shape, tile_shape(x.device), symmetric))
-        fill_tiles(points, target, track(blocks, len(blocks), "kernel", progress), len(blocks))
-    if symmetric:
-        for kernel, values in diagonals(network, kernels, rates, sx, table, least).items():
+        fill_tiles(points, target, progress)
+    if points.symmetric:
+        for kernel, values in _diagonals(spec, points.sx, points.table, points.least).items():
             target[kernel].diagonal().copy_(values)
     for values in target.values():
         if bad_row(values) is not None:
             raise ConvergenceError(
-                f"the kernel of {network!r} overflows {values.dtype} on these inputs; scale them down"
+                f"the kernel of {spec.network!r} overflows {values.dtype} on these inputs; scale them down"
                 + (", or give them in float64" if values.dtype == torch.float32 else "")
             )
     return target
 
 
-def _table(
-    network: Network,
-    kernels: Sequence[Kernel],
-    rates: Sequence[float] | None,
-    low: float,
-    high: float,
-    pairs: float,
-    given: Table | None,
-    dtype: torch.dtype,
-) -> Table | None:
-    """The table for such norms, or ``None`` where entry by entry is cheaper or a table would not be exact."""
-    if high == 0.0:
-        return None
-    if given is not None and given.holds(low, high) and all(k in given.kernels for k in kernels):
-        return given
-    if pairs <= _DIRECT_PAIRS:
-        return None
-    scale = rounded_range(network, low, high, _EQUAL[dtype])
-    if given is not None and not scale.single:
-        scale = rounded_range(network, min(low, given.norms.low), max(high, given.norms.high))
-    return table_for(network, kernels, rates, scale, pairs, dtype)
-
-
-def norm_range(*squares: Tensor) -> tuple[float, float]:
-    """The smallest and the largest norm, but for rows so short, or zero, that they are evaluated one by one."""
-    return _norms(*squares)[1:]
-
-
-def _norms(*squares: Tensor) -> tuple[float, float, float]:
-    """The smallest norm, and the range of those that are not too short."""
-    ends = torch.stack([v for s in squares for v in torch.aminmax(s)]).sqrt().tolist()
-    least = low = min(ends)
-    high = max(ends)
-    if low < SHORT * high:
-        low = min(float(part.min()) for s in squares if len(part := s[s >= (SHORT * high) ** 2])) ** 0.5
-    return least, low, high
-
-
-def diagonals(
-    network: Network,
-    kernels: Sequence[Kernel],
-    rates: Sequence[float] | None,
-    s: Tensor,
-    table: Table | None,
-    least: float = 0.0,
-) -> dict[Kernel, Tensor]:
+def _diagonals(spec: KernelSpec, s: Tensor, table: Table | None, least: float = 0.0) -> dict[Kernel, Tensor]:
     """Kernels of points with themselves, from their squared norms; exact, whatever the rounding of inner products.
 
     ``least``: no norm is below.
     """
     if table is None:
-        return {k: v.to(s.device) for k, v in diagonal(network, s.cpu(), kernels, rates, check=False).items()}
-    found = {kernel: table.diagonal(kernel, s.sqrt()) for kernel in kernels}
+        return {k: v.to(s.device) for k, v in spec.diagonal(s.cpu()).items()}
+    found = {kernel: table.diagonal(kernel, s.sqrt()) for kernel in spec.names}
     short = table.shorter(s, least)
     if short is not None:
-        for kernel, exact in diagonal(network, s[short].cpu(), kernels, rates, check=False).items():
+        for kernel, exact in spec.diagonal(s[short].cpu()).items():
             found[kernel][short] = exact.to(s.device)
     return found
 
 
-def _destinations(
-    kernels: Sequence[Kernel], shape: tuple[int, int], inputs: tuple[Tensor, Tensor], out: Any
-) -> dict[Kernel, Tensor]:
+def _destinations(kernels: Sequence[Kernel], points: Points, out: Any) -> dict[Kernel, Tensor]:
+    x = points.x
     if out is None:
-        return {kernel: torch.empty(shape, dtype=inputs[0].dtype, device=inputs[0].device) for kernel in kernels}
+        return {kernel: torch.empty(points.shape, dtype=x.dtype, device=x.device) for kernel in kernels}
     if not isinstance(out, Mapping) or any(kernel not in out for kernel in kernels):
         raise InvalidInputError(f"out= must be a dict with an array for each of {tuple(kernels)}, got {out!r:.200}")
     found: dict[Kernel, Tensor] = {}
     for kernel in kernels:
-        found[kernel] = check_target(out[kernel], shape, [*inputs, *found.values()])
+        found[kernel] = check_target(out[kernel], points.shape, [x, points.y, *found.values()])
     return found
 
 
-# ---- gradients -------------------------------------------------------------------------------------------
-
-
-def _differentiable(
-    network: Network, x: Tensor, y: Tensor | None, kernels: Sequence[Kernel], rates: Sequence[float] | None
-) -> dict[Kernel, Tensor]:
+def _differentiable(spec: KernelSpec, x: Tensor, y: Tensor | None) -> dict[Kernel, Tensor]:
     sx = squared_norms(x)
     if y is not None:
-        parts = pairwise(network, sx[:, None], squared_norms(y), x.double() @ y.double().T, kernels, rates, check=False)
+        parts = spec.pairwise(sx[:, None], squared_norms(y), x.double() @ y.double().T)
         return {kernel: part.to(x.device, x.dtype) for kernel, part in parts.items()}
     n = len(x)
     i, j = torch.triu_indices(n, n, offset=1)
-    dot = (x.double() @ x.double().T)[i, j]
-    above = pairwise(network, sx[i], sx[j], dot, kernels, rates, check=False)
-    along = diagonal(network, sx, kernels, rates, check=False)
+    above, along = spec.pairwise(sx[i], sx[j], (x.double() @ x.double().T)[i, j]), spec.diagonal(sx)
     result = {}
-    for kernel in kernels:
+    for kernel in spec.names:
         upper = torch.zeros(n, n, dtype=torch.float64).index_put((i, j), above[kernel])
         result[kernel] = (upper + upper.T + torch.diag(along[kernel])).to(x.device, x.dtype)
     return result

@@ -17,13 +17,13 @@ from torch import Tensor
 from .._caches import cached
 from .._chebyshev import nodes, to_coefficients
 from ..activations.forms import correlation
-from ..networks import DEQ, Kernel
-from .lookup import Level, NormScale, Table
+from ..networks import DEQ, Kernel, Network
 from .plane import polar_grid
-from .pointwise import gap_check, solve_covariance
+from .pointwise import DEQSlope, solve_covariance
 from .recursion import LayerMaps, implicit
 from .sampling import rough_correlations
-from .variance import equilibrium_variance
+from .table import Level, NormScale, Table
+from .variance import equilibrium_variance, gap_check
 
 __all__ = ["NearSeries", "near_series"]
 
@@ -56,14 +56,13 @@ class NearSeries:
 
 
 @cached(64)
-def near_series(deq: DEQ, scale: NormScale, reach: float, dtype: torch.dtype) -> NearSeries | None:
+def near_series(deq: Network, scale: NormScale, reach: float, dtype: torch.dtype) -> NearSeries | None:
     """The series for cosines between ``reach`` and the +-1 beyond, or ``None`` where they do not converge."""
+    if not isinstance(deq, DEQ) or isinstance(deq, DEQSlope) or scale.single or scale.high > _RANGE * scale.low:
+        return None
     phi = deq.activation
-    if not phi.elementwise or set(phi.kinks) != {0.0} or not phi.continuous:
-        return None
-    if scale.single or scale.high > _RANGE * scale.low:
-        return None
-    if phi.closed_form() is not None:  # entry by entry is quick then
+    # with a closed form entry by entry is quick
+    if not phi.elementwise or set(phi.kinks) != {0.0} or not phi.continuous or phi.closed_form() is not None:
         return None
     for size, terms in _SIZES[dtype]:
         found = _series(deq, scale, reach, size, terms, _SHORT[dtype])

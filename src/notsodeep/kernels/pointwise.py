@@ -7,6 +7,7 @@ differentiable with respect to them and to the variances of a DEQ. Matrices are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,12 +17,12 @@ from .._arrays import isolated_settings
 from .._fixed_point import newton
 from ..errors import ConvergenceError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_kernels, rates_of
+from ._limits import LIMITS
 from .expectations import Layer, layer_of
 from .recursion import equation, explicit, implicit
-from .variance import OnDiagonal, at_each_layer, equilibrium_variance
+from .variance import OnDiagonal, at_each_layer, equilibrium_variance, gap_check
 
 VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
-_CHUNK = 4096  # pairs at once: a series of 2048 terms for each is 64 megabytes
 
 
 @isolated_settings
@@ -50,7 +51,9 @@ def pairwise(
     if check and isinstance(network, DEQ):
         network.check_contraction()
     rates = rates_of(network, learning_rates)
-    columns = zip(sx.split(_CHUNK), sy.split(_CHUNK), dot.split(_CHUNK), strict=True)
+    columns = zip(
+        sx.split(LIMITS.pairs_at_once), sy.split(LIMITS.pairs_at_once), dot.split(LIMITS.pairs_at_once), strict=True
+    )
     pieces = [_kernels(network, *column, kernels, rates) for column in columns]
     return {kernel: torch.cat([piece[kernel] for piece in pieces]).reshape(shape) for kernel in kernels}
 
@@ -86,6 +89,36 @@ def _own_kernels(deq: DEQ, s: Tensor, kernels: Sequence[Kernel]) -> dict[Kernel,
     return implicit(q, OnDiagonal(deq.activation), deq.sigma_a2, kernels, gap_check(deq))
 
 
+@dataclass(frozen=True)
+class KernelSpec:
+    """Which kernels of which network, with the learning rates of an ENN."""
+
+    network: Network
+    names: tuple[Kernel, ...]
+    rates: tuple[float, ...] | None
+
+    @staticmethod
+    def of(network: Network, kernels: Any, learning_rates: Sequence[float] | None, check: bool) -> KernelSpec:
+        """Check the arguments, and that a DEQ has a unique equilibrium if ``check`` is true."""
+        spec = KernelSpec(network, check_kernels(network, kernels), rates_of(network, learning_rates))
+        if check and isinstance(network, DEQ):
+            network.check_contraction()
+        return spec
+
+    @property
+    def detached(self) -> KernelSpec:
+        """The same kernels of a network whose variances are plain numbers."""
+        return replace(self, network=self.network.detached()) if isinstance(self.network, DEQ) else self
+
+    def pairwise(self, sx: Tensor, sy: Tensor, dot: Tensor) -> dict[Kernel, Tensor]:
+        """See :func:`pairwise`."""
+        return pairwise(self.network, sx, sy, dot, self.names, self.rates, check=False)
+
+    def diagonal(self, s: Tensor) -> dict[Kernel, Tensor]:
+        """See :func:`diagonal`."""
+        return diagonal(self.network, s, self.names, self.rates, check=False)
+
+
 def _float64(value: Any) -> Tensor:
     tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)
     return tensor.to("cpu", torch.float64)
@@ -112,19 +145,6 @@ def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, 
     """Lambda of a DEQ at pairs of inputs: its two variances and its covariance (flat float64 tensors)."""
     qx, qy = equilibrium_variance(deq, torch.stack([sx, sy]))
     return qx, qy, _covariance(deq, layer_of(deq.activation, qx, qy), dot)
-
-
-def gap_check(deq: DEQ) -> Any:
-    """What refuses gaps 1 - sigma_a2 E[phi' phi'] that are not positive: the NTK diverges there."""
-
-    def check(gap: Tensor) -> None:
-        if bool((gap <= 0).any()):
-            raise ConvergenceError(
-                f"the NTK of {deq!r} diverges on this data: "
-                f"sigma_a2 E[phi' phi'] reaches {float((1.0 - gap).max()):.4g} >= 1"
-            )
-
-    return check
 
 
 def _covariance(deq: DEQ, layer: Layer, dot: Tensor) -> Tensor:

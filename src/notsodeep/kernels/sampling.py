@@ -15,15 +15,16 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from .._caches import cached
 from .._chebyshev import needed, nodes, series_sum, to_coefficients
 from ..activations import Activation
 from ..gaussian import hermite_coefficients
 from ..gaussian.rule import BLOCK, may_share
-from ..networks import DEQ, Kernel, Network
+from ..networks import DEQ, Kernel
 from .expectations import Layer
-from .pointwise import DEQSlope, diagonal, gap_check, pairwise
+from .pointwise import DEQSlope, KernelSpec
 from .recursion import LayerMaps, Precomputed, equation, explicit, implicit
-from .variance import OnDiagonal, at_each_layer, equilibrium_variance, largest_rounded
+from .variance import OnDiagonal, at_each_layer, equilibrium_variance, gap_check, largest_rounded
 
 _SIZES = (32, 64, 128, 256)  # nodes in the angle; kinked functions are asked for on a part of it
 _TERMS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192, 16384)  # of the Hermite series
@@ -43,23 +44,16 @@ _MARGIN = 0.2  # of the distance to +-1, around the correlations that are expect
 
 
 def sample(
-    network: Network,
-    t: Tensor,
-    pairs: Tensor,
-    cosines: Tensor,
-    kernels: Sequence[Kernel],
-    rates: Sequence[float] | None,
-    *,
-    tolerance: float,
-    patient: bool,
+    spec: KernelSpec, t: Tensor, pairs: Tensor, cosines: Tensor, *, tolerance: float, patient: bool
 ) -> tuple[dict[Kernel, Tensor], dict[Kernel, Tensor]]:
-    """Kernels of points of norms t with themselves, and at norms (t[i], t[j]) for each of the ``pairs`` (2, ...) and
-    all ``cosines``: (pairs, cosines) each; where they come from series, these leave out less than the ``tolerance``.
+    """Kernels of points of norms t with themselves, and at norms (t[i], t[j]) for each of the ``pairs`` (2, ...).
 
-    Raises :class:`ConvergenceError` where the equations have no solution, and :class:`Unresolved` where only
-    integrals entry by entry would do, unless ``patient``.
+    The second are at all ``cosines``: (pairs, cosines) each; series leave out less than the ``tolerance``. Raises
+    :class:`ConvergenceError` where the equations have no solution, and :class:`Unresolved` where only integrals entry
+    by entry would do, unless ``patient``.
     """
     ia, ib = pairs
+    network, kernels = spec.network, spec.names
     with torch.no_grad():
         dot = (t[ia] * t[ib])[:, None] * cosines
         squares = t**2
@@ -72,12 +66,12 @@ def sample(
                 along = implicit(q, own, network.variances[0], kernels, gap_check(network))
                 return along, _implicit(network, q, own, ia, ib, dot, kernels, tolerance)
             layers = (_layer(phi, q, ia, ib, tolerance) for phi, (q,) in at_each_layer(network, squares))
-            found = explicit(dot, layers, rates or (), kernels)
+            found = explicit(dot, layers, spec.rates or (), kernels)
         except Unresolved:
             if not patient:
                 raise
-            found = pairwise(network, squares[ia][:, None], squares[ib][:, None], dot, kernels, rates, check=False)
-        return diagonal(network, squares, kernels, rates, check=False), found
+            found = spec.pairwise(squares[ia][:, None], squares[ib][:, None], dot)
+        return spec.diagonal(squares), found
 
 
 class Unresolved(Exception):
@@ -282,7 +276,7 @@ def _root(qx: Tensor, qy: Tensor) -> Tensor:
     return qx.sqrt() * qy.sqrt()
 
 
-@functools.lru_cache(maxsize=256)
+@cached(256)
 def _enough(phi: Activation, widest: float, largest: float, sure: float) -> tuple[int, float]:
     """How many terms the largest variance needs, smaller ones need fewer, and what these leave out."""
     q = torch.tensor([widest], dtype=torch.float64)

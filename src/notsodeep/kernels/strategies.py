@@ -35,7 +35,7 @@ def function_of(phi: Activation, part: Part) -> plane.Function:
     return table[part]
 
 
-class Pairs:
+class VariancePairs:
     """One activation at a batch of variance pairs (flat float64 CPU tensors), with its Hermite coefficients."""
 
     def __init__(self, phi: Activation, qx: Tensor, qy: Tensor, unique: tuple[Tensor, Tensor, Tensor] | None = None):
@@ -47,10 +47,10 @@ class Pairs:
         self._series: dict[tuple[Part, int], tuple[Tensor, Tensor]] = {}
         self._terms: dict[tuple[Part, Part, int], Tensor] = {}
 
-    def subset(self, which: Tensor) -> Pairs:
+    def subset(self, which: Tensor) -> VariancePairs:
         """Some of the pairs, which share the coefficients that are known."""
         unique = self.distinct, self.ix[which], self.iy[which]
-        part = Pairs(self.phi, self.qx[which], self.qy[which], unique)
+        part = VariancePairs(self.phi, self.qx[which], self.qy[which], unique)
         part._series = self._series
         part._terms = {key: products[:, which] for key, products in self._terms.items()}
         return part
@@ -95,7 +95,7 @@ class Pairs:
         return torch.minimum(self.qx, self.qy).sqrt() > beyond * tails.reach
 
 
-def expectation(pairs: Pairs, f: Part, g: Part, rho: Tensor) -> Tensor:
+def expectation(pairs: VariancePairs, f: Part, g: Part, rho: Tensor) -> Tensor:
     """E[f(u) g(v)] at correlations ``rho``, without point masses: each pair by the first strategy that is exact."""
     out, left = torch.empty_like(rho), torch.arange(len(rho))
     for strategy in strategies_of(pairs.phi):
@@ -116,10 +116,10 @@ def expectation(pairs: Pairs, f: Part, g: Part, rho: Tensor) -> Tensor:
 class Strategy(Protocol):
     """One way to E[f(u) g(v)]."""
 
-    def error(self, pairs: Pairs, f: Part, g: Part, rho: Tensor) -> Tensor:
+    def error(self, pairs: VariancePairs, f: Part, g: Part, rho: Tensor) -> Tensor:
         """A bound of the relative error for every pair; infinite outside the domain."""
 
-    def value(self, pairs: Pairs, f: Part, g: Part, rho: Tensor) -> Tensor:
+    def value(self, pairs: VariancePairs, f: Part, g: Part, rho: Tensor) -> Tensor:
         """The expectations."""
 
 
@@ -135,7 +135,7 @@ class HermiteSeries(Strategy):
     def __init__(self, terms: int) -> None:
         self.terms = terms
 
-    def error(self, pairs: Pairs, f: Part, g: Part, rho: Tensor) -> Tensor:
+    def error(self, pairs: VariancePairs, f: Part, g: Part, rho: Tensor) -> Tensor:
         # the coefficients of kinked functions fall slowly; beyond its features a function is split instead
         hopeless = self.terms < 512 and bool(pairs.phi.kinks) and float(rho.abs().min()) > 0.9
         if hopeless or (self.terms > 512 and bool(pairs.large.all())):
@@ -145,14 +145,14 @@ class HermiteSeries(Strategy):
         scale = (a**2).sum(-1).sqrt()[pairs.ix] * (b**2).sum(-1).sqrt()[pairs.iy] + 1e-300
         return rho.abs() ** self.terms * miss_a.sqrt()[pairs.ix] * miss_b.sqrt()[pairs.iy] / scale
 
-    def value(self, pairs: Pairs, f: Part, g: Part, rho: Tensor) -> Tensor:
+    def value(self, pairs: VariancePairs, f: Part, g: Part, rho: Tensor) -> Tensor:
         return _power_sum(pairs.products(f, g, self.terms), rho)
 
 
 class Quadrature(Strategy):
     """A rule of quadrature, exact to rounding, on the pairs for which it is meant."""
 
-    def domain(self, pairs: Pairs, rho: Tensor) -> Tensor:
+    def domain(self, pairs: VariancePairs, rho: Tensor) -> Tensor:
         """Which pairs it is meant for."""
         return torch.ones_like(rho, dtype=torch.bool)
 
@@ -161,10 +161,10 @@ class Quadrature(Strategy):
         rule = plane.polar if set(phi.kinks) <= {0.0} else plane.conditional
         return rule(function_of(phi, f), function_of(phi, g), phi.panels(), qx, qy, rho)
 
-    def error(self, pairs: Pairs, f: Part, g: Part, rho: Tensor) -> Tensor:
+    def error(self, pairs: VariancePairs, f: Part, g: Part, rho: Tensor) -> Tensor:
         return torch.where(self.domain(pairs, rho), 0.0, math.inf)
 
-    def value(self, pairs: Pairs, f: Part, g: Part, rho: Tensor) -> Tensor:
+    def value(self, pairs: VariancePairs, f: Part, g: Part, rho: Tensor) -> Tensor:
         # pairs often only look different: of equal norms, on one line, beside a bias
         distinct, inverse = torch.unique(torch.stack([pairs.qx, pairs.qy, rho]), dim=1, return_inverse=True)
         return self.rule(pairs.phi, f, g, *distinct)[inverse]
@@ -173,7 +173,7 @@ class Quadrature(Strategy):
 class Ridge(Quadrature):
     """Panels in one variable and a short rule in the other, which hardly varies given the first: near rho = +-1."""
 
-    def domain(self, pairs: Pairs, rho: Tensor) -> Tensor:
+    def domain(self, pairs: VariancePairs, rho: Tensor) -> Tensor:
         return plane.is_ridge(pairs.phi.panels(), pairs.qx, pairs.qy, rho)
 
     def rule(self, phi: Activation, f: Part, g: Part, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ class Ridge(Quadrature):
 class Lines(Quadrature):
     """A function beyond all its features: two straight lines, and a rest within a bounded distance of zero."""
 
-    def domain(self, pairs: Pairs, rho: Tensor) -> Tensor:
+    def domain(self, pairs: VariancePairs, rho: Tensor) -> Tensor:
         return pairs.large
 
     def rule(self, phi: Activation, f: Part, g: Part, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:

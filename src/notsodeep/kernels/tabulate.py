@@ -10,7 +10,7 @@ import contextlib
 import functools
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -18,13 +18,13 @@ from torch import Tensor
 from .._caches import cached
 from .._chebyshev import needed, nodes, polynomials, to_coefficients
 from ..errors import NotSoDeepError
-from ..networks import DEQ, ENN, Kernel, Network, check_kernels
-from .lookup import ASIN, NormScale, NormSeries, Table, re_expanded
-from .near import NearSeries, near_series
-from .pointwise import DEQSlope, diagonal
+from ..networks import ENN, Kernel, Network, check_kernels
+from ._limits import LIMITS
+from .pointwise import DEQSlope, KernelSpec, diagonal
 from .sampling import Unresolved, sample
+from .table import ASIN, NormScale, NormSeries, Table, re_expanded
 
-__all__ = ["SHORT", "angle_cap", "build_table", "near_for", "one_thread", "rounded_range", "table_for"]
+__all__ = ["angle_cap", "build_table", "one_thread", "rounded_range", "table_for"]
 
 _TOLERANCE = {torch.float64: 2e-14, torch.float32: 1e-9}
 _NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magnified by the angle
@@ -35,11 +35,9 @@ _SPARE = 2  # orders of a grid that must be nothing
 _MOST_MISSED = 0.7  # the fall of the coefficients quickens: an estimate of those that are missing is too large
 _KINK_CAP = 0.95  # kinked activations: k is analytic in the angle, but not uniformly so near r = +-1
 _STEPS = 4  # ends of ranges are powers of 2^(1/4)
-SHORT = 1e-6  # of the longest row; shorter ones, evaluated one by one, are not worth a wider table
 _POWERS = (0, 2, 4)  # of the norm, like one of which a kernel on the diagonal starts
 _CHECKED = 6  # norms at which a finished table is held against the kernel itself
 _CHECK = {torch.float64: 1e-11, torch.float32: 1e-7}  # of the kernels of the two points with themselves
-_PATIENT, _MANY = 4096.0, 2.0**24  # pairs of points for which a slow table is worth looking for; as good as infinity
 
 
 def angle_cap(network: Network) -> float:
@@ -58,36 +56,18 @@ def angle_cap(network: Network) -> float:
 _lock = threading.RLock()
 
 
-def table_for(
-    network: Network,
-    kernels: Sequence[Kernel],
-    rates: Sequence[float] | None,
-    scale: NormScale,
-    pairs: float,
-    dtype: torch.dtype = torch.float64,
-) -> Table | None:
-    """The table of all kernels of a network on a rounded range; ``None`` where none of ``kernels`` has full accuracy.
+def table_for(spec: KernelSpec, scale: NormScale, pairs: float, dtype: torch.dtype = torch.float64) -> Table | None:
+    """The table of all kernels of a network on a rounded range; ``None`` where none of them has full accuracy.
 
     A table that takes integrals entry by entry is made only for many more ``pairs`` than it has entries.
     """
-    plain = network.detached() if isinstance(network, DEQ) else network
-    key = plain, None if rates is None else tuple(rates), scale, dtype
+    key = spec.detached.network, spec.rates, scale, dtype
     with _lock:
         table, slow = build_table(*key)
-        octave = 2.0 ** math.floor(math.log2(min(pairs, _MANY)))
-        if slow and octave >= _PATIENT:
+        octave = 2.0 ** math.floor(math.log2(min(pairs, 2.0**24)))  # as good as infinity
+        if slow and octave >= LIMITS.many_pairs:
             table, _ = build_table(*key, octave)
-    return table if table is not None and all(kernel in table.kernels for kernel in kernels) else None
-
-
-def near_for(
-    network: Network, table: Table, sign: int, pairs: float, dtype: torch.dtype = torch.float64
-) -> NearSeries | None:
-    """What serves entries beyond the reach of a table, near r = ``sign``, if anything does and ``pairs`` are many."""
-    if pairs < _PATIENT or not isinstance(network, DEQ) or isinstance(network, DEQSlope):
-        return None
-    with _lock, one_thread():
-        return near_series(network.detached(), table.norms, sign * table.reach, dtype)
+    return table if table is not None and all(kernel in table.kernels for kernel in spec.names) else None
 
 
 @contextlib.contextmanager
@@ -113,7 +93,7 @@ def rounded_range(network: Network, low: float, high: float, equal: float = 1e-1
     if high - low <= equal * high:
         middle = float(f"{0.5 * (low + high):.13g}")
         return NormScale(middle, middle)
-    below = 2.0 ** (math.floor(_STEPS * math.log2(max(low, SHORT * high))) / _STEPS)
+    below = 2.0 ** (math.floor(_STEPS * math.log2(max(low, LIMITS.short_row * high))) / _STEPS)
     above = 2.0 ** (math.ceil(_STEPS * math.log2(high)) / _STEPS)
     return NormScale(below, above)
 
@@ -129,15 +109,17 @@ def build_table(
     dtype: torch.dtype,
     patience: float | None = None,
 ) -> tuple[Table | None, bool]:
-    """All kernels of a network that exist on this range of norms, or ``None`` where no table reaches full accuracy;
-    and whether there might be one that takes integrals entry by entry, which are done where fewer than half of the
-    ``patience`` are needed.
+    """All kernels of a network that exist on this range of norms, or ``None`` where no table reaches full accuracy.
+
+    Returned beside it: whether there might be one that takes integrals entry by entry, which are done where fewer than
+    half of the ``patience`` are needed.
     """
     # the CK exists where tangent kernels diverge, and for functions that jump
     for kernels in (network.kernels, network.kernels[:1]):
         try:
             with one_thread():
-                return _build(network, check_kernels(network, kernels), rates, scale, dtype, patience), False
+                spec = KernelSpec(network, check_kernels(network, kernels), rates)
+                return _build(spec, scale, dtype, patience), False
         except NotSoDeepError:
             continue
         except Unresolved:
@@ -145,17 +127,10 @@ def build_table(
     return None, False
 
 
-def _build(
-    network: Network,
-    kernels: tuple[Kernel, ...],
-    rates: Sequence[float] | None,
-    scale: NormScale,
-    dtype: torch.dtype,
-    patience: float | None,
-) -> Table | None:
+def _build(spec: KernelSpec, scale: NormScale, dtype: torch.dtype, patience: float | None) -> Table | None:
     """From the smallest grid that resolves the kernels."""
-    reach = angle_cap(network)
-    noisy = reach == 1.0 and network.kinked
+    reach = angle_cap(spec.network)
+    noisy = reach == 1.0 and spec.network.kinked
     tolerance = max(_NOISY_TOLERANCE if noisy else 0.0, _TOLERANCE[dtype])
     # where entries are dear the smallest grids are tried first
     dear = patience is not None
@@ -163,7 +138,7 @@ def _build(
     norms, angles = (1,) if scale.single else _NORMS[dtype][likely:], _ANGLES[dtype]
     size, terms = norms[0], angles[0]
     while patience is None or terms * size * (size + 1) <= patience:
-        grid = _Grid(network, kernels, rates, scale, reach, size, terms, dtype, patient=dear)
+        grid = _Grid(spec, scale, reach, size, terms, dtype, patient=dear)
         if not grid.finite:
             return None
         more = grid.wanted_angles(tolerance), grid.wanted_norms(tolerance)
@@ -180,9 +155,7 @@ class _Grid:
 
     def __init__(
         self,
-        network: Network,
-        kernels: tuple[Kernel, ...],
-        rates: Sequence[float] | None,
+        spec: KernelSpec,
         scale: NormScale,
         reach: float,
         size: int,
@@ -190,6 +163,7 @@ class _Grid:
         dtype: torch.dtype,
         patient: bool,
     ) -> None:
+        network = spec.network
         self.scale, self.reach, self.size, self.terms, self.check = scale, reach, size, terms, _CHECK[dtype]
         self.homogeneous = network.homogeneous
         between = 0 if scale.single else _CHECKED
@@ -203,19 +177,17 @@ class _Grid:
             self.x, transform = self.x[terms // 2 :], 2.0 * transform[:, terms // 2 :]
             transform[::2] = 0.0
         self.along, found = sample(
-            network,
+            spec,
             self.t,
             torch.cat([torch.stack([ia, ib]), self.checks + size], dim=1),
             torch.sin(self.x * math.asin(reach)),
-            kernels,
-            rates,
             tolerance=_TOLERANCE[dtype],
             patient=patient,
         )
         self.own = self.along  # what entries are compared with: the kernel, where its slopes are tabulated
         if isinstance(network, DEQSlope):
-            one = diagonal(network.deq, self.t**2, (network.kernel,), rates, check=False)
-            self.own = dict.fromkeys(kernels, one[network.kernel])
+            one = diagonal(network.deq, self.t**2, (network.kernel,), check=False)
+            self.own = dict.fromkeys(spec.names, one[network.kernel])
         self.measure = torch.stack([self.own[kernel] for kernel in found])
         values = torch.stack(list(found.values()))
         self.kernels, self.exact = tuple(found), values[:, len(ia) :]

@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
+from .._arrays import squared_norms
 from .._chebyshev import Room
-from ..networks import Kernel, Network
-from .lookup import Level, Table, on_device
-from .pointwise import pairwise
-from .tabulate import near_for, one_thread
+from .._progress import track
+from ..networks import Kernel
+from ._limits import LIMITS
+from .near import near_series
+from .pointwise import KernelSpec
+from .table import Level, Table, on_device
+from .tabulate import one_thread, rounded_range, table_for
 
-__all__ = ["TILE", "Points", "fill_tiles", "products", "tile_shape", "tiles_of"]
+__all__ = ["TILE", "Points", "fill_tiles", "norm_range", "products", "tile_shape", "tiles_of"]
 
 TILE = {"cpu": (128, 1024), "cuda": (4096, 4096)}  # rows and columns: flat tiles lose little beside the diagonal
-_NUMBERS = 1 << 19  # in the pairs of rows that are held at once
-_ENTRIES = 1 << 13  # that are evaluated at once, one by one
-_OPEN = 1 << 18  # entries that wait for it
-_DEPTH = 208  # columns in a sum of float32
-_HELD = 1 << 22  # numbers in the norm factors that are kept
-_TRUSTED = {torch.float64: 1.0 - 1e-6, torch.float32: 1.0 - 5e-4}  # cosines whose angle is known well enough
 
 
 # ---- all tiles -------------------------------------------------------------------------------------------
@@ -50,52 +48,34 @@ def tiles_of(shape: Sequence[int], sizes: tuple[int, int], symmetric: bool) -> I
             j = end
 
 
-def fill_tiles(
-    points: Points, target: Mapping[Kernel, Tensor], blocks: Iterable[tuple[slice, slice]], count: int
-) -> None:
-    """Tile after tile; on the CPU each thread has tiles of its own, so that no operation waits for another thread."""
-    threads = min(torch.get_num_threads(), count // 2)
+def fill_tiles(points: Points, target: Mapping[Kernel, Tensor], progress: bool | None) -> None:
+    """Fill all tiles; on the CPU each thread has tiles of its own, so that no operation waits for another thread."""
+    blocks = list(tiles_of(points.shape, tile_shape(points.x.device), points.symmetric))
+    filler = _Filler(points, target)
+    threads = min(torch.get_num_threads(), len(blocks) // 2)
     if points.x.is_cuda or points.table is None or threads < 2:
-        _Worker(points, target).fill(blocks)
-        return
-    shared = _Shared(iter(blocks))
-    with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        for done in [pool.submit(_Worker(points, target).fill, shared) for _ in range(threads)]:
-            done.result()
+        for block in track(blocks, len(blocks), "kernel", progress) if len(blocks) > 1 else blocks:
+            filler.tile(block)
+    else:
+        with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for _ in track(pool.map(filler.tile, blocks), len(blocks), "kernel", progress):
+                pass
+    filler.settle()
 
 
-class _Shared:
-    """An iterator that several threads take from."""
-
-    def __init__(self, items: Iterator[tuple[slice, slice]]) -> None:
-        self.items, self.lock = items, threading.Lock()
-
-    def __iter__(self) -> _Shared:
-        return self
-
-    def __next__(self) -> tuple[slice, slice]:
-        with self.lock:
-            return next(self.items)
-
-
-class _Worker:
-    """What one thread writes into the matrices, and the entries that it has left open so far."""
+class _Filler:
+    """Writes tiles into the matrices, and then the entries that the table has left open."""
 
     def __init__(self, points: Points, target: Mapping[Kernel, Tensor]) -> None:
-        self.points, self.target, self.room = points, target, Room()
+        self.points, self.target = points, target
         self.open: list[tuple[Tensor, Tensor]] = []
+        self.threads, self.lock = threading.local(), threading.Lock()
 
-    def fill(self, blocks: Iterable[tuple[slice, slice]]) -> None:
-        """Some of the tiles, and at last what is open."""
-        for rows, columns in blocks:
-            self._tile(rows, columns)
-            if sum(len(i) for i, _ in self.open) > _OPEN:
-                self._settle()
-        self._settle()
-
-    def _tile(self, rows: slice, columns: slice) -> None:
-        points, table = self.points, self.points.table
-        r = points.cosines(rows, columns, self.room)
+    def tile(self, block: tuple[slice, slice]) -> None:
+        """Write one tile of every kernel, and its mirror image."""
+        (rows, columns), points, table = block, self.points, self.points.table
+        room = self.threads.__dict__.setdefault("room", Room())  # memory of this thread
+        r = points.cosines(rows, columns, room)
         on_diagonal = points.symmetric and rows.start == columns.start
         if on_diagonal:
             r.triu_(1)  # the diagonal is written from the norms alone, exactly
@@ -105,12 +85,14 @@ class _Worker:
         if mask is not None:
             i, j = (mask.triu_(1) if on_diagonal else mask).nonzero(as_tuple=True)
             self.open.append((i + rows.start, j + columns.start))
+            if sum(len(i) for i, _ in list(self.open)) > LIMITS.open_entries:
+                self.settle()
         if table is None:
             return
         if largest > table.reach:
             r.clamp_(-table.reach, table.reach)
-        for kernel in points.kernels:
-            values = points.lookup(kernel, rows, columns, r, largest, self.room)
+        for kernel in points.spec.names:
+            values = points.lookup(kernel, rows, columns, r, largest, room)
             if on_diagonal:  # a square, of which one triangle counts, and the rest
                 square = values[:, : len(values)]
                 square.copy_(torch.triu(square) + torch.triu(square, 1).T)
@@ -118,50 +100,62 @@ class _Worker:
             if points.symmetric:
                 self.target[kernel][columns, rows] = values.T
 
-    def _settle(self) -> None:
-        """Write the entries that the table left open: few, so all at once."""
-        if not self.open:
-            return
-        i, j = (torch.cat(part) for part in zip(*self.open, strict=True))
-        self.open.clear()
-        self.points.write_entries(self.target, i, j)
+    def settle(self) -> None:
+        """Write the entries that were left open."""
+        with self.lock:
+            entries, self.open = self.open, []
+        if entries:
+            self.points.write_entries(self.target, *(torch.cat(part) for part in zip(*entries, strict=True)))
 
 
 # ---- the rows and their entries --------------------------------------------------------------------------
 
 
+def norm_range(*squares: Tensor) -> tuple[float, float, float]:
+    """The smallest norm, and the range of those that are not so short that they are evaluated one by one."""
+    ends = torch.stack([v for s in squares for v in torch.aminmax(s)]).sqrt().tolist()
+    least = low = min(ends)
+    high, short = max(ends), LIMITS.short_row
+    if low < short * high:
+        low = min(float(part.min()) for s in squares if len(part := s[s >= (short * high) ** 2])) ** 0.5
+    return least, low, high
+
+
 class Points:
     """The rows of both sides with everything that is computed once per row."""
 
-    def __init__(
-        self,
-        network: Network,
-        kernels: tuple[Kernel, ...],
-        rates: Sequence[float] | None,
-        table: Table | None,
-        x: Tensor,
-        y: Tensor,
-        sx: Tensor,
-        sy: Tensor,
-        *,
-        symmetric: bool,
-        least: float = 0.0,
-    ) -> None:
-        """``least``: no norm is below."""
-        self.network, self.kernels, self.rates, self.table = network, kernels, rates, table
-        self.x, self.y, self.sx, self.sy = x, y, sx, sy
-        self.symmetric = symmetric
-        self.wx = _inverse_norm(sx, x.dtype)
-        self.wy = self.wx if symmetric else _inverse_norm(sy, x.dtype)
+    def __init__(self, spec: KernelSpec, x: Tensor, y: Tensor | None) -> None:
+        self.spec, self.x, self.y, self.symmetric = spec, x, x if y is None else y, y is None
+        self.shape = len(self.x), len(self.y)
+        self.pairs = len(self.x) * len(self.y) / (2 if self.symmetric else 1)
+        self.sx = squared_norms(x)
+        self.sy = self.sx if self.symmetric else squared_norms(self.y)
+        self.wx = _inverse_norm(self.sx, x.dtype)
+        self.wy = self.wx if self.symmetric else _inverse_norm(self.sy, x.dtype)
+        self.table: Table | None = None
         self.trusted = -1.0  # cosines up to which the table settles an entry
         self.short: tuple[Tensor, Tensor] | None = None  # rows that it does not cover
-        if table is not None:
-            self.trusted = min(table.reach, _TRUSTED[x.dtype]) if network.kinked else table.reach
-            left, right = (table.shorter(s, least) for s in (sx, sy))
+        self._sides: dict[tuple[object, ...], Tensor] = {}  # of all threads
+
+    def find_table(self, given: Table | None) -> None:
+        """Use the given table, the cached one for such norms, or none where entry by entry is cheaper."""
+        self.least, low, high = norm_range(self.sx, self.sy)
+        network, single = self.spec.network, self.x.dtype == torch.float32
+        if high == 0.0:
+            return
+        if given is not None and given.holds(low, high) and all(k in given.kernels for k in self.spec.names):
+            self.table = given
+        elif self.pairs > LIMITS.direct_pairs:
+            scale = rounded_range(network, low, high, 3e-8 if single else 1e-14)
+            if given is not None and not scale.single:
+                scale = rounded_range(network, min(low, given.norms.low), max(high, given.norms.high))
+            self.table = table_for(self.spec, scale, self.pairs, self.x.dtype)
+        if self.table is not None:
+            # cosines beyond are rounded too much for the angle of a kinked kernel
+            known = 1.0 - (5e-4 if single else 1e-6)
+            self.trusted = min(self.table.reach, known) if network.kinked else self.table.reach
+            left, right = (self.table.shorter(s, self.least) for s in (self.sx, self.sy))
             self.short = None if left is None or right is None else (left, right)
-        self._pairs = len(x) * len(y) / (2 if symmetric else 1)
-        self._at_once = max(64, _NUMBERS // max(1, x.shape[1]))
-        self._held: dict[tuple[object, ...], Tensor] = {}  # by all threads
 
     # -- tiles -----------------------------------------------------------------------------------------------
     def cosines(self, rows: slice, columns: slice, room: Room) -> Tensor:
@@ -195,23 +189,24 @@ class Points:
         return out
 
     def _side(self, level: Level, kernel: Kernel, which: slice, squares: Tensor) -> Tensor:
-        """The norm factors of some points of one side, (rank, points), kept while they are few."""
+        """The norm factors of some points of one side, (rank, points), stored while they are few."""
         wide = tile_shape(self.x.device)[1]
         first = which.start - which.start % wide  # tiles do not cross its multiples
         key = kernel, level.reach, id(squares), first
-        found = self._held.get(key)
+        found = self._sides.get(key)
         if found is None:
             assert self.table is not None
             found = self.table.side(level, kernel, squares[first : first + wide].sqrt()).to(self.x.dtype)
-            if sum(kept.numel() for kept in list(self._held.values())) + found.numel() > _HELD:
-                self._held.clear()
-            self._held[key] = found
+            if sum(side.numel() for side in list(self._sides.values())) + found.numel() > LIMITS.held_numbers:
+                self._sides.clear()
+            self._sides[key] = found
         return found[:, which.start - first : which.stop - first]
 
     # -- single entries --------------------------------------------------------------------------------------
     def write_entries(self, target: Mapping[Kernel, Tensor], i: Tensor, j: Tensor) -> None:
         """Entries near r = +-1, beyond the reach of the table, of rows too short for it, or all if there is none."""
-        for p, q in zip(i.split(_ENTRIES), j.split(_ENTRIES), strict=True):
+        at_once = 2 * LIMITS.pairs_at_once
+        for p, q in zip(i.split(at_once), j.split(at_once), strict=True):
             for which, found in self._entries(p, q):
                 for kernel, values in found.items():
                     target[kernel][p[which], q[which]] = values.to(target[kernel])
@@ -239,24 +234,28 @@ class Points:
     def _near(self, table: Table, sign: int, nx: Tensor, ny: Tensor, x: Tensor) -> dict[Kernel, Tensor] | None:
         """Entries near r = ``sign``, if there is a series for them."""
         if table.reach == 1.0:
-            return {kernel: table.at_angles(kernel, nx, ny, x) for kernel in self.kernels}
-        series = near_for(self.network, table, sign, self._pairs, self.x.dtype)
-        return None if series is None else series.kernels(table, nx, ny, torch.sin(0.5 * math.pi * x), self.kernels)
+            return {kernel: table.at_angles(kernel, nx, ny, x) for kernel in self.spec.names}
+        if self.pairs < LIMITS.many_pairs:
+            return None
+        with one_thread():
+            series = near_series(self.spec.detached.network, table.norms, sign * table.reach, self.x.dtype)
+        cosines = torch.sin(0.5 * math.pi * x)
+        return None if series is None else series.kernels(table, nx, ny, cosines, self.spec.names)
 
     def _direct(self, i: Tensor, j: Tensor) -> dict[Kernel, Tensor]:
         """Entries one by one, from inner products in double precision."""
-        dot = self._of_pairs(_dots, i, j)
-        return pairwise(self.network, self.sx[i], self.sy[j], dot, self.kernels, self.rates, check=False)
+        return self.spec.pairwise(self.sx[i], self.sy[j], self._of_pairs(_dots, i, j))
 
     def _of_pairs(self, function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], i: Tensor, j: Tensor) -> Tensor:
         """A function of pairs of rows and their squared norms, a few rows at a time."""
-        parts = zip(i.split(self._at_once), j.split(self._at_once), strict=True)
+        at_once = max(64, LIMITS.held_numbers // (8 * max(1, self.x.shape[1])))
+        parts = zip(i.split(at_once), j.split(at_once), strict=True)
         return torch.cat([function(self.x[p].double(), self.y[q].double(), self.sx[p], self.sy[q]) for p, q in parts])
 
 
 def products(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-    """x y'; in float32 on a GPU, which adds up one by one, in short sums: a long one of 784 is wrong by 1e-6."""
-    short = _DEPTH if x.is_cuda and x.dtype == torch.float32 else max(1, x.shape[1])
+    """Compute x y'; in float32 on a GPU in sums of 208 columns: a GPU adds up one by one, 784 are wrong by 1e-6."""
+    short = 208 if x.is_cuda and x.dtype == torch.float32 else max(1, x.shape[1])
     torch.mm(x[:, :short], y[:, :short].T, out=out)
     for k in range(short, x.shape[1], short):
         out.addmm_(x[:, k : k + short], y[:, k : k + short].T)

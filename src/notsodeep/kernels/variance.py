@@ -10,7 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .._caches import cached
 from ..activations import Activation
+from ..errors import ConvergenceError
 from ..gaussian import means, moments, normal_density
 from ..networks import DEQ, ENN, pre_activation_variance
 from .recursion import LayerMaps
@@ -59,11 +61,24 @@ def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:
     return q
 
 
+def gap_check(deq: DEQ) -> Any:
+    """What refuses gaps 1 - sigma_a2 E[phi' phi'] that are not positive: the NTK diverges there."""
+
+    def check(gap: Tensor) -> None:
+        if bool((gap <= 0).any()):
+            raise ConvergenceError(
+                f"the NTK of {deq!r} diverges on this data: "
+                f"sigma_a2 E[phi' phi'] reaches {float((1.0 - gap).max()):.4g} >= 1"
+            )
+
+    return check
+
+
 def _solve(deq: DEQ, s: Tensor) -> Tensor:
     return pre_activation_variance(deq, s, functools.partial(_square_and_rate, deq.activation))
 
 
-@functools.lru_cache(maxsize=256)
+@cached(256)
 def _one_variance(deq: DEQ, s: float) -> Tensor:
     """Kept, because whoever works at one norm (the sphere, an expansion) comes back to it."""
     return _solve(deq, torch.tensor([s], dtype=torch.float64))

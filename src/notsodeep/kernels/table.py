@@ -231,7 +231,6 @@ class Table:
         return level.at(self.side(level, kernel, nx), self.side(level, kernel, ny), x2)
 
 
-@functools.lru_cache(maxsize=64)
 def re_expanded(size: int, old: tuple[float, bool], new: tuple[float, bool], terms: int) -> Tensor:
     """From ``size`` coefficients to ``terms`` others, where reach and variable (arcsin(r) or r) are new."""
     x = torch.from_numpy(nodes(terms))
