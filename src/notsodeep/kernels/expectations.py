@@ -19,7 +19,7 @@ from ..activations import Activation
 from ..activations.forms import ClosedForm, correlation
 from ..gaussian import hermite_coefficients, normal_density
 from . import plane
-from .strategies import Lines, VariancePairs, Part, expectation, function_of
+from .strategies import Lines, Part, VariancePairs, expectation, function_of
 
 _RADIAL: dict[Part, Part] = {"value": "x_slope", "slope": "x_curvature"}  # x f'(x)
 _TINY = 1e-290  # variances below this are their own limit
