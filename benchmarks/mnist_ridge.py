@@ -2,7 +2,7 @@
 
     python -m benchmarks.mnist_ridge --data FOLDER --dataset mnist --machines relu-ck relu-ntk tanh-ck tanh-ntk
     python -m benchmarks.mnist_ridge --data FOLDER --dataset fashion_mnist --machines relu-ck svc kernel-ridge
-    python -m benchmarks.mnist_ridge --data FOLDER --device cuda --tiles float64
+    python -m benchmarks.mnist_ridge --data FOLDER --device cuda --dtype float64
     python -m benchmarks.mnist_ridge --data FOLDER --n 2000 --test 1000 --peer-n 2000 --width 512
     taskset -c 0,1 python -m benchmarks.mnist_ridge --data FOLDER --threads 2 --machines tanh-ntk
 
@@ -29,7 +29,7 @@ from notsodeep.datasets import load
 from notsodeep.errors import MissingExtraError
 
 OURS = ("relu-ck", "relu-ntk", "tanh-ck", "tanh-ntk")
-PEERS = ("features-ck", "features-ntk", "equivalent", "svc", "kernel-ridge", "gpytorch")
+PEERS = ("features-ck", "features-ntk", "svc", "kernel-ridge", "gpytorch")
 
 
 def images(options: argparse.Namespace, n: int, precision: Any) -> tuple[Any, ...]:
@@ -45,11 +45,7 @@ def exact(options: argparse.Namespace, name: str) -> Any:
         activation,
         kernel=kernel,
         ridge=options.ridge,
-        solver=options.solver,
-        tol=options.tol,
-        tiles=options.tiles,
-        rank=options.rank,
-        preconditioner=options.preconditioner,
+        solver=nsd.solve.CG(tol=options.tol, rank=options.rank, dtype=options.dtype),
         device=options.device,
         client=cluster(options.scheduler),
     )
@@ -66,13 +62,13 @@ def cluster(address: str | None) -> Any:
 
 def peer(options: argparse.Namespace, name: str) -> Any:
     from sklearn.kernel_ridge import KernelRidge
+    from sklearn.linear_model import RidgeClassifier
+    from sklearn.pipeline import make_pipeline
     from sklearn.svm import SVC
 
     if name.startswith("features"):
         kernel = name.split("-")[1]
-        return nsd.DEQClassifier("relu", kernel=kernel, method="features", width=options.width, ridge=options.ridge)
-    if name == "equivalent":
-        return nsd.DEQClassifier("relu", kernel="ck", method="equivalent", ridge=options.ridge)
+        return make_pipeline(nsd.DEQFeatures("relu", kernel=kernel, width=options.width), RidgeClassifier())
     if name == "svc":
         return SVC(C=10.0, gamma=2.0)  # rows of norm one: a width of the order of their distances
     if name == "kernel-ridge":
@@ -156,9 +152,7 @@ def main() -> None:
     parser.add_argument("--ridge", type=float, default=1e-3)
     parser.add_argument("--tol", type=float, default=1e-4)
     parser.add_argument("--rank", type=int, default=None)
-    parser.add_argument("--solver", default="auto")
-    parser.add_argument("--preconditioner", default="auto")
-    parser.add_argument("--tiles", default="float32", choices=("auto", "float32", "float64"))
+    parser.add_argument("--dtype", default="float32", choices=("auto", "float32", "float64"))
     parser.add_argument("--width", type=int, default=8192)
     parser.add_argument("--scheduler", default=None, help="of a Dask cluster that computes the exact machines")
     parser.add_argument("--device", default=None)
