@@ -75,7 +75,7 @@ def _low_rank(folder):
 
 
 def _dead_part(folder):
-    (folder / ".file.0.part").touch()
+    (folder / f".file.{0:016x}.part").touch()
     with atomic(folder / "file") as part:
         part.write_text("")
 

@@ -7,10 +7,11 @@ import stat
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from notsodeep import _files
-from notsodeep._files import atomic, lock_folder, write_text
+from notsodeep._files import atomic, write_matrix, write_text
 from notsodeep.errors import NotSoDeepWarning
 
 
@@ -58,12 +59,17 @@ def test_every_legal_name_can_be_written(name, tmp_path):
     assert names(tmp_path) == [name]
 
 
+DEAD = ".file.0123456789abcdef.part"
+
+
 def test_parts_of_dead_writers_are_removed_and_named(tmp_path):
-    (tmp_path / ".file.0123.part").write_bytes(bytes(3 << 20))
-    (tmp_path / ".other.0123.part").write_bytes(b"not ours")
+    others = [".file.0123.part", ".file.0123456789abcdeg.part", ".file.backup.0123456789abcdef.part", DEAD[1:]]
+    (tmp_path / DEAD).write_bytes(bytes(3 << 20))
+    for name in others:  # of somebody else, whatever they are
+        (tmp_path / name).write_bytes(b"not ours")
     with pytest.warns(NotSoDeepWarning, match=r"unfinished parts of .*file, 3\.0 MiB that a killed run had left"):
         write_text(tmp_path / "file", "text")
-    assert names(tmp_path) == [".other.0123.part", "file"]
+    assert names(tmp_path) == sorted([*others, "file"])
 
 
 def test_the_part_of_a_living_writer_is_left_alone(tmp_path):
@@ -112,17 +118,29 @@ def test_devices_and_folders_are_not_replaced(tmp_path):
         write_text(tmp_path, "text")
 
 
-def test_a_folder_has_one_owner_at_a_time(tmp_path):
-    with lock_folder(tmp_path) as first, lock_folder(tmp_path) as second:
-        assert (first, second) == (True, False)
-    with lock_folder(tmp_path) as third:
-        assert third
+def test_a_matrix_is_filled_on_the_disk(tmp_path):
+    write_matrix(tmp_path / "K.npy", (3, 2), np.float32, lambda out: out.__setitem__(slice(None), 7.0))
+    assert np.array_equal(np.load(tmp_path / "K.npy"), np.full((3, 2), 7.0, dtype=np.float32))
+    with pytest.raises(ZeroDivisionError):
+        write_matrix(tmp_path / "K.npy", (3, 2), np.float32, lambda out: 1 / 0)
+    assert names(tmp_path) == ["K.npy"]
 
 
-def test_without_locks_files_are_written_all_the_same(tmp_path, monkeypatch):
+def test_systems_without_locks_reserved_space_and_open_folders_write_all_the_same(tmp_path, monkeypatch):
+    """What Windows and macOS do not have: fcntl, posix_fallocate, sysconf, and folders that can be opened."""
     monkeypatch.setattr(_files, "fcntl", None)
-    (tmp_path / ".file.0123.part").write_bytes(b"whose it is cannot be known")
+    for name in ("posix_fallocate", "sysconf"):
+        monkeypatch.delattr(os, name, raising=False)
+    opened = os.open
+
+    def refuse_folders(path, *rest, **options):
+        if os.path.isdir(path):
+            raise PermissionError(13, "a folder")
+        return opened(path, *rest, **options)
+
+    monkeypatch.setattr(os, "open", refuse_folders)
+    (tmp_path / DEAD).write_bytes(b"whose it is cannot be known")
     write_text(tmp_path / "file", "text")
-    assert names(tmp_path) == [".file.0123.part", "file"]
-    with lock_folder(tmp_path) as ours:
-        assert ours
+    write_matrix(tmp_path / "K.npy", (3, 2), np.float64, lambda out: out.fill(1.0))
+    assert names(tmp_path) == [DEAD, "K.npy", "file"]
+    assert np.load(tmp_path / "K.npy").sum() == 6.0

@@ -1,68 +1,74 @@
 """Files appear whole or not at all: what was there before stays if a write fails, is interrupted or killed.
 
-A file is written under a hidden name, ``.NAME.RANDOM.part``, beside its target and renamed when it is complete. Its
-writer holds a lock on it: a part without one belongs to nobody alive, and the next writer of its target removes it.
+A file is written under a hidden name, ``.NAME.<16 hexadecimal digits>.part``, beside its target and renamed when it is
+complete. Where the system has locks, its writer holds one on it: a part without a lock belongs to a process that was
+killed, and the next writer of the same target removes it. No other file is ever removed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
+import re
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from .errors import CheckpointError, SerialisationError, warn
 
 try:
     import fcntl
-except ImportError:  # no such locks on this system: parts of killed runs stay, and folders are not guarded
+except ImportError:  # Windows has no such locks: the part of a killed process stays there
     fcntl = None  # type: ignore[assignment]
 
 WRONG_PATH = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
-_LONGEST = 200  # bytes of the target's name in that of its part: names end at 255
+_NAME = 200  # bytes of the target's name in that of its part: file systems allow 255 in all
+_DEEPEST = 40  # levels of a JSON document: an activation in an affine one takes two
+_MOST = 10_000_000  # characters of a JSON document, or its entries
 
 
 @contextlib.contextmanager
 def atomic(path: Path, size: int = 0) -> Iterator[Path]:
-    """A temporary file beside ``path``; flushed and renamed into place if all goes well, removed if not.
+    """Yield a temporary file beside ``path``, which takes its place if all goes well and is removed if not.
 
     ``size`` bytes are reserved first, so that a full disk is an error at once and not a signal in the midst of a memory
-    map; write into the file as it is then ("r+b"), since opening it anew gives the space back. A symbolic link stays:
-    what it points to is replaced. Permissions are those of the file before, or what the umask leaves.
+    map; write into the file as it is then ("r+b"). A symbolic link stays, and what it points to is replaced.
+    Permissions are those of the file before, or what the umask leaves.
     """
     target = _target(path)
-    remove_parts(target.parent, target.name)
-    part, handle = target.with_name(f".{_cut(target.name)}.{secrets.token_hex(8)}.part"), -1
-    try:  # from here on: an interruption may come at any moment
-        handle = _open_part(part)
-        reserve(handle, size, path)
-        yield part
-        os.fsync(handle)
-        with contextlib.suppress(FileNotFoundError):
-            part.chmod(target.stat().st_mode & 0o777)
-        os.replace(part, target)
+    _remove_dead_parts(target)
+    part = target.with_name(f".{_cut(target.name)}.{secrets.token_hex(8)}.part")
+    try:
+        with _locked(part):
+            _reserve(part, size)
+            yield part
+            with open(part, "r+b") as stream:
+                os.fsync(stream.fileno())
+            with contextlib.suppress(FileNotFoundError):
+                part.chmod(target.stat().st_mode & 0o777)
+            os.replace(part, target)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            part.unlink()
+        part.unlink(missing_ok=True)
         raise
-    finally:
-        if handle >= 0:
-            os.close(handle)
-    _sync_folder(target.parent)
+    with contextlib.suppress(OSError):  # makes the new name durable, where the system lets a folder be opened
+        _sync(target.parent)
 
 
 def write_text(path: Path, text: str) -> None:
-    """A UTF-8 file, whole or not at all."""
+    """Write a UTF-8 file, whole or not at all."""
     with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_with(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` write to a temporary file, which takes the place of ``path`` when it is done."""
+    """Let ``write`` fill a temporary file, which takes the place of ``path`` when it is done."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic(path) as temporary:
@@ -74,35 +80,23 @@ def write_with(path: Path, write: Callable[[Path], Any]) -> None:
         ) from error
 
 
-def remove_parts(folder: Path, name: str) -> None:
-    """Remove, and say so, the parts that killed writers of files ``name...`` left in ``folder``."""
-    if not folder.is_dir():
-        return
-    prefix, removed = f".{_cut(name)}", 0
-    with os.scandir(folder) as entries:
-        parts = [Path(e.path) for e in entries if e.name.startswith(prefix) and e.name.endswith(".part")]
-    for part in parts:
-        removed += _remove_if_dead(part)
-    if removed:
-        warn(f"removed unfinished parts of {folder / name}, {removed / 2**20:.1f} MiB that a killed run had left")
-
-
-@contextlib.contextmanager
-def lock_folder(folder: Path) -> Iterator[bool]:
-    """Whether the folder is ours alone meanwhile; the lock goes with the process, however it ends."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            ours = _lock(handle, wait=False)
-        except OSError:  # a file system without locks
-            ours = True
-        yield ours
-    finally:
-        os.close(handle)
+def write_matrix(path: Path, shape: tuple[int, int], dtype: Any, fill: Callable[[Any], Any]) -> None:
+    """Let ``fill`` write into a memory map of a .npy file, which appears when it is full."""
+    header = io.BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, described)
+    size = shape[0] * shape[1] * np.dtype(dtype).itemsize
+    with atomic(path, len(header.getvalue()) + size) as temporary:
+        with open(temporary, "r+b") as stream:
+            stream.write(header.getvalue())
+        mapped = np.lib.format.open_memmap(temporary, mode="r+")
+        fill(mapped)
+        mapped.flush()
+        del mapped  # Windows renames no file that is still mapped
 
 
 def advice(error: OSError) -> str:
-    """What to do about a file or a folder that cannot be used."""
+    """Return what to do about a file or a folder that cannot be used."""
     if isinstance(error, FileNotFoundError):
         return "Check the path; relative paths start in the current folder."
     if isinstance(error, PermissionError):
@@ -114,8 +108,11 @@ def advice(error: OSError) -> str:
     return "Free some space or choose another place; earlier output is as it was."
 
 
+# ---- parts -----------------------------------------------------------------------------------------------
+
+
 def _target(path: Path) -> Path:
-    """What is to be replaced, links followed; devices and folders are not."""
+    """Return the file that is to be replaced, links followed; devices and folders are refused."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -124,85 +121,87 @@ def _target(path: Path) -> Path:
     return target
 
 
-# ---- parts -----------------------------------------------------------------------------------------------
-
-
-def _open_part(part: Path) -> int:
-    """A new, locked file, and the descriptor that holds its lock."""
-    while True:
-        handle = os.open(part, os.O_CREAT | os.O_RDWR, 0o666)
-        with contextlib.suppress(OSError):  # without a lock the part of a killed run stays, and that is all
-            _lock(handle, wait=True)
-        # between its birth and its lock the file looks like a dead one: somebody may have removed it
-        with contextlib.suppress(FileNotFoundError):
-            if os.stat(part).st_ino == os.fstat(handle).st_ino:
-                return handle
-        os.close(handle)
-
-
 def _cut(name: str) -> str:
-    return os.fsdecode(os.fsencode(name)[:_LONGEST])
+    return os.fsdecode(os.fsencode(name)[:_NAME])
+
+
+@contextlib.contextmanager
+def _locked(part: Path) -> Iterator[None]:
+    """Make a new file, and hold a lock on it where there are locks."""
+    if fcntl is None:
+        part.touch()
+        yield
+        return
+    while True:
+        with open(part, "ab") as stream:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(stream, fcntl.LOCK_EX)
+            # before it had its lock, the part looked like a dead one and may have been removed by another writer
+            if part.exists() and os.path.samestat(part.stat(), os.fstat(stream.fileno())):
+                yield
+                return
+
+
+def _remove_dead_parts(target: Path) -> None:
+    """Remove the parts that killed writers of this target have left, and say so."""
+    if fcntl is None or not target.parent.is_dir():
+        return
+    ours = re.compile(rf"\.{re.escape(_cut(target.name))}\.[0-9a-f]{{16}}\.part")
+    with os.scandir(target.parent) as entries:
+        parts = [Path(entry.path) for entry in entries if ours.fullmatch(entry.name)]
+    removed = sum(map(_remove_if_dead, parts))
+    if removed:
+        warn(f"removed unfinished parts of {target}, {removed / 2**20:.1f} MiB that a killed run had left")
 
 
 def _remove_if_dead(part: Path) -> int:
-    """Remove a part that nobody holds; its size in bytes, at least one, or 0 if it was left alone."""
+    """Remove a part that nobody holds; return its size in bytes, at least one, or 0 if it was left alone."""
     try:
-        handle = os.open(part, os.O_RDWR)
-    except OSError:
+        with open(part, "r+b") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            size = os.fstat(stream.fileno()).st_size
+            part.unlink(missing_ok=True)
+            return max(size, 1)
+    except OSError:  # a living writer holds it, or it is not ours to open
         return 0
+
+
+def _reserve(part: Path, size: int) -> None:
+    """Reserve space for so many bytes, where the system knows how; a full disk is an error here."""
+    if not size:
+        return
+    if size > shutil.disk_usage(part.parent).free:
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({size:,} bytes needed)", str(part.parent))
+    with open(part, "r+b") as stream:
+        stream.truncate(size)
+        try:
+            os.posix_fallocate(stream.fileno(), 0, size)
+        except AttributeError:  # macOS and Windows have no such call
+            return
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot
+                raise
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        if not _lock(handle, wait=False):
-            return 0
-        size = os.fstat(handle).st_size
-        part.unlink(missing_ok=True)
-        return max(size, 1)
-    except OSError:
-        return 0
+        os.fsync(handle)
     finally:
         os.close(handle)
 
 
-def _lock(handle: int, wait: bool) -> bool:
-    """Take the lock; False if another holds it, OSError if there are no locks here."""
-    if fcntl is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True
-
-
 def reserve(handle: int, size: int, path: Path) -> None:
-    """Space for so many bytes of an open file, where the system knows how; a full disk is an error here."""
-    if not size or not hasattr(os, "posix_fallocate"):
-        return
-    try:
+    """Reserve space for so many bytes of an open file."""
+    if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(handle, 0, size)
-    except OSError as error:
-        if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
-            return
-        raise OSError(error.errno, f"{os.strerror(error.errno or 0)} ({size:,} bytes needed)", str(path)) from None
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name itself durable, where the system lets a folder be opened."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 # ---- JSON documents that come from outside, before anything is made from them ----------------------------
 
-_DEEPEST = 40  # levels of a document; an activation in an affine one in an affine one takes two each
-_MOST = 10_000_000  # characters of a document, entries of it when it comes as a dictionary
-
 
 def parsed(document: Any, what: str) -> dict[str, Any]:
-    """The content of a document or of its text, neither too deep nor too long to be read; ``what`` it describes."""
+    """Return the content of a document or of its text, which describes ``what``; too deep or too long is refused."""
     if isinstance(document, str):
         if len(document) > _MOST:
             raise SerialisationError(f"{what} is not {len(document)} characters long; at most {_MOST} are read")
@@ -217,20 +216,19 @@ def parsed(document: Any, what: str) -> dict[str, Any]:
 
 
 def _check_size(document: Mapping[str, Any], what: str) -> None:
-    """Level by level, so that no document can exhaust the stack."""
+    """Look at a document level by level, so that none can exhaust the stack."""
     level: list[Any] = [document]
     entries = 0
     for _ in range(_DEEPEST):
-        following: list[Any] = []
-        for part in level:
-            if isinstance(part, Mapping):
-                following.extend(part.values())
-            elif isinstance(part, list | tuple):
-                following.extend(part)
-        entries += len(following)
-        if not following:
+        inner = [part.values() if isinstance(part, Mapping) else part for part in level if _is_nested(part)]
+        level = [entry for part in inner for entry in part]
+        entries += len(level)
+        if not level:
             return
         if entries > _MOST:
             break
-        level = following
     raise SerialisationError(f"{what} is not nested {_DEEPEST} levels deep, nor has it {_MOST} entries")
+
+
+def _is_nested(part: Any) -> bool:
+    return isinstance(part, Mapping | list | tuple)

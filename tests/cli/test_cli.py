@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
-from dataclasses import replace
+import termios
 
 import numpy as np
 import pytest
 import torch
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.cli import app
 
-COMMANDS = [
-    "match",
-    "coefficients",
-    "kernel",
-    "spectrum",
-    "learn",
-    "fit",
-    "predict",
-    "compare",
-    "reproduce",
-    "bench",
-    "info",
-    "demo",
-]
+COMMANDS = ["match", "kernel", "spectrum", "learn", "explore", "demo"]
 
 
 def run(*args, **options):
@@ -60,6 +50,7 @@ def test_every_command_has_help_with_examples():
         text = run(name, "--help").output
         assert "Examples:" in text
         assert re.search(rf"notsodeep {name}", text)
+    assert set(get_command(app).commands) == set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -94,11 +85,11 @@ def test_no_command_shows_the_help():
 def test_no_colours_in_a_pipe_or_under_no_color():
     for env in ({}, {"NO_COLOR": "1", "FORCE_COLOR": "1"}):
         out = subprocess.run(
-            [sys.executable, "-m", "notsodeep", "coefficients", "tanh"],
+            [sys.executable, "-m", "notsodeep", "match", "tanh", "--route", "sphere"],
             capture_output=True, text=True, check=True, env={**os.environ, **env},
         )  # fmt: skip
         assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", out.stdout)
-        assert "0.3449876327" in out.stdout
+        assert "class Twin(torch.nn.Module)" in out.stdout
         assert out.stderr == ""
 
 
@@ -120,7 +111,7 @@ def test_debug_shows_the_trace():
         run("--debug", "match", "rleu")
 
 
-# ---- match and coefficients ------------------------------------------------------------------------------
+# ---- match -----------------------------------------------------------------------------------------------
 
 
 def executed(source: str, **sizes: int):
@@ -130,32 +121,32 @@ def executed(source: str, **sizes: int):
 
 
 CASES = [
-    ("relu", "ck", "auto"), ("tanh", "ck", "auto"), ("tanh", "ck", "hermite"), ("relu", "ntk", "auto"),
-    ("silu", "ck", "auto"), ("elu", "ntk_frozen", "auto"), ("linear", "ck", "auto"),
+    ("relu", "ck", "one-layer"), ("tanh", "ntk", "one-layer"), ("relu", "ntk", "papers"), ("silu", "ck", "papers"),
+    ("elu", "ntk_frozen", "papers"), ("linear", "ck", "papers"), ("tanh", "ck", "sphere"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("phi", "kernel", "family"), CASES)
-def test_the_source_of_a_twin_runs_and_computes_what_the_library_computes(phi, kernel, family):
-    result = run("match", phi, "--kernel", kernel, "--family", family, "--code", "-s", 0.1)
+def designed(phi, kernel, route):
+    deq = nsd.DEQ(phi, sigma_a2=0.1)
+    if route == "papers":
+        return nsd.match(deq, 1.0, kernel=kernel)
+    return (nsd.match_sphere if route == "sphere" else nsd.match_one_layer)(deq, kernel=kernel)
+
+
+@pytest.mark.parametrize(("phi", "kernel", "route"), CASES)
+def test_the_source_of_a_twin_runs_and_computes_what_the_library_computes(phi, kernel, route):
+    result = run("match", phi, "--kernel", kernel, "--route", route, "--code", "-s", 0.1)
     assert result.exit_code == 0, result.stderr
-    pasted = executed(result.stdout, in_features=7, width=33, out_features=3).double()
-    twin = nsd.match(nsd.DEQ(phi, sigma_a2=0.1), 1.0, kernel=kernel, family=family)
+    pasted = executed(result.stdout, in_features=7, width=36, out_features=3).double()
+    twin = designed(phi, kernel, route)
     same_as_library(pasted, twin)
     if twin.learning_rates is not None:
         groups = pasted.parameter_groups(0.5)
         assert [g["lr"] for g in groups] == pytest.approx([0.5 * r for r in twin.learning_rates])
 
 
-@pytest.mark.parametrize(("phi", "inputs"), [("tanh", "sphere"), ("relu", "any")])
-def test_the_source_of_twins_without_data(phi, inputs):
-    source = run("match", phi, "--inputs", inputs, "--code").stdout
-    twin = (nsd.match_sphere if inputs == "sphere" else nsd.match_one_layer)(nsd.DEQ(phi, sigma_a2=0.2))
-    same_as_library(executed(source, in_features=7, width=33, out_features=3).double(), twin)
-
-
 def same_as_library(pasted, twin):
-    model = nsd.nn.ENN(twin, in_features=7, width=33, out_features=3, seed=1, dtype=torch.float64, bias=False)
+    model = nsd.nn.ENN(twin, in_features=7, width=36, out_features=3, seed=1, dtype=torch.float64, bias=False)
     with torch.no_grad():
         for own, weight in zip(pasted.weights, model.weights, strict=True):
             own.copy_(weight)
@@ -165,49 +156,58 @@ def same_as_library(pasted, twin):
         assert torch.allclose(pasted(x), model(x), rtol=0, atol=tolerance())
 
 
-@pytest.mark.parametrize(
-    "phi",
-    ["arctan", "cos", "erf", "gelu", "selu", "sigmoid", "sin", "softplus", "relu", "piecewise_linear", "quadratic"],
-)
-def test_source_of_every_activation(phi):
-    layer = nsd.activation(phi).affine(gain=-0.7, scale=1.3, skip=0.2, shift=-0.1)
-    twin = replace(nsd.match(nsd.DEQ("tanh", 0.2), 1.0), network=nsd.ENN([layer]))
-    same_as_library(executed(nsd.pytorch_code(twin), in_features=7, width=33, out_features=3).double(), twin)
+def terminal(command: list[str]) -> str:
+    """What a terminal of 80 columns shows of a command."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the other end was closed
+            while block := os.read(ours, 65536):
+                shown += block
+        assert process.wait() == 0, shown
+    os.close(ours)
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).replace("\r\n", "\n")
 
 
-def test_source_needs_a_twin_and_known_activations():
-    with pytest.raises(nsd.errors.InvalidInputError, match="twin must be a"):
-        nsd.pytorch_code(nsd.ENN(["relu"]))
-    own = nsd.Activation.from_callable(lambda x: x / (1 + x.abs()), kinks=(0.0,))
-    with pytest.raises(nsd.errors.InvalidInputError, match="built-in family"):
-        nsd.pytorch_code(
-            nsd.Twin(nsd.DEQ("tanh", 0.2), nsd.ENN([own]), "ck", "own", nsd.matching.SphereCertificate(0.0))
-        )
+@pytest.mark.parametrize("phi", ["relu", "tanh"])
+def test_source_that_is_copied_from_a_narrow_terminal_runs(phi):
+    shown = terminal([sys.executable, "-m", "notsodeep", "match", phi, "-s", "0.1"])
+    assert max(map(len, shown.splitlines())) > 80  # nothing was folded
+    source = shown[shown.index("# PyTorch source") :]
+    same_as_library(
+        executed(source, in_features=7, width=36, out_features=3).double(), designed(phi, "ck", "one-layer")
+    )
 
 
 def test_match_json_and_saved_file_round_trip(files):
     saved = files / "twin.json"
-    result = run("match", "relu", "-d", files / "X.npy", "-y", files / "y.npy", "--json", "--save", saved)
+    data = ("-d", files / "X.npy", "-y", files / "y.npy")
+    result = run("match", "relu", "--route", "papers", *data, "--json", "--save", saved)
     assert result.stderr == ""
     document = json.loads(result.stdout)
-    assert document["verified"]["distance"] < 1e-3 < document["verified"]["plain_distance"]  # ten times nearer at least
+    assert document["verified"]["twin"]["ck"] < 1e-3 < document["verified"]["plain"]["ck"]  # ten times nearer at least
     assert nsd.Twin.from_dict(json.loads(saved.read_text())).residual < 1e-9  # what every match promises
     assert [p.name for p in files.iterdir() if p.name.endswith(".part")] == []
 
 
+def test_match_uses_the_norms_of_the_data(files):
+    X = np.load(files / "X.npy")
+    document = json.loads(run("match", "tanh", "-d", files / "X.npy", "--json").stdout)
+    own = {name: document[name] for name in document if name not in ("pytorch", "verified")}
+    assert nsd.Twin.from_dict(own) == nsd.match_one_layer(nsd.DEQ("tanh", 0.2), norms=nsd.norm_range(X))
+    assert document["verified"]["points"] == len(X)
+    assert f"in_features={X.shape[1]}," in document["pytorch"]
+    assert json.loads(run("match", "tanh", "--kinds", 1, "--norms", "0.8,1.2", "--json").stdout)["kinds"] == 1
+
+
 def test_match_prints_the_certificate():
-    text = run("match", "tanh", "--tau0", 1.0).stdout
-    assert "residual" in text
+    text = run("match", "tanh").stdout
+    assert "bound" in text
     assert "class Twin(torch.nn.Module)" in text
-
-
-def test_activation_parameters():
-    numbers = json.loads(run("coefficients", "leaky_relu:slope=0.1", "--json").stdout)
-    assert numbers["network"]["activation"]["slope"] == 0.1
-    expected = nsd.coefficients(nsd.DEQ(nsd.activation("leaky_relu", slope=0.1), 0.2))
-    assert numbers["coefficients"]["ck"]["c1"] == expected.c1
-    table = run("coefficients", "--layers", "relu/relu").stdout
-    assert "0.0625" in table
+    assert "slope=0.1" in run("match", "leaky_relu:slope=0.1", "--route", "sphere").stdout
 
 
 # ---- kernel and spectrum ---------------------------------------------------------------------------------
@@ -217,9 +217,6 @@ def test_exact_kernel_into_a_file(files):
     X = np.load(files / "X.npy")
     run("kernel", files / "X.npy", "relu", "-o", files / "K.npy", "--kernel", "ntk")
     assert np.array_equal(np.load(files / "K.npy"), nsd.ntk(nsd.DEQ("relu", 0.2), X))
-    run("kernel", files / "X.npy", "relu", "-o", files / "K.npy", "--force", "--centred")
-    tau0 = nsd.MixtureStatistics.estimate(X).tau0
-    assert np.array_equal(np.load(files / "K.npy"), nsd.ck(nsd.DEQ("relu", 0.2).centred(tau0), X))
     run("kernel", files / "X.npy", "relu", "-o", files / "K.npy", "--force", "--sigma-c2", "0.3")
     assert np.array_equal(np.load(files / "K.npy"), nsd.ck(nsd.DEQ("relu", 0.2, sigma_c2=0.3), X))
 
@@ -230,71 +227,21 @@ def test_float32_stays_float32(files):
     assert np.load(files / "K.npy").dtype == np.float32
 
 
-def test_equivalent_kernel_and_kernel_of_a_twin(files):
-    X, y = np.load(files / "X.npy"), np.load(files / "y.npy")
-    run("kernel", files / "X.npy", "relu", "--equivalent", "-y", files / "y.npy", "-o", files / "E.npy")
-    statistics = nsd.MixtureStatistics.estimate(X, y)
-    assert np.allclose(
-        np.load(files / "E.npy"), nsd.equivalent(nsd.DEQ("relu", 0.2), statistics).matrix(), rtol=0, atol=ulps()
-    )
-    run("kernel", files / "X.npy", "relu", "--equivalent", "--own-norms", "-y", files / "y.npy", "-o", files / "O.npy")
-    own = nsd.equivalent(nsd.DEQ("relu", 0.2), statistics, own_norms=True)
-    assert np.allclose(np.load(files / "O.npy"), own.matrix(), rtol=0, atol=ulps())
-    run("match", "relu", "--kernel", "ntk", "--save", files / "twin.json")
-    run("kernel", files / "X.npy", "--twin", files / "twin.json", "--kernel", "ntk", "-o", files / "T.npy")
-    twin = nsd.Twin.from_dict((files / "twin.json").read_text())
-    assert np.allclose(np.load(files / "T.npy"), nsd.ntk(twin.network, X, learning_rates=twin.learning_rates))
-
-
 @pytest.mark.parametrize(
-    ("phi", "inputs", "kernel"),
+    ("phi", "route", "kernel"),
     [
-        ("relu", "any", "ck"),
-        ("relu", "any", "ntk"),
-        ("tanh", "any", "ntk_frozen"),
+        ("relu", "one-layer", "ntk"),
+        ("tanh", "one-layer", "ntk_frozen"),
         ("relu", "sphere", "ck"),
-        ("relu", "mixture", "ntk"),
+        ("relu", "papers", "ntk"),
     ],
 )
-def test_every_saved_twin_is_read(files, phi, inputs, kernel):
+def test_every_saved_twin_is_read(files, phi, route, kernel):
     """``kernel --twin`` writes the kernel that the twin matches, under its own training rule."""
-    run("match", phi, "--inputs", inputs, "--kernel", kernel, "--save", files / "twin.json")
+    run("match", phi, "--route", route, "--kernel", kernel, "--save", files / "twin.json")
     run("kernel", files / "X.npy", "--twin", files / "twin.json", "-o", files / "T.npy")
     twin = nsd.Twin.from_dict((files / "twin.json").read_text())
-    assert twin.certificate.kind == {"any": "uniform"}.get(inputs, inputs)
     assert np.array_equal(np.load(files / "T.npy"), twin.kernel_matrix(np.load(files / "X.npy")))
-
-
-def test_kernel_of_a_twin_that_normalises_or_does_not_match_it(files):
-    twin = nsd.match_sphere(nsd.DEQ("tanh", 0.2), normalise=True)
-    (files / "twin.json").write_text(json.dumps(twin.to_dict()))
-    run("kernel", files / "X.npy", "--twin", files / "twin.json", "-o", files / "T.npy")
-    rows = np.load(files / "X.npy")
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    assert np.allclose(np.load(files / "T.npy"), nsd.ck(twin.deq, unit), rtol=0, atol=twin.bound + tolerance())
-    for wrong in (["--kernel", "ntk"], ["--equivalent"], ["--centred"]):
-        result = run("kernel", files / "X.npy", "--twin", files / "twin.json", "-o", files / "N.npy", *wrong)
-        assert result.exit_code != 0
-        assert "twin" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "advice"),
-    [
-        (["relu", "--inputs", "any", "--tol", "1e-13"], "Raise --tol"),
-        (["silu", "--inputs", "any", "--tol", "1e-15"], "--inputs any --kinds"),
-        (["relu", "--inputs", "sphere", "--kinds", "2"], "belongs to --inputs any"),
-    ],
-)
-def test_advice_on_twins_without_data_names_options(arguments, advice):
-    result = run("match", *arguments)
-    assert result.exit_code != 0
-    assert advice in " ".join(result.stderr.split())
-
-
-def test_kinds_as_asked_for():
-    twin = json.loads(run("match", "tanh", "--inputs", "any", "--kinds", "1", "--norms", "0.8,1.2", "--json").stdout)
-    assert twin["kinds"] == 1
 
 
 def test_standard_input_and_output(files):
@@ -310,8 +257,12 @@ def test_text_and_archives_are_read(files):
     np.savetxt(files / "X.csv", X, delimiter=",")
     np.savetxt(files / "y.csv", y, fmt="%d")
     np.savez(files / "both.npz", X=X, y=y)
-    first = json.loads(run("match", "relu", "-d", files / "X.csv", "-y", files / "y.csv", "--json").stdout)
-    second = json.loads(run("match", "relu", "-d", files / "both.npz", "-y", files / "both.npz", "--json").stdout)
+    first = json.loads(
+        run("match", "relu", "--route", "papers", "-d", files / "X.csv", "-y", files / "y.csv", "--json").stdout
+    )
+    second = json.loads(
+        run("match", "relu", "--route", "papers", "-d", files / "both.npz", "-y", files / "both.npz", "--json").stdout
+    )
     assert first["certificate"]["tau0"] == pytest.approx(second["certificate"]["tau0"], rel=ulps(), abs=0)
 
 
@@ -323,14 +274,6 @@ def test_spectrum(files):
     assert document["spikes"] == [s.value for s in law.spikes]
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "bulk" in run("spectrum", "tanh", "-d", files / "X.npy", "-y", files / "y.npy").stdout
-
-
-def test_the_suffix_decides_the_format(files):
-    exact = nsd.ck(nsd.DEQ("relu", 0.2), np.load(files / "X.npy"))
-    run("kernel", files / "X.npy", "relu", "-o", files / "K.csv")
-    run("kernel", files / "X.npy", "relu", "-o", files / "K.npz")
-    assert np.array_equal(np.loadtxt(files / "K.csv", delimiter=","), exact)
-    assert np.array_equal(np.load(files / "K.npz")["K"], exact)
 
 
 def test_test_rows_are_prepared_as_the_training_rows_were(files):
@@ -349,17 +292,28 @@ def test_tables_with_names_and_labels_in_words(files):
     names = ",".join(f"feature {i}" for i in range(X.shape[1]))
     np.savetxt(files / "named.csv", X, delimiter=",", header=names, comments="")
     (files / "words.csv").write_text("animal\n" + "\n".join(np.array(["golden retriever", "cat"])[y]) + "\n")
-    named = run("match", "relu", "-d", files / "named.csv", "-y", files / "words.csv", "--standardize", "--json")
-    plain = run("match", "relu", "-d", files / "X.npy", "-y", files / "y.npy", "--standardise", "--json")
-    first, second = (json.loads(result.stdout)["verified"] for result in (named, plain))
-    assert first["distance"] == pytest.approx(second["distance"])
-    assert "in_features=60, width=4096, out_features=2" in json.loads(named.stdout)["pytorch"]
+    named = run(
+        "match",
+        "relu",
+        "--route",
+        "papers",
+        "-d",
+        files / "named.csv",
+        "-y",
+        files / "words.csv",
+        "--standardize",
+        "--json",
+    )
+    plain = run(
+        "match", "relu", "--route", "papers", "-d", files / "X.npy", "-y", files / "y.npy", "--standardise", "--json"
+    )
+    assert json.loads(named.stdout)["verified"]["twin"] == pytest.approx(json.loads(plain.stdout)["verified"]["twin"])
 
 
 @pytest.mark.parametrize("phi", ["gelu", "erf", "selu"])
 def test_a_variance_within_the_limit_is_taken_and_told(phi):
-    result = run("coefficients", phi, "--json")
-    chosen = json.loads(result.stdout)["network"]["sigma_a2"]
+    result = run("match", phi, "--route", "sphere", "--json")
+    chosen = json.loads(result.stdout)["deq"]["sigma_a2"]
     assert chosen == pytest.approx(0.8 * nsd.DEQ(phi, 0.1).limit, rel=5e-3)  # told in three digits
     assert f"--sigma-a2 {chosen}" in result.stderr
 
@@ -385,39 +339,8 @@ def test_a_reader_may_close_the_pipe(files):
 
 def test_flags_take_no_value():
     text = run("match", "--help", env={"COLUMNS": "200"}).output
-    assert "--as-is" in text
+    assert "--standardise" in text
     assert "<bool>" not in text
-
-
-# ---- runs ------------------------------------------------------------------------------------------------
-
-
-def test_compare_own_data_and_digits(files):
-    text = run("compare", "tanh", "-d", files / "X.npy", "-y", files / "y.npy", "--width", 16, "--seeds", 1).stdout
-    assert "twin" in text
-    rows = json.loads(run("compare", "relu", "--width", 32, "--seeds", 1, "--json").stdout)["rows"]
-    assert [r["model"] for r in rows] == ["DEQ", "twin", "plain"]
-    assert all(r["accuracy"] > 0.6 for r in rows)
-
-
-def test_info():
-    found = json.loads(run("info", "--json").stdout)
-    assert found["notsodeep"] == nsd.__version__
-    assert found["packages"]["torch"].startswith("2.")
-    assert "relu" in found["activations"]
-    assert "devices" in run("info").stdout
-
-
-def test_bench_runs_what_the_checkout_holds(tmp_path, capfd):
-    folder = tmp_path / "benchmarks"
-    folder.mkdir()
-    (folder / "__init__.py").write_text("")
-    (folder / "__main__.py").write_text("import sys; print('ran', sys.argv[1:]); sys.exit(sys.argv[1] == 'bad')")
-    (folder / "good.py").write_text("")
-    (folder / "bad.py").write_text("")
-    assert run("bench", "good", "--root", tmp_path).exit_code == 0
-    assert run("bench", "bad", "--root", tmp_path).exit_code == 1
-    assert "ran ['good']" in capfd.readouterr().out
 
 
 # ---- tables ----------------------------------------------------------------------------------------------
@@ -429,29 +352,45 @@ def test_no_row_of_a_table_is_lost(files):
     text = "\n".join(",".join(map(repr, row)) for row in X.tolist())
     (files / "marked.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
     run("kernel", files / "marked.csv", "tanh", "-o", files / "K.npy")
-    assert np.array_equal(np.load(files / "K.npy"), nsd.ck(nsd.DEQ("tanh", 0.2), X))
+    np.testing.assert_allclose(np.load(files / "K.npy"), nsd.ck(nsd.DEQ("tanh", 0.2), X), rtol=0, atol=ulps(8))
     (files / "missing.csv").write_text("," + text.partition(",")[2])
     result = run("kernel", files / "missing.csv", "tanh", "-o", files / "M.npy")
     assert result.exit_code == 1
-    assert "data row 1, column 0: '' is not a number" in " ".join(result.stderr.split())
+    assert "NaN or infinity (first in row 0)" in " ".join(result.stderr.split())
 
 
-def test_every_command_reads_the_same_tables(files):
-    """Blanks instead of commas, names behind a hash, labels in words without a name above them."""
-    X, y = np.load(files / "X.npy"), np.load(files / "y.npy")
-    np.savetxt(files / "blank.txt", X, header=" ".join(f"c{i}" for i in range(X.shape[1])))
-    (files / "bare.txt").write_text("#\n" + (files / "blank.txt").read_text().partition("\n")[2])
-    bare = run("kernel", files / "bare.txt", "tanh", "-o", files / "K.npy")
-    assert bare.exit_code == 0
-    np.testing.assert_allclose(np.load(files / "K.npy"), nsd.ck(nsd.DEQ("tanh", 0.2), X), rtol=0, atol=ulps())
-    (files / "words.txt").write_text("\n".join(np.array(["golden retriever", "cat"])[y]))
-    table = ("-y", files / "words.txt")
-    assert (
-        json.loads(run("match", "relu", "-d", files / "blank.txt", *table, "--json").stdout)["verified"]["points"] == 48
-    )
-    fitted = run("fit", files / "blank.txt", *table, "-o", files / "m.safetensors", "--json")
-    assert json.loads(fitted.stdout)["classes"] == 2
-    assert set(run("predict", files / "m.safetensors", files / "X.npy").stdout.split("\n")[1:-1]) == {
-        "golden retriever",
-        "cat",
-    }
+def test_tables_need_an_extra(files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    (files / "X.csv").write_text("1,2\n3,4\n")
+    result = run("kernel", files / "X.csv", "tanh", "-o", files / "K.npy")
+    assert result.exit_code == 1
+    assert "pip install 'notsodeep[csv]'" in result.stderr
+    assert run("kernel", files / "X.npy", "tanh", "-o", files / "K.npy").exit_code == 0
+
+
+# ---- learn, explore --------------------------------------------------------------------------------------
+
+
+def test_a_range_of_sizes_gives_the_curve(tmp_path):
+    target = tmp_path / "curve.png"
+    options = ("-p", 100, "-n", "50:200:3", "--means", 3, "--json", "--plot", target)
+    document = json.loads(run("learn", "relu", *options).stdout)
+    assert document["points"] == [50.0, 100.0, 200.0]
+    mix = nsd.GaussianMixture.two_class(100, mu=3.0, cov=4.0)
+    expected = nsd.predict_learning(nsd.DEQ("relu", 0.2), mix, 100, ridge=1e-3).accuracy
+    assert document["networks"]["relu"]["accuracy"][1] == expected
+    assert target.read_bytes().startswith(b"\x89PNG")
+    assert "0.1" in run("learn", "--layers", "relu", "-p", 60, "-n", 80, "--times", "0.1:10:4").stdout
+
+
+def test_data_is_estimated_by_leave_one_out(tmp_path):
+    X, y = nsd.GaussianMixture.two_class(30, mu=3.0).sample(160, seed=0)
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", y)
+    text = run("learn", "relu", "-d", tmp_path / "X.npy", "-y", tmp_path / "y.npy", "--ridge", 0.1).stdout
+    assert "held out" in text
+
+
+def test_the_explorer_is_written(tmp_path):
+    run("explore", "-o", tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")

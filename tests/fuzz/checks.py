@@ -273,7 +273,7 @@ def files(rng: np.random.Generator) -> Outcome:
     for _ in range(_LINES):
         path = damaged(rng)
         for reader in READERS:
-            with contextlib.suppress(NotSoDeepError):
+            with contextlib.suppress(NotSoDeepError, MemoryError):
                 reader(path)
     return Outcome(_LINES * len(READERS))
 
@@ -296,13 +296,6 @@ def machines(rng: np.random.Generator) -> Outcome:
 
     with contextlib.chdir(folder()):  # a checkpoint may be named "x"
         return Outcome(machine(rng))
-
-
-def tables(rng: np.random.Generator) -> Outcome:
-    """Tabulated kernels that were pickled; an input is a pair of points."""
-    from fuzz.machines import tabulated
-
-    return Outcome(tabulated(rng))
 
 
 def arguments(rng: np.random.Generator) -> Outcome:
@@ -333,7 +326,6 @@ CASES = {
     "files": files,
     "documents": documents,
     "machines": machines,
-    "tables": tables,
     "arguments": arguments,
 }
 

@@ -16,8 +16,7 @@ from fuzz.damage import damaged, desk
 from notsodeep.cli import app
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-WEIGHTS = {"match": 5, "coefficients": 3, "kernel": 5, "spectrum": 3, "fit": 4, "predict": 4, "learn": 3, "compare": 2}
-SHORT = {"reproduce": 1, "info": 1, "explore": 1}  # a list, a page, a refusal; what they run is tested elsewhere
+WEIGHTS = {"match": 6, "kernel": 5, "spectrum": 3, "learn": 3, "explore": 1}  # the demo is tested elsewhere
 NUMBERS = ["0.2", "0.1", "1", "0", "-1", "1e-300", "1e300", "nan", "inf", "-inf", "x", "", "0.05", "2", "1e400", "0x10"]
 COUNTS = ["2", "16", "40", "0", "-3", "1", "99999999999999999999", "x", "3.5", "", "1e3", "64"]
 PHI = ["relu", "tanh", "erf", "gelu", "sin", "linear", "hard_tanh", "leaky_relu:slope=0.3", "cos", "sigmoid", "silu"]
@@ -40,46 +39,38 @@ RANGES = [
     "1,1",
 ]
 CHOICES = {
-    "kernel": ["ck", "ntk", "ntk_frozen", "CK", ""],
-    "family": ["auto", "hard_tanh", "skip", "leaky_relu", "quadratic", "hermite", "x"],
-    "inputs": ["mixture", "sphere", "any", "x"],
-    "method": ["ridge", "sgd", "adam", "kernel", "features", "equivalent", "x"],
-    "task": ["auto", "classify", "regress", "x"],
-    "train": ["readout", "frozen", "all", "x"],
-    "device": ["cpu", "x"],
-    "name": ["x", "", "../x", "sphera"],
-    "target": ["a", "kind", "0", "-1", "99", "x", ""],
+    "kernel": ["ck", "ntk", "ntk_frozen", "both", "CK", ""],
+    "route": ["one-layer", "papers", "sphere", "any", "x"],
+    "family": ["hard_tanh", "skip", "leaky_relu", "quadratic", "hermite", "x"],
 }
 CHOICES["which"] = CHOICES["kernel"]
 FILES = {
     "data": ["X.npy", "single.npy", "X.npz", "X.csv", "table.csv"],
     "labels": ["y.npy", "y.csv", "X.npz"],
     "twin": ["twin.json"],
-    "model": ["model.safetensors"],
 }
 FILES |= {"points": FILES["data"], "against": FILES["data"]}
 ODD_FILES = ["nothing.npy", "folder", "", "-", "\x00", "x" * 300, "twin.json", "y.npy", "model.safetensors"]
 RESULTS = ["out.npy", "out.csv", "out.npz", "out.json", "out.png", "out.svg", "out.xyz", "folder", "no/where", "", "-"]
-SMALL = {"dimension": ["16", "32", "48"], "width": ["4", "16"], "seeds": ["1"], "epochs": ["1", "2"], "kinds": ["1"]}
+SMALL = {"dimension": ["16", "32", "48"], "kinds": ["1"]}
 _NO_NUMBER = re.compile(r"(?<![\w.])(nan|[-+]?inf(inity)?)(?![\w.])", re.IGNORECASE)
 
 
 def a_line(rng: np.random.Generator) -> list[str]:
     """A command with arguments: mostly sound ones, some at the borders, some absurd."""
-    weights = {**WEIGHTS, **SHORT}
-    shares = np.array([weights[name] for name in weights]) / sum(weights.values())
-    name = str(rng.choice(list(weights), p=shares))
+    shares = np.array(list(WEIGHTS.values())) / sum(WEIGHTS.values())
+    name = str(rng.choice(list(WEIGHTS), p=shares))
     sound = rng.random() < 0.4  # a line without absurdities gets further
     line = [name]
     for parameter in COMMANDS[name].params:
         if parameter.param_type_name == "argument":
             if parameter.required or rng.random() < 0.6:
                 line.append(_value(rng, parameter.name, sound))
-        elif parameter.name in ("help", "compare"):
+        elif parameter.name == "help":
             continue
         elif parameter.is_flag:
             line += [str(parameter.opts[0])] * (rng.random() < (0.7 if parameter.name in ("force", "json") else 0.2))
-        elif parameter.name in SMALL and name != "fit":  # what decides how long it takes is always said
+        elif parameter.name in SMALL:  # what decides how long it takes is always said
             line += [str(parameter.opts[0]), _value(rng, parameter.name, sound)]
         elif parameter.name in ("output", "save", "plot", "folder") or rng.random() < 0.25:
             line += [str(rng.choice(parameter.opts)), _value(rng, parameter.name, sound)]

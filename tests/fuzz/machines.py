@@ -1,4 +1,4 @@
-"""Random kernel machines and tabulated kernels."""
+"""Random kernel machines."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 import notsodeep as nsd
 from fuzz.arguments import JUNK
-from fuzz.draws import a_network, rows
 from notsodeep.errors import NotSoDeepError
 from notsodeep.estimators import load_estimator, save_estimator
-from notsodeep.kernels import kernels_of
 from notsodeep.networks import KERNELS
 
 Array = NDArray[Any]
@@ -40,8 +38,6 @@ def refused(call: Callable[[], Any]) -> Any:
             raise
         return None
 
-
-# ---- estimators ------------------------------------------------------------------------------------------
 
 MACHINES = (nsd.DEQClassifier, nsd.DEQRegressor, nsd.DEQGaussianProcess, nsd.DEQFeatures)
 OPTIONS: dict[str, tuple[Any, ...]] = {
@@ -107,20 +103,3 @@ def machine(rng: np.random.Generator) -> int:
                 # kernels of other blocks of rows
                 assert np.allclose(loaded, given, rtol=1e-9, atol=1e-12), f"differs from a file: {model!r}"
     return len(X)
-
-
-# ---- tabulated kernels -----------------------------------------------------------------------------------
-
-
-def tabulated(rng: np.random.Generator) -> int:
-    """A tabulated kernel, pickled, against the matrix; how many pairs were compared."""
-    network, X = a_network(rng), rows(rng)
-    norms = X if rng.random() < 0.5 else None
-    k = nsd.kernel_function(network, "ck", norms, check=False)
-    if not any("Callable" in repr(phi) for phi in network.activations):  # lambdas do not pickle
-        k = pickle.loads(pickle.dumps(k))
-    found, K = k(X), kernels_of(network, X, kernels=("ck",), check=False)["ck"]
-    d = np.sqrt(np.maximum(np.diag(K).astype(np.float64), 1e-290))
-    off = np.abs(found.astype(np.float64) - K) / d / d[:, None]
-    assert off.max() <= (2e-7 if X.dtype == np.float64 else 2e-4), f"{off.max():.1e} off: {network!r}"
-    return len(X) * (len(X) + 1) // 2

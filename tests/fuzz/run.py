@@ -34,7 +34,7 @@ from notsodeep.errors import NotSoDeepWarning
 SHARES = (
     *("kernels",) * 30,
     *("equivalents", "machines") * 4,
-    *("laws", "tables", "arguments") * 2,
+    *("laws", "arguments") * 2,
     *("cli", "files", "documents"),
 )
 SLOW, LARGE = 5.0, 1000.0  # seconds and megabytes for at most fifty points, unless a warning has said so

@@ -14,7 +14,6 @@ CASES = [  # a minute of processor time, and another one in test_fuzz_kernels.py
     ("files", 0, 100),
     ("documents", 0, 200),
     ("machines", 0, 20),
-    ("tables", 0, 2),
     ("arguments", 0, 60),
 ]
 

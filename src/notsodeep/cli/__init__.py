@@ -1,17 +1,17 @@
-"""The ``notsodeep`` command: the public functions of the library, from a shell.
+"""The ``notsodeep`` command: the main functions of the library, from a shell.
 
 Nothing heavy is imported until a command needs it, so that ``notsodeep --help`` answers at once.
 """
 
 import warnings
 
-from . import design, kernels, learning, runs  # importing them registers their commands
-from .app import app, remark
+from . import design, measure  # importing them registers their commands
+from .app import app, show_warning
 
-__all__ = ["app", "design", "kernels", "learning", "main", "runs"]
+__all__ = ["app", "design", "main", "measure"]
 
 
 def main() -> None:
-    """The entry point of the ``notsodeep`` command."""
-    warnings.showwarning = remark
+    """Run the ``notsodeep`` command."""
+    warnings.showwarning = show_warning
     app(prog_name="notsodeep")

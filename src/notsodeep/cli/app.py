@@ -1,8 +1,8 @@
-"""The command as a whole: its options, its exit codes, what it prints, and what a failure looks like.
+"""The command as a whole: its exit codes, what it prints, and how a failure is shown.
 
-Results go to standard output, everything else to standard error, and little of it into a pipe. Exit codes: 0 done; 1
-the work failed (a damaged file, no solution, no space, interrupted); 2 the command line is wrong: an option, a name, or
-a path that is not there, not allowed or of the wrong kind.
+Results go to standard output, everything else to standard error. Exit codes: 0 means done; 1 means that the work
+failed (a damaged file, no solution, no space, an interruption); 2 means that the command line is wrong (an option, a
+name, or a path that does not exist, is not allowed or is of the wrong kind).
 """
 
 from __future__ import annotations
@@ -20,69 +20,32 @@ from .._files import WRONG_PATH, advice
 from ..errors import InvalidInputError, NotSoDeepError
 
 
-def show(thing: Any) -> None:
-    """A result, for people: with colours on a terminal (not under NO_COLOR), plain and wide in a pipe."""
-    from rich.console import Console
-
-    # no fixed width on a terminal; in a pipe lines are not folded to a window that does not exist
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False, soft_wrap=not sys.stdout.isatty())
-    console.print(thing, markup=False) if isinstance(thing, str) else console.print(thing)
+def show(text: str) -> None:
+    """Print a result as it is: lines are never folded, so that source can be copied from any terminal."""
+    typer.echo(text)
 
 
 def print_json(document: Any) -> None:
-    """A result, for programs."""
-    sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
-
-
-def answer(json: bool, document: Any, shown: Any) -> None:
-    """A result, for programs or for people."""
-    if json:
-        print_json(document)
-    else:
-        show(shown)
+    """Print a result for programs."""
+    typer.echo(json.dumps(document, indent=1, allow_nan=False))
 
 
 def note(text: str) -> None:
-    """A remark beside the result; only where somebody is watching."""
+    """Print a remark where somebody is watching, and nothing in a pipe."""
     if sys.stderr.isatty():
-        _console().print(text, style="dim", markup=False, highlight=False)
+        typer.secho(text, err=True, dim=True)
 
 
-def tell(text: str) -> None:
-    """What a user must know although nothing failed: a choice that was made, a limit that was met."""
-    complain(text, "yellow")
-
-
-def complain(text: str, style: str = "red") -> None:
-    """A failure or a warning, as one paragraph."""
-    _console().print(f"notsodeep: {' '.join(text.split())}", style=style, markup=False, highlight=False)
-
-
-def table(title: str, columns: dict[str, Any], rows: list[list[str]]) -> Any:
-    """A rich table; ``columns`` maps headings to "left" or "right"."""
-    from rich.table import Table
-
-    made = Table(title=title, title_justify="left")
-    for heading, justify in columns.items():
-        made.add_column(heading, justify=justify)
-    for row in rows:
-        made.add_row(*row)
-    return made
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(stderr=True, width=None if sys.stderr.isatty() else 100, soft_wrap=not sys.stderr.isatty())
-
-
-# ---- the command ---------------------------------------------------------------------------------------------
+def complain(text: str, colour: str = "red") -> None:
+    """Print a failure (red) or a warning (yellow) as one paragraph."""
+    typer.secho(f"notsodeep: {' '.join(text.split())}", err=True, fg=colour)
 
 
 class Group(TyperGroup):
-    """Failures that a user can cause become one paragraph and an exit code; ``--debug`` shows the trace."""
+    """Show failures that a user can cause as one paragraph with an exit code; ``--debug`` shows the trace."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
         try:
             return super().invoke(ctx)
         except (NotSoDeepError, OSError, MemoryError, KeyboardInterrupt) as error:
@@ -95,7 +58,7 @@ class Group(TyperGroup):
             raise typer.Exit(2 if isinstance(error, (InvalidInputError, *WRONG_PATH)) else 1) from None
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command whose flags are shown without the type that they do not take."""
+        """Return a command whose flags are shown without a type, because they take no value."""
         command = super().get_command(ctx, cmd_name)
         for parameter in [] if command is None else command.get_params(ctx):
             if getattr(parameter, "is_flag", False) and parameter.metavar is None:
@@ -103,7 +66,7 @@ class Group(TyperGroup):
         return command
 
 
-def remark(
+def show_warning(
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -111,19 +74,16 @@ def remark(
     file: Any = None,
     line: str | None = None,
 ) -> None:
-    """A warning as one paragraph; the line of source it came from means nothing to a user of the command."""
+    """Print a warning as one paragraph, without the line of source that a user of the command does not know."""
     complain(str(message), "yellow")
 
 
 def message_of(error: BaseException) -> str:
-    """One paragraph: what happened, and what to do."""
+    """Return one paragraph: what happened, and what to do."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted; nothing was put in place, earlier output is as it was. Start the command again when ready."
     if isinstance(error, MemoryError):
-        return (
-            "not enough memory. Take fewer rows, give the data as float32, or write the kernel to a file: "
-            "notsodeep kernel fills it block by block."
-        )
+        return "not enough memory. Take fewer rows, or give the data as float32."
     if isinstance(error, OSError) and not isinstance(error, NotSoDeepError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}. {advice(error)}"

@@ -1,7 +1,9 @@
-"""``match`` and ``coefficients``: the four numbers of a network, and the twin that has them."""
+"""``match`` designs the twin of a DEQ; ``explore`` and ``demo`` show what that means."""
 
 from __future__ import annotations
 
+import tempfile
+import webbrowser
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,137 +12,110 @@ import typer
 
 import notsodeep as nsd
 
-from ..errors import InfeasibleMatchError, InvalidInputError
-from . import files
-from . import options as opt
-from .app import answer, app, print_json, show, table
+from .._words import FamilyName
+from ..errors import InvalidInputError
+from . import inputs
+from .app import app, print_json, show
 
-Inputs = Literal["mixture", "sphere", "any"]
-_CHECKED = 2000  # points on which a design is verified; more would tell the same
+Route = Literal["one-layer", "papers", "sphere"]
+_OPTIONS = {
+    "one-layer": ("norms", "tol", "kinds", "data", "standardise"),
+    "papers": ("tau0", "family", "data", "labels", "standardise"),
+    "sphere": (),
+}
 
 
 @app.command()
 def match(
-    activation: opt.Phi,
-    sigma_a2: opt.SigmaA2 = None,
-    sigma_b2: opt.SigmaB2 = None,
-    sigma_c2: opt.SigmaC2 = None,
-    tau0: opt.Tau0 = None,
-    data: opt.Data = None,
-    labels: opt.Labels = None,
-    kernel: Annotated[opt.Kernel, typer.Option("--kernel", "-k", help="Kernel to match.")] = "ck",
-    family: Annotated[str, typer.Option("--family", help="Activations of the twin.")] = "auto",
-    inputs: Annotated[
-        Inputs,
+    activation: inputs.Phi,
+    sigma_a2: inputs.SigmaA2 = None,
+    sigma_b2: inputs.SigmaB2 = None,
+    sigma_c2: inputs.SigmaC2 = 0.0,
+    kernel: inputs.WhichKernel = "ck",
+    route: Annotated[
+        Route,
         typer.Option(
-            "--inputs",
-            help="mixture: high-dimensional data; sphere: unit norm; any: any input, one layer.",
+            "--route",
+            help="one-layer: the DEQ as it is, every input; papers: high-dimensional mixtures, plain activations; "
+            "sphere: inputs of unit norm.",
         ),
-    ] = "mixture",
+    ] = "one-layer",
     norms: Annotated[
-        str | None, typer.Option("--norms", help="With any: least and largest norm of the inputs, as 0.5,1.5")
+        str | None, typer.Option("--norms", help="one-layer: least and largest norm of the inputs, as 0.5,1.5")
     ] = None,
-    tol: Annotated[float | None, typer.Option("--tol", help="With any: largest error.")] = None,
-    kinds: Annotated[int | None, typer.Option("--kinds", min=1, help="With any: this many kinds of units.")] = None,
-    standardise: opt.Standardise = False,
-    as_is: opt.AsIs = False,
+    tol: Annotated[float | None, typer.Option("--tol", help="one-layer: largest error of the kernel.")] = None,
+    kinds: Annotated[int | None, typer.Option("--kinds", min=1, help="one-layer: this many kinds of units.")] = None,
+    family: Annotated[FamilyName | None, typer.Option("--family", help="papers: activations of the twin.")] = None,
+    tau0: Annotated[
+        float | None, typer.Option("--tau0", help="papers: root mean square norm of the inputs; default 1.")
+    ] = None,
+    data: inputs.Data = None,
+    labels: inputs.Labels = None,
+    standardise: inputs.Standardise = False,
     code: Annotated[bool, typer.Option("--code", help="Print only the PyTorch source of the twin.")] = False,
-    json: opt.Json = False,
+    json: inputs.Json = False,
     save: Annotated[Path | None, typer.Option("--save", help="Write the twin to a JSON file.")] = None,
-    force: opt.Force = False,
+    force: inputs.Force = False,
 ) -> None:
-    """Design the shallow explicit network that has a DEQ's kernel, with its certificate and its PyTorch source.
+    r"""Design the shallow explicit network that has a DEQ's kernel, with its certificate and its PyTorch source.
 
     \b
     Examples:
       notsodeep match relu
-      notsodeep match tanh --sigma-a2 0.1 --kernel ntk --save twin.json
-      notsodeep match relu --data X.npy --labels y.npy --standardise
-      notsodeep match tanh --inputs sphere --json
-      notsodeep match tanh --inputs any --norms 0.8,1.2 --tol 0.01
+      notsodeep match tanh --sigma-a2 0.1 --kernel ntk --norms 0.8,1.2 --save twin.json
+      notsodeep match relu --data X.npy --standardise
+      notsodeep match relu --route papers --data X.npy --labels y.npy
+      notsodeep match tanh --route sphere --json
       notsodeep match relu --code > twin.py
     """
     if json and code:
         raise InvalidInputError("--json and --code both claim the output; give one of them (JSON has the source too).")
-    files.check_target(save, force)
-    deq = opt.deq_from(activation, sigma_a2, sigma_b2, sigma_c2)
-    points, sizes = None, {}
-    if inputs == "mixture":
-        opt.refuse("belongs to --inputs any", norms=norms, tol=tol, kinds=kinds)
-        statistics, points = _statistics(tau0, data, labels, standardise, as_is)
-        twin = nsd.match(deq, statistics, kernel=kernel, family=family)
-        sizes = _sizes(statistics, labels)
-    else:
-        given = {"data": data, "labels": labels, "tau0": tau0, "standardise": standardise, "as_is": as_is}
-        opt.refuse(f"no meaning for --inputs {inputs}: this twin knows no data", **given)
-        opt.refuse(f"no meaning for --inputs {inputs}", family=None if family == "auto" else family)
-        twin = _elsewhere(deq, inputs, kernel, norms=norms, tol=tol, kinds=kinds)
-    verified = None if points is None else twin.verify(points)
-    source = nsd.pytorch_code(twin, **sizes)
+    inputs.check_target(save, force)
+    deq = inputs.deq_from(activation, sigma_a2, sigma_b2, sigma_c2)
+    given = {"norms": norms, "tol": tol, "kinds": kinds, "family": family, "tau0": tau0}
+    given |= {"data": data, "labels": labels, "standardise": standardise or None}
+    twin, points = _twin(deq, kernel, route, {name: value for name, value in given.items() if value is not None})
+    verified = None if points is None else twin.verify(points[:2000])
+    source = nsd.pytorch_code(twin, **({} if points is None else {"in_features": points.shape[1]}))
     if save is not None:
-        files.write_json(save, twin.to_dict())
+        inputs.write_json(save, twin.to_dict())
     if json:
         print_json({**twin.to_dict(), "pytorch": source, "verified": None if verified is None else asdict(verified)})
     elif code:
-        typer.echo(source, nl=False)
+        show(source.rstrip())
     else:
-        show(str(twin))
-        if verified is not None:
-            show(f"  verified  {verified}")
-        show(f"\nPyTorch source of the twin:\n\n{source.rstrip()}")
+        show(f"{twin}" if verified is None else f"{twin}\n  verified  {verified}")
+        show(f"\n# PyTorch source of the twin\n\n{source.rstrip()}")
 
 
-def _statistics(tau0: float | None, data: str | None, labels: str | None, standardise: bool, as_is: bool) -> Any:
-    """What the match needs to know of the inputs, and the points to verify it on."""
+def _twin(deq: Any, kernel: Any, route: str, given: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the twin of a route and the points to verify it on, if data were given."""
+    others = {name: value for name, value in given.items() if name not in _OPTIONS[route]}
+    inputs.refuse(f"has no meaning with --route {route}", **others)
+    data, standardise = given.get("data"), given.get("standardise", False)
     if data is None:
-        if labels is not None:
-            raise InvalidInputError("--labels belong to --data; give both, or --tau0 alone.")
-        opt.refuse("there is no --data to prepare", standardise=standardise, as_is=as_is)
-        return opt.tau0_from(tau0), None
+        inputs.refuse("belongs to --data", labels=given.get("labels"), standardise=standardise)
+    if route == "sphere":
+        return nsd.match_sphere(deq, kernel=kernel), None
+    if route == "papers":
+        statistics = _statistics(data, given.get("labels"), standardise, given.get("tau0"))
+        twin = nsd.match(deq, statistics, kernel=kernel, family=given.get("family", "auto"))
+        return twin, None if data is None else statistics.X
+    points = None if data is None else inputs.points_from(data, standardise)
+    chosen = {name: given[name] for name in ("tol", "kinds") if name in given}
+    norms = _pair(given["norms"]) if "norms" in given else None if points is None else nsd.norm_range(points)
+    return nsd.match_one_layer(deq, kernel, norms, **chosen), points
+
+
+def _statistics(data: str | None, labels: str | None, standardise: bool, tau0: float | None) -> Any:
+    if data is None:
+        return 1.0 if tau0 is None else tau0
     if tau0 is not None:
         raise InvalidInputError("--tau0 is measured from --data; give one of the two.")
-    statistics = opt.statistics_from(data, labels, standardise, as_is)
-    return statistics, statistics.X[:_CHECKED]
+    return inputs.statistics_from(data, labels, standardise)
 
 
-def _sizes(statistics: Any, labels: str | None) -> dict[str, int]:
-    """The sizes of the pasted source, as far as the data tells them."""
-    if isinstance(statistics, float):
-        return {}
-    sizes = {"in_features": statistics.X.shape[1]}
-    return sizes if labels is None else sizes | {"out_features": statistics.K}
-
-
-def _elsewhere(deq: Any, inputs: str, kernel: Any, norms: str | None, **given: Any) -> Any:
-    """Twins that are tied to no data."""
-    if inputs == "sphere":
-        opt.refuse("belongs to --inputs any", norms=norms, **given)
-        return nsd.match_sphere(deq, kernel=kernel)
-    wanted = {"norms": _pair(norms), **given}
-    try:
-        return nsd.match_one_layer(deq, kernel, **{name: value for name, value in wanted.items() if value is not None})
-    except (InfeasibleMatchError, InvalidInputError) as error:
-        raise type(error)(_spoken(str(error))) from None
-
-
-_OPTIONS = (
-    ("match_one_layer(..., kinds=", "--inputs any --kinds "),
-    (") as it is", " as it is"),
-    ("match_one_layer", "--inputs any"),
-    ("Raise tol", "Raise --tol"),
-)
-
-
-def _spoken(advice: str) -> str:
-    """Advice that speaks of Python arguments, in options of the command."""
-    for said, meant in _OPTIONS:
-        advice = advice.replace(said, meant)
-    return advice
-
-
-def _pair(text: str | None) -> tuple[float, float] | None:
-    if text is None:
-        return None
+def _pair(text: str) -> tuple[float, float]:
     try:
         low, high = (float(part) for part in text.split(","))
     except ValueError:
@@ -149,28 +124,43 @@ def _pair(text: str | None) -> tuple[float, float] | None:
 
 
 @app.command()
-def coefficients(
-    activation: opt.AnyPhi = None,
-    sigma_a2: opt.SigmaA2 = None,
-    sigma_b2: opt.SigmaB2 = None,
-    layers: opt.Layers = None,
-    tau0: opt.Tau0 = None,
-    json: opt.Json = False,
+def explore(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the page there instead of opening it.")
+    ] = None,
 ) -> None:
-    """The four numbers that decide each kernel of a network in high dimension.
+    r"""Open the explorer: one page in your browser, no server, nothing fetched, nothing sent.
 
     \b
     Examples:
-      notsodeep coefficients relu --sigma-a2 0.2
-      notsodeep coefficients leaky_relu:slope=0.1 --json
-      notsodeep coefficients --layers relu/relu --tau0 1.2
+      notsodeep explore
+      notsodeep explore -o explorer.html
     """
-    network, tau0 = opt.network_from(activation, sigma_a2, sigma_b2, layers), opt.tau0_from(tau0)
-    kernels: tuple[opt.Kernel, ...] = ("ck", "ntk", "ntk_frozen")
-    found = {k: nsd.coefficients(network, tau0, k) for k in kernels}
-    names = ("c1", "c2", "c3", "diagonal", "alpha4", "tau_star", "bias")
-    numbers = {k: {n: getattr(c, n) for n in names} for k, c in found.items()}
-    shown = [n for n in names if getattr(found["ck"], n) is not None]
-    rows = [[k, *(f"{getattr(c, n):.10g}" for n in shown)] for k, c in found.items()]
-    text = table(f"{network!r} at tau0 = {tau0:g}", {"kernel": "left", **dict.fromkeys(shown, "right")}, rows)
-    answer(json, {"network": network.to_dict(), "tau0": tau0, "coefficients": numbers}, text)
+    from .._files import write_text
+    from ..explore import page
+
+    file = output or Path(tempfile.mkdtemp(prefix="notsodeep-")) / "explorer.html"
+    write_text(file, page())
+    if output is not None:
+        show(f"wrote {file}; open it in a browser")
+    elif webbrowser.open(file.as_uri()):
+        show(f"opened {file}")
+    else:
+        show(f"no browser was found; open {file} yourself, or write it elsewhere with -o")
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option("--output", "-o", help="Where report.html goes.")] = Path("demo"),
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: a few seconds.")] = False,
+) -> None:
+    r"""Show two DEQs and their twins in one table and a report, in about a minute.
+
+    \b
+    Examples:
+      notsodeep demo
+      notsodeep demo --quick --output out
+    """
+    from notsodeep import demo as show_case
+
+    show_case.main(folder, quick=quick)
