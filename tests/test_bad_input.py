@@ -129,6 +129,7 @@ MISTAKES = {
     "training rows from the same pipe": ("kernel - relu --against -", 2, "only one of the two"),
     "variance of an explicit network": ("kernel X.npy --layers tanh -s 0.1", 2, "explicit network"),
     "variance of a twin": ("kernel X.npy --twin kept.json -s 0.1", 2, "--twin says"),
+    "kernel of a twin": ("kernel X.npy --twin kept.json -k ntk", 2, "--twin says"),
     "both from standard input": ("match relu --route papers --data - --labels -", 2, "as a file"),
     "a range that falls": ("learn relu -n 5000:200", 2, "low:high"),
     "two ranges": ("learn relu -n 20:40 --ridge 0.1:1", 2, "one thing"),

@@ -47,7 +47,9 @@ def atomic(path: Path, size: int = 0) -> Iterator[Path]:
     part = target.with_name(f".{_cut(target.name)}.{secrets.token_hex(8)}.part")
     try:
         with _locked(part):
-            _reserve(part, size)
+            if size:
+                with open(part, "r+b") as stream:
+                    reserve(stream.fileno(), size, part.parent)
             yield part
             with open(part, "r+b") as stream:
                 os.fsync(stream.fileno())
@@ -93,6 +95,20 @@ def write_matrix(path: Path, shape: tuple[int, int], dtype: Any, fill: Callable[
         fill(mapped)
         mapped.flush()
         del mapped  # Windows renames no file that is still mapped
+
+
+def reserve(handle: int, size: int, folder: Path) -> None:
+    """Reserve so many bytes for an open file in a folder, where the system knows how; a full disk is an error here."""
+    if size > shutil.disk_usage(folder).free:
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({size:,} bytes needed)", str(folder))
+    os.ftruncate(handle, size)
+    try:
+        os.posix_fallocate(handle, 0, size)
+    except AttributeError:  # macOS and Windows have no such call
+        return
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot
+            raise
 
 
 def advice(error: OSError) -> str:
@@ -166,35 +182,12 @@ def _remove_if_dead(part: Path) -> int:
         return 0
 
 
-def _reserve(part: Path, size: int) -> None:
-    """Reserve space for so many bytes, where the system knows how; a full disk is an error here."""
-    if not size:
-        return
-    if size > shutil.disk_usage(part.parent).free:
-        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({size:,} bytes needed)", str(part.parent))
-    with open(part, "r+b") as stream:
-        stream.truncate(size)
-        try:
-            os.posix_fallocate(stream.fileno(), 0, size)
-        except AttributeError:  # macOS and Windows have no such call
-            return
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot
-                raise
-
-
 def _sync(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def reserve(handle: int, size: int, path: Path) -> None:
-    """Reserve space for so many bytes of an open file."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(handle, 0, size)
 
 
 # ---- JSON documents that come from outside, before anything is made from them ----------------------------

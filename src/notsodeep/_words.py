@@ -7,5 +7,3 @@ from typing import Literal
 Kernel = Literal["ck", "ntk", "ntk_frozen"]
 """What is trained: the readout alone; all weights; all but the input weights (docs/theory.md, section 2)."""
 Init = Literal["gaussian", "orthogonal"]
-Method = Literal["sgd", "adam", "ridge"]
-Store = Literal["auto", "memory", "disk", "none"]

@@ -136,7 +136,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "spectral_law": (nsd.spectral_law, lambda: {"network": deq, "mixture": mix, "n": 30}),
         "SpectralLaw.density": (law.density, lambda: {"x": [1.0]}),
         "SpectralLaw.cdf": (law.cdf, lambda: {"x": [1.0]}),
-        "SpectralLaw.quantile": (law.quantile, lambda: {"u": [0.5]}),
         "match": (nsd.match, lambda: {"deq": deq, "statistics": 1.0}),
         "match_sphere": (nsd.match_sphere, lambda: {"deq": deq, "terms": 4}),
         "match_one_layer": (nsd.match_one_layer, lambda: {"deq": relu, "tol": 1e-2, "kinds": 1}),

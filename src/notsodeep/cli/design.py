@@ -12,12 +12,12 @@ import typer
 
 import notsodeep as nsd
 
-from .._words import FamilyName
 from ..errors import InvalidInputError
 from . import inputs
 from .app import app, print_json, show
 
 Route = Literal["one-layer", "papers", "sphere"]
+Family = Literal["hard_tanh", "skip", "leaky_relu", "quadratic", "hermite"]
 _OPTIONS = {
     "one-layer": ("norms", "tol", "kinds", "data", "standardise"),
     "papers": ("tau0", "family", "data", "labels", "standardise"),
@@ -45,7 +45,7 @@ def match(
     ] = None,
     tol: Annotated[float | None, typer.Option("--tol", help="one-layer: largest error of the kernel.")] = None,
     kinds: Annotated[int | None, typer.Option("--kinds", min=1, help="one-layer: this many kinds of units.")] = None,
-    family: Annotated[FamilyName | None, typer.Option("--family", help="papers: activations of the twin.")] = None,
+    family: Annotated[Family | None, typer.Option("--family", help="papers: activations of the twin.")] = None,
     tau0: Annotated[
         float | None, typer.Option("--tau0", help="papers: root mean square norm of the inputs; default 1.")
     ] = None,

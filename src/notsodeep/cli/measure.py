@@ -41,7 +41,7 @@ def kernel(
     layers: inputs.Layers = None,
     twin: Annotated[str | None, typer.Option("--twin", help="A twin.json instead: the kernel it matches.")] = None,
     which: Annotated[
-        Kernel | None, typer.Option("--kernel", "-k", help="ck (default), ntk or ntk_frozen; a twin has its own.")
+        Kernel | None, typer.Option("--kernel", "-k", help="ck (default), ntk or ntk_frozen; a twin says it.")
     ] = None,
     against: Annotated[
         str | None, typer.Option("--against", help="Training rows: the kernel between X and them, prepared alike.")
@@ -82,9 +82,9 @@ def _filler(twin: str | None, activation: str | None, layers: str | None, which:
         return lambda X, Y, out: nsd.kernels_of(network, X, Y, kernels=(name,), out={name: out})
     if activation is not None:
         raise InvalidInputError("--twin names the network; leave out the activation.")
-    inputs.refuse("the file of --twin says what its networks are", layers=layers, **variances)
+    inputs.refuse("the file of --twin says it", layers=layers, kernel=which, **variances)
     designed = inputs.read_twin(twin)
-    return lambda X, Y, out: designed.kernel_matrix(X, Y, which, out=out)
+    return lambda X, Y, out: designed.kernel_matrix(X, Y, out=out)
 
 
 def _both(points: str, against: str | None, standardise: bool) -> tuple[Any, Any]:
