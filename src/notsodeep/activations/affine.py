@@ -20,7 +20,21 @@ from .polynomial import Polynomial, Quadratic
 @register
 @dataclass(frozen=True)
 class Affine(Activation):
-    """gain * base(scale * x) + skip * x + shift; use :meth:`Activation.affine`, which builds it flat."""
+    """gain * base(scale * x) + skip * x + shift; :meth:`Activation.affine` builds it without nesting.
+
+    Parameters
+    ----------
+    base : str, Activation or callable
+    gain : float, default 1
+    scale : float, default 1
+        A positive number.
+    skip, shift : float, default 0
+
+    Examples
+    --------
+    >>> Affine("tanh", gain=2.0, shift=0.5)
+    Affine(Tanh(), gain=2.0, shift=0.5)
+    """
 
     base: Activation
     gain: float = 1.0

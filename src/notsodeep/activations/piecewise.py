@@ -39,7 +39,17 @@ class TwoSlopes(Activation):
 @register
 @dataclass(frozen=True)
 class Linear(TwoSlopes):
-    """phi(x) = slope * x."""
+    """phi(x) = slope * x.
+
+    Parameters
+    ----------
+    slope : float, default 1
+
+    Examples
+    --------
+    >>> Linear(2.0).lipschitz
+    2.0
+    """
 
     slope: float = 1.0
     name: ClassVar[str] = "linear"
@@ -72,7 +82,13 @@ class Linear(TwoSlopes):
 @register
 @dataclass(frozen=True)
 class ReLU(TwoSlopes):
-    """phi(x) = max(x, 0)."""
+    """phi(x) = max(x, 0).
+
+    Examples
+    --------
+    >>> ReLU().kinks, ReLU().homogeneity
+    ((0.0,), 1.0)
+    """
 
     name: ClassVar[str] = "relu"
     torch_functions: ClassVar = (torch.relu, functional.relu)
@@ -89,7 +105,18 @@ class ReLU(TwoSlopes):
 @register
 @dataclass(frozen=True)
 class LeakyReLU(TwoSlopes):
-    """phi(x) = gain * x for x > 0 and slope * x for x < 0."""
+    """phi(x) = gain * x for x > 0 and slope * x for x < 0.
+
+    Parameters
+    ----------
+    slope : float, default 0.01
+    gain : float, default 1
+
+    Examples
+    --------
+    >>> LeakyReLU(slope=0.1).slope_range
+    (0.1, 1.0)
+    """
 
     slope: float = 0.01
     gain: float = 1.0
@@ -129,7 +156,19 @@ class LeakyReLU(TwoSlopes):
 @register
 @dataclass(frozen=True)
 class HardTanh(Activation):
-    """phi(x) = a * clip(x, -c, c)."""
+    """phi(x) = a * clip(x, -c, c).
+
+    Parameters
+    ----------
+    a : float, default 1
+    c : float, default 1
+        A positive number.
+
+    Examples
+    --------
+    >>> HardTanh(a=0.5, c=2.0).kinks
+    (-2.0, 2.0)
+    """
 
     a: float = 1.0
     c: float = 1.0
@@ -174,7 +213,22 @@ class HardTanh(Activation):
 @register
 @dataclass(frozen=True)
 class PiecewiseLinear(TwoSlopes):
-    """Continuous, linear between ``knots``: ``slopes`` has one more entry; ``at_zero`` is phi(0)."""
+    """A continuous function that is linear between knots.
+
+    Parameters
+    ----------
+    knots : tuple of float
+        The kinks, in increasing order.
+    slopes : tuple of float
+        The slopes before, between and after the knots, one more than there are knots.
+    at_zero : float, default 0
+        The value phi(0).
+
+    Examples
+    --------
+    >>> PiecewiseLinear(knots=(-1.0, 1.0), slopes=(0.0, 1.0, 0.5)).lipschitz
+    1.0
+    """
 
     knots: tuple[float, ...] = (0.0,)
     slopes: tuple[float, ...] = (0.0, 1.0)
@@ -254,7 +308,13 @@ class PiecewiseLinear(TwoSlopes):
 @register
 @dataclass(frozen=True)
 class HardSwish(Activation):
-    """phi(x) = x * clip(x + 3, 0, 6) / 6 (Howard et al., 2019): zero, a parabola, the identity."""
+    """phi(x) = x * clip(x + 3, 0, 6) / 6: zero, a parabola, the identity (Howard et al., 2019).
+
+    Examples
+    --------
+    >>> HardSwish().kinks
+    (-3.0, 3.0)
+    """
 
     name: ClassVar[str] = "hard_swish"
     aliases: ClassVar[tuple[str, ...]] = ("hardswish",)

@@ -74,7 +74,18 @@ class Polynomial(Activation):
 @register
 @dataclass(frozen=True)
 class Quadratic(Polynomial):
-    """phi(x) = a x^2 + b x + c."""
+    """phi(x) = a x^2 + b x + c.
+
+    Parameters
+    ----------
+    a : float, default 1
+    b, c : float, default 0
+
+    Examples
+    --------
+    >>> Quadratic(1.0, 0.0, -1.0).parity
+    'even'
+    """
 
     a: float = 1.0
     b: float = 0.0
@@ -125,7 +136,19 @@ class Quadratic(Polynomial):
 @register
 @dataclass(frozen=True)
 class Hermite(Polynomial):
-    """phi(x) = sum_k coefficients[k] h_k(x / scale), h_k the orthonormal Hermite polynomials."""
+    """phi(x) = sum_k coefficients[k] h_k(x / scale), where h_k are the orthonormal Hermite polynomials.
+
+    Parameters
+    ----------
+    coefficients : tuple of float
+    scale : float, default 1
+        A positive number.
+
+    Examples
+    --------
+    >>> Hermite((0.0, 1.0, 0.5)).degree
+    2
+    """
 
     coefficients: tuple[float, ...] = (0.0, 1.0)
     scale: float = 1.0

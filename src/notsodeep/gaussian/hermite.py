@@ -21,10 +21,25 @@ from .rule import BLOCK, as_scales, chunks, may_share, shared_coefficients, shar
 
 @isolated_settings
 def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bool = False) -> Any:
-    """a_k(q) = E[phi(sqrt(q) xi) h_k(xi)], k < ``terms``: shape q.shape + (terms,); of phi' if ``derivative``.
+    """Return the Hermite coefficients a_k(q) = E[phi(sqrt(q) xi) h_k(xi)], k < terms.
 
-    Evaluated once per distinct q.
+    Parameters
+    ----------
+    phi : str, Activation or callable
+        The activation.
+    q : float, array or tensor
+        The variance, or several.
+    terms : int
+        The number of coefficients.
+    derivative : bool, default False
+        Whether the coefficients are those of phi'.
 
+    Returns
+    -------
+    array or tensor of shape q.shape + (terms,)
+
+    Examples
+    --------
     >>> a = hermite_coefficients("relu", 1.0, 3)
     >>> [round(float(c), 6) for c in a]
     [0.398942, 0.5, 0.282095]
@@ -37,7 +52,7 @@ def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bo
 
 
 def coefficients_at(phi: Activation, tau: Tensor, terms: int, derivative: bool = False) -> Tensor:
-    """The same at flat scales tau = sqrt(q): shape (len(tau), terms)."""
+    """Return E[phi(tau xi) h_k(xi)] at flat scales tau: shape (len(tau), terms)."""
     return finite(_without_parity(_coefficients(phi, tau, terms, derivative), phi, derivative), phi)
 
 

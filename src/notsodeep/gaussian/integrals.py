@@ -20,33 +20,68 @@ from .rule import as_scales, beyond, check_ends, integrate, normal_density, port
 
 @dataclass(frozen=True)
 class Moments:
-    """Gaussian moments of phi at scale tau, xi standard normal (theory: E1, E2, Q2, D2)."""
+    """The Gaussian moments of phi at scale tau, where xi is standard normal (theory: E1, E2, Q2, D2).
+
+    Parameters
+    ----------
+    mean : float or array
+        E[phi(tau xi)].
+    square : float or array
+        E[phi(tau xi)^2].
+    variance : float or array
+        Var[phi(tau xi)], without the cancellation in square - mean^2.
+    slope : float or array
+        E1 = E[phi'(tau xi)].
+    curvature : float or array
+        E2 = E[phi''(tau xi)].
+    slope_square : float or array
+        D2 = E[phi'(tau xi)^2], infinite if phi jumps.
+    square_curvature : float or array
+        Q2 = E[(phi^2)''(tau xi)]; d E[phi(sqrt(q) xi)^2] / dq = Q2 / 2.
+
+    Examples
+    --------
+    >>> moments("relu", 1.0).slope
+    0.5
+    """
 
     mean: Any
-    """E[phi(tau xi)]"""
     square: Any
-    """E[phi(tau xi)^2]"""
     variance: Any
-    """Var[phi(tau xi)], free of the cancellation in square - mean^2"""
     slope: Any
-    """E1 = E[phi'(tau xi)]"""
     curvature: Any
-    """E2 = E[phi''(tau xi)]"""
     slope_square: Any
-    """D2 = E[phi'(tau xi)^2] (``inf`` if phi jumps)"""
     square_curvature: Any
-    """Q2 = E[(phi^2)''(tau xi)]; d E[phi(sqrt(q) xi)^2] / dq = Q2 / 2"""
 
 
 @isolated_settings
 def expectation(
     function: Callable[[Tensor], Tensor], tau: Any, kinks: Sequence[float] = (), feature: float = 1.0
 ) -> Any:
-    """E[f(tau xi)] for a function of float64 tensors; ``kinks`` are its rough points, ``feature`` its length scale.
+    """Return E[f(tau xi)] with xi standard normal, checked against a finer rule.
 
-    The result is compared with a finer rule, and :class:`ConvergenceError` is raised if they differ or if the range
-    of the rule cuts off what matters.
+    Parameters
+    ----------
+    function : callable
+        f, which maps a float64 tensor to a tensor of the same shape.
+    tau : float or array
+        The scale, or several.
+    kinks : sequence of float
+        The points where f or a derivative of f jumps.
+    feature : float, default 1
+        The shortest length on which f varies.
 
+    Returns
+    -------
+    float or array of the shape of tau
+
+    Raises
+    ------
+    ConvergenceError
+        If the two rules differ, or if the range of the rule cuts off what matters.
+
+    Examples
+    --------
     >>> round(expectation(torch.abs, 2.0, kinks=(0.0,)), 12) == round(2 * math.sqrt(2 / math.pi), 12)
     True
     """
@@ -65,8 +100,22 @@ def expectation(
 
 @isolated_settings
 def moments(phi: ActivationLike, tau: Any) -> Moments:
-    """All moments of an activation at one or many scales (a number, an array or a tensor).
+    """Return the Gaussian moments of an activation at one or many scales.
 
+    Parameters
+    ----------
+    phi : str, Activation or callable
+        The activation.
+    tau : float, array or tensor
+        The scale, or several.
+
+    Returns
+    -------
+    Moments
+        Its fields have the shape of tau.
+
+    Examples
+    --------
     >>> round(moments("tanh", 1.0).square, 10)
     0.3942944904
     """
@@ -76,7 +125,7 @@ def moments(phi: ActivationLike, tau: Any) -> Moments:
 
 
 def spread(phi: Activation, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """Var[phi(sqrt(q) xi)] and its derivative in q = tau^2, at one scale, of shape (1,).
+    """Return Var[phi(sqrt(q) xi)] and its derivative in q = tau^2, at one scale, of shape (1,).
 
     2 q d/dq E[f(sqrt(q) xi)] = E[f He_2] asks for values alone; f = (phi - E[phi])^2 does not cancel at small scales.
     """
@@ -153,14 +202,14 @@ def _integrals(phi: Activation, tau: Tensor) -> Tensor:
 
 
 def finite(values: Tensor, phi: Activation) -> Tensor:
-    """``values``, unless one of them overflowed."""
+    """Return ``values``, or raise an error if one of them overflowed."""
     if not bool(torch.isfinite(values).all()):
         raise ConvergenceError(f"a Gaussian expectation of {phi!r} overflows at this scale")
     return values
 
 
 def _affine_moments(phi: Affine, tau: Tensor) -> list[Tensor]:
-    """Of gain * base(scale x) + shift, from those of the base: no cancellation, however large the shift."""
+    """The moments of gain * base(scale x) + shift from those of the base: a large shift cancels nothing."""
     mean, _, variance, slope, curvature, slope_square, square_curvature = _moments(phi.base, phi.scale * tau)
     steepness = phi.gain * phi.scale
     mean, variance = phi.gain * mean + phi.shift, phi.gain**2 * variance
