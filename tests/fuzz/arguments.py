@@ -191,6 +191,13 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "solve.NetworkKernel": (nsd.solve.NetworkKernel, lambda: {"network": relu, "kernel": "ck"}),
         "solve.factorise": (nsd.solve.factorise, lambda: {"K": K}),
         "solve.ridge_path": (nsd.solve.ridge_path, lambda: {"K": K, "targets": t}),
+        "solve.CG": (nsd.solve.CG, dict),
+        "solve.solve_dense": (nsd.solve.solve_dense, lambda: {"K": K, "targets": t, "ridges": [0.1]}),
+        "solve.solve_kernel": (
+            nsd.solve.solve_kernel,
+            lambda: {"kernel": nsd.solve.NetworkKernel(relu, "ck"), "X": T, "targets": t, "ridges": [0.1]},
+        ),
+        "solve.KernelTiles": (nsd.solve.KernelTiles, lambda: {"kernel": nsd.solve.NetworkKernel(relu, "ck"), "X": T}),
         "KernelDisplay.from_kernel": (_drawn(nsd.plots.KernelDisplay.from_kernel), lambda: {"kernel": X}),
         "KernelDisplay.plot": (_drawn(nsd.plots.KernelDisplay.from_kernel(X).plot), dict),
         "SpectrumDisplay.from_kernel": (_drawn(nsd.plots.SpectrumDisplay.from_kernel), lambda: {"kernel": X}),
