@@ -45,6 +45,7 @@ from .networks import DEQ as DEQ
 from .networks import ENN as ENN
 from .networks import network_from_dict as network_from_dict
 from .nn.compare import compare as compare
+from .nn.replacement import replace as replace
 from .spectra import spectral_law as spectral_law
 
 __version__: str

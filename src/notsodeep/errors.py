@@ -7,6 +7,7 @@ import warnings
 
 __all__ = [
     "ActivationError",
+    "CertificationError",
     "CheckpointError",
     "ClusterError",
     "ConcentrationError",
@@ -73,6 +74,24 @@ class DataError(NotSoDeepError, ValueError):
 
 class CheckpointError(NotSoDeepError, ValueError):
     """A checkpoint or saved model is damaged or does not belong to this model."""
+
+
+class CertificationError(NotSoDeepError, RuntimeError):
+    """A replacement's promise cannot be kept with these rows, or by this student.
+
+    ``rows`` holds how many would do (None where more rows do not help), ``disagreement`` what can be certified, and
+    ``coverage`` the share of rows that the student would then answer.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        rows: int | None = None,
+        disagreement: float | None = None,
+        coverage: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.rows, self.disagreement, self.coverage = rows, disagreement, coverage
 
 
 class ClusterError(NotSoDeepError, RuntimeError):

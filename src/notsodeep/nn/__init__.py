@@ -1,6 +1,7 @@
 """Finite width: networks that run and train, and the way from a DEQ to its explicit twin."""
 
 from .._equilibrium import Equilibrium, SolverOptions, solve_equilibrium
+from .certify import Certificate, Drift
 from .checkpoint import load, save
 from .compare import Comparison, Measurement, compare
 from .convert import Conversion, Distillation, distil, twin_of
@@ -8,22 +9,29 @@ from .deq import DEQ
 from .enn import ENN, export_onnx, export_program
 from .foreign import DEQParts, Measured
 from .model import Model
+from .replacement import Replacement, Timing
+from .student import ReplaceOptions
 from .train import Epoch, History, evaluate, fit, fit_readout
 
 __all__ = [
     "DEQ",
     "ENN",
+    "Certificate",
     "Comparison",
     "Conversion",
     "DEQParts",
     "Distillation",
+    "Drift",
     "Epoch",
     "Equilibrium",
     "History",
     "Measured",
     "Measurement",
     "Model",
+    "ReplaceOptions",
+    "Replacement",
     "SolverOptions",
+    "Timing",
     "compare",
     "distil",
     "evaluate",

@@ -15,7 +15,7 @@ from .._words import Kernel
 from ..errors import InvalidInputError
 from ..networks import DEQ as Specification
 from .implicit import equilibrium, find_equilibrium
-from .model import Gaussian, Model, check_input
+from .model import Gaussian, Model, check_input, ridge_readout
 
 
 class DEQ(Model):
@@ -90,12 +90,14 @@ class DEQ(Model):
         u = equilibrium(self.recurrent, drive.reshape(-1, self.width), self._gain, self.spec.activation, self.solver)
         return u.reshape(drive.shape)
 
-    def solve(self, x: Tensor) -> Equilibrium:
+    def solve(self, x: Tensor, guess: Tensor | None = None) -> Equilibrium:
         """Return the equilibrium with its residuals and steps, without derivatives; it never warns.
 
         Parameters
         ----------
         x : Tensor of shape (..., in_features)
+        guess : Tensor of shape (width, 2 width), optional
+            What :meth:`fit_guess` returned: the solver starts nearer to the equilibrium.
 
         Returns
         -------
@@ -104,9 +106,27 @@ class DEQ(Model):
         """
         check_input(x, self.in_features)
         with torch.no_grad():
-            drive = self._project(x).reshape(-1, self.width)
-            found = find_equilibrium(self.recurrent, drive, self._gain, self.spec.activation, self.solver)
+            phi, drive = self.spec.activation, self._project(x).reshape(-1, self.width)
+            start = None if guess is None else phi(torch.cat([phi(drive), drive], 1) @ guess.mT)
+            found = find_equilibrium(self.recurrent, drive, self._gain, phi, self.solver, start)
         return Equilibrium(found.value * self._scale, found.residual, found.steps, found.converged)
+
+    def fit_guess(self, x: Tensor) -> Tensor:
+        """Fit a start of the solver: u = phi(W [phi(c), c]), c = sigma_b B x + sigma_c c, by least squares for W.
+
+        Parameters
+        ----------
+        x : Tensor of shape (rows, in_features)
+            Rows whose equilibria are solved for.
+
+        Returns
+        -------
+        Tensor of shape (width, 2 width)
+        """
+        with torch.no_grad():
+            u, drive = self.solve(x).value / self._scale, self._project(x)
+            wanted = torch.addmm(drive, u, self.recurrent.mT, alpha=self._gain)
+            return ridge_readout(torch.cat([self.spec.activation(drive), drive], 1), wanted, 1e-6)
 
     def _project(self, x: Tensor) -> Tensor:
         """Return sigma_b B x + sigma_c c in the weights' own precision: bfloat16 would exceed any useful tolerance."""

@@ -186,8 +186,7 @@ def export_program(model: ENN) -> torch.export.ExportedProgram:
     torch.Size([5, 2])
     """
     _check(model)
-    batch = torch.export.Dim("batch")
-    return torch.export.export(model.eval(), (_example(model),), dynamic_shapes={"x": {0: batch}})
+    return exported(model, _example(model))
 
 
 def export_onnx(model: ENN, path: str | Path) -> Path:
@@ -210,6 +209,17 @@ def export_onnx(model: ENN, path: str | Path) -> Path:
     >>> nsd.nn.export_onnx(model, "model.onnx")  # doctest: +SKIP
     """
     _check(model)
+    return write_onnx(model, _example(model), path, ["y"])
+
+
+def exported(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+    """Return any module of one input as a ``torch.export`` program with a free batch size."""
+    batch = torch.export.Dim("batch")
+    return torch.export.export(module.eval(), (example,), dynamic_shapes={"x": {0: batch}})
+
+
+def write_onnx(module: nn.Module, example: Tensor, path: str | Path, outputs: list[str]) -> Path:
+    """Write any module of one input as ONNX with a free batch size."""
     for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError(package, "onnx")
@@ -218,16 +228,16 @@ def export_onnx(model: ENN, path: str | Path) -> Path:
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch's exporter about its own internals
         warnings.simplefilter("ignore", FutureWarning)
         program = torch.onnx.export(
-            model.eval(),
-            (_example(model),),
+            module.eval(),
+            (example,),
             dynamo=True,
             input_names=["x"],
-            output_names=["y"],
+            output_names=outputs,
             dynamic_shapes={"x": {0: torch.export.Dim("batch")}},
             verbose=False,
         )
         assert program is not None
-        if sum(p.numel() * p.element_size() for p in model.parameters()) > LIMITS.onnx_bytes:
+        if sum(p.numel() * p.element_size() for p in module.parameters()) > LIMITS.onnx_bytes:
             program.save(str(path))  # the weights go to a second file that the first one names
         else:
             write_with(path, lambda temporary: program.save(str(temporary)))

@@ -21,11 +21,16 @@ from ..activations import Activation
 
 
 def find_equilibrium(
-    recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, options: SolverOptions
+    recurrent: Tensor,
+    drive: Tensor,
+    gain: float,
+    phi: Activation,
+    options: SolverOptions,
+    start: Tensor | None = None,
 ) -> Equilibrium:
     """Solve u = phi(drive + gain u A') for every row of ``drive``, without derivatives."""
     with torch.no_grad(), torch.autocast(drive.device.type, enabled=False):
-        start = phi(drive)  # one Picard step from zero, which needs no product with A
+        start = phi(drive) if start is None else start  # one Picard step from zero needs no product with A
         return _solve(lambda rows: _map(drive[rows], recurrent, gain, phi), start, options)
 
 

@@ -26,6 +26,7 @@ class NetworkLimits:
 
     most_weights: int = 1 << 37  # in one matrix: half a terabyte in single precision, beyond any machine
     onnx_bytes: int = 1 << 30  # weights above this go to a second file: one ONNX file holds less than two GiB
+    least_coverage: float = 0.05  # a student that answers less of the rows than that costs more than it saves
     batch: int = 1024  # rows that are evaluated together: enough to fill two cores or a GPU at width 1,024
 
 

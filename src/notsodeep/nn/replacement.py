@@ -1,0 +1,582 @@
+"""A trained model replaced by a student wherever the two are sure to agree, with a bound on how often they differ."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .._arguments import checked, shown, whole_seed
+from .._arrays import as_numbers, bad_row
+from ..errors import CheckpointError, InvalidInputError, warn
+from .certify import (
+    Certificate,
+    Drift,
+    check_promise,
+    check_rows,
+    compare_samples,
+    last_threshold,
+    refusal,
+)
+from .checkpoint import build, read_file, write_file
+from .deq import DEQ
+from .enn import ENN, exported, write_onnx
+from .model import LIMITS, evaluating, in_batches
+from .student import (
+    SCORES,
+    Data,
+    ReplaceOptions,
+    Scored,
+    Student,
+    distil,
+    train_head,
+    width_of,
+)
+
+_SHARES = (0.6, 0.15, 0.25)  # of X without calibration rows: distilled, chosen, measured
+_METHOD = "fixed sequence of thresholds, exact binomial tails"
+
+
+@checked
+def replace(
+    model: Callable[..., Any],
+    X: Any,
+    *,
+    disagreement: float = 0.002,
+    confidence: float = 0.95,
+    calibration: Any = None,
+    tolerance: float | None = None,
+    student: nn.Module | None = None,
+    options: ReplaceOptions | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Replacement:
+    """Train a cheap student of a model, and bound how often the two together differ from the model alone.
+
+    The student answers where it is sure; the model answers the rest. The bound holds for any model and any student, for
+    inputs drawn as the measured rows were.
+
+    Parameters
+    ----------
+    model : nn.Module or callable
+        It maps a batch of rows to one row of outputs each: an ``nsd.nn.DEQ``, a torchdeq module, any other. It is
+        called without gradients, in evaluation mode, on its own device.
+    X : array of shape (n, ...), or iterable of such batches
+        Unlabelled rows. Rows that trained the model may be among them if ``calibration`` is given.
+    disagreement : float
+        The most that is allowed: the share of inputs on which replacement and model differ.
+    confidence : float
+        The probability, over the draw of the measured rows, with which the bound must hold.
+    calibration : array of shape (n, ...), or iterable of such batches, optional
+        Rows that neither model nor student has seen, as fresh as the inputs to come; all of them are measured. Without
+        it a quarter of X is, which is right only if the model was not trained on X.
+    tolerance : float, optional
+        For outputs that are numbers: the error that counts as agreement. By default the largest output is the answer.
+    student : nn.Module, optional
+        A network of your own from rows to outputs of the model's shape; it is trained in place. By default one hidden
+        layer of ReLU units with standardisation inside.
+    options : ReplaceOptions, optional
+        Width of the default student, steps of its training, mixed rows, warm start of the solver.
+    seed : int
+        The seed of the splits, of the student and of its training.
+    progress : bool, optional
+        Whether a progress bar is shown; by default on a terminal.
+
+    Returns
+    -------
+    Replacement
+        A module from rows to outputs.
+
+    Raises
+    ------
+    CertificationError
+        If the promise cannot be kept: too few rows, or a student too weak. It says what could be promised.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd, torch
+    >>> X = torch.randn(6000, 5, generator=torch.Generator().manual_seed(0))
+    >>> model = nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.2), in_features=5, width=32, out_features=2)
+    >>> options = nsd.nn.ReplaceOptions(steps=200)
+    >>> fast = nsd.replace(model, X[:3000], disagreement=0.02, calibration=X[3000:], options=options)
+    >>> fast(X[:4]).shape, fast.certificate.coverage > 0.5
+    (torch.Size([4, 2]), True)
+    """
+    check_promise(disagreement, confidence, tolerance)
+    options = options or ReplaceOptions()
+    generator = torch.Generator().manual_seed(whole_seed(seed))
+    ask = _Model(model, tolerance)
+    rows = _as_rows(X, "X", options.rows, generator, ask)
+    fresh = None if calibration is None else _as_rows(calibration, "calibration", options.rows, generator, ask)
+    if fresh is not None and fresh.shape[1:] != rows.shape[1:]:
+        raise InvalidInputError(f"calibration rows have shape {tuple(fresh.shape[1:])}, X has {tuple(rows.shape[1:])}")
+    measured = round(_SHARES[2] * len(rows)) if fresh is None else len(fresh)
+    check_rows(measured, disagreement, confidence, _SHARES[2] if fresh is None else 1.0)
+    if fresh is None:
+        warn(
+            "no calibration rows were given: a quarter of X is taken for inputs as fresh as those to come. If the "
+            "model was trained on X they are not, and the promise is void; give calibration= rows that it has not seen"
+        )
+    train, choose, measure = _split(ask, rows, fresh, generator)
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(seed)
+        pupil = student if student is not None else _new_student(model, train, options)
+        _check_student(pupil, train)
+        distil(pupil, ask, train, choose, options, seed, progress)
+        scored, thresholds = _choose_score(pupil, ask, train, choose, options, disagreement, seed)
+    certificate = _certify(ask, scored, thresholds, measure, (disagreement, confidence), (len(train), len(choose)))
+    guess = _fit_guess(model, train.rows) if options.warm_start else None
+    return Replacement(model, scored, certificate, rows.shape[1:], guess)
+
+
+# ---- the module ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Hold the median time of a batch, in seconds, measured in turns.
+
+    Examples
+    --------
+    >>> from notsodeep.nn import Timing
+    >>> Timing(model=0.02, replacement=0.004, student=0.001).ratio
+    5.0
+    """
+
+    model: float
+    replacement: float
+    student: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long the model takes."""
+        return self.model / self.replacement
+
+
+class Replacement(nn.Module):
+    """Answer as a model does, by a student where it is sure and by the model elsewhere.
+
+    :func:`notsodeep.replace` makes it.
+
+    Parameters
+    ----------
+    model : nn.Module or callable
+        The model that is replaced; it answers what the student leaves.
+    scored : nn.Module
+        Rows in, (outputs, score) out.
+    certificate : Certificate
+        What is promised.
+    shape : tuple of int
+        The shape of one row.
+    guess : Tensor, optional
+        The weights of the solver's start for an ``nsd.nn.DEQ``.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> nsd.nn.Replacement.load("fast.safetensors", model)  # doctest: +SKIP
+    """
+
+    guess: Tensor | None
+
+    def __init__(
+        self, model: Any, scored: Scored, certificate: Certificate, shape: Iterable[int], guess: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        self.model, self.scored, self.certificate, self.shape = model, scored, certificate, tuple(shape)
+        self.register_buffer("guess", guess)
+        self._seen, self._fell, self._next_look, self._warned = 0, 0, 256, False
+        self.eval()
+
+    @property
+    def student(self) -> nn.Module:
+        """The bare student."""
+        return self.scored.student
+
+    def train(self, mode: bool = True) -> Replacement:
+        """Stay in evaluation mode, the only one that the certificate knows."""
+        return super().train(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the student's outputs for the rows it is sure of, the model's for the others."""
+        outputs, left = self._answer(x)
+        self._count(len(x), left)
+        return outputs
+
+    @torch.no_grad()
+    def _answer(self, x: Tensor) -> tuple[Tensor, int]:
+        """Return the outputs, and how many of them are the model's."""
+        if not isinstance(x, Tensor) or tuple(x.shape[1:]) != self.shape or x.ndim < 1:
+            given = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise InvalidInputError(f"expected a tensor of shape (rows, {str(self.shape)[1:-1]}), got {given}")
+        outputs, score = self.scored(x)
+        left = (~(score >= self.certificate.threshold)).nonzero()[:, 0]
+        if len(left):
+            outputs = outputs.index_copy(0, left, self._ask(x[left]).to(outputs.dtype))
+        return outputs, len(left)
+
+    def _ask(self, x: Tensor) -> Tensor:
+        if self.guess is None:
+            return self.model(x)
+        found = self.model.solve(x, self.guess)
+        found.require(self.model.solver)
+        return self.model.read(found.value)
+
+    # -- after calibration -------------------------------------------------------------------------------
+    def drift(self) -> Drift:
+        """Compare the share of rows that the model had to answer since calibration with that of the measured rows.
+
+        Returns
+        -------
+        Drift
+            A small ``p_value`` says that inputs are no longer like those of calibration, of which the promise speaks.
+        """
+        return compare_samples(self.certificate, self._seen, self._fell)
+
+    def _count(self, rows: int, fell: int) -> None:
+        self._seen, self._fell = self._seen + rows, self._fell + fell
+        if self._seen < self._next_look or self._warned:
+            return
+        self._next_look = 2 * self._seen  # looks are few, so that chance alone rarely warns
+        found = self.drift()
+        if found.p_value < 1e-4:
+            self._warned = True
+            warn(
+                f"of the last {found.rows:,} rows the model had to answer {found.share:.2%}, of those at calibration "
+                f"{found.expected:.2%} (p = {found.p_value:.1e}): the inputs have changed, and the promise speaks of "
+                "inputs like those of calibration. Call replace again on rows like these"
+            )
+
+    def measure(self, x: Tensor, repeats: int = 9) -> Timing:
+        """Time model, replacement and bare student on a batch, in turns.
+
+        Parameters
+        ----------
+        x : Tensor of shape (rows, ...)
+        repeats : int
+            The number of rounds, whose median is returned.
+
+        Returns
+        -------
+        Timing
+        """
+        calls = {"model": self.model, "replacement": self._answer, "student": self.student}
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        with torch.no_grad(), evaluating(self.model):
+            for _ in range(repeats + 1):
+                for name, call in calls.items():
+                    _synchronise(x)
+                    started = time.perf_counter()
+                    call(x)
+                    _synchronise(x)
+                    times[name].append(time.perf_counter() - started)
+        return Timing(**{name: statistics.median(values[1:]) for name, values in times.items()})
+
+    # -- elsewhere ---------------------------------------------------------------------------------------
+    def save(self, path: str | Path) -> None:
+        """Write student, threshold and certificate to one safetensors file; the model is not in it.
+
+        Parameters
+        ----------
+        path : str or Path
+        """
+        tensors = self.scored.state_dict() | ({} if self.guess is None else {"guess": self.guess})
+        scored = {name: getattr(self.scored, name) for name in ("kind", "temperature", "scale")}
+        document = {"scored": scored, "student": _described(self.student), "certificate": asdict(self.certificate)}
+        write_file(path, tensors, {"kind": "replacement", "shape": list(self.shape), **document})
+
+    @staticmethod
+    def load(path: str | Path, model: Callable[..., Any], student: nn.Module | None = None) -> Replacement:
+        """Read what :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : str or Path
+        model : nn.Module or callable
+            The model that is replaced, the same as before.
+        student : nn.Module, optional
+            A network of the student's architecture, where it is one of your own.
+
+        Returns
+        -------
+        Replacement
+        """
+        tensors, document = read_file(path)
+        if document.get("kind") != "replacement":
+            raise CheckpointError(f"{path} holds a {document.get('kind')}, not a replacement")
+        try:
+            certificate = Certificate(**document["certificate"])
+            guess = tensors.pop("guess", None)
+            scored = _rebuilt(tensors, document, student)
+            scored.load_state_dict(tensors)
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise CheckpointError(f"{path} does not describe this replacement: {error}") from error
+        found = Replacement(model, scored, certificate, document["shape"], guess)
+        like = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+        return found if like is None else found.to(like.device)
+
+    def export_program(self) -> torch.export.ExportedProgram:
+        """Return the student as a ``torch.export`` program: rows in, (outputs, score) out.
+
+        Rows whose score is below ``certificate.threshold`` belong to the model, wherever that runs.
+        """
+        return exported(self.scored, self._example())
+
+    def export_onnx(self, path: str | Path) -> Path:
+        """Write the student as ONNX with outputs ``y`` and ``score``.
+
+        Parameters
+        ----------
+        path : str or Path
+
+        Returns
+        -------
+        Path
+        """
+        return write_onnx(self.scored, self._example(), path, ["y", "score"])
+
+    def _example(self) -> Tensor:
+        like = next(self.scored.parameters())
+        return torch.zeros(2, *self.shape, dtype=like.dtype, device=like.device)
+
+    def __repr__(self) -> str:
+        size = sum(p.numel() for p in self.student.parameters())
+        own = sum(p.numel() for p in self.model.parameters()) if isinstance(self.model, nn.Module) else 0
+        beside = f" ({size / own:.1%} of the model's)" if own else ""
+        return f"{self.certificate}\ncosts     {size:,} parameters{beside} for every row; the model for the others"
+
+
+# ---- rows and answers ----------------------------------------------------------------------------------------
+
+
+class _Model:
+    """The model as it is asked here: in evaluation mode, in batches, its outputs checked."""
+
+    def __init__(self, model: Any, tolerance: float | None) -> None:
+        self.model, self.tolerance = model, tolerance
+        self.like = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+        self.shape: tuple[int, ...] | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        with torch.no_grad(), evaluating(self.model):
+            outputs = self.model(x)
+        if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
+            told = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise InvalidInputError(f"the model must return a tensor with one row per input, got {told} for {len(x)}")
+        if self.shape is None:
+            self._check_shape(tuple(outputs.shape[1:]))
+        if outputs.shape[1:] != self.shape:
+            raise InvalidInputError(
+                f"the model returned outputs of shape {self.shape} for one batch and {tuple(outputs.shape[1:])} for "
+                "another; a replacement needs outputs of one shape"
+            )
+        bad = bad_row(outputs.reshape(len(outputs), -1)) if outputs.numel() else None
+        if bad is not None:
+            raise InvalidInputError(f"the model's outputs hold NaN or infinity (first in row {bad} of a batch)")
+        return outputs.detach()
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        if self.tolerance is None and (len(shape) != 1 or shape[0] < 2):
+            raise InvalidInputError(
+                f"the model has outputs of shape {shape} for each row, which are no scores of two or more classes; for "
+                "numbers give tolerance=, the error that counts as agreement"
+            )
+
+    def data(self, rows: Tensor) -> Data:
+        return Data(rows, in_batches(self, rows), self.tolerance)
+
+
+def _as_rows(X: Any, name: str, most: int, generator: torch.Generator, ask: _Model) -> Tensor:
+    """Return rows in the type and on the device of the model's weights; of an iterable of batches a sample."""
+    rows = _sampled(X, name, most, generator) if _is_iterable(X) else as_numbers(X, name)
+    if rows.ndim < 2:
+        raise InvalidInputError(f"{name} must hold rows, an array of shape (n, ...), got shape {tuple(rows.shape)}")
+    if not len(rows):
+        raise InvalidInputError(f"{name} has no rows")
+    bad = bad_row(rows.reshape(len(rows), -1))
+    if bad is not None:
+        raise InvalidInputError(f"{name} holds NaN or infinity (first in row {bad}); remove or impute these points")
+    like = ask.like if ask.like is not None and ask.like.is_floating_point() else None
+    return rows.detach().to(torch.float32) if like is None else rows.detach().to(like.device, like.dtype)
+
+
+def _is_iterable(X: Any) -> bool:
+    if isinstance(X, list | tuple):
+        return bool(X) and isinstance(X[0], Tensor | np.ndarray) and X[0].ndim > 1
+    return isinstance(X, Iterable) and not isinstance(X, Tensor | str | bytes) and not hasattr(X, "__array__")
+
+
+def _sampled(batches: Iterable[Any], name: str, most: int, generator: torch.Generator) -> Tensor:
+    """Return at most so many rows, each row of the stream equally likely to be among them; it is read once."""
+    kept: Tensor | None = None
+    seen = 0
+    for batch in batches:
+        part = as_numbers(batch[0] if isinstance(batch, list | tuple) else batch, f"a batch of {name}").detach().cpu()
+        if kept is not None and part.shape[1:] != kept.shape[1:]:
+            raise InvalidInputError(f"the batches of {name} have rows of shape {kept.shape[1:]} and {part.shape[1:]}")
+        kept = part[:0].clone() if kept is None else kept
+        free = max(0, most - len(kept))
+        kept, part, seen = torch.cat([kept, part[:free]]), part[free:], seen + min(free, len(part))
+        for row in part:
+            seen += 1
+            place = int(torch.randint(seen, (1,), generator=generator))
+            if place < most:
+                kept[place] = row
+    if kept is None:
+        raise InvalidInputError(f"{name} is an iterable without a batch; a generator can be read only once")
+    return kept
+
+
+def _split(ask: _Model, rows: Tensor, fresh: Tensor | None, generator: torch.Generator) -> tuple[Data, Data, Data]:
+    """Return the rows to distil, to choose the score by, and to measure, with the model's answers."""
+    order = torch.randperm(len(rows), generator=generator).to(rows.device)
+    shares = _SHARES if fresh is None else (0.85, 0.15, 0.0)
+    ends = [round(share * len(rows)) for share in itertools.accumulate(shares[:2])]
+    parts = [ask.data(rows[which]) for which in (order[: ends[0]], order[ends[0] : ends[1]])]
+    if not all(len(part) > 1 for part in parts):
+        raise InvalidInputError(f"X has {len(rows)} rows, too few to distil and to choose a score; give more")
+    if ask.tolerance is None and len(parts[0].answers.argmax(1).unique()) == 1:
+        raise InvalidInputError(
+            f"the model puts all {len(parts[0]):,} rows into one class: there is nothing to learn. Give rows of "
+            "several classes, or tolerance= if its outputs are numbers"
+        )
+    return parts[0], parts[1], ask.data(rows[order[ends[1] :]] if fresh is None else fresh)
+
+
+def _new_student(model: Any, data: Data, options: ReplaceOptions) -> nn.Module:
+    features, outputs = (math.prod(part.shape[1:]) for part in (data.rows, data.answers))
+    return Student(data.rows, data.answers, options.width or width_of(model, features, outputs))
+
+
+def _check_student(student: nn.Module, data: Data) -> None:
+    with torch.no_grad(), evaluating(student):
+        outputs = student(data.rows[:2])
+    if not isinstance(outputs, Tensor) or outputs.shape != data.answers[:2].shape:
+        raise InvalidInputError(
+            f"the student must return outputs of shape {tuple(data.answers.shape[1:])} for each row as the model does, "
+            f"got {tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else shown(outputs)}"
+        )
+    if not any(p.requires_grad for p in student.parameters()):
+        raise InvalidInputError("the student has no parameter that requires a gradient: there is nothing to train")
+
+
+# ---- score, threshold, promise -------------------------------------------------------------------------------
+
+
+def _choose_score(
+    student: nn.Module, ask: _Model, train: Data, choose: Data, options: ReplaceOptions, allowed: float, seed: int
+) -> tuple[Scored, np.ndarray]:
+    """Return the student with the score that covers most at about the allowed disagreement, and its thresholds."""
+    half = len(choose) // 2
+    best: tuple[float, Scored, np.ndarray] | None = None
+    for kind in SCORES if train.tolerance is None else SCORES[-1:]:
+        scored = Scored(student, kind, train)
+        if kind == "head":
+            train_head(scored, ask, train, choose[:half], options, seed)
+        outputs, score = _scores(scored.eval(), choose[half:].rows)
+        order = np.argsort(-score, kind="stable")
+        differing = np.cumsum(choose[half:].differs(outputs).cpu().numpy()[order])
+        # the mean over several levels: at one of them a few rows of this split would decide
+        coverage = float(np.mean([np.mean(differing <= level * allowed * len(order)) for level in (0.5, 1, 2, 4)]))
+        if best is None or coverage > best[0]:
+            best = coverage, scored, score
+    assert best is not None
+    return best[1], best[2]
+
+
+def _scores(scored: Scored, rows: Tensor) -> tuple[Tensor, np.ndarray]:
+    with torch.no_grad():
+        parts = [scored(batch) for batch in rows.split(LIMITS.batch)]
+    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]).double().cpu().numpy()
+
+
+def _certify(
+    ask: _Model, scored: Scored, thresholds: np.ndarray, data: Data, promise: tuple[float, float], used: tuple[int, int]
+) -> Certificate:
+    outputs, score = _scores(scored, data.rows)
+    differs, unsteady = (part.cpu().numpy() for part in (data.differs(outputs), _unsteady(ask, data)))
+    found = last_threshold(score, differs, unsteady, thresholds, 1.0 - promise[1], promise[0])
+    coverage = 0.0 if found is None else found.accepted / len(data)
+    if found is None or coverage < LIMITS.least_coverage:
+        raise refusal(score, differs, unsteady, *promise, coverage)
+    return Certificate(
+        *promise,
+        coverage=coverage,
+        distilled=used[0],
+        chosen=used[1],
+        measured=len(data),
+        seen=found.differing,
+        student_disagreement=float(differs.mean()),
+        threshold=found.threshold,
+        score=scored.kind,
+        method=_METHOD,
+        tolerance=data.tolerance,
+    )
+
+
+def _unsteady(ask: _Model, data: Data) -> Tensor:
+    """Return the rows that the model answers differently when it is asked again among others, in smaller batches.
+
+    A row that falls through is answered in another batch than here; solvers that stop by the batch notice that.
+    """
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0)).to(data.rows.device)
+    again = torch.empty_like(data.answers)
+    again[order] = in_batches(ask, data.rows[order], LIMITS.batch // 8)
+    changed = data.differs(again)
+    share = float(changed.double().mean())
+    if share > 0.05:
+        raise InvalidInputError(
+            f"the model's outputs depend on the batch: {share:.1%} of the rows get another answer among other rows. A "
+            "replacement needs a model that answers each row by itself"
+        )
+    return changed
+
+
+def _fit_guess(model: Any, rows: Tensor) -> Tensor | None:
+    """Return the weights of the start of an ``nsd.nn.DEQ``'s solver, by least squares on its own equilibria."""
+    if not isinstance(model, DEQ):
+        warn(f"warm_start works for nsd.nn.DEQ, not for {type(model).__name__}; the solver starts as it always does")
+        return None
+    return model.fit_guess(rows[: 8 * model.width])
+
+
+# ---- files ---------------------------------------------------------------------------------------------------
+
+
+def _described(student: nn.Module) -> dict[str, Any]:
+    if isinstance(student, Student):
+        sizes = {"width": student.hidden.out_features, "features": student.hidden.in_features}
+        return {"student": "Student", **sizes, "outputs": list(student.shape)}
+    return {"student": "ENN", **student.config()} if isinstance(student, ENN) else {"student": type(student).__name__}
+
+
+def _rebuilt(tensors: dict[str, Tensor], document: dict[str, Any], student: nn.Module | None) -> Scored:
+    about, shape = document["student"], document["shape"]
+    like = next(iter(tensors.values()))
+    rows = torch.zeros(2, *shape, dtype=like.dtype)
+    if student is None and about["student"] == "Student":
+        student = Student(rows, torch.zeros(2, *about["outputs"], dtype=like.dtype), about["width"])
+    elif student is None and about["student"] == "ENN":
+        student = build(about, dtype=like.dtype)
+    elif student is None:
+        raise CheckpointError(f"the student is a {about['student']}: give student=, a network of that architecture")
+    with torch.no_grad():
+        data = Data(rows, student.eval()(rows), document["certificate"]["tolerance"])
+    scored = Scored(student, document["scored"]["kind"], data)
+    scored.temperature, scored.scale = document["scored"]["temperature"], document["scored"]["scale"]
+    return scored
+
+
+def _synchronise(x: Tensor) -> None:
+    if x.is_cuda:
+        torch.cuda.synchronize(x.device)

@@ -1,0 +1,286 @@
+"""A cheap network that learns to answer as a model does, and says how sure it is of that."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._arguments import check_settings, not_negative, whole
+from .._progress import track
+from .model import in_batches
+
+Ask = Callable[[Tensor], Tensor]
+SCORES = ("margin", "softmax margin", "head")
+
+
+@dataclass(frozen=True)
+class ReplaceOptions:
+    """Say how :func:`notsodeep.replace` trains a student.
+
+    Parameters
+    ----------
+    width : int, optional
+        Hidden units of the default student; by default those of a DEQ with as many parameters as the model has.
+    steps, batch_size : int
+        The most gradient steps, and the rows of each; training stops earlier where the agreement no longer grows.
+    lr : float
+        The learning rate of Adam at the start; it falls to zero as a cosine.
+    mixed : float
+        New rows made by mixing others, per row of the data: convex combinations of two rows, with noise. Each costs a
+        forward pass of the model.
+    noise : float
+        The size of that noise at most, relative to the standard deviation of the features.
+    warm_start : bool
+        For ``nsd.nn.DEQ``: rows that the model must answer are solved from a guess, which is fitted as well.
+    rows : int
+        The most rows that are held of an iterable of batches; beyond that a random sample of them is.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> nsd.nn.ReplaceOptions(width=128, steps=500).batch_size
+    256
+    """
+
+    width: int | None = None
+    steps: int = 2000
+    batch_size: int = 256
+    lr: float = 2e-3
+    mixed: float = 0.5
+    noise: float = 0.1
+    warm_start: bool = False
+    rows: int = 100_000
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        for name in ("steps", "batch_size", "rows") if self.width is None else ("width", "steps", "batch_size", "rows"):
+            whole(name, getattr(self, name))
+        for name in ("lr", "mixed", "noise"):
+            not_negative(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows with the model's answers to them, and what counts as the same answer."""
+
+    rows: Tensor
+    answers: Tensor
+    tolerance: float | None
+
+    def differs(self, outputs: Tensor) -> Tensor:
+        """Return, for every row, whether these outputs are another answer than the model's."""
+        if self.tolerance is None:
+            return outputs.argmax(-1) != self.answers.argmax(-1)
+        return ~((outputs - self.answers).abs().flatten(1).amax(1) <= self.tolerance)
+
+    def __getitem__(self, which: Any) -> Data:
+        return Data(self.rows[which], self.answers[which], self.tolerance)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+# ---- networks ------------------------------------------------------------------------------------------------
+
+
+class Standardise(nn.Module):
+    """Flatten rows, subtract the mean of each feature and divide by its standard deviation, as seen in some rows."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, rows: Tensor) -> None:
+        super().__init__()
+        flat = rows.flatten(1)
+        spread = flat.std(0)
+        self.register_buffer("mean", flat.mean(0))
+        # features that hardly vary must not become the largest ones
+        self.register_buffer("scale", spread.clamp_min(0.1 * float(spread.mean()) + torch.finfo(spread.dtype).tiny))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.flatten(1) - self.mean) / self.scale
+
+
+class Student(nn.Module):
+    """One hidden layer of ReLU units between standardised rows and outputs of a given shape, scale and mean."""
+
+    centre: Tensor
+    spread: Tensor
+
+    def __init__(self, rows: Tensor, answers: Tensor, width: int) -> None:
+        super().__init__()
+        like = {"dtype": rows.dtype, "device": rows.device}
+        self.shape = tuple(answers.shape[1:])
+        self.standardise = Standardise(rows)
+        self.hidden = nn.Linear(len(self.standardise.mean), width, **like)
+        self.readout = nn.Linear(width, math.prod(self.shape), **like)
+        self.register_buffer("centre", answers.flatten(1).mean(0))
+        self.register_buffer("spread", answers.std().clamp_min(torch.finfo(answers.dtype).tiny))
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = self.readout(torch.relu(self.hidden(self.standardise(x))))
+        return (self.centre + self.spread * outputs).unflatten(1, self.shape or (1,)).reshape(-1, *self.shape)
+
+
+def width_of(model: Any, features: int, outputs: int) -> int:
+    """Return the width of a DEQ with as many parameters as the model: m^2 + m (features + outputs)."""
+    size = sum(p.numel() for p in model.parameters()) if isinstance(model, nn.Module) else 0
+    ends = features + outputs
+    return min(4096, max(64, round((math.sqrt(ends**2 + 4.0 * size) - ends) / 2.0))) if size else 256
+
+
+class Scored(nn.Module):
+    """A student with a score that says how sure it is: rows in, (outputs, score) out."""
+
+    def __init__(self, student: nn.Module, kind: str, data: Data, head_units: int = 64) -> None:
+        super().__init__()
+        self.student, self.kind = student, kind
+        answers = data.answers.flatten(1)
+        self.temperature = 1.0 if data.tolerance is not None else max(float(_gap(answers).mean()) / 4.0, 1e-30)
+        self.scale = float(answers.std().clamp_min(1e-30))
+        self.standardise, self.head = None, None
+        if kind == "head":
+            self.standardise = Standardise(data.rows)
+            size = len(self.standardise.mean) + answers.shape[1] + 1
+            like: dict[str, Any] = {"dtype": data.rows.dtype, "device": data.rows.device}
+            self.head = nn.Sequential(nn.Linear(size, head_units, **like), nn.ReLU(), nn.Linear(head_units, 1, **like))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self.student(x)
+        return outputs, self.score(x, outputs)
+
+    def score(self, x: Tensor, outputs: Tensor) -> Tensor:
+        """Return one number per row, the larger the surer."""
+        flat = outputs.flatten(1)
+        if self.kind == "margin":
+            return _gap(flat)
+        if self.kind == "softmax margin":
+            return _gap(torch.softmax(flat / self.temperature, -1))
+        assert self.head is not None
+        assert self.standardise is not None
+        gap = _gap(flat) if flat.shape[1] > 1 else flat[:, 0]
+        seen = torch.cat([self.standardise(x), flat / self.scale, gap[:, None] / self.scale], 1)
+        return self.head(seen)[:, 0]
+
+
+def _gap(outputs: Tensor) -> Tensor:
+    largest = outputs.topk(2, -1).values
+    return largest[:, 0] - largest[:, 1]
+
+
+# ---- training ------------------------------------------------------------------------------------------------
+
+
+def distil(
+    student: nn.Module, ask: Ask, data: Data, held: Data, options: ReplaceOptions, seed: int, progress: bool | None
+) -> None:
+    """Train a student in place on rows and mixtures of them; the state that agrees most on ``held`` rows stays."""
+    best, since, state = math.inf, 0, copy.deepcopy(student.state_dict())
+    loss = _likeness(data)
+    generator = torch.Generator().manual_seed(seed)
+    optimiser = torch.optim.Adam([p for p in student.parameters() if p.requires_grad], lr=options.lr)
+    every = max(1, options.steps // 20)
+    told = [f"distilling {len(data):,} rows"]
+    student.train()
+    for step in track(range(options.steps), options.steps, lambda: told[-1], progress):
+        _set_rate(optimiser, options.lr, step / options.steps)
+        rows, answers = _batch(data, ask, options, generator)
+        optimiser.zero_grad(set_to_none=True)
+        loss(student(rows), answers).backward()
+        optimiser.step()
+        if (step + 1) % every == 0:
+            differing = disagreement(student.eval(), held)
+            student.train()
+            told.append(f"distilling: differs on {differing:.2%}")
+            if differing < best:
+                best, since, state = differing, 0, copy.deepcopy(student.state_dict())
+            since += 1
+            if since > 8:  # of the twenty looks
+                break
+    student.load_state_dict(state)
+    student.eval()
+
+
+def disagreement(student: nn.Module, data: Data) -> float:
+    """Return the share of rows on which a student differs from the model."""
+    return float(data.differs(in_batches(student, data.rows)).double().mean())
+
+
+def train_head(scored: Scored, ask: Ask, data: Data, held: Data, options: ReplaceOptions, seed: int) -> None:
+    """Teach the head which answers of the student are not the model's, on held rows and on mixtures of the others."""
+    assert scored.head is not None
+    generator = torch.Generator().manual_seed(seed)
+    mixed = torch.cat([_mixed(data.rows, len(held), options.noise, generator) for _ in range(2)])
+    pool = Data(torch.cat([held.rows, mixed]), torch.cat([held.answers, in_batches(ask, mixed)]), data.tolerance)
+    outputs = in_batches(scored.student, pool.rows)
+    target = _head_target(pool, outputs)
+    optimiser = torch.optim.Adam(scored.head.parameters(), lr=options.lr, weight_decay=1e-4)
+    steps = min(options.steps, 600)
+    for step in range(steps):
+        _set_rate(optimiser, options.lr, step / steps)
+        which = _draw(len(pool), 2 * options.batch_size, generator).to(outputs.device)
+        found = scored.score(pool.rows[which], outputs[which])
+        optimiser.zero_grad(set_to_none=True)
+        if data.tolerance is None:
+            loss = nn.functional.binary_cross_entropy_with_logits(found, target[which])
+        else:
+            loss = nn.functional.smooth_l1_loss(found, target[which])
+        loss.backward()
+        optimiser.step()
+
+
+def _head_target(pool: Data, outputs: Tensor) -> Tensor:
+    """Return 1 where the student answers as the model does; for numbers minus the logarithm of its error."""
+    if pool.tolerance is None:
+        return (~pool.differs(outputs)).to(outputs.dtype)
+    error = (outputs - pool.answers).abs().flatten(1).amax(1)
+    return -(error / pool.tolerance).clamp_min(1e-6).log()
+
+
+def _likeness(data: Data) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss: squared error relative to the spread and, for classes, the cross entropy of soft answers."""
+    answers = data.answers.flatten(1)
+    spread = float(answers.std().clamp_min(1e-30))
+    temperature = max(float(_gap(answers).mean()) / 4.0, 1e-30) if data.tolerance is None else 1.0
+
+    def loss(outputs: Tensor, wanted: Tensor) -> Tensor:
+        squared = ((outputs - wanted) / spread).square().mean()
+        if data.tolerance is not None:
+            return squared
+        return squared + nn.functional.cross_entropy(outputs / temperature, (wanted / temperature).softmax(-1))
+
+    return loss
+
+
+def _batch(data: Data, ask: Ask, options: ReplaceOptions, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    which = _draw(len(data), options.batch_size, generator).to(data.rows.device)
+    rows, answers = data.rows[which], data.answers[which]
+    count = round(options.mixed * len(which))
+    if not count:
+        return rows, answers
+    mixed = _mixed(data.rows, count, options.noise, generator)
+    return torch.cat([rows, mixed]), torch.cat([answers, ask(mixed)])
+
+
+def _mixed(rows: Tensor, count: int, noise: float, generator: torch.Generator) -> Tensor:
+    """Return convex combinations of two rows each, with noise of a random size."""
+    shape = (count, *[1] * (rows.ndim - 1))
+    first, second = (rows[_draw(len(rows), count, generator).to(rows.device)] for _ in range(2))
+    share, size = (torch.rand(shape, generator=generator).to(rows) for _ in range(2))
+    spread = noise * float(rows[:1024].std())
+    return torch.lerp(first, second, share) + spread * size * torch.randn(first.shape, generator=generator).to(rows)
+
+
+def _draw(n: int, count: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(n, (count,), generator=generator)
+
+
+def _set_rate(optimiser: torch.optim.Optimizer, lr: float, done: float) -> None:
+    for group in optimiser.param_groups:
+        group["lr"] = 0.5 * lr * (1.0 + math.cos(math.pi * done))

@@ -1,0 +1,319 @@
+"""A model replaced by its student: the promise holds on fresh rows, and everything bad is an error that says so."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import notsodeep as nsd
+from helpers import solved, ulps
+from notsodeep.errors import CertificationError, CheckpointError, InvalidInputError, NotSoDeepWarning
+from notsodeep.nn import Replacement, ReplaceOptions
+
+P, CLASSES = 6, 3
+X = torch.randn(7000, P, generator=torch.Generator().manual_seed(0))
+TRAIN, FRESH, LATER = X[:2000], X[2000:4000], X[4000:]
+QUICK = ReplaceOptions(steps=120)
+
+
+def deq(seed: int = 0, **options) -> nsd.nn.DEQ:
+    return nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.2), P, 32, CLASSES, seed=seed, **options)
+
+
+def replaced(model=None, rows=TRAIN, **options) -> Replacement:
+    given = {"disagreement": 0.03, "calibration": FRESH, "options": QUICK, "progress": False} | options
+    return nsd.replace(deq() if model is None else model, rows, **given)
+
+
+@pytest.fixture(scope="module")
+def fast() -> Replacement:
+    return replaced()
+
+
+@pytest.fixture
+def unseen(fast: Replacement) -> Replacement:
+    """Those rows that other tests have sent are forgotten."""
+    fast._seen = fast._fell = 0
+    fast._next_look, fast._warned = 256, False
+    return fast
+
+
+# -- the promise -----------------------------------------------------------------------------------------
+def test_the_certificate_records_what_was_used(fast: Replacement) -> None:
+    found = fast.certificate
+    assert (found.disagreement, found.confidence, found.tolerance) == (0.03, 0.95, None)
+    assert (found.distilled, found.chosen, found.measured) == (1700, 300, 2000)
+    assert found.score in ("margin", "softmax margin", "head")
+    assert 0.3 < found.coverage < 1.0
+    assert found.seen / found.measured < 0.03 < found.student_disagreement
+    for word in ("promised", "rests on", "student", "costs", "3.000%"):
+        assert word in repr(fast)
+
+
+def test_fresh_rows_keep_the_promise(fast: Replacement) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        differs = fast(LATER).argmax(1) != deq()(LATER).argmax(1)
+    # the promise holds with probability 0.95; beyond it three standard errors of this sample
+    assert float(differs.double().mean()) <= 0.03 + 3.0 * (0.03 / len(LATER)) ** 0.5
+
+
+def test_each_row_is_answered_by_the_student_or_by_the_model(fast: Replacement) -> None:
+    outputs, (student, score) = fast(LATER), fast.scored(LATER)
+    sure = score >= fast.certificate.threshold
+    assert torch.equal(outputs[sure], student[sure])
+    torch.testing.assert_close(outputs[~sure], deq()(LATER[~sure]).detach(), rtol=0, atol=solved(1e-5))
+    assert abs(float(sure.double().mean()) - fast.certificate.coverage) < 0.05
+    assert not outputs.requires_grad
+    assert fast(LATER[:0]).shape == (0, CLASSES)
+
+
+def test_a_stricter_promise_costs_coverage(fast: Replacement) -> None:
+    strict = replaced(disagreement=0.005)
+    assert strict.certificate.coverage < fast.certificate.coverage
+    assert torch.equal(strict.student.hidden.weight, fast.student.hidden.weight)  # one seed, one student
+
+
+def test_regression_promises_an_error() -> None:
+    model = nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.2), P, 32, 2)
+    found = replaced(model, tolerance=0.5, disagreement=0.05)
+    assert found.certificate.score == "head"
+    error = (found(LATER) - model(LATER)).abs().amax(1)
+    assert float((error > 0.5).double().mean()) <= 0.05 + 3.0 * (0.05 / len(LATER)) ** 0.5
+    assert "off by more than 0.5" in repr(found)
+
+
+def test_the_surer_half_of_the_rows_differs_less(fast: Replacement) -> None:
+    outputs, score = fast.scored(LATER)
+    differs = (outputs.argmax(1) != deq()(LATER).argmax(1)).double()
+    half = score >= score.median()
+    assert 4 * float(differs[half].mean()) < float(differs[~half].mean())
+
+
+def test_without_calibration_rows_there_is_a_warning() -> None:
+    with pytest.warns(NotSoDeepWarning, match="the promise is void; give calibration="):
+        found = replaced(calibration=None)
+    assert (found.certificate.distilled, found.certificate.chosen, found.certificate.measured) == (1200, 300, 500)
+
+
+# -- models, students and data of every kind -------------------------------------------------------------
+def test_a_digits_deq() -> None:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    rows = torch.tensor(images / 16.0 - 0.3, dtype=torch.float32)
+    model = nsd.nn.DEQ(nsd.DEQ("relu", sigma_a2=0.2), 64, 64, 10, bias=True)
+    nsd.nn.fit(model, (rows[:600], labels[:600]), optimiser="adam", lr=0.02, epochs=10)
+    found = replaced(model, rows[:1000], calibration=rows[1000:], disagreement=0.02)
+    assert found.certificate.coverage > 0.6
+    assert found(rows[1000:]).shape == (797, 10)
+
+
+def test_functions_images_and_numpy_arrays() -> None:
+    weights = torch.randn(16, 2, generator=torch.Generator().manual_seed(1))
+    images = X[:, :4].reshape(-1, 1, 2, 2).repeat(1, 1, 2, 2)
+    found = replaced(lambda x: torch.tanh(x.flatten(1)) @ weights, images[:2000].numpy(), calibration=images[2000:4000])
+    assert found(images[:5]).shape == (5, 2)
+    with pytest.raises(InvalidInputError, match=r"expected a tensor of shape \(rows, 1, 4, 4\), got \(5, 6\)"):
+        found(X[:5])
+
+
+def test_a_student_of_ones_own_in_double_precision(tmp_path) -> None:
+    model = deq(dtype=torch.float64)
+    student = nn.Sequential(nn.Linear(P, 40), nn.Tanh(), nn.Linear(40, CLASSES)).double()
+    found = replaced(model, student=student)
+    assert found.student is student
+    assert found(LATER.double()).dtype == torch.float64
+    found.save(tmp_path / "fast.safetensors")
+    with pytest.raises(CheckpointError, match="give student="):
+        Replacement.load(tmp_path / "fast.safetensors", model)
+    other = nn.Sequential(nn.Linear(P, 40), nn.Tanh(), nn.Linear(40, CLASSES)).double()
+    again = Replacement.load(tmp_path / "fast.safetensors", model, student=other)
+    assert torch.equal(again(LATER.double()), found(LATER.double()))
+
+
+def test_the_model_keeps_its_mode_and_its_weights() -> None:
+    model = nn.Sequential(nn.Linear(P, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, CLASSES)).train()
+    before = [p.clone() for p in model.parameters()]
+    replaced(model)
+    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("kind", ["list", "pairs", "generator"])
+def test_batches_are_data(kind: str) -> None:
+    batches = {
+        "list": lambda: list(TRAIN.split(300)),
+        "pairs": lambda: torch.utils.data.DataLoader(torch.utils.data.TensorDataset(TRAIN, TRAIN[:, 0]), 128),
+        "generator": lambda: (part.numpy() for part in TRAIN.split(300)),
+    }[kind]()
+    assert replaced(rows=batches).certificate.distilled == 1700
+
+
+def test_a_stream_is_sampled_evenly() -> None:
+    from notsodeep.nn.replacement import _sampled
+
+    rows = torch.arange(400.0)[:, None]
+    counts = torch.zeros(400)
+    for seed in range(500):
+        kept = _sampled(rows.split(64), "X", 40, torch.Generator().manual_seed(seed))
+        assert len(kept) == 40
+        counts[kept[:, 0].long()] += 1
+    # each row is held with probability 1/10: 50 times of 500, with a spread of 6.7
+    assert float((counts.reshape(4, 100).mean(1) - 50.0).abs().max()) < 5 * 6.7 / 10
+
+
+def test_a_start_of_the_solver_saves_steps_and_changes_no_answer() -> None:
+    model = deq()
+    found = replaced(model, options=ReplaceOptions(steps=200, warm_start=True))
+    assert model.solve(LATER, found.guess).steps < model.solve(LATER).steps
+    plain = Replacement(model, found.scored, found.certificate, found.shape)
+    torch.testing.assert_close(found(LATER), plain(LATER), rtol=0, atol=solved(1e-5))
+    with pytest.warns(NotSoDeepWarning, match="warm_start works for nsd.nn.DEQ"):
+        replaced(nn.Linear(P, CLASSES), options=ReplaceOptions(steps=20, warm_start=True))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_torchdeq_module() -> None:
+    torchdeq = pytest.importorskip("torchdeq")
+
+    class Foreign(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.W, self.U, self.R = nn.Linear(24, 24), nn.Linear(P, 24), nn.Linear(24, CLASSES)
+            self.deq = torchdeq.get_deq(f_solver="fixed_point_iter", f_tol=1e-4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            z, _ = self.deq(lambda z: torch.tanh(0.5 * self.W(z) + self.U(x)), torch.zeros(len(x), 24))
+            return self.R(z[-1])
+
+    torch.manual_seed(0)
+    model = Foreign()
+    found = replaced(model)
+    assert found.certificate.coverage > 0.3
+    assert found(LATER).shape == (len(LATER), CLASSES)
+
+
+# -- afterwards ------------------------------------------------------------------------------------------
+def test_drift_is_noticed_once(unseen: Replacement) -> None:
+    for batch in LATER.split(500):
+        unseen(batch)
+    assert unseen.drift().p_value > 1e-4
+    assert unseen.drift().rows == len(LATER)
+    with pytest.warns(NotSoDeepWarning, match="the inputs have changed") as caught:
+        [unseen(batch) for batch in (0.05 * X).split(500)]
+    assert len(caught) == 1
+    assert unseen.drift().p_value < 1e-4
+
+
+def test_times_are_measured_in_turns(unseen: Replacement) -> None:
+    found = unseen.measure(LATER[:64], repeats=3)
+    assert found.ratio == found.model / found.replacement
+    assert found.student < found.model
+    assert unseen.drift().rows == 0
+
+
+def test_a_replacement_always_evaluates(fast: Replacement) -> None:
+    assert not fast.train().training
+
+
+@pytest.mark.parametrize("kind", ["default", "twin"])
+def test_save_and_load(kind: str, fast: Replacement, tmp_path) -> None:
+    model, path = deq(), tmp_path / "fast.safetensors"
+    if kind == "twin":
+        twin = nsd.match_one_layer(nsd.DEQ("relu", sigma_a2=0.2))
+        fast = replaced(model, student=nsd.nn.ENN(twin, P, 64, CLASSES, kernel="ntk", bias=True))
+    fast.save(path)
+    again = Replacement.load(path, model)
+    assert again.certificate == fast.certificate
+    assert torch.equal(again(LATER), fast(LATER))
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="damaged"):
+        Replacement.load(path, model)
+    nsd.nn.save(model, path)
+    with pytest.raises(CheckpointError, match="holds a model, not a replacement"):
+        Replacement.load(path, model)
+
+
+def test_torch_export_has_the_score_as_second_output(fast: Replacement) -> None:
+    program = fast.export_program().module()
+    for x in (LATER, LATER[:1]):
+        torch.testing.assert_close(program(x), fast.scored(x))
+
+
+@pytest.mark.parametrize("kind", ["margin", "softmax margin", "head"])
+def test_onnxruntime_computes_outputs_and_score(kind: str, fast: Replacement, tmp_path) -> None:
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    from notsodeep.nn.student import Data, Scored
+
+    scored = Scored(fast.student, kind, Data(TRAIN, deq()(TRAIN).detach(), None)).eval()
+    chosen = Replacement(deq(), scored, fast.certificate, fast.shape)
+    session = runtime.InferenceSession(str(chosen.export_onnx(tmp_path / "student.onnx")))
+    for x in (LATER, LATER[:1]):
+        found = session.run(["y", "score"], {"x": x.numpy()})
+        for one, other in zip(found, scored(x), strict=True):
+            np.testing.assert_allclose(
+                one, other.detach().numpy(), rtol=ulps(256, torch.float32), atol=ulps(256, np.float32)
+            )
+
+
+# -- refusals --------------------------------------------------------------------------------------------
+def neighbourly(x: Tensor) -> Tensor:
+    return deq()(x + 2.0 * x[:1])
+
+
+def changing(x: Tensor) -> Tensor:
+    return x[:, : 2 + (len(x) == 1024)]
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        (neighbourly, {}, "outputs depend on the batch"),
+        (changing, {}, r"outputs of shape \(3,\) for one batch and \(2,\) for another"),
+        (lambda x: deq()(x) * torch.nan, {}, "outputs hold NaN or infinity"),
+        (lambda x: deq()(x)[:, :1], {}, r"shape \(1,\) for each row, which are no scores of two or more classes"),
+        (lambda x: deq()(x) + torch.tensor([1e6, 0.0, 0.0]), {}, "into one class"),
+        (lambda x: deq()(x)[:-1], {}, "one row per input"),
+        (lambda x: [deq()(x)], {}, "must return a tensor"),
+        (None, {"disagreement": 0.0}, "disagreement must lie strictly between 0 and 1"),
+        (None, {"confidence": 1.0}, "confidence must lie strictly between 0 and 1"),
+        (None, {"tolerance": -1.0}, "tolerance must be a positive number"),
+        (None, {"calibration": FRESH[:, :4]}, "calibration rows have shape"),
+        (None, {"calibration": torch.full((500, P), torch.nan)}, "calibration holds NaN"),
+        (None, {"rows": TRAIN[:, 0]}, "X must hold rows"),
+        (None, {"rows": TRAIN[:0]}, "X has no rows"),
+        (None, {"rows": TRAIN[:3]}, "too few to distil"),
+        (None, {"rows": iter(())}, "an iterable without a batch"),
+        (None, {"rows": [TRAIN, TRAIN[:, :2]]}, "batches of X have rows of shape"),
+        (None, {"student": nn.Linear(P, 2)}, r"outputs of shape \(3,\) for each row as the model does, got \(2,\)"),
+        (None, {"student": nn.Linear(P, 3).requires_grad_(False)}, "nothing to train"),
+        ("model", {}, "model must be"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_named(model, options: dict, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        replaced(model, **options)
+
+
+@pytest.mark.parametrize("bad", [{"steps": 0}, {"width": 0}, {"lr": -1.0}, {"mixed": float("nan")}, {"warm_start": 2}])
+def test_bad_options_are_named(bad: dict) -> None:
+    with pytest.raises(InvalidInputError, match=next(iter(bad))):
+        ReplaceOptions(**bad)
+
+
+def test_too_few_rows_and_weak_students_promise_nothing() -> None:
+    with pytest.raises(CertificationError, match="at least 1,497 measured rows") as few:
+        nsd.replace(deq(), X[:20])
+    assert few.value.rows == 5988
+    with pytest.raises(CertificationError, match="take a better student") as weak:
+        replaced(student=nn.Linear(P, CLASSES), options=ReplaceOptions(steps=1, lr=0.0), disagreement=0.005)
+    assert weak.value.disagreement > 0.005
+    assert weak.value.coverage < 0.05
