@@ -143,7 +143,12 @@ def replace(
 
 @dataclass(frozen=True)
 class Timing:
-    """Hold the median time of a batch, in seconds, measured in turns.
+    """Hold the median times of a batch, measured in turns.
+
+    Attributes
+    ----------
+    model, replacement, student : float
+        Seconds of the model, of its replacement, and of the bare student.
 
     Examples
     --------
