@@ -1,4 +1,4 @@
-"""Rows of data in, results in the caller's type out: the one validator, and the one guard against ambient settings."""
+"""The validator of arrays, the conversion of results to the caller's type, and the guard against ambient settings."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from torch import Tensor
 from ._arguments import checked, shown
 from .errors import InvalidInputError
 
-_CHUNK = 4096  # rows whose squares are held at once
-_AT_ONCE = 1 << 24  # entries that are looked at together
-_LARGEST = 1e280  # of a squared norm
+_AT_ONCE = 1 << 20  # entries that are looked at together: 8 MB
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,12 +64,12 @@ def bad_row(rows: Tensor) -> int | None:
     # one reduction, no mask: a sum is finite unless an entry is not, or the sum itself overflows
     if bool(torch.isfinite(rows.sum())):
         return None
-    step = max(1, _AT_ONCE // max(1, rows.shape[1]))
-    for start, part in zip(range(0, len(rows), step), rows.split(step), strict=True):
-        bad = (~torch.isfinite(part)).any(dim=1).nonzero()
-        if len(bad):
-            return start + int(bad[0])
-    return None
+    bad = torch.cat([(~torch.isfinite(part)).any(dim=1) for part in _blocks(rows)]).nonzero()
+    return int(bad[0]) if len(bad) else None
+
+
+def _blocks(rows: Tensor) -> tuple[Tensor, ...]:
+    return rows.split(max(1, _AT_ONCE // max(1, rows.shape[1])))
 
 
 def as_numbers(value: Any, name: str) -> Tensor:
@@ -117,11 +115,11 @@ def same_columns(x: Tensor, y: Tensor) -> Tensor:
 
 
 def squared_norms(rows: Tensor) -> Tensor:
-    """||x||^2 of every row, in double precision; refused where it leaves no room for the products in kernels."""
-    found = torch.cat([(part.double() ** 2).sum(1) for part in rows.split(_CHUNK)])
-    if len(found) and not float(found.detach().max()) <= _LARGEST:
-        row = int((~(found <= _LARGEST)).nonzero()[0])
-        raise InvalidInputError(f"row {row} has a norm beyond {_LARGEST**0.5:.0e}; scale the inputs down")
+    """Return ||x||^2 of every row in double precision, or refuse norms whose products in kernels would overflow."""
+    found = torch.cat([(part.double() ** 2).sum(1) for part in _blocks(rows)])
+    if len(found) and not float(found.detach().max()) <= 1e280:
+        row = int((~(found <= 1e280)).nonzero()[0])
+        raise InvalidInputError(f"row {row} has a norm beyond 1e140; scale the inputs down")
     return found
 
 
@@ -206,25 +204,16 @@ def _from_writable(out: np.ndarray) -> Tensor:
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    if a.device != b.device or not a.numel() or not b.numel():
-        return False
-    (low_a, high_a), (low_b, high_b) = _span(a), _span(b)
-    return low_a < high_b and low_b < high_a
-
-
-def _span(t: Tensor) -> tuple[int, int]:
-    """First and last address that a tensor with non-negative strides touches."""
-    last = sum((size - 1) * step for size, step in zip(t.shape, t.stride(), strict=True))
-    return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
+    if a.device.type == b.device.type == "cpu":
+        return np.may_share_memory(a.detach().numpy(), b.detach().numpy())
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 # ---- settings --------------------------------------------------------------------------------------------
 
 
 def isolated_settings(function: Callable[P, R]) -> Callable[P, R]:
-    """Autocast and a foreign default device change nothing inside, neither a result nor what is cached for later;
-    arguments are what their annotations say.
-    """
+    """Return the function with its arguments checked, and independent of autocast and of the default device."""
     given = checked(function)
 
     @functools.wraps(function)

@@ -48,24 +48,24 @@ def polynomials(size: int, x: Tensor) -> Tensor:
 
 
 def needed(relative: Tensor, tolerance: float) -> int:
-    """How many of the leading orders (orders, ...) hold all that is larger than the tolerance, one at least."""
+    """The number of leading orders (orders, ...) that hold everything above the tolerance, at least one."""
     counts = (relative.reshape(len(relative), -1)).amax(1) > tolerance
     return int(counts.nonzero().max()) + 1 if bool(counts.any()) else 1
 
 
 class Room:
-    """Memory that is used again and again: fresh pages would cost as much as the arithmetic."""
+    """Memory that is used again: fresh pages would cost as much as the arithmetic."""
 
     def __init__(self) -> None:
-        self._kept: dict[object, Tensor] = {}
+        self._tensors: dict[object, Tensor] = {}
 
     def __call__(self, name: str, like: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
-        """A tensor like this one, void; it stays until the same name is asked for again."""
+        """Return an uninitialised tensor like this one, which stays valid until this name is asked for again."""
         shape = like.shape if shape is None else shape
         size, key = math.prod(shape), (name, like.dtype, like.device)
-        if key not in self._kept or self._kept[key].numel() < size:
-            self._kept[key] = torch.empty(size, dtype=like.dtype, device=like.device)
-        return self._kept[key][:size].view(shape)
+        if key not in self._tensors or self._tensors[key].numel() < size:
+            self._tensors[key] = torch.empty(size, dtype=like.dtype, device=like.device)
+        return self._tensors[key][:size].view(shape)
 
 
 def clenshaw(

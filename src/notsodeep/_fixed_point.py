@@ -1,4 +1,4 @@
-"""The one loop for equations in one unknown, many at once: Newton's method inside a bracket, and what it reached.
+"""Newton's method for many equations in one unknown at once, inside a bracket.
 
 Complex numbers have no bracket (:func:`unbracketed`). Other loops are for equilibria, which are vectors
 (``_equilibrium.py``), and for Stieltjes transforms, which are coupled, one per class
@@ -21,7 +21,6 @@ Array = NDArray[Any]
 Equation = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """(x, which) -> residual and its slope at x; ``which`` are the numbers of the equations asked for, ``None`` all."""
 
-_STEPS = 60
 _STILL = 4e-16  # a step below this part of the size of x is rounding
 _NOISE = 1e-14  # a step below this after which the residual has not shrunk: what is evaluated knows no better
 _ZERO = 2e-16  # and so is a residual; near duplicates of kinked layers every digit counts
@@ -29,7 +28,7 @@ _ZERO = 2e-16  # and so is a residual; near duplicates of kinked layers every di
 
 @dataclass(frozen=True)
 class Root:
-    """Where the iteration ended. A caller that needs the root raises unless ``converged``."""
+    """The end of an iteration; a caller that needs the root raises an error unless ``converged``."""
 
     value: Tensor
     residual: float
@@ -101,7 +100,7 @@ def unbracketed(
     A step of 1e-9 of the ``size`` is the last one: the next would be below rounding.
     """
     x = start
-    for _ in range(_STEPS):
+    for _ in range(60):
         rest, slope = equation(x)
         move = rest / slope
         x = x - move

@@ -1,4 +1,4 @@
-"""One progress bar for all long loops: on a terminal only, and only once a loop turns out to be long."""
+"""The progress bar of long loops: it appears on a terminal, after a moment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 _T = TypeVar("_T")
-_PATIENCE = 1.5  # seconds before a bar appears
 
 
 def track(
@@ -37,7 +36,7 @@ def track(
     task = bar.add_task(told(), total=total)
     try:
         for item in items:
-            if not bar.live.is_started and (progress or time.monotonic() - started > _PATIENCE):
+            if not bar.live.is_started and (progress or time.monotonic() - started > 1.5):
                 bar.start()
             yield item
             bar.update(task, advance=1, description=told())

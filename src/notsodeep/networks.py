@@ -516,12 +516,12 @@ def _variance(name: str, value: float | Tensor) -> float | Tensor:
     if isinstance(value, Tensor):
         if value.ndim != 0:
             raise InvalidInputError(f"{name} must be a number, got a tensor of shape {tuple(value.shape)}")
-        number, kept = float(value.detach()), value if value.requires_grad else float(value)
+        number, given = float(value.detach()), value if value.requires_grad else float(value)
     else:
         try:
-            number = kept = float(value)
+            number = given = float(value)
         except (TypeError, ValueError, OverflowError):
             raise InvalidInputError(f"{name} must be a number, got {value!r:.60}") from None
     if not (math.isfinite(number) and number >= 0):
         raise InvalidInputError(f"{name} must be finite and not negative, got {number!r}")
-    return kept
+    return given

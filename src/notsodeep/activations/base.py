@@ -74,7 +74,7 @@ class Activation:
 
     def __post_init__(self) -> None:
         """Turn fields of numbers, and of tuples of numbers, into finite Python floats."""
-        for name, depth in _numeric_fields(type(self)):  # type: ignore[arg-type]
+        for name, depth in _numeric_fields(type(self)):
             plain = finite(f"{type(self).__name__}: {name}", getattr(self, name), depth, ActivationError)
             object.__setattr__(self, name, plain)
 

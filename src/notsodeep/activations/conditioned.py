@@ -65,7 +65,7 @@ class Conditioned(NormUnits):
 
     @property
     def groups(self) -> int:
-        """How many groups of units the layer has."""
+        """The number of groups of units."""
         return len(self.coefficients)
 
     def __repr__(self) -> str:
@@ -93,7 +93,7 @@ class Conditioned(NormUnits):
         return not (self.singular and self.order == 0)
 
     def table(self, like: Tensor, width: int = 0) -> Tensor:
-        """The coefficients as a tensor (Chebyshev order, groups * size), the same for every width."""
+        """Return the coefficients as a tensor (Chebyshev orders, groups * size), which does not depend on the width."""
         return self._table.to(like)
 
     @functools.cached_property
@@ -103,7 +103,7 @@ class Conditioned(NormUnits):
             return plain.permute(2, 0, 1).reshape(plain.shape[2], -1)
 
     def rows(self, norm: Tensor, table: Tensor | None = None) -> Tensor:
-        """Coefficients of the functions of u at these norms (...,): shape (..., groups, size)."""
+        """Return the coefficients of the functions of u at these norms (...,): shape (..., groups, size)."""
         table = self._table if table is None else table
         orders = len(table)
         wide = norm
@@ -116,13 +116,13 @@ class Conditioned(NormUnits):
         return out.to(norm.dtype).unflatten(-1, (self.groups, self.basis.size))
 
     def polynomials(self, norm: Tensor, orders: int) -> Tensor:
-        """Chebyshev polynomials of the norm, or of its logarithm: shape (..., orders)."""
+        """Return the Chebyshev polynomials of the norm, or of its logarithm: shape (..., orders)."""
         inside, (centre, half) = norm.clamp(self.low, self.high), self.variable
         return _chebyshev(((inside.log() if self.logarithmic else inside) - centre) / half, orders)
 
     @property
     def variable(self) -> tuple[float, float]:
-        """Centre and half length of the variable of the polynomials."""
+        """The centre and the half length of the range of the norm, or of its logarithm."""
         low, high = (math.log(v) if self.logarithmic else v for v in (self.low, self.high))
         return 0.5 * (high + low), 0.5 * (high - low)
 
@@ -157,7 +157,7 @@ class Conditioned(NormUnits):
         ]
 
     def chebyshev_lines(self, x: str = "x") -> list[str]:
-        """The polynomials of the norm as plain PyTorch."""
+        """Return the polynomials of the norm as PyTorch source."""
         (centre, half), log = self.variable, ".log()" if self.logarithmic else ""
         inside = f"norm.clamp({self.low!r}, {self.high!r}){log}"
         position = "norm * 0" if half == 0.0 else f"({inside} - {centre!r}) / {half!r}"
@@ -171,7 +171,7 @@ class Conditioned(NormUnits):
 
 
 def _chebyshev(x: Tensor, size: int) -> Tensor:
-    """By T_{i + j} = 2 T_i T_j - T_{i - j}, i - j at most 1: short chains, since compilers write out what is reused."""
+    """Return T_0(x) ... by T_{i + j} = 2 T_i T_j - T_{i - j}; compilers repeat shared terms, so chains are short."""
     columns = [torch.ones_like(x), x]
     for m in range(2, size):
         columns.append(2.0 * columns[m // 2] * columns[m - m // 2] - columns[m % 2])
@@ -266,11 +266,11 @@ class ConditionedLayer:
 
 
 def _distinct(s: Tensor) -> tuple[Tensor, Tensor]:
-    """Different values and where each stands; what comes from torch.unique has no gradient."""
+    """The distinct values and where each stands; torch.unique has no gradient."""
     return (s, torch.arange(len(s))) if s.requires_grad else torch.unique(s, return_inverse=True)
 
 
 def _enough(rho: Tensor, terms: int) -> int:
-    """Orders beyond are below rounding at these cosines."""
+    """The number of orders that are above rounding at these cosines."""
     most = float(rho.detach().abs().max()) if rho.numel() else 0.0
     return terms if most >= 0.99 else max(4, min(terms, int(-44.0 / math.log(max(most, 1e-9)))))

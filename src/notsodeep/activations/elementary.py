@@ -28,13 +28,13 @@ class Basis:
 
     alpha: float
     degree: int
-    """Of the polynomials P and Q."""
+    """The degree of the polynomials P and Q."""
     singular: int = 0
-    """How many powers of z go with each singular function."""
+    """The number of powers of z that multiply each singular function."""
     order: int = 1
-    """0: log|u|, sign(u); 1: |u|, u log|u|; 2: u^2 log|u|, u|u|."""
+    """The singular functions: log|u| and sign(u) (0), |u| and u log|u| (1), u^2 log|u| and u|u| (2)."""
     parity: Parity | None = None
-    """Only the functions of this parity."""
+    """The parity of the functions, if only those of one parity are taken."""
 
     def __post_init__(self) -> None:
         if not (self.alpha > 0 and self.degree >= 1 and self.singular >= 0 and self.order in (0, 1, 2)):
@@ -44,18 +44,18 @@ class Basis:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Coefficients of P, Q, F, G; none for the parts of the other parity."""
+        """The numbers of coefficients of P, Q, F, G; parts of the other parity have none."""
         even, odd = self.parity != "odd", self.parity != "even"
         return ((self.degree + 1) * even, (self.degree + 1) * odd, self.singular * even, self.singular * odd)
 
     @property
     def parities(self) -> tuple[int, ...]:
-        """0 for an even and 1 for an odd function, in order."""
+        """The parity of each function: 0 if it is even, 1 if it is odd."""
         return tuple(p for p, size in zip((0, 1, 0, 1), self.sizes, strict=True) for _ in range(size))
 
     @property
     def size(self) -> int:
-        """How many functions there are."""
+        """The number of functions."""
         return sum(self.sizes)
 
     def combine(self, u: Tensor, rows: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class Basis:
         return total
 
     def grouped(self, u: Tensor, rows: Tensor) -> Tensor:
-        """Units in equal groups, each with its own coefficients: u (..., units), rows (..., groups, size)."""
+        """Combine units in equal groups with coefficients of their own: u (..., units), rows (..., groups, size)."""
         groups, units = rows.shape[-2], u.shape[-1]
         if units % groups == 0:
             return self.combine(u.unflatten(-1, (groups, units // groups)), rows).flatten(-2)
@@ -87,7 +87,7 @@ class Basis:
         return torch.cat([self.combine(part, rows[..., h, :]) for h, part in enumerate(parts)], dim=-1)
 
     def functions(self, u: Tensor) -> Tensor:
-        """Every function by itself at the points u (n,): shape (n, size)."""
+        """Return every function at the points u (n,): shape (n, size)."""
         return self.combine(u.expand(self.size, -1), torch.eye(self.size, dtype=u.dtype)).T
 
     @property
@@ -97,7 +97,7 @@ class Basis:
 
     # -- source ------------------------------------------------------------------------------------------
     def source_lines(self, name: str) -> list[str]:
-        """:meth:`combine` as plain PyTorch."""
+        """Return :meth:`combine` as PyTorch source."""
         rule = "chebyshev" if self.chebyshev else "powers"
         factors = ("1 / c", "u", *(f"{f} * c * c" for f in _SOURCE[self.order]))
         rules = (rule, rule, "powers", "powers")

@@ -33,7 +33,7 @@ def correlation(qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:
 
 
 def arc_cosine(a: float, b: float, qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
-    """Of a x for x > 0 and b x for x < 0: arc-cosine kernels of degree one and zero (Cho and Saul, 2009)."""
+    """The pair of a x for x > 0 and b x for x < 0: arc-cosine kernels of degree one and zero (Cho and Saul, 2009)."""
     if a == b:
         return a * b * lam, torch.full_like(lam, a * b)
     value, slope = arc_profile(a, b, correlation(qx, qy, lam))
@@ -41,7 +41,7 @@ def arc_cosine(a: float, b: float, qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
 
 
 def arc_profile(a: float, b: float, rho: Tensor) -> Dual:
-    """The same at unit variances, for correlations on the real line and, continued, in the unit disc."""
+    """The pair of :func:`arc_cosine` at unit variances, for correlations that are real or in the complex unit disc."""
     angle = math.pi - torch.acos(rho)  # pi minus the angle between the points
     bend = torch.sqrt((1.0 - rho) * (1.0 + rho)) + angle * rho
     share = angle / math.pi
@@ -49,7 +49,7 @@ def arc_profile(a: float, b: float, rho: Tensor) -> Dual:
 
 
 def arc_sine(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
-    """Of erf: the arcsine kernel (Williams, 1997)."""
+    """The pair of erf: the arcsine kernel (Williams, 1997)."""
     rho = correlation(qx, qy, lam)
     wx, wy = 1.0 + 2.0 * qx, 1.0 + 2.0 * qy
     rx, ry = torch.sqrt(wx), torch.sqrt(wy)
@@ -61,7 +61,7 @@ def arc_sine(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
 
 
 def gelu_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
-    """Of x Phi(x), by Gaussian integration by parts, with A = E[Phi Phi], B = E[p p], p the normal density."""
+    """The pair of x Phi(x), integrated by parts, with A = E[Phi Phi], B = E[p p], p the normal density."""
     rho = correlation(qx, qy, lam)
     lam = rho * torch.sqrt(qx) * torch.sqrt(qy)
     wx, wy = 1.0 + qx, 1.0 + qy

@@ -46,8 +46,11 @@ class NormUnits(Activation):
 
     def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
         table = self.table(before, before.shape[-1])
-        parts = _blocks(before, inputs)
-        return torch.cat([differentiate(lambda b, x=x: self.formula(b, x, table), part) for part, x in parts])
+
+        def slopes(part: Tensor, x: Tensor) -> Tensor:
+            return differentiate(lambda b: self.formula(b, x, table), part)
+
+        return torch.cat([slopes(*part) for part in _blocks(before, inputs)])
 
     def at_norm(self, x: Any, norm: float) -> Any:
         before = torch.as_tensor(x, dtype=torch.float64).unsqueeze(-1)
@@ -61,7 +64,7 @@ class NormUnits(Activation):
 
 
 def _blocks(before: Tensor, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """So few rows at a time that the intermediate results stay in the processor's cache."""
+    """Blocks of rows so small that the intermediate results stay in the processor's cache."""
     units = max(1, before[0].numel()) if len(before) else 1
     step = max(1, LIMITS.block * torch.get_num_threads() // units) if before.device.type == "cpu" else len(before)
     return zip(before.split(max(1, step)), inputs.split(max(1, step)), strict=True)

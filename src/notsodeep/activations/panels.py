@@ -1,7 +1,7 @@
-"""Where a function must be looked at: Gauss-Legendre panels that end at its kinks and are as short as its features.
+"""Gauss-Legendre panels that end at the kinks of a function and are as short as its features.
 
 The panels are found once per activation, octave by octave away from zero, from the decay of Legendre coefficients; a
-function that has settled on straight lines needs none beyond. :func:`normal_nodes` adds what the normal weight needs.
+function that follows straight lines far out needs none there. :func:`normal_nodes` adds what the normal weight needs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Limits:
     reach: float = 13.0
     """Standard deviations that count: exp(-13^2 / 4) < 1e-18, also enough against the bounded sqrt(weight) h_k."""
     unresolved: float = 1e-9
-    """Of the largest value: the last coefficients of a resolved panel; the first that the rule misses is then 1e-18."""
+    """The last coefficients of a resolved panel over the largest value; the first that the rule misses are 1e-18 then."""
     shortest: float = 2.0**-10
     """The shortest panel: with 20 nodes it resolves waves of length 1e-4, shorter than any activation's features."""
     most: int = 1 << 13
@@ -73,7 +73,7 @@ def panel_nodes(edges: Tensor, order: int = ORDER) -> tuple[Tensor, Tensor]:
 
 
 class Panels(ABC):
-    """Where a function has kinks, and the panels on which it looks like a polynomial."""
+    """The kinks of a function, and the panels on which it looks like a polynomial."""
 
     kinks: tuple[float, ...]
 
@@ -129,7 +129,7 @@ class Even(Octaves):
 
 @dataclass(frozen=True)
 class Straight(Panels):
-    """Linear between its kinks."""
+    """The panels of a function that is linear between its kinks."""
 
     kinks: tuple[float, ...]
 
@@ -139,7 +139,7 @@ class Straight(Panels):
 
 @dataclass(frozen=True)
 class Stretched(Panels):
-    """Those of f(scale * x), from those of f."""
+    """The panels of f(scale * x), from those of f."""
 
     base: Panels
     scale: float
@@ -235,7 +235,7 @@ class Resolved(Octaves):
 
 
 def _to_legendre() -> Tensor:
-    """From values at the nodes to Legendre coefficients."""
+    """The matrix from values at the nodes to Legendre coefficients."""
     x, w = (part.numpy() for part in legendre(ORDER))
     k = np.arange(ORDER)
     return torch.from_numpy((np.polynomial.legendre.legvander(x, ORDER - 1) * w[:, None] * (k + 0.5)).T.copy())
@@ -244,7 +244,7 @@ def _to_legendre() -> Tensor:
 def find_tails(
     value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor], kinks: Sequence[float]
 ) -> Tails | None:
-    """The straight lines on which a function settles, or ``None``."""
+    """Return the straight lines that a function follows far out, or ``None``."""
     far = torch.tensor([-_FAR, _FAR], dtype=torch.float64)
     a = slope(far).detach()
     if not bool(torch.isfinite(a).all()):

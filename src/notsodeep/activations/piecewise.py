@@ -21,7 +21,7 @@ Breaks = tuple[tuple[float, tuple[float, ...]], ...]
 
 @dataclass(frozen=True)
 class TwoSlopes(Activation):
-    """What all activations a x for x > 0 and b x for x < 0 have in common; abstract."""
+    """An activation a x for x > 0 and b x for x < 0; this class is abstract."""
 
     def closed_form(self) -> ClosedForm | None:
         return None if self.two_slopes is None else functools.partial(arc_cosine, *self.two_slopes)
@@ -275,12 +275,12 @@ class PiecewiseLinear(TwoSlopes):
 
     @property
     def _slope_at_zero(self) -> float:
-        """Just below zero. From there outwards nothing cancels, however small x is."""
+        """The slope just below zero; from there outwards nothing cancels, however small x is."""
         return self.slopes[sum(knot < 0 for knot in self.knots)]
 
     @property
     def _bends(self) -> list[tuple[float, float]]:
-        """Each knot with what it adds to the slope beyond it, seen from zero."""
+        """Each knot with the change of slope there."""
         pairs = zip(self.knots, self.slopes, self.slopes[1:], strict=False)
         return [(knot, right - left) for knot, left, right in pairs]
 

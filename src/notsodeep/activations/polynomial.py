@@ -18,7 +18,7 @@ from .panels import LIMITS
 
 @dataclass(frozen=True)
 class Polynomial(Activation):
-    """What all polynomials have in common; abstract."""
+    """A polynomial; this class is abstract."""
 
     @property
     def degree(self) -> int:
@@ -53,7 +53,7 @@ class Polynomial(Activation):
         raise NotImplementedError
 
     def closed_moments(self, tau: Tensor) -> list[Tensor]:
-        """By Parseval's identity."""
+        # by Parseval's identity
         first = self.derived()
         value, slope, curvature = (f._coefficients(tau, self.degree + 1) for f in (self, first, first.derived()))
         slope_square = (slope**2).sum(-1)
@@ -247,7 +247,7 @@ def hermite_table(x: Tensor, first: Tensor, terms: int, block: int | None = None
 
 
 def _clenshaw(coefficients: Sequence[float], x: Tensor) -> Tensor:
-    """sum_k c_k h_k(x), the same recurrence summed backwards."""
+    """sum_k c_k h_k(x) by the three-term recurrence, summed backwards (Clenshaw)."""
     b1 = b2 = torch.zeros_like(x)
     for k in range(len(coefficients) - 1, -1, -1):
         b1, b2 = coefficients[k] + x * b1 / math.sqrt(k + 1) - math.sqrt((k + 1) / (k + 2)) * b2, b1

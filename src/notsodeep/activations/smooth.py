@@ -120,7 +120,7 @@ class Sigmoid(Activation):
         return s * (1.0 - s) * (1.0 - 2.0 * s)
 
     def canonical(self) -> Activation:
-        """The same function as tanh(x/2)/2 + 1/2, which shows that it is odd about its mean."""
+        """Return tanh(x/2)/2 + 1/2, which shows that phi is odd about its mean."""
         return Tanh().affine(gain=0.5, scale=0.5, shift=0.5)
 
     def centred(self, at: float) -> Activation:

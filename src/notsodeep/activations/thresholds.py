@@ -114,7 +114,7 @@ class Thresholds(NormUnits):
         return both.repeat_interleave(counts, dim=1).to(like)
 
     def _edges(self, width: int) -> list[int]:
-        """Where the units of each threshold begin, and where the last ones end."""
+        """The first unit of each threshold, and the end of the last ones."""
         return [round(width * s) for s in accumulate(self.shares, initial=0.0)]
 
     def formula(self, before: Tensor, inputs: Tensor, table: Tensor) -> Tensor:
@@ -182,12 +182,12 @@ class ThresholdsLayer:
         self.phi, self.qx, self.qy = phi, qx, qy
 
     def value(self, lam: Tensor) -> Tensor:
-        """E[psi(x) psi(y)]."""
+        """Return E[psi(x) psi(y)]."""
         root = self._root()
         return root * _Profile.apply((lam / root).clamp(-1.0, 1.0), self.phi, 0)
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, and its derivative in lam."""
+        """Return E[psi(x) psi(y)] and its derivative in lam."""
         return self.value(lam), _Profile.apply((lam / self._root()).clamp(-1.0, 1.0), self.phi, 1)
 
     def _root(self) -> Tensor:

@@ -53,7 +53,7 @@ def integrate(function: Function, tau: Tensor, panels: Panels) -> Tensor:
 
 
 def beyond(weighted: Tensor, xi: Tensor) -> Tensor:
-    """What lies past the end of the range: the last standard deviation, shrunk as it shrank against the one before."""
+    """Estimate what lies past the end of the range, from the last standard deviation and the one before."""
     far = xi.abs()
     ends = torch.stack([far > REACH - 1.0, (far > REACH - 2.0) & (far <= REACH - 1.0)]).to(weighted.dtype)
     last, before = ends @ weighted.mT if xi.ndim == 1 and weighted.ndim > 1 else (ends * weighted).sum(-1)
@@ -63,7 +63,7 @@ def beyond(weighted: Tensor, xi: Tensor) -> Tensor:
 def means(functions: Callable[[Tensor], Sequence[Tensor]], tau: Tensor, panels: Panels) -> Tensor:
     """E[f(tau xi)] of several functions from the same nodes, at flat scales: (functions, scales).
 
-    Refused where the first of them overflows or lies beyond the range of the rule.
+    An error is raised where the first of them overflows or lies beyond the range of the rule.
     """
     rows = []
     for part, xi, weights in portions(tau, panels):
