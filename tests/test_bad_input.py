@@ -111,7 +111,7 @@ MISTAKES = {
     "labels missing": ("learn relu --data X.npy", 2, "--labels"),
     "damaged twin": ("kernel X.npy --twin cut.json", 1, "--save"),
     "twin of another kind": ("kernel X.npy --twin other.json", 1, "'twin'"),
-    "twin and activation": ("kernel X.npy relu --twin kept.json", 2, "leave out"),
+    "twin and activation": ("kernel X.npy relu --twin kept.json", 2, "--twin says"),
     "output exists": ("kernel X.npy relu -o kept.npy", 2, "--force"),
     "saved twin exists": ("match relu --save kept.json", 2, "--force"),
     "output is a folder": ("kernel X.npy relu -o folder", 2, "name of a file"),

@@ -35,7 +35,6 @@ from .learning import predict_learning as predict_learning
 from .matching import Twin as Twin
 from .matching import match_one_layer as match_one_layer
 from .matching import match_sphere as match_sphere
-from .matching import norm_range as norm_range
 from .matching.match import match as match
 from .mixtures import GaussianMixture as GaussianMixture
 from .mixtures import MixtureStatistics as MixtureStatistics

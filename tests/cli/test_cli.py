@@ -197,7 +197,7 @@ def test_match_uses_the_norms_of_the_data(files):
     X = np.load(files / "X.npy")
     document = json.loads(run("match", "tanh", "-d", files / "X.npy", "--json").stdout)
     own = {name: document[name] for name in document if name not in ("pytorch", "verified")}
-    assert nsd.Twin.from_dict(own) == nsd.match_one_layer(nsd.DEQ("tanh", 0.2), norms=nsd.norm_range(X))
+    assert nsd.Twin.from_dict(own) == nsd.match_one_layer(nsd.DEQ("tanh", 0.2), norms=nsd.matching.norm_range(X))
     assert document["verified"]["points"] == len(X)
     assert f"in_features={X.shape[1]}," in document["pytorch"]
     assert json.loads(run("match", "tanh", "--kinds", 1, "--norms", "0.8,1.2", "--json").stdout)["kinds"] == 1
@@ -326,10 +326,11 @@ def test_a_reader_may_close_the_pipe(files):
     assert out.stderr == b""
 
 
-def test_flags_take_no_value():
+@pytest.mark.parametrize("flag", ["--standardise", "--json", "--force", "--code"])
+def test_flags_take_no_value(flag):
     text = run("match", "--help", env={"COLUMNS": "200"}).output
-    assert "--standardise" in text
-    assert "<bool>" not in text
+    (line,) = [line for line in text.splitlines() if line.startswith(f"│ {flag}")]
+    assert "<bool>" not in line
 
 
 # ---- tables ----------------------------------------------------------------------------------------------

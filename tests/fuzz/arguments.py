@@ -115,7 +115,7 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "expectation": (nsd.gaussian.expectation, lambda: {"function": torch.tanh, "tau": 1.0}),
         "hermite_coefficients": (nsd.gaussian.hermite_coefficients, lambda: {"phi": "tanh", "q": 1.0, "terms": 4}),
         "moments": (nsd.gaussian.moments, lambda: {"phi": "tanh", "tau": 1.0}),
-        "norm_range": (nsd.norm_range, lambda: {"X": X}),
+        "norm_range": (nsd.matching.norm_range, lambda: {"X": X}),
         "relative_spectral_error": (nsd.equivalents.relative_spectral_error, lambda: {"exact": X, "approximation": X}),
         "standardise": (nsd.standardise, lambda: {"X": rows}),
         "GaussianMixture": (nsd.GaussianMixture, lambda: {"means": np.zeros((2, 3)), "covariances": [1.0, 1.0]}),

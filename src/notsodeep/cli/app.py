@@ -13,6 +13,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 
 from .. import __version__
@@ -20,20 +21,9 @@ from .._files import WRONG_PATH, advice
 from ..errors import InvalidInputError, NotSoDeepError
 
 
-def show(text: str) -> None:
-    """Print a result as it is: lines are never folded, so that source can be copied from any terminal."""
-    typer.echo(text)
-
-
 def print_json(document: Any) -> None:
     """Print a result for programs."""
     typer.echo(json.dumps(document, indent=1, allow_nan=False))
-
-
-def note(text: str) -> None:
-    """Print a remark where somebody is watching, and nothing in a pipe."""
-    if sys.stderr.isatty():
-        typer.secho(text, err=True, dim=True)
 
 
 def complain(text: str, colour: str = "red") -> None:
@@ -57,23 +47,8 @@ class Group(TyperGroup):
             complain(message_of(error))
             raise typer.Exit(2 if isinstance(error, (InvalidInputError, *WRONG_PATH)) else 1) from None
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command whose flags are shown without a type, because they take no value."""
-        command = super().get_command(ctx, cmd_name)
-        for parameter in [] if command is None else command.get_params(ctx):
-            if getattr(parameter, "is_flag", False) and parameter.metavar is None:
-                parameter.metavar = ""
-        return command
 
-
-def show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: Any = None,
-    line: str | None = None,
-) -> None:
+def show_warning(message: Warning | str, *source: Any, **options: Any) -> None:
     """Print a warning as one paragraph, without the line of source that a user of the command does not know."""
     complain(str(message), "yellow")
 
@@ -110,8 +85,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def notsodeep(
     version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, Option("--version", "-V", callback=_version, is_eager=True, metavar="", help="Print the version.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the whole trace of a failure.")] = False,
+    debug: Annotated[bool, Option("--debug", metavar="", help="Show the whole trace of a failure.")] = False,
 ) -> None:
     """Deep equilibrium models, and the shallow explicit networks with the same kernels."""

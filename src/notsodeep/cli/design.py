@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Option
 
 import notsodeep as nsd
 
 from ..errors import InvalidInputError
 from . import inputs
-from .app import app, print_json, show
+from .app import app, print_json
 
 Route = Literal["one-layer", "papers", "sphere"]
 Family = Literal["hard_tanh", "skip", "leaky_relu", "quadratic", "hermite"]
@@ -34,27 +35,27 @@ def match(
     kernel: inputs.WhichKernel = "ck",
     route: Annotated[
         Route,
-        typer.Option(
+        Option(
             "--route",
             help="one-layer: the DEQ as it is, every input; papers: high-dimensional mixtures, plain activations; "
             "sphere: inputs of unit norm.",
         ),
     ] = "one-layer",
     norms: Annotated[
-        str | None, typer.Option("--norms", help="one-layer: least and largest norm of the inputs, as 0.5,1.5")
+        str | None, Option("--norms", help="one-layer: least and largest norm of the inputs, as 0.5,1.5")
     ] = None,
-    tol: Annotated[float | None, typer.Option("--tol", help="one-layer: largest error of the kernel.")] = None,
-    kinds: Annotated[int | None, typer.Option("--kinds", min=1, help="one-layer: this many kinds of units.")] = None,
-    family: Annotated[Family | None, typer.Option("--family", help="papers: activations of the twin.")] = None,
+    tol: Annotated[float | None, Option("--tol", help="one-layer: largest error of the kernel.")] = None,
+    kinds: Annotated[int | None, Option("--kinds", min=1, help="one-layer: this many kinds of units.")] = None,
+    family: Annotated[Family | None, Option("--family", help="papers: activations of the twin.")] = None,
     tau0: Annotated[
-        float | None, typer.Option("--tau0", help="papers: root mean square norm of the inputs; default 1.")
+        float | None, Option("--tau0", help="papers: root mean square norm of the inputs; default 1.")
     ] = None,
     data: inputs.Data = None,
     labels: inputs.Labels = None,
     standardise: inputs.Standardise = False,
-    code: Annotated[bool, typer.Option("--code", help="Print only the PyTorch source of the twin.")] = False,
+    code: Annotated[bool, Option("--code", metavar="", help="Print only the PyTorch source of the twin.")] = False,
     json: inputs.Json = False,
-    save: Annotated[Path | None, typer.Option("--save", help="Write the twin to a JSON file.")] = None,
+    save: Annotated[Path | None, Option("--save", help="Write the twin to a JSON file.")] = None,
     force: inputs.Force = False,
 ) -> None:
     r"""Design the shallow explicit network that has a DEQ's kernel, with its certificate and its PyTorch source.
@@ -79,13 +80,13 @@ def match(
     source = nsd.pytorch_code(twin, **({} if points is None else {"in_features": points.shape[1]}))
     if save is not None:
         inputs.write_json(save, twin.to_dict())
-    if json:
+    if json:  # text is printed as it is, never folded, so that source can be copied from any terminal
         print_json({**twin.to_dict(), "pytorch": source, "verified": None if verified is None else asdict(verified)})
     elif code:
-        show(source.rstrip())
+        typer.echo(source.rstrip())
     else:
-        show(f"{twin}" if verified is None else f"{twin}\n  verified  {verified}")
-        show(f"\n# PyTorch source of the twin\n\n{source.rstrip()}")
+        typer.echo(f"{twin}" if verified is None else f"{twin}\n  verified  {verified}")
+        typer.echo(f"\n# PyTorch source of the twin\n\n{source.rstrip()}")
 
 
 def _twin(deq: Any, kernel: Any, route: str, given: dict[str, Any]) -> tuple[Any, Any]:
@@ -103,7 +104,7 @@ def _twin(deq: Any, kernel: Any, route: str, given: dict[str, Any]) -> tuple[Any
         return twin, None if data is None else statistics.X
     points = None if data is None else inputs.points_from(data, standardise)
     chosen = {name: given[name] for name in ("tol", "kinds") if name in given}
-    norms = _pair(given["norms"]) if "norms" in given else None if points is None else nsd.norm_range(points)
+    norms = _pair(given["norms"]) if "norms" in given else None if points is None else nsd.matching.norm_range(points)
     return nsd.match_one_layer(deq, kernel, norms, **chosen), points
 
 
@@ -125,9 +126,7 @@ def _pair(text: str) -> tuple[float, float]:
 
 @app.command()
 def explore(
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the page there instead of opening it.")
-    ] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="Write the page there instead of opening it.")] = None,
 ) -> None:
     r"""Open the explorer: one page in your browser, no server, nothing fetched, nothing sent.
 
@@ -141,18 +140,14 @@ def explore(
 
     file = output or Path(tempfile.mkdtemp(prefix="notsodeep-")) / "explorer.html"
     write_text(file, page())
-    if output is not None:
-        show(f"wrote {file}; open it in a browser")
-    elif webbrowser.open(file.as_uri()):
-        show(f"opened {file}")
-    else:
-        show(f"no browser was found; open {file} yourself, or write it elsewhere with -o")
+    opened = output is None and webbrowser.open(file.as_uri())
+    typer.echo(f"opened {file}" if opened else f"wrote {file}; open it in a browser")
 
 
 @app.command()
 def demo(
-    folder: Annotated[Path, typer.Option("--output", "-o", help="Where report.html goes.")] = Path("demo"),
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: a few seconds.")] = False,
+    folder: Annotated[Path, Option("--output", "-o", help="Where report.html goes.")] = Path("demo"),
+    quick: Annotated[bool, Option("--quick", metavar="", help="Small sizes: a few seconds.")] = False,
 ) -> None:
     r"""Show two DEQs and their twins in one table and a report, in about a minute.
 

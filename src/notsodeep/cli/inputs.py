@@ -10,45 +10,35 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
+from typer import Argument, Option
 
 import notsodeep as nsd
 
-from .._files import atomic
+from .._files import atomic, write_text
 from .._words import Kernel
 from ..errors import DataError, InvalidInputError, MissingExtraError, NotSoDeepError
-from .app import complain, note
+from .app import complain
 
 _USUAL = 0.2  # sigma_a2 of the examples in the papers
 
-Phi = Annotated[
-    str, typer.Argument(metavar="ACTIVATION", help="A name, or name:parameter=value, as leaky_relu:slope=0.1")
-]
-AnyPhi = Annotated[str | None, typer.Argument(metavar="[ACTIVATION]", help="Activation of a DEQ.")]
-Layers = Annotated[str | None, typer.Option("--layers", help="An explicit network instead: tanh/tanh")]
+Phi = Annotated[str, Argument(metavar="ACTIVATION", help="A name, or name:parameter=value, as leaky_relu:slope=0.1")]
+AnyPhi = Annotated[str | None, Argument(metavar="[ACTIVATION]", help="Activation of a DEQ.")]
+Layers = Annotated[str | None, Option("--layers", help="An explicit network instead: tanh/tanh")]
 SigmaA2 = Annotated[
-    float | None,
-    typer.Option(
-        "--sigma-a2", "-s", help="Variance of the recurrent weights; default 0.2, or 0.8 of the limit if that is less."
-    ),
+    float | None, Option("--sigma-a2", "-s", help="Variance of the recurrent weights; default 0.2 or less.")
 ]
-SigmaB2 = Annotated[
-    float | None, typer.Option("--sigma-b2", help="Variance of the input weights; default 1 - sigma_a2.")
-]
-SigmaC2 = Annotated[float, typer.Option("--sigma-c2", help="Variance of the bias.")]
+SigmaB2 = Annotated[float | None, Option("--sigma-b2", help="Variance of the input weights; default 1 - sigma_a2.")]
+SigmaC2 = Annotated[float, Option("--sigma-c2", help="Variance of the bias.")]
 WhichKernel = Annotated[
-    Kernel, typer.Option("--kernel", "-k", help="ck; ntk: all weights trained; ntk_frozen: input weights frozen.")
+    Kernel, Option("--kernel", "-k", help="ck; ntk: all weights trained; ntk_frozen: input weights frozen.")
 ]
 _FORMATS = ".npy, .npz (array X), .csv (needs notsodeep\\[csv]), or - for standard input."
-Points = Annotated[str, typer.Argument(metavar="X", help=f"Points as rows: {_FORMATS}")]
-Data = Annotated[str | None, typer.Option("--data", "-d", help=f"Points as rows: {_FORMATS}")]
-Labels = Annotated[str | None, typer.Option("--labels", "-y", help="One class per row: .npy, .npz (array y) or .csv.")]
-Standardise = Annotated[
-    bool,
-    typer.Option("--standardise", "--standardize", help="Centre the data and scale it to mean squared norm 1."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file.")]
+Points = Annotated[str, Argument(metavar="X", help=f"Points as rows: {_FORMATS}")]
+Data = Annotated[str | None, Option("--data", "-d", help=f"Points as rows: {_FORMATS}")]
+Labels = Annotated[str | None, Option("--labels", "-y", help="One class per row: .npy, .npz (array y) or .csv.")]
+Standardise = Annotated[bool, Option("--standardise", "--standardize", metavar="", help="Centre and scale the data.")]
+Json = Annotated[bool, Option("--json", metavar="", help="Print JSON instead of text.")]
+Force = Annotated[bool, Option("--force", "-f", metavar="", help="Replace an existing file.")]
 
 
 # ---- networks --------------------------------------------------------------------------------------------
@@ -188,16 +178,9 @@ def _table(stream: Any, name: str) -> Any:
     text = stream.read().decode("utf-8-sig")
     if name == "y":
         return pandas.read_csv(io.StringIO(text), header=None, dtype=str, keep_default_na=False)
-    names = not any(map(_is_number, text.partition("\n")[0].split(",")))
-    return pandas.read_csv(io.StringIO(text), header=0 if names else None)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell or "nan")
-    except ValueError:
-        return False
-    return True
+    first = pandas.Series(text.partition("\n")[0].split(","))
+    named = bool(pandas.to_numeric(first, errors="coerce").isna().all())
+    return pandas.read_csv(io.StringIO(text), header=0 if named else None)
 
 
 def _numbers(table: Any, source: str) -> Any:
@@ -238,9 +221,7 @@ def check_target(path: Path | None, force: bool, *suffixes: str) -> None:
 
 def write_json(path: Path, document: Any) -> None:
     """Write a JSON document, whole or not at all."""
-    with atomic(path) as temporary:
-        temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    note(f"written: {path}")
+    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def save_plot(display: Any, path: Path) -> None:
@@ -250,4 +231,3 @@ def save_plot(display: Any, path: Path) -> None:
     matplotlib.use("Agg")
     with atomic(path) as temporary:
         display.plot().figure_.savefig(temporary, format=path.suffix.lstrip("."), dpi=150)
-    note(f"written: {path}")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from typer import Option
 
 import notsodeep as nsd
 
@@ -16,35 +17,30 @@ from .._files import write_matrix
 from .._words import Kernel
 from ..errors import DataError, InvalidInputError
 from . import inputs
-from .app import app, complain, note, print_json, show
+from .app import app, complain, print_json
 
 _EXACT = 4000  # points up to which a law is compared with the exact kernel: its eigenvalues take ten seconds
 _FAR = 0.1  # Kolmogorov distance beyond which a law is no prediction
-_REASONS = (
-    "the predicted spectrum is far from the exact one: n and p are small, or the data has low effective rank or "
-    "unequal norms. Trust the exact eigenvalues, not this law."
-)
+_REASON = "n or p is small, or the data has low effective rank or unequal norms; trust the exact eigenvalues"
 _PICTURES = (".png", ".svg", ".pdf")
-Plot = Annotated[Path | None, typer.Option("--plot", help="Draw it into a .png, .svg or .pdf file.")]
+Plot = Annotated[Path | None, Option("--plot", help="Draw it into a .png, .svg or .pdf file.")]
 
 
 @app.command()
 def kernel(
     points: inputs.Points,
     activation: inputs.AnyPhi = None,
-    output: Annotated[
-        str, typer.Option("--output", "-o", help="A .npy file, or - for standard output.")
-    ] = "kernel.npy",
+    output: Annotated[str, Option("--output", "-o", help="A .npy file, or - for standard output.")] = "kernel.npy",
     sigma_a2: inputs.SigmaA2 = None,
     sigma_b2: inputs.SigmaB2 = None,
     sigma_c2: inputs.SigmaC2 = 0.0,
     layers: inputs.Layers = None,
-    twin: Annotated[str | None, typer.Option("--twin", help="A twin.json instead: the kernel it matches.")] = None,
+    twin: Annotated[str | None, Option("--twin", help="A twin.json instead: the kernel it matches.")] = None,
     which: Annotated[
-        Kernel | None, typer.Option("--kernel", "-k", help="ck (default), ntk or ntk_frozen; a twin says it.")
+        Kernel | None, Option("--kernel", "-k", help="ck (default), ntk or ntk_frozen; a twin says it.")
     ] = None,
     against: Annotated[
-        str | None, typer.Option("--against", help="Training rows: the kernel between X and them, prepared alike.")
+        str | None, Option("--against", help="Training rows: the kernel between X and them, prepared alike.")
     ] = None,
     standardise: inputs.Standardise = False,
     force: inputs.Force = False,
@@ -72,7 +68,6 @@ def kernel(
         sys.stdout.buffer.flush()
         return
     write_matrix(Path(output), shape, X.dtype, lambda mapped: fill(X, Y, mapped))
-    note(f"written: {output}, {shape[0]} x {shape[1]}, {X.dtype}")
 
 
 def _filler(twin: str | None, activation: str | None, layers: str | None, which: Any, **variances: Any) -> Any:
@@ -80,9 +75,7 @@ def _filler(twin: str | None, activation: str | None, layers: str | None, which:
     if twin is None:
         network, name = inputs.network_from(activation, layers, **variances), which or "ck"
         return lambda X, Y, out: nsd.kernels_of(network, X, Y, kernels=(name,), out={name: out})
-    if activation is not None:
-        raise InvalidInputError("--twin names the network; leave out the activation.")
-    inputs.refuse("the file of --twin says it", layers=layers, kernel=which, **variances)
+    inputs.refuse("the file of --twin says it", activation=activation, layers=layers, kernel=which, **variances)
     designed = inputs.read_twin(twin)
     return lambda X, Y, out: designed.kernel_matrix(X, Y, out=out)
 
@@ -113,8 +106,8 @@ def spectrum(
     which: inputs.WhichKernel = "ck",
     data: inputs.Data = None,
     labels: inputs.Labels = None,
-    dimension: Annotated[int | None, typer.Option("-p", help="Dimension of the papers' two-class mixture.")] = None,
-    number: Annotated[int | None, typer.Option("-n", help="Number of points; default 0.8 p, or the data's.")] = None,
+    dimension: Annotated[int | None, Option("-p", help="Dimension of the papers' two-class mixture.")] = None,
+    number: Annotated[int | None, Option("-n", help="Number of points; default 0.8 p, or the data's.")] = None,
     standardise: inputs.Standardise = False,
     plot: Plot = None,
     json: inputs.Json = False,
@@ -143,13 +136,15 @@ def spectrum(
         numbers = {"kernel": which, "n": law.n, "p": law.p, "bulks": bulks, "atoms": atoms, "spikes": spikes}
         print_json({**numbers, "distance": display.distance})
         return
-    show(law.summary())
+    typer.echo(law.summary())
     if display.distance is None:
-        show(f"distance  not measured: the exact kernel is compared up to {_EXACT:,} points")
+        typer.echo(f"distance  not measured: the exact kernel is compared up to {_EXACT:,} points")
         return
-    show(f"distance  {display.distance:.3f} (Kolmogorov) from the eigenvalues of the exact kernel on these points")
+    typer.echo(
+        f"distance  {display.distance:.3f} (Kolmogorov) from the eigenvalues of the exact kernel on these points"
+    )
     if display.distance > _FAR:
-        complain(f"{_REASONS} (n = {law.n}, p = {law.p})", "yellow")
+        complain(f"the prediction is far from the exact spectrum: {_REASON}.", "yellow")
 
 
 def _source(data: str | None, labels: str | None, p: int | None, n: int | None, standardise: bool) -> tuple[Any, Any]:
@@ -178,13 +173,13 @@ def learn(
     sigma_c2: inputs.SigmaC2 = 0.0,
     layers: inputs.Layers = None,
     which: inputs.WhichKernel = "ntk",
-    dimension: Annotated[int, typer.Option("-p", help="Dimension of the two-class mixture.")] = 1000,
-    number: Annotated[str, typer.Option("-n", help="Training points: a number, or a range as 200:5000.")] = "200:5000",
-    means: Annotated[float, typer.Option("--means", help="Length of the class means.")] = 2.0,
-    traces: Annotated[float, typer.Option("--traces", help="c of the covariances I and (1 + c/sqrt(p)) I.")] = 4.0,
-    ridge: Annotated[str, typer.Option("--ridge", help="Relative to the mean diagonal: a number or a range.")] = "1e-3",
+    dimension: Annotated[int, Option("-p", help="Dimension of the two-class mixture.")] = 1000,
+    number: Annotated[str, Option("-n", help="Training points: a number, or a range as 200:5000.")] = "200:5000",
+    means: Annotated[float, Option("--means", help="Length of the class means.")] = 2.0,
+    traces: Annotated[float, Option("--traces", help="c of the covariances I and (1 + c/sqrt(p)) I.")] = 4.0,
+    ridge: Annotated[str, Option("--ridge", help="Relative to the mean diagonal: a number or a range.")] = "1e-3",
     times: Annotated[
-        str | None, typer.Option("--times", help="Gradient flow instead of a ridge: a number or a range.")
+        str | None, Option("--times", help="Gradient flow instead of a ridge: a number or a range.")
     ] = None,
     data: inputs.Data = None,
     labels: inputs.Labels = None,
@@ -217,7 +212,7 @@ def learn(
     if json:
         print_json(found.to_dict())
     else:
-        show(str(found))
+        typer.echo(str(found))
 
 
 def _curve(networks: Any, mixture: Any, which: Any, number: str, ridge: str, times: str | None) -> Any:
