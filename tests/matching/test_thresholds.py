@@ -73,9 +73,7 @@ def relative_error(twin, angle):
     """At inputs of norm one and this angle, in absolute value."""
     rho, one = torch.tensor([math.cos(angle)], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     truth = pairwise(twin.deq, one, one, rho, (twin.kernel,))[twin.kernel]
-    at, rate = twin.network.activations[0].layer(one, one), (twin.learning_rates or (0.0,))[0]
-    value, slope = at.both(rho)
-    have = value + rate * rho * slope
+    have = twin.network.activations[0].layer(one, one).value(rho)
     return float((truth - have).abs() / diagonal(twin.deq, one, (twin.kernel,))[twin.kernel])
 
 
@@ -131,7 +129,6 @@ def test_shares_add_up_at_every_width():
 def test_as_a_network_everywhere(kernel):
     twin = nsd.match_one_layer(RELU, kernel, tol=1e-3, units="thresholds")
     model = nsd.nn.ENN(twin, in_features=6, width=41, out_features=2, dtype=torch.float64)
-    assert model.learning_rates == (twin.learning_rates or (1.0, 1.0))
     space: dict = {}
     exec(nsd.pytorch_code(twin, in_features=6, width=41, out_features=2), space)
     plain = space["Twin"]().double()
@@ -155,7 +152,7 @@ def test_auto_takes_them_where_they_are_enough_and_says_so():
     assert cheap.bound <= TOL
     assert nsd.match_one_layer(RELU, tol=1e-6).family == "conditioned"
     assert nsd.match_one_layer(RELU, "ntk_frozen").family == "thresholds"
-    assert nsd.match_one_layer(RELU, "ntk").family == "conditioned"  # thresholds would ask for learning rates
+    assert nsd.match_one_layer(RELU, "ntk").family == "conditioned"  # whose weights all train
 
 
 def test_what_cannot_be_is_refused():
@@ -163,6 +160,8 @@ def test_what_cannot_be_is_refused():
         nsd.match_one_layer(nsd.DEQ("tanh", sigma_a2=0.2), units="thresholds")
     with pytest.raises(InfeasibleMatchError, match="units='conditioned'"):
         nsd.match_one_layer(RELU, tol=1e-7, units="thresholds")
+    with pytest.raises(InvalidInputError, match="only the readout trains"):
+        nsd.match_one_layer(RELU, "ntk", units="thresholds", trains="all")
     with pytest.raises(ActivationError, match="positive weight"):
         Thresholds((0.0, 1.0), (1.0,))
     with pytest.raises(ActivationError, match=r"in \[-1, 1\]"):

@@ -68,6 +68,8 @@ def test_kernel_matrix_knows_what_is_trained(twins: dict[str, Twin]) -> None:
     assert features.verify(X).distance > 10 * twin.verify(X).distance  # its CK is not the DEQ's NTK
     with pytest.raises(InvalidInputError, match="trains"):
         replace(twin, trains="some")
+    with pytest.raises(InvalidInputError, match="a twin matches a DEQ"):
+        replace(twin, deq=twin.network)
 
 
 def test_the_plain_network_with_its_best_scalar() -> None:

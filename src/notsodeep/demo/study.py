@@ -195,7 +195,7 @@ def _as_it_is(phi: str, data: DemoData) -> nsd.Twin:
 def _case(data: DemoData, phi: str, twin: nsd.Twin, verified: Verification, size: DemoSize) -> Case:
     """Train the readouts of DEQ, twin and plain network on equal terms."""
     trained = {
-        width: nsd.compare(twin.implicit, twin, data.train, test=data.test, width=width, seeds=size.seeds)
+        width: nsd.compare(twin.deq, twin, data.train, test=data.test, width=width, seeds=size.seeds)
         for width in size.widths
     }
     return Case(data.name, phi, twin, verified, trained)

@@ -143,13 +143,13 @@ def _follow(run: LazyRun, twin: Twin, data: Dataset, seed: int, setup: Setup) ->
     X, y, X_test, y_test = data.tensors(setup.device)
     sizes = (X.shape[1], run.width, len(data.classes))
     models: dict[str, Model] = {
-        "DEQ": finite.DEQ(twin.implicit, *sizes, 3 * seed, solver=finite.SolverOptions(tol=1e-4), device=X.device),
+        "DEQ": finite.DEQ(twin.deq, *sizes, 3 * seed, solver=finite.SolverOptions(tol=1e-4), device=X.device),
         "one layer": finite.ENN(twin, *sizes, 3 * seed + 1, kernel="ck", device=X.device),
         "one layer, orthogonal": finite.ENN(
             twin, *sizes, 3 * seed + 1, init="orthogonal", kernel="ck", device=X.device
         ),
         "another DEQ": finite.DEQ(
-            twin.implicit, *sizes, 3 * seed + 2, solver=finite.SolverOptions(tol=1e-4), device=X.device
+            twin.deq, *sizes, 3 * seed + 2, solver=finite.SolverOptions(tol=1e-4), device=X.device
         ),
     }
     targets, held = (one_hot(labels, len(data.classes), X) for labels in (y, y_test))
@@ -157,7 +157,7 @@ def _follow(run: LazyRun, twin: Twin, data: Dataset, seed: int, setup: Setup) ->
         name: Learner(model, X, targets, X_test, run.lr) for name, model in models.items()
     }
     if run.limit:
-        learners[LIMIT] = Limit(twin.implicit, X, targets, X_test, run.lr)
+        learners[LIMIT] = Limit(twin.deq, X, targets, X_test, run.lr)
     curves: dict[str, dict[str, list[float]]] = {name: {} for name in learners}
     steps: list[int] = []
     epochs = range(run.epochs)
@@ -249,9 +249,9 @@ def _side_by_side(run: Together, twin: Twin, data: Dataset, seed: int, setup: Se
     X, y, X_test, y_test = data.tensors(setup.device)
     sizes, device = (X.shape[1], run.width, int(y.max()) + 1), X.device
     models: dict[str, Model] = {
-        "deq": finite.DEQ(twin.implicit, *sizes, seed=3 * seed, device=device),
+        "deq": finite.DEQ(twin.deq, *sizes, seed=3 * seed, device=device),
         "twin": finite.ENN(twin, *sizes, seed=3 * seed + 1, kernel="ntk", device=device),
-        "other": finite.DEQ(twin.implicit, *sizes, seed=3 * seed + 2, device=device),
+        "other": finite.DEQ(twin.deq, *sizes, seed=3 * seed + 2, device=device),
     }
     learners = {name: Learner(model, X, one_hot(y, sizes[2], X), X_test, run.lr) for name, model in models.items()}
     epochs = range(1, run.epochs + 1)

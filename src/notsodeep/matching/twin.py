@@ -16,7 +16,7 @@ from .._files import parsed
 from ..activations import Affine
 from ..equivalents import Coefficients, best_scalar, relative_spectral_error
 from ..errors import InvalidInputError, SerialisationError
-from ..networks import DEQ, ENN, KERNELS, Kernel, Network, is_tangent, network_from_dict
+from ..networks import DEQ, ENN, KERNELS, Kernel, is_tangent
 from .certificates import (
     Certificate,
     MixtureCertificate,
@@ -41,7 +41,7 @@ class Twin:
 
     Parameters
     ----------
-    deq : DEQ or ENN
+    deq : DEQ
         The network it matches; with a mixture's certificate the centred one.
     network : ENN
         The twin itself.
@@ -70,7 +70,7 @@ class Twin:
     (1, 'all', True)
     """
 
-    deq: Network
+    deq: DEQ
     network: ENN
     kernel: Kernel
     family: str
@@ -83,8 +83,8 @@ class Twin:
     def __post_init__(self) -> None:
         if self.kernel not in KERNELS:
             raise InvalidInputError(f"kernel must be one of {KERNELS}, got {self.kernel!r}")
-        if not isinstance(self.deq, DEQ) and not (isinstance(self.deq, ENN) and self.kinds is not None):
-            raise InvalidInputError(f"a twin matches a DEQ; one of kinds of units an ENN as well. Got {self.deq!r}")
+        if not isinstance(self.deq, DEQ):
+            raise InvalidInputError(f"a twin matches a DEQ, got {self.deq!r}")
         if not isinstance(self.certificate, Certificate):
             raise InvalidInputError(f"a twin carries a certificate, got {type(self.certificate).__name__}")
         if self.trains == "":
@@ -157,13 +157,6 @@ class Twin:
         """Size against accuracy, for the sizes that were tried (uniform)."""
         return self.certificate.table if isinstance(self.certificate, UniformCertificate) else ()
 
-    @property
-    def implicit(self) -> DEQ:
-        """The DEQ it matches; a twin of an explicit network has none and says so."""
-        if isinstance(self.deq, DEQ):
-            return self.deq
-        raise InvalidInputError(f"this twin matches an explicit network, {self.deq!r}; here a DEQ is needed")
-
     # ---- kernels -------------------------------------------------------------------------------------------
 
     @property
@@ -174,7 +167,7 @@ class Twin:
     @property
     def plain(self) -> ENN:
         """The plain network to compare with: the DEQ's own activation in every layer, the twin's depth."""
-        network = ENN([self.deq.activations[-1]] * self.depth)
+        network = ENN([self.deq.activation] * self.depth)
         return network if self.tau0 is None else network.centred(self.tau0)
 
     @checked
@@ -276,7 +269,7 @@ class Twin:
 
     def _title(self) -> str:
         if self.shift == 0.0:
-            return f"{'One-layer twin' if isinstance(self.deq, ENN) else 'Twin'} of {self.deq!r}"
+            return f"Twin of {self.deq!r}"
         return (
             f"Twin of the centred DEQ (activation shifted by {-self.shift:.6g}): {self.deq!r}; the DEQ as given differs"
         )
@@ -353,7 +346,7 @@ class Twin:
 
 def _built(content: dict[str, Any]) -> Twin:
     """The twin of a document: objects for dictionaries, tuples for lists."""
-    deq, network = network_from_dict(content.pop("deq")), ENN.from_dict(content.pop("network"))
+    deq, network = DEQ.from_dict(content.pop("deq")), ENN.from_dict(content.pop("network"))
     rates = content.pop("learning_rates")
     certificate = read_certificate(content.pop("certificate"), deq, network)
     return Twin(
@@ -365,11 +358,9 @@ def _built(content: dict[str, Any]) -> Twin:
     )
 
 
-def _base(network: Network) -> str:
-    """What a short text calls the network."""
-    if isinstance(network, ENN):
-        return repr(network)
-    phi = network.activation
+def _base(deq: DEQ) -> str:
+    """What a short text calls the DEQ."""
+    phi = deq.activation
     while isinstance(phi, Affine):
         phi = phi.base
     return f"{phi.name} DEQ"

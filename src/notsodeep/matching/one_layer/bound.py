@@ -5,9 +5,9 @@
 - k_N is the interpolant in the norms (``KernelOrders.interpolation``; ``aliased`` for its Fourier coefficients);
 - k_P its projection. The remainder of every order is positive semi-definite, so it is at most the largest deficit
   delta(s) / k(s, s, 1), a quotient of two polynomials; all orders that are left out are part of delta;
-- the shipped coefficients are polynomials of the same degree, so this is about the very function that is evaluated. The
+- the coefficients of the layer are polynomials of the same degree, so this holds for the function as evaluated. The
   two kernels differ by the sum over orders of at most |e_k| (2 |c_k| + |e_k|); where that adds too much, by the
-  maximum of a polynomial in both norms and the cosine, taken on a grid. Orders that only the shipped functions have are
+  maximum of a polynomial in both norms and the cosine, taken on a grid. Orders that only the layer has are
   bounded one by one, those beyond any table by what Parseval's identity leaves.
 
 Between the points of a grid of Chebyshev angles a polynomial of degree n is bounded by Bernstein's inequality: with
@@ -41,8 +41,6 @@ class LayerDesign:
     rows: tuple[Tried, ...]
     """The last one is the layer's own."""
     reason: str
-    rate: float | None = None
-    """Learning rate of the hidden weights, where the layer needs one of their own."""
 
 
 def projection_bound(target: KernelOrders, parts: Array) -> float:
@@ -62,7 +60,7 @@ def certify(target: KernelOrders, parts: Array, want: Array, found: UnitFit, gai
     table = gained(found.basis, gain, len(want))
     have = (table @ (found.values * scale).reshape(len(found.values), -1)).reshape(-1, *want.shape[1:])
     reach = projection_bound(target, parts)
-    whole = _apart(target, want, have, reach) + _beyond(target, found, trained=bool(gain[-1] > 1.0))
+    whole = _difference(target, want, have, reach) + _beyond(target, found, trained=bool(gain[-1] > 1.0))
     apart = target.interpolation
     # the first two are relative to the interpolant's diagonal
     bound = whole * (1.0 + apart) + apart + 2.0 * target.aliased
@@ -73,8 +71,8 @@ def certify(target: KernelOrders, parts: Array, want: Array, found: UnitFit, gai
     return Proof(bound, float(seen[worst]), float(target.grid[0][worst]), target.assumes)
 
 
-def _apart(target: KernelOrders, want: Array, have: Array, reach: float) -> float:
-    """Bound the difference of the interpolant and the shipped kernel, relative to the diagonal.
+def _difference(target: KernelOrders, want: Array, have: Array, reach: float) -> float:
+    """Bound the difference of the interpolant and the kernel of the layer, relative to the diagonal.
 
     ``want`` (K, J, N) leaves ``reach``; ``have`` may have more orders.
     """
@@ -84,24 +82,24 @@ def _apart(target: KernelOrders, want: Array, have: Array, reach: float) -> floa
     ours, theirs = (part.reshape(-1, len(target.nodes)) for part in (have, want))
     seen = float((np.abs(quadratic(target.grid[1], ours.T @ ours - theirs.T @ theirs)) / target.diagonal).max())
     level = reach + seen
-    most, spared = float(beyond[0]), 0.02 * level  # so much may be bounded coarsely
-    first = min(orders, int((beyond > spared).sum()))
+    most, coarse = float(beyond[0]), 0.02 * level  # so much may be bounded coarsely
+    first = min(orders, int((beyond > coarse).sum()))
     for fine in (3, 6):  # cells per degree
         if most - seen <= 0.03 * level:  # little is left to gain
             break
         # the last orders one by one
-        found = _largest(target, want[:first], have[:first], fine, spared)
+        found = _largest(target, want[:first], have[:first], fine, coarse)
         most = min(most, found + float(each[first:].sum()))
     if most <= 0.08 * reach or target.kinked:
         return reach + most
     # what the kinds leave and what the units miss may cancel
     carried = target.features.transpose(0, 2, 1)
     rest = projection_bound(target, target.features) + float(each[orders:].sum())
-    return min(reach + most, _largest(target, carried, have[:orders], 6, spared) + rest)
+    return min(reach + most, _largest(target, carried, have[:orders], 6, coarse) + rest)
 
 
-def _each(target: KernelOrders, want: Array, have: Array, spared: float) -> Array:
-    """|e_k| (2 |c_k| + |e_k|) at most, order by order; by Lebesgue's constant where that adds up to ``spared`` only."""
+def _each(target: KernelOrders, want: Array, have: Array, coarse: float) -> Array:
+    """|e_k| (2 |c_k| + |e_k|) at most, order by order; by Lebesgue's constant where that adds up to ``coarse`` only."""
     error, wished = have.copy(), np.zeros_like(have)
     error[: len(want)] -= want
     wished[: len(want)] = want
@@ -111,29 +109,29 @@ def _each(target: KernelOrders, want: Array, have: Array, spared: float) -> Arra
     )
     e, c = (lebesgue**2 * (part**2).sum(1).max(1) / max(least, 1e-300) for part in (error, wished))
     place = np.argsort(e + 2.0 * np.sqrt(e * c))
-    exact = place[np.cumsum((e + 2.0 * np.sqrt(e * c))[place]) > spared]
+    exact = place[np.cumsum((e + 2.0 * np.sqrt(e * c))[place]) > coarse]
     e[exact], c[exact] = _suprema(target, error[exact]), _suprema(target, wished[exact])
     return np.asarray(e + 2.0 * np.sqrt(e * c))
 
 
-def _largest(target: KernelOrders, want: Array, have: Array, fine: int, spared: float) -> float:
+def _largest(target: KernelOrders, want: Array, have: Array, fine: int, coarse: float) -> float:
     """Bound, over both norms and the cosine, |sum_k (have_k have_k' - want_k want_k') rho^k|, relative.
 
     Chebyshev coefficients of high degree in the norms and in the cosine are summed up instead, as long as they are
-    below ``spared``.
+    below ``coarse``.
     """
-    matrix, spared = to_coefficients(len(target.nodes)), spared * float(target.diagonal.min())
+    matrix, coarse = to_coefficients(len(target.nodes)), coarse * float(target.diagonal.min())
     have, want = have @ matrix.T, want @ matrix.T
     gap = have.transpose(0, 2, 1) @ have - want.transpose(0, 2, 1) @ want
     sizes = np.cumsum(np.cumsum(np.abs(gap).sum(0), 0), 1).diagonal()
-    count = int((sizes[-1] - sizes > spared).sum()) + 1
+    count = int((sizes[-1] - sizes > coarse).sum()) + 1
     across = fine * max(count, len(target.nodes) // 2)  # the diagonal varies, too
     low = _floor(target, across)
     if low.min() <= 0.0:
         return float("inf")
     flat = _powers(len(gap)) @ gap[:, :count, :count].reshape(len(gap), -1)
     left = np.append(np.cumsum(np.abs(flat).sum(1)[::-1])[::-1], 0.0)
-    degree = max(int((left > spared).sum()), 1)
+    degree = max(int((left > coarse).sum()), 1)
     flat, cells = flat[:degree], fine * degree
     half = not (flat[0::2].any() and flat[1::2].any())
     angles = np.pi * np.arange((cells + 1) // 2 + 1 if half else cells + 1) / cells
@@ -208,7 +206,7 @@ def grid_slack(degree: int, cells: int) -> float:
 
 
 def grid_excess(slack: float) -> float:
-    """The same as a share of the maximum on the grid."""
+    """How much a polynomial of this slack may exceed its maximum on the grid, as a share of that."""
     return slack / (1.0 - slack) if slack < 1.0 else float("inf")
 
 

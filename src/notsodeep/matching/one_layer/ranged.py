@@ -14,7 +14,7 @@ import numpy as np
 
 from ...activations import Basis, Conditioned, Parity
 from ...errors import InfeasibleMatchError
-from ...networks import Kernel, Network
+from ...networks import DEQ, Kernel
 from .._limits import LIMITS
 from ..certificates import Proof, Tried
 from ..twin import Trains
@@ -24,11 +24,11 @@ from .units import FAMILY, Allowance, assemble, fit, gains, rotated, smallest, w
 
 
 def design(
-    deq: Network, kernel: Kernel, norms: tuple[float, float], tol: float, kinds: int | str, trains: Trains
+    deq: DEQ, kernel: Kernel, norms: tuple[float, float], tol: float, kinds: int | str, trains: Trains
 ) -> LayerDesign:
     """The fewest kinds within ``tol``, or so many as are asked for."""
     resolution = tol if kinds == "auto" else min(tol, 10.0 ** (-2 * int(kinds)))
-    target = measure(deq, kernel, norms, _known(deq, kernel, norms, resolution, kinds))
+    target = measure(deq, kernel, norms, _accuracy(deq, kernel, norms, resolution, kinds))
     rows: list[Tried] = []
     for count in range(1, LIMITS.most_kinds + 1) if kinds == "auto" else (int(kinds),):
         parts = _factorise(target, count)
@@ -36,7 +36,7 @@ def design(
         if kinds == "auto" and reach > tol:
             rows.append(Tried(count, reach, reach, FAMILY))
             continue
-        layer, proof = _shipped(target, parts, _allowed(reach, resolution, kinds), trains)
+        layer, proof = _finished(target, parts, _allowed(reach, resolution, kinds), trains)
         rows.append(Tried(count, proof.bound, proof.sampled, FAMILY))
         if kinds != "auto" or proof.bound <= tol:
             reason = f"the fewest kinds of units within tol = {tol:.3g}" if kinds == "auto" else "kinds as asked for"
@@ -51,7 +51,7 @@ def design(
     )
 
 
-def _known(deq: Network, kernel: Kernel, norms: tuple[float, float], resolution: float, kinds: int | str) -> float:
+def _accuracy(deq: DEQ, kernel: Kernel, norms: tuple[float, float], resolution: float, kinds: int | str) -> float:
     """How well the kernel has to be known: beside what a number of kinds leaves, roughly, and the units may add."""
     if kinds == "auto" or norms[0] == norms[1] or deq.kinked:
         return resolution
@@ -68,14 +68,14 @@ def _allowed(reach: float, tol: float, kinds: int | str) -> Allowance:
     return Allowance(min(max(LIMITS.unit_share * reach, 30.0 * LIMITS.resolution * tol), room), room)
 
 
-def _shipped(target: KernelOrders, parts: Array, allowed: Allowance, trains: Trains) -> tuple[Conditioned, Proof]:
+def _finished(target: KernelOrders, parts: Array, allowed: Allowance, trains: Trains) -> tuple[Conditioned, Proof]:
     """The smallest elementary units that add little to the deficit of the projection, or the best there are."""
     want = wanted(target, parts)
     basis = _basis(target, want, trains)
     gain = gains(trains, singular=basis.singular > 0)
     best = smallest(basis, want, gain, allowed=allowed)
     proof = certify(target, parts, want, best, gain)
-    enough = projection_bound(target, parts) + allowed.room
+    enough = projection_bound(target, parts) + allowed.most
     # where kinds do not change smoothly with the order: rotated ones and rich functions, if they pay
     for degree, alpha in () if basis.singular else ((24, 0.7), (32, 0.4)):
         if proof.bound <= 1.3 * enough:
@@ -90,16 +90,15 @@ def _shipped(target: KernelOrders, parts: Array, allowed: Allowance, trains: Tra
 
 
 def _basis(target: KernelOrders, want: Array, trains: Trains) -> Basis:
-    """Smooth functions; where all kinks of the network lie at zero, the singular ones that carry the orders best."""
+    """Smooth functions; where the only kink of the DEQ lies at zero, the singular ones that carry the orders best."""
     plain = Basis(0.6, 6, parity=_parity(target))
-    kinks = {kink for phi in target.network.activations for kink in phi.kinks}
-    if kinks != {0.0}:
+    if target.deq.activation.kinks != (0.0,):
         return plain
     gain = gains(trains, singular=True)
     # a jump or a logarithm has no NTK
     orders = (1, 2) if trains == "all" else (0, 1, 2)
     choices = [replace(plain, singular=4, order=order) for order in orders]
-    return min(choices, key=lambda basis: fit(replace(basis, degree=12), want, gain).price)
+    return min(choices, key=lambda basis: fit(replace(basis, degree=12), want, gain).cost)
 
 
 def _parity(target: KernelOrders) -> Parity | None:

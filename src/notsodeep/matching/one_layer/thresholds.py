@@ -1,8 +1,7 @@
 """Homogeneous DEQs by ordinary units f(w.x - t |x|): how many units have which threshold is a linear programme.
 
-The kernel of the layer is |x| |y| sum_t mu_t k_t(rho), mu_t >= 0, and with trained hidden weights (learning rate r) it
-is |x| |y| sum_t mu_t (k_t + r rho k_t'). Where the readout alone has to have a tangent kernel, gated units bring the
-rho k_t' by themselves. The largest error over all angles is a maximum of linear functions of mu.
+The kernel of the layer is |x| |y| sum_t mu_t k_t(rho), mu_t >= 0; gated units bring |x| |y| rho k_t'(rho), as tangent
+kernels have it. The largest error over all angles is a maximum of linear functions of mu.
 
 The certificate: between the points of a grid of angles the error exceeds the larger neighbour by at most h^2/8 of its
 second derivative. With P = k_t' <= P(xi > t) and e = exp(-t^2/(1 + cos a)) <= exp(-t^2/2), in the angle a
@@ -40,17 +39,15 @@ class Shares:
     weights: Array
     gated: NDArray[np.bool_]
     """Which shares belong to gated units; these come last."""
-    rate: float
-    """Learning rate of the hidden weights; 0 where only the readout trains."""
     error: float
 
 
-def design(deq: DEQ, kernel: Kernel, trained: bool, tol: float) -> LayerDesign:
+def design(deq: DEQ, kernel: Kernel, tol: float) -> LayerDesign:
     """The smallest thresholds within ``tol``, or the best there are."""
     reduced, best = HomogeneousDEQ.of(deq), None
     leak = _leak(reduced.bend)
     for reach, count in ((1.6, 33), (2.5, 41), (3.5, 57)):  # thresholds in [-reach, reach]
-        found = _best_rate(reduced, kernel, leak, np.linspace(-reach, reach, count), trained)
+        found = _shares(reduced, kernel, leak, np.linspace(-reach, reach, count))
         if best is None or found.error < best.error:
             best = found
         if best.error <= tol / (1.0 + 4.0 * LIMITS.threshold_slack):
@@ -61,7 +58,7 @@ def design(deq: DEQ, kernel: Kernel, trained: bool, tol: float) -> LayerDesign:
     proof = certify(reduced, kernel, leak, best)
     reason = f"ordinary units with {len(weights)} thresholds proportional to |x|"
     row = Tried(1, proof.bound, proof.sampled, "thresholds")
-    return LayerDesign(layer, proof, (row,), reason, best.rate if trained else None)
+    return LayerDesign(layer, proof, (row,), reason)
 
 
 def _leak(bend: float) -> float:
@@ -71,32 +68,25 @@ def _leak(bend: float) -> float:
     return (1.0 - math.sqrt(bend * (2.0 - bend))) / (1.0 - bend)
 
 
-def _best_rate(deq: HomogeneousDEQ, kernel: Kernel, leak: float, thresholds: Array, trained: bool) -> Shares:
-    """The shares of the units, and the learning rate of the hidden weights if they train."""
+def _shares(deq: HomogeneousDEQ, kernel: Kernel, leak: float, thresholds: Array) -> Shares:
+    """The shares of the units and, for a tangent kernel, of gated ones."""
     rho = np.cos(np.linspace(0.0, np.pi, 321))
     wanted = deq.profile(deq.equilibrium(rho), kernel)
     value, slope = threshold_profiles(rho, thresholds, leak)
-    hidden, plain = rho * slope, np.zeros(len(thresholds), dtype=bool)
-    if not trained and not is_tangent(kernel):
-        return _pruned(value, wanted, thresholds, plain, 0.0)
-    if not trained:
-        rows, gated = np.concatenate([value, hidden]), np.concatenate([plain, ~plain])
-        return _pruned(rows, wanted, np.tile(thresholds, 2), gated, 0.0)
-    tried = {rate: _programme(value + rate * hidden, wanted)[1] for rate in (0.4, 0.6, 0.85, 1.2, 1.7, 2.4, 3.4)}
-    centre = min(tried, key=lambda rate: tried[rate])
-    finer = [centre * f for f in (0.85, 0.92, 1.08, 1.17)]
-    tried |= {rate: _programme(value + rate * hidden, wanted)[1] for rate in finer}
-    rate = min(tried, key=lambda rate: tried[rate])
-    return _pruned(value + rate * hidden, wanted, thresholds, plain, rate)
+    plain = np.zeros(len(thresholds), dtype=bool)
+    if not is_tangent(kernel):
+        return _pruned(value, wanted, thresholds, plain)
+    rows, gated = np.concatenate([value, rho * slope]), np.concatenate([plain, ~plain])
+    return _pruned(rows, wanted, np.tile(thresholds, 2), gated)
 
 
-def _pruned(rows: Array, wanted: Array, thresholds: Array, gated: NDArray[np.bool_], rate: float) -> Shares:
+def _pruned(rows: Array, wanted: Array, thresholds: Array, gated: NDArray[np.bool_]) -> Shares:
     """The solution without the shares below 1e-7 of the diagonal, the others adapted."""
     weights, _ = _programme(rows, wanted)
     kept = np.flatnonzero(weights * rows[:, 0] > 1e-7)
     weights, error = _programme(rows[kept], wanted)
     alive = weights > 0.0
-    return Shares(thresholds[kept[alive]], weights[alive], gated[kept[alive]], rate, error)
+    return Shares(thresholds[kept[alive]], weights[alive], gated[kept[alive]], error)
 
 
 def _programme(rows: Array, wanted: Array) -> tuple[Array, float]:
@@ -123,8 +113,7 @@ def certify(deq: HomogeneousDEQ, kernel: Kernel, leak: float, shares: Shares) ->
 
     def twin(rho: Array) -> Array:
         value, slope = threshold_profiles(rho, shares.thresholds.tolist(), leak)
-        units = np.where(shares.gated[:, None], rho * slope, value + shares.rate * rho * slope)
-        return np.asarray(shares.weights @ units)
+        return np.asarray(shares.weights @ np.where(shares.gated[:, None], rho * slope, value))
 
     return supremum(deq, kernel, twin, lambda angle: _bounds(angle, leak, shares), LIMITS.threshold_slack)
 
@@ -134,10 +123,9 @@ def _bounds(angle: Array, leak: float, shares: Shares) -> Bounds:
     high = angle[1:]
     first, second = np.zeros(len(high)), np.zeros(len(high))
     for t, weight, gated in zip(*(v.tolist() for v in (shares.thresholds, shares.weights, shares.gated)), strict=True):
-        kernel, hidden = _derivatives(t, leak, high)
-        own, rate = (0.0, 1.0) if gated else (1.0, shares.rate)
-        first += weight * (own * kernel[0] + rate * hidden[0])
-        second += weight * (own * kernel[1] + rate * hidden[1])
+        own = _derivatives(t, leak, high)[gated]
+        first += weight * own[0]
+        second += weight * own[1]
     return Bounds(np.full_like(first, np.inf), first, second)
 
 

@@ -20,8 +20,8 @@ from ..._chebyshev import to_coefficients
 from ...activations import Basis, Conditioned
 from ...activations.projections import SINGULAR_TERMS, SMOOTH_TERMS, basis_coefficients, needed
 from ...gaussian import hermite_coefficients
-from ...kernels.variance import at_each_layer, equilibrium_variance
-from ...networks import DEQ, Network
+from ...kernels.variance import equilibrium_variance
+from ...networks import DEQ
 from .._limits import LIMITS
 from .orders import Array, KernelOrders, pivots
 
@@ -31,9 +31,9 @@ FAMILY = "conditioned"
 class Allowance(NamedTuple):
     """What units may miss."""
 
-    wish: float
+    enough: float
     """Less than this is not worth larger functions."""
-    room: float
+    most: float
     """More than this is too much."""
 
 
@@ -57,22 +57,22 @@ class UnitFit:
         return float(np.abs(self.values).sum(0).max())
 
     @property
-    def price(self) -> tuple[float, bool, float]:
-        """What is missed beyond the room, times what single precision loses; then the calmest that is near enough."""
-        near = self.missed <= self.allowed.wish
+    def cost(self) -> tuple[float, bool, float]:
+        """What is missed, times what single precision loses; of those that miss little, the smallest coefficients."""
+        near = self.missed <= self.allowed.enough
         lost = max(1.0, self.largest / LIMITS.largest_coefficients) ** 2
-        return max(self.missed, self.allowed.room) * lost, not near, self.largest if near else self.missed
+        return max(self.missed, self.allowed.most) * lost, not near, self.largest if near else self.missed
 
     @property
     def enough(self) -> bool:
-        """Whether larger functions would not pay."""
-        return self.missed <= self.allowed.wish and self.largest <= LIMITS.largest_coefficients
+        """Whether larger functions are not worth their cost."""
+        return self.missed <= self.allowed.enough and self.largest <= LIMITS.largest_coefficients
 
 
-def signs(network: Network, norm: float, sizes: Array) -> Array:
+def signs(deq: DEQ, norm: float, sizes: Array) -> Array:
     """One sign per order, phi's own where it has one; ``sizes`` are the wanted coefficients at that norm."""
-    phi, q = network.activations[-1], _variance(network, norm)
-    own = np.asarray(hermite_coefficients(phi, q, min(len(sizes), 1024)))
+    q = float(equilibrium_variance(deq, torch.tensor([norm**2], dtype=torch.float64)))
+    own = np.asarray(hermite_coefficients(deq.activation, q, min(len(sizes), 1024)))
     out = np.ones(len(sizes))
     for k in range(len(sizes)):
         if k < len(own) and abs(own[k]) > 1e-3 * sizes[k] > 0.0:
@@ -82,18 +82,9 @@ def signs(network: Network, norm: float, sizes: Array) -> Array:
     return out
 
 
-def _variance(network: Network, norm: float) -> float:
-    """The variance that the last layer receives."""
-    q = torch.tensor([norm**2], dtype=torch.float64)
-    if isinstance(network, DEQ):
-        return float(equilibrium_variance(network, q))
-    *_, (_, (last,)) = at_each_layer(network, q)
-    return float(last)
-
-
 def wanted(target: KernelOrders, parts: Array) -> Array:
     """The coefficients with their signs, relative to the diagonal: (orders, kinds, nodes)."""
-    sign = signs(target.network, target.high, np.abs(parts[:, -1, 0]))
+    sign = signs(target.deq, target.high, np.abs(parts[:, -1, 0]))
     scale = np.sqrt(np.diag(target.total))
     return sign[:, None, None] * parts.transpose(0, 2, 1) / scale
 
@@ -104,9 +95,9 @@ def rotated(target: KernelOrders, want: Array, basis: Basis, gain: Array) -> Arr
     Kinks away from zero leave coefficients that oscillate with the order, at a rate that depends on the norm: signs do
     not make them smooth. Fitting and rotating take turns, from units that look like phi.
     """
-    phi, orders, kinds = target.network.activations[-1], len(want), want.shape[1]
+    phi, orders, kinds = target.deq.activation, len(want), want.shape[1]
     few = pivots(want.shape[2])
-    variances = np.array([_variance(target.network, s) for s in target.nodes[few]])
+    variances = np.array([float(v) for v in equilibrium_variance(target.deq, torch.from_numpy(target.nodes[few] ** 2))])
     own = np.asarray(hermite_coefficients(phi, variances, orders)).T
     have = np.stack([np.roll(own, 2 * j, axis=0) * (np.arange(orders) >= 2 * j)[:, None] for j in range(kinds)], axis=1)
     start, ahead, table = want[:, :, few], have, gained(basis, gain, orders)[:orders]
@@ -133,7 +124,7 @@ def fit(basis: Basis, want: Array, gain: Array, allowed: Allowance = NOTHING, *,
     beyond = weight.min() * (vectors * np.sqrt(np.maximum(values, 0.0))).T
     right = np.concatenate([want.reshape(orders, -1) * weight, np.zeros((len(beyond), want[0].size))])
     solutions = _solve(np.concatenate([table[:orders] * weight, beyond]), right)
-    return min((_fit(basis, want, size, table, values, allowed) for values in solutions), key=lambda f: f.price)
+    return min((_fit(basis, want, size, table, values, allowed) for values in solutions), key=lambda f: f.cost)
 
 
 def gained(basis: Basis, gain: Array, orders: int) -> Array:
@@ -177,14 +168,14 @@ def smallest(
 
     def best(degree: int, tried: list[float]) -> UnitFit:
         fits = (fit(replace(basis, alpha=a, degree=degree), few, gain, allowed) for a in tried)
-        return min(fits, key=lambda f: f.price)
+        return min(fits, key=lambda f: f.cost)
 
     found: list[UnitFit] = []
     for part in ([d for d in degrees if d <= 12], [d for d in degrees if d > 12]):
         if not part:
             continue
-        prices = {a: fit(replace(basis, alpha=a, degree=part[len(part) // 2]), few, gain).price for a in alphas}
-        slopes = sorted(alphas, key=prices.__getitem__)[:3]
+        costs = {a: fit(replace(basis, alpha=a, degree=part[len(part) // 2]), few, gain).cost for a in alphas}
+        slopes = sorted(alphas, key=costs.__getitem__)[:3]
         slopes += [a for a in alphas if a < min(slopes)][-1:]
         found.append(best(part[-1], slopes))
         low, high = 0, len(part) - 1
@@ -195,7 +186,7 @@ def smallest(
             found += [tried] if tried.enough else []
         if found[-1].enough:
             return fit(found[-1].basis, want, gain, allowed)
-    return fit(min(found, key=lambda f: f.price).basis, want, gain, allowed)
+    return fit(min(found, key=lambda f: f.cost).basis, want, gain, allowed)
 
 
 def assemble(target: KernelOrders, found: UnitFit) -> Conditioned:
