@@ -36,7 +36,7 @@ def points(n, p, seed=0):
 def test_fused_tiles_agree_with_plain_ones(net, dtype, monkeypatch):
     pytest.importorskip("triton")
     X, Y = points(333, 20).to("cuda", dtype), points(150, 20, 1).to("cuda", dtype)
-    monkeypatch.setattr(device, "_BLOCK", (128, 200))
+    monkeypatch.setattr(device, "LIMITS", dataclasses.replace(LIMITS, gpu_block=(128, 200)))
     used = []
     fill = device.fill_fused
     monkeypatch.setattr(matrix, "fill_fused", lambda *a: used.append(fill(*a)) or used[-1])
@@ -75,7 +75,7 @@ def test_single_entries_are_evaluated_where_the_rows_are(monkeypatch):
 
 def test_too_many_listed_entries_are_left_to_plain_tiles(monkeypatch):
     pytest.importorskip("triton")
-    monkeypatch.setattr(device, "_LISTED", 4)
+    monkeypatch.setattr(device, "LIMITS", dataclasses.replace(LIMITS, gpu_listed=4))
     X = points(60, 2).cuda()
     K = nsd.ntk(nsd.DEQ("elu", 0.2), X)
     np.testing.assert_allclose(K.cpu(), nsd.ntk(nsd.DEQ("elu", 0.2), X.cpu()), rtol=0, atol=tolerance())

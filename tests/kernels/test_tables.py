@@ -133,7 +133,7 @@ def test_results_do_not_depend_on_what_was_computed_before(digits):
 
 
 def test_the_shelf_of_tables_is_bounded():
-    assert tabulate.build_table.cache_info().maxsize == near.near_series.cache_info().maxsize == 64
+    assert tabulate.build_table.cache_info().maxsize == 64
 
 
 def test_threads_share_tables(digits):

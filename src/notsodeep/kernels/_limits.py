@@ -29,6 +29,36 @@ class Limits:
     """Numbers in the norm factors of rows that are stored: 32 megabytes."""
     short_row: float = 1e-6
     """Rows shorter than this share of the longest one are evaluated one by one: they are not worth a wider table."""
+    tiny_variance: float = 1e-290
+    """Variances below this are their own limit; their squares, and what is divided by them, are still numbers."""
+    hermite_terms: int = 2048
+    """The longest Hermite series of a pair: longer ones cost more than quadrature."""
+    series_terms: int = 1024
+    """Hermite coefficients that the quadrature still resolves at one scale each."""
+    nodes_at_once: int = 1 << 18
+    """Nodes of quadratures held at once: what fits into a cache is twice as fast."""
+    arcsine_terms: int = 11
+    """Terms of a series that cost as much as the arcsine."""
+    spare_orders: int = 2
+    """Orders of a grid that must be nothing before it counts as resolved."""
+    norm_bend: float = 0.7
+    """The norm at which the variable of a table changes from linear to logarithmic: most kernels bend near 1."""
+    series_share: float = 0.6
+    """Share of a table's tolerance that its Hermite series may lack."""
+    rest_share: float = 0.2
+    """Share of a table's tolerance for the last step of Newton's method, and for the end of a layer's series."""
+    lone_entries: int = 512
+    """Entries of a table's grid that may be integrated one by one."""
+    steps: int = 40
+    """Steps of Newton's method and of contractions: three to ten are usual."""
+    conjugate_powers: int = 40
+    """Powers of the relative distance of a variance, in bounds on discs of complex norms."""
+    series_end: float = 1e-6
+    """Share of a sum that the last terms of such a bound may have."""
+    gpu_block: tuple[int, int] = (4096, 8192)
+    """Rows and columns of a product on a GPU: large enough to keep it busy."""
+    gpu_listed: int = 1 << 21
+    """Entries that a GPU lists for later: 16 megabytes."""
 
 
 LIMITS = Limits()

@@ -28,21 +28,15 @@ from .._arrays import isolated_settings
 from ..activations import Activation
 from ..gaussian import hermite_coefficients
 from ..networks import ENN, Kernel, Network, check_kernel, rates_of
+from ._limits import LIMITS
 from .pointwise import diagonal, equilibrium, pairwise
 from .recursion import LayerMaps, Series, equation, explicit, implicit
 from .variance import equilibrium_variance, mean_square
 
 Array = np.ndarray[Any, Any]
 
-_NODES = np.array([-1.0, 0.0, 1.0])
-_WEIGHTS = np.array([1.0, 4.0, 1.0]) / 6.0
-_ROUNDING = 1e-9
-_NEAREST = 0.98  # cosine beyond which derivatives are taken there: those of kinks diverge between parallel points
-_LARGEST = 0.5  # part of a squared norm, or of the room an inner product has, that a step may take
 _BASIS = tuple((i, j, k) for i in range(2) for j in range(2) for k in range(3))
-_LAST = 4  # u v e^2: higher powers of what deviates from the pair vanish
-_FEWEST, _MOST = 64, 2048  # Hermite terms
-_CHUNK = 1 << 22  # terms times pairs held at once
+_LAST = max(map(sum, _BASIS))  # u v e^2: higher powers of what deviates from the pair vanish
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +53,7 @@ class NormPart:
 def _step(variance: Array | None, size: Array) -> Array:
     """sqrt(3 v), or none where all that fluctuates is rounding."""
     step = 0.0 * size if variance is None else np.sqrt(3.0 * variance)
-    return np.where(step > _ROUNDING * size, step, 0.0)
+    return np.where(step > 1e-9 * size, step, 0.0)
 
 
 class PairAverages:
@@ -80,13 +74,14 @@ class PairAverages:
         learning_rates: Sequence[float] | None = None,
     ) -> None:
         self._network, self._kernel, self._rates, self._dots = network, kernel, learning_rates, dots
-        up = np.minimum(_step(norm_spread, norms), _LARGEST * norms)
+        # a step takes at most half of a squared norm, or of the room that an inner product has
+        up = np.minimum(_step(norm_spread, norms), 0.5 * norms)
         room = np.sqrt(np.outer(norms - up, norms - up)) - np.abs(dots)
         wide = _step(dot_spread, np.sqrt(np.outer(norms, norms)))
-        step = np.minimum(wide, _LARGEST * np.maximum(room, 0.0))
+        step = np.minimum(wide, 0.5 * np.maximum(room, 0.0))
         spread = bool(up.any() or step.any())
-        nodes: Array = _NODES if spread else np.zeros(1)
-        self._weights: Array = _WEIGHTS if spread else np.ones(1)
+        nodes: Array = np.array([-1.0, 0.0, 1.0]) if spread else np.zeros(1)
+        self._weights: Array = np.array([1.0, 4.0, 1.0]) / 6.0 if spread else np.ones(1)
         x = norms[:, None] + up[:, None] * nodes[:, None, None, None, None]
         y = norms + up * nodes[:, None, None, None]
         self._at = np.broadcast_arrays(x, y, dots + step * nodes[:, None, None])  # (x, y, dot, K, K) each
@@ -106,30 +101,30 @@ class PairAverages:
     def _derivatives(self) -> Array:
         """E of all derivatives: entry [..., i, j, k] by ||x||^2, ||y||^2 and x . y."""
         x, y, dot = self._at
-        most = _NEAREST * np.sqrt(x * y)
+        most = 0.98 * np.sqrt(x * y)  # the derivatives of kinks diverge between parallel points
         dot = np.clip(dot, -most, most)
         return self._average(kernel_derivatives(self._network, self._kernel, x, y, dot, self._rates))
 
     @property
     def slope(self) -> Array:
-        """E dk/d(x . y)"""
+        """E dk/d(x . y)."""
         return self._derivatives[..., 0, 0, 1]
 
     @property
     def curvature(self) -> Array:
-        """E d^2 k/d(x . y)^2"""
+        """E d^2 k/d(x . y)^2."""
         return self._derivatives[..., 0, 0, 2]
 
     # what the rows themselves do not explain: k - A (x . y) as a function of the norms; zero for odd activations
 
     @property
     def whole(self) -> NormPart:
-        """Of k - A x . y"""
+        """The part of k - A x . y."""
         return self._norm_part(1.0, -self._dots, 0.0)
 
     @property
     def flat(self) -> NormPart:
-        """Of k - A x . y - D e^2/2"""
+        """The part of k - A x . y - D e^2/2."""
         return self._norm_part(1.0, -self._dots, -0.5 * self._spread)
 
     def _norm_part(self, *weights: Array | float) -> NormPart:
@@ -160,7 +155,7 @@ def kernel_derivatives(
     sx, sy, dot = np.broadcast_arrays(sx, sy, dot)
     columns = [np.ravel(v).astype(float) for v in (sx, sy, dot)]
     rates = rates_of(network, learning_rates)
-    count = max(1, len(columns[0]) * _MOST // _CHUNK)
+    count = max(1, len(columns[0]) * LIMITS.hermite_terms // LIMITS.held_numbers)
     parts = zip(*(np.array_split(column, count) for column in columns), strict=True)
     pieces = [_around(network, kernel, x, y, d, rates).c for x, y, d in parts]
     found: Array = np.concatenate(pieces).reshape(*sx.shape, 2, 2, 3)
@@ -255,8 +250,8 @@ def _expanded(phi: Activation, qx: tuple[Array, Array], qy: tuple[Array, Array],
 def _terms(rho: float) -> int:
     """How many powers of rho count, times m^5 from five derivatives."""
     if rho >= 1.0:
-        return _MOST
-    return min(_MOST, max(_FEWEST, math.ceil(80.0 / -math.log(max(rho, 1e-12)))))
+        return LIMITS.hermite_terms
+    return min(LIMITS.hermite_terms, max(64, math.ceil(80.0 / -math.log(max(rho, 1e-12)))))
 
 
 def _rows(phi: Activation, q: Array, rate: Array, terms: int) -> tuple[Array, Array]:

@@ -22,7 +22,6 @@ the covariance is an almost constant share.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -31,21 +30,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .._caches import cached
 from .._fixed_point import unbracketed
 from ..activations import Activation
 from ..activations.panels import normal_nodes
 from ..gaussian.hermite import project
 from ..gaussian.rule import shared_coefficients, shared_rule
 from ..networks import DEQ, Kernel, Network
+from ._limits import LIMITS
 from .recursion import LayerMaps, Precomputed, equation, explicit, implicit
 
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
-_STEPS = 40
-_POWERS = 40  # of the relative distance of a variance
-_TERMS, _TERMS_REAL = 480, 160  # Hermite coefficients; by the oscillating rule rounding grows with their order
-_LEFT, _WINDOW = 1e-6, 12  # share of a series that its next terms have where it ends; of a power series, the last one
-_STEEP, _STEEP_REAL = 12.0, 4.0  # |Im q| / Re q; on the real axis the rule has to resolve an oscillating density
 
 
 def conjugate_square(network: Network, z: Complex, kernel: Kernel, radius: float = 0.0) -> Array:
@@ -114,7 +110,7 @@ def _equilibrium(deq: DEQ, z: Complex) -> Complex | None:
 
 def _resolved(phi: Activation, q: Complex) -> bool:
     """Whether these variances lie where Gaussian averages of phi are analytic and their rule is accurate."""
-    steep = _STEEP if _continues(phi) else _STEEP_REAL
+    steep = 12.0 if _continues(phi) else 4.0  # on the real axis the rule has to resolve an oscillating density
     return bool(np.all((q.real > 0.0) & (np.abs(q.imag) <= steep * q.real)))
 
 
@@ -136,7 +132,7 @@ def _disc(deq: DEQ, z: Complex, q: Complex, radius: float) -> tuple[Array, Array
     (sigma_a2, sigma_b2, sigma_c2), rise = deq.variances, _rises(deq.activation, q)
     linear, asked = np.abs(q - sigma_a2 * rise[:, 1]), sigma_b2 * np.abs(z) ** 2 * math.expm1(2.0 * radius)
     reach = asked / linear
-    for _ in range(_STEPS if radius else 0):  # increases to a limit; by Rouche one variance lies within any larger
+    for _ in range(40 if radius else 0):  # increases to a limit; by Rouche one variance lies within any larger
         reach = (asked + sigma_a2 * _sum(rise[:, 2:], reach) * reach**2) / linear
     reach = np.where(reach < 0.5, reach * (1.0 + 1e-6), np.nan)
     rise = sigma_a2 * rise
@@ -169,17 +165,17 @@ def _over(rise: Complex, q: Complex) -> Complex:
 
 def _rises(phi: Activation, q: Complex) -> Complex:
     """v_m with V(q (1 + h)) = sum_m v_m h^m."""
-    values, weights, y = _rule(phi, q, 2 * _POWERS)
+    values, weights, y = _rule(phi, q, 2 * LIMITS.conjugate_powers)
     square = values**2 * weights
-    found = project(square, y.to(square.dtype), 2 * _POWERS)[:, ::2].numpy()
-    m = np.arange(1.0, _POWERS)
+    found = project(square, y.to(square.dtype), 2 * LIMITS.conjugate_powers)[:, ::2].numpy()
+    m = np.arange(1.0, LIMITS.conjugate_powers)
     return np.asarray(found * np.cumprod(np.append(1.0, np.sqrt((2.0 * m - 1.0) * 2.0 * m) / (2.0 * m))))
 
 
 def _sum(terms: Complex, x: Array) -> Array:
     """sum_m |terms_m| x^m, where that has ended."""
     sizes = np.abs(terms) * x[:, None] ** np.arange(terms.shape[1])
-    return np.where(sizes[:, -1] <= _LEFT * sizes.sum(1), sizes.sum(1), np.nan)
+    return np.where(sizes[:, -1] <= LIMITS.series_end * sizes.sum(1), sizes.sum(1), np.nan)
 
 
 # ---- Gaussian averages at complex variances --------------------------------------------------------------
@@ -190,7 +186,7 @@ def _rule(phi: Activation, q: Complex, terms: int) -> tuple[Tensor, Tensor, Tens
 
 
 def _real(phi: Activation, q: Complex, terms: int) -> tuple[Tensor, Tensor, Tensor]:
-    """phi at real nodes x, the complex weights there, and x / sqrt(q)."""
+    """Phi at real nodes x, the complex weights there, and x / sqrt(q)."""
     variance = torch.from_numpy(q)
     inverse = 1.0 / variance
     tau = inverse.real.rsqrt()
@@ -207,7 +203,7 @@ def _rotated(phi: Activation, q: Complex, terms: int) -> tuple[Tensor, Tensor, T
     return phi.continued(root * xi).detach(), weights, xi
 
 
-@functools.lru_cache(maxsize=64)
+@cached(64)
 def _continues(phi: Activation) -> bool:
     """Whether phi takes complex numbers and gives its analytic continuation: averages by both rules agree."""
     q = np.exp(1j * np.array([0.3, 0.6, 0.9])) * np.array([0.3, 1.0, 3.0])
@@ -230,10 +226,11 @@ class _Conjugate(LayerMaps):
 
     def __init__(self, phi: Activation, q: Complex, reach: Array, gain: Array | float = 1.0) -> None:
         if _continues(phi):
-            a = shared_coefficients(phi.continued, torch.from_numpy(q).sqrt(), phi.panels(), _TERMS).numpy()
+            a = shared_coefficients(phi.continued, torch.from_numpy(q).sqrt(), phi.panels(), 480).numpy()
         else:
-            values, weights, y = _real(phi, q, _TERMS_REAL)
-            a = project(values * weights, y, _TERMS_REAL).numpy()
+            terms = 160  # by the oscillating rule rounding grows with the order
+            values, weights, y = _real(phi, q, terms)
+            a = project(values * weights, y, terms).numpy()
         sizes, self.ended = _dominating(a / np.sqrt(q)[:, None], reach[:, None])
         self.squares: Array = sizes**2 * np.reshape(gain, (-1, 1))
         self.settled: NDArray[np.bool_] = np.ones(len(q), dtype=bool)
@@ -251,22 +248,21 @@ class _Conjugate(LayerMaps):
 
 
 def _dominating(a: Complex | Array, reach: Array) -> tuple[Array, NDArray[np.bool_]]:
-    """sup over |h| <= reach of |a_k(q (1 + h))|, a_k divided by the root of its variance, and whether its series in h
-    has ended."""
+    """Sup over |h| <= reach of |a_k(q (1 + h))| over the root of its variance, and whether its series has ended."""
     out, k = np.abs(a), np.arange(a.shape[1])
     rise, power, last = 0.5 * np.sqrt((k + 1.0) * (k + 2.0)), np.ones_like(reach), np.zeros_like(out)
-    for m in range(_POWERS if reach.any() else 0):
+    for m in range(LIMITS.conjugate_powers if reach.any() else 0):
         a = ((0.5 * (k - 1) - m) * a + rise * np.pad(a[:, 2:], ((0, 0), (0, 2)))) / (m + 1.0)
         power = power * reach
         last = np.abs(a) * power
         out += last
-    return out, last <= _LEFT * out
+    return out, last <= LIMITS.series_end * out
 
 
 def _end(terms: Array) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
     """The first order after which a window of terms is a small share of the sum so far, and whether there is one."""
-    sums = np.cumsum(terms, axis=1)
-    windows = sums[:, _WINDOW:] - sums[:, :-_WINDOW]
-    small = windows <= _LEFT * sums[:, :-_WINDOW]
+    sums, window = np.cumsum(terms, axis=1), 12
+    windows = sums[:, window:] - sums[:, :-window]
+    small = windows <= LIMITS.series_end * sums[:, :-window]
     small[:, :4] = False
     return np.argmax(small, axis=1), np.asarray(small.any(1))

@@ -8,7 +8,6 @@ afterwards. Where Triton is missing, or too many entries are listed, tiles are e
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Mapping
 from itertools import accumulate
@@ -19,12 +18,11 @@ from torch import Tensor
 
 from ..errors import warn
 from ..networks import Kernel
-from .table import Table, on_device
+from ._limits import LIMITS
+from .table import Table, copied, on_device
 from .tabulate import one_thread
 from .tiles import Points, products, tiles_of
 
-_BLOCK = 4096, 8192  # rows and columns of a product
-_LISTED = 1 << 21  # entries
 _PARITY = {None: 0, "odd": 1, "even": 2}  # as programs know it
 # rows, columns and warps of a program, ranks that it adds at once, and whether by tensor cores
 _SHAPES = {torch.float64: (128, 32, 4, 16, True), torch.float32: (64, 64, 8, 2, False)}
@@ -34,7 +32,6 @@ _SCALAR = {torch.float64: (32, 32, 4, 1, False), torch.float32: (64, 64, 8, 1, F
 _refused: list[bool] = []
 
 
-@functools.cache
 def _program() -> Any:
     try:
         return importlib.import_module(f"{__package__}.triton_tile").tile_kernel
@@ -49,7 +46,7 @@ def start_products(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
     if not plain or _refused or _program() is None:
         return False
     gram = list(target.values())[-1]
-    for rows, columns in tiles_of(gram.shape, _BLOCK, points.symmetric):
+    for rows, columns in tiles_of(gram.shape, LIMITS.gpu_block, points.symmetric):
         products(x[rows], y[columns], gram[rows, columns])
     return True
 
@@ -68,7 +65,7 @@ def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
         warn(f"fused tiles do not run here, plain ones are used: {error!r:.300}")
         _refused.append(True)
         return False
-    return listed <= _LISTED
+    return listed <= LIMITS.gpu_listed
 
 
 def _run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> int:
@@ -76,26 +73,20 @@ def _run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> int:
     x = points.x
     listing = points.trusted < 1.0  # else cosines beyond are rounding
     counts = torch.zeros(1, dtype=torch.int32, device=x.device)
-    found = torch.empty(2, _LISTED if listing else 1, dtype=torch.int32, device=x.device)
+    found = torch.empty(2, LIMITS.gpu_listed if listing else 1, dtype=torch.int32, device=x.device)
     last = list(target)[-1]
     # the list is made once, by the kernel that goes last
     parts = [(target[kernel], _Factors(points, table, kernel, listing and kernel == last)) for kernel in target]
     gram = target[last]
-    for rows, columns in tiles_of(gram.shape, _BLOCK, points.symmetric):
+    for rows, columns in tiles_of(gram.shape, LIMITS.gpu_block, points.symmetric):
         for out, factors in parts:
             factors.launch(gram, out, rows, columns, found, counts)
     listed = int(counts) if listing else 0
-    if 0 < listed <= _LISTED:
+    if 0 < listed <= LIMITS.gpu_listed:
         i, j = found[:, :listed].long()
         del found, parts, factors  # single entries need the room
         points.write_entries(target, i, j)
     return listed
-
-
-@functools.lru_cache(256)
-def _constants(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A few numbers on the device, copied once: a copy waits for all that the device does."""
-    return torch.tensor(values, dtype=torch.float64).to(device, dtype)  # infinite where it overflows
 
 
 class _Factors:
@@ -106,12 +97,12 @@ class _Factors:
         self.points, self.table, self.kernel = points, table, kernel
         self.level = level = table.level(kernel, 1.0, x.dtype)
         numbers = level.scale, points.trusted if listing else 2.0, table.reach
-        self.numbers = _constants(numbers, x.dtype, x.device)
-        self.ends = _constants((0, *accumulate(level.ranks)), torch.int32, x.device)
+        self.numbers = copied(numbers, x.dtype, x.device)
+        self.ends = copied((0, *accumulate(level.ranks)), torch.int32, x.device)
         self.left = self.right = self._void = torch.empty(0, 0, dtype=x.dtype, device=x.device)
         self._rows = slice(0)
         if table.one_function:
-            self.left = self.right = _constants(tuple(table.scalars(level, kernel).tolist()), x.dtype, x.device)
+            self.left = self.right = copied(tuple(table.scalars(level, kernel).tolist()), x.dtype, x.device)
 
     def _sides(self, rows: slice, columns: slice) -> None:
         """The norm factors of a block: those of all rows would fill the memory."""
@@ -151,7 +142,7 @@ class _Factors:
             self.left.stride(0),
             self.right.stride(0),
             len(self.level.ranks),
-            _LISTED,
+            LIMITS.gpu_listed,
             SYMMETRIC=self.points.symmetric,
             WARPED=self.level.warped,
             PARITY=_PARITY[self.level.parity],

@@ -19,10 +19,10 @@ from ..activations import Activation
 from ..activations.forms import ClosedForm, correlation
 from ..gaussian import hermite_coefficients, normal_density
 from . import plane
+from ._limits import LIMITS
 from .strategies import Lines, Part, VariancePairs, expectation, function_of
 
 _RADIAL: dict[Part, Part] = {"value": "x_slope", "slope": "x_curvature"}  # x f'(x)
-_TINY = 1e-290  # variances below this are their own limit
 
 
 def layer_of(phi: Activation, qx: Tensor, qy: Tensor) -> Any:
@@ -36,8 +36,8 @@ class Layer:
 
     def __init__(self, phi: Activation, qx: Tensor, qy: Tensor) -> None:
         self.phi, self.qx, self.qy = phi, qx, qy
-        self.variance_x = qx.detach().clamp_min(_TINY)
-        self.variance_y = qy.detach().clamp_min(_TINY)
+        self.variance_x = qx.detach().clamp_min(LIMITS.tiny_variance)
+        self.variance_y = qy.detach().clamp_min(LIMITS.tiny_variance)
 
     @functools.cached_property
     def pairs(self) -> VariancePairs:
@@ -132,7 +132,7 @@ class Layer:
         else:
             radial = _RADIAL[part]
             radial_x, radial_y = self.expectation(radial, part, lam), self.expectation(part, radial, lam)
-        dead_x, dead_y = self.variance_x <= 2 * _TINY, self.variance_y <= 2 * _TINY
+        dead_x, dead_y = self.variance_x <= 2 * LIMITS.tiny_variance, self.variance_y <= 2 * LIMITS.tiny_variance
         in_x = ((radial_x - lam * along) / (2.0 * self.variance_x)).masked_fill(dead_x, 0.0)
         in_y = ((radial_y - lam * along) / (2.0 * self.variance_y)).masked_fill(dead_y, 0.0)
         return in_x, in_y, along.masked_fill(dead_x | dead_y, 0.0) if part == "slope" else along

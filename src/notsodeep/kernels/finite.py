@@ -23,9 +23,6 @@ from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, ENN, Kernel, Network, check_kernel, rates_of
 
-_MAX_STEPS = 1000
-_MOST_WEIGHTS = 1 << 37  # of one network: a terabyte in double precision
-
 
 @isolated_settings
 def finite_ck(
@@ -195,8 +192,9 @@ def _widths(network: Network, width: Any, features: int) -> tuple[int, ...]:
         raise InvalidInputError(f"width needs one number, or one for each of {depth} hidden layers, got {width!r}")
     widths = tuple(whole("width", m) for m in widths)
     sides = (features, *widths, *(widths if isinstance(network, DEQ) else ()))
-    if sum(a * b for a, b in itertools.pairwise(sides)) > _MOST_WEIGHTS:
-        raise InvalidInputError(f"a network of width {width!r} has more than {_MOST_WEIGHTS:.0e} weights")
+    most = 1 << 37  # weights of one network: a terabyte in double precision
+    if sum(a * b for a, b in itertools.pairwise(sides)) > most:
+        raise InvalidInputError(f"a network of width {width!r} has more than {most:.0e} weights")
     return widths
 
 
@@ -264,7 +262,7 @@ class _ImplicitNetwork(_Drawn):
 
 def _settled(step: Callable[[Tensor], Tensor], start: Tensor, what: str, deq: DEQ) -> Tensor:
     tol = 1e-12 if start.dtype == torch.float64 else 1e-5  # of the relative residual
-    found = solve_equilibrium(step, start, SolverOptions("picard", tol, _MAX_STEPS))
+    found = solve_equilibrium(step, start, SolverOptions("picard", tol, 1000))
     if bool(found.converged.all()):
         return found.value
     residual = float(found.residual.max())

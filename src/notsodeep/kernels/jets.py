@@ -10,7 +10,6 @@ derivatives with respect to parameters come from complex steps.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,11 +20,12 @@ import torch
 from numpy.typing import NDArray
 
 from .._arrays import isolated_settings
+from .._caches import cached
 from ..activations import Activation, Affine
 from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import coefficients_at, portions
 from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels, check_unbiased, rates_of
-from .recursion import LayerMaps, Series, explicit, implicit, multiply
+from .recursion import LayerMaps, Products, Series, explicit, implicit
 
 Array = NDArray[Any]
 
@@ -33,18 +33,20 @@ DEGREE = 3
 TERMS = 2 * DEGREE  # Hermite coefficients a_0 ... a_5 decide a jet of degree 3
 
 
-@functools.cache
+_SPAN = range(DEGREE + 1)
+_MONOMIALS = tuple(
+    sorted(((i, j, k) for i in _SPAN for j in _SPAN for k in _SPAN if i + j + k <= DEGREE), key=lambda m: (sum(m), m))
+)
+
+
 def monomials() -> tuple[tuple[int, int, int], ...]:
     """The exponents (i, j, k) of u^i v^j d^k, in the order of a jet's last axis."""
-    span = range(DEGREE + 1)
-    kept = [(i, j, k) for i in span for j in span for k in span if i + j + k <= DEGREE]
-    return tuple(sorted(kept, key=lambda m: (sum(m), m)))
+    return _MONOMIALS
 
 
-@functools.cache
 def index(i: int, j: int, k: int) -> int:
     """Position of u^i v^j d^k in a jet."""
-    return monomials().index((i, j, k))
+    return _MONOMIALS.index((i, j, k))
 
 
 class KernelJet(Series):
@@ -78,6 +80,9 @@ class KernelJet(Series):
         return scale, every.diagonal, every.cross
 
 
+_PAIRS = Products(_MONOMIALS)
+
+
 def compose(series: Array, inner: Array) -> Array:
     """The sum of series[k] inner^k from the powers of a series in u that has no constant term."""
     return (series[..., None, :] @ inner)[..., 0, :]
@@ -103,7 +108,7 @@ class LayerJet(LayerMaps):
         return self._value(*covariance.about()[1:])
 
     def both(self, covariance: KernelJet) -> tuple[KernelJet, KernelJet]:
-        """(E[phi(u) phi(v)], E[phi'(u) phi'(v)])"""
+        """E[phi(u) phi(v)] and E[phi'(u) phi'(v)]."""
         scale, diagonal, cross = covariance.about()
         slope = KernelJet.of(apply_layer(self, diagonal, cross, derivative=True), compose(self.slope_square, diagonal))
         return self._value(diagonal, cross), KernelJet(slope.c / scale)
@@ -126,7 +131,7 @@ class LayerJet(LayerMaps):
         return KernelJet.of(apply_layer(self, diagonal, cross), compose(self.square, diagonal))
 
 
-@functools.lru_cache(maxsize=256)
+@cached(256)
 def layer_of(phi: Activation, tau: float, terms: int = TERMS) -> LayerJet:
     """The layer jet of any activation, centred at tau, by exact quadrature."""
     one = layers_of(phi, np.array([tau]), terms)
@@ -179,7 +184,6 @@ def _diagonal_series(a: Array) -> Array:
     return np.einsum("...k,jkl,...l->...j", a, _diagonal_form(a.shape[-1]), a)
 
 
-@functools.cache
 def _diagonal_form(size: int) -> Array:
     """E[f^2] = sum_k A_k(e)^2 (1+e)^k, A_k(e) = sum_i _weight(k, i) a_(k+2i) e^i: one quadratic form per power of e."""
     form = np.zeros((DEGREE + 1, size, size))
@@ -190,7 +194,6 @@ def _diagonal_form(size: int) -> Array:
     return form
 
 
-@functools.cache
 def _weight(k: int, i: int) -> float:
     """sqrt((k + 2i)! / k!) / (2^i i!)."""
     return math.sqrt(math.prod(range(k + 1, k + 2 * i + 1))) / (2.0**i * math.factorial(i))
@@ -202,20 +205,14 @@ def apply_layer(layer: LayerJet, diagonal: Array, cross: Array, derivative: bool
     ``diagonal`` are those of q(u)/q0 - 1 as a series in u, ``cross`` of the off-diagonal entry divided by q0. The k-th
     term is A_k(u) A_k(v) cross^k, with A_k the k-th Hermite coefficient as a function of the scale.
     """
-    orders, sizes = _side_table(derivative)
+    orders, sizes = _SIDES[derivative]
     sides = (layer.hermite[..., orders] * sizes) @ diagonal  # (..., k, i): the coefficient of u^i in A_k
-    first, second, apart = _outer_table()
-    return multiply(sides[..., first] * sides[..., second] * apart, cross, monomials()).sum(-2)
+    return _PAIRS.product(sides[..., _FIRST] * sides[..., _SECOND] * (_BOTH == 0), cross).sum(-2)
 
 
-@functools.cache
-def _outer_table() -> tuple[Array, Array, Array]:
-    """Where a(u) b(v) as a jet has its factors, and where it is not zero."""
-    first, second, both = np.array(monomials()).T
-    return first, second, (both == 0).astype(float)
+_FIRST, _SECOND, _BOTH = np.array(_MONOMIALS).T  # the factors of a(u) b(v) as a jet
 
 
-@functools.cache
 def _side_table(derivative: bool) -> tuple[Array, Array]:
     """Which Hermite coefficient enters A_k at e^i, and with what weight; those beyond TERMS have weight 0."""
     span, shift = range(DEGREE + 1), int(derivative)
@@ -225,6 +222,9 @@ def _side_table(derivative: bool) -> tuple[Array, Array]:
     )
     beyond = orders >= TERMS
     return np.where(beyond, 0, orders), np.where(beyond, 0.0, sizes)
+
+
+_SIDES = {derivative: _side_table(derivative) for derivative in (False, True)}
 
 
 def _inputs(batch: tuple[int, ...], kind: Any) -> KernelJet:
@@ -267,8 +267,9 @@ class EquilibriumJet:
     covariance: KernelJet
 
 
-@functools.lru_cache(maxsize=64)
+@cached(64)
 def equilibrium_jet(deq: DEQ, tau0: float) -> EquilibriumJet:
+    """Expand the covariance of a DEQ around the typical pair."""
     check_unbiased(deq, "the expansion around orthogonal inputs (coefficients, equivalent, spectral_law, match)")
     tau = deq.centred_scale(tau0)
     layer, s2a = layer_of(deq.activation, tau), deq.variances[0]
@@ -292,12 +293,7 @@ def implicit_covariance(deq: DEQ, tau0: float) -> tuple[Array, float, float]:
 def implicit_jets(deq: DEQ, tau0: float, kernels: Sequence[Kernel] | None = None) -> dict[Kernel, KernelJet]:
     """The kernels of a DEQ whose activation is taken centred at tau*, in units of tau0; all it has unless named."""
     names = (KERNELS if deq.activation.continuous else ("ck",)) if kernels is None else check_kernels(deq, kernels)
-    return dict(_implicit_jets(deq.detached(), tau0, names))
-
-
-@functools.lru_cache(maxsize=256)
-def _implicit_jets(deq: DEQ, tau0: float, names: tuple[Kernel, ...]) -> dict[Kernel, KernelJet]:
-    at = equilibrium_jet(deq, tau0)
+    at = equilibrium_jet(deq.detached(), tau0)
     if at.tau == 0.0:
         raise InvalidInputError(
             f"{deq!r} sees nothing of its inputs (tau* = 0): its equivalent is empty; raise sigma_b2"

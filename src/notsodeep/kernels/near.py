@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._caches import cached
 from .._chebyshev import nodes, to_coefficients
 from ..activations.forms import correlation
 from ..networks import DEQ, Kernel, Network
@@ -26,12 +25,6 @@ from .table import Level, NormScale, Table
 from .variance import equilibrium_variance, gap_check
 
 __all__ = ["NearSeries", "near_series"]
-
-# terms in the norms and in the angle
-_SIZES = {torch.float64: ((18, 14), (28, 18), (40, 24)), torch.float32: ((12, 10), (16, 13), (24, 18))}
-_SHORT = {torch.float64: 2e-14, torch.float32: 1e-9}
-_RANGE = 30.0  # of the norms, in which no digits of the shorter rows are lost
-_WIDER = 1.4  # than the angles that belong to the cap
 
 
 @dataclass(frozen=True)
@@ -55,17 +48,17 @@ class NearSeries:
         return implicit(lam, layer, sigma_a2, kernels, gap_check(self.deq))
 
 
-@cached(64)
 def near_series(deq: Network, scale: NormScale, reach: float, dtype: torch.dtype) -> NearSeries | None:
     """The series for cosines between ``reach`` and the +-1 beyond, or ``None`` where they do not converge."""
-    if not isinstance(deq, DEQ) or isinstance(deq, DEQSlope) or scale.single or scale.high > _RANGE * scale.low:
+    if not isinstance(deq, DEQ) or isinstance(deq, DEQSlope) or scale.single or scale.high > 30.0 * scale.low:
         return None
     phi = deq.activation
     # with a closed form entry by entry is quick
     if not phi.elementwise or set(phi.kinks) != {0.0} or not phi.continuous or phi.closed_form() is not None:
         return None
-    for size, terms in _SIZES[dtype]:
-        found = _series(deq, scale, reach, size, terms, _SHORT[dtype])
+    wide = dtype == torch.float64
+    for size, terms in ((18, 14), (28, 18), (40, 24)) if wide else ((12, 10), (16, 13), (24, 18)):
+        found = _series(deq, scale, reach, size, terms, 2e-14 if wide else 1e-9)
         if found is not None:
             return found
     return None
@@ -78,7 +71,7 @@ def _series(deq: DEQ, scale: NormScale, reach: float, size: int, terms: int, sho
     cosines = torch.tensor([reach, math.copysign(1.0, reach)], dtype=torch.float64)
     rho = rough_correlations(deq, q, ia, ib, deq.drive((t[ia] * t[ib])[:, None] * cosines))
     low, high = math.acos(float(rho.max())), math.acos(float(rho.min()))
-    room = (_WIDER - 1.0) * (high - low)
+    room = 0.4 * (high - low)
     low, high = (0.0, high + room) if reach > 0 else (max(0.0, low - room), min(math.pi, high + room))
     if reach > 0 and high > 0.45 * math.pi:
         return None

@@ -22,20 +22,15 @@ from ..errors import ConvergenceError, warn
 from ._limits import LIMITS
 
 Function = Callable[[Tensor], Tensor]
-_CHUNK = 1 << 18  # nodes held at once: what fits into a cache is twice as fast
-_ORDER = 16
-SPAN = 9.0
-RIPPLE = torch.tensor([-8.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, 8.0], dtype=torch.float64)
+_SPAN = 9.0  # standard deviations beyond which the normal density is below rounding
+_ORDER = 16  # of the rules on panels
+_RIPPLE = torch.tensor([-8.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, 8.0], dtype=torch.float64)
 """Edges of panels around a kink that is blurred, in units of the blur."""
-_HERMITE = 24
-_THIN = 0.4  # of the length on which a function varies: a rule of 24 points is then exact to rounding
-_CACHED = 1 << 16  # values that stay in the cache while they are added up
-_NOTHING = 1e-18  # the weight of a radius that nothing of a function survives
 
 
 def chunks(cost: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Pairs in portions, ``cost`` nodes each, that fit into the memory that is allowed."""
-    size = max(1, _CHUNK // max(1, cost))
+    size = max(1, LIMITS.nodes_at_once // max(1, cost))
     yield from zip(*(column.split(size) for column in columns), strict=True)
 
 
@@ -51,7 +46,7 @@ def normal_panels(edges: Sequence[Tensor], span: float, order: int) -> tuple[Ten
 def smoothed(g: Function, cuts: Tensor, base: Tensor, mean: Tensor, spread: Tensor, order: int) -> Tensor:
     """E[g(mean + spread xi)], elementwise, for a function with rough points ``cuts``; ``base``: of panels in xi."""
     mean, spread = mean[..., None], spread[..., None]
-    z, weights = normal_panels((base, (cuts - mean) / spread), SPAN, order)
+    z, weights = normal_panels((base, (cuts - mean) / spread), _SPAN, order)
     return (g(torch.addcmul(mean, spread, z)).detach() * weights).sum(-1)
 
 
@@ -110,14 +105,15 @@ def _polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho
 def polar_grid(functions: Sequence[Function], panels: Panels, tau: Tensor, beta: Tensor) -> list[Tensor]:
     """E[f(u) f(v)] of each function at all pairs of scales and all angles: (scales, scales, angles), by products."""
     radius, radial, within, share = _polar_rule(float(tau.max()), panels)
-    radius, radial = radius[radial > _NOTHING], radial[radial > _NOTHING]
+    felt = radial > 1e-18  # nothing of a function survives smaller weights
+    radius, radial = radius[felt], radial[felt]
     pairs = len(functions) * len(tau) * len(beta)
     check_cost(4 * len(within) * len(radius), pairs, float(tau.max()))
     out = [torch.zeros(len(tau), len(tau), len(beta), dtype=torch.float64) for _ in functions]
     # turned around its middle, a sector shows u in the places of v, if it is a long one, and -u if it is a short one:
     # what u is in the opposite sector
     sides, _, weights = (part.unflatten(1, (4, -1)) for part in _sectors(beta, within, share))
-    most = max(1, _CACHED // (4 * len(tau) * len(within)))
+    most = max(1, (1 << 16) // (4 * len(tau) * len(within)))
     for k, (u, weight) in enumerate(zip(sides, weights, strict=True)):
         for r, w in zip(radius.split(most), radial.split(most), strict=True):
             x = tau[:, None, None, None] * (u[:, None] * r[:, None])  # (scales, sectors, radii, within)
@@ -158,19 +154,21 @@ def is_ridge(panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
         return rho.abs() == 1.0
     cuts = panels.edges(1.0).abs()
     unit = float(cuts[cuts > 0].min())
-    return torch.minimum(qx, qy).sqrt() * torch.sqrt((1.0 - rho) * (1.0 + rho)) <= _THIN * unit
+    return (
+        torch.minimum(qx, qy).sqrt() * torch.sqrt((1.0 - rho) * (1.0 + rho)) <= 0.4 * unit
+    )  # the short rule is then exact to rounding
 
 
 def ridge(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
     """E[f(u) g(v)] near rho = +-1: panels in the wider variable, a Gauss-Hermite rule in the other one given it."""
     wide, narrow = torch.maximum(qx, qy).sqrt(), torch.minimum(qx, qy).sqrt()
     first = (qx >= qy)[:, None, None]
-    z, share = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(_HERMITE))
+    z, share = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(24))
     share = share / share.sum()
     out = []
     cuts = panels.edges(REACH * float(wide.max())).unique()
     base = torch.linspace(-REACH, REACH, 27, dtype=torch.float64)
-    cost = ORDER * (len(base) + 2 * len(cuts)) * _HERMITE
+    cost = ORDER * (len(base) + 2 * len(cuts)) * len(z)
     check_cost(cost, len(rho), float(wide.max()))
     for s, t, r, left in chunks(cost, wide, narrow, rho, first):
         # both functions have their panels, seen at their own scales
@@ -188,9 +186,9 @@ def ridge(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho:
 def conditional(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
     """E[f(u) g(v)], u = sqrt(qx) X, v given X normal with mean sqrt(qy) rho X and variance qy (1 - rho^2)."""
     scale = float(torch.maximum(qx.max(), qy.max())) ** 0.5
-    cuts = panels.edges(SPAN * scale).unique()
+    cuts = panels.edges(_SPAN * scale).unique()
     kinks = torch.tensor(panels.kinks, dtype=torch.float64)
-    base = torch.linspace(-SPAN, SPAN, 13, dtype=torch.float64)
+    base = torch.linspace(-_SPAN, _SPAN, 13, dtype=torch.float64)
     cost = _ORDER**2 * (len(base) + 2 * len(cuts) + 9 * len(kinks)) * (len(base) + len(cuts))
     check_cost(cost, len(rho), scale)
     out = []
@@ -199,8 +197,8 @@ def conditional(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor
         spread = torch.sqrt(((1.0 - r) * (1.0 + r)).clamp_min(1e-32))[:, None]
         # g smoothed over v | u still bends near its kinks, on the length of the smoothing
         turn = torch.where(r.abs() < 1e-3, 1.0, r)[:, None]
-        blurred = ((kinks[:, None] / sy[:, None] + spread[:, None] * RIPPLE).flatten(1)) / turn
-        outer, weight = normal_panels((base, cuts / sx, cuts / sy / turn, blurred), SPAN, _ORDER)
+        blurred = ((kinks[:, None] / sy[:, None] + spread[:, None] * _RIPPLE).flatten(1)) / turn
+        outer, weight = normal_panels((base, cuts / sx, cuts / sy / turn, blurred), _SPAN, _ORDER)
         inner = smoothed(g, cuts, base, sy * r[:, None] * outer, sy * spread, _ORDER)
         out.append((f(sx * outer).detach() * inner * weight).sum(-1))
     return torch.cat(out)
@@ -208,8 +206,8 @@ def conditional(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor
 
 def shifted_mean(g: Function, panels: Panels, mean: Tensor, spread: Tensor) -> Tensor:
     """E[g(mean + spread xi)], elementwise."""
-    cuts = panels.edges(float((mean.abs() + SPAN * spread).max())).unique()
-    base = torch.linspace(-SPAN, SPAN, 19, dtype=torch.float64)
+    cuts = panels.edges(float((mean.abs() + _SPAN * spread).max())).unique()
+    base = torch.linspace(-_SPAN, _SPAN, 19, dtype=torch.float64)
     parts = chunks(_ORDER * (len(base) + len(cuts)), mean, spread.clamp_min(1e-150))
     return torch.cat([smoothed(g, cuts, base, centre, scale, _ORDER) for centre, scale in parts])
 

@@ -148,7 +148,7 @@ def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, 
 
 
 def _covariance(deq: DEQ, layer: Layer, dot: Tensor) -> Tensor:
-    """lam = sigma_a2 E[phi phi] + drive, entry by entry; differentiable."""
+    """Solve lam = sigma_a2 E[phi phi] + drive, entry by entry; differentiable."""
     drive = deq.drive(dot, tracked=True)
     with torch.no_grad():
         lam = solve_covariance(deq, layer, drive, layer.variance_x.sqrt() * layer.variance_y.sqrt())
@@ -160,7 +160,7 @@ def _covariance(deq: DEQ, layer: Layer, dot: Tensor) -> Tensor:
 
 
 def solve_covariance(deq: DEQ, layer: Any, drive: Tensor, bound: Tensor) -> Tensor:
-    """lam = sigma_a2 E[phi phi] + drive at any layer that has a ``subset``; ``bound``: the largest |lam|."""
+    """Solve lam = sigma_a2 E[phi phi] + drive at any layer that has a ``subset``; ``bound``: the largest |lam|."""
 
     def rest(lam: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
         part, push = (layer, drive) if which is None else (layer.subset(which), drive[which])

@@ -8,7 +8,6 @@ truncated power series: around a pair of typical points (``jets``), around any p
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -88,6 +87,26 @@ def implicit(
 # ---- truncated power series --------------------------------------------------------------------------------
 
 
+class Products:
+    """Which pairs of monomials have a product that is kept, in one or several bases side by side."""
+
+    def __init__(self, *bases: Basis) -> None:
+        pairs, count = [], 0
+        for basis in bases:
+            place = {monomial: number for number, monomial in enumerate(basis, count)}
+            for left, right in itertools.product(basis, repeat=2):
+                both = tuple(i + j for i, j in zip(left, right, strict=True))
+                if both in place:
+                    pairs.append((place[both], place[left], place[right]))
+            count += len(basis)
+        product, self.first, self.second = np.array(sorted(pairs)).T
+        self.starts = np.searchsorted(product, np.arange(count))
+
+    def product(self, a: Array, b: Array) -> Array:
+        """The products of two batches of coefficients, truncated to the bases."""
+        return np.add.reduceat(a[..., self.first] * b[..., self.second], self.starts, axis=-1)
+
+
 class Series:
     """A batch of truncated power series: coefficients on the last axis, real or complex.
 
@@ -97,6 +116,11 @@ class Series:
     __slots__ = ("c",)
     __array_ufunc__ = None  # arrays leave products to this class
     bases: ClassVar[tuple[Basis, ...]] = ()
+    products: ClassVar[Products]
+
+    def __init_subclass__(cls) -> None:
+        if cls.bases:
+            cls.products = Products(*cls.bases)
 
     def __init__(self, c: Array) -> None:
         self.c = c
@@ -133,7 +157,8 @@ class Series:
 
     @classmethod
     def product(cls, a: Array, b: Array) -> Array:
-        return multiply(a, b, *cls.bases)
+        """The products of coefficients, truncated to what is kept."""
+        return cls.products.product(a, b)
 
     @classmethod
     def inverse(cls, a: Array) -> Array:
@@ -145,24 +170,3 @@ class Series:
             rest[..., at] += 2.0
             out = cls.product(out, rest)
         return out
-
-
-def multiply(a: Array, b: Array, *bases: Basis) -> Array:
-    """The products of coefficients in these bases, truncated to them."""
-    first, second, starts = _product_table(*bases)
-    return np.add.reduceat(a[..., first] * b[..., second], starts, axis=-1)
-
-
-@functools.cache
-def _product_table(*bases: Basis) -> tuple[Array, Array, Array]:
-    """Pairs of monomials whose product is kept, sorted by product, and where each product starts."""
-    pairs, count = [], 0
-    for basis in bases:
-        place = {monomial: number for number, monomial in enumerate(basis, count)}
-        for left, right in itertools.product(basis, repeat=2):
-            both = tuple(i + j for i, j in zip(left, right, strict=True))
-            if both in place:
-                pairs.append((place[both], place[left], place[right]))
-        count += len(basis)
-    product, first, second = np.array(sorted(pairs)).T
-    return first, second, np.searchsorted(product, np.arange(count))

@@ -21,26 +21,11 @@ from ..activations import Activation
 from ..gaussian import hermite_coefficients
 from ..gaussian.rule import BLOCK, may_share
 from ..networks import DEQ, Kernel
+from ._limits import LIMITS
 from .expectations import Layer
 from .pointwise import DEQSlope, KernelSpec
 from .recursion import LayerMaps, Precomputed, equation, explicit, implicit
 from .variance import OnDiagonal, at_each_layer, equilibrium_variance, gap_check, largest_rounded
-
-_SIZES = (32, 64, 128, 256)  # nodes in the angle; kinked functions are asked for on a part of it
-_TERMS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192, 16384)  # of the Hermite series
-_OWN_RULE = -2  # the longest ones only where one rule serves all scales
-_NOISE = 2e-15  # rounding hides anything smaller in Parseval's identity
-_DEAD, _DOUBT = 1e-16, 1e-13  # the last eighth of the terms, where sums of squares are rounded
-_SURE = 0.6  # of the tolerance: what a Hermite series may lack
-_REST = 0.2  # the same of the last step of Newton's method, and of the last coefficients of a layer's series
-_FINE = 1e-12  # tolerances below this need more nodes
-_HELD = 1 << 19  # coefficients of pairs at once
-_HOPELESS = 100.0  # a part of what the widest variance lacks is no rounding of its scale
-_LONE = 512  # entries that may be integrated one by one
-_STEPS = 40
-_ROUGH, _ENOUGH = 64, 1e-4  # terms, and steps
-_NARROW = 1e-6  # radians
-_MARGIN = 0.2  # of the distance to +-1, around the correlations that are expected
 
 
 def sample(
@@ -92,11 +77,11 @@ def _implicit(
     bound = _root(q[ia], q[ib])[:, None]
     layer = _layer(deq.activation, q, ia, ib, tolerance, own, functools.partial(_range, deq, q, ia, ib, drive))
     lam = torch.minimum(torch.maximum(drive, -bound), bound)
-    for _ in range(_STEPS):  # far from rho = +-1 Newton needs no bracket; where it does, entry by entry
+    for _ in range(LIMITS.steps):  # far from rho = +-1 Newton needs no bracket; where it does, entry by entry
         found = layer.both(lam)
         rest, rate = equation(Precomputed(*found), lam, sigma_a2, drive)
         move = rest / rate.clamp_min(1e-3)
-        if float((move.abs() / bound).max()) <= _REST * tolerance:
+        if float((move.abs() / bound).max()) <= LIMITS.rest_share * tolerance:
             break
         lam = torch.minimum(torch.maximum(lam - move, -bound), bound)
     else:
@@ -113,19 +98,20 @@ def _range(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tensor) -> tuple[
     ends = torch.stack(torch.aminmax(drive[few], dim=1), dim=1)
     rho = rough_correlations(deq, q, ia[few], ib[few], ends)
     low, high = float(rho.min()), float(rho.max())
-    return low - _MARGIN * (1.0 + low), high + _MARGIN * (1.0 - high)
+    return low - 0.2 * (1.0 + low), high + 0.2 * (1.0 - high)
 
 
 def rough_correlations(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tensor) -> Tensor:
     """About the correlations at equilibrium, from a few Hermite coefficients."""
     root = _root(q[ia], q[ib])[:, None]
-    a = torch.as_tensor(hermite_coefficients(deq.activation, q, _ROUGH))
+    terms = 64
+    a = torch.as_tensor(hermite_coefficients(deq.activation, q, terms))
     products = (a[ia] * a[ib])[:, None, :] * deq.variances[0] / root[:, :, None]
-    push, orders = drive / root, torch.arange(_ROUGH, dtype=torch.float64)
+    push, orders = drive / root, torch.arange(terms, dtype=torch.float64)
     rho = push.clamp(-1.0, 1.0)
-    for _ in range(_STEPS):  # a contraction
+    for _ in range(LIMITS.steps):  # a contraction
         before, rho = rho, (push + (products * rho[..., None] ** orders).sum(-1)).clamp(-1.0, 1.0)
-        if float((rho - before).abs().max()) <= _ENOUGH:
+        if float((rho - before).abs().max()) <= 1e-4:
             break
     return rho
 
@@ -195,18 +181,19 @@ class _AngleSeries(LayerMaps):
             low, high = (float(rho.min()), float(rho.max())) if self.expected is None else self.expected()
         if self.phi.parity is not None:
             low, high = min(low, -high), max(high, -low)
-        # a little wider, where all correlations are one and the same
+        narrow = 1e-6  # radians: a little wider, where all correlations are one and the same
         self.ends = (
-            max(math.asin(max(low, -1.0)) - _NARROW, -0.5 * math.pi),
-            min(math.asin(min(high, 1.0)) + _NARROW, 0.5 * math.pi),
+            max(math.asin(max(low, -1.0)) - narrow, -0.5 * math.pi),
+            min(math.asin(min(high, 1.0)) + narrow, 0.5 * math.pi),
         )
-        sizes = _SIZES if self.phi.kinks or self.tolerance > _FINE else _SIZES[1:]
+        # kinked functions are asked for on a part of the angle, and single precision needs fewer nodes
+        sizes = (64, 128, 256) if self.tolerance < 1e-12 and not self.phi.kinks else (32, 64, 128, 256)
         grids = [torch.sin(torch.from_numpy(nodes(size, *self.ends))) for size in sizes]
         hermite = self._hermite(max(-low, high), grids[0])
         for rho in grids:
             series = torch.tensor(to_coefficients(len(rho))) @ self._values(rho, *hermite).transpose(1, 2)
             relative = series.abs() / series.abs().amax(1, keepdim=True).clamp_min(1e-300)
-            length = needed(relative.transpose(0, 1), _REST * self.tolerance)
+            length = needed(relative.transpose(0, 1), LIMITS.rest_share * self.tolerance)
             if length <= len(rho) - 3:
                 series = series[:, : length + length % 2]
                 series = series if self.odd is None else _even_orders(series, self.odd)
@@ -219,12 +206,12 @@ class _AngleSeries(LayerMaps):
         They are dear where they are many: where the widest variance alone leaves too many pairs at ``rho`` to be
         integrated one by one, :class:`Unresolved` is raised before.
         """
-        exact, sure = self.phi.polynomial(), _SURE * self.tolerance
+        exact, sure = self.phi.polynomial(), LIMITS.series_share * self.tolerance
         if exact is not None:
             return _two_series(self.phi, self.q, exact.degree + 2), 0.0
         widest = largest_rounded(self.q)
         terms, missing = _enough(self.phi, widest, round(largest, 2), sure)
-        if len(self.ia) * int((rho.abs() ** terms * missing > _HOPELESS * sure).sum()) > _LONE:
+        if len(self.ia) * int((rho.abs() ** terms * missing > 100.0 * sure).sum()) > LIMITS.lone_entries:
             raise Unresolved
         found = _two_series(self.phi, self.q, terms)
         return found, _missing(found, self.whole)
@@ -232,12 +219,12 @@ class _AngleSeries(LayerMaps):
     def _values(self, rho: Tensor, hermite: Sequence[Tensor], missing: float) -> Tensor:
         """(2, pairs, correlations): Hermite series where they have converged, one by one elsewhere."""
         terms, parity = hermite[0].shape[1], self.phi.parity
-        sure = rho.abs() ** terms * missing <= _SURE * self.tolerance
-        if int((~sure).sum()) * len(self.ia) > _LONE:
+        sure = rho.abs() ** terms * missing <= LIMITS.series_share * self.tolerance
+        if int((~sure).sum()) * len(self.ia) > LIMITS.lone_entries:
             raise Unresolved
         out = torch.empty(2, len(self.ia), len(rho), dtype=torch.float64)
         every = 1 if parity is None else 2
-        last = math.log(_DEAD) / rho.abs().clamp(1e-9, 1.0 - 1e-9).log()  # powers beyond are nothing
+        last = math.log(1e-16) / rho.abs().clamp(1e-9, 1.0 - 1e-9).log()  # powers beyond are nothing
         parts = (64, 16, 4) if terms >= 512 else ()
         for low, high in itertools.pairwise((0, *(terms // part for part in parts), terms)):
             which = (sure & (last > low) & ((last <= high) | (high == terms))).nonzero().squeeze(1)
@@ -247,7 +234,7 @@ class _AngleSeries(LayerMaps):
             for k, a in enumerate(hermite):
                 first = 0 if parity is None else int((parity == "odd") != bool(k))
                 kept, rising = a[:, first:high:every], powers[first::every]
-                rows = zip(*(part.split(max(1, _HELD // high)) for part in (self.ia, self.ib)), strict=True)
+                rows = zip(*(part.split(max(1, (1 << 19) // high)) for part in (self.ia, self.ib)), strict=True)
                 out[k, :, which] = torch.cat([(kept[i] * kept[j]) @ rising for i, j in rows])
         if not bool(sure.all()):
             few = rho[~sure]
@@ -281,7 +268,9 @@ def _enough(phi: Activation, widest: float, largest: float, sure: float) -> tupl
     """How many terms the largest variance needs, smaller ones need fewer, and what these leave out."""
     q = torch.tensor([widest], dtype=torch.float64)
     whole = OnDiagonal(phi).both(q)
-    for terms in _TERMS if may_share(q.sqrt(), phi.panels(), BLOCK) else _TERMS[:_OWN_RULE]:
+    powers = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)
+    longest = (8192, 16384) if may_share(q.sqrt(), phi.panels(), BLOCK) else ()  # where one rule serves all scales
+    for terms in powers + longest:
         missing = _missing(_two_series(phi, q, terms), whole)
         if largest**terms * missing <= sure:
             break
@@ -299,6 +288,6 @@ def _two_series(phi: Activation, q: Tensor, terms: int) -> Sequence[Tensor]:
 def _missing(hermite: Sequence[Tensor], whole: Sequence[Tensor]) -> float:
     """The part of E[f^2] that a series lacks: by Parseval's identity, or nothing where its terms have died out."""
     square = torch.stack([a**2 / total.clamp_min(1e-300)[:, None] for a, total in zip(hermite, whole, strict=True)])
-    short = (1.0 - square.sum(2)).clamp_min(_NOISE)
+    short = (1.0 - square.sum(2)).clamp_min(LIMITS.noise)
     tail = square[:, :, -max(4, square.shape[2] // 8) :].sum(2)
-    return float(torch.where((tail <= _DEAD) & (short <= _DOUBT), _NOISE, short).max())
+    return float(torch.where((tail <= 1e-16) & (short <= 1e-13), LIMITS.noise, short).max())

@@ -14,7 +14,6 @@ damped by r^M while rounding grows by r^(-k).
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -32,18 +31,13 @@ from ..activations.forms import arc_profile
 from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import hermite_coefficients
 from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_kernels, rates_of
+from ._limits import LIMITS
 from .pointwise import diagonal, equilibrium
 from .recursion import LayerMaps, Series, equation, explicit, implicit
 from .variance import at_each_layer, equilibrium_variance, largest_rounded
 
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
-_MOST = 1024  # Hermite coefficients that the quadrature still resolves
-_PAIRS = 4096  # pairs of norms at once
-_DAMPED = 14.0  # r^M = exp(-14) where a series falls slowly; rounding then grows by exp(14 k / M)
-_SLIGHTLY = 2.0
-_NOTHING = 1e-17  # of a series: what may be left out
-_TOGETHER = 1024  # cosines, and 8 pairs at least: their powers stay in a cache
 
 
 @isolated_settings
@@ -62,13 +56,13 @@ def power_series(
     (3, 4, 8)
     """
     check_kernel(network, kernel)
-    whole("terms", terms, 1, _MOST)
+    whole("terms", terms, 1, LIMITS.series_terms)
     if check and isinstance(network, DEQ):
         network.check_contraction()
     left, right = np.broadcast_arrays(_norms(norm), _norms(norm if other is None else other))
     pieces = [np.zeros((0, terms))]
-    for start in range(0, left.size, _PAIRS):
-        part = slice(start, start + _PAIRS)
+    for start in range(0, left.size, LIMITS.pairs_at_once):
+        part = slice(start, start + LIMITS.pairs_at_once)
         pieces.append(_kernel(network, terms, kernel, left.ravel()[part], right.ravel()[part]).c)
     return np.concatenate(pieces).reshape(*left.shape, terms)
 
@@ -164,9 +158,9 @@ class SeriesLayer(LayerMaps):
         return self._known
 
     def _expand(self, centre: Array) -> tuple[Array, Array]:
-        far, keep = float(np.abs(centre).max(initial=0.0)), self.keep
+        far, keep, most = float(np.abs(centre).max(initial=0.0)), self.keep, LIMITS.series_terms
         reach = np.maximum(1.0 - np.abs(centre), 1e-300)
-        size = keep if far == 0.0 else min(_MOST, math.ceil((keep + 50.0 + 12.0 * math.sqrt(keep)) / (1.0 - far)))
+        size = keep if far == 0.0 else min(most, math.ceil((keep + 50.0 + 12.0 * math.sqrt(keep)) / (1.0 - far)))
         left, right = hermite_coefficients(self.phi, torch.stack([self.qx, self.qy]), size).numpy()
         products = left * right
         if far == 0.0:
@@ -180,7 +174,7 @@ class SeriesLayer(LayerMaps):
             parts = (weights if c >= 0 else weights * (-1.0) ** gap) * p
             if float(np.abs(parts[:, -16:]).sum(1).max()) > 1e-16 * float(np.abs(p).sum()):
                 raise ConvergenceError(
-                    f"{keep - 1} terms need more than {_MOST} Hermite coefficients of {self.phi!r}, because orthogonal "
+                    f"{keep - 1} terms need more than {most} Hermite coefficients of {self.phi!r}, because orthogonal "
                     f"inputs have the correlation {c:.3g}; ask for fewer terms or centre the network"
                 )
             taylor[row] = parts.sum(1)
@@ -260,8 +254,8 @@ def series_radius(network: Network, size: int, damped: bool = False) -> float:
     from what the kernel at rho = 1 has beyond them.
     """
     if network.kinked:
-        return math.exp(-_DAMPED / size)
-    return math.exp(-_SLIGHTLY / size) if damped else 1.0
+        return math.exp(-14.0 / size)  # rounding then grows by exp(14 k / size)
+    return math.exp(-2.0 / size) if damped else 1.0
 
 
 def on_circle(network: Network, s: Array, t: Array, kernel: Kernel, size: int, radius: float = 1.0) -> Complex:
@@ -301,21 +295,20 @@ def _circle_layer(phi: Activation, qx: Array, qy: Array, points: int) -> LayerMa
         return _ArcCosine(*slopes, root)
     q = np.stack([qx, qy])
     left, right = hermite_coefficients(phi, q, _hermite_terms(phi, largest_rounded(q)))
-    return _HermiteSeries(left * right, root, phi.parity is not None, max(8, _TOGETHER // points))
+    return _HermiteSeries(left * right, root, phi.parity is not None, max(8, 1024 // points))
 
 
-@functools.lru_cache(maxsize=64)
 def _hermite_terms(phi: Activation, q: float) -> int:
     """How many Hermite coefficients count at the largest variance, by their squares."""
     if phi.kinks:
-        return _MOST
-    for most in (256, _MOST):
+        return LIMITS.series_terms
+    for most in (256, LIMITS.series_terms):
         square = np.asarray(hermite_coefficients(phi, q, most)) ** 2
         left = np.cumsum(square[::-1])[::-1]
         terms = int(np.searchsorted(-left, -1e-17 * left[0])) + 1
         if terms < most:
             break
-    return max(4, min(_MOST, terms))
+    return max(4, min(LIMITS.series_terms, terms))
 
 
 class _HermiteSeries(LayerMaps):
@@ -330,7 +323,7 @@ class _HermiteSeries(LayerMaps):
         self.first = int(symmetric and not np.any(a[:, 0::2]))
         rows = a[:, self.first :: self.step]
         left = np.cumsum(np.abs(rows)[:, ::-1], axis=1)[:, ::-1]
-        terms = np.maximum((left > _NOTHING * left[:, :1]).sum(1), 2)
+        terms = np.maximum((left > 1e-17 * left[:, :1]).sum(1), 2)
         place = np.argsort(terms, kind="stable")
         self.parts = [(i, _blocks(rows[i, : terms[i[-1]]])) for i in np.array_split(place, -(-len(place) // together))]
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,14 +22,9 @@ from torch import Tensor
 from .._caches import cached
 from .._chebyshev import Room, clenshaw, nodes, polynomials, series_sum, to_coefficients
 from ..networks import Kernel
+from ._limits import LIMITS
 
-_REACHES = (0.125, 0.25, 0.5, 0.7, 0.8, 0.9)  # of the cosine; beyond, all that the table has
-_SPARE = 2  # orders that must be nothing
-ASIN = 11  # terms that cost as much as the arcsine
-_BEND = 0.7  # the norm at which linear becomes logarithmic
-_ROWS = 8192  # whose norm parts are held at once
-_TERMS = {torch.float64: 5e-13, torch.float32: 1e-7}  # all that is left out of the angle, beside the largest entry
-_RANKS = {torch.float64: 3e-15, torch.float32: 1e-8}  # and out of the norms
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -48,16 +44,16 @@ class NormScale:
         if self.single:
             return torch.ones_like(norms)[:, None]
         low, high = self._ends()
-        return polynomials(size, (2.0 * torch.asinh(norms / _BEND) - (high + low)) / (high - low))
+        return polynomials(size, (2.0 * torch.asinh(norms / LIMITS.norm_bend) - (high + low)) / (high - low))
 
     def nodes(self, size: int) -> Tensor:
         """Chebyshev points, as norms."""
         if self.single:
             return torch.full((size,), self.low, dtype=torch.float64)
-        return _BEND * torch.sinh(torch.from_numpy(nodes(size, *self._ends())))
+        return LIMITS.norm_bend * torch.sinh(torch.from_numpy(nodes(size, *self._ends())))
 
     def _ends(self) -> tuple[float, float]:
-        return math.asinh(self.low / _BEND), math.asinh(self.high / _BEND)
+        return math.asinh(self.low / LIMITS.norm_bend), math.asinh(self.high / LIMITS.norm_bend)
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ class Level:
     @property
     def cost(self) -> float:
         """Of an entry, in terms."""
-        return len(self.ranks) + ASIN * self.warped
+        return len(self.ranks) + LIMITS.arcsine_terms * self.warped
 
     @property
     def scale(self) -> float:
@@ -153,10 +149,10 @@ class Table:
     """The kernel of a point with itself."""
     measure: dict[Kernel, NormSeries]
     """The same, or that of the kernel where the table is of its slopes."""
-    _levels: dict[Any, Level] = field(default_factory=dict, repr=False, compare=False)
+    _found: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_levels": {}}
+        return {**self.__dict__, "_found": {}}
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -186,18 +182,25 @@ class Table:
         """Kernels of points with themselves."""
         series = self.along[kernel]
         basis = functools.partial(self.norms.polynomials, len(series.weights))
-        return torch.cat([series.at(part, basis(part)) for part in norms.split(_ROWS)])
+        return torch.cat([series.at(part, basis(part)) for part in norms.split(8192)])
 
     # -- between points --------------------------------------------------------------------------------------
     def level(self, kernel: Kernel, largest: float, dtype: torch.dtype) -> Level:
         """The smallest level that holds cosines up to ``largest``, in the variable in which it is cheaper."""
-        reach = next((r for r in _REACHES if largest <= r < self.reach), self.reach)
-        key = kernel, reach, dtype
-        if key not in self._levels:  # two threads may both compute it; they find the same
-            variables = {self.warped, False} if reach < self.reach else {self.warped}
-            found = (self._in_variable(kernel, reach, dtype, warped) for warped in variables)
-            self._levels[key] = min((level for level in found if level is not None), key=lambda level: level.cost)
-        return self._levels[key]
+        reach = next((r for r in (0.125, 0.25, 0.5, 0.7, 0.8, 0.9) if largest <= r < self.reach), self.reach)
+        return self.once((kernel, reach, dtype), lambda: self._cheapest(kernel, reach, dtype))
+
+    def once(self, key: Any, compute: Callable[[], R]) -> R:
+        """What follows from the table, computed once; two threads may both compute it, they find the same."""
+        if key not in self._found:
+            self._found[key] = compute()
+        found: R = self._found[key]
+        return found
+
+    def _cheapest(self, kernel: Kernel, reach: float, dtype: torch.dtype) -> Level:
+        variables = {self.warped, False} if reach < self.reach else {self.warped}
+        found = (self._in_variable(kernel, reach, dtype, warped) for warped in variables)
+        return min((level for level in found if level is not None), key=lambda level: level.cost)
 
     def _in_variable(self, kernel: Kernel, reach: float, dtype: torch.dtype, warped: bool) -> Level | None:
         """``None`` where the cosine needs far more terms than the angle."""
@@ -206,12 +209,14 @@ class Table:
             terms = len(full) if warped == self.warped else 2 * len(full)
             transform = re_expanded(len(full), (self.reach, self.warped), (reach, warped), terms)
             full = torch.tensordot(transform, full, dims=1)
+        # beside the largest entry: all that is left out of the angle, and out of the norms
+        left_out, dropped = (5e-13, 3e-15) if dtype == torch.float64 else (1e-7, 1e-8)
         size = full.abs().flatten(1).sum(1)
         rest = size.flip(0).cumsum(0).flip(0)
-        terms = max(1, int((rest > _TERMS[dtype] * size.max()).sum()))
-        if warped != self.warped and terms > len(full) - _SPARE:
+        terms = max(1, int((rest > left_out * size.max()).sum()))
+        if warped != self.warped and terms > len(full) - LIMITS.spare_orders:
             return None
-        return Level.of(full[:terms], _RANKS[dtype], reach, warped)
+        return Level.of(full[:terms], dropped, reach, warped)
 
     def side(self, level: Level, kernel: Kernel, norms: Tensor) -> Tensor:
         """The norm factors at these points: (total rank, n)."""
@@ -242,13 +247,13 @@ def re_expanded(size: int, old: tuple[float, bool], new: tuple[float, bool], ter
 
 def on_device(part: Tensor, device: torch.device) -> Tensor:
     """Return a part of a table on the device of the rows."""
-    return part if part.device == device else _copied(part, device)
+    return part if part.device == device else copied(part, part.dtype, device)
 
 
-@cached(256)
-def _copied(part: Tensor, device: torch.device) -> Tensor:
-    """Copy a part of a table once: a copy waits until the GPU has finished all that it was given."""
-    return part.to(device)
+@cached(512)
+def copied(part: Tensor | tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Copy a tensor, or a few numbers, to a GPU once: a copy waits until the GPU has finished all that it was given."""
+    return torch.as_tensor(part, dtype=None if isinstance(part, Tensor) else torch.float64).to(device, dtype)
 
 
 def _parity(c: Tensor) -> str | None:

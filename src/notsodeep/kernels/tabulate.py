@@ -22,32 +22,19 @@ from ..networks import ENN, Kernel, Network, check_kernels
 from ._limits import LIMITS
 from .pointwise import DEQSlope, KernelSpec, diagonal
 from .sampling import Unresolved, sample
-from .table import ASIN, NormScale, NormSeries, Table, re_expanded
+from .table import NormScale, NormSeries, Table, re_expanded
 
 __all__ = ["angle_cap", "build_table", "one_thread", "rounded_range", "table_for"]
 
-_TOLERANCE = {torch.float64: 2e-14, torch.float32: 1e-9}
-_NOISY_TOLERANCE = 2e-13  # kinked, near r = +-1: rounding of the cosine is magnified by the angle
-_ANGLES = {torch.float64: (48, 64, 128, 256), torch.float32: (32, 48, 64, 128)}  # sizes of grids
-_NORMS = {torch.float64: (16, 20, 24, 32, 48), torch.float32: (10, 12, 16, 24, 32, 48)}
-_WIDTHS = (1.5, 4.0, math.inf)  # of ranges: most networks need the first, second and third of the sizes there
-_SPARE = 2  # orders of a grid that must be nothing
-_MOST_MISSED = 0.7  # the fall of the coefficients quickens: an estimate of those that are missing is too large
-_KINK_CAP = 0.95  # kinked activations: k is analytic in the angle, but not uniformly so near r = +-1
-_STEPS = 4  # ends of ranges are powers of 2^(1/4)
-_POWERS = (0, 2, 4)  # of the norm, like one of which a kernel on the diagonal starts
-_CHECKED = 6  # norms at which a finished table is held against the kernel itself
-_CHECK = {torch.float64: 1e-11, torch.float32: 1e-7}  # of the kernels of the two points with themselves
-
 
 def angle_cap(network: Network) -> float:
-    """The largest |r| up to which a table is used: the kernel is analytic in the angle there."""
+    """The largest |r| up to which a table is used: the kernel is analytic in the angle, uniformly up to there."""
     if not network.kinked:
         return 1.0
     first = network.activations[0]
     single = isinstance(network, ENN) and network.depth == 1 and set(first.kinks) <= {0.0}  # for any norms
     elementwise = all(phi.elementwise for phi in network.activations)  # others bring logarithms of the angle
-    return 1.0 if elementwise and (single or network.homogeneous) else _KINK_CAP
+    return 1.0 if elementwise and (single or network.homogeneous) else 0.95
 
 
 # ---- keeping -----------------------------------------------------------------------------------------------
@@ -93,8 +80,8 @@ def rounded_range(network: Network, low: float, high: float, equal: float = 1e-1
     if high - low <= equal * high:
         middle = float(f"{0.5 * (low + high):.13g}")
         return NormScale(middle, middle)
-    below = 2.0 ** (math.floor(_STEPS * math.log2(max(low, LIMITS.short_row * high))) / _STEPS)
-    above = 2.0 ** (math.ceil(_STEPS * math.log2(high)) / _STEPS)
+    below = 2.0 ** (math.floor(4 * math.log2(max(low, LIMITS.short_row * high))) / 4)
+    above = 2.0 ** (math.ceil(4 * math.log2(high)) / 4)
     return NormScale(below, above)
 
 
@@ -131,11 +118,16 @@ def _build(spec: KernelSpec, scale: NormScale, dtype: torch.dtype, patience: flo
     """From the smallest grid that resolves the kernels."""
     reach = angle_cap(spec.network)
     noisy = reach == 1.0 and spec.network.kinked
-    tolerance = max(_NOISY_TOLERANCE if noisy else 0.0, _TOLERANCE[dtype])
-    # where entries are dear the smallest grids are tried first
+    tolerance = max(2e-13 if noisy else 0.0, _tolerance(dtype))  # the angle magnifies the rounding of the cosine
+    angles, norms = (
+        ((48, 64, 128, 256), (16, 20, 24, 32, 48))
+        if dtype == torch.float64
+        else ((32, 48, 64, 128), (10, 12, 16, 24, 32, 48))
+    )
+    # where entries are dear the smallest grids are tried first, else those that most networks need on such a range
     dear = patience is not None
-    likely = 0 if dear else next(i for i, width in enumerate(_WIDTHS) if scale.high <= width * scale.low)
-    norms, angles = (1,) if scale.single else _NORMS[dtype][likely:], _ANGLES[dtype]
+    likely = 0 if dear else sum(scale.high > width * scale.low for width in (1.5, 4.0))
+    norms = (1,) if scale.single else norms[likely:]
     size, terms = norms[0], angles[0]
     while patience is None or terms * size * (size + 1) <= patience:
         grid = _Grid(spec, scale, reach, size, terms, dtype, patient=dear)
@@ -164,9 +156,10 @@ class _Grid:
         patient: bool,
     ) -> None:
         network = spec.network
-        self.scale, self.reach, self.size, self.terms, self.check = scale, reach, size, terms, _CHECK[dtype]
+        self.scale, self.reach, self.size, self.terms = scale, reach, size, terms
+        self.check = 1e-11 if dtype == torch.float64 else 1e-7  # of the kernels of the two points with themselves
         self.homogeneous = network.homogeneous
-        between = 0 if scale.single else _CHECKED
+        between = 0 if scale.single else 6  # norms at which the finished table is compared with the kernel
         ends = math.log10(scale.low), math.log10(scale.high)
         others = torch.logspace(*ends, between, dtype=torch.float64).clamp(scale.low, scale.high)
         self.t = torch.cat([scale.nodes(size), others])
@@ -181,7 +174,7 @@ class _Grid:
             self.t,
             torch.cat([torch.stack([ia, ib]), self.checks + size], dim=1),
             torch.sin(self.x * math.asin(reach)),
-            tolerance=_TOLERANCE[dtype],
+            tolerance=_tolerance(dtype),
             patient=patient,
         )
         self.own = self.along  # what entries are compared with: the kernel, where its slopes are tabulated
@@ -220,7 +213,7 @@ class _Grid:
         to_plain = re_expanded(self.terms, (self.reach, True), (self.reach, False), self.terms)
         plain = (to_plain @ self.coefficients.flatten(2)).view(self.coefficients.shape)
         most, least = (needed(c.transpose(0, 1), tolerance) for c in (_relative(plain), self.relative))
-        warped = most > min(least + ASIN, self.terms - _SPARE)
+        warped = most > min(least + LIMITS.arcsine_terms, self.terms - LIMITS.spare_orders)
         found = self.coefficients[:, : least + 1] if warped else plain[:, : most + 1]
         if not self.scale.single:
             keep = needed(_relative(found).movedim(2, 0), 0.01 * tolerance)
@@ -239,7 +232,7 @@ class _Grid:
         t = self.t[: self.size]
         own = torch.stack([values[: self.size] for values in diagonals.values()])
         # over the power that leaves least to vary, the digits of short rows are not lost beside long ones
-        powers = (2,) if self.homogeneous else _POWERS
+        powers = (2,) if self.homogeneous else (0, 2, 4)
         over = torch.stack([own / t**power for power in powers])
         low, high = torch.aminmax(over, dim=2)
         best = torch.where(low > 0.0, high / low, math.inf).argmin(0).tolist()
@@ -264,16 +257,25 @@ class _Grid:
         return bool((off <= self.check * (exact[:, ia] * exact[:, ib])[..., None]).all())
 
 
+def _tolerance(dtype: torch.dtype) -> float:
+    """What a table may lack, beside its largest coefficient."""
+    return 2e-14 if dtype == torch.float64 else 1e-9
+
+
 def _wanted(relative: Tensor, tolerance: float) -> int:
     """How many of (orders, ...) would do: those that are there, or more by the rate at which the last half falls."""
     there = len(relative)
-    if there - needed(relative, tolerance) >= _SPARE:
+    if there - needed(relative, tolerance) >= LIMITS.spare_orders:
         return there
     size = relative.reshape(there, -1).amax(1)
-    half, end = float(size[there // 2 : there // 2 + _SPARE].max()), float(size[-_SPARE:].max())
+    half, end = (
+        float(size[there // 2 : there // 2 + LIMITS.spare_orders].max()),
+        float(size[-LIMITS.spare_orders :].max()),
+    )
     fall = math.log(max(half, tolerance) / max(end, tolerance)) / (there - there // 2 - 1)
     missing = math.log(max(end / tolerance, 1.0)) / fall if fall > 0.0 else math.inf
-    return there + 1 + int(min(_MOST_MISSED * missing, there))
+    # the fall of the coefficients quickens, so that the estimate is too large
+    return there + 1 + int(min(0.7 * missing, there))
 
 
 def _relative(coefficients: Tensor) -> Tensor:

@@ -238,7 +238,8 @@ class Points:
         if self.pairs < LIMITS.many_pairs:
             return None
         with one_thread():
-            series = near_series(self.spec.detached.network, table.norms, sign * table.reach, self.x.dtype)
+            network, scale, dtype = self.spec.detached.network, table.norms, self.x.dtype
+            series = table.once((sign, dtype), lambda: near_series(network, scale, sign * table.reach, dtype))
         cosines = torch.sin(0.5 * math.pi * x)
         return None if series is None else series.kernels(table, nx, ny, cosines, self.spec.names)
 

@@ -10,14 +10,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .._caches import cached
 from ..activations import Activation
 from ..errors import ConvergenceError
 from ..gaussian import means, moments, normal_density
 from ..networks import DEQ, ENN, pre_activation_variance
+from ._limits import LIMITS
 from .recursion import LayerMaps
 
-_LIMIT = 1e-145  # scales below this are their own limit
+_LIMIT = LIMITS.tiny_variance**0.5  # scales below this are their own limit
 _ONE = torch.ones(1, dtype=torch.float64)
 
 
@@ -52,9 +52,9 @@ def at_each_layer(enn: ENN, *squares: Tensor) -> Iterator[tuple[Activation, Sequ
 
 
 def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:
-    """Q = sigma_a2 E[phi(sqrt(q) xi)^2] + drive at the distinct squared norms ``s``; differentiable."""
+    """Solve q = sigma_a2 E[phi(sqrt(q) xi)^2] + drive at the distinct squared norms ``s``; differentiable."""
     distinct, inverse = torch.unique(s.detach(), return_inverse=True)
-    q = (_solve(deq, distinct) if len(distinct) > 1 else _one_variance(deq.detached(), float(distinct)))[inverse]
+    q = pre_activation_variance(deq, distinct, functools.partial(_square_and_rate, deq.activation))[inverse]
     if torch.is_grad_enabled() and (s.requires_grad or deq.tracked):
         rate = 1.0 - deq.variances[0] * _response(deq.activation, "value", q)
         q = q - (q - deq.sigma_a2 * mean_square(deq.activation, "value", q) - deq.drive(s, tracked=True)) / rate
@@ -72,16 +72,6 @@ def gap_check(deq: DEQ) -> Any:
             )
 
     return check
-
-
-def _solve(deq: DEQ, s: Tensor) -> Tensor:
-    return pre_activation_variance(deq, s, functools.partial(_square_and_rate, deq.activation))
-
-
-@cached(256)
-def _one_variance(deq: DEQ, s: float) -> Tensor:
-    """Kept, because whoever works at one norm (the sphere, an expansion) comes back to it."""
-    return _solve(deq, torch.tensor([s], dtype=torch.float64))
 
 
 def mean_square(phi: Activation, part: Literal["value", "slope"], q: Tensor) -> Tensor:
