@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import notsodeep as nsd
 from clusters import EQUAL, small_cluster
 from helpers import tolerance, ulps
-from notsodeep.distributed import ClusterKernel, expand, kernel_to_zarr, operator
-from notsodeep.distributed.operator import block_starts, blocks_of, shares_of
+from notsodeep.distributed import ClusterKernel, kernel_to_zarr, operator
+from notsodeep.distributed.operator import block_starts, blocks_of, expand, shares_of
 from notsodeep.errors import ClusterError, InvalidInputError
 from notsodeep.solve import CG, KernelTiles, NetworkKernel, solve_operator
 

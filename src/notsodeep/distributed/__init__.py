@@ -7,7 +7,7 @@ try:
 except ImportError:
     raise MissingExtraError("distributed", "dask") from None
 
-from .operator import ClusterKernel, expand
+from .operator import ClusterKernel
 from .zarr_files import kernel_to_zarr
 
-__all__ = ["ClusterKernel", "expand", "kernel_to_zarr"]
+__all__ = ["ClusterKernel", "kernel_to_zarr"]

@@ -144,35 +144,8 @@ class ClusterKernel(KernelOperator):
         self.close()
 
 
-@checked
 def expand(client: Any, kernel: NetworkKernel, X: Tensor, coefficients: Tensor, new: Tensor) -> Tensor:
-    """Compute f(x) = sum_i a_i k(x, x_i) on the workers of a cluster; each takes some of the training rows.
-
-    Parameters
-    ----------
-    client : dask.distributed.Client
-    kernel : NetworkKernel
-    X : Tensor of shape (n, p)
-        The training rows x_i.
-    coefficients : Tensor of shape (n, k)
-        The a_i.
-    new : Tensor of shape (m, p)
-
-    Returns
-    -------
-    Tensor of shape (m, k)
-        In float64.
-
-    Examples
-    --------
-    >>> import notsodeep as nsd
-    >>> from distributed import Client
-    >>> X = torch.eye(3, dtype=torch.float64)
-    >>> kernel = nsd.solve.NetworkKernel(nsd.ENN(["relu"]), "ck")
-    >>> with Client(processes=False, n_workers=1, dashboard_address=None) as client:
-    ...     print(expand(client, kernel, X, X[:, :1], X[:1]))
-    tensor([[0.5000]], dtype=torch.float64)
-    """
+    """Return f(x) = sum_i a_i k(x, x_i) at the rows ``new``, (m, k); workers take some of the training rows each."""
     count = LIMITS.shares * len(workers_of(client))
     size = -(-len(X) // count)
     points = submit(client, kernel_data, new.cpu().double().numpy())

@@ -36,7 +36,6 @@ class DEQKernel(CovarianceKernel):
     Parameters
     ----------
     activation : str or Activation
-        Of the DEQ.
     sigma_a2, sigma_b2, sigma_c2 : float
         Variances of the hidden weights, the input weights and the biases; ``sigma_b2=None`` is 1 - sigma_a2. A
         variance that is None or zero is not a hyper-parameter.
@@ -144,7 +143,6 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     Parameters
     ----------
     activation : str or Activation
-        Of the DEQ.
     sigma_a2, sigma_b2, sigma_c2 : float
         Variances of the hidden weights, the input weights and the biases; ``sigma_b2=None`` is 1 - sigma_a2.
     kernel : "ck", "ntk" or "ntk_frozen"

@@ -44,7 +44,7 @@ class FittedMachine:
         """Return f at the rows of X, (m, k), in double precision; a client shares a long sum among its workers."""
         if client is None or len(X) * len(self.X) < SOLVE_LIMITS.entries:
             return self.kernel.expansion(X, self.X, self.coefficients)
-        from ..distributed import expand
+        from ..distributed.operator import expand
 
         return expand(client, self.kernel, self.X, self.coefficients, X)
 

@@ -32,7 +32,6 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
     Parameters
     ----------
     activation : str or Activation
-        Of the DEQ.
     sigma_a2, sigma_b2, sigma_c2 : float
         Variances of the hidden weights, the input weights and the biases; ``sigma_b2=None`` is 1 - sigma_a2.
     kernel : "ck", "ntk" or "ntk_frozen"

@@ -50,10 +50,10 @@ class KernelMachine(WithClient, BaseEstimator):
         ridge = self._relative_ridge()
         self._check_client(self.device)
         weights = weights_of(sample_weight, X)
-        kept = weights > 0
-        if not kept.any():
+        weighted = weights > 0
+        if not weighted.any():
             raise InvalidInputError("all sample weights are zero: there is nothing to fit")
-        parts = (X, T, weights) if kept.all() else (X[kept], T[kept], weights[kept])
+        parts = (X, T, weights) if weighted.all() else (X[weighted], T[weighted], weights[weighted])
         rows, targets, w = (as_tensor(part, self.device) for part in parts)
         self._machine: FittedMachine = fit_machine(
             NetworkKernel(network_of(self), self.kernel),
@@ -68,9 +68,9 @@ class KernelMachine(WithClient, BaseEstimator):
         self._loo: Array | None = None
         if self._machine.leave_one_out is not None:
             self._loo = np.empty_like(T)
-            self._loo[kept] = self._machine.leave_one_out.cpu().numpy()
-            if not kept.all():
-                self._loo[~kept] = self._outputs(X[~kept])
+            self._loo[weighted] = self._machine.leave_one_out.cpu().numpy()
+            if not weighted.all():
+                self._loo[~weighted] = self._outputs(X[~weighted])
 
     def _relative_ridge(self) -> float | None:
         """Return the ridge, a positive number, or None for ``"loo"``."""
@@ -137,23 +137,19 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     Parameters
     ----------
     activation : str or Activation
-        Of the DEQ.
     sigma_a2, sigma_b2, sigma_c2 : float
         Variances of the hidden weights, the input weights and the biases; ``sigma_b2=None`` is 1 - sigma_a2.
     kernel : "ntk", "ck" or "ntk_frozen"
         What is trained: all weights, the readout alone, or all but the input weights.
     ridge : float or "loo"
-        Relative to the mean diagonal of the kernel; ``"loo"`` takes the ridge of a grid with the least leave-one-out
-        error, from one eigendecomposition.
+        Relative to the mean diagonal of the kernel, or the best of a grid by its leave-one-out errors.
     solver : "auto", "cholesky" or nsd.solve.CG
         ``"auto"`` is Cholesky up to 10,000 rows and conjugate gradients beyond.
     network : DEQ, ENN or Twin, optional
-        Takes the place of the parameters above; a twin brings its own kernel.
+        Takes the place of the parameters of the DEQ; a twin brings its own kernel.
     device : str or torch.device, optional
-        Where the kernel and the solution are computed, for instance ``"cuda"``.
     client : dask.distributed.Client, optional
-        Its workers compute the kernel, its products and large predictions, with the same result. Clones share it,
-        pickles go without it.
+        Its workers compute the kernel and large predictions; clones share it, pickles go without it.
     progress : bool, optional
         Whether to show progress bars; by default on a terminal.
 
@@ -161,10 +157,8 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     ----------
     loo_ : array of shape (n,) or (n, k)
         The prediction of each training row from all others, in closed form.
-    ridge_, absolute_ridge_ : float
-        The ridge, relative to the mean diagonal and times it.
-    record_ : dict
-        How the system was solved.
+    ridge_, absolute_ridge_, record_
+        The ridge, relative to the mean diagonal and times it, and how the system was solved.
 
     Examples
     --------
@@ -225,23 +219,19 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
     Parameters
     ----------
     activation : str or Activation
-        Of the DEQ.
     sigma_a2, sigma_b2, sigma_c2 : float
         Variances of the hidden weights, the input weights and the biases; ``sigma_b2=None`` is 1 - sigma_a2.
     kernel : "ntk", "ck" or "ntk_frozen"
         What is trained: all weights, the readout alone, or all but the input weights.
     ridge : float or "loo"
-        Relative to the mean diagonal of the kernel; ``"loo"`` takes the ridge of a grid with the least leave-one-out
-        error, from one eigendecomposition.
+        Relative to the mean diagonal of the kernel, or the best of a grid by its leave-one-out errors.
     solver : "auto", "cholesky" or nsd.solve.CG
         ``"auto"`` is Cholesky up to 10,000 rows and conjugate gradients beyond.
     network : DEQ, ENN or Twin, optional
-        Takes the place of the parameters above; a twin brings its own kernel.
+        Takes the place of the parameters of the DEQ; a twin brings its own kernel.
     device : str or torch.device, optional
-        Where the kernel and the solution are computed, for instance ``"cuda"``.
     client : dask.distributed.Client, optional
-        Its workers compute the kernel, its products and large predictions, with the same result. Clones share it,
-        pickles go without it.
+        Its workers compute the kernel and large predictions; clones share it, pickles go without it.
     progress : bool, optional
         Whether to show progress bars; by default on a terminal.
 
@@ -252,10 +242,8 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         The leave-one-out values of ``decision_function`` at the training rows.
     temperature_ : float
         The factor of the outputs in ``predict_proba``.
-    ridge_, absolute_ridge_ : float
-        The ridge, relative to the mean diagonal and times it.
-    record_ : dict
-        How the system was solved.
+    ridge_, absolute_ridge_, record_
+        The ridge, relative to the mean diagonal and times it, and how the system was solved.
 
     Examples
     --------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -183,30 +183,22 @@ def solve_operator(
     rank = min(n, LIMITS.highest_rank, -(-n // 6)) if chosen.rank is None else min(n, chosen.rank)
     if rank:
         preconditioner = Preconditioner(pivoted_cholesky(operator.columns, operator.diagonal(), rank, chosen.seed))
-    found = _Refinement(operator, right, shifts, preconditioner, chosen, progress).run()
-    z = found.z.reshape(n, len(ridges), -1).transpose(0, 1)
+    refinement = _Refinement(operator, right, shifts, preconditioner, chosen, progress)
+    z, residuals = refinement.run()
+    z = z.reshape(n, len(ridges), -1).transpose(0, 1)
     return Solution(
         z if scale is None else scale * z,
         tuple(ridges),
         "cg",
-        found.residuals.reshape(len(ridges), -1),
-        steps=found.steps,
-        refinements=found.refinements,
+        residuals.reshape(len(ridges), -1),
+        steps=refinement.steps,
+        refinements=max(refinement.passes - 1, 0),
         rank=0 if preconditioner is None else preconditioner.rank,
-        history=tuple(found.history),
+        history=tuple(refinement.history),
     )
 
 
 # ---- passes of conjugate gradients, each on the residual of the one before ---------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Found:
-    z: Tensor
-    residuals: Tensor
-    steps: int
-    refinements: int
-    history: list[float]
 
 
 @dataclass(eq=False)
@@ -219,23 +211,26 @@ class _Refinement:
     preconditioner: Preconditioner | None
     options: CG
     progress: bool | None
+    steps: int = 0
+    passes: int = 0
+    history: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.precondition = unpreconditioned if self.preconditioner is None else self.preconditioner.solve
         norms = self.B.norm(dim=0)
         self.scales = torch.where(norms > 0, norms, torch.ones_like(norms))
 
-    def run(self) -> _Found:
+    def run(self) -> tuple[Tensor, Tensor]:
+        """Return the solutions, (n, columns), and their relative residuals."""
         z, residual = torch.zeros_like(self.B), self.B
-        steps, passes, history = 0, 0, list[float]()
         while bool((residual.norm(dim=0) > self.options.tol * self.scales).any()):
             state = Iterate.start(residual, self.ridges, self.precondition)
-            state.step, state.history = steps, history
+            state.step, state.history = self.steps, self.history
             self._pass(state)
-            steps, z, passes = state.step, z + state.z, passes + 1
+            self.steps, self.passes, z = state.step, self.passes + 1, z + state.z
             residual = self.B - self.operator.exact(z) - self.ridges * z
             self._check(state.start_norms, residual.norm(dim=0))
-        return _Found(z, residual.norm(dim=0) / self.scales, steps, max(passes - 1, 0), history)
+        return z, residual.norm(dim=0) / self.scales
 
     def _pass(self, state: Iterate) -> None:
         """Run conjugate gradients as far as the precision of the stored entries carries."""
@@ -253,13 +248,12 @@ class _Refinement:
         stuck = (after > 0.5 * before) & (after > self.options.tol * self.scales)
         if bool(stuck.any()):
             worst = float((after / self.scales).max())
-            double = self.operator.dtype == torch.float64
-            reason = (
-                "double precision carries no further at this ridge; use a larger ridge or a larger tol"
-                if double
-                else "the kernel is stored in float32; use dtype='float64', a larger ridge or a larger tol"
+            reason = "the kernel is stored in float32; use dtype='float64'"
+            if self.operator.dtype == torch.float64:
+                reason = "double precision carries no further at this ridge"
+            raise ConvergenceError(
+                f"the relative residual does not fall below {worst:.1e}: {reason}; use a larger ridge or a larger tol"
             )
-            raise ConvergenceError(f"the relative residual does not fall below {worst:.1e}: {reason}")
 
 
 def _tenths(steps: Iterator[Iterate]) -> Iterator[int]:

@@ -56,15 +56,15 @@ def pivoted_cholesky(columns: Columns, diagonal: Tensor, rank: int, seed: int = 
     while done < rank and float(left.sum()) > floor:
         proposed = _draw(left, min(LIMITS.pivot_block, 2 * (rank - done)), generator)
         block = columns(proposed) - F[:, :done] @ F[proposed, :done].T
-        kept, lower = _accept(block[proposed], left[proposed], rank - done, generator)
-        if not len(kept):
+        accepted, lower = _accept(block[proposed], left[proposed], rank - done, generator)
+        if not len(accepted):
             break
-        fresh = torch.linalg.solve_triangular(lower.to(F), block[:, kept].T, upper=False).T
-        F[:, done : done + len(kept)] = fresh
+        fresh = torch.linalg.solve_triangular(lower.to(F), block[:, accepted].T, upper=False).T
+        F[:, done : done + len(accepted)] = fresh
         left = (left - (fresh**2).sum(1)).clamp_min(0.0)
-        left[proposed[kept]] = 0.0
-        pivots.append(proposed[kept])
-        done += len(kept)
+        left[proposed[accepted]] = 0.0
+        pivots.append(proposed[accepted])
+        done += len(accepted)
     return PivotedFactor(F[:, :done].contiguous(), left, torch.cat(pivots))
 
 
@@ -78,18 +78,18 @@ def _draw(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
 def _accept(block: Tensor, bounds: Tensor, most: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return the positions that survive rejection, in order, and the Cholesky factor of the block on them."""
     work, limits = block.to("cpu", torch.float64).clone(), bounds.cpu()
-    luck = torch.rand(len(work), generator=generator, dtype=torch.float64)
-    kept: list[int] = []
+    uniform = torch.rand(len(work), generator=generator, dtype=torch.float64)
+    accepted: list[int] = []
     rows: list[Tensor] = []
     for i in range(len(work)):
         pivot, limit = float(work[i, i]), float(limits[i])
-        if len(kept) < most and pivot > LIMITS.negligible * limit and luck[i] * limit < pivot:
+        if len(accepted) < most and pivot > LIMITS.negligible * limit and uniform[i] * limit < pivot:
             column = work[:, i] / pivot**0.5
             work = work - torch.outer(column, column)
-            kept.append(i)
+            accepted.append(i)
             rows.append(column)
-    index = torch.tensor(kept, dtype=torch.long)
-    lower = torch.stack(rows, dim=1)[index].tril() if kept else torch.zeros(0, 0, dtype=torch.float64)
+    index = torch.tensor(accepted, dtype=torch.long)
+    lower = torch.stack(rows, dim=1)[index].tril() if accepted else torch.zeros(0, 0, dtype=torch.float64)
     return index.to(block.device), lower
 
 
