@@ -10,7 +10,6 @@ __all__ = [
     "CertificationError",
     "CheckpointError",
     "ClusterError",
-    "ConcentrationError",
     "ConcentrationWarning",
     "ContractionError",
     "ConvergenceError",
@@ -43,14 +42,6 @@ class ContractionError(InvalidInputError):
 
 class ConvergenceError(NotSoDeepError, RuntimeError):
     """An iteration or a quadrature did not reach its tolerance."""
-
-
-class ConcentrationError(NotSoDeepError, ValueError):
-    """The data is not high-dimensional enough for a prediction; ``strength`` holds the number that says so."""
-
-    def __init__(self, message: str, strength: float | None = None) -> None:
-        super().__init__(message)
-        self.strength = strength
 
 
 class InfeasibleMatchError(NotSoDeepError, ValueError):

@@ -139,6 +139,7 @@ def test_spectra(name, kernel):
         assert close([answer["atom"]["mass"]] if answer["atom"] else [], [a.mass for a in law.atoms])
 
 
+@pytest.mark.filterwarnings("ignore::notsodeep.errors.ConcentrationWarning")
 @pytest.mark.parametrize("name", ["relu", "tanh"])
 def test_learning_by_ridge_and_in_time(name):
     deq, document = deq_of(name)
@@ -147,7 +148,7 @@ def test_learning_by_ridge_and_in_time(name):
     cases[0]["times"] = times
     for case, answer in zip(cases, ask(*cases), strict=True):
         m = case["mixture"]
-        given = {"mixture": mixture_of(m), "n": sum(m["counts"]), "kernel": "ntk", "refined": False, "check": "ignore"}
+        given = {"mixture": mixture_of(m), "n": sum(m["counts"]), "kernel": "ntk", "refined": False}
         found = [(nsd.predict_learning(deq, ridge=0.01, **given), answer["ridge"])]
         if "times" in case:
             found += [

@@ -7,6 +7,7 @@ n, ridge and time, finite networks trained by gradient descent, and where DEQ, t
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,17 +16,15 @@ import scipy.linalg
 import torch
 
 from .. import nn
+from ..errors import ConcentrationWarning
 from ..kernels import kernels_of
 from ..learning import learning_curve, predict_learning
-from ..learning.features import concentration, linear_problem
-from ..learning.schedules import confusions, ridge_scores
 from ..matching import Twin
 from ..matching.match import match
 from ..mixtures import GaussianMixture
 from ..networks import DEQ, ENN, Kernel, Network
 from ..nn.compare import standard_error
 from ..plots.figures.learning import draw_learning
-from ..spectra.sources import source_of
 from .lazy import Learner
 from .runner import Experiment, Point, Setup
 
@@ -136,7 +135,8 @@ def _shrink(eigenvalues: np.ndarray, time: float) -> np.ndarray:
 def _compare(settings: Settings) -> dict[str, Any]:
     network, mixture = _network(settings), _mixture(settings)
     n, kernel, rule, value = (settings[k] for k in ("n", "kernel", "rule", "value"))
-    found = predict_learning(network, mixture, n, kernel, **{rule: value}, check="ignore")
+    with warnings.catch_warnings(action="ignore", category=ConcentrationWarning):
+        found = predict_learning(network, mixture, n, kernel, **{rule: value})
     measured = measure_learning(network, mixture, n, kernel, rule, [value], settings["draws"], settings["seed"])
     summary = {name: _summary([row[0] for row in rows]) for name, rows in measured.items()}
     return {
@@ -202,14 +202,11 @@ def _along(network: Network, mixture: GaussianMixture, settings: Settings) -> di
 def _decay(settings: Settings) -> dict[str, Any]:
     """A spectrum that decays: the limit alone, with products x_i x_j as features, and exact kernels."""
     network, mixture, n = DEQ(settings["activation"], 0.2), _decaying(settings), settings["n"]
-    source, targets = source_of(mixture, n), 2.0 * np.eye(mixture.classes) - 1.0
     out: dict[str, Any] = {}
-    for name, products in (("limit", False), ("products", True)):
-        problem = linear_problem(network, source, "ntk", products=products)
-        scores = ridge_scores(problem, np.array([0.01 * problem.diagonal]), targets)
-        chosen, _ = confusions(scores.means, scores.covariances, targets)
-        out[name] = float(np.diag(chosen[0]) @ mixture.weights)
-        out["strength"] = concentration(problem, source, 0.01 * problem.diagonal).strength
+    with warnings.catch_warnings(action="ignore", category=ConcentrationWarning):
+        for name, refined in (("limit", False), ("products", True)):
+            found = predict_learning(network, mixture, n, "ntk", ridge=0.01, refined=refined)
+            out |= {name: found.accuracy, "strength": found.concentration.strength}
     measured = measure_learning(network, mixture, n, "ntk", "ridge", [0.01], settings["draws"], 19)
     return {**out, "measured": _summary([row[0] for row in measured["accuracy"]])}
 

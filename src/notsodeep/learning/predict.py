@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,8 +15,8 @@ from ..matching import Twin
 from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import Kernel, Network
 from ..spectra.population import Array, NonCommuting
-from ..spectra.sources import Source, source_of
-from .features import Check, Concentration, LinearProblem, concentration, limit_problem, linear_problem
+from ..spectra.sources import source_of
+from .features import Concentration, LinearProblem, concentration, limit_problem, linear_problem
 from .schedules import Scores, confusions, flow_scores, interpolated, ridge_scores
 
 
@@ -71,44 +72,60 @@ def predict_learning(
     ridge: Any = None,
     times: Any = None,
     targets: Any = None,
-    check: Check = "warn",
     refined: bool = True,
 ) -> LearningPrediction:
-    """Accuracy, error and scores of kernel regression on n points of a mixture, without drawing a point.
+    """Predict accuracy, error and scores of kernel regression on n points of a mixture, without drawing a point.
+
+    A ``ConcentrationWarning`` says where the mixture has too low an effective rank for the theory.
 
     Parameters
     ----------
-    network : DEQ, ENN or Twin, taken as it is given, centred or not; a twin brings its learning rates
-    mixture : a ``GaussianMixture``, or ``MixtureStatistics``, whose rows then give means and covariances
-    n : number of training points, in classes as the mixture weighs them
-    kernel : "ntk" (all weights trained), "ntk_frozen" or "ck" (readout alone)
-    ridge : relative to the mean diagonal of the kernel, a number or an array; 1e-3 if ``times`` is not given either
-    times : train by gradient flow from zero instead, d f/dt = -K (f - y); a number or an array
-    targets : (K, outputs), what a point of class a shall be given; by default +1 for its class and -1 for the others.
-        A new point gets the class whose target is nearest to its scores
-    check : what to do where the mixture has too low an effective rank for the theory: "warn", "raise" or "ignore"
-    refined : expand the kernel for every pair of classes, as it is at finite p; False is the limit of theory section 15
-        to the letter, of the centred network
+    network : DEQ, ENN or Twin
+        The network as it is given, centred or not; a twin is trained by its own rule (``twin.trains``).
+    mixture : GaussianMixture or MixtureStatistics
+        Source of the points; the rows of statistics give means and covariances.
+    n : int, optional
+        Number of training points, in classes as the mixture weighs them; that of the statistics unless given.
+    kernel : "ntk", "ntk_frozen" or "ck"
+        What trains: all weights, all but the input weights, or the readout alone. A twin has one of its own.
+    ridge : float or array of shape (N,), optional
+        Relative to the mean diagonal of the kernel; 1e-3 if ``times`` is not given either.
+    times : float or array of shape (N,), optional
+        Train by gradient flow from zero instead, d f/dt = -K (f - y), up to these times.
+    targets : array of shape (K, outputs), optional
+        What a point of class a shall be given; by default +1 for its class and -1 for the others. A new point gets
+        the class whose target is nearest to its scores.
+    refined : bool
+        ``True`` expands the kernel for every pair of classes, as it is at finite p. ``False`` is the limit of theory
+        section 15, of the centred network.
 
+    Returns
+    -------
+    LearningPrediction
+        With ``.accuracy``, ``.mse``, ``.means`` and ``.covariances`` of the scores.
+
+    Examples
+    --------
     >>> import notsodeep as nsd
     >>> mix = nsd.GaussianMixture.two_class(400, mu=2.0, cov=4.0)
     >>> found = predict_learning(nsd.DEQ("relu", sigma_a2=0.2), mix, n=800, ridge=1e-2)
-    >>> round(found.accuracy, 3)
-    0.857
+    >>> round(found.accuracy, 2)
+    0.86
     """
-    net, rates = _network(network)
+    net, trained, rates = _training(network, kernel)
     source = source_of(mixture, n)
-    classes = len(source.counts)
-    wanted = _targets(targets, classes)
-    problem = _problem(net, source, kernel, rates, refined)
+    wanted = _targets(targets, len(source.counts))
+    if not refined and isinstance(network, Twin):
+        raise InvalidInputError("refined=False is the limit of a network; give twin.network, or refined=True")
+    problem = linear_problem(net, source, trained, rates) if refined else limit_problem(net, source, trained)
     points, scalar, flow = _schedule(ridge, times)
-    test = concentration(problem, source, 1.0 / points.max() if flow else problem.diagonal * points.min())
-    test.report(check)
+    test = concentration(problem, 1.0 / points.max() if flow else problem.diagonal * points.min())
+    test.report()
     scores = _scores(problem, points, wanted, flow)
     shares = mixture.weights if isinstance(mixture, GaussianMixture) else source.shares
     confusion, error = _confusion(scores, wanted)
     squares = ((scores.means - wanted) ** 2 + np.einsum("nboo->nbo", scores.covariances)).mean(-1)
-    shown = _unwrapped if scalar else _same
+    shown = _unwrapped if scalar else np.asarray
     return LearningPrediction(
         network=net,
         kernel=kernel,
@@ -131,20 +148,15 @@ def predict_learning(
 # ---- what was asked -------------------------------------------------------------------------------------------
 
 
-def _problem(
-    network: Network, source: Source, kernel: Kernel, rates: tuple[float, ...] | None, refined: bool
-) -> LinearProblem:
-    if refined:
-        return linear_problem(network, source, kernel, rates)
-    if rates is not None:
-        raise InvalidInputError("refined=False knows no learning rates; give the network itself, or refined=True")
-    return limit_problem(network, source, kernel)
-
-
-def _network(given: Network | Twin) -> tuple[Network, tuple[float, ...] | None]:
-    if isinstance(given, Twin):
-        return given.network, given.learning_rates
-    return given, None
+def _training(given: Network | Twin, kernel: Kernel) -> tuple[Network, Kernel, tuple[float, ...] | None]:
+    """Return the network, the kernel that its training has, and the learning rates of a twin."""
+    if not isinstance(given, Twin):
+        return given, kernel, None
+    if given.kernel != kernel:
+        raise InvalidInputError(f"this twin matches kernel={given.kernel!r}, got kernel={kernel!r}")
+    if given.normalise:
+        raise InvalidInputError("a twin for rows of norm one does not see a mixture's norms; predict its DEQ instead")
+    return (given.network, "ck", None) if given.trains == "readout" else (given.network, kernel, given.learning_rates)
 
 
 def _targets(given: Any, classes: int) -> Array:
@@ -164,7 +176,7 @@ def _targets(given: Any, classes: int) -> Array:
 
 
 def _schedule(ridge: Any, times: Any) -> tuple[Array, bool, bool]:
-    """The points, whether one number was given, and whether they are times."""
+    """Return the points, whether one number was given, and whether they are times."""
     if ridge is not None and times is not None:
         raise InvalidInputError("give ridge= for ridge regression or times= for gradient flow, not both")
     flow = times is not None
@@ -184,23 +196,20 @@ def _unwrapped(values: Array) -> Any:
     return float(values[0]) if values.ndim == 1 else values[0]
 
 
-def _same(values: Array) -> Any:
-    return values
-
-
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else f"[{value[0]:.4g} ... {value[-1]:.4g}]"
 
 
-# ---- many points from few -------------------------------------------------------------------------------------
-
-
 def _scores(problem: LinearProblem, points: Array, targets: Array, flow: bool) -> Scores:
+    """Solve at all points, or at few if they are many, and interpolate."""
+
     def rows(at: Array) -> Array:
         found = flow_scores(problem, at, targets) if flow else ridge_scores(problem, at * problem.diagonal, targets)
         return found.flat()
 
-    return Scores.from_flat(_many(rows, points, _tolerance(problem)), *targets.shape)
+    tolerance = 1e-5 if isinstance(problem.noise, NonCommuting) else 1e-9
+    single = (points == 0).any() or len(points) < 2
+    return Scores.from_flat(rows(points) if single else interpolated(rows, points, tolerance), *targets.shape)
 
 
 def _confusion(scores: Scores, targets: Array) -> tuple[Array, float]:
@@ -208,11 +217,147 @@ def _confusion(scores: Scores, targets: Array) -> tuple[Array, float]:
     return np.concatenate([c for c, _ in pairs]), max(e for _, e in pairs)
 
 
-def _tolerance(problem: LinearProblem) -> float:
-    return 1e-5 if isinstance(problem.noise, NonCommuting) else 1e-9
+# ---- curves over the number of points, the ridge or the time, for several networks ----------------------------
+
+Axis = Literal["n", "ridge", "times"]
 
 
-def _many(function: Any, points: Array, tolerance: float) -> Array:
-    if (points == 0).any() or len(points) < 2:
-        return function(points)
-    return interpolated(function, points, tolerance)
+@dataclass(frozen=True)
+class Best:
+    """The best point of a curve."""
+
+    point: float
+    """The number of samples, the ridge or the stopping time."""
+    accuracy: float
+    mse: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LearningCurve:
+    """Predicted curves of M networks at N points."""
+
+    axis: Axis
+    points: Array
+    """(N,), in increasing order."""
+    names: tuple[str, ...]
+    accuracy: Array
+    """(M, N)"""
+    mse: Array
+    """(M, N)"""
+    training_error: Array
+    """(M, N)"""
+    kernel: Kernel
+
+    @checked
+    def best(self, by: Literal["accuracy", "mse"] = "accuracy") -> dict[str, Best]:
+        """Return the point of highest accuracy, or lowest error, of each network: the best ridge or stopping time."""
+        where = self.accuracy.argmax(1) if by == "accuracy" else self.mse.argmin(1)
+        return {
+            name: Best(float(self.points[k]), float(self.accuracy[m, k]), float(self.mse[m, k]))
+            for m, (name, k) in enumerate(zip(self.names, where, strict=True))
+        }
+
+    @checked
+    def samples_needed(self, accuracy: float) -> dict[str, int | None]:
+        """Return the fewest samples with this accuracy, by interpolation in log n; None if a curve stays below it."""
+        if self.axis != "n":
+            raise InvalidInputError(f"samples are counted on a curve over n, this one runs over {self.axis}")
+        if not 0.0 < accuracy < 1.0:
+            raise InvalidInputError(f"accuracy is a share between 0 and 1, got {accuracy!r}")
+        return {name: self._first(row, accuracy) for name, row in zip(self.names, self.accuracy, strict=True)}
+
+    def _first(self, row: Array, accuracy: float) -> int | None:
+        reached = np.flatnonzero(row >= accuracy)
+        if not len(reached):
+            return None
+        k = slice(max(int(reached[0]) - 1, 0), int(reached[0]) + 1)
+        return int(np.ceil(np.exp(np.interp(accuracy, row[k], np.log(self.points[k])))))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers, for JSON."""
+        networks = {
+            name: {field: getattr(self, field)[m].tolist() for field in _FIELDS} for m, name in enumerate(self.names)
+        }
+        return {"kernel": self.kernel, "axis": self.axis, "points": self.points.tolist(), "networks": networks}
+
+    def __str__(self) -> str:
+        head = f"{self.axis:>12}" + "".join(f"{name:>24}" for name in self.names)
+        rows = [f"predicted from the {self.kernel}: accuracy in %, mean squared error", head]
+        for k, point in enumerate(self.points):
+            cells = [f"{100 * a:14.2f} {e:9.4f}" for a, e in zip(self.accuracy[:, k], self.mse[:, k], strict=True)]
+            rows.append(f"{point:12.5g}" + "".join(cells))
+        return "\n".join(rows)
+
+    def __repr__(self) -> str:
+        return f"LearningCurve({self.kernel} over {self.axis}, {len(self.points)} points, {', '.join(self.names)})"
+
+
+_FIELDS = ("accuracy", "mse", "training_error")
+
+
+@checked
+def learning_curve(
+    networks: Network | Twin | Mapping[str, Network | Twin],
+    mixture: GaussianMixture,
+    n: Any,
+    kernel: Kernel = "ntk",
+    *,
+    ridge: Any = None,
+    times: Any = None,
+    targets: Any = None,
+) -> LearningCurve:
+    """Predict accuracy and error against whichever of ``n``, ``ridge`` and ``times`` is an array.
+
+    Parameters
+    ----------
+    networks : DEQ, ENN, Twin, or a mapping of names to them
+        One network, or several: ``{"DEQ": deq, "twin": twin, "plain": twin.plain}``.
+    mixture : GaussianMixture
+        Source of the points.
+    n : int or array of shape (N,)
+        Number of training points.
+    kernel : "ntk", "ntk_frozen" or "ck"
+        What trains.
+    ridge, times, targets : optional
+        As in :func:`predict_learning`.
+
+    Returns
+    -------
+    LearningCurve
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> mix = nsd.GaussianMixture.two_class(400, mu=2.0, cov=4.0)
+    >>> curve = learning_curve({"relu": nsd.DEQ("relu", 0.2), "tanh": nsd.DEQ("tanh", 0.2)}, mix, [200, 800, 3200])
+    >>> curve.accuracy.round(2).tolist()
+    [[0.81, 0.86, 0.89], [0.78, 0.83, 0.89]]
+    """
+    named = networks if isinstance(networks, Mapping) else {_name(networks): networks}
+    if not named:
+        raise InvalidInputError("a learning curve needs at least one network")
+    axis, points = _axis(n, ridge, times)
+    # ridges and times are solved together, numbers of points one by one
+    runs: list[dict[str, Any]] = [{"n": int(k)} for k in points] if axis == "n" else [{axis: points}]
+    given = {"n": n, "ridge": ridge, "times": times, "targets": targets, "kernel": kernel}
+    found = [[predict_learning(g, mixture, **(given | run)) for run in runs] for g in named.values()]
+    rows = (np.array([np.hstack([getattr(q, field) for q in row]) for row in found]) for field in _FIELDS)
+    return LearningCurve(axis, points, tuple(named), *rows, kernel)
+
+
+def _name(network: Network | Twin) -> str:
+    return "twin" if isinstance(network, Twin) else repr(network)
+
+
+def _axis(n: Any, ridge: Any, times: Any) -> tuple[Axis, Array]:
+    asked: dict[Axis, Any] = {"n": n, "ridge": ridge, "times": times}
+    given = {name: as_numbers(value, name) for name, value in asked.items() if value is not None}
+    arrays = [name for name, value in given.items() if value.ndim == 1]
+    if len(arrays) != 1:
+        raise InvalidInputError(
+            f"a curve runs over exactly one of n, ridge and times: give one array, got {len(arrays)}"
+        )
+    points: Array = np.unique(given[arrays[0]].detach().cpu().numpy().astype(np.float64))
+    if arrays[0] == "n" and ((points < 1) | (points != np.round(points))).any():
+        raise InvalidInputError(f"n must be whole positive numbers, got {n!r}")
+    return arrays[0], points

@@ -22,8 +22,6 @@ from ..errors import ConvergenceError
 from ..spectra.population import OWN, Array, Commuting, CommutingAt, NonCommuting, NonCommutingAt, Pairs, newton
 from .features import LinearProblem
 
-_TURNS = 8  # steps from a real ridge to a complex one of the same size
-
 
 @dataclass(frozen=True, eq=False)
 class Pair:
@@ -52,13 +50,13 @@ class Resolvent:
 
     @cached_property
     def _turn(self) -> Array:
-        """(I + H B)^(-1)"""
+        """The matrices (I + H B)^(-1)."""
         weights = (self.problem.ratios * self.g)[:, :, None]
         return np.linalg.inv(np.eye(self.g.shape[1]) + weights * self.bulk.means())
 
     @cached_property
-    def _lift(self) -> Array:
-        """W = (I + H B)^(-1) H"""
+    def _weights(self) -> Array:
+        """The matrices W = (I + H B)^(-1) H."""
         return self._turn * (self.problem.ratios * self.g)[:, None, :]
 
     @cached_property
@@ -69,17 +67,17 @@ class Resolvent:
     @cached_property
     def traces(self) -> Array:
         """delta_a = tr(S_a Q)/p, (N, K)."""
-        removed = np.einsum("nac,nbca->nb", self._lift, self.bulk.forms(OWN))
+        removed = np.einsum("nac,nbca->nb", self._weights, self.bulk.forms(OWN))
         added = np.einsum("naa->na", self.means)
         return self.bulk.traces() + (added - removed) / self.problem.p
 
     def pair(self, pairs: Pairs) -> Pair:
-        """Two of the points together."""
+        """Return what two of the points have together."""
         forms, p = self.bulk.forms(pairs), self.problem.p
-        first, second = pairs.one(self._lift), pairs.two(self._lift)
+        first, second = pairs.one(self._weights), pairs.two(self._weights)
         crossed = np.einsum("nac,nbcd,nde,nfae->nbf", first, forms, second, forms, optimize=True)
         turned = Pairs(pairs.second, pairs.first, pairs.conjugate)
-        back = pairs.seconded(self.bulk.bent(turned.one(self._lift), turned))
+        back = pairs.seconded(self.bulk.bent(turned.one(self._weights), turned))
         bent = self.bulk.bent(first, pairs) + back
         noise = self.bulk.couplings(pairs) + (crossed - bent) / p
         forms = np.swapaxes(pairs.one(self._turn), 1, 2)[:, None] @ forms @ pairs.two(self._turn)[:, None]
@@ -94,7 +92,7 @@ class Resolvent:
 
 
 def solve(problem: LinearProblem, ridges: Array) -> Resolvent:
-    """The fixed point at ridges d, (N, K), positive or complex off the negative axis.
+    """Find the fixed point at ridges d, (N, K), positive or complex off the negative axis.
 
     For positive ridges Newton's method from above decreases to the solution. A complex one is reached by turning
     there from the real ridge of the same size.
@@ -114,7 +112,7 @@ def _follow(problem: LinearProblem, noise: Commuting, ridges: Array, start: Arra
         return u
     sizes, angles = np.abs(ridges), np.angle(ridges)
     u = u.astype(ridges.dtype)
-    for turn in np.arange(1, _TURNS + 1) / _TURNS:
+    for turn in np.arange(1, 9) / 8:  # steps from a real ridge to a complex one of the same size
         u = _iterate(problem, noise, sizes * np.exp(1j * turn * angles), u, noise)
     return u
 
@@ -145,13 +143,13 @@ def _iterate(
 
 
 def score_means(at: Resolvent, targets: Array) -> Array:
-    """G_b = sum_a (n_a/p) g_a (m_a' Q m_b) y_a, (N, K, outputs)."""
+    """Return G_b = sum_a (n_a/p) g_a (m_a' Q m_b) y_a, (N, K, outputs)."""
     weights = at.problem.ratios * at.g
     return np.einsum("na,nab,ao->nbo", weights, at.means, targets, optimize=True)
 
 
 def score_covariances(at: Resolvent, pairs: Pairs, targets: Array) -> Array:
-    """V_b between the scores by the first resolvents and by the second ones, (pairs, K, outputs, outputs).
+    """Return V_b between the scores by the first resolvents and by the second ones, (pairs, K, outputs, outputs).
 
     The first term is the noise of independent training points, the second what their common mean directions add.
     """

@@ -93,7 +93,7 @@ def by_classes(
     return Linearised(
         own=k.own,
         slopes=slopes,
-        offsets=k.own - np.diag(constants) - np.diag(slopes) * (norms - np.diag(dots)),
+        offsets=k.own - np.diag(constants) - np.diag(slopes) * (norms - np.diag(dots)) - k.own_share,
         kappa=kappa,
         direction=direction,
         excess=p * (constants - slopes * dots) - kappa * np.outer(direction, direction),
