@@ -24,7 +24,7 @@ from ..networks import Kernel, Network
 from ..solve import factorise
 from ..solve.dense import leave_one_out
 from ..spectra.population import Array
-from .features import LIMITS
+from .features import LIMITS, check_twin
 
 Quantity = Literal["accuracy", "mse"]
 
@@ -179,7 +179,8 @@ def estimate_learning(
     if not_negative("ridge", ridge) == 0.0:
         raise InvalidInputError("ridge must be positive, got 0")
     if isinstance(network, Twin):
-        K = network.kernel_matrix(X, kernel=kernel)
+        check_twin(network, kernel)
+        K = network.kernel_matrix(X)
     else:
         K = kernels_of(network, X, kernels=(kernel,))[kernel]
     K = torch.as_tensor(K).to(torch.float64)

@@ -19,6 +19,7 @@ import numpy as np
 from ..equivalents import coefficients
 from ..errors import ConcentrationWarning, InvalidInputError, warn
 from ..kernels.averages import PairAverages
+from ..matching import Twin
 from ..networks import Kernel, Network
 from ..spectra.linearised import Linearised, by_classes, in_the_limit, nearest_semidefinite
 from ..spectra.population import Array, Commuting, NonCommuting
@@ -32,7 +33,9 @@ class Limits:
     steep: float = 4.0  # largest eigenvalue over the mean, from which on each square x_i^2 is a feature of its own
     weakest: float = 0.02  # strength of a product in a steep spectrum, relative to the ridge, below which it is ridge
     directions: int = 160  # eigenvalues whose products are looked at: 13,000 pairs
-    trusted: float = 0.3  # strength relative to the ridge: beyond it errors were 3 to 5 % too low in 34 random settings
+    trusted: float = (
+        1.0  # strength of (x . y)^2 relative to the ridge: below it no bias beyond that of the size is seen
+    )
     trusted_steep: float = 5.0  # the limit where the strong products of a steep spectrum are features
     norm_spread: float = 0.1  # relative variance of ||x||^2: beyond it the error is off by 5 % for odd activations too
     lattice: int = 4096  # points of an orthant probability: an error of 1e-4 for ten classes
@@ -86,6 +89,12 @@ def linear_problem(
         rest = replace(rest, excess=rest.excess - squares.mean_grams.sum(0))
         return _problem(source, rest, bend, squares, trusted=LIMITS.trusted_steep)
     return _problem(source, _with_trace(source, form, bend), bend, _flat_products(source, source.population, bend))
+
+
+def check_twin(twin: Twin, kernel: Kernel) -> None:
+    """Refuse a twin that matches another kernel than the one asked for."""
+    if twin.kernel != kernel:
+        raise InvalidInputError(f"this twin matches kernel={twin.kernel!r}, got kernel={kernel!r}")
 
 
 def limit_problem(network: Network, source: Source, kernel: Kernel) -> LinearProblem:

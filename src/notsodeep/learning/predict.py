@@ -16,7 +16,7 @@ from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import Kernel, Network
 from ..spectra.population import Array, NonCommuting
 from ..spectra.sources import source_of
-from .features import Concentration, LinearProblem, concentration, limit_problem, linear_problem
+from .features import Concentration, LinearProblem, check_twin, concentration, limit_problem, linear_problem
 from .schedules import Scores, confusions, flow_scores, interpolated, ridge_scores
 
 
@@ -152,8 +152,7 @@ def _training(given: Network | Twin, kernel: Kernel) -> tuple[Network, Kernel, t
     """Return the network, the kernel that its training has, and the learning rates of a twin."""
     if not isinstance(given, Twin):
         return given, kernel, None
-    if given.kernel != kernel:
-        raise InvalidInputError(f"this twin matches kernel={given.kernel!r}, got kernel={kernel!r}")
+    check_twin(given, kernel)
     if given.normalise:
         raise InvalidInputError("a twin for rows of norm one does not see a mixture's norms; predict its DEQ instead")
     return (given.network, "ck", None) if given.trains == "readout" else (given.network, kernel, given.learning_rates)

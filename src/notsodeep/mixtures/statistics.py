@@ -344,7 +344,7 @@ def _norms(groups: list[_Deviations]) -> Array:
 
 
 def _unbiased_products(groups: list[_Deviations], about: About) -> Array:
-    """Return T, (K, K), without bias for any distribution: tr(C_a C_b)/p, or p E[(x . x')^2] over pairs about the origin.
+    """Return T, (K, K), without bias for any distribution: tr(C_a C_b)/p, or p E[(x . x')^2] about the origin.
 
     For a != b, tr(S_a S_b) is unbiased since the classes are independent. For a = b, pairs of a point with itself do
     not count; with estimated means the correction is the U-statistic of Chen, Zhang and Zhong (2010) in the closed form

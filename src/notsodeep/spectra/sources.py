@@ -140,8 +140,8 @@ def _structured(covariances: Sequence[Covariance], means: Array, ratios: Array) 
         return _block(blocks, means @ basis, ratios, p, rest)
     if p > LIMITS.matrix_side:
         raise InvalidInputError(
-            f"p = {p} is too large for p x p matrices (limit {LIMITS.matrix_side}); covariances that are all numbers or "
-            "vectors, or numbers and LowRank with a scalar diagonal, have no such limit"
+            f"p = {p} is too large for p x p matrices (limit {LIMITS.matrix_side}); covariances that are all numbers "
+            "or vectors, or numbers and LowRank with a scalar diagonal, have no such limit"
         )
     return _block(np.stack([c.dense() for c in covariances]), means, ratios, p, None)
 
