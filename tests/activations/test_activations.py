@@ -308,8 +308,6 @@ def test_affine_flattens_and_vanishes():
     x = np.linspace(-3, 3, 11)
     assert np.allclose(twice(x), 3.0 * once(0.5 * x) + 0.25 * x - 1.0, rtol=ulps(4), atol=ulps(4))
     assert ReLU().affine() == ReLU()
-    assert np.array_equal((-ReLU())(x), -np.maximum(x, 0))
-    assert np.array_equal((2 * ReLU())(x), 2 * np.maximum(x, 0))
 
 
 @given(c=st.floats(0.3, 3), scale=st.floats(0.01, 100), gain=st.floats(0.1, 5))

@@ -414,14 +414,6 @@ class Activation:
             raise ActivationError(f"centred: at must be a finite, non-negative scale, got {at!r}")
         return self.affine(shift=-self._mean(at))
 
-    def __neg__(self) -> Activation:
-        return self.affine(gain=-1.0)
-
-    def __mul__(self, factor: float) -> Activation:
-        return self.affine(gain=factor)
-
-    __rmul__ = __mul__
-
     # -- serialisation -----------------------------------------------------------------------------------
     def to_dict(self) -> dict[str, Any]:
         """Return the activation as a JSON document, which :meth:`from_dict` reads."""

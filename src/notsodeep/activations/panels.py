@@ -30,7 +30,7 @@ class Limits:
     reach: float = 13.0
     """Standard deviations that count: exp(-13^2 / 4) < 1e-18, also enough against the bounded sqrt(weight) h_k."""
     unresolved: float = 1e-9
-    """The last coefficients of a resolved panel over the largest value; the first that the rule misses are 1e-18 then."""
+    """The last coefficients of a resolved panel over the largest value; those that the rule misses are 1e-18 then."""
     shortest: float = 2.0**-10
     """The shortest panel: with 20 nodes it resolves waves of length 1e-4, shorter than any activation's features."""
     most: int = 1 << 13
