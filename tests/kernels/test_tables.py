@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.errors import InvalidInputError
-from notsodeep.kernels import DEQSlope, near, pairwise, plane, tabulate, tiles
+from notsodeep.kernels import DEQSlope, pairwise, plane, sampling, tabulate, tiles
 from notsodeep.kernels._limits import LIMITS
 from notsodeep.kernels.pointwise import KernelSpec
 
@@ -245,7 +245,7 @@ def test_series_of_the_layer_are_for_many_points_and_count_among_the_evaluations
     X, deq = rng.standard_normal((100, 2)), nsd.DEQ("selu", 0.033)
     X *= rng.uniform(1.0, 1.1, (100, 1)) / np.linalg.norm(X, axis=1, keepdims=True)
     made = []
-    monkeypatch.setattr(near, "polar_grid", lambda *given: made.append(plane.polar_grid(*given)) or made[-1])
+    monkeypatch.setattr(sampling, "polar_grid", lambda *given: made.append(plane.polar_grid(*given)) or made[-1])
     nsd.clear_caches()
     few = nsd.ck(deq, X[:50])
     assert not made
@@ -269,8 +269,8 @@ def test_slopes_of_kernels_do_not_use_series_of_the_kernel(digits):
     """What stands in the place of a DEQ has tables, but no layer of its own."""
     slope = DEQSlope(nsd.DEQ("elu", 0.2), "ck")
     scale = tabulate.rounded_range(slope.deq, 0.9, 1.1)
-    assert near.near_series(slope, scale, 0.95, torch.float64) is None
-    assert near.near_series(slope.deq, scale, 0.95, torch.float64) is not None
+    assert sampling.near_series(slope, scale, 0.95, torch.float64) is None
+    assert sampling.near_series(slope.deq, scale, 0.95, torch.float64) is not None
 
 
 @pytest.mark.slow

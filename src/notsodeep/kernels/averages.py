@@ -29,9 +29,8 @@ from ..activations import Activation
 from ..gaussian import hermite_coefficients
 from ..networks import ENN, Kernel, Network, check_kernel, rates_of
 from ._limits import LIMITS
-from .pointwise import diagonal, equilibrium, pairwise
+from .pointwise import diagonal, equilibrium, equilibrium_variance, mean_square, pairwise
 from .recursion import LayerMaps, Series, equation, explicit, implicit
-from .variance import equilibrium_variance, mean_square
 
 Array = np.ndarray[Any, Any]
 

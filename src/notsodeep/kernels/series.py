@@ -32,9 +32,8 @@ from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import hermite_coefficients
 from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_kernels, rates_of
 from ._limits import LIMITS
-from .pointwise import diagonal, equilibrium
+from .pointwise import at_each_layer, diagonal, equilibrium, equilibrium_variance, largest_rounded
 from .recursion import LayerMaps, Series, equation, explicit, implicit
-from .variance import at_each_layer, equilibrium_variance, largest_rounded
 
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]

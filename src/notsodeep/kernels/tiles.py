@@ -19,8 +19,8 @@ from .._chebyshev import Room
 from .._progress import track
 from ..networks import Kernel
 from ._limits import LIMITS
-from .near import near_series
 from .pointwise import KernelSpec
+from .sampling import near_series
 from .table import Level, Table, on_device
 from .tabulate import one_thread, rounded_range, table_for
 

@@ -20,7 +20,7 @@ from ..activations.polynomial import hermite_table
 from ..errors import InfeasibleMatchError
 from ..gaussian import hermite_coefficients
 from ..kernels import power_series, sphere_diagonal
-from ..kernels.variance import equilibrium_variance
+from ..kernels.pointwise import equilibrium_variance
 from ..networks import DEQ, ENN, Kernel, check_kernel
 from .certificates import SphereCertificate
 from .twin import Twin

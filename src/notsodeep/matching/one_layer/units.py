@@ -20,7 +20,7 @@ from ..._chebyshev import to_coefficients
 from ...activations import Basis, Conditioned
 from ...activations.projections import SINGULAR_TERMS, SMOOTH_TERMS, basis_coefficients, needed
 from ...gaussian import hermite_coefficients
-from ...kernels.variance import equilibrium_variance
+from ...kernels.pointwise import equilibrium_variance
 from ...networks import DEQ
 from .._limits import LIMITS
 from .orders import Array, KernelOrders, pivots
