@@ -72,6 +72,19 @@ def test_the_kernel_in_memory_in_a_memory_map_or_never_stored(problem, tmp_path,
     assert not list(tmp_path.rglob("*.*"))  # the map goes with its last user
 
 
+def test_residuals_of_many_rows_are_judged_on_a_sample(problem, monkeypatch):
+    deq, X, targets, _ = problem
+    options = CG(dtype="float32", tol=1e-4, rank=75)
+    tight = dataclasses.replace(options, tol=1e-5)  # products in float32 reach it, but not clearly
+    whole, exact = (solve_kernel(kernel_of(deq), X, targets, [0.2], solver=each) for each in (options, tight))
+    monkeypatch.setattr("notsodeep.solve.iterative.LIMITS", dataclasses.replace(operators.LIMITS, panel=14))
+    part, again = (solve_kernel(kernel_of(deq), X, targets, [0.2], solver=each) for each in (options, tight))
+    assert torch.equal(part.coefficients, whole.coefficients)
+    assert 0.0 < float((part.residuals - whole.residuals).abs().max())
+    assert torch.allclose(part.residuals, whole.residuals, rtol=0.8, atol=0)  # 1/sqrt(28) is a standard error
+    assert torch.equal(again.residuals, exact.residuals)  # a sample that is not good enough asks for all rows
+
+
 def test_many_rows_are_solved_by_conjugate_gradients(problem, monkeypatch):
     deq, X, targets, _ = problem
     assert solve_kernel(kernel_of(deq), X, targets, [0.2]).method == "cholesky"

