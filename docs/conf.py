@@ -37,20 +37,6 @@ napoleon_use_param = False
 suppress_warnings = ["ref.python"]  # p and n are attributes of several classes; they are not meant as links
 
 
-def describe_parameters(app, what, name, obj, options, lines):
-    """``name : what it is`` becomes a name with a description; napoleon would take the words for its type."""
-    inside, told = False, []
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        if re.fullmatch("-{3,}", following):
-            inside = line in ("Parameters", "Attributes")
-        elif inside and not line.strip() and not following.startswith(" "):
-            inside = False
-            told.append("")  # two empty lines end a section: what follows is no parameter
-        entry = re.fullmatch(r"(\S.*?) : (.*)", line) if inside else None
-        told += [entry[1], f"    {entry[2]}"] if entry else [line]
-    lines[:] = told
-
-
 def escape_bars(app, what, name, obj, options, lines):
     """|x| is a norm in these docstrings, not a substitution."""
     quoted = [part.replace("|", "\\|") if i % 2 == 0 else part for i, part in enumerate("\n".join(lines).split("``"))]
@@ -86,7 +72,6 @@ def visit_displaymath(self, node):
 def setup(app):
     """MathML instead of scripts; bars in docstrings; generated pages before anything is read."""
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_displaymath, None))
-    app.connect("autodoc-process-docstring", describe_parameters, priority=100)  # before napoleon reads them
     app.connect("autodoc-process-docstring", escape_bars)
     app.connect("autodoc-skip-member", skip_routing)
     app.connect("builder-inited", lambda _: pages.write_all(HERE, HERE.parent / "results"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,18 +41,27 @@ def write_all(docs: Path, results: Path) -> None:
         (folder / f"{name}.txt").write_text(text)
 
 
-_TITLES = {"gaussian": "Gaussian expectations", "kernels": "Exact kernels", "codegen": "PyTorch source"}
-_TITLES |= {"nn": "Finite networks", "mixtures.standardise": "Scaling of data"}
+_TITLES = {"gaussian": "Gaussian expectations", "nn": "Finite networks", "solve": "Solvers", "distributed": "Clusters"}
 
 
 def api() -> str:
-    """Every public name, room by room, as the package itself lists them."""
-    text = ""
-    for room, names in notsodeep._ROOMS.items():
-        kinds = ("autoclass" if isinstance(getattr(notsodeep, name), type) else "autofunction" for name in names)
-        entries = "\n".join(f".. {kind}:: notsodeep.{name}" for kind, name in zip(kinds, names, strict=True))
-        text += f"## {_TITLES.get(room, room.capitalize())}\n\n```{{eval-rst}}\n{entries}\n```\n\n"
+    """Every public name: those of the top level first, then what the public rooms hold beside them."""
+    names = {name: getattr(notsodeep, name) for name in notsodeep.__all__}
+    rooms = {name: thing for name, thing in names.items() if inspect.ismodule(thing)}
+    text = _section("The top level", {f"notsodeep.{name}": thing for name, thing in names.items() if name not in rooms})
+    seen = {id(thing) for thing in names.values()}
+    for room, module in rooms.items():
+        inside = {f"notsodeep.{room}.{name}": getattr(module, name) for name in getattr(module, "__all__", ())}
+        text += _section(_TITLES.get(room, room.capitalize()), {n: t for n, t in inside.items() if id(t) not in seen})
+        seen |= {id(thing) for thing in inside.values()}
     return text
+
+
+def _section(title: str, names: dict[str, Any]) -> str:
+    kinds = {name: "autoclass" if isinstance(thing, type) else "autofunction" for name, thing in names.items()}
+    described = [f".. {kinds[name]}:: {name}" for name, thing in names.items() if callable(thing)]
+    entries = "\n".join(described)
+    return f"## {title}\n\n```{{eval-rst}}\n{entries}\n```\n\n"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
