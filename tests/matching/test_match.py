@@ -21,7 +21,7 @@ from notsodeep.errors import (
 )
 from notsodeep.matching import Twin, families
 from notsodeep.matching.families import hermite
-from notsodeep.matching.match import Closeness
+from notsodeep.matching.match import judge
 from notsodeep.matching.solver import Draft
 from notsodeep.matching.target import make_target
 
@@ -360,7 +360,7 @@ def test_the_choice_sees_distances_as_exact_kernels_have_them(name: str, kernel:
     deq, tau0 = nsd.DEQ(name, 0.2), float((X**2).sum(1).mean() ** 0.5)
     target = make_target(deq, tau0, kernel)
     twin = nsd.match(deq, tau0, kernel)
-    distance, gain = Closeness(target).judge(Draft(twin.network, twin.family, twin.reason, twin.learning_rates))
+    distance, gain = judge(target, Draft(twin.network, twin.family, twin.reason, twin.learning_rates))
     seen = twin.verify(X)
     # what jets say of themselves, and some room
     assert (distance, gain) == pytest.approx((seen.distance, seen.gain_scaled), rel=0.2)

@@ -206,7 +206,7 @@ def test_the_layer_at_finite_width_has_the_kernel():
 def test_the_module_computes_the_units_and_trains():
     twin = nsd.match_one_layer(TANH, tol=1e-3)
     phi = twin.network.activations[0]
-    model = nsd.nn.ENN(twin, in_features=5, width=33, out_features=2, dtype=torch.float64)
+    model = nsd.nn.ENN(twin, in_features=5, width=33, out_features=2, dtype=torch.float64, kernel="ntk")
     x = torch.randn(7, 5, dtype=torch.float64)
     expected = phi.units(x @ model.weights[0].mT, x) / 33**0.5
     torch.testing.assert_close(model.features(x), expected)

@@ -29,7 +29,6 @@ from .hard_tanh import linear_layer
 Array = NDArray[Any]
 
 F = 1.0 / (math.pi - 2.0)
-_KAPPA = 1.0 - 2.0 / math.pi  # Var |xi|
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,8 @@ def _packed(found: tuple[float, float]) -> Array:
 
 
 def _halves(p: float) -> tuple[float, float]:
-    return math.sqrt(p), math.sqrt(max(1.0 - p, 0.0) / _KAPPA)
+    """(mu, nu) of a layer with share p; Var |xi| = 1 - 2 / pi."""
+    return math.sqrt(p), math.sqrt(max(1.0 - p, 0.0) / (1.0 - 2.0 / math.pi))
 
 
 def _tangent_start(target: Target, ck: Target, found: tuple[float, float], readout: float | None) -> Array:

@@ -27,8 +27,6 @@ from .hard_tanh import linear_layer
 
 Array = NDArray[Any]
 
-_DIFFERENCE = 1e-4  # step of the finite differences, in logarithms: the fourth root of rounding
-
 
 def skip(target: Target) -> Draft | Refusal:
     """The best scale; with learning rates where they lower the cost of the next orders ten times."""
@@ -116,7 +114,8 @@ def _descend(target: Target, at: Array, steps: int = 60, still: float = 1e-6) ->
     Newton's method on the cost, with the sizes of its curvatures, and shorter steps where one does not descend.
     """
     count = len(at)
-    sides = _DIFFERENCE * np.concatenate([np.eye(count), -np.eye(count), np.ones((1, count)), -np.ones((1, count))])
+    h = 1e-4  # step of the finite differences: the fourth root of rounding
+    sides = h * np.concatenate([np.eye(count), -np.eye(count), np.ones((1, count)), -np.ones((1, count))])
     limits = np.array([[-LIMITS.skip_range, -np.inf], [LIMITS.skip_range, np.inf]])[:, :count]
 
     def costs(point: Array) -> tuple[float, Array]:
@@ -126,7 +125,7 @@ def _descend(target: Target, at: Array, steps: int = 60, still: float = 1e-6) ->
 
     here, beside = costs(at)
     for _ in range(steps):
-        step = _newton_step(here, beside)
+        step = _newton_step(here, beside, h)
         while np.abs(step).max() > still:
             ahead = np.clip(at + step, *limits)
             there, around = costs(ahead)
@@ -139,16 +138,16 @@ def _descend(target: Target, at: Array, steps: int = 60, still: float = 1e-6) ->
     return at
 
 
-def _newton_step(here: float, beside: Array) -> Array:
+def _newton_step(here: float, beside: Array, h: float) -> Array:
     """A step of at most 0.5 from the costs at a point and at its neighbours along the axes and along the diagonal."""
     count = len(beside) // 2 - 1
     if not np.isfinite(beside).all():  # at the edge of what is possible it ends
         return np.zeros(count)
     ahead, behind = beside[:count], beside[count : 2 * count]
-    gradient = (ahead - behind) / (2.0 * _DIFFERENCE)
+    gradient = (ahead - behind) / (2.0 * h)
     curved = ahead + behind - 2.0 * here
     mixed = 0.5 * (beside[2 * count :].sum() - 2.0 * here - curved.sum())
-    hessian = (np.diag(curved) + mixed * (1.0 - np.eye(count))) / _DIFFERENCE**2
+    hessian = (np.diag(curved) + mixed * (1.0 - np.eye(count))) / h**2
     values, vectors = np.linalg.eigh(hessian)
     step = -vectors @ (vectors.T @ gradient / np.maximum(np.abs(values), 1e-300))
     return np.asarray(step * min(1.0, 0.5 / max(float(np.abs(step).max()), 1e-300)))
