@@ -89,7 +89,7 @@ def test_normalised_inputs() -> None:
 def test_the_quadratic_twin_of_the_workshop_paper(kernel: str) -> None:
     """phi = sqrt(2) ReLU; its numbers alpha, beta, mu by the paper's formulas for the explicit network."""
     d = 1200
-    deq = nsd.DEQ(nsd.activation("relu") * math.sqrt(2.0), 0.2)
+    deq = nsd.DEQ(nsd.activation("relu").affine(gain=math.sqrt(2.0)), 0.2)
     twin = nsd.match_sphere(deq, kernel, family="quadratic", dimension=d)
     layer = twin.network.activations[0]
     assert isinstance(layer, Quadratic)
@@ -105,7 +105,7 @@ def test_the_quadratic_twin_of_the_workshop_paper(kernel: str) -> None:
 
 
 def test_the_quadratic_twin_is_close_in_high_dimension() -> None:
-    deq = nsd.DEQ(nsd.activation("relu") * math.sqrt(2.0), 0.1)
+    deq = nsd.DEQ(nsd.activation("relu").affine(gain=math.sqrt(2.0)), 0.1)
     distances = [
         nsd.match_sphere(deq, family="quadratic", dimension=d).verify(unit_points(d, d)).distance for d in (50, 200)
     ]
