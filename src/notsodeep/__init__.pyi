@@ -1,10 +1,8 @@
 from . import activations as activations
-from . import datasets as datasets
 from . import distributed as distributed
 from . import equivalents as equivalents
 from . import errors as errors
 from . import estimators as estimators
-from . import experiments as experiments
 from . import gaussian as gaussian
 from . import learning as learning
 from . import matching as matching
@@ -17,7 +15,6 @@ from .activations import activation as activation
 from .codegen import pytorch_code as pytorch_code
 from .equivalents import coefficients as coefficients
 from .equivalents import equivalent as equivalent
-from .equivalents import universality as universality
 from .estimators import DEQClassifier as DEQClassifier
 from .estimators import DEQFeatures as DEQFeatures
 from .estimators import DEQGaussianProcess as DEQGaussianProcess
@@ -43,7 +40,6 @@ from .mixtures.standardise import standardise as standardise
 from .networks import DEQ as DEQ
 from .networks import ENN as ENN
 from .networks import network_from_dict as network_from_dict
-from .nn.compare import compare as compare
 from .nn.replacement import replace as replace
 from .spectra import spectral_law as spectral_law
 

@@ -3,7 +3,6 @@
 from .._equilibrium import Equilibrium, SolverOptions, solve_equilibrium
 from .certify import Certificate, Drift
 from .checkpoint import load, save
-from .compare import Comparison, Measurement, compare
 from .convert import Conversion, Distillation, distil, twin_of
 from .deq import DEQ
 from .enn import ENN, export_onnx, export_program
@@ -17,7 +16,6 @@ __all__ = [
     "DEQ",
     "ENN",
     "Certificate",
-    "Comparison",
     "Conversion",
     "DEQParts",
     "Distillation",
@@ -26,13 +24,11 @@ __all__ = [
     "Equilibrium",
     "History",
     "Measured",
-    "Measurement",
     "Model",
     "ReplaceOptions",
     "Replacement",
     "SolverOptions",
     "Timing",
-    "compare",
     "distil",
     "evaluate",
     "export_onnx",

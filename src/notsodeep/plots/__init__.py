@@ -1,7 +1,6 @@
-"""Display objects: build with ``from_...``, draw with ``.plot(ax=None)``."""
+"""Display objects: build one with ``from_...``, draw it with ``.plot(ax=None)``."""
 
-from .displays import ErrorDisplay, KernelDisplay, LearningDisplay
+from .displays import KernelDisplay, LearningDisplay, TwinDisplay
 from .spectrum import SpectrumDisplay
-from .twin import ComparisonDisplay, TwinDisplay
 
-__all__ = ["ComparisonDisplay", "ErrorDisplay", "KernelDisplay", "LearningDisplay", "SpectrumDisplay", "TwinDisplay"]
+__all__ = ["KernelDisplay", "LearningDisplay", "SpectrumDisplay", "TwinDisplay"]

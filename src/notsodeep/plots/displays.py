@@ -1,130 +1,43 @@
-"""Display objects of one drawing: built with ``from_...``, drawn with ``.plot(ax=None)``."""
+"""Displays: a kernel as an image, learning curves, a DEQ beside its twin."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, LogLocator
 
-from .._arguments import checked, shown
-from .._arrays import as_labels, as_numbers
-from ..equivalents import EquivalentKernel
-from ..equivalents.distance import ErrorCurve
+from .._arguments import checked
+from .._arrays import as_labels, as_rows
+from ..activations import Activation
 from ..errors import InvalidInputError
+from ..gaussian import moments
+from ..kernels import ck, ntk
 from ..learning import LearningCurve, LearningEstimate
-from .style import QUANTITIES, SCHEDULES, ticks_at
+from ..matching import Twin
+from .style import AXES, QUANTITIES, Display, square_matrix
 
-
-class Display:
-    """Where it was drawn last, by ``plot``: ``ax_`` (``axes_`` of several panels) and ``figure_``."""
-
-    ax_: Axes | None = None
-    axes_: Sequence[Axes] = ()
-    figure_: Figure | None = None
-
-    def _drawn_on(self, ax: Axes | None, width: float, height: float) -> Axes:
-        """The given axes, or those of a new figure of this size."""
-        found: Axes = plt.subplots(figsize=(width, height), layout="constrained")[1] if ax is None else ax
-        self.ax_, self.figure_ = found, found.get_figure()  # type: ignore[assignment]
-        return found
-
-    def _drawn_on_several(self, axes: Sequence[Axes] | None, count: int, width: float, height: float) -> Sequence[Axes]:
-        """The given axes, or as many panels of this size beside each other."""
-        if axes is None:
-            size = (width * count, height)
-            axes = list(plt.subplots(1, count, figsize=size, layout="constrained", squeeze=False)[1][0])
-        if len(axes) != count:
-            raise InvalidInputError(f"this display has {count} panels, got {len(axes)} axes")
-        self.axes_, self.figure_ = tuple(axes), axes[0].get_figure()  # type: ignore[assignment]
-        return axes
-
-
-# ---- errors against the number of points -----------------------------------------------------------------------
-
-_INSIDE = 4  # more curves than this have their legend beside the axes
-
-
-class ErrorDisplay(Display):
-    """Log-log curves with their fitted slopes; build with :meth:`from_curves` or :meth:`from_errors`.
-
-    >>> display = ErrorDisplay.from_errors([100, 400, 1600], [0.2, 0.1, 0.05], label="ck").plot()
-    >>> round(display.curves[0].slope, 6)
-    -0.5
-    """
-
-    def __init__(self, curves: Sequence[ErrorCurve]) -> None:
-        if not isinstance(curves, Sequence) or not curves or not all(isinstance(one, ErrorCurve) for one in curves):
-            raise InvalidInputError("ErrorDisplay needs at least one ErrorCurve, and nothing else")
-        self.curves = tuple(curves)
-
-    @classmethod
-    def from_curves(cls, curves: Mapping[str, ErrorCurve] | Iterable[ErrorCurve]) -> ErrorDisplay:
-        """From what ``experiments.equivalents_error.error_against_n`` returns, or any of its curves."""
-        given = curves.values() if isinstance(curves, Mapping) else curves
-        return cls(list(given) if isinstance(given, Iterable) and getattr(given, "ndim", None) != 0 else [])
-
-    @classmethod
-    @checked
-    def from_errors(cls, n: Sequence[int], errors: Any, label: str = "error") -> ErrorDisplay:
-        """From sizes and errors: one per size, or one row per size and one column per seed."""
-        table = as_numbers(errors, "errors").detach().cpu().numpy().astype(np.float64)
-        table = table[:, None] if table.ndim == 1 else table
-        if table.ndim != 2 or len(table) != len(n) or len(n) < 2 or not (np.isfinite(table).all() and table.min() > 0):
-            raise InvalidInputError(
-                "errors must be positive, one row for each of at least 2 sizes, "
-                f"got {len(n)} sizes and errors of shape {table.shape}"
-            )
-        if min(n) < 1 or len(set(n)) < 2:
-            raise InvalidInputError(f"sizes must be positive, and not all the same, got {shown(n)}")
-        return cls([ErrorCurve(label, tuple(n), tuple(tuple(row) for row in table.tolist()))])
-
-    @checked
-    def plot(self, ax: Axes | None = None, *, reference: bool = True) -> ErrorDisplay:
-        """Draw the mean over seeds (range as a band), the fitted line, and n^(-1/2) as a dotted guide."""
-        ax = self._drawn_on(ax, 8.4 if len(self.curves) > _INSIDE else 5.2, 3.9)
-        for curve in self.curves:
-            _draw_curve(ax, curve)
-        if reference:
-            n = np.array(sorted({size for curve in self.curves for size in curve.n}), dtype=float)
-            start = 0.75 * min(curve.mean[0] for curve in self.curves)
-            ax.plot(n, start * (n / n[0]) ** -0.5, ":", color="0.4", label=r"$n^{-1/2}$")
-        _label_axes(ax, self.curves)
-        return self
-
-
-def _draw_curve(ax: Axes, curve: ErrorCurve) -> None:
-    n, mean = np.array(curve.n, dtype=float), np.array(curve.mean)
-    (points,) = ax.plot(n, mean, "o", markersize=4, label=f"{curve.label}: slope {curve.slope:.2f}")
-    middle = float(np.exp(np.log(mean).mean()))
-    ax.plot(n, middle * (n / np.exp(np.log(n).mean())) ** curve.slope, "-", color=points.get_color(), linewidth=1)
-    ax.fill_between(
-        n, [min(row) for row in curve.errors], [max(row) for row in curve.errors], color=points.get_color(), alpha=0.15
-    )
-
-
-def _label_axes(ax: Axes, curves: Sequence[ErrorCurve]) -> None:
-    ax.set(xscale="log", yscale="log", xlabel="n", ylabel="relative spectral error")
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))  # errors often span less than a decade
-    ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-    ticks_at(ax, sorted({size for curve in curves for size in curve.n}))
-    if len(curves) > _INSIDE:
-        ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
-    else:
-        ax.legend(frameon=False, fontsize="small")
-
-
-# ---- a kernel as an image, points ordered by class -------------------------------------------------------------
+Quantity = Literal["accuracy", "mse"]
+Measured = Mapping[str, tuple[Any, Any, Any]]
 
 
 class KernelDisplay(Display):
-    """Image of a kernel; build with :meth:`from_kernel`, draw with :meth:`plot`.
+    """Show a kernel as an image, with points ordered by class. Build it with :meth:`from_kernel`.
 
+    Parameters
+    ----------
+    kernel : array of shape (n, n)
+    order : array of shape (n,)
+        The rows of the given kernel in the order in which they are drawn.
+    labels : array of shape (n,), optional
+        The sorted labels.
+    title : str
+
+    Examples
+    --------
     >>> display = KernelDisplay.from_kernel(np.eye(3), y=[1, 0, 1]).plot()
     >>> display.order.tolist()
     [1, 0, 2]
@@ -136,7 +49,19 @@ class KernelDisplay(Display):
     @classmethod
     @checked
     def from_kernel(cls, kernel: Any, y: Any = None, title: str = "") -> KernelDisplay:
-        """From an array, a tensor or an equivalent; rows and columns are sorted by ``y`` if it is given."""
+        """Build the display from an array, a tensor or an equivalent.
+
+        Parameters
+        ----------
+        kernel : array of shape (n, n)
+        y : array of shape (n,), optional
+            Rows and columns are sorted by these labels.
+        title : str
+
+        Returns
+        -------
+        KernelDisplay
+        """
         matrix = square_matrix(kernel)
         if y is None:
             return cls(matrix, np.arange(len(matrix)), None, title)
@@ -162,18 +87,24 @@ class KernelDisplay(Display):
         cmap: str | None = None,
         colorbar: bool = True,
     ) -> KernelDisplay:
-        """Draw; the colours span the off-diagonal entries, so that the diagonal does not hide the structure.
+        """Draw the image.
 
-        Give the same ``limits`` to two displays to compare them by eye.
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw; a new figure by default.
+        limits : (low, high), optional
+            The range of colours. Give two displays the same limits to compare them by eye.
+        cmap : str, optional
+            The name of a colour map.
+        colorbar : bool
         """
-        ax = self._drawn_on(ax, 5.2, 4.4)
+        (ax,) = self._panels(ax, 1, 5.2, 4.4)
         low, high = self.limits if limits is None else limits
         if cmap is not None and cmap not in colormaps:
             raise InvalidInputError(f"cmap must be a name that matplotlib knows, got {cmap!r}")
-        signed = low < 0 < high
-        image = ax.imshow(
-            self.kernel, vmin=low, vmax=high, cmap=cmap or ("RdBu_r" if signed else "viridis"), interpolation="nearest"
-        )
+        colours = cmap or ("RdBu_r" if low < 0 < high else "viridis")
+        image = ax.imshow(self.kernel, vmin=low, vmax=high, cmap=colours, interpolation="nearest")
         if self.labels is not None:
             _mark_classes(ax, self.labels)
         ax.set_title(self.title)
@@ -182,37 +113,34 @@ class KernelDisplay(Display):
         return self
 
 
-def square_matrix(kernel: Any) -> np.ndarray:
-    """The entries of an array, a tensor or an equivalent; what is no kernel is refused."""
-    given = kernel.matrix() if isinstance(kernel, EquivalentKernel) else kernel
-    matrix: np.ndarray = as_numbers(given, "a kernel").detach().cpu().numpy()
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
-        raise InvalidInputError(f"a kernel is a finite square matrix, got shape {matrix.shape}")
-    return matrix
-
-
 def _mark_classes(ax: Axes, labels: np.ndarray) -> None:
     names, starts = np.unique(labels, return_index=True)
-    ends = np.append(starts[1:], len(labels))
     for start in starts[1:]:
         ax.axhline(start - 0.5, color="black", linewidth=0.6)
         ax.axvline(start - 0.5, color="black", linewidth=0.6)
-    centres = (starts + ends - 1) / 2.0
+    centres = (starts + np.append(starts[1:], len(labels)) - 1) / 2.0
     ax.set_xticks(centres, [str(name) for name in names])
     ax.set_yticks(centres, [str(name) for name in names])
     ax.tick_params(length=0)
-    ax.set_xlabel("class")
-    ax.set_ylabel("class")
-
-
-# ---- learning curves: predicted lines, measured points, the interval of an extrapolation -----------------------
-
-Quantity = Literal["accuracy", "mse"]
+    ax.set(xlabel="class", ylabel="class")
 
 
 class LearningDisplay(Display):
-    """Accuracy or error along a curve; build with :meth:`from_curve` or :meth:`from_estimate`.
+    """Show accuracy or error along a curve. Build it with :meth:`from_curve` or :meth:`from_estimate`.
 
+    Parameters
+    ----------
+    curve : LearningCurve, optional
+        Predicted values of several networks.
+    measured : dict, optional
+        Name of a network -> points, values and their errors.
+    estimate : LearningEstimate, optional
+        A curve that was measured on real data.
+    up_to : int, optional
+        The estimate is continued to so many points.
+
+    Examples
+    --------
     >>> import notsodeep as nsd
     >>> mix = nsd.GaussianMixture.two_class(100, mu=3.0)
     >>> curve = nsd.learning_curve({"DEQ": nsd.DEQ("relu", sigma_a2=0.2)}, mix, [50, 100, 200])
@@ -224,42 +152,46 @@ class LearningDisplay(Display):
     def __init__(
         self,
         curve: LearningCurve | None = None,
-        measured: Mapping[str, tuple[Any, Any, Any]] | None = None,
+        measured: Measured | None = None,
         estimate: LearningEstimate | None = None,
         up_to: int | None = None,
     ) -> None:
-        unknown = [name for name in measured or {} if curve is None or name not in curve.names]
+        known = [] if curve is None else list(curve.names)
+        unknown = [name for name in measured or {} if name not in known]
         if unknown:
-            raise InvalidInputError(
-                f"measured points of {unknown}, but the curve has {list(curve.names if curve else ())}"
-            )
+            raise InvalidInputError(f"measured points of {unknown}, but the curve has {known}")
         self.curve, self.measured, self.estimate, self.up_to = curve, dict(measured or {}), estimate, up_to
 
     @classmethod
     @checked
-    def from_curve(
-        cls, curve: LearningCurve, measured: Mapping[str, tuple[Any, Any, Any]] | None = None
-    ) -> LearningDisplay:
-        """Predicted curves; ``measured`` holds, by name of a network, points, values and their errors."""
+    def from_curve(cls, curve: LearningCurve, measured: Measured | None = None) -> LearningDisplay:
+        """Build the display from predicted curves and, if there are any, measured points."""
         return cls(curve, measured)
 
     @classmethod
     @checked
     def from_estimate(cls, estimate: LearningEstimate, up_to: int | None = None) -> LearningDisplay:
-        """The measured curve of real data, continued to ``up_to`` points (by default four times as many)."""
+        """Build the display from a measured curve, continued to ``up_to`` points (default: four times as many)."""
         return cls(estimate=estimate, up_to=up_to)
 
     @checked
     def plot(self, ax: Axes | None = None, *, quantity: Quantity = "accuracy") -> LearningDisplay:
-        """Draw lines, points with error bars, and the interval beyond the data."""
-        ax = self._drawn_on(ax, 5.6, 3.9)
+        """Draw lines, points with error bars, and the interval beyond the data.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw; a new figure by default.
+        quantity : "accuracy" or "mse"
+        """
+        (ax,) = self._panels(ax, 1, 5.6, 3.9)
         label, factor = QUANTITIES[quantity]
         if self.curve is not None:
             self._predicted(ax, self.curve, quantity, factor)
         if self.estimate is not None:
             self._estimated(ax, self.estimate, quantity, factor)
         axis = "n" if self.curve is None else self.curve.axis
-        ax.set(xscale="log", xlabel=SCHEDULES[axis], ylabel=label)
+        ax.set(xscale="log", xlabel=AXES[axis], ylabel=label)
         ax.legend(frameon=False, fontsize="small")
         return self
 
@@ -279,3 +211,113 @@ class LearningDisplay(Display):
             colour = points.lines[0].get_color()
             ax.plot(beyond, factor * best, color=colour, linewidth=1)
             ax.fill_between(beyond, factor * low, factor * high, color=colour, alpha=0.15, label="interval")
+
+
+class TwinDisplay(Display):
+    """Show a DEQ beside its twin: activations, the four numbers, spectra. Build it with :meth:`from_twin`.
+
+    Parameters
+    ----------
+    twin : Twin
+    spectra : pair of arrays of shape (n,), optional
+        Ascending eigenvalues of the DEQ's kernel and of the twin's.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> display = TwinDisplay.from_twin(nsd.match(nsd.DEQ("tanh", sigma_a2=0.2), 1.0)).plot()
+    >>> len(display.axes_)
+    2
+    """
+
+    def __init__(self, twin: Twin, spectra: tuple[np.ndarray, np.ndarray] | None = None) -> None:
+        self.twin, self.spectra = twin, spectra
+
+    @classmethod
+    @checked
+    def from_twin(cls, twin: Twin, X: Any = None) -> TwinDisplay:
+        """Build the display; with points, the spectra of both exact kernels on them are computed too.
+
+        Parameters
+        ----------
+        twin : Twin
+        X : array of shape (n, p), optional
+        """
+        if X is None:
+            return cls(twin)
+        points = as_rows(X).cpu().numpy().astype(np.float64)
+        if len(points) < 2:
+            raise InvalidInputError("X must have at least two rows, got one")
+        own = twin.kernel_matrix(points)
+        if twin.normalise:
+            points = points / np.linalg.norm(points, axis=1, keepdims=True)
+        tangent = {"train_input": twin.kernel == "ntk"}
+        deq = (
+            ck(twin.deq, points, check=False) if twin.kernel == "ck" else ntk(twin.deq, points, check=False, **tangent)
+        )
+        return cls(twin, (np.linalg.eigvalsh(deq), np.linalg.eigvalsh(own)))
+
+    @checked
+    def plot(self, ax: Sequence[Axes] | None = None) -> TwinDisplay:
+        """Draw the activations; the target numbers if the twin has them; the spectra if points were given.
+
+        Parameters
+        ----------
+        ax : list of matplotlib Axes, optional
+            One for each panel; a new figure by default.
+        """
+        shown = 1 + bool(self.twin.targets) + (self.spectra is not None)
+        first, *others = self._panels(ax, shown, 3.9, 3.6)
+        draw_activations(first, self.twin)
+        if self.twin.targets:
+            _draw_numbers(others.pop(0), self.twin)
+        if self.spectra is not None:
+            _draw_spectra(others.pop(0), *self.spectra)
+        return self
+
+
+def draw_activations(ax: Axes, twin: Twin) -> None:
+    """Draw each activation over three standard deviations of what it sees, so that the curves are comparable."""
+    tau = 1.0 if twin.tau0 is None else twin.tau0
+    own = tau if twin.tau0 is None else twin.implicit.centred_scale(twin.tau0)
+    _curve(ax, twin.deq.activations[-1], own, r"DEQ: $\varphi$", color="black", linewidth=2.2, alpha=0.75)
+    for number, phi in enumerate(twin.network.activations, 1):
+        _curve(ax, phi, tau, rf"twin: $\sigma_{number}$", linestyle=("--", "-.", ":")[(number - 1) % 3])
+        if number < twin.depth:
+            tau = math.sqrt(float(moments(phi, tau).square))
+    ax.axhline(0.0, color="0.85", linewidth=0.8, zorder=0)
+    ax.axvline(0.0, color="0.85", linewidth=0.8, zorder=0)
+    ax.set_xlabel("pre-activation / its standard deviation")
+    ax.set_title(f"{twin.family}, {twin.depth} hidden layer{'s' if twin.depth > 1 else ''}", fontsize="medium")
+    ax.legend(frameon=False, fontsize="small")
+
+
+def _curve(ax: Axes, phi: Activation, scale: float, label: str, **style: Any) -> None:
+    xi = np.linspace(-3.0, 3.0, 601)
+    ax.plot(xi, phi.at_norm(scale * xi, scale), label=label, **style)
+
+
+def _draw_numbers(ax: Axes, twin: Twin) -> None:
+    wanted, got = twin.targets[-1], twin.achieved[-1]
+    units = np.array([wanted.tau0**2, wanted.tau0**4, wanted.tau0**4, 1.0])
+    place = np.arange(4)
+    ax.bar(place - 0.19, np.array(wanted.four) * units, 0.38, color="0.25", label="DEQ")
+    bars = ax.bar(place + 0.19, np.array(got.four) * units, 0.38, color="C0", label="twin")
+    ax.bar_label(bars, fmt="%.4g", fontsize="x-small", padding=2)
+    ax.set_xticks(place, (r"$c_1\tau_0^2$", r"$c_2\tau_0^4$", r"$c_3\tau_0^4$", "diagonal"))
+    ax.margins(y=0.12)
+    ax.set_title(f"{wanted.kernel}: relative residual {twin.residual:.1e}", fontsize="medium")
+    ax.legend(frameon=False, fontsize="small")
+
+
+def _draw_spectra(ax: Axes, deq: np.ndarray, twin: np.ndarray) -> None:
+    low, high = min(deq.min(), twin.min()), max(deq.max(), twin.max())
+    # eigenvalues span decades: a bulk and a few that stand apart
+    bins = np.geomspace(max(low, 1e-12 * high), high * 1.001, 60).tolist()
+    ax.hist(deq, bins, color="0.25", alpha=0.35, label="DEQ")
+    ax.hist(twin, bins, histtype="step", color="C0", linewidth=1.4, label="twin")
+    ax.set(xscale="log", yscale="log", xlabel="eigenvalue", ylabel="count")
+    ax.set_ylim(bottom=0.7)  # a bin of one eigenvalue must show
+    gap = float(np.abs(deq - twin).max() / high)
+    ax.set_title(f"spectra: gap at most {gap:.1e} of the top", fontsize="medium")
+    ax.legend(frameon=False, fontsize="small")

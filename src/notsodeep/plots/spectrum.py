@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -15,17 +15,25 @@ from .._arguments import checked
 from .._arrays import as_floats
 from ..errors import InvalidInputError, warn
 from ..spectra import SpectralLaw, Spike
-from .displays import Display, square_matrix
+from .style import COLOURS, Display, square_matrix
 
 _BARS, _CURVE, _SPIKE = "#9db9d4", "#b3262e", "#1d3557"
-_FOREIGN = 2.0  # a largest eigenvalue this many times the law's belongs to another network
-_FLOOR = 1e-10  # of the largest eigenvalue: below it, zero up to rounding
-_SHARE = 0.27  # of the width, for isolated eigenvalues beyond the bulk
 
 
 class SpectrumDisplay(Display):
-    """Histogram of eigenvalues, predicted density, isolated eigenvalues marked; build with :meth:`from_kernel`.
+    """Show a histogram of eigenvalues, the predicted density, and isolated eigenvalues.
 
+    Build it with :meth:`from_kernel` or :meth:`from_eigenvalues`.
+
+    Parameters
+    ----------
+    eigenvalues : array of shape (n,)
+    law : SpectralLaw, optional
+        The law that is predicted for them.
+    title : str
+
+    Examples
+    --------
     >>> display = SpectrumDisplay.from_kernel(np.diag([1.0, 2.0, 3.0]))
     >>> display.eigenvalues.tolist()
     [1.0, 2.0, 3.0]
@@ -37,7 +45,14 @@ class SpectrumDisplay(Display):
     @classmethod
     @checked
     def from_kernel(cls, kernel: Any, law: SpectralLaw | None = None, title: str = "") -> SpectrumDisplay:
-        """From a symmetric matrix (array or tensor) and, if there is one, the law predicted for it."""
+        """Build the display from a symmetric matrix; warn if the law seems to belong to another network.
+
+        Parameters
+        ----------
+        kernel : array of shape (n, n)
+        law : SpectralLaw, optional
+        title : str
+        """
         matrix = square_matrix(kernel)
         if not np.allclose(matrix, matrix.T, rtol=0.0, atol=1e-8 * float(np.abs(matrix).max(initial=0.0))):
             raise InvalidInputError("a kernel matrix must be symmetric")
@@ -48,7 +63,14 @@ class SpectrumDisplay(Display):
     @classmethod
     @checked
     def from_eigenvalues(cls, eigenvalues: Any, law: SpectralLaw | None = None, title: str = "") -> SpectrumDisplay:
-        """From eigenvalues that are known already."""
+        """Build the display from eigenvalues that are known already.
+
+        Parameters
+        ----------
+        eigenvalues : array of shape (n,)
+        law : SpectralLaw, optional
+        title : str
+        """
         values = np.array(as_floats(eigenvalues, "eigenvalues"))
         if not len(values):
             raise InvalidInputError("eigenvalues must be a vector of finite numbers, got none")
@@ -60,9 +82,8 @@ class SpectrumDisplay(Display):
         """The mean of an uncentred activation adds one eigenvalue of the order of n, which no law here has."""
         if self.law is None:
             return
-        predicted = max([self.bulk[1], *self._spikes()])
-        largest = float(self.eigenvalues[-1])
-        if largest > _FOREIGN * predicted:
+        predicted, largest = max([self.bulk[1], *self._spikes()]), float(self.eigenvalues[-1])
+        if largest > 2.0 * predicted:
             warn(
                 f"the largest eigenvalue of this kernel is {largest:.4g}, that of the law {predicted:.4g}. The law "
                 "speaks of the centred network; for its spectrum take the kernel of deq.centred(tau0), which is "
@@ -71,7 +92,7 @@ class SpectrumDisplay(Display):
 
     @property
     def distance(self) -> float | None:
-        """Kolmogorov distance between eigenvalues and law."""
+        """The Kolmogorov distance between eigenvalues and law; None without a law."""
         if self.law is None:
             return None
         n = len(self.eigenvalues)
@@ -82,34 +103,43 @@ class SpectrumDisplay(Display):
 
     @property
     def bulk(self) -> tuple[float, float]:
-        """Where the bulk lies: predicted if there is a law, else all but the eigenvalues after the widest gap."""
+        """The ends of the bulk: predicted if there is a law, else all but the eigenvalues after the widest gap."""
         if self.law is not None and (self.law.support or self.law.atoms):
             ends = [v for interval in self.law.support for v in interval] + [a.value for a in self.law.atoms]
             return min(ends), max(ends)
         values = self.eigenvalues
         last = len(values) - 1 - min(20, len(values) // 4)
-        steps = np.diff(values[last:])
-        width = max(values[last] - values[0], 1e-300)
-        if len(steps) and steps.max() > 0.25 * width:
-            last += int(np.flatnonzero(steps > 0.25 * width)[0])
-        else:
-            last = len(values) - 1
-        return float(values[0]), float(values[last])
+        wide = np.flatnonzero(np.diff(values[last:]) > 0.25 * max(values[last] - values[0], 1e-300))
+        return float(values[0]), float(values[last + int(wide[0]) if len(wide) else -1])
 
     @property
     def is_logarithmic(self) -> bool:
-        """Whether the axis is: half of the eigenvalues would share a twentieth of a linear one, as for data of low
-        rank. Eigenvalues that are zero up to rounding are drawn at the left end."""
-        floor = _FLOOR * float(self.eigenvalues[-1])
-        middle = float(np.median(self.eigenvalues))
+        """Whether the axis is logarithmic: half of the eigenvalues would share a twentieth of a linear one."""
+        floor, middle = self._floor, float(np.median(self.eigenvalues))
         return bool(self.eigenvalues[0] > -floor and 100.0 * floor < self.bulk[1] and 20.0 * middle < self.bulk[1])
 
+    @property
+    def _floor(self) -> float:
+        """Eigenvalues below this are zero up to rounding; a logarithmic axis shows them at its left end."""
+        return 1e-10 * float(self.eigenvalues[-1])
+
     @checked
-    def plot(self, ax: Axes | None = None, *, bins: int = 60) -> SpectrumDisplay:
-        """Draw; far isolated eigenvalues are shown beyond a break of the axis, so that the bulk stays legible. Where
-        the bulk itself would be a line, the axis is logarithmic."""
-        ax = self._drawn_on(ax, 6.4, 3.8)
-        edges = self._logarithmic_edges(bins) if self.is_logarithmic else self._linear_edges(bins)
+    def plot(
+        self, ax: Axes | None = None, *, bins: int = 60, beside: Mapping[str, Any] | None = None
+    ) -> SpectrumDisplay:
+        """Draw the spectrum. Far isolated eigenvalues are shown beyond a break of the axis.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw; a new figure by default.
+        bins : int
+            The number of bars.
+        beside : dict, optional
+            Name -> eigenvalues of other kernels, drawn as steps over the same bins.
+        """
+        (ax,) = self._panels(ax, 1, 6.4, 3.8)
+        edges = self._edges(bins)
         self._draw_bulk(ax, edges)
         far = [v for v in [*self.eigenvalues, *self._spikes()] if v > edges[-1]]
         if self.is_logarithmic:
@@ -120,18 +150,23 @@ class SpectrumDisplay(Display):
             right = max(far) + 0.16 * (max(far) - edges[-1]) + pad if far else edges[-1]
             _break_axis(ax, float(edges[0]), float(edges[-1]), float(right))
         self._draw_isolated(ax, float(edges[-1]))
+        for (name, values), colour in zip((beside or {}).items(), (COLOURS["twin"], COLOURS["plain"]), strict=False):
+            ax.stairs(self._heights(np.asarray(values), edges), edges, color=colour, linewidth=1.3, label=name)
         self._finish(ax)
         return self
 
-    def _linear_edges(self, bins: int) -> np.ndarray:
+    def _edges(self, bins: int) -> np.ndarray:
         low, high = self.bulk
+        if self.is_logarithmic:
+            start = max(min(low, float(self.eigenvalues[0])), self._floor)
+            return np.geomspace(0.9 * start, 1.1 * high, bins + 1)
         pad = 0.05 * (high - low) or 0.05 * max(abs(low), 1.0)
         return np.linspace(min(low, self.eigenvalues[0]) - pad, high + pad, bins + 1)
 
-    def _logarithmic_edges(self, bins: int) -> np.ndarray:
-        low, high = self.bulk
-        start = max(min(low, float(self.eigenvalues[0])), _FLOOR * float(self.eigenvalues[-1]))
-        return np.geomspace(0.9 * start, 1.1 * high, bins + 1)
+    def _heights(self, values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+        """Areas are shares of the eigenvalues; on a logarithmic axis the density is that of log x."""
+        counts = np.histogram(np.maximum(values, edges[0]), edges)[0]
+        return counts / (len(values) * np.diff(np.log(edges) if self.is_logarithmic else edges))
 
     def _spikes(self) -> list[float]:
         return [] if self.law is None else [s.value for s in self.law.spikes]
@@ -146,64 +181,48 @@ class SpectrumDisplay(Display):
         return [s for s in self.law.spikes if all(s.value < a - near or s.value > b + near for a, b in pieces)]
 
     def _draw_bulk(self, ax: Axes, edges: np.ndarray) -> None:
-        # on a logarithmic axis the density is that of log x: areas are shares of the eigenvalues on both
-        places = np.log(edges) if self.is_logarithmic else edges
-        counts = np.histogram(np.maximum(self.eigenvalues, edges[0]), edges)[0]
-        heights = counts / (len(self.eigenvalues) * np.diff(places))
+        heights = self._heights(self.eigenvalues, edges)
         ax.bar(edges[:-1], heights, np.diff(edges), align="edge", color=_BARS, edgecolor="white", linewidth=0.4)
         top = float(heights.max())
         ax.set_ylim(0.0, 1.1 * top)
         if self.law is None:
             return
-        for interval in self.law.support:
-            angles = np.linspace(0.0, np.pi, 600)
-            x = interval[0] + (interval[1] - interval[0]) * np.sin(0.5 * angles) ** 2
+        for low, high in self.law.support:
+            x = low + (high - low) * np.sin(np.linspace(0.0, 0.5 * np.pi, 600)) ** 2
             density = self.law.density(x) * (x if self.is_logarithmic else 1.0)
             ax.plot(x, density, color=_CURVE, linewidth=1.6, solid_capstyle="round")
             # a peak much narrower than a bar may leave the picture
             ax.set_ylim(top=max(ax.get_ylim()[1], 1.05 * min(float(density.max()), 2.0 * top)))
         for atom in self.law.atoms:
             ax.vlines(atom.value, 0.0, 1.1 * top, color=_CURVE, linewidth=2.0)
-            ax.annotate(
-                f"mass {atom.mass:.2f}",
-                (atom.value, top),
-                xytext=(4, 0),
-                textcoords="offset points",
-                color=_CURVE,
-                fontsize="small",
-            )
+            ax.text(atom.value, top, f" mass {atom.mass:.2f}", color=_CURVE, fontsize="small")
 
     def _draw_isolated(self, ax: Axes, end: float) -> None:
-        """Exact outliers as dots on the axis, predicted ones as arrows; labels are staggered where they are close."""
+        """Draw exact outliers as dots on the axis, predicted ones as arrows with staggered labels."""
         across = blended_transform_factory(ax.transData, ax.transAxes)
         outliers = self.eigenvalues[self.eigenvalues > end]
-        ax.plot(
-            outliers, np.full(len(outliers), 0.018), "o", color=_BARS, markeredgecolor=_SPIKE, transform=across, ms=6
-        )
-        if self.law is None:
-            return
+        look: Any = {"color": _BARS, "markeredgecolor": _SPIKE, "markersize": 6, "transform": across}
+        ax.plot(outliers, np.full(len(outliers), 0.018), "o", **look)
+        arrow = {"arrowstyle": "-|>", "color": _SPIKE, "linewidth": 1.1}
         for cluster in _clusters(ax, self._clear_spikes()):
             for level, spike in enumerate(cluster):
-                # two neighbours look away from each other, more of them are staggered
-                side = "center" if len(cluster) != 2 else ("right", "left")[level]
                 times = f" (x{spike.multiplicity})" if spike.multiplicity > 1 else ""
-                arrow = {"arrowstyle": "-|>", "color": _SPIKE, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 1}
                 ax.annotate(
                     f"{spike.value:.3g}{times}",
                     (spike.value, 0.05),
-                    xytext=(0, 42 + (17 * level if side == "center" else 0)),
+                    xytext=(0, 42 + 17 * level),
                     xycoords=across,
                     textcoords="offset points",
-                    ha=side,
+                    ha="center",
                     fontsize="small",
                     color=_SPIKE,
-                    arrowprops={**arrow, "relpos": ({"left": 0.0, "center": 0.5, "right": 1.0}[side], 0.0)},
+                    arrowprops=arrow,
                 )
 
     def _finish(self, ax: Axes) -> None:
-        n = len(self.eigenvalues)
-        handles: list[Any] = [plt.Rectangle((0, 0), 1, 1, color=_BARS)]
-        names = [f"exact kernel, n = {n}"]
+        drawn, steps = ax.get_legend_handles_labels()
+        handles: list[Any] = [plt.Rectangle((0, 0), 1, 1, color=_BARS), *drawn]
+        names = [f"exact kernel, n = {len(self.eigenvalues)}", *steps]
         if self.law is not None:
             handles.append(plt.Line2D([], [], color=_CURVE, linewidth=1.6))
             names.append(f"predicted law (distance {self.distance:.3f})")
@@ -218,13 +237,11 @@ class SpectrumDisplay(Display):
 
 
 def _clusters(ax: Axes, spikes: Sequence[Spike]) -> list[list[Spike]]:
-    """Spikes grouped where their labels would touch."""
-    place = ax.transScale.transform
-    left, right = place(np.array([[v, 1.0] for v in ax.get_xlim()]))[:, 0]
+    """Group spikes whose labels would touch."""
     clusters: list[list[Spike]] = []
     last = -np.inf
     for spike in spikes:
-        position = (float(place(np.array([[spike.value, 1.0]]))[0, 0]) - left) / (right - left)
+        position = float(ax.transAxes.inverted().transform(ax.transData.transform((spike.value, 0.0)))[0])
         if position - last < 0.1:
             clusters[-1].append(spike)
         else:
@@ -234,18 +251,17 @@ def _clusters(ax: Axes, spikes: Sequence[Spike]) -> list[list[Spike]]:
 
 
 def _break_axis(ax: Axes, left: float, end: float, right: float) -> None:
-    """Linear up to ``end``; what lies between it and ``right`` is compressed into the last part of the axis."""
+    """Keep the axis linear up to ``end``; compress what lies between it and ``right`` into the last quarter."""
     if right <= end + 0.3 * (end - left):
         ax.set_xlim(left, right)
         return
-    shrink = _SHARE / (1.0 - _SHARE) * (end - left) / (right - end)
+    shrink = 0.37 * (end - left) / (right - end)
     forward: Callable[[Any], Any] = lambda x: np.where(np.asarray(x) > end, end + shrink * (np.asarray(x) - end), x)  # noqa: E731
     inverse: Callable[[Any], Any] = lambda x: np.where(np.asarray(x) > end, end + (np.asarray(x) - end) / shrink, x)  # noqa: E731
     ax.set_xscale("function", functions=(forward, inverse))
     ax.set_xlim(left, right)
     near = [t for t in MaxNLocator(6).tick_values(left, end) if left <= t <= end]
-    gap = 0.12 * (right - end)
-    far = [t for t in MaxNLocator(3).tick_values(end, right) if end + gap <= t <= right]
+    far = [t for t in MaxNLocator(3).tick_values(end, right) if end + 0.12 * (right - end) <= t <= right]
     ax.xaxis.set_major_locator(FixedLocator([*near, *far]))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
     across = blended_transform_factory(ax.transData, ax.transAxes)

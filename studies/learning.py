@@ -1,32 +1,27 @@
 """Learning predicted before training, held against exact kernels and against real networks (theory section 15).
 
-Fifty settings are drawn by seed and none is left out; further points show how the deviation falls with p, curves over
+Fifty settings are drawn by seed and none is left out. Further points show how the deviation falls with p, curves over
 n, ridge and time, finite networks trained by gradient descent, and where DEQ, twin and plain network differ.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import scipy.linalg
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from .. import nn
-from ..errors import ConcentrationWarning
-from ..kernels import kernels_of
-from ..learning import learning_curve, predict_learning
-from ..matching import Twin
-from ..matching.match import match
-from ..mixtures import GaussianMixture
-from ..networks import DEQ, ENN, Kernel, Network
-from ..nn.compare import standard_error
-from ..plots.figures.learning import draw_learning
-from .lazy import Learner
-from .runner import Experiment, Point, Setup
+import notsodeep as nsd
+
+from ._learners import Learner
+from ._measure import kernel_of, standard_error
+from ._runner import Document, Point, Setup, Study
+from ._style import COLOURS, QUANTITIES, SCHEDULES, panels, ticks_at, word
 
 Settings = Mapping[str, Any]
 _ACTIVATIONS = ("relu", "tanh", "silu", "gelu", "leaky_relu", "erf", "elu", "softplus", "sin", "hard_tanh")
@@ -61,13 +56,13 @@ def random_setting(seed: int, smallest: int = 200, largest: int = 600) -> dict[s
     }
 
 
-def _network(settings: Settings) -> Network:
+def _network(settings: Settings) -> Any:
     phi = settings["activation"]
-    network: Network = DEQ(phi, settings["sigma_a2"]) if settings["network"] == "DEQ" else ENN([phi, phi])
+    network: Any = nsd.DEQ(phi, settings["sigma_a2"]) if settings["network"] == "DEQ" else nsd.ENN([phi, phi])
     return network.centred(1.0) if settings["centred"] else network
 
 
-def _mixture(settings: Settings) -> GaussianMixture:
+def _mixture(settings: Settings) -> nsd.GaussianMixture:
     """Random directions of the means, traces 1 + c_a/sqrt(p) scaled to a mean squared norm near one."""
     g = np.random.default_rng([16, settings["seed"]])
     classes, p = settings["classes"], settings["p"]
@@ -75,7 +70,7 @@ def _mixture(settings: Settings) -> GaussianMixture:
     traces = 1.0 + settings["traces"] * g.uniform(-0.5, 0.5, classes) / math.sqrt(p)
     shapes = [_shape(settings["covariances"], p, g) for _ in range(classes)]
     weights = None if settings["balanced"] else g.uniform(0.5, 2.0, classes)
-    return GaussianMixture(means, [t * s for t, s in zip(traces, shapes, strict=True)], weights)
+    return nsd.GaussianMixture(means, [t * s for t, s in zip(traces, shapes, strict=True)], weights)
 
 
 def _shape(kind: str, p: int, g: np.random.Generator) -> Any:
@@ -94,10 +89,10 @@ def _shape(kind: str, p: int, g: np.random.Generator) -> Any:
 
 
 def measure_learning(
-    network: Network,
-    mixture: GaussianMixture,
+    network: Any,
+    mixture: nsd.GaussianMixture,
     n: int,
-    kernel: Kernel,
+    kernel: str,
     rule: str,
     values: Any,
     draws: int,
@@ -109,13 +104,13 @@ def measure_learning(
 
 
 def _one_draw(
-    network: Network, mixture: GaussianMixture, n: int, kernel: Kernel, rule: str, values: Any, seed: list[int]
+    network: Any, mixture: nsd.GaussianMixture, n: int, kernel: str, rule: str, values: Any, seed: list[int]
 ) -> tuple[list[float], list[float]]:
     g = np.random.default_rng(seed)
     (X, y), (new, labels) = mixture.sample(n, g), mixture.sample(_TESTS, g)
     targets = 2.0 * np.eye(mixture.classes) - 1.0
-    eigenvalues, vectors = scipy.linalg.eigh(kernels_of(network, X, kernels=(kernel,))[kernel], check_finite=False)
-    cross = kernels_of(network, new, X, kernels=(kernel,))[kernel] @ vectors
+    eigenvalues, vectors = scipy.linalg.eigh(kernel_of(network, kernel, X), check_finite=False)
+    cross = kernel_of(network, kernel, new, X) @ vectors
     inside, unit = vectors.T @ targets[y], float(eigenvalues.mean())
     # every class counts by its weight, whatever rounding made of the test counts
     share = (mixture.weights / np.bincount(labels, minlength=mixture.classes))[labels]
@@ -135,8 +130,7 @@ def _shrink(eigenvalues: np.ndarray, time: float) -> np.ndarray:
 def _compare(settings: Settings) -> dict[str, Any]:
     network, mixture = _network(settings), _mixture(settings)
     n, kernel, rule, value = (settings[k] for k in ("n", "kernel", "rule", "value"))
-    with warnings.catch_warnings(action="ignore", category=ConcentrationWarning):
-        found = predict_learning(network, mixture, n, kernel, **{rule: value})
+    found = nsd.predict_learning(network, mixture, n, kernel, **{rule: value}, check="ignore")
     measured = measure_learning(network, mixture, n, kernel, rule, [value], settings["draws"], settings["seed"])
     summary = {name: _summary([row[0] for row in rows]) for name, rows in measured.items()}
     return {
@@ -152,10 +146,10 @@ def _summary(values: list[float]) -> dict[str, float]:
 
 def _converge(settings: Settings) -> dict[str, Any]:
     """The same problem at one p: deviation of the mean over draws, and of single draws."""
-    network = DEQ(settings["activation"], 0.2)
-    mixture = GaussianMixture.two_class(settings["p"], mu=2.0, cov=4.0)
+    network = nsd.DEQ(settings["activation"], 0.2)
+    mixture = nsd.GaussianMixture.two_class(settings["p"], mu=2.0, cov=4.0)
     n = 3 * settings["p"] // 2
-    found = predict_learning(network, mixture, n, "ntk", ridge=0.1)
+    found = nsd.predict_learning(network, mixture, n, "ntk", ridge=0.1)
     rows = measure_learning(network, mixture, n, "ntk", "ridge", [0.1], settings["draws"], 17)
     single = np.array(rows["mse"])[:, 0] / found.mse - 1.0
     points = np.array(rows["accuracy"])[:, 0] - found.accuracy
@@ -170,15 +164,15 @@ def _converge(settings: Settings) -> dict[str, Any]:
 
 def _curve(settings: Settings) -> dict[str, Any]:
     """Predicted lines and measured points over n, ridge or time, of two DEQs."""
-    mixture = GaussianMixture.two_class(settings["p"], mu=1.5, cov=5.0)
+    mixture = nsd.GaussianMixture.two_class(settings["p"], mu=1.5, cov=5.0)
     axis, values, n = settings["axis"], settings["values"], settings["n"]
     out: dict[str, Any] = {}
     for name in ("relu", "tanh"):
-        network = DEQ(name, 0.2).centred(1.0)
+        network = nsd.DEQ(name, 0.2).centred(1.0)
         line = np.geomspace(min(values), max(values), 60)
         options = {"ridge": 0.05} if axis == "n" else {axis: line}
         sizes: Any = np.unique(line.round()) if axis == "n" else n
-        curve = learning_curve(network, mixture, sizes, "ntk", **options)
+        curve = nsd.learning_curve(network, mixture, sizes, "ntk", **options)
         measured = _along(network, mixture, settings)
         out[name] = {
             "points": curve.points.tolist(),
@@ -190,7 +184,7 @@ def _curve(settings: Settings) -> dict[str, Any]:
     return out
 
 
-def _along(network: Network, mixture: GaussianMixture, settings: Settings) -> dict[str, list[list[float]]]:
+def _along(network: Any, mixture: nsd.GaussianMixture, settings: Settings) -> dict[str, list[list[float]]]:
     """Measurements along the axis, one row per draw; ridges and times share their data."""
     axis, values, n, draws = (settings[key] for key in ("axis", "values", "n", "draws"))
     if axis != "n":
@@ -200,18 +194,15 @@ def _along(network: Network, mixture: GaussianMixture, settings: Settings) -> di
 
 
 def _decay(settings: Settings) -> dict[str, Any]:
-    """A spectrum that decays: the limit alone, with products x_i x_j as features, and exact kernels."""
-    network, mixture, n = DEQ(settings["activation"], 0.2), _decaying(settings), settings["n"]
-    out: dict[str, Any] = {}
-    with warnings.catch_warnings(action="ignore", category=ConcentrationWarning):
-        for name, refined in (("limit", False), ("products", True)):
-            found = predict_learning(network, mixture, n, "ntk", ridge=0.01, refined=refined)
-            out |= {name: found.accuracy, "strength": found.concentration.strength}
+    """A spectrum that decays: predicted with products x_i x_j as features, and measured with exact kernels."""
+    network, mixture, n = nsd.DEQ(settings["activation"], 0.2), _decaying(settings), settings["n"]
+    found = nsd.predict_learning(network, mixture, n, "ntk", ridge=0.01, check="ignore")
     measured = measure_learning(network, mixture, n, "ntk", "ridge", [0.01], settings["draws"], 19)
-    return {**out, "measured": _summary([row[0] for row in measured["accuracy"]])}
+    summary = _summary([row[0] for row in measured["accuracy"]])
+    return {"products": found.accuracy, "strength": found.concentration.strength, "measured": summary}
 
 
-def _decaying(settings: Settings) -> GaussianMixture:
+def _decaying(settings: Settings) -> nsd.GaussianMixture:
     """Three classes with the eigenvalues i^(-s), exp(-s i) + 0.1, or s isolated ones; the second class has its own."""
     g, p, s = np.random.default_rng(20), settings["p"], settings["rate"]
     at = np.arange(1, p + 1.0)
@@ -219,14 +210,14 @@ def _decaying(settings: Settings) -> GaussianMixture:
     spectrum = shapes[settings["spectrum"]]
     spectrum = spectrum * (p / spectrum.sum())
     means = g.standard_normal((3, p)) * 2.0 / math.sqrt(p) * np.sqrt(spectrum)
-    return GaussianMixture(means, [spectrum, 0.7 * spectrum + 0.3 * g.permutation(spectrum), 1.1 * spectrum])
+    return nsd.GaussianMixture(means, [spectrum, 0.7 * spectrum + 0.3 * g.permutation(spectrum), 1.1 * spectrum])
 
 
 def _train(settings: Settings) -> dict[str, Any]:
     """A finite DEQ, all weights by gradient descent from the function it starts with, and the predicted flow."""
-    mixture = GaussianMixture.two_class(settings["p"], mu=3.0, cov=6.0)
-    spec, times, rate = DEQ(settings["activation"], 0.2), settings["times"], settings["rate"]
-    found = predict_learning(spec, mixture, settings["n"], "ntk", times=np.array(times))
+    mixture = nsd.GaussianMixture.two_class(settings["p"], mu=3.0, cov=6.0)
+    spec, times, rate = nsd.DEQ(settings["activation"], 0.2), settings["times"], settings["rate"]
+    found = nsd.predict_learning(spec, mixture, settings["n"], "ntk", times=np.array(times))
     runs = [_descend(spec, mixture, settings["n"], settings["width"], times, rate, k) for k in range(settings["draws"])]
     return {
         "predicted": {"accuracy": found.accuracy.tolist(), "mse": found.mse.tolist()},
@@ -238,13 +229,13 @@ def _train(settings: Settings) -> dict[str, Any]:
 
 
 def _descend(
-    spec: DEQ, mixture: GaussianMixture, n: int, width: int, times: list[float], rate: float, seed: int
+    spec: nsd.DEQ, mixture: nsd.GaussianMixture, n: int, width: int, times: list[float], rate: float, seed: int
 ) -> list[tuple[float, float]]:
     g = np.random.default_rng([18, seed])
     (X, y), (new, labels) = mixture.sample(n, g), mixture.sample(_TESTS, g)
     rows, tests = (torch.from_numpy(part).float() for part in (X, new))
     targets = 2.0 * torch.eye(mixture.classes) - 1.0
-    model = nn.DEQ(spec, mixture.p, width, mixture.classes, seed=seed)
+    model = nsd.nn.DEQ(spec, mixture.p, width, mixture.classes, seed=seed)
     learner, out, done = Learner(model, rows, targets[y], tests, rate * n), [], 0  # it takes means, here is a sum
     for time in times:
         steps = round(time / rate)
@@ -257,23 +248,23 @@ def _descend(
 
 def _map(settings: Settings) -> dict[str, Any]:
     """Predicted accuracies over distance of the means and difference of the traces, data of mean squared norm one."""
-    deq = DEQ("relu", 0.2)
-    twin = match(deq, 1.0, kernel="ntk")
-    networks: dict[str, Network | Twin] = {"DEQ": twin.deq, "twin": twin, "plain": twin.plain, "tanh": DEQ("tanh", 0.2)}
+    deq = nsd.DEQ("relu", 0.2)
+    twin = nsd.match(deq, 1.0, kernel="ntk")
+    networks = {"DEQ": twin.deq, "twin": twin, "plain": twin.plain, "tanh": nsd.DEQ("tanh", 0.2)}
     means, traces = (np.linspace(0.0, top, settings["size"]) for top in (4.0, 8.0))
     grids: dict[str, list[list[float]]] = {name: [] for name in networks}
     for trace in traces:
         mixtures = [_unit_two_class(settings["p"], mean, trace) for mean in means]
         for name, network in networks.items():
-            row = [predict_learning(network, m, settings["n"], "ntk", ridge=0.05).accuracy for m in mixtures]
+            row = [nsd.predict_learning(network, m, settings["n"], "ntk", ridge=0.05).accuracy for m in mixtures]
             grids[name].append(row)
     return {"means": means.tolist(), "traces": traces.tolist(), "accuracy": grids}
 
 
-def _unit_two_class(p: int, mu: float, cov: float) -> GaussianMixture:
-    mixture = GaussianMixture.two_class(p, mu=mu, cov=cov)
+def _unit_two_class(p: int, mu: float, cov: float) -> nsd.GaussianMixture:
+    mixture = nsd.GaussianMixture.two_class(p, mu=mu, cov=cov)
     square = mixture.tau0**2
-    return GaussianMixture(mixture.means / mixture.tau0, [1.0 / square, (1.0 + cov / math.sqrt(p)) / square])
+    return nsd.GaussianMixture(mixture.means / mixture.tau0, [1.0 / square, (1.0 + cov / math.sqrt(p)) / square])
 
 
 # ---- points --------------------------------------------------------------------------------------------------
@@ -319,4 +310,105 @@ def _point(key: str, settings: dict[str, Any], function: Any) -> Point:
     return Point(key, settings, lambda: function(settings))
 
 
-EXPERIMENTS = (Experiment("learning", points, draw_learning),)
+# ---- figures -----
+
+_COLOURS = (COLOURS["DEQ"], COLOURS["twin"])
+
+
+def draw(document: Document) -> dict[str, Figure]:
+    """``"settings"``, ``"convergence"``, ``"curves"`` and ``"map"``, as far as the document holds their points."""
+    points = document["points"]
+    groups = {
+        "settings": ("setting_", _settings),
+        "convergence": ("converge_", _convergence),
+        "curves": ("curve_", _curves),
+        "map": ("map", _draw_map),
+    }
+    drawn = {}
+    for name, (prefix, function) in groups.items():
+        chosen = {key: point for key, point in points.items() if key.startswith(prefix)}
+        if chosen:
+            drawn[name] = function(chosen)
+    return drawn
+
+
+def _settings(points: Document) -> Figure:
+    figure, axes = panels((9.0, 4.4), f"{len(points)} settings drawn by seed, none left out", 1, 2)
+    numbers = [point["numbers"] for point in points.values()]
+    for ax, (kind, (title, factor)) in zip(axes, QUANTITIES.items(), strict=True):
+        x = factor * np.array([v["predicted"][kind] for v in numbers])
+        y = factor * np.array([v["measured"][kind]["mean"] for v in numbers])
+        spread = factor * np.array([v["measured"][kind]["error"] for v in numbers])
+        ax.errorbar(x, y, yerr=spread, fmt="o", markersize=3.5, linewidth=1, color=_COLOURS[0])
+        ends = [min(x.min(), y.min()), max(x.max(), y.max())]
+        ax.plot(ends, ends, ":", color="0.5")
+        ax.set(title=title, xlabel="predicted before training", ylabel="measured with the exact kernel")
+    return figure
+
+
+def _convergence(points: Document) -> Figure:
+    figure, ax = panels((6.4, 4.2), "The prediction is right in the limit")
+    for name, colour in zip(("relu", "tanh"), _COLOURS, strict=True):
+        rows = [v for key, v in points.items() if key.startswith(f"converge_{name}")]
+        if len(rows) < 2:  # a run that was stopped
+            continue
+        p = np.array([row["settings"]["p"] for row in rows], dtype=float)
+        names = ("mse_rms", "mse_bias", "mse_bias_error")
+        rms, bias, error = (np.array([row["numbers"][name] for row in rows]) for name in names)
+        slope = np.polyfit(np.log(p), np.log(rms), 1)[0]
+        ax.plot(p, rms, "o-", color=colour, label=f"{word(name)}: one data set, slope {slope:.2f}")
+        ax.errorbar(p, np.abs(bias), yerr=error, fmt="s--", color=colour, alpha=0.6, label=f"{word(name)}: the mean")
+    ax.set(xscale="log", yscale="log", xlabel="p, with n = 1.5 p", ylabel="relative deviation of the error")
+    ax.legend(fontsize="small")
+    return figure
+
+
+def _curves(points: Document) -> Figure:
+    says = "Lines: predicted before training. Points: exact kernels on sampled data"
+    figure, axes = panels((3.8 * len(points), 6.2), says, 2, len(points), squeeze=False)
+    for column, point in zip(axes.T, points.values(), strict=True):
+        settings, numbers = point["settings"], point["numbers"]
+        for ax, (kind, (label, factor)) in zip(column, QUANTITIES.items(), strict=True):
+            for (name, curve), colour in zip(numbers.items(), _COLOURS, strict=True):
+                _line(ax, settings["values"], curve, kind, factor, colour, word(name))
+            ax.set(xscale="log", ylabel=label)
+            if settings["axis"] == "n":
+                ticks_at(ax, settings["values"])
+        column[1].set_xlabel(SCHEDULES[settings["axis"]])
+    axes[0, 0].legend(fontsize="small")
+    return figure
+
+
+def _line(ax: Axes, at: Any, curve: Document, kind: str, factor: float, colour: str, label: str) -> None:
+    ax.plot(curve["points"], factor * np.array(curve[kind]), color=colour, label=label)
+    measured = curve["measured"][kind]
+    means, errors = (factor * np.array([m[name] for m in measured]) for name in ("mean", "error"))
+    ax.errorbar(at, means, yerr=errors, fmt="o", markersize=4, color=colour)
+
+
+def _draw_map(points: Document) -> Figure:
+    numbers = points["map"]["numbers"]
+    grids = {name: 100.0 * np.array(grid) for name, grid in numbers["accuracy"].items()}
+    shown = {
+        "ReLU DEQ: accuracy (%)": grids["DEQ"],
+        "DEQ less twin (points)": grids["DEQ"] - grids["twin"],
+        "DEQ less plain network (points)": grids["DEQ"] - grids["plain"],
+        "ReLU DEQ less tanh DEQ (points)": grids["DEQ"] - grids["tanh"],
+    }
+    figure, axes = panels((14.0, 3.9), "Where the networks differ, before training", 1, 4)
+    for ax, (title, grid) in zip(axes, shown.items(), strict=True):
+        mesh = ax.pcolormesh(numbers["means"], numbers["traces"], grid, shading="nearest", cmap="viridis")
+        figure.colorbar(mesh, ax=ax)
+        ax.set_title(title, fontsize="small")
+        ax.set_xlabel("distance of the means, ||mu||")
+    axes[0].set_ylabel("difference of the traces, c/sqrt(p)")
+    return figure
+
+
+STUDY = Study(
+    shows="learning predicted before training, against exact kernels",
+    quick="30 s",
+    full="30 min",
+    points=points,
+    draw=draw,
+)

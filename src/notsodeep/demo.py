@@ -1,0 +1,246 @@
+"""``notsodeep demo``: two deep equilibrium models and their one-layer twins, in one table and one figure.
+
+On a Gaussian mixture and on the digits of scikit-learn the DEQ, its twin and a plain layer with the DEQ's activation
+classify as kernel machines (exact, infinite width) and as networks of random features with a ridge readout.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+import notsodeep as nsd
+
+from ._files import atomic
+from .plots.style import COLOURS, figure_style
+from .spectra import SpectralLaw
+
+SIGMA_A2 = 0.2
+ACTIVATIONS = {"tanh": "tanh", "relu": "ReLU"}
+RIDGE = 1e-2  # of the kernel machines, relative to the mean diagonal
+NETWORK_RIDGE = 1e-1  # of the networks' readouts, over the number of rows: larger, as their features are noisy
+
+
+@dataclass(frozen=True)
+class DemoSize:
+    """How much is computed."""
+
+    dimension: int = 400
+    points: int = 800
+    width: int = 1024
+    seeds: int = 3
+
+    @staticmethod
+    def quick() -> DemoSize:
+        """Return a size that takes seconds."""
+        return DemoSize(100, 150, 128, 2)
+
+
+@dataclass(frozen=True)
+class DemoData:
+    """Labelled rows for training and for testing; the mixture they are drawn from, if there is one."""
+
+    name: str
+    train: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray]
+    mixture: nsd.GaussianMixture | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is measured of one network beside a DEQ: the DEQ itself, its twin, or a plain layer."""
+
+    network: str
+    distance: float
+    """Relative distance of the exact conjugate kernel to the DEQ's, in spectral norm."""
+    scaled: float
+    """The distance that is left after the best common factor, which a readout learns by itself."""
+    same: float
+    """Share of test rows that the kernel machine puts into the class that the DEQ's machine chooses."""
+    machine: float
+    """Test accuracy of the kernel machine."""
+    accuracies: tuple[float, ...]
+    """Test accuracies of networks, one for each seed."""
+    milliseconds: float
+    """Median time of a batch of 128 rows."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One DEQ on one data set: its twin, the eigenvalues of both kernels, and the rows of the table."""
+
+    data: str
+    activation: str
+    twin: nsd.Twin
+    eigenvalues: dict[str, np.ndarray]
+    law: SpectralLaw | None
+    """The spectrum that is predicted without sampling: for odd activations, which are centred, on the mixture."""
+    rows: tuple[Row, ...]
+
+
+def main(folder: str | Path = "demo", console: Console | None = None, *, quick: bool = False) -> tuple[Case, ...]:
+    """Compute, print the table, and write ``demo.png`` into ``folder``; return what was computed."""
+    console = console or Console()
+    started, size = time.perf_counter(), DemoSize.quick() if quick else DemoSize()
+    cases = run(size)
+    console.print(table(cases, size))
+    for case in cases[:2]:
+        twin = f"one layer of {case.twin.kinds} kinds of units" if case.twin.kinds else "one layer"
+        console.print(
+            f"{ACTIVATIONS[case.activation]}: {twin}, error of the kernel below {case.twin.bound:.0e}, proven."
+        )
+    target = Path(folder) / "demo.png"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with figure_style(), atomic(target) as part:
+        draw(cases).savefig(part, format="png", dpi=110)
+    console.print(f"Figure: {target} ({time.perf_counter() - started:.0f} s)")
+    return cases
+
+
+def run(size: DemoSize) -> tuple[Case, ...]:
+    """Compute every case."""
+    return tuple(_case(data, phi, size) for data in (_mixture(size), _digits()) for phi in ACTIVATIONS)
+
+
+# ---- data ------------------------------------------------------------------------------------------------
+
+
+def _mixture(size: DemoSize) -> DemoData:
+    """Two classes with near means and covariances of different size: nobody can tell them apart without errors."""
+    mixture = nsd.GaussianMixture.two_class(size.dimension, mu=2.0, cov=4.0)
+    return DemoData("mixture", mixture.sample(size.points, seed=0), mixture.sample(2 * size.points, seed=1), mixture)
+
+
+def _digits() -> DemoData:
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    train, test = nsd.standardise(X[:1400], X[1400:])  # the last ones are by other writers
+    return DemoData("digits", (train, y[:1400]), (test, y[1400:]))
+
+
+# ---- measurements ----------------------------------------------------------------------------------------
+
+
+def _case(data: DemoData, phi: str, size: DemoSize) -> Case:
+    deq, X = nsd.DEQ(phi, SIGMA_A2), data.train[0]
+    twin = nsd.match_one_layer(deq, norms=None if deq.homogeneous else nsd.norm_range(X))
+    found = twin.verify(X)
+    networks: dict[str, Any] = {"DEQ": deq, "twin": twin, "plain": nsd.ENN([phi])}
+    distances = {"DEQ": (0.0, 0.0), "twin": (found.distance,) * 2}
+    distances["plain"] = (found.plain_distance, found.plain_scaled_distance)
+    guesses = {name: _machine(network, data) for name, network in networks.items()}
+    models = {name: [_network(n, data, size.width, seed) for seed in range(size.seeds)] for name, n in networks.items()}
+    seconds = _batch_seconds([found[0] for found in models.values()], data)
+    rows = tuple(
+        Row(
+            name,
+            *distances[name],
+            float(np.mean(guesses[name] == guesses["DEQ"])),
+            float(np.mean(guesses[name] == data.test[1])),
+            tuple(_accuracy(model, data) for model in models[name]),
+            1e3 * taken,
+        )
+        for name, taken in zip(networks, seconds, strict=True)
+    )
+    kernels = {"DEQ": nsd.ck(deq, X), "twin": twin.kernel_matrix(X)}
+    known = data.mixture is not None and deq.activation.parity == "odd"
+    law = nsd.spectral_law(deq, data.mixture, n=len(X)) if known else None
+    return Case(data.name, phi, twin, {name: np.linalg.eigvalsh(k) for name, k in kernels.items()}, law, rows)
+
+
+def _machine(network: Any, data: DemoData) -> np.ndarray:
+    machine = nsd.DEQClassifier(network=network, kernel="ck", ridge=RIDGE)
+    return machine.fit(*data.train).predict(data.test[0])
+
+
+def _network(network: Any, data: DemoData, width: int, seed: int) -> Any:
+    """Return random features with a readout by ridge regression."""
+    X, y = data.train
+    build: Callable[..., Any] = nsd.nn.DEQ if isinstance(network, nsd.DEQ) else nsd.nn.ENN
+    model = build(network, X.shape[1], width, int(y.max()) + 1, seed=seed)
+    nsd.nn.fit_readout(model, (X, y), ridge=NETWORK_RIDGE / len(X))
+    return model
+
+
+def _accuracy(model: Any, data: DemoData) -> float:
+    with torch.no_grad():
+        found = model(torch.from_numpy(data.test[0]).float()).argmax(1)
+    return float((found.numpy() == data.test[1]).mean())
+
+
+def _batch_seconds(models: Sequence[Any], data: DemoData, repeats: int = 15) -> list[float]:
+    """Return median times, in turns: whatever else the machine does meets all networks alike."""
+    x = torch.from_numpy(data.test[0][:128]).float()
+    times: list[list[float]] = [[] for _ in models]
+    with torch.no_grad():
+        for _ in range(repeats):
+            for model, found in zip(models, times, strict=True):
+                started = time.perf_counter()
+                model(x)
+                found.append(time.perf_counter() - started)
+    return [statistics.median(found[1:]) for found in times]  # the first warms up
+
+
+# ---- what is shown ---------------------------------------------------------------------------------------
+
+
+def table(cases: Sequence[Case], size: DemoSize) -> Table:
+    """Return the table: three rows for each data set and DEQ."""
+    shown = Table(title="A DEQ, its one-layer twin, and a plain layer with the DEQ's activation", title_justify="left")
+    shown.add_column("data, DEQ", no_wrap=True)
+    shown.add_column("network", no_wrap=True)
+    for heading in ("kernel\ndistance", "with a\nfactor", "machine\n%", "same\nclass %", "network\n%", "speed-\nup"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for case in cases:
+        slowest = case.rows[0].milliseconds
+        for i, row in enumerate(case.rows):
+            first = f"{case.data}, {ACTIVATIONS[case.activation]}" if i == 0 else ""
+            gaps = ["", ""] if row.network == "DEQ" else [f"{row.distance:.0e}", f"{row.scaled:.0e}"]
+            shares = [f"{100 * v:.1f}" for v in (row.machine, row.same, statistics.fmean(row.accuracies))]
+            shown.add_row(first, row.network, *gaps, *shares, f"{slowest / row.milliseconds:.1f}", end_section=i == 2)
+    shown.caption = (
+        "Kernel distance: exact conjugate kernels against the DEQ's, relative, in spectral norm; with a factor: the "
+        "same after the best common factor. Machine: test accuracy of exact kernel regression; same class: test rows "
+        f"on which it decides as the DEQ's does. Network: {size.width} random features, ridge readout, mean over "
+        f"{size.seeds} seeds. Speed-up: of a batch of 128 rows."
+    )
+    shown.caption_justify = "left"
+    return shown
+
+
+def draw(cases: Sequence[Case]) -> Figure:
+    """Draw the spectra of both kernels on the mixture above, the accuracies below."""
+    figure = Figure(figsize=(11.0, 7.6), layout="constrained")
+    (first, second), below = figure.subplots(2, 2)
+    for ax, case in zip((first, second), cases, strict=False):
+        title = f"{ACTIVATIONS[case.activation]} DEQ on the mixture: spectrum of its conjugate kernel"
+        display = nsd.plots.SpectrumDisplay.from_eigenvalues(case.eigenvalues["DEQ"], case.law, title)
+        display.plot(ax, beside={f"one-layer twin ({case.rows[1].distance:.0e} away)": case.eigenvalues["twin"]})
+    for ax, name in zip(below, ("mixture", "digits"), strict=True):
+        _draw_accuracies(ax, [case for case in cases if case.data == name], name)
+    return figure
+
+
+def _draw_accuracies(ax: Axes, cases: Sequence[Case], title: str) -> None:
+    for place, case in enumerate(cases):
+        for shift, row in zip((-0.2, 0.0, 0.2), case.rows, strict=True):
+            at, values = place + shift, 100 * np.array(row.accuracies)
+            label = row.network if place == 0 else None
+            ax.plot([at] * len(values), values, "o", color=COLOURS[row.network], alpha=0.6, label=label)
+            ax.hlines(100 * row.machine, at - 0.08, at + 0.08, color=COLOURS[row.network])
+    ax.set_xticks(range(len(cases)), [f"{ACTIVATIONS[case.activation]} DEQ" for case in cases])
+    ax.set_title(f"{title}: dots are networks, lines are kernel machines")
+    ax.set_ylabel("test accuracy (%)")
+    ax.legend()
