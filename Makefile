@@ -3,17 +3,25 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-SOURCES := $(wildcard src tests benchmarks examples docs/*.py)
+DEMO   := $(VENV)/.demo
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+SOURCES := $(wildcard src tests studies benchmarks examples docs/*.py)
 
 .PHONY: demo test fuzz test-slow test-oldest lint bench docs clean
 
-$(STAMP): pyproject.toml constraints.txt
+# the package alone
+$(DEMO): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,onnx,dask,csv]'
+	$(INSTALL) -e .
+	touch $(DEMO)
+
+# and all that tests, studies and documentation need
+$(STAMP): $(DEMO)
+	$(INSTALL) -e '.[dev,docs,onnx,dask,csv,studies]'
 	touch $(STAMP)
 
-demo: $(STAMP)
+demo: $(DEMO)
 	$(BIN)/notsodeep demo
 
 test: $(STAMP)
@@ -29,7 +37,7 @@ test-slow: $(STAMP)
 # the lower end of the versions that pyproject.toml allows, in an environment of its own
 test-oldest:
 	$(PYTHON) -m venv $(VENV)-oldest
-	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[dask,csv]' pytest pytest-xdist hypothesis mpmath
+	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[dask,csv,studies]' pytest pytest-xdist hypothesis mpmath
 	$(VENV)-oldest/bin/python -m pytest -q -n 2 --dist loadfile
 
 lint: $(STAMP)

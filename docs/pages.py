@@ -20,7 +20,7 @@ from study_tables import (
 )
 
 import notsodeep
-from notsodeep.plots.style import phrase, word
+from studies._style import phrase, word
 
 __all__ = ["api", "table", "write_all"]
 
@@ -31,7 +31,7 @@ def write_all(docs: Path, results: Path) -> None:
     folder.mkdir(exist_ok=True)
     for name, text in {
         "evidence": evidence(results),
-        "numbers": equivalents(results) + matching(results) + distances(results) + uniform(results) + accuracy(results),
+        "numbers": equivalents(results) + matching(results) + distances(results) + accuracy(results),
         "benchmarks": data_speed(results) + kernel_speed(results) + networks(results),
         "api": api(),
         "three_routes": three_routes(results),
@@ -141,26 +141,6 @@ def equivalents(results: Path) -> str:
     return text + _made_by(document) + _curves(flat)
 
 
-def uniform(results: Path) -> str:
-    """Depth against accuracy of the data-free twins."""
-    document = _read(results / "uniform_depth" / "full.json")
-    if document is None:
-        return ""
-    text = "## Uniform twins\n\nProven bounds on the relative error of the kernel over every pair of inputs.\n\n"
-    stored = [(p["settings"], p["numbers"]["rows"]) for p in document["points"].values()]
-    depths = range(1, 1 + max(len(rows) for _, rows in stored))
-    rows = [
-        [word(s["activation"]), f"{s['sigma_a2']:.4g}", word(s["kernel"]), *(_bound(row["bound"]) for row in rows)]
-        for s, rows in stored
-    ]
-    heads = ["activation", "sigma_a2", "kernel", *(f"{d} layers" for d in depths)]
-    return text + _made_by(document) + table(heads, rows)
-
-
-def _bound(value: float | None) -> str:
-    return "" if value is None else f"{value:.1e}"
-
-
 def accuracy(results: Path) -> str:
     """Test accuracies of trained networks at the published width."""
     document = _read(results / "accuracy" / "full.json") or _read(results / "accuracy" / "quick.json")
@@ -183,7 +163,7 @@ def distances(results: Path) -> str:
             for label, numbers in content["numbers"]["distances"].items()
         ]
         first = next(iter(document["points"].values()))["numbers"]["distances"]
-        text += f"## {document['title']}\n\n" + _made_by(document)
+        text += f"## {document.get('title', name)}\n\n" + _made_by(document)
         text += table(["point", "form", *next(iter(first.values()))], rows)
     return text
 

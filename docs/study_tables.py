@@ -1,4 +1,4 @@
-"""The studies as tables: headings and rows, in words, from the documents that `notsodeep reproduce` writes."""
+"""The studies as tables: headings and rows, in words, from the documents that `python -m studies` writes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from notsodeep.nn.compare import standard_error
-from notsodeep.plots.figures.accuracy import (
-    ACTIVATIONS,
-    LAYERS,
-    MODELS,
-    PUBLISHED,
-    REPORTED,
-    Reported,
-    accuracy_curves,
-    student_mean,
-)
-from notsodeep.plots.style import Document, phrase, word
+from studies._measure import standard_error
+from studies._readouts import ACTIVATIONS
+from studies._style import Document, phrase, word
+from studies.accuracy import MODELS, PUBLISHED, REPORTED, Reported, accuracy_curves
+from studies.distil import LAYERS, student_mean
 
 Table = tuple[list[str], list[list[str]]]
 

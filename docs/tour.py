@@ -18,7 +18,7 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 
-from notsodeep.plots.style import adaptive_svg, figure_style
+from studies._style import adaptive_svg, figure_style
 
 __all__ = ["Step", "notebook", "page", "steps"]
 

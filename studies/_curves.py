@@ -129,6 +129,8 @@ MIXTURES: dict[str, Callable[[int], nsd.GaussianMixture]] = {
     "full_covariances": full_covariances,
     # means of norm 1: the classes differ in norm, and no large eigenvalue hides the rest
     "near_means": lambda p: nsd.GaussianMixture.two_class(p, mu=1.0),
+    "only_means": lambda p: nsd.GaussianMixture.two_class(p, cov=0.0),
+    "only_covariances": lambda p: nsd.GaussianMixture.two_class(p, mu=0.0),
 }
 
 

@@ -33,7 +33,6 @@ PAIRS = 100_000
 _STEPS = (0.1, 0.02, 0.004)
 """Of the steps of the search, as shares of the range of log norms and of angles."""
 _KEPT, _TRIED = 8, 8
-_BLOCK = 256  # pairs at once
 
 Array = NDArray[np.float64]
 
@@ -96,14 +95,17 @@ def _rows(deq: nsd.DEQ, kernel: str, norms: tuple[float, float], most: int, pair
 def _errors(exact: Any, twin: nsd.Twin, pairs: Array) -> Array:
     """Return the twin's error for each pair, relative to the diagonal of the DEQ's kernel.
 
-    A pair is two rows in the plane, with norms s and t and an angle; the kernels of many are diagonals of small blocks.
+    A pair is two rows in the plane, with norms s and t and an angle; pairs of the same s share one call.
     """
     s, t, angle = pairs
     X, Y = np.stack([s, 0.0 * s], 1), t[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
     size = np.sqrt(exact.diagonal(X) * exact.diagonal(Y))
-    blocks = [slice(i, i + _BLOCK) for i in range(0, len(s), _BLOCK)]
-    gaps = [np.diagonal(exact(X[b], Y[b]) - twin.kernel_matrix(X[b], Y[b])) for b in blocks]
-    return np.abs(np.concatenate(gaps)) / size
+    gaps = np.empty(len(s))
+    for norm in np.unique(s):
+        here = s == norm
+        first = X[here][:1]
+        gaps[here] = (exact(first, Y[here]) - twin.kernel_matrix(first, Y[here]))[0]
+    return np.abs(gaps) / size
 
 
 def _searched(exact: Any, twin: nsd.Twin, norms: tuple[float, float], pairs: Array) -> float:

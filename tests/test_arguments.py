@@ -23,8 +23,6 @@ FUZZED = ("nn.distil", "nn.evaluate", "nn.fit", "nn.load", "nn.save", "nn.solve_
 def test_every_public_function_is_fuzzed() -> None:
     public = {name for name in nsd.__all__ if inspect.isfunction(getattr(nsd, name))} - {
         "clear_caches",
-        "compare",
-        "universality",
     }
     assert {*public, *FUZZED} <= set(calls())
 

@@ -16,7 +16,8 @@ from helpers import tolerance, ulps
 from notsodeep.equivalents import operator as operator_module
 from notsodeep.equivalents import spectral_norm
 from notsodeep.errors import ConvergenceError, InvalidInputError
-from notsodeep.experiments.equivalents_error import ACTIVATIONS, MIXTURES, error_against_n, mixture, rejected_variants
+from studies._curves import ACTIVATIONS, MIXTURES, error_against_n
+from studies.rejected_variants import rejected_variants
 
 SHAPES = {"wide": (40, 70), "tall": (70, 30), "square": (50, 50)}
 KERNELS = ("ck", "ntk", "ntk_frozen")
@@ -424,11 +425,6 @@ def test_rejected_forms_stall():
         else:
             assert curve.slope > curves[kernel].slope + 0.1, label
             assert curve.mean[-1] > 1.2 * curves[kernel].mean[-1], label
-
-
-def test_unknown_mixture_is_refused():
-    with pytest.raises(InvalidInputError, match="near_means"):
-        mixture("three_class", 10)
 
 
 @pytest.mark.slow

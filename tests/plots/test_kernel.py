@@ -1,4 +1,4 @@
-"""KernelDisplay and ErrorDisplay: what is drawn is what was given."""
+"""KernelDisplay: what is drawn is what was given."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from notsodeep.equivalents.distance import ErrorCurve
 from notsodeep.errors import InvalidInputError
 
 
@@ -72,38 +71,3 @@ def test_the_diagonal_does_not_set_the_colours():
 def test_invalid_kernels_say_why(kernel, y, message):
     with pytest.raises(InvalidInputError, match=message):
         nsd.plots.KernelDisplay.from_kernel(kernel, y)
-
-
-def test_error_display_shows_means_slopes_and_the_guide():
-    curve = ErrorCurve("ck", (100, 400), ((0.3, 0.1), (0.15, 0.05)))
-    assert curve.mean == pytest.approx((0.2, 0.1))
-    assert curve.slope == pytest.approx(-0.5)
-    display = nsd.plots.ErrorDisplay.from_curves({"ck": curve}).plot()
-    points, fit, guide = display.ax_.lines
-    np.testing.assert_allclose(points.get_ydata(), [0.2, 0.1])
-    np.testing.assert_allclose(fit.get_ydata(), [0.2, 0.1])
-    assert guide.get_ydata()[0] / guide.get_ydata()[1] == pytest.approx(2.0)
-    assert [t.get_text() for t in display.ax_.get_legend().get_texts()] == ["ck: slope -0.50", "$n^{-1/2}$"]
-    assert display.ax_.get_xscale() == display.ax_.get_yscale() == "log"
-    assert [t.get_text() for t in display.ax_.get_xticklabels()] == ["100", "400"]
-    assert (
-        len(nsd.plots.ErrorDisplay.from_curves([curve, curve]).plot(plt.figure().gca(), reference=False).ax_.lines) == 4
-    )
-
-
-def test_error_display_from_arrays():
-    display = nsd.plots.ErrorDisplay.from_errors(
-        [10, 20, 40], np.array([[4.0, 4.0], [2.0, 2.0], [1.0, 1.0]]), label="mine"
-    )
-    assert display.curves[0].slope == pytest.approx(-1.0)
-    assert ErrorCurve.from_dict(display.curves[0].to_dict()) == display.curves[0]
-
-
-@pytest.mark.parametrize(
-    ("n", "errors"), [([10], [1.0]), ([10, 20], [1.0]), ([10, 20], [1.0, 0.0]), ([1, 2], [1, np.nan])]
-)
-def test_invalid_errors_say_why(n, errors):
-    with pytest.raises(InvalidInputError, match="positive"):
-        nsd.plots.ErrorDisplay.from_errors(n, errors)
-    with pytest.raises(InvalidInputError, match="at least one"):
-        nsd.plots.ErrorDisplay([])

@@ -78,7 +78,7 @@ def test_atom_is_drawn() -> None:
     law = nsd.spectral_law(RELU, nsd.GaussianMixture(np.zeros((1, 50)), [1.0]), n=100)
     X = np.random.default_rng(0).standard_normal((100, 50)) / np.sqrt(50)
     display = nsd.plots.SpectrumDisplay.from_kernel(nsd.ck(law.coefficients.network, X), law).plot()
-    assert "mass 0.50" in [t.get_text() for t in display.ax_.texts]
+    assert "mass 0.50" in [t.get_text().strip() for t in display.ax_.texts]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -258,7 +258,7 @@ class TwinDisplay(Display):
         return cls(twin, (np.linalg.eigvalsh(deq), np.linalg.eigvalsh(own)))
 
     @checked
-    def plot(self, ax: Sequence[Axes] | None = None) -> TwinDisplay:
+    def plot(self, ax: Any = None) -> TwinDisplay:
         """Draw the activations; the target numbers if the twin has them; the spectra if points were given.
 
         Parameters

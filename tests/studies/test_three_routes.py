@@ -8,10 +8,9 @@ from study_tables import routes_table
 
 import notsodeep as nsd
 from helpers import ulps
-from notsodeep.experiments import three_routes
-from notsodeep.experiments.runner import Setup, read_document, run
-from notsodeep.experiments.three_routes import RIDGE, ROUTES, RouteSize, compare_route, prepare, route_twin
-from notsodeep.plots.figures.twins import draw_routes
+from studies import three_routes
+from studies._runner import QUICK, read_document, run
+from studies.three_routes import RIDGE, ROUTES, RouteSize, compare_route, prepare, route_twin
 
 SIZE = RouteSize(train=150, test=100, width=64, seeds=2)
 
@@ -98,15 +97,15 @@ def test_the_ntk_of_the_twin_is_that_of_its_training_rule(digits):
 
 
 def test_document_figure_and_table(digits, relu, tmp_path):
-    chosen = three_routes.points(Setup(), datasets=["digits"])
+    chosen = three_routes.points(QUICK, datasets=["digits"])
     assert len({point.key for point in chosen}) == len(chosen) == 9
     ready = {f"digits/relu/ck/{route}": numbers for route, numbers in relu.items()}
     points = [type(p)(p.key, p.settings, lambda p=p: ready[p.key]) for p in chosen if p.key in ready]
-    run(three_routes.EXPERIMENTS[0], Setup(), tmp_path, progress=False, points=points)
+    run("three_routes", QUICK, tmp_path, points=points)
     document = read_document(tmp_path / "quick.json")
-    assert document["command"] == "notsodeep reproduce three_routes --quick"
+    assert document["command"] == "python -m studies three_routes --quick"
     assert (tmp_path / "quick_distance.png").stat().st_size > 10_000
-    assert list(draw_routes(document)) == ["distance", "regression", "networks"]
+    assert list(three_routes.draw(document)) == ["distance", "regression", "networks"]
     heads, rows = routes_table(document)
     assert [len(row) for row in rows] == [len(heads)] * 3
     assert rows[-1][:3] == ["digits", "ReLU", "conjugate kernel"]

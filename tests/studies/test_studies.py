@@ -1,0 +1,264 @@
+"""What the studies claim, at small sizes; the batched training against torch's own optimisers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from study_tables import accuracy_table
+
+import notsodeep as nsd
+from helpers import tolerance, ulps
+from notsodeep.errors import ConvergenceError, InvalidInputError
+from studies import _readouts, _runner, accuracy, distil, equivalents_error, odd_layers, plain_depth
+from studies._data import load
+from studies._readouts import noisy, train_readouts
+from studies._runner import QUICK, run
+from studies._spectra import histograms, sample, thumbnail
+
+# ---- batched readouts ------------------------------------------------------------------------------------------
+
+
+def reference(F: torch.Tensor, y: torch.Tensor, way: str, lr: float, seed: int, epochs: int) -> torch.Tensor:
+    """The same training by torch's own optimiser and autograd, one network at a time."""
+    weight = torch.zeros(3, F.shape[1], dtype=F.dtype, requires_grad=True)
+    kind: Callable = torch.optim.SGD if way == "sgd" else torch.optim.Adam
+    torch_optimiser = kind([weight], lr=lr)
+    for epoch in range(epochs):
+        order = torch.randperm(len(F), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+        for rows in order.split(16):
+            torch_optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(F[rows] @ weight.T, y[rows]).backward()
+            torch_optimiser.step()
+    return weight.detach().T
+
+
+def test_batched_training_equals_torch_optimisers():
+    generator = torch.Generator().manual_seed(0)
+    F = torch.randn(4, 50, 7, generator=generator, dtype=torch.float64)  # the last batch of an epoch has two rows
+    y = torch.randint(0, 3, (50,), generator=generator)
+    optimisers, seeds = {"sgd": 0.7, "adam": 0.01}, [0, 1, 0, 5]
+    found = train_readouts(F, y, 3, optimisers, seeds, epochs=3, batch_size=16)
+    assert found.shape == (4, 2, 7, 3)
+    for i, seed in enumerate(seeds):
+        for j, optimiser in enumerate(optimisers.items()):
+            expected = reference(F[i], y, *optimiser, seed, epochs=3)
+            torch.testing.assert_close(found[i, j], expected, rtol=0.0, atol=tolerance())
+
+
+def test_divergence_is_reported():
+    F = torch.full((1, 8, 2), 1e30)
+    with pytest.raises(ConvergenceError, match="lower the learning rate"):
+        train_readouts(F, torch.zeros(8, dtype=torch.long), 2, {"sgd": 1e30}, [0], epochs=2)
+
+
+@pytest.mark.parametrize(("method", "lr"), [("newton", 1.0), ("sgd", 0.0), ("adam", float("nan"))])
+def test_optimisers_are_checked(method, lr):
+    with pytest.raises(InvalidInputError, match="positive learning rate"):
+        train_readouts(torch.zeros(1, 8, 2), torch.zeros(8, dtype=torch.long), 2, {method: lr}, [0])
+
+
+def test_sizes_are_checked():
+    with pytest.raises(InvalidInputError, match="as many seeds"):
+        train_readouts(torch.zeros(2, 8, 2), torch.zeros(8, dtype=torch.long), 2, {"sgd": 1.0}, [0])
+
+
+# ---- samples ---------------------------------------------------------------------------------------------------
+
+
+def test_samples_are_ordered_by_class():
+    for name, n, p in (("mixture", 60, 40), ("digits", 100, 64)):
+        drawn = sample(name, n, p)
+        assert drawn.X.shape == (n, p)
+        assert (np.diff(drawn.y) >= 0).all()
+    assert (drawn.X**2).sum(1).mean() == pytest.approx(1.0, abs=1e-5)  # float32 data
+    with pytest.raises(InvalidInputError, match="64 features"):
+        sample("digits", 100, 784)
+    with pytest.raises(InvalidInputError, match="kernel figures know"):
+        sample("letters", 10, 10)
+
+
+def test_histograms_count_all_but_the_largest():
+    values = np.arange(100.0, 0.0, -1.0)
+    found = histograms({"a": values, "b": values - 0.25})
+    assert found["largest"]["a"] == list(range(100, 88, -1))
+    assert sum(found["counts"]["a"]) == 88
+    assert sum(found["counts"]["b"]) == 88
+    assert found["edges"] == sorted(found["edges"])
+
+
+def test_thumbnails_keep_corners():
+    image = thumbnail(np.arange(10000.0).reshape(100, 100), size=10)
+    assert (len(image), image[0][0], image[-1][-1]) == (10, 0.0, 9999.0)
+
+
+# ---- every figure, quick ---------------------------------------------------------------------------------------
+
+
+WHOLE = ("distil", "plain_depth", "sphere")
+PARTS = {
+    "accuracy": ("digits/32", "digits/512"),
+    "eigenvalues": ("mixture/tanh", "digits/tanh", "digits_unit/tanh", "digits/tanh/0.25"),
+    "equivalents_error": [f"{activation}/{p}" for activation in ("tanh", "relu") for p in (80, 320)],
+    "kernels": ("mixture/relu", "digits/tanh", "digits/tanh/hard_tanh"),
+}
+"""Points of studies whose claims are checked below; the slow tests compute all points of all studies."""
+
+
+@pytest.fixture(scope="module", params=["some points", pytest.param("every study", marks=pytest.mark.slow)])
+def documents(request, tmp_path_factory) -> dict[str, dict]:
+    folder = tmp_path_factory.mktemp("results")
+    if request.param == "every study":
+        return {name: run(name, QUICK, folder / name) for name in _runner.names()}
+    return {name: run(name, QUICK, folder / name) for name in WHOLE} | {n: some_points(n, folder / n) for n in PARTS}
+
+
+def some_points(name: str, folder: Path) -> dict:
+    chosen = [point for point in _runner.study(name).points(QUICK) if point.key in PARTS[name]]
+    assert len(chosen) == len(PARTS[name])
+    document = run(name, QUICK, folder, points=chosen)
+    assert {f.suffix for f in folder.iterdir()} == {".json", ".png", ".svg"}
+    return document
+
+
+def test_errors_fall_with_n(documents):
+    curves = equivalents_error.kept_curves(documents["equivalents_error"])
+    slopes = {kernel: {a: curve.slope for a, curve in by.items()} for kernel, by in curves.items()}
+    for kernel, by_activation in slopes.items():
+        assert {"tanh", "relu"} <= set(by_activation)
+        if "own" not in kernel:
+            assert all(-0.9 < slope < -0.2 for slope in by_activation.values())  # n^(-1/2) in the limit; n <= 400 here
+    for kernel in ("ck", "ntk", "ntk_frozen"):
+        for activation in {"tanh", "arctan"} & set(slopes[kernel]):
+            assert slopes[f"{kernel}/own"][activation] < slopes[kernel][activation] - 0.4
+
+
+def test_equivalents_have_the_exact_spectrum(documents):
+    for point in documents["eigenvalues"]["points"].values():
+        numbers = point["numbers"]
+        distances = numbers["distances"]
+        assert distances["empirical tau0"]["ck_relative"] < 0.12
+        assert (
+            distances["own norms"]["ck"]
+            < (1.01 if "unit" in point["settings"]["data"] else 0.3) * distances["empirical tau0"]["ck"]
+        )
+        if "mean_square" in point["settings"]:
+            continue
+        exact, approximate = (np.array(v) for v in numbers["spectrum"]["largest"].values())
+        np.testing.assert_allclose(exact, approximate, rtol=0.12)  # as above
+        assert numbers["distances"]["empirical tau0"]["lambda"] == pytest.approx(
+            point["settings"]["sigma_a2"] * numbers["distances"]["empirical tau0"]["ck"]
+        )
+
+
+def test_twins_are_nearer_than_plain_networks(documents):
+    for point in documents["kernels"]["points"].values():
+        gap = point["numbers"]["distances"]
+        assert gap["twin"]["ck_relative"] < 0.01  # the mixture of theory, section 6
+        assert gap["plain"]["ck_relative"] > 4 * gap["twin"]["ck_relative"]
+        left, right = (np.array(v) for v in point["numbers"]["images"].values())
+        assert left.shape == right.shape == (80, 80)
+        assert np.abs(left - right).max() < 0.05 * np.abs(left).max()
+    for key in [key for key in documents["kernels"]["points"] if key.endswith("/hard_tanh")]:
+        cheap, close = (documents["kernels"]["points"][k]["numbers"] for k in (key, key.removesuffix("/hard_tanh")))
+        assert (cheap["family"], close["family"]) == ("hard_tanh", "skip")
+        assert 10 * close["distances"]["twin"]["ck"] < cheap["distances"]["twin"]["ck"]
+
+
+def test_sphere(documents):
+    for point in documents["sphere"]["points"].values():
+        gap = point["numbers"]["distances"]
+        assert gap["quadratic"]["relative"] < 1e-3  # the quadratic twin is one in high dimension
+        error = point["numbers"]["largest_off_diagonal_error"]
+        assert error["hermite"] < tolerance() < error["quadratic"]
+
+
+def test_accuracies_of_twin_and_deq_meet(documents):
+    for activation in ("tanh", "relu"):
+        by_model = accuracy.accuracy_curves(documents["accuracy"], "digits", activation, "sgd")
+        gaps = {name: np.abs(by_model[name][1] - by_model["DEQ"][1]) for name in ("twin", "plain")}
+        assert gaps["twin"][-1] < 0.01  # 397 test rows, three seeds: one standard error is about 0.006
+        assert gaps["twin"][-1] < gaps["twin"][0]
+        assert by_model["DEQ"][1][-1] > 0.8
+    assert (gaps["plain"] > gaps["twin"]).all()  # ReLU
+
+
+def test_depth_slows_plain_networks(documents):
+    for activation in ("tanh", "relu"):
+        found = {k: v[0] for k, v in documents["plain_depth"]["points"][f"digits/{activation}/256"]["numbers"].items()}
+        assert abs(found["twin"] - found["DEQ"]) < 0.02  # 397 test rows: one of them is 0.0025
+        assert found["1 layer"] > found["3 layers"]
+        assert found["1 layer"] > found["1 layer, 0.2"]
+        assert ("1 raw layer" in found) == (activation == "relu")
+
+
+def test_students_of_a_trained_deq(documents):
+    """Every start, depth and way, three seeds; students fitted to the DEQ agree with it more than others do."""
+    rows = documents["distil"]["points"]["digits/relu"]["numbers"]["rows"]
+    assert len(rows) == 3 * (1 + 3 * 3)
+    deqs = [row for row in rows if row["start"] == "deq"]
+    assert all(row["agreement"] == 1.0 and row["accuracy"] > 0.8 for row in deqs)
+    agreement = {way: np.mean([r["agreement"] for r in rows if r["way"] == way]) for way in distil.WAYS}
+    assert agreement["distilled"] > agreement["fresh readout"]
+    assert agreement["distilled"] > 0.9
+    assert max(row["milliseconds"] for row in rows if row["depth"] == 2) < min(row["milliseconds"] for row in deqs)
+
+
+def test_networks_that_do_not_fit_together_are_trained_in_turns(monkeypatch):
+    data = load("digits").standardised()
+    networks = ["DEQ", "twin", "orthogonal twin", "2 layers"]
+    at_once = plain_depth.accuracy_by_depth(data, "relu", 24, networks, epochs=3, seeds=(0, 1))
+    monkeypatch.setattr(_readouts, "_CPU_BYTES", 3 * 4 * 24 * (len(data.X_train) + len(data.X_test)))
+    assert plain_depth.accuracy_by_depth(data, "relu", 24, networks, epochs=3, seeds=(0, 1)) == at_once
+    monkeypatch.setattr(_readouts, "_CPU_BYTES", 1)
+    assert plain_depth.accuracy_by_depth(data, "relu", 24, networks, epochs=3, seeds=(0, 1)) == at_once
+
+
+def test_noise_makes_data_harder_and_stays_standardised():
+    data = load("digits").standardised()
+    blurred = noisy(data, 3.0, seed=1)
+    assert np.isclose((blurred.X_train.astype(np.float64) ** 2).sum(1).mean(), 1.0, rtol=ulps(64, np.float32), atol=0)
+    overlap = float((blurred.X_train * data.X_train).sum(1).mean())  # 1 / sqrt(1 + 9) of the signal is left
+    assert abs(overlap - 10**-0.5) < 0.01
+    assert np.array_equal(noisy(data, 3.0, seed=1).X_test, blurred.X_test)
+
+
+def test_a_table_of_accuracies_beside_the_published_ones(tmp_path):
+    points = accuracy.points(QUICK, ["digits"], [16], seeds=1, epochs=1)
+    document = run("accuracy", QUICK, tmp_path, points=points)
+    stored = document["points"]["digits/16"]
+    assert stored["settings"]["seeds"] == [0]
+    heads, rows = accuracy_table(document, {"digits": {"relu": accuracy.REPORTED["mnist"]["relu"]}})
+    mean = 100 * stored["numbers"]["accuracies"]["relu"]["sgd"]["twin"]["accuracy"][0]
+    relu = dict(zip(heads, rows[1], strict=True))
+    assert (relu["data"], relu["activation"], relu["width"]) == ("digits", "ReLU", "16")
+    assert relu["twin"] == f"{mean:.2f} ± 0.00"
+    assert relu["published (DEQ, twin, plain)"] == "93.7, 93.4, 91.8"
+    assert rows[0][8] == "-"
+
+
+def test_no_odd_network_beats_the_lower_bound():
+    deq = nsd.DEQ("tanh", sigma_a2=0.2)
+    floor = odd_layers.odd_lower_bound(deq, (0.8, 1.2))
+    assert 1e-4 < floor < best_scaled_layer(deq)  # as the study says: no odd network is exact on a box
+    # units that see the norm are not bound by it
+    assert nsd.match_one_layer(deq, norms=(0.8, 1.2), tol=1e-5).bound < 0.1 * floor
+    with pytest.raises(InvalidInputError, match="odd"):
+        odd_layers.odd_lower_bound(nsd.DEQ("relu", sigma_a2=0.2), (0.8, 1.2))
+
+
+def best_scaled_layer(deq: nsd.DEQ) -> float:
+    """The error of the best layer tanh(s x), times its best factor, over pairs of norms 0.8 and 1.2."""
+    cosine = np.cos(np.linspace(0.0, np.pi, 41))
+    rows = np.concatenate([r * np.stack([cosine, np.sqrt(1.0 - cosine**2)], axis=1) for r in (0.8, 1.2)])
+    exact = nsd.ck(deq, rows)
+    size = np.sqrt(np.outer(exact.diagonal(), exact.diagonal()))
+    errors = []
+    for scale in np.linspace(0.8, 1.1, 13):
+        own = nsd.ck(nsd.ENN([nsd.activation("tanh").affine(scale=scale)]), rows)
+        ratio = (exact * own / size**2).sum() / (own**2 / size**2).sum()
+        errors.append(np.abs((ratio * own - exact) / size).max())
+    return min(errors)
