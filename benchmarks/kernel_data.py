@@ -25,6 +25,7 @@ import torch
 
 import notsodeep as nsd
 from notsodeep.errors import DataError, NotSoDeepError
+from studies._data import load
 
 from ._clock import elapsed
 from .kernels import show
@@ -38,7 +39,7 @@ SEED = 0
 
 @functools.cache
 def whole(name: str) -> np.ndarray:
-    return np.asarray((nsd.datasets.digits() if name == "digits" else nsd.datasets.load(name)).X_train, dtype=float)
+    return np.asarray(load(name).X_train, dtype=float)
 
 
 def rows_of(name: str, n: int) -> np.ndarray | None:

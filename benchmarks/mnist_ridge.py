@@ -25,8 +25,8 @@ import numpy as np
 import torch
 
 import notsodeep as nsd
-from notsodeep.datasets import load
 from notsodeep.errors import MissingExtraError
+from studies._data import load
 
 OURS = ("relu-ck", "relu-ntk", "tanh-ck", "tanh-ntk")
 PEERS = ("features-ck", "features-ntk", "svc", "kernel-ridge", "gpytorch")

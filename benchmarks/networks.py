@@ -20,13 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import notsodeep as nsd
-from notsodeep.nn.compare import peak_bytes
 
-from ._clock import elapsed
+from ._clock import elapsed, peak_bytes
 
 try:
     with warnings.catch_warnings():
@@ -175,15 +173,6 @@ def training(phi: str, width: int, tol: float, device: torch.device, seconds: fl
     return result
 
 
-def digits(device: torch.device) -> nsd.nn.Comparison:
-    """ReLU DEQ, twin and plain network on scikit-learn's digits, width 1,024, five seeds."""
-    X, y = load_digits(return_X_y=True)
-    X = X - X.mean(0)
-    X = X / math.sqrt((X**2).sum(1).mean())
-    deq = nsd.DEQ("relu", sigma_a2=0.2).centred(1.0)
-    return nsd.compare(deq, nsd.match(deq, 1.0), (X, y), width=1024, ridge=1e-4, device=device)
-
-
 def machine(device: torch.device, threads: int) -> dict[str, Any]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {"device": name, "threads": threads, "torch": torch.__version__}
@@ -206,7 +195,6 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=[256, 1024, 4096])
     parser.add_argument("--seconds", type=float, default=3.0, help="time for each comparison")
     parser.add_argument("--output", type=Path, help="write the numbers as JSON")
-    parser.add_argument("--figure", type=Path, help="draw the comparison on digits")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
@@ -217,17 +205,12 @@ def main() -> None:
     show(f"one batch of {BATCH}, {FEATURES} features, inference", forward)
     backward = [training(*case, device, options.seconds) for case in cases if case[1] == 1024]
     show("forward and backward through all weights", backward)
-    comparison = digits(device)
-    print(f"\nscikit-learn's digits, frozen features, ridge readout\n{comparison}")
-    if options.figure is not None:
-        nsd.plots.ComparisonDisplay.from_comparison(comparison).plot().figure_.savefig(options.figure, dpi=150)
     if options.output is not None:
         document = {
             "command": f"python -m benchmarks.networks --device {device} --threads {options.threads}",
             "machine": machine(device, options.threads),
             "inference": forward,
             "training": backward,
-            "digits": comparison.to_dict(),
         }
         options.output.write_text(json.dumps(document, indent=1) + "\n")
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import notsodeep as nsd
-from notsodeep.datasets import load
+from studies._data import load
 from notsodeep.errors import NotSoDeepError
 from notsodeep.solve import CG, KernelTiles, NetworkKernel, solve_operator
 

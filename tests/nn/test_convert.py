@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import subprocess
-import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +15,6 @@ from helpers import solved, tolerance, ulps
 from notsodeep.activations import Activation
 from notsodeep.errors import InvalidInputError, NotSoDeepWarning
 from notsodeep.nn import DEQParts
-from notsodeep.nn.compare import Comparison, Measurement, peak_bytes
 from notsodeep.nn.convert import solve_parts
 from notsodeep.nn.foreign import measure, parts_of
 
@@ -228,46 +223,6 @@ def test_distillation_reports_what_it_kept() -> None:
     assert tuned.error < result.error
 
 
-# -- comparing -------------------------------------------------------------------------------------------
-def test_compare_builds_trains_and_measures() -> None:
-    deq = nsd.DEQ("relu", sigma_a2=0.2)
-    result = nsd.compare(deq, nsd.match(deq, 1.0), (X[:600], Y[:600]), width=128, seeds=2)
-    assert result.models == ("DEQ", "twin", "plain")
-    assert result.values("DEQ", "agreement") == [1.0, 1.0]
-    assert all(value > 0.8 for value in result.values("twin", "accuracy"))
-    assert result.summary("twin", "inference_seconds")[0] > 0
-    assert result.summary("twin", "inference_bytes")[0] >= 128 * 10 * 4
-    assert "speed-up" in str(result)
-    assert "plain" in str(result)
-    assert len(result.to_dict()["rows"]) == 6
-
-
-def test_compare_trains_a_twin_with_its_learning_rates_and_init(monkeypatch) -> None:
-    """A rate of zero must leave its matrix as drawn, a rate of one must move it; orthogonal weights are used."""
-    seen = {}
-
-    def spy(model, *arguments, **options):
-        before = [w.detach().clone() for w in model.weights] if isinstance(model, nsd.nn.ENN) else []
-        history = nsd.nn.fit(model, *arguments, **options)
-        for old, new in zip(before, getattr(model, "weights", []), strict=False):
-            seen.setdefault(id(model), []).append((old, bool(torch.equal(old, new))))
-        return history
-
-    monkeypatch.setattr(importlib.import_module("notsodeep.nn.compare"), "fit", spy)
-    deq = nsd.DEQ("tanh", 0.2)
-    module = nsd.nn.ENN(nsd.ENN(["tanh", "tanh"]), X.shape[1], 24, 2)
-    module.learning_rates = (0.0, 1.0, 1.0)
-    options = {"width": 24, "seeds": 1, "method": "sgd", "train": "all", "epochs": 1, "lr": 0.1}
-    nsd.compare(deq, module, (X[:200], Y[:200]), init="orthogonal", **options)
-    twin, plain = seen.values()
-    assert [still for _, still in twin] == [True, False]
-    assert [still for _, still in plain] == [False, False]
-    gram = twin[1][0] @ twin[1][0].T
-    torch.testing.assert_close(
-        gram, torch.diag(gram.diagonal()), rtol=0.0, atol=ulps(8, torch.float32) * float(gram.max())
-    )
-
-
 def test_a_conversion_reports_the_plain_baseline() -> None:
     found = nsd.nn.twin_of(trained(), X[:600])
     again = nsd.nn.ENN(nsd.ENN(["tanh"] * found.model.spec.depth), 64, 300, 10, seed=0, bias=True)
@@ -300,93 +255,6 @@ def test_no_bias_of_the_parts_is_dropped() -> None:
         DEQParts(W, U, "tanh", bias=torch.ones(4))
     with pytest.raises(InvalidInputError, match="one entry per output"):
         DEQParts(W, U, "tanh", torch.ones(2, 5), readout_bias=torch.ones(3))
-
-
-@pytest.mark.parametrize("seeds", [0, -1, [], 1.5, "ab"])
-def test_compare_needs_a_seed(seeds) -> None:
-    with pytest.raises(InvalidInputError, match="seeds must be"):
-        nsd.compare(nsd.DEQ("tanh", 0.2), nsd.ENN(["tanh"]), (X[:200], Y[:200]), width=8, seeds=seeds)
-
-
-@pytest.mark.parametrize("method", ["sgd", "adam"])
-def test_every_method_has_a_learning_rate_that_learns(method: str) -> None:
-    found = nsd.compare(
-        nsd.DEQ("tanh", 0.2), nsd.ENN(["tanh"]), (X, Y), width=64, seeds=1, method=method, train="all", epochs=10
-    )
-    assert all(found.values(model, "accuracy")[0] > 0.3 for model in found.models)
-
-
-def test_a_deq_that_leaves_contraction_is_mentioned() -> None:
-    options = {"seeds": 1, "method": "adam", "lr": 0.3, "train": "all", "epochs": 2}
-    wild = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), X.shape[1], 32, 10)
-    tame = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), X.shape[1], 32, 10).limit_contraction(0.9)
-    found = nsd.compare(wild, nsd.ENN(["tanh"]), (X, Y), **options)
-    assert found.rows[0].contraction > 1.0
-    (remark,) = found.remarks
-    assert f"{found.rows[0].contraction:.2f}" in remark
-    assert "limit_contraction" in " ".join(str(found).split())
-    assert nsd.compare(tame, nsd.ENN(["tanh"]), (X, Y), **options).remarks == ()
-
-
-def test_times_are_medians_that_one_slow_run_does_not_move() -> None:
-    row = Measurement("DEQ", 0, 0.9, 1.0, 0.010, 1.0, 100, 10)
-    rows = [replace(row, seed=i, inference_seconds=t) for i, t in enumerate((0.010, 0.011, 0.012, 0.010, 5.0))]
-    assert Comparison(tuple(rows), 8, 4).summary("DEQ", "inference_seconds") == (0.011, pytest.approx(0.001))
-
-
-def test_compare_is_silent_on_standard_error() -> None:
-    code = (
-        "import notsodeep as nsd, numpy as np; X = np.random.default_rng(0).normal(size=(40, 5))\n"
-        "nsd.compare(nsd.DEQ('tanh', 0.2), nsd.ENN(['tanh']), (X, (X[:, 0] > 0).astype(int)), width=8, seeds=1)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stderr == ""
-
-
-def test_compare_takes_modules_and_a_test_set() -> None:
-    deq = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 64, 64, 10)
-    twin = nsd.nn.ENN(nsd.match(deq.spec, 1.0), 64, 64, 10)
-    result = nsd.compare(
-        deq, twin, (X[:300], Y[:300]), test=(X[300:500], Y[300:500]), seeds=[3], method="sgd", epochs=3
-    )
-    assert result.width == 64
-    assert {row.seed for row in result.rows} == {3}
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: nsd.compare(nsd.DEQ("relu", 0.2), nsd.ENN(["relu"]), (X, Y)), "pass width"),
-        (
-            lambda: nsd.compare(nsd.ENN(["relu"]), nsd.ENN(["relu"]), (X, Y)),
-            "notsodeep.nn.DEQ",
-        ),
-        (lambda: nsd.compare(nsd.DEQ("relu", 0.2), nsd.DEQ("relu", 0.2), (X, Y)), "must be a notsodeep.nn.ENN"),
-        (lambda: nsd.compare(nsd.DEQ("relu", 0.2), nsd.ENN(["relu"]), (X, X[:, 0]), width=8), "integer classes"),
-    ],
-)
-def test_compare_refuses(call, words: str) -> None:
-    with pytest.raises(InvalidInputError, match=words):
-        call()
-
-
-def test_peak_memory_counts_what_is_alive_together() -> None:
-    one = peak_bytes(lambda: torch.zeros(250_000).sum())
-    two = peak_bytes(lambda: [torch.zeros(250_000), torch.zeros(250_000)])
-    assert one == pytest.approx(1e6, rel=1e-5)  # and a sum of four bytes
-    assert two == pytest.approx(2e6, rel=1e-5)  # nothing else
-
-
-def test_the_comparison_can_be_drawn() -> None:
-    deq = nsd.DEQ("tanh", sigma_a2=0.2)
-    result = nsd.compare(deq, nsd.match(deq, 1.0), (X[:300], Y[:300]), width=32, seeds=2)
-    display = nsd.plots.ComparisonDisplay.from_comparison(result).plot()
-    points = [line.get_ydata()[0] for line in display.axes_[0].lines if line.get_marker() == "o"]
-    assert points == pytest.approx([100 * result.summary(m, "accuracy")[0] for m in result.models])
-    heights = [bar.get_height() for bar in display.axes_[2].patches]
-    assert heights == pytest.approx([1e3 * result.summary(m, "inference_seconds")[0] for m in result.models])
-    with pytest.raises(InvalidInputError, match="quantities must be among"):
-        nsd.plots.ComparisonDisplay(result, ["speed"])
 
 
 # -- the claim -------------------------------------------------------------------------------------------

@@ -73,14 +73,6 @@ def test_autocast_and_compile() -> None:
     )
 
 
-def test_compare_measures_the_device() -> None:
-    deq = nsd.DEQ("tanh", 0.2)
-    X = inputs(400)
-    result = nsd.compare(deq, nsd.match(deq, 1.0), (X, (X[:, 0] > 0).long()), width=256, seeds=2, device="cuda")
-    assert result.summary("twin", "inference_bytes")[0] > 0
-    assert result.summary("twin", "accuracy")[0] > 0.8
-
-
 def test_conversion_stays_on_the_device() -> None:
     model = models()["deq"].cuda()
     conversion = nsd.nn.twin_of(model, inputs(400))
@@ -91,7 +83,7 @@ def test_conversion_stays_on_the_device() -> None:
 @pytest.mark.parametrize("method", ["sgd", "adam"])
 def test_recorded_epochs_are_those_of_the_cpu(method: str) -> None:
     """Readouts of several networks, recorded and replayed on the card."""
-    from notsodeep.experiments.readouts import train_readouts
+    from studies._readouts import train_readouts
 
     features = torch.randn(3, 70, 5, generator=torch.Generator().manual_seed(0))
     y = torch.arange(70) % 4

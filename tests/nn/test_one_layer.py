@@ -16,8 +16,8 @@ import notsodeep as nsd
 from helpers import ulps
 from notsodeep.errors import InvalidInputError, NotSoDeepWarning
 from notsodeep.nn import DEQParts
-from notsodeep.nn.compare import _specifications
 from notsodeep.nn.foreign import measure
+from studies._data import load
 
 CASES = ("tanh ck", "relu ck", "relu ntk", "thresholds", "bias")
 
@@ -100,7 +100,7 @@ def test_torch_compile_takes_a_one_layer_twin_as_one_graph(name: str, backend: s
 
 @pytest.mark.parametrize("name", ["tanh ck", "relu ck"])
 def test_orthogonal_weights_have_the_same_kernel_with_smaller_fluctuations(name: str) -> None:
-    x = nsd.datasets.digits().first(60).standardised().X_train.astype(float)
+    x = load("digits").first(60).standardised().X_train.astype(float)
     exact, rows = twin(name).kernel_matrix(x), torch.from_numpy(x)
     errors, mean = {}, {}
     for init in ("gaussian", "orthogonal"):
@@ -112,20 +112,6 @@ def test_orthogonal_weights_have_the_same_kernel_with_smaller_fluctuations(name:
     assert mean["orthogonal"] < 0.5 * errors["orthogonal"]  # the error is chance: it falls as the root of twelve
 
 
-def test_compare_and_what_an_ntk_twin_trains() -> None:
-    data = nsd.datasets.digits().first(300).standardised()
-    deq = nsd.DEQ("relu", 0.2)
-    options = {"test": (data.X_test[:100], data.y_test[:100]), "width": 64, "seeds": 1}
-    rows = (data.X_train, data.y_train)
-    found = nsd.compare(deq, twin("relu ck"), rows, init="orthogonal", **options)
-    assert found.models == ("DEQ", "twin", "plain")
-    assert abs(found.values("twin", "accuracy")[0] - found.values("DEQ", "accuracy")[0]) < 0.15
-    # all weights of the DEQ train; the twin's readout stands for that, its hidden weights stay
-    builders = _specifications(deq, twin("relu ntk"), "gaussian")
-    trained = {name: build(64, 8, 10, 0, "all", None).kernel for name, build in builders.items()}
-    assert trained == {"DEQ": "ntk", "twin": "ck", "plain": "ntk"}
-
-
 # -- a bias ----------------------------------------------------------------------------------------------
 def biased(width: int = 400) -> nsd.nn.DEQ:
     return nsd.nn.DEQ(nsd.DEQ("tanh", 0.15, sigma_c2=0.3), 64, width, 10, seed=1)
@@ -133,7 +119,7 @@ def biased(width: int = 400) -> nsd.nn.DEQ:
 
 def test_twin_of_a_deq_with_a_bias() -> None:
     """Its kernel has the bias, and its features reproduce what the DEQ computes."""
-    x = nsd.datasets.digits().first(500).standardised().X_train
+    x = load("digits").first(500).standardised().X_train
     deq = biased()
     found = nsd.nn.twin_of(deq, x, ridge=1e-3)
     assert found.twin.depth == 1
@@ -179,7 +165,7 @@ def test_a_module_with_pytorchs_own_biases() -> None:
         def deq_parts(self) -> DEQParts:
             return DEQParts.from_layers(self.recurrent, self.entrance, nn.Tanh(), self.head)
 
-    x = nsd.datasets.digits().first(400).standardised().X_train
+    x = load("digits").first(400).standardised().X_train
     found = nsd.nn.twin_of(Equilibrium(), x, ridge=1e-3)
     assert found.twin.depth == 1
     assert found.measured.spec.variances[2] > 0.0

@@ -266,10 +266,10 @@ class TwinDisplay(Display):
         ax : list of matplotlib Axes, optional
             One for each panel; a new figure by default.
         """
-        shown = 1 + bool(self.twin.targets) + (self.spectra is not None)
+        shown = 1 + (self.twin.target is not None) + (self.spectra is not None)
         first, *others = self._panels(ax, shown, 3.9, 3.6)
         draw_activations(first, self.twin)
-        if self.twin.targets:
+        if self.twin.target is not None:
             _draw_numbers(others.pop(0), self.twin)
         if self.spectra is not None:
             _draw_spectra(others.pop(0), *self.spectra)
@@ -298,7 +298,9 @@ def _curve(ax: Axes, phi: Activation, scale: float, label: str, **style: Any) ->
 
 
 def _draw_numbers(ax: Axes, twin: Twin) -> None:
-    wanted, got = twin.targets[-1], twin.achieved[-1]
+    wanted, got = twin.target, twin.coefficients
+    assert wanted is not None
+    assert got is not None
     units = np.array([wanted.tau0**2, wanted.tau0**4, wanted.tau0**4, 1.0])
     place = np.arange(4)
     ax.bar(place - 0.19, np.array(wanted.four) * units, 0.38, color="0.25", label="DEQ")

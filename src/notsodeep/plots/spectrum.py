@@ -15,7 +15,7 @@ from .._arguments import checked
 from .._arrays import as_floats
 from ..errors import InvalidInputError, warn
 from ..spectra import SpectralLaw, Spike
-from .style import COLOURS, Display, square_matrix
+from .style import Display, square_matrix
 
 _BARS, _CURVE, _SPIKE = "#9db9d4", "#b3262e", "#1d3557"
 
@@ -150,8 +150,8 @@ class SpectrumDisplay(Display):
             right = max(far) + 0.16 * (max(far) - edges[-1]) + pad if far else edges[-1]
             _break_axis(ax, float(edges[0]), float(edges[-1]), float(right))
         self._draw_isolated(ax, float(edges[-1]))
-        for (name, values), colour in zip((beside or {}).items(), (COLOURS["twin"], COLOURS["plain"]), strict=False):
-            ax.stairs(self._heights(np.asarray(values), edges), edges, color=colour, linewidth=1.3, label=name)
+        for shade, (name, values) in enumerate((beside or {}).items()):
+            ax.stairs(self._heights(np.asarray(values), edges), edges, color=f"{0.1 + 0.4 * (shade % 2)}", label=name)
         self._finish(ax)
         return self
 
