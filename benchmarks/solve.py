@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 import notsodeep as nsd
-from studies._data import load
 from notsodeep.errors import NotSoDeepError
 from notsodeep.solve import CG, KernelTiles, NetworkKernel, solve_operator
+from studies._data import load
 
 
 def problem(options: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:

@@ -67,7 +67,7 @@ WAYS: dict[str, Callable[[nsd.nn.Model, nsd.nn.Model, Tensor, Tensor, Distilling
 def students(run: DistillingRun, X: Tensor) -> dict[tuple[str, int], nsd.Twin | nsd.ENN]:
     """Return the one-layer twin of the DEQ before its training, and plain networks of one and of two layers."""
     deq = nsd.DEQ(run.activation, run.sigma_a2)
-    norms = None if deq.homogeneous else nsd.norm_range(X.cpu(), coverage=0.99)
+    norms = None if deq.homogeneous else nsd.matching.norm_range(X.cpu(), coverage=0.99)
     twin = nsd.match_one_layer(deq, norms=norms, units="conditioned" if deq.homogeneous else "auto")
     return {("twin", 1): twin, **{("plain", depth): nsd.ENN([run.activation] * depth) for depth in (1, 2)}}
 

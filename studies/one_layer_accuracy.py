@@ -30,7 +30,7 @@ _SCALED_ON = 1000  # rows that the plain network's scalar is found on
 def one_layer_candidates(phi: str, data: Dataset) -> dict[str, Candidate]:
     """The networks compared, the DEQ first."""
     papers = twin_for(phi)
-    one = nsd.match_one_layer(papers.deq, norms=nsd.norm_range(data.X_train), tol=TOLERANCE).network
+    one = nsd.match_one_layer(papers.deq, norms=nsd.matching.norm_range(data.X_train), tol=TOLERANCE).network
     scalar = papers.verify(data.X_train[:_SCALED_ON]).scalar
     *before, last = papers.plain.activations
     return {

@@ -101,7 +101,7 @@ def train_lazily(run: LazyRun, setup: Setup = QUICK) -> dict[str, Any]:
     """The curves of every seed."""
     data = _rows(run, setup)
     deq = nsd.DEQ(run.activation, run.sigma_a2)
-    norms = None if deq.homogeneous else nsd.norm_range(data.X_train)
+    norms = None if deq.homogeneous else nsd.matching.norm_range(data.X_train)
     twin = nsd.match_one_layer(deq, "ntk", norms, run.tol, trains="readout")
     seeds = [_follow(run, twin, data, seed, setup) for seed in run.seeds]
     return {"bound": twin.bound, "kinds": twin.kinds, "seeds": seeds}

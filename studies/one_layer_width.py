@@ -61,7 +61,7 @@ def errors_by_width(X: Tensor, phi: str, widths: tuple[int, ...], seeds: int) ->
     """Network -> one list of errors over the seeds for each width."""
     deq = nsd.DEQ(phi, SIGMA_A2)
     exact = nsd.ck(deq, X.cpu()).to(X.device)  # on a GPU too, the reference is that of the CPU
-    one = nsd.match_one_layer(deq, norms=nsd.norm_range(X.cpu()), tol=TOLERANCE, units="conditioned")
+    one = nsd.match_one_layer(deq, norms=nsd.matching.norm_range(X.cpu()), tol=TOLERANCE, units="conditioned")
     papers = nsd.match(deq, float(X.square().sum(1).mean().sqrt()))
     centred = nsd.ck(papers.deq, X.cpu()).to(X.device)
     where: dict[str, Any] = {"dtype": X.dtype, "device": X.device}

@@ -88,7 +88,7 @@ def route_twin(route: str, activation: str, kernel: str, data: Dataset) -> nsd.T
         return nsd.match(deq, float(np.sqrt(squares.mean())), kernel)
     if route == "sphere":
         return nsd.match_sphere(deq, kernel)
-    norms = None if deq.homogeneous else nsd.norm_range(data.X_train)
+    norms = None if deq.homogeneous else nsd.matching.norm_range(data.X_train)
     return nsd.match_one_layer(deq, kernel, norms, units="conditioned")
 
 
@@ -97,7 +97,7 @@ def compare_route(data: Dataset, route: str, activation: str, kernel: str, size:
     twin = route_twin(route, activation, kernel, data)
     rows = _unit(data) if route == "sphere" else data
     numbers: dict[str, Any] = {"depth": twin.depth, "bound": twin.bound, "family": twin.family}
-    numbers |= {"norms": nsd.norm_range(rows.X_train)} | _kernels(twin, rows, kernel)
+    numbers |= {"norms": nsd.matching.norm_range(rows.X_train)} | _kernels(twin, rows, kernel)
     if kernel == "ck":
         numbers["networks"] = _networks(twin, rows, size)
     return numbers

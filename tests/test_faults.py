@@ -118,7 +118,7 @@ WRITERS = {
     "machine": Writer(machine, {"fitted.safetensors": is_machine}),
     "train": Writer(train, {"model.safetensors": is_network}),
     "save": Writer(save, {"model.safetensors": is_network}),
-    "demo": Writer(command("demo --quick -o demo"), {"demo/report.html": is_page}),
+    "demo": Writer(command("demo --quick -o demo"), {"demo/demo.png": is_picture}),
     "train_cuda": Writer(lambda: train("cuda"), {"model.safetensors": is_network}),
 }
 ON_CUDA = ("train_cuda",)  # for tests/fuzz/kills.py, where a device is at hand

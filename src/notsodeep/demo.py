@@ -135,7 +135,7 @@ def _digits(size: DemoSize) -> DemoData:
 
 def _case(data: DemoData, phi: str, size: DemoSize) -> Case:
     deq, X = nsd.DEQ(phi, SIGMA_A2), data.train[0]
-    twin = nsd.match_one_layer(deq, norms=None if deq.homogeneous else nsd.norm_range(X))
+    twin = nsd.match_one_layer(deq, norms=None if deq.homogeneous else nsd.matching.norm_range(X))
     networks: dict[str, Any] = {"DEQ": deq, "twin": twin, "plain": nsd.ENN([phi])}
     kernels = {name: _kernel(network, X) for name, network in networks.items()}
     guesses = {name: _decide(kernels[name], _kernel(n, data.test[0], X), data) for name, n in networks.items()}

@@ -146,10 +146,10 @@ def explore(
 
 @app.command()
 def demo(
-    folder: Annotated[Path, Option("--output", "-o", help="Where report.html goes.")] = Path("demo"),
+    folder: Annotated[Path, Option("--output", "-o", help="Where demo.png goes.")] = Path("demo"),
     quick: Annotated[bool, Option("--quick", metavar="", help="Small sizes: a few seconds.")] = False,
 ) -> None:
-    r"""Show two DEQs and their twins in one table and a report, in about a minute.
+    r"""Show two DEQs and their one-layer twins in one table and one figure.
 
     \b
     Examples:
