@@ -71,11 +71,11 @@ def _follow(run: LazyRun, twin: nsd.Twin, data: Dataset, seed: int, setup: Setup
     X, y, X_test, y_test = data.tensors(setup.device)
     sizes = (X.shape[1], run.width, len(data.classes))
     models: dict[str, nsd.nn.Model] = {
-        "DEQ": nsd.nn.DEQ(twin.implicit, *sizes, 3 * seed, solver=nsd.nn.SolverOptions(tol=1e-4), device=X.device),
+        "DEQ": nsd.nn.DEQ(twin.deq, *sizes, 3 * seed, solver=nsd.nn.SolverOptions(tol=1e-4), device=X.device),
         "one layer": nsd.nn.ENN(twin, *sizes, 3 * seed + 1, device=X.device),
         "one layer, orthogonal": nsd.nn.ENN(twin, *sizes, 3 * seed + 1, init="orthogonal", device=X.device),
         "another DEQ": nsd.nn.DEQ(
-            twin.implicit, *sizes, 3 * seed + 2, solver=nsd.nn.SolverOptions(tol=1e-4), device=X.device
+            twin.deq, *sizes, 3 * seed + 2, solver=nsd.nn.SolverOptions(tol=1e-4), device=X.device
         ),
     }
     targets, held = (one_hot(labels, len(data.classes), X) for labels in (y, y_test))
@@ -83,7 +83,7 @@ def _follow(run: LazyRun, twin: nsd.Twin, data: Dataset, seed: int, setup: Setup
         name: Learner(model, X, targets, X_test, run.lr, readout="one layer" in name) for name, model in models.items()
     }
     if run.limit:
-        learners[LIMIT] = Limit(twin.implicit, X, targets, X_test, run.lr)
+        learners[LIMIT] = Limit(twin.deq, X, targets, X_test, run.lr)
     curves: dict[str, dict[str, list[float]]] = {name: {} for name in learners}
     steps: list[int] = []
     for taken, found in in_step(learners, len(X), run.batch_size, seed, run.epochs, run.rows_per_epoch):
