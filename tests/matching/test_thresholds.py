@@ -120,7 +120,7 @@ def test_shares_add_up_at_every_width():
     assert sum(LAYER.shares) == pytest.approx(1.0)
     for width in (1, 2, 7, 1000):
         table = LAYER.table(torch.zeros((), dtype=torch.float64), width)
-        assert table.shape == (2, width)
+        assert table.shape == (3, width)
     weights = [float((table[1][table[0] == t] ** 2).sum()) / 1000 for t in LAYER.thresholds]
     assert weights == pytest.approx(LAYER.weights)
 

@@ -37,7 +37,7 @@ _A = TypeVar("_A", bound="type[Activation]")
 
 
 def register(cls: _A) -> _A:
-    """Make a class known by its name and its aliases."""
+    """Give a class its name and its aliases, and export it from :mod:`notsodeep.activations`."""
     for name in (cls.name, *cls.aliases):
         _REGISTRY[name] = cls
     return cls
@@ -81,7 +81,7 @@ class Activation:
     # -- what the Gaussian numerics need to know ---------------------------------------------------------
     @property
     def kinks(self) -> tuple[float, ...]:
-        """Points where the function is not smooth, in increasing order."""
+        """The points where phi is not smooth, in increasing order."""
         return ()
 
     @property
@@ -97,7 +97,7 @@ class Activation:
 
     @property
     def parity(self) -> Parity | None:
-        """``"odd"``, ``"even"`` or ``None``."""
+        """The symmetry of phi: ``"odd"``, ``"even"`` or ``None``."""
         return None
 
     @property

@@ -107,24 +107,20 @@ class Thresholds(NormUnits):
         return found
 
     def table(self, like: Tensor, width: int) -> Tensor:
-        """Threshold and gain of every unit: (2, width)."""
-        counts = torch.tensor(self._edges(width)).diff()
+        """Return the threshold and the gain of every unit, and 1 for a gated unit, else 0: (3, width)."""
+        counts = torch.tensor([round(width * s) for s in accumulate(self.shares, initial=0.0)]).diff()
         gains = (width * torch.tensor(self.weights, dtype=torch.float64) / counts.clamp_min(1)).sqrt()
-        both = torch.stack([torch.tensor(self.thresholds, dtype=torch.float64), gains])
-        return both.repeat_interleave(counts, dim=1).to(like)
-
-    def _edges(self, width: int) -> list[int]:
-        """The first unit of each threshold, and the end of the last ones."""
-        return [round(width * s) for s in accumulate(self.shares, initial=0.0)]
+        gates = torch.arange(len(counts)) >= len(counts) - self.gated
+        columns = torch.stack([torch.tensor(self.thresholds, dtype=torch.float64), gains, gates.double()])
+        return columns.repeat_interleave(counts, dim=1).to(like)
 
     def formula(self, before: Tensor, inputs: Tensor, table: Tensor) -> Tensor:
-        thresholds, gains = table
+        thresholds, gains, gates = table
         above = torch.addcmul(before, row_norms(inputs).unsqueeze(-1), thresholds, value=-1.0)
-        if not self.gated:
-            return torch.nn.functional.leaky_relu(above, self.leak) * gains
-        first = self._edges(before.shape[-1])[-1 - self.gated]
-        gates = torch.where(above[..., first:] > 0.0, 1.0, self.leak) * before.roll(1, -1)[..., first:]
-        return torch.cat([torch.nn.functional.leaky_relu(above[..., :first], self.leak), gates], -1) * gains
+        units = torch.nn.functional.leaky_relu(above, self.leak)
+        if self.gated:
+            units = torch.where(gates > 0, torch.where(above > 0, 1.0, self.leak) * before.roll(1, -1), units)
+        return units * gains
 
     def layer(self, qx: Tensor, qy: Tensor) -> ThresholdsLayer:
         return ThresholdsLayer(self, qx, qy)
