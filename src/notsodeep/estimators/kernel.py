@@ -81,20 +81,7 @@ class DEQKernel(CovarianceKernel):
 
     @checked
     def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
-        """Compute the kernel matrix.
-
-        Parameters
-        ----------
-        X : array of shape (n, p)
-        Y : array of shape (m, p), optional
-            X by default.
-        eval_gradient : bool
-            Whether to return derivatives by the logarithms of the free variances as well.
-
-        Returns
-        -------
-        array of shape (n, m), or a pair of it and an array of shape (n, n, variances)
-        """
+        """Return the matrix, (n, m), and with ``eval_gradient`` its derivatives by the logarithms of free variances."""
         if eval_gradient and Y is not None:
             raise InvalidInputError("gradients are for the matrix of X with itself; leave Y out")
         x, y = _rows(X), None if Y is None else _rows(Y)

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from .._arguments import checked
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError
+from ..matching import Twin
 from ..mixtures.standardise import Standardiser
+from ..networks import network_from_dict
 from ..nn.checkpoint import read_file, write_file
 from ..solve import NetworkKernel
 from .machine import FittedMachine
@@ -60,7 +62,8 @@ def save_estimator(estimator: Any, path: str | Path) -> None:
     document: dict[str, Any] = {
         "kind": "estimator",
         "estimator": type(model).__name__,
-        "network": machine.kernel.to_dict(),
+        "kernel": machine.kernel.kernel,
+        "twin" if isinstance(machine.kernel.network, Twin) else "network": machine.kernel.network.to_dict(),
         "ridge": machine.ridge,
         "absolute_ridge": machine.absolute_ridge,
         "record": machine.record,
@@ -124,7 +127,8 @@ def load_estimator(path: str | Path) -> Any:
 
 
 def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> Any:
-    kernel = NetworkKernel.from_dict(document["network"])
+    source = Twin.from_dict(document["twin"]) if "twin" in document else network_from_dict(document["network"])
+    kernel = NetworkKernel(source, document["kernel"])
     X, coefficients = tensors["X"], tensors["coefficients"]
     if X.ndim != 2 or coefficients.ndim != 2 or len(X) != len(coefficients):
         raise ValueError(f"rows {tuple(X.shape)} and coefficients {tuple(coefficients.shape)} do not fit together")

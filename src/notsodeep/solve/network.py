@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +10,7 @@ from torch import Tensor
 from .._arguments import check_settings
 from ..kernels import kernel_function, kernels_of
 from ..matching import Twin
-from ..networks import DEQ, ENN, Kernel, network_from_dict
+from ..networks import DEQ, ENN, Kernel
 from ._limits import LIMITS
 
 Source = DEQ | ENN | Twin
@@ -95,27 +93,6 @@ class NetworkKernel:
         norms = X if len(X) > LIMITS.diagonal_block else None  # few rows are not worth a table
         found: Tensor = kernel_function(self.network, self.kernel, norms, check=self.check).diagonal(X)
         return found
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON document; an activation that wraps a Python function is refused."""
-        name = "twin" if isinstance(self.network, Twin) else "network"
-        return {"kernel": self.kernel, "check": self.check, name: self.network.to_dict()}
-
-    @staticmethod
-    def from_dict(document: Mapping[str, Any]) -> NetworkKernel:
-        """Read the document of :meth:`to_dict`.
-
-        Parameters
-        ----------
-        document : dict
-
-        Returns
-        -------
-        NetworkKernel
-        """
-        twin = "twin" in document
-        source = Twin.from_dict(document["twin"]) if twin else network_from_dict(document["network"])
-        return NetworkKernel(source, document["kernel"], document.get("check", True))
 
     def _matrix(self, X: Tensor, Y: Tensor | None) -> Tensor:
         if isinstance(self.network, Twin):
