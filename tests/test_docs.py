@@ -73,21 +73,42 @@ def test_every_page_is_in_the_contents():
     assert [p for p in PAGES if p != "index.md" and p.removesuffix(".md") not in index] == []
 
 
+SOURCE = ROOT / "src" / "notsodeep"
+
+
 def test_the_tour_of_the_source_names_what_exists():
-    sections = (DOCS / "how_it_is_built.md").read_text().split("\n## ")[1:]
+    page = (DOCS / "how_it_is_built.md").read_text()
+    sections = page.split("\n## ")[1:]
     assert [s.split("`")[1] for s in sections] == [
         "nsd.ntk",
-        "nsd.match",
-        "nsd.spectral_law",
+        "nsd.match_one_layer",
         "nsd.DEQClassifier.fit",
-        *2 * ["nsd.nn.DEQ"],
+        "nsd.nn.DEQ",
     ]
     for section in sections:
-        hops = re.findall(r"^\d+\. `([\w/]+\.py)`, `(\w+)`", section, flags=re.MULTILINE)
-        assert 3 < len(hops) <= 8
-        for file, name in hops:
-            source = (ROOT / "src" / "notsodeep" / file).read_text()
-            assert re.search(rf"^\s*(?:def|class) {name}\b", source, flags=re.MULTILINE), (file, name)
+        assert 3 < len(re.findall(r"^\d+\. `", section, flags=re.MULTILINE)) <= 6
+    named = re.findall(r"`([\w/]+\.py)`(?:, `(\w+)`)?", page)
+    assert len(named) > 25
+    for file, name in named:
+        source = (SOURCE / file).read_text()
+        assert not name or re.search(rf"^\s*(?:def|class) {name}\b", source, flags=re.MULTILINE), (file, name)
+
+
+COUNT = """
+import sys, numpy as np, notsodeep as nsd
+X, deq, files = np.random.default_rng(0).standard_normal((60, 20)) / 20**0.5, nsd.DEQ("tanh", sigma_a2=0.2), set()
+nsd.ntk  # imported before anything is counted
+sys.setprofile(lambda frame, event, argument: files.add(frame.f_code.co_filename))
+nsd.ntk(deq, X)
+sys.setprofile(None)
+print(*sorted(file for file in files if file.startswith(nsd.__file__.removesuffix("__init__.py"))))
+"""
+
+
+@pytest.mark.xfail(strict=False, reason="19 files are passed now, of 24 before")
+def test_a_kernel_of_sixty_rows_passes_few_files():
+    run = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
+    assert len(run.stdout.split()) <= 14, run.stdout
 
 
 def test_the_documentation_builds_without_warnings(tmp_path):
