@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -180,10 +180,10 @@ class EquivalentKernel:
         """The n diagonal entries."""
         return like(self.structured_diagonal().to(self.rows) + self.structured().lift[:, 0], self.X)
 
-    def structured_diagonal(self, part: slice = slice(None)) -> Tensor:
-        """The diagonal of gain X X' + V core V' alone, for some of the rows, in double precision."""
-        squares, V = squared_norms(self.rows[part]), self.V[part]
-        return self.gain * squares + torch.from_numpy(((V @ self.core) * V).sum(1)).to(squares)
+    def structured_diagonal(self) -> Tensor:
+        """Return the diagonal of gain X X' + V core V' alone, (n,), in double precision."""
+        squares = squared_norms(self.rows)
+        return self.gain * squares + torch.from_numpy(((self.V @ self.core) * self.V).sum(1)).to(squares)
 
     def linear_operator(self) -> scipy.sparse.linalg.LinearOperator:
         """For SciPy's iterative methods."""
@@ -209,20 +209,8 @@ class EquivalentKernel:
 
     @checked
     def logdet(self, ridge: float = 0.0) -> float:
-        """log det(K + ridge I)."""
+        """Log det(K + ridge I)."""
         return self.factorise(ridge).logdet
-
-    def lifted(self) -> EquivalentKernel:
-        """With a diagonal part that is positive everywhere.
-
-        Rows whose norms lie far from all others may have got more from the rest than their kernel with themselves;
-        where there are such, all are lifted to at least a tenth of the mean: what is nearly zero is no better known.
-        """
-        if np.min(self.shift) > 0.0:
-            return self
-        least = max(0.1 * np.mean(self.shift), 1e-6 * float(self.structured_diagonal().mean()))
-        lifted = np.maximum(self.shift, least)
-        return replace(self, shift=float(lifted) if lifted.ndim == 0 else lifted)
 
     # -- spectrum -----------------------------------------------------------------------------------------
     def eigenvalues(self, k: int | None = None) -> np.ndarray:
