@@ -59,3 +59,9 @@ def test_a_new_family(tmp_path):
     folder = applied("Add a family of twins", tmp_path)
     tests = ["tests/matching/test_match.py", "-k", "erf_family"]
     assert "2 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+
+
+def test_a_new_study(tmp_path):
+    folder = applied("Add a study", tmp_path)
+    tests = ["tests/studies", "-k", "rising_feedback or public_names"]
+    assert "2 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
