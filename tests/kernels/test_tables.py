@@ -169,16 +169,11 @@ def test_a_kernel_function_is_the_kernel(net, digits):
     assert torch.equal(k(torch.from_numpy(digits)), torch.from_numpy(K))
 
 
-def test_several_kinds_at_once_and_out(digits):
-    net = nsd.DEQ("tanh", 0.2)
-    k = nsd.kernel_function(net, ("ck", "ntk"), norms=(0.5, 2.0))
-    found = k(digits)
-    assert set(found) == {"ck", "ntk"}
-    np.testing.assert_allclose(found["ck"], nsd.ck(net, digits), rtol=0, atol=tolerance())
-    out = np.empty((160, 160))
-    one = nsd.kernel_function(net, "ck", norms=(0.5, 2.0))
-    assert one(digits, out=out) is out
-    np.testing.assert_array_equal(out, found["ck"])
+def test_a_kernel_function_writes_where_it_is_told(digits):
+    net, out = nsd.DEQ("tanh", 0.2), np.empty((160, 160))
+    k = nsd.kernel_function(net, "ck", norms=(0.5, 2.0))
+    assert k(digits, out=out) is out
+    np.testing.assert_allclose(out, nsd.ck(net, digits), rtol=0, atol=tolerance())
 
 
 def test_rows_beyond_the_range_are_served_by_a_wider_table(digits):

@@ -183,7 +183,7 @@ def kernels_of(
 @isolated_settings
 def kernel_function(
     network: Network,
-    kernel: Kernel | Sequence[Kernel] = "ntk",
+    kernel: Kernel = "ntk",
     norms: Any = None,
     *,
     learning_rates: Sequence[float] | None = None,
@@ -195,8 +195,8 @@ def kernel_function(
     ----------
     network : DEQ or ENN
         The specification of the infinitely wide network.
-    kernel : {"ck", "ntk", "ntk_frozen"} or a sequence of them
-        Which kernel; if several are named, calls return a dict.
+    kernel : {"ck", "ntk", "ntk_frozen"}
+        Which kernel.
     norms : (low, high) or array of shape (n, p), optional
         The smallest and the largest norm of the inputs, or the inputs themselves. Rows outside are served too, by a
         wider table. Without it the first call decides; homogeneous networks need no range.
@@ -218,9 +218,7 @@ def kernel_function(
     array([[0.369925, 0.      ],
            [0.      , 0.369925]])
     """
-    single = isinstance(kernel, str)
-    detached = network.detached() if isinstance(network, DEQ) else network
-    found = TabulatedKernel(KernelSpec.of(detached, (kernel,) if single else kernel, learning_rates, check), single)
+    found = TabulatedKernel(KernelSpec.of(network, (kernel,), learning_rates, check).detached)
     if norms is not None or network.homogeneous:
         found._tabulate(*((1.0, 1.0) if norms is None else _ends(norms)))
     return found
@@ -232,9 +230,7 @@ class TabulatedKernel:
     Parameters
     ----------
     spec : KernelSpec
-        The network, the names of its kernels and its learning rates; :func:`kernel_function` makes it.
-    single : bool
-        Whether calls return one matrix instead of a dict.
+        The network, the name of its kernel and its learning rates; :func:`kernel_function` makes it.
 
     Examples
     --------
@@ -243,16 +239,14 @@ class TabulatedKernel:
     array([1., 1.])
     """
 
-    def __init__(self, spec: KernelSpec, single: bool) -> None:
-        self.spec, self.single = spec, single
+    def __init__(self, spec: KernelSpec) -> None:
+        self.spec = spec
         self.table: Table | None = None
 
     def __repr__(self) -> str:
-        kernel = repr(self.spec.names[0] if self.single else self.spec.names)
-        if self.table is None or self.table.homogeneous:
-            return f"TabulatedKernel({self.spec.network!r}, {kernel})"
-        low, high = self.table.norms.low, self.table.norms.high
-        return f"TabulatedKernel({self.spec.network!r}, {kernel}, norms=({low:.6g}, {high:.6g}))"
+        norms = "" if self.table is None or self.table.homogeneous else ", norms=({:.6g}, {:.6g})"
+        ends = (self.table.norms.low, self.table.norms.high) if self.table is not None else ()
+        return f"TabulatedKernel({self.spec.network!r}, {self.spec.names[0]!r}{norms.format(*ends)})"
 
     def _tabulate(self, low: float, high: float) -> None:
         scale = rounded_range(self.spec.network, low, high)
@@ -268,22 +262,22 @@ class TabulatedKernel:
             The inputs as rows.
         Y : array of shape (m, p), optional
             The other inputs; ``X`` itself unless given.
-        out : array of shape (n, m), or a dict of them, optional
+        out : array of shape (n, m), optional
             The result is written here.
 
         Returns
         -------
-        array of shape (n, m), or a dict of them
-            The kernel, or all of them by name if several were asked for.
+        array of shape (n, m)
+            A NumPy array if ``X`` is one, else a tensor on the device of ``X``.
         """
+        (name,) = self.spec.names
         x = as_rows(X, "X", least=0)
         y = None if Y is None else same_columns(x, as_rows(Y, "Y", least=0))
         rows = [part for part in (x, y) if part is not None and len(part)]
         if self.table is None and rows:
             self._tabulate(*norm_range(*map(squared_norms, rows))[1:])
-        outs: Mapping[Kernel, Any] | None = {self.spec.names[0]: out} if self.single and out is not None else out
-        filled = _fill(self.spec, x, y, outs, None, self.table)
-        return self._answer({kernel: outs[kernel] if outs is not None else like(v, X) for kernel, v in filled.items()})
+        filled = _fill(self.spec, x, y, None if out is None else {name: out}, None, self.table)
+        return like(filled[name], X) if out is None else out
 
     @isolated_settings
     def diagonal(self, X: Any) -> Any:
@@ -296,17 +290,14 @@ class TabulatedKernel:
 
         Returns
         -------
-        array of shape (n,), or a dict of them
+        array of shape (n,)
             The kernel of every row with itself.
         """
         rows = as_rows(X, "X", least=0)
         s = squared_norms(rows)
         fits = self.table is not None and len(s) and self.table.holds(*norm_range(s)[1:])
-        along = _diagonals(self.spec, s, self.table if fits else None)
-        return self._answer({kernel: like(values.to(rows.dtype), X) for kernel, values in along.items()})
-
-    def _answer(self, found: dict[Kernel, Any]) -> Any:
-        return found[self.spec.names[0]] if self.single else found
+        (along,) = _diagonals(self.spec, s, self.table if fits else None).values()
+        return like(along.to(rows.dtype), X)
 
 
 def _ends(norms: Any) -> tuple[float, float]:

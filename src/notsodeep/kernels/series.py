@@ -40,13 +40,11 @@ Complex = NDArray[np.complex128]
 
 
 @isolated_settings
-def power_series(
-    network: Network, terms: int, kernel: Kernel = "ck", norm: Any = 1.0, other: Any = None, *, check: bool = False
-) -> Array:
+def power_series(network: Network, terms: int, kernel: Kernel = "ck", norm: Any = 1.0, other: Any = None) -> Array:
     """g_0 ... g_(terms-1) of k(x, y) = sum_k g_k cos(x, y)^k, for all inputs with ||x|| = ``norm``, ||y|| = ``other``.
 
     The network is taken as it is, centred or not. Norms may be arrays, which are broadcast; the coefficients are the
-    last axis of the result. At equal norms (``other`` left out) they are non-negative. ``check``: as in :func:`ck`.
+    last axis of the result. At equal norms (``other`` left out) they are non-negative.
 
     >>> import notsodeep as nsd
     >>> [round(float(g), 6) for g in power_series(nsd.ENN("relu"), 5)]
@@ -56,8 +54,6 @@ def power_series(
     """
     check_kernel(network, kernel)
     whole("terms", terms, 1, LIMITS.series_terms)
-    if check and isinstance(network, DEQ):
-        network.check_contraction()
     left, right = np.broadcast_arrays(_norms(norm), _norms(norm if other is None else other))
     pieces = [np.zeros((0, terms))]
     for start in range(0, left.size, LIMITS.pairs_at_once):
