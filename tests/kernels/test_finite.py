@@ -255,7 +255,7 @@ def test_beyond_the_guarantee_it_computes_or_says_so():
     with pytest.raises(ConvergenceError, match=r"relative residual .*asked for 1\.0e-12"):
         nsd.finite_ck(nsd.DEQ("linear", 2.0, 1.0), X, width=50, check=False)
     with pytest.raises(ConvergenceError, match="relative residual"):
-        nsd.finite_ck(nsd.DEQ(nsd.activation("tanh") * 3.0, 1.5, 1.0), X, width=200, check=False)
+        nsd.finite_ck(nsd.DEQ(nsd.activation("tanh").affine(gain=3.0), 1.5, 1.0), X, width=200, check=False)
 
 
 def test_a_jump_has_features_but_no_gradients():

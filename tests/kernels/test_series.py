@@ -12,7 +12,7 @@ from notsodeep.kernels import diagonal, pairwise, power_series, sphere_diagonal
 KERNELS = ("ck", "ntk", "ntk_frozen")
 NETWORKS = {
     "relu": nsd.DEQ("relu", 0.2),
-    "sqrt2_relu": nsd.DEQ(nsd.activation("relu") * np.sqrt(2.0), 0.1),
+    "sqrt2_relu": nsd.DEQ(nsd.activation("relu").affine(gain=np.sqrt(2.0)), 0.1),
     "tanh": nsd.DEQ("tanh", 0.2),
     "softplus": nsd.DEQ("softplus", 0.24, 0.5),
     "silu_centred": nsd.DEQ("silu", 0.2).centred(1.0),
