@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 import surface
+from notsodeep.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -66,6 +68,14 @@ def test_the_notebook_is_the_tour_with_its_outputs(tour):
     outputs = [[o["output_type"] for o in c.get("outputs", [])] for c in stored["cells"]]
     assert outputs == [[o["output_type"] for o in c.get("outputs", [])] for c in fresh["cells"]]
     assert ["stream", "display_data"] in outputs
+
+
+def test_command_lines_name_commands_and_options_that_exist():
+    commands = get_command(app).commands
+    for text in [(DOCS / page).read_text() for page in PAGES] + [(ROOT / "README.md").read_text()]:
+        for name, rest in re.findall(r"(?:^|[`|] ?)notsodeep ([a-z]+)([^`|>#\n]*)", text, flags=re.MULTILINE):
+            known = {option for parameter in commands[name].params for option in parameter.opts} | {"--help"}
+            assert set(re.findall(r"(?<=\s)--[a-z0-9-]+", rest)) <= known, (name, rest)
 
 
 def test_every_page_is_in_the_contents():
