@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,9 @@ def test_stored_documents_belong_to_studies():
     for name, document in stored.items():
         assert document["experiment"] == name
         assert document["command"].startswith(f"python -m studies {name}")
+
+
+def test_the_wheel_has_nothing_of_the_studies():
+    targets = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    assert targets["wheel"] == {"packages": ["src/notsodeep"]}
+    assert "studies" in targets["sdist"]["include"]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 
 from .._arguments import checked
@@ -84,7 +83,6 @@ class KernelDisplay(Display):
         ax: Axes | None = None,
         *,
         limits: tuple[float, float] | None = None,
-        cmap: str | None = None,
         colorbar: bool = True,
     ) -> KernelDisplay:
         """Draw the image.
@@ -95,15 +93,15 @@ class KernelDisplay(Display):
             Where to draw; a new figure by default.
         limits : (low, high), optional
             The range of colours. Give two displays the same limits to compare them by eye.
-        cmap : str, optional
-            The name of a colour map.
         colorbar : bool
+
+        Returns
+        -------
+        KernelDisplay
         """
         (ax,) = self._panels(ax, 1, 5.2, 4.4)
         low, high = self.limits if limits is None else limits
-        if cmap is not None and cmap not in colormaps:
-            raise InvalidInputError(f"cmap must be a name that matplotlib knows, got {cmap!r}")
-        colours = cmap or ("RdBu_r" if low < 0 < high else "viridis")
+        colours = "RdBu_r" if low < 0 < high else "viridis"
         image = ax.imshow(self.kernel, vmin=low, vmax=high, cmap=colours, interpolation="nearest")
         if self.labels is not None:
             _mark_classes(ax, self.labels)
@@ -165,13 +163,35 @@ class LearningDisplay(Display):
     @classmethod
     @checked
     def from_curve(cls, curve: LearningCurve, measured: Measured | None = None) -> LearningDisplay:
-        """Build the display from predicted curves and, if there are any, measured points."""
+        """Build the display from predicted curves.
+
+        Parameters
+        ----------
+        curve : LearningCurve
+        measured : dict, optional
+            Name of a network -> points, values and their errors.
+
+        Returns
+        -------
+        LearningDisplay
+        """
         return cls(curve, measured)
 
     @classmethod
     @checked
     def from_estimate(cls, estimate: LearningEstimate, up_to: int | None = None) -> LearningDisplay:
-        """Build the display from a measured curve, continued to ``up_to`` points (default: four times as many)."""
+        """Build the display from a curve that was measured on real data.
+
+        Parameters
+        ----------
+        estimate : LearningEstimate
+        up_to : int, optional
+            The curve is continued to so many points; by default four times as many as were measured.
+
+        Returns
+        -------
+        LearningDisplay
+        """
         return cls(estimate=estimate, up_to=up_to)
 
     @checked
@@ -183,6 +203,10 @@ class LearningDisplay(Display):
         ax : matplotlib Axes, optional
             Where to draw; a new figure by default.
         quantity : "accuracy" or "mse"
+
+        Returns
+        -------
+        LearningDisplay
         """
         (ax,) = self._panels(ax, 1, 5.6, 3.9)
         label, factor = QUANTITIES[quantity]
@@ -242,6 +266,10 @@ class TwinDisplay(Display):
         ----------
         twin : Twin
         X : array of shape (n, p), optional
+
+        Returns
+        -------
+        TwinDisplay
         """
         if X is None:
             return cls(twin)
@@ -265,6 +293,10 @@ class TwinDisplay(Display):
         ----------
         ax : list of matplotlib Axes, optional
             One for each panel; a new figure by default.
+
+        Returns
+        -------
+        TwinDisplay
         """
         shown = 1 + (self.twin.target is not None) + (self.spectra is not None)
         first, *others = self._panels(ax, shown, 3.9, 3.6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -52,6 +52,10 @@ class SpectrumDisplay(Display):
         kernel : array of shape (n, n)
         law : SpectralLaw, optional
         title : str
+
+        Returns
+        -------
+        SpectrumDisplay
         """
         matrix = square_matrix(kernel)
         if not np.allclose(matrix, matrix.T, rtol=0.0, atol=1e-8 * float(np.abs(matrix).max(initial=0.0))):
@@ -70,6 +74,10 @@ class SpectrumDisplay(Display):
         eigenvalues : array of shape (n,)
         law : SpectralLaw, optional
         title : str
+
+        Returns
+        -------
+        SpectrumDisplay
         """
         values = np.array(as_floats(eigenvalues, "eigenvalues"))
         if not len(values):
@@ -137,6 +145,10 @@ class SpectrumDisplay(Display):
             The number of bars.
         beside : dict, optional
             Name -> eigenvalues of other kernels, drawn as steps over the same bins.
+
+        Returns
+        -------
+        SpectrumDisplay
         """
         (ax,) = self._panels(ax, 1, 6.4, 3.8)
         edges = self._edges(bins)
@@ -204,20 +216,19 @@ class SpectrumDisplay(Display):
         look: Any = {"color": _BARS, "markeredgecolor": _SPIKE, "markersize": 6, "transform": across}
         ax.plot(outliers, np.full(len(outliers), 0.018), "o", **look)
         arrow = {"arrowstyle": "-|>", "color": _SPIKE, "linewidth": 1.1}
-        for cluster in _clusters(ax, self._clear_spikes()):
-            for level, spike in enumerate(cluster):
-                times = f" (x{spike.multiplicity})" if spike.multiplicity > 1 else ""
-                ax.annotate(
-                    f"{spike.value:.3g}{times}",
-                    (spike.value, 0.05),
-                    xytext=(0, 42 + 17 * level),
-                    xycoords=across,
-                    textcoords="offset points",
-                    ha="center",
-                    fontsize="small",
-                    color=_SPIKE,
-                    arrowprops=arrow,
-                )
+        for level, spike in enumerate(self._clear_spikes()):
+            times = f" (x{spike.multiplicity})" if spike.multiplicity > 1 else ""
+            ax.annotate(
+                f"{spike.value:.3g}{times}",
+                (spike.value, 0.05),
+                xytext=(0, 42 + 17 * (level % 3)),
+                xycoords=across,
+                textcoords="offset points",
+                ha="center",
+                fontsize="small",
+                color=_SPIKE,
+                arrowprops=arrow,
+            )
 
     def _finish(self, ax: Axes) -> None:
         drawn, steps = ax.get_legend_handles_labels()
@@ -234,20 +245,6 @@ class SpectrumDisplay(Display):
         ax.set_ylabel("density of the logarithm" if self.is_logarithmic else "density")
         ax.set_title(self.title)
         ax.spines[["top", "right"]].set_visible(False)
-
-
-def _clusters(ax: Axes, spikes: Sequence[Spike]) -> list[list[Spike]]:
-    """Group spikes whose labels would touch."""
-    clusters: list[list[Spike]] = []
-    last = -np.inf
-    for spike in spikes:
-        position = float(ax.transAxes.inverted().transform(ax.transData.transform((spike.value, 0.0)))[0])
-        if position - last < 0.1:
-            clusters[-1].append(spike)
-        else:
-            clusters.append([spike])
-        last = position
-    return clusters
 
 
 def _break_axis(ax: Axes, left: float, end: float, right: float) -> None:
