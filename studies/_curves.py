@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 import notsodeep as nsd
 
 from ._measure import KERNELS, kernel_of
+from ._own_norms import own_norm_matrix
 from ._style import INK, MARKERS, ticks_at, word
 
 ACTIVATIONS = ("tanh", "arctan", "relu", "leaky_relu", "elu", "silu")
@@ -70,7 +71,7 @@ def error_against_n(
         exact = {kernel: kernel_of(centred, kernel, X) for kernel in KERNELS}
         return {
             k if kept == "typical" else f"{k}/own": nsd.equivalents.relative_spectral_error(
-                exact[k], nsd.equivalent(network, statistics, k, own_norms=kept == "own")
+                exact[k], (own_norm_matrix if kept == "own" else nsd.equivalent)(network, statistics, k)
             )
             for k in KERNELS
             for kept in norms

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 import notsodeep as nsd
 
 from ._measure import spectral_norm
+from ._own_norms import own_norm_matrix
 from ._runner import Document, Point, Setup, Study
 from ._spectra import SIZES, distances, draw_spectra, histograms, point_of, sample
 from ._style import COLOURS, INK, panels, phrase, word
@@ -47,8 +48,9 @@ def compare_eigenvalues(
     deq = nsd.DEQ(activation, sigma_a2)
     statistics = points.statistics()
     exact, approximation = nsd.ck(deq.centred(statistics.tau0), points.X), nsd.equivalent(deq, statistics, "ck")
-    own = nsd.equivalent(deq, statistics, "ck", own_norms=True)
-    found = distances(exact, {"empirical tau0": approximation.matrix(), "own norms": own.matrix()}, sigma_a2)
+    found = distances(
+        exact, {"empirical tau0": approximation.matrix(), "own norms": own_norm_matrix(deq, statistics, "ck")}, sigma_a2
+    )
     if mean_square is not None:
         return {"distances": _with_tau0(found, statistics)}
     population = points.statistics(population=True)

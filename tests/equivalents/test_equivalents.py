@@ -1,7 +1,6 @@
 """The equivalent as an operator against its dense matrix, and against exact kernels as n grows."""
 
 import dataclasses
-import importlib
 import pickle
 
 import numpy as np
@@ -13,23 +12,21 @@ from hypothesis import strategies as st
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
-from notsodeep.equivalents import operator as operator_module
-from notsodeep.equivalents import spectral_norm
-from notsodeep.errors import ConvergenceError, InvalidInputError
+from notsodeep.equivalents import relative_spectral_error, spectral_norm
+from notsodeep.errors import InvalidInputError
 from studies._curves import ACTIVATIONS, MIXTURES, error_against_n
 from studies.rejected_variants import rejected_variants
 
 SHAPES = {"wide": (40, 70), "tall": (70, 30), "square": (50, 50)}
 KERNELS = ("ck", "ntk", "ntk_frozen")
-OWN_NORMS = [False, True]
 
 
-def make(n, p, kernel="ck", activation="relu", as_torch=False, own_norms=False):
+def make(n, p, kernel="ck", activation="relu", as_torch=False):
     mix = nsd.GaussianMixture.two_class(p)
     X, y = mix.sample(n, seed=4)
     X = torch.from_numpy(X) if as_torch else X
     statistics = nsd.MixtureStatistics.from_mixture(mix, X, y)
-    return nsd.equivalent(nsd.DEQ(activation, 0.2), statistics, kernel, own_norms=own_norms)
+    return nsd.equivalent(nsd.DEQ(activation, 0.2), statistics, kernel)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -51,10 +48,9 @@ def test_dense_matrix_is_the_formula(kernel):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("as_torch", [False, True])
-@pytest.mark.parametrize("own_norms", OWN_NORMS)
-def test_products_agree_with_the_matrix(shape, as_torch, own_norms):
+def test_products_agree_with_the_matrix(shape, as_torch):
     n, p = SHAPES[shape]
-    eq = make(n, p, as_torch=as_torch, own_norms=own_norms)
+    eq = make(n, p, as_torch=as_torch)
     dense = np.asarray(eq.matrix())
     V = np.random.default_rng(0).standard_normal((n, 3))
     np.testing.assert_allclose(eq @ V, dense @ V, rtol=0, atol=ulps(512))
@@ -70,10 +66,9 @@ def test_products_agree_with_the_matrix(shape, as_torch, own_norms):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("ridge", [0.0, 1e-3, 2.0])
-@pytest.mark.parametrize("own_norms", OWN_NORMS)
-def test_solve_and_logdet(shape, ridge, own_norms):
+def test_solve_and_logdet(shape, ridge):
     n, p = SHAPES[shape]
-    eq = make(n, p, own_norms=own_norms)
+    eq = make(n, p)
     lifted = np.asarray(eq.matrix()) + ridge * np.eye(n)
     V = np.random.default_rng(1).standard_normal((n, 2))
     np.testing.assert_allclose(eq.solve(V, ridge), np.linalg.solve(lifted, V), rtol=0, atol=tolerance())
@@ -102,36 +97,17 @@ def test_a_negative_low_rank_part_is_reported():
         dataclasses.replace(eq, core=np.diag([0.0, 0.0, -1e4])).logdet()
 
 
-@pytest.mark.parametrize("own_norms", OWN_NORMS)
-def test_iteration_agrees_with_factorisation(monkeypatch, own_norms):
-    eq = make(70, 60, own_norms=own_norms)
-    V = np.random.default_rng(3).standard_normal((70, 4))
-    direct = eq.solve(V, 0.1)
-    monkeypatch.setattr(operator_module, "_DIRECT", 10)
-    np.testing.assert_allclose(eq.solve(V, 0.1), direct, rtol=0, atol=1e-9)  # residuals of 1e-11, condition a hundred
-    assert eq.solve(V[:, 0], 0.1).shape == (70,)
-    np.testing.assert_array_equal(eq.solve(np.zeros(70), 0.1), np.zeros(70))
-
-
-def test_iteration_that_stops_early_is_reported():
-    eq = make(70, 60)
-    with pytest.raises(ConvergenceError, match="larger ridge"):
-        eq.structured().iterate(torch.ones(70, dtype=torch.float64), most=2)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("own_norms", OWN_NORMS)
-def test_eigenvalues(shape, own_norms):
+def test_eigenvalues(shape):
     n, p = SHAPES[shape]
-    eq = make(n, p, own_norms=own_norms)
+    eq = make(n, p)
     expected = np.linalg.eigvalsh(eq.matrix())[::-1]
     np.testing.assert_allclose(eq.eigenvalues(), expected, rtol=0, atol=tolerance())
     np.testing.assert_allclose(eq.eigenvalues(3), expected[:3], rtol=0, atol=tolerance())
 
 
-@pytest.mark.parametrize("own_norms", OWN_NORMS)
-def test_top_eigenvalues_by_lanczos_are_deterministic(own_norms):
-    eq = make(300, 120, own_norms=own_norms)
+def test_top_eigenvalues_by_lanczos_are_deterministic():
+    eq = make(300, 120)
     top = eq.eigenvalues(4)
     np.testing.assert_allclose(top, eq.eigenvalues()[:4], rtol=tolerance())
     np.testing.assert_array_equal(top, eq.eigenvalues(4))
@@ -169,127 +145,11 @@ def test_cross_block_against_the_exact_kernel():
     assert np.linalg.norm(exact - eq.cross(X_new, y_new).matrix(), 2) < 0.1 * np.linalg.norm(exact, 2)
 
 
-# ---- rows that keep their norms ------------------------------------------------------------------------------
-
-
-def spread_rows(n=120, p=150, seed=0):
-    """Rows of one class whose squared norms go from 0.3 to 2.5."""
-    random = np.random.default_rng(seed)
-    X = random.standard_normal((n, p))
-    return X * (random.uniform(0.55, 1.6, n) / np.linalg.norm(X, axis=1))[:, None]
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("network", [nsd.DEQ("tanh", 0.2), nsd.DEQ("elu", 0.2), nsd.ENN(["relu", "silu"])], ids=str)
-def test_own_norms_are_exact_on_the_diagonal_and_for_orthogonal_rows(network, kernel):
-    sizes = np.linspace(0.55, 1.6, 60)
-    X = np.eye(60, 90) * sizes[:, None]
-    eq = nsd.equivalent(network, nsd.MixtureStatistics.estimate(X), kernel, own_norms=True)
-    exact = nsd.kernels_of(eq.network, X, kernels=(kernel,))[kernel]
-    np.testing.assert_allclose(np.asarray(eq.diagonal()), np.diag(exact), rtol=tolerance())
-    # T is not that of these rows, which have no scatter about their inner product 0: take its part away
-    V = eq.V[:, :1]
-    off = eq.matrix() - V @ eq.core[:1, :1] @ V.T - exact
-    np.fill_diagonal(off, 0.0)
-    assert np.abs(off).max() < 1e-8 * exact.max()  # smaller terms are left out
-
-
-def test_gain_of_one_layer_is_its_mean_slope():
-    """For one layer the slope in x . y at 0 is E[phi'(||x|| z)] E[phi'(||y|| z)]; here by independent quadrature."""
-    X = spread_rows()
-    eq = nsd.equivalent(nsd.ENN("tanh"), nsd.MixtureStatistics.estimate(X), own_norms=True)
-    z, w = np.polynomial.hermite_e.hermegauss(200)
-    r = np.linalg.norm(X, axis=1)
-    slopes = (w / w.sum()) @ (1.0 / np.cosh(np.outer(z, r)) ** 2)
-    # as far as 200 nodes go
-    np.testing.assert_allclose(eq.X, X * slopes[:, None], rtol=0, atol=3e-10)
-    assert eq.V.shape[1] == 1  # an odd activation has nothing at x . y = 0
-
-
-@pytest.mark.parametrize(("activation", "factor"), [("tanh", 20.0), ("arctan", 20.0), ("elu", 5.0), ("relu", 3.0)])
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_own_norms_are_closer_where_norms_differ(activation, factor, kernel):
-    X = spread_rows(n=300, p=400)
-    deq, statistics = nsd.DEQ(activation, 0.2), nsd.MixtureStatistics.estimate(X)
-    exact = nsd.kernels_of(deq.centred(statistics.tau0), X, kernels=(kernel,))[kernel]
-    typical, own = (nsd.equivalent(deq, statistics, kernel, own_norms=own_norms).matrix() for own_norms in OWN_NORMS)
-    assert factor * spectral_norm(exact - own) < spectral_norm(exact - typical)
-
-
-def test_own_norms_fall_faster_on_the_papers_mixture():
-    """Odd activations: what is left is of third order in the inner products, so the error falls like 1/n."""
-    errors = []
-    for p in (250, 1000):
-        mix = nsd.GaussianMixture.two_class(p, mu=2.0)
-        X, y = mix.sample(round(0.8 * p), seed=0)
-        eq = nsd.equivalent(nsd.DEQ("tanh", 0.2), nsd.MixtureStatistics.from_mixture(mix, X, y), own_norms=True)
-        errors.append(nsd.equivalents.relative_spectral_error(nsd.ck(eq.network, X), eq))
-    assert errors[1] < 0.35 * errors[0]
-    assert errors[1] < 1.0 / p
-
-
-@pytest.mark.parametrize("unit", [0.05, 20.0])
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_units_do_not_matter_to_own_norms(unit, kernel):
-    """c phi(x / c) on rows c times as large is the same network in other units."""
-    X = spread_rows(n=150)
-    deq = nsd.DEQ("elu", 0.2)
-    other = nsd.DEQ(nsd.activation("elu").affine(gain=unit, scale=1.0 / unit), 0.2)
-    here = nsd.equivalent(deq, nsd.MixtureStatistics.estimate(X), kernel, "own").matrix()
-    there = nsd.equivalent(other, nsd.MixtureStatistics.estimate(unit * X), kernel, "own").matrix()
-    np.testing.assert_allclose(there, unit**2 * here, rtol=0.0, atol=tolerance() * unit**2)
-
-
-def test_many_rows_are_interpolated_in_their_norms(monkeypatch):
-    for activation, kernel in (("tanh", "ck"), ("relu", "ntk"), ("hard_tanh", "ck"), ("elu", "ntk_frozen")):
-        statistics = nsd.MixtureStatistics.estimate(spread_rows(n=300, p=40))
-        quick = nsd.equivalent(nsd.DEQ(activation, 0.1), statistics, kernel, "own").matrix()
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                importlib.import_module("notsodeep.equivalents.coefficients"),
-                "_by_norm",
-                lambda function, squares: function(squares),
-            )
-            direct = nsd.equivalent(nsd.DEQ(activation, 0.1), statistics, kernel, "own").matrix()
-        np.testing.assert_allclose(quick, direct, rtol=0.0, atol=tolerance() * direct.max())
-
-
-def test_cross_blocks_keep_norms():
-    mix = nsd.GaussianMixture.two_class(60)
-    X, y = mix.sample(50, seed=0)
-    X = X * np.random.default_rng(0).uniform(0.5, 1.5, (50, 1))
-    old, new = np.arange(0, 50, 2), np.arange(1, 50, 2)
-    statistics = nsd.MixtureStatistics.estimate(X[old], y[old])
-    eq = nsd.equivalent(nsd.DEQ("silu", 0.2), statistics, "ntk", own_norms=True)
-    block = eq.cross(X[new], y[new])
-    np.testing.assert_allclose(eq.cross(X[old], y[old]).matrix(), eq.matrix() - np.diag(eq.shift), rtol=0, atol=ulps())
-    v = np.random.default_rng(1).standard_normal(25)
-    np.testing.assert_allclose(block @ v, block.matrix() @ v, rtol=0, atol=ulps())
-    odd = nsd.DEQ("tanh", 0.2)
-    exact = nsd.ck(odd, X[new], X[old])
-    gaps = [
-        exact - nsd.equivalent(odd, statistics, "ck", own_norms=own).cross(X[new], y[new]).matrix() for own in OWN_NORMS
-    ]
-    assert np.linalg.norm(gaps[1], 2) < 0.3 * np.linalg.norm(gaps[0], 2)
-
-
-@pytest.mark.filterwarnings("error")
-def test_rows_of_norm_zero_keep_it():
-    X = spread_rows(n=20, p=30)
-    X[3] = 0.0
-    eq = nsd.equivalent(nsd.DEQ("relu", 0.2), nsd.MixtureStatistics.estimate(X), own_norms=True)
-    assert np.isfinite(eq.matrix()).all()
-    exact = nsd.ck(eq.network, X)
-    # a norm of zero is taken as a thousandth of the typical one
-    assert eq.diagonal()[3] == pytest.approx(exact[3, 3], rel=1e-5)
-
-
 def test_single_precision_follows_the_data():
     eq = make(40, 30, as_torch=True)
     mix = nsd.GaussianMixture.two_class(30)
     X, y = mix.sample(40, seed=4)
     rows = nsd.MixtureStatistics.from_mixture(mix, torch.tensor(X, dtype=torch.float32), y)
-    assert nsd.equivalent(nsd.DEQ("relu", 0.2), rows, own_norms=True).matrix().dtype is torch.float32
     low = nsd.equivalent(nsd.DEQ("relu", 0.2), rows)
     assert low.matrix().dtype is torch.float32
     torch.testing.assert_close(low.matrix().double(), eq.matrix(), rtol=0, atol=ulps(16, torch.float32))
@@ -308,9 +168,8 @@ def test_read_only_and_strided_data():
         np.testing.assert_allclose(eq.matrix(), reference[np.ix_(order, order)], rtol=0, atol=ulps())
 
 
-@pytest.mark.parametrize("own_norms", OWN_NORMS)
-def test_pickle_round_trip(own_norms):
-    eq = make(20, 30, own_norms=own_norms)
+def test_pickle_round_trip():
+    eq = make(20, 30)
     again = pickle.loads(pickle.dumps(eq))
     np.testing.assert_array_equal(again @ np.ones(20), eq @ np.ones(20))
 
@@ -333,8 +192,6 @@ def test_arguments_are_checked():
         eq @ np.ones(19)
     with pytest.raises(InvalidInputError, match="ridge"):
         eq.solve(np.ones(20), -1.0)
-    with pytest.raises(InvalidInputError, match="one of 'typical', 'own'"):
-        nsd.equivalent(nsd.DEQ("relu", 0.2), eq.statistics, norms="mine")
     assert "tau0" not in repr(eq)
     assert "n=20, p=30" in repr(eq)
 
@@ -404,11 +261,14 @@ def test_error_on_the_papers_mixture():
     mix = nsd.GaussianMixture.two_class(800)
     X, y = mix.sample(640, seed=0)
     deq, errors = nsd.DEQ("relu", 0.2), {}
-    for label, options in {"empirical": {}, "population": {"population": True}, "origin": {"about": "origin"}}.items():
-        stats = nsd.MixtureStatistics.from_mixture(mix, X, y, **options)
-        errors[label] = nsd.equivalents.relative_spectral_error(
-            nsd.ck(deq.centred(stats.tau0), X), nsd.equivalent(deq, stats)
-        )
+    exact = nsd.MixtureStatistics.from_mixture(mix, X, y)
+    found = {
+        "empirical": exact,
+        "population": dataclasses.replace(exact, tau0=float(np.sqrt(exact.counts @ exact.traces / exact.n))),
+        "origin": nsd.MixtureStatistics.from_mixture(mix, X, y, about="origin"),
+    }
+    for label, stats in found.items():
+        errors[label] = relative_spectral_error(nsd.ck(deq.centred(stats.tau0), X), nsd.equivalent(deq, stats))
     # another draw than the reference's
     assert errors["empirical"] == pytest.approx(0.0245, abs=0.004)
     assert errors["population"] == pytest.approx(0.0612, abs=0.006)  # its means differ more from draw to draw
@@ -437,12 +297,3 @@ def test_slopes_over_the_full_range(activation, name):
         assert curve.slope < -0.4, kernel
         if name not in ("two_class", "only_means"):
             assert curve.slope > -0.6, kernel
-
-
-def test_the_older_name_of_own_norms_still_holds():
-    mix = nsd.GaussianMixture.two_class(50)
-    statistics = nsd.MixtureStatistics.from_mixture(mix, *mix.sample(40, seed=0))
-    new, old = (
-        nsd.equivalent(nsd.DEQ("tanh", 0.2), statistics, **given) for given in ({"own_norms": True}, {"norms": "own"})
-    )
-    assert np.array_equal(new.matrix(), old.matrix())

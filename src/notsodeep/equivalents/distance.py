@@ -19,17 +19,23 @@ from .operator import EquivalentKernel
 
 Array = NDArray[Any]
 
-_SMALL = 32  # up to this size all eigenvalues are found sooner
-_DENSE = 1500  # and up to this one they are found where Lanczos finds none
-_RESTARTS = 200
-_STEPS, _STILL = 40, 1e-9  # of the search for a scalar
+_SMALL = 32  # up to this size all eigenvalues are found sooner than by Lanczos
 
 
 def relative_spectral_error(exact: Any, approximation: Any) -> float:
-    """||exact - approximation|| / ||exact|| in the spectral norm, for symmetric arrays, tensors or operators.
+    """Return ||exact - approximation|| / ||exact|| in the spectral norm.
 
-    Only products with vectors are needed; the start vector is fixed, so the number is reproducible.
+    Parameters
+    ----------
+    exact, approximation : arrays, tensors, equivalents or SciPy operators of shape (n, n)
+        Symmetric kernels. Only products with vectors are needed, from a fixed start vector.
 
+    Returns
+    -------
+    float
+
+    Examples
+    --------
     >>> round(relative_spectral_error(np.diag([2.0, 1.0]), np.eye(2)), 12)
     0.5
     """
@@ -43,7 +49,7 @@ def relative_spectral_error(exact: Any, approximation: Any) -> float:
 
 
 def spectral_norm(kernel: Any) -> float:
-    """The largest absolute eigenvalue of a symmetric array, tensor or operator."""
+    """Return the largest absolute eigenvalue of a symmetric array, tensor or operator."""
     values, _ = _outermost(symmetric_operator(kernel))
     return float(abs(values[0]))
 
@@ -57,7 +63,7 @@ class BestScalar:
 
 
 def best_scalar(exact: Any, approximation: Any) -> BestScalar:
-    """The minimum over s of ||exact - s approximation|| / ||exact||, both positive semi-definite.
+    """Minimise over s the distance ||exact - s approximation|| / ||exact||, both positive semi-definite.
 
     The largest and the smallest eigenvalue of the difference fall with s; the spectral norm is least where they are
     opposite. Their sum is a decreasing function whose slope the two eigenvectors give.
@@ -75,12 +81,12 @@ def best_scalar(exact: Any, approximation: Any) -> BestScalar:
         return scalar.new_tensor([-values.sum()]), scalar.new_tensor([(vectors * (right @ vectors)).sum()])
 
     start = torch.tensor([size / max(other, 1e-300)], dtype=torch.float64)
-    found = newton(excess, start, 0.0 * start, math.inf * start, flattest=1e-300, steps=_STEPS, still=_STILL)
+    found = newton(excess, start, 0.0 * start, math.inf * start, flattest=1e-300, steps=40, still=1e-9)
     return BestScalar(float(found.value), least / size)
 
 
 def _outermost(operator: LinearOperator | Array, both: bool = False) -> tuple[Array, Array]:
-    """The eigenvalue of the largest size, or the smallest and the largest one, and their eigenvectors in columns."""
+    """Find the eigenvalue of the largest size, or the smallest and the largest, with eigenvectors in columns."""
     n = operator.shape[0]
     start = np.random.default_rng(0).standard_normal(n)
     if not np.any(operator @ start):
@@ -89,10 +95,10 @@ def _outermost(operator: LinearOperator | Array, both: bool = False) -> tuple[Ar
         which: dict[str, Any] = {"k": 2, "which": "BE"} if both else {"k": 1, "which": "LM"}
         try:
             # the error of an eigenvalue is quadratic in ARPACK's residual tolerance
-            found: tuple[Array, Array] = eigsh(operator, v0=start, tol=1e-5, maxiter=_RESTARTS, **which)
+            found: tuple[Array, Array] = eigsh(operator, v0=start, tol=1e-5, maxiter=200, **which)
             return found
         except ArpackError as error:  # what is made of rounding errors has no top that Lanczos could find
-            if n > _DENSE:
+            if n > 1500:  # all eigenvalues would take minutes
                 raise ConvergenceError(f"Lanczos did not find the spectral norm: {error}") from None
     values, vectors = np.linalg.eigh(operator @ np.eye(n))
     kept = [0, -1] if both else [int(np.abs(values).argmax())]
@@ -100,7 +106,7 @@ def _outermost(operator: LinearOperator | Array, both: bool = False) -> tuple[Ar
 
 
 def symmetric_operator(kernel: Any) -> LinearOperator:
-    """A SciPy operator from an array, a tensor, an equivalent or an operator."""
+    """Make a SciPy operator from an array, a tensor, an equivalent or an operator."""
     if isinstance(kernel, LinearOperator):
         operator = kernel
     elif isinstance(kernel, EquivalentKernel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import scipy.sparse.linalg
@@ -17,32 +17,30 @@ from ..errors import ConvergenceError, InvalidInputError
 from ..kernels import power_series, sphere_diagonal
 from ..mixtures import MixtureStatistics
 from ..networks import Kernel, Network
-from .coefficients import Coefficients, NormProfile, coefficients, norm_profile
+from .coefficients import Coefficients, coefficients
 from .structured import Factorisation, Structured
-
-_DIRECT = 8192  # largest min(n, p) for which solve() factorises instead of iterating
 
 
 @checked
-def equivalent(
-    network: Network,
-    statistics: MixtureStatistics,
-    kernel: Kernel = "ck",
-    norms: Literal["typical", "own"] | None = None,
-    *,
-    own_norms: bool = False,
-) -> EquivalentKernel:
-    """The high-dimensional equivalent of a kernel on mixture data (theory, sections 4 and 5), as an operator.
-
-    It speaks about the network centred at the data's tau0: see ``.network``.
+def equivalent(network: Network, statistics: MixtureStatistics, kernel: Kernel = "ck") -> EquivalentKernel:
+    """Build the high-dimensional equivalent of a kernel on mixture data (theory, sections 4 and 5), as an operator.
 
     Parameters
     ----------
-    own_norms : the theorems expand around the norm tau0, which all rows must nearly have. ``True`` keeps the norm of
-        every row: the same limit, exact on the diagonal, and much closer on data whose norms differ (tanh, MNIST 6
-        against 8: ten times)
-    norms : the older name: ``"own"`` means ``own_norms=True``
+    network : DEQ or ENN
+        The network; the equivalent is that of the network centred at the data's tau0, ``.network``.
+    statistics : MixtureStatistics
+        The rows and their classes.
+    kernel : "ck", "ntk" or "ntk_frozen"
+        Which kernel.
 
+    Returns
+    -------
+    EquivalentKernel
+        With ``.coefficients``, ``.matrix()``, ``eq @ v``, ``.solve(v, ridge)`` and ``.logdet(ridge)``.
+
+    Examples
+    --------
     >>> import notsodeep as nsd
     >>> mix = nsd.GaussianMixture.two_class(100)
     >>> X, y = mix.sample(80, seed=0)
@@ -50,25 +48,11 @@ def equivalent(
     >>> eq.shape, (eq @ np.ones(80)).shape
     ((80, 80), (80,))
     """
-    found = coefficients(network, statistics.tau0, kernel)
-    return _with_norms(found, statistics) if own_norms or norms == "own" else assemble(found, statistics)
-
-
-def _with_norms(c: Coefficients, statistics: MixtureStatistics) -> EquivalentKernel:
-    profile = norm_profile(c, statistics)
-    gains, V, own = profile.embed(statistics)
-    X = _scaled(statistics.X, gains)
-    rest = own - squared_norms(as_rows(X, checked=False)).cpu().numpy() - ((V @ profile.core) * V).sum(1)
-    return EquivalentKernel(X, 1.0, V, profile.core, rest, c.network, c.kernel, c, statistics, profile)
-
-
-def _scaled(X: Any, gains: np.ndarray) -> Any:
-    rows = as_rows(X)
-    return like(rows * torch.from_numpy(gains).to(rows)[:, None], X)
+    return assemble(coefficients(network, statistics.tau0, kernel), statistics)
 
 
 def assemble(c: Coefficients, statistics: MixtureStatistics) -> EquivalentKernel:
-    """c1 X X' + V [[c2 t t' + c3 T, c2 t], [c2 t', c2]] V' + (diagonal - tau0^2 c1) I."""
+    """Build c1 X X' + V [[c2 t t' + c3 T, c2 t], [c2 t', c2]] V' + (diagonal - tau0^2 c1) I."""
     t = statistics.t[:, None]
     core = np.block([[c.c2 * t @ t.T + c.c3 * statistics.T, c.c2 * t], [c.c2 * t.T, np.array([[c.c2]])]])
     return EquivalentKernel(
@@ -78,12 +62,26 @@ def assemble(c: Coefficients, statistics: MixtureStatistics) -> EquivalentKernel
 
 @checked
 def sphere_equivalent(network: Network, X: Any, kernel: Kernel = "ck") -> EquivalentKernel:
-    """The equivalent G ~ alpha 11' + beta X X' + mu I of any network, centred or not, on rows of norm one (section 7).
+    """Build the equivalent alpha 11' + beta X X' + mu I of any network on rows of norm one (theory, section 7).
 
-    The rows have no strong structure; the workshop paper has it for sqrt(2) ReLU. With g the kernel as a function of
-    the cosine: alpha = g(0) + g''(0)/(2d), beta = g'(0), mu = g(1) - g(0) - g'(0); they are ``.core``, ``.gain`` and
-    ``.shift`` of the operator.
+    With g the kernel as a function of the cosine, alpha = g(0) + g''(0)/(2d), beta = g'(0) and mu = g(1) - g(0) -
+    g'(0); they are ``.core``, ``.gain`` and ``.shift`` of the operator. The rows must have no strong structure.
 
+    Parameters
+    ----------
+    network : DEQ or ENN
+        The network.
+    X : array of shape (n, d)
+        Rows of norm one.
+    kernel : "ck", "ntk" or "ntk_frozen"
+        Which kernel.
+
+    Returns
+    -------
+    EquivalentKernel
+
+    Examples
+    --------
     >>> import notsodeep as nsd
     >>> X = np.random.default_rng(0).standard_normal((40, 60))
     >>> eq = sphere_equivalent(nsd.DEQ("relu", sigma_a2=0.2), X / np.linalg.norm(X, axis=1, keepdims=True))
@@ -106,29 +104,27 @@ def sphere_equivalent(network: Network, X: Any, kernel: Kernel = "ck") -> Equiva
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EquivalentKernel:
-    """gain X X' + V core V' + shift I, or a diagonal in place of shift I.
+    """The matrix gain X X' + V core V' + shift I, never n x n unless asked.
 
     Products cost two passes over X. NumPy vectors give NumPy results, torch tensors give tensors.
     """
 
     X: Any
-    """The rows, (n, p); each scaled if they keep their norms."""
+    """The rows, (n, p)."""
     gain: float
     """c1, the weight of the Gram matrix."""
     V: np.ndarray
     """Low-rank factor, (n, r); [J/sqrt(p), psi] for a mixture, the ones vector on the sphere."""
     core: np.ndarray
     """Symmetric (r, r)."""
-    shift: float | np.ndarray
-    """Multiple of the identity; the n entries of a diagonal if rows keep their norms."""
+    shift: float
+    """Multiple of the identity."""
     network: Network
     """The network whose kernel this is: the centred one for a mixture, the given one on the sphere."""
     kernel: Kernel
     coefficients: Coefficients | None = None
-    """The four scalars (mixture equivalents)."""
+    """The four numbers, for a mixture."""
     statistics: MixtureStatistics | None = None
-    profile: NormProfile | None = None
-    """How the kernel depends on the norms (``own_norms=True``)."""
 
     def __post_init__(self) -> None:
         if not np.isfinite(np.asarray(torch.as_tensor(self.diagonal()).cpu())).all():
@@ -141,6 +137,7 @@ class EquivalentKernel:
     # -- shape and products ------------------------------------------------------------------------------
     @property
     def shape(self) -> tuple[int, int]:
+        """(n, n)."""
         return (len(self.V), len(self.V))
 
     @functools.cached_property
@@ -149,12 +146,10 @@ class EquivalentKernel:
         return as_rows(self.X, checked=False)
 
     def structured(self, ridge: float = 0.0) -> Structured:
-        """The same with a ridge, in tensors on the device and in the precision of X."""
+        """Return K + ridge I in tensors on the device and in the precision of X."""
         X = self.rows
-        V, core, shift = (
-            torch.as_tensor(part, dtype=X.dtype, device=X.device) for part in (self.V, self.core, self.shift)
-        )
-        return Structured(X, self.gain, V, core, shift.reshape(-1, 1) + ridge)
+        V, core = (torch.as_tensor(part, dtype=X.dtype, device=X.device) for part in (self.V, self.core))
+        return Structured(X, self.gain, V, core, self.shift + ridge)
 
     def __matmul__(self, v: Any) -> Any:
         return like(self.structured().product(self._vector(v)), v)
@@ -169,24 +164,21 @@ class EquivalentKernel:
         return vector.to(X)
 
     def matrix(self) -> Any:
-        """The dense n x n matrix."""
+        """Return the dense matrix, (n, n)."""
         K = self.structured()
         out = torch.addmm(K.V @ K.core @ K.V.T, K.X, K.X.T, alpha=K.gain)
         out = (out + out.T).mul_(0.5)  # symmetric to the bit
-        out.diagonal().add_(K.lift[:, 0])
+        out.diagonal().add_(K.shift)
         return like(out, self.X)
 
     def diagonal(self) -> Any:
-        """The n diagonal entries."""
-        return like(self.structured_diagonal().to(self.rows) + self.structured().lift[:, 0], self.X)
-
-    def structured_diagonal(self) -> Tensor:
-        """Return the diagonal of gain X X' + V core V' alone, (n,), in double precision."""
-        squares = squared_norms(self.rows)
-        return self.gain * squares + torch.from_numpy(((self.V @ self.core) * self.V).sum(1)).to(squares)
+        """Return the n diagonal entries."""
+        squares = squared_norms(self.rows)  # in double precision
+        low_rank = torch.from_numpy(((self.V @ self.core) * self.V).sum(1)).to(squares)
+        return like((self.gain * squares + low_rank).to(self.rows) + self.shift, self.X)
 
     def linear_operator(self) -> scipy.sparse.linalg.LinearOperator:
-        """For SciPy's iterative methods."""
+        """Return a SciPy operator, for its iterative methods."""
         K = self.structured()
 
         def product(v: np.ndarray) -> np.ndarray:
@@ -196,25 +188,34 @@ class EquivalentKernel:
 
     # -- solving ------------------------------------------------------------------------------------------
     def factorise(self, ridge: float = 0.0) -> Factorisation:
-        """A factorisation of K + ridge I to solve with many right-hand sides: O(n p min(n, p)), once."""
+        """Factorise K + ridge I, once for many right-hand sides: O(n p min(n, p))."""
         return self.structured(not_negative("ridge", ridge)).factorise()
 
     @checked
     def solve(self, v: Any, ridge: float = 0.0) -> Any:
-        """(K + ridge I)^(-1) v, by a factorisation of the smaller side or, where both are large, by iteration."""
-        vector = self._vector(v)
-        if min(self.rows.shape) <= _DIRECT:
-            return like(self.factorise(ridge).solve(vector), v)
-        return like(self.structured(not_negative("ridge", ridge)).iterate(vector), v)
+        """Return (K + ridge I)^(-1) v, by a factorisation of the smaller side.
+
+        Parameters
+        ----------
+        v : array of shape (n,) or (n, k)
+            Right-hand sides.
+        ridge : float
+            Added to the diagonal as it is.
+
+        Returns
+        -------
+        array of the shape of v
+        """
+        return like(self.factorise(ridge).solve(self._vector(v)), v)
 
     @checked
     def logdet(self, ridge: float = 0.0) -> float:
-        """Log det(K + ridge I)."""
+        """Return log det(K + ridge I)."""
         return self.factorise(ridge).logdet
 
     # -- spectrum -----------------------------------------------------------------------------------------
     def eigenvalues(self, k: int | None = None) -> np.ndarray:
-        """The k largest eigenvalues (Lanczos), or all of them, in decreasing order."""
+        """Return the k largest eigenvalues (Lanczos), or all of them, in decreasing order."""
         n = len(self.V)
         if k is not None and not 1 <= k <= n:
             raise InvalidInputError(f"k must be between 1 and n = {n}, got {k}")
@@ -237,18 +238,18 @@ class EquivalentKernel:
     def _all_eigenvalues(self) -> np.ndarray:
         K = self.structured()
         n, inner = len(K.X), K.X.shape[1] + K.V.shape[1]
-        if n <= inner or len(K.lift) > 1:
+        if n <= inner:
             values = torch.linalg.eigvalsh(torch.as_tensor(self.matrix()))
         else:  # K - shift I = Q (R M R') Q' with Q orthonormal, so only a (p + r) x (p + r) matrix is needed
             R = torch.linalg.qr(torch.cat([K.X, K.V], dim=1), mode="r").R
             dense = R @ torch.block_diag(K.gain * torch.eye(K.X.shape[1]).to(K.X), K.core) @ R.T
             few = torch.linalg.eigvalsh(0.5 * (dense + dense.T))
-            values = torch.cat([few, few.new_zeros(n - inner)]) + K.lift[0]
+            values = torch.cat([few, few.new_zeros(n - inner)]) + K.shift
         return values.sort(descending=True).values.cpu().numpy()
 
     # -- new points ---------------------------------------------------------------------------------------
     def cross(self, new: Any, y: Any = None) -> CrossBlock:
-        """The block K(new, X) for new rows (with labels, unless there is one class) or their statistics."""
+        """Return the block K(new, X) for new rows (with labels, unless there is one class) or their statistics."""
         if self.statistics is None:
             rows = as_rows(new, features=self.rows.shape[1])
             factor = np.ones((len(rows), 1))
@@ -260,24 +261,19 @@ class EquivalentKernel:
                 f"the new statistics have p = {new.p} and {new.K} classes, the kernel has "
                 f"p = {self.statistics.p} and {self.statistics.K}"
             )
-        if self.profile is None:
-            return CrossBlock(new.X, new.V, self)
-        gains, factor, _ = self.profile.embed(new)
-        return CrossBlock(_scaled(new.X, gains), factor, self)
+        return CrossBlock(new.X, new.V, self)
 
     def __repr__(self) -> str:
         n, p = tuple(self.rows.shape)
-        low, high = float(np.min(self.shift)), float(np.max(self.shift))
-        shift = f"{low:.6g}" if low == high else f"{low:.4g} ... {high:.4g}"
         return (
             f"EquivalentKernel({self.kernel}, n={n}, p={p}, gain={self.gain:.6g}, rank={len(self.core)}, "
-            f"shift={shift}, network={self.network!r})"
+            f"shift={self.shift:.6g}, network={self.network!r})"
         )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CrossBlock:
-    """K(new, X), m x n, as an operator: products without the dense block, ``matrix()`` for the block itself."""
+    """The block K(new, X), m x n, as an operator; ``matrix()`` is the dense block."""
 
     X_new: Any
     V_new: np.ndarray
@@ -293,7 +289,7 @@ class CrossBlock:
         return like(K.gain * (new @ (K.X.T @ vector)) + factor @ (K.core @ (K.V.T @ vector)), v)
 
     def matrix(self) -> Any:
-        """The dense m x n block."""
+        """Return the dense m x n block."""
         K = self.base.structured()
         new, factor = self._new()
         return like(K.gain * (new @ K.X.T) + factor @ K.core @ K.V.T, self.X_new)

@@ -1,40 +1,43 @@
-"""Gram + low rank + diagonal in tensors: products, Woodbury on the smaller side, or conjugate gradients."""
+"""Gram matrix + low rank + multiple of the identity, in tensors: products, and Woodbury on the smaller side."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .._conjugate import Iterate, conjugate_gradients, thin
-from ..errors import ConvergenceError, InvalidInputError
+from .._conjugate import thin
+from ..errors import InvalidInputError
 
 
 @dataclass(frozen=True, eq=False)
 class Structured:
-    """K = A + V core V', A = gain X X' + lift."""
+    """The matrix K = A + V core V' with A = gain X X' + shift I."""
 
     X: Tensor
     gain: float
     V: Tensor
     core: Tensor
-    lift: Tensor
-    """A diagonal, (n, 1), or (1, 1) for a multiple of the identity."""
+    shift: float
 
     def product(self, v: Tensor) -> Tensor:
-        """K v: two passes over X."""
+        """Return K v, by two passes over X."""
         out = self.gain * thin(self.X, thin(self.X.T, v)) + thin(self.V, self.core @ thin(self.V.T, v))
-        return out.addcmul_(v, self.lift[:, 0] if v.ndim == 1 else self.lift)
+        return out.add_(v, alpha=self.shift)
 
     def factorise(self) -> Factorisation:
-        """A by Cholesky, the low rank by an r x r system."""
-        self._check_lift()
-        X, (n, p), diagonal = self.X, self.X.shape, self.lift[:, 0].expand(len(self.X))
-        gram = self.gain * (X @ X.T if n <= p else X.T @ (X / self.lift))
-        gram.diagonal().add_(diagonal if n <= p else 1.0)
+        """Factorise A by Cholesky, and the low rank by an r x r system."""
+        if self.shift <= 0:
+            raise InvalidInputError(
+                f"the kernel plus ridge is singular: its diagonal part is {self.shift:.3g}; use a larger ridge"
+            )
+        X, (n, p) = self.X, self.X.shape
+        gram = self.gain * (X @ X.T if n <= p else X.T @ X / self.shift)
+        gram.diagonal().add_(self.shift if n <= p else 1.0)
         cholesky = torch.linalg.cholesky(gram)
-        logdet = 2.0 * float(cholesky.diagonal().log().sum()) + (float(diagonal.log().sum()) if n > p else 0.0)
+        logdet = 2.0 * float(cholesky.diagonal().log().sum()) + (n * math.log(self.shift) if n > p else 0.0)
         swept = self.gram_solve(cholesky, self.V)
         small = torch.eye(len(self.core)).to(X) + self.core @ (self.V.T @ swept)
         sign, extra = torch.linalg.slogdet(small)
@@ -46,39 +49,16 @@ class Structured:
         return Factorisation(self, cholesky, swept, torch.linalg.solve(small, self.core), logdet + float(extra))
 
     def gram_solve(self, cholesky: Tensor, v: Tensor) -> Tensor:
-        """A^(-1) v, with the Cholesky factor of A itself if n <= p, else of I + gain X' lift^(-1) X."""
+        """Return A^(-1) v, with the Cholesky factor of A itself if n <= p, else of I + gain X'X/shift."""
         if len(self.X) <= self.X.shape[1]:
             return torch.cholesky_solve(v, cholesky)
-        scaled = v / self.lift
-        return scaled - self.gain * thin(self.X, torch.cholesky_solve(thin(self.X.T, scaled), cholesky)) / self.lift
-
-    def iterate(self, v: Tensor, tolerance: float = 1e-11, most: int = 5000) -> Tensor:
-        """K^(-1) v for positive definite K by products alone, where it is too large to factorise."""
-        self._check_lift()
-        column = v[:, None] if v.ndim == 1 else v
-        none, scales = torch.zeros(column.shape[1]).to(v), column.norm(dim=0).clamp_min(torch.finfo(v.dtype).tiny)
-        aims = max(tolerance, 20.0 * torch.finfo(v.dtype).eps) * scales
-        state = Iterate.start(column, none)
-        for _ in conjugate_gradients(self.product, none, aims, state, scales, most=most):
-            pass
-        worst = float(((column - self.product(state.z)).norm(dim=0) / aims).max())
-        if worst > 1e3:  # products round: what is left of v is more than what the iteration believes
-            raise ConvergenceError(
-                f"conjugate gradients end at {worst:.1e} times the residual they aim at; use a larger ridge"
-            )
-        return state.z[:, 0] if v.ndim == 1 else state.z
-
-    def _check_lift(self) -> None:
-        least = float(self.lift.min())
-        if least <= 0:
-            raise InvalidInputError(
-                f"the kernel plus ridge is singular: its diagonal part is {least:.3g}; use a larger ridge"
-            )
+        scaled = v / self.shift
+        return scaled - self.gain * thin(self.X, torch.cholesky_solve(thin(self.X.T, scaled), cholesky)) / self.shift
 
 
 @dataclass(frozen=True, eq=False)
 class Factorisation:
-    """What solves with a structured matrix, by Woodbury's formula."""
+    """A factorised structured matrix, which solves by Woodbury's formula."""
 
     matrix: Structured
     cholesky: Tensor
@@ -90,7 +70,7 @@ class Factorisation:
     """log det K"""
 
     def solve(self, v: Tensor, refinements: int = 2) -> Tensor:
-        """K^(-1) v, refined twice: Woodbury alone loses the digits that ||K|| / lift costs."""
+        """Return K^(-1) v, refined twice: Woodbury alone loses the digits that ||K|| / shift costs."""
         column = v[:, None] if v.ndim == 1 else v
         z = self._once(column)
         for _ in range(refinements):
