@@ -33,8 +33,8 @@ Quantity = Literal["accuracy", "mse"]
 class PowerLaw:
     """A power law through the last five points of a curve, bent by a quarter of what a parabola says.
 
-    Errors of kernel machines fall like power laws whose exponents change slowly. On MNIST, Fashion-MNIST and digits
-    (up to four times the rows; tanh, erf, ReLU) a quarter of the curvature and the widths below cover 97 % and more.
+    Errors of kernel machines fall like power laws whose exponents change slowly: beyond the data the exponent has a
+    standard deviation of its own (docs/learning.md says how often the intervals hold).
     """
 
     logs: Array
@@ -43,15 +43,13 @@ class PowerLaw:
     """Logarithms of the errors, (5,)."""
     covariance: Array
     """Covariance of the values by the chance of the rows, (5, 5)."""
-    drift: float
-    """Standard deviation of the exponent beyond the data."""
 
     @staticmethod
-    def fit(sizes: Array, errors: Array, drift: float) -> PowerLaw:
+    def fit(sizes: Array, errors: Array) -> PowerLaw:
         """Take the last five sizes, (N,), with the error of every row at each of them, (N, rows)."""
         last, rows = errors[-5:], errors.shape[1]
         means = np.maximum(last.mean(1), 0.5 / rows)  # no errors at all: half a row
-        return PowerLaw(np.log(sizes[-5:]), np.log(means), np.cov(last / means[:, None]) / rows, drift)
+        return PowerLaw(np.log(sizes[-5:]), np.log(means), np.cov(last / means[:, None]) / rows)
 
     def at(self, sizes: Array) -> tuple[Array, Array, Array]:
         """Return the errors at these sizes (M,), and both ends of their intervals of 95 %."""
@@ -61,7 +59,7 @@ class PowerLaw:
         weights = line + bend
         beyond = np.maximum(x - self.logs[-1], 0.0)
         chance = np.einsum("mk,kl,ml->m", weights, self.covariance, weights)
-        width = 1.96 * np.sqrt(chance + (bend @ self.values) ** 2 + (self.drift * beyond) ** 2)
+        width = 1.96 * np.sqrt(chance + (bend @ self.values) ** 2 + (LIMITS.drift * beyond) ** 2)
         best = weights @ self.values
         return np.exp(best), np.exp(best - width), np.exp(best + width)
 
@@ -189,7 +187,7 @@ def estimate_learning(
         raise InvalidInputError("y must hold labels of at least two classes, got one")
     wanted = np.array(_sizes(sizes, len(K)))
     errors, squares = np.stack([_scored(K, labels, int(n), ridge, seed) for n in wanted], axis=1)
-    laws = {"accuracy": PowerLaw.fit(wanted, errors, drift=0.1), "mse": PowerLaw.fit(wanted, squares, drift=0.2)}
+    laws = {"accuracy": PowerLaw.fit(wanted, errors), "mse": PowerLaw.fit(wanted, squares)}
     root = np.sqrt(len(K))
     # a share of 0 or 1 still has the spread of one point more or less
     share = (errors.sum(1) + 1.0) / (len(K) + 2.0)

@@ -39,6 +39,7 @@ class Limits:
     trusted_steep: float = 5.0  # the limit where the strong products of a steep spectrum are features
     norm_spread: float = 0.1  # relative variance of ||x||^2: beyond it the error is off by 5 % for odd activations too
     lattice: int = 4096  # points of an orthant probability: an error of 1e-4 for ten classes
+    drift: float = 0.2  # standard deviation of a learning curve's exponent beyond the data: set on MNIST and digits
     fewest: int = 16  # rows of the smallest subset of an estimate
 
 
