@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from notsodeep.matching.families.leaky import LeakyDesign
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
@@ -27,6 +26,7 @@ from notsodeep.kernels.jets import (
     monomials,
     network_layers,
 )
+from notsodeep.matching.families.leaky_relu import LeakyDesign
 
 KERNELS = ("ck", "ntk", "ntk_frozen")
 

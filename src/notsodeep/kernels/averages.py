@@ -140,7 +140,7 @@ class PairAverages:
         return self._norm_part(1.0, -self._dots, -0.5 * self._spread)
 
     def _norm_part(self, *weights: Array | float) -> NormPart:
-        """Of a sum of the kernel and its first two derivatives in x . y, with these weights."""
+        """Average a sum of the kernel and its first two derivatives in x . y, with these weights."""
         d = self._derivatives
         parts = [sum(weight * d[..., i, j, k] for k, weight in enumerate(weights)) for i, j in ((0, 0), (0, 1), (1, 1))]
         parts[0] = parts[0] - d[..., 0, 0, 0] + self.mean  # exact also where the series of the derivatives ends early

@@ -143,7 +143,7 @@ def _disc(deq: DEQ, z: Complex, q: Complex, radius: float) -> tuple[Array, Array
 
 
 def _layers(network: Network, variances: Sequence[Complex], radius: float) -> list[_Conjugate]:
-    """Those of an explicit network, each in units of the variance that it receives; the last gives plain numbers."""
+    """The layers of an explicit network, each in units of the variance that it receives; the last gives plain numbers."""
     out, reach = [], np.full(len(variances[0]), math.expm1(2.0 * radius))
     for level, (phi, q) in enumerate(zip(network.activations, variances, strict=True), 1):
         rise = _rises(phi, q)
@@ -197,7 +197,7 @@ def _real(phi: Activation, q: Complex, terms: int) -> tuple[Tensor, Tensor, Tens
 
 
 def _rotated(phi: Activation, q: Complex, terms: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The same along the ray of sqrt(q), for functions that continue to it: nothing is lost to oscillation there."""
+    """Phi at nodes on the ray of sqrt(q), for functions that continue to it: nothing is lost to oscillation there."""
     root = torch.from_numpy(q).sqrt()[:, None]
     xi, weights = shared_rule(float(root.abs().max()), phi.panels())
     return phi.continued(root * xi).detach(), weights, xi

@@ -51,7 +51,7 @@ class VariancePairs:
         self._terms: dict[tuple[Part, Part, int], Tensor] = {}
 
     def subset(self, which: Tensor) -> VariancePairs:
-        """Some of the pairs, which share the coefficients that are known."""
+        """Select some of the pairs, which share the coefficients that are known."""
         unique = self.distinct, self.ix[which], self.iy[which]
         part = VariancePairs(self.phi, self.qx[which], self.qy[which], unique)
         part._series = self._series
@@ -339,7 +339,7 @@ class Layer:
 
     # -- gradients -----------------------------------------------------------------------------------------
     def derivatives(self, part: Part, found: Tensor, along: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of E[f(u) f(v)] = ``found``, f = phi or phi', in qx, qy and lam; ``along``: E[f'(u) f'(v)].
+        """Derivatives of E[f(u) f(v)] = ``found``, f = phi or phi', in qx, qy and lam; ``along``: E[f'(u) f'(v)].
 
         d/dq E[f(u) f(v)] at fixed lam = E[f''(u) f(v)] / 2 = (E[u f'(u) f(v)] - lam E[f'(u) f'(v)]) / (2 q).
         """

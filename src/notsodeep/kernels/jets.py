@@ -114,7 +114,7 @@ class LayerJet(LayerMaps):
         return self._value(diagonal, cross), KernelJet(slope.c / scale)
 
     def with_line(self, gain: Array, line: Array) -> LayerJet:
-        """Those of gain phi(x) + line x / tau, one per entry; ``hermite`` must reach beyond :data:`TERMS` by two.
+        """The jet of gain phi(x) + line x / tau, one per entry; ``hermite`` must reach beyond :data:`TERMS` by two.
 
         E[x phi] = tau (1 + e) A_1(e) and tau^2 E[phi'] = tau A_1(e), with A_1 = E[phi h_1] / sqrt(1 + e).
         """
@@ -139,7 +139,7 @@ def layer_of(phi: Activation, tau: float, terms: int = TERMS) -> LayerJet:
 
 
 def layers_of(phi: Activation, tau: Array, terms: int = TERMS) -> LayerJet:
-    """Those at many scales.
+    """The layer jets of an activation at many scales.
 
     d^j/dq^j E[f(sqrt(q) xi)] = E[f^(2j)] / 2^j and q^j E[f^(2j)] = E[f He_2j]: no derivative of f is taken.
     """

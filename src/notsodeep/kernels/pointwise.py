@@ -232,7 +232,7 @@ def diagonal(
 
 def _own_kernels(deq: DEQ, s: Tensor, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
     if isinstance(deq, DEQSlope):
-        return _slopes(deq, s, lambda lifted, kernel: _own_kernels(lifted, s, (kernel,))[kernel], kernels)
+        return _slopes(deq, s, lambda one, kernel: _own_kernels(one, s, (kernel,))[kernel], kernels)
     q = equilibrium_variance(deq, s)
     return implicit(q, OnDiagonal(deq.activation), deq.sigma_a2, kernels, gap_check(deq))
 
@@ -255,7 +255,7 @@ class KernelSpec:
 
     @property
     def detached(self) -> KernelSpec:
-        """The same kernels of a network whose variances are plain numbers."""
+        """These kernels, of a network whose variances are plain numbers."""
         return replace(self, network=self.network.detached()) if isinstance(self.network, DEQ) else self
 
     def pairwise(self, sx: Tensor, sy: Tensor, dot: Tensor) -> dict[Kernel, Tensor]:

@@ -88,7 +88,7 @@ def implicit(
 
 
 class Products:
-    """Which pairs of monomials have a product that is kept, in one or several bases side by side."""
+    """Which pairs of monomials have a product in the basis, in one or several bases side by side."""
 
     def __init__(self, *bases: Basis) -> None:
         pairs, count = [], 0
@@ -110,7 +110,7 @@ class Products:
 class Series:
     """A batch of truncated power series: coefficients on the last axis, real or complex.
 
-    ``bases``: what is kept; several of them are several series side by side, which do not mix.
+    ``bases``: the monomials that are stored; several bases are several series side by side, which do not mix.
     """
 
     __slots__ = ("c",)
@@ -157,7 +157,7 @@ class Series:
 
     @classmethod
     def product(cls, a: Array, b: Array) -> Array:
-        """The products of coefficients, truncated to what is kept."""
+        """The products of coefficients, truncated to the bases."""
         return cls.products.product(a, b)
 
     @classmethod

@@ -218,7 +218,7 @@ class _AngleSeries(LayerMaps):
     def _hermite(self, largest: float, rho: Tensor) -> tuple[Sequence[Tensor], float]:
         """Coefficients of phi and of phi' at all variances, for correlations up to this, and what they lack.
 
-        They are dear where they are many: where the widest variance alone leaves too many pairs at ``rho`` to be
+        Many of them are expensive: where the widest variance alone leaves too many pairs at ``rho`` to be
         integrated one by one, :class:`Unresolved` is raised before.
         """
         exact, sure = self.phi.polynomial(), LIMITS.series_share * self.tolerance
@@ -248,9 +248,9 @@ class _AngleSeries(LayerMaps):
             powers = steps.cumprod(0)
             for k, a in enumerate(hermite):
                 first = 0 if parity is None else int((parity == "odd") != bool(k))
-                kept, rising = a[:, first:high:every], powers[first::every]
+                used, rising = a[:, first:high:every], powers[first::every]
                 rows = zip(*(part.split(max(1, (1 << 19) // high)) for part in (self.ia, self.ib)), strict=True)
-                out[k, :, which] = torch.cat([(kept[i] * kept[j]) @ rising for i, j in rows])
+                out[k, :, which] = torch.cat([(used[i] * used[j]) @ rising for i, j in rows])
         if not bool(sure.all()):
             few = rho[~sure]
             qx, qy = (self.q[i].repeat_interleave(len(few)) for i in (self.ia, self.ib))
@@ -260,17 +260,17 @@ class _AngleSeries(LayerMaps):
 
 
 def _even_orders(series: Tensor, odd: int) -> Tensor:
-    """Of an even and an odd function (2, orders, pairs), the odd one divided by x: also even.
+    """Coefficients of an even and an odd function (2, orders, pairs), the odd one divided by x, which is even too.
 
     T_(2m+1) / x = 2 T_(2m) - 2 T_(2m-2) + ... +- T_0.
     """
-    kept = series[:, ::2].clone()
+    found = series[:, ::2].clone()
     falling = series[odd, 1::2]
     signs = torch.ones(len(falling), 1, dtype=torch.float64)
     signs[1::2] = -1.0
-    kept[odd] = 2.0 * signs * (signs * falling).flip(0).cumsum(0).flip(0)
-    kept[odd, 0] *= 0.5
-    return kept
+    found[odd] = 2.0 * signs * (signs * falling).flip(0).cumsum(0).flip(0)
+    found[odd, 0] *= 0.5
+    return found
 
 
 def _root(qx: Tensor, qy: Tensor) -> Tensor:
@@ -375,7 +375,7 @@ class _Entries(LayerMaps):
         self.series, self.qx, self.qy, self.sides = series, qx, qy, sides
 
     def subset(self, which: Tensor) -> _Entries:
-        """Some of the entries."""
+        """Select some of the entries."""
         sides = [(a[:, which], b[:, which]) for a, b in self.sides]
         return _Entries(self.series, self.qx[which], self.qy[which], sides)
 

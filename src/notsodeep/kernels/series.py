@@ -142,7 +142,7 @@ class SeriesLayer(LayerMaps):
         return PowerSeries(_compose(taylor, covariance.c / (self.scale * reach)))
 
     def both(self, covariance: PowerSeries) -> tuple[PowerSeries, PowerSeries]:
-        """The same, and F'(rho(r)) / sqrt(q q')."""
+        """F(rho(r)) and F'(rho(r)) / sqrt(q q')."""
         taylor, reach = self._taylor(covariance)
         unit, derivative = self.scale * reach, np.arange(1, taylor.shape[1]) * taylor[:, 1:]
         return self.value(covariance), PowerSeries(_compose(derivative, covariance.c / unit) / unit)

@@ -88,7 +88,7 @@ class Level:
 
     @property
     def cost(self) -> float:
-        """Of an entry, in terms."""
+        """The cost of an entry, in terms."""
         return len(self.ranks) + LIMITS.arcsine_terms * self.warped
 
     @property
@@ -148,7 +148,7 @@ class Table:
     along: dict[Kernel, NormSeries]
     """The kernel of a point with itself."""
     measure: dict[Kernel, NormSeries]
-    """The same, or that of the kernel where the table is of its slopes."""
+    """The kernel of a point with itself; where slopes are tabulated, that of the kernel itself."""
     _found: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -124,13 +124,13 @@ def _build(spec: KernelSpec, scale: NormScale, dtype: torch.dtype, patience: flo
         if dtype == torch.float64
         else ((32, 48, 64, 128), (10, 12, 16, 24, 32, 48))
     )
-    # where entries are dear the smallest grids are tried first, else those that most networks need on such a range
-    dear = patience is not None
-    likely = 0 if dear else sum(scale.high > width * scale.low for width in (1.5, 4.0))
+    # where entries are expensive the smallest grids are tried first, else those that most networks need on such a range
+    slow = patience is not None
+    likely = 0 if slow else sum(scale.high > width * scale.low for width in (1.5, 4.0))
     norms = (1,) if scale.single else norms[likely:]
     size, terms = norms[0], angles[0]
     while patience is None or terms * size * (size + 1) <= patience:
-        grid = _Grid(spec, scale, reach, size, terms, dtype, patient=dear)
+        grid = _Grid(spec, scale, reach, size, terms, dtype, patient=slow)
         if not grid.finite:
             return None
         more = grid.wanted_angles(tolerance), grid.wanted_norms(tolerance)
@@ -202,7 +202,7 @@ class _Grid:
         return _wanted(self.relative.transpose(0, 1), tolerance)
 
     def wanted_norms(self, tolerance: float) -> int:
-        """The same of the norms."""
+        """As many norms as there are if their last orders are nothing, else what their fall lets expect."""
         if self.scale.single:
             return self.size
         series = [one.weights.abs() / one.weights.abs().max() for part in self.diagonals for one in part.values()]
