@@ -97,17 +97,12 @@ class Twin:
             raise InvalidInputError(f"family and reason are texts, got {self.family!r} and {self.reason!r}")
         if self.kinds is not None:
             whole("kinds", self.kinds)
-        self._check_rates()
-
-    def _check_rates(self) -> None:
         rates = self.learning_rates
-        if rates is None:
-            return
-        if len(rates) != self.depth + 1:
+        if rates is not None and len(rates) != self.depth + 1:
             raise InvalidInputError(
                 f"a network of {self.depth} hidden layers takes {self.depth + 1} learning rates, got {len(rates)}"
             )
-        for rate in rates:
+        for rate in rates or ():
             check_number("a learning rate", rate)
 
     # ---- what the certificate says -------------------------------------------------------------------------

@@ -113,13 +113,6 @@ def outer_start(target: Target, degree: int) -> list[Array]:
     return [first, _rescaled(target, _own(target, degree), float(first[1]))]
 
 
-def rated_start(target: Target, degree: int) -> list[Array]:
-    """A nearly linear layer 1: what :meth:`Target.rates_at_first_order` speaks of."""
-    first, second = outer_start(target, degree)
-    first[2] *= 0.1
-    return [first / np.linalg.norm(first), second]
-
-
 def inner_start(target: Target, degree: int) -> list[Array]:
     """Layer 1 is phi itself at tau*, layer 2 is nearly linear: there the frozen NTK has a good solution."""
     first = _own(target, degree)
@@ -253,12 +246,15 @@ def _plain_starts(target: Target) -> list[list[Array]]:
 
 
 def _rated(target: Target) -> Solved:
-    """Activations and learning rates together."""
+    """Activations and learning rates together, from a nearly linear layer 1 and the rates that belong to it."""
     design = HermiteDesign(_orders(target), target.size, free_rates=True)
+    first, second = outer_start(target, LIMITS.polynomial_degree)
+    first[2] *= 0.1
+    layers = [first / np.linalg.norm(first), second]
     found: list[Solved] = []
     for readout in (None, 0.999, 0.9999, 0.9):
         rates = target.rates_at_first_order(readout)
-        found.append(solve(target, design, design.pack(rated_start(target, LIMITS.polynomial_degree), rates)))
+        found.append(solve(target, design, design.pack(layers, rates)))
         if found[-1].feasible:
             break
     return best_of(found)
