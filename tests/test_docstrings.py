@@ -28,16 +28,18 @@ def described(doc: str, *titles: str) -> set[str]:
 
 
 def faults(name: str, thing: Any) -> Iterator[str]:
-    """What the docstring of a function or of a class lacks."""
+    """What the docstring of a function or of a class lacks; of a method its summary suffices."""
     doc = inspect.cleandoc(thing.__doc__ or "")
     if not re.match(r"[^\n]+\.(\n\n|\Z)", doc):
         yield f"{name}: a summary of one line that ends with a full stop"
+    if is_method(name):
+        return
     missing = set(surface.parameters(thing)) - described(doc, "Parameters", "Attributes", "Other Parameters")
     if missing and not name.startswith("errors."):
         yield f"{name}: Parameters explain {', '.join(sorted(missing))}"
-    if needs_returns(name, thing) and not (section(doc, "Returns") or section(doc, "Yields")):
+    if needs_returns(thing) and not (section(doc, "Returns") or section(doc, "Yields")):
         yield f"{name}: Returns"
-    if not is_method(name) and not name.startswith("errors.") and ">>> " not in doc:
+    if not name.startswith("errors.") and ">>> " not in doc:
         yield f"{name}: an example that runs"
 
 
@@ -45,10 +47,9 @@ def is_method(name: str) -> bool:
     return "()." in name
 
 
-def needs_returns(name: str, thing: Any) -> bool:
-    """Functions that return something; of a method without parameters the summary says what it is."""
+def needs_returns(thing: Any) -> bool:
     returns = getattr(thing, "__annotations__", {}).get("return") not in (None, "None", "NoReturn")
-    return inspect.isfunction(thing) and returns and (not is_method(name) or bool(surface.parameters(thing)))
+    return inspect.isfunction(thing) and returns
 
 
 def everything() -> dict[str, Any]:
