@@ -164,11 +164,13 @@ def check_rows(measured: int, disagreement: float, confidence: float, share: flo
     needed = rows_needed(disagreement, confidence)
     if measured < needed:
         possible = upper_limit(0, measured, confidence) if measured else 1.0
+        given = math.ceil(needed / share)
+        in_all = "" if given == needed else f", {given:,} in all"
         raise CertificationError(
             f"a disagreement of {disagreement:.3%} at confidence {confidence:g} takes at least {needed:,} measured "
-            f"rows, about {math.ceil(needed / share):,} in all; {measured:,} are there. They could certify at best "
-            f"{possible:.2%}. Give more rows, or promise less",
-            rows=math.ceil(needed / share),
+            f"rows{in_all}; {measured:,} are there. They could certify at best {possible:.2%}. Give more rows, or "
+            "promise less",
+            rows=given,
             disagreement=possible,
         )
 

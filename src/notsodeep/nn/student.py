@@ -28,7 +28,8 @@ class ReplaceOptions:
     width : int, optional
         Hidden units of the default student; by default those of a DEQ with as many parameters as the model has.
     steps, batch_size : int
-        The most gradient steps, and the rows of each; training stops earlier where the agreement no longer grows.
+        The most gradient steps, and the rows of each; training stops earlier where the agreement no longer grows. With
+        0 steps a student that was given is taken as it is.
     lr : float
         The learning rate of Adam at the start; it falls to zero as a cosine.
     mixed : float
@@ -59,8 +60,9 @@ class ReplaceOptions:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name in ("steps", "batch_size", "rows") if self.width is None else ("width", "steps", "batch_size", "rows"):
+        for name in ("batch_size", "rows") if self.width is None else ("width", "batch_size", "rows"):
             whole(name, getattr(self, name))
+        whole("steps", self.steps, 0)
         for name in ("lr", "mixed", "noise"):
             not_negative(name, getattr(self, name))
 
@@ -221,7 +223,7 @@ def train_head(scored: Scored, ask: Ask, data: Data, held: Data, options: Replac
     outputs = in_batches(scored.student, pool.rows)
     target = _head_target(pool, outputs)
     optimiser = torch.optim.Adam(scored.head.parameters(), lr=options.lr, weight_decay=1e-4)
-    steps = min(options.steps, 600)
+    steps = 600  # on a small network of a few thousand rows: a second
     for step in range(steps):
         _set_rate(optimiser, options.lr, step / steps)
         which = _draw(len(pool), 2 * options.batch_size, generator).to(outputs.device)
