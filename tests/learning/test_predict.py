@@ -140,19 +140,20 @@ def test_matrices_and_spectra_give_the_same_scores() -> None:
     # one resolvent for a ridge; sums along a contour for a flow, in single precision where it is long
     room = {ridge_scores: tolerance(amplified=1e3), flow_scores: 1e-7}
     for function, points in ((ridge_scores, [0.01, 1.0]), (flow_scores, [0.3, 5.0])):
-        one, two = (function(problem, np.array(points), targets).flat() for problem in (cheap, dense))
-        np.testing.assert_allclose(two, one, rtol=0, atol=room[function])
+        one, two = (function(problem, np.array(points), targets) for problem in (cheap, dense))
+        for name in ("means", "covariances", "training_error"):
+            np.testing.assert_allclose(getattr(two, name), getattr(one, name), rtol=0, atol=room[function])
 
 
-def test_many_points_cost_little_and_agree_with_single_ones() -> None:
+def test_many_points_agree_with_single_ones() -> None:
     mix = nsd.GaussianMixture.two_class(100, mu=3.0)
-    for name, points in (("ridge", np.logspace(-3, 1, 90)), ("times", np.logspace(-2, 2, 90))):
+    for name in ("ridge", "times"):
+        points = np.logspace(-2, 1, 7)
         many = nsd.predict_learning(RELU, mix, 150, **{name: points})
-        one = nsd.predict_learning(RELU, mix, 150, **{name: float(points[37])})
-        # many points are interpolated to 1e-9
-        assert (many.accuracy[37], many.mse[37]) == pytest.approx((one.accuracy, one.mse), abs=1e-8)
-        assert many.means.shape == (90, 2, 2)
-        assert many.training_error.shape == (90,)
+        one = nsd.predict_learning(RELU, mix, 150, **{name: float(points[3])})
+        assert (many.accuracy[3], many.mse[3]) == pytest.approx((one.accuracy, one.mse), rel=tolerance())
+        assert many.means.shape == (7, 2, 2)
+        assert many.training_error.shape == (7,)
 
 
 # ---- decisions ------------------------------------------------------------------------------------------------

@@ -193,34 +193,6 @@ def test_standardise_refuses_what_it_cannot_scale():
         nsd.Standardiser().fit(np.eye(2)).transform(np.eye(3))
 
 
-# ---- second moments about the origin -------------------------------------------------------------------------
-
-
-def test_statistics_about_the_origin_are_those_of_second_moments():
-    p = 30
-    mix = three_classes(p)
-    X, y = mix.sample(60, seed=0)
-    st = EXACT(mix, X, y, about="origin")
-    seconds = [c.dense() + np.outer(m, m) for c, m in zip(mix.covariances, mix.means, strict=True)]
-    np.testing.assert_allclose(st.T, [[np.trace(a @ b) / p for b in seconds] for a in seconds])
-    np.testing.assert_allclose(st.traces, [np.trace(a) / p for a in seconds])
-    np.testing.assert_allclose(st.psi, (X**2).sum(1) - st.traces[y])
-    np.testing.assert_allclose(st.at(X, y).psi, st.psi)
-    with pytest.raises(InvalidInputError, match="origin"):
-        EXACT(mix, X, y, about="median")
-
-
-@pytest.mark.parametrize("path", ["covariances", "gram"])
-def test_estimates_about_the_origin_are_unbiased(path, monkeypatch):
-    monkeypatch.setattr(statistics, "LIMITS", Limits(matrix_side=10_000 if path == "covariances" else 0))
-    mix, n, repeats = three_classes(30), 40, 400
-    found = [ESTIMATE(*mix.sample(n, seed=s), about="origin") for s in range(repeats)]
-    exact = EXACT(mix, *mix.sample(n, seed=0), about="origin")
-    for name in ("T", "t"):
-        values = np.array([getattr(f, name) for f in found])
-        assert (np.abs(values.mean(0) - getattr(exact, name)) < 4.5 * values.std(0) / np.sqrt(repeats)).all(), name
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_label_that_is_no_number_is_no_class(bad):
     X = np.random.default_rng(0).normal(size=(20, 5))

@@ -19,8 +19,6 @@ from .operator import EquivalentKernel
 
 Array = NDArray[Any]
 
-_SMALL = 32  # up to this size all eigenvalues are found sooner than by Lanczos
-
 
 def relative_spectral_error(exact: Any, approximation: Any) -> float:
     """Return ||exact - approximation|| / ||exact|| in the spectral norm.
@@ -69,7 +67,7 @@ def best_scalar(exact: Any, approximation: Any) -> BestScalar:
     opposite. Their sum is a decreasing function whose slope the two eigenvectors give.
     """
     left, right = symmetric_operator(exact), symmetric_operator(approximation)
-    if left.shape[0] <= _SMALL:  # arrays are quicker there
+    if left.shape[0] <= 32:  # arrays are quicker there
         left, right = (operator @ np.eye(operator.shape[0]) for operator in (left, right))
     size, other = (float(abs(_outermost(kernel)[0][0])) for kernel in (left, right))
     least = math.inf
@@ -91,7 +89,7 @@ def _outermost(operator: LinearOperator | Array, both: bool = False) -> tuple[Ar
     start = np.random.default_rng(0).standard_normal(n)
     if not np.any(operator @ start):
         return np.zeros(1 + both), np.eye(n, 1 + both)
-    if n > _SMALL:
+    if n > 32:  # up to this size all eigenvalues are found sooner
         which: dict[str, Any] = {"k": 2, "which": "BE"} if both else {"k": 1, "which": "LM"}
         try:
             # the error of an eigenvalue is quadratic in ARPACK's residual tolerance

@@ -2,10 +2,9 @@
 
 from .estimate import LearningEstimate, estimate_learning
 from .features import Concentration
-from .predict import Best, LearningCurve, LearningPrediction, learning_curve, predict_learning
+from .predict import LearningCurve, LearningPrediction, learning_curve, predict_learning
 
 __all__ = [
-    "Best",
     "Concentration",
     "LearningCurve",
     "LearningEstimate",

@@ -14,10 +14,10 @@ from ..errors import InvalidInputError
 from ..matching import Twin
 from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import Kernel, Network
-from ..spectra.population import Array, NonCommuting
+from ..spectra.population import Array
 from ..spectra.sources import source_of
-from .features import Concentration, LinearProblem, check_twin, concentration, limit_problem, linear_problem
-from .schedules import Scores, confusions, flow_scores, interpolated, ridge_scores
+from .features import Concentration, check_twin, concentration, limit_problem, linear_problem
+from .schedules import Scores, confusions, flow_scores, ridge_scores
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -121,7 +121,8 @@ def predict_learning(
     points, scalar, flow = _schedule(ridge, times)
     test = concentration(problem, 1.0 / points.max() if flow else problem.diagonal * points.min())
     test.report()
-    scores = _scores(problem, points, wanted, flow)
+    train, unit = (flow_scores, 1.0) if flow else (ridge_scores, problem.diagonal)
+    scores = train(problem, points * unit, wanted)
     shares = mixture.weights if isinstance(mixture, GaussianMixture) else source.shares
     confusion, error = _confusion(scores, wanted)
     squares = ((scores.means - wanted) ** 2 + np.einsum("nboo->nbo", scores.covariances)).mean(-1)
@@ -199,18 +200,6 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else f"[{value[0]:.4g} ... {value[-1]:.4g}]"
 
 
-def _scores(problem: LinearProblem, points: Array, targets: Array, flow: bool) -> Scores:
-    """Solve at all points, or at few if they are many, and interpolate."""
-
-    def rows(at: Array) -> Array:
-        found = flow_scores(problem, at, targets) if flow else ridge_scores(problem, at * problem.diagonal, targets)
-        return found.flat()
-
-    tolerance = 1e-5 if isinstance(problem.noise, NonCommuting) else 1e-9
-    single = (points == 0).any() or len(points) < 2
-    return Scores.from_flat(rows(points) if single else interpolated(rows, points, tolerance), *targets.shape)
-
-
 def _confusion(scores: Scores, targets: Array) -> tuple[Array, float]:
     pairs = [confusions(m[None], v[None], targets) for m, v in zip(scores.means, scores.covariances, strict=True)]
     return np.concatenate([c for c, _ in pairs]), max(e for _, e in pairs)
@@ -219,16 +208,6 @@ def _confusion(scores: Scores, targets: Array) -> tuple[Array, float]:
 # ---- curves over the number of points, the ridge or the time, for several networks ----------------------------
 
 Axis = Literal["n", "ridge", "times"]
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best point of a curve."""
-
-    point: float
-    """The number of samples, the ridge or the stopping time."""
-    accuracy: float
-    mse: float
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -246,15 +225,6 @@ class LearningCurve:
     training_error: Array
     """(M, N)"""
     kernel: Kernel
-
-    @checked
-    def best(self, by: Literal["accuracy", "mse"] = "accuracy") -> dict[str, Best]:
-        """Return the point of highest accuracy, or lowest error, of each network: the best ridge or stopping time."""
-        where = self.accuracy.argmax(1) if by == "accuracy" else self.mse.argmin(1)
-        return {
-            name: Best(float(self.points[k]), float(self.accuracy[m, k]), float(self.mse[m, k]))
-            for m, (name, k) in enumerate(zip(self.names, where, strict=True))
-        }
 
     @checked
     def samples_needed(self, accuracy: float) -> dict[str, int | None]:

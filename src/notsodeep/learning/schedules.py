@@ -10,7 +10,6 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import qmc
 
-from .. import _chebyshev
 from ..spectra.population import LIMITS, OWN, Array, NonCommuting, Pairs
 from .features import LIMITS as LEARNING
 from .features import LinearProblem
@@ -24,18 +23,6 @@ class Scores:
     means: Array
     covariances: Array
     training_error: Array
-
-    def flat(self) -> Array:
-        """Return one row of numbers for every point."""
-        parts = (self.means, self.covariances, self.training_error)
-        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
-
-    @staticmethod
-    def from_flat(rows: Array, classes: int, outputs: int) -> Scores:
-        """Read what :meth:`flat` wrote."""
-        one, two = classes * outputs, classes * outputs * (outputs + 1)
-        means = rows[:, :one].reshape(-1, classes, outputs)
-        return Scores(means, rows[:, one:two].reshape(-1, classes, outputs, outputs), rows[:, two])
 
 
 def ridge_scores(problem: LinearProblem, ridges: Array, targets: Array) -> Scores:
@@ -115,11 +102,6 @@ def _in_parts(function: Callable[[Array], Scores], points: Array, entries: int) 
     step = max(1, 2 * LIMITS.entries // entries)
     parts = [function(points[start : start + step]) for start in range(0, len(points), step)]
     return Scores(*(np.concatenate([getattr(part, name) for part in parts]) for name in Scores.__dataclass_fields__))
-
-
-def interpolated(function: Callable[[Array], Array], points: Array, tolerance: float) -> Array:
-    """Evaluate a smooth function of log(points), (N,) -> (N, numbers), at few Chebyshev nodes if points are many."""
-    return _chebyshev.interpolated(lambda logs: function(np.exp(logs)), np.log(points), tolerance, degree=16)
 
 
 # ---- gradient flow -------------------------------------------------------------------------------------

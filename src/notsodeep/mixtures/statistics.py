@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from ..errors import InvalidInputError
 from .mixture import GaussianMixture
 
 Array = NDArray[np.float64]
-About = Literal["mean", "origin"]
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,7 @@ LIMITS = Limits()
 class MixtureStatistics:
     """What the theorems need to know of n rows in K classes (theory, section 3).
 
-    Build it with :meth:`from_mixture` or :meth:`estimate`. The statistics of the theorems (``about="mean"``) neglect
-    ||mu||^2/p. ``about="origin"`` puts C_a + mu_a mu_a' in place of C_a: the limit is the same, but at finite p the
-    equivalent is nearer to the exact kernel when classes are well separated (ReLU, the papers' mixture, p = 1000,
-    n = 800: the relative error of the CK is 0.006 instead of 0.021).
+    Build it with :meth:`from_mixture` or :meth:`estimate`.
 
     Examples
     --------
@@ -67,14 +63,12 @@ class MixtureStatistics:
     """tr C_a / p, shape (K,)."""
     classes: tuple[Any, ...]
     """The user's names of the classes 0 ... K-1."""
-    about: About = "mean"
-    """Whether t, T and psi speak of covariances or of second moments about the origin."""
     fitted_on: NDArray[np.int64] | None = None
     """Class sizes of the data that means, traces and T were estimated from; ``None`` if they are exact."""
 
     @staticmethod
     @checked
-    def from_mixture(mix: GaussianMixture, X: Any, y: Any, *, about: About = "mean") -> MixtureStatistics:
+    def from_mixture(mix: GaussianMixture, X: Any, y: Any) -> MixtureStatistics:
         """Take means and covariances from the mixture that the rows were drawn from.
 
         Parameters
@@ -85,8 +79,6 @@ class MixtureStatistics:
             Rows, NumPy or torch.
         y : array of shape (n,)
             Labels 0 ... K-1.
-        about : "mean" or "origin"
-            Whether covariances or second moments about the origin are used.
 
         Returns
         -------
@@ -100,14 +92,15 @@ class MixtureStatistics:
         """
         rows = as_rows(X, features=mix.p)
         labels = _codes(y, len(rows), mix.classes)
-        traces, products = _population(mix, about)
-        spread = _norms(_deviations(rows, labels, mix.means, about))
+        traces = np.array([c.trace() for c in mix.covariances]) / mix.p
+        products = np.array([[a.inner(b) for b in mix.covariances] for a in mix.covariances]) / mix.p
+        spread = _norms(_deviations(rows, labels, mix.means))
         names = tuple(range(mix.classes))
-        return _record(X, rows, labels, spread, traces, T=products, means=mix.means, classes=names, about=about)
+        return _record(X, rows, labels, spread, traces, T=products, means=mix.means, classes=names)
 
     @staticmethod
     @checked
-    def estimate(X: Any, y: Any = None, *, about: About = "mean") -> MixtureStatistics:
+    def estimate(X: Any, y: Any = None) -> MixtureStatistics:
         """Estimate the statistics from data alone.
 
         tr(C_a C_b)/p is estimated without bias whatever the distribution, also where n_a is of the order of p.
@@ -118,8 +111,6 @@ class MixtureStatistics:
             Rows, NumPy or torch.
         y : array of shape (n,), optional
             Labels of any kind; without them the data is one class.
-        about : "mean" or "origin"
-            Whether covariances or second moments about the origin are used.
 
         Returns
         -------
@@ -141,13 +132,12 @@ class MixtureStatistics:
         counts = _enough(np.bincount(labels, minlength=len(names)), names)
         _check_fourth_powers(rows)
         means = np.stack([own.mean() for own in _deviations(rows, labels, np.zeros((len(names), rows.shape[1])))])
-        groups = _deviations(rows, labels, means, about)
+        groups = _deviations(rows, labels, means)
         spread = _norms(groups)
-        if about == "mean":  # residuals from an estimated mean are too short
-            spread *= (counts / (counts - 1))[labels]
+        spread *= (counts / (counts - 1))[labels]  # residuals from an estimated mean are too short
         traces = np.bincount(labels, weights=spread, minlength=len(names)) / counts
-        T = _unbiased_products(groups, about)
-        return _record(X, rows, labels, spread, traces, T=T, means=means, classes=names, about=about, fitted_on=counts)
+        T = _unbiased_products(groups)
+        return _record(X, rows, labels, spread, traces, T=T, means=means, classes=names, fitted_on=counts)
 
     def at(self, X: Any, y: Any = None) -> MixtureStatistics:
         """Return the statistics of new rows from the same classes, with the psi of the new rows.
@@ -173,8 +163,8 @@ class MixtureStatistics:
         if y is None and self.K > 1:
             raise InvalidInputError(f"new points need labels: the statistics have {self.K} classes {self.classes}")
         labels = np.zeros(len(rows), dtype=np.int64) if y is None else self._lookup(y, len(rows))
-        spread = _norms(_deviations(rows, labels, self.means, self.about))
-        if self.about == "mean" and self.fitted_on is not None:  # an independent mean adds tr C_a / (p n_a)
+        spread = _norms(_deviations(rows, labels, self.means))
+        if self.fitted_on is not None:  # an independent mean adds tr C_a / (p n_a)
             spread *= (self.fitted_on / (self.fitted_on + 1))[labels]
         return replace(self, X=X, labels=labels, psi=spread - self.traces[labels])
 
@@ -235,18 +225,6 @@ def _record(
         traces=traces,
         **known,
     )
-
-
-def _population(mix: GaussianMixture, about: About) -> tuple[Array, Array]:
-    """Return tr C_a / p and tr(C_a C_b) / p, with C_a + mu_a mu_a' for C_a if about the origin."""
-    traces = np.array([c.trace() for c in mix.covariances])
-    products = np.array([[a.inner(b) for b in mix.covariances] for a in mix.covariances])
-    if about == "origin":
-        overlap = mix.means @ mix.means.T
-        along = np.array([(mix.means * c.multiply(mix.means)).sum(1) for c in mix.covariances])
-        traces = traces + np.diag(overlap)
-        products = products + along + along.T + overlap**2
-    return traces / mix.p, products / mix.p
 
 
 def _enough(counts: NDArray[np.int64], names: tuple[Any, ...]) -> NDArray[np.int64]:
@@ -329,9 +307,9 @@ class _Deviations:
         return total
 
 
-def _deviations(rows: Tensor, labels: NDArray[np.int64], means: Array, about: About = "mean") -> list[_Deviations]:
-    """Return the deviations of every class from its mean or from the origin."""
-    centres = torch.from_numpy(means / math.sqrt(rows.shape[1]) * (about == "mean")).to(rows.device)
+def _deviations(rows: Tensor, labels: NDArray[np.int64], means: Array) -> list[_Deviations]:
+    """Return the deviations of every class from its mean."""
+    centres = torch.from_numpy(means / math.sqrt(rows.shape[1])).to(rows.device)
     indices = [torch.from_numpy(np.flatnonzero(labels == a)).to(rows.device) for a in range(len(means))]
     return [_Deviations(rows, index, centre) for index, centre in zip(indices, centres, strict=True)]
 
@@ -343,26 +321,22 @@ def _norms(groups: list[_Deviations]) -> Array:
     return found[order.argsort()].cpu().numpy()
 
 
-def _unbiased_products(groups: list[_Deviations], about: About) -> Array:
-    """Return T, (K, K), without bias for any distribution: tr(C_a C_b)/p, or p E[(x . x')^2] about the origin.
+def _unbiased_products(groups: list[_Deviations]) -> Array:
+    """Return T_ab = tr(C_a C_b)/p, (K, K), without bias for any distribution.
 
-    For a != b, tr(S_a S_b) is unbiased since the classes are independent. For a = b, pairs of a point with itself do
-    not count; with estimated means the correction is the U-statistic of Chen, Zhang and Zhong (2010) in the closed form
-    of Himeno and Yamada (2014), which needs fourth powers of the residual norms but no normality.
+    For a != b, tr(S_a S_b) is unbiased since the classes are independent. For a = b the correction is the U-statistic
+    of Chen, Zhang and Zhong (2010) in the closed form of Himeno and Yamada (2014), which needs fourth powers of the
+    residual norms but no normality.
     """
     p = len(groups[0].centre)
     raw = (_scatter_products if p <= min(LIMITS.matrix_side, sum(map(len, groups))) else _gram_products)(groups)
-    freedom = [len(own) - (about == "mean") for own in groups]
+    freedom = [len(own) - 1 for own in groups]
     products = raw / np.outer(freedom, freedom)
     for a, own in enumerate(groups):
         n, norms = len(own), own.norms()
-        fourth = float((norms**2).sum())
-        if about == "mean":
-            trace = float(norms.sum()) / (n - 1)
-            excess = (n - 2) / (n - 1) * raw[a, a] + trace**2 - n * fourth / (n - 1)
-            products[a, a] = (n - 1) / (n * (n - 2) * (n - 3)) * excess
-        else:
-            products[a, a] = (raw[a, a] - fourth) / (n * (n - 1))
+        trace, fourth = float(norms.sum()) / (n - 1), float((norms**2).sum())
+        excess = (n - 2) / (n - 1) * raw[a, a] + trace**2 - n * fourth / (n - 1)
+        products[a, a] = (n - 1) / (n * (n - 2) * (n - 3)) * excess
     return products * p  # deviations carry 1/sqrt(p) each: tr(C_a C_b)/p^2 so far
 
 

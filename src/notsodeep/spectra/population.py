@@ -34,7 +34,6 @@ class Limits:
     block_work: int = 40_000  # joint eigenvalues times classes^3 up to which every pair of classes has its own slope
     nodes: int = 16  # Chebyshev nodes of a panel: its series ends at 1e-11 for a smooth density
     halvings: int = 30  # of a panel, beside singularities of the density
-    panels: int = 1024  # halved at once; a law with many bulks has some dozens
 
 
 LIMITS = Limits()

@@ -98,8 +98,7 @@ def _from_statistics(stats: MixtureStatistics, n: int | None) -> Source:
     covariances = shrunk_covariances(stats)
     mixture = GaussianMixture(stats.means, covariances, weights=stats.counts)
     source = _from_mixture(mixture, stats.counts if n is None else mixture.counts(n))
-    # statistics about the origin count the means twice here: then the covariances themselves decide
-    return replace(source, tau0=stats.tau0, t=stats.t, T=stats.T) if stats.about == "mean" else source
+    return replace(source, tau0=stats.tau0, t=stats.t, T=stats.T)
 
 
 def _rank(population: Commuting | NonCommuting, p: int) -> int:
