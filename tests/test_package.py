@@ -144,7 +144,6 @@ FACTORIES = {("activations/base", f"activations/{file}") for file in ("callables
 """A method of the base class makes one of its subclasses (Activation.from_callable, .affine), and imports it late."""
 
 
-@pytest.mark.xfail(strict=False, reason="some files are still called as the function that they hold")
 def test_no_function_shadows_a_module():
     """``import notsodeep.matching.match as match`` yields a module, before and after its room was used."""
     modules = [f"notsodeep.{module.replace('/', '.')}" for module in imports.MODULES if module not in ("", "__main__")]

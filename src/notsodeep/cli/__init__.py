@@ -6,7 +6,7 @@ Nothing heavy is imported until a command needs it, so that ``notsodeep --help``
 import warnings
 
 from . import design, measure  # importing them registers their commands
-from .app import app, show_warning
+from .command import app, show_warning
 
 __all__ = ["app", "design", "main", "measure"]
 

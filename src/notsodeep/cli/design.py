@@ -15,7 +15,7 @@ import notsodeep as nsd
 
 from ..errors import InvalidInputError
 from . import inputs
-from .app import app, print_json
+from .command import app, print_json
 
 Route = Literal["one-layer", "papers", "sphere"]
 Family = Literal["hard_tanh", "skip", "leaky_relu", "quadratic", "hermite"]

@@ -17,7 +17,7 @@ import notsodeep as nsd
 from .._files import atomic, write_text
 from .._words import Kernel
 from ..errors import DataError, InvalidInputError, MissingExtraError, NotSoDeepError
-from .app import complain
+from .command import complain
 
 _USUAL = 0.2  # sigma_a2 of the examples in the papers
 

@@ -17,7 +17,7 @@ from .._files import write_matrix
 from .._words import Kernel
 from ..errors import DataError, InvalidInputError
 from . import inputs
-from .app import app, complain, print_json
+from .command import app, complain, print_json
 
 _EXACT = 4000  # points up to which a law is compared with the exact kernel: its eigenvalues take ten seconds
 _FAR = 0.1  # Kolmogorov distance beyond which a law is no prediction

@@ -1,7 +1,7 @@
 """High-dimensional equivalents: the four numbers, the structured matrix they make, the sphere case."""
 
-from .coefficients import Coefficients, coefficients
 from .distance import best_scalar, relative_spectral_error, spectral_norm
+from .four_numbers import Coefficients, coefficients
 from .operator import CrossBlock, EquivalentKernel, equivalent, sphere_equivalent
 
 __all__ = [

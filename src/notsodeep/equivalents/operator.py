@@ -17,7 +17,7 @@ from ..errors import ConvergenceError, InvalidInputError
 from ..kernels import power_series, sphere_diagonal
 from ..mixtures import MixtureStatistics
 from ..networks import Kernel, Network
-from .coefficients import Coefficients, coefficients
+from .four_numbers import Coefficients, coefficients
 from .structured import Factorisation, Structured
 
 
