@@ -25,8 +25,8 @@ def test_random_pairs_are_those_of_their_dimensions() -> None:
     s, t, angle = one_layer.random_pairs(50_000, (0.5, 1.5))
     assert min(s.min(), t.min()) >= 0.5 * (1.0 - ulps())
     assert max(s.max(), t.max()) <= 1.5 * (1.0 + ulps())
-    # E rho^2 = 1/p; 10,000 cosines each
     cosine = np.cos(angle).reshape(5, -1)
+    # E rho^2 = 1/p; 10,000 cosines each
     np.testing.assert_allclose((cosine**2).mean(1) * np.array([2, 3, 10, 100, 1000]), 1.0, atol=0.08)
 
 
