@@ -2,7 +2,7 @@
 
 A DEQ is trained with all its weights. Explicit networks of its width are held against it on the test rows: its one-
 layer twin, and plain ones with its own activation; each with a fresh readout on random features, fitted to the DEQ's
-outputs (``nsd.nn.distil``), or trained on the classes as the DEQ was.
+outputs, or trained on the classes as the DEQ was.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def _fresh_readout(model: nsd.nn.Model, deq: nsd.nn.Model, X: Tensor, y: Tensor,
 
 
 def _distilled(model: nsd.nn.Model, deq: nsd.nn.Model, X: Tensor, y: Tensor, run: DistillingRun, seed: int) -> None:
-    training = {"epochs": run.epochs, "lr": run.lr, "batch_size": run.batch_size, "seed": seed}
-    nsd.nn.distil(deq, model, X, ridge=run.ridge, holdout=0.02, **training)
+    outputs = in_batches(deq, X)
+    nsd.nn.fit_readout(model, (X, outputs), ridge=run.ridge)
+    _from_scratch(model, deq, X, outputs, run, seed)
 
 
 def _from_scratch(model: nsd.nn.Model, deq: nsd.nn.Model, X: Tensor, y: Tensor, run: DistillingRun, seed: int) -> None:
@@ -83,7 +84,7 @@ def run_seed(
     models: dict[tuple[str, int, str], nsd.nn.Model] = {("deq", 1, "trained"): deq}
     for (start, depth), network in networks.items():
         for way, train in WAYS.items():
-            model = nsd.nn.ENN(network, *sizes, seed=2 * seed + 1, bias=True, device=X.device)
+            model = nsd.nn.ENN(network, *sizes, seed=2 * seed + 1, kernel="ntk", bias=True, device=X.device)
             train(model, deq, X, y, run, seed)
             models[start, depth, way] = model
     return _rows(models, deq.contraction(), Xt, yt, seed)

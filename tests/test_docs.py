@@ -27,7 +27,8 @@ def blocks(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p not in ("uniform.md", "tour.md") and blocks(p)])
-def test_the_examples_of_a_page_run_in_order(page):
+def test_the_examples_of_a_page_run_in_order(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where they may leave files
     if page == "howto/cluster.md":
         pytest.importorskip("distributed.client")
     names: dict = {}

@@ -85,6 +85,13 @@ class Equilibrium:
         How often f was evaluated.
     converged : Tensor of shape (...)
         Whether the residual met the tolerance, row by row.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from notsodeep.nn import solve_equilibrium
+    >>> solve_equilibrium(lambda z: z / 2 + 1, torch.zeros(1, 1)).value
+    tensor([[2.0000]])
     """
 
     value: Tensor
@@ -93,7 +100,15 @@ class Equilibrium:
     converged: Tensor
 
     def require(self, options: SolverOptions, what: str = "the equilibrium") -> None:
-        """Warn or raise unless every row converged; the message carries the residual."""
+        """Warn or raise unless every row converged; the message carries the residual.
+
+        Parameters
+        ----------
+        options : SolverOptions
+            Those of the solve.
+        what : str
+            What was solved for, for the message.
+        """
         if bool(self.converged.all()):
             return
         missed = int((~self.converged).sum())

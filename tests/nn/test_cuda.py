@@ -73,11 +73,12 @@ def test_autocast_and_compile() -> None:
     )
 
 
-def test_conversion_stays_on_the_device() -> None:
-    model = models()["deq"].cuda()
-    conversion = nsd.nn.twin_of(model, inputs(400))
-    assert conversion.model.readout.device.type == "cuda"
-    assert conversion.distillation.error < 0.5
+def test_a_replacement_lives_on_the_device() -> None:
+    model, rows = models()["deq"].cuda(), inputs(4000)
+    found = nsd.replace(model, rows[:2000], calibration=rows[2000:], disagreement=0.05, progress=False)
+    assert found.student.hidden.weight.is_cuda
+    assert found(rows.cuda()).is_cuda
+    assert found.measure(rows[:128].cuda()).ratio > 0
 
 
 @pytest.mark.parametrize("method", ["sgd", "adam"])

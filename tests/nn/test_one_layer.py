@@ -1,22 +1,17 @@
-"""One-layer twins wherever a twin runs: export, compilation, comparison, conversion; batches of any size."""
+"""One-layer twins wherever a twin runs: export, compilation, orthogonal weights; batches of any size."""
 
 from __future__ import annotations
 
 import functools
-import math
 import shutil
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import notsodeep as nsd
 from helpers import ulps
-from notsodeep.errors import InvalidInputError, NotSoDeepWarning
-from notsodeep.nn import DEQParts
-from notsodeep.nn.foreign import measure
 from studies._data import load
 
 CASES = ("tanh ck", "relu ck", "relu ntk", "thresholds", "bias")
@@ -110,63 +105,3 @@ def test_orthogonal_weights_have_the_same_kernel_with_smaller_fluctuations(name:
         mean[init] = np.linalg.norm(np.mean(kernels, 0) - exact)
     assert errors["orthogonal"] < 0.8 * errors["gaussian"]
     assert mean["orthogonal"] < 0.5 * errors["orthogonal"]  # the error is chance: it falls as the root of twelve
-
-
-# -- a bias ----------------------------------------------------------------------------------------------
-def biased(width: int = 400) -> nsd.nn.DEQ:
-    return nsd.nn.DEQ(nsd.DEQ("tanh", 0.15, sigma_c2=0.3), 64, width, 10, seed=1)
-
-
-def test_twin_of_a_deq_with_a_bias() -> None:
-    """Its kernel has the bias, and its features reproduce what the DEQ computes."""
-    x = load("digits").first(500).standardised().X_train
-    deq = biased()
-    found = nsd.nn.twin_of(deq, x, ridge=1e-3)
-    assert found.twin.depth == 1
-    # the mean square of 400 normals, three standard errors
-    assert found.measured.spec.variances[2] == pytest.approx(0.3, rel=0.2)
-    exact = nsd.ck(found.measured.spec, x[:80].astype(float))
-    # the tolerance of match_one_layer
-    assert np.abs(found.twin.kernel_matrix(x[:80].astype(float)) - exact).max() < 1e-4 * exact.max()
-    orthogonal = np.eye(64)[:2]
-    assert float(found.twin.kernel_matrix(orthogonal)[0, 1]) > 0.05  # correlated by the bias alone
-    assert found.distillation.error < 0.35
-    with pytest.raises(InvalidInputError, match="without a bias"):
-        nsd.nn.twin_of(deq, x, design="match")
-
-
-def test_a_bias_with_a_mean_is_reported() -> None:
-    generator = torch.Generator().manual_seed(0)
-    W = 0.3 * torch.randn(64, 64, generator=generator) / math.sqrt(64)
-    U = torch.randn(64, 4, generator=generator)
-    noise = torch.randn(64, generator=generator)
-    with pytest.warns(NotSoDeepWarning, match="the bias has mean"):
-        measure(DEQParts(W, U, "tanh", bias=1.0 + 0.1 * noise), X)
-    measure(DEQParts(W, U, "tanh", bias=noise), X)  # no warning
-
-
-def test_a_module_with_pytorchs_own_biases() -> None:
-    class Equilibrium(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.recurrent, self.entrance, self.head = nn.Linear(200, 200), nn.Linear(64, 200), nn.Linear(200, 10)
-            with torch.no_grad():
-                self.recurrent.weight.mul_(0.6)
-                self.entrance.weight.mul_(8.0)
-                self.entrance.bias.mul_(4.0)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            h = torch.zeros(len(x), 200)
-            for _ in range(60):
-                h = torch.tanh(self.recurrent(h) + self.entrance(x))
-            return self.head(h)
-
-        def deq_parts(self) -> DEQParts:
-            return DEQParts.from_layers(self.recurrent, self.entrance, nn.Tanh(), self.head)
-
-    x = load("digits").first(400).standardised().X_train
-    found = nsd.nn.twin_of(Equilibrium(), x, ridge=1e-3)
-    assert found.twin.depth == 1
-    assert found.measured.spec.variances[2] > 0.0
-    assert found.distillation.error < 0.4

@@ -155,5 +155,5 @@ def test_onnxruntime_computes_the_same(spec: nsd.ENN, tmp_path) -> None:
 @pytest.mark.parametrize("export", [nsd.nn.export_program, nsd.nn.export_onnx])
 def test_a_deq_is_not_exported(export, tmp_path) -> None:
     arguments = (MODELS["deq"](),) if export is not nsd.nn.export_onnx else (MODELS["deq"](), tmp_path / "m.onnx")
-    with pytest.raises(InvalidInputError, match="Export its twin"):
+    with pytest.raises(InvalidInputError, match="Export a twin of it"):
         export(*arguments)

@@ -3,10 +3,8 @@
 from .._equilibrium import Equilibrium, SolverOptions, solve_equilibrium
 from .certify import Certificate, Drift
 from .checkpoint import load, save
-from .convert import Conversion, Distillation, distil, twin_of
 from .deq import DEQ
 from .enn import ENN, export_onnx, export_program
-from .foreign import DEQParts, Measured
 from .model import Model
 from .replacement import Replacement, Timing
 from .student import ReplaceOptions
@@ -16,20 +14,15 @@ __all__ = [
     "DEQ",
     "ENN",
     "Certificate",
-    "Conversion",
-    "DEQParts",
-    "Distillation",
     "Drift",
     "Epoch",
     "Equilibrium",
     "History",
-    "Measured",
     "Model",
     "ReplaceOptions",
     "Replacement",
     "SolverOptions",
     "Timing",
-    "distil",
     "evaluate",
     "export_onnx",
     "export_program",
@@ -38,5 +31,4 @@ __all__ = [
     "load",
     "save",
     "solve_equilibrium",
-    "twin_of",
 ]

@@ -252,5 +252,6 @@ def _check(model: Any) -> None:
     if not isinstance(model, ENN):
         raise InvalidInputError(
             f"only an explicit network can be exported, got {type(model).__name__}: a DEQ iterates until its "
-            "equilibrium is reached, which no static graph holds. Export its twin (notsodeep.nn.twin_of)"
+            "equilibrium is reached, which no static graph holds. Export a twin of it (notsodeep.match_one_layer), or "
+            "the student of its replacement (notsodeep.replace)"
         )

@@ -37,6 +37,12 @@ class Model(nn.Module):
     """A network in the theory's parametrisation: weights of unit variance, scaled in the forward pass.
 
     ``readout`` has shape (out_features, width); ``bias``, which the theory does without, starts at zero.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> isinstance(nsd.nn.ENN(nsd.ENN(["tanh"]), 3, 8, 2), nsd.nn.Model)
+    True
     """
 
     spec: Any
@@ -46,6 +52,9 @@ class Model(nn.Module):
     readout: nn.Parameter
     bias: nn.Parameter | None
     _scale: float
+
+    def __init__(self) -> None:
+        super().__init__()
 
     @property
     def width(self) -> int:
@@ -67,28 +76,25 @@ class Model(nn.Module):
         -------
         Tensor of shape (..., width)
         """
-        hidden = self._hidden(x)
-        return hidden if self._scale == 1.0 else hidden * self._scale
+        return self._hidden(x) * self._scale
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs.
-
-        Parameters
-        ----------
-        x : Tensor of shape (..., in_features)
-
-        Returns
-        -------
-        Tensor of shape (..., out_features)
-        """
-        if self._scale == 1.0:
-            return self.read(self._hidden(x))
+        """Return the outputs, of shape (..., out_features)."""
         # the factor costs less on the outputs than on the state
         outputs = nn.functional.linear(self._hidden(x), self.readout) * self._scale
         return outputs if self.bias is None else outputs + self.bias
 
     def read(self, features: Tensor) -> Tensor:
-        """Return the outputs that belong to hidden states."""
+        """Return the outputs that belong to hidden states.
+
+        Parameters
+        ----------
+        features : Tensor of shape (..., width)
+
+        Returns
+        -------
+        Tensor of shape (..., out_features)
+        """
         return nn.functional.linear(features, self.readout, self.bias)
 
     def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
@@ -302,15 +308,6 @@ def as_pair(data: Any, like: Tensor) -> tuple[Tensor, Tensor]:
     if y.ndim != 1 or bool((y < 0).any()):
         raise InvalidInputError(f"classes must be non-negative whole numbers of shape (samples,), got {tuple(y.shape)}")
     return X, y.to(like.device, torch.long)
-
-
-def hold_out(n: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """The numbers of the rows to fit on, and of a share of them that is kept apart."""
-    held = max(1, round(share * n))
-    if held >= n:
-        raise InvalidInputError(f"{n} rows are too few to keep a share of {share} apart")
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    return order[held:], order[:held]
 
 
 def _labels(y: Any) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,7 +30,20 @@ _RATES = {"sgd": 1.0, "adam": 0.01}  # these suit weights of unit variance
 
 @dataclass(frozen=True)
 class Epoch:
-    """Hold one pass over the data: loss and accuracy are means over its batches, as they were seen."""
+    """Hold one pass over the data: means over its batches, as they were seen, then what validation rows gave.
+
+    Attributes
+    ----------
+    loss, accuracy, validation_loss, validation_accuracy : float or None
+        Accuracies are None where the targets are no classes.
+    seconds : float
+
+    Examples
+    --------
+    >>> from notsodeep.nn import Epoch
+    >>> Epoch(0.5, 0.9, None, None, seconds=1.5).accuracy
+    0.9
+    """
 
     loss: float
     accuracy: float | None
@@ -41,7 +54,20 @@ class Epoch:
 
 @dataclass(frozen=True)
 class History:
-    """Hold every epoch of a run, and the time that features of frozen weights took, which is spent once."""
+    """Hold every epoch of a run.
+
+    Attributes
+    ----------
+    epochs : tuple of Epoch
+    feature_seconds : float
+        The time that features of frozen weights took, which is spent once.
+
+    Examples
+    --------
+    >>> from notsodeep.nn import Epoch, History
+    >>> History((Epoch(0.5, 0.9, None, None, seconds=1.5),))
+    History(1 epochs, loss 0.5, accuracy 0.9000, 1.50 s)
+    """
 
     epochs: tuple[Epoch, ...]
     feature_seconds: float = 0.0
@@ -55,10 +81,6 @@ class History:
     def seconds(self) -> float:
         """The time of the whole run."""
         return self.feature_seconds + sum(epoch.seconds for epoch in self.epochs)
-
-    def column(self, name: str) -> list[Any]:
-        """Return one quantity over the epochs, for example ``"loss"``."""
-        return [getattr(epoch, name) for epoch in self.epochs]
 
     def __len__(self) -> int:
         return len(self.epochs)
@@ -133,7 +155,8 @@ def fit(
     whole("batch_size", batch_size)
     like = _like(model)
     training, held = as_pair(data, like), None if validation is None else as_pair(validation, like)
-    _check_outputs(model, training[1])
+    if isinstance(model, Model):
+        check_classes(training[1], model.out_features)
     stepper = optimiser if isinstance(optimiser, Optimizer) else _own_optimiser(model, optimiser, lr)
     described = {"batch_size": batch_size, "seed": seed, **_described(stepper), **_identity(model, training, held)}
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), described)
@@ -144,7 +167,7 @@ def fit(
         rows = [] if saved is None else [Epoch(**row) for row in saved.restore(model, stepper, epochs)]
         steps = range(len(rows), epochs)
         for epoch in track(steps, len(steps), lambda: f"loss {rows[-1].loss:.4f}" if rows else "training", progress):
-            order = sample_order(len(training[0]), seed, epoch).to(like.device)
+            order = _sample_order(len(training[0]), seed, epoch).to(like.device)
             rows.append(_epoch(model, forward, training, held, stepper, order.split(batch_size)))
             if saved is not None:
                 saved.save(model, stepper, [asdict(row) for row in rows])
@@ -219,46 +242,28 @@ def evaluate(model: nn.Module, data: Any) -> tuple[float, float | None]:
 # ---- the loop ------------------------------------------------------------------------------------------------
 
 
-def descend(loss: Callable[[Tensor], Tensor], batches: Iterable[Tensor], optimisers: Sequence[Optimizer]) -> None:
-    """Make one gradient step of every optimiser for each batch of row numbers."""
-    for batch in batches:
-        value = loss(batch)
-        for optimiser in optimisers:
-            optimiser.zero_grad(set_to_none=True)
-        value.backward()
-        for optimiser in optimisers:
-            optimiser.step()
-
-
 def _epoch(
-    model: nn.Module,
-    forward: Forward,
-    training: Pair,
-    held: Pair | None,
-    stepper: Optimizer,
-    batches: Sequence[Tensor],
+    model: nn.Module, forward: Forward, training: Pair, held: Pair | None, stepper: Optimizer, batches: Sequence[Tensor]
 ) -> Epoch:
     started = time.perf_counter()
     X, y = training
     total, right = X.new_zeros(()), X.new_zeros(())
-
-    def loss(batch: Tensor) -> Tensor:
-        outputs = forward(X[batch])
-        value = _loss(outputs, y[batch])
-        total.add_(value.detach() * len(batch))
-        right.add_(_hits(outputs.detach(), y[batch]))
-        return value
-
     model.train()
-    descend(loss, batches, [stepper])
+    for batch in batches:
+        outputs = forward(X[batch])
+        loss = _loss(outputs, y[batch])
+        stepper.zero_grad(set_to_none=True)
+        loss.backward()
+        stepper.step()
+        total += loss.detach() * len(batch)
+        right += _hits(outputs.detach(), y[batch])
     model.eval()
     later = (None, None) if held is None else _evaluate(forward, held)
-    mean = float(total) / len(X)
-    if not math.isfinite(mean) or not math.isfinite(later[0] or 0.0) or not all_finite(model.state_dict()):
+    mean, sound = float(total) / len(X), all_finite(model.state_dict())
+    if not (sound and math.isfinite(mean) and math.isfinite(later[0] or 0.0)):
         raise ConvergenceError(
-            f"training diverged: the loss is {mean:.3g}{'' if held is None else f', of validation {later[0]:.3g}'}, "
-            f"and the weights are {'' if all_finite(model.state_dict()) else 'not '}finite; lower the learning rate "
-            f"({stepper.param_groups[0]['lr']:.3g})"
+            f"training diverged: the loss is {mean:.3g}, the weights are {'' if sound else 'not '}finite; lower the "
+            f"learning rate ({stepper.param_groups[0]['lr']:.3g})"
         )
     accuracy = None if y.is_floating_point() else float(right) / len(X)
     return Epoch(mean, accuracy, *later, time.perf_counter() - started)
@@ -284,15 +289,10 @@ def _own_optimiser(model: nn.Module, name: str, lr: float | None) -> Optimizer:
         groups = [{"params": [p for p in model.parameters() if p.requires_grad], "lr": rate}]
     if not any(group["params"] for group in groups):
         raise InvalidInputError("nothing to train: no parameter of this model requires a gradient")
-    return new_optimiser(name, groups, rate)
+    return torch.optim.Adam(groups, lr=rate) if name == "adam" else torch.optim.SGD(groups, lr=rate)
 
 
-def new_optimiser(name: str, parameters: Any, lr: float) -> Optimizer:
-    """Return torch's Adam or SGD."""
-    return torch.optim.Adam(parameters, lr=lr) if name == "adam" else torch.optim.SGD(parameters, lr=lr)
-
-
-def sample_order(n: int, seed: int, epoch: int) -> Tensor:
+def _sample_order(n: int, seed: int, epoch: int) -> Tensor:
     """Return the order of the samples in an epoch, from (seed, epoch) alone."""
     mixed = (int(seed) * 1_000_003 + epoch) % 2**63
     return torch.randperm(n, generator=torch.Generator().manual_seed(mixed))
@@ -348,11 +348,6 @@ def _identity(model: nn.Module, training: Pair, held: Pair | None) -> dict[str, 
         "training data": fingerprint(dict(zip("Xy", training, strict=True))),
         "validation data": None if held is None else fingerprint(dict(zip("Xy", held, strict=True))),
     }
-
-
-def _check_outputs(model: nn.Module, y: Tensor) -> None:
-    if isinstance(model, Model):
-        check_classes(y, model.out_features)
 
 
 def _like(model: nn.Module) -> Tensor:
