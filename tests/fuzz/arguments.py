@@ -56,6 +56,7 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
     deq, relu, enn, X, y = nsd.DEQ("tanh", 0.2), nsd.DEQ("relu", 0.2), nsd.ENN(["relu"]), np.eye(3), [0, 1, 1]
     rows = np.random.default_rng(0).standard_normal((12, 4))
     labels = np.arange(12) % 2
+    unlabelled = np.random.default_rng(1).standard_normal((200, 3))
     mix = nsd.GaussianMixture.two_class(20)
     statistics = nsd.MixtureStatistics.estimate(rows, labels)
     twin = nsd.match(relu, 1.0)
@@ -150,6 +151,18 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "estimate_learning": (nsd.estimate_learning, lambda: {"network": relu, "X": many, "y": sides}),
         "LearningEstimate.predict": (estimate.predict, lambda: {"n": 30}),
         "nn.fit": (nsd.nn.fit, lambda: {"model": net(), "data": data(), "epochs": 1, "progress": False}),
+        "replace": (
+            nsd.replace,
+            lambda: {
+                "model": torch.nn.Linear(3, 2),
+                "X": unlabelled,
+                "calibration": unlabelled,
+                "disagreement": 0.5,
+                "options": nn.ReplaceOptions(steps=2),
+                "progress": False,
+            },
+        ),
+        "nn.ReplaceOptions": (nn.ReplaceOptions, dict),
         "nn.fit_readout": (nsd.nn.fit_readout, lambda: {"model": net(), "data": data()}),
         "nn.DEQ": (nn.DEQ, lambda: {"spec": deq, "in_features": 4, "width": 8, "out_features": 2}),
         "nn.ENN": (nn.ENN, lambda: {"network": enn, "in_features": 4, "width": 8, "out_features": 2}),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: Path, run: Mapping[str, Any]) -> None:
-        if path.is_dir():
+        if os.path.isdir(path):
             raise CheckpointError(
                 f"{path} is a folder; a checkpoint is one file, for example {path / 'run.safetensors'}"
             )
@@ -54,7 +55,7 @@ class Checkpoint:
     def restore(self, model: nn.Module, optimiser: Optimizer, most: int) -> list[dict[str, Any]]:
         """Load the state, if there is one, and return the history so far, of at most so many epochs."""
         self.run[_WEIGHTS] = fingerprint(model.state_dict())
-        if not self.path.exists():
+        if not os.path.exists(self.path):
             return []
         tensors, document = read_file(self.path)
         if document.get("kind") != "checkpoint":

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .._arguments import checked, shown, whole_seed
 from .._arrays import as_numbers, bad_row
-from ..errors import CheckpointError, InvalidInputError, warn
+from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, warn
 from .certify import (
     Certificate,
     Drift,
@@ -372,8 +372,13 @@ class _Model:
         self.shape: tuple[int, ...] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        with torch.no_grad(), evaluating(self.model):
-            outputs = self.model(x)
+        try:
+            with torch.no_grad(), evaluating(self.model):
+                outputs = self.model(x)
+        except NotSoDeepError:
+            raise
+        except (RuntimeError, TypeError, IndexError) as error:
+            raise InvalidInputError(f"the model fails on rows of shape {tuple(x.shape)}: {error}") from error
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
             told = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise InvalidInputError(f"the model must return a tensor with one row per input, got {told} for {len(x)}")
@@ -427,6 +432,8 @@ def _sampled(batches: Iterable[Any], name: str, most: int, generator: torch.Gene
     seen = 0
     for batch in batches:
         part = as_numbers(batch[0] if isinstance(batch, list | tuple) else batch, f"a batch of {name}").detach().cpu()
+        if part.ndim < 2:
+            raise InvalidInputError(f"a batch of {name} must hold rows, got shape {tuple(part.shape)}")
         if kept is not None and part.shape[1:] != kept.shape[1:]:
             raise InvalidInputError(f"the batches of {name} have rows of shape {kept.shape[1:]} and {part.shape[1:]}")
         kept = part[:0].clone() if kept is None else kept

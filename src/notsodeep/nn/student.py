@@ -61,7 +61,7 @@ class ReplaceOptions:
     def __post_init__(self) -> None:
         check_settings(self)
         for name in ("batch_size", "rows") if self.width is None else ("width", "batch_size", "rows"):
-            whole(name, getattr(self, name))
+            whole(name, getattr(self, name), most=2**31)
         whole("steps", self.steps, 0)
         for name in ("lr", "mixed", "noise"):
             not_negative(name, getattr(self, name))

@@ -152,7 +152,7 @@ def fit(
     (5, True)
     """
     whole("epochs", epochs)
-    whole("batch_size", batch_size)
+    whole("batch_size", batch_size, most=2**31)
     like = _like(model)
     training, held = as_pair(data, like), None if validation is None else as_pair(validation, like)
     if isinstance(model, Model):
