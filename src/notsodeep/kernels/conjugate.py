@@ -143,7 +143,7 @@ def _disc(deq: DEQ, z: Complex, q: Complex, radius: float) -> tuple[Array, Array
 
 
 def _layers(network: Network, variances: Sequence[Complex], radius: float) -> list[_Conjugate]:
-    """The layers of an explicit network, each in units of the variance that it receives; the last gives plain numbers."""
+    """The layers of an explicit network, in units of the variance that each receives; the last gives plain numbers."""
     out, reach = [], np.full(len(variances[0]), math.expm1(2.0 * radius))
     for level, (phi, q) in enumerate(zip(network.activations, variances, strict=True), 1):
         rise = _rises(phi, q)

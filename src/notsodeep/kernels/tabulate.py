@@ -119,15 +119,13 @@ def _build(spec: KernelSpec, scale: NormScale, dtype: torch.dtype, patience: flo
     reach = angle_cap(spec.network)
     noisy = reach == 1.0 and spec.network.kinked
     tolerance = max(2e-13 if noisy else 0.0, _tolerance(dtype))  # the angle magnifies the rounding of the cosine
-    angles, norms = (
-        ((48, 64, 128, 256), (16, 20, 24, 32, 48))
-        if dtype == torch.float64
-        else ((32, 48, 64, 128), (10, 12, 16, 24, 32, 48))
-    )
+    double = dtype == torch.float64
+    angles = (48, 64, 128, 256) if double else (32, 48, 64, 128)
+    sizes: tuple[int, ...] = (16, 20, 24, 32, 48) if double else (10, 12, 16, 24, 32, 48)
     # where entries are expensive the smallest grids are tried first, else those that most networks need on such a range
     slow = patience is not None
     likely = 0 if slow else sum(scale.high > width * scale.low for width in (1.5, 4.0))
-    norms = (1,) if scale.single else norms[likely:]
+    norms = (1,) if scale.single else sizes[likely:]
     size, terms = norms[0], angles[0]
     while patience is None or terms * size * (size + 1) <= patience:
         grid = _Grid(spec, scale, reach, size, terms, dtype, patient=slow)

@@ -214,7 +214,7 @@ class Points:
                         target[kernel][q[which], p[which]] = values.to(target[kernel])
 
     def _entries(self, i: Tensor, j: Tensor) -> Iterator[tuple[Tensor, dict[Kernel, Tensor]]]:
-        """Groups of these entries, and their kernels: from the table, from series of the layer at equilibrium, or one by one."""
+        """Groups of entries and their kernels: by table, by series of the layer at equilibrium, or one by one."""
         table = self.table
         alone = torch.full_like(i, table is None, dtype=torch.bool)
         if self.short is not None:
