@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,9 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 
-from studies._style import adaptive_svg, figure_style
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the studies lie beside the documentation
+
+from studies._style import adaptive_svg, figure_style  # noqa: E402
 
 __all__ = ["Step", "notebook", "page", "steps"]
 
