@@ -21,7 +21,7 @@ import matplotlib.pyplot as plt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the studies lie beside the documentation
 
-from studies._style import adaptive_svg, figure_style  # noqa: E402
+from studies._style import adaptive_svg, figure_style
 
 __all__ = ["Step", "notebook", "page", "steps"]
 
