@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import inspect
+import itertools
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,13 +38,26 @@ def faults(name: str, thing: Any) -> Iterator[str]:
         yield f"{name}: a summary of one line that ends with a full stop"
     if is_method(name):
         return
-    missing = set(surface.parameters(thing)) - described(doc, "Parameters", "Attributes", "Other Parameters")
+    missing = set(surface.parameters(thing)) - described(doc, "Parameters", "Attributes") - explained_fields(thing)
     if missing and not name.startswith("errors."):
         yield f"{name}: Parameters explain {', '.join(sorted(missing))}"
     if needs_returns(thing) and not (section(doc, "Returns") or section(doc, "Yields")):
         yield f"{name}: Returns"
     if not name.startswith("errors.") and ">>> " not in doc:
         yield f"{name}: an example that runs"
+
+
+def explained_fields(thing: Any) -> set[str]:
+    """Fields of a record that have a sentence of their own below them."""
+    if not dataclasses.is_dataclass(thing):
+        return set()
+    (body,) = [node.body for node in ast.parse(textwrap.dedent(inspect.getsource(thing))).body]
+    pairs = itertools.pairwise(body)
+    return {
+        field.target.id
+        for field, text in pairs
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr)
+    }
 
 
 def is_method(name: str) -> bool:

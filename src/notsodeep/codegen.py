@@ -18,10 +18,28 @@ _LARGEST = 10**9  # a size beyond this is a slip of the pen, not a layer
 
 @checked
 def pytorch_code(twin: Twin, in_features: int = 784, width: int = 4096, out_features: int = 10) -> str:
-    """Source of a module ``Twin`` with the twin's network, in the parametrisation of the theory.
+    """Write a twin as PyTorch source: a module ``Twin`` that needs torch alone.
 
-    The code imports torch alone. Where the twin has learning rates, ``parameter_groups(lr)`` gives them to an
-    optimiser. The sizes are defaults of the constructor and may be changed there.
+    Parameters
+    ----------
+    twin : Twin
+        The result of :func:`match_one_layer`, :func:`match` or :func:`match_sphere`.
+    in_features, width, out_features : int
+        Defaults of the module's constructor, which may be changed there.
+
+    Returns
+    -------
+    str
+        The source. A twin with learning rates has a method ``parameter_groups(lr)`` that gives them to an optimiser.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> source = nsd.pytorch_code(nsd.match_one_layer(nsd.DEQ("relu", sigma_a2=0.2)), in_features=8)
+    >>> names = {}
+    >>> exec(source, names)
+    >>> sum(weight.shape[1] == 8 for weight in names["Twin"]().parameters())
+    1
     """
     in_features, width, out_features = (
         whole(name, value, 1, _LARGEST)
