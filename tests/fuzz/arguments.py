@@ -146,8 +146,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "pytorch_code": (nsd.pytorch_code, lambda: {"twin": twin}),
         "predict_learning": (nsd.predict_learning, lambda: {"network": deq, "mixture": mix, "n": 30}),
         "learning_curve": (nsd.learning_curve, lambda: {"networks": relu, "mixture": mix, "n": [20]}),
-        "LearningCurve.best": (curve.best, dict),
-        "LearningCurve.samples_needed": (curve.samples_needed, lambda: {"accuracy": 0.7}),
         "estimate_learning": (nsd.estimate_learning, lambda: {"network": relu, "X": many, "y": sides}),
         "LearningEstimate.predict": (estimate.predict, lambda: {"n": 30}),
         "nn.fit": (nsd.nn.fit, lambda: {"model": net(), "data": data(), "epochs": 1, "progress": False}),
