@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta, binom, hypergeom
 
 from ..errors import CertificationError, InvalidInputError
+from .model import LIMITS
 
 Array = NDArray[Any]
 
@@ -25,20 +26,19 @@ Array = NDArray[Any]
 class Certificate:
     """Hold what a replacement promises, and on what the promise rests.
 
-    The promise: for inputs like those that were measured, P(replacement and model differ) <= ``disagreement``, at this
-    ``confidence`` in the draw of the measured rows. Differing means another class or, with a ``tolerance``, an output
-    that is off by more than that.
+    For inputs like those that were measured P(replacement and model differ) <= ``disagreement``, at this ``confidence``
+    in the draw of the measured rows.
 
     Attributes
     ----------
     disagreement, confidence : float
-        What is promised, and the probability with which a promise made in this way is kept.
+        What is promised.
     coverage : float
         The share of the measured rows that the student answered.
     distilled, chosen, measured : int
-        The number of rows that trained the student, chose score and thresholds, and were tested.
+        The rows that trained the student, chose score and thresholds, and were tested.
     seen : int
-        The number of measured rows on which replacement and model differed.
+        The measured rows on which replacement and model differed.
     student_disagreement : float
         The share of measured rows on which the bare student differed from the model.
     threshold : float
@@ -51,8 +51,7 @@ class Certificate:
     Examples
     --------
     >>> from notsodeep.nn import Certificate
-    >>> found = Certificate(0.01, 0.95, 0.9, 600, 150, 500, 1, 0.03, 2.5, "margin", "fixed sequence")
-    >>> found.fall_through
+    >>> Certificate(0.01, 0.95, 0.9, 600, 150, 500, 1, 0.03, 2.5, "margin", "fixed sequence").fall_through
     50
     """
 
@@ -86,6 +85,24 @@ class Certificate:
         )
 
 
+def certify(
+    scores: Array, differs: Array, unsteady: Array, thresholds: Array, promise: tuple[float, float], **record: Any
+) -> Certificate:
+    """Return the certificate of the most generous threshold that can be promised; ``record`` holds its other entries.
+
+    The first three arrays have one entry per measured row: the score, whether the student's answer is not the model's,
+    and whether the model's own answer, asked again among other rows, is not what it was. ``thresholds`` come from other
+    rows. ``promise`` is the disagreement with its confidence.
+    """
+    found = last_threshold(scores, differs, unsteady, thresholds, 1.0 - promise[1], promise[0])
+    coverage = 0.0 if found is None else found.accepted / len(scores)
+    if found is None or coverage < LIMITS.least_coverage:
+        raise refusal(scores, differs, unsteady, *promise, coverage)
+    counted = {"measured": len(scores), "seen": found.differing, "student_disagreement": float(differs.mean())}
+    method = "fixed sequence of thresholds, exact binomial tails"
+    return Certificate(*promise, coverage, threshold=found.threshold, method=method, **counted, **record)
+
+
 # ---- the test ------------------------------------------------------------------------------------------------
 
 
@@ -101,12 +118,7 @@ class Tested:
 def last_threshold(
     score: Array, student_differs: Array, model_differs: Array, thresholds: Array, level: float, disagreement: float
 ) -> Tested | None:
-    """Return the most generous threshold that the fixed sequence reaches, or None if the first one fails.
-
-    The three arrays have one entry per measured row: the score, whether the student's answer is not the model's, and
-    whether the model's own answer, asked again among other rows, is not what it was. ``thresholds`` come from other
-    rows; they are tested in falling order.
-    """
+    """Return the most generous threshold that the sequence reaches from above, or None if the first one fails."""
     cautious_first = np.unique(thresholds)[::-1]
     order = np.argsort(-score, kind="stable")
     accepted = np.searchsorted(-score[order], -cautious_first, side="right")
@@ -201,22 +213,10 @@ def refusal(
 
 @dataclass(frozen=True)
 class Drift:
-    """Hold how the rows seen since calibration compare with those that were measured.
+    """How the rows seen since calibration compare with those that were measured.
 
-    Attributes
-    ----------
-    rows, fall_through : int
-        The rows seen, and those of them that the model had to answer.
-    expected : float
-        The share of measured rows that the model had to answer.
-    p_value : float
-        The probability of a difference as large between two samples of one population (exact, two-sided).
-
-    Examples
-    --------
-    >>> from notsodeep.nn import Drift
-    >>> Drift(rows=1000, fall_through=100, expected=0.1, p_value=1.0).share
-    0.1
+    ``fall_through`` counts rows that the model had to answer, ``expected`` is their share among the measured ones, and
+    ``p_value`` the probability of a difference as large between two samples of one population (exact, two-sided).
     """
 
     rows: int

@@ -170,10 +170,11 @@ class DEQ(Model):
             return
         # under torch.func the weights are not the module's own: they are left alone
         if isinstance(self.recurrent, nn.Parameter) and torch.is_grad_enabled():
-            rate = self._gain * self.spec.activation.lipschitz
-            limit = self.contraction_limit / rate if rate > 0 else math.inf
+            norm, self._vector = power_iteration(self.recurrent, self._vector, steps=20)
             # power iteration approaches from below: leave it one part in a hundred
-            _, self._vector = shrink_to_norm_(self.recurrent, limit * 0.99, self._vector)
+            excess = norm * self._gain * self.spec.activation.lipschitz / (0.99 * self.contraction_limit)
+            if excess > 1.0:
+                self.recurrent.data.div_(excess)
 
     # -- description -------------------------------------------------------------------------------------
     def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
@@ -188,44 +189,25 @@ class DEQ(Model):
         return f"{super().extra_repr()}, method={self.solver.method!r}, tol={self.solver.tol:g}"
 
 
-# ---- contraction ---------------------------------------------------------------------------------------------
-
-
-def power_iteration(
-    matrix: Tensor, start: Tensor | None = None, steps: int = 500, tol: float = 1e-5
-) -> tuple[float, Tensor]:
-    """(|A|, its right singular vector) by power iteration on A'A, from ``start`` or a fixed random vector.
+def power_iteration(matrix: Tensor, start: Tensor | None = None, steps: int = 500) -> tuple[float, Tensor]:
+    """Return |A| and its right singular vector by power iteration on A'A, from ``start`` or a fixed random vector.
 
     >>> import torch
     >>> round(power_iteration(torch.diag(torch.tensor([1.0, -3.0, 2.0])))[0], 3)
     3.0
     """
     with torch.no_grad(), torch.autocast(matrix.device.type, enabled=False):
-        vector = _random_unit(matrix) if start is None else start
+        draw = torch.randn(matrix.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        vector = (draw / draw.norm()).to(matrix) if start is None else start
         norm = 0.0
         for _ in range(steps):
             image = matrix.mT @ (matrix @ vector)
             size = float(torch.linalg.vector_norm(image))
             if size == 0.0 or not math.isfinite(size):
-                return math.sqrt(size) if size == 0.0 else math.inf, vector
+                return 0.0 if size == 0.0 else math.inf, vector
             vector = image / size
             before, norm = norm, math.sqrt(size)
             # power iteration creeps up from below: stop when it no longer does
-            if abs(norm - before) <= tol * norm:
+            if abs(norm - before) <= 1e-5 * norm:
                 break
     return norm, vector
-
-
-def shrink_to_norm_(matrix: Tensor, limit: float, start: Tensor | None = None, steps: int = 20) -> tuple[float, Tensor]:
-    """Scale ``matrix`` down in place so that its norm is at most ``limit``; return its norm before and the vector."""
-    norm, vector = power_iteration(matrix, start, steps)
-    if norm > limit:
-        with torch.no_grad():
-            matrix.mul_(limit / norm)
-    return norm, vector
-
-
-def _random_unit(matrix: Tensor) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    vector = torch.randn(matrix.shape[1], generator=generator, dtype=torch.float64)
-    return (vector / vector.norm()).to(matrix.device, matrix.dtype)

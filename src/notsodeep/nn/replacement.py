@@ -18,32 +18,14 @@ from torch import Tensor, nn
 from .._arguments import checked, shown, whole_seed
 from .._arrays import as_numbers, bad_row
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, warn
-from .certify import (
-    Certificate,
-    Drift,
-    check_promise,
-    check_rows,
-    compare_samples,
-    last_threshold,
-    refusal,
-)
+from .certify import Certificate, Drift, certify, check_promise, check_rows, compare_samples
 from .checkpoint import build, read_file, write_file
 from .deq import DEQ
 from .enn import ENN, exported, write_onnx
 from .model import LIMITS, evaluating, in_batches
-from .student import (
-    SCORES,
-    Data,
-    ReplaceOptions,
-    Scored,
-    Student,
-    distil,
-    train_head,
-    width_of,
-)
+from .student import SCORES, Data, ReplaceOptions, Scored, Student, distil, train_head, width_of
 
 _SHARES = (0.6, 0.15, 0.25)  # of X without calibration rows: distilled, chosen, measured
-_METHOD = "fixed sequence of thresholds, exact binomial tails"
 
 
 @checked
@@ -68,22 +50,20 @@ def replace(
     Parameters
     ----------
     model : nn.Module or callable
-        It maps a batch of rows to one row of outputs each: an ``nsd.nn.DEQ``, a torchdeq module, any other. It is
-        called without gradients, in evaluation mode, on its own device.
+        From rows to one row of outputs each: an ``nsd.nn.DEQ``, a torchdeq module, any other. It is called without
+        gradients, in evaluation mode, on its own device.
     X : array of shape (n, ...), or iterable of such batches
         Unlabelled rows. Rows that trained the model may be among them if ``calibration`` is given.
-    disagreement : float
-        The most that is allowed: the share of inputs on which replacement and model differ.
-    confidence : float
-        The probability, over the draw of the measured rows, with which the bound must hold.
+    disagreement, confidence : float
+        The largest share of inputs on which replacement and model may differ, and the probability, over the draw of the
+        measured rows, with which this must hold.
     calibration : array of shape (n, ...), or iterable of such batches, optional
-        Rows that neither model nor student has seen, as fresh as the inputs to come; all of them are measured. Without
-        it a quarter of X is, which is right only if the model was not trained on X.
+        Rows as fresh as the inputs to come; all of them are measured. Without it a quarter of X is, which is right only
+        if the model was not trained on X.
     tolerance : float, optional
         For outputs that are numbers: the error that counts as agreement. By default the largest output is the answer.
     student : nn.Module, optional
-        A network of your own from rows to outputs of the model's shape; it is trained in place. By default one hidden
-        layer of ReLU units with standardisation inside.
+        A network of your own, trained in place. By default one hidden layer of ReLU units with standardisation inside.
     options : ReplaceOptions, optional
         Width of the default student, steps of its training, mixed rows, warm start of the solver.
     seed : int
@@ -94,7 +74,6 @@ def replace(
     Returns
     -------
     Replacement
-        A module from rows to outputs.
 
     Raises
     ------
@@ -133,7 +112,10 @@ def replace(
         _check_student(pupil, train)
         distil(pupil, ask, train, choose, options, seed, progress)
         scored, thresholds = _choose_score(pupil, ask, train, choose, options, disagreement, seed)
-    certificate = _certify(ask, scored, thresholds, measure, (disagreement, confidence), (len(train), len(choose)))
+    outputs, score = _scores(scored, measure.rows)
+    differs, unsteady = (part.cpu().numpy() for part in (measure.differs(outputs), _unsteady(ask, measure)))
+    used = {"distilled": len(train), "chosen": len(choose), "score": scored.kind, "tolerance": tolerance}
+    certificate = certify(score, differs, unsteady, thresholds, (disagreement, confidence), **used)
     guess = _fit_guess(model, train.rows) if options.warm_start else None
     return Replacement(model, scored, certificate, rows.shape[1:], guess)
 
@@ -143,19 +125,7 @@ def replace(
 
 @dataclass(frozen=True)
 class Timing:
-    """Hold the median times of a batch, measured in turns.
-
-    Attributes
-    ----------
-    model, replacement, student : float
-        Seconds of the model, of its replacement, and of the bare student.
-
-    Examples
-    --------
-    >>> from notsodeep.nn import Timing
-    >>> Timing(model=0.02, replacement=0.004, student=0.001).ratio
-    5.0
-    """
+    """The median times of a batch, in seconds, measured in turns."""
 
     model: float
     replacement: float
@@ -168,22 +138,19 @@ class Timing:
 
 
 class Replacement(nn.Module):
-    """Answer as a model does, by a student where it is sure and by the model elsewhere.
-
-    :func:`notsodeep.replace` makes it.
+    """Answer as a model does, by a student where it is sure and by the model elsewhere; made by ``nsd.replace``.
 
     Parameters
     ----------
     model : nn.Module or callable
-        The model that is replaced; it answers what the student leaves.
+        The model that is replaced.
     scored : nn.Module
-        Rows in, (outputs, score) out.
+        The student with its score: rows in, (outputs, score) out.
     certificate : Certificate
-        What is promised.
     shape : tuple of int
         The shape of one row.
     guess : Tensor, optional
-        The weights of the solver's start for an ``nsd.nn.DEQ``.
+        What ``nsd.nn.DEQ.fit_guess`` returned, if the solver is to start from it.
 
     Examples
     --------
@@ -240,10 +207,7 @@ class Replacement(nn.Module):
     def drift(self) -> Drift:
         """Compare the share of rows that the model had to answer since calibration with that of the measured rows.
 
-        Returns
-        -------
-        Drift
-            A small ``p_value`` says that inputs are no longer like those of calibration, of which the promise speaks.
+        A small ``p_value`` says that inputs are no longer like those of calibration, of which the promise speaks.
         """
         return compare_samples(self.certificate, self._seen, self._fell)
 
@@ -427,26 +391,23 @@ def _is_iterable(X: Any) -> bool:
 
 
 def _sampled(batches: Iterable[Any], name: str, most: int, generator: torch.Generator) -> Tensor:
-    """Return at most so many rows, each row of the stream equally likely to be among them; it is read once."""
-    kept: Tensor | None = None
-    seen = 0
+    """Return at most so many rows of a stream that is read once: those with the largest of random keys."""
+    rows, keys = torch.empty(0), torch.empty(0)
     for batch in batches:
         part = as_numbers(batch[0] if isinstance(batch, list | tuple) else batch, f"a batch of {name}").detach().cpu()
-        if part.ndim < 2:
-            raise InvalidInputError(f"a batch of {name} must hold rows, got shape {tuple(part.shape)}")
-        if kept is not None and part.shape[1:] != kept.shape[1:]:
-            raise InvalidInputError(f"the batches of {name} have rows of shape {kept.shape[1:]} and {part.shape[1:]}")
-        kept = part[:0].clone() if kept is None else kept
-        free = max(0, most - len(kept))
-        kept, part, seen = torch.cat([kept, part[:free]]), part[free:], seen + min(free, len(part))
-        for row in part:
-            seen += 1
-            place = int(torch.randint(seen, (1,), generator=generator))
-            if place < most:
-                kept[place] = row
-    if kept is None:
-        raise InvalidInputError(f"{name} is an iterable without a batch; a generator can be read only once")
-    return kept
+        if part.ndim < 2 or (len(rows) and part.shape[1:] != rows.shape[1:]):
+            raise InvalidInputError(
+                f"the batches of {name} must hold rows of one shape, got {tuple(part.shape)}"
+                + (f" beside rows of shape {tuple(rows.shape[1:])}" if len(rows) else "")
+            )
+        rows = torch.cat([rows, part]) if len(rows) else part
+        keys = torch.cat([keys, torch.rand(len(part), generator=generator)])
+        if len(rows) > most:
+            chosen = keys.topk(most).indices
+            rows, keys = rows[chosen], keys[chosen]
+    if not len(rows):
+        raise InvalidInputError(f"{name} is an iterable without a row; a generator can be read only once")
+    return rows
 
 
 def _split(ask: _Model, rows: Tensor, fresh: Tensor | None, generator: torch.Generator) -> tuple[Data, Data, Data]:
@@ -510,30 +471,6 @@ def _scores(scored: Scored, rows: Tensor) -> tuple[Tensor, np.ndarray]:
     with torch.no_grad():
         parts = [scored(batch) for batch in rows.split(LIMITS.batch)]
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]).double().cpu().numpy()
-
-
-def _certify(
-    ask: _Model, scored: Scored, thresholds: np.ndarray, data: Data, promise: tuple[float, float], used: tuple[int, int]
-) -> Certificate:
-    outputs, score = _scores(scored, data.rows)
-    differs, unsteady = (part.cpu().numpy() for part in (data.differs(outputs), _unsteady(ask, data)))
-    found = last_threshold(score, differs, unsteady, thresholds, 1.0 - promise[1], promise[0])
-    coverage = 0.0 if found is None else found.accepted / len(data)
-    if found is None or coverage < LIMITS.least_coverage:
-        raise refusal(score, differs, unsteady, *promise, coverage)
-    return Certificate(
-        *promise,
-        coverage=coverage,
-        distilled=used[0],
-        chosen=used[1],
-        measured=len(data),
-        seen=found.differing,
-        student_disagreement=float(differs.mean()),
-        threshold=found.threshold,
-        score=scored.kind,
-        method=_METHOD,
-        tolerance=data.tolerance,
-    )
 
 
 def _unsteady(ask: _Model, data: Data) -> Tensor:

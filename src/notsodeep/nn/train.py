@@ -30,20 +30,7 @@ _RATES = {"sgd": 1.0, "adam": 0.01}  # these suit weights of unit variance
 
 @dataclass(frozen=True)
 class Epoch:
-    """Hold one pass over the data: means over its batches, as they were seen, then what validation rows gave.
-
-    Attributes
-    ----------
-    loss, accuracy, validation_loss, validation_accuracy : float or None
-        Accuracies are None where the targets are no classes.
-    seconds : float
-
-    Examples
-    --------
-    >>> from notsodeep.nn import Epoch
-    >>> Epoch(0.5, 0.9, None, None, seconds=1.5).accuracy
-    0.9
-    """
+    """One pass over the data: means over its batches, as they were seen, and what validation rows gave."""
 
     loss: float
     accuracy: float | None
@@ -64,9 +51,10 @@ class History:
 
     Examples
     --------
-    >>> from notsodeep.nn import Epoch, History
-    >>> History((Epoch(0.5, 0.9, None, None, seconds=1.5),))
-    History(1 epochs, loss 0.5, accuracy 0.9000, 1.50 s)
+    >>> import notsodeep as nsd, numpy as np
+    >>> model = nsd.nn.ENN(nsd.ENN(["tanh"]), in_features=3, width=8, out_features=2)
+    >>> nsd.nn.fit(model, (np.eye(3), [0, 1, 1]), epochs=2).last.accuracy is not None
+    True
     """
 
     epochs: tuple[Epoch, ...]
