@@ -21,9 +21,7 @@ FUZZED = ("nn.evaluate", "nn.fit", "nn.fit_readout", "nn.load", "nn.save", "nn.s
 
 
 def test_every_public_function_is_fuzzed() -> None:
-    public = {name for name in nsd.__all__ if inspect.isfunction(getattr(nsd, name))} - {
-        "clear_caches",
-    }
+    public = {name for name in nsd.__all__ if inspect.isfunction(getattr(nsd, name))} - {"clear_caches"}
     assert {*public, *FUZZED} <= set(calls())
 
 
