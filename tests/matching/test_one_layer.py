@@ -303,9 +303,18 @@ def test_a_bias_is_part_of_the_kernel():
     assert worst_error(twin, 60) <= twin.bound <= TOL
 
 
-def test_only_deqs_are_taken():
-    with pytest.raises(InvalidInputError, match=r"must be a notsodeep\.DEQ"):
-        nsd.match_one_layer(nsd.ENN(["tanh"]))
+@pytest.mark.parametrize(
+    ("enn", "kernel"), [(["tanh"] * 10, "ck"), (["relu"] * 4, "ntk"), (["silu", "tanh"], "ntk_frozen")], ids=str
+)
+def test_deep_explicit_networks_are_one_layer_too(enn, kernel):
+    network = nsd.ENN(enn)
+    twin = nsd.match_one_layer(network, kernel)
+    assert (twin.depth, twin.deq) == (1, network)
+    assert worst_error(twin, 60) <= twin.bound <= TOL
+    assert str(twin).startswith(f"Twin of {network!r}")
+    assert nsd.Twin.from_dict(json.loads(json.dumps(twin.to_dict()))) == twin
+    with pytest.raises(InvalidInputError, match="elementwise"):
+        nsd.match_one_layer(twin.network)
 
 
 def test_a_row_with_itself_has_cosine_one() -> None:

@@ -16,7 +16,7 @@ from .._files import parsed
 from ..activations import Affine
 from ..equivalents import Coefficients, best_scalar, relative_spectral_error
 from ..errors import InvalidInputError, SerialisationError
-from ..networks import DEQ, ENN, KERNELS, Kernel, is_tangent
+from ..networks import DEQ, ENN, KERNELS, Kernel, Network, is_tangent, network_from_dict
 from .certificates import (
     Certificate,
     MixtureCertificate,
@@ -41,8 +41,8 @@ class Twin:
 
     Parameters
     ----------
-    deq : DEQ
-        The network it matches; with a mixture's certificate the centred one.
+    deq : DEQ or ENN
+        The network it matches, an ENN for one-layer twins only; with a mixture's certificate the centred one.
     network : ENN
         The twin itself.
     kernel : {"ck", "ntk", "ntk_frozen"}
@@ -70,7 +70,7 @@ class Twin:
     (1, 'all', True)
     """
 
-    deq: DEQ
+    deq: Network
     network: ENN
     kernel: Kernel
     family: str
@@ -83,8 +83,8 @@ class Twin:
     def __post_init__(self) -> None:
         if self.kernel not in KERNELS:
             raise InvalidInputError(f"kernel must be one of {KERNELS}, got {self.kernel!r}")
-        if not isinstance(self.deq, DEQ):
-            raise InvalidInputError(f"a twin matches a DEQ, got {self.deq!r}")
+        if not isinstance(self.deq, DEQ) and not (isinstance(self.deq, ENN) and self.kinds is not None):
+            raise InvalidInputError(f"a twin matches a DEQ, or as one layer of units an ENN, got {self.deq!r}")
         if not isinstance(self.certificate, Certificate):
             raise InvalidInputError(f"a twin carries a certificate, got {type(self.certificate).__name__}")
         if self.trains == "":
@@ -162,7 +162,7 @@ class Twin:
     @property
     def plain(self) -> ENN:
         """The plain network to compare with: the DEQ's own activation in every layer, the twin's depth."""
-        network = ENN([self.deq.activation] * self.depth)
+        network = ENN([self.deq.activations[-1]] * self.depth)
         return network if self.tau0 is None else network.centred(self.tau0)
 
     @checked
@@ -341,7 +341,7 @@ class Twin:
 
 def _built(content: dict[str, Any]) -> Twin:
     """The twin of a document: objects for dictionaries, tuples for lists."""
-    deq, network = DEQ.from_dict(content.pop("deq")), ENN.from_dict(content.pop("network"))
+    deq, network = network_from_dict(content.pop("deq")), ENN.from_dict(content.pop("network"))
     rates = content.pop("learning_rates")
     certificate = read_certificate(content.pop("certificate"), deq, network)
     return Twin(
@@ -353,9 +353,11 @@ def _built(content: dict[str, Any]) -> Twin:
     )
 
 
-def _base(deq: DEQ) -> str:
-    """What a short text calls the DEQ."""
-    phi = deq.activation
+def _base(network: Network) -> str:
+    """What a short text calls the network."""
+    if isinstance(network, ENN):
+        return repr(network)
+    phi = network.activation
     while isinstance(phi, Affine):
         phi = phi.base
     return f"{phi.name} DEQ"

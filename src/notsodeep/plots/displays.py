@@ -311,7 +311,7 @@ class TwinDisplay(Display):
 def draw_activations(ax: Axes, twin: Twin) -> None:
     """Draw each activation over three standard deviations of what it sees, so that the curves are comparable."""
     tau = 1.0 if twin.tau0 is None else twin.tau0
-    own = tau if twin.tau0 is None else twin.deq.centred_scale(twin.tau0)
+    own = (twin.target and twin.target.tau_star) or tau
     _curve(ax, twin.deq.activations[-1], own, r"DEQ: $\varphi$", color="black", linewidth=2.2, alpha=0.75)
     for number, phi in enumerate(twin.network.activations, 1):
         _curve(ax, phi, tau, rf"twin: $\sigma_{number}$", linestyle=("--", "-.", ":")[(number - 1) % 3])

@@ -9,7 +9,7 @@ import numpy as np
 from ..._arguments import checked, shown
 from ..._arrays import as_floats, as_rows, squared_norms
 from ...errors import InfeasibleMatchError, InvalidInputError
-from ...networks import DEQ, ENN, Kernel, check_kernels
+from ...networks import DEQ, ENN, Kernel, Network, check_kernels
 from .._limits import LIMITS
 from ..certificates import UniformCertificate, check_number
 from ..twin import Trains, Twin
@@ -19,7 +19,7 @@ from .bound import LayerDesign
 
 @checked
 def match_one_layer(
-    deq: DEQ,
+    deq: Network,
     kernel: Kernel = "ck",
     norms: tuple[float, float] | None = None,
     tol: float = 1e-4,
@@ -29,14 +29,15 @@ def match_one_layer(
     trains: Trains | Literal["auto"] = "auto",
     check: bool = True,
 ) -> Twin:
-    """Find one hidden layer whose kernel is within ``tol`` of the DEQ's for every pair of inputs.
+    """Find one hidden layer whose kernel is within ``tol`` of a network's for every pair of inputs.
 
     The units see the norm of the input: psi(w.x/|x|; |x|), in ``kinds`` kinds (theory, section 13).
 
     Parameters
     ----------
-    deq : DEQ
-        The network as it is used, centred or not, with or without a bias.
+    deq : DEQ or ENN
+        The network as it is used, centred or not, with or without a bias; every wide fully connected network, of any
+        depth, is a one-layer network.
     kernel : {"ck", "ntk", "ntk_frozen"}
         The kernel to match: readout trained, all weights of the DEQ trained, all but its input weights trained.
     norms : tuple of float, optional
@@ -75,9 +76,10 @@ def match_one_layer(
     """
     _check(deq, tol, kinds, units)
     check_kernels(deq, (kernel,))
-    deq.check_driven()
-    if check:
-        deq.check_contraction()
+    if isinstance(deq, DEQ):
+        deq.check_driven()
+        if check:
+            deq.check_contraction()
     rule, box = _rule(deq, kernel, trains, units), _check_range(norms)
     if not deq.homogeneous:
         return _twin(deq, kernel, ranged.design(deq, kernel, box, tol, kinds, rule), box, rule)
@@ -134,17 +136,17 @@ def _check_range(norms: Any) -> tuple[float, float]:
     return low, high
 
 
-def _check(deq: DEQ, tol: float, kinds: int | str, units: str) -> None:
-    if not deq.activation.elementwise:
-        raise InvalidInputError(f"match_one_layer takes DEQs of elementwise activations, got {deq!r}")
+def _check(network: Network, tol: float, kinds: int | str, units: str) -> None:
+    if not all(phi.elementwise for phi in network.activations):
+        raise InvalidInputError(f"match_one_layer takes networks of elementwise activations, got {network!r}")
     check_number("tol", tol, positive=True)
     if isinstance(kinds, int) and not 1 <= kinds <= LIMITS.most_kinds:
         raise InvalidInputError(f"kinds must be 'auto' or 1 ... {LIMITS.most_kinds}, got {kinds!r}")
-    if units == "thresholds" and not deq.homogeneous:
-        raise InvalidInputError(f"units='thresholds' needs a homogeneous DEQ, got {deq!r}; use units='conditioned'")
+    if units == "thresholds" and not (isinstance(network, DEQ) and network.homogeneous):
+        raise InvalidInputError(f"units='thresholds' needs a homogeneous DEQ, got {network!r}; use units='conditioned'")
 
 
-def _rule(deq: DEQ, kernel: Kernel, trains: Trains | Literal["auto"], units: str) -> Trains:
+def _rule(network: Network, kernel: Kernel, trains: Trains | Literal["auto"], units: str) -> Trains:
     if trains == "all" and kernel != "ntk":
         raise InvalidInputError(
             f"one layer that trains all its weights has an NTK; for {kernel!r} only the readout trains"
@@ -153,16 +155,18 @@ def _rule(deq: DEQ, kernel: Kernel, trains: Trains | Literal["auto"], units: str
         raise InvalidInputError("of threshold units only the readout trains; take units='conditioned' or leave trains")
     if trains != "auto":
         return trains
-    return "all" if kernel == "ntk" and deq.homogeneous and units != "thresholds" else "readout"
+    return "all" if kernel == "ntk" and network.homogeneous and units != "thresholds" else "readout"
 
 
 # ---- the record ------------------------------------------------------------------------------------------
 
 
-def _twin(deq: DEQ, kernel: Kernel, made: LayerDesign, norms: tuple[float, float] | None, trains: Trains) -> Twin:
+def _twin(
+    network: Network, kernel: Kernel, made: LayerDesign, norms: tuple[float, float] | None, trains: Trains
+) -> Twin:
     proof, own = made.proof, made.rows[-1]
     certificate = UniformCertificate(proof.sampled, proof.bound, norms, proof.at, made.rows, proof.assumes)
-    return Twin(deq, ENN([made.layer]), kernel, own.family, certificate, None, made.reason, trains, own.kinds)
+    return Twin(network, ENN([made.layer]), kernel, own.family, certificate, None, made.reason, trains, own.kinds)
 
 
 def _accepted(twin: Twin, tol: float) -> Twin:

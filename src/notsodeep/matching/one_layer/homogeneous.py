@@ -1,4 +1,4 @@
-"""Homogeneous DEQs: one kind of unit, |x| psi(w.x/|x|), has the kernel for every input of every norm.
+"""Homogeneous networks: one kind of unit, |x| psi(w.x/|x|), has the kernel for every input of every norm.
 
 There g_k(s, t) = s t b_k, so psi needs the Hermite coefficients +-sqrt(b_k), and the error at cosine rho is
 sum_k (c_k^2 - b_k) rho^k. The first orders are a polynomial in the cosine, bounded between the points of a grid as in
@@ -20,7 +20,7 @@ from ...activations import Basis, Conditioned, Parity
 from ...activations.projections import SINGULAR_TERMS, basis_coefficients, tail_gram
 from ...kernels import pairwise
 from ...kernels.series import norm_series, series_radius
-from ...networks import DEQ, Kernel
+from ...networks import DEQ, Kernel, Network
 from .._limits import LIMITS
 from ..certificates import Proof, Tried
 from ..twin import Trains
@@ -46,48 +46,48 @@ class Profile:
     parity: Parity | None
 
 
-def profile(deq: DEQ, kernel: Kernel) -> Profile:
-    """The kernel of a homogeneous DEQ at norm one."""
+def profile(network: Network, kernel: Kernel) -> Profile:
+    """The kernel of a homogeneous network at norm one."""
     one = torch.ones(2, dtype=torch.float64)
-    ends = pairwise(deq, one, one, torch.tensor([1.0, -1.0], dtype=torch.float64), (kernel,), check=False)[kernel]
-    series = norm_series(deq, [1.0], [1.0], kernel, LIMITS.fourier_points, oversampling=1)[0]
+    ends = pairwise(network, one, one, torch.tensor([1.0, -1.0], dtype=torch.float64), (kernel,), check=False)[kernel]
+    series = norm_series(network, [1.0], [1.0], kernel, LIMITS.fourier_points, oversampling=1)[0]
     diagonal, opposite = ends.tolist()
     series, opposite = series / diagonal, opposite / diagonal
     orders = np.maximum(series[:SINGULAR_TERMS], 0.0)
     beyond = (0.5 * (1.0 + opposite) - orders[0::2].sum(), 0.5 * (1.0 - opposite) - orders[1::2].sum())
-    damping = series_radius(deq, LIMITS.fourier_points) ** LIMITS.fourier_points
+    damping = series_radius(network, LIMITS.fourier_points) ** LIMITS.fourier_points
     aliased = damping * max(1.0 - float(series.sum()), 0.0) / (1.0 - damping) if damping < 1.0 else LIMITS.rounding
     even, odd = (bool(orders[start::2].max() <= 1e-13) for start in (1, 0))
     return Profile(kernel, orders, diagonal, beyond, aliased, "even" if even else "odd" if odd else None)
 
 
 def design(
-    deq: DEQ, kernel: Kernel, tol: float, units: Literal["auto", "conditioned", "thresholds"], trains: Trains
+    network: Network, kernel: Kernel, tol: float, units: Literal["auto", "conditioned", "thresholds"], trains: Trains
 ) -> LayerDesign:
     """Thresholds where they are asked for, or within ``tol`` and the readout trains; else conditioned units."""
     tried: tuple[Tried, ...] = ()
     worthwhile = units == "auto" and trains == "readout" and tol >= LIMITS.threshold_tolerance
-    if units == "thresholds" or worthwhile:
-        ordinary = thresholds.design(deq, kernel, tol)
+    if isinstance(network, DEQ) and (units == "thresholds" or worthwhile):
+        ordinary = thresholds.design(network, kernel, tol)
         if units == "thresholds":
             return replace(ordinary, reason=f"{ordinary.reason}, as asked for")
         if ordinary.proof.bound <= tol:
             cheaper = f"within tol = {tol:.3g} and cheaper than units='conditioned'"
             return replace(ordinary, reason=f"{ordinary.reason}, {cheaper}")
         tried = ordinary.rows
-    layer, proof = min(_growing(deq, kernel, trains, tol), key=lambda pair: pair[1].bound)
+    layer, proof = min(_growing(network, kernel, trains, tol), key=lambda pair: pair[1].bound)
     rows = (*tried, Tried(1, proof.bound, proof.sampled, FAMILY))
     reason = "homogeneous: one kind of units is exact for all norms, up to the elementary function that is evaluated"
     return LayerDesign(layer, proof, rows, reason)
 
 
-def _growing(deq: DEQ, kernel: Kernel, trains: Trains, tol: float) -> Iterator[tuple[Conditioned, Proof]]:
+def _growing(network: Network, kernel: Kernel, trains: Trains, tol: float) -> Iterator[tuple[Conditioned, Proof]]:
     """Units of growing size, up to the first within a tenth of ``tol`` or the largest."""
-    data = profile(deq, kernel)
+    data = profile(network, kernel)
     smooth = float(data.orders[16:].sum()) <= 1e-15
     gain = gains(trains, singular=True)
     order = 0 if kernel == "ntk_frozen" or (kernel == "ntk" and trains == "readout") else 1
-    sign = signs(deq, 1.0, np.sqrt(data.orders))
+    sign = signs(network, 1.0, np.sqrt(data.orders))
     for degree, singular in ((6, 3), (6, 5), (8, 5), (10, 5)):
         basis = Basis(1.0, degree, 0 if smooth else singular, order, data.parity)
         found = min((_fitted(basis, data, s, gain) for s in _choices(sign, data)), key=lambda f: f.missed)

@@ -32,7 +32,7 @@ from ..._chebyshev import to_coefficients
 from ...kernels import diagonal
 from ...kernels.conjugate import conjugate_square
 from ...kernels.series import norm_series, on_circle, series_radius
-from ...networks import DEQ, Kernel
+from ...networks import Kernel, Network
 from .._limits import LIMITS
 
 Array = NDArray[np.float64]
@@ -58,7 +58,7 @@ class Smoothness:
 class KernelOrders:
     """A kernel on norms in [low, high], divided by (s t)^power."""
 
-    deq: DEQ
+    network: Network
     kernel: Kernel
     low: float
     high: float
@@ -124,7 +124,7 @@ class KernelOrders:
 
     @property
     def kinked(self) -> bool:
-        return self.deq.kinked
+        return self.network.kinked
 
     @property
     def assumes(self) -> str:
@@ -143,12 +143,12 @@ class KernelOrders:
         each, size = np.arange(len(s)), len(self.orders)
         i = np.tile(each, 4)
         j = np.concatenate([each, np.minimum(each + 1, each[-1]), 0 * each, 0 * each + each[-1]])
-        g = norm_series(self.deq, s[i], s[j], self.kernel, 2 * size, oversampling=1, damped=True)[:, :size]
+        g = norm_series(self.network, s[i], s[j], self.kernel, 2 * size, oversampling=1, damped=True)[:, :size]
         between = np.einsum("pa,kab,pb->pk", rows[i], self.orders, rows[j], optimize=True)
         diagonal = quadratic(rows, self.total)
         off = (g / (s[i] * s[j])[:, None] ** self.power - between) / np.sqrt(diagonal[i] * diagonal[j])[:, None]
         cosines = np.cos(np.linspace(0.0, np.pi, 129))
-        whole = parallel(self.deq, self.kernel, s, s) / s ** (2 * self.power)
+        whole = parallel(self.network, self.kernel, s, s) / s ** (2 * self.power)
         return 2.0 * max(
             float(np.abs(off @ cosines ** np.arange(size)[:, None]).max()), float(np.abs(whole / diagonal - 1.0).max())
         )
@@ -177,17 +177,17 @@ def norms_at(x: Array, low: float, high: float) -> Array:
     return 0.5 * (high + low) + 0.5 * (high - low) * x
 
 
-def parallel(deq: DEQ, kernel: Kernel, s: Array, t: Array) -> Array:
+def parallel(network: Network, kernel: Kernel, s: Array, t: Array) -> Array:
     """k(s, t, 1), with all orders.
 
     The Hermite series of kinks do not end. What they lack on the diagonal is known, and added as an order of rank one.
     """
-    found = on_circle(deq, s, t, kernel, 1)[:, 0].real
-    if not deq.kinked:
+    found = on_circle(network, s, t, kernel, 1)[:, 0].real
+    if not network.kinked:
         return found
     norms, which = np.unique(np.concatenate([s, t]), return_inverse=True)
-    exact = diagonal(deq, torch.from_numpy(norms**2), (kernel,), check=False)[kernel].numpy()
-    lacking = np.sqrt(np.maximum(exact - on_circle(deq, norms, norms, kernel, 1)[:, 0].real, 0.0))
+    exact = diagonal(network, torch.from_numpy(norms**2), (kernel,), check=False)[kernel].numpy()
+    lacking = np.sqrt(np.maximum(exact - on_circle(network, norms, norms, kernel, 1)[:, 0].real, 0.0))
     left, right = np.split(lacking[which], 2)
     return np.asarray(found + left * right)
 
@@ -211,24 +211,24 @@ def roots_of(columns: Array) -> Array:
 # ---- how a kernel is measured ----------------------------------------------------------------------------------
 
 
-def measure(deq: DEQ, kernel: Kernel, norms: tuple[float, float], tol: float) -> KernelOrders:
+def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: float) -> KernelOrders:
     """The target on a range of norms, resolved to a small share of ``tol`` where rounding allows."""
     low, high = norms
-    power = int(_vanishes_at_zero(deq))
+    power = int(_vanishes_at_zero(network))
     share = max(LIMITS.resolution * tol, 1e-12)  # rounding ends the decay of the coefficients
-    terms = _resolved(deq, kernel, high, LIMITS.resolution * tol)
+    terms = _resolved(network, kernel, high, LIMITS.resolution * tol)
     if high <= low:
-        return _sample(deq, kernel, low, high, power, terms, 1, None)
-    smooth = _continued(deq, kernel, low, high, power)
+        return _sample(network, kernel, low, high, power, terms, 1, None)
+    smooth = _continued(network, kernel, low, high, power)
     if smooth is not None:
-        rough = _sample_diagonal(deq, kernel, low, high, power)
+        rough = _sample_diagonal(network, kernel, low, high, power)
         for count in (*range(10, 32, 2), 36, 42, 50, 60, 68, 76, 84, 92, 100, 112):
             # more than thirty nodes cost much: there interpolation may take three times more
             if smooth.interpolation(count - 1, rough) <= (share if count <= 30 else 3.0 * share):
-                return _sample(deq, kernel, low, high, power, terms, count, smooth)
+                return _sample(network, kernel, low, high, power, terms, count, smooth)
     best = None
-    for count in (27, 40) if deq.kinked else (12, 18, 27, 40):
-        target = _sample(deq, kernel, low, high, power, terms, count, None)
+    for count in (27, 40) if network.kinked else (12, 18, 27, 40):
+        target = _sample(network, kernel, low, high, power, terms, count, None)
         best = target if best is None or target.interpolation < best.interpolation else best
         if best.interpolation <= share:
             break
@@ -236,31 +236,31 @@ def measure(deq: DEQ, kernel: Kernel, norms: tuple[float, float], tol: float) ->
     return best
 
 
-def sketch(deq: DEQ, kernel: Kernel, norms: tuple[float, float]) -> KernelOrders:
+def sketch(network: Network, kernel: Kernel, norms: tuple[float, float]) -> KernelOrders:
     """The first orders alone at a few norms."""
-    found = _sample(deq, kernel, *norms, int(_vanishes_at_zero(deq)), 96, 12, None)
+    found = _sample(network, kernel, *norms, int(_vanishes_at_zero(network)), 96, 12, None)
     return replace(found, total=found.orders.sum(0))
 
 
-def _resolved(deq: DEQ, kernel: Kernel, high: float, share: float) -> int:
+def _resolved(network: Network, kernel: Kernel, high: float, share: float) -> int:
     """How many orders leave less than ``share`` of the diagonal at the largest norm, where the series is longest."""
     for count in (96, 256, 512):
-        g = np.maximum(norm_series(deq, [high], [high], kernel, count, oversampling=2)[0], 0.0)
-        total = float(parallel(deq, kernel, np.array([high]), np.array([high]))[0])
+        g = np.maximum(norm_series(network, [high], [high], kernel, count, oversampling=2)[0], 0.0)
+        total = float(parallel(network, kernel, np.array([high]), np.array([high]))[0])
         enough = np.flatnonzero(total - np.cumsum(g) <= share * total)
         if len(enough):
             return max(int(enough[0]) + 1, 6)
     return count
 
 
-def _sample_diagonal(deq: DEQ, kernel: Kernel, low: float, high: float, power: int) -> float:
+def _sample_diagonal(network: Network, kernel: Kernel, low: float, high: float, power: int) -> float:
     """The least k(s, s, 1) / s^(2 power), roughly: it only decides how many nodes are taken."""
     s = norms_at(np.linspace(-1.0, 1.0, 9), low, high)
-    return float((parallel(deq, kernel, s, s) / s ** (2 * power)).min())
+    return float((parallel(network, kernel, s, s) / s ** (2 * power)).min())
 
 
 def _sample(
-    deq: DEQ,
+    network: Network,
     kernel: Kernel,
     low: float,
     high: float,
@@ -272,18 +272,18 @@ def _sample(
     nodes = norms_at(chebyshev_nodes(count), low, high)
     orders, total = np.zeros((terms, count, count)), np.empty((count, count))
     i, j = np.triu_indices(count)
-    total[i, j] = total[j, i] = parallel(deq, kernel, nodes[i], nodes[j]) / (nodes[i] * nodes[j]) ** power
+    total[i, j] = total[j, i] = parallel(network, kernel, nodes[i], nodes[j]) / (nodes[i] * nodes[j]) ** power
     few = np.arange(count) if smooth is None else pivots(count)
     known = (i == j) | np.isin(i, few) | np.isin(j, few)
     i, j, size = i[known], j[known], 2 * terms
-    g = norm_series(deq, nodes[i], nodes[j], kernel, size, oversampling=1, damped=True)
+    g = norm_series(network, nodes[i], nodes[j], kernel, size, oversampling=1, damped=True)
     g /= (nodes[i] * nodes[j])[:, None] ** power
     orders[:, i, j] = orders[:, j, i] = g[:, :terms].T
     if len(few) < count:
         roots = roots_of(orders[:, :, few])
         orders = roots @ roots.transpose(0, 2, 1)
-    mixed = _aliased(np.diag(total), g[i == j], series_radius(deq, size, damped=True) ** size)
-    return KernelOrders(deq, kernel, low, high, power, nodes, orders, total, mixed, smooth)
+    mixed = _aliased(np.diag(total), g[i == j], series_radius(network, size, damped=True) ** size)
+    return KernelOrders(network, kernel, low, high, power, nodes, orders, total, mixed, smooth)
 
 
 def _aliased(ends: Array, sampled: Array, damping: float) -> float:
@@ -297,28 +297,28 @@ def _aliased(ends: Array, sampled: Array, damping: float) -> float:
     return float(damping * lebesgue**2 * (missing / ends).max())
 
 
-def _vanishes_at_zero(deq: DEQ) -> bool:
+def _vanishes_at_zero(network: Network) -> bool:
     """Whether the kernel is zero at the origin."""
-    return deq.variances[2] == 0.0 and math.isclose(float(deq.activation(np.zeros(1))[0]), 0.0, abs_tol=1e-300)
+    return not network.biased and all(abs(float(phi(np.zeros(1))[0])) <= 1e-300 for phi in network.activations)
 
 
 # ---- smoothness in the norm -----------------------------------------------------------------------------------
 
 
-def _continued(deq: DEQ, kernel: Kernel, low: float, high: float, power: int) -> Smoothness | None:
+def _continued(network: Network, kernel: Kernel, low: float, high: float, power: int) -> Smoothness | None:
     """The largest sector to which F(s) / s^power continues, or ``None``: kinks, or a range that begins at zero."""
-    if not 0.0 < low < high or deq.kinked:
+    if not 0.0 < low < high or network.kinked:
         return None
     centre, half = 0.5 * (math.log(high) + math.log(low)), 0.5 * (math.log(high) - math.log(low))
     for angle in (0.72, 0.6, 0.46, 0.34, 0.24):  # half the opening of the sector in which the ellipse lies
         rho = min(angle / half + math.hypot(1.0, angle / half), 64.0)
-        size = _largest(deq, kernel, centre, half, rho, power)
+        size = _largest(network, kernel, centre, half, rho, power)
         if math.isfinite(size):
             return Smoothness(rho, size)
     return None
 
 
-def _largest(deq: DEQ, kernel: Kernel, centre: float, half: float, rho: float, power: int) -> float:
+def _largest(network: Network, kernel: Kernel, centre: float, half: float, rho: float, power: int) -> float:
     """A bound of |F(z) / z^power| on an ellipse, from discs that cover it; infinite where there is none."""
     discs, parts = 32, 4  # over the upper half of the ellipse; where a disc has no bound, four smaller ones are tried
     step, most = math.pi / discs, 0.0
@@ -326,10 +326,10 @@ def _largest(deq: DEQ, kernel: Kernel, centre: float, half: float, rho: float, p
     for level in range(3):
         turn = rho * np.exp(1j * place)
         z = np.exp(centre + 0.5 * half * (turn + 1.0 / turn))
-        if level == 0 and not np.isfinite(conjugate_square(deq, z, kernel)).all():
+        if level == 0 and not np.isfinite(conjugate_square(network, z, kernel)).all():
             break
         radius = 0.25 * half * (rho + 1.0 / rho) * step  # the speed of the ellipse is at most twice that / step
-        squares = conjugate_square(deq, z, kernel, radius) / (np.abs(z) * math.exp(-radius)) ** (2 * power)
+        squares = conjugate_square(network, z, kernel, radius) / (np.abs(z) * math.exp(-radius)) ** (2 * power)
         without = ~np.isfinite(squares)
         most = max(most, float(squares[~without].max(initial=0.0)))
         if not without.any():

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...activations import Basis, Conditioned, Parity
 from ...errors import InfeasibleMatchError
-from ...networks import DEQ, Kernel
+from ...networks import Kernel, Network
 from .._limits import LIMITS
 from ..certificates import Proof, Tried
 from ..twin import Trains
@@ -24,11 +24,11 @@ from .units import FAMILY, Allowance, assemble, fit, gains, rotated, smallest, w
 
 
 def design(
-    deq: DEQ, kernel: Kernel, norms: tuple[float, float], tol: float, kinds: int | str, trains: Trains
+    network: Network, kernel: Kernel, norms: tuple[float, float], tol: float, kinds: int | str, trains: Trains
 ) -> LayerDesign:
     """The fewest kinds within ``tol``, or so many as are asked for."""
     resolution = tol if kinds == "auto" else min(tol, 10.0 ** (-2 * int(kinds)))
-    target = measure(deq, kernel, norms, _accuracy(deq, kernel, norms, resolution, kinds))
+    target = measure(network, kernel, norms, _accuracy(network, kernel, norms, resolution, kinds))
     rows: list[Tried] = []
     for count in range(1, LIMITS.most_kinds + 1) if kinds == "auto" else (int(kinds),):
         parts = _factorise(target, count)
@@ -43,19 +43,21 @@ def design(
             return LayerDesign(layer, proof, tuple(rows), reason)
     best, listing = min(rows, key=lambda row: row.bound), "\n".join(f"  {row}" for row in rows)
     raise InfeasibleMatchError(
-        f"no layer of up to {LIMITS.most_kinds} kinds of units has the {kernel} of {deq!r} within tol = {tol:.3g}:\n"
-        f"{listing}\n"
+        f"no layer of up to {LIMITS.most_kinds} kinds of units has the {kernel} of {network!r} within "
+        f"tol = {tol:.3g}:\n{listing}\n"
         f"Raise tol to {best.bound:.3g} or more, narrow the range of norms, or take match_one_layer(..., "
         f"kinds={best.kinds}) as it is",
         best.bound,
     )
 
 
-def _accuracy(deq: DEQ, kernel: Kernel, norms: tuple[float, float], resolution: float, kinds: int | str) -> float:
+def _accuracy(
+    network: Network, kernel: Kernel, norms: tuple[float, float], resolution: float, kinds: int | str
+) -> float:
     """How well the kernel has to be known: beside what a number of kinds leaves, roughly, and the units may add."""
-    if kinds == "auto" or norms[0] == norms[1] or deq.kinked:
+    if kinds == "auto" or norms[0] == norms[1] or network.kinked:
         return resolution
-    rough = sketch(deq, kernel, norms)
+    rough = sketch(network, kernel, norms)
     left = np.diag(rough.deficit(_factorise(rough, int(kinds)))) / np.diag(rough.total)
     return max(float(left.max()), 0.0) + LIMITS.resolution * resolution
 
@@ -90,9 +92,9 @@ def _finished(target: KernelOrders, parts: Array, allowed: Allowance, trains: Tr
 
 
 def _basis(target: KernelOrders, want: Array, trains: Trains) -> Basis:
-    """Smooth functions; where the only kink of the DEQ lies at zero, the singular ones that carry the orders best."""
+    """Smooth functions; where all kinks lie at zero, the singular ones that carry the orders best."""
     plain = Basis(0.6, 6, parity=_parity(target))
-    if target.deq.activation.kinks != (0.0,):
+    if {kink for phi in target.network.activations for kink in phi.kinks} != {0.0}:
         return plain
     gain = gains(trains, singular=True)
     # a jump or a logarithm has no NTK

@@ -20,8 +20,8 @@ from ..._chebyshev import to_coefficients
 from ...activations import Basis, Conditioned
 from ...activations.projections import SINGULAR_TERMS, SMOOTH_TERMS, basis_coefficients, needed
 from ...gaussian import hermite_coefficients
-from ...kernels.pointwise import equilibrium_variance
-from ...networks import DEQ
+from ...kernels.pointwise import at_each_layer, equilibrium_variance
+from ...networks import DEQ, Network
 from .._limits import LIMITS
 from .orders import Array, KernelOrders, pivots
 
@@ -69,10 +69,10 @@ class UnitFit:
         return self.missed <= self.allowed.enough and self.largest <= LIMITS.largest_coefficients
 
 
-def signs(deq: DEQ, norm: float, sizes: Array) -> Array:
+def signs(network: Network, norm: float, sizes: Array) -> Array:
     """One sign per order, phi's own where it has one; ``sizes`` are the wanted coefficients at that norm."""
-    q = float(equilibrium_variance(deq, torch.tensor([norm**2], dtype=torch.float64)))
-    own = np.asarray(hermite_coefficients(deq.activation, q, min(len(sizes), 1024)))
+    (q,) = _last_variances(network, np.array([norm]))
+    own = np.asarray(hermite_coefficients(network.activations[-1], float(q), min(len(sizes), 1024)))
     out = np.ones(len(sizes))
     for k in range(len(sizes)):
         if k < len(own) and abs(own[k]) > 1e-3 * sizes[k] > 0.0:
@@ -82,9 +82,18 @@ def signs(deq: DEQ, norm: float, sizes: Array) -> Array:
     return out
 
 
+def _last_variances(network: Network, norms: Array) -> Array:
+    """The variances that the last layer receives from inputs of these norms."""
+    squares = torch.from_numpy(norms**2)
+    if isinstance(network, DEQ):
+        return np.asarray(equilibrium_variance(network, squares))
+    *_, (_, (last,)) = at_each_layer(network, squares)
+    return np.asarray(last)
+
+
 def wanted(target: KernelOrders, parts: Array) -> Array:
     """The coefficients with their signs, relative to the diagonal: (orders, kinds, nodes)."""
-    sign = signs(target.deq, target.high, np.abs(parts[:, -1, 0]))
+    sign = signs(target.network, target.high, np.abs(parts[:, -1, 0]))
     scale = np.sqrt(np.diag(target.total))
     return sign[:, None, None] * parts.transpose(0, 2, 1) / scale
 
@@ -95,10 +104,9 @@ def rotated(target: KernelOrders, want: Array, basis: Basis, gain: Array) -> Arr
     Kinks away from zero leave coefficients that oscillate with the order, at a rate that depends on the norm: signs do
     not make them smooth. Fitting and rotating take turns, from units that look like phi.
     """
-    phi, orders, kinds = target.deq.activation, len(want), want.shape[1]
+    phi, orders, kinds = target.network.activations[-1], len(want), want.shape[1]
     few = pivots(want.shape[2])
-    variances = np.array([float(v) for v in equilibrium_variance(target.deq, torch.from_numpy(target.nodes[few] ** 2))])
-    own = np.asarray(hermite_coefficients(phi, variances, orders)).T
+    own = np.asarray(hermite_coefficients(phi, _last_variances(target.network, target.nodes[few]), orders)).T
     have = np.stack([np.roll(own, 2 * j, axis=0) * (np.arange(orders) >= 2 * j)[:, None] for j in range(kinds)], axis=1)
     start, ahead, table = want[:, :, few], have, gained(basis, gain, orders)[:orders]
     for turn in range(60):
