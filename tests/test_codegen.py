@@ -38,17 +38,12 @@ def test_source_of_many_orders_keeps_its_digits():
     torch.testing.assert_close(layer(X / 2), phi(X / 2), rtol=tolerance(), atol=tolerance())
 
 
-@pytest.mark.parametrize("cls", [cls for cls in EVERY if cls.torch_functions], ids=lambda cls: cls.name)
-def test_the_functions_of_torch_are_known(cls):
-    for function in cls.torch_functions:
+@pytest.mark.parametrize("cls", EVERY, ids=lambda cls: cls.name)
+def test_the_functions_and_modules_of_torch_are_known(cls):
+    for form in cls.torch_forms:
+        function = form() if isinstance(form, type) else form
         assert nsd.activation(function) == cls()
         torch.testing.assert_close(function(X), cls()(X), rtol=tolerance(), atol=tolerance())
-
-
-@pytest.mark.parametrize("cls", [cls for cls in EVERY if cls.torch_module is not None], ids=lambda cls: cls.name)
-def test_the_modules_of_torch_are_known(cls):
-    module = cls.torch_module()
-    torch.testing.assert_close(nsd.activation(module)(X), module(X), rtol=tolerance(), atol=tolerance())
 
 
 def test_modules_with_other_parameters_are_read_or_taken_as_functions():

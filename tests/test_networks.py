@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
-from notsodeep.activations import Affine, Hermite, PiecewiseLinear, ReLU, Tanh
+from notsodeep.activations import Affine, HardTanh, Hermite, ReLU, Tanh
 from notsodeep.errors import (
     ActivationError,
     ContractionError,
@@ -34,7 +34,7 @@ NETWORKS = [
     nsd.DEQ(Affine(Affine(Tanh(), gain=2.0), scale=0.3, shift=1.0), 0.05),
     nsd.ENN(["tanh"]),
     nsd.ENN(["relu", nsd.activation("hard_tanh", a=0.7, c=1.2)]).centred(tau0=0.9),
-    nsd.ENN([PiecewiseLinear((-1.0, 0.5), (0.1, 1.0, 1 / 3), 0.2), Hermite((0.0, 1.0, 0.5))]),
+    nsd.ENN([HardTanh(1 / 3, 0.5).affine(shift=0.2), Hermite((0.0, 1.0, 0.5))]),
 ]
 networks = pytest.mark.parametrize("network", NETWORKS, ids=repr)
 

@@ -29,7 +29,6 @@ from notsodeep.activations import (
     LeakyReLU,
     Linear,
     Mish,
-    PiecewiseLinear,
     Quadratic,
     ReLU,
     Sigmoid,
@@ -41,7 +40,6 @@ from notsodeep.activations import (
 from notsodeep.errors import ActivationError, SerialisationError
 
 _SIGMOID = lambda x: 1 / (1 + mp.exp(-x))  # noqa: E731
-_ZIGZAG = PiecewiseLinear(knots=(-1.0, 0.5, 2.0), slopes=(0.2, 1.0, -0.5, 0.3), at_zero=0.25)
 
 # value in arbitrary precision, written independently of the library
 ORACLES = {
@@ -49,18 +47,6 @@ ORACLES = {
     ReLU(): lambda x: max(x, 0),
     LeakyReLU(0.1, 1.5): lambda x: mp.mpf(1.5) * x if x > 0 else mp.mpf(0.1) * x,
     HardTanh(0.5, 2.0): lambda x: mp.mpf(0.5) * max(min(x, 2), -2),
-    _ZIGZAG: lambda x: mp.mpf(
-        0.25
-        + (
-            x
-            if -1 < x < 0.5
-            else 0.5 - 0.5 * (x - 0.5)
-            if 0.5 <= x < 2
-            else -0.25 + 0.3 * (x - 2)
-            if x >= 2
-            else -1 + 0.2 * (x + 1)
-        )
-    ),
     Quadratic(0.5, -1.0, 2.0): lambda x: x * x / 2 - x + 2,
     Hermite((0.3, 1.0, -0.4, 0.2), 2.0): lambda x: (
         mp.mpf(0.3)
@@ -222,8 +208,6 @@ def test_parity_is_what_the_values_say(phi):
         (Quadratic(0.0, 2.0, 0.0), "odd"),
         (Hermite((0.0, 1.0, 0.0, 0.5)), "odd"),
         (Hermite((1.0, 0.0, 0.5)), "even"),
-        (PiecewiseLinear((-1.0, 1.0), (0.2, 1.0, 0.2)), "odd"),
-        (PiecewiseLinear((-1.0, 1.0), (-1.0, 0.0, 1.0), 0.3), "even"),
         (Tanh().affine(gain=2.0, skip=0.1), "odd"),
         (Tanh().affine(shift=0.1), None),
         (Cos().affine(shift=0.1), "even"),
@@ -254,8 +238,6 @@ def test_homogeneity_means_what_it_says(phi, c, x):
         (Quadratic(1.0, 0.0, 1.0), None),
         (Hermite((0.0, 3.0), 2.0), 1.0),
         (Hermite((0.0, 1.0, 1.0)), None),
-        (PiecewiseLinear((0.0,), (0.1, 2.0)), 1.0),
-        (PiecewiseLinear((0.0,), (0.1, 2.0), 1.0), None),
         (ReLU().affine(gain=2.0, skip=-0.5), 1.0),
         (ReLU().affine(shift=0.1), None),
         (Tanh(), None),
@@ -370,9 +352,7 @@ def test_unknown_names_suggest_a_near_one(given_name, near):
         (lambda: LeakyReLU(slope=math.nan), "finite number"),
         (lambda: LeakyReLU(slope="0.1"), "finite number"),
         (lambda: HardTanh(c=0.0), "positive"),
-        (lambda: PiecewiseLinear((0.0, 0.0), (1, 2, 3)), "increase"),
-        (lambda: PiecewiseLinear((0.0,), (1, 2, 3)), "2 slopes"),
-        (lambda: PiecewiseLinear(3.0, (1, 2)), "sequence of numbers"),
+        (lambda: Hermite(3.0), "sequence of numbers"),
         (lambda: Hermite(()), "needs coefficients"),
         (lambda: Hermite((1.0,), -1.0), "positive scale"),
         (lambda: Affine(ReLU(), scale=0.0), "positive"),
@@ -419,7 +399,6 @@ def test_activations_are_frozen():
         {"activation": "affine"},
         {"activation": "affine", "base": "relu"},
         {"activation": "affine", "base": {"activation": "nonsense"}},
-        {"activation": "piecewise_linear", "knots": [1, 0], "slopes": [1, 2, 3]},
         {"activation": "hermite", "coefficients": [[1.0]]},
         {"activation": "callable"},
         {"activation": "relu", 3: 4},

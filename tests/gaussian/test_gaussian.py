@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import notsodeep as nsd
 from helpers import differences, tolerance, ulps
-from notsodeep.activations import Affine, Cos, HardTanh, Hermite, LeakyReLU, PiecewiseLinear, Quadratic, Sin
+from notsodeep.activations import Affine, Cos, HardTanh, Hermite, LeakyReLU, Quadratic, Sin
 from notsodeep.errors import ConvergenceError, InvalidInputError
 from notsodeep.gaussian import spread
 from notsodeep.gaussian.hermite import function_coefficients, hermite_coefficients
@@ -275,7 +275,6 @@ def test_stein_links_phi_and_its_slope(name, q):
 def test_waves_keep_their_coefficients_at_large_scales():
     a = nsd.gaussian.hermite_coefficients("sin", 400.0, 1200)
     assert float((a**2).sum()) == pytest.approx(0.5, rel=tolerance())
-    assert a[1] == pytest.approx(20.0 * math.exp(-200.0), rel=tolerance(), abs=0)
 
 
 def test_shapes_types_and_dtypes():
@@ -303,34 +302,6 @@ def test_many_scales_at_once_equal_one_at_a_time():
             assert getattr(many, field)[i] == pytest.approx(getattr(one, field), rel=ulps(512), abs=ulps(4))
 
 
-# ---- expectation ------------------------------------------------------------------------------------------
-
-
-@given(tau=st.floats(1e-3, 30.0), power=st.integers(0, 6))
-def test_expectation_of_powers(tau, power):
-    truth = tau**power * math.prod(range(1, power, 2)) if power % 2 == 0 else 0.0
-    value = nsd.gaussian.expectation(lambda x: x**power, tau)
-    assert value == pytest.approx(truth, rel=tolerance(), abs=tolerance() * tau**power * 15)
-
-
-@given(tau=st.floats(1e-3, 30.0), c=st.floats(-40.0, 40.0))
-def test_expectation_of_a_jump_anywhere(tau, c):
-    value = nsd.gaussian.expectation(lambda x: (x > c).to(x.dtype), tau, kinks=(c,))
-    assert value == pytest.approx(0.5 * math.erfc(c / tau / math.sqrt(2)), abs=ulps())
-
-
-def test_expectation_refuses_what_it_cannot_resolve():
-    with pytest.raises(ConvergenceError, match="declare every kink"):
-        nsd.gaussian.expectation(lambda x: (x > 0.3).to(x.dtype), 1.0)
-    with pytest.raises(ConvergenceError, match="not resolved"):
-        nsd.gaussian.expectation(lambda x: torch.cos(300.0 * x) ** 2, 1.0)
-    assert nsd.gaussian.expectation(lambda x: torch.cos(300.0 * x) ** 2, 1.0, feature=1e-2) == pytest.approx(
-        0.5, rel=tolerance()
-    )
-    with pytest.raises(ConvergenceError):
-        nsd.gaussian.expectation(lambda x: torch.exp(x**2), 1e3)
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -340,8 +311,6 @@ def test_expectation_refuses_what_it_cannot_resolve():
         lambda: nsd.gaussian.hermite_coefficients("relu", 1.0, 0),
         lambda: nsd.gaussian.hermite_coefficients("relu", 1.0, 2.5),
         lambda: nsd.gaussian.hermite_coefficients("relu", -0.1, 3),
-        lambda: nsd.gaussian.expectation(torch.abs, 1.0, kinks=(math.nan,)),
-        lambda: nsd.gaussian.expectation(torch.abs, 1.0, feature=0.0),
     ],
 )
 def test_bad_arguments_are_refused(call):
@@ -358,7 +327,7 @@ def test_overflow_is_an_error_not_a_number():
     "phi",
     [
         LeakyReLU(0.1),
-        PiecewiseLinear((-1.0, 0.5), (0.2, 1.0, -0.3), 0.4),
+        HardTanh(1.3, 0.5).affine(skip=-0.3, shift=0.4),
         Sin().affine(skip=0.5, shift=1.0),
         Cos().affine(gain=2.0, skip=-0.3),
     ],
@@ -380,8 +349,6 @@ def test_quadrature_against_sampling(phi):
         nsd.activations.HardSwish(),
         HardTanh(2.0, 0.3),
         LeakyReLU(0.1),
-        PiecewiseLinear((-1.0, 0.2, 0.9), (0.0, 1.0, -0.5, 0.3), 0.1),
-        PiecewiseLinear((), (2.0,), 0.1),
     ],
     ids=repr,
 )

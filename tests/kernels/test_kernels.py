@@ -36,7 +36,7 @@ BUILT_IN = [
     nsd.activation("hard_swish"),
     nsd.activation("sin"),
     nsd.activation("cos"),
-    nsd.activation("piecewise_linear", knots=(-1.0, 0.5), slopes=(0.1, 1.0, -0.3), at_zero=0.2),
+    nsd.activation("hard_tanh", a=0.9, c=0.5).affine(skip=0.1, shift=0.2),
     nsd.activation("relu").affine(shift=-0.4),
     nsd.activation("tanh").affine(gain=0.7, scale=1.3, skip=0.2),
 ]
@@ -406,12 +406,11 @@ def kinked_at(c: float) -> nsd.Activation:
     return nsd.Activation.from_callable(lambda x: torch.relu(x - c) + 0.3 * x, kinks=(c,), name=f"bent at {c:.3g}")
 
 
-NEEDS_ARGUMENTS = ("affine", "hermite", "piecewise_linear", "polynomial", "quadratic")
+NEEDS_ARGUMENTS = ("affine", "hermite", "polynomial", "quadratic")
 EVERY = [
     *(nsd.activation(name) for name in nsd.activations.activation_names() if name not in NEEDS_ARGUMENTS),
     *POLYNOMIAL,
     nsd.activation("hard_tanh").affine(gain=0.8, scale=1.7, skip=0.1, shift=-0.2),
-    nsd.activation("piecewise_linear", knots=(-1.0, 0.5), slopes=(0.1, 1.0, -0.3)).affine(scale=1 / 3, shift=0.3),
     nsd.activation("elu").affine(gain=-0.7, scale=0.9),
     kinked_at(1 / 3),
     kinked_at(-0.7).affine(scale=0.3),

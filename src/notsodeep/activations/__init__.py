@@ -1,6 +1,6 @@
 """Elementwise activations with their calculus: values, slopes, kinks, Lipschitz constants, symmetries, closed forms.
 
-Every registered class (:func:`register`) is exported from here and found by its name.
+Every elementwise class with a name is exported from here and found by that name.
 """
 
 from .affine import Affine as Affine
@@ -10,7 +10,6 @@ from .base import Parity as Parity
 from .base import activation as activation
 from .base import activation_classes as activation_classes
 from .base import activation_names as activation_names
-from .base import register as register
 from .callables import CallableActivation as CallableActivation
 from .conditioned import Conditioned as Conditioned
 from .elementary import Basis as Basis

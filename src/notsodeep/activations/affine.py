@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from ..errors import ActivationError
-from .base import Activation, Parity, activation, register
+from .base import Activation, Parity, activation
 from .forms import ClosedForm, Dual
 from .panels import Panels, Stretched, Tails
 from .polynomial import Polynomial, Quadratic
 
 
-@register
 @dataclass(frozen=True)
 class Affine(Activation):
     """gain * base(scale * x) + skip * x + shift; :meth:`Activation.affine` builds it without nesting.

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -33,14 +33,6 @@ Parity = Literal["odd", "even"]
 ActivationLike: TypeAlias = "Activation | str | Callable[[Tensor], Tensor]"
 
 _REGISTRY: dict[str, type[Activation]] = {}
-_A = TypeVar("_A", bound="type[Activation]")
-
-
-def register(cls: _A) -> _A:
-    """Give a class its name and its aliases, and export it from :mod:`notsodeep.activations`."""
-    for name in (cls.name, *cls.aliases):
-        _REGISTRY[name] = cls
-    return cls
 
 
 @dataclass(frozen=True)
@@ -67,10 +59,14 @@ class Activation:
     elementwise: ClassVar[bool] = True
     """This is false for a layer that is no function of its pre-activations alone."""
     aliases: ClassVar[tuple[str, ...]] = ()
-    torch_functions: ClassVar[tuple[Callable[..., Tensor], ...]] = ()
-    """The functions of torch that are this activation with its default parameters; the first one is its source."""
-    torch_module: ClassVar[type[torch.nn.Module] | None] = None
-    """The module of torch that is this activation; its attributes are read by :meth:`from_module`."""
+    torch_forms: ClassVar[tuple[Callable[..., Any], ...]] = ()
+    """Functions of torch that are this activation with its default parameters, and modules for :meth:`from_module`."""
+
+    def __init_subclass__(cls) -> None:
+        """Register a class that has a name: it is exported from :mod:`notsodeep.activations` and found by its name."""
+        super().__init_subclass__()
+        if isinstance(vars(cls).get("name"), str):
+            _REGISTRY.update(dict.fromkeys((cls.name, *cls.aliases), cls))
 
     def __post_init__(self) -> None:
         """Turn fields of numbers, and of tuples of numbers, into finite Python floats."""
@@ -119,8 +115,7 @@ class Activation:
 
     # -- evaluation --------------------------------------------------------------------------------------
     def _value(self, x: Tensor) -> Tensor:
-        # a class without parameters is one function of torch
-        return self.torch_functions[0](x)
+        return self.torch_forms[0](x)  # a class without parameters is one function of torch
 
     def _slope(self, x: Tensor) -> Tensor:
         return differentiate(self._value, x)
@@ -133,91 +128,27 @@ class Activation:
         return _on_tensor(self._value, x)
 
     def derivative(self, x: Any) -> Any:
-        """Return phi'(x) on the smooth pieces; at a kink it is the value of one side.
-
-        Parameters
-        ----------
-        x : tensor, array or number
-
-        Returns
-        -------
-        tensor, array or number
-            The slope at every entry of x, in the type of x.
-        """
+        """Return phi'(x) on the smooth pieces, in the type of x; at a kink it is the value of one side."""
         return _on_tensor(self._slope, x)
 
     def second_derivative(self, x: Any) -> Any:
-        """Return phi''(x) on the smooth pieces, without the point masses at kinks.
-
-        Parameters
-        ----------
-        x : tensor, array or number
-
-        Returns
-        -------
-        tensor, array or number
-            The curvature at every entry of x, in the type of x.
-        """
+        """Return phi''(x) on the smooth pieces, in the type of x, without the point masses at kinks."""
         return _on_tensor(self._curvature, x)
 
     def continued(self, x: Tensor) -> Tensor:
-        """Evaluate the formula of phi at complex numbers, where it continues an analytic phi.
-
-        Parameters
-        ----------
-        x : complex tensor
-
-        Returns
-        -------
-        Tensor
-            A complex tensor of the shape of x.
-        """
+        """Evaluate the formula of phi at a complex tensor, where it continues an analytic phi."""
         return self._value(x)
 
     def units(self, before: Tensor, inputs: Tensor) -> Tensor:
-        """Return what a layer makes of its pre-activations.
-
-        Parameters
-        ----------
-        before : Tensor of shape (..., width)
-            The pre-activations W x.
-        inputs : Tensor of shape (..., p)
-            The inputs x; only units that see the norm of their input use them.
-
-        Returns
-        -------
-        Tensor of shape (..., width)
-        """
+        """Return what a layer makes of its pre-activations W x (..., width) and its inputs x (..., p)."""
         return self._value(before)
 
     def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
-        """Return the derivative of :meth:`units` with respect to ``before``, entry by entry.
-
-        Parameters
-        ----------
-        before : Tensor of shape (n, width)
-        inputs : Tensor of shape (n, p)
-
-        Returns
-        -------
-        Tensor of shape (n, width)
-        """
+        """Return the derivative of :meth:`units` with respect to ``before``, entry by entry."""
         return self._slope(before)
 
     def at_norm(self, x: Any, norm: float) -> Any:
-        """Return one unit of a layer as a function of its pre-activation, as a figure shows it.
-
-        Parameters
-        ----------
-        x : array of shape (n,)
-            The pre-activations.
-        norm : float
-            The norm of the inputs; only units that see it use it.
-
-        Returns
-        -------
-        array of shape (n,)
-        """
+        """Return one unit as a function of its pre-activation, at inputs of this norm, as a figure shows it."""
         return self(x)
 
     def value_jumps(self) -> tuple[float, ...]:
@@ -267,39 +198,9 @@ class Activation:
         raise NotImplementedError
 
     def closed_moments(self, tau: Tensor) -> list[Tensor] | None:
-        """Return the moments of :class:`notsodeep.gaussian.Moments`, where all of them have a closed form.
-
-        Parameters
-        ----------
-        tau : Tensor of shape (n,)
-            The scales.
-
-        Returns
-        -------
-        list of 7 Tensors of shape (n,), or None
-            They stand in the order of the fields of :class:`notsodeep.gaussian.Moments`.
-        """
+        """Return the fields of :class:`notsodeep.gaussian.Moments` at scales tau (n,), if all have a closed form."""
         exact = self.polynomial()
         return None if exact is None else exact.closed_moments(tau)
-
-    def closed_coefficients(self, tau: Tensor, terms: int, derivative: bool = False) -> Tensor | None:
-        """Return the Hermite coefficients E[f(tau xi) h_k(xi)], where they have a closed form.
-
-        Parameters
-        ----------
-        tau : Tensor of shape (n,)
-            The scales.
-        terms : int
-            How many coefficients, k = 0 ... terms - 1.
-        derivative : bool, default False
-            Whether f is phi' instead of phi.
-
-        Returns
-        -------
-        Tensor of shape (n, terms) or None
-        """
-        exact = self.polynomial()
-        return None if exact is None else exact.closed_coefficients(tau, terms, derivative)
 
     @property
     def breaks(self) -> tuple[tuple[float, tuple[float, ...]], ...] | None:
@@ -307,18 +208,7 @@ class Activation:
         return None
 
     def layer(self, qx: Tensor, qy: Tensor) -> Any:
-        """Return the activation's own map of covariances, or ``None`` if the general one serves.
-
-        Parameters
-        ----------
-        qx, qy : Tensor of shape (n,)
-            The variances of the pre-activations of n pairs of inputs.
-
-        Returns
-        -------
-        object or None
-            Its method ``value(lam)`` gives E[phi(u) phi(v)] at covariances lam, and ``both(lam)`` this and its slope.
-        """
+        """Return a map of covariances with ``value(lam)`` and ``both(lam)``; None if the general one serves."""
         return None
 
     def _mean(self, tau: float) -> float:
@@ -334,9 +224,9 @@ class Activation:
     # -- in torch, and as text ---------------------------------------------------------------------------
     def _source(self, x: str) -> str:
         """Phi of the expression ``x`` as PyTorch source."""
-        if self.torch_functions:
-            name = self.torch_functions[0].__name__
-            home = "torch" if getattr(torch, name, None) is self.torch_functions[0] else "torch.nn.functional"
+        if self.torch_forms:
+            name = self.torch_forms[0].__name__
+            home = "torch" if getattr(torch, name, None) is self.torch_forms[0] else "torch.nn.functional"
             return f"{home}.{name}({x})"
         raise InvalidInputError(
             f"{self!r} cannot be written as PyTorch source; match with a built-in family (hard_tanh, leaky_relu, "
@@ -344,49 +234,17 @@ class Activation:
         )
 
     def source_lines(self, name: str) -> list[str]:
-        """Return the definition of a function that computes phi, as PyTorch source.
-
-        Parameters
-        ----------
-        name : str
-            The name of the function.
-
-        Returns
-        -------
-        list of str
-            The lines of the source.
-        """
+        """Return the lines of a function of this name that computes phi, as PyTorch source."""
         return [f"def {name}(x):", f"    return {self._source('x')}"]
 
     @classmethod
     def from_module(cls, module: Any) -> Self | None:
-        """Return the activation that a torch module computes, or ``None`` if it computes another function.
-
-        Parameters
-        ----------
-        module : torch.nn.Module
-            A module of the type :attr:`torch_module`, whose attributes are read.
-
-        Returns
-        -------
-        Activation or None
-        """
+        """Return the activation that a torch module computes, or ``None`` if it computes another function."""
         return cls()
 
     # -- new activations from old ------------------------------------------------------------------------
     def affine(self, gain: float = 1.0, scale: float = 1.0, skip: float = 0.0, shift: float = 0.0) -> Activation:
-        """Return the activation ``gain * phi(scale * x) + skip * x + shift``.
-
-        Parameters
-        ----------
-        gain, skip, shift : float
-        scale : float
-            A positive number.
-
-        Returns
-        -------
-        Activation
-        """
+        """Return the activation ``gain * phi(scale * x) + skip * x + shift``, where ``scale`` is positive."""
         from .affine import Affine
 
         wrapped = Affine(self, gain, scale, skip, shift)
@@ -394,22 +252,7 @@ class Activation:
 
     @isolated_settings
     def centred(self, at: float) -> Activation:
-        """Return phi - E[phi(at xi)] with xi standard normal, the form that the theorems speak of.
-
-        Parameters
-        ----------
-        at : float
-            The scale, finite and not negative.
-
-        Returns
-        -------
-        Activation
-
-        Examples
-        --------
-        >>> Activation.from_dict({"activation": "relu"}).centred(at=1.0)
-        Affine(ReLU(), shift=-0.39894228040143...)
-        """
+        """Return phi - E[phi(at xi)] with xi standard normal, the form that the theorems speak of."""
         if not 0.0 <= at < math.inf:
             raise ActivationError(f"centred: at must be a finite, non-negative scale, got {at!r}")
         return self.affine(shift=-self._mean(at))
@@ -426,21 +269,7 @@ class Activation:
 
     @staticmethod
     def from_dict(document: Mapping[str, Any]) -> Activation:
-        """Return the activation that :meth:`to_dict` wrote.
-
-        Parameters
-        ----------
-        document : dict
-
-        Returns
-        -------
-        Activation
-
-        Raises
-        ------
-        SerialisationError
-            If the document does not describe an activation.
-        """
+        """Return the activation that :meth:`to_dict` wrote, or raise :class:`SerialisationError`."""
         return _from_document(parsed(document, "an activation"))
 
     @staticmethod
@@ -448,28 +277,11 @@ class Activation:
     def from_callable(
         function: Callable[[Any], Any], kinks: Sequence[float] = (), *, name: str | None = None
     ) -> Activation:
-        """Turn any elementwise torch function into an activation.
+        """Turn an elementwise torch function into an activation, after every check that can be made.
 
-        Everything that can be checked is checked: the function is finite, elementwise and twice differentiable, no
-        kink is undeclared, and a Gaussian can integrate it. The range of its slope is estimated.
-
-        Parameters
-        ----------
-        function : callable
-            It maps a tensor to a tensor of the same shape.
-        kinks : sequence of float
-            The points where the function or its slope jumps.
-        name : str, optional
-            The name that is printed.
-
-        Returns
-        -------
-        Activation
-
-        Raises
-        ------
-        ActivationError
-            If a check fails; the message says which and what to do.
+        ``kinks`` are the points where the function or its slope jumps, ``name`` is what is printed. The function must
+        be finite and twice differentiable elsewhere, and a Gaussian must be able to integrate it; an
+        :class:`ActivationError` says which check fails and what to do. The range of the slope is estimated.
 
         Examples
         --------
@@ -586,9 +398,9 @@ def _named(spec: str, parameters: Mapping[str, Any]) -> Activation:
 def _of_torch(function: Any) -> Activation | None:
     """The built-in activation that a torch module or function is, or ``None``."""
     for cls in activation_classes():
-        if cls.torch_module is not None and type(function) is cls.torch_module:
+        if any(type(function) is form for form in cls.torch_forms):
             return cls.from_module(function)
-        if any(function is own for own in cls.torch_functions):
+        if any(function is form for form in cls.torch_forms):
             return cls()
     return None
 

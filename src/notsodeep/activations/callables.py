@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import ActivationError, ConvergenceError, SerialisationError
-from .base import Activation, Parity, differentiate
+from .base import Activation, Parity
 from .panels import normal_nodes
 
 _REACH = 30.0  # points and Gaussian scales up to here are checked
@@ -24,12 +24,11 @@ class CallableActivation(Activation):
 
     function: Callable[[Tensor], Tensor]
     rough: tuple[float, ...] = ()
-    slope_function: Callable[[Tensor], Tensor] | None = None
     slopes: tuple[float, float] = (-float("inf"), float("inf"))
     symmetry: Parity | None = None
     label: str = "callable"
-    name: ClassVar[str] = "callable"
 
+    name = property(lambda self: self.label)
     kinks = property(lambda self: self.rough)
     slope_range = property(lambda self: self.slopes)
     parity = property(lambda self: self.symmetry)
@@ -41,17 +40,12 @@ class CallableActivation(Activation):
     def to_dict(self) -> dict[str, Any]:
         """Raise an error, since a Python function has no JSON form."""
         raise SerialisationError(
-            f"{self!r} wraps a Python function and cannot be written as JSON; use a built-in activation, "
-            "a piecewise linear or a Hermite one, or pickle the object"
+            f"{self!r} wraps a Python function and cannot be written as JSON; use a built-in activation or a Hermite "
+            "one, or pickle the object"
         )
 
     def _value(self, x: Tensor) -> Tensor:
         return self.function(x).to(x.dtype)
-
-    def _slope(self, x: Tensor) -> Tensor:
-        if self.slope_function is not None:
-            return self.slope_function(x).to(x.dtype)
-        return differentiate(self._value, x)
 
     def _smooth_parts(self) -> tuple[Callable[[Tensor], Tensor], ...]:
         return (self._value, self._slope)

@@ -16,14 +16,13 @@ import torch
 from torch import Tensor
 
 from ..errors import ActivationError
-from .base import Parity, register
+from .base import Parity
 from .elementary import Basis, horner
 from .norm_units import NormUnits, doubled, row_norms
 from .panels import LIMITS
 from .projections import SINGULAR_TERMS, basis_coefficients, decay, expansion, needed, tail_sums
 
 
-@register
 @dataclass(frozen=True, repr=False)
 class Conditioned(NormUnits):
     """A layer of units psi_h(w.x/|x|; |x|) in equal groups h.

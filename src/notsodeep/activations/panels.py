@@ -89,44 +89,6 @@ class Panels(ABC):
         return self, 1.0
 
 
-class Octaves(Panels):
-    """Equal panels in every octave away from zero, as many as it needs."""
-
-    @abstractmethod
-    def count(self, octave: int) -> int:
-        """Panels on [0, 1] (octave 0) or [2^(octave - 1), 2^octave], on either side; 0: straight from here on."""
-
-    def edges(self, reach: float, shared: bool = False) -> Tensor:
-        positive, most, low = [0.0], 1, 0.0
-        for octave in range(1021):  # up to 2^1020
-            needed = 0 if low >= reach else self.count(octave)
-            # stretched, a panel may straddle two octaves: twice as many keep it short enough in both
-            most = max(most, 2 * needed)
-            count = most if shared and low < reach else needed
-            if count == 0:
-                break
-            high = 2.0**octave
-            positive += [low + (high - low) * (i + 1) / count for i in range(count)]
-            low = high
-            if len(positive) > 4 * LIMITS.most:
-                raise _unresolved(reach)
-        out = torch.tensor(positive, dtype=torch.float64)
-        return torch.cat([-out.flip(0), out[1:], torch.tensor(self.kinks, dtype=torch.float64)])
-
-
-@dataclass(frozen=True)
-class Even(Octaves):
-    """Panels of two lengths ``feature`` each, for a function of which nothing else is known."""
-
-    kinks: tuple[float, ...]
-    feature: float
-
-    def count(self, octave: int) -> int:
-        length = 1.0 if octave == 0 else 2.0 ** (octave - 1)
-        # far out a function is taken to have settled, as far as these panels can tell
-        return max(1, min(math.ceil(length / (2.0 * self.feature)), max(4, math.ceil(256.0 / self.feature))))
-
-
 @dataclass(frozen=True)
 class Straight(Panels):
     """The panels of a function that is linear between its kinks."""
@@ -156,15 +118,13 @@ class Stretched(Panels):
         return base, factor * self.scale
 
 
-def normal_nodes(
-    tau: Tensor, panels: Panels, terms: int = 0, order: int = ORDER, shared: bool = False
-) -> tuple[Tensor, Tensor]:
+def normal_nodes(tau: Tensor, panels: Panels, terms: int = 0, shared: bool = False) -> tuple[Tensor, Tensor]:
     """Nodes xi and weights, each (len(tau), N), with E[f(tau xi)] = (f(tau * xi) * weights).sum(-1).
 
     ``terms``: the integrand carries Hermite polynomials up to this degree, of wave number sqrt(terms).
     """
     tau = tau.detach().to(torch.float64).cpu()
-    nodes, weights = panel_nodes(normal_edges(tau, panels, terms, shared).sort(dim=1).values, order)
+    nodes, weights = panel_nodes(normal_edges(tau, panels, terms, shared).sort(dim=1).values)
     return nodes, weights * torch.exp(-0.5 * nodes * nodes) / math.sqrt(2.0 * math.pi)
 
 
@@ -186,8 +146,8 @@ class Tails:
     right: tuple[float, float]
 
 
-class Resolved(Octaves):
-    """Panels on which given functions are resolved, found octave by octave as they are asked for."""
+class Resolved(Panels):
+    """Equal panels in every octave away from zero, as many as given functions need, found as they are asked for."""
 
     def __init__(
         self,
@@ -200,7 +160,25 @@ class Resolved(Octaves):
         self._counts: list[int] = []
         self._largest = [0.0] * len(functions)
 
+    def edges(self, reach: float, shared: bool = False) -> Tensor:
+        positive, most, low = [0.0], 1, 0.0
+        for octave in range(1021):  # up to 2^1020
+            needed = 0 if low >= reach else self.count(octave)
+            # stretched, a panel may straddle two octaves: twice as many keep it short enough in both
+            most = max(most, 2 * needed)
+            count = most if shared and low < reach else needed
+            if count == 0:
+                break
+            high = 2.0**octave
+            positive += [low + (high - low) * (i + 1) / count for i in range(count)]
+            low = high
+            if len(positive) > 4 * LIMITS.most:
+                raise self._unresolved(reach)
+        out = torch.tensor(positive, dtype=torch.float64)
+        return torch.cat([-out.flip(0), out[1:], torch.tensor(self.kinks, dtype=torch.float64)])
+
     def count(self, octave: int) -> int:
+        """Panels on [0, 1] (octave 0) or [2^(octave - 1), 2^octave], on either side; 0: straight from here on."""
         while len(self._counts) <= octave:
             self._counts.append(self._needed(len(self._counts)))
         return self._counts[octave]
@@ -215,7 +193,7 @@ class Resolved(Octaves):
             if self._resolves(low, high, count):
                 return count
             count *= 2
-        raise _unresolved(high, self._label)
+        raise self._unresolved(high)
 
     def _resolves(self, low: float, high: float, count: int) -> bool:
         step = np.linspace(low, high, count + 1)
@@ -232,6 +210,12 @@ class Resolved(Octaves):
             rough = (values @ transform.T)[:, -4:].abs().max()
             good = good and float(rough) <= LIMITS.unresolved * self._largest[i] + 1e-300
         return good
+
+    def _unresolved(self, reach: float) -> ConvergenceError:
+        return ConvergenceError(
+            f"{self._label} varies too fast for Gaussian expectations that reach |x| = {reach:.3g}: its panels there "
+            f"would be shorter than {LIMITS.shortest:.1e} or more than {LIMITS.most}; scale the inputs down"
+        )
 
 
 def _to_legendre() -> Tensor:
@@ -268,10 +252,3 @@ def _straight(
     off = (value(x).detach() - line).abs() <= 1e-15 * (1.0 + line.abs() + b.abs()[:, None])
     bent = (slope(x).detach() - a[:, None]).abs() <= 1e-15 * (1.0 + a.abs()[:, None])
     return bool(off.all()) and bool(bent.all())
-
-
-def _unresolved(reach: float, label: str = "the function") -> ConvergenceError:
-    return ConvergenceError(
-        f"{label} varies too fast for Gaussian expectations that reach |x| = {reach:.3g}: its panels there would be "
-        f"shorter than {LIMITS.shortest:.1e} or more than {LIMITS.most}; scale the inputs down"
-    )

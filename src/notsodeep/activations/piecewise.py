@@ -1,4 +1,4 @@
-"""Linear, ReLU and its leaky relatives, hard tanh and swish, and any continuous piecewise linear function."""
+"""Linear, ReLU and leaky ReLU, hard tanh and hard swish."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import ActivationError
-from .base import Activation, Parity, register
+from .base import Activation, Parity
 from .forms import ClosedForm, Dual, arc_cosine
 from .polynomial import Polynomial, Quadratic
 
@@ -23,20 +23,24 @@ Breaks = tuple[tuple[float, tuple[float, ...]], ...]
 class TwoSlopes(Activation):
     """An activation a x for x > 0 and b x for x < 0; this class is abstract."""
 
-    def closed_form(self) -> ClosedForm | None:
-        return None if self.two_slopes is None else functools.partial(arc_cosine, *self.two_slopes)
+    homogeneity: ClassVar[float] = 1.0
+
+    @property
+    def two_slopes(self) -> tuple[float, float]:
+        raise NotImplementedError
+
+    def closed_form(self) -> ClosedForm:
+        return functools.partial(arc_cosine, *self.two_slopes)
 
     def _closed_means(self, q: Tensor) -> Dual:
-        assert self.two_slopes is not None
         a, b = self.two_slopes
         return (a - b) * torch.sqrt(q / (2.0 * math.pi)), torch.full_like(q, 0.5 * (a + b))
 
     @property
-    def breaks(self) -> Breaks | None:
-        return None if self.two_slopes is None else ((0.0, (0.0, self.two_slopes[0] - self.two_slopes[1])),)
+    def breaks(self) -> Breaks:
+        return ((0.0, (0.0, self.two_slopes[0] - self.two_slopes[1])),)
 
 
-@register
 @dataclass(frozen=True)
 class Linear(TwoSlopes):
     """phi(x) = slope * x.
@@ -54,9 +58,8 @@ class Linear(TwoSlopes):
     slope: float = 1.0
     name: ClassVar[str] = "linear"
     aliases: ClassVar[tuple[str, ...]] = ("identity",)
-    torch_module: ClassVar[type[nn.Module]] = nn.Identity
+    torch_forms: ClassVar = (nn.Identity,)
     parity: ClassVar[Parity] = "odd"
-    homogeneity: ClassVar[float] = 1.0
 
     @property
     def slope_range(self) -> tuple[float, float]:
@@ -79,7 +82,6 @@ class Linear(TwoSlopes):
         return f"{self.slope!r} * {x}"
 
 
-@register
 @dataclass(frozen=True)
 class ReLU(TwoSlopes):
     """phi(x) = max(x, 0).
@@ -91,18 +93,15 @@ class ReLU(TwoSlopes):
     """
 
     name: ClassVar[str] = "relu"
-    torch_functions: ClassVar = (torch.relu, functional.relu)
-    torch_module: ClassVar[type[nn.Module]] = nn.ReLU
+    torch_forms: ClassVar = (torch.relu, functional.relu, nn.ReLU)
     two_slopes: ClassVar[tuple[float, float]] = (1.0, 0.0)
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    homogeneity: ClassVar[float] = 1.0
 
     def _slope(self, x: Tensor) -> Tensor:
         return (x > 0).to(x.dtype)
 
 
-@register
 @dataclass(frozen=True)
 class LeakyReLU(TwoSlopes):
     """phi(x) = gain * x for x > 0 and slope * x for x < 0.
@@ -122,10 +121,8 @@ class LeakyReLU(TwoSlopes):
     gain: float = 1.0
     name: ClassVar[str] = "leaky_relu"
     aliases: ClassVar[tuple[str, ...]] = ("lrelu", "leakyrelu")
-    torch_functions: ClassVar = (functional.leaky_relu,)
-    torch_module: ClassVar[type[nn.Module]] = nn.LeakyReLU
+    torch_forms: ClassVar = (functional.leaky_relu, nn.LeakyReLU)
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
-    homogeneity: ClassVar[float] = 1.0
 
     @property
     def slope_range(self) -> tuple[float, float]:
@@ -153,7 +150,6 @@ class LeakyReLU(TwoSlopes):
         return cls(slope=module.negative_slope)
 
 
-@register
 @dataclass(frozen=True)
 class HardTanh(Activation):
     """phi(x) = a * clip(x, -c, c).
@@ -174,8 +170,7 @@ class HardTanh(Activation):
     c: float = 1.0
     name: ClassVar[str] = "hard_tanh"
     aliases: ClassVar[tuple[str, ...]] = ("hardtanh", "htanh")
-    torch_functions: ClassVar = (functional.hardtanh,)
-    torch_module: ClassVar[type[nn.Module]] = nn.Hardtanh
+    torch_forms: ClassVar = (functional.hardtanh, nn.Hardtanh)
     piecewise_linear: ClassVar[bool] = True
     parity: ClassVar[Parity] = "odd"
 
@@ -210,102 +205,6 @@ class HardTanh(Activation):
         return cls(c=module.max_val) if module.min_val == -module.max_val else None
 
 
-@register
-@dataclass(frozen=True)
-class PiecewiseLinear(TwoSlopes):
-    """A continuous function that is linear between knots.
-
-    Parameters
-    ----------
-    knots : tuple of float
-        The kinks, in increasing order.
-    slopes : tuple of float
-        The slopes before, between and after the knots, one more than there are knots.
-    at_zero : float, default 0
-        The value phi(0).
-
-    Examples
-    --------
-    >>> PiecewiseLinear(knots=(-1.0, 1.0), slopes=(0.0, 1.0, 0.5)).lipschitz
-    1.0
-    """
-
-    knots: tuple[float, ...] = (0.0,)
-    slopes: tuple[float, ...] = (0.0, 1.0)
-    at_zero: float = 0.0
-    name: ClassVar[str] = "piecewise_linear"
-    aliases: ClassVar[tuple[str, ...]] = ("piecewise",)
-    piecewise_linear: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.slopes) != len(self.knots) + 1:
-            raise ActivationError(
-                f"PiecewiseLinear: {len(self.knots)} knots need {len(self.knots) + 1} slopes, got {len(self.slopes)}"
-            )
-        if any(b <= a for a, b in zip(self.knots, self.knots[1:], strict=False)):
-            raise ActivationError(f"PiecewiseLinear: knots must increase, got {self.knots}")
-
-    @property
-    def kinks(self) -> tuple[float, ...]:
-        return self.knots
-
-    @property
-    def slope_range(self) -> tuple[float, float]:
-        return (min(self.slopes), max(self.slopes))
-
-    @property
-    def parity(self) -> Parity | None:
-        mirrored = tuple(-k for k in reversed(self.knots)) == self.knots
-        if mirrored and self.slopes == self.slopes[::-1] and self.at_zero == 0.0:
-            return "odd"
-        if mirrored and self.slopes == tuple(-s for s in self.slopes[::-1]):
-            return "even"
-        return None
-
-    @property
-    def homogeneity(self) -> float | None:
-        return 1.0 if set(self.knots) <= {0.0} and self.at_zero == 0.0 else None
-
-    def _value(self, x: Tensor) -> Tensor:
-        out = self._slope_at_zero * x
-        for knot, bend in self._bends:
-            out = out + bend * torch.relu(knot - x if knot < 0 else x - knot)
-        return out + self.at_zero if self.at_zero else out
-
-    @property
-    def _slope_at_zero(self) -> float:
-        """The slope just below zero; from there outwards nothing cancels, however small x is."""
-        return self.slopes[sum(knot < 0 for knot in self.knots)]
-
-    @property
-    def _bends(self) -> list[tuple[float, float]]:
-        """Each knot with the change of slope there."""
-        pairs = zip(self.knots, self.slopes, self.slopes[1:], strict=False)
-        return [(knot, right - left) for knot, left, right in pairs]
-
-    def _slope(self, x: Tensor) -> Tensor:
-        table = torch.tensor(self.slopes, dtype=x.dtype, device=x.device)
-        knots = torch.tensor(self.knots, dtype=x.dtype, device=x.device)
-        return table[torch.bucketize(x, knots)]
-
-    @property
-    def breaks(self) -> Breaks:
-        return tuple((knot, (0.0, bend)) for knot, bend in self._bends)
-
-    @property
-    def two_slopes(self) -> tuple[float, float] | None:
-        return (self.slopes[-1], self.slopes[0]) if self.homogeneity == 1.0 else None
-
-    def _source(self, x: str) -> str:
-        terms = [f"{self._slope_at_zero!r} * {x}"]
-        for knot, bend in self._bends:
-            beyond = f"{knot!r} - {x}" if knot < 0 else f"{x} - {knot!r}"
-            terms.append(f"{bend!r} * torch.relu({beyond})")
-        return " + ".join([*terms, *([repr(self.at_zero)] if self.at_zero else [])]).replace("+ -", "- ")
-
-
-@register
 @dataclass(frozen=True)
 class HardSwish(Activation):
     """phi(x) = x * clip(x + 3, 0, 6) / 6: zero, a parabola, the identity (Howard et al., 2019).
@@ -318,8 +217,7 @@ class HardSwish(Activation):
 
     name: ClassVar[str] = "hard_swish"
     aliases: ClassVar[tuple[str, ...]] = ("hardswish",)
-    torch_functions: ClassVar = (functional.hardswish,)
-    torch_module: ClassVar[type[nn.Module]] = nn.Hardswish
+    torch_forms: ClassVar = (functional.hardswish, nn.Hardswish)
     kinks: ClassVar[tuple[float, ...]] = (-3.0, 3.0)
     slope_range: ClassVar[tuple[float, float]] = (-0.5, 1.5)
     breaks: ClassVar[Breaks] = ((-3.0, (0.0, -0.5, 1.0 / 3.0)), (3.0, (0.0, -0.5, -1.0 / 3.0)))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ActivationError
-from .base import Activation, Parity, register
+from .base import Activation, Parity
 from .panels import LIMITS
 
 
@@ -46,16 +46,14 @@ class Polynomial(Activation):
     def _curvature(self, x: Tensor) -> Tensor:
         return self.derived().derived()._value(x)
 
-    def closed_coefficients(self, tau: Tensor, terms: int, derivative: bool = False) -> Tensor:
-        return self.derived()._coefficients(tau, terms) if derivative else self._coefficients(tau, terms)
-
-    def _coefficients(self, tau: Tensor, terms: int) -> Tensor:
+    def coefficients_at(self, tau: Tensor, terms: int) -> Tensor:
+        """The Hermite coefficients E[phi(tau xi) h_k(xi)], k < terms: (len(tau), terms)."""
         raise NotImplementedError
 
     def closed_moments(self, tau: Tensor) -> list[Tensor]:
         # by Parseval's identity
         first = self.derived()
-        value, slope, curvature = (f._coefficients(tau, self.degree + 1) for f in (self, first, first.derived()))
+        value, slope, curvature = (f.coefficients_at(tau, self.degree + 1) for f in (self, first, first.derived()))
         slope_square = (slope**2).sum(-1)
         square_curvature = 2.0 * (slope_square + (value * curvature).sum(-1))
         variance = (value[:, 1:] ** 2).sum(-1)
@@ -71,7 +69,6 @@ class Polynomial(Activation):
         return text
 
 
-@register
 @dataclass(frozen=True)
 class Quadratic(Polynomial):
     """phi(x) = a x^2 + b x + c.
@@ -120,7 +117,7 @@ class Quadratic(Polynomial):
         steep = gain * scale
         return Quadratic(steep * scale * self.a, steep * self.b + skip, gain * self.c + shift)
 
-    def _coefficients(self, tau: Tensor, terms: int) -> Tensor:
+    def coefficients_at(self, tau: Tensor, terms: int) -> Tensor:
         out = torch.zeros(len(tau), terms, dtype=torch.float64)
         exact = [self.a * tau**2 + self.c, self.b * tau, math.sqrt(2.0) * self.a * tau**2]
         out[:, :3] = torch.stack(exact, dim=1)[:, :terms]
@@ -133,7 +130,6 @@ class Quadratic(Polynomial):
         return (self.a * x + self.b) * x + self.c
 
 
-@register
 @dataclass(frozen=True)
 class Hermite(Polynomial):
     """phi(x) = sum_k coefficients[k] h_k(x / scale), where h_k are the orthonormal Hermite polynomials.
@@ -192,7 +188,7 @@ class Hermite(Polynomial):
         coefficients[1] += skip * width
         return Hermite(tuple(coefficients), width)
 
-    def _coefficients(self, tau: Tensor, terms: int) -> Tensor:
+    def coefficients_at(self, tau: Tensor, terms: int) -> Tensor:
         out = torch.zeros(len(tau), terms, dtype=torch.float64)
         s = tau / self.scale
         for k, c in enumerate(self.coefficients):

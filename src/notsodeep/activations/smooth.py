@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .base import Activation, Parity, register
+from .base import Activation, Parity
 from .forms import ClosedForm, Dual, arc_sine, gelu_pair, wave_pair
 
 _SQRT_2 = math.sqrt(2.0)
 _SQRT_2PI = math.sqrt(2.0 * math.pi)
 
 
-@register
 @dataclass(frozen=True)
 class Tanh(Activation):
     """phi(x) = tanh(x).
@@ -29,8 +28,7 @@ class Tanh(Activation):
     """
 
     name: ClassVar[str] = "tanh"
-    torch_functions: ClassVar = (torch.tanh, functional.tanh)
-    torch_module: ClassVar[type[nn.Module]] = nn.Tanh
+    torch_forms: ClassVar = (torch.tanh, functional.tanh, nn.Tanh)
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
@@ -42,7 +40,6 @@ class Tanh(Activation):
         return -2.0 * t * (1.0 - t * t)
 
 
-@register
 @dataclass(frozen=True)
 class Arctan(Activation):
     """phi(x) = arctan(x).
@@ -55,7 +52,7 @@ class Arctan(Activation):
 
     name: ClassVar[str] = "arctan"
     aliases: ClassVar[tuple[str, ...]] = ("atan",)
-    torch_functions: ClassVar = (torch.atan, torch.arctan)
+    torch_forms: ClassVar = (torch.atan, torch.arctan)
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
@@ -66,7 +63,6 @@ class Arctan(Activation):
         return -2.0 * x / (1.0 + x * x) ** 2
 
 
-@register
 @dataclass(frozen=True)
 class Erf(Activation):
     """phi(x) = erf(x), the Gauss error function.
@@ -78,7 +74,7 @@ class Erf(Activation):
     """
 
     name: ClassVar[str] = "erf"
-    torch_functions: ClassVar = (torch.erf,)
+    torch_forms: ClassVar = (torch.erf,)
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (0.0, 2.0 / math.sqrt(math.pi))
 
@@ -95,7 +91,6 @@ class Erf(Activation):
         return torch.zeros_like(q), 2.0 / math.sqrt(math.pi) / torch.sqrt(1.0 + 2.0 * q)
 
 
-@register
 @dataclass(frozen=True)
 class Sigmoid(Activation):
     """phi(x) = 1 / (1 + exp(-x)).
@@ -107,8 +102,7 @@ class Sigmoid(Activation):
     """
 
     name: ClassVar[str] = "sigmoid"
-    torch_functions: ClassVar = (torch.sigmoid,)
-    torch_module: ClassVar[type[nn.Module]] = nn.Sigmoid
+    torch_forms: ClassVar = (torch.sigmoid, nn.Sigmoid)
     slope_range: ClassVar[tuple[float, float]] = (0.0, 0.25)
 
     def _slope(self, x: Tensor) -> Tensor:
@@ -128,7 +122,6 @@ class Sigmoid(Activation):
         return self.canonical().centred(at)
 
 
-@register
 @dataclass(frozen=True)
 class SiLU(Activation):
     """phi(x) = x * sigmoid(x), also called swish.
@@ -141,8 +134,7 @@ class SiLU(Activation):
 
     name: ClassVar[str] = "silu"
     aliases: ClassVar[tuple[str, ...]] = ("swish",)
-    torch_functions: ClassVar = (functional.silu,)
-    torch_module: ClassVar[type[nn.Module]] = nn.SiLU
+    torch_forms: ClassVar = (functional.silu, nn.SiLU)
     slope_range: ClassVar[tuple[float, float]] = (-0.09983932012886692, 1.099839320128867)
 
     def _slope(self, x: Tensor) -> Tensor:
@@ -154,7 +146,6 @@ class SiLU(Activation):
         return s * (1.0 - s) * (2.0 + x * (1.0 - 2.0 * s))
 
 
-@register
 @dataclass(frozen=True)
 class GELU(Activation):
     """phi(x) = x * Phi(x), where Phi is the normal distribution function.
@@ -166,8 +157,7 @@ class GELU(Activation):
     """
 
     name: ClassVar[str] = "gelu"
-    torch_functions: ClassVar = (functional.gelu,)
-    torch_module: ClassVar[type[nn.Module]] = nn.GELU
+    torch_forms: ClassVar = (functional.gelu, nn.GELU)
     slope_range: ClassVar[tuple[float, float]] = (-0.12890414518515478, 1.1289041451851548)
 
     def _slope(self, x: Tensor) -> Tensor:
@@ -187,7 +177,6 @@ class GELU(Activation):
         return cls() if module.approximate == "none" else None
 
 
-@register
 @dataclass(frozen=True)
 class ELU(Activation):
     """phi(x) = x for x > 0 and alpha * (exp(x) - 1) for x < 0.
@@ -204,8 +193,7 @@ class ELU(Activation):
 
     alpha: float = 1.0
     name: ClassVar[str] = "elu"
-    torch_functions: ClassVar = (functional.elu,)
-    torch_module: ClassVar[type[nn.Module]] = nn.ELU
+    torch_forms: ClassVar = (functional.elu, nn.ELU)
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
 
     @property
@@ -230,7 +218,6 @@ class ELU(Activation):
         return cls(alpha=module.alpha)
 
 
-@register
 @dataclass(frozen=True)
 class SELU(Activation):
     """phi(x) = lambda * ELU(x; alpha) with the self-normalising constants of Klambauer et al. (2017).
@@ -242,8 +229,7 @@ class SELU(Activation):
     """
 
     name: ClassVar[str] = "selu"
-    torch_functions: ClassVar = (functional.selu,)
-    torch_module: ClassVar[type[nn.Module]] = nn.SELU
+    torch_forms: ClassVar = (functional.selu, nn.SELU)
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
     alpha: ClassVar[float] = 1.6732632423543772
     gain: ClassVar[float] = 1.0507009873554805
@@ -256,7 +242,6 @@ class SELU(Activation):
         return self.gain * torch.where(x > 0, 0.0, self.alpha * torch.exp(x.clamp(max=0.0)))
 
 
-@register
 @dataclass(frozen=True)
 class Softplus(Activation):
     """phi(x) = log(1 + exp(x)).
@@ -268,8 +253,7 @@ class Softplus(Activation):
     """
 
     name: ClassVar[str] = "softplus"
-    torch_functions: ClassVar = (functional.softplus,)
-    torch_module: ClassVar[type[nn.Module]] = nn.Softplus
+    torch_forms: ClassVar = (functional.softplus, nn.Softplus)
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def _value(self, x: Tensor) -> Tensor:
@@ -287,7 +271,6 @@ class Softplus(Activation):
         return cls() if module.beta == 1.0 else None
 
 
-@register
 @dataclass(frozen=True)
 class Mish(Activation):
     """phi(x) = x * tanh(log(1 + exp(x))) (Misra, 2019).
@@ -299,8 +282,7 @@ class Mish(Activation):
     """
 
     name: ClassVar[str] = "mish"
-    torch_functions: ClassVar = (functional.mish,)
-    torch_module: ClassVar[type[nn.Module]] = nn.Mish
+    torch_forms: ClassVar = (functional.mish, nn.Mish)
     slope_range: ClassVar[tuple[float, float]] = (-0.11252612238946255, 1.088498161251728)
 
     def _value(self, x: Tensor) -> Tensor:
@@ -319,7 +301,6 @@ class Mish(Activation):
 # ---- waves: all their Gaussian expectations come from E[exp(i t xi)] = exp(-t^2/2) --------------------------
 
 
-@register
 @dataclass(frozen=True)
 class Sin(Activation):
     """phi(x) = sin(x).
@@ -332,7 +313,7 @@ class Sin(Activation):
 
     name: ClassVar[str] = "sin"
     aliases: ClassVar[tuple[str, ...]] = ("sine",)
-    torch_functions: ClassVar = (torch.sin,)
+    torch_forms: ClassVar = (torch.sin,)
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
@@ -353,11 +334,7 @@ class Sin(Activation):
         zero = torch.zeros_like(tau)
         return [zero, small, small, damped, zero, large, 2.0 * twice]
 
-    def closed_coefficients(self, tau: Tensor, terms: int, derivative: bool = False) -> Tensor:
-        return _coefficients(int(derivative), tau, terms)
 
-
-@register
 @dataclass(frozen=True)
 class Cos(Activation):
     """phi(x) = cos(x).
@@ -370,7 +347,7 @@ class Cos(Activation):
 
     name: ClassVar[str] = "cos"
     aliases: ClassVar[tuple[str, ...]] = ("cosine",)
-    torch_functions: ClassVar = (torch.cos,)
+    torch_forms: ClassVar = (torch.cos,)
     parity: ClassVar[Parity] = "even"
     slope_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
@@ -391,9 +368,6 @@ class Cos(Activation):
         variance = 0.5 * torch.expm1(-(tau**2)) ** 2
         return [damped, large, variance, torch.zeros_like(tau), -damped, small, -2.0 * twice]
 
-    def closed_coefficients(self, tau: Tensor, terms: int, derivative: bool = False) -> Tensor:
-        return _coefficients(1 + int(derivative), tau, terms)
-
 
 def _cos_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
     odd, even = wave_pair(qx, qy, lam)
@@ -404,11 +378,3 @@ def _damping(tau: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """exp(-tau^2/2), exp(-2 tau^2), E[sin^2] and E[cos^2]."""
     twice = torch.exp(-2.0 * tau**2)
     return torch.exp(-0.5 * tau**2), twice, -0.5 * torch.expm1(-2.0 * tau**2), 0.5 * (1.0 + twice)
-
-
-def _coefficients(quarter: int, tau: Tensor, terms: int) -> Tensor:
-    """E[sin(tau xi + quarter pi/2) h_k(xi)] = sin((k + quarter) pi/2) tau^k exp(-tau^2/2) / sqrt(k!)."""
-    k = torch.arange(terms, dtype=torch.float64)
-    sign = torch.tensor([(0.0, 1.0, 0.0, -1.0)[(j + quarter) % 4] for j in range(terms)], dtype=torch.float64)
-    log_size = k * torch.log(tau.clamp_min(1e-150))[:, None] - 0.5 * tau[:, None] ** 2 - 0.5 * torch.lgamma(k + 1.0)
-    return sign * torch.exp(log_size)

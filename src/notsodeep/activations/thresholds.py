@@ -25,13 +25,11 @@ from scipy.special import ndtr, owens_t
 from torch import Tensor
 
 from ..errors import ActivationError
-from .base import register
 from .norm_units import NormUnits, row_norms
 
 Array = NDArray[np.float64]
 
 
-@register
 @dataclass(frozen=True, repr=False)
 class Thresholds(NormUnits):
     """A layer of units f(w.x - t |x|) with E[psi(x) psi(y)] = |x| |y| sum_t weights_t k_t(rho).

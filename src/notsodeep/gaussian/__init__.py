@@ -10,13 +10,12 @@ kernels need is a row of Hermite coefficients. Derivatives at kinks enter throug
 """
 
 from .hermite import coefficients_at, function_coefficients, hermite_coefficients
-from .integrals import Moments, expectation, moments, spread
+from .integrals import Moments, moments, spread
 from .rule import means, normal_density, portions
 
 __all__ = [
     "Moments",
     "coefficients_at",
-    "expectation",
     "function_coefficients",
     "hermite_coefficients",
     "means",

@@ -58,9 +58,9 @@ def coefficients_at(phi: Activation, tau: Tensor, terms: int, derivative: bool =
 
 def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) -> Tensor:
     phi = phi.canonical()
-    exact = phi.closed_coefficients(tau, terms, derivative)
+    exact = phi.polynomial()
     if exact is not None:
-        return exact
+        return (exact.derived() if derivative else exact).coefficients_at(tau, terms)
     if isinstance(phi, Affine):
         inner = _without_parity(_coefficients(phi.base, phi.scale * tau, terms, derivative), phi.base, derivative)
         out = phi.gain * (phi.scale * inner if derivative else inner)
@@ -75,7 +75,7 @@ def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) ->
         raise InvalidInputError(f"{phi!r} jumps: its derivative has no Hermite coefficients; only the CK is defined")
     function = phi.derivative if derivative else phi
     tau = tau.clamp_min(1e-150) if derivative else tau
-    if not phi.breaks or len(phi.breaks) > 16:  # many pieces are integrated like any function
+    if not phi.breaks:
         return function_coefficients(function, tau, phi.panels(), terms)
     breaks = [(place, jumps[int(derivative) :]) for place, jumps in phi.breaks]
     lowest = min(terms, max(len(jumps) for _, jumps in breaks))  # beyond the degree only jumps are left

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._arrays import as_floats, isolated_settings
+from .._arrays import isolated_settings
 from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.base import gaps
-from ..activations.panels import Even
-from ..errors import ConvergenceError, InvalidInputError
-from .rule import as_scales, beyond, check_ends, integrate, normal_density, portions
+from ..errors import ConvergenceError
+from .rule import as_scales, beyond, check_ends, normal_density, portions
 
 
 @dataclass(frozen=True)
@@ -52,50 +50,6 @@ class Moments:
     curvature: Any
     slope_square: Any
     square_curvature: Any
-
-
-@isolated_settings
-def expectation(
-    function: Callable[[Tensor], Tensor], tau: Any, kinks: Sequence[float] = (), feature: float = 1.0
-) -> Any:
-    """Return E[f(tau xi)] with xi standard normal, checked against a finer rule.
-
-    Parameters
-    ----------
-    function : callable
-        f, which maps a float64 tensor to a tensor of the same shape.
-    tau : float or array
-        The scale, or several.
-    kinks : sequence of float
-        The points where f or a derivative of f jumps.
-    feature : float, default 1
-        The shortest length on which f varies.
-
-    Returns
-    -------
-    float or array of the shape of tau
-
-    Raises
-    ------
-    ConvergenceError
-        If the two rules differ, or if the range of the rule cuts off what matters.
-
-    Examples
-    --------
-    >>> round(expectation(torch.abs, 2.0, kinks=(0.0,)), 12) == round(2 * math.sqrt(2 / math.pi), 12)
-    True
-    """
-    if not 1e-4 <= feature < math.inf:
-        raise InvalidInputError(f"feature must be a length of at least 1e-4, got {feature!r}")
-    scales, restore = as_scales(tau)
-
-    def values(x: Tensor) -> Tensor:
-        try:
-            return function(x).detach().reshape(x.shape)
-        except Exception as error:  # whatever a user's function raises
-            raise InvalidInputError(f"the function could not be called on a tensor: {error}") from error
-
-    return restore(integrate(values, scales, Even(as_floats(kinks, "kinks"), float(feature))))
 
 
 @isolated_settings

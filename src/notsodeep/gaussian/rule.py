@@ -1,8 +1,7 @@
-"""The quadrature rule of all Gaussian expectations: panels of the function, the normal weight, and an error estimate.
+"""The quadrature rule of all Gaussian expectations: the panels of the function and the normal weight.
 
-Each piece between panel edges is analytic and short, so the rule is exact to rounding there. What it cannot know is
-reported: the difference to a finer rule on the same panels, and what lies at the ends of the range, where a function
-that outgrows the normal density has its mass.
+Each piece between panel edges is analytic and short, so the rule is exact to rounding there. What lies beyond the ends
+of the range, where a function that outgrows the normal density has its mass, is estimated and refused.
 """
 
 from __future__ import annotations
@@ -25,31 +24,6 @@ from ..errors import ConvergenceError, InvalidInputError
 BLOCK = 512  # polynomials held at once, of a longer series; even, as halves of a parity are
 
 Function = Callable[[Tensor], Tensor]
-
-
-def integrate(function: Function, tau: Tensor, panels: Panels) -> Tensor:
-    """E[f(tau xi)] at flat scales tau, of a function of which nothing else is known.
-
-    :class:`ConvergenceError` where it is off by more than 1e-10 of E|f|: by a finer rule, and by the ends of the range.
-    """
-    rows = [torch.zeros(0, dtype=torch.float64)]
-    finer_order = ORDER + 6
-    for part in chunks(tau, panels, order=finer_order):
-        for order in (ORDER, finer_order):
-            xi, weights = normal_nodes(part, panels, order=order)
-            weighted = function(part[:, None] * xi).detach() * weights
-            rows.append(weighted.sum(-1))
-        finer, value = rows.pop(), rows[-1]
-        error = (value - finer).abs() + beyond(weighted.abs(), xi)
-        bad = ~(error <= 1e-10 * weighted.abs().sum(-1) + 1e-290)
-        if bool(bad.any()):
-            at = int(bad.nonzero()[0])
-            raise ConvergenceError(
-                f"a Gaussian expectation at scale {float(part[at]):.4g} is not resolved: {float(value[at]):.12g} with "
-                f"an error of {float(error[at]):.1e}; declare every kink, give a smaller feature, or scale the inputs "
-                "down if the function grows too fast"
-            )
-    return torch.cat(rows)
 
 
 def beyond(weighted: Tensor, xi: Tensor) -> Tensor:
@@ -92,12 +66,12 @@ def check_ends(lost: Tensor, size: Tensor, tau: Tensor) -> None:
         )
 
 
-def chunks(tau: Tensor, panels: Panels, terms: int = 0, copies: int = 1, order: int = ORDER) -> Iterator[Tensor]:
+def chunks(tau: Tensor, panels: Panels, terms: int = 0, copies: int = 1) -> Iterator[Tensor]:
     """Scales in portions whose nodes (``copies`` arrays of them) fit into the memory that is allowed."""
     if len(tau) == 1:
         yield tau
     elif len(tau):
-        nodes = order * (len(normal_edges(tau.max()[None], panels, terms)[0]) - 1)
+        nodes = ORDER * (len(normal_edges(tau.max()[None], panels, terms)[0]) - 1)
         yield from tau.split(max(1, LIMITS.held // (copies * nodes)))
 
 
