@@ -16,6 +16,7 @@ from .._arguments import check_settings, checked, whole
 from .._arrays import as_numbers, as_rows, squared_norms
 from .._words import Init
 from ..errors import InvalidInputError
+from ..kernels import VARIANCES
 from ..matching import Twin, match_one_layer
 from ..networks import DEQ, ENN, Kernel, is_tangent
 from ..nn import ENN as Network
@@ -23,7 +24,7 @@ from ..nn.model import compute_features
 from ..solve import NetworkKernel
 from ..solve.network import Source
 from ._limits import LIMITS
-from .specification import FLOATS, VARIANCES, Array, as_tensor, network_of, seed_of, slopes_of, validated
+from .specification import FLOATS, Array, all_or_nothing, as_tensor, network_of, seed_of, slopes_of, validated
 
 
 @dataclass(eq=False, repr=False)
@@ -85,20 +86,18 @@ class DEQKernel(CovarianceKernel):
         if eval_gradient and Y is not None:
             raise InvalidInputError("gradients are for the matrix of X with itself; leave Y out")
         x, y = _rows(X), None if Y is None else _rows(Y)
-        K: Array = NetworkKernel(network_of(self), self.kernel)(x, y).numpy()
+        K = np.asarray(NetworkKernel(network_of(self), self.kernel)(x, y))
         if not eval_gradient:
             return K
         free = [h.name for h in self.hyperparameters if not h.fixed]
-        values = {name: getattr(self, name) for name in VARIANCES}
         if not free:
             return K, np.empty((*K.shape, 0))
-        slopes = slopes_of(self.activation, self.kernel, values, x)
+        slopes = slopes_of(self.activation, self.kernel, {name: getattr(self, name) for name in VARIANCES}, x)
         return K, np.stack([slopes[name].numpy() for name in free], axis=-1)
 
     def diag(self, X: Any) -> Array:
         """Return k(x, x) of every row of X, (n, p), of shape (n,)."""
-        found: Array = NetworkKernel(network_of(self), self.kernel).diagonal(_rows(X)).numpy()
-        return found
+        return np.asarray(NetworkKernel(network_of(self), self.kernel).diagonal(_rows(X)))
 
     def is_stationary(self) -> bool:
         """Return False: the kernel depends on the norms of the rows."""
@@ -165,43 +164,20 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     device: Any = None
     random_state: Any = 0
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any = None) -> DEQFeatures:
-        """Draw the weights.
-
-        Parameters
-        ----------
-        X : array of shape (n, p)
-            Only its shape, its precision and the range of its norms matter.
-        y : None
-            Ignored.
-
-        Returns
-        -------
-        DEQFeatures
-            The transformer itself.
-        """
+        """Draw the weights; of X, (n, p), only the shape, the precision and the range of norms matter."""
         rows = as_tensor(validated(self, X, dtype=FLOATS), self.device)
         seed = seed_of(self.random_state)
         self.model_ = feature_model(network_of(self), self.kernel, rows, self.width, seed, self.init)
         return self
 
     def transform(self, X: Any) -> Array:
-        """Compute the features.
-
-        Parameters
-        ----------
-        X : array of shape (n, p)
-
-        Returns
-        -------
-        array of shape (n, width)
-            In the precision of X.
-        """
+        """Compute the features of rows X, (n, p), in their precision: an array of shape (n, width)."""
         check_is_fitted(self)
         rows = validated(self, X, dtype=FLOATS, reset=False)
         states = compute_features(self.model_, as_tensor(rows, self.device).to(self.model_.weights[0]))
-        found: Array = states.cpu().numpy().astype(rows.dtype, copy=False)
-        return found
+        return states.cpu().numpy().astype(rows.dtype, copy=False)
 
     @property
     def _n_features_out(self) -> int:
@@ -216,13 +192,17 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 def feature_model(source: Source, kernel: Kernel, X: Tensor, width: int, seed: int, init: Init) -> Network:
     """Return a finite network with phi(x) . phi(y) near k(x, y), in the precision and on the device of X.
 
-    A DEQ becomes its one-layer twin, trained by the readout alone, on the range of norms found in X. An explicit
-    network has its CK; a twin that trains its readout has the kernel it matches.
+    A DEQ becomes its one-layer twin on the range of norms found in X. An explicit network has its CK.
     """
     whole("width", width)
     network: Any = source
     if isinstance(source, DEQ):
-        network = match_one_layer(source, kernel=kernel, norms=_norms(X), trains="readout")
+        norms = squared_norms(X).sqrt()
+        positive = norms[norms > 0]
+        if not len(positive):
+            raise InvalidInputError("all rows are zero: there is no norm to make features for")
+        ends = float(positive.min()) / LIMITS.norm_margin, float(positive.max()) * LIMITS.norm_margin
+        network = match_one_layer(source, kernel=kernel, norms=ends, trains="readout")
     if isinstance(network, Twin) and network.trains != "readout":
         raise InvalidInputError(
             "random features are hidden states with a trained readout; this twin trains all weights. Give one with "
@@ -233,11 +213,3 @@ def feature_model(source: Source, kernel: Kernel, X: Tensor, width: int, seed: i
     return Network(
         network, X.shape[1], width, 1, seed, init=init, kernel="ck", dtype=X.dtype, device=X.device
     ).requires_grad_(False)
-
-
-def _norms(X: Tensor) -> tuple[float, float]:
-    squares = squared_norms(X)
-    positive = squares[squares > 0]
-    if not len(positive):
-        raise InvalidInputError("all rows are zero: there is no norm to make features for")
-    return float(positive.min().sqrt()) / LIMITS.norm_margin, float(positive.max().sqrt()) * LIMITS.norm_margin

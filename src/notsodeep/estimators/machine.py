@@ -16,8 +16,9 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..solve import CG, KernelTiles, NetworkKernel, ridge_path, solve_dense, solve_operator
 from ..solve._limits import LIMITS as SOLVE_LIMITS
-from ..solve.dense import RidgePath, smallest_mean
+from ..solve.dense import RidgePath, scale_of, smallest_mean
 from ..solve.iterative import Solver, cg_options
+from ..solve.operators import KernelOperator
 
 GRID = tuple(float(r) for r in np.logspace(-8, 1, 37))
 """The ridges that ``ridge="loo"`` tries, relative to the mean diagonal: four to a decade."""
@@ -40,6 +41,7 @@ class FittedMachine:
     leave_one_out: Tensor | None = None
     """The prediction of each row from all others, (n, k); None after conjugate gradients."""
 
+    @torch.no_grad()
     def predict(self, X: Tensor, client: Any = None) -> Tensor:
         """Return f at the rows of X, (m, k), in double precision; a client shares a long sum among its workers."""
         if client is None or len(X) * len(self.X) < SOLVE_LIMITS.entries:
@@ -63,15 +65,18 @@ def fit_machine(
 
     With a Dask ``client``, its workers compute the kernel and its products.
     """
-    X, options = X.to(torch.float64), cg_options(solver, len(X))
-    if options is None:
-        return _fit_dense(kernel, X, T, weights, ridge, kernel_matrix(kernel, X, client))
+    X = X.to(torch.float64, copy=True)  # the caller may change the given rows
+    options = cg_options(solver, len(X))
+    if options is not None:
+        return _fit_iterative(kernel, X, T, weights, ridge, options, client, progress)
+    K = kernel_matrix(kernel, X, client)
+    mean = _mean_diagonal(weights * K.diagonal(), weights)
     if ridge is None:
-        raise InvalidInputError(
-            f"ridge='loo' takes a factorisation, and {len(X)} rows are solved by conjugate gradients; choose the ridge "
-            f"on a sample of at most {SOLVE_LIMITS.direct_rows} rows, give a number, or solver='cholesky'"
-        )
-    return _fit_iterative(kernel, X, T, weights, ridge, options, client, progress)
+        return _fit_path(kernel, X, ridge_path(K, T, weights), mean)
+    found = solve_dense(K, T, [ridge * mean], weights=weights, loo=True)
+    assert found.leave_one_out is not None
+    record = {"solver": "cholesky", "residual": float(found.residuals.max()), "jitter": found.jitter}
+    return FittedMachine(kernel, X, found.coefficients[0], ridge, ridge * mean, record, found.leave_one_out[0])
 
 
 def kernel_matrix(kernel: NetworkKernel, X: Tensor, client: Any = None) -> Tensor:
@@ -84,20 +89,12 @@ def kernel_matrix(kernel: NetworkKernel, X: Tensor, client: Any = None) -> Tenso
         return operator.matrix()
 
 
-def _fit_dense(
-    kernel: NetworkKernel, X: Tensor, T: Tensor, weights: Tensor, ridge: float | None, K: Tensor
-) -> FittedMachine:
-    mean = _mean_diagonal(weights * K.diagonal(), weights)
-    if ridge is None:
-        path = ridge_path(K, T, weights)
-        ridge = best_ridge(path, mean)
-        absolute = ridge * mean
-        record: dict[str, Any] = {"solver": "eigh"}
-        return FittedMachine(kernel, X, path.solution(absolute), ridge, absolute, record, path.leave_one_out(absolute))
-    found = solve_dense(K, T, [ridge * mean], weights=_unless_ones(weights), loo=True)
-    assert found.leave_one_out is not None
-    record = {"solver": "cholesky", "residual": float(found.residuals.max()), "jitter": found.jitter}
-    return FittedMachine(kernel, X, found.coefficients[0], ridge, ridge * mean, record, found.leave_one_out[0])
+def _fit_path(kernel: NetworkKernel, X: Tensor, path: RidgePath, mean: float) -> FittedMachine:
+    """Choose the ridge of the grid with the least leave-one-out squared error."""
+    wrong = ((path.leave_one_out(ridge * mean) - path.targets).square().sum(1) for ridge in GRID)
+    ridge = GRID[int(np.argmin([float(path.weights @ each) for each in wrong]))]
+    a = ridge * mean
+    return FittedMachine(kernel, X, path.solution(a), ridge, a, {"solver": "eigh"}, path.leave_one_out(a))
 
 
 def _fit_iterative(
@@ -105,14 +102,18 @@ def _fit_iterative(
     X: Tensor,
     T: Tensor,
     weights: Tensor,
-    ridge: float,
+    ridge: float | None,
     options: CG,
     client: Any,
     progress: bool | None,
 ) -> FittedMachine:
-    plain = _unless_ones(weights)
-    scale = None if plain is None else plain.sqrt()
-    operator: Any
+    if ridge is None:
+        raise InvalidInputError(
+            f"ridge='loo' takes a factorisation, and {len(X)} rows are solved by conjugate gradients; choose the ridge "
+            f"on a sample of at most {SOLVE_LIMITS.direct_rows} rows, give a number, or solver='cholesky'"
+        )
+    scale = scale_of(weights, len(X), X.device)
+    operator: KernelOperator
     if client is None:
         operator = KernelTiles(kernel, X, scale=scale, dtype=options.dtype, folder=options.folder, progress=progress)
     else:
@@ -121,20 +122,9 @@ def _fit_iterative(
         operator = ClusterKernel(client, kernel, X, scale=scale, dtype=options.dtype)
     absolute = ridge * _mean_diagonal(operator.diagonal(), weights)
     found = solve_operator(operator, T, [absolute], options, progress=progress)
-    record = {
-        "solver": "cg",
-        "steps": found.steps,
-        "refinements": found.refinements,
-        "rank": found.rank,
-        "residual": float(found.residuals.max()),
-    }
+    record: dict[str, Any] = {"solver": "cg", "residual": float(found.residuals.max())}
+    record |= {name: getattr(found, name) for name in ("steps", "refinements", "rank")}
     return FittedMachine(kernel, X, found.coefficients[0], ridge, absolute, record)
-
-
-def best_ridge(path: RidgePath, mean: float) -> float:
-    """Return the ridge of the grid, relative to the ``mean`` diagonal, with the least leave-one-out squared error."""
-    wrong = ((path.leave_one_out(ridge * mean) - path.targets).square().sum(1) for ridge in GRID)
-    return GRID[int(np.argmin([float(path.weights @ each) for each in wrong]))]
 
 
 def _mean_diagonal(weighted: Tensor, weights: Tensor) -> float:
@@ -146,7 +136,3 @@ def _mean_diagonal(weighted: Tensor, weights: Tensor) -> float:
             "sigma_c2 > 0"
         )
     return mean
-
-
-def _unless_ones(weights: Tensor) -> Tensor | None:
-    return None if bool((weights == 1.0).all()) else weights

@@ -14,15 +14,26 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._arguments import check_settings, checked
+from .._arguments import checked
 from .._arrays import as_floats
 from ..errors import InvalidInputError
+from ..kernels import VARIANCES
 from ..networks import DEQ, Kernel
 from ..solve import NetworkKernel, factorise
 from ..solve._limits import LIMITS
 from ..solve.dense import Factor
 from .machine import kernel_matrix
-from .specification import FLOATS, VARIANCES, Array, WithClient, as_tensor, deq_of, network_of, slopes_of, validated
+from .specification import (
+    FLOATS,
+    Array,
+    WithClient,
+    all_or_nothing,
+    as_tensor,
+    deq_of,
+    network_of,
+    slopes_of,
+    validated,
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -87,48 +98,37 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
     device: Any = None
     client: Any = None
 
-    # -- fitting -------------------------------------------------------------------------------------------
+    @all_or_nothing
     def fit(self, X: Any, y: Any) -> DEQGaussianProcess:
-        """Fit the hyper-parameters and condition on the data.
-
-        Parameters
-        ----------
-        X : array of shape (n, p)
-        y : array of shape (n,) or (n, k)
-            Several targets share the hyper-parameters.
-
-        Returns
-        -------
-        DEQGaussianProcess
-            The estimator itself.
-        """
+        """Fit to rows X, (n, p), and targets y, (n,) or (n, k), which share the hyper-parameters."""
         X, y = validated(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True)
         most = 2 * LIMITS.direct_rows
         if len(X) > most:
             raise InvalidInputError(f"a Gaussian process takes at most {most} rows, got {len(X)}")
         self._check_client(self.device)
-        check_settings(self)
-        for name in ("noise", "amplitude"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InvalidInputError(f"{name} must be positive and finite, got {getattr(self, name)!r}")
-        self._flat = y.ndim == 1
-        Y = y.reshape(len(X), -1).astype(np.float64)
+        self._start()
+        self._flat, Y = y.ndim == 1, y.reshape(len(X), -1).astype(np.float64)
         self._shift, self._unit = np.zeros(Y.shape[1]), np.ones(Y.shape[1])
         if self.normalise_y:
             self._shift, spread = Y.mean(0), Y.std(0)
             self._unit = np.where(spread > 0, spread, 1.0)
-        self._X = as_tensor(X, self.device).to(torch.float64)
+        self._X = as_tensor(X, self.device).to(torch.float64, copy=True)  # the caller may change the given rows
         self._Y = as_tensor((Y - self._shift) / self._unit, self.device)
         self._cached: tuple[NetworkKernel, Tensor] | None = None
-        self._start()
-        if len(self.names_):
+        if self.names_:
             self._maximise()
-        self._condition()
+        self._kernel = self._kernel_of(self.parameters_)
+        self._posterior = self._evidence(self.parameters_)
+        self.log_marginal_likelihood_value_ = self._posterior.value
+        self._cached = None
         return self
 
     def _start(self) -> None:
         """Set the hyper-parameters that are free, and their first values."""
-        source = network_of(self)
+        self._source = network_of(self)
+        for name in ("noise", "amplitude"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise InvalidInputError(f"{name} must be positive and finite, got {getattr(self, name)!r}")
         values = {"amplitude": float(self.amplitude), "noise": float(self.noise)}
         if self.network is None:
             given = {name: getattr(self, name) for name in VARIANCES}
@@ -137,21 +137,19 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         unknown = sorted(set(wanted) - set(values))
         if unknown:
             raise InvalidInputError(f"optimise names {unknown}; free to be fitted are {sorted(values)}")
-        self.parameters_, self._source = values, source
+        self.parameters_ = values
         self.names_ = tuple(name for name in values if name in wanted)
 
     def _maximise(self) -> None:
         """Maximise by L-BFGS on the logarithms, inside the range in which the DEQ has a unique equilibrium."""
 
         def loss(theta: Array) -> tuple[float, Array]:
-            value, gradient = self._evidence(theta, gradient=True)
-            return -value, -gradient
+            found = self._evidence(self._named(theta), gradient=True)
+            return -found.value, -found.gradient
 
-        bounds = [self._bounds(name) for name in self.names_]
-        found = scipy.optimize.minimize(
-            loss, self.theta_, jac=True, bounds=bounds, method="L-BFGS-B", options={"maxiter": self.max_steps}
-        )
-        self.parameters_ |= self._named(found.x)
+        bounds, options = [self._bounds(name) for name in self.names_], {"maxiter": self.max_steps}
+        found = scipy.optimize.minimize(loss, self.theta_, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
+        self.parameters_ = self._named(found.x)
 
     def _bounds(self, name: str) -> tuple[float, float]:
         start = math.log(self.parameters_[name])
@@ -166,39 +164,29 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         """Logarithms of the free hyper-parameters."""
         return np.log([self.parameters_[name] for name in self.names_])
 
-    def _named(self, theta: Any) -> dict[str, float]:
-        return dict(zip(self.names_, np.exp(np.asarray(theta, dtype=float)).tolist(), strict=True))
+    def _named(self, theta: Array) -> dict[str, float]:
+        """Return all hyper-parameters, the free ones from their logarithms."""
+        return self.parameters_ | dict(zip(self.names_, np.exp(theta).tolist(), strict=True))
 
     @checked
     def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
-        """Compute the log marginal likelihood of the (normalised) targets.
+        """Compute the log marginal likelihood at ``theta``, with its gradient if asked for.
 
-        Parameters
-        ----------
-        theta : array of shape (free,), optional
-            Logarithms of the hyper-parameters ``names_``; the fitted ones by default.
-        eval_gradient : bool
-            Whether to return the gradient by theta as well.
-
-        Returns
-        -------
-        float, or a pair of a float and an array of shape (free,)
+        ``theta`` holds the logarithms of the hyper-parameters ``names_``; the fitted ones by default.
         """
         check_is_fitted(self)
         at = self.theta_ if theta is None else np.array(as_floats(theta, "theta"))
         if at.shape != self.theta_.shape:
             raise InvalidInputError(f"theta holds the logarithms of {self.names_}, got shape {at.shape}")
-        value, gradient = self._evidence(at, eval_gradient)
-        return (value, gradient) if eval_gradient else value
+        found = self._evidence(self._named(at), eval_gradient)
+        return (found.value, found.gradient) if eval_gradient else found.value
 
-    def _evidence(self, theta: Array, gradient: bool) -> tuple[float, Array]:
-        values = self.parameters_ | self._named(theta)
-        inner = {name: values.get(name) for name in VARIANCES}
-
-        K, names = self._matrix(values), self.names_ if gradient else ()
-        slopes = slopes_of(self.activation, self.kernel, inner, self._X) if set(names) & set(VARIANCES) else {}
-        found = evidence(K, self._Y, values["amplitude"], values["noise"], names, slopes)
-        return found.value, np.array(found.gradient)
+    def _evidence(self, values: dict[str, float], gradient: bool = False) -> Evidence:
+        names, slopes = self.names_ if gradient else (), {}
+        if set(names) & set(VARIANCES):
+            inner = {name: values.get(name) for name in VARIANCES}
+            slopes = slopes_of(self.activation, self.kernel, inner, self._X)
+        return evidence(self._matrix(values), self._Y, values["amplitude"], values["noise"], names, slopes)
 
     def _matrix(self, values: dict[str, float]) -> Tensor:
         """Return the kernel matrix of the training rows; it is cached while its variances do not change."""
@@ -213,70 +201,43 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         deq = deq_of(self.activation, {name: values.get(name) for name in VARIANCES})
         return NetworkKernel(deq, self.kernel, check=False)
 
-    def _condition(self) -> None:
-        self._kernel = self._kernel_of(self.parameters_)
-        K = self._matrix(self.parameters_)
-        found = evidence(K, self._Y, self.parameters_["amplitude"], self.parameters_["noise"])
-        self._factor, self._alpha, self.log_marginal_likelihood_value_ = found.factor, found.solution, found.value
-        self._cached = None
-
-    # -- predicting ----------------------------------------------------------------------------------------
     @checked
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
-        """Compute the posterior of f.
-
-        Parameters
-        ----------
-        X : array of shape (m, p)
-        return_std, return_cov : bool
-            Whether to return standard deviations or covariances as well.
-
-        Returns
-        -------
-        array of shape (m,) or (m, k), or a pair of this mean and of its deviations or covariances
-        """
+        """Compute the posterior mean of f at rows X, (m, p), and if asked for its deviations or covariances."""
         check_is_fitted(self)
         if return_std and return_cov:
             raise InvalidInputError("ask for return_std or for return_cov, not for both")
-        rows = validated(self, X, dtype=FLOATS, reset=False)
-        new = as_tensor(rows, self.device).to(torch.float64)
-        cross = self.parameters_["amplitude"] * self._kernel(new, self._X)
-        mean = (cross @ self._alpha).cpu().numpy() * self._unit + self._shift
+        new = as_tensor(validated(self, X, dtype=FLOATS, reset=False), self.device).to(torch.float64)
+        amplitude, factor = self.parameters_["amplitude"], self._posterior.factor
+        cross = amplitude * self._kernel(new, self._X)
+        mean = (cross @ self._posterior.solution).cpu().numpy() * self._unit + self._shift
         out = mean[:, 0] if self._flat else mean
         if return_std:
-            return out, self._scaled(self._variance(new, cross).sqrt(), 1)
+            variance = amplitude * self._kernel.diagonal(new) - (cross.T * factor.solve(cross.T)).sum(0)
+            return out, self._scaled(variance.clamp_min(0.0).sqrt(), self._unit)
         if return_cov:
-            return out, self._scaled(self._covariance(new, cross), 2)
+            covariance = amplitude * self._kernel(new) - cross @ factor.solve(cross.T)
+            return out, self._scaled(0.5 * (covariance + covariance.T), self._unit**2)
         return out
 
-    def _variance(self, new: Tensor, cross: Tensor) -> Tensor:
-        prior = self.parameters_["amplitude"] * self._kernel.diagonal(new)
-        return (prior - (cross.T * self._factor.solve(cross.T)).sum(0)).clamp_min(0.0)
-
-    def _covariance(self, new: Tensor, cross: Tensor) -> Tensor:
-        found = self.parameters_["amplitude"] * self._kernel(new) - cross @ self._factor.solve(cross.T)
-        return 0.5 * (found + found.T)
-
-    def _scaled(self, spread: Tensor, power: int) -> Array:
+    def _scaled(self, spread: Tensor, units: Array) -> Array:
         """Return one number (or matrix) for each target, in its units."""
-        values: Array = spread.cpu().numpy()
-        if self._flat:
-            return values * self._unit[0] ** power
-        return values[..., None] * self._unit**power
+        found = np.asarray(spread.cpu())[..., None] * units
+        return found[..., 0] if self._flat else found
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_factor")
+        return hasattr(self, "_posterior")
 
 
 # ---- the log marginal likelihood ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evidence:
     """The log marginal likelihood, its derivatives by logarithms, and what it was computed from."""
 
     value: float
-    gradient: tuple[float, ...]
+    gradient: Array
     factor: Factor
     """The Cholesky factor of C."""
     solution: Tensor
@@ -301,12 +262,8 @@ def evidence(
     a = factor.solve(Y)
     value = -0.5 * float((Y * a).sum()) - 0.5 * k * factor.logdet - 0.5 * n * k * math.log(2.0 * math.pi)
     if not names:
-        return Evidence(value, (), factor, a)
-    S = a @ a.T - k * factor.inverse()
-
-    def along(name: str) -> float:
-        if name == "noise":
-            return 0.5 * noise * float(S.diagonal().sum())
-        return 0.5 * amplitude * float((S * ({"amplitude": K} | dict(slopes or {}))[name]).sum())
-
-    return Evidence(value, tuple(along(name) for name in names), factor, a)
+        return Evidence(value, np.empty(0), factor, a)
+    S, matrices = a @ a.T - k * factor.inverse(), {"amplitude": K} | dict(slopes or {})
+    along = {name: amplitude * float((S * matrices[name]).sum()) for name in names if name != "noise"}
+    along["noise"] = noise * float(S.diagonal().sum())
+    return Evidence(value, 0.5 * np.array([along[name] for name in names]), factor, a)

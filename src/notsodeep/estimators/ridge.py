@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import scipy.optimize
-import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
@@ -24,8 +23,8 @@ from ..networks import Kernel
 from ..solve import NetworkKernel
 from ..solve.iterative import Solver
 from ._limits import LIMITS
-from .machine import FittedMachine, fit_machine
-from .specification import FLOATS, Array, WithClient, as_tensor, network_of, validated, weights_of
+from .machine import fit_machine
+from .specification import FLOATS, Array, WithClient, all_or_nothing, as_tensor, network_of, validated, weights_of
 
 
 @dataclass(eq=False, repr=False)
@@ -45,43 +44,27 @@ class KernelMachine(WithClient, BaseEstimator):
     client: Any = None
     progress: bool | None = None
 
-    def _fit(self, X: Array, T: Array, sample_weight: Any) -> None:
+    def _fit(self, X: Array, T: Array, weights: Array, flat: bool) -> None:
         """Fit to targets T, (n, k); a row of weight zero takes no part, and its prediction is its leave-one-out."""
-        ridge = self._relative_ridge()
+        check_settings(self)
+        if self.ridge != "loo" and not 0 < self.ridge < math.inf:
+            raise InvalidInputError(
+                f"ridge must be positive and finite, relative to the mean diagonal, got {self.ridge!r}"
+            )
         self._check_client(self.device)
-        weights = weights_of(sample_weight, X)
         weighted = weights > 0
         if not weighted.any():
             raise InvalidInputError("all sample weights are zero: there is nothing to fit")
-        parts = (X, T, weights) if weighted.all() else (X[weighted], T[weighted], weights[weighted])
-        rows, targets, w = (as_tensor(part, self.device) for part in parts)
-        self._machine: FittedMachine = fit_machine(
-            NetworkKernel(network_of(self), self.kernel),
-            rows,
-            targets,
-            w,
-            ridge,
-            self.solver,
-            self.client,
-            self.progress,
-        )
+        kernel, ridge = NetworkKernel(network_of(self), self.kernel), None if self.ridge == "loo" else float(self.ridge)
+        rows, targets, w = (as_tensor(part[weighted], self.device) for part in (X, T, weights))
+        self._machine = fit_machine(kernel, rows, targets, w, ridge, self.solver, self.client, self.progress)
+        self._flat = flat
         self._loo: Array | None = None
         if self._machine.leave_one_out is not None:
             self._loo = np.empty_like(T)
             self._loo[weighted] = self._machine.leave_one_out.cpu().numpy()
             if not weighted.all():
-                self._loo[~weighted] = self._outputs(X[~weighted])
-
-    def _relative_ridge(self) -> float | None:
-        """Return the ridge, a positive number, or None for ``"loo"``."""
-        check_settings(self)
-        if self.ridge == "loo":
-            return None
-        if not 0 < self.ridge < math.inf:
-            raise InvalidInputError(
-                f"ridge must be positive and finite, relative to the mean diagonal, got {self.ridge!r}"
-            )
-        return float(self.ridge)
+                self._loo[~weighted] = self._machine.predict(as_tensor(X[~weighted], self.device)).cpu().numpy()
 
     @property
     def ridge_(self) -> float:
@@ -108,27 +91,19 @@ class KernelMachine(WithClient, BaseEstimator):
                 f"leave-one-out predictions come from a factorisation; this fit has none ({self.record_}). Use "
                 "solver='cholesky'"
             )
-        return self._shape_outputs(self._loo)
+        return self._flattened(self._loo)
 
-    def _outputs(self, X: Array) -> Array:
-        """Return the k outputs at each row."""
-        with torch.no_grad():
-            found: Array = self._machine.predict(as_tensor(X, self.device), self.client).cpu().numpy()
-        return found
-
-    def _rows(self, X: Any) -> Array:
+    def _outputs(self, X: Any) -> Array:
+        """Return the k outputs at each row of X, (m, k)."""
         check_is_fitted(self)
-        rows: Array = validated(self, X, dtype=FLOATS, reset=False)
-        return rows
+        rows = validated(self, X, dtype=FLOATS, reset=False)
+        return np.asarray(self._machine.predict(as_tensor(rows, self.device), self.client).cpu())
+
+    def _flattened(self, values: Array) -> Array:
+        return values[:, 0] if self._flat else values
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_machine")
-
-    def _shape_outputs(self, values: Array) -> Array:
-        raise NotImplementedError
-
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        return f"{super().__repr__(N_CHAR_MAX)} [ridge relative to the mean diagonal]"
 
 
 class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
@@ -167,45 +142,19 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     >>> model = nsd.DEQRegressor("tanh", ridge="loo").fit(X, X[:, 0] ** 2)
     >>> model.predict(X[:2]).shape, model.loo_.shape
     ((2,), (60,))
-    >>> nsd.DEQRegressor(ridge=0.01)
-    DEQRegressor(ridge=0.01) [ridge relative to the mean diagonal]
     """
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DEQRegressor:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array of shape (n, p)
-        y : array of shape (n,) or (n, k)
-        sample_weight : array of shape (n,), optional
-            A row of weight 2 counts as two rows.
-
-        Returns
-        -------
-        DEQRegressor
-            The estimator itself.
-        """
+        """Fit to rows X, (n, p), and targets y, (n,) or (n, k); a row of weight 2 counts as two rows."""
         X, y = validated(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True)
-        self._flat = y.ndim == 1
-        self._fit(X, y.reshape(len(X), -1).astype(np.float64), sample_weight)
+        weights = weights_of(sample_weight, X)
+        self._fit(X, y.reshape(len(X), -1).astype(np.float64), weights, flat=y.ndim == 1)
         return self
 
     def predict(self, X: Any) -> Array:
-        """Predict at new rows.
-
-        Parameters
-        ----------
-        X : array of shape (m, p)
-
-        Returns
-        -------
-        array of shape (m,) or (m, k)
-        """
-        return self._shape_outputs(self._outputs(self._rows(X)))
-
-    def _shape_outputs(self, values: Array) -> Array:
-        return values[:, 0] if self._flat else values
+        """Predict at rows X, (m, p): an array of shape (m,) or (m, k)."""
+        return self._flattened(self._outputs(X))
 
 
 class DEQClassifier(ClassifierMixin, KernelMachine):
@@ -254,96 +203,47 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
     (array(['right'], dtype='<U5'), (60, 2))
     """
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DEQClassifier:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array of shape (n, p)
-        y : array of shape (n,)
-            Labels, numbers or strings, of at least two classes.
-        sample_weight : array of shape (n,), optional
-            A row of weight 2 counts as two rows.
-
-        Returns
-        -------
-        DEQClassifier
-            The estimator itself.
-        """
+        """Fit to rows X, (n, p), and labels y, (n,), of at least two classes; a row of weight 2 counts as two rows."""
         X, y = validated(self, X, y, dtype=FLOATS)
         check_classification_targets(y)
+        weights = weights_of(sample_weight, X)
         self.classes_, codes = np.unique(column_or_1d(y), return_inverse=True)
         if len(self.classes_) < 2:
             raise InvalidInputError(
                 f"a classifier needs at least two classes, got n_samples = {len(X)} of one class: "
                 f"{self.classes_.tolist()}"
             )
-        self._fit(X, self._targets(codes), sample_weight)
-        self.temperature_ = self._calibrate(X, codes, weights_of(sample_weight, X))
+        two = len(self.classes_) == 2
+        T = (2.0 * (codes[:, None] if two else np.eye(len(self.classes_))[codes]) - 1.0).astype(np.float64)
+        self._fit(X, T, weights, flat=two)
+        self.temperature_ = self._calibrated(X, T, codes, weights)
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """Compute the outputs of the regression.
-
-        Parameters
-        ----------
-        X : array of shape (m, p)
-
-        Returns
-        -------
-        array of shape (m, classes), or (m,) for two classes
-            Positive for the second of two classes.
-        """
-        return self._shape_outputs(self._outputs(self._rows(X)))
+        """Compute the outputs at rows X, (m, p): (m, classes), or (m,) for two classes, positive for the second."""
+        return self._flattened(self._outputs(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Predict the class of new rows.
-
-        Parameters
-        ----------
-        X : array of shape (m, p)
-
-        Returns
-        -------
-        array of shape (m,)
-        """
-        scores = _scores(self._outputs(self._rows(X)))
-        chosen: NDArray[Any] = self.classes_[scores.argmax(1)]
-        return chosen
+        """Predict the class of each row of X, (m, p)."""
+        best = _scores(self._outputs(X)).argmax(1)
+        return np.asarray(self.classes_[best])
 
     def predict_proba(self, X: Any) -> Array:
-        """Predict the probability of each class.
+        """Predict the probability of each class at rows X, (m, p): an array of shape (m, classes)."""
+        scores = _scores(self._outputs(X))
+        return np.asarray(softmax(self.temperature_ * scores, axis=1))
 
-        Parameters
-        ----------
-        X : array of shape (m, p)
-
-        Returns
-        -------
-        array of shape (m, classes)
-        """
-        scores = _scores(self._outputs(self._rows(X)))
-        found: Array = softmax(self.temperature_ * scores, axis=1)
-        return found
-
-    def _targets(self, codes: NDArray[Any]) -> Array:
-        if len(self.classes_) == 2:
-            return (2.0 * codes - 1.0)[:, None]
-        return 2.0 * np.eye(len(self.classes_))[codes] - 1.0
-
-    def _shape_outputs(self, values: Array) -> Array:
-        return values[:, 0] if values.shape[1] == 1 else values
-
-    def _calibrate(self, X: Array, codes: NDArray[Any], weights: Array) -> float:
-        values = self._loo
-        if values is None:
-            few = np.random.default_rng(0).permutation(np.flatnonzero(weights))[: LIMITS.calibration_rows]
-            X, codes, weights = X[few], codes[few], weights[few]
-            rows, T, w = (as_tensor(part, self.device) for part in (X, self._targets(codes), weights))
-            found = fit_machine(self._machine.kernel, rows, T, w, self.ridge_, "cholesky").leave_one_out
-            assert found is not None
-            values = found.cpu().numpy()
-        return temperature(_scores(values), codes, weights)
+    def _calibrated(self, X: Array, T: Array, codes: NDArray[Any], weights: Array) -> float:
+        """Return the temperature of the leave-one-out values, of a part of the rows after conjugate gradients."""
+        if self._loo is not None:
+            return temperature(_scores(self._loo), codes, weights)
+        few = np.random.default_rng(0).permutation(np.flatnonzero(weights))[: LIMITS.calibration_rows]
+        rows, targets, w = (as_tensor(part[few], self.device) for part in (X, T, weights))
+        found = fit_machine(self._machine.kernel, rows, targets, w, self.ridge_, "cholesky").leave_one_out
+        assert found is not None
+        return temperature(_scores(found.cpu().numpy()), codes[few], weights[few])
 
 
 # ---- probabilities from decision values --------------------------------------------------------------------

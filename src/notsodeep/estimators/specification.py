@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +25,24 @@ from ..solve.network import Source
 
 Array = NDArray[np.float64]
 FLOATS = [np.float64, np.float32]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def all_or_nothing(fit: Callable[P, R]) -> Callable[P, R]:
+    """Decorate ``fit`` so that a fit that fails leaves the estimator as it was, with its old model."""
+
+    @functools.wraps(fit)
+    def safely(*args: P.args, **kwargs: P.kwargs) -> R:
+        estimator: Any = args[0]
+        before = dict(vars(estimator))
+        try:
+            return fit(*args, **kwargs)
+        except BaseException:
+            estimator.__dict__ = before
+            raise
+
+    return safely
 
 
 def network_of(estimator: Any) -> Source:
@@ -87,7 +106,7 @@ def _refused(data: Sequence[Any]) -> Iterator[None]:
 
 
 def as_tensor(X: Any, device: Any) -> Tensor:
-    """Return rows on the device of the estimator; those of a memory map stay on the disk."""
+    """Return rows on the device of the estimator, where possible without a copy."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nothing here writes
         return torch.from_numpy(X if min(X.strides) >= 0 else X.copy()).to(as_device(device) or "cpu")

@@ -1,7 +1,4 @@
-"""A fitted regressor or classifier in one safetensors file: tensors, and a JSON document of what they mean.
-
-A standardiser may come before it, in a pipeline of two.
-"""
+"""A fitted regressor or classifier in one safetensors file: tensors, and a JSON document of what they mean."""
 
 from __future__ import annotations
 
@@ -24,8 +21,6 @@ from ..nn.checkpoint import read_file, write_file
 from ..solve import NetworkKernel
 from .machine import FittedMachine
 from .ridge import DEQClassifier, DEQRegressor
-
-_MAKERS = {"DEQRegressor": DEQRegressor, "DEQClassifier": DEQClassifier}
 
 
 @checked
@@ -55,7 +50,14 @@ def save_estimator(estimator: Any, path: str | Path) -> None:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_estimator(nsd.DEQRegressor("relu").fit(X, X[:, 0]), f"{folder}/model.safetensors")
     """
-    standardiser, model = _parts(estimator)
+    steps = [step for _, step in estimator.steps] if isinstance(estimator, Pipeline) else [estimator]
+    *before, model = steps
+    known = not before or (len(before) == 1 and isinstance(before[0], Standardiser))
+    if not known or not isinstance(model, DEQRegressor | DEQClassifier):
+        raise InvalidInputError(
+            "a DEQRegressor or a DEQClassifier is saved, alone or after a Standardiser in a pipeline, got "
+            + " and ".join(type(step).__name__ for step in steps)
+        )
     check_is_fitted(model)
     machine = model._machine
     tensors = {"X": machine.X, "coefficients": machine.coefficients}
@@ -67,27 +69,14 @@ def save_estimator(estimator: Any, path: str | Path) -> None:
         "ridge": machine.ridge,
         "absolute_ridge": machine.absolute_ridge,
         "record": machine.record,
+        "flat": model._flat,
     }
     if isinstance(model, DEQClassifier):
         document |= {"classes": model.classes_.tolist(), "temperature": model.temperature_}
-    else:
-        document |= {"flat": model._flat}
-    if standardiser is not None:
-        tensors |= {"standardiser.mean": torch.from_numpy(standardiser.mean_)}
-        document |= {"scale": standardiser.scale_}
+    if before:
+        tensors["standardiser.mean"] = torch.from_numpy(before[0].mean_)
+        document["scale"] = before[0].scale_
     write_file(path, tensors, document)
-
-
-def _parts(estimator: Any) -> tuple[Standardiser | None, DEQRegressor | DEQClassifier]:
-    steps = [step for _, step in estimator.steps] if isinstance(estimator, Pipeline) else [estimator]
-    *before, model = steps
-    known = not before or (len(before) == 1 and isinstance(before[0], Standardiser))
-    if not known or not isinstance(model, DEQRegressor | DEQClassifier):
-        raise InvalidInputError(
-            "a DEQRegressor or a DEQClassifier is saved, alone or after a Standardiser in a pipeline, got "
-            + " and ".join(type(step).__name__ for step in steps)
-        )
-    return (before[0] if before else None), model
 
 
 @checked
@@ -128,27 +117,23 @@ def load_estimator(path: str | Path) -> Any:
 
 def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> Any:
     source = Twin.from_dict(document["twin"]) if "twin" in document else network_from_dict(document["network"])
-    kernel = NetworkKernel(source, document["kernel"])
+    kernel, ridge = NetworkKernel(source, document["kernel"]), float(document["ridge"])
     X, coefficients = tensors["X"], tensors["coefficients"]
     if X.ndim != 2 or coefficients.ndim != 2 or len(X) != len(coefficients):
         raise ValueError(f"rows {tuple(X.shape)} and coefficients {tuple(coefficients.shape)} do not fit together")
-    ridge = float(document["ridge"])
-    model = _MAKERS[document["estimator"]](network=kernel.network, kernel=kernel.kernel, ridge=ridge)
-    model._machine = FittedMachine(
-        kernel, X, coefficients, ridge, float(document["absolute_ridge"]), dict(document["record"])
-    )
-    model._loo, model.n_features_in_ = None, X.shape[1]
+    maker = {"DEQRegressor": DEQRegressor, "DEQClassifier": DEQClassifier}[document["estimator"]]
+    model = maker(network=source, kernel=kernel.kernel, ridge=ridge)
+    absolute, record = float(document["absolute_ridge"]), dict(document["record"])
+    model._machine = FittedMachine(kernel, X, coefficients, ridge, absolute, record)
+    model._loo, model._flat, model.n_features_in_ = None, bool(document["flat"]), X.shape[1]
     if isinstance(model, DEQClassifier):
         model.classes_, model.temperature_ = np.array(document["classes"]), float(document["temperature"])
         if coefficients.shape[1] != (1 if len(model.classes_) == 2 else len(model.classes_)):
             raise ValueError(f"{coefficients.shape[1]} outputs do not fit {len(model.classes_)} classes")
-    else:
-        model._flat = bool(document["flat"])
     if "scale" not in document:
         return model
-    standardiser = Standardiser()
-    standardiser.mean_, standardiser.scale_ = tensors["standardiser.mean"].numpy(), float(document["scale"])
-    standardiser.n_features_in_ = len(standardiser.mean_)
-    if len(standardiser.mean_) != X.shape[1]:
-        raise ValueError(f"a mean of {len(standardiser.mean_)} columns does not fit rows of {X.shape[1]}")
+    standardiser, mean = Standardiser(), tensors["standardiser.mean"].numpy()
+    if len(mean) != X.shape[1]:
+        raise ValueError(f"a mean of {len(mean)} columns does not fit rows of {X.shape[1]}")
+    standardiser.mean_, standardiser.scale_, standardiser.n_features_in_ = mean, float(document["scale"]), len(mean)
     return make_pipeline(standardiser, model)

@@ -236,13 +236,13 @@ def check_problem(X: Tensor, targets: Tensor, ridges: Sequence[float]) -> None:
 
 
 def scale_of(weights: Tensor | None, n: int, device: torch.device) -> Tensor | None:
-    """Return the square roots of the weights, or None without weights."""
+    """Return the square roots of the weights, or None where all of them are 1."""
     if weights is None:
         return None
     w = weights.to(device, torch.float64)
     if w.shape != (n,) or not bool(torch.isfinite(w).all()) or bool((w < 0).any()) or not bool((w > 0).any()):
         raise InvalidInputError(f"weights must be {n} finite numbers, none negative and not all zero")
-    return w.sqrt()
+    return None if bool((w == 1.0).all()) else w.sqrt()
 
 
 # ---- all ridges from one eigendecomposition ----------------------------------------------------------------
