@@ -16,7 +16,7 @@ from helpers import differences, tolerance, ulps
 from notsodeep.activations import Affine, Cos, HardTanh, Hermite, LeakyReLU, Quadratic, Sin
 from notsodeep.errors import ConvergenceError, InvalidInputError
 from notsodeep.gaussian import spread
-from notsodeep.gaussian.hermite import function_coefficients, hermite_coefficients
+from notsodeep.gaussian.rule import function_coefficients, hermite_coefficients
 
 SCALES = (1e-3, 0.5, 4.0, 30.0)
 BUILT_IN = [n for n in nsd.activations.activation_names() if n != "affine"]

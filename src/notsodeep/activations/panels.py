@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -252,3 +252,14 @@ def _straight(
     off = (value(x).detach() - line).abs() <= 1e-15 * (1.0 + line.abs() + b.abs()[:, None])
     bent = (slope(x).detach() - a[:, None]).abs() <= 1e-15 * (1.0 + a.abs()[:, None])
     return bool(off.all()) and bool(bent.all())
+
+
+def hermite_table(x: Tensor, first: Tensor, terms: int, block: int | None = None) -> Iterator[Tensor]:
+    """First * h_k(x), k < terms, at flat points, by h_(k+1) = (x h_k - sqrt(k) h_(k-1)) / sqrt(k + 1), in blocks."""
+    before, here = torch.zeros_like(x), first
+    for start in range(0, terms, block or terms):
+        rows = torch.empty(min(block or terms, terms - start), len(x), dtype=x.dtype)
+        for k, row in enumerate(rows, start):
+            row.copy_(here)
+            before, here = row, (x * row).sub_(before, alpha=math.sqrt(k)).div_(math.sqrt(k + 1))
+        yield rows

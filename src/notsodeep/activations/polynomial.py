@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -229,17 +229,6 @@ class Hermite(Polynomial):
             "        before, here = here, (x * here - math.sqrt(k) * before) / math.sqrt(k + 1)",
             "    return total",
         ]
-
-
-def hermite_table(x: Tensor, first: Tensor, terms: int, block: int | None = None) -> Iterator[Tensor]:
-    """First * h_k(x), k < terms, at flat points, by h_(k+1) = (x h_k - sqrt(k) h_(k-1)) / sqrt(k + 1), in blocks."""
-    before, here = torch.zeros_like(x), first
-    for start in range(0, terms, block or terms):
-        rows = torch.empty(min(block or terms, terms - start), len(x), dtype=x.dtype)
-        for k, row in enumerate(rows, start):
-            row.copy_(here)
-            before, here = row, (x * row).sub_(before, alpha=math.sqrt(k)).div_(math.sqrt(k + 1))
-        yield rows
 
 
 def _clenshaw(coefficients: Sequence[float], x: Tensor) -> Tensor:

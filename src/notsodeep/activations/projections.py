@@ -15,8 +15,7 @@ from torch import Tensor
 
 from .._caches import cached
 from .elementary import Basis
-from .panels import LIMITS, panel_nodes
-from .polynomial import hermite_table
+from .panels import LIMITS, hermite_table, panel_nodes
 
 SMOOTH_TERMS, SINGULAR_TERMS = LIMITS.smooth_terms, LIMITS.singular_terms
 

@@ -9,9 +9,8 @@ kernels need is a row of Hermite coefficients. Derivatives at kinks enter throug
 0.3989422804
 """
 
-from .hermite import coefficients_at, function_coefficients, hermite_coefficients
 from .integrals import Moments, moments, spread
-from .rule import means, normal_density, portions
+from .rule import coefficients_at, function_coefficients, hermite_coefficients, means, normal_density, portions
 
 __all__ = [
     "Moments",

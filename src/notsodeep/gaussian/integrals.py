@@ -12,8 +12,7 @@ from torch import Tensor
 from .._arrays import isolated_settings
 from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.base import gaps
-from ..errors import ConvergenceError
-from .rule import as_scales, beyond, check_ends, normal_density, portions
+from .rule import as_scales, beyond, check_ends, finite, normal_density, portions
 
 
 @dataclass(frozen=True)
@@ -153,13 +152,6 @@ def _integrals(phi: Activation, tau: Tensor) -> Tensor:
         variance = ((value.detach() - mean[:, None]) ** 2 * weights).sum(-1)
         rows.append(torch.stack([mean, square, variance, first, second, steep, 2.0 * (steep + curved)]))
     return finite(torch.cat(rows, dim=1), phi)
-
-
-def finite(values: Tensor, phi: Activation) -> Tensor:
-    """Return ``values``, or raise an error if one of them overflowed."""
-    if not bool(torch.isfinite(values).all()):
-        raise ConvergenceError(f"a Gaussian expectation of {phi!r} overflows at this scale")
-    return values
 
 
 def _affine_moments(phi: Affine, tau: Tensor) -> list[Tensor]:

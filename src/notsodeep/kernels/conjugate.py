@@ -34,8 +34,7 @@ from .._caches import cached
 from .._fixed_point import unbracketed
 from ..activations import Activation
 from ..activations.panels import normal_nodes
-from ..gaussian.hermite import project
-from ..gaussian.rule import shared_coefficients, shared_rule
+from ..gaussian.rule import project, shared_coefficients, shared_rule
 from ..networks import DEQ, Kernel, Network
 from ._limits import LIMITS
 from .recursion import LayerMaps, Precomputed, equation, explicit, implicit

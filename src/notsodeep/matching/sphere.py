@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .._arguments import checked, whole
 from ..activations import Hermite, Quadratic
-from ..activations.polynomial import hermite_table
+from ..activations.panels import hermite_table
 from ..errors import InfeasibleMatchError
 from ..gaussian import hermite_coefficients
 from ..kernels import power_series, sphere_diagonal
