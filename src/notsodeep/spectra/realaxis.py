@@ -261,6 +261,9 @@ def _fold(curve: Curve, inner: State, outer: State) -> State | None:
 def outer_gaps(curve: Curve) -> tuple[Gap, list[Gap]]:
     """The gap above the support, and the gap(s) below it: two when eigenvalues sit at zero."""
     reach = 4.0 * curve.population.reach
+    surrogate = Curve(curve.population.surrogate(), curve.index)
+    if surrogate.population is not curve.population:
+        return _from_surrogate(curve, reach, *outer_gaps(surrogate))
     above, below = _far(curve, reach), _far(curve, -reach)
     top = _certain_edge(curve, above, upward=False)
     upper = Gap.between(curve, above, top, None)
@@ -277,6 +280,34 @@ def _far(curve: Curve, u: float) -> State:
     if state is None:
         raise ConvergenceError("the fixed point did not converge far from the support; check the covariances' scale")
     return state
+
+
+def _from_surrogate(curve: Curve, reach: float, upper: Gap, lower: list[Gap]) -> tuple[Gap, list[Gap]]:
+    """Find the outer gaps of dense covariances from those of a surrogate, which also says whether zero has an atom."""
+    assert upper.left is not None
+    above = _transfer(curve, upper, 1.2 * upper.left.u) or _far(curve, reach)
+    top = _certain_edge(curve, above, upward=False)
+    high = Gap.between(curve, above, top, None)
+    right = lower[-1].right
+    if len(lower) == 1 and right is not None:
+        below = _transfer(curve, lower[0], 1.2 * right.u) or _far(curve, -reach)
+        bottom = _certain_edge(curve, below, upward=True)
+        return high, [Gap.between(curve, below, None, bottom)]
+    low = Gap.between(curve, _far(curve, -reach), None, None, zero=True)
+    if right is None:  # the support starts at zero, whatever the eigenvectors
+        return high, [low]
+    inside = _transfer(curve, lower[1], 0.8 * right.u) or _transfer(curve, lower[1], 0.1 * right.u)
+    if inside is None:
+        raise ConvergenceError("no gap was found between zero and the support; check the smallest eigenvalues")
+    bottom = _certain_edge(curve, inside, upward=True)
+    return high, [low, Gap.between(curve, inside, None, bottom, zero=True)]
+
+
+def _transfer(curve: Curve, gap: Gap, u: float) -> State | None:
+    """Return the state at u of this curve's gap that corresponds to a gap of another curve, if it is valid there."""
+    near = gap.solve(u)
+    found = curve.solve(u, near)
+    return found if found is not None and found.valid and _same_gap(found, near) else None
 
 
 def _certain_edge(curve: Curve, start: State, upward: bool) -> State:
