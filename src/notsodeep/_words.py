@@ -7,3 +7,4 @@ from typing import Literal
 Kernel = Literal["ck", "ntk", "ntk_frozen"]
 """What is trained: the readout alone; all weights; all but the input weights (docs/theory.md, section 2)."""
 Init = Literal["gaussian", "orthogonal"]
+Readout = Literal["activation", "pre-activation"]

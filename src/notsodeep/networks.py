@@ -22,6 +22,7 @@ from ._caches import cached
 from ._files import parsed
 from ._fixed_point import newton
 from ._words import Kernel as Kernel
+from ._words import Readout as Readout
 from .activations import Activation, ActivationLike, activation
 from .errors import ContractionError, ConvergenceError, InvalidInputError, SerialisationError
 from .gaussian import moments, spread
@@ -111,6 +112,9 @@ class DEQ(_Frozen):
         The variance of the input weights, ``1 - sigma_a2`` by default.
     sigma_c2 : float or Tensor, default 0
         The variance of the bias c.
+    readout : {"activation", "pre-activation"}
+        The output is f(x) = a . z, or one more pre-activation, f(x) = sigma_a a . z + sigma_b b . x + sigma_c c', with
+        weights of its own: then ck and ntk are G* and K* of the preprint and of the workshop paper.
 
     Notes
     -----
@@ -125,11 +129,12 @@ class DEQ(_Frozen):
     DEQ(LeakyReLU(slope=0.1, gain=1.0), sigma_a2=0.2, sigma_b2=1)
     """
 
-    __slots__ = ("activation", "sigma_a2", "sigma_b2", "sigma_c2")
+    __slots__ = ("activation", "readout", "sigma_a2", "sigma_b2", "sigma_c2")
     activation: Activation
     sigma_a2: float
     sigma_b2: float
     sigma_c2: float
+    readout: Readout
 
     def __init__(
         self,
@@ -137,8 +142,12 @@ class DEQ(_Frozen):
         sigma_a2: float | Tensor,
         sigma_b2: float | Tensor | None = None,
         sigma_c2: float | Tensor = 0.0,
+        readout: Readout = "activation",
     ) -> None:
         object.__setattr__(self, "activation", activation(phi))
+        if readout not in get_args(Readout):
+            raise InvalidInputError(f"readout must be one of {get_args(Readout)}, got {readout!r:.60}")
+        object.__setattr__(self, "readout", readout)
         object.__setattr__(self, "sigma_a2", _variance("sigma_a2", sigma_a2))
         number = float(self.sigma_a2.detach() if isinstance(self.sigma_a2, Tensor) else self.sigma_a2)
         if sigma_b2 is None and number >= 1.0:
@@ -172,15 +181,16 @@ class DEQ(_Frozen):
         return self.variances[2] > 0.0
 
     def _content(self) -> tuple[Any, ...]:
-        return (self.activation, *self.variances)
+        return (self.activation, *self.variances, self.readout)
 
     def __repr__(self) -> str:
         a, b, c = self.variances
         bias = f", sigma_c2={c:.10g}" if c else ""
-        return f"DEQ({self.activation!r}, sigma_a2={a:.10g}, sigma_b2={b:.10g}{bias})"
+        seen = f", readout={self.readout!r}" if self.readout != "activation" else ""
+        return f"DEQ({self.activation!r}, sigma_a2={a:.10g}, sigma_b2={b:.10g}{bias}{seen})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (DEQ, (self.activation, self.sigma_a2, self.sigma_b2, self.sigma_c2))
+        return (DEQ, (self.activation, self.sigma_a2, self.sigma_b2, self.sigma_c2, self.readout))
 
     @property
     def limit(self) -> float:
@@ -224,7 +234,7 @@ class DEQ(_Frozen):
         DEQ
         """
         tau = self.centred_scale(tau0)
-        return DEQ(self.activation.centred(at=tau), self.sigma_a2, self.sigma_b2, self.sigma_c2)
+        return DEQ(self.activation.centred(at=tau), self.sigma_a2, self.sigma_b2, self.sigma_c2, self.readout)
 
     def centred_scale(self, tau0: float = 1.0) -> float:
         """Return the solution tau* of tau*^2 = sigma_a2 Var[phi(tau* xi)] + sigma_b2 tau0^2 + sigma_c2.
@@ -253,7 +263,7 @@ class DEQ(_Frozen):
 
     def detached(self) -> DEQ:
         """Return the DEQ with plain numbers as its variances, which a cache may hold."""
-        return DEQ(self.activation, *self.variances) if self.tracked else self
+        return DEQ(self.activation, *self.variances, self.readout) if self.tracked else self
 
     def drive(self, inner: Any, *, tracked: bool = False) -> Any:
         """Return what the inputs contribute to the covariance of the pre-activations.
@@ -281,6 +291,7 @@ class DEQ(_Frozen):
             "sigma_a2": self.variances[0],
             "sigma_b2": self.variances[1],
             **({"sigma_c2": self.variances[2]} if self.variances[2] else {}),
+            **({"readout": self.readout} if self.readout != "activation" else {}),
         }
 
 
@@ -489,7 +500,8 @@ def network_from_dict(document: Mapping[str, Any] | str) -> Network:
     try:
         if kind == "DEQ":
             variances = (document["sigma_a2"], document["sigma_b2"], document.get("sigma_c2", 0.0))
-            return DEQ(Activation.from_dict(document["activation"]), *variances)
+            readout = document.get("readout", "activation")
+            return DEQ(Activation.from_dict(document["activation"]), *variances, readout)
         if kind == "ENN":
             return ENN([Activation.from_dict(a) for a in document["activations"]])
     except (KeyError, TypeError) as error:

@@ -210,7 +210,7 @@ def _around(
     for _ in range(_PairSeries.doublings()):
         rest, rate = equation(layer, covariance, s2a, drive)
         covariance = covariance - rest / rate
-    return implicit(covariance, layer, s2a, (kernel,), lambda gap: None)[kernel]
+    return implicit(covariance, layer, s2a, (kernel,), lambda gap: None, network.readout)[kernel]
 
 
 def _layers(enn: ENN, qx: tuple[Array, Array], qy: tuple[Array, Array]) -> Iterator[LayerMaps]:

@@ -77,7 +77,8 @@ def _implicit(deq: DEQ, layer: _Conjugate, drive: Array, kernel: Kernel) -> Arra
 
     # the equation is concave: Newton's method increases to its least solution
     lam, solved = unbracketed(rest, drive, drive)
-    return np.asarray(implicit(np.where(solved, lam, np.nan), layer, sigma_a2, (kernel,), lambda gap: None)[kernel])
+    known = np.where(solved, lam, np.nan)
+    return np.asarray(implicit(known, layer, sigma_a2, (kernel,), lambda gap: None, deq.readout)[kernel])
 
 
 # ---- variances -------------------------------------------------------------------------------------------

@@ -238,7 +238,12 @@ class _ImplicitNetwork(_Drawn):
         if self.sigma_c:  # drawn last: without a bias the networks of a seed stay what they are
             self.drive = self.drive + self.sigma_c * self.normal(width)
         start = self._layer(torch.zeros_like(self.drive))
-        self.features = _settled(self._layer, start, "equilibrium", deq)
+        self.hidden = _settled(self._layer, start, "equilibrium", deq)
+        self.features = self.hidden
+        if deq.readout == "pre-activation":  # one more unit of the layer, with weights of its own
+            self.a = self.sigma_a * self.a
+            ones = rows.new_full((len(rows), 1), self.sigma_c)
+            self.features = torch.cat([self.sigma_a * self.hidden, self.sigma_b * rows, ones], dim=1)
 
     def _preactivation(self, z: Tensor) -> Tensor:
         return torch.addmm(self.drive, z, self.A.T, alpha=self.sigma_a)
@@ -248,16 +253,15 @@ class _ImplicitNetwork(_Drawn):
 
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
         """Rates of B and c, A and the readout; df/dA = sigma_a adjoint z', df/dB = sigma_b adjoint x'."""
-        slope = self.deq.activation.derivative(self._preactivation(self.features)) / self.root
+        slope = self.deq.activation.derivative(self._preactivation(self.hidden)) / self.root
 
         # implicit function theorem: df/du = adjoint = phi'(u)/sqrt(m) (a + sigma_a A' adjoint)
         def adjoint_map(adjoint: Tensor) -> Tensor:
             return slope * torch.addmm(self.a[None, :], adjoint, self.A, alpha=self.sigma_a)
 
         adjoint = _settled(adjoint_map, slope * self.a, "adjoint equation", self.deq)
-        features = self.features_gram()
-        inputs = rates[0] * self.deq.drive(_gram(self.rows)) + rates[1] * self.sigma_a**2 * features
-        return rates[2] * features + _gram(adjoint) * inputs
+        inputs = rates[0] * self.deq.drive(_gram(self.rows)) + rates[1] * self.sigma_a**2 * _gram(self.hidden)
+        return rates[2] * self.features_gram() + _gram(adjoint) * inputs
 
 
 def _settled(step: Callable[[Tensor], Tensor], start: Tensor, what: str, deq: DEQ) -> Tensor:

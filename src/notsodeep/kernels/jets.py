@@ -306,7 +306,7 @@ def implicit_jets(deq: DEQ, tau0: float, kernels: Sequence[Kernel] | None = None
     # E[phi']^2 <= E[phi'^2] by Cauchy-Schwarz, so the NTK's condition implies that of the CK
     _refuse_divergence(deq, tau0, "E[(phi^2)'']/2", s2a * float(at.layer.square[1]) / at.tau**2)
     _refuse_divergence(deq, tau0, "E[phi']^2", s2a * (float(at.layer.hermite[1]) / at.tau) ** 2)
-    return implicit(at.covariance, at.layer, s2a, names, check_gap)
+    return implicit(at.covariance, at.layer, s2a, names, check_gap, deq.readout)
 
 
 def _refuse_divergence(deq: DEQ, tau0: float, name: str, rate: float) -> None:

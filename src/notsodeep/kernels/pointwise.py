@@ -234,7 +234,7 @@ def _own_kernels(deq: DEQ, s: Tensor, kernels: Sequence[Kernel]) -> dict[Kernel,
     if isinstance(deq, DEQSlope):
         return _slopes(deq, s, lambda one, kernel: _own_kernels(one, s, (kernel,))[kernel], kernels)
     q = equilibrium_variance(deq, s)
-    return implicit(q, OnDiagonal(deq.activation), deq.sigma_a2, kernels, gap_check(deq))
+    return implicit(q, OnDiagonal(deq.activation), deq.sigma_a2, kernels, gap_check(deq), deq.readout)
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def _kernels(
     qx, qy = equilibrium_variance(network, torch.stack([sx, sy]))
     layer = layer_of(network.activation, qx, qy)
     lam = _covariance(network, layer, dot)
-    return implicit(lam, layer, network.sigma_a2, kernels, gap_check(network))
+    return implicit(lam, layer, network.sigma_a2, kernels, gap_check(network), network.readout)
 
 
 def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -338,7 +338,7 @@ class DEQSlope(DEQ):
     tied: bool
 
     def __init__(self, deq: DEQ, kernel: Kernel = "ck", tied: bool = False) -> None:
-        super().__init__(deq.activation, *deq.variances)
+        super().__init__(deq.activation, *deq.variances, deq.readout)
         check_kernel(self, kernel)
         object.__setattr__(self, "kernel", kernel)
         object.__setattr__(self, "tied", tied)
@@ -352,7 +352,7 @@ class DEQSlope(DEQ):
     @property
     def deq(self) -> DEQ:
         """The DEQ itself."""
-        return DEQ(self.activation, *self.variances)
+        return DEQ(self.activation, *self.variances, self.readout)
 
     def _content(self) -> tuple[Any, ...]:
         return (*super()._content(), self.kernel, self.tied)
@@ -374,7 +374,8 @@ class _PerPair(DEQ):
         parts: dict[str, Any] = {**dict(zip(VARIANCES, deq.variances, strict=True)), **leaves}
         if deq.tied:
             parts["sigma_b2"] = 1.0 - parts["sigma_a2"]
-        for name, value in {"activation": deq.activation, "_numbers": deq.variances, **parts}.items():
+        parts |= {"activation": deq.activation, "readout": deq.readout, "_numbers": deq.variances}
+        for name, value in parts.items():
             object.__setattr__(self, name, value)
 
     @property

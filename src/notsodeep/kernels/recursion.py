@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..networks import Kernel, is_tangent
+from ..networks import Kernel, Readout, is_tangent
 
 Array = NDArray[Any]
 Basis = tuple[tuple[int, ...], ...]
@@ -67,20 +67,31 @@ def equation(layer: LayerMaps, covariance: Any, sigma_a2: Any, drive: Any) -> tu
 
 
 def implicit(
-    covariance: Any, layer: LayerMaps, sigma_a2: Any, kernels: Sequence[Kernel], check_gap: Callable[[Any], None]
+    covariance: Any,
+    layer: LayerMaps,
+    sigma_a2: Any,
+    kernels: Sequence[Kernel],
+    check_gap: Callable[[Any], None],
+    readout: Readout = "activation",
 ) -> dict[Kernel, Any]:
     """The kernels of a DEQ at the covariance Lambda that solves its equation.
 
     Every weight matrix that enters phi contributes what it carries of Lambda, times slope / gap: B (and the bias) their
     drive, A the rest, sigma_a2 G. With all of them this is Lambda slope / gap, with A alone sigma_a2 G slope / gap,
-    which adds up with the readout's G to G / gap. ``check_gap`` refuses gaps 1 - sigma_a2 slope that are not positive.
+    which adds up with the readout's G to G / gap. A readout that is one more pre-activation, with weights of its own,
+    turns each kernel K into sigma_a2 K + drive: Lambda, Lambda / gap, and Lambda without what B would add.
+    ``check_gap`` refuses gaps 1 - sigma_a2 slope that are not positive.
     """
+    outer = readout == "pre-activation"
     if not any(is_tangent(k) for k in kernels):
-        return {"ck": layer.value(covariance)}
+        return {"ck": covariance if outer else layer.value(covariance)}
     value, slope = layer.both(covariance)
     gap = 1.0 - sigma_a2 * slope
     check_gap(gap)
     parts: dict[Kernel, Any] = {"ck": value, "ntk": value + covariance * slope / gap, "ntk_frozen": value / gap}
+    if outer:
+        frozen = covariance + (sigma_a2 * slope) * (sigma_a2 * value) / gap
+        parts = {"ck": covariance, "ntk": covariance / gap, "ntk_frozen": frozen}
     return {k: parts[k] for k in kernels}
 
 

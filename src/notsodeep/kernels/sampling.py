@@ -63,7 +63,7 @@ def sample(
             if isinstance(network, DEQ):
                 q = equilibrium_variance(network, squares)
                 own = Precomputed(*OnDiagonal(network.activation).both(q))
-                along = implicit(q, own, network.variances[0], kernels, gap_check(network))
+                along = implicit(q, own, network.variances[0], kernels, gap_check(network), network.readout)
                 return along, _implicit(network, q, own, ia, ib, dot, kernels, tolerance)
             layers = (_layer(phi, q, ia, ib, tolerance) for phi, (q,) in at_each_layer(network, squares))
             found = explicit(dot, layers, spec.rates or (), kernels)
@@ -103,7 +103,7 @@ def _implicit(
         raise Unresolved
     if isinstance(layer, _AngleSeries) and not layer.holds(lam):
         raise Unresolved
-    return implicit(lam, Precomputed(*found), sigma_a2, kernels, gap_check(deq))
+    return implicit(lam, Precomputed(*found), sigma_a2, kernels, gap_check(deq), deq.readout)
 
 
 def _range(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tensor) -> tuple[float, float]:
@@ -322,11 +322,14 @@ class NearSeries:
     ) -> dict[Kernel, Tensor]:
         """At entries with these norms, and cosines on the side of the series (flat float64)."""
         sigma_a2 = self.deq.variances[0]
-        qx, qy = (sigma_a2 * table.diagonal("ck", t) + self.deq.drive(t * t) for t in (nx, ny))
+        own = [table.diagonal("ck", t) for t in (nx, ny)]
+        if self.deq.readout == "activation":
+            own = [sigma_a2 * g + self.deq.drive(t * t) for g, t in zip(own, (nx, ny), strict=True)]
+        qx, qy = own
         left, right = (self.norms.polynomials(len(self.levels[0].factors), t) for t in (nx, ny))
         layer = _Entries(self, qx, qy, [(level.side(left), level.side(right)) for level in self.levels])
         lam = solve_covariance(self.deq, layer, self.deq.drive(nx * ny * r), (qx * qy).sqrt())
-        return implicit(lam, layer, sigma_a2, kernels, gap_check(self.deq))
+        return implicit(lam, layer, sigma_a2, kernels, gap_check(self.deq), self.deq.readout)
 
 
 def near_series(deq: Network, scale: NormScale, reach: float, dtype: torch.dtype) -> NearSeries | None:

@@ -91,7 +91,7 @@ def _kernel(network: Network, terms: int, kernel: Kernel, left: Array, right: Ar
         # the series diverges at rho = 1 if the gap closes there
         diagonal(network, torch.cat([sx, sy]), (kernel,), check=False)
 
-    return implicit(covariance, layer, sigma_a2, (kernel,), check_gap)[kernel]
+    return implicit(covariance, layer, sigma_a2, (kernel,), check_gap, network.readout)[kernel]
 
 
 def _layers(enn: ENN, sx: torch.Tensor, sy: torch.Tensor, terms: int) -> Iterator[SeriesLayer]:
@@ -276,7 +276,7 @@ def _equilibrium(deq: DEQ, q: Array, gram: Complex, kernel: Kernel) -> Complex:
         raise ConvergenceError(
             f"the covariance equation of {deq!r} did not converge on the circle of complex cosines; {deq.advice}"
         )
-    return np.asarray(implicit(lam, layer, sigma_a2, (kernel,), lambda gap: None)[kernel])
+    return np.asarray(implicit(lam, layer, sigma_a2, (kernel,), lambda gap: None, deq.readout)[kernel])
 
 
 # ---- a layer at complex covariances --------------------------------------------------------------------

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from ..._fixed_point import newton
 from ...activations import Activation
 from ...errors import ConvergenceError, InvalidInputError
 from ...kernels.recursion import LayerMaps, Precomputed, equation, implicit
-from ...networks import DEQ, Kernel
+from ...networks import DEQ, Kernel, Readout
 from ..certificates import Proof
 
 Array = NDArray[np.float64]
@@ -53,6 +54,7 @@ class HomogeneousDEQ:
     """c0 = (a - b)^2 / (a^2 + b^2), in [0, 2]: 0 linear, 1 ReLU, 2 absolute value"""
     gain: float
     """k_ck(x, x) / ||x||^2"""
+    readout: Readout = "activation"
 
     @staticmethod
     def of(deq: DEQ) -> HomogeneousDEQ:
@@ -66,7 +68,8 @@ class HomogeneousDEQ:
                 f"{deq!r} has no infinite-width kernel: sigma_a2 (a^2 + b^2)/2 = {feedback:.6g} must be below 1, "
                 f"that is sigma_a2 < {1.0 / power:.6g} for this activation"
             )
-        return HomogeneousDEQ(feedback, (a - b) ** 2 / (2.0 * power), power * sigma_b2 / (1.0 - feedback))
+        scale = (power if deq.readout == "activation" else 1.0) * sigma_b2 / (1.0 - feedback)
+        return HomogeneousDEQ(feedback, (a - b) ** 2 / (2.0 * power), scale, deq.readout)
 
     @property
     def step(self) -> float:
@@ -79,7 +82,7 @@ class HomogeneousDEQ:
 
     def _largest(self, kernel: Kernel) -> float:
         """The kernel at correlation one, where the layer and its slope are one, in units of the CK."""
-        return float(implicit(np.ones(1), Bend(self.bend), self.feedback, (kernel,), _no_check)[kernel][0])
+        return float(self._kernel(np.ones(1), Bend(self.bend), kernel)[0])
 
     def equilibrium(self, rho: Array) -> Array:
         """The solution of r = s (r + c0 d(r)) + (1 - s) rho, that is r = rho + h d(r)."""
@@ -101,8 +104,7 @@ class HomogeneousDEQ:
 
     def profile(self, r: Array, kernel: Kernel) -> Array:
         """k(x, y) / sqrt(k(x, x) k(y, y)) from the correlation r of the pre-activations."""
-        found = implicit(r, Bend(self.bend), self.feedback, (kernel,), _no_check)[kernel]
-        return np.asarray(found) / self._largest(kernel)
+        return np.asarray(self._kernel(r, Bend(self.bend), kernel)) / self._largest(kernel)
 
     def bounds(self, nodes: Array, kernel: Kernel) -> Bounds:
         """Bounds on the profile in every cell, from the equilibrium ``nodes`` at the ends of the cells."""
@@ -116,7 +118,10 @@ class HomogeneousDEQ:
         after = _cell_range(np.arccos(Bend(self.bend).value(nodes)), half)
         value = Bounds(one, _sine(*after)[0], steepest + slant * _sine(low, high)[0])
         layer = Precomputed(value, Bounds(steepest, slant * one, slant * bending))
-        return 1.0 / self._largest(kernel) * implicit(inner, layer, self.feedback, (kernel,), _no_check)[kernel]
+        return 1.0 / self._largest(kernel) * self._kernel(inner, layer, kernel)
+
+    def _kernel(self, covariance: Any, layer: Any, kernel: Kernel) -> Any:
+        return implicit(covariance, layer, self.feedback, (kernel,), lambda gap: None, self.readout)[kernel]
 
 
 def _slopes(phi: Activation) -> tuple[float, float]:
@@ -124,10 +129,6 @@ def _slopes(phi: Activation) -> tuple[float, float]:
     if phi.homogeneity != 1.0:
         raise InvalidInputError(f"{phi!r} is not positively homogeneous of degree one")
     return float(phi(np.array(1.0))), -float(phi(np.array(-1.0)))
-
-
-def _no_check(gap: object) -> None:
-    """1 - s k' >= 1 - s > 0 for every correlation, so that there is nothing to check."""
 
 
 # ---- bounds on functions of the angle, cell by cell --------------------------------------------------------
