@@ -277,3 +277,16 @@ def test_near_duplicates_of_a_deq_in_single_precision(kernel, sigma_a2):
     network = D("gelu", sigma_a2)
     K, exact = (nsd.kernels_of(network, rows, kernels=(kernel,))[kernel] for rows in (X, X.astype(float)))
     np.testing.assert_allclose(K, exact, rtol=tolerance(np.float32) / 100)
+
+
+@pytest.mark.parametrize("network", [D("hard_tanh", 0.2), D("relu", 0.2), E(["tanh"])], ids=repr)
+def test_a_subnormal_row_does_not_disturb_its_neighbours(network):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2)).astype(np.float32)
+    X[7], X[8] = 1e-41, 1e-38
+    K = nsd.ntk(network, X)
+    np.testing.assert_allclose(K, nsd.ntk(network, X.astype(float)), rtol=0, atol=30 * tolerance(np.float32))
+    rest = np.delete(np.arange(60), [7, 8])
+    np.testing.assert_allclose(
+        K[np.ix_(rest, rest)], nsd.ntk(network, X[rest]), rtol=0, atol=30 * tolerance(np.float32)
+    )

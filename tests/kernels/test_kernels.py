@@ -536,3 +536,11 @@ def test_bad_arguments_are_refused():
     assert nsd.ck(nsd.ENN([step]), X)[0, 1] == pytest.approx(0.0, abs=ulps())
     with pytest.raises(InvalidInputError, match="jumps"):
         nsd.ntk(nsd.ENN([step]), X)
+
+
+@pytest.mark.parametrize("network", [nsd.DEQ("tanh", 0.2), nsd.ENN(["relu", "sin"])], ids=repr)
+def test_second_derivatives_are_refused(network):
+    x = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for entry in ((0, 1), (0, 0)):
+        with pytest.raises(InvalidInputError, match="first derivatives only"):
+            torch.autograd.functional.hessian(lambda z, at=entry: nsd.ck(network, z)[at], x)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from ..activations import Activation
 from ..activations.forms import ClosedForm, correlation
+from ..errors import InvalidInputError
 from ..gaussian import function_coefficients, hermite_coefficients, means, normal_density
 from . import plane
 from ._limits import LIMITS
@@ -354,6 +356,21 @@ class Layer:
         return in_x, in_y, along.masked_fill(dead_x | dead_y, 0.0) if part == "slope" else along
 
 
+def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse graphs of derivatives: they would lack how the rates of Newton's steps move, and be wrong."""
+
+    @functools.wraps(backward)
+    def inside(ctx: Any, *grads: Any) -> Any:
+        if torch.is_grad_enabled():  # create_graph=True
+            raise InvalidInputError(
+                "kernels have first derivatives only, and create_graph=True asks for second ones; "
+                "take differences of first derivatives instead"
+            )
+        return backward(ctx, *grads)
+
+    return inside
+
+
 class _Pair(torch.autograd.Function):
     """(value, slope) with first derivatives by Price's theorem."""
 
@@ -366,7 +383,7 @@ class _Pair(torch.autograd.Function):
         return found
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         lam, value, slope = ctx.saved_tensors
         total: list[Tensor] = []

@@ -322,7 +322,7 @@ def _fill(
 ) -> dict[Kernel, Tensor]:
     """Compute the matrices, from ``table`` where it holds the norms, else from the one that is cached for them."""
     points = Points(spec, x, y)
-    target = _destinations(spec.names, points, out)
+    target = _destinations(spec.names, x, points, out)
     if 0 in points.shape:
         return target
     # products run on the GPU while the CPU builds the table
@@ -357,8 +357,7 @@ def _diagonals(spec: KernelSpec, s: Tensor, table: Table | None, least: float = 
     return found
 
 
-def _destinations(kernels: Sequence[Kernel], points: Points, out: Any) -> dict[Kernel, Tensor]:
-    x = points.x
+def _destinations(kernels: Sequence[Kernel], x: Tensor, points: Points, out: Any) -> dict[Kernel, Tensor]:
     if out is None:
         return {kernel: torch.empty(points.shape, dtype=x.dtype, device=x.device) for kernel in kernels}
     if not isinstance(out, Mapping) or any(kernel not in out for kernel in kernels):

@@ -23,7 +23,7 @@ from ..errors import ConvergenceError
 from ..gaussian import means, moments, normal_density
 from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_kernels, pre_activation_variance, rates_of
 from ._limits import LIMITS
-from .expectations import Layer, layer_of
+from .expectations import Layer, first_order, layer_of
 from .recursion import LayerMaps, equation, explicit, implicit
 
 _LIMIT = LIMITS.tiny_variance**0.5  # scales below this are their own limit
@@ -108,7 +108,7 @@ class _MeanSquare(torch.autograd.Function):
         return _distinct(q, lambda tau: means(lambda x: (f(x) ** 2,), tau.clamp_min(least), phi.panels())[0])
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
         return None, None, grad * _response(ctx.phi, ctx.part, ctx.saved_tensors[0])
 

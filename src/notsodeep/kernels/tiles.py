@@ -130,6 +130,8 @@ class Points:
         self.pairs = len(self.x) * len(self.y) / (2 if self.symmetric else 1)
         self.sx = squared_norms(x)
         self.sy = self.sx if self.symmetric else squared_norms(self.y)
+        if x.dtype == torch.float32 and any(bool(((s > 0) & (s < 1e-74)).any()) for s in (self.sx, self.sy)):
+            x, self.x, self.y = x.double(), x.double(), self.y.double()  # the inverses of such norms are no float32
         self.wx = _inverse_norm(self.sx, x.dtype)
         self.wy = self.wx if self.symmetric else _inverse_norm(self.sy, x.dtype)
         self.table: Table | None = None
