@@ -30,6 +30,7 @@ from ._runner import Document, Point, Setup, Study
 from ._style import MARKERS, by_setting, panels, phrase, shared_legend
 
 LOOSER = (1e-2, 1e-1)
+BATCHES = (128, 1024, 8192)
 SOLVERS = ("fixed_point_iter", "anderson", "broyden")
 
 
@@ -111,7 +112,7 @@ def measure(run: ReplacedRun, setup: Setup) -> dict[str, Any]:
     model = train(run, X, y)
     calibration, fresh = pool[: -run.fresh], pool[-run.fresh :]
     if run.library == "torchdeq":
-        _take_quickest(model, fresh[:1024])
+        _take_quickest(model, fresh[: BATCHES[-1]])
     answers, truth = _classes(model, fresh), labels[-run.fresh :]
     found: dict[str, Any] = {
         "accuracy": share(answers, truth),
@@ -133,7 +134,7 @@ def measure(run: ReplacedRun, setup: Setup) -> dict[str, Any]:
             student = fast.student
             found["student"] = _against(student, fresh, answers, truth)
         record = _against(fast, fresh, answers, truth)
-        timing = {f"{kind}_{size}": t for size in (128, 1024) for kind, t in _times(fast, fresh[:size]).items()}
+        timing = _times(fast, fresh, cpu=level == run.levels[1])
         told = asdict(fast.certificate)
         found["levels"].append({**told, **{f"fresh_{k}": v for k, v in record.items()}, **timing})
     found["looser"] = [_looser(model, tol, fresh, answers, truth) for tol in LOOSER]
@@ -160,16 +161,17 @@ def _against(model: Any, X: Tensor, answers: Tensor, truth: Tensor) -> dict[str,
     return {"disagreement": 1.0 - share(guess, answers), "accuracy": share(guess, truth)}
 
 
-def _times(fast: nsd.nn.Replacement, x: Tensor) -> dict[str, float]:
-    """Return seconds on the device and on two cores of the CPU, in turns each."""
-    out = {f"{name}_seconds": value for name, value in asdict(fast.measure(x)).items()}
-    if x.is_cuda:
+def _times(fast: nsd.nn.Replacement, X: Tensor, cpu: bool) -> dict[str, float]:
+    """Return seconds of batches on the device and, of 1,024 rows, on two cores of the CPU; in turns each."""
+    found = {size: asdict(fast.measure(X[:size])) for size in BATCHES}
+    out = {f"{name}_seconds_{size}": value for size, times in found.items() for name, value in times.items()}
+    if X.is_cuda and cpu:
         threads = torch.get_num_threads()
         torch.set_num_threads(2)
-        there = asdict(fast.cpu().measure(x.cpu(), repeats=5))
+        there = asdict(fast.cpu().measure(X[:1024].cpu(), repeats=3))
         torch.set_num_threads(threads)
-        fast.to(x.device)
-        out |= {f"{name}_cpu_seconds": value for name, value in there.items()}
+        fast.to(X.device)
+        out |= {f"{name}_seconds_two_cores": value for name, value in there.items()}
     return out
 
 
@@ -198,7 +200,7 @@ def _median_seconds(call: Callable[[Tensor], Any], x: Tensor, repeats: int = 5) 
 def _looser(model: Any, tol: float, X: Tensor, answers: Tensor, truth: Tensor) -> dict[str, float]:
     """Return what the DEQ itself gains and loses with a looser tolerance."""
     own = nsd.nn.DEQ if isinstance(model, nsd.nn.DEQ) else None
-    exact, before = _median_seconds(model, X[:1024]), model.solver if own else model.tol
+    exact, before = _median_seconds(model, X[: BATCHES[-1]]), model.solver if own else model.tol
     if own:
         model.solver = nsd.nn.SolverOptions(tol=tol, max_steps=100)
     else:
@@ -207,7 +209,7 @@ def _looser(model: Any, tol: float, X: Tensor, answers: Tensor, truth: Tensor) -
         return {
             "tol": tol,
             **_against(model, X, answers, truth),
-            "ratio_1024": exact / _median_seconds(model, X[:1024]),
+            "ratio": exact / _median_seconds(model, X[: BATCHES[-1]]),
         }
     finally:
         if own:
@@ -263,6 +265,7 @@ def draw(document: Document) -> dict[str, Figure]:
 
 def _figure(name: str, found: Sequence[Document]) -> Figure:
     figure, (left, right) = panels((9.5, 4.8), f"{phrase(name)}: trained DEQs and their replacements", 1, 2)
+    size = BATCHES[-1]
     for point, marker in zip(found, MARKERS * len(found), strict=False):
         settings, numbers = point["settings"], point["numbers"]
         kept = ", contraction kept" if settings["contraction"] else ""
@@ -271,19 +274,22 @@ def _figure(name: str, found: Sequence[Document]) -> Figure:
         promised = [100 * level["disagreement"] for level in levels]
         (line,) = left.plot(promised, [100 * level["coverage"] for level in levels], marker=marker, label=label)
         seen = [100 * level["fresh_disagreement"] for level in levels]
-        ratio = [level["model_seconds_1024"] / level["replacement_seconds_1024"] for level in levels]
+        ratio = [level[f"model_seconds_{size}"] / level[f"replacement_seconds_{size}"] for level in levels]
         right.plot(seen, ratio, marker=marker, color=line.get_color(), linestyle="")
         looser = numbers["looser"]
         right.plot(
             [100 * one["disagreement"] for one in looser],
-            [one["ratio_1024"] for one in looser],
+            [one["ratio"] for one in looser],
             marker=marker,
             color=line.get_color(),
             linestyle=":",
             markerfacecolor="none",
         )
     left.set(xlabel="promised disagreement, %", ylabel="rows answered by the student, %")
-    right.set(xlabel="disagreement seen on fresh rows, % (open: looser tolerance)", ylabel="times as fast as the DEQ")
+    right.set(
+        xlabel="disagreement seen, % (open: looser tolerance)",
+        ylabel=f"times as fast as the DEQ, batch of {size:,}",
+    )
     right.set_yscale("log")
     shared_legend(figure, left, ncols=2)
     return figure

@@ -51,7 +51,7 @@ def replace(
     ----------
     model : nn.Module or callable
         From rows to one row of outputs each: an ``nsd.nn.DEQ``, a torchdeq module, any other. It is called without
-        gradients, in evaluation mode, on its own device.
+        gradients, on its own device, in evaluation mode, in which it is left.
     X : array of shape (n, ...), or iterable of such batches
         Unlabelled rows. Rows that trained the model may be among them if ``calibration`` is given.
     disagreement, confidence : float

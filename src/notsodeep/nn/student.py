@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,6 +75,11 @@ class Data:
     rows: Tensor
     answers: Tensor
     tolerance: float | None
+
+    @functools.cached_property
+    def spread(self) -> float:
+        """The standard deviation of an entry of a row."""
+        return float(self.rows[:4096].std())
 
     def differs(self, outputs: Tensor) -> Tensor:
         """Return, for every row, whether these outputs are another answer than the model's."""
@@ -218,7 +224,7 @@ def train_head(scored: Scored, ask: Ask, data: Data, held: Data, options: Replac
     """Teach the head which answers of the student are not the model's, on held rows and on mixtures of the others."""
     assert scored.head is not None
     generator = torch.Generator().manual_seed(seed)
-    mixed = torch.cat([_mixed(data.rows, len(held), options.noise, generator) for _ in range(2)])
+    mixed = _mixed(data, 2 * len(held), options.noise, generator)
     pool = Data(torch.cat([held.rows, mixed]), torch.cat([held.answers, in_batches(ask, mixed)]), data.tolerance)
     outputs = in_batches(scored.student, pool.rows)
     target = _head_target(pool, outputs)
@@ -266,17 +272,18 @@ def _batch(data: Data, ask: Ask, options: ReplaceOptions, generator: torch.Gener
     count = round(options.mixed * len(which))
     if not count:
         return rows, answers
-    mixed = _mixed(data.rows, count, options.noise, generator)
+    mixed = _mixed(data, count, options.noise, generator)
     return torch.cat([rows, mixed]), torch.cat([answers, ask(mixed)])
 
 
-def _mixed(rows: Tensor, count: int, noise: float, generator: torch.Generator) -> Tensor:
+def _mixed(data: Data, count: int, noise: float, generator: torch.Generator) -> Tensor:
     """Return convex combinations of two rows each, with noise of a random size."""
+    rows = data.rows
     shape = (count, *[1] * (rows.ndim - 1))
     first, second = (rows[_draw(len(rows), count, generator).to(rows.device)] for _ in range(2))
     share, size = (torch.rand(shape, generator=generator).to(rows) for _ in range(2))
-    spread = noise * float(rows[:1024].std())
-    return torch.lerp(first, second, share) + spread * size * torch.randn(first.shape, generator=generator).to(rows)
+    noise *= data.spread
+    return torch.lerp(first, second, share) + noise * size * torch.randn(first.shape, generator=generator).to(rows)
 
 
 def _draw(n: int, count: int, generator: torch.Generator) -> Tensor:
