@@ -73,25 +73,10 @@ class SolverOptions:
 
 @dataclass(frozen=True)
 class Equilibrium:
-    """Hold what a solve found.
+    """What a solve found.
 
-    Attributes
-    ----------
-    value : Tensor of shape (..., m)
-        The last image f(z).
-    residual : Tensor of shape (...)
-        |f(z) - z| / |f(z)| of every row.
-    steps : int
-        How often f was evaluated.
-    converged : Tensor of shape (...)
-        Whether the residual met the tolerance, row by row.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from notsodeep.nn import solve_equilibrium
-    >>> solve_equilibrium(lambda z: z / 2 + 1, torch.zeros(1, 1)).value
-    tensor([[2.0000]])
+    ``value`` holds the last images f(z), shape (..., m), ``residual`` |f(z) - z| / |f(z)| of every row, shape (...),
+    ``steps`` says how often f was evaluated, and ``converged`` which rows met the tolerance.
     """
 
     value: Tensor
@@ -100,15 +85,7 @@ class Equilibrium:
     converged: Tensor
 
     def require(self, options: SolverOptions, what: str = "the equilibrium") -> None:
-        """Warn or raise unless every row converged; the message carries the residual.
-
-        Parameters
-        ----------
-        options : SolverOptions
-            Those of the solve.
-        what : str
-            What was solved for, for the message.
-        """
+        """Warn or raise unless every row converged; the message carries the residual."""
         if bool(self.converged.all()):
             return
         missed = int((~self.converged).sum())
@@ -127,29 +104,11 @@ class Equilibrium:
 def solve_equilibrium(
     step: Step, z0: Tensor, options: SolverOptions | None = None, restrict: Callable[[Tensor], Step] | None = None
 ) -> Equilibrium:
-    """Iterate until |f(z) - z| <= tol |f(z)| in every row, or for ``max_steps`` evaluations of f.
+    """Iterate until |f(z) - z| <= tol |f(z)| in every row, or for ``max_steps`` evaluations of f = ``step``.
 
-    Parameters
-    ----------
-    step : callable
-        The map f, from a tensor of shape (..., m) to one of this shape; every row is a problem of its own.
-    z0 : Tensor of shape (..., m)
-        Where the iteration starts.
-    options : SolverOptions, optional
-        Method, tolerance and number of steps.
-    restrict : callable, optional
-        It returns the map of some rows, given their numbers. With it rows that are done leave the batch as soon as
-        they are half of it.
+    Rows are independent problems. With ``restrict``, which returns the map of some rows, those that are done leave the
+    batch as soon as they are half of it.
 
-    Returns
-    -------
-    Equilibrium
-        Values, residuals and flags of all rows. Nothing is raised where a row did not converge.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from notsodeep.nn import SolverOptions, solve_equilibrium
     >>> found = solve_equilibrium(torch.cos, torch.zeros(2, 1, dtype=torch.float64), SolverOptions(tol=1e-12))
     >>> round(float(found.value[0]), 6), bool(found.converged.all())
     (0.739085, True)

@@ -166,10 +166,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "nn.evaluate": (nn.evaluate, lambda: {"model": net(), "data": data()}),
         "nn.save": (nn.save, lambda: {"model": net(), "path": file("saved")}),
         "nn.load": (nn.load, lambda: {"path": file("network.safetensors")}),
-        "nn.solve_equilibrium": (
-            nn.solve_equilibrium,
-            lambda: {"step": lambda z: 0.5 * torch.tanh(z) + 1.0, "z0": torch.zeros(3, 4)},
-        ),
         "nn.SolverOptions": (nn.SolverOptions, dict),
         "Standardiser.fit": (nsd.Standardiser().fit, lambda: {"X": rows}),
         "Standardiser.transform": (nsd.Standardiser().fit(rows).transform, lambda: {"X": rows}),

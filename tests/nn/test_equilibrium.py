@@ -12,9 +12,9 @@ from scipy.optimize import root
 
 import notsodeep as nsd
 from helpers import solved
-from notsodeep._equilibrium import SolverMethod
+from notsodeep._equilibrium import SolverMethod, solve_equilibrium
 from notsodeep.errors import ConvergenceError, ConvergenceWarning, InvalidInputError
-from notsodeep.nn import SolverOptions, solve_equilibrium
+from notsodeep.nn import SolverOptions
 from notsodeep.nn.deq import power_iteration
 
 SOLVERS = get_args(SolverMethod)

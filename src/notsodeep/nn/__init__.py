@@ -1,6 +1,6 @@
 """Finite width: networks that run and train, and the way from a DEQ to its explicit twin."""
 
-from .._equilibrium import Equilibrium, SolverOptions, solve_equilibrium
+from .._equilibrium import SolverOptions
 from .certify import Certificate
 from .checkpoint import load, save
 from .deq import DEQ
@@ -14,7 +14,6 @@ __all__ = [
     "DEQ",
     "ENN",
     "Certificate",
-    "Equilibrium",
     "History",
     "Model",
     "ReplaceOptions",
@@ -27,5 +26,4 @@ __all__ = [
     "fit_readout",
     "load",
     "save",
-    "solve_equilibrium",
 ]

@@ -6,6 +6,7 @@ Tensors and a JSON document lie in one safetensors file: written atomically, che
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 from collections.abc import Mapping
@@ -47,10 +48,11 @@ class Checkpoint:
     def save(self, model: nn.Module, optimiser: Optimizer, history: list[dict[str, Any]]) -> None:
         """Write the state after the epochs of ``history``; whatever happens meanwhile, the file is whole."""
         tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-        state, groups = _flatten(optimiser.state_dict())
-        tensors |= state
+        state = io.BytesIO()
+        torch.save(optimiser.state_dict(), state)  # any optimiser's, as tensors and plain numbers
+        tensors["optimiser"] = torch.frombuffer(bytearray(state.getvalue()), dtype=torch.uint8)
         tensors["generator"] = torch.get_rng_state()
-        write_file(self.path, tensors, {"kind": "checkpoint", "run": self.run, "history": history, "groups": groups})
+        write_file(self.path, tensors, {"kind": "checkpoint", "run": self.run, "history": history})
 
     def restore(self, model: nn.Module, optimiser: Optimizer, most: int) -> list[dict[str, Any]]:
         """Load the state, if there is one, and return the history so far, of at most so many epochs."""
@@ -71,7 +73,8 @@ class Checkpoint:
             )
         try:
             model.load_state_dict(weights)
-            optimiser.load_state_dict(_unflatten(tensors, document["groups"]))
+            state = io.BytesIO(tensors["optimiser"].numpy().tobytes())
+            optimiser.load_state_dict(torch.load(state, weights_only=True))  # which runs no code
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"{self.path} does not fit this model: {error}") from error
         torch.set_rng_state(tensors["generator"])
@@ -86,28 +89,6 @@ class Checkpoint:
             raise CheckpointError(
                 f"{self.path} belongs to another run ({told}). Give this run a file of its own, or remove that one"
             )
-
-
-def _flatten(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return an optimiser's state as named tensors and a JSON document of everything else."""
-    tensors: dict[str, Tensor] = {}
-    numbers: dict[str, dict[str, Any]] = {}
-    for index, entries in state["state"].items():
-        for key, value in entries.items():
-            if isinstance(value, Tensor):
-                tensors[f"optimiser.{index}.{key}"] = value
-            else:
-                numbers.setdefault(str(index), {})[key] = value
-    return tensors, {"param_groups": state["param_groups"], "numbers": numbers}
-
-
-def _unflatten(tensors: Mapping[str, Tensor], groups: Mapping[str, Any]) -> dict[str, Any]:
-    state: dict[int, dict[str, Any]] = {int(i): dict(entries) for i, entries in groups["numbers"].items()}
-    for name, value in tensors.items():
-        if name.startswith("optimiser."):
-            _, index, key = name.split(".", 2)
-            state.setdefault(int(index), {})[key] = value
-    return {"state": state, "param_groups": groups["param_groups"]}
 
 
 # ---- networks -------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def fit(
     checkpoint: str | Path | None = None,
     progress: bool | None = None,
 ) -> History:
-    """Train a network in place.
+    """Train a network in place, on the device of its weights.
 
     Classes are trained with the cross entropy, other targets with half the squared error. Where only the readout
     trains, the features of every sample are computed once.
@@ -102,22 +102,19 @@ def fit(
     Parameters
     ----------
     model : nn.Module
-        An ``nsd.nn.DEQ`` or ``nsd.nn.ENN``, whose attribute ``kernel`` says what trains, or any module from rows to
-        outputs. The training runs on the device of its weights.
-    data : pair of arrays (X, y), or a dataset of such pairs
-        X has shape (n, p); y holds n whole numbers (classes), or targets of shape (n,) or (n, outputs).
+        An ``nsd.nn.DEQ`` or ``nsd.nn.ENN``, whose ``kernel`` says what trains, or any module from rows to outputs.
+    data, validation : pair of arrays (X, y), or a dataset of such pairs
+        X has shape (n, p); y holds n whole numbers (classes), or targets of shape (n,) or (n, outputs). Loss and
+        accuracy on ``validation`` are recorded after every epoch.
     optimiser : {"sgd", "adam"} or torch.optim.Optimizer
-        With an optimiser of your own ``lr`` is left out.
     lr : float, optional
-        The learning rate, by default 1 for ``"sgd"`` and 0.01 for ``"adam"``.
+        The learning rate of an optimiser given by name, by default 1 for ``"sgd"`` and 0.01 for ``"adam"``.
     epochs, batch_size : int
-    validation : pair of arrays (X, y), optional
-        Loss and accuracy on it are recorded after every epoch.
     seed : int
         The seed of the order of the samples, and of torch's generator during the run.
     checkpoint : str or Path, optional
         A file that holds the state after the last epoch. A run that finds it there continues it, on a CPU bit for bit;
-        the file of a run with other data, settings or initial weights is refused.
+        that of a run with other data, settings or initial weights is refused.
     progress : bool, optional
         Whether a progress bar is shown; by default on a terminal.
 
