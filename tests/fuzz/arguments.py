@@ -198,10 +198,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "solve.ridge_path": (nsd.solve.ridge_path, lambda: {"K": K, "targets": t}),
         "solve.CG": (nsd.solve.CG, dict),
         "solve.solve_dense": (nsd.solve.solve_dense, lambda: {"K": K, "targets": t, "ridges": [0.1]}),
-        "solve.solve_kernel": (
-            nsd.solve.solve_kernel,
-            lambda: {"kernel": nsd.solve.NetworkKernel(relu, "ck"), "X": T, "targets": t, "ridges": [0.1]},
-        ),
         "solve.KernelTiles": (nsd.solve.KernelTiles, lambda: {"kernel": nsd.solve.NetworkKernel(relu, "ck"), "X": T}),
         "KernelDisplay.from_kernel": (_drawn(nsd.plots.KernelDisplay.from_kernel), lambda: {"kernel": X}),
         "KernelDisplay.plot": (_drawn(nsd.plots.KernelDisplay.from_kernel(X).plot), dict),

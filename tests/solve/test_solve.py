@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 import notsodeep as nsd
 from helpers import solved, tolerance, ulps
 from notsodeep.errors import ConvergenceError, InvalidInputError, NotSoDeepWarning
-from notsodeep.solve import CG, KernelTiles, factorise, operators, ridge_path, solve_kernel
+from notsodeep.solve import CG, KernelTiles, factorise, operators, ridge_path, solve_dense, solve_operator
+from notsodeep.solve.iterative import cg_options
 from notsodeep.solve.operators import add_block, as_columns, triangle_bytes
-from notsodeep.solve.pivoted import Preconditioner, pivoted_cholesky
+from notsodeep.solve.pivoted import pivoted_cholesky, preconditioner
 
 SOLVED = 1e-8  # all ways agree to this; residuals are asked for at 1e-10 and K is well conditioned at these ridges
 
@@ -33,6 +34,12 @@ def kernel_of(network):
     return lambda a, b: nsd.ntk(network, a, b)
 
 
+def iterated(kernel, X, targets, ridges, options, weights=None):
+    scale = None if weights is None else weights.sqrt()
+    tiles = KernelTiles(kernel, X, scale=scale, dtype=options.dtype, folder=options.folder)
+    return solve_operator(tiles, targets, ridges, options)
+
+
 def dense(problem, ridge):
     deq, X, targets, _ = problem
     K = nsd.ntk(deq, X)
@@ -45,8 +52,8 @@ def dense(problem, ridge):
 @pytest.mark.parametrize("rank", [0, 40, None])
 def test_conjugate_gradients_solve_for_every_ridge_at_once(problem, rank):
     (deq, X, targets, _), tol = problem, 1e-10
-    found = solve_kernel(kernel_of(deq), X, targets, [0.3, 0.01], solver=CG(tol=tol, rank=rank))
-    assert (found.method, found.rank) == ("cg", 25 if rank is None else rank)
+    found = iterated(kernel_of(deq), X, targets, [0.3, 0.01], CG(tol=tol, rank=rank))
+    assert found.rank == (25 if rank is None else rank)
     assert float(found.residuals.max()) <= tol
     for ridge, coefficients in zip(found.ridges, found.coefficients, strict=True):
         assert torch.allclose(coefficients, dense(problem, ridge), rtol=SOLVED, atol=SOLVED)
@@ -54,7 +61,7 @@ def test_conjugate_gradients_solve_for_every_ridge_at_once(problem, rank):
 
 def test_the_preconditioner_saves_steps(problem):
     deq, X, targets, _ = problem
-    steps = [solve_kernel(kernel_of(deq), X, targets, [0.01], solver=CG(rank=rank)).steps for rank in (75, 0)]
+    steps = [iterated(kernel_of(deq), X, targets, [0.01], CG(rank=rank)).steps for rank in (75, 0)]
     assert steps[0] < 0.8 * steps[1]
 
 
@@ -66,7 +73,7 @@ def test_the_kernel_in_memory_in_a_memory_map_or_never_stored(problem, tmp_path,
     if store == "none":
         monkeypatch.setattr(operators, "available_bytes", lambda device: 0)
     options = CG(tol=1e-10, rank=75, dtype=dtype, folder=tmp_path / "map" if store == "disk" else None)
-    found = solve_kernel(kernel_of(deq), X, targets, [0.2], solver=options)
+    found = iterated(kernel_of(deq), X, targets, [0.2], options)
     assert torch.allclose(found.coefficients[0], dense(problem, 0.2), rtol=SOLVED, atol=SOLVED)
     assert (found.refinements > 0) == (dtype == "float32")
     assert not list(tmp_path.rglob("*.*"))  # the map goes with its last user
@@ -76,35 +83,36 @@ def test_residuals_of_many_rows_are_judged_on_a_sample(problem, monkeypatch):
     deq, X, targets, _ = problem
     options = CG(dtype="float32", tol=1e-4, rank=75)
     tight = dataclasses.replace(options, tol=1e-5)  # products in float32 reach it, but not clearly
-    whole, exact = (solve_kernel(kernel_of(deq), X, targets, [0.2], solver=each) for each in (options, tight))
+    whole, exact = (iterated(kernel_of(deq), X, targets, [0.2], each) for each in (options, tight))
     monkeypatch.setattr("notsodeep.solve.iterative.LIMITS", dataclasses.replace(operators.LIMITS, panel=14))
-    part, again = (solve_kernel(kernel_of(deq), X, targets, [0.2], solver=each) for each in (options, tight))
+    part, again = (iterated(kernel_of(deq), X, targets, [0.2], each) for each in (options, tight))
     assert torch.equal(part.coefficients, whole.coefficients)
     assert not torch.equal(part.residuals, whole.residuals)
     assert torch.allclose(part.residuals, whole.residuals, rtol=0.8, atol=0)  # 1/sqrt(28) is a standard error
     assert torch.equal(again.residuals, exact.residuals)  # a sample that is not good enough asks for all rows
 
 
-def test_many_rows_are_solved_by_conjugate_gradients(problem, monkeypatch):
-    deq, X, targets, _ = problem
-    assert solve_kernel(kernel_of(deq), X, targets, [0.2]).method == "cholesky"
-    monkeypatch.setattr("notsodeep.solve.iterative.LIMITS", dataclasses.replace(operators.LIMITS, direct_rows=149))
-    assert solve_kernel(kernel_of(deq), X, targets, [0.2]).method == "cg"
-    assert solve_kernel(kernel_of(deq), X, targets, [0.2], solver="cholesky").method == "cholesky"
+def test_many_rows_are_solved_by_conjugate_gradients():
+    assert cg_options("auto", 10_000) is None
+    assert cg_options("auto", 10_001) == CG()
+    assert cg_options("cholesky", 10_001) is None
+    assert cg_options(CG(tol=0.1), 5) == CG(tol=0.1)
+    with pytest.raises(InvalidInputError, match="solver must be"):
+        cg_options("magic", 5)
 
 
 def test_what_cannot_converge_says_so(problem):
     deq, X, targets, _ = problem
     with pytest.raises(ConvergenceError, match="stopped after 3 steps"):
-        solve_kernel(kernel_of(deq), X, targets, [0.01], solver=CG(rank=0, max_steps=3))
+        iterated(kernel_of(deq), X, targets, [0.01], CG(rank=0, max_steps=3))
     with pytest.raises(ConvergenceError, match="not positive definite"):
-        solve_kernel(lambda a, b: -kernel_of(deq)(a, b), X, targets, [0.01], solver=CG(rank=0))
+        iterated(lambda a, b: -kernel_of(deq)(a, b), X, targets, [0.01], CG(rank=0))
 
     def gram(a, b):  # of rank 60: what of the targets lies beside it meets the ridge alone
         return a @ (a if b is None else b).T
 
     with pytest.raises(ConvergenceError, match="double precision carries no further"):
-        solve_kernel(gram, X, targets, [1e-8], solver=CG(rank=0, tol=1e-13))
+        iterated(gram, X, targets, [1e-8], CG(rank=0, tol=1e-13))
 
 
 @pytest.mark.parametrize(
@@ -112,15 +120,15 @@ def test_what_cannot_converge_says_so(problem):
     [
         ({"ridges": []}, "ridges must be"),
         ({"ridges": [0.0]}, "ridges must be"),
-        ({"solver": "magic"}, "solver must be"),
-        ({"weights": torch.full((150,), -1.0)}, "weights must"),
+        ({"weights": torch.zeros(150)}, "weights must"),
+        ({"weights": torch.ones(149)}, "weights must"),
     ],
 )
 def test_refusals(problem, change, message):
     deq, X, targets, _ = problem
     arguments = {"ridges": [0.1], **change}
     with pytest.raises(InvalidInputError, match=message):
-        solve_kernel(kernel_of(deq), X, targets, **arguments)
+        solve_dense(nsd.ntk(deq, X), targets, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -176,22 +184,21 @@ def test_memory_of_the_triangle():
 def test_pivoted_cholesky_is_exact_at_full_rank_and_bounds_what_it_leaves():
     A = torch.randn(50, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     K = A @ A.T
-    found = pivoted_cholesky(lambda i: K[:, i], K.diagonal(), rank=50, seed=1)
-    assert found.rank == 12
-    assert torch.allclose(found.F @ found.F.T, K, rtol=0, atol=tolerance() * 50)
-    part = pivoted_cholesky(lambda i: K[:, i], K.diagonal(), rank=5, seed=1)
-    left = K - part.F @ part.F.T
-    assert part.rank == 5
-    assert len(set(part.pivots.tolist())) == 5
-    assert torch.allclose(left.diagonal(), part.residual, rtol=0, atol=tolerance() * 50)
+    F, _, pivots = pivoted_cholesky(lambda i: K[:, i], K.diagonal(), rank=50, seed=1)
+    assert F.shape[1] == 12
+    assert torch.allclose(F @ F.T, K, rtol=0, atol=tolerance() * 50)
+    F, residual, pivots = pivoted_cholesky(lambda i: K[:, i], K.diagonal(), rank=5, seed=1)
+    left = K - F @ F.T
+    assert F.shape[1] == len(set(pivots.tolist())) == 5
+    assert torch.allclose(left.diagonal(), residual, rtol=0, atol=tolerance() * 50)
     assert float(torch.linalg.eigvalsh(left).min()) > -tolerance()
-    assert float(left[part.pivots].abs().max()) < tolerance()  # pivot rows are reproduced exactly
+    assert float(left[pivots].abs().max()) < tolerance()  # pivot rows are reproduced exactly
 
 
 def test_pivots_are_drawn_in_proportion_to_the_diagonal():
     d = torch.tensor([1.0, 2.0, 5.0], dtype=torch.float64)
     K = torch.diag(d)
-    first = [int(pivoted_cholesky(lambda i: K[:, i], d, 1, seed=s).pivots[0]) for s in range(2000)]
+    first = [int(pivoted_cholesky(lambda i: K[:, i], d, 1, seed=s)[2]) for s in range(2000)]
     shares = np.bincount(first, minlength=3) / len(first)
     assert np.abs(shares - d.numpy() / 8).max() < tolerance(samples=2000) / 2  # variances are at most 1/4
 
@@ -199,11 +206,11 @@ def test_pivots_are_drawn_in_proportion_to_the_diagonal():
 def test_one_factor_serves_every_ridge(problem):
     deq, X, _, _ = problem
     tiles = KernelTiles(kernel_of(deq), X)
-    low = pivoted_cholesky(tiles.columns, tiles.diagonal(), 40)
+    F, residual, _ = pivoted_cholesky(tiles.columns, tiles.diagonal(), 40)
     R = torch.randn(len(X), 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    got = Preconditioner(low).solve(R, torch.tensor([0.1, 1e-4], dtype=torch.float64))
+    got = preconditioner(F, residual)(R, torch.tensor([0.1, 1e-4], dtype=torch.float64))
     for j, ridge in enumerate((0.1, 1e-4)):
-        P = low.F @ low.F.T + (ridge + 0.5 * low.residual.mean()) * torch.eye(len(X), dtype=torch.float64)
+        P = F @ F.T + (ridge + 0.5 * residual.mean()) * torch.eye(len(X), dtype=torch.float64)
         assert torch.allclose(got[:, j], torch.linalg.solve(P, R[:, j]), rtol=0, atol=tolerance())
 
 
@@ -227,31 +234,30 @@ def test_leave_one_out_is_what_brute_force_gives(problem, weighted):
     deq, X, targets, _ = problem
     X, targets = X[:40], targets[:40]
     w = torch.linspace(0.5, 2.0, 40, dtype=torch.float64) if weighted else torch.ones(40, dtype=torch.float64)
-    found = solve_kernel(kernel_of(deq), X, targets, [0.02], weights=w if weighted else None, loo=True)
-    expected = brute_force(nsd.ntk(deq, X), targets, 0.02, w)
+    K = nsd.ntk(deq, X)
+    found = solve_dense(K, targets, [0.02], weights=w if weighted else None, loo=True)
+    expected = brute_force(K, targets, 0.02, w)
     assert torch.allclose(found.leave_one_out[0], expected, rtol=SOLVED, atol=SOLVED)
 
 
-def test_rows_of_no_weight_are_not_there_and_rows_of_weight_two_are_there_twice(problem):
+def test_rows_of_weight_two_are_there_twice(problem):
     deq, X, targets, _ = problem
     X, targets = X[:30], targets[:30]
     w = torch.ones(30, dtype=torch.float64)
-    w[3], w[5] = 0.0, 2.0
-    repeated = [i for i in range(30) if i != 3] + [5]
+    w[5] = 2.0
+    repeated = [*range(30), 5]
     new = nsd.ntk(deq, X[:4] + 0.1, X)
-    expected = solve_kernel(kernel_of(deq), X[repeated], targets[repeated], [0.1]).coefficients[0]
-    for solver in ("cholesky", CG(tol=1e-11)):
-        found = solve_kernel(kernel_of(deq), X, targets, [0.1], weights=w, solver=solver)
+    expected = solve_dense(nsd.ntk(deq, X[repeated]), targets[repeated], [0.1]).coefficients[0]
+    direct = solve_dense(nsd.ntk(deq, X), targets, [0.1], weights=w)
+    for found in (direct, iterated(kernel_of(deq), X, targets, [0.1], CG(tol=1e-11), w)):
         assert torch.allclose(new @ found.coefficients[0], new[:, repeated] @ expected, rtol=0, atol=solved(1e-11))
-    loo = solve_kernel(kernel_of(deq), X, targets, [0.1], weights=w, loo=True)
-    assert torch.allclose(loo.leave_one_out[0, 3], nsd.ntk(deq, X[3:4], X)[0] @ loo.coefficients[0])
 
 
 def test_the_path_of_one_eigendecomposition(problem):
     deq, X, targets, _ = problem
     K = nsd.ntk(deq, X)
     path = ridge_path(K, targets)
-    direct = solve_kernel(kernel_of(deq), X, targets, [0.3, 1e-3], loo=True)
+    direct = solve_dense(K, targets, [0.3, 1e-3], loo=True)
     for i, ridge in enumerate((0.3, 1e-3)):
         assert torch.allclose(path.solution(ridge), direct.coefficients[i], rtol=SOLVED, atol=SOLVED)
         assert torch.allclose(path.leave_one_out(ridge), direct.leave_one_out[i], rtol=SOLVED, atol=SOLVED)

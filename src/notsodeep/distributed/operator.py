@@ -6,6 +6,7 @@ sums. Rows and vectors travel inside their tasks, so that Dask can compute again
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
@@ -111,7 +112,8 @@ class ClusterKernel(KernelOperator):
     def _needed(self, tiles: Sequence[Tile]) -> dict[int, Future]:
         return {block: self.rows[block] for block in blocks_of(tiles)}
 
-    def _compute_diagonal(self) -> Tensor:
+    @functools.cached_property
+    def _diagonal(self) -> Tensor:
         return self._by_rows([submit(self.client, kernel_diagonal, self.kernel, rows) for rows in self.rows])
 
     def _compute_columns(self, others: Tensor) -> Tensor:

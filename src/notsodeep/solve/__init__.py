@@ -1,7 +1,7 @@
 """Kernel ridge regression: Cholesky, paths over ridges, preconditioned conjugate gradients (theory, section 16)."""
 
 from .dense import Solution, factorise, ridge_path, solve_dense
-from .iterative import CG, solve_kernel, solve_operator
+from .iterative import CG, solve_operator
 from .network import NetworkKernel
 from .operators import KernelTiles
 
@@ -13,6 +13,5 @@ __all__ = [
     "factorise",
     "ridge_path",
     "solve_dense",
-    "solve_kernel",
     "solve_operator",
 ]

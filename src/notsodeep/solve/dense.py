@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -68,14 +67,18 @@ def factorise(K: Tensor, ridge: float = 0.0) -> Factor:
     >>> float(factorise(torch.eye(2), ridge=1.0).solve(torch.tensor([2.0, 4.0])).sum())
     3.0
     """
-    if K.ndim != 2 or K.shape[0] != K.shape[1] or len(K) == 0:
-        raise InvalidInputError(f"a kernel matrix is square and not empty, got shape {tuple(K.shape)}")
+    _check_matrix(K)
     if not (math.isfinite(ridge) and ridge >= 0):
         raise InvalidInputError(f"ridge must be finite and not negative, got {ridge!r}")
-    if not bool(torch.isfinite(K.sum())):
-        raise InvalidInputError("the kernel matrix holds NaN or infinity; check the data it was computed from")
     lower = _cholesky(K, ridge)
     return Factor(lower, 0.0) if lower is not None else _with_jitter(K, ridge)
+
+
+def _check_matrix(K: Tensor) -> None:
+    if K.ndim != 2 or K.shape[0] != K.shape[1] or len(K) == 0:
+        raise InvalidInputError(f"a kernel matrix is square and not empty, got shape {tuple(K.shape)}")
+    if not bool(torch.isfinite(K.sum())):
+        raise InvalidInputError("the kernel matrix holds NaN or infinity; check the data it was computed from")
 
 
 def _with_jitter(K: Tensor, ridge: float) -> Factor:
@@ -120,33 +123,28 @@ class Solution:
     coefficients : Tensor of shape (ridges, n, k)
     ridges : tuple of float
         The absolute ridges.
-    method : "cholesky" or "cg"
     residuals : Tensor of shape (ridges, k)
         Norms of the residuals, relative to the right-hand sides.
     leave_one_out : Tensor of shape (ridges, n, k), or None
         The prediction of each row from all others, where Cholesky was asked for it.
     steps, refinements, rank : int
         Of conjugate gradients: the steps, the residuals computed again in float64, the rank of the preconditioner.
-    history : tuple of float
-        The largest relative residual after each step.
     jitter : float
         What Cholesky had to add to the diagonal.
 
     Examples
     --------
-    >>> solve_dense(torch.eye(2), torch.ones(2, 1), [1.0]).method
-    'cholesky'
+    >>> solve_dense(torch.eye(2), torch.ones(2, 1), [1.0]).jitter
+    0.0
     """
 
     coefficients: Tensor
     ridges: tuple[float, ...]
-    method: Literal["cholesky", "cg"]
     residuals: Tensor
     leave_one_out: Tensor | None = None
     steps: int = 0
     refinements: int = 0
     rank: int = 0
-    history: tuple[float, ...] = ()
     jitter: float = 0.0
 
 
@@ -164,7 +162,7 @@ def solve_dense(
     ridges : sequence of float
         Absolute and positive; the system is K + ridge W^(-1).
     weights : Tensor of shape (n,), optional
-        W, not negative; a row of weight 2 counts as two rows.
+        W, positive; a row of weight 2 counts as two rows.
     loo : bool
         Whether to compute leave-one-out predictions as well.
 
@@ -192,19 +190,9 @@ def solve_dense(
         residuals.append(left / right.norm(dim=0).clamp_min(torch.finfo(K.dtype).tiny))
         jitter = max(jitter, factor.jitter)
         if loo:
-            left_out.append(_left_out(K, B, parts[-1], d**2 * factor.inverse().diagonal(), d**2, ridge))
+            left_out.append(leave_one_out(B, parts[-1], d**2 * factor.inverse().diagonal(), d**2, ridge))
     loo_stack = torch.stack(left_out) if loo else None
-    return Solution(torch.stack(parts), tuple(ridges), "cholesky", torch.stack(residuals), loo_stack, jitter=jitter)
-
-
-def _left_out(
-    K: Tensor, B: Tensor, coefficients: Tensor, inverse_diagonal: Tensor, weights: Tensor, ridge: float
-) -> Tensor:
-    """Leave-one-out predictions; a row of weight 0 took no part, so its prediction is the plain one."""
-    some = weights > 0
-    out = K @ coefficients
-    out[some] = leave_one_out(B[some], coefficients[some], inverse_diagonal[some], weights[some], ridge)
-    return out
+    return Solution(torch.stack(parts), tuple(ridges), torch.stack(residuals), loo_stack, jitter=jitter)
 
 
 def leave_one_out(
@@ -240,8 +228,8 @@ def scale_of(weights: Tensor | None, n: int, device: torch.device) -> Tensor | N
     if weights is None:
         return None
     w = weights.to(device, torch.float64)
-    if w.shape != (n,) or not bool(torch.isfinite(w).all()) or bool((w < 0).any()) or not bool((w > 0).any()):
-        raise InvalidInputError(f"weights must be {n} finite numbers, none negative and not all zero")
+    if w.shape != (n,) or not bool(((w > 0) & torch.isfinite(w)).all()):
+        raise InvalidInputError(f"weights must be {n} positive and finite numbers; leave out rows of weight zero")
     return None if bool((w == 1.0).all()) else w.sqrt()
 
 
@@ -265,21 +253,14 @@ class RidgePath:
 
     def solution(self, ridge: float) -> Tensor:
         """Return (K + ridge W^(-1))^(-1) targets, of shape (n, k)."""
-        return self.weights.sqrt()[:, None] * (self.vectors @ (self.rotated / self._ridged(ridge)[:, None]))
-
-    def inverse_diagonal(self, ridge: float) -> Tensor:
-        """Return the diagonal of (K + ridge W^(-1))^(-1), of shape (n,)."""
-        return self.weights * ((self.vectors**2) @ (1.0 / self._ridged(ridge)))
+        if not ridge > 0.0:
+            raise InvalidInputError(f"a path runs over positive ridges, got {ridge!r}")
+        return self.weights.sqrt()[:, None] * (self.vectors @ (self.rotated / (self.values + ridge)[:, None]))
 
     def leave_one_out(self, ridge: float) -> Tensor:
         """Return the prediction of each row from all others, of shape (n, k)."""
-        inverse = self.inverse_diagonal(ridge)
-        return leave_one_out(self.targets, self.solution(ridge), inverse, self.weights, ridge)
-
-    def _ridged(self, ridge: float) -> Tensor:
-        if not ridge > 0.0:
-            raise InvalidInputError(f"a path runs over positive ridges, got {ridge!r}")
-        return self.values + ridge
+        inverse_diagonal = self.weights * ((self.vectors**2) @ (1.0 / (self.values + ridge)))
+        return leave_one_out(self.targets, self.solution(ridge), inverse_diagonal, self.weights, ridge)
 
 
 @checked
@@ -290,30 +271,24 @@ def ridge_path(K: Tensor, targets: Tensor, weights: Tensor | None = None) -> Rid
     ----------
     K : Tensor of shape (n, n)
         The kernel matrix.
-    targets : Tensor of shape (n,) or (n, k)
+    targets : Tensor of shape (n, k)
     weights : Tensor of shape (n,), optional
         Positive weights of the rows; ones by default.
 
     Returns
     -------
     RidgePath
-        With ``solution(ridge)``, ``inverse_diagonal(ridge)`` and ``leave_one_out(ridge)``; ridges are absolute.
+        With ``solution(ridge)`` and ``leave_one_out(ridge)``; ridges are absolute.
 
     Examples
     --------
-    >>> path = ridge_path(torch.diag(torch.tensor([1.0, 3.0])), torch.ones(2))
+    >>> path = ridge_path(torch.diag(torch.tensor([1.0, 3.0])), torch.ones(2, 1))
     >>> path.solution(1.0)[:, 0]
     tensor([0.5000, 0.2500], dtype=torch.float64)
     """
-    columns = (targets[:, None] if targets.ndim == 1 else targets).to(torch.float64)
-    if K.ndim != 2 or columns.ndim != 2 or K.shape != (len(columns),) * 2:
-        raise InvalidInputError(
-            f"a square kernel and a target for each of its rows are needed, got {tuple(K.shape)} and "
-            f"{tuple(targets.shape)}"
-        )
-    w = torch.ones_like(columns[:, 0]) if weights is None else weights.to(columns)
-    if w.shape != (len(K),) or not bool(((w > 0) & torch.isfinite(w)).all()):
-        raise InvalidInputError(f"weights must be {len(K)} positive and finite numbers")
-    root = w.sqrt()[:, None]
-    values, vectors = torch.linalg.eigh(root * K.to(torch.float64) * root.T)
-    return RidgePath(values.clamp_min(0.0), vectors, columns, vectors.T @ (root * columns), w)
+    _check_matrix(K)
+    check_problem(K, targets, [1.0])
+    B, scale = targets.to(K.device, torch.float64), scale_of(weights, len(K), K.device)
+    d = torch.ones_like(B[:, :1]) if scale is None else scale[:, None]
+    values, vectors = torch.linalg.eigh(d * K.to(torch.float64) * d.T)
+    return RidgePath(values.clamp_min(0.0), vectors, B, vectors.T @ (d * B), d[:, 0] ** 2)

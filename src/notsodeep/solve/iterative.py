@@ -1,4 +1,4 @@
-"""Kernel ridge regression of any size: Cholesky for what fits, conjugate gradients for the rest.
+"""Kernel ridge regression with many rows, by preconditioned conjugate gradients.
 
 Stored entries may be in float32. Residuals are then computed in float64 and the solution is corrected by further
 passes, until the true residual is small.
@@ -10,19 +10,19 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 
 from .._arguments import check_settings, checked
-from .._conjugate import Iterate, conjugate_gradients, thin, unpreconditioned
+from .._conjugate import Iterate, Precondition, conjugate_gradients, thin, unpreconditioned
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ._limits import LIMITS
-from .dense import Solution, check_problem, scale_of, solve_dense
-from .operators import Dtype, KernelFunction, KernelOperator, KernelTiles
-from .pivoted import Preconditioner, pivoted_cholesky
+from .dense import Solution, check_problem
+from .operators import Dtype, KernelOperator
+from .pivoted import pivoted_cholesky, preconditioner
 
 
 @dataclass(frozen=True)
@@ -70,67 +70,6 @@ class CG:
 Solver = Literal["auto", "cholesky"] | CG
 
 
-@checked
-def solve_kernel(
-    kernel: KernelFunction,
-    X: Tensor,
-    targets: Tensor,
-    ridges: Sequence[float],
-    *,
-    solver: Solver = "auto",
-    weights: Tensor | None = None,
-    loo: bool = False,
-    progress: bool | None = None,
-) -> Solution:
-    """Minimise sum_i w_i |y_i - f(x_i)|^2 + ridge |f|^2 in the space of the kernel, for all ridges at once.
-
-    Parameters
-    ----------
-    kernel : callable
-        k(X, Y) returns the matrix of rows of X against rows of Y (of X itself if Y is None).
-    X : Tensor of shape (n, p)
-    targets : Tensor of shape (n, k)
-    ridges : sequence of float
-        Absolute and positive; the system is K + ridge W^(-1).
-    solver : "auto", "cholesky" or CG
-        ``"auto"`` is Cholesky up to 10,000 rows and ``CG()`` beyond.
-    weights : Tensor of shape (n,), optional
-        w, not negative; a row of weight 2 counts as two rows.
-    loo : bool
-        Whether Cholesky computes leave-one-out predictions as well.
-    progress : bool, optional
-        Whether to show progress bars; by default on a terminal.
-
-    Returns
-    -------
-    Solution
-
-    Raises
-    ------
-    ConvergenceError
-        Where conjugate gradients do not reach ``tol``, or the matrix is not positive definite.
-
-    Examples
-    --------
-    >>> import notsodeep as nsd
-    >>> X, y = torch.eye(4, dtype=torch.float64), torch.ones(4, 1, dtype=torch.float64)
-    >>> found = solve_kernel(lambda a, b: nsd.ck(nsd.ENN(["relu"]), a, b), X, y, ridges=[0.5])
-    >>> found.method, found.coefficients.shape
-    ('cholesky', torch.Size([1, 4, 1]))
-    """
-    check_problem(X, targets, ridges)
-    options = cg_options(solver, len(X))
-    if options is None:
-        try:
-            K = kernel(X.to(torch.float64), None)
-        except TypeError as error:
-            raise InvalidInputError(f"a kernel is a function of rows and of others or None: {error}") from error
-        return solve_dense(K, targets, ridges, weights=weights, loo=loo)
-    scale = scale_of(weights, len(X), X.device)
-    tiles = KernelTiles(kernel, X, scale=scale, dtype=options.dtype, folder=options.folder, progress=progress)
-    return solve_operator(tiles, targets, ridges, options, progress=progress)
-
-
 def cg_options(solver: Solver, n: int) -> CG | None:
     """Return the options of conjugate gradients where they solve ``n`` rows, and None where Cholesky does."""
     if isinstance(solver, CG):
@@ -167,10 +106,16 @@ def solve_operator(
     -------
     Solution
 
+    Raises
+    ------
+    ConvergenceError
+        Where conjugate gradients do not reach ``tol``, or the matrix is not positive definite.
+
     Examples
     --------
+    >>> import notsodeep as nsd
     >>> X = torch.eye(3, dtype=torch.float64)
-    >>> K = KernelTiles(lambda a, b: a @ (a if b is None else b).T, X)
+    >>> K = nsd.solve.KernelTiles(lambda a, b: a @ (a if b is None else b).T, X)
     >>> solve_operator(K, X[:, :1], [1.0]).coefficients[0, 0, 0].item()
     0.5
     """
@@ -179,22 +124,21 @@ def solve_operator(
     B, scale = targets.to(operator.X.device, torch.float64), operator.scale
     right = (B if scale is None else scale * B).repeat(1, len(ridges))
     shifts = torch.tensor(list(ridges), dtype=B.dtype, device=B.device).repeat_interleave(B.shape[1])
-    n, preconditioner = operator.n, None
+    n, precondition = operator.n, cast(Precondition, unpreconditioned)
     rank = min(n, LIMITS.highest_rank, -(-n // 6)) if chosen.rank is None else min(n, chosen.rank)
     if rank:
-        preconditioner = Preconditioner(pivoted_cholesky(operator.columns, operator.diagonal(), rank, chosen.seed))
-    refinement = _Refinement(operator, right, shifts, preconditioner, chosen, progress)
+        F, left, _ = pivoted_cholesky(operator.columns, operator.diagonal(), rank, chosen.seed)
+        precondition, rank = preconditioner(F, left), F.shape[1]
+    refinement = _Refinement(operator, right, shifts, precondition, chosen, progress)
     z, residuals = refinement.run()
     z = z.reshape(n, len(ridges), -1).transpose(0, 1)
     return Solution(
         z if scale is None else scale * z,
         tuple(ridges),
-        "cg",
         residuals.reshape(len(ridges), -1),
         steps=refinement.steps,
         refinements=max(refinement.passes - 1, 0),
-        rank=0 if preconditioner is None else preconditioner.rank,
-        history=tuple(refinement.history),
+        rank=rank,
     )
 
 
@@ -208,7 +152,7 @@ class _Refinement:
     operator: KernelOperator
     B: Tensor
     ridges: Tensor
-    preconditioner: Preconditioner | None
+    precondition: Precondition
     options: CG
     progress: bool | None
     steps: int = 0
@@ -216,7 +160,6 @@ class _Refinement:
     history: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.precondition = unpreconditioned if self.preconditioner is None else self.preconditioner.solve
         norms = self.B.norm(dim=0)
         self.scales = torch.where(norms > 0, norms, torch.ones_like(norms))
 
@@ -265,10 +208,9 @@ class _Refinement:
     def _check(self, before: Tensor, after: Tensor) -> None:
         stuck = (after > 0.5 * before) & (after > self.options.tol * self.scales)
         if bool(stuck.any()):
-            worst = float((after / self.scales).max())
-            reason = "the kernel is stored in float32; use dtype='float64'"
-            if self.operator.dtype == torch.float64:
-                reason = "double precision carries no further at this ridge"
+            worst, reason = float((after / self.scales).max()), "double precision carries no further at this ridge"
+            if self.operator.dtype != torch.float64:
+                reason = "the kernel is stored in float32; use dtype='float64'"
             raise ConvergenceError(
                 f"the relative residual does not fall below {worst:.1e}: {reason}; use a larger ridge or a larger tol"
             )

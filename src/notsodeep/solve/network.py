@@ -59,35 +59,12 @@ class NetworkKernel:
         return found
 
     def expansion(self, X: Tensor, rows: Tensor, coefficients: Tensor) -> Tensor:
-        """Compute f(x) = sum_i a_i k(x, x_i), some rows at a time.
-
-        Parameters
-        ----------
-        X : Tensor of shape (m, p)
-            Where f is wanted.
-        rows : Tensor of shape (n, p)
-            The x_i.
-        coefficients : Tensor of shape (n, k)
-            The a_i.
-
-        Returns
-        -------
-        Tensor of shape (m, k)
-        """
+        """Compute f(x) = sum_i a_i k(x, x_i) at rows X, (m, p), with x_i in ``rows``: a tensor of shape (m, k)."""
         parts = X.split(max(1, LIMITS.entries // len(rows)))
         return torch.cat([self(part.to(rows), rows) @ coefficients for part in parts])
 
     def diagonal(self, X: Tensor) -> Tensor:
-        """Compute k(x, x) of every row, from its norm, or from small symmetric blocks of the kernel of a twin.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n, p)
-
-        Returns
-        -------
-        Tensor of shape (n,)
-        """
+        """Compute k(x, x) of every row, from its norm, or from small symmetric blocks of the kernel of a twin."""
         if isinstance(self.network, Twin):
             return torch.cat([self._matrix(part, None).diagonal() for part in X.split(LIMITS.diagonal_block)])
         norms = X if len(X) > LIMITS.diagonal_block else None  # few rows are not worth a table

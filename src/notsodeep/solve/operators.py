@@ -54,11 +54,7 @@ class KernelOperator(ABC):
 
     def diagonal(self) -> Tensor:
         """Return the diagonal in float64, of shape (n,)."""
-        return self._unscaled_diagonal if self.scale is None else self._unscaled_diagonal * self.scale[:, 0] ** 2
-
-    @functools.cached_property
-    def _unscaled_diagonal(self) -> Tensor:
-        return self._compute_diagonal()
+        return self._diagonal if self.scale is None else self._diagonal * self.scale[:, 0] ** 2
 
     def columns(self, index: Tensor) -> Tensor:
         """Return the columns of these rows in float64, of shape (n, len(index))."""
@@ -69,9 +65,10 @@ class KernelOperator(ABC):
     def _product(self, v: Tensor, exact: bool) -> Tensor:
         """Return K v, with the stored entries or with entries computed again in float64."""
 
+    @property
     @abstractmethod
-    def _compute_diagonal(self) -> Tensor:
-        """Return k(x_i, x_i)."""
+    def _diagonal(self) -> Tensor:
+        """The k(x_i, x_i), (n,)."""
 
     @abstractmethod
     def _compute_columns(self, others: Tensor) -> Tensor:
@@ -161,7 +158,8 @@ class KernelTiles(KernelOperator):
             found[:, left - start : left - start + len(others)] = self.kernel(rows, others)
         return found
 
-    def _compute_diagonal(self) -> Tensor:
+    @functools.cached_property
+    def _diagonal(self) -> Tensor:
         parts = self.X.split(LIMITS.diagonal_block)  # symmetric blocks: exact, whatever the rounding of products
         return torch.cat([self.kernel(part, None).diagonal() for part in parts])
 

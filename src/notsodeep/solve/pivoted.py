@@ -7,44 +7,26 @@ rejection (Epperly, Tropp and Webber 2024), which has the same distribution and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .._conjugate import thin
+from .._conjugate import Precondition, thin
 from ..errors import InvalidInputError
 from ._limits import LIMITS
 
 Columns = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True, eq=False)
-class PivotedFactor:
-    """A factor F with F F' near a positive semidefinite matrix K."""
+def pivoted_cholesky(columns: Columns, diagonal: Tensor, rank: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Return F, (n, rank), with F F' near K; the diagonal of K - F F'; the pivots, of which F reproduces the columns.
 
-    F: Tensor
-    """Shape (n, rank)."""
-    residual: Tensor
-    """The diagonal of K - F F'."""
-    pivots: Tensor
-    """The rows whose columns of K were used."""
-
-    @property
-    def rank(self) -> int:
-        """The number of columns of F."""
-        return self.F.shape[1]
-
-
-def pivoted_cholesky(columns: Columns, diagonal: Tensor, rank: int, seed: int = 0) -> PivotedFactor:
-    """Compute a low-rank factor by randomly pivoted Cholesky; it stops early where nothing is left.
-
-    ``columns`` takes row indices, (m,), and returns these columns of K, (n, m).
+    ``columns`` takes row indices, (m,), and returns these columns of K, (n, m). F stops early where nothing is left.
 
     >>> K = torch.ones(4, 4, dtype=torch.float64)
-    >>> found = pivoted_cholesky(lambda index: K[:, index], K.diagonal(), rank=3)
-    >>> found.rank, float(found.residual.max())
-    (1, 0.0)
+    >>> F, residual, _ = pivoted_cholesky(lambda index: K[:, index], K.diagonal(), rank=3)
+    >>> F.shape, float(residual.max())
+    (torch.Size([4, 1]), 0.0)
     """
     if not 1 <= rank <= len(diagonal):
         raise InvalidInputError(f"rank must be between 1 and n = {len(diagonal)}, got {rank}")
@@ -65,7 +47,7 @@ def pivoted_cholesky(columns: Columns, diagonal: Tensor, rank: int, seed: int = 
         left[proposed[accepted]] = 0.0
         pivots.append(proposed[accepted])
         done += len(accepted)
-    return PivotedFactor(F[:, :done].contiguous(), left, torch.cat(pivots))
+    return F[:, :done].contiguous(), left, torch.cat(pivots)
 
 
 def _draw(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -93,20 +75,18 @@ def _accept(block: Tensor, bounds: Tensor, most: int, generator: torch.Generator
     return index.to(block.device), lower
 
 
-class Preconditioner:
-    """P = F F' + (ridge + half the mean residual diagonal) I, an approximation of K + ridge I for every ridge.
+def preconditioner(F: Tensor, residual: Tensor) -> Precondition:
+    """Return the inverse of P = F F' + (ridge + half the mean residual diagonal) I, which is near K + ridge I.
 
     One eigendecomposition of F'F serves all ridges: with s = ridge + half the mean residual, Woodbury's formula gives
     P^(-1) = (I - F (F'F + s I)^(-1) F') / s.
     """
+    values, vectors = torch.linalg.eigh(F.T @ F)
+    values, half = values.clamp_min(0.0)[:, None], 0.5 * float(residual.mean())
 
-    def __init__(self, factor: PivotedFactor) -> None:
-        self.rank, self.F = factor.rank, factor.F
-        self.values, self.vectors = torch.linalg.eigh(self.F.T @ self.F)
-        self.shift = 0.5 * float(factor.residual.mean())
+    def solve(R: Tensor, ridges: Tensor) -> Tensor:
+        shift = ridges + half
+        inner = (vectors.T @ thin(F.T, R)) / (values + shift)
+        return (R - thin(F, vectors @ inner)) / shift
 
-    def solve(self, R: Tensor, ridges: Tensor) -> Tensor:
-        """Return P^(-1) R, (n, k), where column j of R has the ridge ``ridges[j]``."""
-        shift = ridges + self.shift
-        inner = (self.vectors.T @ thin(self.F.T, R)) / (self.values.clamp_min(0.0)[:, None] + shift)
-        return (R - thin(self.F, self.vectors @ inner)) / shift
+    return solve
