@@ -57,10 +57,10 @@ def test_round_trips(network):
 
 @networks
 def test_frozen(network):
-    name = type(network).__slots__[0]
-    with pytest.raises(AttributeError, match="frozen"):
+    name = next(iter(vars(network)))
+    with pytest.raises(AttributeError, match="cannot assign"):
         setattr(network, name, None)
-    with pytest.raises(AttributeError, match="frozen"):
+    with pytest.raises(AttributeError, match="cannot delete"):
         delattr(network, name)
     with pytest.raises(AttributeError):
         network.something_new = 1
@@ -185,20 +185,20 @@ def test_variances_without_gradients_become_numbers():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: nsd.DEQ("relu", -0.1), InvalidInputError, "sigma_a2 must be finite and not negative"),
+        (lambda: nsd.DEQ("relu", -0.1), InvalidInputError, "sigma_a2 must be a finite number and not negative"),
         (lambda: nsd.DEQ("relu", math.nan), InvalidInputError, "sigma_a2"),
-        (lambda: nsd.DEQ("relu", "0.2"), InvalidInputError, "must be a number"),
-        (lambda: nsd.DEQ("relu", None), InvalidInputError, "must be a number"),
-        (lambda: nsd.DEQ("relu", torch.ones(2)), InvalidInputError, "shape"),
+        (lambda: nsd.DEQ("relu", "0.2"), InvalidInputError, "must be a finite number"),
+        (lambda: nsd.DEQ("relu", None), InvalidInputError, "must be a finite number"),
+        (lambda: nsd.DEQ("relu", torch.ones(2)), InvalidInputError, "finite number"),
         (lambda: nsd.DEQ("relu", 1.5), InvalidInputError, "give sigma_b2"),
         (lambda: nsd.DEQ("rely", 0.2), ActivationError, "did you mean 'relu'"),
         (lambda: nsd.DEQ(np.tanh, 0.2), ActivationError, "torch functions"),
         (lambda: nsd.ENN([]), InvalidInputError, "at least one layer"),
         (lambda: nsd.ENN(np.tanh), ActivationError, "torch functions"),
         (lambda: nsd.ENN(["relu", 3]), ActivationError, "a torch module"),
-        (lambda: nsd.DEQ("relu", 0.2).centred(tau0=0.0), InvalidInputError, "tau0 must be a positive"),
-        (lambda: nsd.DEQ("relu", 0.2).centred(tau0="1"), InvalidInputError, "tau0 must be a positive"),
-        (lambda: nsd.ENN("relu").centred(tau0=-1.0), InvalidInputError, "tau0 must be a positive"),
+        (lambda: nsd.DEQ("relu", 0.2).centred(tau0=0.0), InvalidInputError, "tau0 must be a number"),
+        (lambda: nsd.DEQ("relu", 0.2).centred(tau0="1"), InvalidInputError, "tau0 must be a number"),
+        (lambda: nsd.ENN("relu").centred(tau0=-1.0), InvalidInputError, "tau0 must be a number"),
         (lambda: nsd.DEQ("linear", 1.0, 1.0).centred_scale(), ConvergenceError, "has no solution.*lower it"),
         (lambda: nsd.DEQ("linear", 1.5, 1.0).centred_scale(), ConvergenceError, "has no solution.*lower it"),
     ],

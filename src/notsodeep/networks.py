@@ -1,22 +1,17 @@
-"""Specifications of networks: what they are, without weights and without data.
-
->>> import notsodeep as nsd
->>> nsd.DEQ("relu", sigma_a2=0.2)
-DEQ(ReLU(), sigma_a2=0.2, sigma_b2=0.8)
->>> nsd.ENN(["tanh", "relu"]).depth
-2
-"""
+"""Specifications of networks: what they are, without weights and without data."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self, get_args, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ._arguments import not_negative
 from ._arrays import as_floats, isolated_settings
 from ._caches import cached
 from ._files import parsed
@@ -31,20 +26,15 @@ KERNELS: tuple[Kernel, ...] = get_args(Kernel)
 SCALES = (1e-30, 1e30)  # between these, fourth powers of tau0 and their inverses are numbers
 
 
-class _Frozen:
-    """A value: no attribute changes after construction; equality and hash are those of the content."""
+class _Network:
+    """What a DEQ and an ENN share."""
 
-    __slots__ = ()
+    activations: tuple[Activation, ...]
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """The names of the kernels."""
         return KERNELS
-
-    @property
-    def activations(self) -> tuple[Activation, ...]:
-        """The activations of the layers."""
-        raise NotImplementedError
 
     @property
     def biased(self) -> bool:
@@ -68,38 +58,15 @@ class _Frozen:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        """Return the network that ``to_dict`` wrote.
-
-        Parameters
-        ----------
-        document : dict
-
-        Returns
-        -------
-        DEQ or ENN
-        """
+        """Return the network that ``to_dict`` wrote."""
         network = network_from_dict(document)
         if not isinstance(network, cls):
             raise SerialisationError(f"expected the description of a {cls.__name__}, got {network!r}")
         return network
 
-    def _content(self) -> tuple[Any, ...]:
-        raise NotImplementedError
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{type(self).__name__} is frozen; build a new one instead of setting {name!r}")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{type(self).__name__} is frozen; {name!r} cannot be deleted")
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self._content() == other._content()
-
-    def __hash__(self) -> int:
-        return hash((type(self).__name__, self._content()))
-
-
-class DEQ(_Frozen):
+@dataclass(frozen=True, init=False, repr=False)
+class DEQ(_Network):
     """Specify the deep equilibrium model z = phi(sigma_a A z + sigma_b B x + sigma_c c) / sqrt(m), f(x) = a . z.
 
     Parameters
@@ -111,14 +78,10 @@ class DEQ(_Frozen):
     sigma_b2 : float or Tensor, optional
         The variance of the input weights, ``1 - sigma_a2`` by default.
     sigma_c2 : float or Tensor, default 0
-        The variance of the bias c.
+        The variance of the bias c. Kernels are differentiable in a variance that is a tensor with ``requires_grad``.
     readout : {"activation", "pre-activation"}
         The output is f(x) = a . z, or one more pre-activation, f(x) = sigma_a a . z + sigma_b b . x + sigma_c c', with
         weights of its own: then ck and ntk are G* and K* of the preprint and of the workshop paper.
-
-    Notes
-    -----
-    Kernels are differentiable in a variance that is a tensor of no dimension with ``requires_grad``.
 
     Examples
     --------
@@ -129,7 +92,6 @@ class DEQ(_Frozen):
     DEQ(LeakyReLU(slope=0.1, gain=1.0), sigma_a2=0.2, sigma_b2=1)
     """
 
-    __slots__ = ("activation", "readout", "sigma_a2", "sigma_b2", "sigma_c2")
     activation: Activation
     sigma_a2: float
     sigma_b2: float
@@ -144,20 +106,18 @@ class DEQ(_Frozen):
         sigma_c2: float | Tensor = 0.0,
         readout: Readout = "activation",
     ) -> None:
-        object.__setattr__(self, "activation", activation(phi))
         if readout not in get_args(Readout):
             raise InvalidInputError(f"readout must be one of {get_args(Readout)}, got {readout!r:.60}")
-        object.__setattr__(self, "readout", readout)
-        object.__setattr__(self, "sigma_a2", _variance("sigma_a2", sigma_a2))
-        number = float(self.sigma_a2.detach() if isinstance(self.sigma_a2, Tensor) else self.sigma_a2)
-        if sigma_b2 is None and number >= 1.0:
+        first = _variance("sigma_a2", sigma_a2)
+        if sigma_b2 is None and first >= 1.0:
             raise InvalidInputError(
-                f"sigma_b2 defaults to 1 - sigma_a2, which is not positive for sigma_a2 = {number}; give sigma_b2"
+                f"sigma_b2 defaults to 1 - sigma_a2, which is not positive for sigma_a2 = {first:.6g}; give sigma_b2"
             )
-        object.__setattr__(
-            self, "sigma_b2", _variance("sigma_b2", 1.0 - self.sigma_a2 if sigma_b2 is None else sigma_b2)
-        )
+        object.__setattr__(self, "activation", activation(phi))
+        object.__setattr__(self, "sigma_a2", first)
+        object.__setattr__(self, "sigma_b2", _variance("sigma_b2", 1.0 - first if sigma_b2 is None else sigma_b2))
         object.__setattr__(self, "sigma_c2", _variance("sigma_c2", sigma_c2))
+        object.__setattr__(self, "readout", readout)
 
     @property
     def variances(self) -> tuple[float, float, float]:
@@ -166,7 +126,7 @@ class DEQ(_Frozen):
         return float(a), float(b), float(c)
 
     @property
-    def activations(self) -> tuple[Activation, ...]:
+    def activations(self) -> tuple[Activation, ...]:  # type: ignore[override]
         """The activation of the one layer, as a tuple."""
         return (self.activation,)
 
@@ -180,17 +140,14 @@ class DEQ(_Frozen):
         """Whether sigma_c2 is positive."""
         return self.variances[2] > 0.0
 
-    def _content(self) -> tuple[Any, ...]:
-        return (self.activation, *self.variances, self.readout)
+    def __hash__(self) -> int:  # two equal tensors have different hashes
+        return hash((self.activation, self.variances, self.readout))
 
     def __repr__(self) -> str:
         a, b, c = self.variances
         bias = f", sigma_c2={c:.10g}" if c else ""
         seen = f", readout={self.readout!r}" if self.readout != "activation" else ""
         return f"DEQ({self.activation!r}, sigma_a2={a:.10g}, sigma_b2={b:.10g}{bias}{seen})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (DEQ, (self.activation, self.sigma_a2, self.sigma_b2, self.sigma_c2, self.readout))
 
     @property
     def limit(self) -> float:
@@ -222,43 +179,12 @@ class DEQ(_Frozen):
             )
 
     def centred(self, tau0: float = 1.0) -> DEQ:
-        """Return the DEQ with phi - E[phi(tau* xi)], where tau* is :meth:`centred_scale`; the theorems speak of it.
-
-        Parameters
-        ----------
-        tau0 : float, default 1
-            The scale of the inputs, sqrt(E||x||^2).
-
-        Returns
-        -------
-        DEQ
-        """
+        """Return the DEQ with phi - E[phi(tau* xi)], of which the theorems speak; tau* is :meth:`centred_scale`."""
         tau = self.centred_scale(tau0)
         return DEQ(self.activation.centred(at=tau), self.sigma_a2, self.sigma_b2, self.sigma_c2, self.readout)
 
     def centred_scale(self, tau0: float = 1.0) -> float:
-        """Return the solution tau* of tau*^2 = sigma_a2 Var[phi(tau* xi)] + sigma_b2 tau0^2 + sigma_c2.
-
-        Parameters
-        ----------
-        tau0 : float, default 1
-            The scale of the inputs.
-
-        Returns
-        -------
-        float
-            The scale of the pre-activations of the centred DEQ (preprint, Remark 3).
-
-        Raises
-        ------
-        ConvergenceError
-            If the equation has no solution.
-
-        Examples
-        --------
-        >>> round(DEQ("tanh", 0.2).centred_scale(tau0=1.0), 10)
-        0.9348716109
-        """
+        """Return the solution tau* of tau*^2 = sigma_a2 Var[phi(tau* xi)] + sigma_b2 tau0^2 + sigma_c2."""
         return _centred_scale(self.detached(), check_tau0(tau0))
 
     def detached(self) -> DEQ:
@@ -266,20 +192,7 @@ class DEQ(_Frozen):
         return DEQ(self.activation, *self.variances, self.readout) if self.tracked else self
 
     def drive(self, inner: Any, *, tracked: bool = False) -> Any:
-        """Return what the inputs contribute to the covariance of the pre-activations.
-
-        Parameters
-        ----------
-        inner : float, array or tensor
-            The inner products of the inputs.
-        tracked : bool, default False
-            Whether gradients reach the variances.
-
-        Returns
-        -------
-        float, array or tensor
-            ``sigma_b2 * inner + sigma_c2``.
-        """
+        """Return ``sigma_b2 * inner + sigma_c2``, the part of the inputs; ``tracked`` keeps tensors."""
         _, b, c = (None, self.sigma_b2, self.sigma_c2) if tracked else self.variances
         return b * inner + c
 
@@ -334,7 +247,8 @@ def _centred_scale(deq: DEQ, tau0: float) -> float:
     return float(pre_activation_variance(deq, square, lambda q: spread(deq.activation, q.sqrt())).sqrt())
 
 
-class ENN(_Frozen):
+@dataclass(frozen=True, init=False, repr=False)
+class ENN(_Network):
     """Specify the explicit network x_l = sigma_l(W_l x_{l-1}) / sqrt(m_l), l = 1 ... L, f(x) = a . x_L.
 
     Parameters
@@ -350,7 +264,6 @@ class ENN(_Frozen):
     1
     """
 
-    __slots__ = ("activations",)
     activations: tuple[Activation, ...]
 
     def __init__(self, activations: Iterable[ActivationLike] | ActivationLike) -> None:
@@ -362,14 +275,8 @@ class ENN(_Frozen):
             raise InvalidInputError("an explicit network needs at least one layer, got an empty list of activations")
         object.__setattr__(self, "activations", tuple(activation(a) for a in given))
 
-    def _content(self) -> tuple[Any, ...]:
-        return self.activations
-
     def __repr__(self) -> str:
         return f"ENN([{', '.join(repr(a) for a in self.activations)}])"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (ENN, (self.activations,))
 
     @property
     def depth(self) -> int:
@@ -378,17 +285,7 @@ class ENN(_Frozen):
 
     @isolated_settings
     def centred(self, tau0: float = 1.0) -> ENN:
-        """Return the network with each layer centred at the scale tau_{l-1} of its inputs.
-
-        Parameters
-        ----------
-        tau0 : float, default 1
-            The scale of the inputs of the first layer.
-
-        Returns
-        -------
-        ENN
-        """
+        """Return the network with each layer centred at the scale tau_{l-1} of its inputs; the first is ``tau0``."""
         layers, tau = [], check_tau0(tau0)
         for phi in self.activations:
             layers.append(phi.centred(at=tau))
@@ -406,12 +303,6 @@ Network = DEQ | ENN
 # ---- what may be asked of a network ------------------------------------------------------------------------
 
 
-def check_network(network: Any) -> None:
-    """Refuse what is neither a DEQ nor an ENN."""
-    if not isinstance(network, DEQ | ENN):
-        raise InvalidInputError(f"expected a DEQ or an ENN, got {type(network).__name__}")
-
-
 def check_unbiased(deq: DEQ, what: str) -> None:
     """Refuse a bias, which correlates orthogonal inputs; ``what`` is not defined then."""
     if deq.biased:
@@ -423,7 +314,8 @@ def check_unbiased(deq: DEQ, what: str) -> None:
 
 def check_kernel(network: Any, kernel: Any) -> None:
     """Refuse an unknown kernel, and the tangent kernels of a network that has no gradient."""
-    check_network(network)
+    if not isinstance(network, DEQ | ENN):
+        raise InvalidInputError(f"expected a DEQ or an ENN, got {type(network).__name__}")
     if not (isinstance(kernel, str) and kernel in KERNELS):
         raise InvalidInputError(f"kernel must be one of {KERNELS}, got {kernel!r}")
     jumping = [phi for phi in network.activations if not phi.continuous] if is_tangent(kernel) else []
@@ -436,7 +328,7 @@ def check_kernel(network: Any, kernel: Any) -> None:
 
 def check_kernels(network: Any, kernels: Any) -> tuple[Kernel, ...]:
     """Refuse what is no non-empty sequence of kernels that the network has."""
-    check_network(network)
+    check_kernel(network, "ck")
     has = network.kernels
     known = isinstance(kernels, Sequence) and all(isinstance(k, str) and k in has for k in kernels)
     if isinstance(kernels, str) or not known or not kernels:
@@ -513,27 +405,15 @@ def network_from_dict(document: Mapping[str, Any] | str) -> Network:
 
 def check_tau0(tau0: Any) -> float:
     """Return the scale of the inputs as a plain number, or refuse it."""
-    if not (isinstance(tau0, int | float | np.floating) and 0 < tau0 < math.inf):
-        raise InvalidInputError(f"tau0 must be a positive and finite number, got {tau0!r}")
-    if not SCALES[0] <= tau0 <= SCALES[1]:
-        raise InvalidInputError(
-            f"tau0 must lie between {SCALES[0]:.0e} and {SCALES[1]:.0e}, got {tau0!r}; scale the inputs"
-        )
+    low, high = SCALES
+    if not (isinstance(tau0, int | float | np.floating) and low <= tau0 <= high):
+        raise InvalidInputError(f"tau0 must be a number from {low:.0e} to {high:.0e}, got {tau0!r}; scale the inputs")
     return float(tau0)
 
 
-def _variance(name: str, value: float | Tensor) -> float | Tensor:
-    if isinstance(value, str | bytes | bool):
-        raise InvalidInputError(f"{name} must be a number, got {value!r}")
-    if isinstance(value, Tensor):
-        if value.ndim != 0:
-            raise InvalidInputError(f"{name} must be a number, got a tensor of shape {tuple(value.shape)}")
-        number, given = float(value.detach()), value if value.requires_grad else float(value)
-    else:
-        try:
-            number = given = float(value)
-        except (TypeError, ValueError, OverflowError):
-            raise InvalidInputError(f"{name} must be a number, got {value!r:.60}") from None
-    if not (math.isfinite(number) and number >= 0):
-        raise InvalidInputError(f"{name} must be finite and not negative, got {number!r}")
-    return given
+def _variance(name: str, value: Any) -> Any:
+    """Return a variance as a plain number, or as a tensor of no dimension if its gradient is asked for."""
+    if not isinstance(value, Tensor) or value.ndim:
+        return not_negative(name, value)
+    number = not_negative(name, float(value.detach()))
+    return value if value.requires_grad else number

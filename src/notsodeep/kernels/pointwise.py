@@ -326,6 +326,7 @@ def solve_covariance(deq: DEQ, layer: Any, drive: Tensor, bound: Tensor) -> Tens
 # ---- slopes in the variances of a DEQ ---------------------------------------------------------------------
 
 
+@dataclass(frozen=True, init=False, repr=False)
 class DEQSlope(DEQ):
     """In the place of a DEQ: its matrices are the derivatives of one kernel of that DEQ, by the names of variances.
 
@@ -333,7 +334,6 @@ class DEQSlope(DEQ):
     kernel. Variances that are zero have none. ``tied``: sigma_b2 = 1 - sigma_a2 moves with sigma_a2.
     """
 
-    __slots__ = ("kernel", "tied")
     kernel: Kernel
     tied: bool
 
@@ -354,20 +354,13 @@ class DEQSlope(DEQ):
         """The DEQ itself."""
         return DEQ(self.activation, *self.variances, self.readout)
 
-    def _content(self) -> tuple[Any, ...]:
-        return (*super()._content(), self.kernel, self.tied)
-
     def __repr__(self) -> str:
         return f"slopes of the {self.kernel} of {super().__repr__()}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (DEQSlope, (self.deq, self.kernel, self.tied))
 
 
 class _PerPair(DEQ):
     """A DEQ with one copy of its variances for every pair: the gradient of a sum is then the slope of every entry."""
 
-    __slots__ = ("_numbers",)
     _numbers: tuple[float, float, float]
 
     def __init__(self, deq: DEQSlope, leaves: dict[str, Tensor]) -> None:
