@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from notsodeep import _files
 from notsodeep._files import atomic, write_matrix, write_text
-from notsodeep.errors import NotSoDeepWarning
 
 
 def names(folder: Path) -> list[str]:
@@ -59,31 +56,6 @@ def test_every_legal_name_can_be_written(name, tmp_path):
     assert names(tmp_path) == [name]
 
 
-DEAD = ".file.0123456789abcdef.part"
-
-
-def test_parts_of_dead_writers_are_removed_and_named(tmp_path):
-    others = [".file.0123.part", ".file.0123456789abcdeg.part", ".file.backup.0123456789abcdef.part", DEAD[1:]]
-    (tmp_path / DEAD).write_bytes(bytes(3 << 20))
-    for name in others:  # of somebody else, whatever they are
-        (tmp_path / name).write_bytes(b"not ours")
-    with pytest.warns(NotSoDeepWarning, match=r"unfinished parts of .*file, 3\.0 MiB that a killed run had left"):
-        write_text(tmp_path / "file", "text")
-    assert names(tmp_path) == sorted([*others, "file"])
-
-
-def test_the_part_of_a_living_writer_is_left_alone(tmp_path):
-    with atomic(tmp_path / "file") as outer:
-        outer.write_text("outer")
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            write_text(tmp_path / "file", "inner")
-        assert (tmp_path / "file").read_text() == "inner"
-        assert outer.exists()
-    assert (tmp_path / "file").read_text() == "outer"
-    assert names(tmp_path) == ["file"]
-
-
 @pytest.mark.parametrize("error", [OSError("no"), KeyboardInterrupt(), SystemExit(3)])
 def test_a_writer_that_breaks_off_leaves_what_was_there(error, tmp_path):
     def breaks_off():
@@ -126,21 +98,9 @@ def test_a_matrix_is_filled_on_the_disk(tmp_path):
     assert names(tmp_path) == ["K.npy"]
 
 
-def test_systems_without_locks_reserved_space_and_open_folders_write_all_the_same(tmp_path, monkeypatch):
-    """What Windows and macOS do not have: fcntl, posix_fallocate, sysconf, and folders that can be opened."""
-    monkeypatch.setattr(_files, "fcntl", None)
-    for name in ("posix_fallocate", "sysconf"):
-        monkeypatch.delattr(os, name, raising=False)
-    opened = os.open
-
-    def refuse_folders(path, *rest, **options):
-        if os.path.isdir(path):
-            raise PermissionError(13, "a folder")
-        return opened(path, *rest, **options)
-
-    monkeypatch.setattr(os, "open", refuse_folders)
-    (tmp_path / DEAD).write_bytes(b"whose it is cannot be known")
-    write_text(tmp_path / "file", "text")
+def test_a_system_that_reserves_no_space_writes_all_the_same(tmp_path, monkeypatch):
+    """Windows and macOS have no posix_fallocate."""
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
     write_matrix(tmp_path / "K.npy", (3, 2), np.float64, lambda out: out.fill(1.0))
-    assert names(tmp_path) == [DEAD, "K.npy", "file"]
+    assert names(tmp_path) == ["K.npy"]
     assert np.load(tmp_path / "K.npy").sum() == 6.0

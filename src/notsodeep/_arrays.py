@@ -179,28 +179,25 @@ def _from_array(X: Any, name: str) -> Tensor:
 
 
 def check_target(out: Any, shape: tuple[int, int], inputs: Sequence[Tensor]) -> Tensor:
-    """``out=`` as a tensor that shares its memory: writable, of this shape, and apart from the inputs."""
-    if not isinstance(out, Tensor | np.ndarray):
-        raise InvalidInputError(f"out= must be an array or a tensor of shape {shape}, got {type(out).__name__}")
-    if isinstance(out, np.ndarray):
-        out = _from_writable(out)
-    if tuple(out.shape) != shape or not out.dtype.is_floating_point or out.layout != torch.strided:
-        raise InvalidInputError(f"out= must be a floating array of shape {shape}, got {out.dtype} {tuple(out.shape)}")
-    if out.requires_grad or any(step == 0 and size > 1 for step, size in zip(out.stride(), out.shape, strict=True)):
-        raise InvalidInputError("out= must be plain memory: not tracked by autograd, no entry standing for several")
-    if any(_overlap(out, other) for other in inputs):
+    """Return ``out=`` as a tensor that shares its memory: writable, of this shape, and apart from the inputs."""
+    target = torch.from_numpy(out) if isinstance(out, np.ndarray) and _is_writable(out) else out
+    good = isinstance(target, Tensor) and tuple(target.shape) == shape and target.dtype.is_floating_point
+    good = good and target.layout == torch.strided and not target.requires_grad
+    if not good or any(step == 0 and size > 1 for step, size in zip(target.stride(), shape, strict=True)):
+        seen = f"{out.dtype} of shape {tuple(out.shape)}" if hasattr(out, "dtype") else type(out).__name__
+        raise InvalidInputError(
+            f"out= must be memory for floating numbers of shape {shape}: a tensor that autograd does not track, or an "
+            "array in this machine's byte order that is no reversed view and not read-only (open a memory map with "
+            f"mode 'r+'), without entries that stand for several; got {seen}"
+        )
+    if any(_overlap(target, other) for other in inputs):
         raise InvalidInputError("out= shares memory with the input, or with another out=; give it memory of its own")
-    return out
+    return target
 
 
-def _from_writable(out: np.ndarray) -> Tensor:
-    if not out.flags.writeable:
-        raise InvalidInputError("out= is read-only; open a memory map with mode 'r+' or 'w+'")
-    if not out.dtype.isnative or out.dtype.kind != "f" or out.dtype.itemsize > 8:
-        raise InvalidInputError(f"out= must be a floating array of this machine's byte order, got {out.dtype}")
-    if any(s < 0 or s % out.itemsize for s in out.strides):
-        raise InvalidInputError("out= must not be a reversed or unaligned view")
-    return torch.from_numpy(out)
+def _is_writable(out: np.ndarray) -> bool:
+    plain = out.dtype.isnative and out.dtype.kind == "f" and out.dtype.itemsize <= 8
+    return plain and out.flags.writeable and all(s >= 0 and s % out.itemsize == 0 for s in out.strides)
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:

@@ -1,8 +1,7 @@
 """Files appear whole or not at all: what was there before stays if a write fails, is interrupted or killed.
 
 A file is written under a hidden name, ``.NAME.<16 hexadecimal digits>.part``, beside its target and renamed when it is
-complete. Where the system has locks, its writer holds one on it: a part without a lock belongs to a process that was
-killed, and the next writer of the same target removes it. No other file is ever removed.
+complete. A killed process leaves its part, which may be removed.
 """
 
 from __future__ import annotations
@@ -12,21 +11,15 @@ import errno
 import io
 import json
 import os
-import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, ValuesView
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .errors import CheckpointError, SerialisationError, warn
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks: the part of a killed process stays there
-    fcntl = None  # type: ignore[assignment]
+from .errors import CheckpointError, SerialisationError
 
 WRONG_PATH = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 _NAME = 200  # bytes of the target's name in that of its part: file systems allow 255 in all
@@ -43,24 +36,21 @@ def atomic(path: Path, size: int = 0) -> Iterator[Path]:
     Permissions are those of the file before, or what the umask leaves.
     """
     target = _target(path)
-    _remove_dead_parts(target)
-    part = target.with_name(f".{_cut(target.name)}.{secrets.token_hex(8)}.part")
+    name = os.fsdecode(os.fsencode(target.name)[:_NAME])
+    part = target.with_name(f".{name}.{secrets.token_hex(8)}.part")
     try:
-        with _locked(part):
+        with open(part, "xb") as stream:
             if size:
-                with open(part, "r+b") as stream:
-                    reserve(stream.fileno(), size, part.parent)
-            yield part
-            with open(part, "r+b") as stream:
-                os.fsync(stream.fileno())
-            with contextlib.suppress(FileNotFoundError):
-                part.chmod(target.stat().st_mode & 0o777)
-            os.replace(part, target)
+                reserve(stream.fileno(), size, part.parent)
+        yield part
+        with open(part, "r+b") as stream:
+            os.fsync(stream.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            part.chmod(target.stat().st_mode & 0o777)
+        os.replace(part, target)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    with contextlib.suppress(OSError):  # makes the new name durable, where the system lets a folder be opened
-        _sync(target.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -124,9 +114,6 @@ def advice(error: OSError) -> str:
     return "Free some space or choose another place; earlier output is as it was."
 
 
-# ---- parts -----------------------------------------------------------------------------------------------
-
-
 def _target(path: Path) -> Path:
     """Return the file that is to be replaced, links followed; devices and folders are refused."""
     target = Path(os.path.realpath(path))
@@ -135,59 +122,6 @@ def _target(path: Path) -> Path:
     if target.exists() and not target.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return target
-
-
-def _cut(name: str) -> str:
-    return os.fsdecode(os.fsencode(name)[:_NAME])
-
-
-@contextlib.contextmanager
-def _locked(part: Path) -> Iterator[None]:
-    """Make a new file, and hold a lock on it where there are locks."""
-    if fcntl is None:
-        part.touch()
-        yield
-        return
-    while True:
-        with open(part, "ab") as stream:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(stream, fcntl.LOCK_EX)
-            # before it had its lock, the part looked like a dead one and may have been removed by another writer
-            if part.exists() and os.path.samestat(part.stat(), os.fstat(stream.fileno())):
-                yield
-                return
-
-
-def _remove_dead_parts(target: Path) -> None:
-    """Remove the parts that killed writers of this target have left, and say so."""
-    if fcntl is None or not target.parent.is_dir():
-        return
-    ours = re.compile(rf"\.{re.escape(_cut(target.name))}\.[0-9a-f]{{16}}\.part")
-    with os.scandir(target.parent) as entries:
-        parts = [Path(entry.path) for entry in entries if ours.fullmatch(entry.name)]
-    removed = sum(map(_remove_if_dead, parts))
-    if removed:
-        warn(f"removed unfinished parts of {target}, {removed / 2**20:.1f} MiB that a killed run had left")
-
-
-def _remove_if_dead(part: Path) -> int:
-    """Remove a part that nobody holds; return its size in bytes, at least one, or 0 if it was left alone."""
-    try:
-        with open(part, "r+b") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            size = os.fstat(stream.fileno()).st_size
-            part.unlink(missing_ok=True)
-            return max(size, 1)
-    except OSError:  # a living writer holds it, or it is not ours to open
-        return 0
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # ---- JSON documents that come from outside, before anything is made from them ----------------------------
@@ -213,15 +147,11 @@ def _check_size(document: Mapping[str, Any], what: str) -> None:
     level: list[Any] = [document]
     entries = 0
     for _ in range(_DEEPEST):
-        inner = [part.values() if isinstance(part, Mapping) else part for part in level if _is_nested(part)]
-        level = [entry for part in inner for entry in part]
+        inner = [part.values() if isinstance(part, Mapping) else part for part in level]
+        level = [entry for part in inner if isinstance(part, ValuesView | list | tuple) for entry in part]
         entries += len(level)
         if not level:
             return
         if entries > _MOST:
             break
     raise SerialisationError(f"{what} is not nested {_DEEPEST} levels deep, nor has it {_MOST} entries")
-
-
-def _is_nested(part: Any) -> bool:
-    return isinstance(part, Mapping | list | tuple)
