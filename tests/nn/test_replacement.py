@@ -138,12 +138,14 @@ def test_a_student_of_ones_own_in_double_precision(tmp_path) -> None:
     assert torch.equal(again(LATER.double()), found(LATER.double()))
 
 
-def test_the_model_keeps_its_mode_and_its_weights() -> None:
-    model = nn.Sequential(nn.Linear(P, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, CLASSES)).train()
+def test_the_model_keeps_its_weights_and_is_left_in_evaluation_mode() -> None:
+    model = nn.Sequential(nn.Linear(P, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, CLASSES)).eval()
+    model[1].train()
     before = [p.clone() for p in model.parameters()]
     replaced(model)
     assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
     assert all(p.grad is None for p in model.parameters())
+    assert not model[1].training
 
 
 @pytest.mark.parametrize("kind", ["list", "pairs", "generator"])

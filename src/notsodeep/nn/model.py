@@ -181,7 +181,7 @@ class Gaussian:
             raise MemoryError(f"a weight matrix of shape {shape} does not fit into memory") from error
 
     def orthogonal(self, rows: int, columns: int) -> nn.Parameter:
-        """Rows that are Gaussian vectors, each by itself exactly, but orthogonal to each other in blocks.
+        """Draw rows that are Gaussian vectors, each by itself exactly, but orthogonal to each other in blocks.
 
         A matrix with more rows than columns is a stack of such blocks. Kernels of random features have the same mean
         and far smaller fluctuations than with independent rows (Yu et al. 2016, orthogonal random features).
@@ -210,7 +210,7 @@ def check_input(x: Tensor, in_features: int) -> None:
 
 
 def in_batches(function: Callable[[Tensor], Tensor], X: Tensor, batch_size: int = LIMITS.batch) -> Tensor:
-    """A function of rows on all rows, batch by batch, without derivatives."""
+    """Apply a function to all rows, batch by batch, without derivatives."""
     with torch.no_grad():
         parts = [function(batch) for batch in X.split(batch_size)]
     if not all(isinstance(part, Tensor) and part.ndim for part in parts):
@@ -219,12 +219,12 @@ def in_batches(function: Callable[[Tensor], Tensor], X: Tensor, batch_size: int 
 
 
 def compute_features(model: Model, X: Tensor, batch_size: int = LIMITS.batch) -> Tensor:
-    """The hidden states of all rows."""
+    """Return the hidden states of all rows."""
     return in_batches(model.features, X, batch_size)
 
 
 def ridge_readout(features: Tensor, targets: Tensor, ridge: float) -> Tensor:
-    """argmin_R |F R' - Y|^2 / n + ridge |R|^2, shape (outputs, width), by Cholesky in double precision.
+    """Return argmin_R |F R' - Y|^2 / n + ridge |R|^2, shape (outputs, width), by Cholesky in double precision.
 
     The smaller of the two systems is solved: width x width, or n x n.
 
@@ -267,7 +267,7 @@ def set_readout(model: Model, features: Tensor, targets: Tensor, ridge: float) -
 
 @contextlib.contextmanager
 def evaluating(function: Any) -> Iterator[None]:
-    """A module in evaluation meanwhile; what is no module stays as it is."""
+    """Put a module in evaluation mode meanwhile; what is no module stays as it is."""
     training = isinstance(function, nn.Module) and function.training
     if training:
         function.eval()
@@ -282,7 +282,7 @@ def evaluating(function: Any) -> Iterator[None]:
 
 
 def as_inputs(X: Any, like: Tensor) -> Tensor:
-    """A finite (n, p) tensor, in the type and on the device of ``like``."""
+    """Return a finite (n, p) tensor, in the type and on the device of ``like``."""
     given = as_rows(X, tracked=True)
     rows = given.to(like.device, like.dtype)
     if rows.dtype != given.dtype and not bool(torch.isfinite(rows).all()):
@@ -291,7 +291,7 @@ def as_inputs(X: Any, like: Tensor) -> Tensor:
 
 
 def as_pair(data: Any, like: Tensor) -> tuple[Tensor, Tensor]:
-    """(X, y) from a pair of arrays or a map-style dataset; integer y are classes, others are targets."""
+    """Return (X, y) from a pair of arrays or a map-style dataset; integer y are classes, others are targets."""
     if isinstance(data, Dataset):
         samples = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
         data = (torch.stack([torch.as_tensor(x) for x, _ in samples]), torch.as_tensor([y for _, y in samples]))
@@ -311,7 +311,7 @@ def as_pair(data: Any, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _labels(y: Any) -> Tensor:
-    """Classes or targets as a tensor; names are refused with a way out."""
+    """Return classes or targets as a tensor; refuse names, and say how they become classes."""
     if isinstance(y, Tensor):
         return y
     try:
@@ -329,7 +329,7 @@ def _labels(y: Any) -> Tensor:
 
 
 def one_hot(y: Tensor, outputs: int, like: Tensor) -> Tensor:
-    """Regression targets: classes become centred indicator vectors, other targets stay."""
+    """Return regression targets: classes become centred indicator vectors, other targets stay."""
     check_classes(y, outputs)
     if y.is_floating_point():
         return y
@@ -337,7 +337,7 @@ def one_hot(y: Tensor, outputs: int, like: Tensor) -> Tensor:
 
 
 def check_classes(y: Tensor, outputs: int) -> None:
-    """Classes count from zero and need one output each; real targets one output per column."""
+    """Refuse classes beyond the outputs, and targets that have not one column per output."""
     if y.is_floating_point():
         if y.shape[1] != outputs:
             raise InvalidInputError(f"y has {y.shape[1]} columns, the network has {outputs} outputs")

@@ -240,7 +240,7 @@ class Replacement(nn.Module):
         """
         calls = {"model": self.model, "replacement": self._answer, "student": self.student}
         times: dict[str, list[float]] = {name: [] for name in calls}
-        with torch.no_grad(), evaluating(self.model):
+        with torch.no_grad():
             for _ in range(repeats + 1):
                 for name, call in calls.items():
                     _synchronise(x)
@@ -331,13 +331,13 @@ class _Model:
     """The model as it is asked here: in evaluation mode, in batches, its outputs checked."""
 
     def __init__(self, model: Any, tolerance: float | None) -> None:
-        self.model, self.tolerance = model, tolerance
+        self.model, self.tolerance = model.eval() if isinstance(model, nn.Module) else model, tolerance
         self.like = next(model.parameters(), None) if isinstance(model, nn.Module) else None
         self.shape: tuple[int, ...] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         try:
-            with torch.no_grad(), evaluating(self.model):
+            with torch.no_grad():
                 outputs = self.model(x)
         except NotSoDeepError:
             raise
