@@ -24,11 +24,11 @@ import notsodeep as nsd
 
 from ._files import atomic
 from .equivalents import best_scalar, relative_spectral_error
-from .plots.style import COLOURS, figure_style
 from .spectra import SpectralLaw
 
 SIGMA_A2 = 0.2
 ACTIVATIONS = {"tanh": "tanh", "relu": "ReLU"}
+COLOURS = {"DEQ": "#2f7fc1", "twin": "#d1495b", "plain": "#3d9a5c"}  # they read on white and on black
 RIDGE = 1e-2  # of the kernel machines, relative to the mean diagonal
 NETWORK_RIDGE = 0.3  # of the networks' readouts, over the number of rows: larger, as their features are noisy
 
@@ -102,7 +102,7 @@ def main(folder: str | Path = "demo", console: Console | None = None, *, quick: 
         console.print(f"{ACTIVATIONS[case.activation]}: one layer of {kinds} of units, {bound}.")
     target = Path(folder) / "demo.png"
     target.parent.mkdir(parents=True, exist_ok=True)
-    with figure_style(), atomic(target) as part:
+    with atomic(target) as part:
         draw(cases).savefig(part, format="png", dpi=110)
     console.print(f"Figure: {target} ({time.perf_counter() - started:.0f} s)")
     return cases
@@ -153,8 +153,8 @@ def _case(data: DemoData, phi: str, size: DemoSize) -> Case:
         )
         for name, taken in zip(networks, seconds, strict=True)
     )
-    known = data.mixture is not None and deq.activation.parity == "odd"
-    law = nsd.spectral_law(deq, data.mixture, n=len(X)) if known else None
+    odd, mixture = deq.activation.parity == "odd", data.mixture
+    law = nsd.spectral_law(deq, mixture, n=len(X)) if mixture is not None and odd else None
     return Case(data.name, phi, twin, {name: np.linalg.eigvalsh(kernels[name]) for name in ("DEQ", "twin")}, law, rows)
 
 
@@ -246,6 +246,7 @@ def _draw_accuracies(ax: Axes, cases: Sequence[Case], title: str) -> None:
             ax.plot([at] * len(values), values, "o", color=COLOURS[row.network], alpha=0.6, label=label)
             ax.hlines(100 * row.machine, at - 0.08, at + 0.08, color=COLOURS[row.network])
     ax.set_xticks(range(len(cases)), [f"{ACTIVATIONS[case.activation]} DEQ" for case in cases])
-    ax.set_title(f"{title}: dots are networks, lines are kernel machines")
+    ax.set_title(f"{title}: dots are networks, lines are kernel machines", fontsize="medium")
     ax.set_ylabel("test accuracy (%)")
-    ax.legend(loc="center")
+    ax.legend(loc="center", frameon=False, fontsize="small")
+    ax.spines[["top", "right"]].set_visible(False)

@@ -13,12 +13,11 @@ MIX = nsd.GaussianMixture.two_class(60, mu=3.0)
 RELU = nsd.DEQ("relu", sigma_a2=0.2)
 
 
-def test_lines_are_the_predictions_and_points_the_measurements() -> None:
+def test_lines_are_the_predictions() -> None:
     curve = nsd.learning_curve({"relu": RELU}, MIX, 80, ridge=[0.01, 0.1, 1.0])
-    display = nsd.plots.LearningDisplay.from_curve(curve, {"relu": ([0.1], [0.8], [0.05])}).plot()
+    display = nsd.plots.LearningDisplay.from_curve(curve).plot()
     assert display.ax_ is not None
     np.testing.assert_allclose(display.ax_.lines[0].get_ydata(), 100 * curve.accuracy[0])
-    np.testing.assert_allclose(display.ax_.lines[1].get_ydata(), [80.0])
     assert display.ax_.get_xlabel().startswith("ridge")
     plt.close("all")
 
@@ -35,7 +34,5 @@ def test_an_estimate_is_drawn_with_its_interval() -> None:
 
 def test_refusals() -> None:
     curve = nsd.learning_curve({"relu": RELU}, MIX, [40, 80])
-    with pytest.raises(InvalidInputError, match="measured points of"):
-        nsd.plots.LearningDisplay.from_curve(curve, {"tanh": ([1], [1], [0])})
     with pytest.raises(InvalidInputError, match="quantity must be"):
         nsd.plots.LearningDisplay.from_curve(curve).plot(quantity="loss")

@@ -102,7 +102,7 @@ class ClusterKernel(KernelOperator):
             else submit(self.client, kernel_product, tiles, self.starts, given, self._stored[i])
             for i, tiles in enumerate(self.shares)
         ]
-        return stacked(added(self.client, parts))
+        return summed(self.client, parts)
 
     def _tiles(self, dtype: str) -> list[Future]:
         return [
@@ -118,7 +118,7 @@ class ClusterKernel(KernelOperator):
 
     def _compute_columns(self, others: Tensor) -> Tensor:
         given = submit(self.client, kernel_data, others.numpy())
-        return self._by_rows([submit(self.client, kernel_columns, self.kernel, rows, given) for rows in self.rows])
+        return self._by_rows([submit(self.client, kernel_block, self.kernel, rows, given) for rows in self.rows])
 
     def _by_rows(self, futures: list[Future]) -> Tensor:
         return torch.cat([tensor_of(result_of(self.client, future)) for future in futures])
@@ -148,12 +148,11 @@ class ClusterKernel(KernelOperator):
 
 def expand(client: Any, kernel: NetworkKernel, X: Tensor, coefficients: Tensor, new: Tensor) -> Tensor:
     """Return f(x) = sum_i a_i k(x, x_i) at the rows ``new``, (m, k); workers take some of the training rows each."""
-    count = LIMITS.shares * len(workers_of(client))
-    size = -(-len(X) // count)
+    size = -(-len(X) // (LIMITS.shares * len(workers_of(client))))
     points = submit(client, kernel_data, new.cpu().double().numpy())
     pairs = zip(*(part.cpu().double().split(size) for part in (X, coefficients)), strict=True)
     parts = [submit(client, kernel_expansion, kernel, x.numpy(), a.numpy(), points) for x, a in pairs]
-    return stacked(added(client, parts))
+    return summed(client, parts)
 
 
 # ---- how the triangle is cut -------------------------------------------------------------------------------
@@ -200,19 +199,20 @@ def kernel_data(values: Array) -> Array:
 
 def kernel_tiles(kernel: NetworkKernel, tiles: Sequence[Tile], dtype: str, rows: Mapping[int, Array]) -> list[Array]:
     """Return tiles of the kernel, computed in float64 and rounded to ``dtype``."""
-    return [_tile(kernel, tile, rows).numpy().astype(dtype, copy=False) for tile in tiles]
+    return [kernel_block(kernel, rows[i], None if i == j else rows[j]).astype(dtype, copy=False) for i, j in tiles]
 
 
 def kernel_product(tiles: Sequence[Tile], starts: Sequence[int], v: Array, values: Sequence[Array]) -> Parts:
     """Return the part of K v that these tiles make."""
-    return _multiplied(tiles, starts, v, (tensor_of(each) for each in values), tensor_of(values[0]).dtype)
+    return _multiplied(tiles, starts, v, values, torch.float32 if values[0].dtype == np.float32 else torch.float64)
 
 
 def fresh_product(
     kernel: NetworkKernel, tiles: Sequence[Tile], starts: Sequence[int], v: Array, rows: Mapping[int, Array]
 ) -> Parts:
     """Return the part of K v that these tiles make, each computed again in float64."""
-    return _multiplied(tiles, starts, v, (_tile(kernel, tile, rows) for tile in tiles), torch.float64)
+    values = (kernel_block(kernel, rows[i], None if i == j else rows[j]) for i, j in tiles)
+    return _multiplied(tiles, starts, v, values, torch.float64)
 
 
 def kernel_diagonal(kernel: NetworkKernel, rows: Array) -> Array:
@@ -220,9 +220,9 @@ def kernel_diagonal(kernel: NetworkKernel, rows: Array) -> Array:
     return kernel.diagonal(tensor_of(rows)).numpy()
 
 
-def kernel_columns(kernel: NetworkKernel, rows: Array, others: Array) -> Array:
-    """Return k(rows, others)."""
-    return kernel(tensor_of(rows), tensor_of(others)).numpy()
+def kernel_block(kernel: NetworkKernel, rows: Array, others: Array | None) -> Array:
+    """Return k(rows, others), or without others that of the rows with themselves."""
+    return kernel(tensor_of(rows), None if others is None else tensor_of(others)).numpy()
 
 
 def kernel_expansion(kernel: NetworkKernel, X: Array, coefficients: Array, points: Array) -> Parts:
@@ -239,13 +239,8 @@ def add_parts(*parts: Parts) -> Parts:
     return total
 
 
-def _tile(kernel: NetworkKernel, tile: Tile, rows: Mapping[int, Array]) -> Tensor:
-    i, j = tile
-    return kernel(tensor_of(rows[i]), None if i == j else tensor_of(rows[j]))
-
-
 def _multiplied(
-    tiles: Sequence[Tile], starts: Sequence[int], v: Array, values: Iterable[Tensor], dtype: torch.dtype
+    tiles: Sequence[Tile], starts: Sequence[int], v: Array, values: Iterable[Array], dtype: torch.dtype
 ) -> Parts:
     blocks = blocks_of(tiles)
     sizes = [starts[b + 1] - starts[b] for b in blocks]
@@ -253,7 +248,7 @@ def _multiplied(
     needed = tensor_of(np.concatenate([v[starts[b] : starts[b + 1]] for b in blocks]))
     low, out = as_columns(needed, dtype), as_columns(torch.zeros_like(needed), torch.float64)
     for (i, j), tile in zip(tiles, values, strict=True):
-        add_block(out, low, first[i], first[j], tile)
+        add_block(out, low, first[i], first[j], tensor_of(tile))
     return {b: part.contiguous().numpy() for b, part in zip(blocks, out.split(sizes), strict=True)}
 
 
@@ -276,16 +271,11 @@ def send_rows(client: Client, X: Tensor, starts: Sequence[int]) -> list[Future]:
     return [submit(client, kernel_data, X[first:last].numpy()) for first, last in itertools.pairwise(starts)]
 
 
-def added(client: Client, futures: list[Future]) -> Parts:
-    """Return the sum of parts, added in a tree on the workers."""
+def summed(client: Client, futures: list[Future]) -> Tensor:
+    """Return the sum of parts, added in a tree on the workers, with its blocks one under the other."""
     while len(futures) > 1:
         futures = [submit(client, add_parts, *futures[k : k + 4]) for k in range(0, len(futures), 4)]
-    found: Parts = result_of(client, futures[0])
-    return found
-
-
-def stacked(parts: Parts) -> Tensor:
-    """Return the blocks one under the other."""
+    parts: Parts = result_of(client, futures[0])
     return torch.cat([tensor_of(parts[block]) for block in sorted(parts)])
 
 

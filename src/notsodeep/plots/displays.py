@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -14,13 +13,16 @@ from .._arrays import as_labels, as_rows
 from ..activations import Activation
 from ..errors import InvalidInputError
 from ..gaussian import moments
-from ..kernels import ck, ntk
+from ..kernels import kernels_of
 from ..learning import LearningCurve, LearningEstimate
 from ..matching import Twin
-from .style import AXES, QUANTITIES, Display, square_matrix
+from .base import Display, square_matrix
 
 Quantity = Literal["accuracy", "mse"]
-Measured = Mapping[str, tuple[Any, Any, Any]]
+AXES = {"n": "training points", "ridge": "ridge, relative to the mean diagonal", "times": "time of gradient flow"}
+"""Labels of what a learning curve runs over."""
+QUANTITIES = {"accuracy": ("accuracy (%)", 100.0), "mse": ("mean squared error", 1.0)}
+"""What a learning curve shows: the label, and how many units make one."""
 
 
 class KernelDisplay(Display):
@@ -48,19 +50,7 @@ class KernelDisplay(Display):
     @classmethod
     @checked
     def from_kernel(cls, kernel: Any, y: Any = None, title: str = "") -> KernelDisplay:
-        """Build the display from an array, a tensor or an equivalent.
-
-        Parameters
-        ----------
-        kernel : array of shape (n, n)
-        y : array of shape (n,), optional
-            Rows and columns are sorted by these labels.
-        title : str
-
-        Returns
-        -------
-        KernelDisplay
-        """
+        """Build the display from an array, a tensor or an equivalent, (n, n), sorted by the labels y, (n,)."""
         matrix = square_matrix(kernel)
         if y is None:
             return cls(matrix, np.arange(len(matrix)), None, title)
@@ -79,26 +69,9 @@ class KernelDisplay(Display):
 
     @checked
     def plot(
-        self,
-        ax: Axes | None = None,
-        *,
-        limits: tuple[float, float] | None = None,
-        colorbar: bool = True,
+        self, ax: Axes | None = None, *, limits: tuple[float, float] | None = None, colorbar: bool = True
     ) -> KernelDisplay:
-        """Draw the image.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            Where to draw; a new figure by default.
-        limits : (low, high), optional
-            The range of colours. Give two displays the same limits to compare them by eye.
-        colorbar : bool
-
-        Returns
-        -------
-        KernelDisplay
-        """
+        """Draw the image; two displays with the same ``limits`` of colours can be compared by eye."""
         (ax,) = self._panels(ax, 1, 5.2, 4.4)
         low, high = self.limits if limits is None else limits
         colours = "RdBu_r" if low < 0 < high else "viridis"
@@ -128,103 +101,49 @@ class LearningDisplay(Display):
 
     Parameters
     ----------
-    curve : LearningCurve, optional
-        Predicted values of several networks.
-    measured : dict, optional
-        Name of a network -> points, values and their errors.
-    estimate : LearningEstimate, optional
-        A curve that was measured on real data.
+    curve : LearningCurve or LearningEstimate
+        What was predicted for several networks, or measured on real data.
     up_to : int, optional
-        The estimate is continued to so many points.
+        An estimate is continued to so many points; by default to four times as many as were measured.
 
     Examples
     --------
     >>> import notsodeep as nsd
     >>> mix = nsd.GaussianMixture.two_class(100, mu=3.0)
     >>> curve = nsd.learning_curve({"DEQ": nsd.DEQ("relu", sigma_a2=0.2)}, mix, [50, 100, 200])
-    >>> display = LearningDisplay.from_curve(curve, {"DEQ": ([100], [0.9], [0.02])}).plot()
-    >>> display.ax_.get_xlabel()
+    >>> LearningDisplay.from_curve(curve).plot().ax_.get_xlabel()
     'training points'
     """
 
-    def __init__(
-        self,
-        curve: LearningCurve | None = None,
-        measured: Measured | None = None,
-        estimate: LearningEstimate | None = None,
-        up_to: int | None = None,
-    ) -> None:
-        known = [] if curve is None else list(curve.names)
-        unknown = [name for name in measured or {} if name not in known]
-        if unknown:
-            raise InvalidInputError(f"measured points of {unknown}, but the curve has {known}")
-        self.curve, self.measured, self.estimate, self.up_to = curve, dict(measured or {}), estimate, up_to
+    def __init__(self, curve: LearningCurve | LearningEstimate, up_to: int | None = None) -> None:
+        self.curve, self.up_to = curve, up_to
 
     @classmethod
     @checked
-    def from_curve(cls, curve: LearningCurve, measured: Measured | None = None) -> LearningDisplay:
-        """Build the display from predicted curves.
-
-        Parameters
-        ----------
-        curve : LearningCurve
-        measured : dict, optional
-            Name of a network -> points, values and their errors.
-
-        Returns
-        -------
-        LearningDisplay
-        """
-        return cls(curve, measured)
+    def from_curve(cls, curve: LearningCurve) -> LearningDisplay:
+        """Build the display from predicted curves."""
+        return cls(curve)
 
     @classmethod
     @checked
     def from_estimate(cls, estimate: LearningEstimate, up_to: int | None = None) -> LearningDisplay:
-        """Build the display from a curve that was measured on real data.
-
-        Parameters
-        ----------
-        estimate : LearningEstimate
-        up_to : int, optional
-            The curve is continued to so many points; by default four times as many as were measured.
-
-        Returns
-        -------
-        LearningDisplay
-        """
-        return cls(estimate=estimate, up_to=up_to)
+        """Build the display from a curve that was measured on real data."""
+        return cls(estimate, up_to)
 
     @checked
     def plot(self, ax: Axes | None = None, *, quantity: Quantity = "accuracy") -> LearningDisplay:
-        """Draw lines, points with error bars, and the interval beyond the data.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            Where to draw; a new figure by default.
-        quantity : "accuracy" or "mse"
-
-        Returns
-        -------
-        LearningDisplay
-        """
+        """Draw predicted lines, or measured points with error bars and the interval beyond them."""
         (ax,) = self._panels(ax, 1, 5.6, 3.9)
         label, factor = QUANTITIES[quantity]
-        if self.curve is not None:
-            self._predicted(ax, self.curve, quantity, factor)
-        if self.estimate is not None:
-            self._estimated(ax, self.estimate, quantity, factor)
-        axis = "n" if self.curve is None else self.curve.axis
+        if isinstance(self.curve, LearningEstimate):
+            self._estimated(ax, self.curve, quantity, factor)
+        else:
+            for name, row in zip(self.curve.names, getattr(self.curve, quantity), strict=True):
+                ax.plot(self.curve.points, factor * row, label=name)
+        axis = "n" if isinstance(self.curve, LearningEstimate) else self.curve.axis
         ax.set(xscale="log", xlabel=AXES[axis], ylabel=label)
         ax.legend(frameon=False, fontsize="small")
         return self
-
-    def _predicted(self, ax: Axes, curve: LearningCurve, quantity: Quantity, factor: float) -> None:
-        for name, row in zip(curve.names, getattr(curve, quantity), strict=True):
-            (line,) = ax.plot(curve.points, factor * row, label=name)
-            if name in self.measured:
-                at, values, errors = (np.asarray(part, dtype=np.float64) for part in self.measured[name])
-                ax.errorbar(at, factor * values, yerr=factor * errors, fmt="o", markersize=4, color=line.get_color())
 
     def _estimated(self, ax: Axes, found: LearningEstimate, quantity: Quantity, factor: float) -> None:
         values, errors = getattr(found, quantity), getattr(found, f"{quantity}_error")
@@ -260,17 +179,7 @@ class TwinDisplay(Display):
     @classmethod
     @checked
     def from_twin(cls, twin: Twin, X: Any = None) -> TwinDisplay:
-        """Build the display; with points, the spectra of both exact kernels on them are computed too.
-
-        Parameters
-        ----------
-        twin : Twin
-        X : array of shape (n, p), optional
-
-        Returns
-        -------
-        TwinDisplay
-        """
+        """Build the display; with points X, (n, p), also the spectra of both exact kernels on them."""
         if X is None:
             return cls(twin)
         points = as_rows(X).cpu().numpy().astype(np.float64)
@@ -279,25 +188,12 @@ class TwinDisplay(Display):
         own = twin.kernel_matrix(points)
         if twin.normalise:
             points = points / np.linalg.norm(points, axis=1, keepdims=True)
-        tangent = {"train_input": twin.kernel == "ntk"}
-        deq = (
-            ck(twin.deq, points, check=False) if twin.kernel == "ck" else ntk(twin.deq, points, check=False, **tangent)
-        )
+        deq = kernels_of(twin.deq, points, kernels=(twin.kernel,), check=False)[twin.kernel]
         return cls(twin, (np.linalg.eigvalsh(deq), np.linalg.eigvalsh(own)))
 
     @checked
     def plot(self, ax: Any = None) -> TwinDisplay:
-        """Draw the activations; the target numbers if the twin has them; the spectra if points were given.
-
-        Parameters
-        ----------
-        ax : list of matplotlib Axes, optional
-            One for each panel; a new figure by default.
-
-        Returns
-        -------
-        TwinDisplay
-        """
+        """Draw the activations; the target numbers if the twin has them; the spectra if points were given."""
         shown = 1 + (self.twin.target is not None) + (self.spectra is not None)
         first, *others = self._panels(ax, shown, 3.9, 3.6)
         draw_activations(first, self.twin)

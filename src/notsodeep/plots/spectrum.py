@@ -15,7 +15,7 @@ from .._arguments import checked
 from .._arrays import as_floats
 from ..errors import InvalidInputError, warn
 from ..spectra import SpectralLaw, Spike
-from .style import Display, square_matrix
+from .base import Display, square_matrix
 
 _BARS, _CURVE, _SPIKE = "#9db9d4", "#b3262e", "#1d3557"
 
@@ -45,18 +45,7 @@ class SpectrumDisplay(Display):
     @classmethod
     @checked
     def from_kernel(cls, kernel: Any, law: SpectralLaw | None = None, title: str = "") -> SpectrumDisplay:
-        """Build the display from a symmetric matrix; warn if the law seems to belong to another network.
-
-        Parameters
-        ----------
-        kernel : array of shape (n, n)
-        law : SpectralLaw, optional
-        title : str
-
-        Returns
-        -------
-        SpectrumDisplay
-        """
+        """Build the display from a matrix, (n, n); warn if the law seems to belong to another network."""
         matrix = square_matrix(kernel)
         if not np.allclose(matrix, matrix.T, rtol=0.0, atol=1e-8 * float(np.abs(matrix).max(initial=0.0))):
             raise InvalidInputError("a kernel matrix must be symmetric")
@@ -67,18 +56,7 @@ class SpectrumDisplay(Display):
     @classmethod
     @checked
     def from_eigenvalues(cls, eigenvalues: Any, law: SpectralLaw | None = None, title: str = "") -> SpectrumDisplay:
-        """Build the display from eigenvalues that are known already.
-
-        Parameters
-        ----------
-        eigenvalues : array of shape (n,)
-        law : SpectralLaw, optional
-        title : str
-
-        Returns
-        -------
-        SpectrumDisplay
-        """
+        """Build the display from eigenvalues that are known already."""
         values = np.array(as_floats(eigenvalues, "eigenvalues"))
         if not len(values):
             raise InvalidInputError("eigenvalues must be a vector of finite numbers, got none")
@@ -135,21 +113,7 @@ class SpectrumDisplay(Display):
     def plot(
         self, ax: Axes | None = None, *, bins: int = 60, beside: Mapping[str, Any] | None = None
     ) -> SpectrumDisplay:
-        """Draw the spectrum. Far isolated eigenvalues are shown beyond a break of the axis.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            Where to draw; a new figure by default.
-        bins : int
-            The number of bars.
-        beside : dict, optional
-            Name -> eigenvalues of other kernels, drawn as steps over the same bins.
-
-        Returns
-        -------
-        SpectrumDisplay
-        """
+        """Draw the spectrum, and ``beside`` it others by name; far eigenvalues are shown beyond a break of the axis."""
         (ax,) = self._panels(ax, 1, 6.4, 3.8)
         edges = self._edges(bins)
         self._draw_bulk(ax, edges)

@@ -1,12 +1,10 @@
-"""What all figures share: colours, the settings of matplotlib, and the class that displays inherit."""
+"""What all displays share: the class they inherit, and the check of a kernel matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,13 +13,6 @@ from matplotlib.figure import Figure
 from .._arrays import as_numbers
 from ..equivalents import EquivalentKernel
 from ..errors import InvalidInputError
-
-COLOURS = {"DEQ": "#2f7fc1", "twin": "#d1495b", "plain": "#3d9a5c"}
-"""Colours of networks that read on white and on black."""
-AXES = {"n": "training points", "ridge": "ridge, relative to the mean diagonal", "times": "time of gradient flow"}
-"""Labels of what a learning curve runs over."""
-QUANTITIES = {"accuracy": ("accuracy (%)", 100.0), "mse": ("mean squared error", 1.0)}
-"""What a learning curve shows: the label, and how many units make one."""
 
 
 class Display:
@@ -50,12 +41,3 @@ def square_matrix(kernel: Any) -> np.ndarray:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
         raise InvalidInputError(f"a kernel is a finite square matrix, got shape {matrix.shape}")
     return matrix
-
-
-@contextmanager
-def figure_style() -> Iterator[None]:
-    """Draw inside this for figures without a frame, with small titles."""
-    look: Any = {"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
-    look |= {"legend.fontsize": "small", "lines.markersize": 5.0}
-    with mpl.rc_context({**look, **dict.fromkeys(("axes.titlesize", "figure.titlesize"), "medium")}):
-        yield
