@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.errors import InvalidInputError
-from notsodeep.kernels import DEQSlope, pairwise, plane, sampling, tabulate, tiles
+from notsodeep.kernels import pairwise, plane, sampling, tabulate, tiles
 from notsodeep.kernels._limits import LIMITS
 from notsodeep.kernels.pointwise import KernelSpec
 
@@ -258,14 +258,6 @@ def test_a_grid_of_polar_integrals_is_the_entrywise_one():
     for f, grid in zip(parts := (phi, phi.derivative), plane.polar_grid(parts, phi.panels(), tau, beta), strict=True):
         exact = plane.polar(f, f, phi.panels(), tau[i] ** 2, tau[j] ** 2, beta[k].cos())
         assert float((grid[i, j, k] - exact).abs().max()) < ulps() * float(exact.abs().max())
-
-
-def test_slopes_of_kernels_do_not_use_series_of_the_kernel(digits):
-    """What stands in the place of a DEQ has tables, but no layer of its own."""
-    slope = DEQSlope(nsd.DEQ("elu", 0.2), "ck")
-    scale = tabulate.rounded_range(slope.deq, 0.9, 1.1)
-    assert sampling.near_series(slope, scale, 0.95, torch.float64) is None
-    assert sampling.near_series(slope.deq, scale, 0.95, torch.float64) is not None
 
 
 @pytest.mark.slow

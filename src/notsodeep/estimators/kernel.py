@@ -16,7 +16,6 @@ from .._arguments import check_settings, checked, whole
 from .._arrays import as_numbers, as_rows, squared_norms
 from .._words import Init
 from ..errors import InvalidInputError
-from ..kernels import VARIANCES
 from ..matching import Twin, match_one_layer
 from ..networks import DEQ, ENN, Kernel, is_tangent
 from ..nn import ENN as Network
@@ -24,7 +23,17 @@ from ..nn.model import compute_features
 from ..solve import NetworkKernel
 from ..solve.network import Source
 from ._limits import LIMITS
-from .specification import FLOATS, Array, all_or_nothing, as_tensor, network_of, seed_of, slopes_of, validated
+from .specification import (
+    FLOATS,
+    VARIANCES,
+    Array,
+    all_or_nothing,
+    as_tensor,
+    network_of,
+    seed_of,
+    slopes_of,
+    validated,
+)
 
 
 @dataclass(eq=False, repr=False)

@@ -17,7 +17,6 @@ from torch import Tensor
 from .._arguments import checked
 from .._arrays import as_floats
 from ..errors import InvalidInputError
-from ..kernels import VARIANCES
 from ..networks import DEQ, Kernel
 from ..solve import NetworkKernel, factorise
 from ..solve._limits import LIMITS
@@ -25,6 +24,7 @@ from ..solve.dense import Factor
 from .machine import kernel_matrix
 from .specification import (
     FLOATS,
+    VARIANCES,
     Array,
     WithClient,
     all_or_nothing,

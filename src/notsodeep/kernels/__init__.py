@@ -2,12 +2,10 @@
 
 from .finite import finite_ck, finite_ntk
 from .matrix import TabulatedKernel, ck, kernel_function, kernels_of, ntk
-from .pointwise import VARIANCES, DEQSlope, diagonal, pairwise
+from .pointwise import diagonal, pairwise
 from .series import power_series, sphere_diagonal
 
 __all__ = [
-    "VARIANCES",
-    "DEQSlope",
     "TabulatedKernel",
     "ck",
     "diagonal",

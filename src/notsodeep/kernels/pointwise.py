@@ -21,7 +21,7 @@ from .._fixed_point import newton
 from ..activations import Activation
 from ..errors import ConvergenceError
 from ..gaussian import means, moments, normal_density
-from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_kernels, pre_activation_variance, rates_of
+from ..networks import DEQ, ENN, Kernel, Network, check_kernels, pre_activation_variance, rates_of
 from ._limits import LIMITS
 from .expectations import Layer, first_order, layer_of
 from .recursion import LayerMaps, equation, explicit, implicit
@@ -170,9 +170,6 @@ def _response(phi: Activation, part: Literal["value", "slope"], q: Tensor) -> Te
     return _distinct(q, inner)
 
 
-VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
-
-
 @isolated_settings
 def pairwise(
     network: Network,
@@ -231,8 +228,6 @@ def diagonal(
 
 
 def _own_kernels(deq: DEQ, s: Tensor, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
-    if isinstance(deq, DEQSlope):
-        return _slopes(deq, s, lambda one, kernel: _own_kernels(one, s, (kernel,))[kernel], kernels)
     q = equilibrium_variance(deq, s)
     return implicit(q, OnDiagonal(deq.activation), deq.sigma_a2, kernels, gap_check(deq), deq.readout)
 
@@ -281,8 +276,6 @@ def _kernels(
     if isinstance(network, ENN):
         layers = (layer_of(phi, *variances) for phi, variances in at_each_layer(network, sx, sy))
         return explicit(dot, layers, rates or (), kernels)
-    if isinstance(network, DEQSlope):
-        return _slopes(network, dot, lambda deq, kernel: _kernels(deq, sx, sy, dot, (kernel,), rates)[kernel], kernels)
     qx, qy = equilibrium_variance(network, torch.stack([sx, sy]))
     layer = layer_of(network.activation, qx, qy)
     lam = _covariance(network, layer, dot)
@@ -321,67 +314,3 @@ def solve_covariance(deq: DEQ, layer: Any, drive: Tensor, bound: Tensor) -> Tens
             f"the covariance equation of {deq!r} did not converge (relative residual {root.residual:.1e}); {deq.advice}"
         )
     return root.value
-
-
-# ---- slopes in the variances of a DEQ ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True, init=False, repr=False)
-class DEQSlope(DEQ):
-    """In the place of a DEQ: its matrices are the derivatives of one kernel of that DEQ, by the names of variances.
-
-    A slope is a function of two norms and an angle, as the kernel is, so tables and tiles serve it as they serve the
-    kernel. Variances that are zero have none. ``tied``: sigma_b2 = 1 - sigma_a2 moves with sigma_a2.
-    """
-
-    kernel: Kernel
-    tied: bool
-
-    def __init__(self, deq: DEQ, kernel: Kernel = "ck", tied: bool = False) -> None:
-        super().__init__(deq.activation, *deq.variances, deq.readout)
-        check_kernel(self, kernel)
-        object.__setattr__(self, "kernel", kernel)
-        object.__setattr__(self, "tied", tied)
-
-    @property
-    def kernels(self) -> tuple[Any, ...]:
-        """The variances that may move."""
-        still = ("sigma_b2",) if self.tied else ()
-        return tuple(n for n, v in zip(VARIANCES, self.variances, strict=True) if v > 0 and n not in still)
-
-    @property
-    def deq(self) -> DEQ:
-        """The DEQ itself."""
-        return DEQ(self.activation, *self.variances, self.readout)
-
-    def __repr__(self) -> str:
-        return f"slopes of the {self.kernel} of {super().__repr__()}"
-
-
-class _PerPair(DEQ):
-    """A DEQ with one copy of its variances for every pair: the gradient of a sum is then the slope of every entry."""
-
-    _numbers: tuple[float, float, float]
-
-    def __init__(self, deq: DEQSlope, leaves: dict[str, Tensor]) -> None:
-        parts: dict[str, Any] = {**dict(zip(VARIANCES, deq.variances, strict=True)), **leaves}
-        if deq.tied:
-            parts["sigma_b2"] = 1.0 - parts["sigma_a2"]
-        parts |= {"activation": deq.activation, "readout": deq.readout, "_numbers": deq.variances}
-        for name, value in parts.items():
-            object.__setattr__(self, name, value)
-
-    @property
-    def variances(self) -> tuple[float, float, float]:
-        return self._numbers
-
-
-def _slopes(
-    deq: DEQSlope, pairs: Tensor, kernel: Callable[[DEQ, Kernel], Tensor], kernels: Sequence[Any]
-) -> dict[Any, Tensor]:
-    """The derivatives of every entry of ``kernel(deq, ...)``, a function of flat ``pairs`` entry by entry."""
-    numbers = dict(zip(VARIANCES, deq.variances, strict=True))
-    with torch.enable_grad():
-        leaves = {name: torch.full_like(pairs, numbers[name]).requires_grad_() for name in kernels}
-        total = kernel(_PerPair(deq, leaves), deq.kernel).sum()
-        return dict(zip(kernels, torch.autograd.grad(total, list(leaves.values())), strict=True))

@@ -30,7 +30,6 @@ from ._limits import LIMITS
 from .expectations import Layer
 from .plane import polar_grid
 from .pointwise import (
-    DEQSlope,
     KernelSpec,
     OnDiagonal,
     at_each_layer,
@@ -58,8 +57,6 @@ def sample(
         dot = (t[ia] * t[ib])[:, None] * cosines
         squares = t**2
         try:
-            if isinstance(network, DEQSlope):
-                raise Unresolved
             if isinstance(network, DEQ):
                 q = equilibrium_variance(network, squares)
                 own = Precomputed(*OnDiagonal(network.activation).both(q))
@@ -334,7 +331,7 @@ class NearSeries:
 
 def near_series(deq: Network, scale: NormScale, reach: float, dtype: torch.dtype) -> NearSeries | None:
     """The series for cosines between ``reach`` and the +-1 beyond, or ``None`` where they do not converge."""
-    if not isinstance(deq, DEQ) or isinstance(deq, DEQSlope) or scale.single or scale.high > 30.0 * scale.low:
+    if not isinstance(deq, DEQ) or scale.single or scale.high > 30.0 * scale.low:
         return None
     phi = deq.activation
     # with a closed form entry by entry is quick

@@ -144,11 +144,9 @@ class Table:
     warped: bool
     homogeneous: bool
     coefficients: dict[Kernel, Tensor]
-    """(angles, norms, norms): of the kernel over the roots of both its measures."""
+    """(angles, norms, norms): of the kernel over the roots of those of both points with themselves."""
     along: dict[Kernel, NormSeries]
     """The kernel of a point with itself."""
-    measure: dict[Kernel, NormSeries]
-    """The kernel of a point with itself; where slopes are tabulated, that of the kernel itself."""
     _found: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -220,14 +218,14 @@ class Table:
 
     def side(self, level: Level, kernel: Kernel, norms: Tensor) -> Tensor:
         """The norm factors at these points: (total rank, n)."""
-        measure = self.measure[kernel]
-        powers = self.norms.polynomials(max(len(level.factors), len(measure.weights)), norms)
+        own = self.along[kernel]
+        powers = self.norms.polynomials(max(len(level.factors), len(own.weights)), norms)
         # relative to the diagonal, short rows keep their digits beside long ones
-        return level.side(powers).mul_(measure.at(norms, powers).sqrt_())
+        return level.side(powers).mul_(own.at(norms, powers).sqrt_())
 
     def scalars(self, level: Level, kernel: Kernel) -> Tensor:
         """The coefficients of all m where there is one function."""
-        return level.sums @ level.factors[0] ** 2 * self.measure[kernel].weights[0]
+        return level.sums @ level.factors[0] ** 2 * self.along[kernel].weights[0]
 
     def at_angles(self, kernel: Kernel, nx: Tensor, ny: Tensor, x: Tensor) -> Tensor:
         """The kernel at norms and x = 2 arcsin(r) / pi, of a table that reaches all cosines."""

@@ -20,7 +20,7 @@ from .._chebyshev import needed, nodes, polynomials, to_coefficients
 from ..errors import NotSoDeepError
 from ..networks import ENN, Kernel, Network, check_kernels
 from ._limits import LIMITS
-from .pointwise import DEQSlope, KernelSpec, diagonal
+from .pointwise import KernelSpec
 from .sampling import Unresolved, sample
 from .table import NormScale, NormSeries, Table, re_expanded
 
@@ -175,24 +175,18 @@ class _Grid:
             tolerance=_tolerance(dtype),
             patient=patient,
         )
-        self.own = self.along  # what entries are compared with: the kernel, where its slopes are tabulated
-        if isinstance(network, DEQSlope):
-            one = diagonal(network.deq, self.t**2, (network.kernel,), check=False)
-            self.own = dict.fromkeys(spec.names, one[network.kernel])
-        self.measure = torch.stack([self.own[kernel] for kernel in found])
+        self.own = torch.stack([self.along[kernel] for kernel in found])
         values = torch.stack(list(found.values()))
         self.kernels, self.exact = tuple(found), values[:, len(ia) :]
         # relative to the diagonal, short rows keep their digits beside long ones
-        weights = self.measure[:, :size].clamp_min(1e-300).rsqrt()
+        weights = self.own[:, :size].clamp_min(1e-300).rsqrt()
         upper = (values[:, : len(ia)] * (weights[:, ia] * weights[:, ib])[..., None]) @ transform.T
         which = torch.empty(size, size, dtype=torch.long)
         which[ia, ib] = which[ib, ia] = torch.arange(len(ia))
         self.norm = torch.tensor(to_coefficients(size))
         half = upper.mT.contiguous().index_select(2, which.flatten()).unflatten(2, which.shape) @ self.norm.T
         self.coefficients = half.transpose(2, 3) @ self.norm.T  # (kernels, angles, norms, norms)
-        self.finite = all(
-            bool(torch.isfinite(v).all()) for v in (self.coefficients, self.measure, *self.along.values())
-        )
+        self.finite = all(bool(torch.isfinite(v).all()) for v in (self.coefficients, self.own))
         self.relative = _relative(self.coefficients)
 
     def wanted_angles(self, tolerance: float) -> int:
@@ -203,7 +197,7 @@ class _Grid:
         """As many norms as there are if their last orders are nothing, else what their fall lets expect."""
         if self.scale.single:
             return self.size
-        series = [one.weights.abs() / one.weights.abs().max() for part in self.diagonals for one in part.values()]
+        series = [one.weights.abs() / one.weights.abs().max() for one in self.diagonals.values()]
         return max(_wanted(part, tolerance) for part in (self.relative.movedim(2, 0), *series))
 
     def table(self, tolerance: float) -> Table | None:
@@ -217,18 +211,13 @@ class _Grid:
             keep = needed(_relative(found).movedim(2, 0), 0.01 * tolerance)
             found = found[:, :, :keep, :keep].contiguous()
         coefficients = dict(zip(self.kernels, found, strict=True))
-        table = Table(self.scale, self.reach, warped, self.homogeneous, coefficients, *self.diagonals)
+        table = Table(self.scale, self.reach, warped, self.homogeneous, coefficients, self.diagonals)
         return table if self.scale.single or self._holds(table, found) else None
 
     @functools.cached_property
-    def diagonals(self) -> tuple[dict[Kernel, NormSeries], dict[Kernel, NormSeries]]:
-        """Series in the norm of values on the diagonal: of the kernels, and of what they are compared with."""
-        along = self._series(self.along)
-        return along, along if self.own is self.along else self._series(self.own)
-
-    def _series(self, diagonals: dict[Kernel, Tensor]) -> dict[Kernel, NormSeries]:
-        t = self.t[: self.size]
-        own = torch.stack([values[: self.size] for values in diagonals.values()])
+    def diagonals(self) -> dict[Kernel, NormSeries]:
+        """Series in the norm of the kernels of points with themselves."""
+        t, own = self.t[: self.size], self.own[:, : self.size]
         # over the power that leaves least to vary, the digits of short rows are not lost beside long ones
         powers = (2,) if self.homogeneous else (0, 2, 4)
         over = torch.stack([own / t**power for power in powers])
@@ -236,7 +225,7 @@ class _Grid:
         best = torch.where(low > 0.0, high / low, math.inf).argmin(0).tolist()
         return {
             kernel: NormSeries(powers[i], self.norm @ over[i, k])
-            for k, (kernel, i) in enumerate(zip(diagonals, best, strict=True))
+            for k, (kernel, i) in enumerate(zip(self.kernels, best, strict=True))
         }
 
     def _holds(self, table: Table, found: Tensor) -> bool:
@@ -249,9 +238,9 @@ class _Grid:
         basis = powers[:, : found.shape[2]]
         at_angles = (polynomials(found.shape[1], x) @ found.flatten(2)).unflatten(2, found.shape[2:])
         quotients = (basis @ at_angles @ basis.T)[:, :, ia, ib].transpose(1, 2)
-        size = torch.stack([series.at(t, powers) for series in table.measure.values()]).sqrt()
+        size = torch.stack([series.at(t, powers) for series in table.along.values()]).sqrt()
         off = (quotients * (size[:, ia] * size[:, ib])[..., None] - self.exact[:, :, columns]).abs()
-        exact = self.measure[:, self.size :].sqrt()
+        exact = self.own[:, self.size :].sqrt()
         return bool((off <= self.check * (exact[:, ia] * exact[:, ib])[..., None]).all())
 
 
