@@ -98,9 +98,13 @@ def certify(
     coverage = 0.0 if found is None else found.accepted / len(scores)
     if found is None or coverage < LIMITS.least_coverage:
         raise refusal(scores, differs, unsteady, *promise, coverage)
-    counted = {"measured": len(scores), "seen": found.differing, "student_disagreement": float(differs.mean())}
+    counted: dict[str, Any] = {
+        "measured": len(scores),
+        "seen": found.differing,
+        "student_disagreement": float(differs.mean()),
+    }
     method = "fixed sequence of thresholds, exact binomial tails"
-    return Certificate(*promise, coverage, threshold=found.threshold, method=method, **counted, **record)
+    return Certificate(promise[0], promise[1], coverage, threshold=found.threshold, method=method, **counted, **record)
 
 
 # ---- the test ------------------------------------------------------------------------------------------------

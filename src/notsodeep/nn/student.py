@@ -123,7 +123,7 @@ class Student(nn.Module):
 
     def __init__(self, rows: Tensor, answers: Tensor, width: int) -> None:
         super().__init__()
-        like = {"dtype": rows.dtype, "device": rows.device}
+        like: dict[str, Any] = {"dtype": rows.dtype, "device": rows.device}
         self.shape = tuple(answers.shape[1:])
         self.standardise = Standardise(rows)
         self.hidden = nn.Linear(len(self.standardise.mean), width, **like)

@@ -193,7 +193,7 @@ def fit_readout(model: Model, data: Any, *, ridge: float = 1e-3, validation: Any
     set_readout(model, features, one_hot(y, model.out_features, features), ridge)
     seen = _evaluate(model.read, (features, y), squared=True)
     later = (None, None) if held is None else _evaluate(model, held, squared=True)
-    return History((Epoch(*seen, *later, time.perf_counter() - middle),), middle - started)
+    return History((Epoch(seen[0], seen[1], later[0], later[1], time.perf_counter() - middle),), middle - started)
 
 
 @checked
@@ -251,7 +251,7 @@ def _epoch(
             f"learning rate ({stepper.param_groups[0]['lr']:.3g})"
         )
     accuracy = None if y.is_floating_point() else float(right) / len(X)
-    return Epoch(mean, accuracy, *later, time.perf_counter() - started)
+    return Epoch(mean, accuracy, later[0], later[1], time.perf_counter() - started)
 
 
 @contextmanager
