@@ -51,7 +51,6 @@ def row(
         "plain": report.plain_distance,
         "plain_scaled": report.plain_scaled_distance,
         "gain_scaled": report.gain_scaled,
-        "says_little": "ten times closer" in twin.reason,
         "match_ms": match_milliseconds(deq, statistics.tau0, kernel, family, repeats),
     }
 

@@ -24,13 +24,13 @@ class Limits:
     off_diagonal: float = 20.0
     """Weight of deviations off the diagonal, which add up over the points of a class, against those on it."""
     good_next_order: float = 1e-5
-    """Cost of the next orders above which learning rates are worth having."""
+    """Cost of the next orders above which learning rates of polynomial layers are worth having."""
     polynomial_degree: int = 5
     """Three orders solve the equations; the fourth and the fifth improve the next orders of the kernel."""
     skip_range: float = math.log(8.0)
     """Searched range of the logarithm of the scale of the activation, to either side of the DEQ's own."""
-    clear_gain: float = 11.0
-    """``family="auto"`` wants a distance ten times below the plain network's; estimated gains are up to 10 % high."""
+    near_next_order: float = 1e-7
+    """Cost at which nothing better is looked for: kernels are then within 3e-4 on the papers' mixture."""
 
     # ---- match_one_layer, a range of norms ----
     most_kinds: int = 8

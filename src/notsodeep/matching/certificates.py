@@ -3,146 +3,138 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, Literal, NamedTuple
 
-from .._arguments import shown, whole
+from .._arguments import check_settings, finite, not_negative, whole
 from ..equivalents import Coefficients
-from ..errors import InvalidInputError, SerialisationError
+from ..errors import InvalidInputError
 from ..networks import Network, check_kernel
 
 
-@dataclass(frozen=True)
-class MixtureCertificate:
-    """The four numbers that decide in high dimension agree (theory, section 6)."""
-
-    kind: ClassVar[str] = "mixture"
-    residual: float
-    """The largest relative deviation of the achieved numbers from the target ones."""
-    tau0: float
-    target: Coefficients
-    """The numbers of the centred DEQ."""
-    achieved: Coefficients
-    """The numbers of the network."""
-
-    def __post_init__(self) -> None:
-        check_number("residual", self.residual)
-        check_number("tau0", self.tau0, positive=True)
-        for record in (self.target, self.achieved):
-            check_number("diagonal", record.diagonal)
-
-    @property
-    def shift(self) -> float:
-        """What centring subtracted from the activation of the DEQ as it was given; 0 if that is only rounding."""
-        bias = float(self.target.bias or 0.0)
-        return bias if abs(bias) > 1e-12 * math.sqrt(self.target.diagonal) else 0.0
-
-    def lines(self) -> list[str]:
-        """The lines that a printed twin shows."""
-        names, pairs = ("c1", "c2", "c3", "diagonal"), zip(self.target.four, self.achieved.four, strict=True)
-        numbers = [f"{n} {got:.10g} (target {wanted:.10g})" for n, (wanted, got) in zip(names, pairs, strict=True)]
-        return [f"{self.target.kernel:<10}" + "  ".join(numbers), f"residual  {self.residual:.1e}"]
-
-
-@dataclass(frozen=True)
-class SphereCertificate:
-    """The kernel for inputs of norm one, in every dimension and number (theory, section 7)."""
-
-    kind: ClassVar[str] = "sphere"
-    residual: float
-    """The error relative to the diagonal; for the quadratic twin that of its three numbers."""
-    bound: float | None = None
-    """No entry of the kernel's error is larger; ``None`` for the quadratic twin, which holds in high dimension only."""
-    normalise: bool = False
-    """True if inputs must be divided by their norm first."""
-
-    def __post_init__(self) -> None:
-        check_number("residual", self.residual)
-        if self.bound is not None:
-            check_number("bound", self.bound)
-        if not isinstance(self.normalise, bool):
-            raise InvalidInputError(f"normalise must be True or False, got {self.normalise!r}")
-
-    def lines(self) -> list[str]:
-        """The lines that a printed twin shows."""
-        proven = [] if self.bound is None else [f"bound     {self.bound:.3g} on every entry"]
-        divided = ", divided by their norm first" if self.normalise else ""
-        return [f"valid     inputs of norm one{divided}", f"residual  {self.residual:.1e}", *proven]
-
-
-@dataclass(frozen=True)
-class Proof:
+class Proof(NamedTuple):
     """A supremum: ``bound`` holds everywhere, ``sampled`` was seen at the cosine, or the norm, ``at``."""
 
     bound: float
     sampled: float
     at: float
     assumes: str = ""
-    """What the bound takes for granted; empty for a proof."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A size that was tried: its certified bound and the largest error seen while certifying."""
+    """A size that was tried, with its certified bound."""
 
     kinds: int
     bound: float
-    sampled: float
     family: str
 
     def __post_init__(self) -> None:
         whole("kinds", self.kinds)
-        check_number("bound", self.bound)
-        check_number("sampled", self.sampled)
+        not_negative("bound", self.bound)
 
     def __str__(self) -> str:
         return f"{self.kinds} kind{'s' if self.kinds > 1 else ' '} of units  bound {self.bound:.3g}  ({self.family})"
 
 
 @dataclass(frozen=True)
-class UniformCertificate:
-    """The kernels are close for *every* pair of inputs with norms in ``norms``.
+class TwinCertificate:
+    """What is proven of a twin; fields that its kind does not have stay at their defaults.
 
-    For all such x, y: |k_deq(x, y) - k_twin(x, y)| <= bound * sqrt(k_deq(x, x) k_deq(y, y)).
+    ``"mixture"``: the four numbers that decide in high dimension agree (theory, section 6). ``"sphere"``: the kernel
+    for inputs of norm one, no entry of which is off by more than ``bound`` (section 7). ``"uniform"``: for *every* pair
+    of inputs |k_deq(x, y) - k_twin(x, y)| <= bound * sqrt(k_deq(x, x) k_deq(y, y)) (section 13).
     """
 
-    kind: ClassVar[str] = "uniform"
+    kind: Literal["mixture", "sphere", "uniform"]
     residual: float
-    """The largest error seen; the bound is what is proven."""
-    bound: float
-    norms: tuple[float, float] | None
-    """Smallest and largest norm of an input; ``None``: all norms."""
-    at: float
-    """Where the largest error was seen: a norm, of equal inputs; where ``norms`` is ``None``, a cosine."""
-    table: tuple[Tried, ...]
-    """Size against accuracy, for the sizes that were tried."""
+    """The largest relative deviation of the four numbers, or the largest error seen."""
+    bound: float | None = None
+    """What is proven; ``None`` for a mixture and for the quadratic twin on the sphere: they hold in high dimension."""
+    tau0: float | None = None
+    """The scale of the inputs of a mixture."""
+    target: Coefficients | None = None
+    """The numbers of the centred DEQ (mixture)."""
+    achieved: Coefficients | None = None
+    """The numbers of the network (mixture)."""
+    normalise: bool = False
+    """True if inputs must be divided by their norm first (sphere)."""
+    norms: tuple[float, float] | None = None
+    """Smallest and largest norm of an input (uniform); ``None``: all norms."""
+    at: float = 0.0
+    """Where the largest error was seen (uniform): a norm, of equal inputs; where ``norms`` is ``None``, a cosine."""
+    table: tuple[Tried, ...] = ()
+    """Size against accuracy, for the sizes that were tried (uniform)."""
     assumes: str = ""
-    """What the bound takes for granted; empty for a proof."""
+    """What the bound takes for granted (uniform); empty for a proof."""
 
     def __post_init__(self) -> None:
-        check_number("residual", self.residual)
-        check_number("bound", self.bound)
-        check_number("at", self.at, signed=True)
-        for norm in self.norms or ():
-            check_number("norms", norm)
-        if self.norms is not None and not (len(self.norms) == 2 and self.norms[0] <= self.norms[1]):
+        check_settings(self)
+        numbers = [self.tau0, self.target, self.achieved]
+        given = [number is not None for number in numbers] == [self.kind == "mixture"] * 3
+        if not given or (self.kind == "uniform" and self.bound is None):
+            raise InvalidInputError(f"a certificate of the kind {self.kind!r} does not have these fields: {self!r}")
+        not_negative("residual", self.residual)
+        not_negative("bound", self.bound or 0.0)
+        finite("at", self.at)
+        if self.tau0 is not None and not 0.0 < self.tau0 < math.inf:
+            raise InvalidInputError(f"tau0 must be a positive, finite number, got {self.tau0!r}")
+        if self.norms is not None and not 0.0 <= self.norms[0] <= self.norms[1] < math.inf:
             raise InvalidInputError(f"norms must be a pair (low, high), got {self.norms!r}")
-        if not isinstance(self.assumes, str):
-            raise InvalidInputError(f"assumes must be a text, got {self.assumes!r}")
+
+    @property
+    def shift(self) -> float:
+        """What centring subtracted from the activation of the DEQ as it was given; 0 if that is only rounding."""
+        if self.target is None:
+            return 0.0
+        bias = float(self.target.bias or 0.0)
+        return bias if abs(bias) > 1e-12 * math.sqrt(self.target.diagonal) else 0.0
 
     def lines(self) -> list[str]:
         """The lines that a printed twin shows."""
-        span = "all norms" if self.norms is None else f"norms {self.norms[0]:.4g} to {self.norms[1]:.4g}"
-        out = [f"valid     {span}, all angles", f"bound     {self.bound:.3g}"]
-        out.append(f"seen      {self.residual:.1e} at {'cosine' if self.norms is None else 'norm'} {self.at:.4g}")
-        if self.assumes:
-            out.append(f"assumes   {self.assumes}")
-        return [*out, *(f"tried     {row}" for row in self.table)]
+        seen = f"residual  {self.residual:.1e}"
+        if self.target is not None and self.achieved is not None:
+            rows = zip(("c1", "c2", "c3", "diagonal"), self.target.four, self.achieved.four, strict=True)
+            numbers = [f"{name} {got:.10g} (target {wanted:.10g})" for name, wanted, got in rows]
+            return [f"{self.target.kernel:<10}" + "  ".join(numbers), seen]
+        if self.kind == "sphere":
+            divided = ", divided by their norm first" if self.normalise else ""
+            proven = [] if self.bound is None else [f"bound     {self.bound:.3g} on every entry"]
+            return [f"valid     inputs of norm one{divided}", seen, *proven]
+        span = "all norms" if self.norms is None else "norms {:.4g} to {:.4g}".format(*self.norms)
+        seen = f"seen      {self.residual:.1e} at {'cosine' if self.norms is None else 'norm'} {self.at:.4g}"
+        assumes = [f"assumes   {self.assumes}"] if self.assumes else []
+        tried = [f"tried     {row}" for row in self.table]
+        return [f"valid     {span}, all angles", f"bound     {self.bound:.3g}", seen, *assumes, *tried]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document, without the networks that coefficients carry."""
+        document = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("target", "achieved"):
+            if (numbers := document[name]) is not None:
+                document[name] = {f.name: getattr(numbers, f.name) for f in fields(numbers) if f.name != "network"}
+        norms = None if self.norms is None else list(self.norms)
+        return document | {"table": [asdict(row) for row in self.table], "norms": norms}
+
+    @staticmethod
+    def from_dict(document: Mapping[str, Any], deq: Network, network: Network) -> TwinCertificate:
+        """The certificate of a twin of these networks, from what :meth:`to_dict` wrote."""
+        content = dict(document)
+        content |= {"target": _numbers(content["target"], deq), "achieved": _numbers(content["achieved"], network)}
+        content["norms"] = None if content["norms"] is None else tuple(content["norms"])
+        content["table"] = tuple(Tried(**row) for row in content["table"])
+        return TwinCertificate(**content)
 
 
-Certificate = MixtureCertificate | SphereCertificate | UniformCertificate
+def _numbers(content: Mapping[str, Any] | None, network: Network) -> Coefficients | None:
+    if content is None:
+        return None
+    check_kernel(network, content["kernel"])
+    for name, value in content.items():
+        if name != "kernel" and (value is not None or name not in ("tau_star", "bias")):
+            finite(name, value)
+    return Coefficients(**content, network=network)
 
 
 @dataclass(frozen=True)
@@ -183,52 +175,3 @@ class Verification:
             f"plain network {self.plain_distance:.3g}, times its best scalar ({self.scalar:.4g}) "
             f"{self.plain_scaled_distance:.3g}"
         )
-
-
-def check_number(name: str, value: Any, *, positive: bool = False, signed: bool = False) -> None:
-    """Refuse what is no finite number, or below zero unless ``signed``."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise InvalidInputError(f"{name} must be a finite number, got {shown(value)}")
-    if (value < 0 and not signed) or (positive and value == 0):
-        raise InvalidInputError(f"{name} must {'be positive' if positive else 'not be negative'}, got {value!r}")
-
-
-# ---- JSON --------------------------------------------------------------------------------------------------
-
-
-def certificate_document(certificate: Certificate) -> dict[str, Any]:
-    """The JSON document of a certificate, without the networks that coefficients carry."""
-    document = {f.name: getattr(certificate, f.name) for f in fields(certificate)}
-    for name in ("target", "achieved"):
-        if name in document:
-            numbers = document[name]
-            document[name] = {f.name: getattr(numbers, f.name) for f in fields(numbers) if f.name != "network"}
-    if "table" in document:
-        document["table"] = [asdict(row) for row in document["table"]]
-        document["norms"] = None if document["norms"] is None else list(document["norms"])
-    return {"kind": certificate.kind, **document}
-
-
-def read_certificate(document: Mapping[str, Any], deq: Network, network: Network) -> Certificate:
-    """The certificate of a document that :func:`certificate_document` wrote."""
-    content = dict(document)
-    kind = content.pop("kind")
-    if kind == MixtureCertificate.kind:
-        numbers = {"target": _numbers(content["target"], deq), "achieved": _numbers(content["achieved"], network)}
-        return MixtureCertificate(**{**content, **numbers})
-    if kind == SphereCertificate.kind:
-        return SphereCertificate(**content)
-    if kind == UniformCertificate.kind:
-        content["norms"] = None if content["norms"] is None else tuple(content["norms"])
-        content["table"] = tuple(Tried(**row) for row in content["table"])
-        return UniformCertificate(**content)
-    raise SerialisationError(f"the kind of a certificate is 'mixture', 'sphere' or 'uniform', got {kind!r}")
-
-
-def _numbers(content: Mapping[str, Any], network: Network) -> Coefficients:
-    for name, value in content.items():
-        if name == "kernel":
-            check_kernel(network, value)
-        elif value is not None or name not in ("tau_star", "bias"):
-            check_number(name, value, signed=True)
-    return Coefficients(**content, network=network)

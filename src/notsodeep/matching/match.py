@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-from scipy.sparse.linalg import eigsh
+from dataclasses import replace
 
 from .._arguments import checked
-from .._caches import cached
-from ..equivalents import best_scalar
 from ..errors import InvalidInputError
-from ..kernels.jets import DEGREE, monomials
-from ..mixtures import GaussianMixture, MixtureStatistics
-from ..networks import DEQ, ENN, Kernel
+from ..mixtures import MixtureStatistics
+from ..networks import DEQ, Kernel
 from ._limits import LIMITS
-from .certificates import MixtureCertificate
+from .certificates import TwinCertificate
 from .families import FAMILIES
-from .families.skip import without_and_with_rates
 from .solver import Draft, Refusal
 from .target import Target, make_target
 from .twin import Twin
-
-Array = NDArray[Any]
 
 
 @checked
@@ -44,8 +33,8 @@ def match(deq: DEQ, statistics: MixtureStatistics | float, kernel: Kernel = "ck"
         The kernel to match: readout trained, all weights trained, all but the input weights trained.
     family : {"auto", "hard_tanh", "leaky_relu", "quadratic", "hermite", "skip"}
         The activations of the twin. ``"skip"`` is the DEQ's own activation with a linear term, for odd ones.
-        ``"auto"`` takes the shallowest network and, of those, the cheapest activation whose kernel is ten times closer
-        than that of the plain network times its best scalar, or else the closest (theory, section 14).
+        ``"auto"`` takes the shallowest network and, of those, the cheapest activation whose kernel has the next orders
+        of the DEQ's as well, or else the nearest. What is gained over a plain network, ``twin.verify(X)`` tells.
 
     Returns
     -------
@@ -69,7 +58,7 @@ def match(deq: DEQ, statistics: MixtureStatistics | float, kernel: Kernel = "ck"
     if family != "auto" and family not in FAMILIES:
         raise InvalidInputError(f"family must be one of {['auto', *FAMILIES]}, got {family!r}")
     target = make_target(deq, statistics, kernel)
-    found = _choose(replace(target, deq=target.deq.detached())) if family == "auto" else FAMILIES[family](target)
+    found = _choose(target) if family == "auto" else FAMILIES[family](target)
     proven = found if isinstance(found, Refusal) else _certify(target, found)
     if isinstance(proven, Refusal):
         raise proven.error()
@@ -87,108 +76,29 @@ def _certify(target: Target, draft: Draft) -> Twin | Refusal:
             "Use family='auto' or 'hermite'",
             residual,
         )
-    proof = MixtureCertificate(residual, target.tau0, target.numbers, got)
+    proof = TwinCertificate("mixture", residual, None, target.tau0, target.numbers, got)
     return Twin(target.deq, draft.network, target.kernel, draft.family, proof, draft.rates, draft.reason)
 
 
-# ---- family="auto" -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Judged:
-    draft: Draft
-    distance: float
-    gain: float
-
-
-@cached(64)
 def _choose(target: Target) -> Draft | Refusal:
-    """The first candidate that is ten times closer than the plain network with its best scalar, else the closest."""
-    judged: list[_Judged] = []
+    """The first family of the list whose next orders are near the DEQ's, else the nearest; the cheapest come first."""
+    found: dict[str, tuple[float, Draft]] = {}
     refused: list[Refusal] = []
-    for found in _candidates(target):
-        if isinstance(found, Refusal):
-            refused.append(found)
+    for family in ("hard_tanh", "skip", "hermite") if target.odd else ("leaky_relu", "hermite"):
+        draft = FAMILIES[family](target)
+        if isinstance(draft, Refusal):
+            refused.append(draft)
             continue
-        judged.append(_Judged(found, *judge(target, found)))
-        if judged[-1].gain >= LIMITS.clear_gain:
+        cost = target.cost(target.jet_of(draft.network, draft.rates))
+        found[draft.family] = float(cost), draft
+        if cost <= LIMITS.near_next_order:
             break
-    if not judged:
+    if not found:
         return refused[-1]
-    best = min(judged, key=lambda j: j.distance)
-    return replace(best.draft, reason="; ".join([best.draft.reason, *_remarks(best, judged, refused)]))
-
-
-def _candidates(target: Target) -> Iterator[Draft | Refusal]:
-    """The cheapest first: Hard-Tanh or Leaky-ReLU before the DEQ's own activation before a polynomial."""
-    if target.odd:
-        yield FAMILIES["hard_tanh"](target)
-        yield from without_and_with_rates(target)
-    else:
-        yield FAMILIES["leaky_relu"](target)
-    yield FAMILIES["hermite"](target)
-
-
-def _remarks(best: _Judged, judged: list[_Judged], refused: list[Refusal]) -> list[str]:
-    """Why nothing cheaper was taken, and how much is gained where that is little."""
-    passed = {j.draft.family: j for j in judged if j.draft.family != best.draft.family}
-    unit = max(best.distance, 1e-300)
-    out = [
-        f"{family} has the numbers too, but is {j.distance / unit:.2g} times farther off"
-        for family, j in passed.items()
+    least, best = min(found.values(), key=lambda pair: pair[0])
+    cheaper = itertools.takewhile(lambda family: family != best.family, found)
+    farther = {family: math.sqrt(found[family][0] / max(least, 1e-300)) for family in cheaper}
+    remarks = [
+        f"{family} has the numbers too, but is about {by:.2g} times farther off" for family, by in farther.items()
     ]
-    if not out and refused:
-        out.append(refused[0].why)
-    if best.gain < LIMITS.clear_gain:
-        few = "not ten times closer than the plain network times its best scalar, but about"
-        out.append(f"{few} {best.gain:.2g} times: little is gained here")
-    return out
-
-
-def judge(target: Target, draft: Draft) -> tuple[float, float]:
-    """The relative distance of a draft, and how many times closer it is than the plain network with its best scalar.
-
-    No kernel is computed. On points of nearly typical norm and nearly orthogonal, a kernel is its jet up to the third
-    order. Summed on the mixture of the papers (p = 1000), and seen in the few directions in which such sums are large,
-    jets give distances within 15 % of those of the exact kernels.
-    """
-    plain = ENN([target.deq.activation] * draft.network.depth).centred(target.tau0)
-    jets = (target.jet, target.jet_of(draft.network, draft.rates), target.jet_of(plain))
-    truth, own, other = (np.tensordot(jet.c, _forms(), 1) for jet in jets)
-    if not np.isfinite(own).all():
-        return math.inf, 0.0
-    distance = float(np.linalg.norm(truth - own, 2) / np.linalg.norm(truth, 2))
-    if distance <= 1e-12 or not np.isfinite(other).all():  # rounding
-        return distance, math.inf
-    return distance, best_scalar(truth, other).distance / distance
-
-
-@cached(1)
-def _forms() -> Array:
-    """Every monomial of a jet off the diagonal of a sample, then every power on it, in the directions that count.
-
-    The shape is (forms, directions, directions).
-    """
-    X, _ = GaussianMixture.two_class(1000).sample(400, seed=0)
-    cosines = X @ X.T
-    cosines /= cosines.diagonal().mean()
-    norms = np.vander(cosines.diagonal() - 1.0, DEGREE + 1, increasing=True)
-    directions = _directions(cosines, norms)
-    sides = [directions * power[:, None] for power in norms.T]
-    np.fill_diagonal(cosines, 0.0)
-    apart = [cosines**k for k in range(DEGREE + 1)]
-    np.fill_diagonal(apart[0], 0.0)
-    return np.array([sides[i].T @ apart[k] @ sides[j] for i, j, k in monomials()] + [sides[0].T @ s for s in sides])
-
-
-def _directions(cosines: Array, norms: Array) -> Array:
-    """The directions in which sums over the sample are large.
-
-    They are the powers of the norm, with either end of the spectrum as well, and the points of the outermost norms.
-    Within 4 % they have the distances of all points, for every design tried.
-    """
-    _, ends = eigsh(cosines, k=5, which="BE", v0=np.ones(len(cosines)), tol=1e-3)
-    spread = [ends * power[:, None] for power in norms.T[:DEGREE]]
-    outermost = np.eye(len(norms))[:, [norms[:, 1].argmin(), norms[:, 1].argmax()]]
-    found = np.concatenate([norms, *spread, outermost], axis=1)
-    return np.linalg.qr(found / np.linalg.norm(found, axis=0))[0]
+    return replace(best, reason="; ".join([best.reason, *(remarks or [refusal.why for refusal in refused[:1]])]))

@@ -22,7 +22,7 @@ from ..gaussian import hermite_coefficients
 from ..kernels import power_series, sphere_diagonal
 from ..kernels.pointwise import equilibrium_variance
 from ..networks import DEQ, ENN, Kernel, check_kernel
-from .certificates import SphereCertificate
+from .certificates import TwinCertificate
 from .twin import Twin
 
 Array = NDArray[Any]
@@ -87,7 +87,7 @@ def match_sphere(
         ENN([layer]),
         kernel,
         "hermite",
-        SphereCertificate(bound / total, bound, normalise),
+        TwinCertificate("sphere", bound / total, bound, normalise=normalise),
         reason=f"unit-norm inputs: one layer with the square roots of the kernel's power series, {terms} terms",
     )
 
@@ -147,6 +147,6 @@ def _quadratic(deq: DEQ, kernel: Kernel, dimension: int | None, normalise: bool)
         ENN([layer]),
         kernel,
         "quadratic",
-        SphereCertificate(residual, None, normalise),
+        TwinCertificate("sphere", residual, normalise=normalise),
         reason=f"unit-norm inputs in dimension {size}: alpha, beta, mu of the high-dimensional equivalent",
     )

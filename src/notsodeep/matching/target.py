@@ -109,6 +109,10 @@ class Target:
         line = (jet.diagonal[..., 1:DEGREE] - self.jet.diagonal[1:DEGREE]) * (_LINE_WEIGHTS / unit)
         return np.concatenate([cross, line], axis=-1)
 
+    def cost(self, jet: KernelJet) -> Array:
+        """The sum of squares of :meth:`beyond`: about the square of the relative distance of the kernels."""
+        return np.asarray((self.beyond(jet) ** 2).sum(-1))
+
     def jet_of(self, network: ENN, rates: tuple[float, ...] | None = None) -> KernelJet:
         """The jet of a finished network, for the kernel of this target."""
         return network_jets(network, self.tau0, (self.kernel,), rates)[self.kernel]

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
 from typing import Any, Literal
 
 import torch
 
 from .. import kernels as _kernels
-from .._arguments import checked, whole
+from .._arguments import check_settings, checked, not_negative, whole
 from .._arrays import as_rows, like
 from .._files import parsed
 from ..activations import Affine
 from ..equivalents import Coefficients, best_scalar, relative_spectral_error
 from ..errors import InvalidInputError, SerialisationError
-from ..networks import DEQ, ENN, KERNELS, Kernel, Network, is_tangent, network_from_dict
-from .certificates import (
-    Certificate,
-    MixtureCertificate,
-    SphereCertificate,
-    Tried,
-    UniformCertificate,
-    Verification,
-    certificate_document,
-    check_number,
-    read_certificate,
-)
+from ..networks import ENN, Kernel, Network, is_tangent, network_from_dict
+from .certificates import Tried, TwinCertificate, Verification
 
 Trains = Literal["all", "readout"]
 
@@ -49,7 +39,7 @@ class Twin:
         The kernel of ``deq`` that it matches.
     family : str
         The kind of its activations.
-    certificate : MixtureCertificate, SphereCertificate or UniformCertificate
+    certificate : TwinCertificate
         What is proven.
     learning_rates : tuple of float, optional
         One multiplier per weight matrix (W_1 ... W_L, readout); ``None`` where all are 1.
@@ -74,27 +64,20 @@ class Twin:
     network: ENN
     kernel: Kernel
     family: str
-    certificate: Certificate
+    certificate: TwinCertificate
     learning_rates: tuple[float, ...] | None = None
     reason: str = ""
-    trains: Trains = ""  # type: ignore[assignment]  # __post_init__ fills it in
+    trains: Trains = None  # type: ignore[assignment]  # __post_init__ fills it in
     kinds: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kernel not in KERNELS:
-            raise InvalidInputError(f"kernel must be one of {KERNELS}, got {self.kernel!r}")
-        if not isinstance(self.deq, DEQ) and not (isinstance(self.deq, ENN) and self.kinds is not None):
-            raise InvalidInputError(f"a twin matches a DEQ, or as one layer of units an ENN, got {self.deq!r}")
-        if not isinstance(self.certificate, Certificate):
-            raise InvalidInputError(f"a twin carries a certificate, got {type(self.certificate).__name__}")
-        if self.trains == "":
+        if self.trains is None:
             # a CK is the kernel of training the readout; so is the frozen NTK of one layer
             alone = self.kernel == "ntk_frozen" and self.depth == 1 and self.learning_rates is None
             object.__setattr__(self, "trains", "all" if is_tangent(self.kernel) and not alone else "readout")
-        if self.trains not in ("all", "readout"):
-            raise InvalidInputError(f"trains must be 'all' or 'readout', got {self.trains!r}")
-        if not isinstance(self.family, str) or not isinstance(self.reason, str):
-            raise InvalidInputError(f"family and reason are texts, got {self.family!r} and {self.reason!r}")
+        check_settings(self)
+        if isinstance(self.deq, ENN) and self.kinds is None:
+            raise InvalidInputError(f"a twin matches a DEQ, or as one layer of units an ENN, got {self.deq!r}")
         if self.kinds is not None:
             whole("kinds", self.kinds)
         rates = self.learning_rates
@@ -103,7 +86,7 @@ class Twin:
                 f"a network of {self.depth} hidden layers takes {self.depth + 1} learning rates, got {len(rates)}"
             )
         for rate in rates or ():
-            check_number("a learning rate", rate)
+            not_negative("a learning rate", rate)
 
     # ---- what the certificate says -------------------------------------------------------------------------
 
@@ -115,42 +98,37 @@ class Twin:
     @property
     def bound(self) -> float | None:
         """Proven bound on the kernel's error: of every entry (sphere), or relative to the diagonal (uniform)."""
-        return None if isinstance(self.certificate, MixtureCertificate) else self.certificate.bound
+        return self.certificate.bound
 
     @property
     def tau0(self) -> float | None:
         """The scale of the inputs that a mixture's twin is for."""
-        return self.certificate.tau0 if isinstance(self.certificate, MixtureCertificate) else None
+        return self.certificate.tau0
 
     @property
     def target(self) -> Coefficients | None:
         """The DEQ's four numbers (mixture)."""
-        return self.certificate.target if isinstance(self.certificate, MixtureCertificate) else None
+        return self.certificate.target
 
     @property
     def coefficients(self) -> Coefficients | None:
         """The four numbers that the network achieves (mixture)."""
-        return self.certificate.achieved if isinstance(self.certificate, MixtureCertificate) else None
-
-    @property
-    def shift(self) -> float:
-        """What centring subtracted from the activation of the DEQ as it was given; 0 where nothing was."""
-        return self.certificate.shift if isinstance(self.certificate, MixtureCertificate) else 0.0
+        return self.certificate.achieved
 
     @property
     def normalise(self) -> bool:
         """True if inputs must be divided by their norm first (sphere)."""
-        return self.certificate.normalise if isinstance(self.certificate, SphereCertificate) else False
+        return self.certificate.normalise
 
     @property
     def norms(self) -> tuple[float, float] | None:
         """The range of norms that a uniform bound holds for; ``None``: all, or no such bound."""
-        return self.certificate.norms if isinstance(self.certificate, UniformCertificate) else None
+        return self.certificate.norms
 
     @property
     def table(self) -> tuple[Tried, ...]:
         """Size against accuracy, for the sizes that were tried (uniform)."""
-        return self.certificate.table if isinstance(self.certificate, UniformCertificate) else ()
+        return self.certificate.table
 
     # ---- kernels -------------------------------------------------------------------------------------------
 
@@ -167,29 +145,10 @@ class Twin:
 
     @checked
     def kernel_matrix(self, X: Any, Y: Any = None, *, out: Any = None) -> Any:
-        """Compute the twin's exact kernel under its own training rule.
+        """Compute the twin's exact kernel of the rows of X and Y, under its own training rule.
 
-        Parameters
-        ----------
-        X : array of shape (n, p)
-            The inputs, NumPy or torch.
-        Y : array of shape (m, p), optional
-            Other inputs; ``X`` if left out.
-        out : array of shape (n, m), optional
-            Where the result is written, as in :func:`ck`.
-
-        Returns
-        -------
-        array of shape (n, m)
-            The network's CK if ``trains == "readout"``, else its NTK with ``learning_rates``, to hold against
-            :func:`ck` or :func:`ntk` of the DEQ.
-
-        Examples
-        --------
-        >>> import notsodeep as nsd
-        >>> twin = nsd.match_one_layer(nsd.DEQ("relu", sigma_a2=0.2), "ntk")
-        >>> twin.kernel_matrix([[1.0, 0.0], [0.6, 0.8]]).shape
-        (2, 2)
+        It is the network's CK if ``trains == "readout"``, else its NTK with ``learning_rates``: what to hold against
+        :func:`ck` or :func:`ntk` of the DEQ. ``out`` is where the result is written, as in :func:`ck`.
         """
         if self.normalise:
             X, Y = _unit(X), None if Y is None else _unit(Y)
@@ -199,24 +158,7 @@ class Twin:
         return _kernels.kernels_of(self.network, X, Y, kernels=(name,), learning_rates=rates, out=into)[name]
 
     def verify(self, X: Any) -> Verification:
-        """Measure how far the exact kernels of DEQ and twin are from each other on the rows of X.
-
-        Parameters
-        ----------
-        X : array of shape (n, p)
-            The points.
-
-        Returns
-        -------
-        Verification
-            Relative spectral distances of the twin and, beside it, of the plain network.
-
-        Examples
-        --------
-        >>> import notsodeep as nsd
-        >>> nsd.match_one_layer(nsd.DEQ("tanh", sigma_a2=0.2)).verify([[1.0, 0.0], [0.6, 0.8]]).distance < 1e-4
-        True
-        """
+        """Measure how far the exact kernels of the twin, and of the plain network, are from the DEQ's on rows X."""
         points = as_rows(X).to(torch.float64)
         if self.normalise:
             points = _unit(points)
@@ -232,7 +174,7 @@ class Twin:
             relative_spectral_error(truth, plain),
             scaled.distance,
             scaled.scalar,
-            self.shift,
+            self.certificate.shift,
         )
 
     # ---- text ----------------------------------------------------------------------------------------------
@@ -240,16 +182,23 @@ class Twin:
     def __repr__(self) -> str:
         proof = f"residual={self.residual:.1e}" if self.bound is None else f"bound={self.bound:.2g}"
         layers = "1 layer" if self.depth == 1 else f"{self.depth} layers"
-        centred = "" if self.shift == 0.0 else "centred "
+        centred = "centred " if self.certificate.shift else ""
         return f"<Twin of the {centred}{_base(self.deq)}: {self.kernel}, {self.family}, {layers}, {proof}>"
 
     def __str__(self) -> str:
+        shift, title = self.certificate.shift, f"Twin of {self.deq!r}"
+        if shift:
+            whose = f"the centred DEQ (activation shifted by {-shift:.6g})"
+            title = f"Twin of {whose}: {self.deq!r}; the DEQ as given differs"
+        trained = "all weights but W_1" if self.kernel == "ntk_frozen" else "all weights"
+        if self.trains == "readout":
+            trained = "the readout; the hidden weights are frozen features"
         scale = "" if self.tau0 is None else f" at tau0 = {self.tau0:.6g}"
         kinds = "" if self.kinds is None else f" of {self.kinds} kind{'s' if self.kinds > 1 else ''} of units"
         lines = [
-            self._title(),
+            title,
             f"kernel    {self.kernel}{scale}",
-            f"trains    {self._trained()}",
+            f"trains    {trained}",
             f"family    {self.family}, {self.depth} hidden layer{'s' if self.depth > 1 else ''}{kinds}",
             *(f"layer {i}   {a!r}" for i, a in enumerate(self.network.activations, 1)),
         ]
@@ -262,95 +211,31 @@ class Twin:
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
 
-    def _title(self) -> str:
-        if self.shift == 0.0:
-            return f"Twin of {self.deq!r}"
-        return (
-            f"Twin of the centred DEQ (activation shifted by {-self.shift:.6g}): {self.deq!r}; the DEQ as given differs"
-        )
-
-    def _trained(self) -> str:
-        if self.trains == "readout":
-            return "the readout; the hidden weights are frozen features"
-        return "all weights but W_1" if self.kernel == "ntk_frozen" else "all weights"
-
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON document; :meth:`from_dict` reads it back.
-
-        Returns
-        -------
-        dict
-            Numbers, texts, lists and dictionaries only.
-
-        Examples
-        --------
-        >>> import notsodeep as nsd
-        >>> twin = nsd.match_sphere(nsd.DEQ("silu", sigma_a2=0.2), terms=8)
-        >>> nsd.Twin.from_dict(twin.to_dict()) == twin
-        True
-        """
-        rates = self.learning_rates
-        return {
-            "twin": 3,
-            "deq": self.deq.to_dict(),
-            "network": self.network.to_dict(),
-            "kernel": self.kernel,
-            "family": self.family,
-            "learning_rates": None if rates is None else list(rates),
-            "trains": self.trains,
-            "kinds": self.kinds,
-            "reason": self.reason,
-            "certificate": certificate_document(self.certificate),
-        }
+        """Return a JSON document; :meth:`from_dict` reads it back."""
+        document = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("deq", "network", "certificate"):
+            document[name] = document[name].to_dict()
+        rates = None if self.learning_rates is None else list(self.learning_rates)
+        return {"twin": 3, **document, "learning_rates": rates}
 
     @staticmethod
     def from_dict(document: Mapping[str, Any] | str) -> Twin:
-        """Build a twin of any kind from what :meth:`to_dict` wrote.
-
-        Parameters
-        ----------
-        document : dict or str
-            The document or its JSON text.
-
-        Returns
-        -------
-        Twin
-
-        Raises
-        ------
-        SerialisationError
-            If the document does not describe a twin.
-
-        Examples
-        --------
-        >>> import json, notsodeep as nsd
-        >>> twin = nsd.match_sphere(nsd.DEQ("silu", sigma_a2=0.2), terms=8)
-        >>> nsd.Twin.from_dict(json.dumps(twin.to_dict())).bound == twin.bound
-        True
-        """
+        """Build a twin of any kind from what :meth:`to_dict` wrote, or from its JSON text."""
         content = parsed(document, "a twin")
         if content.pop("twin", None) != 3:
             raise SerialisationError("expected a JSON object with the key 'twin' equal to 3")
         try:
-            return _built(content)
+            deq, network = network_from_dict(content["deq"]), ENN.from_dict(content["network"])
+            rates = None if content["learning_rates"] is None else tuple(content["learning_rates"])
+            certificate = TwinCertificate.from_dict(content["certificate"], deq, network)
+            return Twin(
+                **{**content, "deq": deq, "network": network, "learning_rates": rates, "certificate": certificate}
+            )
         except KeyError as error:
             raise SerialisationError(f"the description of this twin is incomplete: {error} is missing") from None
         except (InvalidInputError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise SerialisationError(f"this does not describe a twin: {error}") from None
-
-
-def _built(content: dict[str, Any]) -> Twin:
-    """The twin of a document: objects for dictionaries, tuples for lists."""
-    deq, network = network_from_dict(content.pop("deq")), ENN.from_dict(content.pop("network"))
-    rates = content.pop("learning_rates")
-    certificate = read_certificate(content.pop("certificate"), deq, network)
-    return Twin(
-        deq=deq,
-        network=network,
-        learning_rates=None if rates is None else tuple(rates),
-        certificate=certificate,
-        **content,
-    )
 
 
 def _base(network: Network) -> str:

@@ -140,8 +140,7 @@ def shared_start(target: Target, design: HermiteDesign) -> Array:
     missing = max(target.numbers.diagonal - float(weights @ layers[0] ** 2), 0.0)
     layers[:, [3, 5]] = np.sqrt(missing / weights[[3, 5]]) * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     starts = layers[:, design.orders[0]] / design.size
-    beyond = target.beyond(jet_of(target, design, starts))
-    return starts[np.argmin((beyond**2).sum(-1))]
+    return starts[np.argmin(target.cost(jet_of(target, design, starts)))]
 
 
 def _counted(target: Target, terms: int) -> Array:

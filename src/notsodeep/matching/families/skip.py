@@ -11,7 +11,6 @@ the rates) is free and is spent on the next orders: a search in one dimension or
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,27 +29,9 @@ Array = NDArray[Any]
 
 def skip(target: Target) -> Draft | Refusal:
     """The best scale; with learning rates where they lower the cost of the next orders ten times."""
-    if (known := _known(target)) is not None:
-        return known
-    best = _best(target, free_rates=False)
-    if target.kernel == "ntk" and best is not None and best.costs[0] > LIMITS.good_next_order:
-        rated = _best(target, free_rates=True)
-        best = rated if rated is not None and rated.costs[0] < 0.1 * best.costs[0] else best
-    return _drafted(target, best)
-
-
-FAMILIES = {"skip": skip}
-
-
-def without_and_with_rates(target: Target) -> Iterator[Draft | Refusal]:
-    """The best layer of equal learning rates, then, for an NTK, that of free ones."""
-    known = _known(target)
-    for free_rates in (False, True) if target.kernel == "ntk" else (False,):
-        yield _drafted(target, _best(target, free_rates)) if known is None else known
-
-
-def _known(target: Target) -> Draft | Refusal | None:
-    """What needs no search."""
+    reason = f"{target.depth_reason}; the DEQ's own activation with a linear term, its scale spent on the next orders"
+    if (linear := linear_layer(target)) is not None:
+        return Draft(ENN([linear]), "skip", reason)
     if not target.odd:
         _, t2, t3 = target.normalised
         return Refusal(
@@ -63,12 +44,22 @@ def _known(target: Target) -> Draft | Refusal | None:
             f"the DEQ has no linear part at tau0 = {target.tau0:.6g} (c1 = 0), nothing for a linear term to match",
             "Use family='hermite'",
         )
-    linear = linear_layer(target)
-    return None if linear is None else Draft(ENN([linear]), "skip", _reason(target))
+    best = best_layer(target)
+    if best is None:
+        return Refusal(
+            f"{target.deq.activation!r} is odd at the scale of these data only, not when its input is scaled",
+            "Use family='hermite'",
+        )
+    if target.kernel == "ntk" and best.costs[0] > LIMITS.near_next_order:
+        rated = best_layer(target, free_rates=True)
+        best = rated if rated is not None and rated.costs[0] < 0.1 * best.costs[0] else best
+    gain, scale, line = (float(part[0]) for part in (best.gain, best.scale, best.line))
+    network = ENN([target.deq.activation.affine(gain=gain, scale=scale, skip=line)]).centred(target.tau0)
+    rates = None if best.rates is None else tuple(float(r) for r in best.rates[0])
+    return Draft(network, "skip", reason, rates)
 
 
-def _reason(target: Target) -> str:
-    return f"{target.depth_reason}; the DEQ's own activation with a linear term, its scale spent on the next orders"
+FAMILIES = {"skip": skip}
 
 
 @dataclass(frozen=True)
@@ -84,19 +75,7 @@ class _Layers:
     """The cost of the next orders; of designs that are equally good the one whose terms do not cancel is cheaper."""
 
 
-def _drafted(target: Target, best: _Layers | None) -> Draft | Refusal:
-    if best is None:
-        return Refusal(
-            f"{target.deq.activation!r} is odd at the scale of these data only, not when its input is scaled",
-            "Use family='hermite'",
-        )
-    gain, scale, line = (float(part[0]) for part in (best.gain, best.scale, best.line))
-    network = ENN([target.deq.activation.affine(gain=gain, scale=scale, skip=line)]).centred(target.tau0)
-    rates = None if best.rates is None else tuple(float(r) for r in best.rates[0])
-    return Draft(network, "skip", _reason(target), rates)
-
-
-def _best(target: Target, free_rates: bool) -> _Layers | None:
+def best_layer(target: Target, *, free_rates: bool = False) -> _Layers | None:
     """The best scale and, with ``free_rates``, the best ratio of the learning rates of an NTK."""
     grid = np.linspace(-LIMITS.skip_range, LIMITS.skip_range, 17)
     costs = _layers(target, grid, 0.0 * grid).costs
@@ -174,6 +153,6 @@ def _layers(target: Target, z: Array, logits: Array) -> _Layers:
     # the layer is a part along x, of slope steep, and what is left of phi without its own
     cancelled = gain**2 * base.square[:, 0] / (steep**2 + gain**2 * rest)
     # the next orders of a good design cost 1e-7: cancellation decides among equals only
-    costs = np.where(good, (target.beyond(jet) ** 2).sum(-1) + 1e-8 * cancelled, np.inf)
+    costs = np.where(good, target.cost(jet) + 1e-8 * cancelled, np.inf)
     equal = full and bool((share == 0.5).all())
     return _Layers(scale, gain, line / tau, None if equal else rates, costs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from ..._arrays import as_floats, as_rows, squared_norms
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...networks import DEQ, ENN, Kernel, Network, check_kernels
 from .._limits import LIMITS
-from ..certificates import UniformCertificate, check_number
+from ..certificates import TwinCertificate
 from ..twin import Trains, Twin
 from . import homogeneous, ranged
 from .bound import LayerDesign
@@ -139,7 +140,8 @@ def _check_range(norms: Any) -> tuple[float, float]:
 def _check(network: Network, tol: float, kinds: int | str, units: str) -> None:
     if not all(phi.elementwise for phi in network.activations):
         raise InvalidInputError(f"match_one_layer takes networks of elementwise activations, got {network!r}")
-    check_number("tol", tol, positive=True)
+    if not 0.0 < tol < math.inf:
+        raise InvalidInputError(f"tol must be a positive, finite number, got {tol!r}")
     if isinstance(kinds, int) and not 1 <= kinds <= LIMITS.most_kinds:
         raise InvalidInputError(f"kinds must be 'auto' or 1 ... {LIMITS.most_kinds}, got {kinds!r}")
     if units == "thresholds" and not (isinstance(network, DEQ) and network.homogeneous):
@@ -165,7 +167,9 @@ def _twin(
     network: Network, kernel: Kernel, made: LayerDesign, norms: tuple[float, float] | None, trains: Trains
 ) -> Twin:
     proof, own = made.proof, made.rows[-1]
-    certificate = UniformCertificate(proof.sampled, proof.bound, norms, proof.at, made.rows, proof.assumes)
+    certificate = TwinCertificate(
+        "uniform", proof.sampled, proof.bound, norms=norms, at=proof.at, table=made.rows, assumes=proof.assumes
+    )
     return Twin(network, ENN([made.layer]), kernel, own.family, certificate, None, made.reason, trains, own.kinds)
 
 

@@ -76,7 +76,7 @@ def design(
             return replace(ordinary, reason=f"{ordinary.reason}, {cheaper}")
         tried = ordinary.rows
     layer, proof = min(_growing(network, kernel, trains, tol), key=lambda pair: pair[1].bound)
-    rows = (*tried, Tried(1, proof.bound, proof.sampled, FAMILY))
+    rows = (*tried, Tried(1, proof.bound, FAMILY))
     reason = "homogeneous: one kind of units is exact for all norms, up to the elementary function that is evaluated"
     return LayerDesign(layer, proof, rows, reason)
 

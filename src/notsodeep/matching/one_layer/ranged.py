@@ -34,10 +34,10 @@ def design(
         parts = _factorise(target, count)
         reach = projection_bound(target, parts)
         if kinds == "auto" and reach > tol:
-            rows.append(Tried(count, reach, reach, FAMILY))
+            rows.append(Tried(count, reach, FAMILY))
             continue
         layer, proof = _finished(target, parts, _allowed(reach, resolution, kinds), trains)
-        rows.append(Tried(count, proof.bound, proof.sampled, FAMILY))
+        rows.append(Tried(count, proof.bound, FAMILY))
         if kinds != "auto" or proof.bound <= tol:
             reason = f"the fewest kinds of units within tol = {tol:.3g}" if kinds == "auto" else "kinds as asked for"
             return LayerDesign(layer, proof, tuple(rows), reason)

@@ -57,7 +57,7 @@ def design(deq: DEQ, kernel: Kernel, tol: float) -> LayerDesign:
     layer = Thresholds(tuple(best.thresholds.tolist()), tuple(weights), leak, int(best.gated.sum()))
     proof = certify(reduced, kernel, leak, best)
     reason = f"ordinary units with {len(weights)} thresholds proportional to |x|"
-    row = Tried(1, proof.bound, proof.sampled, "thresholds")
+    row = Tried(1, proof.bound, "thresholds")
     return LayerDesign(layer, proof, (row,), reason)
 
 
