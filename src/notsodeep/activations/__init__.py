@@ -3,6 +3,8 @@
 Every elementwise class with a name is exported from here and found by that name.
 """
 
+from dataclasses import fields
+
 from .affine import Affine as Affine
 from .base import Activation as Activation
 from .base import ActivationLike as ActivationLike
@@ -24,4 +26,5 @@ from .thresholds import Thresholds as Thresholds
 _CLASSES = {cls.__name__: cls for cls in activation_classes()}
 globals().update(_CLASSES)  # a new class needs no import above, which serves type checkers alone
 
-__all__ = sorted(["Activation", "activation", "activation_names", *_CLASSES])
+_WITH_PARAMETERS = [name for name, cls in _CLASSES.items() if fields(cls)]  # the others are known by their names
+__all__ = sorted(["Activation", "activation", "activation_names", *_WITH_PARAMETERS])

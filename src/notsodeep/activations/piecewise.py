@@ -36,10 +36,6 @@ class TwoSlopes(Activation):
         a, b = self.two_slopes
         return (a - b) * torch.sqrt(q / (2.0 * math.pi)), torch.full_like(q, 0.5 * (a + b))
 
-    @property
-    def breaks(self) -> Breaks:
-        return ((0.0, (0.0, self.two_slopes[0] - self.two_slopes[1])),)
-
 
 @dataclass(frozen=True)
 class Linear(TwoSlopes):
@@ -84,13 +80,7 @@ class Linear(TwoSlopes):
 
 @dataclass(frozen=True)
 class ReLU(TwoSlopes):
-    """phi(x) = max(x, 0).
-
-    Examples
-    --------
-    >>> ReLU().kinks, ReLU().homogeneity
-    ((0.0,), 1.0)
-    """
+    """phi(x) = max(x, 0)."""
 
     name: ClassVar[str] = "relu"
     torch_forms: ClassVar = (torch.relu, functional.relu, nn.ReLU)
@@ -207,13 +197,7 @@ class HardTanh(Activation):
 
 @dataclass(frozen=True)
 class HardSwish(Activation):
-    """phi(x) = x * clip(x + 3, 0, 6) / 6: zero, a parabola, the identity (Howard et al., 2019).
-
-    Examples
-    --------
-    >>> HardSwish().kinks
-    (-3.0, 3.0)
-    """
+    """phi(x) = x * clip(x + 3, 0, 6) / 6: zero, a parabola, the identity (Howard et al., 2019)."""
 
     name: ClassVar[str] = "hard_swish"
     aliases: ClassVar[tuple[str, ...]] = ("hardswish",)

@@ -19,13 +19,7 @@ _SQRT_2PI = math.sqrt(2.0 * math.pi)
 
 @dataclass(frozen=True)
 class Tanh(Activation):
-    """phi(x) = tanh(x).
-
-    Examples
-    --------
-    >>> Tanh().parity, Tanh().lipschitz
-    ('odd', 1.0)
-    """
+    """phi(x) = tanh(x)."""
 
     name: ClassVar[str] = "tanh"
     torch_forms: ClassVar = (torch.tanh, functional.tanh, nn.Tanh)
@@ -42,13 +36,7 @@ class Tanh(Activation):
 
 @dataclass(frozen=True)
 class Arctan(Activation):
-    """phi(x) = arctan(x).
-
-    Examples
-    --------
-    >>> Arctan().parity, Arctan().lipschitz
-    ('odd', 1.0)
-    """
+    """phi(x) = arctan(x)."""
 
     name: ClassVar[str] = "arctan"
     aliases: ClassVar[tuple[str, ...]] = ("atan",)
@@ -65,13 +53,7 @@ class Arctan(Activation):
 
 @dataclass(frozen=True)
 class Erf(Activation):
-    """phi(x) = erf(x), the Gauss error function.
-
-    Examples
-    --------
-    >>> round(Erf().lipschitz, 6)
-    1.128379
-    """
+    """phi(x) = erf(x), the Gauss error function."""
 
     name: ClassVar[str] = "erf"
     torch_forms: ClassVar = (torch.erf,)
@@ -93,13 +75,7 @@ class Erf(Activation):
 
 @dataclass(frozen=True)
 class Sigmoid(Activation):
-    """phi(x) = 1 / (1 + exp(-x)).
-
-    Examples
-    --------
-    >>> Sigmoid().centred(at=1.0)
-    Affine(Tanh(), gain=0.5, scale=0.5)
-    """
+    """phi(x) = 1 / (1 + exp(-x))."""
 
     name: ClassVar[str] = "sigmoid"
     torch_forms: ClassVar = (torch.sigmoid, nn.Sigmoid)
@@ -124,13 +100,7 @@ class Sigmoid(Activation):
 
 @dataclass(frozen=True)
 class SiLU(Activation):
-    """phi(x) = x * sigmoid(x), also called swish.
-
-    Examples
-    --------
-    >>> round(SiLU().lipschitz, 6)
-    1.099839
-    """
+    """phi(x) = x * sigmoid(x), also called swish."""
 
     name: ClassVar[str] = "silu"
     aliases: ClassVar[tuple[str, ...]] = ("swish",)
@@ -148,13 +118,7 @@ class SiLU(Activation):
 
 @dataclass(frozen=True)
 class GELU(Activation):
-    """phi(x) = x * Phi(x), where Phi is the normal distribution function.
-
-    Examples
-    --------
-    >>> round(GELU().lipschitz, 6)
-    1.128904
-    """
+    """phi(x) = x * Phi(x), where Phi is the normal distribution function."""
 
     name: ClassVar[str] = "gelu"
     torch_forms: ClassVar = (functional.gelu, nn.GELU)
@@ -220,13 +184,7 @@ class ELU(Activation):
 
 @dataclass(frozen=True)
 class SELU(Activation):
-    """phi(x) = lambda * ELU(x; alpha) with the self-normalising constants of Klambauer et al. (2017).
-
-    Examples
-    --------
-    >>> round(SELU().lipschitz, 6)
-    1.758099
-    """
+    """phi(x) = lambda * ELU(x; alpha) with the self-normalising constants of Klambauer et al. (2017)."""
 
     name: ClassVar[str] = "selu"
     torch_forms: ClassVar = (functional.selu, nn.SELU)
@@ -244,13 +202,7 @@ class SELU(Activation):
 
 @dataclass(frozen=True)
 class Softplus(Activation):
-    """phi(x) = log(1 + exp(x)).
-
-    Examples
-    --------
-    >>> Softplus().lipschitz
-    1.0
-    """
+    """phi(x) = log(1 + exp(x))."""
 
     name: ClassVar[str] = "softplus"
     torch_forms: ClassVar = (functional.softplus, nn.Softplus)
@@ -273,13 +225,7 @@ class Softplus(Activation):
 
 @dataclass(frozen=True)
 class Mish(Activation):
-    """phi(x) = x * tanh(log(1 + exp(x))) (Misra, 2019).
-
-    Examples
-    --------
-    >>> round(Mish().lipschitz, 6)
-    1.088498
-    """
+    """phi(x) = x * tanh(log(1 + exp(x))) (Misra, 2019)."""
 
     name: ClassVar[str] = "mish"
     torch_forms: ClassVar = (functional.mish, nn.Mish)
@@ -303,13 +249,7 @@ class Mish(Activation):
 
 @dataclass(frozen=True)
 class Sin(Activation):
-    """phi(x) = sin(x).
-
-    Examples
-    --------
-    >>> Sin().parity
-    'odd'
-    """
+    """phi(x) = sin(x)."""
 
     name: ClassVar[str] = "sin"
     aliases: ClassVar[tuple[str, ...]] = ("sine",)
@@ -337,13 +277,7 @@ class Sin(Activation):
 
 @dataclass(frozen=True)
 class Cos(Activation):
-    """phi(x) = cos(x).
-
-    Examples
-    --------
-    >>> Cos().parity
-    'even'
-    """
+    """phi(x) = cos(x)."""
 
     name: ClassVar[str] = "cos"
     aliases: ClassVar[tuple[str, ...]] = ("cosine",)

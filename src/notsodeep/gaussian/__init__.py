@@ -3,10 +3,6 @@
 Everything the theory needs of an activation phi at scale tau is one :class:`Moments` record; everything the
 kernels need is a row of Hermite coefficients. Derivatives at kinks enter through their point masses, so
 ``E[phi'']`` of ReLU is right and no finite difference or division by tau is involved.
-
->>> from notsodeep import activation
->>> round(moments(activation("relu"), 1.0).mean, 10)
-0.3989422804
 """
 
 from .integrals import Moments, moments, spread

@@ -17,58 +17,28 @@ from .rule import as_scales, beyond, check_ends, finite, normal_density, portion
 
 @dataclass(frozen=True)
 class Moments:
-    """The Gaussian moments of phi at scale tau, where xi is standard normal (theory: E1, E2, Q2, D2).
-
-    Parameters
-    ----------
-    mean : float or array
-        E[phi(tau xi)].
-    square : float or array
-        E[phi(tau xi)^2].
-    variance : float or array
-        Var[phi(tau xi)], without the cancellation in square - mean^2.
-    slope : float or array
-        E1 = E[phi'(tau xi)].
-    curvature : float or array
-        E2 = E[phi''(tau xi)].
-    slope_square : float or array
-        D2 = E[phi'(tau xi)^2], infinite if phi jumps.
-    square_curvature : float or array
-        Q2 = E[(phi^2)''(tau xi)]; d E[phi(sqrt(q) xi)^2] / dq = Q2 / 2.
-
-    Examples
-    --------
-    >>> moments("relu", 1.0).slope
-    0.5
-    """
+    """The Gaussian moments of phi at scale tau, where xi is standard normal (theory: E1, E2, Q2, D2)."""
 
     mean: Any
+    """E[phi(tau xi)]."""
     square: Any
+    """E[phi(tau xi)^2]."""
     variance: Any
+    """Var[phi(tau xi)], without the cancellation in square - mean^2."""
     slope: Any
+    """E1 = E[phi'(tau xi)]."""
     curvature: Any
+    """E2 = E[phi''(tau xi)]."""
     slope_square: Any
+    """D2 = E[phi'(tau xi)^2], infinite if phi jumps."""
     square_curvature: Any
+    """Q2 = E[(phi^2)''(tau xi)]; d E[phi(sqrt(q) xi)^2] / dq = Q2 / 2."""
 
 
 @isolated_settings
 def moments(phi: ActivationLike, tau: Any) -> Moments:
     """Return the Gaussian moments of an activation at one or many scales.
 
-    Parameters
-    ----------
-    phi : str, Activation or callable
-        The activation.
-    tau : float, array or tensor
-        The scale, or several.
-
-    Returns
-    -------
-    Moments
-        Its fields have the shape of tau.
-
-    Examples
-    --------
     >>> round(moments("tanh", 1.0).square, 10)
     0.3942944904
     """

@@ -177,25 +177,8 @@ def as_scales(tau: Any, root: bool = False) -> tuple[Tensor, Callable[[Tensor], 
 
 @isolated_settings
 def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bool = False) -> Any:
-    """Return the Hermite coefficients a_k(q) = E[phi(sqrt(q) xi) h_k(xi)], k < terms.
+    """Return the Hermite coefficients E[phi(sqrt(q) xi) h_k(xi)], k < terms, or those of phi': q.shape + (terms,).
 
-    Parameters
-    ----------
-    phi : str, Activation or callable
-        The activation.
-    q : float, array or tensor
-        The variance, or several.
-    terms : int
-        The number of coefficients.
-    derivative : bool, default False
-        Whether the coefficients are those of phi'.
-
-    Returns
-    -------
-    array or tensor of shape q.shape + (terms,)
-
-    Examples
-    --------
     >>> a = hermite_coefficients("relu", 1.0, 3)
     >>> [round(float(c), 6) for c in a]
     [0.398942, 0.5, 0.282095]
