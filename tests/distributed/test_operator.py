@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import notsodeep as nsd
 from clusters import EQUAL, small_cluster
 from helpers import tolerance, ulps
-from notsodeep.distributed import ClusterKernel, kernel_to_zarr, operator, zarr_files
+from notsodeep.distributed import ClusterKernel, kernel_to_zarr, operator
 from notsodeep.distributed.operator import block_starts, blocks_of, expand, shares_of
 from notsodeep.errors import ClusterError, InvalidInputError
 from notsodeep.solve import CG, KernelTiles, NetworkKernel, solve_operator
@@ -76,7 +76,7 @@ def test_the_solution_is_that_of_one_process(client, problem):
 
 def test_a_kernel_is_written_as_a_zarr_array(client, problem, tmp_path, monkeypatch):
     kernel, X, _ = problem
-    monkeypatch.setattr(zarr_files, "SOLVE_LIMITS", dataclasses.replace(zarr_files.SOLVE_LIMITS, panel=100))
+    monkeypatch.setattr(operator, "SOLVE_LIMITS", dataclasses.replace(operator.SOLVE_LIMITS, panel=100))
     K = kernel_to_zarr(kernel.network, X, tmp_path / "K.zarr", "ntk", client=client)
     assert (K.metadata.zarr_format, K.chunks) == (3, (100, 100))
     np.testing.assert_allclose(zarr.open_array(tmp_path / "K.zarr")[:], kernel(X, None), rtol=0, atol=EQUAL)

@@ -194,8 +194,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         ),
         "estimators.load_estimator": (nsd.estimators.load_estimator, lambda: {"path": file("model.safetensors")}),
         "solve.NetworkKernel": (nsd.solve.NetworkKernel, lambda: {"network": relu, "kernel": "ck"}),
-        "solve.factorise": (nsd.solve.factorise, lambda: {"K": K}),
-        "solve.ridge_path": (nsd.solve.ridge_path, lambda: {"K": K, "targets": t}),
         "solve.CG": (nsd.solve.CG, dict),
         "solve.solve_dense": (nsd.solve.solve_dense, lambda: {"K": K, "targets": t, "ridges": [0.1]}),
         "solve.KernelTiles": (nsd.solve.KernelTiles, lambda: {"kernel": nsd.solve.NetworkKernel(relu, "ck"), "X": T}),

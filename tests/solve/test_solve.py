@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import notsodeep as nsd
 from helpers import solved, tolerance, ulps
 from notsodeep.errors import ConvergenceError, InvalidInputError, NotSoDeepWarning
-from notsodeep.solve import CG, KernelTiles, factorise, operators, ridge_path, solve_dense, solve_operator
+from notsodeep.solve import CG, KernelTiles, operators, solve_dense, solve_operator
+from notsodeep.solve.dense import factorise, ridge_path
 from notsodeep.solve.iterative import cg_options
 from notsodeep.solve.operators import add_block, as_columns, triangle_bytes
 from notsodeep.solve.pivoted import pivoted_cholesky, preconditioner

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..solve import CG, KernelTiles, NetworkKernel, ridge_path, solve_dense, solve_operator
+from ..solve import CG, KernelTiles, NetworkKernel, solve_dense, solve_operator
 from ..solve._limits import LIMITS as SOLVE_LIMITS
-from ..solve.dense import RidgePath, scale_of, smallest_mean
+from ..solve.dense import RidgePath, ridge_path, scale_of, smallest_mean
 from ..solve.iterative import Solver, cg_options
 from ..solve.operators import KernelOperator
 

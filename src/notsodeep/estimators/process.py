@@ -18,9 +18,9 @@ from .._arguments import checked
 from .._arrays import as_floats
 from ..errors import InvalidInputError
 from ..networks import DEQ, Kernel
-from ..solve import NetworkKernel, factorise
+from ..solve import NetworkKernel
 from ..solve._limits import LIMITS
-from ..solve.dense import Factor
+from ..solve.dense import Factor, factorise
 from .machine import kernel_matrix
 from .specification import (
     FLOATS,

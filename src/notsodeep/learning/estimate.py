@@ -21,8 +21,7 @@ from ..errors import InvalidInputError
 from ..kernels import kernels_of
 from ..matching import Twin
 from ..networks import Kernel, Network
-from ..solve import factorise
-from ..solve.dense import leave_one_out
+from ..solve.dense import factorise, leave_one_out
 from ..spectra.population import Array
 from .features import LIMITS, check_twin
 

@@ -207,7 +207,7 @@ class SpectrumDisplay(Display):
         ax.legend(handles, names, frameon=False, fontsize="small", loc="upper right")
         ax.set_xlabel("eigenvalue")
         ax.set_ylabel("density of the logarithm" if self.is_logarithmic else "density")
-        ax.set_title(self.title)
+        ax.set_title(self.title, fontsize="medium")
         ax.spines[["top", "right"]].set_visible(False)
 
 

@@ -39,31 +39,11 @@ class Factor:
         return 2.0 * float(self.lower.diagonal().log().sum())
 
 
-@checked
 def factorise(K: Tensor, ridge: float = 0.0) -> Factor:
     """Compute the Cholesky factor of K + ridge I.
 
     A pivot that is not positive is tried again in float64 with a small jitter on the diagonal, and a warning names it.
 
-    Parameters
-    ----------
-    K : Tensor of shape (n, n)
-        A positive semidefinite matrix.
-    ridge : float
-        Absolute, not negative.
-
-    Returns
-    -------
-    Factor
-        With ``solve``, ``inverse`` and ``logdet``.
-
-    Raises
-    ------
-    ConvergenceError
-        Where no small jitter makes the matrix positive definite.
-
-    Examples
-    --------
     >>> float(factorise(torch.eye(2), ridge=1.0).solve(torch.tensor([2.0, 4.0])).sum())
     3.0
     """
@@ -263,27 +243,10 @@ class RidgePath:
         return leave_one_out(self.targets, self.solution(ridge), inverse_diagonal, self.weights, ridge)
 
 
-@checked
 def ridge_path(K: Tensor, targets: Tensor, weights: Tensor | None = None) -> RidgePath:
     """Prepare ridge regression for all ridges by one eigendecomposition, in double precision.
 
-    Parameters
-    ----------
-    K : Tensor of shape (n, n)
-        The kernel matrix.
-    targets : Tensor of shape (n, k)
-    weights : Tensor of shape (n,), optional
-        Positive weights of the rows; ones by default.
-
-    Returns
-    -------
-    RidgePath
-        With ``solution(ridge)`` and ``leave_one_out(ridge)``; ridges are absolute.
-
-    Examples
-    --------
-    >>> path = ridge_path(torch.diag(torch.tensor([1.0, 3.0])), torch.ones(2, 1))
-    >>> path.solution(1.0)[:, 0]
+    >>> ridge_path(torch.diag(torch.tensor([1.0, 3.0])), torch.ones(2, 1)).solution(1.0)[:, 0]
     tensor([0.5000, 0.2500], dtype=torch.float64)
     """
     _check_matrix(K)
