@@ -14,7 +14,7 @@ import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.equivalents import relative_spectral_error, spectral_norm
 from notsodeep.errors import InvalidInputError
-from studies._curves import ACTIVATIONS, MIXTURES, error_against_n
+from studies._curves import ACTIVATIONS, MIXTURES, curves_over_n, error_against_n
 from studies.rejected_variants import rejected_variants
 
 SHAPES = {"wide": (40, 70), "tall": (70, 30), "square": (50, 50)}
@@ -113,36 +113,6 @@ def test_top_eigenvalues_by_lanczos_are_deterministic():
     np.testing.assert_array_equal(top, eq.eigenvalues(4))
     with pytest.raises(InvalidInputError, match="between 1"):
         eq.eigenvalues(301)
-
-
-def test_cross_blocks_for_new_points():
-    """The block of new points is an off-diagonal block of the kernel of all points, at the statistics of the old."""
-    mix = nsd.GaussianMixture.two_class(60)
-    X, y = mix.sample(50, seed=0)
-    old, new = np.arange(0, 50, 2), np.arange(1, 50, 2)
-    st_old = nsd.MixtureStatistics.from_mixture(mix, X[old], y[old])
-    eq = nsd.equivalent(nsd.DEQ("silu", 0.2), st_old, "ntk")
-    block = eq.cross(X[new], y[new])
-    both = st_old.at(X, y)
-    dense = nsd.equivalent(nsd.DEQ("silu", 0.2), both, "ntk").matrix()
-    assert block.shape == (25, 25)
-    np.testing.assert_allclose(block.matrix(), dense[np.ix_(new, old)], rtol=0, atol=ulps())
-    v = np.random.default_rng(0).standard_normal((25, 2))
-    np.testing.assert_allclose(block @ v, dense[np.ix_(new, old)] @ v, rtol=0, atol=ulps(512))
-    np.testing.assert_array_equal(eq.cross(st_old.at(X[new], y[new])).matrix(), block.matrix())
-    with pytest.raises(InvalidInputError, match="need labels"):
-        eq.cross(X[new])
-    with pytest.raises(InvalidInputError, match="p = 60"):
-        eq.cross(make(20, 40).statistics)
-
-
-def test_cross_block_against_the_exact_kernel():
-    mix = nsd.GaussianMixture.two_class(600, mu=3.0, cov=3.0)
-    X, y = mix.sample(500, seed=0)
-    X_new, y_new = mix.sample(200, seed=1)
-    eq = nsd.equivalent(nsd.DEQ("relu", 0.2), nsd.MixtureStatistics.estimate(X, y))
-    exact = nsd.ck(eq.network, X_new, X)
-    assert np.linalg.norm(exact - eq.cross(X_new, y_new).matrix(), 2) < 0.1 * np.linalg.norm(exact, 2)
 
 
 def test_single_precision_follows_the_data():
@@ -283,6 +253,28 @@ def test_rejected_forms_stall():
         else:
             assert curve.slope > curves[kernel].slope + 0.1, label
             assert curve.mean[-1] > 1.2 * curves[kernel].mean[-1], label
+
+
+def test_the_diagonals_of_the_preprint_stall():
+    """Its own kernels, G* and K*, with and without -tau0^4 c3 on the diagonal (theory, correction 4)."""
+    deq = nsd.DEQ("relu", 0.2, readout="pre-activation")
+
+    def measure(mix, X, y):
+        stats, out = nsd.MixtureStatistics.from_mixture(mix, X, y), {}
+        exact = nsd.kernels_of(deq.centred(stats.tau0), X, kernels=("ck", "ntk"))
+        for kernel, matrix in exact.items():
+            eq = nsd.equivalent(deq, stats, kernel)
+            printed = dataclasses.replace(eq, shift=eq.shift - stats.tau0**4 * eq.coefficients.c3)
+            out |= {
+                kernel: relative_spectral_error(matrix, eq),
+                f"{kernel}, printed": relative_spectral_error(matrix, printed),
+            }
+        return out
+
+    curves = curves_over_n(measure, "near_means", (250, 1000), 1.25, 1)
+    for kernel in ("ck", "ntk"):
+        assert curves[kernel].slope < -0.4
+        assert curves[f"{kernel}, printed"].slope > -0.2
 
 
 @pytest.mark.slow

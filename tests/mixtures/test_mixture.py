@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.errors import InvalidInputError
-from notsodeep.mixtures import LowRank
 from notsodeep.mixtures.covariances import covariance
 
 P = 40
@@ -21,8 +20,6 @@ STRUCTURES = {
     "diagonal": RNG.uniform(0.2, 3.0, P),
     "dense": ROOT @ ROOT.T,
     "singular": ROOT[:, :5] @ ROOT[:, :5].T,
-    "low_rank": LowRank(RNG.standard_normal((P, 3)), 0.5),
-    "low_rank_diagonal": LowRank(RNG.standard_normal((P, 3)), RNG.uniform(0.1, 1.0, P)),
 }
 
 
@@ -39,7 +36,7 @@ def test_structures_agree_with_their_dense_matrix(name):
     dense = c.dense()
     values = np.clip(np.linalg.eigvalsh(dense), 0.0, None)
     assert c.trace() == pytest.approx(np.trace(dense), rel=ulps())
-    np.testing.assert_allclose(c.main_diagonal(), np.diag(dense), rtol=0, atol=ulps())
+    np.testing.assert_allclose(c.variances(), np.diag(dense), rtol=0, atol=ulps())
     rows = RNG.standard_normal((3, P))
     np.testing.assert_allclose(c.multiply(rows), rows @ dense, rtol=0, atol=tolerance() * values[-1])
 
@@ -107,8 +104,7 @@ def test_equal_weights_give_ties_to_the_first_classes():
 
 def test_dimension_twenty_thousand():
     p = 20_000
-    factor = np.random.default_rng(0).standard_normal((p, 2)) / np.sqrt(p)
-    mix = nsd.GaussianMixture(np.zeros((3, p)), [1.0, np.full(p, 1.2), LowRank(factor, 0.9)])
+    mix = nsd.GaussianMixture(np.zeros((3, p)), [1.0, np.full(p, 1.2), np.linspace(0.5, 1.3, p)])
     X, y = mix.sample(12, seed=0)
     stats = nsd.MixtureStatistics.from_mixture(mix, X, y)
     assert stats.T[0, 1] == pytest.approx(1.2)
@@ -132,7 +128,6 @@ def test_pickle_round_trip():
         (np.zeros((1, 3)), [np.ones(2)], None, "vector of p = 3"),
         (np.zeros((1, 2)), [[[1.0, 2.0], [0.0, 1.0]]], None, "symmetric"),
         (np.zeros((1, 2)), [[[1.0, 2.0], [2.0, 1.0]]], None, "smallest eigenvalue is -1"),
-        (np.zeros((1, 3)), [LowRank(np.ones((2, 1)))], None, "dimension 2"),
         (np.zeros((2, 3)), [1.0, 1.0], [1.0, 0.0], "positive"),
         (np.full((1, 3), np.nan), [1.0], None, "finite"),
         ("abc", [1.0], None, "numbers"),
@@ -141,15 +136,6 @@ def test_pickle_round_trip():
 def test_invalid_mixtures_say_why(means, covariances, weights, message):
     with pytest.raises(InvalidInputError, match=message):
         nsd.GaussianMixture(means, covariances, weights)
-
-
-@pytest.mark.parametrize(
-    ("factor", "diagonal", "message"),
-    [(np.ones(3), 1.0, "shape"), (np.ones((3, 1)), np.ones(2), "p = 3"), (np.ones((3, 1)), -1.0, "negative")],
-)
-def test_invalid_low_rank_says_why(factor, diagonal, message):
-    with pytest.raises(InvalidInputError, match=message):
-        LowRank(factor, diagonal)
 
 
 def test_invalid_sample_sizes():

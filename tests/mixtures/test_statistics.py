@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.errors import InvalidInputError
-from notsodeep.mixtures import LowRank, statistics
+from notsodeep.mixtures import statistics
 from notsodeep.mixtures.statistics import Limits
 
 EXACT, ESTIMATE = nsd.MixtureStatistics.from_mixture, nsd.MixtureStatistics.estimate
@@ -17,8 +17,8 @@ EXACT, ESTIMATE = nsd.MixtureStatistics.from_mixture, nsd.MixtureStatistics.esti
 def three_classes(p):
     rng = np.random.default_rng(5)
     root = rng.standard_normal((p, p)) / np.sqrt(p)
-    factor = rng.standard_normal((p, 2)) / np.sqrt(p)
-    return nsd.GaussianMixture(rng.standard_normal((3, p)), [1.0, root @ root.T, LowRank(factor, 0.5)], [1, 2, 1])
+    variances = rng.uniform(0.2, 0.8, p)
+    return nsd.GaussianMixture(rng.standard_normal((3, p)), [1.0, root @ root.T, variances], [1, 2, 1])
 
 
 def test_exact_statistics_by_hand():
@@ -31,7 +31,6 @@ def test_exact_statistics_by_hand():
     np.testing.assert_allclose(st.psi, ((X - mix.means[y] / np.sqrt(2.0)) ** 2).sum(1) - np.array([1.0, 3.0])[y])
     np.testing.assert_allclose(st.V, np.column_stack([np.eye(2)[y] / np.sqrt(2.0), st.psi]))
     assert st.counts.tolist() == [3, 3]
-    assert st.fitted_on is None
 
 
 def test_traces_are_weighted_by_the_sample_not_the_population():
@@ -89,28 +88,12 @@ def test_estimated_psi_follows_the_exact_one():
     assert np.abs(gap).max() < 4.0 * np.sqrt(2.0 * exact.T.max() / (400 * 160))
 
 
-def test_new_points_keep_the_reference():
-    mix = nsd.GaussianMixture.two_class(200)
-    X, y = mix.sample(100, seed=0)
-    X_new, y_new = mix.sample(4000, seed=1)
-    st = ESTIMATE(X, y)
-    new = st.at(X_new, y_new)
-    assert (new.tau0, new.n) == (st.tau0, 4000)
-    # E psi = 0 up to the error of the trained means: the distance to an independent mean is n/(n+1)-corrected
-    for a in (0, 1):
-        spread = mix.covariances[a].trace() / 200
-        assert new.psi[y_new == a].mean() == pytest.approx(0.0, abs=5 * spread * np.sqrt(2 / (200 * 50)))
-    exact = EXACT(mix, X, y).at(X_new, y_new)
-    np.testing.assert_allclose(exact.psi, EXACT(mix, X_new, y_new).psi, rtol=0, atol=ulps())
-
-
 def test_unlabelled_data_is_one_class():
     X, _ = nsd.GaussianMixture.two_class(60).sample(50, seed=0)
     st = ESTIMATE(X)
     assert st.K == 1
     assert st.t.tolist() == [0.0]
     assert st.classes == (0,)
-    assert st.at(X[:3]).labels.tolist() == [0, 0, 0]
 
 
 def test_class_names_are_the_users():
@@ -118,11 +101,6 @@ def test_class_names_are_the_users():
     st = ESTIMATE(X, np.array(["cat", "dog"])[y])
     assert st.classes == ("cat", "dog")
     assert np.array_equal(st.labels, y)
-    assert st.at(X[-2:], ["dog", "dog"]).labels.tolist() == [1, 1]
-    with pytest.raises(InvalidInputError, match="bird"):
-        st.at(X[:1], ["bird"])
-    with pytest.raises(InvalidInputError, match="need labels"):
-        st.at(X[:1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -2,11 +2,10 @@
 
 from .distance import best_scalar, relative_spectral_error, spectral_norm
 from .four_numbers import Coefficients, coefficients
-from .operator import CrossBlock, EquivalentKernel, equivalent, sphere_equivalent
+from .operator import EquivalentKernel, equivalent, sphere_equivalent
 
 __all__ = [
     "Coefficients",
-    "CrossBlock",
     "EquivalentKernel",
     "best_scalar",
     "coefficients",

@@ -193,19 +193,7 @@ class EquivalentKernel:
 
     @checked
     def solve(self, v: Any, ridge: float = 0.0) -> Any:
-        """Return (K + ridge I)^(-1) v, by a factorisation of the smaller side.
-
-        Parameters
-        ----------
-        v : array of shape (n,) or (n, k)
-            Right-hand sides.
-        ridge : float
-            Added to the diagonal as it is.
-
-        Returns
-        -------
-        array of the shape of v
-        """
+        """Return (K + ridge I)^(-1) v for v of shape (n,) or (n, k), by a factorisation of the smaller side."""
         return like(self.factorise(ridge).solve(self._vector(v)), v)
 
     @checked
@@ -247,56 +235,9 @@ class EquivalentKernel:
             values = torch.cat([few, few.new_zeros(n - inner)]) + K.shift
         return values.sort(descending=True).values.cpu().numpy()
 
-    # -- new points ---------------------------------------------------------------------------------------
-    def cross(self, new: Any, y: Any = None) -> CrossBlock:
-        """Return the block K(new, X) for new rows (with labels, unless there is one class) or their statistics."""
-        if self.statistics is None:
-            rows = as_rows(new, features=self.rows.shape[1])
-            factor = np.ones((len(rows), 1))
-            return CrossBlock(new, factor, self)
-        if not isinstance(new, MixtureStatistics):
-            new = self.statistics.at(new, y)
-        elif new.p != self.statistics.p or new.K != self.statistics.K:
-            raise InvalidInputError(
-                f"the new statistics have p = {new.p} and {new.K} classes, the kernel has "
-                f"p = {self.statistics.p} and {self.statistics.K}"
-            )
-        return CrossBlock(new.X, new.V, self)
-
     def __repr__(self) -> str:
         n, p = tuple(self.rows.shape)
         return (
             f"EquivalentKernel({self.kernel}, n={n}, p={p}, gain={self.gain:.6g}, rank={len(self.core)}, "
             f"shift={self.shift:.6g}, network={self.network!r})"
         )
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class CrossBlock:
-    """The block K(new, X), m x n, as an operator; ``matrix()`` is the dense block."""
-
-    X_new: Any
-    V_new: np.ndarray
-    base: EquivalentKernel
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return (len(self.V_new), len(self.base.V))
-
-    def __matmul__(self, v: Any) -> Any:
-        K, vector = self.base.structured(), self.base._vector(v)
-        new, factor = self._new()
-        return like(K.gain * (new @ (K.X.T @ vector)) + factor @ (K.core @ (K.V.T @ vector)), v)
-
-    def matrix(self) -> Any:
-        """Return the dense m x n block."""
-        K = self.base.structured()
-        new, factor = self._new()
-        return like(K.gain * (new @ K.X.T) + factor @ K.core @ K.V.T, self.X_new)
-
-    def _new(self) -> tuple[Tensor, Tensor]:
-        X = self.base.rows
-        return as_rows(self.X_new).to(X), torch.from_numpy(self.V_new).to(X)
-
-    def __repr__(self) -> str:
-        return f"CrossBlock(shape={self.shape}, of {self.base!r})"

@@ -92,7 +92,7 @@ def ntk(
     Y : array of shape (m, p), optional
         The other inputs; ``X`` itself unless given.
     train_input : bool
-        ``False`` freezes the input weights: B of a DEQ (which gives the papers' K*), W_1 of an ENN.
+        ``False`` freezes the input weights: B of a DEQ (which gives the slides' K*), W_1 of an ENN.
     learning_rates : sequence of floats, optional
         For an ENN: multipliers of W_1, ..., W_L and the readout.
     check, out, progress

@@ -1,12 +1,7 @@
 """Gaussian mixtures, their statistics, and the standardisation of real data."""
 
-from .covariances import Covariance, LowRank
+from .covariances import Covariance
 from .mixture import GaussianMixture
 from .statistics import MixtureStatistics
 
-__all__ = [
-    "Covariance",
-    "GaussianMixture",
-    "LowRank",
-    "MixtureStatistics",
-]
+__all__ = ["Covariance", "GaussianMixture", "MixtureStatistics"]

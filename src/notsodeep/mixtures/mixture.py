@@ -26,7 +26,7 @@ class GaussianMixture:
     means : array of shape (K, p)
         The mu_a, before the division by sqrt(p).
     covariances : sequence of K entries
-        Each one is a number (isotropic), p variances (diagonal), a p x p matrix or a ``LowRank``.
+        Each one is a number (isotropic), p variances (diagonal) or a p x p matrix.
     weights : array of shape (K,), optional
         Class proportions, scaled to sum to one; equal unless given.
 
@@ -60,26 +60,7 @@ class GaussianMixture:
     @staticmethod
     @checked
     def two_class(p: int, mu: float = 8.0, cov: float = 8.0) -> GaussianMixture:
-        """Return the papers' mixture: mu_a = mu e_{8(a-1)+1}, C_a = (1 + cov (a-1)/sqrt(p)) I, equal weights.
-
-        Parameters
-        ----------
-        p : int
-            Dimension, at least 9.
-        mu : float
-            Length of both means.
-        cov : float
-            How much larger the second covariance is, times sqrt(p).
-
-        Returns
-        -------
-        GaussianMixture
-
-        Examples
-        --------
-        >>> GaussianMixture.two_class(100).classes
-        2
-        """
+        """Return the papers' mixture: mu_a = mu e_{8(a-1)+1}, C_a = (1 + cov (a-1)/sqrt(p)) I, equal weights."""
         if not 9 <= p <= _MOST:
             raise InvalidInputError(f"the two-class mixture puts its second mean on coordinate 9: p >= 9, got {p}")
         means = np.zeros((2, p))
@@ -104,22 +85,7 @@ class GaussianMixture:
 
     @checked
     def counts(self, n: int) -> NDArray[np.int64]:
-        """Return the class sizes nearest to n * weights that sum to n (largest remainder).
-
-        Parameters
-        ----------
-        n : int
-            Number of points.
-
-        Returns
-        -------
-        array of shape (K,)
-
-        Examples
-        --------
-        >>> GaussianMixture.two_class(100).counts(5).tolist()
-        [3, 2]
-        """
+        """Return the class sizes nearest to n * weights that sum to n (largest remainder)."""
         if not 1 <= n <= _MOST:
             raise InvalidInputError(f"n must be at least 1 and at most 2^53, got {n}")
         ideal = n * self.weights
@@ -131,27 +97,7 @@ class GaussianMixture:
 
     @checked
     def sample(self, n: int, seed: int | np.random.Generator = 0) -> tuple[Array, NDArray[np.int64]]:
-        """Draw n rows, ordered by class, in class sizes :meth:`counts`.
-
-        Parameters
-        ----------
-        n : int
-            Number of points.
-        seed : int or numpy.random.Generator
-            Seed or source of the random numbers.
-
-        Returns
-        -------
-        X : array of shape (n, p)
-        y : array of shape (n,)
-            Labels 0 ... K-1.
-
-        Examples
-        --------
-        >>> X, y = GaussianMixture.two_class(100).sample(4)
-        >>> X.shape, y.tolist()
-        ((4, 100), [0, 0, 1, 1])
-        """
+        """Draw n rows X, (n, p), ordered by class in the sizes of :meth:`counts`, and their labels y, 0 ... K-1."""
         generator = np.random.default_rng(seed % 2**64 if isinstance(seed, int) else seed)
         counts = self.counts(n)
         rows = [
@@ -160,6 +106,6 @@ class GaussianMixture:
         return np.concatenate(rows) / np.sqrt(self.p), np.repeat(np.arange(self.classes), counts)
 
     def __repr__(self) -> str:
-        kinds = ", ".join(type(c).__name__ for c in self.covariances)
+        kinds = ", ".join("diagonal" if c.diagonal else "dense" for c in self.covariances)
         shares = ", ".join(f"{w:.4g}" for w in self.weights)
         return f"GaussianMixture(p={self.p}, classes={self.classes}, covariances=[{kinds}], weights=[{shares}])"

@@ -36,19 +36,7 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """
 
     def fit(self, X: Any, y: Any = None) -> Standardiser:
-        """Find the mean and the scale.
-
-        Parameters
-        ----------
-        X : array of shape (n, p)
-        y : None
-            Ignored.
-
-        Returns
-        -------
-        Standardiser
-            Itself, fitted.
-        """
+        """Find the mean and the scale of the rows X, (n, p); ``y`` is ignored."""
         rows = self._rows(X, first=True)
         mean = rows.to(torch.float64).mean(0)
         # ||x - m||^2 summed in chunks: no second copy of the data
@@ -61,33 +49,13 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> Any:
-        """Standardise rows.
-
-        Parameters
-        ----------
-        X : array of shape (n, p)
-
-        Returns
-        -------
-        array of shape (n, p)
-            Of the type and precision given.
-        """
+        """Standardise rows, (n, p); the result has their type and precision."""
         check_is_fitted(self)
         rows = self._rows(X)
         return like((rows - self._mean(rows)) / self.scale_, X)
 
     def inverse_transform(self, X: Any) -> Any:
-        """Return standardised rows to the original coordinates.
-
-        Parameters
-        ----------
-        X : array of shape (n, p)
-
-        Returns
-        -------
-        array of shape (n, p)
-            Of the type and precision given.
-        """
+        """Return standardised rows, (n, p), to the original coordinates."""
         check_is_fitted(self)
         rows = self._rows(X)
         return like(rows * self.scale_ + self._mean(rows), X)
@@ -110,11 +78,6 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        if not hasattr(self, "scale_"):
-            return "Standardiser()"
-        return f"Standardiser(features={len(self.mean_)}, scale={self.scale_:.6g})"
 
 
 def standardise(X: Any, *others: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class MixtureStatistics:
     >>> mix = GaussianMixture.two_class(100)
     >>> X, y = mix.sample(80, seed=0)
     >>> MixtureStatistics.from_mixture(mix, X, y)
-    MixtureStatistics(n=80, p=100, classes=2, tau0=1.444, t=[-4, 4], exact)
+    MixtureStatistics(n=80, p=100, classes=2, tau0=1.444, t=[-4, 4])
     """
 
     X: Any
@@ -63,33 +63,11 @@ class MixtureStatistics:
     """tr C_a / p, shape (K,)."""
     classes: tuple[Any, ...]
     """The user's names of the classes 0 ... K-1."""
-    fitted_on: NDArray[np.int64] | None = None
-    """Class sizes of the data that means, traces and T were estimated from; ``None`` if they are exact."""
 
     @staticmethod
     @checked
     def from_mixture(mix: GaussianMixture, X: Any, y: Any) -> MixtureStatistics:
-        """Take means and covariances from the mixture that the rows were drawn from.
-
-        Parameters
-        ----------
-        mix : GaussianMixture
-            Source of the rows.
-        X : array of shape (n, p)
-            Rows, NumPy or torch.
-        y : array of shape (n,)
-            Labels 0 ... K-1.
-
-        Returns
-        -------
-        MixtureStatistics
-
-        Examples
-        --------
-        >>> mix = GaussianMixture.two_class(100)
-        >>> MixtureStatistics.from_mixture(mix, *mix.sample(80)).T.round(2).tolist()
-        [[1.0, 1.8], [1.8, 3.24]]
-        """
+        """Take means and covariances from the mixture that the rows X, (n, p), of classes y = 0 ... K-1 come from."""
         rows = as_rows(X, features=mix.p)
         labels = _codes(y, len(rows), mix.classes)
         traces = np.array([c.trace() for c in mix.covariances]) / mix.p
@@ -101,31 +79,10 @@ class MixtureStatistics:
     @staticmethod
     @checked
     def estimate(X: Any, y: Any = None) -> MixtureStatistics:
-        """Estimate the statistics from data alone.
+        """Estimate the statistics of rows X, (n, p), from data alone; without labels y the data is one class.
 
-        tr(C_a C_b)/p is estimated without bias whatever the distribution, also where n_a is of the order of p.
-
-        Parameters
-        ----------
-        X : array of shape (n, p)
-            Rows, NumPy or torch.
-        y : array of shape (n,), optional
-            Labels of any kind; without them the data is one class.
-
-        Returns
-        -------
-        MixtureStatistics
-
-        Raises
-        ------
-        InvalidInputError
-            If a class has fewer than four rows.
-
-        Examples
-        --------
-        >>> X, y = GaussianMixture.two_class(100).sample(80)
-        >>> MixtureStatistics.estimate(X, y).K
-        2
+        tr(C_a C_b)/p is estimated without bias whatever the distribution, also where n_a is of the order of p. Every
+        class needs at least four rows.
         """
         rows = as_rows(X)
         names, labels = _classes(y, len(rows))
@@ -137,43 +94,7 @@ class MixtureStatistics:
         spread *= (counts / (counts - 1))[labels]  # residuals from an estimated mean are too short
         traces = np.bincount(labels, weights=spread, minlength=len(names)) / counts
         T = _unbiased_products(groups)
-        return _record(X, rows, labels, spread, traces, T=T, means=means, classes=names, fitted_on=counts)
-
-    def at(self, X: Any, y: Any = None) -> MixtureStatistics:
-        """Return the statistics of new rows from the same classes, with the psi of the new rows.
-
-        Parameters
-        ----------
-        X : array of shape (m, p)
-            New rows.
-        y : array of shape (m,), optional
-            Their names from :attr:`classes`; it may be left out when there is one class.
-
-        Returns
-        -------
-        MixtureStatistics
-
-        Examples
-        --------
-        >>> X, y = GaussianMixture.two_class(100).sample(80)
-        >>> MixtureStatistics.estimate(X[5:], y[5:]).at(X[:5], y[:5]).n
-        5
-        """
-        rows = as_rows(X, features=self.p)
-        if y is None and self.K > 1:
-            raise InvalidInputError(f"new points need labels: the statistics have {self.K} classes {self.classes}")
-        labels = np.zeros(len(rows), dtype=np.int64) if y is None else self._lookup(y, len(rows))
-        spread = _norms(_deviations(rows, labels, self.means))
-        if self.fitted_on is not None:  # an independent mean adds tr C_a / (p n_a)
-            spread *= (self.fitted_on / (self.fitted_on + 1))[labels]
-        return replace(self, X=X, labels=labels, psi=spread - self.traces[labels])
-
-    def _lookup(self, y: Any, n: int) -> NDArray[np.int64]:
-        names, codes = _classes(y, n)
-        unknown = [name for name in names if name not in self.classes]
-        if unknown:
-            raise InvalidInputError(f"unknown classes {unknown}; the statistics know {list(self.classes)}")
-        return np.array([self.classes.index(name) for name in names], dtype=np.int64)[codes]
+        return _record(X, rows, labels, spread, traces, T=T, means=means, classes=names)
 
     @property
     def n(self) -> int:
@@ -196,19 +117,13 @@ class MixtureStatistics:
         return np.bincount(self.labels, minlength=self.K)
 
     @property
-    def J(self) -> Array:
-        """One-hot labels, shape (n, K)."""
-        return np.eye(self.K)[self.labels]
-
-    @property
     def V(self) -> Array:
-        """[J / sqrt(p), psi], shape (n, K + 1)."""
-        return np.concatenate([self.J / math.sqrt(self.p), self.psi[:, None]], axis=1)
+        """[J / sqrt(p), psi] with one-hot labels J, shape (n, K + 1)."""
+        return np.column_stack([np.eye(self.K)[self.labels] / math.sqrt(self.p), self.psi])
 
     def __repr__(self) -> str:
         t = ", ".join(f"{v:.4g}" for v in self.t)
-        origin = "exact" if self.fitted_on is None else "estimated"
-        return f"MixtureStatistics(n={self.n}, p={self.p}, classes={self.K}, tau0={self.tau0:.4g}, t=[{t}], {origin})"
+        return f"MixtureStatistics(n={self.n}, p={self.p}, classes={self.K}, tau0={self.tau0:.4g}, t=[{t}])"
 
 
 def _record(

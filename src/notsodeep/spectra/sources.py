@@ -10,8 +10,7 @@ import numpy as np
 
 from .._arguments import whole
 from ..errors import InvalidInputError
-from ..mixtures import Covariance, GaussianMixture, LowRank, MixtureStatistics
-from ..mixtures.covariances import Diagonal
+from ..mixtures import Covariance, GaussianMixture, MixtureStatistics
 from ..mixtures.statistics import shrunk_covariances
 from .population import LIMITS, Array, Commuting, NonCommuting
 
@@ -109,9 +108,15 @@ def _rank(population: Commuting | NonCommuting, p: int) -> int:
 
 
 def _population(covariances: Sequence[Covariance], means: Array, ratios: Array) -> Commuting | NonCommuting:
-    if all(isinstance(c, Diagonal) for c in covariances):
-        return _commuting(ratios, np.stack([c.main_diagonal() for c in covariances], axis=1), means)
-    return _structured(covariances, means, ratios)
+    if all(c.diagonal for c in covariances):
+        return _commuting(ratios, np.stack([c.entries for c in covariances], axis=1), means)
+    p = means.shape[1]
+    if p > LIMITS.matrix_side:
+        raise InvalidInputError(
+            f"p = {p} is too large for p x p matrices (limit {LIMITS.matrix_side}); covariances that are all numbers "
+            "or vectors have no such limit"
+        )
+    return _dense(np.stack([c.dense() for c in covariances]), means, ratios)
 
 
 def _commuting(ratios: Array, values: Array, means: Array) -> Commuting:
@@ -123,60 +128,20 @@ def _commuting(ratios: Array, values: Array, means: Array) -> Commuting:
     return Commuting(ratios, rows, repeats / len(values), grams)
 
 
-def _structured(covariances: Sequence[Covariance], means: Array, ratios: Array) -> Commuting | NonCommuting:
-    """Build matrices where covariances differ in direction, a number outside the span of low-rank factors."""
+def _dense(covariances: Array, means: Array, ratios: Array) -> Commuting | NonCommuting:
+    """Find joint eigenvalues if the matrices (K, p, p) commute, else matrices on the directions that carry noise."""
     p = means.shape[1]
-    floors = [_floor(c) for c in covariances]
-    factors = [c.factor for c in covariances if isinstance(c, LowRank)]
-    width = sum(f.shape[1] for f in factors) + len(means)
-    if None not in floors and width < p:
-        basis = _basis(np.concatenate([*factors, means.T], axis=1))
-        floor = np.array(floors, dtype=float)
-        rest = Commuting(
-            ratios, floor[None], np.array([1.0 - basis.shape[1] / p]), np.zeros((1, len(means), len(means)))
-        )
-        blocks = np.stack([_compressed(c, basis) for c in covariances])
-        return _block(blocks, means @ basis, ratios, p, rest)
-    if p > LIMITS.matrix_side:
-        raise InvalidInputError(
-            f"p = {p} is too large for p x p matrices (limit {LIMITS.matrix_side}); covariances that are all numbers "
-            "or vectors, or numbers and LowRank with a scalar diagonal, have no such limit"
-        )
-    return _block(np.stack([c.dense() for c in covariances]), means, ratios, p, None)
-
-
-def _floor(c: Covariance) -> float | None:
-    """Return the eigenvalue outside the span of the factor, if there is only one."""
-    floor = c.variances if isinstance(c, Diagonal) else c.diagonal if isinstance(c, LowRank) else None
-    return None if floor is None or np.ptp(floor) > 0.0 else float(floor[0])
-
-
-def _basis(columns: Array) -> Array:
-    left, values, _ = np.linalg.svd(columns, full_matrices=False)
-    return left[:, values > LIMITS.rounding * values[0]]
-
-
-def _compressed(c: Covariance, basis: Array) -> Array:
-    compressed: Array = basis.T @ c.multiply(basis.T).T
-    return 0.5 * (compressed + compressed.T)
-
-
-def _block(blocks: Array, means: Array, ratios: Array, p: int, rest: Commuting | None) -> Commuting | NonCommuting:
-    """Find joint eigenvalues if the blocks commute, else matrices on the directions that carry noise."""
-    generator = np.random.default_rng(0)
-    mixed = np.tensordot(generator.uniform(1.0, 2.0, len(blocks)), blocks, axes=1)
+    mixed = np.tensordot(np.random.default_rng(0).uniform(1.0, 2.0, len(covariances)), covariances, axes=1)
     values, vectors = np.linalg.eigh(mixed)
-    turned = np.stack([vectors.T @ b @ vectors for b in blocks])
+    turned = np.stack([vectors.T @ c @ vectors for c in covariances])
     diagonals = np.einsum("aii->ia", turned)
-    scale = float(diagonals.max())
     crossed = turned - np.stack([np.diag(d) for d in diagonals.T])
     rotated = means @ vectors
-    if np.abs(crossed).max() < 10.0 * LIMITS.rounding * scale:
+    if np.abs(crossed).max() < 10.0 * LIMITS.rounding * float(diagonals.max()):
         grams = np.einsum("ai,bi->iab", rotated, rotated)
-        joint = Commuting(ratios, np.clip(diagonals, 0.0, None), np.full(len(diagonals), 1.0 / p), grams)
-        return joint if rest is None else joint.plus(rest)
+        return Commuting(ratios, np.clip(diagonals, 0.0, None), np.full(p, 1.0 / p), grams)
     live = values > LIMITS.rounding * values[-1]
     lost = rotated[:, ~live]
-    null = Commuting(ratios, np.zeros((1, len(blocks))), np.array([lost.shape[1] / p]), (lost @ lost.T)[None])
+    null = Commuting(ratios, np.zeros((1, len(ratios))), np.array([lost.shape[1] / p]), (lost @ lost.T)[None])
     kept = np.ascontiguousarray(turned[:, live][:, :, live])
-    return NonCommuting(ratios, kept, p, rotated[:, live].T, null if rest is None else null.plus(rest))
+    return NonCommuting(ratios, kept, p, rotated[:, live].T, null)
