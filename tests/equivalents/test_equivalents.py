@@ -271,7 +271,7 @@ def test_the_diagonals_of_the_preprint_stall():
             }
         return out
 
-    curves = curves_over_n(measure, "near_means", (250, 1000), 1.25, 1)
+    curves = curves_over_n(measure, "near_means", (250, 1000), 1.25, 2)
     for kernel in ("ck", "ntk"):
         assert curves[kernel].slope < -0.4
         assert curves[f"{kernel}, printed"].slope > -0.2
