@@ -80,6 +80,12 @@ def test_a_stricter_promise_costs_coverage(fast: Replacement) -> None:
     assert again.certificate == strict.certificate
 
 
+def test_a_generous_promise_lets_the_student_answer_everything() -> None:
+    """Also where fresh rows are less sure than all that chose the thresholds."""
+    found = replaced(rows=3.0 * TRAIN, disagreement=0.6)
+    assert found.certificate.coverage == 1.0
+
+
 def test_regression_promises_an_error() -> None:
     model = nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.2), P, 32, 2)
     found = replaced(model, tolerance=0.5, disagreement=0.05)

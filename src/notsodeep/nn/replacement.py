@@ -464,7 +464,10 @@ def _choose_score(
         # the head is learned, and has to be better by more than chance
         found[kind] = coverage - (len(order) ** -0.5 if kind == "head" else 0.0), scored
     best = max(found.values(), key=lambda pair: pair[0])[1]
-    return best, np.concatenate([_scores(best, part.rows)[1] for part in (choose, train[: 4 * LIMITS.batch])])
+    seen = np.concatenate([_scores(best, part.rows)[1] for part in (choose, train[: 4 * LIMITS.batch])])
+    low, middle = seen.min(), np.median(seen)
+    # fresh rows may be less sure than these: the thresholds reach further down, and are dense there
+    return best, np.concatenate([seen, np.linspace(2.0 * low - middle, middle, 1000)])
 
 
 def _scores(scored: Scored, rows: Tensor) -> tuple[Tensor, np.ndarray]:
