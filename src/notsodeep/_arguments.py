@@ -221,7 +221,7 @@ def _kind(hint: Any) -> Kind | None:
     """Return what one type of a union means; None for arrays and Any, which the function itself reads."""
     if hint in KINDS:
         return KINDS[hint]
-    origin = get_origin(hint) or hint
+    origin: Any = get_origin(hint) or hint
     if origin is Literal:
         return Kind(functools.partial(is_bearable, hint=hint), f"one of {', '.join(map(repr, get_args(hint)))}")
     if not isinstance(origin, type) or origin in (Any, np.ndarray):

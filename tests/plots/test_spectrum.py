@@ -45,6 +45,13 @@ def test_histogram_has_all_bulk_eigenvalues_and_the_curve_is_the_law(kernel: tup
     assert display.figure_ is ax.get_figure()
 
 
+@pytest.mark.parametrize("bins", [0, -1, 2**63])
+def test_impossible_numbers_of_bars_are_refused_before_a_figure_is_made(kernel: tuple, bins: int) -> None:
+    with pytest.raises(InvalidInputError, match="bins must be a whole number"):
+        nsd.plots.SpectrumDisplay.from_kernel(*kernel).plot(bins=bins)
+    assert not plt.get_fignums()
+
+
 def test_isolated_eigenvalues_are_marked(kernel: tuple) -> None:
     K, law = kernel
     display = nsd.plots.SpectrumDisplay.from_kernel(torch.from_numpy(K), law).plot()

@@ -80,6 +80,20 @@ def test_the_kernel_in_memory_in_a_memory_map_or_never_stored(problem, tmp_path,
     assert not list(tmp_path.rglob("*.*"))  # the map goes with its last user
 
 
+@pytest.mark.parametrize("system", ["windows", "macos"])
+def test_free_memory_is_guessed_where_the_system_does_not_tell(monkeypatch, system):
+    assert operators.available_bytes(torch.device("cpu")) > 0
+
+    def without_free_pages(name):
+        raise ValueError("unrecognized configuration name")
+
+    if system == "windows":
+        monkeypatch.delattr(operators.os, "sysconf")
+    else:
+        monkeypatch.setattr(operators.os, "sysconf", without_free_pages)
+    assert operators.available_bytes(torch.device("cpu")) == operators.LIMITS.assumed_memory
+
+
 def test_residuals_of_many_rows_are_judged_on_a_sample(problem, monkeypatch):
     deq, X, targets, _ = problem
     options = CG(dtype="float32", tol=1e-4, rank=75)

@@ -73,7 +73,8 @@ def kernel(
 def _filler(twin: str | None, activation: str | None, layers: str | None, which: Any, **variances: Any) -> Any:
     """Return a function that writes the kernel of a network, or of the twin in a file, into a matrix."""
     if twin is None:
-        network, name = inputs.network_from(activation, layers, **variances), which or "ck"
+        network = inputs.network_from(activation, layers, **variances)
+        name: Any = which or "ck"
         return lambda X, Y, out: nsd.kernels_of(network, X, Y, kernels=(name,), out={name: out})
     inputs.refuse("the file of --twin says it", activation=activation, layers=layers, kernel=which, **variances)
     designed = inputs.read_twin(twin)

@@ -217,7 +217,7 @@ def _scored(K: Tensor, labels: Array, n: int, ridge: float, seed: int) -> tuple[
     generator = np.random.default_rng([seed % 2**64, n])
     parts = [generator.permutation(len(K))[:n] for _ in range(4 if n < len(K) else 1)]
     found = [_scores(K, labels, rows, ridge) for rows in parts]
-    return tuple(np.mean(part, axis=0) for part in zip(*found, strict=True))  # type: ignore[return-value]
+    return tuple(np.mean(part, axis=0) for part in zip(*found, strict=True))
 
 
 def _scores(K: Tensor, labels: Array, rows: Array, ridge: float) -> tuple[Array, Array]:

@@ -310,8 +310,8 @@ def learning_curve(
     runs: list[dict[str, Any]] = [{"n": int(k)} for k in points] if axis == "n" else [{axis: points}]
     given = {"n": n, "ridge": ridge, "times": times, "targets": targets, "kernel": kernel}
     found = [[predict_learning(g, mixture, **(given | run)) for run in runs] for g in named.values()]
-    rows = (np.array([np.hstack([getattr(q, field) for q in row]) for row in found]) for field in _FIELDS)
-    return LearningCurve(axis, points, tuple(named), *rows, kernel)
+    rows = {field: np.array([np.hstack([getattr(q, field) for q in row]) for row in found]) for field in _FIELDS}
+    return LearningCurve(axis, points, tuple(named), kernel=kernel, **rows)
 
 
 def _name(network: Network | Twin) -> str:

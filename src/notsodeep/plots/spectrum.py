@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
-from .._arguments import checked
+from .._arguments import checked, whole
 from .._arrays import as_floats
 from ..errors import InvalidInputError, warn
 from ..spectra import SpectralLaw, Spike
@@ -114,8 +114,8 @@ class SpectrumDisplay(Display):
         self, ax: Axes | None = None, *, bins: int = 60, beside: Mapping[str, Any] | None = None
     ) -> SpectrumDisplay:
         """Draw the spectrum, and ``beside`` it others by name; far eigenvalues are shown beyond a break of the axis."""
+        edges = self._edges(whole("bins", bins, most=10_000))
         (ax,) = self._panels(ax, 1, 6.4, 3.8)
-        edges = self._edges(bins)
         self._draw_bulk(ax, edges)
         far = [v for v in [*self.eigenvalues, *self._spikes()] if v > edges[-1]]
         if self.is_logarithmic:

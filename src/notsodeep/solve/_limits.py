@@ -16,6 +16,7 @@ class Limits:
     diagonal_block: int = 512  # rows of a symmetric block computed for its diagonal alone
     cache_bytes: int = 1 << 22  # of a piece that one core reads twice from its cache
     pivot_block: int = 128  # pivots proposed at once: one block of columns instead of many single ones
+    assumed_memory: int = 1 << 32  # bytes, where the system does not tell: most computers have twice that
     negligible: float = 1e-10  # share of a diagonal that is rounding
 
 

@@ -180,10 +180,13 @@ def triangle_bytes(n: int, dtype: torch.dtype) -> int:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Return the free memory of a device."""
+    """Return the free memory of a device, or a cautious guess where the system does not tell."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError):  # Windows has no sysconf; that of macOS does not know the free pages
+        return LIMITS.assumed_memory
 
 
 def stored_dtype(dtype: Dtype, n: int, free: float) -> torch.dtype:
