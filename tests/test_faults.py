@@ -303,6 +303,6 @@ def test_a_full_disk_is_a_clean_error(name, tmp_path):
         (disk / "ballast").write_bytes(bytes(room.f_bavail * room.f_frsize))
         assert finish(begin(name, folder)) == FAILED
         assert contents(writer, folder) == {}
-            (disk / "ballast").unlink()
+        (disk / "ballast").unlink()
         assert finish(begin(name, folder)) == CLEAN, (folder / "said").read_text()
         assert set(contents(writer, folder)) == set(writer.files)
