@@ -1,27 +1,19 @@
 """The calculus in power series of the cosine (docs/theory.md, sections 7 and 13).
 
 At given norms every kernel is k = sum_k g_k r^k, r the cosine of the angle, every g_k a positive semi-definite
-function of the norms (Schoenberg). A layer acts on the series of its input's covariance by composition with
-F(rho) = sum_k a_k(q) a_k(q') rho^k, a_k the Hermite coefficients at the two variances.
-
-:func:`power_series` composes series order by order: nearly everything adds and multiplies non-negative numbers, so
-every coefficient has its own relative accuracy. :func:`norm_series` has absolute accuracy, and many pairs and orders
-cost little. The calculus holds for complex r as well, so the g_k are Fourier coefficients of k on a circle, where the
-Hermite series of each layer is evaluated and the equation of a DEQ is solved by Newton's method. On the unit circle
-coefficient k carries g_(k+M) + g_(k+2M) + ... of a series sampled at M points; on a circle of radius r < 1 these are
-damped by r^M while rounding grows by r^(-k).
+function of the norms (Schoenberg). The calculus holds for complex r as well, so the g_k are Fourier coefficients of k
+on a circle. Sampled at M points of a circle of radius r, coefficient k carries g_(k+M) + g_(k+2M) + ... too, damped by
+r^M, while rounding grows by r^(-k).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from .._arguments import whole
 from .._arrays import isolated_settings
@@ -30,10 +22,10 @@ from ..activations import Activation
 from ..activations.forms import arc_profile
 from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import hermite_coefficients
-from ..networks import DEQ, ENN, Kernel, Network, check_kernel, check_kernels, rates_of
+from ..networks import DEQ, Kernel, Network, check_kernel, check_kernels
 from ._limits import LIMITS
-from .pointwise import at_each_layer, diagonal, equilibrium, equilibrium_variance, largest_rounded
-from .recursion import LayerMaps, Series, equation, explicit, implicit
+from .pointwise import at_each_layer, diagonal, equilibrium_variance, largest_rounded, pairwise
+from .recursion import LayerMaps, equation, explicit, implicit
 
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
@@ -44,7 +36,7 @@ def power_series(network: Network, terms: int, kernel: Kernel = "ck", norm: Any 
     """g_0 ... g_(terms-1) of k(x, y) = sum_k g_k cos(x, y)^k, for all inputs with ||x|| = ``norm``, ||y|| = ``other``.
 
     The network is taken as it is, centred or not. Norms may be arrays, which are broadcast; the coefficients are the
-    last axis of the result. At equal norms (``other`` left out) they are non-negative.
+    last axis of the result, those below rounding are zero. At equal norms (``other`` left out) none is negative.
 
     >>> import notsodeep as nsd
     >>> [round(float(g), 6) for g in power_series(nsd.ENN("relu"), 5)]
@@ -55,11 +47,36 @@ def power_series(network: Network, terms: int, kernel: Kernel = "ck", norm: Any 
     check_kernel(network, kernel)
     whole("terms", terms, 1, LIMITS.series_terms)
     left, right = np.broadcast_arrays(_norms(norm), _norms(norm if other is None else other))
-    pieces = [np.zeros((0, terms))]
-    for start in range(0, left.size, LIMITS.pairs_at_once):
-        part = slice(start, start + LIMITS.pairs_at_once)
-        pieces.append(_kernel(network, terms, kernel, left.ravel()[part], right.ravel()[part]).c)
+    size = max(8 * terms, 4096)
+    radius, pieces = math.exp(-24.0 / size), [np.zeros((0, terms))]
+    at_once = max(1, LIMITS.held_numbers // (4 * size))
+    for start in range(0, left.size, at_once):
+        s, t = (side.ravel()[start : start + at_once] for side in (left, right))
+        _check_resolved(network, terms, kernel, s, t)
+        g = _on_fourier_grid(network, s, t, kernel, size, radius)[:, :terms]
+        noise = 4e-16 * np.abs(g).max(1, keepdims=True) * radius ** -np.arange(terms)
+        pieces.append(np.where(np.abs(g) > noise, g, 0.0))
     return np.concatenate(pieces).reshape(*left.shape, terms)
+
+
+def _check_resolved(network: Network, terms: int, kernel: Kernel, s: Array, t: Array) -> None:
+    """Refuse kernels that diverge, layers that receive nothing, and orders beyond the Hermite coefficients."""
+    squares = torch.from_numpy(np.concatenate([s, t]) ** 2)
+    own = diagonal(network, squares, (kernel,), check=False)[kernel]
+    if not bool((own > 0.0).all()):
+        raise InvalidInputError(f"{network!r} is zero for every input: a layer receives nothing")
+    if all(phi.two_slopes is not None or not phi.kinks for phi in network.activations):
+        return
+    sx, sy = squares.chunk(2)
+    cross = pairwise(network, sx, sy, torch.zeros_like(sx), check=False)["ck"]
+    left, right = diagonal(network, squares, check=False)["ck"].sqrt().chunk(2)
+    far = float((cross.abs() / (left * right)).max())
+    # the weights of Hermite coefficients in an order are a negative binomial law, whose tail is known
+    if terms + 50.0 + 12.0 * math.sqrt(terms) > LIMITS.series_terms * (1.0 - far) and far > 1e-9:
+        raise ConvergenceError(
+            f"{terms} terms need more than {LIMITS.series_terms} Hermite coefficients of {network!r}, because "
+            f"orthogonal inputs have the correlation {far:.3g}; ask for fewer terms or centre the network"
+        )
 
 
 def sphere_diagonal(network: Network, kernel: Kernel = "ck", norm: float = 1.0) -> float:
@@ -73,153 +90,6 @@ def _norms(norm: Any) -> Array:
     if not (np.isfinite(array).all() and (array > 0).all()):
         raise InvalidInputError(f"norm must be positive and finite, got {norm!r}")
     return array
-
-
-def _kernel(network: Network, terms: int, kernel: Kernel, left: Array, right: Array) -> PowerSeries:
-    dot = np.zeros((len(left), terms))
-    dot[:, 1:2] = (left * right)[:, None]
-    sx, sy = torch.from_numpy(left**2), torch.from_numpy(right**2)
-    if not isinstance(network, DEQ):
-        return explicit(PowerSeries(dot), _layers(network, sx, sy, terms), rates_of(network, None), (kernel,))[kernel]
-    qx, qy, orthogonal = equilibrium(network, sx, sy, torch.zeros_like(sx))
-    layer, sigma_a2 = SeriesLayer(network.activation, qx, qy, terms), network.variances[0]
-    drive = network.drive(PowerSeries(dot))
-    noise = 1e-16 * layer.scale[:, 0]
-    covariance = _solve(layer, sigma_a2, drive, np.where(orthogonal.abs().numpy() > noise, orthogonal, 0.0))
-
-    def check_gap(gap: PowerSeries) -> None:
-        # the series diverges at rho = 1 if the gap closes there
-        diagonal(network, torch.cat([sx, sy]), (kernel,), check=False)
-
-    return implicit(covariance, layer, sigma_a2, (kernel,), check_gap, network.readout)[kernel]
-
-
-def _layers(enn: ENN, sx: torch.Tensor, sy: torch.Tensor, terms: int) -> Iterator[SeriesLayer]:
-    for phi, (qx, qy) in at_each_layer(enn, sx, sy):
-        if float(torch.minimum(qx, qy).min()) <= 0.0:
-            raise InvalidInputError(f"{enn!r} is zero for every input: a layer receives nothing")
-        yield SeriesLayer(phi, qx, qy, terms)
-
-
-def _solve(layer: SeriesLayer, sigma_a2: float, drive: PowerSeries, orthogonal: Array) -> PowerSeries:
-    """The covariance from its constant term, by Newton: the number of right coefficients doubles every step."""
-    terms, right = drive.c.shape[1], 1
-    covariance = PowerSeries(np.zeros_like(drive.c))
-    covariance.c[:, 0] = orthogonal
-    while right < terms:
-        right = min(2 * right, terms)
-        part = covariance.first(right)
-        rest, rate = equation(layer, part, sigma_a2, drive.first(right))
-        covariance.c[:, :right] = (part - rest / rate).c
-        covariance.c[:, 0] = orthogonal
-    # one more sweep in the form that only adds positive numbers: small coefficients get their own relative accuracy
-    sweep = (sigma_a2 * layer.value(covariance) + drive).c
-    own = sigma_a2 * layer.both(covariance.first(1))[1].c
-    sweep[:, 1:] = (sweep[:, 1:] - own * covariance.c[:, 1:]) / (1.0 - own)
-    sweep[:, 0] = orthogonal
-    return PowerSeries(sweep)
-
-
-# ---- one layer -----------------------------------------------------------------------------------------------
-
-
-class SeriesLayer(LayerMaps):
-    """An activation at pairs of variances: F(rho) = E[phi(u) phi(v)] as a Taylor series where rho starts.
-
-    The coefficients f_k = sum_m binom(m, k) a_m(q) a_m(q') centre^(m-k) are held times (1 - |centre|)^k. As
-    |rho - centre| <= 1 - |centre| on the unit disc, nothing overflows, and the weights binom(m, k) centre^(m-k)
-    (1 - |centre|)^k are those of a negative binomial law, whose tail is known. ``terms``: of the longest covariance.
-    """
-
-    def __init__(self, phi: Activation, qx: torch.Tensor, qy: torch.Tensor, terms: int) -> None:
-        self.phi, self.qx, self.qy, self.keep = phi, qx, qy, terms + 1
-        self.scale: Array = torch.sqrt(qx * qy).numpy()[:, None]
-        self._known: tuple[Array, Array] | None = None
-
-    def value(self, covariance: PowerSeries) -> PowerSeries:
-        """F(rho(r)), truncated like the covariance; its constant term must be the one first asked for."""
-        taylor, reach = self._taylor(covariance)
-        return PowerSeries(_compose(taylor, covariance.c / (self.scale * reach)))
-
-    def both(self, covariance: PowerSeries) -> tuple[PowerSeries, PowerSeries]:
-        """F(rho(r)) and F'(rho(r)) / sqrt(q q')."""
-        taylor, reach = self._taylor(covariance)
-        unit, derivative = self.scale * reach, np.arange(1, taylor.shape[1]) * taylor[:, 1:]
-        return self.value(covariance), PowerSeries(_compose(derivative, covariance.c / unit) / unit)
-
-    def _taylor(self, covariance: PowerSeries) -> tuple[Array, Array]:
-        if self._known is None:
-            self._known = self._expand(covariance.c[:, :1] / self.scale)
-        return self._known
-
-    def _expand(self, centre: Array) -> tuple[Array, Array]:
-        far, keep, most = float(np.abs(centre).max(initial=0.0)), self.keep, LIMITS.series_terms
-        reach = np.maximum(1.0 - np.abs(centre), 1e-300)
-        size = keep if far == 0.0 else min(most, math.ceil((keep + 50.0 + 12.0 * math.sqrt(keep)) / (1.0 - far)))
-        left, right = hermite_coefficients(self.phi, torch.stack([self.qx, self.qy]), size).numpy()
-        products = left * right
-        if far == 0.0:
-            return products, reach
-        k, m = np.arange(keep)[:, None], np.arange(size)[None, :]
-        gap = np.maximum(m - k, 0)
-        choose = np.where(m >= k, gammaln(m + 1.0) - gammaln(k + 1.0) - gammaln(gap + 1.0), -np.inf)
-        taylor = np.empty((len(centre), keep))
-        for row, (c, r, p) in enumerate(zip(centre[:, 0], reach[:, 0], products, strict=True)):
-            weights = np.exp(choose + gap * math.log(max(abs(c), 1e-300)) + k * math.log(r))
-            parts = (weights if c >= 0 else weights * (-1.0) ** gap) * p
-            if float(np.abs(parts[:, -16:]).sum(1).max()) > 1e-16 * float(np.abs(p).sum()):
-                raise ConvergenceError(
-                    f"{keep - 1} terms need more than {most} Hermite coefficients of {self.phi!r}, because orthogonal "
-                    f"inputs have the correlation {c:.3g}; ask for fewer terms or centre the network"
-                )
-            taylor[row] = parts.sum(1)
-        return taylor, reach
-
-
-# ---- truncated at a fixed order ------------------------------------------------------------------------------
-
-
-class PowerSeries(Series):
-    """sum_k c_k r^k up to a fixed order, a batch of them: ``c`` is (batch, terms)."""
-
-    def first(self, terms: int) -> PowerSeries:
-        """The leading terms, as a copy."""
-        return PowerSeries(self.c[:, :terms].copy())
-
-    @classmethod
-    def product(cls, a: Array, b: Array) -> Array:
-        size = a.shape[1]
-        if len(a) == 1:
-            return np.convolve(a[0], b[0])[None, :size]
-        if 4 * len(a) <= size:
-            return np.stack([np.convolve(left, right)[:size] for left, right in zip(a, b, strict=True)])
-        out = a[:, :1] * b
-        for k in range(1, size):
-            out[:, k:] += a[:, k, None] * b[:, : size - k]
-        return out
-
-    @classmethod
-    def inverse(cls, a: Array) -> Array:
-        """Coefficient by coefficient; all terms are positive if a_0 is and the others are not."""
-        out = np.zeros_like(a)
-        out[:, 0] = 1.0 / a[:, 0]
-        for k in range(1, a.shape[1]):
-            out[:, k] = -out[:, 0] * (a[:, 1 : k + 1] * out[:, k - 1 :: -1]).sum(1)
-        return out
-
-
-def _compose(taylor: Array, inner: Array) -> Array:
-    """sum_k taylor_k (inner - inner_0)^k by Horner; the k-th power starts at order k, so the work shrinks with k."""
-    size = inner.shape[1]
-    delta = inner.copy()
-    delta[:, 0] = 0.0
-    out = np.zeros_like(inner)
-    for k in range(min(taylor.shape[1], size) - 1, -1, -1):
-        # only the first size - k coefficients of this partial sum reach the result
-        room = size - k
-        out[:, :room] = PowerSeries.product(out[:, :room], delta[:, :room])
-        out[:, 0] += taylor[:, k]
-    return out
 
 
 # ---- on a circle of complex cosines ------------------------------------------------------------------------
@@ -237,9 +107,13 @@ def norm_series(
     check_kernels(network, (kernel,))
     size = oversampling * terms
     radius = series_radius(network, size, damped)
-    values = on_circle(network, np.asarray(s, float), np.asarray(t, float), kernel, size, radius)
+    return _on_fourier_grid(network, np.asarray(s, float), np.asarray(t, float), kernel, size, radius)[:, :terms]
+
+
+def _on_fourier_grid(network: Network, s: Array, t: Array, kernel: Kernel, size: int, radius: float) -> Array:
+    values = on_circle(network, s, t, kernel, size, radius)
     # k is real on the real axis, so half the circle decides
-    return np.fft.irfft(values.conj(), n=size, axis=1)[:, :terms] * radius ** -np.arange(terms)
+    return np.fft.irfft(values.conj(), n=size, axis=1) * radius ** -np.arange(size)
 
 
 def series_radius(network: Network, size: int, damped: bool = False) -> float:
