@@ -48,11 +48,6 @@ class Affine(Activation):
         if self.scale <= 0:
             raise ActivationError(f"Affine: the input scale must be positive, got {self.scale!r}")
 
-    @property
-    def trivial(self) -> bool:
-        """Whether it is the base itself."""
-        return self.gain == self.scale == 1.0 and self.skip == self.shift == 0.0
-
     def affine(self, gain: float = 1.0, scale: float = 1.0, skip: float = 0.0, shift: float = 0.0) -> Activation:
         return self.base.affine(
             self.gain * gain, self.scale * scale, self.skip * gain * scale + skip, self.shift * gain + shift

@@ -247,8 +247,7 @@ class Activation:
         """Return the activation ``gain * phi(scale * x) + skip * x + shift``, where ``scale`` is positive."""
         from .affine import Affine
 
-        wrapped = Affine(self, gain, scale, skip, shift)
-        return self if wrapped.trivial else wrapped
+        return self if (gain, scale, skip, shift) == (1.0, 1.0, 0.0, 0.0) else Affine(self, gain, scale, skip, shift)
 
     @isolated_settings
     def centred(self, at: float) -> Activation:

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import ActivationError
 from .base import Parity
 from .elementary import Basis, horner
-from .norm_units import NormUnits, doubled, row_norms
+from .norm_units import NormUnits, row_norms
 from .panels import LIMITS
 from .projections import SINGULAR_TERMS, basis_coefficients, decay, expansion, needed, tail_sums
 
@@ -109,7 +109,7 @@ class Conditioned(NormUnits):
         if orders == 1 or self.low == self.high:
             out = table[0].to(norm).expand(*norm.shape, -1)
         else:
-            wide = doubled(norm)  # coefficients may cancel each other
+            wide = norm if norm.device.type == "mps" else norm.double()  # coefficients may cancel each other
             out = self.polynomials(wide, orders) @ table.to(wide)
         out = out * wide.unsqueeze(-1) if self.power else out
         return out.to(norm.dtype).unflatten(-1, (self.groups, self.basis.size))

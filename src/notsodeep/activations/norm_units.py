@@ -74,8 +74,3 @@ def _blocks(before: Tensor, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 def row_norms(inputs: Tensor) -> Tensor:
     """|x| of the last dimension."""
     return torch.linalg.vector_norm(inputs, dim=-1)
-
-
-def doubled(x: Tensor) -> Tensor:
-    """The tensor in double precision, on devices that have it."""
-    return x if x.device.type == "mps" else x.double()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,18 +19,9 @@ from .panels import LIMITS, hermite_table, panel_nodes
 SMOOTH_TERMS, SINGULAR_TERMS = LIMITS.smooth_terms, LIMITS.singular_terms
 
 
-class HalfLine(NamedTuple):
-    """Nodes u > 0 with twice the normal weight, and sqrt-free weighted Hermite polynomials there."""
-
-    nodes: Tensor
-    weights: Tensor
-    table: Tensor
-    """weights * h_k(nodes): (terms, nodes)."""
-
-
 @cached(3)
-def half_line(terms: int, graded: bool) -> HalfLine:
-    """Return a rule for even functions on the line, exact to rounding against h_k, k < ``terms``.
+def half_line(terms: int, graded: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return nodes u > 0 with weights for even functions on the line, and weights * h_k(u): (terms, nodes).
 
     Panels halve towards zero if ``graded``, for functions that are singular there.
     """
@@ -41,7 +31,8 @@ def half_line(terms: int, graded: bool) -> HalfLine:
         edges = torch.cat([edges, 2.0 ** -torch.arange(1.0, 60.0, dtype=torch.float64)]).unique()
     nodes, weights = panel_nodes(edges)
     weights = weights * torch.exp(-0.5 * nodes**2) * math.sqrt(2.0 / math.pi)
-    return HalfLine(nodes, weights, *hermite_table(nodes, weights, terms))
+    (table,) = hermite_table(nodes, weights, terms)
+    return nodes, weights, table
 
 
 def basis_coefficients(basis: Basis, terms: int) -> Tensor:
@@ -55,11 +46,11 @@ def basis_coefficients(basis: Basis, terms: int) -> Tensor:
 
 @cached(32)
 def _family_coefficients(basis: Basis, terms: int) -> Tensor:
-    rule, odd = half_line(terms, basis.singular > 0), torch.tensor(basis.parities)
-    functions, out = basis.functions(rule.nodes), torch.zeros(terms, basis.size, dtype=torch.float64)
+    (nodes, _, table), odd = half_line(terms, basis.singular > 0), torch.tensor(basis.parities)
+    functions, out = basis.functions(nodes), torch.zeros(terms, basis.size, dtype=torch.float64)
     for parity in (0, 1):
         own = (odd == parity).nonzero().flatten()
-        out[parity::2, own] = rule.table[parity::2] @ functions[:, own]
+        out[parity::2, own] = table[parity::2] @ functions[:, own]
     return out
 
 
@@ -88,13 +79,13 @@ def tail_gram(basis: Basis, slopes: bool) -> Tensor:
     ``slopes``: order k counts 1 + k times, which adds E[B_a' B_b'].
     """
     known, gain = basis_coefficients(basis, SINGULAR_TERMS), torch.ones(SINGULAR_TERMS, dtype=torch.float64)
-    rule = half_line(SINGULAR_TERMS, basis.singular > 0)
-    values = basis.functions(rule.nodes)
-    total = values.T @ (rule.weights[:, None] * values)
+    nodes, weights, _ = half_line(SINGULAR_TERMS, basis.singular > 0)
+    values = basis.functions(nodes)
+    total = values.T @ (weights[:, None] * values)
     if slopes:
         gain = gain + torch.arange(SINGULAR_TERMS)
-        steep = torch.autograd.functional.jvp(basis.functions, rule.nodes, torch.ones_like(rule.nodes))[1]
-        total = total + steep.T @ (rule.weights[:, None] * steep)
+        steep = torch.autograd.functional.jvp(basis.functions, nodes, torch.ones_like(nodes))[1]
+        total = total + steep.T @ (weights[:, None] * steep)
     total = total - known.T @ (gain[:, None] * known)
     same = torch.tensor(basis.parities)[:, None] == torch.tensor(basis.parities)
     return torch.where(same, total, torch.zeros_like(total))

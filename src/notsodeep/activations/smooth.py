@@ -171,9 +171,6 @@ class ELU(Activation):
         below = torch.exp(x.clamp(max=0.0))
         return below if self.alpha == 1.0 else torch.where(x > 0, 1.0, self.alpha * below)
 
-    def _curvature(self, x: Tensor) -> Tensor:
-        return torch.where(x > 0, 0.0, self.alpha * torch.exp(x.clamp(max=0.0)))
-
     def _source(self, x: str) -> str:
         return f"torch.nn.functional.elu({x}, {self.alpha!r})"
 
@@ -195,9 +192,6 @@ class SELU(Activation):
 
     def _slope(self, x: Tensor) -> Tensor:
         return self.gain * torch.where(x > 0, 1.0, self.alpha * torch.exp(x.clamp(max=0.0)))
-
-    def _curvature(self, x: Tensor) -> Tensor:
-        return self.gain * torch.where(x > 0, 0.0, self.alpha * torch.exp(x.clamp(max=0.0)))
 
 
 @dataclass(frozen=True)
@@ -237,11 +231,6 @@ class Mish(Activation):
     def _slope(self, x: Tensor) -> Tensor:
         t = torch.tanh(torch.logaddexp(x, torch.zeros_like(x)))
         return t + x * torch.sigmoid(x) * (1.0 - t * t)
-
-    def _curvature(self, x: Tensor) -> Tensor:
-        s = torch.sigmoid(x)
-        t = torch.tanh(torch.logaddexp(x, torch.zeros_like(x)))
-        return s * (1.0 - t * t) * (2.0 + x * (1.0 - s - 2.0 * s * t))
 
 
 # ---- waves: all their Gaussian expectations come from E[exp(i t xi)] = exp(-t^2/2) --------------------------
