@@ -68,12 +68,20 @@ def draw(document: Document) -> dict[str, Figure]:
 def _images(key: str, point: Document) -> Figure:
     figure, axes = panels((9.0, 4.4), _title(key, point), 1, 2)
     images = point["numbers"]["images"]
-    limits = nsd.plots.KernelDisplay.from_kernel(images["DEQ"]).limits
+    low, high = _limits(np.asarray(images["DEQ"]))
+    colours = "RdBu_r" if low < 0 < high else "viridis"
     for ax, (name, image) in zip(axes, images.items(), strict=True):
-        nsd.plots.KernelDisplay.from_kernel(image, title=name).plot(ax, limits=limits, colorbar=False)
-        ax.set(xticks=[], yticks=[])
+        ax.imshow(np.asarray(image), vmin=low, vmax=high, cmap=colours, interpolation="nearest")
+        ax.set(title=name, xticks=[], yticks=[])
     figure.colorbar(ax.images[0], ax=axes, shrink=0.8, label="entry of the kernel")
     return figure
+
+
+def _limits(kernel: np.ndarray) -> tuple[float, float]:
+    """The range of 99 % of the off-diagonal entries, symmetric about zero if both signs occur."""
+    low, high = np.quantile(kernel[~np.eye(len(kernel), dtype=bool)], [0.005, 0.995])
+    end = max(-low, high)
+    return (-end, end) if low < 0 < high else (low, high)
 
 
 def _title(key: str, point: Document) -> str:

@@ -197,8 +197,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "solve.CG": (nsd.solve.CG, dict),
         "solve.solve_dense": (nsd.solve.solve_dense, lambda: {"K": K, "targets": t, "ridges": [0.1]}),
         "solve.KernelTiles": (nsd.solve.KernelTiles, lambda: {"kernel": nsd.solve.NetworkKernel(relu, "ck"), "X": T}),
-        "KernelDisplay.from_kernel": (_drawn(nsd.plots.KernelDisplay.from_kernel), lambda: {"kernel": X}),
-        "KernelDisplay.plot": (_drawn(nsd.plots.KernelDisplay.from_kernel(X).plot), dict),
         "SpectrumDisplay.from_kernel": (_drawn(nsd.plots.SpectrumDisplay.from_kernel), lambda: {"kernel": X}),
         "SpectrumDisplay.from_eigenvalues": (
             _drawn(nsd.plots.SpectrumDisplay.from_eigenvalues),

@@ -81,6 +81,12 @@ def test_without_a_law_the_widest_gap_ends_the_bulk(kernel: tuple) -> None:
     assert display.ax_ is ax
 
 
+def test_an_equivalent_has_a_spectrum_too() -> None:
+    mix = nsd.GaussianMixture.two_class(40)
+    eq = nsd.equivalent(RELU, nsd.MixtureStatistics.from_mixture(mix, *mix.sample(30, seed=0)))
+    np.testing.assert_allclose(nsd.plots.SpectrumDisplay.from_kernel(eq).eigenvalues, np.linalg.eigvalsh(eq.matrix()))
+
+
 def test_atom_is_drawn() -> None:
     law = nsd.spectral_law(RELU, nsd.GaussianMixture(np.zeros((1, 50)), [1.0]), n=100)
     X = np.random.default_rng(0).standard_normal((100, 50)) / np.sqrt(50)

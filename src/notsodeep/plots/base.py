@@ -1,4 +1,4 @@
-"""What all displays share: the class they inherit, and the check of a kernel matrix."""
+"""What all displays share."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .._arrays import as_numbers
-from ..equivalents import EquivalentKernel
 from ..errors import InvalidInputError
 
 
@@ -32,12 +29,3 @@ class Display:
             raise InvalidInputError(f"this display has {count} panels, got {len(axes)} axes")
         self.ax_, self.axes_, self.figure_ = axes[0], tuple(axes), axes[0].get_figure()
         return axes
-
-
-def square_matrix(kernel: Any) -> np.ndarray:
-    """Return the entries of an array, a tensor or an equivalent; refuse what is no kernel."""
-    given = kernel.matrix() if isinstance(kernel, EquivalentKernel) else kernel
-    matrix: np.ndarray = as_numbers(given, "a kernel").detach().cpu().numpy()
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
-        raise InvalidInputError(f"a kernel is a finite square matrix, got shape {matrix.shape}")
-    return matrix

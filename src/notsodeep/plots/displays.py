@@ -1,4 +1,4 @@
-"""Displays: a kernel as an image, learning curves, a DEQ beside its twin."""
+"""Displays: learning curves, a DEQ beside its twin."""
 
 from __future__ import annotations
 
@@ -9,91 +9,20 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from .._arguments import checked
-from .._arrays import as_labels, as_rows
+from .._arrays import as_rows
 from ..activations import Activation
 from ..errors import InvalidInputError
 from ..gaussian import moments
 from ..kernels import kernels_of
 from ..learning import LearningCurve, LearningEstimate
 from ..matching import Twin
-from .base import Display, square_matrix
+from .base import Display
 
 Quantity = Literal["accuracy", "mse"]
 AXES = {"n": "training points", "ridge": "ridge, relative to the mean diagonal", "times": "time of gradient flow"}
 """Labels of what a learning curve runs over."""
 QUANTITIES = {"accuracy": ("accuracy (%)", 100.0), "mse": ("mean squared error", 1.0)}
 """What a learning curve shows: the label, and how many units make one."""
-
-
-class KernelDisplay(Display):
-    """Show a kernel as an image, with points ordered by class. Build it with :meth:`from_kernel`.
-
-    Parameters
-    ----------
-    kernel : array of shape (n, n)
-    order : array of shape (n,)
-        The rows of the given kernel in the order in which they are drawn.
-    labels : array of shape (n,), optional
-        The sorted labels.
-    title : str
-
-    Examples
-    --------
-    >>> display = KernelDisplay.from_kernel(np.eye(3), y=[1, 0, 1]).plot()
-    >>> display.order.tolist()
-    [1, 0, 2]
-    """
-
-    def __init__(self, kernel: np.ndarray, order: np.ndarray, labels: np.ndarray | None, title: str = "") -> None:
-        self.kernel, self.order, self.labels, self.title = kernel, order, labels, title
-
-    @classmethod
-    @checked
-    def from_kernel(cls, kernel: Any, y: Any = None, title: str = "") -> KernelDisplay:
-        """Build the display from an array, a tensor or an equivalent, (n, n), sorted by the labels y, (n,)."""
-        matrix = square_matrix(kernel)
-        if y is None:
-            return cls(matrix, np.arange(len(matrix)), None, title)
-        labels = as_labels(y, len(matrix))
-        order = np.argsort(labels, kind="stable")
-        return cls(matrix[np.ix_(order, order)], order, labels[order], title)
-
-    @property
-    def limits(self) -> tuple[float, float]:
-        """The range of colours: 99 % of the off-diagonal entries, symmetric about zero if both signs occur."""
-        off = self.kernel[~np.eye(len(self.kernel), dtype=bool)] if len(self.kernel) > 1 else self.kernel
-        low, high = (float(v) for v in np.quantile(off, [0.005, 0.995]))
-        if low < 0 < high:
-            low, high = -max(-low, high), max(-low, high)
-        return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-    @checked
-    def plot(
-        self, ax: Axes | None = None, *, limits: tuple[float, float] | None = None, colorbar: bool = True
-    ) -> KernelDisplay:
-        """Draw the image; two displays with the same ``limits`` of colours can be compared by eye."""
-        (ax,) = self._panels(ax, 1, 5.2, 4.4)
-        low, high = self.limits if limits is None else limits
-        colours = "RdBu_r" if low < 0 < high else "viridis"
-        image = ax.imshow(self.kernel, vmin=low, vmax=high, cmap=colours, interpolation="nearest")
-        if self.labels is not None:
-            _mark_classes(ax, self.labels)
-        ax.set_title(self.title)
-        if colorbar and self.figure_ is not None:
-            self.figure_.colorbar(image, ax=ax, shrink=0.9, extend="both")
-        return self
-
-
-def _mark_classes(ax: Axes, labels: np.ndarray) -> None:
-    names, starts = np.unique(labels, return_index=True)
-    for start in starts[1:]:
-        ax.axhline(start - 0.5, color="black", linewidth=0.6)
-        ax.axvline(start - 0.5, color="black", linewidth=0.6)
-    centres = (starts + np.append(starts[1:], len(labels)) - 1) / 2.0
-    ax.set_xticks(centres, [str(name) for name in names])
-    ax.set_yticks(centres, [str(name) for name in names])
-    ax.tick_params(length=0)
-    ax.set(xlabel="class", ylabel="class")
 
 
 class LearningDisplay(Display):

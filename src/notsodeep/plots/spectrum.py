@@ -12,10 +12,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
 from .._arguments import checked, whole
-from .._arrays import as_floats
+from .._arrays import as_floats, as_numbers
+from ..equivalents import EquivalentKernel
 from ..errors import InvalidInputError, warn
 from ..spectra import SpectralLaw, Spike
-from .base import Display, square_matrix
+from .base import Display
 
 _BARS, _CURVE, _SPIKE = "#9db9d4", "#b3262e", "#1d3557"
 
@@ -46,7 +47,10 @@ class SpectrumDisplay(Display):
     @checked
     def from_kernel(cls, kernel: Any, law: SpectralLaw | None = None, title: str = "") -> SpectrumDisplay:
         """Build the display from a matrix, (n, n); warn if the law seems to belong to another network."""
-        matrix = square_matrix(kernel)
+        given = kernel.matrix() if isinstance(kernel, EquivalentKernel) else kernel
+        matrix: np.ndarray = as_numbers(given, "a kernel").detach().cpu().numpy()
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
+            raise InvalidInputError(f"a kernel is a finite square matrix, got shape {matrix.shape}")
         if not np.allclose(matrix, matrix.T, rtol=0.0, atol=1e-8 * float(np.abs(matrix).max(initial=0.0))):
             raise InvalidInputError("a kernel matrix must be symmetric")
         display = cls.from_eigenvalues(np.linalg.eigvalsh(matrix), law, title)
