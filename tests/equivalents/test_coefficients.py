@@ -10,7 +10,7 @@ from helpers import differences, printed, tolerance, ulps
 from notsodeep.errors import ConvergenceError, InvalidInputError
 from notsodeep.kernels import diagonal, pairwise
 
-# theory, section 9: tau0 = 1, sigma_a2 = 0.2, sigma_b2 = 0.8; the NTK is the papers' K* (input weights frozen)
+# theory, section 9: tau0 = 1, sigma_a2 = 0.2, sigma_b2 = 0.8; the NTK is the slides' K* (input weights frozen)
 REFERENCE = {
     "tanh": {
         "scale": (0.9348716109, 0.0),
