@@ -7,10 +7,7 @@
 
 from __future__ import annotations
 
-import math
-
 from ._arguments import checked, whole
-from .errors import InvalidInputError
 from .matching import Twin
 
 _LARGEST = 10**9  # a size beyond this is a slip of the pen, not a layer
@@ -85,16 +82,9 @@ def _groups(twin: Twin) -> list[str]:
     return [
         "",
         "    def parameter_groups(self, lr):",
-        f"        rates = {[_rate(r) for r in twin.learning_rates]!r}",
+        f"        rates = {list(map(float, twin.learning_rates))!r}",
         "        return [{'params': [w], 'lr': lr * r} for w, r in zip([*self.weights, self.readout], rates)]",
     ]
-
-
-def _rate(value: float) -> float:
-    rate = float(value)
-    if not (math.isfinite(rate) and rate >= 0):
-        raise InvalidInputError(f"a learning rate must be finite and not negative, got {value!r}")
-    return rate
 
 
 def _quoted(text: str) -> str:

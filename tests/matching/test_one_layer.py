@@ -267,6 +267,8 @@ def test_what_cannot_be_is_refused():
         nsd.match_one_layer(TANH, trains="all")
     with pytest.raises(InfeasibleMatchError, match="Raise tol"):
         nsd.match_one_layer(nsd.DEQ("tanh", 0.2), tol=1e-13)
+    with pytest.raises(InfeasibleMatchError, match="nothing to match"):
+        nsd.match_one_layer(nsd.DEQ(nsd.activation("relu").affine(gain=0.0), 0.2))
     with pytest.raises(ActivationError, match="norm of their input"):
         nsd.match_one_layer(TANH).network.activations[0](0.5)
     with pytest.raises(ActivationError, match="order 0, 1 or 2"):

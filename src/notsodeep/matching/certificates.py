@@ -49,7 +49,7 @@ class TwinCertificate:
 
     kind: Literal["mixture", "sphere", "uniform"]
     residual: float
-    """The largest relative deviation of the four numbers, or the largest error seen."""
+    """The largest relative deviation of the four numbers, or the largest error seen; 0 for a closed form."""
     bound: float | None = None
     """What is proven; ``None`` for a mixture and for the quadratic twin on the sphere: they hold in high dimension."""
     tau0: float | None = None

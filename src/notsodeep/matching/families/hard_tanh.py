@@ -1,9 +1,8 @@
 """One Hard-Tanh layer a clip(x, -c, c) for odd activations: one scalar equation for z = c / tau0.
 
 With P = P(|xi| < z) and M = E[clip(xi, -z, z)^2]: E1 = a P, E[sigma'^2] = a^2 P, E[sigma^2] = a^2 tau0^2 M. Hence
-
-    CK and frozen NTK:  c1 tau0^2 / diagonal = P^2 / M,         from 2/pi (z -> 0) to 1 (z -> inf);
-    NTK:                c1 tau0^2 / diagonal = 2 P^2 / (P + M),  from 0 to 1.
+c1 tau0^2 / diagonal is P^2 / M for the CK and the frozen NTK, from 2/pi (z -> 0) to 1 (z -> inf), and
+2 P^2 / (P + M) for the NTK, from 0 to 1.
 """
 
 from __future__ import annotations

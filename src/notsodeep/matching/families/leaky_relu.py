@@ -1,11 +1,8 @@
 """Leaky-ReLU layers mu x + nu |x|, centred: closed forms, and the scalar equation of two layers.
 
-With p = mu^2 / E[sigma^2] the share of the linear part, everything of a layer is a function of p: E1^2 -> p,
-E2^2 tau^2 / 2 -> F (1 - p), and the squared norm responds with rate exactly 1. For layer shares p and u the CK has
-
-    c1 tau0^2 = u p,   2 c2 tau0^4 = F (1 - u p),   c3 tau0^4 = F (u (1 - p) + (1 - u) p^2)   in units of the diagonal,
-
-so that c2 is decided by c1: met by (Leaky-)ReLU DEQs, by no others. What is left is one equation for u.
+With shares p and u = mu^2 / E[sigma^2] of the linear parts of the layers, and F = 1 / (pi - 2), the CK has, in units
+of its diagonal, c1 tau0^2 = u p, 2 c2 tau0^4 = F (1 - u p), c3 tau0^4 = F (u (1 - p) + (1 - u) p^2): c2 is decided by
+c1, as it is for (Leaky-)ReLU DEQs and no others. What is left is one equation for u.
 """
 
 from __future__ import annotations

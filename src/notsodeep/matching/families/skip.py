@@ -1,12 +1,8 @@
 """One layer a phi(b x) + d x for odd activations: the DEQ's own activation, scaled, and a linear term.
 
-With psi(x) = phi(b x), m = E[psi'], v = Var[psi] - (m tau0)^2 and w = E[psi'^2] - m^2 at the scale tau0 (what is left
-of psi and psi' without their linear parts), learning rates r_1 of W_1 and r_2 of the readout, the layer has
-
-    c1 = (r_1 + r_2) (a m + d)^2,     diagonal = c1 tau0^2 + a^2 (r_2 v + r_1 tau0^2 w),
-
-so that a and d are closed forms for every b, and every target can be met. The scale b (and, for an NTK, the ratio of
-the rates) is free and is spent on the next orders: a search in one dimension or two.
+With psi(x) = phi(b x), m = E[psi'], v and w what is left of E[psi^2] and E[psi'^2] without the linear parts, and rates
+r_1 of W_1 and r_2 of the readout: c1 = (r_1 + r_2) (a m + d)^2, diagonal = c1 tau0^2 + a^2 (r_2 v + r_1 tau0^2 w). So a
+and d are closed forms, and the scale b and the ratio of the rates are spent on the next orders.
 """
 
 from __future__ import annotations

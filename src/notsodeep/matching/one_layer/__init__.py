@@ -10,6 +10,7 @@ import numpy as np
 from ..._arguments import checked, shown
 from ..._arrays import as_floats, as_rows, squared_norms
 from ...errors import InfeasibleMatchError, InvalidInputError
+from ...kernels import sphere_diagonal
 from ...networks import DEQ, ENN, Kernel, Network, check_kernels
 from .._limits import LIMITS
 from ..certificates import TwinCertificate
@@ -81,6 +82,8 @@ def match_one_layer(
         deq.check_driven()
         if check:
             deq.check_contraction()
+    if not sphere_diagonal(deq, kernel) > 0.0:
+        raise InfeasibleMatchError(f"the kernel of {deq!r} is zero for every input: there is nothing to match")
     rule, box = _rule(deq, kernel, trains, units), _check_range(norms)
     if not deq.homogeneous:
         return _twin(deq, kernel, ranged.design(deq, kernel, box, tol, kinds, rule), box, rule)

@@ -1,18 +1,9 @@
 """The bound for every pair of inputs of every dimension: suprema of functions of one variable, the norm.
 
-|k - k_twin| <= |k - k_N| + |k_N - k_P| + |k_P - k_twin|, relative to sqrt(k(x, x) k(y, y)):
-
-- k_N is the interpolant in the norms (``KernelOrders.interpolation``; ``aliased`` for its Fourier coefficients);
-- k_P its projection. The remainder of every order is positive semi-definite, so it is at most the largest deficit
-  delta(s) / k(s, s, 1), a quotient of two polynomials; all orders that are left out are part of delta;
-- the coefficients of the layer are polynomials of the same degree, so this holds for the function as evaluated. The
-  two kernels differ by the sum over orders of at most |e_k| (2 |c_k| + |e_k|); where that adds too much, by the
-  maximum of a polynomial in both norms and the cosine, taken on a grid. Orders that only the layer has are
-  bounded one by one, those beyond any table by what Parseval's identity leaves.
-
-Between the points of a grid of Chebyshev angles a polynomial of degree n is bounded by Bernstein's inequality: with
-h the spacing it exceeds the larger neighbour by at most (n h)^2 / 8 of its maximum norm, in every variable. Where the
-diagonal varies much over the range, that is said of its second derivatives, and h^2 / 8 of these are added.
+|k - k_twin| <= |k - k_N| + |k_N - k_P| + |k_P - k_twin|, relative to sqrt(k(x, x) k(y, y)): k_N is the interpolant in
+the norms, k_P its projection on the kinds of units (docs/one_layer.md, "The certificate"). Between the points of a grid
+of Chebyshev angles with spacing h, a polynomial of degree n exceeds the larger neighbour by at most (n h)^2 / 8 of its
+maximum norm, in every variable (Bernstein).
 """
 
 from __future__ import annotations
@@ -90,7 +81,7 @@ def _difference(target: KernelOrders, want: Array, have: Array, reach: float) ->
         # the last orders one by one
         found = _largest(target, want[:first], have[:first], fine, coarse)
         most = min(most, found + float(each[first:].sum()))
-    if most <= 0.08 * reach or target.kinked:
+    if most <= 0.08 * reach or target.network.kinked:
         return reach + most
     # what the kinds leave and what the units miss may cancel
     carried = target.features.transpose(0, 2, 1)

@@ -1,10 +1,8 @@
 """Homogeneous networks: one kind of unit, |x| psi(w.x/|x|), has the kernel for every input of every norm.
 
 There g_k(s, t) = s t b_k, so psi needs the Hermite coefficients +-sqrt(b_k), and the error at cosine rho is
-sum_k (c_k^2 - b_k) rho^k. The first orders are a polynomial in the cosine, bounded between the points of a grid as in
-``bound.py``; the later ones count with their absolute values. What the even and the odd orders beyond the table
-sum up to is known exactly, from the kernel at rho = 1 and rho = -1 and from Parseval's identity for psi; there
-the differences are taken to have one sign among the even and one among the odd orders, as they have at the end of it.
+sum_k (c_k^2 - b_k) rho^k. The first orders are bounded as a polynomial in the cosine, the later ones by their absolute
+values, those beyond the table by what the kernel at rho = +-1 and Parseval's identity leave.
 """
 
 from __future__ import annotations

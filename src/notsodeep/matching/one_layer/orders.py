@@ -1,20 +1,8 @@
 """What is to be matched: the orders g_k(s, t) of a kernel on a range of norms, as polynomials in the norms.
 
-The polynomials are in log s where the range does not begin at zero: kernels are analytic in a sector around the
-positive norms, and the logarithm makes a strip of it, whatever the range. The norms are its Chebyshev points;
-everything between them is interpolated. Interpolating a kernel in both norms is interpolating its feature map, so the
-interpolant is itself a sum of positive semi-definite orders, and the whole argument of theory, section 13, holds for it
-exactly.
-
-What interpolation costs is a theorem for smooth kernels. The feature map F of the kernel along a ray is analytic in a
-sector around the positive norms (``kernels.conjugate``), hence in log s in a strip around the range. If it is bounded
-by M on the Bernstein ellipse of parameter rho, its interpolant of degree n in Chebyshev points is off by at most
-4 M rho^(-n) / (rho - 1) anywhere in the range; this holds for maps into a Hilbert space as it does for functions. With
-that, relative to the least |F(s)|, called e,
-
-    |k(s, t, .) - k_N(s, t, .)| <= (2 e + e^2) sqrt(k(s, s, 1) k(t, t, 1))    for all cosines at once.
-
-M is the largest of the bounds on discs that cover the ellipse.
+The polynomials are in log s where the range does not begin at zero; the norms are its Chebyshev points. Interpolating a
+kernel in both norms is interpolating its feature map, so the interpolant is itself a sum of positive semi-definite
+orders. For smooth kernels the error of interpolation is bounded by a theorem (docs/one_layer.md, "The certificate").
 """
 
 from __future__ import annotations
@@ -36,7 +24,6 @@ from ...networks import Kernel, Network
 from .._limits import LIMITS
 
 Array = NDArray[np.float64]
-_FALLING = "between the norms that were computed, Chebyshev coefficients go on falling as the last ones do"
 _HALF_WAY = "between the norms that were computed, interpolation is at most twice as far off as half way"
 NOISE = 1e-15  # directions below this share of the largest are rounding
 
@@ -120,18 +107,12 @@ class KernelOrders:
             return 0.0
         if self.smoothness is not None:
             return self.smoothness.interpolation(self.degree, float(self.diagonal.min()))
-        return self._half_way() if self.kinked else self._falling()
-
-    @property
-    def kinked(self) -> bool:
-        return self.network.kinked
+        return self._half_way()
 
     @property
     def assumes(self) -> str:
         """What ``interpolation`` takes for granted; empty where it is proven."""
-        if self.smoothness is not None or len(self.nodes) == 1:
-            return ""
-        return _HALF_WAY if self.kinked else _FALLING
+        return "" if self.smoothness is not None or len(self.nodes) == 1 else _HALF_WAY
 
     def _half_way(self) -> float:
         """Twice the largest error of the interpolants half way between the nodes.
@@ -152,17 +133,6 @@ class KernelOrders:
         return 2.0 * max(
             float(np.abs(off @ cosines ** np.arange(size)[:, None]).max()), float(np.abs(whole / diagonal - 1.0).max())
         )
-
-    def _falling(self) -> float:
-        """Four times what the Chebyshev coefficients of all orders sum up to beyond the last one.
-
-        They are taken to go on falling as the last four did against the four before.
-        """
-        m = to_coefficients(len(self.nodes))
-        size = np.abs(m @ self.orders @ m.T).sum((0, 1))
-        before, last = size[-8:-4].max(), size[-4:].max()
-        rate = min(max((last / max(before, 1e-300)) ** 0.25, 0.05), 0.97)
-        return float(4.0 * 2.0 * last * rate / (1.0 - rate) / self.diagonal.min())
 
 
 def quadratic(rows: Array, matrix: Array) -> Array:

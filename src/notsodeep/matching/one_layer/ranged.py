@@ -1,9 +1,8 @@
 """One layer for a range of norms: the fewest kinds of units, and the smallest functions, within a tolerance.
 
-The best J kinds are a projection of rank J for every order, chosen in the maximum norm over the range. Order k of the
-kernel is a Gram matrix F_k F_k'. For weights mu(s) the projection that leaves the least of sum_s mu(s) delta(s) is onto
-the J leading directions of sum_s mu(s) F_k(s) F_k(s)', for every order by itself. The weights move towards the norms
-where the relative deficit is largest, until it is level: a minimax design.
+The best J kinds are, for every order, a projection onto the J leading directions of sum_s mu(s) F_k(s) F_k(s)', where
+F_k F_k' is the order k of the kernel. The weights mu(s) move towards the norms where the relative deficit is largest,
+until it is level: a minimax design.
 """
 
 from __future__ import annotations
