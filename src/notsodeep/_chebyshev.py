@@ -1,4 +1,4 @@
-"""Chebyshev series: nodes, the transform to coefficients, polynomials, sums, and functions known at few points."""
+"""Chebyshev series: nodes, the transform to coefficients, polynomials and sums."""
 
 from __future__ import annotations
 
@@ -27,18 +27,6 @@ def to_coefficients(size: int) -> Array:
     matrix[0] *= 0.5
     matrix.setflags(write=False)
     return matrix
-
-
-def interpolated(function: Callable[[Array], Array], points: Array, tolerance: float, degree: int) -> Array:
-    """``function``, (N,) -> (N, ...), at many points; from fewer nodes where their last coefficients are small."""
-    low, high = float(points.min()), float(points.max())
-    while 2 * degree < len(points) and high > low:
-        found = np.tensordot(to_coefficients(degree + 1), function(nodes(degree + 1, low, high)), axes=1)
-        if np.abs(found[-4:]).max() <= tolerance * np.abs(found).max():
-            basis = chebyshev.chebvander((2.0 * points - (high + low)) / (high - low), degree)
-            return np.tensordot(basis, found, axes=1)
-        degree *= 2
-    return function(points)
 
 
 def polynomials(size: int, x: Tensor) -> Tensor:

@@ -25,30 +25,18 @@ _FAR = 2.0**13  # where a function that follows a straight line far out must hav
 class Limits:
     """The tuning numbers of activations and of their Gaussian expectations."""
 
-    order: int = 20
-    """Nodes of a panel: a function that looks like a polynomial of degree 39 there is integrated exactly."""
-    reach: float = 13.0
-    """Standard deviations that count: exp(-13^2 / 4) < 1e-18, also enough against the bounded sqrt(weight) h_k."""
-    unresolved: float = 1e-9
-    """The last coefficients of a resolved panel over the largest value; those that the rule misses are 1e-18 then."""
-    shortest: float = 2.0**-10
-    """The shortest panel: with 20 nodes it resolves waves of length 1e-4, shorter than any activation's features."""
-    most: int = 1 << 13
-    """Panels in an octave: more would take a second to evaluate."""
-    held: int = 1 << 21
-    """Numbers held at once: 16 MB."""
-    block: int = 1 << 16
-    """Numbers that are worked on at once: ten intermediate results of this size fit a second-level cache."""
-    chebyshev_degree: int = 12
-    """Units of a higher degree are sums of Chebyshev polynomials: powers would lose digits in single precision."""
-    monomial_degree: int = 8
-    """Hermite polynomials of a higher degree lose digits if they are written as powers."""
-    smooth_terms: int = 1024
-    """Hermite coefficients of smooth units: those beyond are below rounding."""
-    singular_terms: int = 4096
-    """Hermite coefficients of units with a kink: beyond, five orders of an expansion in 1/k are exact to 1e-15."""
+    order: int = 20  # nodes of a panel: a function like a polynomial of degree 39 there is integrated exactly
+    reach: float = 13.0  # standard deviations: exp(-13^2 / 4) < 1e-18, enough against sqrt(weight) h_k too
+    unresolved: float = 1e-9  # last coefficients of a resolved panel: those that the rule misses are 1e-18 then
+    shortest: float = 2.0**-10  # the shortest panel: with 20 nodes it resolves waves of length 1e-4
+    most: int = 1 << 13  # panels in an octave: more would take a second to evaluate
+    held: int = 1 << 21  # numbers held at once: 16 MB
+    block: int = 1 << 16  # numbers worked on at once: ten results of this size fit a second-level cache
+    chebyshev_degree: int = 12  # above it, powers would lose digits in single precision, Chebyshev sums do not
+    monomial_degree: int = 8  # Hermite polynomials of a higher degree lose digits if they are written as powers
+    smooth_terms: int = 1024  # Hermite coefficients of smooth units: those beyond are below rounding
+    singular_terms: int = 4096  # of units with a kink: beyond, ``expansion`` orders in 1/k are exact to 1e-15
     expansion: int = 5
-    """Orders of that expansion."""
 
 
 LIMITS = Limits()

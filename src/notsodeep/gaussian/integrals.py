@@ -19,20 +19,13 @@ from .rule import as_scales, beyond, check_ends, finite, normal_density, portion
 class Moments:
     """The Gaussian moments of phi at scale tau, where xi is standard normal (theory: E1, E2, Q2, D2)."""
 
-    mean: Any
-    """E[phi(tau xi)]."""
-    square: Any
-    """E[phi(tau xi)^2]."""
-    variance: Any
-    """Var[phi(tau xi)], without the cancellation in square - mean^2."""
-    slope: Any
-    """E1 = E[phi'(tau xi)]."""
-    curvature: Any
-    """E2 = E[phi''(tau xi)]."""
-    slope_square: Any
-    """D2 = E[phi'(tau xi)^2], infinite if phi jumps."""
-    square_curvature: Any
-    """Q2 = E[(phi^2)''(tau xi)]; d E[phi(sqrt(q) xi)^2] / dq = Q2 / 2."""
+    mean: Any  # E[phi(tau xi)]
+    square: Any  # E[phi(tau xi)^2]
+    variance: Any  # Var[phi(tau xi)], without the cancellation in square - mean^2
+    slope: Any  # E1 = E[phi'(tau xi)]
+    curvature: Any  # E2 = E[phi''(tau xi)]
+    slope_square: Any  # D2 = E[phi'(tau xi)^2], infinite if phi jumps
+    square_curvature: Any  # Q2 = E[(phi^2)''(tau xi)]; d E[phi(sqrt(q) xi)^2] / dq = Q2 / 2
 
 
 @isolated_settings
