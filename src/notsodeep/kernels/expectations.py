@@ -175,16 +175,6 @@ class Quadrature(Strategy):
         return self.rule(pairs.phi, f, g, *distinct)[inverse]
 
 
-class Ridge(Quadrature):
-    """Panels in one variable and a short rule in the other, which hardly varies given the first: near rho = +-1."""
-
-    def domain(self, pairs: VariancePairs, rho: Tensor) -> Tensor:
-        return plane.is_ridge(pairs.phi.panels(), pairs.qx, pairs.qy, rho)
-
-    def rule(self, phi: Activation, f: Part, g: Part, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
-        return plane.ridge(function_of(phi, f), function_of(phi, g), phi.panels(), qx, qy, rho)
-
-
 class Lines(Quadrature):
     """A function beyond all its features: two straight lines, and a rest within a bounded distance of zero."""
 
@@ -198,7 +188,7 @@ class Lines(Quadrature):
         return plane.settled_pair(first, second, qx, qy, rho)
 
 
-STRATEGIES = (*(HermiteSeries(terms) for terms in (32, 128, 512, 2048)), Ridge(), Lines(), Quadrature())
+STRATEGIES = (*(HermiteSeries(terms) for terms in (32, 128, 512, 2048)), Lines(), Quadrature())
 
 
 # ---- Hermite coefficients of the parts -------------------------------------------------------------------

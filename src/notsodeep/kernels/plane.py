@@ -3,7 +3,6 @@
 Each rule is exact to rounding on its class, for every correlation up to +-1:
 
 * :func:`polar` - kinks only at zero, which are rays in polar coordinates whatever the variances are;
-* :func:`ridge` - near rho = +-1: panels in one variable, a short rule in the other;
 * :func:`conditional` - kinks anywhere: panels in u, then panels in v given u, both split at every kink;
 * :func:`piecewise_linear` - Price's theorem twice: only the kinks contribute, a one-dimensional integral;
 * :func:`settled_pair` - functions that settle on straight lines, at scales far beyond their features: lines against
@@ -18,11 +17,10 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..activations.panels import ORDER, REACH, Panels, Tails, panel_nodes
+from ..activations.panels import Panels, Tails, panel_nodes
 from ..errors import ConvergenceError, warn
 from ._limits import LIMITS
 
@@ -151,41 +149,6 @@ def _sectors(beta: Tensor, within: Tensor, share: Tensor) -> tuple[Tensor, Tenso
     angle = (starts[..., None] + lengths[..., None] * within).flatten(1)
     # cos(w), w = angle - pi/2
     return torch.sin(angle), torch.sin(angle - beta[:, None]), (lengths[..., None] * share).flatten(1)
-
-
-def is_ridge(panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
-    """Where a function hardly varies over one variable given the other: near rho = +-1, with kinks only there."""
-    if panels.kinks:
-        return rho.abs() == 1.0
-    cuts = panels.edges(1.0).abs()
-    unit = float(cuts[cuts > 0].min())
-    return (
-        torch.minimum(qx, qy).sqrt() * torch.sqrt((1.0 - rho) * (1.0 + rho)) <= 0.4 * unit
-    )  # the short rule is then exact to rounding
-
-
-def ridge(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
-    """E[f(u) g(v)] near rho = +-1: panels in the wider variable, a Gauss-Hermite rule in the other one given it."""
-    wide, narrow = torch.maximum(qx, qy).sqrt(), torch.minimum(qx, qy).sqrt()
-    first = (qx >= qy)[:, None, None]
-    z, share = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(24))
-    share = share / share.sum()
-    out = []
-    cuts = panels.edges(REACH * float(wide.max())).unique()
-    base = torch.linspace(-REACH, REACH, 27, dtype=torch.float64)
-    cost = ORDER * (len(base) + 2 * len(cuts)) * len(z)
-    check_cost(cost, len(rho), float(wide.max()))
-    for s, t, r, left in chunks(cost, wide, narrow, rho, first):
-        # both functions have their panels, seen at their own scales
-        seen = torch.cat([cuts / s[:, None], cuts / (t * r)[:, None]], dim=1)
-        xi, weights = normal_panels((base, seen), REACH, ORDER)
-        u = (s[:, None] * xi)[..., None]
-        v = (t * r)[:, None, None] * xi[..., None] + (t * torch.sqrt((1.0 - r) * (1.0 + r)))[:, None, None] * z
-        same = f is g or bool(left.all())
-        over = (g(v).detach() if same else torch.where(left, g(v), f(v)).detach()) @ share
-        outer = (f(u) if same else torch.where(left, f(u), g(u))).detach()[..., 0]
-        out.append((outer * over * weights).sum(-1))
-    return torch.cat(out)
 
 
 def conditional(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
@@ -326,13 +289,15 @@ def settled_pair(f: Settled, g: Settled, qx: Tensor, qy: Tensor, rho: Tensor) ->
     out = _lines(f, g, sx, sy, rho, spread)
     out = out + _line_and_rest(f, g, sx, sy, rho, spread) + _line_and_rest(g, f, sy, sx, rho, spread)
     # a normal density of this width is resolved by the longest panels; narrower ones need rules that follow it
-    wide, end = torch.minimum(sx, sy) * spread >= 0.8 * max(f.unit, g.unit), rho.abs() == 1.0
-    if bool(wide.any()):
-        out[wide] += _square(f, g, sx[wide], sy[wide], rho[wide], spread[wide])
-    narrow = polar if f.kinks == (0.0,) else conditional
-    for mask, rule in ((~wide & end, ridge), (~wide & ~end, narrow)):
+    wide, line = torch.minimum(sx, sy) * spread >= 0.8 * max(f.unit, g.unit), rho.abs() == 1.0
+    narrow = functools.partial(polar if f.kinks == (0.0,) else conditional, f.rest, g.rest, f)
+    for mask, rule in (
+        (wide, functools.partial(_square, f, g)),
+        (line & ~wide, functools.partial(_on_line, f, g)),
+        (~wide & ~line, narrow),
+    ):
         if bool(mask.any()):
-            out[mask] += rule(f.rest, g.rest, f, qx[mask], qy[mask], rho[mask])
+            out[mask] += rule(qx[mask], qy[mask], rho[mask])
     return out
 
 
@@ -369,11 +334,18 @@ def _line_and_rest(f: Settled, g: Settled, sx: Tensor, sy: Tensor, rho: Tensor, 
     return torch.cat(out)
 
 
-def _square(f: Settled, g: Settled, sx: Tensor, sy: Tensor, rho: Tensor, spread: Tensor) -> Tensor:
+def _on_line(f: Settled, g: Settled, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
+    """Rest against rest where one variable is a multiple of the other."""
+    sx, sy = qx.sqrt()[:, None], (rho * qy.sqrt())[:, None]
+    xi, weights = normal_panels((f.inside / sx, g.inside / sy), _SPAN, 20)
+    return (f.rest(sx * xi) * g.rest(sy * xi) * weights).sum(-1)
+
+
+def _square(f: Settled, g: Settled, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
     """Rest against rest where the density is smooth on the panels: a product rule."""
     (s, left), (t, right) = f.nodes, g.nodes
     out = []
-    for a, b, r, w in chunks(len(s) * len(t), sx, sy, rho, spread):
+    for a, b, r, w in chunks(len(s) * len(t), qx.sqrt(), qy.sqrt(), rho, torch.sqrt((1.0 - rho) * (1.0 + rho))):
         x, y = s / (a * w)[:, None], t / (b * w)[:, None]
         exponent = (r[:, None] * x)[:, :, None] * y[:, None, :]
         exponent.sub_((0.5 * x * x)[:, :, None]).sub_((0.5 * y * y)[:, None, :])
