@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -16,6 +18,7 @@ from .._arguments import check_settings, checked, whole
 from .._arrays import as_numbers, as_rows, squared_norms
 from .._words import Init
 from ..errors import InvalidInputError
+from ..kernels import kernels_of
 from ..matching import Twin, match_one_layer
 from ..networks import DEQ, ENN, Kernel, is_tangent
 from ..nn import ENN as Network
@@ -23,22 +26,14 @@ from ..nn.model import compute_features
 from ..solve import NetworkKernel
 from ..solve.network import Source
 from ._limits import LIMITS
-from .specification import (
-    FLOATS,
-    VARIANCES,
-    Array,
-    all_or_nothing,
-    as_tensor,
-    network_of,
-    seed_of,
-    slopes_of,
-    validated,
-)
+from .specification import FLOATS, Array, all_or_nothing, as_tensor, network_of, seed_of, validated
+
+VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
 
 
 @dataclass(eq=False, repr=False)
 class DEQKernel(CovarianceKernel):
-    """The kernel k(X, Y) of a DEQ as a scikit-learn kernel, with hyper-parameters and exact gradients.
+    """The kernel k(X, Y) of a DEQ as a scikit-learn kernel, with hyper-parameters and gradients.
 
     It works in ``GaussianProcessRegressor(kernel=...)``, also added to and multiplied with other kernels, and as a fast
     callable in ``SVC(kernel=...)`` and ``KernelRidge(kernel=...)``: one call gives a whole matrix.
@@ -123,6 +118,31 @@ class DEQKernel(CovarianceKernel):
 def _rows(X: Any) -> Tensor:
     rows = as_numbers(X, "X").detach().cpu().double()
     return as_rows(rows[None] if rows.ndim < 2 else rows)
+
+
+def deq_of(activation: Any, values: Mapping[str, float | None]) -> DEQ:
+    """Return the DEQ of these variances; missing ones are zero, a missing sigma_b2 is 1 - sigma_a2."""
+    return DEQ(activation, values.get("sigma_a2") or 0.0, values.get("sigma_b2"), values.get("sigma_c2") or 0.0)
+
+
+def slopes_of(activation: Any, kernel: Kernel, values: Mapping[str, Any], X: Tensor) -> dict[str, Tensor]:
+    """Return dK / d log(variance) on the rows of X, by differences of fourth order, for all variances that may move.
+
+    A sigma_b2 that is 1 - sigma_a2 moves with it. The error is about 1e-10 of the kernel.
+    """
+    step = 4e-3  # balances its fourth power and the rounding of tables
+    rows = X.detach().double()
+    rows.requires_grad_(len(X) < 100)  # tracked rows are computed pair by pair: quicker for few than four tables
+
+    def moved(name: str, steps: int) -> Tensor:
+        deq = deq_of(activation, {**values, name: values[name] * math.exp(steps * step)})
+        return kernels_of(deq, rows, kernels=(kernel,), check=False)[kernel].detach().to(X.dtype)
+
+    return {
+        name: (8.0 * (moved(name, 1) - moved(name, -1)) - (moved(name, 2) - moved(name, -2))) / (12.0 * step)
+        for name in VARIANCES
+        if values.get(name)
+    }
 
 
 # ---- random features ---------------------------------------------------------------------------------------

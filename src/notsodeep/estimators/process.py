@@ -21,19 +21,9 @@ from ..networks import DEQ, Kernel
 from ..solve import NetworkKernel
 from ..solve._limits import LIMITS
 from ..solve.dense import Factor, factorise
+from .kernel import VARIANCES, deq_of, slopes_of
 from .machine import kernel_matrix
-from .specification import (
-    FLOATS,
-    VARIANCES,
-    Array,
-    WithClient,
-    all_or_nothing,
-    as_tensor,
-    deq_of,
-    network_of,
-    slopes_of,
-    validated,
-)
+from .specification import FLOATS, Array, WithClient, all_or_nothing, as_tensor, network_of, validated
 
 
 @dataclass(eq=False, repr=False)

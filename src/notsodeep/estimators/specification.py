@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -19,14 +18,12 @@ from torch import Tensor
 from .._arguments import check_settings
 from .._arrays import as_device
 from ..errors import InvalidInputError
-from ..kernels import kernels_of
 from ..matching import Twin
-from ..networks import DEQ, ENN, Kernel
+from ..networks import DEQ, ENN
 from ..solve.network import Source
 
 Array = NDArray[np.float64]
 FLOATS = [np.float64, np.float32]
-VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -52,37 +49,12 @@ def network_of(estimator: Any) -> Source:
     check_settings(estimator)
     network = estimator.network
     if network is None:
-        deq = deq_of(estimator.activation, {name: getattr(estimator, name) for name in VARIANCES})
+        deq = DEQ(estimator.activation, estimator.sigma_a2, estimator.sigma_b2, estimator.sigma_c2)
         deq.check_contraction()
         return deq
     if not isinstance(network, DEQ | ENN | Twin):
         raise InvalidInputError(f"network must be a DEQ, an ENN or a twin, got {type(network).__name__}")
     return network
-
-
-def deq_of(activation: Any, values: Mapping[str, float | None]) -> DEQ:
-    """Return the DEQ of these variances; missing ones are zero, a missing sigma_b2 is 1 - sigma_a2."""
-    return DEQ(activation, values.get("sigma_a2") or 0.0, values.get("sigma_b2"), values.get("sigma_c2") or 0.0)
-
-
-def slopes_of(activation: Any, kernel: Kernel, values: Mapping[str, Any], X: Tensor) -> dict[str, Tensor]:
-    """Return dK / d log(variance) on the rows of X, by differences of fourth order, for all variances that may move.
-
-    A sigma_b2 that is 1 - sigma_a2 moves with it. The error is about 1e-10 of the kernel.
-    """
-    step = 4e-3  # balances its fourth power and the rounding of tables
-    rows = X.detach().double()
-    rows.requires_grad_(len(X) < 100)  # tracked rows are computed pair by pair: quicker for few than four tables
-
-    def moved(name: str, steps: int) -> Tensor:
-        deq = deq_of(activation, {**values, name: values[name] * math.exp(steps * step)})
-        return kernels_of(deq, rows, kernels=(kernel,), check=False)[kernel].detach().to(X.dtype)
-
-    return {
-        name: (8.0 * (moved(name, 1) - moved(name, -1)) - (moved(name, 2) - moved(name, -2))) / (12.0 * step)
-        for name in VARIANCES
-        if values.get(name)
-    }
 
 
 # ---- rows, weights, seeds ----------------------------------------------------------------------------------
