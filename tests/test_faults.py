@@ -114,7 +114,7 @@ WRITERS = {
     "match": Writer(command("match relu --save twin.json --force"), {"twin.json": is_json}),
     "spectrum": Writer(command("spectrum relu -p 64 -n 48 --plot law.png --force"), {"law.png": is_picture}),
     "learn": Writer(command("learn relu -p 64 -n 40:80:3 --plot curve.png --force"), {"curve.png": is_picture}),
-    "explore": Writer(command("explore -o page.html"), {"page.html": is_page}),
+    "explore": Writer(command("explore -o page.html --force"), {"page.html": is_page}),
     "machine": Writer(machine, {"fitted.safetensors": is_machine}),
     "train": Writer(train, {"model.safetensors": is_network}),
     "save": Writer(save, {"model.safetensors": is_network}),

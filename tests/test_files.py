@@ -73,7 +73,7 @@ def test_a_writer_that_breaks_off_leaves_what_was_there(error, tmp_path):
 def test_space_is_reserved_before_the_work(tmp_path):
     write_text(tmp_path / "file", "old")
     reached = False
-    with pytest.raises(OSError, match="bytes needed"), atomic(tmp_path / "file", size=1 << 60):
+    with pytest.raises(OSError, match=r"too large|No space"), atomic(tmp_path / "file", size=1 << 60):
         reached = True
     assert not reached
     assert (tmp_path / "file").read_text() == "old"
@@ -83,7 +83,7 @@ def test_space_is_reserved_before_the_work(tmp_path):
 
 
 def test_devices_and_folders_are_not_replaced(tmp_path):
-    with pytest.raises(OSError, match="not a regular file"):
+    with pytest.raises(OSError, match="Not a regular file"):
         write_text(Path(os.devnull), "text")
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
     with pytest.raises(IsADirectoryError):

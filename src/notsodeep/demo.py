@@ -94,14 +94,14 @@ def main(folder: str | Path = "demo", console: Console | None = None, *, quick: 
     """Compute, print the table, and write ``demo.png`` into ``folder``; return what was computed."""
     console = console or Console()
     started, size = time.perf_counter(), DemoSize.quick() if quick else DemoSize()
+    target = Path(folder) / "demo.png"
+    target.parent.mkdir(parents=True, exist_ok=True)
     cases = run(size)
     console.print(table(cases, size))
     for case in cases[:2]:
         kinds = "one kind" if case.twin.kinds == 1 else f"{case.twin.kinds} kinds"
         bound = f"error of the kernel below {case.twin.bound:.0e}, proven"
         console.print(f"{ACTIVATIONS[case.activation]}: one layer of {kinds} of units, {bound}.")
-    target = Path(folder) / "demo.png"
-    target.parent.mkdir(parents=True, exist_ok=True)
     with atomic(target) as part:
         draw(cases).savefig(part, format="png", dpi=110)
     console.print(f"Figure: {target} ({time.perf_counter() - started:.0f} s)")

@@ -90,15 +90,11 @@ class ClusterError(NotSoDeepError, RuntimeError):
 
 
 class MissingExtraError(NotSoDeepError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed; the arguments are its name and the extra that brings it."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; run: pip install 'notsodeep[{extra}]'")
-        self.package = package
-        self.extra = extra
-
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:  # the message alone would not rebuild it
-        return (type(self), (self.package, self.extra))
+    def __str__(self) -> str:
+        package, extra = self.args
+        return f"{package} is not installed; run: pip install 'notsodeep[{extra}]'"
 
 
 class NotSoDeepWarning(UserWarning):

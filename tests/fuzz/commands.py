@@ -21,7 +21,6 @@ NUMBERS = ["0.2", "0.1", "1", "0", "-1", "1e-300", "1e300", "nan", "inf", "-inf"
 COUNTS = ["2", "16", "40", "0", "-3", "1", "99999999999999999999", "x", "3.5", "", "1e3", "64"]
 PHI = ["relu", "tanh", "erf", "gelu", "sin", "linear", "hard_tanh", "leaky_relu:slope=0.3", "cos", "sigmoid", "silu"]
 ODD_PHI = ["", "x", "relu:", "relu:a=1", "leaky_relu:slope=nan", "leaky_relu:slope=1e400", "hermite", "elu:alpha=x"]
-LAYERS = ["tanh", "relu/tanh", "erf/erf/erf", "/", "", "tanh//tanh", "relu/x", "tanh/" * 40 + "tanh", "2", "1"]
 RANGES = [
     "0.01",
     "0.1:1",
@@ -52,7 +51,7 @@ FILES = {
 FILES |= {"points": FILES["data"], "against": FILES["data"]}
 ODD_FILES = ["nothing.npy", "folder", "", "-", "\x00", "x" * 300, "twin.json", "y.npy", "model.safetensors"]
 RESULTS = ["out.npy", "out.csv", "out.npz", "out.json", "out.png", "out.svg", "out.xyz", "folder", "no/where", "", "-"]
-SMALL = {"dimension": ["16", "32", "48"], "kinds": ["1"]}
+SMALL = {"dimension": ["16", "32", "48"]}
 _NO_NUMBER = re.compile(r"(?<![\w.])(nan|[-+]?inf(inity)?)(?![\w.])", re.IGNORECASE)
 
 
@@ -73,7 +72,8 @@ def a_line(rng: np.random.Generator) -> list[str]:
         elif parameter.name in SMALL:  # what decides how long it takes is always said
             line += [str(parameter.opts[0]), _value(rng, parameter.name, sound)]
         elif parameter.name in ("output", "save", "plot", "folder") or rng.random() < 0.25:
-            line += [str(rng.choice(parameter.opts)), _value(rng, parameter.name, sound)]
+            values = [_value(rng, parameter.name, sound) for _ in range(parameter.nargs)]
+            line += [str(rng.choice(parameter.opts)), *values]
     if name == "learn":
         line += ["-n", str(rng.choice(["40", "60:90:2", "0", "x"])) if not sound else "40"]
     if rng.random() < 0.05:
@@ -97,9 +97,7 @@ def _value(rng: np.random.Generator, name: str, sound: bool) -> str:
         return one(CHOICES[name][:3], CHOICES[name])
     if name in ("output", "save", "plot", "folder"):
         return one(RESULTS[:6], RESULTS)
-    if name == "layers":
-        return one(LAYERS[:2], LAYERS)
-    if name in ("norms", "times", "ridge", "number"):
+    if name in ("times", "ridge", "number"):
         return one(RANGES[:2], RANGES)
     return one(NUMBERS[:3], NUMBERS)
 

@@ -1,15 +1,13 @@
 """The command as a whole: its exit codes, what it prints, and how a failure is shown.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 means done; 1 means that the work
-failed (a damaged file, no solution, no space, an interruption); 2 means that the command line is wrong (an option, a
-name, or a path that does not exist, is not allowed or is of the wrong kind).
+failed (no solution, no space, no memory); 2 means that an option, a path or the data are wrong; 130 means that it was
+interrupted.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -17,13 +15,14 @@ from typer import Option
 from typer.core import TyperGroup
 
 from .. import __version__
-from .._files import WRONG_PATH, advice
-from ..errors import InvalidInputError, NotSoDeepError
+from ..errors import DataError, InvalidInputError, NotSoDeepError
+
+_WRONG_PATH = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
-def print_json(document: Any) -> None:
-    """Print a result for programs."""
-    typer.echo(json.dumps(document, indent=1, allow_nan=False))
+def as_json(document: Any) -> str:
+    """Return a result for programs."""
+    return json.dumps(document, indent=1, allow_nan=False)
 
 
 def complain(text: str, colour: str = "red") -> None:
@@ -38,31 +37,32 @@ class Group(TyperGroup):
         """Run a command."""
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:  # the reader has seen enough, as head does; the parser ends the command
+            raise
         except (NotSoDeepError, OSError, MemoryError, KeyboardInterrupt) as error:
-            if isinstance(error, BrokenPipeError):  # the reader has seen enough, as head does
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                raise typer.Exit(1) from None
             if ctx.params.get("debug"):
                 raise
-            complain(message_of(error))
-            raise typer.Exit(2 if isinstance(error, (InvalidInputError, *WRONG_PATH)) else 1) from None
+            code, text = explained(error)
+            complain(text)
+            raise typer.Exit(code) from None
+
+
+def explained(error: BaseException) -> tuple[int, str]:
+    """Return the exit code, and one paragraph: what happened, and what to do."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted; earlier output is as it was."
+    if isinstance(error, MemoryError):
+        return 1, "not enough memory. Take fewer rows, or give the data as float32."
+    if isinstance(error, NotSoDeepError):
+        return 2 if isinstance(error, InvalidInputError | DataError) else 1, str(error)
+    what = f"{getattr(error, 'filename', None) or 'a file'}: {getattr(error, 'strerror', None) or error}"
+    advice = "Check the path, its permissions and the free space; earlier output is as it was."
+    return 2 if isinstance(error, _WRONG_PATH) else 1, f"{what}. {advice}"
 
 
 def show_warning(message: Warning | str, *source: Any, **options: Any) -> None:
     """Print a warning as one paragraph, without the line of source that a user of the command does not know."""
     complain(str(message), "yellow")
-
-
-def message_of(error: BaseException) -> str:
-    """Return one paragraph: what happened, and what to do."""
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted; nothing was put in place, earlier output is as it was. Start the command again when ready."
-    if isinstance(error, MemoryError):
-        return "not enough memory. Take fewer rows, or give the data as float32."
-    if isinstance(error, OSError) and not isinstance(error, NotSoDeepError):
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror or error}. {advice(error)}"
-    return str(error)
 
 
 app = typer.Typer(

@@ -13,15 +13,15 @@ from typer import Option
 
 import notsodeep as nsd
 
-from ..errors import InvalidInputError
+from .._files import write_text
 from . import inputs
-from .command import app, print_json
+from .command import app, as_json
 
 Route = Literal["one-layer", "papers", "sphere"]
 Family = Literal["hard_tanh", "skip", "leaky_relu", "quadratic", "hermite"]
 _OPTIONS = {
-    "one-layer": ("norms", "tol", "kinds", "data", "standardise"),
-    "papers": ("tau0", "family", "data", "labels", "standardise"),
+    "one-layer": ("norms", "tol", "data", "standardise"),
+    "papers": ("family", "data", "labels", "standardise"),
     "sphere": (),
 }
 
@@ -31,7 +31,6 @@ def match(
     activation: inputs.Phi,
     sigma_a2: inputs.SigmaA2 = None,
     sigma_b2: inputs.SigmaB2 = None,
-    sigma_c2: inputs.SigmaC2 = 0.0,
     kernel: inputs.WhichKernel = "ck",
     route: Annotated[
         Route,
@@ -42,14 +41,10 @@ def match(
         ),
     ] = "one-layer",
     norms: Annotated[
-        str | None, Option("--norms", help="one-layer: least and largest norm of the inputs, as 0.5,1.5")
+        tuple[float, float] | None, Option("--norms", help="one-layer: least and largest norm of the inputs.")
     ] = None,
-    tol: Annotated[float | None, Option("--tol", help="one-layer: largest error of the kernel.")] = None,
-    kinds: Annotated[int | None, Option("--kinds", min=1, help="one-layer: this many kinds of units.")] = None,
+    tol: Annotated[float | None, Option("--tol", help="one-layer: largest error of the kernel; default 1e-4.")] = None,
     family: Annotated[Family | None, Option("--family", help="papers: activations of the twin.")] = None,
-    tau0: Annotated[
-        float | None, Option("--tau0", help="papers: root mean square norm of the inputs; default 1.")
-    ] = None,
     data: inputs.Data = None,
     labels: inputs.Labels = None,
     standardise: inputs.Standardise = False,
@@ -63,25 +58,33 @@ def match(
     \b
     Examples:
       notsodeep match relu
-      notsodeep match tanh --sigma-a2 0.1 --kernel ntk --norms 0.8,1.2 --save twin.json
+      notsodeep match tanh --sigma-a2 0.1 --kernel ntk --norms 0.8 1.2 --save twin.json
       notsodeep match relu --data X.npy --standardise
       notsodeep match relu --route papers --data X.npy --labels y.npy
       notsodeep match tanh --route sphere --json
       notsodeep match relu --code > twin.py
     """
-    if json and code:
-        raise InvalidInputError("--json and --code both claim the output; give one of them (JSON has the source too).")
     inputs.check_target(save, force)
-    deq = inputs.deq_from(activation, sigma_a2, sigma_b2, sigma_c2)
-    given = {"norms": norms, "tol": tol, "kinds": kinds, "family": family, "tau0": tau0}
-    given |= {"data": data, "labels": labels, "standardise": standardise or None}
-    twin, points = _twin(deq, kernel, route, {name: value for name, value in given.items() if value is not None})
+    inputs.refuse("--json prints the source too", code=json and code)
+    given = {"norms": norms, "tol": tol, "family": family, "labels": labels, "data": data, "standardise": standardise}
+    others = {name: value for name, value in given.items() if name not in _OPTIONS[route]}
+    inputs.refuse(f"has no meaning with --route {route}", **others)
+    if data is None:
+        inputs.refuse("belongs to --data", labels=labels, standardise=standardise)
+    deq = inputs.deq_from(activation, sigma_a2, sigma_b2)
+    if route == "sphere":
+        twin, points = nsd.match_sphere(deq, kernel=kernel), None
+    elif route == "papers":
+        twin, points = _for_mixtures(deq, kernel, family or "auto", data, labels, standardise)
+    else:
+        twin, points = _for_every_input(deq, kernel, norms, tol, data, standardise)
     verified = None if points is None else twin.verify(points[:2000])
     source = nsd.pytorch_code(twin, **({} if points is None else {"in_features": points.shape[1]}))
     if save is not None:
-        inputs.write_json(save, twin.to_dict())
+        write_text(save, as_json(twin.to_dict()) + "\n")
     if json:  # text is printed as it is, never folded, so that source can be copied from any terminal
-        print_json({**twin.to_dict(), "pytorch": source, "verified": None if verified is None else asdict(verified)})
+        verdict = None if verified is None else asdict(verified)
+        typer.echo(as_json({**twin.to_dict(), "pytorch": source, "verified": verdict}))
     elif code:
         typer.echo(source.rstrip())
     else:
@@ -89,44 +92,30 @@ def match(
         typer.echo(f"\n# PyTorch source of the twin\n\n{source.rstrip()}")
 
 
-def _twin(deq: Any, kernel: Any, route: str, given: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the twin of a route and the points to verify it on, if data were given."""
-    others = {name: value for name, value in given.items() if name not in _OPTIONS[route]}
-    inputs.refuse(f"has no meaning with --route {route}", **others)
-    data, standardise = given.get("data"), given.get("standardise", False)
+def _for_mixtures(
+    deq: Any, kernel: Any, family: Any, data: Path | None, labels: Path | None, standardise: bool
+) -> tuple[Any, Any]:
+    """Return the papers' twin and the points it was designed for; without data, that of inputs of norm one."""
     if data is None:
-        inputs.refuse("belongs to --data", labels=given.get("labels"), standardise=standardise)
-    if route == "sphere":
-        return nsd.match_sphere(deq, kernel=kernel), None
-    if route == "papers":
-        statistics = _statistics(data, given.get("labels"), standardise, given.get("tau0"))
-        twin = nsd.match(deq, statistics, kernel=kernel, family=given.get("family", "auto"))
-        return twin, None if data is None else statistics.X
+        return nsd.match(deq, 1.0, kernel=kernel, family=family), None
+    statistics = inputs.statistics_from(data, labels, standardise)
+    return nsd.match(deq, statistics, kernel=kernel, family=family), statistics.X
+
+
+def _for_every_input(
+    deq: Any, kernel: Any, norms: tuple[float, float] | None, tol: float | None, data: Path | None, standardise: bool
+) -> tuple[Any, Any]:
+    """Return the twin of one layer for a range of norms, which the data have or the user gives, and the points."""
     points = None if data is None else inputs.points_from(data, standardise)
-    chosen = {name: given[name] for name in ("tol", "kinds") if name in given}
-    norms = _pair(given["norms"]) if "norms" in given else None if points is None else nsd.matching.norm_range(points)
-    return nsd.match_one_layer(deq, kernel, norms, **chosen), points
-
-
-def _statistics(data: str | None, labels: str | None, standardise: bool, tau0: float | None) -> Any:
-    if data is None:
-        return 1.0 if tau0 is None else tau0
-    if tau0 is not None:
-        raise InvalidInputError("--tau0 is measured from --data; give one of the two.")
-    return inputs.statistics_from(data, labels, standardise)
-
-
-def _pair(text: str) -> tuple[float, float]:
-    try:
-        low, high = (float(part) for part in text.split(","))
-    except ValueError:
-        raise InvalidInputError(f"--norms takes two numbers with a comma, as 0.5,1.5; got {text!r}.") from None
-    return low, high
+    if norms is None and points is not None:
+        norms = nsd.matching.norm_range(points)
+    return nsd.match_one_layer(deq, kernel, norms, tol=1e-4 if tol is None else tol), points
 
 
 @app.command()
 def explore(
     output: Annotated[Path | None, Option("--output", "-o", help="Write the page there instead of opening it.")] = None,
+    force: inputs.Force = False,
 ) -> None:
     r"""Open the explorer: one page in your browser, no server, nothing fetched, nothing sent.
 
@@ -135,9 +124,9 @@ def explore(
       notsodeep explore
       notsodeep explore -o explorer.html
     """
-    from .._files import write_text
     from ..explore import page
 
+    inputs.check_target(output, force)
     file = output or Path(tempfile.mkdtemp(prefix="notsodeep-")) / "explorer.html"
     write_text(file, page())
     opened = output is None and webbrowser.open(file.as_uri())
