@@ -127,7 +127,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
             nsd.MixtureStatistics.from_mixture,
             lambda: {"mix": mix, "X": np.ones((4, 20)), "y": [0, 0, 1, 1]},
         ),
-        "MixtureStatistics.at": (statistics.at, lambda: {"X": rows}),
         "equivalent": (nsd.equivalent, lambda: {"network": deq, "statistics": statistics}),
         "EquivalentKernel.solve": (equivalent.solve, lambda: {"v": rows[:, 0], "ridge": 0.1}),
         "EquivalentKernel.logdet": (equivalent.logdet, lambda: {"ridge": 0.1}),
