@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.errors import InvalidInputError
-from notsodeep.kernels import pairwise, plane, sampling, tabulate, tiles
+from notsodeep.kernels import matrix, pairwise, plane, tabulate
 from notsodeep.kernels._limits import LIMITS
 from notsodeep.kernels.pointwise import KernelSpec
 
@@ -228,7 +228,7 @@ def test_entries_beyond_the_table_come_from_series_of_the_layer(net, monkeypatch
     S = exact_products(X)
     s, (i, j) = S.diagonal(), (torch.arange(50), torch.arange(50, 100))
     reference = pairwise(net, s[i], s[j], S[i, j], KINDS)
-    monkeypatch.setattr(tiles.Points, "_direct", None)  # nothing is left to integrals entry by entry
+    monkeypatch.setattr(matrix.Points, "_direct", None)  # nothing is left to integrals entry by entry
     for kind, K in nsd.kernels_of(net, X).items():
         error = np.abs(K[i, j] - reference[kind].numpy())
         assert error.max() < tolerance() * np.diagonal(K).max(), kind
@@ -240,7 +240,9 @@ def test_series_of_the_layer_are_for_many_points_and_count_among_the_evaluations
     X, deq = rng.standard_normal((100, 2)), nsd.DEQ("selu", 0.033)
     X *= rng.uniform(1.0, 1.1, (100, 1)) / np.linalg.norm(X, axis=1, keepdims=True)
     made = []
-    monkeypatch.setattr(sampling, "polar_grid", lambda *given: made.append(plane.polar_grid(*given)) or made[-1])
+    monkeypatch.setattr(
+        "notsodeep.kernels.table.polar_grid", lambda *given: made.append(plane.polar_grid(*given)) or made[-1]
+    )
     nsd.clear_caches()
     few = nsd.ck(deq, X[:50])
     assert not made

@@ -19,9 +19,9 @@ from torch import Tensor
 from ..errors import warn
 from ..networks import Kernel
 from ._limits import LIMITS
+from .matrix import Points, products, tiles_of
 from .table import Table, copied, on_device
 from .tabulate import one_thread
-from .tiles import Points, products, tiles_of
 
 _PARITY = {None: 0, "odd": 1, "even": 2}  # as programs know it
 # rows, columns and warps of a program, ranks that it adds at once, and whether by tensor cores

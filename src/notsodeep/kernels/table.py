@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,8 +21,13 @@ from torch import Tensor
 
 from .._caches import cached
 from .._chebyshev import Room, clenshaw, nodes, polynomials, series_sum, to_coefficients
-from ..networks import Kernel
+from ..activations.forms import correlation
+from ..gaussian import hermite_coefficients
+from ..networks import DEQ, Kernel, Network
 from ._limits import LIMITS
+from .plane import polar_grid
+from .pointwise import equilibrium_variance, gap_check, solve_covariance
+from .recursion import LayerMaps, implicit
 
 R = TypeVar("R")
 
@@ -260,3 +265,108 @@ def _parity(c: Tensor) -> str | None:
     if even <= 1e-13 * odd and odd > 0:
         return "odd"
     return "even" if odd <= 1e-13 * even else None  # a kernel that vanishes is even
+
+
+# ---- near r = +-1 ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NearSeries:
+    """E[phi phi] and E[phi' phi'] for angles at equilibrium between ``angles``."""
+
+    deq: DEQ
+    norms: NormScale
+    angles: tuple[float, float]
+    levels: tuple[Level, Level]
+
+    def kernels(
+        self, table: Table, nx: Tensor, ny: Tensor, r: Tensor, kernels: Sequence[Kernel]
+    ) -> dict[Kernel, Tensor]:
+        """At entries with these norms, and cosines on the side of the series (flat float64)."""
+        sigma_a2 = self.deq.variances[0]
+        own = [table.diagonal("ck", t) for t in (nx, ny)]
+        if self.deq.readout == "activation":
+            own = [sigma_a2 * g + self.deq.drive(t * t) for g, t in zip(own, (nx, ny), strict=True)]
+        qx, qy = own
+        left, right = (self.norms.polynomials(len(self.levels[0].factors), t) for t in (nx, ny))
+        layer = _Entries(self, qx, qy, [(level.side(left), level.side(right)) for level in self.levels])
+        lam = solve_covariance(self.deq, layer, self.deq.drive(nx * ny * r), (qx * qy).sqrt())
+        return implicit(lam, layer, sigma_a2, kernels, gap_check(self.deq), self.deq.readout)
+
+
+def near_series(deq: Network, scale: NormScale, reach: float, dtype: torch.dtype) -> NearSeries | None:
+    """The series for cosines between ``reach`` and the +-1 beyond, or ``None`` where they do not converge."""
+    if not isinstance(deq, DEQ) or scale.single or scale.high > 30.0 * scale.low:
+        return None
+    phi = deq.activation
+    # with a closed form entry by entry is quick
+    if not phi.elementwise or set(phi.kinks) != {0.0} or not phi.continuous or phi.closed_form() is not None:
+        return None
+    wide = dtype == torch.float64
+    for size, terms in ((18, 14), (28, 18), (40, 24)) if wide else ((12, 10), (16, 13), (24, 18)):
+        found = _series(deq, scale, reach, size, terms, 2e-14 if wide else 1e-9)
+        if found is not None:
+            return found
+    return None
+
+
+def _series(deq: DEQ, scale: NormScale, reach: float, size: int, terms: int, short: float) -> NearSeries | None:
+    phi, t = deq.activation, scale.nodes(size)
+    q = equilibrium_variance(deq, t**2)
+    ia, ib = torch.tensor([0, 0, size - 1]), torch.tensor([0, size - 1, size - 1])
+    cosines = torch.tensor([reach, math.copysign(1.0, reach)], dtype=torch.float64)
+    rho = rough_correlations(deq, q, ia, ib, deq.drive((t[ia] * t[ib])[:, None] * cosines))
+    low, high = math.acos(float(rho.max())), math.acos(float(rho.min()))
+    room = 0.4 * (high - low)
+    low, high = (0.0, high + room) if reach > 0 else (max(0.0, low - room), min(math.pi, high + room))
+    if reach > 0 and high > 0.45 * math.pi:
+        return None
+    beta = 0.5 * (high + low) - 0.5 * (high - low) * torch.from_numpy(nodes(terms))
+    across, along = torch.tensor(to_coefficients(terms)), torch.tensor(to_coefficients(size))
+    levels = []
+    for values in polar_grid((phi, phi.derivative), phi.panels(), q.sqrt(), beta):
+        c = torch.tensordot(across, along @ values.permute(2, 0, 1) @ along.T, dims=1)
+        last = max(float(c[-2:].abs().max()), float(c[:, -2:].abs().max()))
+        if last > short * float(c.abs().max()):
+            return None
+        levels.append(Level.of(0.5 * (c + c.transpose(1, 2)), 1e-15))
+    return NearSeries(deq, scale, (low, high), (levels[0], levels[1]))
+
+
+class _Entries(LayerMaps):
+    """The layer at single entries, given the norm factors of phi and of phi' on both sides."""
+
+    def __init__(self, series: NearSeries, qx: Tensor, qy: Tensor, sides: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self.series, self.qx, self.qy, self.sides = series, qx, qy, sides
+
+    def subset(self, which: Tensor) -> _Entries:
+        """Select some of the entries."""
+        sides = [(a[:, which], b[:, which]) for a, b in self.sides]
+        return _Entries(self.series, self.qx[which], self.qy[which], sides)
+
+    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = self.series.angles
+        angle = torch.acos(correlation(self.qx, self.qy, lam)).clamp(low, high)
+        x2 = 2.0 - 4.0 * (angle - low) / (high - low)
+        value, slope = (level.at(*side, x2) for level, side in zip(self.series.levels, self.sides, strict=True))
+        return value, slope
+
+
+def rough_correlations(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tensor) -> Tensor:
+    """About the correlations at equilibrium, from a few Hermite coefficients."""
+    root = product_root(q[ia], q[ib])[:, None]
+    terms = 64
+    a = torch.as_tensor(hermite_coefficients(deq.activation, q, terms))
+    products = (a[ia] * a[ib])[:, None, :] * deq.variances[0] / root[:, :, None]
+    push, orders = drive / root, torch.arange(terms, dtype=torch.float64)
+    rho = push.clamp(-1.0, 1.0)
+    for _ in range(LIMITS.steps):  # a contraction
+        before, rho = rho, (push + (products * rho[..., None] ** orders).sum(-1)).clamp(-1.0, 1.0)
+        if float((rho - before).abs().max()) <= 1e-4:
+            break
+    return rho
+
+
+def product_root(qx: Tensor, qy: Tensor) -> Tensor:
+    """sqrt(qx qy), also where the product is no number."""
+    return qx.sqrt() * qy.sqrt()
