@@ -11,6 +11,7 @@ singularity that a kink of the DEQ leaves behind: log|u| and sign(u), or |u| and
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -97,22 +98,23 @@ class Basis:
 
     # -- source ------------------------------------------------------------------------------------------
     def source_lines(self, name: str) -> list[str]:
-        """Return :meth:`combine` as PyTorch source."""
-        rule = "chebyshev" if self.chebyshev else "powers"
+        """Return :meth:`combine` as PyTorch source, with the sums that it needs."""
+        smooth = (_reinsch, "x") if self.chebyshev else (horner, "z")
+        sums = (smooth, smooth, (horner, "z"), (horner, "z"))
         factors = ("1 / c", "u", *(f"{f} * c * c" for f in _SOURCE[self.order]))
-        rules = (rule, rule, "powers", "powers")
-        sums = [f"{factors[i]} * {rules[i]}(parts[{i}])" for i in range(4) if self.sizes[i]]
-        used = {rules[i] for i in range(4) if self.sizes[i]}
+        parts = [i for i in range(4) if self.sizes[i]]
+        rules = {sums[i][0].__name__: sums[i][0] for i in parts}.values()
+        sources = [inspect.getsource(rule).replace(": Tensor", "").replace(" -> Tensor", "") for rule in rules]
+        terms = (f"{factors[i]} * {sums[i][0].__name__}({sums[i][1]}, parts[{i}])" for i in parts)
         return [
+            *(line for source in sources for line in (*source.splitlines(), "", "")),
             f"def {name}(u, rows):",
             f"    c = torch.rsqrt(1 + {self.alpha**2!r} * u * u)",
             "    z = 2 * c - 1",
             *([f"    x = {-4.0 * self.alpha**2!r} * u * u * c * c / (1 + c)  # 2 (z - 1)"] if self.chebyshev else []),
             *(["    log = torch.log(u.abs().clamp_min(1e-15))"] if self.singular else []),
-            f"    parts = rows.split({list(self.sizes)!r}, dim=-1)",
-            *(line for key, lines in _RULES.items() if key in used for line in lines),
-            "",
-            f"    return {' + '.join(sums)}",
+            f"    parts = rows[..., None, :].split({list(self.sizes)!r}, dim=-1)",
+            f"    return {' + '.join(terms)}",
         ]
 
 
@@ -151,23 +153,3 @@ _SINGULAR: tuple[tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]], 
     (lambda u: u * u * _log(u), lambda u: u * u.abs()),
 )
 _SOURCE = (("log", "torch.sign(u)"), ("u.abs()", "u * log"), ("u * u * log", "u * u.abs()"))
-_RULES = {
-    "powers": (
-        "",
-        "    def powers(coefficients):",
-        "        out = torch.zeros_like(u)",
-        "        for k in reversed(coefficients.unbind(-1)):",
-        "            out = out * z + k[..., None]",
-        "        return out",
-    ),
-    "chebyshev": (
-        "",
-        "    def chebyshev(coefficients):  # Clenshaw's rule in Reinsch's form",
-        "        k = coefficients[..., None, :].unbind(-1)",
-        "        out, step = torch.zeros_like(u), torch.zeros_like(u)",
-        "        for i in range(len(k) - 1, 0, -1):",
-        "            step = step + k[i] + x * out",
-        "            out = out + step",
-        "        return k[0] + step + x / 2 * out",
-    ),
-}
