@@ -305,7 +305,7 @@ def _fill(
     if 0 in points.shape:
         return target
     # products run on the GPU while the CPU builds the table
-    device = importlib.import_module(f"{__package__}.device") if x.is_cuda else None
+    device: Any = importlib.import_module(f"{__package__}.device") if x.is_cuda else None
     started = device is not None and device.start_products(points, target)
     points.find_table(table)
     if not (started and device.fill_fused(points, target)):
