@@ -7,9 +7,7 @@ derivatives at one pair. Norms and inner products fluctuate like Gaussian variab
 +-sqrt(3 v), the outer two with weight 1/6, average the kernel and its derivatives exactly to fifth order.
 
 The derivatives at a pair come from the calculus in power series c_ijk u^i v^j e^k, i, j <= 1 and k <= 2: ||x||^2 =
-s_x + u, ||y||^2 = s_y + v, x . y = d + e. A layer is its Hermite series sum_m A_m(q_x) A_m(q_y) r^m, of which all
-derivatives are known: those in r by Price's theorem, and dA_m/dq = sqrt((m+1)(m+2)) A_(m+2)/2 with q = 1 at the pair.
-No difference is taken.
+s_x + u, ||y||^2 = s_y + v, x . y = d + e. No difference is taken.
 """
 
 from __future__ import annotations

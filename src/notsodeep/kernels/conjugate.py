@@ -5,19 +5,10 @@ continuation to a complex norm z has |F(z)|^2 = k(z, conj z, 1). At complex vari
 
     a_k(q) = int phi(x) h_k(x / sqrt(q)) exp(-x^2 / 2q) / sqrt(2 pi q) dx,    Re q > 0,
 
-so a layer maps the covariance of z with conj z, a positive number, by the series of |a_k(q)|^2, and the recursion is
-that of all other kernels. Why the boundary of a region decides:
-
-- the variance q(z) of a DEQ is the inverse of the explicit map q -> (q - sigma_a2 V(q) - sigma_c2) / sigma_b2 = z^2,
-  analytic in the right half plane. A map that takes the boundary of a region one to one to a curve takes its inside
-  one to one to the inside of the curve (Darboux), so q(z) is analytic inside if it is found on the boundary;
-- the iterates of the covariance are kernels of analytic feature maps and increase from step to step. If they are
-  bounded on the boundary, they are so inside (|F|^2 is subharmonic), and their limit is analytic.
-
-A whole disc of norms is bounded at once. The coefficients satisfy 2 q a_k' = k a_k + sqrt((k + 1)(k + 2)) a_(k+2). This
-gives their power series around a variance, and that of V(q) (k = 0, of phi^2); the sizes of the terms bound them on a
-disc. Rouche's theorem says how far the variances of a disc of norms reach. All is in units of the variance, of which
-the covariance is an almost constant share.
+so a layer maps the covariance of z with conj z, a positive number, by the series of |a_k(q)|^2. A region's boundary
+decides: the variance of a DEQ is the inverse of an explicit analytic map, one to one inside if it is so on the boundary
+(Darboux), and |F|^2 is subharmonic. For a whole disc of norms, 2 q a_k' = k a_k + sqrt((k + 1)(k + 2)) a_(k+2) gives
+power series around a variance whose terms bound the rest, and Rouche's theorem says how far the variances reach.
 """
 
 from __future__ import annotations

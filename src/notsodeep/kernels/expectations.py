@@ -1,10 +1,8 @@
 """E[phi(u) phi(v)] and E[phi'(u) phi'(v)] of one activation: exact on the whole domain, differentiable.
 
-A :class:`Layer` is an activation together with the variances (qx, qy) of a batch of pairs. It answers for any
-covariance ``lam`` of those pairs: by a closed form, by the kinks of a piecewise linear function, or by a list of
-strategies that are tried in order, pair by pair: Hermite series whose truncation is bounded by Parseval's identity,
-and quadratures for what no short series reaches. Derivatives with respect to lam and the variances come from Price's
-theorem, so they are right at rho = +-1 too.
+A :class:`Layer` answers for any covariance of a batch of pairs: by a closed form, by the kinks of a piecewise linear
+function, or by strategies that are tried in order: Hermite series whose truncation is bounded by Parseval's identity,
+and quadratures. Derivatives come from Price's theorem, so they are right at rho = +-1 too.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -115,26 +113,16 @@ def expectation(pairs: VariancePairs, f: Part, g: Part, rho: Tensor) -> Tensor:
     return out
 
 
-# ---- the strategies --------------------------------------------------------------------------------------
+# ---- the strategies: each has a bound of its relative error, infinite outside its domain, and a value -------------
 
 
-class Strategy(Protocol):
-    """One way to E[f(u) g(v)]."""
-
-    def error(self, pairs: VariancePairs, f: Part, g: Part, rho: Tensor) -> Tensor:
-        """A bound of the relative error for every pair; infinite outside the domain."""
-
-    def value(self, pairs: VariancePairs, f: Part, g: Part, rho: Tensor) -> Tensor:
-        """The expectations."""
-
-
-def strategies_of(phi: Activation) -> tuple[Strategy, ...]:
+def strategies_of(phi: Activation) -> tuple[HermiteSeries | Quadrature, ...]:
     """The strategies in the order of their cost; for a polynomial one series is exact."""
     exact = phi.polynomial()
     return STRATEGIES if exact is None else (HermiteSeries(exact.degree + 3),)
 
 
-class HermiteSeries(Strategy):
+class HermiteSeries:
     """sum_k a_k(qx) b_k(qy) rho^k with a given number of terms."""
 
     def __init__(self, terms: int) -> None:
@@ -154,7 +142,7 @@ class HermiteSeries(Strategy):
         return _power_sum(pairs.products(f, g, self.terms), rho)
 
 
-class Quadrature(Strategy):
+class Quadrature:
     """A rule of quadrature, exact to rounding, on the pairs for which it is meant."""
 
     def domain(self, pairs: VariancePairs, rho: Tensor) -> Tensor:

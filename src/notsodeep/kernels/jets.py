@@ -1,11 +1,8 @@
 """The calculus in truncated power series ("jets") around a pair of orthogonal points of typical norm.
 
 A kernel is a function k(||x||^2, ||y||^2, x.y). In units of tau0^2 write ||x||^2 = 1 + u, ||y||^2 = 1 + v,
-x.y = d; a jet holds the coefficients of u^i v^j d^k up to total degree :data:`DEGREE`. The four numbers of the
-theory are four of them (section 6): what is left are the next orders, on which a twin spends its freedom.
-
-All functions are batched over leading axes and work for real and complex coefficients, so that exact
-derivatives with respect to parameters come from complex steps.
+x.y = d; a jet holds the coefficients of u^i v^j d^k up to total degree :data:`DEGREE`; four of them are the numbers of
+the theory (section 6). All is batched over leading axes and takes complex coefficients: derivatives are complex steps.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """Two-dimensional Gaussian quadrature of f(u) g(v), for what neither closed forms nor series reach.
 
-Each rule is exact to rounding on its class, for every correlation up to +-1:
-
-* :func:`polar` - kinks only at zero, which are rays in polar coordinates whatever the variances are;
-* :func:`conditional` - kinks anywhere: panels in u, then panels in v given u, both split at every kink;
-* :func:`piecewise_linear` - Price's theorem twice: only the kinks contribute, a one-dimensional integral;
-* :func:`settled_pair` - functions that settle on straight lines, at scales far beyond their features: lines against
-  lines have closed forms, lines against the rest, which vanishes beyond a known distance, leave a one-dimensional
-  integral, and rest against rest is an integral over a small square.
+Each rule is exact to rounding on its class, for every correlation up to +-1: :func:`polar` for kinks only at zero,
+which are rays in polar coordinates; :func:`conditional` for kinks anywhere; :func:`piecewise_linear`, where only the
+kinks contribute; :func:`settled_pair` at scales far beyond the features of functions that settle on straight lines.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """A kernel as a function of two norms and an angle, tabulated once and then evaluated at matrix speed.
 
-Every infinite-width kernel is k(||x||, ||y||, r), r the cosine between x and y. Where k is analytic (everywhere for
-smooth activations; away from r = +-1 for kinked ones) a tensor of Chebyshev coefficients reproduces it to rounding:
-the norm part is a product of small matrices, the angle part a short recurrence. The cost per entry does not depend on
-the depth of the network or on how its activation is integrated. Homogeneous networks, and data of equal norms,
-need no norm part at all: one function of r decides. Narrow ranges of the cosine, and single precision, need fewer
-terms: from the one table follow its :class:`Level` objects.
+Every infinite-width kernel is k(||x||, ||y||, r), r the cosine. Where k is analytic (away from r = +-1 for kinked
+activations) a tensor of Chebyshev coefficients reproduces it to rounding: the norm part is a product of small matrices,
+the angle part a short recurrence. Near r = +-1 the kernel of a DEQ with a kink at zero has a cone; as a function of the
+angle at equilibrium it is analytic, so :class:`NearSeries` tabulates the layer there.
 """
 
 from __future__ import annotations

@@ -51,9 +51,6 @@ def angle_cap(network: Network) -> float:
     return 1.0 if elementwise and (single or network.homogeneous) else 0.95
 
 
-# ---- keeping -----------------------------------------------------------------------------------------------
-
-
 _lock = threading.RLock()
 
 
@@ -396,7 +393,6 @@ class _AngleSeries(LayerMaps):
         self.phi, self.q, self.ia, self.ib, self.tolerance = phi, q, ia, ib, tolerance
         self.whole, self.expected = whole, expected
         self.root = product_root(q[ia], q[ib])[:, None]
-        self.odd = None if phi.parity is None else int(phi.parity == "even")  # phi, or phi'
         self.series: Tensor | None = None
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
@@ -405,10 +401,8 @@ class _AngleSeries(LayerMaps):
         low, high = self.ends
         rho = (lam / self.root).clamp(math.sin(low), math.sin(high))
         x2 = (torch.asin(rho) - 0.5 * (low + high)).mul_(4.0 / (high - low))
-        found = series_sum(self.series, x2.expand(2, -1, -1), None if self.odd is None else "even")
-        if self.odd is not None:
-            found[self.odd].mul_(x2).mul_(0.5)
-        return found[0], found[1]
+        value, slope = series_sum(self.series, x2.expand(2, -1, -1), None)
+        return value, slope
 
     def holds(self, lam: Tensor) -> bool:
         """Whether these covariances lie where the series is."""
@@ -422,8 +416,6 @@ class _AngleSeries(LayerMaps):
         if self.phi.kinks:  # their series do not reach the ends: the interval is what is needed
             rho = lam / self.root
             low, high = (float(rho.min()), float(rho.max())) if self.expected is None else self.expected()
-        if self.phi.parity is not None:
-            low, high = min(low, -high), max(high, -low)
         narrow = 1e-6  # radians: a little wider, where all correlations are one and the same
         self.ends = (
             max(math.asin(max(low, -1.0)) - narrow, -0.5 * math.pi),
@@ -438,9 +430,7 @@ class _AngleSeries(LayerMaps):
             relative = series.abs() / series.abs().amax(1, keepdim=True).clamp_min(1e-300)
             length = needed(relative.transpose(0, 1), LIMITS.rest_share * self.tolerance)
             if length <= len(rho) - 3:
-                series = series[:, : length + length % 2]
-                series = series if self.odd is None else _even_orders(series, self.odd)
-                return series.transpose(0, 1)[..., None].contiguous()
+                return series[:, :length].transpose(0, 1)[..., None].contiguous()
         raise Unresolved
 
     def _hermite(self, largest: float, rho: Tensor) -> tuple[Sequence[Tensor], float]:
@@ -461,12 +451,11 @@ class _AngleSeries(LayerMaps):
 
     def _values(self, rho: Tensor, hermite: Sequence[Tensor], missing: float) -> Tensor:
         """(2, pairs, correlations): Hermite series where they have converged, one by one elsewhere."""
-        terms, parity = hermite[0].shape[1], self.phi.parity
+        terms = hermite[0].shape[1]
         sure = rho.abs() ** terms * missing <= LIMITS.series_share * self.tolerance
         if int((~sure).sum()) * len(self.ia) > LIMITS.lone_entries:
             raise Unresolved
         out = torch.empty(2, len(self.ia), len(rho), dtype=torch.float64)
-        every = 1 if parity is None else 2
         last = math.log(1e-16) / rho.abs().clamp(1e-9, 1.0 - 1e-9).log()  # powers beyond are nothing
         parts = (64, 16, 4) if terms >= 512 else ()
         for low, high in itertools.pairwise((0, *(terms // part for part in parts), terms)):
@@ -475,30 +464,14 @@ class _AngleSeries(LayerMaps):
             steps[0] = 1.0
             powers = steps.cumprod(0)
             for k, a in enumerate(hermite):
-                first = 0 if parity is None else int((parity == "odd") != bool(k))
-                used, rising = a[:, first:high:every], powers[first::every]
                 rows = zip(*(part.split(max(1, (1 << 19) // high)) for part in (self.ia, self.ib)), strict=True)
-                out[k, :, which] = torch.cat([(used[i] * used[j]) @ rising for i, j in rows])
+                out[k, :, which] = torch.cat([(a[i, :high] * a[j, :high]) @ powers for i, j in rows])
         if not bool(sure.all()):
             few = rho[~sure]
             qx, qy = (self.q[i].repeat_interleave(len(few)) for i in (self.ia, self.ib))
             found = Layer(self.phi, qx, qy).both(product_root(qx, qy) * few.repeat(len(self.ia)))
             out[:, :, ~sure] = torch.stack(found).reshape(2, len(self.ia), -1)
         return out
-
-
-def _even_orders(series: Tensor, odd: int) -> Tensor:
-    """Coefficients of an even and an odd function (2, orders, pairs), the odd one divided by x, which is even too.
-
-    T_(2m+1) / x = 2 T_(2m) - 2 T_(2m-2) + ... +- T_0.
-    """
-    found = series[:, ::2].clone()
-    falling = series[odd, 1::2]
-    signs = torch.ones(len(falling), 1, dtype=torch.float64)
-    signs[1::2] = -1.0
-    found[odd] = 2.0 * signs * (signs * falling).flip(0).cumsum(0).flip(0)
-    found[odd, 0] *= 0.5
-    return found
 
 
 @cached(256)
