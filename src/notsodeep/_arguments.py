@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin, runtime_checkable
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from .errors import ActivationError, InvalidInputError
 P = ParamSpec("P")
 R = TypeVar("R")
 Test = Callable[[Any], bool]
-_LONGEST = 10_000  # numbers in one argument: more than any use needs, and few enough to fit in memory
 
 
 class Kind(NamedTuple):
@@ -99,7 +98,7 @@ def whole_seed(seed: Any, name: str = "seed") -> int:
 
 def not_negative(name: str, value: Any) -> float:
     """Return a finite number that is zero or more, or refuse it."""
-    if not _is_number(value) or not 0 <= value < math.inf:
+    if not _is_finite(value) or value < 0:
         raise InvalidInputError(f"{name} must be a finite number and not negative, got {shown(value)}")
     return float(value)
 
@@ -109,22 +108,10 @@ def finite(name: str, value: Any, depth: int = 0, refusal: type[InvalidInputErro
     if depth:
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
             raise refusal(f"{name} must be a sequence of numbers, got {shown(value)}")
-        listed = list(value)
-        if len(listed) > _LONGEST:
-            raise refusal(f"{name} holds {len(listed)} numbers; at most {_LONGEST} are allowed")
-        return tuple(finite(f"{name}[{i}]", entry, depth - 1, refusal) for i, entry in enumerate(listed))
-    try:
-        number = math.nan if isinstance(value, str | bytes | bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
+        return tuple(finite(f"{name}[{i}]", entry, depth - 1, refusal) for i, entry in enumerate(value))
+    if not _is_finite(value):
         raise refusal(f"{name} must be a finite number, got {shown(value)}")
-    return number
-
-
-def a_path(name: str, value: Any) -> Path:
-    """Return the path of a file, or refuse what cannot be one."""
-    return Path(_plain(name, value, (KINDS[Path],), InvalidInputError))
+    return float(value)
 
 
 # ---- what annotations mean -------------------------------------------------------------------------------
@@ -139,8 +126,8 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, np.ndarray) and value.ndim == 0:  # one number, as averages and file readers give it
-        value = value[()]
+    if (_is_dense(value) or isinstance(value, np.ndarray)) and value.ndim == 0:  # one number, as averages are
+        value = value.item()
     if not isinstance(value, Real) or _is_flag(value):
         return False
     try:
@@ -189,18 +176,18 @@ KINDS: dict[Any, Kind] = {
     Sequence[float]: Kind(_all(_is_finite), "a sequence of finite numbers", _floats),
     Sequence[int]: Kind(_all(_is_whole), "a sequence of whole numbers", lambda value: tuple(map(int, value))),
     tuple[float, float]: Kind(_all(_is_number, 2), "a pair of numbers", _floats),
-    tuple[str, ...]: Kind(_all(lambda one: isinstance(one, str)), "a tuple of names"),
     str: Kind(lambda value: isinstance(value, str), "text"),
     Path: Kind(_is_path, "a path"),
     NoneType: Kind(lambda value: value is None, "None"),
     Tensor: Kind(_is_dense, "a dense tensor of real numbers"),
 }
+_WORDS: dict[Any, str] = {Callable: "a function", Mapping: "a dictionary", Sequence: "a sequence"}
 
 
 def _parameter_kinds(function: Callable[..., Any]) -> dict[str, tuple[Kind, ...]]:
     """Return what each parameter may be, read from the annotations; an empty tuple stands for anything."""
-    notes = {name: note for name, note in function.__annotations__.items() if name != "return"}
-    return {name: _kinds(note, function.__globals__) for name, note in notes.items()}
+    notes, names = function.__annotations__, function.__globals__
+    return {name: _kinds(note, names) for name, note in notes.items() if name != "return"}
 
 
 def _kinds(note: Any, names: dict[str, Any]) -> tuple[Kind, ...]:
@@ -223,19 +210,17 @@ def _kind(hint: Any) -> Kind | None:
         return KINDS[hint]
     origin: Any = get_origin(hint) or hint
     if origin is Literal:
-        return Kind(functools.partial(is_bearable, hint=hint), f"one of {', '.join(map(repr, get_args(hint)))}")
-    if not isinstance(origin, type) or origin in (Any, np.ndarray):
+        words = f"one of {', '.join(map(repr, get_args(hint)))}"
+    elif isinstance(origin, type) and origin not in (Any, np.ndarray):
+        words = _WORDS.get(origin) or f"a {_public_name(origin)}"
+    else:
         return None
-    if getattr(origin, "_is_protocol", False):
-        origin = runtime_checkable(origin)
-    return Kind(functools.partial(is_bearable, hint=origin), _class(origin))
+    return Kind(functools.partial(is_bearable, hint=hint), words)
 
 
-def _class(cls: Any) -> str:
-    """Return a class by the name that a user knows, and how to get one where data are the usual mistake."""
-    words: dict[Any, str] = {Callable: "a function", Mapping: "a dictionary", Sequence: "a sequence"}
-    if cls.__name__ == "MixtureStatistics":
-        return "notsodeep.MixtureStatistics (MixtureStatistics.estimate(X, y) makes them)"
+def _public_name(cls: type) -> str:
+    """Return the name by which a user knows a class."""
     rooms = cls.__module__.split(".")
-    own = ("notsodeep.nn." if rooms[1:2] == ["nn"] else "notsodeep.") if rooms[0] == "notsodeep" else ""
-    return words.get(cls, f"a {own}{cls.__name__}")
+    if rooms[0] != "notsodeep":
+        return cls.__name__
+    return f"notsodeep.nn.{cls.__name__}" if rooms[1] == "nn" else f"notsodeep.{cls.__name__}"

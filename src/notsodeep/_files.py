@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,21 +24,18 @@ _DEEPEST = 40  # levels of a JSON document: an activation in an affine one takes
 
 
 @contextlib.contextmanager
-def atomic(path: Path, size: int = 0) -> Iterator[Path]:
+def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary file beside ``path``, which takes its place if all goes well and is removed if not.
 
-    ``size`` bytes are reserved first, so that a full disk is an error at once and not a signal in the midst of a memory
-    map; write into the file as it is then ("r+b"). A symbolic link stays, and what it points to is replaced.
-    Permissions are those of the file before, or what the umask leaves.
+    A symbolic link stays, and what it points to is replaced. Permissions are those of the file before, or what the
+    umask leaves.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         raise IsADirectoryError(errno.EISDIR, "Not a regular file", str(path))
     part = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}.part")  # the longest names have 255 bytes
     try:
-        with open(part, "xb") as stream:
-            if size:
-                reserve(stream.fileno(), size)
+        part.touch(exist_ok=False)
         yield part
         with open(part, "r+b") as stream:
             os.fsync(stream.fileno())
@@ -71,21 +68,19 @@ def write_with(path: Path, write: Callable[[Path], Any]) -> None:
 
 def write_matrix(path: Path, shape: tuple[int, int], dtype: Any, fill: Callable[[Any], Any]) -> None:
     """Let ``fill`` write into a memory map of a .npy file, which appears when it is full."""
-    header = io.BytesIO()
-    described = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(header, described)
-    size = shape[0] * shape[1] * np.dtype(dtype).itemsize
-    with atomic(path, len(header.getvalue()) + size) as temporary:
-        with open(temporary, "r+b") as stream:
-            stream.write(header.getvalue())
-        mapped = np.lib.format.open_memmap(temporary, mode="r+")
+    with atomic(path) as temporary:
+        mapped = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
+        with open(temporary, "r+b") as stream:  # a full disk is an error now, not a signal in the midst of the work
+            reserve(stream.fileno(), temporary.stat().st_size, temporary.parent)
         fill(mapped)
         mapped.flush()
         del mapped  # Windows renames no file that is still mapped
 
 
-def reserve(handle: int, size: int) -> None:
-    """Give an open file so many bytes, reserved on the disk where the system knows how; a full disk is an error."""
+def reserve(handle: int, size: int, folder: Path) -> None:
+    """Reserve so many bytes for an open file in a folder, where the system knows how; a full disk is an error here."""
+    if size > shutil.disk_usage(folder).free:
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({size:,} bytes needed)", str(folder))
     os.ftruncate(handle, size)
     if hasattr(os, "posix_fallocate"):  # not on macOS and Windows
         os.posix_fallocate(handle, 0, size)

@@ -33,16 +33,9 @@ def match(
     sigma_b2: inputs.SigmaB2 = None,
     kernel: inputs.WhichKernel = "ck",
     route: Annotated[
-        Route,
-        Option(
-            "--route",
-            help="one-layer: the DEQ as it is, every input; papers: high-dimensional mixtures, plain activations; "
-            "sphere: inputs of unit norm.",
-        ),
+        Route, Option("--route", help="What the twin is for: every input, mixtures, or unit norm.")
     ] = "one-layer",
-    norms: Annotated[
-        tuple[float, float] | None, Option("--norms", help="one-layer: least and largest norm of the inputs.")
-    ] = None,
+    norms: Annotated[tuple[float, float] | None, Option("--norms", help="one-layer: norms of the inputs.")] = None,
     tol: Annotated[float | None, Option("--tol", help="one-layer: largest error of the kernel; default 1e-4.")] = None,
     family: Annotated[Family | None, Option("--family", help="papers: activations of the twin.")] = None,
     data: inputs.Data = None,

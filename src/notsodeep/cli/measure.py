@@ -31,13 +31,9 @@ def kernel(
     output: Annotated[Path, Option("--output", "-o", help="A .npy file.")] = Path("kernel.npy"),
     sigma_a2: inputs.SigmaA2 = None,
     sigma_b2: inputs.SigmaB2 = None,
-    which: Annotated[
-        Kernel | None, Option("--kernel", "-k", help="ck (default), ntk or ntk_frozen; a twin says it.")
-    ] = None,
+    which: Annotated[Kernel | None, Option("--kernel", "-k", help="Kernel of the DEQ; default ck.")] = None,
     twin: Annotated[Path | None, Option("--twin", help="A twin.json instead: the kernel it matches.")] = None,
-    against: Annotated[
-        Path | None, Option("--against", help="Training rows: the kernel between X and them, prepared alike.")
-    ] = None,
+    against: Annotated[Path | None, Option("--against", help="Training rows: the kernel between X and them.")] = None,
     standardise: inputs.Standardise = False,
     force: inputs.Force = False,
 ) -> None:
@@ -82,12 +78,8 @@ def spectrum(
     which: inputs.WhichKernel = "ck",
     data: inputs.Data = None,
     labels: inputs.Labels = None,
-    dimension: Annotated[
-        int | None, Option("-p", min=16, max=_LARGEST, help="Dimension of the papers' two-class mixture.")
-    ] = None,
-    number: Annotated[
-        int | None, Option("-n", min=8, max=_LARGEST, help="Number of its points; default 0.8 p.")
-    ] = None,
+    dimension: Annotated[int | None, Option("-p", min=16, max=_LARGEST, help="Dimension of a mixture.")] = None,
+    number: Annotated[int | None, Option("-n", min=8, max=_LARGEST, help="Its points; default 0.8 p.")] = None,
     standardise: inputs.Standardise = False,
     plot: Plot = None,
     json: inputs.Json = False,
@@ -153,9 +145,7 @@ def learn(
     means: Annotated[float, Option("--means", help="Length of the class means.")] = 2.0,
     traces: Annotated[float, Option("--traces", help="c of the covariances I and (1 + c/sqrt(p)) I.")] = 4.0,
     ridge: Annotated[str, Option("--ridge", help="Relative to the mean diagonal: a number or a range.")] = "1e-3",
-    times: Annotated[
-        str | None, Option("--times", help="Gradient flow instead of a ridge: a number or a range.")
-    ] = None,
+    times: Annotated[str | None, Option("--times", help="Times of gradient flow instead of a ridge.")] = None,
     data: inputs.Data = None,
     labels: inputs.Labels = None,
     standardise: inputs.Standardise = False,

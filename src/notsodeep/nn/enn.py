@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._arguments import a_path, checked, whole
+from .._arguments import checked, whole
 from .._files import write_with
 from .._words import Init, Kernel
 from ..activations import Activation
@@ -218,12 +218,13 @@ def exported(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram
     return torch.export.export(module.eval(), (example,), dynamic_shapes={"x": {0: batch}})
 
 
+@checked
 def write_onnx(module: nn.Module, example: Tensor, path: str | Path, outputs: list[str]) -> Path:
     """Write any module of one input as ONNX with a free batch size."""
     for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError(package, "onnx")
-    path = a_path("path", path)
+    path = Path(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch's exporter about its own internals
         warnings.simplefilter("ignore", FutureWarning)

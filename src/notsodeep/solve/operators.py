@@ -200,7 +200,7 @@ def _memory_map(folder: str | Path, n: int, panel: int, dtype: torch.dtype) -> T
     Path(folder).mkdir(parents=True, exist_ok=True)
     count = sum(min(panel, n - start) * (n - start) for start in range(0, n, panel))
     with tempfile.TemporaryFile(dir=folder) as stream:
-        reserve(stream.fileno(), count * dtype.itemsize)  # a full disk is an error now, not a crash later
+        reserve(stream.fileno(), count * dtype.itemsize, Path(folder))  # a full disk is an error now, not a crash later
         kind = np.float32 if dtype == torch.float32 else np.float64
         return torch.from_numpy(np.memmap(stream, dtype=kind, mode="r+", shape=(count,)))
 
