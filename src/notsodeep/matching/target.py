@@ -136,7 +136,12 @@ class Target:
 
 def make_target(deq: DEQ, statistics: MixtureStatistics | float, kernel: Kernel) -> Target:
     """Validate the request and compute what has to be matched."""
-    tau0 = _input_scale(statistics)
+    tau0 = float(statistics.tau0 if isinstance(statistics, MixtureStatistics) else statistics)
+    if not SCALES[0] <= tau0 <= SCALES[1]:
+        raise InvalidInputError(
+            f"match takes MixtureStatistics or a positive tau0 from {SCALES[0]:.0e} to {SCALES[1]:.0e}, got tau0 = "
+            f"{tau0!r}; scale the inputs, for example by nsd.standardise"
+        )
     deq.check_driven()
     _check_equations(deq, tau0)
     centred = deq.centred(tau0)
@@ -147,17 +152,6 @@ def make_target(deq: DEQ, statistics: MixtureStatistics | float, kernel: Kernel)
             f"{deq!r} has no finite, positive {kernel} at tau0 = {tau0}: a constant or jumping activation"
         )
     return Target(centred, tau0, kernel, numbers, jet)
-
-
-def _input_scale(statistics: MixtureStatistics | float) -> float:
-    """tau0, from statistics or given as a number."""
-    tau0 = statistics.tau0 if isinstance(statistics, MixtureStatistics) else statistics
-    if not SCALES[0] <= tau0 <= SCALES[1]:
-        raise InvalidInputError(
-            f"match takes MixtureStatistics or a positive tau0 from {SCALES[0]:.0e} to {SCALES[1]:.0e}, got tau0 = "
-            f"{tau0!r}; scale the inputs, for example by nsd.standardise"
-        )
-    return float(tau0)
 
 
 def _check_equations(deq: DEQ, tau0: float) -> None:

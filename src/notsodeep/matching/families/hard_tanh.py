@@ -67,19 +67,14 @@ def _layer(target: Target) -> Activation | Refusal:
 
     low, high = 1e-7, 40.0
     if gap(low) > LIMITS.feasible * ratio:
-        return _too_low(ratio, full)
+        least = 0.0 if full else 2.0 / math.pi
+        return Refusal(
+            f"one Hard-Tanh layer needs c1 tau0^2/diagonal in [{'0' if full else '2/pi'}, 1] = [{least:.6f}, 1]; "
+            f"the DEQ has {ratio:.6g}, {'too near 0' if full else f'below by {least - ratio:.3g}'}",
+            "Use family='hermite', whose single odd layer reaches all of (0, 1]",
+            (least - ratio) / max(ratio, 1e-300),
+        )
     if gap(high) <= 0.0:  # linear to rounding
         return Linear(_slope(target))
     z = float(brentq(gap, low, high, xtol=1e-15, rtol=8.9e-16)) if gap(low) < 0.0 else low
     return HardTanh(a=_slope(target) / _shape_numbers(z)[0], c=z * target.tau0)
-
-
-def _too_low(ratio: float, full: bool) -> Refusal:
-    least = 0.0 if full else 2.0 / math.pi
-    missed = "too close to 0 to be resolved" if full else f"below by {least - ratio:.3g}"
-    return Refusal(
-        f"one Hard-Tanh layer needs c1 tau0^2/diagonal in [{'0' if full else '2/pi'}, 1] = [{least:.6f}, 1]; "
-        f"the DEQ has {ratio:.6g}, {missed}",
-        "Use family='hermite', whose single odd layer reaches all of (0, 1]",
-        (least - ratio) / max(ratio, 1e-300),
-    )

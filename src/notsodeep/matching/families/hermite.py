@@ -41,10 +41,6 @@ class HermiteDesign:
     def depth(self) -> int:
         return len(self.orders)
 
-    @property
-    def _split(self) -> int:
-        return sum(map(len, self.orders))
-
     def coefficients(self, z: Array) -> list[Array]:
         """Per layer, the coefficients a_0 ... a_degree, batched like z."""
         out, start = [], 0
@@ -60,7 +56,7 @@ class HermiteDesign:
         return [hermite_layer(a) for a in self.coefficients(z)]
 
     def rates(self, z: Array) -> Array | None:
-        return np.exp(z[..., self._split :]) if self.free_rates else None
+        return np.exp(z[..., sum(map(len, self.orders)) :]) if self.free_rates else None
 
     def pack(self, layers: Sequence[Array], rates: Sequence[float] = ()) -> Array:
         """A start from coefficients; ``rates`` are used only where they are free."""

@@ -30,21 +30,16 @@ F = 1.0 / (math.pi - 2.0)
 
 @dataclass(frozen=True)
 class LeakyDesign:
-    """z = (mu, nu) per layer, the last in units of ``size``, then the logarithms of the rates where they are free.
-
-    ``even`` fixes mu = 0 in the last layer: |x|.
-    """
+    """z = (mu, nu) per layer, the last in units of ``size``, then the logarithms of the rates where they are free."""
 
     depth: int
     size: float
     free_rates: bool = False
-    even: bool = False
 
     def _halves(self, z: Array) -> list[tuple[Array, Array]]:
         """(mu, nu) per layer."""
-        inner = [(z[..., 2 * i], z[..., 2 * i + 1]) for i in range(self.depth - 1)]
-        mu, nu = z[..., 2 * self.depth - 2], z[..., 2 * self.depth - 1]
-        return [*inner, ((0.0 if self.even else self.size) * mu, self.size * nu)]
+        units = [*[1.0] * (self.depth - 1), self.size]
+        return [(unit * z[..., 2 * i], unit * z[..., 2 * i + 1]) for i, unit in enumerate(units)]
 
     def layers(self, z: Array) -> list[LayerJet]:
         absolute = layer_of(LeakyReLU(slope=-1.0), 1.0, TERMS + 2)
@@ -68,11 +63,13 @@ def leaky_relu(target: Target) -> Draft | Refusal:
     if (linear := linear_layer(target)) is not None:
         layer = LeakyReLU(slope=linear.slope, gain=linear.slope)
         return Draft(ENN([layer]), "leaky_relu", f"{target.depth_reason}; the DEQ is linear")
+    if target.even:
+        return Refusal("Leaky-ReLU layers are for DEQs with a linear part (c1 > 0)", "Use family='hermite'")
     if (refused := _inhomogeneous(target)) is not None:
         return refused
     if target.one_layer:
         start = np.array(_halves(target.normalised[0]))  # c2 and c3 are then checked by the certificate
-        solution = solve(target, LeakyDesign(1, target.size, even=target.even), start)
+        solution = solve(target, LeakyDesign(1, target.size), start)
         return solution.draft("leaky_relu", target.depth_reason)
     ck = make_target(target.deq, target.tau0, "ck") if target.tangent else target
     found = _shares(ck)
@@ -80,7 +77,7 @@ def leaky_relu(target: Target) -> Draft | Refusal:
         return found
     if target.tangent:
         return _with_rates(target, ck, found)
-    solution = solve(target, LeakyDesign(2, target.size, even=target.even), _packed(found))
+    solution = solve(target, LeakyDesign(2, target.size), _packed(found))
     return solution.draft("leaky_relu", f"{target.depth_reason}; the DEQ is homogeneous, as Leaky-ReLU is")
 
 
@@ -89,7 +86,7 @@ FAMILIES = {"leaky_relu": leaky_relu}
 
 def _with_rates(target: Target, ck: Target, found: tuple[float, float]) -> Draft | Refusal:
     """Two layers have three free numbers and an NTK asks four, so learning rates are needed."""
-    design = LeakyDesign(2, target.size, True, target.even)
+    design = LeakyDesign(2, target.size, free_rates=True)
     # a curved layer 1 takes up to twice what the first order gives to W_2
     less = 1.0 - 2.0 * (1.0 - target.rates_at_first_order()[2] / (2.0 if target.kernel == "ntk_frozen" else 3.0))
     starts = [_tangent_start(target, ck, found, readout) for readout in (None, less)]
@@ -105,8 +102,6 @@ def _shares(target: Target) -> tuple[float, float] | Refusal:
     That branch continues the design that copies the DEQ's equation: as sigma_a2 -> 0, layer 1 becomes linear.
     """
     t1, _, t3 = target.normalised
-    if target.even:  # |x|: u = 0, layer 2 is |x| itself
-        return math.sqrt(min(t3 / F, 1.0)), 0.0
 
     def bend(u: float) -> float:
         return u - t1 + (1.0 - u) * (t1 / u) ** 2 - t3 / F
@@ -151,9 +146,8 @@ def _halves(p: float) -> tuple[float, float]:
 def _tangent_start(target: Target, ck: Target, found: tuple[float, float], readout: float | None) -> Array:
     """The twin of the CK, its last layer shrunk to share c1 among the trained matrices, and rates that fit c1."""
     z = _packed(found)
-    which = 1 if ck.even else 0  # c1, or c2 where there is no c1: of that only the readout has a share
-    total = target.normalised[which] / ck.normalised[which]
+    total = target.normalised[0] / ck.normalised[0]
     rates = target.rates_at_first_order(readout)
     trained = sum(rates[1:]) if target.kernel == "ntk_frozen" else sum(rates)
-    z[2:] *= math.sqrt(total / (rates[2] if ck.even else trained))
+    z[2:] *= math.sqrt(total / trained)
     return np.concatenate([z, np.log(np.array(rates))])

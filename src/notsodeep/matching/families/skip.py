@@ -83,49 +83,22 @@ def best_layer(target: Target, *, free_rates: bool = False) -> _Layers | None:
     return _layers(target, best[:1], best[1:] if len(best) > 1 else 0.0 * best)
 
 
-def _descend(target: Target, at: Array, steps: int = 60, still: float = 1e-6) -> Array:
+def _descend(target: Target, at: Array) -> Array:
     """Minimise the cost over the logarithm of the scale, and over the logit of the share of W_1 if it has a start.
 
-    Newton's method on the cost, with the sizes of its curvatures, and shorter steps where one does not descend.
+    The best point of a grid of nine points a side is the centre of the next, a finer one unless it was at the edge.
     """
-    count = len(at)
-    h = 1e-4  # step of the finite differences: the fourth root of rounding
-    sides = h * np.concatenate([np.eye(count), -np.eye(count), np.ones((1, count)), -np.ones((1, count))])
-    limits = np.array([[-LIMITS.skip_range, -np.inf], [LIMITS.skip_range, np.inf]])[:, :count]
-
-    def costs(point: Array) -> tuple[float, Array]:
-        points = np.concatenate([[point], point + sides])
-        here, *beside = _layers(target, points[:, 0], points[:, 1] if count > 1 else 0.0 * points[:, 0]).costs
-        return here, np.array(beside)
-
-    here, beside = costs(at)
-    for _ in range(steps):
-        step = _newton_step(here, beside, h)
-        while np.abs(step).max() > still:
-            ahead = np.clip(at + step, *limits)
-            there, around = costs(ahead)
-            if there < here:
-                break
-            step *= 0.25
-        else:  # its error is of the order of its square
-            return np.clip(at + step, *limits)
-        at, here, beside = ahead, there, around
+    offsets = np.stack(np.meshgrid(*[np.arange(-4.0, 5.0)] * len(at)), axis=-1).reshape(-1, len(at))
+    spacing, least = 0.1, np.inf
+    while spacing > 1e-8:
+        points = at + spacing * offsets
+        costs = _layers(target, points[:, 0], points[:, 1] if len(at) > 1 else 0.0 * points[:, 0]).costs
+        best = int(np.argmin(costs))
+        if not costs[best] < least or np.abs(offsets[best]).max() < 4.0:
+            spacing *= 0.25
+        if costs[best] < least:
+            at, least = points[best], float(costs[best])
     return at
-
-
-def _newton_step(here: float, beside: Array, h: float) -> Array:
-    """A step of at most 0.5 from the costs at a point and at its neighbours along the axes and along the diagonal."""
-    count = len(beside) // 2 - 1
-    if not np.isfinite(beside).all():  # at the edge of what is possible it ends
-        return np.zeros(count)
-    ahead, behind = beside[:count], beside[count : 2 * count]
-    gradient = (ahead - behind) / (2.0 * h)
-    curved = ahead + behind - 2.0 * here
-    mixed = 0.5 * (beside[2 * count :].sum() - 2.0 * here - curved.sum())
-    hessian = (np.diag(curved) + mixed * (1.0 - np.eye(count))) / h**2
-    values, vectors = np.linalg.eigh(hessian)
-    step = -vectors @ (vectors.T @ gradient / np.maximum(np.abs(values), 1e-300))
-    return np.asarray(step * min(1.0, 0.5 / max(float(np.abs(step).max()), 1e-300)))
 
 
 def _layers(target: Target, z: Array, logits: Array) -> _Layers:

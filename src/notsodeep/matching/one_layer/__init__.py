@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..._arguments import checked, shown
-from ..._arrays import as_floats, as_rows, squared_norms
+from ..._arrays import as_rows, squared_norms
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...kernels import sphere_diagonal
 from ...networks import DEQ, ENN, Kernel, Network, check_kernels
@@ -43,7 +43,7 @@ def match_one_layer(
     kernel : {"ck", "ntk", "ntk_frozen"}
         The kernel to match: readout trained, all weights of the DEQ trained, all but its input weights trained.
     norms : tuple of float, optional
-        The range (low, high) of input norms, from zero upwards if need be; :func:`norm_range` reads one off data.
+        The range (low, high) of input norms, from zero upwards if need be; ``matching.norm_range`` reads one off data.
         Homogeneous activations need none, others default to (0.5, 1.5).
     tol : float
         The allowed error relative to sqrt(k(x, x) k(y, y)).
@@ -89,8 +89,15 @@ def match_one_layer(
         return _twin(deq, kernel, ranged.design(deq, kernel, box, tol, kinds, rule), box, rule)
     if kinds not in ("auto", 1):
         raise InvalidInputError(f"a homogeneous network needs one kind of units, got kinds={kinds}")
-    twin = _twin(deq, kernel, homogeneous.design(deq, kernel, tol, units, rule), None, rule)
-    return _accepted(twin, tol) if kinds == "auto" else twin
+    made = homogeneous.design(deq, kernel, tol, units, rule)
+    if kinds == "auto" and made.proof.bound > tol:
+        reached, instead = made.proof.bound, ", or take units='conditioned'" if units == "thresholds" else ""
+        raise InfeasibleMatchError(
+            f"one layer reaches {reached:.3g} for the {kernel} of {deq!r}, asked for tol = {tol:.3g}. "
+            f"Raise tol to {reached:.3g} or more{instead}",
+            reached,
+        )
+    return _twin(deq, kernel, made, None, rule)
 
 
 @checked
@@ -127,15 +134,10 @@ def norm_range(X: Any, coverage: float = 1.0) -> tuple[float, float]:
 # ---- arguments -------------------------------------------------------------------------------------------
 
 
-def _check_range(norms: Any) -> tuple[float, float]:
+def _check_range(norms: tuple[float, float] | None) -> tuple[float, float]:
     """(low, high) with 0 <= low <= high; the default range for ``None``."""
-    if norms is None:
-        return (0.5, 1.5)
-    pair = as_floats(norms, "norms")
-    if len(pair) != 2:
-        raise InvalidInputError(f"norms must be a pair (low, high) as norm_range(X) makes one, got {shown(norms)}")
-    low, high = pair
-    if not (0.0 <= low <= high and high > 0.0):
+    low, high = (0.5, 1.5) if norms is None else norms
+    if not (0.0 <= low <= high < math.inf and high > 0.0):
         raise InvalidInputError(f"norms must satisfy 0 <= low <= high, high positive and finite, got {shown(norms)}")
     return low, high
 
@@ -174,15 +176,3 @@ def _twin(
         "uniform", proof.sampled, proof.bound, norms=norms, at=proof.at, table=made.rows, assumes=proof.assumes
     )
     return Twin(network, ENN([made.layer]), kernel, own.family, certificate, None, made.reason, trains, own.kinds)
-
-
-def _accepted(twin: Twin, tol: float) -> Twin:
-    reached = twin.table[-1].bound
-    if reached > tol:
-        raise InfeasibleMatchError(
-            f"one layer of {twin.family} units reaches {reached:.3g} for the {twin.kernel} of {twin.deq!r}, asked "
-            f"for tol = {tol:.3g}. Raise tol to {reached:.3g} or more"
-            + (", or take units='conditioned'" if twin.family == "thresholds" else ""),
-            reached,
-        )
-    return twin

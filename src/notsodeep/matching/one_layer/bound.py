@@ -94,10 +94,8 @@ def _each(target: KernelOrders, want: Array, have: Array, coarse: float) -> Arra
     error, wished = have.copy(), np.zeros_like(have)
     error[: len(want)] -= want
     wished[: len(want)] = want
-    lebesgue, least = (
-        1.0 + 2.0 / np.pi * np.log(target.degree + 2.0),
-        float(_floor(target, 4 * len(target.nodes)).min()),
-    )
+    lebesgue = 1.0 + 2.0 / np.pi * np.log(target.degree + 2.0)
+    least = float(_floor(target, 4 * len(target.nodes)).min())
     e, c = (lebesgue**2 * (part**2).sum(1).max(1) / max(least, 1e-300) for part in (error, wished))
     place = np.argsort(e + 2.0 * np.sqrt(e * c))
     exact = place[np.cumsum((e + 2.0 * np.sqrt(e * c))[place]) > coarse]

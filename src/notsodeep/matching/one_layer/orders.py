@@ -82,7 +82,7 @@ class KernelOrders:
         if self.smoothness is not None:
             return roots_of(self.orders[:, :, pivots(len(self.nodes))])[:, :, -LIMITS.rank :]
         values, vectors = np.linalg.eigh(self.orders)
-        return vectors[:, :, -LIMITS.rank :] * np.sqrt(np.maximum(values[:, -LIMITS.rank :], 0.0))[:, None, :]
+        return (vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :])[:, :, -LIMITS.rank :]
 
     def at(self, cells: int) -> tuple[Array, Array]:
         """Norms at equidistant Chebyshev angles, and the matrix that interpolates there from the nodes."""
@@ -191,7 +191,8 @@ def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: f
         return _sample(network, kernel, low, high, power, terms, 1, None)
     smooth = _continued(network, kernel, low, high, power)
     if smooth is not None:
-        rough = _sample_diagonal(network, kernel, low, high, power)
+        s = norms_at(np.linspace(-1.0, 1.0, 9), low, high)
+        rough = float((parallel(network, kernel, s, s) / s ** (2 * power)).min())  # it only decides how many nodes
         for count in (*range(10, 32, 2), 36, 42, 50, 60, 68, 76, 84, 92, 100, 112):
             # more than thirty nodes cost much: there interpolation may take three times more
             if smooth.interpolation(count - 1, rough) <= (share if count <= 30 else 3.0 * share):
@@ -221,12 +222,6 @@ def _resolved(network: Network, kernel: Kernel, high: float, share: float) -> in
         if len(enough):
             return max(int(enough[0]) + 1, 6)
     return count
-
-
-def _sample_diagonal(network: Network, kernel: Kernel, low: float, high: float, power: int) -> float:
-    """The least k(s, s, 1) / s^(2 power), roughly: it only decides how many nodes are taken."""
-    s = norms_at(np.linspace(-1.0, 1.0, 9), low, high)
-    return float((parallel(network, kernel, s, s) / s ** (2 * power)).min())
 
 
 def _sample(
