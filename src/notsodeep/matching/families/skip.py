@@ -95,7 +95,7 @@ def _descend(target: Target, at: Array) -> Array:
         costs = _layers(target, points[:, 0], points[:, 1] if len(at) > 1 else 0.0 * points[:, 0]).costs
         best = int(np.argmin(costs))
         if not costs[best] < least or np.abs(offsets[best]).max() < 4.0:
-            spacing *= 0.25
+            spacing *= 0.4
         if costs[best] < least:
             at, least = points[best], float(costs[best])
     return at
