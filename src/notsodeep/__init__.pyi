@@ -39,6 +39,7 @@ from .mixtures.standardise import Standardiser as Standardiser
 from .mixtures.standardise import standardise as standardise
 from .networks import DEQ as DEQ
 from .networks import ENN as ENN
+from .networks import ConvDEQ as ConvDEQ
 from .networks import network_from_dict as network_from_dict
 from .nn.replacement import replace as replace
 from .spectra import spectral_law as spectral_law

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._arguments import not_negative
+from ._arguments import not_negative, whole
 from ._arrays import as_floats, isolated_settings
 from ._caches import cached
 from ._files import parsed
@@ -297,6 +297,101 @@ class ENN(_Network):
         return {"network": "ENN", "activations": [a.to_dict() for a in self.activations]}
 
 
+@dataclass(frozen=True, init=False, repr=False)
+class ConvDEQ:
+    """Specify a convolutional DEQ with random filters, and a readout that sees all channels at all positions.
+
+    Its m channels solve z(a) = phi(sum_b sigma_a A(b) z(a + b) + sigma_b B(b) x(a + b) + sigma_c c) / sqrt(m) at every
+    position a. Here b runs over the window of the filter, positions outside the image count as zero, each entry of
+    A(b) and B(b) has variance 1 / filter^2, and each entry of the readout 1 / positions.
+
+    Parameters
+    ----------
+    phi : str, Activation or callable
+        The activation.
+    sigma_a2 : float
+        The variance of the recurrent filters. A unique equilibrium is guaranteed at large width below :attr:`limit`.
+    sigma_b2 : float, optional
+        The variance of the input filters, ``1 - sigma_a2`` by default.
+    sigma_c2 : float, default 0
+        The variance of the bias c of a channel.
+    image : tuple of three int
+        Channels, height and width of an image. Rows of data are flattened images, channels first.
+    filter : int, default 3
+        Height and width of the filters, an odd number.
+
+    Examples
+    --------
+    >>> deq = ConvDEQ("relu", sigma_a2=0.2, image=(1, 8, 8))
+    >>> deq, deq.positions
+    (ConvDEQ(ReLU(), sigma_a2=0.2, sigma_b2=0.8, image=(1, 8, 8), filter=3), 64)
+    """
+
+    dense: DEQ
+    image: tuple[int, int, int]
+    filter: int
+
+    def __init__(
+        self,
+        phi: ActivationLike,
+        sigma_a2: float,
+        sigma_b2: float | None = None,
+        sigma_c2: float = 0.0,
+        *,
+        image: Sequence[int],
+        filter: int = 3,
+    ) -> None:
+        if not isinstance(image, Sequence) or len(image) != 3:
+            raise InvalidInputError(f"image must be (channels, height, width), three numbers, got {image!r}")
+        sizes = tuple(whole(name, n) for name, n in zip(("channels", "height", "width"), image, strict=True))
+        if whole("filter", filter) % 2 == 0 or filter > min(sizes[1:]):
+            raise InvalidInputError(
+                f"filter must be an odd number and fit into an image of {sizes[1]} x {sizes[2]}, got {filter}"
+            )
+        object.__setattr__(self, "dense", DEQ(phi, sigma_a2, sigma_b2, sigma_c2).detached())
+        object.__setattr__(self, "image", sizes)
+        object.__setattr__(self, "filter", int(filter))
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The names of the kernels."""
+        return KERNELS
+
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """The activation of the one layer, as a tuple."""
+        return self.dense.activations
+
+    @property
+    def positions(self) -> int:
+        """The number of positions of an image, height * width."""
+        return self.image[1] * self.image[2]
+
+    @property
+    def limit(self) -> float:
+        """1 / (4 Lip^2): below it a wide network is a contraction, as a dense one is."""
+        return self.dense.limit
+
+    def check_contraction(self) -> None:
+        """Raise :class:`ContractionError` unless a unique equilibrium is guaranteed."""
+        self.dense.check_contraction()
+
+    def check_rows(self, rows: Tensor) -> None:
+        """Refuse rows that are not images of this size."""
+        if rows.shape[1] != math.prod(self.image):
+            raise InvalidInputError(
+                f"rows of {rows.shape[1]} numbers are not images of {self.image} (channels, height, width), which have "
+                f"{math.prod(self.image)}; flatten the images channels first, or give their size as image="
+            )
+
+    def __repr__(self) -> str:
+        return f"Conv{self.dense!r}"[:-1] + f", image={self.image}, filter={self.filter})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the network as a JSON document, which :func:`network_from_dict` reads."""
+        return {**self.dense.to_dict(), "network": "ConvDEQ", "image": list(self.image), "filter": self.filter}
+
+
 Network = DEQ | ENN
 
 
@@ -365,8 +460,8 @@ def rates_of(network: Network, learning_rates: Sequence[float] | None) -> tuple[
     return rates
 
 
-def network_from_dict(document: Mapping[str, Any] | str) -> Network:
-    """Return the DEQ or the ENN that ``to_dict`` wrote.
+def network_from_dict(document: Mapping[str, Any] | str) -> Network | ConvDEQ:
+    """Return the network that ``to_dict`` wrote.
 
     Parameters
     ----------
@@ -375,7 +470,7 @@ def network_from_dict(document: Mapping[str, Any] | str) -> Network:
 
     Returns
     -------
-    DEQ or ENN
+    DEQ, ENN or ConvDEQ
 
     Raises
     ------
@@ -394,13 +489,17 @@ def network_from_dict(document: Mapping[str, Any] | str) -> Network:
             variances = (document["sigma_a2"], document["sigma_b2"], document.get("sigma_c2", 0.0))
             readout = document.get("readout", "activation")
             return DEQ(Activation.from_dict(document["activation"]), *variances, readout)
+        if kind == "ConvDEQ":
+            variances = (document["sigma_a2"], document["sigma_b2"], document.get("sigma_c2", 0.0))
+            size = {"image": document["image"], "filter": document["filter"]}
+            return ConvDEQ(Activation.from_dict(document["activation"]), *variances, **size)
         if kind == "ENN":
             return ENN([Activation.from_dict(a) for a in document["activations"]])
     except (KeyError, TypeError) as error:
         raise SerialisationError(f"the description of this {kind} is incomplete: {error!r}") from None
     except InvalidInputError as error:
         raise SerialisationError(f"this does not describe a {kind}: {error}") from None
-    raise SerialisationError(f"the key 'network' must be 'DEQ' or 'ENN', got {kind!r}")
+    raise SerialisationError(f"the key 'network' must be 'DEQ', 'ENN' or 'ConvDEQ', got {kind!r}")
 
 
 def check_tau0(tau0: Any) -> float:

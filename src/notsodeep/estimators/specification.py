@@ -19,7 +19,7 @@ from .._arguments import check_settings
 from .._arrays import as_device
 from ..errors import InvalidInputError
 from ..matching import Twin
-from ..networks import DEQ, ENN
+from ..networks import DEQ, ENN, ConvDEQ
 from ..solve.network import Source
 
 Array = NDArray[np.float64]
@@ -52,8 +52,8 @@ def network_of(estimator: Any) -> Source:
         deq = DEQ(estimator.activation, estimator.sigma_a2, estimator.sigma_b2, estimator.sigma_c2)
         deq.check_contraction()
         return deq
-    if not isinstance(network, DEQ | ENN | Twin):
-        raise InvalidInputError(f"network must be a DEQ, an ENN or a twin, got {type(network).__name__}")
+    if not isinstance(network, DEQ | ENN | ConvDEQ | Twin):
+        raise InvalidInputError(f"network must be a DEQ, an ENN, a ConvDEQ or a twin, got {type(network).__name__}")
     return network
 
 

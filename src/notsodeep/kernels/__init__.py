@@ -1,5 +1,6 @@
 """Exact infinite-width kernels of implicit and explicit networks, and their finite-width counterparts."""
 
+from .convolution import convolutional_diagonal
 from .finite import finite_ck, finite_ntk
 from .matrix import TabulatedKernel, ck, kernel_function, kernels_of, ntk
 from .pointwise import diagonal, pairwise
@@ -8,6 +9,7 @@ from .series import power_series, sphere_diagonal
 __all__ = [
     "TabulatedKernel",
     "ck",
+    "convolutional_diagonal",
     "diagonal",
     "finite_ck",
     "finite_ntk",

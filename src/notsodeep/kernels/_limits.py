@@ -23,6 +23,8 @@ class Limits:
     """Pairs for which a table that takes long to build is worth looking for."""
     pairs_at_once: int = 4096
     """Pairs evaluated entry by entry at once: series of 2048 terms for each are 64 megabytes."""
+    field_entries: int = 1 << 17
+    """Positions times pairs of images that are solved together: their fields fit into the cache of a core."""
     open_entries: int = 1 << 18
     """Entries that wait until they are evaluated one by one."""
     held_numbers: int = 1 << 22

@@ -23,8 +23,9 @@ from .._arrays import as_rows, bad_row, check_target, isolated_settings, like, s
 from .._chebyshev import Room
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
-from ..networks import DEQ, KERNELS, Kernel, Network
+from ..networks import DEQ, KERNELS, ConvDEQ, Kernel, Network
 from ._limits import LIMITS
+from .convolution import fill_convolutional
 from .pointwise import KernelSpec
 from .table import Level, Table, near_series, on_device
 from .tabulate import one_thread, rounded_range, table_for
@@ -33,13 +34,19 @@ __all__ = ["TabulatedKernel", "ck", "kernel_function", "kernels_of", "ntk"]
 
 
 def ck(
-    network: Network, X: Any, Y: Any = None, *, check: bool = True, out: Any = None, progress: bool | None = None
+    network: Network | ConvDEQ,
+    X: Any,
+    Y: Any = None,
+    *,
+    check: bool = True,
+    out: Any = None,
+    progress: bool | None = None,
 ) -> Any:
     """Compute the conjugate kernel of a network between the rows of ``X`` and ``Y``.
 
     Parameters
     ----------
-    network : DEQ or ENN
+    network : DEQ, ENN or ConvDEQ
         The specification of the infinitely wide network.
     X : array of shape (n, p)
         The inputs as rows, taken as given: nothing is rescaled. float32 stays float32, everything else is computed
@@ -76,7 +83,7 @@ def ck(
 
 @checked
 def ntk(
-    network: Network,
+    network: Network | ConvDEQ,
     X: Any,
     Y: Any = None,
     train_input: bool = True,
@@ -90,7 +97,7 @@ def ntk(
 
     Parameters
     ----------
-    network : DEQ or ENN
+    network : DEQ, ENN or ConvDEQ
         The specification of the infinitely wide network.
     X : array of shape (n, p)
         The inputs as rows, taken as given.
@@ -128,7 +135,7 @@ def ntk(
 
 @isolated_settings
 def kernels_of(
-    network: Network,
+    network: Network | ConvDEQ,
     X: Any,
     Y: Any = None,
     *,
@@ -142,7 +149,7 @@ def kernels_of(
 
     Parameters
     ----------
-    network : DEQ or ENN
+    network : DEQ, ENN or ConvDEQ
         The specification of the infinitely wide network.
     X : array of shape (n, p)
         The inputs as rows, taken as given.
@@ -169,11 +176,14 @@ def kernels_of(
     >>> {name: round(float(matrix[0, 0]), 6) for name, matrix in found.items()}
     {'ck': 1.0, 'ntk': 2.25}
     """
-    spec = KernelSpec.of(network, kernels, learning_rates, check)
+    dense = network.dense if isinstance(network, ConvDEQ) else network
+    spec = KernelSpec.of(dense, kernels, learning_rates, check)
     x = as_rows(X, "X", least=0, tracked=True)
     y = None if Y is None else same_columns(x, as_rows(Y, "Y", least=0, tracked=True))
     tracked = isinstance(network, DEQ) and network.tracked
-    if torch.is_grad_enabled() and (x.requires_grad or (y is not None and y.requires_grad) or tracked):
+    if isinstance(network, ConvDEQ):
+        result = _fill_images(network, spec, x, y, out, progress)
+    elif torch.is_grad_enabled() and (x.requires_grad or (y is not None and y.requires_grad) or tracked):
         if out is not None:
             raise InvalidInputError("out= cannot be combined with gradients; detach the inputs")
         result = _differentiable(spec, x, y)
@@ -301,7 +311,7 @@ def _fill(
 ) -> dict[Kernel, Tensor]:
     """Compute the matrices, from ``table`` where it holds the norms, else from the one that is cached for them."""
     points = Points(spec, x, y)
-    target = _destinations(spec.names, x, points, out)
+    target = _destinations(spec.names, points.shape, (x, points.y), out)
     if 0 in points.shape:
         return target
     # products run on the GPU while the CPU builds the table
@@ -313,13 +323,36 @@ def _fill(
     if points.symmetric:
         for kernel, values in _diagonals(spec, points.sx, points.table, points.least).items():
             target[kernel].diagonal().copy_(values)
+    _check_finite(spec.network, target)
+    return target
+
+
+def _fill_images(
+    network: ConvDEQ,
+    spec: KernelSpec,
+    x: Tensor,
+    y: Tensor | None,
+    out: Mapping[Kernel, Any] | None,
+    progress: bool | None,
+) -> dict[Kernel, Tensor]:
+    network.check_rows(x)
+    if torch.is_grad_enabled() and any(rows.requires_grad for rows in (x, y) if rows is not None):
+        raise InvalidInputError("convolutional kernels have no gradients in the images; detach them")
+    x, y = x.detach(), None if y is None else y.detach()
+    target = _destinations(spec.names, (len(x), len(x if y is None else y)), (x, x if y is None else y), out)
+    if all(values.numel() for values in target.values()):
+        fill_convolutional(network, x, y, target, progress)
+    _check_finite(network, target)
+    return target
+
+
+def _check_finite(network: Any, target: Mapping[Kernel, Tensor]) -> None:
     for values in target.values():
         if bad_row(values) is not None:
             raise ConvergenceError(
-                f"the kernel of {spec.network!r} overflows {values.dtype} on these inputs; scale them down"
+                f"the kernel of {network!r} overflows {values.dtype} on these inputs; scale them down"
                 + (", or give them in float64" if values.dtype == torch.float32 else "")
             )
-    return target
 
 
 def _diagonals(spec: KernelSpec, s: Tensor, table: Table | None, least: float = 0.0) -> dict[Kernel, Tensor]:
@@ -337,14 +370,16 @@ def _diagonals(spec: KernelSpec, s: Tensor, table: Table | None, least: float = 
     return found
 
 
-def _destinations(kernels: Sequence[Kernel], x: Tensor, points: Points, out: Any) -> dict[Kernel, Tensor]:
+def _destinations(
+    kernels: Sequence[Kernel], shape: tuple[int, int], inputs: tuple[Tensor, Tensor], out: Any
+) -> dict[Kernel, Tensor]:
     if out is None:
-        return {kernel: torch.empty(points.shape, dtype=x.dtype, device=x.device) for kernel in kernels}
+        return {kernel: inputs[0].new_empty(shape) for kernel in kernels}
     if not isinstance(out, Mapping) or any(kernel not in out for kernel in kernels):
         raise InvalidInputError(f"out= must be a dict with an array for each of {tuple(kernels)}, got {out!r:.200}")
     found: dict[Kernel, Tensor] = {}
     for kernel in kernels:
-        found[kernel] = check_target(out[kernel], points.shape, [x, points.y, *found.values()])
+        found[kernel] = check_target(out[kernel], shape, [*inputs, *found.values()])
     return found
 
 

@@ -1,0 +1,194 @@
+"""Convolutional kernels against dense ones, finite networks and unrolled layers."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import avg_pool2d, conv2d, conv_transpose2d, unfold
+
+import notsodeep as nsd
+from helpers import tolerance, ulps
+from notsodeep.errors import ContractionError, InvalidInputError, SerialisationError
+from notsodeep.kernels.fields import EntryMaps, SeriesMaps, field_maps
+
+KERNELS = ("ck", "ntk", "ntk_frozen")
+SETTINGS = [("relu", 0.2), ("leaky_relu", 0.2), ("erf", 0.15), ("tanh", 0.2), ("silu", 0.15), ("elu", 0.2)]
+
+
+def images(n=6, shape=(1, 6, 5), seed=0):
+    return np.random.default_rng(seed).standard_normal((n, math.prod(shape))) * 0.5
+
+
+@pytest.mark.parametrize(("phi", "sigma_a2"), SETTINGS)
+@pytest.mark.parametrize("sigma_c2", [0.0, 0.1])
+def test_one_position_is_the_dense_network(phi, sigma_a2, sigma_c2):
+    X, Y = images(5, (12, 1, 1)), images(3, (12, 1, 1), seed=1)
+    conv = nsd.ConvDEQ(phi, sigma_a2, 0.7, sigma_c2, image=(12, 1, 1), filter=1)
+    for other in (None, Y):
+        found, expected = (nsd.kernels_of(net, X, other, kernels=KERNELS) for net in (conv, conv.dense))
+        for kernel in KERNELS:
+            np.testing.assert_allclose(found[kernel], expected[kernel], rtol=0, atol=tolerance())
+
+
+def unrolled(X, sigma_a2, sigma_b2, shape, steps):
+    """The kernels of a ReLU network of many layers with injected input, position by position."""
+
+    def window(field):
+        return avg_pool2d(field.reshape(-1, 1, *shape[1:]), 3, 1, 1).reshape(field.shape)
+
+    x = torch.from_numpy(X).reshape(len(X), shape[0], -1)
+    source = sigma_b2 * window(torch.einsum("icp,jcp->ijp", x, x))
+    value, fields = torch.zeros_like(source), []
+    for _ in range(steps):
+        covariance = source + sigma_a2 * window(value)
+        q = covariance.diagonal().T
+        size = torch.sqrt(q[:, None] * q[None, :])
+        rho = (covariance / size).clamp(-1.0, 1.0)
+        angle = math.pi - torch.acos(rho)
+        value = size * (torch.sqrt(1.0 - rho * rho) + angle * rho) / (2.0 * math.pi)
+        fields.append((covariance, angle / (2.0 * math.pi)))
+    ck = ntk = frozen = value.mean(-1)
+    above = torch.full_like(value, 1.0 / value.shape[-1])
+    for covariance, slope in reversed(fields):
+        effect = slope * above
+        ntk, frozen = ntk + (effect * covariance).sum(-1), frozen + (effect * (covariance - source)).sum(-1)
+        above = sigma_a2 * window(effect)
+    return {"ck": ck.numpy(), "ntk": ntk.numpy(), "ntk_frozen": frozen.numpy()}
+
+
+@pytest.mark.parametrize("sigma_a2", [0.2, 1.0])
+def test_many_layers_with_injected_input_are_the_equilibrium(sigma_a2):
+    shape = (2, 6, 5)
+    X = images(4, shape)
+    deq = nsd.ConvDEQ("relu", sigma_a2, 0.8, image=shape)
+    found = nsd.kernels_of(deq, X, kernels=KERNELS, check=False)
+    expected = unrolled(X, sigma_a2, 0.8, shape, steps=80)
+    off = ~np.eye(4, dtype=bool)  # on the diagonal the oracle's angle has half the digits
+    for kernel in KERNELS:
+        np.testing.assert_allclose(found[kernel][off], expected[kernel][off], rtol=0, atol=tolerance())
+
+
+def finite(deq, X, m, generator):
+    """The three kernels of one random network of m channels, by explicit gradients."""
+    (c, h, w), f = deq.image, deq.filter
+    sigma_a, sigma_b, _ = (math.sqrt(v) / f for v in deq.dense.variances)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    A, B, readout = sigma_a * normal(m, m, f, f), sigma_b * normal(m, c, f, f), normal(1, m, h, w) / math.sqrt(h * w)
+    x = torch.from_numpy(X).reshape(-1, c, h, w)
+    drive = conv2d(x, B, padding=f // 2)
+    z = torch.zeros_like(drive)
+    for _ in range(40):
+        before = drive + conv2d(z, A, padding=f // 2)
+        z = torch.relu(before) / math.sqrt(m)
+    slope = (before > 0) / math.sqrt(m)
+    d = slope * readout
+    for _ in range(40):
+        d = slope * (readout + conv_transpose2d(d, A, padding=f // 2))
+    hidden = z.flatten(1) @ z.flatten(1).T / (h * w)
+
+    def gram(scale, inputs):
+        rows = scale * torch.einsum("nmp,nkp->nmk", d.flatten(2), unfold(inputs, f, padding=f // 2)).flatten(1)
+        return rows @ rows.T
+
+    recurrent = gram(sigma_a, z)
+    return hidden, hidden + recurrent + gram(sigma_b, x), hidden + recurrent
+
+
+def test_networks_of_finite_width_approach_the_kernel():
+    deq, generator = nsd.ConvDEQ("relu", 0.2, image=(2, 5, 4)), torch.Generator().manual_seed(0)
+    X = images(4, (2, 5, 4))
+    exact = nsd.kernels_of(deq, X, kernels=KERNELS)
+    errors = {}
+    for m in (16, 64):
+        draws = [finite(deq, X, m, generator) for _ in range(24)]
+        for kernel, sample in zip(KERNELS, zip(*draws, strict=True), strict=True):
+            truth = torch.from_numpy(exact[kernel])
+            errors[kernel, m] = math.sqrt(np.mean([float((one - truth).square().sum()) for one in sample]))
+            mean = torch.linalg.matrix_norm(torch.stack(sample).mean(0) - truth)
+            assert mean < tolerance(samples=24 * m) * torch.linalg.matrix_norm(truth)
+    for kernel in KERNELS:
+        slope = math.log(errors[kernel, 64] / errors[kernel, 16]) / math.log(4)
+        assert -0.8 < slope < -0.25, (kernel, slope)  # a half, and the noise of 24 draws
+
+
+def test_zero_pixels_duplicates_and_opposite_images():
+    X = images(5)
+    X[1], X[2], X[3, :18], X[4] = X[0], -X[0], 0.0, 0.0
+    K = nsd.ntk(nsd.ConvDEQ("relu", 0.2, image=(1, 6, 5)), X)
+    assert np.isfinite(K).all()
+    assert np.array_equal(K, K.T)
+    assert np.all(K[4] == 0.0)
+    np.testing.assert_allclose(K[0, 1], K[0, 0], rtol=tolerance(amplified=1e4))  # the angle has half the digits
+    assert np.linalg.eigvalsh(K).min() > -ulps(1e6) * np.trace(K)
+
+
+def test_single_precision_and_blocks():
+    X, deq = images(70), nsd.ConvDEQ("relu", 0.2, image=(1, 6, 5))
+    wide, narrow = (nsd.kernels_of(deq, rows, kernels=KERNELS) for rows in (X, X.astype(np.float32)))
+    part = nsd.kernels_of(deq, X[:3], X[60:], kernels=KERNELS)
+    for kernel in KERNELS:
+        assert narrow[kernel].dtype == np.float32
+        np.testing.assert_allclose(
+            narrow[kernel], wide[kernel], rtol=0, atol=tolerance(torch.float32) * wide[kernel].max()
+        )
+        np.testing.assert_allclose(part[kernel], wide[kernel][:3, 60:], rtol=0, atol=tolerance())
+
+
+def test_layers_on_fields_agree_with_each_other():
+    phi = nsd.activation("tanh")
+    series, entry = field_maps(phi, 1.4), EntryMaps(phi)
+    assert isinstance(series, SeriesMaps)
+    generator = torch.Generator().manual_seed(0)
+    qx, qy, share = (torch.rand(3, 40, generator=generator, dtype=torch.float64) * 1.9 for _ in range(3))
+    covariance = torch.sqrt(qx * qy) * (share / 0.95 - 1.0).clamp(-1.0, 1.0)
+    both = series.both(series.side(qx), series.side(qy), covariance), entry.both(qx, qy, covariance)
+    for found, expected in zip(*both, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=tolerance())
+
+
+def test_kernel_machines_take_it():
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    deq = nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8))
+    machine = nsd.DEQClassifier(network=deq, kernel="ck", ridge=1e-3).fit(X[:60] / 16, y[:60])
+    assert machine.score(X[60:100] / 16, y[60:100]) > 0.6  # chance is a tenth
+
+
+def test_specifications_are_values():
+    deq = nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8))
+    assert nsd.network_from_dict(deq.to_dict()) == deq == pickle.loads(pickle.dumps(deq))
+    assert hash(deq) == hash(nsd.network_from_dict(deq.to_dict()))
+    assert deq != nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8), filter=5)
+    assert repr(deq) == "ConvDEQ(ReLU(), sigma_a2=0.2, sigma_b2=0.8, image=(1, 8, 8), filter=3)"
+    with pytest.raises(AttributeError):
+        deq.filter = 5
+    with pytest.raises(SerialisationError, match="incomplete"):
+        nsd.network_from_dict({"network": "ConvDEQ"})
+
+
+def test_what_is_no_image_is_refused():
+    deq = nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8))
+    with pytest.raises(InvalidInputError, match="rows of 63 numbers are not images"):
+        nsd.ck(deq, np.ones((3, 63)))
+    with pytest.raises(InvalidInputError, match="odd"):
+        nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8), filter=4)
+    with pytest.raises(InvalidInputError, match="fit into an image"):
+        nsd.ConvDEQ("relu", 0.2, image=(1, 2, 8), filter=3)
+    with pytest.raises(InvalidInputError, match="channels, height, width"):
+        nsd.ConvDEQ("relu", 0.2, image=(8, 8))
+    with pytest.raises(ContractionError):
+        nsd.ck(nsd.ConvDEQ("relu", 1.0, 0.8, image=(1, 8, 8)), np.ones((1, 64)))
+    with pytest.raises(InvalidInputError, match="gradients"):
+        nsd.ck(deq, torch.ones(1, 64, requires_grad=True))
+    with pytest.raises(InvalidInputError):
+        nsd.match_one_layer(deq)
+    with pytest.raises(InvalidInputError):
+        nsd.coefficients(deq)
