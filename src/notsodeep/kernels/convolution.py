@@ -221,8 +221,8 @@ def _fill_fused(left: Images, right: Images, target: Mapping[Kernel, Tensor], sy
         warn(f"Triton is missing, convolutional kernels are computed by plain torch: {error!r:.200}")
         return False
     tangent = any(is_tangent(kernel) for kernel in target)
-    outs = [target.get(kernel) for kernel in ("ck", "ntk", "ntk_frozen")]
-    outs = [left.pixels.new_empty(len(left), len(right)) if out is None else out for out in outs]
+    unasked = left.pixels.new_empty(len(left), len(right) if len(target) < 3 else 1)
+    outs = [target.get(kernel, unasked) for kernel in ("ck", "ntk", "ntk_frozen")]
     _launch(program, left, right, outs, slopes, side, symmetric, tangent)
     if symmetric:
         for out in target.values():
