@@ -176,7 +176,11 @@ class Lines(Quadrature):
         return plane.settled_pair(first, second, qx, qy, rho)
 
 
-STRATEGIES = (*(HermiteSeries(terms) for terms in (32, 128, 512, 2048)), Lines(), Quadrature())
+STRATEGIES: tuple[HermiteSeries | Quadrature, ...] = (
+    *(HermiteSeries(terms) for terms in (32, 128, 512, 2048)),
+    Lines(),
+    Quadrature(),
+)
 
 
 # ---- Hermite coefficients of the parts -------------------------------------------------------------------
