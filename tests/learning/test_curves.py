@@ -26,15 +26,6 @@ def test_a_curve_over_n_holds_the_single_predictions() -> None:
     assert "tanh" in str(curve)
 
 
-def test_samples_needed_reach_the_accuracy() -> None:
-    curve = nsd.learning_curve({"relu": RELU}, MIX, np.geomspace(60, 4000, 12).round(), ridge=0.1)
-    needed = curve.samples_needed(0.85)["relu"]
-    assert needed is not None
-    # interpolation between points of a smooth curve
-    assert nsd.predict_learning(RELU, MIX, needed, ridge=0.1).accuracy == pytest.approx(0.85, abs=2e-3)
-    assert curve.samples_needed(0.999) == {"relu": None}
-
-
 @pytest.mark.parametrize("axis", ["ridge", "times"])
 def test_a_curve_over_ridges_or_times_holds_the_single_predictions(axis: str) -> None:
     points = np.logspace(-2, 2, 5)
@@ -152,8 +143,6 @@ def test_power_laws_are_found_again() -> None:
         (lambda: nsd.learning_curve(RELU, MIX, 100), "exactly one"),
         (lambda: nsd.learning_curve(RELU, MIX, [10.5, 20]), "whole positive"),
         (lambda: nsd.learning_curve({}, MIX, [10, 20]), "at least one network"),
-        (lambda: nsd.learning_curve(RELU, MIX, 100, ridge=[0.1, 1.0]).samples_needed(0.9), "over n"),
-        (lambda: nsd.learning_curve(RELU, MIX, [50, 100]).samples_needed(90), "between 0 and 1"),
         (lambda: nsd.predict_learning(nsd.match(RELU, 1.0), MIX, 100), "matches kernel='ck'"),
         (lambda: nsd.predict_learning(nsd.match_sphere(RELU, normalise=True), MIX, 100, "ck"), "norm one"),
         (lambda: nsd.estimate_learning(RELU, np.ones((50, 3)), np.arange(50) % 2), "at least 128 rows"),

@@ -287,7 +287,7 @@ def test_the_resolvent_decreases_with_the_weights() -> None:
         ({"ridge": -1.0}, "none negative"),
         ({"ridge": 0.1, "times": 1.0}, "not both"),
         ({"times": 0.0}, "time zero"),
-        ({"ridge": "much"}, "number"),
+        ({"ridge": "much"}, "numeric"),
         ({"targets": [1.0, 1.0]}, "same target"),
         ({"targets": [[1.0]]}, "each of the 2 classes"),
         ({"n": 1}, "every class needs a point"),

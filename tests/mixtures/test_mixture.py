@@ -130,7 +130,7 @@ def test_pickle_round_trip():
         (np.zeros((1, 2)), [[[1.0, 2.0], [2.0, 1.0]]], None, "smallest eigenvalue is -1"),
         (np.zeros((2, 3)), [1.0, 1.0], [1.0, 0.0], "positive"),
         (np.full((1, 3), np.nan), [1.0], None, "finite"),
-        ("abc", [1.0], None, "numbers"),
+        ("abc", [1.0], None, "numeric"),
     ],
 )
 def test_invalid_mixtures_say_why(means, covariances, weights, message):

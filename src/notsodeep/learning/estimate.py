@@ -86,28 +86,7 @@ class LearningEstimate:
 
     @checked
     def predict(self, n: Any, quantity: Quantity = "accuracy") -> tuple[Array, Array, Array]:
-        """Continue the curve to n training points.
-
-        Parameters
-        ----------
-        n : int or array of shape (M,)
-            Numbers of training points.
-        quantity : "accuracy" or "mse"
-            What to continue.
-
-        Returns
-        -------
-        value, low, high : arrays of shape (M,)
-            The estimate, and the ends of its interval of 95 %.
-
-        Examples
-        --------
-        >>> import notsodeep as nsd
-        >>> X, y = nsd.GaussianMixture.two_class(100, mu=4.0).sample(300, seed=0)
-        >>> value, low, high = estimate_learning(nsd.DEQ("relu", sigma_a2=0.2), X, y, ridge=0.1).predict(600)
-        >>> bool(low[0] < value[0] < high[0])
-        True
-        """
+        """Continue the curve to n training points (one or several): the values, and the ends of intervals of 95 %."""
         listed = n if isinstance(n, Iterable) and getattr(n, "ndim", 1) == 1 else [n]
         best, low, high = self._laws[quantity].at(np.array(as_floats(listed, "n")))
         if quantity == "mse":

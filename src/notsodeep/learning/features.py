@@ -1,12 +1,8 @@
 """Kernel regression as linear regression: the features whose Gram matrix the kernel is in high dimension.
 
-The kernel as ``spectra/linearised.py`` has it is, off the diagonal, the Gram matrix of the rows
-
-    (l_a x,  sqrt(kappa) (psi + t_a/sqrt(p)),  e_a' root(E)/sqrt(p))
-
-of a Gaussian mixture with p + 1 + K features. The last K of them are constant within a class; for a network that is
-not centred they contain the constant feature. What the exact diagonal has in excess of that Gram matrix acts as a
-ridge o_a, class by class. Where n points see them, the products x_i x_j of the term (x . y)^2 are features as well.
+Off the diagonal the kernel (``spectra/linearised.py``) is the Gram matrix of the rows (l_a x, sqrt(kappa) (psi +
+t_a/sqrt(p)), e_a' root(E)/sqrt(p)) of a Gaussian mixture; the last K features are constant within a class. What the
+exact diagonal has in excess acts as a ridge o_a. Products x_i x_j that n points can see are features as well.
 """
 
 from __future__ import annotations

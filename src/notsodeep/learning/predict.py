@@ -181,10 +181,7 @@ def _schedule(ridge: Any, times: Any) -> tuple[Array, bool, bool]:
         raise InvalidInputError("give ridge= for ridge regression or times= for gradient flow, not both")
     flow = times is not None
     name, given = ("times", times) if flow else ("ridge", 1e-3 if ridge is None else ridge)
-    try:
-        points = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidInputError(f"{name} must be a number or an array of numbers, got {given!r}") from None
+    points: Array = as_numbers(given, name).detach().cpu().numpy().astype(np.float64)
     if points.ndim > 1 or points.size == 0 or not np.isfinite(points).all() or (points < 0).any():
         raise InvalidInputError(f"{name} must be one or more finite numbers, none negative, got {given!r}")
     if flow and (points == 0).any():
@@ -225,22 +222,6 @@ class LearningCurve:
     training_error: Array
     """(M, N)"""
     kernel: Kernel
-
-    @checked
-    def samples_needed(self, accuracy: float) -> dict[str, int | None]:
-        """Return the fewest samples with this accuracy, by interpolation in log n; None if a curve stays below it."""
-        if self.axis != "n":
-            raise InvalidInputError(f"samples are counted on a curve over n, this one runs over {self.axis}")
-        if not 0.0 < accuracy < 1.0:
-            raise InvalidInputError(f"accuracy is a share between 0 and 1, got {accuracy!r}")
-        return {name: self._first(row, accuracy) for name, row in zip(self.names, self.accuracy, strict=True)}
-
-    def _first(self, row: Array, accuracy: float) -> int | None:
-        reached = np.flatnonzero(row >= accuracy)
-        if not len(reached):
-            return None
-        k = slice(max(int(reached[0]) - 1, 0), int(reached[0]) + 1)
-        return int(np.ceil(np.exp(np.interp(accuracy, row[k], np.log(self.points[k])))))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, for JSON."""

@@ -1,14 +1,8 @@
 """The deterministic equivalent of ridge regression on a Gaussian mixture, classes with their own ridge d_a.
 
-With S_a = Sigma_a + m_a m_a', g_a = 1/(d_a + delta_a) and Q = (I + sum_a (n_a/p) g_a S_a)^(-1) the fixed point is
-
-    delta_a = tr(S_a Q)/p.
-
-(theory section 15, where d_a = rho for all classes: Q there is Q/rho here.) The means have rank K, so Q needs the
-covariances alone, R of ``spectra/population.py``, and K x K matrices: with B = m' R m, H = diag((n_a/p) g_a) and
-W = (H^(-1) + B)^(-1)
-
-    Q = R - R m W m' R,    Q m = R m (I + H B)^(-1).
+With S_a = Sigma_a + m_a m_a' and g_a = 1/(d_a + delta_a) the fixed point is delta_a = tr(S_a Q)/p, where Q = (I + sum_a
+(n_a/p) g_a S_a)^(-1). The means have rank K: with R of ``spectra/population.py``, B = m' R m, H = diag((n_a/p) g_a) and
+W = (H^(-1) + B)^(-1), Q = R - R m W m' R and Q m = R m (I + H B)^(-1).
 """
 
 from __future__ import annotations

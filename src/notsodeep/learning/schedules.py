@@ -47,7 +47,7 @@ def flow_scores(problem: LinearProblem, times: Array, targets: Array) -> Scores:
 
 def _flow_scores(problem: LinearProblem, times: Array, targets: Array) -> Scores:
     z, weights = contour()
-    at = solve(problem, _ridges(problem, z, times))
+    at = solve(problem, problem.offsets + (z / times[:, None]).reshape(-1, 1))
     shape = (len(times), len(z), len(targets))
     means = score_means(at, targets).reshape(*shape[:2], *targets.shape)
     # a point left out has the score s(z), and training on it too the residual (y - s(z)) g(z): exp(-t K) y by contour
@@ -59,12 +59,6 @@ def _flow_scores(problem: LinearProblem, times: Array, targets: Array) -> Scores
     shares = problem.counts / problem.counts.sum()
     scores = 2.0 * np.einsum("tjb,tjbo->tbo", new, means).real
     return Scores(scores, covariances, squares @ shares)
-
-
-def _ridges(problem: LinearProblem, z: Array, times: Array) -> Array:
-    """Return o_a + z/t for all nodes of all times, (N nodes, K)."""
-    moved: Array = (z / times[:, None]).reshape(-1, 1)
-    return problem.offsets + moved
 
 
 def _contour_sums(at: Resolvent, gains: list[Array], targets: Array) -> list[Array]:
@@ -143,14 +137,12 @@ def confusions(means: Array, covariances: Array, targets: Array) -> tuple[Array,
     classes = len(targets)
     if classes == 2:
         return _two(levels, spreads), 0.0
-    points = qmc.Sobol(classes - 2, seed=0).random(LEARNING.lattice) if classes > 3 else _line(LEARNING.lattice)
+    points = ((np.arange(LEARNING.lattice) + 0.5) / LEARNING.lattice)[:, None]
+    if classes > 3:
+        points = qmc.Sobol(classes - 2, seed=0).random(LEARNING.lattice)
     found = np.stack([_orthant(*_margins(levels, spreads, c), points) for c in range(classes)], -1)
     total = found.sum(-1, keepdims=True)
     return found / total, float(np.abs(total - 1.0).max())
-
-
-def _line(count: int) -> Array:
-    return ((np.arange(count) + 0.5) / count)[:, None]
 
 
 def _two(levels: Array, spreads: Array) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from .._arrays import as_numbers
 from ..errors import InvalidInputError
 
 Array = NDArray[np.float64]
@@ -97,10 +98,7 @@ def _checked_dense(array: Array) -> Covariance:
 
 def floats(what: str, given: Any) -> Array:
     """Return finite numbers in double precision, or say what they should have been."""
-    try:
-        array = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidInputError(f"{what} must be an array of numbers, got {type(given).__name__}") from None
+    array: Array = as_numbers(given, what).detach().cpu().numpy().astype(np.float64)
     if not np.isfinite(array).all():
         raise InvalidInputError(f"{what} must be finite")
     return array

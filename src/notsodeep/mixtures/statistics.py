@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,17 +17,6 @@ from ..errors import InvalidInputError
 from .mixture import GaussianMixture
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Tuning numbers of the statistics."""
-
-    matrix_side: int = 3000  # largest p for p x p sums: one takes 72 MB in float64
-    block_rows: int = 2048  # rows held as float64 at once: 13 MB at p = 784
-
-
-LIMITS = Limits()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,7 +60,7 @@ class MixtureStatistics:
         labels = _codes(y, len(rows), mix.classes)
         traces = np.array([c.trace() for c in mix.covariances]) / mix.p
         products = np.array([[a.inner(b) for b in mix.covariances] for a in mix.covariances]) / mix.p
-        spread = _norms(_deviations(rows, labels, mix.means))
+        spread = _norms(_deviations(rows, labels, mix.means), labels)
         names = tuple(range(mix.classes))
         return _record(X, rows, labels, spread, traces, T=products, means=mix.means, classes=names)
 
@@ -88,9 +76,10 @@ class MixtureStatistics:
         names, labels = _classes(y, len(rows))
         counts = _enough(np.bincount(labels, minlength=len(names)), names)
         _check_fourth_powers(rows)
-        means = np.stack([own.mean() for own in _deviations(rows, labels, np.zeros((len(names), rows.shape[1])))])
+        centres = [rows[_indices(rows, labels, a)].mean(0, dtype=torch.float64) for a in range(len(names))]
+        means = torch.stack(centres).cpu().numpy() * math.sqrt(rows.shape[1])
         groups = _deviations(rows, labels, means)
-        spread = _norms(groups)
+        spread = _norms(groups, labels)
         spread *= (counts / (counts - 1))[labels]  # residuals from an estimated mean are too short
         traces = np.bincount(labels, weights=spread, minlength=len(names)) / counts
         T = _unbiased_products(groups)
@@ -171,7 +160,7 @@ def _classes(y: Any, n: int) -> tuple[tuple[Any, ...], NDArray[np.int64]]:
     return tuple(names.tolist()), codes.astype(np.int64)
 
 
-# ---- sums over rows, in blocks, in float64 -------------------------------------------------------------------
+# ---- sums over rows, in float64 -------------------------------------------------------------------------------
 
 
 def _check_fourth_powers(rows: Tensor) -> None:
@@ -190,85 +179,53 @@ def _mean_norm(rows: Tensor) -> float:
     return math.sqrt(mean)
 
 
-@dataclass(frozen=True)
-class _Deviations:
-    """x - mu_a / sqrt(p) of the rows of one class, a few rows at a time."""
-
-    rows: Tensor
-    index: Tensor
-    centre: Tensor
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def parts(self) -> Iterator[Tensor]:
-        for index in self.index.split(LIMITS.block_rows):
-            yield self.rows[index].to(torch.float64) - self.centre
-
-    def mean(self) -> Array:
-        """Return the mean row times sqrt(p), which is mu_a."""
-        total = sum((part.sum(0) for part in self.parts()), torch.zeros_like(self.centre))
-        return total.cpu().numpy() * (math.sqrt(len(self.centre)) / len(self))
-
-    def norms(self) -> Tensor:
-        """Return the squared norm of every row."""
-        return torch.cat([(part**2).sum(1) for part in self.parts()])
-
-    def scatter(self) -> Tensor:
-        """Return R'R, (p, p), for the rows R."""
-        total = torch.zeros(len(self.centre), len(self.centre)).to(self.centre)
-        for part in self.parts():
-            total.addmm_(part.T, part)
-        return total
-
-
-def _deviations(rows: Tensor, labels: NDArray[np.int64], means: Array) -> list[_Deviations]:
-    """Return the deviations of every class from its mean."""
+def _deviations(rows: Tensor, labels: NDArray[np.int64], means: Array) -> list[Tensor]:
+    """Return the rows x - mu_a / sqrt(p) of every class."""
     centres = torch.from_numpy(means / math.sqrt(rows.shape[1])).to(rows.device)
-    indices = [torch.from_numpy(np.flatnonzero(labels == a)).to(rows.device) for a in range(len(means))]
-    return [_Deviations(rows, index, centre) for index, centre in zip(indices, centres, strict=True)]
+    return [rows[_indices(rows, labels, a)].to(torch.float64) - centre for a, centre in enumerate(centres)]
 
 
-def _norms(groups: list[_Deviations]) -> Array:
+def _indices(rows: Tensor, labels: NDArray[np.int64], a: int) -> Tensor:
+    return torch.from_numpy(np.flatnonzero(labels == a)).to(rows.device)
+
+
+def _norms(groups: list[Tensor], labels: NDArray[np.int64]) -> Array:
     """Return ||x_i - mu_a / sqrt(p)||^2 of all rows, in their order."""
-    order = torch.cat([own.index for own in groups])
-    found = torch.cat([own.norms() for own in groups])
-    return found[order.argsort()].cpu().numpy()
+    out = np.empty(len(labels))
+    for a, own in enumerate(groups):
+        out[labels == a] = (own**2).sum(1).cpu().numpy()
+    return out
 
 
-def _unbiased_products(groups: list[_Deviations]) -> Array:
+def _unbiased_products(groups: list[Tensor]) -> Array:
     """Return T_ab = tr(C_a C_b)/p, (K, K), without bias for any distribution.
 
     For a != b, tr(S_a S_b) is unbiased since the classes are independent. For a = b the correction is the U-statistic
     of Chen, Zhang and Zhong (2010) in the closed form of Himeno and Yamada (2014), which needs fourth powers of the
     residual norms but no normality.
     """
-    p = len(groups[0].centre)
-    raw = (_scatter_products if p <= min(LIMITS.matrix_side, sum(map(len, groups))) else _gram_products)(groups)
-    freedom = [len(own) - 1 for own in groups]
+    p, freedom = groups[0].shape[1], [len(own) - 1 for own in groups]
+    # the matrices of either way take no more memory than a few copies of the rows
+    raw = (_scatter_products if len(groups) * p <= sum(map(len, groups)) else _gram_products)(groups)
     products = raw / np.outer(freedom, freedom)
     for a, own in enumerate(groups):
-        n, norms = len(own), own.norms()
+        n, norms = len(own), (own**2).sum(1)
         trace, fourth = float(norms.sum()) / (n - 1), float((norms**2).sum())
         excess = (n - 2) / (n - 1) * raw[a, a] + trace**2 - n * fourth / (n - 1)
         products[a, a] = (n - 1) / (n * (n - 2) * (n - 3)) * excess
     return products * p  # deviations carry 1/sqrt(p) each: tr(C_a C_b)/p^2 so far
 
 
-def _scatter_products(groups: list[_Deviations]) -> Array:
+def _scatter_products(groups: list[Tensor]) -> Array:
     """Return tr(R_a' R_a R_b' R_b) through p x p matrices."""
-    scatters = [own.scatter().reshape(-1) for own in groups]
+    scatters = [(own.T @ own).reshape(-1) for own in groups]
     return np.array([[float(a @ b) for b in scatters] for a in scatters])
 
 
-def _gram_products(groups: list[_Deviations]) -> Array:
-    """Return tr(R_a' R_a R_b' R_b) = ||R_a R_b'||_F^2, block by block."""
-    out = np.empty((len(groups), len(groups)))
-    for a, left in enumerate(groups):
-        for b, right in enumerate(groups[: a + 1]):
-            total = sum(float(((u @ v.T) ** 2).sum()) for u in left.parts() for v in right.parts())
-            out[a, b] = out[b, a] = total
-    return out
+def _gram_products(groups: list[Tensor]) -> Array:
+    """Return tr(R_a' R_a R_b' R_b) = ||R_a R_b'||_F^2."""
+    lower = [[float(((a @ b.T) ** 2).sum()) for b in groups[: k + 1]] for k, a in enumerate(groups)]
+    return np.array([[lower[max(a, b)][min(a, b)] for b in range(len(groups))] for a in range(len(groups))])
 
 
 # ---- class covariances estimated from few points, shrunk towards a multiple of the identity (Ledoit and Wolf) ----

@@ -23,13 +23,13 @@ Panel = tuple[float, float, Array]
 
 
 def _nodes(start: Array, stop: Array) -> Array:
-    """Angles of the interpolation nodes of each panel, shape (panels, LIMITS.nodes)."""
+    """Return the angles of the interpolation nodes of each panel, shape (panels, LIMITS.nodes)."""
     # without the ends, where Newton would be singular
     return _chebyshev.nodes(LIMITS.nodes, start[:, None], stop[:, None])
 
 
 def _coefficients(values: Array) -> Array:
-    """Of the interpolants through values at the nodes, along the last axis."""
+    """Return the coefficients of the interpolants through values at the nodes, along the last axis."""
     return values @ _chebyshev.to_coefficients(LIMITS.nodes).T
 
 
@@ -51,7 +51,7 @@ class Bulk:
 
     @classmethod
     def build(cls, low: float, high: float, mass: float, panels: Sequence[Panel], tolerance: float) -> Bulk:
-        """From finished panels; what the density integrates to must be the mass known from the gaps."""
+        """Join finished panels; what the density integrates to must be the mass known from the gaps."""
         starts, _, found = zip(*sorted(panels, key=lambda panel: panel[0]), strict=True)
         breaks, coefficients = np.array([*starts, np.pi]), np.stack(found)
         # the density vanishes at every edge but a hard one in zero: a line takes the error of the end panels away
@@ -83,12 +83,10 @@ class Bulk:
         return np.where(inside, np.maximum(value, 0.0), 0.0)
 
     def cdf(self, x: Array) -> Array:
-        """Mass of this bulk up to x."""
-        return self._cumulative(self.angle(x))
-
-    def _cumulative(self, angle: Array) -> Array:
-        panel = self._panel(angle)
-        return np.clip(self.cumulated[panel] + self._evaluate(self.integrals, angle), 0.0, self.mass)
+        """Return the mass of this bulk up to x."""
+        angle = self.angle(x)
+        before = self.cumulated[self._panel(angle)]
+        return np.clip(before + self._evaluate(self.integrals, angle), 0.0, self.mass)
 
     def _panel(self, angle: Array) -> Array:
         return np.clip(np.searchsorted(self.breaks, angle, side="right") - 1, 0, len(self.breaks) - 2)
@@ -120,7 +118,7 @@ class NoiseLaw:
 
 
 def noise_law(population: Population, index: int) -> NoiseLaw:
-    """Edges first, from outside; then panels inside; a panel that meets a gap splits the bulk there.
+    """Find the edges from outside, then panels inside; a panel that meets a gap splits the bulk there.
 
     The mass of each bulk is known exactly from the gaps on both sides, so nothing can be missed unnoticed.
     """
@@ -142,7 +140,7 @@ def noise_law(population: Population, index: int) -> NoiseLaw:
 
 
 def _guess(population: Population, index: int, low: float, high: float) -> Guess:
-    """By a descent from above; a surrogate is asked at the points that correspond."""
+    """Return starting values by a descent from above; a surrogate is asked at the points that correspond."""
     surrogate = population.surrogate()
     if surrogate is population:
         return lambda x: start_inside(population, x)[0]
@@ -152,7 +150,7 @@ def _guess(population: Population, index: int, low: float, high: float) -> Guess
 
 
 def _fill(curve: Curve, guess: Guess, left: Gap, right: Gap) -> Bulk | Gap:
-    """The bulk between two gaps, or a gap found inside it."""
+    """Return the bulk between two gaps, or a gap found inside it."""
     population = curve.population
     low, high, mass = left.high, right.low, right.mass - left.mass
     done: list[Panel] = []
@@ -185,7 +183,7 @@ def _fill(curve: Curve, guess: Guess, left: Gap, right: Gap) -> Bulk | Gap:
 
 
 def _first_breaks(width: float, below: float, above: float) -> Array:
-    """Ends of the first panels, graded towards an edge that has zero or another bulk near it.
+    """Return the ends of the first panels, graded towards an edge that has zero or another bulk near it.
 
     At a distance d beyond an edge the density has its next singularity, at an imaginary angle 2 asinh(sqrt(d/width));
     panels that grow with the distance from it converge all at the same rate.
@@ -201,7 +199,7 @@ def _first_breaks(width: float, below: float, above: float) -> Array:
 
 
 def _solve(population: Population, x: Array, near: Array) -> tuple[Array, Array]:
-    """Solutions at x from values nearby, and which of them failed even from a fresh start."""
+    """Return solutions at x from values nearby, and which of them failed even from a fresh start."""
     g, good = solve_inside(population, x, near)
     again = np.flatnonzero(~good)
     if len(again):
@@ -210,7 +208,7 @@ def _solve(population: Population, x: Array, near: Array) -> tuple[Array, Array]
 
 
 def _gap_among(curve: Curve, x: Array, g: Array) -> Gap | None:
-    """A gap that holds one of the points that have no complex solution."""
+    """Return a gap that holds one of the points that have no complex solution."""
     for i in np.argsort(np.abs(g.imag / g.real).max(axis=1)):
         gap = find_gap(curve, float(x[i]), g[i].real)
         if gap is not None:
@@ -221,7 +219,7 @@ def _gap_among(curve: Curve, x: Array, g: Array) -> Gap | None:
 
 
 def _halve(starts: Array, stops: Array, g: Array) -> tuple[Array, Array, Array]:
-    """The two halves of each panel, and g interpolated at their nodes."""
+    """Return the two halves of each panel, and g interpolated at their nodes."""
     middle = 0.5 * (starts + stops)
     new_starts = np.stack([starts, middle], axis=1).ravel()
     new_stops = np.stack([middle, stops], axis=1).ravel()

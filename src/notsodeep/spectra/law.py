@@ -20,7 +20,7 @@ from .bulk import NoiseLaw, noise_law
 from .linearised import finite_form, limit_form
 from .population import Array
 from .sources import Source, source_of
-from .spikes import LowRankPart, Spike, isolated, without_noise
+from .spikes import LowRankPart, Spike, isolated
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class SpectralLaw:
     """Whether slopes and diagonals depend on the classes, as at finite p, or are those of the limit."""
     _part: LowRankPart
     _noise: NoiseLaw
-    """Law of the noise Gram matrix; all of it at zero when the kernel does not see it (c1 = 0)."""
+    """Law of the noise Gram matrix."""
 
     @property
     def kernel(self) -> Kernel:
@@ -73,17 +73,7 @@ class SpectralLaw:
         return (Atom(self._shift, self._noise.zero),) if self._noise.zero > 0 else ()
 
     def density(self, x: Any) -> Array:
-        """Return the density of the bulk; atoms have none.
-
-        Parameters
-        ----------
-        x : float or array
-            Where to evaluate it.
-
-        Returns
-        -------
-        array of the shape of x
-        """
+        """Return the density of the bulk at x, a number or an array; atoms have none."""
         points = _points(x)
         out = np.zeros_like(points)
         for bulk in self._noise.bulks:
@@ -91,17 +81,7 @@ class SpectralLaw:
         return out
 
     def cdf(self, x: Any) -> Array:
-        """Return the share of eigenvalues up to x, atoms included.
-
-        Parameters
-        ----------
-        x : float or array
-            Where to evaluate it.
-
-        Returns
-        -------
-        array of the shape of x
-        """
+        """Return the share of eigenvalues up to x, a number or an array; atoms are included."""
         points = _points(x)
         out = np.zeros_like(points)
         for atom in self.atoms:
@@ -113,10 +93,8 @@ class SpectralLaw:
     @cached_property
     def spikes(self) -> tuple[Spike, ...]:
         """Isolated eigenvalues in increasing order; computed on first use."""
-        found = [] if self._noise.bulks else without_noise(self._part)
         with _solvable():
-            for gap in self._noise.gaps:
-                found += isolated(gap, self._part)
+            found = [spike for gap in self._noise.gaps for spike in isolated(gap, self._part)]
         return tuple(sorted(found, key=lambda s: s.value))
 
     def __repr__(self) -> str:
@@ -169,6 +147,8 @@ def spectral_law(
 
     Raises
     ------
+    InvalidInputError
+        If the kernel does not see the Gram matrix of the rows, as for even activations.
     ConvergenceError
         If covariances are so badly scaled that the equations cannot be solved.
 
@@ -189,13 +169,13 @@ def law_of(source: Source, four: Coefficients, refined: bool) -> SpectralLaw:
     """Solve for the law of the network of ``four`` on a source of points."""
     population, part = (finite_form if refined else limit_form)(source, four)
     with _solvable():
-        noise = NoiseLaw((), (), 1.0) if population is None else noise_law(population, int(population.ratios.argmax()))
+        noise = noise_law(population, int(population.ratios.argmax()))
     return SpectralLaw(four, source.n, source.p, refined, part, noise)
 
 
 @contextlib.contextmanager
 def _solvable() -> Iterator[None]:
-    """Equations that turn out singular are those of covariances of hopeless scales."""
+    """Report singular equations, which are those of covariances of hopeless scales."""
     try:
         yield
     except np.linalg.LinAlgError as error:

@@ -1,10 +1,8 @@
 """From a kernel to a Gram matrix and a diagonal, in the limit of the theorems or at finite p.
 
-The limit (theory sections 4 and 8) expands the kernel at one typical pair of points, orthogonal and of norm tau0. At
-finite p classes differ: norms by t_a/sqrt(p), inner products by mu_a . mu_b/p. Averages over the pairs of every two
-classes instead (``kernels/averages.py``) have the same limit, and keep slopes A_ab and diagonals o_a that depend on the
-classes. Either way the kernel becomes a Gram matrix plus a diagonal, ``Linearised``: its eigenvalues are the law, and
-regression on its features is how the kernel learns (``learning/features.py``).
+The limit (theory sections 4 and 8) expands the kernel at one typical pair of points. At finite p, averages over the
+pairs of every two classes (``kernels/averages.py``) give slopes A_ab and diagonals o_a that depend on the classes. The
+eigenvalues of the result are the law, and regression on its features is how the kernel learns.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..equivalents import Coefficients
+from ..errors import InvalidInputError
 from ..kernels.averages import NormPart, PairAverages
 from .population import LIMITS, Array, Commuting, Population, Sloped
 from .sources import Source
@@ -48,11 +47,6 @@ class Linearised:
     def unit(self) -> float:
         """The largest diagonal."""
         return float(np.abs(self.own).max())
-
-    @property
-    def blind(self) -> bool:
-        """Whether the kernel does not see the rows: their Gram matrix has no weight."""
-        return float(np.diag(self.slopes).max()) <= LIMITS.rounding * self.unit
 
     @property
     def factors(self) -> Array:
@@ -116,24 +110,31 @@ def _nearest_product(matrix: Array) -> Array:
 # ---- the matrix whose law is computed: noise and what is of low rank ------------------------------------
 
 
-def limit_form(source: Source, c: Coefficients) -> tuple[Population | None, LowRankPart]:
-    """Build the matrix of theory section 8; it has no noise where the kernel does not see the rows."""
+def limit_form(source: Source, c: Coefficients) -> tuple[Population, LowRankPart]:
+    """Build the matrix of theory section 8."""
     form = in_the_limit(source, c)
-    population = None if form.blind else source.population.scaled(form.factors)
-    return population, _low_rank(source, form)
+    _check_seen(form, c)
+    return source.population.scaled(form.factors), _low_rank(source, form)
 
 
-def finite_form(source: Source, c: Coefficients) -> tuple[Population | None, LowRankPart]:
+def finite_form(source: Source, c: Coefficients) -> tuple[Population, LowRankPart]:
     """Build the matrix with slopes and diagonals by class."""
     norms, dots = source.norms, source.mean_gram / source.p
     # slopes are those at the typical pair, the constants are averages over all pairs of two classes
     k = PairAverages(c.network, c.kernel, norms, dots)
     constants = PairAverages(c.network, c.kernel, norms, dots, source.norm_spread, source.dot_spread).mean
     form = by_classes(source, k, constants, products=not _has_own_slopes(source))
-    if form.blind:
-        return limit_form(source, c)
+    _check_seen(form, c)
     part = _low_rank(source, form)
     return _noise(source, form, form.offsets - part.shift), part
+
+
+def _check_seen(form: Linearised, c: Coefficients) -> None:
+    if float(np.diag(form.slopes).max()) <= LIMITS.rounding * form.unit:
+        raise InvalidInputError(
+            f"the {c.kernel} of {c.network!r} does not see inner products (c1 = {c.c1:.3g}), so it has no bulk; its "
+            "equivalent has few eigenvalues: nsd.equivalent(network, statistics).eigenvalues()"
+        )
 
 
 def _low_rank(source: Source, form: Linearised) -> LowRankPart:

@@ -1,14 +1,8 @@
-"""Covariances as the bulk sees them: traces and forms of the deterministic equivalent of the p x p resolvent.
+"""Covariances as the bulk sees them: traces and forms of R(g) = (I + sum_b c_b g_b C_b)^(-1), with c_b = n_b/p.
 
-With g_a the Stieltjes transform of the noise Gram matrix on class a (its mean diagonal there), c_a = n_a/p and
-R(g) = (I + sum_b c_b g_b C_b)^(-1), the fixed point of theory section 8 reads, for every class a,
-
-    z = o_a - 1/g_a + tr(C_a R(g))/p,
-
-because Qt = -R/z and 1 + delta_a = -1/(z g_a); o_a = 0 there, while a matrix W W' + diag(o_a) has offsets. That of
-theory section 15, which predicts learning, is the same at z = -ridge. Three populations answer the same questions about
-R at many points g: ``Commuting`` from the joint spectrum (closed sums), ``NonCommuting`` from p x p inverses,
-``Sloped`` for a Gram matrix whose blocks are scaled class by class.
+The fixed point of theory section 8 reads z = o_a - 1/g_a + tr(C_a R(g))/p for every class a, where o_a is a class's
+offset on the diagonal; learning (section 15) has the same equation at z = -ridge. ``Commuting`` answers from the joint
+spectrum, ``NonCommuting`` from p x p inverses, ``Sloped`` for a Gram matrix whose blocks are scaled class by class.
 """
 
 from __future__ import annotations
@@ -17,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -48,36 +42,20 @@ class Pairs:
     conjugate: bool = False
 
     def one(self, values: Array) -> Array:
-        """Of what belongs to all points, that of the first in each pair."""
+        """Take, from what belongs to all points, the values of the first in each pair."""
         return values[self.first]
 
     def two(self, values: Array) -> Array:
-        """That of the second."""
+        """Take the values of the second in each pair."""
         return self.seconded(values[self.second])
 
     def seconded(self, values: Array) -> Array:
-        """What belongs to a point, when it is second."""
+        """Conjugate what belongs to the second points, where that is asked for."""
         return values.conj() if self.conjugate else values
 
 
 OWN = Pairs(slice(None), slice(None))
 """Every point with itself."""
-
-
-class Equivalent(Protocol):
-    """R at N points g, (N, K); every array begins with the axis of the points, or of pairs of them."""
-
-    def traces(self) -> Array:
-        """o_a + tr(C_a R)/p, (N, K)."""
-
-    def means(self) -> Array:
-        """m_a' R m_b with the L class means, (N, L, L)."""
-
-    def couplings(self, pairs: Pairs = OWN) -> Array:
-        """tr(C_a R_i C_b R_j)/p, (pairs, K, K)."""
-
-    def forms(self, pairs: Pairs = OWN) -> Array:
-        """m_a' R_i C_b R_j m_c, (pairs, K for b, L, L)."""
 
 
 class Population(ABC):
@@ -91,13 +69,13 @@ class Population(ABC):
     """Relative size of a Newton step after which no other is needed."""
 
     @abstractmethod
-    def at(self, g: Array) -> Equivalent:
-        """Return R at the points g."""
+    def at(self, g: Array) -> CommutingAt | SlopedAt | NonCommutingAt:
+        """Return R at N points g, (N, K); every array it gives begins with the axis of the points, or of pairs."""
 
     @property
     @abstractmethod
     def entries(self) -> int:
-        """Numbers that one point needs at once."""
+        """The numbers that one point needs at once."""
 
     @property
     @abstractmethod
@@ -111,21 +89,21 @@ class Population(ABC):
 
     @abstractmethod
     def negative_share(self, g: Array) -> float:
-        """Share of negative eigenvalues of R(g)^(-1) at one real g, shape (K,)."""
+        """Return the share of negative eigenvalues of R(g)^(-1) at one real g, shape (K,)."""
 
     def surrogate(self) -> Population:
-        """A cheap population with nearby solutions, for starting values; itself where it is cheap."""
+        """Return a cheap population with nearby solutions, for starting values; itself where it is cheap."""
         return self
 
     def traces_and_slopes(self, g: Array) -> tuple[Array, Array]:
-        """The traces at points g, (N, K), and how they fall with each g_b: c_b tr(C_a R C_b R)/p, (N, K, K)."""
+        """Return traces at points g, (N, K), and how they fall with each g_b: c_b tr(C_a R C_b R)/p, (N, K, K)."""
         step = max(1, LIMITS.entries // self.entries)
         parts = (self.at(g[start : start + step]) for start in range(0, len(g), step))
         traces, couplings = zip(*((part.traces(), part.couplings()) for part in parts), strict=True)
         return np.concatenate(traces), np.concatenate(couplings) * self.ratios
 
     def mean_form(self, g: Array) -> Array:
-        """M' R M at one g."""
+        """Return M' R M at one g."""
         return self.at(g[None]).means()[0]
 
 
@@ -162,7 +140,7 @@ class Commuting(Population):
 
     @cached_property
     def products(self) -> Array:
-        """Of the joint eigenvalues of every two classes, (r, K, K)."""
+        """Products of the joint eigenvalues of every two classes, (r, K, K)."""
         return self.values[:, :, None] * self.values[:, None, :]
 
     def negative_share(self, g: Array) -> float:
@@ -170,12 +148,12 @@ class Commuting(Population):
         return float(self.weights[den < 0].sum())
 
     def scaled(self, factor: Array, offsets: Array | float = 0.0) -> Commuting:
-        """The population of the rows l_a x, with the factors l_a of the classes."""
+        """Return the population of the rows l_a x, with the factors l_a of the classes."""
         grams = self.mean_grams * np.outer(factor, factor)
         return replace(self, values=self.values * factor**2, mean_grams=grams, offsets=offsets)
 
     def plus(self, other: Commuting) -> Commuting:
-        """With more directions: the direct sum."""
+        """Return the direct sum with more directions."""
         return replace(
             self,
             values=np.concatenate([self.values, other.values]),
@@ -192,20 +170,24 @@ class CommutingAt:
     inverse: Array
 
     def traces(self) -> Array:
+        """Return o_a + tr(C_a R)/p, (N, K)."""
         return (self.of.weights * self.inverse) @ self.of.values + self.of.offsets
 
     def means(self) -> Array:
+        """Return m_a' R m_b with the L class means, (N, L, L)."""
         return np.tensordot(self.inverse, self.of.mean_grams, axes=1)
 
     def couplings(self, pairs: Pairs = OWN) -> Array:
+        """Return tr(C_a R_i C_b R_j)/p, (pairs, K, K)."""
         return np.tensordot(self.of.weights * self._both(pairs), self.of.products, axes=1)
 
     def forms(self, pairs: Pairs = OWN) -> Array:
+        """Return m_a' R_i C_b R_j m_c, (pairs, K for b, L, L)."""
         within = self.of.values[:, :, None, None] * self.of.mean_grams[:, None]
         return np.tensordot(self._both(pairs), within, axes=1)
 
     def bent(self, weights: Array, pairs: Pairs) -> Array:
-        """tr(W m' R_i C_a R_j C_b R_i m), (pairs, K, K), for symmetric W (pairs, L, L)."""
+        """Return tr(W m' R_i C_a R_j C_b R_i m), (pairs, K, K), for symmetric W (pairs, L, L)."""
         along = np.tensordot(weights, self.of.mean_grams, axes=((1, 2), (1, 2)))
         return np.tensordot(along * self._both(pairs) * pairs.one(self.inverse), self.of.products, axes=1)
 
@@ -314,7 +296,7 @@ class NonCommuting(Population):
         return float((np.linalg.eigvalsh(matrix) < 0).sum()) / self.dimension + self.outside.negative_share(g)
 
     def surrogate(self) -> Commuting:
-        """Only the diagonals in the eigenbasis of sum_b c_b C_b."""
+        """Return only the diagonals in the eigenbasis of sum_b c_b C_b."""
         pooled = np.tensordot(self.ratios, self.covariances, axes=1)
         vectors = np.linalg.eigh(pooled)[1]
         diagonals = np.einsum("ki,akl,li->ia", vectors, self.covariances, vectors, optimize=True)
@@ -323,7 +305,7 @@ class NonCommuting(Population):
         return self.outside.plus(Commuting(self.ratios, diagonals, weights, grams))
 
     def scaled(self, factor: Array, offsets: Array | float = 0.0) -> NonCommuting:
-        """The population of the rows l_a x, with the factors l_a of the classes."""
+        """Return the population of the rows l_a x, with the factors l_a of the classes."""
         return replace(
             self,
             covariances=self.covariances * factor[:, None, None] ** 2,
@@ -332,7 +314,7 @@ class NonCommuting(Population):
         )
 
     def plus(self, other: Commuting) -> NonCommuting:
-        """With more directions outside."""
+        """Return the population with more directions outside."""
         return replace(self, outside=self.outside.plus(other))
 
 
@@ -361,7 +343,7 @@ class NonCommutingAt:
         return np.stack(own) + self.outside.forms(pairs)
 
     def bent(self, weights: Array, pairs: Pairs) -> Array:
-        """tr(W m' R_i C_a R_j C_b R_i m), (pairs, K, K), for symmetric W (pairs, L, L)."""
+        """Return tr(W m' R_i C_a R_j C_b R_i m), (pairs, K, K), for symmetric W (pairs, L, L)."""
         own = []
         for weight, (i, j) in zip(weights, self._listed(pairs), strict=True):
             left = self._turned[i]

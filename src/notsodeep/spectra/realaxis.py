@@ -1,9 +1,8 @@
 """Outside the bulk, on the real axis: gaps of the support, their edges, and the mass to their left.
 
-In a gap every g_a is real, keeps its sign and increases with z. So any of them, written u = -1/g_a, is a coordinate of
-the gap, and z(u) is the inverse map of Silverstein and Choi: it increases inside the gap and folds at its ends, which
-are the edges of the support. A real solution belongs to the gap if and only if dg_b/dz > 0 for every class. Near an
-edge the class whose g changes most is the coordinate to use.
+In a gap every g_a is real and increases with z, so that u = -1/g_a is a coordinate of the gap, and z(u) is the inverse
+map of Silverstein and Choi: it increases inside and folds at the edges of the support. A real solution belongs to a gap
+if and only if dg_b/dz > 0 for every class. Near an edge the class whose g changes most is the coordinate to use.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class State:
     """Share of eigenvalues below z (exact separation)."""
 
     def seen_from(self, index: int) -> State:
-        """The same solution with another class as coordinate."""
+        """Return the same solution with another class as coordinate."""
         if index == self.index:
             return self
         slopes = self.tangent.copy()
@@ -53,7 +52,7 @@ class State:
         return bool((np.delete(self.tangent, self.index) > 0).all())
 
     def dominant(self) -> int:
-        """The class whose g changes most, relative to its size."""
+        """Return the class whose g changes most, relative to its size."""
         slopes = self.tangent.copy()
         slopes[self.index] = 1.0
         return int(np.abs(slopes / self.g).argmax())
@@ -68,7 +67,7 @@ class Curve:
     """The class a whose g is the coordinate far from the support."""
 
     def solve(self, u: float, near: State | None = None, steps: int = 40) -> State | None:
-        """The solution at u next to ``near`` (to infinity without it); None if Newton does not converge."""
+        """Return the solution at u next to ``near`` (to infinity without it); None if Newton does not converge."""
         index = self.index if near is None else near.index
         g, z = self._start(u, near)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a divergent iteration returns None
@@ -122,7 +121,7 @@ class Curve:
         return State(a, -1.0 / float(g[a]), g, z, tangent, speed, valid, float(mass))
 
     def at(self, z: float, g: Array) -> State | None:
-        """The gap solution at real z near g, or None when z is not in a gap."""
+        """Return the gap solution at real z near g, or None when z is not in a gap."""
         population = self.population
         try:
             u, (done,) = newton(population.traces_and_slopes, np.array([[z]]), -1.0 / g[None], population.last_step)
@@ -150,7 +149,7 @@ class Gap:
 
     @classmethod
     def between(cls, curve: Curve, inside: State, left: State | None, right: State | None, zero: bool = False) -> Gap:
-        """All states in the coordinate that suits an edge; without a state, ``zero`` tells an atom from infinity."""
+        """Build a gap in the coordinate that suits an edge; without a state, ``zero`` tells an atom from infinity."""
         edge = left or right or inside
         # next to an atom only classes that share in it have u -> 0
         index = int((-inside.z * inside.g).argmax()) if zero else edge.index
@@ -164,7 +163,7 @@ class Gap:
         return self.inside.mass
 
     def solve(self, u: float) -> State:
-        """The solution at coordinate u of this gap."""
+        """Return the solution at coordinate u of this gap."""
         known = [s for s in (self.inside, self.left, self.right, *self.states) if s is not None]
         near = min(known, key=lambda s: abs(math.log(abs(s.u / u))))
         if near.u == u:
@@ -175,7 +174,7 @@ class Gap:
 
 
 def _walk(curve: Curve, start: State, target: float) -> State:
-    """Continuation in u from a known state to the target, halving the step when Newton fails or leaves the gap."""
+    """Continue in u from a known state to the target, halving the step when Newton fails or leaves the gap."""
     state, share = start, 1.0
     at_edge = max(1e-5, 50.0 * curve.population.tolerance)  # an edge itself is known to this precision
     for _ in range(200):
@@ -198,7 +197,7 @@ def _same_gap(found: State | None, start: State) -> bool:
 
 
 def _edge(curve: Curve, start: State, upward: bool, floor: float = 0.0) -> State | None:
-    """The first fold met when z grows (or falls) from ``start``; None when |u| falls below ``floor`` before it.
+    """Return the first fold met when z grows (or falls) from ``start``; None when |u| falls below ``floor`` before it.
 
     f^(-1/2) is affine in u for one isotropic class and nearly so in general: a secant step on it almost lands on
     the edge.
@@ -225,7 +224,7 @@ def _edge(curve: Curve, start: State, upward: bool, floor: float = 0.0) -> State
 
 
 def _secant(previous: State, inner: State, growing: bool) -> float:
-    """Logarithmic step to just beyond the point where f^(-1/2) reaches 1 by extrapolation."""
+    """Return the logarithmic step to just beyond the point where f^(-1/2) reaches 1 by extrapolation."""
     first, last = max(previous.speed, 1e-300) ** -0.5, max(inner.speed, 1e-300) ** -0.5
     run = inner.u - previous.u
     slope = (last - first) / run if run != 0.0 else 0.0
@@ -236,7 +235,7 @@ def _secant(previous: State, inner: State, growing: bool) -> float:
 
 
 def _fold(curve: Curve, inner: State, outer: State) -> State | None:
-    """The state between ``inner`` (f < 1) and ``outer`` (f >= 1) where z(u) turns; None if they are not neighbours."""
+    """Find where z(u) turns between ``inner`` (f < 1) and ``outer`` (f >= 1); None if they are not neighbours."""
     states = [inner, outer]
     # z is stationary in u at the fold: its error is the square of that of u
     exact = curve.population.last_step < 1e-12
@@ -259,7 +258,7 @@ def _fold(curve: Curve, inner: State, outer: State) -> State | None:
 
 
 def outer_gaps(curve: Curve) -> tuple[Gap, list[Gap]]:
-    """The gap above the support, and the gap(s) below it: two when eigenvalues sit at zero."""
+    """Return the gap above the support, and the gap(s) below it: two when eigenvalues sit at zero."""
     reach = 4.0 * curve.population.reach
     surrogate = Curve(curve.population.surrogate(), curve.index)
     if surrogate.population is not curve.population:
@@ -317,7 +316,7 @@ def _certain_edge(curve: Curve, start: State, upward: bool) -> State:
 
 
 def _beyond_zero(curve: Curve, lower: Gap, reach: float) -> Gap | None:
-    """The gap between an atom at zero and the first bulk; None when the bulk touches zero (n equal to the rank).
+    """Return the gap between an atom at zero and the first bulk; None when the bulk touches zero (n equal to the rank).
 
     -z g_a(z) tends to the share of class a that sits at zero, and is analytic there.
     """
@@ -344,7 +343,7 @@ def _beyond_zero(curve: Curve, lower: Gap, reach: float) -> Gap | None:
 
 
 def find_gap(curve: Curve, z: float, g: Array) -> Gap | None:
-    """The gap around z, from an approximate real solution; None when z turns out to lie in the bulk."""
+    """Return the gap around z, from an approximate real solution; None when z turns out to lie in the bulk."""
     inside = curve.at(z, g)
     if inside is None:
         return None
