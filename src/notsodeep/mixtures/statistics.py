@@ -74,7 +74,13 @@ class MixtureStatistics:
         """
         rows = as_rows(X)
         names, labels = _classes(y, len(rows))
-        counts = _enough(np.bincount(labels, minlength=len(names)), names)
+        counts = np.bincount(labels, minlength=len(names))
+        if counts.min() < 4:
+            raise InvalidInputError(
+                "each class needs at least 4 points to estimate tr(C_a^2) without bias; "
+                f"class {names[int(counts.argmin())]!r} has {counts.min()}. "
+                "Merge small classes, drop them, or pass y=None for one class"
+            )
         _check_fourth_powers(rows)
         centres = [rows[_indices(rows, labels, a)].mean(0, dtype=torch.float64) for a in range(len(names))]
         means = torch.stack(centres).cpu().numpy() * math.sqrt(rows.shape[1])
@@ -129,16 +135,6 @@ def _record(
         traces=traces,
         **known,
     )
-
-
-def _enough(counts: NDArray[np.int64], names: tuple[Any, ...]) -> NDArray[np.int64]:
-    if counts.min() < 4:
-        raise InvalidInputError(
-            "each class needs at least 4 points to estimate tr(C_a^2) without bias; "
-            f"class {names[int(counts.argmin())]!r} has {counts.min()}. "
-            "Merge small classes, drop them, or pass y=None for one class"
-        )
-    return counts
 
 
 # ---- labels --------------------------------------------------------------------------------------------------
