@@ -17,7 +17,7 @@ from fuzz.arguments import call, calls, parameters
 from notsodeep._arguments import checked
 from notsodeep.errors import ActivationError, InvalidInputError
 
-FUZZED = ("nn.evaluate", "nn.fit", "nn.fit_readout", "nn.load", "nn.save")
+FUZZED = ("nn.fit", "nn.fit_readout", "nn.load", "nn.save")
 
 
 def test_every_public_function_is_fuzzed() -> None:

@@ -95,7 +95,7 @@ def test_a_new_activation_is_at_home_everywhere(name, tmp_path):
     model = nsd.nn.DEQ(deq, in_features=7, width=64, out_features=2, dtype=torch.float64)
     assert torch.isfinite(model(points)).all()
     explicit = nsd.nn.ENN(nsd.ENN([name]), in_features=7, width=16, out_features=2, dtype=torch.float64)
-    program = nsd.nn.export_program(explicit)
+    program = torch.export.export(explicit, (points,))
     torch.testing.assert_close(program.module()(points), explicit(points), rtol=tolerance(), atol=tolerance())
 
 

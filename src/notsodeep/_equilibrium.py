@@ -172,9 +172,11 @@ class _Solver:
 
 
 def _least_squares(gaps: Tensor, gap: Tensor) -> Tensor:
-    """argmin_c |gap - c gaps| row by row, from normal equations scaled to a unit diagonal."""
+    """Return argmin_c |gap - c gaps| row by row, from normal equations scaled to a unit diagonal."""
     if gap.dtype in (torch.float16, torch.bfloat16):  # no factorisations exist in half precision
         return _least_squares(gaps.float(), gap.float()).to(gap.dtype)
+    scale = _largest(gaps).amax(-2)
+    gaps, gap = gaps / scale.unsqueeze(-2), gap / scale
     norms = torch.linalg.vector_norm(gaps, dim=-1).clamp_min(torch.finfo(gap.dtype).tiny)
     unit = gaps / norms.unsqueeze(-1)
     # squaring the condition costs half the digits: below sqrt(eps) a direction carries no information
@@ -182,6 +184,11 @@ def _least_squares(gaps: Tensor, gap: Tensor) -> Tensor:
     gram = unit @ unit.mT + ridge * torch.eye(gaps.shape[-2], dtype=gap.dtype, device=gap.device)
     weights, _ = torch.linalg.solve_ex(gram, (unit @ gap.unsqueeze(-1)))
     return weights.squeeze(-1) / norms
+
+
+def _largest(rows: Tensor) -> Tensor:
+    """Return the largest absolute entry of every row, (..., 1): norms of rows divided by it cannot overflow."""
+    return rows.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
 
 
 # ---- when to look, which rows go on ------------------------------------------------------------------------
@@ -200,8 +207,9 @@ class _Progress:
 
     def look(self, z: Tensor, image: Tensor, count: int) -> tuple[Tensor | None, int]:
         """Measure; return the rows that go on (None: all of them) and the next step worth a look."""
-        gap = torch.linalg.vector_norm(image - z, dim=-1)
-        size = torch.linalg.vector_norm(image, dim=-1)
+        scale = torch.maximum(_largest(image), _largest(z))
+        gap = torch.linalg.vector_norm((image - z) / scale, dim=-1)
+        size = torch.linalg.vector_norm(image / scale, dim=-1)
         # a row at rest in zero is at rest: 0 <= tol * 0
         residual = torch.where(gap == 0, gap, gap / size)
         self._store(image, residual)

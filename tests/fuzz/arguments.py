@@ -162,7 +162,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "nn.fit_readout": (nsd.nn.fit_readout, lambda: {"model": net(), "data": data()}),
         "nn.DEQ": (nn.DEQ, lambda: {"spec": deq, "in_features": 4, "width": 8, "out_features": 2}),
         "nn.ENN": (nn.ENN, lambda: {"network": enn, "in_features": 4, "width": 8, "out_features": 2}),
-        "nn.evaluate": (nn.evaluate, lambda: {"model": net(), "data": data()}),
         "nn.save": (nn.save, lambda: {"model": net(), "path": file("saved")}),
         "nn.load": (nn.load, lambda: {"path": file("network.safetensors")}),
         "nn.SolverOptions": (nn.SolverOptions, dict),

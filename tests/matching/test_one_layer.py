@@ -288,7 +288,7 @@ def test_the_layer_as_plain_pytorch(phi, kernel):
         x = torch.randn(9, 6, dtype=torch.float64)
         torch.testing.assert_close(plain(x), model(x), rtol=tolerance(), atol=tolerance())
         torch.testing.assert_close(torch.compile(model, backend="eager")(x), model(x))
-        exported = nsd.nn.export_program(model).module()
+        exported = torch.export.export(model, (x,)).module()
         torch.testing.assert_close(exported(x), model(x))
 
 

@@ -137,7 +137,7 @@ def test_as_a_network_everywhere(kernel):
         model.weights[0].copy_(plain.weights[0])
         model.readout.copy_(plain.readout)
         torch.testing.assert_close(plain(x), model(x), rtol=tolerance(), atol=tolerance())
-        torch.testing.assert_close(nsd.nn.export_program(model).module()(x), model(x))
+        torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), model(x))
         exact, single = model(x), model.float()(x.float()).double()
     assert float((single - exact).abs().max()) < ulps(16, torch.float32)
     assert nsd.Twin.from_dict(json.loads(json.dumps(twin.to_dict()))) == twin

@@ -132,6 +132,24 @@ def test_a_row_that_is_not_finite_spoils_no_other(solver: str) -> None:
     torch.testing.assert_close(found.value[[0, 2, 3]], solution[[0, 2, 3]], rtol=0, atol=solved(1e-10))
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-24, 1e18, 1e30])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_rows_whose_squares_leave_the_range_of_float32_are_solved_all_the_same(solver: str, scale: float) -> None:
+    model = nsd.nn.DEQ(nsd.DEQ("relu", sigma_a2=0.2), 4, 40, 2, solver=SolverOptions(solver))
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    plain, found = model.solve(x), model.solve(scale * x)
+    assert bool(found.converged.all())
+    torch.testing.assert_close(found.value / scale, plain.value, rtol=solved(1e-5), atol=solved(1e-5))
+    expected, gradient = (torch.autograd.grad(model(x).sum() * factor, x)[0] / factor for factor in (1.0, scale))
+    torch.testing.assert_close(gradient, expected, rtol=solved(1e-5), atol=10.0 * solved(1e-5))
+
+
+def test_few_steps_are_too_few_at_every_scale() -> None:
+    model = nsd.nn.DEQ(nsd.DEQ("relu", sigma_a2=0.2), 4, 40, 2, solver=SolverOptions(max_steps=3))
+    for scale in (1e-30, 1e-24, 1.0, 1e18, 1e30):
+        assert not bool(model.solve(scale * torch.ones(3, 4)).converged.any())
+
+
 def unstable_model(**options) -> nsd.nn.DEQ:
     """tanh with weights ten times too large: chaotic, no equilibrium that an iteration finds."""
     return nsd.nn.DEQ(

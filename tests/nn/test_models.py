@@ -126,6 +126,18 @@ def test_weights_have_unit_variance() -> None:
         assert float(weight.square().mean()) == pytest.approx(1.0, abs=4 * math.sqrt(2 / weight.numel()))
 
 
+@pytest.mark.parametrize("sigma_c2", [0.0, 0.3])
+def test_a_readout_of_pre_activations_has_the_kernels_of_the_theory(sigma_c2: float) -> None:
+    spec = nsd.DEQ("tanh", 0.2, sigma_c2=sigma_c2, readout="pre-activation")
+    width = 1024
+    model = nsd.nn.DEQ(spec, 5, width, 1, dtype=torch.float64)
+    assert (model.width, model.readout.shape[1]) == (width, width + 5 + (sigma_c2 > 0))
+    kernels = empirical(model, X)
+    for found, exact in zip(kernels, (nsd.ck(spec, X), nsd.ntk(spec, X)), strict=True):
+        scale = float(torch.as_tensor(exact).abs().max())
+        torch.testing.assert_close(found, exact, rtol=0, atol=tolerance(samples=width) * scale)
+
+
 # -- what trains -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("kernel", "names"),

@@ -47,11 +47,21 @@ def module(name: str, width: int = 33) -> nsd.nn.ENN:
 @pytest.mark.parametrize("name", usually("tanh ck", "relu ntk", "thresholds"))
 def test_torch_export(name: str) -> None:
     model = module(name)
-    program = nsd.nn.export_program(model).module()
+    program = torch.export.export(model, (X,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}}).module()
     for x in (X, X[:1], X[3:4]):
         expected = model(x)
         assert bool(torch.isfinite(expected).all())
         torch.testing.assert_close(program(x), expected)
+
+
+@pytest.mark.parametrize("name", ["tanh ck", "thresholds"])
+def test_a_cast_to_few_digits_and_back_leaves_the_units_as_they_are(name: str) -> None:
+    """Weights are rounded for good, as torch does it; the constants of the units are no weights."""
+    model = module(name)
+    weights = {key: value.bfloat16().float() for key, value in model.state_dict().items()}
+    cast = module(name).bfloat16().float()
+    model.load_state_dict(weights)
+    assert torch.equal(cast(X), model(X))
 
 
 @pytest.mark.parametrize("name", usually("relu ck"))

@@ -159,20 +159,13 @@ def test_only_modules_with_parameters_train() -> None:
         nsd.nn.fit(nn.ReLU(), blobs())
 
 
-def test_evaluate_agrees_with_the_history() -> None:
+def test_the_history_is_that_of_the_network() -> None:
     model = enn(kernel="ck")
     history = nsd.nn.fit(model, blobs(), validation=blobs(100, seed=2), epochs=2)
-    loss, accuracy = nsd.nn.evaluate(model, blobs(100, seed=2))
-    assert accuracy == history.last.validation_accuracy
+    X, y = (torch.from_numpy(part) for part in blobs(100, seed=2))
+    loss = float(nn.functional.cross_entropy(model(X), y).detach())
+    assert history.last.validation_accuracy == float((model(X).argmax(1) == y).double().mean())
     assert loss == pytest.approx(history.last.validation_loss, rel=ulps(8, torch.float32))
-
-
-def test_datasets_are_data() -> None:
-    X, y = (torch.from_numpy(t) for t in blobs(60))
-    pair, dataset = enn(kernel="ck"), enn(kernel="ck")
-    nsd.nn.fit(pair, (X, y), epochs=1)
-    nsd.nn.fit(dataset, torch.utils.data.TensorDataset(X, y), epochs=1)
-    assert torch.equal(pair.readout, dataset.readout)
 
 
 # -- checkpoints -----------------------------------------------------------------------------------------
@@ -219,7 +212,7 @@ def test_another_runs_checkpoint_is_refused(tmp_path) -> None:
     with pytest.raises(CheckpointError, match="another run"):
         nsd.nn.fit(deq(), blobs(50), epochs=2, checkpoint=tmp_path / RUN, lr=0.5)
     nsd.nn.save(enn(), tmp_path / "model")
-    with pytest.raises(CheckpointError, match="holds a model, not a training run"):
+    with pytest.raises(CheckpointError, match="holds a model, not a checkpoint"):
         nsd.nn.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path / "model", lr=0.5)
 
 
@@ -340,6 +333,14 @@ def test_a_run_that_diverges_leaves_its_checkpoint_as_it_was(tmp_path) -> None:
     with pytest.raises(ConvergenceError, match="weights are not finite"):
         nsd.nn.fit(model, blobs(50), epochs=2, optimiser=optimiser, checkpoint=path)
     assert path.read_bytes() == before
+
+
+def test_finite_weights_with_outputs_that_are_not_finite_are_divergence(tmp_path) -> None:
+    """One epoch of one batch: its loss was computed before the only step."""
+    model = nsd.nn.ENN(nsd.ENN(["relu"]), P, 48, CLASSES)
+    with pytest.raises(ConvergenceError, match=r"and then (nan|inf), the weights are finite"):
+        nsd.nn.fit(model, blobs(50), epochs=1, lr=3e38, checkpoint=tmp_path / RUN)
+    assert not (tmp_path / RUN).exists()
 
 
 # -- refusals --------------------------------------------------------------------------------------------

@@ -4,11 +4,11 @@ from .._equilibrium import SolverOptions
 from .certify import Certificate
 from .checkpoint import load, save
 from .deq import DEQ
-from .enn import ENN, export_onnx, export_program
+from .enn import ENN, export_onnx
 from .model import Model
 from .replacement import Replacement
 from .student import ReplaceOptions
-from .train import History, evaluate, fit, fit_readout
+from .train import History, fit, fit_readout
 
 __all__ = [
     "DEQ",
@@ -19,9 +19,7 @@ __all__ = [
     "ReplaceOptions",
     "Replacement",
     "SolverOptions",
-    "evaluate",
     "export_onnx",
-    "export_program",
     "fit",
     "fit_readout",
     "load",

@@ -15,7 +15,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -46,7 +46,7 @@ class Checkpoint:
         self.path, self.run = path, dict(run)
 
     def save(self, model: nn.Module, optimiser: Optimizer, history: list[dict[str, Any]]) -> None:
-        """Write the state after the epochs of ``history``; whatever happens meanwhile, the file is whole."""
+        """Write the state after the epochs of ``history``."""
         tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
         state = io.BytesIO()
         torch.save(optimiser.state_dict(), state)  # any optimiser's, as tensors and plain numbers
@@ -59,11 +59,7 @@ class Checkpoint:
         self.run[_WEIGHTS] = fingerprint(model.state_dict())
         if not os.path.exists(self.path):
             return []
-        tensors, document = read_file(self.path)
-        if document.get("kind") != "checkpoint":
-            raise CheckpointError(
-                f"{self.path} holds a {document.get('kind')}, not a training run; choose another file"
-            )
+        tensors, document = read_file(self.path, "checkpoint")
         weights = {name[6:]: value for name, value in tensors.items() if name.startswith("model.")}
         self._check(document["run"], weights)
         if len(document["history"]) > most:
@@ -143,18 +139,16 @@ def load(path: str | Path, device: torch.device | str | None = None) -> DEQ | EN
     >>> import notsodeep as nsd
     >>> model = nsd.nn.load("model.safetensors")  # doctest: +SKIP
     """
-    tensors, document = read_file(path)
-    if document.get("kind") != "model":
-        raise CheckpointError(f"{path} holds a {document.get('kind')}, not a network")
+    tensors, document = read_file(path, "model")
     try:
-        model = build(document, dtype=tensors["readout"].dtype, device=device)
+        model = _build(document, tensors["readout"].dtype, device)
         model.load_state_dict(tensors)
     except (KeyError, TypeError, RuntimeError, NotSoDeepError) as error:
         raise CheckpointError(f"{path} does not describe a network: {error}") from error
     return model
 
 
-def build(config: Mapping[str, Any], dtype: torch.dtype | None = None, device: Any = None) -> DEQ | ENN:
+def _build(config: Mapping[str, Any], dtype: torch.dtype, device: Any) -> DEQ | ENN:
     """Return a network of the architecture that :meth:`Model.config` describes, with fresh weights."""
     sizes = (config["in_features"], config["width"], config["out_features"])
     shared: dict[str, Any] = {"kernel": config["kernel"], "bias": config["bias"], "dtype": dtype, "device": device}
@@ -173,7 +167,7 @@ _FORMAT = "notsodeep-1"
 
 
 def write_file(path: str | Path, tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> None:
-    """Write to a temporary file beside ``path``, flush it to the disk, then put it in place: whole or not at all."""
+    """Write tensors and a JSON document to one safetensors file, whole or not at all."""
     path = Path(path)
     if not all_finite(tensors):
         raise CheckpointError(f"{path} is not written: a tensor holds NaN or infinity, which no network recovers from")
@@ -183,36 +177,25 @@ def write_file(path: str | Path, tensors: Mapping[str, Tensor], document: Mappin
     write_with(path, lambda temporary: temporary.write_bytes(safetensors.torch.save(host, metadata)))
 
 
-def read_file(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the document of a file; every byte must be as it was written."""
-    path = Path(path)
+def read_file(path: str | Path, kind: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the document, of this kind, of a file whose every byte is as it was written."""
     try:
-        content = path.read_bytes()
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
-    try:
-        metadata = _metadata(content)
-        tensors = safetensors.torch.load(content)
-    except (SafetensorError, ValueError, KeyError, UnicodeDecodeError, RecursionError) as error:
+    except SafetensorError as error:
         raise CheckpointError(f"{path} is damaged or no safetensors file: {error}") from None
     if metadata.get("format") != _FORMAT:
         raise CheckpointError(f"{path} was not written by notsodeep (format {metadata.get('format')!r})")
     text = metadata.get("document", "")
     if _digest(tensors, text) != metadata.get("sha256"):
         raise CheckpointError(f"{path} is damaged: its checksum does not match its content")
-    return tensors, json.loads(text)
-
-
-def _metadata(content: bytes) -> dict[str, str]:
-    """Return the metadata of a safetensors file: eight bytes of length, then a JSON header."""
-    length = int.from_bytes(content[:8], "little")
-    if len(content) < 8 or length > len(content) - 8:
-        raise ValueError("the header is cut off")
-    header = json.loads(content[8 : 8 + length])
-    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else None
-    if not isinstance(metadata, dict):
-        raise ValueError("the header has no metadata")
-    return metadata
+    document = json.loads(text)
+    if kind is not None and document.get("kind") != kind:
+        raise CheckpointError(f"{path} holds a {document.get('kind')}, not a {kind}; choose another file")
+    return tensors, document
 
 
 def all_finite(tensors: Mapping[str, Tensor]) -> bool:
@@ -221,7 +204,7 @@ def all_finite(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """Return sixteen digits that tell one set of numbers from another, on whatever device they are."""
+    """Return sixteen digits that tell one set of tensors from another, on any device."""
     return _digest({name: tensor.detach().to("cpu") for name, tensor in tensors.items()}, "")[:16]
 
 

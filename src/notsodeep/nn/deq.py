@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -15,11 +15,14 @@ from .._words import Kernel
 from ..errors import InvalidInputError
 from ..networks import DEQ as Specification
 from .implicit import equilibrium, find_equilibrium
-from .model import Gaussian, Model, check_input, ridge_readout
+from .model import Gaussian, Model, check_input
 
 
 class DEQ(Model):
     """Run z = phi(sigma_a A z + sigma_b B x + sigma_c c) / sqrt(m), f(x) = a z, with derivatives of every order.
+
+    With ``readout="pre-activation"`` in the specification f(x) = a [sigma_a z, sigma_b x, sigma_c], which is one more
+    unit of the layer with weights of its own; the last entry is there where sigma_c2 > 0.
 
     Parameters
     ----------
@@ -66,73 +69,48 @@ class DEQ(Model):
         super().__init__()
         self.spec = spec
         self.in_features = whole("in_features", in_features)
-        whole("width", width)
+        self.width = whole("width", width)
         self.out_features = whole("out_features", out_features)
         self.solver = solver or SolverOptions()
         self.contraction_limit: float | None = None
         gaussian = Gaussian(seed, dtype, device)
         self.input = gaussian.parameter(width, in_features)
         self.recurrent = gaussian.parameter(width, width)
-        self.readout = gaussian.parameter(out_features, width)
+        self._sigmas = [math.sqrt(variance) for variance in spec.variances]
+        self._gain = self._sigmas[0] / math.sqrt(width)
+        seen = in_features + (self._sigmas[2] > 0.0) if spec.readout == "pre-activation" else 0
+        self.readout = gaussian.parameter(out_features, width + seen)
         self.bias = gaussian.bias(out_features, bias)
-        self.offset = gaussian.parameter(width) if spec.variances[2] > 0.0 else None  # c, drawn last
-        self._gain, self._scale = math.sqrt(spec.variances[0] / width), 1.0 / math.sqrt(width)
-        self._drive, self._shift = (math.sqrt(v) for v in spec.variances[1:])
+        self.offset = gaussian.parameter(width) if self._sigmas[2] > 0.0 else None  # c, drawn last
         self._vector: Tensor | None = None
         self.set_kernel(kernel)
 
     # -- evaluation --------------------------------------------------------------------------------------
-    def _hidden(self, x: Tensor) -> Tensor:
-        """Return sqrt(m) z."""
+    def features(self, x: Tensor) -> Tensor:
         check_input(x, self.in_features)
         self._limit()
         drive = self._project(x)
         u = equilibrium(self.recurrent, drive.reshape(-1, self.width), self._gain, self.spec.activation, self.solver)
-        return u.reshape(drive.shape)
+        z = u.reshape(drive.shape) / math.sqrt(self.width)
+        if self.spec.readout == "activation":
+            return z
+        sigma_a, sigma_b, sigma_c = self._sigmas
+        constant = [] if self.offset is None else [torch.full_like(z[..., :1], sigma_c)]
+        return torch.cat([sigma_a * z, sigma_b * x.to(z.dtype), *constant], dim=-1)
 
-    def solve(self, x: Tensor, guess: Tensor | None = None) -> Equilibrium:
-        """Return the equilibrium with its residuals and steps, without derivatives; it never warns.
-
-        Parameters
-        ----------
-        x : Tensor of shape (..., in_features)
-        guess : Tensor of shape (width, 2 width), optional
-            What :meth:`fit_guess` returned: the solver starts nearer to the equilibrium.
-
-        Returns
-        -------
-        Equilibrium
-            Its value has one row z per input.
-        """
+    def solve(self, x: Tensor) -> Equilibrium:
+        """Return the equilibria z, one row per input, with residuals and steps, without derivatives or warnings."""
         check_input(x, self.in_features)
         with torch.no_grad():
-            phi, drive = self.spec.activation, self._project(x).reshape(-1, self.width)
-            start = None if guess is None else phi(torch.cat([phi(drive), drive], 1) @ guess.mT)
-            found = find_equilibrium(self.recurrent, drive, self._gain, phi, self.solver, start)
-        return Equilibrium(found.value * self._scale, found.residual, found.steps, found.converged)
-
-    def fit_guess(self, x: Tensor) -> Tensor:
-        """Fit a start of the solver: u = phi(W [phi(c), c]), c = sigma_b B x + sigma_c c, by least squares for W.
-
-        Parameters
-        ----------
-        x : Tensor of shape (rows, in_features)
-            Rows whose equilibria are solved for.
-
-        Returns
-        -------
-        Tensor of shape (width, 2 width)
-        """
-        with torch.no_grad():
-            u, drive = self.solve(x).value / self._scale, self._project(x)
-            wanted = torch.addmm(drive, u, self.recurrent.mT, alpha=self._gain)
-            return ridge_readout(torch.cat([self.spec.activation(drive), drive], 1), wanted, 1e-6)
+            drive = self._project(x).reshape(-1, self.width)
+            found = find_equilibrium(self.recurrent, drive, self._gain, self.spec.activation, self.solver)
+        return replace(found, value=found.value / math.sqrt(self.width))
 
     def _project(self, x: Tensor) -> Tensor:
         """Return sigma_b B x + sigma_c c in the weights' own precision: bfloat16 would exceed any useful tolerance."""
         with torch.autocast(x.device.type, enabled=False):
-            shift = None if self.offset is None else self._shift * self.offset
-            return nn.functional.linear(self._drive * x.to(self.input.dtype), self.input, shift)
+            shift = None if self.offset is None else self._sigmas[2] * self.offset
+            return nn.functional.linear(self._sigmas[1] * x.to(self.input.dtype), self.input, shift)
 
     # -- contraction -------------------------------------------------------------------------------------
     def contraction(self) -> float:
@@ -144,17 +122,9 @@ class DEQ(Model):
         return norm * self._gain * self.spec.activation.lipschitz
 
     def limit_contraction(self, limit: float | None) -> DEQ:
-        """Scale A down before each training step, so that :meth:`contraction` stays below a number.
+        """Scale A down before each training step, so that :meth:`contraction` stays below a limit, and return self.
 
-        Parameters
-        ----------
-        limit : float or None
-            Between 0 and 1; None removes the limit.
-
-        Returns
-        -------
-        DEQ
-            The module itself.
+        The limit lies between 0 and 1; None removes it.
         """
         if limit is not None and not 0 < limit < 1:
             raise InvalidInputError(f"the limit of the contraction must lie between 0 and 1, got {limit!r}")

@@ -1,4 +1,4 @@
-"""The explicit network at finite width, what a DEQ becomes; and its forms for ONNX and torch.export."""
+"""The explicit network at finite width, what a DEQ becomes; and its form for ONNX."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .model import LIMITS, Gaussian, Model, check_input
 class ENN(Model):
     """Run x_l = sigma_l(W_l x_{l-1}) / sqrt(m_l), l = 1 ... L, f(x) = a x_L.
 
-    ``torch.compile(model, fullgraph=True)`` takes it as it is.
+    ``torch.compile(model, fullgraph=True)`` and ``torch.export.export(model, (x,))`` take it as it is.
 
     Parameters
     ----------
@@ -87,13 +87,13 @@ class ENN(Model):
         self.in_features = whole("in_features", in_features)
         self.out_features = whole("out_features", out_features)
         self.widths = _widths(width, self.spec.depth)
+        self.width = self.widths[-1]
         gaussian = Gaussian(seed, dtype, device)
         draw = gaussian.parameter if init == "gaussian" else gaussian.orthogonal
         sizes = (in_features, *self.widths)
         self.weights = nn.ParameterList(draw(m, k) for k, m in zip(sizes, self.widths, strict=False))
-        self.readout = gaussian.parameter(out_features, self.widths[-1])
+        self.readout = gaussian.parameter(out_features, self.width)
         self.bias = gaussian.bias(out_features, bias)
-        self._scale = 1.0 / math.sqrt(self.widths[-1])
         self._layers = nn.ModuleList(
             NormLayer(phi, self.readout, m) if isinstance(phi, NormUnits) else ElementwiseLayer(phi)
             for phi, m in zip(self.spec.activations, self.widths, strict=True)
@@ -101,13 +101,12 @@ class ENN(Model):
         self.set_kernel(kernel or _kernel_of(twin))
 
     # -- evaluation --------------------------------------------------------------------------------------
-    def _hidden(self, x: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
         check_input(x, self.in_features)
         if self.normalise:
             x = nn.functional.normalize(x, dim=-1)
-        for i, (weight, layer) in enumerate(zip(self.weights, self._layers, strict=True)):
-            x = x if i == 0 else x / math.sqrt(self.widths[i - 1])  # that of the last layer is ``_scale``
-            x = layer(nn.functional.linear(x, weight), x)
+        for weight, layer in zip(self.weights, self._layers, strict=True):
+            x = layer(nn.functional.linear(x, weight), x) / math.sqrt(len(weight))
         return x
 
     # -- description -------------------------------------------------------------------------------------
@@ -135,14 +134,20 @@ class ElementwiseLayer(nn.Module):
 
 
 class NormLayer(nn.Module):
-    """A layer of units that see the norm of their input; its table is a buffer."""
+    """A layer of units that see the norm of their input; its table of constants is a buffer."""
 
     table: Tensor
 
     def __init__(self, phi: NormUnits, like: Tensor, width: int) -> None:
         super().__init__()
-        self.phi = phi
+        self.phi, self.width = phi, width
         self.register_buffer("table", phi.table(like.detach(), width).clone(), persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> NormLayer:
+        """Make the table anew when the module moves, since a cast to fewer digits and back would round it for good."""
+        super()._apply(fn, recurse)
+        self.table = self.phi.table(self.table, self.width).clone()
+        return self
 
     def forward(self, before: Tensor, inputs: Tensor) -> Tensor:
         return self.phi.units(before, inputs, self.table)
@@ -167,28 +172,6 @@ def _widths(width: int | Sequence[int], depth: int) -> tuple[int, ...]:
 # ---- for other runtimes ------------------------------------------------------------------------------------
 
 
-def export_program(model: ENN) -> torch.export.ExportedProgram:
-    """Return the network as a ``torch.export`` program with a free batch size.
-
-    Parameters
-    ----------
-    model : nsd.nn.ENN
-
-    Returns
-    -------
-    torch.export.ExportedProgram
-
-    Examples
-    --------
-    >>> import notsodeep as nsd, torch
-    >>> program = nsd.nn.export_program(nsd.nn.ENN(nsd.ENN(["tanh"]), 3, 8, 2))
-    >>> program.module()(torch.ones(5, 3)).shape
-    torch.Size([5, 2])
-    """
-    _check(model)
-    return exported(model, _example(model))
-
-
 def export_onnx(model: ENN, path: str | Path) -> Path:
     """Write the network as ONNX, input ``x`` (batch, in_features), output ``y`` (batch, out_features).
 
@@ -208,19 +191,18 @@ def export_onnx(model: ENN, path: str | Path) -> Path:
     >>> model = nsd.nn.ENN(nsd.ENN(["tanh"]), 3, 8, 2)
     >>> nsd.nn.export_onnx(model, "model.onnx")  # doctest: +SKIP
     """
-    _check(model)
-    return write_onnx(model, _example(model), path, ["y"])
-
-
-def exported(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
-    """Return any module of one input as a ``torch.export`` program with a free batch size."""
-    batch = torch.export.Dim("batch")
-    return torch.export.export(module.eval(), (example,), dynamic_shapes={"x": {0: batch}})
+    if not isinstance(model, ENN):
+        raise InvalidInputError(
+            f"only an explicit network can be exported, got {type(model).__name__}: a DEQ iterates until its "
+            "equilibrium is reached, which no static graph holds. Export a twin of it (notsodeep.match_one_layer), or "
+            "the student of its replacement (notsodeep.replace)"
+        )
+    return write_onnx(model, (model.in_features,), path, ["y"])
 
 
 @checked
-def write_onnx(module: nn.Module, example: Tensor, path: str | Path, outputs: list[str]) -> Path:
-    """Write any module of one input as ONNX with a free batch size."""
+def write_onnx(module: nn.Module, shape: tuple[int, ...], path: str | Path, outputs: list[str]) -> Path:
+    """Write any module that takes rows of one shape as ONNX with a free batch size."""
     for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError(package, "onnx")
@@ -230,7 +212,7 @@ def write_onnx(module: nn.Module, example: Tensor, path: str | Path, outputs: li
         warnings.simplefilter("ignore", FutureWarning)
         program = torch.onnx.export(
             module.eval(),
-            (example,),
+            (torch.zeros(2, *shape).to(next(module.parameters())),),
             dynamo=True,
             input_names=["x"],
             output_names=outputs,
@@ -243,16 +225,3 @@ def write_onnx(module: nn.Module, example: Tensor, path: str | Path, outputs: li
         else:
             write_with(path, lambda temporary: program.save(str(temporary)))
     return path
-
-
-def _example(model: ENN) -> Tensor:
-    return torch.zeros(2, model.in_features, dtype=model.readout.dtype, device=model.readout.device)
-
-
-def _check(model: Any) -> None:
-    if not isinstance(model, ENN):
-        raise InvalidInputError(
-            f"only an explicit network can be exported, got {type(model).__name__}: a DEQ iterates until its "
-            "equilibrium is reached, which no static graph holds. Export a twin of it (notsodeep.match_one_layer), or "
-            "the student of its replacement (notsodeep.replace)"
-        )

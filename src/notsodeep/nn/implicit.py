@@ -21,32 +21,23 @@ from ..activations import Activation
 
 
 def find_equilibrium(
-    recurrent: Tensor,
-    drive: Tensor,
-    gain: float,
-    phi: Activation,
-    options: SolverOptions,
-    start: Tensor | None = None,
+    recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, options: SolverOptions
 ) -> Equilibrium:
     """Solve u = phi(drive + gain u A') for every row of ``drive``, without derivatives."""
+
+    def map_of(rows: Any) -> Callable[[Tensor], Tensor]:
+        inputs = drive[rows]
+        return lambda u: phi(_affine(inputs, u, recurrent, gain))
+
     with torch.no_grad(), torch.autocast(drive.device.type, enabled=False):
-        start = phi(drive) if start is None else start  # one Picard step from zero needs no product with A
-        return _solve(lambda rows: _map(drive[rows], recurrent, gain, phi), start, options)
+        # one Picard step from zero needs no product with A
+        return solve_equilibrium(map_of(slice(None)), phi(drive), options, restrict=map_of)
 
 
 @_disable_dynamo  # torch.compiler.disable itself would load the whole compiler with this file
 def equilibrium(recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, options: SolverOptions) -> Tensor:
-    """The differentiable solution u of u = phi(drive + gain u A'); warns or raises where there is none."""
+    """Return the differentiable solution u of u = phi(drive + gain u A'); warn or raise where there is none."""
     return _NonlinearEquilibrium.apply(recurrent, drive, gain, phi, options)
-
-
-def _solve(map_of: Callable[[Any], Callable[[Tensor], Tensor]], start: Tensor, options: SolverOptions) -> Equilibrium:
-    """The fixed point of a map that is there for any rows."""
-    return solve_equilibrium(map_of(slice(None)), start, options, restrict=map_of)
-
-
-def _map(drive: Tensor, recurrent: Tensor, gain: float, phi: Activation) -> Callable[[Tensor], Tensor]:
-    return lambda u: phi(_affine(drive, u, recurrent, gain))
 
 
 def _affine(drive: Tensor, u: Tensor, recurrent: Tensor, gain: float) -> Tensor:
@@ -101,8 +92,12 @@ class _LinearEquilibrium(Function):
 
     @staticmethod
     def forward(matrix: Tensor, slope: Tensor, source: Tensor, gain: float, options: SolverOptions) -> Tensor:
+        def map_of(rows: Any) -> Callable[[Tensor], Tensor]:
+            slopes, sources = slope[rows], source[rows]
+            return lambda h: torch.addcmul(sources, slopes, h @ matrix, value=gain)
+
         with torch.no_grad(), torch.autocast(source.device.type, enabled=False):
-            found = _solve(lambda rows: _linear_map(matrix, slope[rows], source[rows], gain), source, options)
+            found = solve_equilibrium(map_of(slice(None)), source, options, restrict=map_of)
         found.require(options, "the equilibrium of the derivative")
         return found.value
 
@@ -139,10 +134,6 @@ class _LinearEquilibrium(Function):
 
 def _linear(matrix: Tensor, slope: Tensor, source: Tensor, gain: float, options: SolverOptions) -> Tensor:
     return _LinearEquilibrium.apply(matrix, slope, source, gain, options)
-
-
-def _linear_map(matrix: Tensor, slope: Tensor, source: Tensor, gain: float) -> Any:
-    return lambda h: torch.addcmul(source, slope, h @ matrix, value=gain)
 
 
 def _outer(left: Tensor, right: Tensor, like: Tensor) -> Tensor:

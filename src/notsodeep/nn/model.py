@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from .._arguments import not_negative, shown, whole_seed
 from .._arrays import as_device, as_rows
@@ -24,7 +22,6 @@ from ..networks import KERNELS
 class NetworkLimits:
     """The tuning numbers of this room."""
 
-    most_weights: int = 1 << 37  # in one matrix: half a terabyte in single precision, beyond any machine
     onnx_bytes: int = 1 << 30  # weights above this go to a second file: one ONNX file holds less than two GiB
     least_coverage: float = 0.05  # a student that answers less of the rows than that costs more than it saves
     batch: int = 1024  # rows that are evaluated together: enough to fill two cores or a GPU at width 1,024
@@ -36,7 +33,8 @@ LIMITS = NetworkLimits()
 class Model(nn.Module):
     """A network in the theory's parametrisation: weights of unit variance, scaled in the forward pass.
 
-    ``readout`` has shape (out_features, width); ``bias``, which the theory does without, starts at zero.
+    ``readout`` has one row per output and one column per feature. The features are the last hidden layer, and also the
+    inputs where the readout of a DEQ is a pre-activation. ``bias``, which the theory does without, starts at zero.
 
     Examples
     --------
@@ -47,54 +45,25 @@ class Model(nn.Module):
 
     spec: Any
     in_features: int
+    width: int
     out_features: int
     kernel: Kernel
     readout: nn.Parameter
     bias: nn.Parameter | None
-    _scale: float
 
     def __init__(self) -> None:
         super().__init__()
 
-    @property
-    def width(self) -> int:
-        """The width of the last hidden layer."""
-        return self.readout.shape[1]
-
-    def _hidden(self, x: Tensor) -> Tensor:
-        """Return the last hidden state up to the factor ``_scale``."""
-        raise NotImplementedError
-
     def features(self, x: Tensor) -> Tensor:
-        """Return the last hidden state, the input of the readout.
-
-        Parameters
-        ----------
-        x : Tensor of shape (..., in_features)
-
-        Returns
-        -------
-        Tensor of shape (..., width)
-        """
-        return self._hidden(x) * self._scale
+        """Return what the readout sees of inputs of shape (..., in_features)."""
+        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs, of shape (..., out_features)."""
-        # the factor costs less on the outputs than on the state
-        outputs = nn.functional.linear(self._hidden(x), self.readout) * self._scale
-        return outputs if self.bias is None else outputs + self.bias
+        return self.read(self.features(x))
 
     def read(self, features: Tensor) -> Tensor:
-        """Return the outputs that belong to hidden states.
-
-        Parameters
-        ----------
-        features : Tensor of shape (..., width)
-
-        Returns
-        -------
-        Tensor of shape (..., out_features)
-        """
+        """Return the outputs, of shape (..., out_features), that belong to features."""
         return nn.functional.linear(features, self.readout, self.bias)
 
     def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
@@ -102,14 +71,7 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def set_kernel(self, kernel: Kernel) -> None:
-        """Choose what trains, by the kernel that describes the training.
-
-        Parameters
-        ----------
-        kernel : {"ck", "ntk", "ntk_frozen"}
-            ``"ck"``: the readout alone, on random features. ``"ntk"``: every weight. ``"ntk_frozen"``: every weight
-            but those of the input (and the bias inside a DEQ).
-        """
+        """Choose what trains: the readout ("ck"), every weight ("ntk"), all but the input weights ("ntk_frozen")."""
         if kernel not in KERNELS:
             raise InvalidInputError(f"kernel must be one of {KERNELS}, got {shown(kernel)}")
         self.kernel = kernel
@@ -122,18 +84,7 @@ class Model(nn.Module):
         return {}
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Return one optimiser group per trained weight matrix, each with its own learning rate.
-
-        Parameters
-        ----------
-        lr : float
-            The learning rate, which the network's multipliers scale.
-
-        Returns
-        -------
-        list of dict
-            What ``torch.optim`` takes in place of parameters.
-        """
+        """Return one group per trained weight matrix for ``torch.optim``, each with its own multiple of ``lr``."""
         rates = self._rates()
         weights = [*self.hidden_weights(), ("readout", self.readout)]
         weights += [] if self.bias is None else [("bias", self.bias)]
@@ -171,14 +122,11 @@ class Gaussian:
         return nn.Parameter(self._draw(*shape).to(self._device, self._dtype))
 
     def _draw(self, *shape: int) -> Tensor:
-        if math.prod(shape) > LIMITS.most_weights:
-            raise InvalidInputError(
-                f"a weight matrix of shape {shape} has over {LIMITS.most_weights:.0e} entries; take a smaller width"
-            )
         try:
             return torch.randn(*shape, generator=self._generator, dtype=torch.float32)
-        except RuntimeError as error:  # torch has no class of its own for it
-            raise MemoryError(f"a weight matrix of shape {shape} does not fit into memory") from error
+        except (RuntimeError, TypeError, OverflowError):  # torch has no class of its own for it
+            told = " x ".join(shown(size) for size in shape)
+            raise InvalidInputError(f"{told} weights do not fit into memory; take a smaller width") from None
 
     def orthogonal(self, rows: int, columns: int) -> nn.Parameter:
         """Draw rows that are Gaussian vectors, each by itself exactly, but orthogonal to each other in blocks.
@@ -291,12 +239,9 @@ def as_inputs(X: Any, like: Tensor) -> Tensor:
 
 
 def as_pair(data: Any, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (X, y) from a pair of arrays or a map-style dataset; integer y are classes, others are targets."""
-    if isinstance(data, Dataset):
-        samples = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
-        data = (torch.stack([torch.as_tensor(x) for x, _ in samples]), torch.as_tensor([y for _, y in samples]))
+    """Return a pair of arrays (X, y) as tensors; integer y are classes, others are targets."""
     if not isinstance(data, tuple | list) or len(data) != 2:
-        raise InvalidInputError(f"data must be a pair (X, y) or a dataset of such pairs, got {type(data).__name__}")
+        raise InvalidInputError(f"data must be a pair of arrays (X, y), got {type(data).__name__}")
     X = as_inputs(data[0], like)
     y = _labels(data[1])
     if y.shape[:1] != X.shape[:1]:
@@ -323,9 +268,7 @@ def _labels(y: Any) -> Tensor:
             f"y must hold whole numbers (classes) or real targets, got {array.dtype}. Names become classes with "
             "names, y = np.unique(y, return_inverse=True)"
         )
-    wide = array.dtype.kind == "f" and array.dtype.itemsize >= 8
-    kinds = {"f": np.float64 if wide else np.float32}
-    return torch.from_numpy(np.require(array, kinds.get(array.dtype.kind, np.int64), ["C", "W"]))
+    return torch.from_numpy(np.require(array, np.float64 if array.dtype.kind == "f" else np.int64, ["C", "W"]))
 
 
 def one_hot(y: Tensor, outputs: int, like: Tensor) -> Tensor:

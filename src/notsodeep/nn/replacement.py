@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -19,9 +18,8 @@ from .._arguments import checked, shown, whole_seed
 from .._arrays import as_numbers, bad_row
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, warn
 from .certify import Certificate, Drift, certify, check_promise, check_rows, compare_samples
-from .checkpoint import build, read_file, write_file
-from .deq import DEQ
-from .enn import ENN, exported, write_onnx
+from .checkpoint import read_file, write_file
+from .enn import write_onnx
 from .model import LIMITS, evaluating, in_batches
 from .student import SCORES, Data, ReplaceOptions, Scored, Student, distil, train_head, width_of
 
@@ -65,7 +63,7 @@ def replace(
     student : nn.Module, optional
         A network of your own, trained in place. By default one hidden layer of ReLU units with standardisation inside.
     options : ReplaceOptions, optional
-        Width of the default student, steps of its training, mixed rows, warm start of the solver.
+        Width of the default student, steps of its training, mixed rows.
     seed : int
         The seed of the splits, of the student and of its training.
     progress : bool, optional
@@ -108,7 +106,11 @@ def replace(
     train, choose, measure = _split(ask, rows, fresh, generator)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
-        pupil = student if student is not None else _new_student(model, train, options)
+        pupil = (
+            student
+            if student is not None
+            else Student(train.rows, train.answers, options.width or width_of(train, model))
+        )
         _check_student(pupil, train)
         distil(pupil, ask, train, choose, options, seed, progress)
         scored, thresholds = _choose_score(pupil, ask, train, choose, options, disagreement, seed)
@@ -116,8 +118,7 @@ def replace(
     differs, unsteady = (part.cpu().numpy() for part in (measure.differs(outputs), _unsteady(ask, measure)))
     used = {"distilled": len(train), "chosen": len(choose), "score": scored.kind, "tolerance": tolerance}
     certificate = certify(score, differs, unsteady, thresholds, (disagreement, confidence), **used)
-    guess = _fit_guess(model, train.rows) if options.warm_start else None
-    return Replacement(model, scored, certificate, rows.shape[1:], guess)
+    return Replacement(model, scored, certificate, rows.shape[1:])
 
 
 # ---- the module ----------------------------------------------------------------------------------------------
@@ -149,8 +150,6 @@ class Replacement(nn.Module):
     certificate : Certificate
     shape : tuple of int
         The shape of one row.
-    guess : Tensor, optional
-        What ``nsd.nn.DEQ.fit_guess`` returned, if the solver is to start from it.
 
     Examples
     --------
@@ -158,14 +157,9 @@ class Replacement(nn.Module):
     >>> nsd.nn.Replacement.load("fast.safetensors", model)  # doctest: +SKIP
     """
 
-    guess: Tensor | None
-
-    def __init__(
-        self, model: Any, scored: Scored, certificate: Certificate, shape: Iterable[int], guess: Tensor | None = None
-    ) -> None:
+    def __init__(self, model: Any, scored: Scored, certificate: Certificate, shape: Iterable[int]) -> None:
         super().__init__()
         self.model, self.scored, self.certificate, self.shape = model, scored, certificate, tuple(shape)
-        self.register_buffer("guess", guess)
         self._seen, self._fell, self._next_look, self._warned = 0, 0, 256, False
         self.eval()
 
@@ -193,15 +187,8 @@ class Replacement(nn.Module):
         outputs, score = self.scored(x)
         left = (~(score >= self.certificate.threshold)).nonzero()[:, 0]
         if len(left):
-            outputs = outputs.index_copy(0, left, self._ask(x[left]).to(outputs.dtype))
+            outputs = outputs.index_copy(0, left, self.model(x[left]).to(outputs.dtype))
         return outputs, len(left)
-
-    def _ask(self, x: Tensor) -> Tensor:
-        if self.guess is None:
-            return self.model(x)
-        found = self.model.solve(x, self.guess)
-        found.require(self.model.solver)
-        return self.model.read(found.value)
 
     # -- after calibration -------------------------------------------------------------------------------
     def drift(self) -> Drift:
@@ -226,96 +213,50 @@ class Replacement(nn.Module):
             )
 
     def measure(self, x: Tensor, repeats: int = 9) -> Timing:
-        """Time model, replacement and bare student on a batch, in turns.
-
-        Parameters
-        ----------
-        x : Tensor of shape (rows, ...)
-        repeats : int
-            The number of rounds, whose median is returned.
-
-        Returns
-        -------
-        Timing
-        """
+        """Return the median times of model, replacement and bare student on a batch, measured in turns."""
         calls = {"model": self.model, "replacement": self._answer, "student": self.student}
+        wait = torch.cuda.synchronize if x.is_cuda else lambda: None
         times: dict[str, list[float]] = {name: [] for name in calls}
         with torch.no_grad():
             for _ in range(repeats + 1):
                 for name, call in calls.items():
-                    _synchronise(x)
+                    wait()
                     started = time.perf_counter()
                     call(x)
-                    _synchronise(x)
+                    wait()
                     times[name].append(time.perf_counter() - started)
         return Timing(**{name: statistics.median(values[1:]) for name, values in times.items()})
 
     # -- elsewhere ---------------------------------------------------------------------------------------
     def save(self, path: str | Path) -> None:
-        """Write student, threshold and certificate to one safetensors file; the model is not in it.
-
-        Parameters
-        ----------
-        path : str or Path
-        """
-        tensors = self.scored.state_dict() | ({} if self.guess is None else {"guess": self.guess})
+        """Write student, threshold and certificate to one safetensors file; the model is not in it."""
+        student: dict[str, Any] = {"class": type(self.student).__name__}
+        if isinstance(self.student, Student):
+            student |= {"width": self.student.hidden.out_features, "outputs": list(self.student.shape)}
         scored = {name: getattr(self.scored, name) for name in ("kind", "temperature", "scale")}
-        document = {"scored": scored, "student": _described(self.student), "certificate": asdict(self.certificate)}
-        write_file(path, tensors, {"kind": "replacement", "shape": list(self.shape), **document})
+        document = {"scored": scored, "student": student, "certificate": asdict(self.certificate)}
+        write_file(path, self.scored.state_dict(), {"kind": "replacement", "shape": list(self.shape), **document})
 
     @staticmethod
     def load(path: str | Path, model: Callable[..., Any], student: nn.Module | None = None) -> Replacement:
-        """Read what :meth:`save` wrote.
-
-        Parameters
-        ----------
-        path : str or Path
-        model : nn.Module or callable
-            The model that is replaced, the same as before.
-        student : nn.Module, optional
-            A network of the student's architecture, where it is one of your own.
-
-        Returns
-        -------
-        Replacement
-        """
-        tensors, document = read_file(path)
-        if document.get("kind") != "replacement":
-            raise CheckpointError(f"{path} holds a {document.get('kind')}, not a replacement")
+        """Read what :meth:`save` wrote of this model; a student of your own needs a network of its architecture."""
+        tensors, document = read_file(path, "replacement")
         try:
             certificate = Certificate(**document["certificate"])
-            guess = tensors.pop("guess", None)
             scored = _rebuilt(tensors, document, student)
             scored.load_state_dict(tensors)
         except (KeyError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"{path} does not describe this replacement: {error}") from error
-        found = Replacement(model, scored, certificate, document["shape"], guess)
+        found = Replacement(model, scored, certificate, document["shape"])
         like = next(model.parameters(), None) if isinstance(model, nn.Module) else None
         return found if like is None else found.to(like.device)
-
-    def export_program(self) -> torch.export.ExportedProgram:
-        """Return the student as a ``torch.export`` program: rows in, (outputs, score) out.
-
-        Rows whose score is below ``certificate.threshold`` belong to the model, wherever that runs.
-        """
-        return exported(self.scored, self._example())
 
     def export_onnx(self, path: str | Path) -> Path:
         """Write the student as ONNX with outputs ``y`` and ``score``.
 
-        Parameters
-        ----------
-        path : str or Path
-
-        Returns
-        -------
-        Path
+        Rows whose score is below ``certificate.threshold`` belong to the model, wherever that runs.
         """
-        return write_onnx(self.scored, self._example(), path, ["y", "score"])
-
-    def _example(self) -> Tensor:
-        like = next(self.scored.parameters())
-        return torch.zeros(2, *self.shape, dtype=like.dtype, device=like.device)
+        return write_onnx(self.scored, self.shape, path, ["y", "score"])
 
     def __repr__(self) -> str:
         size = sum(p.numel() for p in self.student.parameters())
@@ -426,11 +367,6 @@ def _split(ask: _Model, rows: Tensor, fresh: Tensor | None, generator: torch.Gen
     return parts[0], parts[1], ask.data(rows[order[ends[1] :]] if fresh is None else fresh)
 
 
-def _new_student(model: Any, data: Data, options: ReplaceOptions) -> nn.Module:
-    features, outputs = (math.prod(part.shape[1:]) for part in (data.rows, data.answers))
-    return Student(data.rows, data.answers, options.width or width_of(model, features, outputs))
-
-
 def _check_student(student: nn.Module, data: Data) -> None:
     with torch.no_grad(), evaluating(student):
         outputs = student(data.rows[:2])
@@ -494,41 +430,18 @@ def _unsteady(ask: _Model, data: Data) -> Tensor:
     return changed
 
 
-def _fit_guess(model: Any, rows: Tensor) -> Tensor | None:
-    """Return the weights of the start of an ``nsd.nn.DEQ``'s solver, by least squares on its own equilibria."""
-    if not isinstance(model, DEQ):
-        warn(f"warm_start works for nsd.nn.DEQ, not for {type(model).__name__}; the solver starts as it always does")
-        return None
-    return model.fit_guess(rows[: 8 * model.width])
-
-
 # ---- files ---------------------------------------------------------------------------------------------------
 
 
-def _described(student: nn.Module) -> dict[str, Any]:
-    if isinstance(student, Student):
-        sizes = {"width": student.hidden.out_features, "features": student.hidden.in_features}
-        return {"student": "Student", **sizes, "outputs": list(student.shape)}
-    return {"student": "ENN", **student.config()} if isinstance(student, ENN) else {"student": type(student).__name__}
-
-
 def _rebuilt(tensors: dict[str, Tensor], document: dict[str, Any], student: nn.Module | None) -> Scored:
-    about, shape = document["student"], document["shape"]
-    like = next(iter(tensors.values()))
-    rows = torch.zeros(2, *shape, dtype=like.dtype)
-    if student is None and about["student"] == "Student":
-        student = Student(rows, torch.zeros(2, *about["outputs"], dtype=like.dtype), about["width"])
-    elif student is None and about["student"] == "ENN":
-        student = build(about, dtype=like.dtype)
-    elif student is None:
-        raise CheckpointError(f"the student is a {about['student']}: give student=, a network of that architecture")
+    about, dtype = document["student"], next(iter(tensors.values())).dtype
+    rows = torch.zeros(2, *document["shape"], dtype=dtype)
+    if student is None:
+        if about["class"] != "Student":
+            raise CheckpointError(f"the student is a {about['class']}: give student=, a network of that architecture")
+        student = Student(rows, torch.zeros(2, *about["outputs"], dtype=dtype), about["width"])
     with torch.no_grad():
         data = Data(rows, student.eval()(rows), document["certificate"]["tolerance"])
     scored = Scored(student, document["scored"]["kind"], data)
     scored.temperature, scored.scale = document["scored"]["temperature"], document["scored"]["scale"]
     return scored
-
-
-def _synchronise(x: Tensor) -> None:
-    if x.is_cuda:
-        torch.cuda.synchronize(x.device)

@@ -38,8 +38,6 @@ class ReplaceOptions:
         forward pass of the model.
     noise : float
         The size of that noise at most, relative to the standard deviation of the features.
-    warm_start : bool
-        For ``nsd.nn.DEQ``: rows that the model must answer are solved from a guess, which is fitted as well.
     rows : int
         The most rows that are held of an iterable of batches; beyond that a random sample of them is.
 
@@ -56,7 +54,6 @@ class ReplaceOptions:
     lr: float = 2e-3
     mixed: float = 0.5
     noise: float = 0.1
-    warm_start: bool = False
     rows: int = 100_000
 
     def __post_init__(self) -> None:
@@ -136,10 +133,10 @@ class Student(nn.Module):
         return (self.centre + self.spread * outputs).unflatten(1, self.shape or (1,)).reshape(-1, *self.shape)
 
 
-def width_of(model: Any, features: int, outputs: int) -> int:
+def width_of(data: Data, model: Any) -> int:
     """Return the width of a DEQ with as many parameters as the model: m^2 + m (features + outputs)."""
     size = sum(p.numel() for p in model.parameters()) if isinstance(model, nn.Module) else 0
-    ends = features + outputs
+    ends = data.rows[0].numel() + data.answers[0].numel()
     return min(4096, max(64, round((math.sqrt(ends**2 + 4.0 * size) - ends) / 2.0))) if size else 256
 
 
@@ -232,7 +229,7 @@ def train_head(scored: Scored, ask: Ask, data: Data, held: Data, options: Replac
     steps = 600  # on a small network of a few thousand rows: a second
     for step in range(steps):
         _set_rate(optimiser, options.lr, step / steps)
-        which = _draw(len(pool), 2 * options.batch_size, generator).to(outputs.device)
+        which = _draw(pool, 2 * options.batch_size, generator)
         found = scored.score(pool.rows[which], outputs[which])
         optimiser.zero_grad(set_to_none=True)
         if data.tolerance is None:
@@ -267,7 +264,7 @@ def _likeness(data: Data) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def _batch(data: Data, ask: Ask, options: ReplaceOptions, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    which = _draw(len(data), options.batch_size, generator).to(data.rows.device)
+    which = _draw(data, options.batch_size, generator)
     rows, answers = data.rows[which], data.answers[which]
     count = round(options.mixed * len(which))
     if not count:
@@ -280,14 +277,15 @@ def _mixed(data: Data, count: int, noise: float, generator: torch.Generator) -> 
     """Return convex combinations of two rows each, with noise of a random size."""
     rows = data.rows
     shape = (count, *[1] * (rows.ndim - 1))
-    first, second = (rows[_draw(len(rows), count, generator).to(rows.device)] for _ in range(2))
+    first, second = (rows[_draw(data, count, generator)] for _ in range(2))
     share, size = (torch.rand(shape, generator=generator).to(rows) for _ in range(2))
     noise *= data.spread
     return torch.lerp(first, second, share) + noise * size * torch.randn(first.shape, generator=generator).to(rows)
 
 
-def _draw(n: int, count: int, generator: torch.Generator) -> Tensor:
-    return torch.randint(n, (count,), generator=generator)
+def _draw(data: Data, count: int, generator: torch.Generator) -> Tensor:
+    """Return the numbers of random rows."""
+    return torch.randint(len(data), (count,), generator=generator).to(data.rows.device)
 
 
 def _set_rate(optimiser: torch.optim.Optimizer, lr: float, done: float) -> None:

@@ -19,7 +19,7 @@ from .._arguments import checked, not_negative, whole
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from .checkpoint import Checkpoint, all_finite, fingerprint
-from .model import LIMITS, Model, as_pair, check_classes, compute_features, evaluating, one_hot, set_readout
+from .model import LIMITS, Model, as_pair, check_classes, compute_features, one_hot, set_readout
 
 Optimiser = Literal["sgd", "adam"]
 Forward = Callable[[Tensor], Tensor]
@@ -30,7 +30,7 @@ _RATES = {"sgd": 1.0, "adam": 0.01}  # these suit weights of unit variance
 
 @dataclass(frozen=True)
 class Epoch:
-    """One pass over the data: means over its batches, as they were seen, and what validation rows gave."""
+    """Means over the batches of one pass, as they were seen, and what validation rows gave after it."""
 
     loss: float
     accuracy: float | None
@@ -46,8 +46,7 @@ class History:
     Attributes
     ----------
     epochs : tuple of Epoch
-    feature_seconds : float
-        The time that features of frozen weights took, which is spent once.
+        Each has ``loss``, ``accuracy``, ``validation_loss``, ``validation_accuracy`` and ``seconds``.
 
     Examples
     --------
@@ -58,17 +57,11 @@ class History:
     """
 
     epochs: tuple[Epoch, ...]
-    feature_seconds: float = 0.0
 
     @property
     def last(self) -> Epoch:
         """The last epoch."""
         return self.epochs[-1]
-
-    @property
-    def seconds(self) -> float:
-        """The time of the whole run."""
-        return self.feature_seconds + sum(epoch.seconds for epoch in self.epochs)
 
     def __len__(self) -> int:
         return len(self.epochs)
@@ -77,7 +70,8 @@ class History:
         end = self.last
         seen = "" if end.accuracy is None else f", accuracy {end.accuracy:.4f}"
         held = "" if end.validation_accuracy is None else f", validation accuracy {end.validation_accuracy:.4f}"
-        return f"History({len(self)} epochs, loss {end.loss:.4g}{seen}{held}, {self.seconds:.2f} s)"
+        seconds = sum(epoch.seconds for epoch in self.epochs)
+        return f"History({len(self)} epochs, loss {end.loss:.4g}{seen}{held}, {seconds:.2f} s)"
 
 
 @checked
@@ -103,7 +97,7 @@ def fit(
     ----------
     model : nn.Module
         An ``nsd.nn.DEQ`` or ``nsd.nn.ENN``, whose ``kernel`` says what trains, or any module from rows to outputs.
-    data, validation : pair of arrays (X, y), or a dataset of such pairs
+    data, validation : pair of arrays (X, y)
         X has shape (n, p); y holds n whole numbers (classes), or targets of shape (n,) or (n, outputs). Loss and
         accuracy on ``validation`` are recorded after every epoch.
     optimiser : {"sgd", "adam"} or torch.optim.Optimizer
@@ -125,7 +119,7 @@ def fit(
     Raises
     ------
     ConvergenceError
-        If the loss or a weight is no longer finite. Such a state is never written to the checkpoint.
+        If the loss, a weight or an output is no longer finite. Such a state is never written to the checkpoint.
 
     Examples
     --------
@@ -143,11 +137,11 @@ def fit(
     if isinstance(model, Model):
         check_classes(training[1], model.out_features)
     stepper = optimiser if isinstance(optimiser, Optimizer) else _own_optimiser(model, optimiser, lr)
-    described = {"batch_size": batch_size, "seed": seed, **_described(stepper), **_identity(model, training, held)}
-    saved = None if checkpoint is None else Checkpoint(Path(checkpoint), described)
-    started = time.perf_counter()
+    saved = None
+    if checkpoint is not None:
+        described = {"batch_size": batch_size, "seed": seed, **_describe(model, stepper, training, held)}
+        saved = Checkpoint(Path(checkpoint), described)
     forward, training, held = _freeze(model, training, held)
-    frozen = time.perf_counter() - started if forward is not model else 0.0
     with _training(model, seed):
         rows = [] if saved is None else [Epoch(**row) for row in saved.restore(model, stepper, epochs)]
         steps = range(len(rows), epochs)
@@ -156,7 +150,7 @@ def fit(
             rows.append(_epoch(model, forward, training, held, stepper, order.split(batch_size)))
             if saved is not None:
                 saved.save(model, stepper, [asdict(row) for row in rows])
-    return History(tuple(rows), frozen)
+    return History(tuple(rows))
 
 
 @checked
@@ -167,7 +161,7 @@ def fit_readout(model: Model, data: Any, *, ridge: float = 1e-3, validation: Any
     ----------
     model : nsd.nn.DEQ or nsd.nn.ENN
         Its readout, and its bias where it has one, are replaced; the hidden weights stay.
-    data, validation : pair of arrays (X, y), or a dataset of such pairs
+    data, validation : pair of arrays (X, y)
         Classes become centred indicator vectors; other targets stay as they are.
     ridge : float
         The penalty; that of a bias is zero.
@@ -189,39 +183,10 @@ def fit_readout(model: Model, data: Any, *, ridge: float = 1e-3, validation: Any
     X, y = as_pair(data, _like(model))
     held = None if validation is None else as_pair(validation, X)
     features = compute_features(model, X)
-    middle = time.perf_counter()
     set_readout(model, features, one_hot(y, model.out_features, features), ridge)
     seen = _evaluate(model.read, (features, y), squared=True)
     later = (None, None) if held is None else _evaluate(model, held, squared=True)
-    return History((Epoch(seen[0], seen[1], later[0], later[1], time.perf_counter() - middle),), middle - started)
-
-
-@checked
-def evaluate(model: nn.Module, data: Any) -> tuple[float, float | None]:
-    """Return the loss and the accuracy of a network.
-
-    Parameters
-    ----------
-    model : nn.Module
-        A module from rows to outputs.
-    data : pair of arrays (X, y), or a dataset of such pairs
-
-    Returns
-    -------
-    loss : float
-        The mean cross entropy of classes, half the mean squared error of other targets.
-    accuracy : float or None
-        The share of rows whose largest output is that of their class; None where y holds no classes.
-
-    Examples
-    --------
-    >>> import notsodeep as nsd, numpy as np
-    >>> model = nsd.nn.ENN(nsd.ENN(["tanh"]), in_features=3, width=8, out_features=2)
-    >>> loss, accuracy = nsd.nn.evaluate(model, (np.eye(3), [0, 1, 1]))
-    """
-    pair = as_pair(data, _like(model))
-    with evaluating(model):
-        return _evaluate(model, pair)
+    return History((Epoch(*seen, *later, time.perf_counter() - started),))
 
 
 # ---- the loop ------------------------------------------------------------------------------------------------
@@ -243,15 +208,17 @@ def _epoch(
         total += loss.detach() * len(batch)
         right += _hits(outputs.detach(), y[batch])
     model.eval()
-    later = (None, None) if held is None else _evaluate(forward, held)
+    # the last step is seen by no loss of the epoch: finite weights may already have outputs that are not
+    after = _evaluate(forward, (X[batches[-1]], y[batches[-1]]) if held is None else held)
     mean, sound = float(total) / len(X), all_finite(model.state_dict())
-    if not (sound and math.isfinite(mean) and math.isfinite(later[0] or 0.0)):
+    if not (sound and math.isfinite(mean) and math.isfinite(after[0])):
         raise ConvergenceError(
-            f"training diverged: the loss is {mean:.3g}, the weights are {'' if sound else 'not '}finite; lower the "
-            f"learning rate ({stepper.param_groups[0]['lr']:.3g})"
+            f"training diverged: the loss is {mean:.3g} and then {after[0]:.3g}, the weights are "
+            f"{'' if sound else 'not '}finite; lower the learning rate ({stepper.param_groups[0]['lr']:.3g})"
         )
     accuracy = None if y.is_floating_point() else float(right) / len(X)
-    return Epoch(mean, accuracy, later[0], later[1], time.perf_counter() - started)
+    later = (None, None) if held is None else after
+    return Epoch(mean, accuracy, *later, time.perf_counter() - started)
 
 
 @contextmanager
@@ -317,17 +284,14 @@ def _freeze(model: nn.Module, training: Pair, held: Pair | None) -> tuple[Forwar
 # ---- what a run is -------------------------------------------------------------------------------------------
 
 
-def _described(optimiser: Optimizer) -> dict[str, Any]:
-    """Return the kind of the optimiser and the numbers of its groups."""
+def _describe(model: nn.Module, optimiser: Optimizer, training: Pair, held: Pair | None) -> dict[str, Any]:
+    """Return what tells this model, this optimiser and these data from others."""
     groups = optimiser.state_dict()["param_groups"]
     names = [name for name in groups[0] if name not in ("params", "name", "param_names")]
     numbers = {name: [group.get(name) for group in groups] for name in names}
-    return {"optimiser": type(optimiser).__name__, **json.loads(json.dumps(numbers, default=str))}
-
-
-def _identity(model: nn.Module, training: Pair, held: Pair | None) -> dict[str, Any]:
-    """Return what tells this model and these data from others."""
     return {
+        "optimiser": type(optimiser).__name__,
+        **json.loads(json.dumps(numbers, default=str)),
         "model": model.config() if isinstance(model, Model) else {"model": type(model).__name__},
         "dtype": str(training[0].dtype),
         "training data": fingerprint(dict(zip("Xy", training, strict=True))),
@@ -341,7 +305,5 @@ def _like(model: nn.Module) -> Tensor:
     if like is None:
         raise InvalidInputError(f"{type(model).__name__} has no parameters: nothing to train")
     if like.is_meta:
-        raise InvalidInputError(
-            f"the weights of {type(model).__name__} are on the device 'meta', which holds no numbers"
-        )
+        raise InvalidInputError(f"the weights of {type(model).__name__} are on the device 'meta', without numbers")
     return like
