@@ -16,7 +16,10 @@ from . import _runner
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.data is not None and not options.data.is_dir():
+        parser.error(f"--data: there is no folder {options.data}; make it first")
     if options.name is None:
         Console().print(_list())
         return 0

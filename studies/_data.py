@@ -90,8 +90,11 @@ def load(name: str, folder: str | Path | None = None, classes: Sequence[int] | N
 
 
 def _data_folder(folder: str | Path | None) -> Path:
+    given = folder or os.environ.get("NOTSODEEP_DATA")
+    if given and not Path(given).expanduser().is_dir():
+        raise DataError(f"there is no folder {given}; make it first, or name another by --data or NOTSODEEP_DATA")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "notsodeep"
-    return Path(folder or os.environ.get("NOTSODEEP_DATA") or cache).expanduser()
+    return Path(given or cache).expanduser()
 
 
 # ---- MNIST and Fashion-MNIST -----------------------------------------------------------------------------------

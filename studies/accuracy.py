@@ -140,7 +140,7 @@ def draw(document: Document) -> dict[str, Figure]:
 
 
 def _accuracies(document: Document, dataset: str, method: str) -> Figure:
-    says = f"{word(dataset)}: nsd.DEQ and twin are equally good (readouts by {word(method)})"
+    says = f"{word(dataset)}: test accuracy of DEQ, twin and plain network (readouts by {word(method)})"
     figure, axes = against_width(ACTIVATIONS, says)
     for ax, activation in zip(axes, ACTIVATIONS, strict=True):
         for name, (widths, mean, error) in accuracy_curves(document, dataset, activation, method).items():

@@ -117,7 +117,7 @@ def _scales(document: Document) -> Figure:
 
 STUDY = Study(
     shows="eigenvalues of exact kernels and equivalents (preprint, figure 1)",
-    quick="2 s",
+    quick="5 s",
     full="10 min",
     points=points,
     draw=draw,

@@ -70,7 +70,7 @@ def _slopes(found: Mapping[str, ErrorCurve]) -> str:
 
 STUDY = Study(
     shows="the equivalents' error falls with the number of points (slides)",
-    quick="5 s",
+    quick="20 s",
     full="6 min",
     points=points,
     draw=draw,

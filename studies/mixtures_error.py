@@ -54,7 +54,7 @@ def _mixture(name: str, points: Sequence[Document]) -> Figure:
 
 STUDY = Study(
     shows="the error of equivalents on three mixtures, one with full covariances",
-    quick="2 s",
+    quick="5 s",
     full="30 min",
     points=points,
     draw=draw,

@@ -134,7 +134,7 @@ def _variants(kernel: str, curves: Sequence[ErrorCurve]) -> Figure:
 
 STUDY = Study(
     shows="printed formulas that stall, beside those kept",
-    quick="1 s",
+    quick="2 s",
     full="1 min",
     points=points,
     draw=draw,

@@ -298,7 +298,7 @@ def _figure(name: str, found: Sequence[Document]) -> Figure:
 
 STUDY = Study(
     shows="trained DEQs replaced with a certified bound on how often answers differ",
-    quick="10 s",
+    quick="20 s",
     full="8 min, H200",
     points=points,
     draw=draw,

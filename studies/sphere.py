@@ -87,7 +87,7 @@ def _activations(document: Document) -> Figure:
 
 STUDY = Study(
     shows="a ReLU DEQ and one quadratic layer on the unit sphere (workshop)",
-    quick="1 s",
+    quick="5 s",
     full="10 s",
     points=points,
     draw=draw,

@@ -258,7 +258,7 @@ def _legend(ax: Axes) -> list[Any]:
 
 STUDY = Study(
     shows="three routes to a twin on the same data",
-    quick="15 s",
+    quick="1 min",
     full="6 min",
     points=points,
     draw=draw,

@@ -53,6 +53,12 @@ def test_idx_files_are_read_where_they_are_usually_kept(tmp_path, name, place, s
     np.testing.assert_array_equal(data.y_train, arrays["train-labels-idx1-ubyte"])
 
 
+def test_a_folder_that_does_not_exist_is_refused_and_not_made(tmp_path):
+    with pytest.raises(DataError, match="there is no folder"):
+        load("mnist", tmp_path / "nowhere")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_environment_names_the_folder(tmp_path, monkeypatch):
     write_mnist(tmp_path / "mnist")
     monkeypatch.setenv("NOTSODEEP_DATA", str(tmp_path))
@@ -85,6 +91,8 @@ def server(tmp_path) -> Iterator[str]:
 
 def test_downloads_are_checked_and_kept(tmp_path, server, monkeypatch):
     arrays = write_mnist(tmp_path / "there")
+    for name in ("here", "elsewhere"):
+        (tmp_path / name).mkdir()
     hashes = {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in (tmp_path / "there").iterdir()}
     monkeypatch.setattr(_data, "_MNIST_URL", server)
     with pytest.raises(DataError, match=r"(?s)hash.*NOTSODEEP_DATA"):
