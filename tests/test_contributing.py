@@ -23,9 +23,9 @@ def change(section: str) -> str:
 def applied(section: str, folder: Path) -> Path:
     """A copy of sources and tests to which the diff of a section was applied; it changes one file of the package."""
     diff = change(section)
-    for name in ("src", "tests", "studies"):
+    for name in ("src", "tests", "studies", "docs"):
         if (ROOT / name).exists():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "data"))
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "data", "_build"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     files = re.findall(r"^\+\+\+ b/(\S+)$", diff, flags=re.MULTILINE)
     assert sorted(file.split("/")[0] for file in files) in (["src", "tests"], ["studies", "tests"])

@@ -11,9 +11,9 @@ from notsodeep.cli.inputs import labels_from, points_from, read_twin
 from notsodeep.estimators import load_estimator
 
 READERS: list[Callable[[Path], Any]] = [
-    lambda path: points_from(str(path)),
-    lambda path: labels_from(str(path), 24),
-    lambda path: read_twin(str(path)),
+    lambda path: points_from(path, standardise=False),
+    lambda path: labels_from(path, 24),
+    lambda path: read_twin(path),
     lambda path: nsd.nn.load(path),
     lambda path: load_estimator(path),
 ]

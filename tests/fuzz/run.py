@@ -98,7 +98,7 @@ def hold_or_are_refused(kind: str, first: int, count: int) -> None:
     """Assert that none of these cases fails; the error says how to repeat those that do."""
     found = [report((kind, seed)) for seed in range(first, first + count)]
     failures = {f"--case {r.kind} {r.seed}": r.failure for r in found if r.failure}
-    assert not failures
+    assert not failures, failures
     assert sum(r.inputs for r in found) > 0
 
 

@@ -1,4 +1,4 @@
-"""Two minutes of the fuzzer in every test run, always the same cases; ``make fuzz`` goes on for an hour."""
+"""Half a minute of the fuzzer in every test run, always the same cases; ``make fuzz`` goes on for an hour."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 
 from fuzz.run import hold_or_are_refused, report
 
-CASES = [  # a minute of processor time, and another one in test_fuzz_kernels.py
-    *(("kernels", first, 8) for first in range(0, 48, 8)),
+CASES = [
+    *(("kernels", first, 8) for first in (0, 16)),
     ("equivalents", 0, 200),
-    *(("laws", first, 8) for first in range(0, 40, 8)),
+    *(("laws", first, 8) for first in range(0, 24, 8)),
     ("cli", 0, 8),
     ("files", 0, 100),
     ("documents", 0, 200),

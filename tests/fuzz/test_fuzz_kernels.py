@@ -1,4 +1,4 @@
-"""The other minute of the fuzzer: kernels of random networks, in a file of its own for a process of its own."""
+"""Kernels of random networks, in a file of its own for a process of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import pytest
 
 from fuzz.run import hold_or_are_refused
 
+QUICK = (48, 72, 88, 112)
+MORE = (8, 24, 32, 40, 56, 80, 96, 104, 120, 128, 136)  # one from 64 on is announced, and slow
 
-@pytest.mark.parametrize("first", [48, 56, *range(72, 144, 8)])  # one from 64 on is announced, and slow
+
+@pytest.mark.parametrize("first", [*QUICK, *(pytest.param(first, marks=pytest.mark.slow) for first in MORE)])
 def test_random_kernels_hold_or_are_refused(first: int) -> None:
     hold_or_are_refused("kernels", first, 8)

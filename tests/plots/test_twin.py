@@ -40,7 +40,7 @@ def test_own_axes_and_refusals() -> None:
     twin = nsd.match(nsd.DEQ("tanh", 0.2), 1.0)
     _, axes = plt.subplots(1, 2)
     assert TwinDisplay.from_twin(twin).plot(axes).figure_ is axes[0].get_figure()
-    with pytest.raises(InvalidInputError, match="2 panels"):
+    with pytest.raises(InvalidInputError, match="ax must be 2 matplotlib Axes"):
         TwinDisplay.from_twin(twin).plot(axes[:1])
     with pytest.raises(InvalidInputError, match="twin must be a notsodeep"):
         TwinDisplay.from_twin("twin")

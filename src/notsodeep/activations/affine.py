@@ -49,8 +49,12 @@ class Affine(Activation):
             raise ActivationError(f"Affine: the input scale must be positive, got {self.scale!r}")
 
     def affine(self, gain: float = 1.0, scale: float = 1.0, skip: float = 0.0, shift: float = 0.0) -> Activation:
+        outer = Affine(self, gain, scale, skip, shift)  # refuses what is no number
         return self.base.affine(
-            self.gain * gain, self.scale * scale, self.skip * gain * scale + skip, self.shift * gain + shift
+            self.gain * outer.gain,
+            self.scale * outer.scale,
+            self.skip * outer.gain * outer.scale + outer.skip,
+            self.shift * outer.gain + outer.shift,
         )
 
     @property

@@ -247,7 +247,8 @@ class Activation:
         """Return the activation ``gain * phi(scale * x) + skip * x + shift``, where ``scale`` is positive."""
         from .affine import Affine
 
-        return self if (gain, scale, skip, shift) == (1.0, 1.0, 0.0, 0.0) else Affine(self, gain, scale, skip, shift)
+        made = Affine(self, gain, scale, skip, shift)
+        return self if (made.gain, made.scale, made.skip, made.shift) == (1.0, 1.0, 0.0, 0.0) else made
 
     @isolated_settings
     def centred(self, at: float) -> Activation:

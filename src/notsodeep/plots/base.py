@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -24,8 +24,8 @@ class Display:
         if axes is None:
             size = (width * count, height)
             axes = list(plt.subplots(1, count, figsize=size, layout="constrained", squeeze=False)[1][0])
-        axes = [axes] if isinstance(axes, Axes) else list(axes)
-        if len(axes) != count:
-            raise InvalidInputError(f"this display has {count} panels, got {len(axes)} axes")
+        axes = [axes] if isinstance(axes, Axes) else list(axes) if isinstance(axes, Iterable) else []
+        if len(axes) != count or not all(isinstance(ax, Axes) for ax in axes):
+            raise InvalidInputError(f"ax must be {count} matplotlib Axes, one for each panel")
         self.ax_, self.axes_, self.figure_ = axes[0], tuple(axes), axes[0].get_figure()
         return axes
