@@ -185,7 +185,7 @@ def fit_readout(model: Model, data: Any, *, ridge: float = 1e-3, validation: Any
     features = compute_features(model, X)
     set_readout(model, features, one_hot(y, model.out_features, features), ridge)
     seen = _evaluate(model.read, (features, y), squared=True)
-    later = (None, None) if held is None else _evaluate(model, held, squared=True)
+    later: tuple[float | None, float | None] = (None, None) if held is None else _evaluate(model, held, squared=True)
     return History((Epoch(*seen, *later, time.perf_counter() - started),))
 
 
@@ -217,7 +217,7 @@ def _epoch(
             f"{'' if sound else 'not '}finite; lower the learning rate ({stepper.param_groups[0]['lr']:.3g})"
         )
     accuracy = None if y.is_floating_point() else float(right) / len(X)
-    later = (None, None) if held is None else after
+    later: tuple[float | None, float | None] = (None, None) if held is None else after
     return Epoch(mean, accuracy, *later, time.perf_counter() - started)
 
 
