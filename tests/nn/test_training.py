@@ -17,7 +17,7 @@ import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.errors import CheckpointError, ConvergenceError, InvalidInputError
 from notsodeep.nn.checkpoint import read_file
-from notsodeep.nn.model import compute_features, ridge_readout
+from notsodeep.nn.model import ridge_readout
 
 P, CLASSES, RUN = 10, 3, "run.safetensors"
 
@@ -122,7 +122,7 @@ def test_ridge_is_scikit_learns(n: int, bias: bool) -> None:
     X, y = blobs(n)
     model = enn(kernel="ck", bias=bias, dtype=torch.float64)
     nsd.nn.fit_readout(model, (X, y), ridge=0.01)
-    features = compute_features(model, torch.from_numpy(X).double()).numpy()
+    features = model.features(torch.from_numpy(X).double()).detach().numpy()
     targets = np.eye(CLASSES)[y] - 1 / CLASSES
     oracle = Ridge(alpha=0.01 * n, fit_intercept=bias).fit(features, targets)
     np.testing.assert_allclose(model.readout.detach().numpy(), oracle.coef_, rtol=0, atol=tolerance())

@@ -22,7 +22,7 @@ from ..kernels import kernels_of
 from ..matching import Twin, match_one_layer
 from ..networks import DEQ, ENN, Kernel, is_tangent
 from ..nn import ENN as Network
-from ..nn.model import compute_features
+from ..nn.model import in_batches
 from ..solve import NetworkKernel
 from ..solve.network import Source
 from ._limits import LIMITS
@@ -205,7 +205,7 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Compute the features of rows X, (n, p), in their precision: an array of shape (n, width)."""
         check_is_fitted(self)
         rows = validated(self, X, dtype=FLOATS, reset=False)
-        states = compute_features(self.model_, as_tensor(rows, self.device).to(self.model_.weights[0]))
+        states = in_batches(self.model_.features, as_tensor(rows, self.device).to(self.model_.weights[0]))
         return states.cpu().numpy().astype(rows.dtype, copy=False)
 
     @property

@@ -136,30 +136,15 @@ def last_threshold(
 
 
 def rows_needed(disagreement: float, confidence: float, rate: float = 0.0) -> int:
-    """Return how many rows certify ``disagreement`` if a share ``rate`` below it differs.
-
-    >>> rows_needed(0.01, 0.95)
-    299
-    """
-    low = math.ceil(math.log1p(-confidence) / math.log1p(-disagreement))
-    if rate <= 0.0:
-        return low
-    high = low
-    while binom.cdf(math.ceil(rate * high), high, disagreement) > 1.0 - confidence:
-        high *= 2
-    while high - low > max(1, low // 100):
-        middle = (low + high) // 2
-        fails = binom.cdf(math.ceil(rate * middle), middle, disagreement) > 1.0 - confidence
-        low, high = (middle, high) if fails else (low, middle)
-    return high
+    """Return how many rows, within a hundredth, certify ``disagreement`` if a share ``rate`` below it differs."""
+    rows = math.ceil(math.log1p(-confidence) / math.log1p(-disagreement))
+    while binom.cdf(math.ceil(rate * rows), rows, disagreement) > 1.0 - confidence:
+        rows = math.ceil(1.01 * rows)
+    return rows
 
 
 def upper_limit(differing: int, rows: int, confidence: float) -> float:
-    """Return the largest share that so many differing rows are compatible with (Clopper and Pearson, one side).
-
-    >>> round(upper_limit(0, 299, 0.95), 4)
-    0.01
-    """
+    """Return the largest share that so many differing rows are compatible with (Clopper and Pearson, one side)."""
     return 1.0 if differing >= rows else float(beta.ppf(confidence, differing + 1, rows - differing))
 
 

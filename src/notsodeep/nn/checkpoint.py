@@ -92,7 +92,7 @@ class Checkpoint:
 
 @checked
 def save(model: Model, path: str | Path) -> None:
-    """Write a network to one safetensors file, atomically.
+    """Write a network to one safetensors file; if that fails, or a weight is not finite, the file before it stays.
 
     Parameters
     ----------
@@ -102,11 +102,6 @@ def save(model: Model, path: str | Path) -> None:
     Returns
     -------
     None
-
-    Raises
-    ------
-    CheckpointError
-        If a weight is not finite, or the file cannot be written; what was there before stays.
 
     Examples
     --------
@@ -118,7 +113,7 @@ def save(model: Model, path: str | Path) -> None:
 
 @checked
 def load(path: str | Path, device: torch.device | str | None = None) -> DEQ | ENN:
-    """Read a network that :func:`save` wrote.
+    """Read a network that :func:`save` wrote, or raise CheckpointError if the file is damaged or holds another thing.
 
     Parameters
     ----------
@@ -128,11 +123,6 @@ def load(path: str | Path, device: torch.device | str | None = None) -> DEQ | EN
     Returns
     -------
     nsd.nn.DEQ or nsd.nn.ENN
-
-    Raises
-    ------
-    CheckpointError
-        If the file is damaged, or holds something else.
 
     Examples
     --------

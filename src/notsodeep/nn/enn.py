@@ -94,11 +94,10 @@ class ENN(Model):
         self.weights = nn.ParameterList(draw(m, k) for k, m in zip(sizes, self.widths, strict=False))
         self.readout = gaussian.parameter(out_features, self.width)
         self.bias = gaussian.bias(out_features, bias)
-        self._layers = nn.ModuleList(
-            NormLayer(phi, self.readout, m) if isinstance(phi, NormUnits) else ElementwiseLayer(phi)
-            for phi, m in zip(self.spec.activations, self.widths, strict=True)
-        )
-        self.set_kernel(kernel or _kernel_of(twin))
+        layers = zip(self.spec.activations, self.widths, strict=True)
+        self._layers = nn.ModuleList(Layer(phi, self.readout.detach(), m) for phi, m in layers)
+        trains = twin.kernel if twin is not None and twin.kernel == "ntk_frozen" else "ntk"
+        self.set_kernel(kernel or ("ck" if twin is not None and twin.trains == "readout" else trains))
 
     # -- evaluation --------------------------------------------------------------------------------------
     def features(self, x: Tensor) -> Tensor:
@@ -122,44 +121,24 @@ class ENN(Model):
         return {"model": "ENN", **super().config(), "width": list(self.widths), **own}
 
 
-class ElementwiseLayer(nn.Module):
-    """An activation of the pre-activations alone."""
+class Layer(nn.Module):
+    """The units of one layer. Those that see the norm of their input have a table of constants, which is a buffer."""
 
-    def __init__(self, phi: Activation) -> None:
-        super().__init__()
-        self.phi = phi
-
-    def forward(self, before: Tensor, inputs: Tensor) -> Tensor:
-        return self.phi(before)
-
-
-class NormLayer(nn.Module):
-    """A layer of units that see the norm of their input; its table of constants is a buffer."""
-
-    table: Tensor
-
-    def __init__(self, phi: NormUnits, like: Tensor, width: int) -> None:
+    def __init__(self, phi: Activation, like: Tensor, width: int) -> None:
         super().__init__()
         self.phi, self.width = phi, width
-        self.register_buffer("table", phi.table(like.detach(), width).clone(), persistent=False)
+        table = phi.table(like, width).clone() if isinstance(phi, NormUnits) else None
+        self.register_buffer("table", table, persistent=False)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> NormLayer:
+    def _apply(self, fn: Any, recurse: bool = True) -> Layer:
         """Make the table anew when the module moves, since a cast to fewer digits and back would round it for good."""
         super()._apply(fn, recurse)
-        self.table = self.phi.table(self.table, self.width).clone()
+        if isinstance(self.phi, NormUnits):
+            self.table = self.phi.table(self.table, self.width).clone()
         return self
 
     def forward(self, before: Tensor, inputs: Tensor) -> Tensor:
-        return self.phi.units(before, inputs, self.table)
-
-
-def _kernel_of(twin: Twin | None) -> Kernel:
-    """Return what trains: the readout of a twin that says so, all weights otherwise."""
-    if twin is None:
-        return "ntk"
-    if twin.trains == "readout":
-        return "ck"
-    return "ntk_frozen" if twin.kernel == "ntk_frozen" else "ntk"
+        return self.phi.units(before, inputs, self.table) if isinstance(self.phi, NormUnits) else self.phi(before)
 
 
 def _widths(width: int | Sequence[int], depth: int) -> tuple[int, ...]:

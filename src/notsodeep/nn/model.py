@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,8 @@ class NetworkLimits:
 
     onnx_bytes: int = 1 << 30  # weights above this go to a second file: one ONNX file holds less than two GiB
     least_coverage: float = 0.05  # a student that answers less of the rows than that costs more than it saves
+    most_rows: int = 100_000  # held of an iterable: 300 MB of MNIST's images, and more than any certificate needs
+    noise: float = 0.1  # of mixed rows at most, over the standard deviation of the data: images stay recognisable
     batch: int = 1024  # rows that are evaluated together: enough to fill two cores or a GPU at width 1,024
 
 
@@ -166,19 +167,10 @@ def in_batches(function: Callable[[Tensor], Tensor], X: Tensor, batch_size: int 
     return torch.cat(parts)
 
 
-def compute_features(model: Model, X: Tensor, batch_size: int = LIMITS.batch) -> Tensor:
-    """Return the hidden states of all rows."""
-    return in_batches(model.features, X, batch_size)
-
-
 def ridge_readout(features: Tensor, targets: Tensor, ridge: float) -> Tensor:
     """Return argmin_R |F R' - Y|^2 / n + ridge |R|^2, shape (outputs, width), by Cholesky in double precision.
 
     The smaller of the two systems is solved: width x width, or n x n.
-
-    >>> F = torch.eye(2, dtype=torch.float64)
-    >>> ridge_readout(F, torch.tensor([[2.0], [4.0]], dtype=torch.float64), ridge=0.5).round(decimals=9)
-    tensor([[1., 2.]], dtype=torch.float64)
     """
     if not_negative("ridge", ridge) == 0.0:
         raise InvalidInputError("ridge must be positive, got 0")
@@ -213,37 +205,16 @@ def set_readout(model: Model, features: Tensor, targets: Tensor, ridge: float) -
         model.bias.copy_(middle - model.readout @ centre)
 
 
-@contextlib.contextmanager
-def evaluating(function: Any) -> Iterator[None]:
-    """Put a module in evaluation mode meanwhile; what is no module stays as it is."""
-    training = isinstance(function, nn.Module) and function.training
-    if training:
-        function.eval()
-    try:
-        yield
-    finally:
-        if training:
-            function.train()
-
-
 # ---- training data in, tensors out ---------------------------------------------------------------------------
 
 
-def as_inputs(X: Any, like: Tensor) -> Tensor:
-    """Return a finite (n, p) tensor, in the type and on the device of ``like``."""
-    given = as_rows(X, tracked=True)
-    rows = given.to(like.device, like.dtype)
-    if rows.dtype != given.dtype and not bool(torch.isfinite(rows).all()):
-        raise InvalidInputError(f"X leaves the range of {rows.dtype}; scale it (notsodeep.standardise), or use float64")
-    return rows
-
-
 def as_pair(data: Any, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a pair of arrays (X, y) as tensors; integer y are classes, others are targets."""
+    """Return a pair of arrays (X, y) as tensors of the type and on the device of ``like``; integer y are classes."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise InvalidInputError(f"data must be a pair of arrays (X, y), got {type(data).__name__}")
-    X = as_inputs(data[0], like)
-    y = _labels(data[1])
+    X, y = as_rows(data[0]).to(like.device, like.dtype), _labels(data[1])
+    if not bool(torch.isfinite(X).all()):
+        raise InvalidInputError(f"X leaves the range of {X.dtype}; scale it (notsodeep.standardise), or use float64")
     if y.shape[:1] != X.shape[:1]:
         raise InvalidInputError(f"X has {X.shape[0]} rows but y has shape {tuple(y.shape)}")
     if y.is_floating_point():

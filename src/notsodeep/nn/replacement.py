@@ -20,7 +20,7 @@ from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, warn
 from .certify import Certificate, Drift, certify, check_promise, check_rows, compare_samples
 from .checkpoint import read_file, write_file
 from .enn import write_onnx
-from .model import LIMITS, evaluating, in_batches
+from .model import LIMITS, in_batches
 from .student import SCORES, Data, ReplaceOptions, Scored, Student, distil, train_head, width_of
 
 _SHARES = (0.6, 0.15, 0.25)  # of X without calibration rows: distilled, chosen, measured
@@ -51,7 +51,8 @@ def replace(
         From rows to one row of outputs each: an ``nsd.nn.DEQ``, a torchdeq module, any other. It is called without
         gradients, on its own device, in evaluation mode, in which it is left.
     X : array of shape (n, ...), or iterable of such batches
-        Unlabelled rows. Rows that trained the model may be among them if ``calibration`` is given.
+        Unlabelled rows; of an iterable at most 100,000 are held. Rows that trained the model may be among them if
+        ``calibration`` is given.
     disagreement, confidence : float
         The largest share of inputs on which replacement and model may differ, and the probability, over the draw of the
         measured rows, with which this must hold.
@@ -92,8 +93,8 @@ def replace(
     options = options or ReplaceOptions()
     generator = torch.Generator().manual_seed(whole_seed(seed))
     ask = _Model(model, tolerance)
-    rows = _as_rows(X, "X", options.rows, generator, ask)
-    fresh = None if calibration is None else _as_rows(calibration, "calibration", options.rows, generator, ask)
+    rows = _as_rows(X, "X", generator, ask)
+    fresh = None if calibration is None else _as_rows(calibration, "calibration", generator, ask)
     if fresh is not None and fresh.shape[1:] != rows.shape[1:]:
         raise InvalidInputError(f"calibration rows have shape {tuple(fresh.shape[1:])}, X has {tuple(rows.shape[1:])}")
     measured = round(_SHARES[2] * len(rows)) if fresh is None else len(fresh)
@@ -106,14 +107,11 @@ def replace(
     train, choose, measure = _split(ask, rows, fresh, generator)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
-        pupil = (
-            student
-            if student is not None
-            else Student(train.rows, train.answers, options.width or width_of(train, model))
-        )
-        _check_student(pupil, train)
-        distil(pupil, ask, train, choose, options, seed, progress)
-        scored, thresholds = _choose_score(pupil, ask, train, choose, options, disagreement, seed)
+        if student is None:
+            student = Student(train.rows, train.answers, options.width or width_of(train, model))
+        _check_student(student, train)
+        distil(student, ask, train, choose, options, seed, progress)
+        scored, thresholds = _choose_score(student, ask, train, choose, options, disagreement, seed)
     outputs, score = _scores(scored, measure.rows)
     differs, unsteady = (part.cpu().numpy() for part in (measure.differs(outputs), _unsteady(ask, measure)))
     used = {"distilled": len(train), "chosen": len(choose), "score": scored.kind, "tolerance": tolerance}
@@ -233,9 +231,8 @@ class Replacement(nn.Module):
         student: dict[str, Any] = {"class": type(self.student).__name__}
         if isinstance(self.student, Student):
             student |= {"width": self.student.hidden.out_features, "outputs": list(self.student.shape)}
-        scored = {name: getattr(self.scored, name) for name in ("kind", "temperature", "scale")}
-        document = {"scored": scored, "student": student, "certificate": asdict(self.certificate)}
-        write_file(path, self.scored.state_dict(), {"kind": "replacement", "shape": list(self.shape), **document})
+        document = {"shape": list(self.shape), "student": student, "certificate": asdict(self.certificate)}
+        write_file(path, self.scored.state_dict(), {"kind": "replacement", **document})
 
     @staticmethod
     def load(path: str | Path, model: Callable[..., Any], student: nn.Module | None = None) -> Replacement:
@@ -287,33 +284,30 @@ class _Model:
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
             told = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise InvalidInputError(f"the model must return a tensor with one row per input, got {told} for {len(x)}")
-        if self.shape is None:
-            self._check_shape(tuple(outputs.shape[1:]))
-        if outputs.shape[1:] != self.shape:
+        shape = tuple(outputs.shape[1:])
+        if self.tolerance is None and (len(shape) != 1 or shape[0] < 2):
             raise InvalidInputError(
-                f"the model returned outputs of shape {self.shape} for one batch and {tuple(outputs.shape[1:])} for "
-                "another; a replacement needs outputs of one shape"
+                f"the model has outputs of shape {shape} for each row, which are no scores of two or more classes; for "
+                "numbers give tolerance=, the error that counts as agreement"
+            )
+        self.shape = shape if self.shape is None else self.shape
+        if shape != self.shape:
+            raise InvalidInputError(
+                f"the model returned outputs of shape {self.shape} for one batch and {shape} for another; a "
+                "replacement needs outputs of one shape"
             )
         bad = bad_row(outputs.reshape(len(outputs), -1)) if outputs.numel() else None
         if bad is not None:
             raise InvalidInputError(f"the model's outputs hold NaN or infinity (first in row {bad} of a batch)")
         return outputs.detach()
 
-    def _check_shape(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape
-        if self.tolerance is None and (len(shape) != 1 or shape[0] < 2):
-            raise InvalidInputError(
-                f"the model has outputs of shape {shape} for each row, which are no scores of two or more classes; for "
-                "numbers give tolerance=, the error that counts as agreement"
-            )
-
     def data(self, rows: Tensor) -> Data:
         return Data(rows, in_batches(self, rows), self.tolerance)
 
 
-def _as_rows(X: Any, name: str, most: int, generator: torch.Generator, ask: _Model) -> Tensor:
+def _as_rows(X: Any, name: str, generator: torch.Generator, ask: _Model) -> Tensor:
     """Return rows in the type and on the device of the model's weights; of an iterable of batches a sample."""
-    rows = _sampled(X, name, most, generator) if _is_iterable(X) else as_numbers(X, name)
+    rows = _sampled(X, name, LIMITS.most_rows, generator) if _is_iterable(X) else as_numbers(X, name)
     if rows.ndim < 2:
         raise InvalidInputError(f"{name} must hold rows, an array of shape (n, ...), got shape {tuple(rows.shape)}")
     if not len(rows):
@@ -368,8 +362,8 @@ def _split(ask: _Model, rows: Tensor, fresh: Tensor | None, generator: torch.Gen
 
 
 def _check_student(student: nn.Module, data: Data) -> None:
-    with torch.no_grad(), evaluating(student):
-        outputs = student(data.rows[:2])
+    with torch.no_grad():
+        outputs = student.eval()(data.rows[:2])
     if not isinstance(outputs, Tensor) or outputs.shape != data.answers[:2].shape:
         raise InvalidInputError(
             f"the student must return outputs of shape {tuple(data.answers.shape[1:])} for each row as the model does, "
@@ -442,6 +436,4 @@ def _rebuilt(tensors: dict[str, Tensor], document: dict[str, Any], student: nn.M
         student = Student(rows, torch.zeros(2, *about["outputs"], dtype=dtype), about["width"])
     with torch.no_grad():
         data = Data(rows, student.eval()(rows), document["certificate"]["tolerance"])
-    scored = Scored(student, document["scored"]["kind"], data)
-    scored.temperature, scored.scale = document["scored"]["temperature"], document["scored"]["scale"]
-    return scored
+    return Scored(student, document["certificate"]["score"], data)

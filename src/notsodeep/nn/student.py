@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .._arguments import check_settings, not_negative, whole
 from .._progress import track
-from .model import in_batches
+from .model import LIMITS, in_batches
 
 Ask = Callable[[Tensor], Tensor]
 SCORES = ("margin", "softmax margin", "head")
@@ -36,10 +36,6 @@ class ReplaceOptions:
     mixed : float
         New rows made by mixing others, per row of the data: convex combinations of two rows, with noise. Each costs a
         forward pass of the model.
-    noise : float
-        The size of that noise at most, relative to the standard deviation of the features.
-    rows : int
-        The most rows that are held of an iterable of batches; beyond that a random sample of them is.
 
     Examples
     --------
@@ -53,16 +49,15 @@ class ReplaceOptions:
     batch_size: int = 256
     lr: float = 2e-3
     mixed: float = 0.5
-    noise: float = 0.1
-    rows: int = 100_000
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name in ("batch_size", "rows") if self.width is None else ("width", "batch_size", "rows"):
-            whole(name, getattr(self, name), most=2**31)
+        if self.width is not None:
+            whole("width", self.width, most=2**31)
+        whole("batch_size", self.batch_size, most=2**31)
         whole("steps", self.steps, 0)
-        for name in ("lr", "mixed", "noise"):
-            not_negative(name, getattr(self, name))
+        not_negative("lr", self.lr)
+        not_negative("mixed", self.mixed)
 
 
 @dataclass(frozen=True)
@@ -77,6 +72,18 @@ class Data:
     def spread(self) -> float:
         """The standard deviation of an entry of a row."""
         return float(self.rows[:4096].std())
+
+    @functools.cached_property
+    def scale(self) -> Tensor:
+        """The standard deviation of an output."""
+        return self.answers.std().clamp_min(torch.finfo(self.answers.dtype).tiny)
+
+    @functools.cached_property
+    def temperature(self) -> Tensor:
+        """The factor by which classes are softened: a quarter of the mean margin."""
+        if self.tolerance is not None:
+            return torch.ones_like(self.scale)
+        return (margin(self.answers).mean() / 4.0).clamp_min(torch.finfo(self.answers.dtype).tiny)
 
     def differs(self, outputs: Tensor) -> Tensor:
         """Return, for every row, whether these outputs are another answer than the model's."""
@@ -143,16 +150,18 @@ def width_of(data: Data, model: Any) -> int:
 class Scored(nn.Module):
     """A student with a score that says how sure it is: rows in, (outputs, score) out."""
 
+    temperature: Tensor
+    scale: Tensor
+
     def __init__(self, student: nn.Module, kind: str, data: Data, head_units: int = 64) -> None:
         super().__init__()
         self.student, self.kind = student, kind
-        answers = data.answers.flatten(1)
-        self.temperature = 1.0 if data.tolerance is not None else max(float(_gap(answers).mean()) / 4.0, 1e-30)
-        self.scale = float(answers.std().clamp_min(1e-30))
+        self.register_buffer("temperature", data.temperature)
+        self.register_buffer("scale", data.scale)
         self.standardise, self.head = None, None
         if kind == "head":
             self.standardise = Standardise(data.rows)
-            size = len(self.standardise.mean) + answers.shape[1] + 1
+            size = len(self.standardise.mean) + data.answers[0].numel() + 1
             like: dict[str, Any] = {"dtype": data.rows.dtype, "device": data.rows.device}
             self.head = nn.Sequential(nn.Linear(size, head_units, **like), nn.ReLU(), nn.Linear(head_units, 1, **like))
 
@@ -164,17 +173,18 @@ class Scored(nn.Module):
         """Return one number per row, the larger the surer."""
         flat = outputs.flatten(1)
         if self.kind == "margin":
-            return _gap(flat)
+            return margin(flat)
         if self.kind == "softmax margin":
-            return _gap(torch.softmax(flat / self.temperature, -1))
+            return margin(torch.softmax(flat / self.temperature, -1))
         assert self.head is not None
         assert self.standardise is not None
-        gap = _gap(flat) if flat.shape[1] > 1 else flat[:, 0]
+        gap = margin(flat) if flat.shape[1] > 1 else flat[:, 0]
         seen = torch.cat([self.standardise(x), flat / self.scale, gap[:, None] / self.scale], 1)
         return self.head(seen)[:, 0]
 
 
-def _gap(outputs: Tensor) -> Tensor:
+def margin(outputs: Tensor) -> Tensor:
+    """Return the difference of the two largest outputs of every row."""
     largest = outputs.topk(2, -1).values
     return largest[:, 0] - largest[:, 1]
 
@@ -187,7 +197,6 @@ def distil(
 ) -> None:
     """Train a student in place on rows and mixtures of them; the state that agrees most on ``held`` rows stays."""
     best, since, state = math.inf, 0, copy.deepcopy(student.state_dict())
-    loss = _likeness(data)
     generator = torch.Generator().manual_seed(seed)
     optimiser = torch.optim.Adam([p for p in student.parameters() if p.requires_grad], lr=options.lr)
     every = max(1, options.steps // 20)
@@ -197,10 +206,10 @@ def distil(
         _set_rate(optimiser, options.lr, step / options.steps)
         rows, answers = _batch(data, ask, options, generator)
         optimiser.zero_grad(set_to_none=True)
-        loss(student(rows), answers).backward()
+        _unlikeness(student(rows), answers, data).backward()
         optimiser.step()
         if (step + 1) % every == 0:
-            differing = disagreement(student.eval(), held)
+            differing = float(held.differs(in_batches(student.eval(), held.rows)).double().mean())
             student.train()
             told.append(f"distilling: differs on {differing:.2%}")
             if differing < best:
@@ -212,16 +221,11 @@ def distil(
     student.eval()
 
 
-def disagreement(student: nn.Module, data: Data) -> float:
-    """Return the share of rows on which a student differs from the model."""
-    return float(data.differs(in_batches(student, data.rows)).double().mean())
-
-
 def train_head(scored: Scored, ask: Ask, data: Data, held: Data, options: ReplaceOptions, seed: int) -> None:
     """Teach the head which answers of the student are not the model's, on held rows and on mixtures of the others."""
     assert scored.head is not None
     generator = torch.Generator().manual_seed(seed)
-    mixed = _mixed(data, 2 * len(held), options.noise, generator)
+    mixed = _mixed(data, 2 * len(held), generator)
     pool = Data(torch.cat([held.rows, mixed]), torch.cat([held.answers, in_batches(ask, mixed)]), data.tolerance)
     outputs = in_batches(scored.student, pool.rows)
     target = _head_target(pool, outputs)
@@ -248,19 +252,13 @@ def _head_target(pool: Data, outputs: Tensor) -> Tensor:
     return -(error / pool.tolerance).clamp_min(1e-6).log()
 
 
-def _likeness(data: Data) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the loss: squared error relative to the spread and, for classes, the cross entropy of soft answers."""
-    answers = data.answers.flatten(1)
-    spread = float(answers.std().clamp_min(1e-30))
-    temperature = max(float(_gap(answers).mean()) / 4.0, 1e-30) if data.tolerance is None else 1.0
-
-    def loss(outputs: Tensor, wanted: Tensor) -> Tensor:
-        squared = ((outputs - wanted) / spread).square().mean()
-        if data.tolerance is not None:
-            return squared
-        return squared + nn.functional.cross_entropy(outputs / temperature, (wanted / temperature).softmax(-1))
-
-    return loss
+def _unlikeness(outputs: Tensor, wanted: Tensor, data: Data) -> Tensor:
+    """Return the squared error over the scale and, for classes, the cross entropy of soft answers."""
+    squared = ((outputs - wanted) / data.scale).square().mean()
+    if data.tolerance is not None:
+        return squared
+    soft = (wanted / data.temperature).softmax(-1)
+    return squared + nn.functional.cross_entropy(outputs / data.temperature, soft)
 
 
 def _batch(data: Data, ask: Ask, options: ReplaceOptions, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -269,17 +267,17 @@ def _batch(data: Data, ask: Ask, options: ReplaceOptions, generator: torch.Gener
     count = round(options.mixed * len(which))
     if not count:
         return rows, answers
-    mixed = _mixed(data, count, options.noise, generator)
+    mixed = _mixed(data, count, generator)
     return torch.cat([rows, mixed]), torch.cat([answers, ask(mixed)])
 
 
-def _mixed(data: Data, count: int, noise: float, generator: torch.Generator) -> Tensor:
+def _mixed(data: Data, count: int, generator: torch.Generator) -> Tensor:
     """Return convex combinations of two rows each, with noise of a random size."""
     rows = data.rows
     shape = (count, *[1] * (rows.ndim - 1))
     first, second = (rows[_draw(data, count, generator)] for _ in range(2))
     share, size = (torch.rand(shape, generator=generator).to(rows) for _ in range(2))
-    noise *= data.spread
+    noise = LIMITS.noise * data.spread
     return torch.lerp(first, second, share) + noise * size * torch.randn(first.shape, generator=generator).to(rows)
 
 

@@ -19,7 +19,7 @@ from .._arguments import checked, not_negative, whole
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from .checkpoint import Checkpoint, all_finite, fingerprint
-from .model import LIMITS, Model, as_pair, check_classes, compute_features, one_hot, set_readout
+from .model import LIMITS, Model, as_pair, check_classes, in_batches, one_hot, set_readout
 
 Optimiser = Literal["sgd", "adam"]
 Forward = Callable[[Tensor], Tensor]
@@ -146,7 +146,9 @@ def fit(
         rows = [] if saved is None else [Epoch(**row) for row in saved.restore(model, stepper, epochs)]
         steps = range(len(rows), epochs)
         for epoch in track(steps, len(steps), lambda: f"loss {rows[-1].loss:.4f}" if rows else "training", progress):
-            order = _sample_order(len(training[0]), seed, epoch).to(like.device)
+            # the order of the samples follows from (seed, epoch) alone
+            own = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
+            order = torch.randperm(len(training[0]), generator=own).to(like.device)
             rows.append(_epoch(model, forward, training, held, stepper, order.split(batch_size)))
             if saved is not None:
                 saved.save(model, stepper, [asdict(row) for row in rows])
@@ -182,7 +184,7 @@ def fit_readout(model: Model, data: Any, *, ridge: float = 1e-3, validation: Any
     started = time.perf_counter()
     X, y = as_pair(data, _like(model))
     held = None if validation is None else as_pair(validation, X)
-    features = compute_features(model, X)
+    features = in_batches(model.features, X)
     set_readout(model, features, one_hot(y, model.out_features, features), ridge)
     seen = _evaluate(model.read, (features, y), squared=True)
     later: tuple[float | None, float | None] = (None, None) if held is None else _evaluate(model, held, squared=True)
@@ -244,12 +246,6 @@ def _own_optimiser(model: nn.Module, name: str, lr: float | None) -> Optimizer:
     return torch.optim.Adam(groups, lr=rate) if name == "adam" else torch.optim.SGD(groups, lr=rate)
 
 
-def _sample_order(n: int, seed: int, epoch: int) -> Tensor:
-    """Return the order of the samples in an epoch, from (seed, epoch) alone."""
-    mixed = (int(seed) * 1_000_003 + epoch) % 2**63
-    return torch.randperm(n, generator=torch.Generator().manual_seed(mixed))
-
-
 def _loss(outputs: Tensor, y: Tensor, squared: bool = False) -> Tensor:
     if squared or y.is_floating_point():
         return 0.5 * (outputs - one_hot(y, outputs.shape[-1], outputs)).square().sum(-1).mean()
@@ -277,7 +273,7 @@ def _freeze(model: nn.Module, training: Pair, held: Pair | None) -> tuple[Forwar
     """Replace inputs by features where only the readout trains."""
     if not (isinstance(model, Model) and model.kernel == "ck"):
         return model, training, held
-    features = [None if pair is None else (compute_features(model, pair[0]), pair[1]) for pair in (training, held)]
+    features = [None if pair is None else (in_batches(model.features, pair[0]), pair[1]) for pair in (training, held)]
     return model.read, features[0], features[1]  # type: ignore[return-value]
 
 
