@@ -39,10 +39,10 @@ def test_fused_tiles_agree_with_plain_ones(net, dtype, monkeypatch):
     monkeypatch.setattr(device, "LIMITS", dataclasses.replace(LIMITS, gpu_block=(128, 200)))
     used = []
     fill = device.fill_fused
-    monkeypatch.setattr(matrix, "fill_fused", lambda *a: used.append(fill(*a)) or used[-1])
+    monkeypatch.setattr(device, "fill_fused", lambda *a: used.append(fill(*a)) or used[-1])
     fused = nsd.kernels_of(net, X), nsd.kernels_of(net, X, Y)
     assert used == [True, True]
-    monkeypatch.setattr(matrix, "fill_fused", lambda *a: False)
+    monkeypatch.setattr(device, "fill_fused", lambda *a: False)
     plain = nsd.kernels_of(net, X), nsd.kernels_of(net, X, Y)
     exact = nsd.kernels_of(net, X.double().cpu()), nsd.kernels_of(net, X.double().cpu(), Y.double().cpu())
     room = tolerance() if dtype == torch.float64 else ulps(16, dtype)
@@ -79,3 +79,20 @@ def test_too_many_listed_entries_are_left_to_plain_tiles(monkeypatch):
     X = points(60, 2).cuda()
     K = nsd.ntk(nsd.DEQ("elu", 0.2), X)
     np.testing.assert_allclose(K.cpu(), nsd.ntk(nsd.DEQ("elu", 0.2), X.cpu()), rtol=0, atol=tolerance())
+
+
+@pytest.mark.parametrize("image", [(1, 8, 8), (2, 5, 12)])
+@pytest.mark.parametrize("sigma_a2", [0.2, 1.0])
+def test_convolutional_kernels_in_one_program(image, sigma_a2):
+    pytest.importorskip("triton")
+    deq = nsd.ConvDEQ("leaky_relu", sigma_a2, 0.8, 0.1, image=image)
+    X = torch.from_numpy(np.random.default_rng(4).standard_normal((21, image[0] * image[1] * image[2]))) / 4.0
+    X[1, :20], X[2] = 0.0, 0.0
+    for other in (None, X[5:14]):
+        found = nsd.kernels_of(deq, X.float().cuda(), None if other is None else other.float().cuda(), check=False)
+        for kind, exact in nsd.kernels_of(deq, X, other, check=False).items():
+            far = torch.ones_like(exact, dtype=torch.bool)
+            if other is not None:
+                far[5:14].fill_diagonal_(False)  # equal rows: the angle has half the digits
+            error = (found[kind].cpu() - exact).abs()[far].max()
+            assert float(error) < ulps(128, torch.float32) * float(exact.max()), kind

@@ -47,19 +47,19 @@ def fill_convolutional(
                 if y is None and rows != columns:
                     target[kernel][columns, rows] = values.T
     if y is None:
-        for kernel, values in _diagonal(left, tuple(target)).items():
+        for kernel, values in convolutional_diagonal(network, x, tuple(target)).items():
             target[kernel].diagonal().copy_(values)
 
 
 def convolutional_diagonal(network: ConvDEQ, x: Tensor, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
-    """The kernels of every image with itself."""
-    return _diagonal(Images.of(network, x)[0], kernels)
-
-
-def _diagonal(images: Images, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
-    size = max(1, LIMITS.field_entries // images.network.positions)
-    parts = [images[start : start + size] for start in range(0, len(images), size)]
-    found = [pair_kernels(part, part, kernels) for part in parts]
+    """The kernels of every image with itself, in double precision: an angle of zero needs all digits of its cosine."""
+    size = max(1, LIMITS.field_entries * (64 if x.is_cuda else 1) // network.positions)
+    found = []
+    for part in x.split(size):
+        (images,) = Images.of(network, part.double())
+        value, slope = images.maps.both(images.side, images.side, images.variances)
+        source = _drive(network, (images.pixels * images.pixels).sum(1))
+        found.append(_kernels(network, source, images.variances, value, slope, kernels))
     return {kernel: torch.cat([each[kernel] for each in found]) for kernel in kernels}
 
 
@@ -149,13 +149,20 @@ def _drive(network: ConvDEQ, products: Tensor) -> Tensor:
 
 def pair_kernels(left: Images, right: Images, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
     """The kernels of each image of ``left`` with the image of ``right`` at the same place: Lambda first, then M."""
-    network, sigma_a2 = left.network, left.network.dense.variances[0]
+    network = left.network
     source = _drive(network, (left.pixels * right.pixels).sum(1))
     covariance, value, slope = _covariance(network, lambda field: left.maps.both(left.side, right.side, field), source)
+    return _kernels(network, source, covariance, value, slope, kernels)
+
+
+def _kernels(
+    network: ConvDEQ, source: Tensor, covariance: Tensor, value: Tensor, slope: Tensor, kernels: Sequence[Kernel]
+) -> dict[Kernel, Tensor]:
+    """The kernels from the fields of Lambda, of its source, of G and of Gdot."""
     found: dict[Kernel, Tensor] = {"ck": value.mean(-1)}
     if any(is_tangent(kernel) for kernel in kernels):
         even = torch.full_like(slope, 1.0 / network.positions)
-        effect = slope * _linear(network, sigma_a2 * slope, even, _tolerance(slope))
+        effect = slope * _linear(network, network.dense.variances[0] * slope, even, _tolerance(slope))
         found["ntk"] = found["ck"] + (effect * covariance).sum(-1)
         found["ntk_frozen"] = found["ck"] + (effect * (covariance - source)).sum(-1)
     return {kernel: found[kernel] for kernel in kernels}
