@@ -182,6 +182,7 @@ KINDS: dict[Any, Kind] = {
     Tensor: Kind(_is_dense, "a dense tensor of real numbers"),
 }
 _WORDS: dict[Any, str] = {Callable: "a function", Mapping: "a dictionary", Sequence: "a sequence"}
+_MADE_BY = {"MixtureStatistics": " (MixtureStatistics.estimate(X, y) makes them)"}  # data are the usual mistake
 
 
 def _parameter_kinds(function: Callable[..., Any]) -> dict[str, tuple[Kind, ...]]:
@@ -212,7 +213,7 @@ def _kind(hint: Any) -> Kind | None:
     if origin is Literal:
         words = f"one of {', '.join(map(repr, get_args(hint)))}"
     elif isinstance(origin, type) and origin not in (Any, np.ndarray):
-        words = _WORDS.get(origin) or f"a {_public_name(origin)}"
+        words = _WORDS.get(origin) or f"a {_public_name(origin)}{_MADE_BY.get(origin.__name__, '')}"
     else:
         return None
     return Kind(functools.partial(is_bearable, hint=hint), words)
