@@ -1,9 +1,8 @@
 """How often two networks differ, bounded from a sample: exact binomial tails, no assumption on either of them.
 
-A student answers the rows whose score reaches a threshold; the model answers the others. For each threshold the number
-of rows on which this pair differs from the model is binomial. Thresholds are tested from the most cautious one on, each
-at the full level, until the first test fails: this fixed sequence keeps the probability of a single wrong promise below
-that level without a union bound (Angelopoulos et al. 2021, Learn then Test, section 4.1; Bauer 1991).
+For each threshold of the student's score the number of rows on which student and model together differ from the model
+is binomial. Thresholds are tested from the most cautious one on, each at the full level, until the first test fails:
+this fixed sequence needs no union bound (Angelopoulos et al. 2021, Learn then Test, section 4.1; Bauer 1991).
 """
 
 from __future__ import annotations
@@ -95,34 +94,25 @@ def certify(
     rows. ``promise`` is the disagreement with its confidence.
     """
     found = last_threshold(scores, differs, unsteady, thresholds, 1.0 - promise[1], promise[0])
-    coverage = 0.0 if found is None else found.accepted / len(scores)
-    if found is None or coverage < LIMITS.least_coverage:
+    threshold, accepted, seen = found or (math.inf, 0, 0)
+    coverage = accepted / len(scores)
+    if coverage < LIMITS.least_coverage:
         raise refusal(scores, differs, unsteady, *promise, coverage)
-    counted: dict[str, Any] = {
-        "measured": len(scores),
-        "seen": found.differing,
-        "student_disagreement": float(differs.mean()),
-    }
+    counted: dict[str, Any] = {"measured": len(scores), "seen": seen, "student_disagreement": float(differs.mean())}
     method = "fixed sequence of thresholds, exact binomial tails"
-    return Certificate(promise[0], promise[1], coverage, threshold=found.threshold, method=method, **counted, **record)
+    return Certificate(promise[0], promise[1], coverage, threshold=threshold, method=method, **counted, **record)
 
 
 # ---- the test ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Tested:
-    """The last threshold of the sequence that passed, and what was counted there."""
-
-    threshold: float
-    accepted: int
-    differing: int
-
-
 def last_threshold(
     score: Array, student_differs: Array, model_differs: Array, thresholds: Array, level: float, disagreement: float
-) -> Tested | None:
-    """Return the most generous threshold that the sequence reaches from above, or None if the first one fails."""
+) -> tuple[float, int, int] | None:
+    """Return the most generous threshold that the sequence reaches from above, or None if the first one fails.
+
+    Beside it stand the numbers of rows that the student answers there, and of rows that differ.
+    """
     cautious_first = np.unique(thresholds)[::-1]
     order = np.argsort(-score, kind="stable")
     accepted = np.searchsorted(-score[order], -cautious_first, side="right")
@@ -132,7 +122,7 @@ def last_threshold(
     last = (len(passed) if passed.all() else int(np.argmin(passed))) - 1
     if last < 0 or accepted[last] == 0:
         return None
-    return Tested(float(cautious_first[last]), int(accepted[last]), int(differing[last]))
+    return float(cautious_first[last]), int(accepted[last]), int(differing[last])
 
 
 def rows_needed(disagreement: float, confidence: float, rate: float = 0.0) -> int:

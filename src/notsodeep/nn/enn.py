@@ -124,6 +124,8 @@ class ENN(Model):
 class Layer(nn.Module):
     """The units of one layer. Those that see the norm of their input have a table of constants, which is a buffer."""
 
+    table: Tensor
+
     def __init__(self, phi: Activation, like: Tensor, width: int) -> None:
         super().__init__()
         self.phi, self.width = phi, width

@@ -67,7 +67,7 @@ class _NonlinearEquilibrium(Function):
         recurrent, drive, u = ctx.saved_tensors
         with torch.autocast(drive.device.type, enabled=False):
             slope = ctx.phi.derivative(_affine(drive, u, recurrent, ctx.gain))
-            adjoint = _linear(recurrent, slope, slope * cotangents[0], ctx.gain, ctx.options)
+            adjoint = _LinearEquilibrium.apply(recurrent, slope, slope * cotangents[0], ctx.gain, ctx.options)
             # the factor goes on the rows: a second matrix of the size of A would double the memory
             weights = _outer(ctx.gain * adjoint, u, recurrent) if ctx.needs_input_grad[0] else None
         return weights, adjoint, None, None, None
@@ -79,7 +79,7 @@ class _NonlinearEquilibrium(Function):
         if tangents[0] is not None:
             change = change + ctx.gain * (u @ tangents[0].mT)
         slope = ctx.phi.derivative(_affine(drive, u, recurrent, ctx.gain))
-        return _linear(recurrent.mT, slope, slope * change, ctx.gain, ctx.options)
+        return _LinearEquilibrium.apply(recurrent.mT, slope, slope * change, ctx.gain, ctx.options)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
@@ -110,7 +110,7 @@ class _LinearEquilibrium(Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         matrix, slope, h = ctx.saved_tensors
-        adjoint = _linear(matrix.mT, slope, slope * cotangents[0], ctx.gain, ctx.options)
+        adjoint = _LinearEquilibrium.apply(matrix.mT, slope, slope * cotangents[0], ctx.gain, ctx.options)
         source = cotangents[0] + ctx.gain * (adjoint @ matrix.mT)
         slopes = source * (ctx.gain * (h @ matrix)) if ctx.needs_input_grad[1] else None
         weights = _outer(ctx.gain * h, adjoint, matrix) if ctx.needs_input_grad[0] else None
@@ -124,16 +124,12 @@ class _LinearEquilibrium(Function):
             change = change + tangents[1] * (ctx.gain * (h @ matrix))
         if tangents[0] is not None:
             change = change + slope * (ctx.gain * (h @ tangents[0]))
-        return _linear(matrix, slope, change, ctx.gain, ctx.options)
+        return _LinearEquilibrium.apply(matrix, slope, change, ctx.gain, ctx.options)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
         matrix, slope, source = _lead(info.batch_size, in_dims[:3], inputs[:3])
         return _LinearEquilibrium.apply(matrix, slope, source, *inputs[3:]), 0
-
-
-def _linear(matrix: Tensor, slope: Tensor, source: Tensor, gain: float, options: SolverOptions) -> Tensor:
-    return _LinearEquilibrium.apply(matrix, slope, source, gain, options)
 
 
 def _outer(left: Tensor, right: Tensor, like: Tensor) -> Tensor:

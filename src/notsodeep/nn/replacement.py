@@ -239,8 +239,14 @@ class Replacement(nn.Module):
         """Read what :meth:`save` wrote of this model; a student of your own needs a network of its architecture."""
         tensors, document = read_file(path, "replacement")
         try:
-            certificate = Certificate(**document["certificate"])
-            scored = _rebuilt(tensors, document, student)
+            certificate, about = Certificate(**document["certificate"]), document["student"]
+            rows = torch.zeros(2, *document["shape"], dtype=tensors["scale"].dtype)
+            if student is None and about["class"] != "Student":
+                raise CheckpointError(f"{path} holds a student {about['class']}: give student=, a network like it")
+            if student is None:
+                student = Student(rows, rows.new_zeros(2, *about["outputs"]), about["width"])
+            answers = torch.zeros_like(student.eval()(rows))
+            scored = Scored(student, certificate.score, Data(rows, answers, certificate.tolerance))
             scored.load_state_dict(tensors)
         except (KeyError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"{path} does not describe this replacement: {error}") from error
@@ -422,18 +428,3 @@ def _unsteady(ask: _Model, data: Data) -> Tensor:
             "replacement needs a model that answers each row by itself"
         )
     return changed
-
-
-# ---- files ---------------------------------------------------------------------------------------------------
-
-
-def _rebuilt(tensors: dict[str, Tensor], document: dict[str, Any], student: nn.Module | None) -> Scored:
-    about, dtype = document["student"], next(iter(tensors.values())).dtype
-    rows = torch.zeros(2, *document["shape"], dtype=dtype)
-    if student is None:
-        if about["class"] != "Student":
-            raise CheckpointError(f"the student is a {about['class']}: give student=, a network of that architecture")
-        student = Student(rows, torch.zeros(2, *about["outputs"], dtype=dtype), about["width"])
-    with torch.no_grad():
-        data = Data(rows, student.eval()(rows), document["certificate"]["tolerance"])
-    return Scored(student, document["certificate"]["score"], data)

@@ -228,7 +228,11 @@ def train_head(scored: Scored, ask: Ask, data: Data, held: Data, options: Replac
     mixed = _mixed(data, 2 * len(held), generator)
     pool = Data(torch.cat([held.rows, mixed]), torch.cat([held.answers, in_batches(ask, mixed)]), data.tolerance)
     outputs = in_batches(scored.student, pool.rows)
-    target = _head_target(pool, outputs)
+    if data.tolerance is None:  # whether the student answers as the model does
+        target, distance = (~pool.differs(outputs)).to(outputs.dtype), nn.functional.binary_cross_entropy_with_logits
+    else:  # minus the logarithm of its error
+        error = (outputs - pool.answers).abs().flatten(1).amax(1)
+        target, distance = -(error / data.tolerance).clamp_min(1e-6).log(), nn.functional.smooth_l1_loss
     optimiser = torch.optim.Adam(scored.head.parameters(), lr=options.lr, weight_decay=1e-4)
     steps = 600  # on a small network of a few thousand rows: a second
     for step in range(steps):
@@ -236,20 +240,8 @@ def train_head(scored: Scored, ask: Ask, data: Data, held: Data, options: Replac
         which = _draw(pool, 2 * options.batch_size, generator)
         found = scored.score(pool.rows[which], outputs[which])
         optimiser.zero_grad(set_to_none=True)
-        if data.tolerance is None:
-            loss = nn.functional.binary_cross_entropy_with_logits(found, target[which])
-        else:
-            loss = nn.functional.smooth_l1_loss(found, target[which])
-        loss.backward()
+        distance(found, target[which]).backward()
         optimiser.step()
-
-
-def _head_target(pool: Data, outputs: Tensor) -> Tensor:
-    """Return 1 where the student answers as the model does; for numbers minus the logarithm of its error."""
-    if pool.tolerance is None:
-        return (~pool.differs(outputs)).to(outputs.dtype)
-    error = (outputs - pool.answers).abs().flatten(1).amax(1)
-    return -(error / pool.tolerance).clamp_min(1e-6).log()
 
 
 def _unlikeness(outputs: Tensor, wanted: Tensor, data: Data) -> Tensor:

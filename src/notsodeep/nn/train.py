@@ -237,10 +237,8 @@ def _training(model: nn.Module, seed: int) -> Iterator[None]:
 
 def _own_optimiser(model: nn.Module, name: str, lr: float | None) -> Optimizer:
     rate = _RATES[name] if lr is None else not_negative("lr", lr)
-    if isinstance(model, Model):
-        groups: Any = model.parameter_groups(rate)
-    else:
-        groups = [{"params": [p for p in model.parameters() if p.requires_grad], "lr": rate}]
+    trained = [{"params": [p for p in model.parameters() if p.requires_grad], "lr": rate}]
+    groups = model.parameter_groups(rate) if isinstance(model, Model) else trained
     if not any(group["params"] for group in groups):
         raise InvalidInputError("nothing to train: no parameter of this model requires a gradient")
     return torch.optim.Adam(groups, lr=rate) if name == "adam" else torch.optim.SGD(groups, lr=rate)
