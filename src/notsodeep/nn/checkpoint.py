@@ -40,9 +40,7 @@ class Checkpoint:
 
     def __init__(self, path: Path, run: Mapping[str, Any]) -> None:
         if os.path.isdir(path):
-            raise CheckpointError(
-                f"{path} is a folder; a checkpoint is one file, for example {path / 'run.safetensors'}"
-            )
+            raise CheckpointError(f"{path} is a folder; a checkpoint is one file, such as {path / 'run.safetensors'}")
         self.path, self.run = path, dict(run)
 
     def save(self, model: nn.Module, optimiser: Optimizer, history: list[dict[str, Any]]) -> None:
@@ -98,10 +96,6 @@ def save(model: Model, path: str | Path) -> None:
     ----------
     model : nsd.nn.DEQ or nsd.nn.ENN
     path : str or Path
-
-    Returns
-    -------
-    None
 
     Examples
     --------

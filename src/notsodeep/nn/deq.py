@@ -85,7 +85,6 @@ class DEQ(Model):
         self._vector: Tensor | None = None
         self.set_kernel(kernel)
 
-    # -- evaluation --------------------------------------------------------------------------------------
     def features(self, x: Tensor) -> Tensor:
         check_input(x, self.in_features)
         self._limit()
@@ -112,7 +111,6 @@ class DEQ(Model):
             shift = None if self.offset is None else self._sigmas[2] * self.offset
             return nn.functional.linear(self._sigmas[1] * x.to(self.input.dtype), self.input, shift)
 
-    # -- contraction -------------------------------------------------------------------------------------
     def contraction(self) -> float:
         """Return sigma_a |A| Lip / sqrt(m), by power iteration: below one the equilibrium exists and is unique.
 
@@ -146,7 +144,6 @@ class DEQ(Model):
             if excess > 1.0:
                 self.recurrent.data.div_(excess)
 
-    # -- description -------------------------------------------------------------------------------------
     def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
         offset = [] if self.offset is None else [("offset", self.offset)]
         return [("input", self.input), *offset, ("recurrent", self.recurrent)]

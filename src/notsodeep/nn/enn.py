@@ -99,7 +99,6 @@ class ENN(Model):
         trains = twin.kernel if twin is not None and twin.kernel == "ntk_frozen" else "ntk"
         self.set_kernel(kernel or ("ck" if twin is not None and twin.trains == "readout" else trains))
 
-    # -- evaluation --------------------------------------------------------------------------------------
     def features(self, x: Tensor) -> Tensor:
         check_input(x, self.in_features)
         if self.normalise:
@@ -108,7 +107,6 @@ class ENN(Model):
             x = layer(nn.functional.linear(x, weight), x) / math.sqrt(len(weight))
         return x
 
-    # -- description -------------------------------------------------------------------------------------
     def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
         return [(f"weights.{i}", weight) for i, weight in enumerate(self.weights)]
 

@@ -132,8 +132,7 @@ class Gaussian:
     def orthogonal(self, rows: int, columns: int) -> nn.Parameter:
         """Draw rows that are Gaussian vectors, each by itself exactly, but orthogonal to each other in blocks.
 
-        A matrix with more rows than columns is a stack of such blocks. Kernels of random features have the same mean
-        and far smaller fluctuations than with independent rows (Yu et al. 2016, orthogonal random features).
+        Kernels of such random features fluctuate far less (Yu et al. 2016, orthogonal random features).
         """
         size = min(rows, columns)
         blocks = -(-rows // size)

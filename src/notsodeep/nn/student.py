@@ -224,6 +224,7 @@ def distil(
 def train_head(scored: Scored, ask: Ask, data: Data, held: Data, options: ReplaceOptions, seed: int) -> None:
     """Teach the head which answers of the student are not the model's, on held rows and on mixtures of the others."""
     assert scored.head is not None
+    distance: Callable[..., Tensor]
     generator = torch.Generator().manual_seed(seed)
     mixed = _mixed(data, 2 * len(held), generator)
     pool = Data(torch.cat([held.rows, mixed]), torch.cat([held.answers, in_batches(ask, mixed)]), data.tolerance)
