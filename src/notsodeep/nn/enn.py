@@ -95,7 +95,7 @@ class ENN(Model):
         self.readout = gaussian.parameter(out_features, self.width)
         self.bias = gaussian.bias(out_features, bias)
         layers = zip(self.spec.activations, self.widths, strict=True)
-        self._layers = nn.ModuleList(Layer(phi, self.readout.detach(), m) for phi, m in layers)
+        self._layers = nn.ModuleList(UnitLayer(phi, self.readout.detach(), m) for phi, m in layers)
         trains = twin.kernel if twin is not None and twin.kernel == "ntk_frozen" else "ntk"
         self.set_kernel(kernel or ("ck" if twin is not None and twin.trains == "readout" else trains))
 
@@ -119,7 +119,7 @@ class ENN(Model):
         return {"model": "ENN", **super().config(), "width": list(self.widths), **own}
 
 
-class Layer(nn.Module):
+class UnitLayer(nn.Module):
     """The units of one layer. Those that see the norm of their input have a table of constants, which is a buffer."""
 
     table: Tensor
@@ -130,7 +130,7 @@ class Layer(nn.Module):
         table = phi.table(like, width).clone() if isinstance(phi, NormUnits) else None
         self.register_buffer("table", table, persistent=False)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Layer:
+    def _apply(self, fn: Any, recurse: bool = True) -> UnitLayer:
         """Make the table anew when the module moves, since a cast to fewer digits and back would round it for good."""
         super()._apply(fn, recurse)
         if isinstance(self.phi, NormUnits):
