@@ -98,7 +98,7 @@ def test_thumbnails_keep_corners():
 # ---- every figure, quick ---------------------------------------------------------------------------------------
 
 
-WHOLE = ("distil", "plain_depth", "sphere")
+WHOLE = ("plain_depth", "sphere")
 PARTS = {
     "accuracy": ("digits/32", "digits/512"),
     "eigenvalues": ("mixture/tanh", "digits/tanh", "digits_unit/tanh", "digits/tanh/0.25"),
@@ -195,6 +195,8 @@ def test_depth_slows_plain_networks(documents):
         assert ("1 raw layer" in found) == (activation == "relu")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("documents", ["every study"], indirect=True)
 def test_students_of_a_trained_deq(documents):
     """Every start, depth and way, three seeds; students fitted to the DEQ agree with it more than others do."""
     rows = documents["distil"]["points"]["digits/relu"]["numbers"]["rows"]

@@ -37,6 +37,6 @@ export function shellLines(model) {
   const { state, deq, tau0, activation } = model;
   if (activation.custom) return ["# a formula of one's own is for Python; the command knows the built-in activations"];
   const options = `--sigma-a2 ${deq.sigma_a2} --sigma-b2 ${deq.sigma_b2} --kernel ${state.kernel}`;
-  const norms = activation.homogeneous ? "" : ` --norms ${normRange(tau0).join(" ")} --kinds ${state.kinds}`;
-  return [`notsodeep match ${activation.name} ${options}${norms}`, `notsodeep match ${activation.name} ${options} --route papers --tau0 ${tau0}`];
+  const norms = activation.homogeneous ? "" : ` --norms ${normRange(tau0).join(" ")}`;
+  return [`notsodeep match ${activation.name} ${options}${norms}`];
 }
