@@ -55,6 +55,18 @@ def test_a_new_activation(tmp_path):
     assert "2 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
 
 
+def test_a_new_kind_of_unit(tmp_path):
+    folder = applied("Add a kind of unit", tmp_path)
+    code = (
+        "import notsodeep as nsd;"
+        "network = nsd.ENN([nsd.activation('directions', scale=2.0), 'relu']);"
+        "print(nsd.ENN.from_dict(network.to_dict()) == network, 'directions' in nsd.activations.activation_names())"
+    )
+    assert run(folder, "-c", code).split() == ["True", "False"]  # the names are those of elementwise functions
+    tests = ["tests/activations/test_directions.py"]
+    assert "2 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+
+
 def test_a_new_family(tmp_path):
     folder = applied("Add a family of twins", tmp_path)
     tests = ["tests/matching/test_match.py", "-k", "erf_family"]

@@ -1,8 +1,10 @@
 """Elementwise activations with their calculus: values, slopes, kinks, Lipschitz constants, symmetries, closed forms.
 
-Every elementwise class with a name is exported from here and found by that name.
+All files of this folder are read. Every class with a name is found by that name; elementwise ones are exported, too.
 """
 
+import importlib
+import pkgutil
 from dataclasses import fields
 
 from .affine import Affine as Affine
@@ -22,6 +24,9 @@ from .polynomial import Hermite as Hermite
 from .polynomial import Quadratic as Quadratic
 from .smooth import Tanh as Tanh
 from .thresholds import Thresholds as Thresholds
+
+for _file in pkgutil.iter_modules(__path__):
+    importlib.import_module(f".{_file.name}", __name__)  # a class registers itself
 
 _CLASSES = {cls.__name__: cls for cls in activation_classes()}
 globals().update(_CLASSES)  # a new class needs no import above, which serves type checkers alone
