@@ -14,8 +14,6 @@ from torch import Tensor
 from ._arguments import checked, shown
 from .errors import InvalidInputError
 
-_AT_ONCE = 1 << 20  # entries that are looked at together: 8 MB
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -69,7 +67,8 @@ def bad_row(rows: Tensor) -> int | None:
 
 
 def _blocks(rows: Tensor) -> tuple[Tensor, ...]:
-    return rows.split(max(1, _AT_ONCE // max(1, rows.shape[1])))
+    entries = 1 << 20  # that are looked at together: 8 MB
+    return rows.split(max(1, entries // max(1, rows.shape[1])))
 
 
 def as_numbers(value: Any, name: str) -> Tensor:

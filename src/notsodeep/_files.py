@@ -20,8 +20,6 @@ import numpy as np
 
 from .errors import CheckpointError, SerialisationError
 
-_DEEPEST = 40  # levels of a JSON document: an activation in an affine one takes two
-
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
@@ -98,8 +96,9 @@ def parsed(document: Any, what: str) -> dict[str, Any]:
         raise SerialisationError(f"not the JSON document of {what}: {error}") from None
     if not isinstance(content, Mapping):
         raise SerialisationError(f"expected a JSON object that describes {what}, got {type(content).__name__}")
-    if _is_deeper(content, _DEEPEST):
-        raise SerialisationError(f"{what} is not nested {_DEEPEST} levels deep")
+    deepest = 40  # levels: an activation in an affine one takes two
+    if _is_deeper(content, deepest):
+        raise SerialisationError(f"{what} is not nested {deepest} levels deep")
     return dict(content)
 
 

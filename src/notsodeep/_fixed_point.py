@@ -22,8 +22,6 @@ Equation = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """(x, which) -> residual and its slope at x; ``which`` are the numbers of the equations asked for, ``None`` all."""
 
 _STILL = 4e-16  # a step below this part of the size of x is rounding
-_NOISE = 1e-14  # a step below this after which the residual has not shrunk: what is evaluated knows no better
-_ZERO = 2e-16  # and so is a residual; near duplicates of kinked layers every digit counts
 
 
 @dataclass(frozen=True)
@@ -72,8 +70,9 @@ def newton(
         middle = torch.where(torch.isinf(high), 2.0 * x + start, 0.5 * (low + high))
         there = torch.where((trial >= low) & (trial <= high), trial, middle)
         move = (there - x).abs()
-        rests = (move <= still * scale) | (high - low <= _STILL * scale) | (wrong <= _ZERO * scale)
-        stalled = (wrong >= last) & (move <= _NOISE * scale)
+        # near duplicates of kinked layers every digit of a residual counts
+        rests = (move <= still * scale) | (high - low <= _STILL * scale) | (wrong <= 0.5 * _STILL * scale)
+        stalled = (wrong >= last) & (move <= 25.0 * _STILL * scale)  # what is evaluated knows no better
         settled = torch.isfinite(rest) & (rests | stalled)
         x, last = there, wrong
         done = int(settled.sum())

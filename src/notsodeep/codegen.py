@@ -10,8 +10,6 @@ from __future__ import annotations
 from ._arguments import checked, whole
 from .matching import Twin
 
-_LARGEST = 10**9  # a size beyond this is a slip of the pen, not a layer
-
 
 @checked
 def pytorch_code(twin: Twin, in_features: int = 784, width: int = 4096, out_features: int = 10) -> str:
@@ -39,7 +37,7 @@ def pytorch_code(twin: Twin, in_features: int = 784, width: int = 4096, out_feat
     1
     """
     in_features, width, out_features = (
-        whole(name, value, 1, _LARGEST)
+        whole(name, value, 1, 10**9)  # a size beyond this is a slip of the pen, not a layer
         for name, value in (("in_features", in_features), ("width", width), ("out_features", out_features))
     )
     functions = [phi.source_lines(f"layer_{i}") for i, phi in enumerate(twin.network.activations, 1)]

@@ -26,11 +26,8 @@ from ._files import atomic
 from .equivalents import best_scalar, relative_spectral_error
 from .spectra import SpectralLaw
 
-SIGMA_A2 = 0.2
 ACTIVATIONS = {"tanh": "tanh", "relu": "ReLU"}
 COLOURS = {"DEQ": "#2f7fc1", "twin": "#d1495b", "plain": "#3d9a5c"}  # they read on white and on black
-RIDGE = 1e-2  # of the kernel machines, relative to the mean diagonal
-NETWORK_RIDGE = 0.3  # of the networks' readouts, over the number of rows: larger, as their features are noisy
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ def _digits(size: DemoSize) -> DemoData:
 
 
 def _case(data: DemoData, phi: str, size: DemoSize) -> Case:
-    deq, X = nsd.DEQ(phi, SIGMA_A2), data.train[0]
+    deq, X = nsd.DEQ(phi, sigma_a2=0.2), data.train[0]
     twin = nsd.match_one_layer(deq, norms=None if deq.homogeneous else nsd.matching.norm_range(X))
     networks: dict[str, Any] = {"DEQ": deq, "twin": twin, "plain": nsd.ENN([phi])}
     kernels = {name: _kernel(network, X) for name, network in networks.items()}
@@ -165,7 +162,7 @@ def _kernel(network: Any, X: np.ndarray, Y: np.ndarray | None = None) -> np.ndar
 def _decide(kernel: np.ndarray, cross: np.ndarray, data: DemoData) -> np.ndarray:
     """Return the classes of the test rows by kernel regression."""
     targets = np.eye(int(data.train[1].max()) + 1)[data.train[1]]
-    ridge = RIDGE * float(np.trace(kernel)) / len(kernel)
+    ridge = 1e-2 * float(np.trace(kernel)) / len(kernel)  # relative to the mean diagonal
     scores = cross @ np.linalg.solve(kernel + ridge * np.eye(len(kernel)), targets - targets.mean(0))
     return scores.argmax(1)
 
@@ -175,7 +172,7 @@ def _network(network: Any, data: DemoData, width: int, seed: int) -> Any:
     X, y = data.train
     build: Callable[..., Any] = nsd.nn.DEQ if isinstance(network, nsd.DEQ) else nsd.nn.ENN
     model = build(network, X.shape[1], width, int(y.max()) + 1, seed=seed)
-    nsd.nn.fit_readout(model, (X, y), ridge=NETWORK_RIDGE / len(X))
+    nsd.nn.fit_readout(model, (X, y), ridge=0.3 / len(X))  # larger than a kernel's, as random features are noisy
     return model
 
 

@@ -17,8 +17,6 @@ from .._words import Kernel
 from ..errors import DataError, InvalidInputError, MissingExtraError, NotSoDeepError
 from .command import complain
 
-_USUAL = 0.2  # sigma_a2 of the examples in the papers
-
 Phi = Annotated[str, Argument(metavar="ACTIVATION", help="A name, or name:parameter=value, as leaky_relu:slope=0.1")]
 SigmaA2 = Annotated[
     float | None, Option("--sigma-a2", "-s", help="Variance of the recurrent weights; default 0.2 or less.")
@@ -60,11 +58,12 @@ def _activation(text: str) -> Any:
 
 def _usual_variance(phi: Any) -> float:
     """Return 0.2 or, where that is beyond the limit of the activation, 0.8 of the limit, with a warning."""
-    limit = nsd.DEQ(phi, _USUAL).limit
-    if limit > _USUAL:
-        return _USUAL
+    usual = 0.2  # in the papers' examples
+    limit = nsd.DEQ(phi, usual).limit
+    if limit > usual:
+        return usual
     chosen = float(f"{0.8 * limit:.3g}")
-    text = f"--sigma-a2 {chosen} is taken: the usual {_USUAL} is beyond the limit {limit:.4g} of {phi.name}."
+    text = f"--sigma-a2 {chosen} is taken: the usual {usual} is beyond the limit {limit:.4g} of {phi.name}."
     complain(text, "yellow")
     return chosen
 

@@ -19,7 +19,6 @@ from .command import app, as_json, complain
 
 _EXACT = 4000  # points up to which a law is compared with the exact kernel: its eigenvalues take ten seconds
 _LARGEST = 20_000  # points and dimensions of a mixture: its rows take 3 GB then
-_FAR = 0.1  # Kolmogorov distance beyond which a law is no prediction
 _PICTURES = (".png", ".svg", ".pdf")
 Plot = Annotated[Path | None, Option("--plot", help="Draw it into a .png, .svg or .pdf file.")]
 
@@ -116,7 +115,7 @@ def spectrum(
     typer.echo(law.summary())
     if distance is not None:
         typer.echo(f"distance  {distance:.3f} (Kolmogorov) from the eigenvalues of the exact kernel on these points")
-        if distance > _FAR:
+        if distance > 0.1:  # in Kolmogorov's distance: the law is no prediction
             reason = "n or p is small, or the data has low effective rank or unequal norms"
             complain(f"the prediction is far from the exact spectrum: {reason}.", "yellow")
 

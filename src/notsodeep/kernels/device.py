@@ -23,7 +23,6 @@ from .matrix import Points, products, tiles_of
 from .table import Table, copied, on_device
 from .tabulate import one_thread
 
-_PARITY = {None: 0, "odd": 1, "even": 2}  # as programs know it
 # rows, columns and warps of a program, ranks that it adds at once, and whether by tensor cores
 _SHAPES = {torch.float64: (128, 32, 4, 16, True), torch.float32: (64, 64, 8, 2, False)}
 _SCALAR = {torch.float64: (32, 32, 4, 1, False), torch.float32: (64, 64, 8, 1, False)}  # without norms
@@ -145,7 +144,7 @@ class _Factors:
             LIMITS.gpu_listed,
             SYMMETRIC=self.points.symmetric,
             WARPED=self.level.warped,
-            PARITY=_PARITY[self.level.parity],
+            PARITY={None: 0, "odd": 1, "even": 2}[self.level.parity],
             SCALAR=self.table.one_function,
             HOMOGENEOUS=self.table.homogeneous,
             BM=high,

@@ -50,37 +50,16 @@ def _value(lam, inverse, sizes, bend, straight):
     return sizes * (bend * (tl.sqrt((1.0 - rho) * (1.0 + rho)) + _angle(rho) * rho) + straight * rho)
 
 
+# fmt: off
 @triton.jit
 def field_kernel(
-    x,
-    y,
-    ux,
-    uy,
-    ck,
-    ntk,
-    frozen,
-    band_across,
-    band_down,
-    columns,
-    ck_stride,
-    ntk_stride,
-    frozen_stride,
-    sigma_a2,
-    sigma_b2,
-    sigma_c2,
-    share,
-    bend,
-    straight,
-    steep,
-    steps,
-    CHANNELS: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    SIDE: tl.constexpr,
-    PAIRS: tl.constexpr,
-    SYMMETRIC: tl.constexpr,
-    TANGENT: tl.constexpr,
+    x, y, ux, uy, ck, ntk, frozen, band_across, band_down,  # inputs, results, and the windows along both directions
+    columns, ck_stride, ntk_stride, frozen_stride,
+    sigma_a2, sigma_b2, sigma_c2, share, bend, straight, steep, steps,  # of the network, its filter and its activation
+    CHANNELS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, SIDE: tl.constexpr, PAIRS: tl.constexpr,
+    SYMMETRIC: tl.constexpr, TANGENT: tl.constexpr,
 ):
+    # fmt: on
     """Kernels of image i of x with PAIRS images of y; ux, uy: roots of the variances."""
     i, first = tl.program_id(1), tl.program_id(0) * PAIRS
     if SYMMETRIC:  # noqa: SIM102  # the outer condition is decided at compile time

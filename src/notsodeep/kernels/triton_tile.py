@@ -11,37 +11,56 @@ from triton.language.extra import libdevice
 
 
 @triton.jit
-def tile_kernel(
-    gram,
-    out,
-    gram_stride,
-    out_stride,
-    wx,
-    wy,
+def _add_ranks(
+    b0,
     left,
     right,
-    ends,
-    numbers,
-    found,
-    count,
-    row0,
-    column0,
-    rows,
-    columns,
     left_stride,
     right_stride,
-    terms,
-    capacity,
-    SYMMETRIC: tl.constexpr,
-    WARPED: tl.constexpr,
-    PARITY: tl.constexpr,
-    SCALAR: tl.constexpr,
-    HOMOGENEOUS: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
+    i,
+    j,
+    inside_i,
+    inside_j,
+    start,
+    end,
     AT_ONCE: tl.constexpr,
     DOT: tl.constexpr,
 ):
+    """Add sum_k left_k right_k' for the ranks k from start to end, AT_ONCE at a time, by tensor cores if DOT."""
+    for k in range(start, end, AT_ONCE):
+        if DOT:
+            q = k + tl.arange(0, AT_ONCE)
+            in_a, in_b = inside_i[:, None] & (q < end)[None, :], (q < end)[:, None] & inside_j[None, :]
+            a = tl.load(left + q[None, :] * left_stride + i[:, None], mask=in_a, other=0.0)
+            b = tl.load(right + q[:, None] * right_stride + j[None, :], mask=in_b, other=0.0)
+            b0 = tl.dot(a, b, acc=b0, input_precision="ieee", out_dtype=b0.dtype)
+        else:
+            for u in tl.static_range(AT_ONCE):
+                a = tl.load(left + (k + u) * left_stride + i, mask=inside_i & (k + u < end), other=0.0)
+                b = tl.load(right + (k + u) * right_stride + j, mask=inside_j & (k + u < end), other=0.0)
+                b0 += a[:, None] * b[None, :]
+    return b0
+
+
+@triton.jit
+def _list(outside, gi, gj, found, count, capacity, BM: tl.constexpr, BN: tl.constexpr):
+    """Write down the entries that the table does not settle, as long as there is room."""
+    slot = tl.atomic_add(count + tl.zeros([BM, BN], tl.int32), tl.full([BM, BN], 1, tl.int32), mask=outside)
+    kept = outside & (slot < capacity)
+    tl.store(found + slot, tl.broadcast_to(gi[:, None], [BM, BN]), mask=kept)
+    tl.store(found + capacity + slot, tl.broadcast_to(gj[None, :], [BM, BN]), mask=kept)
+
+
+# fmt: off
+@triton.jit
+def tile_kernel(
+    gram, out, gram_stride, out_stride, wx, wy,  # matrices, and the inverse norms of rows and columns
+    left, right, ends, numbers,  # the table: factors of the norms, where each order begins, scale and reach
+    found, count, row0, column0, rows, columns, left_stride, right_stride, terms, capacity,
+    SYMMETRIC: tl.constexpr, WARPED: tl.constexpr, PARITY: tl.constexpr, SCALAR: tl.constexpr,
+    HOMOGENEOUS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, AT_ONCE: tl.constexpr, DOT: tl.constexpr,
+):
+    # fmt: on
     """sum_m T_m(x) left_m right_m' on one tile, left with its signs; PARITY 1: odd orders, 2: even ones.
 
     AT_ONCE ranks are added at a time, by tensor cores if DOT.
@@ -63,10 +82,7 @@ def tile_kernel(
 
     outside = wanted & (tl.abs(r) > trusted)
     if tl.sum(tl.sum(outside.to(tl.int32), axis=1), axis=0) > 0:
-        slot = tl.atomic_add(count + tl.zeros([BM, BN], tl.int32), tl.full([BM, BN], 1, tl.int32), mask=outside)
-        kept = outside & (slot < capacity)
-        tl.store(found + slot, tl.broadcast_to(gi[:, None], [BM, BN]), mask=kept)
-        tl.store(found + capacity + slot, tl.broadcast_to(gj[None, :], [BM, BN]), mask=kept)
+        _list(outside, gi, gj, found, count, capacity, BM, BN)
 
     r = tl.minimum(tl.maximum(r, -reach), reach)
     if WARPED:
@@ -83,19 +99,10 @@ def tile_kernel(
         if SCALAR:
             b0 += tl.load(left + m)
         else:
-            end = tl.load(ends + m + 1)
-            for k in range(tl.load(ends + m), end, AT_ONCE):
-                if DOT:
-                    q = k + tl.arange(0, AT_ONCE)
-                    in_a, in_b = inside_i[:, None] & (q < end)[None, :], (q < end)[:, None] & inside_j[None, :]
-                    a = tl.load(left + q[None, :] * left_stride + i[:, None], mask=in_a, other=0.0)
-                    b = tl.load(right + q[:, None] * right_stride + j[None, :], mask=in_b, other=0.0)
-                    b0 = tl.dot(a, b, acc=b0, input_precision="ieee", out_dtype=b0.dtype)
-                else:
-                    for u in tl.static_range(AT_ONCE):
-                        a = tl.load(left + (k + u) * left_stride + i, mask=inside_i & (k + u < end), other=0.0)
-                        b = tl.load(right + (k + u) * right_stride + j, mask=inside_j & (k + u < end), other=0.0)
-                        b0 += a[:, None] * b[None, :]
+            start, end = tl.load(ends + m), tl.load(ends + m + 1)
+            b0 = _add_ranks(
+                b0, left, right, left_stride, right_stride, i, j, inside_i, inside_j, start, end, AT_ONCE, DOT
+            )
         b2 = b1
         b1 = b0
     # the sum is c_0 + y b_1 - b_2, and x (b_0 - b_1) for odd orders

@@ -21,7 +21,6 @@ from .base import Display
 Quantity = Literal["accuracy", "mse"]
 AXES = {"n": "training points", "ridge": "ridge, relative to the mean diagonal", "times": "time of gradient flow"}
 """Labels of what a learning curve runs over."""
-QUANTITIES = {"accuracy": ("accuracy (%)", 100.0), "mse": ("mean squared error", 1.0)}
 """What a learning curve shows: the label, and how many units make one."""
 
 
@@ -63,7 +62,7 @@ class LearningDisplay(Display):
     def plot(self, ax: Axes | None = None, *, quantity: Quantity = "accuracy") -> LearningDisplay:
         """Draw predicted lines, or measured points with error bars and the interval beyond them."""
         (ax,) = self._panels(ax, 1, 5.6, 3.9)
-        label, factor = QUANTITIES[quantity]
+        label, factor = ("accuracy (%)", 100.0) if quantity == "accuracy" else ("mean squared error", 1.0)
         if isinstance(self.curve, LearningEstimate):
             self._estimated(ax, self.curve, quantity, factor)
         else:
