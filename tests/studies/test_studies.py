@@ -102,7 +102,7 @@ WHOLE = ("plain_depth", "sphere")
 PARTS = {
     "accuracy": ("digits/32", "digits/512"),
     "eigenvalues": ("mixture/tanh", "digits/tanh", "digits_unit/tanh", "digits/tanh/0.25"),
-    "equivalents_error": ("tanh/80", "tanh/320", "relu/80", "relu/160"),
+    "equivalents_error": ("tanh/80", "tanh/320"),
     "kernels": ("mixture/relu", "digits/tanh", "digits/tanh/hard_tanh"),
 }
 """Points of studies whose claims are checked below; the slow tests compute all points of all studies."""
@@ -128,7 +128,7 @@ def test_errors_fall_with_n(documents):
     curves = equivalents_error.kept_curves(documents["equivalents_error"])
     slopes = {kernel: {a: curve.slope for a, curve in by.items()} for kernel, by in curves.items()}
     for kernel, by_activation in slopes.items():
-        assert {"tanh", "relu"} <= set(by_activation)
+        assert "tanh" in by_activation
         if "own" not in kernel:
             assert all(-0.9 < slope < -0.2 for slope in by_activation.values())  # n^(-1/2) in the limit; n <= 400 here
     for kernel in ("ck", "ntk", "ntk_frozen"):
