@@ -485,14 +485,12 @@ def network_from_dict(document: Mapping[str, Any] | str) -> Network | ConvDEQ:
     document = parsed(document, "a network")
     kind = document.get("network")
     try:
-        if kind == "DEQ":
+        if kind in ("DEQ", "ConvDEQ"):
+            phi = Activation.from_dict(document["activation"])
             variances = (document["sigma_a2"], document["sigma_b2"], document.get("sigma_c2", 0.0))
-            readout = document.get("readout", "activation")
-            return DEQ(Activation.from_dict(document["activation"]), *variances, readout)
-        if kind == "ConvDEQ":
-            variances = (document["sigma_a2"], document["sigma_b2"], document.get("sigma_c2", 0.0))
-            size = {"image": document["image"], "filter": document["filter"]}
-            return ConvDEQ(Activation.from_dict(document["activation"]), *variances, **size)
+            if kind == "DEQ":
+                return DEQ(phi, *variances, document.get("readout", "activation"))
+            return ConvDEQ(phi, *variances, image=document["image"], filter=document["filter"])
         if kind == "ENN":
             return ENN([Activation.from_dict(a) for a in document["activations"]])
     except (KeyError, TypeError) as error:

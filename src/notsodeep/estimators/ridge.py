@@ -120,7 +120,7 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         Relative to the mean diagonal of the kernel, or the best of a grid by its leave-one-out errors.
     solver : "auto", "cholesky" or nsd.solve.CG
         ``"auto"`` is Cholesky up to 10,000 rows and conjugate gradients beyond.
-    network : DEQ, ENN or Twin, optional
+    network : DEQ, ENN, ConvDEQ or Twin, optional
         Takes the place of the parameters of the DEQ; a twin brings its own kernel.
     device : str or torch.device, optional
     client : dask.distributed.Client, optional
@@ -176,7 +176,7 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         Relative to the mean diagonal of the kernel, or the best of a grid by its leave-one-out errors.
     solver : "auto", "cholesky" or nsd.solve.CG
         ``"auto"`` is Cholesky up to 10,000 rows and conjugate gradients beyond.
-    network : DEQ, ENN or Twin, optional
+    network : DEQ, ENN, ConvDEQ or Twin, optional
         Takes the place of the parameters of the DEQ; a twin brings its own kernel.
     device : str or torch.device, optional
     client : dask.distributed.Client, optional

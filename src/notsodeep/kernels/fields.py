@@ -7,6 +7,7 @@ functions of the standard deviation alone; and entry by entry, for everything el
 
 from __future__ import annotations
 
+import functools
 from typing import Protocol
 
 import torch
@@ -50,21 +51,17 @@ class ClosedMaps(FieldMaps):
         return self.form(x, y, covariance)
 
 
-class EntryMaps(FieldMaps):
-    """Entry by entry, in double precision on the CPU, whatever the activation."""
-
-    top = float("inf")
+class EntryMaps(ClosedMaps):
+    """The exact layer in the place of a closed form, whatever the activation: in double precision on the CPU."""
 
     def __init__(self, phi: Activation) -> None:
-        self.phi = phi
+        super().__init__(functools.partial(_entries, phi))
 
-    def side(self, q: Tensor) -> Tensor:
-        return q
 
-    def both(self, x: Tensor, y: Tensor, covariance: Tensor) -> Both:
-        flat = [field.expand_as(covariance).double().cpu().ravel() for field in (x, y, covariance)]
-        value, slope = layer_of(self.phi, flat[0], flat[1]).both(flat[2])
-        return value.reshape(covariance.shape).to(covariance), slope.reshape(covariance.shape).to(covariance)
+def _entries(phi: Activation, qx: Tensor, qy: Tensor, covariance: Tensor) -> Both:
+    flat = [field.expand_as(covariance).double().cpu().ravel() for field in (qx, qy, covariance)]
+    value, slope = layer_of(phi, flat[0], flat[1]).both(flat[2])
+    return value.reshape(covariance.shape).to(covariance), slope.reshape(covariance.shape).to(covariance)
 
 
 class SeriesMaps(FieldMaps):

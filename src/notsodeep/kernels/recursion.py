@@ -158,7 +158,7 @@ class Series:
 
     @classmethod
     def constants(cls) -> list[int]:
-        """Where the constant terms are."""
+        """Return the places of the constant terms, one per basis."""
         return [0, *itertools.accumulate(len(basis) for basis in cls.bases[:-1])]
 
     @classmethod
