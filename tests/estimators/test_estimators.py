@@ -31,6 +31,7 @@ X = RNG.normal(size=(80, 12)) / 12**0.5
 NEW = RNG.normal(size=(9, 12)) / 12**0.5
 Y = np.stack([np.sin(3 * X[:, 0]), X[:, 1] * X[:, 2]], axis=1)
 LABELS = np.array(["ant", "bee", "cat"])[np.digitize(X[:, 0], [-0.1, 0.1])]
+PLAIN = {"scale": None, "fit_intercept": False}  # the kernel of the rows as they are
 SOLVED = 2e-10  # residuals of 1e-11 at ridges from a hundredth
 
 
@@ -76,7 +77,7 @@ def test_scikit_learn_accepts_other_settings(estimator, check):
 def test_the_regressor_is_kernel_ridge_regression(kernel, solver):
     deq = nsd.DEQ("erf", 0.15)
     kinds = nsd.kernels_of(deq, X, kernels=(kernel,))[kernel], nsd.kernels_of(deq, NEW, X, kernels=(kernel,))[kernel]
-    model = nsd.DEQRegressor("erf", sigma_a2=0.15, kernel=kernel, ridge=0.02, solver=solver).fit(X, Y)
+    model = nsd.DEQRegressor("erf", sigma_a2=0.15, kernel=kernel, ridge=0.02, solver=solver, **PLAIN).fit(X, Y)
     np.testing.assert_allclose(model.predict(NEW), kinds[1] @ dense(kinds[0], Y, 0.02), rtol=0, atol=SOLVED)
     assert model.record_["solver"] == ("cg" if isinstance(solver, CG) else solver)
     assert model.absolute_ridge_ == pytest.approx(0.02 * np.diag(kinds[0]).mean(), rel=tolerance())
@@ -89,32 +90,60 @@ def test_rows_in_single_precision_are_solved_in_double():
     np.testing.assert_allclose(model.predict(NEW), direct.predict(NEW), rtol=0, atol=SOLVED)
 
 
+# ---- what is done to rows and targets --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", ["columns", "rows"])
+def test_rows_and_targets_are_centred_and_scaled_inside(scale):
+    units = X * np.geomspace(0.01, 100.0, 12) + 5.0
+    new = NEW * np.geomspace(0.01, 100.0, 12) + 5.0
+    w = np.linspace(0.5, 2.0, 80)
+    mean = np.average(units, axis=0, weights=w)
+    deviations = np.sqrt(np.average((units - mean) ** 2, axis=0, weights=w))
+    divisor = deviations * 12**0.5 if scale == "columns" else np.sqrt((deviations**2).sum())
+    rows, points = (units - mean) / divisor, (new - mean) / divisor
+    level = np.average(Y, axis=0, weights=w)
+    deq = nsd.DEQ("relu", 0.2)
+    expected = level + nsd.ntk(deq, points, rows) @ dense(nsd.ntk(deq, rows), Y - level, 0.02, w)
+    model = nsd.DEQRegressor("relu", ridge=0.02, scale=scale).fit(units, Y, w)
+    np.testing.assert_allclose(model.predict(new), expected, rtol=0, atol=SOLVED)
+
+
+def test_targets_far_from_zero_and_rows_in_other_units_change_nothing():
+    model = nsd.DEQRegressor("relu", ridge=0.02).fit(X, Y)
+    moved = nsd.DEQRegressor("relu", ridge=0.02).fit(1e3 * X - 7.0, Y + 100.0)
+    np.testing.assert_allclose(moved.predict(1e3 * NEW - 7.0), model.predict(NEW) + 100.0, rtol=0, atol=SOLVED)
+
+
 # ---- leave-one-out ---------------------------------------------------------------------------------------
 
 
-def refitted(K, targets, lift, weights=None):
+def refitted(K, targets, lift, weights=None, intercept=True):
     """Predictions at each row by a regression that saw one unit of it less."""
     w = np.ones(len(K)) if weights is None else weights
     out = np.empty_like(targets)
     for i in range(len(K)):
         less = w.copy()
-        less[i] -= 1.0
+        less[i] = max(less[i] - 1.0, 0.0)
         rest = less > 0
+        mean = np.average(targets[rest], axis=0, weights=less[rest]) if intercept else 0.0
         A = K[np.ix_(rest, rest)] + lift * np.diag(1.0 / less[rest])
-        out[i] = K[i, rest] @ np.linalg.solve(A, targets[rest])
+        out[i] = mean + K[i, rest] @ np.linalg.solve(A, targets[rest] - mean)
     return out
 
 
 @pytest.mark.parametrize("ridge", [0.02, "loo"])
-def test_leave_one_out_is_what_refitting_gives(ridge):
+@pytest.mark.parametrize("intercept", [True, False])
+def test_leave_one_out_is_what_refitting_gives(ridge, intercept):
     w = np.repeat([1.0, 0.5, 2.5, 1.0], 20)
-    model = nsd.DEQRegressor("relu", ridge=ridge).fit(X, Y, w)
-    np.testing.assert_allclose(
-        model.loo_, refitted(nsd.ntk(nsd.DEQ("relu", 0.2), X), Y, model.absolute_ridge_, w), rtol=0, atol=SOLVED
-    )
-    labelled = nsd.DEQClassifier("relu", ridge=ridge).fit(X, LABELS)
+    shifted, options = Y + np.array([3.0, -1.0]), {"ridge": ridge, "scale": None, "fit_intercept": intercept}
+    model = nsd.DEQRegressor("relu", **options).fit(X, shifted, w)
+    K = nsd.ntk(nsd.DEQ("relu", 0.2), X)
+    expected = refitted(K, shifted, model.absolute_ridge_, w, intercept)
+    np.testing.assert_allclose(model.loo_, expected, rtol=0, atol=SOLVED)
+    labelled = nsd.DEQClassifier("relu", **options).fit(X, LABELS)
     targets = 2.0 * (LABELS[:, None] == labelled.classes_) - 1.0
-    expected = refitted(nsd.ntk(nsd.DEQ("relu", 0.2), X), targets, labelled.absolute_ridge_)
+    expected = refitted(K, targets, labelled.absolute_ridge_, intercept=intercept)
     np.testing.assert_allclose(labelled.loo_, expected, rtol=0, atol=SOLVED)
 
 
@@ -165,7 +194,7 @@ def test_two_classes_share_one_output_and_iterative_solves_are_calibrated_too():
 
 def test_digits_with_grid_search_in_a_pipeline():
     images, labels = load_digits(return_X_y=True)
-    machine = make_pipeline(nsd.Standardiser(), nsd.DEQClassifier("relu", kernel="ck"))
+    machine = make_pipeline(nsd.Standardiser(), nsd.DEQClassifier("relu", kernel="ck", scale=None))
     search = GridSearchCV(machine, {"deqclassifier__ridge": [1e-3, 1.0]}, cv=2).fit(images[:300], labels[:300])
     assert search.score(images[1000:1200], labels[1000:1200]) > 0.9
     again = pickle.loads(pickle.dumps(search.best_estimator_))
@@ -177,7 +206,7 @@ def test_digits_with_grid_search_in_a_pipeline():
 
 def test_networks_and_twins_take_the_place_of_flat_parameters():
     twin = nsd.match(nsd.DEQ("relu", 0.2), 1.0)
-    model = nsd.DEQRegressor(network=twin, ridge=0.01).fit(X, Y)
+    model = nsd.DEQRegressor(network=twin, ridge=0.01, fit_intercept=False).fit(X, Y)
     np.testing.assert_allclose(
         model.predict(NEW), twin.kernel_matrix(NEW, X) @ dense(twin.kernel_matrix(X), Y, 0.01), rtol=0, atol=SOLVED
     )
@@ -336,7 +365,7 @@ def test_the_kernel_in_scikit_learns_machines():
     np.testing.assert_allclose(kernel(X), K, rtol=tolerance())
     np.testing.assert_allclose(kernel.diag(X), np.diag(K), rtol=tolerance())
     y = Y[:, 0]
-    ours = nsd.DEQRegressor("relu", ridge=0.01).fit(X, y)
+    ours = nsd.DEQRegressor("relu", ridge=0.01, **PLAIN).fit(X, y)
     theirs = KernelRidge(alpha=0.01 * np.diag(K).mean(), kernel=kernel).fit(X, y)
     np.testing.assert_allclose(theirs.predict(NEW), ours.predict(NEW), rtol=0, atol=SOLVED)
     by_name, by_call = SVC(kernel="precomputed").fit(K, LABELS), SVC(kernel=kernel).fit(X, LABELS)

@@ -153,6 +153,35 @@ def test_standardised_digits_have_mean_zero_and_unit_mean_square():
     np.testing.assert_array_equal(nsd.standardise(train), out)
 
 
+def test_columns_are_scaled_by_their_own_deviations():
+    X = np.random.default_rng(0).normal(size=(50, 4)) * [1.0, 1e3, 1e-3, 0.0] + 0.1
+    w = np.arange(50) % 3
+    fitted = nsd.Standardiser("columns").fit(X, sample_weight=w)
+    out = fitted.transform(X)
+    np.testing.assert_allclose(
+        np.average(out**2, axis=0, weights=w), [1 / 3, 1 / 3, 1 / 3, 0], rtol=0, atol=tolerance()
+    )
+    np.testing.assert_allclose(fitted.inverse_transform(out), X, rtol=tolerance())
+    repeated = nsd.Standardiser("columns").fit(np.repeat(X, w, axis=0))
+    np.testing.assert_allclose(repeated.transform(X), out, rtol=0, atol=tolerance())
+    np.testing.assert_array_equal(nsd.Standardiser(None).fit_transform(X), X)
+
+
+@pytest.mark.parametrize(
+    ("deviations", "chosen"),
+    [(np.ones(64), "columns"), (np.linspace(0, 1, 300), "rows"), (np.geomspace(1e-3, 1e3, 300), "columns")],
+)
+def test_the_rule_for_columns_or_rows(deviations, chosen):
+    X = np.random.default_rng(0).normal(size=(30, len(deviations))) * deviations
+    assert nsd.Standardiser("auto").fit(X).chosen_ == chosen
+
+
+@pytest.mark.parametrize("weights", [[1.0], [-1.0, 1, 1, 1], [0.0] * 4, [np.nan] * 4])
+def test_weights_that_are_refused(weights):
+    with pytest.raises(InvalidInputError, match="sample_weight must be"):
+        nsd.Standardiser().fit(np.eye(4), sample_weight=weights)
+
+
 def test_standardise_keeps_type_and_precision():
     X = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     out = nsd.standardise(X)

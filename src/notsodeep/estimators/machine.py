@@ -1,7 +1,7 @@
 """Weighted ridge regression with the exact kernel of a network, as pure functions of tensors.
 
 They minimise sum_i w_i |y_i - f(x_i)|^2 + a |f|^2 with weights w_i > 0; the absolute ridge a is the ridge times the
-weighted mean of the kernel's diagonal.
+weighted mean of the kernel's diagonal. With an intercept the targets are first centred by their weighted mean.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..solve import CG, KernelTiles, NetworkKernel, solve_dense, solve_operator
 from ..solve._limits import LIMITS as SOLVE_LIMITS
-from ..solve.dense import RidgePath, ridge_path, scale_of, smallest_mean
+from ..solve.dense import ridge_path, scale_of, smallest_mean, with_mean
 from ..solve.iterative import Solver, cg_options
 from ..solve.operators import KernelOperator
 
@@ -25,14 +25,47 @@ GRID = tuple(float(r) for r in np.logspace(-8, 1, 37))
 
 
 @dataclass(frozen=True, eq=False)
+class Problem:
+    """What a machine is fitted to."""
+
+    X: Tensor
+    """The rows in float64, (n, p); they are kept, not copied."""
+    targets: Tensor
+    """Without their mean, (n, k)."""
+    weights: Tensor
+    """Positive, (n,)."""
+    mean: Tensor
+    """The weighted mean of the targets, (k,); zeros without an intercept."""
+    intercept: bool
+
+    @staticmethod
+    def of(X: Tensor, targets: Tensor, weights: Tensor, intercept: bool) -> Problem:
+        """Centre the targets, (n, k), if there is an intercept."""
+        mean = weights @ targets / weights.sum() if intercept else torch.zeros_like(targets[0])
+        return Problem(X, targets - mean, weights, mean, intercept)
+
+    @property
+    def right(self) -> Tensor:
+        """The right-hand sides; exact leave-one-out with an intercept needs that of targets 1 as well."""
+        ones = torch.ones_like(self.targets[:, : int(self.intercept)])
+        return torch.cat([self.targets, ones], dim=1)
+
+    def left_out(self, found: Tensor) -> Tensor:
+        """Return leave-one-out predictions, (n, k), from those for the right-hand sides."""
+        return with_mean(found, self.targets, self.mean, self.weights) if self.intercept else found
+
+
+@dataclass(frozen=True, eq=False)
 class FittedMachine:
-    """f(x) = sum_i a_i k(x, x_i), and how it was found."""
+    """f(x) = mean + sum_i a_i k(x, x_i), and how it was found."""
 
     kernel: NetworkKernel
     X: Tensor
     """The training rows, (n, p)."""
     coefficients: Tensor
     """The a_i, (n, k)."""
+    mean: Tensor
+    """The intercept, (k,)."""
     ridge: float
     """Relative to the mean diagonal."""
     absolute_ridge: float
@@ -45,38 +78,41 @@ class FittedMachine:
     def predict(self, X: Tensor, client: Any = None) -> Tensor:
         """Return f at the rows of X, (m, k), in double precision; a client shares a long sum among its workers."""
         if client is None or len(X) * len(self.X) < SOLVE_LIMITS.entries:
-            return self.kernel.expansion(X, self.X, self.coefficients)
+            return self.mean + self.kernel.expansion(X, self.X, self.coefficients)
         from ..distributed.operator import expand
 
-        return expand(client, self.kernel, self.X, self.coefficients, X)
+        return self.mean + expand(client, self.kernel, self.X, self.coefficients, X)
 
 
 def fit_machine(
     kernel: NetworkKernel,
-    X: Tensor,
-    T: Tensor,
-    weights: Tensor,
+    problem: Problem,
     ridge: float | None,
     solver: Solver = "auto",
     client: Any = None,
     progress: bool | None = None,
 ) -> FittedMachine:
-    """Fit to rows X, (n, p), and targets T, (n, k); ``ridge=None`` chooses the ridge by leave-one-out errors.
+    """Fit a machine; ``ridge=None`` chooses the ridge by leave-one-out errors.
 
     With a Dask ``client``, its workers compute the kernel and its products.
     """
-    X = X.to(torch.float64, copy=True)  # the caller may change the given rows
-    options = cg_options(solver, len(X))
+    options = cg_options(solver, len(problem.X))
     if options is not None:
-        return _fit_iterative(kernel, X, T, weights, ridge, options, client, progress)
-    K = kernel_matrix(kernel, X, client)
-    mean = _mean_diagonal(weights * K.diagonal(), weights)
+        return _fit_iterative(kernel, problem, ridge, options, client, progress)
+    K = kernel_matrix(kernel, problem.X, client)
+    mean = _mean_diagonal(problem.weights * K.diagonal(), problem.weights)
     if ridge is None:
-        return _fit_path(kernel, X, ridge_path(K, T, weights), mean)
-    found = solve_dense(K, T, [ridge * mean], weights=weights, loo=True)
+        return _fit_path(kernel, problem, K, mean)
+    found = solve_dense(K, problem.right, [ridge * mean], weights=problem.weights, loo=True)
     assert found.leave_one_out is not None
     record = {"solver": "cholesky", "residual": float(found.residuals.max()), "jitter": found.jitter}
-    return FittedMachine(kernel, X, found.coefficients[0], ridge, ridge * mean, record, found.leave_one_out[0])
+    left_out = problem.left_out(found.leave_one_out[0])
+    return _fitted(kernel, problem, found.coefficients[0], ridge, ridge * mean, record, left_out)
+
+
+def _fitted(kernel: NetworkKernel, problem: Problem, coefficients: Tensor, *rest: Any) -> FittedMachine:
+    k = len(problem.mean)
+    return FittedMachine(kernel, problem.X, coefficients[:, :k].contiguous(), problem.mean, *rest)
 
 
 def kernel_matrix(kernel: NetworkKernel, X: Tensor, client: Any = None) -> Tensor:
@@ -89,24 +125,20 @@ def kernel_matrix(kernel: NetworkKernel, X: Tensor, client: Any = None) -> Tenso
         return operator.matrix()
 
 
-def _fit_path(kernel: NetworkKernel, X: Tensor, path: RidgePath, mean: float) -> FittedMachine:
+def _fit_path(kernel: NetworkKernel, problem: Problem, K: Tensor, mean: float) -> FittedMachine:
     """Choose the ridge of the grid with the least leave-one-out squared error."""
-    wrong = ((path.leave_one_out(ridge * mean) - path.targets).square().sum(1) for ridge in GRID)
-    ridge = GRID[int(np.argmin([float(path.weights @ each) for each in wrong]))]
+    path = ridge_path(K, problem.right, problem.weights)
+    wrong = [problem.left_out(path.leave_one_out(ridge * mean)) - problem.targets - problem.mean for ridge in GRID]
+    ridge = GRID[int(np.argmin([float(path.weights @ each.square().sum(1)) for each in wrong]))]
     a = ridge * mean
-    return FittedMachine(kernel, X, path.solution(a), ridge, a, {"solver": "eigh"}, path.leave_one_out(a))
+    left_out = problem.left_out(path.leave_one_out(a))
+    return _fitted(kernel, problem, path.solution(a), ridge, a, {"solver": "eigh"}, left_out)
 
 
 def _fit_iterative(
-    kernel: NetworkKernel,
-    X: Tensor,
-    T: Tensor,
-    weights: Tensor,
-    ridge: float | None,
-    options: CG,
-    client: Any,
-    progress: bool | None,
+    kernel: NetworkKernel, problem: Problem, ridge: float | None, options: CG, client: Any, progress: bool | None
 ) -> FittedMachine:
+    X, weights = problem.X, problem.weights
     if ridge is None:
         raise InvalidInputError(
             f"ridge='loo' takes a factorisation, and {len(X)} rows are solved by conjugate gradients; choose the ridge "
@@ -121,10 +153,10 @@ def _fit_iterative(
 
         operator = ClusterKernel(client, kernel, X, scale=scale, dtype=options.dtype)
     absolute = ridge * _mean_diagonal(operator.diagonal(), weights)
-    found = solve_operator(operator, T, [absolute], options, progress=progress)
+    found = solve_operator(operator, problem.targets, [absolute], options, progress=progress)
     record: dict[str, Any] = {"solver": "cg", "residual": float(found.residuals.max())}
     record |= {name: getattr(found, name) for name in ("steps", "refinements", "rank")}
-    return FittedMachine(kernel, X, found.coefficients[0], ridge, absolute, record)
+    return _fitted(kernel, problem, found.coefficients[0], ridge, absolute, record)
 
 
 def _mean_diagonal(weighted: Tensor, weights: Tensor) -> float:

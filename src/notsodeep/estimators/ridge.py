@@ -16,15 +16,27 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
+from torch import Tensor
 
 from .._arguments import check_settings
 from ..errors import InvalidInputError
+from ..mixtures.standardise import Scale
 from ..networks import Kernel
 from ..solve import NetworkKernel
 from ..solve.iterative import Solver
 from ._limits import LIMITS
-from .machine import fit_machine
-from .specification import FLOATS, Array, WithClient, all_or_nothing, as_tensor, network_of, validated, weights_of
+from .machine import Problem, fit_machine
+from .specification import (
+    FLOATS,
+    Array,
+    WithClient,
+    all_or_nothing,
+    as_tensor,
+    network_of,
+    scaler_of,
+    validated,
+    weights_of,
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -38,6 +50,8 @@ class KernelMachine(WithClient, BaseEstimator):
     sigma_c2: float = 0.0
     kernel: Kernel = "ntk"
     ridge: float | Literal["loo"] = 1e-3
+    scale: Scale = "auto"
+    fit_intercept: bool = True
     solver: Solver = "auto"
     network: Any = None
     device: Any = None
@@ -56,15 +70,22 @@ class KernelMachine(WithClient, BaseEstimator):
         if not weighted.any():
             raise InvalidInputError("all sample weights are zero: there is nothing to fit")
         kernel, ridge = NetworkKernel(network_of(self), self.kernel), None if self.ridge == "loo" else float(self.ridge)
-        rows, targets, w = (as_tensor(part[weighted], self.device) for part in (X, T, weights))
-        self._machine = fit_machine(kernel, rows, targets, w, ridge, self.solver, self.client, self.progress)
+        rows, targets, w = (as_tensor(part[weighted], self.device).double() for part in (X, T, weights))
+        self._scaler = scaler_of(self.scale, kernel.network).fit(rows, sample_weight=w)
+        problem = Problem.of(self._scaler.transform(rows), targets, w, self.fit_intercept)
+        self._machine = fit_machine(kernel, problem, ridge, self.solver, self.client, self.progress)
         self._flat = flat
         self._loo: Array | None = None
         if self._machine.leave_one_out is not None:
             self._loo = np.empty_like(T)
             self._loo[weighted] = self._machine.leave_one_out.cpu().numpy()
             if not weighted.all():
-                self._loo[~weighted] = self._machine.predict(as_tensor(X[~weighted], self.device)).cpu().numpy()
+                self._loo[~weighted] = self._machine.predict(self._rows(X[~weighted])).cpu().numpy()
+
+    def _rows(self, X: Array) -> Tensor:
+        """Return rows on the device of the estimator, scaled as those of the fit."""
+        scaled: Tensor = self._scaler.transform(as_tensor(X, self.device).double())
+        return scaled
 
     @property
     def ridge_(self) -> float:
@@ -97,7 +118,7 @@ class KernelMachine(WithClient, BaseEstimator):
         """Return the k outputs at each row of X, (m, k)."""
         check_is_fitted(self)
         rows = validated(self, X, dtype=FLOATS, reset=False)
-        return np.asarray(self._machine.predict(as_tensor(rows, self.device), self.client).cpu())
+        return np.asarray(self._machine.predict(self._rows(rows), self.client).cpu())
 
     def _flattened(self, values: Array) -> Array:
         return values[:, 0] if self._flat else values
@@ -118,6 +139,11 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         What is trained: all weights, the readout alone, or all but the input weights.
     ridge : float or "loo"
         Relative to the mean diagonal of the kernel, or the best of a grid by its leave-one-out errors.
+    scale : "auto", "columns", "rows" or None
+        How rows are centred and scaled to mean squared norm one before the kernel, see :class:`Standardiser`; "auto"
+        is its rule, but "rows" for a ConvDEQ and None for a twin, which was made for the norms of its rows.
+    fit_intercept : bool
+        Whether to centre the targets by their weighted mean, which is added to predictions.
     solver : "auto", "cholesky" or nsd.solve.CG
         ``"auto"`` is Cholesky up to 10,000 rows and conjugate gradients beyond.
     network : DEQ, ENN, ConvDEQ or Twin, optional
@@ -174,6 +200,11 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         What is trained: all weights, the readout alone, or all but the input weights.
     ridge : float or "loo"
         Relative to the mean diagonal of the kernel, or the best of a grid by its leave-one-out errors.
+    scale : "auto", "columns", "rows" or None
+        How rows are centred and scaled to mean squared norm one before the kernel, see :class:`Standardiser`; "auto"
+        is its rule, but "rows" for a ConvDEQ and None for a twin, which was made for the norms of its rows.
+    fit_intercept : bool
+        Whether to centre the targets by their weighted mean, which is added to predictions.
     solver : "auto", "cholesky" or nsd.solve.CG
         ``"auto"`` is Cholesky up to 10,000 rows and conjugate gradients beyond.
     network : DEQ, ENN, ConvDEQ or Twin, optional
@@ -240,8 +271,9 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         if self._loo is not None:
             return temperature(_scores(self._loo), codes, weights)
         few = np.random.default_rng(0).permutation(np.flatnonzero(weights))[: LIMITS.calibration_rows]
-        rows, targets, w = (as_tensor(part[few], self.device) for part in (X, T, weights))
-        found = fit_machine(self._machine.kernel, rows, targets, w, self.ridge_, "cholesky").leave_one_out
+        targets, w = (as_tensor(part[few], self.device) for part in (T, weights))
+        problem = Problem.of(self._rows(X[few]), targets, w, self.fit_intercept)
+        found = fit_machine(self._machine.kernel, problem, self.ridge_, "cholesky").leave_one_out
         assert found is not None
         return temperature(_scores(found.cpu().numpy()), codes[few], weights[few])
 

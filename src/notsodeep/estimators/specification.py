@@ -19,6 +19,7 @@ from .._arguments import check_settings
 from .._arrays import as_device
 from ..errors import InvalidInputError
 from ..matching import Twin
+from ..mixtures.standardise import Scale, Standardiser
 from ..networks import DEQ, ENN, ConvDEQ
 from ..solve.network import Source
 
@@ -55,6 +56,13 @@ def network_of(estimator: Any) -> Source:
     if not isinstance(network, DEQ | ENN | ConvDEQ | Twin):
         raise InvalidInputError(f"network must be a DEQ, an ENN, a ConvDEQ or a twin, got {type(network).__name__}")
     return network
+
+
+def scaler_of(scale: Scale, network: Source) -> Standardiser:
+    """Return what scales the rows before the kernel; "auto" depends on the network where its inputs are not free."""
+    if scale == "auto" and isinstance(network, ConvDEQ | Twin):
+        return Standardiser("rows" if isinstance(network, ConvDEQ) else None)
+    return Standardiser(scale)
 
 
 # ---- rows, weights, seeds ----------------------------------------------------------------------------------

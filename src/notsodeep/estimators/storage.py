@@ -60,7 +60,7 @@ def save_estimator(estimator: Any, path: str | Path) -> None:
         )
     check_is_fitted(model)
     machine = model._machine
-    tensors = {"X": machine.X, "coefficients": machine.coefficients}
+    tensors = {"X": machine.X, "coefficients": machine.coefficients, "mean": machine.mean}
     document: dict[str, Any] = {
         "kind": "estimator",
         "estimator": type(model).__name__,
@@ -73,9 +73,10 @@ def save_estimator(estimator: Any, path: str | Path) -> None:
     }
     if isinstance(model, DEQClassifier):
         document |= {"classes": model.classes_.tolist(), "temperature": model.temperature_}
-    if before:
-        tensors["standardiser.mean"] = torch.from_numpy(before[0].mean_)
-        document["scale"] = before[0].scale_
+    for name, scaler in zip(("scaler", "standardiser"), (model._scaler, *before), strict=False):
+        for part in ("mean", "scale"):
+            tensors[f"{name}.{part}"] = torch.as_tensor(getattr(scaler, f"{part}_"), dtype=torch.float64)
+        document[name] = scaler.chosen_
     write_file(path, tensors, document)
 
 
@@ -121,19 +122,25 @@ def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> Any
     X, coefficients = tensors["X"], tensors["coefficients"]
     if X.ndim != 2 or coefficients.ndim != 2 or len(X) != len(coefficients):
         raise ValueError(f"rows {tuple(X.shape)} and coefficients {tuple(coefficients.shape)} do not fit together")
+    if tensors["mean"].shape != coefficients.shape[1:]:
+        raise ValueError(f"an intercept {tuple(tensors['mean'].shape)} does not fit {coefficients.shape[1]} outputs")
     maker = {"DEQRegressor": DEQRegressor, "DEQClassifier": DEQClassifier}[document["estimator"]]
-    model = maker(network=source, kernel=kernel.kernel, ridge=ridge)
     absolute, record = float(document["absolute_ridge"]), dict(document["record"])
-    model._machine = FittedMachine(kernel, X, coefficients, ridge, absolute, record)
+    model = maker(network=source, kernel=kernel.kernel, ridge=ridge, scale=document["scaler"])
+    model._machine = FittedMachine(kernel, X, coefficients, tensors["mean"], ridge, absolute, record)
+    model._scaler = _scaler("scaler", tensors, document)
     model._loo, model._flat, model.n_features_in_ = None, bool(document["flat"]), X.shape[1]
     if isinstance(model, DEQClassifier):
         model.classes_, model.temperature_ = np.array(document["classes"]), float(document["temperature"])
         if coefficients.shape[1] != (1 if len(model.classes_) == 2 else len(model.classes_)):
             raise ValueError(f"{coefficients.shape[1]} outputs do not fit {len(model.classes_)} classes")
-    if "scale" not in document:
-        return model
-    standardiser, mean = Standardiser(), tensors["standardiser.mean"].numpy()
-    if len(mean) != X.shape[1]:
-        raise ValueError(f"a mean of {len(mean)} columns does not fit rows of {X.shape[1]}")
-    standardiser.mean_, standardiser.scale_, standardiser.n_features_in_ = mean, float(document["scale"]), len(mean)
-    return make_pipeline(standardiser, model)
+    return make_pipeline(_scaler("standardiser", tensors, document), model) if "standardiser" in document else model
+
+
+def _scaler(name: str, tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> Standardiser:
+    scaler, mean, scale = Standardiser(document[name]), tensors[f"{name}.mean"], tensors[f"{name}.scale"]
+    if mean.shape != (tensors["X"].shape[1],) or scale.shape not in ((), mean.shape):
+        raise ValueError(f"a mean of {len(mean)} columns does not fit rows of {tensors['X'].shape[1]}")
+    scaler.mean_, scaler.scale_ = mean.numpy(), scale.numpy() if scale.ndim else float(scale)
+    scaler.chosen_, scaler.n_features_in_ = document[name], len(mean)
+    return scaler

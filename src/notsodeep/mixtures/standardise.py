@@ -1,8 +1,9 @@
-"""Common centring and scaling to mean squared norm one, as the papers prepare real data."""
+"""Centring and scaling to mean squared norm one: with one number, as the papers prepare images, or column by column."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -10,21 +11,34 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from .._arrays import as_rows, like
+from .._arguments import check_settings
+from .._arrays import as_numbers, as_rows, like
 from ..errors import InvalidInputError
+
+Scale = Literal["auto", "columns", "rows"] | None
 
 
 class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Map x to (x - mean) / scale, so that training data has mean zero and mean squared norm one.
 
-    A scikit-learn transformer.
+    A scikit-learn transformer, which the estimators of this package also use inside.
+
+    Parameters
+    ----------
+    scale : "rows", "columns", "auto" or None
+        One number divides all rows, or every column is divided by its own deviation (times the root of the number of
+        columns that vary). ``"auto"`` is "columns" for fewer than 200 columns, and where less than a tenth of the
+        columns have nearly all of the variance, as columns in different units do; else it is "rows", as for images.
+        None changes nothing.
 
     Attributes
     ----------
     mean_ : array of shape (p,)
         Mean of the training rows.
-    scale_ : float
-        Root of their mean squared distance from it.
+    scale_ : float, or array of shape (p,)
+        What is divided by; a column that is constant is divided by 1.
+    chosen_ : "rows", "columns" or None
+        What was done.
 
     Examples
     --------
@@ -35,33 +49,49 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     (1.0, (40, 5))
     """
 
-    def fit(self, X: Any, y: Any = None) -> Standardiser:
-        """Find the mean and the scale of the rows X, (n, p); ``y`` is ignored."""
+    def __init__(self, scale: Scale = "rows") -> None:
+        self.scale = scale
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Standardiser:
+        """Find mean and scale of the rows X, (n, p), one of weight 2 counting as two; ``y`` is ignored."""
+        check_settings(self)
         rows = self._rows(X, first=True)
-        mean = rows.to(torch.float64).mean(0)
-        # ||x - m||^2 summed in chunks: no second copy of the data
-        total = sum(float(((part - mean) ** 2).sum()) for part in rows.split(4096))
-        if total == 0.0:
+        weights = _weights(sample_weight, rows)
+        total = float(weights.sum())
+        # sums in chunks: no second copy of the data
+        parts = list(zip(rows.split(4096), weights.split(4096), strict=True))
+        mean = torch.stack([w @ part.to(w) for part, w in parts]).sum(0) / total
+        variances = torch.stack([w @ (part - mean) ** 2 for part, w in parts]).sum(0) / total
+        if not bool(torch.isfinite(variances).all()):
+            raise InvalidInputError("squares of these numbers are beyond the range of float64; scale the data down")
+        varying = variances > (len(rows) * torch.finfo(torch.float64).eps * mean) ** 2  # else a rounded constant
+        if self.scale is not None and not bool(varying.any()):
             raise InvalidInputError(
                 f"all rows are equal (n_samples = {len(rows)}): the data cannot be scaled to mean squared norm one"
             )
-        self.mean_, self.scale_ = mean.cpu().numpy(), (total / len(rows)) ** 0.5
+        self.chosen_: Scale = _chosen(variances) if self.scale == "auto" else self.scale
+        scale: Any = float(variances.sum()) ** 0.5 if self.chosen_ == "rows" else 1.0
+        if self.chosen_ == "columns":
+            scale = torch.where(varying, (variances * varying.sum()).sqrt(), 1.0).cpu().numpy()
+        self.mean_ = (mean if self.chosen_ else torch.zeros_like(mean)).cpu().numpy()
+        self.scale_ = scale
         return self
 
     def transform(self, X: Any) -> Any:
         """Standardise rows, (n, p); the result has their type and precision."""
         check_is_fitted(self)
         rows = self._rows(X)
-        return like((rows - self._mean(rows)) / self.scale_, X)
+        return like((rows - self._as(self.mean_, rows)) / self._as(self.scale_, rows), X)
 
     def inverse_transform(self, X: Any) -> Any:
         """Return standardised rows, (n, p), to the original coordinates."""
         check_is_fitted(self)
         rows = self._rows(X)
-        return like(rows * self.scale_ + self._mean(rows), X)
+        return like(rows * self._as(self.scale_, rows) + self._as(self.mean_, rows), X)
 
-    def _mean(self, rows: Tensor) -> Tensor:
-        return torch.from_numpy(self.mean_).to(rows.device, rows.dtype)
+    @staticmethod
+    def _as(value: Any, rows: Tensor) -> Tensor:
+        return torch.as_tensor(value, dtype=rows.dtype, device=rows.device)
 
     def _rows(self, X: Any, first: bool = False) -> Tensor:
         """Take tensors as they are; scikit-learn checks everything else."""
@@ -78,6 +108,22 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _weights(sample_weight: Any, rows: Tensor) -> Tensor:
+    if sample_weight is None:
+        return torch.ones(len(rows), dtype=torch.float64, device=rows.device)
+    weights = as_numbers(sample_weight, "sample_weight").to(rows.device, torch.float64)
+    if weights.shape != (len(rows),) or not bool((weights >= 0).all()) or not 0 < float(weights.sum()) < math.inf:
+        raise InvalidInputError(f"sample_weight must be {len(rows)} numbers that are not negative and not all zero")
+    return weights
+
+
+def _chosen(variances: Tensor) -> Scale:
+    """Return what "auto" means: sum(v)^2 / sum(v^2) is the number of columns that have the variance between them."""
+    shares = variances / variances.max()
+    few = float(shares.sum() ** 2 / (shares**2).sum()) < 0.1 * len(shares)
+    return "columns" if len(variances) < 200 or few else "rows"
 
 
 def standardise(X: Any, *others: Any) -> Any:

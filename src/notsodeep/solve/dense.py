@@ -193,6 +193,18 @@ def leave_one_out(
     return targets - torch.where(w > 1.0, less, gone)
 
 
+def with_mean(left_out: Tensor, centred: Tensor, mean: Tensor, weights: Tensor) -> Tensor:
+    """Return leave-one-out predictions of targets that were centred by their weighted mean, (k,).
+
+    The last column of ``left_out``, (n, k + 1), belongs to targets that are all 1. Leaving a row out moves the mean by
+    d_i, and the other targets by -d_i: f(y)_i + d_i (1 - f(1)_i), since ridge regression is linear in its targets.
+    """
+    taken = weights.clamp_max(1.0)
+    rest = (weights.sum() - taken)[:, None]
+    moved = torch.where(rest > 0.0, -taken[:, None] * centred / rest, -mean)  # without other rows, nothing is known
+    return mean + left_out[:, :-1] + moved * (1.0 - left_out[:, -1:])
+
+
 def check_problem(X: Tensor, targets: Tensor, ridges: Sequence[float]) -> None:
     """Refuse rows and targets that do not fit together, and ridges that are not positive."""
     if X.ndim != 2 or targets.ndim != 2 or len(X) != len(targets):
