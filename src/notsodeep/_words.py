@@ -8,3 +8,4 @@ Kernel = Literal["ck", "ntk", "ntk_frozen"]
 """What is trained: the readout alone; all weights; all but the input weights (docs/theory.md, section 2)."""
 Init = Literal["gaussian", "orthogonal"]
 Readout = Literal["activation", "pre-activation"]
+Parametrisation = Literal["ntk", "standard"]

@@ -8,11 +8,18 @@
 from __future__ import annotations
 
 from ._arguments import checked, whole
+from ._words import Parametrisation
 from .matching import Twin
 
 
 @checked
-def pytorch_code(twin: Twin, in_features: int = 784, width: int = 4096, out_features: int = 10) -> str:
+def pytorch_code(
+    twin: Twin,
+    in_features: int = 784,
+    width: int = 4096,
+    out_features: int = 10,
+    parametrisation: Parametrisation = "ntk",
+) -> str:
     """Write a twin as PyTorch source: a module ``Twin`` that needs torch alone.
 
     Parameters
@@ -21,11 +28,15 @@ def pytorch_code(twin: Twin, in_features: int = 784, width: int = 4096, out_feat
         The result of :func:`match_one_layer`, :func:`match` or :func:`match_sphere`.
     in_features, width, out_features : int
         Defaults of the module's constructor, which may be changed there.
+    parametrisation : {"ntk", "standard"}
+        Weights of variance one, as in the theory, or of variance 1 / fan-in, which train at the usual learning rates,
+        such as 1e-3 with Adam: the same function at the start.
 
     Returns
     -------
     str
-        The source. A twin with learning rates has a method ``parameter_groups(lr)`` that gives them to an optimiser.
+        The source. A twin with learning rates has, in the parametrisation of the theory, a method
+        ``parameter_groups(lr)`` that gives them to an optimiser.
 
     Examples
     --------
@@ -42,19 +53,25 @@ def pytorch_code(twin: Twin, in_features: int = 784, width: int = 4096, out_feat
     )
     functions = [phi.source_lines(f"layer_{i}") for i, phi in enumerate(twin.network.activations, 1)]
     parts = ["import math", "", "import torch", *[line for f in functions for line in ("", "", *f)], "", ""]
-    return "\n".join([*parts, *_module(twin, in_features, width, out_features)]) + "\n"
+    return "\n".join([*parts, *_module(twin, in_features, width, out_features, parametrisation == "standard")]) + "\n"
 
 
-def _module(twin: Twin, in_features: int, width: int, out_features: int) -> list[str]:
+def _module(twin: Twin, in_features: int, width: int, out_features: int, standard: bool) -> list[str]:
     steps = []
+    spread, over_k, over_width = (
+        ("math.sqrt(x.shape[-1]) * x", " / math.sqrt(k)", " / math.sqrt(width)") if standard else ("x", "", "")
+    )
+    rates = "1 / fan-in: train with Adam at 1e-3" if standard else "one: train with Adam at 1e-3 sqrt(fan-in)"
     for i, phi in enumerate(twin.network.activations):
-        before = f"torch.nn.functional.linear(x, self.weights[{i}])" + ("" if phi.elementwise else ", x")
+        before = f"torch.nn.functional.linear({spread}, self.weights[{i}])" + ("" if phi.elementwise else ", x")
         steps.append(f"        x = layer_{i + 1}({before}) / math.sqrt(self.width)")
     unit = ["        x = torch.nn.functional.normalize(x, dim=-1)"] if twin.normalise else []
     return [
         "class Twin(torch.nn.Module):",
         f'    """{twin.depth} hidden layer{"s" if twin.depth > 1 else ""} with the {_quoted(str(twin.kernel))} of a',
         f"    {_quoted(repr(twin.deq))}.",
+        "",
+        f"    The weights have variance {rates} or so.",
         '    """',
         "",
         f"    def __init__(self, in_features={in_features}, width={width}, out_features={out_features}):",
@@ -62,15 +79,15 @@ def _module(twin: Twin, in_features: int, width: int, out_features: int) -> list
         "        self.width = width",
         f"        sizes = [in_features] + [width] * {twin.depth}",
         "        self.weights = torch.nn.ParameterList(",
-        "            torch.nn.Parameter(torch.randn(m, k)) for k, m in zip(sizes, sizes[1:])",
+        f"            torch.nn.Parameter(torch.randn(m, k){over_k}) for k, m in zip(sizes, sizes[1:])",
         "        )",
-        "        self.readout = torch.nn.Parameter(torch.randn(out_features, width))",
-        *_groups(twin),
+        f"        self.readout = torch.nn.Parameter(torch.randn(out_features, width){over_width})",
+        *([] if standard else _groups(twin)),
         "",
         "    def forward(self, x):",
         *unit,
         *steps,
-        "        return torch.nn.functional.linear(x, self.readout)",
+        f"        return torch.nn.functional.linear({spread}, self.readout)",
     ]
 
 

@@ -136,6 +136,7 @@ def _build(config: Mapping[str, Any], dtype: torch.dtype, device: Any) -> DEQ | 
     """Return a network of the architecture that :meth:`Model.config` describes, with fresh weights."""
     sizes = (config["in_features"], config["width"], config["out_features"])
     shared: dict[str, Any] = {"kernel": config["kernel"], "bias": config["bias"], "dtype": dtype, "device": device}
+    shared["parametrisation"] = config.get("parametrisation", "ntk")  # files of 0.2 do not name it
     if config["model"] == "DEQ":
         model = DEQ(DEQSpec.from_dict(config["spec"]), *sizes, solver=SolverOptions(**config["solver"]), **shared)
         return model.limit_contraction(config["contraction_limit"])

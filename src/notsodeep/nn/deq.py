@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .._arguments import checked, whole
 from .._equilibrium import Equilibrium, SolverOptions
-from .._words import Kernel
+from .._words import Kernel, Parametrisation
 from ..errors import InvalidInputError
 from ..networks import DEQ as Specification
 from .implicit import equilibrium, find_equilibrium
@@ -31,13 +31,16 @@ class DEQ(Model):
     in_features, width, out_features : int
         The number of inputs p, of hidden units m and of outputs.
     seed : int
-        The seed of the weights, which are standard normal and the same on every device.
+        The seed of the weights, which are normal and the same on every device.
     kernel : {"ntk", "ntk_frozen", "ck"}
         What trains: every weight; every weight but B and c; the readout alone.
     bias : bool
         Whether the outputs have a bias, which starts at zero.
     solver : SolverOptions, optional
         Method and tolerance of the equilibrium and of its derivatives.
+    parametrisation : {"ntk", "standard"}
+        Weights of variance one, as in the theory, or of variance 1 / fan-in, for the usual learning rates: the same
+        function at the start.
     dtype : torch.dtype, optional
     device : torch.device or str, optional
 
@@ -63,6 +66,7 @@ class DEQ(Model):
         kernel: Kernel = "ntk",
         bias: bool = False,
         solver: SolverOptions | None = None,
+        parametrisation: Parametrisation = "ntk",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -73,11 +77,12 @@ class DEQ(Model):
         self.out_features = whole("out_features", out_features)
         self.solver = solver or SolverOptions()
         self.contraction_limit: float | None = None
-        gaussian = Gaussian(seed, dtype, device)
+        self.parametrisation = parametrisation
+        gaussian = Gaussian(seed, dtype, device, parametrisation)
         self.input = gaussian.parameter(width, in_features)
         self.recurrent = gaussian.parameter(width, width)
         self._sigmas = [math.sqrt(variance) for variance in spec.variances]
-        self._gain = self._sigmas[0] / math.sqrt(width)
+        self._gain = self._sigmas[0] / (math.sqrt(width) if parametrisation == "ntk" else 1.0)
         seen = in_features + (self._sigmas[2] > 0.0) if spec.readout == "pre-activation" else 0
         self.readout = gaussian.parameter(out_features, width + seen)
         self.bias = gaussian.bias(out_features, bias)
@@ -86,7 +91,7 @@ class DEQ(Model):
         self.set_kernel(kernel)
 
     def features(self, x: Tensor) -> Tensor:
-        check_input(x, self.in_features)
+        check_input(x, self.in_features, self.input.dtype)
         self._limit()
         drive = self._project(x)
         u = equilibrium(self.recurrent, drive.reshape(-1, self.width), self._gain, self.spec.activation, self.solver)
@@ -99,7 +104,7 @@ class DEQ(Model):
 
     def solve(self, x: Tensor) -> Equilibrium:
         """Return the equilibria z, one row per input, with residuals and steps, without derivatives or warnings."""
-        check_input(x, self.in_features)
+        check_input(x, self.in_features, self.input.dtype)
         with torch.no_grad():
             drive = self._project(x).reshape(-1, self.width)
             found = find_equilibrium(self.recurrent, drive, self._gain, self.spec.activation, self.solver)
@@ -109,11 +114,13 @@ class DEQ(Model):
         """Return sigma_b B x + sigma_c c in the weights' own precision: bfloat16 would exceed any useful tolerance."""
         with torch.autocast(x.device.type, enabled=False):
             shift = None if self.offset is None else self._sigmas[2] * self.offset
-            return nn.functional.linear(self._sigmas[1] * x.to(self.input.dtype), self.input, shift)
+            inputs = self._spread(self._sigmas[1] * x.to(self.input.dtype), self.input)
+            return nn.functional.linear(inputs, self.input, shift)
 
     def contraction(self) -> float:
         """Return sigma_a |A| Lip / sqrt(m), by power iteration: below one the equilibrium exists and is unique.
 
+        The division by sqrt(m) is part of A in the standard parametrisation.
         It is near 2 sigma_a Lip for random weights. Training may raise it; :meth:`limit_contraction` forbids that.
         """
         norm, _ = power_iteration(self.recurrent)

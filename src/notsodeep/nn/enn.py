@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .._arguments import checked, whole
 from .._files import write_with
-from .._words import Init, Kernel
+from .._words import Init, Kernel, Parametrisation
 from ..activations import Activation
 from ..activations.norm_units import NormUnits
 from ..errors import InvalidInputError, MissingExtraError
@@ -48,6 +48,9 @@ class ENN(Model):
         (``twin.trains``), and every weight of a plain specification.
     bias : bool
         Whether the outputs have a bias, which starts at zero.
+    parametrisation : {"ntk", "standard"}
+        Weights of variance one, as in the theory, or of variance 1 / fan-in, for the usual learning rates: the same
+        function at the start. The latter has no learning-rate multipliers.
     dtype : torch.dtype, optional
     device : torch.device or str, optional
 
@@ -76,6 +79,7 @@ class ENN(Model):
         init: Init = "gaussian",
         kernel: Kernel | None = None,
         bias: bool = False,
+        parametrisation: Parametrisation = "ntk",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -88,7 +92,8 @@ class ENN(Model):
         self.out_features = whole("out_features", out_features)
         self.widths = _widths(width, self.spec.depth)
         self.width = self.widths[-1]
-        gaussian = Gaussian(seed, dtype, device)
+        self.parametrisation = parametrisation
+        gaussian = Gaussian(seed, dtype, device, parametrisation)
         draw = gaussian.parameter if init == "gaussian" else gaussian.orthogonal
         sizes = (in_features, *self.widths)
         self.weights = nn.ParameterList(draw(m, k) for k, m in zip(sizes, self.widths, strict=False))
@@ -100,11 +105,11 @@ class ENN(Model):
         self.set_kernel(kernel or ("ck" if twin is not None and twin.trains == "readout" else trains))
 
     def features(self, x: Tensor) -> Tensor:
-        check_input(x, self.in_features)
+        check_input(x, self.in_features, self.readout.dtype)
         if self.normalise:
             x = nn.functional.normalize(x, dim=-1)
         for weight, layer in zip(self.weights, self._layers, strict=True):
-            x = layer(nn.functional.linear(x, weight), x) / math.sqrt(len(weight))
+            x = layer(nn.functional.linear(self._spread(x, weight), weight), x) / math.sqrt(len(weight))
         return x
 
     def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:

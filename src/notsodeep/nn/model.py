@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from .._arguments import not_negative, shown, whole_seed
 from .._arrays import as_device, as_rows
-from .._words import Kernel
+from .._words import Kernel, Parametrisation
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import KERNELS
 
@@ -32,7 +33,11 @@ LIMITS = NetworkLimits()
 
 
 class Model(nn.Module):
-    """A network in the theory's parametrisation: weights of unit variance, scaled in the forward pass.
+    """A network of finite width, with one factor per weight matrix in its forward pass.
+
+    With ``parametrisation="ntk"``, of which the theory speaks, entries of a weight matrix have variance one. With
+    ``"standard"`` they have variance 1 / fan-in and the factor sqrt(fan-in) moves to the inputs: the same function at
+    the start, up to rounding, whose weights move at the usual rates, such as 1e-3 with Adam.
 
     ``readout`` has one row per output and one column per feature. The features are the last hidden layer, and also the
     inputs where the readout of a DEQ is a pre-activation. ``bias``, which the theory does without, starts at zero.
@@ -49,6 +54,7 @@ class Model(nn.Module):
     width: int
     out_features: int
     kernel: Kernel
+    parametrisation: Parametrisation
     readout: nn.Parameter
     bias: nn.Parameter | None
 
@@ -65,7 +71,11 @@ class Model(nn.Module):
 
     def read(self, features: Tensor) -> Tensor:
         """Return the outputs, of shape (..., out_features), that belong to features."""
-        return nn.functional.linear(features, self.readout, self.bias)
+        return nn.functional.linear(self._spread(features, self.readout), self.readout, self.bias)
+
+    def _spread(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return the inputs of a weight matrix: times sqrt(fan-in) in the standard parametrisation."""
+        return x if self.parametrisation == "ntk" else math.sqrt(weight.shape[1]) * x
 
     def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
         """Return the hidden weights with their names, the input weights first."""
@@ -85,8 +95,11 @@ class Model(nn.Module):
         return {}
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Return one group per trained weight matrix for ``torch.optim``, each with its own multiple of ``lr``."""
-        rates = self._rates()
+        """Return one group per trained weight matrix for ``torch.optim``, each with its own multiple of ``lr``.
+
+        In the standard parametrisation all have the same rate.
+        """
+        rates = self._rates() if self.parametrisation == "ntk" else {}
         weights = [*self.hidden_weights(), ("readout", self.readout)]
         weights += [] if self.bias is None else [("bias", self.bias)]
         return [
@@ -103,24 +116,37 @@ class Model(nn.Module):
             "width": self.width,
             "out_features": self.out_features,
             "kernel": self.kernel,
+            "parametrisation": self.parametrisation,
             "bias": self.bias is not None,
         }
 
     def extra_repr(self) -> str:
         """Return what ``print`` shows between the brackets."""
         sizes = f"in_features={self.in_features}, width={self.width}, out_features={self.out_features}"
-        return f"{self.spec!r}, {sizes}, kernel={self.kernel!r}"
+        return f"{self.spec!r}, {sizes}, kernel={self.kernel!r}, parametrisation={self.parametrisation!r}"
 
 
 class Gaussian:
-    """Standard normal parameters from one seed: the same numbers on every device."""
+    """Normal parameters from one seed: the same numbers on every device, of variance one or (standard) 1 / fan-in."""
 
-    def __init__(self, seed: int, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        dtype: torch.dtype | None,
+        device: torch.device | str | None,
+        parametrisation: Parametrisation,
+    ) -> None:
+        self._standard = parametrisation == "standard"
         self._generator = torch.Generator().manual_seed(whole_seed(seed))
         self._dtype, self._device = dtype or torch.get_default_dtype(), as_device(device)
 
     def parameter(self, *shape: int) -> nn.Parameter:
-        return nn.Parameter(self._draw(*shape).to(self._device, self._dtype))
+        return self._scaled(self._draw(*shape))
+
+    def _scaled(self, draw: Tensor) -> nn.Parameter:
+        size = draw.shape[1] if self._standard and draw.ndim == 2 else 1
+        wide = draw.to(torch.promote_types(self._dtype, torch.float32)) / math.sqrt(size)  # rounded once
+        return nn.Parameter(wide.to(self._device, self._dtype))
 
     def _draw(self, *shape: int) -> Tensor:
         try:
@@ -141,17 +167,19 @@ class Gaussian:
         q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]
         # R is independent of Q, so the lengths of the drawn vectors are right for the orthogonal ones
         rotated = (q * draw.norm(dim=1, keepdim=True)).mT.reshape(-1, columns)[:rows]
-        return nn.Parameter(rotated.contiguous().to(self._device, self._dtype))
+        return self._scaled(rotated.contiguous())
 
     def bias(self, size: int, wanted: bool) -> nn.Parameter | None:
         return nn.Parameter(torch.zeros(size, dtype=self._dtype, device=self._device)) if wanted else None
 
 
-def check_input(x: Tensor, in_features: int) -> None:
-    """Refuse what is no batch of rows for this network."""
+def check_input(x: Tensor, in_features: int, dtype: torch.dtype) -> None:
+    """Refuse what is no batch of rows for this network; under autocast rows may have another type."""
     if not isinstance(x, Tensor) or x.ndim < 1 or x.shape[-1] != in_features:
         shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise InvalidInputError(f"expected a tensor of shape (..., {in_features}), got {shape}")
+    if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+        raise InvalidInputError(f"x is {x.dtype}, the weights are {dtype}: pass x.to({dtype}), or model.to({x.dtype})")
 
 
 # ---- the readout in closed form ------------------------------------------------------------------------------
@@ -192,13 +220,15 @@ def ridge_readout(features: Tensor, targets: Tensor, ridge: float) -> Tensor:
 
 def set_readout(model: Model, features: Tensor, targets: Tensor, ridge: float) -> None:
     """Fit the readout in place; a bias, where the model has one, is not penalised."""
+    factor = math.sqrt(model.readout.shape[1]) if model.parametrisation == "standard" else 1.0
     with torch.no_grad():
         if model.bias is None:
-            model.readout.copy_(ridge_readout(features, targets, ridge))
+            model.readout.copy_(ridge_readout(features, targets, ridge) / factor)
             return
         centre, middle = features.mean(0), targets.mean(0)
-        model.readout.copy_(ridge_readout(features - centre, targets - middle, ridge))
-        model.bias.copy_(middle - model.readout @ centre)
+        readout = ridge_readout(features - centre, targets - middle, ridge)
+        model.readout.copy_(readout / factor)
+        model.bias.copy_(middle - readout @ centre)
 
 
 # ---- training data in, tensors out ---------------------------------------------------------------------------

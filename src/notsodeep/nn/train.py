@@ -25,7 +25,7 @@ Optimiser = Literal["sgd", "adam"]
 Forward = Callable[[Tensor], Tensor]
 Pair = tuple[Tensor, Tensor]
 
-_RATES = {"sgd": 1.0, "adam": 0.01}  # these suit weights of unit variance
+_RATES = {"ntk": {"sgd": 1.0, "adam": 0.01}, "standard": {"sgd": 0.01, "adam": 0.001}}
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ def fit(
         accuracy on ``validation`` are recorded after every epoch.
     optimiser : {"sgd", "adam"} or torch.optim.Optimizer
     lr : float, optional
-        The learning rate of an optimiser given by name, by default 1 for ``"sgd"`` and 0.01 for ``"adam"``.
+        The learning rate of an optimiser given by name, by default 1 for ``"sgd"`` and 0.01 for ``"adam"``; 0.01 and
+        0.001 in the standard parametrisation and for other modules.
     epochs, batch_size : int
     seed : int
         The seed of the order of the samples, and of torch's generator during the run.
@@ -236,7 +237,8 @@ def _training(model: nn.Module, seed: int) -> Iterator[None]:
 
 
 def _own_optimiser(model: nn.Module, name: str, lr: float | None) -> Optimizer:
-    rate = _RATES[name] if lr is None else not_negative("lr", lr)
+    usual = _RATES[model.parametrisation if isinstance(model, Model) else "standard"][name]
+    rate = usual if lr is None else not_negative("lr", lr)
     trained = [{"params": [p for p in model.parameters() if p.requires_grad], "lr": rate}]
     groups = model.parameter_groups(rate) if isinstance(model, Model) else trained
     if not any(group["params"] for group in groups):
