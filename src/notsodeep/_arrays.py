@@ -220,6 +220,18 @@ def isolated_settings(function: Callable[P, R]) -> Callable[P, R]:
     return inside
 
 
+def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function as one that ``torch.compile`` calls and does not look into."""
+
+    @functools.wraps(function)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling():  # asked for only then: the compiler takes two seconds to load
+            return torch.compiler.disable(function)(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return inside
+
+
 @contextlib.contextmanager
 def _isolation() -> Iterator[None]:
     with contextlib.ExitStack() as stack:

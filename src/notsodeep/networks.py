@@ -512,5 +512,9 @@ def _variance(name: str, value: Any) -> Any:
     """Return a variance as a plain number, or as a tensor of no dimension if its gradient is asked for."""
     if not isinstance(value, Tensor) or value.ndim:
         return not_negative(name, value)
-    number = not_negative(name, float(value.detach()))
-    return value if value.requires_grad else number
+    try:
+        number = not_negative(name, float(value.detach()))
+    except RuntimeError as error:
+        raise InvalidInputError(f"{name} must be a number; give those of a vmap one at a time ({error})") from None
+    followed = value.requires_grad or torch.autograd.forward_ad.unpack_dual(value).tangent is not None
+    return value if followed else number

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -17,10 +16,10 @@ from torch import Tensor
 
 from ..activations import Activation
 from ..activations.forms import ClosedForm, correlation
-from ..errors import InvalidInputError
 from ..gaussian import function_coefficients, hermite_coefficients, means, normal_density
 from . import plane
 from ._limits import LIMITS
+from .gradients import first_order
 
 Part = Literal["value", "slope", "curvature", "x_slope", "x_curvature"]
 """phi, phi', phi'', x phi', x phi''."""
@@ -336,21 +335,6 @@ class Layer:
         in_x = ((radial_x - lam * along) / (2.0 * self.variance_x)).masked_fill(dead_x, 0.0)
         in_y = ((radial_y - lam * along) / (2.0 * self.variance_y)).masked_fill(dead_y, 0.0)
         return in_x, in_y, along.masked_fill(dead_x | dead_y, 0.0) if part == "slope" else along
-
-
-def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuse graphs of derivatives: they would lack how the rates of Newton's steps move, and be wrong."""
-
-    @functools.wraps(backward)
-    def inside(ctx: Any, *grads: Any) -> Any:
-        if torch.is_grad_enabled():  # create_graph=True
-            raise InvalidInputError(
-                "kernels have first derivatives only, and create_graph=True asks for second ones; "
-                "take differences of first derivatives instead"
-            )
-        return backward(ctx, *grads)
-
-    return inside
 
 
 class _Pair(torch.autograd.Function):

@@ -8,6 +8,7 @@ difference of the normalised rows. :class:`TabulatedKernel` carries its table; t
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import threading
@@ -26,6 +27,7 @@ from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, KERNELS, ConvDEQ, Kernel, Network
 from ._limits import LIMITS
 from .convolution import fill_convolutional
+from .gradients import differentiable
 from .pointwise import KernelSpec
 from .table import Level, Table, near_series, on_device
 from .tabulate import one_thread, rounded_range, table_for
@@ -178,18 +180,38 @@ def kernels_of(
     """
     dense = network.dense if isinstance(network, ConvDEQ) else network
     spec = KernelSpec.of(dense, kernels, learning_rates, check)
+    moving: Any = (dense.sigma_a2, dense.sigma_b2, dense.sigma_c2) if isinstance(dense, DEQ) else ()
+    given: Any = [X, Y, *(v if isinstance(v, Tensor) else None for v in moving)]
+    tensors = [v for v in given if isinstance(v, Tensor)]
+    if out is not None and torch.is_grad_enabled() and any(v.requires_grad for v in tensors):
+        raise InvalidInputError("out= cannot be combined with gradients; detach the inputs")
+    matrices = functools.partial(_matrices, network, spec, out, progress)
+    if out is None and tensors:
+        inputs = [v if v is None or isinstance(v, Tensor) else as_rows(v, least=0) for v in given]
+        result = differentiable(matrices, inputs)
+    else:
+        result = matrices(*given)
+    names = dict.fromkeys(spec.names)
+    return {k: out[k] if out is not None else like(v, X) for k, v in zip(names, result, strict=True)}
+
+
+@isolated_settings
+def _matrices(
+    network: Network | ConvDEQ, spec: KernelSpec, out: Any, progress: bool | None, X: Any, Y: Any, *variances: Any
+) -> tuple[Tensor, ...]:
+    """Return each kernel between the rows, with a graph where one of the rows or of the variances has one."""
     x = as_rows(X, "X", least=0, tracked=True)
     y = None if Y is None else same_columns(x, as_rows(Y, "Y", least=0, tracked=True))
-    tracked = isinstance(network, DEQ) and network.tracked
+    needed = torch.is_grad_enabled() and any(v is not None and v.requires_grad for v in (x, y, *variances))
     if isinstance(network, ConvDEQ):
-        result = _fill_images(network, spec, x, y, out, progress)
-    elif torch.is_grad_enabled() and (x.requires_grad or (y is not None and y.requires_grad) or tracked):
-        if out is not None:
-            raise InvalidInputError("out= cannot be combined with gradients; detach the inputs")
-        result = _differentiable(spec, x, y)
+        if needed:
+            raise InvalidInputError("convolutional kernels have no gradients in the images; detach them")
+        found = _fill_images(network, spec, x, y, out, progress)
+    elif needed:
+        found = _differentiable(spec.varied(variances), x, y)
     else:
-        result = _fill(spec, x.detach(), None if y is None else y.detach(), out, progress)
-    return {k: out[k] if out is not None else like(v, X) for k, v in result.items()}
+        found = _fill(spec.detached, x.detach(), None if y is None else y.detach(), out, progress)
+    return tuple(found.values())
 
 
 # ---- a kernel as an object -------------------------------------------------------------------------------
@@ -336,9 +358,6 @@ def _fill_images(
     progress: bool | None,
 ) -> dict[Kernel, Tensor]:
     network.check_rows(x)
-    if torch.is_grad_enabled() and any(rows.requires_grad for rows in (x, y) if rows is not None):
-        raise InvalidInputError("convolutional kernels have no gradients in the images; detach them")
-    x, y = x.detach(), None if y is None else y.detach()
     target = _destinations(spec.names, (len(x), len(x if y is None else y)), (x, x if y is None else y), out)
     if all(values.numel() for values in target.values()):
         fill_convolutional(network, x, y, target, progress)

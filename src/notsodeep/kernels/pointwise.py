@@ -23,7 +23,8 @@ from ..errors import ConvergenceError
 from ..gaussian import means, moments, normal_density
 from ..networks import DEQ, ENN, Kernel, Network, check_kernels, pre_activation_variance, rates_of
 from ._limits import LIMITS
-from .expectations import Layer, first_order, layer_of
+from .expectations import Layer, layer_of
+from .gradients import first_order
 from .recursion import LayerMaps, equation, explicit, implicit
 
 _LIMIT = LIMITS.tiny_variance**0.5  # scales below this are their own limit
@@ -252,6 +253,13 @@ class KernelSpec:
     def detached(self) -> KernelSpec:
         """These kernels, of a network whose variances are plain numbers."""
         return replace(self, network=self.network.detached()) if isinstance(self.network, DEQ) else self
+
+    def varied(self, variances: Sequence[Tensor | None]) -> KernelSpec:
+        """These kernels, of a DEQ with these variances; ``None`` stands for its own."""
+        if not isinstance(self.network, DEQ):
+            return self
+        a, b, c = (own if v is None else v for own, v in zip(self.network.variances, variances, strict=True))
+        return replace(self, network=DEQ(self.network.activation, a, b, c, self.network.readout))
 
     def pairwise(self, sx: Tensor, sy: Tensor, dot: Tensor) -> dict[Kernel, Tensor]:
         """See :func:`pairwise`."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.autograd import Function
 
+from .._arrays import uncompiled
 from .._equilibrium import Equilibrium, SolverOptions, solve_equilibrium
 from ..activations import Activation
 
@@ -34,7 +34,7 @@ def find_equilibrium(
         return solve_equilibrium(map_of(slice(None)), phi(drive), options, restrict=map_of)
 
 
-@_disable_dynamo  # torch.compiler.disable itself would load the whole compiler with this file
+@uncompiled
 def equilibrium(recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, options: SolverOptions) -> Tensor:
     """Return the differentiable solution u of u = phi(drive + gain u A'); warn or raise where there is none."""
     return _NonlinearEquilibrium.apply(recurrent, drive, gain, phi, options)
