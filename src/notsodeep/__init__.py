@@ -3,8 +3,16 @@
 Public names are listed in ``__init__.pyi`` and imported on first use, so that ``import notsodeep`` takes no time.
 """
 
+import importlib
+from typing import Any
+
 import lazy_loader
 
 __version__ = "0.3.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_listed, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name, or one of two rooms for experts that are not in the list."""
+    return importlib.import_module(f"{__name__}.{name}") if name in ("equivalents", "gaussian") else _listed(name)

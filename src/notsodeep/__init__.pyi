@@ -1,9 +1,7 @@
 from . import activations as activations
 from . import distributed as distributed
-from . import equivalents as equivalents
 from . import errors as errors
 from . import estimators as estimators
-from . import gaussian as gaussian
 from . import learning as learning
 from . import matching as matching
 from . import nn as nn
@@ -40,6 +38,7 @@ from .mixtures.standardise import standardise as standardise
 from .networks import DEQ as DEQ
 from .networks import ENN as ENN
 from .networks import ConvDEQ as ConvDEQ
+from .networks import ConvENN as ConvENN
 from .networks import network_from_dict as network_from_dict
 from .nn.replacement import replace as replace
 from .spectra import spectral_law as spectral_law

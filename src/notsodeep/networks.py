@@ -297,8 +297,51 @@ class ENN(_Network):
         return {"network": "ENN", "activations": [a.to_dict() for a in self.activations]}
 
 
+class _OfImages:
+    """What convolutional networks share; ``dense`` is the network of the same layers without positions."""
+
+    dense: DEQ | ENN
+    image: tuple[int, int, int]
+    filter: int
+
+    def _set(self, dense: DEQ | ENN, image: Any, filter: Any) -> None:
+        if not isinstance(image, Sequence) or len(image) != 3:
+            raise InvalidInputError(f"image must be (channels, height, width), three numbers, got {image!r}")
+        sizes = tuple(whole(name, n) for name, n in zip(("channels", "height", "width"), image, strict=True))
+        if whole("filter", filter) % 2 == 0 or filter > min(sizes[1:]):
+            raise InvalidInputError(
+                f"filter must be an odd number and fit into an image of {sizes[1]} x {sizes[2]}, got {filter}"
+            )
+        object.__setattr__(self, "dense", dense)
+        object.__setattr__(self, "image", sizes)
+        object.__setattr__(self, "filter", int(filter))
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The names of the kernels."""
+        return KERNELS
+
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """The activations of the layers."""
+        return self.dense.activations
+
+    @property
+    def positions(self) -> int:
+        """The number of positions of an image, height * width."""
+        return self.image[1] * self.image[2]
+
+    def check_rows(self, rows: Tensor) -> None:
+        """Refuse rows that are not images of this size."""
+        if rows.shape[1] != math.prod(self.image):
+            raise InvalidInputError(
+                f"rows of {rows.shape[1]} numbers are not images of {self.image} (channels, height, width), which have "
+                f"{math.prod(self.image)}; flatten the images channels first, or give their size as image="
+            )
+
+
 @dataclass(frozen=True, init=False, repr=False)
-class ConvDEQ:
+class ConvDEQ(_OfImages):
     """Specify a convolutional DEQ with random filters, and a readout that sees all channels at all positions.
 
     Its m channels solve z(a) = phi(sum_b sigma_a A(b) z(a + b) + sigma_b B(b) x(a + b) + sigma_c c) / sqrt(m) at every
@@ -341,31 +384,17 @@ class ConvDEQ:
         image: Sequence[int],
         filter: int = 3,
     ) -> None:
-        if not isinstance(image, Sequence) or len(image) != 3:
-            raise InvalidInputError(f"image must be (channels, height, width), three numbers, got {image!r}")
-        sizes = tuple(whole(name, n) for name, n in zip(("channels", "height", "width"), image, strict=True))
-        if whole("filter", filter) % 2 == 0 or filter > min(sizes[1:]):
-            raise InvalidInputError(
-                f"filter must be an odd number and fit into an image of {sizes[1]} x {sizes[2]}, got {filter}"
-            )
-        object.__setattr__(self, "dense", DEQ(phi, sigma_a2, sigma_b2, sigma_c2).detached())
-        object.__setattr__(self, "image", sizes)
-        object.__setattr__(self, "filter", int(filter))
+        self._set(DEQ(phi, sigma_a2, sigma_b2, sigma_c2).detached(), image, filter)
 
     @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        """The names of the kernels."""
-        return KERNELS
+    def variances(self) -> tuple[tuple[float, float, float], ...]:
+        """(sigma_a2, sigma_b2, sigma_c2) of the one layer."""
+        return (self.dense.variances,)
 
     @property
-    def activations(self) -> tuple[Activation, ...]:
-        """The activation of the one layer, as a tuple."""
-        return self.dense.activations
-
-    @property
-    def positions(self) -> int:
-        """The number of positions of an image, height * width."""
-        return self.image[1] * self.image[2]
+    def gain(self) -> float:
+        """The factor of the kernels."""
+        return 1.0
 
     @property
     def limit(self) -> float:
@@ -376,14 +405,6 @@ class ConvDEQ:
         """Raise :class:`ContractionError` unless a unique equilibrium is guaranteed."""
         self.dense.check_contraction()
 
-    def check_rows(self, rows: Tensor) -> None:
-        """Refuse rows that are not images of this size."""
-        if rows.shape[1] != math.prod(self.image):
-            raise InvalidInputError(
-                f"rows of {rows.shape[1]} numbers are not images of {self.image} (channels, height, width), which have "
-                f"{math.prod(self.image)}; flatten the images channels first, or give their size as image="
-            )
-
     def __repr__(self) -> str:
         return f"Conv{self.dense!r}"[:-1] + f", image={self.image}, filter={self.filter})"
 
@@ -392,6 +413,84 @@ class ConvDEQ:
         return {**self.dense.to_dict(), "network": "ConvDEQ", "image": list(self.image), "filter": self.filter}
 
 
+@dataclass(frozen=True, init=False, repr=False)
+class ConvENN(_OfImages):
+    """Specify an explicit convolutional network of L layers, with the input injected into every layer or not.
+
+    Its layers are z_l(a) = phi_l(sum_b sigma_a A_l(b) z_{l-1}(a + b) + sigma_b B_l(b) x(a + b) + sigma_c c_l) / sqrt(m)
+    with z_0 = 0, in the notation of :class:`ConvDEQ`. The variance of each entry of the readout is gain / positions.
+
+    Parameters
+    ----------
+    activations : list of str, Activation or callable
+        One activation per hidden layer; a single one makes one layer.
+    sigma_a2, sigma_b2, sigma_c2 : float or sequence of floats
+        The variances of the filters A_l, of the input filters B_l and of the biases; one for all layers, or one each.
+        The first layer has no A_1. With 0 as sigma_b2 of all layers but the first the input is not injected.
+    image : tuple of three int
+        Channels, height and width of an image. Rows of data are flattened images, channels first.
+    filter : int, default 3
+        Height and width of the filters, an odd number.
+    gain : float, default 1
+        The factor of the kernels.
+
+    Examples
+    --------
+    >>> ConvENN(["relu", "relu"], sigma_a2=0.2, sigma_b2=(1.0, 0.8), image=(1, 8, 8))
+    ConvENN([ReLU(), ReLU()], sigma_a2=(0.0, 0.2), sigma_b2=(1.0, 0.8), image=(1, 8, 8), filter=3)
+    """
+
+    dense: ENN
+    variances: tuple[tuple[float, float, float], ...]
+    image: tuple[int, int, int]
+    filter: int
+    gain: float
+
+    def __init__(
+        self,
+        activations: Iterable[ActivationLike] | ActivationLike,
+        sigma_a2: float | Sequence[float],
+        sigma_b2: float | Sequence[float],
+        sigma_c2: float | Sequence[float] = 0.0,
+        *,
+        image: Sequence[int],
+        filter: int = 3,
+        gain: float = 1.0,
+    ) -> None:
+        self._set(ENN(activations), image, filter)
+        columns = []
+        for name, given in zip(_VARIANCES, (sigma_a2, sigma_b2, sigma_c2), strict=True):
+            many = isinstance(given, Sequence | np.ndarray)
+            column = [not_negative(name, v) for v in (given if many else [given] * self.depth)]  # type: ignore[union-attr]
+            if len(column) != self.depth:
+                raise InvalidInputError(f"{name} must be one number or one per layer ({self.depth}), got {given!r}")
+            columns.append(column)
+        columns[0][0] = 0.0  # nothing comes before the first layer
+        object.__setattr__(self, "variances", tuple(zip(*columns, strict=True)))
+        object.__setattr__(self, "gain", not_negative("gain", gain))
+
+    @property
+    def depth(self) -> int:
+        """The number of hidden layers L."""
+        return self.dense.depth
+
+    def __repr__(self) -> str:
+        a, b, c = zip(*self.variances, strict=True)
+        bias, gain = f", sigma_c2={c}" if any(c) else "", f", gain={self.gain:.10g}" if self.gain != 1.0 else ""
+        return (
+            f"Conv{self.dense!r}"[:-1]
+            + f", sigma_a2={a}, sigma_b2={b}{bias}, image={self.image}, filter={self.filter}{gain})"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the network as a JSON document, which :func:`network_from_dict` reads."""
+        layers = {name: list(v) for name, v in zip(_VARIANCES, zip(*self.variances, strict=True), strict=True)}
+        own = {"network": "ConvENN", "image": list(self.image), "filter": self.filter, "gain": self.gain}
+        return {**self.dense.to_dict(), **layers, **own}
+
+
+_VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
+Convolutional = ConvDEQ | ConvENN
 Network = DEQ | ENN
 
 
@@ -460,7 +559,7 @@ def rates_of(network: Network, learning_rates: Sequence[float] | None) -> tuple[
     return rates
 
 
-def network_from_dict(document: Mapping[str, Any] | str) -> Network | ConvDEQ:
+def network_from_dict(document: Mapping[str, Any] | str) -> Network | Convolutional:
     """Return the network that ``to_dict`` wrote.
 
     Parameters
@@ -470,7 +569,7 @@ def network_from_dict(document: Mapping[str, Any] | str) -> Network | ConvDEQ:
 
     Returns
     -------
-    DEQ, ENN or ConvDEQ
+    DEQ, ENN, ConvDEQ or ConvENN
 
     Raises
     ------
@@ -491,13 +590,16 @@ def network_from_dict(document: Mapping[str, Any] | str) -> Network | ConvDEQ:
             if kind == "DEQ":
                 return DEQ(phi, *variances, document.get("readout", "activation"))
             return ConvDEQ(phi, *variances, image=document["image"], filter=document["filter"])
-        if kind == "ENN":
-            return ENN([Activation.from_dict(a) for a in document["activations"]])
+        if kind in ("ENN", "ConvENN"):
+            layers = [Activation.from_dict(a) for a in document["activations"]]
+            if kind == "ENN":
+                return ENN(layers)
+            return ConvENN(layers, **{k: document[k] for k in (*_VARIANCES, "image", "filter", "gain")})
     except (KeyError, TypeError) as error:
         raise SerialisationError(f"the description of this {kind} is incomplete: {error!r}") from None
     except InvalidInputError as error:
         raise SerialisationError(f"this does not describe a {kind}: {error}") from None
-    raise SerialisationError(f"the key 'network' must be 'DEQ', 'ENN' or 'ConvDEQ', got {kind!r}")
+    raise SerialisationError(f"the key 'network' must be 'DEQ', 'ENN', 'ConvDEQ' or 'ConvENN', got {kind!r}")
 
 
 def check_tau0(tau0: Any) -> float:

@@ -12,7 +12,8 @@ from torch.nn.functional import avg_pool2d, conv2d, conv_transpose2d, unfold
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
-from notsodeep.errors import ContractionError, InvalidInputError, SerialisationError
+from notsodeep.errors import ContractionError, InvalidInputError, NotSoDeepWarning, SerialisationError
+from notsodeep.kernels.convolution import _linear, announce, window
 from notsodeep.kernels.fields import EntryMaps, SeriesMaps, field_maps
 
 KERNELS = ("ck", "ntk", "ntk_frozen")
@@ -116,6 +117,118 @@ def test_networks_of_finite_width_approach_the_kernel():
     for kernel in KERNELS:
         slope = math.log(errors[kernel, 64] / errors[kernel, 16]) / math.log(4)
         assert -0.8 < slope < -0.25, (kernel, slope)  # a half, and the noise of 24 draws
+
+
+# ---- explicit networks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phi", ["relu", "erf", "tanh"])
+def test_one_position_without_injected_input_is_the_dense_explicit_network(phi):
+    X, Y = images(5, (12, 1, 1)), images(3, (12, 1, 1), seed=1)
+    conv = nsd.ConvENN([phi, "relu", phi], 1.0, (1.0, 0.0, 0.0), image=(12, 1, 1), filter=1)
+    for other in (None, Y):
+        found, expected = (nsd.kernels_of(net, X, other, kernels=KERNELS) for net in (conv, conv.dense))
+        for kernel in KERNELS:
+            np.testing.assert_allclose(found[kernel], expected[kernel], rtol=0, atol=tolerance())
+
+
+def test_many_explicit_layers_with_injected_input_are_the_equilibrium():
+    X, Y, shape = images(4, (2, 6, 5)), images(3, (2, 6, 5), seed=1), (2, 6, 5)
+    deq = nsd.ConvDEQ("erf", 0.15, 0.8, 0.1, image=shape)
+    exact = nsd.kernels_of(deq, X, Y, kernels=KERNELS)
+    for depth, least in ((3, True), (16, False)):
+        enn = nsd.ConvENN(["erf"] * depth, 0.15, 0.8, 0.1, image=shape)
+        found = nsd.kernels_of(enn, X, Y, kernels=KERNELS)
+        for kernel in KERNELS:
+            error = np.abs(found[kernel] - exact[kernel]).max()
+            assert (error > tolerance()) if least else (error < tolerance())
+
+
+def random_gradients(enn, X, m, generator):
+    """The features and the gradients of one random explicit network of m channels, by automatic differentiation."""
+    (c, h, w), f = enn.image, enn.filter
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
+
+    hidden, inputs, shifts = [], [], []
+    for level in range(enn.depth):
+        hidden += [normal(m, m, f, f)] if level else []
+        inputs.append(normal(m, c, f, f))
+        shifts.append(normal(m))
+    readout = normal(m, h, w)
+    x, z = torch.from_numpy(X).reshape(-1, c, h, w), None
+    for level, (phi, (a, b, s)) in enumerate(zip(enn.activations, enn.variances, strict=True)):
+        before = (
+            math.sqrt(b) / f * conv2d(x, inputs[level], padding=f // 2) + math.sqrt(s) * shifts[level][:, None, None]
+        )
+        if level:
+            before = before + math.sqrt(a) / f * conv2d(z, hidden[level - 1], padding=f // 2)
+        z = phi(before) / math.sqrt(m)
+    outputs = math.sqrt(enn.gain / (h * w)) * (z * readout).sum((1, 2, 3))
+
+    def gram(weights):
+        rows = []
+        for out in outputs:
+            parts = torch.autograd.grad(out, weights, retain_graph=True, allow_unused=True)
+            rows.append(torch.cat([part.flatten() for part in parts if part is not None]))
+        return torch.stack(rows) @ torch.stack(rows).T
+
+    ck, frozen, whole = gram([readout]), gram([readout, *hidden]), gram([readout, *hidden, *inputs, *shifts])
+    return {"ck": ck, "ntk": whole, "ntk_frozen": frozen}
+
+
+def test_explicit_networks_of_finite_width_approach_the_kernel():
+    enn = nsd.ConvENN(["relu", "tanh"], 0.7, (0.8, 0.3), (0.0, 0.1), image=(1, 4, 3), gain=1.5)
+    X, generator = images(3, (1, 4, 3)), torch.Generator().manual_seed(0)
+    exact = nsd.kernels_of(enn, X, kernels=KERNELS)
+    draws = [random_gradients(enn, X, 64, generator) for _ in range(24)]
+    for kernel in KERNELS:
+        truth = torch.from_numpy(exact[kernel])
+        mean = torch.stack([one[kernel] for one in draws]).mean(0)
+        assert torch.linalg.matrix_norm(mean - truth) < tolerance(samples=24 * 64) * torch.linalg.matrix_norm(truth)
+
+
+def test_explicit_specifications_are_values_and_machines_take_them():
+    enn = nsd.ConvENN(["relu", "erf"], (3.0, 0.2), (1.0, 0.8), 0.1, image=(1, 8, 8), gain=1.25)
+    again = nsd.network_from_dict(enn.to_dict())
+    assert again == enn == pickle.loads(pickle.dumps(enn))
+    assert hash(again) == hash(enn)
+    assert enn.variances == ((0.0, 1.0, 0.1), (0.2, 0.8, 0.1))
+    assert "gain=1.25" in repr(enn)
+    X = images(12, (1, 8, 8))
+    machine = nsd.DEQRegressor(network=enn, ridge=1e-3).fit(X, X[:, 0])
+    assert machine.predict(X).shape == (12,)
+    K = nsd.DEQKernel(network=enn, kernel="ntk")
+    np.testing.assert_allclose(np.diag(K(X)), K.diag(X), rtol=tolerance())
+    with pytest.raises(InvalidInputError, match="one per layer"):
+        nsd.ConvENN(["relu", "erf"], (1.0, 1.0, 1.0), 1.0, image=(1, 8, 8))
+    with pytest.raises(InvalidInputError, match="convolutional network has one rate"):
+        nsd.ntk(enn, X, learning_rates=(1.0, 1.0, 1.0))
+
+
+# ---- corners -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("high", [0.1, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_the_semi_iteration_reaches_its_tolerance_in_the_steps_it_says(high, size):
+    deq = nsd.ConvDEQ("relu", 0.2, image=(1, 7, 6), filter=size)
+    weight = torch.rand(5, 42, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * high
+    source = torch.ones_like(weight)
+    matrix = torch.stack([window(deq, row) for row in torch.eye(42, dtype=torch.float64)])
+    exact = torch.linalg.solve(torch.eye(42) - matrix * weight[:, None, :], source)
+    for tol in (1e-3, 1e-12):
+        found = _linear(deq, weight, source, tol)
+        error = torch.linalg.vector_norm(found - exact, dim=1) / torch.linalg.vector_norm(exact - source, dim=1)
+        assert error.max() < 5.0 * tol  # the norm of the theorem is weighted
+
+
+def test_long_work_is_announced():
+    deq = nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8))
+    with pytest.warns(NotSoDeepWarning, match="about 5 minutes"):
+        announce(deq, 100, 3.0)
+    announce(deq, 10, 3.0)
 
 
 def test_zero_pixels_duplicates_and_opposite_images():

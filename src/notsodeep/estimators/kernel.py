@@ -45,7 +45,7 @@ class DEQKernel(CovarianceKernel):
         Variances of the hidden weights, the input weights and the biases; ``sigma_b2=None`` is 1 - sigma_a2. A
         variance that is None or zero is not a hyper-parameter.
     kernel : "ck", "ntk" or "ntk_frozen"
-    network : DEQ, ENN, ConvDEQ or Twin, optional
+    network : DEQ, ENN, ConvDEQ, ConvENN or Twin, optional
         Takes the place of the parameters above; it has no hyper-parameters.
     sigma_a2_bounds, sigma_b2_bounds, sigma_c2_bounds : pair of float, or "fixed"
         The default keeps sigma_a2 below 1/4, the limit of a 1-Lipschitz activation.

@@ -48,7 +48,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         Of that optimisation.
     normalise_y : bool
         Whether to centre and scale the targets first.
-    network : DEQ, ENN, ConvDEQ or Twin, optional
+    network : DEQ, ENN, ConvDEQ, ConvENN or Twin, optional
         Takes the place of the parameters of the DEQ.
     device : str or torch.device, optional
     client : dask.distributed.Client, optional

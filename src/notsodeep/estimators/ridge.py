@@ -146,7 +146,7 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         Whether to centre the targets by their weighted mean, which is added to predictions.
     solver : "auto", "cholesky" or nsd.solve.CG
         ``"auto"`` is Cholesky up to 10,000 rows and conjugate gradients beyond.
-    network : DEQ, ENN, ConvDEQ or Twin, optional
+    network : DEQ, ENN, ConvDEQ, ConvENN or Twin, optional
         Takes the place of the parameters of the DEQ; a twin brings its own kernel.
     device : str or torch.device, optional
     client : dask.distributed.Client, optional
@@ -207,7 +207,7 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         Whether to centre the targets by their weighted mean, which is added to predictions.
     solver : "auto", "cholesky" or nsd.solve.CG
         ``"auto"`` is Cholesky up to 10,000 rows and conjugate gradients beyond.
-    network : DEQ, ENN, ConvDEQ or Twin, optional
+    network : DEQ, ENN, ConvDEQ, ConvENN or Twin, optional
         Takes the place of the parameters of the DEQ; a twin brings its own kernel.
     device : str or torch.device, optional
     client : dask.distributed.Client, optional

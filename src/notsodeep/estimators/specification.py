@@ -20,7 +20,7 @@ from .._arrays import as_device
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..mixtures.standardise import Scale, Standardiser
-from ..networks import DEQ, ENN, ConvDEQ
+from ..networks import DEQ, ENN, Convolutional
 from ..solve.network import Source
 
 Array = NDArray[np.float64]
@@ -53,8 +53,10 @@ def network_of(estimator: Any) -> Source:
         deq = DEQ(estimator.activation, estimator.sigma_a2, estimator.sigma_b2, estimator.sigma_c2)
         deq.check_contraction()
         return deq
-    if not isinstance(network, DEQ | ENN | ConvDEQ | Twin):
-        raise InvalidInputError(f"network must be a DEQ, an ENN, a ConvDEQ or a twin, got {type(network).__name__}")
+    if not isinstance(network, DEQ | ENN | Convolutional | Twin):
+        raise InvalidInputError(
+            f"network must be a DEQ, an ENN, a convolutional one of them or a twin, got {type(network).__name__}"
+        )
     return network
 
 

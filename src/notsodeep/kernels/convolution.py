@@ -1,4 +1,4 @@
-"""Exact kernels of wide convolutional DEQs.
+"""Exact kernels of wide convolutional networks.
 
 For a pair of images the covariance of the pre-activations is a field: one number per position. Without pooling the
 equations close on pairs of equal positions, so the calculus of :mod:`recursion` holds with fields in place of numbers
@@ -7,7 +7,8 @@ and one new operation, the mean over the window of the filter:
     Lambda = sigma_a2 W[G(Lambda)] + sigma_b2 W[x . y] + sigma_c2,   CK = mean of G,   NTK = CK + sum of M Lambda,
 
 where M = Gdot (1 / P + sigma_a2 W[M]) is the effect of the pre-activation at each position on the output. W adds up the
-window, counts what lies outside the image as zero and divides by the size of the filter; it is symmetric.
+window, counts what lies outside the image as zero and divides by the size of the filter; it is symmetric. Explicit
+networks have one Lambda and one M for each layer, from the one before and from the one after.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import functools
 import importlib
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,13 +29,13 @@ from torch.nn import functional
 from .._equilibrium import SolverOptions, solve_equilibrium
 from .._progress import track
 from ..errors import ConvergenceError, warn
-from ..networks import ConvDEQ, Kernel, is_tangent
+from ..networks import ConvDEQ, ConvENN, Convolutional, Kernel, is_tangent
 from ._limits import LIMITS
 from .fields import Both, FieldMaps, field_maps
 
 
 def fill_convolutional(
-    network: ConvDEQ, x: Tensor, y: Tensor | None, target: Mapping[Kernel, Tensor], progress: bool | None
+    network: Convolutional, x: Tensor, y: Tensor | None, target: Mapping[Kernel, Tensor], progress: bool | None
 ) -> None:
     """Write the kernels of all pairs of images into ``target``, block by block; one triangle if ``y`` is ``None``."""
     left, right = Images.of(network, x) * 2 if y is None else Images.of(network, x, y)
@@ -41,25 +43,38 @@ def fill_convolutional(
         entries = LIMITS.field_entries * (512 if x.is_cuda else 1)  # a GPU wants larger blocks than a cache
         side = max(1, math.isqrt(entries // network.positions))
         blocks = list(_blocks(len(left), len(right), side, y is None))
-        for rows, columns in track(blocks, len(blocks), "convolutional kernel", progress):
+        started = time.perf_counter()
+        for done, (rows, columns) in enumerate(track(blocks, len(blocks), "convolutional kernel", progress)):
             for kernel, values in _block(left[rows], right[columns], tuple(target)).items():
                 target[kernel][rows, columns] = values
                 if y is None and rows != columns:
                     target[kernel][columns, rows] = values.T
+            if done == 0 and progress is not False:
+                announce(network, len(blocks), time.perf_counter() - started)
     if y is None:
         for kernel, values in convolutional_diagonal(network, x, tuple(target)).items():
             target[kernel].diagonal().copy_(values)
 
 
-def convolutional_diagonal(network: ConvDEQ, x: Tensor, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
+def announce(network: Convolutional, blocks: int, seconds: float) -> None:
+    """Warn of work of more than two minutes, from the time that the first block took."""
+    if blocks * seconds > 120.0:
+        warn(
+            f"these kernels of {network!r} will take about {blocks * seconds / 60:.0f} minutes on this machine "
+            f"({blocks} blocks of {seconds:.1f} s). progress=True shows how far they are, progress=False keeps silent; "
+            "float32 on CUDA is far quicker for ReLU-like activations, and those with kinks and no closed form are slow"
+        )
+
+
+def convolutional_diagonal(network: Convolutional, x: Tensor, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
     """The kernels of every image with itself, in double precision: an angle of zero needs all digits of its cosine."""
     size = max(1, LIMITS.field_entries * (64 if x.is_cuda else 1) // network.positions)
     found = []
     for part in x.split(size):
         (images,) = Images.of(network, part.double())
-        value, slope = images.maps.both(images.side, images.side, images.variances)
-        source = _drive(network, (images.pixels * images.pixels).sum(1))
-        found.append(_kernels(network, source, images.variances, value, slope, kernels))
+        layers = [(layer.variances, *layer.both(layer, layer.variances)) for layer in images.layers]
+        inner = window(network, (images.pixels * images.pixels).sum(1))
+        found.append(_kernels(network, inner, layers, kernels))
     return {kernel: torch.cat([each[kernel] for each in found]) for kernel in kernels}
 
 
@@ -80,26 +95,37 @@ def _block(left: Images, right: Images, kernels: Sequence[Kernel]) -> dict[Kerne
 
 
 @dataclass(frozen=True)
-class Images:
-    """Images of a network, with what its layer needs of them.
+class ImageLayer:
+    """A layer at images: the variances of its pre-activations, (n, positions), and what its maps need of them.
 
-    pixels : (n, channels, positions)
-    variances : those of the pre-activations, (n, positions)
-    side : what the layer needs of the images, which lie on the last but one dimension
+    The images lie on the last but one dimension of ``side``.
     """
 
-    network: ConvDEQ
     maps: FieldMaps
-    pixels: Tensor
     variances: Tensor
     side: Tensor
 
+    def both(self, other: ImageLayer, covariance: Tensor) -> Both:
+        """G and Gdot of each of these images with the one of ``other`` at the same place."""
+        return self.maps.both(self.side, other.side, covariance)
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images of a network, pixels (n, channels, positions), with what each of its layers needs of them."""
+
+    network: Convolutional
+    pixels: Tensor
+    layers: tuple[ImageLayer, ...]
+
     @staticmethod
-    def of(network: ConvDEQ, *rows: Tensor) -> list[Images]:
-        """Solve the equations of the variances, which are those of a pair of equal images, for sets of rows."""
+    def of(network: Convolutional, *rows: Tensor) -> list[Images]:
+        """Find the variances of every layer, in double precision: kernels depend on them more than on anything."""
         pixels = torch.cat(rows).reshape(sum(map(len, rows)), network.image[0], -1)
-        maps, variances = _variances(network, (pixels * pixels).sum(1))
-        images = Images(network, maps, pixels, variances, maps.side(variances))
+        inner = window(network, pixels.double().square().sum(1))
+        found = _equilibrium_layers(network, inner) if isinstance(network, ConvDEQ) else _layers(network, inner)
+        layers = tuple(ImageLayer(maps, q.to(pixels), maps.side(q).to(pixels)) for maps, q in found)
+        images = Images(network, pixels, layers)
         starts = [0, *itertools.accumulate(map(len, rows))]
         return [images[slice(*ends)] for ends in itertools.pairwise(starts)]
 
@@ -107,18 +133,33 @@ class Images:
         return len(self.pixels)
 
     def __getitem__(self, rows: slice | Tensor) -> Images:
-        return Images(self.network, self.maps, self.pixels[rows], self.variances[rows], self.side[..., rows, :])
+        layers = [ImageLayer(each.maps, each.variances[rows], each.side[..., rows, :]) for each in self.layers]
+        return Images(self.network, self.pixels[rows], tuple(layers))
 
 
-def _variances(network: ConvDEQ, squares: Tensor) -> tuple[FieldMaps, Tensor]:
-    """The variances, by a layer that reaches as far as they do."""
-    source = _drive(network, squares)
+Levels = Iterator[tuple[FieldMaps, Tensor]]
+
+
+def _layers(network: ConvENN, inner: Tensor) -> Levels:
+    """The layers of an explicit network with their variances."""
+    value = torch.zeros_like(inner)
+    for phi, (a, b, c) in zip(network.activations, network.variances, strict=True):
+        q = b * inner + c + a * window(network, value)
+        maps = field_maps(phi, _rounded(q))
+        yield maps, q
+        value = maps.both(maps.side(q), maps.side(q), q)[0]
+
+
+def _equilibrium_layers(network: ConvDEQ, inner: Tensor) -> Levels:
+    """The layer of a DEQ, which reaches as far as the variances do, and these."""
+    source = network.dense.drive(inner)
     top = _rounded(source)
     while True:
         maps = field_maps(network.dense.activation, top)
         q = _solve(network, functools.partial(_variance_step, network, maps, source), source, _tolerance(source))
         if _rounded(q) <= maps.top:
-            return maps, q
+            yield maps, q
+            return
         top = 2.0 * top
 
 
@@ -133,15 +174,10 @@ def _rounded(q: Tensor) -> float:
     return 2.0 ** (math.ceil(math.log2(largest)) / 2) if largest > 0 else 1.0
 
 
-def window(network: ConvDEQ, field: Tensor) -> Tensor:
+def window(network: Convolutional, field: Tensor) -> Tensor:
     """Add up the window around each position of a field (..., positions) and divide by the size of the filter."""
     images = field.reshape(-1, 1, *network.image[1:])
     return functional.avg_pool2d(images, network.filter, stride=1, padding=network.filter // 2).reshape(field.shape)
-
-
-def _drive(network: ConvDEQ, products: Tensor) -> Tensor:
-    drive: Tensor = network.dense.drive(window(network, products))
-    return drive
 
 
 # ---- pairs -----------------------------------------------------------------------------------------------
@@ -150,21 +186,36 @@ def _drive(network: ConvDEQ, products: Tensor) -> Tensor:
 def pair_kernels(left: Images, right: Images, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
     """The kernels of each image of ``left`` with the image of ``right`` at the same place: Lambda first, then M."""
     network = left.network
-    source = _drive(network, (left.pixels * right.pixels).sum(1))
-    covariance, value, slope = _covariance(network, lambda field: left.maps.both(left.side, right.side, field), source)
-    return _kernels(network, source, covariance, value, slope, kernels)
+    inner = window(network, (left.pixels * right.pixels).sum(1))
+    maps = [functools.partial(mine.both, other) for mine, other in zip(left.layers, right.layers, strict=True)]
+    if isinstance(network, ConvDEQ):
+        return _kernels(network, inner, [_covariance(network, maps[0], network.dense.drive(inner))], kernels)
+    layers, value = [], torch.zeros_like(inner)
+    for both, (a, b, c) in zip(maps, network.variances, strict=True):
+        covariance = b * inner + c + a * window(network, value)
+        value, slope = both(covariance)
+        layers.append((covariance, value, slope))
+    return _kernels(network, inner, layers, kernels)
 
 
 def _kernels(
-    network: ConvDEQ, source: Tensor, covariance: Tensor, value: Tensor, slope: Tensor, kernels: Sequence[Kernel]
+    network: Convolutional,
+    inner: Tensor,
+    layers: Sequence[tuple[Tensor, ...]],
+    kernels: Sequence[Kernel],
 ) -> dict[Kernel, Tensor]:
-    """The kernels from the fields of Lambda, of its source, of G and of Gdot."""
-    found: dict[Kernel, Tensor] = {"ck": value.mean(-1)}
+    """The kernels from the fields of Lambda, of G and of Gdot of each layer; ``inner``: that of the input."""
+    ck = network.gain * layers[-1][1].mean(-1)
+    found: dict[Kernel, Tensor] = {"ck": ck, "ntk": ck, "ntk_frozen": ck}
     if any(is_tangent(kernel) for kernel in kernels):
-        even = torch.full_like(slope, 1.0 / network.positions)
-        effect = slope * _linear(network, network.dense.variances[0] * slope, even, _tolerance(slope))
-        found["ntk"] = found["ck"] + (effect * covariance).sum(-1)
-        found["ntk_frozen"] = found["ck"] + (effect * (covariance - source)).sum(-1)
+        above = torch.full_like(inner, network.gain / network.positions)
+        for (a, b, c), (covariance, _, slope) in zip(reversed(network.variances), reversed(layers), strict=True):
+            if isinstance(network, ConvDEQ):
+                above = _linear(network, a * slope, above, _tolerance(slope))
+            effect = slope * above
+            found["ntk"] = found["ntk"] + (effect * covariance).sum(-1)
+            found["ntk_frozen"] = found["ntk_frozen"] + (effect * (covariance - b * inner - c)).sum(-1)
+            above = a * window(network, effect)
     return {kernel: found[kernel] for kernel in kernels}
 
 
@@ -184,7 +235,44 @@ def _covariance(network: ConvDEQ, layer: Callable[[Tensor], Both], source: Tenso
 
 def _linear(network: ConvDEQ, weight: Tensor, source: Tensor, tol: float) -> Tensor:
     """The solution of h = source + W[weight h]."""
-    return _solve(network, lambda h: source + window(network, weight * h), source, tol)
+
+    def step(h: Tensor) -> Tensor:
+        return source + window(network, weight * h)
+
+    low, high = weight.min(), float(weight.max())
+    if low < 0.0 or high > 0.98:  # nothing is known of the spectrum, or it reaches one
+        return _solve(network, step, source, tol)
+    plan = SemiIteration.of(high, tol)
+    before, h, omega = source, torch.lerp(source, step(source), plan.relax), 2.0
+    for _ in range(plan.steps - 1):
+        omega = 4.0 / (4.0 - plan.square * omega)
+        before, h = h, torch.lerp(before, torch.lerp(h, step(h), plan.relax), omega)
+    return h
+
+
+class SemiIteration(NamedTuple):
+    """Chebyshev's method for h = step(h) whose derivative has real eigenvalues in a known interval.
+
+        h_(k+1) = h_(k-1) + omega_k (h_k + relax (step(h_k) - h_k) - h_(k-1)),   omega_k = 4 / (4 - square omega_(k-1)),
+
+    where omega_0 = 2 and the first step is relax alone. The error falls to a given share in ``steps`` steps.
+    """
+
+    relax: float
+    square: float
+    steps: int
+
+    @staticmethod
+    def of(high: float, tol: float) -> SemiIteration:
+        """The plan for W[weight h] with weights from 0 to ``high`` < 1.
+
+        Its eigenvalues are those of a symmetric matrix. W has them between -1/3 and 1: along one direction they are
+        values of sin(k t / 2) / (k sin(t / 2)) for a filter of size k, and the smallest of these is -1/3, for k = 3.
+        """
+        relax = 1.0 / (1.0 - high / 3.0)
+        radius = 2.0 / 3.0 * high * relax
+        rate = max(radius / (1.0 + math.sqrt(1.0 - radius**2)), 1e-6)
+        return SemiIteration(relax, radius**2, max(1, math.ceil(math.log(tol / 2.0) / math.log(rate))))
 
 
 def _solve(network: ConvDEQ, step: Callable[[Tensor], Tensor], start: Tensor, tol: float) -> Tensor:
@@ -215,12 +303,12 @@ def _diverged(network: ConvDEQ, residual: float) -> ConvergenceError:
 
 
 def _fill_fused(left: Images, right: Images, target: Mapping[Kernel, Tensor], symmetric: bool) -> bool:
-    """Fill the matrices by one Triton program per few pairs: ReLU-like activations in single precision on CUDA."""
-    network, slopes = left.network, left.network.dense.activation.two_slopes
+    """Fill the matrices by one Triton program per few pairs: ReLU-like DEQs in single precision on CUDA."""
+    network, slopes = left.network, left.network.activations[0].two_slopes
     side = 1 << max(4, (max(network.image[1:]) - 1).bit_length())
     matrices = (left.pixels[0], *target.values())
     single = all(t.is_cuda and t.dtype == torch.float32 and t.stride(1) == 1 for t in matrices)
-    if slopes is None or not single or side > 64:
+    if slopes is None or not single or side > 64 or not isinstance(network, ConvDEQ):
         return False
     try:
         program = importlib.import_module(f"{__package__}.triton_field").field_kernel
@@ -228,12 +316,17 @@ def _fill_fused(left: Images, right: Images, target: Mapping[Kernel, Tensor], sy
         warn(f"Triton is missing, convolutional kernels are computed by plain torch: {error!r:.200}")
         return False
     tangent = any(is_tangent(kernel) for kernel in target)
-    unasked = left.pixels.new_empty(len(left), len(right) if len(target) < 3 else 1)
-    outs = [target.get(kernel, unasked) for kernel in ("ck", "ntk", "ntk_frozen")]
-    _launch(program, left, right, outs, slopes, side, symmetric, tangent)
-    if symmetric:
-        for out in target.values():
-            out.copy_(out.triu() + out.triu(1).T)
+    band = 4096  # rows at once: a grid has at most 65,535 of them, and a band wastes little below the diagonal
+    unasked = left.pixels.new_empty(min(band, len(left)), len(right) if len(target) < 3 else 1)
+    for start in range(0, len(left), band):
+        rows, first = slice(start, start + band), start if symmetric else 0
+        outs = [target[k][rows, first:] if k in target else unasked for k in ("ck", "ntk", "ntk_frozen")]
+        _launch(program, left[rows], right[first:], outs, slopes, side, symmetric, tangent)
+        if symmetric:  # the part of the band on the diagonal, and what lies to its right
+            for out in target.values():
+                square, rest = out[rows, rows], slice(start + band, None)
+                square.copy_(square.triu() + square.triu(1).T)
+                out[rest, rows].copy_(out[rows, rest].T)
     return True
 
 
@@ -248,18 +341,21 @@ def _launch(
     tangent: bool,
 ) -> None:
     (a, b), network = slopes, left.network
-    (sigma_a2, sigma_b2, sigma_c2), (channels, height, width) = network.dense.variances, network.image
+    ((sigma_a2, sigma_b2, sigma_c2),), (channels, height, width) = network.variances, network.image
     steep = 0.5 * (a * a + b * b)
-    rate = max(sigma_a2 * steep, 1e-6)  # each step of the iteration leaves at most this share of the error
-    steps = math.ceil(math.log(1e-7) / math.log(min(rate, 0.99)))
+    high = max(sigma_a2 * steep, 1e-6)  # a step of plain iteration leaves at most this share of the error
+    if a * b >= 0.0 and high < 0.98:
+        plan = SemiIteration.of(high, 3e-7)
+    else:  # negative slopes, of which no spectrum is known
+        plan = SemiIteration(1.0, 0.0, math.ceil(math.log(1e-7) / math.log(min(high, 0.99))))
     places = torch.arange(side, device=left.pixels.device)
     band = ((places[:, None] - places).abs() <= network.filter // 2).float()
     inside = [(places < size).float() for size in (height, width)]
     program[(-(-len(right) // 2), len(left))](
         left.pixels.contiguous(),
         right.pixels.contiguous(),
-        left.variances.sqrt().contiguous(),
-        right.variances.sqrt().contiguous(),
+        left.layers[0].variances.sqrt().contiguous(),
+        right.layers[0].variances.sqrt().contiguous(),
         *outs,
         (band * inside[1] * inside[1][:, None]).contiguous(),
         (band * inside[0] * inside[0][:, None]).contiguous(),
@@ -272,7 +368,7 @@ def _launch(
         (a - b) ** 2 / (2.0 * math.pi),
         a * b,
         steep,
-        steps,
+        *plan,
         CHANNELS=channels,
         HEIGHT=height,
         WIDTH=width,

@@ -24,7 +24,7 @@ from .._arrays import as_rows, bad_row, check_target, isolated_settings, like, s
 from .._chebyshev import Room
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
-from ..networks import DEQ, KERNELS, ConvDEQ, Kernel, Network
+from ..networks import DEQ, KERNELS, Convolutional, Kernel, Network
 from ._limits import LIMITS
 from .convolution import fill_convolutional
 from .gradients import differentiable
@@ -36,7 +36,7 @@ __all__ = ["TabulatedKernel", "ck", "kernel_function", "kernels_of", "ntk"]
 
 
 def ck(
-    network: Network | ConvDEQ,
+    network: Network | Convolutional,
     X: Any,
     Y: Any = None,
     *,
@@ -48,7 +48,7 @@ def ck(
 
     Parameters
     ----------
-    network : DEQ, ENN or ConvDEQ
+    network : DEQ, ENN, ConvDEQ or ConvENN
         The specification of the infinitely wide network.
     X : array of shape (n, p)
         The inputs as rows, taken as given: nothing is rescaled. float32 stays float32, everything else is computed
@@ -85,7 +85,7 @@ def ck(
 
 @checked
 def ntk(
-    network: Network | ConvDEQ,
+    network: Network | Convolutional,
     X: Any,
     Y: Any = None,
     train_input: bool = True,
@@ -99,7 +99,7 @@ def ntk(
 
     Parameters
     ----------
-    network : DEQ, ENN or ConvDEQ
+    network : DEQ, ENN, ConvDEQ or ConvENN
         The specification of the infinitely wide network.
     X : array of shape (n, p)
         The inputs as rows, taken as given.
@@ -137,7 +137,7 @@ def ntk(
 
 @isolated_settings
 def kernels_of(
-    network: Network | ConvDEQ,
+    network: Network | Convolutional,
     X: Any,
     Y: Any = None,
     *,
@@ -151,7 +151,7 @@ def kernels_of(
 
     Parameters
     ----------
-    network : DEQ, ENN or ConvDEQ
+    network : DEQ, ENN, ConvDEQ or ConvENN
         The specification of the infinitely wide network.
     X : array of shape (n, p)
         The inputs as rows, taken as given.
@@ -178,7 +178,9 @@ def kernels_of(
     >>> {name: round(float(matrix[0, 0]), 6) for name, matrix in found.items()}
     {'ck': 1.0, 'ntk': 2.25}
     """
-    dense = network.dense if isinstance(network, ConvDEQ) else network
+    if isinstance(network, Convolutional) and learning_rates is not None:
+        raise InvalidInputError("learning_rates belong to an ENN; a convolutional network has one rate for all weights")
+    dense = network.dense if isinstance(network, Convolutional) else network
     spec = KernelSpec.of(dense, kernels, learning_rates, check)
     moving: Any = (dense.sigma_a2, dense.sigma_b2, dense.sigma_c2) if isinstance(dense, DEQ) else ()
     given: Any = [X, Y, *(v if isinstance(v, Tensor) else None for v in moving)]
@@ -197,13 +199,13 @@ def kernels_of(
 
 @isolated_settings
 def _matrices(
-    network: Network | ConvDEQ, spec: KernelSpec, out: Any, progress: bool | None, X: Any, Y: Any, *variances: Any
+    network: Network | Convolutional, spec: KernelSpec, out: Any, progress: bool | None, X: Any, Y: Any, *variances: Any
 ) -> tuple[Tensor, ...]:
     """Return each kernel between the rows, with a graph where one of the rows or of the variances has one."""
     x = as_rows(X, "X", least=0, tracked=True)
     y = None if Y is None else same_columns(x, as_rows(Y, "Y", least=0, tracked=True))
     needed = torch.is_grad_enabled() and any(v is not None and v.requires_grad for v in (x, y, *variances))
-    if isinstance(network, ConvDEQ):
+    if isinstance(network, Convolutional):
         if needed:
             raise InvalidInputError("convolutional kernels have no gradients in the images; detach them")
         found = _fill_images(network, spec, x, y, out, progress)
@@ -350,7 +352,7 @@ def _fill(
 
 
 def _fill_images(
-    network: ConvDEQ,
+    network: Convolutional,
     spec: KernelSpec,
     x: Tensor,
     y: Tensor | None,

@@ -55,7 +55,8 @@ def _value(lam, inverse, sizes, bend, straight):
 def field_kernel(
     x, y, ux, uy, ck, ntk, frozen, band_across, band_down,  # inputs, results, and the windows along both directions
     columns, ck_stride, ntk_stride, frozen_stride,
-    sigma_a2, sigma_b2, sigma_c2, share, bend, straight, steep, steps,  # of the network, its filter and its activation
+    sigma_a2, sigma_b2, sigma_c2, share, bend, straight, steep,  # of the network, its filter and its activation
+    relax, square, steps,  # of Chebyshev's method, see SemiIteration
     CHANNELS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, SIDE: tl.constexpr, PAIRS: tl.constexpr,
     SYMMETRIC: tl.constexpr, TANGENT: tl.constexpr,
 ):
@@ -81,9 +82,13 @@ def field_kernel(
     sizes = root * tl.load(uy + there * positions + place, mask=wanted, other=0.0)
     inverse = tl.where(sizes > 0, 1.0 / tl.where(sizes > 0, sizes, 1.0), 0.0)
 
-    lam = source
-    for _ in range(steps):
-        lam = source + sigma_a2 * _window(_value(lam, inverse, sizes, bend, straight), across, down, share, PAIRS, SIDE)
+    lam, before, omega = source, source, 1.0
+    for k in range(steps):
+        image = _window(_value(lam, inverse, sizes, bend, straight), across, down, share, PAIRS, SIDE)
+        ahead = lam + relax * (source + sigma_a2 * image - lam)
+        ahead = before + omega * (ahead - before)
+        before, lam = lam, ahead
+        omega = 4.0 / (4.0 - square * tl.where(k == 0, 2.0, omega))
     value = tl.sum(tl.sum(_value(lam, inverse, sizes, bend, straight), axis=2), axis=1) / positions
     row = i.to(tl.int64)
     tl.store(ck + row * ck_stride + j, value, mask=j < columns)
@@ -91,9 +96,13 @@ def field_kernel(
         rho = tl.minimum(tl.maximum(lam * inverse, -1.0), 1.0)
         slope = tl.where(inside, straight + (steep - straight) * _angle(rho) / 3.14159265358979, 0.0)
         begin = slope / positions
-        effect = begin
-        for _ in range(steps):
-            effect = begin + sigma_a2 * slope * _window(effect, across, down, share, PAIRS, SIDE)
+        effect, before, omega = begin, begin, 1.0
+        for k in range(steps):
+            image = begin + sigma_a2 * slope * _window(effect, across, down, share, PAIRS, SIDE)
+            ahead = effect + relax * (image - effect)
+            ahead = before + omega * (ahead - before)
+            before, effect = effect, ahead
+            omega = 4.0 / (4.0 - square * tl.where(k == 0, 2.0, omega))
         whole = value + tl.sum(tl.sum(effect * lam, axis=2), axis=1)
         rest = value + tl.sum(tl.sum(effect * (lam - source), axis=2), axis=1)
         tl.store(ntk + row * ntk_stride + j, whole, mask=j < columns)

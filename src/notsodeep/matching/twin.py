@@ -16,7 +16,7 @@ from .._files import parsed
 from ..activations import Affine
 from ..equivalents import Coefficients, best_scalar, relative_spectral_error
 from ..errors import InvalidInputError, SerialisationError
-from ..networks import ENN, ConvDEQ, Kernel, Network, is_tangent, network_from_dict
+from ..networks import ENN, Convolutional, Kernel, Network, is_tangent, network_from_dict
 from .certificates import Tried, TwinCertificate, Verification
 
 Trains = Literal["all", "readout"]
@@ -227,7 +227,7 @@ class Twin:
             raise SerialisationError("expected a JSON object with the key 'twin' equal to 3")
         try:
             deq, network = network_from_dict(content["deq"]), ENN.from_dict(content["network"])
-            if isinstance(deq, ConvDEQ):
+            if isinstance(deq, Convolutional):
                 raise SerialisationError("a twin stands for a DEQ or an ENN, not for a convolutional one")
             rates = None if content["learning_rates"] is None else tuple(content["learning_rates"])
             certificate = TwinCertificate.from_dict(content["certificate"], deq, network)

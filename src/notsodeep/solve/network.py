@@ -10,10 +10,10 @@ from torch import Tensor
 from .._arguments import check_settings
 from ..kernels import convolutional_diagonal, kernel_function, kernels_of
 from ..matching import Twin
-from ..networks import DEQ, ENN, ConvDEQ, Kernel
+from ..networks import DEQ, ENN, Convolutional, Kernel
 from ._limits import LIMITS
 
-Source = DEQ | ENN | ConvDEQ | Twin
+Source = DEQ | ENN | Convolutional | Twin
 """What has a kernel: a specification of a network, or a twin."""
 
 
@@ -23,7 +23,7 @@ class NetworkKernel:
 
     Parameters
     ----------
-    network : DEQ, ENN, ConvDEQ or Twin
+    network : DEQ, ENN, ConvDEQ, ConvENN or Twin
         A twin brings its own kernel and training rule.
     kernel : "ck", "ntk" or "ntk_frozen"
     check : bool
@@ -67,7 +67,7 @@ class NetworkKernel:
         """Compute k(x, x) of every row, from its norm, or from small symmetric blocks of the kernel of a twin."""
         if isinstance(self.network, Twin):
             return torch.cat([self._matrix(part, None).diagonal() for part in X.split(LIMITS.diagonal_block)])
-        if isinstance(self.network, ConvDEQ):
+        if isinstance(self.network, Convolutional):
             return convolutional_diagonal(self.network, X, (self.kernel,))[self.kernel]
         norms = X if len(X) > LIMITS.diagonal_block else None  # few rows are not worth a table
         found: Tensor = kernel_function(self.network, self.kernel, norms, check=self.check).diagonal(X)
