@@ -62,8 +62,8 @@ def network_of(estimator: Any) -> Source:
 
 def scaler_of(scale: Scale, network: Source) -> Standardiser:
     """Return what scales the rows before the kernel; "auto" depends on the network where its inputs are not free."""
-    if scale == "auto" and isinstance(network, ConvDEQ | Twin):
-        return Standardiser("rows" if isinstance(network, ConvDEQ) else None)
+    if scale == "auto" and isinstance(network, Convolutional | Twin):
+        return Standardiser("rows" if isinstance(network, Convolutional) else None)
     return Standardiser(scale)
 
 
