@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 from study_tables import (
     accuracy_table,
     distilled_table,
@@ -20,20 +23,49 @@ from study_tables import (
 )
 
 import notsodeep
-from studies._style import phrase, word
+from studies._style import adaptive_svg, figure_style, panels, phrase, word
 
-__all__ = ["api", "table", "write_all"]
+__all__ = ["api", "by_task", "for_sphinx", "table", "write_all"]
+
+
+HERE = Path(__file__).resolve().parent
+
+
+class Story:
+    """The order of the gallery: what a DEQ's layer is, what one does with it, and the theory behind it."""
+
+    names = (
+        "one_layer",
+        "units",
+        "certificate",
+        "plain_layer",
+        "layer_instead",
+        "replace_trained",
+        "exact_kernels",
+        "predicted_spectrum",
+        "predicted_learning",
+        "kernel_machine",
+        "own_activation",
+        "papers_route",
+    )
+
+    def __init__(self, folder: str) -> None:
+        """One key for all folders."""
+
+    def __call__(self, file: str) -> int:
+        """The place of a file."""
+        return self.names.index(Path(file).stem)
 
 
 def write_all(docs: Path, results: Path) -> None:
-    """Tables and the list of public names, in docs/_generated."""
+    """Tables in docs/_generated, and one page per public name in docs/api."""
     folder = docs / "_generated"
     folder.mkdir(exist_ok=True)
     for name, text in {
         "evidence": evidence(results),
         "numbers": equivalents(results) + matching(results) + distances(results) + accuracy(results),
         "benchmarks": data_speed(results) + kernel_speed(results) + networks(results),
-        "api": api(),
+        "api": api(docs / "api"),
         "three_routes": three_routes(results),
         "distilled": distilled(results),
         **one_layer(results),
@@ -41,33 +73,101 @@ def write_all(docs: Path, results: Path) -> None:
         (folder / f"{name}.txt").write_text(text)
 
 
-_TITLES = {"gaussian": "Gaussian expectations", "nn": "Finite networks", "solve": "Solvers", "distributed": "Clusters"}
+def for_sphinx(docname: str, text: str) -> str:
+    """A page with its tables; the lists of links of the index become tables of contents."""
+    if docname == "results":
+        return "```{include} ../results/README.md\n:relative-images:\n```\n"
+    text = re.sub(r"<!-- table: (\w+) -->", lambda found: (HERE / "_generated" / f"{found[1]}.txt").read_text(), text)
+    text = text.replace("../examples/README.rst", "gallery/index.rst")
+    text = re.sub(r"\.\./examples/(\w+)\.py", r"gallery/\1.rst", text)
+    return text + "".join(_contents(part) for part in text.split("\n## ")[1:]) if docname == "index" else text
 
 
-def api() -> str:
-    """Every public name: those of the top level first, then what the public rooms hold beside them."""
-    names = {name: getattr(notsodeep, name) for name in notsodeep.__all__}
-    rooms = {name: thing for name, thing in names.items() if inspect.ismodule(thing)}
-    text = _section("The top level", {f"notsodeep.{name}": thing for name, thing in names.items() if name not in rooms})
-    seen = {id(thing) for thing in names.values()}
-    for room, module in rooms.items():
-        inside = {f"notsodeep.{room}.{name}": getattr(module, name) for name in getattr(module, "__all__", ())}
-        text += _section(_TITLES.get(room, room.capitalize()), {n: t for n, t in inside.items() if id(t) not in seen})
-        seen |= {id(thing) for thing in inside.values()}
+def _contents(section: str) -> str:
+    """The hidden table of contents of a section ``Title`` with a list of links to pages."""
+    links = re.findall(r"^- \[([^\]]*)\]\(([\w/]+)\.\w+\)", section, flags=re.MULTILINE)
+    entries = "\n".join(f"{words} <{page}>" for words, page in links)
+    title = section.splitlines()[0]
+    return f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n{entries}\n```\n" if entries else ""
+
+
+TASKS = {
+    "Say which network": "DEQ ENN ConvDEQ activation Activation network_from_dict activations.activation_names "
+    "activations.LeakyReLU activations.HardTanh activations.ELU activations.Hermite activations.Quadratic "
+    "activations.Linear activations.Affine",
+    "Find the layer that stands for a DEQ": "match_one_layer match match_sphere Twin pytorch_code",
+    "Replace a trained DEQ": "replace nn.Replacement nn.Certificate nn.ReplaceOptions",
+    "Compute exact kernels": "ck ntk kernels_of kernel_function finite_ck finite_ntk clear_caches",
+    "Build, train and export networks": "nn.DEQ nn.ENN nn.fit nn.fit_readout nn.History nn.SolverOptions nn.Model "
+    "nn.save nn.load nn.export_onnx",
+    "Describe data": "GaussianMixture MixtureStatistics standardise Standardiser",
+    "Predict spectra and learning": "coefficients equivalent spectral_law predict_learning learning_curve "
+    "estimate_learning",
+    "Fit kernel machines": "DEQClassifier DEQRegressor DEQGaussianProcess DEQFeatures DEQKernel "
+    "estimators.save_estimator estimators.load_estimator",
+    "Solve with kernels": "solve.CG solve.NetworkKernel solve.KernelTiles solve.solve_dense solve.solve_operator "
+    "solve.Solution",
+    "Draw": "plots.TwinDisplay plots.SpectrumDisplay plots.LearningDisplay",
+}
+ERRORS = "Errors and warnings"
+FURTHER = "What the calls return, and further names"
+
+
+def by_task() -> dict[str, list[str]]:
+    """Public names by what one does with them, then the errors and the other names of the rooms."""
+    groups = {title: names.split() for title, names in TASKS.items()}
+    groups[ERRORS] = [f"errors.{name}" for name in notsodeep.errors.__all__]
+    seen = {id(_named(name)) for names in groups.values() for name in names}
+    rooms = [name for name in notsodeep.__all__ if inspect.ismodule(_named(name))]
+    inside = [f"{room}.{name}" for room in rooms for name in getattr(_named(room), "__all__", ())]
+    groups[FURTHER] = []
+    for name in [*notsodeep.__all__, *inside]:
+        thing = _named(name)
+        if id(thing) not in seen and (inspect.isroutine(thing) or isinstance(thing, type)):
+            seen.add(id(thing))
+            groups[FURTHER].append(name)
+    return groups
+
+
+def _named(name: str) -> Any:
+    return functools.reduce(getattr, name.split("."), notsodeep)
+
+
+def api(folder: Path) -> str:
+    """One page per name; the list of them by task, with what each does."""
+    folder.mkdir(exist_ok=True)
+    text = ""
+    for title, names in by_task().items():
+        rows = [[f"[`nsd.{name}`](api/notsodeep.{name}.rst)", _summary(_named(name))] for name in names]
+        text += f"## {title}\n\n{table(['name', 'what it does'], rows, fold=False)}"
+        entries = "\n".join(f"nsd.{name} <api/notsodeep.{name}>" for name in names)
+        text += f"```{{toctree}}\n:hidden:\n\n{entries}\n```\n\n"
+        for name in names:
+            kind = "autoclass" if isinstance(_named(name), type) else "autofunction"
+            path = folder / f"notsodeep.{name}.rst"
+            page = f"nsd.{name}\n{'=' * (4 + len(name))}\n\n.. {kind}:: notsodeep.{name}\n"
+            if not path.exists() or path.read_text() != page:  # an unchanged page is not read again
+                path.write_text(page)
     return text
 
 
-def _section(title: str, names: dict[str, Any]) -> str:
-    kinds = {name: "autoclass" if isinstance(thing, type) else "autofunction" for name, thing in names.items()}
-    described = [f".. {kinds[name]}:: {name}" for name, thing in names.items() if callable(thing)]
-    entries = "\n".join(described)
-    return f"## {title}\n\n```{{eval-rst}}\n{entries}\n```\n\n"
+def _summary(thing: Any) -> str:
+    first = inspect.cleandoc(thing.__doc__ or "").split("\n")[0]
+    return re.sub(r":\w+:`~?\.?([^`]+)`", r"`\1`", first).replace("``", "`").replace("|", "\\|").replace("*", "\\*")
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table."""
+_SHORT = 8  # rows; a longer table is folded
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], matter: str = "", fold: bool = True) -> str:
+    """A Markdown table; of a long one the rows whose cells match ``matter``, with the rest to be unfolded."""
     lines = ["| " + " | ".join(map(str, row)) + " |" for row in [headings, ["---"] * len(headings), *rows]]
-    return "\n".join(lines) + "\n\n"
+    whole = "\n".join(lines) + "\n\n"
+    if not fold or len(rows) <= _SHORT:
+        return whole
+    chosen = [line for line in lines[2:] if re.search(matter, line)] if matter else []
+    few = "\n".join([*lines[:2], *chosen]) + "\n\n" if chosen else ""
+    return f"{few}<details>\n<summary>All {len(rows)} rows</summary>\n\n{whole}</details>\n\n"
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -82,12 +182,12 @@ def _mean(errors: Sequence[float] | float) -> float:
     return sum(errors) / len(errors) if isinstance(errors, list) else float(errors)
 
 
-def _curves(curves: dict[str, Any]) -> str:
+def _curves(curves: dict[str, Any], matter: str = "") -> str:
     sizes = next(iter(curves.values()))["n"]
     rows = [
         [name, *(f"{_mean(e):.4f}" for e in curve["errors"]), _cell(curve["slope"])] for name, curve in curves.items()
     ]
-    return table(["form", *(f"n = {n}" for n in sizes), "slope"], rows)
+    return table(["form", *(f"n = {n}" for n in sizes), "slope"], rows, matter)
 
 
 def matching(results: Path) -> str:
@@ -115,7 +215,7 @@ def matching(results: Path) -> str:
     ]
     headings = ["activation", "kernel", "family", "layers", "rates", "twin", "plain", "plain times its best scalar"]
     headings += ["times closer than that", "ms to match"]
-    return text + table(headings, rows)
+    return text + table(headings, rows, r"^\| (tanh|arctan|relu|silu|elu) \| ck \| \w+ \(auto\)")
 
 
 def evidence(results: Path) -> str:
@@ -138,7 +238,8 @@ def equivalents(results: Path) -> str:
         for case, point in document["points"].items()
         for kernel, curve in point["numbers"].items()
     }
-    return text + _made_by(document) + _curves(flat)
+    text += _picture("Two classes with full covariances", "mixtures_error/full_full_covariances.svg")
+    return text + _made_by(document) + _curves(flat, "full covariances.*: conjugate")
 
 
 def accuracy(results: Path) -> str:
@@ -163,15 +264,24 @@ def distances(results: Path) -> str:
             for label, numbers in content["numbers"]["distances"].items()
         ]
         first = next(iter(document["points"].values()))["numbers"]["distances"]
-        text += f"## {document.get('title', name)}\n\n" + _made_by(document)
-        text += table(["point", "form", *next(iter(first.values()))], rows)
+        text += f"## {document.get('title', name)}\n\n"
+        text += _picture(document.get("title", name), _DRAWN[name]) + _made_by(document)
+        text += table(["point", "form", *next(iter(first.values()))], rows, r"tanh \| (theorems|own norms)|quadratic")
     return text
+
+
+_DRAWN = {"eigenvalues": "eigenvalues/full_mnist_tanh.svg", "sphere": "sphere/full_ck.svg"}
+
+
+def _picture(words: str, path: str) -> str:
+    return f"![{words}](../results/{path})\n\n"
 
 
 def three_routes(results: Path) -> str:
     """Kernels, regressions and networks by route."""
     document = _read(results / "three_routes" / "full.json")
-    return "" if document is None else _made_by(document) + table(*routes_table(document))
+    rows = r"^\| MNIST \|.*\| (one layer|four numbers) \|"
+    return "" if document is None else _made_by(document) + table(*routes_table(document), rows)
 
 
 _WIDTHS = (32, 128, 1024, 8192)  # of the accuracies in the documentation; the figures show all
@@ -180,25 +290,38 @@ _WIDTHS = (32, 128, 1024, 8192)  # of the accuracies in the documentation; the f
 def one_layer(results: Path) -> dict[str, str]:
     """One-layer twins: bounds, finite widths, accuracies, lazy training, speed."""
     made = {
-        "one_layer_bounds": ("one_layer/full.json", lambda d: one_layer_bounds_table(d, 0.8)),
-        "one_layer_width": ("one_layer_width/full.json", one_layer_width_table),
-        "one_layer_accuracy": ("one_layer_accuracy/full.json", lambda d: one_layer_accuracy_table(d, _WIDTHS)),
-        "one_layer_adam": ("one_layer_accuracy/full.json", lambda d: one_layer_accuracy_table(d, None, "adam")),
-        "one_layer_lazy": ("one_layer_lazy/full.json", one_layer_lazy_table),
-        "one_layer_speed": ("speed_one_layer.json", one_layer_speed_table),
-        "one_layer_speed_gpu": ("speed_one_layer_cuda.json", one_layer_speed_table),
+        "one_layer_bounds": (
+            "one_layer/full.json",
+            lambda d: one_layer_bounds_table(d, 0.8),
+            r"(tanh|GELU|SiLU|ELU|ReLU) .* CK \| (0.5 to 1.5|all)",
+        ),
+        "one_layer_width": ("one_layer_width/full.json", one_layer_width_table, r"^\| MNIST \| ReLU"),
+        "one_layer_accuracy": (
+            "one_layer_accuracy/full.json",
+            lambda d: one_layer_accuracy_table(d, _WIDTHS),
+            r"ReLU \| 1,024 ",
+        ),
+        "one_layer_adam": (
+            "one_layer_accuracy/full.json",
+            lambda d: one_layer_accuracy_table(d, None, "adam"),
+            r"ReLU \| 1,024 ",
+        ),
+        "one_layer_lazy": ("one_layer_lazy/full.json", one_layer_lazy_table, r"^\| MNIST \| ReLU"),
+        "one_layer_speed": ("speed_one_layer.json", one_layer_speed_table, r"1,024 \| (one|plain) layer \|"),
+        "one_layer_speed_gpu": ("speed_one_layer_cuda.json", one_layer_speed_table, r"1,024 \| (one|plain) layer \|"),
     }
     text = {}
-    for name, (path, rows) in made.items():
+    for name, (path, rows, matter) in made.items():
         document = _read(results / path)
-        text[name] = "" if document is None else _made_by(document) + table(*rows(document))
+        text[name] = "" if document is None else _made_by(document) + table(*rows(document), matter)
     return text
 
 
 def distilled(results: Path) -> str:
     """Students of trained DEQs."""
     document = _read(results / "distil" / "full.json")
-    return "" if document is None else _made_by(document) + table(*distilled_table(document))
+    rows = r"^\| MNIST.*\| (DEQ|\w+, one layer) \| (trained|distilled|from scratch|fresh readout)"
+    return "" if document is None else _made_by(document) + table(*distilled_table(document), rows)
 
 
 def data_speed(results: Path) -> str:
@@ -217,8 +340,28 @@ def data_speed(results: Path) -> str:
             [r["data"], r["n"], r["p"], r["dtype"], word(r["activation"]), *(_measured(c, r.get(c)) for c in columns)]
             for r in document["rows"]
         ]
-        text += table(["rows", "points", "dimension", "precision", "activation", *columns.values()], rows)
-    return f"## Exact kernels on real and on random rows\n\n{text}"
+        heads = ["rows", "points", "dimension", "precision", "activation", *columns.values()]
+        text += table(heads, rows, r"^\| mnist \| (2000|16384) \| 784 \| float64")
+    _draw_speed(results)
+    figure = "![The NTK in units of the Gram product](_generated/speed.svg)\n\n"
+    return f"## Exact kernels on real and on random rows\n\n{figure}{text}"
+
+
+def _draw_speed(results: Path) -> None:
+    """Later calls on MNIST in float64, one dot for each machine and activation."""
+    with figure_style():
+        figure, ax = panels((7.0, 3.4), "An exact NTK costs little more than the product X Xᵀ")
+        machines = {"cpu": "two cores, 2,000 rows", "xeon": "two busy threads, 2,000 rows", "h200": "H200, 16,384 rows"}
+        for (name, label), marker in zip(machines.items(), "osD", strict=True):
+            document = _read(results / f"speed_data_{name}.json") or {"rows": []}
+            rows = [r for r in document["rows"] if r["data"] == "mnist" and r["dtype"] == "float64"]
+            rows = [r for r in rows if r["n"] in (2000, 16384)]
+            ax.plot([r["later"] for r in rows], [word(r["activation"]) for r in rows], marker, label=label)
+        ax.axvline(1.0, color="0.5", lw=1)
+        ax.set(xlabel="time of the NTK / time of the Gram product (MNIST, later calls)", xlim=(0, None))
+        ax.legend()
+        (HERE / "_generated" / "speed.svg").write_text(adaptive_svg(figure))
+        plt.close(figure)
 
 
 _DATA_COLUMNS = {
@@ -252,13 +395,18 @@ def kernel_speed(results: Path) -> str:
             [word(r["activation"]), r["mode"], r["n"], r["p"], f"{r['ratio']:.2f}", f"{r['beyond_gram']:.2f}"]
             for r in document["gram"]
         ]
-        text += table(["activation", "torch runs", "points", "dimension", "times the Gram product", "without it"], rows)
+        text += table(
+            ["activation", "torch runs", "points", "dimension", "times the Gram product", "without it"],
+            rows,
+            r"(tanh|ReLU) \|",
+        )
         for part, heading in _OTHERS.items():
             if document.get(part):
                 columns = list(document[part][0])
                 text += heading + table(
                     [_COLUMNS.get(c, c) for c in columns],
                     [[_number(r.get(c)) for c in columns] for r in document[part]],
+                    r"(tanh|ReLU|erf|GELU)",
                 )
     return text
 
@@ -307,7 +455,9 @@ def networks(results: Path) -> str:
             [word(row["phi"]), row["width"], f"{row['tol']:g}", *(_cell(row["milliseconds"].get(k)) for k in kinds)]
             for row in document["inference"]
         ]
-        text += table(["activation", "width", "tolerance", *(_solver(kind) for kind in kinds)], rows)
+        text += table(
+            ["activation", "width", "tolerance", *(_solver(kind) for kind in kinds)], rows, r"\| 1024 \| 0.001"
+        )
     return text
 
 

@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import re
+import runpy
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ def notebook(found: list[Step]) -> dict[str, Any]:
 
 
 def _cells(step: Step) -> list[dict[str, Any]]:
-    words = re.sub(r"\{doc\}`(\w+)`", r"[\1](../docs/\1.md)", step.words.strip())
+    words = re.sub(r"\]\((\w+)\.md\)", r"](../docs/\1.md)", step.words.strip())
     cells: list[dict[str, Any]] = [{"cell_type": "markdown", "metadata": {}, "source": _lines(words)}] if words else []
     if not step.code:
         return cells
@@ -115,8 +116,10 @@ def _lines(text: str) -> list[str]:
 
 
 def main() -> None:
-    """Write the page, its figures and the notebook."""
+    """Write the page, its figures, the notebook, and the picture that opens the documentation."""
     mpl.use("Agg")
+    runpy.run_path(str(HERE.parent / "examples" / "one_layer.py"))
+    plt.savefig(HERE / "twin.png", dpi=90)
     found = list(steps((HERE / "tour.md").read_text()))
     (HERE / "tour.md").write_text(page(found))
     for number, step in enumerate((step for step in found if step.vector), 1):

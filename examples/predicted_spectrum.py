@@ -1,15 +1,26 @@
-"""The spectrum of a kernel matrix: predicted without sampling, and measured."""
+"""
+A spectrum, predicted without sampling
+======================================
+
+The eigenvalues of a kernel matrix on a Gaussian mixture follow from the network and the mixture alone: where the bulk
+ends, its density, and the isolated eigenvalues that carry the classes.
+"""
 
 import numpy as np
 
 import notsodeep as nsd
 
 mixture = nsd.GaussianMixture.two_class(p=400)
-X, y = mixture.sample(320, seed=0)
 law = nsd.spectral_law(nsd.DEQ("relu", sigma_a2=0.2), mixture, n=320)
 print(law.summary())
 
-values = np.linalg.eigvalsh(nsd.ck(law.coefficients.network, X))
+# %%
+# One draw of the data, and the exact kernel of the network that the law speaks of.
+
+X, y = mixture.sample(320, seed=0)
+exact = nsd.ck(law.coefficients.network, X)
+values = np.linalg.eigvalsh(exact)
 low, high = law.support[0]
 print(f"exact kernel: bulk from {values[0]:.3f} to {values[-3]:.3f} (predicted {low:.3f} to {high:.3f})")
 print(f"two largest eigenvalues {values[-2]:.3f}, {values[-1]:.3f}")
+display = nsd.plots.SpectrumDisplay.from_kernel(exact, law, title="The line was drawn before the data").plot()
