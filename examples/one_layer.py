@@ -38,3 +38,5 @@ right.axhline(twin.bound * exact[-1], color="0.5", lw=1, label="bound, for all i
 right.set(xlabel="cosine of the angle between two inputs", ylabel="distance to the DEQ", ylim=(1e-7, 1))
 right.set_title("The twin stays below its bound")
 right.legend(frameon=False, fontsize="small")
+for ax in (left, right):
+    ax.set_xticks([-1, -0.5, 0, 0.5, 1])

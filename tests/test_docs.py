@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -10,7 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pages
 import pytest
+from docutils.utils.math import MathError
+from sphinx.ext.napoleon import NumpyDocstring
 from typer.main import get_command
 
 import surface
@@ -80,8 +84,26 @@ def test_command_lines_name_commands_and_options_that_exist():
 
 
 def test_every_page_is_in_the_contents():
-    index = (DOCS / "index.md").read_text().split()
-    assert [p for p in PAGES if p != "index.md" and p.removesuffix(".md") not in index] == []
+    entries = re.findall(
+        r"^[^<\n]* <(\S+)>$", pages.for_sphinx("index", (DOCS / "index.md").read_text()), flags=re.MULTILINE
+    )
+    assert [p for p in PAGES if p != "index.md" and p.removesuffix(".md") not in entries] == []
+    assert "gallery/index" in entries
+
+
+MARKDOWN = [ROOT / "README.md", *(DOCS / page for page in PAGES)]
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_reads_on_a_code_host(page):
+    """No directive or role of Sphinx, and links to files that exist."""
+    text = page.read_text()
+    assert re.findall(r"\{[a-z-]+\}`|^ *(?:```|:::)\{", text, flags=re.MULTILINE) == []
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    targets = [t.split("#")[0] for t in re.findall(r"\]\(([^)\s]+)\)", prose) if not t.startswith(("http", "#"))]
+    assert [t for t in targets if not (page.parent / t).exists()] == []
+    tables = re.findall(r"<!-- table: (\w+) -->", text)
+    assert [name for name in tables if f'"{name}"' not in (DOCS / "pages.py").read_text()] == []
 
 
 SOURCE = ROOT / "src" / "notsodeep"
@@ -121,16 +143,73 @@ def test_a_kernel_of_sixty_rows_passes_few_files():
     assert len(run.stdout.split()) <= 14, run.stdout
 
 
-def test_the_documentation_builds_without_warnings(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The pages as they are built, but for the runs of the gallery, which tests/test_examples.py makes."""
     pytest.importorskip("furo")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(tmp_path)]
-    built = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    pytest.importorskip("sphinx_gallery")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-D", "plot_gallery=0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    built = subprocess.run([*command, str(DOCS), str(folder)], capture_output=True, text=True, env=environment)
     assert built.returncode == 0, built.stderr[-3000:]
-    reference = (tmp_path / "api.html").read_text()
-    assert [name for name in surface.public_names() if f'id="notsodeep.{name}"' not in reference] == []
-    assert re.search(r"<strong>sigma_a2</strong>", reference)  # a name with its description
-    theory = (tmp_path / "theory.html").read_text()
+    return folder
+
+
+def test_the_documentation_builds_without_warnings(site):
+    theory = (site / "theory.html").read_text()
     assert "<math" in theory  # drawn by the browser itself
     assert not re.search(r'<script[^>]*src="http', theory)
     # the evidence is there: the right form falls, a rejected one stalls
     assert "alpha4 not squared" in theory
+    assert "The notsodeep developers" in theory  # the footer
+    assert len(list((site / "gallery").glob("*.html"))) >= 13
+
+
+def test_every_public_name_has_a_page_with_its_sections(site):
+    names = surface.public_names()
+    listed = (site / "api.html").read_text()
+    for name, thing in names.items():
+        page = (site / "api" / f"notsodeep.{name}.html").read_text()
+        assert f'href="api/notsodeep.{name}.html"' in listed, name
+        assert f'id="notsodeep.{name}"' in page, name
+        sections = set(re.findall(r"(Parameters|Attributes|Returns|Yields|Raises|Examples)(?:<span|</p>)", page))
+        wanted = set() if name.startswith("errors.") else {"Examples"}
+        if inspect.isfunction(thing):
+            hints = thing.__annotations__
+            wanted |= {"Parameters"} if surface.parameters(thing) else set()
+            wanted |= {"Returns"} if hints.get("return") not in (None, "None") else set()
+            assert not hints or "<em" in page, f"{name}: types are shown"
+        assert wanted <= sections, (name, wanted - sections)
+
+
+def test_no_attribute_gets_a_type_from_a_colon():
+    lines = ["What the bound holds for: all norms."]
+    conf().no_type_before_a_colon(None, "attribute", "", None, None, lines)
+    assert (
+        str(NumpyDocstring(lines, what="attribute", name="x", app=None)).strip()
+        == "What the bound holds for: all norms."
+    )
+
+
+def conf():
+    spec = importlib.util.spec_from_file_location("site_conf", DOCS / "conf.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("tex", [r"\big(x\big)", r"\frac12", r"\unknown{x}"])
+def test_math_that_cannot_be_set_is_found(tex):
+    with pytest.raises(MathError):
+        conf().mathml(tex, block=False)
+
+
+def test_a_long_table_is_folded():
+    rows = [[f"row {i}", i] for i in range(30)]
+    text = pages.table(["name", "number"], rows, r"row [012] ")
+    before, _, folded = text.partition("<details>")
+    assert before.count("row") == 3
+    assert folded.count("row ") == 30
+    assert "All 30 rows" in folded
+    assert "<details>" not in pages.table(["name", "number"], rows[:5])
