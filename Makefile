@@ -52,4 +52,4 @@ docs: $(STAMP)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest build dist docs/_build docs/_generated .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest build dist docs/_build docs/_generated docs/api docs/gallery .pytest_cache .ruff_cache .mypy_cache .hypothesis

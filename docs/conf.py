@@ -63,10 +63,17 @@ def escape_bars(app, what, name, obj, options, lines):
     lines[:] = "``".join(quoted).split("\n")
 
 
-def no_type_before_a_colon(app, what, name, obj, options, lines):
-    """Napoleon reads ``word: rest`` in the first line of an attribute as a type; after an empty line it does not."""
-    if what in ("attribute", "property"):
-        lines.insert(0, "")
+COLON = "\ue000"  # stands for a colon while napoleon reads
+
+
+def hide_colons(app, what, name, obj, options, lines):
+    """Napoleon reads ``word: rest`` in the first line of an attribute as its type."""
+    if what in ("attribute", "property") and lines:
+        lines[0] = lines[0].replace(":", COLON)
+
+
+def show_colons(app, what, name, obj, options, lines):
+    lines[:] = [line.replace(COLON, ":") for line in lines]
 
 
 def add_raises(app, what, name, obj, options, lines):
@@ -120,7 +127,8 @@ def read_source(app, docname, source):
 def setup(app):
     """MathML instead of scripts; docstrings; generated pages before anything is read."""
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_displaymath, None))
-    app.connect("autodoc-process-docstring", no_type_before_a_colon, priority=100)  # before napoleon
+    app.connect("autodoc-process-docstring", hide_colons, priority=100)  # before napoleon
+    app.connect("autodoc-process-docstring", show_colons, priority=900)  # after it
     app.connect("autodoc-process-docstring", add_raises, priority=100)
     app.connect("autodoc-process-docstring", escape_bars)
     app.connect("autodoc-skip-member", skip_routing)

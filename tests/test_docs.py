@@ -184,12 +184,11 @@ def test_every_public_name_has_a_page_with_its_sections(site):
 
 
 def test_no_attribute_gets_a_type_from_a_colon():
-    lines = ["What the bound holds for: all norms."]
-    conf().no_type_before_a_colon(None, "attribute", "", None, None, lines)
-    assert (
-        str(NumpyDocstring(lines, what="attribute", name="x", app=None)).strip()
-        == "What the bound holds for: all norms."
-    )
+    lines, site_conf = ["What the bound holds for: all norms."], conf()
+    site_conf.hide_colons(None, "attribute", "", None, None, lines)
+    lines = str(NumpyDocstring(lines, what="attribute", name="x")).splitlines()
+    site_conf.show_colons(None, "attribute", "", None, None, lines)
+    assert "\n".join(lines).strip() == "What the bound holds for: all norms."
 
 
 def conf():
