@@ -63,6 +63,19 @@ def check_settings(owner: Any) -> None:
         _plain(name, getattr(owner, name), kinds, InvalidInputError)
 
 
+def check_fields(document: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a document by a schema of annotations; one that is missing must be allowed to be None.
+
+    >>> check_fields({"width": 8}, {"width": int, "limit": float | None})
+    {'width': 8, 'limit': None}
+    """
+    unknown = document.keys() - schema.keys()
+    if unknown:
+        raise InvalidInputError(f"unknown fields {shown(sorted(unknown))}; there are {', '.join(schema)}")
+    kinds = {name: _kinds(note, {}) for name, note in schema.items()}
+    return {name: _plain(name, document.get(name), kind, InvalidInputError) for name, kind in kinds.items()}
+
+
 def _plain(name: str, value: Any, kinds: Sequence[Kind], refusal: type[InvalidInputError]) -> Any:
     for kind in kinds:
         if kind.test(value):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import secrets
 import shutil
@@ -91,7 +92,8 @@ def parsed(document: Any, what: str) -> dict[str, Any]:
     {'name': 'relu'}
     """
     try:
-        content = json.loads(document) if isinstance(document, str) else document
+        text = isinstance(document, str)
+        content = json.loads(document, parse_float=_finite, parse_constant=_finite) if text else document
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
         raise SerialisationError(f"not the JSON document of {what}: {error}") from None
     if not isinstance(content, Mapping):
@@ -100,6 +102,12 @@ def parsed(document: Any, what: str) -> dict[str, Any]:
     if _is_deeper(content, deepest):
         raise SerialisationError(f"{what} is not nested {deepest} levels deep")
     return dict(content)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text:.20} is no finite number")
+    return number
 
 
 def _is_deeper(part: Any, levels: int) -> bool:

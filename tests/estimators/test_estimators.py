@@ -462,7 +462,7 @@ def test_a_saved_machine_predicts_as_before(machine, targets, tmp_path):
         ({"estimator": "SVC"}, "SVC"),
         ({"network": {}}, "network"),
         ({"classes": ["a", "b", "c", "d"]}, "outputs do not fit"),
-        ({"kind": "twin"}, "not an estimator"),
+        ({"kind": "twin"}, "holds a twin, not the estimator"),
     ],
 )
 def test_a_file_that_is_no_machine_is_refused(change, message, tmp_path):

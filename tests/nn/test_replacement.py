@@ -239,7 +239,7 @@ def test_save_and_load(kind: str, fast: Replacement, tmp_path) -> None:
     with pytest.raises(CheckpointError, match="damaged"):
         Replacement.load(path, model)
     nsd.nn.save(model, path)
-    with pytest.raises(CheckpointError, match="holds a model, not a replacement"):
+    with pytest.raises(CheckpointError, match="holds a model, not the replacement"):
         Replacement.load(path, model)
 
 

@@ -212,7 +212,7 @@ def test_another_runs_checkpoint_is_refused(tmp_path) -> None:
     with pytest.raises(CheckpointError, match="another run"):
         nsd.nn.fit(deq(), blobs(50), epochs=2, checkpoint=tmp_path / RUN, lr=0.5)
     nsd.nn.save(enn(), tmp_path / "model")
-    with pytest.raises(CheckpointError, match="holds a model, not a checkpoint"):
+    with pytest.raises(CheckpointError, match="holds a model, not the checkpoint"):
         nsd.nn.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path / "model", lr=0.5)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,12 +12,12 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._arguments import checked
+from .._arguments import checked, not_negative
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError
 from ..matching import Twin
-from ..mixtures.standardise import Standardiser
-from ..networks import network_from_dict
-from ..nn.checkpoint import read_file, write_file
+from ..mixtures.standardise import Scale, Standardiser
+from ..networks import Kernel, network_from_dict
+from ..nn.checkpoint import check_shapes, read_file, write_file
 from ..solve import NetworkKernel
 from .machine import FittedMachine
 from .ridge import DEQClassifier, DEQRegressor
@@ -107,40 +107,64 @@ def load_estimator(path: str | Path) -> Any:
     ...     load_estimator(f"{folder}/model.safetensors").predict(X).shape
     (20,)
     """
-    tensors, document = read_file(path)
-    if document.get("kind") != "estimator":
-        raise CheckpointError(f"{path} holds a {document.get('kind')}, not an estimator")
+    tensors, document = read_file(path, "estimator", _SCHEMA)
     try:
         return _restored(tensors, document)
     except (KeyError, TypeError, ValueError, RuntimeError, NotSoDeepError) as error:
         raise CheckpointError(f"{path} does not describe an estimator: {error!r}") from error
 
 
+# all that a document may set: no path, device or cluster is among it
+_SCHEMA: dict[str, Any] = {
+    "estimator": Literal["DEQRegressor", "DEQClassifier"],
+    "kernel": Kernel,
+    "flat": bool,
+    "twin": dict[str, Any] | None,
+    "network": dict[str, Any] | None,
+    "record": dict[str, Any],
+    "ridge": float,
+    "absolute_ridge": float,
+    "scaler": Scale,
+    "standardiser": Scale,
+    "classes": list[Any] | None,
+    "temperature": float | None,
+}
+
+
 def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> Any:
-    source = Twin.from_dict(document["twin"]) if "twin" in document else network_from_dict(document["network"])
-    kernel, ridge = NetworkKernel(source, document["kernel"]), float(document["ridge"])
-    X, coefficients = tensors["X"], tensors["coefficients"]
-    if X.ndim != 2 or coefficients.ndim != 2 or len(X) != len(coefficients):
-        raise ValueError(f"rows {tuple(X.shape)} and coefficients {tuple(coefficients.shape)} do not fit together")
-    if tensors["mean"].shape != coefficients.shape[1:]:
-        raise ValueError(f"an intercept {tuple(tensors['mean'].shape)} does not fit {coefficients.shape[1]} outputs")
+    source = Twin.from_dict(document["twin"]) if document["twin"] else network_from_dict(document["network"])
+    kernel, X, coefficients = NetworkKernel(source, document["kernel"]), tensors["X"], tensors["coefficients"]
+    shapes = {"coefficients": (len(X), *coefficients.shape[1:2]), "mean": coefficients.shape[1:]}
+    check_shapes(tensors, {"X": (len(X), *X.shape[1:2]), **shapes})
+    kernel(X[:1].double(), X[:1].double())  # the network takes such rows
+    ridge, absolute = (not_negative(name, document[name]) for name in ("ridge", "absolute_ridge"))
     maker = {"DEQRegressor": DEQRegressor, "DEQClassifier": DEQClassifier}[document["estimator"]]
-    absolute, record = float(document["absolute_ridge"]), dict(document["record"])
     model = maker(network=source, kernel=kernel.kernel, ridge=ridge, scale=document["scaler"])
-    model._machine = FittedMachine(kernel, X, coefficients, tensors["mean"], ridge, absolute, record)
+    model._machine = FittedMachine(kernel, X, coefficients, tensors["mean"], ridge, absolute, document["record"])
     model._scaler = _scaler("scaler", tensors, document)
-    model._loo, model._flat, model.n_features_in_ = None, bool(document["flat"]), X.shape[1]
+    model._loo, model._flat, model.n_features_in_ = None, document["flat"], X.shape[1]
+    if document["flat"] and coefficients.shape[1] != 1:
+        raise ValueError(f"{coefficients.shape[1]} outputs do not make one number for each row")
     if isinstance(model, DEQClassifier):
         model.classes_, model.temperature_ = np.array(document["classes"]), float(document["temperature"])
+        alike = len(set(map(type, document["classes"]))) == 1 and np.array_equal(
+            np.unique(model.classes_), model.classes_
+        )
+        if len(model.classes_) < 2 or not alike:
+            raise ValueError("classes are at least two different labels of one kind, in order")
         if coefficients.shape[1] != (1 if len(model.classes_) == 2 else len(model.classes_)):
             raise ValueError(f"{coefficients.shape[1]} outputs do not fit {len(model.classes_)} classes")
-    return make_pipeline(_scaler("standardiser", tensors, document), model) if "standardiser" in document else model
+        if not model.temperature_ > 0:
+            raise ValueError(f"the temperature must be positive, got {model.temperature_}")
+    given = "standardiser.mean" in tensors
+    return make_pipeline(_scaler("standardiser", tensors, document), model) if given else model
 
 
 def _scaler(name: str, tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> Standardiser:
     scaler, mean, scale = Standardiser(document[name]), tensors[f"{name}.mean"], tensors[f"{name}.scale"]
-    if mean.shape != (tensors["X"].shape[1],) or scale.shape not in ((), mean.shape):
-        raise ValueError(f"a mean of {len(mean)} columns does not fit rows of {tensors['X'].shape[1]}")
+    check_shapes(tensors, {f"{name}.mean": tensors["X"].shape[1:], f"{name}.scale": mean.shape if scale.ndim else ()})
+    if not bool((scale > 0).all()):
+        raise ValueError("a scale must be positive")
     scaler.mean_, scaler.scale_ = mean.numpy(), scale.numpy() if scale.ndim else float(scale)
     scaler.chosen_, scaler.n_features_in_ = document[name], len(mean)
     return scaler

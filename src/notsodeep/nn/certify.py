@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, binom, hypergeom
 
+from .._arguments import check_settings
 from ..errors import CertificationError, InvalidInputError
 from .model import LIMITS
 
@@ -66,6 +67,10 @@ class Certificate:
     score: str
     method: str
     tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        check_promise(self.disagreement, self.confidence, self.tolerance)
 
     @property
     def fall_through(self) -> int:

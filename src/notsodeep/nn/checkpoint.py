@@ -9,9 +9,10 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from pickle import UnpicklingError
+from typing import Any, Literal
 
 import safetensors.torch
 import torch
@@ -19,12 +20,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._arguments import checked
+from .._arguments import check_fields, checked
 from .._equilibrium import SolverOptions
-from .._files import write_with
-from ..errors import CheckpointError, NotSoDeepError
+from .._files import parsed, write_with
+from .._words import Parametrisation
+from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, SerialisationError
 from ..networks import DEQ as DEQSpec
 from ..networks import ENN as ENNSpec
+from ..networks import Kernel, rates_of
 from .deq import DEQ
 from .enn import ENN
 from .model import Model
@@ -57,7 +60,7 @@ class Checkpoint:
         self.run[_WEIGHTS] = fingerprint(model.state_dict())
         if not os.path.exists(self.path):
             return []
-        tensors, document = read_file(self.path, "checkpoint")
+        tensors, document = read_file(self.path, "checkpoint", {"run": dict[str, Any], "history": list[dict[str, Any]]})
         weights = {name[6:]: value for name, value in tensors.items() if name.startswith("model.")}
         self._check(document["run"], weights)
         if len(document["history"]) > most:
@@ -66,13 +69,13 @@ class Checkpoint:
                 "for; ask for at least as many, or remove the file to start over"
             )
         try:
+            state = torch.load(io.BytesIO(tensors["optimiser"].numpy().tobytes()), weights_only=True)  # runs no code
             model.load_state_dict(weights)
-            state = io.BytesIO(tensors["optimiser"].numpy().tobytes())
-            optimiser.load_state_dict(torch.load(state, weights_only=True))  # which runs no code
-        except (RuntimeError, ValueError) as error:
+            optimiser.load_state_dict(state)
+            torch.set_rng_state(tensors["generator"])
+        except (KeyError, TypeError, RuntimeError, ValueError, EOFError, UnpicklingError) as error:
             raise CheckpointError(f"{self.path} does not fit this model: {error}") from error
-        torch.set_rng_state(tensors["generator"])
-        return list(document["history"])
+        return document["history"]
 
     def _check(self, found: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
         if fingerprint(weights) == self.run[_WEIGHTS]:
@@ -123,8 +126,9 @@ def load(path: str | Path, device: torch.device | str | None = None) -> DEQ | EN
     >>> import notsodeep as nsd
     >>> model = nsd.nn.load("model.safetensors")  # doctest: +SKIP
     """
-    tensors, document = read_file(path, "model")
+    tensors, document = read_file(path, "model", _SCHEMA)
     try:
+        _check_sizes(document, tensors)
         model = _build(document, tensors["readout"].dtype, device)
         model.load_state_dict(tensors)
     except (KeyError, TypeError, RuntimeError, NotSoDeepError) as error:
@@ -132,16 +136,52 @@ def load(path: str | Path, device: torch.device | str | None = None) -> DEQ | EN
     return model
 
 
+_SCHEMA: dict[str, Any] = {
+    "in_features": int,
+    "out_features": int,
+    "model": Literal["DEQ", "ENN"],
+    "spec": dict[str, Any],
+    "width": int | Sequence[int],
+    "kernel": Kernel,
+    "bias": bool,
+    "parametrisation": Parametrisation | None,
+    "solver": dict[str, Any] | None,
+    "contraction_limit": float | None,  # of a DEQ
+    "learning_rates": Sequence[float] | None,
+    "normalise": bool | None,  # of an ENN
+}
+
+
+def _check_sizes(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    n, m, deep = config["in_features"], config["width"], config["model"] == "DEQ"
+    if deep != isinstance(m, int):
+        raise CheckpointError(f"a DEQ has one width and an ENN one for each layer, got {m}")
+    said = {"readout": (config["out_features"], *tensors["readout"].shape[1:])}
+    said |= (
+        {"input": (m, n), "recurrent": (m, m)} if deep else {f"weights.{i}": (m[i], (n, *m)[i]) for i in range(len(m))}
+    )
+    check_shapes(tensors, said)
+
+
+def check_shapes(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse tensors of other shapes than a document says, before memory is asked for."""
+    for name, shape in shapes.items():
+        if name not in tensors or tensors[name].shape != shape or not tensors[name].is_floating_point():
+            seen = tuple(tensors[name].shape) if name in tensors else "nothing"
+            raise CheckpointError(f"{name} must hold real numbers of shape {tuple(shape)}, there is {seen}")
+
+
 def _build(config: Mapping[str, Any], dtype: torch.dtype, device: Any) -> DEQ | ENN:
     """Return a network of the architecture that :meth:`Model.config` describes, with fresh weights."""
     sizes = (config["in_features"], config["width"], config["out_features"])
     shared: dict[str, Any] = {"kernel": config["kernel"], "bias": config["bias"], "dtype": dtype, "device": device}
-    shared["parametrisation"] = config.get("parametrisation", "ntk")  # files of 0.2 do not name it
+    shared["parametrisation"] = config["parametrisation"] or "ntk"  # files of 0.2 do not name it
     if config["model"] == "DEQ":
         model = DEQ(DEQSpec.from_dict(config["spec"]), *sizes, solver=SolverOptions(**config["solver"]), **shared)
         return model.limit_contraction(config["contraction_limit"])
     explicit = ENN(ENNSpec.from_dict(config["spec"]), *sizes, **shared)
-    explicit.learning_rates, explicit.normalise = tuple(config["learning_rates"]), bool(config["normalise"])
+    explicit.learning_rates = rates_of(explicit.spec, config["learning_rates"])
+    explicit.normalise = bool(config["normalise"])
     return explicit
 
 
@@ -157,13 +197,15 @@ def write_file(path: str | Path, tensors: Mapping[str, Tensor], document: Mappin
     if not all_finite(tensors):
         raise CheckpointError(f"{path} is not written: a tensor holds NaN or infinity, which no network recovers from")
     host = {name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in tensors.items()}
-    text = json.dumps(document, sort_keys=True, allow_nan=False)
+    text = json.dumps(document, sort_keys=True, allow_nan=False, default=lambda number: number.item())  # NumPy's
     metadata = {"format": _FORMAT, "document": text, "sha256": _digest(host, text)}
     write_with(path, lambda temporary: temporary.write_bytes(safetensors.torch.save(host, metadata)))
 
 
-def read_file(path: str | Path, kind: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the document, of this kind, of a file whose every byte is as it was written."""
+def read_file(
+    path: str | Path, kind: str | None = None, schema: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors, all finite, and the document, of this kind and schema, of a file as it was written."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -177,10 +219,17 @@ def read_file(path: str | Path, kind: str | None = None) -> tuple[dict[str, Tens
     text = metadata.get("document", "")
     if _digest(tensors, text) != metadata.get("sha256"):
         raise CheckpointError(f"{path} is damaged: its checksum does not match its content")
-    document = json.loads(text)
-    if kind is not None and document.get("kind") != kind:
-        raise CheckpointError(f"{path} holds a {document.get('kind')}, not a {kind}; choose another file")
-    return tensors, document
+    if not all_finite(tensors) or any(tensor.is_complex() for tensor in tensors.values()):
+        raise CheckpointError(f"{path} holds NaN, infinity or complex numbers, which this library does not write")
+    try:
+        document = parsed(text, "what a file holds")
+        if kind is None or schema is None:
+            return tensors, document
+        if (found := document.pop("kind", None)) != kind:
+            raise CheckpointError(f"{path} holds a {found!s:.60}, not the {kind} that was asked for")
+        return tensors, check_fields(document, schema)
+    except (SerialisationError, InvalidInputError) as error:
+        raise CheckpointError(f"{path} is no {kind or 'file'} of this library: {error}") from None
 
 
 def all_finite(tensors: Mapping[str, Tensor]) -> bool:

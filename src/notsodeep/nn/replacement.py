@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked, shown, whole_seed
+from .._arguments import check_fields, checked, shown, whole_seed
 from .._arrays import as_numbers, bad_row
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, warn
 from .certify import Certificate, Drift, certify, check_promise, check_rows, compare_samples
-from .checkpoint import read_file, write_file
+from .checkpoint import check_shapes, read_file, write_file
 from .enn import write_onnx
 from .model import LIMITS, in_batches
 from .student import SCORES, Data, ReplaceOptions, Scored, Student, distil, train_head, width_of
@@ -237,10 +238,15 @@ class Replacement(nn.Module):
     @staticmethod
     def load(path: str | Path, model: Callable[..., Any], student: nn.Module | None = None) -> Replacement:
         """Read what :meth:`save` wrote of this model; a student of your own needs a network of its architecture."""
-        tensors, document = read_file(path, "replacement")
+        schema = {"shape": Sequence[int], **dict.fromkeys(("student", "certificate"), dict[str, Any])}
+        tensors, document = read_file(path, "replacement", schema)
         try:
             certificate, about = Certificate(**document["certificate"]), document["student"]
-            rows = torch.zeros(2, *document["shape"], dtype=tensors["scale"].dtype)
+            if student is None and about["class"] == "Student":
+                sizes = check_fields(about, {"class": str, "width": int, "outputs": Sequence[int]})
+                check_shapes(tensors, {"student.hidden.weight": (sizes["width"], math.prod(document["shape"]))})
+                check_shapes(tensors, {"student.centre": (math.prod(sizes["outputs"]),)})
+            rows = tensors["scale"].new_zeros(1).expand(2, *document["shape"])  # takes no memory
             if student is None and about["class"] != "Student":
                 raise CheckpointError(f"{path} holds a student {about['class']}: give student=, a network like it")
             if student is None:
@@ -248,7 +254,7 @@ class Replacement(nn.Module):
             answers = torch.zeros_like(student.eval()(rows))
             scored = Scored(student, certificate.score, Data(rows, answers, certificate.tolerance))
             scored.load_state_dict(tensors)
-        except (KeyError, TypeError, RuntimeError) as error:
+        except (KeyError, TypeError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"{path} does not describe this replacement: {error}") from error
         found = Replacement(model, scored, certificate, document["shape"])
         like = next(model.parameters(), None) if isinstance(model, nn.Module) else None

@@ -1,0 +1,194 @@
+"""Files with a right checksum and a wrong content: refused on loading, by one error, before memory is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import notsodeep as nsd
+from notsodeep.errors import CheckpointError
+from notsodeep.estimators import load_estimator, save_estimator
+from notsodeep.nn import checkpoint
+
+X = np.random.default_rng(0).standard_normal((200, 3))
+MODEL = torch.nn.Linear(3, 2, dtype=torch.float64)
+
+
+def write_anything(path: Path, tensors: dict[str, torch.Tensor], text: str) -> None:
+    """A file with a right checksum, whatever it says."""
+    digest = checkpoint._digest(tensors, text)
+    metadata = {"format": checkpoint._FORMAT, "document": text, "sha256": digest}
+    path.write_bytes(safetensors.torch.save(tensors, metadata))
+
+
+def replacement(path: Path) -> None:
+    options = nsd.nn.ReplaceOptions(steps=2, width=4)
+    nsd.replace(MODEL, X, calibration=X, disagreement=0.5, options=options, progress=False).save(path)
+
+
+KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
+    "DEQ": (lambda path: nsd.nn.save(nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 3, 8, 2), path), nsd.nn.load),
+    "ENN": (lambda path: nsd.nn.save(nsd.nn.ENN(nsd.ENN(["tanh", "relu"]), 3, 8, 2), path), nsd.nn.load),
+    "machine": (lambda path: save_estimator(nsd.DEQClassifier("relu").fit(X, X[:, 0] > 0), path), load_estimator),
+    "replacement": (replacement, lambda path: nsd.nn.Replacement.load(path, MODEL)),
+}
+
+
+def peak() -> int:
+    """Bytes that this process has held at most."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.fixture(params=KINDS)
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """A sound file, what reads it, its tensors and its document."""
+    path = tmp_path / "file.safetensors"
+    save, load = KINDS[request.param]
+    save(path)
+    load(path)
+    return path, load, *checkpoint.read_file(path)
+
+
+BIGGER = [
+    *(("DEQ", (name,), 10**9) for name in ("width", "in_features", "out_features")),
+    *(("ENN", ("width", place), 10**9) for place in (0, 1)),
+    *(("ENN", (name,), 10**9) for name in ("in_features", "out_features")),
+    *(("replacement", where, 10**9) for where in (("shape", 0), ("student", "width"), ("student", "outputs", 0))),
+    ("replacement", ("shape",), [10**5] * 4),
+]
+
+
+@pytest.mark.parametrize(("kind", "where", "value"), BIGGER, ids=str)
+def test_sizes_are_compared_with_the_tensors_before_memory_is_asked_for(kind, where, value, tmp_path):
+    path = tmp_path / "file.safetensors"
+    save, load = KINDS[kind]
+    save(path)
+    tensors, document = checkpoint.read_file(path)
+    inner: Any = document
+    for key in where[:-1]:
+        inner = inner[key]
+    inner[where[-1]] = value
+    write_anything(path, tensors, json.dumps(document))
+    before = peak()
+    with pytest.raises(CheckpointError, match="shape"):
+        load(path)
+    assert peak() - before < 50e6  # bytes; the smallest of these sizes would take 8e9
+
+
+TEXTS = ["", "{", "[]", "null", "1", '"x"', "{}", "[" * 5000, '{"kind": ' * 900 + "1" + "}" * 900]
+TEXTS += ['{"kind": ' + "9" * 6000 + "}", '{"kind": NaN}', '{"kind": 1e999}', '{"kind": "model"}', '{"kind": []}']
+
+
+def test_texts_that_are_no_document(stored):
+    path, load, tensors, _ = stored
+    for text in TEXTS:
+        write_anything(path, tensors, text)
+        with pytest.raises(CheckpointError) as caught:
+            load(path)
+        assert 20 < len(str(caught.value)) < 600
+
+
+def test_no_document_sets_what_is_not_its_own(stored):
+    path, load, tensors, document = stored
+    for name in ("folder", "checkpoint", "client", "device", "__class__", "n_jobs"):
+        write_anything(path, tensors, json.dumps({**document, name: "cuda"}))
+        with pytest.raises(CheckpointError, match=f"unknown fields .'{name}'"):
+            load(path)
+
+
+def test_every_field_is_needed_or_has_one_kind(stored):
+    path, load, tensors, document = stored
+    for name in document.keys() - {"kind"}:
+        for value in (object, "?", [[]], {"?": 1}, -7):
+            content = {k: v for k, v in document.items() if k != name or value is not object}
+            content |= {} if value is object else {name: value}
+            write_anything(path, tensors, json.dumps(content))
+            if value is object or document[name] in (None, False) or name == "record":
+                with contextlib.suppress(CheckpointError):
+                    load(path)
+            else:
+                with pytest.raises(CheckpointError):
+                    load(path)
+
+
+def test_tensors_of_another_kind(stored):
+    path, load, tensors, document = stored
+    for name in tensors:
+        for value in (
+            torch.full_like(tensors[name], torch.nan),
+            torch.zeros(3, 5, 7, dtype=tensors[name].dtype),
+            tensors[name].to(torch.complex64),
+            None,
+        ):
+            changed = {k: v for k, v in (tensors | {name: value}).items() if v is not None}
+            write_anything(path, changed, json.dumps(document))
+            with pytest.raises(CheckpointError):
+                load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"classes": [0, 0]}, "different labels"),
+        ({"classes": [1, 0]}, "in order"),
+        ({"classes": [0, "a"]}, "of one kind"),
+        ({"classes": [[0], [1]]}, "in order"),
+        ({"classes": []}, "different labels"),
+        ({"temperature": -1.0}, "positive"),
+        ({"ridge": -1.0}, "ridge"),
+        ({"absolute_ridge": -1.0}, "absolute_ridge"),
+        ({"kernel": "rbf"}, "kernel must be"),
+        ({"network": nsd.ConvDEQ("relu", 0.2, image=(1, 2, 2), filter=1).to_dict()}, "images"),
+        ({"network": nsd.DEQ("relu", 0.9).to_dict()}, "contraction"),
+    ],
+)
+def test_a_machine_whose_numbers_make_no_sense(change, message, tmp_path):
+    path = tmp_path / "machine.safetensors"
+    KINDS["machine"][0](path)
+    tensors, document = checkpoint.read_file(path)
+    write_anything(path, tensors, json.dumps(document | change))
+    with pytest.raises(CheckpointError, match=message):
+        load_estimator(path)
+
+
+def test_a_checkpoint_that_holds_something_else(tmp_path):
+    path = tmp_path / "run.safetensors"
+    data, options = (X.astype(np.float32), X[:, :1].astype(np.float32)), {"lr": 0.1, "progress": False}
+
+    def fit(epochs: int) -> Any:
+        model = nsd.nn.ENN(nsd.ENN(["tanh"]), 3, 8, 1, seed=0)
+        return nsd.nn.fit(model, data, epochs=epochs, checkpoint=path, **options)
+
+    fit(1)
+    tensors, document = checkpoint.read_file(path)
+    for text in (*TEXTS, json.dumps({**document, "history": 3}), json.dumps({**document, "run": []})):
+        write_anything(path, tensors, text)
+        with pytest.raises(CheckpointError):
+            fit(2)
+    for name in ("optimiser", "generator", "model.readout"):
+        for value in (torch.zeros(5, dtype=torch.uint8), torch.zeros(2, 2)):
+            write_anything(path, tensors | {name: value}, json.dumps(document))
+            with pytest.raises(CheckpointError):
+                fit(2)
+    write_anything(path, tensors, json.dumps(document))
+    fit(2)
+
+
+def test_numpy_numbers_are_saved(tmp_path):
+    path = tmp_path / "machine.safetensors"
+    machine = nsd.DEQRegressor("relu", sigma_a2=np.float32(0.2), ridge=np.float32(1e-3)).fit(X, X[:, 0])
+    save_estimator(machine, path)
+    np.testing.assert_array_equal(load_estimator(path).predict(X), machine.predict(X))
+    nsd.nn.save(nsd.nn.ENN(nsd.ENN(["tanh"]), np.int64(3), np.int64(8), np.int32(1)), path)
+    assert nsd.nn.load(path).width == 8
+    nsd.nn.save(nsd.nn.DEQ(nsd.DEQ("tanh", np.float32(0.2)), np.int64(3), np.int64(8), np.int32(1)), path)
+    assert nsd.nn.load(path).width == 8
