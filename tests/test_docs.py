@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pages
 import pytest
 from docutils.utils.math import MathError
@@ -38,6 +39,37 @@ def test_the_examples_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     names: dict = {}
     for code in blocks(page):
         exec(compile(code, page, "exec"), names)
+
+
+SMALLER = {
+    "epochs=20": "epochs=3",
+    "confidence=0.95": "confidence=0.95, options=nsd.nn.ReplaceOptions(steps=60)",
+    "disagreement=0.02": "disagreement=0.1",
+    "p=1000": "p=200",
+    "n=800": "n=160",
+    "sample(800": "sample(160",
+    "width=512": "width=64",
+}
+
+
+def test_the_examples_of_the_readme_run_in_order(capsys):
+    text = (ROOT / "README.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(examples) == 5
+    code = "\n".join(examples)
+    assert max(len(re.findall(r"^\S", example, flags=re.MULTILINE)) for example in examples) <= 11  # ten lines or so
+    for long, short in SMALLER.items():
+        assert long in code
+        code = code.replace(long, short)
+    names: dict = {}
+    exec(code, names)
+    printed, twin = capsys.readouterr().out, names["twin"]
+    assert (twin.deq, twin.depth) == (names["deq"], 1)
+    assert f"bound     {twin.bound:.3g}" in printed
+    assert f"bound {twin.bound:.3g} for every pair" in text  # what the comment says
+    assert np.abs(twin.kernel_matrix(names["rows"]) - names["K"]).max() < twin.bound * names["K"].max()
+    score = names["machine"].score(*names["mixture"].sample(4000, seed=2))
+    assert abs(names["told"].accuracy - score) < 0.04  # 160 rows of one draw
 
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")

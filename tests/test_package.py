@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tomllib
 
-import numpy as np
 import pytest
 
 import imports
@@ -206,23 +205,6 @@ def test_the_range_of_versions_is_the_tested_one():
 
 def code_blocks(name):
     return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), flags=re.DOTALL)
-
-
-def test_the_example_of_the_readme_runs(capsys):
-    example, machines = code_blocks("README.md")
-    names: dict = {}
-    for block in (example, machines):
-        small = block.replace("1000", "200").replace("800", "160").replace("1024", "64")
-        assert small != block
-        exec(small, names)
-    assert abs(names["told"].accuracy - names["machine"].score(*names["mixture"].sample(4000, seed=2))) < 0.02
-    assert names["K"].shape == (160, 160)
-    twin = names["twin"]
-    assert (twin.deq, twin.depth) == (names["deq"], 1)
-    assert f"bound     {twin.bound:.3g}" in capsys.readouterr().out
-    assert f"bound {twin.bound:.3g} for every pair" in example  # what the comment says
-    assert np.abs(twin.kernel_matrix(names["X"]) - names["K"]).max() < twin.bound * names["K"].max()
-    assert twin.verify(names["X"]).gain_scaled > 100
 
 
 def test_the_examples_of_the_contributing_guide_run():
