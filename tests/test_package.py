@@ -96,6 +96,7 @@ ROOMS = [
     "_arrays",
     "_fixed_point",
     "_equilibrium",
+    "_maps",
     "_conjugate",
     "_chebyshev",
     "activations",
@@ -225,4 +226,5 @@ def test_a_class_has_a_name_of_its_own():
     shared = {name: files for name, files in homes.items() if len(files) > 1}
     shared.pop("Limits", None)  # every room has its own tuning numbers
     # a network is specified in one file, and has weights in another
-    assert shared == {"DEQ": ["networks.py", "nn/deq.py"], "ENN": ["networks.py", "nn/enn.py"]}
+    weights = {"DEQ": "nn/deq.py", "ENN": "nn/enn.py", "ConvDEQ": "nn/convolution.py"}
+    assert shared == {name: ["networks.py", file] for name, file in weights.items()}

@@ -19,14 +19,15 @@ from torch import Tensor
 from .._arguments import whole, whole_seed
 from .._arrays import as_rows, isolated_settings, like, same_columns
 from .._equilibrium import SolverOptions, solve_equilibrium
+from .._maps import Convolution, Product
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
-from ..networks import DEQ, ENN, Kernel, Network, check_kernel, rates_of
+from ..networks import DEQ, ENN, ConvDEQ, Kernel, Network, check_kernel, rates_of
 
 
 @isolated_settings
 def finite_ck(
-    network: Network,
+    network: Network | ConvDEQ,
     X: Any,
     width: int | Sequence[int],
     draws: int = 1,
@@ -42,12 +43,12 @@ def finite_ck(
 
     Parameters
     ----------
-    network : DEQ or ENN
+    network : DEQ, ENN or ConvDEQ
         The specification of the network.
     X : array of shape (n, p)
         The inputs as rows.
     width : int or sequence of ints
-        The number of neurons; for an ENN also one number per hidden layer.
+        The number of neurons, or of channels; for an ENN also one number per hidden layer.
     draws : int
         How many networks are drawn.
     seed : int
@@ -72,6 +73,7 @@ def finite_ck(
     >>> bool((abs(mean - nsd.ck(enn, X)) < 5 * error).all())
     True
     """
+    check_kernel(_dense(network), "ck")
     points = _Points.of(X, Y)
     nets = _networks(network, points.rows, width, draws, seed, check)
     return points.average((net.features_gram() for net in nets), draws, return_std_error)
@@ -79,7 +81,7 @@ def finite_ck(
 
 @isolated_settings
 def finite_ntk(
-    network: Network,
+    network: Network | ConvDEQ,
     X: Any,
     width: int | Sequence[int],
     draws: int = 1,
@@ -95,7 +97,7 @@ def finite_ntk(
 
     Parameters
     ----------
-    network : DEQ or ENN
+    network : DEQ, ENN or ConvDEQ
         The specification of the network.
     X : array of shape (n, p)
         The inputs as rows.
@@ -122,14 +124,19 @@ def finite_ntk(
     array([[2., 0.],
            [0., 2.]])
     """
-    check_kernel(network, kernel)
+    dense = _dense(network)
+    check_kernel(dense, kernel)
     if kernel == "ck":
         raise InvalidInputError("kernel must be 'ntk' (all weights) or 'ntk_frozen', got 'ck'; use finite_ck")
-    rates = rates_of(network, learning_rates) or (1.0, 1.0, 1.0)
+    rates = rates_of(dense, learning_rates) or (1.0, 1.0, 1.0)
     rates = rates if kernel == "ntk" else (0.0, *rates[1:])
     points = _Points.of(X, Y)
     nets = _networks(network, points.rows, width, draws, seed, check)
     return points.average((net.gradients_gram(rates) for net in nets), draws, return_std_error)
+
+
+def _dense(network: Any) -> Any:
+    return network.dense if isinstance(network, ConvDEQ) else network
 
 
 # ---- averaging -------------------------------------------------------------------------------------------
@@ -172,26 +179,30 @@ class _Points(NamedTuple):
 
 
 def _networks(
-    network: Network, rows: Tensor, width: int | Sequence[int], draws: int, seed: int, check: bool
+    network: Network | ConvDEQ, rows: Tensor, width: int | Sequence[int], draws: int, seed: int, check: bool
 ) -> Iterator[_Drawn]:
-    if isinstance(network, DEQ) and check:
+    if isinstance(network, DEQ | ConvDEQ) and check:
         network.check_contraction()
+    if isinstance(network, ConvDEQ):
+        network.check_rows(rows)
     widths = _widths(network, width, rows.shape[1])
     generator = torch.Generator(device=rows.device).manual_seed(whole_seed(seed))
     for _ in range(whole("draws", draws)):
-        if isinstance(network, DEQ):
+        if isinstance(network, ConvDEQ):
+            yield _ConvolutionalNetwork(network, rows, generator, widths[0])
+        elif isinstance(network, DEQ):
             yield _ImplicitNetwork(network, rows, generator, widths[0])
         else:
             yield _ExplicitNetwork(network, rows, generator, widths)
 
 
-def _widths(network: Network, width: Any, features: int) -> tuple[int, ...]:
+def _widths(network: Network | ConvDEQ, width: Any, features: int) -> tuple[int, ...]:
     depth = len(network.activations)
     widths = tuple(width) if isinstance(width, list | tuple) else (width,) * depth
     if len(widths) != depth:
         raise InvalidInputError(f"width needs one number, or one for each of {depth} hidden layers, got {width!r}")
     widths = tuple(whole("width", m) for m in widths)
-    sides = (features, *widths, *(widths if isinstance(network, DEQ) else ()))
+    sides = (features, *widths, *(() if isinstance(network, ENN) else widths))
     most = 1 << 37  # weights of one network: a terabyte in double precision
     if sum(a * b for a, b in itertools.pairwise(sides)) > most:
         raise InvalidInputError(f"a network of width {width!r} has more than {most:.0e} weights")
@@ -228,15 +239,16 @@ def _gram(rows: Tensor) -> Tensor:
 class _ImplicitNetwork(_Drawn):
     """z = phi(u) / sqrt(m), u = sigma_a A z + sigma_b B x + sigma_c c, f = a . z, solved for all rows at once."""
 
+    layer: Product
+    A: Tensor
+    a: Tensor
+
     def __init__(self, deq: DEQ, rows: Tensor, generator: torch.Generator, width: int) -> None:
         super().__init__(rows, generator)
         self.deq = deq
         self.sigma_a, self.sigma_b, self.sigma_c = (math.sqrt(v) for v in deq.variances)
         self.root = math.sqrt(width)
-        self.A, B, self.a = self.normal(width, width), self.normal(width, rows.shape[1]), self.normal(width)
-        self.drive = self.sigma_b * (rows @ B.T)
-        if self.sigma_c:  # drawn last: without a bias the networks of a seed stay what they are
-            self.drive = self.drive + self.sigma_c * self.normal(width)
+        self.drive = self._draw(width)
         start = self._layer(torch.zeros_like(self.drive))
         self.hidden = _settled(self._layer, start, "equilibrium", deq)
         self.features = self.hidden
@@ -245,23 +257,61 @@ class _ImplicitNetwork(_Drawn):
             ones = rows.new_full((len(rows), 1), self.sigma_c)
             self.features = torch.cat([self.sigma_a * self.hidden, self.sigma_b * rows, ones], dim=1)
 
+    def _draw(self, width: int) -> Tensor:
+        """Draw the weights, the bias last: without one the networks of a seed stay what they are; return the drive."""
+        self.layer = Product(self.sigma_a)
+        self.A, B, self.a = self.normal(width, width), self.normal(width, self.rows.shape[1]), self.normal(width)
+        drive = self.sigma_b * (self.rows @ B.T)
+        return drive + self.sigma_c * self.normal(width) if self.sigma_c else drive
+
     def _preactivation(self, z: Tensor) -> Tensor:
-        return torch.addmm(self.drive, z, self.A.T, alpha=self.sigma_a)
+        return self.layer.affine(self.drive, z, self.A)
 
     def _layer(self, z: Tensor) -> Tensor:
         return self.deq.activation(self._preactivation(z)) / self.root
 
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
-        """Rates of B and c, A and the readout; df/dA = sigma_a adjoint z', df/dB = sigma_b adjoint x'."""
+        """Rates of B and c, A and the readout; the implicit function theorem gives the adjoint df/du."""
         slope = self.deq.activation.derivative(self._preactivation(self.hidden)) / self.root
 
-        # implicit function theorem: df/du = adjoint = phi'(u)/sqrt(m) (a + sigma_a A' adjoint)
+        # df/du = adjoint = phi'(u)/sqrt(m) (a + sigma_a A' adjoint)
         def adjoint_map(adjoint: Tensor) -> Tensor:
-            return slope * torch.addmm(self.a[None, :], adjoint, self.A, alpha=self.sigma_a)
+            return slope * (self.a + self.layer.gain * self.layer.back(self.A, adjoint))
 
         adjoint = _settled(adjoint_map, slope * self.a, "adjoint equation", self.deq)
+        return rates[2] * self.features_gram() + self._hidden_gram(adjoint, rates)
+
+    def _hidden_gram(self, adjoint: Tensor, rates: Sequence[float]) -> Tensor:
+        """df/dA = sigma_a adjoint z', df/dB = sigma_b adjoint x'."""
         inputs = rates[0] * self.deq.drive(_gram(self.rows)) + rates[1] * self.sigma_a**2 * _gram(self.hidden)
-        return rates[2] * self.features_gram() + _gram(adjoint) * inputs
+        return _gram(adjoint) * inputs
+
+
+class _ConvolutionalNetwork(_ImplicitNetwork):
+    """The same with convolutions. Gradients of filters are sums over positions, so that they have to be formed."""
+
+    def __init__(self, network: ConvDEQ, rows: Tensor, generator: torch.Generator, width: int) -> None:
+        self.network = network
+        super().__init__(network.dense, rows, generator, width)
+        self.features = self.hidden / math.sqrt(network.positions)
+
+    def _draw(self, width: int) -> Tensor:
+        size, positions = (self.network.filter,) * 2, self.network.positions
+        self.layer = Convolution(self.sigma_a / size[0], self.network.image[1:])
+        self.A, self.B = self.normal(width, width, *size), self.normal(width, self.network.image[0], *size)
+        self.a = self.normal(width * positions) / math.sqrt(positions)
+        drive = self.sigma_b / size[0] * self.layer.forward(self.B, self.rows)
+        return drive + self.sigma_c * self.normal(width).repeat_interleave(positions) if self.sigma_c else drive
+
+    def _hidden_gram(self, adjoint: Tensor, rates: Sequence[float]) -> Tensor:
+        def gram(inputs: Tensor, weights: Tensor) -> Tensor:
+            pairs = zip(adjoint.split(1), inputs.split(1), strict=True)
+            return _gram(torch.stack([self.layer.outer(*pair, weights).flatten() for pair in pairs]))
+
+        shift = adjoint.reshape(len(adjoint), -1, self.network.positions).sum(-1)
+        size = self.network.filter**2
+        inputs = self.sigma_b**2 / size * gram(self.rows, self.B) + self.sigma_c**2 * _gram(shift)
+        return rates[0] * inputs + rates[1] * self.sigma_a**2 / size * gram(self.hidden, self.A)
 
 
 def _settled(step: Callable[[Tensor], Tensor], start: Tensor, what: str, deq: DEQ) -> Tensor:

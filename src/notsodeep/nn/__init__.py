@@ -3,6 +3,7 @@
 from .._equilibrium import SolverOptions
 from .certify import Certificate
 from .checkpoint import load, save
+from .convolution import ConvDEQ
 from .deq import DEQ
 from .enn import ENN, export_onnx
 from .model import Model
@@ -14,6 +15,7 @@ __all__ = [
     "DEQ",
     "ENN",
     "Certificate",
+    "ConvDEQ",
     "History",
     "Model",
     "ReplaceOptions",

@@ -27,7 +27,8 @@ from .._words import Parametrisation
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, SerialisationError
 from ..networks import DEQ as DEQSpec
 from ..networks import ENN as ENNSpec
-from ..networks import Kernel, rates_of
+from ..networks import Kernel, network_from_dict, rates_of
+from .convolution import ConvDEQ
 from .deq import DEQ
 from .enn import ENN
 from .model import Model
@@ -97,7 +98,7 @@ def save(model: Model, path: str | Path) -> None:
 
     Parameters
     ----------
-    model : nsd.nn.DEQ or nsd.nn.ENN
+    model : nsd.nn.DEQ, nsd.nn.ConvDEQ or nsd.nn.ENN
     path : str or Path
 
     Examples
@@ -119,7 +120,7 @@ def load(path: str | Path, device: torch.device | str | None = None) -> DEQ | EN
 
     Returns
     -------
-    nsd.nn.DEQ or nsd.nn.ENN
+    nsd.nn.DEQ, nsd.nn.ConvDEQ or nsd.nn.ENN
 
     Examples
     --------
@@ -139,7 +140,7 @@ def load(path: str | Path, device: torch.device | str | None = None) -> DEQ | EN
 _SCHEMA: dict[str, Any] = {
     "in_features": int,
     "out_features": int,
-    "model": Literal["DEQ", "ENN"],
+    "model": Literal["DEQ", "ENN", "ConvDEQ"],
     "spec": dict[str, Any],
     "width": int | Sequence[int],
     "kernel": Kernel,
@@ -153,10 +154,14 @@ _SCHEMA: dict[str, Any] = {
 
 
 def _check_sizes(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    n, m, deep = config["in_features"], config["width"], config["model"] == "DEQ"
+    n, m, deep = config["in_features"], config["width"], config["model"] != "ENN"
     if deep != isinstance(m, int):
         raise CheckpointError(f"a DEQ has one width and an ENN one for each layer, got {m}")
     said = {"readout": (config["out_features"], *tensors["readout"].shape[1:])}
+    if config["model"] == "ConvDEQ":
+        c, f = config["spec"]["image"][0], config["spec"]["filter"]
+        check_shapes(tensors, said | {"input": (m, c, f, f), "recurrent": (m, m, f, f)})
+        return
     said |= (
         {"input": (m, n), "recurrent": (m, m)} if deep else {f"weights.{i}": (m[i], (n, *m)[i]) for i in range(len(m))}
     )
@@ -175,6 +180,10 @@ def _build(config: Mapping[str, Any], dtype: torch.dtype, device: Any) -> DEQ | 
     """Return a network of the architecture that :meth:`Model.config` describes, with fresh weights."""
     sizes = (config["in_features"], config["width"], config["out_features"])
     shared: dict[str, Any] = {"kernel": config["kernel"], "bias": config["bias"], "dtype": dtype, "device": device}
+    if config["model"] == "ConvDEQ":
+        spec: Any = network_from_dict(config["spec"])
+        model: DEQ = ConvDEQ(spec, *sizes[1:], solver=SolverOptions(**config["solver"]), **shared)
+        return model.limit_contraction(config["contraction_limit"])
     shared["parametrisation"] = config["parametrisation"] or "ntk"  # files of 0.2 do not name it
     if config["model"] == "DEQ":
         model = DEQ(DEQSpec.from_dict(config["spec"]), *sizes, solver=SolverOptions(**config["solver"]), **shared)

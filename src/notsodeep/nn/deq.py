@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from .._arguments import checked, whole
 from .._equilibrium import Equilibrium, SolverOptions
+from .._maps import Product
 from .._words import Kernel, Parametrisation
+from ..activations import Activation
 from ..errors import InvalidInputError
 from ..networks import DEQ as Specification
 from .implicit import equilibrium, find_equilibrium
@@ -77,12 +79,12 @@ class DEQ(Model):
         self.out_features = whole("out_features", out_features)
         self.solver = solver or SolverOptions()
         self.contraction_limit: float | None = None
-        self.parametrisation = parametrisation
+        self.parametrisation: Parametrisation = parametrisation
         gaussian = Gaussian(seed, dtype, device, parametrisation)
         self.input = gaussian.parameter(width, in_features)
         self.recurrent = gaussian.parameter(width, width)
         self._sigmas = [math.sqrt(variance) for variance in spec.variances]
-        self._gain = self._sigmas[0] / (math.sqrt(width) if parametrisation == "ntk" else 1.0)
+        self._layer: Product = Product(self._sigmas[0] / (math.sqrt(width) if parametrisation == "ntk" else 1.0))
         seen = in_features + (self._sigmas[2] > 0.0) if spec.readout == "pre-activation" else 0
         self.readout = gaussian.parameter(out_features, width + seen)
         self.bias = gaussian.bias(out_features, bias)
@@ -90,12 +92,19 @@ class DEQ(Model):
         self._vector: Tensor | None = None
         self.set_kernel(kernel)
 
+    @property
+    def _phi(self) -> Activation:
+        return self.spec.activation
+
     def features(self, x: Tensor) -> Tensor:
         check_input(x, self.in_features, self.input.dtype)
         self._limit()
         drive = self._project(x)
-        u = equilibrium(self.recurrent, drive.reshape(-1, self.width), self._gain, self.spec.activation, self.solver)
-        z = u.reshape(drive.shape) / math.sqrt(self.width)
+        u = equilibrium(self.recurrent, drive.reshape(-1, drive.shape[-1]), self._layer, self._phi, self.solver)
+        return self._read(u.reshape(drive.shape) / math.sqrt(self.width), x)
+
+    def _read(self, z: Tensor, x: Tensor) -> Tensor:
+        """Return what the readout sees of an equilibrium and of its inputs."""
         if self.spec.readout == "activation":
             return z
         sigma_a, sigma_b, sigma_c = self._sigmas
@@ -106,8 +115,9 @@ class DEQ(Model):
         """Return the equilibria z, one row per input, with residuals and steps, without derivatives or warnings."""
         check_input(x, self.in_features, self.input.dtype)
         with torch.no_grad():
-            drive = self._project(x).reshape(-1, self.width)
-            found = find_equilibrium(self.recurrent, drive, self._gain, self.spec.activation, self.solver)
+            drive = self._project(x)
+            rows = drive.reshape(-1, drive.shape[-1])
+            found = find_equilibrium(self.recurrent, rows, self._layer, self._phi, self.solver)
         return replace(found, value=found.value / math.sqrt(self.width))
 
     def _project(self, x: Tensor) -> Tensor:
@@ -123,8 +133,8 @@ class DEQ(Model):
         The division by sqrt(m) is part of A in the standard parametrisation.
         It is near 2 sigma_a Lip for random weights. Training may raise it; :meth:`limit_contraction` forbids that.
         """
-        norm, _ = power_iteration(self.recurrent)
-        return norm * self._gain * self.spec.activation.lipschitz
+        norm, _ = power_iteration(self._layer, self.recurrent)
+        return norm * self._layer.gain * self._phi.lipschitz
 
     def limit_contraction(self, limit: float | None) -> DEQ:
         """Scale A down before each training step, so that :meth:`contraction` stays below a limit, and return self.
@@ -133,10 +143,8 @@ class DEQ(Model):
         """
         if limit is not None and not 0 < limit < 1:
             raise InvalidInputError(f"the limit of the contraction must lie between 0 and 1, got {limit!r}")
-        if limit is not None and not math.isfinite(self.spec.activation.lipschitz):
-            raise InvalidInputError(
-                f"{self.spec.activation!r} has no Lipschitz constant: no weights make a contraction"
-            )
+        if limit is not None and not math.isfinite(self._phi.lipschitz):
+            raise InvalidInputError(f"{self._phi!r} has no Lipschitz constant: no weights make a contraction")
         self.contraction_limit = limit
         return self
 
@@ -145,9 +153,9 @@ class DEQ(Model):
             return
         # under torch.func the weights are not the module's own: they are left alone
         if isinstance(self.recurrent, nn.Parameter) and torch.is_grad_enabled():
-            norm, self._vector = power_iteration(self.recurrent, self._vector, steps=20)
+            norm, self._vector = power_iteration(self._layer, self.recurrent, self._vector, steps=20)
             # power iteration approaches from below: leave it one part in a hundred
-            excess = norm * self._gain * self.spec.activation.lipschitz / (0.99 * self.contraction_limit)
+            excess = norm * self._layer.gain * self._phi.lipschitz / (0.99 * self.contraction_limit)
             if excess > 1.0:
                 self.recurrent.data.div_(excess)
 
@@ -160,14 +168,16 @@ class DEQ(Model):
         return {"model": "DEQ", **super().config(), **own}
 
 
-def power_iteration(matrix: Tensor, start: Tensor | None = None, steps: int = 500) -> tuple[float, Tensor]:
+def power_iteration(
+    layer: Product, weights: Tensor, start: Tensor | None = None, steps: int = 500
+) -> tuple[float, Tensor]:
     """Return |A| and its right singular vector by power iteration on A'A, from ``start`` or a fixed random vector."""
-    with torch.no_grad(), torch.autocast(matrix.device.type, enabled=False):
-        draw = torch.randn(matrix.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        vector = (draw / draw.norm()).to(matrix) if start is None else start
+    with torch.no_grad(), torch.autocast(weights.device.type, enabled=False):
+        draw = torch.randn(layer.features(weights), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        vector = (draw / draw.norm()).to(weights) if start is None else start
         norm = 0.0
         for _ in range(steps):
-            image = matrix.mT @ (matrix @ vector)
+            image = layer.back(weights, layer.forward(weights, vector))
             size = float(torch.linalg.vector_norm(image))
             if size == 0.0 or not math.isfinite(size):
                 return 0.0 if size == 0.0 else math.inf, vector

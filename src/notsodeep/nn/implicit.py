@@ -2,8 +2,9 @@
 
 With u = sqrt(m) z the equilibrium is u = phi(c + g u A'), c = sigma_b x B', g = sigma_a / sqrt(m). Its derivatives
 in both directions are solutions of the linear equilibrium h = r + d * (g h M), d = phi'(c + g u A'):
-M = A' for tangents and M = A for adjoints. The linear equilibrium is closed under differentiation, so that
-derivatives of every order exist; each costs one solve, and memory does not depend on the number of iterations.
+M = A' for tangents and M = A for adjoints. For a convolutional DEQ the products are convolutions. The linear
+equilibrium is closed under differentiation, so that derivatives of every order exist; each costs one solve, and memory
+does not depend on the number of iterations.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from torch.autograd import Function
 
 from .._arrays import uncompiled
 from .._equilibrium import Equilibrium, SolverOptions, solve_equilibrium
+from .._maps import Product
 from ..activations import Activation
 
 
 def find_equilibrium(
-    recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, options: SolverOptions
+    recurrent: Tensor, drive: Tensor, layer: Product, phi: Activation, options: SolverOptions
 ) -> Equilibrium:
     """Solve u = phi(drive + gain u A') for every row of ``drive``, without derivatives."""
 
     def map_of(rows: Any) -> Callable[[Tensor], Tensor]:
         inputs = drive[rows]
-        return lambda u: phi(_affine(inputs, u, recurrent, gain))
+        return lambda u: phi(layer.affine(inputs, u, recurrent))
 
     with torch.no_grad(), torch.autocast(drive.device.type, enabled=False):
         # one Picard step from zero needs no product with A
@@ -35,30 +37,23 @@ def find_equilibrium(
 
 
 @uncompiled
-def equilibrium(recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, options: SolverOptions) -> Tensor:
+def equilibrium(recurrent: Tensor, drive: Tensor, layer: Product, phi: Activation, options: SolverOptions) -> Tensor:
     """Return the differentiable solution u of u = phi(drive + gain u A'); warn or raise where there is none."""
-    return _NonlinearEquilibrium.apply(recurrent, drive, gain, phi, options)
-
-
-def _affine(drive: Tensor, u: Tensor, recurrent: Tensor, gain: float) -> Tensor:
-    """Drive + gain u A', fused where the shapes allow it."""
-    if u.ndim == 2 and recurrent.ndim == 2:
-        return torch.addmm(drive, u, recurrent.mT, alpha=gain)
-    return drive + gain * (u @ recurrent.mT)
+    return _NonlinearEquilibrium.apply(recurrent, drive, layer, phi, options)
 
 
 class _NonlinearEquilibrium(Function):
     """(A, c) -> u."""
 
     @staticmethod
-    def forward(recurrent: Tensor, drive: Tensor, gain: float, phi: Activation, options: SolverOptions) -> Tensor:
-        found = find_equilibrium(recurrent, drive, gain, phi, options)
+    def forward(recurrent: Tensor, drive: Tensor, layer: Product, phi: Activation, options: SolverOptions) -> Tensor:
+        found = find_equilibrium(recurrent, drive, layer, phi, options)
         found.require(options)
         return found.value
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        recurrent, drive, ctx.gain, ctx.phi, ctx.options = inputs
+        recurrent, drive, ctx.layer, ctx.phi, ctx.options = inputs
         ctx.save_for_backward(recurrent, drive, output)
         ctx.save_for_forward(recurrent, drive, output)
 
@@ -66,10 +61,10 @@ class _NonlinearEquilibrium(Function):
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         recurrent, drive, u = ctx.saved_tensors
         with torch.autocast(drive.device.type, enabled=False):
-            slope = ctx.phi.derivative(_affine(drive, u, recurrent, ctx.gain))
-            adjoint = _LinearEquilibrium.apply(recurrent, slope, slope * cotangents[0], ctx.gain, ctx.options)
+            slope = ctx.phi.derivative(ctx.layer.affine(drive, u, recurrent))
+            adjoint = _LinearEquilibrium.apply(recurrent, slope, slope * cotangents[0], ctx.layer, ctx.options)
             # the factor goes on the rows: a second matrix of the size of A would double the memory
-            weights = _outer(ctx.gain * adjoint, u, recurrent) if ctx.needs_input_grad[0] else None
+            weights = ctx.layer.outer(ctx.layer.gain * adjoint, u, recurrent) if ctx.needs_input_grad[0] else None
         return weights, adjoint, None, None, None
 
     @staticmethod
@@ -77,13 +72,13 @@ class _NonlinearEquilibrium(Function):
         recurrent, drive, u = ctx.saved_tensors
         change = torch.zeros_like(u) if tangents[1] is None else tangents[1]
         if tangents[0] is not None:
-            change = change + ctx.gain * (u @ tangents[0].mT)
-        slope = ctx.phi.derivative(_affine(drive, u, recurrent, ctx.gain))
-        return _LinearEquilibrium.apply(recurrent.mT, slope, slope * change, ctx.gain, ctx.options)
+            change = change + ctx.layer.gain * ctx.layer.forward(tangents[0], u)
+        slope = ctx.phi.derivative(ctx.layer.affine(drive, u, recurrent))
+        return _LinearEquilibrium.apply(ctx.layer.transposed(recurrent), slope, slope * change, ctx.layer, ctx.options)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
-        recurrent, drive = _lead(info.batch_size, in_dims[:2], inputs[:2])
+        recurrent, drive = _lead(info.batch_size, in_dims[:2], inputs[:2], inputs[2].beyond)
         return _NonlinearEquilibrium.apply(recurrent, drive, *inputs[2:]), 0
 
 
@@ -91,10 +86,10 @@ class _LinearEquilibrium(Function):
     """(M, d, r) -> h with h = r + d * (g h M)."""
 
     @staticmethod
-    def forward(matrix: Tensor, slope: Tensor, source: Tensor, gain: float, options: SolverOptions) -> Tensor:
+    def forward(matrix: Tensor, slope: Tensor, source: Tensor, layer: Product, options: SolverOptions) -> Tensor:
         def map_of(rows: Any) -> Callable[[Tensor], Tensor]:
             slopes, sources = slope[rows], source[rows]
-            return lambda h: torch.addcmul(sources, slopes, h @ matrix, value=gain)
+            return lambda h: torch.addcmul(sources, slopes, layer.back(matrix, h), value=layer.gain)
 
         with torch.no_grad(), torch.autocast(source.device.type, enabled=False):
             found = solve_equilibrium(map_of(slice(None)), source, options, restrict=map_of)
@@ -103,17 +98,18 @@ class _LinearEquilibrium(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        matrix, slope, _, ctx.gain, ctx.options = inputs
+        matrix, slope, _, ctx.layer, ctx.options = inputs
         ctx.save_for_backward(matrix, slope, output)
         ctx.save_for_forward(matrix, slope, output)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         matrix, slope, h = ctx.saved_tensors
-        adjoint = _LinearEquilibrium.apply(matrix.mT, slope, slope * cotangents[0], ctx.gain, ctx.options)
-        source = cotangents[0] + ctx.gain * (adjoint @ matrix.mT)
-        slopes = source * (ctx.gain * (h @ matrix)) if ctx.needs_input_grad[1] else None
-        weights = _outer(ctx.gain * h, adjoint, matrix) if ctx.needs_input_grad[0] else None
+        back = ctx.layer.transposed(matrix)
+        adjoint = _LinearEquilibrium.apply(back, slope, slope * cotangents[0], ctx.layer, ctx.options)
+        source = cotangents[0] + ctx.layer.gain * ctx.layer.forward(matrix, adjoint)
+        slopes = source * (ctx.layer.gain * ctx.layer.back(matrix, h)) if ctx.needs_input_grad[1] else None
+        weights = ctx.layer.outer(ctx.layer.gain * h, adjoint, matrix) if ctx.needs_input_grad[0] else None
         return weights, slopes, source, None, None
 
     @staticmethod
@@ -121,26 +117,18 @@ class _LinearEquilibrium(Function):
         matrix, slope, h = ctx.saved_tensors
         change = torch.zeros_like(h) if tangents[2] is None else tangents[2]
         if tangents[1] is not None:
-            change = change + tangents[1] * (ctx.gain * (h @ matrix))
+            change = change + tangents[1] * (ctx.layer.gain * ctx.layer.back(matrix, h))
         if tangents[0] is not None:
-            change = change + slope * (ctx.gain * (h @ tangents[0]))
-        return _LinearEquilibrium.apply(matrix, slope, change, ctx.gain, ctx.options)
+            change = change + slope * (ctx.layer.gain * ctx.layer.back(tangents[0], h))
+        return _LinearEquilibrium.apply(matrix, slope, change, ctx.layer, ctx.options)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
-        matrix, slope, source = _lead(info.batch_size, in_dims[:3], inputs[:3])
+        matrix, slope, source = _lead(info.batch_size, in_dims[:3], inputs[:3], inputs[3].beyond)
         return _LinearEquilibrium.apply(matrix, slope, source, *inputs[3:]), 0
 
 
-def _outer(left: Tensor, right: Tensor, like: Tensor) -> Tensor:
-    """The gradient of a matrix of shape ``like``: left' right, summed over what it was broadcast along."""
-    if like.ndim == 2 and left.ndim > 2:
-        left, right = left.reshape(-1, left.shape[-1]), right.reshape(-1, right.shape[-1])
-    product = left.mT @ right
-    return product if product.shape == like.shape else product.sum_to_size(like.shape)
-
-
-def _lead(size: int, dims: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
+def _lead(size: int, dims: tuple[Any, ...], tensors: tuple[Tensor, ...], beyond: int) -> list[Tensor]:
     """Batch dimensions to the front. The matrix stays as it is if it has none; the rows always get one."""
     rows = [
         t.unsqueeze(0).expand(size, *t.shape) if d is None else t.movedim(d, 0)
@@ -149,6 +137,6 @@ def _lead(size: int, dims: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> list
     if dims[0] is None:
         return [tensors[0], *rows]
     matrix = tensors[0].movedim(dims[0], 0)
-    while matrix.ndim < rows[0].ndim:
+    while matrix.ndim < rows[0].ndim + beyond:
         matrix = matrix.unsqueeze(1)
     return [matrix, *rows]

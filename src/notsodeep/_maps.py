@@ -1,0 +1,88 @@
+"""Linear maps of rows whose weights are given each time: products with a matrix, and convolutions of images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class Product:
+    """The map u -> u A' of rows u (..., m), for a matrix A (..., m, m), and the factor ``gain`` of it in a layer."""
+
+    gain: float
+    beyond = 0
+    """How many more dimensions the weights have than the rows."""
+
+    def features(self, weights: Tensor) -> int:
+        """The length of a row."""
+        return weights.shape[-1]
+
+    def forward(self, weights: Tensor, u: Tensor) -> Tensor:
+        return u @ weights.mT
+
+    def affine(self, drive: Tensor, u: Tensor, weights: Tensor) -> Tensor:
+        """``drive`` plus ``gain`` times the map, fused where the shapes allow it."""
+        if u.ndim == 2 and weights.ndim == 2:
+            return torch.addmm(drive, u, weights.mT, alpha=self.gain)
+        return drive + self.gain * self.forward(weights, u)
+
+    def back(self, weights: Tensor, h: Tensor) -> Tensor:
+        """The transposed map, h -> h A."""
+        return h @ weights
+
+    def transposed(self, weights: Tensor) -> Tensor:
+        """The weights of the transposed map."""
+        return weights.mT
+
+    def outer(self, left: Tensor, right: Tensor, like: Tensor) -> Tensor:
+        """The gradient of <left, map(right)> in weights of the shape of ``like``."""
+        if like.ndim == 2 and left.ndim > 2:
+            left, right = left.reshape(-1, left.shape[-1]), right.reshape(-1, right.shape[-1])
+        product = left.mT @ right
+        return product if product.shape == like.shape else product.sum_to_size(like.shape)
+
+
+@dataclass(frozen=True)
+class Convolution(Product):
+    """The map u -> A * u of flattened images u (..., channels * positions), for filters A (..., m, c, k, k).
+
+    Filters have an odd size, and positions outside the image count as zero. Filters with further dimensions in front
+    are applied one by one.
+    """
+
+    gain: float
+    size: tuple[int, int]
+    """Height and width of an image."""
+    beyond = 2
+
+    def features(self, weights: Tensor) -> int:
+        return weights.shape[-3] * self.size[0] * self.size[1]
+
+    def forward(self, weights: Tensor, u: Tensor) -> Tensor:
+        if weights.ndim > 4:
+            return torch.stack([self.forward(weights[i % len(weights)], row) for i, row in enumerate(u)])
+        return functional.conv2d(self._images(u), weights, padding="same").reshape(*u.shape[:-1], -1)
+
+    def affine(self, drive: Tensor, u: Tensor, weights: Tensor) -> Tensor:
+        return drive + self.gain * self.forward(weights, u)
+
+    def back(self, weights: Tensor, h: Tensor) -> Tensor:
+        return self.forward(self.transposed(weights), h)
+
+    def transposed(self, weights: Tensor) -> Tensor:
+        return weights.transpose(-4, -3).flip(-2, -1)
+
+    def outer(self, left: Tensor, right: Tensor, like: Tensor) -> Tensor:
+        if like.ndim > 4:
+            parts = [self.outer(*pair, like[i % len(like)]) for i, pair in enumerate(zip(left, right, strict=True))]
+            return torch.stack(parts).sum_to_size(like.shape)
+        # images are the filters of a convolution over the batch
+        ends, starts = (self._images(rows).transpose(0, 1) for rows in (left, right))
+        return functional.conv2d(starts, ends, padding=like.shape[-1] // 2).transpose(0, 1)
+
+    def _images(self, rows: Tensor) -> Tensor:
+        return rows.reshape(-1, rows.shape[-1] // (self.size[0] * self.size[1]), *self.size)

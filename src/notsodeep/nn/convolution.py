@@ -1,0 +1,101 @@
+"""The convolutional deep equilibrium model at finite width."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._arguments import checked, whole
+from .._equilibrium import SolverOptions
+from .._maps import Convolution
+from .._words import Kernel
+from ..activations import Activation
+from ..networks import ConvDEQ as Specification
+from .deq import DEQ
+from .model import Gaussian
+
+
+class ConvDEQ(DEQ):
+    """Run the convolutional DEQ of a specification with m channels, with derivatives of every order.
+
+    Rows of inputs are flattened images, channels first. The readout sees all channels at all positions.
+
+    Parameters
+    ----------
+    spec : notsodeep.ConvDEQ
+        The specification: activation, variances, sizes of the images and of the filters.
+    width, out_features : int
+        The number of channels m and of outputs.
+    seed : int
+        The seed of the weights, which are normal and the same on every device.
+    kernel : {"ntk", "ntk_frozen", "ck"}
+        What trains: every weight; every weight but B and c; the readout alone.
+    bias : bool
+        Whether the outputs have a bias, which starts at zero.
+    solver : SolverOptions, optional
+        Method and tolerance of the equilibrium and of its derivatives.
+    dtype : torch.dtype, optional
+    device : torch.device or str, optional
+
+    Examples
+    --------
+    >>> import notsodeep as nsd, torch
+    >>> spec = nsd.ConvDEQ("relu", sigma_a2=0.2, image=(1, 8, 8))
+    >>> model = nsd.nn.ConvDEQ(spec, width=16, out_features=10)
+    >>> model(torch.ones(5, 64)).shape
+    torch.Size([5, 10])
+    """
+
+    spec: Specification  # type: ignore[assignment]
+
+    @checked
+    def __init__(
+        self,
+        spec: Specification,
+        width: int,
+        out_features: int,
+        seed: int = 0,
+        *,
+        kernel: Kernel = "ntk",
+        bias: bool = False,
+        solver: SolverOptions | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super(DEQ, self).__init__()
+        self.spec, self.parametrisation = spec, "ntk"
+        self.in_features, self.width = math.prod(spec.image), whole("width", width)
+        self.out_features = whole("out_features", out_features)
+        self.solver, self.contraction_limit = solver or SolverOptions(), None
+        gaussian, size = Gaussian(seed, dtype, device, "ntk"), (spec.filter, spec.filter)
+        self.input = gaussian.parameter(width, spec.image[0], *size)
+        self.recurrent = gaussian.parameter(width, width, *size)
+        self._sigmas = [math.sqrt(variance) for variance in spec.dense.variances]
+        self._layer = Convolution(self._sigmas[0] / (spec.filter * math.sqrt(width)), spec.image[1:])
+        self.readout = gaussian.parameter(out_features, width * spec.positions)
+        self.bias = gaussian.bias(out_features, bias)
+        self.offset = gaussian.parameter(width) if self._sigmas[2] > 0.0 else None
+        self._vector: Tensor | None = None
+        self.set_kernel(kernel)
+
+    @property
+    def _phi(self) -> Activation:
+        return self.spec.dense.activation
+
+    def _read(self, z: Tensor, x: Tensor) -> Tensor:
+        return z / math.sqrt(self.spec.positions)
+
+    def _project(self, x: Tensor) -> Tensor:
+        """Return sigma_b B * x + sigma_c c, flattened, in the weights' own precision."""
+        with torch.autocast(x.device.type, enabled=False):
+            images = x.to(self.input.dtype).reshape(-1, *self.spec.image)
+            scaled = self._sigmas[1] / self.spec.filter * images
+            shift = None if self.offset is None else self._sigmas[2] * self.offset
+            drive = nn.functional.conv2d(scaled, self.input, shift, padding="same")
+            return drive.reshape(*x.shape[:-1], -1)
+
+    def config(self) -> dict[str, Any]:
+        return {**super().config(), "model": "ConvDEQ"}
