@@ -13,7 +13,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 from study_tables import (
     accuracy_table,
-    distilled_table,
     one_layer_accuracy_table,
     one_layer_bounds_table,
     one_layer_lazy_table,
@@ -67,7 +66,6 @@ def write_all(docs: Path, results: Path) -> None:
         "benchmarks": data_speed(results) + kernel_speed(results) + networks(results),
         "api": api(docs / "api"),
         "three_routes": three_routes(results),
-        "distilled": distilled(results),
         **one_layer(results),
     }.items():
         (folder / f"{name}.txt").write_text(text)
@@ -185,9 +183,16 @@ def _mean(errors: Sequence[float] | float) -> float:
 def _curves(curves: dict[str, Any], matter: str = "") -> str:
     sizes = next(iter(curves.values()))["n"]
     rows = [
-        [name, *(f"{_mean(e):.4f}" for e in curve["errors"]), _cell(curve["slope"])] for name, curve in curves.items()
+        [_form(name), *(f"{_mean(e):.4f}" for e in curve["errors"]), _cell(curve["slope"])]
+        for name, curve in curves.items()
     ]
     return table(["form", *(f"n = {n}" for n in sizes), "slope"], rows, matter)
+
+
+def _form(name: str) -> str:
+    """The kernel of a form in words."""
+    kernel, comma, change = name.partition(", ")
+    return f"{word(kernel)}{comma}{change}"
 
 
 def matching(results: Path) -> str:
@@ -223,8 +228,11 @@ def evidence(results: Path) -> str:
     document = _read(results / "rejected_variants" / "full.json")
     if document is None:
         return ""
-    (point,) = document["points"].values()
-    return _made_by(document) + _curves(point["numbers"])
+    tables = [
+        f"On {word(p['settings']['mixture_name'])}:\n\n{_curves(p['numbers'], 'squared|diagonal|kernel \\||preprint \\|')}"
+        for p in document["points"].values()
+    ]
+    return _made_by(document) + "".join(tables)
 
 
 def equivalents(results: Path) -> str:
@@ -244,7 +252,7 @@ def equivalents(results: Path) -> str:
 
 def accuracy(results: Path) -> str:
     """Test accuracies of trained networks at the published width."""
-    document = _read(results / "accuracy" / "full.json") or _read(results / "accuracy" / "quick.json")
+    document = _read(results / "accuracy" / "full.json")
     if document is None:
         return ""
     text = "## Accuracy of trained networks\n\nTest accuracy in percent, mean over seeds.\n\n" + _made_by(document)
@@ -254,23 +262,27 @@ def accuracy(results: Path) -> str:
 def distances(results: Path) -> str:
     """How far twins and equivalents are from exact kernels, in the papers' figures."""
     text = ""
-    for name in ("eigenvalues", "sphere"):
-        document = _read(results / name / "full.json") or _read(results / name / "quick.json")
+    for name in ("eigenvalues", "kernels", "sphere"):
+        document = _read(results / name / "full.json")
         if document is None:
             continue
         rows = [
-            [phrase(point), label, *(f"{v:.3g}" for v in numbers.values())]
+            [phrase(point), phrase(label), *(f"{v:.3g}" for v in numbers.values())]
             for point, content in document["points"].items()
             for label, numbers in content["numbers"]["distances"].items()
         ]
         first = next(iter(document["points"].values()))["numbers"]["distances"]
         text += f"## {document.get('title', name)}\n\n"
         text += _picture(document.get("title", name), _DRAWN[name]) + _made_by(document)
-        text += table(["point", "form", *next(iter(first.values()))], rows, r"tanh \| (theorems|own norms)|quadratic")
+        text += table(["point", "form", *next(iter(first.values()))], rows, r"theorem|twin|quadratic")
     return text
 
 
-_DRAWN = {"eigenvalues": "eigenvalues/full_mnist_tanh.svg", "sphere": "sphere/full_ck.svg"}
+_DRAWN = {
+    "eigenvalues": "eigenvalues/full_mnist_tanh.svg",
+    "kernels": "kernels/full_mnist_relu_image.svg",
+    "sphere": "sphere/full.svg",
+}
 
 
 def _picture(words: str, path: str) -> str:
@@ -315,13 +327,6 @@ def one_layer(results: Path) -> dict[str, str]:
         document = _read(results / path)
         text[name] = "" if document is None else _made_by(document) + table(*rows(document), matter)
     return text
-
-
-def distilled(results: Path) -> str:
-    """Students of trained DEQs."""
-    document = _read(results / "distil" / "full.json")
-    rows = r"^\| MNIST.*\| (DEQ|\w+, one layer) \| (trained|distilled|from scratch|fresh readout)"
-    return "" if document is None else _made_by(document) + table(*distilled_table(document), rows)
 
 
 def data_speed(results: Path) -> str:

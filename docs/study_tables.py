@@ -8,9 +8,8 @@ import numpy as np
 
 from studies._measure import standard_error
 from studies._readouts import ACTIVATIONS
-from studies._style import Document, phrase, word
+from studies._style import Document, word
 from studies.accuracy import MODELS, PUBLISHED, REPORTED, Reported, accuracy_curves
-from studies.distil import LAYERS, student_mean
 
 Table = tuple[list[str], list[list[str]]]
 
@@ -39,21 +38,6 @@ def _accuracy_row(
     published = ", ".join(f"{100 * known[name][1]:.1f}" for name in MODELS) if known else "-"
     adam = ", ".join(f"{100 * float(found['adam'][name][1][at]):.2f}" for name in MODELS)
     return [word(dataset), word(activation), f"{widths[at]:,}", *cells, *gaps, published, adam]
-
-
-def distilled_table(document: Document) -> Table:
-    """One row per data set and network."""
-    heads = ["data", "network", "way", "accuracy %", "same class as the DEQ %", "ms per batch of 128"]
-    lines = []
-    for name, point in document["points"].items():
-        rows = point["numbers"]["rows"]
-        for case in dict.fromkeys((row["start"], row["depth"], row["way"]) for row in rows):
-            accuracy, agreement, cost = (student_mean(rows, case, q) for q in ("accuracy", "agreement", "milliseconds"))
-            network = "DEQ" if case[0] == "deq" else f"{case[0]}, {LAYERS[case[1]]}"
-            same = "" if case[0] == "deq" else f"{100 * agreement[0]:.1f}"
-            measured = [f"{100 * accuracy[0]:.1f} ± {100 * accuracy[1]:.1f}", same, f"{cost[0]:.2g}"]
-            lines.append([phrase(name), network, case[2], *measured])
-    return heads, lines
 
 
 def routes_table(document: Document) -> Table:

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 import notsodeep as nsd
 
-from ._measure import KERNELS, kernel_of
+from ._measure import KERNELS, PREPRINT
 from ._own_norms import own_norm_matrix
 from ._style import INK, MARKERS, ticks_at, word
 
@@ -57,27 +57,36 @@ def error_against_n(
     seeds: int = 3,
     sigma_a2: float = 0.2,
     norms: Sequence[str] = ("typical",),
+    kernels: Sequence[str] = KERNELS,
 ) -> dict[str, ErrorCurve]:
     """One curve per kernel for a DEQ, with exact kernels of the network centred at the data's tau0.
 
-    ``norms`` are ``"typical"``, as in the theorems, and ``"own"``: curves of equivalents that keep the norm of each row
-    have the names ``"ck/own"`` ...
+    ``kernels`` may hold ``"preprint_ck"`` and ``"preprint_ntk"``, those of the readout of the preprint. ``norms`` are
+    ``"typical"``, as in the theorems, and ``"own"``: equivalents that keep the norm of each row, with curves like
+    ``"ck/own"``.
     """
-    network = nsd.DEQ(activation, sigma_a2=sigma_a2)
 
     def measure(mix: nsd.GaussianMixture, X: Any, y: Any) -> dict[str, float]:
         statistics = nsd.MixtureStatistics.from_mixture(mix, X, y)
-        centred = network.centred(statistics.tau0)
-        exact = {kernel: kernel_of(centred, kernel, X) for kernel in KERNELS}
-        return {
-            k if kept == "typical" else f"{k}/own": nsd.equivalents.relative_spectral_error(
-                exact[k], (own_norm_matrix if kept == "own" else nsd.equivalent)(network, statistics, k)
-            )
-            for k in KERNELS
-            for kept in norms
-        }
+        out = {}
+        for labels in ([k for k in kernels if k not in PREPRINT], [k for k in kernels if k in PREPRINT]):
+            asked = [network_of(activation, sigma_a2, label) for label in labels]
+            names = tuple(kernel for _, kernel in asked)
+            exact = nsd.kernels_of(asked[0][0].centred(statistics.tau0), X, kernels=names) if asked else {}
+            for (network, kernel), label in zip(asked, labels, strict=True):
+                for kept in norms:
+                    form = (own_norm_matrix if kept == "own" else nsd.equivalent)(network, statistics, kernel)
+                    name = label if kept == "typical" else f"{label}/own"
+                    out[name] = nsd.equivalents.relative_spectral_error(exact[kernel], form)
+        return out
 
     return curves_over_n(measure, mixture_name, dimensions, points_per_dimension, seeds)
+
+
+def network_of(activation: Any, sigma_a2: float, label: str) -> tuple[nsd.DEQ, Any]:
+    """Return the DEQ and the kernel that a label stands for."""
+    readout: Any = "pre-activation" if label in PREPRINT else "activation"
+    return nsd.DEQ(activation, sigma_a2, readout=readout), PREPRINT.get(label, label)
 
 
 def curves_over_n(

@@ -13,6 +13,8 @@ from torch import Tensor
 import notsodeep as nsd
 
 KERNELS = ("ck", "ntk", "ntk_frozen")
+PREPRINT = {"preprint_ck": "ck", "preprint_ntk": "ntk"}
+"""G* and K* of the preprint and of the workshop paper: kernels of a DEQ whose readout is one more pre-activation."""
 
 
 def kernel_of(network: Any, kernel: str, X: Any, Y: Any = None, **options: Any) -> Any:

@@ -21,6 +21,10 @@ Array = np.ndarray[Any, Any]
 
 def own_norm_matrix(network: nsd.DEQ, statistics: nsd.MixtureStatistics, kernel: Any) -> Array:
     """Return the dense n x n equivalent of the network centred at the data's tau0."""
+    if network.readout == "pre-activation":  # its slope in d is a sum, no product of functions of one norm
+        sigma_a2, sigma_b2, _ = network.variances
+        inner = own_norm_matrix(nsd.DEQ(network.activation, sigma_a2, sigma_b2), statistics, kernel)
+        return sigma_a2 * inner + sigma_b2 * statistics.X @ statistics.X.T
     c = nsd.coefficients(network, statistics.tau0, kernel)
     X, unit = np.asarray(statistics.X, dtype=np.float64), c.tau0**2
     squares = np.maximum((X**2).sum(1), 1e-6 * unit)  # the series in the norms needs positive ones

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -74,11 +75,11 @@ def histograms(spectra: dict[str, Array]) -> dict[str, Any]:
     }
 
 
-def distances(truth: Array, others: Mapping[str, Array], sigma_a2: float) -> dict[str, dict[str, float]]:
-    """Of other CKs from the true one: ``lambda`` is that of sigma_a2 G + sigma_b2 X X', which the preprint states."""
+def distances(truth: Array, others: Mapping[str, Array], label: str = "") -> dict[str, dict[str, float]]:
+    """Spectral distances of other kernels from the true one, by ``label`` and name."""
     size = spectral_norm(truth)
-    gaps = {name: spectral_norm(truth - kernel) for name, kernel in others.items()}
-    return {name: {"ck": v, "ck_relative": v / size, "lambda": sigma_a2 * v} for name, v in gaps.items()}
+    gaps = {f"{label}/{name}" if label else name: spectral_norm(truth - kernel) for name, kernel in others.items()}
+    return {name: {"absolute": gap, "relative": gap / size} for name, gap in gaps.items()}
 
 
 def thumbnail(kernel: Array, size: int = 80) -> list[list[float]]:
@@ -108,19 +109,28 @@ def point_of(function: Any, setup: Setup, data: str, phi: str, label: str = "", 
 _STYLES = ((COLOURS["DEQ"], True, "o", 7), (COLOURS["twin"], False, "x", 6))
 
 
-def draw_spectra(point: Document, title: str) -> Figure:
-    """The bulk as histograms, the largest eigenvalues by rank, of the two kernels of a point."""
+def draw_spectra(spectrum: Document, title: str) -> Figure:
+    """The bulk as histograms, the largest eigenvalues by rank, of two kernels."""
     figure, (bulk, top) = panels((9.0, 4.2), title, 1, 2)
-    spectrum = point["numbers"]["spectrum"]
-    edges = np.array(spectrum["edges"])
-    for (name, counts), (colour, filled, marker, size) in zip(spectrum["counts"].items(), _STYLES, strict=True):
-        bulk.stairs(counts, edges, color=colour, fill=filled, alpha=0.45 if filled else 1.0, label=name, linewidth=1.4)
-        values = spectrum["largest"][name]
-        face = "none" if filled else colour
-        top.plot(range(1, len(values) + 1), values, marker, ms=size, color=colour, markerfacecolor=face, label=name)
-    if max(max(counts) for counts in spectrum["counts"].values()) > 0.3 * sum(spectrum["counts"][name]):
-        bulk.set_yscale("log")  # images: nearly all eigenvalues lie in the first bins
-    bulk.set(xlabel="eigenvalue", ylabel="number of eigenvalues", title="the bulk")
-    top.set(xlabel="rank", ylabel="eigenvalue", yscale="log", title="the largest eigenvalues")
+    draw_bulk(bulk, spectrum)
+    draw_largest(top, spectrum)
     shared_legend(figure, bulk)
     return figure
+
+
+def draw_bulk(ax: Axes, spectrum: Document) -> None:
+    """Histograms of all but the largest eigenvalues."""
+    edges, counts = np.array(spectrum["edges"]), spectrum["counts"]
+    for (name, heights), (colour, filled, _, _) in zip(counts.items(), _STYLES, strict=True):
+        ax.stairs(heights, edges, color=colour, fill=filled, alpha=0.45 if filled else 1.0, label=name, linewidth=1.4)
+    if max(max(heights) for heights in counts.values()) > 0.3 * sum(heights):
+        ax.set_yscale("log")  # images: nearly all eigenvalues lie in the first bins
+    ax.set(xlabel="eigenvalue", ylabel="number of eigenvalues", title="the bulk")
+
+
+def draw_largest(ax: Axes, spectrum: Document) -> None:
+    """The largest eigenvalues by rank."""
+    for (name, values), (colour, filled, marker, size) in zip(spectrum["largest"].items(), _STYLES, strict=True):
+        face = "none" if filled else colour
+        ax.plot(range(1, len(values) + 1), values, marker, ms=size, color=colour, markerfacecolor=face, label=name)
+    ax.set(xlabel="rank", ylabel="eigenvalue", yscale="log", title="the largest eigenvalues")

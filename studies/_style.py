@@ -63,6 +63,8 @@ _WORDS = {
     "ck": "conjugate kernel",
     "ntk": "tangent kernel",
     "ntk_frozen": "tangent kernel, input weights frozen",
+    "preprint_ck": "G* of the preprint",
+    "preprint_ntk": "K* of the preprint",
     "sgd": "SGD",
     "adam": "Adam",
     "skip": "one layer of its own kind",

@@ -1,7 +1,8 @@
-"""A ReLU DEQ on the unit sphere and one layer with a quadratic activation (the workshop paper's figure).
+"""A ReLU DEQ on the unit sphere and one layer with a quadratic activation (workshop paper, Figure 1, both rows).
 
-The paper's DEQ, phi = sqrt(2) ReLU at sigma_a2 = 0.2, lies outside the guaranteed contraction range (0.125). The
-equations of the infinite-width kernel still have their solution, so the check is waived.
+The kernels are the paper's: G* and K* are the CK and the NTK of all weights of a DEQ whose readout is one more
+pre-activation. Its DEQ, phi = sqrt(2) ReLU at sigma_a2 = 0.2, lies outside the guaranteed contraction range (0.125).
+The equations of the infinite-width kernel still have their solution, so the check is waived.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import math
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.optimize import brentq
 
 import notsodeep as nsd
 
 from ._measure import kernel_of, spectral_norm
 from ._runner import Document, Point, Setup, Study
-from ._spectra import draw_spectra, histograms
-from ._style import COLOURS, panels, word
+from ._spectra import draw_bulk, draw_largest, histograms
+from ._style import COLOURS, panels, shared_legend
 
 
 def unit_rows(n: int, d: int, seed: int = 0) -> np.ndarray:
@@ -26,16 +29,48 @@ def unit_rows(n: int, d: int, seed: int = 0) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def compare_on_sphere(kernel: str, n: int, d: int, sigma_a2: float = 0.2, seed: int = 0) -> dict[str, Any]:
+def printed_coefficients(kernel: str, d: int, sigma_a2: float) -> dict[str, float]:
+    """alpha, beta and mu of Theorem 1 (CK) or 3 (NTK), by the paper's own f, g and h; ``"printed beta"`` has its sign.
+
+    The k'(0) that the paper prints is the negative of the derivative of its k.
+    """
+
+    def f(x: float) -> float:
+        return (math.sqrt(1.0 - x * x) + (math.pi - math.acos(x)) * x) / math.pi
+
+    at = brentq(lambda x: sigma_a2 * f(x) - x, 0.0, 1.0, xtol=1e-15)
+    gap = math.sqrt(1.0 - at * at)
+    slope, bend = (math.pi - math.acos(at)) / math.pi, 1.0 / (math.pi * gap)  # f' and f''
+    rest = 1.0 - sigma_a2 * slope
+    first, second = (1.0 - sigma_a2) / rest, sigma_a2 * (1.0 - sigma_a2) ** 2 * bend / rest**3
+    if kernel == "ck":
+        return {"alpha": at + second / (2 * d), "beta": first, "mu": 1.0 - at - first, "printed beta": first}
+    s, bent = sigma_a2 * bend, sigma_a2 * at / (math.pi * gap**3)  # of h(x) = x / (1 - sigma_a2 f'(x))
+    h1 = 1.0 / rest + at * s / rest**2
+    h2 = (2.0 * s + at * bent) / rest**2 + 2.0 * at * s**2 / rest**3
+    k1, k2 = first * h1, (1.0 - sigma_a2) ** 2 * (h2 * rest + sigma_a2 * h1 * bend) / rest**3
+    zero = at / rest
+    return {
+        "alpha": zero + k2 / (2 * d),
+        "beta": k1,
+        "mu": 1.0 / (1.0 - sigma_a2) - zero - k1,
+        "printed beta": (1.0 - sigma_a2) * h1 / (sigma_a2 * slope - 1.0),
+    }
+
+
+def compare_on_sphere(
+    kernel: str, n: int, d: int, sigma_a2: float = 0.2, seed: int = 0, readout: Any = "pre-activation"
+) -> dict[str, Any]:
     """Distances to the DEQ's kernel of the equivalent, the quadratic layer, and the exact Hermite layer."""
     X = unit_rows(n, d, seed)
-    deq = nsd.DEQ(nsd.activation("relu").affine(gain=math.sqrt(2.0)), sigma_a2)
+    deq = nsd.DEQ(nsd.activation("relu").affine(gain=math.sqrt(2.0)), sigma_a2, readout=readout)
     truth = kernel_of(deq, kernel, X, check=False)
     quadratic, exact = nsd.match_sphere(deq, kernel, family="quadratic", dimension=d), nsd.match_sphere(deq, kernel)
+    equivalent = nsd.equivalents.sphere_equivalent(deq, X, kernel)
     others = {
-        "equivalent": nsd.equivalents.sphere_equivalent(deq, X, kernel).matrix(),
-        "quadratic": kernel_of(quadratic.network, kernel, X),
-        "hermite": kernel_of(exact.network, kernel, X),
+        "equivalent": equivalent.matrix(),
+        "quadratic": quadratic.kernel_matrix(X),
+        "hermite": exact.kernel_matrix(X),
     }
     size = spectral_norm(truth)
     gaps = {name: spectral_norm(truth - other) for name, other in others.items()}
@@ -44,49 +79,49 @@ def compare_on_sphere(kernel: str, n: int, d: int, sigma_a2: float = 0.2, seed: 
     return {
         "distances": {name: {"absolute": gap, "relative": gap / size} for name, gap in gaps.items()},
         "largest_off_diagonal_error": {k: float(np.abs(truth - v)[off].max()) for k, v in others.items()},
+        "coefficients": {"alpha": float(equivalent.core[0, 0]), "beta": equivalent.gain, "mu": equivalent.shift},
+        "printed": printed_coefficients(kernel, d, sigma_a2),
         "quadratic": {"a2": layer.a, "a1": layer.b, "a0": layer.c},
         "spectrum": histograms(
-            {"implicit": np.linalg.eigvalsh(truth), "quadratic": np.linalg.eigvalsh(others["quadratic"])}
+            {"DEQ": np.linalg.eigvalsh(truth), "quadratic layer": np.linalg.eigvalsh(others["quadratic"])}
         ),
     }
 
 
 def points(setup: Setup) -> list[Point]:
-    """CK and NTK (all weights trained)."""
+    """The paper's G* and K*."""
     n, d = (250, 300) if setup.quick else (1000, 1200)
-    settings = {"n": n, "d": d, "sigma_a2": 0.2, "seed": 0}
+    settings = {"n": n, "d": d, "sigma_a2": 0.2, "seed": 0, "readout": "pre-activation"}
     return [Point.of(kernel, {"kernel": kernel, **settings}, compare_on_sphere) for kernel in ("ck", "ntk")]
 
 
+_ROWS = {"ck": "G* (CK)", "ntk": "K* (NTK)"}
+
+
 def draw(document: Document) -> dict[str, Figure]:
-    """One figure of spectra per kernel, and ``"activations"``."""
-    drawn = {key: _quadratic(key, point) for key, point in document["points"].items()}
-    return drawn | {"activations": _activations(document)}
+    """One figure: a row for each kernel with the bulks, the largest eigenvalues, and the activations."""
+    kept = list(document["points"].items())
+    says = "Unit sphere: one quadratic layer has the spectrum of the DEQ (workshop paper, Figure 1)"
+    figure, axes = panels((12.0, 3.6 * len(kept)), says, len(kept), 3, squeeze=False)
+    for (bulk, top, curve), (key, point) in zip(axes, kept, strict=True):
+        spectrum, gap = point["numbers"]["spectrum"], point["numbers"]["distances"]["quadratic"]["relative"]
+        draw_bulk(bulk, spectrum)
+        draw_largest(top, spectrum)
+        bulk.set_title(f"{_ROWS[key]}: relative distance {gap:.2g}")
+        _activations(curve, point["numbers"]["quadratic"])
+    shared_legend(figure, axes[0, 0])
+    return {"": figure}
 
 
-def _quadratic(key: str, point: Document) -> Figure:
-    gap = point["numbers"]["distances"]["quadratic"]["relative"]
-    title = (
-        f"Unit sphere, {word(key)}: one quadratic layer has the DEQ's spectrum\nrelative spectral distance {gap:.2g}"
-    )
-    return draw_spectra(point, title)
-
-
-def _activations(document: Document) -> Figure:
-    figure, ax = panels((6.4, 4.2), "What replaces the DEQ on the unit sphere")
+def _activations(ax: Axes, q: dict[str, float]) -> None:
     t = np.linspace(-3.0, 3.0, 121)
-    ax.plot(t, math.sqrt(2.0) * np.maximum(t, 0.0), color=COLOURS["DEQ"], label="the DEQ: √2 ReLU")
-    for (key, point), style in zip(document["points"].items(), ("-", "--"), strict=False):
-        q = point["numbers"]["quadratic"]
-        curve = q["a2"] * t**2 + q["a1"] * t + q["a0"]
-        ax.plot(t, curve, style, color=COLOURS["twin"], label=f"one layer, {word(key)}")
-    ax.set(xlabel="input", ylabel="activation")
-    ax.legend()
-    return figure
+    ax.plot(t, math.sqrt(2.0) * np.maximum(t, 0.0), color=COLOURS["DEQ"])
+    ax.plot(t, q["a2"] * t**2 + q["a1"] * t + q["a0"], color=COLOURS["twin"])
+    ax.set(title="the activations", xlabel="input")
 
 
 STUDY = Study(
-    shows="a ReLU DEQ and one quadratic layer on the unit sphere (workshop)",
+    shows="a ReLU DEQ and one quadratic layer on the unit sphere (workshop, figure 1)",
     quick="5 s",
     full="10 s",
     points=points,

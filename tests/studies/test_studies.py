@@ -13,7 +13,7 @@ from study_tables import accuracy_table
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.errors import ConvergenceError, InvalidInputError
-from studies import _readouts, _runner, accuracy, distil, equivalents_error, odd_layers, plain_depth
+from studies import _readouts, _runner, accuracy, equivalents_error, odd_layers, plain_depth
 from studies._data import load
 from studies._readouts import noisy, train_readouts
 from studies._runner import QUICK, run
@@ -103,7 +103,7 @@ PARTS = {
     "accuracy": ("digits/32", "digits/512"),
     "eigenvalues": ("mixture/tanh", "digits/tanh", "digits_unit/tanh", "digits/tanh/0.25"),
     "equivalents_error": ("tanh/80", "tanh/320"),
-    "kernels": ("mixture/relu", "digits/tanh", "digits/tanh/hard_tanh"),
+    "kernels": ("mixture/relu", "mixture/relu/ntk", "digits/tanh", "digits/tanh/hard_tanh"),
 }
 """Points of studies whose claims are checked below; the slow tests compute all points of all studies."""
 
@@ -130,7 +130,9 @@ def test_errors_fall_with_n(documents):
     for kernel, by_activation in slopes.items():
         assert "tanh" in by_activation
         if "own" not in kernel:
-            assert all(-0.9 < slope < -0.2 for slope in by_activation.values())  # n^(-1/2) in the limit; n <= 400 here
+            # n^(-1/2) in the limit; n <= 400 here, where the means hold most of the preprint's kernels
+            least = -0.05 if kernel.startswith("preprint") else -0.2
+            assert all(-0.9 < slope < least for slope in by_activation.values())
     for kernel in ("ck", "ntk", "ntk_frozen"):
         for activation in {"tanh", "arctan"} & set(slopes[kernel]):
             assert slopes[f"{kernel}/own"][activation] < slopes[kernel][activation] - 0.4
@@ -139,33 +141,30 @@ def test_errors_fall_with_n(documents):
 def test_equivalents_have_the_exact_spectrum(documents):
     for point in documents["eigenvalues"]["points"].values():
         numbers = point["numbers"]
-        distances = numbers["distances"]
-        assert distances["empirical tau0"]["ck_relative"] < 0.12
-        assert (
-            distances["own norms"]["ck"]
-            < (1.01 if "unit" in point["settings"]["data"] else 0.3) * distances["empirical tau0"]["ck"]
-        )
-        if "mean_square" in point["settings"]:
-            continue
-        exact, approximate = (np.array(v) for v in numbers["spectrum"]["largest"].values())
-        np.testing.assert_allclose(exact, approximate, rtol=0.12)  # as above
-        assert numbers["distances"]["empirical tau0"]["lambda"] == pytest.approx(
-            point["settings"]["sigma_a2"] * numbers["distances"]["empirical tau0"]["ck"]
-        )
+        for kernel in ("ck", "ntk"):
+            theirs, own = (numbers["distances"][f"{kernel}/{form}"] for form in ("theorem", "own norms"))
+            assert theirs["relative"] < 0.01  # of order n^(-1/2) times sigma_a2 = 0.1, n near 300
+            assert own["absolute"] < (1.01 if "unit" in point["settings"]["data"] else 0.4) * theirs["absolute"]
+        for spectrum in numbers["spectrum"].values():
+            exact, approximate = (np.array(v) for v in spectrum["largest"].values())
+            np.testing.assert_allclose(exact, approximate, rtol=0.05)  # relative to each, not to the largest
 
 
 def test_twins_are_nearer_than_plain_networks(documents):
     for point in documents["kernels"]["points"].values():
         gap = point["numbers"]["distances"]
-        assert gap["twin"]["ck_relative"] < 0.01  # the mixture of theory, section 6
-        assert gap["plain"]["ck_relative"] > 4 * gap["twin"]["ck_relative"]
-        left, right = (np.array(v) for v in point["numbers"]["images"].values())
-        assert left.shape == right.shape == (80, 80)
-        assert np.abs(left - right).max() < 0.05 * np.abs(left).max()
+        assert gap["twin"]["relative"] < 0.03  # images have norms that the theorems exclude
+        assert gap["plain"]["relative"] >= gap["plain, best factor"]["relative"] > 2 * gap["twin"]["relative"]
+        if point["settings"]["data"] == "mixture" and point["settings"]["kernel"] == "ck":
+            left, right = (np.array(v) for v in point["numbers"]["images"].values())
+            assert left.shape == right.shape == (80, 80)
+            assert np.abs(left - right).max() < 0.05 * np.abs(left).max()
     for key in [key for key in documents["kernels"]["points"] if key.endswith("/hard_tanh")]:
         cheap, close = (documents["kernels"]["points"][k]["numbers"] for k in (key, key.removesuffix("/hard_tanh")))
         assert (cheap["family"], close["family"]) == ("hard_tanh", "skip")
-        assert 10 * close["distances"]["twin"]["ck"] < cheap["distances"]["twin"]["ck"]
+        assert close["distances"]["twin"]["absolute"] < cheap["distances"]["twin"]["absolute"]
+    corollary = documents["kernels"]["points"]["mixture/relu"]["numbers"]["distances"]["Corollary 2"]
+    assert corollary["relative"] < 1e-4  # one Leaky-ReLU layer is near the preprint's G*, as it says
 
 
 def test_sphere(documents):
@@ -174,6 +173,10 @@ def test_sphere(documents):
         assert gap["quadratic"]["relative"] < 1e-3  # the quadratic twin is one in high dimension
         error = point["numbers"]["largest_off_diagonal_error"]
         assert error["hermite"] < tolerance() < error["quadratic"]
+        found, printed = point["numbers"]["coefficients"], point["numbers"]["printed"]
+        assert found == pytest.approx({name: printed[name] for name in found}, rel=tolerance())
+        sign = 1.0 if point["settings"]["kernel"] == "ck" else -1.0  # the paper's k'(0) has the wrong one
+        assert printed["printed beta"] == pytest.approx(sign * found["beta"], rel=tolerance())
 
 
 def test_accuracies_of_twin_and_deq_meet(documents):
@@ -193,20 +196,6 @@ def test_depth_slows_plain_networks(documents):
         assert found["1 layer"] > found["3 layers"]
         assert found["1 layer"] > found["1 layer, 0.2"]
         assert ("1 raw layer" in found) == (activation == "relu")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("documents", ["every study"], indirect=True)
-def test_students_of_a_trained_deq(documents):
-    """Every start, depth and way, three seeds; students fitted to the DEQ agree with it more than others do."""
-    rows = documents["distil"]["points"]["digits/relu"]["numbers"]["rows"]
-    assert len(rows) == 3 * (1 + 3 * 3)
-    deqs = [row for row in rows if row["start"] == "deq"]
-    assert all(row["agreement"] == 1.0 and row["accuracy"] > 0.8 for row in deqs)
-    agreement = {way: np.mean([r["agreement"] for r in rows if r["way"] == way]) for way in distil.WAYS}
-    assert agreement["distilled"] > agreement["fresh readout"]
-    assert agreement["distilled"] > 0.9
-    assert max(row["milliseconds"] for row in rows if row["depth"] == 2) < min(row["milliseconds"] for row in deqs)
 
 
 def test_networks_that_do_not_fit_together_are_trained_in_turns(monkeypatch):

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._arguments import checked
 from .._arrays import as_numbers
-from ..errors import InvalidInputError
+from ..errors import ConcentrationWarning, InvalidInputError, warn
 from ..matching import Twin
 from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import Kernel, Network
@@ -76,7 +76,8 @@ def predict_learning(
 ) -> LearningPrediction:
     """Predict accuracy, error and scores of kernel regression on n points of a mixture, without drawing a point.
 
-    A ``ConcentrationWarning`` says where the mixture has too low an effective rank for the theory.
+    A ``ConcentrationWarning`` says where the mixture has too low an effective rank for the theory, and where training
+    nearly interpolates in a dimension below 400: the error is then predicted about 4/p too low.
 
     Parameters
     ----------
@@ -123,6 +124,7 @@ def predict_learning(
     test.report()
     train, unit = (flow_scores, 1.0) if flow else (ridge_scores, problem.diagonal)
     scores = train(problem, points * unit, wanted)
+    _report_interpolation(float(scores.leverage.max()), source.p)
     shares = mixture.weights if isinstance(mixture, GaussianMixture) else source.shares
     confusion, error = _confusion(scores, wanted)
     squares = ((scores.means - wanted) ** 2 + np.einsum("nboo->nbo", scores.covariances)).mean(-1)
@@ -144,6 +146,16 @@ def predict_learning(
         quadrature_error=error,
         concentration=test,
     )
+
+
+def _report_interpolation(leverage: float, p: int) -> None:
+    """Warn where the equivalent's own error of order 1/p is above 1 %: measured, docs/learning.md."""
+    if leverage > 0.9 and p < 400:
+        warn(
+            f"training nearly interpolates (a point has {leverage:.1%} of the weight in its own fit): at p = {p} the "
+            f"error is predicted about {4 / p:.1%} too low; use a larger ridge, or estimate_learning on data",
+            ConcentrationWarning,
+        )
 
 
 # ---- what was asked -------------------------------------------------------------------------------------------

@@ -18,11 +18,14 @@ from .resolvent import Resolvent, score_covariances, score_means, solve
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Means (N, K, outputs) and covariances (N, K, outputs, outputs) for new points, and the training error (N,)."""
+    """Means (N, K, outputs) and covariances (N, K, outputs, outputs) for new points, and what training reaches."""
 
     means: Array
     covariances: Array
     training_error: Array
+    """(N,)"""
+    leverage: Array
+    """(N,): the weight of a training point in its own fit, delta/(d + delta), averaged over points."""
 
 
 def ridge_scores(problem: LinearProblem, ridges: Array, targets: Array) -> Scores:
@@ -36,7 +39,7 @@ def _ridge_scores(problem: LinearProblem, ridges: Array, targets: Array) -> Scor
     # a training residual is gamma/(d_a + delta_a) times the one of the same point left out
     squares = ((targets - means) ** 2 + np.einsum("nboo->nbo", covariances)).mean(-1)
     shares = problem.counts / problem.counts.sum()
-    return Scores(means, covariances, ((ridges[:, None] * at.g) ** 2 * squares) @ shares)
+    return Scores(means, covariances, ((ridges[:, None] * at.g) ** 2 * squares) @ shares, at.leverage @ shares)
 
 
 def flow_scores(problem: LinearProblem, times: Array, targets: Array) -> Scores:
@@ -58,7 +61,8 @@ def _flow_scores(problem: LinearProblem, times: Array, targets: Array) -> Scores
     squares = (residuals**2 + np.einsum("tboo->tbo", spread)).mean(-1)
     shares = problem.counts / problem.counts.sum()
     scores = 2.0 * np.einsum("tjb,tjbo->tbo", new, means).real
-    return Scores(scores, covariances, squares @ shares)
+    stopped = solve(problem, problem.offsets + 1.0 / times[:, None])  # a time acts like this ridge
+    return Scores(scores, covariances, squares @ shares, stopped.leverage @ shares)
 
 
 def _contour_sums(at: Resolvent, gains: list[Array], targets: Array) -> list[Array]:
