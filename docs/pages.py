@@ -228,11 +228,11 @@ def evidence(results: Path) -> str:
     document = _read(results / "rejected_variants" / "full.json")
     if document is None:
         return ""
-    tables = [
-        f"On {word(p['settings']['mixture_name'])}:\n\n{_curves(p['numbers'], 'squared|diagonal|kernel \\||preprint \\|')}"
-        for p in document["points"].values()
-    ]
-    return _made_by(document) + "".join(tables)
+    text = _made_by(document)
+    for point in document["points"].values():
+        shown = _curves(point["numbers"], r"squared|diagonal|kernel \||preprint \|")
+        text += f"On {word(point['settings']['mixture_name'])}:\n\n{shown}"
+    return text
 
 
 def equivalents(results: Path) -> str:
