@@ -82,10 +82,11 @@ def test_too_many_listed_entries_are_left_to_plain_tiles(monkeypatch):
 
 
 @pytest.mark.parametrize("image", [(1, 8, 8), (2, 5, 12)])
-@pytest.mark.parametrize("sigma_a2", [0.2, 1.0])
-def test_convolutional_kernels_in_one_program(image, sigma_a2):
+@pytest.mark.parametrize("sigma_a2", [0.2, 1.0, 1.6])
+@pytest.mark.parametrize("slope", [0.1, -0.4])  # a negative one is solved by plain iteration
+def test_convolutional_kernels_in_one_program(image, sigma_a2, slope):
     pytest.importorskip("triton")
-    deq = nsd.ConvDEQ("leaky_relu", sigma_a2, 0.8, 0.1, image=image)
+    deq = nsd.ConvDEQ(nsd.activation("leaky_relu", slope=slope), sigma_a2, 0.8, 0.1, image=image)
     X = torch.from_numpy(np.random.default_rng(4).standard_normal((21, image[0] * image[1] * image[2]))) / 4.0
     X[1, :20], X[2] = 0.0, 0.0
     for other in (None, X[5:14]):
@@ -96,3 +97,14 @@ def test_convolutional_kernels_in_one_program(image, sigma_a2):
                 far[5:14].fill_diagonal_(False)  # equal rows: the angle has half the digits
             error = (found[kind].cpu() - exact).abs()[far].max()
             assert float(error) < ulps(128, torch.float32) * float(exact.max()), kind
+
+
+def test_convolutional_kernels_of_more_rows_than_a_band():
+    pytest.importorskip("triton")
+    deq = nsd.ConvDEQ("relu", 0.2, image=(1, 4, 4))
+    X = torch.from_numpy(np.random.default_rng(5).standard_normal((4200, 16))) / 4.0
+    found = nsd.ntk(deq, X.float().cuda()).cpu()
+    few = torch.cat([torch.arange(0, 40), torch.arange(4080, 4120), torch.arange(4180, 4200)])
+    exact = nsd.ntk(deq, X[few])
+    assert torch.equal(found, found.T)
+    assert float((found[few][:, few] - exact).abs().max()) < ulps(128, torch.float32) * float(exact.max())
