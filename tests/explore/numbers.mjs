@@ -4,11 +4,11 @@ import { pathToFileURL } from "node:url";
 
 const home = pathToFileURL(`${process.argv[2]}/`);
 const from = (name) => import(new URL(`${name}.js`, home));
-const [{ ACTIVATIONS }, coefficients, formula, kernels, learning, { moments }, spectrum, twins, state, csv, onelayer] = await Promise.all(
-  ["activations", "coefficients", "formula", "kernels", "learning", "moments", "spectrum", "twins", "state", "csv", "onelayer"].map(from),
+const [{ ACTIVATIONS }, coefficients, formula, kernels, learning, { moments }, spectrum, twins, state, csv, onelayer, thresholds] = await Promise.all(
+  ["activations", "coefficients", "formula", "kernels", "learning", "moments", "spectrum", "twins", "state", "csv", "onelayer", "thresholds"].map(from),
 );
 
-const deqOf = ({ activation, sigma_a2, sigma_b2 }) => ({ activation: ACTIVATIONS[activation], sigma_a2, sigma_b2 });
+const deqOf = ({ activation, ...rest }) => ({ ...rest, activation: ACTIVATIONS[activation] });
 const attempt = (f) => {
   try {
     return { value: f() };
@@ -41,12 +41,24 @@ const ANSWERS = {
   },
   oneLayer: ({ deq, kernel, low, high, kinds, u }) => {
     const found = onelayer.oneLayer(deqOf(deq), kernel, low, high, kinds);
-    return found && { norms: found.norms, deficits: found.deficits, pivots: found.pivots, units: u.map(found.units) };
+    const at = (cosines, s, t) => cosines.map(found.kernel(s, t));
+    return found && { norms: found.norms, deficits: found.deficits, pivots: found.pivots, units: u.map(found.units), kernel: at([-0.7, 0.2, 1], low, high) };
+  },
+  thresholds: ({ deq, kernel, kinds, cosines, s, t, u }) => {
+    const found = thresholds.thresholdLayer(deqOf(deq), kernel, kinds);
+    const units = found.units.map(({ value, ...rest }) => ({ ...rest, values: u.map(value) }));
+    return { units, errors: found.errors, kernel: cosines.map(found.kernel(s, t)) };
+  },
+  tooLong: ({ activation, q }) => {
+    kernels.allow(-1);
+    const answer = attempt(() => kernels.layer(ACTIVATIONS[activation], q, q).value(0));
+    kernels.allow(Infinity);
+    return answer;
   },
   formula: ({ text, x }) =>
     attempt(() => {
       const phi = formula.activationFrom(text);
-      return { kinks: phi.kinks, parity: phi.parity, homogeneous: phi.homogeneous, lipschitz: phi.lipschitz, points: x.map((v) => [phi.value(v), phi.slope(v)]) };
+      return { kinks: phi.kinks, parity: phi.parity, homogeneous: phi.homogeneous, lipschitz: phi.lipschitz, python: phi.python, piecewiseLinear: phi.piecewiseLinear, points: x.map((v) => [phi.value(v), phi.slope(v)]) };
     }),
   hash: ({ hash }) => {
     const read = state.fromHash(hash, [...Object.keys(ACTIVATIONS), "formula"]);

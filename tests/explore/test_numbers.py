@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import notsodeep as nsd
+from helpers import ulps
+from notsodeep.activations.thresholds import threshold_profiles
 from notsodeep.kernels import pairwise
 from notsodeep.kernels.series import power_series
 
@@ -87,6 +89,23 @@ def test_exact_kernels_of_deqs_and_explicit_networks(name):
         truth = pairwise(network, *columns, KERNELS)
         for kernel in KERNELS:
             assert close([row[kernel] for row in answer], truth[kernel].numpy()), (network, kernel)
+
+
+@pytest.mark.parametrize("name", ["relu", "tanh", "elu"])
+def test_a_readout_that_sees_the_pre_activation(name):
+    _, document = deq_of(name)
+    deq = nsd.DEQ(name, document["sigma_a2"], readout="pre-activation")
+    document = {**document, "readout": "pre-activation"}
+    pairs = [(1.0, 1.0, 0.3), (0.36, 2.25, -0.5), (1.0, 1.0, 1.0)]
+    answer, *fours = ask(
+        {"ask": "implicit", "deq": document, "pairs": pairs},
+        *({"ask": "coefficients", "deq": document, "tau0": 1.3, "kernel": kernel} for kernel in KERNELS),
+    )
+    truth = pairwise(deq, *[torch.tensor(c, dtype=torch.float64) for c in zip(*pairs, strict=True)], KERNELS)
+    for kernel, four in zip(KERNELS, fours, strict=True):
+        assert close([row[kernel] for row in answer], truth[kernel].numpy()), kernel
+        wanted = nsd.coefficients(deq, 1.3, kernel=kernel).four
+        assert close([four[k] for k in ("c1", "c2", "c3", "diagonal")], wanted), kernel
 
 
 def test_the_four_numbers():
@@ -204,6 +223,71 @@ def test_one_layer(name, kernel):
     assert close(found["deficits"][1], deficits(deq, kernel, found["pivots"], found["norms"]))
     assert max(found["deficits"][1]) < 2e-4  # docs/theory.md, section 13: 7.3e-5 for the NTK of tanh at the best pivots
     assert np.array(found["units"]).shape == (2, 2)
+
+    # the layer's own kernel is as near to the DEQ's as the missing shares of its two norms allow
+    exact = pairwise(
+        deq, *(torch.tensor(c) for c in ([0.25] * 3, [2.25] * 3, [-0.7 * 0.75, 0.2 * 0.75, 0.75])), (kernel,)
+    )
+    own = [pairwise(deq, *[torch.tensor([s * s], dtype=torch.float64)] * 3, (kernel,))[kernel] for s in (0.5, 1.5)]
+    bound = float(own[0] * own[1]) ** 0.5 * (found["deficits"][1][0] * found["deficits"][1][-1]) ** 0.5
+    assert float(np.abs(found["kernel"] - exact[kernel].numpy()).max()) < bound * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("readout", ["activation", "pre-activation"])
+def test_one_layer_of_a_homogeneous_deq(kernel, readout):
+    """Its kernel is that of the units it names, and as far from the DEQ's as it says; more units come nearer."""
+    _, document = deq_of("relu")
+    deq = nsd.DEQ("relu", document["sigma_a2"], readout=readout)
+    cosines, (s, t), u = np.cos(np.linspace(0, np.pi, 13)), (0.5, 3.0), np.array([-2.0, 0.4, 1.3])
+    question = {"ask": "thresholds", "deq": {**document, "readout": readout}, "kernel": kernel, "kinds": 3}
+    (found,) = ask({**question, "cosines": cosines.tolist(), "s": s, "t": t, "u": u.tolist()})
+    columns = [torch.full((13,), v, dtype=torch.float64) for v in (s * s, t * t)]
+    exact = pairwise(deq, *columns, torch.from_numpy(s * t * cosines), (kernel,))[kernel].numpy()
+    total = np.zeros(13)
+    for unit in found["units"]:
+        if unit["threshold"] is None:
+            profile, own, values = cosines, 1.0, u
+        else:
+            profiles = threshold_profiles(np.append(cosines, 1.0), np.array([unit["threshold"]]), 0.0)
+            profile = profiles[1][0] * np.append(cosines, 1.0) if unit["gated"] else profiles[0][0]
+            profile, own = profile[:-1], profile[-1]
+            values = (u > unit["threshold"]) * (1.0 if unit["gated"] else u - unit["threshold"])
+        total += unit["share"] * profile / own
+        size = (unit["share"] * exact[0] / (s * t) / own) ** 0.5
+        assert close(unit["values"], size * values)
+    assert close(found["kernel"], exact[0] * total)
+    worst = [max(errors) for errors in found["errors"]]
+    assert float(np.abs(found["kernel"] - exact).max() / exact[0]) <= worst[2] * (1 + 1e-6)
+    assert worst[3] < worst[1] < 0.03
+    assert len({unit["threshold"] for unit in found["units"]}) > 1
+
+
+def test_work_that_takes_too_long_ends():
+    early, closed = ask(
+        {"ask": "tooLong", "activation": "elu", "q": 1.0}, {"ask": "tooLong", "activation": "relu", "q": 1.0}
+    )
+    assert early["error"] == "TooLong"
+    assert "value" in closed  # a closed form needs no quadrature
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["max(x, 0) + pi*x/10", "min(e, max(-1, x))", "sqrt(2)*x/(1 + abs(x)) - 2^-1*-x", "max(tanh(x), x/2)^2/(3 + x^2)",
+     "arctan(x) + gelu(x) - softplus(-x)", "pow(x^2 + 1, 0.5) - max(1, 2)", "-x**2/(1+x**2)"],
+)  # fmt: skip
+def test_a_formula_becomes_the_same_line_of_python(text):
+    x = np.linspace(-5.03, 5.03, 30)
+    (answer,) = ask({"ask": "formula", "text": text, "x": x.tolist()})
+    ours = eval(f"lambda x: {answer['value']['python']}", {"torch": torch})
+    phi = nsd.Activation.from_callable(ours, kinks=tuple(answer["value"]["kinks"]))
+    assert close(np.array(answer["value"]["points"]).T, [phi(x), phi.derivative(x)])
+
+
+def test_kinks_off_the_grid_are_found_and_straight_pieces_are_known():
+    (answer,) = ask({"ask": "formula", "text": "max(x - 1/3, 0) + min(x + 2, 0)/3", "x": []})
+    assert answer["value"]["kinks"] == pytest.approx([-2.0, 1 / 3], abs=ulps())
+    assert answer["value"]["piecewiseLinear"]
 
 
 @pytest.mark.parametrize(

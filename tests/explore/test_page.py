@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import notsodeep as nsd
-from helpers import printed
+from helpers import printed, ulps
 from notsodeep.cli import app
 from notsodeep.explore import page
 
@@ -118,6 +119,71 @@ def test_the_lines_to_copy_run_in_python(browser, address):
         found = CliRunner().invoke(app, line.split()[1:])
         assert found.exit_code == 0, found.output
         assert "class Twin" in found.output
+
+
+OVERPRINTS = """
+return [...document.querySelectorAll('svg.chart')].flatMap((chart) => {
+  const found = [...chart.querySelectorAll('.axes text, text.note')];
+  const words = found.map((e) => [e.textContent, e.getBoundingClientRect()]);
+  return words.flatMap(([a, p], i) => words.slice(i + 1)
+    .filter(([, q]) => p.left < q.right && q.left < p.right && p.top < q.bottom && q.top < p.bottom)
+    .map(([b]) => `${a} on ${b}`));
+})"""
+HOLES = """
+const boxes = [...document.querySelectorAll('main > section')].map((e) => e.getBoundingClientRect());
+const wide = document.querySelector('main').getBoundingClientRect().width;
+const rows = Map.groupBy(boxes, (box) => Math.round(box.top));
+const shares = [...rows.values()].map((row) => row.reduce((sum, box) => sum + box.width, 0) / wide);
+return shares.filter((share) => share < 0.9)
+"""
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("state", ["", "#activation=tanh&kernel=ntk&readout=pre-activation&n=40&p=100"])
+def test_no_word_is_printed_on_another_and_no_cell_is_empty(browser, address, width, state):
+    visit(browser, address + state, width)
+    assert browser.execute_script(OVERPRINTS) == []
+    assert browser.execute_script(HOLES) == []
+
+
+def test_the_units_of_relu_are_drawn_and_follow_the_slider(browser, address):
+    visit(browser, address)
+    for kinds in (3, 4):
+        press(browser, "kinds", Keys.ARROW_RIGHT)
+        assert len(browser.find_elements(By.CSS_SELECTOR, "#fig-units .legend li")) == kinds
+    assert "(4 kinds) of |x||y| k(1)" in text(browser, "say-onelayer")
+    before = text(browser, "say-difference")
+    Select(browser.find_element(By.ID, "readout")).select_by_value("pre-activation")
+    settled(browser)
+    assert text(browser, "say-difference") != before
+    assert 'readout="pre-activation"' in text(browser, "python")
+    Select(browser.find_element(By.ID, "activation")).select_by_value("elu")
+    settled(browser)
+    assert not browser.find_element(By.ID, "kinds").is_displayed()
+    assert browser.get_log("browser") == []
+
+
+def test_a_plain_layer_that_does_as_well_is_explained(browser, address):
+    visit(browser, address)
+    assert "of the norms beside the inner products" in text(browser, "say-learning")
+    visit(browser, f"{address}#activation=tanh")
+    assert "nothing that a plain layer does not" in text(browser, "say-learning")
+
+
+def test_settings_that_take_too_long_are_refused_in_words(browser, address):
+    visit(
+        browser, f"{address}#activation=formula&formula=gelu(x)%2Bsin(9*x)%2F9&fraction=0.99&scale=3&norm=4&kernel=ntk"
+    )
+    assert "take a page too long" in text(browser, "say-difference")
+    assert "class means" in text(browser, "numbers")  # what costs little is there
+    assert browser.get_log("browser") == []
+
+
+def test_the_lines_of_a_formula_run_in_python(browser, address):
+    visit(browser, f"{address}#activation=formula&formula=max(x%2C%200)%2Bpi*x%2F10&p=200&n=150")
+    scope: dict = {}
+    exec(text(browser, "python"), scope)
+    assert scope["deq"].activation(2.0) == pytest.approx(2.0 + 0.2 * math.pi, abs=ulps())
 
 
 def test_every_control_is_reached_by_the_keyboard_and_has_a_name(browser, address):

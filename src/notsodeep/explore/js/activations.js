@@ -34,6 +34,7 @@ export function softplus(x) {
  */
 export function erf(x) {
   const size = Math.abs(x);
+  if (size > 6) return Math.sign(x); // to rounding
   return size < 2.5 ? erfSeries(x) : Math.sign(x) * (1 - erfcTail(size));
 }
 
@@ -55,7 +56,7 @@ function erfSeries(x) {
 
 function erfcTail(x) {
   let fraction = 0;
-  for (let k = 60; k > 0; k--) fraction = (0.5 * k) / (x + fraction);
+  for (let k = x < 6 ? 60 : 14; k > 0; k--) fraction = (0.5 * k) / (x + fraction);
   return Math.exp(-x * x) / (Math.sqrt(Math.PI) * (x + fraction));
 }
 

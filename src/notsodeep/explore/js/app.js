@@ -1,10 +1,11 @@
 // The page: reads the controls, asks the model, draws. No mathematics here.
 
-import { ACTIVATIONS, affine } from "./activations.js";
+import { ACTIVATIONS } from "./activations.js";
 import { draw, short } from "./chart.js";
 import { limit } from "./coefficients.js";
 import { FormulaError } from "./formula.js";
-import { build, kernelCurves, numbers, spectra } from "./model.js";
+import { TooLong, allow } from "./kernels.js";
+import { build, distanceOf, kernelCurves, numbers, spectra } from "./model.js";
 import { FIELDS, defaults, fromHash, toHash } from "./state.js";
 import { pythonLines, shellLines } from "./export.js";
 import { setUpData } from "./datapanel.js";
@@ -51,31 +52,33 @@ function drawActivation() {
   const x = Array.from({ length: 241 }, (_, i) => (i - 120) / 30);
   const curve = (name, kind, phi) => ({ name, kind, x, y: x.map(phi.value) });
   const twin = model.designs[0];
-  const layers = (twin?.activations ?? []).map((phi, i, all) => curve(all.length > 1 ? `twin, layer ${i + 1}` : "twin", i ? "other" : "twin", phi));
+  const layers = (twin?.activations ?? []).map((phi, i, all) => curve(all.length > 1 ? `papers' twin, layer ${i + 1}` : "papers' twin", i ? "other" : "twin", phi));
   const shifted = model.centred.activation;
   draw($("fig-activation"), {
-    title: "The activation, its centred form, and the activations of the twin", xLabel: "x", yLabel: "value",
+    title: "The activation, its centred form, and the activations of the papers' twin", xLabel: "x", yLabel: "value",
     curves: [curve("φ", "plain", model.activation), curve("φ, centred", "deq", shifted), ...layers],
   });
   const shift = model.activation.value(0.5) - shifted.value(0.5);
   const centring = Math.abs(shift) < 1e-12 ? "φ needs no centring: its mean is zero." : `The theorems speak of the centred activation, φ − ${short(shift)}.`;
-  const word = twin ? `The twin: ${twin.words}.` : "None of the small families (hard tanh, leaky ReLU, the activation with a linear term) can match this one; nsd.match and nsd.match_one_layer can.";
-  $("say-activation").textContent = `${centring} ${word}`;
+  const word = twin
+    ? `The papers' twin: ${model.designs.map((d) => `${d.words}, whose conjugate kernel is within ${short(distanceOf(model, d))} of the centred DEQ's at norm ${short(model.tau0)}`).join("; or ")}.`
+    : "None of the small families (hard tanh, leaky ReLU, the activation with a linear term) has these four numbers; nsd.match finds others.";
+  $("say-activation").textContent = `The papers match a DEQ on a Gaussian mixture, where four numbers decide the conjugate kernel. ${centring} ${word}`;
 }
 
 function drawKernel() {
   const found = kernelCurves(model);
   const line = (name, kind, y) => ({ name, kind, x: found.angles, y });
-  const twins = found.twins.map((t, i) => line(i ? `twin (${t.family.replace("_", " ")})` : "twin", i ? "other" : "twin", t.values));
+  const twins = found.twin ? [line("one-layer twin", "twin", found.twin)] : [];
   const format = (v) => `${short(v)}°`;
   draw($("fig-kernel"), {
     title: `The ${KERNEL_WORDS[state.kernel]} against the angle between two inputs`, xLabel: "angle between the inputs", yLabel: "kernel", xFormat: format, xRange: [0, 180],
-    curves: [line("DEQ", "deq", found.deq), ...twins, line("plain network", "plain", found.plain), line(`plain × ${short(found.factor)}`, "scaled", found.scaled)],
+    curves: [line("DEQ", "deq", found.deq), ...twins, line("plain layer", "plain", found.plain), line(`plain × ${short(found.factor)}`, "scaled", found.scaled)],
   });
   const error = (y) => y.map((v, i) => Math.max(Math.abs(v - found.deq[i]), 1e-17));
   draw($("fig-difference"), {
     title: "Distance of each kernel from that of the DEQ", xLabel: "angle between the inputs", yLabel: "distance, logarithmic", logY: true, xFormat: format, xRange: [0, 180],
-    curves: [...twins.map((t) => ({ ...t, y: error(t.y) })), line("plain network", "plain", error(found.plain)), line("plain × best factor", "scaled", error(found.scaled))],
+    curves: [...twins.map((t) => ({ ...t, y: error(t.y) })), line("plain layer", "plain", error(found.plain)), line("plain × best factor", "scaled", error(found.scaled))],
   });
   sayKernel(found, error);
 }
@@ -84,10 +87,9 @@ function sayKernel(found, error) {
   const top = Math.max(...found.deq.map(Math.abs));
   const worst = (y) => Math.max(...error(y)) / top;
   $("say-kernel").textContent = `Angle 0 is a point with itself, 180 its opposite. Shown for inputs of norm ${short(model.tau0)} and ${short(state.norm * model.tau0)}.`;
-  const plain = `plain network ${short(worst(found.plain))}, with its best factor ${short(worst(found.scaled))}`;
-  $("say-difference").textContent = found.twins.length
-    ? `Largest distance relative to the kernel's size: ${found.twins.map((t) => `twin (${t.family.replace("_", " ")}) ${short(worst(t.values))}`).join(", ")}, ${plain}.`
-    : `Largest distance relative to the kernel's size: ${plain}. The small twins are made for the conjugate kernel.`;
+  const plain = `plain layer with the DEQ's activation ${short(worst(found.plain))}, with its best factor ${short(worst(found.scaled))}`;
+  const twin = found.twin ? `one-layer twin ${short(worst(found.twin))}, ` : "";
+  $("say-difference").textContent = `Largest distance relative to the kernel's size: ${twin}${plain}.`;
 }
 
 const MEANINGS = [
@@ -100,8 +102,8 @@ const MEANINGS = [
 function drawNumbers() {
   const four = numbers(model);
   const cell = (record, key, label) => `<td class="number" data-label="${label}">${record ? record[key].toFixed(8) : "–"}</td>`;
-  const rows = MEANINGS.map(([key, sign, what, words]) => `<tr><th scope="row">${sign}<br><small>${what}</small></th>${cell(four.deq, key, "DEQ")}${cell(four.twin, key, "twin")}${cell(four.plain, key, "plain")}<td>${words}</td></tr>`);
-  $("numbers").innerHTML = `<thead><tr><th scope="col">number</th><th scope="col">DEQ</th><th scope="col">twin</th><th scope="col">plain</th><th scope="col">what it does</th></tr></thead><tbody>${rows.join("")}</tbody>`;
+  const rows = MEANINGS.map(([key, sign, what, words]) => `<tr><th scope="row">${sign}<br><small>${what}</small></th>${cell(four.deq, key, "DEQ")}${cell(four.twin, key, "papers' twin")}${cell(four.plain, key, "plain")}<td>${words}</td></tr>`);
+  $("numbers").innerHTML = `<thead><tr><th scope="col">number</th><th scope="col">DEQ</th><th scope="col">papers' twin</th><th scope="col">plain</th><th scope="col">what it does</th></tr></thead><tbody>${rows.join("")}</tbody>`;
 }
 
 function drawSpectrum() {
@@ -120,7 +122,7 @@ function drawSpectrum() {
   $("say-spectrum").textContent = `For n = ${state.n} points in dimension ${state.p}, of the centred networks, without sampling. ${isolated}.${mass}`;
 }
 
-const NETWORK_WORDS = { deq: "DEQ", twin: "twin", plain: "plain network" };
+const NETWORK_WORDS = { deq: "DEQ", twin: "papers' twin", plain: "plain layer" };
 
 function densityCurve(kind, law) {
   const [x, y] = [[], []];
@@ -143,13 +145,36 @@ function drawExport() {
 
 // ---- updates ---------------------------------------------------------------------------------------------------
 
-const PANELS = [drawActivation, drawKernel, drawNumbers, drawSpectrum, () => drawOneLayer(model), () => drawLearning(model), drawExport];
+/** What is drawn, with the figures and the words that belong to it. */
+const PANELS = [
+  [() => drawOneLayer(model), "onelayer", "units"], [drawKernel, "kernel", "difference"], [drawActivation, "activation"], [drawNumbers], [drawSpectrum, "spectrum"],
+  [() => drawLearning(model), "learning"], [drawExport],
+];
+const PATIENCE = 1000; // milliseconds a panel may take before it gives up: the page answers in between
 let pending = 0;
+
+/** Draws a panel, or says why not; a figure that belongs to other settings does not stay. */
+function drawPanel([show, ...parts]) {
+  allow(PATIENCE);
+  try {
+    show();
+  } catch (error) {
+    if (!(error instanceof TooLong)) throw error;
+    for (const part of parts) {
+      $(`fig-${part}`).replaceChildren();
+      const words = $(`say-${part}`);
+      if (words) words.textContent = "These settings take a page too long. Lower the scale of the inputs or the norm of the second input; the lines of Python below have no such limit.";
+    }
+  } finally {
+    allow(Infinity);
+  }
+}
 
 /** One panel after another; a newer setting ends the round. */
 function update() {
   const round = ++pending;
   try {
+    allow(PATIENCE);
     model = build(state);
     $("formula-help").textContent = state.activation === "formula" ? `slope at most ${short(model.activation.lipschitz)}${model.activation.kinks.length ? `, kinks at ${model.activation.kinks.join(", ")}` : ""}` : "";
     $("formula-help").classList.remove("wrong");
@@ -163,8 +188,8 @@ function update() {
   history.replaceState(null, "", `#${toHash(state)}`);
   const step = (i) => {
     if (round !== pending || i >= PANELS.length) return finish(round);
-    PANELS[i]();
-    (i < 3 ? (f) => f() : requestAnimationFrame)(() => step(i + 1));
+    drawPanel(PANELS[i]);
+    requestAnimationFrame(() => step(i + 1));
   };
   document.body.dataset.ready = "no";
   step(0);

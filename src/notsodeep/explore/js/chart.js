@@ -47,7 +47,7 @@ export function element(name, attributes = {}, ...children) {
  * @param {Chart} chart
  */
 export function draw(host, chart) {
-  const frame = scales(chart, host.clientWidth > 0 && host.clientWidth < 430 ? NARROW : WIDE);
+  const frame = scales(chart, host.clientWidth > 0 && host.clientWidth < 500 ? NARROW : WIDE);
   const svg = element("svg", {
     viewBox: `0 0 ${frame.size.width} ${frame.size.height}`,
     role: "img",
@@ -57,8 +57,9 @@ export function draw(host, chart) {
   });
   svg.append(element("title", {}, chart.title), axes(chart, frame));
   const plot = element("g", { class: "plot" });
-  for (const mark of chart.marks ?? []) plot.append(...markNodes(mark, frame));
   for (const curve of chart.curves) plot.append(...curveNodes(curve, frame));
+  const taken = [];
+  for (const mark of chart.marks ?? []) plot.append(...markNodes(mark, frame, taken)); // their words lie above the curves
   const reading = element("g", { class: "reading", visibility: "hidden" });
   svg.append(plot, reading);
   host.replaceChildren(svg, legend(chart));
@@ -67,16 +68,19 @@ export function draw(host, chart) {
 
 // ---- scales ----------------------------------------------------------------------------------------------------
 
-function scales(chart, size) {
-  const x = axis(chart.xRange ?? extent(chart.curves.map((c) => c.x), chart.logX), chart.logX);
+function scales(chart, given) {
   const y = axis(chart.yRange ?? extent(chart.curves.map((c) => c.y), chart.logY), chart.logY);
+  const yTicks = ticks(y);
+  const longest = Math.max(...yTicks.map((v) => (chart.yFormat ?? short)(v).length));
+  const size = { ...given, left: Math.max(given.left, 30 + 7.5 * longest) }; // numbers and the word beside them stay apart
+  const x = axis(chart.xRange ?? extent(chart.curves.map((c) => c.x), chart.logX), chart.logX);
   const [inner, tall] = [size.width - size.left - size.right, size.height - size.top - size.bottom];
   return {
     size,
     x: (v) => size.left + inner * x.place(v),
     y: (v) => size.top + tall * (1 - y.place(v)),
     xTicks: ticks(x),
-    yTicks: ticks(y),
+    yTicks,
     xRange: [x.low, x.high],
     yRange: [y.low, y.high],
     unX: (pixel) => x.value((pixel - size.left) / inner),
@@ -174,14 +178,20 @@ function curveNodes(curve, frame) {
   return nodes;
 }
 
-function markNodes(mark, frame) {
+/** A vertical line with its word, in the first row where no earlier word is in the way. */
+function markNodes(mark, frame, taken) {
   const { size } = frame;
   const x = frame.x(mark.x);
   if (x < size.left - 1 || x > size.width - size.right + 1) return [];
   const nodes = [element("line", { x1: x, x2: x, y1: size.top, y2: size.height - size.bottom, class: `mark ${mark.kind}` })];
   if (mark.name) {
     const end = x > 0.7 * size.width;
-    nodes.push(element("text", { x: x + (end ? -5 : 5), y: size.top + 11, "text-anchor": end ? "end" : "start", class: "note" }, mark.name));
+    const long = 8 * mark.name.length + 5;
+    const [from, to] = end ? [x - long, x] : [x, x + long];
+    let row = 0;
+    while (taken.some((word) => word.row === row && word.from < to && from < word.to)) row += 1;
+    taken.push({ row, from, to });
+    nodes.push(element("text", { x: x + (end ? -5 : 5), y: size.top + 11 + 17 * row, "text-anchor": end ? "end" : "start", class: "note" }, mark.name));
   }
   return nodes;
 }

@@ -1,6 +1,7 @@
 // The four numbers that decide a kernel on high-dimensional data (docs/theory.md, sections 4 and 5).
 
 import { affine } from "./activations.js";
+import { readOut } from "./kernels.js";
 import { moments } from "./moments.js";
 import { newton } from "./roots.js";
 
@@ -80,7 +81,7 @@ export function implicitCoefficients(deq, tau0, kernel) {
       m.variance + (tau * tau * d2) / (1 - s2a * d2),
     ],
   }[kernel];
-  const [c1, c2, c3, diagonal] = four;
+  const [c1, c2, c3, diagonal] = four.map((c, i) => readOut(deq, c, [1, 0, 0, tau0 * tau0][i]));
   return { c1, c2, c3, diagonal, alpha4, tau_star: tau, bias: m.mean };
 }
 

@@ -1,6 +1,6 @@
 // The lines of Python and of the command that compute what is on the screen.
 
-import { normRange } from "./onelayerpanel.js";
+import { normRange } from "./model.js";
 import { pythonName } from "./twins.js";
 
 /** @param {ReturnType<typeof import("./model.js").build>} model */
@@ -9,7 +9,7 @@ export function pythonLines(model) {
   const k = state.classes;
   const lines = ["import numpy as np", "import notsodeep as nsd", ""];
   if (activation.custom) lines.push(...customLines(activation));
-  lines.push(`deq = nsd.DEQ(${pythonName(activation)}, sigma_a2=${deq.sigma_a2}, sigma_b2=${deq.sigma_b2})`);
+  lines.push(`deq = nsd.DEQ(${pythonName(activation)}, sigma_a2=${deq.sigma_a2}, sigma_b2=${deq.sigma_b2}${deq.readout === "activation" ? "" : `, readout="${deq.readout}"`})`);
   lines.push(`means = np.zeros((${k}, ${state.p}))`, `means[range(${k}), range(${k})] = ${mixture.mean}`);
   lines.push(`mixture = nsd.GaussianMixture(means, [${mixture.variances.join(", ")}], [${mixture.counts.map((c) => c / state.n).join(", ")}])`);
   lines.push(`tau0 = ${tau0}`, `centred = deq.centred(tau0)`, "");
@@ -27,14 +27,13 @@ export function pythonLines(model) {
 
 function customLines(activation) {
   const kinks = activation.kinks.length ? `, kinks=(${activation.kinks.join(", ")},)` : "";
-  const source = activation.formula.replaceAll("^", "**").replace(/\b(exp|log|log1p|expm1|sqrt|abs|sign|relu|sin|cos|tan|tanh|sinh|cosh|erf|sigmoid)\(/g, "torch.$1(");
-  const plain = source.replace(/\b(?:arctan|atan)\(/g, "torch.atan(").replace(/\b(softplus|gelu)\(/g, "torch.nn.functional.$1(").replace(/\b(max|min)\(/g, "torch.$1imum(");
-  return ["import torch", `phi = nsd.Activation.from_callable(lambda x: ${plain}${kinks})`, ""];
+  return ["import torch", `phi = nsd.Activation.from_callable(lambda x: ${activation.python}${kinks})`, ""];
 }
 
 /** @param {ReturnType<typeof import("./model.js").build>} model */
 export function shellLines(model) {
   const { state, deq, tau0, activation } = model;
+  if (deq.readout !== "activation") return ["# what the readout sees is an option of Python; the command's DEQs read their activations"];
   if (activation.custom) return ["# a formula of one's own is for Python; the command knows the built-in activations"];
   const options = `--sigma-a2 ${deq.sigma_a2} --sigma-b2 ${deq.sigma_b2} --kernel ${state.kernel}`;
   const norms = activation.homogeneous ? "" : ` --norms ${normRange(tau0).join(" ")}`;

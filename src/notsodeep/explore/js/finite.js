@@ -79,21 +79,20 @@ export function randomDeq(deq, inputs, width, seed) {
 }
 
 /**
- * The last hidden layer of a random explicit network.
- * @param {import("./kernels.js").Enn} enn
+ * A layer of random units of several kinds, one after the other, at inputs of one norm.
+ * @param {(u: number) => number[]} values of every kind at u = w.x / |x|
  * @param {Float64Array[]} inputs
  * @param {number} width
  * @param {number} seed
  * @returns {Float64Array[]}
  */
-export function randomEnn(enn, inputs, width, seed) {
-  const normal = normals(seed);
-  let states = inputs;
-  for (const phi of enn.activations) {
-    const weights = matrix(width, states[0].length, normal);
-    states = states.map((x) => times(weights, x, width).map((v) => phi.value(v) / Math.sqrt(width)));
-  }
-  return states;
+export function randomLayer(values, inputs, width, seed) {
+  const weights = matrix(width, inputs[0].length, normals(seed));
+  const kinds = values(0).length;
+  return inputs.map((x) => {
+    const norm = Math.sqrt(dot(x, x));
+    return times(weights, x, width).map((v, i) => Math.sqrt(kinds / width) * values(v / norm)[i % kinds]);
+  });
 }
 
 /** Inner products with the first input: the conjugate kernel along the fan. @param {Float64Array[]} features */

@@ -1,11 +1,11 @@
-// A formula of one's own, such as x*tanh(softplus(x)): parsed by a small grammar into a tree and evaluated with
-// derivatives. Nothing a reader types is ever run as code.
+// A formula of one's own, such as x*tanh(softplus(x)): parsed by a small grammar into a tree, evaluated with derivatives,
+// and written as a line of PyTorch. Nothing a reader types is ever run as code.
 
 import { erf, normalCdf, sigmoid, softplus } from "./activations.js";
 
 /**
  * @typedef {[number, number]} Dual a value and its derivative
- * @typedef {(x: Dual) => Dual} Node
+ * @typedef {((x: Dual) => Dual) & {python: string, constant: boolean}} Node a function, its source, whether x is in it
  */
 
 /** A mistake in a formula, with the place where it was noticed. */
@@ -47,6 +47,21 @@ const PAIRS = {
   min: (x, y) => (x[0] <= y[0] ? x : y),
   pow: power,
 };
+
+const TORCH = { arctan: "torch.atan", softplus: "torch.nn.functional.softplus", gelu: "torch.nn.functional.gelu" };
+
+/** A node of the tree. */
+const node = (f, python, ...parts) => Object.assign(f, { python, constant: parts.every((part) => part.constant) });
+
+/** The source of a call. Functions of torch take tensors alone, so that a call without x becomes its number. */
+function source(name, f, [a, b]) {
+  if (a.constant && (b?.constant ?? true)) return String(f([0, 1])[0]);
+  if (name === "pow") return `(${a.python}) ** (${b.python})`;
+  if (!b) return `${TORCH[name] ?? `torch.${name}`}(${a.python})`;
+  const [tensor, bound] = a.constant ? [b, a] : [a, b];
+  if (bound.constant) return `torch.clamp(${tensor.python}, ${name === "max" ? "min" : "max"}=${bound.python})`;
+  return `torch.${name}imum(${a.python}, ${b.python})`;
+}
 
 const CONSTANTS = { pi: Math.PI, e: Math.E };
 
@@ -90,9 +105,7 @@ export function parse(text) {
   const sum = () => {
     if (++depth > DEEPEST) throw new FormulaError("too many brackets inside one another");
     let left = product();
-    while (peek() === "+" || peek() === "-") {
-      left = plus(left, list[at++] === "+" ? 1 : -1, product());
-    }
+    while (peek() === "+" || peek() === "-") left = list[at++] === "+" ? plus(left, product()) : minus(left, product());
     depth--;
     return left;
   };
@@ -105,7 +118,7 @@ export function parse(text) {
     if (peek() === "-") {
       at++;
       const f = signed();
-      return (x) => f(x).map((v) => -v);
+      return node((x) => f(x).map((v) => -v), `-${f.python}`, f);
     }
     if (peek() === "+") at++;
     return raised();
@@ -115,34 +128,33 @@ export function parse(text) {
     if (peek() !== "^" && peek() !== "**") return base;
     at++;
     const exponent = signed();
-    return (x) => power(base(x), exponent(x));
+    return node((x) => power(base(x), exponent(x)), `${base.python}**${exponent.python}`, base, exponent);
   };
   const atom = () => {
     const token = list[at++];
     if (token === undefined) throw new FormulaError("the formula ends too early");
-    if (/^[\d.]/.test(token)) return () => [Number(token), 0];
+    if (/^[\d.]/.test(token)) return node(() => [Number(token), 0], token);
     if (token === "(") {
       const inside = sum();
       take(")");
-      return inside;
+      return node((x) => inside(x), `(${inside.python})`, inside);
     }
-    if (token === "x") return (x) => x;
-    if (Object.hasOwn(CONSTANTS, token)) return () => [CONSTANTS[token], 0];
-    if (Object.hasOwn(FUNCTIONS, token)) return call(FUNCTIONS[token], 1);
-    if (Object.hasOwn(PAIRS, token)) return call(PAIRS[token], 2);
+    if (token === "x") return node((x) => x, "x", { constant: false });
+    if (Object.hasOwn(CONSTANTS, token)) return node(() => [CONSTANTS[token], 0], `torch.${token}`);
+    if (Object.hasOwn(FUNCTIONS, token)) return call(token, FUNCTIONS[token], 1);
+    if (Object.hasOwn(PAIRS, token)) return call(token, PAIRS[token], 2);
     throw new FormulaError(`"${token}" is not known; x, numbers, pi, e and ${[...Object.keys(FUNCTIONS), ...Object.keys(PAIRS)].join(", ")} are`);
   };
-  const call = (f, count) => {
+  const call = (name, f, count) => {
     take("(");
-    const first = sum();
-    if (count === 1) {
-      take(")");
-      return (x) => f(first(x));
+    const parts = [sum()];
+    if (count === 2) {
+      take(",");
+      parts.push(sum());
     }
-    take(",");
-    const second = sum();
     take(")");
-    return (x) => f(first(x), second(x));
+    const value = count === 1 ? (x) => f(parts[0](x)) : (x) => f(parts[0](x), parts[1](x));
+    return node(value, source(name, value, parts), ...parts);
   };
   const root = sum();
   if (at < list.length) throw new FormulaError(`"${list[at]}" was not expected`);
@@ -150,18 +162,11 @@ export function parse(text) {
 }
 
 // every part is evaluated once: a long sum must not double its work with every term
-const plus = (f, sign, g) => (x) => {
-  const [[a, da], [b, db]] = [f(x), g(x)];
-  return [a + sign * b, da + sign * db];
-};
-const times = (f, g) => (x) => {
-  const [[a, da], [b, db]] = [f(x), g(x)];
-  return [a * b, da * b + a * db];
-};
-const over = (f, g) => (x) => {
-  const [[a, da], [b, db]] = [f(x), g(x)];
-  return [a / b, (da * b - a * db) / (b * b)];
-};
+const joined = (sign, value) => (f, g) => node((x) => value(f(x), g(x)), `${f.python} ${sign} ${g.python}`, f, g);
+const plus = joined("+", ([a, da], [b, db]) => [a + b, da + db]);
+const minus = joined("-", ([a, da], [b, db]) => [a - b, da - db]);
+const times = joined("*", ([a, da], [b, db]) => [a * b, da * b + a * db]);
+const over = joined("/", ([a, da], [b, db]) => [a / b, (da * b - a * db) / (b * b)]);
 
 /**
  * An activation from a formula: kinks and the Lipschitz constant are looked for on a grid, and what cannot be an
@@ -180,14 +185,27 @@ export function activationFrom(text) {
   const lipschitz = Math.max(...grid.map((x) => Math.abs(slope(x + 1e-7))));
   if (lipschitz > 1e3) throw new FormulaError(`the formula is too steep: a slope of ${lipschitz.toPrecision(3)} was met`);
   if (lipschitz === 0) throw new FormulaError("the formula is constant");
-  const kinks = grid.filter((x) => bends(value, slope, x, lipschitz));
+  const places = grid.slice(1).map((b, i) => between(slope, grid[i], b, lipschitz)).filter((x) => x !== null && Math.abs(100 * x - Math.round(100 * x)) > 1e-4);
+  const kinks = [...new Set([...grid, ...places])].filter((x) => bends(value, slope, x, lipschitz)).sort((a, b) => a - b);
   const jump = kinks.find((x) => Math.abs(value(x + 1e-7) - value(x - 1e-7)) > 1e-4 * lipschitz);
   if (jump !== undefined) throw new FormulaError(`the formula jumps at x = ${jump}; an activation here must be continuous`);
   return {
-    name: text, formula: text, value, slope, lipschitz, kinks, feature: 0.5, parity: parityOf(value),
+    name: text, formula: text, python: f.python, value, slope, lipschitz, kinks, feature: 0.5, parity: parityOf(value),
     homogeneous: kinks.every((c) => c === 0) && [0.3, 1, 7].every((x) => [1, -1].every((s) => near(value(2 * s * x), 2 * value(s * x)))),
-    piecewiseLinear: false,
+    piecewiseLinear: grid.slice(1).every((x, i) => kinks.some((c) => Math.abs(c - x) < 0.02) || near(slope(x + 1e-7), slope(grid[i] + 1e-7))),
   };
+}
+
+/** Where the slope changes most between two points of the grid, by bisection to rounding; null where it hardly changes. */
+function between(slope, a, b, size) {
+  const change = (x, y) => Math.abs(slope(x) - slope(y));
+  if (change(a, b) < 1e-3 * size) return null;
+  for (let step = 0; step < 52; step++) {
+    const middle = 0.5 * (a + b);
+    if (change(a, middle) > change(middle, b)) b = middle;
+    else a = middle;
+  }
+  return 0.5 * (a + b);
 }
 
 function bends(value, slope, x, size) {

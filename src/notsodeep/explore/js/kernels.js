@@ -17,10 +17,31 @@ import { newton } from "./roots.js";
  * @property {import("./activations.js").Activation} activation
  * @property {number} sigma_a2
  * @property {number} sigma_b2
+ * @property {"activation" | "pre-activation"} [readout] what the readout sees
  *
  * @typedef {object} Enn
  * @property {import("./activations.js").Activation[]} activations
  */
+
+/** What is asked takes longer than a reader waits. */
+export class TooLong extends Error {}
+
+let deadline = Infinity;
+
+/** Quadrature that is not done after so many milliseconds from now ends with TooLong. @param {number} milliseconds */
+export function allow(milliseconds) {
+  deadline = performance.now() + milliseconds;
+}
+
+/** Ends what takes longer than was allowed. */
+export function inTime() {
+  if (performance.now() > deadline) throw new TooLong();
+}
+
+/** A kernel of the readout from that of the activations: a pre-activation is sigma_a a.z + sigma_b b.x. @param {Deq} deq */
+export function readOut(deq, value, dot) {
+  return deq.readout === "pre-activation" ? deq.sigma_a2 * value + deq.sigma_b2 * dot : value;
+}
 
 const TERMS = [24, 64, 160, 320];
 const ANGLES = 32;
@@ -148,6 +169,7 @@ function polar(phi, sx, sy, angle) {
   const sectors = panels(-half, 3 * half, [half, angle - half, angle + half], half, PLANE.order);
   let [value, slope] = [0, 0];
   for (let j = 0; j < sectors.nodes.length; j++) {
+    inTime();
     const [x, y] = [sx * Math.cos(sectors.nodes[j]), sy * Math.cos(sectors.nodes[j] - angle)];
     for (let i = 0; i < radial.nodes.length; i++) {
       const r = radial.nodes[i];
@@ -174,6 +196,7 @@ function plane(phi, sx, sy, angle) {
   const outer = panels(-PLANE.reach, PLANE.reach, crossings, width, PLANE.order);
   let [value, slope] = [0, 0];
   for (let i = 0; i < outer.nodes.length; i++) {
+    inTime();
     const b = outer.nodes[i];
     const edges = [];
     for (const k of phi.kinks) edges.push((k / sx - second * b) / first, (sign * k) / sy / first + (second * b) / first);
@@ -244,7 +267,8 @@ export function implicitKernel(deq, sx, sy) {
     const lam = sx === sy && dot === sx ? qx : newton(rest, -bound, bound, Math.min(bound, Math.max(-bound, drive)));
     const [value, slope] = [map.value(lam), map.slope(lam)];
     const gap = 1 - deq.sigma_a2 * slope;
-    return { ck: value, ntk: value + (lam * slope) / gap, ntk_frozen: value / gap };
+    const read = (v) => readOut(deq, v, dot);
+    return { ck: read(value), ntk: read(value + (lam * slope) / gap), ntk_frozen: read(value / gap) };
   };
 }
 

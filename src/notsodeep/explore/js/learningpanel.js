@@ -4,7 +4,7 @@ import { draw, short } from "./chart.js";
 import { flow, linearProblem, predictRidge } from "./learning.js";
 import { numbers } from "./model.js";
 
-const WORDS = { deq: "DEQ", twin: "twin", plain: "plain network" };
+const WORDS = { deq: "DEQ", twin: "papers' twin", plain: "plain layer" };
 const POINTS = { n: 13, ridge: 19, time: 13 };
 const percent = (v) => `${(100 * v).toFixed(1)} %`;
 let round = 0;
@@ -86,5 +86,27 @@ function finish(host, model, against, lines, four) {
   const seen = `With n = ${state.n} samples and this ridge the DEQ will reach ${percent(now)}; guessing gives ${percent(1 / state.classes)}.`;
   const more = { n: `Four times as many give ${percent(deq.y.at(-1))}.`, ridge: `The best ridge is near ${short(deq.x[best])}, with ${percent(deq.y[best])}.`, time: `The best time to stop is near ${short(deq.x[best])}, with ${percent(deq.y[best])}.` }[against];
   const blind = model.activation.parity === "odd" && state.spread > 0 ? " An odd activation does not see that the covariances differ." : "";
-  document.getElementById("say-learning").textContent = `${seen} ${more}${blind} In the limit of high dimension, of the centred networks.`;
+  const other = against === "n" ? comparison(model, four, lines[0].x[0]) : "";
+  document.getElementById("say-learning").textContent = `${seen} ${more}${blind}${other} In the limit of high dimension, of the centred networks.`;
+}
+
+/**
+ * Why the plain layer is ahead or behind at few samples. What the DEQ would reach with the plain layer's share of norms,
+ * c2 / c1, says whether that is the reason.
+ */
+function comparison(model, four, n) {
+  const total = model.mixture.counts.reduce((a, b) => a + b, 0);
+  const mixture = { ...model.mixture, counts: model.mixture.counts.map((c) => (c * n) / total) };
+  const reached = (c) => predictRidge(linearProblem(c, mixture, model.tau0 ** 2), 10 ** model.state.ridge).accuracy;
+  const [deq, plain] = [reached(four.deq), reached(four.plain)];
+  const shown = `At n = ${n} the plain layer reaches ${percent(plain)}, the DEQ ${percent(deq)}`;
+  const same = "A twin has the kernel of its DEQ, no better one.";
+  if (Math.abs(plain - deq) < 0.003) return ` ${shown}: on this mixture a DEQ learns nothing that a plain layer does not. ${same}`;
+  const lent = reached({ ...four.deq, c2: (four.plain.c2 * four.deq.c1) / four.plain.c1 });
+  const word = plain > deq ? "more" : "less";
+  const norms = (lent - deq) / (plain - deq) > 0.5;
+  const why = norms
+    ? `its kernel sees ${word} of the norms beside the inner products (c₂/c₁ = ${short(four.plain.c2 / four.plain.c1)} against ${short(four.deq.c2 / four.deq.c1)}), and the norms tell these classes apart after few samples, the means only when n is near p`
+    : `beside c₁ its diagonal is ${four.plain.diagonal / four.plain.c1 > four.deq.diagonal / four.deq.c1 ? "larger" : "smaller"}, which is a ridge that the network brings along`;
+  return ` ${shown}: ${why}. ${same}`;
 }

@@ -2,7 +2,7 @@
 // cosine rho, and a layer of J kinds of units that see the norm has the same kernel up to what J norms leave of each g_k.
 
 import { add, exp, inv, mul, real, scale, sub } from "./complex.js";
-import { equilibriumVariance } from "./kernels.js";
+import { equilibriumVariance, inTime, readOut } from "./kernels.js";
 import { hermiteCoefficients, moments } from "./moments.js";
 
 const TERMS = 80;
@@ -16,6 +16,7 @@ const NOISE = 1e-13; // of the largest kernel: what rounding leaves in a Fourier
  * @property {number[][]} deficits for J = 1 ... 4 kinds: (k(s, s, 1) - k_twin(s, s, 1)) / k(s, s, 1)
  * @property {number[]} pivots the J norms of the last entry that was asked for
  * @property {(u: number) => number[]} units psi_j(u; s) at the middle norm
+ * @property {(s: number, t: number) => (cosine: number) => number} kernel of the layer with J kinds, at two norms
  */
 
 /**
@@ -41,7 +42,13 @@ export function oneLayer(deq, kernel, low, high, kinds) {
   });
   const middle = 0.5 * (low + high);
   const own = pivots(kinds);
-  return { norms, deficits, pivots: own, units: unitsAt(projection(own, between, whole)(middle).factors, side(middle)) };
+  const project = projection(own, between, whole);
+  const twin = (s, t) => {
+    const [x, y] = [project(s).factors, project(t).factors];
+    const orders = x.map((c, k) => c.reduce((sum, v, j) => sum + v * y[k][j], 0));
+    return (cosine) => horner(orders, [cosine, 0])[0];
+  };
+  return { norms, deficits, pivots: own, units: unitsAt(project(middle).factors, side(middle)), kernel: twin };
 }
 
 /** A symmetric function of two numbers, computed once per pair. */
@@ -76,9 +83,11 @@ function orders(deq, kernel, x, y) {
   const turns = cosines(count);
   let lam = [0, 0];
   for (let i = 0; i <= count / 2; i++) {
+    inTime();
     const z = exp([0, (2 * Math.PI * i) / count]);
     lam = i === 0 ? real(covariance(deq, values, slopes, root, x.s * y.s, x.s === y.s ? root : null)) : onCircle(deq, values, slopes, root, scale(z, x.s * y.s), lam);
-    samples.push(closed(deq, kernel, values, slopes, root, lam));
+    const [value, product] = [closed(deq, kernel, values, slopes, root, lam), scale(z, x.s * y.s)];
+    samples.push([0, 1].map((part) => readOut(deq, value[part], product[part])));
   }
   return Float64Array.from({ length: TERMS }, (_, k) => {
     let sum = samples[0][0] + (k % 2 ? -1 : 1) * samples[count / 2][0];
@@ -148,10 +157,10 @@ function closed(deq, kernel, values, slopes, root, lam) {
 }
 
 /** k(s, s, 1) with all orders, from the moments. */
-function ownKernel(deq, kernel, { q }) {
+function ownKernel(deq, kernel, { q, s }) {
   const { square, slopeSquare } = moments(deq.activation, Math.sqrt(q));
   const gap = 1 - deq.sigma_a2 * slopeSquare;
-  return { ck: square, ntk: square + (q * slopeSquare) / gap, ntk_frozen: square / gap }[kernel];
+  return readOut(deq, { ck: square, ntk: square + (q * slopeSquare) / gap, ntk_frozen: square / gap }[kernel], s * s);
 }
 
 /**

@@ -7,6 +7,7 @@
  * @property {number} fraction sigma_a2 as a fraction of its limit
  * @property {number} scale of the inputs
  * @property {"ck" | "ntk" | "ntk_frozen"} kernel
+ * @property {"activation" | "pre-activation"} readout
  * @property {number} classes
  * @property {number} mean norm of the class means
  * @property {number} spread how much the variances of the classes differ, in units of 1/sqrt(p)
@@ -24,6 +25,7 @@ export const FIELDS = {
   fraction: [0.8, 0.01, 0.99, 0.01],
   scale: [1, 0.1, 3, 0.05],
   kernel: ["ck", "ntk", "ntk_frozen"],
+  readout: ["activation", "pre-activation"],
   classes: [2, 2, 6, 1],
   mean: [3, 0, 10, 0.1],
   spread: [8, 0, 20, 0.5],

@@ -2,6 +2,7 @@
 
 import { affine, erf, erfc, hardTanh, leaky } from "./activations.js";
 import { implicitCoefficients } from "./coefficients.js";
+import { readOut } from "./kernels.js";
 import { hermiteCoefficients, moments } from "./moments.js";
 import { bracketed } from "./roots.js";
 
@@ -81,7 +82,7 @@ function cubicTerm(deq, four, tau0) {
   const q = four.tau_star ** 2;
   const [, a1, , a3] = hermiteCoefficients(deq.activation, four.tau_star, 4).value.map((a) => a * a);
   const rest = q - deq.sigma_a2 * a1;
-  return (a3 * ((deq.sigma_b2 * tau0 * tau0) / rest) ** 3 * q) / rest;
+  return readOut(deq, (a3 * ((deq.sigma_b2 * tau0 * tau0) / rest) ** 3 * q) / rest, 0);
 }
 
 function skipLayer(phi, four, tau0, scale) {

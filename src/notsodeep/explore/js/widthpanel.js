@@ -1,8 +1,9 @@
 // The panel on finite width: random networks of growing width beside the exact kernel, and the equilibrium iteration.
 
 import { draw, short } from "./chart.js";
-import { fan, kernelRow, randomDeq, randomEnn } from "./finite.js";
-import { implicitKernel } from "./kernels.js";
+import { fan, kernelRow, randomDeq, randomLayer } from "./finite.js";
+import { implicitKernel, readOut } from "./kernels.js";
+import { layerOf } from "./model.js";
 
 const WIDTHS = [16, 32, 64, 128, 256, 512];
 const ANGLES = [0, 20, 45, 70, 90, 120, 150, 180];
@@ -23,20 +24,22 @@ const pause = () => new Promise((done) => setTimeout(done));
 
 async function run(model, seed, say) {
   const inputs = fan(ANGLES, model.tau0);
-  const exact = implicitKernel(model.centred, model.tau0 ** 2, model.tau0 ** 2);
+  const exact = implicitKernel(model.deq, model.tau0 ** 2, model.tau0 ** 2);
   const truth = ANGLES.map((t) => exact(model.tau0 ** 2 * Math.cos((Math.PI * t) / 180)).ck);
-  const twin = model.designs[0];
-  const lines = [{ name: "DEQ", kind: "deq", x: [], y: [] }, ...(twin ? [{ name: "twin", kind: "twin", x: [], y: [] }] : [])];
+  const twin = layerOf(model, "ck");
+  const products = kernelRow(inputs);
+  const lines = [{ name: "DEQ", kind: "deq", x: [], y: [] }, ...(twin ? [{ name: "one-layer twin", kind: "twin", x: [], y: [] }] : [])];
   let moves = [];
   for (const width of WIDTHS) {
     say(`width ${width} …`);
     await pause();
     const errors = lines.map(() => 0);
     for (let k = 0; k < DRAWS; k++) {
-      const found = randomDeq(model.centred, inputs, width, 1000 * seed + 10 * k + 1);
+      const found = randomDeq(model.deq, inputs, width, 1000 * seed + 10 * k + 1);
       if (k === 0) moves = found.moves;
-      errors[0] += distance(kernelRow(found.features), truth) / DRAWS;
-      if (twin) errors[1] += distance(kernelRow(randomEnn(twin, inputs, width, 1000 * seed + 10 * k + 2)), truth) / DRAWS;
+      const seen = kernelRow(found.features).map((v, i) => readOut(model.deq, v, products[i]));
+      errors[0] += distance(seen, truth) / DRAWS;
+      if (twin) errors[1] += distance(kernelRow(randomLayer(twin.values, inputs, width, 1000 * seed + 10 * k + 2)), truth) / DRAWS;
     }
     lines.forEach((line, i) => (line.x.push(width), line.y.push(errors[i])));
     if (lines[0].x.length > 1) drawWidths(lines);
