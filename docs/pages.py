@@ -78,7 +78,15 @@ def for_sphinx(docname: str, text: str) -> str:
     text = re.sub(r"<!-- table: (\w+) -->", lambda found: (HERE / "_generated" / f"{found[1]}.txt").read_text(), text)
     text = text.replace("../examples/README.rst", "gallery/index.rst")
     text = re.sub(r"\.\./examples/(\w+)\.py", r"gallery/\1.rst", text)
+    text = re.sub(r"^\|.*$", lambda row: _unbroken(row[0]), text, flags=re.MULTILINE)
     return text + "".join(_contents(part) for part in text.split("\n## ")[1:]) if docname == "index" else text
+
+
+def _unbroken(row: str) -> str:
+    """A row of a table in which a number stays on one line."""
+    parts = row.split("`")
+    parts[::2] = [re.sub(r"(?<=\de)-(?=\d)", "\u2011", part).replace(" ± ", "\u00a0±\u00a0") for part in parts[::2]]
+    return "`".join(parts)
 
 
 def _contents(section: str) -> str:
@@ -134,8 +142,10 @@ def _named(name: str) -> Any:
 def api(folder: Path) -> str:
     """One page per name; the list of them by task, with what each does."""
     folder.mkdir(exist_ok=True)
-    text = ""
-    for title, names in by_task().items():
+    groups, text = by_task(), ""
+    for path in set(folder.glob("*.rst")) - {folder / f"notsodeep.{name}.rst" for ns in groups.values() for name in ns}:
+        path.unlink()  # of a name that is gone
+    for title, names in groups.items():
         rows = [[f"[`nsd.{name}`](api/notsodeep.{name}.rst)", _summary(_named(name))] for name in names]
         text += f"## {title}\n\n{table(['name', 'what it does'], rows, fold=False)}"
         entries = "\n".join(f"nsd.{name} <api/notsodeep.{name}>" for name in names)
@@ -173,7 +183,11 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _made_by(document: dict[str, Any]) -> str:
-    return f"Made by `{document['command']}`.\n\n"
+    command = document["command"]
+    if len(command) < 120:
+        return f"Made by `{command}`.\n\n"
+    lines = command.replace("; ", "\n")
+    return f"\n\n<details>\n<summary>The commands that made it</summary>\n\n```sh\n{lines}\n```\n\n</details>\n\n"
 
 
 def _mean(errors: Sequence[float] | float) -> float:
@@ -355,7 +369,7 @@ def data_speed(results: Path) -> str:
 def _draw_speed(results: Path) -> None:
     """Later calls on MNIST in float64, one dot for each machine and activation."""
     with figure_style():
-        figure, ax = panels((7.0, 3.4), "An exact NTK costs little more than the product X Xᵀ")
+        figure, ax = panels((7.0, 3.4), "An exact NTK costs one to five times the product X Xᵀ")
         machines = {"cpu": "two cores, 2,000 rows", "xeon": "two busy threads, 2,000 rows", "h200": "H200, 16,384 rows"}
         for (name, label), marker in zip(machines.items(), "osD", strict=True):
             document = _read(results / f"speed_data_{name}.json") or {"rows": []}

@@ -35,8 +35,8 @@ right.semilogy(cosine, abs(plain - exact), color="tab:green", ls="--", label="pl
 right.semilogy(cosine, abs(factor * plain - exact), color="tab:green", ls=":", label="plain layer, best factor")
 right.semilogy(cosine, abs(layer - exact), color="tab:red", label="twin")
 right.axhline(twin.bound * exact[-1], color="0.5", lw=1, label="bound, for all inputs")
-right.set(xlabel="cosine of the angle between two inputs", ylabel="distance to the DEQ", ylim=(1e-7, 1))
+right.set(xlabel="cosine of the angle between two inputs", ylabel="distance to the DEQ", ylim=(1e-7, 3))
 right.set_title("The twin stays below its bound")
-right.legend(frameon=False, fontsize="small")
+right.legend(frameon=False, fontsize="small", loc="upper left", ncols=2)
 for ax in (left, right):
     ax.set_xticks([-1, -0.5, 0, 0.5, 1])
