@@ -65,10 +65,15 @@ def write_all(docs: Path, results: Path) -> None:
         "numbers": equivalents(results) + matching(results) + distances(results) + accuracy(results),
         "benchmarks": data_speed(results) + kernel_speed(results) + networks(results),
         "api": api(docs / "api"),
+        "plain": _section(docs.parent / "README.md", "Why not simply a plain layer?").partition("\n\n")[2],
         "three_routes": three_routes(results),
         **one_layer(results),
     }.items():
         (folder / f"{name}.txt").write_text(text)
+
+
+def _section(path: Path, title: str) -> str:
+    return path.read_text().split(f"## {title}\n\n")[1].split("\n## ")[0]
 
 
 def for_sphinx(docname: str, text: str) -> str:
