@@ -109,7 +109,7 @@ TASKS = {
     "Find the layer that stands for a DEQ": "match_one_layer match match_sphere Twin pytorch_code",
     "Replace a trained DEQ": "replace nn.Replacement nn.Certificate nn.ReplaceOptions",
     "Compute exact kernels": "ck ntk kernels_of kernel_function finite_ck finite_ntk clear_caches",
-    "Build, train and export networks": "nn.DEQ nn.ENN nn.fit nn.fit_readout nn.History nn.SolverOptions nn.Model "
+    "Build, train and export networks": "nn.DEQ nn.ENN nn.ConvDEQ nn.fit nn.fit_readout nn.History nn.SolverOptions nn.Model "
     "nn.save nn.load nn.export_onnx",
     "Describe data": "GaussianMixture MixtureStatistics standardise Standardiser",
     "Predict spectra and learning": "coefficients equivalent spectral_law predict_learning learning_curve "
