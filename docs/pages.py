@@ -103,14 +103,14 @@ def _contents(section: str) -> str:
 
 
 TASKS = {
-    "Say which network": "DEQ ENN ConvDEQ activation Activation network_from_dict activations.activation_names "
-    "activations.LeakyReLU activations.HardTanh activations.ELU activations.Hermite activations.Quadratic "
+    "Say which network": "DEQ ENN ConvDEQ ConvENN activation Activation network_from_dict "
+    "activations.activation_names activations.LeakyReLU activations.HardTanh activations.ELU activations.Hermite activations.Quadratic "
     "activations.Linear activations.Affine",
     "Find the layer that stands for a DEQ": "match_one_layer match match_sphere Twin pytorch_code",
     "Replace a trained DEQ": "replace nn.Replacement nn.Certificate nn.ReplaceOptions",
     "Compute exact kernels": "ck ntk kernels_of kernel_function finite_ck finite_ntk clear_caches",
-    "Build, train and export networks": "nn.DEQ nn.ENN nn.ConvDEQ nn.fit nn.fit_readout nn.History nn.SolverOptions nn.Model "
-    "nn.save nn.load nn.export_onnx",
+    "Build, train and export networks": "nn.DEQ nn.ENN nn.ConvDEQ nn.fit nn.fit_readout nn.History nn.SolverOptions "
+    "nn.Model nn.save nn.load nn.export_onnx",
     "Describe data": "GaussianMixture MixtureStatistics standardise Standardiser",
     "Predict spectra and learning": "coefficients equivalent spectral_law predict_learning learning_curve "
     "estimate_learning",
