@@ -104,8 +104,8 @@ def _contents(section: str) -> str:
 
 TASKS = {
     "Say which network": "DEQ ENN ConvDEQ ConvENN activation Activation network_from_dict "
-    "activations.activation_names activations.LeakyReLU activations.HardTanh activations.ELU activations.Hermite activations.Quadratic "
-    "activations.Linear activations.Affine",
+    "activations.activation_names activations.LeakyReLU activations.HardTanh activations.ELU activations.Hermite "
+    "activations.Quadratic activations.Linear activations.Affine",
     "Find the layer that stands for a DEQ": "match_one_layer match match_sphere Twin pytorch_code",
     "Replace a trained DEQ": "replace nn.Replacement nn.Certificate nn.ReplaceOptions",
     "Compute exact kernels": "ck ntk kernels_of kernel_function finite_ck finite_ntk clear_caches",
