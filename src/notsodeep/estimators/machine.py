@@ -6,22 +6,21 @@ weighted mean of the kernel's diagonal. With an intercept the targets are first 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InvalidInputError
+from ..errors import ConvergenceError, InvalidInputError
 from ..solve import CG, KernelTiles, NetworkKernel, solve_dense, solve_operator
 from ..solve._limits import LIMITS as SOLVE_LIMITS
-from ..solve.dense import ridge_path, scale_of, smallest_mean, with_mean
-from ..solve.iterative import Solver, cg_options
+from ..solve.dense import scale_of, smallest_mean, solve_in_place, with_mean
+from ..solve.iterative import Solver, choose_solver
 from ..solve.operators import KernelOperator
 
-GRID = tuple(float(r) for r in np.logspace(-8, 1, 37))
-"""The ridges that ``ridge="loo"`` tries, relative to the mean diagonal: four to a decade."""
+log = logging.getLogger("notsodeep")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +50,15 @@ class Problem:
         return torch.cat([self.targets, ones], dim=1)
 
     def left_out(self, found: Tensor) -> Tensor:
-        """Return leave-one-out predictions, (n, k), from those for the right-hand sides."""
-        return with_mean(found, self.targets, self.mean, self.weights) if self.intercept else found
+        """Return leave-one-out predictions of the last rows, (m, k), from those for the right-hand sides."""
+        if not self.intercept:
+            return found
+        taken = self.weights.clamp_max(1.0)
+        return with_mean(found, self.targets[-len(found) :], self.mean, taken[-len(found) :], self.weights.sum())
+
+    def at(self, index: Any) -> Problem:
+        """Return the problem of these rows alone, with a mean of their own, in this order."""
+        return Problem.of(self.X[index], self.targets[index] + self.mean, self.weights[index], self.intercept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +78,7 @@ class FittedMachine:
     record: dict[str, Any]
     """Solver, steps, residuals."""
     leave_one_out: Tensor | None = None
-    """The prediction of each row from all others, (n, k); None after conjugate gradients."""
+    """The predictions of the last rows, each from all others, (m, k); None after conjugate gradients."""
 
     @torch.no_grad()
     def predict(self, X: Tensor, client: Any = None) -> Tensor:
@@ -87,27 +93,31 @@ class FittedMachine:
 def fit_machine(
     kernel: NetworkKernel,
     problem: Problem,
-    ridge: float | None,
+    ridge: float,
     solver: Solver = "auto",
     client: Any = None,
     progress: bool | None = None,
+    last: int = 0,
 ) -> FittedMachine:
-    """Fit a machine; ``ridge=None`` chooses the ridge by leave-one-out errors.
+    """Fit a machine, with leave-one-out predictions of the ``last`` rows where a factorisation solves it.
 
     With a Dask ``client``, its workers compute the kernel and its products.
     """
-    options = cg_options(solver, len(problem.X))
+    options, reason = choose_solver(solver, problem.X)
+    log.info("%d rows are solved by %s: %s", len(problem.X), "Cholesky" if options is None else "CG", reason)
     if options is not None:
         return _fit_iterative(kernel, problem, ridge, options, client, progress)
     K = kernel_matrix(kernel, problem.X, client)
-    mean = _mean_diagonal(problem.weights * K.diagonal(), problem.weights)
-    if ridge is None:
-        return _fit_path(kernel, problem, K, mean)
-    found = solve_dense(K, problem.right, [ridge * mean], weights=problem.weights, loo=True)
+    absolute = ridge * mean_diagonal(problem.weights * K.diagonal(), problem.weights)
+    try:
+        found = solve_in_place(K, problem.right, absolute, problem.weights, last)
+    except ConvergenceError:  # K is spoilt; with a jitter it is solved in memory of its own
+        K = kernel_matrix(kernel, problem.X, client)
+        found = solve_dense(K, problem.right, [absolute], weights=problem.weights, loo=True)
     assert found.leave_one_out is not None
-    record = {"solver": "cholesky", "residual": float(found.residuals.max()), "jitter": found.jitter}
-    left_out = problem.left_out(found.leave_one_out[0])
-    return _fitted(kernel, problem, found.coefficients[0], ridge, ridge * mean, record, left_out)
+    record = {"solver": "cholesky", "residual": float(found.residuals.max()), "jitter": found.jitter, "reason": reason}
+    left_out = problem.left_out(found.leave_one_out[0, len(K) - last :]) if last else None
+    return _fitted(kernel, problem, found.coefficients[0], ridge, absolute, record, left_out)
 
 
 def _fitted(kernel: NetworkKernel, problem: Problem, coefficients: Tensor, *rest: Any) -> FittedMachine:
@@ -125,25 +135,10 @@ def kernel_matrix(kernel: NetworkKernel, X: Tensor, client: Any = None) -> Tenso
         return operator.matrix()
 
 
-def _fit_path(kernel: NetworkKernel, problem: Problem, K: Tensor, mean: float) -> FittedMachine:
-    """Choose the ridge of the grid with the least leave-one-out squared error."""
-    path = ridge_path(K, problem.right, problem.weights)
-    wrong = [problem.left_out(path.leave_one_out(ridge * mean)) - problem.targets - problem.mean for ridge in GRID]
-    ridge = GRID[int(np.argmin([float(path.weights @ each.square().sum(1)) for each in wrong]))]
-    a = ridge * mean
-    left_out = problem.left_out(path.leave_one_out(a))
-    return _fitted(kernel, problem, path.solution(a), ridge, a, {"solver": "eigh"}, left_out)
-
-
 def _fit_iterative(
-    kernel: NetworkKernel, problem: Problem, ridge: float | None, options: CG, client: Any, progress: bool | None
+    kernel: NetworkKernel, problem: Problem, ridge: float, options: CG, client: Any, progress: bool | None
 ) -> FittedMachine:
     X, weights = problem.X, problem.weights
-    if ridge is None:
-        raise InvalidInputError(
-            f"ridge='loo' takes a factorisation, and {len(X)} rows are solved by conjugate gradients; choose the ridge "
-            f"on a sample of at most {SOLVE_LIMITS.direct_rows} rows, give a number, or solver='cholesky'"
-        )
     scale = scale_of(weights, len(X), X.device)
     operator: KernelOperator
     if client is None:
@@ -152,14 +147,14 @@ def _fit_iterative(
         from ..distributed import ClusterKernel
 
         operator = ClusterKernel(client, kernel, X, scale=scale, dtype=options.dtype)
-    absolute = ridge * _mean_diagonal(operator.diagonal(), weights)
+    absolute = ridge * mean_diagonal(operator.diagonal(), weights)
     found = solve_operator(operator, problem.targets, [absolute], options, progress=progress)
     record: dict[str, Any] = {"solver": "cg", "residual": float(found.residuals.max())}
     record |= {name: getattr(found, name) for name in ("steps", "refinements", "rank")}
     return _fitted(kernel, problem, found.coefficients[0], ridge, absolute, record)
 
 
-def _mean_diagonal(weighted: Tensor, weights: Tensor) -> float:
+def mean_diagonal(weighted: Tensor, weights: Tensor) -> float:
     """Return what a ridge is relative to; a small part of it and its inverse must be numbers too."""
     mean = float(weighted.sum() / weights.sum())
     if mean < smallest_mean():

@@ -5,27 +5,31 @@ The classes validate and store; :func:`fit_machine` computes.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import scipy.optimize
+import torch
 from numpy.typing import NDArray
-from scipy.special import softmax
+from scipy.special import expit, log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from .._arguments import check_settings
 from ..errors import InvalidInputError
-from ..mixtures.standardise import Scale
-from ..networks import Kernel
+from ..mixtures.standardise import Scale, Standardiser
+from ..networks import DEQ, Kernel
 from ..solve import NetworkKernel
 from ..solve.iterative import Solver
 from ._limits import LIMITS
 from .machine import Problem, fit_machine
+from .selection import Selection, best_ridge, log_loss, sample_of, squared_error
 from .specification import (
     FLOATS,
     Array,
@@ -38,6 +42,8 @@ from .specification import (
     weights_of,
 )
 
+Chosen = float | Literal["loo"]
+
 
 @dataclass(eq=False, repr=False)
 class KernelMachine(WithClient, BaseEstimator):
@@ -46,10 +52,10 @@ class KernelMachine(WithClient, BaseEstimator):
     activation: Any = "relu"
     _: KW_ONLY
     sigma_a2: float = 0.2
-    sigma_b2: float | None = None
-    sigma_c2: float = 0.0
+    sigma_b2: Chosen | None = "loo"
+    sigma_c2: Chosen = "loo"
     kernel: Kernel = "ntk"
-    ridge: float | Literal["loo"] = 1e-3
+    ridge: Chosen = "loo"
     scale: Scale = "auto"
     fit_intercept: bool = True
     solver: Solver = "auto"
@@ -58,7 +64,7 @@ class KernelMachine(WithClient, BaseEstimator):
     client: Any = None
     progress: bool | None = None
 
-    def _fit(self, X: Array, T: Array, weights: Array, flat: bool) -> None:
+    def _fit(self, X: Array, T: Array, weights: Array, flat: bool, codes: NDArray[Any] | None = None) -> None:
         """Fit to targets T, (n, k); a row of weight zero takes no part, and its prediction is its leave-one-out."""
         check_settings(self)
         if self.ridge != "loo" and not 0 < self.ridge < math.inf:
@@ -66,26 +72,40 @@ class KernelMachine(WithClient, BaseEstimator):
                 f"ridge must be positive and finite, relative to the mean diagonal, got {self.ridge!r}"
             )
         self._check_client(self.device)
-        weighted = weights > 0
-        if not weighted.any():
+        self._kept = np.flatnonzero(weights)
+        if not len(self._kept):
             raise InvalidInputError("all sample weights are zero: there is nothing to fit")
-        kernel, ridge = NetworkKernel(network_of(self), self.kernel), None if self.ridge == "loo" else float(self.ridge)
-        rows, targets, w = (as_tensor(part[weighted], self.device).double() for part in (X, T, weights))
-        self._scaler = scaler_of(self.scale, kernel.network).fit(rows, sample_weight=w)
-        problem = Problem.of(self._scaler.transform(rows), targets, w, self.fit_intercept)
-        self._machine = fit_machine(kernel, problem, ridge, self.solver, self.client, self.progress)
-        self._flat = flat
-        self._loo: Array | None = None
-        if self._machine.leave_one_out is not None:
-            self._loo = np.empty_like(T)
-            self._loo[weighted] = self._machine.leave_one_out.cpu().numpy()
-            if not weighted.all():
-                self._loo[~weighted] = self._machine.predict(self._rows(X[~weighted])).cpu().numpy()
+        few = LIMITS.calibration_rows
+        if len(self._kept) > few:  # the last rows get leave-one-out predictions, and are a sample for selection
+            self._kept = self._kept[sample_of(len(self._kept), None if codes is None else codes[self._kept])[::-1]]
+        kept, codes = self._kept, None if codes is None else codes[self._kept]
+        rows, targets, w = (as_tensor(part[kept], self.device).double() for part in (X, T, weights))
+        self.scaler_: Standardiser = scaler_of(self.scale, self.network).fit(rows, sample_weight=w)
+        self._problem = Problem.of(self.scaler_.transform(rows), targets, w, self.fit_intercept)
+        kernel, ridge = self._choose(codes)
+        options = (self.solver, self.client, self.progress, min(few, len(kept)))
+        self._machine = fit_machine(kernel, self._problem, ridge, *options)
+        self._flat, self._shape = flat, T.shape
 
-    def _rows(self, X: Array) -> Tensor:
-        """Return rows on the device of the estimator, scaled as those of the fit."""
-        scaled: Tensor = self._scaler.transform(as_tensor(X, self.device).double())
-        return scaled
+    def _choose(self, codes: NDArray[Any] | None) -> tuple[NetworkKernel, float]:
+        """Choose what is "loo" on a sample of the rows, and keep the rest as given."""
+        network, ridge = network_of(self), None if self.ridge == "loo" else float(self.ridge)
+        names = () if self.network is not None else ("sigma_b2", "sigma_c2")
+        free = [name for name in names if getattr(self, name) == "loo"]
+        kernel = NetworkKernel(network, self.kernel)
+        if ridge is not None and not free:
+            self.best_ = {"ridge": ridge}
+            return kernel, ridge
+        few = min(LIMITS.selection_rows, len(self._kept))
+        problem = self._problem if few == len(self._kept) else self._problem.at(slice(-few, None))
+        loss = squared_error(problem) if codes is None else log_loss(problem, as_tensor(codes[-few:], self.device))
+        if not names:
+            chosen, error = best_ridge(kernel, problem, ridge, loss)
+            self.best_ = {"ridge": chosen, "error": error, "rows": few, "kernels": 1, "runners_up": []}
+            return kernel, chosen
+        self.best_ = Selection(network, self.kernel, problem, ridge, loss).run(free)
+        found = DEQ(network.activation, network.sigma_a2, self.best_["sigma_b2"], self.best_["sigma_c2"])
+        return NetworkKernel(found, self.kernel), self.best_["ridge"]
 
     @property
     def ridge_(self) -> float:
@@ -99,25 +119,45 @@ class KernelMachine(WithClient, BaseEstimator):
 
     @property
     def record_(self) -> dict[str, Any]:
-        """How the system was solved: solver, steps, residual."""
+        """How the system was solved: solver, why it was taken, steps, residual."""
         return self._machine.record
 
     @property
     def loo_(self) -> Array:
-        """The prediction of each training row from all others, in closed form, of shape (n,) or (n, k)."""
+        """The prediction of each training row from all others, in closed form, of shape (n,) or (n, k).
+
+        For more than 2,000 rows it is computed when it is first asked for, at the cost of a second fit.
+        """
         if not hasattr(self, "_machine"):
             raise AttributeError("loo_ is there after fit")
-        if self._loo is None:
+        machine = self._machine
+        if machine.leave_one_out is None:
             raise AttributeError(
                 f"leave-one-out predictions come from a factorisation; this fit has none ({self.record_}). Use "
                 "solver='cholesky'"
             )
-        return self._flattened(self._loo)
+        if len(machine.leave_one_out) < len(self._kept):
+            options = ("cholesky", self.client, self.progress, len(self._kept))
+            whole = fit_machine(machine.kernel, self._problem, self.ridge_, *options).leave_one_out
+            assert whole is not None
+            self._machine = machine = dataclasses.replace(
+                machine, leave_one_out=whole + machine.mean - self._problem.mean
+            )
+        out = np.empty(self._shape)
+        out[self._kept] = machine.leave_one_out.cpu().numpy()
+        rest = np.setdiff1d(np.arange(len(out)), self._kept)
+        out[rest] = self._unweighted
+        return self._flattened(out)
+
+    def _rows(self, X: Array) -> Tensor:
+        """Return rows on the device of the estimator, scaled as those of the fit."""
+        scaled: Tensor = self.scaler_.transform(as_tensor(X, self.device).double())
+        return scaled
 
     def _outputs(self, X: Any) -> Array:
         """Return the k outputs at each row of X, (m, k)."""
         check_is_fitted(self)
-        rows = validated(self, X, dtype=FLOATS, reset=False)
+        rows = validated(self, X, dtype=FLOATS, reset=False, accept_sparse="csr")
         return np.asarray(self._machine.predict(self._rows(rows), self.client).cpu())
 
     def _flattened(self, values: Array) -> Array:
@@ -126,6 +166,26 @@ class KernelMachine(WithClient, BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_machine")
 
+    def __dir__(self) -> list[str]:
+        """Leave out ``loo_`` where it is costly: tools that show an object read all of its attributes."""
+        found = getattr(getattr(self, "_machine", None), "leave_one_out", None)
+        there = found is not None and len(found) == len(self._kept)
+        return [name for name in super().__dir__() if name != "loo_" or there]
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """As scikit-learn writes it; a fitted machine adds, as a comment, what was done and chosen."""
+        text: str = super().__repr__(N_CHAR_MAX)
+        if not hasattr(self, "_machine"):
+            return text
+        rows = f"{self.scaler_.chosen_} scaled" if self.scaler_.chosen_ else "rows as given"
+        names = [name for name in ("ridge", "sigma_b2", "sigma_c2") if name in self.best_]
+        return text + f"  # fitted: {rows}, " + ", ".join(f"{name}={self.best_[name]:.3g}" for name in names)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
 
 class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     """Kernel ridge regression with the exact kernel of a DEQ, for any number of rows.
@@ -133,19 +193,23 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     Parameters
     ----------
     activation : str or Activation
-    sigma_a2, sigma_b2, sigma_c2 : float
-        Variances of the hidden weights, the input weights and the biases; ``sigma_b2=None`` is 1 - sigma_a2.
+    sigma_a2 : float
+        Variance of the hidden weights.
+    sigma_b2, sigma_c2 : float or "loo"
+        Variances of the input weights and of the biases; ``sigma_b2=None`` is 1 - sigma_a2.
     kernel : "ntk", "ck" or "ntk_frozen"
         What is trained: all weights, the readout alone, or all but the input weights.
     ridge : float or "loo"
-        Relative to the mean diagonal of the kernel, or the best of a grid by its leave-one-out errors.
+        Relative to the mean diagonal of the kernel. What is "loo" is chosen together by exact leave-one-out errors
+        (squared) on at most 1,000 rows, from at most 12 kernels.
     scale : "auto", "columns", "rows" or None
         How rows are centred and scaled to mean squared norm one before the kernel, see :class:`Standardiser`; "auto"
         is its rule, but "rows" for a ConvDEQ and None for a twin, which was made for the norms of its rows.
     fit_intercept : bool
         Whether to centre the targets by their weighted mean, which is added to predictions.
     solver : "auto", "cholesky" or nsd.solve.CG
-        ``"auto"`` is Cholesky up to 10,000 rows and conjugate gradients beyond.
+        ``"auto"`` is Cholesky up to 10,000 rows, and beyond what is predicted to be quicker from one measured product
+        of matrices, if the matrix fits into memory; ``record_`` and the logger "notsodeep" tell the reason.
     network : DEQ, ENN, ConvDEQ, ConvENN or Twin, optional
         Takes the place of the parameters of the DEQ; a twin brings its own kernel.
     device : str or torch.device, optional
@@ -158,8 +222,12 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     ----------
     loo_ : array of shape (n,) or (n, k)
         The prediction of each training row from all others, in closed form.
+    best_ : dict
+        What was chosen, its leave-one-out error, the number of rows and kernels it was found with, and the runners-up.
     ridge_, absolute_ridge_, record_
         The ridge, relative to the mean diagonal and times it, and how the system was solved.
+    scaler_ : Standardiser
+        What is done to rows; ``scaler_.chosen_`` is "columns", "rows" or None.
 
     Examples
     --------
@@ -173,9 +241,10 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     @all_or_nothing
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DEQRegressor:
         """Fit to rows X, (n, p), and targets y, (n,) or (n, k); a row of weight 2 counts as two rows."""
-        X, y = validated(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True)
+        X, y = validated(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True, accept_sparse="csr")
         weights = weights_of(sample_weight, X)
         self._fit(X, y.reshape(len(X), -1).astype(np.float64), weights, flat=y.ndim == 1)
+        self._unweighted = self._outputs(X[weights == 0]) if not weights.all() else np.empty((0, self._shape[1]))
         return self
 
     def predict(self, X: Any) -> Array:
@@ -183,30 +252,36 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         return self._flattened(self._outputs(X))
 
 
+@dataclass(eq=False, repr=False)
 class DEQClassifier(ClassifierMixin, KernelMachine):
     """One-against-rest ridge classification with the exact kernel of a DEQ.
 
     Targets are +1 for the class and -1 for the others; two classes share one output. ``decision_function`` returns what
     the regression predicts, ``predict`` the class with the largest output. ``predict_proba`` is softmax(t f) of the
-    outputs f, or of (-f, f) for two classes, with the one temperature t that maximises the likelihood of the
-    leave-one-out predictions; after conjugate gradients these come from a Cholesky fit of at most 2,000 rows.
+    outputs f, or of (-f, f) for two classes. The temperature t, and with an intercept a shift of the outputs, maximise
+    the likelihood of leave-one-out predictions, of at most 2,000 rows; after conjugate gradients these come from a
+    Cholesky fit of these rows alone.
 
     Parameters
     ----------
     activation : str or Activation
-    sigma_a2, sigma_b2, sigma_c2 : float
-        Variances of the hidden weights, the input weights and the biases; ``sigma_b2=None`` is 1 - sigma_a2.
+    sigma_a2 : float
+        Variance of the hidden weights.
+    sigma_b2, sigma_c2 : float or "loo"
+        Variances of the input weights and of the biases; ``sigma_b2=None`` is 1 - sigma_a2.
     kernel : "ntk", "ck" or "ntk_frozen"
         What is trained: all weights, the readout alone, or all but the input weights.
     ridge : float or "loo"
-        Relative to the mean diagonal of the kernel, or the best of a grid by its leave-one-out errors.
+        Relative to the mean diagonal of the kernel. What is "loo" is chosen together by exact leave-one-out errors
+        (the log-loss) on at most 1,000 rows, from at most 12 kernels.
     scale : "auto", "columns", "rows" or None
         How rows are centred and scaled to mean squared norm one before the kernel, see :class:`Standardiser`; "auto"
         is its rule, but "rows" for a ConvDEQ and None for a twin, which was made for the norms of its rows.
     fit_intercept : bool
         Whether to centre the targets by their weighted mean, which is added to predictions.
     solver : "auto", "cholesky" or nsd.solve.CG
-        ``"auto"`` is Cholesky up to 10,000 rows and conjugate gradients beyond.
+        ``"auto"`` is Cholesky up to 10,000 rows, and beyond what is predicted to be quicker from one measured product
+        of matrices, if the matrix fits into memory; ``record_`` and the logger "notsodeep" tell the reason.
     network : DEQ, ENN, ConvDEQ, ConvENN or Twin, optional
         Takes the place of the parameters of the DEQ; a twin brings its own kernel.
     device : str or torch.device, optional
@@ -214,16 +289,22 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         Its workers compute the kernel and large predictions; clones share it, pickles go without it.
     progress : bool, optional
         Whether to show progress bars; by default on a terminal.
+    class_weight : dict, "balanced" or None
+        Factors of the weights of rows, by class; they are divided by the largest.
 
     Attributes
     ----------
     classes_ : array of shape (classes,)
     loo_ : array of shape (n,) or (n, classes)
         The leave-one-out values of ``decision_function`` at the training rows.
-    temperature_ : float
+    temperature_ : float, or array of shape (labels,)
         The factor of the outputs in ``predict_proba``.
+    best_ : dict
+        What was chosen, its leave-one-out error, the number of rows and kernels it was found with, and the runners-up.
     ridge_, absolute_ridge_, record_
         The ridge, relative to the mean diagonal and times it, and how the system was solved.
+    scaler_ : Standardiser
+        What is done to rows; ``scaler_.chosen_`` is "columns", "rows" or None.
 
     Examples
     --------
@@ -234,48 +315,89 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
     (array(['right'], dtype='<U5'), (60, 2))
     """
 
+    class_weight: Any = field(default=None, kw_only=True)
+
     @all_or_nothing
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DEQClassifier:
-        """Fit to rows X, (n, p), and labels y, (n,), of at least two classes; a row of weight 2 counts as two rows."""
-        X, y = validated(self, X, y, dtype=FLOATS)
+        """Fit to rows X, (n, p), and labels y, (n,), of at least two classes; a row of weight 2 counts as two rows.
+
+        An indicator matrix y, (n, labels), of zeros and ones gives every row any number of labels.
+        """
+        X, y = validated(self, X, y, dtype=FLOATS, multi_output=True, accept_sparse="csr")
         check_classification_targets(y)
-        weights = weights_of(sample_weight, X)
-        self.classes_, codes = np.unique(column_or_1d(y), return_inverse=True)
+        weights = weights_of(sample_weight, X) * self._class_weights(y)
+        self._multilabel = type_of_target(y) == "multilabel-indicator"
+        codes = None
+        if self._multilabel:
+            self.classes_, T = np.arange(y.shape[1]), np.where(y > 0, 1.0, -1.0)
+        else:
+            self.classes_, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
+            T = self._targets(codes)
+        self._fit(X, T, weights, flat=T.shape[1] == 1, codes=codes)
+        self._calibrate()
+        self._unweighted = self._outputs(X[weights == 0]) if not weights.all() else np.empty((0, self._shape[1]))
+        return self
+
+    def _targets(self, codes: NDArray[Any]) -> Array:
+        """Return +1 for the class and -1 for the others, of shape (n, classes), or (n, 1) for two."""
         if len(self.classes_) < 2:
             raise InvalidInputError(
-                f"a classifier needs at least two classes, got n_samples = {len(X)} of one class: "
+                f"a classifier needs at least two classes, got n_samples = {len(codes)} of one class: "
                 f"{self.classes_.tolist()}"
             )
         two = len(self.classes_) == 2
-        T = (2.0 * (codes[:, None] if two else np.eye(len(self.classes_))[codes]) - 1.0).astype(np.float64)
-        self._fit(X, T, weights, flat=two)
-        self.temperature_ = self._calibrated(X, T, codes, weights)
-        return self
+        return (2.0 * (codes[:, None] if two else np.eye(len(self.classes_))[codes]) - 1.0).astype(np.float64)
+
+    def _class_weights(self, y: Any) -> Array:
+        """Return the factor of each row, at most 1, so that leave-one-out leaves out the whole row."""
+        try:
+            factors = np.asarray(compute_sample_weight(self.class_weight, y), dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(f"class_weight must be 'balanced' or a weight for each class: {error}") from None
+        if not (np.isfinite(factors).all() and (factors >= 0).all() and factors.any()):
+            raise InvalidInputError("class weights must be finite, not negative and not all zero")
+        return factors if self.class_weight is None else np.asarray(factors / factors.max())
 
     def decision_function(self, X: Any) -> Array:
         """Compute the outputs at rows X, (m, p): (m, classes), or (m,) for two classes, positive for the second."""
         return self._flattened(self._outputs(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Predict the class of each row of X, (m, p)."""
-        best = _scores(self._outputs(X)).argmax(1)
-        return np.asarray(self.classes_[best])
+        """Predict the class of each row of X, (m, p), or the labels of each row, (m, labels)."""
+        outputs = self._outputs(X)
+        return (outputs > 0).astype(np.int64) if self._multilabel else self.classes_[_scores(outputs).argmax(1)]
 
     def predict_proba(self, X: Any) -> Array:
-        """Predict the probability of each class at rows X, (m, p): an array of shape (m, classes)."""
-        scores = _scores(self._outputs(X))
-        return np.asarray(softmax(self.temperature_ * scores, axis=1))
+        """Predict the probability of each class, or of each label by itself, at rows X, (m, p): (m, classes)."""
+        outputs = self._outputs(X)
+        if self._multilabel:
+            return np.asarray(expit(2.0 * self.temperature_ * outputs))
+        return np.asarray(softmax(self.temperature_ * _scores(outputs), axis=1))
 
-    def _calibrated(self, X: Array, T: Array, codes: NDArray[Any], weights: Array) -> float:
-        """Return the temperature of the leave-one-out values, of a part of the rows after conjugate gradients."""
-        if self._loo is not None:
-            return temperature(_scores(self._loo), codes, weights)
-        few = np.random.default_rng(0).permutation(np.flatnonzero(weights))[: LIMITS.calibration_rows]
-        targets, w = (as_tensor(part[few], self.device) for part in (T, weights))
-        problem = Problem.of(self._rows(X[few]), targets, w, self.fit_intercept)
-        found = fit_machine(self._machine.kernel, problem, self.ridge_, "cholesky").leave_one_out
+    def _calibrate(self) -> None:
+        """Find temperature and bias from leave-one-out outputs, of a part of the rows after conjugate gradients."""
+        machine, few = self._machine, min(LIMITS.calibration_rows, len(self._kept))
+        found, problem = machine.leave_one_out, self._problem
+        if found is None:
+            part = problem.at(slice(-few, None))
+            found = fit_machine(machine.kernel, part, self.ridge_, "cholesky", last=few).leave_one_out
         assert found is not None
-        return temperature(_scores(found.cpu().numpy()), codes[few], weights[few])
+        values, signs = found.cpu().numpy(), (problem.targets + problem.mean)[-few:].cpu().numpy()
+        w = problem.weights[-few:].cpu().numpy()
+        if self._multilabel:
+            each = [calibrate(v[:, None], (t > 0).astype(int), w, self.fit_intercept) for v, t in zip(values.T, signs.T)]
+            self.temperature_, bias = np.array([t for t, _ in each]), np.concatenate([b for _, b in each])
+        else:
+            codes = _scores(signs).argmax(1)
+            self.temperature_, bias = calibrate(values, codes, w, self.fit_intercept)
+        shift = torch.as_tensor(bias).to(machine.mean)
+        left_out = None if machine.leave_one_out is None else machine.leave_one_out + shift
+        self._machine = dataclasses.replace(machine, mean=machine.mean + shift, leave_one_out=left_out)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
 
 
 # ---- probabilities from decision values --------------------------------------------------------------------
@@ -286,21 +408,30 @@ def _scores(values: Array) -> Array:
     return np.hstack([-values, values]) if values.shape[1] == 1 else values
 
 
-def temperature(scores: Array, codes: NDArray[np.int64], weights: Array) -> float:
-    """Return the t > 0 that maximises the weighted likelihood of softmax(t scores), which is concave in t.
+def calibrate(values: Array, codes: NDArray[Any], weights: Array, biased: bool) -> tuple[float, Array]:
+    """Return t > 0 and the shift b, (k,), with the largest likelihood of softmax(t (scores + b)); b is zero on demand.
 
-    >>> round(temperature(np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), np.array([0, 0, 1]), np.ones(3)), 6)
-    0.693147
+    The likelihood is concave in t and t b. As Platt proposed, a class of N rows counts as N + 1 of its own and one of
+    each other class, without which separated classes would have no maximum.
+
+    >>> t, b = calibrate(np.array([[1.0], [1.0], [-1.0]]), np.array([1, 0, 0]), np.ones(3), False)
+    >>> round(t, 4), b
+    (0.1116, array([0.]))
     """
-    end = LIMITS.log_temperature
+    scores, total = _scores(values), float(weights.sum())
+    k = scores.shape[1]
+    counts = np.bincount(codes, weights, minlength=k)[codes][:, None]
+    aim = (np.eye(k)[codes] * counts + 1.0) / (counts + k)
 
-    def slope(log_t: float) -> float:
-        p = softmax(math.exp(log_t) * scores, axis=1)
-        gained = scores[np.arange(len(codes)), codes] - (p * scores).sum(1)
-        return float(weights @ gained)
+    def loss(theta: Array) -> tuple[float, Array]:
+        logits = theta[0] * scores + theta[1:]
+        log_p = log_softmax(logits, axis=1)
+        slope = weights[:, None] * (np.exp(log_p) - aim) / total
+        along = np.append((slope * scores).sum(), slope.sum(0) * biased)
+        return -float(weights @ (aim * log_p).sum(1)) / total, along
 
-    if slope(end) >= 0.0:
-        return math.exp(end)
-    if slope(-end) <= 0.0:
-        return math.exp(-end)
-    return math.exp(scipy.optimize.brentq(slope, -end, end, xtol=1e-13))
+    end = math.exp(LIMITS.log_temperature)
+    bounds = [(1.0 / end, end)] + [(None, None)] * k
+    found = scipy.optimize.minimize(loss, np.append(1.0, np.zeros(k)), jac=True, bounds=bounds, method="L-BFGS-B").x
+    shift = (found[1:] - found[1:].mean()) / found[0]
+    return float(found[0]), shift[1:] if values.shape[1] == 1 else shift

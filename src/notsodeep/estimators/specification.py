@@ -50,7 +50,10 @@ def network_of(estimator: Any) -> Source:
     check_settings(estimator)
     network = estimator.network
     if network is None:
-        deq = DEQ(estimator.activation, estimator.sigma_a2, estimator.sigma_b2, estimator.sigma_c2)
+        b2, c2 = estimator.sigma_b2, estimator.sigma_c2
+        deq = DEQ(
+            estimator.activation, estimator.sigma_a2, None if b2 == "loo" else b2, 0.0 if c2 == "loo" else c2
+        )  # where a selection starts
         deq.check_contraction()
         return deq
     if not isinstance(network, DEQ | ENN | Convolutional | Twin):

@@ -25,13 +25,24 @@ class Factor:
 
     def solve(self, b: Tensor) -> Tensor:
         """Return (K + ridge I)^(-1) b for a vector (n,) or a matrix (n, k) of right-hand sides."""
-        column = b[:, None] if b.ndim == 1 else b
-        found = torch.cholesky_solve(column.to(self.lower), self.lower)
+        column = (b[:, None] if b.ndim == 1 else b).to(self.lower)  # two triangles: cholesky_solve would copy L
+        half = torch.linalg.solve_triangular(self.lower, column, upper=False)
+        found = torch.linalg.solve_triangular(self.lower.mT, half, upper=True)
         return found[:, 0] if b.ndim == 1 else found
 
     def inverse(self) -> Tensor:
         """Return (K + ridge I)^(-1), of shape (n, n)."""
         return torch.cholesky_inverse(self.lower)
+
+    def inverse_diagonal(self, last: int) -> Tensor:
+        """Return the ``last`` entries of the diagonal of (K + ridge I)^(-1); L is overwritten where all are wanted.
+
+        Row j of L^(-1) ends at its diagonal, so these entries depend on the last rows and columns of L alone.
+        """
+        first = len(self.lower) - last
+        block = self.lower[first:, first:].clone() if first else self.lower
+        _invert_lower(block)
+        return torch.linalg.vector_norm(block, dim=0) ** 2
 
     @property
     def logdet(self) -> float:
@@ -39,10 +50,24 @@ class Factor:
         return 2.0 * float(self.lower.diagonal().log().sum())
 
 
-def factorise(K: Tensor, ridge: float = 0.0) -> Factor:
+def _invert_lower(L: Tensor) -> None:
+    """Invert a lower triangular matrix in place by halves, [A 0; B C] -> [A^(-1) 0; -C^(-1) B A^(-1) C^(-1)]."""
+    half = len(L) // 2
+    if len(L) <= 128:  # here the overhead of calls costs more than the third of the work that halving saves
+        L.copy_(torch.linalg.solve_triangular(L, torch.eye(len(L), dtype=L.dtype, device=L.device), upper=False))
+        return
+    A, B, C = L[:half, :half], L[half:, :half], L[half:, half:]
+    B.copy_(torch.linalg.solve_triangular(C, B, upper=False))
+    B.copy_(torch.linalg.solve_triangular(A, B, upper=False, left=False).neg_())
+    _invert_lower(A)
+    _invert_lower(C)
+
+
+def factorise(K: Tensor, ridge: float = 0.0, overwrite: bool = False) -> Factor:
     """Compute the Cholesky factor of K + ridge I.
 
-    A pivot that is not positive is tried again in float64 with a small jitter on the diagonal, and a warning names it.
+    A pivot that is not positive is tried again in float64 with a small jitter on the diagonal, and a warning names it;
+    where K was to be overwritten it is an error, since K is spoilt then.
 
     >>> float(factorise(torch.eye(2), ridge=1.0).solve(torch.tensor([2.0, 4.0])).sum())
     3.0
@@ -50,7 +75,9 @@ def factorise(K: Tensor, ridge: float = 0.0) -> Factor:
     _check_matrix(K)
     if not (math.isfinite(ridge) and ridge >= 0):
         raise InvalidInputError(f"ridge must be finite and not negative, got {ridge!r}")
-    lower = _cholesky(K, ridge)
+    lower = _cholesky(K if overwrite else K.clone(), ridge)
+    if lower is None and overwrite:
+        raise ConvergenceError(f"K + {ridge:.3g} I has a pivot that is not positive; use a larger ridge")
     return Factor(lower, 0.0) if lower is not None else _with_jitter(K, ridge)
 
 
@@ -65,7 +92,7 @@ def _with_jitter(K: Tensor, ridge: float) -> Factor:
     wide, mean = K.to(torch.float64), max(float(K.diagonal().mean()), smallest_mean())
     jitters = [10.0**power * mean for power in range(-14, -5, 2)]
     for jitter in [0.0, *jitters] if K.dtype != torch.float64 else jitters:
-        lower = _cholesky(wide, ridge + jitter)
+        lower = _cholesky(wide.clone(), ridge + jitter)
         if lower is not None:
             warn(
                 f"K + {ridge:.3g} I has a pivot that is not positive: solved in float64 with a jitter of {jitter:.3g} "
@@ -85,9 +112,10 @@ def smallest_mean() -> float:
 
 
 def _cholesky(K: Tensor, ridge: float) -> Tensor | None:
-    ridged = K.clone()
-    ridged.diagonal().add_(ridge)
-    lower, info = torch.linalg.cholesky_ex(ridged)
+    """Factorise in the memory of K; LAPACK's order of entries is that of the transpose, which is K again."""
+    K.diagonal().add_(ridge)
+    info = torch.zeros((), dtype=torch.int32, device=K.device)
+    lower, info = torch.linalg.cholesky_ex(K.mT, out=(K.mT, info))
     return lower if int(info) == 0 and bool(torch.isfinite(lower.diagonal()).all()) else None
 
 
@@ -130,7 +158,12 @@ class Solution:
 
 @checked
 def solve_dense(
-    K: Tensor, targets: Tensor, ridges: Sequence[float], *, weights: Tensor | None = None, loo: bool = False
+    K: Tensor,
+    targets: Tensor,
+    ridges: Sequence[float],
+    *,
+    weights: Tensor | None = None,
+    loo: bool = False,
 ) -> Solution:
     """Solve kernel ridge regression with a matrix, by one Cholesky factorisation for each ridge.
 
@@ -170,9 +203,29 @@ def solve_dense(
         residuals.append(left / right.norm(dim=0).clamp_min(torch.finfo(K.dtype).tiny))
         jitter = max(jitter, factor.jitter)
         if loo:
-            left_out.append(leave_one_out(B, parts[-1], d**2 * factor.inverse().diagonal(), d**2, ridge))
+            left_out.append(leave_one_out(B, parts[-1], d**2 * factor.inverse_diagonal(len(K)), d**2, ridge))
     loo_stack = torch.stack(left_out) if loo else None
     return Solution(torch.stack(parts), tuple(ridges), torch.stack(residuals), loo_stack, jitter=jitter)
+
+
+def solve_in_place(K: Tensor, targets: Tensor, ridge: float, weights: Tensor, last: int) -> Solution:
+    """Solve for one ridge in the memory of K; the ``last`` rows, and no others, get leave-one-out predictions.
+
+    The residual is that of 64 rows, as if all were like them.
+    """
+    check_problem(K, targets, [ridge])
+    scale = scale_of(weights, len(K), K.device)
+    d = torch.ones_like(weights) if scale is None else scale
+    if scale is not None:
+        K.mul_(d).mul_(d[:, None])
+    right, few, norms = d[:, None] * targets, K[-64:].clone(), targets.norm(dim=0)
+    factor = factorise(K, ridge, overwrite=True)
+    z = factor.solve(right)
+    wrong = (right[-64:] - few @ z - ridge * z[-64:]).norm(dim=0) * (len(K) / len(few)) ** 0.5
+    a, w = d[:, None] * z, weights[len(K) - last :]
+    left_out = leave_one_out(targets[len(K) - last :], a[len(K) - last :], w * factor.inverse_diagonal(last), w, ridge)
+    residuals = wrong / norms.clamp_min(torch.finfo(K.dtype).tiny)
+    return Solution(a[None], (ridge,), residuals[None], left_out[None])
 
 
 def leave_one_out(
@@ -193,14 +246,14 @@ def leave_one_out(
     return targets - torch.where(w > 1.0, less, gone)
 
 
-def with_mean(left_out: Tensor, centred: Tensor, mean: Tensor, weights: Tensor) -> Tensor:
+def with_mean(left_out: Tensor, centred: Tensor, mean: Tensor, taken: Tensor, total: Tensor) -> Tensor:
     """Return leave-one-out predictions of targets that were centred by their weighted mean, (k,).
 
-    The last column of ``left_out``, (n, k + 1), belongs to targets that are all 1. Leaving a row out moves the mean by
-    d_i, and the other targets by -d_i: f(y)_i + d_i (1 - f(1)_i), since ridge regression is linear in its targets.
+    The last column of ``left_out``, (n, k + 1), belongs to targets that are all 1. Leaving out the weight ``taken``,
+    (n,), of the ``total`` moves the mean by d_i and the other targets by -d_i. Ridge regression is linear in its
+    targets, so that the prediction is mean + f(y)_i + d_i (1 - f(1)_i).
     """
-    taken = weights.clamp_max(1.0)
-    rest = (weights.sum() - taken)[:, None]
+    rest = (total - taken)[:, None]
     moved = torch.where(rest > 0.0, -taken[:, None] * centred / rest, -mean)  # without other rows, nothing is known
     return mean + left_out[:, :-1] + moved * (1.0 - left_out[:, -1:])
 
@@ -236,6 +289,8 @@ class RidgePath:
     """Eigenvalues of W^(1/2) K W^(1/2), (n,); negative ones, which come from rounding, are set to zero."""
     vectors: Tensor
     """The eigenvectors Q, (n, n)."""
+    squares: Tensor
+    """Their entries squared."""
     targets: Tensor
     """Shape (n, k)."""
     rotated: Tensor
@@ -251,7 +306,7 @@ class RidgePath:
 
     def leave_one_out(self, ridge: float) -> Tensor:
         """Return the prediction of each row from all others, of shape (n, k)."""
-        inverse_diagonal = self.weights * ((self.vectors**2) @ (1.0 / (self.values + ridge)))
+        inverse_diagonal = self.weights * (self.squares @ (1.0 / (self.values + ridge)))
         return leave_one_out(self.targets, self.solution(ridge), inverse_diagonal, self.weights, ridge)
 
 
@@ -266,4 +321,4 @@ def ridge_path(K: Tensor, targets: Tensor, weights: Tensor | None = None) -> Rid
     B, scale = targets.to(K.device, torch.float64), scale_of(weights, len(K), K.device)
     d = torch.ones_like(B[:, :1]) if scale is None else scale[:, None]
     values, vectors = torch.linalg.eigh(d * K.to(torch.float64) * d.T)
-    return RidgePath(values.clamp_min(0.0), vectors, B, vectors.T @ (d * B), d[:, 0] ** 2)
+    return RidgePath(values.clamp_min(0.0), vectors, vectors**2, B, vectors.T @ (d * B), d[:, 0] ** 2)

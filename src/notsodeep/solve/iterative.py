@@ -7,6 +7,7 @@ passes, until the true residual is small.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ._limits import LIMITS
 from .dense import Solution, check_problem
-from .operators import Dtype, KernelOperator
+from .operators import Dtype, KernelOperator, available_bytes
 from .pivoted import pivoted_cholesky, preconditioner
 
 
@@ -70,13 +71,44 @@ class CG:
 Solver = Literal["auto", "cholesky"] | CG
 
 
-def cg_options(solver: Solver, n: int) -> CG | None:
-    """Return the options of conjugate gradients where they solve ``n`` rows, and None where Cholesky does."""
-    if isinstance(solver, CG):
-        return solver
-    if solver not in ("auto", "cholesky"):
+def choose_solver(solver: Solver, X: Tensor) -> tuple[CG | None, str]:
+    """Return the options of conjugate gradients where they solve for the rows of X, else None; and the reason."""
+    if isinstance(solver, CG) or solver == "cholesky":
+        return (solver if isinstance(solver, CG) else None), "as given"
+    if solver != "auto":
         raise InvalidInputError(f"solver must be 'auto', 'cholesky' or nsd.solve.CG(...), got {solver!r}")
-    return CG() if solver == "auto" and n > LIMITS.direct_rows else None
+    n = len(X)
+    if n <= LIMITS.direct_rows:
+        return None, f"up to {LIMITS.direct_rows} rows"
+    if 8 * n**2 > 0.7 * available_bytes(X.device):
+        return CG(), "the matrix does not fit into the free memory"
+    direct, iterative = predicted_seconds(n, X.device)
+    return (CG() if iterative < direct else None), f"{direct:.2g} s predicted, {iterative:.2g} s by conjugate gradients"
+
+
+def predicted_seconds(n: int, device: torch.device) -> tuple[float, float]:
+    """Return the seconds that Cholesky and conjugate gradients will take for n rows, from one product of this device.
+
+    Cholesky does n^3 / 3 multiplications as fast as a product of matrices does. The iteration builds a preconditioner
+    of rank r with n r^2 multiplications, and reads the matrix in about 50 steps (docs, Kernel machines).
+    """
+    A = torch.ones(2048, 2048, dtype=torch.float64, device=device)
+    seconds = []
+    for other in (A, A[:, :16]):
+        for _ in range(2):  # the first call also loads the library
+            _wait(device)
+            start = time.perf_counter()
+            A @ other
+            _wait(device)
+        seconds.append(time.perf_counter() - start)
+    rank = min(LIMITS.highest_rank, n // 6)
+    dense, thin_one = seconds[0] / 2048**3, seconds[1] / 2048**2
+    return n**3 / 3 * dense, 3.0 * n * rank**2 * dense + 50 * n**2 * thin_one
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 @checked
