@@ -112,7 +112,7 @@ def _kernels(twin: nsd.Twin, data: Dataset, kernel: str) -> dict[str, Any]:
     exact, plain = (kernel_of(network, kernel, X) for network in (twin.deq, twin.plain))
     others = {"twin": twin.kernel_matrix(X), "plain": plain}
     guesses = {
-        name: nsd.DEQClassifier(network=network, kernel=kernel, ridge=RIDGE, scale=None)
+        name: nsd.DEQClassifier(network=network, kernel=kernel, ridge=RIDGE, scale=None, fit_intercept=False)
         .fit(X, data.y_train)
         .predict(X_test)
         for name, network in {"DEQ": twin.deq, "twin": twin, "plain": twin.plain}.items()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 
 import numpy as np
 import pytest
 import scipy.sparse
+import sklearn
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -23,6 +25,8 @@ import notsodeep as nsd
 from helpers import differences, tolerance
 from notsodeep.errors import CheckpointError, InvalidInputError, NotSoDeepWarning
 from notsodeep.estimators import load_estimator, save_estimator
+from notsodeep.estimators._limits import LIMITS
+from notsodeep.estimators.selection import GRID
 from notsodeep.nn.checkpoint import read_file, write_file
 from notsodeep.solve import CG
 
@@ -31,7 +35,8 @@ X = RNG.normal(size=(80, 12)) / 12**0.5
 NEW = RNG.normal(size=(9, 12)) / 12**0.5
 Y = np.stack([np.sin(3 * X[:, 0]), X[:, 1] * X[:, 2]], axis=1)
 LABELS = np.array(["ant", "bee", "cat"])[np.digitize(X[:, 0], [-0.1, 0.1])]
-PLAIN = {"scale": None, "fit_intercept": False}  # the kernel of the rows as they are
+GIVEN = {"ridge": 1e-3, "sigma_b2": None, "sigma_c2": 0.0}  # nothing is left to be chosen
+PLAIN = {"sigma_b2": None, "sigma_c2": 0.0, "scale": None, "fit_intercept": False}  # the kernel of the rows as given
 SOLVED = 2e-10  # residuals of 1e-11 at ridges from a hundredth
 
 
@@ -44,8 +49,8 @@ def dense(K, targets, ridge, weights=None):
 
 @parametrize_with_checks(
     [
-        nsd.DEQRegressor(),
-        nsd.DEQClassifier(),
+        nsd.DEQRegressor(**GIVEN),
+        nsd.DEQClassifier(**GIVEN),
         nsd.DEQGaussianProcess(),
         nsd.DEQFeatures(network=nsd.ENN(["relu"]), width=16),
         nsd.Standardiser(),
@@ -59,8 +64,11 @@ def test_scikit_learn_accepts(estimator, check):
 @pytest.mark.slow
 @parametrize_with_checks(
     [
-        nsd.DEQRegressor(kernel="ck", solver=CG(tol=1e-11)),  # rounding alone leaves 2e-12 on some of these data
-        nsd.DEQRegressor(ridge="loo"),
+        nsd.DEQRegressor(
+            kernel="ck", solver=CG(tol=1e-11), **GIVEN
+        ),  # rounding alone leaves 2e-12 on some of these data
+        nsd.DEQRegressor(),
+        nsd.DEQClassifier(),
         nsd.DEQGaussianProcess(optimise=True, max_steps=5),
     ]
 )
@@ -85,8 +93,8 @@ def test_the_regressor_is_kernel_ridge_regression(kernel, solver):
 
 def test_rows_in_single_precision_are_solved_in_double():
     rows = X.astype(np.float32)
-    model = nsd.DEQRegressor("tanh", kernel="ck", solver=CG(tol=1e-10)).fit(rows, Y)
-    direct = nsd.DEQRegressor("tanh", kernel="ck").fit(rows.astype(np.float64), Y)
+    model = nsd.DEQRegressor("tanh", kernel="ck", solver=CG(tol=1e-10), **GIVEN).fit(rows, Y)
+    direct = nsd.DEQRegressor("tanh", kernel="ck", **GIVEN).fit(rows.astype(np.float64), Y)
     np.testing.assert_allclose(model.predict(NEW), direct.predict(NEW), rtol=0, atol=SOLVED)
 
 
@@ -105,13 +113,13 @@ def test_rows_and_targets_are_centred_and_scaled_inside(scale):
     level = np.average(Y, axis=0, weights=w)
     deq = nsd.DEQ("relu", 0.2)
     expected = level + nsd.ntk(deq, points, rows) @ dense(nsd.ntk(deq, rows), Y - level, 0.02, w)
-    model = nsd.DEQRegressor("relu", ridge=0.02, scale=scale).fit(units, Y, w)
+    model = nsd.DEQRegressor("relu", **GIVEN | {"ridge": 0.02}, scale=scale).fit(units, Y, w)
     np.testing.assert_allclose(model.predict(new), expected, rtol=0, atol=SOLVED)
 
 
 def test_targets_far_from_zero_and_rows_in_other_units_change_nothing():
-    model = nsd.DEQRegressor("relu", ridge=0.02).fit(X, Y)
-    moved = nsd.DEQRegressor("relu", ridge=0.02).fit(1e3 * X - 7.0, Y + 100.0)
+    model = nsd.DEQRegressor("relu", sigma_c2=0.1, ridge=0.02).fit(X, Y)
+    moved = nsd.DEQRegressor("relu", sigma_c2=0.1, ridge=0.02).fit(1e3 * X - 7.0, Y + 100.0)
     np.testing.assert_allclose(moved.predict(1e3 * NEW - 7.0), model.predict(NEW) + 100.0, rtol=0, atol=SOLVED)
 
 
@@ -136,7 +144,7 @@ def refitted(K, targets, lift, weights=None, intercept=True):
 @pytest.mark.parametrize("intercept", [True, False])
 def test_leave_one_out_is_what_refitting_gives(ridge, intercept):
     w = np.repeat([1.0, 0.5, 2.5, 1.0], 20)
-    shifted, options = Y + np.array([3.0, -1.0]), {"ridge": ridge, "scale": None, "fit_intercept": intercept}
+    shifted, options = Y + np.array([3.0, -1.0]), PLAIN | {"ridge": ridge, "fit_intercept": intercept}
     model = nsd.DEQRegressor("relu", **options).fit(X, shifted, w)
     K = nsd.ntk(nsd.DEQ("relu", 0.2), X)
     expected = refitted(K, shifted, model.absolute_ridge_, w, intercept)
@@ -144,21 +152,52 @@ def test_leave_one_out_is_what_refitting_gives(ridge, intercept):
     labelled = nsd.DEQClassifier("relu", **options).fit(X, LABELS)
     targets = 2.0 * (LABELS[:, None] == labelled.classes_) - 1.0
     expected = refitted(K, targets, labelled.absolute_ridge_, intercept=intercept)
-    np.testing.assert_allclose(labelled.loo_, expected, rtol=0, atol=SOLVED)
+    shift = labelled.loo_ - expected  # of the outputs, by the likelihood
+    np.testing.assert_allclose(shift, shift[:1].repeat(80, 0) * intercept, rtol=0, atol=SOLVED)
 
 
-def test_the_ridge_chosen_by_leave_one_out_is_the_best_of_the_grid():
-    from notsodeep.estimators.machine import GRID
+def test_the_ridge_chosen_by_leave_one_out_is_the_largest_of_the_best():
+    model = nsd.DEQRegressor("relu", sigma_b2=None, sigma_c2=0.1).fit(X, Y[:, 0])
+    given = [nsd.DEQRegressor("relu", sigma_b2=None, sigma_c2=0.1, ridge=ridge).fit(X, Y[:, 0]) for ridge in GRID]
+    errors = {each.ridge: np.mean((each.loo_ - Y[:, 0]) ** 2) / Y[:, 0].var() for each in given}
+    assert model.ridge_ == max(ridge for ridge, error in errors.items() if error <= 1.001 * min(errors.values()))
+    assert model.best_["error"] == pytest.approx(errors[model.ridge_], rel=1e-6)  # a ridge of 1e-8 is a stiff system
 
-    model = nsd.DEQRegressor("relu", ridge="loo").fit(X, Y[:, 0])
-    errors = {
-        ridge: np.mean((nsd.DEQRegressor("relu", ridge=ridge).fit(X, Y[:, 0]).loo_ - Y[:, 0]) ** 2) for ridge in GRID
-    }
-    assert model.ridge_ == min(errors, key=errors.get)
+
+def test_variances_and_ridge_are_chosen_together_and_given_ones_are_kept():
+    y = np.abs(X[:, 0] - 0.3)  # not even about the mean: a bias is needed
+    model = nsd.DEQRegressor("relu").fit(X, y)
+    best = model.best_
+    assert best["kernels"] <= 12
+    assert best["error"] <= min(each["error"] for each in best["runners_up"])
+    errors = [np.mean((nsd.DEQRegressor("relu", sigma_c2=c2).fit(X, y).loo_ - y) ** 2) for c2 in (0.0, 1.0)]
+    assert np.mean((model.loo_ - y) ** 2) <= 1.002 * min(errors)
+    again = nsd.DEQRegressor("relu", **{name: best[name] for name in ("sigma_b2", "sigma_c2", "ridge")}).fit(X, y)
+    np.testing.assert_array_equal(again.predict(NEW), model.predict(NEW))
+    assert nsd.DEQRegressor("tanh", sigma_c2=0.3, ridge=0.1).fit(X, y).best_["sigma_c2"] == 0.3
+    assert nsd.DEQRegressor("tanh", sigma_b2=0.3, sigma_c2=0.0).fit(X, y).best_["kernels"] == 1
+
+
+def test_many_rows_are_chosen_on_a_sample_and_left_out_when_asked(monkeypatch):
+    few = dataclasses.replace(LIMITS, calibration_rows=30, selection_rows=20)
+    monkeypatch.setattr("notsodeep.estimators.ridge.LIMITS", few)
+    model = nsd.DEQClassifier("relu").fit(X, LABELS)
+    assert (model.best_["rows"], len(model._machine.leave_one_out), "loo_" in dir(model)) == (20, 30, False)
+    sample = model._kept[-30:]
+    before = model._machine.leave_one_out.numpy()
+    np.testing.assert_allclose(model.loo_[sample], before, rtol=0, atol=SOLVED)
+    assert "loo_" in dir(model)
+    given = {name: model.best_[name] for name in ("sigma_b2", "sigma_c2", "ridge")}
+    monkeypatch.undo()
+    whole = nsd.DEQClassifier("relu", **given).fit(X, LABELS)
+    centred = model.loo_ - model.loo_.mean(0)  # the shifts differ: they come from a sample
+    np.testing.assert_allclose(centred, whole.loo_ - whole.loo_.mean(0), rtol=0, atol=SOLVED)
+    assert np.isin(LABELS[model._kept[-3:]], ["ant", "bee", "cat"]).all()
+    assert set(LABELS[model._kept[-3:]]) == set(LABELS)  # every class by its share
 
 
 def test_leave_one_out_that_is_not_there_says_why():
-    model = nsd.DEQRegressor("relu", kernel="ck", solver=CG()).fit(X, Y)
+    model = nsd.DEQRegressor("relu", kernel="ck", solver=CG(), **GIVEN).fit(X, Y)
     with pytest.raises(AttributeError, match="factorisation"):
         model.loo_  # noqa: B018
     with pytest.raises(AttributeError, match="after fit"):
@@ -168,33 +207,57 @@ def test_leave_one_out_that_is_not_there_says_why():
 # ---- classification --------------------------------------------------------------------------------------
 
 
-def test_the_temperature_maximises_the_likelihood_of_what_was_left_out():
-    model = nsd.DEQClassifier("relu", ridge=0.05).fit(X, LABELS)
+@pytest.mark.parametrize("intercept", [True, False])
+def test_temperature_and_shift_maximise_the_likelihood_of_what_was_left_out(intercept):
+    model = nsd.DEQClassifier("relu", **GIVEN | {"ridge": 0.05}, fit_intercept=intercept).fit(X, LABELS)
+    own = LABELS[:, None] == model.classes_
+    counts = (own.sum(0) * own).sum(1)[:, None]
+    aim = np.where(own, counts + 1, 0.5) / (counts + 2)  # Platt's
 
-    def likelihood(t):
-        scores = t * model.loo_ - np.logaddexp.reduce(t * model.loo_, axis=1, keepdims=True)
-        return scores[LABELS[:, None] == model.classes_].mean()
+    def likelihood(t, shift):
+        scores = t * (model.loo_ + shift)
+        return (aim * (scores - np.logaddexp.reduce(scores, axis=1, keepdims=True))).sum(1).mean()
 
-    at = likelihood(model.temperature_)
-    assert at > max(likelihood(model.temperature_ * 1.01), likelihood(model.temperature_ / 1.01))
+    t, step = model.temperature_, 0.01
+    moves = [(t * (1 + step), 0.0), (t / (1 + step), 0.0)]
+    moves += [(t, sign * step * np.eye(3)[i]) for i in range(3) for sign in (1, -1)] if intercept else []
+    assert all(likelihood(t, 0.0) > likelihood(*move) for move in moves)
     proba = model.predict_proba(NEW)
     np.testing.assert_allclose(proba.sum(1), 1.0)
     assert (model.classes_[proba.argmax(1)] == model.predict(NEW)).all()
 
 
+def test_two_labels_at_once_are_two_machines():
+    many = np.stack([LABELS == "ant", X[:, 1] > 0.1], axis=1).astype(int)
+    both = nsd.DEQClassifier("relu", **GIVEN).fit(X, many)
+    for j in range(2):
+        alone = nsd.DEQClassifier("relu", **GIVEN).fit(X, many[:, j])
+        np.testing.assert_allclose(both.predict_proba(NEW)[:, j], alone.predict_proba(NEW)[:, 1], rtol=0, atol=SOLVED)
+        np.testing.assert_array_equal(both.predict(NEW)[:, j], alone.predict(NEW))
+
+
+def test_class_weights_are_weights_of_rows():
+    w = np.where(LABELS == "ant", 1.0, 0.25)
+    weighted = nsd.DEQClassifier("relu", **GIVEN).fit(X, LABELS, w)
+    by_class = nsd.DEQClassifier("relu", **GIVEN, class_weight={"ant": 4.0, "bee": 1.0, "cat": 1.0}).fit(X, LABELS)
+    np.testing.assert_allclose(by_class.decision_function(NEW), weighted.decision_function(NEW), rtol=0, atol=SOLVED)
+    with pytest.raises(InvalidInputError, match="class_weight must be"):
+        nsd.DEQClassifier(class_weight="fair").fit(X, LABELS)
+
+
 def test_two_classes_share_one_output_and_iterative_solves_are_calibrated_too():
     y = np.where(X[:, 0] > 0, "yes", "no")
-    direct = nsd.DEQClassifier("relu", kernel="ck").fit(X, y)
+    direct = nsd.DEQClassifier("relu", kernel="ck", **GIVEN).fit(X, y)
     assert direct.decision_function(NEW).shape == (9,)
     assert ((direct.decision_function(NEW) > 0) == (direct.predict(NEW) == "yes")).all()
-    iterated = nsd.DEQClassifier("relu", kernel="ck", solver=CG(tol=1e-11)).fit(X, y)
+    iterated = nsd.DEQClassifier("relu", kernel="ck", solver=CG(tol=1e-11), **GIVEN).fit(X, y)
     np.testing.assert_allclose(iterated.decision_function(NEW), direct.decision_function(NEW), rtol=0, atol=SOLVED)
     np.testing.assert_allclose(iterated.predict_proba(NEW), direct.predict_proba(NEW), atol=1e-7)  # all rows are few
 
 
 def test_digits_with_grid_search_in_a_pipeline():
     images, labels = load_digits(return_X_y=True)
-    machine = make_pipeline(nsd.Standardiser(), nsd.DEQClassifier("relu", kernel="ck", scale=None))
+    machine = make_pipeline(nsd.Standardiser(), nsd.DEQClassifier("relu", kernel="ck", scale=None, **GIVEN))
     search = GridSearchCV(machine, {"deqclassifier__ridge": [1e-3, 1.0]}, cv=2).fit(images[:300], labels[:300])
     assert search.score(images[1000:1200], labels[1000:1200]) > 0.9
     again = pickle.loads(pickle.dumps(search.best_estimator_))
@@ -223,7 +286,8 @@ def test_networks_and_twins_take_the_place_of_flat_parameters():
         ({"kernel": "rbf"}, "kernel must be"),
         ({"network": "relu"}, "network must be"),
         ({"sigma_a2": 0.5}, "outside the contraction range"),
-        ({"solver": CG(), "ridge": "loo"}, "factorisation"),
+        ({"sigma_c2": "best"}, "'loo'"),
+        ({"scale": "cells"}, "scale must be"),
     ],
 )
 def test_refusals(parameters, message):
@@ -231,10 +295,61 @@ def test_refusals(parameters, message):
         nsd.DEQRegressor(**parameters).fit(X, Y)
 
 
-@pytest.mark.parametrize("name", ["DEQClassifier", "DEQRegressor", "DEQGaussianProcess", "DEQFeatures", "Standardiser"])
+@pytest.mark.parametrize("name", ["DEQGaussianProcess", "DEQFeatures", "Standardiser"])
 def test_sparse_rows_are_refused_clearly(name):
     with pytest.raises(TypeError, match="dense data is required"):
-        getattr(nsd, name)().fit(scipy.sparse.csr_matrix(X), LABELS if name == "DEQClassifier" else Y[:, 0])
+        getattr(nsd, name)().fit(scipy.sparse.csr_matrix(X), Y[:, 0])
+
+
+def test_sparse_rows_are_those_of_their_dense_array():
+    rows = np.where(np.abs(X) > 0.3, X, 0.0)
+    for kind in (scipy.sparse.csr_array, scipy.sparse.csc_matrix):
+        model = nsd.DEQClassifier(**GIVEN).fit(kind(rows), LABELS)
+        np.testing.assert_array_equal(
+            model.decision_function(kind(NEW)), nsd.DEQClassifier(**GIVEN).fit(rows, LABELS).decision_function(NEW)
+        )
+
+
+def test_what_cannot_be_computed_with_is_refused_with_the_name_of_what_helps():
+    missing = X.copy()
+    missing[3, 2] = np.nan
+    with pytest.raises(InvalidInputError, match="SimpleImputer"):
+        nsd.DEQRegressor(**GIVEN).fit(missing, Y)
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"size": X[:, 0], "kind": LABELS})
+    with pytest.raises(InvalidInputError, match="OneHotEncoder"):
+        nsd.DEQRegressor(**GIVEN).fit(frame, Y)
+    frame["kind"] = pandas.Series([1, 2] * 40, dtype="category")
+    with pytest.raises(InvalidInputError, match="OneHotEncoder"):
+        nsd.DEQRegressor(**GIVEN).fit(frame, Y)
+
+
+def test_an_unfitted_machine_prints_as_scikit_learn_does_and_a_fitted_one_says_what_was_done():
+    assert repr(nsd.DEQClassifier()) == "DEQClassifier()"
+    assert repr(nsd.DEQRegressor("tanh", ridge=0.1)) == "DEQRegressor(activation='tanh', ridge=0.1)"
+    model = nsd.DEQRegressor(sigma_b2=0.8, ridge=0.1).fit(X, Y)
+    done = "  # fitted: columns scaled, ridge=0.1, sigma_b2=0.8, sigma_c2="
+    assert repr(model).startswith(f"DEQRegressor(ridge=0.1, sigma_b2=0.8){done}")
+    assert eval(repr(model), {"DEQRegressor": nsd.DEQRegressor}).get_params() == model.get_params()
+    assert "DEQRegressor(ridge=0.1, sigma_b2=0.8))])" in repr(make_pipeline(nsd.Standardiser(), model))
+    page = model._repr_html_()
+    assert "fitted" in page
+
+
+def test_sample_weights_are_routed_and_columns_have_names():
+    pandas = pytest.importorskip("pandas")
+    w = np.where(np.arange(80) % 3, 1.0, 3.0)
+    with sklearn.config_context(enable_metadata_routing=True):
+        machine = nsd.DEQRegressor(**GIVEN).set_fit_request(sample_weight=True)
+        scaler = nsd.Standardiser().set_fit_request(sample_weight=False)
+        routed = make_pipeline(scaler, machine).fit(X, Y, sample_weight=w)
+    direct = nsd.DEQRegressor(**GIVEN).fit(nsd.Standardiser().fit_transform(X), Y, w)
+    np.testing.assert_array_equal(routed.predict(X), direct.predict(nsd.Standardiser().fit_transform(X)))
+    frame = pandas.DataFrame(X[:, :3], columns=["a", "b", "c"])
+    named = nsd.DEQRegressor(**GIVEN).fit(frame, Y)
+    assert list(named.feature_names_in_) == ["a", "b", "c"]
+    with pytest.raises(InvalidInputError, match="feature names"):
+        named.predict(frame[["c", "b", "a"]])
 
 
 def test_transformers_name_their_columns_in_data_frames():
@@ -249,7 +364,7 @@ def test_transformers_name_their_columns_in_data_frames():
 def test_a_ridge_below_rounding_is_warned_of_with_the_jitter_that_took_its_place():
     twice = np.concatenate([X, X])
     with pytest.warns(NotSoDeepWarning, match="jitter of [0-9.]+e-1[0-9] added to the diagonal"):
-        model = nsd.DEQRegressor(kernel="ck", ridge=1e-18).fit(twice, twice[:, 0])
+        model = nsd.DEQRegressor(kernel="ck", **GIVEN | {"ridge": 1e-18}).fit(twice, twice[:, 0])
     assert model.record_["jitter"] > 0.0
     assert np.isfinite(model.predict(NEW)).all()
 
@@ -257,7 +372,10 @@ def test_a_ridge_below_rounding_is_warned_of_with_the_jitter_that_took_its_place
 def test_rows_in_a_read_only_memory_map(tmp_path):
     np.save(tmp_path / "rows.npy", X.astype(np.float32))
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
-    machines = (nsd.DEQRegressor("tanh"), make_pipeline(nsd.DEQFeatures(network=nsd.ENN(["tanh"]), width=32), Ridge()))
+    machines = (
+        nsd.DEQRegressor("tanh", **GIVEN),
+        make_pipeline(nsd.DEQFeatures(network=nsd.ENN(["tanh"]), width=32), Ridge()),
+    )
     for machine in machines:
         on_disk, in_memory = (clone(machine).fit(rows, Y).predict(NEW) for rows in (mapped, mapped.copy()))
         np.testing.assert_array_equal(on_disk, in_memory)
@@ -267,7 +385,7 @@ def test_rows_in_a_read_only_memory_map(tmp_path):
 @pytest.mark.parametrize("solver", ["cholesky", CG()])
 def test_arrays_that_change_after_the_fit_change_nothing(kind, solver):
     rows, targets = X.copy(), Y.copy()
-    model = kind(**({"solver": solver} if kind is nsd.DEQRegressor else {})).fit(rows, targets)
+    model = kind(**({"solver": solver, **GIVEN} if kind is nsd.DEQRegressor else {})).fit(rows, targets)
     before = model.predict(NEW)
     rows *= 0.5
     targets *= 0.5
@@ -286,7 +404,7 @@ def test_a_fit_that_fails_leaves_the_old_model(kind):
 
 def test_identical_rows_have_the_kernel_of_a_point_with_itself():
     twice = np.concatenate([X[:5], X[:5]])
-    model = nsd.DEQRegressor("relu", ridge=1e-6).fit(twice, np.arange(10.0))
+    model = nsd.DEQRegressor("relu", **GIVEN | {"ridge": 1e-6}).fit(twice, np.arange(10.0))
     # what a ridge of 1e-6 takes from values up to ten
     np.testing.assert_allclose(model.predict(X[:5]), np.arange(5) + 2.5, rtol=0, atol=1e-4)
 
@@ -443,7 +561,8 @@ def test_a_stream_is_features_with_partial_fit():
     [
         (nsd.DEQRegressor("tanh", ridge=0.1), Y),
         (nsd.DEQClassifier(network=nsd.ENN(["relu"]), kernel="ck"), LABELS),
-        (make_pipeline(nsd.Standardiser(), nsd.DEQClassifier("relu", solver=CG())), LABELS == "ant"),
+        (make_pipeline(nsd.Standardiser(), nsd.DEQClassifier("relu", solver=CG(), **GIVEN)), LABELS == "ant"),
+        (nsd.DEQClassifier("relu", **GIVEN), np.stack([LABELS == "ant", X[:, 1] > 0], axis=1).astype(int)),
         (nsd.DEQRegressor(network=nsd.match(nsd.DEQ("relu", 0.2), 1.0)), Y[:, 0]),
     ],
 )
@@ -452,6 +571,7 @@ def test_a_saved_machine_predicts_as_before(machine, targets, tmp_path):
     save_estimator(machine.fit(X, targets), path)
     again = load_estimator(path)
     np.testing.assert_array_equal(again.predict(NEW), machine.predict(NEW))
+    assert repr(again).partition("#")[2] == repr(machine).partition("#")[2]  # what was scaled and chosen
     if hasattr(machine, "predict_proba"):
         np.testing.assert_array_equal(again.predict_proba(NEW), machine.predict_proba(NEW))
 

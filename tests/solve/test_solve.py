@@ -15,7 +15,7 @@ from helpers import solved, tolerance, ulps
 from notsodeep.errors import ConvergenceError, InvalidInputError, NotSoDeepWarning
 from notsodeep.solve import CG, KernelTiles, operators, solve_dense, solve_operator
 from notsodeep.solve.dense import factorise, ridge_path
-from notsodeep.solve.iterative import cg_options
+from notsodeep.solve.iterative import choose_solver
 from notsodeep.solve.operators import add_block, as_columns, triangle_bytes
 from notsodeep.solve.pivoted import pivoted_cholesky, preconditioner
 
@@ -107,13 +107,19 @@ def test_residuals_of_many_rows_are_judged_on_a_sample(problem, monkeypatch):
     assert torch.equal(again.residuals, exact.residuals)  # a sample that is not good enough asks for all rows
 
 
-def test_many_rows_are_solved_by_conjugate_gradients():
-    assert cg_options("auto", 10_000) is None
-    assert cg_options("auto", 10_001) == CG()
-    assert cg_options("cholesky", 10_001) is None
-    assert cg_options(CG(tol=0.1), 5) == CG(tol=0.1)
+def test_many_rows_are_solved_by_what_is_predicted_to_be_quicker(monkeypatch):
+    rows = torch.empty(10_001, 1)
+    assert choose_solver("auto", rows[:10_000]) == (None, "up to 10000 rows")
+    for seconds, found in (((2.0, 1.0), CG()), ((1.0, 2.0), None)):
+        monkeypatch.setattr("notsodeep.solve.iterative.predicted_seconds", lambda n, device, s=seconds: s)
+        options, reason = choose_solver("auto", rows)
+        assert (options, "s predicted" in reason) == (found, True)
+    monkeypatch.setattr("notsodeep.solve.iterative.available_bytes", lambda device: 8 * 10_001**2)
+    assert choose_solver("auto", rows) == (CG(), "the matrix does not fit into the free memory")
+    assert choose_solver("cholesky", rows) == (None, "as given")
+    assert choose_solver(CG(tol=0.1), rows) == (CG(tol=0.1), "as given")
     with pytest.raises(InvalidInputError, match="solver must be"):
-        cg_options("magic", 5)
+        choose_solver("magic", rows)
 
 
 def test_what_cannot_converge_says_so(problem):
@@ -253,6 +259,20 @@ def test_leave_one_out_is_what_brute_force_gives(problem, weighted):
     found = solve_dense(K, targets, [0.02], weights=w if weighted else None, loo=True)
     expected = brute_force(K, targets, 0.02, w)
     assert torch.allclose(found.leave_one_out[0], expected, rtol=SOLVED, atol=SOLVED)
+
+
+@pytest.mark.parametrize("n", [60, 300])
+def test_a_factor_takes_the_place_of_its_matrix_and_knows_the_diagonal_of_the_inverse(n):
+    A = torch.randn(n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    K = A @ A.T
+    expected = torch.linalg.inv(K + n * torch.eye(n)).diagonal()
+    inside = K.clone()
+    factor = factorise(inside, float(n), overwrite=True)
+    assert factor.lower.data_ptr() == inside.data_ptr()
+    assert torch.allclose(factor.inverse_diagonal(20), expected[-20:], rtol=tolerance(), atol=0)
+    assert torch.allclose(factor.inverse_diagonal(n), expected, rtol=tolerance(), atol=0)
+    with pytest.raises(ConvergenceError, match="not positive"):
+        factorise(-torch.eye(3, dtype=torch.float64), overwrite=True)
 
 
 def test_rows_of_weight_two_are_there_twice(problem):

@@ -11,7 +11,6 @@ class Limits:
 
     calibration_rows: int = 2000  # that get leave-one-out predictions in every fit: a temperature is one number
     selection_rows: int = 1000  # on which variances and ridge are chosen: an eigendecomposition takes 0.2 s
-    log_temperature: float = 6.0  # of the largest temperature: separated classes have a likelihood without maximum
     norm_margin: float = 1.1  # features cover norms of new rows that leave the range of the first ones by this factor
 
 

@@ -116,7 +116,7 @@ def fit_machine(
         found = solve_dense(K, problem.right, [absolute], weights=problem.weights, loo=True)
     assert found.leave_one_out is not None
     record = {"solver": "cholesky", "residual": float(found.residuals.max()), "jitter": found.jitter, "reason": reason}
-    left_out = problem.left_out(found.leave_one_out[0, len(K) - last :]) if last else None
+    left_out = problem.left_out(found.leave_one_out[0, -last:]) if last else None
     return _fitted(kernel, problem, found.coefficients[0], ridge, absolute, record, left_out)
 
 

@@ -94,7 +94,7 @@ class KernelMachine(WithClient, BaseEstimator):
         free = [name for name in names if getattr(self, name) == "loo"]
         kernel = NetworkKernel(network, self.kernel)
         if ridge is not None and not free:
-            self.best_ = {"ridge": ridge}
+            self.best_: dict[str, Any] = {"ridge": ridge}
             return kernel, ridge
         few = min(LIMITS.selection_rows, len(self._kept))
         problem = self._problem if few == len(self._kept) else self._problem.at(slice(-few, None))
@@ -103,6 +103,7 @@ class KernelMachine(WithClient, BaseEstimator):
             chosen, error = best_ridge(kernel, problem, ridge, loss)
             self.best_ = {"ridge": chosen, "error": error, "rows": few, "kernels": 1, "runners_up": []}
             return kernel, chosen
+        assert isinstance(network, DEQ)
         self.best_ = Selection(network, self.kernel, problem, ridge, loss).run(free)
         found = DEQ(network.activation, network.sigma_a2, self.best_["sigma_b2"], self.best_["sigma_c2"])
         return NetworkKernel(found, self.kernel), self.best_["ridge"]
@@ -137,14 +138,13 @@ class KernelMachine(WithClient, BaseEstimator):
                 "solver='cholesky'"
             )
         if len(machine.leave_one_out) < len(self._kept):
-            options = ("cholesky", self.client, self.progress, len(self._kept))
-            whole = fit_machine(machine.kernel, self._problem, self.ridge_, *options).leave_one_out
-            assert whole is not None
-            self._machine = machine = dataclasses.replace(
-                machine, leave_one_out=whole + machine.mean - self._problem.mean
-            )
+            n, problem = len(self._kept), self._problem
+            whole = fit_machine(machine.kernel, problem, self.ridge_, "cholesky", self.client, self.progress, n)
+            assert whole.leave_one_out is not None
+            left_out = whole.leave_one_out + machine.mean - problem.mean
+            self._machine = machine = dataclasses.replace(machine, leave_one_out=left_out)
         out = np.empty(self._shape)
-        out[self._kept] = machine.leave_one_out.cpu().numpy()
+        out[self._kept] = np.asarray(machine.leave_one_out.cpu())  # type: ignore[union-attr]
         rest = np.setdiff1d(np.arange(len(out)), self._kept)
         out[rest] = self._unweighted
         return self._flattened(out)
@@ -170,7 +170,7 @@ class KernelMachine(WithClient, BaseEstimator):
         """Leave out ``loo_`` where it is costly: tools that show an object read all of its attributes."""
         found = getattr(getattr(self, "_machine", None), "leave_one_out", None)
         there = found is not None and len(found) == len(self._kept)
-        return [name for name in super().__dir__() if name != "loo_" or there]
+        return [name for name in object.__dir__(self) if (name != "loo_" or there) and hasattr(self, name)]
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """As scikit-learn writes it; a fitted machine adds, as a comment, what was done and chosen."""
@@ -350,13 +350,15 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
 
     def _class_weights(self, y: Any) -> Array:
         """Return the factor of each row, at most 1, so that leave-one-out leaves out the whole row."""
+        if self.class_weight is None:
+            return np.ones(len(y))
         try:
             factors = np.asarray(compute_sample_weight(self.class_weight, y), dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise InvalidInputError(f"class_weight must be 'balanced' or a weight for each class: {error}") from None
         if not (np.isfinite(factors).all() and (factors >= 0).all() and factors.any()):
             raise InvalidInputError("class weights must be finite, not negative and not all zero")
-        return factors if self.class_weight is None else np.asarray(factors / factors.max())
+        return np.asarray(factors / factors.max())
 
     def decision_function(self, X: Any) -> Array:
         """Compute the outputs at rows X, (m, p): (m, classes), or (m,) for two classes, positive for the second."""
@@ -384,12 +386,13 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         assert found is not None
         values, signs = found.cpu().numpy(), (problem.targets + problem.mean)[-few:].cpu().numpy()
         w = problem.weights[-few:].cpu().numpy()
+        self.temperature_: Any
         if self._multilabel:
-            each = [calibrate(v[:, None], (t > 0).astype(int), w, self.fit_intercept) for v, t in zip(values.T, signs.T)]
+            labels = zip(values.T[..., None], (signs.T > 0).astype(int), strict=True)
+            each = [calibrate(v, code, w, self.fit_intercept) for v, code in labels]
             self.temperature_, bias = np.array([t for t, _ in each]), np.concatenate([b for _, b in each])
         else:
-            codes = _scores(signs).argmax(1)
-            self.temperature_, bias = calibrate(values, codes, w, self.fit_intercept)
+            self.temperature_, bias = calibrate(values, _scores(signs).argmax(1), w, self.fit_intercept)
         shift = torch.as_tensor(bias).to(machine.mean)
         left_out = None if machine.leave_one_out is None else machine.leave_one_out + shift
         self._machine = dataclasses.replace(machine, mean=machine.mean + shift, leave_one_out=left_out)
@@ -411,8 +414,8 @@ def _scores(values: Array) -> Array:
 def calibrate(values: Array, codes: NDArray[Any], weights: Array, biased: bool) -> tuple[float, Array]:
     """Return t > 0 and the shift b, (k,), with the largest likelihood of softmax(t (scores + b)); b is zero on demand.
 
-    The likelihood is concave in t and t b. As Platt proposed, a class of N rows counts as N + 1 of its own and one of
-    each other class, without which separated classes would have no maximum.
+    The likelihood is concave in t and t b. As Platt proposed, a class of N rows counts as N + 1 of its own and one
+    among the others, without which separated classes would have no maximum.
 
     >>> t, b = calibrate(np.array([[1.0], [1.0], [-1.0]]), np.array([1, 0, 0]), np.ones(3), False)
     >>> round(t, 4), b
@@ -421,7 +424,7 @@ def calibrate(values: Array, codes: NDArray[Any], weights: Array, biased: bool) 
     scores, total = _scores(values), float(weights.sum())
     k = scores.shape[1]
     counts = np.bincount(codes, weights, minlength=k)[codes][:, None]
-    aim = (np.eye(k)[codes] * counts + 1.0) / (counts + k)
+    aim = np.where(np.eye(k)[codes] > 0, counts + 1.0, 1.0 / (k - 1)) / (counts + 2.0)
 
     def loss(theta: Array) -> tuple[float, Array]:
         logits = theta[0] * scores + theta[1:]
@@ -430,8 +433,7 @@ def calibrate(values: Array, codes: NDArray[Any], weights: Array, biased: bool) 
         along = np.append((slope * scores).sum(), slope.sum(0) * biased)
         return -float(weights @ (aim * log_p).sum(1)) / total, along
 
-    end = math.exp(LIMITS.log_temperature)
-    bounds = [(1.0 / end, end)] + [(None, None)] * k
+    bounds = [(1e-3, None)] + [(None, None)] * k  # t = 0 where the outputs tell nothing
     found = scipy.optimize.minimize(loss, np.append(1.0, np.zeros(k)), jac=True, bounds=bounds, method="L-BFGS-B").x
     shift = (found[1:] - found[1:].mean()) / found[0]
     return float(found[0]), shift[1:] if values.shape[1] == 1 else shift

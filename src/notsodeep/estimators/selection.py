@@ -22,10 +22,6 @@ from .machine import Problem, mean_diagonal
 
 GRID = tuple(float(r) for r in np.logspace(-8, 1, 37))
 """The ridges that ``ridge="loo"`` tries, relative to the mean diagonal: four to a decade."""
-SHIFTS = (-0.5, 0.0, 0.5)
-"""Decimal logarithms of the first sigma_b2, relative to 1 - sigma_a2."""
-RATIOS = (-1.0, None, 0.0, 1.0)
-"""Decimal logarithms of the first sigma_c2, relative to sigma_b2; None is no bias."""
 Loss = Callable[[Tensor], float]
 """Of leave-one-out predictions, (n, k)."""
 
@@ -46,12 +42,12 @@ class Selection:
     def run(self, free: Sequence[str]) -> dict[str, Any]:
         """Search over the free ones of sigma_b2 and sigma_c2; return the best with its runners-up."""
         _, b2, c2 = self.start.variances
-        ratios = RATIOS[:3]
+        ratios: tuple[float | None, ...] = (-1.0, 0.0, None)  # logarithms of sigma_c2 / sigma_b2; None: no bias
         if self._is_homogeneous and ("sigma_c2" in free or c2 == 0.0):  # sigma_b2 is the unit of kernel and sigma_c2
-            ratios = RATIOS
+            ratios = (-1.0, 0.0, 1.0, None)
         elif "sigma_b2" in free:
             lift = 0.1 if "sigma_c2" in free else 0.0  # so that a missing bias does not decide on the scale
-            self._along(lambda u: self._error(b2 * 10**u, max(c2, lift * b2 * 10**u)), SHIFTS)
+            self._along(lambda u: self._error(b2 * 10**u, max(c2, lift * b2 * 10**u)), (-0.5, 0.0, 0.5))
             b2 = self._ranked()[0]["sigma_b2"]
         if "sigma_c2" in free:
             self._along(lambda u: self._error(b2, 0.0 if u is None else b2 * 10**u), ratios)
@@ -67,15 +63,15 @@ class Selection:
     def _ranked(self) -> list[dict[str, float]]:
         return sorted(self.tried.values(), key=lambda found: found["error"])
 
-    def _along(self, error: Callable[[Any], float], grid: Sequence[float | None]) -> None:
+    def _along(self, error: Callable[[Any], float], grid: Sequence[Any]) -> None:
         """Try a grid of logarithms, then three golden-section steps on both sides of the best."""
         best = grid[int(np.argmin([error(u) for u in grid]))]
         if best is not None:
-            reach = 0.5 if grid is SHIFTS else 1.0
-            bounds = (best - reach, best + reach)
+            bounds = (best - grid[1] + grid[0], best + grid[1] - grid[0])
             scipy.optimize.minimize_scalar(error, bounds=bounds, method="bounded", options={"maxiter": 3})
 
     def _error(self, b2: float, c2: float) -> float:
+        b2, c2 = float(b2), float(c2)
         if (b2, c2) not in self.tried:
             kernel = NetworkKernel(DEQ(self.start.activation, self.start.variances[0], b2, c2), self.kernel)
             ridge, error = best_ridge(kernel, self.problem, self.ridge, self.loss)

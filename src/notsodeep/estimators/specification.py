@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+import scipy.sparse
 import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
@@ -22,6 +24,7 @@ from ..matching import Twin
 from ..mixtures.standardise import Scale, Standardiser
 from ..networks import DEQ, ENN, Convolutional
 from ..solve.network import Source
+from ..solve.operators import available_bytes
 
 Array = NDArray[np.float64]
 FLOATS = [np.float64, np.float32]
@@ -51,9 +54,8 @@ def network_of(estimator: Any) -> Source:
     network = estimator.network
     if network is None:
         b2, c2 = estimator.sigma_b2, estimator.sigma_c2
-        deq = DEQ(
-            estimator.activation, estimator.sigma_a2, None if b2 == "loo" else b2, 0.0 if c2 == "loo" else c2
-        )  # where a selection starts
+        start = (None if b2 == "loo" else b2, 0.0 if c2 == "loo" else c2)
+        deq = DEQ(estimator.activation, estimator.sigma_a2, *start)
         deq.check_contraction()
         return deq
     if not isinstance(network, DEQ | ENN | Convolutional | Twin):
@@ -81,9 +83,23 @@ def seed_of(random_state: Any) -> int:
 
 
 def validated(estimator: Any, *data: Any, **wanted: Any) -> Any:
-    """Return X, or X and y, as scikit-learn checks them; refuse what it would leave to NumPy and torch."""
+    """Return X, or X and y, as scikit-learn checks them; refuse what it would leave to NumPy and torch.
+
+    Sparse rows, where they are accepted, become dense: the kernel needs nothing but their products, and a machine of
+    n rows has a matrix of n^2 numbers anyway.
+    """
+    if any(str(kind) == "category" for kind in getattr(data[0], "dtypes", ()) if hasattr(data[0], "columns")):
+        raise InvalidInputError("X has columns of categories; encode them first, with sklearn's OneHotEncoder")
     with _refused(data):
-        return validate_data(estimator, *data, **wanted)
+        found = validate_data(estimator, *data, **wanted)
+    X = found[0] if isinstance(found, tuple) else found
+    if not scipy.sparse.issparse(X):
+        return found
+    if 8 * math.prod(X.shape) > available_bytes(torch.device("cpu")):
+        raise InvalidInputError(
+            f"sparse rows {X.shape} do not fit into memory as dense ones; reduce the columns by sklearn's TruncatedSVD"
+        )
+    return (X.toarray(), *found[1:]) if isinstance(found, tuple) else X.toarray()
 
 
 def weights_of(sample_weight: Any, X: Any) -> Any:
@@ -98,8 +114,16 @@ def _refused(data: Sequence[Any]) -> Iterator[None]:
         yield
     except (TypeError, OverflowError) as error:
         if isinstance(error, OverflowError) or any(isinstance(part, Tensor) for part in data):
-            raise InvalidInputError(f"expected dense arrays of numbers: {error}") from error
+            raise InvalidInputError(f"expected arrays of numbers: {error}") from error
         raise  # scikit-learn's own refusal
+    except ValueError as error:
+        text = str(error)
+        hints = {
+            "NaN": "Impute missing values with sklearn's SimpleImputer",
+            "convert string": "Encode names with sklearn's OneHotEncoder",
+        }
+        hint = next((f". {hint}" for word, hint in hints.items() if word in text), "")
+        raise InvalidInputError(text.partition("\nDEQ")[0] + hint) from None  # without advice to take other estimators
 
 
 def as_tensor(X: Any, device: Any) -> Tensor:

@@ -70,10 +70,12 @@ def save_estimator(estimator: Any, path: str | Path) -> None:
         "absolute_ridge": machine.absolute_ridge,
         "record": machine.record,
         "flat": model._flat,
+        "best": model.best_,
     }
     if isinstance(model, DEQClassifier):
-        document |= {"classes": model.classes_.tolist(), "temperature": model.temperature_}
-    for name, scaler in zip(("scaler", "standardiser"), (model._scaler, *before), strict=False):
+        document |= {"classes": model.classes_.tolist(), "multilabel": model._multilabel}
+        tensors["temperature"] = torch.as_tensor(model.temperature_, dtype=torch.float64)
+    for name, scaler in zip(("scaler", "standardiser"), (model.scaler_, *before), strict=False):
         for part in ("mean", "scale"):
             tensors[f"{name}.{part}"] = torch.as_tensor(getattr(scaler, f"{part}_"), dtype=torch.float64)
         document[name] = scaler.chosen_
@@ -127,7 +129,8 @@ _SCHEMA: dict[str, Any] = {
     "scaler": Scale,
     "standardiser": Scale,
     "classes": list[Any] | None,
-    "temperature": float | None,
+    "multilabel": bool | None,
+    "best": dict[str, Any],
 }
 
 
@@ -141,23 +144,30 @@ def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> Any
     maker = {"DEQRegressor": DEQRegressor, "DEQClassifier": DEQClassifier}[document["estimator"]]
     model = maker(network=source, kernel=kernel.kernel, ridge=ridge, scale=document["scaler"])
     model._machine = FittedMachine(kernel, X, coefficients, tensors["mean"], ridge, absolute, document["record"])
-    model._scaler = _scaler("scaler", tensors, document)
-    model._loo, model._flat, model.n_features_in_ = None, document["flat"], X.shape[1]
+    model.scaler_, model.best_ = _scaler("scaler", tensors, document), document["best"]
+    model._flat, model.n_features_in_ = document["flat"], X.shape[1]
     if document["flat"] and coefficients.shape[1] != 1:
         raise ValueError(f"{coefficients.shape[1]} outputs do not make one number for each row")
     if isinstance(model, DEQClassifier):
-        model.classes_, model.temperature_ = np.array(document["classes"]), float(document["temperature"])
-        alike = len(set(map(type, document["classes"]))) == 1 and np.array_equal(
-            np.unique(model.classes_), model.classes_
-        )
-        if len(model.classes_) < 2 or not alike:
-            raise ValueError("classes are at least two different labels of one kind, in order")
-        if coefficients.shape[1] != (1 if len(model.classes_) == 2 else len(model.classes_)):
-            raise ValueError(f"{coefficients.shape[1]} outputs do not fit {len(model.classes_)} classes")
-        if not model.temperature_ > 0:
-            raise ValueError(f"the temperature must be positive, got {model.temperature_}")
+        _restore_classes(model, tensors, document)
     given = "standardiser.mean" in tensors
     return make_pipeline(_scaler("standardiser", tensors, document), model) if given else model
+
+
+def _restore_classes(model: DEQClassifier, tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> None:
+    classes, outputs = np.array(document["classes"]), tensors["coefficients"].shape[1]
+    alike = len(set(map(type, document["classes"]))) == 1 and np.array_equal(np.unique(classes), classes)
+    least = 1 if document["multilabel"] else 2
+    if len(classes) < least or not alike:
+        raise ValueError(f"classes are at least {least} different labels of one kind, in order")
+    if outputs != (1 if least == 2 == len(classes) else len(classes)):
+        raise ValueError(f"{outputs} outputs do not fit {len(classes)} classes")
+    temperature = tensors["temperature"]
+    check_shapes(tensors, {"temperature": (outputs,) if document["multilabel"] else ()})
+    if not bool((temperature > 0).all()):
+        raise ValueError("a temperature must be positive")
+    model.classes_, model._multilabel = classes, bool(document["multilabel"])
+    model.temperature_ = temperature.numpy() if model._multilabel else float(temperature)
 
 
 def _scaler(name: str, tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> Standardiser:
