@@ -28,6 +28,7 @@ from .learning import estimate_learning as estimate_learning
 from .learning import learning_curve as learning_curve
 from .learning import predict_learning as predict_learning
 from .matching import Twin as Twin
+from .matching import match_conv as match_conv
 from .matching import match_one_layer as match_one_layer
 from .matching import match_sphere as match_sphere
 from .matching.match import match as match

@@ -137,6 +137,10 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "SpectralLaw.cdf": (law.cdf, lambda: {"x": [1.0]}),
         "match": (nsd.match, lambda: {"deq": deq, "statistics": 1.0}),
         "match_sphere": (nsd.match_sphere, lambda: {"deq": deq, "terms": 4}),
+        "match_conv": (
+            nsd.match_conv,
+            lambda: {"deq": nsd.ConvDEQ("relu", 0.2, image=(1, 2, 2), filter=1), "X": np.ones((16, 4)), "layers": 1},
+        ),
         "match_one_layer": (nsd.match_one_layer, lambda: {"deq": relu, "tol": 1e-2, "kinds": 1}),
         "Twin.kernel_matrix": (twin.kernel_matrix, lambda: {"X": X}),
         "Twin.verify": (twin.verify, lambda: {"X": X}),
