@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
-from notsodeep.cli import app
+from notsodeep.cli import app, inputs
 
 COMMANDS = ["match", "kernel", "spectrum", "learn", "explore", "demo"]
 
@@ -93,7 +93,19 @@ def test_no_colours_in_a_pipe_or_under_no_color():
         assert out.stderr == ""
 
 
-@pytest.mark.parametrize(("words", "found"), [("notsodeep ma", "match"), ("notsodeep match relu --ker", "--kernel")])
+COMPLETIONS = [
+    ("notsodeep ma", "match"),
+    ("notsodeep match relu --ker", "--kernel"),
+    ("notsodeep match lea", "leaky_relu"),
+    ("notsodeep kernel X.npy sof", "softplus"),
+]
+
+
+def test_completion_knows_every_activation():
+    assert set(inputs.NAMES) == set(nsd.activations.activation_names()) - {"affine", "hermite", "quadratic"}
+
+
+@pytest.mark.parametrize(("words", "found"), COMPLETIONS)
 def test_completion(words, found):
     env = {
         **os.environ,
@@ -104,6 +116,35 @@ def test_completion(words, found):
     code = "from notsodeep.cli import main; main()"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
     assert out.stdout.split() == [found]
+
+
+MISSING = [
+    ("match", "relu", "--data", "nowhere/X.npy"),
+    ("kernel", "nowhere/X.npy", "relu"),
+    ("kernel", "X.npy", "relu", "-o", "nowhere/K.npy"),
+    ("kernel", "X.npy", "--twin", "nowhere/twin.json"),
+    ("spectrum", "relu", "-p", 50, "--plot", "nowhere/law.png"),
+    ("learn", "relu", "--data", "nowhere/X.npy", "--labels", "nowhere/y.npy"),
+    ("match", "relu", "--save", "nowhere/twin.json"),
+    ("explore", "-o", "nowhere/page.html"),
+    ("demo", "--quick", "-o", "nowhere/demo"),
+]
+
+
+@pytest.mark.parametrize("arguments", MISSING, ids=lambda words: " ".join(map(str, words)))
+def test_a_folder_that_is_not_there_is_named_and_not_made(arguments, files, monkeypatch):
+    monkeypatch.chdir(files)
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "nowhere" in result.stderr
+    assert sorted(path.name for path in files.iterdir()) == ["X.npy", "y.npy"]
+
+
+def test_an_interruption_while_loading_leaves_no_trace():
+    code = "import sys, notsodeep.__main__ as m; sys.modules['notsodeep.cli'] = Stop(); m.main()"
+    stop = "class Stop:\n    def __getattr__(self, name): raise KeyboardInterrupt\n"
+    out = subprocess.run([sys.executable, "-c", stop + code], capture_output=True, text=True)
+    assert (out.returncode, out.stderr) == (130, "")
 
 
 def test_debug_shows_the_trace():
@@ -182,6 +223,13 @@ def test_source_that_is_copied_from_a_narrow_terminal_runs(phi):
     )
 
 
+def test_source_that_trains_at_the_usual_rates():
+    source = run("match", "relu", "--code", "--parametrisation", "standard").stdout
+    assert "train with Adam at 1e-3" in source
+    weights = executed(source, in_features=100, width=400, out_features=3).weights[0]
+    assert float(weights.detach().std()) == pytest.approx(0.1, abs=tolerance(samples=40_000))
+
+
 def test_match_json_and_saved_file_round_trip(files):
     saved = files / "twin.json"
     data = ("-d", files / "X.npy", "-y", files / "y.npy")
@@ -221,6 +269,25 @@ def test_exact_kernel_into_a_file(files):
     assert np.array_equal(np.load(files / "K.npy"), nsd.ntk(nsd.DEQ("relu", 0.2), X))
     run("kernel", files / "X.npy", "relu", "-o", files / "K.npy", "--force", "--sigma-b2", "0.3")
     assert np.array_equal(np.load(files / "K.npy"), nsd.ck(nsd.DEQ("relu", 0.2, 0.3), X))
+
+
+def test_a_device_is_taken_and_one_that_is_not_there_is_named(files):
+    names = ("kernel", files / "X.npy", "tanh", "-o", files / "K.npy")
+    X, y = nsd.GaussianMixture.two_class(30, mu=3.0).sample(160, seed=0)
+    np.save(files / "many.npy", X)
+    np.save(files / "y.npy", y)
+    for name in ("cpu", "nowhere:7"):
+        commands = [
+            (*names, "--force"),
+            ("match", "relu", "--data", files / "X.npy"),
+            ("learn", "relu", "--data", files / "many.npy", "--labels", files / "y.npy", "--ridge", 0.1),
+        ]
+        for command in commands if name == "cpu" else commands[:1]:
+            plain, result = run(*command), run(*command, "--device", name)
+            assert result.exit_code == (0 if name == "cpu" else 2), result.output
+            assert result.stdout == plain.stdout if name == "cpu" else "nowhere:7" in result.stderr
+    assert np.array_equal(np.load(files / "K.npy"), nsd.ck(nsd.DEQ("tanh", 0.2), np.load(files / "X.npy")))
+    assert run("learn", "relu", "--device", "cpu").exit_code == 2  # a prediction from a mixture computes no kernel
 
 
 def test_float32_stays_float32(files):

@@ -230,7 +230,7 @@ def test_one_layer(name, kernel):
     )
     own = [pairwise(deq, *[torch.tensor([s * s], dtype=torch.float64)] * 3, (kernel,))[kernel] for s in (0.5, 1.5)]
     bound = float(own[0] * own[1]) ** 0.5 * (found["deficits"][1][0] * found["deficits"][1][-1]) ** 0.5
-    assert float(np.abs(found["kernel"] - exact[kernel].numpy()).max()) < bound * (1 + 1e-6)
+    assert float(np.abs(found["kernel"] - exact[kernel].numpy()).max()) < bound + DIGITS
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -258,7 +258,7 @@ def test_one_layer_of_a_homogeneous_deq(kernel, readout):
         assert close(unit["values"], size * values)
     assert close(found["kernel"], exact[0] * total)
     worst = [max(errors) for errors in found["errors"]]
-    assert float(np.abs(found["kernel"] - exact).max() / exact[0]) <= worst[2] * (1 + 1e-6)
+    assert float(np.abs(found["kernel"] - exact).max() / exact[0]) <= worst[2] + DIGITS
     assert worst[3] < worst[1] < 0.03
     assert len({unit["threshold"] for unit in found["units"]}) > 1
 

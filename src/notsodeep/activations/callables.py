@@ -123,9 +123,10 @@ def _check_undeclared_kinks(phi: CallableActivation, grid: Tensor, values: Tenso
     for low, high in windows:
         where = _bend_inside(phi, low, high)
         if where is not None and all(abs(where - c) > 1e-12 * (1 + abs(c)) for c in kinks):
+            near = f"{round(where, 6) + 0.0:.6g}"  # it is found to 1e-7: no 1.92e-08 for zero
             raise ActivationError(
-                f"{phi.label} has a kink or a jump near x = {where:.6g} that was not declared; "
-                f"pass kinks=({where:.6g},) with its exact position to Activation.from_callable"
+                f"{phi.label} has a kink or a jump near x = {near} that was not declared; "
+                f"pass kinks=({near},) with its exact position to Activation.from_callable"
             )
 
 

@@ -50,7 +50,7 @@ class Group(TyperGroup):
 def explained(error: BaseException) -> tuple[int, str]:
     """Return the exit code, and one paragraph: what happened, and what to do."""
     if isinstance(error, KeyboardInterrupt):
-        return 130, "interrupted; earlier output is as it was."
+        return 130, "interrupted; nothing of this run was kept, and files of earlier runs are as they were."
     if isinstance(error, MemoryError):
         return 1, "not enough memory. Take fewer rows, or give the data as float32."
     if isinstance(error, NotSoDeepError):

@@ -14,6 +14,7 @@ from typer import Option
 import notsodeep as nsd
 
 from .._files import write_text
+from .._words import Parametrisation
 from . import inputs
 from .command import app, as_json
 
@@ -41,6 +42,10 @@ def match(
     data: inputs.Data = None,
     labels: inputs.Labels = None,
     standardise: inputs.Standardise = False,
+    parametrisation: Annotated[
+        Parametrisation, Option("--parametrisation", help="Of the source; standard: trains at Adam's usual 1e-3.")
+    ] = "ntk",
+    device: inputs.Device = None,
     code: Annotated[bool, Option("--code", metavar="", help="Print only the PyTorch source of the twin.")] = False,
     json: inputs.Json = False,
     save: Annotated[Path | None, Option("--save", help="Write the twin to a JSON file.")] = None,
@@ -55,7 +60,7 @@ def match(
       notsodeep match relu --data X.npy --standardise
       notsodeep match relu --route papers --data X.npy --labels y.npy
       notsodeep match tanh --route sphere --json
-      notsodeep match relu --code > twin.py
+      notsodeep match relu --code --parametrisation standard > twin.py
     """
     inputs.check_target(save, force)
     inputs.refuse("--json prints the source too", code=json and code)
@@ -63,7 +68,7 @@ def match(
     others = {name: value for name, value in given.items() if name not in _OPTIONS[route]}
     inputs.refuse(f"has no meaning with --route {route}", **others)
     if data is None:
-        inputs.refuse("belongs to --data", labels=labels, standardise=standardise)
+        inputs.refuse("belongs to --data", labels=labels, standardise=standardise, device=device)
     deq = inputs.deq_from(activation, sigma_a2, sigma_b2)
     if route == "sphere":
         twin, points = nsd.match_sphere(deq, kernel=kernel), None
@@ -71,8 +76,9 @@ def match(
         twin, points = _for_mixtures(deq, kernel, family or "auto", data, labels, standardise)
     else:
         twin, points = _for_every_input(deq, kernel, norms, tol, data, standardise)
-    verified = None if points is None else twin.verify(points[:2000])
-    source = nsd.pytorch_code(twin, **({} if points is None else {"in_features": points.shape[1]}))
+    verified = None if points is None else twin.verify(inputs.on_device(points[:2000], device))
+    sizes = {} if points is None else {"in_features": points.shape[1]}
+    source = nsd.pytorch_code(twin, parametrisation=parametrisation, **sizes)
     if save is not None:
         write_text(save, as_json(twin.to_dict()) + "\n")
     if json:  # text is printed as it is, never folded, so that source can be copied from any terminal

@@ -17,7 +17,26 @@ from .._words import Kernel
 from ..errors import DataError, InvalidInputError, MissingExtraError, NotSoDeepError
 from .command import complain
 
-Phi = Annotated[str, Argument(metavar="ACTIVATION", help="A name, or name:parameter=value, as leaky_relu:slope=0.1")]
+# names of activations without parameters for the shell's completion, since torch takes a second to load
+NAMES = (
+    *("arctan", "cos", "elu", "erf", "gelu", "hard_swish", "hard_tanh", "leaky_relu", "linear", "mish"),
+    *("relu", "selu", "sigmoid", "silu", "sin", "softplus", "tanh"),
+)
+
+
+def activations_from(incomplete: str) -> list[str]:
+    """Return the names of activations that begin so."""
+    return [name for name in NAMES if name.startswith(incomplete)]
+
+
+Phi = Annotated[
+    str,
+    Argument(
+        metavar="ACTIVATION",
+        help="A name, or name:parameter=value, as leaky_relu:slope=0.1",
+        autocompletion=activations_from,
+    ),
+]
 SigmaA2 = Annotated[
     float | None, Option("--sigma-a2", "-s", help="Variance of the recurrent weights; default 0.2 or less.")
 ]
@@ -30,6 +49,7 @@ Points = Annotated[Path, Argument(metavar="X", help=f"Points as rows: {_FORMATS}
 Data = Annotated[Path | None, Option("--data", "-d", help=f"Points as rows: {_FORMATS}")]
 Labels = Annotated[Path | None, Option("--labels", "-y", help="One class per row: .npy, .npz (array y) or .csv.")]
 Standardise = Annotated[bool, Option("--standardise", "--standardize", metavar="", help="Centre and scale the data.")]
+Device = Annotated[str | None, Option("--device", help="Where kernels are computed: cpu, cuda, cuda:1; default cpu.")]
 Json = Annotated[bool, Option("--json", metavar="", help="Print JSON instead of text.")]
 Force = Annotated[bool, Option("--force", "-f", metavar="", help="Replace an existing file.")]
 
@@ -100,6 +120,17 @@ def _rows(source: Path) -> Any:
             raise DataError(f"{source}, column {words[0]!r}: no numbers. Leave it out, or encode it as numbers.")
         table = table.to_numpy()
     return as_rows(table, str(source)).numpy()
+
+
+def on_device(rows: Any, device: str | None) -> Any:
+    """Return rows, which are computed where they are."""
+    if device is None or rows is None:
+        return rows
+    import torch
+
+    from .._arrays import as_device
+
+    return torch.from_numpy(rows).to(as_device(device))
 
 
 def labels_from(source: Path, n: int) -> Any:

@@ -26,7 +26,10 @@ Plot = Annotated[Path | None, Option("--plot", help="Draw it into a .png, .svg o
 @app.command()
 def kernel(
     points: inputs.Points,
-    activation: Annotated[str | None, Argument(metavar="[ACTIVATION]", help="Activation of a DEQ.")] = None,
+    activation: Annotated[
+        str | None,
+        Argument(metavar="[ACTIVATION]", help="Activation of a DEQ.", autocompletion=inputs.activations_from),
+    ] = None,
     output: Annotated[Path, Option("--output", "-o", help="A .npy file.")] = Path("kernel.npy"),
     sigma_a2: inputs.SigmaA2 = None,
     sigma_b2: inputs.SigmaB2 = None,
@@ -34,6 +37,7 @@ def kernel(
     twin: Annotated[Path | None, Option("--twin", help="A twin.json instead: the kernel it matches.")] = None,
     against: Annotated[Path | None, Option("--against", help="Training rows: the kernel between X and them.")] = None,
     standardise: inputs.Standardise = False,
+    device: inputs.Device = None,
     force: inputs.Force = False,
 ) -> None:
     r"""Write an exact kernel matrix into a .npy file, which is filled block by block on the disk.
@@ -58,8 +62,8 @@ def kernel(
         X, Y = inputs.points_from(points, standardise), None
     else:
         Y, X = inputs.points_from(against, standardise, points)
-    shape = (len(X), len(X if Y is None else Y))
-    write_matrix(output, shape, X.dtype, lambda out: _fill(out, source, X, Y, which or "ck"))
+    shape, (x, y) = (len(X), len(X if Y is None else Y)), (inputs.on_device(rows, device) for rows in (X, Y))
+    write_matrix(output, shape, X.dtype, lambda out: _fill(out, source, x, y, which or "ck"))
 
 
 def _fill(out: Any, source: Any, X: Any, Y: Any, which: Kernel) -> None:
@@ -148,6 +152,7 @@ def learn(
     data: inputs.Data = None,
     labels: inputs.Labels = None,
     standardise: inputs.Standardise = False,
+    device: inputs.Device = None,
     plot: Plot = None,
     json: inputs.Json = False,
     force: inputs.Force = False,
@@ -163,7 +168,7 @@ def learn(
     inputs.check_target(plot, force, *_PICTURES)
     deq = inputs.deq_from(activation, sigma_a2, sigma_b2)
     if data is None:
-        inputs.refuse("belongs to --data", labels=labels, standardise=standardise)
+        inputs.refuse("belongs to --data", labels=labels, standardise=standardise, device=device)
         mixture = nsd.GaussianMixture.two_class(dimension, mu=means, cov=traces)
         found: Any = _curve({activation: deq}, mixture, which, number, ridge, times)
         draw: Any = nsd.plots.LearningDisplay.from_curve
@@ -173,7 +178,8 @@ def learn(
         raise InvalidInputError("with --data give one --ridge; the curve runs over the number of rows.")
     else:
         X = inputs.points_from(data, standardise)
-        found = nsd.estimate_learning(deq, X, inputs.labels_from(labels, len(X)), which, ridge=float(given[0]))
+        rows, y = inputs.on_device(X, device), inputs.labels_from(labels, len(X))
+        found = nsd.estimate_learning(deq, rows, y, which, ridge=float(given[0]))
         draw = nsd.plots.LearningDisplay.from_estimate
     if plot is not None:
         inputs.save_plot(draw(found), plot)

@@ -201,12 +201,13 @@ def _scored(K: Tensor, labels: Array, n: int, ridge: float, seed: int) -> tuple[
 
 def _scores(K: Tensor, labels: Array, rows: Array, ridge: float) -> tuple[Array, Array]:
     """Train on a subset; score the rows inside it by leave-one-out and the others as held out."""
-    index = torch.from_numpy(rows)
+    index = torch.from_numpy(rows).to(K.device)
     part = K[index][:, index]
-    targets = 2.0 * torch.eye(int(labels.max()) + 1, dtype=torch.float64)[torch.from_numpy(labels)] - 1.0
+    classes = torch.from_numpy(labels).to(K.device)
+    targets = 2.0 * torch.nn.functional.one_hot(classes).to(K) - 1.0
     factor = factorise(part, ridge * float(part.diagonal().mean()))
     weights = factor.solve(targets[index])
     scores = K[:, index] @ weights
     scores[index] = leave_one_out(targets[index], weights, factor.inverse().diagonal())
-    wrong = (scores.argmax(1).numpy() != labels).astype(np.float64)
-    return wrong, ((scores - targets) ** 2).mean(1).numpy()
+    wrong = (scores.argmax(1) != classes).to(K)
+    return wrong.cpu().numpy(), ((scores - targets) ** 2).mean(1).cpu().numpy()
