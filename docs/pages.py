@@ -129,7 +129,7 @@ def by_task() -> dict[str, list[str]]:
     groups = {title: names.split() for title, names in TASKS.items()}
     groups[ERRORS] = [f"errors.{name}" for name in notsodeep.errors.__all__]
     seen = {id(_named(name)) for names in groups.values() for name in names}
-    rooms = [name for name in notsodeep.__all__ if inspect.ismodule(_named(name))]
+    rooms = [name for name in notsodeep.__all__ if inspect.ismodule(_named(name))] + ["equivalents", "spectra"]
     inside = [f"{room}.{name}" for room in rooms for name in getattr(_named(room), "__all__", ())]
     groups[FURTHER] = []
     for name in [*notsodeep.__all__, *inside]:
