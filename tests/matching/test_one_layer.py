@@ -70,6 +70,24 @@ def searched_error(twin, seed=0):
     return float(found.max())
 
 
+@pytest.mark.parametrize(("phi", "kernel"), [("erf", "ck"), ("erf", "ntk_frozen"), ("gelu", "ntk_frozen")])
+def test_orders_that_are_not_fitted_are_in_the_bound(phi, kernel):
+    """At large norms most of the kernel near cosine one lies beyond the orders of any table."""
+    deq = nsd.DEQ(phi, 0.8 * nsd.DEQ(phi, 0.0).limit)
+    twin = nsd.match_one_layer(deq, kernel, (50.0, 50.0), kinds=1)
+    rho = np.cos(np.append(0.0, np.geomspace(1e-5, np.pi, 40)))
+    assert twin.certificate.assumes == ""
+    assert 0.3 * twin.bound < errors(twin, np.full(41, 50.0), np.full(41, 50.0), rho).max() <= twin.bound
+
+
+@pytest.mark.parametrize("phi", ["sin", "cos"])
+@pytest.mark.parametrize("kinds", ["auto", 1])
+def test_waves_beyond_all_orders_are_refused_in_words(phi, kinds):
+    with pytest.raises(InfeasibleMatchError, match=r"at norm 50: the first 512 orders .* leave 1 of it") as refused:
+        nsd.match_one_layer(nsd.DEQ(phi, 0.2), norms=(45.0, 50.0), kinds=kinds)
+    assert refused.value.residual > 0.9
+
+
 @pytest.mark.parametrize(
     ("phi", "kernel", "kinds"),
     [("tanh", "ck", 1), ("tanh", "ck", 2), ("silu", "ntk", 1), ("sin", "ntk_frozen", 2), ("softplus", "ck", 1)],
@@ -324,3 +342,55 @@ def test_a_row_with_itself_has_cosine_one() -> None:
     X = np.random.default_rng(0).standard_normal((64, 10))
     ratios = np.diag(nsd.match_one_layer(nsd.DEQ("relu", 0.2), "ntk").kernel_matrix(X)) / (X**2).sum(1)
     assert ratios == pytest.approx(ratios[0], rel=ulps(), abs=0)
+
+
+# ---- all norms -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["erf", "gelu", pytest.param("softplus", marks=pytest.mark.slow)])
+def everywhere(request):
+    """A twin for inputs of every norm."""
+    return nsd.match_one_layer(nsd.DEQ(request.param, 0.15), norms=(0.0, np.inf), tol=2e-2)
+
+
+def test_one_kind_of_units_serves_all_norms(everywhere):
+    rng = np.random.default_rng(3)
+    s, t = 10.0 ** rng.uniform(-5.0, 5.0, (2, 150))
+    rho = np.cos(rng.uniform(0.0, np.pi, 150))
+    rho[:30], t[15:30] = 1.0, s[15:30]
+    assert everywhere.bound < 1e-2
+    assert everywhere.norms is None
+    assert errors(everywhere, s, t, rho).max() <= everywhere.bound
+
+
+def test_units_for_all_norms_run_everywhere(everywhere):
+    assert nsd.matching.Twin.from_dict(json.dumps(everywhere.to_dict(), allow_nan=False)) == everywhere
+    assert pickle.loads(pickle.dumps(everywhere)) == everywhere
+    model = nsd.nn.ENN(everywhere, 5, 64, 2, dtype=torch.float64)
+    X = torch.from_numpy(
+        np.random.default_rng(0).standard_normal((7, 5)) * np.append(0.0, np.geomspace(1e-3, 1e3, 6))[:, None]
+    )
+    exported = torch.export.export(model, (X,)).module()(X)
+    names = {}
+    exec(nsd.pytorch_code(everywhere, 5, 64, 2), names)
+    pasted = names["Twin"]().double()
+    pasted.load_state_dict({"weights.0": model.weights[0], "readout": model.readout})
+    for other in (exported, pasted(X)):
+        assert torch.allclose(other, model(X), rtol=tolerance(torch.float64), atol=0.0)
+    few = X[1:5].numpy()
+    finite, exact = nsd.finite_ck(everywhere.network, few, width=4096, draws=4), everywhere.kernel_matrix(few)
+    assert np.abs(finite - exact).max() < 6.0 / np.sqrt(4 * 4096) * exact.max()
+
+
+@pytest.mark.parametrize(
+    ("network", "kernel", "kinds", "said"),
+    [
+        (TANH, "ntk", "auto", "offered for the ck of a DEQ"),
+        (nsd.ENN(["tanh"]), "ck", "auto", "offered for the ck of a DEQ"),
+        (nsd.DEQ("erf", 0.15), "ck", "auto", "take it as it is"),
+        (nsd.DEQ("erf", 0.15), "ck", 2, "one kind of units serves all norms"),
+    ],
+)
+def test_what_all_norms_do_not_have_is_refused_in_words(network, kernel, kinds, said):
+    with pytest.raises((InfeasibleMatchError, InvalidInputError), match=said):
+        nsd.match_one_layer(network, kernel, (0.0, np.inf), kinds=kinds)

@@ -17,6 +17,7 @@ from .base import activation_names as activation_names
 from .callables import CallableActivation as CallableActivation
 from .conditioned import Conditioned as Conditioned
 from .elementary import Basis as Basis
+from .feedback import Feedback as Feedback
 from .piecewise import HardTanh as HardTanh
 from .piecewise import LeakyReLU as LeakyReLU
 from .piecewise import Linear as Linear

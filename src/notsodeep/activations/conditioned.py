@@ -117,7 +117,7 @@ class Conditioned(NormUnits):
     def polynomials(self, norm: Tensor, orders: int) -> Tensor:
         """Return the Chebyshev polynomials of the norm, or of its logarithm: shape (..., orders)."""
         inside, (centre, half) = norm.clamp(self.low, self.high), self.variable
-        return _chebyshev(((inside.log() if self.logarithmic else inside) - centre) / half, orders)
+        return chebyshev(((inside.log() if self.logarithmic else inside) - centre) / half, orders)
 
     @property
     def variable(self) -> tuple[float, float]:
@@ -169,7 +169,7 @@ class Conditioned(NormUnits):
         ]
 
 
-def _chebyshev(x: Tensor, size: int) -> Tensor:
+def chebyshev(x: Tensor, size: int) -> Tensor:
     """Return T_0(x) ... by T_{i + j} = 2 T_i T_j - T_{i - j}; compilers repeat shared terms, so chains are short."""
     columns = [torch.ones_like(x), x]
     for m in range(2, size):

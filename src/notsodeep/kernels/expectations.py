@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..activations import Activation
+from ..activations import Activation, Feedback
 from ..activations.forms import ClosedForm, correlation
 from ..gaussian import function_coefficients, hermite_coefficients, means, normal_density
 from . import plane
@@ -226,8 +226,28 @@ _RADIAL: dict[Part, Part] = {"value": "x_slope", "slope": "x_curvature"}  # x f'
 
 def layer_of(phi: Activation, qx: Tensor, qy: Tensor) -> Any:
     """The layer of an activation at a batch of variance pairs: its own if it brings one, else a :class:`Layer`."""
+    if isinstance(phi, Feedback):
+        return FeedbackLayer(phi, qx, qy)
     own = phi.layer(qx, qy)
     return Layer(phi, qx, qy) if own is None else own
+
+
+class FeedbackLayer:
+    """Units with feedback at a batch of squared norms: their activation at another covariance."""
+
+    def __init__(self, phi: Feedback, qx: Tensor, qy: Tensor) -> None:
+        (px, rx, bx), (py, ry, by) = (phi.amplitudes(q.sqrt()) for q in (qx, qy))
+        self.along, self.shared = px * py + rx * ry, bx * by
+        self.inner = Layer(phi.base, (px * px + rx * rx) * qx + bx * bx, (py * py + ry * ry) * qy + by * by)
+
+    def value(self, lam: Tensor) -> Tensor:
+        """E[psi(x) psi(y)]."""
+        return self.inner.value(self.along * lam + self.shared)
+
+    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """E[psi(x) psi(y)] and its derivative in lam, which is what trained weights see."""
+        value, slope = self.inner.both(self.along * lam + self.shared)
+        return value, self.along * slope
 
 
 class Layer:

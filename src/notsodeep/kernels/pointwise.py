@@ -90,7 +90,7 @@ def mean_square(phi: Activation, part: Literal["value", "slope"], q: Tensor) -> 
         return _MeanSquare.apply(phi, part, q)
     # what comes back from torch.unique has no gradient
     different, where = (q, ...) if q.requires_grad else torch.unique(q, return_inverse=True)
-    own = phi.layer(different, different)  # the diagonal is the pair of a point with itself
+    own = layer_of(phi, different, different)  # the diagonal is the pair of a point with itself
     return (own.value(different) if part == "value" else own.both(different)[1])[where]
 
 

@@ -15,7 +15,7 @@ from ...networks import DEQ, ENN, Kernel, Network, check_kernels
 from .._limits import LIMITS
 from ..certificates import TwinCertificate
 from ..twin import Trains, Twin
-from . import homogeneous, ranged
+from . import everywhere, homogeneous, ranged
 from .bound import LayerDesign
 
 
@@ -85,13 +85,19 @@ def match_one_layer(
     if not sphere_diagonal(deq, kernel) > 0.0:
         raise InfeasibleMatchError(f"the kernel of {deq!r} is zero for every input: there is nothing to match")
     rule, box = _rule(deq, kernel, trains, units), _check_range(norms)
-    if not deq.homogeneous:
+    unbounded = box[1] == math.inf
+    if not deq.homogeneous and not unbounded:
         return _twin(deq, kernel, ranged.design(deq, kernel, box, tol, kinds, rule), box, rule)
     if kinds not in ("auto", 1):
-        raise InvalidInputError(f"a homogeneous network needs one kind of units, got kinds={kinds}")
-    made = homogeneous.design(deq, kernel, tol, units, rule)
+        raise InvalidInputError(f"one kind of units serves all norms, got kinds={kinds}")
+    if deq.homogeneous:
+        made = homogeneous.design(deq, kernel, tol, units, rule)
+        instead = ", or take units='conditioned'" if units == "thresholds" else ""
+    else:
+        made = everywhere.design(_check_everywhere(deq, kernel))
+        instead = ", take it as it is (kinds=1), or give a range of norms that ends"
     if kinds == "auto" and made.proof.bound > tol:
-        reached, instead = made.proof.bound, ", or take units='conditioned'" if units == "thresholds" else ""
+        reached = made.proof.bound
         raise InfeasibleMatchError(
             f"one layer reaches {reached:.3g} for the {kernel} of {deq!r}, asked for tol = {tol:.3g}. "
             f"Raise tol to {reached:.3g} or more{instead}",
@@ -137,9 +143,21 @@ def norm_range(X: Any, coverage: float = 1.0) -> tuple[float, float]:
 def _check_range(norms: tuple[float, float] | None) -> tuple[float, float]:
     """(low, high) with 0 <= low <= high; the default range for ``None``."""
     low, high = (0.5, 1.5) if norms is None else norms
-    if not (0.0 <= low <= high < math.inf and high > 0.0):
-        raise InvalidInputError(f"norms must satisfy 0 <= low <= high, high positive and finite, got {shown(norms)}")
+    if (low, high) != (0.0, math.inf) and not (0.0 <= low <= high < math.inf and high > 0.0):
+        raise InvalidInputError(
+            f"norms must satisfy 0 <= low <= high, high positive and finite, or be (0, inf), got {shown(norms)}"
+        )
     return low, high
+
+
+def _check_everywhere(network: Network, kernel: Kernel) -> DEQ:
+    """Refuse what the units for all norms do not have."""
+    if not isinstance(network, DEQ) or network.readout != "activation" or kernel != "ck":
+        raise InfeasibleMatchError(
+            f"norms=(0, inf) is offered for the ck of a DEQ whose readout sees its activations, got the {kernel} of "
+            f"{network!r}. Give a range of norms that ends (matching.norm_range reads one off data)"
+        )
+    return network
 
 
 def _check(network: Network, tol: float, kinds: int | str, units: str) -> None:

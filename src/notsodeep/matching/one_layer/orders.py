@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
+from ..._progress import track
 from ...kernels import diagonal
 from ...kernels.conjugate import conjugate_square
 from ...kernels.series import norm_series, on_circle, series_radius
@@ -150,11 +151,10 @@ def norms_at(x: Array, low: float, high: float) -> Array:
 def parallel(network: Network, kernel: Kernel, s: Array, t: Array) -> Array:
     """k(s, t, 1), with all orders.
 
-    The Hermite series of kinks do not end. What they lack on the diagonal is known, and added as an order of rank one.
+    The Hermite series of kinks do not end, and those of smooth activations not always within the orders that are taken
+    (norms above ten). What they lack on the diagonal is known, and added as an order of rank one.
     """
     found = on_circle(network, s, t, kernel, 1)[:, 0].real
-    if not network.kinked:
-        return found
     norms, which = np.unique(np.concatenate([s, t]), return_inverse=True)
     exact = diagonal(network, torch.from_numpy(norms**2), (kernel,), check=False)[kernel].numpy()
     lacking = np.sqrt(np.maximum(exact - on_circle(network, norms, norms, kernel, 1)[:, 0].real, 0.0))
@@ -184,9 +184,9 @@ def roots_of(columns: Array) -> Array:
 def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: float) -> KernelOrders:
     """The target on a range of norms, resolved to a small share of ``tol`` where rounding allows."""
     low, high = norms
-    power = int(_vanishes_at_zero(network))
+    power = int(vanishes_at_zero(network))
     share = max(LIMITS.resolution * tol, 1e-12)  # rounding ends the decay of the coefficients
-    terms = _resolved(network, kernel, high, LIMITS.resolution * tol)
+    terms, _ = resolved(network, kernel, high, LIMITS.resolution * tol)
     if high <= low:
         return _sample(network, kernel, low, high, power, terms, 1, None)
     smooth = _continued(network, kernel, low, high, power)
@@ -198,7 +198,8 @@ def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: f
             if smooth.interpolation(count - 1, rough) <= (share if count <= 30 else 3.0 * share):
                 return _sample(network, kernel, low, high, power, terms, count, smooth)
     best = None
-    for count in (27, 40) if network.kinked else (12, 18, 27, 40):
+    counts = (27, 40) if network.kinked else (12, 18, 27, 40)
+    for count in track(counts, len(counts), f"the {kernel} at pairs of norms"):
         target = _sample(network, kernel, low, high, power, terms, count, None)
         best = target if best is None or target.interpolation < best.interpolation else best
         if best.interpolation <= share:
@@ -209,19 +210,22 @@ def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: f
 
 def sketch(network: Network, kernel: Kernel, norms: tuple[float, float]) -> KernelOrders:
     """The first orders alone at a few norms."""
-    found = _sample(network, kernel, *norms, int(_vanishes_at_zero(network)), 96, 12, None)
+    found = _sample(network, kernel, *norms, int(vanishes_at_zero(network)), 96, 12, None)
     return replace(found, total=found.orders.sum(0))
 
 
-def _resolved(network: Network, kernel: Kernel, high: float, share: float) -> int:
-    """How many orders leave less than ``share`` of the diagonal at the largest norm, where the series is longest."""
+def resolved(network: Network, kernel: Kernel, high: float, share: float) -> tuple[int, float]:
+    """How many orders leave less than ``share`` of the diagonal at the largest norm, where the series is longest.
+
+    The second number is the share that as many orders as are ever taken leave there: no bound is below it.
+    """
     for count in (96, 256, 512):
         g = np.maximum(norm_series(network, [high], [high], kernel, count, oversampling=2)[0], 0.0)
         total = float(parallel(network, kernel, np.array([high]), np.array([high]))[0])
         enough = np.flatnonzero(total - np.cumsum(g) <= share * total)
         if len(enough):
-            return max(int(enough[0]) + 1, 6)
-    return count
+            return max(int(enough[0]) + 1, 6), 0.0
+    return count, 1.0 - float(g.sum()) / total
 
 
 def _sample(
@@ -262,7 +266,7 @@ def _aliased(ends: Array, sampled: Array, damping: float) -> float:
     return float(damping * lebesgue**2 * (missing / ends).max())
 
 
-def _vanishes_at_zero(network: Network) -> bool:
+def vanishes_at_zero(network: Network) -> bool:
     """Whether the kernel is zero at the origin."""
     return not network.biased and all(abs(float(phi(np.zeros(1))[0])) <= 1e-300 for phi in network.activations)
 

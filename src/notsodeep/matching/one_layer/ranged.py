@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..._progress import track
 from ...activations import Basis, Conditioned, Parity
 from ...errors import InfeasibleMatchError
 from ...networks import Kernel, Network
@@ -18,7 +19,7 @@ from .._limits import LIMITS
 from ..certificates import Proof, Tried
 from ..twin import Trains
 from .bound import LayerDesign, certify, projection_bound
-from .orders import NOISE, Array, KernelOrders, measure, quadratic, sketch
+from .orders import NOISE, Array, KernelOrders, measure, quadratic, resolved, sketch
 from .units import FAMILY, Allowance, assemble, fit, gains, rotated, smallest, wanted
 
 
@@ -27,9 +28,11 @@ def design(
 ) -> LayerDesign:
     """The fewest kinds within ``tol``, or so many as are asked for."""
     resolution = tol if kinds == "auto" else min(tol, 10.0 ** (-2 * int(kinds)))
+    _check_reach(network, kernel, norms[1], tol if kinds == "auto" else 0.5)
     target = measure(network, kernel, norms, _accuracy(network, kernel, norms, resolution, kinds))
     rows: list[Tried] = []
-    for count in range(1, LIMITS.most_kinds + 1) if kinds == "auto" else (int(kinds),):
+    counts = range(1, LIMITS.most_kinds + 1) if kinds == "auto" else (int(kinds),)
+    for count in track(counts, len(counts), "kinds of units"):
         parts = _factorise(target, count)
         reach = projection_bound(target, parts)
         if kinds == "auto" and reach > tol:
@@ -37,7 +40,7 @@ def design(
             continue
         layer, proof = _finished(target, parts, _allowed(reach, resolution, kinds), trains)
         rows.append(Tried(count, proof.bound, FAMILY))
-        if kinds != "auto" or proof.bound <= tol:
+        if proof.bound <= (tol if kinds == "auto" else 1.0):  # 1 is the error of a layer of zeros
             reason = f"the fewest kinds of units within tol = {tol:.3g}" if kinds == "auto" else "kinds as asked for"
             return LayerDesign(layer, proof, tuple(rows), reason)
     best, listing = min(rows, key=lambda row: row.bound), "\n".join(f"  {row}" for row in rows)
@@ -48,6 +51,18 @@ def design(
         f"kinds={best.kinds}) as it is",
         best.bound,
     )
+
+
+def _check_reach(network: Network, kernel: Kernel, high: float, most: float) -> None:
+    """Refuse at once what no number of kinds reaches."""
+    count, left = resolved(network, kernel, high, LIMITS.resolution * most)
+    if left > most:
+        raise InfeasibleMatchError(
+            f"no layer has the {kernel} of {network!r} within {most:.3g} at norm {high:.4g}: the first {count} orders "
+            f"in the cosine, which are all that is fitted, leave {left:.3g} of it. Raise tol, or end the range at a "
+            "smaller norm",
+            left,
+        )
 
 
 def _accuracy(
