@@ -52,7 +52,8 @@ def pytorch_code(
         for name, value in (("in_features", in_features), ("width", width), ("out_features", out_features))
     )
     functions = [phi.source_lines(f"layer_{i}") for i, phi in enumerate(twin.network.activations, 1)]
-    parts = ["import math", "", "import torch", *[line for f in functions for line in ("", "", *f)], "", ""]
+    used = ["import warnings"] if any("warnings.warn" in line for f in functions for line in f) else []
+    parts = ["import math", *used, "", "import torch", *[line for f in functions for line in ("", "", *f)], "", ""]
     return "\n".join([*parts, *_module(twin, in_features, width, out_features, parametrisation == "standard")]) + "\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 import notsodeep as nsd
 from helpers import ulps
+from notsodeep.errors import NotSoDeepWarning
 from studies._data import load
 
 CASES = ("tanh ck", "relu ck", "relu ntk", "thresholds", "bias")
@@ -22,6 +24,7 @@ def usually(*names: str) -> list[Any]:
     return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*have norms outside")  # rows of all norms run, the zero row too
 X = torch.randn(9, 4, generator=torch.Generator().manual_seed(0)) / 2
 X[3] = 0.0
 X[4] *= 20.0  # beyond the norms of any range
@@ -115,3 +118,25 @@ def test_orthogonal_weights_have_the_same_kernel_with_smaller_fluctuations(name:
         mean[init] = np.linalg.norm(np.mean(kernels, 0) - exact)
     assert errors["orthogonal"] < 0.8 * errors["gaussian"]
     assert mean["orthogonal"] < 0.5 * errors["orthogonal"]  # the error is chance: it falls as the root of twelve
+
+
+def test_a_module_and_its_source_say_once_that_rows_lie_outside_the_range() -> None:
+    tanh = nsd.match_one_layer(nsd.DEQ("tanh", 0.2), norms=(0.5, 1.5))
+    inside, outside = torch.full((3, 4), 0.5), torch.tensor([[1.0, 0.0, 0.0, 0.0], [9.0, 0.0, 0.0, 0.0]])
+    model, names = nsd.nn.ENN(tanh, 4, 16, 1), {}
+    exec(nsd.pytorch_code(tanh, 4, 16, 1), names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(inside), names["Twin"]()(inside)
+    with pytest.warns(NotSoDeepWarning, match=r"1 of 2 rows have norms outside 0.5 to 1.5 \(the norms are 1 to 9\)"):
+        model(outside)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(outside)
+        torch.func.vmap(nsd.nn.ENN(tanh, 4, 16, 1))(outside)  # no numbers to look at
+    with pytest.warns(UserWarning, match="rows with norms outside 0.5 to 1.5"):
+        names["Twin"]()(outside)
+    for call in (tanh.kernel_matrix, tanh.verify, lambda X: tanh.kernel_matrix(inside, X)):
+        with pytest.warns(NotSoDeepWarning, match="its error is not bounded beyond"):
+            call(outside)
+    assert "nothing is bounded at other norms" in str(tanh)

@@ -76,6 +76,10 @@ class Conditioned(NormUnits):
         )
 
     @property
+    def span(self) -> tuple[float, float] | None:
+        return (self.low, self.high) if self.low < self.high else None
+
+    @property
     def kinks(self) -> tuple[float, ...]:
         return (0.0,) if self.singular else ()
 
@@ -145,6 +149,7 @@ class Conditioned(NormUnits):
             '    """Units psi(w.x/|x|; |x|): elementary functions of u whose coefficients depend on the norm of x."""',
             f"    table = before.new_tensor({name.upper()})  # groups, functions of u, Chebyshev orders of the norm",
             *self.chebyshev_lines(),
+            *self._warning_lines(),
             "    u = before / norm.clamp_min(1e-18)[..., None]",
             "    rows = torch.einsum('...m,hbm->...hb', torch.stack(chebyshev, -1)[..., : table.shape[-1]], table)",
             *(["    rows = rows * norm[..., None, None]"] if self.power else []),
@@ -153,6 +158,19 @@ class Conditioned(NormUnits):
             "",
             "",
             *self.basis.source_lines(f"{name}_unit"),
+        ]
+
+    def _warning_lines(self) -> list[str]:
+        """Say in the generated source when rows lie outside the range, as the module of this package does."""
+        if self.span is None:
+            return []
+        low, high = (1.0 - 1e-5) * self.low, (1.0 + 1e-5) * self.high
+        said = (
+            f"rows with norms outside {self.low:.4g} to {self.high:.4g}: the error of these units is not bounded there"
+        )
+        return [
+            f"    if not torch.compiler.is_compiling() and bool(((norm < {low!r}) | (norm > {high!r})).any()):",
+            f'        warnings.warn("{said}")',
         ]
 
     def chebyshev_lines(self, x: str = "x") -> list[str]:

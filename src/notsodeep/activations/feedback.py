@@ -12,6 +12,7 @@ has a Gaussian pre-activation of that form: its kernel is E[phi(u) phi(v)] at th
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +24,7 @@ from .base import Activation, activation
 from .conditioned import chebyshev
 from .norm_units import NormUnits, row_norms
 
-_GOLDEN = 0.6180339887498949  # multiples of it are spread evenly, in an order that no weights know
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0  # multiples of it are spread evenly, in an order that no weights know
 
 
 @dataclass(frozen=True, repr=False)

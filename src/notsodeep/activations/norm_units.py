@@ -26,6 +26,11 @@ class NormUnits(Activation):
         return (Activation.from_dict, (self.to_dict(),))
 
     @property
+    def span(self) -> tuple[float, float] | None:
+        """The norms that the units are made for; ``None``: all."""
+        return None
+
+    @property
     def slope_range(self) -> tuple[float, float]:
         return (-float("inf"), float("inf"))
 
@@ -74,3 +79,17 @@ def _blocks(before: Tensor, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 def row_norms(inputs: Tensor) -> Tensor:
     """|x| of the last dimension."""
     return torch.linalg.vector_norm(inputs, dim=-1)
+
+
+def outside(norms: Tensor, span: tuple[float, float] | None) -> str:
+    """What to say of rows whose norms lie outside a range, by more than rounding; nothing if there are none."""
+    if span is None or not norms.numel():
+        return ""
+    count = int(((norms < (1.0 - 1e-5) * span[0]) | (norms > (1.0 + 1e-5) * span[1])).sum())
+    if not count:
+        return ""
+    return (
+        f"{count} of {norms.numel()} rows have norms outside {span[0]:.4g} to {span[1]:.4g} (the norms are "
+        f"{float(norms.min()):.4g} to {float(norms.max()):.4g}): this one-layer twin was made for that range, and its "
+        "error is not bounded beyond. Take match_one_layer(..., norms=matching.norm_range(X)), or norms=(0, inf)"
+    )

@@ -103,10 +103,13 @@ class TwinCertificate:
             proven = [] if self.bound is None else [f"bound     {self.bound:.3g} on every entry"]
             return [f"valid     inputs of norm one{divided}", seen, *proven]
         span = "all norms" if self.norms is None else "norms {:.4g} to {:.4g}".format(*self.norms)
+        beyond = (
+            [] if self.norms is None else ["beyond    nothing is bounded at other norms; norms=(0, inf) is for all"]
+        )
         seen = f"seen      {self.residual:.1e} at {'cosine' if self.norms is None else 'norm'} {self.at:.4g}"
         assumes = [f"assumes   {self.assumes}"] if self.assumes else []
         tried = [f"tried     {row}" for row in self.table]
-        return [f"valid     {span}, all angles", f"bound     {self.bound:.3g}", seen, *assumes, *tried]
+        return [f"valid     {span}, all angles", f"bound     {self.bound:.3g}", *beyond, seen, *assumes, *tried]
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document, without the networks that coefficients carry."""

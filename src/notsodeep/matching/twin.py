@@ -14,8 +14,9 @@ from .._arguments import check_settings, checked, not_negative, whole
 from .._arrays import as_rows, like
 from .._files import parsed
 from ..activations import Affine
+from ..activations.norm_units import outside, row_norms
 from ..equivalents import Coefficients, best_scalar, relative_spectral_error
-from ..errors import InvalidInputError, SerialisationError
+from ..errors import InvalidInputError, SerialisationError, warn
 from ..networks import ENN, Convolutional, Kernel, Network, is_tangent, network_from_dict
 from .certificates import Tried, TwinCertificate, Verification
 
@@ -152,6 +153,9 @@ class Twin:
         """
         if self.normalise:
             X, Y = _unit(X), None if Y is None else _unit(Y)
+        for rows in (X, Y) if self.norms is not None else ():
+            if rows is not None and (said := outside(row_norms(as_rows(rows)), self.norms)):
+                warn(said)
         readout = self.trains == "readout"
         name: Kernel = "ck" if readout else self.kernel
         rates, into = None if readout else self.learning_rates, None if out is None else {name: out}

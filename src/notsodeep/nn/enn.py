@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import warnings
@@ -16,8 +17,8 @@ from .._arguments import checked, whole
 from .._files import write_with
 from .._words import Init, Kernel, Parametrisation
 from ..activations import Activation
-from ..activations.norm_units import NormUnits
-from ..errors import InvalidInputError, MissingExtraError
+from ..activations.norm_units import NormUnits, outside, row_norms
+from ..errors import InvalidInputError, MissingExtraError, warn
 from ..matching import Twin
 from ..networks import ENN as Specification
 from ..networks import rates_of
@@ -132,6 +133,7 @@ class UnitLayer(nn.Module):
     def __init__(self, phi: Activation, like: Tensor, width: int) -> None:
         super().__init__()
         self.phi, self.width = phi, width
+        self.silent = not (isinstance(phi, NormUnits) and phi.span is not None)
         table = phi.table(like, width).clone() if isinstance(phi, NormUnits) else None
         self.register_buffer("table", table, persistent=False)
 
@@ -143,7 +145,18 @@ class UnitLayer(nn.Module):
         return self
 
     def forward(self, before: Tensor, inputs: Tensor) -> Tensor:
+        if not (self.silent or torch.compiler.is_compiling()):
+            self._watch(inputs.detach())
         return self.phi.units(before, inputs, self.table) if isinstance(self.phi, NormUnits) else self.phi(before)
+
+    def _watch(self, inputs: Tensor) -> None:
+        """Warn once of rows outside the range that the units are made for."""
+        if inputs.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        with contextlib.suppress(RuntimeError):  # inside vmap and on meta tensors there are no numbers to look at
+            if said := outside(row_norms(inputs), self.phi.span):  # type: ignore[attr-defined]
+                self.silent = True
+                warn(said)
 
 
 def _widths(width: int | Sequence[int], depth: int) -> tuple[int, ...]:

@@ -108,14 +108,16 @@ def match_one_layer(
 
 @checked
 def norm_range(X: Any, coverage: float = 1.0) -> tuple[float, float]:
-    """Return the range that holds a share of the row norms of X, for ``match_one_layer(..., norms=...)``.
+    """Return a range of norms for rows like those of X, for ``match_one_layer(..., norms=...)``.
 
     Parameters
     ----------
     X : array of shape (n, p)
         The data.
     coverage : float
-        The share of the rows, in (0, 1]; the tails on both sides are equal.
+        1: all rows, and a margin for fresh ones of the same distribution: each end lies as far beyond the extreme row
+        as that lies beyond the outer tenth of the rows, by ratios. Less: this share of the rows, the tails on both
+        sides being equal, without a margin.
 
     Returns
     -------
@@ -124,16 +126,19 @@ def norm_range(X: Any, coverage: float = 1.0) -> tuple[float, float]:
 
     Examples
     --------
-    >>> norm_range([[3.0, 4.0], [0.0, 1.0]])
-    (1.0, 5.0)
+    >>> norm_range([[3.0, 4.0], [0.0, 1.0]], coverage=0.5)
+    (2.0, 4.0)
     """
     norms = squared_norms(as_rows(X)).sqrt().cpu().numpy()
     if not 0.0 < coverage <= 1.0:
         raise InvalidInputError(f"coverage must lie in (0, 1], got {coverage!r}")
     tail = 0.5 * (1.0 - coverage)
-    low, high = np.quantile(norms, [tail, 1.0 - tail])
+    low, inner, outer, high = np.quantile(norms, [tail, 0.1, 0.9, 1.0 - tail])
     if not high > 0:
         raise InvalidInputError("all rows of X are zero; there is no range of norms to speak of")
+    if coverage == 1.0 and inner > 0.0:
+        # a tail that falls by a factor of n / 10 up to the extreme of n rows falls by as much again within the margin
+        low, high = low * (low / inner), high * (high / outer)
     return float(low), float(high)
 
 
