@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 import notsodeep as nsd
+from fuzz.certificates import a_request, largest_error
 from fuzz.damage import damaged, mutated
 from fuzz.draws import a_mixture_sample, a_network, rows
 from helpers import tolerance
@@ -318,6 +319,18 @@ DOCUMENTS: list[tuple[Callable[[Any], Any], Any]] = [
     *((Activation.from_dict, phi.to_dict()) for network in _NETWORKS for phi in network.activations),
     *((nsd.Twin.from_dict, twin.to_dict()) for twin in _TWINS),
 ]
+
+
+def certificates(rng: np.random.Generator) -> Outcome:
+    """A one-layer twin of a random range of norms: no pair of inputs that a search finds exceeds its bound."""
+    request = a_request(rng)
+    twin = nsd.match_one_layer(**request)
+    worst, pairs = largest_error(rng, twin)
+    known = ANGULAR if request["deq"].kinked else EXACT
+    assert worst <= twin.bound + known, f"{request}: {worst:.3e} against {twin.bound:.3e} ({twin.certificate.assumes})"
+    return Outcome(pairs)
+
+
 CASES = {
     "equivalents": equivalents,
     "kernels": kernels,
@@ -327,6 +340,7 @@ CASES = {
     "documents": documents,
     "machines": machines,
     "arguments": arguments,
+    "certificates": certificates,
 }
 
 

@@ -15,6 +15,7 @@ CASES = [
     ("documents", 0, 200),
     ("machines", 0, 20),
     ("arguments", 0, 60),
+    ("certificates", 12, 8),
 ]
 
 

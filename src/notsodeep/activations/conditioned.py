@@ -141,6 +141,13 @@ class Conditioned(NormUnits):
 
     def source_lines(self, name: str) -> list[str]:
         table = [[[float(c) for c in row] for row in group] for group in self.coefficients]
+        (centre, half), log = self.variable, ".log()" if self.logarithmic else ""
+        position = f"(norm.clamp({self.low!r}, {self.high!r}){log} - {centre!r}) / {half!r}"
+        ends = f"(norm < {(1.0 - 1e-5) * self.low!r}) | (norm > {(1.0 + 1e-5) * self.high!r})"
+        warning = [
+            f"    if not torch.compiler.is_compiling() and bool(({ends}).any()):",
+            f'        warnings.warn("norms outside {self.low:.4g} to {self.high:.4g}: the error is not bounded there")',
+        ]
         return [
             f"{name.upper()} = {table!r}",
             "",
@@ -148,8 +155,9 @@ class Conditioned(NormUnits):
             f"def {name}(before, x):",
             '    """Units psi(w.x/|x|; |x|): elementary functions of u whose coefficients depend on the norm of x."""',
             f"    table = before.new_tensor({name.upper()})  # groups, functions of u, Chebyshev orders of the norm",
-            *self.chebyshev_lines(),
-            *self._warning_lines(),
+            "    norm = torch.linalg.vector_norm(x, dim=-1)",
+            *chebyshev_lines(position if half else "norm * 0", len(table[0][0])),
+            *(warning if self.span else []),
             "    u = before / norm.clamp_min(1e-18)[..., None]",
             "    rows = torch.einsum('...m,hbm->...hb', torch.stack(chebyshev, -1)[..., : table.shape[-1]], table)",
             *(["    rows = rows * norm[..., None, None]"] if self.power else []),
@@ -160,31 +168,15 @@ class Conditioned(NormUnits):
             *self.basis.source_lines(f"{name}_unit"),
         ]
 
-    def _warning_lines(self) -> list[str]:
-        """Say in the generated source when rows lie outside the range, as the module of this package does."""
-        if self.span is None:
-            return []
-        low, high = (1.0 - 1e-5) * self.low, (1.0 + 1e-5) * self.high
-        said = (
-            f"rows with norms outside {self.low:.4g} to {self.high:.4g}: the error of these units is not bounded there"
-        )
-        return [
-            f"    if not torch.compiler.is_compiling() and bool(((norm < {low!r}) | (norm > {high!r})).any()):",
-            f'        warnings.warn("{said}")',
-        ]
 
-    def chebyshev_lines(self, x: str = "x") -> list[str]:
-        """Return the polynomials of the norm as PyTorch source."""
-        (centre, half), log = self.variable, ".log()" if self.logarithmic else ""
-        inside = f"norm.clamp({self.low!r}, {self.high!r}){log}"
-        position = "norm * 0" if half == 0.0 else f"({inside} - {centre!r}) / {half!r}"
-        return [
-            f"    norm = torch.linalg.vector_norm({x}, dim=-1)",
-            f"    t = {position}",
-            "    chebyshev = [torch.ones_like(t), t]",
-            f"    while len(chebyshev) < {len(self.coefficients[0][0])}:",
-            "        chebyshev.append(2 * t * chebyshev[-1] - chebyshev[-2])",
-        ]
+def chebyshev_lines(position: str, count: int) -> list[str]:
+    """Return the Chebyshev polynomials of a position as PyTorch source."""
+    return [
+        f"    t = {position}",
+        "    chebyshev = [torch.ones_like(t), t]",
+        f"    while len(chebyshev) < {count}:",
+        "        chebyshev.append(2 * t * chebyshev[-1] - chebyshev[-2])",
+    ]
 
 
 def chebyshev(x: Tensor, size: int) -> Tensor:

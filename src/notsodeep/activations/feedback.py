@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import Activation, activation
-from .conditioned import chebyshev
+from .conditioned import chebyshev, chebyshev_lines
 from .norm_units import NormUnits, row_norms
 
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0  # multiples of it are spread evenly, in an order that no weights know
@@ -96,10 +96,7 @@ class Feedback(NormUnits):
             f"def {name}(before, x):",
             '    """Units phi(P w.x + R v.x + b beta): P, R and b depend on |x|, v is the w of the unit before."""',
             "    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)",
-            "    t = (norm - 1) / (norm + 1)",
-            "    chebyshev = [torch.ones_like(t), t]",
-            f"    while len(chebyshev) < {len(rows[0])}:",
-            "        chebyshev.append(2 * t * chebyshev[-1] - chebyshev[-2])",
+            *chebyshev_lines("(norm - 1) / (norm + 1)", len(rows[0])),
             f"    parts = [sum(c * p for c, p in zip(row, chebyshev)) for row in {name.upper()}]",
             *(shared if end else []),
             f"    argument = parts[0] * before + parts[1] * before.roll(1, -1){end}",

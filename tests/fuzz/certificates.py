@@ -1,0 +1,61 @@
+"""Attacks on the bounds of one-layer twins: ranges of norms from 1e-3 to 1e3, narrow and wide, and all angles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import notsodeep as nsd
+from fuzz.draws import PLAIN
+from notsodeep.kernels import diagonal, pairwise
+from notsodeep.matching import Twin
+
+Array = NDArray[Any]
+
+
+def a_request(rng: np.random.Generator) -> dict[str, Any]:
+    """A built-in activation, a kernel, and a range of norms: one norm, a narrow or a wide one, from zero, all."""
+    name = str(rng.choice(PLAIN))
+    sigma_a2 = float(rng.uniform(0.05, 0.95)) * min(nsd.DEQ(name, 0.0).limit, 1.0)
+    kernel = str(rng.choice(["ck", "ntk", "ntk_frozen"]))
+    low = 10.0 ** rng.uniform(-3.0, 2.0)
+    high = low * float(rng.choice([1.0, 10.0 ** rng.uniform(0.0, 0.4), 10.0 ** rng.uniform(0.4, 1.0)]))
+    norms = [(low, high), (low, high), (0.0, min(high, 10.0)), (0.0, math.inf)][
+        int(rng.choice(4, p=[0.4, 0.4, 0.1, 0.1]))
+    ]
+    kinds = 1 if norms[1] == math.inf or nsd.DEQ(name, 0.0).homogeneous else int(rng.integers(1, 4))
+    return {"deq": nsd.DEQ(name, sigma_a2), "kernel": kernel, "norms": norms, "kinds": kinds}
+
+
+def largest_error(rng: np.random.Generator, twin: Twin) -> tuple[float, int]:
+    """The largest error that a search finds, relative to sqrt(k(x, x) k(y, y)), and how many pairs it took."""
+    low, high = twin.norms or (1e-4, 1e4)
+    low = max(low, 1e-4 * high)
+    ends, count = np.log([low, high]), 24
+    s, t = rng.uniform(*ends, (2, count))
+    s[::4], t[1::4], s[2::8], t[::8] = ends[1], ends[0], ends[0], ends[1]
+    angle = rng.uniform(0.0, math.pi, count)
+    angle[::3], angle[1::6], angle[4::6] = 0.0, math.pi, 10.0 ** rng.uniform(-6.0, 0.0, len(angle[4::6]))
+    place = np.stack([s, t, angle])
+    for width in (0.2, 0.02):
+        found = _errors(twin, place)
+        near = np.repeat(place[:, np.argsort(found)[-3:]], 4, axis=1)
+        moved = near + width * rng.standard_normal(near.shape) * np.array([[ends[1] - ends[0]]] * 2 + [[math.pi]])
+        place = np.concatenate(
+            [near[:, ::4], np.clip(moved, [[ends[0]]] * 2 + [[0.0]], [[ends[1]]] * 2 + [[math.pi]])], 1
+        )
+    return float(max(found.max(), _errors(twin, place).max())), count + 2 * place.shape[1]
+
+
+def _errors(twin: Twin, place: Array) -> Array:
+    s, t, angle = np.exp(place[0]), np.exp(place[1]), place[2]
+    at = [torch.from_numpy(v) for v in (s * s, t * t, s * t * np.cos(angle))]
+    own = "ck" if twin.trains == "readout" else twin.kernel
+    truth = pairwise(twin.deq, *at, (twin.kernel,), check=False)[twin.kernel]
+    have = pairwise(twin.network, *at, (own,), check=False)[own]
+    size = [diagonal(twin.deq, v, (twin.kernel,), check=False)[twin.kernel].sqrt() for v in at[:2]]
+    return ((truth - have).abs() / (size[0] * size[1])).numpy()
