@@ -11,22 +11,16 @@ import numpy as np
 
 import notsodeep as nsd
 
-
-def rows(x):
-    """The number x as the row (x, 1): the 1 plays the part of a bias."""
-    return np.stack([x, np.ones_like(x)], axis=1)
-
-
 rng = np.random.default_rng(3)
 x = np.sort(rng.uniform(-3, 3, 25))
 y = np.sin(2 * x) + 0.1 * rng.standard_normal(25)
-process = nsd.DEQGaussianProcess("erf", sigma_a2=0.15, sigma_b2=8.0, kernel="ntk").fit(rows(x), y)
+process = nsd.DEQGaussianProcess("erf").fit(x[:, None], y)
 grid = np.linspace(-5, 5, 300)
-mean, deviation = process.predict(rows(grid), return_std=True)
+mean, deviation = process.predict(grid[:, None], return_std=True)
 print(process)
 
 # %%
-# Amplitude and noise are fitted to the likelihood of the data.
+# Amplitude, noise and the variances of the DEQ are fitted to the likelihood of the data.
 
 figure, ax = plt.subplots(figsize=(7, 3.8), layout="constrained")
 ax.plot(grid, np.sin(2 * grid), color="0.6", ls="--", label="truth")
