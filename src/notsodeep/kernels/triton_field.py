@@ -82,7 +82,8 @@ def field_kernel(
     sizes = root * tl.load(uy + there * positions + place, mask=wanted, other=0.0)
     inverse = tl.where(sizes > 0, 1.0 / tl.where(sizes > 0, sizes, 1.0), 0.0)
 
-    lam, before, omega = source, source, 1.0
+    # what the first step sees of ``before`` cancels; two names of one value would not both be carried by the loop
+    lam, before, omega = source, tl.zeros([PAIRS, SIDE, SIDE], tl.float32), 1.0
     for k in range(steps):
         image = _window(_value(lam, inverse, sizes, bend, straight), across, down, share, PAIRS, SIDE)
         ahead = lam + relax * (source + sigma_a2 * image - lam)
@@ -96,7 +97,7 @@ def field_kernel(
         rho = tl.minimum(tl.maximum(lam * inverse, -1.0), 1.0)
         slope = tl.where(inside, straight + (steep - straight) * _angle(rho) / 3.14159265358979, 0.0)
         begin = slope / positions
-        effect, before, omega = begin, begin, 1.0
+        effect, before, omega = begin, tl.zeros([PAIRS, SIDE, SIDE], tl.float32), 1.0
         for k in range(steps):
             image = begin + sigma_a2 * slope * _window(effect, across, down, share, PAIRS, SIDE)
             ahead = effect + relax * (image - effect)
