@@ -18,7 +18,7 @@ SolverMethod = Literal["auto", "picard", "anderson"]
 OnFailure = Literal["warn", "raise"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EquilibriumLimits:
     """The tuning numbers of the loop."""
 
@@ -71,7 +71,7 @@ class SolverOptions:
         whole("max_steps", self.max_steps)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Equilibrium:
     """What a solve found.
 
@@ -83,6 +83,10 @@ class Equilibrium:
     residual: Tensor
     steps: int
     converged: Tensor
+
+    def __repr__(self) -> str:
+        met = f"{int(self.converged.sum())} of {self.converged.numel()} rows"
+        return f"Equilibrium({tuple(self.value.shape)}, {self.steps} steps, {met} converged)"
 
     def require(self, options: SolverOptions, what: str = "the equilibrium") -> None:
         """Warn or raise unless every row converged; the message carries the residual."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import warnings
 
 __all__ = [
@@ -108,6 +109,10 @@ class ConvergenceWarning(NotSoDeepWarning):
 class ConcentrationWarning(NotSoDeepWarning):
     """A prediction for data of low effective rank, where its theory does not hold; the message carries the number."""
 
+
+log = logging.getLogger("notsodeep")
+"""What the library decides: tables, ways round what is missing, solvers. It is silent until a user adds a handler."""
+log.addHandler(logging.NullHandler())
 
 _BETWEEN = {"notsodeep", "contextlib", "distributed", "sklearn", "torch"}  # packages that stand between a user and us
 

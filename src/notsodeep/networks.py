@@ -18,11 +18,13 @@ from ._files import parsed
 from ._fixed_point import newton
 from ._words import Kernel as Kernel
 from ._words import Readout as Readout
+from ._words import as_html
 from .activations import Activation, ActivationLike, activation
 from .errors import ContractionError, ConvergenceError, InvalidInputError, SerialisationError
 from .gaussian import moments, spread
 
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
+_VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
 SCALES = (1e-30, 1e30)  # between these, fourth powers of tau0 and their inverses are numbers
 
 
@@ -148,6 +150,10 @@ class DEQ(_Network):
         bias = f", sigma_c2={c:.10g}" if c else ""
         seen = f", readout={self.readout!r}" if self.readout != "activation" else ""
         return f"DEQ({self.activation!r}, sigma_a2={a:.10g}, sigma_b2={b:.10g}{bias}{seen})"
+
+    def _repr_html_(self) -> str:
+        rows = [("activation", repr(self.activation)), *zip(_VARIANCES, self.variances, strict=True)]
+        return as_html("DEQ", [*rows, ("sigma_a2 guaranteed below", self.limit), ("readout sees", self.readout)])
 
     @property
     def limit(self) -> float:
@@ -277,6 +283,9 @@ class ENN(_Network):
 
     def __repr__(self) -> str:
         return f"ENN([{', '.join(repr(a) for a in self.activations)}])"
+
+    def _repr_html_(self) -> str:
+        return as_html("ENN", [(f"layer {i}", repr(phi)) for i, phi in enumerate(self.activations, 1)])
 
     @property
     def depth(self) -> int:

@@ -6,21 +6,18 @@ weighted mean of the kernel's diagonal. With an intercept the targets are first 
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import ConvergenceError, InvalidInputError
+from ..errors import ConvergenceError, InvalidInputError, log
 from ..solve import CG, KernelTiles, NetworkKernel, solve_dense, solve_operator
 from ..solve._limits import LIMITS as SOLVE_LIMITS
 from ..solve.dense import scale_of, smallest_mean, solve_in_place, with_mean
 from ..solve.iterative import Solver, choose_solver
 from ..solve.operators import KernelOperator
-
-log = logging.getLogger("notsodeep")
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import warn
+from ..errors import log, warn
 from ..networks import Kernel
 from ._limits import LIMITS
 from .matrix import Points, products, tiles_of
@@ -34,7 +34,8 @@ _refused: list[bool] = []
 def _program() -> Any:
     try:
         return importlib.import_module(f"{__package__}.triton_tile").tile_kernel
-    except ImportError:
+    except ImportError as error:
+        log.info("without Triton, tiles are computed by plain torch: %s", error)
         return None
 
 

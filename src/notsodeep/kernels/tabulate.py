@@ -21,7 +21,7 @@ from torch import Tensor
 from .._caches import cached
 from .._chebyshev import needed, nodes, polynomials, series_sum, to_coefficients
 from ..activations import Activation
-from ..errors import NotSoDeepError
+from ..errors import NotSoDeepError, log
 from ..gaussian import hermite_coefficients
 from ..gaussian.rule import BLOCK, may_share
 from ..networks import DEQ, ENN, Kernel, Network, check_kernels
@@ -117,7 +117,10 @@ def build_table(
         try:
             with one_thread():
                 spec = KernelSpec(network, check_kernels(network, kernels), rates)
-                return _build(spec, scale, dtype, patience), False
+                table = _build(spec, scale, dtype, patience)
+                grid = None if table is None else tuple(table.coefficients[kernels[0]].shape)
+                log.debug("table of %s of %r, norms %.3g to %.3g: %s", kernels, network, scale.low, scale.high, grid)
+                return table, False
         except NotSoDeepError:
             continue
         except Unresolved:

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._arguments import checked
 from .._arrays import as_numbers
+from .._words import as_html
 from ..errors import ConcentrationWarning, InvalidInputError, warn
 from ..matching import Twin
 from ..mixtures import GaussianMixture, MixtureStatistics
@@ -60,6 +61,11 @@ class LearningPrediction:
             f"LearningPrediction({self.kernel}, n={self.n}, p={self.p}, {rule}, accuracy={_short(self.accuracy)}, "
             f"mse={_short(self.mse)}, training_error={_short(self.training_error)})"
         )
+
+    def _repr_html_(self) -> str:
+        names = ("ridge" if self.times is None else "times", "accuracy", "mse", "training_error")
+        rows = [("network", repr(self.network)), ("n", self.n), ("p", self.p)]
+        return as_html(f"LearningPrediction, {self.kernel}", [*rows, *((m, _short(getattr(self, m))) for m in names)])
 
 
 @checked

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._arguments import checked
+from .._words import as_html
 from ..errors import InvalidInputError
 from .covariances import Covariance, covariance, floats
 
@@ -109,3 +110,9 @@ class GaussianMixture:
         kinds = ", ".join("diagonal" if c.diagonal else "dense" for c in self.covariances)
         shares = ", ".join(f"{w:.4g}" for w in self.weights)
         return f"GaussianMixture(p={self.p}, classes={self.classes}, covariances=[{kinds}], weights=[{shares}])"
+
+    def _repr_html_(self) -> str:
+        parts = zip(self.weights, np.linalg.norm(self.means, axis=1), self.covariances, strict=True)
+        told = [f"weight {w:.4g}, |mean| {m:.4g}, tr C / p {c.trace() / self.p:.4g}" for w, m, c in parts]
+        rows = [(f"class {a}", text) for a, text in enumerate(told)]
+        return as_html(f"GaussianMixture, p = {self.p}", rows)

@@ -12,6 +12,7 @@ import numpy as np
 
 from .._arguments import checked
 from .._arrays import as_numbers
+from .._words import as_html
 from ..equivalents import Coefficients, coefficients
 from ..errors import ConvergenceError, InvalidInputError
 from ..mixtures import GaussianMixture, MixtureStatistics
@@ -101,6 +102,10 @@ class SpectralLaw:
         bulks = ", ".join(f"[{a:.4g}, {b:.4g}]" for a, b in self.support)
         atoms = "".join(f", atom {a.mass:.4g} at {a.value:.4g}" for a in self.atoms)
         return f"SpectralLaw({self.kernel}, n={self.n}, p={self.p}, support=[{bulks}]{atoms})"
+
+    def _repr_html_(self) -> str:
+        heading, *lines = self.summary().splitlines()
+        return as_html(heading, [(kind, rest) for kind, rest in (line.split(maxsplit=1) for line in lines)])
 
     def summary(self) -> str:
         """Return a table of bulks, atoms and isolated eigenvalues, as text."""
