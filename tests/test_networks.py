@@ -189,6 +189,7 @@ def test_variances_without_gradients_become_numbers():
         (lambda: nsd.DEQ("relu", math.nan), InvalidInputError, "sigma_a2"),
         (lambda: nsd.DEQ("relu", "0.2"), InvalidInputError, "must be a finite number"),
         (lambda: nsd.DEQ("relu", None), InvalidInputError, "must be a finite number"),
+        (lambda: nsd.activation("elu", alpha=1e300), ActivationError, "at most 1e.100"),
         (lambda: nsd.DEQ("relu", torch.ones(2)), InvalidInputError, "finite number"),
         (lambda: nsd.DEQ("relu", 1.5), InvalidInputError, "give sigma_b2"),
         (lambda: nsd.DEQ("rely", 0.2), ActivationError, "did you mean 'relu'"),

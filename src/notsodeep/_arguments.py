@@ -52,7 +52,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             kinds.update(_parameter_kinds(function))
         plain = [_plain(name, value, kinds.get(name, ()), refusal) for name, value in zip(order, args, strict=False)]
         named = {name: _plain(name, value, kinds.get(name, ()), refusal) for name, value in kwargs.items()}
-        return function(*plain, *args[len(order) :], **named)  # type: ignore[arg-type]
+        with np.errstate(divide="warn", over="warn", invalid="warn", under="ignore"):  # whatever the caller has set
+            return function(*plain, *args[len(order) :], **named)  # type: ignore[arg-type]
 
     return inside
 
@@ -116,14 +117,17 @@ def not_negative(name: str, value: Any) -> float:
     return float(value)
 
 
-def finite(name: str, value: Any, depth: int = 0, refusal: type[InvalidInputError] = InvalidInputError) -> Any:
-    """Return a finite Python float, or tuples of such numbers nested ``depth`` levels deep."""
+def finite(
+    name: str, value: Any, depth: int = 0, refusal: type[InvalidInputError] = InvalidInputError, most: float = math.inf
+) -> Any:
+    """Return a finite Python float of size at most ``most``, or tuples of such numbers nested ``depth`` levels deep."""
     if depth:
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
             raise refusal(f"{name} must be a sequence of numbers, got {shown(value)}")
-        return tuple(finite(f"{name}[{i}]", entry, depth - 1, refusal) for i, entry in enumerate(value))
-    if not _is_finite(value):
-        raise refusal(f"{name} must be a finite number, got {shown(value)}")
+        return tuple(finite(f"{name}[{i}]", entry, depth - 1, refusal, most) for i, entry in enumerate(value))
+    if not _is_finite(value) or abs(float(value)) > most:
+        size = "" if most == math.inf else f" of size at most {most:.0e}"
+        raise refusal(f"{name} must be a finite number{size}, got {shown(value)}")
     return float(value)
 
 

@@ -159,7 +159,7 @@ class DEQ(_Network):
     def limit(self) -> float:
         """1 / (4 Lip^2): below it the finite-width map is a contraction."""
         lipschitz = self.activation.lipschitz
-        return math.inf if lipschitz == 0 else 0.25 / lipschitz**2
+        return math.inf if lipschitz == 0 else 0.25 / lipschitz / lipschitz
 
     @property
     def advice(self) -> str:

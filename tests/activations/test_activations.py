@@ -354,7 +354,7 @@ def test_unknown_names_suggest_a_near_one(given_name, near):
         (lambda: HardTanh(c=0.0), "positive"),
         (lambda: Hermite(3.0), "sequence of numbers"),
         (lambda: Hermite(()), "needs coefficients"),
-        (lambda: Hermite((1.0,), -1.0), "positive scale"),
+        (lambda: Hermite((1.0,), -1.0), "a scale from 1e-30"),
         (lambda: Affine(ReLU(), scale=0.0), "positive"),
         (lambda: Affine("nonsense"), "unknown activation"),
         (lambda: ReLU().affine(gain="x"), "gain must be a finite number"),

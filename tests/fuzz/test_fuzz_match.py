@@ -142,6 +142,18 @@ def test_damaged_documents_load_or_are_refused(document: dict[str, Any], where: 
         assert isinstance(found, NotSoDeepError)
 
 
+def test_twins_of_huge_and_tiny_numbers_print_themselves_or_are_refused() -> None:
+    """Once they were loaded, and str() failed."""
+    hermite = nsd.match(nsd.DEQ("tanh", 0.2), 1.0, "ck", "hermite").to_dict()
+    for document in (*documents(), hermite):
+        for path in paths(document):
+            for value in (1e300, -1e300, 5e-324, -1, []):
+                found = answer(lambda d=document, p=path, v=value: Twin.from_dict(replaced(d, p, lambda _: v)))
+                if isinstance(found, Twin):
+                    assert str(found)
+                    assert answer(lambda twin=found: nsd.pytorch_code(twin))
+
+
 @settings(max_examples=200, deadline=None)
 @given(text=st.one_of(st.text(), st.binary().map(lambda b: b.decode("latin1"))), cut=st.integers(0, 1400))
 def test_any_text_is_refused(text: str, cut: int) -> None:

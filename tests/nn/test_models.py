@@ -350,3 +350,18 @@ def test_kernels_converge_at_the_central_limit_rate(spec) -> None:
     # the logarithm of each root mean square has a spread of about 1/sqrt(2 * 24 * 3) if a kernel has ~3 free entries
     assert torch.all((slopes + 0.5).abs() < 0.2), slopes
     assert float((errors[1] / torch.stack([e.norm() / 6 for e in exact])).max()) < 0.2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_polynomial_units_refuse_inputs_beyond_their_range(dtype: torch.dtype) -> None:
+    """Polynomials of high degree overflow on large inputs: refused, not NaN; within a graph they stay finite."""
+    model = nsd.nn.ENN(nsd.ENN([nsd.activations.Hermite((0.1,) * 12)]), 3, 16, 2, dtype=dtype)
+    x = torch.ones(2, 3, dtype=dtype)
+    assert bool(torch.isfinite(model(10.0 * x)).all())
+    large = 1e4 if dtype == torch.float32 else 1e40
+    with pytest.raises(InvalidInputError, match="leave the range of"):
+        model(large * x)
+    exported = torch.export.export(model, (x,)).module()
+    assert bool(torch.isfinite(exported(large * x)).all())
+    torch.testing.assert_close(exported(x), model(x))
+    assert torch.vmap(model)(x[None]).shape == (1, 2, 2)

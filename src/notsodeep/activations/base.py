@@ -71,7 +71,8 @@ class Activation:
     def __post_init__(self) -> None:
         """Turn fields of numbers, and of tuples of numbers, into finite Python floats."""
         for name, depth in _numeric_fields(type(self)):
-            plain = finite(f"{type(self).__name__}: {name}", getattr(self, name), depth, ActivationError)
+            most = math.inf if name == "shift" else 1e100  # squares of factors are numbers
+            plain = finite(f"{type(self).__name__}: {name}", getattr(self, name), depth, ActivationError, most)
             object.__setattr__(self, name, plain)
 
     # -- what the Gaussian numerics need to know ---------------------------------------------------------
@@ -162,7 +163,8 @@ class Activation:
     def sides(self) -> tuple[Tensor, Tensor]:
         """Values and slopes just below (row 0) and just above (row 1) each kink."""
         c = np.asarray(self.kinks, dtype=np.float64)
-        points = torch.from_numpy(np.stack([np.nextafter(c, -np.inf), np.nextafter(c, np.inf)]))
+        with np.errstate(under="ignore"):  # beside zero
+            points = torch.from_numpy(np.stack([np.nextafter(c, -np.inf), np.nextafter(c, np.inf)]))
         return self._value(points), self._slope(points)
 
     @property

@@ -152,8 +152,8 @@ class Hermite(Polynomial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.coefficients or self.scale <= 0:
-            raise ActivationError(f"Hermite: needs coefficients and a positive scale, got {self!r}")
+        if not self.coefficients or not 1e-30 <= self.scale <= 1e30:  # as inputs have
+            raise ActivationError(f"Hermite: needs coefficients and a scale from 1e-30 to 1e30, got {self!r}")
 
     @property
     def degree(self) -> int:
@@ -214,7 +214,13 @@ class Hermite(Polynomial):
         return sum(c * half**m * math.sqrt(math.factorial(2 * m)) / math.factorial(m) for m, c in evens)
 
     def _value(self, x: Tensor) -> Tensor:
-        return _clenshaw(self.coefficients, x / self.scale)
+        x = x / self.scale
+        if (
+            torch.compiler.is_compiling()
+        ):  # a graph cannot refuse rows: beyond, where h_k(x) > sqrt(max), it is constant
+            top = 0.5 * (math.log(torch.finfo(x.dtype).max) + math.lgamma(self.degree + 1))
+            x = x.clamp(-(most := math.exp(top / max(1, self.degree))), most)
+        return _clenshaw(self.coefficients, x)
 
     def source_lines(self, name: str) -> list[str]:
         if self.degree <= LIMITS.monomial_degree:

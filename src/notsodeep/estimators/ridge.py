@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
-from .._arguments import check_settings
+from .._arguments import check_settings, checked
 from ..errors import InvalidInputError
 from ..mixtures.standardise import Scale, Standardiser
 from ..networks import DEQ, Kernel
@@ -369,6 +369,7 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         outputs = self._outputs(X)
         return (outputs > 0).astype(np.int64) if self._multilabel else self.classes_[_scores(outputs).argmax(1)]
 
+    @checked
     def predict_proba(self, X: Any) -> Array:
         """Predict the probability of each class, or of each label by itself, at rows X, (m, p): (m, classes)."""
         outputs = self._outputs(X)
@@ -411,6 +412,7 @@ def _scores(values: Array) -> Array:
     return np.hstack([-values, values]) if values.shape[1] == 1 else values
 
 
+@checked
 def calibrate(values: Array, codes: NDArray[Any], weights: Array, biased: bool) -> tuple[float, Array]:
     """Return t > 0 and the shift b, (k,), with the largest likelihood of softmax(t (scores + b)); b is zero on demand.
 

@@ -235,12 +235,14 @@ class Twin:
                 raise SerialisationError("a twin stands for a DEQ or an ENN, not for a convolutional one")
             rates = None if content["learning_rates"] is None else tuple(content["learning_rates"])
             certificate = TwinCertificate.from_dict(content["certificate"], deq, network)
-            return Twin(
+            twin = Twin(
                 **{**content, "deq": deq, "network": network, "learning_rates": rates, "certificate": certificate}
             )
+            str(twin), hash(twin)  # numbers so large that it cannot be printed are refused here
+            return twin
         except KeyError as error:
             raise SerialisationError(f"the description of this twin is incomplete: {error} is missing") from None
-        except (InvalidInputError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except (InvalidInputError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise SerialisationError(f"this does not describe a twin: {error}") from None
 
 

@@ -102,6 +102,7 @@ class ENN(Model):
         self.bias = gaussian.bias(out_features, bias)
         layers = zip(self.spec.activations, self.widths, strict=True)
         self._layers = nn.ModuleList(UnitLayer(phi, self.readout.detach(), m) for phi, m in layers)
+        self._steep = any(phi.homogeneity is None and phi.polynomial() is not None for phi in self.spec.activations)
         trains = twin.kernel if twin is not None and twin.kernel == "ntk_frozen" else "ntk"
         self.set_kernel(kernel or ("ck" if twin is not None and twin.trains == "readout" else trains))
 
@@ -111,6 +112,11 @@ class ENN(Model):
             x = nn.functional.normalize(x, dim=-1)
         for weight, layer in zip(self.weights, self._layers, strict=True):
             x = layer(nn.functional.linear(self._spread(x, weight), weight), x) / math.sqrt(len(weight))
+        if self._steep and not torch.compiler.is_compiling() and not _is_finite(x):
+            raise InvalidInputError(
+                f"the polynomial units of this network leave the range of {x.dtype} on these inputs; scale them "
+                "(notsodeep.standardise), or use float64"
+            )
         return x
 
     def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
@@ -157,6 +163,13 @@ class UnitLayer(nn.Module):
             if said := outside(row_norms(inputs), self.phi.span):  # type: ignore[attr-defined]
                 self.silent = True
                 warn(said)
+
+
+def _is_finite(x: Tensor) -> bool:
+    try:
+        return bool(torch.isfinite(x.detach().sum()))
+    except RuntimeError:  # within a vmap there are no numbers to look at
+        return True
 
 
 def _widths(width: int | Sequence[int], depth: int) -> tuple[int, ...]:

@@ -133,7 +133,7 @@ export function parse(text) {
   const atom = () => {
     const token = list[at++];
     if (token === undefined) throw new FormulaError("the formula ends too early");
-    if (/^[\d.]/.test(token)) return node(() => [Number(token), 0], token);
+    if (/^[\d.]/.test(token)) return node(() => [Number(token), 0], String(Number(token)));
     if (token === "(") {
       const inside = sum();
       take(")");
