@@ -12,26 +12,26 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ._curves import ACTIVATIONS, ErrorCurve, draw_lines, error_against_n
-from ._measure import KERNELS, PREPRINT
+from ._measure import PREPRINT
 from ._runner import Document, Point, Setup, Study
 from ._style import panels, shared_legend, word
 
 
 def points(setup: Setup) -> list[Point]:
-    """Six activations, growing dimension; each point holds all kernels and seeds."""
+    """Six activations, growing dimension; each point holds all kernels of a readout, and all seeds."""
 
     def measure(activation: str, p: int, n: int, sigma_a2: float, seeds: list[int], **kept: Any) -> dict[str, Any]:
         found = error_against_n(activation, dimensions=(p,), seeds=len(seeds), sigma_a2=sigma_a2, **kept)
         return {kernel: list(curve.errors[0]) for kernel, curve in found.items()}
 
-    def point(activation: str, p: int) -> Point:
+    def point(activation: str, p: int, name: str = "", **others: Any) -> Point:
         settings = {"activation": activation, "p": p, "n": round(1.25 * p), "sigma_a2": 0.2, "seeds": [0, 1]}
-        return Point.of(
-            f"{activation}/{p}", {**settings, "norms": ["typical", "own"], "kernels": [*KERNELS, *PREPRINT]}, measure
-        )
+        return Point.of(f"{name}{activation}/{p}", {**settings, "norms": ["typical", "own"], **others}, measure)
 
     dimensions = (80, 160, 320) if setup.quick else (200, 400, 800, 1600, 3200)
-    return [point(activation, p) for p in dimensions for activation in ACTIVATIONS]
+    chosen = [point(activation, p) for p in dimensions for activation in ACTIVATIONS]
+    preprint = {"name": "preprint/", "kernels": list(PREPRINT)}
+    return chosen + [point(phi, p, **preprint) for p in dimensions[:4] for phi in ACTIVATIONS]
 
 
 def kept_curves(document: Document) -> dict[str, dict[str, ErrorCurve]]:

@@ -102,7 +102,7 @@ WHOLE = ("plain_depth", "sphere")
 PARTS = {
     "accuracy": ("digits/32", "digits/512"),
     "eigenvalues": ("mixture/tanh", "digits/tanh", "digits_unit/tanh", "digits/tanh/0.25"),
-    "equivalents_error": ("tanh/80", "tanh/320"),
+    "equivalents_error": ("tanh/80", "tanh/320", "preprint/tanh/80", "preprint/tanh/320"),
     "kernels": ("mixture/relu", "mixture/relu/ntk", "digits/tanh", "digits/tanh/hard_tanh"),
 }
 """Points of studies whose claims are checked below; the slow tests compute all points of all studies."""
