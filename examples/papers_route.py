@@ -16,6 +16,6 @@ print(twin)
 print(twin.verify(X))
 
 # %%
-# Activations, the four numbers, and the spectra of both exact kernels on one draw of the mixture.
+# Activations, and the spectra of both exact kernels on one draw of the mixture.
 
 display = nsd.plots.TwinDisplay.from_twin(twin, X).plot()

@@ -207,9 +207,9 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         ),
         "SpectrumDisplay.plot": (_drawn(nsd.plots.SpectrumDisplay.from_kernel(X).plot), dict),
         "LearningDisplay.from_curve": (_drawn(nsd.plots.LearningDisplay.from_curve), lambda: {"curve": curve}),
-        "LearningDisplay.from_estimate": (
-            _drawn(nsd.plots.LearningDisplay.from_estimate),
-            lambda: {"estimate": estimate},
+        "LearningDisplay.from_curve, measured": (
+            _drawn(nsd.plots.LearningDisplay.from_curve),
+            lambda: {"curve": estimate},
         ),
         "LearningDisplay.plot": (_drawn(nsd.plots.LearningDisplay.from_curve(curve).plot), dict),
         "TwinDisplay.from_twin": (_drawn(nsd.plots.TwinDisplay.from_twin), lambda: {"twin": twin}),

@@ -17,31 +17,28 @@ def _closed():
     plt.close("all")
 
 
-def test_three_panels() -> None:
+def test_activations_and_spectra() -> None:
     X = np.random.default_rng(0).standard_normal((30, 40)) / np.sqrt(40)
     twin = nsd.match(nsd.DEQ("silu", 0.2), 1.0)
     display = TwinDisplay.from_twin(twin, X).plot()
-    assert len(display.axes_) == 3
+    assert len(display.axes_) == 2
     curves = display.axes_[0].get_legend_handles_labels()[1]
     assert curves == [r"DEQ: $\varphi$", r"twin: $\sigma_1$", r"twin: $\sigma_2$"]
-    heights = [bar.get_height() for bar in display.axes_[1].patches]
-    assert heights[:4] == pytest.approx(list(twin.target.four))
-    assert heights[4:] == pytest.approx(list(twin.coefficients.four))
+    assert display.axes_[1].get_legend().get_texts()[-1].get_text() == "twin"
     assert display.spectra[0] == pytest.approx(np.linalg.eigvalsh(nsd.ck(twin.deq, X)))
     assert display.spectra[1] == pytest.approx(display.spectra[0], abs=1e-2)  # the twin's own distance
 
 
-def test_a_twin_without_numbers_or_points() -> None:
+def test_a_twin_without_points() -> None:
     assert len(TwinDisplay.from_twin(nsd.match_sphere(nsd.DEQ("tanh", 0.2))).plot().axes_) == 1
-    assert len(TwinDisplay.from_twin(nsd.match(nsd.DEQ("tanh", 0.2), 1.0)).plot().axes_) == 2
 
 
 def test_own_axes_and_refusals() -> None:
     twin = nsd.match(nsd.DEQ("tanh", 0.2), 1.0)
     _, axes = plt.subplots(1, 2)
-    assert TwinDisplay.from_twin(twin).plot(axes).figure_ is axes[0].get_figure()
-    with pytest.raises(InvalidInputError, match="ax must be 2 matplotlib Axes"):
-        TwinDisplay.from_twin(twin).plot(axes[:1])
+    assert TwinDisplay.from_twin(twin).plot(axes[0]).figure_ is axes[0].get_figure()
+    with pytest.raises(InvalidInputError, match="ax must be 1 matplotlib Axes"):
+        TwinDisplay.from_twin(twin).plot(axes)
     with pytest.raises(InvalidInputError, match="twin must be a notsodeep"):
         TwinDisplay.from_twin("twin")
     with pytest.raises(InvalidInputError, match="two dimensions"):

@@ -16,7 +16,9 @@ import notsodeep as nsd
 from helpers import differences, printed, tolerance, ulps
 from notsodeep.errors import InvalidInputError
 from notsodeep.spectra import SpectralLaw
+from notsodeep.spectra.bulk import noise_law
 from notsodeep.spectra.law import law_of
+from notsodeep.spectra.population import Commuting, NonCommuting
 from notsodeep.spectra.sources import source_of
 
 RELU = nsd.DEQ("relu", sigma_a2=0.2)
@@ -204,8 +206,6 @@ def test_commuting_matrices_give_the_diagonal_law() -> None:
 
 def test_dense_solver_agrees_with_the_joint_spectrum() -> None:
     """The p x p path on covariances that commute, bypassing the detection of common eigenvectors."""
-    from notsodeep.spectra.bulk import noise_law
-    from notsodeep.spectra.population import Commuting, NonCommuting
 
     rng = np.random.default_rng(0)
     values, ratios = rng.uniform(0.3, 2, (30, 3)), np.array([0.2, 0.3, 0.9])
@@ -232,7 +232,16 @@ def test_singular_covariances_are_solved() -> None:
     assert sum(law.masses) == pytest.approx(1.0, abs=1e-9)  # the mass that an interpolated density may miss
 
 
-@pytest.mark.parametrize("p", [100, pytest.param(300, marks=pytest.mark.slow)])
+def test_an_edge_that_comes_back_rounded_is_the_edge() -> None:
+    """No Newton step exists there: a position that is one rounding away from it could not be solved."""
+    rng = np.random.default_rng(2)
+    values, ratios = rng.uniform(0.3, 2, (30, 2)), np.array([0.2, 0.3])
+    upper = noise_law(Commuting(ratios, values, np.full(30, 1 / 30), np.zeros((30, 2, 2))), 1).gaps[-1]
+    assert upper.solve(math.exp(math.log(upper.left.u))) is upper.left
+    assert upper.solve(float(np.nextafter(upper.left.u, 0.0))) is upper.left
+
+
+@pytest.mark.parametrize("p", [100, *(pytest.param(p, marks=pytest.mark.slow) for p in (200, 300))])
 def test_spikes_next_to_an_edge_are_solved(p: int) -> None:
     """An edge is known less well than it is asked for."""
     rng = np.random.default_rng(3)

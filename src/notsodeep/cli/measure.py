@@ -171,7 +171,6 @@ def learn(
         inputs.refuse("belongs to --data", labels=labels, standardise=standardise, device=device)
         mixture = nsd.GaussianMixture.two_class(dimension, mu=means, cov=traces)
         found: Any = _curve({activation: deq}, mixture, which, number, ridge, times)
-        draw: Any = nsd.plots.LearningDisplay.from_curve
     elif labels is None:
         raise InvalidInputError("--data needs --labels: leave-one-out asks for the class of every row.")
     elif len(given := _range("--ridge", ridge)) > 1:
@@ -180,9 +179,8 @@ def learn(
         X = inputs.points_from(data, standardise)
         rows, y = inputs.on_device(X, device), inputs.labels_from(labels, len(X))
         found = nsd.estimate_learning(deq, rows, y, which, ridge=float(given[0]))
-        draw = nsd.plots.LearningDisplay.from_estimate
     if plot is not None:
-        inputs.save_plot(draw(found), plot)
+        inputs.save_plot(nsd.plots.LearningDisplay.from_curve(found), plot)
     typer.echo(as_json(found.to_dict()) if json else str(found))
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -52,8 +51,7 @@ def spectral_norm(kernel: Any) -> float:
     return float(abs(values[0]))
 
 
-@dataclass(frozen=True)
-class BestScalar:
+class BestScalar(NamedTuple):
     """The scalar with which a kernel comes nearest to another, and the relative distance that is left."""
 
     scalar: float

@@ -18,7 +18,7 @@ from ..kernels import power_series, sphere_diagonal
 from ..mixtures import MixtureStatistics
 from ..networks import Kernel, Network
 from .four_numbers import Coefficients, coefficients
-from .structured import Factorisation, Structured
+from .structured import Structured
 
 
 @checked
@@ -48,12 +48,7 @@ def equivalent(network: Network, statistics: MixtureStatistics, kernel: Kernel =
     >>> eq.shape, (eq @ np.ones(80)).shape
     ((80, 80), (80,))
     """
-    return assemble(coefficients(network, statistics.tau0, kernel), statistics)
-
-
-def assemble(c: Coefficients, statistics: MixtureStatistics) -> EquivalentKernel:
-    """Build c1 X X' + V [[c2 t t' + c3 T, c2 t], [c2 t', c2]] V' + (diagonal - tau0^2 c1) I."""
-    t = statistics.t[:, None]
+    c, t = coefficients(network, statistics.tau0, kernel), statistics.t[:, None]
     core = np.block([[c.c2 * t @ t.T + c.c3 * statistics.T, c.c2 * t], [c.c2 * t.T, np.array([[c.c2]])]])
     return EquivalentKernel(
         statistics.X, c.c1, statistics.V, core, c.diagonal - c.tau0**2 * c.c1, c.network, c.kernel, c, statistics
@@ -134,7 +129,6 @@ class EquivalentKernel:
                 + (", or give it in float64" if dtype == torch.float32 else "")
             )
 
-    # -- shape and products ------------------------------------------------------------------------------
     @property
     def shape(self) -> tuple[int, int]:
         """(n, n)."""
@@ -186,44 +180,18 @@ class EquivalentKernel:
 
         return scipy.sparse.linalg.LinearOperator(self.shape, matvec=product, matmat=product, dtype=np.float64)
 
-    # -- solving ------------------------------------------------------------------------------------------
-    def factorise(self, ridge: float = 0.0) -> Factorisation:
-        """Factorise K + ridge I, once for many right-hand sides: O(n p min(n, p))."""
-        return self.structured(not_negative("ridge", ridge)).factorise()
-
     @checked
     def solve(self, v: Any, ridge: float = 0.0) -> Any:
         """Return (K + ridge I)^(-1) v for v of shape (n,) or (n, k), by a factorisation of the smaller side."""
-        return like(self.factorise(ridge).solve(self._vector(v)), v)
+        return like(self.structured(not_negative("ridge", ridge)).solve(self._vector(v)), v)
 
     @checked
     def logdet(self, ridge: float = 0.0) -> float:
         """Return log det(K + ridge I)."""
-        return self.factorise(ridge).logdet
+        return self.structured(not_negative("ridge", ridge)).factors[-1]
 
-    # -- spectrum -----------------------------------------------------------------------------------------
-    def eigenvalues(self, k: int | None = None) -> np.ndarray:
-        """Return the k largest eigenvalues (Lanczos), or all of them, in decreasing order."""
-        n = len(self.V)
-        if k is not None and not 1 <= k <= n:
-            raise InvalidInputError(f"k must be between 1 and n = {n}, got {k}")
-        if k is None or n <= 64 or 3 * k > n:
-            return self._all_eigenvalues()[:k]
-        start = np.random.default_rng(0).standard_normal(n)
-        try:
-            values = scipy.sparse.linalg.eigsh(
-                self.linear_operator(),
-                k=k,
-                which="LA",
-                v0=start,
-                ncv=min(n, max(2 * k + 1, 32)),
-                return_eigenvectors=False,
-            )
-        except scipy.sparse.linalg.ArpackNoConvergence as error:
-            raise ConvergenceError(f"Lanczos did not find {k} eigenvalues: {error}; ask for all with k=None") from None
-        return np.sort(values)[::-1]
-
-    def _all_eigenvalues(self) -> np.ndarray:
+    def eigenvalues(self) -> np.ndarray:
+        """Return all eigenvalues in decreasing order; for a few take SciPy's ``eigsh(eq.linear_operator(), k)``."""
         K = self.structured()
         n, inner = len(K.X), K.X.shape[1] + K.V.shape[1]
         if n <= inner:

@@ -29,9 +29,7 @@ class Limits:
     steep: float = 4.0  # largest eigenvalue over the mean, from which on each square x_i^2 is a feature of its own
     weakest: float = 0.02  # strength of a product in a steep spectrum, relative to the ridge, below which it is ridge
     directions: int = 160  # eigenvalues whose products are looked at: 13,000 pairs
-    trusted: float = (
-        1.0  # strength of (x . y)^2 relative to the ridge: below it no bias beyond that of the size is seen
-    )
+    trusted: float = 1.0  # strength of (x . y)^2 relative to the ridge: up to it no bias beyond that of the size
     trusted_steep: float = 5.0  # the limit where the strong products of a steep spectrum are features
     norm_spread: float = 0.1  # relative variance of ||x||^2: beyond it the error is off by 5 % for odd activations too
     lattice: int = 4096  # points of an orthant probability: an error of 1e-4 for ten classes
@@ -140,11 +138,9 @@ def _problem(
 
 
 # ---- products of two features --------------------------------------------------------------------------
-# In the eigenvectors of the covariances sqrt(b) x_i^2 has the mean sqrt(b) c_i/p and the variance 2 b (c_i/p)^2 in a
-# class with eigenvalues c_i, and sqrt(2 b) x_i x_j the mean 0 and the variance 2 b c_i c_j/p^2. Their means make up
-# b T_ab/p, which is all that the limit has of them; their variances matter as n grows beyond p. In a flat spectrum the
-# sum of the squares is the squared norm, which is a feature already: it gets b/p more weight, and the other products
-# have no means. In a steep spectrum the strong squares tell the classes one by one.
+# docs/learning.md has their means and variances. In a flat spectrum the sum of squares is the squared norm, which is
+# a feature already: it gets b/p more weight, and the other products have no means. In a steep spectrum the strong
+# squares tell the classes one by one.
 
 
 def _flat_products(source: Source, population: Commuting, bend: float) -> Commuting:
@@ -189,10 +185,8 @@ def _zero_mean(population: Commuting, values: Array, weights: Array) -> Commutin
 
 
 # ---- whether the mixture is high-dimensional enough ------------------------------------------------------
-# The strongest feature x_i x_j belongs to the largest eigenvalue of the covariances: n points see it with the weight
-# n D (||C||/p)^2. The random entries of D (x . y)^2/2 have the standard deviation D T/(sqrt(2) p), hence the norm
-# sqrt(2 n) D T/p. Both are held against the ridge o_a + gamma. They vanish as p grows with n, unless the data has low
-# effective rank, as images have.
+# n points see the strongest product x_i x_j with the weight n D (||C||/p)^2, and the random entries of D (x . y)^2/2
+# have the norm sqrt(2 n) D T/p. Both are held against the ridge o_a + gamma; with a low effective rank they stay.
 
 
 @dataclass(frozen=True)

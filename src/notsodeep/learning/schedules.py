@@ -106,16 +106,9 @@ def _in_parts(function: Callable[[Array], Scores], points: Array, entries: int) 
 
 
 def contour() -> tuple[Array, Array]:
-    """Return training in time as a contour of complex ridges (theory section 15).
+    """Return the nodes z in the upper half plane of gradient flow's contour, and weights w in 2 Re sum w f(z).
 
-    Gradient flow on the squared error from zero has the dual weights K^(-1) (I - exp(-t K)) y. With the parabola
-    z = N (0.1309 - 0.1194 theta^2 + 0.25 i theta), theta at the N midpoints of (-pi, pi), it is
-
-        (1/(2 pi i)) oint (e^z/z) (K + z/t)^(-1) dz,
-
-    and exp(-s K) = (1/(2 pi i)) oint e^z (1/s) (K + z/s)^(-1) dz. Nodes come in conjugate pairs: the N/2 in the upper
-    half plane are returned, and dz/(2 pi i) with e^z: weights of f in 2 Re sum w f(z). With N = 16 the error of scores
-    is below 1e-7; it falls by a factor of 2.85 with every node.
+    The contour is that of theory section 15 with N = 16: the error of scores is below 1e-7.
     """
     nodes = 16
     theta = (np.arange(nodes // 2) + 0.5) * (2.0 * math.pi / nodes)

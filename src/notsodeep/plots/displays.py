@@ -17,15 +17,14 @@ from ..kernels import kernels_of
 from ..learning import LearningCurve, LearningEstimate
 from ..matching import Twin
 from .base import Display
+from .spectrum import SpectrumDisplay
 
 Quantity = Literal["accuracy", "mse"]
 AXES = {"n": "training points", "ridge": "ridge, relative to the mean diagonal", "times": "time of gradient flow"}
-"""Labels of what a learning curve runs over."""
-"""What a learning curve shows: the label, and how many units make one."""
 
 
 class LearningDisplay(Display):
-    """Show accuracy or error along a curve. Build it with :meth:`from_curve` or :meth:`from_estimate`.
+    """Show accuracy or error along a curve. Build it with :meth:`from_curve`.
 
     Parameters
     ----------
@@ -48,15 +47,9 @@ class LearningDisplay(Display):
 
     @classmethod
     @checked
-    def from_curve(cls, curve: LearningCurve) -> LearningDisplay:
-        """Build the display from predicted curves."""
-        return cls(curve)
-
-    @classmethod
-    @checked
-    def from_estimate(cls, estimate: LearningEstimate, up_to: int | None = None) -> LearningDisplay:
-        """Build the display from a curve that was measured on real data."""
-        return cls(estimate, up_to)
+    def from_curve(cls, curve: LearningCurve | LearningEstimate, up_to: int | None = None) -> LearningDisplay:
+        """Build the display from predicted curves, or from one that was measured on real data."""
+        return cls(curve, up_to)
 
     @checked
     def plot(self, ax: Axes | None = None, *, quantity: Quantity = "accuracy") -> LearningDisplay:
@@ -85,7 +78,7 @@ class LearningDisplay(Display):
 
 
 class TwinDisplay(Display):
-    """Show a DEQ beside its twin: activations, the four numbers, spectra. Build it with :meth:`from_twin`.
+    """Show a DEQ beside its twin: activations and spectra. Build it with :meth:`from_twin`.
 
     Parameters
     ----------
@@ -98,7 +91,7 @@ class TwinDisplay(Display):
     >>> import notsodeep as nsd
     >>> display = TwinDisplay.from_twin(nsd.match(nsd.DEQ("tanh", sigma_a2=0.2), 1.0)).plot()
     >>> len(display.axes_)
-    2
+    1
     """
 
     def __init__(self, twin: Twin, spectra: tuple[np.ndarray, np.ndarray] | None = None) -> None:
@@ -121,18 +114,16 @@ class TwinDisplay(Display):
 
     @checked
     def plot(self, ax: Any = None) -> TwinDisplay:
-        """Draw the activations; the target numbers if the twin has them; the spectra if points were given."""
-        shown = 1 + (self.twin.target is not None) + (self.spectra is not None)
-        first, *others = self._panels(ax, shown, 3.9, 3.6)
-        draw_activations(first, self.twin)
-        if self.twin.target is not None:
-            _draw_numbers(others.pop(0), self.twin)
+        """Draw the activations, and the spectra if points were given."""
+        axes = self._panels(ax, 1 if self.spectra is None else 2, 5.0, 3.8)
+        _draw_activations(axes[0], self.twin)
         if self.spectra is not None:
-            _draw_spectra(others.pop(0), *self.spectra)
+            deq, twin = self.spectra
+            SpectrumDisplay(deq, title="spectra of the kernels").plot(axes[1], beside={"twin": twin})
         return self
 
 
-def draw_activations(ax: Axes, twin: Twin) -> None:
+def _draw_activations(ax: Axes, twin: Twin) -> None:
     """Draw each activation over three standard deviations of what it sees, so that the curves are comparable."""
     tau = 1.0 if twin.tau0 is None else twin.tau0
     own = (twin.target and twin.target.tau_star) or tau
@@ -151,31 +142,3 @@ def draw_activations(ax: Axes, twin: Twin) -> None:
 def _curve(ax: Axes, phi: Activation, scale: float, label: str, **style: Any) -> None:
     xi = np.linspace(-3.0, 3.0, 601)
     ax.plot(xi, phi.at_norm(scale * xi, scale), label=label, **style)
-
-
-def _draw_numbers(ax: Axes, twin: Twin) -> None:
-    wanted, got = twin.target, twin.coefficients
-    assert wanted is not None
-    assert got is not None
-    units = np.array([wanted.tau0**2, wanted.tau0**4, wanted.tau0**4, 1.0])
-    place = np.arange(4)
-    ax.bar(place - 0.19, np.array(wanted.four) * units, 0.38, color="0.25", label="DEQ")
-    bars = ax.bar(place + 0.19, np.array(got.four) * units, 0.38, color="C0", label="twin")
-    ax.bar_label(bars, fmt="%.4g", fontsize="x-small", padding=2)
-    ax.set_xticks(place, (r"$c_1\tau_0^2$", r"$c_2\tau_0^4$", r"$c_3\tau_0^4$", "diagonal"))
-    ax.margins(y=0.12)
-    ax.set_title(f"{wanted.kernel}: relative residual {twin.residual:.1e}", fontsize="medium")
-    ax.legend(frameon=False, fontsize="small")
-
-
-def _draw_spectra(ax: Axes, deq: np.ndarray, twin: np.ndarray) -> None:
-    low, high = min(deq.min(), twin.min()), max(deq.max(), twin.max())
-    # eigenvalues span decades: a bulk and a few that stand apart
-    bins = np.geomspace(max(low, 1e-12 * high), high * 1.001, 60).tolist()
-    ax.hist(deq, bins, color="0.25", alpha=0.35, label="DEQ")
-    ax.hist(twin, bins, histtype="step", color="C0", linewidth=1.4, label="twin")
-    ax.set(xscale="log", yscale="log", xlabel="eigenvalue", ylabel="count")
-    ax.set_ylim(bottom=0.7)  # a bin of one eigenvalue must show
-    gap = float(np.abs(deq - twin).max() / high)
-    ax.set_title(f"spectra: gap at most {gap:.1e} of the top", fontsize="medium")
-    ax.legend(frameon=False, fontsize="small")

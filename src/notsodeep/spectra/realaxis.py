@@ -166,7 +166,7 @@ class Gap:
         """Return the solution at coordinate u of this gap."""
         known = [s for s in (self.inside, self.left, self.right, *self.states) if s is not None]
         near = min(known, key=lambda s: abs(math.log(abs(s.u / u))))
-        if near.u == u:
+        if math.isclose(near.u, u, rel_tol=1e-14):  # an edge, where no Newton step exists, comes back rounded
             return near
         state = _walk(self.curve, near, u)
         self.states.append(state)
