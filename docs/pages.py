@@ -106,7 +106,7 @@ TASKS = {
     "Say which network": "DEQ ENN ConvDEQ ConvENN activation Activation network_from_dict "
     "activations.activation_names activations.LeakyReLU activations.HardTanh activations.ELU activations.Hermite "
     "activations.Quadratic activations.Linear activations.Affine",
-    "Find the layer that stands for a DEQ": "match_one_layer match match_sphere Twin pytorch_code",
+    "Find the layer that stands for a DEQ": "match_one_layer match match_sphere match_conv Twin pytorch_code",
     "Replace a trained DEQ": "replace nn.Replacement nn.Certificate nn.ReplaceOptions",
     "Compute exact kernels": "ck ntk kernels_of kernel_function finite_ck finite_ntk clear_caches",
     "Build, train and export networks": "nn.DEQ nn.ENN nn.ConvDEQ nn.fit nn.fit_readout nn.History nn.SolverOptions "
