@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -81,6 +81,10 @@ class Feedback(NormUnits):
         drive, feedback, shared = (part.unsqueeze(-1) for part in self.amplitudes(row_norms(inputs), rows))
         argument = torch.addcmul(drive * before, feedback, before.roll(1, -1))
         return self.base(torch.addcmul(argument, shared, table[count:]) if len(self.parts) == 3 else argument)
+
+    def at_norm(self, x: Any, norm: float) -> Any:
+        drive, feedback, _ = self.amplitudes(torch.tensor(norm, dtype=torch.float64))
+        return self.base(float(torch.hypot(drive, feedback)) * x)  # both directions as one, beta = 0
 
     def source_lines(self, name: str) -> list[str]:
         rows = [[float(c) for c in row] for row in self.parts]

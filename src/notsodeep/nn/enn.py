@@ -101,7 +101,8 @@ class ENN(Model):
         self.readout = gaussian.parameter(out_features, self.width)
         self.bias = gaussian.bias(out_features, bias)
         layers = zip(self.spec.activations, self.widths, strict=True)
-        self._layers = nn.ModuleList(UnitLayer(phi, self.readout.detach(), m) for phi, m in layers)
+        span = None if twin is None else twin.norms
+        self._layers = nn.ModuleList(UnitLayer(phi, self.readout.detach(), m, span) for phi, m in layers)
         self._steep = any(phi.homogeneity is None and phi.polynomial() is not None for phi in self.spec.activations)
         trains = twin.kernel if twin is not None and twin.kernel == "ntk_frozen" else "ntk"
         self.set_kernel(kernel or ("ck" if twin is not None and twin.trains == "readout" else trains))
@@ -136,10 +137,11 @@ class UnitLayer(nn.Module):
 
     table: Tensor
 
-    def __init__(self, phi: Activation, like: Tensor, width: int) -> None:
+    def __init__(self, phi: Activation, like: Tensor, width: int, span: tuple[float, float] | None = None) -> None:
         super().__init__()
         self.phi, self.width = phi, width
-        self.silent = not (isinstance(phi, NormUnits) and phi.span is not None)
+        self.span = span or (phi.span if isinstance(phi, NormUnits) else None)
+        self.silent = self.span is None
         table = phi.table(like, width).clone() if isinstance(phi, NormUnits) else None
         self.register_buffer("table", table, persistent=False)
 
@@ -160,7 +162,7 @@ class UnitLayer(nn.Module):
         if inputs.is_cuda and torch.cuda.is_current_stream_capturing():
             return
         with contextlib.suppress(RuntimeError):  # inside vmap and on meta tensors there are no numbers to look at
-            if said := outside(row_norms(inputs), self.phi.span):  # type: ignore[attr-defined]
+            if said := outside(row_norms(inputs), self.span):
                 self.silent = True
                 warn(said)
 

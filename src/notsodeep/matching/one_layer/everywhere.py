@@ -7,8 +7,6 @@ are read off Lambda, each times a factor near one that is searched (docs/one_lay
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -34,9 +32,10 @@ def design(deq: DEQ) -> LayerDesign:
     s, t, angle = (v.ravel() for v in np.meshgrid(norms, norms, angles, indexing="ij"))
     grid = _Pairs(deq, *(v[s <= t] for v in (s, t, angle)))
     shares = (1.0,) if deq.odd else (1.0, 1.1, 1.2, 1.35)  # odd activations have nothing to share but a bias
-    factors = list(itertools.product(shares, (0.95, 1.0, 1.05)))
-    layers = [_layer(deq, *pair) for pair in track(factors, len(factors), "units for all norms")]
-    layer = min(layers, key=lambda phi: float(grid.errors(phi).max()))
+    shown = "units for all norms"
+    share = min(track(shares, len(shares), shown), key=lambda f: float(grid.errors(_layer(deq, f, 1.0)).max()))
+    turn = min(track((0.95, 1.0, 1.05), 3, shown), key=lambda f: float(grid.errors(_layer(deq, share, f)).max()))
+    layer = _layer(deq, share, turn)
     seen, at = _search(grid, layer)
     proof = Proof(1.1 * seen, seen, at, _SEARCHED)
     reason = "one kind of units for all norms: those of the DEQ with a Gaussian in the place of the feedback"
