@@ -53,6 +53,7 @@ def test_one_table_of_eighty_columns_and_one_figure(shown):
     cases, text, path = shown
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text
+    assert [line[:6] for line in text.splitlines()[:4]] == ["1 of 4", "2 of 4", "3 of 4", "4 of 4"]
     for case in cases[:2]:
         assert f"{case.twin.bound:.0e}, proven" in text
     assert path.read_bytes().startswith(b"\x89PNG")
