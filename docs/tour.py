@@ -118,6 +118,7 @@ def _lines(text: str) -> list[str]:
 def main() -> None:
     """Write the page, its figures, the notebook, and the picture that opens the documentation."""
     mpl.use("Agg")
+    plt.show = lambda: None  # the figure stays open
     runpy.run_path(str(HERE.parent / "examples" / "one_layer.py"))
     plt.savefig(HERE / "twin.png", dpi=90)
     found = list(steps((HERE / "tour.md").read_text()))

@@ -31,3 +31,4 @@ ax.set(xlabel="width", ylabel="relative error", title="Random networks approach 
 ax.set_xticks(widths, map(str, widths))
 ax.minorticks_off()
 ax.legend(frameon=False)
+plt.show()

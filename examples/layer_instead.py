@@ -57,3 +57,4 @@ for ax in (left, right):
     ax.set_xticks(widths, map(str, widths))
     ax.minorticks_off()
     ax.legend(frameon=False)
+plt.show()

@@ -40,3 +40,4 @@ right.set_title("The twin stays below its bound")
 right.legend(frameon=False, fontsize="small", loc="upper left", ncols=2)
 for ax in (left, right):
     ax.set_xticks([-1, -0.5, 0, 0.5, 1])
+plt.show()

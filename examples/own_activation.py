@@ -32,3 +32,4 @@ right.semilogy(cosine, abs(twin.kernel_matrix(first, others)[0] - exact), "r", l
 right.set(xlabel="cosine of the angle between two inputs", ylabel="distance to the DEQ", title="It has its twin, too")
 right.legend(frameon=False)
 right.set_xticks([-1, -0.5, 0, 0.5, 1])
+plt.show()

@@ -6,6 +6,8 @@ On high-dimensional mixtures a kernel depends on the network through four number
 ordinary Leaky-ReLU layers the four numbers of a ReLU DEQ, whose activation is shifted to have mean zero.
 """
 
+import matplotlib.pyplot as plt
+
 import notsodeep as nsd
 
 mixture = nsd.GaussianMixture.two_class(p=400)
@@ -19,3 +21,4 @@ print(twin.verify(X))
 # Activations, and the spectra of both exact kernels on one draw of the mixture.
 
 display = nsd.plots.TwinDisplay.from_twin(twin, X).plot()
+plt.show()

@@ -31,3 +31,4 @@ ax.set(xlabel="training samples", ylabel="test accuracy, %", title="The line was
 ax.set_xticks(sizes, map(str, sizes))
 ax.minorticks_off()
 ax.legend(frameon=False)
+plt.show()

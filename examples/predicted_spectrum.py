@@ -6,6 +6,7 @@ The eigenvalues of a kernel matrix on a Gaussian mixture follow from the network
 ends, its density, and the isolated eigenvalues that carry the classes.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import notsodeep as nsd
@@ -24,3 +25,4 @@ low, high = law.support[0]
 print(f"exact kernel: bulk from {values[0]:.3f} to {values[-3]:.3f} (predicted {low:.3f} to {high:.3f})")
 print(f"two largest eigenvalues {values[-2]:.3f}, {values[-1]:.3f}")
 display = nsd.plots.SpectrumDisplay.from_kernel(exact, law, title="The line was drawn before the data").plot()
+plt.show()

@@ -40,3 +40,4 @@ ax.bar(ticks, [100 - share for share in shares], bottom=shares, color="0.3", lab
 ax.set(xlabel="promised disagreement with the DEQ", ylabel="rows, %", ylim=(0, 118))
 ax.set_title("The smaller the promise, the more rows the DEQ answers")
 ax.legend(frameon=False, ncols=2, loc="upper center")
+plt.show()

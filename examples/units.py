@@ -36,3 +36,4 @@ panels[1].set(title="tanh: two kinds that see the norm", ylabel="output of the u
 panels[1].legend(frameon=False)
 for ax in panels:
     ax.set_xlabel("pre-activation / norm of the input")
+plt.show()

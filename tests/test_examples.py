@@ -34,8 +34,9 @@ def test_none_is_forgotten():
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SAYS])
-def test_example(name, capsys):
+def test_example(name, capsys, monkeypatch):
     plt.close("all")
+    monkeypatch.setattr(plt, "show", lambda: None)  # the figures stay open for the checks below
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert re.search(SAYS[name], capsys.readouterr().out)
     (figure,) = map(plt.figure, plt.get_fignums())
@@ -54,3 +55,4 @@ def test_an_example_begins_with_its_message_and_is_short(path):
     assert set(rule) == {"="}
     assert len(rule) == len(title)
     assert len(text.splitlines()) <= 70
+    assert text.endswith("\nplt.show()\n")  # whoever runs it sees the picture
