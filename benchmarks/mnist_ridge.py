@@ -2,13 +2,16 @@
 
     python -m benchmarks.mnist_ridge --data FOLDER --dataset mnist --machines relu-ck relu-ntk tanh-ck tanh-ntk
     python -m benchmarks.mnist_ridge --data FOLDER --dataset fashion_mnist --machines relu-ck svc kernel-ridge
-    python -m benchmarks.mnist_ridge --data FOLDER --device cuda --dtype float64
+    python -m benchmarks.mnist_ridge --data FOLDER --device cuda --loo --machines relu-ck relu-ntk tanh-ck tanh-ntk
+    python -m benchmarks.mnist_ridge --data FOLDER --threads 2 --n 2000 5000 10000 20000 --test 2000 \\
+        --machines relu-ntk default kernel-ridge svc gpytorch
     python -m benchmarks.mnist_ridge --data FOLDER --n 2000 --test 1000 --peer-n 2000 --width 512
-    taskset -c 0,1 python -m benchmarks.mnist_ridge --data FOLDER --threads 2 --machines tanh-ntk
+    taskset -c 0,1 python -m benchmarks.mnist_ridge --data FOLDER --threads 2 --solver cg --tol 1e-3 --machines tanh-ntk
 
 Every machine runs in a process of its own, so that the peak of its memory is its own. Peers that hold a dense matrix
-get the first --peer-n images. The triangle of 60,000 rows in float32 takes 7.2 GB (7.45 GB with the diagonal blocks);
-nothing else of that size is held.
+get the first --peer-n images. The named machines have given variances and ridge; "default" is DEQClassifier() as it
+comes, which chooses them. --loo also computes leave-one-out predictions of all rows. By conjugate gradients the
+triangle of 60,000 rows in float32 takes 7.2 GB (7.45 GB with the diagonal blocks); nothing else of that size is held.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ import notsodeep as nsd
 from notsodeep.errors import MissingExtraError
 from studies._data import load
 
-OURS = ("relu-ck", "relu-ntk", "tanh-ck", "tanh-ntk")
+OURS = ("relu-ck", "relu-ntk", "tanh-ck", "tanh-ntk", "default")
 PEERS = ("features-ck", "features-ntk", "svc", "kernel-ridge", "gpytorch")
 
 
@@ -40,15 +43,16 @@ def images(options: argparse.Namespace, n: int, precision: Any) -> tuple[Any, ..
 
 
 def exact(options: argparse.Namespace, name: str) -> Any:
+    cg = nsd.solve.CG(tol=options.tol, rank=options.rank, dtype=options.dtype)
+    common = {
+        "solver": cg if options.solver == "cg" else options.solver,
+        "device": options.device,
+        "client": cluster(options.scheduler),
+    }
+    if name == "default":
+        return nsd.DEQClassifier(**common)
     activation, kernel = name.split("-")
-    return nsd.DEQClassifier(
-        activation,
-        kernel=kernel,
-        ridge=options.ridge,
-        solver=nsd.solve.CG(tol=options.tol, rank=options.rank, dtype=options.dtype),
-        device=options.device,
-        client=cluster(options.scheduler),
-    )
+    return nsd.DEQClassifier(activation, sigma_b2=None, sigma_c2=0.0, kernel=kernel, ridge=options.ridge, **common)
 
 
 def cluster(address: str | None) -> Any:
@@ -121,20 +125,26 @@ class _GPyTorch:
 def measure(options: argparse.Namespace, name: str) -> dict[str, Any]:
     """One machine, in this process."""
     dense = name in ("svc", "kernel-ridge", "gpytorch")
-    n = min(options.n, options.peer_n) if dense else options.n
+    n = min(options.n[0], options.peer_n) if dense else options.n[0]
     if options.threads:
         torch.set_num_threads(options.threads)
     X, y, test, labels = images(options, n, np.float32 if name.startswith("features") else np.float64)
+    if name in OURS and options.device == "cuda":  # starts the device and compiles; a session does this once
+        exact(options, name).fit(X[:3000], y[:3000]).predict(test[:100])
     started = time.perf_counter()
     model = exact(options, name) if name in OURS else peer(options, name)
     model.fit(X, y)
     fitted = time.perf_counter()
-    found = {"machine": name, "dataset": options.dataset, "n": n, "fit_s": round(fitted - started, 1)}
+    found = {"machine": name, "dataset": options.dataset, "n": n, "fit_s": round(fitted - started, 2)}
     if options.steps:
         print(json.dumps(found | {"record": getattr(model, "record_", None)}), flush=True)
     right = float((model.predict(test) == labels).mean())
+    predicted = time.perf_counter()
+    if options.loo and name in OURS:
+        wrong = float((model.loo_.argmax(1) != y).mean())
+        found |= {"loo_s": round(time.perf_counter() - predicted, 2), "loo_accuracy": round(100.0 * (1.0 - wrong), 2)}
     return found | {
-        "predict_s": round(time.perf_counter() - fitted, 1),
+        "predict_s": round(predicted - fitted, 2),
         "accuracy": round(100.0 * right, 2),
         "peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         "record": getattr(model, "record_", None),
@@ -145,11 +155,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=None, help="folder of the data sets")
     parser.add_argument("--dataset", default="mnist", choices=("mnist", "fashion_mnist"))
-    parser.add_argument("--n", type=int, default=60_000)
+    parser.add_argument("--n", type=int, nargs="+", default=[60_000])
     parser.add_argument("--test", type=int, default=10_000)
     parser.add_argument("--peer-n", type=int, default=20_000)
     parser.add_argument("--machines", nargs="+", choices=(*OURS, *PEERS), default=(*OURS, *PEERS))
     parser.add_argument("--ridge", type=float, default=1e-3)
+    parser.add_argument("--solver", default="auto", choices=("auto", "cholesky", "cg"))
+    parser.add_argument("--loo", action="store_true", help="also the leave-one-out predictions of all rows")
     parser.add_argument("--tol", type=float, default=1e-4)
     parser.add_argument("--rank", type=int, default=None)
     parser.add_argument("--dtype", default="float32", choices=("auto", "float32", "float64"))
@@ -163,11 +175,11 @@ def main() -> None:
     if options.here:
         print(json.dumps(measure(options, options.machines[0])), flush=True)
         return
-    given = [word for word in sys.argv[1:] if word not in options.machines and word != "--machines"]
-    for name in options.machines:
-        command = [sys.executable, "-m", "benchmarks.mnist_ridge", *given, "--machines", name, "--here"]
-        if subprocess.run(command).returncode:
-            print(json.dumps({"machine": name, "failed": True}), flush=True)
+    for n in options.n:
+        for name in options.machines:
+            last = ["--machines", name, "--n", str(n), "--here"]  # a later option replaces an earlier one
+            if subprocess.run([sys.executable, "-m", "benchmarks.mnist_ridge", *sys.argv[1:], *last]).returncode:
+                print(json.dumps({"machine": name, "n": n, "failed": True}), flush=True)
 
 
 if __name__ == "__main__":

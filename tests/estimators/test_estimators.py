@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -474,6 +475,19 @@ def test_features_of_a_deq_are_those_of_its_one_layer_twin(activation, kernel):
     K = nsd.kernels_of(nsd.DEQ(activation, 0.2), X, kernels=(kernel,))[kernel]
     # a matrix of 80 rows fluctuates in norm by several standard errors of an entry
     assert np.linalg.norm(phi @ phi.T - K, 2) < 10 / np.sqrt(4096) * np.linalg.norm(K, 2)
+
+
+def test_features_say_once_that_rows_are_beyond_the_norms_they_were_made_for():
+    made = nsd.DEQFeatures("tanh", width=16).fit(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.transform(X)
+        nsd.DEQFeatures("relu", width=16).fit(X).transform(10.0 * X)  # for all norms
+    with pytest.warns(NotSoDeepWarning, match="80 of 80 rows have norms outside"):
+        made.transform(10.0 * X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.transform(10.0 * X)
 
 
 @pytest.mark.parametrize("parameters", [{"kernel": "ntk"}, {"width": 0}])

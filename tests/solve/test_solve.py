@@ -111,7 +111,7 @@ def test_many_rows_are_solved_by_what_is_predicted_to_be_quicker(monkeypatch):
     rows = torch.empty(10_001, 1)
     assert choose_solver("auto", rows[:10_000]) == (None, "up to 10000 rows")
     for seconds, found in (((2.0, 1.0), CG()), ((1.0, 2.0), None)):
-        monkeypatch.setattr("notsodeep.solve.iterative.predicted_seconds", lambda n, device, s=seconds: s)
+        monkeypatch.setattr("notsodeep.solve.iterative.predicted_seconds", lambda n, s=seconds: s)
         options, reason = choose_solver("auto", rows)
         assert (options, "s predicted" in reason) == (found, True)
     monkeypatch.setattr("notsodeep.solve.iterative.available_bytes", lambda device: 8 * 10_001**2)

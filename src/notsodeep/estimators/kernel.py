@@ -17,7 +17,7 @@ from torch import Tensor
 from .._arguments import check_settings, checked, whole
 from .._arrays import as_numbers, as_rows, squared_norms
 from .._words import Init
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, warn
 from ..kernels import kernels_of
 from ..matching import Twin, match_one_layer
 from ..networks import DEQ, ENN, Kernel, is_tangent
@@ -198,15 +198,31 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Draw the weights; of X, (n, p), only the shape, the precision and the range of norms matter."""
         rows = as_tensor(validated(self, X, dtype=FLOATS), self.device)
         seed = seed_of(self.random_state)
-        self.model_ = feature_model(network_of(self), self.kernel, rows, self.width, seed, self.init)
+        self.model_, self._norms = feature_model(network_of(self), self.kernel, rows, self.width, seed, self.init)
         return self
 
     def transform(self, X: Any) -> Array:
         """Compute the features of rows X, (n, p), in their precision: an array of shape (n, width)."""
         check_is_fitted(self)
         rows = validated(self, X, dtype=FLOATS, reset=False)
-        states = in_batches(self.model_.features, as_tensor(rows, self.device).to(self.model_.weights[0]))
+        points = as_tensor(rows, self.device).to(self.model_.weights[0])
+        self._check_norms(points)
+        states = in_batches(self.model_.features, points)
         return states.cpu().numpy().astype(rows.dtype, copy=False)
+
+    def _check_norms(self, points: Tensor) -> None:
+        """Warn once of rows whose norms the features were not made for."""
+        if self._norms is None:
+            return
+        norms, (low, high) = squared_norms(points).sqrt(), self._norms
+        beyond = int(((norms > high) | ((norms < low) & (norms > 0))).sum())
+        if beyond:
+            self._norms = None
+            warn(
+                f"{beyond} of {len(points)} rows have norms outside [{low:.3g}, {high:.3g}], for which these features "
+                "were made: phi(x) . phi(y) may be far from the kernel there. Fit on rows of all norms, or scale rows "
+                "with Standardiser. This is said once"
+            )
 
     @property
     def _n_features_out(self) -> int:
@@ -218,8 +234,8 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return tags
 
 
-def feature_model(source: Source, kernel: Kernel, X: Tensor, width: int, seed: int, init: Init) -> Network:
-    """Return a finite network with phi(x) . phi(y) near k(x, y), in the precision and on the device of X.
+def feature_model(source: Source, kernel: Kernel, X: Tensor, width: int, seed: int, init: Init) -> tuple[Network, Any]:
+    """Return a finite network with phi(x) . phi(y) near k(x, y), and the range of norms this holds for, if not all.
 
     A DEQ becomes its one-layer twin on the range of norms found in X. An explicit network has its CK.
     """
@@ -239,6 +255,6 @@ def feature_model(source: Source, kernel: Kernel, X: Tensor, width: int, seed: i
         )
     if isinstance(network, ENN) and is_tangent(kernel):
         raise InvalidInputError(f"the features of an explicit network have its CK; use kernel='ck', got {kernel!r}")
-    return Network(
-        network, X.shape[1], width, 1, seed, init=init, kernel="ck", dtype=X.dtype, device=X.device
-    ).requires_grad_(False)
+    options: Any = {"init": init, "kernel": "ck", "dtype": X.dtype, "device": X.device}
+    model = Network(network, X.shape[1], width, 1, seed, **options).requires_grad_(False)
+    return model, getattr(network, "norms", None)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ..errors import ConvergenceError, InvalidInputError, log
-from ..solve import CG, KernelTiles, NetworkKernel, solve_dense, solve_operator
+from ..solve import CG, KernelTiles, NetworkKernel, solve_operator
 from ..solve._limits import LIMITS as SOLVE_LIMITS
-from ..solve.dense import scale_of, smallest_mean, solve_in_place, with_mean
+from ..solve.dense import scale_of, smallest_mean, solve_one, with_mean
 from ..solve.iterative import Solver, choose_solver
 from ..solve.operators import KernelOperator
 
@@ -107,13 +107,12 @@ def fit_machine(
     K = kernel_matrix(kernel, problem.X, client)
     absolute = ridge * mean_diagonal(problem.weights * K.diagonal(), problem.weights)
     try:
-        found = solve_in_place(K, problem.right, absolute, problem.weights, last)
+        found = solve_one(K, problem.right, absolute, problem.weights, last)
     except ConvergenceError:  # K is spoilt; with a jitter it is solved in memory of its own
         K = kernel_matrix(kernel, problem.X, client)
-        found = solve_dense(K, problem.right, [absolute], weights=problem.weights, loo=True)
-    assert found.leave_one_out is not None
+        found = solve_one(K, problem.right, absolute, problem.weights, last, overwrite=False)
     record = {"solver": "cholesky", "residual": float(found.residuals.max()), "jitter": found.jitter, "reason": reason}
-    left_out = problem.left_out(found.leave_one_out[0, -last:]) if last else None
+    left_out = None if found.leave_one_out is None else problem.left_out(found.leave_one_out[0])
     return _fitted(kernel, problem, found.coefficients[0], ridge, absolute, record, left_out)
 
 

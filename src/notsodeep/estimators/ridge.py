@@ -264,31 +264,10 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
 
     Parameters
     ----------
-    activation : str or Activation
-    sigma_a2 : float
-        Variance of the hidden weights.
-    sigma_b2, sigma_c2 : float or "loo"
-        Variances of the input weights and of the biases; ``sigma_b2=None`` is 1 - sigma_a2.
-    kernel : "ntk", "ck" or "ntk_frozen"
-        What is trained: all weights, the readout alone, or all but the input weights.
-    ridge : float or "loo"
-        Relative to the mean diagonal of the kernel. What is "loo" is chosen together by exact leave-one-out errors
-        (the log-loss) on at most 1,000 rows, from at most 12 kernels.
-    scale : "auto", "columns", "rows" or None
-        How rows are centred and scaled to mean squared norm one before the kernel, see :class:`Standardiser`; "auto"
-        is its rule, but "rows" for a ConvDEQ and None for a twin, which was made for the norms of its rows.
-    fit_intercept : bool
-        Whether to centre the targets by their weighted mean, which is added to predictions.
-    solver : "auto", "cholesky" or nsd.solve.CG
-        ``"auto"`` is Cholesky up to 10,000 rows, and beyond what is predicted to be quicker from one measured product
-        of matrices, if the matrix fits into memory; ``record_`` and the logger "notsodeep" tell the reason.
-    network : DEQ, ENN, ConvDEQ, ConvENN or Twin, optional
-        Takes the place of the parameters of the DEQ; a twin brings its own kernel.
-    device : str or torch.device, optional
-    client : dask.distributed.Client, optional
-        Its workers compute the kernel and large predictions; clones share it, pickles go without it.
-    progress : bool, optional
-        Whether to show progress bars; by default on a terminal.
+    activation, sigma_a2, sigma_b2, sigma_c2, kernel, ridge, scale, fit_intercept
+        Options of :class:`DEQRegressor`; the leave-one-out errors are log-losses.
+    solver, network, device, client, progress
+        Options of :class:`DEQRegressor`.
     class_weight : dict, "balanced" or None
         Factors of the weights of rows, by class; they are divided by the largest.
 
@@ -299,12 +278,8 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         The leave-one-out values of ``decision_function`` at the training rows.
     temperature_ : float, or array of shape (labels,)
         The factor of the outputs in ``predict_proba``.
-    best_ : dict
-        What was chosen, its leave-one-out error, the number of rows and kernels it was found with, and the runners-up.
-    ridge_, absolute_ridge_, record_
-        The ridge, relative to the mean diagonal and times it, and how the system was solved.
-    scaler_ : Standardiser
-        What is done to rows; ``scaler_.chosen_`` is "columns", "rows" or None.
+    best_, ridge_, absolute_ridge_, record_, scaler_
+        Attributes of :class:`DEQRegressor`.
 
     Examples
     --------

@@ -158,12 +158,7 @@ class Solution:
 
 @checked
 def solve_dense(
-    K: Tensor,
-    targets: Tensor,
-    ridges: Sequence[float],
-    *,
-    weights: Tensor | None = None,
-    loo: bool = False,
+    K: Tensor, targets: Tensor, ridges: Sequence[float], *, weights: Tensor | None = None, loo: bool = False
 ) -> Solution:
     """Solve kernel ridge regression with a matrix, by one Cholesky factorisation for each ridge.
 
@@ -188,44 +183,38 @@ def solve_dense(
     >>> solve_dense(torch.eye(2), torch.ones(2, 1), [1.0]).coefficients[0].tolist()
     [[0.5], [0.5]]
     """
-    check_problem(K, targets, ridges)
-    B, scale = targets.to(K.device, torch.float64), scale_of(weights, len(K), K.device)
-    d = torch.ones(len(K), dtype=K.dtype, device=K.device) if scale is None else scale
-    scaled = K if scale is None else d[:, None] * K * d
-    right = d[:, None] * B
-    parts, residuals, left_out, jitter = [], [], [], 0.0
-    for ridge in ridges:
-        factor = factorise(scaled, ridge)
-        z = factor.solve(right)
-        z = z + factor.solve(right - scaled @ z - ridge * z)  # one refinement: the last digits of a stiff system
-        left = (right - scaled @ z - ridge * z).norm(dim=0)
-        parts.append(d[:, None] * z)
-        residuals.append(left / right.norm(dim=0).clamp_min(torch.finfo(K.dtype).tiny))
-        jitter = max(jitter, factor.jitter)
-        if loo:
-            left_out.append(leave_one_out(B, parts[-1], d**2 * factor.inverse_diagonal(len(K)), d**2, ridge))
-    loo_stack = torch.stack(left_out) if loo else None
-    return Solution(torch.stack(parts), tuple(ridges), torch.stack(residuals), loo_stack, jitter=jitter)
+    parts = [solve_one(K, targets, ridge, weights, len(K) if loo else 0, overwrite=False) for ridge in ridges]
+    if not parts:
+        check_problem(K, targets, ridges)
+    left_out = torch.cat([part.leave_one_out for part in parts if part.leave_one_out is not None]) if loo else None
+    coefficients, residuals = (
+        torch.cat([getattr(part, name) for part in parts]) for name in ("coefficients", "residuals")
+    )
+    return Solution(coefficients, tuple(ridges), residuals, left_out, jitter=max(part.jitter for part in parts))
 
 
-def solve_in_place(K: Tensor, targets: Tensor, ridge: float, weights: Tensor, last: int) -> Solution:
-    """Solve for one ridge in the memory of K; the ``last`` rows, and no others, get leave-one-out predictions.
+def solve_one(
+    K: Tensor, targets: Tensor, ridge: float, weights: Tensor | None, last: int, overwrite: bool = True
+) -> Solution:
+    """Solve for one ridge, in the memory of K; the ``last`` rows, and no others, get leave-one-out predictions.
 
-    The residual is that of 64 rows, as if all were like them.
+    The residual is that of the last 64 rows, as if all were like them.
     """
     check_problem(K, targets, [ridge])
-    scale = scale_of(weights, len(K), K.device)
-    d = torch.ones_like(weights) if scale is None else scale
+    B, scale = targets.to(K.device, torch.float64), scale_of(weights, len(K), K.device)
+    d = torch.ones(len(K), dtype=torch.float64, device=K.device) if scale is None else scale
     if scale is not None:
-        K.mul_(d).mul_(d[:, None])
-    right, few, norms = d[:, None] * targets, K[-64:].clone(), targets.norm(dim=0)
-    factor = factorise(K, ridge, overwrite=True)
-    z = factor.solve(right)
+        K = (K if overwrite else K.clone()).mul_(d).mul_(d[:, None])
+    right, few, first = d[:, None] * B, K[-64:].to(B, copy=True), len(K) - last
+    factor = factorise(K, ridge, overwrite)
+    z = factor.solve(right).to(B)
     wrong = (right[-64:] - few @ z - ridge * z[-64:]).norm(dim=0) * (len(K) / len(few)) ** 0.5
-    a, w = d[:, None] * z, weights[len(K) - last :]
-    left_out = leave_one_out(targets[len(K) - last :], a[len(K) - last :], w * factor.inverse_diagonal(last), w, ridge)
-    residuals = wrong / norms.clamp_min(torch.finfo(K.dtype).tiny)
-    return Solution(a[None], (ridge,), residuals[None], left_out[None])
+    residuals = wrong / right.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+    a, w = d[:, None] * z, d[first:] ** 2
+    left_out = leave_one_out(B[first:], a[first:], w * factor.inverse_diagonal(last), w, ridge) if last else None
+    return Solution(
+        a[None], (ridge,), residuals[None], None if left_out is None else left_out[None], jitter=factor.jitter
+    )
 
 
 def leave_one_out(

@@ -82,33 +82,25 @@ def choose_solver(solver: Solver, X: Tensor) -> tuple[CG | None, str]:
         return None, f"up to {LIMITS.direct_rows} rows"
     if 8 * n**2 > 0.7 * available_bytes(X.device):
         return CG(), "the matrix does not fit into the free memory"
-    direct, iterative = predicted_seconds(n, X.device)
+    if X.device.type != "cpu":
+        return None, "the matrix fits into the memory of the device"
+    direct, iterative = predicted_seconds(n)
     return (CG() if iterative < direct else None), f"{direct:.2g} s predicted, {iterative:.2g} s by conjugate gradients"
 
 
-def predicted_seconds(n: int, device: torch.device) -> tuple[float, float]:
-    """Return the seconds that Cholesky and conjugate gradients will take for n rows, from one product of this device.
+def predicted_seconds(n: int) -> tuple[float, float]:
+    """Return the seconds that Cholesky and conjugate gradients will take for n rows, from two measured products.
 
-    Cholesky does n^3 / 3 multiplications as fast as a product of matrices does. The iteration builds a preconditioner
-    of rank r with n r^2 multiplications, and reads the matrix in about 50 steps (docs, Kernel machines).
+    Cholesky does n^3 / 3 multiplications as fast as a product of matrices does. The iteration makes a preconditioner
+    of rank r with 3 n r^2 of them, and reads the matrix in about 50 steps (docs, Kernel machines).
     """
-    A = torch.ones(2048, 2048, dtype=torch.float64, device=device)
-    seconds = []
-    for other in (A, A[:, :16]):
-        for _ in range(2):  # the first call also loads the library
-            _wait(device)
-            start = time.perf_counter()
-            A @ other
-            _wait(device)
-        seconds.append(time.perf_counter() - start)
-    rank = min(LIMITS.highest_rank, n // 6)
-    dense, thin_one = seconds[0] / 2048**3, seconds[1] / 2048**2
-    return n**3 / 3 * dense, 3.0 * n * rank**2 * dense + 50 * n**2 * thin_one
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    A, rank, times = torch.ones(2048, 2048, dtype=torch.float64), min(LIMITS.highest_rank, n // 6), []
+    for other in (A, A, A[:, :16], A[:, :16]):  # the first call of each kind is not measured: it loads libraries
+        start = time.perf_counter()
+        A @ other
+        times.append(time.perf_counter() - start)
+    dense, entry = times[1] / 2048**3, times[3] / 2048**2
+    return n**3 / 3 * dense, 3.0 * n * rank**2 * dense + 50 * n**2 * entry
 
 
 @checked
