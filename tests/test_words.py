@@ -39,6 +39,7 @@ def test_a_notebook_shows_a_table(name):
 def test_records_do_not_print_their_tensors():
     found = nsd.nn.DEQ(DEQ, 3, 8, 2).solve(torch.ones(5, 3))
     assert repr(found) == f"Equilibrium((5, 8), {found.steps} steps, 5 of 5 rows converged)"
+    assert "tensor" not in repr(nsd.solve.solve_dense(torch.eye(2), torch.ones(2, 1), [1.0]))
 
 
 def test_decisions_are_logged(caplog, monkeypatch):

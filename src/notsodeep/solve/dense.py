@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -146,10 +146,10 @@ class Solution:
     0.0
     """
 
-    coefficients: Tensor
+    coefficients: Tensor = field(repr=False)
     ridges: tuple[float, ...]
-    residuals: Tensor
-    leave_one_out: Tensor | None = None
+    residuals: Tensor = field(repr=False)
+    leave_one_out: Tensor | None = field(default=None, repr=False)
     steps: int = 0
     refinements: int = 0
     rank: int = 0
