@@ -31,7 +31,7 @@ from .._progress import track
 from ..errors import ConvergenceError, warn
 from ..networks import ConvDEQ, ConvENN, Convolutional, Kernel, is_tangent
 from ._limits import LIMITS
-from .fields import Both, FieldMaps, field_maps
+from .fields import Both, EntryMaps, FieldMaps, field_maps
 
 
 def fill_convolutional(
@@ -41,6 +41,8 @@ def fill_convolutional(
     left, right = Images.of(network, x) * 2 if y is None else Images.of(network, x, y)
     if not _fill_fused(left, right, target, y is None):
         entries = LIMITS.field_entries * (512 if x.is_cuda else 1)  # a GPU wants larger blocks than a cache
+        if any(isinstance(layer.maps, EntryMaps) for layer in left.layers):  # slow: soon announced
+            entries = LIMITS.pairs_at_once
         side = max(1, math.isqrt(entries // network.positions))
         blocks = list(_blocks(len(left), len(right), side, y is None))
         started = time.perf_counter()
