@@ -20,10 +20,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.data is not None and not options.data.is_dir():
         parser.error(f"--data: there is no folder {options.data}; make it first")
+    if options.jobs < 1:
+        parser.error(f"--jobs: at least one process is needed, got {options.jobs}")
     if options.name is None:
         Console().print(_list())
         return 0
-    setup = _runner.Setup(options.quick, options.data, options.device)
+    setup = _runner.Setup(options.quick, options.data, options.device, options.jobs)
     try:
         for name in _runner.names() if options.name == "all" else (options.name,):
             _report(name, _runner.run(name, setup, options.output / name), options.output / name)
@@ -43,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="small sizes and built-in data: seconds, not minutes")
     parser.add_argument("--output", type=Path, default=Path("results"), help="where NAME/full.json and figures go")
     parser.add_argument("--data", type=Path, help="folder of data sets; default NOTSODEEP_DATA, else the cache")
+    parser.add_argument("--jobs", type=int, default=1, help="points computed at a time, each with one thread")
     parser.add_argument("--device", default="cpu", help="cpu or cuda, for what trains")
     return parser
 

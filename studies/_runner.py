@@ -9,12 +9,14 @@ import functools
 import importlib
 import io
 import json
+import multiprocessing
 import os
 import pkgutil
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import track
+from threadpoolctl import threadpool_limits
 
 import notsodeep
 from notsodeep.errors import DataError
@@ -35,11 +38,12 @@ _PACKAGES = ("torch", "numpy", "scipy", "sklearn")
 
 @dataclass(frozen=True)
 class Setup:
-    """How a study is run: its size, the folder of the data sets, and the device for what trains."""
+    """How a study is run: its size, the folder of the data sets, the device for what trains, and how many processes."""
 
     quick: bool = True
     data: str | Path | None = None
     device: str = "cpu"
+    jobs: int = 1
 
     @property
     def size(self) -> str:
@@ -102,8 +106,10 @@ def run(
     chosen = chosen_study.points(setup) if points is None else points
     missing = [p for p in chosen if not _finished(document, p)]
     console = Console(stderr=True)
-    for point in track(missing, name, console=console, transient=True, disable=not console.is_terminal):
-        document["points"][point.key] = compute(point, setup)
+    found = _computed(missing, setup)
+    hidden = not console.is_terminal
+    for point, record in track(found, name, len(missing), console=console, transient=True, disable=hidden):
+        document["points"][point.key] = record
         document["points"] = _in_order(document["points"], chosen)
         document.pop("figures", None)
         write_document(path, document)
@@ -124,6 +130,26 @@ def compute(point: Point, setup: Setup) -> Document:
         "made_with": _made_with(setup.device),
     }
     return json.loads(json.dumps(record, allow_nan=False))  # what a later run will read
+
+
+def _computed(points: Sequence[Point], setup: Setup) -> Iterator[tuple[Point, Document]]:
+    """Compute points one after the other, or several at a time with one thread each, as they are finished."""
+    if setup.jobs == 1:
+        yield from ((point, compute(point, setup)) for point in points)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(setup.jobs, context, _one_thread) as pool:
+        futures = {pool.submit(compute, point, setup): point for point in points}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+    threadpool_limits(1)
 
 
 def draw(chosen: Study, path: str | Path) -> list[Path]:

@@ -66,6 +66,21 @@ def test_other_settings_are_computed_anew(tmp_path):
     assert document["points"]["p3"]["numbers"] == {"square": 27}
 
 
+def square(i: int) -> dict[str, int]:
+    return {"square": i * i}
+
+
+@pytest.mark.slow
+def test_several_processes_give_the_same_document(tmp_path):
+    points = [Point.of(f"p{i}", {"i": i}, square) for i in range(4)]
+    for jobs in (1, 2):
+        run("squares", Setup(jobs=jobs), tmp_path / str(jobs), points=points, given=Counting().study)
+    one, two = (read_document(tmp_path / str(jobs) / "quick.json")["points"] for jobs in (1, 2))
+    assert list(one) == list(two) == ["p0", "p1", "p2", "p3"]
+    assert [p["numbers"] for p in one.values()] == [p["numbers"] for p in two.values()]
+    assert two["p0"]["made_with"]["device"] == "1 CPU threads"
+
+
 def test_quick_and_full_are_kept_apart(tmp_path):
     Counting().run(tmp_path)
     document = Counting().run(tmp_path, Setup(quick=False))
