@@ -298,7 +298,7 @@ def distances(results: Path) -> str:
 
 
 _DRAWN = {
-    "eigenvalues": "eigenvalues/full_mnist_tanh.svg",
+    "eigenvalues": "eigenvalues/full_mnist_tanh_ck.svg",
     "kernels": "kernels/full_mnist_relu_image.svg",
     "sphere": "sphere/full.svg",
 }

@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 INK = "#2b333b"
 """Text and axes; in an SVG file it becomes light where the reader's system is dark."""
@@ -114,7 +114,7 @@ def against_width(names: Sequence[str], says: str) -> tuple[Figure, Sequence[Axe
 def ticks_at(ax: Axes, values: Sequence[int]) -> None:
     """Ticks at these sizes alone: over less than a decade the usual ones run into each other."""
     ax.set_xticks(values, [f"{value:,}" for value in values])
-    ax.minorticks_off()
+    ax.xaxis.set_minor_locator(NullLocator())
 
 
 def by_setting(points: Iterable[Document], *names: str) -> dict[Any, list[Document]]:
