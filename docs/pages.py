@@ -118,7 +118,7 @@ TASKS = {
     "estimators.save_estimator estimators.load_estimator",
     "Solve with kernels": "solve.CG solve.NetworkKernel solve.KernelTiles solve.solve_dense solve.solve_operator "
     "solve.Solution",
-    "Draw": "plots.TwinDisplay plots.SpectrumDisplay plots.LearningDisplay",
+    "Draw": "plots.SpectrumDisplay plots.LearningDisplay",
 }
 ERRORS = "Errors and warnings"
 FURTHER = "What the calls return, and further names"

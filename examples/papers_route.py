@@ -7,6 +7,7 @@ ordinary Leaky-ReLU layers the four numbers of a ReLU DEQ, whose activation is s
 """
 
 import matplotlib.pyplot as plt
+import numpy as np
 
 import notsodeep as nsd
 
@@ -18,7 +19,9 @@ print(twin)
 print(twin.verify(X))
 
 # %%
-# Activations, and the spectra of both exact kernels on one draw of the mixture.
+# The spectra of both exact kernels on one draw of the mixture, with the law that is predicted without sampling.
 
-display = nsd.plots.TwinDisplay.from_twin(twin, X).plot()
+law = nsd.spectral_law(twin.deq, mixture, n=320)
+display = nsd.plots.SpectrumDisplay.from_kernel(nsd.ck(twin.deq, X), law)
+display.plot(beside={"twin": np.linalg.eigvalsh(twin.kernel_matrix(X))})
 plt.show()

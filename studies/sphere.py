@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from scipy.optimize import brentq
 
 import notsodeep as nsd
+from notsodeep.kernels import power_series, sphere_diagonal
 
 from ._measure import kernel_of, spectral_norm
 from ._runner import Document, Point, Setup, Study
@@ -27,6 +28,18 @@ def unit_rows(n: int, d: int, seed: int = 0) -> np.ndarray:
     """n points drawn uniformly from the unit sphere in dimension d."""
     rows = np.random.default_rng(seed).standard_normal((n, d))
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def sphere_equivalent(network: Any, X: np.ndarray, kernel: Any = "ck") -> nsd.equivalents.EquivalentKernel:
+    """The paper's alpha 11' + beta X X' + mu I on rows of norm one, for any network (docs/theory.md, section 7).
+
+    With g the kernel as a function of the cosine, alpha = g(0) + g''(0)/(2d), beta = g'(0) and mu = g(1) - g(0) -
+    g'(0); they are ``.core``, ``.gain`` and ``.shift``.
+    """
+    g = power_series(network, 3, kernel)
+    alpha, mu = g[0] + g[2] / X.shape[1], float(sphere_diagonal(network, kernel) - g[0] - g[1])
+    ones = np.ones((len(X), 1))
+    return nsd.equivalents.EquivalentKernel(X, float(g[1]), ones, np.array([[alpha]]), mu, network, kernel)
 
 
 def printed_coefficients(kernel: str, d: int, sigma_a2: float) -> dict[str, float]:
@@ -66,7 +79,7 @@ def compare_on_sphere(
     deq = nsd.DEQ(nsd.activation("relu").affine(gain=math.sqrt(2.0)), sigma_a2, readout=readout)
     truth = kernel_of(deq, kernel, X, check=False)
     quadratic, exact = nsd.match_sphere(deq, kernel, family="quadratic", dimension=d), nsd.match_sphere(deq, kernel)
-    equivalent = nsd.equivalents.sphere_equivalent(deq, X, kernel)
+    equivalent = sphere_equivalent(deq, X, kernel)
     others = {
         "equivalent": equivalent.matrix(),
         "quadratic": quadratic.kernel_matrix(X),

@@ -131,7 +131,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "EquivalentKernel.solve": (equivalent.solve, lambda: {"v": rows[:, 0], "ridge": 0.1}),
         "EquivalentKernel.logdet": (equivalent.logdet, lambda: {"ridge": 0.1}),
         "EquivalentKernel.__matmul__": (equivalent.__matmul__, lambda: {"v": rows[:, 0]}),
-        "sphere_equivalent": (nsd.equivalents.sphere_equivalent, lambda: {"network": deq, "X": X}),
         "spectral_law": (nsd.spectral_law, lambda: {"network": deq, "mixture": mix, "n": 30}),
         "SpectralLaw.density": (law.density, lambda: {"x": [1.0]}),
         "SpectralLaw.cdf": (law.cdf, lambda: {"x": [1.0]}),
@@ -212,8 +211,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
             lambda: {"curve": estimate},
         ),
         "LearningDisplay.plot": (_drawn(nsd.plots.LearningDisplay.from_curve(curve).plot), dict),
-        "TwinDisplay.from_twin": (_drawn(nsd.plots.TwinDisplay.from_twin), lambda: {"twin": twin}),
-        "TwinDisplay.plot": (_drawn(nsd.plots.TwinDisplay.from_twin(twin).plot), dict),
     }
     return table_of
 

@@ -1,8 +1,8 @@
-"""High-dimensional equivalents: the four numbers, the structured matrix they make, the sphere case."""
+"""High-dimensional equivalents: the four numbers, and the structured matrix they make."""
 
 from .distance import best_scalar, relative_spectral_error, spectral_norm
 from .four_numbers import Coefficients, coefficients
-from .operator import EquivalentKernel, equivalent, sphere_equivalent
+from .operator import EquivalentKernel, equivalent
 
 __all__ = [
     "Coefficients",
@@ -12,5 +12,4 @@ __all__ = [
     "equivalent",
     "relative_spectral_error",
     "spectral_norm",
-    "sphere_equivalent",
 ]

@@ -14,7 +14,6 @@ from torch import Tensor
 from .._arguments import checked, not_negative
 from .._arrays import as_numbers, as_rows, like, squared_norms
 from ..errors import ConvergenceError, InvalidInputError
-from ..kernels import power_series, sphere_diagonal
 from ..mixtures import MixtureStatistics
 from ..networks import Kernel, Network
 from .four_numbers import Coefficients, coefficients
@@ -55,48 +54,6 @@ def equivalent(network: Network, statistics: MixtureStatistics, kernel: Kernel =
     )
 
 
-@checked
-def sphere_equivalent(network: Network, X: Any, kernel: Kernel = "ck") -> EquivalentKernel:
-    """Build the equivalent alpha 11' + beta X X' + mu I of any network on rows of norm one (theory, section 7).
-
-    With g the kernel as a function of the cosine, alpha = g(0) + g''(0)/(2d), beta = g'(0) and mu = g(1) - g(0) -
-    g'(0); they are ``.core``, ``.gain`` and ``.shift`` of the operator. The rows must have no strong structure.
-
-    Parameters
-    ----------
-    network : DEQ or ENN
-        The network.
-    X : array of shape (n, d)
-        Rows of norm one.
-    kernel : "ck", "ntk" or "ntk_frozen"
-        Which kernel.
-
-    Returns
-    -------
-    EquivalentKernel
-
-    Examples
-    --------
-    >>> import notsodeep as nsd
-    >>> X = np.random.default_rng(0).standard_normal((40, 60))
-    >>> eq = sphere_equivalent(nsd.DEQ("relu", sigma_a2=0.2), X / np.linalg.norm(X, axis=1, keepdims=True))
-    >>> round(eq.gain, 6)
-    0.215262
-    """
-    rows = as_rows(X)
-    norms = squared_norms(rows)
-    if float((norms - 1.0).abs().max()) > 1e-4:
-        raise InvalidInputError(
-            f"rows must have norm 1 (found squared norms from {float(norms.min()):.4g} to {float(norms.max()):.4g}); "
-            "divide each row by its norm, or use equivalent() for data of varying norm"
-        )
-    g = power_series(network, 3, kernel)
-    d = rows.shape[1]
-    alpha, beta = g[0] + g[2] / d, float(g[1])
-    mu = sphere_diagonal(network, kernel) - g[0] - beta
-    return EquivalentKernel(X, beta, np.ones((len(rows), 1)), np.array([[alpha]]), float(mu), network, kernel)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class EquivalentKernel:
     """The matrix gain X X' + V core V' + shift I, never n x n unless asked.
@@ -109,13 +66,13 @@ class EquivalentKernel:
     gain: float
     """c1, the weight of the Gram matrix."""
     V: np.ndarray
-    """Low-rank factor, (n, r); [J/sqrt(p), psi] for a mixture, the ones vector on the sphere."""
+    """Low-rank factor, (n, r); [J/sqrt(p), psi] for a mixture."""
     core: np.ndarray
     """Symmetric (r, r)."""
     shift: float
     """Multiple of the identity."""
     network: Network
-    """The network whose kernel this is: the centred one for a mixture, the given one on the sphere."""
+    """The network whose kernel this is: the centred one for a mixture."""
     kernel: Kernel
     coefficients: Coefficients | None = None
     """The four numbers, for a mixture."""

@@ -1,6 +1,6 @@
 """Display objects: build one with ``from_...``, draw it with ``.plot(ax=None)``."""
 
-from .displays import LearningDisplay, TwinDisplay
+from .learning import LearningDisplay
 from .spectrum import SpectrumDisplay
 
-__all__ = ["LearningDisplay", "SpectrumDisplay", "TwinDisplay"]
+__all__ = ["LearningDisplay", "SpectrumDisplay"]

@@ -119,7 +119,7 @@ class SpectrumDisplay(Display):
     ) -> SpectrumDisplay:
         """Draw the spectrum, and ``beside`` it others by name; far eigenvalues are shown beyond a break of the axis."""
         edges = self._edges(whole("bins", bins, most=10_000))
-        (ax,) = self._panels(ax, 1, 6.4, 3.8)
+        ax = self._own(ax, 6.4, 3.8)
         self._draw_bulk(ax, edges)
         far = [v for v in [*self.eigenvalues, *self._spikes()] if v > edges[-1]]
         if self.is_logarithmic:
