@@ -181,27 +181,28 @@ def kernels_of(
     if isinstance(network, Convolutional) and learning_rates is not None:
         raise InvalidInputError("learning_rates belong to an ENN; a convolutional network has one rate for all weights")
     dense = network.dense if isinstance(network, Convolutional) else network
-    spec = KernelSpec.of(dense, kernels, learning_rates, check)
     moving: Any = (dense.sigma_a2, dense.sigma_b2, dense.sigma_c2) if isinstance(dense, DEQ) else ()
     given: Any = [X, Y, *(v if isinstance(v, Tensor) else None for v in moving)]
     tensors = [v for v in given if isinstance(v, Tensor)]
     if out is not None and torch.is_grad_enabled() and any(v.requires_grad for v in tensors):
         raise InvalidInputError("out= cannot be combined with gradients; detach the inputs")
-    matrices = functools.partial(_matrices, network, spec, out, progress)
+    # transforms of torch do not look inside: all that computes is there
+    matrices = functools.partial(_matrices, network, (kernels, learning_rates, check), out, progress)
     if out is None and tensors:
         inputs = [v if v is None or isinstance(v, Tensor) else as_rows(v, least=0) for v in given]
         result = differentiable(matrices, inputs)
     else:
         result = matrices(*given)
-    names = dict.fromkeys(spec.names)
+    names = dict.fromkeys(kernels)
     return {k: out[k] if out is not None else like(v, X) for k, v in zip(names, result, strict=True)}
 
 
 @isolated_settings
 def _matrices(
-    network: Network | Convolutional, spec: KernelSpec, out: Any, progress: bool | None, X: Any, Y: Any, *variances: Any
+    network: Network | Convolutional, asked: Any, out: Any, progress: bool | None, X: Any, Y: Any, *variances: Any
 ) -> tuple[Tensor, ...]:
     """Return each kernel between the rows, with a graph where one of the rows or of the variances has one."""
+    spec = KernelSpec.of(network.dense if isinstance(network, Convolutional) else network, *asked)
     x = as_rows(X, "X", least=0, tracked=True)
     y = None if Y is None else same_columns(x, as_rows(Y, "Y", least=0, tracked=True))
     needed = torch.is_grad_enabled() and any(v is not None and v.requires_grad for v in (x, y, *variances))
