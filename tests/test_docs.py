@@ -134,6 +134,8 @@ def test_a_page_reads_on_a_code_host(page):
     prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
     targets = [t.split("#")[0] for t in re.findall(r"\]\(([^)\s]+)\)", prose) if not t.startswith(("http", "#"))]
     assert [t for t in targets if not (page.parent / t).exists()] == []
+    shown = re.sub(r"<details>.*?</details>", "", prose, flags=re.DOTALL)
+    assert max((len(rows.splitlines()) for rows in re.findall(r"(?:^\|.*\n)+", shown, re.MULTILINE)), default=0) <= 20
     tables = re.findall(r"<!-- table: (\w+) -->", text)
     assert [name for name in tables if f'"{name}"' not in (DOCS / "pages.py").read_text()] == []
 
