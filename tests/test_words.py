@@ -49,7 +49,7 @@ def test_decisions_are_logged(caplog, monkeypatch):
         nsd.ck(nsd.DEQ("tanh", 0.2), torch.randn(300, 5, generator=torch.Generator().manual_seed(0)).double())
         nsd.DEQClassifier("relu", ridge=0.1).fit(X, y)
         monkeypatch.setitem(sys.modules, "notsodeep.kernels.triton_tile", None)
-        assert device._program() is None
+        assert device.program("triton_tile", "tile_kernel") is None
     said = [record.getMessage() for record in caplog.records if record.name == "notsodeep"]
     for words in ("table of ('ck',", "30 rows are solved by Cholesky", "without Triton"):
         assert any(words in line for line in said), (words, said)

@@ -312,11 +312,23 @@ def _fill_fused(left: Images, right: Images, target: Mapping[Kernel, Tensor], sy
     single = all(t.is_cuda and t.dtype == torch.float32 and t.stride(1) == 1 for t in matrices)
     if slopes is None or not single or side > 64 or not isinstance(network, ConvDEQ):
         return False
-    try:
-        program = importlib.import_module(f"{__package__}.triton_field").field_kernel
-    except ImportError as error:
-        warn(f"Triton is missing, convolutional kernels are computed by plain torch: {error!r:.200}")
+    device = importlib.import_module(f"{__package__}.device")
+    program = device.program("triton_field", "field_kernel")
+    if program is None:
+        warn("Triton is missing or does not run, convolutional kernels are computed by plain torch")
         return False
+    return device.attempt(lambda: _run_fused(program, left, right, target, slopes, side, symmetric)) is not None
+
+
+def _run_fused(
+    program: Any,
+    left: Images,
+    right: Images,
+    target: Mapping[Kernel, Tensor],
+    slopes: tuple[float, float],
+    side: int,
+    symmetric: bool,
+) -> bool:
     tangent = any(is_tangent(kernel) for kernel in target)
     band = 4096  # rows at once: a grid has at most 65,535 of them, and a band wastes little below the diagonal
     unasked = left.pixels.new_empty(min(band, len(left)), len(right) if len(target) < 3 else 1)

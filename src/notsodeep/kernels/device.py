@@ -9,14 +9,15 @@ afterwards. Where Triton is missing, or too many entries are listed, tiles are e
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
+from subprocess import CalledProcessError
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import log, warn
+from ..errors import NotSoDeepError, log, warn
 from ..networks import Kernel
 from ._limits import LIMITS
 from .matrix import Points, products, tiles_of
@@ -28,22 +29,45 @@ _SHAPES = {torch.float64: (128, 32, 4, 16, True), torch.float32: (64, 64, 8, 2, 
 _SCALAR = {torch.float64: (32, 32, 4, 1, False), torch.float32: (64, 64, 8, 1, False)}  # without norms
 
 
-_refused: list[bool] = []
+_refused: set[str] = set()  # why programs do not run here, as it was told
 
 
-def _program() -> Any:
+def program(module: str, name: str) -> Any:
+    """Return a Triton program, or None where Triton is missing or does not run."""
     try:
-        return importlib.import_module(f"{__package__}.triton_tile").tile_kernel
+        return None if _refused else getattr(importlib.import_module(f"{__package__}.{module}"), name)
     except ImportError as error:
         log.info("without Triton, tiles are computed by plain torch: %s", error)
         return None
+
+
+def attempt(work: Callable[[], Any]) -> Any:
+    """Return what the work with Triton programs gives; None, with a warning, where plain torch must do it.
+
+    Memory that is short now may be there the next time. Other reasons stay, and are told once.
+    """
+    try:
+        with one_thread():  # what is left to the host is small
+            return work()
+    except NotSoDeepError:
+        raise
+    except torch.OutOfMemoryError:
+        warn("the GPU has no memory left for fused tiles, plain ones are used for this matrix")
+    except Exception as error:  # an acceleration that a driver or a compiler refuses is none
+        absent = isinstance(error, FileNotFoundError | CalledProcessError) or "compiler" in str(error).lower()
+        advice = "Triton finds no C compiler that works: install gcc, or name one in the variable CC" if absent else ""
+        reason = advice or f"this GPU, driver or Triton does not support them: {error!r:.300}"
+        if reason not in _refused:
+            warn(f"fused tiles do not run here, plain ones are used. {reason}")
+        _refused.add(reason)
+    return None
 
 
 def start_products(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
     """Set the Gram product of all rows going, into the last of the results, where fused tiles may follow."""
     x, y = points.x, points.y
     plain = all(t.is_cuda and t.dtype == x.dtype and t.stride(1) == 1 for t in target.values())
-    if not plain or _refused or _program() is None:
+    if not plain or program("triton_tile", "tile_kernel") is None:
         return False
     gram = list(target.values())[-1]
     for rows, columns in tiles_of(gram.shape, LIMITS.gpu_block, points.symmetric):
@@ -58,14 +82,9 @@ def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
     """
     if points.table is None or points.short is not None:
         return False
-    try:
-        with one_thread():  # what is left to the host is small
-            listed = _run(points, points.table, target)
-    except Exception as error:  # an acceleration that a driver or a compiler refuses is none
-        warn(f"fused tiles do not run here, plain ones are used: {error!r:.300}")
-        _refused.append(True)
-        return False
-    return listed <= LIMITS.gpu_listed
+    table = points.table
+    listed = attempt(lambda: _run(points, table, target))
+    return listed is not None and listed <= LIMITS.gpu_listed
 
 
 def _run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> int:
@@ -122,7 +141,7 @@ class _Factors:
         self._sides(rows, columns)
         high, wide, warps, at_once, dot = (_SCALAR if self.table.one_function else _SHAPES)[gram.dtype]
         a, b = rows.stop - rows.start, columns.stop - columns.start
-        _program()[(-(-b // wide), -(-a // high))](
+        program("triton_tile", "tile_kernel")[(-(-b // wide), -(-a // high))](
             gram,
             out,
             gram.stride(0),

@@ -30,7 +30,7 @@ from .convolution import fill_convolutional
 from .gradients import differentiable
 from .pointwise import KernelSpec
 from .table import Level, Table, near_series, on_device
-from .tabulate import one_thread, rounded_range, table_for
+from .tabulate import one_thread, rounded_range, stay_alone, table_for
 
 __all__ = ["TabulatedKernel", "ck", "kernel_function", "kernels_of", "ntk"]
 
@@ -446,12 +446,13 @@ def fill_tiles(points: Points, target: Mapping[Kernel, Tensor], progress: bool |
     """Fill all tiles; on the CPU each thread has tiles of its own, so that no operation waits for another thread."""
     blocks = list(tiles_of(points.shape, tile_shape(points.x.device), points.symmetric))
     filler = _Filler(points, target)
-    threads = min(torch.get_num_threads(), len(blocks) // 2)
+    whole = torch.get_num_threads()
+    threads = min(whole, len(blocks) // 2)
     if points.x.is_cuda or points.table is None or threads < 2:
         for block in track(blocks, len(blocks), "kernel", progress) if len(blocks) > 1 else blocks:
             filler.tile(block)
     else:
-        with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with one_thread(), ThreadPoolExecutor(threads, initializer=stay_alone, initargs=(whole,)) as pool:
             for _ in track(pool.map(filler.tile, blocks), len(blocks), "kernel", progress):
                 pass
     filler.settle()

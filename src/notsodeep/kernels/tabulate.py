@@ -38,7 +38,7 @@ from .pointwise import (
 from .recursion import LayerMaps, Precomputed, equation, explicit, implicit
 from .table import NormScale, NormSeries, Table, product_root, re_expanded, rough_correlations
 
-__all__ = ["angle_cap", "build_table", "one_thread", "rounded_range", "table_for"]
+__all__ = ["angle_cap", "build_table", "one_thread", "rounded_range", "stay_alone", "table_for"]
 
 
 def angle_cap(network: Network) -> float:
@@ -70,13 +70,27 @@ def table_for(spec: KernelSpec, scale: NormScale, pairs: float, dtype: torch.dty
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Small operations, thousands of them: more threads would mostly wait for each other."""
+    """Compute with this thread alone: of thousands of small operations, more would mostly wait for each other."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    if threads > 1:
+        stay_alone(threads)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        if threads > 1:
+            torch.set_num_threads(threads)
+
+
+def stay_alone(threads: int) -> None:
+    """Let this thread compute alone, and others with so many threads as before.
+
+    The number belongs to a thread, but a thread that torch has not seen begins with what any other has set last. So one
+    more thread sets it back at once.
+    """
+    torch.set_num_threads(1)
+    other = threading.Thread(target=torch.set_num_threads, args=(threads,))
+    other.start()
+    other.join()
 
 
 def rounded_range(network: Network, low: float, high: float, equal: float = 1e-14) -> NormScale:
