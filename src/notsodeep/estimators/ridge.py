@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit, log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils import resample
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d
@@ -28,8 +29,8 @@ from ..networks import DEQ, Kernel
 from ..solve import NetworkKernel
 from ..solve.iterative import Solver
 from ._limits import LIMITS
-from .machine import Problem, fit_machine
-from .selection import Selection, best_ridge, log_loss, sample_of, squared_error
+from .machine import FittedMachine, Problem, fit_machine
+from .selection import Selection, best_ridge, log_loss, squared_error
 from .specification import (
     FLOATS,
     Array,
@@ -77,15 +78,21 @@ class KernelMachine(WithClient, BaseEstimator):
             raise InvalidInputError("all sample weights are zero: there is nothing to fit")
         few = LIMITS.calibration_rows
         if len(self._kept) > few:  # the last rows get leave-one-out predictions, and are a sample for selection
-            self._kept = self._kept[sample_of(len(self._kept), None if codes is None else codes[self._kept])[::-1]]
+            classes = None if codes is None else codes[self._kept]
+            sample = resample(self._kept, replace=False, n_samples=few, stratify=classes, random_state=0)
+            self._kept = np.append(np.setdiff1d(self._kept, sample), sample)
         kept, codes = self._kept, None if codes is None else codes[self._kept]
         rows, targets, w = (as_tensor(part[kept], self.device).double() for part in (X, T, weights))
         self.scaler_: Standardiser = scaler_of(self.scale, self.network).fit(rows, sample_weight=w)
         self._problem = Problem.of(self.scaler_.transform(rows), targets, w, self.fit_intercept)
         kernel, ridge = self._choose(codes)
         options = (self.solver, self.client, self.progress, min(few, len(kept)))
-        self._machine = fit_machine(kernel, self._problem, ridge, *options)
         self._flat, self._shape = flat, T.shape
+        self._set_machine(fit_machine(kernel, self._problem, ridge, *options))
+
+    def _set_machine(self, machine: FittedMachine) -> None:
+        self._machine, self.record_ = machine, machine.record
+        self.ridge_, self.absolute_ridge_ = machine.ridge, machine.absolute_ridge
 
     def _choose(self, codes: NDArray[Any] | None) -> tuple[NetworkKernel, float]:
         """Choose what is "loo" on a sample of the rows, and keep the rest as given."""
@@ -107,21 +114,6 @@ class KernelMachine(WithClient, BaseEstimator):
         self.best_ = Selection(network, self.kernel, problem, ridge, loss).run(free)
         found = DEQ(network.activation, network.sigma_a2, self.best_["sigma_b2"], self.best_["sigma_c2"])
         return NetworkKernel(found, self.kernel), self.best_["ridge"]
-
-    @property
-    def ridge_(self) -> float:
-        """The ridge in use, relative to the mean diagonal."""
-        return self._machine.ridge
-
-    @property
-    def absolute_ridge_(self) -> float:
-        """The ridge in use, times the mean diagonal."""
-        return self._machine.absolute_ridge
-
-    @property
-    def record_(self) -> dict[str, Any]:
-        """How the system was solved: solver, why it was taken, steps, residual."""
-        return self._machine.record
 
     @property
     def loo_(self) -> Array:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..networks import DEQ, Kernel
 from ..solve import NetworkKernel, solve_dense
-from ..solve.dense import ridge_path
+from ..solve.dense import leave_one_out_path
 from .machine import Problem, mean_diagonal
 
 GRID = tuple(float(r) for r in np.logspace(-8, 1, 37))
@@ -91,8 +91,8 @@ def best_ridge(kernel: NetworkKernel, problem: Problem, ridge: float | None, los
         left_out = solve_dense(K, right, [ridge * mean], weights=problem.weights, loo=True).leave_one_out
         assert left_out is not None
         return ridge, loss(problem.left_out(left_out[0]))
-    path = ridge_path(K, right, problem.weights)
-    errors = np.array([loss(problem.left_out(path.leave_one_out(r * mean))) for r in GRID])
+    path = leave_one_out_path(K, right, problem.weights)
+    errors = np.array([loss(problem.left_out(path(r * mean))) for r in GRID])
     at = int(np.flatnonzero(errors <= 1.001 * errors.min())[-1])
     return GRID[at], float(errors[at])
 
@@ -123,15 +123,3 @@ def log_loss(problem: Problem, codes: Tensor) -> Loss:
         return -float(weights @ torch.log_softmax(t * scores, dim=1).gather(1, codes[:, None])[:, 0])
 
     return loss
-
-
-def sample_of(count: int, codes: Any) -> Any:
-    """Return the order in which rows are taken for a sample: random by a fixed seed, every class by its share."""
-    order = np.random.default_rng(0).permutation(count)
-    if codes is None:
-        return order
-    position = np.empty(count)
-    for code in np.unique(codes):
-        mine = order[codes[order] == code]
-        position[mine] = np.arange(len(mine)) / len(mine)
-    return order[np.argsort(position[order], kind="stable")]

@@ -143,7 +143,7 @@ def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> Any
     ridge, absolute = (not_negative(name, document[name]) for name in ("ridge", "absolute_ridge"))
     maker = {"DEQRegressor": DEQRegressor, "DEQClassifier": DEQClassifier}[document["estimator"]]
     model = maker(network=source, kernel=kernel.kernel, ridge=ridge, scale=document["scaler"])
-    model._machine = FittedMachine(kernel, X, coefficients, tensors["mean"], ridge, absolute, document["record"])
+    model._set_machine(FittedMachine(kernel, X, coefficients, tensors["mean"], ridge, absolute, document["record"]))
     model.scaler_, model.best_ = _scaler("scaler", tensors, document), document["best"]
     model._flat, model.n_features_in_ = document["flat"], X.shape[1]
     if document["flat"] and coefficients.shape[1] != 1:

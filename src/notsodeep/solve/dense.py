@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -270,44 +270,22 @@ def scale_of(weights: Tensor | None, n: int, device: torch.device) -> Tensor | N
 # ---- all ridges from one eigendecomposition ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class RidgePath:
-    """Ridge regression with one kernel matrix and one set of targets, for any ridge at a cost of O(n^2)."""
+def leave_one_out_path(K: Tensor, targets: Tensor, weights: Tensor | None = None) -> Callable[[float], Tensor]:
+    """Return the leave-one-out predictions, (n, k), as a function of the positive ridge, at a cost of O(n^2) for each.
 
-    values: Tensor
-    """Eigenvalues of W^(1/2) K W^(1/2), (n,); negative ones, which come from rounding, are set to zero."""
-    vectors: Tensor
-    """The eigenvectors Q, (n, n)."""
-    squares: Tensor
-    """Their entries squared."""
-    targets: Tensor
-    """Shape (n, k)."""
-    rotated: Tensor
-    """Q' W^(1/2) targets."""
-    weights: Tensor
-    """The diagonal of W, (n,)."""
-
-    def solution(self, ridge: float) -> Tensor:
-        """Return (K + ridge W^(-1))^(-1) targets, of shape (n, k)."""
-        if not ridge > 0.0:
-            raise InvalidInputError(f"a path runs over positive ridges, got {ridge!r}")
-        return self.weights.sqrt()[:, None] * (self.vectors @ (self.rotated / (self.values + ridge)[:, None]))
-
-    def leave_one_out(self, ridge: float) -> Tensor:
-        """Return the prediction of each row from all others, of shape (n, k)."""
-        inverse_diagonal = self.weights * (self.squares @ (1.0 / (self.values + ridge)))
-        return leave_one_out(self.targets, self.solution(ridge), inverse_diagonal, self.weights, ridge)
-
-
-def ridge_path(K: Tensor, targets: Tensor, weights: Tensor | None = None) -> RidgePath:
-    """Prepare ridge regression for all ridges by one eigendecomposition, in double precision.
-
-    >>> ridge_path(torch.diag(torch.tensor([1.0, 3.0])), torch.ones(2, 1)).solution(1.0)[:, 0]
-    tensor([0.5000, 0.2500], dtype=torch.float64)
+    >>> leave_one_out_path(torch.eye(2, dtype=torch.float64), torch.ones(2, 1))(1.0)[:, 0]
+    tensor([0., 0.], dtype=torch.float64)
     """
     _check_matrix(K)
     check_problem(K, targets, [1.0])
     B, scale = targets.to(K.device, torch.float64), scale_of(weights, len(K), K.device)
     d = torch.ones_like(B[:, :1]) if scale is None else scale[:, None]
     values, vectors = torch.linalg.eigh(d * K.to(torch.float64) * d.T)
-    return RidgePath(values.clamp_min(0.0), vectors, vectors**2, B, vectors.T @ (d * B), d[:, 0] ** 2)
+    # negative values come from rounding
+    values, rotated, squares, w = values.clamp_min(0.0), vectors.T @ (d * B), vectors**2, d[:, 0] ** 2
+
+    def at(ridge: float) -> Tensor:
+        solution = d * (vectors @ (rotated / (values + ridge)[:, None]))
+        return leave_one_out(B, solution, w * (squares @ (1.0 / (values + ridge))), w, ridge)
+
+    return at
