@@ -4,11 +4,11 @@ import sys
 
 
 def main() -> None:
-    """Run the command; an interruption while it is still loading ends it without a trace, too."""
+    """Run the command; interrupted while it is still loading, it ends without a trace, too."""
     try:
-        from notsodeep.cli import main as command
+        from notsodeep import cli
 
-        command()
+        cli.main()
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -29,14 +29,12 @@ def pytorch_code(
     in_features, width, out_features : int
         Defaults of the module's constructor, which may be changed there.
     parametrisation : {"ntk", "standard"}
-        Weights of variance one, as in the theory, or of variance 1 / fan-in, which train at the usual learning rates,
-        such as 1e-3 with Adam: the same function at the start.
+        Weights of variance one, or of 1 / fan-in for the usual learning rates: the same function at the start.
 
     Returns
     -------
     str
-        The source. A twin with learning rates has, in the parametrisation of the theory, a method
-        ``parameter_groups(lr)`` that gives them to an optimiser.
+        The source. In "ntk" a twin with learning rates has a method ``parameter_groups(lr)`` for an optimiser.
 
     Examples
     --------

@@ -29,14 +29,9 @@ def activations_from(incomplete: str) -> list[str]:
     return [name for name in NAMES if name.startswith(incomplete)]
 
 
-Phi = Annotated[
-    str,
-    Argument(
-        metavar="ACTIVATION",
-        help="A name, or name:parameter=value, as leaky_relu:slope=0.1",
-        autocompletion=activations_from,
-    ),
-]
+_PHI = "A name, or name:parameter=value, as leaky_relu:slope=0.1"
+Phi = Annotated[str, Argument(metavar="ACTIVATION", help=_PHI, autocompletion=activations_from)]
+MaybePhi = Annotated[str | None, Argument(metavar="[ACTIVATION]", help=_PHI, autocompletion=activations_from)]
 SigmaA2 = Annotated[
     float | None, Option("--sigma-a2", "-s", help="Variance of the recurrent weights; default 0.2 or less.")
 ]
@@ -124,13 +119,9 @@ def _rows(source: Path) -> Any:
 
 def on_device(rows: Any, device: str | None) -> Any:
     """Return rows, which are computed where they are."""
-    if device is None or rows is None:
-        return rows
-    import torch
+    from .._arrays import as_device, as_rows
 
-    from .._arrays import as_device
-
-    return torch.from_numpy(rows).to(as_device(device))
+    return rows if device is None or rows is None else as_rows(rows).to(as_device(device))
 
 
 def labels_from(source: Path, n: int) -> Any:

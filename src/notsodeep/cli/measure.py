@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from typer import Argument, Option
+from typer import Option
 
 import notsodeep as nsd
 
@@ -26,10 +26,7 @@ Plot = Annotated[Path | None, Option("--plot", help="Draw it into a .png, .svg o
 @app.command()
 def kernel(
     points: inputs.Points,
-    activation: Annotated[
-        str | None,
-        Argument(metavar="[ACTIVATION]", help="Activation of a DEQ.", autocompletion=inputs.activations_from),
-    ] = None,
+    activation: inputs.MaybePhi = None,
     output: Annotated[Path, Option("--output", "-o", help="A .npy file.")] = Path("kernel.npy"),
     sigma_a2: inputs.SigmaA2 = None,
     sigma_b2: inputs.SigmaB2 = None,

@@ -41,8 +41,7 @@ class DEQ(Model):
     solver : SolverOptions, optional
         Method and tolerance of the equilibrium and of its derivatives.
     parametrisation : {"ntk", "standard"}
-        Weights of variance one, as in the theory, or of variance 1 / fan-in, for the usual learning rates: the same
-        function at the start.
+        Weights of variance one, or of 1 / fan-in for the usual learning rates: the same function at the start.
     dtype : torch.dtype, optional
     device : torch.device or str, optional
 
@@ -130,7 +129,6 @@ class DEQ(Model):
     def contraction(self) -> float:
         """Return sigma_a |A| Lip / sqrt(m), by power iteration: below one the equilibrium exists and is unique.
 
-        The division by sqrt(m) is part of A in the standard parametrisation.
         It is near 2 sigma_a Lip for random weights. Training may raise it; :meth:`limit_contraction` forbids that.
         """
         norm, _ = power_iteration(self._layer, self.recurrent)

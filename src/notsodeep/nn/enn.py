@@ -50,8 +50,7 @@ class ENN(Model):
     bias : bool
         Whether the outputs have a bias, which starts at zero.
     parametrisation : {"ntk", "standard"}
-        Weights of variance one, as in the theory, or of variance 1 / fan-in, for the usual learning rates: the same
-        function at the start. The latter has no learning-rate multipliers.
+        Weights of variance one, or of 1 / fan-in for the usual learning rates: the same function at the start.
     dtype : torch.dtype, optional
     device : torch.device or str, optional
 

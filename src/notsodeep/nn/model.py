@@ -95,10 +95,7 @@ class Model(nn.Module):
         return {}
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Return one group per trained weight matrix for ``torch.optim``, each with its own multiple of ``lr``.
-
-        In the standard parametrisation all have the same rate.
-        """
+        """Return one group per trained weight matrix for ``torch.optim``; multiples of ``lr`` belong to ``"ntk"``."""
         rates = self._rates() if self.parametrisation == "ntk" else {}
         weights = [*self.hidden_weights(), ("readout", self.readout)]
         weights += [] if self.bias is None else [("bias", self.bias)]
@@ -129,13 +126,7 @@ class Model(nn.Module):
 class Gaussian:
     """Normal parameters from one seed: the same numbers on every device, of variance one or (standard) 1 / fan-in."""
 
-    def __init__(
-        self,
-        seed: int,
-        dtype: torch.dtype | None,
-        device: torch.device | str | None,
-        parametrisation: Parametrisation,
-    ) -> None:
+    def __init__(self, seed: int, dtype: torch.dtype | None, device: Any, parametrisation: Parametrisation) -> None:
         self._standard = parametrisation == "standard"
         self._generator = torch.Generator().manual_seed(whole_seed(seed))
         self._dtype, self._device = dtype or torch.get_default_dtype(), as_device(device)
