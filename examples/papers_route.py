@@ -22,6 +22,6 @@ print(twin.verify(X))
 # The spectra of both exact kernels on one draw of the mixture, with the law that is predicted without sampling.
 
 law = nsd.spectral_law(twin.deq, mixture, n=320)
-display = nsd.plots.SpectrumDisplay.from_kernel(nsd.ck(twin.deq, X), law)
+display = nsd.plots.SpectrumDisplay.from_kernel(nsd.ck(twin.deq, X), law, title="DEQ and two layers: one spectrum")
 display.plot(beside={"twin": np.linalg.eigvalsh(twin.kernel_matrix(X))})
 plt.show()
