@@ -331,6 +331,13 @@ def certificates(rng: np.random.Generator) -> Outcome:
     return Outcome(pairs)
 
 
+def derivatives(rng: np.random.Generator) -> Outcome:
+    """Derivatives of kernels, and casts of networks; an input is a pair of points, or a row."""
+    from fuzz.derivatives import casts, slopes
+
+    return Outcome(slopes(rng) if rng.random() < 0.8 else casts(rng))
+
+
 CASES = {
     "equivalents": equivalents,
     "kernels": kernels,
@@ -341,6 +348,7 @@ CASES = {
     "machines": machines,
     "arguments": arguments,
     "certificates": certificates,
+    "derivatives": derivatives,
 }
 
 

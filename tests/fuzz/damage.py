@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
+import torch
 
 import notsodeep as nsd
+from notsodeep.nn import checkpoint
 
 ODD_VALUES: list[Any] = [
     None,
@@ -80,7 +83,7 @@ def damaged(rng: np.random.Generator) -> Path:
     elif name.endswith(".json") and rng.random() < 0.7:
         content = json.dumps(mutated(json.loads(content), rng)).encode()
     elif name.endswith(".safetensors") and rng.random() < 0.6:
-        content = _other_header(content, rng)
+        content = _hostile(content, rng) if rng.random() < 0.6 else _other_header(content, rng)
     else:
         content = _bytes_changed(content, rng)
     path = folder / f"damaged-{os.getpid()}{Path(name).suffix}"
@@ -120,6 +123,28 @@ def _other_header(content: bytes, rng: np.random.Generator) -> bytes:
         header = mutated(header, rng)
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + content[8 + size :]
+
+
+def _hostile(content: bytes, rng: np.random.Generator) -> bytes:
+    """A safetensors file whose document or tensors say something else, with a checksum that is right."""
+    size = int.from_bytes(content[:8], "little")
+    text = json.loads(content[8 : 8 + size])["__metadata__"]["document"]
+    tensors = safetensors.torch.load(content)
+    if rng.random() < 0.7:
+        text = json.dumps(mutated(json.loads(text), rng)) if rng.random() < 0.8 else str(rng.choice(TEXTS))
+    else:
+        name = sorted(tensors)[int(rng.integers(len(tensors)))]
+        kind = rng.choice(["nan", "shape", "type", "missing", "negative"])
+        value = tensors.pop(name)
+        other = {
+            "nan": value * torch.nan,
+            "shape": value[None],
+            "type": value.to(torch.int64),
+            "negative": -value - 1.0,
+        }
+        tensors |= {name: other[str(kind)]} if kind != "missing" else {}
+    metadata = {"format": checkpoint._FORMAT, "document": text, "sha256": checkpoint._digest(tensors, text)}
+    return safetensors.torch.save(tensors, metadata)
 
 
 def _arrays() -> list[Any]:

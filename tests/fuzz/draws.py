@@ -112,6 +112,8 @@ def rows(rng: np.random.Generator) -> Array:
     if rng.random() < 0.3:
         with np.errstate(over="ignore"):
             single = X.astype(np.float32)
+        if rng.random() < 0.2:  # rows whose inverse norms are no numbers of this precision
+            single[int(rng.integers(n))] = (10.0 ** rng.uniform(-45, -36) * rng.standard_normal(p)).astype(np.float32)
         return single if np.isfinite(single).all() else X
     return X
 

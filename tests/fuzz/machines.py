@@ -93,6 +93,12 @@ def machine(rng: np.random.Generator) -> int:
     if hasattr(model, "predict_proba"):
         shares = model.predict_proba(X)
         assert np.abs(shares.sum(1) - 1.0).max() < 1e-6, f"shares: {model!r}"  # scores may be in single precision
+    kept = X.copy()
+    X *= 0.5
+    assert np.array_equal(getattr(model, call)(kept), found), f"changes with the caller's rows: {model!r}"
+    X[:] = kept
+    if refused(lambda: model.fit(X[: len(X) // 2 + 1] * np.nan, y[: len(X) // 2 + 1])) is None:
+        assert np.array_equal(getattr(model, call)(X), found), f"changes with a fit that failed: {model!r}"
     again = pickle.loads(pickle.dumps(model))
     assert np.array_equal(getattr(again, call)(X), found), f"differs after pickling: {model!r}"
     if not transforms:

@@ -16,6 +16,7 @@ CASES = [
     ("files", 0, 100),
     ("documents", 0, 200),
     ("machines", 0, 20),
+    ("derivatives", 0, 12),
     ("arguments", 0, 60),
     ("certificates", 12, 8),
 ]
