@@ -12,12 +12,12 @@ import scipy.sparse
 import sklearn
 import torch
 from sklearn.base import clone
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, load_wine
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import WhiteKernel
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge, SGDClassifier
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -87,7 +87,8 @@ def test_the_regressor_is_kernel_ridge_regression(kernel, solver):
     deq = nsd.DEQ("erf", 0.15)
     kinds = nsd.kernels_of(deq, X, kernels=(kernel,))[kernel], nsd.kernels_of(deq, NEW, X, kernels=(kernel,))[kernel]
     model = nsd.DEQRegressor("erf", sigma_a2=0.15, kernel=kernel, ridge=0.02, solver=solver, **PLAIN).fit(X, Y)
-    np.testing.assert_allclose(model.predict(NEW), kinds[1] @ dense(kinds[0], Y, 0.02), rtol=0, atol=SOLVED)
+    near = SOLVED if isinstance(solver, CG) else tolerance(amplified=1 / 0.02)  # 9e-11
+    np.testing.assert_allclose(model.predict(NEW), kinds[1] @ dense(kinds[0], Y, 0.02), rtol=0, atol=near)
     assert model.record_["solver"] == ("cg" if isinstance(solver, CG) else solver)
     assert model.absolute_ridge_ == pytest.approx(0.02 * np.diag(kinds[0]).mean(), rel=tolerance())
 
@@ -116,6 +117,13 @@ def test_rows_and_targets_are_centred_and_scaled_inside(scale):
     expected = level + nsd.ntk(deq, points, rows) @ dense(nsd.ntk(deq, rows), Y - level, 0.02, w)
     model = nsd.DEQRegressor("relu", **GIVEN | {"ridge": 0.02}, scale=scale).fit(units, Y, w)
     np.testing.assert_allclose(model.predict(new), expected, rtol=0, atol=SOLVED)
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_units_near_the_ends_of_the_range_change_nothing(unit):
+    model, extreme = (nsd.DEQRegressor().fit(u * X, u * Y[:, 0]) for u in (1.0, unit))
+    np.testing.assert_allclose(extreme.predict(unit * NEW) / unit, model.predict(NEW), rtol=0, atol=1e-7)  # a search
+    assert extreme.best_["ridge"] == model.best_["ridge"]
 
 
 def test_targets_far_from_zero_and_rows_in_other_units_change_nothing():
@@ -177,6 +185,25 @@ def test_variances_and_ridge_are_chosen_together_and_given_ones_are_kept():
     np.testing.assert_array_equal(again.predict(NEW), model.predict(NEW))
     assert nsd.DEQRegressor("tanh", sigma_c2=0.3, ridge=0.1).fit(X, y).best_["sigma_c2"] == 0.3
     assert nsd.DEQRegressor("tanh", sigma_b2=0.3, sigma_c2=0.0).fit(X, y).best_["kernels"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("load", "score"), [(load_iris, 0.93), (load_wine, 0.98), (load_breast_cancer, 0.97), (load_diabetes, 0.49)]
+)
+def test_machines_as_they_come_are_level_with_tuned_ones(load, score):
+    rows, y = load(return_X_y=True)
+    classes = load is not load_diabetes
+    machine, folds = (nsd.DEQClassifier(), StratifiedKFold) if classes else (nsd.DEQRegressor(), KFold)
+    found = cross_val_score(machine, rows, y, cv=folds(5, shuffle=True, random_state=0))
+    assert found.mean() > score  # a point below 0.947, 0.989, 0.981 and 0.502
+
+
+def test_the_method_is_told(caplog):
+    with caplog.at_level("INFO", "notsodeep"):
+        model = nsd.DEQRegressor(solver="cholesky", **GIVEN).fit(X, Y)
+    assert "80 rows are solved by Cholesky: as given" in caplog.text
+    assert model.record_["reason"] == "as given"
 
 
 def test_many_rows_are_chosen_on_a_sample_and_left_out_when_asked(monkeypatch):
@@ -316,6 +343,8 @@ def test_what_cannot_be_computed_with_is_refused_with_the_name_of_what_helps():
     missing[3, 2] = np.nan
     with pytest.raises(InvalidInputError, match="SimpleImputer"):
         nsd.DEQRegressor(**GIVEN).fit(missing, Y)
+    with pytest.raises(InvalidInputError, match="MultiOutputClassifier"):
+        nsd.DEQClassifier(**GIVEN).fit(X, np.stack([np.arange(80) % 3] * 2, axis=1))
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"size": X[:, 0], "kind": LABELS})
     with pytest.raises(InvalidInputError, match="OneHotEncoder"):

@@ -292,6 +292,10 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         """
         X, y = validated(self, X, y, dtype=FLOATS, multi_output=True, accept_sparse="csr")
         check_classification_targets(y)
+        if type_of_target(y) == "multiclass-multioutput":
+            raise InvalidInputError(
+                "labels are one column, or an indicator matrix; for more take MultiOutputClassifier"
+            )
         weights = weights_of(sample_weight, X) * self._class_weights(y)
         self._multilabel = type_of_target(y) == "multilabel-indicator"
         codes = None

@@ -99,11 +99,12 @@ def best_ridge(kernel: NetworkKernel, problem: Problem, ridge: float | None, los
 
 def squared_error(problem: Problem) -> Loss:
     """Return the loss of regression: the weighted squared error relative to that of the mean, summed over outputs."""
-    scale = float((problem.weights @ problem.targets.square()).sum())
+    unit = float(problem.targets.abs().max()) or 1.0  # no square over- or underflows
+    scale = float((problem.weights @ (problem.targets / unit).square()).sum()) or 1.0
 
     def loss(left_out: Tensor) -> float:
-        wrong = problem.weights @ (left_out - problem.mean - problem.targets).square()
-        return float(wrong.sum()) / max(scale, torch.finfo(torch.float64).tiny)
+        wrong = problem.weights @ ((left_out - problem.mean - problem.targets) / unit).square()
+        return float(wrong.sum()) / scale
 
     return loss
 

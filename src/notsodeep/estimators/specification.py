@@ -119,10 +119,10 @@ def _refused(data: Sequence[Any]) -> Iterator[None]:
     except ValueError as error:
         text = str(error)
         hints = {
-            "NaN": "Impute missing values with sklearn's SimpleImputer",
+            "Input X contains NaN": "Impute missing values with sklearn's SimpleImputer",
             "convert string": "Encode names with sklearn's OneHotEncoder",
         }
-        hint = next((f". {hint}" for word, hint in hints.items() if word in text), "")
+        hint = next((f" {hint}" for word, hint in hints.items() if word in text), "")
         raise InvalidInputError(text.partition("\nDEQ")[0] + hint) from None  # without advice to take other estimators
 
 

@@ -61,18 +61,19 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         # sums in chunks: no second copy of the data
         parts = list(zip(rows.split(4096), weights.split(4096), strict=True))
         mean = torch.stack([w @ part.to(w) for part, w in parts]).sum(0) / total
-        variances = torch.stack([w @ (part - mean) ** 2 for part, w in parts]).sum(0) / total
-        if not bool(torch.isfinite(variances).all()):
-            raise InvalidInputError("squares of these numbers are beyond the range of float64; scale the data down")
-        varying = variances > (len(rows) * torch.finfo(torch.float64).eps * mean) ** 2  # else a rounded constant
+        unit = max(float((part - mean).abs().max()) for part, _ in parts)  # so that no square over- or underflows
+        if not math.isfinite(unit):
+            raise InvalidInputError("sums of these numbers are beyond the range of float64; scale the data down")
+        variances = torch.stack([w @ ((part - mean) / (unit or 1.0)) ** 2 for part, w in parts]).sum(0) / total
+        varying = variances > (len(rows) * torch.finfo(torch.float64).eps * mean / (unit or 1.0)) ** 2  # not rounding
         if self.scale is not None and not bool(varying.any()):
             raise InvalidInputError(
                 f"all rows are equal (n_samples = {len(rows)}): the data cannot be scaled to mean squared norm one"
             )
         self.chosen_: Scale = _chosen(variances) if self.scale == "auto" else self.scale
-        scale: Any = float(variances.sum()) ** 0.5 if self.chosen_ == "rows" else 1.0
+        scale: Any = unit * float(variances.sum()) ** 0.5 if self.chosen_ == "rows" else 1.0
         if self.chosen_ == "columns":
-            scale = torch.where(varying, (variances * varying.sum()).sqrt(), 1.0).cpu().numpy()
+            scale = torch.where(varying, unit * (variances * varying.sum()).sqrt(), 1.0).cpu().numpy()
         self.mean_ = (mean if self.chosen_ else torch.zeros_like(mean)).cpu().numpy()
         self.scale_ = scale
         return self
