@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.cli import app, inputs
+from notsodeep.errors import NotSoDeepError
 
 COMMANDS = ["match", "kernel", "spectrum", "learn", "explore", "demo"]
 
@@ -408,6 +409,45 @@ def test_no_row_of_a_table_is_lost(files):
     result = run("kernel", files / "missing.csv", "tanh", "-o", files / "M.npy")
     assert result.exit_code == 2
     assert "NaN or infinity (first in row 0)" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "labels"),
+    [
+        ("animal\ncat\ndog\ncat\n", 3, ["cat", "dog", "cat"]),  # a heading
+        ("0\n1\n0\n1\n", 3, ["0", "1", "0", "1"]),  # one label too many: no label is lost, the lengths differ
+        ("7\n0\n1\n0\n", 3, ["7", "0", "1", "0"]),
+        ("007\n7\n", 2, ["007", "7"]),
+        ("a # b\n#c\nNA\n", 3, ["a # b", "#c", "NA"]),
+        (" cat\ncat \n", 2, ["cat", "cat"]),
+    ],
+)
+def test_no_label_of_a_table_is_lost(text, n, labels, tmp_path):
+    (tmp_path / "y.csv").write_text(text)
+    assert inputs.labels_from(tmp_path / "y.csv", n).tolist() == labels
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "message"),
+    [
+        (lambda path: inputs.labels_from(path, 3), "a\n\nb\n", "line 2 has no label"),
+        (lambda path: inputs.labels_from(path, 2), "kind\n\nb\n", "line 2 has no label"),
+        (lambda path: inputs.points_from(path, False), "a,b,a\n1,2,3\n", "two columns have one name"),
+        (lambda path: inputs.points_from(path, False), "a,b\n1,2,3\n4,5,6\n", "names 2 columns, and the rows have 3"),
+        (lambda path: inputs.points_from(path, False), "1,2\n3,4 # five\n", "no numbers"),
+        (lambda path: inputs.points_from(path, False), ",0,1\n0,1.5,2.5\n", "NaN or infinity"),
+    ],
+)
+def test_tables_that_could_be_misread_are_refused(read, text, message, tmp_path):
+    (tmp_path / "table.csv").write_text(text)
+    with pytest.raises(NotSoDeepError, match=message):
+        read(tmp_path / "table.csv")
+
+
+def test_a_first_line_that_may_be_names_is_told(tmp_path, capsys):
+    (tmp_path / "X.csv").write_text("0,1,2\n0.5,0.6,0.7\n")
+    assert len(inputs.points_from(tmp_path / "X.csv", False)) == 2
+    assert "remove it if it names columns" in capsys.readouterr().err
 
 
 def test_tables_need_an_extra(files, monkeypatch):

@@ -129,8 +129,14 @@ def labels_from(source: Path, n: int) -> Any:
     found = _read(source, "y")
     if isinstance(found, np.ndarray):
         return found
-    cells = found.iloc[:, 0].tolist() if found.shape[1] == 1 else found.to_numpy().tolist()
-    return np.array(cells[1:] if len(cells) == n + 1 else cells)
+    cells = found.iloc[:, 0].str.strip().tolist() if found.shape[1] == 1 else found.to_numpy().tolist()
+    # one line more is a heading where it is a word that is no label; else a row of the data is missing
+    heading = len(cells) == n + 1 and cells[0] not in cells[1:] and not str(cells[0]).lstrip("-").isdigit()
+    if "" in cells[heading:]:
+        raise DataError(
+            f"{source}: line {cells.index('', heading) + 1} has no label. Fill it in, or leave the row out."
+        )
+    return np.array(cells[heading:])
 
 
 def statistics_from(data: Path, labels: Path | None, standardise: bool) -> Any:
@@ -165,12 +171,22 @@ def _table(stream: Any, name: str) -> Any:
         import pandas
     except ImportError:
         raise MissingExtraError("pandas", "csv") from None
-    text = stream.read().decode("utf-8-sig")
+    text = stream.read().decode("utf-8-sig").rstrip("\r\n") + "\n"
     if name == "y":
-        return pandas.read_csv(io.StringIO(text), header=None, dtype=str, keep_default_na=False)
-    first = pandas.Series(text.partition("\n")[0].split(","))
-    named = bool(pandas.to_numeric(first, errors="coerce").isna().all())
-    return pandas.read_csv(io.StringIO(text), header=0 if named else None)
+        kept: Any = {"header": None, "dtype": str, "keep_default_na": False, "skip_blank_lines": False}
+        return pandas.read_csv(io.StringIO(text), **kept)
+    first = [cell.strip().strip('"') for cell in text.partition("\n")[0].split(",")]
+    named = bool(pandas.to_numeric(pandas.Series(first), errors="coerce").isna().all())
+    if named and len(set(first)) < len(first):
+        raise DataError(f"two columns have one name: {', '.join(first)[:200]}. Give each its own.")
+    if len(first) > 2 and first in ([str(k + start) for k in range(len(first))] for start in (0, 1)):
+        complain(
+            f"the first line, {','.join(first[:3])}..., is taken for a row; remove it if it names columns.", "yellow"
+        )
+    table = pandas.read_csv(io.StringIO(text), header=None, skiprows=int(named))
+    if named and table.shape[1] != len(first):
+        raise DataError(f"the first line names {len(first)} columns, and the rows have {table.shape[1]} cells.")
+    return table.set_axis(first, axis=1) if named else table
 
 
 def read_twin(source: Path) -> Any:
