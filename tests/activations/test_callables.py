@@ -79,7 +79,7 @@ def test_jumps_are_allowed_when_declared():
         (3.0, (), "must be a function"),
         (np.tanh, (), "Write it with torch functions"),
         (math.tanh, (), "could not be called on a torch tensor"),
-        (torch.abs, (), "kink or a jump near x = "),
+        (torch.abs, (), r"near x = 0 that was not declared; pass kinks=\(0,\)"),
         (torch.sign, (), "kink or a jump near x = "),
         (lambda x: torch.relu(x) + torch.relu(x - 2), (0.0,), "near x = 2"),
         (lambda x: torch.relu(x - 1 / 3), (0.333,), "near x = 0.33333"),
@@ -158,3 +158,12 @@ def test_large_scales_of_an_oscillating_function_are_right_or_refused():
     assert nsd.gaussian.moments(wave, 2000.0).square == pytest.approx(0.5 + 0.01 * 2000.0**2, rel=tolerance())
     with pytest.raises(nsd.errors.ConvergenceError, match="varies too fast"):
         nsd.gaussian.moments(wave, 1e6)
+
+
+def test_a_deq_takes_modules_functions_and_lambdas():
+    assert nsd.DEQ(torch.nn.ReLU(), 0.2) == nsd.DEQ("relu", 0.2)
+    assert nsd.DEQ(torch.tanh, 0.2) == nsd.DEQ("tanh", 0.2)
+    own, points = nsd.DEQ(lambda x: torch.tanh(x), 0.2), np.eye(3)
+    np.testing.assert_allclose(nsd.ck(own, points), nsd.ck(nsd.DEQ("tanh", 0.2), points), rtol=0, atol=ulps(256))
+    with pytest.raises(ActivationError, match=r"SiLU.*make an instance of it"):
+        nsd.DEQ(torch.nn.SiLU, 0.2)

@@ -380,6 +380,7 @@ def activation(spec: ActivationLike, /, **parameters: Any) -> Activation:
     if not callable(spec) or isinstance(spec, type):
         raise ActivationError(
             f"an activation is a name, a torch module, a torch function or an Activation, got {shown(spec)}"
+            + ("; make an instance of it" if isinstance(spec, type) else "")
         )
     return _of_torch(spec) or Activation.from_callable(spec)
 
