@@ -242,6 +242,17 @@ def test_zero_pixels_duplicates_and_opposite_images():
     assert np.linalg.eigvalsh(K).min() > -ulps(1e6) * np.trace(K)
 
 
+def test_residuals_of_the_size_of_rounding_are_accepted():
+    """Large terms of opposite signs make a small covariance: more of its digits than there are must not be asked."""
+    phi = nsd.activation("leaky_relu", slope=-0.4)
+    deq = nsd.ConvDEQ(phi, 1.6, 0.8, 0.1, image=(2, 5, 12))
+    X = np.random.default_rng(4).standard_normal((21, 120)) / 4.0
+    X[1, :20], X[2] = 0.0, 0.0
+    layers = nsd.ConvENN([phi] * 300, 1.6, 0.8, 0.1, image=deq.image)
+    expected = nsd.ck(layers, X[:3], X[3:5])
+    np.testing.assert_allclose(nsd.ck(deq, X, check=False)[:3, 3:5], expected, rtol=0, atol=tolerance(amplified=10))
+
+
 def test_single_precision_and_blocks():
     X, deq = images(70), nsd.ConvDEQ("relu", 0.2, image=(1, 6, 5))
     wide, narrow = (nsd.kernels_of(deq, rows, kernels=KERNELS) for rows in (X, X.astype(np.float32)))

@@ -158,7 +158,9 @@ def _equilibrium_layers(network: ConvDEQ, inner: Tensor) -> Levels:
     top = _rounded(source)
     while True:
         maps = field_maps(network.dense.activation, top)
-        q = _solve(network, functools.partial(_variance_step, network, maps, source), source, _tolerance(source))
+        # more exactly than what depends on them
+        tol = 0.4 * _tolerance(source)
+        q = _solve(network, functools.partial(_variance_step, network, maps, source), source, tol)
         if _rounded(q) <= maps.top:
             yield maps, q
             return
@@ -191,7 +193,9 @@ def pair_kernels(left: Images, right: Images, kernels: Sequence[Kernel]) -> dict
     inner = window(network, (left.pixels * right.pixels).sum(1))
     maps = [functools.partial(mine.both, other) for mine, other in zip(left.layers, right.layers, strict=True)]
     if isinstance(network, ConvDEQ):
-        return _kernels(network, inner, [_covariance(network, maps[0], network.dense.drive(inner))], kernels)
+        sizes = [torch.linalg.vector_norm(each.layers[0].variances, dim=-1) for each in (left, right)]
+        layer = _covariance(network, maps[0], network.dense.drive(inner), torch.sqrt(sizes[0] * sizes[1]))
+        return _kernels(network, inner, [layer], kernels)
     layers, value = [], torch.zeros_like(inner)
     for both, (a, b, c) in zip(maps, network.variances, strict=True):
         covariance = b * inner + c + a * window(network, value)
@@ -221,13 +225,19 @@ def _kernels(
     return {kernel: found[kernel] for kernel in kernels}
 
 
-def _covariance(network: ConvDEQ, layer: Callable[[Tensor], Both], source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Lambda = source + sigma_a2 W[G(Lambda)] by Newton's method, and G and Gdot there."""
+def _covariance(
+    network: ConvDEQ, layer: Callable[[Tensor], Both], source: Tensor, sizes: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Lambda = source + sigma_a2 W[G(Lambda)] by Newton's method, and G and Gdot there.
+
+    The residual is measured by ``sizes``, which bound the norm of Lambda: terms of this size cancel in it.
+    """
     field, tol, sigma_a2 = source, _tolerance(source), network.dense.variances[0]
+    sizes = torch.where(sizes > 0, sizes, 1.0)
     for _ in range(LIMITS.steps):
         value, slope = layer(field)
         gap = source + sigma_a2 * window(network, value) - field
-        residual = _relative(gap, field)
+        residual = float((torch.linalg.vector_norm(gap, dim=-1) / sizes).max())
         if residual <= tol:
             return field, value, slope
         # the equation of the step is solved as exactly as the step is worth
@@ -285,13 +295,7 @@ def _solve(network: ConvDEQ, step: Callable[[Tensor], Tensor], start: Tensor, to
 
 
 def _tolerance(field: Tensor) -> float:
-    return 40.0 * torch.finfo(field.dtype).eps
-
-
-def _relative(gap: Tensor, field: Tensor) -> float:
-    """The largest of |gap| / |field| over all pairs."""
-    sizes = torch.linalg.vector_norm(field, dim=-1)
-    return float((torch.linalg.vector_norm(gap, dim=-1) / torch.where(sizes > 0, sizes, 1.0)).max())
+    return 100.0 * torch.finfo(field.dtype).eps
 
 
 def _diverged(network: ConvDEQ, residual: float) -> ConvergenceError:
