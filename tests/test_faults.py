@@ -75,6 +75,15 @@ def save() -> None:
         nsd.nn.save(nsd.nn.ENN(nsd.ENN(["tanh", "tanh"]), 64, 300, 2, seed=1), "model.safetensors")
 
 
+def replacement() -> None:
+    torch.manual_seed(0)
+    X, model = blobs()[0].repeat(3, 1), torch.nn.Linear(6, 2)
+    options = nsd.nn.ReplaceOptions(steps=20, width=300)
+    fast = nsd.replace(model, X, calibration=X, disagreement=0.3, options=options, progress=False)
+    for _ in range(20):
+        fast.save("fast.safetensors")
+
+
 def is_matrix(path: Path) -> Any:
     return np.load(path).tobytes()
 
@@ -93,6 +102,10 @@ def is_network(path: Path) -> Any:
 
 def is_machine(path: Path) -> Any:
     return load_estimator(path).predict(np.load(path.parent / "X.npy")[:5]).tolist()
+
+
+def is_replacement(path: Path) -> Any:
+    return str(nsd.nn.Replacement.load(path, torch.nn.Linear(6, 2)).certificate)
 
 
 def is_page(path: Path) -> Any:
@@ -117,12 +130,13 @@ WRITERS = {
     "explore": Writer(command("explore -o page.html --force"), {"page.html": is_page}),
     "machine": Writer(machine, {"fitted.safetensors": is_machine}),
     "train": Writer(train, {"model.safetensors": is_network}),
+    "replacement": Writer(replacement, {"fast.safetensors": is_replacement}),
     "save": Writer(save, {"model.safetensors": is_network}),
     "demo": Writer(command("demo --quick -o demo"), {"demo/demo.png": is_picture}),
     "train_cuda": Writer(lambda: train("cuda"), {"model.safetensors": is_network}),
 }
 ON_CUDA = ("train_cuda",)  # for tests/fuzz/kills.py, where a device is at hand
-LONG = ("spectrum", "learn", "explore", "demo")  # seconds each: in the slow run alone
+LONG = ("spectrum", "learn", "explore", "demo", "replacement")  # seconds each: in the slow run alone
 
 
 SERVER = multiprocessing.get_context("forkserver")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from notsodeep import _files
 from notsodeep._files import atomic, write_matrix, write_text
 
 
@@ -100,3 +102,29 @@ def test_a_system_that_reserves_no_space_writes_all_the_same(tmp_path, monkeypat
     write_matrix(tmp_path / "K.npy", (3, 2), np.float64, lambda out: out.fill(1.0))
     assert names(tmp_path) == ["K.npy"]
     assert np.load(tmp_path / "K.npy").sum() == 6.0
+
+
+def test_parts_of_killed_writers_are_removed_by_the_next_one_and_nothing_else_is(tmp_path):
+    """A writer that lives holds a lock on its part; a user's own files have other names."""
+    long_ago = time.time() - 1000
+    left = tmp_path / f".K.npy.{'0' * 16}.part"
+    kept = [tmp_path / name for name in (".K.npy.download.part", f".L.npy.{'0' * 16}.part", f"K.npy.{'0' * 16}.part")]
+    kept += [tmp_path / f".K.npy.{'0' * 15}.part", tmp_path / f".K.npy.{'g' * 16}.part"]
+    fresh = tmp_path / f".K.npy.{'1' * 16}.part"
+    for path in (left, fresh, *kept):
+        path.write_text("part")
+    for path in (left, *kept):
+        os.utime(path, (long_ago, long_ago))
+    with atomic(tmp_path / "K.npy") as slow:
+        slow.write_text("slow")
+        os.utime(slow, (long_ago, long_ago))
+        write_text(tmp_path / "K.npy", "quick")  # another writer of the same file meanwhile
+        assert slow.exists()
+    assert (tmp_path / "K.npy").read_text() == "slow"
+    assert sorted(names(tmp_path)) == sorted(["K.npy", fresh.name, *(path.name for path in kept)])
+
+
+def test_a_system_without_locks_writes_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(_files, "fcntl", None)
+    write_text(tmp_path / "there.txt", "text")
+    assert names(tmp_path) == ["there.txt"]
