@@ -364,6 +364,11 @@ def test_one_kind_of_units_serves_all_norms(everywhere):
 
 
 def test_units_for_all_norms_run_everywhere(everywhere):
+    runs_everywhere(everywhere)
+
+
+def runs_everywhere(everywhere):
+    """JSON, pickle, a module, an exported graph, generated source, and finite width have one kernel; nothing warns."""
     assert nsd.matching.Twin.from_dict(json.dumps(everywhere.to_dict(), allow_nan=False)) == everywhere
     assert pickle.loads(pickle.dumps(everywhere)) == everywhere
     model = nsd.nn.ENN(everywhere, 5, 64, 2, dtype=torch.float64)
@@ -382,11 +387,28 @@ def test_units_for_all_norms_run_everywhere(everywhere):
     assert np.abs(finite - exact).max() < 6.0 / np.sqrt(4 * 4096) * exact.max()
 
 
+def test_a_twin_for_a_range_holds_beyond_it():
+    """One twin: as exact as others within the range, and within about 1e-2 for pairs of any norms."""
+    twin = nsd.match_one_layer(nsd.DEQ("erf", 0.15), beyond=True)
+    rng = np.random.default_rng(4)
+    s, t = 10.0 ** rng.uniform(-4.0, 4.0, (2, 200))
+    s[::2] = rng.uniform(0.4, 1.9, 100)  # the range, and where its units fade
+    rho = np.cos(rng.uniform(0.0, np.pi, 200))
+    rho[:40], t[20:40] = 1.0, s[20:40]
+    assert twin.norms == (0.5, 1.5)
+    assert twin.bound <= TOL
+    assert worst_error(twin) <= twin.bound
+    assert twin.certificate.outside < 1.1e-2  # what is promised, and half the share of the core
+    assert errors(twin, s, t, rho).max() <= twin.certificate.outside
+    assert "for pairs of any norms" in str(twin)
+    runs_everywhere(twin)
+
+
 @pytest.mark.parametrize(
     ("network", "kernel", "kinds", "said"),
     [
-        (TANH, "ntk", "auto", "offered for the ck of a DEQ"),
-        (nsd.ENN(["tanh"]), "ck", "auto", "offered for the ck of a DEQ"),
+        (TANH, "ntk", "auto", "are offered for the ck of a DEQ"),
+        (nsd.ENN(["tanh"]), "ck", "auto", "are offered for the ck of a DEQ"),
         (nsd.DEQ("erf", 0.15), "ck", "auto", "take it as it is"),
         (nsd.DEQ("erf", 0.15), "ck", 2, "one kind of units serves all norms"),
     ],

@@ -99,6 +99,11 @@ class Conditioned(NormUnits):
         """Return the coefficients as a tensor (Chebyshev orders, groups * size), which does not depend on the width."""
         return self._table.to(like)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of the table."""
+        return len(self.coefficients[0][0]), self.groups * self.basis.size
+
     @functools.cached_property
     def _table(self) -> Tensor:
         with torch.inference_mode(False):
@@ -139,7 +144,7 @@ class Conditioned(NormUnits):
     def layer(self, qx: Tensor, qy: Tensor) -> ConditionedLayer:
         return ConditionedLayer(self, qx, qy)
 
-    def source_lines(self, name: str) -> list[str]:
+    def source_lines(self, name: str, quiet: bool = False) -> list[str]:
         table = [[[float(c) for c in row] for row in group] for group in self.coefficients]
         (centre, half), log = self.variable, ".log()" if self.logarithmic else ""
         position = f"(norm.clamp({self.low!r}, {self.high!r}){log} - {centre!r}) / {half!r}"
@@ -157,7 +162,7 @@ class Conditioned(NormUnits):
             f"    table = before.new_tensor({name.upper()})  # groups, functions of u, Chebyshev orders of the norm",
             "    norm = torch.linalg.vector_norm(x, dim=-1)",
             *chebyshev_lines(position if half else "norm * 0", len(table[0][0])),
-            *(warning if self.span else []),
+            *(warning if self.span and not quiet else []),
             "    u = before / norm.clamp_min(1e-18)[..., None]",
             "    rows = torch.einsum('...m,hbm->...hb', torch.stack(chebyshev, -1)[..., : table.shape[-1]], table)",
             *(["    rows = rows * norm[..., None, None]"] if self.power else []),

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import Activation, activation
-from .conditioned import chebyshev, chebyshev_lines
+from .conditioned import Conditioned, chebyshev, chebyshev_lines
 from .norm_units import NormUnits, row_norms
 
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0  # multiples of it are spread evenly, in an order that no weights know
@@ -32,24 +33,34 @@ class Feedback(NormUnits):
     """A layer of units phi(P(s) w.x + R(s) w'.x + b(s) beta), where w' belongs to the unit before.
 
     ``parts`` are the Chebyshev coefficients, in (s - 1)/(s + 1), of P, of R and of b/(s + ``offset``); no b: two rows.
+    ``core``: a quarter of the units are of another kind, which make the kernel exact within a range of norms. There the
+    others leave them the ``share`` of it; towards the ends of the core's own range both fade to what holds beyond.
     """
 
     base: Activation
     parts: tuple[tuple[float, ...], ...]
     offset: float = 0.0
+    core: Activation | None = None
+    share: float = 0.0
     name: ClassVar[str] = "feedback"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "base", activation(self.base))
+        if isinstance(self.core, Mapping):
+            object.__setattr__(self, "core", Activation.from_dict(self.core))
         if len(self.parts) not in (2, 3) or len({len(row) for row in self.parts}) != 1 or len(self.parts[0]) < 2:
             raise ActivationError(f"Feedback takes two or three rows of coefficients of one length, got {self.parts!r}")
         if not (self.base.elementwise and self.offset >= 0.0):
             raise ActivationError(f"Feedback takes an elementwise activation and an offset from zero on, got {self!r}")
+        if not (0.0 <= self.share < 1.0 and (self.core is None or isinstance(self.core, Conditioned))):
+            kind = type(self.core).__name__
+            raise ActivationError(f"Feedback takes conditioned units and a share below one, got {kind}, {self.share!r}")
 
     def __repr__(self) -> str:
         shared = " + b(|x|) beta" if len(self.parts) == 3 else ""
-        return f"Feedback({self.base!r} of P(|x|) w.x + R(|x|) w'.x{shared}, all norms)"
+        beside = f", beside {self.core!r}" if self.core else ""
+        return f"Feedback({self.base!r} of P(|x|) w.x + R(|x|) w'.x{shared}, all norms{beside})"
 
     @property
     def kinks(self) -> tuple[float, ...]:
@@ -59,10 +70,26 @@ class Feedback(NormUnits):
     def continuous(self) -> bool:
         return self.base.continuous
 
+    def _first(self, width: int) -> int:
+        """The number of units that are not of the core."""
+        return width - width // 4 if self.core else width
+
     def table(self, like: Tensor, width: int) -> Tensor:
-        """Return the coefficients, row after row, and beta of every unit: one dimension."""
-        spread = ((torch.arange(width, dtype=torch.float64) + 0.5) * _GOLDEN) % 1.0
-        return torch.cat([self._coefficients.T.flatten(), torch.special.ndtri(spread)]).to(like)
+        """Return the coefficients, row after row, beta of every unit, and the table of the core: one dimension."""
+        spread = ((torch.arange(self._first(width), dtype=torch.float64) + 0.5) * _GOLDEN) % 1.0
+        core = [self.core.table(like.double()).flatten()] if isinstance(self.core, Conditioned) else []
+        return torch.cat([self._coefficients.T.flatten(), torch.special.ndtri(spread), *core]).to(like)
+
+    def fading(self, norm: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the factors of the units and of the core: together they keep the diagonal."""
+        if not isinstance(self.core, Conditioned):
+            return torch.ones_like(norm), torch.zeros_like(norm)
+        low, high = self.core.low, self.core.high
+        inner, outer = fade((low, high))
+        near = ((high - norm) / (high - outer)).clamp(0.0, 1.0)
+        if low > 0.0:
+            near = near * ((norm - low) / (inner - low)).clamp(0.0, 1.0)
+        return (1.0 - self.share * near * near).sqrt(), near
 
     @functools.cached_property
     def _coefficients(self) -> Tensor:
@@ -76,17 +103,27 @@ class Feedback(NormUnits):
         return first, second, (norm + self.offset) * rest[0] if rest else torch.zeros_like(norm)
 
     def formula(self, before: Tensor, inputs: Tensor, table: Tensor) -> Tensor:
-        count = self._coefficients.numel()
+        count, width, norm = self._coefficients.numel(), before.shape[-1], row_norms(inputs)
+        first = self._first(width)
         rows = table[:count].unflatten(0, (len(self.parts), -1)).T
-        drive, feedback, shared = (part.unsqueeze(-1) for part in self.amplitudes(row_norms(inputs), rows))
-        argument = torch.addcmul(drive * before, feedback, before.roll(1, -1))
-        return self.base(torch.addcmul(argument, shared, table[count:]) if len(self.parts) == 3 else argument)
+        drive, feedback, shared = (part.unsqueeze(-1) for part in self.amplitudes(norm, rows))
+        own, beta = before[..., :first], table[count : count + first]
+        argument = torch.addcmul(drive * own, feedback, own.roll(1, -1))
+        units = self.base(torch.addcmul(argument, shared, beta) if len(self.parts) == 3 else argument)
+        if not isinstance(self.core, Conditioned) or first == width:
+            return units
+        inner = self.core.formula(before[..., first:], inputs, table[count + first :].unflatten(0, self.core.shape))
+        far, near = (factor.unsqueeze(-1) for factor in self.fading(norm))
+        gains = math.sqrt(width / first), math.sqrt(width / (width - first))
+        return torch.cat([gains[0] * far * units, gains[1] * near * inner], -1)
 
     def at_norm(self, x: Any, norm: float) -> Any:
         drive, feedback, _ = self.amplitudes(torch.tensor(norm, dtype=torch.float64))
         return self.base(float(torch.hypot(drive, feedback)) * x)  # both directions as one, beta = 0
 
     def source_lines(self, name: str) -> list[str]:
+        if isinstance(self.core, Conditioned):
+            return self._beside_core(name, self.core)
         rows = [[float(c) for c in row] for row in self.parts]
         end = " + parts[2] * beta" if len(rows) == 3 else ""
         shared = [
@@ -109,3 +146,30 @@ class Feedback(NormUnits):
             "",
             *self.base.source_lines(f"{name}_phi"),
         ]
+
+    def _beside_core(self, name: str, core: Conditioned) -> list[str]:
+        low, high = core.low, core.high
+        inner, outer = fade((low, high))
+        rise = f" * ((norm - {low!r}) / {inner - low!r}).clamp(0, 1)" if low > 0.0 else ""
+        return [
+            f"def {name}(before, x):",
+            '    """Units for all norms, and a quarter of the width that makes them exact within a range of norms."""',
+            "    width, norm = before.shape[-1], torch.linalg.vector_norm(x, dim=-1, keepdim=True)",
+            "    first = width - width // 4",
+            f"    near = (({high!r} - norm) / {high - outer!r}).clamp(0, 1){rise}",
+            f"    far = math.sqrt(width / first) * (1 - {self.share!r} * near * near).sqrt()",
+            f"    units = far * {name}_far(before[..., :first], x)",
+            f"    inner = near * {name}_near(before[..., first:], x)",
+            "    return torch.cat([units, math.sqrt(width / (width - first)) * inner], -1)",
+            "",
+            "",
+            *replace(self, core=None).source_lines(f"{name}_far"),
+            "",
+            "",
+            *core.source_lines(f"{name}_near", quiet=True),
+        ]
+
+
+def fade(ends: tuple[float, float]) -> tuple[float, float]:
+    """The range within the ends of a core in which it is whole."""
+    return 1.15 * ends[0], ends[1] / 1.15

@@ -91,5 +91,5 @@ def outside(norms: Tensor, span: tuple[float, float] | None) -> str:
     return (
         f"{count} of {norms.numel()} rows have norms outside {span[0]:.4g} to {span[1]:.4g} (the norms are "
         f"{float(norms.min()):.4g} to {float(norms.max()):.4g}): this one-layer twin was made for that range, and its "
-        "error is not bounded beyond. Take match_one_layer(..., norms=matching.norm_range(X)), or norms=(0, inf)"
+        "error is not bounded beyond. Take match_one_layer(..., norms=matching.norm_range(X)), or beyond=True"
     )

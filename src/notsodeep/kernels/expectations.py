@@ -233,21 +233,28 @@ def layer_of(phi: Activation, qx: Tensor, qy: Tensor) -> Any:
 
 
 class FeedbackLayer:
-    """Units with feedback at a batch of squared norms: their activation at another covariance."""
+    """Units with feedback at a batch of squared norms: their activation at another covariance, and their core."""
 
     def __init__(self, phi: Feedback, qx: Tensor, qy: Tensor) -> None:
         (px, rx, bx), (py, ry, by) = (phi.amplitudes(q.sqrt()) for q in (qx, qy))
         self.along, self.shared = px * py + rx * ry, bx * by
         self.inner = Layer(phi.base, (px * px + rx * rx) * qx + bx * bx, (py * py + ry * ry) * qy + by * by)
+        self.core = None if phi.core is None else phi.core.layer(qx, qy)
+        self.far, self.near = (x * y for x, y in zip(*(phi.fading(q.sqrt()) for q in (qx, qy)), strict=True))
 
     def value(self, lam: Tensor) -> Tensor:
         """E[psi(x) psi(y)]."""
-        return self.inner.value(self.along * lam + self.shared)
+        value = self.far * self.inner.value(self.along * lam + self.shared)
+        return value if self.core is None else value + self.near * self.core.value(lam)
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
         """E[psi(x) psi(y)] and its derivative in lam, which is what trained weights see."""
         value, slope = self.inner.both(self.along * lam + self.shared)
-        return value, self.along * slope
+        value, slope = self.far * value, self.far * self.along * slope
+        if self.core is None:
+            return value, slope
+        more, steeper = self.core.both(lam)
+        return value + self.near * more, slope + self.near * steeper
 
 
 class Layer:

@@ -153,8 +153,9 @@ class Twin:
         """
         if self.normalise:
             X, Y = _unit(X), None if Y is None else _unit(Y)
-        for rows in (X, Y) if self.norms is not None else ():
-            if rows is not None and (said := outside(row_norms(as_rows(rows)), self.norms)):
+        bounded = self.certificate.bounded_norms
+        for rows in (X, Y) if bounded is not None else ():
+            if rows is not None and (said := outside(row_norms(as_rows(rows)), bounded)):
                 warn(said)
         readout = self.trains == "readout"
         name: Kernel = "ck" if readout else self.kernel

@@ -100,7 +100,7 @@ class ENN(Model):
         self.readout = gaussian.parameter(out_features, self.width)
         self.bias = gaussian.bias(out_features, bias)
         layers = zip(self.spec.activations, self.widths, strict=True)
-        span = None if twin is None else twin.norms
+        span = None if twin is None else twin.certificate.bounded_norms
         self._layers = nn.ModuleList(UnitLayer(phi, self.readout.detach(), m, span) for phi, m in layers)
         self._steep = any(phi.homogeneity is None and phi.polynomial() is not None for phi in self.spec.activations)
         trains = twin.kernel if twin is not None and twin.kernel == "ntk_frozen" else "ntk"

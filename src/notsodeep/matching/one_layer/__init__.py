@@ -29,6 +29,7 @@ def match_one_layer(
     units: Literal["auto", "conditioned", "thresholds"] = "auto",
     *,
     trains: Trains | Literal["auto"] = "auto",
+    beyond: bool = False,
     check: bool = True,
 ) -> Twin:
     """Find one hidden layer whose kernel is within ``tol`` of a network's for every pair of inputs.
@@ -44,7 +45,8 @@ def match_one_layer(
         The kernel to match: readout trained, all weights of the DEQ trained, all but its input weights trained.
     norms : tuple of float, optional
         The range (low, high) of input norms, from zero upwards if need be; ``matching.norm_range`` reads one off data.
-        Homogeneous activations need none, others default to (0.5, 1.5).
+        Homogeneous activations need none, others default to (0.5, 1.5). (0, inf): all norms, for the CK of a DEQ,
+        within about 1e-2.
     tol : float
         The allowed error relative to sqrt(k(x, x) k(y, y)).
     kinds : int or "auto"
@@ -56,13 +58,16 @@ def match_one_layer(
     trains : {"auto", "readout", "all"}
         What the twin trains. ``"readout"``: its CK is the DEQ's kernel, a convex problem. ``"all"``: its NTK is.
         ``"auto"``: all weights for the NTK of a homogeneous DEQ, the readout otherwise.
+    beyond : bool
+        Whether the twin shall hold for norms outside the range, too, within a few per cent (the CK of a DEQ).
     check : bool
         Whether to refuse a DEQ outside its contraction range.
 
     Returns
     -------
     Twin
-        ``twin.bound`` is certified for all inputs of all dimensions with norms in the range.
+        ``twin.bound`` holds for all inputs of all dimensions with norms in the range, ``twin.certificate.outside``
+        for all others; ``twin.certificate.assumes`` says what is not proven.
 
     Raises
     ------
@@ -86,13 +91,16 @@ def match_one_layer(
         raise InfeasibleMatchError(f"the kernel of {deq!r} is zero for every input: there is nothing to match")
     rule, box = _rule(deq, kernel, trains, units), _check_range(norms)
     unbounded = box[1] == math.inf
-    if not deq.homogeneous and not unbounded:
+    if not deq.homogeneous and not unbounded and not beyond:
         return _twin(deq, kernel, ranged.design(deq, kernel, box, tol, kinds, rule), box, rule)
-    if kinds not in ("auto", 1):
+    if kinds not in ("auto", 1) and (deq.homogeneous or unbounded):
         raise InvalidInputError(f"one kind of units serves all norms, got kinds={kinds}")
     if deq.homogeneous:
         made = homogeneous.design(deq, kernel, tol, units, rule)
         instead = ", or take units='conditioned'" if units == "thresholds" else ""
+    elif not unbounded:
+        made = everywhere.design_with_core(_check_everywhere(deq, kernel), box, tol, kinds)
+        instead = ", or narrow the range of norms"
     else:
         made = everywhere.design(_check_everywhere(deq, kernel))
         instead = ", take it as it is (kinds=1), or give a range of norms that ends"
@@ -103,7 +111,7 @@ def match_one_layer(
             f"Raise tol to {reached:.3g} or more{instead}",
             reached,
         )
-    return _twin(deq, kernel, made, None, rule)
+    return _twin(deq, kernel, made, None if made.outside is None else box, rule)
 
 
 @checked
@@ -159,8 +167,8 @@ def _check_everywhere(network: Network, kernel: Kernel) -> DEQ:
     """Refuse what the units for all norms do not have."""
     if not isinstance(network, DEQ) or network.readout != "activation" or kernel != "ck":
         raise InfeasibleMatchError(
-            f"norms=(0, inf) is offered for the ck of a DEQ whose readout sees its activations, got the {kernel} of "
-            f"{network!r}. Give a range of norms that ends (matching.norm_range reads one off data)"
+            f"norms=(0, inf) and beyond=True are offered for the ck of a DEQ whose readout sees its activations, "
+            f"got the {kernel} of {network!r}. Give a range of norms that ends (matching.norm_range reads one off data)"
         )
     return network
 
@@ -196,6 +204,13 @@ def _twin(
 ) -> Twin:
     proof, own = made.proof, made.rows[-1]
     certificate = TwinCertificate(
-        "uniform", proof.sampled, proof.bound, norms=norms, at=proof.at, table=made.rows, assumes=proof.assumes
+        "uniform",
+        proof.sampled,
+        proof.bound,
+        norms=norms,
+        at=proof.at,
+        table=made.rows,
+        assumes=proof.assumes,
+        outside=made.outside,
     )
     return Twin(network, ENN([made.layer]), kernel, own.family, certificate, None, made.reason, trains, own.kinds)

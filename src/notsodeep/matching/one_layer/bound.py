@@ -32,6 +32,8 @@ class LayerDesign:
     rows: tuple[Tried, ...]
     """The last one is the layer's own."""
     reason: str
+    outside: float | None = None
+    """A bound for pairs of any norms, where ``proof`` is for a range."""
 
 
 def projection_bound(target: KernelOrders, parts: Array) -> float:

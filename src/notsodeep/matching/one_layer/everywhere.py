@@ -7,6 +7,10 @@ are read off Lambda, each times a factor near one that is searched (docs/one_lay
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,12 +19,15 @@ from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
 from ..._progress import track
 from ...activations import Feedback
+from ...gaussian import hermite_coefficients
 from ...kernels import diagonal, pairwise
 from ...kernels.pointwise import equilibrium_variance
+from ...kernels.series import series_radius
 from ...networks import DEQ, ENN
 from ..certificates import Proof, Tried
 from .bound import LayerDesign
-from .orders import Array, vanishes_at_zero
+from .orders import Array, KernelOrders, measure, vanishes_at_zero
+from .ranged import fitted
 
 FAMILY = "feedback"
 _SEARCHED = "no pair of inputs is more than a tenth worse than the worst that a search over norms and angles found"
@@ -28,18 +35,69 @@ _SEARCHED = "no pair of inputs is more than a tenth worse than the worst that a 
 
 def design(deq: DEQ) -> LayerDesign:
     """The units whose largest error over a grid of norms and angles is smallest, with what a search finds of them."""
-    norms, angles = np.geomspace(1e-3, 1e3, 13), np.linspace(0.0, np.pi, 7)
-    s, t, angle = (v.ravel() for v in np.meshgrid(norms, norms, angles, indexing="ij"))
-    grid = _Pairs(deq, *(v[s <= t] for v in (s, t, angle)))
+    grid, shown = _grid(deq, _Pairs.all_norms), "units for all norms"
     shares = (1.0,) if deq.odd else (1.0, 1.1, 1.2, 1.35)  # odd activations have nothing to share but a bias
-    shown = "units for all norms"
     share = min(track(shares, len(shares), shown), key=lambda f: float(grid.errors(_layer(deq, f, 1.0)).max()))
     turn = min(track((0.95, 1.0, 1.05), 3, shown), key=lambda f: float(grid.errors(_layer(deq, share, f)).max()))
     layer = _layer(deq, share, turn)
-    seen, at = _search(grid, layer)
+    seen, at = _search(grid, layer, _Pairs.all_norms)
     proof = Proof(1.1 * seen, seen, at, _SEARCHED)
     reason = "one kind of units for all norms: those of the DEQ with a Gaussian in the place of the feedback"
     return LayerDesign(layer, proof, (Tried(1, proof.bound, FAMILY),), reason)
+
+
+def design_with_core(deq: DEQ, norms: tuple[float, float], tol: float, kinds: int | str) -> LayerDesign:
+    """Units for all norms, and conditioned ones that make up for what they lack within a range.
+
+    A little less than all of the units' kernel is taken there, so that what is left has positive semi-definite orders,
+    up to a rest that the search sees.
+    """
+    low, high = norms
+    layer = _layer(deq, 1.0, 1.0)
+    target = measure(deq, "ck", (low / 1.15, 1.15 * high), tol)
+    orders, total = _orders(layer, target)
+    core = max(low, 1e-3 * high), high
+    grid, rows = _grid(deq, core), []
+    counts = range(1, 4) if kinds == "auto" else (int(kinds),)
+    choices = list(itertools.product((0.01, 0.02, 0.04), counts))
+    for share, count in track(choices, len(choices), "units for a range"):
+        rest, kept = replace(target, smoothness=None), 1.0 - share
+        rest = replace(rest, orders=rest.orders - kept * orders, total=rest.total - kept * total)
+        tried = replace(layer, core=fitted(rest, count, tol / share), share=share)
+        rows.append((float(grid.errors(tried).max()), count, tried))
+        if kinds == "auto" and rows[-1][0] <= 0.7 * tol:
+            break
+    _, count, best = min(rows, key=lambda row: row[0])
+    seen, at = _search(grid, best, core)
+    outside, _ = _search(_grid(deq, _Pairs.all_norms), best, _Pairs.all_norms)
+    table = tuple(Tried(n, 1.1 * error, FAMILY) for error, n, _ in rows)
+    proof = Proof(1.1 * seen, seen, at, _SEARCHED)
+    reason = "units for all norms, and others beside them that make the kernel exact within the range"
+    return LayerDesign(best, proof, (*table, Tried(count, proof.bound, FAMILY)), reason, 1.1 * outside)
+
+
+def _orders(layer: Feedback, target: KernelOrders) -> tuple[Array, Array]:
+    """The orders of the units' kernel at the nodes of the target, and its value at cosine one."""
+    count, size = len(target.nodes), 2 * len(target.orders)
+    i, j = np.triu_indices(count)
+    s, t = target.nodes[i], target.nodes[j]
+    radius = series_radius(target.network, size, damped=True)
+    z = radius * np.exp(2j * np.pi * np.arange(size // 2 + 1) / size)
+    (px, rx, bx), (py, ry, by) = ((v.numpy() for v in layer.amplitudes(torch.from_numpy(n))) for n in (s, t))
+    qx, qy = (px**2 + rx**2) * s**2 + bx**2, (py**2 + ry**2) * t**2 + by**2
+    left, right = (np.asarray(hermite_coefficients(layer.base, q, 1024)) for q in (qx, qy))
+    r = (((px * py + rx * ry) * s * t)[:, None] * z + (bx * by)[:, None]) / np.sqrt(qx * qy)[:, None]
+    values = np.zeros_like(r)
+    for a in (left * right).T[::-1, :, None]:
+        values = values * r + a
+    found = np.fft.irfft(values.conj(), n=size, axis=1) * radius ** -np.arange(size)
+    at = (torch.from_numpy(v) for v in (s * s, t * t, s * t))
+    whole = pairwise(ENN([layer]), next(at), next(at), next(at), ("ck",), check=False)["ck"].numpy()
+    orders, total = np.zeros_like(target.orders), np.zeros_like(target.total)
+    scale = (s * t) ** target.power
+    orders[:, i, j] = orders[:, j, i] = (found[:, : len(orders)] / scale[:, None]).T
+    total[i, j] = total[j, i] = whole / scale
+    return orders, total
 
 
 def _layer(deq: DEQ, shared: float, turn: float) -> Feedback:
@@ -68,6 +126,8 @@ def _layer(deq: DEQ, shared: float, turn: float) -> Feedback:
 class _Pairs:
     """Pairs of inputs with their exact kernels."""
 
+    all_norms: ClassVar[tuple[float, float]] = (1e-3, 1e3)  # beyond, kernels are at their limits
+
     def __init__(self, deq: DEQ, s: Array, t: Array, angle: Array) -> None:
         self.deq, self.place = deq, np.stack([s, t, angle])
         self.sx, self.sy, self.dot = (torch.from_numpy(v) for v in (s * s, t * t, s * t * np.cos(angle)))
@@ -82,14 +142,20 @@ class _Pairs:
         return np.asarray((self._kernel(ENN([layer])) - self.truth).abs() / self.scale)
 
 
-def _search(pairs: _Pairs, layer: Feedback) -> tuple[float, float]:
-    """The largest error that is found, and its cosine: pairs ever nearer to the worst."""
+def _grid(deq: DEQ, span: tuple[float, float]) -> _Pairs:
+    norms, angles = np.geomspace(*span, 13 if span == _Pairs.all_norms else 7), np.linspace(0.0, np.pi, 7)
+    s, t, angle = (v.ravel() for v in np.meshgrid(norms, norms, angles, indexing="ij"))
+    return _Pairs(deq, *(v[s <= t] for v in (s, t, angle)))
+
+
+def _search(pairs: _Pairs, layer: Feedback, span: tuple[float, float]) -> tuple[float, float]:
+    """The largest error that is found within a span of norms, and its cosine: pairs ever nearer to the worst."""
     rng = np.random.default_rng(0)
     found = pairs.errors(layer)
     for width in track((0.5, 0.15, 0.05), 3, "the worst pair of inputs"):
         near = np.repeat(pairs.place[:, np.argsort(found)[-6:]], 8, axis=1)
         moves = width * rng.standard_normal(near.shape) * (np.arange(near.shape[1]) % 8 > 0)  # each stays once
-        s, t = near[:2] * np.exp(moves[:2])
+        s, t = np.clip(near[:2] * np.exp(moves[:2]), *span)
         pairs = _Pairs(pairs.deq, s, t, np.clip(near[2] + moves[2], 0.0, np.pi))
         found = pairs.errors(layer)
     worst = int(np.argmax(found))
