@@ -119,7 +119,7 @@ def _limits(kernel: np.ndarray) -> tuple[float, float]:
 
 def _title(key: str, point: Document) -> str:
     gap = point["numbers"]["distances"]
-    reported = f" (the preprint's layer: {_REPORTED[key]:g})" if key in _REPORTED else ""
+    reported = f" (the preprint prints {_REPORTED[key]:g} for its layer)" if key in _REPORTED else ""
     kernel = point["settings"]["kernel"]
     return (
         f"{phrase(key.removesuffix('/ntk'))}: the twin has {word(f'preprint_{kernel}')}\n"
