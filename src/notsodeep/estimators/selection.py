@@ -47,7 +47,7 @@ class Selection:
             ratios = (-1.0, 0.0, 1.0, None)
         elif "sigma_b2" in free:
             lift = 0.1 if "sigma_c2" in free else 0.0  # so that a missing bias does not decide on the scale
-            self._along(lambda u: self._error(b2 * 10**u, max(c2, lift * b2 * 10**u)), (-0.5, 0.0, 0.5))
+            self._along(lambda u: self._error(b2 * 10**u, max(c2, lift * (b2 * 10**u))), (-0.5, 0.0, 0.5))
             b2 = self._ranked()[0]["sigma_b2"]
         if "sigma_c2" in free:
             self._along(lambda u: self._error(b2, 0.0 if u is None else b2 * 10**u), ratios)
