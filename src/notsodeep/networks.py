@@ -108,7 +108,7 @@ class DEQ(_Network):
         sigma_c2: float | Tensor = 0.0,
         readout: Readout = "activation",
     ) -> None:
-        if readout not in get_args(Readout):
+        if not isinstance(readout, str) or readout not in get_args(Readout):
             raise InvalidInputError(f"readout must be one of {get_args(Readout)}, got {readout!r:.60}")
         first = _variance("sigma_a2", sigma_a2)
         if sigma_b2 is None and first >= 1.0:

@@ -100,5 +100,6 @@ def test_the_word_is_part_of_the_value():
     assert inner != outer == nsd.DEQ.from_dict(outer.to_dict()) == pickle.loads(pickle.dumps(outer))
     assert repr(outer) == "DEQ(ReLU(), sigma_a2=0.2, sigma_b2=0.7, readout='pre-activation')"
     assert outer.centred(1.0).readout == "pre-activation"
-    with pytest.raises(InvalidInputError, match="readout must be one of"):
-        nsd.DEQ("relu", 0.2, readout="hidden")
+    for wrong in ("hidden", None, np.array([1, None], dtype=object)):
+        with pytest.raises(InvalidInputError, match="readout must be one of"):
+            nsd.DEQ("relu", 0.2, readout=wrong)
