@@ -193,7 +193,7 @@ def _accuracies(learned: Sequence[Document]) -> Figure:
             conv = sorted(conv, key=lambda p: p["settings"]["sigma_a2"])
             xs, ys = [p["settings"]["sigma_a2"] for p in conv], [100 * p["numbers"][kernel]["accuracy"] for p in conv]
             ax.plot(xs, ys, "o-", color=colour, label=f"convolutional {kernel.upper()}")
-        ax.set(title=f"{word(dataset)}, {train:,} rows", xlabel="sigma_a2")
+        ax.set(title=f"{word(dataset)}, {train:,} rows", xlabel="sigma_a2", xlim=(0.0, 1.8))
     axes[0][0].set_ylabel("test accuracy, %")
     shared_legend(figure, axes[0][0])
     return figure
@@ -202,7 +202,7 @@ def _accuracies(learned: Sequence[Document]) -> Figure:
 STUDY = Study(
     shows="kernels of convolutional DEQs: learning, and explicit layers in their place",
     quick="15 s",
-    full="10 min; with MNIST and Fashion-MNIST 5 min, H200",
+    full="20 min; learning on MNIST and Fashion-MNIST 5 min, H200",
     points=points,
     draw=draw,
 )
