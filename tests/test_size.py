@@ -40,15 +40,12 @@ def test_public_names():
 
 
 def test_parameters():
-    """Of functions, methods and classes that a user calls; records, which hold results, may have many fields.
-
-    ``device`` and ``dtype`` are not counted: every module of torch takes them.
-    """
+    """Of functions, methods and classes that a user calls; records, which hold results, may have many fields."""
     names = {name: thing for name, thing in surface.public_names().items() if not dataclasses.is_dataclass(thing)}
     methods = {
         f"{n}.{m}": f for n, c in names.items() if inspect.isclass(c) for m, f in surface.public_methods(c).items()
     }
-    taken = {name: len({*surface.parameters(thing)} - {"device", "dtype"}) for name, thing in (names | methods).items()}
+    taken = {name: len(surface.parameters(thing)) for name, thing in (names | methods).items()}
     most = {name: 14 if is_estimator(names.get(name)) else 10 for name in taken}
     assert {name: number for name, number in taken.items() if number > most[name]} == {}
 

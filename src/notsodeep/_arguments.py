@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -43,13 +43,15 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     """
     refusal = ActivationError if ".activations" in function.__module__ else InvalidInputError
     order = function.__code__.co_varnames[: function.__code__.co_argcount]
-
+    unpacks = any(str(note).startswith("Unpack[") for note in function.__annotations__.values())
     kinds: dict[str, tuple[Kind, ...]] = {}
 
     @functools.wraps(function)
     def inside(*args: P.args, **kwargs: P.kwargs) -> R:
         if not kinds:  # annotations are read at the first call, when every module is there
             kinds.update(_parameter_kinds(function))
+        if unpacks:
+            _refuse_unknown("arguments", kwargs, kinds)
         plain = [_plain(name, value, kinds.get(name, ()), refusal) for name, value in zip(order, args, strict=False)]
         named = {name: _plain(name, value, kinds.get(name, ()), refusal) for name, value in kwargs.items()}
         with np.errstate(divide="warn", over="warn", invalid="warn", under="ignore"):  # whatever the caller has set
@@ -70,11 +72,14 @@ def check_fields(document: Mapping[str, Any], schema: Mapping[str, Any]) -> dict
     >>> check_fields({"width": 8}, {"width": int, "limit": float | None})
     {'width': 8, 'limit': None}
     """
-    unknown = document.keys() - schema.keys()
-    if unknown:
-        raise InvalidInputError(f"unknown fields {shown(sorted(unknown))}; there are {', '.join(schema)}")
+    _refuse_unknown("fields", document, schema)
     kinds = {name: _kinds(note, {}) for name, note in schema.items()}
     return {name: _plain(name, document.get(name), kind, InvalidInputError) for name, kind in kinds.items()}
+
+
+def _refuse_unknown(what: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
+    if unknown := given.keys() - set(known):
+        raise InvalidInputError(f"unknown {what} {shown(sorted(unknown))}; there are {', '.join(known)}")
 
 
 def _plain(name: str, value: Any, kinds: Sequence[Kind], refusal: type[InvalidInputError]) -> Any:
@@ -204,7 +209,10 @@ _MADE_BY = {"MixtureStatistics": " (MixtureStatistics.estimate(X, y) makes them)
 
 def _parameter_kinds(function: Callable[..., Any]) -> dict[str, tuple[Kind, ...]]:
     """Return what each parameter may be, read from the annotations; an empty tuple stands for anything."""
-    notes, names = function.__annotations__, function.__globals__
+    notes, names = dict(function.__annotations__), function.__globals__
+    for name, note in function.__annotations__.items():
+        if str(note).startswith("Unpack["):  # **name: Unpack[a typed dictionary]
+            notes = {k: v for k, v in notes.items() if k != name} | get_type_hints(*get_args(eval(note, names)))
     return {name: _kinds(note, names) for name, note in notes.items() if name != "return"}
 
 

@@ -64,6 +64,16 @@ def test_explicit_networks_compute_the_formula_of_the_theory(layers: list) -> No
     torch.testing.assert_close(model(X), x @ model.readout.mT, rtol=tolerance(), atol=tolerance())
 
 
+@pytest.mark.parametrize("build", [nsd.nn.DEQ, nsd.nn.ENN])
+def test_type_and_device_are_checked_like_other_arguments(build: type) -> None:
+    spec = nsd.DEQ("relu", sigma_a2=0.2) if build is nsd.nn.DEQ else nsd.ENN(["relu"])
+    assert build(spec, 5, 8, 3, dtype=torch.float64, device="cpu").readout.dtype == torch.float64
+    with pytest.raises(InvalidInputError, match="dtype must be a dtype or None, got 'float64'"):
+        build(spec, 5, 8, 3, dtype="float64")
+    with pytest.raises(InvalidInputError, match=r"unknown arguments \['dtyp'\]; there are .* dtype, device"):
+        build(spec, 5, 8, 3, dtyp=torch.float64)
+
+
 def test_inputs_of_any_leading_shape() -> None:
     for model in (deq(), enn(["relu"])):
         assert model(X[0]).shape == (3,)

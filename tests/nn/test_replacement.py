@@ -216,6 +216,8 @@ def test_times_are_measured_in_turns(unseen: Replacement) -> None:
     assert found.ratio == found.model / found.replacement
     assert found.student < found.model
     assert unseen.drift().rows == 0
+    with pytest.raises(InvalidInputError, match="got ndarray"):
+        unseen.measure(LATER[:64].numpy())
 
 
 def test_a_replacement_always_evaluates(fast: Replacement) -> None:

@@ -145,7 +145,7 @@ _SCHEMA: dict[str, Any] = {
     "width": int | Sequence[int],
     "kernel": Kernel,
     "bias": bool,
-    "parametrisation": Parametrisation | None,
+    "parametrisation": Parametrisation,
     "solver": dict[str, Any] | None,
     "contraction_limit": float | None,  # of a DEQ
     "learning_rates": Sequence[float] | None,
@@ -184,7 +184,7 @@ def _build(config: Mapping[str, Any], dtype: torch.dtype, device: Any) -> DEQ | 
         spec: Any = network_from_dict(config["spec"])
         model: DEQ = ConvDEQ(spec, *sizes[1:], solver=SolverOptions(**config["solver"]), **shared)
         return model.limit_contraction(config["contraction_limit"])
-    shared["parametrisation"] = config["parametrisation"] or "ntk"  # files of 0.2 do not name it
+    shared["parametrisation"] = config["parametrisation"]
     if config["model"] == "DEQ":
         model = DEQ(DEQSpec.from_dict(config["spec"]), *sizes, solver=SolverOptions(**config["solver"]), **shared)
         return model.limit_contraction(config["contraction_limit"])

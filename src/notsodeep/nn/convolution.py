@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from .._words import Kernel
 from ..activations import Activation
 from ..networks import ConvDEQ as Specification
 from .deq import DEQ
-from .model import Gaussian
+from .model import Factory, Gaussian
 
 
 class ConvDEQ(DEQ):
@@ -37,8 +37,8 @@ class ConvDEQ(DEQ):
         Whether the outputs have a bias, which starts at zero.
     solver : SolverOptions, optional
         Method and tolerance of the equilibrium and of its derivatives.
-    dtype : torch.dtype, optional
-    device : torch.device or str, optional
+    **factory
+        ``dtype`` (a torch.dtype) and ``device`` (a torch.device or str) of the weights, as torch's own modules have.
 
     Examples
     --------
@@ -62,15 +62,14 @@ class ConvDEQ(DEQ):
         kernel: Kernel = "ntk",
         bias: bool = False,
         solver: SolverOptions | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
+        **factory: Unpack[Factory],
     ) -> None:
         super(DEQ, self).__init__()
         self.spec, self.parametrisation = spec, "ntk"
         self.in_features, self.width = math.prod(spec.image), whole("width", width)
         self.out_features = whole("out_features", out_features)
         self.solver, self.contraction_limit = solver or SolverOptions(), None
-        gaussian, size = Gaussian(seed, dtype, device, "ntk"), (spec.filter, spec.filter)
+        gaussian, size = Gaussian(seed, "ntk", **factory), (spec.filter, spec.filter)
         self.input = gaussian.parameter(width, spec.image[0], *size)
         self.recurrent = gaussian.parameter(width, width, *size)
         self._sigmas = [math.sqrt(variance) for variance in spec.dense.variances]

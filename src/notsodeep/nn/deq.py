@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from ..activations import Activation
 from ..errors import InvalidInputError
 from ..networks import DEQ as Specification
 from .implicit import equilibrium, find_equilibrium
-from .model import Gaussian, Model, check_input
+from .model import Factory, Gaussian, Model, check_input
 
 
 class DEQ(Model):
@@ -42,8 +42,8 @@ class DEQ(Model):
         Method and tolerance of the equilibrium and of its derivatives.
     parametrisation : {"ntk", "standard"}
         Weights of variance one, or of 1 / fan-in for the usual learning rates: the same function at the start.
-    dtype : torch.dtype, optional
-    device : torch.device or str, optional
+    **factory
+        ``dtype`` (a torch.dtype) and ``device`` (a torch.device or str) of the weights, as torch's own modules have.
 
     Examples
     --------
@@ -68,8 +68,7 @@ class DEQ(Model):
         bias: bool = False,
         solver: SolverOptions | None = None,
         parametrisation: Parametrisation = "ntk",
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
+        **factory: Unpack[Factory],
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -79,7 +78,7 @@ class DEQ(Model):
         self.solver = solver or SolverOptions()
         self.contraction_limit: float | None = None
         self.parametrisation: Parametrisation = parametrisation
-        gaussian = Gaussian(seed, dtype, device, parametrisation)
+        gaussian = Gaussian(seed, parametrisation, **factory)
         self.input = gaussian.parameter(width, in_features)
         self.recurrent = gaussian.parameter(width, width)
         self._sigmas = [math.sqrt(variance) for variance in spec.variances]

@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from ..errors import InvalidInputError, MissingExtraError, warn
 from ..matching import Twin
 from ..networks import ENN as Specification
 from ..networks import rates_of
-from .model import LIMITS, Gaussian, Model, check_input
+from .model import LIMITS, Factory, Gaussian, Model, check_input
 
 
 class ENN(Model):
@@ -51,8 +51,8 @@ class ENN(Model):
         Whether the outputs have a bias, which starts at zero.
     parametrisation : {"ntk", "standard"}
         Weights of variance one, or of 1 / fan-in for the usual learning rates: the same function at the start.
-    dtype : torch.dtype, optional
-    device : torch.device or str, optional
+    **factory
+        ``dtype`` (a torch.dtype) and ``device`` (a torch.device or str) of the weights, as torch's own modules have.
 
     Examples
     --------
@@ -80,8 +80,7 @@ class ENN(Model):
         kernel: Kernel | None = None,
         bias: bool = False,
         parametrisation: Parametrisation = "ntk",
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
+        **factory: Unpack[Factory],
     ) -> None:
         super().__init__()
         twin = network if isinstance(network, Twin) else None
@@ -93,7 +92,7 @@ class ENN(Model):
         self.widths = _widths(width, self.spec.depth)
         self.width = self.widths[-1]
         self.parametrisation = parametrisation
-        gaussian = Gaussian(seed, dtype, device, parametrisation)
+        gaussian = Gaussian(seed, parametrisation, **factory)
         draw = gaussian.parameter if init == "gaussian" else gaussian.orthogonal
         sizes = (in_features, *self.widths)
         self.weights = nn.ParameterList(draw(m, k) for k, m in zip(sizes, self.widths, strict=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -30,6 +30,13 @@ class NetworkLimits:
 
 
 LIMITS = NetworkLimits()
+
+
+class Factory(TypedDict, total=False):
+    """The type of the weights and where they lie, as torch's own modules take them."""
+
+    dtype: torch.dtype | None
+    device: torch.device | str | None
 
 
 class Model(nn.Module):
@@ -126,7 +133,9 @@ class Model(nn.Module):
 class Gaussian:
     """Normal parameters from one seed: the same numbers on every device, of variance one or (standard) 1 / fan-in."""
 
-    def __init__(self, seed: int, dtype: torch.dtype | None, device: Any, parametrisation: Parametrisation) -> None:
+    def __init__(
+        self, seed: int, parametrisation: Parametrisation, dtype: torch.dtype | None = None, device: Any = None
+    ) -> None:
         self._standard = parametrisation == "standard"
         self._generator = torch.Generator().manual_seed(whole_seed(seed))
         self._dtype, self._device = dtype or torch.get_default_dtype(), as_device(device)

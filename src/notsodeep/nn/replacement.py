@@ -213,6 +213,7 @@ class Replacement(nn.Module):
 
     def measure(self, x: Tensor, repeats: int = 9) -> Timing:
         """Return the median times of model, replacement and bare student on a batch, measured in turns."""
+        self._answer(x)  # refuses what is no batch of rows
         calls = {"model": self.model, "replacement": self._answer, "student": self.student}
         wait = torch.cuda.synchronize if x.is_cuda else lambda: None
         times: dict[str, list[float]] = {name: [] for name in calls}
