@@ -7,7 +7,7 @@ DEMO   := $(VENV)/.demo
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := $(wildcard src tests studies benchmarks examples docs/*.py)
 
-.PHONY: demo test fuzz test-slow test-oldest lint bench docs clean
+.PHONY: demo test fuzz test-slow test-oldest test-newest lint bench docs clean
 
 # the package alone
 $(DEMO): pyproject.toml constraints.txt
@@ -40,6 +40,12 @@ test-oldest:
 	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[dask,csv,studies]' pytest pytest-xdist hypothesis mpmath
 	$(VENV)-oldest/bin/python -m pytest -q -n 2 --dist loadfile
 
+# the newest versions that the package index has, whatever constraints.txt says
+test-newest:
+	$(PYTHON) -m venv $(VENV)-newest
+	$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -e '.[dask,csv,studies,onnx]' pytest pytest-xdist hypothesis mpmath
+	$(VENV)-newest/bin/python -m pytest -q -n 2 --dist loadfile
+
 lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
@@ -52,4 +58,4 @@ docs: $(STAMP)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest build dist docs/_build docs/_generated docs/api docs/gallery .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest build dist docs/_build docs/_generated docs/api docs/gallery .pytest_cache .ruff_cache .mypy_cache .hypothesis

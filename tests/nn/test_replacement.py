@@ -246,7 +246,7 @@ def test_save_and_load(kind: str, fast: Replacement, tmp_path) -> None:
 
 
 def test_torch_export_has_the_score_as_second_output(fast: Replacement) -> None:
-    batch = {"x": {0: torch.export.Dim("batch")}}
+    batch = {"x": {0: torch.export.Dim("batch", max=1 << 40)}}  # torch 2.6 does not take all whole numbers
     program = torch.export.export(fast.scored, (LATER,), dynamic_shapes=batch).module()
     for x in (LATER, LATER[:1]):
         torch.testing.assert_close(program(x), fast.scored(x))
