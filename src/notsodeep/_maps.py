@@ -31,8 +31,8 @@ class Product:
         return drive + self.gain * self.forward(weights, u)
 
     def back(self, weights: Tensor, h: Tensor) -> Tensor:
-        """The transposed map, h -> h A."""
-        return h @ weights
+        """The transposed map."""
+        return self.forward(self.transposed(weights), h)
 
     def transposed(self, weights: Tensor) -> Tensor:
         """The weights of the transposed map."""
@@ -66,12 +66,6 @@ class Convolution(Product):
         if weights.ndim > 4:
             return torch.stack([self.forward(weights[i % len(weights)], row) for i, row in enumerate(u)])
         return functional.conv2d(self._images(u), weights, padding="same").reshape(*u.shape[:-1], -1)
-
-    def affine(self, drive: Tensor, u: Tensor, weights: Tensor) -> Tensor:
-        return drive + self.gain * self.forward(weights, u)
-
-    def back(self, weights: Tensor, h: Tensor) -> Tensor:
-        return self.forward(self.transposed(weights), h)
 
     def transposed(self, weights: Tensor) -> Tensor:
         return weights.transpose(-4, -3).flip(-2, -1)

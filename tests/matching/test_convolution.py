@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 
 import numpy as np
@@ -10,8 +9,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import notsodeep as nsd
-from notsodeep.errors import ContractionError, InfeasibleMatchError, InvalidInputError, SerialisationError
-from notsodeep.matching import ConvTwin
+from notsodeep.errors import ContractionError, InfeasibleMatchError, InvalidInputError
 
 X = load_digits().data[:40] / 16.0
 FRESH = load_digits().data[200:230] / 16.0
@@ -28,20 +26,16 @@ def test_two_layers_reach_what_is_asked_on_images_that_no_one_has_seen(phi, sigm
     deq = nsd.ConvDEQ(phi, sigma_a2, image=SHAPE)
     twin = nsd.match_conv(deq, X, kernel)
     exact, found = (nsd.kernels_of(net, FRESH, kernels=(kernel,))[kernel] for net in (deq, twin.network))
-    np.testing.assert_array_equal(found, twin.kernel_matrix(FRESH))
     assert distance(exact, found) < 2e-3  # twice the tolerance that the held-out images met
     assert twin.error < twin.plain
     assert (twin.network.depth, twin.fitted, twin.measured) == (2, 20, 20)
 
 
-def test_the_record_says_that_nothing_is_proven_and_round_trips():
+def test_the_record_says_that_nothing_is_proven():
     twin = nsd.match_conv(nsd.ConvDEQ("relu", 0.2, image=SHAPE), X)
     assert "not proven" in str(twin)
     assert "measured" in str(twin)
-    assert ConvTwin.from_dict(json.dumps(twin.to_dict())) == twin == pickle.loads(pickle.dumps(twin))
-    for document in ({}, {"conv_twin": 1}, {**twin.to_dict(), "kernel": "rbf"}, {**twin.to_dict(), "more": 1}):
-        with pytest.raises(SerialisationError):
-            ConvTwin.from_dict(document)
+    assert pickle.loads(pickle.dumps(twin)) == twin
 
 
 def test_what_cannot_be_reached_is_refused_with_the_distance():

@@ -45,12 +45,13 @@ def fill_convolutional(
             entries = LIMITS.pairs_at_once
         side = max(1, math.isqrt(entries // network.positions))
         blocks = list(_blocks(len(left), len(right), side, y is None))
-        started = time.perf_counter()
+        places, started = torch.arange(max(len(left), len(right)), device=x.device), time.perf_counter()
         for done, (rows, columns) in enumerate(track(blocks, len(blocks), "convolutional kernel", progress)):
-            for kernel, values in _block(left[rows], right[columns], tuple(target)).items():
-                target[kernel][rows, columns] = values
+            i, j = torch.cartesian_prod(places[rows], places[columns]).T
+            for kernel, values in pair_kernels(left[i], right[j], tuple(target)).items():
+                target[kernel][rows, columns] = values.reshape(target[kernel][rows, columns].shape)
                 if y is None and rows != columns:
-                    target[kernel][columns, rows] = values.T
+                    target[kernel][columns, rows] = target[kernel][rows, columns].T
             if done == 0 and progress is not False:
                 announce(network, len(blocks), time.perf_counter() - started)
     if y is None:
@@ -74,7 +75,7 @@ def convolutional_diagonal(network: Convolutional, x: Tensor, kernels: Sequence[
     found = []
     for part in x.split(size):
         (images,) = Images.of(network, part.double())
-        layers = [(layer.variances, *layer.both(layer, layer.variances)) for layer in images.layers]
+        layers = [(q, *maps.both(side, side, q)) for maps, q, side in images.layers]
         inner = window(network, (images.pixels * images.pixels).sum(1))
         found.append(_kernels(network, inner, layers, kernels))
     return {kernel: torch.cat([each[kernel] for each in found]) for kernel in kernels}
@@ -86,30 +87,15 @@ def _blocks(rows: int, columns: int, side: int, symmetric: bool) -> Iterator[tup
             yield slice(i, min(i + side, rows)), slice(j, min(j + side, columns))
 
 
-def _block(left: Images, right: Images, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
-    n, m = len(left), len(right)
-    i, j = torch.arange(n).repeat_interleave(m), torch.arange(m).repeat(n)
-    found = pair_kernels(left[i.to(left.pixels.device)], right[j.to(left.pixels.device)], kernels)
-    return {kernel: values.reshape(n, m) for kernel, values in found.items()}
-
-
 # ---- images ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ImageLayer:
-    """A layer at images: the variances of its pre-activations, (n, positions), and what its maps need of them.
-
-    The images lie on the last but one dimension of ``side``.
-    """
+class ImageLayer(NamedTuple):
+    """A layer at images: the variances of its pre-activations, (n, positions), and what its maps need, (..., n, p)."""
 
     maps: FieldMaps
     variances: Tensor
     side: Tensor
-
-    def both(self, other: ImageLayer, covariance: Tensor) -> Both:
-        """G and Gdot of each of these images with the one of ``other`` at the same place."""
-        return self.maps.both(self.side, other.side, covariance)
 
 
 @dataclass(frozen=True)
@@ -135,7 +121,7 @@ class Images:
         return len(self.pixels)
 
     def __getitem__(self, rows: slice | Tensor) -> Images:
-        layers = [ImageLayer(each.maps, each.variances[rows], each.side[..., rows, :]) for each in self.layers]
+        layers = [ImageLayer(maps, q[rows], side[..., rows, :]) for maps, q, side in self.layers]
         return Images(self.network, self.pixels[rows], tuple(layers))
 
 
@@ -158,18 +144,15 @@ def _equilibrium_layers(network: ConvDEQ, inner: Tensor) -> Levels:
     top = _rounded(source)
     while True:
         maps = field_maps(network.dense.activation, top)
-        # more exactly than what depends on them
-        tol = 0.4 * _tolerance(source)
-        q = _solve(network, functools.partial(_variance_step, network, maps, source), source, tol)
+
+        def step(q: Tensor, maps: FieldMaps = maps) -> Tensor:
+            return source + network.dense.variances[0] * window(network, maps.both(maps.side(q), maps.side(q), q)[0])
+
+        q = _solve(network, step, source, 0.4 * _tolerance(source))  # more exactly than what depends on them
         if _rounded(q) <= maps.top:
             yield maps, q
             return
         top = 2.0 * top
-
-
-def _variance_step(network: ConvDEQ, maps: FieldMaps, source: Tensor, q: Tensor) -> Tensor:
-    side = maps.side(q)
-    return source + network.dense.variances[0] * window(network, maps.both(side, side, q)[0])
 
 
 def _rounded(q: Tensor) -> float:
@@ -191,7 +174,8 @@ def pair_kernels(left: Images, right: Images, kernels: Sequence[Kernel]) -> dict
     """The kernels of each image of ``left`` with the image of ``right`` at the same place: Lambda first, then M."""
     network = left.network
     inner = window(network, (left.pixels * right.pixels).sum(1))
-    maps = [functools.partial(mine.both, other) for mine, other in zip(left.layers, right.layers, strict=True)]
+    pairs = zip(left.layers, right.layers, strict=True)
+    maps = [functools.partial(mine.maps.both, mine.side, other.side) for mine, other in pairs]
     if isinstance(network, ConvDEQ):
         sizes = [torch.linalg.vector_norm(each.layers[0].variances, dim=-1) for each in (left, right)]
         layer = _covariance(network, maps[0], network.dense.drive(inner), torch.sqrt(sizes[0] * sizes[1]))
@@ -333,31 +317,6 @@ def _run_fused(
     side: int,
     symmetric: bool,
 ) -> bool:
-    tangent = any(is_tangent(kernel) for kernel in target)
-    band = 4096  # rows at once: a grid has at most 65,535 of them, and a band wastes little below the diagonal
-    unasked = left.pixels.new_empty(min(band, len(left)), len(right) if len(target) < 3 else 1)
-    for start in range(0, len(left), band):
-        rows, first = slice(start, start + band), start if symmetric else 0
-        outs = [target[k][rows, first:] if k in target else unasked for k in ("ck", "ntk", "ntk_frozen")]
-        _launch(program, left[rows], right[first:], outs, slopes, side, symmetric, tangent)
-        if symmetric:  # the part of the band on the diagonal, and what lies to its right
-            for out in target.values():
-                square, rest = out[rows, rows], slice(start + band, None)
-                square.copy_(square.triu() + square.triu(1).T)
-                out[rest, rows].copy_(out[rows, rest].T)
-    return True
-
-
-def _launch(
-    program: Any,
-    left: Images,
-    right: Images,
-    outs: Sequence[Tensor],
-    slopes: tuple[float, float],
-    side: int,
-    symmetric: bool,
-    tangent: bool,
-) -> None:
     (a, b), network = slopes, left.network
     ((sigma_a2, sigma_b2, sigma_c2),), (channels, height, width) = network.variances, network.image
     steep = 0.5 * (a * a + b * b)
@@ -367,32 +326,37 @@ def _launch(
     else:  # negative slopes, of which no spectrum is known
         plan = SemiIteration(1.0, 0.0, math.ceil(math.log(1e-7) / math.log(min(high, 0.99))))
     places = torch.arange(side, device=left.pixels.device)
-    band = ((places[:, None] - places).abs() <= network.filter // 2).float()
-    inside = [(places < size).float() for size in (height, width)]
-    program[(-(-len(right) // 2), len(left))](
-        left.pixels.contiguous(),
-        right.pixels.contiguous(),
-        left.layers[0].variances.sqrt().contiguous(),
-        right.layers[0].variances.sqrt().contiguous(),
-        *outs,
-        (band * inside[1] * inside[1][:, None]).contiguous(),
-        (band * inside[0] * inside[0][:, None]).contiguous(),
-        len(right),
-        *(out.stride(0) for out in outs),
-        sigma_a2,
-        sigma_b2,
-        sigma_c2,
-        1.0 / network.filter**2,
-        (a - b) ** 2 / (2.0 * math.pi),
-        a * b,
-        steep,
-        *plan,
-        CHANNELS=channels,
-        HEIGHT=height,
-        WIDTH=width,
-        SIDE=side,
-        PAIRS=2,
-        SYMMETRIC=symmetric,
-        TANGENT=tangent,
-        num_warps=4,
-    )
+    near = (places[:, None] - places).abs() <= network.filter // 2
+    across, down = ((near & (places < size) & (places[:, None] < size)).float() for size in (width, height))
+    band = 4096  # rows at once: a grid has at most 65,535 of them, and a band wastes little below the diagonal
+    unasked = left.pixels.new_empty(min(band, len(left)), len(right) if len(target) < 3 else 1)
+    for start in range(0, len(left), band):
+        rows, first = slice(start, start + band), start if symmetric else 0
+        outs = [target[k][rows, first:] if k in target else unasked for k in ("ck", "ntk", "ntk_frozen")]
+        x, y = left[rows], right[first:]
+        program[(-(-len(y) // 2), len(x))](
+            *(images.pixels.contiguous() for images in (x, y)),
+            *(images.layers[0].variances.sqrt().contiguous() for images in (x, y)),
+            *outs,
+            across,
+            down,
+            len(y),
+            *(out.stride(0) for out in outs),
+            *(sigma_a2, sigma_b2, sigma_c2, 1.0 / network.filter**2),
+            *((a - b) ** 2 / (2.0 * math.pi), a * b, steep),
+            *plan,
+            CHANNELS=channels,
+            HEIGHT=height,
+            WIDTH=width,
+            SIDE=side,
+            PAIRS=2,
+            SYMMETRIC=symmetric,
+            TANGENT=any(is_tangent(kernel) for kernel in target),
+            num_warps=4,
+        )
+        if symmetric:  # the part of the band on the diagonal, and what lies to its right
+            for out in target.values():
+                square, rest = out[rows, rows], slice(start + band, None)
+                square.copy_(square.triu() + square.triu(1).T)
+                out[rest, rows].copy_(out[rows, rest].T)
+    return True

@@ -8,7 +8,6 @@ functions of the standard deviation alone; and entry by entry, for everything el
 from __future__ import annotations
 
 import functools
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,35 +22,25 @@ from .expectations import layer_of
 Both = tuple[Tensor, Tensor]
 
 
-class FieldMaps(Protocol):
-    """A layer at fields (..., positions)."""
-
-    top: float
-    """The largest standard deviation for which it is right."""
-
-    def side(self, q: Tensor) -> Tensor:
-        """What is needed of an image whose pre-activations have the variances q."""
-
-    def both(self, x: Tensor, y: Tensor, covariance: Tensor) -> Both:
-        """E[phi(u) phi(v)] and E[phi'(u) phi'(v)] for two sides."""
-
-
-class ClosedMaps(FieldMaps):
-    """A closed form; the side of an image is its variances."""
+class FieldMaps:
+    """A layer at fields (..., positions) with a closed form; the side of an image is its variances."""
 
     top = float("inf")
+    """The largest standard deviation for which it is right."""
 
     def __init__(self, form: ClosedForm) -> None:
         self.form = form
 
     def side(self, q: Tensor) -> Tensor:
+        """What is needed of an image whose pre-activations have the variances q."""
         return q
 
     def both(self, x: Tensor, y: Tensor, covariance: Tensor) -> Both:
+        """E[phi(u) phi(v)] and E[phi'(u) phi'(v)] for two sides."""
         return self.form(x, y, covariance)
 
 
-class EntryMaps(ClosedMaps):
+class EntryMaps(FieldMaps):
     """The exact layer in the place of a closed form, whatever the activation: in double precision on the CPU."""
 
     def __init__(self, phi: Activation) -> None:
@@ -98,7 +87,7 @@ def field_maps(phi: Activation, top: float) -> FieldMaps:
     """Return the layer of an activation for standard deviations up to ``top``."""
     form = phi.closed_form()
     if form is not None:
-        return ClosedMaps(form)
+        return FieldMaps(form)
     if phi.kinks or not phi.continuous:
         return EntryMaps(phi)
     count, most, small = 64, 512, 1e-14  # nodes and orders that resolve smooth activations at scales up to 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +12,12 @@ from scipy.optimize import least_squares
 from torch import Tensor
 
 from .. import kernels as _kernels
-from .._arguments import check_settings, checked, whole, whole_seed
+from .._arguments import checked, whole, whole_seed
 from .._arrays import as_rows, isolated_settings
-from .._files import parsed
 from ..equivalents import relative_spectral_error
-from ..errors import InfeasibleMatchError, InvalidInputError, SerialisationError
+from ..errors import InfeasibleMatchError
 from ..kernels.convolution import Images, pair_kernels
-from ..networks import ConvDEQ, ConvENN, Kernel, check_kernel, network_from_dict
+from ..networks import ConvDEQ, ConvENN, Kernel, check_kernel
 
 
 @dataclass(frozen=True)
@@ -54,14 +52,6 @@ class ConvTwin:
     fitted: int
     measured: int
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    @checked
-    def kernel_matrix(self, X: Any, Y: Any = None) -> Any:
-        """Compute the kernel of the stand-in between rows of X and Y, to hold against that of the DEQ."""
-        return _kernels.kernels_of(self.network, X, Y, kernels=(self.kernel,))[self.kernel]
-
     def __str__(self) -> str:
         return (
             f"{self.network.depth} layers in the place of {self.deq!r}\n"
@@ -70,23 +60,6 @@ class ConvTwin:
             f"mean diagonal; with the variances of the DEQ {self.plain:.2g}\n"
             f"  measured  on {self.measured} images that the fit to {self.fitted} others had not seen; not proven"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON document; :meth:`from_dict` reads it back."""
-        numbers = {name: v for name, v in vars(self).items() if name not in ("deq", "network")}
-        return {"conv_twin": 1, "deq": self.deq.to_dict(), "network": self.network.to_dict(), **numbers}
-
-    @staticmethod
-    def from_dict(document: Mapping[str, Any] | str) -> ConvTwin:
-        """Build the record from what :meth:`to_dict` wrote, or from its JSON text."""
-        content = parsed(document, "a convolutional twin")
-        if content.pop("conv_twin", None) != 1:
-            raise SerialisationError("expected a JSON object with the key 'conv_twin' equal to 1")
-        try:
-            networks: dict[str, Any] = {name: network_from_dict(content.pop(name)) for name in ("deq", "network")}
-            return ConvTwin(**networks, **content)
-        except (KeyError, TypeError, InvalidInputError) as error:
-            raise SerialisationError(f"this does not describe a convolutional twin: {error}") from None
 
 
 @isolated_settings
@@ -150,8 +123,7 @@ def match_conv(
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(whole_seed(seed)))
     size = min(24, len(rows) // 2)
     mine, others = rows[order[:size]], rows[order[size : size + 100]]
-    fit = _Fit(deq, kernel, whole("layers", layers), mine)
-    plain, network = fit.network(fit.start), fit.network(fit.best())
+    plain, network = _fitted(deq, kernel, whole("layers", layers), mine)
     truth = _kernels.kernels_of(deq, others, kernels=(kernel,), check=False)[kernel]
     found, first = (_kernels.kernels_of(each, others, kernels=(kernel,))[kernel] for each in (network, plain))
     error = relative_spectral_error(truth, found)
@@ -166,41 +138,36 @@ def match_conv(
     return ConvTwin(deq, network, kernel, error, largest, relative_spectral_error(truth, first), size, len(others))
 
 
-class _Fit:
-    """The least-squares problem of the logarithms of the variances, over pairs of images; the gain is its own."""
+def _fitted(deq: ConvDEQ, kernel: Kernel, layers: int, images: Tensor) -> tuple[ConvENN, ConvENN]:
+    """Return the networks with the variances of the DEQ and with the best ones, each with the gain that fits best."""
+    i, j = torch.triu_indices(len(images), len(images))[:, ::2]  # half of the pairs say as much
+    a, b, c = deq.dense.variances
+    # of homogeneous layers without a bias only ratios matter: the input variances may stay
+    free = [] if deq.dense.homogeneous else [max(b, 1e-3)] * layers
+    start = np.log([max(a, 1e-3)] * (layers - 1) + free)
 
-    def __init__(self, deq: ConvDEQ, kernel: Kernel, layers: int, images: Tensor) -> None:
-        self.deq, self.kernel, self.layers, self.images = deq, kernel, layers, images
-        i, j = torch.triu_indices(len(images), len(images))
-        self.i, self.j = i[::2], j[::2]  # half of the pairs say as much
-        self.truth = self._values(deq)
-        a, b, _ = deq.dense.variances
-        # of homogeneous layers without a bias only ratios matter: the input variances may stay
-        self.fixed = [b] * layers if deq.dense.homogeneous else []
-        self.start = np.log([max(a, 1e-3)] * (layers - 1) + ([] if self.fixed else [max(b, 1e-3)] * layers))
+    def values(network: ConvDEQ | ConvENN) -> Tensor:
+        (made,) = Images.of(network, images)
+        return pair_kernels(made[i], made[j], (kernel,))[kernel]
 
-    def network(self, logarithms: Any) -> ConvENN:
-        """The network of these variances, with the gain that fits best."""
-        values = [float(v) for v in np.exp(logarithms)]
-        a, b = [0.0, *values[: self.layers - 1]], self.fixed or values[self.layers - 1 :]
-        made: Any = ([self.deq.dense.activation] * self.layers, a, b, self.deq.dense.variances[2])
-        sizes: Any = {"image": self.deq.image, "filter": self.deq.filter}
-        found = self._values(ConvENN(*made, **sizes))
-        return ConvENN(*made, **sizes, gain=float((found * self.truth).sum() / found.square().sum()))
+    def network(logarithms: Any, gain: float = 1.0) -> ConvENN:
+        found = [float(v) for v in np.exp(logarithms)]
+        recurrent, inputs = [0.0, *found[: layers - 1]], found[layers - 1 :] or b
+        phi, sizes = [deq.dense.activation] * layers, {"image": deq.image, "filter": deq.filter}
+        return ConvENN(phi, recurrent, inputs, c, **sizes, gain=gain)  # type: ignore[arg-type]
 
-    def best(self) -> Any:
-        """The logarithms that minimise the sum of squares; variances stay within four orders of magnitude."""
-        scale = float(self.truth.square().mean().sqrt())
+    def gap(logarithms: Any) -> Any:
+        found = values(network(logarithms))
+        return ((best_gain(found) * found - truth) / scale).numpy()
 
-        def gap(logarithms: Any) -> Any:
-            return ((self._values(self.network(logarithms)) - self.truth) / scale).numpy()
+    def best_gain(found: Tensor) -> float:
+        return float((found * truth).sum() / found.square().sum())
 
-        if not len(self.start):
-            return self.start
-        room = math.log(1e4)
-        bounds = (self.start - room, self.start + room)
-        return least_squares(gap, self.start, bounds=bounds, diff_step=1e-4, max_nfev=25, xtol=1e-7, ftol=1e-7).x
-
-    def _values(self, network: ConvDEQ | ConvENN) -> Tensor:
-        (images,) = Images.of(network, self.images)
-        return pair_kernels(images[self.i], images[self.j], (self.kernel,))[self.kernel]
+    truth = values(deq)
+    scale = float(truth.square().mean().sqrt())
+    best, room = start, math.log(1e4)  # variances stay within four orders of magnitude
+    if len(start):
+        bounds = (start - room, start + room)
+        best = least_squares(gap, start, bounds=bounds, diff_step=1e-4, max_nfev=25, xtol=1e-7, ftol=1e-7).x
+    plain, fitted = (network(each, best_gain(values(network(each)))) for each in (start, best))
+    return plain, fitted
