@@ -7,12 +7,14 @@ import torch
 
 import notsodeep as nsd
 from fuzz.draws import a_network
+from helpers import tolerance
 from notsodeep.errors import InvalidInputError
 from notsodeep.kernels import kernels_of
 from notsodeep.networks import KERNELS
 
 STEP = 1e-5  # of a norm
 KNOWN = 1e-5  # of the natural scale: rounding over the step, the square of the step, kinks within it
+SAME = tolerance(amplified=1e4)  # kernels may be steep
 
 
 def slopes(rng: np.random.Generator) -> int:
@@ -38,7 +40,8 @@ def slopes(rng: np.random.Generator) -> int:
         f"slope off by {off:.1e} of {size:.1e}: {kernel} of {network!r}"
     )
     other = torch.func.grad(value)(x)
-    assert torch.allclose(other, slope, rtol=1e-9, atol=1e-9 * float(slope.abs().max())), f"torch.func: {network!r}"
+    # the same sums in another order
+    assert torch.allclose(other, slope, rtol=SAME, atol=SAME * float(slope.abs().max())), f"torch.func: {network!r}"
     try:
         torch.autograd.functional.hessian(value, x)
     except InvalidInputError:
