@@ -111,4 +111,4 @@ def test_a_kernel_that_vanishes_is_refused() -> None:
     X = 1e-182 * np.random.default_rng(0).standard_normal((20, 3))
     for solver in ("cholesky", nsd.solve.CG()):
         with pytest.raises(InvalidInputError, match=r"scale the inputs up|all rows are zero"):
-            nsd.DEQRegressor(sigma_a2=0.0, solver=solver).fit(X, X[:, 0])
+            nsd.DEQRegressor(sigma_a2=0.0, solver=solver, scale=None).fit(X, X[:, 0])

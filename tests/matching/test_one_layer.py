@@ -303,7 +303,7 @@ def test_the_layer_as_plain_pytorch(phi, kernel):
     with torch.no_grad():
         model.weights[0].copy_(plain.weights[0])
         model.readout.copy_(plain.readout)
-        x = torch.randn(9, 6, dtype=torch.float64)
+        x = torch.nn.functional.normalize(torch.randn(9, 6, dtype=torch.float64)) * torch.linspace(0.5, 1.5, 9)[:, None]
         torch.testing.assert_close(plain(x), model(x), rtol=tolerance(), atol=tolerance())
         torch.testing.assert_close(torch.compile(model, backend="eager")(x), model(x))
         exported = torch.export.export(model, (x,)).module()

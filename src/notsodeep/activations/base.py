@@ -148,10 +148,6 @@ class Activation:
         """Return the derivative of :meth:`units` with respect to ``before``, entry by entry."""
         return self._slope(before)
 
-    def at_norm(self, x: Any, norm: float) -> Any:
-        """Return one unit as a function of its pre-activation, at inputs of this norm, as a figure shows it."""
-        return self(x)
-
     def value_jumps(self) -> tuple[float, ...]:
         """phi(c+) - phi(c-) at each kink c."""
         return gaps(self.sides()[0])

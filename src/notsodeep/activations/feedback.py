@@ -1,12 +1,8 @@
 """Units of a DEQ whose feedback is replaced by a Gaussian of the same variance: for inputs of every norm.
 
-At infinite width the pre-activation of a DEQ is Gaussian, with the drive B x and a feedback that depends on the angle
-nearly as the drive does, up to a part that all inputs share. A unit
-
-    phi(P(s) w.x + R(s) w'.x + b(s) beta),   s = |x|, w and w' independent, beta a normal number of its own,
-
-has a Gaussian pre-activation of that form: its kernel is E[phi(u) phi(v)] at the covariance
-(P P' + R R') x.y + b b'. It tends to the DEQ's kernel at both ends of the norms (theory, section 13).
+A unit phi(P(s) w.x + R(s) w'.x + b(s) beta), s = |x|, w and w' independent, beta a normal number of its own, has the
+kernel E[phi(u) phi(v)] at the covariance (P P' + R R') x.y + b b', of the form that the pre-activations of a DEQ nearly
+have. It tends to the DEQ's kernel at both ends of the norms (theory, section 13).
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -40,9 +36,11 @@ class Feedback(NormUnits):
     base: Activation
     parts: tuple[tuple[float, ...], ...]
     offset: float = 0.0
-    core: Activation | None = None
+    core: Conditioned | None = None
     share: float = 0.0
     name: ClassVar[str] = "feedback"
+    fade: ClassVar[float] = 1.15
+    """A core fades within this factor of the ends of its range."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,11 +49,12 @@ class Feedback(NormUnits):
             object.__setattr__(self, "core", Activation.from_dict(self.core))
         if len(self.parts) not in (2, 3) or len({len(row) for row in self.parts}) != 1 or len(self.parts[0]) < 2:
             raise ActivationError(f"Feedback takes two or three rows of coefficients of one length, got {self.parts!r}")
-        if not (self.base.elementwise and self.offset >= 0.0):
-            raise ActivationError(f"Feedback takes an elementwise activation and an offset from zero on, got {self!r}")
-        if not (0.0 <= self.share < 1.0 and (self.core is None or isinstance(self.core, Conditioned))):
-            kind = type(self.core).__name__
-            raise ActivationError(f"Feedback takes conditioned units and a share below one, got {kind}, {self.share!r}")
+        core = self.core is None or isinstance(self.core, Conditioned)
+        if not (self.base.elementwise and self.offset >= 0.0 and 0.0 <= self.share < 1.0 and core):
+            raise ActivationError(
+                f"Feedback takes an elementwise activation, an offset from zero on, conditioned units or none as its "
+                f"core and a share below one, got {self.base!r}, {self.offset!r}, {self.core!r}, {self.share!r}"
+            )
 
     def __repr__(self) -> str:
         shared = " + b(|x|) beta" if len(self.parts) == 3 else ""
@@ -77,18 +76,17 @@ class Feedback(NormUnits):
     def table(self, like: Tensor, width: int) -> Tensor:
         """Return the coefficients, row after row, beta of every unit, and the table of the core: one dimension."""
         spread = ((torch.arange(self._first(width), dtype=torch.float64) + 0.5) * _GOLDEN) % 1.0
-        core = [self.core.table(like.double()).flatten()] if isinstance(self.core, Conditioned) else []
+        core = [self.core.table(like.double()).flatten()] if self.core else []
         return torch.cat([self._coefficients.T.flatten(), torch.special.ndtri(spread), *core]).to(like)
 
     def fading(self, norm: Tensor) -> tuple[Tensor, Tensor]:
         """Return the factors of the units and of the core: together they keep the diagonal."""
-        if not isinstance(self.core, Conditioned):
+        if self.core is None:
             return torch.ones_like(norm), torch.zeros_like(norm)
         low, high = self.core.low, self.core.high
-        inner, outer = fade((low, high))
-        near = ((high - norm) / (high - outer)).clamp(0.0, 1.0)
+        near = ((high - norm) / (high - high / self.fade)).clamp(0.0, 1.0)
         if low > 0.0:
-            near = near * ((norm - low) / (inner - low)).clamp(0.0, 1.0)
+            near = near * ((norm - low) / (self.fade * low - low)).clamp(0.0, 1.0)
         return (1.0 - self.share * near * near).sqrt(), near
 
     @functools.cached_property
@@ -110,19 +108,15 @@ class Feedback(NormUnits):
         own, beta = before[..., :first], table[count : count + first]
         argument = torch.addcmul(drive * own, feedback, own.roll(1, -1))
         units = self.base(torch.addcmul(argument, shared, beta) if len(self.parts) == 3 else argument)
-        if not isinstance(self.core, Conditioned) or first == width:
+        if self.core is None or first == width:
             return units
         inner = self.core.formula(before[..., first:], inputs, table[count + first :].unflatten(0, self.core.shape))
         far, near = (factor.unsqueeze(-1) for factor in self.fading(norm))
         gains = math.sqrt(width / first), math.sqrt(width / (width - first))
         return torch.cat([gains[0] * far * units, gains[1] * near * inner], -1)
 
-    def at_norm(self, x: Any, norm: float) -> Any:
-        drive, feedback, _ = self.amplitudes(torch.tensor(norm, dtype=torch.float64))
-        return self.base(float(torch.hypot(drive, feedback)) * x)  # both directions as one, beta = 0
-
     def source_lines(self, name: str) -> list[str]:
-        if isinstance(self.core, Conditioned):
+        if self.core:
             return self._beside_core(name, self.core)
         rows = [[float(c) for c in row] for row in self.parts]
         end = " + parts[2] * beta" if len(rows) == 3 else ""
@@ -149,14 +143,13 @@ class Feedback(NormUnits):
 
     def _beside_core(self, name: str, core: Conditioned) -> list[str]:
         low, high = core.low, core.high
-        inner, outer = fade((low, high))
-        rise = f" * ((norm - {low!r}) / {inner - low!r}).clamp(0, 1)" if low > 0.0 else ""
+        rise = f" * ((norm - {low!r}) / {self.fade * low - low!r}).clamp(0, 1)" if low > 0.0 else ""
         return [
             f"def {name}(before, x):",
             '    """Units for all norms, and a quarter of the width that makes them exact within a range of norms."""',
             "    width, norm = before.shape[-1], torch.linalg.vector_norm(x, dim=-1, keepdim=True)",
             "    first = width - width // 4",
-            f"    near = (({high!r} - norm) / {high - outer!r}).clamp(0, 1){rise}",
+            f"    near = (({high!r} - norm) / {high - high / self.fade!r}).clamp(0, 1){rise}",
             f"    far = math.sqrt(width / first) * (1 - {self.share!r} * near * near).sqrt()",
             f"    units = far * {name}_far(before[..., :first], x)",
             f"    inner = near * {name}_near(before[..., first:], x)",
@@ -168,8 +161,3 @@ class Feedback(NormUnits):
             "",
             *core.source_lines(f"{name}_near", quiet=True),
         ]
-
-
-def fade(ends: tuple[float, float]) -> tuple[float, float]:
-    """The range within the ends of a core in which it is whole."""
-    return 1.15 * ends[0], ends[1] / 1.15

@@ -58,10 +58,6 @@ class NormUnits(Activation):
 
         return torch.cat([slopes(*part) for part in _blocks(before, inputs)])
 
-    def at_norm(self, x: Any, norm: float) -> Any:
-        before = torch.as_tensor(x, dtype=torch.float64).unsqueeze(-1)
-        return self.units(before, torch.full_like(before, norm)).squeeze(-1).numpy()
-
     def _value(self, x: Tensor) -> Tensor:
         raise ActivationError(
             f"{type(self).__name__} units see the norm of their input, so they are no function of the pre-activation "

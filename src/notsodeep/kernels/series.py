@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from .._arguments import whole
 from .._arrays import isolated_settings
 from .._fixed_point import unbracketed
-from ..activations import Activation
+from ..activations import Activation, Feedback
 from ..activations.forms import arc_profile
 from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import hermite_coefficients
 from ..networks import DEQ, Kernel, Network, check_kernel, check_kernels
 from ._limits import LIMITS
+from .expectations import FeedbackLayer
 from .pointwise import at_each_layer, diagonal, equilibrium_variance, largest_rounded, pairwise
 from .recursion import LayerMaps, equation, explicit, implicit
 
@@ -158,6 +159,8 @@ def _equilibrium(deq: DEQ, q: Array, gram: Complex, kernel: Kernel) -> Complex:
 
 def _circle_layer(phi: Activation, qx: Array, qy: Array, points: int) -> LayerMaps:
     """At complex covariances, rows of so many points that belong to the pairs (qx, qy)."""
+    if isinstance(phi, Feedback):
+        return _Moved(FeedbackLayer(phi, torch.from_numpy(qx), torch.from_numpy(qy)), points)
     root = np.sqrt(qx * qy)[:, None]
     slopes = phi.two_slopes
     if slopes is not None:
@@ -230,6 +233,19 @@ def _sums(blocks: Array, x: Complex) -> tuple[Complex, Complex]:
     for k in range(inner.shape[2] - 2, -1, -1):
         out = out * step + inner[:, :, k]
     return out[:, 0], out[:, 1]
+
+
+class _Moved(LayerMaps):
+    """Units with feedback, without a core: their activation at another covariance."""
+
+    def __init__(self, layer: FeedbackLayer, points: int) -> None:
+        own = layer.inner
+        self.inner = _circle_layer(own.phi, own.qx.numpy(), own.qy.numpy(), points)
+        self.along, self.shared = (v.numpy()[:, None] for v in (layer.along, layer.shared))
+
+    def both(self, lam: Complex) -> tuple[Complex, Complex]:
+        value, slope = self.inner.both(self.along * lam + self.shared)
+        return value, self.along * slope
 
 
 class _ArcCosine(LayerMaps):

@@ -44,9 +44,8 @@ def match_one_layer(
     kernel : {"ck", "ntk", "ntk_frozen"}
         The kernel to match: readout trained, all weights of the DEQ trained, all but its input weights trained.
     norms : tuple of float, optional
-        The range (low, high) of input norms, from zero upwards if need be; ``matching.norm_range`` reads one off data.
-        Homogeneous activations need none, others default to (0.5, 1.5). (0, inf): all norms, for the CK of a DEQ,
-        within about 1e-2.
+        The range (low, high) of input norms; ``matching.norm_range`` reads one off data. Homogeneous activations need
+        none, others default to (0.5, 1.5). (0, inf): all norms, for the CK of a DEQ, within about 1e-2.
     tol : float
         The allowed error relative to sqrt(k(x, x) k(y, y)).
     kinds : int or "auto"
@@ -91,7 +90,7 @@ def match_one_layer(
         raise InfeasibleMatchError(f"the kernel of {deq!r} is zero for every input: there is nothing to match")
     rule, box = _rule(deq, kernel, trains, units), _check_range(norms)
     unbounded = box[1] == math.inf
-    if not deq.homogeneous and not unbounded and not beyond:
+    if not (deq.homogeneous or unbounded or beyond):
         return _twin(deq, kernel, ranged.design(deq, kernel, box, tol, kinds, rule), box, rule)
     if kinds not in ("auto", 1) and (deq.homogeneous or unbounded):
         raise InvalidInputError(f"one kind of units serves all norms, got kinds={kinds}")
@@ -154,7 +153,6 @@ def norm_range(X: Any, coverage: float = 1.0) -> tuple[float, float]:
 
 
 def _check_range(norms: tuple[float, float] | None) -> tuple[float, float]:
-    """(low, high) with 0 <= low <= high; the default range for ``None``."""
     low, high = (0.5, 1.5) if norms is None else norms
     if (low, high) != (0.0, math.inf) and not (0.0 <= low <= high < math.inf and high > 0.0):
         raise InvalidInputError(

@@ -19,14 +19,12 @@ from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
 from ..._progress import track
 from ...activations import Feedback
-from ...gaussian import hermite_coefficients
 from ...kernels import diagonal, pairwise
 from ...kernels.pointwise import equilibrium_variance
-from ...kernels.series import series_radius
 from ...networks import DEQ, ENN
 from ..certificates import Proof, Tried
 from .bound import LayerDesign
-from .orders import Array, KernelOrders, measure, vanishes_at_zero
+from .orders import Array, measure, sample, vanishes_at_zero
 from .ranged import fitted
 
 FAMILY = "feedback"
@@ -54,15 +52,15 @@ def design_with_core(deq: DEQ, norms: tuple[float, float], tol: float, kinds: in
     """
     low, high = norms
     layer = _layer(deq, 1.0, 1.0)
-    target = measure(deq, "ck", (low / 1.15, 1.15 * high), tol)
-    orders, total = _orders(layer, target)
+    target = measure(deq, "ck", (low / layer.fade, layer.fade * high), tol)
+    own = sample(ENN([layer]), "ck", target.low, target.high, target.power, len(target.orders), len(target.nodes))
     core = max(low, 1e-3 * high), high
     grid, rows = _grid(deq, core), []
     counts = range(1, 4) if kinds == "auto" else (int(kinds),)
     choices = list(itertools.product((0.01, 0.02, 0.04), counts))
     for share, count in track(choices, len(choices), "units for a range"):
-        rest, kept = replace(target, smoothness=None), 1.0 - share
-        rest = replace(rest, orders=rest.orders - kept * orders, total=rest.total - kept * total)
+        orders, total = target.orders - (1.0 - share) * own.orders, target.total - (1.0 - share) * own.total
+        rest = replace(target, orders=orders, total=total, smoothness=None)
         tried = replace(layer, core=fitted(rest, count, tol / share), share=share)
         rows.append((float(grid.errors(tried).max()), count, tried))
         if kinds == "auto" and rows[-1][0] <= 0.7 * tol:
@@ -74,30 +72,6 @@ def design_with_core(deq: DEQ, norms: tuple[float, float], tol: float, kinds: in
     proof = Proof(1.1 * seen, seen, at, _SEARCHED)
     reason = "units for all norms, and others beside them that make the kernel exact within the range"
     return LayerDesign(best, proof, (*table, Tried(count, proof.bound, FAMILY)), reason, 1.1 * outside)
-
-
-def _orders(layer: Feedback, target: KernelOrders) -> tuple[Array, Array]:
-    """The orders of the units' kernel at the nodes of the target, and its value at cosine one."""
-    count, size = len(target.nodes), 2 * len(target.orders)
-    i, j = np.triu_indices(count)
-    s, t = target.nodes[i], target.nodes[j]
-    radius = series_radius(target.network, size, damped=True)
-    z = radius * np.exp(2j * np.pi * np.arange(size // 2 + 1) / size)
-    (px, rx, bx), (py, ry, by) = ((v.numpy() for v in layer.amplitudes(torch.from_numpy(n))) for n in (s, t))
-    qx, qy = (px**2 + rx**2) * s**2 + bx**2, (py**2 + ry**2) * t**2 + by**2
-    left, right = (np.asarray(hermite_coefficients(layer.base, q, 1024)) for q in (qx, qy))
-    r = (((px * py + rx * ry) * s * t)[:, None] * z + (bx * by)[:, None]) / np.sqrt(qx * qy)[:, None]
-    values = np.zeros_like(r)
-    for a in (left * right).T[::-1, :, None]:
-        values = values * r + a
-    found = np.fft.irfft(values.conj(), n=size, axis=1) * radius ** -np.arange(size)
-    at = (torch.from_numpy(v) for v in (s * s, t * t, s * t))
-    whole = pairwise(ENN([layer]), next(at), next(at), next(at), ("ck",), check=False)["ck"].numpy()
-    orders, total = np.zeros_like(target.orders), np.zeros_like(target.total)
-    scale = (s * t) ** target.power
-    orders[:, i, j] = orders[:, j, i] = (found[:, : len(orders)] / scale[:, None]).T
-    total[i, j] = total[j, i] = whole / scale
-    return orders, total
 
 
 def _layer(deq: DEQ, shared: float, turn: float) -> Feedback:

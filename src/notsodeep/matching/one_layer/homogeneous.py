@@ -85,28 +85,20 @@ def _growing(network: Network, kernel: Kernel, trains: Trains, tol: float) -> It
     smooth = float(data.orders[16:].sum()) <= 1e-15
     gain = gains(trains, singular=True)
     order = 0 if kernel == "ntk_frozen" or (kernel == "ntk" and trains == "readout") else 1
-    sign = signs(network, 1.0, np.sqrt(data.orders))
+    roots = np.sqrt(data.orders)
+    sign = signs(network, 1.0, roots)
+    choices = (sign * roots)[None, :, None, None]
+    if data.parity is None:  # the odd orders beyond the first may have either sign
+        choices = np.repeat(choices, 2, axis=0)
+        choices[1, 3::2] *= -1.0
     for degree, singular in ((6, 3), (6, 5), (8, 5), (10, 5)):
         basis = Basis(1.0, degree, 0 if smooth else singular, order, data.parity)
-        found = min((_fitted(basis, data, s, gain) for s in _choices(sign, data)), key=lambda f: f.missed)
+        fits = [smallest(basis, want, gain, degrees=(degree,), alphas=(0.4, 0.5, 0.6)) for want in choices]
+        found = min(fits, key=lambda f: f.missed)
         proof = _certify(data, found, gain)
         yield _layer(found, data), proof
         if proof.bound <= 0.1 * tol:
             break
-
-
-def _choices(sign: Array, data: Profile) -> list[Array]:
-    """The odd orders beyond the first may have either sign."""
-    if data.parity is not None:
-        return [sign]
-    flipped = sign.copy()
-    flipped[3::2] *= -1.0
-    return [sign, flipped]
-
-
-def _fitted(basis: Basis, data: Profile, sign: Array, gain: Array) -> UnitFit:
-    want = (sign * np.sqrt(data.orders))[:, None, None]
-    return smallest(basis, want, gain, degrees=(basis.degree,), alphas=(0.4, 0.5, 0.6))
 
 
 def _layer(found: UnitFit, data: Profile) -> Conditioned:

@@ -188,7 +188,7 @@ def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: f
     share = max(LIMITS.resolution * tol, 1e-12)  # rounding ends the decay of the coefficients
     terms, _ = resolved(network, kernel, high, LIMITS.resolution * tol)
     if high <= low:
-        return _sample(network, kernel, low, high, power, terms, 1, None)
+        return sample(network, kernel, low, high, power, terms, 1)
     smooth = _continued(network, kernel, low, high, power)
     if smooth is not None:
         s = norms_at(np.linspace(-1.0, 1.0, 9), low, high)
@@ -196,11 +196,11 @@ def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: f
         for count in (*range(10, 32, 2), 36, 42, 50, 60, 68, 76, 84, 92, 100, 112):
             # more than thirty nodes cost much: there interpolation may take three times more
             if smooth.interpolation(count - 1, rough) <= (share if count <= 30 else 3.0 * share):
-                return _sample(network, kernel, low, high, power, terms, count, smooth)
+                return sample(network, kernel, low, high, power, terms, count, smooth)
     best = None
     counts = (27, 40) if network.kinked else (12, 18, 27, 40)
     for count in track(counts, len(counts), f"the {kernel} at pairs of norms"):
-        target = _sample(network, kernel, low, high, power, terms, count, None)
+        target = sample(network, kernel, low, high, power, terms, count)
         best = target if best is None or target.interpolation < best.interpolation else best
         if best.interpolation <= share:
             break
@@ -210,7 +210,7 @@ def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: f
 
 def sketch(network: Network, kernel: Kernel, norms: tuple[float, float]) -> KernelOrders:
     """The first orders alone at a few norms."""
-    found = _sample(network, kernel, *norms, int(vanishes_at_zero(network)), 96, 12, None)
+    found = sample(network, kernel, *norms, int(vanishes_at_zero(network)), 96, 12)
     return replace(found, total=found.orders.sum(0))
 
 
@@ -228,7 +228,7 @@ def resolved(network: Network, kernel: Kernel, high: float, share: float) -> tup
     return count, 1.0 - float(g.sum()) / total
 
 
-def _sample(
+def sample(
     network: Network,
     kernel: Kernel,
     low: float,
@@ -236,8 +236,9 @@ def _sample(
     power: int,
     terms: int,
     count: int,
-    smooth: Smoothness | None,
+    smooth: Smoothness | None = None,
 ) -> KernelOrders:
+    """The orders at so many nodes."""
     nodes = norms_at(chebyshev_nodes(count), low, high)
     orders, total = np.zeros((terms, count, count)), np.empty((count, count))
     i, j = np.triu_indices(count)
