@@ -382,6 +382,7 @@ class ConvDEQ(_OfImages):
     dense: DEQ
     image: tuple[int, int, int]
     filter: int
+    gain = 1.0
 
     def __init__(
         self,
@@ -401,18 +402,9 @@ class ConvDEQ(_OfImages):
         return (self.dense.variances,)
 
     @property
-    def gain(self) -> float:
-        """The factor of the kernels."""
-        return 1.0
-
-    @property
     def limit(self) -> float:
         """1 / (4 Lip^2): below it a wide network is a contraction, as a dense one is."""
         return self.dense.limit
-
-    def check_contraction(self) -> None:
-        """Raise :class:`ContractionError` unless a unique equilibrium is guaranteed."""
-        self.dense.check_contraction()
 
     def __repr__(self) -> str:
         return f"Conv{self.dense!r}"[:-1] + f", image={self.image}, filter={self.filter})"
@@ -436,10 +428,8 @@ class ConvENN(_OfImages):
     sigma_a2, sigma_b2, sigma_c2 : float or sequence of floats
         The variances of the filters A_l, of the input filters B_l and of the biases; one for all layers, or one each.
         The first layer has no A_1. With 0 as sigma_b2 of all layers but the first the input is not injected.
-    image : tuple of three int
-        Channels, height and width of an image. Rows of data are flattened images, channels first.
-    filter : int, default 3
-        Height and width of the filters, an odd number.
+    image, filter : tuple of three int, and int
+        The sizes of images and filters, as in :class:`ConvDEQ`.
     gain : float, default 1
         The factor of the kernels.
 
@@ -498,7 +488,6 @@ class ConvENN(_OfImages):
         return {**self.dense.to_dict(), **layers, **own}
 
 
-_VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
 Convolutional = ConvDEQ | ConvENN
 Network = DEQ | ENN
 

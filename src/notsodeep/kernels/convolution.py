@@ -1,14 +1,11 @@
 """Exact kernels of wide convolutional networks.
 
-For a pair of images the covariance of the pre-activations is a field: one number per position. Without pooling the
-equations close on pairs of equal positions, so the calculus of :mod:`recursion` holds with fields in place of numbers
-and one new operation, the mean over the window of the filter:
+For a pair of images the covariance of the pre-activations is a field, one number per position (see recursion.py):
 
     Lambda = sigma_a2 W[G(Lambda)] + sigma_b2 W[x . y] + sigma_c2,   CK = mean of G,   NTK = CK + sum of M Lambda,
 
-where M = Gdot (1 / P + sigma_a2 W[M]) is the effect of the pre-activation at each position on the output. W adds up the
-window, counts what lies outside the image as zero and divides by the size of the filter; it is symmetric. Explicit
-networks have one Lambda and one M for each layer, from the one before and from the one after.
+where M = Gdot (1 / P + sigma_a2 W[M]), and W is the mean over the window of the filter, with zeros outside the image.
+Explicit networks have one Lambda and one M for each layer, from the one before and from the one after.
 """
 
 from __future__ import annotations
@@ -44,10 +41,12 @@ def fill_convolutional(
         if any(isinstance(layer.maps, EntryMaps) for layer in left.layers):  # slow: soon announced
             entries = LIMITS.pairs_at_once
         side = max(1, math.isqrt(entries // network.positions))
-        blocks = list(_blocks(len(left), len(right), side, y is None))
-        places, started = torch.arange(max(len(left), len(right)), device=x.device), time.perf_counter()
+        starts = itertools.product(range(0, len(left), side), range(0, len(right), side))
+        blocks = [(slice(i, i + side), slice(j, j + side)) for i, j in starts if y is not None or i <= j]
+        ours, theirs = (torch.arange(len(images), device=x.device) for images in (left, right))
+        started = time.perf_counter()
         for done, (rows, columns) in enumerate(track(blocks, len(blocks), "convolutional kernel", progress)):
-            i, j = torch.cartesian_prod(places[rows], places[columns]).T
+            i, j = torch.cartesian_prod(ours[rows], theirs[columns]).T
             for kernel, values in pair_kernels(left[i], right[j], tuple(target)).items():
                 target[kernel][rows, columns] = values.reshape(target[kernel][rows, columns].shape)
                 if y is None and rows != columns:
@@ -79,12 +78,6 @@ def convolutional_diagonal(network: Convolutional, x: Tensor, kernels: Sequence[
         inner = window(network, (images.pixels * images.pixels).sum(1))
         found.append(_kernels(network, inner, layers, kernels))
     return {kernel: torch.cat([each[kernel] for each in found]) for kernel in kernels}
-
-
-def _blocks(rows: int, columns: int, side: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:
-    for i in range(0, rows, side):
-        for j in range(i if symmetric else 0, columns, side):
-            yield slice(i, min(i + side, rows)), slice(j, min(j + side, columns))
 
 
 # ---- images ----------------------------------------------------------------------------------------------
@@ -226,7 +219,10 @@ def _covariance(
             return field, value, slope
         # the equation of the step is solved as exactly as the step is worth
         field = field + _linear(network, sigma_a2 * slope, gap, max(tol, min(1e-2, residual)))
-    raise _diverged(network, residual)
+    raise ConvergenceError(
+        f"the covariances of {network!r} were not reached (relative residual {residual:.1e}); lower sigma_a2 (a "
+        f"solution is guaranteed below {network.limit:.6g})"
+    )
 
 
 def _linear(network: ConvDEQ, weight: Tensor, source: Tensor, tol: float) -> Tensor:
@@ -272,21 +268,14 @@ class SemiIteration(NamedTuple):
 
 
 def _solve(network: ConvDEQ, step: Callable[[Tensor], Tensor], start: Tensor, tol: float) -> Tensor:
-    found = solve_equilibrium(step, start, SolverOptions(tol=tol, max_steps=2000))
-    if not bool(found.converged.all()):
-        raise _diverged(network, float(found.residual.max()))
+    options = SolverOptions(tol=tol, max_steps=2000, on_failure="raise")
+    found = solve_equilibrium(step, start, options)
+    found.require(options, f"the field of {network!r}")
     return found.value
 
 
 def _tolerance(field: Tensor) -> float:
     return 100.0 * torch.finfo(field.dtype).eps
-
-
-def _diverged(network: ConvDEQ, residual: float) -> ConvergenceError:
-    return ConvergenceError(
-        f"the covariances of {network!r} were not reached (relative residual {residual:.1e}); lower sigma_a2 (a "
-        f"solution is guaranteed below {network.limit:.6g})"
-    )
 
 
 # ---- CUDA ------------------------------------------------------------------------------------------------

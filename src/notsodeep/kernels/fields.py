@@ -1,13 +1,10 @@
 """Layers on fields: E[phi(u) phi(v)] and E[phi'(u) phi'(v)] at many positions of many pairs of images.
 
-What a layer needs of one image is its *side*, made once per image; what it needs of a pair is the covariance. Three
-kinds of layers do it, in this order: a closed form; for smooth activations a Hermite series, whose coefficients are
-functions of the standard deviation alone; and entry by entry, for everything else.
+What a layer needs of one image is its *side*, made once; what it needs of a pair is the covariance. Layers have a
+closed form, a Hermite series (smooth activations), or are computed entry by entry (everything else).
 """
 
 from __future__ import annotations
-
-import functools
 
 import torch
 from torch import Tensor
@@ -44,13 +41,12 @@ class EntryMaps(FieldMaps):
     """The exact layer in the place of a closed form, whatever the activation: in double precision on the CPU."""
 
     def __init__(self, phi: Activation) -> None:
-        super().__init__(functools.partial(_entries, phi))
+        self.phi = phi
 
-
-def _entries(phi: Activation, qx: Tensor, qy: Tensor, covariance: Tensor) -> Both:
-    flat = [field.expand_as(covariance).double().cpu().ravel() for field in (qx, qy, covariance)]
-    value, slope = layer_of(phi, flat[0], flat[1]).both(flat[2])
-    return value.reshape(covariance.shape).to(covariance), slope.reshape(covariance.shape).to(covariance)
+    def both(self, x: Tensor, y: Tensor, covariance: Tensor) -> Both:
+        qx, qy, flat = (field.expand_as(covariance).double().cpu().ravel() for field in (x, y, covariance))
+        value, slope = layer_of(self.phi, qx, qy).both(flat)
+        return value.reshape(covariance.shape).to(covariance), slope.reshape(covariance.shape).to(covariance)
 
 
 class SeriesMaps(FieldMaps):

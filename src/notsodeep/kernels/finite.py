@@ -182,7 +182,7 @@ def _networks(
     network: Network | ConvDEQ, rows: Tensor, width: int | Sequence[int], draws: int, seed: int, check: bool
 ) -> Iterator[_Drawn]:
     if isinstance(network, DEQ | ConvDEQ) and check:
-        network.check_contraction()
+        _dense(network).check_contraction()
     if isinstance(network, ConvDEQ):
         network.check_rows(rows)
     widths = _widths(network, width, rows.shape[1])

@@ -209,7 +209,12 @@ def _matrices(
     if isinstance(network, Convolutional):
         if needed:
             raise InvalidInputError("convolutional kernels have no gradients in the images; detach them")
-        found = _fill_images(network, spec, x, y, out, progress)
+        network.check_rows(x)
+        other = x if y is None else y
+        found = _destinations(spec.names, (len(x), len(other)), (x, other), out)
+        if len(x) and len(other):
+            fill_convolutional(network, x, y, found, progress)
+        _check_finite(network, found)
     elif needed:
         found = _differentiable(spec.varied(variances), x, y)
     else:
@@ -349,22 +354,6 @@ def _fill(
         for kernel, values in _diagonals(spec, points.sx, points.table, points.least).items():
             target[kernel].diagonal().copy_(values)
     _check_finite(spec.network, target)
-    return target
-
-
-def _fill_images(
-    network: Convolutional,
-    spec: KernelSpec,
-    x: Tensor,
-    y: Tensor | None,
-    out: Mapping[Kernel, Any] | None,
-    progress: bool | None,
-) -> dict[Kernel, Tensor]:
-    network.check_rows(x)
-    target = _destinations(spec.names, (len(x), len(x if y is None else y)), (x, x if y is None else y), out)
-    if all(values.numel() for values in target.values()):
-        fill_convolutional(network, x, y, target, progress)
-    _check_finite(network, target)
     return target
 
 

@@ -28,15 +28,12 @@ class ConvTwin:
 
     Parameters
     ----------
-    deq : ConvDEQ
-    network : ConvENN
-        The stand-in; estimators take it as ``network=``.
+    deq, network : ConvDEQ and ConvENN
+        The DEQ and its stand-in, which estimators take as ``network=``.
     kernel : {"ck", "ntk", "ntk_frozen"}
         The kernel of both that is compared.
-    error : float
-        The relative spectral distance of the two kernel matrices of the held-out images.
-    largest : float
-        The largest difference of two entries, over the mean of the diagonal.
+    error, largest : float
+        The relative spectral distance of the two kernel matrices, and their largest difference over the mean diagonal.
     plain : float
         ``error`` of as many layers with the variances of the DEQ and the best gain.
     fitted, measured : int
@@ -76,8 +73,7 @@ def match_conv(
 ) -> ConvTwin:
     """Fit an explicit convolutional network with injected input to the kernel of a convolutional DEQ.
 
-    The variances of every layer and one gain are fitted to pairs of some of the images, and the kernels are compared on
-    others. This is a measurement, not a proof: it holds for images like these.
+    Variances and a gain are fitted to pairs of some of the images; the kernels are compared on others, without proof.
 
     Parameters
     ----------
@@ -117,7 +113,7 @@ def match_conv(
     """
     check_kernel(deq.dense, kernel)
     if check:
-        deq.check_contraction()
+        deq.dense.check_contraction()
     rows = as_rows(X, least=16).double().cpu()
     deq.check_rows(rows)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(whole_seed(seed)))
