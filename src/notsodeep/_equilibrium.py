@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from ._arguments import check_settings, checked, shown, whole
-from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError, warn
+from .errors import ConvergenceWarning, InvalidInputError, warn
 
 Step = Callable[[Tensor], Tensor]
 SolverMethod = Literal["auto", "picard", "anderson"]
-OnFailure = Literal["warn", "raise"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,7 +35,7 @@ LIMITS = EquilibriumLimits()
 
 @dataclass(frozen=True)
 class SolverOptions:
-    """Say how equilibria are found, how exactly, and what happens when one is not.
+    """Say how equilibria are found, and how exactly.
 
     Parameters
     ----------
@@ -48,21 +47,18 @@ class SolverOptions:
     tol : float
         A row is done when |f(z) - z| <= tol |f(z)|; derivatives are solved to the same tolerance.
     max_steps : int
-        The most evaluations of f.
-    on_failure : {"warn", "raise"}
-        What happens when a row is not done by then.
+        The most evaluations of f. A row that is not done by then is a :class:`~notsodeep.errors.ConvergenceWarning`.
 
     Examples
     --------
     >>> import notsodeep as nsd
     >>> nsd.nn.SolverOptions("anderson", tol=1e-8)
-    SolverOptions(method='anderson', tol=1e-08, max_steps=200, on_failure='warn')
+    SolverOptions(method='anderson', tol=1e-08, max_steps=200)
     """
 
     method: SolverMethod = "auto"
     tol: float = 1e-5
     max_steps: int = 200
-    on_failure: OnFailure = "warn"
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -89,19 +85,17 @@ class Equilibrium:
         return f"Equilibrium({tuple(self.value.shape)}, {self.steps} steps, {met} converged)"
 
     def require(self, options: SolverOptions, what: str = "the equilibrium") -> None:
-        """Warn or raise unless every row converged; the message carries the residual."""
+        """Warn unless every row converged; the message carries the residual."""
         if bool(self.converged.all()):
             return
         missed = int((~self.converged).sum())
-        message = (
+        warn(
             f"{what} was not reached for {missed} of {self.converged.numel()} rows: relative residual "
             f"{float(self.residual.max()):.1e} after {self.steps} steps, tolerance {options.tol:.1e}. The map may "
             "be no contraction (see contraction()); lower sigma_a2, limit the contraction during training, allow "
-            "more steps, or loosen the tolerance if it is near the rounding error of the data type"
+            "more steps, or loosen the tolerance if it is near the rounding error of the data type",
+            ConvergenceWarning,
         )
-        if options.on_failure == "raise":
-            raise ConvergenceError(message)
-        warn(message, ConvergenceWarning)
 
 
 @checked

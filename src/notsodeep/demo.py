@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,19 +30,13 @@ ACTIVATIONS = {"tanh": "tanh", "relu": "ReLU"}
 COLOURS = {"DEQ": "#2f7fc1", "twin": "#d1495b", "plain": "#3d9a5c"}  # they read on white and on black
 
 
-@dataclass(frozen=True)
-class DemoSize:
+class DemoSize(NamedTuple):
     """How much is computed."""
 
     dimension: int = 800
     points: int = 600
     width: int = 512
     seeds: int = 3
-
-    @staticmethod
-    def quick() -> DemoSize:
-        """Return a size that takes seconds."""
-        return DemoSize(200, 150, 128, 2)
 
 
 @dataclass(frozen=True)
@@ -90,10 +84,15 @@ class Case:
 def main(folder: str | Path = "demo", console: Console | None = None, *, quick: bool = False) -> tuple[Case, ...]:
     """Compute, print the table, and write ``demo.png`` into ``folder``; return what was computed."""
     console = console or Console()
-    started, size = time.perf_counter(), DemoSize.quick() if quick else DemoSize()
+    started, size = time.perf_counter(), DemoSize(200, 150, 128, 2) if quick else DemoSize()
     target = Path(folder) / "demo.png"
     target.parent.mkdir(exist_ok=True)  # and no folders above it, as elsewhere
-    cases = run(size, console)
+    asked = [(data, phi) for data in (_mixture(size), _digits(size)) for phi in ACTIVATIONS]
+    found = []
+    for i, (data, phi) in enumerate(asked, 1):
+        console.print(f"{i} of {len(asked)}: {ACTIVATIONS[phi]} DEQ, its twin and a plain layer on the {data.name} ...")
+        found.append(_case(data, phi, size))
+    cases = tuple(found)
     console.print(table(cases, size))
     for case in cases[:2]:
         kinds = "one kind" if case.twin.kinds == 1 else f"{case.twin.kinds} kinds"
@@ -103,16 +102,6 @@ def main(folder: str | Path = "demo", console: Console | None = None, *, quick: 
         draw(cases).savefig(part, format="png", dpi=110)
     console.print(f"Figure: {target} ({time.perf_counter() - started:.0f} s)")
     return cases
-
-
-def run(size: DemoSize, console: Console) -> tuple[Case, ...]:
-    """Compute every case, and tell which."""
-    asked = [(data, phi) for data in (_mixture(size), _digits(size)) for phi in ACTIVATIONS]
-    found = []
-    for i, (data, phi) in enumerate(asked, 1):
-        console.print(f"{i} of {len(asked)}: {ACTIVATIONS[phi]} DEQ, its twin and a plain layer on the {data.name} ...")
-        found.append(_case(data, phi, size))
-    return tuple(found)
 
 
 # ---- data ------------------------------------------------------------------------------------------------

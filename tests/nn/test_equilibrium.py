@@ -14,7 +14,7 @@ import notsodeep as nsd
 from helpers import solved
 from notsodeep._equilibrium import SolverMethod, solve_equilibrium
 from notsodeep._maps import Product
-from notsodeep.errors import ConvergenceError, ConvergenceWarning, InvalidInputError
+from notsodeep.errors import ConvergenceWarning, InvalidInputError
 from notsodeep.nn import SolverOptions
 from notsodeep.nn.deq import power_iteration
 
@@ -163,11 +163,6 @@ def test_non_convergence_warns_with_the_residual() -> None:
         unstable_model(method="picard")(torch.ones(3, 4))
 
 
-def test_non_convergence_raises_on_request() -> None:
-    with pytest.raises(ConvergenceError, match="after 30 steps"):
-        unstable_model(method="picard", on_failure="raise")(torch.ones(3, 4))
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -175,7 +170,6 @@ def test_non_convergence_raises_on_request() -> None:
         ({"tol": 0.0}, "positive"),
         ({"tol": math.nan}, "number"),
         ({"max_steps": 0}, "whole number of at least 1"),
-        ({"on_failure": "ignore"}, "one of 'warn', 'raise'"),
     ],
 )
 def test_options_are_checked(options: dict, words: str) -> None:

@@ -6,7 +6,7 @@ import tempfile
 import webbrowser
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from typer import Option
@@ -70,12 +70,15 @@ def match(
     if data is None:
         inputs.refuse("belongs to --data", labels=labels, standardise=standardise, device=device)
     deq = inputs.deq_from(activation, sigma_a2, sigma_b2)
+    points = None if data is None else inputs.points_from(data, standardise)
     if route == "sphere":
-        twin, points = nsd.match_sphere(deq, kernel=kernel), None
+        twin = nsd.match_sphere(deq, kernel=kernel)
     elif route == "papers":
-        twin, points = _for_mixtures(deq, kernel, family or "auto", data, labels, standardise)
+        statistics = 1.0 if points is None else inputs.statistics_of(points, labels)  # without data norm one
+        twin = nsd.match(deq, statistics, kernel=kernel, family=family or "auto")
     else:
-        twin, points = _for_every_input(deq, kernel, norms, tol, data, standardise)
+        norms = nsd.matching.norm_range(points) if norms is None and points is not None else norms
+        twin = nsd.match_one_layer(deq, kernel, norms, tol=1e-4 if tol is None else tol)
     verified = None if points is None else twin.verify(inputs.on_device(points[:2000], device))
     sizes = {} if points is None else {"in_features": points.shape[1]}
     source = nsd.pytorch_code(twin, parametrisation=parametrisation, **sizes)
@@ -89,26 +92,6 @@ def match(
     else:
         typer.echo(f"{twin}" if verified is None else f"{twin}\n  verified  {verified}")
         typer.echo(f"\n# PyTorch source of the twin\n\n{source.rstrip()}")
-
-
-def _for_mixtures(
-    deq: Any, kernel: Any, family: Any, data: Path | None, labels: Path | None, standardise: bool
-) -> tuple[Any, Any]:
-    """Return the papers' twin and the points it was designed for; without data, that of inputs of norm one."""
-    if data is None:
-        return nsd.match(deq, 1.0, kernel=kernel, family=family), None
-    statistics = inputs.statistics_from(data, labels, standardise)
-    return nsd.match(deq, statistics, kernel=kernel, family=family), statistics.X
-
-
-def _for_every_input(
-    deq: Any, kernel: Any, norms: tuple[float, float] | None, tol: float | None, data: Path | None, standardise: bool
-) -> tuple[Any, Any]:
-    """Return the twin of one layer for a range of norms, which the data have or the user gives, and the points."""
-    points = None if data is None else inputs.points_from(data, standardise)
-    if norms is None and points is not None:
-        norms = nsd.matching.norm_range(points)
-    return nsd.match_one_layer(deq, kernel, norms, tol=1e-4 if tol is None else tol), points
 
 
 @app.command()

@@ -139,9 +139,8 @@ def labels_from(source: Path, n: int) -> Any:
     return np.array(cells[heading:])
 
 
-def statistics_from(data: Path, labels: Path | None, standardise: bool) -> Any:
-    """Return the statistics of a file of points, with labels if there are any."""
-    X = points_from(data, standardise)
+def statistics_of(X: Any, labels: Path | None) -> Any:
+    """Return the statistics of points, with the labels of a file if there is one."""
     return nsd.MixtureStatistics.estimate(X, None if labels is None else labels_from(labels, len(X)))
 
 

@@ -60,14 +60,15 @@ def kernel(
     else:
         Y, X = inputs.points_from(against, standardise, points)
     shape, (x, y) = (len(X), len(X if Y is None else Y)), (inputs.on_device(rows, device) for rows in (X, Y))
-    write_matrix(output, shape, X.dtype, lambda out: _fill(out, source, x, y, which or "ck"))
+    name: Kernel = which or "ck"
 
+    def fill(out: Any) -> None:
+        if isinstance(source, nsd.Twin):
+            source.kernel_matrix(x, y, out=out)
+        else:
+            nsd.kernels_of(source, x, y, kernels=(name,), out={name: out})
 
-def _fill(out: Any, source: Any, X: Any, Y: Any, which: Kernel) -> None:
-    if isinstance(source, nsd.Twin):
-        source.kernel_matrix(X, Y, out=out)
-    else:
-        nsd.kernels_of(source, X, Y, kernels=(which,), out={which: out})
+    write_matrix(output, shape, X.dtype, fill)
 
 
 @app.command()
@@ -125,8 +126,8 @@ def _source(data: Path | None, labels: Path | None, p: int | None, n: int | None
     """Return what the law is computed from, and points on which it is compared with the exact kernel."""
     if data is not None:
         inputs.refuse("is the size of a mixture; --data has its own columns and rows", p=p, n=n)
-        statistics = inputs.statistics_from(data, labels, standardise)
-        return statistics, statistics.X
+        X = inputs.points_from(data, standardise)
+        return inputs.statistics_of(X, labels), X
     inputs.refuse("belongs to --data; the mixture of -p has its own", labels=labels, standardise=standardise)
     p = 1000 if p is None else p
     n = round(0.8 * p) if n is None else n

@@ -77,31 +77,25 @@ def match_sphere(
     check_kernel(deq, kernel)
     deq.check_driven()
     whole("terms", terms, 2)
-    if not float(sphere_diagonal(deq, kernel)) > 0.0:
+    total = float(sphere_diagonal(deq, kernel))
+    if not total > 0.0:
         raise InfeasibleMatchError(f"the kernel of {deq!r} is zero on the whole sphere: there is nothing to match")
     if family == "quadratic":
         return _quadratic(deq, kernel, dimension, normalise)
-    layer, bound, total = _hermite(deq.detached(), kernel, terms)
+    series = np.asarray(power_series(deq.detached(), terms, kernel), dtype=float)
+    if float(series.min()) < -1e-13 * total:
+        raise InfeasibleMatchError(f"the power series of {deq!r} has a negative coefficient {series.min():.3g}")
+    sizes = np.sqrt(np.maximum(series, 0.0) / (1.0 + np.arange(terms) if kernel == "ntk" else np.ones(terms)))
+    # the tail, and what rounding can add to a sum of this many terms
+    bound = max(total - float(series.sum()), 0.0) + 1e-15 * terms * total
     return Twin(
         deq,
-        ENN([layer]),
+        ENN([Hermite(tuple((sizes * _signs(deq.detached(), sizes)).tolist()))]),
         kernel,
         "hermite",
         TwinCertificate("sphere", bound / total, bound, normalise=normalise),
         reason=f"unit-norm inputs: one layer with the square roots of the kernel's power series, {terms} terms",
     )
-
-
-def _hermite(deq: DEQ, kernel: Kernel, terms: int) -> tuple[Hermite, float, float]:
-    """The layer, its largest error, and the kernel's diagonal."""
-    series, total = np.asarray(power_series(deq, terms, kernel), dtype=float), float(sphere_diagonal(deq, kernel))
-    if float(series.min()) < -1e-13 * total:
-        raise InfeasibleMatchError(f"the power series of {deq!r} has a negative coefficient {series.min():.3g}")
-    weights = 1.0 + np.arange(terms) if kernel == "ntk" else np.ones(terms)
-    sizes = np.sqrt(np.maximum(series, 0.0) / weights)
-    layer = Hermite(tuple(float(c) for c in sizes * _signs(deq, sizes)))
-    # the tail, and what rounding can add to a sum of this many terms
-    return layer, max(total - float(series.sum()), 0.0) + 1e-15 * terms * total, total
 
 
 def _signs(deq: DEQ, sizes: Array) -> Array:

@@ -38,7 +38,7 @@ def find_equilibrium(
 
 @uncompiled
 def equilibrium(recurrent: Tensor, drive: Tensor, layer: Product, phi: Activation, options: SolverOptions) -> Tensor:
-    """Return the differentiable solution u of u = phi(drive + gain u A'); warn or raise where there is none."""
+    """Return the differentiable solution u of u = phi(drive + gain u A'); warn where there is none."""
     return _NonlinearEquilibrium.apply(recurrent, drive, layer, phi, options)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import check_fields, checked, shown, whole_seed
-from .._arrays import as_numbers, bad_row
+from .._arrays import as_numbers, as_rows, bad_row
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, warn
 from .certify import Certificate, Drift, certify, check_promise, check_rows, compare_samples
 from .checkpoint import check_shapes, read_file, write_file
@@ -321,13 +321,7 @@ class _Model:
 def _as_rows(X: Any, name: str, generator: torch.Generator, ask: _Model) -> Tensor:
     """Return rows in the type and on the device of the model's weights; of an iterable of batches a sample."""
     rows = _sampled(X, name, LIMITS.most_rows, generator) if _is_iterable(X) else as_numbers(X, name)
-    if rows.ndim < 2:
-        raise InvalidInputError(f"{name} must hold rows, an array of shape (n, ...), got shape {tuple(rows.shape)}")
-    if not len(rows):
-        raise InvalidInputError(f"{name} has no rows")
-    bad = bad_row(rows.reshape(len(rows), -1))
-    if bad is not None:
-        raise InvalidInputError(f"{name} holds NaN or infinity (first in row {bad}); remove or impute these points")
+    as_rows(rows.flatten(1) if rows.ndim > 1 else rows, name)  # refuses what is no data
     like = ask.like if ask.like is not None and ask.like.is_floating_point() else None
     return rows.detach().to(torch.float32) if like is None else rows.detach().to(like.device, like.dtype)
 

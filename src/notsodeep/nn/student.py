@@ -203,11 +203,8 @@ def distil(
     told = [f"distilling {len(data):,} rows"]
     student.train()
     for step in track(range(options.steps), options.steps, lambda: told[-1], progress):
-        _set_rate(optimiser, options.lr, step / options.steps)
         rows, answers = _batch(data, ask, options, generator)
-        optimiser.zero_grad(set_to_none=True)
-        _unlikeness(student(rows), answers, data).backward()
-        optimiser.step()
+        _descend(optimiser, _unlikeness(student(rows), answers, data), options.lr, step / options.steps)
         if (step + 1) % every == 0:
             differing = float(held.differs(in_batches(student.eval(), held.rows)).double().mean())
             student.train()
@@ -237,12 +234,9 @@ def train_head(scored: Scored, ask: Ask, data: Data, held: Data, options: Replac
     optimiser = torch.optim.Adam(scored.head.parameters(), lr=options.lr, weight_decay=1e-4)
     steps = 600  # on a small network of a few thousand rows: a second
     for step in range(steps):
-        _set_rate(optimiser, options.lr, step / steps)
         which = _draw(pool, 2 * options.batch_size, generator)
         found = scored.score(pool.rows[which], outputs[which])
-        optimiser.zero_grad(set_to_none=True)
-        distance(found, target[which]).backward()
-        optimiser.step()
+        _descend(optimiser, distance(found, target[which]), options.lr, step / steps)
 
 
 def _unlikeness(outputs: Tensor, wanted: Tensor, data: Data) -> Tensor:
@@ -279,6 +273,10 @@ def _draw(data: Data, count: int, generator: torch.Generator) -> Tensor:
     return torch.randint(len(data), (count,), generator=generator).to(data.rows.device)
 
 
-def _set_rate(optimiser: torch.optim.Optimizer, lr: float, done: float) -> None:
+def _descend(optimiser: torch.optim.Optimizer, loss: Tensor, lr: float, done: float) -> None:
+    """Take a gradient step with a learning rate that falls to zero as a cosine."""
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
     for group in optimiser.param_groups:
         group["lr"] = 0.5 * lr * (1.0 + math.cos(math.pi * done))
+    optimiser.step()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -133,8 +133,11 @@ def fit(
         check_classes(training[1], model.out_features)
     stepper = optimiser if isinstance(optimiser, Optimizer) else _own_optimiser(model, optimiser, lr)
     forward, training, held = _freeze(model, training, held)
-    with _training(model, seed):
-        rows: list[Epoch] = []
+    rows: list[Epoch] = []
+    mode = model.training
+    with torch.random.fork_rng(devices=[]), contextlib.ExitStack() as stack:
+        stack.callback(model.train, mode)
+        torch.manual_seed(seed)
         for epoch in track(
             range(epochs), epochs, lambda: f"loss {rows[-1].loss:.4f}" if rows else "training", progress
         ):
@@ -211,18 +214,6 @@ def _epoch(
     accuracy = None if y.is_floating_point() else float(right) / len(X)
     later: tuple[float | None, float | None] = (None, None) if held is None else after
     return Epoch(mean, accuracy, *later, time.perf_counter() - started)
-
-
-@contextmanager
-def _training(model: nn.Module, seed: int) -> Iterator[None]:
-    """Seed torch's generator meanwhile, and leave the model's mode as it was."""
-    mode = model.training
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            model.train(mode)
 
 
 def _own_optimiser(model: nn.Module, name: str, lr: float | None) -> Optimizer:

@@ -21,7 +21,7 @@ from ...networks import ENN
 from .._limits import LIMITS
 from ..solver import Draft, Refusal, best_of, solve
 from ..target import Target, make_target
-from .hard_tanh import linear_layer
+from .odd import linear_layer
 
 Array = NDArray[Any]
 

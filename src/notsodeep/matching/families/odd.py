@@ -1,26 +1,89 @@
-"""One layer a phi(b x) + d x for odd activations: the DEQ's own activation, scaled, and a linear term.
+"""One layer for odd activations: Hard-Tanh, a clip(x, -c, c); and the DEQ's own with a linear term, a phi(b x) + d x.
 
-With psi(x) = phi(b x), m = E[psi'], v and w what is left of E[psi^2] and E[psi'^2] without the linear parts, and rates
-r_1 of W_1 and r_2 of the readout: c1 = (r_1 + r_2) (a m + d)^2, diagonal = c1 tau0^2 + a^2 (r_2 v + r_1 tau0^2 w). So a
-and d are closed forms, and the scale b and the ratio of the rates are spent on the next orders.
+Hard-Tanh, z = c / tau0, P = P(|xi| < z), M = E[clip(xi, -z, z)^2]: E1 = a P, E[sigma'^2] = a^2 P, E[sigma^2] = a^2
+tau0^2 M. Hence c1 tau0^2 / diagonal is P^2 / M for the CK and the frozen NTK, from 2/pi (z -> 0) to 1 (z -> inf), and
+2 P^2 / (P + M) for the NTK, from 0 to 1: one scalar equation for z.
+
+Own activation, psi(x) = phi(b x), m = E[psi'], v and w what is left of E[psi^2] and E[psi'^2] without the linear parts,
+rates r_1, r_2 of W_1 and the readout: c1 = (r_1 + r_2) (a m + d)^2, diagonal = c1 tau0^2 + a^2 (r_2 v + r_1 tau0^2 w).
+So a and d are closed forms, and the scale b and the ratio of the rates are spent on the next orders.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import erf, erfc
 
+from ...activations import HardTanh, Linear
 from ...kernels.jets import TERMS, explicit_jets, layers_of
 from ...networks import ENN
 from .._limits import LIMITS
 from ..solver import Draft, Refusal
 from ..target import Target
-from .hard_tanh import linear_layer
 
 Array = NDArray[Any]
+
+
+def hard_tanh(target: Target) -> Draft | Refusal:
+    """The Hard-Tanh layer, or a linear one where the DEQ is linear."""
+    full = target.kernel == "ntk"
+    ratio = target.normalised[0]
+    if not target.odd:
+        return _not_odd(target, "Hard-Tanh")
+    reason = f"{target.depth_reason}; {{}} is the cheapest activation with these numbers"
+    if (linear := linear_layer(target)) is not None:
+        return Draft(ENN([linear]), "linear", reason.format("a linear layer"))
+
+    def gap(z: float) -> float:
+        inside, square = _shape_numbers(z)
+        return (2.0 * inside**2 / (inside + square) if full else inside**2 / square) - ratio
+
+    low, high = 1e-7, 40.0
+    if gap(low) > LIMITS.feasible * ratio:
+        least = 0.0 if full else 2.0 / math.pi
+        return Refusal(
+            f"one Hard-Tanh layer needs c1 tau0^2/diagonal in [{'0' if full else '2/pi'}, 1] = [{least:.6f}, 1]; "
+            f"the DEQ has {ratio:.6g}, {'too near 0' if full else f'below by {least - ratio:.3g}'}",
+            "Use family='hermite', whose single odd layer reaches all of (0, 1]",
+            (least - ratio) / max(ratio, 1e-300),
+        )
+    if gap(high) <= 0.0:  # linear to rounding
+        return Draft(ENN([Linear(_slope(target))]), "linear", reason.format("a linear layer"))
+    z = float(brentq(gap, low, high, xtol=1e-15, rtol=8.9e-16)) if gap(low) < 0.0 else low
+    layer = HardTanh(a=_slope(target) / _shape_numbers(z)[0], c=z * target.tau0)
+    return Draft(ENN([layer]), "hard_tanh", reason.format("Hard-Tanh"))
+
+
+def _not_odd(target: Target, layer: str) -> Refusal:
+    _, t2, t3 = target.normalised
+    told = f"c2 tau0^4/diagonal = {t2:.4g} and c3 tau0^4/diagonal = {t3:.4g}"
+    return Refusal(f"{layer} is odd, so its c2 and c3 vanish; the DEQ has {told}", residual=max(t2, t3))
+
+
+def linear_layer(target: Target) -> Linear | None:
+    """The whole layer where the DEQ is linear to rounding."""
+    return Linear(_slope(target)) if target.normalised[0] >= 1.0 - 1e-14 else None
+
+
+def _slope(target: Target) -> float:
+    """E[sigma'] of the one layer that has c1."""
+    return math.sqrt(target.numbers.c1 / (2.0 if target.kernel == "ntk" else 1.0))
+
+
+def _shape_numbers(z: float) -> tuple[float, float]:
+    """(P, M) at z."""
+    inside = float(erf(z / math.sqrt(2.0)))
+    density = math.sqrt(2.0 / math.pi) * math.exp(-0.5 * z * z)
+    return inside, inside - z * density + z * z * float(erfc(z / math.sqrt(2.0)))
+
+
+# ---- the activation itself -------------------------------------------------------------------------------------
 
 
 def skip(target: Target) -> Draft | Refusal:
@@ -29,12 +92,7 @@ def skip(target: Target) -> Draft | Refusal:
     if (linear := linear_layer(target)) is not None:
         return Draft(ENN([linear]), "skip", reason)
     if not target.odd:
-        _, t2, t3 = target.normalised
-        return Refusal(
-            f"one layer of the DEQ's own activation with a linear term has c2 = c3 = 0; the DEQ has "
-            f"c2 tau0^4/diagonal = {t2:.4g} and c3 tau0^4/diagonal = {t3:.4g}",
-            residual=max(t2, t3),
-        )
+        return _not_odd(target, "a layer of family='skip'")
     if target.even:
         return Refusal(
             f"the DEQ has no linear part at tau0 = {target.tau0:.6g} (c1 = 0), nothing for a linear term to match",
@@ -55,7 +113,7 @@ def skip(target: Target) -> Draft | Refusal:
     return Draft(network, "skip", reason, rates)
 
 
-FAMILIES = {"skip": skip}
+FAMILIES = {"hard_tanh": hard_tanh, "skip": skip}
 
 
 @dataclass(frozen=True)
