@@ -187,6 +187,19 @@ def test_variances_and_ridge_are_chosen_together_and_given_ones_are_kept():
     assert nsd.DEQRegressor("tanh", sigma_b2=0.3, sigma_c2=0.0).fit(X, y).best_["kernels"] == 1
 
 
+@pytest.mark.parametrize("target", [np.abs, np.sin])
+def test_an_activation_is_chosen_with_the_variances(target):
+    y = target(3.0 * X[:, 0])
+    model = nsd.DEQRegressor().fit(X, y)
+    assert model.best_["kernels"] <= 12
+    searched = [nsd.DEQRegressor(phi).fit(X, y).best_["error"] for phi in ("relu", "sin")]  # with twice the kernels
+    assert model.best_["error"] <= 1.1 * min(searched) < 0.9 * max(searched)
+    chosen = {name: model.best_[name] for name in ("activation", "sigma_b2", "sigma_c2", "ridge")}
+    np.testing.assert_array_equal(nsd.DEQRegressor(**chosen).fit(X, y).predict(NEW), model.predict(NEW))
+    kept = {"sigma_b2": 0.8, "sigma_c2": 0.1, "ridge": 0.1}
+    assert nsd.DEQRegressor(**kept).fit(X, y).best_["kernels"] == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("load", "score"), [(load_iris, 0.93), (load_wine, 0.98), (load_breast_cancer, 0.97), (load_diabetes, 0.49)]
@@ -358,7 +371,7 @@ def test_an_unfitted_machine_prints_as_scikit_learn_does_and_a_fitted_one_says_w
     assert repr(nsd.DEQClassifier()) == "DEQClassifier()"
     assert repr(nsd.DEQRegressor("tanh", ridge=0.1)) == "DEQRegressor(activation='tanh', ridge=0.1)"
     model = nsd.DEQRegressor(sigma_b2=0.8, ridge=0.1).fit(X, Y)
-    done = "  # fitted: columns scaled, ridge=0.1, sigma_b2=0.8, sigma_c2="
+    done = f"  # fitted: columns scaled, {model.best_['activation']}, ridge=0.1, sigma_b2=0.8, sigma_c2="
     assert repr(model).startswith(f"DEQRegressor(ridge=0.1, sigma_b2=0.8){done}")
     assert eval(repr(model), {"DEQRegressor": nsd.DEQRegressor}).get_params() == model.get_params()
     assert "DEQRegressor(ridge=0.1, sigma_b2=0.8))])" in repr(make_pipeline(nsd.Standardiser(), model))

@@ -30,7 +30,7 @@ from ..solve import NetworkKernel
 from ..solve.iterative import Solver
 from ._limits import LIMITS
 from .machine import FittedMachine, Problem, fit_machine
-from .selection import Selection, best_ridge, log_loss, squared_error
+from .selection import ACTIVATIONS, Selection, best_ridge, log_loss, select, squared_error
 from .specification import (
     FLOATS,
     Array,
@@ -50,7 +50,7 @@ Chosen = float | Literal["loo"]
 class KernelMachine(WithClient, BaseEstimator):
     """Ridge regression in the space of a network's kernel: the common part of regressor and classifier."""
 
-    activation: Any = "relu"
+    activation: Any = "loo"
     _: KW_ONLY
     sigma_a2: float = 0.2
     sigma_b2: Chosen | None = "loo"
@@ -96,11 +96,13 @@ class KernelMachine(WithClient, BaseEstimator):
 
     def _choose(self, codes: NDArray[Any] | None) -> tuple[NetworkKernel, float]:
         """Choose what is "loo" on a sample of the rows, and keep the rest as given."""
-        network, ridge = network_of(self), None if self.ridge == "loo" else float(self.ridge)
+        open_activation = self.network is None and isinstance(self.activation, str) and self.activation == "loo"
+        networks = [network_of(self, phi) for phi in (ACTIVATIONS if open_activation else (None,))]
+        ridge = None if self.ridge == "loo" else float(self.ridge)
         names = () if self.network is not None else ("sigma_b2", "sigma_c2")
         free = [name for name in names if getattr(self, name) == "loo"]
-        kernel = NetworkKernel(network, self.kernel)
-        if ridge is not None and not free:
+        kernel = NetworkKernel(networks[0], self.kernel)
+        if ridge is not None and not free and not open_activation:
             self.best_: dict[str, Any] = {"ridge": ridge}
             return kernel, ridge
         few = min(LIMITS.selection_rows, len(self._kept))
@@ -110,10 +112,11 @@ class KernelMachine(WithClient, BaseEstimator):
             chosen, error = best_ridge(kernel, problem, ridge, loss)
             self.best_ = {"ridge": chosen, "error": error, "rows": few, "kernels": 1, "runners_up": []}
             return kernel, chosen
-        assert isinstance(network, DEQ)
-        self.best_ = Selection(network, self.kernel, problem, ridge, loss).run(free)
-        found = DEQ(network.activation, network.sigma_a2, self.best_["sigma_b2"], self.best_["sigma_c2"])
-        return NetworkKernel(found, self.kernel), self.best_["ridge"]
+        starts = [network for network in networks if isinstance(network, DEQ)]
+        best = select([Selection(start, self.kernel, problem, ridge, loss, free) for start in starts])
+        self.best_ = best
+        phi = best["activation"] if open_activation else self.activation
+        return NetworkKernel(DEQ(phi, self.sigma_a2, best["sigma_b2"], best["sigma_c2"]), self.kernel), best["ridge"]
 
     @property
     def loo_(self) -> Array:
@@ -171,7 +174,8 @@ class KernelMachine(WithClient, BaseEstimator):
             return text
         rows = f"{self.scaler_.chosen_} scaled" if self.scaler_.chosen_ else "rows as given"
         names = [name for name in ("ridge", "sigma_b2", "sigma_c2") if name in self.best_]
-        return text + f"  # fitted: {rows}, " + ", ".join(f"{name}={self.best_[name]:.3g}" for name in names)
+        chosen = [self.best_.get("activation", ""), *(f"{name}={self.best_[name]:.3g}" for name in names)]
+        return text + f"  # fitted: {rows}, " + ", ".join(filter(None, chosen))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -184,7 +188,8 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
 
     Parameters
     ----------
-    activation : str or Activation
+    activation : str, Activation or "loo"
+        The last one is "relu" or "sin".
     sigma_a2 : float
         Variance of the hidden weights.
     sigma_b2, sigma_c2 : float or "loo"

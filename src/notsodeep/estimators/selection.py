@@ -1,11 +1,12 @@
-"""The ridge and the variances of a machine, chosen together by exact leave-one-out errors on a sample of the rows.
+"""Activation, variances and ridge of a machine, chosen together by exact leave-one-out errors on a sample of the rows.
 
 One eigendecomposition for each kernel serves all ridges. Variances come from a small grid, which is refined by
-golden-section steps on its best side.
+golden-section steps around its best point.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,9 +27,24 @@ Loss = Callable[[Tensor], float]
 """Of leave-one-out predictions, (n, k)."""
 
 
+ACTIVATIONS = ("relu", "sin")
+"""What ``activation="loo"`` chooses from: a kernel with a kink and a smooth one, both of closed form."""
+
+
+def select(searches: Sequence[Selection]) -> dict[str, Any]:
+    """Return the best of several searches with its runners-up; more than one are surveyed, and the best is refined."""
+    for search in searches:
+        search.survey()
+    best = min(searches, key=lambda search: search.ranked()[0]["error"])
+    best.refine(1 if len(searches) > 1 else 2)
+    tried = sum(len(search.tried) for search in searches)
+    found, *others = sorted((one for search in searches for one in search.ranked()), key=lambda one: one["error"])
+    return found | {"rows": len(best.problem.X), "kernels": tried, "runners_up": others[:3]}
+
+
 @dataclass
 class Selection:
-    """The search for the DEQ and the ridge with the least leave-one-out error."""
+    """The search for the variances and the ridge of a DEQ with the least leave-one-out error."""
 
     start: DEQ
     kernel: Kernel
@@ -36,47 +52,60 @@ class Selection:
     ridge: float | None
     """The given one, if it is not free."""
     loss: Loss
-    tried: dict[tuple[float, float], dict[str, float]] = field(default_factory=dict)
+    free: Sequence[str]
+    """Which of sigma_b2 and sigma_c2 are to be chosen."""
+    tried: dict[tuple[float, float], dict[str, Any]] = field(default_factory=dict)
     """For sigma_b2 and sigma_c2 their best ridge, and its error."""
 
-    def run(self, free: Sequence[str]) -> dict[str, Any]:
-        """Search over the free ones of sigma_b2 and sigma_c2; return the best with its runners-up."""
+    def survey(self) -> None:
+        """Try a small grid: of the scale sigma_b2 first, then of the ratio of both."""
         _, b2, c2 = self.start.variances
-        ratios: tuple[float | None, ...] = (-1.0, 0.0, None)  # logarithms of sigma_c2 / sigma_b2; None: no bias
-        if self._is_homogeneous and ("sigma_c2" in free or c2 == 0.0):  # sigma_b2 is the unit of kernel and sigma_c2
-            ratios = (-1.0, 0.0, 1.0, None)
-        elif "sigma_b2" in free:
-            lift = 0.1 if "sigma_c2" in free else 0.0  # so that a missing bias does not decide on the scale
-            self._along(lambda u: self._error(b2 * 10**u, max(c2, lift * (b2 * 10**u))), (-0.5, 0.0, 0.5))
-            b2 = self._ranked()[0]["sigma_b2"]
-        if "sigma_c2" in free:
-            self._along(lambda u: self._error(b2, 0.0 if u is None else b2 * 10**u), ratios)
+        if "sigma_b2" in self.free and not self._one_ratio:
+            lift = 0.1 if "sigma_c2" in self.free else 0.0  # so that a missing bias does not decide on the scale
+            for u in (-0.5, 0.0, 0.5):
+                self._error(b2 * 10**u, max(c2, lift * (b2 * 10**u)))
+            b2 = self.ranked()[0]["sigma_b2"]
+        if "sigma_c2" in self.free:
+            for u in (-1.0, 0.0, 1.0) if self._one_ratio else (-1.0, 0.0):
+                self._error(b2, b2 * 10**u)
+            self._error(b2, 0.0)
         if not self.tried:
             self._error(b2, c2)
-        best, *others = self._ranked()
-        return best | {"rows": len(self.problem.X), "kernels": len(self.tried), "runners_up": others[:3]}
+
+    def refine(self, most: int) -> None:
+        """Take golden-section steps from the best so far: in the scale, then in the ratio; ``most`` of these two."""
+        steps = []
+        if "sigma_b2" in self.free and not self._one_ratio:
+            ratio = (lambda c2, u: c2 * 10**u) if "sigma_c2" in self.free else (lambda c2, u: c2)
+            steps.append((lambda b2, c2, u: self._error(b2 * 10**u, ratio(c2, u)), 0.5))
+        if "sigma_c2" in self.free:
+            steps.append((lambda b2, c2, u: self._error(b2, c2 * 10**u), 1.0))
+        for error, width in steps[:most]:
+            b2, c2 = (self.ranked()[0][name] for name in ("sigma_b2", "sigma_c2"))
+            if width < 1.0 or c2 > 0.0:
+                bounds, options = (-width, width), {"maxiter": 3}
+                along = functools.partial(error, b2, c2)
+                scipy.optimize.minimize_scalar(along, bounds=bounds, method="bounded", options=options)
 
     @property
-    def _is_homogeneous(self) -> bool:
-        return all(phi.homogeneity == 1.0 for phi in self.start.activations)
+    def _one_ratio(self) -> bool:
+        """Whether sigma_b2 is only the unit of the kernel and of sigma_c2."""
+        unit = "sigma_c2" in self.free or self.start.variances[2] == 0.0
+        return unit and all(phi.homogeneity == 1.0 for phi in self.start.activations)
 
-    def _ranked(self) -> list[dict[str, float]]:
+    def ranked(self) -> list[dict[str, Any]]:
+        """Return what was tried, the best first."""
         return sorted(self.tried.values(), key=lambda found: found["error"])
-
-    def _along(self, error: Callable[[Any], float], grid: Sequence[Any]) -> None:
-        """Try a grid of logarithms, then three golden-section steps on both sides of the best."""
-        best = grid[int(np.argmin([error(u) for u in grid]))]
-        if best is not None:
-            bounds = (best - grid[1] + grid[0], best + grid[1] - grid[0])
-            scipy.optimize.minimize_scalar(error, bounds=bounds, method="bounded", options={"maxiter": 3})
 
     def _error(self, b2: float, c2: float) -> float:
         b2, c2 = float(b2), float(c2)
         if (b2, c2) not in self.tried:
-            kernel = NetworkKernel(DEQ(self.start.activation, self.start.variances[0], b2, c2), self.kernel)
+            phi = self.start.activation
+            kernel = NetworkKernel(DEQ(phi, self.start.variances[0], b2, c2), self.kernel)
             ridge, error = best_ridge(kernel, self.problem, self.ridge, self.loss)
-            self.tried[b2, c2] = {"sigma_b2": b2, "sigma_c2": c2, "ridge": ridge, "error": error}
-        return self.tried[b2, c2]["error"]
+            found = {"sigma_b2": b2, "sigma_c2": c2, "ridge": ridge, "error": error}
+            self.tried[b2, c2] = {"activation": phi.name, **found}
+        return float(self.tried[b2, c2]["error"])
 
 
 def best_ridge(kernel: NetworkKernel, problem: Problem, ridge: float | None, loss: Loss) -> tuple[float, float]:

@@ -48,14 +48,17 @@ def all_or_nothing(fit: Callable[P, R]) -> Callable[P, R]:
     return safely
 
 
-def network_of(estimator: Any) -> Source:
-    """Return the ``network`` of an estimator if it has one, else the DEQ of its flat parameters."""
+def network_of(estimator: Any, activation: Any = None) -> Source:
+    """Return the ``network`` of an estimator if it has one, else the DEQ of its flat parameters.
+
+    ``activation`` takes the place of one that is to be chosen.
+    """
     check_settings(estimator)
     network = estimator.network
     if network is None:
         b2, c2 = estimator.sigma_b2, estimator.sigma_c2
         start = (None if b2 == "loo" else b2, 0.0 if c2 == "loo" else c2)
-        deq = DEQ(estimator.activation, estimator.sigma_a2, *start)
+        deq = DEQ(activation or estimator.activation, estimator.sigma_a2, *start)
         deq.check_contraction()
         return deq
     if not isinstance(network, DEQ | ENN | Convolutional | Twin):
