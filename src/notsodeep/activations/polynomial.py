@@ -43,12 +43,12 @@ class Polynomial(Activation):
     def _slope(self, x: Tensor) -> Tensor:
         return self.derived()._value(x)
 
-    def _curvature(self, x: Tensor) -> Tensor:
-        return self.derived().derived()._value(x)
-
     def coefficients_at(self, tau: Tensor, terms: int) -> Tensor:
         """The Hermite coefficients E[phi(tau xi) h_k(xi)], k < terms: (len(tau), terms)."""
         raise NotImplementedError
+
+    def _mean(self, tau: float) -> float:
+        return float(self.coefficients_at(torch.tensor([tau], dtype=torch.float64), 1))
 
     def closed_moments(self, tau: Tensor) -> list[Tensor]:
         # by Parseval's identity
@@ -122,9 +122,6 @@ class Quadratic(Polynomial):
         exact = [self.a * tau**2 + self.c, self.b * tau, math.sqrt(2.0) * self.a * tau**2]
         out[:, :3] = torch.stack(exact, dim=1)[:, :terms]
         return out
-
-    def _mean(self, tau: float) -> float:
-        return self.a * tau**2 + self.c
 
     def _value(self, x: Tensor) -> Tensor:
         return (self.a * x + self.b) * x + self.c
@@ -206,12 +203,6 @@ class Hermite(Polynomial):
         factors = [c / math.sqrt(math.factorial(k)) for k, c in enumerate(self.coefficients[:size])]
         powers = np.polynomial.hermite_e.herme2poly(factors)
         return tuple(float(c) / self.scale**k for k, c in enumerate(powers))
-
-    def _mean(self, tau: float) -> float:
-        # E[h_k(s xi)] = ((s^2 - 1)/2)^(k/2) sqrt(k!)/(k/2)! for even k, from the generating function
-        half = 0.5 * ((tau / self.scale) ** 2 - 1.0)
-        evens = enumerate(self.coefficients[0::2])
-        return sum(c * half**m * math.sqrt(math.factorial(2 * m)) / math.factorial(m) for m, c in evens)
 
     def _value(self, x: Tensor) -> Tensor:
         x = x / self.scale

@@ -29,10 +29,6 @@ class Tanh(Activation):
     def _slope(self, x: Tensor) -> Tensor:
         return 1.0 - torch.tanh(x) ** 2
 
-    def _curvature(self, x: Tensor) -> Tensor:
-        t = torch.tanh(x)
-        return -2.0 * t * (1.0 - t * t)
-
 
 @dataclass(frozen=True)
 class Arctan(Activation):
@@ -47,9 +43,6 @@ class Arctan(Activation):
     def _slope(self, x: Tensor) -> Tensor:
         return 1.0 / (1.0 + x * x)
 
-    def _curvature(self, x: Tensor) -> Tensor:
-        return -2.0 * x / (1.0 + x * x) ** 2
-
 
 @dataclass(frozen=True)
 class Erf(Activation):
@@ -62,9 +55,6 @@ class Erf(Activation):
 
     def _slope(self, x: Tensor) -> Tensor:
         return 2.0 / math.sqrt(math.pi) * torch.exp(-x * x)
-
-    def _curvature(self, x: Tensor) -> Tensor:
-        return -2.0 * x * self._slope(x)
 
     def closed_form(self) -> ClosedForm:
         return arc_sine
@@ -84,10 +74,6 @@ class Sigmoid(Activation):
     def _slope(self, x: Tensor) -> Tensor:
         s = torch.sigmoid(x)
         return s * (1.0 - s)
-
-    def _curvature(self, x: Tensor) -> Tensor:
-        s = torch.sigmoid(x)
-        return s * (1.0 - s) * (1.0 - 2.0 * s)
 
     def canonical(self) -> Activation:
         """Return tanh(x/2)/2 + 1/2, which shows that phi is odd about its mean."""
@@ -111,10 +97,6 @@ class SiLU(Activation):
         s = torch.sigmoid(x)
         return s * (1.0 + x * (1.0 - s))
 
-    def _curvature(self, x: Tensor) -> Tensor:
-        s = torch.sigmoid(x)
-        return s * (1.0 - s) * (2.0 + x * (1.0 - 2.0 * s))
-
 
 @dataclass(frozen=True)
 class GELU(Activation):
@@ -126,9 +108,6 @@ class GELU(Activation):
 
     def _slope(self, x: Tensor) -> Tensor:
         return 0.5 * torch.erfc(-x / _SQRT_2) + x * torch.exp(-0.5 * x * x) / _SQRT_2PI
-
-    def _curvature(self, x: Tensor) -> Tensor:
-        return (2.0 - x * x) * torch.exp(-0.5 * x * x) / _SQRT_2PI
 
     def closed_form(self) -> ClosedForm:
         return gelu_pair
@@ -208,10 +187,6 @@ class Softplus(Activation):
     def _slope(self, x: Tensor) -> Tensor:
         return torch.sigmoid(x)
 
-    def _curvature(self, x: Tensor) -> Tensor:
-        s = torch.sigmoid(x)
-        return s * (1.0 - s)
-
     @classmethod
     def from_module(cls, module: Any) -> Self | None:
         return cls() if module.beta == 1.0 else None
@@ -237,48 +212,48 @@ class Mish(Activation):
 
 
 @dataclass(frozen=True)
-class Sin(Activation):
+class _Wave(Activation):
+    """A sine or a cosine, so that phi'' = -phi."""
+
+    slope_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+
+    def closed_form(self) -> ClosedForm:
+        return wave_pair
+
+    def closed_moments(self, tau: Tensor) -> list[Tensor]:
+        q = tau**2
+        (mean, slope), (square, steep) = self._closed_means(q), self.closed_form()(q, q, q)
+        variance = square if self.parity == "odd" else 0.5 * torch.expm1(-q) ** 2
+        return [mean, square, variance, slope, -mean, steep, 2.0 * (steep - square)]
+
+
+@dataclass(frozen=True)
+class Sin(_Wave):
     """phi(x) = sin(x)."""
 
     name: ClassVar[str] = "sin"
     aliases: ClassVar[tuple[str, ...]] = ("sine",)
     torch_forms: ClassVar = (torch.sin,)
     parity: ClassVar[Parity] = "odd"
-    slope_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def _slope(self, x: Tensor) -> Tensor:
         return torch.cos(x)
 
-    def _curvature(self, x: Tensor) -> Tensor:
-        return -torch.sin(x)
-
-    def closed_form(self) -> ClosedForm:
-        return wave_pair
-
     def _closed_means(self, q: Tensor) -> Dual:
         return torch.zeros_like(q), torch.exp(-0.5 * q)
 
-    def closed_moments(self, tau: Tensor) -> list[Tensor]:
-        damped, twice, small, large = _damping(tau)
-        zero = torch.zeros_like(tau)
-        return [zero, small, small, damped, zero, large, 2.0 * twice]
-
 
 @dataclass(frozen=True)
-class Cos(Activation):
+class Cos(_Wave):
     """phi(x) = cos(x)."""
 
     name: ClassVar[str] = "cos"
     aliases: ClassVar[tuple[str, ...]] = ("cosine",)
     torch_forms: ClassVar = (torch.cos,)
     parity: ClassVar[Parity] = "even"
-    slope_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def _slope(self, x: Tensor) -> Tensor:
         return -torch.sin(x)
-
-    def _curvature(self, x: Tensor) -> Tensor:
-        return -torch.cos(x)
 
     def closed_form(self) -> ClosedForm:
         return _cos_pair
@@ -286,18 +261,7 @@ class Cos(Activation):
     def _closed_means(self, q: Tensor) -> Dual:
         return torch.exp(-0.5 * q), torch.zeros_like(q)
 
-    def closed_moments(self, tau: Tensor) -> list[Tensor]:
-        damped, twice, small, large = _damping(tau)
-        variance = 0.5 * torch.expm1(-(tau**2)) ** 2
-        return [damped, large, variance, torch.zeros_like(tau), -damped, small, -2.0 * twice]
-
 
 def _cos_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
     odd, even = wave_pair(qx, qy, lam)
     return even, odd
-
-
-def _damping(tau: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """exp(-tau^2/2), exp(-2 tau^2), E[sin^2] and E[cos^2]."""
-    twice = torch.exp(-2.0 * tau**2)
-    return torch.exp(-0.5 * tau**2), twice, -0.5 * torch.expm1(-2.0 * tau**2), 0.5 * (1.0 + twice)
