@@ -1,12 +1,8 @@
 """The elementary functions that norm-conditioned units are made of (theory, section 13).
 
-With c = 1 / sqrt(1 + alpha^2 u^2) and z = 2 c - 1, which runs through (-1, 1], a unit is
-
-    P(z) / c + u Q(z) + E(u) c^2 F(z) + O(u) c^2 G(z),   P, Q, F, G polynomials:
-
-no transcendental function, and all functions of one family, so that coefficients stay of order one and single precision
-loses nothing. Polynomials of high degree are written in Chebyshev's. E and O are the even and the odd function with the
-singularity that a kink of the DEQ leaves behind: log|u| and sign(u), or |u| and u log|u|, or u^2 log|u| and u|u|.
+With c = 1 / sqrt(1 + alpha^2 u^2) and z = 2 c - 1 a unit is P(z) / c + u Q(z) + (E(u) F(z) + O(u) G(z)) c^2 with
+polynomials P, Q, F, G, whose coefficients are of order one. The singular functions E (even) and O (odd) are log|u|
+and sign(u), or |u| and u log|u|, or u^2 log|u| and u|u|.
 """
 
 from __future__ import annotations
@@ -28,14 +24,10 @@ class Basis:
     """The functions of u that a unit is made of, each even or odd; in the order of its coefficients."""
 
     alpha: float
-    degree: int
-    """The degree of the polynomials P and Q."""
-    singular: int = 0
-    """The number of powers of z that multiply each singular function."""
-    order: int = 1
-    """The singular functions: log|u| and sign(u) (0), |u| and u log|u| (1), u^2 log|u| and u|u| (2)."""
-    parity: Parity | None = None
-    """The parity of the functions, if only those of one parity are taken."""
+    degree: int  # of the polynomials P and Q
+    singular: int = 0  # how many powers of z multiply each singular function
+    order: int = 1  # the singular functions: log|u| and sign(u) (0), |u| and u log|u| (1), u^2 log|u| and u|u| (2)
+    parity: Parity | None = None  # if only functions of one parity are taken
 
     def __post_init__(self) -> None:
         if not (self.alpha > 0 and self.degree >= 1 and self.singular >= 0 and self.order in (0, 1, 2)):

@@ -1,8 +1,7 @@
-"""Closed Gaussian forms that activations share.
+"""Closed Gaussian forms of E[phi(u) phi(v)] and E[phi'(u) phi'(v)], (u, v) ~ N(0, [[qx, lam], [lam, qy]]).
 
-They are those of E[phi(u) phi(v)] and E[phi'(u) phi'(v)] for (u, v) ~ N(0, [[qx, lam], [lam, qy]]). They hold for
-every admissible covariance, duplicates and opposite points included: the determinant is formed from the correlation,
-which is clamped, never as a difference of large products.
+They hold for every admissible covariance, duplicates and opposite points included: the determinant is formed from the
+correlation, which is clamped, never as a difference of large products.
 """
 
 from __future__ import annotations

@@ -107,10 +107,7 @@ class Stretched(Panels):
 
 
 def normal_nodes(tau: Tensor, panels: Panels, terms: int = 0, shared: bool = False) -> tuple[Tensor, Tensor]:
-    """Nodes xi and weights, each (len(tau), N), with E[f(tau xi)] = (f(tau * xi) * weights).sum(-1).
-
-    ``terms``: the integrand carries Hermite polynomials up to this degree, of wave number sqrt(terms).
-    """
+    """Nodes xi and weights, (len(tau), N), of E[f(tau xi)], for integrands with Hermite polynomials up to ``terms``."""
     tau = tau.detach().to(torch.float64).cpu()
     nodes, weights = panel_nodes(normal_edges(tau, panels, terms, shared).sort(dim=1).values)
     return nodes, weights * torch.exp(-0.5 * nodes * nodes) / math.sqrt(2.0 * math.pi)

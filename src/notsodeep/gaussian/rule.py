@@ -36,10 +36,7 @@ def beyond(weighted: Tensor, xi: Tensor) -> Tensor:
 
 
 def means(functions: Callable[[Tensor], Sequence[Tensor]], tau: Tensor, panels: Panels) -> Tensor:
-    """E[f(tau xi)] of several functions from the same nodes, at flat scales: (functions, scales).
-
-    An error is raised where the first of them overflows or lies beyond the range of the rule.
-    """
+    """E[f(tau xi)] of several functions from the same nodes, (functions, scales); the first must be in range."""
     rows = []
     for part, xi, weights in portions(tau, panels):
         weighted = [values.detach() * weights for values in functions(part[:, None] * xi)]

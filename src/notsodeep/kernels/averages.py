@@ -1,13 +1,8 @@
 """What a kernel is on average between the points of two classes, and how it moves with norms and inner product.
 
-    k(||x||^2, ||y||^2, x . y) = k_ab + k_x psi_x + k_y psi_y + kappa psi_x psi_y + A_ab (x . y) + ...
-
-with psi = ||x||^2 - E||x||^2. At finite p the coefficients that matter are averages over the pairs of points, not
-derivatives at one pair. Norms and inner products fluctuate like Gaussian variables of variance v: three nodes at 0 and
-+-sqrt(3 v), the outer two with weight 1/6, average the kernel and its derivatives exactly to fifth order.
-
-The derivatives at a pair come from the calculus in power series c_ijk u^i v^j e^k, i, j <= 1 and k <= 2: ||x||^2 =
-s_x + u, ||y||^2 = s_y + v, x . y = d + e. No difference is taken.
+At finite p the coefficients that matter are averages over the pairs of points, not derivatives at one pair. Norms and
+inner products fluctuate like Gaussian variables of variance v: nodes at 0 and +-sqrt(3 v) average exactly to fifth
+order. The derivatives at a pair come from the calculus in power series, without differences.
 """
 
 from __future__ import annotations
@@ -41,10 +36,8 @@ class NormPart:
     """A function of the two norms, averaged over the pairs of each two classes, K x K."""
 
     mean: Array
-    pull: Array
-    """E df/d||y||^2"""
-    cross: Array
-    """E d^2 f/d||x||^2 d||y||^2"""
+    pull: Array  # E df/d||y||^2
+    cross: Array  # E d^2 f/d||x||^2 d||y||^2
 
 
 def _step(variance: Array | None, size: Array) -> Array:
@@ -84,11 +77,9 @@ class PairAverages:
         self._at = np.broadcast_arrays(x, y, dots + step * nodes[:, None, None])  # (x, y, dot, K, K) each
         self._spread = step**2 / 3.0
         sx, sy, dot = (torch.from_numpy(np.ascontiguousarray(v)) for v in self._at)
-        self.mean = self._average(pairwise(network, sx, sy, dot, (kernel,), learning_rates)[kernel].numpy())
-        """E k"""
+        self.mean = self._average(pairwise(network, sx, sy, dot, (kernel,), learning_rates)[kernel].numpy())  # E k
         own = diagonal(network, torch.from_numpy(norms + up * nodes[:, None]), (kernel,), learning_rates)[kernel]
-        self.own: Array = self._weights @ own.numpy()
-        """E k(x, x), (K,)"""
+        self.own: Array = self._weights @ own.numpy()  # E k(x, x), (K,)
 
     def _average(self, values: Array) -> Array:
         w = self._weights
@@ -157,10 +148,7 @@ def kernel_derivatives(
     dot: Array,
     learning_rates: Sequence[float] | None = None,
 ) -> Array:
-    """Entry [..., i, j, k] is the kernel's derivative by ||x||^2 (i), ||y||^2 (j) and x . y (k); shape (..., 2, 2, 3).
-
-    The points must not be parallel: the derivatives of kinked activations diverge there.
-    """
+    """Derivatives [..., i, j, k] by ||x||^2, ||y||^2 and x . y, (..., 2, 2, 3); the points must not be parallel."""
     check_kernel(network, kernel)
     sx, sy, dot = np.broadcast_arrays(sx, sy, dot)
     if isinstance(network, ENN) and not all(phi.elementwise for phi in network.activations):

@@ -1,14 +1,8 @@
 """The calculus at complex norms: how far a kernel continues analytically in the norm of its input, and how large it is.
 
-Along a ray the feature map F(s) of an input of norm s is a curve in a Hilbert space, <F(s), F(t)> = k(s, t, 1), and its
-continuation to a complex norm z has |F(z)|^2 = k(z, conj z, 1). At complex variances the Hermite coefficients are
-
-    a_k(q) = int phi(x) h_k(x / sqrt(q)) exp(-x^2 / 2q) / sqrt(2 pi q) dx,    Re q > 0,
-
-so a layer maps the covariance of z with conj z, a positive number, by the series of |a_k(q)|^2. A region's boundary
-decides: the variance of a DEQ is the inverse of an explicit analytic map, one to one inside if it is so on the boundary
-(Darboux), and |F|^2 is subharmonic. For a whole disc of norms, 2 q a_k' = k a_k + sqrt((k + 1)(k + 2)) a_(k+2) gives
-power series around a variance whose terms bound the rest, and Rouche's theorem says how far the variances reach.
+The feature map F(s) of an input of norm s continues to a complex norm z with |F(z)|^2 = k(z, conj z, 1), a series of
+|a_k(q)|^2 in the Hermite coefficients at complex variances. It is subharmonic, so a region's boundary decides. For a
+disc of norms, 2 q a_k' = k a_k + sqrt((k + 1)(k + 2)) a_(k+2) bounds the rest; Rouche's theorem the variances.
 """
 
 from __future__ import annotations
@@ -37,8 +31,7 @@ Complex = NDArray[np.complex128]
 def conjugate_square(network: Network, z: Complex, kernel: Kernel, radius: float = 0.0) -> Array:
     """|F(z)|^2 = k(z, conj z, 1) at complex norms; infinite where the map does not continue, or a series does not end.
 
-    With a ``radius``, a bound for all norms whose logarithms are so near to that of z. On the real axis it is the
-    kernel of an input with itself:
+    With a ``radius``, a bound for all norms whose logarithms are so near to that of z.
 
     >>> import notsodeep as nsd
     >>> float(conjugate_square(nsd.ENN(["erf"]), np.array([1.0 + 0j]), "ck")[0].round(6))
@@ -209,10 +202,9 @@ def _continues(phi: Activation) -> bool:
 
 
 class _Conjugate(LayerMaps):
-    """sum_k |a_k|^2 r^k / |q| and its derivative: the layer between inputs of conjugate norms, in units of |q|.
+    """sum_k |a_k|^2 r^k / |q| times ``gain`` and its derivative: the layer between inputs of conjugate norms.
 
-    A series ends where its terms have been small for a while: what follows is rounding, which grows with the order.
-    It dominates the series of all variances within ``reach`` |q| of q, and is times ``gain``.
+    It dominates the series of all variances within ``reach`` |q| of q.
     """
 
     def __init__(self, phi: Activation, q: Complex, reach: Array, gain: Array | float = 1.0) -> None:

@@ -1,7 +1,5 @@
 """Kernel matrices on CUDA by fused tiles: products by cuBLAS into the result, then one pass over it in place.
 
-The products are set going first, so that a table, which the host builds, costs little beside them.
-
 Entries that the table does not settle (near r = +-1, or beyond its reach) are listed by the programs and evaluated
 afterwards. Where Triton is missing, or too many entries are listed, tiles are evaluated by plain torch instead.
 """
@@ -76,10 +74,7 @@ def start_products(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
 
 
 def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
-    """Fill the matrices, in the last of which the Gram product is, but for the diagonal of symmetric ones.
-
-    ``False`` where it could not be done this way.
-    """
+    """Fill the matrices from the Gram product in the last one, but for a symmetric diagonal; whether it was done."""
     if points.table is None or points.short is not None:
         return False
     table = points.table

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -22,7 +23,6 @@ from ._limits import LIMITS
 from .gradients import first_order
 
 Part = Literal["value", "slope", "curvature", "x_slope", "x_curvature"]
-"""phi, phi', phi'', x phi', x phi''."""
 
 
 def function_of(phi: Activation, part: Part) -> plane.Function:
@@ -37,149 +37,78 @@ def function_of(phi: Activation, part: Part) -> plane.Function:
     return table[part]
 
 
-class VariancePairs:
-    """One activation at a batch of variance pairs (flat float64 CPU tensors), with its Hermite coefficients."""
-
-    def __init__(self, phi: Activation, qx: Tensor, qy: Tensor, unique: tuple[Tensor, Tensor, Tensor] | None = None):
-        self.phi, self.qx, self.qy = phi, qx, qy
-        if unique is None:
-            values, inverse = torch.unique(torch.cat([qx, qy]), return_inverse=True)
-            unique = values, inverse[: len(qx)], inverse[len(qx) :]
-        self.distinct, self.ix, self.iy = unique
-        self._series: dict[tuple[Part, int], tuple[Tensor, Tensor]] = {}
-        self._terms: dict[tuple[Part, Part, int], Tensor] = {}
-
-    def subset(self, which: Tensor) -> VariancePairs:
-        """Select some of the pairs, which share the coefficients that are known."""
-        unique = self.distinct, self.ix[which], self.iy[which]
-        part = VariancePairs(self.phi, self.qx[which], self.qy[which], unique)
-        part._series = self._series
-        part._terms = {key: products[:, which] for key, products in self._terms.items()}
-        return part
-
-    def coefficients(self, part: Part, terms: int) -> tuple[Tensor, Tensor]:
-        """Hermite coefficients at the distinct variances, and what Parseval's identity says is missing from them."""
-        key = (part, terms)
-        if key not in self._series:
-            coefficients = _part_coefficients(self.phi, part, self.distinct, terms)
-            found = (coefficients**2).sum(-1)
-            total = found if self.phi.polynomial() is not None else self._total(part)
-            self._series[key] = coefficients, torch.maximum(total - found, LIMITS.noise * total)
-        return self._series[key]
-
-    def _total(self, part: Part) -> Tensor:
-        """E[f^2] at the distinct variances."""
-        if (part, 0) not in self._series:
-            function = function_of(self.phi, part)
-            (total,) = means(lambda x: (function(x) ** 2,), self.distinct.sqrt(), self.phi.panels())
-            self._series[part, 0] = total, total
-        return self._series[part, 0][0]
-
-    def products(self, f: Part, g: Part, terms: int) -> Tensor:
-        """a_k(qx) b_k(qy) as (terms, pairs); stored, because a Newton iteration asks for the pairs again and again."""
-        key = (f, g, terms)
-        if key in self._terms:
-            return self._terms[key]
-        a, b = self.coefficients(f, terms)[0], self.coefficients(g, terms)[0]
-        products = a.T[:, self.ix] * b.T[:, self.iy]
-        if products.numel() <= 1 << 23:  # 64 megabytes
-            self._terms[key] = products
-        return products
-
-    @functools.cached_property
-    def large(self) -> Tensor:
-        """Which pairs have scales beyond all features of a function that settles on straight lines."""
-        tails = self.phi.tails()
-        if tails is None:
-            return torch.zeros_like(self.qx, dtype=torch.bool)
-        # piecewise linear functions have an integral of their own, which loses digits as the square of the scale
-        beyond = 8.0 if self.phi.piecewise_linear else 0.25
-        return torch.minimum(self.qx, self.qy).sqrt() > beyond * tails.reach
-
-
-def expectation(pairs: VariancePairs, f: Part, g: Part, rho: Tensor) -> Tensor:
-    """E[f(u) g(v)] at correlations ``rho``, without point masses: each pair by the first strategy that is exact."""
+def expectation(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
+    """E[f(u) g(v)] at correlations ``rho``, without point masses: each pair by the first rule that is exact."""
     out, left = torch.empty_like(rho), torch.arange(len(rho))
-    for strategy in strategies_of(pairs.phi):
-        sure = strategy.error(pairs, f, g, rho) <= LIMITS.tolerance
+    for holds, value in _rules(layer.phi):
+        sure = holds(layer, f, g, rho)
         if bool(sure.all()) and len(left) == len(out):
-            return strategy.value(pairs, f, g, rho)
+            return value(layer, f, g, rho)
         if bool(sure.any()):
-            out[left[sure]] = strategy.value(pairs.subset(sure), f, g, rho[sure])
-            left, pairs, rho = left[~sure], pairs.subset(~sure), rho[~sure]
+            out[left[sure]] = value(layer.subset(sure), f, g, rho[sure])
+            left, layer, rho = left[~sure], layer.subset(~sure), rho[~sure]
         if not len(left):
             break
     return out
 
 
-# ---- the strategies: each has a bound of its relative error, infinite outside its domain, and a value -------------
+Rule = Callable[["Layer", Part, Part, Tensor], Tensor]
 
 
-def strategies_of(phi: Activation) -> tuple[HermiteSeries | Quadrature, ...]:
-    """The strategies in the order of their cost; for a polynomial one series is exact."""
+def _rules(phi: Activation) -> list[tuple[Rule, Rule]]:
+    """In the order of their cost; for a polynomial one series is exact."""
     exact = phi.polynomial()
-    return STRATEGIES if exact is None else (HermiteSeries(exact.degree + 3),)
+    lengths = (32, 128, 512, 2048) if exact is None else (exact.degree + 3,)
+    series = [(functools.partial(_series_holds, terms), functools.partial(_series, terms)) for terms in lengths]
+    return [*series, (_far, _lines), (_everywhere, _quadrature)]
 
 
-class HermiteSeries:
-    """sum_k a_k(qx) b_k(qy) rho^k with a given number of terms."""
-
-    def __init__(self, terms: int) -> None:
-        self.terms = terms
-
-    def error(self, pairs: VariancePairs, f: Part, g: Part, rho: Tensor) -> Tensor:
-        # the coefficients of kinked functions fall slowly; beyond its features a function is split instead
-        hopeless = self.terms < 512 and bool(pairs.phi.kinks) and float(rho.abs().min()) > 0.9
-        if hopeless or (self.terms > 512 and bool(pairs.large.all())):
-            return torch.full_like(rho, math.inf)
-        (a, miss_a), (b, miss_b) = (pairs.coefficients(part, self.terms) for part in (f, g))
-        # roots first: products of two squares overflow at scales that are allowed
-        scale = (a**2).sum(-1).sqrt()[pairs.ix] * (b**2).sum(-1).sqrt()[pairs.iy] + 1e-300
-        return rho.abs() ** self.terms * miss_a.sqrt()[pairs.ix] * miss_b.sqrt()[pairs.iy] / scale
-
-    def value(self, pairs: VariancePairs, f: Part, g: Part, rho: Tensor) -> Tensor:
-        return _power_sum(pairs.products(f, g, self.terms), rho)
+# ---- the rules: for which pairs each is exact to rounding, and its value ------------------------------------------
 
 
-class Quadrature:
-    """A rule of quadrature, exact to rounding, on the pairs for which it is meant."""
-
-    def domain(self, pairs: VariancePairs, rho: Tensor) -> Tensor:
-        """Which pairs it is meant for."""
-        return torch.ones_like(rho, dtype=torch.bool)
-
-    def rule(self, phi: Activation, f: Part, g: Part, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
-        """The integrals."""
-        rule = plane.polar if set(phi.kinks) <= {0.0} else plane.conditional
-        return rule(function_of(phi, f), function_of(phi, g), phi.panels(), qx, qy, rho)
-
-    def error(self, pairs: VariancePairs, f: Part, g: Part, rho: Tensor) -> Tensor:
-        return torch.where(self.domain(pairs, rho), 0.0, math.inf)
-
-    def value(self, pairs: VariancePairs, f: Part, g: Part, rho: Tensor) -> Tensor:
-        # pairs often only look different: of equal norms, on one line, beside a bias
-        distinct, inverse = torch.unique(torch.stack([pairs.qx, pairs.qy, rho]), dim=1, return_inverse=True)
-        return self.rule(pairs.phi, f, g, *distinct)[inverse]
+def _series_holds(terms: int, layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
+    # the coefficients of kinked functions fall slowly; beyond its features a function is split instead
+    hopeless = terms < 512 and bool(layer.phi.kinks) and float(rho.abs().min()) > 0.9
+    if hopeless or (terms > 512 and bool(layer.large.all())):
+        return torch.zeros_like(rho, dtype=torch.bool)
+    (a, miss_a), (b, miss_b), (_, ix, iy) = layer.coefficients(f, terms), layer.coefficients(g, terms), layer.places
+    # roots first: products of two squares overflow at scales that are allowed
+    scale = (a**2).sum(-1).sqrt()[ix] * (b**2).sum(-1).sqrt()[iy] + 1e-300
+    return rho.abs() ** terms * miss_a.sqrt()[ix] * miss_b.sqrt()[iy] / scale <= LIMITS.tolerance
 
 
-class Lines(Quadrature):
-    """A function beyond all its features: two straight lines, and a rest within a bounded distance of zero."""
-
-    def domain(self, pairs: VariancePairs, rho: Tensor) -> Tensor:
-        return pairs.large
-
-    def rule(self, phi: Activation, f: Part, g: Part, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
-        tails, panels = phi.tails(), phi.panels()
-        assert tails is not None
-        first, second = (plane.Settled(part, function_of(phi, part), tails, panels) for part in (f, g))
-        return plane.settled_pair(first, second, qx, qy, rho)
+def _series(terms: int, layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
+    """sum_k a_k(qx) b_k(qy) rho^k."""
+    return _power_sum(layer.products(f, g, terms), rho)
 
 
-STRATEGIES: tuple[HermiteSeries | Quadrature, ...] = (
-    *(HermiteSeries(terms) for terms in (32, 128, 512, 2048)),
-    Lines(),
-    Quadrature(),
-)
+def _far(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
+    return layer.large
+
+
+def _lines(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
+    """A function beyond all its features is two straight lines, and a rest within a bounded distance of zero."""
+    phi, tails = layer.phi, layer.phi.tails()
+    assert tails is not None
+    first, second = (plane.Settled(part, function_of(phi, part), tails, phi.panels()) for part in (f, g))
+    return _at_distinct(functools.partial(plane.settled_pair, first, second), layer, rho)
+
+
+def _everywhere(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
+    return torch.ones_like(rho, dtype=torch.bool)
+
+
+def _quadrature(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
+    phi = layer.phi
+    rule = plane.polar if set(phi.kinks) <= {0.0} else plane.conditional
+    return _at_distinct(functools.partial(rule, function_of(phi, f), function_of(phi, g), phi.panels()), layer, rho)
+
+
+def _at_distinct(rule: Callable[..., Tensor], layer: Layer, rho: Tensor) -> Tensor:
+    # pairs often only look different: of equal norms, on one line, beside a bias
+    given = torch.stack([layer.variance_x, layer.variance_y, rho])
+    distinct, inverse = torch.unique(given, dim=1, return_inverse=True)
+    return rule(*distinct)[inverse]
 
 
 # ---- Hermite coefficients of the parts -------------------------------------------------------------------
@@ -264,23 +193,69 @@ class Layer:
         self.phi, self.qx, self.qy = phi, qx, qy
         self.variance_x = qx.detach().clamp_min(LIMITS.tiny_variance)
         self.variance_y = qy.detach().clamp_min(LIMITS.tiny_variance)
-
-    @functools.cached_property
-    def pairs(self) -> VariancePairs:
-        """The pairs of variances, with the Hermite coefficients that are known there."""
-        return VariancePairs(self.phi, self.variance_x, self.variance_y)
+        self._series: dict[tuple[Part, int], tuple[Tensor, Tensor]] = {}
+        self._terms: dict[tuple[Part, Part, int], Tensor] = {}
 
     @functools.cached_property
     def closed(self) -> ClosedForm | None:
         """The closed form, or ``None``."""
         return self.phi.closed_form()
 
-    def subset(self, index: Tensor) -> Layer:
-        """The pairs at ``index``, without gradients, sharing the series already computed."""
-        part = Layer(self.phi, self.qx.detach()[index], self.qy.detach()[index])
-        part.__dict__["pairs"] = self.pairs.subset(index)
+    @functools.cached_property
+    def places(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The distinct variances, and which of them each pair has."""
+        values, inverse = torch.unique(torch.cat([self.variance_x, self.variance_y]), return_inverse=True)
+        return values, inverse[: len(self.qx)], inverse[len(self.qx) :]
+
+    @functools.cached_property
+    def large(self) -> Tensor:
+        """Which pairs have scales beyond all features of a function that settles on straight lines."""
+        tails = self.phi.tails()
+        if tails is None:
+            return torch.zeros_like(self.variance_x, dtype=torch.bool)
+        # piecewise linear functions have an integral of their own, which loses digits as the square of the scale
+        beyond = 8.0 if self.phi.piecewise_linear else 0.25
+        return torch.minimum(self.variance_x, self.variance_y).sqrt() > beyond * tails.reach
+
+    def subset(self, which: Tensor) -> Layer:
+        """Select some of the pairs, without gradients; they share the series that are known."""
+        part = Layer(self.phi, self.qx.detach()[which], self.qy.detach()[which])
+        values, ix, iy = self.places
+        part.__dict__["places"] = values, ix[which], iy[which]
+        part._series = self._series
+        part._terms = {key: products[:, which] for key, products in self._terms.items()}
         return part
 
+    # -- Hermite coefficients ------------------------------------------------------------------------------
+    def coefficients(self, part: Part, terms: int) -> tuple[Tensor, Tensor]:
+        """Hermite coefficients at the distinct variances, and what Parseval's identity says is missing from them."""
+        key = (part, terms)
+        if key not in self._series:
+            coefficients = _part_coefficients(self.phi, part, self.places[0], terms)
+            found = (coefficients**2).sum(-1)
+            total = found if self.phi.polynomial() is not None else self._total(part)
+            self._series[key] = coefficients, torch.maximum(total - found, LIMITS.noise * total)
+        return self._series[key]
+
+    def _total(self, part: Part) -> Tensor:
+        """E[f^2] at the distinct variances."""
+        if (part, 0) not in self._series:
+            function = function_of(self.phi, part)
+            (total,) = means(lambda x: (function(x) ** 2,), self.places[0].sqrt(), self.phi.panels())
+            self._series[part, 0] = total, total
+        return self._series[part, 0][0]
+
+    def products(self, f: Part, g: Part, terms: int) -> Tensor:
+        """a_k(qx) b_k(qy) as (terms, pairs); stored, because a Newton iteration asks for the pairs again and again."""
+        key, (_, ix, iy) = (f, g, terms), self.places
+        if key in self._terms:
+            return self._terms[key]
+        products = self.coefficients(f, terms)[0].T[:, ix] * self.coefficients(g, terms)[0].T[:, iy]
+        if products.numel() <= 1 << 23:  # 64 megabytes
+            self._terms[key] = products
+        return products
+
+    # -- expectations --------------------------------------------------------------------------------------
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
         """E[phi(u) phi(v)] and E[phi'(u) phi'(v)], which is also its derivative in lam."""
         if self.tracks(lam):
@@ -304,27 +279,27 @@ class Layer:
     def expectation(self, f: Part, g: Part, lam: Tensor) -> Tensor:
         """E[f(u) g(v)] with its point masses; no gradient."""
         rho = correlation(self.variance_x, self.variance_y, lam)
-        return expectation(self.pairs, f, g, rho) + self._masses(f, g, lam)
+        return expectation(self, f, g, rho) + self._masses(f, g, lam)
 
     # -- piecewise linear functions ------------------------------------------------------------------------
     @functools.cached_property
     def _linear_means(self) -> tuple[Tensor, Tensor]:
         """E[phi] and E[phi'] at the distinct variances."""
-        value, slope = (hermite_coefficients(self.phi, self.pairs.distinct, 1, derivative=d) for d in (False, True))
+        value, slope = (hermite_coefficients(self.phi, self.places[0], 1, derivative=d) for d in (False, True))
         return value[:, 0], slope[:, 0]
 
     def _linear_pieces(self, lam: Tensor) -> tuple[Tensor, Tensor]:
         """Values at lam = 0 plus the share of the kinks (Price's theorem)."""
-        pairs, (mean, slope) = self.pairs, self._linear_means
+        (_, ix, iy), (mean, slope), large = self.places, self._linear_means, self.large
         rho = correlation(self.variance_x, self.variance_y, lam)
         bends = self.phi.kinks, self.phi.slope_jumps()
         value, steep = plane.piecewise_linear(*bends, self.variance_x, self.variance_y, rho)
-        product = slope[pairs.ix] * slope[pairs.iy]
-        value, steep = mean[pairs.ix] * mean[pairs.iy] + lam * product + value, product + steep
-        if bool(pairs.large.any()):
-            large, far = pairs.subset(pairs.large), rho[pairs.large]
-            value[pairs.large] = Lines().value(large, "value", "value", far)
-            steep[pairs.large] = Lines().value(large, "slope", "slope", far)
+        product = slope[ix] * slope[iy]
+        value, steep = mean[ix] * mean[iy] + lam * product + value, product + steep
+        if bool(large.any()):
+            part, far = self.subset(large), rho[large]
+            value[large] = _lines(part, "value", "value", far)
+            steep[large] = _lines(part, "slope", "slope", far)
         return value, steep
 
     # -- point masses of derivatives -----------------------------------------------------------------------
@@ -349,10 +324,8 @@ class Layer:
 
     # -- gradients -----------------------------------------------------------------------------------------
     def derivatives(self, part: Part, found: Tensor, along: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Derivatives of E[f(u) f(v)] = ``found``, f = phi or phi', in qx, qy and lam; ``along``: E[f'(u) f'(v)].
-
-        d/dq E[f(u) f(v)] at fixed lam = E[f''(u) f(v)] / 2 = (E[u f'(u) f(v)] - lam E[f'(u) f'(v)]) / (2 q).
-        """
+        """Derivatives of E[f(u) f(v)] = ``found``, f = phi or phi', in qx, qy and lam; ``along``: E[f'(u) f'(v)]."""
+        # in q at fixed lam E[f''(u) f(v)] / 2 = (E[u f'(u) f(v)] - lam E[f'(u) f'(v)]) / (2 q)
         if self.phi.homogeneity == 1.0:  # Euler: x phi'(x) = phi(x), and phi' does not change along a ray
             radial_x = radial_y = found if part == "value" else torch.zeros_like(lam)
         else:
@@ -399,11 +372,7 @@ def _point_masses(phi: Activation, part: Part) -> list[tuple[float, float]]:
 
 
 def _joint_density(c: float, e: float, qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:
-    """Density of (u, v) at (c, e); zero on the degenerate line, where the kernel has a cone point.
-
-    At rho = +-1 the slope kernel of an activation with kinks has no derivative in lam; the symmetric choice, zero,
-    makes gradients of duplicates follow the diagonal.
-    """
+    """Density of (u, v) at (c, e); zero at rho = +-1, so that gradients of duplicates follow the diagonal."""
     sx, sy, rho = qx.sqrt(), qy.sqrt(), correlation(qx, qy, lam)
     room = (1.0 - rho) * (1.0 + rho)
     density = plane.bell(c / sx, e / sy, rho, room) / (2.0 * math.pi * sx * sy * room.sqrt())

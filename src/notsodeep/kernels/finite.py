@@ -1,9 +1,7 @@
 """Kernels of real networks of finite width, averaged over random draws of their weights.
 
-Every draw is a network as it would be initialised: its equilibrium is solved to tolerance, and its gradients are exact,
-by the implicit function theorem for a DEQ and by back-propagation for an ENN. The gradient with respect to a weight
-matrix is an outer product at every point, so its Gram matrix is an entrywise product of two Gram matrices and no
-Jacobian is ever stored.
+Gradients are exact, by the implicit function theorem for a DEQ and by back-propagation for an ENN. The gradient of a
+weight matrix is an outer product at every point, so its Gram matrix is an entrywise product of two Gram matrices.
 """
 
 from __future__ import annotations
@@ -97,20 +95,12 @@ def finite_ntk(
 
     Parameters
     ----------
-    network : DEQ, ENN or ConvDEQ
-        The specification of the network.
-    X : array of shape (n, p)
-        The inputs as rows.
-    width, draws, seed
-        The size, number and seed of the networks, as in :func:`finite_ck`.
+    network, X, width, draws, seed, Y, check, return_std_error
+        As in :func:`finite_ck`.
     kernel : {"ntk", "ntk_frozen"}
         ``"ntk_frozen"`` freezes the input weights: B of a DEQ, and its bias; W_1 of an ENN.
     learning_rates : sequence of floats, optional
         For an ENN: multipliers of W_1, ..., W_L and the readout.
-    Y : array of shape (m, p), optional
-        The other inputs; ``X`` itself unless given.
-    check, return_std_error
-        Options of :func:`finite_ck`.
 
     Returns
     -------

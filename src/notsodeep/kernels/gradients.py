@@ -40,11 +40,7 @@ class _Call:
 
 @uncompiled
 def differentiable(function: Callable[..., tuple[Tensor, ...]], inputs: Inputs) -> tuple[Tensor, ...]:
-    """Return function(*inputs), differentiable once.
-
-    ``function`` must be differentiable itself where an input requires a gradient, and may take a quicker way where none
-    does.
-    """
+    """Return function(*inputs), differentiable once, as ``function`` is where an input requires a gradient."""
     wanted = [v is not None and v.requires_grad and torch.is_grad_enabled() for v in inputs]
     return _Value.apply(_Call(function, wanted), *inputs)
 

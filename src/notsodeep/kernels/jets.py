@@ -1,12 +1,12 @@
 """The calculus in truncated power series ("jets") around a pair of orthogonal points of typical norm.
 
-A kernel is a function k(||x||^2, ||y||^2, x.y). In units of tau0^2 write ||x||^2 = 1 + u, ||y||^2 = 1 + v,
-x.y = d; a jet holds the coefficients of u^i v^j d^k up to total degree :data:`DEGREE`; four of them are the numbers of
-the theory (section 6). All is batched over leading axes and takes complex coefficients: derivatives are complex steps.
+In units of tau0^2 write ||x||^2 = 1 + u, ||y||^2 = 1 + v, x.y = d; a jet holds the coefficients of u^i v^j d^k up to
+total degree :data:`DEGREE`. All is batched over leading axes; coefficients may be complex, for complex steps.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ TERMS = 2 * DEGREE  # Hermite coefficients a_0 ... a_5 decide a jet of degree 3
 
 _SPAN = range(DEGREE + 1)
 _MONOMIALS = tuple(
-    sorted(((i, j, k) for i in _SPAN for j in _SPAN for k in _SPAN if i + j + k <= DEGREE), key=lambda m: (sum(m), m))
+    sorted((m for m in itertools.product(_SPAN, _SPAN, _SPAN) if sum(m) <= DEGREE), key=lambda m: (sum(m), m))
 )
 
 
@@ -95,10 +95,8 @@ class LayerJet(LayerMaps):
 
     hermite: Array
     square: Array
-    slope_square: Array
-    """Zero where phi jumps and there is none."""
-    mean: Any = 0.0
-    """E[phi(tau xi)], which centring has taken away."""
+    slope_square: Array  # zero where phi jumps and there is none
+    mean: Any = 0.0  # E[phi(tau xi)], which centring has taken away
 
     def value(self, covariance: KernelJet) -> KernelJet:
         """E[phi(u) phi(v)]; the covariance starts at this layer's input scale."""
@@ -136,10 +134,8 @@ def layer_of(phi: Activation, tau: float, terms: int = TERMS) -> LayerJet:
 
 
 def layers_of(phi: Activation, tau: Array, terms: int = TERMS) -> LayerJet:
-    """The layer jets of an activation at many scales.
-
-    d^j/dq^j E[f(sqrt(q) xi)] = E[f^(2j)] / 2^j and q^j E[f^(2j)] = E[f He_2j]: no derivative of f is taken.
-    """
+    """The layer jets of an activation at many scales."""
+    # d^j/dq^j E[f(sqrt(q) xi)] = E[f^(2j)] / 2^j and q^j E[f^(2j)] = E[f He_2j]: no derivative of f is taken
     scales = torch.from_numpy(tau)
     a = coefficients_at(phi, scales, terms).numpy()
     mean = a[:, 0].copy()
@@ -197,10 +193,9 @@ def _weight(k: int, i: int) -> float:
 
 
 def apply_layer(layer: LayerJet, diagonal: Array, cross: Array, derivative: bool = False) -> Array:
-    """E[phi(u) phi(v)] (or q0 E[phi' phi'] if ``derivative``) as a jet, from powers of the input covariance.
+    """E[phi phi] (or q0 E[phi' phi']) = sum_k A_k(u) A_k(v) cross^k as a jet, A_k the Hermite coefficient at a scale.
 
-    ``diagonal`` are those of q(u)/q0 - 1 as a series in u, ``cross`` of the off-diagonal entry divided by q0. The k-th
-    term is A_k(u) A_k(v) cross^k, with A_k the k-th Hermite coefficient as a function of the scale.
+    ``diagonal`` and ``cross``: powers of q(u)/q0 - 1 as a series in u, and of the off-diagonal entry over q0.
     """
     orders, sizes = _SIDES[derivative]
     sides = (layer.hermite[..., orders] * sizes) @ diagonal  # (..., k, i): the coefficient of u^i in A_k

@@ -1,9 +1,8 @@
 """Exact infinite-width kernel matrices: blocked, symmetric to the bit, NumPy or torch, CPU or CUDA.
 
-Each tile of the Gram matrix is turned into a tile of every requested kernel, by table where one reaches full
-accuracy and entry by entry elsewhere; only one triangle is computed when the matrix is symmetric. Near r = +-1 a kinked
-kernel varies with the angle, of which a rounded cosine knows half the digits: there the angle is taken from the
-difference of the normalised rows. :class:`TabulatedKernel` carries its table; the functions find theirs in a cache.
+Each tile of the Gram matrix becomes a tile of every kernel, by table where one reaches full accuracy and entry by entry
+elsewhere. Near r = +-1 a rounded cosine knows half the digits of the angle, which is taken from the difference of the
+normalised rows there. :class:`TabulatedKernel` carries its table; the functions find theirs in a cache.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ from .gradients import differentiable
 from .pointwise import KernelSpec
 from .table import Level, Table, near_series, on_device
 from .tabulate import one_thread, rounded_range, stay_alone, table_for
-
-__all__ = ["TabulatedKernel", "ck", "kernel_function", "kernels_of", "ntk"]
 
 
 def ck(
@@ -79,8 +76,7 @@ def ck(
     array([[0.5     , 0.159155],
            [0.159155, 0.5     ]])
     """
-    outs: Any = None if out is None else {"ck": out}
-    return kernels_of(network, X, Y, kernels=("ck",), check=check, out=outs, progress=progress)["ck"]
+    return _one_kernel(network, X, Y, "ck", check=check, out=out, progress=progress)
 
 
 @checked
@@ -99,18 +95,12 @@ def ntk(
 
     Parameters
     ----------
-    network : DEQ, ENN, ConvDEQ or ConvENN
-        The specification of the infinitely wide network.
-    X : array of shape (n, p)
-        The inputs as rows, taken as given.
-    Y : array of shape (m, p), optional
-        The other inputs; ``X`` itself unless given.
+    network, X, Y, check, out, progress
+        As in :func:`ck`.
     train_input : bool
         ``False`` freezes the input weights: B of a DEQ (which gives the slides' K*), W_1 of an ENN.
     learning_rates : sequence of floats, optional
         For an ENN: multipliers of W_1, ..., W_L and the readout.
-    check, out, progress
-        Options of :func:`ck`.
 
     Returns
     -------
@@ -129,10 +119,12 @@ def ntk(
     array([[1.      , 0.159155],
            [0.159155, 1.      ]])
     """
-    kernel: Kernel = "ntk" if train_input else "ntk_frozen"
-    outs: Any = None if out is None else {kernel: out}
-    options: Any = {"learning_rates": learning_rates, "check": check, "out": outs, "progress": progress}
-    return kernels_of(network, X, Y, kernels=(kernel,), **options)[kernel]
+    options: Any = {"learning_rates": learning_rates, "check": check, "out": out, "progress": progress}
+    return _one_kernel(network, X, Y, "ntk" if train_input else "ntk_frozen", **options)
+
+
+def _one_kernel(network: Any, X: Any, Y: Any, kernel: Kernel, *, out: Any, **options: Any) -> Any:
+    return kernels_of(network, X, Y, kernels=(kernel,), out=None if out is None else {kernel: out}, **options)[kernel]
 
 
 @isolated_settings
@@ -151,20 +143,14 @@ def kernels_of(
 
     Parameters
     ----------
-    network : DEQ, ENN, ConvDEQ or ConvENN
-        The specification of the infinitely wide network.
-    X : array of shape (n, p)
-        The inputs as rows, taken as given.
-    Y : array of shape (m, p), optional
-        The other inputs; ``X`` itself unless given.
+    network, X, Y, check, progress
+        As in :func:`ck`.
     kernels : sequence of {"ck", "ntk", "ntk_frozen"}
         Which kernels to compute.
     learning_rates : sequence of floats, optional
         For an ENN: multipliers of W_1, ..., W_L and the readout.
     out : dict of arrays of shape (n, m), optional
         The result for each kernel is written here.
-    check, progress
-        Options of :func:`ck`.
 
     Returns
     -------
@@ -367,10 +353,7 @@ def _check_finite(network: Any, target: Mapping[Kernel, Tensor]) -> None:
 
 
 def _diagonals(spec: KernelSpec, s: Tensor, table: Table | None, least: float = 0.0) -> dict[Kernel, Tensor]:
-    """Kernels of points with themselves, from their squared norms; exact, whatever the rounding of inner products.
-
-    ``least``: no norm is below.
-    """
+    """Kernels of points with themselves, from their squared norms, exact; no norm is below ``least``."""
     if table is None:
         return {k: v.to(s.device) for k, v in spec.diagonal(s.cpu()).items()}
     found = {kernel: table.diagonal(kernel, s.sqrt()) for kernel in spec.names}
@@ -615,7 +598,8 @@ class Points:
                 else:
                     yield which, found
         if bool(alone.any()):
-            yield alone.nonzero().squeeze(1), self._direct(i[alone], j[alone])
+            p, q = i[alone], j[alone]
+            yield alone.nonzero().squeeze(1), self.spec.pairwise(self.sx[p], self.sy[q], self._of_pairs(_dots, p, q))
 
     def _near(self, table: Table, sign: int, nx: Tensor, ny: Tensor, x: Tensor) -> dict[Kernel, Tensor] | None:
         """Entries near r = ``sign``, if there is a series for them."""
@@ -628,10 +612,6 @@ class Points:
             series = table.once((sign, dtype), lambda: near_series(network, scale, sign * table.reach, dtype))
         cosines = torch.sin(0.5 * math.pi * x)
         return None if series is None else series.kernels(table, nx, ny, cosines, self.spec.names)
-
-    def _direct(self, i: Tensor, j: Tensor) -> dict[Kernel, Tensor]:
-        """Entries one by one, from inner products in double precision."""
-        return self.spec.pairwise(self.sx[i], self.sy[j], self._of_pairs(_dots, i, j))
 
     def _of_pairs(self, function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], i: Tensor, j: Tensor) -> Tensor:
         """A function of pairs of rows and their squared norms, a few rows at a time."""

@@ -178,11 +178,9 @@ def shifted_mean(g: Function, panels: Panels, mean: Tensor, spread: Tensor) -> T
 def piecewise_linear(
     kinks: Sequence[float], bends: Sequence[float], qx: Tensor, qy: Tensor, rho: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What the kinks add to E[phi phi] and E[phi' phi'] beyond their values at rho = 0 (and the linear term).
-
-    d^2 E[phi phi] / d lam^2 = sum_kl d_k d_l p(c_k, c_l; lam); with lam = sqrt(qx qy) sin(t) the density is smooth in t
-    except for exp(-(x - y)^2 / (2 cos^2 t)), which panels halving towards t = +-pi/2 resolve.
-    """
+    """What the kinks add to E[phi phi] and E[phi' phi'] beyond their values at rho = 0 (and the linear term)."""
+    # d^2 E[phi phi] / d lam^2 = sum_kl d_k d_l p(c_k, c_l; lam); with lam = sqrt(qx qy) sin(t) the density is smooth in
+    # t except for exp(-(x - y)^2 / (2 cos^2 t)), which panels halving towards t = +-pi/2 resolve
     total, slope = torch.zeros_like(rho), torch.zeros_like(rho)
     near = rho.abs() > 0.95
     for mask, levels in ((~near, 3), (near, 44)):

@@ -1,6 +1,5 @@
 """The calculus at given pairs of inputs: squared norms (sx, sy) and inner products.
 
-First come the variances of every layer's input: E[phi^2] and E[phi'^2] as functions of it, and its equation in a DEQ.
 ``pairwise`` is the library's exact reference: float64, entry by entry, valid for every pair of inputs and
 differentiable with respect to them and to the variances of a DEQ. Matrices are built from it in ``matrix.py``.
 """
@@ -171,7 +170,6 @@ def _response(phi: Activation, part: Literal["value", "slope"], q: Tensor) -> Te
     return _distinct(q, inner)
 
 
-@isolated_settings
 def pairwise(
     network: Network,
     sx: Tensor,
@@ -188,23 +186,9 @@ def pairwise(
     >>> float(pairwise(nsd.ENN(["linear"]), one, one, 0.3 * one)["ck"])
     0.3
     """
-    kernels = check_kernels(network, kernels)
-    sx, sy, dot = torch.broadcast_tensors(*(_float64(v) for v in (sx, sy, dot)))
-    shape = dot.shape
-    sx, sy, dot = (v.reshape(-1) for v in (sx, sy, dot))
-    if dot.numel() == 0:
-        return {kernel: torch.zeros(shape, dtype=torch.float64) for kernel in kernels}
-    if check and isinstance(network, DEQ):
-        network.check_contraction()
-    rates = rates_of(network, learning_rates)
-    columns = zip(
-        sx.split(LIMITS.pairs_at_once), sy.split(LIMITS.pairs_at_once), dot.split(LIMITS.pairs_at_once), strict=True
-    )
-    pieces = [_kernels(network, *column, kernels, rates) for column in columns]
-    return {kernel: torch.cat([piece[kernel] for piece in pieces]).reshape(shape) for kernel in kernels}
+    return KernelSpec.of(network, kernels, learning_rates, check).pairwise(sx, sy, dot)
 
 
-@isolated_settings
 def diagonal(
     network: Network,
     s: Tensor,
@@ -213,24 +197,7 @@ def diagonal(
     check: bool = True,
 ) -> dict[Kernel, Tensor]:
     """Kernels of points with themselves, from their squared norms ``s``; exact at rho = 1 by construction."""
-    kernels = check_kernels(network, kernels)
-    s = _float64(s)
-    shape, s = s.shape, s.reshape(-1)
-    if s.numel() == 0:
-        return {kernel: torch.zeros(shape, dtype=torch.float64) for kernel in kernels}
-    rates = rates_of(network, learning_rates)
-    if isinstance(network, DEQ):
-        if check:
-            network.check_contraction()
-        parts = _own_kernels(network, s, kernels)
-    else:
-        parts = explicit(s, (OnDiagonal(phi) for phi in network.activations), rates or (), kernels)
-    return {kernel: part.reshape(shape) for kernel, part in parts.items()}
-
-
-def _own_kernels(deq: DEQ, s: Tensor, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
-    q = equilibrium_variance(deq, s)
-    return implicit(q, OnDiagonal(deq.activation), deq.sigma_a2, kernels, gap_check(deq), deq.readout)
+    return KernelSpec.of(network, kernels, learning_rates, check).diagonal(s)
 
 
 @dataclass(frozen=True)
@@ -261,13 +228,38 @@ class KernelSpec:
         a, b, c = (own if v is None else v for own, v in zip(self.network.variances, variances, strict=True))
         return replace(self, network=DEQ(self.network.activation, a, b, c, self.network.readout))
 
+    @isolated_settings
     def pairwise(self, sx: Tensor, sy: Tensor, dot: Tensor) -> dict[Kernel, Tensor]:
         """See :func:`pairwise`."""
-        return pairwise(self.network, sx, sy, dot, self.names, self.rates, check=False)
+        given = torch.broadcast_tensors(*(_float64(v) for v in (sx, sy, dot)))
+        parts = zip(*(v.reshape(-1).split(LIMITS.pairs_at_once) for v in given), strict=True)
+        pieces = [self._at_pairs(*part) for part in parts] if given[0].numel() else []
+        void = given[0].new_zeros(0)
+        return {k: torch.cat([void, *(piece[k] for piece in pieces)]).reshape(given[0].shape) for k in self.names}
 
+    def _at_pairs(self, sx: Tensor, sy: Tensor, dot: Tensor) -> dict[Kernel, Tensor]:
+        network = self.network
+        if isinstance(network, ENN):
+            layers = (layer_of(phi, *variances) for phi, variances in at_each_layer(network, sx, sy))
+            return explicit(dot, layers, self.rates or (), self.names)
+        qx, qy = equilibrium_variance(network, torch.stack([sx, sy]))
+        layer = layer_of(network.activation, qx, qy)
+        lam = _covariance(network, layer, dot)
+        return implicit(lam, layer, network.sigma_a2, self.names, gap_check(network), network.readout)
+
+    @isolated_settings
     def diagonal(self, s: Tensor) -> dict[Kernel, Tensor]:
         """See :func:`diagonal`."""
-        return diagonal(self.network, s, self.names, self.rates, check=False)
+        network, s = self.network, _float64(s)
+        flat = s.reshape(-1)
+        if not len(flat):
+            found = dict.fromkeys(self.names, flat)
+        elif isinstance(network, DEQ):
+            q, layer = equilibrium_variance(network, flat), OnDiagonal(network.activation)
+            found = implicit(q, layer, network.sigma_a2, self.names, gap_check(network), network.readout)
+        else:
+            found = explicit(flat, map(OnDiagonal, network.activations), self.rates or (), self.names)
+        return {kernel: part.reshape(s.shape) for kernel, part in found.items()}
 
 
 def _float64(value: Any) -> Tensor:
@@ -276,18 +268,6 @@ def _float64(value: Any) -> Tensor:
 
 
 # ---- one pair of inputs -----------------------------------------------------------------------------------
-
-
-def _kernels(
-    network: Network, sx: Tensor, sy: Tensor, dot: Tensor, kernels: Sequence[Kernel], rates: Sequence[float] | None
-) -> dict[Kernel, Tensor]:
-    if isinstance(network, ENN):
-        layers = (layer_of(phi, *variances) for phi, variances in at_each_layer(network, sx, sy))
-        return explicit(dot, layers, rates or (), kernels)
-    qx, qy = equilibrium_variance(network, torch.stack([sx, sy]))
-    layer = layer_of(network.activation, qx, qy)
-    lam = _covariance(network, layer, dot)
-    return implicit(lam, layer, network.sigma_a2, kernels, gap_check(network), network.readout)
 
 
 def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:

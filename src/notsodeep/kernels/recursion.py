@@ -1,9 +1,8 @@
 """The calculus of kernels, written once (docs/theory.md, section 2).
 
 A layer maps the covariance of its inputs to E[phi(u) phi(v)] and E[phi'(u) phi'(v)]. From these two maps follow the
-kernels of explicit and of implicit networks, whatever a covariance is: a tensor of numbers (``pointwise``), or a
-truncated power series: around a pair of typical points (``jets``), around any pair (``averages``), of the cosine
-(``series``). All that is asked of it is that it adds, multiplies and divides.
+kernels of explicit and of implicit networks, whatever a covariance is that adds, multiplies and divides: a tensor
+(``pointwise``) or a truncated power series (``jets``, ``averages``, ``series``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The calculus in power series of the cosine (docs/theory.md, sections 7 and 13).
 
-At given norms every kernel is k = sum_k g_k r^k, r the cosine of the angle, every g_k a positive semi-definite
-function of the norms (Schoenberg). The calculus holds for complex r as well, so the g_k are Fourier coefficients of k
-on a circle. Sampled at M points of a circle of radius r, coefficient k carries g_(k+M) + g_(k+2M) + ... too, damped by
-r^M, while rounding grows by r^(-k).
+At given norms every kernel is k = sum_k g_k r^k, r the cosine of the angle. It holds for complex r as well, so the g_k
+are Fourier coefficients of k on a circle. Sampled at M points of a circle of radius r, coefficient k carries
+g_(k+M) + g_(k+2M) + ... too, damped by r^M, while rounding grows by r^(-k).
 """
 
 from __future__ import annotations
@@ -118,11 +117,7 @@ def _on_fourier_grid(network: Network, s: Array, t: Array, kernel: Kernel, size:
 
 
 def series_radius(network: Network, size: int, damped: bool = False) -> float:
-    """The circle to sample: the unit circle for smooth activations, a smaller one where the orders fall slowly.
-
-    ``damped``: a slightly smaller one for smooth activations too, so that what is mixed into the orders can be told
-    from what the kernel at rho = 1 has beyond them.
-    """
+    """The circle to sample: smaller than 1 where the orders fall slowly; ``damped``: slightly smaller in any case."""
     if network.kinked:
         return math.exp(-14.0 / size)  # rounding then grows by exp(14 k / size)
     return math.exp(-2.0 / size) if damped else 1.0
@@ -184,11 +179,7 @@ def _hermite_terms(phi: Activation, q: float) -> int:
 
 
 class _HermiteSeries(LayerMaps):
-    """sum_k a_k rho^k and its derivative in lam; only every second order for odd and even functions.
-
-    Pairs that need about as many orders are summed up together, by powers within blocks of orders: these are matrix
-    products, and only the blocks are left to Horner's rule.
-    """
+    """sum_k a_k rho^k and its derivative in lam, pairs of about equal length together, by products of blocks."""
 
     def __init__(self, a: Array, root: Array, symmetric: bool, together: int) -> None:
         self.root, self.step = root, 2 if symmetric else 1

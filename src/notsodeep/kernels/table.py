@@ -1,9 +1,8 @@
 """A kernel as a function of two norms and an angle, tabulated once and then evaluated at matrix speed.
 
-Every infinite-width kernel is k(||x||, ||y||, r), r the cosine. Where k is analytic (away from r = +-1 for kinked
-activations) a tensor of Chebyshev coefficients reproduces it to rounding: the norm part is a product of small matrices,
-the angle part a short recurrence. Near r = +-1 the kernel of a DEQ with a kink at zero has a cone; as a function of the
-angle at equilibrium it is analytic, so :class:`NearSeries` tabulates the layer there.
+Where k(||x||, ||y||, r) is analytic (away from r = +-1 for kinked activations) a tensor of Chebyshev coefficients
+reproduces it to rounding. Near r = +-1 the kernel of a DEQ with a kink at zero has a cone; as a function of the angle
+at equilibrium it is analytic, so :class:`NearSeries` tabulates the layer there.
 """
 
 from __future__ import annotations
@@ -63,17 +62,12 @@ class NormScale:
 class Level:
     """One kernel for |r| <= reach: sum_m T_m(x) sum_k sign_mk f_mk(||x||) f_mk(||y||), low rank in the norms."""
 
-    factors: Tensor
-    """(norm degree, total rank): columns of all m one after the other."""
-    signs: Tensor
-    """(total rank,): the sign of each column's product."""
-    ranks: tuple[int, ...]
-    """How many columns belong to each m."""
-    parity: str | None
-    """``"odd"``, ``"even"``: only such orders are there."""
+    factors: Tensor  # (norm degree, total rank): columns of all m one after the other
+    signs: Tensor  # (total rank,): the sign of each column's product
+    ranks: tuple[int, ...]  # how many columns belong to each m
+    parity: str | None  # "odd", "even": only such orders are there
     reach: float = 1.0
-    warped: bool = False
-    """Whether the angle variable is arcsin(r) rather than r."""
+    warped: bool = False  # whether the angle variable is arcsin(r) rather than r
 
     @classmethod
     def of(cls, coefficients: Tensor, dropped: float, reach: float = 1.0, warped: bool = False) -> Level:
@@ -110,10 +104,7 @@ class Level:
         return on_device(self.factors, powers.device).T @ powers[:, : len(self.factors)].T
 
     def tile(self, left: Tensor, right: Tensor | None, r: Tensor, room: Room) -> Tensor:
-        """The kernel at cosines ``r`` (a, b): left (a, rank), with its signs, and right (rank, b) the norm factors.
-
-        Without ``right`` the coefficients are ``left``. What is returned lies in the room.
-        """
+        """The kernel at cosines ``r`` (a, b) from norm factors (a, rank), with signs, and (rank, b); in the room."""
         x2 = room("x2", r)
         torch.mul(torch.asin(r, out=x2) if self.warped else r, self.scale, out=x2)
         if right is None:
@@ -146,10 +137,8 @@ class Table:
     reach: float
     warped: bool
     homogeneous: bool
-    coefficients: dict[Kernel, Tensor]
-    """(angles, norms, norms): of the kernel over the roots of those of both points with themselves."""
-    along: dict[Kernel, NormSeries]
-    """The kernel of a point with itself."""
+    coefficients: dict[Kernel, Tensor]  # (angles, norms, norms): over the roots of the kernels along the diagonal
+    along: dict[Kernel, NormSeries]  # the kernel of a point with itself
     _found: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -171,10 +160,7 @@ class Table:
         return self.homogeneous or near
 
     def shorter(self, squares: Tensor, least: float) -> Tensor | None:
-        """Which rows, by their squares, are shorter than the table covers: zeros, and those beside far longer ones.
-
-        ``None`` if none are because no norm is below ``least``: on a GPU the answer would wait for all that it does.
-        """
+        """Which rows, by their squares, are shorter than the table covers; ``None`` if no norm is below ``least``."""
         if self.homogeneous or least >= self.norms.low * (1.0 - 1e-9):
             return None
         return squares < (self.norms.low * (1.0 - 1e-9)) ** 2

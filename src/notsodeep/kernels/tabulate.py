@@ -1,9 +1,7 @@
-"""Building tables of kernels on grids of norms and angles.
+"""Building tables of kernels on grids of norms and angles; the network and its rounded range of norms decide which.
 
-Which table serves a matrix depends on the network and on the range of the norms, rounded outwards, and on nothing else:
-results are the same whatever was computed before. All pairs of norms share their cosines, so each layer is integrated
-once, at common correlations; in between it is a Chebyshev series of the angle, on which the recursion of an explicit
-network runs and the equation of a DEQ is solved, for all entries at once.
+All pairs of norms share their cosines, so each layer is integrated once, at common correlations; in between it is a
+Chebyshev series of the angle, on which the recursion runs and the equation of a DEQ is solved for all entries.
 """
 
 from __future__ import annotations
@@ -38,8 +36,6 @@ from .pointwise import (
 from .recursion import LayerMaps, Precomputed, equation, explicit, implicit
 from .table import NormScale, NormSeries, Table, product_root, re_expanded, rough_correlations
 
-__all__ = ["angle_cap", "build_table", "one_thread", "rounded_range", "stay_alone", "table_for"]
-
 
 def angle_cap(network: Network) -> float:
     """The largest |r| up to which a table is used: the kernel is analytic in the angle, uniformly up to there."""
@@ -55,15 +51,12 @@ _lock = threading.RLock()
 
 
 def table_for(spec: KernelSpec, scale: NormScale, pairs: float, dtype: torch.dtype = torch.float64) -> Table | None:
-    """The table of all kernels of a network on a rounded range; ``None`` where none of them has full accuracy.
-
-    A table that takes integrals entry by entry is made only for many more ``pairs`` than it has entries.
-    """
+    """The table of all kernels of a network on a rounded range; ``None`` where none of them has full accuracy."""
     key = spec.detached.network, spec.rates, scale, dtype
     with _lock:
         table, slow = build_table(*key)
         octave = 2.0 ** math.floor(math.log2(min(pairs, 2.0**24)))  # as good as infinity
-        if slow and octave >= LIMITS.many_pairs:
+        if slow and octave >= LIMITS.many_pairs:  # integrals entry by entry, for many more pairs than entries
             table, _ = build_table(*key, octave)
     return table if table is not None and all(kernel in table.kernels for kernel in spec.names) else None
 
@@ -121,10 +114,9 @@ def build_table(
     dtype: torch.dtype,
     patience: float | None = None,
 ) -> tuple[Table | None, bool]:
-    """All kernels of a network that exist on this range of norms, or ``None`` where no table reaches full accuracy.
+    """The table of all kernels that exist, if it reaches full accuracy; whether integrals entry by entry might do.
 
-    Returned beside it: whether there might be one that takes integrals entry by entry, which are done where fewer than
-    half of the ``patience`` are needed.
+    They are done where fewer than half of the ``patience`` are needed.
     """
     # the CK exists where tangent kernels diverge, and for functions that jump
     for kernels in (network.kernels, network.kernels[:1]):
@@ -305,11 +297,9 @@ def _relative(coefficients: Tensor) -> Tensor:
 def sample(
     spec: KernelSpec, t: Tensor, pairs: Tensor, cosines: Tensor, *, tolerance: float, patient: bool
 ) -> tuple[dict[Kernel, Tensor], dict[Kernel, Tensor]]:
-    """Kernels of points of norms t with themselves, and at norms (t[i], t[j]) for each of the ``pairs`` (2, ...).
+    """Kernels of points of norms t with themselves, and (pairs, cosines) at norms (t[i], t[j]) of the ``pairs``.
 
-    The second are at all ``cosines``: (pairs, cosines) each; series leave out less than the ``tolerance``. Raises
-    :class:`ConvergenceError` where the equations have no solution, and :class:`Unresolved` where only integrals entry
-    by entry would do, unless ``patient``.
+    Raises :class:`Unresolved` where only integrals entry by entry would do, unless ``patient``.
     """
     ia, ib = pairs
     network, kernels = spec.network, spec.names
@@ -451,16 +441,13 @@ class _AngleSeries(LayerMaps):
         raise Unresolved
 
     def _hermite(self, largest: float, rho: Tensor) -> tuple[Sequence[Tensor], float]:
-        """Coefficients of phi and of phi' at all variances, for correlations up to this, and what they lack.
-
-        Many of them are expensive: where the widest variance alone leaves too many pairs at ``rho`` to be
-        integrated one by one, :class:`Unresolved` is raised before.
-        """
+        """Coefficients of phi and of phi' at all variances, for correlations up to this, and what they lack."""
         exact, sure = self.phi.polynomial(), LIMITS.series_share * self.tolerance
         if exact is not None:
             return _two_series(self.phi, self.q, exact.degree + 2), 0.0
         widest = largest_rounded(self.q)
         terms, missing = _enough(self.phi, widest, round(largest, 2), sure)
+        # too many pairs would be integrated one by one: the coefficients at all variances are expensive
         if len(self.ia) * int((rho.abs() ** terms * missing > 100.0 * sure).sum()) > LIMITS.lone_entries:
             raise Unresolved
         found = _two_series(self.phi, self.q, terms)
