@@ -56,11 +56,9 @@ class Activation:
     """
 
     name: ClassVar[str] = ""
-    elementwise: ClassVar[bool] = True
-    """This is false for a layer that is no function of its pre-activations alone."""
+    elementwise: ClassVar[bool] = True  # false for a layer that is no function of its pre-activations alone
     aliases: ClassVar[tuple[str, ...]] = ()
-    torch_forms: ClassVar[tuple[Callable[..., Any], ...]] = ()
-    """Functions of torch that are this activation with its default parameters, and modules for :meth:`from_module`."""
+    torch_forms: ClassVar[tuple[Callable[..., Any], ...]] = ()  # functions and modules of torch that are this one
 
     def __init_subclass__(cls) -> None:
         """Register a class that has a name: it is exported from :mod:`notsodeep.activations` and found by its name."""
@@ -277,8 +275,7 @@ class Activation:
     ) -> Activation:
         """Turn an elementwise torch function into an activation, after every check that can be made.
 
-        ``kinks`` are the points where the function or its slope jumps, ``name`` is what is printed. The function must
-        be finite and twice differentiable elsewhere, and a Gaussian must be able to integrate it; an
+        ``kinks`` are the points where the function or its slope jumps, ``name`` is what is printed. An
         :class:`ActivationError` says which check fails and what to do. The range of the slope is estimated.
 
         Examples
@@ -354,11 +351,6 @@ def activation(spec: ActivationLike, /, **parameters: Any) -> Activation:
     Returns
     -------
     Activation
-
-    Raises
-    ------
-    ActivationError
-        If there is no such activation, or if it does not take these parameters.
 
     Examples
     --------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -206,12 +205,14 @@ class Hermite(Polynomial):
 
     def _value(self, x: Tensor) -> Tensor:
         x = x / self.scale
-        if (
-            torch.compiler.is_compiling()
-        ):  # a graph cannot refuse rows: beyond, where h_k(x) > sqrt(max), it is constant
+        if torch.compiler.is_compiling():
+            # a graph cannot refuse rows: beyond, where h_k(x) > sqrt(max), it is constant
             top = 0.5 * (math.log(torch.finfo(x.dtype).max) + math.lgamma(self.degree + 1))
             x = x.clamp(-(most := math.exp(top / max(1, self.degree))), most)
-        return _clenshaw(self.coefficients, x)
+        b1 = b2 = torch.zeros_like(x)  # by the three-term recurrence, summed backwards (Clenshaw)
+        for k, c in reversed([*enumerate(self.coefficients)]):
+            b1, b2 = c + x * b1 / math.sqrt(k + 1) - math.sqrt((k + 1) / (k + 2)) * b2, b1
+        return b1
 
     def source_lines(self, name: str) -> list[str]:
         if self.degree <= LIMITS.monomial_degree:
@@ -226,11 +227,3 @@ class Hermite(Polynomial):
             "        before, here = here, (x * here - math.sqrt(k) * before) / math.sqrt(k + 1)",
             "    return total",
         ]
-
-
-def _clenshaw(coefficients: Sequence[float], x: Tensor) -> Tensor:
-    """sum_k c_k h_k(x) by the three-term recurrence, summed backwards (Clenshaw)."""
-    b1 = b2 = torch.zeros_like(x)
-    for k in range(len(coefficients) - 1, -1, -1):
-        b1, b2 = coefficients[k] + x * b1 / math.sqrt(k + 1) - math.sqrt((k + 1) / (k + 2)) * b2, b1
-    return b1

@@ -64,11 +64,6 @@ def ck(
     array of shape (n, m)
         A NumPy array if ``X`` is one, else a tensor on the device of ``X``.
 
-    Raises
-    ------
-    ContractionError
-        If a unique equilibrium is not guaranteed and ``check`` is true.
-
     Examples
     --------
     >>> import numpy as np, notsodeep as nsd
@@ -106,11 +101,6 @@ def ntk(
     -------
     array of shape (n, m)
         A NumPy array if ``X`` is one, else a tensor on the device of ``X``.
-
-    Raises
-    ------
-    InvalidInputError
-        If an activation jumps, because then the kernel is infinite.
 
     Examples
     --------
@@ -229,8 +219,8 @@ def kernel_function(
     kernel : {"ck", "ntk", "ntk_frozen"}
         Which kernel.
     norms : (low, high) or array of shape (n, p), optional
-        The smallest and the largest norm of the inputs, or the inputs themselves. Rows outside are served too, by a
-        wider table. Without it the first call decides; homogeneous networks need no range.
+        The range of the norms of the inputs, or the inputs themselves; without it the first call decides. Rows outside
+        are served too, by a wider table.
     learning_rates, check
         Options of :func:`ntk`.
 

@@ -49,8 +49,7 @@ def explicit(
 ) -> dict[Kernel, Any]:
     """Sigma_l = V_l(Sigma_(l-1)) and Theta_l = rate_(l+1) Sigma_l + Theta_(l-1) Sigmadot_l.
 
-    ``rates``: of W_1 ... W_L and the readout. Frozen input weights are the rate 0 of W_1. The recursion is linear in
-    the rates, so columns of an identity matrix in their place give the contribution of every weight matrix.
+    ``rates``: of W_1 ... W_L and the readout; frozen input weights are the rate 0 of W_1.
     """
     theta = {k: (rates[0] if k == "ntk" else 0.0 * rates[0]) * covariance for k in kernels if is_tangent(k)}
     for rate, layer in zip(rates[1:], layers, strict=True):
@@ -76,10 +75,8 @@ def implicit(
     """The kernels of a DEQ at the covariance Lambda that solves its equation.
 
     Every weight matrix that enters phi contributes what it carries of Lambda, times slope / gap: B (and the bias) their
-    drive, A the rest, sigma_a2 G. With all of them this is Lambda slope / gap, with A alone sigma_a2 G slope / gap,
-    which adds up with the readout's G to G / gap. A readout that is one more pre-activation, with weights of its own,
-    turns each kernel K into sigma_a2 K + drive: Lambda, Lambda / gap, and Lambda without what B would add.
-    ``check_gap`` refuses gaps 1 - sigma_a2 slope that are not positive.
+    drive, A the rest, sigma_a2 G. A readout that is one more pre-activation, with weights of its own, turns each kernel
+    K into sigma_a2 K + drive. ``check_gap`` refuses gaps 1 - sigma_a2 slope that are not positive.
     """
     outer = readout == "pre-activation"
     if not any(is_tangent(k) for k in kernels):

@@ -35,8 +35,7 @@ Complex = NDArray[np.complex128]
 def power_series(network: Network, terms: int, kernel: Kernel = "ck", norm: Any = 1.0, other: Any = None) -> Array:
     """g_0 ... g_(terms-1) of k(x, y) = sum_k g_k cos(x, y)^k, for all inputs with ||x|| = ``norm``, ||y|| = ``other``.
 
-    The network is taken as it is, centred or not. Norms may be arrays, which are broadcast; the coefficients are the
-    last axis of the result, those below rounding are zero. At equal norms (``other`` left out) none is negative.
+    Norms may be arrays, which are broadcast; the coefficients are the last axis, those below rounding are zero.
 
     >>> import notsodeep as nsd
     >>> [round(float(g), 6) for g in power_series(nsd.ENN("relu"), 5)]

@@ -25,14 +25,7 @@ from ..gaussian.rule import BLOCK, may_share
 from ..networks import DEQ, ENN, Kernel, Network, check_kernels
 from ._limits import LIMITS
 from .expectations import Layer
-from .pointwise import (
-    KernelSpec,
-    OnDiagonal,
-    at_each_layer,
-    equilibrium_variance,
-    gap_check,
-    largest_rounded,
-)
+from .pointwise import KernelSpec, OnDiagonal, at_each_layer, equilibrium_variance, gap_check, largest_rounded
 from .recursion import LayerMaps, Precomputed, equation, explicit, implicit
 from .table import NormScale, NormSeries, Table, product_root, re_expanded, rough_correlations
 
@@ -136,8 +129,7 @@ def build_table(
 
 def _build(spec: KernelSpec, scale: NormScale, dtype: torch.dtype, patience: float | None) -> Table | None:
     """From the smallest grid that resolves the kernels."""
-    reach = angle_cap(spec.network)
-    noisy = reach == 1.0 and spec.network.kinked
+    noisy = angle_cap(spec.network) == 1.0 and spec.network.kinked
     tolerance = max(2e-13 if noisy else 0.0, _tolerance(dtype))  # the angle magnifies the rounding of the cosine
     double = dtype == torch.float64
     angles = (48, 64, 128, 256) if double else (32, 48, 64, 128)
@@ -148,7 +140,7 @@ def _build(spec: KernelSpec, scale: NormScale, dtype: torch.dtype, patience: flo
     norms = (1,) if scale.single else sizes[likely:]
     size, terms = norms[0], angles[0]
     while patience is None or terms * size * (size + 1) <= patience:
-        grid = _Grid(spec, scale, reach, size, terms, dtype, patient=slow)
+        grid = _Grid(spec, scale, size, terms, dtype, patient=slow)
         if not grid.finite:
             return None
         more = grid.wanted_angles(tolerance), grid.wanted_norms(tolerance)
@@ -164,16 +156,9 @@ class _Grid:
     """The kernels at Chebyshev nodes of the norms and of the angle, and at a few norms between them for a check."""
 
     def __init__(
-        self,
-        spec: KernelSpec,
-        scale: NormScale,
-        reach: float,
-        size: int,
-        terms: int,
-        dtype: torch.dtype,
-        patient: bool,
+        self, spec: KernelSpec, scale: NormScale, size: int, terms: int, dtype: torch.dtype, patient: bool
     ) -> None:
-        network = spec.network
+        network, reach = spec.network, angle_cap(spec.network)
         self.scale, self.reach, self.size, self.terms = scale, reach, size, terms
         self.check = 1e-11 if dtype == torch.float64 else 1e-7  # of the kernels of the two points with themselves
         self.homogeneous = network.homogeneous
@@ -275,10 +260,8 @@ def _wanted(relative: Tensor, tolerance: float) -> int:
     if there - needed(relative, tolerance) >= LIMITS.spare_orders:
         return there
     size = relative.reshape(there, -1).amax(1)
-    half, end = (
-        float(size[there // 2 : there // 2 + LIMITS.spare_orders].max()),
-        float(size[-LIMITS.spare_orders :].max()),
-    )
+    half = float(size[there // 2 : there // 2 + LIMITS.spare_orders].max())
+    end = float(size[-LIMITS.spare_orders :].max())
     fall = math.log(max(half, tolerance) / max(end, tolerance)) / (there - there // 2 - 1)
     missing = math.log(max(end / tolerance, 1.0)) / fall if fall > 0.0 else math.inf
     # the fall of the coefficients quickens, so that the estimate is too large
@@ -301,23 +284,23 @@ def sample(
 
     Raises :class:`Unresolved` where only integrals entry by entry would do, unless ``patient``.
     """
-    ia, ib = pairs
     network, kernels = spec.network, spec.names
     with torch.no_grad():
-        dot = (t[ia] * t[ib])[:, None] * cosines
+        dot = t[pairs].prod(0)[:, None] * cosines
         squares = t**2
         try:
             if isinstance(network, DEQ):
                 q = equilibrium_variance(network, squares)
                 own = Precomputed(*OnDiagonal(network.activation).both(q))
                 along = implicit(q, own, network.variances[0], kernels, gap_check(network), network.readout)
-                return along, _implicit(network, q, own, ia, ib, dot, kernels, tolerance)
-            layers = (_layer(phi, q, ia, ib, tolerance) for phi, (q,) in at_each_layer(network, squares))
+                return along, _implicit(network, q, own, pairs, dot, kernels, tolerance)
+            layers = (_layer(phi, q, pairs, tolerance) for phi, (q,) in at_each_layer(network, squares))
             found = explicit(dot, layers, spec.rates or (), kernels)
         except Unresolved:
             if not patient:
                 raise
-            found = spec.pairwise(squares[ia][:, None], squares[ib][:, None], dot)
+            sx, sy = squares[pairs][..., None]
+            found = spec.pairwise(sx, sy, dot)
         return spec.diagonal(squares), found
 
 
@@ -326,18 +309,11 @@ class Unresolved(Exception):
 
 
 def _implicit(
-    deq: DEQ,
-    q: Tensor,
-    own: Precomputed,
-    ia: Tensor,
-    ib: Tensor,
-    dot: Tensor,
-    kernels: Sequence[Kernel],
-    tolerance: float,
+    deq: DEQ, q: Tensor, own: Precomputed, pairs: Tensor, dot: Tensor, kernels: Sequence[Kernel], tolerance: float
 ) -> dict[Kernel, Tensor]:
     drive, sigma_a2 = deq.drive(dot), deq.variances[0]
-    bound = product_root(q[ia], q[ib])[:, None]
-    layer = _layer(deq.activation, q, ia, ib, tolerance, own, functools.partial(_range, deq, q, ia, ib, drive))
+    bound = product_root(*q[pairs])[:, None]
+    layer = _layer(deq.activation, q, pairs, tolerance, own, functools.partial(_range, deq, q, pairs, drive))
     lam = torch.minimum(torch.maximum(drive, -bound), bound)
     for _ in range(LIMITS.steps):  # far from rho = +-1 Newton needs no bracket; where it does, entry by entry
         found = layer.both(lam)
@@ -353,12 +329,13 @@ def _implicit(
     return implicit(lam, Precomputed(*found), sigma_a2, kernels, gap_check(deq), deq.readout)
 
 
-def _range(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tensor) -> tuple[float, float]:
+def _range(deq: DEQ, q: Tensor, pairs: Tensor, drive: Tensor) -> tuple[float, float]:
     """The correlations at equilibrium for the outermost norms and cosines, and some room around them."""
-    size = product_root(q[ia], q[ib])
-    few = torch.stack([size.argmin(), size.argmax(), (q[ia] / q[ib]).log().abs().argmax()])
+    qx, qy = q[pairs]
+    size = product_root(qx, qy)
+    few = torch.stack([size.argmin(), size.argmax(), (qx / qy).log().abs().argmax()])
     ends = torch.stack(torch.aminmax(drive[few], dim=1), dim=1)
-    rho = rough_correlations(deq, q, ia[few], ib[few], ends)
+    rho = rough_correlations(deq, q, pairs[0, few], pairs[1, few], ends)
     low, high = float(rho.min()), float(rho.max())
     return low - 0.2 * (1.0 + low), high + 0.2 * (1.0 - high)
 
@@ -366,40 +343,35 @@ def _range(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tensor) -> tuple[
 # ---- one layer -------------------------------------------------------------------------------------------
 
 
+Expected = Callable[[], tuple[float, float]] | None
+
+
 def _layer(
     phi: Activation,
     q: Tensor,
-    ia: Tensor,
-    ib: Tensor,
+    pairs: Tensor,
     tolerance: float,
     own: Precomputed | None = None,
-    expected: Callable[[], tuple[float, float]] | None = None,
+    expected: Expected = None,
 ) -> LayerMaps:
     """``own``: the layer on the diagonal; ``expected``: gives the correlations that will be asked for."""
     if not phi.elementwise or float(q.min()) <= 0.0:
         raise Unresolved
     if phi.closed_form() is not None:
-        return Layer(phi, q[ia][:, None], q[ib][:, None])
+        return Layer(phi, *q[pairs][..., None])
     whole = (own or OnDiagonal(phi)).both(q)
-    return _AngleSeries(phi, q, ia, ib, tolerance, whole, expected if phi.kinks else None)
+    return _AngleSeries(phi, q, pairs, tolerance, whole, expected if phi.kinks else None)
 
 
 class _AngleSeries(LayerMaps):
     """E[phi phi] and E[phi' phi'] as Chebyshev series in arcsin(rho), one for each pair of variances."""
 
     def __init__(
-        self,
-        phi: Activation,
-        q: Tensor,
-        ia: Tensor,
-        ib: Tensor,
-        tolerance: float,
-        whole: tuple[Tensor, Tensor],
-        expected: Callable[[], tuple[float, float]] | None,
+        self, phi: Activation, q: Tensor, pairs: Tensor, tolerance: float, whole: Sequence[Tensor], expected: Expected
     ) -> None:
-        self.phi, self.q, self.ia, self.ib, self.tolerance = phi, q, ia, ib, tolerance
+        self.phi, self.q, self.pairs, self.tolerance = phi, q, pairs, tolerance
         self.whole, self.expected = whole, expected
-        self.root = product_root(q[ia], q[ib])[:, None]
+        self.root = product_root(*q[pairs])[:, None]
         self.series: Tensor | None = None
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
@@ -448,33 +420,33 @@ class _AngleSeries(LayerMaps):
         widest = largest_rounded(self.q)
         terms, missing = _enough(self.phi, widest, round(largest, 2), sure)
         # too many pairs would be integrated one by one: the coefficients at all variances are expensive
-        if len(self.ia) * int((rho.abs() ** terms * missing > 100.0 * sure).sum()) > LIMITS.lone_entries:
+        if self.pairs.shape[1] * int((rho.abs() ** terms * missing > 100.0 * sure).sum()) > LIMITS.lone_entries:
             raise Unresolved
         found = _two_series(self.phi, self.q, terms)
         return found, _missing(found, self.whole)
 
     def _values(self, rho: Tensor, hermite: Sequence[Tensor], missing: float) -> Tensor:
         """(2, pairs, correlations): Hermite series where they have converged, one by one elsewhere."""
-        terms = hermite[0].shape[1]
+        terms, count = hermite[0].shape[1], self.pairs.shape[1]
         sure = rho.abs() ** terms * missing <= LIMITS.series_share * self.tolerance
-        if int((~sure).sum()) * len(self.ia) > LIMITS.lone_entries:
+        if int((~sure).sum()) * count > LIMITS.lone_entries:
             raise Unresolved
-        out = torch.empty(2, len(self.ia), len(rho), dtype=torch.float64)
+        out = torch.empty(2, count, len(rho), dtype=torch.float64)
         last = math.log(1e-16) / rho.abs().clamp(1e-9, 1.0 - 1e-9).log()  # powers beyond are nothing
-        parts = (64, 16, 4) if terms >= 512 else ()
-        for low, high in itertools.pairwise((0, *(terms // part for part in parts), terms)):
+        shares = (64, 16, 4) if terms >= 512 else ()
+        for low, high in itertools.pairwise((0, *(terms // share for share in shares), terms)):
             which = (sure & (last > low) & ((last <= high) | (high == terms))).nonzero().squeeze(1)
             steps = rho[which].repeat(high, 1)
             steps[0] = 1.0
             powers = steps.cumprod(0)
             for k, a in enumerate(hermite):
-                rows = zip(*(part.split(max(1, (1 << 19) // high)) for part in (self.ia, self.ib)), strict=True)
-                out[k, :, which] = torch.cat([(a[i, :high] * a[j, :high]) @ powers for i, j in rows])
+                parts = self.pairs.split(max(1, (1 << 19) // high), dim=1)
+                out[k, :, which] = torch.cat([(a[i, :high] * a[j, :high]) @ powers for i, j in parts])
         if not bool(sure.all()):
             few = rho[~sure]
-            qx, qy = (self.q[i].repeat_interleave(len(few)) for i in (self.ia, self.ib))
-            found = Layer(self.phi, qx, qy).both(product_root(qx, qy) * few.repeat(len(self.ia)))
-            out[:, :, ~sure] = torch.stack(found).reshape(2, len(self.ia), -1)
+            qx, qy = self.q[self.pairs].repeat_interleave(len(few), dim=1)
+            found = Layer(self.phi, qx, qy).both(product_root(qx, qy) * few.repeat(count))
+            out[:, :, ~sure] = torch.stack(found).reshape(2, count, -1)
         return out
 
 
