@@ -67,7 +67,7 @@ def test_single_entries_are_evaluated_where_the_rows_are(monkeypatch):
     X = np.eye(8)[rng.integers(0, 3, 300)] + 0.02 * rng.standard_normal((300, 8))
     X = torch.from_numpy(X * rng.choice([-1.1, 0.8, 1.0], (300, 1)))
     monkeypatch.setattr(matrix, "LIMITS", dataclasses.replace(LIMITS, pairs_at_once=1 << 11))
-    monkeypatch.setattr(matrix.Points, "_direct", None)
+    monkeypatch.setattr(matrix, "_dots", None)
     K = nsd.kernels_of(nsd.DEQ("elu", 0.2), X.cuda())
     for kind, exact in nsd.kernels_of(nsd.DEQ("elu", 0.2), X).items():
         assert float((K[kind].cpu() - exact).abs().max()) < tolerance() * float(exact.abs().max()), kind
