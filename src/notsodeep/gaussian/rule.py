@@ -230,7 +230,7 @@ def _by_parts(breaks: Sequence[tuple[float, Sequence[float]]], tau: Tensor, term
     rows = [torch.zeros(0, terms, dtype=torch.float64)]
     for part in tau.split(max(1, LIMITS.held // (terms * len(places)))):
         z = (places / part.clamp_min(1e-150)[:, None]).clamp(-38.0, 38.0)  # beyond, the normal density is no number
-        (table,) = hermite_table(z.flatten(), normal_density(z.flatten(), torch.ones(())), terms)
+        (table,) = hermite_table(z.flatten(), normal_density(z.flatten(), torch.ones_like(part[:1])), terms)
         h = table.T.reshape(*z.shape, terms)
         out, weight = torch.zeros(len(part), terms, dtype=torch.float64), torch.ones_like(k)
         for j in range(orders):
