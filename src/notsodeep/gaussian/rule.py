@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -230,8 +231,7 @@ def _by_parts(breaks: Sequence[tuple[float, Sequence[float]]], tau: Tensor, term
     rows = [torch.zeros(0, terms, dtype=torch.float64)]
     for part in tau.split(max(1, LIMITS.held // (terms * len(places)))):
         z = (places / part.clamp_min(1e-150)[:, None]).clamp(-38.0, 38.0)  # beyond, the normal density is no number
-        (table,) = hermite_table(z.flatten(), normal_density(z.flatten(), torch.ones_like(part[:1])), terms)
-        h = table.T.reshape(*z.shape, terms)
+        h = torch.from_numpy(_hermite_functions(z.flatten().numpy(), terms)).view(*z.shape, terms)
         out, weight = torch.zeros(len(part), terms, dtype=torch.float64), torch.ones_like(k)
         for j in range(orders):
             weight = weight / (k - j).clamp_min(1.0).sqrt()
@@ -240,6 +240,18 @@ def _by_parts(breaks: Sequence[tuple[float, Sequence[float]]], tau: Tensor, term
             )
         rows.append(out)
     return torch.cat(rows)
+
+
+def _hermite_functions(x: np.ndarray, terms: int) -> np.ndarray:
+    """The normal density times h_0, h_1, ... at these points, (points, terms): half the time of torch here."""
+    found = np.empty((max(terms, 2), *x.shape))
+    found[0] = np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
+    found[1] = x * found[0]
+    for k in range(1, terms - 1):
+        np.multiply(x, found[k], out=found[k + 1])
+        found[k + 1] -= math.sqrt(k) * found[k - 1]
+        found[k + 1] *= 1.0 / math.sqrt(k + 1)
+    return found[:terms].T.copy()
 
 
 def function_coefficients(function: Callable[[Tensor], Tensor], tau: Tensor, panels: Panels, terms: int) -> Tensor:
