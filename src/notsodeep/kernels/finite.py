@@ -178,9 +178,7 @@ def _networks(
     widths = _widths(network, width, rows.shape[1])
     generator = torch.Generator(device=rows.device).manual_seed(whole_seed(seed))
     for _ in range(whole("draws", draws)):
-        if isinstance(network, ConvDEQ):
-            yield _ConvolutionalNetwork(network, rows, generator, widths[0])
-        elif isinstance(network, DEQ):
+        if isinstance(network, DEQ | ConvDEQ):
             yield _ImplicitNetwork(network, rows, generator, widths[0])
         else:
             yield _ExplicitNetwork(network, rows, generator, widths)
@@ -227,32 +225,32 @@ def _gram(rows: Tensor) -> Tensor:
 
 
 class _ImplicitNetwork(_Drawn):
-    """z = phi(u) / sqrt(m), u = sigma_a A z + sigma_b B x + sigma_c c, f = a . z, solved for all rows at once."""
+    """z = phi(u) / sqrt(m), u = sigma_a A z + sigma_b B x + sigma_c c, f = a . z, solved for all rows at once.
 
-    layer: Product
-    A: Tensor
-    a: Tensor
+    A and B are matrices, or filters whose convolutions are divided by ``size``, and a sees all positions.
+    """
 
-    def __init__(self, deq: DEQ, rows: Tensor, generator: torch.Generator, width: int) -> None:
+    def __init__(self, network: DEQ | ConvDEQ, rows: Tensor, generator: torch.Generator, width: int) -> None:
         super().__init__(rows, generator)
-        self.deq = deq
-        self.sigma_a, self.sigma_b, self.sigma_c = (math.sqrt(v) for v in deq.variances)
-        self.root = math.sqrt(width)
-        self.drive = self._draw(width)
-        start = self._layer(torch.zeros_like(self.drive))
-        self.hidden = _settled(self._layer, start, "equilibrium", deq)
-        self.features = self.hidden
-        if deq.readout == "pre-activation":  # one more unit of the layer, with weights of its own
+        self.deq: DEQ = _dense(network)
+        self.sigma_a, self.sigma_b, self.sigma_c = (math.sqrt(v) for v in self.deq.variances)
+        taps: tuple[int, ...] = ()
+        self.root, self.size, self.positions = math.sqrt(width), 1, 1
+        self.layer = Product(self.sigma_a)
+        if isinstance(network, ConvDEQ):
+            self.size, self.positions, taps = network.filter, network.positions, (network.filter,) * 2
+            self.layer = Convolution(self.sigma_a / self.size, network.image[1:])
+        self.A, self.B = self.normal(width, width, *taps), self.normal(width, rows.shape[1] // self.positions, *taps)
+        self.a = self.normal(width * self.positions) / math.sqrt(self.positions)
+        self.drive = self.sigma_b / self.size * self.layer.forward(self.B, rows)
+        if self.sigma_c:  # drawn last: without a bias the networks of a seed stay what they are
+            self.drive = self.drive + self.sigma_c * self.normal(width).repeat_interleave(self.positions)
+        self.hidden = _settled(self._layer, self._layer(torch.zeros_like(self.drive)), "equilibrium", self.deq)
+        self.features = self.hidden / math.sqrt(self.positions)
+        if self.deq.readout == "pre-activation":  # one more unit of the layer, with weights of its own
             self.a = self.sigma_a * self.a
             ones = rows.new_full((len(rows), 1), self.sigma_c)
             self.features = torch.cat([self.sigma_a * self.hidden, self.sigma_b * rows, ones], dim=1)
-
-    def _draw(self, width: int) -> Tensor:
-        """Draw the weights, the bias last: without one the networks of a seed stay what they are; return the drive."""
-        self.layer = Product(self.sigma_a)
-        self.A, B, self.a = self.normal(width, width), self.normal(width, self.rows.shape[1]), self.normal(width)
-        drive = self.sigma_b * (self.rows @ B.T)
-        return drive + self.sigma_c * self.normal(width) if self.sigma_c else drive
 
     def _preactivation(self, z: Tensor) -> Tensor:
         return self.layer.affine(self.drive, z, self.A)
@@ -272,36 +270,18 @@ class _ImplicitNetwork(_Drawn):
         return rates[2] * self.features_gram() + self._hidden_gram(adjoint, rates)
 
     def _hidden_gram(self, adjoint: Tensor, rates: Sequence[float]) -> Tensor:
-        """df/dA = sigma_a adjoint z', df/dB = sigma_b adjoint x'."""
-        inputs = rates[0] * self.deq.drive(_gram(self.rows)) + rates[1] * self.sigma_a**2 * _gram(self.hidden)
-        return _gram(adjoint) * inputs
+        """df/dA = sigma_a adjoint z', df/dB = sigma_b adjoint x'; gradients of filters have to be formed."""
+        if not isinstance(self.layer, Convolution):
+            inputs = rates[0] * self.deq.drive(_gram(self.rows)) + rates[1] * self.sigma_a**2 * _gram(self.hidden)
+            return _gram(adjoint) * inputs
 
-
-class _ConvolutionalNetwork(_ImplicitNetwork):
-    """The same with convolutions. Gradients of filters are sums over positions, so that they have to be formed."""
-
-    def __init__(self, network: ConvDEQ, rows: Tensor, generator: torch.Generator, width: int) -> None:
-        self.network = network
-        super().__init__(network.dense, rows, generator, width)
-        self.features = self.hidden / math.sqrt(network.positions)
-
-    def _draw(self, width: int) -> Tensor:
-        size, positions = (self.network.filter,) * 2, self.network.positions
-        self.layer = Convolution(self.sigma_a / size[0], self.network.image[1:])
-        self.A, self.B = self.normal(width, width, *size), self.normal(width, self.network.image[0], *size)
-        self.a = self.normal(width * positions) / math.sqrt(positions)
-        drive = self.sigma_b / size[0] * self.layer.forward(self.B, self.rows)
-        return drive + self.sigma_c * self.normal(width).repeat_interleave(positions) if self.sigma_c else drive
-
-    def _hidden_gram(self, adjoint: Tensor, rates: Sequence[float]) -> Tensor:
         def gram(inputs: Tensor, weights: Tensor) -> Tensor:
             pairs = zip(adjoint.split(1), inputs.split(1), strict=True)
-            return _gram(torch.stack([self.layer.outer(*pair, weights).flatten() for pair in pairs]))
+            return _gram(torch.stack([self.layer.outer(*pair, weights).flatten() for pair in pairs])) / self.size**2
 
-        shift = adjoint.reshape(len(adjoint), -1, self.network.positions).sum(-1)
-        size = self.network.filter**2
-        inputs = self.sigma_b**2 / size * gram(self.rows, self.B) + self.sigma_c**2 * _gram(shift)
-        return rates[0] * inputs + rates[1] * self.sigma_a**2 / size * gram(self.hidden, self.A)
+        shift = adjoint.reshape(len(adjoint), -1, self.positions).sum(-1)
+        inputs = self.sigma_b**2 * gram(self.rows, self.B) + self.sigma_c**2 * _gram(shift)
+        return rates[0] * inputs + rates[1] * self.sigma_a**2 * gram(self.hidden, self.A)
 
 
 def _settled(step: Callable[[Tensor], Tensor], start: Tensor, what: str, deq: DEQ) -> Tensor:

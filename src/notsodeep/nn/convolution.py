@@ -29,16 +29,8 @@ class ConvDEQ(DEQ):
         The specification: activation, variances, sizes of the images and of the filters.
     width, out_features : int
         The number of channels m and of outputs.
-    seed : int
-        The seed of the weights, which are normal and the same on every device.
-    kernel : {"ntk", "ntk_frozen", "ck"}
-        What trains: every weight; every weight but B and c; the readout alone.
-    bias : bool
-        Whether the outputs have a bias, which starts at zero.
-    solver : SolverOptions, optional
-        Method and tolerance of the equilibrium and of its derivatives.
-    **factory
-        ``dtype`` (a torch.dtype) and ``device`` (a torch.device or str) of the weights, as torch's own modules have.
+    seed, kernel, bias, solver, **factory
+        The options of :class:`DEQ`.
 
     Examples
     --------
