@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ._arguments import check_settings, checked, shown, whole
-from .errors import ConvergenceWarning, InvalidInputError, warn
+from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError, warn
 
 Step = Callable[[Tensor], Tensor]
 SolverMethod = Literal["auto", "picard", "anderson"]
@@ -40,10 +40,9 @@ class SolverOptions:
     Parameters
     ----------
     method : {"auto", "picard", "anderson"}
-        ``"picard"`` iterates z <- f(z). Among methods that combine iterates linearly nothing is quicker for random
-        weights: the eigenvalues of the Jacobian fill a disc around zero (circular law), and on such a disc x^k is the
-        best polynomial of degree k. Training may leave a few eigenvalues near one, where ``"anderson"`` pays;
-        ``"auto"`` begins with the first and turns to the second after 20 steps.
+        ``"picard"`` iterates z <- f(z): nothing linear is quicker for random weights, since the eigenvalues of the
+        Jacobian fill a disc. Training may leave a few near one, where ``"anderson"`` pays; ``"auto"`` begins with the
+        first and turns to the second after 20 steps.
     tol : float
         A row is done when |f(z) - z| <= tol |f(z)|; derivatives are solved to the same tolerance.
     max_steps : int
@@ -84,18 +83,20 @@ class Equilibrium:
         met = f"{int(self.converged.sum())} of {self.converged.numel()} rows"
         return f"Equilibrium({tuple(self.value.shape)}, {self.steps} steps, {met} converged)"
 
-    def require(self, options: SolverOptions, what: str = "the equilibrium") -> None:
-        """Warn unless every row converged; the message carries the residual."""
+    def require(self, options: SolverOptions, what: str = "the equilibrium", raises: bool = False) -> None:
+        """Warn, or raise, unless every row converged; the message carries the residual."""
         if bool(self.converged.all()):
             return
         missed = int((~self.converged).sum())
-        warn(
+        message = (
             f"{what} was not reached for {missed} of {self.converged.numel()} rows: relative residual "
             f"{float(self.residual.max()):.1e} after {self.steps} steps, tolerance {options.tol:.1e}. The map may "
             "be no contraction (see contraction()); lower sigma_a2, limit the contraction during training, allow "
-            "more steps, or loosen the tolerance if it is near the rounding error of the data type",
-            ConvergenceWarning,
+            "more steps, or loosen the tolerance if it is near the rounding error of the data type"
         )
+        if raises:
+            raise ConvergenceError(message)
+        warn(message, ConvergenceWarning)
 
 
 @checked

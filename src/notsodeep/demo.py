@@ -24,6 +24,7 @@ import notsodeep as nsd
 
 from ._files import atomic
 from .equivalents import best_scalar, relative_spectral_error
+from .nn.model import median_times
 from .spectra import SpectralLaw
 
 ACTIVATIONS = {"tanh": "tanh", "relu": "ReLU"}
@@ -176,22 +177,15 @@ def _accuracy(model: Any, data: DemoData) -> float:
     return float((found.numpy() == data.test[1]).mean())
 
 
-def _batch_seconds(models: Sequence[Any], data: DemoData, repeats: int = 41) -> list[float]:
+def _batch_seconds(models: Sequence[Any], data: DemoData) -> list[float]:
     """Return median times of one core, in turns: whatever else the machine does takes no part, or the same from all."""
     x = torch.from_numpy(data.test[0][:128]).float()
-    times: list[list[float]] = [[] for _ in models]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so that the time of this thread is all the work
     try:
-        with torch.no_grad():
-            for _ in range(repeats):
-                for model, found in zip(models, times, strict=True):
-                    started = time.thread_time()
-                    model(x)
-                    found.append(time.thread_time() - started)
+        return median_times(models, x, 40, time.thread_time)
     finally:
         torch.set_num_threads(threads)
-    return [statistics.median(found[1:]) for found in times]  # the first warms up
 
 
 # ---- what is shown ---------------------------------------------------------------------------------------

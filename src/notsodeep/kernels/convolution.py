@@ -268,9 +268,9 @@ class SemiIteration(NamedTuple):
 
 
 def _solve(network: ConvDEQ, step: Callable[[Tensor], Tensor], start: Tensor, tol: float) -> Tensor:
-    options = SolverOptions(tol=tol, max_steps=2000, on_failure="raise")
+    options = SolverOptions(tol=tol, max_steps=2000)
     found = solve_equilibrium(step, start, options)
-    found.require(options, f"the field of {network!r}")
+    found.require(options, f"the field of {network!r}", raises=True)
     return found.value
 
 

@@ -1,8 +1,8 @@
 """How often two networks differ, bounded from a sample: exact binomial tails, no assumption on either of them.
 
-For each threshold of the student's score the number of rows on which student and model together differ from the model
-is binomial. Thresholds are tested from the most cautious one on, each at the full level, until the first test fails:
-this fixed sequence needs no union bound (Angelopoulos et al. 2021, Learn then Test, section 4.1; Bauer 1991).
+For each threshold of the score the number of rows on which the replacement differs is binomial. Thresholds are tested
+from the most cautious one on, each at the full level, until the first test fails: this fixed sequence needs no union
+bound (Angelopoulos et al. 2021, Learn then Test, section 4.1; Bauer 1991).
 """
 
 from __future__ import annotations
@@ -33,20 +33,14 @@ class Certificate:
     ----------
     disagreement, confidence : float
         What is promised.
-    coverage : float
-        The share of the measured rows that the student answered.
-    distilled, chosen, measured : int
-        The rows that trained the student, chose score and thresholds, and were tested.
-    seen : int
-        The measured rows on which replacement and model differed.
-    student_disagreement : float
-        The share of measured rows on which the bare student differed from the model.
-    threshold : float
-        The score from which on the student answers.
+    coverage, student_disagreement : float
+        The shares of the measured rows that the student answered, and on which it alone differed from the model.
+    distilled, chosen, measured, seen : int
+        The rows that trained the student, chose score and thresholds, were tested, and differed in the test.
+    threshold, tolerance : float
+        The score from which on the student answers; the error that counts as agreement (None compares classes).
     score, method : str
         How sure the student is, and how the promise was tested.
-    tolerance : float or None
-        The error of an output that counts as agreement; None compares classes.
 
     Examples
     --------
@@ -215,10 +209,7 @@ class Drift:
 
 
 def compare_samples(certificate: Certificate, rows: int, fall_through: int) -> Drift:
-    """Return Fisher's exact test of the rows seen against those measured.
-
-    It is the binomial test given that the expected share is itself known from a sample only.
-    """
+    """Return Fisher's exact test of the rows seen against those measured: a binomial test of two samples."""
     before = certificate.fall_through
     law = hypergeom(certificate.measured + rows, before + fall_through, rows)
     tail = min(float(law.cdf(fall_through)), float(law.sf(fall_through - 1)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -189,6 +191,23 @@ def in_batches(function: Callable[[Tensor], Tensor], X: Tensor, batch_size: int 
     """Apply a function to all rows, batch by batch, without derivatives."""
     with torch.no_grad():
         return torch.cat([function(batch) for batch in X.split(batch_size)])
+
+
+def median_times(
+    calls: Sequence[Callable[[Tensor], Any]], x: Tensor, repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
+    """Return the median seconds of each call, measured in turns; the first turn, which warms up, is not counted."""
+    wait = torch.cuda.synchronize if x.is_cuda else lambda: None
+    times: list[list[float]] = [[] for _ in calls]
+    with torch.no_grad():
+        for _ in range(repeats + 1):
+            for call, found in zip(calls, times, strict=True):
+                wait()
+                started = clock()
+                call(x)
+                wait()
+                found.append(clock() - started)
+    return [statistics.median(found[1:]) for found in times]
 
 
 def ridge_readout(features: Tensor, targets: Tensor, ridge: float) -> Tensor:

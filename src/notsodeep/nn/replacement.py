@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._arguments import check_fields, checked, shown, whole_seed
+from .._arguments import check_fields, checked, shown, whole, whole_seed
 from .._arrays import as_numbers, as_rows, bad_row
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, warn
 from .certify import Certificate, Drift, certify, check_promise, check_rows, compare_samples
 from .checkpoint import check_shapes, read_file, write_file
 from .enn import write_onnx
-from .model import LIMITS, in_batches
+from .model import LIMITS, in_batches, median_times
 from .student import SCORES, Data, ReplaceOptions, Scored, Student, distil, train_head, width_of
 
 _SHARES = (0.6, 0.15, 0.25)  # of X without calibration rows: distilled, chosen, measured
@@ -214,18 +212,7 @@ class Replacement(nn.Module):
     def measure(self, x: Tensor, repeats: int = 9) -> Timing:
         """Return the median times of model, replacement and bare student on a batch, measured in turns."""
         self._answer(x)  # refuses what is no batch of rows
-        calls = {"model": self.model, "replacement": self._answer, "student": self.student}
-        wait = torch.cuda.synchronize if x.is_cuda else lambda: None
-        times: dict[str, list[float]] = {name: [] for name in calls}
-        with torch.no_grad():
-            for _ in range(repeats + 1):
-                for name, call in calls.items():
-                    wait()
-                    started = time.perf_counter()
-                    call(x)
-                    wait()
-                    times[name].append(time.perf_counter() - started)
-        return Timing(**{name: statistics.median(values[1:]) for name, values in times.items()})
+        return Timing(*median_times((self.model, self._answer, self.student), x, whole("repeats", repeats)))
 
     # -- elsewhere ---------------------------------------------------------------------------------------
     def save(self, path: str | Path) -> None:
