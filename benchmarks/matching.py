@@ -50,7 +50,7 @@ def row(
         "distance": report.distance,
         "plain": report.plain_distance,
         "plain_scaled": report.plain_scaled_distance,
-        "gain_scaled": report.gain_scaled,
+        "gain_scaled": report.plain_scaled_distance / report.distance,
         "match_ms": match_milliseconds(deq, statistics.tau0, kernel, family, repeats),
     }
 

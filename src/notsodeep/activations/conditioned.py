@@ -1,8 +1,8 @@
 """Units that see the norm of their input (theory, section 13).
 
-A layer of *norm-conditioned units* applies psi(u; s) to u = w.x/|x|, s = |x|: one matrix product, then an elementary
-function of u (``elementary.py``) whose few coefficients are polynomials in the norm. With
-psi_h(u; s) = sum_k c_hk(s) h_k(u) in the group h of units it has E[psi psi] = mean_h sum_k c_hk(s) c_hk(t) rho^k.
+A unit is psi(u; s) at u = w.x/|x|, s = |x|: an elementary function of u (``elementary.py``) whose few coefficients are
+polynomials in the norm. With psi_h(u; s) = sum_k c_hk(s) h_k(u) in the group h of units, a layer has the kernel
+mean_h sum_k c_hk(s) c_hk(t) rho^k.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class ConditionedLayer:
         left, right, pairs = self.phi.rows(x), self.phi.rows(y), len(x) * len(y)
         parts = list(zip(i.split(size), j.split(size), rho.split(size), strict=True))
         if pairs <= min(2 * len(rho), LIMITS.held // self.terms):  # few norms: the orders of all their pairs at once
-            a, b = (self._coefficients(rows, self.terms).permute(2, 0, 1) for rows in (left, right))
+            a, b = ((rows @ self._table.T).permute(2, 0, 1) for rows in (left, right))
             shared = (a @ b.mT).flatten(1) / self.phi.groups
             orders = (shared[: _enough(r, self.terms)].index_select(1, i * len(y) + j) for i, j, r in parts)
         else:
@@ -249,10 +249,8 @@ class ConditionedLayer:
 
     def _orders(self, left: Tensor, right: Tensor, terms: int) -> Tensor:
         """t_k = mean_h c_hk c_hk, (terms, pairs), from rows (pairs, groups, size)."""
-        return (self._coefficients(left, terms) * self._coefficients(right, terms)).mean(1).T.contiguous()
-
-    def _coefficients(self, rows: Tensor, terms: int) -> Tensor:
-        return rows @ self._table[:terms].T
+        a, b = (rows @ self._table[:terms].T for rows in (left, right))
+        return (a * b).mean(1).T.contiguous()
 
     def _series(self, orders: Tensor, left: Tensor, right: Tensor, rho: Tensor, derived: bool) -> Tensor:
         """sum_k t_k rho^k, or its derivative in rho."""

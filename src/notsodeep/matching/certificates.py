@@ -152,8 +152,7 @@ def _numbers(content: Mapping[str, Any] | None, network: Network) -> Coefficient
 class Verification:
     """Relative spectral distances ||K_deq - K|| / ||K_deq|| of the exact kernels on given points.
 
-    A plain network often misses the DEQ mostly by one common factor, which a readout learns at no cost. So its distance
-    is given twice: as it is, and with its kernel multiplied by the best scalar (theory, section 14).
+    That of a plain network is given twice, as it is and with its kernel times the best scalar (theory, section 14).
     """
 
     points: int
@@ -173,11 +172,6 @@ class Verification:
     def gain(self) -> float:
         """How many times closer than the plain network the twin is."""
         return self.plain_distance / max(self.distance, 1e-300)
-
-    @property
-    def gain_scaled(self) -> float:
-        """How many times closer than the plain network with its best scalar the twin is."""
-        return self.plain_scaled_distance / max(self.distance, 1e-300)
 
     def __str__(self) -> str:
         whose = "the DEQ" if self.shift == 0.0 else f"the centred DEQ (activation shifted by {-self.shift:.6g})"

@@ -47,9 +47,8 @@ class Twin:
     reason : str
         Why this family and size.
     trains : {"readout", "all"}, optional
-        ``"readout"``: the hidden weights are frozen features, and the twin's kernel is its CK whatever the DEQ's is
-        called. ``"all"``: its NTK, all weights trained (``"ntk_frozen"``: all but W_1). It follows from the kernel if
-        it is left out.
+        ``"readout"``: the twin's kernel is its CK, whatever the DEQ's is called. ``"all"``: its NTK, with all weights
+        trained (``"ntk_frozen"``: all but W_1). It follows from the kernel if it is left out.
     kinds : int, optional
         The number of kinds of units of a one-layer twin.
 

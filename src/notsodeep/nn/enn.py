@@ -42,8 +42,8 @@ class ENN(Model):
     seed : int
         The seed of the weights, the same on every device.
     init : {"gaussian", "orthogonal"}
-        Independent standard normal weights, as in the theory, or rows of the same distribution that are orthogonal to
-        each other: the same kernel at infinite width with smaller fluctuations. The readout is Gaussian either way.
+        Independent standard normal hidden weights, or rows of the same distribution that are orthogonal to each other:
+        the same kernel at infinite width with smaller fluctuations.
     kernel : {"ntk", "ntk_frozen", "ck"}, optional
         What trains: every weight; every weight but W_1; the readout alone. By default what the twin says
         (``twin.trains``), and every weight of a plain specification.

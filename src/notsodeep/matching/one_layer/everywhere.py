@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -33,13 +32,12 @@ _SEARCHED = "no pair of inputs is more than a tenth worse than the worst that a 
 
 def design(deq: DEQ) -> LayerDesign:
     """The units whose largest error over a grid of norms and angles is smallest, with what a search finds of them."""
-    grid, shown = _grid(deq, _Pairs.all_norms), "units for all norms"
+    grid, shown = _grid(deq), "units for all norms"
     shares = (1.0,) if deq.odd else (1.0, 1.1, 1.2, 1.35)  # odd activations have nothing to share but a bias
     share = min(track(shares, len(shares), shown), key=lambda f: float(grid.errors(_layer(deq, f, 1.0)).max()))
     turn = min(track((0.95, 1.0, 1.05), 3, shown), key=lambda f: float(grid.errors(_layer(deq, share, f)).max()))
     layer = _layer(deq, share, turn)
-    seen, at = _search(grid, layer, _Pairs.all_norms)
-    proof = Proof(1.1 * seen, seen, at, _SEARCHED)
+    proof = _search(grid, layer)
     reason = "one kind of units for all norms: those of the DEQ with a Gaussian in the place of the feedback"
     return LayerDesign(layer, proof, (Tried(1, proof.bound, FAMILY),), reason)
 
@@ -50,12 +48,10 @@ def design_with_core(deq: DEQ, norms: tuple[float, float], tol: float, kinds: in
     A little less than all of the units' kernel is taken there, so that what is left has positive semi-definite orders,
     up to a rest that the search sees.
     """
-    low, high = norms
-    layer = _layer(deq, 1.0, 1.0)
+    (low, high), layer = norms, _layer(deq, 1.0, 1.0)
     target = measure(deq, "ck", (low / layer.fade, layer.fade * high), tol)
     own = sample(ENN([layer]), "ck", target.low, target.high, target.power, len(target.orders), len(target.nodes))
-    core = max(low, 1e-3 * high), high
-    grid, rows = _grid(deq, core), []
+    grid, rows = _grid(deq, (max(low, 1e-3 * high), high), 7), []
     counts = range(1, 4) if kinds == "auto" else (int(kinds),)
     choices = list(itertools.product((0.01, 0.02, 0.04), counts))
     for share, count in track(choices, len(choices), "units for a range"):
@@ -66,12 +62,10 @@ def design_with_core(deq: DEQ, norms: tuple[float, float], tol: float, kinds: in
         if kinds == "auto" and rows[-1][0] <= 0.7 * tol:
             break
     _, count, best = min(rows, key=lambda row: row[0])
-    seen, at = _search(grid, best, core)
-    outside, _ = _search(_grid(deq, _Pairs.all_norms), best, _Pairs.all_norms)
-    table = tuple(Tried(n, 1.1 * error, FAMILY) for error, n, _ in rows)
-    proof = Proof(1.1 * seen, seen, at, _SEARCHED)
+    proof, outside = _search(grid, best), _search(_grid(deq), best).bound
+    table = (*(Tried(n, 1.1 * error, FAMILY) for error, n, _ in rows), Tried(count, proof.bound, FAMILY))
     reason = "units for all norms, and others beside them that make the kernel exact within the range"
-    return LayerDesign(best, proof, (*table, Tried(count, proof.bound, FAMILY)), reason, 1.1 * outside)
+    return LayerDesign(best, proof, table, reason, outside)
 
 
 def _layer(deq: DEQ, shared: float, turn: float) -> Feedback:
@@ -98,15 +92,14 @@ def _layer(deq: DEQ, shared: float, turn: float) -> Feedback:
 
 
 class _Pairs:
-    """Pairs of inputs with their exact kernels."""
+    """Pairs of inputs with norms in a span, given by both norms and the angle, with their exact kernels."""
 
-    all_norms: ClassVar[tuple[float, float]] = (1e-3, 1e3)  # beyond, kernels are at their limits
-
-    def __init__(self, deq: DEQ, s: Array, t: Array, angle: Array) -> None:
-        self.deq, self.place = deq, np.stack([s, t, angle])
+    def __init__(self, deq: DEQ, span: tuple[float, float], place: Array) -> None:
+        self.deq, self.span, self.place = deq, span, place
+        s, t, angle = place
         self.sx, self.sy, self.dot = (torch.from_numpy(v) for v in (s * s, t * t, s * t * np.cos(angle)))
         own = diagonal(deq, torch.stack([self.sx, self.sy]), ("ck",), check=False)["ck"]
-        self.truth, self.scale = self._kernel(deq), (own[0] * own[1]).sqrt()
+        self.truth, self.scale = self._kernel(deq), own.prod(0).sqrt()
 
     def _kernel(self, network: DEQ | ENN) -> Tensor:
         return pairwise(network, self.sx, self.sy, self.dot, ("ck",), check=False)["ck"]
@@ -116,21 +109,23 @@ class _Pairs:
         return np.asarray((self._kernel(ENN([layer])) - self.truth).abs() / self.scale)
 
 
-def _grid(deq: DEQ, span: tuple[float, float]) -> _Pairs:
-    norms, angles = np.geomspace(*span, 13 if span == _Pairs.all_norms else 7), np.linspace(0.0, np.pi, 7)
-    s, t, angle = (v.ravel() for v in np.meshgrid(norms, norms, angles, indexing="ij"))
-    return _Pairs(deq, *(v[s <= t] for v in (s, t, angle)))
+def _grid(deq: DEQ, span: tuple[float, float] = (1e-3, 1e3), count: int = 13) -> _Pairs:
+    """A grid over a span of so many norms; beyond the default kernels are at their limits."""
+    norms, angles = np.geomspace(*span, count), np.linspace(0.0, np.pi, 7)
+    place = np.stack([v.ravel() for v in np.meshgrid(norms, norms, angles, indexing="ij")])
+    return _Pairs(deq, span, place[:, place[0] <= place[1]])
 
 
-def _search(pairs: _Pairs, layer: Feedback, span: tuple[float, float]) -> tuple[float, float]:
-    """The largest error that is found within a span of norms, and its cosine: pairs ever nearer to the worst."""
+def _search(pairs: _Pairs, layer: Feedback) -> Proof:
+    """The largest error that is found within the span, and its cosine: pairs ever nearer to the worst."""
     rng = np.random.default_rng(0)
     found = pairs.errors(layer)
     for width in track((0.5, 0.15, 0.05), 3, "the worst pair of inputs"):
         near = np.repeat(pairs.place[:, np.argsort(found)[-6:]], 8, axis=1)
         moves = width * rng.standard_normal(near.shape) * (np.arange(near.shape[1]) % 8 > 0)  # each stays once
-        s, t = np.clip(near[:2] * np.exp(moves[:2]), *span)
-        pairs = _Pairs(pairs.deq, s, t, np.clip(near[2] + moves[2], 0.0, np.pi))
+        norms, angle = np.clip(near[:2] * np.exp(moves[:2]), *pairs.span), np.clip(near[2:] + moves[2:], 0.0, np.pi)
+        pairs = _Pairs(pairs.deq, pairs.span, np.concatenate([norms, angle]))
         found = pairs.errors(layer)
     worst = int(np.argmax(found))
-    return float(found[worst]), float(np.cos(pairs.place[2, worst]))
+    seen = float(found[worst])
+    return Proof(1.1 * seen, seen, float(np.cos(pairs.place[2, worst])), _SEARCHED)

@@ -8,7 +8,7 @@ values, those beyond the table by what the kernel at rho = +-1 and Parseval's id
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -103,8 +103,7 @@ def _growing(network: Network, kernel: Kernel, trains: Trains, tol: float) -> It
 
 def _layer(found: UnitFit, data: Profile) -> Conditioned:
     values = found.values[:, 0, :] * np.sqrt(data.diagonal)
-    b = found.basis
-    return Conditioned((tuple(map(tuple, values.tolist())),), b.alpha, b.degree, b.singular, b.order, b.parity)
+    return Conditioned((tuple(map(tuple, values.tolist())),), *astuple(found.basis))
 
 
 def _certify(data: Profile, found: UnitFit, gain: Array) -> Proof:

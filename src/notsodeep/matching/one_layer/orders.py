@@ -197,15 +197,12 @@ def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: f
             # more than thirty nodes cost much: there interpolation may take three times more
             if smooth.interpolation(count - 1, rough) <= (share if count <= 30 else 3.0 * share):
                 return sample(network, kernel, low, high, power, terms, count, smooth)
-    best = None
-    counts = (27, 40) if network.kinked else (12, 18, 27, 40)
+    tried, counts = [], (27, 40) if network.kinked else (12, 18, 27, 40)
     for count in track(counts, len(counts), f"the {kernel} at pairs of norms"):
-        target = sample(network, kernel, low, high, power, terms, count)
-        best = target if best is None or target.interpolation < best.interpolation else best
-        if best.interpolation <= share:
+        tried.append(sample(network, kernel, low, high, power, terms, count))
+        if tried[-1].interpolation <= share:
             break
-    assert best is not None
-    return best
+    return min(tried, key=lambda target: target.interpolation)
 
 
 def sketch(network: Network, kernel: Kernel, norms: tuple[float, float]) -> KernelOrders:

@@ -44,14 +44,12 @@ class Shares:
 
 def design(deq: DEQ, kernel: Kernel, tol: float) -> LayerDesign:
     """The smallest thresholds within ``tol``, or the best there are."""
-    arc, best = _Arc(deq, kernel), None
+    arc, tried = _Arc(deq, kernel), []
     for reach, count in ((1.6, 33), (2.5, 41), (3.5, 57)):  # thresholds in [-reach, reach]
-        found = _shares(arc, np.linspace(-reach, reach, count))
-        if best is None or found.error < best.error:
-            best = found
-        if best.error <= tol / (1.0 + 4.0 * LIMITS.threshold_slack):
+        tried.append(_shares(arc, np.linspace(-reach, reach, count)))
+        if tried[-1].error <= tol / (1.0 + 4.0 * LIMITS.threshold_slack):
             break
-    assert best is not None
+    best = min(tried, key=lambda shares: shares.error)
     weights = (arc.diagonal(kernel) * best.weights).tolist()
     layer = Thresholds(tuple(best.thresholds.tolist()), tuple(weights), arc.leak, int(best.gated.sum()))
     proof = _certify(arc, best)
@@ -64,17 +62,13 @@ def _shares(arc: _Arc, thresholds: Array) -> Shares:
     rho = np.cos(np.linspace(0.0, np.pi, 321))
     wanted = arc.profile(rho, arc.kernel)
     value, slope = threshold_profiles(rho, thresholds, arc.leak)
-    plain = np.zeros(len(thresholds), dtype=bool)
-    if not is_tangent(arc.kernel):
-        return _pruned(value, wanted, thresholds, plain)
-    rows, gated = np.concatenate([value, rho * slope]), np.concatenate([plain, ~plain])
-    return _pruned(rows, wanted, np.tile(thresholds, 2), gated)
-
-
-def _pruned(rows: Array, wanted: Array, thresholds: Array, gated: NDArray[np.bool_]) -> Shares:
-    """The solution without the shares below 1e-7 of the diagonal, the others adapted."""
+    gated = np.zeros(len(thresholds), dtype=bool)
+    rows = value
+    if is_tangent(arc.kernel):
+        rows, gated = np.concatenate([value, rho * slope]), np.concatenate([gated, ~gated])
+        thresholds = np.tile(thresholds, 2)
     weights, _ = _programme(rows, wanted)
-    large = np.flatnonzero(weights * rows[:, 0] > 1e-7)
+    large = np.flatnonzero(weights * rows[:, 0] > 1e-7)  # without smaller shares of the diagonal the others adapt
     weights, error = _programme(rows[large], wanted)
     alive = weights > 0.0
     return Shares(thresholds[large[alive]], weights[alive], gated[large[alive]], error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -29,12 +29,10 @@ FAMILY = "conditioned"
 
 
 class Allowance(NamedTuple):
-    """What units may miss."""
+    """What units may miss: less than ``enough`` is not worth larger functions, more than ``most`` is too much."""
 
     enough: float
-    """Less than this is not worth larger functions."""
     most: float
-    """More than this is too much."""
 
 
 NOTHING = Allowance(0.0, 0.0)
@@ -205,19 +203,9 @@ def assemble(target: KernelOrders, found: UnitFit) -> Conditioned:
     at_nodes = found.values * np.sqrt(np.diag(target.total))
     chebyshev = at_nodes @ to_coefficients(len(target.nodes)).T
     mixed = np.einsum("hj,bjm->hbm", mix, chebyshev)
-    basis = found.basis
-    return Conditioned(
-        tuple(tuple(tuple(row) for row in group) for group in mixed.tolist()),
-        basis.alpha,
-        basis.degree,
-        basis.singular,
-        basis.order,
-        basis.parity,
-        target.low,
-        target.high,
-        target.power,
-        target.logarithmic,
-    )
+    coefficients = tuple(tuple(map(tuple, group)) for group in mixed.tolist())
+    settings = (*astuple(found.basis), target.low, target.high, target.power, target.logarithmic)
+    return Conditioned(coefficients, *settings)
 
 
 def gains(trains: str, singular: bool) -> Array:
