@@ -64,7 +64,6 @@ def _module(twin: Twin, in_features: int, width: int, out_features: int, standar
     for i, phi in enumerate(twin.network.activations):
         before = f"torch.nn.functional.linear({spread}, self.weights[{i}])" + ("" if phi.elementwise else ", x")
         steps.append(f"        x = layer_{i + 1}({before}) / math.sqrt(self.width)")
-    unit = ["        x = torch.nn.functional.normalize(x, dim=-1)"] if twin.normalise else []
     return [
         "class Twin(torch.nn.Module):",
         f'    """{twin.depth} hidden layer{"s" if twin.depth > 1 else ""} with the {_quoted(str(twin.kernel))} of a',
@@ -84,7 +83,6 @@ def _module(twin: Twin, in_features: int, width: int, out_features: int, standar
         *([] if standard else _groups(twin)),
         "",
         "    def forward(self, x):",
-        *unit,
         *steps,
         f"        return torch.nn.functional.linear({spread}, self.readout)",
     ]

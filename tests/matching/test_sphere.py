@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -76,13 +75,6 @@ def test_the_activation_is_tame(name: str) -> None:
     x = np.linspace(-3.0, 3.0, 301)
     layer, phi = twin.network.activations[0], twin.deq.activation
     assert np.abs(layer(x)).max() < 1.5 * np.abs(phi(x)).max()
-
-
-def test_normalised_inputs() -> None:
-    twin = nsd.match_sphere(nsd.DEQ("silu", 0.2), normalise=True)
-    X = np.random.default_rng(1).standard_normal((20, 10)) * 3.0
-    assert twin.verify(X).distance < tolerance()
-    assert Twin.from_dict(twin.to_dict()) == twin == pickle.loads(pickle.dumps(twin))
 
 
 @pytest.mark.parametrize("kernel", ["ck", "ntk", "ntk_frozen"])

@@ -172,8 +172,6 @@ def _training(given: Network | Twin, kernel: Kernel) -> tuple[Network, Kernel, t
     if not isinstance(given, Twin):
         return given, kernel, None
     check_twin(given, kernel)
-    if given.normalise:
-        raise InvalidInputError("a twin for rows of norm one does not see a mixture's norms; predict its DEQ instead")
     return (given.network, "ck", None) if given.trains == "readout" else (given.network, kernel, given.learning_rates)
 
 

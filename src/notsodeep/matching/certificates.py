@@ -58,8 +58,6 @@ class TwinCertificate:
     """The numbers of the centred DEQ (mixture)."""
     achieved: Coefficients | None = None
     """The numbers of the network (mixture)."""
-    normalise: bool = False
-    """True if inputs must be divided by their norm first (sphere)."""
     norms: tuple[float, float] | None = None
     """Smallest and largest norm of an input (uniform); ``None``: all norms."""
     at: float = 0.0
@@ -107,9 +105,8 @@ class TwinCertificate:
             numbers = [f"{name} {got:.10g} (target {wanted:.10g})" for name, wanted, got in rows]
             return [f"{self.target.kernel:<10}" + "  ".join(numbers), seen]
         if self.kind == "sphere":
-            divided = ", divided by their norm first" if self.normalise else ""
             proven = [] if self.bound is None else [f"bound     {self.bound:.3g} on every entry"]
-            return [f"valid     inputs of norm one{divided}", seen, *proven]
+            return ["valid     inputs of norm one", seen, *proven]
         span = "all norms" if self.norms is None else "norms {:.4g} to {:.4g}".format(*self.norms)
         beyond = ["beyond    nothing is bounded at other norms; beyond=True is for all"] if self.bounded_norms else []
         if self.outside is not None:

@@ -36,7 +36,6 @@ def match_sphere(
     *,
     family: Literal["hermite", "quadratic"] = "hermite",
     dimension: int | None = None,
-    normalise: bool = False,
 ) -> Twin:
     """Find the one-layer twin for inputs of norm 1, whose kernel is exact up to a proven bound.
 
@@ -53,8 +52,6 @@ def match_sphere(
         alpha 11' + beta S + mu I in high dimension and needs ``dimension``.
     dimension : int, optional
         The dimension of the data, for ``family="quadratic"``.
-    normalise : bool
-        Whether the twin divides its inputs by their norm first; for data of unequal norm.
 
     Returns
     -------
@@ -81,7 +78,7 @@ def match_sphere(
     if not total > 0.0:
         raise InfeasibleMatchError(f"the kernel of {deq!r} is zero on the whole sphere: there is nothing to match")
     if family == "quadratic":
-        return _quadratic(deq, kernel, dimension, normalise)
+        return _quadratic(deq, kernel, dimension)
     series = np.asarray(power_series(deq.detached(), terms, kernel), dtype=float)
     if float(series.min()) < -1e-13 * total:
         raise InfeasibleMatchError(f"the power series of {deq!r} has a negative coefficient {series.min():.3g}")
@@ -93,7 +90,7 @@ def match_sphere(
         ENN([Hermite(tuple((sizes * _signs(deq.detached(), sizes)).tolist()))]),
         kernel,
         "hermite",
-        TwinCertificate("sphere", bound / total, bound, normalise=normalise),
+        TwinCertificate("sphere", bound / total, bound),
         reason=f"unit-norm inputs: one layer with the square roots of the kernel's power series, {terms} terms",
     )
 
@@ -116,7 +113,7 @@ def _signs(deq: DEQ, sizes: Array) -> Array:
     return signs
 
 
-def _quadratic(deq: DEQ, kernel: Kernel, dimension: int | None, normalise: bool) -> Twin:
+def _quadratic(deq: DEQ, kernel: Kernel, dimension: int | None) -> Twin:
     """Workshop paper, Corollary 1: alpha = k(0) + k''(0)/(2d), beta = k'(0), mu = k(1) - k(0) - k'(0)."""
     size = whole("the quadratic twin depends on the dimension of the data, which", dimension)
     k0, k1, k2 = (float(v) for v in power_series(deq, 3, kernel))
@@ -134,6 +131,6 @@ def _quadratic(deq: DEQ, kernel: Kernel, dimension: int | None, normalise: bool)
         ENN([layer]),
         kernel,
         "quadratic",
-        TwinCertificate("sphere", 0.0, normalise=normalise),  # a closed form
+        TwinCertificate("sphere", 0.0),  # a closed form
         reason=f"unit-norm inputs in dimension {size}: alpha, beta, mu of the high-dimensional equivalent",
     )

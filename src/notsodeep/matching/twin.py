@@ -11,7 +11,7 @@ import torch
 
 from .. import kernels as _kernels
 from .._arguments import check_settings, checked, not_negative, whole
-from .._arrays import as_rows, like
+from .._arrays import as_rows
 from .._files import parsed
 from ..activations import Affine
 from ..activations.norm_units import outside, row_norms
@@ -116,11 +116,6 @@ class Twin:
         return self.certificate.achieved
 
     @property
-    def normalise(self) -> bool:
-        """True if inputs must be divided by their norm first (sphere)."""
-        return self.certificate.normalise
-
-    @property
     def norms(self) -> tuple[float, float] | None:
         """The range of norms that a uniform bound holds for; ``None``: all, or no such bound."""
         return self.certificate.norms
@@ -150,8 +145,6 @@ class Twin:
         It is the network's CK if ``trains == "readout"``, else its NTK with ``learning_rates``: what to hold against
         :func:`ck` or :func:`ntk` of the DEQ. ``out`` is where the result is written, as in :func:`ck`.
         """
-        if self.normalise:
-            X, Y = _unit(X), None if Y is None else _unit(Y)
         bounded = self.certificate.bounded_norms
         for rows in (X, Y) if bounded is not None else ():
             if rows is not None and (said := outside(row_norms(as_rows(rows)), bounded)):
@@ -164,8 +157,6 @@ class Twin:
     def verify(self, X: Any) -> Verification:
         """Measure how far the exact kernels of the twin, and of the plain network, are from the DEQ's on rows X."""
         points = as_rows(X).to(torch.float64)
-        if self.normalise:
-            points = _unit(points)
         truth = _kernels.kernels_of(self.deq, points, kernels=(self.kernel,), check=False)[self.kernel]
         if not bool((truth.diagonal() > 1e-300).any()):
             raise InvalidInputError("the DEQ's kernel vanishes on these points: there is no relative distance to it")
@@ -254,12 +245,3 @@ def _base(network: Network) -> str:
     while isinstance(phi, Affine):
         phi = phi.base
     return f"{phi.name} DEQ"
-
-
-def _unit(X: Any) -> Any:
-    """Rows of norm one, in the container they came in."""
-    rows = as_rows(X)
-    norms = rows.norm(dim=1, keepdim=True)
-    if not bool((norms > 0).all()):
-        raise InvalidInputError("this twin divides rows by their norm, and a row of the data is zero; drop it")
-    return like(rows / norms, X)

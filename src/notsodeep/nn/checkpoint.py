@@ -83,8 +83,7 @@ _SCHEMA: dict[str, Any] = {
     "parametrisation": Parametrisation,
     "solver": dict[str, Any] | None,
     "contraction_limit": float | None,  # of a DEQ
-    "learning_rates": Sequence[float] | None,
-    "normalise": bool | None,  # of an ENN
+    "learning_rates": Sequence[float] | None,  # of an ENN
 }
 
 
@@ -125,7 +124,6 @@ def _build(config: Mapping[str, Any], dtype: torch.dtype, device: Any) -> DEQ | 
         return model.limit_contraction(config["contraction_limit"])
     explicit = ENN(ENNSpec.from_dict(config["spec"]), *sizes, **shared)
     explicit.learning_rates = rates_of(explicit.spec, config["learning_rates"])
-    explicit.normalise = bool(config["normalise"])
     return explicit
 
 

@@ -33,8 +33,7 @@ class ENN(Model):
     Parameters
     ----------
     network : notsodeep.ENN or Twin
-        The specification. A twin brings its learning-rate multipliers (attribute ``learning_rates``, one per weight
-        matrix) and whether inputs are divided by their norm (``normalise``).
+        The specification. A twin brings its learning-rate multipliers (``learning_rates``, one per weight matrix).
     in_features, out_features : int
         The number of inputs p and of outputs.
     width : int or sequence of int
@@ -85,7 +84,6 @@ class ENN(Model):
         super().__init__()
         twin = network if isinstance(network, Twin) else None
         self.spec = network.network if isinstance(network, Twin) else network
-        self.normalise = twin is not None and twin.normalise
         self.learning_rates: Sequence[float] = rates_of(self.spec, None if twin is None else twin.learning_rates)
         self.in_features = whole("in_features", in_features)
         self.out_features = whole("out_features", out_features)
@@ -107,8 +105,6 @@ class ENN(Model):
 
     def features(self, x: Tensor) -> Tensor:
         check_input(x, self.in_features, self.readout.dtype)
-        if self.normalise:
-            x = nn.functional.normalize(x, dim=-1)
         for weight, layer in zip(self.weights, self._layers, strict=True):
             x = layer(nn.functional.linear(self._spread(x, weight), weight), x) / math.sqrt(len(weight))
         if self._steep and not torch.compiler.is_compiling() and not _is_finite(x):
@@ -126,8 +122,8 @@ class ENN(Model):
         return dict(zip(names, rates_of(self.spec, self.learning_rates), strict=True))
 
     def config(self) -> dict[str, Any]:
-        own = {"learning_rates": list(self.learning_rates), "normalise": self.normalise}
-        return {"model": "ENN", **super().config(), "width": list(self.widths), **own}
+        own = {"width": list(self.widths), "learning_rates": list(self.learning_rates)}
+        return {"model": "ENN", **super().config(), **own}
 
 
 class UnitLayer(nn.Module):
