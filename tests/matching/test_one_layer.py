@@ -402,6 +402,9 @@ def test_a_twin_for_a_range_holds_beyond_it():
     assert errors(twin, s, t, rho).max() <= twin.certificate.outside
     assert "for pairs of any norms" in str(twin)
     runs_everywhere(twin)
+    names = {}
+    exec(nsd.pytorch_code(twin, 5, 3, 2), names)  # so few units that none is left for the range
+    assert names["Twin"]()(torch.ones(1, 5)).shape == (1, 2)
 
 
 @pytest.mark.parametrize(

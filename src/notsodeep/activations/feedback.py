@@ -149,6 +149,8 @@ class Feedback(NormUnits):
             '    """Units for all norms, and a quarter of the width that makes them exact within a range of norms."""',
             "    width, norm = before.shape[-1], torch.linalg.vector_norm(x, dim=-1, keepdim=True)",
             "    first = width - width // 4",
+            "    if first == width:",
+            f"        return {name}_far(before, x)",
             f"    near = (({high!r} - norm) / {high - high / self.fade!r}).clamp(0, 1){rise}",
             f"    far = math.sqrt(width / first) * (1 - {self.share!r} * near * near).sqrt()",
             f"    units = far * {name}_far(before[..., :first], x)",

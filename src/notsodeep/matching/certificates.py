@@ -108,9 +108,9 @@ class TwinCertificate:
             proven = [] if self.bound is None else [f"bound     {self.bound:.3g} on every entry"]
             return ["valid     inputs of norm one", seen, *proven]
         span = "all norms" if self.norms is None else "norms {:.4g} to {:.4g}".format(*self.norms)
-        beyond = ["beyond    nothing is bounded at other norms; beyond=True is for all"] if self.bounded_norms else []
-        if self.outside is not None:
-            beyond = [f"beyond    {self.outside:.3g} for pairs of any norms"]
+        other = "nothing is bounded at other norms; beyond=True is for all"
+        other = other if self.outside is None else f"{self.outside:.3g} for pairs of any norms"
+        beyond = [f"beyond    {other}"] if self.norms else []
         seen = f"seen      {self.residual:.1e} at {'cosine' if self.bounded_norms is None else 'norm'} {self.at:.4g}"
         assumes = [f"assumes   {self.assumes}"] if self.assumes else []
         tried = [f"tried     {row}" for row in self.table]

@@ -122,9 +122,8 @@ def norm_range(X: Any, coverage: float = 1.0) -> tuple[float, float]:
     X : array of shape (n, p)
         The data.
     coverage : float
-        1: all rows, and a margin for fresh ones of the same distribution: each end lies as far beyond the extreme row
-        as that lies beyond the outer tenth of the rows, by ratios. Less: this share of the rows, the tails on both
-        sides being equal, without a margin.
+        1: all rows and a margin for fresh ones: each end lies as far beyond the extreme row as that lies beyond the
+        outer tenth of the rows, by ratios. Less: this share of the rows, with equal tails and without a margin.
 
     Returns
     -------
