@@ -92,7 +92,7 @@ def main() -> None:
     n = options.rows or (6000 if cuda else 100)
     dtype = getattr(torch, options.dtype or ("float32" if cuda else "float64"))
     both = torch.from_numpy(images(n + n * 5 // 6)).to(options.device, dtype)
-    if cuda:  # the first work of a process is slow; it is done before the first row is timed
+    if cuda:  # programs are compiled for sizes too: all of it once, before the first row is timed
         measure(both[:n], both[n:], options.sigmas[0], 20, "chebyshev")
     rows = []
     for sigma_a2 in options.sigmas:
