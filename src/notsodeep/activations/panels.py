@@ -67,10 +67,7 @@ class Panels(ABC):
 
     @abstractmethod
     def edges(self, reach: float, shared: bool = False) -> Tensor:
-        """Panel edges up to ``reach`` on both sides, kinks included, unsorted.
-
-        ``shared``: fine enough for the function stretched by any factor too, which needs a kink at zero or none.
-        """
+        """Panel edges up to ``reach`` on both sides, unsorted; ``shared``: fine enough if stretched by any factor."""
 
     def unstretched(self) -> tuple[Panels, float]:
         """Panels of some g and a factor c with f(x) = g(c x)."""

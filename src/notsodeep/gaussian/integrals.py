@@ -73,16 +73,6 @@ def _moments(phi: Activation, tau: Tensor) -> list[Tensor]:
         return [*finite(torch.stack(exact), phi)]
     if isinstance(phi, Affine) and phi.skip == 0.0:
         return _affine_moments(phi, tau)
-    mean, square, variance, slope, curvature, slope_square, square_curvature = _quadrature_moments(phi, tau)
-    zero = torch.zeros_like(mean)
-    if phi.parity == "odd":
-        mean, variance, curvature = zero, square, zero
-    elif phi.parity == "even":
-        slope = zero
-    return [mean, square, variance, slope, curvature, slope_square, square_curvature]
-
-
-def _quadrature_moments(phi: Activation, tau: Tensor) -> list[Tensor]:
     mean, square, variance, slope, curvature, steep, squared = _integrals(phi, tau)
     if phi.kinks:
         values, slopes = (part.detach() for part in phi.sides())
@@ -99,6 +89,11 @@ def _quadrature_moments(phi: Activation, tau: Tensor) -> list[Tensor]:
         squared = squared + density @ bend2 + pull @ jump2
         if bool(jump.any()):
             steep = torch.full_like(steep, math.inf)
+    zero = torch.zeros_like(mean)
+    if phi.parity == "odd":
+        mean, variance, curvature = zero, square, zero
+    elif phi.parity == "even":
+        slope = zero
     return [mean, square, variance, slope, curvature, steep, squared]
 
 

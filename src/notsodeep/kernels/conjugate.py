@@ -32,10 +32,6 @@ def conjugate_square(network: Network, z: Complex, kernel: Kernel, radius: float
     """|F(z)|^2 = k(z, conj z, 1) at complex norms; infinite where the map does not continue, or a series does not end.
 
     With a ``radius``, a bound for all norms whose logarithms are so near to that of z.
-
-    >>> import notsodeep as nsd
-    >>> float(conjugate_square(nsd.ENN(["erf"]), np.array([1.0 + 0j]), "ck")[0].round(6))
-    0.464559
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         variances = _variances(network, z)

@@ -60,7 +60,11 @@ def _rules(phi: Activation) -> list[tuple[Rule, Rule]]:
     exact = phi.polynomial()
     lengths = (32, 128, 512, 2048) if exact is None else (exact.degree + 3,)
     series = [(functools.partial(_series_holds, terms), functools.partial(_series, terms)) for terms in lengths]
-    return [*series, (_far, _lines), (_everywhere, _quadrature)]
+    return [
+        *series,
+        (lambda layer, f, g, rho: layer.large, _lines),
+        (lambda layer, f, g, rho: torch.ones_like(rho, dtype=torch.bool), _quadrature),
+    ]
 
 
 # ---- the rules: for which pairs each is exact to rounding, and its value ------------------------------------------
@@ -82,20 +86,12 @@ def _series(terms: int, layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
     return _power_sum(layer.products(f, g, terms), rho)
 
 
-def _far(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
-    return layer.large
-
-
 def _lines(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
     """A function beyond all its features is two straight lines, and a rest within a bounded distance of zero."""
     phi, tails = layer.phi, layer.phi.tails()
     assert tails is not None
     first, second = (plane.Settled(part, function_of(phi, part), tails, phi.panels()) for part in (f, g))
     return _at_distinct(functools.partial(plane.settled_pair, first, second), layer, rho)
-
-
-def _everywhere(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
-    return torch.ones_like(rho, dtype=torch.bool)
 
 
 def _quadrature(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:

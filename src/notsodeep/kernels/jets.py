@@ -109,10 +109,8 @@ class LayerJet(LayerMaps):
         return self._value(diagonal, cross), KernelJet(slope.c / scale)
 
     def with_line(self, gain: Array, line: Array) -> LayerJet:
-        """The jet of gain phi(x) + line x / tau, one per entry; ``hermite`` must reach beyond :data:`TERMS` by two.
-
-        E[x phi] = tau (1 + e) A_1(e) and tau^2 E[phi'] = tau A_1(e), with A_1 = E[phi h_1] / sqrt(1 + e).
-        """
+        """The jet of gain phi(x) + line x / tau, one per entry; ``hermite`` must reach beyond :data:`TERMS` by two."""
+        # E[x phi] = tau (1 + e) A_1(e) and tau^2 E[phi'] = tau A_1(e), with A_1 = E[phi h_1] / sqrt(1 + e)
         odd = self.hermite[..., 1::2][..., : DEGREE + 1] * np.array([_weight(1, i) for i in range(DEGREE + 1)])
         mixed, squared, tail = 2.0 * (gain * line)[..., None], (line**2)[..., None], np.eye(2, DEGREE + 1)
         hermite = gain[..., None] * self.hermite

@@ -97,12 +97,7 @@ def _norms(norm: Any) -> Array:
 def norm_series(
     network: Network, s: Any, t: Any, kernel: Kernel, terms: int, *, oversampling: int = 4, damped: bool = False
 ) -> Array:
-    """g_0 ... g_(terms-1) at the pairs of norms (s_i, t_i): shape (pairs, terms); ``damped``: :func:`series_radius`.
-
-    >>> import notsodeep as nsd
-    >>> norm_series(nsd.ENN(["relu"]), [1.0], [2.0], "ck", 3).round(6)
-    array([[0.31831 , 0.5     , 0.159155]])
-    """
+    """g_0 ... g_(terms-1) at the pairs of norms (s_i, t_i): shape (pairs, terms); ``damped``: :func:`series_radius`."""
     check_kernels(network, (kernel,))
     size = oversampling * terms
     radius = series_radius(network, size, damped)

@@ -80,12 +80,7 @@ def stay_alone(threads: int) -> None:
 
 
 def rounded_range(network: Network, low: float, high: float, equal: float = 1e-14) -> NormScale:
-    """The range of norms whose table serves these: outwards to powers of 2^(1/4), so that like data share it.
-
-    >>> import notsodeep as nsd
-    >>> rounded_range(nsd.DEQ("tanh", 0.2), 0.75, 1.9)
-    NormScale(low=0.7071067811865476, high=2.0)
-    """
+    """The range of norms whose table serves these: outwards to powers of 2^(1/4), so that like data share it."""
     if network.homogeneous:
         return NormScale(1.0, 1.0)
     if high - low <= equal * high:
