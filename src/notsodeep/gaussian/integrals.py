@@ -41,10 +41,8 @@ def moments(phi: ActivationLike, tau: Any) -> Moments:
 
 
 def spread(phi: Activation, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Var[phi(sqrt(q) xi)] and its derivative in q = tau^2, at one scale, of shape (1,).
-
-    2 q d/dq E[f(sqrt(q) xi)] = E[f He_2] asks for values alone; f = (phi - E[phi])^2 does not cancel at small scales.
-    """
+    """Return Var[phi(sqrt(q) xi)] and its derivative in q = tau^2, at one scale, of shape (1,)."""
+    # 2 q d/dq E[f(sqrt(q) xi)] = E[f He_2] asks for values alone; f = (phi - E[phi])^2 does not cancel at small scales
     phi = phi.canonical()
     if isinstance(phi, Affine) and not phi.skip:
         variance, rate = spread(phi.base, phi.scale * tau)

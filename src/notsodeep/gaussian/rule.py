@@ -19,12 +19,11 @@ from .._arguments import shown, whole
 from .._arrays import as_numbers, isolated_settings
 from .._caches import cached
 from ..activations import Activation, ActivationLike, Affine, activation
+from ..activations.forms import Function
 from ..activations.panels import LIMITS, ORDER, REACH, Panels, hermite_table, normal_edges, normal_nodes
 from ..errors import ConvergenceError, InvalidInputError
 
 BLOCK = 512  # polynomials held at once, of a longer series; even, as halves of a parity are
-
-Function = Callable[[Tensor], Tensor]
 
 
 def beyond(weighted: Tensor, xi: Tensor) -> Tensor:
@@ -220,10 +219,8 @@ def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) ->
 
 
 def _by_parts(breaks: Sequence[tuple[float, Sequence[float]]], tau: Tensor, terms: int) -> Tensor:
-    """E[f(tau xi) h_k(xi)] of polynomials that meet at breaks, for k beyond their degree: (len(tau), terms).
-
-    E[g h_k] = E[g' h_(k-1)] / sqrt(k); a jump of f^(j) at c is a point mass, where h_(k-1-j) is taken at c / tau.
-    """
+    """E[f(tau xi) h_k(xi)] of polynomials that meet at breaks, for k beyond their degree: (len(tau), terms)."""
+    # E[g h_k] = E[g' h_(k-1)] / sqrt(k); a jump of f^(j) at c is a point mass, where h_(k-1-j) is taken at c / tau
     places = torch.tensor([place for place, _ in breaks], dtype=torch.float64)
     orders = max(len(jumps) for _, jumps in breaks)
     jumps = torch.tensor([[*jumps, *(0.0,) * (orders - len(jumps))] for _, jumps in breaks], dtype=torch.float64)
@@ -254,7 +251,7 @@ def _hermite_functions(x: np.ndarray, terms: int) -> np.ndarray:
     return found[:terms].T.copy()
 
 
-def function_coefficients(function: Callable[[Tensor], Tensor], tau: Tensor, panels: Panels, terms: int) -> Tensor:
+def function_coefficients(function: Function, tau: Tensor, panels: Panels, terms: int) -> Tensor:
     """E[f(tau xi) h_k(xi)], k < terms, for flat scales tau: shape (len(tau), terms)."""
     if may_share(tau, panels, min(terms, BLOCK)):  # one rule, and one table of Hermite polynomials, serves all scales
         parts = tau.split(max(1, LIMITS.held // (4 * len(shared_rule(float(tau.max()), panels, terms)[0]))))

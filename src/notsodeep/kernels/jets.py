@@ -87,15 +87,11 @@ def compose(series: Array, inner: Array) -> Array:
 
 @dataclass(frozen=True)
 class LayerJet(LayerMaps):
-    """What one layer does to a jet: its Hermite coefficients at its input scale, and its two diagonal series.
+    """What one layer does to a jet: its Hermite coefficients at its input scale, and its two series in q/q0 - 1."""
 
-    ``hermite[k]`` = E[phi(tau xi) h_k(xi)] (the zeroth is 0: the layer is centred); ``square`` and ``slope_square``
-    are the series of E[phi(sqrt(q) xi)^2] and q0 E[phi'(sqrt(q) xi)^2] in q/q0 - 1.
-    """
-
-    hermite: Array
-    square: Array
-    slope_square: Array  # zero where phi jumps and there is none
+    hermite: Array  # E[phi(tau xi) h_k(xi)]; the zeroth is 0: the layer is centred
+    square: Array  # the series of E[phi(sqrt(q) xi)^2]
+    slope_square: Array  # that of q0 E[phi'(sqrt(q) xi)^2]; zero where phi jumps and there is none
     mean: Any = 0.0  # E[phi(tau xi)], which centring has taken away
 
     def value(self, covariance: KernelJet) -> KernelJet:

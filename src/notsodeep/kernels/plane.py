@@ -10,16 +10,16 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from ..activations.forms import Function
 from ..activations.panels import Panels, Tails, panel_nodes
 from ..errors import ConvergenceError, warn
 from ._limits import LIMITS
 
-Function = Callable[[Tensor], Tensor]
 _SPAN = 9.0  # standard deviations beyond which the normal density is below rounding
 _ORDER = 16  # of the rules on panels
 _RIPPLE = torch.tensor([-8.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, 8.0], dtype=torch.float64)

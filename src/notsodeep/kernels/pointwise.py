@@ -179,13 +179,7 @@ def pairwise(
     learning_rates: Sequence[float] | None = None,
     check: bool = True,
 ) -> dict[Kernel, Tensor]:
-    """Kernels at pairs of inputs with ||x||^2 = ``sx``, ||y||^2 = ``sy`` and x . y = ``dot`` (broadcast together).
-
-    >>> import notsodeep as nsd
-    >>> one = torch.ones(1, dtype=torch.float64)
-    >>> float(pairwise(nsd.ENN(["linear"]), one, one, 0.3 * one)["ck"])
-    0.3
-    """
+    """Kernels at pairs of inputs with ||x||^2 = ``sx``, ||y||^2 = ``sy`` and x . y = ``dot`` (broadcast together)."""
     return KernelSpec.of(network, kernels, learning_rates, check).pairwise(sx, sy, dot)
 
 

@@ -115,10 +115,7 @@ class Products:
 
 
 class Series:
-    """A batch of truncated power series: coefficients on the last axis, real or complex.
-
-    ``bases``: the monomials that are stored; several bases are several series side by side, which do not mix.
-    """
+    """A batch of truncated power series: coefficients on the last axis, those of several bases side by side."""
 
     __slots__ = ("c",)
     __array_ufunc__ = None  # arrays leave products to this class
