@@ -50,8 +50,7 @@ def replace(
         From rows to one row of outputs each: an ``nsd.nn.DEQ``, a torchdeq module, any other. It is called without
         gradients, on its own device, in evaluation mode, in which it is left.
     X : array of shape (n, ...), or iterable of such batches
-        Unlabelled rows; of an iterable at most 100,000 are held. Rows that trained the model may be among them if
-        ``calibration`` is given.
+        Unlabelled rows, of an iterable at most 100,000. They may have trained the model if ``calibration`` is given.
     disagreement, confidence : float
         The largest share of inputs on which replacement and model may differ, and the probability, over the draw of the
         measured rows, with which this must hold.
@@ -65,7 +64,6 @@ def replace(
     options : ReplaceOptions, optional
         Width of the default student, steps of its training, mixed rows.
     seed : int
-        The seed of the splits, of the student and of its training.
     progress : bool, optional
         Whether a progress bar is shown; by default on a terminal.
 
@@ -226,17 +224,17 @@ class Replacement(nn.Module):
     @staticmethod
     def load(path: str | Path, model: Callable[..., Any], student: nn.Module | None = None) -> Replacement:
         """Read what :meth:`save` wrote of this model; a student of your own needs a network of its architecture."""
-        schema = {"shape": Sequence[int], **dict.fromkeys(("student", "certificate"), dict[str, Any])}
+        schema = {"shape": Sequence[int], "student": dict[str, Any], "certificate": dict[str, Any]}
         tensors, document = read_file(path, "replacement", schema)
         try:
             certificate, about = Certificate(**document["certificate"]), document["student"]
-            if student is None and about["class"] == "Student":
-                sizes = check_fields(about, {"class": str, "width": int, "outputs": Sequence[int]})
-                check_shapes(tensors, {"student.hidden.weight": (sizes["width"], math.prod(document["shape"]))})
-                check_shapes(tensors, {"student.centre": (math.prod(sizes["outputs"]),)})
-            rows = tensors["scale"].new_zeros(1).expand(2, *document["shape"])  # takes no memory
             if student is None and about["class"] != "Student":
                 raise CheckpointError(f"{path} holds a student {about['class']}: give student=, a network like it")
+            if student is None:
+                check_fields(about, {"class": str, "width": int, "outputs": Sequence[int]})
+                check_shapes(tensors, {"student.hidden.weight": (about["width"], math.prod(document["shape"]))})
+                check_shapes(tensors, {"student.centre": (math.prod(about["outputs"]),)})
+            rows = tensors["scale"].new_zeros(1).expand(2, *document["shape"])  # takes no memory
             if student is None:
                 student = Student(rows, rows.new_zeros(2, *about["outputs"]), about["width"])
             answers = torch.zeros_like(student.eval()(rows))

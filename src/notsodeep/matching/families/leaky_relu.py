@@ -65,27 +65,20 @@ def leaky_relu(target: Target) -> Draft | Refusal:
         return Draft(ENN([layer]), "leaky_relu", f"{target.depth_reason}; the DEQ is linear")
     if target.even:
         return Refusal("Leaky-ReLU layers are for DEQs with a linear part (c1 > 0)", "Use family='hermite'")
-    if (refused := _inhomogeneous(target)) is not None:
+    ck = make_target(target.deq, target.tau0, "ck") if target.tangent else target
+    if (refused := _inhomogeneous(ck)) is not None:
         return refused
     if target.one_layer:
         start = np.array(_halves(target.normalised[0]))  # c2 and c3 are then checked by the certificate
         solution = solve(target, LeakyDesign(1, target.size), start)
         return solution.draft("leaky_relu", target.depth_reason)
-    ck = make_target(target.deq, target.tau0, "ck") if target.tangent else target
     found = _shares(ck)
     if isinstance(found, Refusal):
         return found
-    if target.tangent:
-        return _with_rates(target, ck, found)
-    solution = solve(target, LeakyDesign(2, target.size), _packed(found))
-    return solution.draft("leaky_relu", f"{target.depth_reason}; the DEQ is homogeneous, as Leaky-ReLU is")
-
-
-FAMILIES = {"leaky_relu": leaky_relu}
-
-
-def _with_rates(target: Target, ck: Target, found: tuple[float, float]) -> Draft | Refusal:
-    """Two layers have three free numbers and an NTK asks four, so learning rates are needed."""
+    if not target.tangent:
+        solution = solve(target, LeakyDesign(2, target.size), _packed(found))
+        return solution.draft("leaky_relu", f"{target.depth_reason}; the DEQ is homogeneous, as Leaky-ReLU is")
+    # two layers have three free numbers and an NTK asks four, so learning rates are needed
     design = LeakyDesign(2, target.size, free_rates=True)
     # a curved layer 1 takes up to twice what the first order gives to W_2
     less = 1.0 - 2.0 * (1.0 - target.rates_at_first_order()[2] / (2.0 if target.kernel == "ntk_frozen" else 3.0))
@@ -94,6 +87,9 @@ def _with_rates(target: Target, ck: Target, found: tuple[float, float]) -> Draft
     return solution.draft(
         "leaky_relu", f"{target.depth_reason}; Leaky-ReLU reaches the NTK with one learning rate per matrix"
     )
+
+
+FAMILIES = {"leaky_relu": leaky_relu}
 
 
 def _shares(target: Target) -> tuple[float, float] | Refusal:
@@ -118,9 +114,8 @@ def _shares(target: Target) -> tuple[float, float] | Refusal:
     return t1 / u, u
 
 
-def _inhomogeneous(target: Target) -> Refusal | None:
+def _inhomogeneous(ck: Target) -> Refusal | None:
     """What only homogeneous DEQs meet; of an NTK the CK decides."""
-    ck = make_target(target.deq, target.tau0, "ck") if target.tangent else target
     t1, t2, _ = ck.normalised
     gap = abs(2.0 * t2 - F * (1.0 - t1)) / max(2.0 * t2, LIMITS.smallest_number)
     if gap <= LIMITS.feasible:
