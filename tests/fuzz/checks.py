@@ -295,7 +295,7 @@ def machines(rng: np.random.Generator) -> Outcome:
     from fuzz.arguments import folder
     from fuzz.machines import machine
 
-    with contextlib.chdir(folder()):  # a checkpoint may be named "x"
+    with contextlib.chdir(folder()):  # a file may be named "x"
         return Outcome(machine(rng))
 
 
