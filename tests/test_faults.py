@@ -61,7 +61,7 @@ def blobs() -> tuple[torch.Tensor, torch.Tensor]:
 
 def train(device: str = "cpu") -> None:
     model = nsd.nn.ENN(nsd.ENN(["tanh"]), 6, 200, 2, seed=1, device=device)
-    nsd.nn.fit(model, blobs(), optimiser="adam", epochs=12, progress=False)
+    nsd.nn.fit(model, blobs(), optimiser="adam", epochs=12, checkpoint="run.safetensors", progress=False)
     nsd.nn.save(model, "model.safetensors")
 
 
@@ -303,7 +303,8 @@ def test_a_file_that_may_not_grow_is_a_clean_error(name, tmp_path):
     assert finish(begin(name, folder)) == CLEAN, (folder / "said").read_text()
     whole = contents(writer, folder)
     assert set(whole) == set(writer.files)
-    assert finish(begin(name, folder, most=LARGEST[name])) == FAILED
+    if name != "train":  # a finished run is not repeated
+        assert finish(begin(name, folder, most=LARGEST[name])) == FAILED
     assert contents(writer, folder) == whole
 
 

@@ -161,6 +161,29 @@ def test_a_machine_whose_numbers_make_no_sense(change, message, tmp_path):
         load_estimator(path)
 
 
+def test_a_checkpoint_that_holds_something_else(tmp_path):
+    path = tmp_path / "run.safetensors"
+    data, options = (X.astype(np.float32), X[:, :1].astype(np.float32)), {"lr": 0.1, "progress": False}
+
+    def fit(epochs: int) -> Any:
+        model = nsd.nn.ENN(nsd.ENN(["tanh"]), 3, 8, 1, seed=0)
+        return nsd.nn.fit(model, data, epochs=epochs, checkpoint=path, **options)
+
+    fit(1)
+    tensors, document = checkpoint.read_file(path)
+    for text in (*TEXTS, json.dumps({**document, "history": 3}), json.dumps({**document, "run": []})):
+        write_anything(path, tensors, text)
+        with pytest.raises(CheckpointError):
+            fit(2)
+    for name in ("optimiser", "generator", "model.readout"):
+        for value in (torch.zeros(5, dtype=torch.uint8), torch.zeros(2, 2)):
+            write_anything(path, tensors | {name: value}, json.dumps(document))
+            with pytest.raises(CheckpointError):
+                fit(2)
+    write_anything(path, tensors, json.dumps(document))
+    fit(2)
+
+
 def test_numpy_numbers_are_saved(tmp_path):
     path = tmp_path / "machine.safetensors"
     machine = nsd.DEQRegressor("relu", sigma_a2=np.float32(0.2), ridge=np.float32(1e-3)).fit(X, X[:, 0])

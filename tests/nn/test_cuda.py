@@ -46,13 +46,16 @@ def test_gradcheck(solver: str) -> None:
     assert gradcheck(model, (inputs(3, 3, torch.float64).cuda().requires_grad_(),), check_forward_ad=True)
 
 
-def test_training_and_saving(tmp_path) -> None:
+def test_training_with_checkpoints(tmp_path) -> None:
     X = inputs(300)
     y = (X[:, 0] > 0).long()
     model = models()["deq"].cuda()
-    history = nsd.nn.fit(model, (X, y), epochs=30, lr=1.0)
+    history = nsd.nn.fit(model, (X, y), epochs=30, lr=1.0, checkpoint=tmp_path / "run.safetensors")
     assert model.readout.device.type == "cuda"
     assert history.last.accuracy > 0.85
+    again = models()["deq"].cuda()
+    nsd.nn.fit(again, (X, y), epochs=30, lr=1.0, checkpoint=tmp_path / "run.safetensors")
+    assert torch.equal(again.readout, model.readout)
     nsd.nn.save(model, tmp_path / "model.safetensors")
     loaded = nsd.nn.load(tmp_path / "model.safetensors", device="cuda")
     assert torch.equal(loaded(X.cuda()), model(X.cuda()))

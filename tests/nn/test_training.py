@@ -1,6 +1,11 @@
-"""The training loop: it learns what it says, and nothing else."""
+"""The training loop: it learns, it resumes bit for bit, and it never continues from damage."""
 
 from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -10,10 +15,11 @@ from torch import Tensor, nn
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
-from notsodeep.errors import ConvergenceError, InvalidInputError
+from notsodeep.errors import CheckpointError, ConvergenceError, InvalidInputError
+from notsodeep.nn.checkpoint import read_file
 from notsodeep.nn.model import ridge_readout
 
-P, CLASSES = 10, 3
+P, CLASSES, RUN = 10, 3, "run.safetensors"
 
 
 def blobs(n: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -162,6 +168,7 @@ def test_the_history_is_that_of_the_network() -> None:
     assert loss == pytest.approx(history.last.validation_loss, rel=ulps(8, torch.float32))
 
 
+# -- checkpoints -----------------------------------------------------------------------------------------
 class WithDropout(nn.Module):
     """A model that draws random numbers while it trains."""
 
@@ -173,11 +180,167 @@ class WithDropout(nn.Module):
         return self.inner(self.drop(x))
 
 
-def test_finite_weights_with_outputs_that_are_not_finite_are_divergence() -> None:
+@pytest.mark.parametrize("build", [enn, WithDropout, lambda: deq(kernel="ntk_frozen"), lambda: deq(kernel="ck")])
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_resuming_continues_bit_for_bit(build, optimiser: str, tmp_path) -> None:
+    options = {"optimiser": optimiser, "lr": 0.02, "batch_size": 32, "seed": 4}
+    straight, stopped, resumed = build(), build(), build()
+    whole = nsd.nn.fit(straight, blobs(100), epochs=5, **options)
+    nsd.nn.fit(stopped, blobs(100), epochs=2, checkpoint=tmp_path / RUN, **options)
+    torch.rand(17)  # whatever happens in between
+    history = nsd.nn.fit(resumed, blobs(100), epochs=5, checkpoint=tmp_path / RUN, **options)
+    for name, value in straight.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+    assert [epoch.loss for epoch in history.epochs] == [epoch.loss for epoch in whole.epochs]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
+def test_a_damaged_checkpoint_is_refused(damage: str, tmp_path) -> None:
+    path = tmp_path / RUN
+    nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=path)
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes({"cut": content[:-9], "flip": content, "empty": b""}[damage])
+    with pytest.raises(CheckpointError, match=r"run.safetensors is damaged"):
+        nsd.nn.fit(enn(), blobs(50), epochs=2, checkpoint=path)
+
+
+def test_another_runs_checkpoint_is_refused(tmp_path) -> None:
+    nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path / RUN, lr=0.5)
+    with pytest.raises(CheckpointError, match=r"lr: \[0\.5.*\] there, \[0\.25.*\] here"):
+        nsd.nn.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path / RUN, lr=0.25)
+    with pytest.raises(CheckpointError, match="another run"):
+        nsd.nn.fit(deq(), blobs(50), epochs=2, checkpoint=tmp_path / RUN, lr=0.5)
+    nsd.nn.save(enn(), tmp_path / "model")
+    with pytest.raises(CheckpointError, match="holds a model, not the checkpoint"):
+        nsd.nn.fit(enn(), blobs(50), epochs=2, checkpoint=tmp_path / "model", lr=0.5)
+
+
+def other_run(changed: str) -> dict:
+    """What ``fit`` gets when one thing is not what it was."""
+    X, y = blobs(50)
+    run = {"model": enn(), "data": (X, y)}
+    return run | {
+        "training data": {"data": blobs(50, seed=1)},
+        "training data, one label": {"data": (X, np.r_[(y[:1] + 1) % CLASSES, y[1:]])},
+        "validation data": {"validation": blobs(20, seed=2)},
+        "initial weights": {"model": enn(seed=1)},
+        "dtype": {"model": enn(dtype=torch.float64)},
+        "batch_size": {"batch_size": 16},
+        "seed": {"seed": 3},
+        "optimiser": {"optimiser": "adam"},
+        "model": {"model": enn(kernel="ntk_frozen")},
+    }.get(changed, {})
+
+
+def fit_run(model: nn.Module, data, **options) -> nsd.nn.History:
+    return nsd.nn.fit(model, data, lr=0.1, **options)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "training data", "training data, one label", "validation data", "initial weights", "dtype", "batch_size",
+        "seed", "optimiser", "model",
+    ],
+)  # fmt: skip
+def test_a_checkpoint_says_what_another_run_changed(changed: str, tmp_path) -> None:
+    fit_run(**other_run("nothing"), epochs=1, checkpoint=tmp_path / RUN)
+    with pytest.raises(CheckpointError, match=rf"belongs to another run \(.*{changed.split(',')[0]}: "):
+        fit_run(**other_run(changed), epochs=2, checkpoint=tmp_path / RUN)
+    assert len(fit_run(**other_run("nothing"), epochs=2, checkpoint=tmp_path / RUN)) == 2
+
+
+def test_a_model_that_has_trained_goes_on_and_a_new_one_may_follow(tmp_path) -> None:
+    model, straight = enn(), enn()
+    for epochs in (1, 2):
+        nsd.nn.fit(model, blobs(50), epochs=epochs, lr=0.1, checkpoint=tmp_path / RUN)
+    again = enn()
+    nsd.nn.fit(again, blobs(50), epochs=3, lr=0.1, checkpoint=tmp_path / RUN)
+    nsd.nn.fit(straight, blobs(50), epochs=3, lr=0.1)
+    for name, value in straight.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(("place", "words"), [("file/below", "cannot be written"), ("", "is a folder")])
+def test_a_place_where_no_file_can_be(place: str, words: str, tmp_path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(CheckpointError, match=words):
+        nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path / place)
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(tmp_path) -> None:
+    X, y = blobs(50)
+    nsd.nn.fit(
+        nn.Sequential(nn.Linear(P, 4), nn.Linear(4, CLASSES)), (X, y), epochs=1, lr=0.1, checkpoint=tmp_path / RUN
+    )
+    with pytest.raises(CheckpointError, match="initial weights"):
+        nsd.nn.fit(nn.Sequential(nn.Linear(P, CLASSES)), (X, y), epochs=2, lr=0.1, checkpoint=tmp_path / RUN)
+
+
+def test_a_checkpoint_of_other_trained_parameters_is_refused(tmp_path) -> None:
+    models = [nn.Linear(P, CLASSES), nn.Linear(P, CLASSES)]
+    models[1].load_state_dict(models[0].state_dict())
+    models[1].bias.requires_grad_(False)
+    nsd.nn.fit(models[0], blobs(50), epochs=1, lr=0.1, checkpoint=tmp_path / RUN)
+    with pytest.raises(CheckpointError, match="does not fit this model"):
+        nsd.nn.fit(models[1], blobs(50), epochs=2, lr=0.1, checkpoint=tmp_path / RUN)
+
+
+def test_a_finished_run_is_not_repeated(tmp_path) -> None:
+    first = enn()
+    nsd.nn.fit(first, blobs(50), epochs=2, checkpoint=tmp_path / RUN)
+    second = enn()
+    history = nsd.nn.fit(second, blobs(50), epochs=2, checkpoint=tmp_path / RUN)
+    assert len(history) == 2
+    assert torch.equal(first.readout, second.readout)
+    with pytest.raises(CheckpointError, match="already holds 2 epochs"):
+        nsd.nn.fit(enn(), blobs(50), epochs=1, checkpoint=tmp_path / RUN)
+
+
+def _endless(path: str) -> None:
+    torch.set_num_threads(1)
+    nsd.nn.fit(enn(), blobs(200), epochs=100_000, lr=0.01, checkpoint=path)
+
+
+@pytest.mark.filterwarnings("ignore:removed unfinished parts")  # of a file that was being written, or not
+def test_killing_a_run_loses_at_most_the_current_epoch(tmp_path) -> None:
+    """SIGKILL in the midst of things, then resume: the result is that of a run that was never killed."""
+    path = tmp_path / RUN
+    process = multiprocessing.get_context("fork").Process(target=_endless, args=(str(path),))
+    process.start()
+    deadline = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    time.sleep(0.1)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    done = len(read_file(path)[1]["history"])
+    assert done >= 1
+    resumed, straight = enn(), enn()
+    history = nsd.nn.fit(resumed, blobs(200), epochs=done + 1, lr=0.01, checkpoint=path)
+    nsd.nn.fit(straight, blobs(200), epochs=done + 1, lr=0.01)
+    assert len(history) == done + 1
+    assert torch.equal(resumed.readout, straight.readout)
+
+
+def test_a_run_that_diverges_leaves_its_checkpoint_as_it_was(tmp_path) -> None:
+    path, model = tmp_path / RUN, enn()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    nsd.nn.fit(model, blobs(50), epochs=1, optimiser=optimiser, checkpoint=path)
+    before = path.read_bytes()
+    model.readout.register_hook(lambda gradient: gradient * torch.nan)
+    with pytest.raises(ConvergenceError, match="weights are not finite"):
+        nsd.nn.fit(model, blobs(50), epochs=2, optimiser=optimiser, checkpoint=path)
+    assert path.read_bytes() == before
+
+
+def test_finite_weights_with_outputs_that_are_not_finite_are_divergence(tmp_path) -> None:
     """One epoch of one batch: its loss was computed before the only step."""
     model = nsd.nn.ENN(nsd.ENN(["relu"]), P, 48, CLASSES)
     with pytest.raises(ConvergenceError, match=r"and then (nan|inf), the weights are finite"):
-        nsd.nn.fit(model, blobs(50), epochs=1, lr=3e38)
+        nsd.nn.fit(model, blobs(50), epochs=1, lr=3e38, checkpoint=tmp_path / RUN)
+    assert not (tmp_path / RUN).exists()
 
 
 # -- refusals --------------------------------------------------------------------------------------------

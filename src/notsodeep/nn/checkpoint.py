@@ -1,17 +1,24 @@
-"""Saved networks: tensors and a JSON document in one safetensors file, written atomically and checked when read."""
+"""Saved networks, and the state of a training run that can be resumed.
+
+Tensors and a JSON document lie in one safetensors file: written atomically, checked when read, never pickled.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Literal
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from .._arguments import check_fields, checked
 from .._equilibrium import SolverOptions
@@ -25,6 +32,64 @@ from .convolution import ConvDEQ
 from .deq import DEQ
 from .enn import ENN
 from .model import Model
+
+_WEIGHTS = "initial weights"  # the name of the fingerprint of what a run began with
+
+
+class Checkpoint:
+    """The state of one training run in one file.
+
+    ``run`` describes the run; the checkpoint of another one is refused, since continuing it would mix two experiments.
+    """
+
+    def __init__(self, path: Path, run: Mapping[str, Any]) -> None:
+        if os.path.isdir(path):
+            raise CheckpointError(f"{path} is a folder; a checkpoint is one file, such as {path / 'run.safetensors'}")
+        self.path, self.run = path, dict(run)
+
+    def save(self, model: nn.Module, optimiser: Optimizer, history: list[dict[str, Any]]) -> None:
+        """Write the state after the epochs of ``history``."""
+        tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+        state = io.BytesIO()
+        torch.save(optimiser.state_dict(), state)  # any optimiser's, as tensors and plain numbers
+        tensors["optimiser"] = torch.frombuffer(bytearray(state.getvalue()), dtype=torch.uint8)
+        tensors["generator"] = torch.get_rng_state()
+        write_file(self.path, tensors, {"kind": "checkpoint", "run": self.run, "history": history})
+
+    def restore(self, model: nn.Module, optimiser: Optimizer, most: int) -> list[dict[str, Any]]:
+        """Load the state, if there is one, and return the history so far, of at most so many epochs."""
+        self.run[_WEIGHTS] = fingerprint(model.state_dict())
+        if not os.path.exists(self.path):
+            return []
+        tensors, document = read_file(self.path, "checkpoint", {"run": dict[str, Any], "history": list[dict[str, Any]]})
+        weights = {name[6:]: value for name, value in tensors.items() if name.startswith("model.")}
+        self._check(document["run"], weights)
+        if len(document["history"]) > most:
+            raise CheckpointError(
+                f"{self.path} already holds {len(document['history'])} epochs of this run, more than the {most} asked "
+                "for; ask for at least as many, or remove the file to start over"
+            )
+        try:
+            state = torch.load(io.BytesIO(tensors["optimiser"].numpy().tobytes()), weights_only=True)  # runs no code
+            model.load_state_dict(weights)
+            optimiser.load_state_dict(state)
+            torch.set_rng_state(tensors["generator"])
+        except (KeyError, TypeError, RuntimeError, ValueError, EOFError, UnpicklingError) as error:
+            raise CheckpointError(f"{self.path} does not fit this model: {error}") from error
+        return document["history"]
+
+    def _check(self, found: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+        if fingerprint(weights) == self.run[_WEIGHTS]:
+            self.run[_WEIGHTS] = found.get(_WEIGHTS)  # a model that has trained this far goes on
+        differing = sorted(k for k in self.run.keys() | found.keys() if self.run.get(k) != found.get(k))
+        if differing:
+            told = "; ".join(f"{k}: {found.get(k, 'not recorded')} there, {self.run.get(k)} here" for k in differing)
+            raise CheckpointError(
+                f"{self.path} belongs to another run ({told}). Give this run a file of its own, or remove that one"
+            )
+
+
+# ---- networks -------------------------------------------------------------------------------------------------
 
 
 @checked
@@ -177,6 +242,11 @@ def read_file(
 def all_finite(tensors: Mapping[str, Tensor]) -> bool:
     """Whether no tensor holds NaN or infinity."""
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """Return sixteen digits that tell one set of tensors from another, on any device."""
+    return _digest({name: tensor.detach().to("cpu") for name, tensor in tensors.items()}, "")[:16]
 
 
 def _digest(tensors: Mapping[str, Tensor], text: str) -> str:

@@ -1,12 +1,14 @@
-"""A short training loop, and the readout in closed form."""
+"""A short training loop, with a checkpoint from which it resumes."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -16,7 +18,7 @@ from torch.optim import Optimizer
 from .._arguments import checked, not_negative, whole
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
-from .checkpoint import all_finite
+from .checkpoint import Checkpoint, all_finite, fingerprint
 from .model import LIMITS, Model, as_pair, check_classes, in_batches, one_hot, set_readout
 
 Optimiser = Literal["sgd", "adam"]
@@ -83,6 +85,7 @@ def fit(
     batch_size: int = 128,
     validation: Any = None,
     seed: int = 0,
+    checkpoint: str | Path | None = None,
     progress: bool | None = None,
 ) -> History:
     """Train a network in place, on the device of its weights.
@@ -104,6 +107,9 @@ def fit(
     epochs, batch_size : int
     seed : int
         The seed of the order of the samples, and of torch's generator during the run.
+    checkpoint : str or Path, optional
+        A file that holds the state after the last epoch. A run that finds it there continues it, on a CPU bit for bit;
+        that of a run with other data, settings or initial weights is refused.
     progress : bool, optional
         Whether a progress bar is shown; by default on a terminal.
 
@@ -114,7 +120,7 @@ def fit(
     Raises
     ------
     ConvergenceError
-        If the loss, a weight or an output is no longer finite.
+        If the loss, a weight or an output is no longer finite. Such a state is never written to the checkpoint.
 
     Examples
     --------
@@ -132,19 +138,24 @@ def fit(
     if isinstance(model, Model):
         check_classes(training[1], model.out_features)
     stepper = optimiser if isinstance(optimiser, Optimizer) else _own_optimiser(model, optimiser, lr)
+    saved = None
+    if checkpoint is not None:
+        described = {"batch_size": batch_size, "seed": seed, **_describe(model, stepper, training, held)}
+        saved = Checkpoint(Path(checkpoint), described)
     forward, training, held = _freeze(model, training, held)
-    rows: list[Epoch] = []
     mode = model.training
     with torch.random.fork_rng(devices=[]), contextlib.ExitStack() as stack:
         stack.callback(model.train, mode)
         torch.manual_seed(seed)
-        for epoch in track(
-            range(epochs), epochs, lambda: f"loss {rows[-1].loss:.4f}" if rows else "training", progress
-        ):
+        rows = [] if saved is None else [Epoch(**row) for row in saved.restore(model, stepper, epochs)]
+        steps = range(len(rows), epochs)
+        for epoch in track(steps, len(steps), lambda: f"loss {rows[-1].loss:.4f}" if rows else "training", progress):
             # the order of the samples follows from (seed, epoch) alone
             own = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
             order = torch.randperm(len(training[0]), generator=own).to(like.device)
             rows.append(_epoch(model, forward, training, held, stepper, order.split(batch_size)))
+            if saved is not None:
+                saved.save(model, stepper, [asdict(row) for row in rows])
     return History(tuple(rows))
 
 
@@ -255,6 +266,24 @@ def _freeze(model: nn.Module, training: Pair, held: Pair | None) -> tuple[Forwar
         return model, training, held
     features = [None if pair is None else (in_batches(model.features, pair[0]), pair[1]) for pair in (training, held)]
     return model.read, features[0], features[1]  # type: ignore[return-value]
+
+
+# ---- what a run is -------------------------------------------------------------------------------------------
+
+
+def _describe(model: nn.Module, optimiser: Optimizer, training: Pair, held: Pair | None) -> dict[str, Any]:
+    """Return what tells this model, this optimiser and these data from others."""
+    groups = optimiser.state_dict()["param_groups"]
+    names = [name for name in groups[0] if name not in ("params", "name", "param_names")]
+    numbers = {name: [group.get(name) for group in groups] for name in names}
+    return {
+        "optimiser": type(optimiser).__name__,
+        **json.loads(json.dumps(numbers, default=str)),
+        "model": model.config() if isinstance(model, Model) else {"model": type(model).__name__},
+        "dtype": str(training[0].dtype),
+        "training data": fingerprint(dict(zip("Xy", training, strict=True))),
+        "validation data": None if held is None else fingerprint(dict(zip("Xy", held, strict=True))),
+    }
 
 
 def _like(model: nn.Module) -> Tensor:
