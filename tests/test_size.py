@@ -15,7 +15,7 @@ import surface
 
 def test_lines_and_files():
     lines = sum(len(path.read_text().splitlines()) for path in imports.FILES.values())
-    assert (lines <= 24_000, len(imports.FILES) <= 140) == (True, True), (lines, len(imports.FILES))
+    assert (lines <= 25_200, len(imports.FILES) <= 140) == (True, True), (lines, len(imports.FILES))
 
 
 def functions() -> Iterator[tuple[str, int, int]]:
