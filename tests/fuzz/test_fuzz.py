@@ -15,7 +15,7 @@ CASES = [
     ("cli", 0, 8),
     ("files", 0, 100),
     ("documents", 0, 200),
-    ("machines", 0, 20),
+    ("machines", 0, 8),
     ("derivatives", 0, 12),
     ("arguments", 0, 60),
     ("certificates", 12, 8),

@@ -45,8 +45,7 @@ def test_each_route_speaks_of_its_own_deq(digits):
     assert twins["four numbers"].deq == plain.centred(twins["four numbers"].tau0)
     assert twins["four numbers"].tau0 == pytest.approx(1.0, abs=ulps(64, np.float32))
     boxed = route_twin("one layer", "tanh", "ck", digits)
-    lengths = np.linalg.norm(digits.X_train, axis=1)
-    assert boxed.norms == pytest.approx(((lengths.min(), lengths.max())), rel=ulps(8, np.float32))
+    assert boxed.norms == pytest.approx(nsd.matching.norm_range(digits.X_train), rel=ulps(8, np.float32))
 
 
 @pytest.mark.parametrize("route", ROUTES)
