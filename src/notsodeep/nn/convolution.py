@@ -60,17 +60,11 @@ class ConvDEQ(DEQ):
         self.spec, self.parametrisation = spec, "ntk"
         self.in_features, self.width = math.prod(spec.image), whole("width", width)
         self.out_features = whole("out_features", out_features)
-        self.solver, self.contraction_limit = solver or SolverOptions(), None
-        gaussian, size = Gaussian(seed, "ntk", **factory), (spec.filter, spec.filter)
-        self.input = gaussian.parameter(width, spec.image[0], *size)
-        self.recurrent = gaussian.parameter(width, width, *size)
         self._sigmas = [math.sqrt(variance) for variance in spec.dense.variances]
         self._layer = Convolution(self._sigmas[0] / (spec.filter * math.sqrt(width)), spec.image[1:])
-        self.readout = gaussian.parameter(out_features, width * spec.positions)
-        self.bias = gaussian.bias(out_features, bias)
-        self.offset = gaussian.parameter(width) if self._sigmas[2] > 0.0 else None
-        self._vector: Tensor | None = None
-        self.set_kernel(kernel)
+        size = (spec.filter, spec.filter)
+        shapes = (width, spec.image[0], *size), (width, width, *size), (out_features, width * spec.positions)
+        self._build(Gaussian(seed, "ntk", **factory), shapes, bias, solver, kernel)
 
     @property
     def _phi(self) -> Activation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, Unpack
 
@@ -75,18 +76,27 @@ class DEQ(Model):
         self.in_features = whole("in_features", in_features)
         self.width = whole("width", width)
         self.out_features = whole("out_features", out_features)
-        self.solver = solver or SolverOptions()
-        self.contraction_limit: float | None = None
         self.parametrisation: Parametrisation = parametrisation
-        gaussian = Gaussian(seed, parametrisation, **factory)
-        self.input = gaussian.parameter(width, in_features)
-        self.recurrent = gaussian.parameter(width, width)
         self._sigmas = [math.sqrt(variance) for variance in spec.variances]
         self._layer: Product = Product(self._sigmas[0] / (math.sqrt(width) if parametrisation == "ntk" else 1.0))
         seen = in_features + (self._sigmas[2] > 0.0) if spec.readout == "pre-activation" else 0
-        self.readout = gaussian.parameter(out_features, width + seen)
-        self.bias = gaussian.bias(out_features, bias)
-        self.offset = gaussian.parameter(width) if self._sigmas[2] > 0.0 else None  # c, drawn last
+        shapes = (width, in_features), (width, width), (out_features, width + seen)
+        self._build(Gaussian(seed, parametrisation, **factory), shapes, bias, solver, kernel)
+
+    def _build(
+        self,
+        gaussian: Gaussian,
+        shapes: Sequence[tuple[int, ...]],
+        bias: bool,
+        solver: SolverOptions | None,
+        kernel: Kernel,
+    ) -> None:
+        """Draw the weights of the input, of the layer and of the readout, of these shapes, and keep the options."""
+        self.input, self.recurrent, self.readout = (gaussian.parameter(*shape) for shape in shapes)
+        self.bias = gaussian.bias(self.out_features, bias)
+        self.offset = gaussian.parameter(self.width) if self._sigmas[2] > 0.0 else None  # c, drawn last
+        self.solver = solver or SolverOptions()
+        self.contraction_limit: float | None = None
         self._vector: Tensor | None = None
         self.set_kernel(kernel)
 
