@@ -6,6 +6,7 @@ import os
 
 import hypothesis
 import matplotlib
+import pytest
 import scipy.linalg  # noqa: F401  # with NumPy it brings the libraries whose threads are limited below
 import torch
 from threadpoolctl import threadpool_limits
@@ -20,3 +21,9 @@ matplotlib.use("Agg")
 # the same examples in every run: a failure in one run is a failure in the next
 hypothesis.settings.register_profile("notsodeep", derandomize=True, deadline=None, database=None, max_examples=50)
 hypothesis.settings.load_profile("notsodeep")
+
+
+@pytest.fixture(autouse=True)
+def same_draws() -> None:
+    """Each test draws the same weights in every run, alone or among others."""
+    torch.manual_seed(0)

@@ -22,7 +22,7 @@ from notsodeep.nn import checkpoint
 
 X = np.random.default_rng(0).standard_normal((200, 3))
 COMPLEX = tuple(map(int, safetensors.__version__.split(".")[:2])) >= (0, 6)  # whether it knows such numbers
-MODEL = torch.nn.Linear(3, 2, dtype=torch.float64)
+MODEL = torch.nn.Linear(3, 2, bias=False, dtype=torch.float64)  # through the origin: two classes, whatever its weights
 
 
 def write_anything(path: Path, tensors: dict[str, torch.Tensor], text: str) -> None:
