@@ -41,3 +41,9 @@ def solved(tol: float, contraction: float = 0.9) -> float:
     """An iteration that stops when its residual is below ``tol``: a map that contracts so much is that far from its
     fixed point."""
     return tol / (1.0 - contraction)
+
+
+def sampled(finite, network, X, draws, seed=0, **options):
+    """The mean of a kernel of finite width over networks with seeds of their own, and its standard error."""
+    each = np.stack([finite(network, X, seed=1000 * seed + draw, **options) for draw in range(draws)])
+    return each.mean(0), each.std(0, ddof=1) / math.sqrt(draws)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from helpers import solved, tolerance, ulps
+from helpers import sampled, solved, tolerance, ulps
 from notsodeep.errors import InvalidInputError
 from notsodeep.kernels import pairwise, power_series
 
@@ -50,11 +50,11 @@ def test_the_kernels_of_a_linear_network_are_known():
 @pytest.mark.parametrize("deq", BIASED, ids=repr)
 def test_finite_width_tends_to_the_exact_kernels(deq):
     exact = nsd.kernels_of(deq, X)
-    options = {"width": 400, "draws": 40, "seed": 3, "return_std_error": True}
+    options = {"width": 400, "draws": 40, "seed": 3}
     found = {
-        "ck": nsd.finite_ck(deq, X, **options),
-        "ntk": nsd.finite_ntk(deq, X, **options),
-        "ntk_frozen": nsd.finite_ntk(deq, X, kernel="ntk_frozen", **options),
+        "ck": sampled(nsd.finite_ck, deq, X, **options),
+        "ntk": sampled(nsd.finite_ntk, deq, X, **options),
+        "ntk_frozen": sampled(nsd.finite_ntk, deq, X, kernel="ntk_frozen", **options),
     }
     for kernel, (mean, error) in found.items():
         # five standard errors, and the O(1/width) bias of the mean

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from helpers import tolerance
+from helpers import sampled, tolerance
 from notsodeep.activations import Erf, Hermite, LeakyReLU
 from notsodeep.errors import ContractionError, ConvergenceError, InvalidInputError
 
@@ -104,14 +104,14 @@ def test_relu_network_against_arc_cosine_kernels():
     theta = np.arccos(rho)
     j0, j1 = 1 - theta / np.pi, (np.sqrt(1 - rho**2) + (np.pi - theta) * rho) / np.pi
     sigma, slope = 0.5 * np.outer(norms, norms) * j1, 0.5 * j0
-    options = {"width": 400, "draws": 60, "seed": 1, "return_std_error": True}
-    assert_within(nsd.finite_ck(nsd.ENN("relu"), X, **options), sigma, 400)
-    assert_within(nsd.finite_ntk(nsd.ENN("relu"), X, **options), sigma + (X @ X.T) * slope, 400)
-    frozen = nsd.finite_ntk(nsd.ENN("relu"), X, kernel="ntk_frozen", **options)
+    options = {"width": 400, "draws": 60, "seed": 1}
+    assert_within(sampled(nsd.finite_ck, nsd.ENN("relu"), X, **options), sigma, 400)
+    assert_within(sampled(nsd.finite_ntk, nsd.ENN("relu"), X, **options), sigma + (X @ X.T) * slope, 400)
+    frozen = sampled(nsd.finite_ntk, nsd.ENN("relu"), X, kernel="ntk_frozen", **options)
     assert_within(frozen, sigma, 400)
     rates = (0.3, 2.0)
     tilted = 2.0 * sigma + 0.3 * (X @ X.T) * slope
-    assert_within(nsd.finite_ntk(nsd.ENN("relu"), X, learning_rates=rates, **options), tilted, 400)
+    assert_within(sampled(nsd.finite_ntk, nsd.ENN("relu"), X, learning_rates=rates, **options), tilted, 400)
 
 
 def test_erf_network_against_the_arcsine_kernel():
@@ -119,7 +119,7 @@ def test_erf_network_against_the_arcsine_kernel():
     S = X @ X.T
     scale = np.sqrt(np.outer(1 + 2 * np.diag(S), 1 + 2 * np.diag(S)))
     truth = 2 / np.pi * np.arcsin(2 * S / scale)
-    mean_and_error = nsd.finite_ck(nsd.ENN([Erf()]), X, width=400, draws=60, seed=2, return_std_error=True)
+    mean_and_error = sampled(nsd.finite_ck, nsd.ENN([Erf()]), X, width=400, draws=60, seed=2)
     assert_within(mean_and_error, truth, 400)
 
 
@@ -127,18 +127,18 @@ def test_linear_deq_in_closed_form():
     # Lambda = G and phi' = 1: G = s2b S / (1 - s2a), K = G + G / (1 - s2a), K* = G / (1 - s2a)
     X = points()
     G = 0.8 * X @ X.T / (1 - 0.2)
-    deq, options = nsd.DEQ("linear", 0.2), {"width": 200, "draws": 40, "seed": 3, "return_std_error": True}
-    assert_within(nsd.finite_ck(deq, X, **options), G, 200)
-    assert_within(nsd.finite_ntk(deq, X, **options), G + G / 0.8, 200)
-    assert_within(nsd.finite_ntk(deq, X, kernel="ntk_frozen", **options), G / 0.8, 200)
+    deq, options = nsd.DEQ("linear", 0.2), {"width": 200, "draws": 40, "seed": 3}
+    assert_within(sampled(nsd.finite_ck, deq, X, **options), G, 200)
+    assert_within(sampled(nsd.finite_ntk, deq, X, **options), G + G / 0.8, 200)
+    assert_within(sampled(nsd.finite_ntk, deq, X, kernel="ntk_frozen", **options), G / 0.8, 200)
 
 
 def test_without_recurrence_a_deq_is_a_one_layer_network():
     X = points()
     deq, enn = nsd.DEQ("silu", 0.0, 1.0), nsd.ENN("silu")
     for kernel in (nsd.finite_ck, nsd.finite_ntk):
-        options = {"width": 400, "draws": 60, "return_std_error": True}
-        (left, e1), (right, e2) = kernel(deq, X, seed=1, **options), kernel(enn, X, seed=2, **options)
+        options = {"width": 400, "draws": 60}
+        (left, e1), (right, e2) = (sampled(kernel, net, X, seed=s, **options) for s, net in enumerate((deq, enn), 1))
         assert (np.abs(left - right) < 5.0 * np.hypot(e1, e2)).all()
         assert np.hypot(e1, e2).max() < 0.05 * np.abs(right).max()
 
@@ -170,31 +170,21 @@ NETWORKS = [
 def test_exact_kernels_are_the_limits(network):
     X = np.concatenate([points(4), points(1) * 1.001, -points(1), np.zeros((1, P))])
     exact = nsd.kernels_of(network, X)
-    options = {"width": 256, "draws": 24, "seed": 11, "return_std_error": True}
-    assert_within(nsd.finite_ck(network, X, **options), exact["ck"], 256)
-    assert_within(nsd.finite_ntk(network, X, **options), exact["ntk"], 256)
-    assert_within(nsd.finite_ntk(network, X, kernel="ntk_frozen", **options), exact["ntk_frozen"], 256)
+    options = {"width": 256, "draws": 24, "seed": 11}
+    assert_within(sampled(nsd.finite_ck, network, X, **options), exact["ck"], 256)
+    assert_within(sampled(nsd.finite_ntk, network, X, **options), exact["ntk"], 256)
+    assert_within(sampled(nsd.finite_ntk, network, X, kernel="ntk_frozen", **options), exact["ntk_frozen"], 256)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_exact_kernels_with_learning_rates_are_the_limits(depth):
     network, rates = nsd.ENN(["relu", "tanh", "silu"][:depth]), (0.3, 2.0, 0.7, 1.5)[: depth + 1]
     X = points()
-    mean_and_error = nsd.finite_ntk(
-        network, X, width=256, draws=24, seed=12, learning_rates=rates, return_std_error=True
-    )
+    mean_and_error = sampled(nsd.finite_ntk, network, X, width=256, draws=24, seed=12, learning_rates=rates)
     assert_within(mean_and_error, nsd.ntk(network, X, learning_rates=rates), 256)
 
 
 # ---- the contract -------------------------------------------------------------------------------------------
-
-
-def test_the_standard_error_is_that_of_the_mean():
-    X, deq = points(3), nsd.DEQ("tanh", 0.1)
-    single = np.stack([nsd.finite_ck(deq, X, width=30, seed=s) for s in range(200)])
-    _, error = nsd.finite_ck(deq, X, width=30, draws=200, seed=0, return_std_error=True)
-    # a standard deviation from 200 draws is known to 5 %; five of those and the two are compared
-    assert error == pytest.approx(single.std(axis=0, ddof=1) / math.sqrt(200), rel=0.35)
 
 
 def test_the_mean_is_that_of_the_draws():
@@ -242,8 +232,8 @@ def test_float32_agrees_with_float64_on_the_same_network():
 def test_cross_kernels_are_blocks_of_the_whole():
     X, Y, deq = points(4), points(3, seed=9), nsd.DEQ("silu", 0.1)
     whole = nsd.finite_ntk(deq, np.concatenate([X, Y]), width=50, draws=3, seed=2)
-    block, error = nsd.finite_ntk(deq, X, width=50, draws=3, seed=2, Y=Y, return_std_error=True)
-    assert block.shape == error.shape == (4, 3)
+    block = nsd.finite_ntk(deq, X, width=50, draws=3, seed=2, Y=Y)
+    assert block.shape == (4, 3)
     assert np.allclose(block, whole[:4, 4:], rtol=0, atol=tolerance())
 
 
@@ -264,7 +254,7 @@ def test_a_jump_has_features_but_no_gradients():
     _, rho = angles(X)
     truth = (np.pi - np.arccos(rho)) / (2 * np.pi)
     np.fill_diagonal(truth, 0.5)
-    mean_and_error = nsd.finite_ck(nsd.ENN([step]), X, width=400, draws=40, seed=1, return_std_error=True)
+    mean_and_error = sampled(nsd.finite_ck, nsd.ENN([step]), X, width=400, draws=40, seed=1)
     assert_within(mean_and_error, truth, 400)
     with pytest.raises(InvalidInputError, match="jumps"):
         nsd.finite_ntk(nsd.ENN([step]), X, width=10)
@@ -278,7 +268,6 @@ def test_a_jump_has_features_but_no_gradients():
         ({"width": (10, 10)}, "one for each of 1 hidden layers"),
         ({"width": 10, "draws": 0}, "draws must be a whole number"),
         ({"width": 10, "seed": "a"}, "seed must be a whole number"),
-        ({"width": 10, "return_std_error": True}, "at least two draws"),
         ({"width": 10, "Y": np.zeros((2, P + 1))}, "features"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from helpers import tolerance
+from helpers import sampled, tolerance
 from notsodeep.errors import InvalidInputError
 
 KERNELS = ("ck", "ntk", "ntk_frozen")
@@ -52,7 +52,7 @@ def test_networks_of_finite_width(kernel):
     X, (_, outer) = rows(5), both("tanh", 0.2, 0.1)
     options = {} if kernel == "ck" else {"kernel": kernel}
     sample = nsd.finite_ck if kernel == "ck" else nsd.finite_ntk
-    mean, error = sample(outer, X, width=400, draws=40, seed=1, return_std_error=True, **options)
+    mean, error = sampled(sample, outer, X, width=400, draws=40, seed=1, **options)
     exact = nsd.kernels_of(outer, X, kernels=(kernel,))[kernel]
     assert (np.abs(mean - exact) < 5 * error + 5.0 / 400 * np.abs(exact).max()).all()
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from helpers import tolerance, ulps
+from helpers import sampled, tolerance, ulps
 from notsodeep.activations import Activation, Basis, Conditioned
 from notsodeep.errors import ActivationError, InfeasibleMatchError, InvalidInputError
 from notsodeep.kernels import diagonal, pairwise
@@ -217,7 +217,7 @@ def test_the_layer_at_finite_width_has_the_kernel():
         twin = nsd.match_one_layer(deq, kernel, norms=(0.4, 1.8), tol=1e-3)
         exact = twin.kernel_matrix(X)
         finite = nsd.finite_ck if twin.trains == "readout" else nsd.finite_ntk
-        mean, error = finite(twin.network, X, width=512, draws=60, seed=0, return_std_error=True)
+        mean, error = sampled(finite, twin.network, X, width=512, draws=60)
         assert float((np.abs(mean - exact) / error).max()) < 5.0  # standard errors, 78 entries
 
 

@@ -15,7 +15,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 
 import notsodeep as nsd
-from helpers import differences, tolerance, ulps
+from helpers import differences, sampled, tolerance, ulps
 from notsodeep.activations import Activation, Thresholds
 from notsodeep.activations.thresholds import threshold_profiles
 from notsodeep.errors import ActivationError, InfeasibleMatchError, InvalidInputError
@@ -62,10 +62,10 @@ def test_the_layer_has_gradients(layer):
     q = torch.tensor([1.0, 0.7, 2.0], dtype=torch.float64, requires_grad=True)
     r = torch.tensor([0.8, 1.1, 0.5], dtype=torch.float64, requires_grad=True)
     lam = torch.tensor([0.3, -0.4, 0.6], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda a, b, c: layer.layer(a, b).both(c), (q, r, lam))
-    assert torch.autograd.gradgradcheck(lambda a, b, c: layer.layer(a, b).value(c), (q, r, lam))
-    (once,) = torch.autograd.grad(layer.layer(q, r).both(lam)[1].sum(), lam, create_graph=True)
-    with pytest.raises(ActivationError, match="third derivative"):
+    part = 0 if layer.gated else 1  # gated units jump, so that they have no tangent kernel
+    assert torch.autograd.gradcheck(lambda a, b, c: layer.layer(a, b).both(c)[: part + 1], (q, r, lam))
+    (once,) = torch.autograd.grad(layer.layer(q, r).both(lam)[part].sum(), lam, create_graph=True)
+    with pytest.raises(ActivationError, match="further derivative"):
         torch.autograd.grad(once.sum(), lam)
 
 
@@ -112,7 +112,7 @@ def test_matrices_agree_with_the_bound():
 @pytest.mark.parametrize("layer", [LAYER, GATED], ids=["ordinary", "gated"])
 def test_finite_layers_have_the_kernel_in_expectation(layer):
     X = np.random.default_rng(1).standard_normal((10, 20)) / np.sqrt(20)
-    mean, error = nsd.finite_ck(nsd.ENN([layer]), X, width=333, draws=60, seed=0, return_std_error=True)
+    mean, error = sampled(nsd.finite_ck, nsd.ENN([layer]), X, width=333, draws=60)
     assert float((np.abs(mean - nsd.ck(nsd.ENN([layer]), X)) / error).max()) < 5.0  # standard errors, 55 entries
 
 

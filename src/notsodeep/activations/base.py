@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -59,6 +59,7 @@ class Activation:
     elementwise: ClassVar[bool] = True  # false for a layer that is no function of its pre-activations alone
     aliases: ClassVar[tuple[str, ...]] = ()
     torch_forms: ClassVar[tuple[Callable[..., Any], ...]] = ()  # functions and modules of torch that are this one
+    module_fields: ClassVar[Mapping[str, str]] = {}  # where such a module holds the parameters
 
     def __init_subclass__(cls) -> None:
         """Register a class that has a name: it is exported from :mod:`notsodeep.activations` and found by its name."""
@@ -68,10 +69,11 @@ class Activation:
 
     def __post_init__(self) -> None:
         """Turn fields of numbers, and of tuples of numbers, into finite Python floats."""
-        for name, depth in _numeric_fields(type(self)):
-            most = math.inf if name == "shift" else 1e100  # squares of factors are numbers
-            plain = finite(f"{type(self).__name__}: {name}", getattr(self, name), depth, ActivationError, most)
-            object.__setattr__(self, name, plain)
+        for name, note in ((field.name, str(field.type)) for field in dataclasses.fields(self)):
+            if re.fullmatch(r"(tuple\[)*float(, \.{3}\])*", note):
+                most, label = math.inf if name == "shift" else 1e100, f"{type(self).__name__}: {name}"
+                plain = finite(label, getattr(self, name), note.count("tuple"), ActivationError, most)
+                object.__setattr__(self, name, plain)
 
     # -- what the Gaussian numerics need to know ---------------------------------------------------------
     @property
@@ -233,11 +235,6 @@ class Activation:
         """Return the lines of a function of this name that computes phi, as PyTorch source."""
         return [f"def {name}(x):", f"    return {self._source('x')}"]
 
-    @classmethod
-    def from_module(cls, module: Any) -> Self | None:
-        """Return the activation that a torch module computes, or ``None`` if it computes another function."""
-        return cls()
-
     # -- new activations from old ------------------------------------------------------------------------
     def affine(self, gain: float = 1.0, scale: float = 1.0, skip: float = 0.0, shift: float = 0.0) -> Activation:
         """Return the activation ``gain * phi(scale * x) + skip * x + shift``, where ``scale`` is positive."""
@@ -287,12 +284,6 @@ class Activation:
         from .callables import make_callable
 
         return make_callable(function, kinks, name)
-
-
-def _numeric_fields(cls: type[Activation]) -> list[tuple[str, int]]:
-    """The fields that hold numbers, and how deep in tuples."""
-    notes = {field.name: str(field.type) for field in dataclasses.fields(cls)}
-    return [(name, n.count("tuple")) for name, n in notes.items() if re.fullmatch(r"(tuple\[)*float(, \.{3}\])*", n)]
 
 
 def _from_document(document: Any) -> Activation:
@@ -389,10 +380,10 @@ def _named(spec: str, parameters: Mapping[str, Any]) -> Activation:
 def _of_torch(function: Any) -> Activation | None:
     """The built-in activation that a torch module or function is, or ``None``."""
     for cls in activation_classes():
-        if any(type(function) is form for form in cls.torch_forms):
-            return cls.from_module(function)
-        if any(function is form for form in cls.torch_forms):
-            return cls()
+        if any(form in (function, type(function)) for form in cls.torch_forms):
+            given = {field: getattr(function, at) for field, at in cls.module_fields.items() if hasattr(function, at)}
+            made, x = cls(**given), torch.linspace(-20.0, 20.0, 201, dtype=torch.float64).sinh()
+            return made if torch.allclose(made(x), function(x.clone()), rtol=1e-9) else None
     return None
 
 

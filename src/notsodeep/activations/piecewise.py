@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -112,6 +112,7 @@ class LeakyReLU(TwoSlopes):
     name: ClassVar[str] = "leaky_relu"
     aliases: ClassVar[tuple[str, ...]] = ("lrelu", "leakyrelu")
     torch_forms: ClassVar = (functional.leaky_relu, nn.LeakyReLU)
+    module_fields: ClassVar = {"slope": "negative_slope"}
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
 
     @property
@@ -135,10 +136,6 @@ class LeakyReLU(TwoSlopes):
     def _source(self, x: str) -> str:
         return f"torch.where({x} > 0, {self.gain!r} * {x}, {self.slope!r} * {x})"
 
-    @classmethod
-    def from_module(cls, module: Any) -> Self:
-        return cls(slope=module.negative_slope)
-
 
 @dataclass(frozen=True)
 class HardTanh(Activation):
@@ -161,6 +158,7 @@ class HardTanh(Activation):
     name: ClassVar[str] = "hard_tanh"
     aliases: ClassVar[tuple[str, ...]] = ("hardtanh", "htanh")
     torch_forms: ClassVar = (functional.hardtanh, nn.Hardtanh)
+    module_fields: ClassVar = {"c": "max_val"}
     piecewise_linear: ClassVar[bool] = True
     parity: ClassVar[Parity] = "odd"
 
@@ -189,10 +187,6 @@ class HardTanh(Activation):
 
     def _source(self, x: str) -> str:
         return f"{self.a!r} * {x}.clamp({-self.c!r}, {self.c!r})"
-
-    @classmethod
-    def from_module(cls, module: Any) -> Self | None:
-        return cls(c=module.max_val) if module.min_val == -module.max_val else None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -115,10 +115,6 @@ class GELU(Activation):
     def _closed_means(self, q: Tensor) -> Dual:
         return q / torch.sqrt(2.0 * math.pi * (1.0 + q)), torch.full_like(q, 0.5)
 
-    @classmethod
-    def from_module(cls, module: Any) -> Self | None:
-        return cls() if module.approximate == "none" else None
-
 
 @dataclass(frozen=True)
 class ELU(Activation):
@@ -137,6 +133,7 @@ class ELU(Activation):
     alpha: float = 1.0
     name: ClassVar[str] = "elu"
     torch_forms: ClassVar = (functional.elu, nn.ELU)
+    module_fields: ClassVar = {"alpha": "alpha"}
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
 
     @property
@@ -152,10 +149,6 @@ class ELU(Activation):
 
     def _source(self, x: str) -> str:
         return f"torch.nn.functional.elu({x}, {self.alpha!r})"
-
-    @classmethod
-    def from_module(cls, module: Any) -> Self:
-        return cls(alpha=module.alpha)
 
 
 @dataclass(frozen=True)
@@ -186,10 +179,6 @@ class Softplus(Activation):
 
     def _slope(self, x: Tensor) -> Tensor:
         return torch.sigmoid(x)
-
-    @classmethod
-    def from_module(cls, module: Any) -> Self | None:
-        return cls() if module.beta == 1.0 else None
 
 
 @dataclass(frozen=True)

@@ -88,21 +88,13 @@ class Thresholds(NormUnits):
         if not self.gated:
             return value, slope
         gate = np.arange(len(value))[:, None] >= len(value) - self.gated
-        return np.where(gate, rho * slope, value), np.where(gate, slope + rho * self._densities(rho), slope)
+        return np.where(gate, rho * slope, value), np.where(gate, slope + rho * self.densities(rho), slope)
 
-    def _densities(self, rho: Array) -> Array:
-        """The second derivative of k_t of ordinary units."""
-        inside = _inside(rho)
+    def densities(self, rho: Array) -> Array:
+        """The second derivative of k_t of ordinary units, infinite at rho = 1 and read as at 1 - 1e-12 there."""
+        inside = np.clip(rho, -1.0 + 1e-12, 1.0 - 1e-12)
         decayed = _decayed(np.asarray(self.thresholds)[:, None], inside)
         return (1.0 - self.leak) ** 2 * decayed / (2.0 * math.pi * np.sqrt((1.0 - inside) * (1.0 + inside)))
-
-    def curvatures(self, rho: Array) -> Array:
-        """The second derivative of :meth:`profiles` in rho, infinite at rho = 1 and read as at 1 - 1e-12 there."""
-        inside, found, first = _inside(rho), self._densities(rho), len(self.weights) - self.gated
-        t = np.asarray(self.thresholds)[first:, None]
-        # of rho k': 2 k'' and rho times the third derivative, which is k'' times that of its logarithm
-        found[first:] *= 2.0 + inside * ((t / (1.0 + inside)) ** 2 + inside / ((1.0 - inside) * (1.0 + inside)))
-        return found
 
     def table(self, like: Tensor, width: int) -> Tensor:
         """Return the threshold and the gain of every unit, and 1 for a gated unit, else 0: (3, width)."""
@@ -161,10 +153,6 @@ def threshold_profiles(rho: Array, thresholds: Sequence[float] | Array, leak: fl
     return value, leak**2 + 2.0 * leak * jump * up + jump**2 * both
 
 
-def _inside(rho: Array) -> Array:
-    return np.clip(rho, -1.0 + 1e-12, 1.0 - 1e-12)
-
-
 def _decayed(t: Array, rho: Array) -> Array:
     return np.asarray(np.exp(-np.minimum(t * t / np.maximum(1.0 + rho, 1e-280), 700.0)))
 
@@ -196,11 +184,11 @@ class _Profile(torch.autograd.Function):
         ctx.save_for_backward(rho)
         ctx.phi, ctx.order = phi, order
         points = rho.detach().numpy()
-        found = phi.profiles(points)[order] if order < 2 else phi.curvatures(points)
+        found = phi.profiles(points)[order] if order < 2 else phi.densities(points)
         return torch.from_numpy(np.asarray(phi.weights) @ found)
 
     @staticmethod
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None, None]:
-        if ctx.order == 2:
-            raise ActivationError("the third derivative of the kernel of units with thresholds is not available")
+        if ctx.order == (1 if ctx.phi.gated else 2):
+            raise ActivationError("a further derivative of the kernel of units with thresholds is not available")
         return grad[0] * _Profile.apply(ctx.saved_tensors[0], ctx.phi, ctx.order + 1), None, None

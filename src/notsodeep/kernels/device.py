@@ -109,7 +109,7 @@ class _Factors:
     def __init__(self, points: Points, table: Table, kernel: Kernel, listing: bool) -> None:
         x = points.x
         self.points, self.table, self.kernel = points, table, kernel
-        self.level = level = table.level(kernel, 1.0, x.dtype)
+        self.level = level = table.level(kernel, x.dtype)
         numbers = level.scale, points.trusted if listing else 2.0, table.reach
         self.numbers = copied(numbers, x.dtype, x.device)
         self.ends = copied((0, *accumulate(level.ranks)), torch.int32, x.device)

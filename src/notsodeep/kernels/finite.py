@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +33,6 @@ def finite_ck(
     *,
     Y: Any = None,
     check: bool = True,
-    return_std_error: bool = False,
 ) -> Any:
     """Average z(x) . z(y) over random networks of finite width, z the last hidden layer or the equilibrium.
 
@@ -55,26 +54,21 @@ def finite_ck(
         The other inputs; ``X`` itself unless given.
     check : bool
         ``False`` computes also outside the range in which a unique equilibrium is guaranteed.
-    return_std_error : bool
-        Whether to return also the standard error of every entry of the mean (at least two draws).
 
     Returns
     -------
-    array of shape (n, m), or two of them
-        The mean over the draws, and its standard error if asked for.
+    array of shape (n, m)
+        The mean over the draws.
 
     Examples
     --------
     >>> import numpy as np, notsodeep as nsd
-    >>> enn, X = nsd.ENN(["relu"]), np.eye(2)
-    >>> mean, error = nsd.finite_ck(enn, X, width=200, draws=100, seed=1, return_std_error=True)
-    >>> bool((abs(mean - nsd.ck(enn, X)) < 5 * error).all())
-    True
+    >>> nsd.finite_ck(nsd.ENN(["relu"]), np.eye(2), width=100_000, seed=0).round(1)
+    array([[0.5, 0.2],
+           [0.2, 0.5]])
     """
     check_kernel(_dense(network), "ck")
-    points = _Points.of(X, Y)
-    nets = _networks(network, points.rows, width, draws, seed, check)
-    return points.average((net.features_gram() for net in nets), draws, return_std_error)
+    return _average(_Drawn.features_gram, network, X, Y, width, draws, seed, check)
 
 
 @isolated_settings
@@ -89,13 +83,12 @@ def finite_ntk(
     learning_rates: Sequence[float] | None = None,
     Y: Any = None,
     check: bool = True,
-    return_std_error: bool = False,
 ) -> Any:
     """Average grad f(x) . grad f(y) over random networks of finite width, the gradient over all trained weights.
 
     Parameters
     ----------
-    network, X, width, draws, seed, Y, check, return_std_error
+    network, X, width, draws, seed, Y, check
         As in :func:`finite_ck`.
     kernel : {"ntk", "ntk_frozen"}
         ``"ntk_frozen"`` freezes the input weights: B of a DEQ, and its bias; W_1 of an ENN.
@@ -104,8 +97,8 @@ def finite_ntk(
 
     Returns
     -------
-    array of shape (n, m), or two of them
-        The mean over the draws, and its standard error if asked for.
+    array of shape (n, m)
+        The mean over the draws.
 
     Examples
     --------
@@ -120,68 +113,42 @@ def finite_ntk(
         raise InvalidInputError("kernel must be 'ntk' (all weights) or 'ntk_frozen', got 'ck'; use finite_ck")
     rates = rates_of(dense, learning_rates) or (1.0, 1.0, 1.0)
     rates = rates if kernel == "ntk" else (0.0, *rates[1:])
-    points = _Points.of(X, Y)
-    nets = _networks(network, points.rows, width, draws, seed, check)
-    return points.average((net.gradients_gram(rates) for net in nets), draws, return_std_error)
+    return _average(lambda net: net.gradients_gram(rates), network, X, Y, width, draws, seed, check)
 
 
 def _dense(network: Any) -> Any:
     return network.dense if isinstance(network, ConvDEQ) else network
 
 
-# ---- averaging -------------------------------------------------------------------------------------------
-
-
-class _Points(NamedTuple):
-    """The points of X and, after them, those of Y."""
-
-    given: Any
-    rows: Tensor
-    split: int | None
-
-    @staticmethod
-    def of(X: Any, Y: Any) -> _Points:
-        x = as_rows(X, "X", least=0)
-        if Y is None:
-            return _Points(X, x, None)
-        return _Points(X, torch.cat([x, same_columns(x, as_rows(Y, "Y", least=0))]), len(x))
-
-    @torch.no_grad()
-    def average(self, grams: Iterable[Tensor], draws: int, return_std_error: bool) -> Any:
-        """Running mean and sum of squared deviations (Welford), so that only two matrices are held."""
-        if return_std_error and draws < 2:
-            raise InvalidInputError(f"a standard error needs at least two draws, got draws={draws}")
-        kind = self.rows.dtype
-        mean = spread = torch.zeros((), dtype=kind, device=self.rows.device)
-        for count, gram in enumerate(track(grams, draws, "finite width", None), start=1):
-            value = gram if self.split is None else gram[: self.split, self.split :]
-            step = value - mean
-            mean = mean + step / count
-            spread = spread + step * (value - mean)
-        if not bool(torch.isfinite(mean).all()):
-            raise ConvergenceError(
-                f"a kernel of finite width overflows {kind} on these inputs; scale them down"
-                + (", or give them in float64" if kind == torch.float32 else "")
-            )
-        if not return_std_error:
-            return like(mean, self.given)
-        return like(mean, self.given), like((spread / (draws - 1) / draws).sqrt(), self.given)
-
-
-def _networks(
-    network: Network | ConvDEQ, rows: Tensor, width: int | Sequence[int], draws: int, seed: int, check: bool
-) -> Iterator[_Drawn]:
+@torch.no_grad()
+def _average(
+    gram: Callable[[_Drawn], Tensor],
+    network: Network | ConvDEQ,
+    X: Any,
+    Y: Any,
+    width: int | Sequence[int],
+    draws: int,
+    seed: int,
+    check: bool,
+) -> Any:
+    """The mean of a Gram matrix over random networks, between the rows of X and those of Y."""
+    x = as_rows(X, "X", least=0)
+    rows = x if Y is None else torch.cat([x, same_columns(x, as_rows(Y, "Y", least=0))])
     if isinstance(network, DEQ | ConvDEQ) and check:
         _dense(network).check_contraction()
     if isinstance(network, ConvDEQ):
         network.check_rows(rows)
     widths = _widths(network, width, rows.shape[1])
     generator = torch.Generator(device=rows.device).manual_seed(whole_seed(seed))
-    for _ in range(whole("draws", draws)):
-        if isinstance(network, DEQ | ConvDEQ):
-            yield _ImplicitNetwork(network, rows, generator, widths[0])
-        else:
-            yield _ExplicitNetwork(network, rows, generator, widths)
+    kind = _ExplicitNetwork if isinstance(network, ENN) else _ImplicitNetwork
+    nets = (kind(network, rows, generator, widths) for _ in range(whole("draws", draws)))
+    mean = sum(track(map(gram, nets), draws, "finite width", None), rows.new_zeros(())) / draws
+    if not bool(torch.isfinite(mean).all()):
+        raise ConvergenceError(
+            f"a kernel of finite width overflows {rows.dtype} on these inputs; scale them down"
+            + (", or give them in float64" if rows.dtype == torch.float32 else "")
+        )
+    return like(mean if Y is None else mean[: len(x), len(x) :], X)
 
 
 def _widths(network: Network | ConvDEQ, width: Any, features: int) -> tuple[int, ...]:
@@ -230,8 +197,9 @@ class _ImplicitNetwork(_Drawn):
     A and B are matrices, or filters whose convolutions are divided by ``size``, and a sees all positions.
     """
 
-    def __init__(self, network: DEQ | ConvDEQ, rows: Tensor, generator: torch.Generator, width: int) -> None:
+    def __init__(self, network: Any, rows: Tensor, generator: torch.Generator, widths: Sequence[int]) -> None:
         super().__init__(rows, generator)
+        (width,) = widths
         self.deq: DEQ = _dense(network)
         self.sigma_a, self.sigma_b, self.sigma_c = (math.sqrt(v) for v in self.deq.variances)
         taps: tuple[int, ...] = ()
@@ -299,7 +267,7 @@ def _settled(step: Callable[[Tensor], Tensor], start: Tensor, what: str, deq: DE
 class _ExplicitNetwork(_Drawn):
     """x_l = sigma_l(W_l x_(l-1)) / sqrt(m_l), f = a . x_L."""
 
-    def __init__(self, enn: ENN, rows: Tensor, generator: torch.Generator, widths: Sequence[int]) -> None:
+    def __init__(self, enn: Any, rows: Tensor, generator: torch.Generator, widths: Sequence[int]) -> None:
         super().__init__(rows, generator)
         self.enn, self.layers, self.before = enn, [rows], []
         self.weights = [self.normal(*shape) for shape in zip(widths, (rows.shape[1], *widths[:-1]), strict=True)]

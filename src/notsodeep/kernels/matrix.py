@@ -449,7 +449,7 @@ class _Filler:
         if largest > table.reach:
             r.clamp_(-table.reach, table.reach)
         for kernel in points.spec.names:
-            values = points.lookup(kernel, rows, columns, r, largest, room)
+            values = points.lookup(kernel, rows, columns, r, room)
             if on_diagonal:  # a square, of which one triangle counts, and the rest
                 square = values[:, : len(values)]
                 square.copy_(torch.triu(square) + torch.triu(square, 1).T)
@@ -533,11 +533,11 @@ class Points:
             mask = short if mask is None else mask | short
         return mask
 
-    def lookup(self, kernel: Kernel, rows: slice, columns: slice, r: Tensor, largest: float, room: Room) -> Tensor:
-        """A tile of the table, at cosines of at most ``largest``; it lies in the room."""
+    def lookup(self, kernel: Kernel, rows: slice, columns: slice, r: Tensor, room: Room) -> Tensor:
+        """A tile of the table at these cosines; it lies in the room."""
         table = self.table
         assert table is not None
-        level = table.level(kernel, largest, r.dtype)
+        level = table.level(kernel, r.dtype)
         if not table.one_function:
             signs = on_device(level.signs, r.device).to(r.dtype)
             left = self._side(level, kernel, rows, self.sx).T.contiguous().mul_(signs)
@@ -551,7 +551,7 @@ class Points:
         """The norm factors of some points of one side, (rank, points), stored while they are few."""
         wide = tile_shape(self.x.device)[1]
         first = which.start - which.start % wide  # tiles do not cross its multiples
-        key = kernel, level.reach, id(squares), first
+        key = kernel, id(squares), first
         found = self._sides.get(key)
         if found is None:
             assert self.table is not None

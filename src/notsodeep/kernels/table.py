@@ -84,11 +84,6 @@ class Level:
         return cls(columns.T.contiguous(), torch.sign(weights[keep]), ranks, parity, reach, warped)
 
     @property
-    def cost(self) -> float:
-        """The cost of an entry, in terms."""
-        return len(self.ranks) + LIMITS.arcsine_terms * self.warped
-
-    @property
     def scale(self) -> float:
         """Twice the inverse of the angle variable's range."""
         return 2.0 / (math.asin(self.reach) if self.warped else self.reach)
@@ -172,10 +167,9 @@ class Table:
         return torch.cat([series.at(part, basis(part)) for part in norms.split(8192)])
 
     # -- between points --------------------------------------------------------------------------------------
-    def level(self, kernel: Kernel, largest: float, dtype: torch.dtype) -> Level:
-        """The smallest level that holds cosines up to ``largest``, in the variable in which it is cheaper."""
-        reach = next((r for r in (0.125, 0.25, 0.5, 0.7, 0.8, 0.9) if largest <= r < self.reach), self.reach)
-        return self.once((kernel, reach, dtype), lambda: self._cheapest(kernel, reach, dtype))
+    def level(self, kernel: Kernel, dtype: torch.dtype) -> Level:
+        """The factors of a kernel, as many as this precision needs."""
+        return self.once((kernel, dtype), lambda: self._level(kernel, dtype))
 
     def once(self, key: Any, compute: Callable[[], R]) -> R:
         """What follows from the table, computed once; two threads may both compute it, they find the same."""
@@ -184,26 +178,14 @@ class Table:
         found: R = self._found[key]
         return found
 
-    def _cheapest(self, kernel: Kernel, reach: float, dtype: torch.dtype) -> Level:
-        variables = {self.warped, False} if reach < self.reach else {self.warped}
-        found = (self._in_variable(kernel, reach, dtype, warped) for warped in variables)
-        return min((level for level in found if level is not None), key=lambda level: level.cost)
-
-    def _in_variable(self, kernel: Kernel, reach: float, dtype: torch.dtype, warped: bool) -> Level | None:
-        """``None`` where the cosine needs far more terms than the angle."""
+    def _level(self, kernel: Kernel, dtype: torch.dtype) -> Level:
         full = self.coefficients[kernel]
-        if reach < self.reach:
-            terms = len(full) if warped == self.warped else 2 * len(full)
-            transform = re_expanded(len(full), (self.reach, self.warped), (reach, warped), terms)
-            full = torch.tensordot(transform, full, dims=1)
         # beside the largest entry: all that is left out of the angle, and out of the norms
         left_out, dropped = (5e-13, 3e-15) if dtype == torch.float64 else (1e-7, 1e-8)
         size = full.abs().flatten(1).sum(1)
         rest = size.flip(0).cumsum(0).flip(0)
         terms = max(1, int((rest > left_out * size.max()).sum()))
-        if warped != self.warped and terms > len(full) - LIMITS.spare_orders:
-            return None
-        return Level.of(full[:terms], dropped, reach, warped)
+        return Level.of(full[:terms], dropped, self.reach, self.warped)
 
     def side(self, level: Level, kernel: Kernel, norms: Tensor) -> Tensor:
         """The norm factors at these points: (total rank, n)."""
@@ -218,18 +200,9 @@ class Table:
 
     def at_angles(self, kernel: Kernel, nx: Tensor, ny: Tensor, x: Tensor) -> Tensor:
         """The kernel at norms and x = 2 arcsin(r) / pi, of a table that reaches all cosines."""
-        level = self.level(kernel, 1.0, torch.float64)
+        level = self.level(kernel, torch.float64)
         x2 = 2.0 * (x if level.warped else torch.sin(0.5 * math.pi * x))
         return level.at(self.side(level, kernel, nx), self.side(level, kernel, ny), x2)
-
-
-def re_expanded(size: int, old: tuple[float, bool], new: tuple[float, bool], terms: int) -> Tensor:
-    """From ``size`` coefficients to ``terms`` others, where reach and variable (arcsin(r) or r) are new."""
-    x = torch.from_numpy(nodes(terms))
-    (before, was_warped), (reach, warped) = old, new
-    r = torch.sin(x * math.asin(reach)) if warped else x * reach
-    place = torch.asin(r) / math.asin(before) if was_warped else r / before
-    return torch.tensor(to_coefficients(terms)) @ polynomials(size, place)
 
 
 def on_device(part: Tensor, device: torch.device) -> Tensor:
@@ -280,7 +253,7 @@ class NearSeries:
 
 def near_series(deq: Network, scale: NormScale, reach: float, dtype: torch.dtype) -> NearSeries | None:
     """The series for cosines between ``reach`` and the +-1 beyond, or ``None`` where they do not converge."""
-    if not isinstance(deq, DEQ) or scale.single or scale.high > 30.0 * scale.low:
+    if not isinstance(deq, DEQ) or scale.high > 30.0 * scale.low:
         return None
     phi = deq.activation
     # with a closed form entry by entry is quick
@@ -288,7 +261,7 @@ def near_series(deq: Network, scale: NormScale, reach: float, dtype: torch.dtype
         return None
     wide = dtype == torch.float64
     for size, terms in ((18, 14), (28, 18), (40, 24)) if wide else ((12, 10), (16, 13), (24, 18)):
-        found = _series(deq, scale, reach, size, terms, 2e-14 if wide else 1e-9)
+        found = _series(deq, scale, reach, 1 if scale.single else size, terms, 2e-14 if wide else 1e-9)
         if found is not None:
             return found
     return None
@@ -310,8 +283,8 @@ def _series(deq: DEQ, scale: NormScale, reach: float, size: int, terms: int, sho
     levels = []
     for values in polar_grid((phi, phi.derivative), phi.panels(), q.sqrt(), beta):
         c = torch.tensordot(across, along @ values.permute(2, 0, 1) @ along.T, dims=1)
-        last = max(float(c[-2:].abs().max()), float(c[:, -2:].abs().max()))
-        if last > short * float(c.abs().max()):
+        ends = (c[-2:],) if scale.single else (c[-2:], c[:, -2:])
+        if max(float(end.abs().max()) for end in ends) > short * float(c.abs().max()):
             return None
         levels.append(Level.of(0.5 * (c + c.transpose(1, 2)), 1e-15))
     return NearSeries(deq, scale, (low, high), (levels[0], levels[1]))

@@ -27,7 +27,7 @@ from ._limits import LIMITS
 from .expectations import Layer
 from .pointwise import KernelSpec, OnDiagonal, at_each_layer, equilibrium_variance, gap_check, largest_rounded
 from .recursion import LayerMaps, Precomputed, equation, explicit, implicit
-from .table import NormScale, NormSeries, Table, product_root, re_expanded, rough_correlations
+from .table import NormScale, NormSeries, Table, product_root, rough_correlations
 
 
 def angle_cap(network: Network) -> float:
@@ -202,7 +202,9 @@ class _Grid:
 
     def table(self, tolerance: float) -> Table | None:
         """In the better variable of the angle, without what is not needed; ``None`` if it fails between its nodes."""
-        to_plain = re_expanded(self.terms, (self.reach, True), (self.reach, False), self.terms)
+        cosines = self.reach * torch.from_numpy(nodes(self.terms))
+        angles = torch.asin(cosines) / math.asin(self.reach)
+        to_plain = torch.tensor(to_coefficients(self.terms)) @ polynomials(self.terms, angles)
         plain = (to_plain @ self.coefficients.flatten(2)).view(self.coefficients.shape)
         most, least = (needed(c.transpose(0, 1), tolerance) for c in (_relative(plain), self.relative))
         warped = most > min(least + LIMITS.arcsine_terms, self.terms - LIMITS.spare_orders)
