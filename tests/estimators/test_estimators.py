@@ -284,6 +284,8 @@ def test_class_weights_are_weights_of_rows():
     np.testing.assert_allclose(by_class.decision_function(NEW), weighted.decision_function(NEW), rtol=0, atol=SOLVED)
     with pytest.raises(InvalidInputError, match="class_weight must be"):
         nsd.DEQClassifier(class_weight="fair").fit(X, LABELS)
+    with pytest.raises(InvalidInputError, match="class_weight must be"):
+        nsd.DEQClassifier(class_weight=[1.0, 2.0]).fit(X, np.unique(LABELS, return_inverse=True)[1])
 
 
 def test_two_classes_share_one_output_and_iterative_solves_are_calibrated_too():

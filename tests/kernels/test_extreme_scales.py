@@ -298,3 +298,20 @@ def test_a_far_row_beside_itself_has_the_kernel_of_the_diagonal():
     for network in (E(["arctan", "hard_tanh"]), D("arctan", 0.2)):
         beside, along = (nsd.ntk(network, X, Y) for Y in (X, None))
         np.testing.assert_allclose(np.diag(beside), np.diag(along), rtol=tolerance())
+
+
+@pytest.mark.parametrize("phi", ["cos", "sin"])
+def test_the_order_of_far_rows_does_not_matter(phi):
+    """A rounded correlation is the same from either side: at norm 2e3 its last digit is 1e-9 of the kernel."""
+    X = 2338.66 + np.random.default_rng(0).uniform(0.0, 1.0, (30, 1))
+    network = D(phi, 0.1421588624, 1.605512599)
+    K, turned = nsd.ck(network, X, check=False), nsd.ck(network, X[::-1].copy(), check=False)
+    np.testing.assert_allclose(turned[::-1, ::-1], K, rtol=0, atol=tolerance())
+
+
+def test_nothing_is_solved_where_no_weights_feed_back(monkeypatch):
+    """Mish at norms far apart takes seconds each time a layer is evaluated."""
+    calls = []
+    monkeypatch.setattr(plane, "check_cost", lambda nodes, pairs, scale: calls.append(nodes))
+    nsd.ck(D("mish", 0.0), np.array([[1e-3], [1e3]]))
+    assert len(calls) == 1

@@ -330,7 +330,7 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
             return np.ones(len(y))
         try:
             factors = np.asarray(compute_sample_weight(self.class_weight, y), dtype=np.float64)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, LookupError) as error:
             raise InvalidInputError(f"class_weight must be 'balanced' or a weight for each class: {error}") from None
         if not (np.isfinite(factors).all() and (factors >= 0).all() and factors.any()):
             raise InvalidInputError("class weights must be finite, not negative and not all zero")

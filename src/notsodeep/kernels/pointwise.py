@@ -263,8 +263,7 @@ class KernelSpec:
 
 
 def _float64(value: Any) -> Tensor:
-    tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)
-    return tensor.to("cpu", torch.float64)
+    return torch.as_tensor(value).to("cpu", torch.float64)
 
 
 # ---- one pair of inputs -----------------------------------------------------------------------------------
@@ -295,6 +294,8 @@ def solve_covariance(deq: DEQ, layer: Any, drive: Tensor, bound: Tensor) -> Tens
         part, push = (layer, drive) if which is None else (layer.subset(which), drive[which])
         return equation(part, lam, deq.variances[0], push)
 
+    if deq.variances[0] == 0.0:  # nothing to solve: no reason to evaluate the layer, which may take seconds
+        return drive.clamp(-bound, bound)
     # bisection outside the bracket: slopes of kinked activations are steep near rho = 1
     root = newton(rest, drive.clamp(-bound, bound), -bound, bound, bound)
     if not root.converged:
