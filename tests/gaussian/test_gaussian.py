@@ -42,10 +42,10 @@ FUNCTIONS = {
 
 
 def fine_rule(tau, kinks):
-    """Nodes z and weights of the standard normal law: 40-point panels no wider than the function's features."""
-    count = math.ceil(12.0 / min(1.0, 1.5 / tau))
-    edges = np.unique([*(12.0 * np.arange(-count, count + 1) / count), *(k / tau for k in kinks if abs(k / tau) < 12)])
-    x, w = np.polynomial.legendre.leggauss(40)
+    """Nodes z and weights of the standard normal law: 20-point panels no wider than the function's features."""
+    count = math.ceil(10.0 / min(1.0, 1.5 / tau))
+    edges = np.unique([*(10.0 * np.arange(-count, count + 1) / count), *(k / tau for k in kinks if abs(k / tau) < 10)])
+    x, w = np.polynomial.legendre.leggauss(20)
     half, middle = np.diff(edges)[:, None] / 2, (edges[1:] + edges[:-1])[:, None] / 2
     z = (middle + half * x).ravel()
     return z, (half * w).ravel() * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)

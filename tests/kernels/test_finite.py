@@ -127,7 +127,7 @@ def test_linear_deq_in_closed_form():
     # Lambda = G and phi' = 1: G = s2b S / (1 - s2a), K = G + G / (1 - s2a), K* = G / (1 - s2a)
     X = points()
     G = 0.8 * X @ X.T / (1 - 0.2)
-    deq, options = nsd.DEQ("linear", 0.2), {"width": 200, "draws": 40, "seed": 3}
+    deq, options = nsd.DEQ("linear", 0.2), {"width": 200, "draws": 20, "seed": 3}
     assert_within(sampled(nsd.finite_ck, deq, X, **options), G, 200)
     assert_within(sampled(nsd.finite_ntk, deq, X, **options), G + G / 0.8, 200)
     assert_within(sampled(nsd.finite_ntk, deq, X, kernel="ntk_frozen", **options), G / 0.8, 200)
@@ -137,10 +137,10 @@ def test_without_recurrence_a_deq_is_a_one_layer_network():
     X = points()
     deq, enn = nsd.DEQ("silu", 0.0, 1.0), nsd.ENN("silu")
     for kernel in (nsd.finite_ck, nsd.finite_ntk):
-        options = {"width": 400, "draws": 60}
+        options = {"width": 200, "draws": 40}
         (left, e1), (right, e2) = (sampled(kernel, net, X, seed=s, **options) for s, net in enumerate((deq, enn), 1))
         assert (np.abs(left - right) < 5.0 * np.hypot(e1, e2)).all()
-        assert np.hypot(e1, e2).max() < 0.05 * np.abs(right).max()
+        assert np.hypot(e1, e2).max() < 0.1 * np.abs(right).max()
 
 
 @pytest.mark.parametrize("network", [nsd.DEQ("tanh", 0.2), nsd.ENN(["relu", "tanh"])], ids=repr)
@@ -148,7 +148,7 @@ def test_the_error_of_one_draw_falls_like_the_root_of_the_width(network):
     X = points()
     truth = nsd.ntk(network, X)
     sizes = []
-    for width in (64, 576):
+    for width in (40, 360):
         errors = [nsd.finite_ntk(network, X, width=width, seed=s) - truth for s in range(16)]
         sizes.append(float(np.sqrt(np.mean(np.square(errors)))))
     # a factor 9 in width is a factor 3 in error; 16 draws of correlated entries fix each size to about 20 %
@@ -170,10 +170,10 @@ NETWORKS = [
 def test_exact_kernels_are_the_limits(network):
     X = np.concatenate([points(4), points(1) * 1.001, -points(1), np.zeros((1, P))])
     exact = nsd.kernels_of(network, X)
-    options = {"width": 256, "draws": 24, "seed": 11}
-    assert_within(sampled(nsd.finite_ck, network, X, **options), exact["ck"], 256)
-    assert_within(sampled(nsd.finite_ntk, network, X, **options), exact["ntk"], 256)
-    assert_within(sampled(nsd.finite_ntk, network, X, kernel="ntk_frozen", **options), exact["ntk_frozen"], 256)
+    options = {"width": 200, "draws": 12, "seed": 11}
+    assert_within(sampled(nsd.finite_ck, network, X, **options), exact["ck"], 200)
+    assert_within(sampled(nsd.finite_ntk, network, X, **options), exact["ntk"], 200)
+    assert_within(sampled(nsd.finite_ntk, network, X, kernel="ntk_frozen", **options), exact["ntk_frozen"], 200)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])

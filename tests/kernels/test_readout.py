@@ -52,9 +52,9 @@ def test_networks_of_finite_width(kernel):
     X, (_, outer) = rows(5), both("tanh", 0.2, 0.1)
     options = {} if kernel == "ck" else {"kernel": kernel}
     sample = nsd.finite_ck if kernel == "ck" else nsd.finite_ntk
-    mean, error = sampled(sample, outer, X, width=400, draws=40, seed=1, **options)
+    mean, error = sampled(sample, outer, X, width=200, draws=20, seed=1, **options)
     exact = nsd.kernels_of(outer, X, kernels=(kernel,))[kernel]
-    assert (np.abs(mean - exact) < 5 * error + 5.0 / 400 * np.abs(exact).max()).all()
+    assert (np.abs(mean - exact) < 5 * error + 5.0 / 200 * np.abs(exact).max()).all()
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -7,8 +7,7 @@ function that follows straight lines far out needs none there. :func:`normal_nod
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from .._caches import cached
 from ..errors import ConvergenceError
+from .forms import Function
 
 _FAR = 2.0**13  # where a function that follows a straight line far out must have reached it
 
@@ -60,14 +60,14 @@ def panel_nodes(edges: Tensor, order: int = ORDER) -> tuple[Tensor, Tensor]:
     return nodes.flatten(-2), weights.flatten(-2)
 
 
-class Panels(ABC):
-    """The kinks of a function, and the panels on which it looks like a polynomial."""
+class Panels:
+    """The kinks of a function, and the panels on which it looks like a polynomial; this class is abstract."""
 
     kinks: tuple[float, ...]
 
-    @abstractmethod
     def edges(self, reach: float, shared: bool = False) -> Tensor:
         """Panel edges up to ``reach`` on both sides, unsorted; ``shared``: fine enough if stretched by any factor."""
+        raise NotImplementedError
 
     def unstretched(self) -> tuple[Panels, float]:
         """Panels of some g and a factor c with f(x) = g(c x)."""
@@ -132,11 +132,7 @@ class Resolved(Panels):
     """Equal panels in every octave away from zero, as many as given functions need, found as they are asked for."""
 
     def __init__(
-        self,
-        functions: Sequence[Callable[[Tensor], Tensor]],
-        kinks: tuple[float, ...],
-        tails: Tails | None,
-        label: str,
+        self, functions: Sequence[Function], kinks: tuple[float, ...], tails: Tails | None, label: str
     ) -> None:
         self._functions, self.kinks, self._tails, self._label = functions, kinks, tails, label
         self._counts: list[int] = []
@@ -207,9 +203,7 @@ def _to_legendre() -> Tensor:
     return torch.from_numpy((np.polynomial.legendre.legvander(x, ORDER - 1) * w[:, None] * (k + 0.5)).T.copy())
 
 
-def find_tails(
-    value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor], kinks: Sequence[float]
-) -> Tails | None:
+def find_tails(value: Function, slope: Function, kinks: Sequence[float]) -> Tails | None:
     """Return the straight lines that a function follows far out, or ``None``."""
     far = torch.tensor([-_FAR, _FAR], dtype=torch.float64)
     a = slope(far).detach()
@@ -225,9 +219,7 @@ def find_tails(
     return None
 
 
-def _straight(
-    value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, reach: float
-) -> bool:
+def _straight(value: Function, slope: Function, a: Tensor, b: Tensor, reach: float) -> bool:
     steps = reach * 2.0 ** torch.linspace(0.0, math.log2(_FAR / reach), 400, dtype=torch.float64)
     x = torch.stack([-steps, steps])
     line = a[:, None] * x + b[:, None]

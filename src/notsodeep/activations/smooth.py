@@ -245,12 +245,7 @@ class Cos(_Wave):
         return -torch.sin(x)
 
     def closed_form(self) -> ClosedForm:
-        return _cos_pair
+        return lambda *q: wave_pair(*q)[::-1]
 
     def _closed_means(self, q: Tensor) -> Dual:
         return torch.exp(-0.5 * q), torch.zeros_like(q)
-
-
-def _cos_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
-    odd, even = wave_pair(qx, qy, lam)
-    return even, odd

@@ -88,17 +88,13 @@ def _equilibrium(deq: DEQ, z: Complex) -> Complex | None:
     return q if bool(settled.all() and (steep < 1.0).all()) else None
 
 
-def _resolved(phi: Activation, q: Complex) -> bool:
-    """Whether these variances lie where Gaussian averages of phi are analytic and their rule is accurate."""
-    steep = 12.0 if _continues(phi) else 4.0  # on the real axis the rule has to resolve an oscillating density
-    return bool(np.all((q.real > 0.0) & (np.abs(q.imag) <= steep * q.real)))
-
-
 def _mean_square(phi: Activation, q: Complex) -> tuple[Complex, Complex]:
-    """E[phi^2] and its derivative in q; not numbers where they are not known."""
-    if not _resolved(phi, q):
+    """E[phi^2] and its derivative in q; not numbers where these are not analytic, or the rule is not accurate."""
+    rotates = _continues(phi)
+    steep = 12.0 if rotates else 4.0  # on the real axis the rule has to resolve an oscillating density
+    if not np.all((q.real > 0.0) & (np.abs(q.imag) <= steep * q.real)):
         return np.full_like(q, np.nan), np.full_like(q, np.nan)
-    return _averages(q, *_rule(phi, q, 1))
+    return _averages(q, *(_rotated if rotates else _real)(phi, q, 1))
 
 
 def _averages(q: Complex, values: Tensor, weights: Tensor, y: Tensor) -> tuple[Complex, Complex]:
@@ -145,7 +141,7 @@ def _over(rise: Complex, q: Complex) -> Complex:
 
 def _rises(phi: Activation, q: Complex) -> Complex:
     """v_m with V(q (1 + h)) = sum_m v_m h^m."""
-    values, weights, y = _rule(phi, q, 2 * LIMITS.conjugate_powers)
+    values, weights, y = (_rotated if _continues(phi) else _real)(phi, q, 2 * LIMITS.conjugate_powers)
     square = values**2 * weights
     found = project(square, y.to(square.dtype), 2 * LIMITS.conjugate_powers)[:, ::2].numpy()
     m = np.arange(1.0, LIMITS.conjugate_powers)
@@ -159,10 +155,6 @@ def _sum(terms: Complex, x: Array) -> Array:
 
 
 # ---- Gaussian averages at complex variances --------------------------------------------------------------
-
-
-def _rule(phi: Activation, q: Complex, terms: int) -> tuple[Tensor, Tensor, Tensor]:
-    return (_rotated if _continues(phi) else _real)(phi, q, terms)
 
 
 def _real(phi: Activation, q: Complex, terms: int) -> tuple[Tensor, Tensor, Tensor]:

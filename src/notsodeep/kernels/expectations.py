@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..activations import Activation, Feedback
-from ..activations.forms import ClosedForm, correlation
+from ..activations.forms import correlation
 from ..gaussian import function_coefficients, hermite_coefficients, means, normal_density
 from . import plane
 from ._limits import LIMITS
@@ -118,16 +118,12 @@ def _part_coefficients(phi: Activation, part: Part, q: Tensor, terms: int) -> Te
         return hermite_coefficients(exact.derived(), q, terms, derivative=True)
     if (part == "x_slope" and phi.continuous) or (part == "x_curvature" and exact is not None):
         inner = _part_coefficients(phi, "slope" if part == "x_slope" else "curvature", q, terms + 1)
-        return _times_variable(inner) * q.sqrt()[:, None]
+        # x h_k = sqrt(k+1) h_(k+1) + sqrt(k) h_(k-1)
+        root = torch.arange(inner.shape[1], dtype=torch.float64).sqrt()
+        out = root[1:] * inner[:, 1:]
+        out[:, 1:] += root[1:-1] * inner[:, :-2]
+        return out * q.sqrt()[:, None]
     return function_coefficients(function_of(phi, part), q.sqrt(), phi.panels(), terms)
-
-
-def _times_variable(inner: Tensor) -> Tensor:
-    """The coefficients of x f(x), one fewer than those of f: x h_k = sqrt(k+1) h_(k+1) + sqrt(k) h_(k-1)."""
-    root = torch.arange(inner.shape[1], dtype=torch.float64).sqrt()
-    out = root[1:] * inner[:, 1:]
-    out[:, 1:] += root[1:-1] * inner[:, :-2]
-    return out
 
 
 def _power_sum(terms: Tensor, rho: Tensor) -> Tensor:
@@ -186,16 +182,12 @@ class Layer:
     """One activation at a batch of variance pairs (flat float64 CPU tensors of equal length)."""
 
     def __init__(self, phi: Activation, qx: Tensor, qy: Tensor) -> None:
-        self.phi, self.qx, self.qy = phi, qx, qy
+        self.phi, self.qx, self.qy, self.closed = phi, qx, qy, phi.closed_form()
         self.variance_x = qx.detach().clamp_min(LIMITS.tiny_variance)
         self.variance_y = qy.detach().clamp_min(LIMITS.tiny_variance)
         self._series: dict[tuple[Part, int], tuple[Tensor, Tensor]] = {}
+        self._totals: dict[Part, Tensor] = {}
         self._terms: dict[tuple[Part, Part, int], Tensor] = {}
-
-    @functools.cached_property
-    def closed(self) -> ClosedForm | None:
-        """The closed form, or ``None``."""
-        return self.phi.closed_form()
 
     @functools.cached_property
     def places(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -218,7 +210,7 @@ class Layer:
         part = Layer(self.phi, self.qx.detach()[which], self.qy.detach()[which])
         values, ix, iy = self.places
         part.__dict__["places"] = values, ix[which], iy[which]
-        part._series = self._series
+        part._series, part._totals = self._series, self._totals
         part._terms = {key: products[:, which] for key, products in self._terms.items()}
         return part
 
@@ -228,18 +220,14 @@ class Layer:
         key = (part, terms)
         if key not in self._series:
             coefficients = _part_coefficients(self.phi, part, self.places[0], terms)
-            found = (coefficients**2).sum(-1)
-            total = found if self.phi.polynomial() is not None else self._total(part)
+            total = found = (coefficients**2).sum(-1)
+            if self.phi.polynomial() is None:
+                if part not in self._totals:  # E[f^2] at the distinct variances
+                    f, tau = function_of(self.phi, part), self.places[0].sqrt()
+                    (self._totals[part],) = means(lambda x: (f(x) ** 2,), tau, self.phi.panels())
+                total = self._totals[part]
             self._series[key] = coefficients, torch.maximum(total - found, LIMITS.noise * total)
         return self._series[key]
-
-    def _total(self, part: Part) -> Tensor:
-        """E[f^2] at the distinct variances."""
-        if (part, 0) not in self._series:
-            function = function_of(self.phi, part)
-            (total,) = means(lambda x: (function(x) ** 2,), self.places[0].sqrt(), self.phi.panels())
-            self._series[part, 0] = total, total
-        return self._series[part, 0][0]
 
     def products(self, f: Part, g: Part, terms: int) -> Tensor:
         """a_k(qx) b_k(qy) as (terms, pairs); stored, because a Newton iteration asks for the pairs again and again."""

@@ -246,19 +246,7 @@ def kernel_function(
 
 
 class TabulatedKernel:
-    """The kernel k(X, Y) of a network, exact, from a table of the angle and the norms.
-
-    Parameters
-    ----------
-    spec : KernelSpec
-        The network, the name of its kernel and its learning rates; :func:`kernel_function` makes it.
-
-    Examples
-    --------
-    >>> import numpy as np, notsodeep as nsd
-    >>> nsd.kernel_function(nsd.ENN(["linear"]), "ck").diagonal(np.eye(2))
-    array([1., 1.])
-    """
+    """The kernel k(X, Y) of a network, exact, from a table of the angle and the norms."""
 
     def __init__(self, spec: KernelSpec) -> None:
         self.spec = spec

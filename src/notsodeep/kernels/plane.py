@@ -83,21 +83,16 @@ def polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho:
     octave = torch.maximum(qx, qy).sqrt().log2().ceil()
     out = torch.empty_like(rho)
     for one in octave.unique():  # what is seen at a smaller scale needs fewer panels
-        mask = octave == one
-        out[mask] = _polar(f, g, panels, qx[mask], qy[mask], rho[mask])
+        which = (octave == one).nonzero().squeeze(1)
+        scale = float(torch.maximum(qx[which].max(), qy[which].max())) ** 0.5
+        radius, radial, within, share = _polar_rule(scale, panels)
+        cost = 4 * len(within) * len(radius)
+        check_cost(cost, len(which), scale)
+        for part, x, y, r in chunks(cost, which, qx[which].sqrt(), qy[which].sqrt(), rho[which]):
+            u, v, weight = _sectors(torch.acos(r), within, share)
+            plane = f(x[:, None, None] * u[..., None] * radius) * g(y[:, None, None] * v[..., None] * radius)
+            out[part] = ((plane * radial).sum(-1) * weight).sum(-1)
     return out
-
-
-def _polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
-    scale = float(torch.maximum(qx.max(), qy.max())) ** 0.5
-    radius, radial, within, share = _polar_rule(scale, panels)
-    check_cost(4 * len(within) * len(radius), len(rho), scale)
-    out = []
-    for x, y, r in chunks(4 * len(within) * len(radius), qx, qy, rho):
-        u, v, weight = _sectors(torch.acos(r), within, share)
-        plane = f(x.sqrt()[:, None, None] * u[..., None] * radius) * g(y.sqrt()[:, None, None] * v[..., None] * radius)
-        out.append(((plane * radial).sum(-1) * weight).sum(-1))
-    return torch.cat(out)
 
 
 def polar_grid(functions: Sequence[Function], panels: Panels, tau: Tensor, beta: Tensor) -> list[Tensor]:
@@ -181,37 +176,24 @@ def piecewise_linear(
     """What the kinks add to E[phi phi] and E[phi' phi'] beyond their values at rho = 0 (and the linear term)."""
     # d^2 E[phi phi] / d lam^2 = sum_kl d_k d_l p(c_k, c_l; lam); with lam = sqrt(qx qy) sin(t) the density is smooth in
     # t except for exp(-(x - y)^2 / (2 cos^2 t)), which panels halving towards t = +-pi/2 resolve
-    total, slope = torch.zeros_like(rho), torch.zeros_like(rho)
-    near = rho.abs() > 0.95
+    total, slope, near = torch.zeros_like(rho), torch.zeros_like(rho), rho.abs() > 0.95
     for mask, levels in ((~near, 3), (near, 44)):
-        if bool(mask.any()):
-            value, steep = _kink_integrals(kinks, bends, qx[mask], qy[mask], rho[mask], levels)
-            total[mask], slope[mask] = value, steep
+        which = mask.nonzero().squeeze(1)
+        fractions = torch.tensor([2.0**-j for j in range(levels)] + [0.0], dtype=torch.float64)
+        columns = which, qx[which].sqrt()[:, None], qy[which].sqrt()[:, None], rho[which][:, None]
+        for part, x, y, r in chunks(24 * levels * len(kinks) ** 2, *columns) if len(which) else ():
+            top = torch.asin(r)
+            # distance from the end of the integral to +-pi/2 decides where the panels must crowd
+            rest = 0.5 * math.pi - top.abs()
+            edges = torch.sign(top) * (0.5 * math.pi - (rest + (0.5 * math.pi - rest) * fractions))
+            t, weight = panel_nodes(edges, 12)
+            sine, cosine2 = torch.sin(t), torch.cos(t) ** 2
+            density = torch.zeros_like(t)
+            for (c, d), (e, h) in itertools.product(zip(kinks, bends, strict=True), repeat=2):
+                density = density + d * h * bell(c / x, e / y, sine, cosine2)
+            density = density * weight / (2.0 * math.pi)
+            slope[part], total[part] = density.sum(-1), (x * y)[:, 0] * (density * (r - sine)).sum(-1)
     return total, slope
-
-
-def _kink_integrals(
-    kinks: Sequence[float], bends: Sequence[float], qx: Tensor, qy: Tensor, rho: Tensor, levels: int
-) -> tuple[Tensor, Tensor]:
-    values, slopes = [], []
-    fractions = torch.tensor([2.0**-j for j in range(levels)] + [0.0], dtype=torch.float64)
-    for x, y, r in chunks(24 * levels * len(kinks) ** 2, qx, qy, rho):
-        top = torch.asin(r)[:, None]
-        # distance from the end of the integral to +-pi/2 decides where the panels must crowd
-        rest = 0.5 * math.pi - top.abs()
-        edges = torch.sign(top) * (0.5 * math.pi - (rest + (0.5 * math.pi - rest) * fractions))
-        t, weight = panel_nodes(edges, 12)
-        sine, cosine2 = torch.sin(t), torch.cos(t) ** 2
-        scale = (x.sqrt() * y.sqrt())[:, None]
-        density = torch.zeros_like(t)
-        for c, d in zip(kinks, bends, strict=True):
-            for e, h in zip(kinks, bends, strict=True):
-                bump = bell(c / x.sqrt()[:, None], e / y.sqrt()[:, None], sine, cosine2)
-                density = density + d * h * bump
-        density = density * weight / (2.0 * math.pi)
-        slopes.append(density.sum(-1))
-        values.append(scale[:, 0] * (density * (r[:, None] - sine)).sum(-1))
-    return torch.cat(values), torch.cat(slopes)
 
 
 def bell(a: Tensor, b: Tensor, rho: Tensor, room: Tensor) -> Tensor:
