@@ -80,6 +80,7 @@ class PairAverages:
         self.mean = self._average(pairwise(network, sx, sy, dot, (kernel,), learning_rates)[kernel].numpy())  # E k
         own = diagonal(network, torch.from_numpy(norms + up * nodes[:, None]), (kernel,), learning_rates)[kernel]
         self.own: Array = self._weights @ own.numpy()  # E k(x, x), (K,)
+        self._own_slope = (own[-1] - own[0]).numpy() / np.maximum(2.0 * up, 1e-300)
 
     def _average(self, values: Array) -> Array:
         w = self._weights
@@ -105,6 +106,14 @@ class PairAverages:
         same = np.einsum("iidaa,iidaa->ida", self._at_nodes[..., 0, 0, 1], x - dot)
         apart = np.einsum("aa,aa->a", self.slope, self._average(x - dot))
         return np.einsum("i,d,ida->a", self._weights, self._weights, same) - apart
+
+    @property
+    def by_norm(self) -> tuple[Array, Array]:
+        """How the root of the slope of a class, in logarithms, and what its diagonal has beyond it grow with a norm."""
+        k = self._derivatives.diagonal().transpose(3, 0, 1, 2)  # (K, i, j, k)
+        rest = np.einsum("aa->a", self._average(self._at[0] - self._at[2]))
+        slope, bend = k[:, 0, 0, 1], k[:, 1, 0, 1]
+        return bend / slope, self._own_slope - 2.0 * k[:, 1, 0, 0] - slope - 2.0 * bend * rest
 
     @property
     def slope(self) -> Array:

@@ -41,6 +41,20 @@ LIMITS = Limits()
 
 
 @dataclass(frozen=True, eq=False)
+class LongerRows:
+    """The features of rows whose squared norm is one standard deviation above the mean of their class."""
+
+    values: Array
+    """Joint eigenvalues, (r, K)."""
+    plain: Array
+    """The same if slope and diagonal of the kernel did not move with the norm, (r, K)."""
+    means: Array
+    """What the means are multiplied by, (r, K)."""
+    offsets: Array
+    """What o_a has more, (K,)."""
+
+
+@dataclass(frozen=True, eq=False)
 class LinearProblem:
     """Ridge regression on a Gaussian mixture, K classes; ``noise`` holds all covariances and all means."""
 
@@ -59,6 +73,8 @@ class LinearProblem:
     """Largest variance of ||x||^2 within a class, relative to its mean squared."""
     hidden: float = 0.0
     """What the products add to the ridge in that comparison."""
+    longer: LongerRows | None = None
+    """For joint spectra."""
 
     @property
     def ratios(self) -> Array:
@@ -75,15 +91,40 @@ def linear_problem(
     _refuse_zero(float(np.abs(k.own).max()), network, kernel)
     bend = 0.5 * float(source.shares @ k.curvature @ source.shares)
     form = _without_norms(source, by_classes(source, k, k.mean))
-    if bend <= 0.0 or not isinstance(source.population, Commuting):
+    if not isinstance(source.population, Commuting):
         return _problem(source, form, bend)
-    pooled = source.population.values @ source.shares
-    if float(pooled.max()) >= LIMITS.steep * float(source.population.weights @ pooled):
-        squares = _steep_products(source, source.population, bend, float(source.shares @ form.offsets))
+    problem = _with_products(source, source.population, k, form, bend)
+    return replace(problem, longer=_longer(source, source.population, k, form, problem))
+
+
+def _with_products(
+    source: Source, population: Commuting, k: PairAverages, form: Linearised, bend: float
+) -> LinearProblem:
+    if bend <= 0.0:
+        return _problem(source, form, bend)
+    pooled = population.values @ source.shares
+    if float(pooled.max()) >= LIMITS.steep * float(population.weights @ pooled):
+        squares = _steep_products(source, population, bend, float(source.shares @ form.offsets))
         rest = _without_norms(source, by_classes(source, k, k.mean, k.flat))
         rest = replace(rest, excess=rest.excess - squares.mean_grams.sum(0))
         return _problem(source, rest, bend, squares, trusted=LIMITS.trusted_steep)
-    return _problem(source, _with_trace(source, form, bend), bend, _flat_products(source, source.population, bend))
+    return _problem(source, _with_trace(source, form, bend), bend, _flat_products(source, population, bend))
+
+
+def _longer(
+    source: Source, population: Commuting, k: PairAverages, form: Linearised, problem: LinearProblem
+) -> LongerRows:
+    assert isinstance(problem.noise, Commuting)
+    sigma, (steeper, more), values = np.sqrt(source.norm_spread), k.by_norm, problem.noise.values
+    linear, nonlinear = slice(len(population.weights)), slice(len(population.weights), -2)  # the last are the heads
+    seen = form.offsets > 1e-9 * form.unit
+    swell = np.where(seen, sigma * more / np.where(seen, form.offsets, 1.0), 0.0)
+    plain, means = values.copy(), np.ones_like(values)
+    plain[linear] *= 1.0 + 2.0 * population.values / (source.p * sigma)  # E[x_j^2 | norm]
+    means[linear] *= 1.0 + sigma * steeper
+    longer = plain * means**2
+    longer[nonlinear] *= 1.0 + swell
+    return LongerRows(longer, plain, means, problem.offsets * swell)
 
 
 def check_twin(twin: Twin, kernel: Kernel) -> None:

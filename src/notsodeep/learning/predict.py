@@ -47,7 +47,7 @@ class LearningPrediction:
     accuracy: Any
     """Share of new points that get their class; classes weigh as in the mixture."""
     mse: Any
-    """Mean squared error on new points, mean over outputs."""
+    """Mean squared error on new points, mean over outputs; with its order 1/p, unlike means and covariances."""
     training_error: Any
     """Mean squared error on the training points, mean over outputs."""
     quadrature_error: float
@@ -83,7 +83,7 @@ def predict_learning(
     """Predict accuracy, error and scores of kernel regression on n points of a mixture, without drawing a point.
 
     A ``ConcentrationWarning`` says where the mixture has too low an effective rank for the theory, and where training
-    nearly interpolates in a dimension below 400: the error is then predicted about 4/p too low.
+    interpolates so nearly that an expansion of the error in 1/p does not converge.
 
     Parameters
     ----------
@@ -130,10 +130,11 @@ def predict_learning(
     test.report()
     train, unit = (flow_scores, 1.0) if flow else (ridge_scores, problem.diagonal)
     scores = train(problem, points * unit, wanted)
-    _report_interpolation(float(scores.leverage.max()), source.p)
+    _report_interpolation(float(scores.doubt.max()), source.p)
     shares = mixture.weights if isinstance(mixture, GaussianMixture) else source.shares
     confusion, error = _confusion(scores, wanted)
     squares = ((scores.means - wanted) ** 2 + np.einsum("nboo->nbo", scores.covariances)).mean(-1)
+    squares = squares * scores.finite if refined else squares
     shown = _unwrapped if scalar else np.asarray
     return LearningPrediction(
         network=net,
@@ -154,12 +155,12 @@ def predict_learning(
     )
 
 
-def _report_interpolation(leverage: float, p: int) -> None:
-    """Warn where the equivalent's own error of order 1/p is above 1 %: measured, docs/learning.md."""
-    if leverage > 0.9 and p < 400:
+def _report_interpolation(doubt: float, p: int) -> None:
+    """Warn where the next order of the error, after that of 1/p, may be above 1 %."""
+    if doubt > 0.01:
         warn(
-            f"training nearly interpolates (a point has {leverage:.1%} of the weight in its own fit): at p = {p} the "
-            f"error is predicted about {4 / p:.1%} too low; use a larger ridge, or estimate_learning on data",
+            f"training nearly interpolates: at p = {p} the squared error may be off by about {doubt:.1%}, and more in "
+            "single data sets; use a larger ridge, or estimate_learning on data",
             ConcentrationWarning,
         )
 

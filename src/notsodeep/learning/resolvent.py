@@ -65,11 +65,6 @@ class Resolvent:
         added = np.einsum("naa->na", self.means)
         return self.bulk.traces() + (added - removed) / self.problem.p
 
-    @property
-    def leverage(self) -> Array:
-        """The weight of a point in its own fit by class, delta_a/(d_a + delta_a), (N, K)."""
-        return self.traces * self.g
-
     def pair(self, pairs: Pairs) -> Pair:
         """Return what two of the points have together."""
         forms, p = self.bulk.forms(pairs), self.problem.p

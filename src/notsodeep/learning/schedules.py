@@ -13,6 +13,7 @@ from scipy.stats import qmc
 from ..spectra.population import LIMITS, OWN, Array, NonCommuting, Pairs
 from .features import LIMITS as LEARNING
 from .features import LinearProblem
+from .next_order import errors_at_finite_p
 from .resolvent import Resolvent, score_covariances, score_means, solve
 
 
@@ -24,8 +25,10 @@ class Scores:
     covariances: Array
     training_error: Array
     """(N,)"""
-    leverage: Array
-    """(N,): the weight of a training point in its own fit, delta/(d + delta), averaged over points."""
+    finite: Array
+    """(N, K): what the order 1/p does to the squared error."""
+    doubt: Array
+    """(N,): what the order 1/p^2 may do to it."""
 
 
 def ridge_scores(problem: LinearProblem, ridges: Array, targets: Array) -> Scores:
@@ -39,7 +42,9 @@ def _ridge_scores(problem: LinearProblem, ridges: Array, targets: Array) -> Scor
     # a training residual is gamma/(d_a + delta_a) times the one of the same point left out
     squares = ((targets - means) ** 2 + np.einsum("nboo->nbo", covariances)).mean(-1)
     shares = problem.counts / problem.counts.sum()
-    return Scores(means, covariances, ((ridges[:, None] * at.g) ** 2 * squares) @ shares, at.leverage @ shares)
+    errors, doubt = errors_at_finite_p(at, targets)
+    finite = errors / (targets.shape[1] * squares)
+    return Scores(means, covariances, ((ridges[:, None] * at.g) ** 2 * squares) @ shares, finite, doubt)
 
 
 def flow_scores(problem: LinearProblem, times: Array, targets: Array) -> Scores:
@@ -61,8 +66,8 @@ def _flow_scores(problem: LinearProblem, times: Array, targets: Array) -> Scores
     squares = (residuals**2 + np.einsum("tboo->tbo", spread)).mean(-1)
     shares = problem.counts / problem.counts.sum()
     scores = 2.0 * np.einsum("tjb,tjbo->tbo", new, means).real
-    stopped = solve(problem, problem.offsets + 1.0 / times[:, None])  # a time acts like this ridge
-    return Scores(scores, covariances, squares @ shares, stopped.leverage @ shares)
+    stopped = _ridge_scores(problem, 1.0 / times, targets)  # a time acts like this ridge
+    return Scores(scores, covariances, squares @ shares, stopped.finite, stopped.doubt)
 
 
 def _contour_sums(at: Resolvent, gains: list[Array], targets: Array) -> list[Array]:

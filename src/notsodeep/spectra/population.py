@@ -296,12 +296,12 @@ class NonCommuting(Population):
         return float((np.linalg.eigvalsh(matrix) < 0).sum()) / self.dimension + self.outside.negative_share(g)
 
     def surrogate(self) -> Commuting:
-        """Return only the diagonals in the eigenbasis of sum_b c_b C_b."""
+        """Return only the diagonals, and the means, in the eigenbasis of sum_b c_b C_b."""
         pooled = np.tensordot(self.ratios, self.covariances, axes=1)
         vectors = np.linalg.eigh(pooled)[1]
         diagonals = np.einsum("ki,akl,li->ia", vectors, self.covariances, vectors, optimize=True)
-        rows, classes = len(diagonals), self.means.shape[1]
-        weights, grams = np.full(rows, 1.0 / self.dimension), np.zeros((rows, classes, classes))
+        means = vectors.T @ self.means
+        grams, weights = means[:, :, None] * means[:, None, :], np.full(len(means), 1.0 / self.dimension)
         return self.outside.plus(Commuting(self.ratios, diagonals, weights, grams))
 
     def scaled(self, factor: Array, offsets: Array | float = 0.0) -> NonCommuting:
