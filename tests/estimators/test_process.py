@@ -87,6 +87,8 @@ def test_sample_paths_have_the_posteriors_moments(pair):
     np.testing.assert_array_equal(paths, gp.sample_y(GRID[::10], count, random_state=1))
     both = nsd.DEQGaussianProcess(optimise=False).fit(X, Y)
     assert both.sample_y(NEW, 3).shape == (9, 2, 3)
+    with pytest.raises(InvalidInputError, match="random_state must be a whole number from 0 to 4294967295"):
+        gp.sample_y(GRID[:2], random_state=10**99)
 
 
 # ---- fitting ---------------------------------------------------------------------------------------------

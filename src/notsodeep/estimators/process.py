@@ -263,7 +263,8 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw functions f from the posterior at rows X, (m, p): an array (m, n_samples) or (m, k, n_samples)."""
         mean, covariance = self.predict(X, return_cov=True)
-        rng, count = check_random_state(random_state), whole("n_samples", n_samples)
+        seed = whole("random_state", random_state, 0, 2**32 - 1) if isinstance(random_state, int) else random_state
+        rng, count = check_random_state(seed), whole("n_samples", n_samples)
         if self._flat:
             return np.asarray(rng.multivariate_normal(mean, covariance, count).T)
         targets = range(mean.shape[1])
