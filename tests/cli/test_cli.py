@@ -153,6 +153,14 @@ def test_debug_shows_the_trace():
         run("--debug", "match", "rleu")
 
 
+@pytest.mark.parametrize("closed", ["<&- 2>&-", ">&-"])
+def test_closed_streams_are_no_reason_to_fail(closed):
+    shell = ["sh", "-c", f'"{sys.executable}" -m notsodeep match linear --code {closed}']
+    done = subprocess.run(shell, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("class Twin" in done.stdout) == (closed != ">&-")
+
+
 # ---- match -----------------------------------------------------------------------------------------------
 
 
