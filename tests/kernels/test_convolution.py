@@ -14,7 +14,7 @@ import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.errors import ContractionError, InvalidInputError, NotSoDeepWarning, SerialisationError
 from notsodeep.kernels.convolution import _linear, announce, window
-from notsodeep.kernels.fields import EntryMaps, SeriesMaps, field_maps
+from notsodeep.kernels.fields import EntryMaps, field_maps
 
 KERNELS = ("ck", "ntk", "ntk_frozen")
 SETTINGS = [("relu", 0.2), ("leaky_relu", 0.2), ("erf", 0.15), ("tanh", 0.2), ("silu", 0.15), ("elu", 0.2)]
@@ -214,14 +214,22 @@ def test_explicit_specifications_are_values_and_machines_take_them():
 @pytest.mark.parametrize("size", [1, 3, 5])
 def test_the_semi_iteration_reaches_its_tolerance_in_the_steps_it_says(high, size):
     deq = nsd.ConvDEQ("relu", 0.2, image=(1, 7, 6), filter=size)
-    weight = torch.rand(5, 42, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * high
+    weight = torch.rand(42, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * high
     source = torch.ones_like(weight)
-    matrix = torch.stack([window(deq, row) for row in torch.eye(42, dtype=torch.float64)])
-    exact = torch.linalg.solve(torch.eye(42) - matrix * weight[:, None, :], source)
+    matrix = window(deq, torch.eye(42, dtype=torch.float64))
+    exact = torch.linalg.solve(torch.eye(42) - matrix * weight.T[:, None, :], source.T).T
     for tol in (1e-3, 1e-12):
         found = _linear(deq, weight, source, tol)
-        error = torch.linalg.vector_norm(found - exact, dim=1) / torch.linalg.vector_norm(exact - source, dim=1)
+        error = torch.linalg.vector_norm(found - exact, dim=0) / torch.linalg.vector_norm(exact - source, dim=0)
         assert error.max() < 5.0 * tol  # the norm of the theorem is weighted
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_the_window_is_a_mean_with_zeros_outside(size):
+    deq = nsd.ConvDEQ("relu", 0.2, image=(1, 7, 6), filter=size)
+    field = torch.randn(42, 3, dtype=torch.float64)
+    expected = avg_pool2d(field.T.reshape(3, 1, 7, 6), size, 1, size // 2).reshape(3, 42).T
+    torch.testing.assert_close(window(deq, field), expected, rtol=0, atol=tolerance())
 
 
 def test_long_work_is_announced():
@@ -266,15 +274,17 @@ def test_single_precision_and_blocks():
         np.testing.assert_allclose(part[kernel], wide[kernel][:3, 60:], rtol=0, atol=tolerance())
 
 
-def test_layers_on_fields_agree_with_each_other():
-    phi = nsd.activation("tanh")
-    series, entry = field_maps(phi, 1.4), EntryMaps(phi)
-    assert isinstance(series, SeriesMaps)
+@pytest.mark.parametrize(("phi", "top"), [("tanh", 2.0), ("sigmoid", 4.0), ("elu", 1.0), ("selu", 1.4)])
+def test_tables_agree_with_layers_entry_by_entry(phi, top):
+    table, entry = (maps(nsd.activation(phi), top) for maps in (field_maps, lambda phi, _: EntryMaps(phi)))
+    assert not isinstance(table, EntryMaps)
     generator = torch.Generator().manual_seed(0)
-    qx, qy, share = (torch.rand(3, 40, generator=generator, dtype=torch.float64) * 1.9 for _ in range(3))
-    covariance = torch.sqrt(qx * qy) * (share / 0.95 - 1.0).clamp(-1.0, 1.0)
-    both = series.both(series.side(qx), series.side(qy), covariance), entry.both(qx, qy, covariance)
-    for found, expected in zip(*both, strict=True):
+    qx, qy = ((top * torch.rand(2, n, generator=generator, dtype=torch.float64)) ** 2 for n in (8, 9))
+    share = 2.0 * torch.rand(2, 8, 9, generator=generator, dtype=torch.float64) - 1.0
+    share[..., :3] = torch.tensor([1.0 - 1e-6, 1.0, -1.0])
+    covariance = share * qx.sqrt()[:, :, None] * qy.sqrt()[:, None, :]
+    both = (maps.both(maps.side(qx), maps.side(qy), covariance) for maps in (table, entry))
+    for found, expected in (*zip(*both, strict=True), *zip(table.own(qx), entry.own(qx), strict=True)):
         torch.testing.assert_close(found, expected, rtol=0, atol=tolerance())
 
 

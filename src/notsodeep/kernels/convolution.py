@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from .._equilibrium import SolverOptions, solve_equilibrium
 from .._progress import track
@@ -43,14 +42,12 @@ def fill_convolutional(
         side = max(1, math.isqrt(entries // network.positions))
         starts = itertools.product(range(0, len(left), side), range(0, len(right), side))
         blocks = [(slice(i, i + side), slice(j, j + side)) for i, j in starts if y is not None or i <= j]
-        ours, theirs = (torch.arange(len(images), device=x.device) for images in (left, right))
         started = time.perf_counter()
         for done, (rows, columns) in enumerate(track(blocks, len(blocks), "convolutional kernel", progress)):
-            i, j = torch.cartesian_prod(ours[rows], theirs[columns]).T
-            for kernel, values in pair_kernels(left[i], right[j], tuple(target)).items():
-                target[kernel][rows, columns] = values.reshape(target[kernel][rows, columns].shape)
+            for kernel, values in block_kernels(left[rows], right[columns], tuple(target)).items():
+                target[kernel][rows, columns] = values
                 if y is None and rows != columns:
-                    target[kernel][columns, rows] = target[kernel][rows, columns].T
+                    target[kernel][columns, rows] = values.T
             if done == 0 and progress is not False:
                 announce(network, len(blocks), time.perf_counter() - started)
     if y is None:
@@ -74,8 +71,8 @@ def convolutional_diagonal(network: Convolutional, x: Tensor, kernels: Sequence[
     found = []
     for part in x.split(size):
         (images,) = Images.of(network, part.double())
-        layers = [(q, *maps.both(side, side, q)) for maps, q, side in images.layers]
-        inner = window(network, (images.pixels * images.pixels).sum(1))
+        layers = [(q, *maps.own(q)) for maps, q in images.layers]
+        inner = window(network, images.pixels.square().sum(-1))
         found.append(_kernels(network, inner, layers, kernels))
     return {kernel: torch.cat([each[kernel] for each in found]) for kernel in kernels}
 
@@ -84,16 +81,15 @@ def convolutional_diagonal(network: Convolutional, x: Tensor, kernels: Sequence[
 
 
 class ImageLayer(NamedTuple):
-    """A layer at images: the variances of its pre-activations, (n, positions), and what its maps need, (..., n, p)."""
+    """A layer at images: its maps, and the variances of its pre-activations, (positions, n)."""
 
     maps: FieldMaps
     variances: Tensor
-    side: Tensor
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images of a network, pixels (n, channels, positions), with what each of its layers needs of them."""
+    """Images of a network, pixels (positions, n, channels), with the variances of each of its layers at them."""
 
     network: Convolutional
     pixels: Tensor
@@ -102,20 +98,19 @@ class Images:
     @staticmethod
     def of(network: Convolutional, *rows: Tensor) -> list[Images]:
         """Find the variances of every layer, in double precision: kernels depend on them more than on anything."""
-        pixels = torch.cat(rows).reshape(sum(map(len, rows)), network.image[0], -1)
-        inner = window(network, pixels.double().square().sum(1))
+        pixels = torch.cat(rows).reshape(sum(map(len, rows)), network.image[0], -1).permute(2, 0, 1).contiguous()
+        inner = window(network, pixels.double().square().sum(-1))
         found = _equilibrium_layers(network, inner) if isinstance(network, ConvDEQ) else _layers(network, inner)
-        layers = tuple(ImageLayer(maps, q.to(pixels), maps.side(q).to(pixels)) for maps, q in found)
-        images = Images(network, pixels, layers)
+        images = Images(network, pixels, tuple(ImageLayer(maps, q.to(pixels)) for maps, q in found))
         starts = [0, *itertools.accumulate(map(len, rows))]
         return [images[slice(*ends)] for ends in itertools.pairwise(starts)]
 
     def __len__(self) -> int:
-        return len(self.pixels)
+        return self.pixels.shape[1]
 
-    def __getitem__(self, rows: slice | Tensor) -> Images:
-        layers = [ImageLayer(maps, q[rows], side[..., rows, :]) for maps, q, side in self.layers]
-        return Images(self.network, self.pixels[rows], tuple(layers))
+    def __getitem__(self, rows: slice) -> Images:
+        layers = [ImageLayer(maps, q[:, rows]) for maps, q in self.layers]
+        return Images(self.network, self.pixels[:, rows], tuple(layers))
 
 
 Levels = Iterator[tuple[FieldMaps, Tensor]]
@@ -128,7 +123,7 @@ def _layers(network: ConvENN, inner: Tensor) -> Levels:
         q = b * inner + c + a * window(network, value)
         maps = field_maps(phi, _rounded(q))
         yield maps, q
-        value = maps.both(maps.side(q), maps.side(q), q)[0]
+        value = maps.own(q)[0]
 
 
 def _equilibrium_layers(network: ConvDEQ, inner: Tensor) -> Levels:
@@ -139,7 +134,7 @@ def _equilibrium_layers(network: ConvDEQ, inner: Tensor) -> Levels:
         maps = field_maps(network.dense.activation, top)
 
         def step(q: Tensor, maps: FieldMaps = maps) -> Tensor:
-            return source + network.dense.variances[0] * window(network, maps.both(maps.side(q), maps.side(q), q)[0])
+            return source + network.dense.variances[0] * window(network, maps.own(q)[0])
 
         q = _solve(network, step, source, 0.4 * _tolerance(source))  # more exactly than what depends on them
         if _rounded(q) <= maps.top:
@@ -155,24 +150,31 @@ def _rounded(q: Tensor) -> float:
 
 
 def window(network: Convolutional, field: Tensor) -> Tensor:
-    """Add up the window around each position of a field (..., positions) and divide by the size of the filter."""
-    images = field.reshape(-1, 1, *network.image[1:])
-    return functional.avg_pool2d(images, network.filter, stride=1, padding=network.filter // 2).reshape(field.shape)
+    """Add up the window around each position of a field (positions, ...) and divide by the size of the filter."""
+    _, height, width = network.image
+    down, across = (_band(size, network.filter).to(field) for size in (height, width))
+    return (across @ (down @ field.reshape(height, -1)).reshape(height, width, -1)).reshape(field.shape)
+
+
+def _band(size: int, filter: int) -> Tensor:
+    places = torch.arange(size)
+    return ((places[:, None] - places).abs() <= filter // 2).double() / filter
 
 
 # ---- pairs -----------------------------------------------------------------------------------------------
 
 
-def pair_kernels(left: Images, right: Images, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
-    """The kernels of each image of ``left`` with the image of ``right`` at the same place: Lambda first, then M."""
+def block_kernels(left: Images, right: Images, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
+    """The kernels of each image of ``left`` with each of ``right``: Lambda first, then M, (positions, n, m)."""
     network = left.network
-    inner = window(network, (left.pixels * right.pixels).sum(1))
-    pairs = zip(left.layers, right.layers, strict=True)
-    maps = [functools.partial(mine.maps.both, mine.side, other.side) for mine, other in pairs]
+    inner = window(network, left.pixels @ right.pixels.mT)
+    maps = []
+    for (layer, q), (_, other) in zip(left.layers, right.layers, strict=True):
+        maps.append(functools.partial(layer.both, layer.side(q), layer.side(other)))
     if isinstance(network, ConvDEQ):
-        sizes = [torch.linalg.vector_norm(each.layers[0].variances, dim=-1) for each in (left, right)]
-        layer = _covariance(network, maps[0], network.dense.drive(inner), torch.sqrt(sizes[0] * sizes[1]))
-        return _kernels(network, inner, [layer], kernels)
+        x, y = (torch.linalg.vector_norm(each.layers[0].variances, dim=0) for each in (left, right))
+        fields = _covariance(network, maps[0], network.dense.drive(inner), torch.sqrt(x[:, None] * y))
+        return _kernels(network, inner, [fields], kernels)
     layers, value = [], torch.zeros_like(inner)
     for both, (a, b, c) in zip(maps, network.variances, strict=True):
         covariance = b * inner + c + a * window(network, value)
@@ -188,7 +190,7 @@ def _kernels(
     kernels: Sequence[Kernel],
 ) -> dict[Kernel, Tensor]:
     """The kernels from the fields of Lambda, of G and of Gdot of each layer; ``inner``: that of the input."""
-    ck = network.gain * layers[-1][1].mean(-1)
+    ck = network.gain * layers[-1][1].mean(0)
     found: dict[Kernel, Tensor] = {"ck": ck, "ntk": ck, "ntk_frozen": ck}
     if any(is_tangent(kernel) for kernel in kernels):
         above = torch.full_like(inner, network.gain / network.positions)
@@ -196,8 +198,8 @@ def _kernels(
             if isinstance(network, ConvDEQ):
                 above = _linear(network, a * slope, above, _tolerance(slope))
             effect = slope * above
-            found["ntk"] = found["ntk"] + (effect * covariance).sum(-1)
-            found["ntk_frozen"] = found["ntk_frozen"] + (effect * (covariance - b * inner - c)).sum(-1)
+            found["ntk"] = found["ntk"] + (effect * covariance).sum(0)
+            found["ntk_frozen"] = found["ntk_frozen"] + (effect * (covariance - b * inner - c)).sum(0)
             above = a * window(network, effect)
     return {kernel: found[kernel] for kernel in kernels}
 
@@ -214,7 +216,7 @@ def _covariance(
     for _ in range(LIMITS.steps):
         value, slope = layer(field)
         gap = source + sigma_a2 * window(network, value) - field
-        residual = float((torch.linalg.vector_norm(gap, dim=-1) / sizes).max())
+        residual = float((torch.linalg.vector_norm(gap, dim=0) / sizes).max())
         if residual <= tol:
             return field, value, slope
         # the equation of the step is solved as exactly as the step is worth
@@ -268,10 +270,11 @@ class SemiIteration(NamedTuple):
 
 
 def _solve(network: ConvDEQ, step: Callable[[Tensor], Tensor], start: Tensor, tol: float) -> Tensor:
+    """The fixed point of a map of fields, each a problem of its own; ``start`` has the positions first."""
     options = SolverOptions(tol=tol, max_steps=2000)
-    found = solve_equilibrium(step, start, options)
+    found = solve_equilibrium(lambda z: step(z.movedim(-1, 0)).movedim(0, -1), start.movedim(0, -1), options)
     found.require(options, f"the field of {network!r}", raises=True)
-    return found.value
+    return found.value.movedim(-1, 0)
 
 
 def _tolerance(field: Tensor) -> float:
@@ -324,8 +327,8 @@ def _run_fused(
         outs = [target[k][rows, first:] if k in target else unasked for k in ("ck", "ntk", "ntk_frozen")]
         x, y = left[rows], right[first:]
         program[(-(-len(y) // 2), len(x))](
-            *(images.pixels.contiguous() for images in (x, y)),
-            *(images.layers[0].variances.sqrt().contiguous() for images in (x, y)),
+            *(images.pixels.permute(1, 2, 0).contiguous() for images in (x, y)),
+            *(images.layers[0].variances.T.sqrt().contiguous() for images in (x, y)),
             *outs,
             across,
             down,

@@ -1,26 +1,32 @@
-"""Layers on fields: E[phi(u) phi(v)] and E[phi'(u) phi'(v)] at many positions of many pairs of images.
+"""Layers on fields: E[phi(u) phi(v)] and E[phi'(u) phi'(v)] at all positions of all pairs of images of two blocks.
 
-What a layer needs of one image is its *side*, made once; what it needs of a pair is the covariance. Layers have a
-closed form, a Hermite series (smooth activations), or are computed entry by entry (everything else).
+Layers have a closed form, a table (smooth activations, and those with a kink at zero), or are computed entry by entry.
+Fields have the positions first, then the images.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
 from .._caches import cached
-from .._chebyshev import nodes, polynomials, to_coefficients
+from .._chebyshev import clenshaw, needed, nodes, polynomials, series_sum, to_coefficients
 from ..activations import Activation
 from ..activations.forms import ClosedForm, correlation
+from ..activations.panels import panel_nodes
 from ..gaussian import hermite_coefficients
+from ._limits import LIMITS
 from .expectations import layer_of
+from .plane import polar_grid
+from .table import Level, NormScale
 
 Both = tuple[Tensor, Tensor]
 
 
 class FieldMaps:
-    """A layer at fields (..., positions) with a closed form; the side of an image is its variances."""
+    """A layer at fields with a closed form."""
 
     top = float("inf")
     """The largest standard deviation for which it is right."""
@@ -29,12 +35,16 @@ class FieldMaps:
         self.form = form
 
     def side(self, q: Tensor) -> Tensor:
-        """What is needed of an image whose pre-activations have the variances q."""
+        """What is needed of images whose pre-activations have the variances q (positions, n)."""
         return q
 
     def both(self, x: Tensor, y: Tensor, covariance: Tensor) -> Both:
-        """E[phi(u) phi(v)] and E[phi'(u) phi'(v)] for two sides."""
-        return self.form(x, y, covariance)
+        """E[phi(u) phi(v)] and E[phi'(u) phi'(v)] for two sides and covariances (positions, n, m)."""
+        return self.form(x[:, :, None], y[:, None, :], covariance)
+
+    def own(self, q: Tensor) -> Both:
+        """The same for images with themselves: (positions, n)."""
+        return self.form(q, q, q)
 
 
 class EntryMaps(FieldMaps):
@@ -43,39 +53,66 @@ class EntryMaps(FieldMaps):
     def __init__(self, phi: Activation) -> None:
         self.phi = phi
 
-    def both(self, x: Tensor, y: Tensor, covariance: Tensor) -> Both:
+    def form(self, x: Tensor, y: Tensor, covariance: Tensor) -> Both:
         qx, qy, flat = (field.expand_as(covariance).double().cpu().ravel() for field in (x, y, covariance))
         value, slope = layer_of(self.phi, qx, qy).both(flat)
         return value.reshape(covariance.shape).to(covariance), slope.reshape(covariance.shape).to(covariance)
 
 
-class SeriesMaps(FieldMaps):
-    """A Hermite series, whose coefficients b_k(s) = E[phi'(s xi) h_k(xi)] are interpolated in the scale s.
+class TableMaps(FieldMaps):
+    """Chebyshev series in the standard deviations s, t and in the angle x = arcsin(rho), as in table.py.
 
-        E[phi' phi'] = sum_k b_k(s) b_k(t) rho^k,   E[phi phi] = m(s) m(t) + Lambda sum_k b_k(s) b_k(t) rho^k / (k + 1),
+        E[phi' phi'] = S(s, t, x),   E[phi phi] = m(s) m(t) + Lambda V(s, t, x),   V = int_0^x S cos / sin(x),
 
-    where m(s) = E[phi(s xi)]. The side of an image is (s, m(s), b_0(s), b_1(s), ...) along a new first dimension. Every
-    second b_k of an odd activation vanishes and is left out.
+    where m(s) = E[phi(s xi)]. The side of an image is s, m(s) and its factors of V and S, in a new last dimension.
     """
 
-    def __init__(self, curves: Tensor, top: float, stride: int) -> None:
-        self.curves, self.top, self.stride = curves, top, stride
+    def __init__(self, phi: Activation, scale: NormScale, slopes: Tensor) -> None:
+        """``slopes``: the coefficients of S, (angles, norms, norms)."""
+        self.top, self.scale = scale.high, scale
+        terms, size, _ = slopes.shape
+        values = torch.tensordot(_integrated(terms), slopes, dims=1)
+        largest = float(slopes.abs().max())
+        self.levels = [Level.of(c[: needed(c.abs() / largest, 1e-14)], 1e-14) for c in (values, slopes)]
+        transform = torch.tensor(to_coefficients(size))
+        self.mean = transform @ hermite_coefficients(phi, scale.nodes(size) ** 2, 1)
+        # along the diagonal, in a series of its own
+        q = scale.nodes(2 * size)[None] ** 2
+        _, mean, *factors = self.side(q)[0].split([1, 1, *(len(level.signs) for level in self.levels)], dim=-1)
+        value, slope = (f.square() @ level.signs for f, level in zip(factors, self.levels, strict=True))
+        self.along = torch.tensor(to_coefficients(2 * size)) @ torch.stack([mean[:, 0] ** 2 + q[0] * value, slope], 1)
 
     def side(self, q: Tensor) -> Tensor:
         s = q.clamp_min(0.0).sqrt()
-        curves = self.curves.to(s)
-        basis = polynomials(len(curves), 2.0 * s / self.top - 1.0)
-        return torch.cat([s[None], (basis @ curves).movedim(-1, 0)])
+        curves = torch.cat([self.mean, *(level.factors for level in self.levels)], dim=1).to(s)
+        return torch.cat([s[..., None], self.scale.polynomials(len(curves), s) @ curves], dim=-1)
 
     def both(self, x: Tensor, y: Tensor, covariance: Tensor) -> Both:
-        rho = correlation(x[0] ** 2, y[0] ** 2, covariance)
-        power = rho if self.stride == 1 else rho * rho
-        terms = x[2:] * y[2:]
-        value = slope = torch.zeros_like(covariance)
-        for k in range(len(terms) - 1, -1, -1):
-            slope = terms[k] + power * slope
-            value = terms[k] / (self.stride * k + 1) + power * value
-        return x[1] * y[1] + covariance * value, slope
+        rho = correlation(x[:, :, None, 0] ** 2, y[:, None, :, 0] ** 2, covariance)
+        x2 = torch.asin(rho).mul_(4.0 / math.pi)
+        sizes = [2, *(len(level.signs) for level in self.levels)]
+        sides = zip(self.levels, x.split(sizes, -1)[1:], y.split(sizes, -1)[1:], strict=True)
+        value, slope = (_sum(level, left, right, x2) for level, left, right in sides)
+        return value.mul_(covariance).baddbmm_(x[..., 1:2], y[..., 1:2].mT), slope
+
+    def own(self, q: Tensor) -> Both:
+        x2 = 2.0 * self.scale.variable(q.clamp_min(0.0).sqrt())
+        value, slope = (series_sum(weights, x2) for weights in self.along.T.to(q))
+        return value, slope
+
+
+def _sum(level: Level, left: Tensor, right: Tensor, x2: Tensor) -> Tensor:
+    """The series of a level at fields, from the factors of both sides (positions, n, total rank)."""
+    parts = list(zip((left * level.signs.to(left)).split(level.ranks, -1), right.mT.split(level.ranks, 1), strict=True))
+    return clenshaw(len(parts), lambda m, b: b.baddbmm_(*parts[m], beta=-1.0), x2, level.parity)
+
+
+def _integrated(terms: int) -> Tensor:
+    """From coefficients in the angle x, over pi / 2, to those of the integral from 0 to x times cos, over sin(x)."""
+    x = torch.from_numpy(nodes(terms))
+    places, weights = panel_nodes(torch.stack([torch.zeros_like(x), x], dim=-1), 64)
+    moments = weights * torch.cos(0.5 * math.pi * places) * (0.5 * math.pi) / torch.sin(0.5 * math.pi * x)[:, None]
+    return torch.tensor(to_coefficients(terms)) @ (moments[..., None] * polynomials(terms, places)).sum(1)
 
 
 @cached(32)
@@ -84,19 +121,23 @@ def field_maps(phi: Activation, top: float) -> FieldMaps:
     form = phi.closed_form()
     if form is not None:
         return FieldMaps(form)
-    if phi.kinks or not phi.continuous:
-        return EntryMaps(phi)
-    count, most, small = 64, 512, 1e-14  # nodes and orders that resolve smooth activations at scales up to 2
-    scales = torch.tensor(nodes(count, 0.0, top))
-    slopes = hermite_coefficients(phi, scales**2, most, derivative=True)
-    means = hermite_coefficients(phi, scales**2, 1)
-    values = torch.cat([means, slopes], dim=1)
-    curves = torch.from_numpy(to_coefficients(count).copy()) @ values
-    weight = slopes[-1] ** 2
-    beyond = weight.flip(0).cumsum(0).flip(0) / weight.sum()
-    terms = int((beyond > small).sum())
-    unresolved = curves[-4:].abs().max() > 1e2 * small * curves.abs().max()
-    if terms == most or bool(unresolved):
-        return EntryMaps(phi)
-    stride = 2 if phi.parity == "odd" else 1
-    return SeriesMaps(torch.cat([curves[:, :1], curves[:, 1 : 1 + terms : stride]], dim=1), top, stride)
+    if set(phi.kinks) <= {0.0} and phi.continuous and phi.elementwise:
+        scale = NormScale(0.0, top)
+        for size, terms in ((32, 64), (48, 128), (64, 256)):
+            rho = torch.sin(0.5 * math.pi * torch.from_numpy(nodes(terms)))
+            across, along = (torch.tensor(to_coefficients(n)) for n in (terms, size))
+            c = torch.tensordot(across, along @ _slopes(phi, scale.nodes(size), rho) @ along.T, dims=1)
+            if max(float(c[-4:].abs().max()), float(c[:, -4:].abs().max())) < 1e-13 * float(c.abs().max()):
+                return TableMaps(phi, scale, 0.5 * (c + c.mT))
+    return EntryMaps(phi)
+
+
+def _slopes(phi: Activation, tau: Tensor, rho: Tensor) -> Tensor:
+    """E[phi'(u) phi'(v)] at all correlations and pairs of scales: (rho, tau, tau)."""
+    b = hermite_coefficients(phi, tau**2, LIMITS.series_terms, derivative=True)
+    if float(b[:, -8:].abs().max()) < 3e-8 * float(b.abs().max()):  # the series has ended: its terms are squares
+        return (b * rho[:, None, None] ** torch.arange(b.shape[1])) @ b.T
+    # one scale more: the rule is made for the largest one, at which it has 5e-11
+    scales = torch.cat([tau, 2.0 * tau[-1:]])
+    parts = [polar_grid((phi.derivative,), phi.panels(), scales, part)[0] for part in torch.acos(rho).split(4)]
+    return torch.cat(parts, dim=2)[:-1, :-1].permute(2, 0, 1)

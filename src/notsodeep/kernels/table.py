@@ -43,10 +43,12 @@ class NormScale:
 
     def polynomials(self, size: int, norms: Tensor) -> Tensor:
         """The first Chebyshev polynomials of these norms: (norms, size)."""
-        if self.single:
-            return torch.ones_like(norms)[:, None]
+        return torch.ones_like(norms)[:, None] if self.single else polynomials(size, self.variable(norms))
+
+    def variable(self, norms: Tensor) -> Tensor:
+        """The variable in [-1, 1]."""
         low, high = self._ends()
-        return polynomials(size, (2.0 * torch.asinh(norms / LIMITS.norm_bend) - (high + low)) / (high - low))
+        return (2.0 * torch.asinh(norms / LIMITS.norm_bend) - (high + low)) / (high - low)
 
     def nodes(self, size: int) -> Tensor:
         """Chebyshev points, as norms."""

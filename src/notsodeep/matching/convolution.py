@@ -16,7 +16,7 @@ from .._arguments import checked, whole, whole_seed
 from .._arrays import as_rows, isolated_settings
 from ..equivalents import relative_spectral_error
 from ..errors import InfeasibleMatchError
-from ..kernels.convolution import Images, pair_kernels
+from ..kernels.convolution import Images, block_kernels
 from ..networks import ConvDEQ, ConvENN, Kernel, check_kernel
 
 
@@ -136,7 +136,6 @@ def match_conv(
 
 def _fitted(deq: ConvDEQ, kernel: Kernel, layers: int, images: Tensor) -> tuple[ConvENN, ConvENN]:
     """Return the networks with the variances of the DEQ and with the best ones, each with the gain that fits best."""
-    i, j = torch.triu_indices(len(images), len(images))[:, ::2]  # half of the pairs say as much
     a, b, c = deq.dense.variances
     # of homogeneous layers without a bias only ratios matter: the input variances may stay
     free = [] if deq.dense.homogeneous else [max(b, 1e-3)] * layers
@@ -144,7 +143,7 @@ def _fitted(deq: ConvDEQ, kernel: Kernel, layers: int, images: Tensor) -> tuple[
 
     def values(network: ConvDEQ | ConvENN) -> Tensor:
         (made,) = Images.of(network, images)
-        return pair_kernels(made[i], made[j], (kernel,))[kernel]
+        return block_kernels(made[: len(images) // 2], made, (kernel,))[kernel]  # half of the pairs say as much
 
     def network(logarithms: Any, gain: float = 1.0) -> ConvENN:
         found = [float(v) for v in np.exp(logarithms)]
@@ -154,7 +153,7 @@ def _fitted(deq: ConvDEQ, kernel: Kernel, layers: int, images: Tensor) -> tuple[
 
     def gap(logarithms: Any) -> Any:
         found = values(network(logarithms))
-        return ((best_gain(found) * found - truth) / scale).numpy()
+        return ((best_gain(found) * found - truth) / scale).flatten().numpy()
 
     def best_gain(found: Tensor) -> float:
         return float((found * truth).sum() / found.square().sum())
