@@ -21,9 +21,8 @@ def correlation(qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:
     """Lam / sqrt(qx qy) in [-1, 1]; zero where either variance vanishes."""
     rx, ry = torch.sqrt(qx), torch.sqrt(qy)
     alive = (rx > 0) & (ry > 0)
-    one = torch.ones_like(rx)
     # two divisions: the product of two tiny roots is not a normal number; the order of the points must not matter
-    rho = lam / torch.where(alive, torch.maximum(rx, ry), one) / torch.where(alive, torch.minimum(rx, ry), one)
+    rho = lam / torch.where(alive, torch.maximum(rx, ry), 1.0) / torch.where(alive, torch.minimum(rx, ry), 1.0)
     # within rounding of +-1 it is +-1: an angle is the root of the distance, so that one unit would become 1e-8
     rho = torch.where(1.0 - rho.abs() <= 2.0 * torch.finfo(torch.float64).eps, torch.sign(rho), rho)
     return torch.where(alive, rho, torch.zeros_like(rho))

@@ -624,7 +624,6 @@ def _dots(x: Tensor, y: Tensor, sx: Tensor, sy: Tensor) -> Tensor:
     dot, half = (x * y).sum(1), 0.5 * (sx + sy)
     sign = torch.where(dot < 0, -1.0, 1.0).to(dot)
     near = half - dot.abs() <= 1e-6 * half
-    if bool(near.any()):
-        apart = ((x[near] - sign[near, None] * y[near]) ** 2).sum(1)
-        dot[near] = sign[near] * (half[near] - 0.5 * apart)
+    apart = ((x[near] - sign[near, None] * y[near]) ** 2).sum(1)
+    dot[near] = sign[near] * (half[near] - 0.5 * apart)
     return dot
