@@ -157,7 +157,7 @@ def test_a_cluster_without_workers_is_explained(problem, monkeypatch):
 
 def test_an_error_of_the_work_itself_is_raised_at_once(client, problem, monkeypatch):
     kernel, X, v = problem
-    monkeypatch.setattr(operator, "_multiplied", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+    monkeypatch.setattr(operator, "add_block", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
     with pytest.raises(OSError, match="No space left"):
         ClusterKernel(client, kernel, X) @ v
 

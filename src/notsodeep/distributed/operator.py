@@ -35,8 +35,7 @@ from ..solve.operators import Dtype, KernelOperator, add_block, as_columns, stor
 
 Array = NDArray[Any]
 Tile = tuple[int, int]
-Parts = dict[int, Array]
-"""Parts of a matrix of n rows, by the number of their block of rows."""
+Parts = dict[int, Array]  # of a matrix of n rows, by the number of their block of rows
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,6 @@ LIMITS = Limits()
 
 class ClusterKernel(KernelOperator):
     """D k(X, X) D on the workers of a Dask cluster, with D the identity or a diagonal matrix.
-
-    The workers hold the upper triangle once. Dask computes again what a lost worker held, and writes to its disk what
-    does not fit into its memory.
 
     Parameters
     ----------
@@ -111,9 +107,8 @@ class ClusterKernel(KernelOperator):
         return summed(self.client, parts)
 
     def _tiles(self, dtype: str) -> list[Future]:
-        return [
-            submit(self.client, kernel_tiles, self.kernel, tiles, dtype, self._needed(tiles)) for tiles in self.shares
-        ]
+        given = self.client, kernel_tiles, self.kernel
+        return [submit(*given, tiles, dtype, self._needed(tiles)) for tiles in self.shares]
 
     def _needed(self, tiles: Sequence[Tile]) -> dict[int, Future]:
         return {block: self.rows[block] for block in blocks_of(tiles)}
@@ -159,9 +154,6 @@ def expand(client: Any, kernel: NetworkKernel, X: Tensor, coefficients: Tensor, 
     pairs = zip(*(part.cpu().double().split(size) for part in (X, coefficients)), strict=True)
     parts = [submit(client, kernel_expansion, kernel, x.numpy(), a.numpy(), points) for x, a in pairs]
     return summed(client, parts)
-
-
-# ---- a kernel matrix in a file -----------------------------------------------------------------------------
 
 
 @checked
@@ -231,15 +223,8 @@ def kernel_array(client: Any, kernel: NetworkKernel, X: Tensor) -> Any:
     return dask.array.block([[block(i, j) for j in blocks] for i in blocks])
 
 
-# ---- how the triangle is cut -------------------------------------------------------------------------------
-
-
 def block_starts(n: int, shares: int) -> list[int]:
-    """Return the first rows of the blocks, and n: blocks of at most 2,048 rows, and enough tiles for all shares.
-
-    >>> block_starts(10, 6)
-    [0, 3, 6, 9, 10]
-    """
+    """Return the first rows of the blocks, and n: blocks of at most 2,048 rows, and enough tiles for all shares."""
     count = max(-(-n // SOLVE_LIMITS.panel), int(np.ceil(np.sqrt(2 * shares))))
     return [*range(0, n, -(-n // count)), n]
 
@@ -265,7 +250,7 @@ def blocks_of(tiles: Iterable[Tile]) -> list[int]:
     return sorted({block for tile in tiles for block in tile})
 
 
-# ---- tasks; their names are those of Dask's dashboard ------------------------------------------------------
+# ---- tasks, named for Dask's dashboard ---------------------------------------------------------------------
 
 
 def kernel_data(values: Array) -> Array:
@@ -280,15 +265,22 @@ def kernel_tiles(kernel: NetworkKernel, tiles: Sequence[Tile], dtype: str, rows:
 
 def kernel_product(tiles: Sequence[Tile], starts: Sequence[int], v: Array, values: Sequence[Array]) -> Parts:
     """Return the part of K v that these tiles make."""
-    return _multiplied(tiles, starts, v, values, torch.float32 if values[0].dtype == np.float32 else torch.float64)
+    blocks = blocks_of(tiles)
+    sizes = [starts[b + 1] - starts[b] for b in blocks]
+    first = dict(zip(blocks, np.cumsum([0, *sizes]).tolist(), strict=False))
+    needed = tensor_of(np.concatenate([v[starts[b] : starts[b + 1]] for b in blocks]))
+    dtype = torch.float32 if values[0].dtype == np.float32 else torch.float64
+    low, out = as_columns(needed, dtype), as_columns(torch.zeros_like(needed), torch.float64)
+    for (i, j), tile in zip(tiles, values, strict=True):
+        add_block(out, low, first[i], first[j], tensor_of(tile))
+    return {b: part.contiguous().numpy() for b, part in zip(blocks, out.split(sizes), strict=True)}
 
 
 def fresh_product(
     kernel: NetworkKernel, tiles: Sequence[Tile], starts: Sequence[int], v: Array, rows: Mapping[int, Array]
 ) -> Parts:
     """Return the part of K v that these tiles make, each computed again in float64."""
-    values = (kernel_block(kernel, rows[i], None if i == j else rows[j]) for i, j in tiles)
-    return _multiplied(tiles, starts, v, values, torch.float64)
+    return add_parts(*(kernel_product([t], starts, v, kernel_tiles(kernel, [t], "float64", rows)) for t in tiles))
 
 
 def kernel_diagonal(kernel: NetworkKernel, rows: Array) -> Array:
@@ -315,25 +307,9 @@ def add_parts(*parts: Parts) -> Parts:
     return total
 
 
-def _multiplied(
-    tiles: Sequence[Tile], starts: Sequence[int], v: Array, values: Iterable[Array], dtype: torch.dtype
-) -> Parts:
-    blocks = blocks_of(tiles)
-    sizes = [starts[b + 1] - starts[b] for b in blocks]
-    first = dict(zip(blocks, np.cumsum([0, *sizes]).tolist(), strict=False))
-    needed = tensor_of(np.concatenate([v[starts[b] : starts[b + 1]] for b in blocks]))
-    low, out = as_columns(needed, dtype), as_columns(torch.zeros_like(needed), torch.float64)
-    for (i, j), tile in zip(tiles, values, strict=True):
-        add_block(out, low, first[i], first[j], tensor_of(tile))
-    return {b: part.contiguous().numpy() for b, part in zip(blocks, out.split(sizes), strict=True)}
-
-
 def tensor_of(values: Array) -> Tensor:
     """Return an array as a tensor; memory from the network may be read-only, which torch does not take."""
     return torch.from_numpy(values if values.flags.writeable else values.copy())
-
-
-# ---- the cluster -------------------------------------------------------------------------------------------
 
 
 def submit(client: Client, function: Any, *arguments: Any) -> Future:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Limits:
     """Numbers that decide how estimators choose what the user leaves open."""
 
-    calibration_rows: int = 2000  # that get leave-one-out predictions in every fit: a temperature is one number
+    calibration_rows: int = 1000  # that get leave-one-out predictions in every fit: a temperature is one number
     selection_rows: int = 1000  # on which variances and ridge are chosen: an eigendecomposition takes 0.2 s
     norm_margin: float = 1.1  # features cover norms of new rows that leave the range of the first ones by this factor
 

@@ -145,9 +145,6 @@ def slopes_of(activation: Any, kernel: Kernel, values: Mapping[str, Any], X: Ten
     }
 
 
-# ---- random features ---------------------------------------------------------------------------------------
-
-
 @dataclass(eq=False, repr=False)
 class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Random features phi with phi(x) . phi(y) -> k(x, y) as their number grows: the hidden layer of a one-layer twin.
@@ -161,16 +158,14 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     sigma_a2, sigma_b2, sigma_c2 : float
         Variances of the hidden weights, the input weights and the biases; ``sigma_b2=None`` is 1 - sigma_a2.
     kernel : "ck", "ntk" or "ntk_frozen"
-        Also of the NTK: the readout alone of the one-layer twin has the NTK of the DEQ.
     width : int
         The number of features; errors of the kernel fall as its inverse root.
     init : "gaussian" or "orthogonal"
         Orthogonal weights are nearer to the kernel at the same width.
     network : ENN or Twin, optional
-        Takes the place of the parameters above: an ENN with its CK, or a twin that trains its readout.
+        Takes the place of the DEQ: an ENN with its CK, or a twin that trains its readout.
     device : str or torch.device, optional
     random_state : int, RandomState or None
-        The seed of the weights.
 
     Examples
     --------
@@ -220,8 +215,7 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             self._norms = None
             warn(
                 f"{beyond} of {len(points)} rows have norms outside [{low:.3g}, {high:.3g}], for which these features "
-                "were made: phi(x) . phi(y) may be far from the kernel there. Fit on rows of all norms, or scale rows "
-                "with Standardiser. This is said once"
+                "were made. Fit on rows of all norms, or scale rows with Standardiser. This is said once"
             )
 
     @property

@@ -22,16 +22,12 @@ from ..solve.operators import KernelOperator
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What a machine is fitted to."""
+    """What a machine is fitted to: rows, (n, p), in float64, targets without their mean, and positive weights, (n,)."""
 
     X: Tensor
-    """The rows in float64, (n, p); they are kept, not copied."""
-    targets: Tensor
-    """Without their mean, (n, k)."""
+    targets: Tensor  # (n, k)
     weights: Tensor
-    """Positive, (n,)."""
-    mean: Tensor
-    """The weighted mean of the targets, (k,); zeros without an intercept."""
+    mean: Tensor  # of the targets, by weight, (k,); zeros without an intercept
     intercept: bool
 
     @staticmethod
@@ -63,19 +59,13 @@ class FittedMachine:
     """f(x) = mean + sum_i a_i k(x, x_i), and how it was found."""
 
     kernel: NetworkKernel
-    X: Tensor
-    """The training rows, (n, p)."""
-    coefficients: Tensor
-    """The a_i, (n, k)."""
-    mean: Tensor
-    """The intercept, (k,)."""
-    ridge: float
-    """Relative to the mean diagonal."""
+    X: Tensor  # the training rows, (n, p)
+    coefficients: Tensor  # the a_i, (n, k)
+    mean: Tensor  # the intercept, (k,)
+    ridge: float  # relative to the mean diagonal
     absolute_ridge: float
-    record: dict[str, Any]
-    """Solver, steps, residuals."""
-    leave_one_out: Tensor | None = None
-    """The predictions of the last rows, each from all others, (m, k); None after conjugate gradients."""
+    record: dict[str, Any]  # solver, steps, residuals
+    leave_one_out: Tensor | None = None  # predictions of the last rows, (m, k); None after conjugate gradients
 
     @torch.no_grad()
     def predict(self, X: Tensor, client: Any = None) -> Tensor:

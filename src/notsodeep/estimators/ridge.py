@@ -20,7 +20,6 @@ from sklearn.utils import resample
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d
-from torch import Tensor
 
 from .._arguments import check_settings, checked
 from ..errors import InvalidInputError
@@ -120,10 +119,7 @@ class KernelMachine(WithClient, BaseEstimator):
 
     @property
     def loo_(self) -> Array:
-        """The prediction of each training row from all others, in closed form, of shape (n,) or (n, k).
-
-        For more than 2,000 rows it is computed when it is first asked for, at the cost of a second fit.
-        """
+        """Leave-one-out predictions, (n,) or (n, k); beyond 1,000 rows at the cost of a second fit when asked for."""
         if not hasattr(self, "_machine"):
             raise AttributeError("loo_ is there after fit")
         machine = self._machine
@@ -144,16 +140,12 @@ class KernelMachine(WithClient, BaseEstimator):
         out[rest] = self._unweighted
         return self._flattened(out)
 
-    def _rows(self, X: Array) -> Tensor:
-        """Return rows on the device of the estimator, scaled as those of the fit."""
-        scaled: Tensor = self.scaler_.transform(as_tensor(X, self.device).double())
-        return scaled
-
     def _outputs(self, X: Any) -> Array:
         """Return the k outputs at each row of X, (m, k)."""
         check_is_fitted(self)
         rows = validated(self, X, dtype=FLOATS, reset=False, accept_sparse="csr")
-        return np.asarray(self._machine.predict(self._rows(rows), self.client).cpu())
+        scaled = self.scaler_.transform(as_tensor(rows, self.device).double())
+        return np.asarray(self._machine.predict(scaled, self.client).cpu())
 
     def _flattened(self, values: Array) -> Array:
         return values[:, 0] if self._flat else values
@@ -211,7 +203,7 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         Takes the place of the parameters of the DEQ; a twin brings its own kernel.
     device : str or torch.device, optional
     client : dask.distributed.Client, optional
-        Its workers compute the kernel and large predictions; clones share it, pickles go without it.
+        Its workers compute the kernel and large predictions.
     progress : bool, optional
         Whether to show progress bars; by default on a terminal.
 
@@ -221,10 +213,8 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         The prediction of each training row from all others, in closed form.
     best_ : dict
         What was chosen, its leave-one-out error, the number of rows and kernels it was found with, and the runners-up.
-    ridge_, absolute_ridge_, record_
-        The ridge, relative to the mean diagonal and times it, and how the system was solved.
-    scaler_ : Standardiser
-        What is done to rows; ``scaler_.chosen_`` is "columns", "rows" or None.
+    ridge_, absolute_ridge_, record_, scaler_
+        The ridge, relative to the mean diagonal and times it; how the system was solved; what is done to rows.
 
     Examples
     --------
@@ -256,8 +246,7 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
     Targets are +1 for the class and -1 for the others; two classes share one output. ``decision_function`` returns what
     the regression predicts, ``predict`` the class with the largest output. ``predict_proba`` is softmax(t f) of the
     outputs f, or of (-f, f) for two classes. The temperature t, and with an intercept a shift of the outputs, maximise
-    the likelihood of leave-one-out predictions, of at most 2,000 rows; after conjugate gradients these come from a
-    Cholesky fit of these rows alone.
+    the likelihood of leave-one-out predictions of at most 1,000 rows.
 
     Parameters
     ----------
@@ -378,9 +367,6 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags
-
-
-# ---- probabilities from decision values --------------------------------------------------------------------
 
 
 def _scores(values: Array) -> Array:

@@ -21,14 +21,9 @@ from ..solve import NetworkKernel, solve_dense
 from ..solve.dense import leave_one_out_path
 from .machine import Problem, mean_diagonal
 
-GRID = tuple(float(r) for r in np.logspace(-8, 1, 37))
-"""The ridges that ``ridge="loo"`` tries, relative to the mean diagonal: four to a decade."""
-Loss = Callable[[Tensor], float]
-"""Of leave-one-out predictions, (n, k)."""
-
-
-ACTIVATIONS = ("relu", "sin")
-"""What ``activation="loo"`` chooses from: a kernel with a kink and a smooth one, both of closed form."""
+GRID = tuple(float(r) for r in np.logspace(-8, 1, 37))  # of ridges relative to the mean diagonal: four to a decade
+Loss = Callable[[Tensor], float]  # of leave-one-out predictions, (n, k)
+ACTIVATIONS = ("relu", "sin")  # to choose from: a kernel with a kink and a smooth one, both of closed form
 
 
 def select(searches: Sequence[Selection]) -> dict[str, Any]:
@@ -49,13 +44,10 @@ class Selection:
     start: DEQ
     kernel: Kernel
     problem: Problem
-    ridge: float | None
-    """The given one, if it is not free."""
+    ridge: float | None  # the given one, if it is not free
     loss: Loss
-    free: Sequence[str]
-    """Which of sigma_b2 and sigma_c2 are to be chosen."""
-    tried: dict[tuple[float, float], dict[str, Any]] = field(default_factory=dict)
-    """For sigma_b2 and sigma_c2 their best ridge, and its error."""
+    free: Sequence[str]  # which of sigma_b2 and sigma_c2 are to be chosen
+    tried: dict[tuple[float, float], dict[str, Any]] = field(default_factory=dict)  # the best ridge of both, its error
 
     def survey(self) -> None:
         """Try a small grid: of the scale sigma_b2 first, then of the ratio of both."""

@@ -49,10 +49,7 @@ def all_or_nothing(fit: Callable[P, R]) -> Callable[P, R]:
 
 
 def network_of(estimator: Any, activation: Any = None) -> Source:
-    """Return the ``network`` of an estimator if it has one, else the DEQ of its flat parameters.
-
-    ``activation`` takes the place of one that is to be chosen.
-    """
+    """Return the network of an estimator, or the DEQ of its parameters, with ``activation`` where it is to choose."""
     check_settings(estimator)
     network = estimator.network
     if network is None:
@@ -75,9 +72,6 @@ def scaler_of(scale: Scale, network: Source) -> Standardiser:
     return Standardiser(scale)
 
 
-# ---- rows, weights, seeds ----------------------------------------------------------------------------------
-
-
 def seed_of(random_state: Any) -> int:
     """Return a seed for torch from what scikit-learn calls a random state."""
     if isinstance(random_state, int):
@@ -86,11 +80,7 @@ def seed_of(random_state: Any) -> int:
 
 
 def validated(estimator: Any, *data: Any, **wanted: Any) -> Any:
-    """Return X, or X and y, as scikit-learn checks them; refuse what it would leave to NumPy and torch.
-
-    Sparse rows, where they are accepted, become dense: the kernel needs nothing but their products, and a machine of
-    n rows has a matrix of n^2 numbers anyway.
-    """
+    """Return X, or X and y, as scikit-learn checks them; sparse rows, where they are accepted, become dense."""
     if any(str(kind) == "category" for kind in getattr(data[0], "dtypes", ()) if hasattr(data[0], "columns")):
         raise InvalidInputError("X has columns of categories; encode them first, with sklearn's OneHotEncoder")
     with _refused(data):
@@ -134,9 +124,6 @@ def as_tensor(X: Any, device: Any) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nothing here writes
         return torch.from_numpy(X if min(X.strides) >= 0 else X.copy()).to(as_device(device) or "cpu")
-
-
-# ---- a Dask client ------------------------------------------------------------------------------------------
 
 
 class WithClient:

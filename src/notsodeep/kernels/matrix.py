@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .._arguments import checked
 from .._arrays import as_rows, bad_row, check_target, isolated_settings, like, same_columns, squared_norms
-from .._chebyshev import Room
+from .._chebyshev import Room, power_sum
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, KERNELS, Convolutional, Kernel, Network
@@ -530,7 +530,11 @@ class Points:
             signs = on_device(level.signs, r.device).to(r.dtype)
             left = self._side(level, kernel, rows, self.sx).T.contiguous().mul_(signs)
             return level.tile(left, self._side(level, kernel, columns, self.sy), r, room)
-        out = level.tile(table.scalars(level, kernel).to(r), None, r, room)
+        powers = table.powers(level, kernel) if r.dtype == torch.float64 and not r.is_cuda else None
+        if powers is None:
+            out = level.tile(table.scalars(level, kernel).to(r), None, r, room)
+        else:
+            out = power_sum(powers, level.variable(r, room), room)
         if table.homogeneous:
             out.mul_(self.sx[rows, None].sqrt().to(r.dtype)).mul_(self.sy[columns].sqrt().to(r.dtype))
         return out

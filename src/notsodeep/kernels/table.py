@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .._caches import cached
-from .._chebyshev import Room, clenshaw, nodes, polynomials, series_sum, to_coefficients
+from .._chebyshev import Room, clenshaw, nodes, polynomials, power_coefficients, series_sum, to_coefficients
 from ..activations.forms import correlation
 from ..gaussian import hermite_coefficients
 from ..networks import DEQ, Kernel, Network
@@ -100,10 +100,14 @@ class Level:
         """The norm factors (total rank, points), given the polynomials (points, norm degree) of the norms."""
         return on_device(self.factors, powers.device).T @ powers[:, : len(self.factors)].T
 
+    def variable(self, r: Tensor, room: Room) -> Tensor:
+        """Twice the angle variable in [-1, 1] at cosines ``r``; in the room."""
+        x2 = room("x2", r)
+        return torch.mul(torch.asin(r, out=x2) if self.warped else r, self.scale, out=x2)
+
     def tile(self, left: Tensor, right: Tensor | None, r: Tensor, room: Room) -> Tensor:
         """The kernel at cosines ``r`` (a, b) from norm factors (a, rank), with signs, and (rank, b); in the room."""
-        x2 = room("x2", r)
-        torch.mul(torch.asin(r, out=x2) if self.warped else r, self.scale, out=x2)
+        x2 = self.variable(r, room)
         if right is None:
             return series_sum(left, x2, self.parity, room)
         parts = list(zip(left.split(self.ranks, dim=1), right.split(self.ranks), strict=True))
@@ -199,6 +203,12 @@ class Table:
     def scalars(self, level: Level, kernel: Kernel) -> Tensor:
         """The coefficients of all m where there is one function."""
         return level.sums @ level.factors[0] ** 2 * self.along[kernel].weights[0]
+
+    def powers(self, level: Level, kernel: Kernel) -> tuple[Tensor, ...] | None:
+        """The same for powers of the angle variable, where they are as exact."""
+        if level.parity is not None:
+            return None
+        return self.once((level.reach, kernel), lambda: power_coefficients(self.scalars(level, kernel)))
 
     def at_angles(self, kernel: Kernel, nx: Tensor, ny: Tensor, x: Tensor) -> Tensor:
         """The kernel at norms and x = 2 arcsin(r) / pi, of a table that reaches all cosines."""

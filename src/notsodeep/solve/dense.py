@@ -12,16 +12,13 @@ from torch import Tensor
 from .._arguments import checked
 from ..errors import ConvergenceError, InvalidInputError, warn
 
-# ---- one factorisation -------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, eq=False)
 class Factor:
     """The Cholesky factor L of K + (ridge + jitter) I = L L'."""
 
     lower: Tensor
-    jitter: float
-    """What was added to the diagonal besides the ridge; 0 unless a pivot was not positive."""
+    jitter: float  # 0 unless a pivot was not positive
 
     def solve(self, b: Tensor) -> Tensor:
         """Return (K + ridge I)^(-1) b for a vector (n,) or a matrix (n, k) of right-hand sides."""
@@ -117,9 +114,6 @@ def _cholesky(K: Tensor, ridge: float) -> Tensor | None:
     info = torch.zeros((), dtype=torch.int32, device=K.device)
     lower, info = torch.linalg.cholesky_ex(K.mT, out=(K.mT, info))
     return lower if int(info) == 0 and bool(torch.isfinite(lower.diagonal()).all()) else None
-
-
-# ---- ridge regression --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,9 +259,6 @@ def scale_of(weights: Tensor | None, n: int, device: torch.device) -> Tensor | N
     if w.shape != (n,) or not bool(((w > 0) & torch.isfinite(w)).all()):
         raise InvalidInputError(f"weights must be {n} positive and finite numbers; leave out rows of weight zero")
     return None if bool((w == 1.0).all()) else w.sqrt()
-
-
-# ---- all ridges from one eigendecomposition ----------------------------------------------------------------
 
 
 def leave_one_out_path(K: Tensor, targets: Tensor, weights: Tensor | None = None) -> Callable[[float], Tensor]:

@@ -38,8 +38,7 @@ class CG:
         Of the preconditioner, randomly pivoted Cholesky; by default a sixth of the rows and at most 2,000. 0 means
         that there is none.
     dtype : "auto", "float32" or "float64"
-        Of the stored kernel; float32 halves the memory, and costs one more evaluation of the kernel for each
-        refinement. ``"auto"`` is float64 where the triangle takes less than half of the free memory.
+        Of the stored kernel; ``"auto"`` is float64 where the triangle takes less than half of the free memory.
     folder : str or Path, optional
         Where a temporary memory map holds the kernel. Without it the kernel is in memory where it fits, and is
         computed again for every product where it does not.
@@ -166,12 +165,9 @@ def solve_operator(
     )
 
 
-# ---- passes of conjugate gradients, each on the residual of the one before ---------------------------------
-
-
 @dataclass(eq=False)
 class _Refinement:
-    """Column j solves (K + ridges[j] I) z = B[:, j]."""
+    """Passes of conjugate gradients for (K + ridges[j] I) z = B[:, j], each on the residual of the one before."""
 
     operator: KernelOperator
     B: Tensor

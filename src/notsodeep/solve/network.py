@@ -13,8 +13,7 @@ from ..matching import Twin
 from ..networks import DEQ, ENN, Convolutional, Kernel
 from ._limits import LIMITS
 
-Source = DEQ | ENN | Convolutional | Twin
-"""What has a kernel: a specification of a network, or a twin."""
+Source = DEQ | ENN | Convolutional | Twin  # what has a kernel
 
 
 @dataclass(frozen=True)
@@ -82,13 +81,15 @@ class NetworkKernel:
 
 
 def _identical(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return index pairs of rows that agree to the last bit, found by their checksums."""
+    """Return index pairs of different rows that agree to the last bit, found by their checksums."""
     mine, (theirs, order) = _checksums(X), _checksums(Y).sort()
     first, last = (torch.searchsorted(theirs, mine, right=right) for right in (False, True))
     count = last - first
     rows = torch.arange(len(X), device=X.device).repeat_interleave(count)
     starts = (first - (count.cumsum(0) - count)).repeat_interleave(count)
     columns = order[starts + torch.arange(len(rows), device=X.device)]
+    if X is Y:
+        rows, columns = rows[rows != columns], columns[rows != columns]
     same = (X[rows] == Y[columns]).all(1)
     return rows[same], columns[same]
 

@@ -25,8 +25,7 @@ from .._files import reserve
 from .._progress import track
 from ._limits import LIMITS
 
-KernelFunction = Callable[[Tensor, Tensor | None], Tensor]
-"""A function k(X, Y) of rows (n, p) and (m, p) that returns (n, m); Y is None for the symmetric matrix of X."""
+KernelFunction = Callable[[Tensor, Tensor | None], Tensor]  # k(X, Y) of shape (n, m); Y is None for k(X, X)
 Dtype = Literal["auto", "float32", "float64"]
 
 
@@ -78,13 +77,10 @@ class KernelOperator(ABC):
 class KernelTiles(KernelOperator):
     """D k(X, X) D with its upper triangle in memory, in a memory map, or computed again for every product.
 
-    Entries are computed in float64 and rounded to ``dtype`` when they are stored. Without a folder, they are stored in
-    memory where they fit, and computed again for every product where they do not.
-
     Parameters
     ----------
     kernel : callable
-        k(X, Y) of rows.
+        k(X, Y) of rows, in float64.
     X : Tensor of shape (n, p)
     scale : Tensor of shape (n,), optional
         The diagonal of D.
@@ -167,15 +163,8 @@ class KernelTiles(KernelOperator):
         return self.kernel(self.X, others)
 
 
-# ---- memory ------------------------------------------------------------------------------------------------
-
-
 def triangle_bytes(n: int, dtype: torch.dtype) -> int:
-    """Return the size of the stored triangle.
-
-    >>> round(triangle_bytes(60_000, torch.float32) / 1e9, 2)
-    7.45
-    """
+    """Return the size of the stored triangle."""
     return n * (n + min(LIMITS.panel, n)) // 2 * dtype.itemsize
 
 
@@ -203,9 +192,6 @@ def _memory_map(folder: str | Path, n: int, panel: int, dtype: torch.dtype) -> T
         reserve(stream.fileno(), count * dtype.itemsize, Path(folder))  # a full disk is an error now, not a crash later
         kind = np.float32 if dtype == torch.float32 else np.float64
         return torch.from_numpy(np.memmap(stream, dtype=kind, mode="r+", shape=(count,)))
-
-
-# ---- symmetric products ------------------------------------------------------------------------------------
 
 
 def add_block(out: Tensor, v: Tensor, top: int, left: int, block: Tensor) -> None:
