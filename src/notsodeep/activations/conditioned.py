@@ -192,23 +192,13 @@ def chebyshev(x: Tensor, size: int) -> Tensor:
     return torch.stack(columns[:size], dim=-1)
 
 
-# ---- the kernel ----------------------------------------------------------------------------------------
-
-
 class ConditionedLayer:
     """E[psi psi] and its derivative in lam at a batch of squared norms (flat float64 CPU tensors)."""
 
     def __init__(self, phi: Conditioned, qx: Tensor, qy: Tensor) -> None:
         self.phi, self.qx, self.qy = phi, qx, qy
         self.terms = SINGULAR_TERMS if phi.singular else needed(phi.basis)
-
-    @functools.cached_property
-    def _table(self) -> Tensor:
-        return basis_coefficients(self.phi.basis, self.terms)
-
-    @functools.cached_property
-    def _expansion(self) -> Tensor:
-        return expansion(self.phi.basis)
+        self._table = basis_coefficients(phi.basis, self.terms)
 
     def value(self, lam: Tensor) -> Tensor:
         """Return E[psi(u; s) psi(v; t)]."""
@@ -262,9 +252,9 @@ class ConditionedLayer:
 
     def _tail(self, left: Tensor, right: Tensor, rho: Tensor, derived: bool) -> Tensor:
         power = 2.0 * decay(self.phi.basis) - float(derived)
-        total = torch.zeros_like(rho)
+        total, expanded = torch.zeros_like(rho), expansion(self.phi.basis)
         for parity in (0, 1):
-            a, b = left @ self._expansion[parity], right @ self._expansion[parity]
+            a, b = left @ expanded[parity], right @ expanded[parity]
             sums = tail_sums(power, LIMITS.expansion, rho, parity)
             part = torch.zeros_like(rho)
             for i in range(LIMITS.expansion):

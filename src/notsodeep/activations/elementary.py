@@ -110,9 +110,6 @@ class Basis:
         ]
 
 
-# ---- polynomials ---------------------------------------------------------------------------------------
-
-
 def horner(x: Tensor, rows: Tensor) -> Tensor:
     """sum_i rows[..., i] x^i, one fused operation per degree."""
     *parts, total = rows.unbind(-1)
@@ -129,9 +126,6 @@ def _reinsch(x: Tensor, rows: Tensor) -> Tensor:
         ahead = torch.addcmul(ahead, x, total) + part
         total = total + ahead
     return torch.addcmul(ahead, x, total, value=0.5) + first
-
-
-# ---- singular functions --------------------------------------------------------------------------------
 
 
 def _log(u: Tensor) -> Tensor:

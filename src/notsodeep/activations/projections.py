@@ -54,9 +54,7 @@ def _family_coefficients(basis: Basis, terms: int) -> Tensor:
     return out
 
 
-# ---- beyond the table ------------------------------------------------------------------------------------
-
-
+@cached(32)
 def expansion(basis: Basis) -> Tensor:
     """|E[B_b h_k]| = k^(-q) sum_i e_i k^(-i) for large k of b's parity, signs alternating: (parity 2, size, i)."""
     known = basis_coefficients(basis, SINGULAR_TERMS)

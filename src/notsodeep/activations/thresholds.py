@@ -136,9 +136,6 @@ class Thresholds(NormUnits):
         ]
 
 
-# ---- the kernel ----------------------------------------------------------------------------------------
-
-
 def threshold_profiles(rho: Array, thresholds: Sequence[float] | Array, leak: float = 0.0) -> tuple[Array, Array]:
     """E[f(u - t) f(v - t)] and its derivative in rho, for every threshold: two arrays (thresholds, len(rho))."""
     t, jump = np.asarray(thresholds, dtype=float)[:, None], 1.0 - leak

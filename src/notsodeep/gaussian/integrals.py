@@ -60,9 +60,6 @@ def spread(phi: Activation, tau: Tensor) -> tuple[Tensor, Tensor]:
     return both[0], both[1] / (2.0 * tau.clamp_min(1e-150) ** 2)
 
 
-# ---- moments ---------------------------------------------------------------------------------------------
-
-
 def _moments(phi: Activation, tau: Tensor) -> list[Tensor]:
     """The fields of :class:`Moments` in order, each one number per scale."""
     phi = phi.canonical()

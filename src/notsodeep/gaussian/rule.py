@@ -168,9 +168,6 @@ def as_scales(tau: Any, root: bool = False) -> tuple[Tensor, Callable[[Tensor], 
     return (flat.sqrt() if root else flat), restore
 
 
-# ---- Hermite coefficients --------------------------------------------------------------------------------
-
-
 @isolated_settings
 def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bool = False) -> Any:
     """Return the Hermite coefficients E[phi(sqrt(q) xi) h_k(xi)], k < terms, or those of phi': q.shape + (terms,).

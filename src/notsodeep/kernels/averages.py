@@ -263,7 +263,9 @@ class _Layer(LayerMaps):
 
 def _expanded(phi: Activation, qx: tuple[Array, Array], qy: tuple[Array, Array], rho: Array) -> list[_PairSeries]:
     """The coefficients of (r - rho)^k in sum_m A_m(q_x) A_m(q_y) r^m, as series in u and v."""
-    terms = _terms(float(np.abs(rho).max()))
+    # powers of rho that count, times m^5 from five derivatives
+    most = float(np.clip(np.abs(rho).max(), 1e-12, 1.0 - 1e-9))
+    terms = min(LIMITS.hermite_terms, max(64, math.ceil(80.0 / -math.log(most))))
     (ax, bx), (ay, by) = _rows(phi, *qx, terms), _rows(phi, *qy, terms)
     products = {(0, 0): ax * ay, (1, 0): bx * ay, (0, 1): ax * by, (1, 1): bx * by}
     m = np.arange(terms)
@@ -274,13 +276,6 @@ def _expanded(phi: Activation, qx: tuple[Array, Array], qy: tuple[Array, Array],
         series = {(i, j, 0): (weights * product).sum(1) for (i, j), product in products.items()}
         found.append(_PairSeries.of(series.pop((0, 0, 0)), series))
     return found
-
-
-def _terms(rho: float) -> int:
-    """How many powers of rho count, times m^5 from five derivatives."""
-    if rho >= 1.0:
-        return LIMITS.hermite_terms
-    return min(LIMITS.hermite_terms, max(64, math.ceil(80.0 / -math.log(max(rho, 1e-12)))))
 
 
 def _rows(phi: Activation, q: Array, rate: Array, terms: int) -> tuple[Array, Array]:

@@ -61,9 +61,6 @@ def _implicit(deq: DEQ, layer: _Conjugate, drive: Array, kernel: Kernel) -> Arra
     return np.asarray(implicit(known, layer, sigma_a2, (kernel,), lambda gap: None, deq.readout)[kernel])
 
 
-# ---- variances -------------------------------------------------------------------------------------------
-
-
 def _variances(network: Network, z: Complex) -> list[Complex] | None:
     """What every layer receives, or ``None`` where that is not known to be analytic."""
     if isinstance(network, DEQ):
@@ -154,9 +151,6 @@ def _sum(terms: Complex, x: Array) -> Array:
     return np.where(sizes[:, -1] <= LIMITS.series_end * sizes.sum(1), sizes.sum(1), np.nan)
 
 
-# ---- Gaussian averages at complex variances --------------------------------------------------------------
-
-
 def _real(phi: Activation, q: Complex, terms: int) -> tuple[Tensor, Tensor, Tensor]:
     """Phi at real nodes x, the complex weights there, and x / sqrt(q)."""
     variance = torch.from_numpy(q)
@@ -184,9 +178,6 @@ def _continues(phi: Activation) -> bool:
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
         return False
     return bool(np.allclose(rotated, _averages(q, *_real(phi, q, 1))[0], rtol=1e-9, atol=0.0))
-
-
-# ---- one layer -------------------------------------------------------------------------------------------
 
 
 class _Conjugate(LayerMaps):

@@ -164,9 +164,6 @@ def _widths(network: Network | ConvDEQ, width: Any, features: int) -> tuple[int,
     return widths
 
 
-# ---- one network -----------------------------------------------------------------------------------------
-
-
 class _Drawn:
     """One draw of weights: Gram matrices of its features and of its gradients at the given rows."""
 

@@ -30,26 +30,21 @@ DEGREE = 3
 TERMS = 2 * DEGREE  # Hermite coefficients a_0 ... a_5 decide a jet of degree 3
 
 
-_SPAN = range(DEGREE + 1)
-_MONOMIALS = tuple(
-    sorted((m for m in itertools.product(_SPAN, _SPAN, _SPAN) if sum(m) <= DEGREE), key=lambda m: (sum(m), m))
+MONOMIALS = tuple(
+    sorted((m for m in itertools.product(range(DEGREE + 1), repeat=3) if sum(m) <= DEGREE), key=lambda m: (sum(m), m))
 )
-
-
-def monomials() -> tuple[tuple[int, int, int], ...]:
-    """The exponents (i, j, k) of u^i v^j d^k, in the order of a jet's last axis."""
-    return _MONOMIALS
+"""The exponents (i, j, k) of u^i v^j d^k, in the order of a jet's last axis."""
 
 
 def index(i: int, j: int, k: int) -> int:
     """Position of u^i v^j d^k in a jet."""
-    return _MONOMIALS.index((i, j, k))
+    return MONOMIALS.index((i, j, k))
 
 
 class KernelJet(Series):
     """A kernel around the pair: its off-diagonal jet, and its diagonal as a series in u."""
 
-    bases = (monomials(), tuple((i,) for i in range(DEGREE + 1)))
+    bases = (MONOMIALS, tuple((i,) for i in range(DEGREE + 1)))
 
     @staticmethod
     def of(cross: Array, diagonal: Array) -> KernelJet:
@@ -57,13 +52,13 @@ class KernelJet(Series):
 
     @property
     def cross(self) -> Array:
-        """The coefficients of :func:`monomials`."""
-        return self.c[..., : len(monomials())]
+        """The coefficients of ``MONOMIALS``."""
+        return self.c[..., : len(MONOMIALS)]
 
     @property
     def diagonal(self) -> Array:
         """The coefficients of 1, u, u^2 ..."""
-        return self.c[..., len(monomials()) :]
+        return self.c[..., len(MONOMIALS) :]
 
     def about(self) -> tuple[Array, Array, Array]:
         """The diagonal at the typical norm; powers of its relative deviation from there, and of the rest."""
@@ -77,7 +72,7 @@ class KernelJet(Series):
         return scale, every.diagonal, every.cross
 
 
-_PAIRS = Products(_MONOMIALS)
+_PAIRS = Products(MONOMIALS)
 
 
 def compose(series: Array, inner: Array) -> Array:
@@ -175,7 +170,7 @@ def _diagonal_form(size: int) -> Array:
     """E[f^2] = sum_k A_k(e)^2 (1+e)^k, A_k(e) = sum_i _weight(k, i) a_(k+2i) e^i: one quadratic form per power of e."""
     form = np.zeros((DEGREE + 1, size, size))
     for k in range(size):
-        for i, j, m in monomials():
+        for i, j, m in MONOMIALS:
             if k + 2 * max(i, j) < size:
                 form[i + j + m, k + 2 * i, k + 2 * j] += _weight(k, i) * _weight(k, j) * math.comb(k, m)
     return form
@@ -196,7 +191,7 @@ def apply_layer(layer: LayerJet, diagonal: Array, cross: Array, derivative: bool
     return _PAIRS.product(sides[..., _FIRST] * sides[..., _SECOND] * (_BOTH == 0), cross).sum(-2)
 
 
-_FIRST, _SECOND, _BOTH = np.array(_MONOMIALS).T  # the factors of a(u) b(v) as a jet
+_FIRST, _SECOND, _BOTH = np.array(MONOMIALS).T  # the factors of a(u) b(v) as a jet
 
 
 def _side_table(derivative: bool) -> tuple[Array, Array]:

@@ -266,9 +266,6 @@ def _float64(value: Any) -> Tensor:
     return torch.as_tensor(value).to("cpu", torch.float64)
 
 
-# ---- one pair of inputs -----------------------------------------------------------------------------------
-
-
 def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Lambda of a DEQ at pairs of inputs: its two variances and its covariance (flat float64 tensors)."""
     qx, qy = equilibrium_variance(deq, torch.stack([sx, sy]))

@@ -91,9 +91,6 @@ def _norms(norm: Any) -> Array:
     return array
 
 
-# ---- on a circle of complex cosines ------------------------------------------------------------------------
-
-
 def norm_series(
     network: Network, s: Any, t: Any, kernel: Kernel, terms: int, *, oversampling: int = 4, damped: bool = False
 ) -> Array:
@@ -141,9 +138,6 @@ def _equilibrium(deq: DEQ, q: Array, gram: Complex, kernel: Kernel) -> Complex:
             f"the covariance equation of {deq!r} did not converge on the circle of complex cosines; {deq.advice}"
         )
     return np.asarray(implicit(lam, layer, sigma_a2, (kernel,), lambda gap: None, deq.readout)[kernel])
-
-
-# ---- a layer at complex covariances --------------------------------------------------------------------
 
 
 def _circle_layer(phi: Activation, qx: Array, qy: Array, points: int) -> LayerMaps:

@@ -138,7 +138,7 @@ def _build(spec: KernelSpec, scale: NormScale, dtype: torch.dtype, patience: flo
         grid = _Grid(spec, scale, size, terms, dtype, patient=slow)
         if not grid.finite:
             return None
-        more = grid.wanted_angles(tolerance), grid.wanted_norms(tolerance)
+        more = _wanted(grid.relative.transpose(0, 1), tolerance), grid.wanted_norms(tolerance)
         if more == (terms, size):
             return grid.table(tolerance)
         if (more[0] > terms and terms == angles[-1]) or (more[1] > size and size == norms[-1]):
@@ -188,10 +188,6 @@ class _Grid:
         self.coefficients = half.transpose(2, 3) @ self.norm.T  # (kernels, angles, norms, norms)
         self.finite = all(bool(torch.isfinite(v).all()) for v in (self.coefficients, self.own))
         self.relative = _relative(self.coefficients)
-
-    def wanted_angles(self, tolerance: float) -> int:
-        """As many as there are if the last orders of the angle are nothing, else what their fall lets expect."""
-        return _wanted(self.relative.transpose(0, 1), tolerance)
 
     def wanted_norms(self, tolerance: float) -> int:
         """As many norms as there are if their last orders are nothing, else what their fall lets expect."""

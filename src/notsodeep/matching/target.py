@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..equivalents import Coefficients, coefficients
 from ..errors import ContractionError, InvalidInputError
-from ..kernels.jets import DEGREE, KernelJet, implicit_jets, index, layer_of, monomials, network_jets
+from ..kernels.jets import DEGREE, MONOMIALS, KernelJet, implicit_jets, index, layer_of, network_jets
 from ..mixtures import MixtureStatistics
 from ..networks import DEQ, ENN, SCALES, Kernel, is_tangent
 from ._limits import LIMITS
@@ -19,8 +19,8 @@ from ._limits import LIMITS
 Array = NDArray[Any]
 
 FOUR = (index(0, 0, 1), index(1, 1, 0), index(0, 0, 2))  # c1 tau0^2, c2 tau0^4, c3 tau0^4 within a jet
-_BEYOND = [i for i, m in enumerate(monomials()) if sum(m) > 0 and i not in FOUR]
-_WEIGHTS = LIMITS.off_diagonal * LIMITS.fluctuation ** np.array([sum(monomials()[i]) for i in _BEYOND], dtype=float)
+_BEYOND = [i for i, m in enumerate(MONOMIALS) if sum(m) > 0 and i not in FOUR]
+_WEIGHTS = LIMITS.off_diagonal * LIMITS.fluctuation ** np.array([sum(MONOMIALS[i]) for i in _BEYOND], dtype=float)
 _LINE_WEIGHTS = LIMITS.fluctuation ** np.arange(1.0, DEGREE)
 
 
