@@ -1,8 +1,8 @@
 """Units of a DEQ whose feedback is replaced by a Gaussian of the same variance: for inputs of every norm.
 
-A unit phi(P(s) w.x + R(s) w'.x + b(s) beta), s = |x|, w and w' independent, beta a normal number of its own, has the
-kernel E[phi(u) phi(v)] at the covariance (P P' + R R') x.y + b b', of the form that the pre-activations of a DEQ nearly
-have. It tends to the DEQ's kernel at both ends of the norms (theory, section 13).
+A unit phi(P w.x + R(s) w'.x + C(s) w''.x + b(s) beta), s = |x|, with independent directions and a normal number beta of
+its own, has the kernel E[phi(u) phi(v)] at the covariance (P^2 + R R' + C C') x.y + b b', of the form that the
+pre-activations of a DEQ nearly have. It tends to the DEQ's kernel at both ends of the norms (theory, section 13).
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0  # multiples of it are spread evenly, in 
 
 @dataclass(frozen=True, repr=False)
 class Feedback(NormUnits):
-    """A layer of units phi(P(s) w.x + R(s) w'.x + b(s) beta), where w' belongs to the unit before.
+    """A layer of units phi(P w.x + R(s) w'.x + C(s) w''.x + b(s) beta); w' and w'' belong to the two units before.
 
-    ``parts`` are the Chebyshev coefficients, in (s - 1)/(s + 1), of P, of R and of b/(s + ``offset``); no b: two rows.
+    ``parts`` are the Chebyshev coefficients, in (s - 1)/(s + 1), of R, of C and of b/(s + ``offset``); no b: two rows.
+    ``drive`` is P.
     ``core``: a quarter of the units are of another kind, which make the kernel exact within a range of norms. There the
     others leave them the ``share`` of it; towards the ends of the core's own range both fade to what holds beyond.
     """
 
     base: Activation
     parts: tuple[tuple[float, ...], ...]
+    drive: float = 1.0
     offset: float = 0.0
     core: Conditioned | None = None
     share: float = 0.0
@@ -59,7 +61,9 @@ class Feedback(NormUnits):
     def __repr__(self) -> str:
         shared = " + b(|x|) beta" if len(self.parts) == 3 else ""
         beside = f", beside {self.core!r}" if self.core else ""
-        return f"Feedback({self.base!r} of P(|x|) w.x + R(|x|) w'.x{shared}, all norms{beside})"
+        return (
+            f"Feedback({self.base!r} of {self.drive:.4g} w.x + R(|x|) w'.x + C(|x|) w''.x{shared}, all norms{beside})"
+        )
 
     @property
     def kinks(self) -> tuple[float, ...]:
@@ -95,7 +99,7 @@ class Feedback(NormUnits):
             return torch.tensor(self.parts, dtype=torch.float64).T
 
     def amplitudes(self, norm: Tensor, coefficients: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return P, R and b at these norms."""
+        """Return R, C and b at these norms."""
         rows = self._coefficients if coefficients is None else coefficients
         first, second, *rest = (chebyshev((norm - 1.0) / (norm + 1.0), len(rows)) @ rows.to(norm)).unbind(-1)
         return first, second, (norm + self.offset) * rest[0] if rest else torch.zeros_like(norm)
@@ -104,9 +108,9 @@ class Feedback(NormUnits):
         count, width, norm = self._coefficients.numel(), before.shape[-1], row_norms(inputs)
         first = self._first(width)
         rows = table[:count].unflatten(0, (len(self.parts), -1)).T
-        drive, feedback, shared = (part.unsqueeze(-1) for part in self.amplitudes(norm, rows))
+        linear, rest, shared = (part.unsqueeze(-1) for part in self.amplitudes(norm, rows))
         own, beta = before[..., :first], table[count : count + first]
-        argument = torch.addcmul(drive * own, feedback, own.roll(1, -1))
+        argument = torch.addcmul(self.drive * own, linear, own.roll(1, -1)).addcmul(rest, own.roll(2, -1))
         units = self.base(torch.addcmul(argument, shared, beta) if len(self.parts) == 3 else argument)
         if self.core is None or first == width:
             return units
@@ -129,13 +133,13 @@ class Feedback(NormUnits):
             "",
             "",
             f"def {name}(before, x):",
-            '    """Units phi(P w.x + R v.x + b beta): P, R and b depend on |x|, v is the w of the unit before."""',
+            '    """Units phi of w.x, of the w.x of the two units before and of a constant, with factors of |x|."""',
             "    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)",
             *chebyshev_lines("(norm - 1) / (norm + 1)", len(rows[0])),
             f"    parts = [sum(c * p for c, p in zip(row, chebyshev)) for row in {name.upper()}]",
             *(shared if end else []),
-            f"    argument = parts[0] * before + parts[1] * before.roll(1, -1){end}",
-            f"    return {name}_phi(argument)",
+            "    feedback = parts[0] * before.roll(1, -1) + parts[1] * before.roll(2, -1)",
+            f"    return {name}_phi({self.drive!r} * before + feedback{end})",
             "",
             "",
             *self.base.source_lines(f"{name}_phi"),

@@ -157,9 +157,10 @@ class FeedbackLayer:
     """Units with feedback at a batch of squared norms: their activation at another covariance, and their core."""
 
     def __init__(self, phi: Feedback, qx: Tensor, qy: Tensor) -> None:
-        (px, rx, bx), (py, ry, by) = (phi.amplitudes(q.sqrt()) for q in (qx, qy))
-        self.along, self.shared = px * py + rx * ry, bx * by
-        self.inner = Layer(phi.base, (px * px + rx * rx) * qx + bx * bx, (py * py + ry * ry) * qy + by * by)
+        square, (rx, cx, bx), (ry, cy, by) = phi.drive**2, *(phi.amplitudes(q.sqrt()) for q in (qx, qy))
+        self.along, self.shared = square + rx * ry + cx * cy, bx * by
+        own = ((square + r * r + c * c) * q + b * b for r, c, b, q in ((rx, cx, bx, qx), (ry, cy, by, qy)))
+        self.inner = Layer(phi.base, *own)
         self.core = None if phi.core is None else phi.core.layer(qx, qy)
         self.far, self.near = (x * y for x, y in zip(*(phi.fading(q.sqrt()) for q in (qx, qy)), strict=True))
 

@@ -8,6 +8,7 @@ a factor near one that is searched (docs/one_layer.md, "All norms").
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -19,10 +20,12 @@ from ..._chebyshev import to_coefficients
 from ..._progress import track
 from ...activations import Feedback
 from ...kernels import diagonal, pairwise
+from ...kernels.expectations import layer_of
 from ...kernels.pointwise import equilibrium_variance
 from ...networks import DEQ, ENN
 from ..certificates import Proof, Tried
 from .bound import LayerDesign
+from .covering import prove
 from .orders import Array, measure, sample, vanishes_at_zero
 from .ranged import fitted
 
@@ -33,13 +36,22 @@ _SEARCHED = "no pair of inputs is more than a tenth worse than the worst that a 
 def design(deq: DEQ) -> LayerDesign:
     """The units whose largest error over a grid of norms and angles is smallest, with what a search finds of them."""
     grid, shown = _grid(deq), "units for all norms"
-    shares = (1.0,) if deq.odd else (1.0, 1.1, 1.2, 1.35)  # odd activations have nothing to share but a bias
-    share = min(track(shares, len(shares), shown), key=lambda f: float(grid.errors(_layer(deq, f, 1.0)).max()))
-    turn = min(track((0.95, 1.0, 1.05), 3, shown), key=lambda f: float(grid.errors(_layer(deq, share, f)).max()))
-    layer = _layer(deq, share, turn)
-    proof = _search(grid, layer)
+    shares = (1.0,) if deq.odd else (1.0, 1.1, 1.15, 1.2, 1.25)  # odd activations have nothing to share but a bias
+    share = min(track(shares, len(shares), shown), key=lambda f: float(grid.errors(_layer(deq, f)).max()))
+    layer = _layer(deq, share)
+    proof = _proof(grid, layer)
     reason = "one kind of units for all norms: those of the DEQ with a Gaussian in the place of the feedback"
     return LayerDesign(layer, proof, (Tried(1, proof.bound, FAMILY),), reason)
+
+
+def _proof(grid: _Pairs, layer: Feedback) -> Proof:
+    """The bound that boxes prove, or what a search finds where they prove none."""
+    found = grid.errors(layer)
+    worst = int(np.argmax(found))
+    bound = prove(grid.deq, layer, float(found[worst]))
+    if not math.isfinite(bound):
+        return _search(grid, layer)
+    return Proof(bound, float(found[worst]), float(np.cos(grid.place[2, worst])))
 
 
 def design_with_core(deq: DEQ, norms: tuple[float, float], tol: float, kinds: int | str) -> LayerDesign:
@@ -48,7 +60,7 @@ def design_with_core(deq: DEQ, norms: tuple[float, float], tol: float, kinds: in
     A little less than all of the units' kernel is taken there, so that what is left has positive semi-definite orders,
     up to a rest that the search sees.
     """
-    (low, high), layer = norms, _layer(deq, 1.0, 1.0)
+    (low, high), layer = norms, _layer(deq, 1.0)
     target = measure(deq, "ck", (low / layer.fade, layer.fade * high), tol)
     own = sample(ENN([layer]), "ck", target.low, target.high, target.power, len(target.orders), len(target.nodes))
     grid, rows = _grid(deq, (max(low, 1e-3 * high), high), 7), []
@@ -68,24 +80,30 @@ def design_with_core(deq: DEQ, norms: tuple[float, float], tol: float, kinds: in
     return LayerDesign(best, proof, table, reason, outside)
 
 
-def _layer(deq: DEQ, shared: float, turn: float) -> Feedback:
-    """The units with these factors of the shared part and of the angle between drive and feedback."""
-    x = chebyshev_nodes(33)
+def _layer(deq: DEQ, shared: float) -> Feedback:
+    """The units with this factor of the shared part.
+
+    Of the feedback, the part that is linear in the input has a direction of its own, and so has the rest.
+    """
+    x = chebyshev_nodes(65)
     s = (1.0 + x) / (1.0 - x)
     squares = torch.from_numpy(s**2)
-    q = equilibrium_variance(deq, squares).numpy()
+    q = equilibrium_variance(deq, squares)
     zero = torch.zeros_like(squares)
     apart = pairwise(deq, squares, squares, zero, ("ck",), check=False)["ck"]
     sigma_a2, sigma_b2, _ = deq.variances
-    drive = sigma_b2 * s**2
-    common = np.clip(shared**2 * (sigma_a2 * apart + deq.drive(zero)).numpy(), 0.0, np.maximum(q - drive, 0.0))
-    angle = turn * np.arctan2(np.sqrt(np.maximum(q - drive - common, 0.0)), np.sqrt(drive))
+    drive = sigma_b2 * squares
+    common = torch.minimum(shared**2 * (sigma_a2 * apart + deq.drive(zero)), (q - drive).clamp_min(0.0))
+    slope = sigma_a2 * layer_of(deq.activation, q, q).both(common)[1]
+    linear = torch.minimum(drive * slope / (1.0 - slope), q - drive - common).clamp_min(0.0)
+    rest = (q - drive - common - linear).clamp_min(0.0)
     offset = 0.0 if vanishes_at_zero(deq) else 1.0
-    size = np.sqrt(q - common) / s
-    rows = [size * np.cos(angle), size * np.sin(angle), np.sqrt(common) / (s + offset)]
+    rows = [linear.sqrt().numpy() / s, rest.sqrt().numpy() / s, common.sqrt().numpy() / (s + offset)]
     found = np.stack(rows if common.max() > 1e-12 * q.max() else rows[:2]) @ to_coefficients(len(x)).T
-    found[np.abs(found) < 1e-14] = 0.0
-    return Feedback(deq.activation, tuple(map(tuple, found.tolist())), offset)
+    found = found[:, : int(np.flatnonzero(np.abs(found).max(0) > 1e-13)[-1]) + 1]
+    ends = found.sum(1)
+    found[:, 0] -= np.where(np.abs(ends) < 1e-6, ends, 0.0)  # those of bounded activations vanish at infinity
+    return Feedback(deq.activation, tuple(map(tuple, found.tolist())), math.sqrt(sigma_b2), offset)
 
 
 # ---- errors --------------------------------------------------------------------------------------------------
