@@ -1,8 +1,8 @@
 """One layer for inputs of every norm, 0 to infinity: units of the DEQ with a Gaussian in the place of the feedback.
 
-The pre-activation of a unit phi(P w.x + R w'.x + b beta) has the variance of the DEQ's at every norm. What all inputs
-share of it (b) and how far the rest turns between two norms (P against R) are read off the DEQ's covariance, each times
-a factor near one that is searched (docs/one_layer.md, "All norms").
+The pre-activation of a unit phi(P w.x + R w'.x + C w''.x + b beta) has the variance of the DEQ's at every norm. What
+all inputs share of it (b, times a factor that is searched) and what is linear in the input (R) are read off the
+DEQ's covariance (docs/one_layer.md, "All norms").
 """
 
 from __future__ import annotations
