@@ -25,7 +25,7 @@ def test_lines_are_the_predictions() -> None:
 def test_an_estimate_is_drawn_with_its_interval() -> None:
     X, y = MIX.sample(160, seed=0)
     found = nsd.estimate_learning(RELU, X, y, ridge=0.1)
-    display = nsd.plots.LearningDisplay.from_curve(found, up_to=640).plot()
+    display = nsd.plots.LearningDisplay.from_curve(found).plot()
     assert display.ax_ is not None
     assert display.ax_.collections
     assert nsd.plots.LearningDisplay.from_curve(found).plot(quantity="mse").ax_.get_ylabel() == "mean squared error"

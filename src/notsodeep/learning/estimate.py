@@ -36,12 +36,9 @@ class PowerLaw:
     standard deviation of its own (docs/learning.md says how often the intervals hold).
     """
 
-    logs: Array
-    """Logarithms of the sizes, (5,)."""
-    values: Array
-    """Logarithms of the errors, (5,)."""
-    covariance: Array
-    """Covariance of the values by the chance of the rows, (5, 5)."""
+    logs: Array  # Logarithms of the sizes, (5,)
+    values: Array  # Logarithms of the errors, (5,)
+    covariance: Array  # Covariance of the values by the chance of the rows, (5, 5)
 
     @staticmethod
     def fit(sizes: Array, errors: Array) -> PowerLaw:

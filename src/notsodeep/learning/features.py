@@ -44,14 +44,10 @@ LIMITS = Limits()
 class LongerRows:
     """The features of rows whose squared norm is one standard deviation above the mean of their class."""
 
-    values: Array
-    """Joint eigenvalues, (r, K)."""
-    plain: Array
-    """The same if slope and diagonal of the kernel did not move with the norm, (r, K)."""
-    means: Array
-    """What the means are multiplied by, (r, K)."""
-    offsets: Array
-    """What o_a has more, (K,)."""
+    values: Array  # Joint eigenvalues, (r, K)
+    plain: Array  # The same if slope and diagonal of the kernel did not move with the norm, (r, K)
+    means: Array  # What the means are multiplied by, (r, K)
+    offsets: Array  # What o_a has more, (K,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,20 +57,13 @@ class LinearProblem:
     noise: Commuting | NonCommuting
     counts: Array
     p: int
-    offsets: Array
-    """o_a, (K,): what the diagonal of the kernel adds to the ridge."""
-    diagonal: float
-    """Mean of the kernel over points with themselves: the unit of the ridge."""
-    neglected: float
-    """Strength of what (x . y)^2 adds beyond the features, times the ridge."""
-    trusted: float
-    """The largest strength at which predictions are reliable."""
-    norm_spread: float
-    """Largest variance of ||x||^2 within a class, relative to its mean squared."""
-    hidden: float = 0.0
-    """What the products add to the ridge in that comparison."""
-    longer: LongerRows | None = None
-    """For joint spectra."""
+    offsets: Array  # o_a, (K,): what the diagonal of the kernel adds to the ridge
+    diagonal: float  # Mean of the kernel over points with themselves: the unit of the ridge
+    neglected: float  # Strength of what (x . y)^2 adds beyond the features, times the ridge.
+    trusted: float  # The largest strength at which predictions are reliable
+    norm_spread: float  # Largest variance of ||x||^2 within a class, relative to its mean squared
+    hidden: float = 0.0  # What the products add to the ridge in that comparison
+    longer: LongerRows | None = None  # For joint spectra
 
     @property
     def ratios(self) -> Array:

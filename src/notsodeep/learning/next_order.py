@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..spectra.population import OWN, Array, Commuting, CommutingAt, NonCommuting
+from ..spectra.population import OWN, Array, Commuting, NonCommuting
 from .features import LongerRows
 from .resolvent import Resolvent, solve
 
@@ -66,21 +66,7 @@ def _parts(at: Resolvent, longer: LongerRows | None) -> tuple[Array, Array, Arra
 
 
 def _uneven(at: Resolvent, longer: LongerRows) -> Array:
-    """Ask Q for three kinds of rows of each class: as they are, longer ones, and longer ones of a plain network."""
-    assert isinstance(at.bulk, CommutingAt)
-    noise, classes = at.bulk.of, at.g.shape[1]
-    seen = np.abs(noise.mean_grams).max(axis=(1, 2)) > 0.0
-    kinds = [
-        np.concatenate([part, np.zeros((1, classes))]) for part in (noise.values[:-1], longer.values, longer.plain)
-    ]
-    means = np.ones((len(noise.values), 3, classes))
-    means[:-1, 1] = longer.means
-    scales = means.reshape(len(means), -1)[seen]
-    grams = np.tile(noise.mean_grams[seen], (1, 3, 3)) * scales[:, :, None] * scales[:, None, :]
-    nobody = np.zeros(2 * classes)
-    joint = Commuting(np.append(noise.ratios, nobody), np.hstack(kinds)[seen], noise.weights[seen], grams)
-    problem = replace(at.problem, noise=joint, counts=np.append(at.problem.counts, nobody))
-    g = np.hstack([at.g, np.zeros_like(at.g), np.zeros_like(at.g)])
-    rest = (noise.weights * at.bulk.inverse)[:, ~seen] @ np.hstack(kinds)[~seen]
-    now, moved, plain = np.split(Resolvent(problem, joint, g).traces + rest, 3, axis=1)
-    return (moved - now + longer.offsets) ** 2 - (plain - now) ** 2
+    target = np.zeros((1, at.g.shape[1]))
+    values, plain = (np.vstack([part, target]) for part in (longer.values, longer.plain))
+    moved = at.traces_of(values, np.vstack([longer.means, 1.0 + target])) - at.traces + longer.offsets
+    return moved**2 - (at.traces_of(plain, np.ones_like(plain)) - at.traces) ** 2

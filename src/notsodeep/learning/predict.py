@@ -18,7 +18,7 @@ from ..networks import Kernel, Network
 from ..spectra.population import Array
 from ..spectra.sources import source_of
 from .features import Concentration, check_twin, concentration, limit_problem, linear_problem
-from .schedules import Scores, confusions, flow_scores, ridge_scores
+from .schedules import confusions, flow_scores, ridge_scores
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -132,7 +132,8 @@ def predict_learning(
     scores = train(problem, points * unit, wanted)
     _report_interpolation(float(scores.doubt.max()), source.p)
     shares = mixture.weights if isinstance(mixture, GaussianMixture) else source.shares
-    confusion, error = _confusion(scores, wanted)
+    pairs = [confusions(m[None], v[None], wanted) for m, v in zip(scores.means, scores.covariances, strict=True)]
+    confusion = np.concatenate([found for found, _ in pairs])
     squares = ((scores.means - wanted) ** 2 + np.einsum("nboo->nbo", scores.covariances)).mean(-1)
     squares = squares * scores.finite if refined else squares
     shown = _unwrapped if scalar else np.asarray
@@ -150,7 +151,7 @@ def predict_learning(
         accuracy=shown(np.einsum("nbb,b->n", confusion, shares)),
         mse=shown(squares @ shares),
         training_error=shown(scores.training_error),
-        quadrature_error=error,
+        quadrature_error=max(error for _, error in pairs),
         concentration=test,
     )
 
@@ -214,11 +215,6 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else f"[{value[0]:.4g} ... {value[-1]:.4g}]"
 
 
-def _confusion(scores: Scores, targets: Array) -> tuple[Array, float]:
-    pairs = [confusions(m[None], v[None], targets) for m, v in zip(scores.means, scores.covariances, strict=True)]
-    return np.concatenate([c for c, _ in pairs]), max(e for _, e in pairs)
-
-
 # ---- curves over the number of points, the ridge or the time, for several networks ----------------------------
 
 Axis = Literal["n", "ridge", "times"]
@@ -226,18 +222,14 @@ Axis = Literal["n", "ridge", "times"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LearningCurve:
-    """Predicted curves of M networks at N points."""
+    """Predicted curves of M networks, (M, N), at N points in increasing order."""
 
     axis: Axis
     points: Array
-    """(N,), in increasing order."""
     names: tuple[str, ...]
     accuracy: Array
-    """(M, N)"""
     mse: Array
-    """(M, N)"""
     training_error: Array
-    """(M, N)"""
     kernel: Kernel
 
     def to_dict(self) -> dict[str, Any]:
@@ -300,7 +292,8 @@ def learning_curve(
     >>> curve.accuracy.round(2).tolist()
     [[0.81, 0.86, 0.89], [0.78, 0.83, 0.89]]
     """
-    named = networks if isinstance(networks, Mapping) else {_name(networks): networks}
+    name = "twin" if isinstance(networks, Twin) else repr(networks)
+    named = networks if isinstance(networks, Mapping) else {name: networks}
     if not named:
         raise InvalidInputError("a learning curve needs at least one network")
     axis, points = _axis(n, ridge, times)
@@ -310,10 +303,6 @@ def learning_curve(
     found = [[predict_learning(g, mixture, **(given | run)) for run in runs] for g in named.values()]
     rows = {field: np.array([np.hstack([getattr(q, field) for q in row]) for row in found]) for field in _FIELDS}
     return LearningCurve(axis, points, tuple(named), kernel=kernel, **rows)
-
-
-def _name(network: Network | Twin) -> str:
-    return "twin" if isinstance(network, Twin) else repr(network)
 
 
 def _axis(n: Any, ridge: Any, times: Any) -> tuple[Axis, Array]:

@@ -21,12 +21,9 @@ from .features import LinearProblem
 class Pair:
     """Two resolvents Q_i and Q_j together, for many pairs."""
 
-    couplings: Array
-    """tr(S_a Q_i S_c Q_j)/p, (pairs, K, K)."""
-    forms: Array
-    """m_a' Q_i Sigma_b Q_j m_c, (pairs, K for b, K, K)."""
-    noises: Array
-    """tr(S_a Q_i Sigma_b Q_j)/p, (pairs, K for a, K for b)."""
+    couplings: Array  # tr(S_a Q_i S_c Q_j)/p, (pairs, K, K)
+    forms: Array  # m_a' Q_i Sigma_b Q_j m_c, (pairs, K for b, K, K)
+    noises: Array  # tr(S_a Q_i Sigma_b Q_j)/p, (pairs, K for a, K for b)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +61,18 @@ class Resolvent:
         removed = np.einsum("nac,nbca->nb", self._weights, self.bulk.forms(OWN))
         added = np.einsum("naa->na", self.means)
         return self.bulk.traces() + (added - removed) / self.problem.p
+
+    def traces_of(self, values: Array, scales: Array) -> Array:
+        """tr(S_a Q)/p for other eigenvalues (r, K) and means times ``scales`` (r, K), in a joint spectrum; (N, K)."""
+        assert isinstance(self.bulk, CommutingAt)
+        noise, p, W = self.bulk.of, self.problem.p, self._weights
+        rows = noise.within[0]
+        grams, inverse, scales = noise.mean_grams[rows], self.bulk.inverse[:, rows], scales[rows]
+        along = np.tensordot(W, grams, axes=((1, 2), (1, 2))) * inverse**2 @ values[rows]
+        across = np.tensordot(inverse, scales[:, :, None] * grams, axes=1)
+        means = inverse @ (scales**2 * np.einsum("raa->ra", grams))
+        means = means - np.einsum("nab,nbc,nac->na", across, W, across, optimize=True)
+        return (noise.weights * self.bulk.inverse) @ values + (means - along) / p
 
     def pair(self, pairs: Pairs) -> Pair:
         """Return what two of the points have together."""

@@ -23,12 +23,9 @@ class Scores:
 
     means: Array
     covariances: Array
-    training_error: Array
-    """(N,)"""
-    finite: Array
-    """(N, K): what the order 1/p does to the squared error."""
-    doubt: Array
-    """(N,): what the order 1/p^2 may do to it."""
+    training_error: Array  # (N,)
+    finite: Array  # (N, K): what the order 1/p does to the squared error
+    doubt: Array  # (N,): what the order 1/p^2 may do to it
 
 
 def ridge_scores(problem: LinearProblem, ridges: Array, targets: Array) -> Scores:

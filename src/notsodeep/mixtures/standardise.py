@@ -132,10 +132,8 @@ def standardise(X: Any, *others: Any) -> Any:
 
     Parameters
     ----------
-    X : array of shape (n, p)
-        Training rows, NumPy or torch.
-    *others : arrays of shape (m, p)
-        Test rows, which get the transformation fitted on X.
+    X, *others : arrays of shape (n, p) and (m, p)
+        Training rows, NumPy or torch, and test rows, which get the transformation fitted on X.
 
     Returns
     -------
@@ -150,6 +148,4 @@ def standardise(X: Any, *others: Any) -> Any:
     (True, (2, 4))
     """
     fitted = Standardiser().fit(X)
-    if not others:
-        return fitted.transform(X)
-    return tuple(fitted.transform(part) for part in (X, *others))
+    return tuple(fitted.transform(part) for part in (X, *others)) if others else fitted.transform(X)

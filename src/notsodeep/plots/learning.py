@@ -22,8 +22,6 @@ class LearningDisplay(Display):
     ----------
     curve : LearningCurve or LearningEstimate
         What was predicted for several networks, or measured on real data.
-    up_to : int, optional
-        An estimate is continued to so many points; by default to four times as many as were measured.
 
     Examples
     --------
@@ -34,14 +32,14 @@ class LearningDisplay(Display):
     'training points'
     """
 
-    def __init__(self, curve: LearningCurve | LearningEstimate, up_to: int | None = None) -> None:
-        self.curve, self.up_to = curve, up_to
+    def __init__(self, curve: LearningCurve | LearningEstimate) -> None:
+        self.curve = curve
 
     @classmethod
     @checked
-    def from_curve(cls, curve: LearningCurve | LearningEstimate, up_to: int | None = None) -> LearningDisplay:
+    def from_curve(cls, curve: LearningCurve | LearningEstimate) -> LearningDisplay:
         """Build the display from predicted curves, or from one that was measured on real data."""
-        return cls(curve, up_to)
+        return cls(curve)
 
     @checked
     def plot(self, ax: Axes | None = None, *, quantity: Quantity = "accuracy") -> LearningDisplay:
@@ -62,7 +60,7 @@ class LearningDisplay(Display):
         values, errors = getattr(found, quantity), getattr(found, f"{quantity}_error")
         points = ax.errorbar(found.sizes, factor * values, yerr=factor * errors, fmt="o", label="leave-one-out")
         if quantity == "accuracy":
-            beyond = np.geomspace(found.sizes[0], self.up_to or 4 * found.sizes[-1], 60)
+            beyond = np.geomspace(found.sizes[0], 4 * found.sizes[-1], 60)
             best, low, high = found.predict(beyond)
             colour = points.lines[0].get_color()
             ax.plot(beyond, factor * best, color=colour, linewidth=1)

@@ -28,11 +28,6 @@ def _nodes(start: Array, stop: Array) -> Array:
     return _chebyshev.nodes(LIMITS.nodes, start[:, None], stop[:, None])
 
 
-def _coefficients(values: Array) -> Array:
-    """Return the coefficients of the interpolants through values at the nodes, along the last axis."""
-    return values @ _chebyshev.to_coefficients(LIMITS.nodes).T
-
-
 @dataclass(frozen=True, eq=False)
 class Bulk:
     """One interval of the support and the law on it."""
@@ -40,14 +35,10 @@ class Bulk:
     low: float
     high: float
     mass: float
-    breaks: Array
-    """Ends of the panels, angles from 0 to pi."""
-    coefficients: Array
-    """(panels, LIMITS.nodes): density per angle."""
-    integrals: Array
-    """(panels, LIMITS.nodes + 1): its antiderivatives, zero at the left end of each panel."""
-    cumulated: Array
-    """Mass to the left of each panel."""
+    breaks: Array  # Ends of the panels, angles from 0 to pi
+    coefficients: Array  # (panels, LIMITS.nodes): density per angle
+    integrals: Array  # (panels, LIMITS.nodes + 1): its antiderivatives, zero at the left end of each panel
+    cumulated: Array  # Mass to the left of each panel
 
     @classmethod
     def build(cls, low: float, high: float, mass: float, panels: Sequence[Panel], tolerance: float) -> Bulk:
@@ -111,10 +102,8 @@ class NoiseLaw:
     """Limiting law of W W', rows w_i = C_a^(1/2) N(0, I)/sqrt(p)."""
 
     bulks: tuple[Bulk, ...]
-    gaps: tuple[Gap, ...]
-    """Every interval outside the support, from -infinity to infinity."""
-    zero: float
-    """Mass of the atom at zero."""
+    gaps: tuple[Gap, ...]  # Every interval outside the support, from -infinity to infinity
+    zero: float  # Mass of the atom at zero
 
 
 def noise_law(population: Population, index: int) -> NoiseLaw:
@@ -167,7 +156,7 @@ def _fill(curve: Curve, guess: Guess, left: Gap, right: Gap) -> Bulk | Gap:
             return gap
         g = g.reshape(*angles.shape, -1)
         jacobian = 0.5 * (high - low) * np.sin(angles)
-        coefficients = _coefficients((g.imag @ shares) / np.pi * jacobian)
+        coefficients = (g.imag @ shares) / np.pi * jacobian @ _chebyshev.to_coefficients(LIMITS.nodes).T
         tail = np.abs(coefficients[:, -3:]).max(axis=1) * (stops - starts)
         good = (tail < population.tolerance * mass) | (depth == LIMITS.halvings - 1)
         done += zip(starts[good], stops[good], coefficients[good], strict=True)
@@ -224,6 +213,10 @@ def _halve(starts: Array, stops: Array, g: Array) -> tuple[Array, Array, Array]:
     new_starts = np.stack([starts, middle], axis=1).ravel()
     new_stops = np.stack([middle, stops], axis=1).ravel()
     local = _nodes(np.array([-1.0, 0.0]), np.array([0.0, 1.0])).ravel()
-    values = _coefficients(np.swapaxes(g, 1, 2)) @ chebyshev.chebvander(local, LIMITS.nodes - 1).T
+    values = (
+        np.swapaxes(g, 1, 2)
+        @ _chebyshev.to_coefficients(LIMITS.nodes).T
+        @ chebyshev.chebvander(local, LIMITS.nodes - 1).T
+    )
     guess = np.swapaxes(values, 1, 2).reshape(-1, g.shape[-1])
     return new_starts, new_stops, np.where(guess.imag > 0, guess, guess.conj() + 1e-12j)

@@ -55,13 +55,9 @@ class SpectralLaw:
         return self.coefficients.kernel
 
     @property
-    def _shift(self) -> float:
-        return self._part.shift
-
-    @property
     def support(self) -> list[tuple[float, float]]:
         """Intervals of the bulk, in increasing order; atoms are listed in :attr:`atoms`."""
-        return [(self._shift + b.low, self._shift + b.high) for b in self._noise.bulks]
+        return [(self._part.shift + b.low, self._part.shift + b.high) for b in self._noise.bulks]
 
     @property
     def masses(self) -> list[float]:
@@ -71,25 +67,18 @@ class SpectralLaw:
     @property
     def atoms(self) -> tuple[Atom, ...]:
         """The shifted zero with its mass, when n exceeds the rank of the noise."""
-        return (Atom(self._shift, self._noise.zero),) if self._noise.zero > 0 else ()
+        return (Atom(self._part.shift, self._noise.zero),) if self._noise.zero > 0 else ()
 
     def density(self, x: Any) -> Array:
         """Return the density of the bulk at x, a number or an array; atoms have none."""
-        points = _points(x)
-        out = np.zeros_like(points)
-        for bulk in self._noise.bulks:
-            out += bulk.density(points - self._shift)
-        return out
+        points = _points(x) - self._part.shift
+        return np.sum([bulk.density(points) for bulk in self._noise.bulks], axis=0)
 
     def cdf(self, x: Any) -> Array:
         """Return the share of eigenvalues up to x, a number or an array; atoms are included."""
-        points = _points(x)
-        out = np.zeros_like(points)
-        for atom in self.atoms:
-            out += np.where(points >= atom.value, atom.mass, 0.0)
-        for bulk in self._noise.bulks:
-            out += bulk.cdf(points - self._shift)
-        return np.minimum(out, 1.0)
+        points = _points(x) - self._part.shift
+        parts = [bulk.cdf(points) for bulk in self._noise.bulks]
+        return np.minimum(np.sum(parts, axis=0) + np.where(points >= 0.0, self._noise.zero, 0.0), 1.0)
 
     @cached_property
     def spikes(self) -> tuple[Spike, ...]:

@@ -28,20 +28,13 @@ class Linearised:
     + E_ab/p, and o_a more where i = j.
     """
 
-    own: Array
-    """E k(x, x), shape (K,)."""
-    slopes: Array
-    """A, shape (K, K), positive semi-definite."""
-    offsets: Array
-    """o, shape (K,)."""
-    kappa: float
-    """Weight of the norm fluctuations; zero when the kernel does not see them."""
-    direction: Array
-    """t, shape (K,)."""
-    excess: Array
-    """E, shape (K, K)."""
-    variances: Array
-    """v_a = p Var psi_i, shape (K,)."""
+    own: Array  # E k(x, x), shape (K,)
+    slopes: Array  # A, shape (K, K), positive semi-definite
+    offsets: Array  # o, shape (K,)
+    kappa: float  # Weight of the norm fluctuations; zero when the kernel does not see them
+    direction: Array  # t, shape (K,)
+    excess: Array  # E, shape (K, K)
+    variances: Array  # v_a = p Var psi_i, shape (K,)
 
     @property
     def unit(self) -> float:
@@ -138,14 +131,7 @@ def _check_seen(form: Linearised, c: Coefficients) -> None:
 
 
 def _low_rank(source: Source, form: Linearised) -> LowRankPart:
-    return LowRankPart(
-        shift=float(source.shares @ form.offsets),
-        ratios=source.counts / source.p,
-        excess=form.excess,
-        direction=form.direction,
-        kappa=form.kappa,
-        variances=form.variances,
-    )
+    return LowRankPart(float(source.shares @ form.offsets), source.counts / source.p, form)
 
 
 def _has_own_slopes(source: Source) -> bool:

@@ -61,12 +61,9 @@ OWN = Pairs(slice(None), slice(None))
 class Population(ABC):
     """What the solvers ask of the covariances."""
 
-    ratios: Array
-    """c_a = n_a/p, shape (K,)."""
-    tolerance: float
-    """Mass that the interpolated density may miss."""
-    last_step: float
-    """Relative size of a Newton step after which no other is needed."""
+    ratios: Array  # c_a = n_a/p, shape (K,)
+    tolerance: float  # Mass that the interpolated density may miss
+    last_step: float  # Relative size of a Newton step after which no other is needed
 
     @abstractmethod
     def at(self, g: Array) -> CommutingAt | SlopedAt | NonCommutingAt:
@@ -143,6 +140,12 @@ class Commuting(Population):
         """Products of the joint eigenvalues of every two classes, (r, K, K)."""
         return self.values[:, :, None] * self.values[:, None, :]
 
+    @cached_property
+    def within(self) -> tuple[Array, Array]:
+        """The rows that have means, and their Gram matrices times the eigenvalue of each class, (rows, K, L, L)."""
+        rows = np.flatnonzero(self.mean_grams.any(axis=(1, 2)))
+        return rows, self.values[rows, :, None, None] * self.mean_grams[rows, None]
+
     def negative_share(self, g: Array) -> float:
         den = 1.0 + self.values @ (self.ratios * g)
         return float(self.weights[den < 0].sum())
@@ -175,7 +178,8 @@ class CommutingAt:
 
     def means(self) -> Array:
         """Return m_a' R m_b with the L class means, (N, L, L)."""
-        return np.tensordot(self.inverse, self.of.mean_grams, axes=1)
+        rows = self.of.within[0]
+        return np.tensordot(self.inverse[:, rows], self.of.mean_grams[rows], axes=1)
 
     def couplings(self, pairs: Pairs = OWN) -> Array:
         """Return tr(C_a R_i C_b R_j)/p, (pairs, K, K)."""
@@ -183,13 +187,15 @@ class CommutingAt:
 
     def forms(self, pairs: Pairs = OWN) -> Array:
         """Return m_a' R_i C_b R_j m_c, (pairs, K for b, L, L)."""
-        within = self.of.values[:, :, None, None] * self.of.mean_grams[:, None]
-        return np.tensordot(self._both(pairs), within, axes=1)
+        rows, within = self.of.within
+        return np.tensordot(self._both(pairs)[:, rows], within, axes=1)
 
     def bent(self, weights: Array, pairs: Pairs) -> Array:
         """Return tr(W m' R_i C_a R_j C_b R_i m), (pairs, K, K), for symmetric W (pairs, L, L)."""
-        along = np.tensordot(weights, self.of.mean_grams, axes=((1, 2), (1, 2)))
-        return np.tensordot(along * self._both(pairs) * pairs.one(self.inverse), self.of.products, axes=1)
+        rows = self.of.within[0]
+        along = np.tensordot(weights, self.of.mean_grams[rows], axes=((1, 2), (1, 2)))
+        inverses = (self._both(pairs) * pairs.one(self.inverse))[:, rows]
+        return np.tensordot(along * inverses, self.of.products[rows], axes=1)
 
     def _both(self, pairs: Pairs) -> Array:
         return pairs.one(self.inverse) * pairs.two(self.inverse)

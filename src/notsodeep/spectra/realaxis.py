@@ -21,18 +21,14 @@ from .population import Array, Population, newton
 class State:
     """One real solution: the coordinate u = -1/g_a, g (K,), z, the tangent d(g, z)/dg_a, whether it lies in a gap."""
 
-    index: int
-    """The class a whose g is the coordinate."""
+    index: int  # The class a whose g is the coordinate
     u: float
     g: Array
     z: float
-    tangent: Array
-    """dg_b/dg_a for b != a, and dz/dg_a in place a."""
-    speed: float
-    """f = 1 - g_a^2 dz/dg_a: below 1 in a gap, 1 at its edges."""
+    tangent: Array  # dg_b/dg_a for b != a, and dz/dg_a in place a
+    speed: float  # f = 1 - g_a^2 dz/dg_a: below 1 in a gap, 1 at its edges
     valid: bool
-    mass: float
-    """Share of eigenvalues below z (exact separation)."""
+    mass: float  # Share of eigenvalues below z (exact separation)
 
     def seen_from(self, index: int) -> State:
         """Return the same solution with another class as coordinate."""
@@ -63,8 +59,7 @@ class Curve:
     """Real solutions of z = o_b - 1/g_b + tr(C_b R)/p, followed along u = -1/g_a."""
 
     population: Population
-    index: int
-    """The class a whose g is the coordinate far from the support."""
+    index: int  # The class a whose g is the coordinate far from the support
 
     def solve(self, u: float, near: State | None = None, steps: int = 40) -> State | None:
         """Return the solution at u next to ``near`` (to infinity without it); None if Newton does not converge."""
@@ -140,8 +135,7 @@ class Gap:
 
     curve: Curve
     inside: State
-    left: State | None
-    """State at the right edge of the bulk below the gap."""
+    left: State | None  # State at the right edge of the bulk below the gap
     right: State | None
     low: float
     high: float

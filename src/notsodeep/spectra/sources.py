@@ -25,14 +25,10 @@ class Source:
     tau0: float
     t: Array
     T: Array
-    norms: Array
-    """E||x||^2 by class: tr C_a/p + ||mu_a||^2/p."""
-    mean_gram: Array
-    """mu_a . mu_b."""
-    mean_covariance: Array
-    """mu_a' C_b mu_a."""
-    rank: int
-    """Directions that carry noise."""
+    norms: Array  # E||x||^2 by class: tr C_a/p + ||mu_a||^2/p
+    mean_gram: Array  # mu_a . mu_b.
+    mean_covariance: Array  # mu_a' C_b mu_a
+    rank: int  # Directions that carry noise
 
     @property
     def n(self) -> int:

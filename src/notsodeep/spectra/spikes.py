@@ -10,12 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.optimize import brentq
 
 from .population import Array
 from .realaxis import Gap, State
+
+if TYPE_CHECKING:
+    from .linearised import Linearised
 
 
 @dataclass(frozen=True)
@@ -44,45 +48,36 @@ class Spike:
 class LowRankPart:
     """What the kernel matrix adds to the noise Gram matrix, in the coordinate z'."""
 
-    shift: float
-    """c"""
-    ratios: Array
-    """n_a/p of the L classes."""
-    excess: Array
-    """E, shape (L, L)."""
-    direction: Array
-    """t, shape (L,)."""
-    kappa: float
-    """Weight of the norm fluctuations; zero when the kernel does not see them."""
-    variances: Array
-    """v_a = p Var psi_i, shape (L,)."""
+    shift: float  # c
+    ratios: Array  # n_a/p of the L classes
+    form: Linearised  # with E, t, kappa and v of the L classes
 
     def scales(self, g: Array) -> Array:
         """Return D with D N D free of units: the blocks of N are of the order of g, 1 and 1/g."""
         root = np.sqrt(np.abs(g))
-        return np.concatenate([1.0 / root, root, [1.0] if self.kappa > 0 else []])
+        return np.concatenate([1.0 / root, root, [1.0] if self.form.kappa > 0 else []])
 
     def matrix(self, g: Array, form: Array) -> Array:
         """Return D N D at a real solution g of the bulk, with form = M'RM: singular where N is, with the same signs.
 
         The last row and column of N are multiplied by sqrt(kappa); where kappa is zero there are none.
         """
-        weight = 1.0 + self.kappa * float((self.ratios * self.variances) @ g)
-        side = -math.sqrt(max(self.kappa, 0.0)) * self.direction
-        N = self._bordered(np.diag(self.ratios * g), np.eye(len(g)), -self.excess - form, side, weight)
+        weight = 1.0 + self.form.kappa * float((self.ratios * self.form.variances) @ g)
+        side = -math.sqrt(max(self.form.kappa, 0.0)) * self.form.direction
+        N = self._bordered(np.diag(self.ratios * g), np.eye(len(g)), -self.form.excess - form, side, weight)
         scales = self.scales(g)
         return scales[:, None] * N * scales
 
     def growth(self, g_slope: Array, form_slope: Array) -> Array:
         """Return the derivative of N with respect to z'."""
-        weight = self.kappa * float((self.ratios * self.variances) @ g_slope)
+        weight = self.form.kappa * float((self.ratios * self.form.variances) @ g_slope)
         nothing = np.zeros_like(form_slope)
         return self._bordered(np.diag(self.ratios * g_slope), nothing, -form_slope, nothing[0], weight)
 
     def _bordered(self, first: Array, cross: Array, second: Array, side: Array, weight: float) -> Array:
         empty = np.zeros((len(side), 1))
         whole = np.block([[first, cross, empty], [cross, second, side[:, None]], [empty.T, side[None], weight]])
-        return whole if self.kappa > 0 else whole[:-1, :-1]
+        return whole if self.form.kappa > 0 else whole[:-1, :-1]
 
     def spike(self, z: float, vectors: Array, growth: Array) -> Spike:
         """Return the record of the eigenspace spanned by U-coefficients ``vectors``."""
@@ -92,9 +87,9 @@ class LowRankPart:
         second = basis[classes : 2 * classes]
         alignments = (second**2).sum(axis=1) / self.ratios
         norms = 0.0
-        if self.kappa > 0:
-            along = -self.direction @ second + basis[-1] / math.sqrt(self.kappa)
-            norms = float((along**2).sum() / (self.ratios @ self.variances))
+        if self.form.kappa > 0:
+            along = -self.form.direction @ second + basis[-1] / math.sqrt(self.form.kappa)
+            norms = float((along**2).sum() / (self.ratios @ self.form.variances))
         return Spike(self.shift + z, vectors.shape[1], tuple(float(a) for a in alignments), norms)
 
 
