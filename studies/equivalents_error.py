@@ -31,7 +31,7 @@ def points(setup: Setup) -> list[Point]:
     dimensions = (80, 160, 320) if setup.quick else (200, 400, 800, 1600, 3200)
     chosen = [point(activation, p) for p in dimensions for activation in ACTIVATIONS]
     preprint = {"name": "preprint/", "kernels": list(PREPRINT)}
-    return chosen + [point(phi, p, **preprint) for p in dimensions[:4] for phi in ACTIVATIONS]
+    return chosen + [point(phi, p, **preprint) for p in dimensions[:3] for phi in ACTIVATIONS]
 
 
 def kept_curves(document: Document) -> dict[str, dict[str, ErrorCurve]]:

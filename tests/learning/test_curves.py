@@ -31,7 +31,8 @@ def test_a_curve_over_ridges_or_times_holds_the_single_predictions(axis: str) ->
     points = np.logspace(-2, 2, 5)
     curve = nsd.learning_curve(RELU, MIX, 300, **{axis: points})
     single = nsd.predict_learning(RELU, MIX, 300, **{axis: float(points[2])})
-    assert (curve.accuracy[0, 2], curve.mse[0, 2]) == pytest.approx((single.accuracy, single.mse), rel=tolerance())
+    room = tolerance(amplified=1e3)  # the order 1/p takes differences
+    assert (curve.accuracy[0, 2], curve.mse[0, 2]) == pytest.approx((single.accuracy, single.mse), rel=room)
 
 
 def test_low_effective_rank_is_said() -> None:
