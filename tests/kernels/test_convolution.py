@@ -283,7 +283,7 @@ def test_tables_agree_with_layers_entry_by_entry(phi, top):
     share = 2.0 * torch.rand(2, 8, 9, generator=generator, dtype=torch.float64) - 1.0
     share[..., :3] = torch.tensor([1.0 - 1e-6, 1.0, -1.0])
     covariance = share * qx.sqrt()[:, :, None] * qy.sqrt()[:, None, :]
-    both = (maps.both(maps.side(qx), maps.side(qy), covariance) for maps in (table, entry))
+    both = (maps.pair(qx, qy)(covariance) for maps in (table, entry))
     for found, expected in (*zip(*both, strict=True), *zip(table.own(qx), entry.own(qx), strict=True)):
         torch.testing.assert_close(found, expected, rtol=0, atol=tolerance())
 

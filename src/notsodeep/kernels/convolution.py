@@ -10,7 +10,6 @@ Explicit networks have one Lambda and one M for each layer, from the one before 
 
 from __future__ import annotations
 
-import functools
 import importlib
 import itertools
 import math
@@ -37,7 +36,7 @@ def fill_convolutional(
     left, right = Images.of(network, x) * 2 if y is None else Images.of(network, x, y)
     if not _fill_fused(left, right, target, y is None):
         entries = LIMITS.field_entries * (512 if x.is_cuda else 1)  # a GPU wants larger blocks than a cache
-        if any(isinstance(layer.maps, EntryMaps) for layer in left.layers):  # slow: soon announced
+        if any(isinstance(m, EntryMaps) and not m.phi.piecewise_linear for m, _ in left.layers):  # slow: soon announced
             entries = LIMITS.pairs_at_once
         side = max(1, math.isqrt(entries // network.positions))
         starts = itertools.product(range(0, len(left), side), range(0, len(right), side))
@@ -61,7 +60,7 @@ def announce(network: Convolutional, blocks: int, seconds: float) -> None:
         warn(
             f"these kernels of {network!r} will take about {blocks * seconds / 60:.0f} minutes on this machine "
             f"({blocks} blocks of {seconds:.1f} s). progress=True shows how far they are, progress=False keeps silent; "
-            "float32 on CUDA is far quicker for ReLU-like activations, and those with kinks and no closed form are slow"
+            "float32 on CUDA is far quicker for ReLU-like activations, and those with kinks beside zero are slow"
         )
 
 
@@ -168,9 +167,8 @@ def block_kernels(left: Images, right: Images, kernels: Sequence[Kernel]) -> dic
     """The kernels of each image of ``left`` with each of ``right``: Lambda first, then M, (positions, n, m)."""
     network = left.network
     inner = window(network, left.pixels @ right.pixels.mT)
-    maps = []
-    for (layer, q), (_, other) in zip(left.layers, right.layers, strict=True):
-        maps.append(functools.partial(layer.both, layer.side(q), layer.side(other)))
+    pairs = zip(left.layers, right.layers, strict=True)
+    maps = [mine.maps.pair(mine.variances, other.variances) for mine, other in pairs]
     if isinstance(network, ConvDEQ):
         x, y = (torch.linalg.vector_norm(each.layers[0].variances, dim=0) for each in (left, right))
         fields = _covariance(network, maps[0], network.dense.drive(inner), torch.sqrt(x[:, None] * y))

@@ -270,8 +270,12 @@ class Layer:
     @functools.cached_property
     def _linear_means(self) -> tuple[Tensor, Tensor]:
         """E[phi] and E[phi'] at the distinct variances."""
-        value, slope = (hermite_coefficients(self.phi, self.places[0], 1, derivative=d) for d in (False, True))
-        return value[:, 0], slope[:, 0]
+        tau, origin = self.places[0].sqrt(), torch.tensor(-1e-300, dtype=torch.float64)
+        mean, slope = (part.expand_as(tau) for part in (self.phi(origin), self.phi.derivative(origin)))
+        for c, bend in zip(self.phi.kinks, self.phi.slope_jumps(), strict=True):  # from zero outwards
+            mean = mean + bend * tau * plane.excess(abs(c) / tau)
+            slope = slope + math.copysign(1.0, c) * bend * plane.upper(abs(c) / tau)
+        return mean, slope
 
     def _linear_pieces(self, lam: Tensor) -> tuple[Tensor, Tensor]:
         """Values at lam = 0 plus the share of the kinks (Price's theorem)."""

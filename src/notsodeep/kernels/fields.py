@@ -6,7 +6,9 @@ Fields have the positions first, then the images.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -34,13 +36,9 @@ class FieldMaps:
     def __init__(self, form: ClosedForm) -> None:
         self.form = form
 
-    def side(self, q: Tensor) -> Tensor:
-        """What is needed of images whose pre-activations have the variances q (positions, n)."""
-        return q
-
-    def both(self, x: Tensor, y: Tensor, covariance: Tensor) -> Both:
-        """E[phi(u) phi(v)] and E[phi'(u) phi'(v)] for two sides and covariances (positions, n, m)."""
-        return self.form(x[:, :, None], y[:, None, :], covariance)
+    def pair(self, qx: Tensor, qy: Tensor) -> Callable[[Tensor], Both]:
+        """E[phi(u) phi(v)] and E[phi'(u) phi'(v)] as functions of the covariances (positions, n, m)."""
+        return functools.partial(self.form, qx[:, :, None], qy[:, None, :])
 
     def own(self, q: Tensor) -> Both:
         """The same for images with themselves: (positions, n)."""
@@ -53,10 +51,20 @@ class EntryMaps(FieldMaps):
     def __init__(self, phi: Activation) -> None:
         self.phi = phi
 
-    def form(self, x: Tensor, y: Tensor, covariance: Tensor) -> Both:
-        qx, qy, flat = (field.expand_as(covariance).double().cpu().ravel() for field in (x, y, covariance))
-        value, slope = layer_of(self.phi, qx, qy).both(flat)
-        return value.reshape(covariance.shape).to(covariance), slope.reshape(covariance.shape).to(covariance)
+    def pair(self, qx: Tensor, qy: Tensor) -> Callable[[Tensor], Both]:
+        shape = (*qx.shape, qy.shape[-1])
+        sides = (q.expand(shape).double().cpu().ravel() for q in (qx[..., None], qy[:, None, :]))
+        layer = layer_of(self.phi, *sides)  # one for all steps: it stores what it finds
+
+        def both(covariance: Tensor) -> Both:
+            value, slope = (part.reshape(shape) for part in layer.both(covariance.double().cpu().ravel()))
+            return value.to(covariance), slope.to(covariance)
+
+        return both
+
+    def own(self, q: Tensor) -> Both:
+        value, slope = self.pair(q.reshape(-1, 1), q.reshape(-1, 1))(q.reshape(-1, 1, 1))
+        return value.reshape(q.shape), slope.reshape(q.shape)
 
 
 class TableMaps(FieldMaps):
@@ -78,16 +86,19 @@ class TableMaps(FieldMaps):
         self.mean = transform @ hermite_coefficients(phi, scale.nodes(size) ** 2, 1)
         # along the diagonal, in a series of its own
         q = scale.nodes(2 * size)[None] ** 2
-        _, mean, *factors = self.side(q)[0].split([1, 1, *(len(level.signs) for level in self.levels)], dim=-1)
+        _, mean, *factors = self._side(q)[0].split([1, 1, *(len(level.signs) for level in self.levels)], dim=-1)
         value, slope = (f.square() @ level.signs for f, level in zip(factors, self.levels, strict=True))
         self.along = torch.tensor(to_coefficients(2 * size)) @ torch.stack([mean[:, 0] ** 2 + q[0] * value, slope], 1)
 
-    def side(self, q: Tensor) -> Tensor:
+    def pair(self, qx: Tensor, qy: Tensor) -> Callable[[Tensor], Both]:
+        return functools.partial(self._both, self._side(qx), self._side(qy))
+
+    def _side(self, q: Tensor) -> Tensor:
         s = q.clamp_min(0.0).sqrt()
         curves = torch.cat([self.mean, *(level.factors for level in self.levels)], dim=1).to(s)
         return torch.cat([s[..., None], self.scale.polynomials(len(curves), s) @ curves], dim=-1)
 
-    def both(self, x: Tensor, y: Tensor, covariance: Tensor) -> Both:
+    def _both(self, x: Tensor, y: Tensor, covariance: Tensor) -> Both:
         rho = correlation(x[:, :, None, 0] ** 2, y[:, None, :, 0] ** 2, covariance)
         x2 = torch.asin(rho).mul_(4.0 / math.pi)
         sizes = [2, *(len(level.signs) for level in self.levels)]

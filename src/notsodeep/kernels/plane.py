@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
+from scipy.special import owens_t
 from torch import Tensor
 
 from ..activations.forms import Function
@@ -174,26 +175,45 @@ def piecewise_linear(
     kinks: Sequence[float], bends: Sequence[float], qx: Tensor, qy: Tensor, rho: Tensor
 ) -> tuple[Tensor, Tensor]:
     """What the kinks add to E[phi phi] and E[phi' phi'] beyond their values at rho = 0 (and the linear term)."""
-    # d^2 E[phi phi] / d lam^2 = sum_kl d_k d_l p(c_k, c_l; lam); with lam = sqrt(qx qy) sin(t) the density is smooth in
-    # t except for exp(-(x - y)^2 / (2 cos^2 t)), which panels halving towards t = +-pi/2 resolve
-    total, slope, near = torch.zeros_like(rho), torch.zeros_like(rho), rho.abs() > 0.95
-    for mask, levels in ((~near, 3), (near, 44)):
-        which = mask.nonzero().squeeze(1)
-        fractions = torch.tensor([2.0**-j for j in range(levels)] + [0.0], dtype=torch.float64)
-        columns = which, qx[which].sqrt()[:, None], qy[which].sqrt()[:, None], rho[which][:, None]
-        for part, x, y, r in chunks(24 * levels * len(kinks) ** 2, *columns) if len(which) else ():
-            top = torch.asin(r)
-            # distance from the end of the integral to +-pi/2 decides where the panels must crowd
-            rest = 0.5 * math.pi - top.abs()
-            edges = torch.sign(top) * (0.5 * math.pi - (rest + (0.5 * math.pi - rest) * fractions))
-            t, weight = panel_nodes(edges, 12)
-            sine, cosine2 = torch.sin(t), torch.cos(t) ** 2
-            density = torch.zeros_like(t)
-            for (c, d), (e, h) in itertools.product(zip(kinks, bends, strict=True), repeat=2):
-                density = density + d * h * bell(c / x, e / y, sine, cosine2)
-            density = density * weight / (2.0 * math.pi)
-            slope[part], total[part] = density.sum(-1), (x * y)[:, 0] * (density * (r - sine)).sum(-1)
-    return total, slope
+    sx, sy = qx.sqrt(), qy.sqrt()
+    total, slope, known = torch.zeros_like(rho), torch.zeros_like(rho), {}
+    for (c, d), (e, f) in itertools.product(zip(kinks, bends, strict=True), repeat=2):
+        # (x - c)_+ and (c - x)_+ differ by a line, so that both kinks may count from zero outwards
+        sign = math.copysign(1.0, c) * math.copysign(1.0, e)
+        if (abs(c), abs(e), sign) not in known:
+            known[abs(c), abs(e), sign] = _outwards(abs(c) / sx, abs(e) / sy, sign * rho)
+        value, steep = known[abs(c), abs(e), sign]
+        total, slope = total + d * f * value, slope + d * f * sign * steep
+    return sx * sy * total, slope
+
+
+def _outwards(h: Tensor, k: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
+    """E[(X - h)_+ (Y - k)_+] and P(X > h, Y > k) for h, k >= 0, less what they are to first (zeroth) order in rho."""
+    h, k = h.clamp_min(1e-150), k.clamp_min(1e-150)
+    spread = torch.sqrt((1.0 - rho) * (1.0 + rho)).clamp_min(1e-16)
+    given_h, given_k = ((b - a + (1.0 - rho) * a) / spread for a, b in ((h, k), (k, h)))  # exact near rho = 1
+    wedges = [torch.from_numpy(owens_t(z.numpy(), (g / z).numpy())) for z, g in ((h, given_h), (k, given_k))]
+    joint = 0.5 * (upper(h) + upper(k)) - wedges[0] - wedges[1]  # Owen (1956)
+    joint = torch.minimum(joint.clamp_min(0.0), upper(torch.maximum(h, k)))
+    # E[X f] = E[df/dX] + rho E[df/dY], twice
+    mean = density(k) * upper(given_k) + rho * density(h) * upper(given_h) - k * joint
+    both = density(h) * spread * excess(given_h) + rho * joint - h * mean
+    return both - excess(h) * excess(k) - rho * upper(h) * upper(k), joint - upper(h) * upper(k)
+
+
+def density(z: Tensor) -> Tensor:
+    """The standard normal density."""
+    return torch.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+
+
+def upper(z: Tensor) -> Tensor:
+    """P(X > z)."""
+    return 0.5 * torch.erfc(z / math.sqrt(2.0))
+
+
+def excess(z: Tensor) -> Tensor:
+    """E[(X - z)_+]."""
+    return density(z) - z * upper(z)
 
 
 def bell(a: Tensor, b: Tensor, rho: Tensor, room: Tensor) -> Tensor:
