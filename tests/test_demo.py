@@ -34,8 +34,8 @@ def test_twins_are_one_layer_and_nearer_than_plain_ones(shown):
         assert deq.same == 1.0
         assert twin.same > 0.99  # kernels that agree to four digits decide alike
         assert abs(twin.machine - deq.machine) < 0.01
-        assert min(np.mean(row.accuracies) for row in case.rows) > 0.5  # well above chance even at this size
-        assert all(row.milliseconds > 0.0 for row in case.rows)
+        assert min(row.accuracy for row in case.rows) > 0.5  # well above chance even at this size
+        assert all(row.seconds > 0.0 for row in case.rows)
 
 
 def test_eigenvalues_are_those_of_both_kernels(shown):
@@ -62,7 +62,7 @@ def test_one_table_of_eighty_columns_and_one_figure(shown):
 
 def test_the_legend_names_the_twin_and_bins_are_shared(shown):
     figure = demo.draw(shown[0])
-    for ax in figure.axes[:2]:
+    for ax in figure.axes:
         names = [text.get_text() for text in ax.get_legend().get_texts()]
         assert any("twin" in name for name in names)
         bars = [bar.get_x() for bar in ax.patches[:60]]

@@ -9,13 +9,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +26,6 @@ from .nn.model import median_times
 from .spectra import SpectralLaw
 
 ACTIVATIONS = {"tanh": "tanh", "relu": "ReLU"}
-COLOURS = {"DEQ": "#2f7fc1", "twin": "#d1495b", "plain": "#3d9a5c"}  # they read on white and on black
 
 
 class DemoSize(NamedTuple):
@@ -40,8 +37,7 @@ class DemoSize(NamedTuple):
     seeds: int = 3
 
 
-@dataclass(frozen=True)
-class DemoData:
+class DemoData(NamedTuple):
     """Labelled rows for training and for testing; the mixture they are drawn from, if there is one."""
 
     name: str
@@ -50,35 +46,26 @@ class DemoData:
     mixture: nsd.GaussianMixture | None = None
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """What is measured of one network beside a DEQ: the DEQ itself, its twin, or a plain layer."""
 
     network: str
-    distance: float
-    """Relative distance of the exact conjugate kernel to the DEQ's, in spectral norm."""
-    scaled: float
-    """The distance that is left after the best common factor, which a readout learns by itself."""
-    same: float
-    """Share of test rows that the kernel machine puts into the class that the DEQ's machine chooses."""
-    machine: float
-    """Test accuracy of the kernel machine."""
-    accuracies: tuple[float, ...]
-    """Test accuracies of networks, one for each seed."""
-    milliseconds: float
-    """Median time of a batch of 128 rows on one core."""
+    distance: float  # of the exact conjugate kernel to the DEQ's, relative, in spectral norm
+    scaled: float  # what the best common factor, which a readout learns by itself, leaves of it
+    same: float  # share of test rows that the kernel machine puts into the class that the DEQ's machine chooses
+    machine: float  # test accuracy of the kernel machine
+    accuracy: float  # mean test accuracy of networks over the seeds
+    seconds: float  # median time of a batch of 128 rows on one core
 
 
-@dataclass(frozen=True)
-class Case:
-    """One DEQ on one data set: its twin, the eigenvalues of both kernels, and the rows of the table."""
+class Case(NamedTuple):
+    """One DEQ on one data set: its twin, the eigenvalues of both kernels, their law, and the rows of the table."""
 
     data: str
     activation: str
     twin: nsd.Twin
     eigenvalues: dict[str, np.ndarray]
-    law: SpectralLaw | None
-    """The spectrum that is predicted without sampling: for odd activations, which are centred, on the mixture."""
+    law: SpectralLaw | None  # predicted without sampling: for odd activations, which are centred, on the mixture
     rows: tuple[Row, ...]
 
 
@@ -140,8 +127,8 @@ def _case(data: DemoData, phi: str, size: DemoSize) -> Case:
             best_scalar(kernels["DEQ"], kernels[name]).distance,
             float(np.mean(guesses[name] == guesses["DEQ"])),
             float(np.mean(guesses[name] == data.test[1])),
-            tuple(_accuracy(model, data) for model in models[name]),
-            1e3 * taken,
+            statistics.fmean(_accuracy(model, data) for model in models[name]),
+            taken,
         )
         for name, taken in zip(networks, seconds, strict=True)
     )
@@ -199,12 +186,12 @@ def table(cases: Sequence[Case], size: DemoSize) -> Table:
     for heading in ("gap", "scaled", "exact\n%", "same\n%", f"width\n{size.width}, %", "speed"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for case in cases:
-        slowest = case.rows[0].milliseconds
         for i, row in enumerate(case.rows):
             first = f"{case.data}, {ACTIVATIONS[case.activation]}" if i == 0 else ""
             gaps = ["", ""] if row.network == "DEQ" else [f"{row.distance:.0e}", f"{row.scaled:.0e}"]
-            shares = [f"{100 * v:.1f}" for v in (row.machine, row.same, statistics.fmean(row.accuracies))]
-            shown.add_row(first, row.network, *gaps, *shares, f"{slowest / row.milliseconds:.1f}", end_section=i == 2)
+            shares = [f"{100 * v:.1f}" for v in (row.machine, row.same, row.accuracy)]
+            speed = f"{case.rows[0].seconds / row.seconds:.1f}"
+            shown.add_row(first, row.network, *gaps, *shares, speed, end_section=i == 2)
     shown.caption = (
         "Gap: distance of the exact conjugate kernel to the DEQ's, relative, in spectral norm; scaled: what the best "
         "common factor leaves of it. Exact: test accuracy of kernel regression; same: test rows on which it decides as "
@@ -217,27 +204,10 @@ def table(cases: Sequence[Case], size: DemoSize) -> Table:
 
 
 def draw(cases: Sequence[Case]) -> Figure:
-    """Draw the spectra of both kernels on the mixture above, the accuracies below."""
+    """Draw the spectra of both kernels, of the DEQ and of its twin, for every data set and activation."""
     figure = Figure(figsize=(11.0, 7.6), layout="constrained")
-    (first, second), below = figure.subplots(2, 2)
-    for ax, case in zip((first, second), cases, strict=False):
-        title = f"{ACTIVATIONS[case.activation]} DEQ on the mixture: spectrum of its conjugate kernel"
+    for ax, case in zip(figure.subplots(2, 2).flat, cases, strict=True):
+        title = f"{ACTIVATIONS[case.activation]} DEQ on the {case.data}: spectrum of its conjugate kernel"
         display = nsd.plots.SpectrumDisplay.from_eigenvalues(case.eigenvalues["DEQ"], case.law, title)
         display.plot(ax, beside={f"one-layer twin ({case.rows[1].distance:.0e} away)": case.eigenvalues["twin"]})
-    for ax, name in zip(below, ("mixture", "digits"), strict=True):
-        _draw_accuracies(ax, [case for case in cases if case.data == name], name)
     return figure
-
-
-def _draw_accuracies(ax: Axes, cases: Sequence[Case], title: str) -> None:
-    for place, case in enumerate(cases):
-        for shift, row in zip((-0.2, 0.0, 0.2), case.rows, strict=True):
-            at, values = place + shift, 100 * np.array(row.accuracies)
-            label = row.network if place == 0 else None
-            ax.plot([at] * len(values), values, "o", color=COLOURS[row.network], alpha=0.6, label=label)
-            ax.hlines(100 * row.machine, at - 0.08, at + 0.08, color=COLOURS[row.network])
-    ax.set_xticks(range(len(cases)), [f"{ACTIVATIONS[case.activation]} DEQ" for case in cases])
-    ax.set_title(f"{title}: dots are networks, lines are kernel machines", fontsize="medium")
-    ax.set_ylabel("test accuracy (%)")
-    ax.legend(loc="center", frameon=False, fontsize="small")
-    ax.spines[["top", "right"]].set_visible(False)
