@@ -1,7 +1,7 @@
 """Files appear whole or not at all: what was there before stays if a write fails, is interrupted or killed.
 
 A file is written under a hidden name, ``.NAME.<16 hexadecimal digits>.part``, beside its target and renamed when it is
-complete. A killed process leaves its part, which the next writer of the same file removes.
+complete. A killed process leaves its part, which a writer of the same file removes a day later.
 """
 
 from __future__ import annotations
@@ -23,12 +23,6 @@ import numpy as np
 
 from .errors import CheckpointError, SerialisationError
 
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # Windows: parts of killed processes stay
-    fcntl = None
-
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
@@ -42,11 +36,8 @@ def atomic(path: Path) -> Iterator[Path]:
         raise IsADirectoryError(errno.EISDIR, "Not a regular file", str(path))
     part = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}.part")  # the longest names have 255 bytes
     _sweep(target)
-    stack = contextlib.ExitStack()
     try:
         part.touch(exist_ok=False)
-        if fcntl is not None:
-            _lock(stack.enter_context(part.open("rb")))
         yield part
         with open(part, "r+b") as stream:
             os.fsync(stream.fileno())
@@ -56,29 +47,15 @@ def atomic(path: Path) -> Iterator[Path]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    finally:
-        stack.close()
-
-
-def _lock(stream: Any) -> bool:
-    """Return whether this process holds the file now: its writer does, as long as it lives."""
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held by another, or a file system without locks
-        return False
-    return True
 
 
 def _sweep(target: Path) -> None:
-    """Remove parts of this file whose writers are gone; those of the last minute may not have their lock yet."""
+    """Remove parts of this file that nobody has written to for a day."""
     ours = re.compile(rf"\.{re.escape(target.name[:50])}\.[0-9a-f]{{16}}\.part")
     with contextlib.suppress(OSError):  # what cannot be removed stays
-        for name in os.listdir(target.parent) if fcntl is not None else ():
-            part = target.with_name(name)
-            if ours.fullmatch(name) and part.is_file() and time.time() - part.stat().st_mtime > 60:
-                with open(part, "rb") as stream:
-                    if _lock(stream):
-                        part.unlink()
+        for part in target.parent.iterdir():
+            if ours.fullmatch(part.name) and part.is_file() and time.time() - part.stat().st_mtime > 86400:
+                part.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, get_args, overload
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
@@ -204,14 +204,8 @@ class DEQ(_Network):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the network as a JSON document, which :meth:`from_dict` reads."""
-        return {
-            "network": "DEQ",
-            "activation": self.activation.to_dict(),
-            "sigma_a2": self.variances[0],
-            "sigma_b2": self.variances[1],
-            **({"sigma_c2": self.variances[2]} if self.variances[2] else {}),
-            **({"readout": self.readout} if self.readout != "activation" else {}),
-        }
+        own = {"network": "DEQ", "activation": self.activation.to_dict(), "readout": self.readout}
+        return {**own, **dict(zip(_VARIANCES, self.variances, strict=True))}
 
 
 def pre_activation_variance(
@@ -535,11 +529,7 @@ def is_tangent(kernel: str) -> bool:
     return kernel != "ck"
 
 
-@overload
-def rates_of(network: ENN, learning_rates: Sequence[float] | None) -> tuple[float, ...]: ...
-@overload
-def rates_of(network: Network, learning_rates: Sequence[float] | None) -> tuple[float, ...] | None: ...
-def rates_of(network: Network, learning_rates: Sequence[float] | None) -> tuple[float, ...] | None:
+def rates_of(network: Network, learning_rates: Sequence[float] | None) -> Any:
     """Return one multiplier per weight matrix of an explicit network, W_1 ... W_L, readout; ``None`` for a DEQ."""
     if isinstance(network, DEQ):
         if learning_rates is not None:

@@ -244,7 +244,7 @@ def test_a_twin_says_what_trains() -> None:
         (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2, kernel="some"), "kernel must be"),
         (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2).limit_contraction(1.5), "between 0 and 1"),
         (lambda: nsd.nn.DEQ(nsd.DEQ("quadratic", 0.2), 3, 4, 2).limit_contraction(0.5), "no Lipschitz constant"),
-        (lambda: nsd.nn.ENN(nsd.ENN(["relu"]), 3, [4, 4], 2), "one per layer"),
+        (lambda: nsd.nn.ENN(nsd.ENN(["relu"]), 3, [4, 4], 2), "width must be a whole number"),
         (lambda: rated((1.0,)).parameter_groups(1.0), "needs 2 finite"),
         (lambda: deq()(torch.ones(2, 4, dtype=torch.float64)), r"expected a tensor of shape \(..., 5\)"),
     ],

@@ -20,7 +20,7 @@ MODELS = {
     "deq": lambda **o: nsd.nn.DEQ(RELU, 5, 32, 3, **o),
     "biased": lambda **o: nsd.nn.DEQ(nsd.DEQ("tanh", 0.2, 0.5, 0.3, readout="pre-activation"), 5, 32, 3, **o),
     "one layer": lambda **o: nsd.nn.ENN(nsd.match_one_layer(RELU), 5, 32, 3, kernel="ntk", **o),
-    "two layers": lambda **o: nsd.nn.ENN(nsd.match(RELU, 1.0), 5, [24, 32], 3, **o),
+    "two layers": lambda **o: nsd.nn.ENN(nsd.match(RELU, 1.0), 5, 24, 3, **o),
     "orthogonal": lambda **o: nsd.nn.ENN(nsd.ENN(["erf", "relu"]), 5, 32, 3, init="orthogonal", **o),
 }
 

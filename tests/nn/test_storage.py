@@ -31,7 +31,7 @@ MODELS = {
     "deq": lambda: nsd.nn.DEQ(
         nsd.DEQ("silu", 0.15, 0.7), 4, 12, 2, seed=3, kernel="ntk_frozen", solver=SolverOptions(tol=1e-6), bias=True
     ),
-    "enn": lambda: rated(nsd.nn.ENN(TWIN_LIKE, 4, [12, 9], 2, seed=3, kernel="ntk_frozen")),
+    "enn": lambda: rated(nsd.nn.ENN(TWIN_LIKE, 4, 12, 2, seed=3, kernel="ntk_frozen")),
     "pre-activation": lambda: nsd.nn.DEQ(nsd.DEQ("tanh", 0.2, 0.5, 0.3, readout="pre-activation"), 4, 12, 2),
     "sphere": lambda: nsd.nn.ENN(nsd.match_sphere(nsd.DEQ("tanh", 0.2), terms=3), 4, 12, 2, dtype=torch.float64),
 }

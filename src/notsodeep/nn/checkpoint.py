@@ -25,8 +25,6 @@ from .._equilibrium import SolverOptions
 from .._files import parsed, write_with
 from .._words import Parametrisation
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, SerialisationError
-from ..networks import DEQ as DEQSpec
-from ..networks import ENN as ENNSpec
 from ..networks import Kernel, network_from_dict, rates_of
 from .convolution import ConvDEQ
 from .deq import DEQ
@@ -142,7 +140,7 @@ _SCHEMA: dict[str, Any] = {
     "out_features": int,
     "model": Literal["DEQ", "ENN", "ConvDEQ"],
     "spec": dict[str, Any],
-    "width": int | Sequence[int],
+    "width": int,
     "kernel": Kernel,
     "bias": bool,
     "parametrisation": Parametrisation,
@@ -153,17 +151,13 @@ _SCHEMA: dict[str, Any] = {
 
 
 def _check_sizes(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    n, m, deep = config["in_features"], config["width"], config["model"] != "ENN"
-    if deep != isinstance(m, int):
-        raise CheckpointError(f"a DEQ has one width and an ENN one for each layer, got {m}")
-    said = {"readout": (config["out_features"], *tensors["readout"].shape[1:])}
-    if config["model"] == "ConvDEQ":
-        c, f = config["spec"]["image"][0], config["spec"]["filter"]
-        check_shapes(tensors, said | {"input": (m, c, f, f), "recurrent": (m, m, f, f)})
-        return
-    said |= (
-        {"input": (m, n), "recurrent": (m, m)} if deep else {f"weights.{i}": (m[i], (n, *m)[i]) for i in range(len(m))}
-    )
+    n, m, spec = config["in_features"], config["width"], config["spec"]
+    said: dict[str, tuple[int, ...]] = {"readout": (config["out_features"], *tensors["readout"].shape[1:])}
+    if config["model"] == "ENN":
+        said |= {f"weights.{i}": (m, m if i else n) for i in range(len(spec["activations"]))}
+    else:
+        window = (spec["filter"], spec["filter"]) if config["model"] == "ConvDEQ" else ()
+        said |= {"input": (m, spec["image"][0] if window else n, *window), "recurrent": (m, m, *window)}
     check_shapes(tensors, said)
 
 
@@ -177,19 +171,18 @@ def check_shapes(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, 
 
 def _build(config: Mapping[str, Any], dtype: torch.dtype, device: Any) -> DEQ | ENN:
     """Return a network of the architecture that :meth:`Model.config` describes, with fresh weights."""
-    sizes = (config["in_features"], config["width"], config["out_features"])
+    spec: Any = network_from_dict(config["spec"])
+    sizes = config["in_features"], config["width"], config["out_features"]
     shared: dict[str, Any] = {"kernel": config["kernel"], "bias": config["bias"], "dtype": dtype, "device": device}
-    if config["model"] == "ConvDEQ":
-        spec: Any = network_from_dict(config["spec"])
-        model: DEQ = ConvDEQ(spec, *sizes[1:], solver=SolverOptions(**config["solver"]), **shared)
-        return model.limit_contraction(config["contraction_limit"])
-    shared["parametrisation"] = config["parametrisation"]
-    if config["model"] == "DEQ":
-        model = DEQ(DEQSpec.from_dict(config["spec"]), *sizes, solver=SolverOptions(**config["solver"]), **shared)
-        return model.limit_contraction(config["contraction_limit"])
-    explicit = ENN(ENNSpec.from_dict(config["spec"]), *sizes, **shared)
-    explicit.learning_rates = rates_of(explicit.spec, config["learning_rates"])
-    return explicit
+    if config["model"] != "ConvDEQ":
+        shared["parametrisation"] = config["parametrisation"]
+    if config["model"] == "ENN":
+        explicit = ENN(spec, *sizes, **shared)
+        explicit.learning_rates = rates_of(explicit.spec, config["learning_rates"])
+        return explicit
+    shared["solver"] = SolverOptions(**config["solver"])
+    model = DEQ(spec, *sizes, **shared) if config["model"] == "DEQ" else ConvDEQ(spec, *sizes[1:], **shared)
+    return model.limit_contraction(config["contraction_limit"])
 
 
 # ---- files ----------------------------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ class ENN(Model):
         The specification. A twin brings its learning-rate multipliers (``learning_rates``, one per weight matrix).
     in_features, out_features : int
         The number of inputs p and of outputs.
-    width : int or sequence of int
-        The number of units m, one for all layers or one per layer.
+    width : int
+        The number of units m of every layer.
     seed : int
         The seed of the weights, the same on every device.
     init : {"gaussian", "orthogonal"}
@@ -71,7 +71,7 @@ class ENN(Model):
         self,
         network: Specification | Twin,
         in_features: int,
-        width: int | Sequence[int],
+        width: int,
         out_features: int,
         seed: int = 0,
         *,
@@ -87,18 +87,18 @@ class ENN(Model):
         self.learning_rates: Sequence[float] = rates_of(self.spec, None if twin is None else twin.learning_rates)
         self.in_features = whole("in_features", in_features)
         self.out_features = whole("out_features", out_features)
-        self.widths = _widths(width, self.spec.depth)
-        self.width = self.widths[-1]
+        self.width = whole("width", width)
         self.parametrisation = parametrisation
         gaussian = Gaussian(seed, parametrisation, **factory)
         draw = gaussian.parameter if init == "gaussian" else gaussian.orthogonal
-        sizes = (in_features, *self.widths)
-        self.weights = nn.ParameterList(draw(m, k) for k, m in zip(sizes, self.widths, strict=False))
-        self.readout = gaussian.parameter(out_features, self.width)
+        inputs = (in_features, *[width] * (self.spec.depth - 1))
+        self.weights = nn.ParameterList(draw(width, size) for size in inputs)
+        self.readout = gaussian.parameter(out_features, width)
         self.bias = gaussian.bias(out_features, bias)
-        layers = zip(self.spec.activations, self.widths, strict=True)
         span = None if twin is None else twin.certificate.bounded_norms
-        self._layers = nn.ModuleList(UnitLayer(phi, self.readout.detach(), m, span) for phi, m in layers)
+        self._layers = nn.ModuleList(
+            UnitLayer(phi, self.readout.detach(), width, span) for phi in self.spec.activations
+        )
         self._steep = any(phi.homogeneity is None and phi.polynomial() is not None for phi in self.spec.activations)
         trains = twin.kernel if twin is not None and twin.kernel == "ntk_frozen" else "ntk"
         self.set_kernel(kernel or ("ck" if twin is not None and twin.trains == "readout" else trains))
@@ -122,8 +122,7 @@ class ENN(Model):
         return dict(zip(names, rates_of(self.spec, self.learning_rates), strict=True))
 
     def config(self) -> dict[str, Any]:
-        own = {"width": list(self.widths), "learning_rates": list(self.learning_rates)}
-        return {"model": "ENN", **super().config(), **own}
+        return {"model": "ENN", **super().config(), "learning_rates": list(self.learning_rates)}
 
 
 class UnitLayer(nn.Module):
@@ -166,13 +165,6 @@ def _is_finite(x: Tensor) -> bool:
         return bool(torch.isfinite(x.detach().sum()))
     except RuntimeError:  # within a vmap there are no numbers to look at
         return True
-
-
-def _widths(width: int | Sequence[int], depth: int) -> tuple[int, ...]:
-    widths = tuple(width) if isinstance(width, list | tuple) else (width,) * depth
-    if len(widths) != depth:
-        raise InvalidInputError(f"width must be one number or one per layer ({depth}), got {len(widths)} of them")
-    return tuple(whole("width", w) for w in widths)
 
 
 # ---- for other runtimes ------------------------------------------------------------------------------------

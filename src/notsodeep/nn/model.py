@@ -67,9 +67,6 @@ class Model(nn.Module):
     readout: nn.Parameter
     bias: nn.Parameter | None
 
-    def __init__(self) -> None:
-        super().__init__()
-
     def features(self, x: Tensor) -> Tensor:
         """Return what the readout sees of inputs of shape (..., in_features)."""
         raise NotImplementedError
@@ -116,15 +113,9 @@ class Model(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """Return a JSON document from which the same architecture can be built."""
-        return {
-            "spec": self.spec.to_dict(),
-            "in_features": self.in_features,
-            "width": self.width,
-            "out_features": self.out_features,
-            "kernel": self.kernel,
-            "parametrisation": self.parametrisation,
-            "bias": self.bias is not None,
-        }
+        plain = ("in_features", "width", "out_features", "kernel", "parametrisation")
+        own = {name: getattr(self, name) for name in plain}
+        return {"spec": self.spec.to_dict(), "bias": self.bias is not None, **own}
 
     def extra_repr(self) -> str:
         """Return what ``print`` shows between the brackets."""
@@ -241,13 +232,12 @@ def set_readout(model: Model, features: Tensor, targets: Tensor, ridge: float) -
     """Fit the readout in place; a bias, where the model has one, is not penalised."""
     factor = math.sqrt(model.readout.shape[1]) if model.parametrisation == "standard" else 1.0
     with torch.no_grad():
-        if model.bias is None:
-            model.readout.copy_(ridge_readout(features, targets, ridge) / factor)
-            return
-        centre, middle = features.mean(0), targets.mean(0)
+        centred = 0.0 if model.bias is None else 1.0
+        centre, middle = centred * features.mean(0), centred * targets.mean(0)
         readout = ridge_readout(features - centre, targets - middle, ridge)
         model.readout.copy_(readout / factor)
-        model.bias.copy_(middle - readout @ centre)
+        if model.bias is not None:
+            model.bias.copy_(middle - readout @ centre)
 
 
 # ---- training data in, tensors out ---------------------------------------------------------------------------

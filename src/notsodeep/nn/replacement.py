@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -119,8 +119,7 @@ def replace(
 # ---- the module ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """The median times of a batch, in seconds, measured in turns."""
 
     model: float
@@ -279,8 +278,8 @@ class _Model:
             raise
         except (RuntimeError, TypeError, IndexError) as error:
             raise InvalidInputError(f"the model fails on rows of shape {tuple(x.shape)}: {error}") from error
-        if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
-            told = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        told = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        if told[:1] != x.shape[:1]:
             raise InvalidInputError(f"the model must return a tensor with one row per input, got {told} for {len(x)}")
         shape = tuple(outputs.shape[1:])
         if self.tolerance is None and (len(shape) != 1 or shape[0] < 2):
@@ -291,8 +290,7 @@ class _Model:
         self.shape = shape if self.shape is None else self.shape
         if shape != self.shape:
             raise InvalidInputError(
-                f"the model returned outputs of shape {self.shape} for one batch and {shape} for another; a "
-                "replacement needs outputs of one shape"
+                f"the model has outputs of shape {self.shape} for one batch and {shape} for another"
             )
         bad = bad_row(outputs.reshape(len(outputs), -1)) if outputs.numel() else None
         if bad is not None:
@@ -322,12 +320,11 @@ def _sampled(batches: Iterable[Any], name: str, most: int, generator: torch.Gene
     rows, keys = torch.empty(0), torch.empty(0)
     for batch in batches:
         part = as_numbers(batch[0] if isinstance(batch, list | tuple) else batch, f"a batch of {name}").detach().cpu()
-        if part.ndim < 2 or (len(rows) and part.shape[1:] != rows.shape[1:]):
-            raise InvalidInputError(
-                f"the batches of {name} must hold rows of one shape, got {tuple(part.shape)}"
-                + (f" beside rows of shape {tuple(rows.shape[1:])}" if len(rows) else "")
-            )
-        rows = torch.cat([rows, part]) if len(rows) else part
+        rows = rows if len(rows) else part[:0]
+        if part.ndim < 2 or part.shape[1:] != rows.shape[1:]:
+            shapes = f"{tuple(part.shape[1:])} beside {tuple(rows.shape[1:])}"
+            raise InvalidInputError(f"the batches of {name} must hold rows of one shape, got rows of {shapes}")
+        rows = torch.cat([rows, part])
         keys = torch.cat([keys, torch.rand(len(part), generator=generator)])
         if len(rows) > most:
             chosen = keys.topk(most).indices
