@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -20,16 +22,19 @@ def change(section: str) -> str:
     return diff
 
 
-def applied(section: str, folder: Path) -> Path:
-    """A copy of sources and tests to which the diff of a section was applied; it changes one file of the package."""
-    diff = change(section)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of sources and tests to which all diffs were applied; each changes one file of the package."""
+    folder = tmp_path_factory.mktemp("changed")
     for name in ("src", "tests", "studies", "docs"):
         if (ROOT / name).exists():
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "data", "_build"))
     shutil.copy(ROOT / "pyproject.toml", folder)
-    files = re.findall(r"^\+\+\+ b/(\S+)$", diff, flags=re.MULTILINE)
-    assert sorted(file.split("/")[0] for file in files) in (["src", "tests"], ["studies", "tests"])
-    subprocess.run(["git", "apply", "-"], input=diff, text=True, cwd=folder, check=True)
+    for section in ("Add an activation", "Add a kind of unit", "Add a family of twins", "Add a study"):
+        diff = change(section)
+        files = re.findall(r"^\+\+\+ b/(\S+)$", diff, flags=re.MULTILINE)
+        assert sorted(file.split("/")[0] for file in files) in (["src", "tests"], ["studies", "tests"])
+        subprocess.run(["git", "apply", "-"], input=diff, text=True, cwd=folder, check=True)
     return folder
 
 
@@ -43,37 +48,22 @@ def run(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_new_activation(tmp_path):
-    folder = applied("Add an activation", tmp_path)
+def test_new_names_are_known(folder):
     code = (
         "import torch, notsodeep as nsd;"
         "assert nsd.activations.Softsign() == nsd.activation('softsign') == nsd.activation(torch.nn.Softsign());"
-        "print(nsd.DEQ('softsign', 0.2).limit, nsd.ck(nsd.DEQ('softsign', 0.2), [[1.0, 0.0]])[0, 0] > 0)"
-    )
-    assert run(folder, "-c", code).split() == ["0.25", "True"]
-    tests = ["tests/activations/test_activations.py", "-k", "Softsign and mpmath or covered"]
-    assert "2 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
-
-
-def test_a_new_kind_of_unit(tmp_path):
-    folder = applied("Add a kind of unit", tmp_path)
-    code = (
-        "import notsodeep as nsd;"
+        "print(nsd.DEQ('softsign', 0.2).limit, nsd.ck(nsd.DEQ('softsign', 0.2), [[1.0, 0.0]])[0, 0] > 0);"
         "network = nsd.ENN([nsd.activation('directions', scale=2.0), 'relu']);"
         "print(nsd.ENN.from_dict(network.to_dict()) == network, 'directions' in nsd.activations.activation_names())"
     )
-    assert run(folder, "-c", code).split() == ["True", "False"]  # the names are those of elementwise functions
-    tests = ["tests/activations/test_directions.py"]
-    assert "2 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    # the names of activations are those of elementwise functions
+    assert run(folder, "-c", code).split() == ["0.25", "True", "True", "False"]
 
 
-def test_a_new_family(tmp_path):
-    folder = applied("Add a family of twins", tmp_path)
-    tests = ["tests/matching/test_match.py", "-k", "erf_family"]
-    assert "2 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
-
-
-def test_a_new_study(tmp_path):
-    folder = applied("Add a study", tmp_path)
-    tests = ["tests/studies", "-k", "rising_feedback or public_names"]
-    assert "2 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+def test_the_tests_of_the_changes_pass(folder):
+    """Two of each: an activation, a kind of unit, a family, a study."""
+    files = ["activations/test_activations.py", "activations/test_directions.py", "matching/test_match.py", "studies"]
+    wanted = "Softsign and mpmath or every_name_is_covered or test_directions or erf_family"
+    wanted += " or rising_feedback or public_names"
+    tests = [*(f"tests/{file}" for file in files), "-k", wanted]
+    assert "8 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)

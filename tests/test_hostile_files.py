@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import resource
 from collections.abc import Callable
@@ -45,17 +46,29 @@ KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
 }
 
 
+@functools.cache
+def sound(kind: str, folder: Path) -> bytes:
+    """The bytes of a sound file of this kind, made once."""
+    KINDS[kind][0](folder / kind)
+    return (folder / kind).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sound")
+
+
 def peak() -> int:
     """Bytes that this process has held at most."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @pytest.fixture(params=KINDS)
-def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+def stored(request: pytest.FixtureRequest, tmp_path: Path, folder: Path) -> Any:
     """A sound file, what reads it, its tensors and its document."""
     path = tmp_path / "file.safetensors"
-    save, load = KINDS[request.param]
-    save(path)
+    load = KINDS[request.param][1]
+    path.write_bytes(sound(request.param, folder))
     load(path)
     return path, load, *checkpoint.read_file(path)
 
@@ -70,10 +83,10 @@ BIGGER = [
 
 
 @pytest.mark.parametrize(("kind", "where", "value"), BIGGER, ids=str)
-def test_sizes_are_compared_with_the_tensors_before_memory_is_asked_for(kind, where, value, tmp_path):
+def test_sizes_are_compared_with_the_tensors_before_memory_is_asked_for(kind, where, value, tmp_path, folder):
     path = tmp_path / "file.safetensors"
-    save, load = KINDS[kind]
-    save(path)
+    load = KINDS[kind][1]
+    path.write_bytes(sound(kind, folder))
     tensors, document = checkpoint.read_file(path)
     inner: Any = document
     for key in where[:-1]:
@@ -152,9 +165,9 @@ def test_tensors_of_another_kind(stored):
         ({"network": nsd.DEQ("relu", 0.9).to_dict()}, "contraction"),
     ],
 )
-def test_a_machine_whose_numbers_make_no_sense(change, message, tmp_path):
+def test_a_machine_whose_numbers_make_no_sense(change, message, tmp_path, folder):
     path = tmp_path / "machine.safetensors"
-    KINDS["machine"][0](path)
+    path.write_bytes(sound("machine", folder))
     tensors, document = checkpoint.read_file(path)
     write_anything(path, tensors, json.dumps(document | change))
     with pytest.raises(CheckpointError, match=message):

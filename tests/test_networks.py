@@ -99,7 +99,7 @@ def picard(deq, tau0):
     """tau* by plain iteration, which contracts with rate sqrt(sigma_a2) Lip < 1/2."""
     sigma_a2, sigma_b2, _ = deq.variances
     tau = math.sqrt(sigma_b2) * tau0
-    for _ in range(80):
+    for _ in range(55):
         tau = math.sqrt(sigma_a2 * nsd.gaussian.moments(deq.activation, tau).variance + sigma_b2 * tau0**2)
     return tau
 
