@@ -32,15 +32,7 @@ class Kind(NamedTuple):
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function with a check of its arguments, which converts numbers and flags to Python's own.
-
-    A parameter whose annotation speaks of arrays, or of names that only type checkers know, is not checked here.
-
-    >>> def draw(times: int, bright: bool = True): ...
-    >>> checked(draw)(3, bright="yes")
-    Traceback (most recent call last):
-    notsodeep.errors.InvalidInputError: bright must be True or False, got 'yes'
-    """
+    """Return the function with a check of its arguments, which converts numbers and flags to Python's own."""
     refusal = ActivationError if ".activations" in function.__module__ else InvalidInputError
     order = function.__code__.co_varnames[: function.__code__.co_argcount]
     unpacks = any(str(note).startswith("Unpack[") for note in function.__annotations__.values())
@@ -67,11 +59,7 @@ def check_settings(owner: Any) -> None:
 
 
 def check_fields(document: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a document by a schema of annotations; one that is missing must be allowed to be None.
-
-    >>> check_fields({"width": 8}, {"width": int, "limit": float | None})
-    {'width': 8, 'limit': None}
-    """
+    """Return the fields of a document by a schema of annotations; one that is missing must be allowed to be None."""
     _refuse_unknown("fields", document, schema)
     kinds = {name: _kinds(note, {}) for name, note in schema.items()}
     return {name: _plain(name, document.get(name), kind, InvalidInputError) for name, kind in kinds.items()}

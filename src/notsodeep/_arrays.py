@@ -34,9 +34,6 @@ def as_rows(
 
     float32 stays, half precision becomes float32, everything else float64. ``least``: the fewest rows and columns
     allowed; ``tracked``: keep the graph of gradients; ``checked=False``: finite by construction, so not scanned.
-
-    >>> as_rows([[1, 2], [3, 4]]).dtype
-    torch.float64
     """
     rows = as_numbers(X, name)
     if rows.ndim != 2:

@@ -15,12 +15,10 @@ _CLEAR: list[Callable[[], None]] = []
 
 
 def cached(size: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that stores the results of the last ``size`` different calls.
-
-    Tensors among the results are ordinary ones, even if the first call comes from inference mode.
-    """
+    """Return a decorator that stores the results of the last ``size`` different calls."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        # tensors among the results are ordinary ones, even if the first call comes from inference mode
         stored = functools.lru_cache(maxsize=size)(torch.inference_mode(False)(function))
         _CLEAR.append(stored.cache_clear)
         return stored  # type: ignore[return-value]

@@ -28,17 +28,13 @@ def unpreconditioned(r: Tensor, ridges: Tensor) -> Tensor:
 class Iterate:
     """The state of the iteration: everything needed for the next step."""
 
-    z: Tensor
-    """Solutions so far, (n, columns)."""
+    z: Tensor  # solutions so far, (n, columns)
     residual: Tensor
     direction: Tensor
-    energy: Tensor
-    """r' P^(-1) r of each column."""
-    start_norms: Tensor
-    """Norms of the residuals at the start."""
+    energy: Tensor  # r' P^(-1) r of each column
+    start_norms: Tensor  # of the residuals
     step: int = 0
-    history: list[float] = field(default_factory=list)
-    """The largest relative residual over the columns, after each step."""
+    history: list[float] = field(default_factory=list)  # the largest relative residual, after each step
 
     @staticmethod
     def start(B: Tensor, ridges: Tensor, precondition: Precondition = unpreconditioned) -> Iterate:
@@ -98,9 +94,5 @@ def _advance(product: Product, ridges: Tensor, active: Tensor, state: Iterate, p
 
 
 def thin(A: Tensor, B: Tensor) -> Tensor:
-    """Return A @ B for a B of few columns, as (B' A')', which matrix routines compute up to ten times as fast.
-
-    >>> thin(torch.eye(2), torch.ones(2, 1)).tolist()
-    [[1.0], [1.0]]
-    """
+    """Return A @ B for a B of few columns, as (B' A')', which matrix routines compute up to ten times as fast."""
     return A @ B if B.ndim == 1 else (B.T @ A.T).T

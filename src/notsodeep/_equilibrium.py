@@ -107,10 +107,6 @@ def solve_equilibrium(
 
     Rows are independent problems. With ``restrict``, which returns the map of some rows, those that are done leave the
     batch as soon as they are half of it.
-
-    >>> found = solve_equilibrium(torch.cos, torch.zeros(2, 1, dtype=torch.float64), SolverOptions(tol=1e-12))
-    >>> round(float(found.value[0]), 6), bool(found.converged.all())
-    (0.739085, True)
     """
     options = options or SolverOptions()
     if z0.numel() == 0:  # no rows, nothing to solve

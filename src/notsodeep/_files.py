@@ -26,12 +26,8 @@ from .errors import CheckpointError, SerialisationError
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary file beside ``path``, which takes its place if all goes well and is removed if not.
-
-    A symbolic link stays, and what it points to is replaced. Permissions are those of the file before, or what the
-    umask leaves.
-    """
-    target = Path(os.path.realpath(path))
+    """Yield a temporary file beside ``path``, which takes its place if all goes well and is removed if not."""
+    target = Path(os.path.realpath(path))  # a symbolic link stays, and what it points to is replaced
     if target.exists() and not target.is_file():
         raise IsADirectoryError(errno.EISDIR, "Not a regular file", str(path))
     part = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}.part")  # the longest names have 255 bytes
@@ -98,11 +94,7 @@ def reserve(handle: int, size: int, folder: Path) -> None:
 
 
 def parsed(document: Any, what: str) -> dict[str, Any]:
-    """Return the content of a JSON document or of its text, which describes ``what``; one that is too deep is refused.
-
-    >>> parsed('{"name": "relu"}', "an activation")
-    {'name': 'relu'}
-    """
+    """Return the content of a JSON document or of its text, which describes ``what``, unless it is too deep."""
     try:
         text = isinstance(document, str)
         content = json.loads(document, parse_float=_finite, parse_constant=_finite) if text else document

@@ -29,8 +29,7 @@ class Root:
     """The end of an iteration; a caller that needs the root raises an error unless ``converged``."""
 
     value: Tensor
-    residual: float
-    """The largest residual, relative to the size of its unknown."""
+    residual: float  # the largest, relative to the size of its unknown
     steps: int
     converged: bool
 
@@ -54,11 +53,6 @@ def newton(
     doubling, while ``high`` is infinite). ``size`` is what residuals are compared with, |x| unless given; slopes below
     ``flattest`` are taken as that; beyond ``far`` the search is given up. A step below ``still`` is the last one: of a
     function without kinks 1e-8 will do, since the error that it leaves is of the order of its square.
-
-    >>> two = torch.tensor([2.0], dtype=torch.float64)
-    >>> root = newton(lambda x, _: (x * x - 2.0, 2.0 * x), two, 0.0 * two, two)
-    >>> root.converged, round(float(root.value), 12)
-    (True, 1.414213562373)
     """
     found, whole, active = start.clone(), size, torch.arange(len(start), device=start.device)
     x, last = start, torch.full_like(start, math.inf)

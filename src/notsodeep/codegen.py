@@ -1,9 +1,4 @@
-"""A twin as plain PyTorch source: a file to paste into a project that does not know notsodeep.
-
->>> import notsodeep as nsd
->>> print(nsd.pytorch_code(nsd.match(nsd.DEQ("tanh", sigma_a2=0.2), 1.0)).splitlines()[-1])
-        return torch.nn.functional.linear(x, self.readout)
-"""
+"""A twin as plain PyTorch source: a file to paste into a project that does not know notsodeep."""
 
 from __future__ import annotations
 

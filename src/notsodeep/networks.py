@@ -34,11 +34,6 @@ class _Network:
     activations: tuple[Activation, ...]
 
     @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        """The names of the kernels."""
-        return KERNELS
-
-    @property
     def biased(self) -> bool:
         """Whether a bias enters the layers."""
         return False
@@ -320,11 +315,6 @@ class _OfImages:
         object.__setattr__(self, "filter", int(filter))
 
     @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        """The names of the kernels."""
-        return KERNELS
-
-    @property
     def activations(self) -> tuple[Activation, ...]:
         """The activations of the layers."""
         return self.dense.activations
@@ -515,11 +505,10 @@ def check_kernel(network: Any, kernel: Any) -> None:
 def check_kernels(network: Any, kernels: Any) -> tuple[Kernel, ...]:
     """Refuse what is no non-empty sequence of kernels that the network has."""
     check_kernel(network, "ck")
-    has = network.kernels
-    known = isinstance(kernels, Sequence) and all(isinstance(k, str) and k in has for k in kernels)
+    known = isinstance(kernels, Sequence) and all(isinstance(k, str) and k in KERNELS for k in kernels)
     if isinstance(kernels, str) or not known or not kernels:
-        raise InvalidInputError(f"kernels must be a non-empty sequence out of {has}, got {kernels!r}")
-    for kernel in kernels if has == KERNELS else ():
+        raise InvalidInputError(f"kernels must be a non-empty sequence out of {KERNELS}, got {kernels!r}")
+    for kernel in kernels:
         check_kernel(network, kernel)
     return tuple(kernels)
 

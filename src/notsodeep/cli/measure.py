@@ -146,7 +146,6 @@ def learn(
     means: Annotated[float, Option("--means", help="Length of the class means.")] = 2.0,
     traces: Annotated[float, Option("--traces", help="c of the covariances I and (1 + c/sqrt(p)) I.")] = 4.0,
     ridge: Annotated[str, Option("--ridge", help="Relative to the mean diagonal: a number or a range.")] = "1e-3",
-    times: Annotated[str | None, Option("--times", help="Times of gradient flow instead of a ridge.")] = None,
     data: inputs.Data = None,
     labels: inputs.Labels = None,
     standardise: inputs.Standardise = False,
@@ -160,7 +159,6 @@ def learn(
     \b
     Examples:
       notsodeep learn relu -p 1000 -n 200:5000 --means 2 --kernel ntk
-      notsodeep learn relu -p 1000 -n 800 --times 0.01:100
       notsodeep learn relu --data X.npy --labels y.npy --standardise --ridge 0.01 --plot curve.png
     """
     inputs.check_target(plot, force, *_PICTURES)
@@ -168,7 +166,12 @@ def learn(
     if data is None:
         inputs.refuse("belongs to --data", labels=labels, standardise=standardise, device=device)
         mixture = nsd.GaussianMixture.two_class(dimension, mu=means, cov=traces)
-        found: Any = _curve({activation: deq}, mixture, which, number, ridge, times)
+        sizes, ridges = _range("-n", number), _range("--ridge", ridge)
+        if len(sizes) > 1 and len(ridges) > 1:
+            raise InvalidInputError("a curve runs over one thing: give a range for -n or for --ridge, not for both.")
+        n: Any = int(sizes[0]) if len(ridges) > 1 else np.unique(sizes.round())
+        rule: Any = ridges if len(ridges) > 1 else float(ridges[0])
+        found: Any = nsd.learning_curve({activation: deq}, mixture, n, which, ridge=rule)
     elif labels is None:
         raise InvalidInputError("--data needs --labels: leave-one-out asks for the class of every row.")
     elif len(given := _range("--ridge", ridge)) > 1:
@@ -180,16 +183,6 @@ def learn(
     if plot is not None:
         inputs.save_plot(nsd.plots.LearningDisplay.from_curve(found), plot)
     typer.echo(as_json(found.to_dict()) if json else str(found))
-
-
-def _curve(networks: Any, mixture: Any, which: Any, number: str, ridge: str, times: str | None) -> Any:
-    sizes = _range("-n", number)
-    rule = _range("--ridge", ridge) if times is None else _range("--times", times)
-    if len(sizes) > 1 and len(rule) > 1:
-        raise InvalidInputError("a curve runs over one thing: give a range for -n, --ridge or --times, not for two.")
-    n: Any = int(sizes[0]) if len(rule) > 1 else np.unique(sizes.round())
-    value: Any = rule if len(rule) > 1 else float(rule[0])
-    return nsd.learning_curve(networks, mixture, n, which, **{"ridge" if times is None else "times": value})
 
 
 def _range(option: str, text: str) -> np.ndarray:

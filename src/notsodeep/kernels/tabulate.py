@@ -22,7 +22,7 @@ from ..activations import Activation
 from ..errors import NotSoDeepError, log
 from ..gaussian import hermite_coefficients
 from ..gaussian.rule import BLOCK, may_share
-from ..networks import DEQ, ENN, Kernel, Network, check_kernels
+from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels
 from ._limits import LIMITS
 from .expectations import Layer
 from .pointwise import KernelSpec, OnDiagonal, at_each_layer, equilibrium_variance, gap_check, largest_rounded
@@ -107,7 +107,7 @@ def build_table(
     They are done where fewer than half of the ``patience`` are needed.
     """
     # the CK exists where tangent kernels diverge, and for functions that jump
-    for kernels in (network.kernels, network.kernels[:1]):
+    for kernels in (KERNELS, KERNELS[:1]):
         try:
             with one_thread():
                 spec = KernelSpec(network, check_kernels(network, kernels), rates)

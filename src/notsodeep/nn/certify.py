@@ -108,10 +108,7 @@ def certify(
 def last_threshold(
     score: Array, student_differs: Array, model_differs: Array, thresholds: Array, level: float, disagreement: float
 ) -> tuple[float, int, int] | None:
-    """Return the most generous threshold that the sequence reaches from above, or None if the first one fails.
-
-    Beside it stand the numbers of rows that the student answers there, and of rows that differ.
-    """
+    """Return the most generous threshold that the sequence reaches from above, or None if the first one fails."""
     cautious_first = np.unique(thresholds)[::-1]
     order = np.argsort(-score, kind="stable")
     accepted = np.searchsorted(-score[order], -cautious_first, side="right")

@@ -136,10 +136,7 @@ class DEQ(Model):
             return nn.functional.linear(inputs, self.input, shift)
 
     def contraction(self) -> float:
-        """Return sigma_a |A| Lip / sqrt(m), by power iteration: below one the equilibrium exists and is unique.
-
-        It is near 2 sigma_a Lip for random weights. Training may raise it; :meth:`limit_contraction` forbids that.
-        """
+        """Return sigma_a |A| Lip / sqrt(m), by power iteration: below one the equilibrium exists and is unique."""
         norm, _ = power_iteration(self._layer, self.recurrent)
         return norm * self._layer.gain * self._phi.lipschitz
 

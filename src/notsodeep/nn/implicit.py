@@ -1,10 +1,8 @@
 """Equilibria as differentiable functions, by the implicit function theorem.
 
 With u = sqrt(m) z the equilibrium is u = phi(c + g u A'), c = sigma_b x B', g = sigma_a / sqrt(m). Its derivatives
-in both directions are solutions of the linear equilibrium h = r + d * (g h M), d = phi'(c + g u A'):
-M = A' for tangents and M = A for adjoints. For a convolutional DEQ the products are convolutions. The linear
-equilibrium is closed under differentiation, so that derivatives of every order exist; each costs one solve, and memory
-does not depend on the number of iterations.
+solve the linear equilibrium h = r + d * (g h M), d = phi'(c + g u A'): M = A' for tangents and M = A for adjoints.
+That is closed under differentiation, so derivatives of every order exist; each costs one solve.
 """
 
 from __future__ import annotations

@@ -149,10 +149,7 @@ class Gaussian:
             raise InvalidInputError(f"{told} weights do not fit into memory; take a smaller width") from None
 
     def orthogonal(self, rows: int, columns: int) -> nn.Parameter:
-        """Draw rows that are Gaussian vectors, each by itself exactly, but orthogonal to each other in blocks.
-
-        Kernels of such random features fluctuate far less (Yu et al. 2016, orthogonal random features).
-        """
+        """Draw rows that are Gaussian vectors, each by itself exactly, but orthogonal in blocks (Yu et al. 2016)."""
         size = min(rows, columns)
         blocks = -(-rows // size)
         draw = self._draw(blocks, columns, size).to(torch.promote_types(self._dtype, torch.float32))
@@ -202,10 +199,7 @@ def median_times(
 
 
 def ridge_readout(features: Tensor, targets: Tensor, ridge: float) -> Tensor:
-    """Return argmin_R |F R' - Y|^2 / n + ridge |R|^2, shape (outputs, width), by Cholesky in double precision.
-
-    The smaller of the two systems is solved: width x width, or n x n.
-    """
+    """Return argmin_R |F R' - Y|^2 / n + ridge |R|^2, shape (outputs, width), by Cholesky in double precision."""
     if not_negative("ridge", ridge) == 0.0:
         raise InvalidInputError("ridge must be positive, got 0")
     n, width = features.shape

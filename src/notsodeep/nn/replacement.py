@@ -186,10 +186,7 @@ class Replacement(nn.Module):
 
     # -- after calibration -------------------------------------------------------------------------------
     def drift(self) -> Drift:
-        """Compare the share of rows that the model had to answer since calibration with that of the measured rows.
-
-        A small ``p_value`` says that inputs are no longer like those of calibration, of which the promise speaks.
-        """
+        """Compare the share of rows that the model had to answer since calibration with that of the measured rows."""
         return compare_samples(self.certificate, self._seen, self._fell)
 
     def _count(self, rows: int, fell: int) -> None:
@@ -246,10 +243,7 @@ class Replacement(nn.Module):
         return found if like is None else found.to(like.device)
 
     def export_onnx(self, path: str | Path) -> Path:
-        """Write the student as ONNX with outputs ``y`` and ``score``.
-
-        Rows whose score is below ``certificate.threshold`` belong to the model, wherever that runs.
-        """
+        """Write the student as ONNX with outputs ``y`` and ``score``; rows below the threshold are the model's."""
         return write_onnx(self.scored, self.shape, path, ["y", "score"])
 
     def __repr__(self) -> str:
@@ -396,10 +390,7 @@ def _scores(scored: Scored, rows: Tensor) -> tuple[Tensor, np.ndarray]:
 
 
 def _unsteady(ask: _Model, data: Data) -> Tensor:
-    """Return the rows that the model answers differently when it is asked again among others, in smaller batches.
-
-    A row that falls through is answered in another batch than here; solvers that stop by the batch notice that.
-    """
+    """Return the rows that the model answers differently when it is asked again among others, in smaller batches."""
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0)).to(data.rows.device)
     again = torch.empty_like(data.answers)
     again[order] = in_batches(ask, data.rows[order], LIMITS.batch // 8)

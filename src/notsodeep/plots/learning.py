@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from .._arguments import checked
 from ..learning import LearningCurve, LearningEstimate
-from .base import Display
+from .spectrum import Display
 
 Quantity = Literal["accuracy", "mse"]
 AXES = {"n": "training points", "ridge": "ridge, relative to the mean diagonal", "times": "time of gradient flow"}

@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
@@ -16,9 +17,21 @@ from .._arrays import as_floats, as_numbers
 from ..equivalents import EquivalentKernel
 from ..errors import InvalidInputError, warn
 from ..spectra import SpectralLaw, Spike
-from .base import Display
 
 _BARS, _CURVE, _SPIKE = "#9db9d4", "#b3262e", "#1d3557"
+
+
+class Display:
+    """The base of displays. ``plot`` stores where it drew: ``ax_`` and ``figure_``."""
+
+    ax_: Axes | None = None
+    figure_: Figure | SubFigure | None = None
+
+    def _own(self, ax: Axes | None, width: float, height: float) -> Axes:
+        """Return the given axes, or those of a new figure of this size."""
+        drawn = plt.subplots(figsize=(width, height), layout="constrained")[1] if ax is None else ax
+        self.ax_, self.figure_ = drawn, drawn.get_figure()
+        return drawn
 
 
 class SpectrumDisplay(Display):
