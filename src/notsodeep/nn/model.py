@@ -67,6 +67,9 @@ class Model(nn.Module):
     readout: nn.Parameter
     bias: nn.Parameter | None
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def features(self, x: Tensor) -> Tensor:
         """Return what the readout sees of inputs of shape (..., in_features)."""
         raise NotImplementedError
