@@ -18,29 +18,21 @@ def page() -> str:
     """Return the whole page as text."""
     from .. import __version__
 
-    text = _read("page.html")
-    for name, part in {"style": _read("style.css"), "script": bundle("app"), "version": __version__}.items():
-        text = text.replace("{{" + name + "}}", part)
-    return text
+    text = _read("page.html").replace("{{version}}", __version__).replace("{{style}}", _read("style.css"))
+    return text.replace("{{script}}", "\n".join(_bundle("app", {}).values()))
 
 
-def bundle(entry: str) -> str:
-    """Return the module ``entry`` with all that it imports, as one script."""
-    scripts: dict[str, str] = {}
-    _add(entry, scripts)
-    return "\n".join(scripts.values())
-
-
-def _add(name: str, scripts: dict[str, str]) -> None:
-    """Add a module after those that it imports; a circle of imports ends in a RecursionError."""
+def _bundle(name: str, scripts: dict[str, str]) -> dict[str, str]:
+    """Add a module to the scripts, after those that it imports; a circle of imports ends in a RecursionError."""
     source = _read("js", f"{name}.js")
     for found in _IMPORT.finditer(source):
         if found[2] not in scripts:
-            _add(found[2], scripts)
+            _bundle(found[2], scripts)
     exports = ", ".join(_EXPORT.findall(source))
     body = _EXPORT.sub("", _IMPORT.sub(_as_constants, source))
     # the text stands inside a script element, which must not end early
     scripts[name] = f"const module_{name} = (() => {{\n{body}\nreturn {{ {exports} }};\n}})();".replace("</", "<\\/")
+    return scripts
 
 
 def _as_constants(found: re.Match[str]) -> str:

@@ -46,12 +46,8 @@ class ENN(Model):
     kernel : {"ntk", "ntk_frozen", "ck"}, optional
         What trains: every weight; every weight but W_1; the readout alone. By default what the twin says
         (``twin.trains``), and every weight of a plain specification.
-    bias : bool
-        Whether the outputs have a bias, which starts at zero.
-    parametrisation : {"ntk", "standard"}
-        Weights of variance one, or of 1 / fan-in for the usual learning rates: the same function at the start.
-    **factory
-        ``dtype`` (a torch.dtype) and ``device`` (a torch.device or str) of the weights, as torch's own modules have.
+    bias, parametrisation, **factory
+        The options of :class:`DEQ`.
 
     Examples
     --------
