@@ -86,7 +86,7 @@ def test_onnxruntime_computes_the_same(name: str, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("name", "backend"),
     [
-        ("tanh", "aot_eager"),
+        pytest.param("tanh", "aot_eager", marks=pytest.mark.slow),
         ("relu", "inductor"),
         pytest.param("tanh", "inductor", marks=pytest.mark.slow),
         pytest.param("silu", "inductor", marks=pytest.mark.slow),

@@ -140,7 +140,10 @@ def test_torch_export() -> None:
     torch.testing.assert_close(program.module()(X[:1]), model(X[:1]))  # the batch size is free
 
 
-@pytest.mark.parametrize("spec", [TWIN_LIKE, nsd.ENN([nsd.activation("hard_tanh", a=0.76, c=1.2)])], ids=["two", "one"])
+ONE_LAYER = pytest.param(nsd.ENN([nsd.activation("hard_tanh", a=0.76, c=1.2)]), id="one", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("spec", [pytest.param(TWIN_LIKE, id="two"), ONE_LAYER])
 def test_onnxruntime_computes_the_same(spec: nsd.ENN, tmp_path) -> None:
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
