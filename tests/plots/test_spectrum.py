@@ -49,6 +49,8 @@ def test_histogram_has_all_bulk_eigenvalues_and_the_curve_is_the_law(kernel: tup
 def test_impossible_numbers_of_bars_are_refused_before_a_figure_is_made(kernel: tuple, bins: int) -> None:
     with pytest.raises(InvalidInputError, match="bins must be a whole number"):
         nsd.plots.SpectrumDisplay.from_kernel(*kernel).plot(bins=bins)
+    with pytest.raises(InvalidInputError, match="beside"):
+        nsd.plots.SpectrumDisplay.from_kernel(*kernel).plot(beside={"a": 1})
     assert not plt.get_fignums()
 
 

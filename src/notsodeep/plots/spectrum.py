@@ -132,6 +132,7 @@ class SpectrumDisplay(Display):
     ) -> SpectrumDisplay:
         """Draw the spectrum, and ``beside`` it others by name; far eigenvalues are shown beyond a break of the axis."""
         edges = self._edges(whole("bins", bins, most=10_000))
+        others = {name: np.asarray(as_floats(v, f"beside[{name!r}]")) for name, v in (beside or {}).items()}
         ax = self._own(ax, 6.4, 3.8)
         self._draw_bulk(ax, edges)
         far = [v for v in [*self.eigenvalues, *self._spikes()] if v > edges[-1]]
@@ -143,8 +144,8 @@ class SpectrumDisplay(Display):
             right = max(far) + 0.16 * (max(far) - edges[-1]) + pad if far else edges[-1]
             _break_axis(ax, float(edges[0]), float(edges[-1]), float(right))
         self._draw_isolated(ax, float(edges[-1]))
-        for shade, (name, values) in enumerate((beside or {}).items()):
-            ax.stairs(self._heights(np.asarray(values), edges), edges, color=f"{0.1 + 0.4 * (shade % 2)}", label=name)
+        for shade, (name, values) in enumerate(others.items()):
+            ax.stairs(self._heights(values, edges), edges, color=f"{0.1 + 0.4 * (shade % 2)}", label=name)
         self._finish(ax)
         return self
 
