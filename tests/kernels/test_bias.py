@@ -25,7 +25,7 @@ def test_it_is_part_of_the_specification():
     assert nsd.DEQ.from_dict(deq.to_dict()) == pickle.loads(pickle.dumps(deq)) == deq
     assert deq.centred(1.0).sigma_c2 == 0.5
     assert not deq.homogeneous
-    assert "sigma_c2" not in nsd.DEQ("relu", 0.2).to_dict()
+    assert nsd.DEQ("relu", 0.2).to_dict()["sigma_c2"] == 0.0
     with pytest.raises(InvalidInputError, match="sigma_c2"):
         nsd.DEQ("relu", 0.2, 0.6, -0.1)
 

@@ -27,7 +27,7 @@ def images(n=6, shape=(1, 6, 5), seed=0):
 @pytest.mark.parametrize(("phi", "sigma_a2"), SETTINGS)
 @pytest.mark.parametrize("sigma_c2", [0.0, 0.1])
 def test_one_position_is_the_dense_network(phi, sigma_a2, sigma_c2):
-    X, Y = images(5, (12, 1, 1)), images(3, (12, 1, 1), seed=1)
+    X, Y = 0.5 * images(5, (12, 1, 1)), 0.5 * images(3, (12, 1, 1), seed=1)
     conv = nsd.ConvDEQ(phi, sigma_a2, 0.7, sigma_c2, image=(12, 1, 1), filter=1)
     for other in (None, Y):
         found, expected = (nsd.kernels_of(net, X, other, kernels=KERNELS) for net in (conv, conv.dense))
@@ -124,7 +124,7 @@ def test_networks_of_finite_width_approach_the_kernel():
 
 @pytest.mark.parametrize("phi", ["relu", "erf", "tanh"])
 def test_one_position_without_injected_input_is_the_dense_explicit_network(phi):
-    X, Y = images(5, (12, 1, 1)), images(3, (12, 1, 1), seed=1)
+    X, Y = 0.5 * images(5, (12, 1, 1)), 0.5 * images(3, (12, 1, 1), seed=1)
     conv = nsd.ConvENN([phi, "relu", phi], 1.0, (1.0, 0.0, 0.0), image=(12, 1, 1), filter=1)
     for other in (None, Y):
         found, expected = (nsd.kernels_of(net, X, other, kernels=KERNELS) for net in (conv, conv.dense))
