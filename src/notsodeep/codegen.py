@@ -45,7 +45,7 @@ def pytorch_code(
         for name, value in (("in_features", in_features), ("width", width), ("out_features", out_features))
     )
     functions = [phi.source_lines(f"layer_{i}") for i, phi in enumerate(twin.network.activations, 1)]
-    used = ["import warnings"] if any("warnings.warn" in line for f in functions for line in f) else []
+    used = [] if twin.certificate.bounded_norms is None else ["import warnings"]
     parts = ["import math", *used, "", "import torch", *[line for f in functions for line in ("", "", *f)], "", ""]
     return "\n".join([*parts, *_module(twin, in_features, width, out_features, parametrisation == "standard")]) + "\n"
 
@@ -78,8 +78,21 @@ def _module(twin: Twin, in_features: int, width: int, out_features: int, standar
         *([] if standard else _groups(twin)),
         "",
         "    def forward(self, x):",
+        *_warning(twin),
         *steps,
         f"        return torch.nn.functional.linear({spread}, self.readout)",
+    ]
+
+
+def _warning(twin: Twin) -> list[str]:
+    if twin.certificate.bounded_norms is None:
+        return []
+    low, high = twin.certificate.bounded_norms
+    return [
+        "        norm = torch.linalg.vector_norm(x, dim=-1)",
+        f"        outside = (norm < {(1.0 - 1e-5) * low!r}) | (norm > {(1.0 + 1e-5) * high!r})",
+        "        if not torch.compiler.is_compiling() and bool(outside.any()):",
+        f'            warnings.warn("norms outside {low:.4g} to {high:.4g}: the error is not bounded there")',
     ]
 
 

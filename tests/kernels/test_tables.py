@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
+from notsodeep.activations import Affine, Quadratic
 from notsodeep.errors import InvalidInputError
 from notsodeep.kernels import matrix, pairwise, plane, tabulate
 from notsodeep.kernels._limits import LIMITS
@@ -190,6 +191,30 @@ def test_rows_of_zeros_decide_nothing(net, digits):
         np.testing.assert_array_equal(k(*pair), 0.0)
     np.testing.assert_array_equal(nsd.kernel_function(net, "ck", norms=zeros).diagonal(zeros), 0.0)
     np.testing.assert_allclose(k(digits), nsd.ck(net, digits), rtol=0, atol=ulps())
+
+
+SOFTSIGN = nsd.Activation.from_callable(lambda x: x / (1.0 + x.abs()), kinks=(0.0,), name="softsign")
+NEARLY_CONSTANT = nsd.ENN(
+    [
+        Quadratic(1.4057447699744168, 0.9940455917732147, -0.002535732410273344),
+        "hard_swish",
+        Affine(nsd.activation("silu"), gain=-0.47839114503211544, scale=0.8355282559993376),
+        "erf",
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("net", "dtype", "size"),
+    [(nsd.DEQ(SOFTSIGN, 0.136, 0.0), np.float32, 1.0), (NEARLY_CONSTANT, np.float64, 2.9e-27)],
+    ids=["no input", "constants"],
+)
+def test_networks_that_see_no_difference_have_one_number(net, dtype, size):
+    rows = np.random.default_rng(0).standard_normal((120, 10))
+    rows[1:40] = rows[0] + 1e-5 * rows[1:40]
+    rows = (size * rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(dtype)
+    for K in nsd.kernels_of(net, rows, kernels=("ck", "ntk"), check=False).values():
+        assert np.ptp(K) <= tolerance(dtype) * K.max()
 
 
 def test_without_a_range_the_first_call_decides(digits):

@@ -143,6 +143,7 @@ def test_power_laws_are_found_again() -> None:
     [
         (lambda: nsd.learning_curve(RELU, MIX, 100), "exactly one"),
         (lambda: nsd.learning_curve(RELU, MIX, [10.5, 20]), "whole positive"),
+        (lambda: nsd.learning_curve(RELU, MIX, []), "n is empty"),
         (lambda: nsd.learning_curve({}, MIX, [10, 20]), "at least one network"),
         (lambda: nsd.predict_learning(nsd.match(RELU, 1.0), MIX, 100), "matches kernel='ck'"),
         (lambda: nsd.estimate_learning(RELU, np.ones((50, 3)), np.arange(50) % 2), "at least 128 rows"),

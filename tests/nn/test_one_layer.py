@@ -136,6 +136,9 @@ def test_a_module_and_its_source_say_once_that_rows_lie_outside_the_range() -> N
         torch.func.vmap(nsd.nn.ENN(tanh, 4, 16, 1))(outside)  # no numbers to look at
     with pytest.warns(UserWarning, match="norms outside 0.5 to 1.5: the error is not bounded there"):
         names["Twin"]()(outside)
+    exec(nsd.pytorch_code(nsd.match_one_layer(nsd.DEQ("tanh", 0.2), norms=(1.0, 1.0)), 4, 16, 1), names)
+    with pytest.warns(UserWarning, match="norms outside 1 to 1: the error is not bounded there"):
+        names["Twin"]()(outside)
     for call in (tanh.kernel_matrix, tanh.verify, lambda X: tanh.kernel_matrix(inside, X)):
         with pytest.warns(NotSoDeepWarning, match="its error is not bounded beyond"):
             call(outside)

@@ -144,15 +144,10 @@ class Conditioned(NormUnits):
     def layer(self, qx: Tensor, qy: Tensor) -> ConditionedLayer:
         return ConditionedLayer(self, qx, qy)
 
-    def source_lines(self, name: str, quiet: bool = False) -> list[str]:
+    def source_lines(self, name: str) -> list[str]:
         table = [[[float(c) for c in row] for row in group] for group in self.coefficients]
         (centre, half), log = self.variable, ".log()" if self.logarithmic else ""
         position = f"(norm.clamp({self.low!r}, {self.high!r}){log} - {centre!r}) / {half!r}"
-        ends = f"(norm < {(1.0 - 1e-5) * self.low!r}) | (norm > {(1.0 + 1e-5) * self.high!r})"
-        warning = [
-            f"    if not torch.compiler.is_compiling() and bool(({ends}).any()):",
-            f'        warnings.warn("norms outside {self.low:.4g} to {self.high:.4g}: the error is not bounded there")',
-        ]
         return [
             f"{name.upper()} = {table!r}",
             "",
@@ -162,7 +157,6 @@ class Conditioned(NormUnits):
             f"    table = before.new_tensor({name.upper()})  # groups, functions of u, Chebyshev orders of the norm",
             "    norm = torch.linalg.vector_norm(x, dim=-1)",
             *chebyshev_lines(position if half else "norm * 0", len(table[0][0])),
-            *(warning if self.span and not quiet else []),
             "    u = before / norm.clamp_min(1e-18)[..., None]",
             "    rows = torch.einsum('...m,hbm->...hb', torch.stack(chebyshev, -1)[..., : table.shape[-1]], table)",
             *(["    rows = rows * norm[..., None, None]"] if self.power else []),

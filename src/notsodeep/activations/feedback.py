@@ -165,5 +165,5 @@ class Feedback(NormUnits):
             *replace(self, core=None).source_lines(f"{name}_far"),
             "",
             "",
-            *core.source_lines(f"{name}_near", quiet=True),
+            *core.source_lines(f"{name}_near"),
         ]

@@ -296,7 +296,7 @@ def _series(deq: DEQ, scale: NormScale, reach: float, size: int, terms: int, sho
     for values in polar_grid((phi, phi.derivative), phi.panels(), q.sqrt(), beta):
         c = torch.tensordot(across, along @ values.permute(2, 0, 1) @ along.T, dims=1)
         ends = (c[-2:],) if scale.single else (c[-2:], c[:, -2:])
-        if max(float(end.abs().max()) for end in ends) > short * float(c.abs().max()):
+        if not max(float(end.abs().max()) for end in ends) <= short * float(c.abs().max()):  # NaN included
             return None
         levels.append(Level.of(0.5 * (c + c.transpose(1, 2)), 1e-15))
     return NearSeries(deq, scale, (low, high), (levels[0], levels[1]))

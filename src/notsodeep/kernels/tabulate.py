@@ -388,11 +388,9 @@ class _AngleSeries(LayerMaps):
         if self.phi.kinks:  # their series do not reach the ends: the interval is what is needed
             rho = lam / self.root
             low, high = (float(rho.min()), float(rho.max())) if self.expected is None else self.expected()
+        low, high = (min(max(end, -1.0), 1.0) for end in (low, high))  # rounding may be beyond
         narrow = 1e-6  # radians: a little wider, where all correlations are one and the same
-        self.ends = (
-            max(math.asin(max(low, -1.0)) - narrow, -0.5 * math.pi),
-            min(math.asin(min(high, 1.0)) + narrow, 0.5 * math.pi),
-        )
+        self.ends = max(math.asin(low) - narrow, -0.5 * math.pi), min(math.asin(high) + narrow, 0.5 * math.pi)
         # kinked functions are asked for on a part of the angle, and single precision needs fewer nodes
         sizes = (64, 128, 256) if self.tolerance < 1e-12 and not self.phi.kinks else (32, 64, 128, 256)
         grids = [torch.sin(torch.from_numpy(nodes(size, *self.ends))) for size in sizes]

@@ -314,6 +314,8 @@ def _axis(n: Any, ridge: Any, times: Any) -> tuple[Axis, Array]:
             f"a curve runs over exactly one of n, ridge and times: give one array, got {len(arrays)}"
         )
     points: Array = np.unique(given[arrays[0]].detach().cpu().numpy().astype(np.float64))
+    if not len(points):
+        raise InvalidInputError(f"a curve needs points: {arrays[0]} is empty")
     if arrays[0] == "n" and not ((points >= 1) & (points < 2**63) & (points == np.round(points))).all():
         raise InvalidInputError(f"n must be whole positive numbers, got {n!r}")
     return arrays[0], points
