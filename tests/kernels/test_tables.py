@@ -217,6 +217,16 @@ def test_networks_that_see_no_difference_have_one_number(net, dtype, size):
         assert np.ptp(K) <= tolerance(dtype) * K.max()
 
 
+@pytest.mark.parametrize("phi", ["sin", "cos"])
+def test_equal_rows_of_waves_far_out(phi):
+    rows = np.random.default_rng(0).standard_normal((60, 50))
+    rows = 7e5 * rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[1] = rows[0]
+    K = nsd.ck(nsd.ENN([phi]), rows)
+    assert K[0, 1] == pytest.approx(K[0, 0], rel=1e-3)  # what the rounding of products leaves
+    assert K[0, 2] == pytest.approx(0.0, abs=1e-12)
+
+
 def test_without_a_range_the_first_call_decides(digits):
     k = nsd.kernel_function(nsd.DEQ("tanh", 0.2), "ck")
     assert "norms" not in repr(k)

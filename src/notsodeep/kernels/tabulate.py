@@ -210,7 +210,13 @@ class _Grid:
             found = found[:, :, :keep, :keep].contiguous()
         coefficients = dict(zip(self.kernels, found, strict=True))
         table = Table(self.scale, self.reach, warped, self.homogeneous, coefficients, self.diagonals)
-        return table if self.scale.single or self._holds(table, found) else None
+        return table if self._reaches_the_diagonal() and (self.scale.single or self._holds(table, found)) else None
+
+    def _reaches_the_diagonal(self) -> bool:
+        """Whether points with themselves have what they must: far out, waves fall within less than a step of angles."""
+        own, basis = self.own[:, : self.size], self.scale.polynomials(self.size, self.t[: self.size])
+        seen = (basis @ self.coefficients.sum(1) * basis).sum(-1)
+        return self.reach < 1.0 or bool(((seen - 1.0).abs()[own > 0.0] <= 100.0 * self.check).all())
 
     @functools.cached_property
     def diagonals(self) -> dict[Kernel, NormSeries]:
