@@ -8,13 +8,14 @@ import time
 import mpmath as mp
 import numpy as np
 import pytest
+import scipy.special
 import torch
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.activations import Activation
 from notsodeep.errors import ActivationError, ConvergenceError, InvalidInputError
-from notsodeep.kernels import plane
+from notsodeep.kernels import pairwise, plane
 from notsodeep.kernels.expectations import Layer
 
 E, D, F = nsd.ENN, nsd.DEQ, Activation.from_callable
@@ -315,3 +316,15 @@ def test_nothing_is_solved_where_no_weights_feed_back(monkeypatch):
     monkeypatch.setattr(plane, "check_cost", lambda nodes, pairs, scale: calls.append(nodes))
     nsd.ck(D("mish", 0.0), np.array([[1e-3], [1e3]]))
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("far", [1e2, 1e4, 1e8, 1e15])
+def test_hard_tanh_of_a_far_point_and_a_near_one(far):
+    """Beside a near point a far one is its sign: E[sign(u) phi(v)] by the trapezoidal rule."""
+    r, v = 0.6, np.arange(-9.0, 9.0, 1e-4)
+    weight = np.exp(-0.5 * v**2) / math.sqrt(2.0 * math.pi) * 1e-4
+    expected = float(np.sum(weight * np.clip(v, -1.0, 1.0) * scipy.special.erf(r * v / math.sqrt(2.0 * (1.0 - r * r)))))
+    square = torch.tensor([far**2], dtype=torch.float64)
+    one = torch.ones_like(square)
+    found = pairwise(nsd.ENN(["hard_tanh"]), square, one, r * far * one, ("ck",))["ck"]
+    assert float(found) == pytest.approx(expected, abs=1.0 / far**2 + 1e-6)  # the step is no step yet

@@ -202,9 +202,10 @@ class Layer:
         tails = self.phi.tails()
         if tails is None:
             return torch.zeros_like(self.variance_x, dtype=torch.bool)
-        # piecewise linear functions have an integral of their own, which loses digits as the square of the scale
-        beyond = 8.0 if self.phi.piecewise_linear else 0.25
-        return torch.minimum(self.variance_x, self.variance_y).sqrt() > beyond * tails.reach
+        x, y = self.variance_x.sqrt(), self.variance_y.sqrt()
+        if self.phi.piecewise_linear:  # their closed form loses digits as the product of the scales
+            return x.sqrt() * y.sqrt() > 8.0 * tails.reach
+        return torch.minimum(x, y) > 0.25 * tails.reach
 
     def subset(self, which: Tensor) -> Layer:
         """Select some of the pairs, without gradients; they share the series that are known."""

@@ -157,9 +157,8 @@ class _Cells:
         most = _framed(np.stack(inner), [mu[[0, -1]] + ends[0], enclosure.share[[0, -1]]])
         curve = 2.0 * (inner[1] * bend + speed**2 + inner[0] * second + first**2)
         outer = 2.0 * (most[:, [0, -1]] * ends).sum(0) + seen_ends
-        apart = (
-            _framed((seen + (h / fine) ** 2 / 8.0 * curve)[None], outer[None])[0] + 1e-9 * most[0] ** 2
-        )  # and rounding
+        apart = _framed((seen + (h / fine) ** 2 / 8.0 * curve)[None], outer[None])[0]
+        apart += 1e-9 * most[0] ** 2  # rounding
         least = np.minimum(mu[1:], mu[:-1]) - 0.5 * h * first
         changed = start * along[0] if layer.offset else limits.curvature * high[0]
         return _Cells(
@@ -312,9 +311,8 @@ def _steps(deq: DEQ, layer: Feedback, cells: _Cells, limits: _Far) -> Array:
     sigma_a, end, rows = math.sqrt(deq.variances[0]), _Cells.high, np.array(layer.parts).T
     tau, _, mu = (float(part[..., 0].max()) for part in _at(deq, layer, np.array([end])))
     steep = np.abs(chebyshev.chebval(1.0, chebyshev.chebder(rows))) + np.arange(len(rows)) ** 4 @ np.abs(rows) / end
-    far = float(
-        np.linalg.norm(_Cells.last * np.abs(chebyshev.chebval(1.0, rows)) + 2.0 * steep)
-    )  # of tau |n|, no drive
+    # of tau |n|, no drive
+    far = float(np.linalg.norm(_Cells.last * np.abs(chebyshev.chebval(1.0, rows)) + 2.0 * steep))
     share = far / (mu * tau)
     own, top = cells.most[1] / np.maximum(cells.least, 1e-300), np.arange(len(cells.least)) == len(cells.least) - 1
     stretch, apart = 1.01 * _Cells.last / end, 2.0 * (1.0 + share**2) / (1.0 - sigma_a * limits.lipschitz)
