@@ -11,14 +11,14 @@ from fuzz.run import hold_or_are_refused, report
 CASES = [
     *(("kernels", first, 8) for first in (0, 16)),
     ("equivalents", 0, 200),
-    *(("laws", first, 8) for first in range(0, 24, 8)),
+    *(("laws", first, 8) for first in range(0, 16, 8)),
     ("cli", 0, 8),
     ("files", 0, 100),
     ("documents", 0, 200),
-    ("machines", 0, 8),
+    ("machines", 0, 5),
     ("derivatives", 0, 12),
-    ("arguments", 0, 60),
-    ("certificates", 12, 8),
+    ("arguments", 0, 40),
+    ("certificates", 12, 6),
 ]
 
 
