@@ -70,13 +70,13 @@ def test_types_reach_the_user(tmp_path):
 
 def test_importing_the_package_is_light():
     code = (
-        "import sys, time; start = time.perf_counter(); import notsodeep; took = time.perf_counter() - start\n"
+        "import sys, time; start = time.process_time(); import notsodeep; took = time.process_time() - start\n"
         "print('torch' in sys.modules, 'matplotlib' in sys.modules, took)"
     )
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
     said = [run.stdout.split() for run in runs]
     assert all(words[:2] == ["False", "False"] for words in said)
-    assert min(float(words[2]) for words in said) < 0.15  # seconds; about 0.01 on an idle machine
+    assert min(float(words[2]) for words in said) < 0.15  # seconds of the processor, about 0.01
 
 
 def test_networks_and_estimators_load_without_the_compiler():
