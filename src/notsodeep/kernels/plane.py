@@ -271,8 +271,7 @@ class Settled(Panels):
     def line_mean(self, mean: Tensor, spread: Tensor) -> Tensor:
         """E of the lines at mean + spread xi."""
         z = (mean / spread.clamp_min(1e-300)).clamp(-40.0, 40.0)
-        up, down = 0.5 * torch.erfc(-z / math.sqrt(2.0)), 0.5 * torch.erfc(z / math.sqrt(2.0))
-        bump = spread * torch.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+        up, down, bump = upper(-z), upper(z), spread * density(z)
         (b0, a0), (b1, a1) = self.left, self.right
         return a1 * (mean * up + bump) + b1 * up + a0 * (mean * down - bump) + b0 * down
 
