@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 import torch
@@ -19,8 +20,10 @@ from ._fixed_point import newton
 from ._words import Kernel as Kernel
 from ._words import Readout as Readout
 from ._words import as_html
-from .activations import Activation, ActivationLike, activation
+from .activations import Activation, ActivationLike, Affine, activation
 from .errors import ContractionError, ConvergenceError, InvalidInputError, SerialisationError
+from .expressions import Domain, FixedPoint, Layer, LayerMaps, Node, Normalise, PreActivation, equation, explicit
+from .expressions import is_tangent as is_tangent
 from .gaussian import moments, spread
 
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
@@ -28,10 +31,54 @@ _VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
 SCALES = (1e-30, 1e30)  # between these, fourth powers of tau0 and their inverses are numbers
 
 
-class _Network:
-    """What a DEQ and an ENN share."""
+class Dense:
+    """What networks share: an expression, and what may be asked of it."""
 
     activations: tuple[Activation, ...]
+    implicit: ClassVar[bool] = False  # whether its features are a fixed point
+
+    @property
+    def tracked(self) -> bool:
+        """Whether a variance is a tensor whose gradient is asked for."""
+        return False
+
+    def expression(self, rates: Sequence[Any] | None = None) -> tuple[Node, ...]:
+        """Return the nodes of the network, with these learning rates."""
+        raise NotImplementedError
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the fixed point of one layer of units, as the papers have it."""
+        return False
+
+    @property
+    def title(self) -> str:
+        """What a short text calls the network."""
+        return repr(self)
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether no unit sees the norm of its input."""
+        return all(phi.elementwise for phi in self.activations)
+
+    @property
+    def given_variances(self) -> tuple[Any, ...]:
+        """The variances as they were given, numbers or tensors; networks without them have none."""
+        return ()
+
+    def varied(self, *variances: Any) -> Self:
+        """Return the network with other variances."""
+        return self
+
+    def detached(self) -> Self:
+        """Return the network with plain numbers as its variances, which a cache may hold."""
+        return self
+
+    def check_contraction(self) -> None:
+        """Raise :class:`ContractionError` unless a unique equilibrium is guaranteed; others have none to check."""
+
+    def check_driven(self) -> None:
+        """Raise an error if the kernel does not depend on the inputs."""
 
     @property
     def biased(self) -> bool:
@@ -63,13 +110,14 @@ class _Network:
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class DEQ(_Network):
+class DEQ(Dense):
     """Specify the deep equilibrium model z = phi(sigma_a A z + sigma_b B x + sigma_c c) / sqrt(m), f(x) = a . z.
 
     Parameters
     ----------
-    phi : str, Activation or callable
-        The name of an activation, an activation, or a torch module or function.
+    phi : str, Activation or callable, or a list of them
+        The name of an activation, an activation, or a torch module or function. A list makes a cell of several layers,
+        h_1 = phi_1(sigma_a A z + sigma_b B x + sigma_c c) / sqrt(m), h_l = phi_l(W_l h_(l-1)) / sqrt(m), z = h_L.
     sigma_a2 : float or Tensor
         The variance of the recurrent weights. A unique equilibrium is guaranteed below :attr:`limit`.
     sigma_b2 : float or Tensor, optional
@@ -79,58 +127,118 @@ class DEQ(_Network):
     readout : {"activation", "pre-activation"}
         The output is f(x) = a . z, or one more pre-activation, f(x) = sigma_a a . z + sigma_b b . x + sigma_c c', with
         weights of its own: then ck and ntk are G* and K* of the preprint and of the workshop paper.
+    normalise : bool, default False
+        Whether the pre-activations are divided by their root mean square, as normalisation layers do. Then the
+        covariance equation always has a solution; :attr:`limit` says where it is unique for every input.
 
     Examples
     --------
     >>> deq = DEQ("relu", sigma_a2=0.2)
     >>> deq, deq.limit
     (DEQ(ReLU(), sigma_a2=0.2, sigma_b2=0.8), 0.25)
+    >>> cell = DEQ(["tanh", "relu"], sigma_a2=0.05)
+    >>> cell, cell.limit
+    (DEQ([Tanh(), ReLU()], sigma_a2=0.05, sigma_b2=0.95), 0.0625)
     >>> DEQ(torch.nn.LeakyReLU(0.1), sigma_a2=0.2, sigma_b2=1.0)
     DEQ(LeakyReLU(slope=0.1, gain=1.0), sigma_a2=0.2, sigma_b2=1)
     """
 
-    activation: Activation
+    activations: tuple[Activation, ...]
     sigma_a2: float
     sigma_b2: float
     sigma_c2: float
     readout: Readout
+    normalise: bool
+    implicit: ClassVar[bool] = True
 
     def __init__(
         self,
-        phi: ActivationLike,
+        phi: ActivationLike | Sequence[ActivationLike],
         sigma_a2: float | Tensor,
         sigma_b2: float | Tensor | None = None,
         sigma_c2: float | Tensor = 0.0,
         readout: Readout = "activation",
+        normalise: bool = False,
     ) -> None:
         if not isinstance(readout, str) or readout not in get_args(Readout):
             raise InvalidInputError(f"readout must be one of {get_args(Readout)}, got {readout!r:.60}")
+        if not isinstance(normalise, bool | np.bool_):
+            raise InvalidInputError(f"normalise must be True or False, got {normalise!r:.60}")
         first = _variance("sigma_a2", sigma_a2)
         if sigma_b2 is None and first >= 1.0:
             raise InvalidInputError(
                 f"sigma_b2 defaults to 1 - sigma_a2, which is not positive for sigma_a2 = {first:.6g}; give sigma_b2"
             )
-        object.__setattr__(self, "activation", activation(phi))
+        object.__setattr__(self, "activations", _layers_of(phi, "the cell of a DEQ"))
         object.__setattr__(self, "sigma_a2", first)
         object.__setattr__(self, "sigma_b2", _variance("sigma_b2", 1.0 - first if sigma_b2 is None else sigma_b2))
         object.__setattr__(self, "sigma_c2", _variance("sigma_c2", sigma_c2))
         object.__setattr__(self, "readout", readout)
+        object.__setattr__(self, "normalise", bool(normalise))
+
+    @property
+    def activation(self) -> Activation:
+        """The activation of a cell of one layer, for what is defined by it alone."""
+        if not self.plain:
+            what = f"a cell of {len(self.activations)} layers" if not self.normalise else "normalised pre-activations"
+            raise InvalidInputError(
+                f"this is defined for a DEQ with one layer, got {what} ({self!r}). Exact kernels, estimators and "
+                "match_one_layer take it"
+            )
+        return self.activations[0]
+
+    @property
+    def plain(self) -> bool:
+        """Whether the cell is one layer of units, as the papers have it."""
+        return len(self.activations) == 1 and not self.normalise
+
+    @property
+    def title(self) -> str:
+        """What a short text calls the network."""
+        names = (phi.base.name if isinstance(phi, Affine) else phi.name for phi in self.activations)
+        return f"{'-'.join(names)} DEQ"
+
+    @property
+    def cell(self) -> tuple[Any, ...]:
+        """The nodes between a pre-activation and the features."""
+        before = (Normalise(),) if self.normalise else ()
+        return (*before, *map(Layer, self.activations))
+
+    def expression(self, rates: Sequence[Any] | None = None) -> tuple[Node, ...]:
+        """Return the fixed point of the cell with its readout."""
+        outer = () if self.readout == "activation" else (PreActivation(self.sigma_a2),)
+        return (self.fixed_point, *outer)
+
+    @property
+    def fixed_point(self) -> FixedPoint:
+        """The node that holds the equation of the equilibrium."""
+        return FixedPoint(self.cell, self.sigma_a2, functools.partial(self.drive, tracked=True), self)
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether the kernels are homogeneous; normalised pre-activations make them no function of one norm."""
+        return super().homogeneous and not self.normalise
 
     @property
     def variances(self) -> tuple[float, float, float]:
         """(sigma_a2, sigma_b2, sigma_c2) as plain numbers, also when they are tensors that track gradients."""
-        a, b, c = (v.detach() if isinstance(v, Tensor) else v for v in (self.sigma_a2, self.sigma_b2, self.sigma_c2))
+        a, b, c = (v.detach() if isinstance(v, Tensor) else v for v in self.given_variances)
         return float(a), float(b), float(c)
 
     @property
-    def activations(self) -> tuple[Activation, ...]:  # type: ignore[override]
-        """The activation of the one layer, as a tuple."""
-        return (self.activation,)
+    def given_variances(self) -> tuple[Any, ...]:
+        """The variances as they were given, numbers or tensors."""
+        return self.sigma_a2, self.sigma_b2, self.sigma_c2
 
     @property
     def tracked(self) -> bool:
         """Whether a variance is a tensor whose gradient is asked for."""
-        return any(isinstance(v, Tensor) for v in (self.sigma_a2, self.sigma_b2, self.sigma_c2))
+        return any(isinstance(v, Tensor) for v in self.given_variances)
+
+    def varied(self, *variances: Any) -> DEQ:
+        """Return the DEQ with other variances; ``None`` stands for its own."""
+        a, b, c = (mine if v is None else v for mine, v in zip(self.variances, variances, strict=True))
+        return DEQ(self.activations, a, b, c, self.readout, self.normalise)
 
     @property
     def biased(self) -> bool:
@@ -138,23 +246,41 @@ class DEQ(_Network):
         return self.variances[2] > 0.0
 
     def __hash__(self) -> int:  # two equal tensors have different hashes
-        return hash((self.activation, self.variances, self.readout))
+        return hash((self.activations, self.variances, self.readout, self.normalise))
 
     def __repr__(self) -> str:
         a, b, c = self.variances
         bias = f", sigma_c2={c:.10g}" if c else ""
         seen = f", readout={self.readout!r}" if self.readout != "activation" else ""
-        return f"DEQ({self.activation!r}, sigma_a2={a:.10g}, sigma_b2={b:.10g}{bias}{seen})"
+        norm = ", normalise=True" if self.normalise else ""
+        return f"DEQ({self._units}, sigma_a2={a:.10g}, sigma_b2={b:.10g}{bias}{seen}{norm})"
+
+    @property
+    def _units(self) -> str:
+        names = ", ".join(map(repr, self.activations))
+        return names if len(self.activations) == 1 else f"[{names}]"
 
     def _repr_html_(self) -> str:
-        rows = [("activation", repr(self.activation)), *zip(_VARIANCES, self.variances, strict=True)]
-        return as_html("DEQ", [*rows, ("sigma_a2 guaranteed below", self.limit), ("readout sees", self.readout)])
+        rows = [("activation", self._units), *zip(_VARIANCES, self.variances, strict=True)]
+        more = [("pre-activations", "normalised")] if self.normalise else []
+        return as_html("DEQ", [*rows, *more, ("sigma_a2 guaranteed below", self.limit), ("readout sees", self.readout)])
+
+    @property
+    def lipschitz(self) -> float:
+        """The product of the Lipschitz constants of the activations."""
+        return math.prod(phi.lipschitz for phi in self.activations)
 
     @property
     def limit(self) -> float:
-        """1 / (4 Lip^2): below it the finite-width map is a contraction."""
-        lipschitz = self.activation.lipschitz
-        return math.inf if lipschitz == 0 else 0.25 / lipschitz / lipschitz
+        """1 / (4^L Lip^2) for L layers: below it the finite-width map is a contraction.
+
+        With normalised pre-activations no such bound exists. Then this is the sigma_a2 below which the covariance
+        equation has one solution for every input, sigma_a2 (F'(1) - F(1)) < sigma_c2, F the cell at variance one.
+        """
+        if self.normalise:
+            return _normalised_limit(self.activations, self.variances[2])
+        lipschitz = self.lipschitz
+        return math.inf if lipschitz == 0 else 0.25 ** len(self.activations) / lipschitz / lipschitz
 
     @property
     def advice(self) -> str:
@@ -172,17 +298,24 @@ class DEQ(_Network):
     def check_contraction(self) -> None:
         """Raise :class:`ContractionError` unless a unique equilibrium is guaranteed."""
         if self.variances[0] >= self.limit and self.variances[0] > 0:
+            if self.normalise:
+                wanted = f"below {self.limit:.6g} the kernel of every input is unique; sigma_c2 > 0 widens this range"
+            else:
+                power = f"(4^{len(self.activations)} Lip^2)" if len(self.activations) > 1 else "(4 Lip^2)"
+                wanted = f"it must be below 1/{power} = {self.limit:.6g} (Lip = {self.lipschitz:.6g})"
             raise ContractionError(
-                f"sigma_a2 = {self.variances[0]:.6g} is outside the contraction range of {self.activation!r}: "
-                f"it must be below 1/(4 Lip^2) = {self.limit:.6g} (Lip = {self.activation.lipschitz:.6g}), or no "
-                "unique equilibrium is guaranteed. Lower sigma_a2, or pass check=False to compute the kernel "
+                f"sigma_a2 = {self.variances[0]:.6g} is outside the contraction range of {self._units}: {wanted}, "
+                "or no unique equilibrium is guaranteed. Lower sigma_a2, or pass check=False to compute the kernel "
                 "wherever its equations still converge"
             )
 
     def centred(self, tau0: float = 1.0) -> DEQ:
-        """Return the DEQ with phi - E[phi(tau* xi)], of which the theorems speak; tau* is :meth:`centred_scale`."""
-        tau = self.centred_scale(tau0)
-        return DEQ(self.activation.centred(at=tau), self.sigma_a2, self.sigma_b2, self.sigma_c2, self.readout)
+        """Return the DEQ whose layers are centred at the scales of their inputs, of which the theorems speak.
+
+        The first layer becomes phi - E[phi(tau* xi)], where tau* is :meth:`centred_scale`.
+        """
+        layers = _centred_layers(self.activations, 1.0 if self.normalise else self.centred_scale(tau0))
+        return DEQ(layers, self.sigma_a2, self.sigma_b2, self.sigma_c2, self.readout, self.normalise)
 
     def centred_scale(self, tau0: float = 1.0) -> float:
         """Return the solution tau* of tau*^2 = sigma_a2 Var[phi(tau* xi)] + sigma_b2 tau0^2 + sigma_c2."""
@@ -190,7 +323,7 @@ class DEQ(_Network):
 
     def detached(self) -> DEQ:
         """Return the DEQ with plain numbers as its variances, which a cache may hold."""
-        return DEQ(self.activation, *self.variances, self.readout) if self.tracked else self
+        return self.varied(*self.variances) if self.tracked else self
 
     def drive(self, inner: Any, *, tracked: bool = False) -> Any:
         """Return ``sigma_b2 * inner + sigma_c2``, the part of the inputs; ``tracked`` keeps tensors."""
@@ -199,21 +332,55 @@ class DEQ(_Network):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the network as a JSON document, which :meth:`from_dict` reads."""
-        own = {"network": "DEQ", "activation": self.activation.to_dict(), "readout": self.readout}
-        return {**own, **dict(zip(_VARIANCES, self.variances, strict=True))}
+        layers = [phi.to_dict() for phi in self.activations]
+        own = {"network": "DEQ", "activation": layers[0] if len(layers) == 1 else layers, "readout": self.readout}
+        more = {"normalise": True} if self.normalise else {}
+        return {**own, **dict(zip(_VARIANCES, self.variances, strict=True)), **more}
+
+
+class Squares(Domain):
+    """Variances of one input: a layer maps q to E[phi(sqrt(q) xi)^2] and its derivative in q."""
+
+    def __init__(self, square: Callable[[Activation, Any], tuple[Any, Any]]) -> None:
+        self.square = square
+
+    def layer(self, phi: Activation, points: Any) -> LayerMaps:
+        """Return the map of an activation."""
+        return SquareMap(functools.partial(self.square, phi))
+
+    def through(self, phi: Activation, points: Any) -> None:
+        """Return nothing: a variance is all there is."""
+
+    def normalised(self, points: Any) -> tuple[LayerMaps, None]:
+        """Return the map to a variance of one."""
+        return SquareMap(lambda q: (0.0 * q + 1.0, 0.0 * q)), None
+
+
+class SquareMap(LayerMaps):
+    """A map of variances, with its derivative."""
+
+    def __init__(self, function: Callable[[Any], tuple[Any, Any]]) -> None:
+        self.function = function
+
+    def both(self, q: Any) -> tuple[Any, Any]:
+        """Return the variance behind the layer, and its derivative."""
+        return self.function(q)
 
 
 def pre_activation_variance(
-    deq: DEQ, squares: Tensor, mean_square: Callable[[Tensor], tuple[Tensor, Tensor]]
+    deq: DEQ, squares: Tensor, square: Callable[[Activation, Tensor], tuple[Tensor, Tensor]]
 ) -> Tensor:
     """Return the solutions q of q = sigma_a2 V(q) + drive at inputs of these squared norms.
 
-    ``mean_square`` maps q to V(q) = E[phi(sqrt(q) xi)^2] and its derivative; V is the variance of phi if it is centred.
+    ``square`` maps an activation and q to E[phi(sqrt(q) xi)^2] and its derivative, or to the variance of phi if it is
+    centred; V is what the layers of the cell make of q.
     """
-    sigma_a2 = deq.variances[0]
-    drive = deq.drive(squares)
-    if deq.activation.homogeneity == 1.0:  # V(q) = q V(1)
-        share = sigma_a2 * float(mean_square(torch.ones(1, dtype=torch.float64))[0])
+    sigma_a2, drive = deq.variances[0], deq.drive(squares)
+    cell = deq.fixed_point.maps(Squares(square), None)
+    if deq.normalise:  # V is a constant
+        return drive + sigma_a2 * cell.value(torch.ones_like(drive))
+    if all(phi.homogeneity == 1.0 for phi in deq.activations):  # V(q) = q V(1)
+        share = sigma_a2 * float(cell.value(torch.ones(1, dtype=torch.float64)))
         if share >= 1.0:
             raise ConvergenceError(
                 f"the variance equation of {deq!r} has no solution: sigma_a2 E[phi(xi)^2] = {share:.4g} >= 1; "
@@ -221,13 +388,12 @@ def pre_activation_variance(
             )
         return drive / (1.0 - share)
 
-    def rest(q: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
-        value, rate = mean_square(q)
-        return q - sigma_a2 * value - (drive if which is None else drive[which]), 1.0 - sigma_a2 * rate
+    def residual(q: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
+        return equation(cell, q, sigma_a2, drive if which is None else drive[which])
 
-    start = drive if bool((drive > 0).all()) else drive + sigma_a2 * mean_square(drive)[0]
+    start = drive if bool((drive > 0).all()) else drive + sigma_a2 * cell.value(drive)
     far = 1e12 * (1.0 + drive)
-    root = newton(rest, start, drive, torch.full_like(drive, math.inf), flattest=0.05, far=far, still=1e-8)
+    root = newton(residual, start, drive, torch.full_like(drive, math.inf), flattest=0.05, far=far, still=1e-8)
     if not root.converged:
         raise ConvergenceError(
             f"the variance equation of {deq!r} did not converge (relative residual {root.residual:.1e}); {deq.advice}"
@@ -239,11 +405,44 @@ def pre_activation_variance(
 @isolated_settings
 def _centred_scale(deq: DEQ, tau0: float) -> float:
     square = torch.tensor([tau0**2], dtype=torch.float64)
-    return float(pre_activation_variance(deq, square, lambda q: spread(deq.activation, q.sqrt())).sqrt())
+    return float(pre_activation_variance(deq, square, lambda phi, q: spread(phi, q.sqrt())).sqrt())
+
+
+@isolated_settings
+def _centred_layers(activations: Sequence[Activation], tau: float) -> list[Activation]:
+    """Return each activation centred at the scale of its inputs, ``tau`` for the first."""
+    layers = []
+    for phi in activations:
+        layers.append(phi.centred(at=tau))
+        tau = math.sqrt(moments(phi, tau).variance)
+    return layers
+
+
+@cached(1024)
+@isolated_settings
+def _normalised_limit(activations: tuple[Activation, ...], sigma_c2: float) -> float:
+    """Return the sigma_a2 below which sigma_a2 (F'(1) - F(1)) < sigma_c2, F the cell between equal inputs."""
+    tau, steep = 1.0, 1.0
+    for phi in activations:
+        at = moments(phi, tau)
+        tau, steep = math.sqrt(at.square), steep * at.slope_square
+    excess = steep - tau * tau
+    return math.inf if excess <= 0.0 else sigma_c2 / excess
+
+
+def _layers_of(given: Any, what: str) -> tuple[Activation, ...]:
+    """Return one activation or several as a tuple."""
+    single = isinstance(given, str | Activation) or callable(given)
+    if not (single or isinstance(given, Iterable)) or getattr(given, "ndim", 1) == 0:
+        raise InvalidInputError(f"{what} takes an activation or a list of activations, got {given!r}")
+    layers = [given] if single else list(given)
+    if not layers:
+        raise InvalidInputError(f"{what} needs at least one layer, got an empty list of activations")
+    return tuple(activation(a) for a in layers)
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class ENN(_Network):
+class ENN(Dense):
     """Specify the explicit network x_l = sigma_l(W_l x_{l-1}) / sqrt(m_l), l = 1 ... L, f(x) = a . x_L.
 
     Parameters
@@ -262,13 +461,11 @@ class ENN(_Network):
     activations: tuple[Activation, ...]
 
     def __init__(self, activations: Iterable[ActivationLike] | ActivationLike) -> None:
-        single = isinstance(activations, str | Activation) or callable(activations)
-        if not (single or isinstance(activations, Iterable)) or getattr(activations, "ndim", 1) == 0:
-            raise InvalidInputError(f"an explicit network takes a list of activations, got {activations!r}")
-        given: list[Any] = [activations] if single else list(activations)  # type: ignore[arg-type]
-        if not given:
-            raise InvalidInputError("an explicit network needs at least one layer, got an empty list of activations")
-        object.__setattr__(self, "activations", tuple(activation(a) for a in given))
+        object.__setattr__(self, "activations", _layers_of(activations, "an explicit network"))
+
+    def expression(self, rates: Sequence[Any] | None = None) -> tuple[Node, ...]:
+        """Return the layers and the readout; ``rates`` are those of W_1 ... W_L and of the readout."""
+        return explicit(self.activations, (1.0,) * (self.depth + 1) if rates is None else rates)
 
     def __repr__(self) -> str:
         return f"ENN([{', '.join(repr(a) for a in self.activations)}])"
@@ -281,14 +478,9 @@ class ENN(_Network):
         """The number of hidden layers L."""
         return len(self.activations)
 
-    @isolated_settings
     def centred(self, tau0: float = 1.0) -> ENN:
         """Return the network with each layer centred at the scale tau_{l-1} of its inputs; the first is ``tau0``."""
-        layers, tau = [], check_tau0(tau0)
-        for phi in self.activations:
-            layers.append(phi.centred(at=tau))
-            tau = math.sqrt(moments(phi, tau).variance)
-        return ENN(layers)
+        return ENN(_centred_layers(self.activations, check_tau0(tau0)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the network as a JSON document, which :meth:`from_dict` reads."""
@@ -513,11 +705,6 @@ def check_kernels(network: Any, kernels: Any) -> tuple[Kernel, ...]:
     return tuple(kernels)
 
 
-def is_tangent(kernel: str) -> bool:
-    """Whether more than the readout is trained, so that slopes enter."""
-    return kernel != "ck"
-
-
 def rates_of(network: Network, learning_rates: Sequence[float] | None) -> Any:
     """Return one multiplier per weight matrix of an explicit network, W_1 ... W_L, readout; ``None`` for a DEQ."""
     if isinstance(network, DEQ):
@@ -562,11 +749,12 @@ def network_from_dict(document: Mapping[str, Any] | str) -> Network | Convolutio
     kind = document.get("network")
     try:
         if kind in ("DEQ", "ConvDEQ"):
-            phi = Activation.from_dict(document["activation"])
+            given = document["activation"]
+            phi: Any = tuple(Activation.from_dict(a) for a in (given if isinstance(given, list) else [given]))
             variances = (document["sigma_a2"], document["sigma_b2"], document.get("sigma_c2", 0.0))
             if kind == "DEQ":
-                return DEQ(phi, *variances, document.get("readout", "activation"))
-            return ConvDEQ(phi, *variances, image=document["image"], filter=document["filter"])
+                return DEQ(phi, *variances, document.get("readout", "activation"), document.get("normalise", False))
+            return ConvDEQ(phi[0], *variances, image=document["image"], filter=document["filter"])
         if kind in ("ENN", "ConvENN"):
             layers = [Activation.from_dict(a) for a in document["activations"]]
             if kind == "ENN":

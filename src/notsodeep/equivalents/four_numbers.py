@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .._arguments import checked
 from ..kernels.jets import equilibrium_jet, index, network_jets
-from ..networks import DEQ, Kernel, Network, check_kernel, check_tau0
+from ..networks import Kernel, Network, check_kernel, check_tau0
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,11 @@ def coefficients(network: Network, tau0: float = 1.0, kernel: Kernel = "ck") -> 
         network=network.centred(scale),
         alpha4=float(jets["ck"].diagonal[1]) / unit,
     )
-    return _with_scale(c, network) if isinstance(network, DEQ) else c
+    return _with_scale(c, network) if network.implicit else c
 
 
-def _with_scale(c: Coefficients, deq: DEQ) -> Coefficients:
+def _with_scale(c: Coefficients, deq: Any) -> Coefficients:
     """Add what a DEQ has: tau*, what centring takes away, and the response of Lambda_ii in place of that of G_ii."""
     at = equilibrium_jet(deq.detached(), c.tau0)
     response = float(at.covariance.diagonal[1]) / c.tau0**2
-    return replace(c, alpha4=response, tau_star=at.tau, bias=float(at.layer.mean))
+    return replace(c, alpha4=response, tau_star=at.tau, bias=at.mean)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,12 @@ from torch import Tensor
 
 from .._arrays import isolated_settings
 from ..activations import Activation
+from ..expressions import Divided, Domain, FixedPoint, LayerMaps, State, equation, kernels_in
 from ..gaussian import hermite_coefficients
-from ..networks import ENN, Kernel, Network, check_kernel, rates_of
+from ..networks import Kernel, Network, check_kernel, rates_of
 from ._limits import LIMITS
 from .pointwise import diagonal, equilibrium, equilibrium_variance, mean_square, pairwise
-from .recursion import LayerMaps, Series, equation, explicit, implicit
+from .power import Series
 
 Array = np.ndarray[Any, Any]
 
@@ -160,13 +161,13 @@ def kernel_derivatives(
     """Derivatives [..., i, j, k] by ||x||^2, ||y||^2 and x . y, (..., 2, 2, 3); the points must not be parallel."""
     check_kernel(network, kernel)
     sx, sy, dot = np.broadcast_arrays(sx, sy, dot)
-    if isinstance(network, ENN) and not all(phi.elementwise for phi in network.activations):
+    if not network.elementwise:
         return _by_interpolation(network, kernel, sx, sy, dot, learning_rates)
     columns = [np.ravel(v).astype(float) for v in (sx, sy, dot)]
-    rates = rates_of(network, learning_rates)
+    expression = network.detached().expression(rates_of(network, learning_rates))
     count = max(1, len(columns[0]) * LIMITS.hermite_terms // LIMITS.held_numbers)
     parts = zip(*(np.array_split(column, count) for column in columns), strict=True)
-    pieces = [_around(network, kernel, x, y, d, rates).c for x, y, d in parts]
+    pieces = [_around(expression, kernel, x, y, d).c for x, y, d in parts]
     found: Array = np.concatenate(pieces).reshape(*sx.shape, 2, 2, 3)
     return found * np.array([1.0, 1.0, 2.0])  # k! of Taylor's formula
 
@@ -191,30 +192,51 @@ def _by_interpolation(
     return series * np.array([1.0, 1.0, 2.0]) / (scale * steps[2][..., None, None, None] ** k)
 
 
-def _around(
-    network: Network, kernel: Kernel, sx: Array, sy: Array, dot: Array, rates: Sequence[float] | None
-) -> _PairSeries:
+def _around(expression: Sequence[Any], kernel: Kernel, sx: Array, sy: Array, dot: Array) -> _PairSeries:
+    points = (sx, np.ones_like(sx)), (sy, np.ones_like(sy))
     inner = _PairSeries.of(dot, {(0, 0, 1): 1.0})
-    if isinstance(network, ENN):
-        layers = _layers(network, (sx, np.ones_like(sx)), (sy, np.ones_like(sy)))
-        return explicit(inner, layers, rates or (), (kernel,))[kernel]
-    qx, qy, lam = (v.numpy() for v in equilibrium(network, *(torch.from_numpy(v) for v in (sx, sy, dot))))
-    grow = functools.partial(_with_rate, functools.partial(equilibrium_variance, network))
-    layer = _Layer(network.activation, (qx, grow(sx)[1]), (qy, grow(sy)[1]))
-    s2a, covariance, drive = network.variances[0], _PairSeries.of(lam), network.drive(inner)
-    for _ in range(_PairSeries.doublings()):
-        rest, rate = equation(layer, covariance, s2a, drive)
-        covariance = covariance - rest / rate
-    return implicit(covariance, layer, s2a, (kernel,), lambda gap: None, network.readout)[kernel]
+    return kernels_in(_Around(), expression, points, inner, (kernel,))[kernel]
 
 
-def _layers(enn: ENN, qx: tuple[Array, Array], qy: tuple[Array, Array]) -> Iterator[LayerMaps]:
-    """Each layer at the variances that reach it, which come with their slopes in the inputs' squared norms."""
-    for phi in enn.activations:
-        yield _Layer(phi, qx, qy)
+Points = tuple[tuple[Array, Array], tuple[Array, Array]]
+
+
+class _Around(Domain):
+    """Power series around pairs; points are the variances with their slopes in the inputs' squared norms."""
+
+    def layer(self, phi: Activation, points: Points) -> _Layer:
+        """Return the layer around the pairs of variances."""
+        return _Layer(phi, *points)
+
+    def through(self, phi: Activation, points: Points) -> Points:
+        """Return the variances behind a layer, and their slopes."""
         square = functools.partial(mean_square, phi, "value")
-        (x, dx), (y, dy) = _with_rate(square, qx[0]), _with_rate(square, qy[0])
-        qx, qy = (x, dx * qx[1]), (y, dy * qy[1])
+        (x, dx), (y, dy) = (_with_rate(square, q) for q, _ in points)
+        return (x, dx * points[0][1]), (y, dy * points[1][1])
+
+    def normalised(self, points: Points) -> tuple[LayerMaps, Points]:
+        """Return the map to correlations; the variances after it do not move."""
+        (x, dx), (y, dy) = points
+        root, left, right = np.sqrt(x * y), 0.5 * dx / x, 0.5 * dy / y
+        moves = {(1, 0, 0): root * left, (0, 1, 0): root * right, (1, 1, 0): root * left * right}
+        one = np.ones_like(x), np.zeros_like(x)
+        return Divided(_PairSeries.of(root, moves)), (one, one)
+
+    def settle(self, fixed: FixedPoint, state: State) -> Points:
+        """Solve the equation of the variances."""
+        (x, _), (y, _) = state.points
+        grow = functools.partial(_with_rate, functools.partial(equilibrium_variance, fixed.network))
+        return grow(x), grow(y)
+
+    def solve(self, fixed: FixedPoint, cell: Any, points: Points, state: State) -> _PairSeries:
+        """Solve for the pair itself, then degree by degree."""
+        (x, _), (y, _) = state.points
+        pair = (torch.from_numpy(v) for v in (x, y, state.covariance.c[:, 0].copy()))
+        covariance, drive = _PairSeries.of(equilibrium(fixed.network, *pair)[2].numpy()), fixed.drive(state.covariance)
+        for _ in range(_PairSeries.doublings()):
+            residual, rate = equation(cell, covariance, fixed.sigma_a2, drive)
+            covariance = covariance - residual / rate
+        return covariance
 
 
 def _with_rate(function: Callable[[Tensor], Tensor], x: Array) -> tuple[Array, Array]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,16 +20,16 @@ from .._caches import cached
 from .._fixed_point import unbracketed
 from ..activations import Activation
 from ..activations.panels import normal_nodes
+from ..expressions import Domain, FixedPoint, LayerMaps, Precomputed, State, equation, kernels_in
 from ..gaussian.rule import project, shared_coefficients, shared_rule
 from ..networks import DEQ, Kernel, Network
 from ._limits import LIMITS
-from .recursion import LayerMaps, Precomputed, equation, explicit, implicit
 
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
 
 
-def conjugate_square(network: Network, z: Complex, kernel: Kernel, radius: float = 0.0) -> Array:
+def conjugate_square(network: Any, z: Complex, kernel: Kernel, radius: float = 0.0) -> Array:
     """|F(z)|^2 = k(z, conj z, 1) at complex norms; infinite where the map does not continue, or a series does not end.
 
     With a ``radius``, a bound for all norms whose logarithms are so near to that of z.
@@ -37,34 +38,53 @@ def conjugate_square(network: Network, z: Complex, kernel: Kernel, radius: float
         variances = _variances(network, z)
         if variances is None:
             return np.full(len(z), np.inf)
-        if isinstance(network, DEQ):
+        one = np.ones(len(z))
+        if network.implicit:
             reach, drive = _disc(network, z, variances[0], radius)
-            layers = [_Conjugate(network.activation, variances[0], reach)]
-            out = _implicit(network, layers[0], drive, kernel) * np.abs(variances[0]) * (1.0 + reach)
+            layers, scale = [_Conjugate(network.activation, variances[0], reach)], np.abs(variances[0]) * (1.0 + reach)
         else:
-            layers, one = _layers(network, variances, radius), np.ones(len(z))
-            out = np.asarray(explicit(one, layers, (1.0,) * (len(layers) + 1), (kernel,))[kernel])
+            layers, drive, scale = _layers(network, variances, radius), one, one
+        domain = _ConjugateNorms(layers, drive)
+        out = scale * np.asarray(kernels_in(domain, network.expression(), None, one, (kernel,))[kernel])
     good = np.isfinite(out) & np.all([layer.settled for layer in layers], axis=0)
     return np.where(good, out, np.inf)
 
 
-def _implicit(deq: DEQ, layer: _Conjugate, drive: Array, kernel: Kernel) -> Array:
-    sigma_a2 = deq.variances[0]
+class _ConjugateNorms(Domain):
+    """Inputs of conjugate norms, in units of the variances; the layers and the drive are known."""
 
-    def rest(lam: Array) -> tuple[Array, Array]:
-        left, rate = equation(layer, lam, sigma_a2, drive)
-        return left, np.where(rate > 0.0, rate, 0.0)
+    def __init__(self, layers: Sequence[_Conjugate], drive: Array) -> None:
+        self.layers, self.known = iter(layers), drive
 
-    # the equation is concave: Newton's method increases to its least solution
-    lam, solved = unbracketed(rest, drive, drive)
-    known = np.where(solved, lam, np.nan)
-    return np.asarray(implicit(known, layer, sigma_a2, (kernel,), lambda gap: None, deq.readout)[kernel])
+    def layer(self, phi: Activation, points: None) -> LayerMaps:
+        """Return the next layer."""
+        return next(self.layers)
+
+    def through(self, phi: Activation, points: None) -> None:
+        """Return nothing: the layers know their variances."""
+
+    def settle(self, fixed: FixedPoint, state: State) -> None:
+        """Return nothing: the layers know their variances."""
+
+    def drive(self, fixed: FixedPoint, covariance: Any) -> Array:
+        """Return the largest |drive / variance| in the disc."""
+        return self.known
+
+    def solve(self, fixed: FixedPoint, cell: Any, points: None, state: State) -> Array:
+        """Solve by Newton's method: the equation is concave, so that it increases to its least solution."""
+
+        def residual(lam: Array) -> tuple[Array, Array]:
+            left, rate = equation(cell, lam, fixed.sigma_a2, self.known)
+            return left, np.where(rate > 0.0, rate, 0.0)
+
+        lam, solved = unbracketed(residual, self.known, self.known)
+        return np.where(solved, lam, np.nan)
 
 
-def _variances(network: Network, z: Complex) -> list[Complex] | None:
+def _variances(network: Any, z: Complex) -> list[Complex] | None:
     """What every layer receives, or ``None`` where that is not known to be analytic."""
-    if isinstance(network, DEQ):
-        q = _equilibrium(network, z)
+    if network.implicit:
+        q = _equilibrium(network, z) if network.plain else None
         return None if q is None else [q]
     found, q = [], z**2
     for phi in network.activations:

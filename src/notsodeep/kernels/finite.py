@@ -196,12 +196,13 @@ class _ImplicitNetwork(_Drawn):
 
     def __init__(self, network: Any, rows: Tensor, generator: torch.Generator, widths: Sequence[int]) -> None:
         super().__init__(rows, generator)
-        (width,) = widths
+        width = widths[0]
         self.deq: DEQ = _dense(network)
         self.sigma_a, self.sigma_b, self.sigma_c = (math.sqrt(v) for v in self.deq.variances)
         taps: tuple[int, ...] = ()
         self.root, self.size, self.positions = math.sqrt(width), 1, 1
         self.layer = Product(self.sigma_a)
+        self.inner = [self.normal(width, width) for _ in self.deq.activations[1:]]
         if isinstance(network, ConvDEQ):
             self.size, self.positions, taps = network.filter, network.positions, (network.filter,) * 2
             self.layer = Convolution(self.sigma_a / self.size, network.image[1:])
@@ -221,18 +222,41 @@ class _ImplicitNetwork(_Drawn):
         return self.layer.affine(self.drive, z, self.A)
 
     def _layer(self, z: Tensor) -> Tensor:
-        return self.deq.activation(self._preactivation(z)) / self.root
+        return self._through(self._preactivation(z))[-1]
+
+    def _through(self, u: Tensor) -> list[Tensor]:
+        """Return the pre-activations of all layers of the cell, and its output."""
+        passed = [u / _size(u) if self.deq.normalise else u]
+        for phi, weight in itertools.zip_longest(self.deq.activations, self.inner):
+            hidden = phi(passed[-1]) / self.root
+            passed.append(hidden if weight is None else hidden @ weight.T)
+        return passed
+
+    def _back(self, u: Tensor, pulled: Tensor) -> list[Tensor]:
+        """Return the adjoints of the pre-activations of all layers, from that of the output; the first is that of u."""
+        passed, adjoints = self._through(u), list[Tensor]()
+        for level in range(len(self.inner), -1, -1):
+            slope = self.deq.activations[level].derivative(passed[level]) / self.root
+            adjoints.insert(0, slope * pulled)
+            pulled = adjoints[0] @ self.inner[level - 1] if level else pulled
+        if self.deq.normalise:  # u / |u| turns with u alone
+            along = (adjoints[0] * passed[0]).mean(1, keepdim=True)
+            adjoints[0] = (adjoints[0] - along * passed[0]) / _size(u)
+        return adjoints
 
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
         """Rates of B and c, A and the readout; the implicit function theorem gives the adjoint df/du."""
-        slope = self.deq.activation.derivative(self._preactivation(self.hidden)) / self.root
+        u, own = self._preactivation(self.hidden), self.a.expand_as(self.hidden)
 
-        # df/du = adjoint = phi'(u)/sqrt(m) (a + sigma_a A' adjoint)
-        def adjoint_map(adjoint: Tensor) -> Tensor:
-            return slope * (self.a + self.layer.gain * self.layer.back(self.A, adjoint))
+        # df/du = adjoint, phi'(u)/sqrt(m) (a + sigma_a A' adjoint) for a cell of one layer
+        def pulled(adjoint: Tensor) -> Tensor:
+            return own + self.layer.gain * self.layer.back(self.A, adjoint)
 
-        adjoint = _settled(adjoint_map, slope * self.a, "adjoint equation", self.deq)
-        return rates[2] * self.features_gram() + self._hidden_gram(adjoint, rates)
+        start, what = self._back(u, own)[0], "adjoint equation"
+        adjoint = _settled(lambda adjoint: self._back(u, pulled(adjoint))[0], start, what, self.deq)
+        total, passed = rates[2] * self.features_gram() + self._hidden_gram(adjoint, rates), self._through(u)
+        inside = zip(self._back(u, pulled(adjoint))[1:], self.deq.activations, passed, strict=False)
+        return sum((rates[1] * _gram(a) * _gram(phi(v) / self.root) for a, phi, v in inside), total)
 
     def _hidden_gram(self, adjoint: Tensor, rates: Sequence[float]) -> Tensor:
         """df/dA = sigma_a adjoint z', df/dB = sigma_b adjoint x'; gradients of filters have to be formed."""
@@ -247,6 +271,11 @@ class _ImplicitNetwork(_Drawn):
         shift = adjoint.reshape(len(adjoint), -1, self.positions).sum(-1)
         inputs = self.sigma_b**2 * gram(self.rows, self.B) + self.sigma_c**2 * _gram(shift)
         return rates[0] * inputs + rates[1] * self.sigma_a**2 * gram(self.hidden, self.A)
+
+
+def _size(u: Tensor) -> Tensor:
+    """Return the root mean square of the pre-activations of each row."""
+    return u.square().mean(1, keepdim=True).sqrt()
 
 
 def _settled(step: Callable[[Tensor], Tensor], start: Tensor, what: str, deq: DEQ) -> Tensor:

@@ -20,9 +20,10 @@ from .._arrays import isolated_settings
 from .._caches import cached
 from ..activations import Activation, Affine
 from ..errors import ConvergenceError, InvalidInputError
+from ..expressions import Cell, Domain, FixedPoint, LayerMaps, State, explicit, kernels_in
 from ..gaussian import coefficients_at, portions
-from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels, check_unbiased, rates_of
-from .recursion import LayerMaps, Products, Series, explicit, implicit
+from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, check_unbiased, rates_of
+from .power import Products, Series
 
 Array = NDArray[Any]
 
@@ -224,44 +225,89 @@ def explicit_jets(
     kind = np.result_type(*[layer.hermite.dtype for layer in layers], float if rates is None else rates.dtype)
     weights = np.ones((*batch, len(layers) + 1), dtype=kind) if rates is None else rates
     each = [weights[..., number, None] for number in range(len(layers) + 1)]
-    return explicit(_inputs(batch, kind), layers, each, kernels)
+    return kernels_in(Jets(), explicit(layers, each), None, _inputs(batch, kind), kernels)
 
 
-def network_layers(network: ENN, tau0: float) -> list[LayerJet]:
-    """The layer jets of a network, each at its own input scale."""
-    layers, tau = [], tau0
-    for phi in network.activations:
-        if not 0.0 < tau < math.inf:
-            what = "is constant" if tau == 0.0 else "overflows"
-            raise InvalidInputError(f"{network!r} {what} at tau0 = {tau0:.6g}: a layer's inputs have scale {tau:.6g}")
-        layers.append(layer_of(phi, tau))
-        tau = math.sqrt(float(layers[-1].square[0]))
-    return layers
+class Jets(Domain):
+    """Jets around a typical pair; points are the scale at which a layer is centred, ``None`` for given layers."""
+
+    name = "the expansion around orthogonal inputs (coefficients, equivalent, spectral_law, match)"
+
+    def layer(self, phi: Any, points: float | None) -> Any:
+        """Return the jet of a layer."""
+        return phi if points is None else _at_scale(phi, points)
+
+    def through(self, phi: Any, points: float | None) -> float | None:
+        """Return the scale behind a layer."""
+        return None if points is None else math.sqrt(float(_at_scale(phi, points).square[0]))
+
+    def settle(self, fixed: FixedPoint, state: State) -> float:
+        """Solve the equation of the scale."""
+        check_unbiased(fixed.network, self.name)
+        return fixed.network.centred_scale(state.points)
+
+    def solve(self, fixed: FixedPoint, cell: Any, points: float, state: State) -> KernelJet:
+        """Expand the covariance: each pass settles one more degree."""
+        along, across = rates_of_change(cell, points)
+        drive, s2a = fixed.drive(state.covariance), fixed.sigma_a2
+        covariance = KernelJet(0.0 * drive.c)
+        covariance.diagonal[0] = points**2
+        if points == 0.0:
+            return covariance
+        for _ in range(DEGREE):
+            residual = s2a * cell.value(covariance) + drive - covariance
+            covariance.diagonal[1:] += residual.diagonal[1:] / (1.0 - s2a * along)
+            covariance.cross[:] += residual.cross / (1.0 - s2a * across)
+        # E[phi']^2 <= E[phi'^2] by Cauchy-Schwarz, so the NTK's condition implies that of the CK
+        _refuse_divergence(fixed.network, state.points, "E[(phi^2)'']/2", s2a * along)
+        _refuse_divergence(fixed.network, state.points, "E[phi']^2", s2a * across)
+        return covariance
+
+    def check_gap(self, fixed: FixedPoint, gap: KernelJet) -> None:
+        """Refuse tangents that diverge."""
+        _refuse_divergence(fixed.network, None, "E[phi'^2]", 1.0 - float(gap.diagonal[0]))
+
+
+def _at_scale(phi: Activation, tau: float) -> LayerJet:
+    if not 0.0 < tau < math.inf:
+        what = "is constant" if tau == 0.0 else "overflows"
+        raise InvalidInputError(f"the network {what} at this tau0: a layer's inputs have scale {tau:.6g}")
+    return layer_of(phi, tau)
+
+
+def rates_of_change(cell: Any, tau: float) -> tuple[float, float]:
+    """Return how the variance and the covariance behind a cell follow those before it, at the typical pair."""
+    layers = cell.layers if isinstance(cell, Cell) else [cell]
+    along = across = 1.0
+    for layer in layers:
+        along, across = along * layer.square[1] / tau**2, across * (layer.hermite[1] / tau) ** 2
+        tau = math.sqrt(float(layer.square[0]))
+    return float(along), float(across)
 
 
 @dataclass(frozen=True)
 class EquilibriumJet:
-    """A DEQ, centred at tau*: its layer there, and Lambda around the typical pair."""
+    """A DEQ, centred at tau*: its cell there, and Lambda around the typical pair."""
 
     tau: float
-    layer: LayerJet
+    cell: Any
     covariance: KernelJet
+
+    @property
+    def mean(self) -> float:
+        """E[phi] of the last layer, which centring takes away."""
+        last = self.cell.layers[-1] if isinstance(self.cell, Cell) else self.cell
+        return float(last.mean)
 
 
 @cached(64)
 def equilibrium_jet(deq: DEQ, tau0: float) -> EquilibriumJet:
     """Expand the covariance of a DEQ around the typical pair."""
-    check_unbiased(deq, "the expansion around orthogonal inputs (coefficients, equivalent, spectral_law, match)")
-    tau = deq.centred_scale(tau0)
-    layer, s2a = layer_of(deq.activation, tau), deq.variances[0]
-    drive = deq.drive(tau0 * tau0 * _inputs((), float))
-    covariance = KernelJet(0.0 * drive.c)
-    covariance.diagonal[0] = tau**2
-    for _ in range(DEGREE):  # each pass settles one more degree
-        rest = s2a * layer.value(covariance) + drive - covariance
-        covariance.diagonal[1:] += rest.diagonal[1:] / (1.0 - s2a * layer.square[1] / tau**2)
-        covariance.cross[:] += rest.cross / (1.0 - s2a * (layer.hermite[1] / tau) ** 2)
-    return EquilibriumJet(tau, layer, covariance)
+    domain, fixed = Jets(), deq.fixed_point
+    state = State(tau0, tau0 * tau0 * _inputs((), float), {})
+    tau = domain.settle(fixed, state)
+    cell = fixed.maps(domain, tau)
+    return EquilibriumJet(tau, cell, domain.solve(fixed, cell, tau, state))
 
 
 def implicit_covariance(deq: DEQ, tau0: float) -> tuple[Array, float, float]:
@@ -271,29 +317,11 @@ def implicit_covariance(deq: DEQ, tau0: float) -> tuple[Array, float, float]:
     return np.array([cross[index(0, 0, k)] for k in range(DEGREE + 1)]), float(line[1]), at.tau
 
 
-def implicit_jets(deq: DEQ, tau0: float, kernels: Sequence[Kernel] | None = None) -> dict[Kernel, KernelJet]:
-    """The kernels of a DEQ whose activation is taken centred at tau*, in units of tau0; all it has unless named."""
-    names = (KERNELS if deq.activation.continuous else ("ck",)) if kernels is None else check_kernels(deq, kernels)
-    at = equilibrium_jet(deq.detached(), tau0)
-    if at.tau == 0.0:
-        raise InvalidInputError(
-            f"{deq!r} sees nothing of its inputs (tau* = 0): its equivalent is empty; raise sigma_b2"
-        )
-    s2a = deq.variances[0]
-
-    def check_gap(gap: KernelJet) -> None:
-        _refuse_divergence(deq, tau0, "E[phi'^2]", 1.0 - float(gap.diagonal[0]))
-
-    # E[phi']^2 <= E[phi'^2] by Cauchy-Schwarz, so the NTK's condition implies that of the CK
-    _refuse_divergence(deq, tau0, "E[(phi^2)'']/2", s2a * float(at.layer.square[1]) / at.tau**2)
-    _refuse_divergence(deq, tau0, "E[phi']^2", s2a * (float(at.layer.hermite[1]) / at.tau) ** 2)
-    return implicit(at.covariance, at.layer, s2a, names, check_gap, deq.readout)
-
-
-def _refuse_divergence(deq: DEQ, tau0: float, name: str, rate: float) -> None:
+def _refuse_divergence(deq: DEQ, tau0: float | None, name: str, rate: float) -> None:
     if not rate < 1.0:
+        where = "" if tau0 is None else f" at tau0 = {tau0:.6g}"
         raise ConvergenceError(
-            f"the equivalent of {deq!r} diverges at tau0 = {tau0:.6g}: sigma_a2 {name} = {rate:.4g} must be below 1; "
+            f"the equivalent of {deq!r} diverges{where}: sigma_a2 {name} = {rate:.4g} must be below 1; "
             f"lower sigma_a2 (a unique equilibrium is guaranteed below {deq.limit:.6g})"
         )
 
@@ -303,7 +331,5 @@ def network_jets(
     network: Network, tau0: float, kernels: Sequence[Kernel], rates: Sequence[float] | None = None
 ) -> dict[Kernel, KernelJet]:
     """The kernels of a network centred at the scale tau0 of its inputs, around the typical pair, in units of tau0."""
-    kernels = check_kernels(network, kernels)
-    if isinstance(network, DEQ):
-        return implicit_jets(network, tau0, kernels)
-    return explicit_jets(network_layers(network, tau0), np.array(rates_of(network, rates)), kernels)
+    names, expression = check_kernels(network, kernels), network.detached().expression(rates_of(network, rates))
+    return kernels_in(Jets(), expression, tau0, tau0 * tau0 * _inputs((), float), names)

@@ -23,7 +23,7 @@ from .._arrays import as_rows, bad_row, check_target, isolated_settings, like, s
 from .._chebyshev import Room, power_sum
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
-from ..networks import DEQ, KERNELS, Convolutional, Kernel, Network
+from ..networks import KERNELS, Convolutional, Kernel, Network
 from ._limits import LIMITS
 from .convolution import fill_convolutional
 from .gradients import differentiable
@@ -157,8 +157,7 @@ def kernels_of(
     if isinstance(network, Convolutional) and learning_rates is not None:
         raise InvalidInputError("learning_rates belong to an ENN; a convolutional network has one rate for all weights")
     dense = network.dense if isinstance(network, Convolutional) else network
-    moving: Any = (dense.sigma_a2, dense.sigma_b2, dense.sigma_c2) if isinstance(dense, DEQ) else ()
-    given: Any = [X, Y, *(v if isinstance(v, Tensor) else None for v in moving)]
+    given: Any = [X, Y, *(v if isinstance(v, Tensor) else None for v in dense.given_variances)]
     tensors = [v for v in given if isinstance(v, Tensor)]
     if out is not None and torch.is_grad_enabled() and any(v.requires_grad for v in tensors):
         raise InvalidInputError("out= cannot be combined with gradients; detach the inputs")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -19,12 +19,12 @@ from .._arrays import isolated_settings
 from .._fixed_point import newton
 from ..activations import Activation
 from ..errors import ConvergenceError
+from ..expressions import Divided, Domain, FixedPoint, LayerMaps, State, equation, kernels_in
 from ..gaussian import means, moments, normal_density
-from ..networks import DEQ, ENN, Kernel, Network, check_kernels, pre_activation_variance, rates_of
+from ..networks import DEQ, Kernel, Network, SquareMap, Squares, check_kernels, pre_activation_variance, rates_of
 from ._limits import LIMITS
-from .expectations import Layer, layer_of
+from .expectations import layer_of
 from .gradients import first_order
-from .recursion import LayerMaps, equation, explicit, implicit
 
 _LIMIT = LIMITS.tiny_variance**0.5  # scales below this are their own limit
 _ONE = torch.ones(1, dtype=torch.float64)
@@ -52,35 +52,124 @@ def largest_rounded(q: Any) -> float:
     return 2.0 ** (math.ceil(4.0 * math.log2(max(float(q.max()), 1e-300))) / 4.0)
 
 
-def at_each_layer(enn: ENN, *squares: Tensor) -> Iterator[tuple[Activation, Sequence[Tensor]]]:
-    """The layers of an explicit network with the variances that reach them, from squared norms of the inputs."""
-    variances: Sequence[Tensor] = squares
-    for phi in enn.activations:
-        yield phi, variances
-        variances = [mean_square(phi, "value", q) for q in variances]
+def layer_variances(network: Network, squares: Tensor) -> list[Tensor]:
+    """Return the variances that reach each layer, at equilibrium for a DEQ, from squared norms of the inputs."""
+    domain = _Noted()
+    kernels_in(domain, network.expression(), None, squares, ("ck",))
+    return domain.noted
 
 
 def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:
     """Solve q = sigma_a2 E[phi(sqrt(q) xi)^2] + drive at the distinct squared norms ``s``; differentiable."""
     distinct, inverse = torch.unique(s.detach(), return_inverse=True)
-    q = pre_activation_variance(deq, distinct, functools.partial(_square_and_rate, deq.activation))[inverse]
+    q = pre_activation_variance(deq, distinct, _square_and_rate)[inverse]
     if torch.is_grad_enabled() and (s.requires_grad or deq.tracked):
-        rate = 1.0 - deq.variances[0] * _response(deq.activation, "value", q)
-        q = q - (q - deq.sigma_a2 * mean_square(deq.activation, "value", q) - deq.drive(s, tracked=True)) / rate
+        cell = deq.fixed_point.maps(Squares(_tracked_square), None)
+        residual, rate = equation(cell, q, deq.sigma_a2, deq.drive(s, tracked=True))
+        q = q - residual / rate.detach()
     return q
 
 
-def gap_check(deq: DEQ) -> Any:
-    """What refuses gaps 1 - sigma_a2 E[phi' phi'] that are not positive: the NTK diverges there."""
+def _tracked_square(phi: Activation, q: Tensor) -> tuple[Tensor, Tensor]:
+    return mean_square(phi, "value", q), _response(phi, "value", q.detach())
 
-    def check(gap: Tensor) -> None:
-        if bool((gap <= 0).any()):
-            raise ConvergenceError(
-                f"the NTK of {deq!r} diverges on this data: "
-                f"sigma_a2 E[phi' phi'] reaches {float((1.0 - gap).max()):.4g} >= 1"
-            )
 
-    return check
+def check_gap(fixed: FixedPoint, gap: Tensor) -> None:
+    """Refuse gaps 1 - sigma_a2 E[phi' phi'] that are not positive: the NTK diverges there."""
+    if bool((gap <= 0).any()):
+        raise ConvergenceError(
+            f"the NTK of {fixed.network!r} diverges on this data: "
+            f"sigma_a2 E[phi' phi'] reaches {float((1.0 - gap).max()):.4g} >= 1"
+        )
+
+
+class Pairs(Domain):
+    """Pairs of inputs as flat tensors; points are the two variances."""
+
+    def layer(self, phi: Activation, points: Sequence[Tensor]) -> Any:
+        """Return the layer at the pairs of variances."""
+        return layer_of(phi, *points)
+
+    def through(self, phi: Activation, points: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the variances behind a layer."""
+        return [mean_square(phi, "value", q) for q in points]
+
+    def normalised(self, points: Sequence[Tensor]) -> tuple[LayerMaps, Sequence[Tensor]]:
+        """Return the map to correlations."""
+        return Divided(points[0].sqrt() * points[1].sqrt()), [torch.ones_like(q) for q in points]
+
+    def settle(self, fixed: FixedPoint, state: State) -> Sequence[Tensor]:
+        """Solve the equation of the variances."""
+        return equilibrium_variance(fixed.network, torch.stack(list(state.points))).unbind()
+
+    def solve(self, fixed: FixedPoint, cell: Any, points: Sequence[Tensor], state: State) -> Tensor:
+        """Solve the equation of the covariances, entry by entry; differentiable."""
+        deq, drive = fixed.network, fixed.drive(state.covariance)
+        with torch.no_grad():
+            lam = solve_covariance(deq, cell, drive, positive_root(*points))
+        if torch.is_grad_enabled() and (deq.tracked or any(v.requires_grad for v in (*points, state.covariance))):
+            # one Newton step from the solution, differentiated at fixed slope: the implicit function theorem
+            residual, rate = equation(cell, lam, deq.sigma_a2, drive)
+            lam = lam - residual / rate.detach()
+        return lam
+
+    def check_gap(self, fixed: FixedPoint, gap: Tensor) -> None:
+        """Refuse tangents that diverge."""
+        check_gap(fixed, gap)
+
+
+class Diagonal(Domain):
+    """Inputs with themselves: the covariance is the variance, and there are no other points."""
+
+    def layer(self, phi: Activation, points: None) -> LayerMaps:
+        """Return the layer between equal inputs."""
+        return OnDiagonal(phi)
+
+    def through(self, phi: Activation, points: None) -> None:
+        """Return nothing: the variance is the covariance."""
+
+    def normalised(self, points: None) -> tuple[LayerMaps, None]:
+        """Return the map of a variance to one."""
+        return _Unit(), None
+
+    def settle(self, fixed: FixedPoint, state: State) -> None:
+        """Return nothing: the variance is the covariance."""
+
+    def solve(self, fixed: FixedPoint, cell: Any, points: None, state: State) -> Tensor:
+        """Solve the equation of the variances."""
+        return equilibrium_variance(fixed.network, state.covariance)
+
+    def check_gap(self, fixed: FixedPoint, gap: Tensor) -> None:
+        """Refuse tangents that diverge."""
+        check_gap(fixed, gap)
+
+
+class _Noted(Diagonal):
+    """Inputs with themselves; keeps the variances that reach the layers."""
+
+    def __init__(self) -> None:
+        self.noted: list[Tensor] = []
+
+    def layer(self, phi: Activation, points: None) -> LayerMaps:
+        """Return the layer between equal inputs, which notes what it receives."""
+        return SquareMap(functools.partial(self._note, OnDiagonal(phi)))
+
+    def _note(self, maps: OnDiagonal, q: Tensor) -> tuple[Tensor, Tensor]:
+        self.noted.append(q)
+        return maps.value(q), q
+
+
+class _Unit(LayerMaps):
+    """Variances over themselves; tangents are divided by them."""
+
+    def both(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.ones_like(q), 1.0 / q.clamp_min(LIMITS.tiny_variance)
+
+
+def positive_root(qx: Tensor, qy: Tensor) -> Tensor:
+    """Return sqrt(qx qy), where variances of zero count as tiny ones."""
+    least = LIMITS.tiny_variance
+    return qx.detach().clamp_min(least).sqrt() * qy.detach().clamp_min(least).sqrt()
 
 
 def mean_square(phi: Activation, part: Literal["value", "slope"], q: Tensor) -> Tensor:
@@ -206,28 +295,29 @@ class KernelSpec:
     def of(network: Network, kernels: Any, learning_rates: Sequence[float] | None, check: bool) -> KernelSpec:
         """Check the arguments, and that a DEQ has a unique equilibrium if ``check`` is true."""
         spec = KernelSpec(network, check_kernels(network, kernels), rates_of(network, learning_rates))
-        if check and isinstance(network, DEQ):
+        if check:
             network.check_contraction()
         return spec
 
     @property
     def detached(self) -> KernelSpec:
         """These kernels, of a network whose variances are plain numbers."""
-        return replace(self, network=self.network.detached()) if isinstance(self.network, DEQ) else self
+        return replace(self, network=self.network.detached())
 
     def varied(self, variances: Sequence[Tensor | None]) -> KernelSpec:
-        """These kernels, of a DEQ with these variances; ``None`` stands for its own."""
-        if not isinstance(self.network, DEQ):
-            return self
-        a, b, c = (own if v is None else v for own, v in zip(self.network.variances, variances, strict=True))
-        return replace(self, network=DEQ(self.network.activation, a, b, c, self.network.readout))
+        """These kernels, of a network with these variances; ``None`` stands for its own."""
+        return replace(self, network=self.network.varied(*variances))
+
+    def run(self, domain: Domain, points: Any, covariance: Any) -> dict[Kernel, Any]:
+        """Compute these kernels in a domain, from the variances and the covariance of the inputs."""
+        return kernels_in(domain, self.network.expression(self.rates), points, covariance, self.names)
 
     @isolated_settings
     def pairwise(self, sx: Tensor, sy: Tensor, dot: Tensor) -> dict[Kernel, Tensor]:
         """See :func:`pairwise`."""
         given = torch.broadcast_tensors(*(_float64(v) for v in (sx, sy, dot)))
         parts = zip(*(v.reshape(-1).split(LIMITS.pairs_at_once) for v in given), strict=True)
-        pieces = [self._at_pairs(*part) for part in parts] if given[0].numel() else []
+        pieces = [self.run(Pairs(), part[:2], part[2]) for part in parts] if given[0].numel() else []
         void = given[0].new_zeros(0)
         found = {k: torch.cat([void, *(piece[k] for piece in pieces)]).reshape(given[0].shape) for k in self.names}
         equal = (given[0] == given[1]) & (given[2] == given[0])
@@ -237,28 +327,12 @@ class KernelSpec:
                 found[kernel][equal] = exact
         return found
 
-    def _at_pairs(self, sx: Tensor, sy: Tensor, dot: Tensor) -> dict[Kernel, Tensor]:
-        network = self.network
-        if isinstance(network, ENN):
-            layers = (layer_of(phi, *variances) for phi, variances in at_each_layer(network, sx, sy))
-            return explicit(dot, layers, self.rates or (), self.names)
-        qx, qy = equilibrium_variance(network, torch.stack([sx, sy]))
-        layer = layer_of(network.activation, qx, qy)
-        lam = _covariance(network, layer, dot)
-        return implicit(lam, layer, network.sigma_a2, self.names, gap_check(network), network.readout)
-
     @isolated_settings
     def diagonal(self, s: Tensor) -> dict[Kernel, Tensor]:
         """See :func:`diagonal`."""
-        network, s = self.network, _float64(s)
+        s = _float64(s)
         flat = s.reshape(-1)
-        if not len(flat):
-            found = dict.fromkeys(self.names, flat)
-        elif isinstance(network, DEQ):
-            q, layer = equilibrium_variance(network, flat), OnDiagonal(network.activation)
-            found = implicit(q, layer, network.sigma_a2, self.names, gap_check(network), network.readout)
-        else:
-            found = explicit(flat, map(OnDiagonal, network.activations), self.rates or (), self.names)
+        found = self.run(Diagonal(), None, flat) if len(flat) else dict.fromkeys(self.names, flat)
         return {kernel: part.reshape(s.shape) for kernel, part in found.items()}
 
 
@@ -268,33 +342,22 @@ def _float64(value: Any) -> Tensor:
 
 def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Lambda of a DEQ at pairs of inputs: its two variances and its covariance (flat float64 tensors)."""
-    qx, qy = equilibrium_variance(deq, torch.stack([sx, sy]))
-    return qx, qy, _covariance(deq, layer_of(deq.activation, qx, qy), dot)
-
-
-def _covariance(deq: DEQ, layer: Layer, dot: Tensor) -> Tensor:
-    """Solve lam = sigma_a2 E[phi phi] + drive, entry by entry; differentiable."""
-    drive = deq.drive(dot, tracked=True)
-    with torch.no_grad():
-        lam = solve_covariance(deq, layer, drive, layer.variance_x.sqrt() * layer.variance_y.sqrt())
-    if torch.is_grad_enabled() and (deq.tracked or any(v.requires_grad for v in (layer.qx, layer.qy, dot))):
-        # one Newton step from the solution, differentiated at fixed slope: the implicit function theorem
-        rest, rate = equation(layer, lam, deq.sigma_a2, drive)
-        lam = lam - rest / rate.detach()
-    return lam
+    domain, fixed, state = Pairs(), deq.fixed_point, State((sx, sy), dot, {})
+    qx, qy = points = domain.settle(fixed, state)
+    return qx, qy, domain.solve(fixed, fixed.maps(domain, points), points, state)
 
 
 def solve_covariance(deq: DEQ, layer: Any, drive: Tensor, bound: Tensor) -> Tensor:
     """Solve lam = sigma_a2 E[phi phi] + drive at any layer that has a ``subset``; ``bound``: the largest |lam|."""
 
-    def rest(lam: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
+    def residual(lam: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
         part, push = (layer, drive) if which is None else (layer.subset(which), drive[which])
         return equation(part, lam, deq.variances[0], push)
 
     if deq.variances[0] == 0.0:  # nothing to solve: no reason to evaluate the layer, which may take seconds
         return drive.clamp(-bound, bound)
     # bisection outside the bracket: slopes of kinked activations are steep near rho = 1
-    root = newton(rest, drive.clamp(-bound, bound), -bound, bound, bound)
+    root = newton(residual, drive.clamp(-bound, bound), -bound, bound, bound)
     if not root.converged:
         raise ConvergenceError(
             f"the covariance equation of {deq!r} did not converge (relative residual {root.residual:.1e}); {deq.advice}"

@@ -20,12 +20,12 @@ from .._fixed_point import unbracketed
 from ..activations import Activation, Feedback
 from ..activations.forms import arc_profile
 from ..errors import ConvergenceError, InvalidInputError
+from ..expressions import Divided, Domain, FixedPoint, LayerMaps, State, equation, kernels_in
 from ..gaussian import hermite_coefficients
-from ..networks import DEQ, Kernel, Network, check_kernel, check_kernels
+from ..networks import Kernel, Network, check_kernel, check_kernels
 from ._limits import LIMITS
 from .expectations import FeedbackLayer
-from .pointwise import at_each_layer, diagonal, equilibrium_variance, largest_rounded, pairwise
-from .recursion import LayerMaps, equation, explicit, implicit
+from .pointwise import diagonal, equilibrium_variance, largest_rounded, mean_square, pairwise
 
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
@@ -118,26 +118,43 @@ def on_circle(network: Network, s: Array, t: Array, kernel: Kernel, size: int, r
     """The kernel at cosines radius * exp(2 pi i m / size), m = 0 ... size/2, for every pair: (pairs, size/2 + 1)."""
     odd = size % 4 == 0 and network.odd  # k(-conj z) = -conj k(z): a quarter of the circle decides
     z = radius * np.exp(2j * np.pi * np.arange(size // (4 if odd else 2) + 1) / size)
-    gram, squares = (s * t)[:, None] * z, (torch.from_numpy(s**2), torch.from_numpy(t**2))
-    if isinstance(network, DEQ):
-        found = _equilibrium(network, equilibrium_variance(network, torch.stack(squares)).numpy(), gram, kernel)
-    else:
-        layers = (
-            _circle_layer(phi, qx.numpy(), qy.numpy(), len(z)) for phi, (qx, qy) in at_each_layer(network, *squares)
-        )
-        found = np.asarray(explicit(gram, layers, (1.0,) * (network.depth + 1), (kernel,))[kernel])
+    domain, points = _Circle(len(z)), np.stack([s, t]) ** 2
+    found = np.asarray(kernels_in(domain, network.expression(), points, (s * t)[:, None] * z, (kernel,))[kernel])
     return np.concatenate([found, -found[:, -2::-1].conj()], axis=1) if odd else found
 
 
-def _equilibrium(deq: DEQ, q: Array, gram: Complex, kernel: Kernel) -> Complex:
-    layer, scale = _circle_layer(deq.activation, q[0], q[1], gram.shape[1]), np.sqrt(q[0] * q[1])[:, None]
-    sigma_a2, drive = deq.variances[0], deq.drive(gram)
-    lam, settled = unbracketed(lambda lam: equation(layer, lam, sigma_a2, drive), drive, scale)
-    if not bool(settled.all()):
-        raise ConvergenceError(
-            f"the covariance equation of {deq!r} did not converge on the circle of complex cosines; {deq.advice}"
-        )
-    return np.asarray(implicit(lam, layer, sigma_a2, (kernel,), lambda gap: None, deq.readout)[kernel])
+class _Circle(Domain):
+    """Complex cosines, (pairs, cosines); points are the variances of both sides, (2, pairs)."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def layer(self, phi: Activation, points: Array) -> LayerMaps:
+        """Return the layer, continued to complex correlations."""
+        return _circle_layer(phi, points[0], points[1], self.size)
+
+    def through(self, phi: Activation, points: Array) -> Array:
+        """Return the variances behind a layer."""
+        return mean_square(phi, "value", torch.from_numpy(points)).numpy()
+
+    def normalised(self, points: Array) -> tuple[LayerMaps, Array]:
+        """Return the map to correlations."""
+        return Divided(np.sqrt(points[0] * points[1])[:, None]), np.ones_like(points)
+
+    def settle(self, fixed: FixedPoint, state: State) -> Array:
+        """Solve the equation of the variances."""
+        return equilibrium_variance(fixed.network, torch.from_numpy(state.points)).numpy()
+
+    def solve(self, fixed: FixedPoint, cell: Any, points: Array, state: State) -> Complex:
+        """Solve by Newton's method, from the drive."""
+        drive, scale = fixed.drive(state.covariance), np.sqrt(points[0] * points[1])[:, None]
+        lam, settled = unbracketed(lambda lam: equation(cell, lam, fixed.sigma_a2, drive), drive, scale)
+        if not bool(settled.all()):
+            deq = fixed.network
+            raise ConvergenceError(
+                f"the covariance equation of {deq!r} did not converge on the circle of complex cosines; {deq.advice}"
+            )
+        return lam
 
 
 def _circle_layer(phi: Activation, qx: Array, qy: Array, points: int) -> LayerMaps:

@@ -18,13 +18,14 @@ from torch import Tensor
 
 from .._caches import cached
 from .._chebyshev import Room, clenshaw, nodes, polynomials, power_coefficients, series_sum, to_coefficients
+from ..activations import Activation
 from ..activations.forms import correlation
+from ..expressions import Divided, Domain, FixedPoint, LayerMaps, State
 from ..gaussian import hermite_coefficients
-from ..networks import DEQ, Kernel, Network
+from ..networks import DEQ, Kernel
 from ._limits import LIMITS
 from .plane import polar_grid
-from .pointwise import equilibrium_variance, gap_check, solve_covariance
-from .recursion import LayerMaps, implicit
+from .pointwise import KernelSpec, check_gap, equilibrium_variance, mean_square, solve_covariance
 
 R = TypeVar("R")
 
@@ -252,20 +253,43 @@ class NearSeries:
         self, table: Table, nx: Tensor, ny: Tensor, r: Tensor, kernels: Sequence[Kernel]
     ) -> dict[Kernel, Tensor]:
         """At entries with these norms, and cosines on the side of the series (flat float64)."""
-        sigma_a2 = self.deq.variances[0]
         own = [table.diagonal("ck", t) for t in (nx, ny)]
         if self.deq.readout == "activation":
-            own = [sigma_a2 * g + self.deq.drive(t * t) for g, t in zip(own, (nx, ny), strict=True)]
-        qx, qy = own
+            own = [self.deq.variances[0] * g + self.deq.drive(t * t) for g, t in zip(own, (nx, ny), strict=True)]
         left, right = (self.norms.polynomials(len(self.levels[0].factors), t) for t in (nx, ny))
-        layer = _Entries(self, qx, qy, [(level.side(left), level.side(right)) for level in self.levels])
-        lam = solve_covariance(self.deq, layer, self.deq.drive(nx * ny * r), (qx * qy).sqrt())
-        return implicit(lam, layer, sigma_a2, kernels, gap_check(self.deq), self.deq.readout)
+        layer = _Entries(self, own[0], own[1], [(level.side(left), level.side(right)) for level in self.levels])
+        return KernelSpec(self.deq, tuple(kernels), None).run(_Near(layer), own, nx * ny * r)
 
 
-def near_series(deq: Network, scale: NormScale, reach: float, dtype: torch.dtype) -> NearSeries | None:
+class _Near(Domain):
+    """Entries whose variances and whose layer at equilibrium are known."""
+
+    def __init__(self, known: _Entries) -> None:
+        self.known = known
+
+    def layer(self, phi: Any, points: Any) -> LayerMaps:
+        """Return the layer that is known."""
+        return self.known
+
+    def through(self, phi: Any, points: Any) -> None:
+        """Return nothing: there is one layer."""
+
+    def settle(self, fixed: FixedPoint, state: State) -> Any:
+        """Return the variances, which are known."""
+        return state.points
+
+    def solve(self, fixed: FixedPoint, cell: Any, points: Sequence[Tensor], state: State) -> Tensor:
+        """Solve the equation of the covariances."""
+        return solve_covariance(fixed.network, cell, fixed.drive(state.covariance), product_root(*points))
+
+    def check_gap(self, fixed: FixedPoint, gap: Tensor) -> None:
+        """Refuse tangents that diverge."""
+        check_gap(fixed, gap)
+
+
+def near_series(deq: Any, scale: NormScale, reach: float, dtype: torch.dtype) -> NearSeries | None:
     """The series for cosines between ``reach`` and the +-1 beyond, or ``None`` where they do not converge."""
-    if not isinstance(deq, DEQ) or scale.high > 30.0 * scale.low:
+    if not deq.plain or scale.high > 30.0 * scale.low:
         return None
     phi = deq.activation
     # with a closed form entry by entry is quick
@@ -284,7 +308,8 @@ def _series(deq: DEQ, scale: NormScale, reach: float, size: int, terms: int, sho
     q = equilibrium_variance(deq, t**2)
     ia, ib = torch.tensor([0, 0, size - 1]), torch.tensor([0, size - 1, size - 1])
     cosines = torch.tensor([reach, math.copysign(1.0, reach)], dtype=torch.float64)
-    rho = rough_correlations(deq, q, ia, ib, deq.drive((t[ia] * t[ib])[:, None] * cosines))
+    push = deq.drive((t[ia] * t[ib])[:, None] * cosines)
+    (rho,) = rough_correlations(deq.fixed_point, q, torch.stack([ia, ib]), push)
     low, high = math.acos(float(rho.max())), math.acos(float(rho.min()))
     room = 0.4 * (high - low)
     low, high = (0.0, high + room) if reach > 0 else (max(0.0, low - room), min(math.pi, high + room))
@@ -321,19 +346,57 @@ class _Entries(LayerMaps):
         return value, slope
 
 
-def rough_correlations(deq: DEQ, q: Tensor, ia: Tensor, ib: Tensor, drive: Tensor) -> Tensor:
-    """About the correlations at equilibrium, from a few Hermite coefficients."""
-    root = product_root(q[ia], q[ib])[:, None]
-    terms = 64
-    a = torch.as_tensor(hermite_coefficients(deq.activation, q, terms))
-    products = (a[ia] * a[ib])[:, None, :] * deq.variances[0] / root[:, :, None]
-    push, orders = drive / root, torch.arange(terms, dtype=torch.float64)
-    rho = push.clamp(-1.0, 1.0)
+def rough_correlations(fixed: FixedPoint, q: Tensor, pairs: Tensor, drive: Tensor) -> list[Tensor]:
+    """About the correlations that the layers of a cell meet at equilibrium, from a few Hermite coefficients."""
+    domain, root = _Rough(pairs), product_root(*q[pairs])[:, None]
+    cell, lam = fixed.maps(domain, q), drive.clamp(-root, root)
     for _ in range(LIMITS.steps):  # a contraction
-        before, rho = rho, (push + (products * rho[..., None] ** orders).sum(-1)).clamp(-1.0, 1.0)
-        if float((rho - before).abs().max()) <= 1e-4:
+        before, lam = lam, (drive + fixed.sigma_a2 * cell.value(lam)).clamp(-root, root)
+        if float(((lam - before) / root).abs().max()) <= 1e-4:
             break
-    return rho
+    cell.value(lam)
+    return [layer.correlations for layer in domain.layers]
+
+
+class _Rough(Domain):
+    """Pairs of variances at a few covariances, by the first Hermite coefficients."""
+
+    def __init__(self, pairs: Tensor) -> None:
+        self.pairs, self.layers = pairs, list[_RoughLayer]()
+
+    def layer(self, phi: Activation, points: Tensor) -> _RoughLayer:
+        """Return the layer, which is noted."""
+        self.layers.append(_RoughLayer(phi, points, self.pairs))
+        return self.layers[-1]
+
+    def through(self, phi: Activation, points: Tensor) -> Tensor:
+        """Return the variances behind a layer."""
+        return mean_square(phi, "value", points)
+
+    def normalised(self, points: Tensor) -> tuple[LayerMaps, Tensor]:
+        """Return the map to correlations."""
+        return correlations_of(points, self.pairs)
+
+
+class _RoughLayer(LayerMaps):
+    """The first terms of a Hermite series; keeps the correlations at which it was evaluated last."""
+
+    def __init__(self, phi: Activation, q: Tensor, pairs: Tensor) -> None:
+        a = torch.as_tensor(hermite_coefficients(phi, q, 64))
+        self.products, self.root = (a[pairs[0]] * a[pairs[1]])[:, None, :], product_root(*q[pairs])[:, None]
+        self.orders = torch.arange(a.shape[1], dtype=torch.float64)
+
+    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def value(self, lam: Tensor) -> Tensor:
+        self.correlations = (lam / self.root).clamp(-1.0, 1.0)
+        return (self.products * self.correlations[..., None] ** self.orders).sum(-1)
+
+
+def correlations_of(q: Tensor, pairs: Tensor) -> tuple[LayerMaps, Tensor]:
+    """Return the map from covariances (pairs, ...) to correlations, and variances of one."""
+    return Divided(product_root(*q[pairs])[:, None]), torch.ones_like(q)
 
 
 def product_root(qx: Tensor, qy: Tensor) -> Tensor:

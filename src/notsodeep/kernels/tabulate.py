@@ -11,7 +11,8 @@ import functools
 import itertools
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,14 +21,14 @@ from .._caches import cached
 from .._chebyshev import needed, nodes, polynomials, series_sum, to_coefficients
 from ..activations import Activation
 from ..errors import NotSoDeepError, log
+from ..expressions import Cell, Domain, FixedPoint, LayerMaps, State, equation
 from ..gaussian import hermite_coefficients
 from ..gaussian.rule import BLOCK, may_share
-from ..networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels
+from ..networks import KERNELS, Kernel, Network, check_kernels
 from ._limits import LIMITS
 from .expectations import Layer
-from .pointwise import KernelSpec, OnDiagonal, at_each_layer, equilibrium_variance, gap_check, largest_rounded
-from .recursion import LayerMaps, Precomputed, equation, explicit, implicit
-from .table import NormScale, NormSeries, Table, product_root, rough_correlations
+from .pointwise import KernelSpec, OnDiagonal, check_gap, equilibrium_variance, largest_rounded, mean_square
+from .table import NormScale, NormSeries, Table, correlations_of, product_root, rough_correlations
 
 
 def angle_cap(network: Network) -> float:
@@ -35,9 +36,9 @@ def angle_cap(network: Network) -> float:
     if not network.kinked:
         return 1.0
     first = network.activations[0]
-    single = isinstance(network, ENN) and network.depth == 1 and set(first.kinks) <= {0.0}  # for any norms
-    elementwise = all(phi.elementwise for phi in network.activations)  # others bring logarithms of the angle
-    return 1.0 if elementwise and (single or network.homogeneous) else 0.95
+    single = not network.implicit and len(network.activations) == 1 and set(first.kinks) <= {0.0}  # for any norms
+    # units that see norms bring logarithms of the angle
+    return 1.0 if network.elementwise and (single or network.homogeneous) else 0.95
 
 
 _lock = threading.RLock()
@@ -283,18 +284,10 @@ def sample(
 
     Raises :class:`Unresolved` where only integrals entry by entry would do, unless ``patient``.
     """
-    network, kernels = spec.network, spec.names
     with torch.no_grad():
-        dot = t[pairs].prod(0)[:, None] * cosines
-        squares = t**2
+        dot, squares = t[pairs].prod(0)[:, None] * cosines, t**2
         try:
-            if isinstance(network, DEQ):
-                q = equilibrium_variance(network, squares)
-                own = Precomputed(*OnDiagonal(network.activation).both(q))
-                along = implicit(q, own, network.variances[0], kernels, gap_check(network), network.readout)
-                return along, _implicit(network, q, own, pairs, dot, kernels, tolerance)
-            layers = (_layer(phi, q, pairs, tolerance) for phi, (q,) in at_each_layer(network, squares))
-            found = explicit(dot, layers, spec.rates or (), kernels)
+            found = spec.run(_Nodes(pairs, tolerance), squares, dot)
         except Unresolved:
             if not patient:
                 raise
@@ -307,59 +300,84 @@ class Unresolved(Exception):
     """A layer that no short series in the angle reproduces on the grid."""
 
 
-def _implicit(
-    deq: DEQ, q: Tensor, own: Precomputed, pairs: Tensor, dot: Tensor, kernels: Sequence[Kernel], tolerance: float
-) -> dict[Kernel, Tensor]:
-    drive, sigma_a2 = deq.drive(dot), deq.variances[0]
-    bound = product_root(*q[pairs])[:, None]
-    layer = _layer(deq.activation, q, pairs, tolerance, own, functools.partial(_range, deq, q, pairs, drive))
-    lam = torch.minimum(torch.maximum(drive, -bound), bound)
-    for _ in range(LIMITS.steps):  # far from rho = +-1 Newton needs no bracket; where it does, entry by entry
-        found = layer.both(lam)
-        rest, rate = equation(Precomputed(*found), lam, sigma_a2, drive)
-        move = rest / rate.clamp_min(1e-3)
-        if float((move.abs() / bound).max()) <= LIMITS.rest_share * tolerance:
-            break
-        lam = torch.minimum(torch.maximum(lam - move, -bound), bound)
-    else:
-        raise Unresolved
-    if isinstance(layer, _AngleSeries) and not layer.holds(lam):
-        raise Unresolved
-    return implicit(lam, Precomputed(*found), sigma_a2, kernels, gap_check(deq), deq.readout)
+class _Nodes(Domain):
+    """All pairs of some norms at common cosines, (pairs, cosines); points are the variances at the norms."""
+
+    def __init__(self, pairs: Tensor, tolerance: float) -> None:
+        self.pairs, self.tolerance = pairs, tolerance
+        self.expected: Iterator[tuple[float, float]] = iter(())  # the correlations that the layers of a cell meet
+
+    def layer(self, phi: Activation, points: Tensor) -> LayerMaps:
+        """Return the layer as a closed form, or as a series in the angle."""
+        return _layer(phi, points, self.pairs, self.tolerance, next(self.expected, None))
+
+    def through(self, phi: Activation, points: Tensor) -> Tensor:
+        """Return the variances behind a layer."""
+        return mean_square(phi, "value", points)
+
+    def normalised(self, points: Tensor) -> tuple[LayerMaps, Tensor]:
+        """Return the map to correlations."""
+        return correlations_of(points, self.pairs)
+
+    def settle(self, fixed: FixedPoint, state: State) -> Tensor:
+        """Solve the equation of the variances, and look ahead where kinks need to know the range of correlations."""
+        q = equilibrium_variance(fixed.network, state.points)
+        if fixed.network.kinked:
+            self.expected = _range(fixed, q, self.pairs, fixed.drive(state.covariance))
+        return q
+
+    def solve(self, fixed: FixedPoint, cell: Any, points: Tensor, state: State) -> Tensor:
+        """Solve by Newton's method: far from rho = +-1 it needs no bracket; where it does, entry by entry."""
+        drive, bound = fixed.drive(state.covariance), product_root(*points[self.pairs])[:, None]
+        lam = torch.minimum(torch.maximum(drive, -bound), bound)
+        for _ in range(LIMITS.steps):
+            residual, rate = equation(cell, lam, fixed.sigma_a2, drive)
+            move = residual / rate.clamp_min(1e-3)
+            if float((move.abs() / bound).max()) <= LIMITS.rest_share * self.tolerance:
+                break
+            lam = torch.minimum(torch.maximum(lam - move, -bound), bound)
+        else:
+            raise Unresolved
+        _check_range(cell, lam)
+        return lam
+
+    def check_gap(self, fixed: FixedPoint, gap: Tensor) -> None:
+        """Refuse tangents that diverge."""
+        check_gap(fixed, gap)
 
 
-def _range(deq: DEQ, q: Tensor, pairs: Tensor, drive: Tensor) -> tuple[float, float]:
-    """The correlations at equilibrium for the outermost norms and cosines, and some room around them."""
+def _check_range(cell: Any, lam: Tensor) -> None:
+    """Raise :class:`Unresolved` where a covariance lies beyond the series of its layer."""
+    for layer in cell.layers if isinstance(cell, Cell) else [cell]:
+        if isinstance(layer, _AngleSeries) and not layer.holds(lam):
+            raise Unresolved
+        lam = layer.value(lam) if isinstance(cell, Cell) else lam
+
+
+def _range(fixed: FixedPoint, q: Tensor, pairs: Tensor, drive: Tensor) -> Iterator[tuple[float, float]]:
+    """The correlations at equilibrium for the outermost norms and cosines, by layer, and some room around them."""
     qx, qy = q[pairs]
     size = product_root(qx, qy)
     few = torch.stack([size.argmin(), size.argmax(), (qx / qy).log().abs().argmax()])
     ends = torch.stack(torch.aminmax(drive[few], dim=1), dim=1)
-    rho = rough_correlations(deq, q, pairs[0, few], pairs[1, few], ends)
-    low, high = float(rho.min()), float(rho.max())
-    return low - 0.2 * (1.0 + low), high + 0.2 * (1.0 - high)
+    for rho in rough_correlations(fixed, q, pairs[:, few], ends):
+        low, high = float(rho.min()), float(rho.max())
+        yield low - 0.2 * (1.0 + low), high + 0.2 * (1.0 - high)
 
 
 # ---- one layer -------------------------------------------------------------------------------------------
 
 
-Expected = Callable[[], tuple[float, float]] | None
+Expected = tuple[float, float] | None
 
 
-def _layer(
-    phi: Activation,
-    q: Tensor,
-    pairs: Tensor,
-    tolerance: float,
-    own: Precomputed | None = None,
-    expected: Expected = None,
-) -> LayerMaps:
-    """``own``: the layer on the diagonal; ``expected``: gives the correlations that will be asked for."""
+def _layer(phi: Activation, q: Tensor, pairs: Tensor, tolerance: float, expected: Expected = None) -> LayerMaps:
+    """Return the layer at pairs of variances; ``expected``: the correlations that will be asked for."""
     if not phi.elementwise or float(q.min()) <= 0.0:
         raise Unresolved
     if phi.closed_form() is not None:
         return Layer(phi, *q[pairs][..., None])
-    whole = (own or OnDiagonal(phi)).both(q)
-    return _AngleSeries(phi, q, pairs, tolerance, whole, expected if phi.kinks else None)
+    return _AngleSeries(phi, q, pairs, tolerance, OnDiagonal(phi).both(q), expected if phi.kinks else None)
 
 
 class _AngleSeries(LayerMaps):
@@ -393,7 +411,7 @@ class _AngleSeries(LayerMaps):
         low, high = -1.0, 1.0
         if self.phi.kinks:  # their series do not reach the ends: the interval is what is needed
             rho = lam / self.root
-            low, high = (float(rho.min()), float(rho.max())) if self.expected is None else self.expected()
+            low, high = (float(rho.min()), float(rho.max())) if self.expected is None else self.expected
         low, high = (min(max(end, -1.0), 1.0) for end in (low, high))  # rounding may be beyond
         narrow = 1e-6  # radians: a little wider, where all correlations are one and the same
         self.ends = max(math.asin(low) - narrow, -0.5 * math.pi), min(math.asin(high) + narrow, 0.5 * math.pi)

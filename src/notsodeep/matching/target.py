@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..equivalents import Coefficients, coefficients
 from ..errors import ContractionError, InvalidInputError
-from ..kernels.jets import DEGREE, MONOMIALS, KernelJet, implicit_jets, index, layer_of, network_jets
+from ..kernels.jets import DEGREE, MONOMIALS, KernelJet, index, layer_of, network_jets
 from ..mixtures import MixtureStatistics
 from ..networks import DEQ, ENN, SCALES, Kernel, is_tangent
 from ._limits import LIMITS
@@ -145,7 +145,7 @@ def make_target(deq: DEQ, statistics: MixtureStatistics | float, kernel: Kernel)
     deq.check_driven()
     _check_equations(deq, tau0)
     centred = deq.centred(tau0)
-    jet = implicit_jets(deq, tau0, (kernel,))[kernel]
+    jet = network_jets(deq, tau0, (kernel,))[kernel]
     numbers = replace(coefficients(deq, tau0, kernel), network=centred)
     if not (np.isfinite(numbers.four).all() and numbers.diagonal > 0):
         raise InvalidInputError(

@@ -13,11 +13,10 @@ from .. import kernels as _kernels
 from .._arguments import check_settings, checked, not_negative, whole
 from .._arrays import as_rows
 from .._files import parsed
-from ..activations import Affine
 from ..activations.norm_units import outside, row_norms
 from ..equivalents import Coefficients, best_scalar, relative_spectral_error
 from ..errors import InvalidInputError, SerialisationError, warn
-from ..networks import ENN, Convolutional, Kernel, Network, is_tangent, network_from_dict
+from ..networks import ENN, Dense, Kernel, Network, is_tangent
 from .certificates import Tried, TwinCertificate, Verification
 
 Trains = Literal["all", "readout"]
@@ -76,7 +75,7 @@ class Twin:
             alone = self.kernel == "ntk_frozen" and self.depth == 1 and self.learning_rates is None
             object.__setattr__(self, "trains", "all" if is_tangent(self.kernel) and not alone else "readout")
         check_settings(self)
-        if isinstance(self.deq, ENN) and self.kinds is None:
+        if not self.deq.implicit and self.kinds is None:
             raise InvalidInputError(f"a twin matches a DEQ, or as one layer of units an ENN, got {self.deq!r}")
         if self.kinds is not None:
             whole("kinds", self.kinds)
@@ -178,7 +177,7 @@ class Twin:
         proof = f"residual={self.residual:.1e}" if self.bound is None else f"bound={self.bound:.2g}"
         layers = "1 layer" if self.depth == 1 else f"{self.depth} layers"
         centred = "centred " if self.certificate.shift else ""
-        return f"<Twin of the {centred}{_base(self.deq)}: {self.kernel}, {self.family}, {layers}, {proof}>"
+        return f"<Twin of the {centred}{self.deq.title}: {self.kernel}, {self.family}, {layers}, {proof}>"
 
     def __str__(self) -> str:
         shift, title = self.certificate.shift, f"Twin of {self.deq!r}"
@@ -221,9 +220,8 @@ class Twin:
         if content.pop("twin", None) != 3:
             raise SerialisationError("expected a JSON object with the key 'twin' equal to 3")
         try:
-            deq, network = network_from_dict(content["deq"]), ENN.from_dict(content["network"])
-            if isinstance(deq, Convolutional):
-                raise SerialisationError("a twin stands for a DEQ or an ENN, not for a convolutional one")
+            deq: Any
+            deq, network = Dense.from_dict(content["deq"]), ENN.from_dict(content["network"])
             rates = None if content["learning_rates"] is None else tuple(content["learning_rates"])
             certificate = TwinCertificate.from_dict(content["certificate"], deq, network)
             twin = Twin(
@@ -235,13 +233,3 @@ class Twin:
             raise SerialisationError(f"the description of this twin is incomplete: {error} is missing") from None
         except (InvalidInputError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise SerialisationError(f"this does not describe a twin: {error}") from None
-
-
-def _base(network: Network) -> str:
-    """What a short text calls the network."""
-    if isinstance(network, ENN):
-        return repr(network)
-    phi = network.activation
-    while isinstance(phi, Affine):
-        phi = phi.base
-    return f"{phi.name} DEQ"

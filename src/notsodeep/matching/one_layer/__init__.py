@@ -82,10 +82,9 @@ def match_one_layer(
     """
     _check(deq, tol, kinds, units)
     check_kernels(deq, (kernel,))
-    if isinstance(deq, DEQ):
-        deq.check_driven()
-        if check:
-            deq.check_contraction()
+    deq.check_driven()
+    if check:
+        deq.check_contraction()
     if not sphere_diagonal(deq, kernel) > 0.0:
         raise InfeasibleMatchError(f"the kernel of {deq!r} is zero for every input: there is nothing to match")
     rule, box = _rule(deq, kernel, trains, units), _check_range(norms)
@@ -160,9 +159,9 @@ def _check_range(norms: tuple[float, float] | None) -> tuple[float, float]:
     return low, high
 
 
-def _check_everywhere(network: Network, kernel: Kernel) -> DEQ:
+def _check_everywhere(network: Any, kernel: Kernel) -> DEQ:
     """Refuse what the units for all norms do not have."""
-    if not isinstance(network, DEQ) or network.readout != "activation" or kernel != "ck":
+    if not network.plain or network.readout != "activation" or kernel != "ck":
         raise InfeasibleMatchError(
             f"norms=(0, inf) and beyond=True are offered for the ck of a DEQ whose readout sees its activations, "
             f"got the {kernel} of {network!r}. Give a range of norms that ends (matching.norm_range reads one off data)"
@@ -170,14 +169,14 @@ def _check_everywhere(network: Network, kernel: Kernel) -> DEQ:
     return network
 
 
-def _check(network: Network, tol: float, kinds: int | str, units: str) -> None:
+def _check(network: Any, tol: float, kinds: int | str, units: str) -> None:
     if not all(phi.elementwise for phi in network.activations):
         raise InvalidInputError(f"match_one_layer takes networks of elementwise activations, got {network!r}")
     if not 0.0 < tol < math.inf:
         raise InvalidInputError(f"tol must be a positive, finite number, got {tol!r}")
     if isinstance(kinds, int) and not 1 <= kinds <= LIMITS.most_kinds:
         raise InvalidInputError(f"kinds must be 'auto' or 1 ... {LIMITS.most_kinds}, got {kinds!r}")
-    if units == "thresholds" and not (isinstance(network, DEQ) and network.homogeneous):
+    if units == "thresholds" and not (network.plain and network.homogeneous):
         raise InvalidInputError(f"units='thresholds' needs a homogeneous DEQ, got {network!r}; use units='conditioned'")
 
 

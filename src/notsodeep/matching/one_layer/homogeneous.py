@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from ...activations import Basis, Conditioned, Parity
 from ...activations.projections import SINGULAR_TERMS, basis_coefficients, tail_gram
 from ...kernels import pairwise
 from ...kernels.series import norm_series, series_radius
-from ...networks import DEQ, Kernel, Network
+from ...networks import Kernel, Network
 from .._limits import LIMITS
 from ..certificates import Proof, Tried
 from ..twin import Trains
@@ -60,12 +60,12 @@ def profile(network: Network, kernel: Kernel) -> Profile:
 
 
 def design(
-    network: Network, kernel: Kernel, tol: float, units: Literal["auto", "conditioned", "thresholds"], trains: Trains
+    network: Any, kernel: Kernel, tol: float, units: Literal["auto", "conditioned", "thresholds"], trains: Trains
 ) -> LayerDesign:
     """Thresholds where they are asked for, or within ``tol`` and the readout trains; else conditioned units."""
     tried: tuple[Tried, ...] = ()
     worthwhile = units == "auto" and trains == "readout" and tol >= LIMITS.threshold_tolerance
-    if isinstance(network, DEQ) and (units == "thresholds" or worthwhile):
+    if network.plain and (units == "thresholds" or worthwhile):
         ordinary = thresholds.design(network, kernel, tol)
         if units == "thresholds":
             return replace(ordinary, reason=f"{ordinary.reason}, as asked for")

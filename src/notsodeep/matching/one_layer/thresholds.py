@@ -20,9 +20,9 @@ from scipy.special import ndtr
 from ...activations import Thresholds
 from ...activations.thresholds import threshold_profiles
 from ...errors import ConvergenceError
+from ...expressions import Precomputed, at_equilibrium
 from ...kernels import diagonal, pairwise
 from ...kernels.pointwise import equilibrium
-from ...kernels.recursion import Precomputed, implicit
 from ...networks import DEQ, Kernel, is_tangent
 from .._limits import LIMITS
 from ..certificates import Proof, Tried
@@ -231,8 +231,8 @@ class _Arc:
         value = _Bounds(flat, _sine(*after)[0], steepest + slant * _sine(low, high)[0])
         layer = Precomputed(value, _Bounds(steepest, slant * flat, slant * bending))
         # 1 - s k' >= 1 - s > 0 for every correlation, so that there is nothing to check
-        found = implicit(inner, layer, feedback, (self.kernel,), lambda gap: None)[self.kernel]
-        return self.diagonal("ck") / self.diagonal(self.kernel) * found
+        own, tangents = at_equilibrium(layer, inner, feedback, (self.kernel,) if is_tangent(self.kernel) else ())
+        return self.diagonal("ck") / self.diagonal(self.kernel) * tangents.get(self.kernel, own)
 
 
 def _bending(h: float, low: Array, high: Array) -> Array:

@@ -20,8 +20,8 @@ from ..._chebyshev import to_coefficients
 from ...activations import Basis, Conditioned
 from ...activations.projections import SINGULAR_TERMS, SMOOTH_TERMS, basis_coefficients, needed
 from ...gaussian import hermite_coefficients
-from ...kernels.pointwise import at_each_layer, equilibrium_variance
-from ...networks import DEQ, Network
+from ...kernels.pointwise import layer_variances
+from ...networks import Network
 from .._limits import LIMITS
 from .orders import Array, KernelOrders, pivots
 
@@ -82,11 +82,7 @@ def signs(network: Network, norm: float, sizes: Array) -> Array:
 
 def _last_variances(network: Network, norms: Array) -> Array:
     """The variances that the last layer receives from inputs of these norms."""
-    squares = torch.from_numpy(norms**2)
-    if isinstance(network, DEQ):
-        return np.asarray(equilibrium_variance(network, squares))
-    *_, (_, (last,)) = at_each_layer(network, squares)
-    return np.asarray(last)
+    return np.asarray(layer_variances(network, torch.from_numpy(norms**2))[-1])
 
 
 def wanted(target: KernelOrders, parts: Array) -> Array:
