@@ -62,7 +62,7 @@ def test_types_reach_the_user(tmp_path):
     environment = {**os.environ, "MYPYPATH": str(imports.SOURCE.parent)}
     said = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path).stdout
     match, model, misspelt, *_ = said.splitlines()
-    assert "deq: notsodeep.networks.DEQ" in match
+    assert "deq: notsodeep.networks.specifications.DEQ" in match
     assert "Any" not in match.split("->")[-1]
     assert "in_features: int" in model
     assert "no attribute" in misspelt
@@ -227,4 +227,4 @@ def test_a_class_has_a_name_of_its_own():
     shared.pop("Limits", None)  # every room has its own tuning numbers
     # a network is specified in one file, and has weights in another
     weights = {"DEQ": "nn/deq.py", "ENN": "nn/enn.py", "ConvDEQ": "nn/convolution.py"}
-    assert shared == {name: ["networks.py", file] for name, file in weights.items()}
+    assert shared == {name: ["networks/specifications.py", file] for name, file in weights.items()}

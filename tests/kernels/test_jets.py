@@ -21,10 +21,9 @@ from notsodeep.kernels.jets import (
     KernelJet,
     explicit_jets,
     hermite_layer,
-    implicit_jets,
     index,
     layer_of,
-    network_layers,
+    network_jets,
 )
 from notsodeep.matching.families.leaky_relu import LeakyDesign
 
@@ -45,7 +44,7 @@ def exact(network: nsd.DEQ | nsd.ENN, u: float, v: float, d: float, tau0: float,
 def test_implicit_jets_follow_the_exact_kernel(name: str, tau0: float, kernel: str) -> None:
     """The remainder of a jet of degree 3 falls sixteenfold when the step is halved."""
     deq = nsd.DEQ(name, 0.2).centred(tau0)
-    jet = implicit_jets(deq, tau0)[kernel]
+    jet = network_jets(deq, tau0, (kernel,))[kernel]
     remainders = []
     for h in (0.1, 0.05):
         point = (h, -0.7 * h, 0.8 * h)
@@ -57,7 +56,7 @@ def test_implicit_jets_follow_the_exact_kernel(name: str, tau0: float, kernel: s
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_implicit_diagonal_series(kernel: str) -> None:
     deq = nsd.DEQ("silu", 0.2).centred(1.0)
-    series = implicit_jets(deq, 1.0)[kernel].diagonal
+    series = network_jets(deq, 1.0, (kernel,))[kernel].diagonal
     for h in (0.05, -0.05):
         truth = exact(deq, h, h, 1 + h, 1.0, kernel)
         assert sum(c * h**i for i, c in enumerate(series)) == pytest.approx(truth, rel=h**4)
@@ -67,7 +66,7 @@ def test_implicit_diagonal_series(kernel: str) -> None:
 @pytest.mark.parametrize("name", ["relu", "gelu", "softplus"])
 def test_jets_hold_the_four_numbers(name: str, kernel: str) -> None:
     deq, tau0 = nsd.DEQ(name, 0.15), 1.2
-    jet, c = implicit_jets(deq, tau0)[kernel], nsd.coefficients(deq, tau0, kernel)
+    jet, c = network_jets(deq, tau0, (kernel,))[kernel], nsd.coefficients(deq, tau0, kernel)
     got = (jet.cross[index(0, 0, 1)], jet.cross[index(1, 1, 0)], jet.cross[index(0, 0, 2)], jet.diagonal[0])
     assert np.array(got) / np.array([tau0**2, tau0**4, tau0**4, 1.0]) == pytest.approx(
         np.array(c.four), rel=ulps(), abs=0
@@ -93,7 +92,7 @@ def test_explicit_jets_agree_with_the_recursion(first: list[float], second: list
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_explicit_jets_with_rates_follow_the_exact_kernel(kernel: str) -> None:
     enn, rates = nsd.ENN(["silu", "tanh"]).centred(1.0), (0.4, 1.3, 0.8)
-    jet = explicit_jets(network_layers(enn, 1.0), np.array(rates))[kernel]
+    jet = network_jets(enn, 1.0, (kernel,), rates)[kernel]
     h, one = 0.05, torch.ones(1, dtype=torch.float64)
     truth = pairwise(enn, (1 + h) * one, (1 - h) * one, h * one, kernels=(kernel,), learning_rates=rates)[kernel]
     assert evaluate(jet.cross, h, -h, h) == pytest.approx(float(truth), abs=h**4)
@@ -132,4 +131,4 @@ def test_a_shift_takes_no_digits_from_a_centred_layer(name: str) -> None:
 def test_a_layer_without_an_input_scale_says_why(gain: float, message: str) -> None:
     network = nsd.ENN([nsd.activation("relu").affine(gain=gain)] * 4 + ["tanh"])
     with np.errstate(all="ignore"), pytest.raises(InvalidInputError, match=message):
-        network_layers(network, 1e20 if gain > 1.0 else 1e-20)
+        network_jets(network, 1e20 if gain > 1.0 else 1e-20, ("ck",))

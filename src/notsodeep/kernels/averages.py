@@ -19,9 +19,9 @@ from torch import Tensor
 
 from .._arrays import isolated_settings
 from ..activations import Activation
-from ..expressions import Divided, Domain, FixedPoint, LayerMaps, State, equation, kernels_in
 from ..gaussian import hermite_coefficients
 from ..networks import Kernel, Network, check_kernel, rates_of
+from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps, equation, kernels_in
 from ._limits import LIMITS
 from .pointwise import diagonal, equilibrium, equilibrium_variance, mean_square, pairwise
 from .power import Series
@@ -222,13 +222,13 @@ class _Around(Domain):
         one = np.ones_like(x), np.zeros_like(x)
         return Divided(_PairSeries.of(root, moves)), (one, one)
 
-    def settle(self, fixed: FixedPoint, state: State) -> Points:
+    def settle(self, fixed: FixedPoint, state: KernelState) -> Points:
         """Solve the equation of the variances."""
         (x, _), (y, _) = state.points
         grow = functools.partial(_with_rate, functools.partial(equilibrium_variance, fixed.network))
         return grow(x), grow(y)
 
-    def solve(self, fixed: FixedPoint, cell: Any, points: Points, state: State) -> _PairSeries:
+    def solve(self, fixed: FixedPoint, cell: Any, points: Points, state: KernelState) -> _PairSeries:
         """Solve for the pair itself, then degree by degree."""
         (x, _), (y, _) = state.points
         pair = (torch.from_numpy(v) for v in (x, y, state.covariance.c[:, 0].copy()))

@@ -20,9 +20,9 @@ from .._caches import cached
 from .._fixed_point import unbracketed
 from ..activations import Activation
 from ..activations.panels import normal_nodes
-from ..expressions import Domain, FixedPoint, LayerMaps, Precomputed, State, equation, kernels_in
 from ..gaussian.rule import project, shared_coefficients, shared_rule
 from ..networks import DEQ, Kernel, Network
+from ..networks.nodes import Domain, FixedPoint, KernelState, LayerMaps, Precomputed, equation, kernels_in
 from ._limits import LIMITS
 
 Array = NDArray[np.float64]
@@ -63,14 +63,14 @@ class _ConjugateNorms(Domain):
     def through(self, phi: Activation, points: None) -> None:
         """Return nothing: the layers know their variances."""
 
-    def settle(self, fixed: FixedPoint, state: State) -> None:
+    def settle(self, fixed: FixedPoint, state: KernelState) -> None:
         """Return nothing: the layers know their variances."""
 
     def drive(self, fixed: FixedPoint, covariance: Any) -> Array:
         """Return the largest |drive / variance| in the disc."""
         return self.known
 
-    def solve(self, fixed: FixedPoint, cell: Any, points: None, state: State) -> Array:
+    def solve(self, fixed: FixedPoint, cell: Any, points: None, state: KernelState) -> Array:
         """Solve by Newton's method: the equation is concave, so that it increases to its least solution."""
 
         def residual(lam: Array) -> tuple[Array, Array]:

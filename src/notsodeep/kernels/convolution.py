@@ -1,6 +1,6 @@
 """Exact kernels of wide convolutional networks.
 
-For a pair of images the covariance of the pre-activations is a field, one number per position (see recursion.py):
+For a pair of images the covariance of the pre-activations is a field, one number per position (see networks/nodes.py):
 
     Lambda = sigma_a2 W[G(Lambda)] + sigma_b2 W[x . y] + sigma_c2,   CK = mean of G,   NTK = CK + sum of M Lambda,
 

@@ -20,9 +20,9 @@ from .._arrays import isolated_settings
 from .._caches import cached
 from ..activations import Activation, Affine
 from ..errors import ConvergenceError, InvalidInputError
-from ..expressions import Cell, Domain, FixedPoint, LayerMaps, State, explicit, kernels_in
 from ..gaussian import coefficients_at, portions
 from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, check_unbiased, rates_of
+from ..networks.nodes import Cell, Domain, FixedPoint, KernelState, LayerMaps, explicit, kernels_in
 from .power import Products, Series
 
 Array = NDArray[Any]
@@ -225,10 +225,10 @@ def explicit_jets(
     kind = np.result_type(*[layer.hermite.dtype for layer in layers], float if rates is None else rates.dtype)
     weights = np.ones((*batch, len(layers) + 1), dtype=kind) if rates is None else rates
     each = [weights[..., number, None] for number in range(len(layers) + 1)]
-    return kernels_in(Jets(), explicit(layers, each), None, _inputs(batch, kind), kernels)
+    return kernels_in(JetDomain(), explicit(layers, each), None, _inputs(batch, kind), kernels)
 
 
-class Jets(Domain):
+class JetDomain(Domain):
     """Jets around a typical pair; points are the scale at which a layer is centred, ``None`` for given layers."""
 
     name = "the expansion around orthogonal inputs (coefficients, equivalent, spectral_law, match)"
@@ -241,12 +241,12 @@ class Jets(Domain):
         """Return the scale behind a layer."""
         return None if points is None else math.sqrt(float(_at_scale(phi, points).square[0]))
 
-    def settle(self, fixed: FixedPoint, state: State) -> float:
+    def settle(self, fixed: FixedPoint, state: KernelState) -> float:
         """Solve the equation of the scale."""
         check_unbiased(fixed.network, self.name)
         return fixed.network.centred_scale(state.points)
 
-    def solve(self, fixed: FixedPoint, cell: Any, points: float, state: State) -> KernelJet:
+    def solve(self, fixed: FixedPoint, cell: Any, points: float, state: KernelState) -> KernelJet:
         """Expand the covariance: each pass settles one more degree."""
         along, across = rates_of_change(cell, points)
         drive, s2a = fixed.drive(state.covariance), fixed.sigma_a2
@@ -303,8 +303,8 @@ class EquilibriumJet:
 @cached(64)
 def equilibrium_jet(deq: DEQ, tau0: float) -> EquilibriumJet:
     """Expand the covariance of a DEQ around the typical pair."""
-    domain, fixed = Jets(), deq.fixed_point
-    state = State(tau0, tau0 * tau0 * _inputs((), float), {})
+    domain, fixed = JetDomain(), deq.fixed_point
+    state = KernelState(tau0, tau0 * tau0 * _inputs((), float), {})
     tau = domain.settle(fixed, state)
     cell = fixed.maps(domain, tau)
     return EquilibriumJet(tau, cell, domain.solve(fixed, cell, tau, state))
@@ -332,4 +332,4 @@ def network_jets(
 ) -> dict[Kernel, KernelJet]:
     """The kernels of a network centred at the scale tau0 of its inputs, around the typical pair, in units of tau0."""
     names, expression = check_kernels(network, kernels), network.detached().expression(rates_of(network, rates))
-    return kernels_in(Jets(), expression, tau0, tau0 * tau0 * _inputs((), float), names)
+    return kernels_in(JetDomain(), expression, tau0, tau0 * tau0 * _inputs((), float), names)

@@ -19,9 +19,10 @@ from .._arrays import isolated_settings
 from .._fixed_point import newton
 from ..activations import Activation
 from ..errors import ConvergenceError
-from ..expressions import Divided, Domain, FixedPoint, LayerMaps, State, equation, kernels_in
 from ..gaussian import means, moments, normal_density
-from ..networks import DEQ, Kernel, Network, SquareMap, Squares, check_kernels, pre_activation_variance, rates_of
+from ..networks import DEQ, Kernel, Network, check_kernels, rates_of
+from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps, equation, kernels_in
+from ..networks.variances import SquareMap, Squares, pre_activation_variance
 from ._limits import LIMITS
 from .expectations import layer_of
 from .gradients import first_order
@@ -83,7 +84,7 @@ def check_gap(fixed: FixedPoint, gap: Tensor) -> None:
         )
 
 
-class Pairs(Domain):
+class PairDomain(Domain):
     """Pairs of inputs as flat tensors; points are the two variances."""
 
     def layer(self, phi: Activation, points: Sequence[Tensor]) -> Any:
@@ -98,11 +99,11 @@ class Pairs(Domain):
         """Return the map to correlations."""
         return Divided(points[0].sqrt() * points[1].sqrt()), [torch.ones_like(q) for q in points]
 
-    def settle(self, fixed: FixedPoint, state: State) -> Sequence[Tensor]:
+    def settle(self, fixed: FixedPoint, state: KernelState) -> Sequence[Tensor]:
         """Solve the equation of the variances."""
         return equilibrium_variance(fixed.network, torch.stack(list(state.points))).unbind()
 
-    def solve(self, fixed: FixedPoint, cell: Any, points: Sequence[Tensor], state: State) -> Tensor:
+    def solve(self, fixed: FixedPoint, cell: Any, points: Sequence[Tensor], state: KernelState) -> Tensor:
         """Solve the equation of the covariances, entry by entry; differentiable."""
         deq, drive = fixed.network, fixed.drive(state.covariance)
         with torch.no_grad():
@@ -118,7 +119,7 @@ class Pairs(Domain):
         check_gap(fixed, gap)
 
 
-class Diagonal(Domain):
+class DiagonalDomain(Domain):
     """Inputs with themselves: the covariance is the variance, and there are no other points."""
 
     def layer(self, phi: Activation, points: None) -> LayerMaps:
@@ -132,10 +133,10 @@ class Diagonal(Domain):
         """Return the map of a variance to one."""
         return _Unit(), None
 
-    def settle(self, fixed: FixedPoint, state: State) -> None:
+    def settle(self, fixed: FixedPoint, state: KernelState) -> None:
         """Return nothing: the variance is the covariance."""
 
-    def solve(self, fixed: FixedPoint, cell: Any, points: None, state: State) -> Tensor:
+    def solve(self, fixed: FixedPoint, cell: Any, points: None, state: KernelState) -> Tensor:
         """Solve the equation of the variances."""
         return equilibrium_variance(fixed.network, state.covariance)
 
@@ -144,7 +145,7 @@ class Diagonal(Domain):
         check_gap(fixed, gap)
 
 
-class _Noted(Diagonal):
+class _Noted(DiagonalDomain):
     """Inputs with themselves; keeps the variances that reach the layers."""
 
     def __init__(self) -> None:
@@ -317,7 +318,7 @@ class KernelSpec:
         """See :func:`pairwise`."""
         given = torch.broadcast_tensors(*(_float64(v) for v in (sx, sy, dot)))
         parts = zip(*(v.reshape(-1).split(LIMITS.pairs_at_once) for v in given), strict=True)
-        pieces = [self.run(Pairs(), part[:2], part[2]) for part in parts] if given[0].numel() else []
+        pieces = [self.run(PairDomain(), part[:2], part[2]) for part in parts] if given[0].numel() else []
         void = given[0].new_zeros(0)
         found = {k: torch.cat([void, *(piece[k] for piece in pieces)]).reshape(given[0].shape) for k in self.names}
         equal = (given[0] == given[1]) & (given[2] == given[0])
@@ -332,7 +333,7 @@ class KernelSpec:
         """See :func:`diagonal`."""
         s = _float64(s)
         flat = s.reshape(-1)
-        found = self.run(Diagonal(), None, flat) if len(flat) else dict.fromkeys(self.names, flat)
+        found = self.run(DiagonalDomain(), None, flat) if len(flat) else dict.fromkeys(self.names, flat)
         return {kernel: part.reshape(s.shape) for kernel, part in found.items()}
 
 
@@ -342,7 +343,7 @@ def _float64(value: Any) -> Tensor:
 
 def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Lambda of a DEQ at pairs of inputs: its two variances and its covariance (flat float64 tensors)."""
-    domain, fixed, state = Pairs(), deq.fixed_point, State((sx, sy), dot, {})
+    domain, fixed, state = PairDomain(), deq.fixed_point, KernelState((sx, sy), dot, {})
     qx, qy = points = domain.settle(fixed, state)
     return qx, qy, domain.solve(fixed, fixed.maps(domain, points), points, state)
 

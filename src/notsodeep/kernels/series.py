@@ -20,9 +20,9 @@ from .._fixed_point import unbracketed
 from ..activations import Activation, Feedback
 from ..activations.forms import arc_profile
 from ..errors import ConvergenceError, InvalidInputError
-from ..expressions import Divided, Domain, FixedPoint, LayerMaps, State, equation, kernels_in
 from ..gaussian import hermite_coefficients
 from ..networks import Kernel, Network, check_kernel, check_kernels
+from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps, equation, kernels_in
 from ._limits import LIMITS
 from .expectations import FeedbackLayer
 from .pointwise import diagonal, equilibrium_variance, largest_rounded, mean_square, pairwise
@@ -141,11 +141,11 @@ class _Circle(Domain):
         """Return the map to correlations."""
         return Divided(np.sqrt(points[0] * points[1])[:, None]), np.ones_like(points)
 
-    def settle(self, fixed: FixedPoint, state: State) -> Array:
+    def settle(self, fixed: FixedPoint, state: KernelState) -> Array:
         """Solve the equation of the variances."""
         return equilibrium_variance(fixed.network, torch.from_numpy(state.points)).numpy()
 
-    def solve(self, fixed: FixedPoint, cell: Any, points: Array, state: State) -> Complex:
+    def solve(self, fixed: FixedPoint, cell: Any, points: Array, state: KernelState) -> Complex:
         """Solve by Newton's method, from the drive."""
         drive, scale = fixed.drive(state.covariance), np.sqrt(points[0] * points[1])[:, None]
         lam, settled = unbracketed(lambda lam: equation(cell, lam, fixed.sigma_a2, drive), drive, scale)

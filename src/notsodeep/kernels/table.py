@@ -20,9 +20,9 @@ from .._caches import cached
 from .._chebyshev import Room, clenshaw, nodes, polynomials, power_coefficients, series_sum, to_coefficients
 from ..activations import Activation
 from ..activations.forms import correlation
-from ..expressions import Divided, Domain, FixedPoint, LayerMaps, State
 from ..gaussian import hermite_coefficients
 from ..networks import DEQ, Kernel
+from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps
 from ._limits import LIMITS
 from .plane import polar_grid
 from .pointwise import KernelSpec, check_gap, equilibrium_variance, mean_square, solve_covariance
@@ -274,11 +274,11 @@ class _Near(Domain):
     def through(self, phi: Any, points: Any) -> None:
         """Return nothing: there is one layer."""
 
-    def settle(self, fixed: FixedPoint, state: State) -> Any:
+    def settle(self, fixed: FixedPoint, state: KernelState) -> Any:
         """Return the variances, which are known."""
         return state.points
 
-    def solve(self, fixed: FixedPoint, cell: Any, points: Sequence[Tensor], state: State) -> Tensor:
+    def solve(self, fixed: FixedPoint, cell: Any, points: Sequence[Tensor], state: KernelState) -> Tensor:
         """Solve the equation of the covariances."""
         return solve_covariance(fixed.network, cell, fixed.drive(state.covariance), product_root(*points))
 

@@ -21,10 +21,10 @@ from .._caches import cached
 from .._chebyshev import needed, nodes, polynomials, series_sum, to_coefficients
 from ..activations import Activation
 from ..errors import NotSoDeepError, log
-from ..expressions import Cell, Domain, FixedPoint, LayerMaps, State, equation
 from ..gaussian import hermite_coefficients
 from ..gaussian.rule import BLOCK, may_share
 from ..networks import KERNELS, Kernel, Network, check_kernels
+from ..networks.nodes import Cell, Domain, FixedPoint, KernelState, LayerMaps, equation
 from ._limits import LIMITS
 from .expectations import Layer
 from .pointwise import KernelSpec, OnDiagonal, check_gap, equilibrium_variance, largest_rounded, mean_square
@@ -319,14 +319,14 @@ class _Nodes(Domain):
         """Return the map to correlations."""
         return correlations_of(points, self.pairs)
 
-    def settle(self, fixed: FixedPoint, state: State) -> Tensor:
+    def settle(self, fixed: FixedPoint, state: KernelState) -> Tensor:
         """Solve the equation of the variances, and look ahead where kinks need to know the range of correlations."""
         q = equilibrium_variance(fixed.network, state.points)
         if fixed.network.kinked:
             self.expected = _range(fixed, q, self.pairs, fixed.drive(state.covariance))
         return q
 
-    def solve(self, fixed: FixedPoint, cell: Any, points: Tensor, state: State) -> Tensor:
+    def solve(self, fixed: FixedPoint, cell: Any, points: Tensor, state: KernelState) -> Tensor:
         """Solve by Newton's method: far from rho = +-1 it needs no bracket; where it does, entry by entry."""
         drive, bound = fixed.drive(state.covariance), product_root(*points[self.pairs])[:, None]
         lam = torch.minimum(torch.maximum(drive, -bound), bound)

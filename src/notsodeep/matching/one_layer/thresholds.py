@@ -20,10 +20,10 @@ from scipy.special import ndtr
 from ...activations import Thresholds
 from ...activations.thresholds import threshold_profiles
 from ...errors import ConvergenceError
-from ...expressions import Precomputed, at_equilibrium
 from ...kernels import diagonal, pairwise
 from ...kernels.pointwise import equilibrium
 from ...networks import DEQ, Kernel, is_tangent
+from ...networks.nodes import Precomputed, at_equilibrium
 from .._limits import LIMITS
 from ..certificates import Proof, Tried
 from .bound import LayerDesign

@@ -2,8 +2,8 @@
 
 A domain says what a number is: tensors of pairs, diagonals, grids of a table, truncated power series, complex cosines
 or norms. It evaluates a layer at the variances that reach it (``points``) and solves the equation of a fixed point.
-A :class:`State` holds, for two inputs, their points, the covariance of what the node receives and the tangent kernels
-of the weights on the way (docs/theory.md, sections 2 and 17).
+A :class:`KernelState` holds, for two inputs, their points, the covariance of what the node receives and the tangent
+kernels of the weights on the way (docs/theory.md, sections 2 and 17).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
-from ._words import Kernel
-from .activations import Activation
-from .errors import InvalidInputError
+from .._words import Kernel
+from ..activations import Activation
+from ..errors import InvalidInputError
 
 
 class LayerMaps(Protocol):
@@ -72,11 +72,11 @@ class Domain:
         """Return the map to correlations at these variances, and the variances after it, which are one."""
         raise InvalidInputError(f"{self.name} is not offered for a DEQ with normalised pre-activations")
 
-    def settle(self, fixed: FixedPoint, state: State) -> Any:
+    def settle(self, fixed: FixedPoint, state: KernelState) -> Any:
         """Return the variances of the pre-activations at equilibrium, from those of the inputs."""
         raise NotImplementedError
 
-    def solve(self, fixed: FixedPoint, cell: Any, points: Any, state: State) -> Any:
+    def solve(self, fixed: FixedPoint, cell: Any, points: Any, state: KernelState) -> Any:
         """Return the covariance at which :func:`equation` is zero."""
         raise NotImplementedError
 
@@ -89,7 +89,7 @@ class Domain:
 
 
 @dataclass(frozen=True)
-class State:
+class KernelState:
     """Two inputs on their way through a network; a tangent is ``None`` before the first weights that are trained."""
 
     points: Any
@@ -97,7 +97,7 @@ class State:
     tangents: dict[Kernel, Any]
     drive: Any = None
 
-    def after(self, maps: Any, points: Any) -> State:
+    def after(self, maps: Any, points: Any) -> KernelState:
         """Return the state behind units: their covariance, and the tangents times their slope."""
         if not self.tangents:
             return replace(self, points=points, covariance=maps.value(self.covariance))
@@ -105,7 +105,7 @@ class State:
         tangents = {k: t if t is None else t * slope for k, t in self.tangents.items()}
         return replace(self, points=points, covariance=value, tangents=tangents)
 
-    def trained(self, rate: Any, *, frozen: Sequence[Kernel] = ()) -> State:
+    def trained(self, rate: Any, *, frozen: Sequence[Kernel] = ()) -> KernelState:
         """Return the state with the share of weights that receive it, but in the kernels that freeze them."""
         tangents = {k: t if k in frozen else _plus(t, rate * self.covariance) for k, t in self.tangents.items()}
         return replace(self, tangents=tangents)
@@ -118,19 +118,19 @@ def _plus(tangent: Any, share: Any) -> Any:
 class Node(Protocol):
     """A part of a network."""
 
-    def push(self, state: State, domain: Domain) -> State:
+    def push(self, state: KernelState, domain: Domain) -> KernelState:
         """Return the state behind this node."""
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerNode:
     """Weights with their learning rate, then units."""
 
     phi: Activation
     rate: Any = 1.0
     input: bool = False  # whether the weights are those of the inputs, which ``ntk_frozen`` freezes
 
-    def push(self, state: State, domain: Domain) -> State:
+    def push(self, state: KernelState, domain: Domain) -> KernelState:
         """Return the state behind the units."""
         state = state.trained(self.rate, frozen=("ntk_frozen",) if self.input else ())
         return state.after(*self.at(domain, state.points))
@@ -157,7 +157,7 @@ class Readout:
 
     rate: Any = 1.0
 
-    def push(self, state: State, domain: Domain) -> State:
+    def push(self, state: KernelState, domain: Domain) -> KernelState:
         """Return the state with the share of these weights; what is left as a tangent is the kernel."""
         return state.trained(self.rate)
 
@@ -168,7 +168,7 @@ class PreActivation:
 
     sigma_a2: Any
 
-    def push(self, state: State, domain: Domain) -> State:
+    def push(self, state: KernelState, domain: Domain) -> KernelState:
         """Return the kernels of the pre-activation."""
         tangents = {k: self.sigma_a2 * t + state.drive for k, t in state.tangents.items()}
         return replace(state, covariance=self.sigma_a2 * state.covariance + state.drive, tangents=tangents)
@@ -195,14 +195,14 @@ class FixedPoint:
             layers.append(maps)
         return layers[0] if len(layers) == 1 else Cell(layers, [node.rate for node in self.cell])
 
-    def push(self, state: State, domain: Domain) -> State:
+    def push(self, state: KernelState, domain: Domain) -> KernelState:
         """Return the state behind the cell at equilibrium."""
         points = domain.settle(self, state)
         cell = self.maps(domain, points)
         covariance, drive = domain.solve(self, cell, points, state), domain.drive(self, state.covariance)
         check = functools.partial(domain.check_gap, self)
         value, tangents = at_equilibrium(cell, covariance, self.sigma_a2, tuple(state.tangents), check)
-        return State(points, value, tangents, drive)
+        return KernelState(points, value, tangents, drive)
 
 
 def at_equilibrium(
@@ -270,14 +270,14 @@ def explicit(layers: Sequence[Any], rates: Sequence[Any]) -> tuple[Any, ...]:
     """Return the expression of layers one after the other; ``rates``: of W_1 ... W_L and the readout."""
     *inner, last = rates
     pairs = enumerate(zip(layers, inner, strict=True))
-    return (*(Layer(phi, rate, input=i == 0) for i, (phi, rate) in pairs), Readout(last))
+    return (*(LayerNode(phi, rate, input=i == 0) for i, (phi, rate) in pairs), Readout(last))
 
 
 def kernels_in(
     domain: Domain, expression: Sequence[Node], points: Any, covariance: Any, kernels: Sequence[Kernel]
 ) -> dict[Kernel, Any]:
     """Return the kernels of an expression, from the variances and the covariance of its inputs."""
-    state = State(points, covariance, {k: None for k in kernels if is_tangent(k)})
+    state = KernelState(points, covariance, {k: None for k in kernels if is_tangent(k)})
     for node in expression:
         state = node.push(state, domain)
     return {k: state.tangents.get(k, state.covariance) for k in kernels}
