@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 import notsodeep as nsd
-from notsodeep.kernels.matrix import tile_shape, tiles_of
+from notsodeep.kernels.tiles import tile_shape, tiles_of
 
 from ._clock import elapsed
 

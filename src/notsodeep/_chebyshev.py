@@ -41,6 +41,11 @@ def needed(relative: Tensor, tolerance: float) -> int:
     return int(counts.nonzero().max()) + 1 if bool(counts.any()) else 1
 
 
+def derived(coefficients: Tensor) -> Tensor:
+    """The coefficients of the derivatives of series, along the first dimension."""
+    return torch.from_numpy(chebyshev.chebder(coefficients.numpy(), axis=0))
+
+
 class Room:
     """Memory that is used again: fresh pages would cost as much as the arithmetic."""
 

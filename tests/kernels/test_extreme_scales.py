@@ -314,7 +314,7 @@ def test_nothing_is_solved_where_no_weights_feed_back(monkeypatch):
     """Mish at norms far apart takes seconds each time a layer is evaluated."""
     calls = []
     monkeypatch.setattr(plane, "check_cost", lambda nodes, pairs, scale: calls.append(nodes))
-    nsd.ck(D("mish", 0.0), np.array([[1e-3], [1e3]]))
+    nsd.ck(D("mish", 0.0), np.array([[1e-3, 0.0], [1e3, 1.0]]))
     assert len(calls) == 1
 
 

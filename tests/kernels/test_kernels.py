@@ -14,7 +14,7 @@ import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.activations import Hermite
 from notsodeep.errors import ContractionError, ConvergenceError, InvalidInputError
-from notsodeep.kernels import matrix, pairwise
+from notsodeep.kernels import pairwise, tiles
 from notsodeep.kernels.expectations import Layer
 
 KINDS = ("ck", "ntk", "ntk_frozen")
@@ -271,7 +271,7 @@ def test_the_table_serves_points_of_equal_norm(net):
 def test_tiles_do_not_show(net, monkeypatch):
     X = gaussian_points(75, 20)
     whole = nsd.kernels_of(net, X)
-    monkeypatch.setitem(matrix.TILE, "cpu", (16, 48))
+    monkeypatch.setitem(tiles.TILE, "cpu", (16, 48))
     for kind, K in nsd.kernels_of(net, X).items():
         np.testing.assert_allclose(K, whole[kind], rtol=0, atol=tolerance())
         assert np.array_equal(K, K.T)

@@ -16,7 +16,7 @@ import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.activations import Affine, Quadratic
 from notsodeep.errors import InvalidInputError
-from notsodeep.kernels import matrix, pairwise, plane, tabulate
+from notsodeep.kernels import pairwise, plane, tabulate, tiles
 from notsodeep.kernels._limits import LIMITS
 from notsodeep.kernels.pointwise import KernelSpec
 
@@ -264,7 +264,7 @@ def test_entries_beyond_the_table_come_from_series_of_the_layer(net, norms, monk
     S = exact_products(X)
     s, (i, j) = S.diagonal(), (torch.arange(50), torch.arange(50, 100))
     reference = pairwise(net, s[i], s[j], S[i, j], KINDS)
-    monkeypatch.setattr(matrix, "_dots", None)  # nothing is left to integrals entry by entry
+    monkeypatch.setattr(tiles, "_dots", None)  # nothing is left to integrals entry by entry
     for kind, K in nsd.kernels_of(net, X).items():
         error = np.abs(K[i, j] - reference[kind].numpy())
         assert error.max() < tolerance() * np.diagonal(K).max(), kind

@@ -14,6 +14,8 @@ class Limits:
     slow_evaluations: int = 1 << 26  # evaluations of an activation that take seconds
     nodes_of_a_pair: int = 1 << 24  # evaluations for one pair of inputs: more would not fit into memory
     direct_pairs: int = 1024  # fewer pairs of rows than this are not worth a table
+    direct_slopes: int = 128  # the same for slopes, which take ten times as long one by one
+    steep_cosine: float = 1.0 - 1e-4  # beyond it the derivative of an arcsine amplifies the rounding of a table
     many_pairs: float = 4096.0  # pairs for which a table that takes long to build is worth looking for
     pairs_at_once: int = 4096  # pairs evaluated entry by entry at once: series of 2048 terms for each are 64 megabytes
     field_entries: int = 1 << 17  # positions times pairs of images solved together: their fields fit a core's cache

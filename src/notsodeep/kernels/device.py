@@ -18,9 +18,9 @@ from torch import Tensor
 from ..errors import NotSoDeepError, log, warn
 from ..networks import Kernel
 from ._limits import LIMITS
-from .matrix import Points, products, tiles_of
 from .table import Table, copied, on_device
 from .tabulate import one_thread
+from .tiles import Points, products, tiles_of
 
 # rows, columns and warps of a program, ranks that it adds at once, and whether by tensor cores
 _SHAPES = {torch.float64: (128, 32, 4, 16, True), torch.float32: (64, 64, 8, 2, False)}

@@ -60,7 +60,9 @@ def _rules(phi: Activation) -> list[tuple[Rule, Rule]]:
     exact = phi.polynomial()
     lengths = (32, 128, 512, 2048) if exact is None else (exact.degree + 3,)
     series = [(functools.partial(_series_holds, terms), functools.partial(_series, terms)) for terms in lengths]
+    line = [(lambda layer, f, g, rho: rho.abs() == 1.0, _on_line)] if exact is None else []
     return [
+        *line,
         *series,
         (lambda layer, f, g, rho: layer.large, _lines),
         (lambda layer, f, g, rho: torch.ones_like(rho, dtype=torch.bool), _quadrature),
@@ -92,6 +94,12 @@ def _lines(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
     assert tails is not None
     first, second = (plane.Settled(part, function_of(phi, part), tails, phi.panels()) for part in (f, g))
     return _at_distinct(functools.partial(plane.settled_pair, first, second), layer, rho)
+
+
+def _on_line(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
+    phi = layer.phi
+    first, second = function_of(phi, f), function_of(phi, g)
+    return _at_distinct(functools.partial(plane.on_line, first, second, phi.panels()), layer, rho)
 
 
 def _quadrature(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:

@@ -272,7 +272,8 @@ def _at_scale(phi: Activation, tau: float) -> LayerJet:
     if not 0.0 < tau < math.inf:
         what = "is constant" if tau == 0.0 else "overflows"
         raise InvalidInputError(f"the network {what} at this tau0: a layer's inputs have scale {tau:.6g}")
-    return layer_of(phi, tau)
+    with np.errstate(over="ignore", invalid="ignore"):  # the scale behind the layer is checked
+        return layer_of(phi, tau)
 
 
 def rates_of_change(cell: Any, tau: float) -> tuple[float, float]:

@@ -163,6 +163,18 @@ def conditional(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor
     return torch.cat(out)
 
 
+def on_line(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
+    """E[f(u) g(v)] where rho = +-1: one variable is a multiple of the other."""
+    cuts = panels.edges(_SPAN * float(torch.maximum(qx.max(), qy.max())) ** 0.5).unique()
+    base = torch.linspace(-_SPAN, _SPAN, 13, dtype=torch.float64)
+    out = []
+    for x, y in chunks(_ORDER * (len(base) + 2 * len(cuts)), qx.sqrt(), rho * qy.sqrt()):
+        sx, sy = x[:, None], y[:, None]
+        xi, weights = normal_panels((base, cuts / sx, cuts / sy), _SPAN, _ORDER)
+        out.append((f(sx * xi).detach() * g(sy * xi).detach() * weights).sum(-1))
+    return torch.cat(out)
+
+
 def shifted_mean(g: Function, panels: Panels, mean: Tensor, spread: Tensor) -> Tensor:
     """E[g(mean + spread xi)], elementwise."""
     cuts = panels.edges(float((mean.abs() + _SPAN * spread).max())).unique()

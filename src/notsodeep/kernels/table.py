@@ -10,14 +10,24 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from .._caches import cached
-from .._chebyshev import Room, clenshaw, nodes, polynomials, power_coefficients, series_sum, to_coefficients
+from .._chebyshev import (
+    Room,
+    clenshaw,
+    derived,
+    needed,
+    nodes,
+    polynomials,
+    power_coefficients,
+    series_sum,
+    to_coefficients,
+)
 from ..activations import Activation
 from ..activations.forms import correlation
 from ..gaussian import hermite_coefficients
@@ -51,6 +61,11 @@ class NormScale:
         low, high = self._ends()
         return (2.0 * torch.asinh(norms / LIMITS.norm_bend) - (high + low)) / (high - low)
 
+    def rate(self, norms: Tensor) -> Tensor:
+        """The derivative of the variable."""
+        low, high = self._ends()
+        return 2.0 / ((high - low) * torch.hypot(norms, norms.new_tensor(LIMITS.norm_bend)))
+
     def nodes(self, size: int) -> Tensor:
         """Chebyshev points, as norms."""
         if self.single:
@@ -71,9 +86,12 @@ class Level:
     parity: str | None  # "odd", "even": only such orders are there
     reach: float = 1.0
     warped: bool = False  # whether the angle variable is arcsin(r) rather than r
+    order: int = 0  # 1: of the kernel's derivative in the angle variable
 
     @classmethod
-    def of(cls, coefficients: Tensor, dropped: float, reach: float = 1.0, warped: bool = False) -> Level:
+    def of(
+        cls, coefficients: Tensor, dropped: float, reach: float = 1.0, warped: bool = False, order: int = 0
+    ) -> Level:
         """From symmetric matrices C_m, as sums of few signed squares; what is dropped is below rounding."""
         parity = _parity(coefficients)
         weights, vectors = torch.linalg.eigh(
@@ -84,7 +102,7 @@ class Level:
         keep.scatter_(1, size.argmax(1, keepdim=True), True)
         columns = (vectors * size.sqrt()[:, None, :]).transpose(1, 2)[keep]
         ranks = tuple(keep.sum(1).tolist())
-        return cls(columns.T.contiguous(), torch.sign(weights[keep]), ranks, parity, reach, warped)
+        return cls(columns.T.contiguous(), torch.sign(weights[keep]), ranks, parity, reach, warped, order)
 
     @property
     def scale(self) -> float:
@@ -96,6 +114,11 @@ class Level:
         """(terms, total rank): adds up the columns of each m, with their signs."""
         terms = torch.arange(len(self.ranks))
         return (terms[:, None] == terms.repeat_interleave(torch.tensor(self.ranks))) * self.signs
+
+    @functools.cached_property
+    def in_norm(self) -> Level:
+        """The same with the derivatives of its factors in the norm variable."""
+        return replace(self, factors=derived(self.factors))
 
     def side(self, powers: Tensor) -> Tensor:
         """The norm factors (total rank, points), given the polynomials (points, norm degree) of the norms."""
@@ -129,6 +152,16 @@ class NormSeries:
     def at(self, norms: Tensor, powers: Tensor) -> Tensor:
         """Its values, given the polynomials of the norms."""
         return (powers[:, : len(self.weights)] @ on_device(self.weights, norms.device)).mul_(norms**self.power)
+
+    @functools.cached_property
+    def in_norm(self) -> Tensor:
+        """The coefficients of its Chebyshev series' derivative."""
+        return derived(self.weights)
+
+    def log_slope(self, norms: Tensor, powers: Tensor, rate: Tensor) -> Tensor:
+        """The derivative of its logarithm in the norm; ``rate``: of the norm variable."""
+        value, slope = (powers[:, : len(w)] @ on_device(w, norms.device) for w in (self.weights, self.in_norm))
+        return self.power / norms + rate * slope / value
 
 
 @dataclass(frozen=True)
@@ -185,14 +218,32 @@ class Table:
         found: R = self._found[key]
         return found
 
+    def slope_level(self, kernel: Kernel, smooth: bool) -> Level:
+        """The factors of a kernel's derivative in the angle variable, which is r itself where that is ``smooth``."""
+        return self.once((kernel, smooth), lambda: self._slope_level(kernel, smooth))
+
+    def _slope_level(self, kernel: Kernel, smooth: bool) -> Level:
+        full, warped = self.coefficients[kernel], self.warped
+        if warped and smooth:  # arcsin(r) has no derivative at r = +-1, the kernel has
+            size = 4 * len(full)
+            angles = torch.asin(self.reach * torch.from_numpy(nodes(size))) / math.asin(self.reach)
+            change = torch.tensor(to_coefficients(size)) @ polynomials(len(full), angles)
+            plain = (change @ full.flatten(1)).unflatten(1, full.shape[1:])
+            terms = needed(plain / plain.abs().max().clamp_min(1e-300), 1e-15)
+            warped = terms > size - LIMITS.spare_orders
+            full = full if warped else plain[:terms]
+        return self._of(derived(full), torch.float64, warped, 1)
+
     def _level(self, kernel: Kernel, dtype: torch.dtype) -> Level:
-        full = self.coefficients[kernel]
+        return self._of(self.coefficients[kernel], dtype, self.warped, 0)
+
+    def _of(self, full: Tensor, dtype: torch.dtype, warped: bool, order: int) -> Level:
         # beside the largest entry: all that is left out of the angle, and out of the norms
         left_out, dropped = (5e-13, 3e-15) if dtype == torch.float64 else (1e-7, 1e-8)
         size = full.abs().flatten(1).sum(1)
         rest = size.flip(0).cumsum(0).flip(0)
         terms = max(1, int((rest > left_out * size.max()).sum()))
-        return Level.of(full[:terms], dropped, self.reach, self.warped)
+        return Level.of(full[:terms], dropped, self.reach, warped, order)
 
     def side(self, level: Level, kernel: Kernel, norms: Tensor) -> Tensor:
         """The norm factors at these points: (total rank, n)."""
@@ -200,6 +251,14 @@ class Table:
         powers = self.norms.polynomials(max(len(level.factors), len(own.weights)), norms)
         # relative to the diagonal, short rows keep their digits beside long ones
         return level.side(powers).mul_(own.at(norms, powers).sqrt_())
+
+    def side_slope(self, level: Level, kernel: Kernel, norms: Tensor) -> Tensor:
+        """The derivatives of the norm factors in the norms: (total rank, n)."""
+        own, rate = self.along[kernel], self.norms.rate(norms)
+        powers = self.norms.polynomials(max(len(level.factors), len(own.weights)), norms)
+        slopes = level.in_norm.side(powers).mul_(rate)
+        slopes.add_(level.side(powers).mul_(own.log_slope(norms, powers, rate).mul_(0.5)))
+        return slopes.mul_(own.at(norms, powers).sqrt_())
 
     def scalars(self, level: Level, kernel: Kernel) -> Tensor:
         """The coefficients of all m where there is one function."""
@@ -209,7 +268,7 @@ class Table:
         """The same for powers of the angle variable, where they are as exact."""
         if level.parity is not None:
             return None
-        return self.once((level.reach, kernel), lambda: power_coefficients(self.scalars(level, kernel)))
+        return self.once(("powers", level.order, kernel), lambda: power_coefficients(self.scalars(level, kernel)))
 
     def at_angles(self, kernel: Kernel, nx: Tensor, ny: Tensor, x: Tensor) -> Tensor:
         """The kernel at norms and x = 2 arcsin(r) / pi, of a table that reaches all cosines."""

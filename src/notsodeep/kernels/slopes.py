@@ -1,0 +1,88 @@
+"""Derivatives of kernels in the inner product and in the squared norm, from the tables of the kernels themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._chebyshev import Room
+from ._limits import LIMITS
+from .pointwise import KernelSpec
+from .table import NormScale, Table
+from .tiles import Points, fill_tiles
+
+_NAMES = "value", "inner", "square"
+
+
+class Slopes(NamedTuple):
+    """A kernel K(x, y) = k(||x||^2, ||y||^2, x . y) and two of its derivatives, each of shape (n, m)."""
+
+    value: Any
+    """K."""
+    inner: Any
+    """The derivative of k in x . y."""
+    square: Any
+    """The derivative of k in ||x||^2, x the row of X."""
+
+
+def slopes_of(spec: KernelSpec, x: Tensor, y: Tensor, table: Table | None) -> Slopes:
+    """Compute the slopes of the one kernel that is asked for, in float64; the results have the type of ``x``."""
+    found = {name: x.new_empty(len(x), len(y)) for name in _NAMES}
+    if len(x) and len(y):
+        points = _SlopePoints(spec, x.double(), y.double())
+        points.find_table(table)
+        fill_tiles(points, found, None)
+    return Slopes(**found)
+
+
+class _SlopePoints(Points):
+    """Rows whose kernel is differentiated: k_r by the series in the angle, k_s, s = ||x||, by those in the norm."""
+
+    direct = LIMITS.direct_slopes
+
+    def find_table(self, given: Table | None) -> None:
+        """Use a table with more than one norm, and only as far as its derivative in the cosine keeps its digits."""
+        network = self.spec.network
+        narrow = given is not None and given.one_function and not given.homogeneous
+        super().find_table(None if narrow else given)
+        if self.table is not None:
+            self.level = self.table.slope_level(self.spec.names[0], not network.kinked)
+            if self.level.warped:
+                self.trusted = min(self.trusted, LIMITS.steep_cosine)
+
+    def norm_scale(self, low: float, high: float) -> NormScale:
+        """A range, where all norms are one."""
+        return super().norm_scale(low * (1.0 - 1e-9) if high - low <= 1e-9 * high else low, high)
+
+    def lookup(self, rows: slice, columns: slice, r: Tensor, room: Room) -> Iterator[tuple[Any, Tensor]]:
+        """Tiles of the kernel, of k_r / (s t) and of (k_s - r k_r / s) / (2 s)."""
+        table, (kernel,) = self.table, self.spec.names
+        assert table is not None
+        ((_, looked_up),) = super().lookup(rows, columns, r, room)
+        value = room("value", r).copy_(looked_up)
+        yield "value", value
+        inner = room("inner", r).copy_(self.series(table, self.level, kernel, rows, columns, r, room))
+        inner.mul_(0.5 * self.level.scale)
+        if self.level.warped:
+            inner.mul_((1.0 - r * r).rsqrt_())
+        short = self.wx[rows, None]
+        if not table.homogeneous:
+            inner.mul_(short).mul_(self.wy[columns])
+        yield "inner", inner
+        if table.homogeneous:
+            slope = value.mul_(short)
+        else:
+            slope = self.series(table, table.level(kernel, r.dtype), kernel, rows, columns, r, room, in_norm=True)
+        yield "square", slope.sub_(inner.mul_(r).mul_(self.sy[columns].sqrt())).mul_(0.5 * short)
+
+    def entries(self, i: Tensor, j: Tensor) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
+        """Single entries, by the exact derivatives of the recursion."""
+        (kernel,) = self.spec.names
+        with torch.enable_grad():
+            square, dot = (v.detach().cpu().requires_grad_() for v in (self.sx[i], self.dots(i, j)))
+            value = self.spec.pairwise(square, self.sy[j], dot)[kernel]
+            slopes = torch.autograd.grad(value.sum(), (dot, square))
+        yield torch.arange(len(i), device=i.device), dict(zip(_NAMES, (value.detach(), *slopes), strict=True))
