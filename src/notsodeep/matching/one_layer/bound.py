@@ -16,7 +16,7 @@ from ..._caches import cached
 from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
 from ...activations.norm_units import NormUnits
-from ...activations.projections import tail_gram
+from ...activations.projections import parseval_root
 from .._limits import LIMITS
 from ..certificates import Proof, Tried
 from .orders import Array, KernelOrders, quadratic
@@ -53,13 +53,17 @@ def certify(target: KernelOrders, parts: Array, want: Array, found: UnitFit, gai
     table = gained(found.basis, gain, len(want))
     have = (table @ (found.values * scale).reshape(len(found.values), -1)).reshape(-1, *want.shape[1:])
     reach = projection_bound(target, parts)
-    whole = _difference(target, want, have, reach) + _beyond(target, found, trained=bool(gain[-1] > 1.0))
+    flat, total = have.reshape(-1, len(target.nodes)), _whole(target, found, trained=bool(gain[-1] > 1.0))
+    # Parseval: orders beyond the table are what the units have, less those in it
+    beyond = np.abs(quadratic(rows, total - flat.T @ flat))
+    whole = _difference(target, want, have, reach) + float(
+        _quotient(beyond[None], target.diagonal, 2 * target.degree)[0]
+    )
+    whole += LIMITS.rounding * max(1.0, found.largest / LIMITS.largest_coefficients)
     apart = target.interpolation
     # the first two are relative to the interpolant's diagonal
     bound = whole * (1.0 + apart) + apart + 2.0 * target.aliased
-    flat = have.reshape(-1, len(target.nodes))
-    own = quadratic(rows, flat.T @ flat)
-    seen = np.abs(quadratic(rows, target.total) - own) / target.diagonal
+    seen = np.abs(quadratic(rows, target.total - total)) / target.diagonal
     worst = int(np.argmax(seen))
     return Proof(bound, float(seen[worst]), float(target.grid[0][worst]), target.assumes)
 
@@ -164,15 +168,15 @@ def _floor(target: KernelOrders, cells: int) -> Array:
     return low
 
 
-def _beyond(target: KernelOrders, found: UnitFit, trained: bool) -> float:
-    """sup_s of the orders of singular units beyond the table: what all of them have, less those in it."""
-    if not found.basis.singular:
-        return 0.0
-    values, vectors = np.linalg.eigh(tail_gram(found.basis, trained).numpy())
-    roots = (vectors * np.sqrt(np.maximum(values, 0.0))).T
-    at_nodes = found.values * np.sqrt(np.diag(target.total))
-    parts = np.einsum("ab,bjn->ajn", roots, at_nodes).reshape(1, -1, len(target.nodes))
-    return float(_suprema(target, parts)[0])
+def _whole(target: KernelOrders, found: UnitFit, trained: bool) -> Array:
+    """The kernel of the units at parallel inputs with the norms of the nodes, all orders together: (N, N).
+
+    By quadrature of the units (:func:`projections.step` bounds its error), not from a table of orders.
+    """
+    at_nodes = (found.values * np.sqrt(np.diag(target.total))).reshape(len(found.values), -1)
+    roots = [parseval_root(found.basis, slopes).numpy() for slopes in (False, True)[: 1 + trained]]
+    flat = (np.concatenate(roots) @ at_nodes).reshape(-1, len(target.nodes))
+    return np.asarray(flat.T @ flat)
 
 
 def _suprema(target: KernelOrders, parts: Array) -> Array:
