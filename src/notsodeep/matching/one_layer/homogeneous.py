@@ -23,7 +23,8 @@ from .._limits import LIMITS
 from ..certificates import Proof, Tried
 from ..twin import Trains
 from . import thresholds
-from .bound import LayerDesign, grid_excess, grid_slack
+from .bound import LayerDesign
+from .orders import grid_excess, grid_slack
 from .units import FAMILY, UnitFit, gains, signs, smallest
 
 Array = np.ndarray
