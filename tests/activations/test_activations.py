@@ -162,6 +162,19 @@ def test_lipschitz_constant_and_slope_range_are_sharp(phi):
     assert high - 0.4 * step**2 <= slopes.max() <= high + ulps(4)
 
 
+@pytest.mark.parametrize("phi", [phi for phi in EVERY if phi.suprema is not None], ids=repr)
+def test_suprema_of_curvature_and_of_the_way_to_straight_lines(phi):
+    x = np.concatenate([np.arange(-40.0, 40.0, 2e-4), [-1e5, 1e5]])
+    x = x[np.abs(x) > 1e-9]  # no kink
+    curved, radial = np.abs(phi.second_derivative(x)), np.abs(x * phi.derivative(x) - phi(x))
+    for found, most, slope in zip((curved.max(), radial.max()), phi.suprema, (24.0, 7.0), strict=True):
+        assert found <= most + ulps()
+        if isinstance(phi, Mish):  # the only one whose suprema are no closed forms: nothing hides between two points
+            assert found + 1e-4 * slope <= most
+        if not isinstance(phi, Affine):
+            assert found >= 0.98 * most
+
+
 def test_lipschitz_constants_of_silu_and_gelu_to_the_last_digit():
     with mp.workdps(40):
         silu = lambda x: _SIGMOID(x) * (1 + x * (1 - _SIGMOID(x)))  # noqa: E731

@@ -161,7 +161,7 @@ def test_bounds_are_those_of_the_theory_or_better_and_hold(phi, kernel, kinds, r
     seen = worst_error(twin)
     assert seen <= twin.bound
     assert twin.bound <= 2.0 * twin.residual
-    assert twin.certificate.assumes == ""
+    assert twin.certificate.assumes.startswith("series at complex norms have ended")
 
 
 @pytest.mark.parametrize(("phi", "kernel"), [("tanh", "ck"), ("mish", "ntk"), ("sin", "ck")])

@@ -72,6 +72,12 @@ class Affine(Activation):
         return (min(ends), max(ends))
 
     @property
+    def suprema(self) -> tuple[float, float] | None:
+        if (inner := self.base.suprema) is None:
+            return None
+        return abs(self.gain) * self.scale**2 * inner[0], abs(self.gain) * inner[1] + abs(self.shift)
+
+    @property
     def parity(self) -> Parity | None:
         inner = self.base.parity
         if inner == "odd" and self.shift == 0.0:

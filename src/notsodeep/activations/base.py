@@ -93,6 +93,14 @@ class Activation:
         return max(abs(low), abs(high))
 
     @property
+    def suprema(self) -> tuple[float, float] | None:
+        """Bounds on |phi''| and on |x phi' - phi|, where phi has a closed form and both are bounded; else ``None``.
+
+        The derivative of x phi' - phi is x phi'': its extrema are its limits, or lie at zero and at inflection points.
+        """
+        return None
+
+    @property
     def parity(self) -> Parity | None:
         """The symmetry of phi: ``"odd"``, ``"even"`` or ``None``."""
         return None

@@ -20,7 +20,7 @@ from .base import Parity
 from .elementary import Basis, horner
 from .norm_units import NormUnits, row_norms
 from .panels import LIMITS
-from .projections import SINGULAR_TERMS, basis_coefficients, decay, expansion, needed, tail_sums
+from .projections import basis_coefficients, decay, expansion, needed, remainder, tail_sums
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,6 +110,18 @@ class Conditioned(NormUnits):
             plain = torch.tensor(self.coefficients, dtype=torch.float64)
             return plain.permute(2, 0, 1).reshape(plain.shape[2], -1)
 
+    @functools.cached_property
+    def orders(self) -> Tensor:
+        """The Hermite coefficients of the functions of u, as many as these units have above rounding."""
+        with torch.inference_mode(False):
+            known = basis_coefficients(self.basis)
+            if self.singular or remainder(self.basis, False) is not None:
+                return known
+            # at no norm is a polynomial above the sum of its Chebyshev coefficients
+            own = torch.tensor(self.coefficients, dtype=torch.float64)
+            sizes = torch.einsum("kb,hbm->hkm", known, own).abs().sum(2).amax(0)
+            return known[: needed(sizes.square()[:, None] * torch.arange(1.0, len(known) + 1.0)[:, None])]
+
     def rows(self, norm: Tensor, table: Tensor | None = None) -> Tensor:
         """Return the coefficients of the functions of u at these norms (...,): shape (..., groups, size)."""
         table = self._table if table is None else table
@@ -191,8 +203,8 @@ class ConditionedLayer:
 
     def __init__(self, phi: Conditioned, qx: Tensor, qy: Tensor) -> None:
         self.phi, self.qx, self.qy = phi, qx, qy
-        self.terms = SINGULAR_TERMS if phi.singular else needed(phi.basis)
-        self._table = basis_coefficients(phi.basis, self.terms)
+        self._table = phi.orders
+        self.terms = len(self._table)
 
     def value(self, lam: Tensor) -> Tensor:
         """Return E[psi(u; s) psi(v; t)]."""
@@ -242,6 +254,11 @@ class ConditionedLayer:
         if derived:
             products = products[1:] * torch.arange(1.0, len(products), dtype=torch.float64)[:, None]
         out = horner(rho, products.T)
+        if (rest := remainder(self.phi.basis, derived)) is not None:
+            # beyond the table, all that Parseval's identity leaves: one order of each parity
+            known = torch.stack([((left @ gram) * right).sum(-1).mean(-1) for gram in rest])
+            place = self.terms - int(derived)
+            out = out + known[0] * rho**place + known[1] * rho ** (place + 1)
         return out + self._tail(left, right, rho, derived) if self.phi.singular else out
 
     def _tail(self, left: Tensor, right: Tensor, rho: Tensor, derived: bool) -> Tensor:

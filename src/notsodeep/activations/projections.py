@@ -16,37 +16,62 @@ from .._caches import cached
 from .elementary import Basis
 from .panels import LIMITS, hermite_table, panel_nodes
 
-SMOOTH_TERMS, SINGULAR_TERMS = LIMITS.smooth_terms, LIMITS.singular_terms
+SINGULAR_TERMS = LIMITS.singular_terms
 
 
-@cached(3)
-def half_line(terms: int, graded: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return nodes u > 0 with weights for even functions on the line, and weights * h_k(u): (terms, nodes).
+def table_terms(basis: Basis) -> int:
+    """How many orders a table has.
 
-    Panels halve towards zero if ``graded``, for functions that are singular there.
+    Polynomials of degree d oscillate like cos(sqrt(2) d alpha u) at zero, whose orders lie around 2 (d alpha)^2.
     """
-    panels = math.ceil(LIMITS.reach * max(1.0, 1.3 * math.sqrt(terms / 512.0)))
-    edges = torch.linspace(0.0, LIMITS.reach, panels + 1, dtype=torch.float64)
-    if graded:
-        edges = torch.cat([edges, 2.0 ** -torch.arange(1.0, 60.0, dtype=torch.float64)]).unique()
-    nodes, weights = panel_nodes(edges)
+    if basis.singular:
+        return SINGULAR_TERMS
+    return min(1024 * math.ceil((1.5 * basis.degree * basis.alpha + 14.0) ** 2 / 1024.0), LIMITS.smooth_terms)
+
+
+def step(basis: Basis) -> float:
+    """The step of the midpoint rule for these functions; 0: panels that halve towards a singularity at zero.
+
+    For a function f, analytic where |Im u| <= a, the rule is off by at most 2 / (exp(2 pi a / step) - 1) times the
+    integral of |f| along Im u = a (Trefethen and Weideman, 2014). For a = 1 / (2 alpha) it holds |c| <= 1.16 and
+    |z| <= 3.32 there, so that |T_i(z)| <= exp(1.92 i): squares of functions with coefficients of sum one are integrated
+    to 1e-16.
+    """
+    return 0.0 if basis.singular else min(2.0**-6, 2.0 ** -math.ceil(math.log2(_points(basis))))
+
+
+def _points(basis: Basis) -> float:
+    return basis.alpha * (3.84 * basis.degree + 40.0) / math.pi
+
+
+@cached(4)
+def half_line(terms: int, step: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return nodes u > 0 with weights for even functions on the line, and weights * h_k(u): (terms, nodes)."""
+    if step:
+        nodes = step * (torch.arange(math.ceil(LIMITS.reach / step), dtype=torch.float64) + 0.5)
+        weights = torch.full_like(nodes, step)
+    else:
+        edges = torch.linspace(0.0, LIMITS.reach, math.ceil(LIMITS.reach * 1.3 * math.sqrt(terms / 512.0)) + 1)
+        halves = 2.0 ** -torch.arange(1.0, 60.0, dtype=torch.float64)
+        nodes, weights = panel_nodes(torch.cat([edges.double(), halves]).unique())
     weights = weights * torch.exp(-0.5 * nodes**2) * math.sqrt(2.0 / math.pi)
     (table,) = hermite_table(nodes, weights, terms)
     return nodes, weights, table
 
 
-def basis_coefficients(basis: Basis, terms: int) -> Tensor:
-    """E[B_b(xi) h_k(xi)]: (terms, size), zero where the parities differ."""
+def basis_coefficients(basis: Basis, terms: int = 0) -> Tensor:
+    """E[B_b(xi) h_k(xi)]: (terms, size), zero where the parities differ; as many as a table has if not given."""
     # functions of a lower degree are among those of a higher one, up to where powers become Chebyshev polynomials
     largest = next((d for d in (LIMITS.chebyshev_degree, 32) if basis.degree <= d), basis.degree)
     family = replace(basis, degree=largest)
-    parts = _family_coefficients(family, terms).split(family.sizes, dim=1)
+    terms = terms or table_terms(basis)
+    parts = _family_coefficients(family, max(terms, table_terms(family)))[:terms].split(family.sizes, dim=1)
     return torch.cat([part[:, :size] for part, size in zip(parts, basis.sizes, strict=True)], dim=1)
 
 
 @cached(32)
 def _family_coefficients(basis: Basis, terms: int) -> Tensor:
-    (nodes, _, table), odd = half_line(terms, basis.singular > 0), torch.tensor(basis.parities)
+    (nodes, _, table), odd = half_line(terms, step(basis)), torch.tensor(basis.parities)
     functions, out = basis.functions(nodes), torch.zeros(terms, basis.size, dtype=torch.float64)
     for parity in (0, 1):
         own = (odd == parity).nonzero().flatten()
@@ -71,22 +96,37 @@ def expansion(basis: Basis) -> Tensor:
     return out
 
 
-def tail_gram(basis: Basis, slopes: bool) -> Tensor:
-    """Sum of E[B_a h_k] E[B_b h_k] over k >= SINGULAR_TERMS, by Parseval's identity: (size, size).
-
-    ``slopes``: order k counts 1 + k times, which adds E[B_a' B_b'].
-    """
-    known, gain = basis_coefficients(basis, SINGULAR_TERMS), torch.ones(SINGULAR_TERMS, dtype=torch.float64)
-    nodes, weights, _ = half_line(SINGULAR_TERMS, basis.singular > 0)
-    values = basis.functions(nodes)
-    total = values.T @ (weights[:, None] * values)
+@cached(8)
+def parseval_root(basis: Basis, slopes: bool) -> Tensor:
+    """A with A' A = E[B_a B_b], all orders together, or with E[B_a' B_b'] of the slopes: (rows, size)."""
+    nodes, weights, _ = half_line(table_terms(basis), step(basis))
     if slopes:
-        gain = gain + torch.arange(SINGULAR_TERMS)
-        steep = torch.autograd.functional.jvp(basis.functions, nodes, torch.ones_like(nodes))[1]
-        total = total + steep.T @ (weights[:, None] * steep)
-    total = total - known.T @ (gain[:, None] * known)
-    same = torch.tensor(basis.parities)[:, None] == torch.tensor(basis.parities)
-    return torch.where(same, total, torch.zeros_like(total))
+        values = torch.autograd.functional.jvp(basis.functions, nodes, torch.ones_like(nodes))[1]
+    else:
+        values = basis.functions(nodes)
+    odd = torch.tensor(basis.parities)
+    return torch.cat([weights.sqrt()[:, None] * values * (odd == parity) for parity in (0, 1)])
+
+
+def tail_gram(basis: Basis, slopes: bool) -> Tensor:
+    """Sum of E[B_a h_k] E[B_b h_k] over the orders beyond the table, by Parseval's identity: (size, size).
+
+    ``slopes``: order k counts k times, as it does in E[B_a' B_b'].
+    """
+    root, known = parseval_root(basis, slopes), basis_coefficients(basis)
+    gain = torch.arange(len(known), dtype=torch.float64) if slopes else torch.ones(len(known), dtype=torch.float64)
+    return root.T @ root - known.T @ (gain[:, None] * known)
+
+
+@cached(32)
+def remainder(basis: Basis, slopes: bool) -> Tensor | None:
+    """What ``tail_gram`` has and ``expansion`` lacks, for each parity: (2, size, size); ``None``: only rounding."""
+    gram, smooth, odd = tail_gram(basis, slopes), sum(basis.sizes[:2]), torch.tensor(basis.parities)
+    gram[smooth:, smooth:] = 0.0
+    size = parseval_root(basis, slopes).square().sum(0).sqrt()
+    if bool((gram.abs() <= 3e-14 * size[:, None] * size).all()):
+        return None
+    return torch.stack([torch.where((odd == p)[:, None] & (odd == p), gram, 0.0) for p in (0, 1)])
 
 
 def decay(basis: Basis) -> float:
@@ -114,8 +154,8 @@ def tail_sums(power: float, count: int, rho: Tensor, parity: int) -> Tensor:
     return torch.stack(out)
 
 
-def needed(basis: Basis) -> int:
-    """Orders that count for any coefficients: the rest is below rounding."""
-    size = basis_coefficients(basis, SMOOTH_TERMS).abs().amax(1)
+def needed(table: Tensor) -> int:
+    """Rows of coefficients (terms, any) that count: the rest is below rounding."""
+    size = table.abs().amax(1)
     left = size.flip(0).cumsum(0).flip(0)
     return max(4, int((left > 1e-17 * float(left[0])).sum()))

@@ -25,6 +25,7 @@ class Tanh(Activation):
     torch_forms: ClassVar = (torch.tanh, functional.tanh, nn.Tanh)
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    suprema: ClassVar[tuple[float, float] | None] = (4.0 / math.sqrt(27.0), 1.0)
 
     def _slope(self, x: Tensor) -> Tensor:
         return 1.0 - torch.tanh(x) ** 2
@@ -39,6 +40,7 @@ class Arctan(Activation):
     torch_forms: ClassVar = (torch.atan, torch.arctan)
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    suprema: ClassVar[tuple[float, float] | None] = (9.0 / (8.0 * math.sqrt(3.0)), 0.5 * math.pi)
 
     def _slope(self, x: Tensor) -> Tensor:
         return 1.0 / (1.0 + x * x)
@@ -52,6 +54,7 @@ class Erf(Activation):
     torch_forms: ClassVar = (torch.erf,)
     parity: ClassVar[Parity] = "odd"
     slope_range: ClassVar[tuple[float, float]] = (0.0, 2.0 / math.sqrt(math.pi))
+    suprema: ClassVar[tuple[float, float] | None] = (2.0 * math.sqrt(2.0 / (math.pi * math.e)), 1.0)
 
     def _slope(self, x: Tensor) -> Tensor:
         return 2.0 / math.sqrt(math.pi) * torch.exp(-x * x)
@@ -70,6 +73,7 @@ class Sigmoid(Activation):
     name: ClassVar[str] = "sigmoid"
     torch_forms: ClassVar = (torch.sigmoid, nn.Sigmoid)
     slope_range: ClassVar[tuple[float, float]] = (0.0, 0.25)
+    suprema: ClassVar[tuple[float, float] | None] = (1.0 / math.sqrt(108.0), 1.0)
 
     def _slope(self, x: Tensor) -> Tensor:
         s = torch.sigmoid(x)
@@ -92,6 +96,7 @@ class SiLU(Activation):
     aliases: ClassVar[tuple[str, ...]] = ("swish",)
     torch_forms: ClassVar = (functional.silu, nn.SiLU)
     slope_range: ClassVar[tuple[float, float]] = (-0.09983932012886692, 1.099839320128867)
+    suprema: ClassVar[tuple[float, float] | None] = (0.5, 0.4392288398906453)  # y^2 - 1, y tanh(y) = 1
 
     def _slope(self, x: Tensor) -> Tensor:
         s = torch.sigmoid(x)
@@ -105,6 +110,7 @@ class GELU(Activation):
     name: ClassVar[str] = "gelu"
     torch_forms: ClassVar = (functional.gelu, nn.GELU)
     slope_range: ClassVar[tuple[float, float]] = (-0.12890414518515478, 1.1289041451851548)
+    suprema: ClassVar[tuple[float, float] | None] = (2.0 / _SQRT_2PI, 2.0 / (math.e * _SQRT_2PI))
 
     def _slope(self, x: Tensor) -> Tensor:
         return 0.5 * torch.erfc(-x / _SQRT_2) + x * torch.exp(-0.5 * x * x) / _SQRT_2PI
@@ -140,6 +146,10 @@ class ELU(Activation):
     def slope_range(self) -> tuple[float, float]:
         return (min(0.0, self.alpha), max(1.0, self.alpha))
 
+    @property
+    def suprema(self) -> tuple[float, float]:
+        return (abs(self.alpha), abs(self.alpha))
+
     def _value(self, x: Tensor) -> Tensor:
         return functional.elu(x, self.alpha)
 
@@ -173,6 +183,7 @@ class Softplus(Activation):
     name: ClassVar[str] = "softplus"
     torch_forms: ClassVar = (functional.softplus, nn.Softplus)
     slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    suprema: ClassVar[tuple[float, float] | None] = (0.25, math.log(2.0))
 
     def _value(self, x: Tensor) -> Tensor:
         return torch.logaddexp(x, torch.zeros_like(x))
@@ -188,6 +199,7 @@ class Mish(Activation):
     name: ClassVar[str] = "mish"
     torch_forms: ClassVar = (functional.mish, nn.Mish)
     slope_range: ClassVar[tuple[float, float]] = (-0.11252612238946255, 1.088498161251728)
+    suprema: ClassVar[tuple[float, float] | None] = (0.65, 0.48)  # with |phi'''| <= 24, |x phi''| <= 7
 
     def _value(self, x: Tensor) -> Tensor:
         return x * torch.tanh(torch.logaddexp(x, torch.zeros_like(x)))

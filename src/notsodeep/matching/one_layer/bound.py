@@ -16,10 +16,10 @@ from ..._caches import cached
 from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
 from ...activations.norm_units import NormUnits
-from ...activations.projections import tail_gram
+from ...activations.projections import parseval_root
 from .._limits import LIMITS
 from ..certificates import Proof, Tried
-from .orders import Array, KernelOrders, quadratic
+from .orders import Array, KernelOrders, cell_least, grid_excess, grid_slack, quadratic
 from .units import UnitFit, gained
 
 
@@ -53,13 +53,17 @@ def certify(target: KernelOrders, parts: Array, want: Array, found: UnitFit, gai
     table = gained(found.basis, gain, len(want))
     have = (table @ (found.values * scale).reshape(len(found.values), -1)).reshape(-1, *want.shape[1:])
     reach = projection_bound(target, parts)
-    whole = _difference(target, want, have, reach) + _beyond(target, found, trained=bool(gain[-1] > 1.0))
+    flat, total = have.reshape(-1, len(target.nodes)), _whole(target, found, trained=bool(gain[-1] > 1.0))
+    # Parseval: orders beyond the table are what the units have, less those in it
+    beyond = np.abs(quadratic(rows, total - flat.T @ flat))
+    whole = _difference(target, want, have, reach) + float(
+        _quotient(beyond[None], target.diagonal, 2 * target.degree)[0]
+    )
+    whole += LIMITS.rounding * max(1.0, found.largest / LIMITS.largest_coefficients)
     apart = target.interpolation
-    # the first two are relative to the interpolant's diagonal
-    bound = whole * (1.0 + apart) + apart + 2.0 * target.aliased
-    flat = have.reshape(-1, len(target.nodes))
-    own = quadratic(rows, flat.T @ flat)
-    seen = np.abs(quadratic(rows, target.total) - own) / target.diagonal
+    # all is relative to the interpolant's diagonal, which is so near to the kernel's
+    bound = (whole + apart + 2.0 * target.aliased) / (1.0 - apart) if apart < 1.0 else float("inf")
+    seen = np.abs(quadratic(rows, target.total - total)) / target.diagonal
     worst = int(np.argmax(seen))
     return Proof(bound, float(seen[worst]), float(target.grid[0][worst]), target.assumes)
 
@@ -97,7 +101,7 @@ def _each(target: KernelOrders, want: Array, have: Array, coarse: float) -> Arra
     error[: len(want)] -= want
     wished[: len(want)] = want
     lebesgue = 1.0 + 2.0 / np.pi * np.log(target.degree + 2.0)
-    least = float(_floor(target, 4 * len(target.nodes)).min())
+    least = float(target.floor(4 * len(target.nodes)).min())
     e, c = (lebesgue**2 * (part**2).sum(1).max(1) / max(least, 1e-300) for part in (error, wished))
     place = np.argsort(e + 2.0 * np.sqrt(e * c))
     exact = place[np.cumsum((e + 2.0 * np.sqrt(e * c))[place]) > coarse]
@@ -117,7 +121,7 @@ def _largest(target: KernelOrders, want: Array, have: Array, fine: int, coarse: 
     sizes = np.cumsum(np.cumsum(np.abs(gap).sum(0), 0), 1).diagonal()
     count = int((sizes[-1] - sizes > coarse).sum()) + 1
     across = fine * max(count, len(target.nodes) // 2)  # the diagonal varies, too
-    low = _floor(target, across)
+    low = target.floor(across)
     if low.min() <= 0.0:
         return float("inf")
     flat = _powers(len(gap)) @ gap[:, :count, :count].reshape(len(gap), -1)
@@ -151,28 +155,15 @@ def _powers(count: int) -> Array:
     return np.where((orders[:, None] + orders) % 2 == 0, found, 0.0)
 
 
-def _floor(target: KernelOrders, cells: int) -> Array:
-    """A lower bound of the diagonal in every one of these cells, from cells within them as fine as it takes.
+def _whole(target: KernelOrders, found: UnitFit, trained: bool) -> Array:
+    """The kernel of the units at parallel inputs with the norms of the nodes, all orders together: (N, N).
 
-    Over a long range of norms the diagonal is small at one end beside its maximum, to which the slack is relative.
+    By quadrature of the units (:func:`projections.step` bounds its error), not from a table of orders.
     """
-    for finer in (1, 4, 16, 64):
-        values = quadratic(target.at(finer * cells)[1], target.total)
-        low = _least(values, 2 * target.degree).reshape(cells, finer).min(1)
-        if low.min() > 0.5 * values.min():
-            break
-    return low
-
-
-def _beyond(target: KernelOrders, found: UnitFit, trained: bool) -> float:
-    """sup_s of the orders of singular units beyond the table: what all of them have, less those in it."""
-    if not found.basis.singular:
-        return 0.0
-    values, vectors = np.linalg.eigh(tail_gram(found.basis, trained).numpy())
-    roots = (vectors * np.sqrt(np.maximum(values, 0.0))).T
-    at_nodes = found.values * np.sqrt(np.diag(target.total))
-    parts = np.einsum("ab,bjn->ajn", roots, at_nodes).reshape(1, -1, len(target.nodes))
-    return float(_suprema(target, parts)[0])
+    at_nodes = (found.values * np.sqrt(np.diag(target.total))).reshape(len(found.values), -1)
+    roots = [parseval_root(found.basis, slopes).numpy() for slopes in (False, True)[: 1 + trained]]
+    flat = (np.concatenate(roots) @ at_nodes).reshape(-1, len(target.nodes))
+    return np.asarray(flat.T @ flat)
 
 
 def _suprema(target: KernelOrders, parts: Array) -> Array:
@@ -188,19 +179,4 @@ def _quotient(top: Array, bottom: Array, degree: int) -> Array:
     """Bound top / bottom, polynomials of this degree given on the grid; top (rows, grid)."""
     excess = grid_excess(grid_slack(degree, len(bottom) - 1))
     most = np.maximum(top[:, 1:], top[:, :-1]) + excess * top.max(1, keepdims=True)
-    return np.asarray((most / _least(bottom, degree)).max(1))
-
-
-def grid_slack(degree: int, cells: int) -> float:
-    """Bernstein: how much of its maximum norm a polynomial may exceed the larger end of a cell of angles."""
-    return (degree * np.pi / cells) ** 2 / 8.0
-
-
-def grid_excess(slack: float) -> float:
-    """How much a polynomial of this slack may exceed its maximum on the grid, as a share of that."""
-    return slack / (1.0 - slack) if slack < 1.0 else float("inf")
-
-
-def _least(values: Array, degree: int) -> Array:
-    """A lower bound of a polynomial in every cell."""
-    return np.minimum(values[1:], values[:-1]) - grid_excess(grid_slack(degree, len(values) - 1)) * values.max()
+    return np.asarray((most / cell_least(bottom, degree)).max(1))

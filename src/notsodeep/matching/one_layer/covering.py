@@ -50,27 +50,24 @@ def prove(deq: DEQ, layer: Feedback, seen: float) -> float:
 
 @dataclass(frozen=True)
 class _Far:
-    """What is known of an activation far out, where it is two straight lines. Suprema on a grid count twice."""
+    """What is known of an activation far out, where it is two straight lines."""
 
     lipschitz: float
     curvature: float
     """sup |phi''|"""
     radial: float
-    """sup |x phi'(x) - phi(x)|"""
+    """sup |x phi'(x) - phi(x)|, which bounds a bounded activation, too: (phi / x)' = (x phi' - phi) / x^2."""
     slope: float
     """The root of E[phi'^2] at infinite scale."""
     rest: float
     """sup_tau tau E[(phi' - slope at infinity)^2]"""
     step: float
     """Of a bounded activation, sup_tau tau E[(phi - step)^2]; infinite for others."""
-    size: float
-    """sup |phi|"""
 
     @staticmethod
     def of(phi: Activation) -> _Far | None:
-        x = np.sinh(np.linspace(-14.0, 14.0, 200_001))
-        radial = np.abs(x * phi.derivative(x) - phi(x))
-        if any(phi.slope_jumps()) or not phi.continuous or radial.max() > 1.1 * radial[np.abs(x) < 1e4].max():
+        found = None if any(phi.slope_jumps()) or not phi.continuous else phi.suprema or _sampled(phi)
+        if found is None:
             return None
         low, high = (float(phi.derivative(side * 1e6)) for side in (-1.0, 1.0))
         bounded = max(abs(low), abs(high)) < 1e-9
@@ -84,13 +81,20 @@ class _Far:
         rest, step = (far * means(gaps, torch.tensor([far], dtype=torch.float64), phi.panels())[:, 0]).tolist()
         return _Far(
             phi.lipschitz,
-            2.0 * float(np.abs(phi.second_derivative(x)).max()),
-            2.0 * float(radial.max()),
+            *found,
             math.hypot(low, high) / math.sqrt(2.0),
             1.01 * rest,
             1.01 * step if bounded else math.inf,
-            float(np.abs(phi(x)).max()),
         )
+
+
+def _sampled(phi: Activation) -> tuple[float, float] | None:
+    """|phi''| and |x phi' - phi| at most, as twice what a grid shows; ``None`` where the second grows without end."""
+    x = np.sinh(np.linspace(-14.0, 14.0, 200_001))
+    radial = np.abs(x * phi.derivative(x) - phi(x))
+    if radial.max() > 1.1 * radial[np.abs(x) < 1e4].max():
+        return None
+    return 2.0 * float(np.abs(phi.second_derivative(x)).max()), 2.0 * float(radial.max())
 
 
 def _at(deq: DEQ, layer: Feedback, s: Array) -> tuple[Array, Array, Array]:
@@ -320,5 +324,5 @@ def _steps(deq: DEQ, layer: Feedback, cells: _Cells, limits: _Far) -> Array:
     a = sigma_a**2 * cells.slope * cells.slope[-1]
     lost = sigma_a * limits.lipschitz * (np.where(top, 0.0, cells.apart / cells.least) + 2.0 * mu * apart)
     angle = 2.0 * far / (layer.drive * _Cells.last)
-    step = math.sqrt(limits.step / (layer.drive * _Cells.last)) + limits.size * math.sqrt(angle / math.pi)
+    step = math.sqrt(limits.step / (layer.drive * _Cells.last)) + limits.radial * math.sqrt(angle / math.pi)
     return a / (1.0 - a) * (1.0 + np.where(top, share, own) * share + off) + lost + 8.0 * step * sigma_a / (mu * tau)

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
 from ..._progress import track
-from ...activations import CallableActivation, Feedback
+from ...activations import Feedback
 from ...kernels import diagonal, pairwise
 from ...kernels.expectations import layer_of
 from ...kernels.pointwise import equilibrium_variance
@@ -31,7 +31,7 @@ from .ranged import fitted
 
 FAMILY = "feedback"
 _SEARCHED = "no pair of inputs is more than a tenth worse than the worst that a search over norms and angles found"
-_SAMPLED = "the function, its slope and its curvature are known from 200,001 points"
+_SAMPLED = "the function bends and departs from its straight lines at most twice as much as at 200,001 points"
 
 
 def design(deq: DEQ) -> LayerDesign:
@@ -52,7 +52,7 @@ def _proof(grid: _Pairs, layer: Feedback) -> Proof:
     bound = prove(grid.deq, layer, float(found[worst]))
     if not math.isfinite(bound):
         return _search(grid, layer)
-    assumes = _SAMPLED if isinstance(grid.deq.activation, CallableActivation) else ""
+    assumes = "" if grid.deq.activation.suprema else _SAMPLED
     return Proof(bound, float(found[worst]), float(np.cos(grid.place[2, worst])), assumes)
 
 

@@ -23,7 +23,8 @@ from .._limits import LIMITS
 from ..certificates import Proof, Tried
 from ..twin import Trains
 from . import thresholds
-from .bound import LayerDesign, grid_excess, grid_slack
+from .bound import LayerDesign
+from .orders import grid_excess, grid_slack
 from .units import FAMILY, UnitFit, gains, signs, smallest
 
 Array = np.ndarray
@@ -83,7 +84,7 @@ def _growing(network: Network, kernel: Kernel, trains: Trains, tol: float) -> It
     """Units of growing size, up to the first within a tenth of ``tol`` or the largest."""
     data = profile(network, kernel)
     smooth = float(data.orders[16:].sum()) <= 1e-15
-    gain = gains(trains, singular=True)
+    gain = gains(trains)[:SINGULAR_TERMS]
     order = 0 if kernel == "ntk_frozen" or (kernel == "ntk" and trains == "readout") else 1
     roots = np.sqrt(data.orders)
     sign = signs(network, 1.0, roots)
@@ -110,12 +111,9 @@ def _certify(data: Profile, found: UnitFit, gain: Array) -> Proof:
     values, trained = found.values[:, 0, 0], bool(gain[-1] > 1.0)
     have = (basis_coefficients(found.basis, SINGULAR_TERMS).numpy() @ values * gain) ** 2
     gap = have - data.orders
-    tail, assumes = 0.0, ""
-    if found.basis.singular:
-        gram, odd = tail_gram(found.basis, trained).numpy(), np.array(found.basis.parities)
-        own = [np.where(odd == p, values, 0.0) for p in (0, 1)]
-        tail = sum(abs(v @ gram @ v - left) for v, left in zip(own, data.beyond, strict=True))
-        assumes = _SIGNS
+    gram, odd = sum(tail_gram(found.basis, s).numpy() for s in (False, True)[: 1 + trained]), found.basis.parities
+    own = [np.where(np.array(odd) == p, values, 0.0) for p in (0, 1)]
+    tail = sum(abs(v @ gram @ v - left) for v, left in zip(own, data.beyond, strict=True))
     cells, together = 2048, 128  # orders that are bounded together
     rho = np.cos(np.linspace(0.0, np.pi, cells + 1))
     first = np.polynomial.polynomial.polyval(rho, gap[:together])
@@ -123,4 +121,4 @@ def _certify(data: Profile, found: UnitFit, gain: Array) -> Proof:
     bound = most + float(np.abs(gap[together:]).sum() + tail) + 2.0 * data.aliased + LIMITS.rounding
     errors = np.abs(np.polynomial.polynomial.polyval(rho[::4], gap))
     worst = int(np.argmax(errors))
-    return Proof(bound, float(errors[worst]), float(rho[4 * worst]), assumes)
+    return Proof(bound, float(errors[worst]), float(rho[4 * worst]), _SIGNS if found.basis.singular else "")

@@ -88,7 +88,7 @@ def fitted(target: KernelOrders, kinds: int, missed: float) -> Conditioned:
     """Units of so many kinds that miss about so much, without a proof."""
     want = wanted(target, _factorise(target, kinds))
     basis = _basis(target, want, "readout")
-    gain = gains("readout", singular=basis.singular > 0)
+    gain = gains("readout")
     return assemble(target, smallest(basis, want, gain, allowed=Allowance(0.1 * missed, missed)))
 
 
@@ -96,7 +96,7 @@ def _finished(target: KernelOrders, parts: Array, allowed: Allowance, trains: Tr
     """The smallest elementary units that add little to the deficit of the projection, or the best there are."""
     want = wanted(target, parts)
     basis = _basis(target, want, trains)
-    gain = gains(trains, singular=basis.singular > 0)
+    gain = gains(trains)
     best = smallest(basis, want, gain, allowed=allowed)
     proof = certify(target, parts, want, best, gain)
     enough = projection_bound(target, parts) + allowed.most
@@ -118,7 +118,7 @@ def _basis(target: KernelOrders, want: Array, trains: Trains) -> Basis:
     plain = Basis(0.6, 6, parity=_parity(target))
     if {kink for phi in target.network.activations for kink in phi.kinks} != {0.0}:
         return plain
-    gain = gains(trains, singular=True)
+    gain = gains(trains)
     # a jump or a logarithm has no NTK
     orders = (1, 2) if trains == "all" else (0, 1, 2)
     choices = [replace(plain, singular=4, order=order) for order in orders]

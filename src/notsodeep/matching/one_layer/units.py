@@ -18,7 +18,8 @@ from scipy.linalg import hadamard
 
 from ..._chebyshev import to_coefficients
 from ...activations import Basis, Conditioned
-from ...activations.projections import SINGULAR_TERMS, SMOOTH_TERMS, basis_coefficients, needed
+from ...activations.panels import LIMITS as TABLES
+from ...activations.projections import basis_coefficients, needed
 from ...gaussian import hermite_coefficients
 from ...kernels.pointwise import layer_variances
 from ...networks import Network
@@ -131,8 +132,10 @@ def fit(basis: Basis, want: Array, gain: Array, allowed: Allowance = NOTHING, *,
 
 def gained(basis: Basis, gain: Array, orders: int) -> Array:
     """Hermite coefficients of the basis times ``gain``: all orders that count, and as many as are wanted at least."""
-    count = len(gain) if basis.singular else min(len(gain), max(needed(basis), orders))
-    return np.asarray(basis_coefficients(basis, len(gain)).numpy()[:count] * gain[:count, None])
+    known = basis_coefficients(basis)
+    count = max(len(known) if basis.singular else needed(known), orders)
+    known = known if count <= len(known) else basis_coefficients(basis, count)
+    return np.asarray(known.numpy()[:count] * gain[:count, None])
 
 
 def _fit(basis: Basis, want: Array, size: Array, table: Array, values: Array, allowed: Allowance) -> UnitFit:
@@ -204,7 +207,7 @@ def assemble(target: KernelOrders, found: UnitFit) -> Conditioned:
     return Conditioned(coefficients, *settings)
 
 
-def gains(trains: str, singular: bool) -> Array:
+def gains(trains: str) -> Array:
     """sqrt(1 + k) per order where hidden weights train as well, 1 otherwise."""
-    k = np.arange(SINGULAR_TERMS if singular else SMOOTH_TERMS)
+    k = np.arange(TABLES.smooth_terms)
     return np.sqrt(1.0 + k) if trains == "all" else np.ones(len(k))
