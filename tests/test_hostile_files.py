@@ -35,7 +35,7 @@ def write_anything(path: Path, tensors: dict[str, torch.Tensor], text: str) -> N
 
 def replacement(path: Path) -> None:
     options = nsd.nn.ReplaceOptions(steps=2, width=4)
-    nsd.replace(MODEL, X, calibration=X, disagreement=0.5, options=options, progress=False).save(path)
+    nsd.replace(MODEL, X[:100], calibration=X[100:], disagreement=0.5, options=options, progress=False).save(path)
 
 
 KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
@@ -77,7 +77,7 @@ BIGGER = [
     *(("DEQ", (name,), 10**9) for name in ("width", "in_features", "out_features")),
     ("ENN", ("width",), 10**9),
     *(("ENN", (name,), 10**9) for name in ("in_features", "out_features")),
-    *(("replacement", where, 10**9) for where in (("shape", 0), ("student", "width"), ("student", "outputs", 0))),
+    *(("replacement", where, 10**9) for where in (("shape", 0), ("rungs", 0, "width"), ("rungs", 0, "outputs", 0))),
     ("replacement", ("shape",), [10**5] * 4),
 ]
 
@@ -172,6 +172,32 @@ def test_a_machine_whose_numbers_make_no_sense(change, message, tmp_path, folder
     write_anything(path, tensors, json.dumps(document | change))
     with pytest.raises(CheckpointError, match=message):
         load_estimator(path)
+
+
+RANGES = [
+    *(("replacement", ("certificate", "measured"), value) for value in (0, -1, 2**62)),
+    *(("replacement", ("certificate", "coverage"), value) for value in (5, -1)),
+    *(("replacement", ("certificate", name), 10**18) for name in ("seen", "distilled", "chosen")),
+    *(("replacement", ("certificate", "rungs", 0, 0), value) for value in ("zzz", "own", 3)),
+    ("replacement", ("certificate", "rungs", 0, 2), 1.5),
+    ("replacement", ("certificate", "rungs"), []),
+    ("replacement", ("certificate", "tolerance"), -1.0),
+    ("DEQ", ("solver", "max_steps"), 10**18),
+]
+
+
+@pytest.mark.parametrize(("kind", "where", "value"), RANGES, ids=str)
+def test_numbers_have_ranges(kind, where, value, tmp_path, folder):
+    path = tmp_path / "file.safetensors"
+    path.write_bytes(sound(kind, folder))
+    tensors, document = checkpoint.read_file(path)
+    inner: Any = document
+    for key in where[:-1]:
+        inner = inner[key]
+    inner[where[-1]] = value
+    write_anything(path, tensors, json.dumps(document))
+    with pytest.raises(CheckpointError):
+        KINDS[kind][1](path)
 
 
 def test_a_checkpoint_that_holds_something_else(tmp_path):

@@ -63,7 +63,7 @@ class SolverOptions:
         check_settings(self)
         if not 0 < self.tol < math.inf:
             raise InvalidInputError(f"tol must be positive and finite, got {self.tol!r}")
-        whole("max_steps", self.max_steps)
+        whole("max_steps", self.max_steps, most=10**6)
 
 
 @dataclass(frozen=True, repr=False)

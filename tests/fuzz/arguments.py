@@ -154,8 +154,8 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
             nsd.replace,
             lambda: {
                 "model": torch.nn.Linear(3, 2),
-                "X": unlabelled,
-                "calibration": unlabelled,
+                "X": unlabelled[:100],
+                "calibration": unlabelled[100:],
                 "disagreement": 0.5,
                 "options": nn.ReplaceOptions(steps=2),
                 "progress": False,

@@ -169,7 +169,7 @@ def test_non_convergence_warns_with_the_residual() -> None:
         ({"method": "newton"}, "one of 'auto', 'picard'"),
         ({"tol": 0.0}, "positive"),
         ({"tol": math.nan}, "number"),
-        ({"max_steps": 0}, "whole number of at least 1"),
+        ({"max_steps": 0}, "whole number from 1 to 1000000"),
     ],
 )
 def test_options_are_checked(options: dict, words: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import notsodeep as nsd
 from helpers import solved, ulps
 from notsodeep.errors import CertificationError, CheckpointError, InvalidInputError, NotSoDeepWarning
 from notsodeep.nn import Replacement, ReplaceOptions
+from notsodeep.nn.model import LIMITS
 
 P, CLASSES = 6, 3
 X = torch.randn(7000, P, generator=torch.Generator().manual_seed(0))
@@ -30,6 +33,14 @@ def replaced(model=None, rows=TRAIN, **options) -> Replacement:
     return nsd.replace(deq() if model is None else model, rows, **given)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def brief() -> Iterator[None]:
+    """Scores are learned, and mixed rows solved, in less time than users have."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("notsodeep.nn.student.LIMITS", dataclasses.replace(LIMITS, head_steps=80, least_pool=2048))
+        yield
+
+
 @pytest.fixture(scope="module")
 def fast() -> Replacement:
     return replaced()
@@ -38,8 +49,7 @@ def fast() -> Replacement:
 @pytest.fixture
 def unseen(fast: Replacement) -> Replacement:
     """Those rows that other tests have sent are forgotten."""
-    fast._seen = fast._fell = 0
-    fast._next_look, fast._warned = 256, False
+    fast._seen, fast._fell, fast._warned = 0, 0, False
     return fast
 
 
@@ -145,14 +155,104 @@ def test_a_student_of_ones_own_in_double_precision(tmp_path) -> None:
     assert torch.equal(again(LATER.double()), found(LATER.double()))
 
 
-def test_the_model_keeps_its_weights_and_is_left_in_evaluation_mode() -> None:
+def test_the_model_keeps_its_weights_and_its_mode() -> None:
     model = nn.Sequential(nn.Linear(P, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, CLASSES)).eval()
     model[1].train()
     before = [p.clone() for p in model.parameters()]
     replaced(model)
     assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
     assert all(p.grad is None for p in model.parameters())
-    assert not model[1].training
+    assert model[1].training
+    assert not model[2].training
+
+
+def test_training_mode_does_not_reach_inside() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(P, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, CLASSES))
+    found = replaced(model.eval())
+    before = found(LATER), model[1].running_mean.clone()
+    assert model.train()[1].training
+    found.train()
+    assert torch.equal(found(LATER), before[0])
+    assert torch.equal(model[1].running_mean, before[1])
+    assert model[1].training
+
+
+class InPlace(nn.Module):
+    """The first layer overwrites what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.rest = nn.Sequential(nn.Linear(P, 32), nn.Tanh(), nn.Linear(32, CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rest(nn.functional.relu(x, inplace=True))
+
+
+def test_a_model_that_works_in_place_gets_copies() -> None:
+    model, rows, later = InPlace(), FRESH.clone(), LATER.clone()
+    with pytest.warns(NotSoDeepWarning, match="overwrites the rows"):
+        found = replaced(model, calibration=rows)
+    assert torch.equal(rows, FRESH)
+    differs = found(later).argmax(1) != model(LATER.clone()).argmax(1)
+    assert torch.equal(later, LATER)
+    assert float(differs.double().mean()) <= 0.03 + 3.0 * (0.03 / len(LATER)) ** 0.5
+    with pytest.raises(InvalidInputError, match="take inplace=False"):
+        replaced(student=InPlace())
+
+
+class Plain(nn.Module):
+    """Outputs of every kind from one linear layer."""
+
+    def __init__(self, form) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.inner, self.form = nn.Linear(P, CLASSES), form
+
+    def forward(self, x: Tensor) -> object:
+        return self.form(self.inner(x))
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "shape"),
+    [
+        (lambda y: y.double(), {}, (CLASSES,)),
+        (lambda y: (4 * y).long(), {}, (CLASSES,)),
+        (lambda y: (y, {"steps": 3}), {}, (CLASSES,)),
+        (lambda y: [y], {}, (CLASSES,)),
+        (lambda y: y > 0, {"tolerance": 0.5}, (CLASSES,)),
+        (lambda y: y[:, 0], {"tolerance": 0.3}, ()),
+        (lambda y: y[:, 0].round().long(), {"tolerance": 0.6}, ()),
+    ],
+    ids=["float64", "long", "tuple", "list", "bool", "scalar", "whole scalar"],
+)
+def test_outputs_of_every_kind(form, options: dict, shape: tuple[int, ...], tmp_path) -> None:
+    model = Plain(form)
+    found = replaced(model, disagreement=0.3, options=ReplaceOptions(steps=60, width=32), **options)
+    assert found(LATER.double()).shape == (len(LATER), *shape)  # rows of another precision are converted
+    assert found(LATER[:3]).dtype == torch.float32
+    found.save(tmp_path / "fast.safetensors")
+    again = Replacement.load(tmp_path / "fast.safetensors", model)
+    assert torch.equal(again(LATER), found(LATER))
+
+
+def test_another_model_is_refused(fast: Replacement, tmp_path) -> None:
+    path = tmp_path / "fast.safetensors"
+    fast.save(path)
+    shape = r"outputs of shape|does not answer the stored rows"
+    for other in (deq(seed=1), nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.2), P, 32, 7), lambda x: x[:, :CLASSES]):
+        with pytest.raises(CheckpointError, match=shape):
+            Replacement.load(path, other)
+    Replacement.load(path, deq(solver=nsd.nn.SolverOptions(tol=1e-6)))  # its solver may be tightened
+
+
+def test_calibration_rows_that_were_distilled_are_refused() -> None:
+    for rows in (TRAIN, torch.cat([FRESH[:1500], TRAIN[:500]])):
+        with pytest.raises(InvalidInputError, match="calibration rows are rows of X"):
+            replaced(calibration=rows)
+    signs = torch.sign(X)  # 64 different rows: each calibration row is a row of X, by chance
+    assert replaced(rows=signs[:2000], calibration=signs[2000:4000], disagreement=0.3).certificate.measured == 2000
 
 
 @pytest.mark.parametrize("kind", ["list", "pairs", "generator"])
@@ -167,12 +267,12 @@ def test_batches_are_data(kind: str) -> None:
 
 
 def test_a_stream_is_sampled_evenly() -> None:
-    from notsodeep.nn.replacement import _sampled
+    from notsodeep.nn.teacher import sampled as sample
 
     rows = torch.arange(400.0)[:, None]
     counts = torch.zeros(400)
     for seed in range(500):
-        kept = _sampled(rows.split(64), "X", 40, torch.Generator().manual_seed(seed))
+        kept = sample(rows.split(64), "X", 40, torch.Generator().manual_seed(seed))
         assert len(kept) == 40
         counts[kept[:, 0].long()] += 1
     # each row is held with probability 1/10: 50 times of 500, with a spread of 6.7
@@ -198,6 +298,105 @@ def test_a_torchdeq_module() -> None:
     found = replaced(model)
     assert found.certificate.coverage > 0.3
     assert found(LATER).shape == (len(LATER), CLASSES)
+
+
+# -- many rows, ladders, labels --------------------------------------------------------------------------
+def test_predict_gives_what_the_replacement_gives(unseen: Replacement) -> None:
+    expected = unseen(LATER)
+    close = {"rtol": 0, "atol": solved(1e-5)}  # the model solves other batches
+    torch.testing.assert_close(unseen.predict(LATER), expected, **close)
+    torch.testing.assert_close(torch.from_numpy(unseen.predict(LATER.numpy(), 100)), expected, **close)
+    assert unseen.drift().rows == 3 * len(LATER)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(LATER, LATER[:, 0]), 128)
+    parts = list(unseen.predict(loader, 200))
+    assert [len(part) for part in parts] == [len(x) for x, _ in loader]
+    torch.testing.assert_close(torch.cat(parts), expected, **close)
+    assert unseen.predict(LATER[:0]).shape == (0, CLASSES)
+    with pytest.raises(InvalidInputError, match="expected a tensor of shape"):
+        unseen.predict(LATER[:, :2])
+
+
+def test_predict_asks_the_model_in_full_batches_and_holds_few(fast: Replacement, monkeypatch) -> None:
+    sizes: list[int] = []
+    counted = Replacement(lambda x: sizes.append(len(x)) or deq()(x), fast.rungs, fast.certificate, (P,), fast._known)
+    endless = (LATER[:500] for _ in iter(int, 1))  # a stream without an end
+    answers = counted.predict(endless, 256)
+    for _ in range(6):
+        next(answers)
+    assert min(sizes) >= 256
+    sizes.clear()
+    answers = counted.predict(endless, 10**6)
+    monkeypatch.setattr("notsodeep.nn.replacement.LIMITS", dataclasses.replace(LIMITS, waiting=3000 * CLASSES))
+    next(answers)  # though there is no full batch for the model yet
+    assert len(sizes) == 1
+
+
+def test_a_ladder_is_climbed(tmp_path) -> None:
+    model, agreed = deq(), 0.02
+    loose = deq(solver=nsd.nn.SolverOptions(tol=0.05))
+    found = replaced(model, ladder=["student", loose, model], disagreement=agreed)
+    student, rung = found.certificate.rungs
+    assert student.share > 0.2 < rung.share
+    assert student.share + rung.share == pytest.approx(found.certificate.coverage)
+    differs = found(LATER).argmax(1) != model(LATER).argmax(1)
+    assert float(differs.double().mean()) <= agreed + 3.0 * (agreed / len(LATER)) ** 0.5
+    _, score = found.scored(LATER)
+    second = (score < student.threshold) & (found.rungs[1](LATER)[1] >= rung.threshold)
+    torch.testing.assert_close(found(LATER)[second], loose(LATER)[second].detach(), rtol=0, atol=solved(0.05))
+    found.save(tmp_path / "fast.safetensors")
+    assert torch.equal(Replacement.load(tmp_path / "fast.safetensors", model, [loose])(LATER), found(LATER))
+    for others in (None, [deq(seed=3)]):
+        with pytest.raises(CheckpointError, match=r"give student=|does not answer the stored rows"):
+            Replacement.load(tmp_path / "fast.safetensors", model, others)
+
+
+def test_auto_ladders_have_looser_solvers(monkeypatch, tmp_path) -> None:
+    model = deq(solver=nsd.nn.SolverOptions(tol=1e-4))
+    monkeypatch.setattr("notsodeep.nn.ladder._CHEAPER", 1e9)  # whatever they cost here
+    found = replaced(model, ladder="auto")
+    loose = [rung.student.teacher.model for rung in list(found.rungs)[1:]]
+    assert [round(one.solver.tol, 6) for one in loose] == [0.01, 0.001]
+    assert all(one.recurrent is model.recurrent for one in loose)
+    assert model.solver.tol == 1e-4  # as it was given
+    found.save(tmp_path / "fast.safetensors")
+    assert torch.equal(Replacement.load(tmp_path / "fast.safetensors", model)(LATER), found(LATER))
+
+
+def test_rungs_with_scores_of_their_own_and_abstention() -> None:
+    model = deq()
+
+    def noisy(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.where(x[:, :1] > 0, model(x), -model(x)), x[:, 0]
+
+    found = replaced(model, ladder=[noisy, "abstain"], disagreement=0.05)
+    assert found.certificate.score == "own"
+    assert found.certificate.threshold > -0.2
+    outputs = found(LATER)
+    answered = LATER[:, 0] >= found.certificate.threshold
+    assert bool(outputs[~answered].isnan().all())
+    assert not bool(outputs[answered].isnan().any())
+    assert "get no answer" in repr(found)
+
+
+def test_labels_and_fields() -> None:
+    model = deq()
+    truth = model(X).argmax(1)
+    truth[::7] = 0
+    found = replaced(model, labels=truth[2000:4000], disagreement=0.05)
+    wrong = [(m(LATER).argmax(1) != truth[4000:]).double().mean() for m in (found, model)]
+    assert float(wrong[0] - wrong[1]) <= 0.05 + 3.0 * (0.05 / len(LATER)) ** 0.5
+    assert "against labels" in repr(found)
+    with pytest.warns(NotSoDeepWarning, match="no calibration rows"):
+        assert replaced(model, labels=truth[:2000], disagreement=0.1, calibration=None).certificate.labels
+
+    def field(x: Tensor) -> Tensor:  # 3 classes of 2 x 3 pixels
+        return torch.stack([x, x.flip(1), -x], 1).reshape(-1, 3, 2, 3)
+
+    found = replaced(field, tolerance=(None, 0.2), disagreement=0.2)
+    off = (found(LATER).argmax(1) != field(LATER).argmax(1)).flatten(1).double().mean(1) > 0.2
+    assert float(off.double().mean()) <= 0.2 + 3.0 * (0.2 / len(LATER)) ** 0.5
+    numbers = replaced(field, tolerance=(0.3, 0.2), disagreement=0.2)
+    assert "in more than 0.2 of the pixels" in repr(numbers)
 
 
 # -- afterwards ------------------------------------------------------------------------------------------
@@ -258,9 +457,10 @@ def test_onnxruntime_computes_outputs_and_score(kind: str, fast: Replacement, tm
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
     from notsodeep.nn.student import Data, Scored
+    from notsodeep.nn.teacher import Agreement
 
-    scored = Scored(fast.student, kind, Data(TRAIN, deq()(TRAIN).detach(), None)).eval()
-    chosen = Replacement(deq(), scored, fast.certificate, fast.shape)
+    scored = Scored(fast.student, kind, Data(TRAIN, deq()(TRAIN).detach(), Agreement())).eval()
+    chosen = Replacement(deq(), [scored], fast.certificate, fast.shape, None)
     session = runtime.InferenceSession(str(chosen.export_onnx(tmp_path / "student.onnx")))
     for x in (LATER, LATER[:1]):
         found = session.run(["y", "score"], {"x": x.numpy()})
@@ -288,10 +488,18 @@ def changing(x: Tensor) -> Tensor:
         (lambda x: deq()(x)[:, :1], {}, r"shape \(1,\) for each row, which are no scores of two or more classes"),
         (lambda x: deq()(x) + torch.tensor([1e6, 0.0, 0.0]), {}, "into one class"),
         (lambda x: deq()(x)[:-1], {}, "one row per input"),
-        (lambda x: [deq()(x)], {}, "must return a tensor"),
+        (lambda x: {"logits": deq()(x)}, {}, "must return a tensor .* with 'logits' for"),
+        (lambda x: deq()(x).argmax(1), {}, "let the model return these"),
+        (lambda x, y: x, {}, "takes them joined, and splits them itself"),
         (None, {"disagreement": 0.0}, "disagreement must lie strictly between 0 and 1"),
         (None, {"confidence": 1.0}, "confidence must lie strictly between 0 and 1"),
         (None, {"tolerance": -1.0}, "tolerance must be a positive number"),
+        (None, {"tolerance": (None, 2.0)}, "the share of pixels must be a positive number below one"),
+        (None, {"ladder": ["student", "model"]}, "ladder must be 'auto' or a sequence of functions"),
+        (lambda x: deq()(x), {"ladder": "auto"}, "needs a module with a solver"),
+        (nn.Linear(P, 3), {"ladder": "auto"}, "finds no solver in Linear"),
+        (None, {"ladder": [nn.Linear(P, 2), "abstain"]}, "must have the outputs of the model"),
+        (None, {"labels": [0, 1]}, "for each of 2,000 rows"),
         (None, {"calibration": FRESH[:, :4]}, "calibration rows have shape"),
         (None, {"calibration": torch.full((500, P), torch.nan)}, "calibration holds NaN"),
         (None, {"rows": TRAIN[:, 0]}, "X must have two dimensions"),

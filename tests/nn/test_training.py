@@ -344,9 +344,17 @@ def test_finite_weights_with_outputs_that_are_not_finite_are_divergence(tmp_path
 
 
 # -- refusals --------------------------------------------------------------------------------------------
-def test_divergence_is_an_error() -> None:
+def test_divergence_is_an_error_and_the_last_good_weights_stay() -> None:
+    model, data = enn(), (blobs()[0], blobs()[0][:, :3])
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    nsd.nn.fit(model, data, epochs=1, optimiser=optimiser)
+    good = [p.clone() for p in model.parameters()]
+    optimiser.param_groups[0]["lr"] = 1e30
     with pytest.raises(ConvergenceError, match="training diverged"):
-        nsd.nn.fit(enn(), (blobs()[0], blobs()[0][:, :3]), epochs=5, lr=1e6)
+        nsd.nn.fit(model, data, epochs=5, optimiser=optimiser)
+    assert all(torch.equal(old, new) for old, new in zip(good, model.parameters(), strict=True))
+    optimiser.param_groups[0]["lr"] = 0.01
+    nsd.nn.fit(model, data, epochs=1, optimiser=optimiser)  # its momentum is finite, too
 
 
 def test_the_global_generator_is_left_alone() -> None:

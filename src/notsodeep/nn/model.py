@@ -25,9 +25,14 @@ class NetworkLimits:
     """The tuning numbers of this room."""
 
     onnx_bytes: int = 1 << 30  # weights above this go to a second file: one ONNX file holds less than two GiB
+    scores: tuple[str, ...] = ("margin", "softmax margin", "head", "own")  # by which a rung says how sure it is
     least_coverage: float = 0.05  # a student that answers less of the rows than that costs more than it saves
     most_rows: int = 100_000  # held of an iterable: 300 MB of MNIST's images, and more than any certificate needs
     noise: float = 0.1  # of mixed rows at most, over the standard deviation of the data: images stay recognisable
+    least_pool: int = 8192  # mixed rows that the model answers before a student is trained, at least, ...
+    pool_share: int = 4  # ... and for each row of the data
+    head_steps: int = 600  # of a small network that learns a score from a few thousand rows: a second
+    waiting: int = 1 << 26  # outputs that predict holds while it collects rows for the model: 256 MB
     batch: int = 1024  # rows that are evaluated together: enough to fill two cores or a GPU at width 1,024
 
 

@@ -1,28 +1,41 @@
-"""A trained model replaced by a student wherever the two are sure to agree, with a bound on how often they differ."""
+"""A trained model replaced by cheaper ones wherever they are sure to agree, with a bound on how often they differ."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .._arguments import check_fields, checked, shown, whole, whole_seed
-from .._arrays import as_numbers, as_rows, bad_row
+from .._arrays import as_numbers, like
+from .._words import as_html
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, warn
-from .certify import Certificate, Drift, certify, check_promise, check_rows, compare_samples
+from .certify import Certificate, Drift, Measured, certify, check_promise, check_rows, compare_samples
 from .checkpoint import check_shapes, read_file, write_file
 from .enn import write_onnx
+from .ladder import Called, common_scale, looser, looser_rungs, scores_of, thresholds_of, with_score
 from .model import LIMITS, in_batches, median_times
-from .student import SCORES, Data, ReplaceOptions, Scored, Student, distil, train_head, width_of
+from .student import OWN, Data, ReplaceOptions, Scored, Student, distil, mix, width_of
+from .teacher import Agreement, Teacher, check_fresh, evaluating, is_stream, read_rows, rows_of
 
 _SHARES = (0.6, 0.15, 0.25)  # of X without calibration rows: distilled, chosen, measured
+_KNOWN_ROWS = 16  # by whose outputs a stored replacement knows its model
+
+
+class Training(TypedDict, total=False):
+    """How the student is trained."""
+
+    student: nn.Module | None
+    options: ReplaceOptions | None
+    seed: int
+    progress: bool | None
 
 
 @checked
@@ -33,11 +46,10 @@ def replace(
     disagreement: float = 0.002,
     confidence: float = 0.95,
     calibration: Any = None,
-    tolerance: float | None = None,
-    student: nn.Module | None = None,
-    options: ReplaceOptions | None = None,
-    seed: int = 0,
-    progress: bool | None = None,
+    labels: Any = None,
+    tolerance: Any = None,
+    ladder: Any = None,
+    **training: Unpack[Training],
 ) -> Replacement:
     """Train a cheap student of a model, and bound how often the two together differ from the model alone.
 
@@ -47,8 +59,9 @@ def replace(
     Parameters
     ----------
     model : nn.Module or callable
-        From rows to one row of outputs each: an ``nsd.nn.DEQ``, a torchdeq module, any other. It is called without
-        gradients, on its own device, in evaluation mode, in which it is left.
+        From rows to one row of outputs each: an ``nsd.nn.DEQ``, a torchdeq module, any other. It is called on copies of
+        the rows, without gradients, on its own device, in evaluation mode, and left in the mode in which it was. Of a
+        tuple the first entry is replaced.
     X : array of shape (n, ...), or iterable of such batches
         Unlabelled rows, of an iterable at most 100,000. They may have trained the model if ``calibration`` is given.
     disagreement, confidence : float
@@ -57,15 +70,22 @@ def replace(
     calibration : array of shape (n, ...), or iterable of such batches, optional
         Rows as fresh as the inputs to come; all of them are measured. Without it a quarter of X is, which is right only
         if the model was not trained on X.
-    tolerance : float, optional
+    labels : array of shape (n,) or of the outputs' shape, optional
+        True answers to the calibration rows (to X without them). The promise is then that the replacement is wrong on
+        at most this much more of the inputs than the model is.
+    tolerance : float, or pair of float and share, optional
         For outputs that are numbers: the error that counts as agreement. By default the largest output is the answer.
-    student : nn.Module, optional
-        A network of your own, trained in place. By default one hidden layer of ReLU units with standardisation inside.
-    options : ReplaceOptions, optional
-        Width of the default student, steps of its training, mixed rows.
-    seed : int
-    progress : bool, optional
-        Whether a progress bar is shown; by default on a terminal.
+        For fields a pair: (error, share) lets that share of the pixels be further off, (None, share) have another
+        class; classes are then the second axis.
+    ladder : "auto" or sequence, optional
+        Networks that are asked one after the other, the cheapest first, as ``["student", looser, model]``: functions
+        from rows to outputs, or to (outputs, score). ``"student"`` is the one that is trained here; the last entry is
+        the model, or ``"abstain"`` for no answer (rows of NaN). ``"auto"`` asks the student and the model with looser
+        tolerances of its solver, where these are quicker. All of them are tested together.
+    **training
+        ``student`` (an nn.Module of your own that is trained in place; by default one hidden layer of ReLU units with
+        standardisation inside), ``options`` (a ``ReplaceOptions``: width of the default student, steps, mixed rows),
+        ``seed`` (an int) and ``progress`` (whether a progress bar is shown; by default on a terminal).
 
     Returns
     -------
@@ -86,34 +106,35 @@ def replace(
     >>> fast(X[:4]).shape, fast.certificate.coverage > 0.5
     (torch.Size([4, 2]), True)
     """
-    check_promise(disagreement, confidence, tolerance)
-    options = options or ReplaceOptions()
+    check_promise(disagreement, confidence)
+    options, seed = training.get("options") or ReplaceOptions(), training.get("seed", 0)
     generator = torch.Generator().manual_seed(whole_seed(seed))
-    ask = _Model(model, tolerance)
-    rows = _as_rows(X, "X", generator, ask)
-    fresh = None if calibration is None else _as_rows(calibration, "calibration", generator, ask)
-    if fresh is not None and fresh.shape[1:] != rows.shape[1:]:
-        raise InvalidInputError(f"calibration rows have shape {tuple(fresh.shape[1:])}, X has {tuple(rows.shape[1:])}")
-    measured = round(_SHARES[2] * len(rows)) if fresh is None else len(fresh)
-    check_rows(measured, disagreement, confidence, _SHARES[2] if fresh is None else 1.0)
-    if fresh is None:
-        warn(
-            "no calibration rows were given: a quarter of X is taken for inputs as fresh as those to come. If the "
-            "model was trained on X they are not, and the promise is void; give calibration= rows that it has not seen"
-        )
-    train, choose, measure = _split(ask, rows, fresh, generator)
+    ask = Teacher(model, Agreement.of(tolerance))
+    rows = read_rows(X, "X", generator, ask.like)
+    fresh = None if calibration is None else read_rows(calibration, "calibration", generator, ask.like)
+    _check_rows(rows, fresh, disagreement, confidence)
+    beside = (X, rows) if fresh is None else (calibration, fresh)
+    truth = None if labels is None else _truth(labels, *beside)
+    train, choose, measure, truth = _split(ask, rows, fresh, truth, generator)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
-        if student is None:
-            student = Student(train.rows, train.answers, options.width or width_of(train, model))
-        _check_student(student, train)
-        distil(student, ask, train, choose, options, seed, progress)
-        scored, thresholds = _choose_score(student, ask, train, choose, options, disagreement, seed)
-    outputs, score = _scores(scored, measure.rows)
-    differs, unsteady = (part.cpu().numpy() for part in (measure.differs(outputs), _unsteady(ask, measure)))
-    used = {"distilled": len(train), "chosen": len(choose), "score": scored.kind, "tolerance": tolerance}
-    certificate = certify(score, differs, unsteady, thresholds, (disagreement, confidence), **used)
-    return Replacement(model, scored, certificate, rows.shape[1:])
+        pool = mix(train, ask, options, seed, training.get("progress"))
+        networks, abstains = _networks(ladder, ask, train)
+        if "student" in networks:
+            student = training.get("student") or Student(train, options.width or width_of(train, model))
+            _check_student(student, train)
+            distil(student, train, pool, choose, options, seed, training.get("progress"))
+            networks[networks.index("student")] = student
+        rungs = [with_score(one, train, pool, choose, options, disagreement, seed) for one in networks]
+    scale = common_scale(rungs, choose)
+    thresholds = thresholds_of(rungs, scale, choose, train)
+    again = _asked_again(ask, measure)
+    measured, alone = _measure(rungs, scale, measure, measure.answers if abstains else again, truth)
+    record: dict[str, Any] = {"distilled": len(train), "chosen": len(choose), "student_disagreement": alone}
+    record |= asdict(ask.agreement) | {"labels": truth is not None, "abstains": abstains}
+    record["rungs"] = [(rung.kind, *line) for rung, line in zip(rungs, scale, strict=True)]
+    certificate = certify(measured, thresholds, (disagreement, confidence), **record)
+    return Replacement(model, rungs, certificate, rows.shape[1:], Known.of(measure, again, rungs))
 
 
 # ---- the module ----------------------------------------------------------------------------------------------
@@ -139,11 +160,13 @@ class Replacement(nn.Module):
     ----------
     model : nn.Module or callable
         The model that is replaced.
-    scored : nn.Module
-        The student with its score: rows in, (outputs, score) out.
+    rungs : sequence of nn.Module
+        The student, and further rungs of a ladder, with their scores: rows in, (outputs, score) out.
     certificate : Certificate
     shape : tuple of int
         The shape of one row.
+    known : tuple of tensors
+        A few rows, with the outputs of the model and the rungs, by which :meth:`load` knows them again.
 
     Examples
     --------
@@ -151,11 +174,20 @@ class Replacement(nn.Module):
     >>> nsd.nn.Replacement.load("fast.safetensors", model)  # doctest: +SKIP
     """
 
-    def __init__(self, model: Any, scored: Scored, certificate: Certificate, shape: Iterable[int]) -> None:
+    def __init__(
+        self, model: Any, rungs: Sequence[Scored], certificate: Certificate, shape: Iterable[int], known: Any
+    ) -> None:
         super().__init__()
-        self.model, self.scored, self.certificate, self.shape = model, scored, certificate, tuple(shape)
-        self._seen, self._fell, self._next_look, self._warned = 0, 0, 256, False
-        self.eval()
+        self.model, self.rungs, self.certificate, self.shape = model, nn.ModuleList(rungs), certificate, tuple(shape)
+        self._known, self._seen, self._fell, self._warned = known, 0, 0, False
+        self._ask = Teacher(model, Agreement(certificate.tolerance, certificate.share))
+        self._ask.shape = None if known is None else tuple(known.answers[0].shape[1:])
+        self.training = False
+
+    @property
+    def scored(self) -> Scored:
+        """The student with its score: rows in, (outputs, score) out."""
+        return self.rungs[0]  # type: ignore[return-value]
 
     @property
     def student(self) -> nn.Module:
@@ -163,42 +195,100 @@ class Replacement(nn.Module):
         return self.scored.student
 
     def train(self, mode: bool = True) -> Replacement:
-        """Stay in evaluation mode, the only one that the certificate knows."""
-        return super().train(False)
+        """Stay in evaluation mode, the only one that the certificate knows; the model keeps its own."""
+        return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the student's outputs for the rows it is sure of, the model's for the others."""
-        outputs, left = self._answer(x)
-        self._count(len(x), left)
+        """Return the student's outputs for the rows it is sure of, those of the next rung or the model for others."""
+        outputs, fell = self._answer(x)
+        self._count(len(x), fell)
         return outputs
 
-    @torch.no_grad()
+    def predict(self, X: Any, batch_size: int = 8192) -> Any:
+        """Answer all rows by the student first, and what is left in full batches: the way for many rows.
+
+        Arrays give an array of outputs. An iterable of batches of any length gives an iterator over their outputs, in
+        order; at most a few dozen batches are held.
+        """
+        whole("batch_size", batch_size, most=2**31)
+        if is_stream(X):
+            return self._stream((rows_of(batch, "a batch of X") for batch in X), batch_size)
+        rows = as_numbers(X, "X").detach()
+        parts = list(self._stream(rows.split(batch_size) if len(rows) else [rows], batch_size))
+        return like(torch.cat(parts), X)
+
+    def _stream(self, batches: Iterable[Tensor], size: int) -> Iterator[Tensor]:
+        """Yield the outputs of batches once enough rows were left for a batch of the next rung."""
+        done: list[Tensor] = []
+        left: list[tuple[Tensor, Tensor]] = []
+        for batch in batches:
+            x = self._rows(batch.to(self.scored.scale.device))
+            outputs, open_rows = self._climb(x, 0)
+            done.append(outputs)
+            left.append((open_rows, x[open_rows]))
+            waiting = sum(len(part) for part, _ in left)
+            if waiting >= size or sum(part.numel() for part in done) > LIMITS.waiting:
+                yield from self._finish(done, left, size)
+                done, left = [], []
+        yield from self._finish(done, left, size)
+
+    def _finish(self, done: list[Tensor], left: list[tuple[Tensor, Tensor]], size: int) -> Iterator[Tensor]:
+        """Yield outputs of which the open rows have been answered by the later rungs, all together."""
+        fell = 0
+        if any(len(where) for where, _ in left):
+            parts = torch.cat([rows for _, rows in left])
+            found = [self._rest(part, 1) for part in parts.tensor_split(math.ceil(len(parts) / (2 * size)))]
+            fell = sum(count for _, count in found)
+            answers = torch.cat([outputs for outputs, _ in found]).split([len(where) for where, _ in left])
+            done = [one.index_copy(0, where, found) for one, (where, _), found in zip(done, left, answers, strict=True)]
+        self._count(sum(len(one) for one in done), fell)
+        yield from done
+
     def _answer(self, x: Tensor) -> tuple[Tensor, int]:
-        """Return the outputs, and how many of them are the model's."""
+        """Return the outputs, and how many rows no rung answered."""
+        return self._rest(self._rows(x), 0)
+
+    def _rows(self, x: Tensor) -> Tensor:
         if not isinstance(x, Tensor) or tuple(x.shape[1:]) != self.shape or x.ndim < 1:
             given = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise InvalidInputError(f"expected a tensor of shape (rows, {str(self.shape)[1:-1]}), got {given}")
-        outputs, score = self.scored(x)
-        left = (~(score >= self.certificate.threshold)).nonzero()[:, 0]
-        if len(left):
-            outputs = outputs.index_copy(0, left, self.model(x[left]).to(outputs.dtype))
-        return outputs, len(left)
+        own = self.scored.scale
+        if x.device != own.device or x.is_complex():
+            raise InvalidInputError(f"expected real rows on {own.device}, got {x.dtype} on {x.device}; move them there")
+        return x.detach().to(own.dtype)
+
+    def _rest(self, x: Tensor, k: int) -> tuple[Tensor, int]:
+        """Return the outputs of rung k and of those after it, and how many rows none of them answered."""
+        if k == len(self.rungs):
+            if self.certificate.abstains:
+                return x.new_full((len(x), *self._known.answers[0].shape[1:]), math.nan), len(x)
+            return self._ask(x), len(x)
+        outputs, left = self._climb(x, k)
+        if not len(left):
+            return outputs, 0
+        others, fell = self._rest(x[left], k + 1)
+        return outputs.index_copy(0, left, others.to(outputs.dtype)), fell
+
+    def _climb(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Return the outputs of rung k, and the numbers of the rows of which it is not sure."""
+        with evaluating(self.rungs[k]):
+            outputs, score = self.rungs[k](x)
+        return outputs, (~(score.double() >= self.certificate.rungs[k].threshold)).nonzero()[:, 0]
 
     # -- after calibration -------------------------------------------------------------------------------
     def drift(self) -> Drift:
-        """Compare the share of rows that the model had to answer since calibration with that of the measured rows."""
+        """Compare the share of rows that no rung answered since calibration with that of the measured rows."""
         return compare_samples(self.certificate, self._seen, self._fell)
 
     def _count(self, rows: int, fell: int) -> None:
         self._seen, self._fell = self._seen + rows, self._fell + fell
-        if self._seen < self._next_look or self._warned:
+        if self._warned or not rows:
             return
-        self._next_look = 2 * self._seen  # looks are few, so that chance alone rarely warns
         found = self.drift()
         if found.p_value < 1e-4:
             self._warned = True
             warn(
-                f"of the last {found.rows:,} rows the model had to answer {found.share:.2%}, of those at calibration "
+                f"of the last {found.rows:,} rows {found.share:.2%} were left by the student, of those at calibration "
                 f"{found.expected:.2%} (p = {found.p_value:.1e}): the inputs have changed, and the promise speaks of "
                 "inputs like those of calibration. Call replace again on rows like these"
             )
@@ -206,41 +296,51 @@ class Replacement(nn.Module):
     def measure(self, x: Tensor, repeats: int = 9) -> Timing:
         """Return the median times of model, replacement and bare student on a batch, measured in turns."""
         self._answer(x)  # refuses what is no batch of rows
-        return Timing(*median_times((self.model, self._answer, self.student), x, whole("repeats", repeats)))
+        x = self._rows(x).clone()
+        with evaluating(self.model):
+            return Timing(*median_times((self.model, self._answer, self.student), x, whole("repeats", repeats)))
 
     # -- elsewhere ---------------------------------------------------------------------------------------
     def save(self, path: str | Path) -> None:
-        """Write student, threshold and certificate to one safetensors file; the model is not in it."""
-        student: dict[str, Any] = {"class": type(self.student).__name__}
-        if isinstance(self.student, Student):
-            student |= {"width": self.student.hidden.out_features, "outputs": list(self.student.shape)}
-        document = {"shape": list(self.shape), "student": student, "certificate": asdict(self.certificate)}
-        write_file(path, self.scored.state_dict(), {"kind": "replacement", **document})
+        """Write student, thresholds and certificate to one safetensors file; the model is not in it."""
+        tensors = {
+            f"{k}.{name}": value for k, rung in enumerate(self.rungs) for name, value in rung.state_dict().items()
+        }
+        tensors |= {f"known.{k}": value for k, value in enumerate([*self._known[:2], *self._known.answers])}
+        rungs = [_description(rung.student) for rung in self.rungs]
+        document = {"shape": list(self.shape), "rungs": rungs, "certificate": asdict(self.certificate)}
+        write_file(path, tensors, {"kind": "replacement", **document})
 
     @staticmethod
-    def load(path: str | Path, model: Callable[..., Any], student: nn.Module | None = None) -> Replacement:
-        """Read what :meth:`save` wrote of this model; a student of your own needs a network of its architecture."""
-        schema = {"shape": Sequence[int], "student": dict[str, Any], "certificate": dict[str, Any]}
+    def load(path: str | Path, model: Callable[..., Any], student: Any = None) -> Replacement:
+        """Read what :meth:`save` wrote of this model, which must answer a few stored rows as it did then.
+
+        A student of your own needs a network of its architecture, and other rungs of a ladder the functions
+        themselves: ``student`` is one of them, or a list.
+        """
+        schema = {"shape": Sequence[int], "rungs": list[dict[str, Any]], "certificate": dict[str, Any]}
         tensors, document = read_file(path, "replacement", schema)
+        given = iter(student if isinstance(student, list | tuple) else [] if student is None else [student])
         try:
-            certificate, about = Certificate(**document["certificate"]), document["student"]
-            if student is None and about["class"] != "Student":
-                raise CheckpointError(f"{path} holds a student {about['class']}: give student=, a network like it")
-            if student is None:
-                check_fields(about, {"class": str, "width": int, "outputs": Sequence[int]})
-                check_shapes(tensors, {"student.hidden.weight": (about["width"], math.prod(document["shape"]))})
-                check_shapes(tensors, {"student.centre": (math.prod(about["outputs"]),)})
-            rows = tensors["scale"].new_zeros(1).expand(2, *document["shape"])  # takes no memory
-            if student is None:
-                student = Student(rows, rows.new_zeros(2, *about["outputs"]), about["width"])
-            answers = torch.zeros_like(student.eval()(rows))
-            scored = Scored(student, certificate.score, Data(rows, answers, certificate.tolerance))
-            scored.load_state_dict(tensors)
-        except (KeyError, TypeError, RuntimeError, ValueError) as error:
+            certificate, known = Certificate(**document["certificate"]), Known.read(tensors, document["shape"])
+            agreement = Agreement(certificate.tolerance, certificate.share)
+            rungs = []
+            for k, (about, said) in enumerate(zip(document["rungs"], certificate.rungs, strict=True)):
+                own = {name[len(f"{k}.") :]: value for name, value in tensors.items() if name.startswith(f"{k}.")}
+                data = Data(known.rows[:2], known.answers[0][:2], agreement)
+                network = _read_network(about, own, data, model, given)
+                if (said.score == OWN) != (isinstance(network, Called) and network.scores):
+                    raise CheckpointError("a rung has a score of its own if it returns one, and only then")
+                scored = Scored(network, said.score, data)
+                scored.load_state_dict(own)
+                rungs.append(scored.eval())
+            found = Replacement(model, rungs, certificate, document["shape"], known)
+            weights = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+            found = found if weights is None else found.to(weights.device)
+            known.check(found)
+        except (KeyError, TypeError, RuntimeError, ValueError, IndexError, StopIteration, NotSoDeepError) as error:
             raise CheckpointError(f"{path} does not describe this replacement: {error}") from error
-        found = Replacement(model, scored, certificate, document["shape"])
-        like = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-        return found if like is None else found.to(like.device)
+        return found
 
     def export_onnx(self, path: str | Path) -> Path:
         """Write the student as ONNX with outputs ``y`` and ``score``; rows below the threshold are the model's."""
@@ -252,153 +352,214 @@ class Replacement(nn.Module):
         beside = f" ({size / own:.1%} of the model's)" if own else ""
         return f"{self.certificate}\ncosts     {size:,} parameters{beside} for every row; the model for the others"
 
+    def _repr_html_(self) -> str:
+        return as_html("Replacement", ((line[:10].strip(), line[10:]) for line in repr(self).splitlines()))
 
-# ---- rows and answers ----------------------------------------------------------------------------------------
+
+class Known(NamedTuple):
+    """A few rows, what the model and the rungs that are not stored answered, and how far they may be from that."""
+
+    rows: Tensor
+    allowed: Tensor
+    answers: list[Tensor]
+
+    @staticmethod
+    def of(measure: Data, again: Tensor, rungs: Sequence[Scored]) -> Known:
+        """Take the first measured rows; solvers stop by the batch, and other devices round differently."""
+        some = measure[:_KNOWN_ROWS]
+        allowed = 4.0 * (again - measure.answers).abs().max() + 1e-3 * measure.scale
+        return Known(some.rows, allowed, [some.answers, *(called(some.rows) for called in _called(rungs))])
+
+    @staticmethod
+    def read(tensors: Mapping[str, Tensor], shape: Sequence[int]) -> Known:
+        """Read them from the tensors of a file."""
+        found = [tensors[f"known.{k}"] for k in range(sum(name.startswith("known.") for name in tensors))]
+        rows, allowed, *answers = found
+        check_shapes(tensors, {"known.0": (len(rows), *shape), "known.1": ()})
+        check_shapes(tensors, {f"known.{k}": (len(rows), *answers[0].shape[1:]) for k in range(2, len(found))})
+        return Known(rows, allowed, answers)
+
+    def check(self, fast: Replacement) -> None:
+        """Refuse another model, or another rung, than answered these rows."""
+        asked = [] if fast.certificate.abstains else [("the model", fast._ask)]
+        asked += [(called.name, called) for called in _called(fast.rungs)]
+        answers = self.answers[fast.certificate.abstains :]
+        rows = self.rows.to(fast.scored.scale.device)
+        for (name, ask), before in zip(asked, answers, strict=True):
+            now = ask(rows)
+            if now.shape != before.shape or not bool(((now - before.to(now)).abs() <= self.allowed.to(now)).all()):
+                raise CheckpointError(
+                    f"{name} does not answer the stored rows as it did when this was certified: the promise speaks of "
+                    "that one alone. Give it, or call replace for this one"
+                )
 
 
-class _Model:
-    """The model as it is asked here: in evaluation mode, in batches, its outputs checked."""
+def _called(rungs: Any) -> list[Teacher]:
+    return [rung.student.teacher for rung in rungs if isinstance(rung.student, Called)]
 
-    def __init__(self, model: Any, tolerance: float | None) -> None:
-        self.model, self.tolerance = model.eval() if isinstance(model, nn.Module) else model, tolerance
-        self.like = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-        self.shape: tuple[int, ...] | None = None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        try:
-            with torch.no_grad():
-                outputs = self.model(x)
-        except NotSoDeepError:
-            raise
-        except (RuntimeError, TypeError, IndexError) as error:
-            raise InvalidInputError(f"the model fails on rows of shape {tuple(x.shape)}: {error}") from error
-        told = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        if told[:1] != x.shape[:1]:
-            raise InvalidInputError(f"the model must return a tensor with one row per input, got {told} for {len(x)}")
-        shape = tuple(outputs.shape[1:])
-        if self.tolerance is None and (len(shape) != 1 or shape[0] < 2):
-            raise InvalidInputError(
-                f"the model has outputs of shape {shape} for each row, which are no scores of two or more classes; for "
-                "numbers give tolerance=, the error that counts as agreement"
+def _description(network: nn.Module) -> dict[str, Any]:
+    """Return what a file says of a rung."""
+    if isinstance(network, Student):
+        return {"class": "Student", "width": network.hidden.out_features, "outputs": list(network.shape)}
+    if isinstance(network, Called):
+        return {"class": "Called", "factor": network.factor, "scores": network.scores}
+    return {"class": type(network).__name__}
+
+
+def _read_network(
+    about: Mapping[str, Any], tensors: Mapping[str, Tensor], data: Data, model: Any, given: Iterator[Any]
+) -> nn.Module:
+    """Return the network of a rung, ready for its weights: one that is described, or the next that was given."""
+    if about["class"] == "Student":
+        check_fields(about, {"class": str, "width": int, "outputs": Sequence[int]})
+        check_shapes(tensors, {"student.hidden.weight": (about["width"], data.rows[0].numel())})
+        check_shapes(tensors, {"student.centre": (math.prod(about["outputs"]),)})
+        if tuple(about["outputs"]) != tuple(data.answers.shape[1:]):
+            raise CheckpointError(
+                f"the student has outputs of shape {about['outputs']}, the stored answers have others"
             )
-        self.shape = shape if self.shape is None else self.shape
-        if shape != self.shape:
-            raise InvalidInputError(
-                f"the model has outputs of shape {self.shape} for one batch and {shape} for another"
-            )
-        bad = bad_row(outputs.reshape(len(outputs), -1)) if outputs.numel() else None
-        if bad is not None:
-            raise InvalidInputError(f"the model's outputs hold NaN or infinity (first in row {bad} of a batch)")
-        return outputs.detach()
-
-    def data(self, rows: Tensor) -> Data:
-        return Data(rows, in_batches(self, rows), self.tolerance)
-
-
-def _as_rows(X: Any, name: str, generator: torch.Generator, ask: _Model) -> Tensor:
-    """Return rows in the type and on the device of the model's weights; of an iterable of batches a sample."""
-    rows = _sampled(X, name, LIMITS.most_rows, generator) if _is_iterable(X) else as_numbers(X, name)
-    as_rows(rows.flatten(1) if rows.ndim > 1 else rows, name)  # refuses what is no data
-    like = ask.like if ask.like is not None and ask.like.is_floating_point() else None
-    return rows.detach().to(torch.float32) if like is None else rows.detach().to(like.device, like.dtype)
+        return Student(data, about["width"])
+    if about["class"] == "Called":
+        check_fields(about, {"class": str, "factor": float | None, "scores": bool})
+        if about["factor"] is not None:
+            return looser(model, about["factor"], data.agreement)
+    network = next(given, None)
+    if network is None:
+        raise CheckpointError(f"it holds a rung {shown(about['class'])}: give student=, a network like it")
+    if about["class"] != "Called":
+        return network
+    called = Called(network, data.agreement, "a rung of the ladder")
+    called.scores = about["scores"]
+    return called
 
 
-def _is_iterable(X: Any) -> bool:
-    if isinstance(X, list | tuple):
-        return bool(X) and isinstance(X[0], Tensor | np.ndarray) and X[0].ndim > 1
-    return isinstance(X, Iterable) and not isinstance(X, Tensor | str | bytes) and not hasattr(X, "__array__")
+# ---- rows and rungs ------------------------------------------------------------------------------------------
 
 
-def _sampled(batches: Iterable[Any], name: str, most: int, generator: torch.Generator) -> Tensor:
-    """Return at most so many rows of a stream that is read once: those with the largest of random keys."""
-    rows, keys = torch.empty(0), torch.empty(0)
-    for batch in batches:
-        part = as_numbers(batch[0] if isinstance(batch, list | tuple) else batch, f"a batch of {name}").detach().cpu()
-        rows = rows if len(rows) else part[:0]
-        if part.ndim < 2 or part.shape[1:] != rows.shape[1:]:
-            shapes = f"{tuple(part.shape[1:])} beside {tuple(rows.shape[1:])}"
-            raise InvalidInputError(f"the batches of {name} must hold rows of one shape, got rows of {shapes}")
-        rows = torch.cat([rows, part])
-        keys = torch.cat([keys, torch.rand(len(part), generator=generator)])
-        if len(rows) > most:
-            chosen = keys.topk(most).indices
-            rows, keys = rows[chosen], keys[chosen]
-    if not len(rows):
-        raise InvalidInputError(f"{name} is an iterable without a row; a generator can be read only once")
-    return rows
+def _check_rows(rows: Tensor, fresh: Tensor | None, disagreement: float, confidence: float) -> None:
+    """Refuse too few rows, and calibration rows that are not fresh or of another shape."""
+    if fresh is not None and fresh.shape[1:] != rows.shape[1:]:
+        raise InvalidInputError(f"calibration rows have shape {tuple(fresh.shape[1:])}, X has {tuple(rows.shape[1:])}")
+    measured = round(_SHARES[2] * len(rows)) if fresh is None else len(fresh)
+    check_rows(measured, disagreement, confidence, _SHARES[2] if fresh is None else 1.0)
+    if fresh is not None:
+        check_fresh(rows, fresh)
+        return
+    warn(
+        "no calibration rows were given: a quarter of X is taken for inputs as fresh as those to come. If the "
+        "model was trained on X they are not, and the promise is void; give calibration= rows that it has not seen"
+    )
 
 
-def _split(ask: _Model, rows: Tensor, fresh: Tensor | None, generator: torch.Generator) -> tuple[Data, Data, Data]:
-    """Return the rows to distil, to choose the score by, and to measure, with the model's answers."""
+def _truth(labels: Any, source: Any, rows: Tensor) -> Tensor:
+    """Return the true answers to rows, as a tensor beside them."""
+    if is_stream(source):
+        raise InvalidInputError("labels need their rows as one array, not as batches; join the batches")
+    found = as_numbers(labels, "labels").detach().to(rows.device)
+    if found.shape[:1] != rows.shape[:1] or not bool(torch.isfinite(found).all()):
+        raise InvalidInputError(
+            f"labels must be a finite class or row of numbers for each of {len(rows):,} rows, got {tuple(found.shape)}"
+        )
+    return found
+
+
+def _split(
+    ask: Teacher, rows: Tensor, fresh: Tensor | None, truth: Tensor | None, generator: torch.Generator
+) -> tuple[Data, Data, Data, Tensor | None]:
+    """Return the rows to distil, to choose the score by, and to measure, with the model's and the true answers."""
     order = torch.randperm(len(rows), generator=generator).to(rows.device)
     shares = _SHARES if fresh is None else (0.85, 0.15, 0.0)
     ends = [round(share * len(rows)) for share in itertools.accumulate(shares[:2])]
-    parts = [ask.data(rows[which]) for which in (order[: ends[0]], order[ends[0] : ends[1]])]
+    parts = [_answered(ask, rows[which]) for which in (order[: ends[0]], order[ends[0] : ends[1]])]
     if not all(len(part) > 1 for part in parts):
         raise InvalidInputError(f"X has {len(rows)} rows, too few to distil and to choose a score; give more")
-    if ask.tolerance is None and len(parts[0].answers.argmax(1).unique()) == 1:
+    if ask.agreement.tolerance is None and len(parts[0].answers.argmax(1).unique()) == 1:
         raise InvalidInputError(
             f"the model puts all {len(parts[0]):,} rows into one class: there is nothing to learn. Give rows of "
             "several classes, or tolerance= if its outputs are numbers"
         )
-    return parts[0], parts[1], ask.data(rows[order[ends[1] :]] if fresh is None else fresh)
+    if fresh is not None:
+        return parts[0], parts[1], _answered(ask, fresh), truth
+    last = order[ends[1] :]
+    return parts[0], parts[1], _answered(ask, rows[last]), None if truth is None else truth[last]
+
+
+def _answered(ask: Teacher, rows: Tensor) -> Data:
+    return Data(rows, in_batches(ask, rows), ask.agreement)
+
+
+def _networks(ladder: Any, ask: Teacher, train: Data) -> tuple[list[Any], bool]:
+    """Return the rungs before the last, "student" for the one to be trained, and whether the last one abstains."""
+    if ladder is None or ladder == "auto":
+        return ["student", *(looser_rungs(ask.model, train.rows, ask.agreement) if ladder else [])], False
+    rungs = list(ladder) if isinstance(ladder, list | tuple) else []
+    abstains = bool(rungs) and isinstance(rungs[-1], str) and rungs[-1] == "abstain"
+    if rungs and (abstains or rungs[-1] is ask.model):
+        rungs = rungs[:-1]
+    words = [rung for rung in rungs if isinstance(rung, str)]
+    if not rungs or words not in ([], ["student"]) or not all(isinstance(r, str) or callable(r) for r in rungs):
+        raise InvalidInputError(
+            "ladder must be 'auto' or a sequence of functions, as ['student', looser, model], whose last entry is the "
+            f"model or 'abstain'; got {shown(ladder)}"
+        )
+    found: list[Any] = []
+    for k, rung in enumerate(rungs):
+        found.append(rung if isinstance(rung, str) else Called(rung, ask.agreement, f"rung {k + 1} of the ladder"))
+        if isinstance(found[-1], Called):
+            found[-1].find_score(train.rows[:2])
+            if found[-1](train.rows[:2])[0].shape[-1:] != train.answers.shape[-1:]:
+                raise InvalidInputError(f"rung {k + 1} of the ladder must have the outputs of the model")
+    return found, abstains
 
 
 def _check_student(student: nn.Module, data: Data) -> None:
+    rows = data.rows[:2].clone()
     with torch.no_grad():
-        outputs = student.eval()(data.rows[:2])
+        outputs = student.eval()(rows)
     if not isinstance(outputs, Tensor) or outputs.shape != data.answers[:2].shape:
         raise InvalidInputError(
             f"the student must return outputs of shape {tuple(data.answers.shape[1:])} for each row as the model does, "
             f"got {tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else shown(outputs)}"
         )
+    if not torch.equal(rows, data.rows[:2]):
+        raise InvalidInputError(
+            "the student overwrites the rows that it is given, as nn.ReLU(inplace=True) does, and the model would see "
+            "what it left; take inplace=False"
+        )
     if not any(p.requires_grad for p in student.parameters()):
         raise InvalidInputError("the student has no parameter that requires a gradient: there is nothing to train")
 
 
-# ---- score, threshold, promise -------------------------------------------------------------------------------
+# ---- what is measured ----------------------------------------------------------------------------------------
 
 
-def _choose_score(
-    student: nn.Module, ask: _Model, train: Data, choose: Data, options: ReplaceOptions, allowed: float, seed: int
-) -> tuple[Scored, np.ndarray]:
-    """Return the student with the score that covers most at about the allowed disagreement, and its thresholds."""
-    half = len(choose) // 2
-    found: dict[str, tuple[float, Scored]] = {}
-    for kind in SCORES if train.tolerance is None else SCORES[-1:]:
-        scored = Scored(student, kind, train)
-        if kind == "head":
-            train_head(scored, ask, train, choose[:half], options, seed)
-        outputs, score = _scores(scored.eval(), choose[half:].rows)
-        order = np.argsort(-score, kind="stable")
-        differing = np.cumsum(choose[half:].differs(outputs).cpu().numpy()[order])
-        # the mean over several levels: at one of them a few rows of this split would decide
-        coverage = float(np.mean([np.mean(differing <= level * allowed * len(order)) for level in (0.5, 1, 2, 4)]))
-        # the head is learned, and has to be better by more than chance
-        found[kind] = coverage - (len(order) ** -0.5 if kind == "head" else 0.0), scored
-    best = max(found.values(), key=lambda pair: pair[0])[1]
-    seen = np.concatenate([_scores(best, part.rows)[1] for part in (choose, train[: 4 * LIMITS.batch])])
-    low, middle = seen.min(), np.median(seen)
-    # fresh rows may be less sure than these: the thresholds reach further down, and are dense there
-    return best, np.concatenate([seen, np.linspace(2.0 * low - middle, middle, 1000)])
+def _measure(
+    rungs: Sequence[Scored], scale: Sequence[tuple[float, float]], data: Data, rest: Tensor, truth: Tensor | None
+) -> tuple[Measured, float]:
+    """Return scores and losses of the measured rows, ``rest`` being the last answers, and how often rung 1 differs."""
+    found = [scores_of(rung, data.rows) for rung in rungs]
+    scores = [offset + slope * score for (_, score), (offset, slope) in zip(found, scale, strict=True)]
+    losses = [_loss(outputs, data, truth).cpu().numpy() for outputs in (*(one for one, _ in found), rest)]
+    alone = float(data.differs(found[0][0]).double().mean())
+    return Measured(np.stack(scores, 1), np.stack(losses, 1)), alone
 
 
-def _scores(scored: Scored, rows: Tensor) -> tuple[Tensor, np.ndarray]:
-    with torch.no_grad():
-        parts = [scored(batch) for batch in rows.split(LIMITS.batch)]
-    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]).double().cpu().numpy()
+def _loss(outputs: Tensor, data: Data, truth: Tensor | None) -> Tensor:
+    if truth is None:
+        return data.differs(outputs).int()
+    return data.agreement.wrong(outputs, truth).int() - data.agreement.wrong(data.answers, truth).int()
 
 
-def _unsteady(ask: _Model, data: Data) -> Tensor:
-    """Return the rows that the model answers differently when it is asked again among others, in smaller batches."""
+def _asked_again(ask: Teacher, data: Data) -> Tensor:
+    """Return the model's answers when it is asked again among others, in smaller batches."""
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0)).to(data.rows.device)
     again = torch.empty_like(data.answers)
     again[order] = in_batches(ask, data.rows[order], LIMITS.batch // 8)
-    changed = data.differs(again)
-    share = float(changed.double().mean())
+    share = float(data.differs(again).double().mean())
     if share > 0.05:
         raise InvalidInputError(
             f"the model's outputs depend on the batch: {share:.1%} of the rows get another answer among other rows. A "
             "replacement needs a model that answers each row by itself"
         )
-    return changed
+    return again

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from .._arguments import check_settings, not_negative, whole
 from .._progress import track
 from .model import LIMITS, in_batches
+from .teacher import Agreement
 
 Ask = Callable[[Tensor], Tensor]
-SCORES = ("margin", "softmax margin", "head")
+*SCORES, OWN = LIMITS.scores  # those that are tried, and the one that a rung of the ladder brings along
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class ReplaceOptions:
     lr : float
         The learning rate of Adam at the start; it falls to zero as a cosine.
     mixed : float
-        New rows made by mixing others, per row of the data: convex combinations of two rows, with noise. Each costs a
-        forward pass of the model.
+        New rows made by mixing others, per row of a batch: convex combinations of two rows, with noise. They are drawn
+        from a pool that the model answers once.
 
     Examples
     --------
@@ -66,7 +67,7 @@ class Data:
 
     rows: Tensor
     answers: Tensor
-    tolerance: float | None
+    agreement: Agreement
 
     @functools.cached_property
     def spread(self) -> float:
@@ -81,18 +82,16 @@ class Data:
     @functools.cached_property
     def temperature(self) -> Tensor:
         """The factor by which classes are softened: a quarter of the mean margin."""
-        if self.tolerance is not None:
+        if self.agreement.tolerance is not None:
             return torch.ones_like(self.scale)
         return (margin(self.answers).mean() / 4.0).clamp_min(torch.finfo(self.answers.dtype).tiny)
 
     def differs(self, outputs: Tensor) -> Tensor:
         """Return, for every row, whether these outputs are another answer than the model's."""
-        if self.tolerance is None:
-            return outputs.argmax(-1) != self.answers.argmax(-1)
-        return ~((outputs - self.answers).abs().flatten(1).amax(1) <= self.tolerance)
+        return self.agreement.differs(outputs, self.answers)
 
     def __getitem__(self, which: Any) -> Data:
-        return Data(self.rows[which], self.answers[which], self.tolerance)
+        return Data(self.rows[which], self.answers[which], self.agreement)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -125,14 +124,15 @@ class Student(nn.Module):
     centre: Tensor
     spread: Tensor
 
-    def __init__(self, rows: Tensor, answers: Tensor, width: int) -> None:
+    def __init__(self, data: Data, width: int) -> None:
         super().__init__()
+        rows, answers = data.rows, data.answers
         like: dict[str, Any] = {"dtype": rows.dtype, "device": rows.device}
         self.shape = tuple(answers.shape[1:])
         self.standardise = Standardise(rows)
         self.hidden = nn.Linear(len(self.standardise.mean), width, **like)
         self.readout = nn.Linear(width, math.prod(self.shape), **like)
-        self.register_buffer("centre", answers.flatten(1).mean(0))
+        self.register_buffer("centre", answers.reshape(len(answers), -1).mean(0))
         self.register_buffer("spread", answers.std().clamp_min(torch.finfo(answers.dtype).tiny))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -166,34 +166,37 @@ class Scored(nn.Module):
             self.head = nn.Sequential(nn.Linear(size, head_units, **like), nn.ReLU(), nn.Linear(head_units, 1, **like))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.kind == OWN:
+            return self.student(x)
         outputs = self.student(x)
         return outputs, self.score(x, outputs)
 
     def score(self, x: Tensor, outputs: Tensor) -> Tensor:
         """Return one number per row, the larger the surer."""
-        flat = outputs.flatten(1)
         if self.kind == "margin":
-            return margin(flat)
+            return margin(outputs)
         if self.kind == "softmax margin":
-            return margin(torch.softmax(flat / self.temperature, -1))
+            return margin(torch.softmax(outputs / self.temperature, 1))
         assert self.head is not None
         assert self.standardise is not None
+        flat = outputs.flatten(1) if outputs.ndim > 1 else outputs[:, None]
         gap = margin(flat) if flat.shape[1] > 1 else flat[:, 0]
         seen = torch.cat([self.standardise(x), flat / self.scale, gap[:, None] / self.scale], 1)
         return self.head(seen)[:, 0]
 
 
 def margin(outputs: Tensor) -> Tensor:
-    """Return the difference of the two largest outputs of every row."""
-    largest = outputs.topk(2, -1).values
-    return largest[:, 0] - largest[:, 1]
+    """Return the difference of the two largest outputs of every row; of fields the mean over the pixels."""
+    largest = outputs.topk(2, 1).values
+    gap = largest[:, 0] - largest[:, 1]
+    return gap if gap.ndim == 1 else gap.flatten(1).mean(1)
 
 
 # ---- training ------------------------------------------------------------------------------------------------
 
 
 def distil(
-    student: nn.Module, ask: Ask, data: Data, held: Data, options: ReplaceOptions, seed: int, progress: bool | None
+    student: nn.Module, data: Data, mixed: Data, held: Data, options: ReplaceOptions, seed: int, progress: bool | None
 ) -> None:
     """Train a student in place on rows and mixtures of them; the state that agrees most on ``held`` rows stays."""
     best, since, state = math.inf, 0, copy.deepcopy(student.state_dict())
@@ -203,7 +206,10 @@ def distil(
     told = [f"distilling {len(data):,} rows"]
     student.train()
     for step in track(range(options.steps), options.steps, lambda: told[-1], progress):
-        rows, answers = _batch(data, ask, options, generator)
+        parts = [data[_draw(data, options.batch_size, generator)]]
+        if len(mixed):
+            parts.append(mixed[_draw(mixed, round(options.mixed * options.batch_size), generator)])
+        rows, answers = torch.cat([part.rows for part in parts]), torch.cat([part.answers for part in parts])
         _descend(optimiser, _unlikeness(student(rows), answers, data), options.lr, step / options.steps)
         if (step + 1) % every == 0:
             differing = float(held.differs(in_batches(student.eval(), held.rows)).double().mean())
@@ -218,54 +224,50 @@ def distil(
     student.eval()
 
 
-def train_head(scored: Scored, ask: Ask, data: Data, held: Data, options: ReplaceOptions, seed: int) -> None:
-    """Teach the head which answers of the student are not the model's, on held rows and on mixtures of the others."""
+def train_head(scored: Scored, held: Data, mixed: Data, options: ReplaceOptions, seed: int) -> None:
+    """Teach the head which answers of the student are not the model's, on held rows and on mixtures of others."""
     assert scored.head is not None
     distance: Callable[..., Tensor]
     generator = torch.Generator().manual_seed(seed)
-    mixed = _mixed(data, 2 * len(held), generator)
-    pool = Data(torch.cat([held.rows, mixed]), torch.cat([held.answers, in_batches(ask, mixed)]), data.tolerance)
+    mixed = mixed[: 2 * len(held)]
+    pool = Data(torch.cat([held.rows, mixed.rows]), torch.cat([held.answers, mixed.answers]), held.agreement)
     outputs = in_batches(scored.student, pool.rows)
-    if data.tolerance is None:  # whether the student answers as the model does
+    if held.agreement.tolerance is None:  # whether the student answers as the model does
         target, distance = (~pool.differs(outputs)).to(outputs.dtype), nn.functional.binary_cross_entropy_with_logits
     else:  # minus the logarithm of its error
-        error = (outputs - pool.answers).abs().flatten(1).amax(1)
-        target, distance = -(error / data.tolerance).clamp_min(1e-6).log(), nn.functional.smooth_l1_loss
+        error = (outputs - pool.answers).abs().reshape(len(outputs), -1).amax(1)
+        target, distance = -(error / held.agreement.tolerance).clamp_min(1e-6).log(), nn.functional.smooth_l1_loss
     optimiser = torch.optim.Adam(scored.head.parameters(), lr=options.lr, weight_decay=1e-4)
-    steps = 600  # on a small network of a few thousand rows: a second
-    for step in range(steps):
+    for step in range(LIMITS.head_steps):
         which = _draw(pool, 2 * options.batch_size, generator)
         found = scored.score(pool.rows[which], outputs[which])
-        _descend(optimiser, distance(found, target[which]), options.lr, step / steps)
+        _descend(optimiser, distance(found, target[which]), options.lr, step / LIMITS.head_steps)
 
 
 def _unlikeness(outputs: Tensor, wanted: Tensor, data: Data) -> Tensor:
     """Return the squared error over the scale and, for classes, the cross entropy of soft answers."""
     squared = ((outputs - wanted) / data.scale).square().mean()
-    if data.tolerance is not None:
+    if data.agreement.tolerance is not None:
         return squared
-    soft = (wanted / data.temperature).softmax(-1)
+    soft = (wanted / data.temperature).softmax(1)
     return squared + nn.functional.cross_entropy(outputs / data.temperature, soft)
 
 
-def _batch(data: Data, ask: Ask, options: ReplaceOptions, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    which = _draw(data, options.batch_size, generator)
-    rows, answers = data.rows[which], data.answers[which]
-    count = round(options.mixed * len(which))
-    if not count:
-        return rows, answers
-    mixed = _mixed(data, count, generator)
-    return torch.cat([rows, mixed]), torch.cat([answers, ask(mixed)])
-
-
-def _mixed(data: Data, count: int, generator: torch.Generator) -> Tensor:
-    """Return convex combinations of two rows each, with noise of a random size."""
+def mix(data: Data, ask: Ask, options: ReplaceOptions, seed: int, progress: bool | None) -> Data:
+    """Return a pool of convex combinations of two rows each, with noise of a random size, answered once."""
+    wanted = round(options.mixed * options.batch_size) * max(options.steps, 1)
+    count = min(wanted, max(LIMITS.least_pool, LIMITS.pool_share * len(data))) if options.mixed else 0
+    generator = torch.Generator().manual_seed(seed)
     rows = data.rows
     shape = (count, *[1] * (rows.ndim - 1))
     first, second = (rows[_draw(data, count, generator)] for _ in range(2))
     share, size = (torch.rand(shape, generator=generator).to(rows) for _ in range(2))
-    noise = LIMITS.noise * data.spread
-    return torch.lerp(first, second, share) + noise * size * torch.randn(first.shape, generator=generator).to(rows)
+    noise = LIMITS.noise * data.spread * size
+    mixed = torch.lerp(first, second, share) + noise * torch.randn(first.shape, generator=generator).to(rows)
+    batches = mixed.split(LIMITS.batch) if count else ()
+    told = f"solving {count:,} mixed rows by the model"
+    parts = [ask(batch) for batch in track(batches, len(batches), told, progress)]
+    return Data(mixed, torch.cat([data.answers[:0], *parts]), data.agreement)
 
 
 def _draw(data: Data, count: int, generator: torch.Generator) -> Tensor:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -120,7 +121,8 @@ def fit(
     Raises
     ------
     ConvergenceError
-        If the loss, a weight or an output is no longer finite. Such a state is never written to the checkpoint.
+        If the loss, a weight or an output is no longer finite. Such a state is never written to the checkpoint, and
+        model and optimiser return to the state after the last epoch before it.
 
     Examples
     --------
@@ -153,7 +155,8 @@ def fit(
             # the order of the samples follows from (seed, epoch) alone
             own = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
             order = torch.randperm(len(training[0]), generator=own).to(like.device)
-            rows.append(_epoch(model, forward, training, held, stepper, order.split(batch_size)))
+            with _keeping(model, stepper):
+                rows.append(_epoch(model, forward, training, held, stepper, order.split(batch_size)))
             if saved is not None:
                 saved.save(model, stepper, [asdict(row) for row in rows])
     return History(tuple(rows))
@@ -225,6 +228,18 @@ def _epoch(
     accuracy = None if y.is_floating_point() else float(right) / len(X)
     later: tuple[float | None, float | None] = (None, None) if held is None else after
     return Epoch(mean, accuracy, *later, time.perf_counter() - started)
+
+
+@contextlib.contextmanager
+def _keeping(model: nn.Module, stepper: Optimizer) -> Iterator[None]:
+    """Return to the state at the beginning of an epoch if it diverges."""
+    held = [copy.deepcopy(part.state_dict()) for part in (model, stepper)]
+    try:
+        yield
+    except ConvergenceError:
+        model.load_state_dict(held[0])
+        stepper.load_state_dict(held[1])
+        raise
 
 
 def _own_optimiser(model: nn.Module, name: str, lr: float | None) -> Optimizer:

@@ -1,0 +1,198 @@
+"""A trained model as a teacher: asked on copies of rows, in evaluation mode, its answers checked; and rows for it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .._arguments import shown
+from .._arrays import as_numbers, as_rows, bad_row
+from ..errors import InvalidInputError, NotSoDeepError, warn
+from .model import LIMITS
+
+# ---- answers ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What counts as the same answer: the largest output or, with a ``tolerance``, every number within it.
+
+    With a ``share`` the outputs are fields: that share of the pixels of a row may have another class or be further off.
+    """
+
+    tolerance: float | None = None
+    share: float | None = None
+
+    @staticmethod
+    def of(tolerance: Any) -> Agreement:
+        """Read the option ``tolerance=``: None, a number, or a pair of either with a share of pixels."""
+        pair = tuple(tolerance) if isinstance(tolerance, tuple | list) and len(tolerance) == 2 else (tolerance, None)
+        for value, name, most in ((pair[0], "tolerance", math.inf), (pair[1], "the share of pixels", 1.0)):
+            number = isinstance(value, float | int) and not isinstance(value, bool)
+            if value is not None and not (number and 0.0 < value < most):
+                raise InvalidInputError(
+                    f"{name} must be a positive number{'' if most == math.inf else ' below one'}, got {shown(value)}; "
+                    "tolerance= takes a number, or for fields a pair of a number (or None) and a share of pixels"
+                )
+        return Agreement(*(None if value is None else float(value) for value in pair))
+
+    def differs(self, outputs: Tensor, answers: Tensor) -> Tensor:
+        """Return, for every row, whether outputs are another answer than these outputs of the model."""
+        return self.wrong(outputs, answers.argmax(1) if self.tolerance is None else answers)
+
+    def wrong(self, outputs: Tensor, truth: Tensor) -> Tensor:
+        """Return, for every row, whether outputs are not the true classes or numbers."""
+        classes = self.tolerance is None
+        off = outputs.argmax(1) != truth if classes else ~((outputs - truth).abs() <= self.tolerance)
+        off = off.reshape(len(outputs), -1)
+        return off.any(1) if self.share is None else off.double().mean(1) > self.share
+
+    def check_shape(self, shape: tuple[int, ...], whole: bool) -> None:
+        """Refuse outputs of a row that hold no classes where classes are compared, or are no field."""
+        if self.tolerance is None and (len(shape) != (1 if self.share is None else max(2, len(shape))) or shape[0] < 2):
+            hint = "; classes are compared by their scores: let the model return these" if whole else ""
+            raise InvalidInputError(
+                f"the model has outputs of shape {shape} for each row, which are no scores of two or more classes; for "
+                f"numbers give tolerance=, the error that counts as agreement{hint}"
+            )
+        if self.share is not None and not shape:
+            raise InvalidInputError("a share of pixels belongs to fields; the model has one number for each row")
+
+    def __str__(self) -> str:
+        one = "another class" if self.tolerance is None else f"an output off by more than {self.tolerance:g}"
+        return one if self.share is None else f"{one} in more than {self.share:g} of the pixels"
+
+
+@contextlib.contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Hold a module in evaluation mode without gradients, and leave every part in the mode in which it was."""
+    training = [part for part in model.modules() if part.training] if isinstance(model, nn.Module) else []
+    if training:
+        model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+class Teacher:
+    """Answer rows as a model does; whatever is no answer is refused."""
+
+    def __init__(self, model: Any, agreement: Agreement, name: str = "the model") -> None:
+        self.model, self.agreement, self.name = model, agreement, name
+        self.like = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+        self.shape: tuple[int, ...] | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        copy = x.detach().clone()  # a model may work in place, as nn.ReLU(inplace=True) does
+        try:
+            with evaluating(self.model):
+                outputs = self.model(copy)
+        except NotSoDeepError:
+            raise
+        except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
+            several = isinstance(error, TypeError) and "argument" in str(error)
+            hint = ". Rows are one array: a model of several inputs takes them joined, and splits them itself"
+            told = f"{self.name} fails on rows of shape {tuple(x.shape)}: {error}{hint if several else ''}"
+            raise InvalidInputError(told) from error
+        if self.shape is None and not torch.equal(copy, x):
+            warn(
+                f"{self.name} overwrites the rows that it is given, as nn.ReLU(inplace=True) does. Here it is given "
+                "copies; whoever calls it elsewhere should do the same"
+            )
+        return self.check(outputs, x)
+
+    def check(self, outputs: Any, x: Tensor) -> Tensor:
+        """Return real outputs of the type of the rows, one for each, all of one shape and finite."""
+        if isinstance(outputs, tuple | list) and outputs and isinstance(outputs[0], Tensor):
+            outputs = outputs[0]  # what comes with the outputs is not replaced
+        if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1] or outputs.is_complex():
+            told = f"{outputs.dtype} of {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else shown(type(outputs))
+            held = f" with {', '.join(map(repr, outputs))}" if isinstance(outputs, dict) else ""
+            raise InvalidInputError(
+                f"{self.name} must return a tensor of real numbers with one row per input, alone or first in a tuple; "
+                f"got {told}{held} for {len(x)}. Wrap it in a module that returns the outputs alone"
+            )
+        shape = tuple(outputs.shape[1:])
+        if self.shape is None:
+            self.agreement.check_shape(shape, not outputs.is_floating_point())
+            self.shape = shape
+        if shape != self.shape:
+            raise InvalidInputError(
+                f"{self.name} has outputs of shape {self.shape} for one batch and {shape} for another"
+            )
+        outputs = outputs.detach().to(x.device, x.dtype, copy=True)  # some models write into one buffer again and again
+        bad = bad_row(outputs.reshape(len(outputs), -1)) if outputs.numel() else None
+        if bad is not None:
+            raise InvalidInputError(f"{self.name}'s outputs hold NaN or infinity (first in row {bad} of a batch)")
+        return outputs
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------
+
+
+def read_rows(X: Any, name: str, generator: torch.Generator, like: Tensor | None) -> Tensor:
+    """Return rows in the type and on the device of the model's weights; of an iterable of batches a sample."""
+    rows = sampled(X, name, LIMITS.most_rows, generator) if is_stream(X) else as_numbers(X, name)
+    as_rows(rows.flatten(1) if rows.ndim > 1 else rows, name)  # refuses what is no data
+    if like is None or not like.is_floating_point():
+        return rows.detach().to(torch.float32)
+    return rows.detach().to(like.device, like.dtype)
+
+
+def is_stream(X: Any) -> bool:
+    """Whether these are batches of rows rather than rows."""
+    if isinstance(X, list | tuple):
+        return bool(X) and isinstance(X[0], Tensor | np.ndarray) and X[0].ndim > 1
+    return isinstance(X, Iterable) and not isinstance(X, Tensor | str | bytes) and not hasattr(X, "__array__")
+
+
+def rows_of(batch: Any, name: str) -> Tensor:
+    """Return the rows of a batch, which may be a pair of rows and labels."""
+    return as_numbers(batch[0] if isinstance(batch, list | tuple) and len(batch) else batch, name).detach()
+
+
+def sampled(batches: Iterable[Any], name: str, most: int, generator: torch.Generator) -> Tensor:
+    """Return at most so many rows of a stream that is read once: those with the largest of random keys."""
+    rows, keys = torch.empty(0), torch.empty(0)
+    for batch in batches:
+        part = rows_of(batch, f"a batch of {name}").cpu()
+        rows = rows if len(rows) else part[:0]
+        if part.ndim < 2 or part.shape[1:] != rows.shape[1:]:
+            shapes = f"{tuple(part.shape[1:])} beside {tuple(rows.shape[1:])}"
+            raise InvalidInputError(f"the batches of {name} must hold rows of one shape, got rows of {shapes}")
+        rows = torch.cat([rows, part])
+        keys = torch.cat([keys, torch.rand(len(part), generator=generator)])
+        if len(rows) > most:
+            chosen = keys.topk(most).indices
+            rows, keys = rows[chosen], keys[chosen]
+    if not len(rows):
+        raise InvalidInputError(f"{name} is an iterable without a row; a generator can be read only once")
+    return rows
+
+
+def check_fresh(rows: Tensor, fresh: Tensor) -> None:
+    """Refuse calibration rows that are rows of X, unless rows of X repeat each other as often."""
+    keys, other = ([hash(row.tobytes()) for row in _bytes(part)] for part in (rows, fresh))
+    known = set(keys)
+    shared = sum(key in known for key in other)
+    repeated = (len(keys) - len(known)) / len(keys)
+    if shared > (2.0 * repeated + 0.01) * len(other):  # one in a hundred may be chance
+        raise InvalidInputError(
+            f"{shared:,} of the {len(other):,} calibration rows are rows of X, on which the student is trained: there "
+            "it agrees more often than on inputs to come, and the promise would be void. Give other rows, or leave "
+            "calibration out: then a part of X is kept for it"
+        )
+
+
+def _bytes(rows: Tensor) -> np.ndarray:
+    return rows.detach().cpu().flatten(1).contiguous().view(torch.uint8).numpy()
