@@ -250,6 +250,23 @@ def test_zero_pixels_duplicates_and_opposite_images():
     assert np.linalg.eigvalsh(K).min() > -ulps(1e6) * np.trace(K)
 
 
+@pytest.mark.parametrize("phi", ["tanh", "elu", "silu", "mish", "arctan", "selu"])
+def test_black_and_faint_images_beside_others(phi):
+    """Digits are relative to each image: a faint one has its kernel beside others as alone, where tables are fine."""
+    X, deq = images(4), nsd.ConvDEQ(phi, 0.08, 0.8, image=(1, 6, 5))
+    X[1], X[2] = 0.0, 1e-6 * X[2]
+    beside, alone = nsd.kernels_of(deq, X, kernels=KERNELS), nsd.kernels_of(deq, X[2:3], kernels=KERNELS)
+    for kernel in KERNELS:
+        assert np.isfinite(beside[kernel]).all()
+        assert np.all(beside[kernel][1] == 0.0)
+        np.testing.assert_allclose(beside[kernel][2, 2], alone[kernel][0, 0], rtol=tolerance(), atol=0)
+    entry, table = EntryMaps(deq.dense.activation), field_maps(deq.dense.activation, 2.0)
+    qx, qy = (torch.tensor([[1e-12, 1e-6, 1.0]], dtype=torch.float64) * scale for scale in (1.0, 0.3))
+    sizes = torch.sqrt(qx[:, :, None] * qy[:, None, :])
+    found, expected = (maps.pair(qx, qy)(0.6 * sizes)[0] for maps in (table, entry))
+    torch.testing.assert_close(found / sizes, expected / sizes, rtol=0, atol=tolerance())
+
+
 def test_residuals_of_the_size_of_rounding_are_accepted():
     """Large terms of opposite signs make a small covariance: more of its digits than there are must not be asked."""
     phi = nsd.activation("leaky_relu", slope=-0.4)
