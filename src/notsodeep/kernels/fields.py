@@ -40,8 +40,18 @@ class FieldMaps:
         """E[phi(u) phi(v)] and E[phi'(u) phi'(v)] as functions of the covariances (positions, n, m)."""
         return functools.partial(self.form, qx[:, :, None], qy[:, None, :])
 
+    def one_by_one(self, qx: Tensor, qy: Tensor) -> Callable[[Tensor], Both]:
+        """The same for the first image with the first one, and so on: (positions, n)."""
+        layer = self.pair(qx.reshape(-1, 1), qy.reshape(-1, 1))  # each position of an image as an image of its own
+
+        def both(covariance: Tensor) -> Both:
+            value, slope = layer(covariance.reshape(-1, 1, 1))
+            return value.reshape(covariance.shape), slope.reshape(covariance.shape)
+
+        return both
+
     def own(self, q: Tensor) -> Both:
-        """The same for images with themselves: (positions, n)."""
+        """The same for images with themselves."""
         return self.form(q, q, q)
 
 
@@ -63,8 +73,7 @@ class EntryMaps(FieldMaps):
         return both
 
     def own(self, q: Tensor) -> Both:
-        value, slope = self.pair(q.reshape(-1, 1), q.reshape(-1, 1))(q.reshape(-1, 1, 1))
-        return value.reshape(q.shape), slope.reshape(q.shape)
+        return self.one_by_one(q, q)(q)
 
 
 class TableMaps(FieldMaps):
