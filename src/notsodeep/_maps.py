@@ -1,8 +1,11 @@
-"""Linear maps of rows whose weights are given each time: products with a matrix, and convolutions of images."""
+"""Linear maps of rows: products with a matrix and convolutions, weights given each time, and averages of images."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -80,3 +83,53 @@ class Convolution(Product):
 
     def _images(self, rows: Tensor) -> Tensor:
         return rows.reshape(-1, rows.shape[-1] // (self.size[0] * self.size[1]), *self.size)
+
+
+@dataclass(frozen=True)
+class Averages:
+    """The averages over boxes that a readout sees of flattened images (..., channels * positions).
+
+    Boxes of c x c positions lie wherever they meet the image, one position apart, and positions outside count as zero.
+    A box of 1 leaves the image as it is, "global" is one mean over the image. The map divides by the root of the number
+    of positions, but for "global", so that the squared norm of a constant image is nearly the same for all boxes.
+    """
+
+    size: tuple[int, int]
+    box: int | Literal["global"]
+
+    @property
+    def count(self) -> int:
+        """The number of averages of a channel."""
+        return 1 if self.box == "global" else math.prod(n + self.box - 1 for n in self.size)
+
+    @property
+    def shifts(self) -> dict[tuple[int, int], float]:
+        """The weights w_d of inner products of averages, sum_d w_d / P sum_p z(p) z(p + d), for the shifts d."""
+        reach = self.size if self.box == "global" else (self.box, self.box)
+        down, across = (range(1 - n, n) for n in reach)
+        every = itertools.product(down, across)
+        if self.box == "global":
+            return dict.fromkeys(every, 1.0 / math.prod(self.size))
+        return {(i, j): (self.box - abs(i)) * (self.box - abs(j)) / self.box**4 for i, j in every}
+
+    def forward(self, u: Tensor) -> Tensor:
+        if self.box == 1:
+            return u / math.sqrt(math.prod(self.size))
+        down, across = self._bands(u)
+        return (down @ u.unflatten(-1, (-1, *self.size)) @ across.mT).flatten(-3)
+
+    def back(self, h: Tensor) -> Tensor:
+        """The transposed map."""
+        if self.box == 1:
+            return self.forward(h)
+        down, across = self._bands(h)
+        return (down.mT @ h.unflatten(-1, (-1, len(down), len(across))) @ across).flatten(-3)
+
+    def _bands(self, like: Tensor) -> list[Tensor]:
+        """The averages along either direction, as matrices (averages, positions)."""
+        if self.box == "global":
+            return [like.new_full((1, n), 1.0 / n) for n in self.size]
+        ends = [torch.arange(n + self.box - 1, device=like.device)[:, None] for n in self.size]
+        after = [end - torch.arange(n, device=like.device) for end, n in zip(ends, self.size, strict=True)]
+        scales = [self.box * math.sqrt(n) for n in self.size]
+        return [((k >= 0) & (k < self.box)).to(like) / scale for k, scale in zip(after, scales, strict=True)]

@@ -13,7 +13,7 @@ from torch.nn.functional import avg_pool2d, conv2d, conv_transpose2d, unfold
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.errors import ContractionError, InvalidInputError, NotSoDeepWarning, SerialisationError
-from notsodeep.kernels.convolution import _linear, announce, window
+from notsodeep.kernels.convolution import Window, _linear, announce
 from notsodeep.kernels.fields import EntryMaps, field_maps
 
 KERNELS = ("ck", "ntk", "ntk_frozen")
@@ -216,10 +216,10 @@ def test_the_semi_iteration_reaches_its_tolerance_in_the_steps_it_says(high, siz
     deq = nsd.ConvDEQ("relu", 0.2, image=(1, 7, 6), filter=size)
     weight = torch.rand(42, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * high
     source = torch.ones_like(weight)
-    matrix = window(deq, torch.eye(42, dtype=torch.float64))
+    matrix = Window(deq, (7, 6))(torch.eye(42, dtype=torch.float64))
     exact = torch.linalg.solve(torch.eye(42) - matrix * weight.T[:, None, :], source.T).T
     for tol in (1e-3, 1e-12):
-        found = _linear(deq, weight, source, tol)
+        found = _linear(Window(deq, (7, 6)), weight, source, tol)
         error = torch.linalg.vector_norm(found - exact, dim=0) / torch.linalg.vector_norm(exact - source, dim=0)
         assert error.max() < 5.0 * tol  # the norm of the theorem is weighted
 
@@ -229,7 +229,7 @@ def test_the_window_is_a_mean_with_zeros_outside(size):
     deq = nsd.ConvDEQ("relu", 0.2, image=(1, 7, 6), filter=size)
     field = torch.randn(42, 3, dtype=torch.float64)
     expected = avg_pool2d(field.T.reshape(3, 1, 7, 6), size, 1, size // 2).reshape(3, 42).T
-    torch.testing.assert_close(window(deq, field), expected, rtol=0, atol=tolerance())
+    torch.testing.assert_close(Window(deq, (7, 6))(field), expected, rtol=0, atol=tolerance())
 
 
 def test_long_work_is_announced():
@@ -248,6 +248,23 @@ def test_zero_pixels_duplicates_and_opposite_images():
     assert np.all(K[4] == 0.0)
     np.testing.assert_allclose(K[0, 1], K[0, 0], rtol=tolerance(amplified=1e4))  # the angle has half the digits
     assert np.linalg.eigvalsh(K).min() > -ulps(1e6) * np.trace(K)
+
+
+@pytest.mark.parametrize("phi", ["tanh", "elu", "silu", "mish", "arctan", "selu"])
+def test_black_and_faint_images_beside_others(phi):
+    """Digits are relative to each image: a faint one has its kernel beside others as alone, where tables are fine."""
+    X, deq = images(4), nsd.ConvDEQ(phi, 0.08, 0.8, image=(1, 6, 5))
+    X[1], X[2] = 0.0, 1e-6 * X[2]
+    beside, alone = nsd.kernels_of(deq, X, kernels=KERNELS), nsd.kernels_of(deq, X[2:3], kernels=KERNELS)
+    for kernel in KERNELS:
+        assert np.isfinite(beside[kernel]).all()
+        assert np.all(beside[kernel][1] == 0.0)
+        np.testing.assert_allclose(beside[kernel][2, 2], alone[kernel][0, 0], rtol=tolerance(), atol=0)
+    entry, table = EntryMaps(deq.dense.activation), field_maps(deq.dense.activation, 2.0)
+    qx, qy = (torch.tensor([[1e-12, 1e-6, 1.0]], dtype=torch.float64) * scale for scale in (1.0, 0.3))
+    sizes = torch.sqrt(qx[:, :, None] * qy[:, None, :])
+    found, expected = (maps.pair(qx, qy)(0.6 * sizes)[0] for maps in (table, entry))
+    torch.testing.assert_close(found / sizes, expected / sizes, rtol=0, atol=tolerance())
 
 
 def test_residuals_of_the_size_of_rounding_are_accepted():
@@ -295,6 +312,32 @@ def test_kernel_machines_take_it():
     deq = nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8))
     machine = nsd.DEQClassifier(network=deq, kernel="ck", ridge=1e-3).fit(X[:60] / 16, y[:60])
     assert machine.score(X[60:100] / 16, y[60:100]) > 0.6  # chance is a tenth
+
+
+def test_images_are_taken_as_they_are():
+    X, deq = images(20, (2, 4, 3)), nsd.ConvDEQ("relu", 0.2, image=(2, 4, 3))
+    Z, y = X.reshape(20, 2, 4, 3), np.arange(20) % 2
+    assert np.array_equal(nsd.ntk(deq, Z, Z[:3]), nsd.ntk(deq, X, X[:3]))
+    assert np.array_equal(nsd.ck(deq, torch.from_numpy(Z)), nsd.ck(deq, X))
+    for finite in (nsd.finite_ck, nsd.finite_ntk):
+        assert np.array_equal(finite(deq, Z[:2], width=8, Y=Z[2:4]), finite(deq, X[:2], width=8, Y=X[2:4]))
+    machines = [nsd.DEQClassifier(network=deq, ridge=1e-2).fit(rows, y).decision_function(rows) for rows in (X, Z)]
+    assert np.array_equal(*machines)
+    process = nsd.DEQGaussianProcess(network=deq).fit(Z, X[:, 0])
+    assert process.predict(Z).shape == (20,)
+    K = nsd.DEQKernel(network=deq)
+    assert np.array_equal(K(Z), K(X))
+    assert np.array_equal(K.diag(Z), K.diag(X))
+    model = nsd.nn.ConvDEQ(deq, 4, 2, dtype=torch.float64)
+    assert torch.equal(model(torch.from_numpy(Z)), model(torch.from_numpy(X)))
+    assert torch.equal(model.solve(torch.from_numpy(Z)).value, model.solve(torch.from_numpy(X)).value)
+    nsd.nn.fit(model, (torch.from_numpy(Z), torch.from_numpy(y)), epochs=1, progress=False)
+    assert nsd.match_conv(deq, Z, tol=1.0) == nsd.match_conv(deq, X, tol=1.0)
+    for other in (Z.transpose(0, 2, 3, 1), Z[:, :, :2]):
+        with pytest.raises(InvalidInputError, match="channels first"):
+            nsd.ck(deq, other)
+        with pytest.raises(InvalidInputError, match="channels first"):
+            nsd.DEQClassifier(network=deq).fit(other, y)
 
 
 def test_specifications_are_values():

@@ -84,9 +84,10 @@ def test_too_many_listed_entries_are_left_to_plain_tiles(monkeypatch):
 @pytest.mark.parametrize("image", [(1, 8, 8), (2, 5, 12)])
 @pytest.mark.parametrize("sigma_a2", [0.2, 1.0, 1.6])
 @pytest.mark.parametrize("slope", [0.1, -0.4])  # a negative one is solved by plain iteration
-def test_convolutional_kernels_in_one_program(image, sigma_a2, slope):
+@pytest.mark.parametrize("pool", [1, 2, "global"])
+def test_convolutional_kernels_in_one_program(image, sigma_a2, slope, pool):
     pytest.importorskip("triton")
-    deq = nsd.ConvDEQ(nsd.activation("leaky_relu", slope=slope), sigma_a2, 0.8, 0.1, image=image)
+    deq = nsd.ConvDEQ(nsd.activation("leaky_relu", slope=slope), sigma_a2, 0.8, 0.1, image=image, pool=pool)
     X = torch.from_numpy(np.random.default_rng(4).standard_normal((21, image[0] * image[1] * image[2]))) / 4.0
     X[1, :20], X[2] = 0.0, 0.0
     for other in (None, X[5:14]):

@@ -21,8 +21,8 @@ CLOSE = {"rtol": tolerance(), "atol": tolerance()}
 SHAPE = (2, 3, 4)
 
 
-def small(width: int = 3, phi: str = "silu", **options) -> nsd.nn.ConvDEQ:
-    spec = nsd.ConvDEQ(phi, 0.2, 0.8, 0.1, image=SHAPE)
+def small(width: int = 3, phi: str = "silu", pool=1, **options) -> nsd.nn.ConvDEQ:
+    spec = nsd.ConvDEQ(phi, 0.2, 0.8, 0.1, image=SHAPE, pool=pool)
     solver = nsd.nn.SolverOptions(tol=1e-13)
     return nsd.nn.ConvDEQ(spec, width, 2, solver=solver, dtype=torch.float64, **options)
 
@@ -37,8 +37,9 @@ def as_function(model):
     return lambda x, *w: functional_call(model, dict(zip(names, w, strict=True)), (x,)), weights
 
 
-def test_derivatives_in_both_modes_and_of_second_order():
-    f, weights = as_function(small(2))
+@pytest.mark.parametrize("pool", [1, 2])
+def test_derivatives_in_both_modes_and_of_second_order(pool):
+    f, weights = as_function(small(2, pool=pool))
     assert gradcheck(f, (inputs().requires_grad_(), *weights), check_forward_ad=True, fast_mode=True)
     assert gradgradcheck(f, (inputs(1).requires_grad_(), *weights), check_fwd_over_rev=True, fast_mode=True)
 
@@ -74,8 +75,9 @@ def test_transforms_of_torch_func():
     torch.testing.assert_close(both[1], f(x, *(w[1] for w in many)), **CLOSE)
 
 
-def test_its_gradients_have_the_kernel_of_finite_width():
-    X, model, generator = inputs(3), small(5, "relu"), torch.Generator().manual_seed(3)
+@pytest.mark.parametrize("pool", [1, 2, "global"])
+def test_its_gradients_have_the_kernel_of_finite_width(pool):
+    X, model, generator = inputs(3), small(5, "relu", pool), torch.Generator().manual_seed(3)
     with torch.no_grad():  # the weights that finite_ntk draws, in its order
         for weight in (model.recurrent, model.input, model.readout[0], model.offset):
             weight.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float64))
@@ -108,7 +110,7 @@ def test_kernels_of_finite_width_approach_the_exact_ones():
 
 
 def test_contraction_training_and_files(tmp_path):
-    model = small(6, "tanh", bias=True)
+    model = small(6, "tanh", pool=2, bias=True)
     units = torch.eye(6 * 12, dtype=torch.float64)
     matrix = model._layer.forward(model.recurrent, units).detach()
     exact = float(torch.linalg.matrix_norm(matrix, 2)) * math.sqrt(0.2) / (3 * math.sqrt(6))

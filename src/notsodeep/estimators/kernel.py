@@ -26,7 +26,7 @@ from ..nn.model import in_batches
 from ..solve import NetworkKernel
 from ..solve.network import Source
 from ._limits import LIMITS
-from .specification import FLOATS, Array, all_or_nothing, as_tensor, network_of, seed_of, validated
+from .specification import FLOATS, Array, all_or_nothing, as_tensor, flattened, network_of, seed_of, validated
 
 VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
 
@@ -89,7 +89,7 @@ class DEQKernel(CovarianceKernel):
         """Return the matrix, (n, m), and with ``eval_gradient`` its derivatives by the logarithms of free variances."""
         if eval_gradient and Y is not None:
             raise InvalidInputError("gradients are for the matrix of X with itself; leave Y out")
-        x, y = _rows(X), None if Y is None else _rows(Y)
+        x, y = self._rows(X), None if Y is None else self._rows(Y)
         K = np.asarray(NetworkKernel(network_of(self), self.kernel)(x, y))
         if not eval_gradient:
             return K
@@ -101,7 +101,11 @@ class DEQKernel(CovarianceKernel):
 
     def diag(self, X: Any) -> Array:
         """Return k(x, x) of every row of X, (n, p), of shape (n,)."""
-        return np.asarray(NetworkKernel(network_of(self), self.kernel).diagonal(_rows(X)))
+        return np.asarray(NetworkKernel(network_of(self), self.kernel).diagonal(self._rows(X)))
+
+    def _rows(self, X: Any) -> Tensor:
+        rows = as_numbers(flattened(self.network, X), "X").detach().cpu().double()
+        return as_rows(rows[None] if rows.ndim < 2 else rows)
 
     def is_stationary(self) -> bool:
         """Return False: the kernel depends on the norms of the rows."""
@@ -113,11 +117,6 @@ class DEQKernel(CovarianceKernel):
         extra = "" if self.sigma_b2 is None else f", sigma_b2={self.sigma_b2:.3g}"
         extra += "" if self.sigma_c2 == 0.0 else f", sigma_c2={self.sigma_c2:.3g}"
         return f"DEQKernel({self.activation!r}, sigma_a2={self.sigma_a2:.3g}{extra}, kernel={self.kernel!r})"
-
-
-def _rows(X: Any) -> Tensor:
-    rows = as_numbers(X, "X").detach().cpu().double()
-    return as_rows(rows[None] if rows.ndim < 2 else rows)
 
 
 def deq_of(activation: Any, values: Mapping[str, float | None]) -> DEQ:

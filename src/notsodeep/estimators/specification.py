@@ -83,6 +83,7 @@ def validated(estimator: Any, *data: Any, **wanted: Any) -> Any:
     """Return X, or X and y, as scikit-learn checks them; sparse rows, where they are accepted, become dense."""
     if any(str(kind) == "category" for kind in getattr(data[0], "dtypes", ()) if hasattr(data[0], "columns")):
         raise InvalidInputError("X has columns of categories; encode them first, with sklearn's OneHotEncoder")
+    data = (flattened(estimator.network, data[0]), *data[1:])
     with _refused(data):
         found = validate_data(estimator, *data, **wanted)
     X = found[0] if isinstance(found, tuple) else found
@@ -93,6 +94,11 @@ def validated(estimator: Any, *data: Any, **wanted: Any) -> Any:
             f"sparse rows {X.shape} do not fit into memory as dense ones; reduce the columns by sklearn's TruncatedSVD"
         )
     return (X.toarray(), *found[1:]) if isinstance(found, tuple) else X.toarray()
+
+
+def flattened(network: Any, X: Any) -> Any:
+    """Return images as rows, where an estimator's network takes images."""
+    return network.flattened(X) if isinstance(network, Convolutional) else X
 
 
 def weights_of(sample_weight: Any, X: Any) -> Any:

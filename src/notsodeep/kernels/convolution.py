@@ -6,10 +6,15 @@ For a pair of images the covariance of the pre-activations is a field, one numbe
 
 where M = Gdot (1 / P + sigma_a2 W[M]), and W is the mean over the window of the filter, with zeros outside the image.
 Explicit networks have one Lambda and one M for each layer, from the one before and from the one after.
+
+Averages before the readout need pairs of positions p, p + d. A convolution moves both alike, so that each shift d has
+fields of its own, on the positions at which the image and the shifted image overlap: a smaller image. The kernels are
+sums over shifts, with the weights w_d of the averages in front of G and of 1 / P.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import math
@@ -24,7 +29,7 @@ from torch import Tensor
 from .._equilibrium import SolverOptions, solve_equilibrium
 from .._progress import track
 from ..errors import ConvergenceError, warn
-from ..networks import ConvDEQ, ConvENN, Convolutional, Kernel, is_tangent
+from ..networks import ConvDEQ, Convolutional, Kernel, is_tangent
 from ._limits import LIMITS
 from .fields import Both, EntryMaps, FieldMaps, field_maps
 
@@ -35,31 +40,52 @@ def fill_convolutional(
     """Write the kernels of all pairs of images into ``target``, block by block; one triangle if ``y`` is ``None``."""
     left, right = Images.of(network, x) * 2 if y is None else Images.of(network, x, y)
     if not _fill_fused(left, right, target, y is None):
-        entries = LIMITS.field_entries * (512 if x.is_cuda else 1)  # a GPU wants larger blocks than a cache
-        if any(isinstance(m, EntryMaps) and not m.phi.piecewise_linear for m, _ in left.layers):  # slow: soon announced
-            entries = LIMITS.pairs_at_once
-        side = max(1, math.isqrt(entries // network.positions))
-        starts = itertools.product(range(0, len(left), side), range(0, len(right), side))
-        blocks = [(slice(i, i + side), slice(j, j + side)) for i, j in starts if y is not None or i <= j]
-        started = time.perf_counter()
-        for done, (rows, columns) in enumerate(track(blocks, len(blocks), "convolutional kernel", progress)):
-            for kernel, values in block_kernels(left[rows], right[columns], tuple(target)).items():
-                target[kernel][rows, columns] = values
-                if y is None and rows != columns:
+        jobs = _jobs(left, right, y is None)
+        started, told = time.perf_counter(), False
+        every = enumerate(track(jobs, len(jobs), "convolutional kernel", progress))
+        for (rows, columns), group in itertools.groupby(every, lambda job: job[1][0]):
+            whole: dict[Kernel, Tensor] = {}
+            own = y is None and rows == columns
+            for done, (_, shift) in group:
+                _add(whole, shifted_kernels(left[rows], right[columns], shift, tuple(target)), own and any(shift))
+                seconds = time.perf_counter() - started
+                if not told and seconds > 1.0 and progress is not False:  # the first job alone warms up
+                    told = True
+                    announce(network, len(jobs), seconds / (done + 1))
+            for kernel, values in whole.items():
+                target[kernel][rows, columns] = 0.5 * (values + values.T) if own else values  # symmetric to the bit
+                if y is None and not own:
                     target[kernel][columns, rows] = values.T
-            if done == 0 and progress is not False:
-                announce(network, len(blocks), time.perf_counter() - started)
     if y is None:
         for kernel, values in convolutional_diagonal(network, x, tuple(target)).items():
             target[kernel].diagonal().copy_(values)
 
 
+def _jobs(left: Images, right: Images, symmetric: bool) -> list[tuple[tuple[slice, slice], tuple[int, int]]]:
+    """The blocks of a matrix, each with all shifts; shifts d and -d of images with themselves are one."""
+    entries = LIMITS.field_entries * (512 if left.pixels.is_cuda else 1)  # a GPU wants larger blocks than a cache
+    if any(isinstance(m, EntryMaps) and not m.phi.piecewise_linear for m, _ in left.layers):  # slow: soon announced
+        entries = LIMITS.pairs_at_once
+    side = max(1, math.isqrt(entries // left.network.positions))
+    starts = itertools.product(range(0, len(left), side), range(0, len(right), side))
+    blocks = [(slice(i, i + side), slice(j, j + side)) for i, j in starts if not symmetric or i <= j]
+    shifts = left.network.averages.shifts
+    return [(b, d) for b in blocks for d in shifts if not symmetric or b[0] != b[1] or d >= (0, 0)]
+
+
+def _add(whole: dict[Kernel, Tensor], part: Mapping[Kernel, Tensor], both_ways: bool) -> None:
+    """Add the kernels of a shift to those of others; those of the opposite shift are transposed."""
+    for kernel, values in part.items():
+        values = values + values.T if both_ways else values
+        whole[kernel] = whole[kernel] + values if kernel in whole else values
+
+
 def announce(network: Convolutional, blocks: int, seconds: float) -> None:
-    """Warn of work of more than two minutes, from the time that the first block took."""
+    """Warn of work of more than two minutes, from the time that the first blocks took."""
     if blocks * seconds > 120.0:
         warn(
             f"these kernels of {network!r} will take about {blocks * seconds / 60:.0f} minutes on this machine "
-            f"({blocks} blocks of {seconds:.1f} s). progress=True shows how far they are, progress=False keeps silent; "
+            f"({blocks} blocks of {seconds:.2g} s). progress=True shows how far they are, progress=False keeps silent; "
             "float32 on CUDA is far quicker for ReLU-like activations, and those with kinks beside zero are slow"
         )
 
@@ -67,13 +93,12 @@ def announce(network: Convolutional, blocks: int, seconds: float) -> None:
 def convolutional_diagonal(network: Convolutional, x: Tensor, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
     """The kernels of every image with itself, in double precision: an angle of zero needs all digits of its cosine."""
     size = max(1, LIMITS.field_entries * (64 if x.is_cuda else 1) // network.positions)
-    found = []
+    found: dict[Kernel, list[Tensor]] = {kernel: [] for kernel in kernels}
     for part in x.split(size):
         (images,) = Images.of(network, part.double())
-        layers = [(q, *maps.own(q)) for maps, q in images.layers]
-        inner = window(network, images.pixels.square().sum(-1))
-        found.append(_kernels(network, inner, layers, kernels))
-    return {kernel: torch.cat([each[kernel] for each in found]) for kernel in kernels}
+        for kernel, values in images.own_kernels(kernels).items():
+            found[kernel].append(values)
+    return {kernel: torch.cat(parts) for kernel, parts in found.items()}
 
 
 # ---- images ----------------------------------------------------------------------------------------------
@@ -93,14 +118,16 @@ class Images:
     network: Convolutional
     pixels: Tensor
     layers: tuple[ImageLayer, ...]
+    window: Window
 
     @staticmethod
     def of(network: Convolutional, *rows: Tensor) -> list[Images]:
         """Find the variances of every layer, in double precision: kernels depend on them more than on anything."""
         pixels = torch.cat(rows).reshape(sum(map(len, rows)), network.image[0], -1).permute(2, 0, 1).contiguous()
-        inner = window(network, pixels.double().square().sum(-1))
-        found = _equilibrium_layers(network, inner) if isinstance(network, ConvDEQ) else _layers(network, inner)
-        images = Images(network, pixels, tuple(ImageLayer(maps, q.to(pixels)) for maps, q in found))
+        window = Window(network, network.image[1:])
+        inner = window(pixels.double().square().sum(-1))
+        found = _equilibrium_layers(window, inner) if isinstance(network, ConvDEQ) else _layers(window, inner)
+        images = Images(network, pixels, tuple(ImageLayer(maps, q.to(pixels)) for maps, q in found), window)
         starts = [0, *itertools.accumulate(map(len, rows))]
         return [images[slice(*ends)] for ends in itertools.pairwise(starts)]
 
@@ -109,33 +136,76 @@ class Images:
 
     def __getitem__(self, rows: slice) -> Images:
         layers = [ImageLayer(maps, q[:, rows]) for maps, q in self.layers]
-        return Images(self.network, self.pixels[:, rows], tuple(layers))
+        return Images(self.network, self.pixels[:, rows], tuple(layers), self.window)
+
+    def crop(self, *ends: slice) -> Images:
+        """Return a rectangle of each image; variances are still those of the whole ones."""
+
+        def cut(field: Tensor) -> Tensor:
+            return field.unflatten(0, self.window.size)[ends].flatten(0, 1)
+
+        layers = [ImageLayer(maps, cut(q)) for maps, q in self.layers]
+        height, width = (end.stop - end.start for end in ends)
+        return Images(self.network, cut(self.pixels), tuple(layers), Window(self.network, (height, width)))
+
+    def overlap(self, other: Images, shift: tuple[int, int]) -> tuple[Images, Images]:
+        """Return the parts at positions p of these images and p + shift of the others, if both are inside."""
+        if not any(shift):
+            return self, other
+        sizes = list(zip(shift, self.window.size, strict=True))
+        mine = (slice(max(0, -d), n - max(0, d)) for d, n in sizes)
+        others = (slice(max(0, d), n - max(0, -d)) for d, n in sizes)
+        return self.crop(*mine), other.crop(*others)
+
+    def own_kernels(self, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
+        """The kernels of each image with itself."""
+        layers = [(q, *maps.own(q)) for maps, q in self.layers]
+        inner, shifts = self.window(self.pixels.square().sum(-1)), self.network.averages.shifts
+        found = _kernels(self.window, inner, layers, shifts[0, 0], kernels)
+        for shift, weight in shifts.items():
+            if shift > (0, 0):  # the opposite one has the same kernels
+                left, right = self.overlap(self, shift)
+                # every position of every image is an image of one position: one pair for each
+                maps = [
+                    mine.maps.one_by_one(mine.variances, q)
+                    for mine, (_, q) in zip(left.layers, right.layers, strict=True)
+                ]
+                inner = left.window((left.pixels * right.pixels).sum(-1))
+                layers = _fields(left.window, maps, inner, left.sizes * right.sizes)
+                _add(found, _kernels(left.window, inner, layers, 2.0 * weight, kernels), False)
+        return found
+
+    @functools.cached_property
+    def sizes(self) -> Tensor:
+        """The roots of the norms of the variances: products of two of them bound the norm of a covariance."""
+        return torch.linalg.vector_norm(self.layers[0].variances, dim=0).sqrt()
 
 
 Levels = Iterator[tuple[FieldMaps, Tensor]]
 
 
-def _layers(network: ConvENN, inner: Tensor) -> Levels:
+def _layers(window: Window, inner: Tensor) -> Levels:
     """The layers of an explicit network with their variances."""
     value = torch.zeros_like(inner)
-    for phi, (a, b, c) in zip(network.activations, network.variances, strict=True):
-        q = b * inner + c + a * window(network, value)
+    for phi, (a, b, c) in zip(window.network.activations, window.network.variances, strict=True):
+        q = b * inner + c + a * window(value)
         maps = field_maps(phi, _rounded(q))
         yield maps, q
         value = maps.own(q)[0]
 
 
-def _equilibrium_layers(network: ConvDEQ, inner: Tensor) -> Levels:
+def _equilibrium_layers(window: Window, inner: Tensor) -> Levels:
     """The layer of a DEQ, which reaches as far as the variances do, and these."""
-    source = network.dense.drive(inner)
+    ((sigma_a2, sigma_b2, sigma_c2),), (phi,) = window.network.variances, window.network.activations
+    source = sigma_b2 * inner + sigma_c2
     top = _rounded(source)
     while True:
-        maps = field_maps(network.dense.activation, top)
+        maps = field_maps(phi, top)
 
         def step(q: Tensor, maps: FieldMaps = maps) -> Tensor:
-            return source + network.dense.variances[0] * window(network, maps.own(q)[0])
+            return source + sigma_a2 * window(maps.own(q)[0])
 
-        q = _solve(network, step, source, 0.4 * _tolerance(source))  # more exactly than what depends on them
+        q = _solve(window, step, source, 0.4 * _tolerance(source))  # more exactly than what depends on them
         if _rounded(q) <= maps.top:
             yield maps, q
             return
@@ -148,11 +218,19 @@ def _rounded(q: Tensor) -> float:
     return 2.0 ** (math.ceil(math.log2(largest)) / 2) if largest > 0 else 1.0
 
 
-def window(network: Convolutional, field: Tensor) -> Tensor:
-    """Add up the window around each position of a field (positions, ...) and divide by the size of the filter."""
-    _, height, width = network.image
-    down, across = (_band(size, network.filter).to(field) for size in (height, width))
-    return (across @ (down @ field.reshape(height, -1)).reshape(height, width, -1)).reshape(field.shape)
+@dataclass(frozen=True)
+class Window:
+    """The sum over the window of a network's filter around each position of fields, over the size of the filter."""
+
+    network: Convolutional
+    size: tuple[int, int]
+    """Height and width of the fields."""
+
+    def __call__(self, field: Tensor) -> Tensor:
+        """Add up windows of a field (positions, ...)."""
+        height, width = self.size
+        down, across = (_band(size, self.network.filter).to(field) for size in self.size)
+        return (across @ (down @ field.reshape(height, -1)).reshape(height, width, -1)).reshape(field.shape)
 
 
 def _band(size: int, filter: int) -> Tensor:
@@ -164,76 +242,91 @@ def _band(size: int, filter: int) -> Tensor:
 
 
 def block_kernels(left: Images, right: Images, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
-    """The kernels of each image of ``left`` with each of ``right``: Lambda first, then M, (positions, n, m)."""
-    network = left.network
-    inner = window(network, left.pixels @ right.pixels.mT)
-    pairs = zip(left.layers, right.layers, strict=True)
-    maps = [mine.maps.pair(mine.variances, other.variances) for mine, other in pairs]
+    """The kernels of each image of ``left`` with each of ``right``."""
+    found: dict[Kernel, Tensor] = {}
+    for shift in left.network.averages.shifts:
+        _add(found, shifted_kernels(left, right, shift, kernels), False)
+    return found
+
+
+def shifted_kernels(
+    left: Images, right: Images, shift: tuple[int, int], kernels: Sequence[Kernel]
+) -> dict[Kernel, Tensor]:
+    """The share of the pairs of positions p, p + shift in the kernels: Lambda first, then M, (positions, n, m)."""
+    left, right = left.overlap(right, shift)
+    inner = left.window(left.pixels @ right.pixels.mT)
+    maps = [mine.maps.pair(mine.variances, q) for mine, (_, q) in zip(left.layers, right.layers, strict=True)]
+    layers = _fields(left.window, maps, inner, left.sizes[:, None] * right.sizes)
+    return _kernels(left.window, inner, layers, left.network.averages.shifts[shift], kernels)
+
+
+Fields = tuple[Tensor, Tensor, Tensor]
+"""Lambda, G and Gdot of a layer."""
+
+
+def _fields(window: Window, maps: Sequence[Callable[[Tensor], Both]], inner: Tensor, sizes: Tensor) -> list[Fields]:
+    """The fields of each layer; ``inner``: that of the input, ``sizes``: of each pair, bound the norm of Lambda."""
+    network = window.network
     if isinstance(network, ConvDEQ):
-        x, y = (torch.linalg.vector_norm(each.layers[0].variances, dim=0) for each in (left, right))
-        fields = _covariance(network, maps[0], network.dense.drive(inner), torch.sqrt(x[:, None] * y))
-        return _kernels(network, inner, [fields], kernels)
+        return [_covariance(window, maps[0], network.dense.drive(inner), sizes)]
     layers, value = [], torch.zeros_like(inner)
     for both, (a, b, c) in zip(maps, network.variances, strict=True):
-        covariance = b * inner + c + a * window(network, value)
+        covariance = b * inner + c + a * window(value)
         value, slope = both(covariance)
         layers.append((covariance, value, slope))
-    return _kernels(network, inner, layers, kernels)
+    return layers
 
 
 def _kernels(
-    network: Convolutional,
-    inner: Tensor,
-    layers: Sequence[tuple[Tensor, ...]],
-    kernels: Sequence[Kernel],
+    window: Window, inner: Tensor, layers: Sequence[Fields], weight: float, kernels: Sequence[Kernel]
 ) -> dict[Kernel, Tensor]:
-    """The kernels from the fields of Lambda, of G and of Gdot of each layer; ``inner``: that of the input."""
-    ck = network.gain * layers[-1][1].mean(0)
+    """The kernels from the fields of each layer, times the weight of a shift; ``inner``: that of the input."""
+    network = window.network
+    share = weight * network.gain / network.positions
+    ck = share * layers[-1][1].sum(0)
     found: dict[Kernel, Tensor] = {"ck": ck, "ntk": ck, "ntk_frozen": ck}
     if any(is_tangent(kernel) for kernel in kernels):
-        above = torch.full_like(inner, network.gain / network.positions)
+        above = torch.full_like(inner, share)
         for (a, b, c), (covariance, _, slope) in zip(reversed(network.variances), reversed(layers), strict=True):
             if isinstance(network, ConvDEQ):
-                above = _linear(network, a * slope, above, _tolerance(slope))
+                above = _linear(window, a * slope, above, _tolerance(slope))
             effect = slope * above
             found["ntk"] = found["ntk"] + (effect * covariance).sum(0)
             found["ntk_frozen"] = found["ntk_frozen"] + (effect * (covariance - b * inner - c)).sum(0)
-            above = a * window(network, effect)
+            above = a * window(effect)
     return {kernel: found[kernel] for kernel in kernels}
 
 
-def _covariance(
-    network: ConvDEQ, layer: Callable[[Tensor], Both], source: Tensor, sizes: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _covariance(window: Window, layer: Callable[[Tensor], Both], source: Tensor, sizes: Tensor) -> Fields:
     """Lambda = source + sigma_a2 W[G(Lambda)] by Newton's method, and G and Gdot there.
 
     The residual is measured by ``sizes``, which bound the norm of Lambda: terms of this size cancel in it.
     """
-    field, tol, sigma_a2 = source, _tolerance(source), network.dense.variances[0]
+    field, tol, ((sigma_a2, *_),) = source, _tolerance(source), window.network.variances
     sizes = torch.where(sizes > 0, sizes, 1.0)
     for _ in range(LIMITS.steps):
         value, slope = layer(field)
-        gap = source + sigma_a2 * window(network, value) - field
+        gap = source + sigma_a2 * window(value) - field
         residual = float((torch.linalg.vector_norm(gap, dim=0) / sizes).max())
         if residual <= tol:
             return field, value, slope
         # the equation of the step is solved as exactly as the step is worth
-        field = field + _linear(network, sigma_a2 * slope, gap, max(tol, min(1e-2, residual)))
+        field = field + _linear(window, sigma_a2 * slope, gap, max(tol, min(1e-2, residual)))
+    deq: Any = window.network.dense
     raise ConvergenceError(
-        f"the covariances of {network!r} were not reached (relative residual {residual:.1e}); lower sigma_a2 (a "
-        f"solution is guaranteed below {network.limit:.6g})"
+        f"the covariances of {window.network!r} were not reached (relative residual {residual:.1e}); {deq.advice}"
     )
 
 
-def _linear(network: ConvDEQ, weight: Tensor, source: Tensor, tol: float) -> Tensor:
+def _linear(window: Window, weight: Tensor, source: Tensor, tol: float) -> Tensor:
     """The solution of h = source + W[weight h]."""
 
     def step(h: Tensor) -> Tensor:
-        return source + window(network, weight * h)
+        return source + window(weight * h)
 
     low, high = weight.min(), float(weight.max())
     if low < 0.0 or high > 0.98:  # nothing is known of the spectrum, or it reaches one
-        return _solve(network, step, source, tol)
+        return _solve(window, step, source, tol)
     plan = SemiIteration.of(high, tol)
     before, h, omega = source, torch.lerp(source, step(source), plan.relax), 2.0
     for _ in range(plan.steps - 1):
@@ -267,11 +360,11 @@ class SemiIteration(NamedTuple):
         return SemiIteration(relax, radius**2, max(1, math.ceil(math.log(tol / 2.0) / math.log(rate))))
 
 
-def _solve(network: ConvDEQ, step: Callable[[Tensor], Tensor], start: Tensor, tol: float) -> Tensor:
+def _solve(window: Window, step: Callable[[Tensor], Tensor], start: Tensor, tol: float) -> Tensor:
     """The fixed point of a map of fields, each a problem of its own; ``start`` has the positions first."""
     options = SolverOptions(tol=tol, max_steps=2000)
     found = solve_equilibrium(lambda z: step(z.movedim(-1, 0)).movedim(0, -1), start.movedim(0, -1), options)
-    found.require(options, f"the field of {network!r}", raises=True)
+    found.require(options, f"the field of {window.network!r}", raises=True)
     return found.value.movedim(-1, 0)
 
 
@@ -318,6 +411,9 @@ def _run_fused(
     places = torch.arange(side, device=left.pixels.device)
     near = (places[:, None] - places).abs() <= network.filter // 2
     across, down = ((near & (places < size) & (places[:, None] < size)).float() for size in (width, height))
+    shifts = network.averages.shifts
+    moves = torch.tensor(list(shifts), dtype=torch.int32, device=places.device)
+    weights = torch.tensor(list(shifts.values()), dtype=torch.float32, device=places.device)
     band = 4096  # rows at once: a grid has at most 65,535 of them, and a band wastes little below the diagonal
     unasked = left.pixels.new_empty(min(band, len(left)), len(right) if len(target) < 3 else 1)
     for start in range(0, len(left), band):
@@ -330,6 +426,9 @@ def _run_fused(
             *outs,
             across,
             down,
+            moves,
+            weights,
+            len(shifts),
             len(y),
             *(out.stride(0) for out in outs),
             *(sigma_a2, sigma_b2, sigma_c2, 1.0 / network.filter**2),
@@ -342,6 +441,7 @@ def _run_fused(
             PAIRS=2,
             SYMMETRIC=symmetric,
             TANGENT=any(is_tangent(kernel) for kernel in target),
+            POOLED=len(shifts) > 1,
             num_warps=4,
         )
         if symmetric:  # the part of the band on the diagonal, and what lies to its right

@@ -40,8 +40,18 @@ class FieldMaps:
         """E[phi(u) phi(v)] and E[phi'(u) phi'(v)] as functions of the covariances (positions, n, m)."""
         return functools.partial(self.form, qx[:, :, None], qy[:, None, :])
 
+    def one_by_one(self, qx: Tensor, qy: Tensor) -> Callable[[Tensor], Both]:
+        """The same for the first image with the first one, and so on: (positions, n)."""
+        layer = self.pair(qx.reshape(-1, 1), qy.reshape(-1, 1))  # each position of an image as an image of its own
+
+        def both(covariance: Tensor) -> Both:
+            value, slope = layer(covariance.reshape(-1, 1, 1))
+            return value.reshape(covariance.shape), slope.reshape(covariance.shape)
+
+        return both
+
     def own(self, q: Tensor) -> Both:
-        """The same for images with themselves: (positions, n)."""
+        """The same for images with themselves."""
         return self.form(q, q, q)
 
 
@@ -63,8 +73,7 @@ class EntryMaps(FieldMaps):
         return both
 
     def own(self, q: Tensor) -> Both:
-        value, slope = self.pair(q.reshape(-1, 1), q.reshape(-1, 1))(q.reshape(-1, 1, 1))
-        return value.reshape(q.shape), slope.reshape(q.shape)
+        return self.one_by_one(q, q)(q)
 
 
 class TableMaps(FieldMaps):
@@ -72,7 +81,8 @@ class TableMaps(FieldMaps):
 
         E[phi' phi'] = S(s, t, x),   E[phi phi] = m(s) m(t) + Lambda V(s, t, x),   V = int_0^x S cos / sin(x),
 
-    where m(s) = E[phi(s xi)]. The side of an image is s, m(s) and its factors of V and S, in a new last dimension.
+    where m(s) = E[phi(s xi)] = phi(0) + s D(s), so that the digits of a faint image are relative to its own variance.
+    The side of an image is s, m(s) and its factors of V and S, in a new last dimension.
     """
 
     def __init__(self, phi: Activation, scale: NormScale, slopes: Tensor) -> None:
@@ -83,12 +93,15 @@ class TableMaps(FieldMaps):
         largest = float(slopes.abs().max())
         self.levels = [Level.of(c[: needed(c.abs() / largest, 1e-14)], 1e-14) for c in (values, slopes)]
         transform = torch.tensor(to_coefficients(size))
-        self.mean = transform @ hermite_coefficients(phi, scale.nodes(size) ** 2, 1)
-        # along the diagonal, in a series of its own
-        q = scale.nodes(2 * size)[None] ** 2
-        _, mean, *factors = self._side(q)[0].split([1, 1, *(len(level.signs) for level in self.levels)], dim=-1)
+        self.rest = float(phi(torch.zeros(1, dtype=torch.float64)))
+        s = scale.nodes(size)
+        self.mean = transform @ ((hermite_coefficients(phi, s**2, 1) - self.rest) / s[:, None])
+        # along the diagonal, in series of their own
+        s = scale.nodes(2 * size)
+        _, mean, *factors = self._side(s[None] ** 2)[0].split([1, 1, *(len(level.signs) for level in self.levels)], -1)
         value, slope = (f.square() @ level.signs for f, level in zip(factors, self.levels, strict=True))
-        self.along = torch.tensor(to_coefficients(2 * size)) @ torch.stack([mean[:, 0] ** 2 + q[0] * value, slope], 1)
+        curves = torch.stack([(mean[:, 0] - self.rest) / s, value, slope], 1)
+        self.along = torch.tensor(to_coefficients(2 * size)) @ curves
 
     def pair(self, qx: Tensor, qy: Tensor) -> Callable[[Tensor], Both]:
         return functools.partial(self._both, self._side(qx), self._side(qy))
@@ -96,7 +109,9 @@ class TableMaps(FieldMaps):
     def _side(self, q: Tensor) -> Tensor:
         s = q.clamp_min(0.0).sqrt()
         curves = torch.cat([self.mean, *(level.factors for level in self.levels)], dim=1).to(s)
-        return torch.cat([s[..., None], self.scale.polynomials(len(curves), s) @ curves], dim=-1)
+        side = torch.cat([s[..., None], self.scale.polynomials(len(curves), s) @ curves], dim=-1)
+        side[..., 1] = self.rest + s * side[..., 1]
+        return side
 
     def _both(self, x: Tensor, y: Tensor, covariance: Tensor) -> Both:
         rho = correlation(x[:, :, None, 0] ** 2, y[:, None, :, 0] ** 2, covariance)
@@ -107,9 +122,9 @@ class TableMaps(FieldMaps):
         return value.mul_(covariance).baddbmm_(x[..., 1:2], y[..., 1:2].mT), slope
 
     def own(self, q: Tensor) -> Both:
-        x2 = 2.0 * self.scale.variable(q.clamp_min(0.0).sqrt())
-        value, slope = (series_sum(weights, x2) for weights in self.along.T.to(q))
-        return value, slope
+        s = q.clamp_min(0.0).sqrt()
+        mean, value, slope = (series_sum(weights, 2.0 * self.scale.variable(s)) for weights in self.along.T.to(q))
+        return (self.rest + s * mean) ** 2 + q * value, slope
 
 
 def _sum(level: Level, left: Tensor, right: Tensor, x2: Tensor) -> Tensor:

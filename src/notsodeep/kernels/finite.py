@@ -17,7 +17,7 @@ from torch import Tensor
 from .._arguments import whole, whole_seed
 from .._arrays import as_rows, isolated_settings, like, same_columns
 from .._equilibrium import SolverOptions, solve_equilibrium
-from .._maps import Convolution, Product
+from .._maps import Averages, Convolution, Product
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, ENN, ConvDEQ, Kernel, Network, check_kernel, rates_of
@@ -132,8 +132,8 @@ def _average(
     check: bool,
 ) -> Any:
     """The mean of a Gram matrix over random networks, between the rows of X and those of Y."""
-    x = as_rows(X, "X", least=0)
-    rows = x if Y is None else torch.cat([x, same_columns(x, as_rows(Y, "Y", least=0))])
+    x = as_rows(network.flattened(X), "X", least=0)
+    rows = x if Y is None else torch.cat([x, same_columns(x, as_rows(network.flattened(Y), "Y", least=0))])
     if isinstance(network, DEQ | ConvDEQ) and check:
         _dense(network).check_contraction()
     if isinstance(network, ConvDEQ):
@@ -191,7 +191,7 @@ def _gram(rows: Tensor) -> Tensor:
 class _ImplicitNetwork(_Drawn):
     """z = phi(u) / sqrt(m), u = sigma_a A z + sigma_b B x + sigma_c c, f = a . z, solved for all rows at once.
 
-    A and B are matrices, or filters whose convolutions are divided by ``size``, and a sees all positions.
+    A and B are matrices, or filters whose convolutions are divided by ``size``, and a sees averages of all positions.
     """
 
     def __init__(self, network: Any, rows: Tensor, generator: torch.Generator, widths: Sequence[int]) -> None:
@@ -201,18 +201,18 @@ class _ImplicitNetwork(_Drawn):
         self.sigma_a, self.sigma_b, self.sigma_c = (math.sqrt(v) for v in self.deq.variances)
         taps: tuple[int, ...] = ()
         self.root, self.size, self.positions = math.sqrt(width), 1, 1
-        self.layer = Product(self.sigma_a)
+        self.layer, averages = Product(self.sigma_a), Averages((1, 1), 1)
         self.inner = [self.normal(width, width) for _ in self.deq.activations[1:]]
         if isinstance(network, ConvDEQ):
             self.size, self.positions, taps = network.filter, network.positions, (network.filter,) * 2
-            self.layer = Convolution(self.sigma_a / self.size, network.image[1:])
+            self.layer, averages = Convolution(self.sigma_a / self.size, network.image[1:]), network.averages
         self.A, self.B = self.normal(width, width, *taps), self.normal(width, rows.shape[1] // self.positions, *taps)
-        self.a = self.normal(width * self.positions) / math.sqrt(self.positions)
+        self.a = averages.back(self.normal(width * averages.count))
         self.drive = self.sigma_b / self.size * self.layer.forward(self.B, rows)
         if self.sigma_c:  # drawn last: without a bias the networks of a seed stay what they are
             self.drive = self.drive + self.sigma_c * self.normal(width).repeat_interleave(self.positions)
         self.hidden = _settled(self._layer, self._layer(torch.zeros_like(self.drive)), "equilibrium", self.deq)
-        self.features = self.hidden / math.sqrt(self.positions)
+        self.features = averages.forward(self.hidden)
         if self.deq.readout == "pre-activation":  # one more unit of the layer, with weights of its own
             self.a = self.sigma_a * self.a
             ones = rows.new_full((len(rows), 1), self.sigma_c)

@@ -46,6 +46,7 @@ def ck(
     X : array of shape (n, p)
         The inputs as rows, taken as given: nothing is rescaled. float32 stays float32, everything else is computed
         in float64. Tensors that require a gradient, and DEQs whose variances do, give differentiable kernels.
+        Convolutional networks take images (n, channels, height, width) as well.
     Y : array of shape (m, p), optional
         The other inputs; ``X`` itself unless given.
     check : bool
@@ -152,6 +153,7 @@ def kernels_of(
     """
     if isinstance(network, Convolutional) and learning_rates is not None:
         raise InvalidInputError("learning_rates belong to an ENN; a convolutional network has one rate for all weights")
+    X, Y = network.flattened(X), network.flattened(Y)
     dense = network.dense if isinstance(network, Convolutional) else network
     given: Any = [X, Y, *(v if isinstance(v, Tensor) else None for v in dense.given_variances)]
     tensors = [v for v in given if isinstance(v, Tensor)]

@@ -2,7 +2,7 @@
 
 Imported only where Triton is there; ``convolution.py`` says the same in plain torch. The mean over a window is a
 product with a band of ones on either side. The field is split into two parts of eleven bits each, and ones are exact,
-so that tensor cores lose nothing that single precision has.
+so that tensor cores lose nothing that single precision has. Averages before the readout are a loop over shifts.
 """
 
 from __future__ import annotations
@@ -52,34 +52,28 @@ def _value(lam, inverse, sizes, bend, straight):
 
 # fmt: off
 @triton.jit
-def field_kernel(
-    x, y, ux, uy, ck, ntk, frozen, band_across, band_down,  # inputs, results, and the windows along both directions
-    columns, ck_stride, ntk_stride, frozen_stride,
-    sigma_a2, sigma_b2, sigma_c2, share, bend, straight, steep,  # of the network, its filter and its activation
-    relax, square, steps,  # of Chebyshev's method, see SemiIteration
+def _pair(
+    x, y, ux, uy, i, j, down_by, across_by, columns, across, down,
+    sigma_a2, sigma_b2, sigma_c2, share, bend, straight, steep, relax, square, steps,
     CHANNELS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, SIDE: tl.constexpr, PAIRS: tl.constexpr,
-    SYMMETRIC: tl.constexpr, TANGENT: tl.constexpr,
+    TANGENT: tl.constexpr,
 ):
     # fmt: on
-    """Kernels of image i of x with PAIRS images of y; ux, uy: roots of the variances."""
-    i, first = tl.program_id(1), tl.program_id(0) * PAIRS
-    if SYMMETRIC:  # noqa: SIM102  # the outer condition is decided at compile time
-        if first + PAIRS - 1 < i:
-            return
-    a, b, j = tl.arange(0, SIDE)[:, None], tl.arange(0, SIDE)[None, :], first + tl.arange(0, PAIRS)
-    inside = ((a < HEIGHT) & (b < WIDTH))[None]
-    place = (a * WIDTH + b)[None]
+    """Kernels of image i of x with images j of y, of all positions of x with those of y moved by a shift."""
+    a, b = tl.arange(0, SIDE)[:, None], tl.arange(0, SIDE)[None, :]
+    moved, aside = a + down_by, b + across_by
+    inside = ((a < HEIGHT) & (b < WIDTH) & (moved >= 0) & (moved < HEIGHT) & (aside >= 0) & (aside < WIDTH))[None]
+    place, other = (a * WIDTH + b)[None], (moved * WIDTH + aside)[None]
     wanted = inside & (j < columns)[:, None, None]
-    across, down = tl.load(band_across + a * SIDE + b), tl.load(band_down + a * SIDE + b)
     positions: tl.constexpr = HEIGHT * WIDTH
     drive = tl.zeros([PAIRS, SIDE, SIDE], tl.float32)
     there = j.to(tl.int64)[:, None, None]
     for c in range(CHANNELS):
         left = tl.load(x + (i.to(tl.int64) * CHANNELS + c) * positions + place, mask=inside, other=0.0)
-        drive += left * tl.load(y + (there * CHANNELS + c) * positions + place, mask=wanted, other=0.0)
+        drive += left * tl.load(y + (there * CHANNELS + c) * positions + other, mask=wanted, other=0.0)
     source = sigma_b2 * _window(drive, across, down, share, PAIRS, SIDE) + tl.where(inside, sigma_c2, 0.0)
     root = tl.load(ux + i.to(tl.int64) * positions + place, mask=inside, other=0.0)
-    sizes = root * tl.load(uy + there * positions + place, mask=wanted, other=0.0)
+    sizes = root * tl.load(uy + there * positions + other, mask=wanted, other=0.0)
     inverse = tl.where(sizes > 0, 1.0 / tl.where(sizes > 0, sizes, 1.0), 0.0)
 
     # what the first step sees of ``before`` cancels; two names of one value would not both be carried by the loop
@@ -91,8 +85,7 @@ def field_kernel(
         before, lam = lam, ahead
         omega = 4.0 / (4.0 - square * tl.where(k == 0, 2.0, omega))
     value = tl.sum(tl.sum(_value(lam, inverse, sizes, bend, straight), axis=2), axis=1) / positions
-    row = i.to(tl.int64)
-    tl.store(ck + row * ck_stride + j, value, mask=j < columns)
+    whole, rest = value, value
     if TANGENT:
         rho = tl.minimum(tl.maximum(lam * inverse, -1.0), 1.0)
         slope = tl.where(inside, straight + (steep - straight) * _angle(rho) / 3.14159265358979, 0.0)
@@ -106,5 +99,46 @@ def field_kernel(
             omega = 4.0 / (4.0 - square * tl.where(k == 0, 2.0, omega))
         whole = value + tl.sum(tl.sum(effect * lam, axis=2), axis=1)
         rest = value + tl.sum(tl.sum(effect * (lam - source), axis=2), axis=1)
+    return value, whole, rest
+
+
+# fmt: off
+@triton.jit
+def field_kernel(
+    x, y, ux, uy, ck, ntk, frozen, band_across, band_down,  # inputs, results, and the windows along both directions
+    moves, weights, shifts,  # of the averages before the readout, if there are any
+    columns, ck_stride, ntk_stride, frozen_stride,
+    sigma_a2, sigma_b2, sigma_c2, share, bend, straight, steep,  # of the network, its filter and its activation
+    relax, square, steps,  # of Chebyshev's method, see SemiIteration
+    CHANNELS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, SIDE: tl.constexpr, PAIRS: tl.constexpr,
+    SYMMETRIC: tl.constexpr, TANGENT: tl.constexpr, POOLED: tl.constexpr,
+):
+    """Kernels of image i of x with PAIRS images of y; ux, uy: roots of the variances."""
+    i, first = tl.program_id(1), tl.program_id(0) * PAIRS
+    if SYMMETRIC:  # noqa: SIM102  # the outer condition is decided at compile time
+        if first + PAIRS - 1 < i:
+            return
+    a, b, j = tl.arange(0, SIDE)[:, None], tl.arange(0, SIDE)[None, :], first + tl.arange(0, PAIRS)
+    across, down = tl.load(band_across + a * SIDE + b), tl.load(band_down + a * SIDE + b)
+    if POOLED:
+        value, whole, rest = tl.zeros([PAIRS], tl.float32), tl.zeros([PAIRS], tl.float32), tl.zeros([PAIRS], tl.float32)
+        for k in range(shifts):
+            v, w, r = _pair(
+                x, y, ux, uy, i, j, tl.load(moves + 2 * k), tl.load(moves + 2 * k + 1), columns, across, down,
+                sigma_a2, sigma_b2, sigma_c2, share, bend, straight, steep, relax, square, steps,
+                CHANNELS, HEIGHT, WIDTH, SIDE, PAIRS, TANGENT,
+            )
+            weight = tl.load(weights + k)
+            value, whole, rest = value + weight * v, whole + weight * w, rest + weight * r
+    else:
+        value, whole, rest = _pair(
+            x, y, ux, uy, i, j, 0, 0, columns, across, down,
+            sigma_a2, sigma_b2, sigma_c2, share, bend, straight, steep, relax, square, steps,
+            CHANNELS, HEIGHT, WIDTH, SIDE, PAIRS, TANGENT,
+        )
+    row = i.to(tl.int64)
+    tl.store(ck + row * ck_stride + j, value, mask=j < columns)
+    if TANGENT:
         tl.store(ntk + row * ntk_stride + j, whole, mask=j < columns)
         tl.store(frozen + row * frozen_stride + j, rest, mask=j < columns)
+# fmt: on

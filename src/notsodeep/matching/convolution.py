@@ -79,8 +79,8 @@ def match_conv(
     ----------
     deq : ConvDEQ
         The network to replace.
-    X : array of shape (n, channels * height * width)
-        At least 16 images as rows; up to 24 of them are fitted, and up to 100 others are measured on.
+    X : array of shape (n, channels * height * width) or (n, channels, height, width)
+        At least 16 images; up to 24 of them are fitted, and up to 100 others are measured on.
     kernel : {"ck", "ntk", "ntk_frozen"}
         The kernel to match; both networks train the same weights.
     layers : int, default 2
@@ -114,7 +114,7 @@ def match_conv(
     check_kernel(deq.dense, kernel)
     if check:
         deq.dense.check_contraction()
-    rows = as_rows(X, least=16).double().cpu()
+    rows = as_rows(deq.flattened(X), least=16).double().cpu()
     deq.check_rows(rows)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(whole_seed(seed)))
     size = min(24, len(rows) // 2)
@@ -148,7 +148,7 @@ def _fitted(deq: ConvDEQ, kernel: Kernel, layers: int, images: Tensor) -> tuple[
     def network(logarithms: Any, gain: float = 1.0) -> ConvENN:
         found = [float(v) for v in np.exp(logarithms)]
         recurrent, inputs = [0.0, *found[: layers - 1]], found[layers - 1 :] or b
-        phi, sizes = [deq.dense.activation] * layers, {"image": deq.image, "filter": deq.filter}
+        phi, sizes = [deq.dense.activation] * layers, {"image": deq.image, "filter": deq.filter, "pool": deq.pool}
         return ConvENN(phi, recurrent, inputs, c, **sizes, gain=gain)  # type: ignore[arg-type]
 
     def gap(logarithms: Any) -> Any:

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from .._arguments import not_negative, whole
 from .._arrays import as_floats, isolated_settings
 from .._caches import cached
 from .._files import parsed
+from .._maps import Averages
 from .._words import Kernel as Kernel
 from .._words import Readout as Readout
 from .._words import as_html
@@ -99,6 +100,10 @@ class Dense:
     def kinked(self) -> bool:
         """Whether an activation has kinks."""
         return any(phi.kinks for phi in self.activations)
+
+    def flattened(self, X: Any) -> Any:
+        """Return inputs as rows; those of a dense network are."""
+        return X
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
@@ -430,8 +435,9 @@ class _OfImages:
     dense: DEQ | ENN
     image: tuple[int, int, int]
     filter: int
+    pool: int | Literal["global"]
 
-    def _set(self, dense: DEQ | ENN, image: Any, filter: Any) -> None:
+    def _set(self, dense: DEQ | ENN, image: Any, filter: Any, pool: Any) -> None:
         if not isinstance(image, Sequence) or len(image) != 3:
             raise InvalidInputError(f"image must be (channels, height, width), three numbers, got {image!r}")
         sizes = tuple(whole(name, n) for name, n in zip(("channels", "height", "width"), image, strict=True))
@@ -439,9 +445,23 @@ class _OfImages:
             raise InvalidInputError(
                 f"filter must be an odd number and fit into an image of {sizes[1]} x {sizes[2]}, got {filter}"
             )
+        if not (pool == "global" if isinstance(pool, str) else whole("pool", pool) <= min(sizes[1:])):
+            raise InvalidInputError(
+                f"pool must be the side of a box that fits into an image of {sizes[1]} x {sizes[2]} (1: none), or "
+                f"'global', got {pool!r:.60}"
+            )
         object.__setattr__(self, "dense", dense)
         object.__setattr__(self, "image", sizes)
         object.__setattr__(self, "filter", int(filter))
+        object.__setattr__(self, "pool", pool if pool == "global" else int(pool))
+
+    @property
+    def averages(self) -> Averages:
+        """The averages over boxes that the readout sees."""
+        return Averages(self.image[1:], self.pool)
+
+    def _sizes(self) -> str:
+        return f", image={self.image}, filter={self.filter}" + (f", pool={self.pool!r}" if self.pool != 1 else "")
 
     @property
     def activations(self) -> tuple[Activation, ...]:
@@ -452,6 +472,16 @@ class _OfImages:
     def positions(self) -> int:
         """The number of positions of an image, height * width."""
         return self.image[1] * self.image[2]
+
+    def flattened(self, X: Any) -> Any:
+        """Return images (n, channels, height, width) as rows; what has other dimensions stays as it is."""
+        if getattr(X, "ndim", 2) != 4:
+            return X
+        if tuple(X.shape[1:]) != self.image:
+            raise InvalidInputError(
+                f"images must have shape (n, {', '.join(map(str, self.image))}), channels first, got {tuple(X.shape)}"
+            )
+        return X.reshape(len(X), math.prod(self.image))
 
     def check_rows(self, rows: Tensor) -> None:
         """Refuse rows that are not images of this size."""
@@ -470,6 +500,11 @@ class ConvDEQ(_OfImages):
     position a. Here b runs over the window of the filter, positions outside the image count as zero, each entry of
     A(b) and B(b) has variance 1 / filter^2, and each entry of the readout 1 / positions.
 
+    With ``pool=c`` the readout sees averages of the channels over boxes of c x c positions, one average for each place
+    at which a box meets the image; positions outside count as zero. ``pool="global"`` is one mean over all positions,
+    and the entries of the readout have variance 1. The kernels are sum_d (c - |d1|) (c - |d2|) / c^4 K_d over the
+    shifts d of one image against the other, |d1|, |d2| < c, where K_d sums over the pairs of positions p, p + d.
+
     Parameters
     ----------
     phi : str, Activation or callable
@@ -481,9 +516,12 @@ class ConvDEQ(_OfImages):
     sigma_c2 : float, default 0
         The variance of the bias c of a channel.
     image : tuple of three int
-        Channels, height and width of an image. Rows of data are flattened images, channels first.
+        Channels, height and width of an image. Data are (n, channels, height, width), or flattened: rows, channels
+        first.
     filter : int, default 3
         Height and width of the filters, an odd number.
+    pool : int or "global", default 1
+        The side c of the boxes of average pooling before the readout. The cost grows as their shifts do, (2 c - 1)^2.
 
     Examples
     --------
@@ -495,6 +533,7 @@ class ConvDEQ(_OfImages):
     dense: DEQ
     image: tuple[int, int, int]
     filter: int
+    pool: int | Literal["global"]
     gain = 1.0
 
     def __init__(
@@ -506,8 +545,9 @@ class ConvDEQ(_OfImages):
         *,
         image: Sequence[int],
         filter: int = 3,
+        pool: int | Literal["global"] = 1,
     ) -> None:
-        self._set(DEQ(phi, sigma_a2, sigma_b2, sigma_c2).detached(), image, filter)
+        self._set(DEQ(phi, sigma_a2, sigma_b2, sigma_c2).detached(), image, filter, pool)
 
     @property
     def variances(self) -> tuple[tuple[float, float, float], ...]:
@@ -520,11 +560,12 @@ class ConvDEQ(_OfImages):
         return self.dense.limit
 
     def __repr__(self) -> str:
-        return f"Conv{self.dense!r}"[:-1] + f", image={self.image}, filter={self.filter})"
+        return f"Conv{self.dense!r}"[:-1] + f"{self._sizes()})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the network as a JSON document, which :func:`network_from_dict` reads."""
-        return {**self.dense.to_dict(), "network": "ConvDEQ", "image": list(self.image), "filter": self.filter}
+        own = {"network": "ConvDEQ", "image": list(self.image), "filter": self.filter, "pool": self.pool}
+        return {**self.dense.to_dict(), **own}
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -541,8 +582,8 @@ class ConvENN(_OfImages):
     sigma_a2, sigma_b2, sigma_c2 : float or sequence of floats
         The variances of the filters A_l, of the input filters B_l and of the biases; one for all layers, or one each.
         The first layer has no A_1. With 0 as sigma_b2 of all layers but the first the input is not injected.
-    image, filter : tuple of three int, and int
-        The sizes of images and filters, as in :class:`ConvDEQ`.
+    image, filter, pool : tuple of three int, int, and int or "global"
+        The sizes of images, filters and boxes, as in :class:`ConvDEQ`.
     gain : float, default 1
         The factor of the kernels.
 
@@ -556,6 +597,7 @@ class ConvENN(_OfImages):
     variances: tuple[tuple[float, float, float], ...]
     image: tuple[int, int, int]
     filter: int
+    pool: int | Literal["global"]
     gain: float
 
     def __init__(
@@ -567,9 +609,10 @@ class ConvENN(_OfImages):
         *,
         image: Sequence[int],
         filter: int = 3,
+        pool: int | Literal["global"] = 1,
         gain: float = 1.0,
     ) -> None:
-        self._set(ENN(activations), image, filter)
+        self._set(ENN(activations), image, filter, pool)
         columns = []
         for name, given in zip(_VARIANCES, (sigma_a2, sigma_b2, sigma_c2), strict=True):
             many = isinstance(given, Sequence | np.ndarray)
@@ -589,16 +632,13 @@ class ConvENN(_OfImages):
     def __repr__(self) -> str:
         a, b, c = zip(*self.variances, strict=True)
         bias, gain = f", sigma_c2={c}" if any(c) else "", f", gain={self.gain:.10g}" if self.gain != 1.0 else ""
-        return (
-            f"Conv{self.dense!r}"[:-1]
-            + f", sigma_a2={a}, sigma_b2={b}{bias}, image={self.image}, filter={self.filter}{gain})"
-        )
+        return f"Conv{self.dense!r}"[:-1] + f", sigma_a2={a}, sigma_b2={b}{bias}{self._sizes()}{gain})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the network as a JSON document, which :func:`network_from_dict` reads."""
         layers = {name: list(v) for name, v in zip(_VARIANCES, zip(*self.variances, strict=True), strict=True)}
-        own = {"network": "ConvENN", "image": list(self.image), "filter": self.filter, "gain": self.gain}
-        return {**self.dense.to_dict(), **layers, **own}
+        own = {"network": "ConvENN", "image": list(self.image), "filter": self.filter, "pool": self.pool}
+        return {**self.dense.to_dict(), **layers, **own, "gain": self.gain}
 
 
 Convolutional = ConvDEQ | ConvENN
@@ -691,12 +731,14 @@ def network_from_dict(document: Mapping[str, Any] | str) -> Network | Convolutio
             variances = (document["sigma_a2"], document["sigma_b2"], document.get("sigma_c2", 0.0))
             if kind == "DEQ":
                 return DEQ(phi, *variances, document.get("readout", "activation"), document.get("normalise", False))
-            return ConvDEQ(phi[0], *variances, image=document["image"], filter=document["filter"])
+            sizes = {"image": document["image"], "filter": document["filter"], "pool": document.get("pool", 1)}
+            return ConvDEQ(phi[0], *variances, **sizes)
         if kind in ("ENN", "ConvENN"):
             layers = [Activation.from_dict(a) for a in document["activations"]]
             if kind == "ENN":
                 return ENN(layers)
-            return ConvENN(layers, **{k: document[k] for k in (*_VARIANCES, "image", "filter", "gain")})
+            given = {k: document[k] for k in (*_VARIANCES, "image", "filter", "gain")}
+            return ConvENN(layers, **given, pool=document.get("pool", 1))
     except (KeyError, TypeError) as error:
         raise SerialisationError(f"the description of this {kind} is incomplete: {error!r}") from None
     except InvalidInputError as error:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked, whole
-from .._equilibrium import SolverOptions
+from .._equilibrium import Equilibrium, SolverOptions
 from .._maps import Convolution
 from .._words import Kernel
 from ..activations import Activation
@@ -21,7 +21,8 @@ from .model import Factory, Gaussian
 class ConvDEQ(DEQ):
     """Run the convolutional DEQ of a specification with m channels, with derivatives of every order.
 
-    Rows of inputs are flattened images, channels first. The readout sees all channels at all positions.
+    Inputs are images (n, channels, height, width), or rows of flattened ones. The readout sees all channels at all
+    positions, or their averages over the boxes of the specification.
 
     Parameters
     ----------
@@ -63,15 +64,22 @@ class ConvDEQ(DEQ):
         self._sigmas = [math.sqrt(variance) for variance in spec.dense.variances]
         self._layer = Convolution(self._sigmas[0] / (spec.filter * math.sqrt(width)), spec.image[1:])
         size = (spec.filter, spec.filter)
-        shapes = (width, spec.image[0], *size), (width, width, *size), (out_features, width * spec.positions)
+        seen = width * spec.averages.count
+        shapes = (width, spec.image[0], *size), (width, width, *size), (out_features, seen)
         self._build(Gaussian(seed, "ntk", **factory), shapes, bias, solver, kernel)
 
     @property
     def _phi(self) -> Activation:
         return self.spec.dense.activation
 
+    def features(self, x: Tensor) -> Tensor:
+        return super().features(self.spec.flattened(x))
+
+    def solve(self, x: Tensor) -> Equilibrium:
+        return super().solve(self.spec.flattened(x))
+
     def _read(self, z: Tensor, x: Tensor) -> Tensor:
-        return z / math.sqrt(self.spec.positions)
+        return self.spec.averages.forward(z)
 
     def _project(self, x: Tensor) -> Tensor:
         """Return sigma_b B * x + sigma_c c, flattened, in the weights' own precision."""

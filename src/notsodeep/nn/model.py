@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import not_negative, shown, whole_seed
-from .._arrays import as_device, as_rows
+from .._arrays import as_device, as_numbers, as_rows
 from .._words import Kernel, Parametrisation
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import KERNELS
@@ -249,7 +249,9 @@ def as_pair(data: Any, like: Tensor) -> tuple[Tensor, Tensor]:
     """Return a pair of arrays (X, y) as tensors of the type and on the device of ``like``; integer y are classes."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise InvalidInputError(f"data must be a pair of arrays (X, y), got {type(data).__name__}")
-    X, y = as_rows(data[0]).to(like.device, like.dtype), _labels(data[1])
+    given, y = as_numbers(data[0], "X"), _labels(data[1])
+    rows = as_rows(given.flatten(1) if given.ndim == 4 else given)  # images stay images
+    X = rows.reshape(given.shape).to(like.device, like.dtype)
     if not bool(torch.isfinite(X).all()):
         raise InvalidInputError(f"X leaves the range of {X.dtype}; scale it (notsodeep.standardise), or use float64")
     if y.shape[:1] != X.shape[:1]:
