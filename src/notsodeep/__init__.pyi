@@ -34,8 +34,8 @@ from .matching import match_sphere as match_sphere
 from .matching.match import match as match
 from .mixtures import GaussianMixture as GaussianMixture
 from .mixtures import MixtureStatistics as MixtureStatistics
-from .mixtures.standardise import Standardiser as Standardiser
-from .mixtures.standardise import standardise as standardise
+from .estimators.standardise import Standardiser as Standardiser
+from .estimators.standardise import standardise as standardise
 from .networks import DEQ as DEQ
 from .networks import ENN as ENN
 from .networks import ConvDEQ as ConvDEQ
