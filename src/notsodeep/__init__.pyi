@@ -18,6 +18,8 @@ from .estimators import DEQFeatures as DEQFeatures
 from .estimators import DEQGaussianProcess as DEQGaussianProcess
 from .estimators import DEQKernel as DEQKernel
 from .estimators import DEQRegressor as DEQRegressor
+from .estimators.standardise import Standardiser as Standardiser
+from .estimators.standardise import standardise as standardise
 from .kernels import ck as ck
 from .kernels import finite_ck as finite_ck
 from .kernels import finite_ntk as finite_ntk
@@ -34,8 +36,6 @@ from .matching import match_sphere as match_sphere
 from .matching.match import match as match
 from .mixtures import GaussianMixture as GaussianMixture
 from .mixtures import MixtureStatistics as MixtureStatistics
-from .mixtures.standardise import Standardiser as Standardiser
-from .mixtures.standardise import standardise as standardise
 from .networks import DEQ as DEQ
 from .networks import ENN as ENN
 from .networks import ConvDEQ as ConvDEQ

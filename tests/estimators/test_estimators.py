@@ -27,7 +27,7 @@ from helpers import differences, tolerance
 from notsodeep.errors import CheckpointError, InvalidInputError, NotSoDeepWarning
 from notsodeep.estimators import load_estimator, save_estimator
 from notsodeep.estimators._limits import LIMITS
-from notsodeep.estimators.selection import GRID
+from notsodeep.estimators.selection import GRID, extrapolated
 from notsodeep.nn.checkpoint import read_file, write_file
 from notsodeep.solve import CG
 
@@ -38,6 +38,7 @@ Y = np.stack([np.sin(3 * X[:, 0]), X[:, 1] * X[:, 2]], axis=1)
 LABELS = np.array(["ant", "bee", "cat"])[np.digitize(X[:, 0], [-0.1, 0.1])]
 GIVEN = {"ridge": 1e-3, "sigma_b2": None, "sigma_c2": 0.0}  # nothing is left to be chosen
 PLAIN = {"sigma_b2": None, "sigma_c2": 0.0, "scale": None, "fit_intercept": False}  # the kernel of the rows as given
+CHOSEN = ("scale", "sigma_b2", "sigma_c2", "ridge")
 SOLVED = 2e-10  # residuals of 1e-11 at ridges from a hundredth
 
 
@@ -166,8 +167,9 @@ def test_leave_one_out_is_what_refitting_gives(ridge, intercept):
 
 
 def test_the_ridge_chosen_by_leave_one_out_is_the_largest_of_the_best():
-    model = nsd.DEQRegressor("relu", sigma_b2=None, sigma_c2=0.1).fit(X, Y[:, 0])
-    given = [nsd.DEQRegressor("relu", sigma_b2=None, sigma_c2=0.1, ridge=ridge).fit(X, Y[:, 0]) for ridge in GRID]
+    kept = {"sigma_b2": None, "sigma_c2": 0.1, "scale": "columns"}
+    model = nsd.DEQRegressor("relu", **kept).fit(X, Y[:, 0])
+    given = [nsd.DEQRegressor("relu", ridge=ridge, **kept).fit(X, Y[:, 0]) for ridge in GRID]
     errors = {each.ridge: np.mean((each.loo_ - Y[:, 0]) ** 2) / Y[:, 0].var() for each in given}
     assert model.ridge_ == max(ridge for ridge, error in errors.items() if error <= 1.001 * min(errors.values()))
     assert model.best_["error"] == pytest.approx(errors[model.ridge_], rel=1e-6)  # a ridge of 1e-8 is a stiff system
@@ -177,27 +179,27 @@ def test_variances_and_ridge_are_chosen_together_and_given_ones_are_kept():
     y = np.abs(X[:, 0] - 0.3)  # not even about the mean: a bias is needed
     model = nsd.DEQRegressor("relu").fit(X, y)
     best = model.best_
-    assert best["kernels"] <= 12
+    assert best["kernels"] <= 9
     assert best["error"] <= min(each["error"] for each in best["runners_up"])
     errors = [np.mean((nsd.DEQRegressor("relu", sigma_c2=c2).fit(X, y).loo_ - y) ** 2) for c2 in (0.0, 1.0)]
     assert np.mean((model.loo_ - y) ** 2) <= 1.002 * min(errors)
-    again = nsd.DEQRegressor("relu", **{name: best[name] for name in ("sigma_b2", "sigma_c2", "ridge")}).fit(X, y)
+    again = nsd.DEQRegressor("relu", **{name: best[name] for name in CHOSEN}).fit(X, y)
     np.testing.assert_array_equal(again.predict(NEW), model.predict(NEW))
     assert nsd.DEQRegressor("tanh", sigma_c2=0.3, ridge=0.1).fit(X, y).best_["sigma_c2"] == 0.3
-    assert nsd.DEQRegressor("tanh", sigma_b2=0.3, sigma_c2=0.0).fit(X, y).best_["kernels"] == 1
+    assert nsd.DEQRegressor("tanh", sigma_b2=0.3, sigma_c2=0.0, scale="rows").fit(X, y).best_["kernels"] == 1
 
 
 @pytest.mark.parametrize("target", [np.abs, np.sin])
 def test_an_activation_is_chosen_with_the_variances(target):
     y = target(3.0 * X[:, 0])
     model = nsd.DEQRegressor().fit(X, y)
-    assert model.best_["kernels"] <= 12
+    assert model.best_["kernels"] <= 13
     searched = [nsd.DEQRegressor(phi).fit(X, y).best_["error"] for phi in ("relu", "sin")]  # with twice the kernels
     assert model.best_["error"] <= 1.1 * min(searched)
-    chosen = {name: model.best_[name] for name in ("activation", "sigma_b2", "sigma_c2", "ridge")}
+    chosen = {name: model.best_[name] for name in ("activation", *CHOSEN)}
     np.testing.assert_array_equal(nsd.DEQRegressor(**chosen).fit(X, y).predict(NEW), model.predict(NEW))
     kept = {"sigma_b2": 0.8, "sigma_c2": 0.1, "ridge": 0.1}
-    assert nsd.DEQRegressor(**kept).fit(X, y).best_["kernels"] == 2
+    assert nsd.DEQRegressor(**kept).fit(X, y).best_["kernels"] == 4  # two activations, two scales
 
 
 @pytest.mark.slow
@@ -212,6 +214,35 @@ def test_machines_as_they_come_are_level_with_tuned_ones(load, score):
     assert found.mean() > score  # a point below 0.947, 0.989, 0.981 and 0.502
 
 
+@pytest.mark.parametrize("phi", ["erf", "gelu", "selu", "hard_swish", "quadratic"])
+def test_activations_with_a_low_limit_fit_as_they_come(phi):
+    model = nsd.DEQRegressor(phi, sigma_b2=0.5, sigma_c2=0.1, ridge=0.01, scale="rows").fit(X, Y)
+    deq = model._machine.kernel.network
+    assert deq.variances[0] == pytest.approx(min(0.2, 0.8 * deq.limit), rel=0.01)
+    assert np.isfinite(model.predict(NEW)).all()
+
+
+def test_the_scale_is_chosen_by_leave_one_out():
+    units = X * np.array([1.0] * 2 + [1e-3] * 10)  # rows are measured by the columns that matter
+    y = np.sin(3 * X[:, 0]) + X[:, 1]
+    assert nsd.DEQRegressor("relu").fit(units, y).best_["scale"] == "rows"
+    assert nsd.DEQRegressor("relu").fit(units, X[:, 4]).best_["scale"] == "columns"
+
+
+def test_a_ridge_found_on_few_rows_falls_with_their_number():
+    assert extrapolated({100: 0.1}, 100) == 0.1
+    assert extrapolated({100: 0.1, 200: 0.2}, 200) == 0.2
+    assert extrapolated({100: 0.1, 200: 0.1}, 800) == pytest.approx(
+        0.1 * (8 * 4) ** (-LIMITS.ridge_power / 2), rel=tolerance()
+    )
+
+
+@pytest.mark.parametrize("labels", [[1, "a"], [None, "a"], [None, 1.0]])
+def test_labels_of_several_kinds_are_refused(labels):
+    with pytest.raises(InvalidInputError, match="one kind"):
+        nsd.DEQClassifier(**GIVEN).fit(X, np.array(labels * 40, dtype=object))
+
+
 def test_the_method_is_told(caplog):
     with caplog.at_level("INFO", "notsodeep"):
         model = nsd.DEQRegressor(solver="cholesky", **GIVEN).fit(X, Y)
@@ -220,15 +251,15 @@ def test_the_method_is_told(caplog):
 
 
 def test_many_rows_are_chosen_on_a_sample_and_left_out_when_asked(monkeypatch):
-    few = dataclasses.replace(LIMITS, calibration_rows=30, selection_rows=20)
+    few = dataclasses.replace(LIMITS, calibration_rows=30, selection_rows=(20, 25), survey_rows=15)
     monkeypatch.setattr("notsodeep.estimators.ridge.LIMITS", few)
-    model = nsd.DEQClassifier("relu").fit(X, LABELS)
+    model = nsd.DEQClassifier("relu", scale="rows").fit(X, LABELS)
     assert (model.best_["rows"], len(model._machine.leave_one_out), "loo_" in dir(model)) == (20, 30, False)
     sample = model._kept[-30:]
     before = model._machine.leave_one_out.numpy()
     np.testing.assert_allclose(model.loo_[sample], before, rtol=0, atol=SOLVED)
     assert "loo_" in dir(model)
-    given = {name: model.best_[name] for name in ("sigma_b2", "sigma_c2", "ridge")}
+    given = {name: model.best_[name] for name in CHOSEN}
     monkeypatch.undo()
     whole = nsd.DEQClassifier("relu", **given).fit(X, LABELS)
     centred = model.loo_ - model.loo_.mean(0)  # the shifts differ: they come from a sample

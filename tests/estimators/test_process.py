@@ -172,3 +172,15 @@ def test_many_rows_are_fitted_by_some_of_them():
     gp = nsd.DEQGaussianProcess("relu", restarts=0).fit(rows, y)
     noise = gp.parameters_["noise"] * y.var()
     assert noise == pytest.approx(0.01, rel=2.0 * tolerance(samples=400))
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_targets_near_the_ends_of_the_range_change_nothing(unit):
+    rows, y = np.linspace(-1, 1, 12)[:, None], np.sin(np.linspace(-3, 3, 12))
+    plain, extreme = (nsd.DEQGaussianProcess(optimise=("amplitude", "noise")).fit(rows, u * y) for u in (1.0, unit))
+    for found, expected in zip(
+        extreme.predict(rows, return_std=True), plain.predict(rows, return_std=True), strict=True
+    ):
+        np.testing.assert_allclose(found / unit, expected, rtol=0, atol=tolerance(amplified=1e6))  # of a search
+    with pytest.raises(InvalidInputError, match="return_std"):
+        extreme.predict(rows, return_cov=True)

@@ -72,14 +72,12 @@ def _activation(text: str) -> Any:
 
 
 def _usual_variance(phi: Any) -> float:
-    """Return 0.2 or, where that is beyond the limit of the activation, 0.8 of the limit, with a warning."""
-    usual = 0.2  # in the papers' examples
-    limit = nsd.DEQ(phi, usual).limit
-    if limit > usual:
-        return usual
-    chosen = float(f"{0.8 * limit:.3g}")
-    text = f"--sigma-a2 {chosen} is taken: the usual {usual} is beyond the limit {limit:.4g} of {phi.name}."
-    complain(text, "yellow")
+    """Return the usual sigma_a2 of the activation, with a warning where it is not 0.2."""
+    deq = nsd.DEQ(phi, 0.0)
+    chosen = deq.usual_variance
+    if chosen != 0.2:
+        text = f"--sigma-a2 {chosen} is taken: the usual 0.2 is beyond the limit {deq.limit:.4g} of {phi.name}."
+        complain(text, "yellow")
     return chosen
 
 

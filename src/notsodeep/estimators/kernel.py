@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -26,9 +26,17 @@ from ..nn.model import in_batches
 from ..solve import NetworkKernel
 from ..solve.network import Source
 from ._limits import LIMITS
-from .specification import FLOATS, Array, all_or_nothing, as_tensor, flattened, network_of, seed_of, validated
-
-VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
+from .specification import (
+    FLOATS,
+    VARIANCES,
+    Array,
+    all_or_nothing,
+    as_tensor,
+    flattened,
+    network_of,
+    seed_of,
+    validated,
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -155,7 +163,8 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     ----------
     activation : str or Activation
     sigma_a2, sigma_b2, sigma_c2 : float
-        Variances of the hidden weights, the input weights and the biases; ``sigma_b2=None`` is 1 - sigma_a2.
+        Variances of the hidden weights, the input weights and the biases; ``sigma_a2="auto"`` is 0.2, or 0.8 of the
+        activation's limit where that is lower, and ``sigma_b2=None`` is 1 - sigma_a2.
     kernel : "ck", "ntk" or "ntk_frozen"
     width : int
         The number of features; errors of the kernel fall as its inverse root.
@@ -177,7 +186,7 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     activation: Any = "relu"
     _: KW_ONLY
-    sigma_a2: float = 0.2
+    sigma_a2: float | Literal["auto"] = "auto"
     sigma_b2: float | None = None
     sigma_c2: float = 0.0
     kernel: Kernel = "ck"

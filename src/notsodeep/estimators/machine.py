@@ -6,6 +6,7 @@ weighted mean of the kernel's diagonal. With an intercept the targets are first 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..solve import CG, KernelTiles, NetworkKernel, solve_operator
 from ..solve._limits import LIMITS as SOLVE_LIMITS
 from ..solve.dense import scale_of, smallest_mean, solve_one, with_mean
 from ..solve.iterative import Solver, choose_solver
-from ..solve.operators import KernelOperator
+from ..solve.operators import KernelOperator, available_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,23 +86,41 @@ def fit_machine(
     client: Any = None,
     progress: bool | None = None,
     last: int = 0,
+    smaller: Sequence[float] = (),
+    error: Callable[[Tensor], float] | None = None,
 ) -> FittedMachine:
     """Fit a machine, with leave-one-out predictions of the ``last`` rows where a factorisation solves it.
 
-    With a Dask ``client``, its workers compute the kernel and its products.
+    A factorisation then tries ``smaller`` ridges one after the other, as long as the ``error`` of these predictions
+    falls. With a Dask ``client``, its workers compute the kernel and its products.
     """
     options, reason = choose_solver(solver, problem.X)
     log.info("%d rows are solved by %s: %s", len(problem.X), "Cholesky" if options is None else "CG", reason)
     if options is not None:
         return _fit_iterative(kernel, problem, ridge, options, client, progress)
-    K = kernel_matrix(kernel, problem.X, client)
+    fits = 16 * len(problem.X) ** 2 < 0.5 * available_bytes(problem.X.device)
+    kept = kernel_matrix(kernel, problem.X, client) if smaller and fits else None
+    best = _fit_direct(kernel, problem, ridge, client, last, kept)
+    for other in smaller if error else ():
+        found = _fit_direct(kernel, problem, other, client, last, kept)
+        if error(found.leave_one_out) >= error(best.leave_one_out):  # type: ignore[misc, arg-type]
+            break
+        best = found
+    best.record["reason"] = reason
+    return best
+
+
+def _fit_direct(
+    kernel: NetworkKernel, problem: Problem, ridge: float, client: Any, last: int, kept: Tensor | None
+) -> FittedMachine:
+    K = kernel_matrix(kernel, problem.X, client) if kept is None else kept.clone()
     absolute = ridge * mean_diagonal(problem.weights * K.diagonal(), problem.weights)
     try:
         found = solve_one(K, problem.right, absolute, problem.weights, last)
     except ConvergenceError:  # K is spoilt; with a jitter it is solved in memory of its own
         K = kernel_matrix(kernel, problem.X, client)
         found = solve_one(K, problem.right, absolute, problem.weights, last, overwrite=False)
-    record = {"solver": "cholesky", "residual": float(found.residuals.max()), "jitter": found.jitter, "reason": reason}
+    record = {"solver": "cholesky", "residual": float(found.residuals.max()), "jitter": found.jitter}
     left_out = None if found.leave_one_out is None else problem.left_out(found.leave_one_out[0])
     return _fitted(kernel, problem, found.coefficients[0], ridge, absolute, record, left_out)
 

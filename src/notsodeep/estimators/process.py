@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.optimize
@@ -20,14 +20,25 @@ from .._arguments import checked, whole
 from .._arrays import as_floats, squared_norms
 from .._progress import track
 from ..errors import InvalidInputError
-from ..mixtures.standardise import Scale
 from ..networks import DEQ, Kernel
 from ..solve import NetworkKernel
 from ..solve._limits import LIMITS
 from ..solve.dense import Factor, factorise
-from .kernel import VARIANCES, deq_of, slopes_of
+from .kernel import deq_of, slopes_of
 from .machine import kernel_matrix
-from .specification import FLOATS, Array, WithClient, all_or_nothing, as_tensor, network_of, scaler_of, validated
+from .selection import widest
+from .specification import (
+    FLOATS,
+    VARIANCES,
+    Array,
+    WithClient,
+    all_or_nothing,
+    as_tensor,
+    network_of,
+    scales_of,
+    validated,
+)
+from .standardise import Scale, Standardiser
 
 
 @dataclass(eq=False, repr=False)
@@ -38,8 +49,8 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
     ----------
     activation : str or Activation
     sigma_a2, sigma_b2, sigma_c2 : float
-        Variances of hidden weights, input weights and biases, from which a fit starts; ``sigma_b2=None`` is
-        1 - sigma_a2.
+        Variances of hidden weights, input weights and biases, from which a fit starts; ``sigma_a2="auto"`` is 0.2, or
+        0.8 of the activation's limit where that is lower, and ``sigma_b2=None`` is 1 - sigma_a2.
     kernel : "ck", "ntk" or "ntk_frozen"
     noise, amplitude : float
         The variance of the noise and the factor of the kernel where they are not fitted, in units of the (normalised) y
@@ -79,7 +90,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
     activation: Any = "relu"
     _: KW_ONLY
-    sigma_a2: float = 0.1
+    sigma_a2: float | Literal["auto"] = "auto"
     sigma_b2: float | None = None
     sigma_c2: float = 0.3
     kernel: Kernel = "ck"
@@ -103,12 +114,10 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         self._check_client(self.device)
         self._start()
         self._flat, Y = y.ndim == 1, y.reshape(len(X), -1).astype(np.float64)
-        self._shift, self._unit = np.zeros(Y.shape[1]), np.ones(Y.shape[1])
-        if self.normalise_y:
-            self._shift, spread = Y.mean(0), Y.std(0)
-            self._unit = np.where(spread > 0, spread, 1.0)
+        self._shift, self._unit = _level(Y) if self.normalise_y else (np.zeros(Y.shape[1]), np.ones(Y.shape[1]))
         rows = as_tensor(X, self.device).double()
-        self._scaler = scaler_of(self.scale, self._source).fit(rows)
+        scales = scales_of(self.scale, self._source)
+        self._scaler = Standardiser("auto" if len(scales) > 1 else scales[0]).fit(rows)
         self._X = self._scaler.transform(rows)
         self._Y = as_tensor((Y - self._shift) / self._unit, self.device)
         if self.names_:
@@ -182,12 +191,11 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
     def _bounds(self) -> tuple[Array, Array]:
         """Return the lowest and highest logarithms of the variances to look for, between which kernels are quick."""
-        squares = squared_norms(self._X).clamp_min(1e-300)
-        mean, most = float(squares.mean()), float(squares.max())
+        mean = max(float(squared_norms(self._X).mean()), 1e-300)
         highest = min(getattr(self._source, "limit", 1.0), 1.0)
         ends = {
             "sigma_a2": (1e-3 * highest, 0.99 * highest),
-            "sigma_b2": (1e-2 / mean, min(5.0 / mean, 15.0 / most)),
+            "sigma_b2": (1e-2 / mean, widest(self._X)),
             "sigma_c2": (1e-3, 1.0),
         }
         low, high = np.log([ends[name] for name in self._moved()]).reshape(-1, 2).T
@@ -243,6 +251,8 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
             return out, self._scaled(variance.clamp_min(0.0).sqrt(), self._unit)
         if return_cov:
             covariance = amplitude * self._kernel(new) - cross @ factor.solve(cross.T)
+            if not 1e-150 < self._unit.min() <= self._unit.max() < 1e150:
+                raise InvalidInputError("covariances of targets of this size are no numbers; ask for return_std")
             return out, self._scaled(0.5 * (covariance + covariance.T), self._unit**2)
         return out
 
@@ -264,6 +274,15 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_posterior")
+
+
+def _level(Y: Array) -> tuple[Array, Array]:
+    """Return the mean and the deviation of each column, 1 where it is constant; no square over- or underflows."""
+    top = np.abs(Y).max(0)
+    top[top == 0] = 1.0
+    mean = (Y / top).mean(0) * top
+    spread = (Y / top - mean / top).std(0) * top
+    return mean, np.where(spread > 1e-14 * top, spread, 1.0)
 
 
 # ---- the log marginal likelihood ---------------------------------------------------------------------------

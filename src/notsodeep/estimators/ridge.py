@@ -20,16 +20,16 @@ from sklearn.utils import resample
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d
+from torch import Tensor
 
 from .._arguments import check_settings, checked
 from ..errors import InvalidInputError
-from ..mixtures.standardise import Scale, Standardiser
-from ..networks import DEQ, Kernel
+from ..networks import Kernel
 from ..solve import NetworkKernel
 from ..solve.iterative import Solver
 from ._limits import LIMITS
 from .machine import FittedMachine, Problem, fit_machine
-from .selection import ACTIVATIONS, Selection, best_ridge, log_loss, select, squared_error
+from .selection import ACTIVATIONS, Choice, Search, loss_of
 from .specification import (
     FLOATS,
     Array,
@@ -37,10 +37,12 @@ from .specification import (
     all_or_nothing,
     as_tensor,
     network_of,
-    scaler_of,
+    refuse_mixed,
+    scales_of,
     validated,
     weights_of,
 )
+from .standardise import Scale, Standardiser
 
 Chosen = float | Literal["loo"]
 
@@ -51,7 +53,7 @@ class KernelMachine(WithClient, BaseEstimator):
 
     activation: Any = "loo"
     _: KW_ONLY
-    sigma_a2: float = 0.2
+    sigma_a2: float | Literal["auto"] = "auto"
     sigma_b2: Chosen | None = "loo"
     sigma_c2: Chosen = "loo"
     kernel: Kernel = "ntk"
@@ -80,42 +82,48 @@ class KernelMachine(WithClient, BaseEstimator):
             classes = None if codes is None else codes[self._kept]
             sample = resample(self._kept, replace=False, n_samples=few, stratify=classes, random_state=0)
             self._kept = np.append(np.setdiff1d(self._kept, sample), sample)
-        kept, codes = self._kept, None if codes is None else codes[self._kept]
+        kept, codes = self._kept, None if codes is None else as_tensor(codes[self._kept], self.device)
         rows, targets, w = (as_tensor(part[kept], self.device).double() for part in (X, T, weights))
-        self.scaler_: Standardiser = scaler_of(self.scale, self.network).fit(rows, sample_weight=w)
+        choice = self._choose(rows, targets, w, codes)
+        self.scaler_ = Standardiser(choice.scale).fit(rows, sample_weight=w)
         self._problem = Problem.of(self.scaler_.transform(rows), targets, w, self.fit_intercept)
-        kernel, ridge = self._choose(codes)
-        options = (self.solver, self.client, self.progress, min(few, len(kept)))
+        last = min(few, len(kept))
+        tail = loss_of(self._problem.at(slice(-last, None)), None if codes is None else codes[-last:])
+        options = (self.solver, self.client, self.progress, last, self._smaller, lambda found: float(tail(found).sum()))
         self._flat, self._shape = flat, T.shape
-        self._set_machine(fit_machine(kernel, self._problem, ridge, *options))
+        kernel = NetworkKernel(choice.network, self.kernel)
+        self._set_machine(fit_machine(kernel, self._problem, self.best_["ridge"], *options))
+        self.best_["ridge"] = self.ridge_
 
     def _set_machine(self, machine: FittedMachine) -> None:
         self._machine, self.record_ = machine, machine.record
         self.ridge_, self.absolute_ridge_ = machine.ridge, machine.absolute_ridge
 
-    def _choose(self, codes: NDArray[Any] | None) -> tuple[NetworkKernel, float]:
-        """Choose what is "loo" on a sample of the rows, and keep the rest as given."""
+    def _choose(self, rows: Tensor, targets: Tensor, weights: Tensor, codes: Tensor | None) -> Choice:
+        """Choose what is "loo", and the scale with it, on a sample of the rows; keep the rest as given."""
         open_activation = self.network is None and isinstance(self.activation, str) and self.activation == "loo"
         networks = [network_of(self, phi) for phi in (ACTIVATIONS if open_activation else (None,))]
         ridge = None if self.ridge == "loo" else float(self.ridge)
         names = () if self.network is not None else ("sigma_b2", "sigma_c2")
         free = [name for name in names if getattr(self, name) == "loo"]
-        kernel = NetworkKernel(networks[0], self.kernel)
+        scales = scales_of(self.scale, networks[0])
+        self._smaller: tuple[float, ...] = ()
         if ridge is not None and not free and not open_activation:
             self.best_: dict[str, Any] = {"ridge": ridge}
-            return kernel, ridge
-        few = min(LIMITS.selection_rows, len(self._kept))
-        problem = self._problem if few == len(self._kept) else self._problem.at(slice(-few, None))
-        loss = squared_error(problem) if codes is None else log_loss(problem, as_tensor(codes[-few:], self.device))
-        if not names:
-            chosen, error = best_ridge(kernel, problem, ridge, loss)
-            self.best_ = {"ridge": chosen, "error": error, "rows": few, "kernels": 1, "runners_up": []}
-            return kernel, chosen
-        starts = [network for network in networks if isinstance(network, DEQ)]
-        best = select([Selection(start, self.kernel, problem, ridge, loss, free) for start in starts])
-        self.best_ = best
-        phi = best["activation"] if open_activation else self.activation
-        return NetworkKernel(DEQ(phi, self.sigma_a2, best["sigma_b2"], best["sigma_c2"]), self.kernel), best["ridge"]
+            return Choice("auto" if len(scales) > 1 else scales[0], networks[0])
+        scalers = {scale: Standardiser(scale).fit(rows, sample_weight=weights) for scale in scales}
+        least, most = LIMITS.selection_rows
+        n, few = len(rows), min(len(rows), max(least, min(len(rows) // 4, most)))
+        order = torch.randperm(min(n, most), generator=torch.Generator().manual_seed(0))[:few].to(rows.device)
+        sample = order + n - min(n, most)  # the last rows are in random order where there are more
+        parts = (targets[sample], weights[sample], self.fit_intercept)
+        problems = {scale: Problem.of(scaler.transform(rows[sample]), *parts) for scale, scaler in scalers.items()}
+        search = Search(self.kernel, problems, None if codes is None else codes[sample], ridge, free)
+        starts = [Choice(scale, network) for network in networks for scale in scales]
+        choice, self.best_ = search.run(starts, n)
+        if ridge is None and n > 4 * few:
+            self._smaller = tuple(self.best_["ridge"] * factor for factor in LIMITS.corrections)
+        return choice
 
     @property
     def loo_(self) -> Array:
@@ -182,18 +190,20 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     ----------
     activation : str, Activation or "loo"
         The last one is "relu" or "sin".
-    sigma_a2 : float
-        Variance of the hidden weights.
+    sigma_a2 : float or "auto"
+        Variance of the hidden weights: 0.2, or 0.8 of the activation's limit where that is lower.
     sigma_b2, sigma_c2 : float or "loo"
         Variances of the input weights and of the biases; ``sigma_b2=None`` is 1 - sigma_a2.
     kernel : "ntk", "ck" or "ntk_frozen"
         What is trained: all weights, the readout alone, or all but the input weights.
     ridge : float or "loo"
         Relative to the mean diagonal of the kernel. What is "loo" is chosen together by exact leave-one-out errors
-        (squared) on at most 1,000 rows, from at most 12 kernels.
+        (squared): many kernels on 300 rows, the best on at most 1,000. For more rows the ridge is smaller, by a power
+        of their number, and a factorisation of all rows tries a quarter of it where the sample was a small part.
     scale : "auto", "columns", "rows" or None
         How rows are centred and scaled to mean squared norm one before the kernel, see :class:`Standardiser`; "auto"
-        is its rule, but "rows" for a ConvDEQ and None for a twin, which was made for the norms of its rows.
+        is chosen with the rest, and is the rule of the Standardiser where nothing else is to be chosen; but it is
+        "rows" for a ConvDEQ and None for a twin, which was made for the norms of its rows.
     fit_intercept : bool
         Whether to centre the targets by their weighted mean, which is added to predictions.
     solver : "auto", "cholesky" or nsd.solve.CG
@@ -284,6 +294,7 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
 
         An indicator matrix y, (n, labels), of zeros and ones gives every row any number of labels.
         """
+        refuse_mixed(y)
         X, y = validated(self, X, y, dtype=FLOATS, multi_output=True, accept_sparse="csr")
         check_classification_targets(y)
         if type_of_target(y) == "multiclass-multioutput":

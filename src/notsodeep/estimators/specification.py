@@ -21,13 +21,14 @@ from .._arguments import check_settings
 from .._arrays import as_device
 from ..errors import InvalidInputError
 from ..matching import Twin
-from ..mixtures.standardise import Scale, Standardiser
 from ..networks import DEQ, ENN, Convolutional
 from ..solve.network import Source
 from ..solve.operators import available_bytes
+from .standardise import Scale
 
 Array = NDArray[np.float64]
 FLOATS = [np.float64, np.float32]
+VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -53,9 +54,9 @@ def network_of(estimator: Any, activation: Any = None) -> Source:
     check_settings(estimator)
     network = estimator.network
     if network is None:
-        b2, c2 = estimator.sigma_b2, estimator.sigma_c2
+        phi, a2, b2, c2 = activation or estimator.activation, *(getattr(estimator, name) for name in VARIANCES)
         start = (None if b2 == "loo" else b2, 0.0 if c2 == "loo" else c2)
-        deq = DEQ(activation or estimator.activation, estimator.sigma_a2, *start)
+        deq = DEQ(phi, DEQ(phi, 0.0).usual_variance if a2 == "auto" else a2, *start)
         deq.check_contraction()
         return deq
     if not isinstance(network, DEQ | ENN | Convolutional | Twin):
@@ -65,11 +66,13 @@ def network_of(estimator: Any, activation: Any = None) -> Source:
     return network
 
 
-def scaler_of(scale: Scale, network: Source) -> Standardiser:
-    """Return what scales the rows before the kernel; "auto" depends on the network where its inputs are not free."""
-    if scale == "auto" and isinstance(network, Convolutional | Twin):
-        return Standardiser("rows" if isinstance(network, Convolutional) else None)
-    return Standardiser(scale)
+def scales_of(scale: Scale, network: Source) -> tuple[Scale, ...]:
+    """Return how rows may be scaled; "auto" is both ways, or one where the inputs of the network are not free."""
+    if scale != "auto":
+        return (scale,)
+    if isinstance(network, Convolutional | Twin):
+        return ("rows",) if isinstance(network, Convolutional) else (None,)
+    return ("columns", "rows")
 
 
 def seed_of(random_state: Any) -> int:
@@ -99,6 +102,17 @@ def validated(estimator: Any, *data: Any, **wanted: Any) -> Any:
 def flattened(network: Any, X: Any) -> Any:
     """Return images as rows, where an estimator's network takes images."""
     return network.flattened(X) if isinstance(network, Convolutional) else X
+
+
+def refuse_mixed(y: Any) -> None:
+    """Refuse labels that cannot be put in order: None, and text beside numbers."""
+    flat = np.asarray(y, dtype=object).ravel() if isinstance(y, list | tuple) else np.asarray(y).ravel()
+    if y is None or flat.dtype != object:
+        return
+    kinds = {"text" if isinstance(one, str) else "None" if one is None else "numbers" for one in flat}
+    if len(kinds) > 1 or "None" in kinds:
+        given = " and ".join(sorted(kinds))
+        raise InvalidInputError(f"labels must be of one kind, all text or all numbers; got {given}")
 
 
 def weights_of(sample_weight: Any, X: Any) -> Any:

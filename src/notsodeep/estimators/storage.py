@@ -15,12 +15,12 @@ from torch import Tensor
 from .._arguments import checked, not_negative
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError
 from ..matching import Twin
-from ..mixtures.standardise import Scale, Standardiser
 from ..networks import Kernel, network_from_dict
 from ..nn.checkpoint import check_shapes, read_file, write_file
 from ..solve import NetworkKernel
 from .machine import FittedMachine
 from .ridge import DEQClassifier, DEQRegressor
+from .standardise import Scale, Standardiser
 
 
 @checked

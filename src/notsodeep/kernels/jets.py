@@ -272,8 +272,7 @@ def _at_scale(phi: Activation, tau: float) -> LayerJet:
     if not 0.0 < tau < math.inf:
         what = "is constant" if tau == 0.0 else "overflows"
         raise InvalidInputError(f"the network {what} at this tau0: a layer's inputs have scale {tau:.6g}")
-    with np.errstate(over="ignore", invalid="ignore"):  # the scale behind the layer is checked
-        return layer_of(phi, tau)
+    return layer_of(phi, tau)
 
 
 def rates_of_change(cell: Any, tau: float) -> tuple[float, float]:
@@ -333,4 +332,5 @@ def network_jets(
 ) -> dict[Kernel, KernelJet]:
     """The kernels of a network centred at the scale tau0 of its inputs, around the typical pair, in units of tau0."""
     names, expression = check_kernels(network, kernels), network.detached().expression(rates_of(network, rates))
-    return kernels_in(JetDomain(), expression, tau0, tau0 * tau0 * _inputs((), float), names)
+    with np.errstate(over="ignore", invalid="ignore"):  # the scale behind each layer is checked
+        return kernels_in(JetDomain(), expression, tau0, tau0 * tau0 * _inputs((), float), names)

@@ -288,6 +288,11 @@ class DEQ(Dense):
         return math.inf if lipschitz == 0 else 0.25 ** len(self.activations) / lipschitz / lipschitz
 
     @property
+    def usual_variance(self) -> float:
+        """0.2, the sigma_a2 of the papers' examples, or 0.8 of the limit where that is lower."""
+        return 0.2 if self.limit > 0.2 else float(f"{0.8 * self.limit:.3g}")
+
+    @property
     def advice(self) -> str:
         """The advice for an equation of the kernels that has no solution."""
         known = f" (a solution is guaranteed below {self.limit:.6g})" if self.limit > 0 else ""
