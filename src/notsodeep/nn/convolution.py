@@ -12,7 +12,7 @@ from .._arguments import checked, whole
 from .._equilibrium import Equilibrium, SolverOptions
 from .._maps import Convolution
 from .._words import Kernel
-from ..activations import Activation
+from ..networks import DEQ as Dense
 from ..networks import ConvDEQ as Specification
 from .deq import DEQ
 from .model import Factory, Gaussian
@@ -69,8 +69,8 @@ class ConvDEQ(DEQ):
         self._build(Gaussian(seed, "ntk", **factory), shapes, bias, solver, kernel)
 
     @property
-    def _phi(self) -> Activation:
-        return self.spec.dense.activation
+    def _dense(self) -> Dense:
+        return self.spec.dense
 
     def features(self, x: Tensor) -> Tensor:
         return super().features(self.spec.flattened(x))

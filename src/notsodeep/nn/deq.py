@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -17,12 +18,15 @@ from .._words import Kernel, Parametrisation
 from ..activations import Activation
 from ..errors import InvalidInputError
 from ..networks import DEQ as Specification
+from .cell import cell_equilibrium, find_cell_equilibrium
 from .implicit import equilibrium, find_equilibrium
 from .model import Factory, Gaussian, Model, check_input
 
 
 class DEQ(Model):
     """Run z = phi(sigma_a A z + sigma_b B x + sigma_c c) / sqrt(m), f(x) = a z, with derivatives of every order.
+
+    Cells of several layers and normalised pre-activations have first derivatives, by vector-Jacobian products.
 
     With ``readout="pre-activation"`` in the specification f(x) = a [sigma_a z, sigma_b x, sigma_c], which is one more
     unit of the layer with weights of its own; the last entry is there where sigma_c2 > 0.
@@ -95,21 +99,42 @@ class DEQ(Model):
         self.input, self.recurrent, self.readout = (gaussian.parameter(*shape) for shape in shapes)
         self.bias = gaussian.bias(self.out_features, bias)
         self.offset = gaussian.parameter(self.width) if self._sigmas[2] > 0.0 else None  # c, drawn last
+        # W_2 ... W_L of a cell of several layers
+        self.inner = nn.ParameterList(gaussian.parameter(self.width, self.width) for _ in self._dense.activations[1:])
         self.solver = solver or SolverOptions()
         self.contraction_limit: float | None = None
         self._vector: Tensor | None = None
         self.set_kernel(kernel)
 
     @property
+    def _dense(self) -> Specification:
+        """The specification of the cell."""
+        return self.spec
+
+    @property
     def _phi(self) -> Activation:
-        return self.spec.activation
+        return self._dense.activation
 
     def features(self, x: Tensor) -> Tensor:
         check_input(x, self.in_features, self.input.dtype)
         self._limit()
         drive = self._project(x)
-        u = equilibrium(self.recurrent, drive.reshape(-1, drive.shape[-1]), self._layer, self._phi, self.solver)
+        rows = drive.reshape(-1, drive.shape[-1])
+        if self._dense.plain:
+            u = equilibrium(self.recurrent, rows, self._layer, self._phi, self.solver)
+        else:
+            u = cell_equilibrium(self._step, rows, self.solver)
         return self._read(u.reshape(drive.shape) / math.sqrt(self.width), x)
+
+    def _step(self, u: Tensor, drive: Tensor) -> Tensor:
+        """Return sqrt(m) z behind the cell, from sqrt(m) z before it."""
+        v = self._layer.affine(drive, u, self.recurrent)
+        if self._dense.normalise:
+            v = v / v.square().mean(-1, keepdim=True).sqrt()
+        for phi, weight in itertools.zip_longest(self._dense.activations, self.inner):
+            u = phi(v)
+            v = u if weight is None else nn.functional.linear(self._spread(u / math.sqrt(self.width), weight), weight)
+        return u
 
     def _read(self, z: Tensor, x: Tensor) -> Tensor:
         """Return what the readout sees of an equilibrium and of its inputs."""
@@ -125,7 +150,10 @@ class DEQ(Model):
         with torch.no_grad():
             drive = self._project(x)
             rows = drive.reshape(-1, drive.shape[-1])
-            found = find_equilibrium(self.recurrent, rows, self._layer, self._phi, self.solver)
+            if self._dense.plain:
+                found = find_equilibrium(self.recurrent, rows, self._layer, self._phi, self.solver)
+            else:
+                found = find_cell_equilibrium(self._step, rows, self.solver)
         return replace(found, value=found.value / math.sqrt(self.width))
 
     def _project(self, x: Tensor) -> Tensor:
@@ -136,9 +164,23 @@ class DEQ(Model):
             return nn.functional.linear(inputs, self.input, shift)
 
     def contraction(self) -> float:
-        """Return sigma_a |A| Lip / sqrt(m), by power iteration: below one the equilibrium exists and is unique."""
-        norm, _ = power_iteration(self._layer, self.recurrent)
-        return norm * self._layer.gain * self._phi.lipschitz
+        """Return sigma_a |A| Lip / sqrt(m), by power iteration: below one the equilibrium exists and is unique.
+
+        In a cell of several layers, the norms of the other weights are factors. Normalised pre-activations have no such
+        bound.
+        """
+        self._check_bounded()
+        return self._excess(power_iteration(self._layer, self.recurrent)[0])
+
+    def _excess(self, norm: float) -> float:
+        """Return the Lipschitz constant of the map, from the norm of A."""
+        scale = math.sqrt(self.width) if self.parametrisation == "ntk" else 1.0
+        inner = math.prod(float(torch.linalg.matrix_norm(w.detach().double(), 2)) / scale for w in self.inner)
+        return norm * self._layer.gain * self._dense.lipschitz * inner
+
+    def _check_bounded(self) -> None:
+        if self._dense.normalise or not math.isfinite(self._dense.lipschitz):
+            raise InvalidInputError(f"{self._dense!r} has no Lipschitz constant: no weights make a contraction")
 
     def limit_contraction(self, limit: float | None) -> DEQ:
         """Scale A down before each training step, so that :meth:`contraction` stays below a limit, and return self.
@@ -147,8 +189,8 @@ class DEQ(Model):
         """
         if limit is not None and not 0 < limit < 1:
             raise InvalidInputError(f"the limit of the contraction must lie between 0 and 1, got {limit!r}")
-        if limit is not None and not math.isfinite(self._phi.lipschitz):
-            raise InvalidInputError(f"{self._phi!r} has no Lipschitz constant: no weights make a contraction")
+        if limit is not None:
+            self._check_bounded()
         self.contraction_limit = limit
         return self
 
@@ -159,13 +201,14 @@ class DEQ(Model):
         if isinstance(self.recurrent, nn.Parameter) and torch.is_grad_enabled():
             norm, self._vector = power_iteration(self._layer, self.recurrent, self._vector, steps=20)
             # power iteration approaches from below: leave it one part in a hundred
-            excess = norm * self._layer.gain * self._phi.lipschitz / (0.99 * self.contraction_limit)
+            excess = self._excess(norm) / (0.99 * self.contraction_limit)
             if excess > 1.0:
                 self.recurrent.data.div_(excess)
 
     def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
         offset = [] if self.offset is None else [("offset", self.offset)]
-        return [("input", self.input), *offset, ("recurrent", self.recurrent)]
+        inner = [(f"inner.{i}", weight) for i, weight in enumerate(self.inner)]
+        return [("input", self.input), *offset, ("recurrent", self.recurrent), *inner]
 
     def config(self) -> dict[str, Any]:
         own = {"solver": asdict(self.solver), "contraction_limit": self.contraction_limit}
