@@ -109,6 +109,8 @@ TASKS = {
     "Find the layer that stands for a DEQ": "match_one_layer match match_sphere match_conv Twin pytorch_code",
     "Replace a trained DEQ": "replace nn.Replacement nn.Certificate nn.ReplaceOptions",
     "Compute exact kernels": "ck ntk kernels_of kernel_function finite_ck finite_ntk clear_caches",
+    "Measure the kernel of a network as it is": "empirical_ntk empirical_ck linearise lazy nn.EmpiricalKernel "
+    "nn.LinearisedModel plots.LazyReport",
     "Build, train and export networks": "nn.DEQ nn.ENN nn.ConvDEQ nn.fit nn.fit_readout nn.History nn.SolverOptions "
     "nn.Model nn.save nn.load nn.export_onnx",
     "Describe data": "GaussianMixture MixtureStatistics standardise Standardiser",
@@ -118,7 +120,7 @@ TASKS = {
     "estimators.save_estimator estimators.load_estimator",
     "Solve with kernels": "solve.CG solve.NetworkKernel solve.KernelTiles solve.solve_dense solve.solve_operator "
     "solve.Solution",
-    "Draw": "plots.SpectrumDisplay plots.LearningDisplay",
+    "Draw": "plots.SpectrumDisplay plots.LearningDisplay plots.LazyDisplay",
 }
 ERRORS = "Errors and warnings"
 FURTHER = "What the calls return, and further names"

@@ -5,11 +5,59 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+
+class Gradients(NamedTuple):
+    """Gradients of k outputs at n rows in one array of weights, written out, or as outer products left right'."""
+
+    left: Tensor  # (n, k, entries), or (n, k, o)
+    right: Tensor | None = None  # (n, i)
+
+    @staticmethod
+    def of(left: Tensor, right: Tensor) -> Gradients:
+        """Take left (n, k, L, o) and right (n, L, i): sums over L positions are written out, a single one is not."""
+        if right.shape[1] == 1:
+            return Gradients(left.squeeze(2), right.squeeze(1))
+        return Gradients(torch.einsum("nklo,nli->nkoi", left, right).flatten(2))
+
+    def written(self) -> Tensor:
+        """Return the entries, (n, k, entries)."""
+        return self.left if self.right is None else torch.einsum("nko,ni->nkoi", self.left, self.right).flatten(2)
+
+    def inner(self, other: Gradients, full: bool = False) -> Tensor:
+        """Return the inner products, summed over outputs, (n, m), or for all pairs of outputs, (n, k, m, k)."""
+        if full:
+            found = torch.einsum("nkp,mlp->nkml", self.left, other.left)
+        else:
+            found = self.left.flatten(1) @ other.left.flatten(1).mT
+        if self.right is None or other.right is None:
+            return found
+        rows = self.right @ other.right.mT
+        return found * (rows[:, None, :, None] if full else rows)
+
+    def squares(self) -> Tensor:
+        """Return the squared norms, summed over outputs, (n,)."""
+        found = self.left.square().sum((1, 2))
+        return found if self.right is None else found * self.right.square().sum(1)
+
+    def push(self, weights: Tensor) -> Tensor:
+        """Return the inner products with arrays of weights, (c, ...): a tensor of shape (n, k, c)."""
+        flat = weights.reshape(len(weights), -1)
+        if self.right is None:
+            return self.left @ flat.mT
+        return torch.einsum("nko,cno->nkc", self.left, self.right @ flat.unflatten(1, (self.left.shape[2], -1)).mT)
+
+    def pull(self, v: Tensor) -> Tensor:
+        """Return sums over rows with the coefficients v, (n, c), for a single output: (c, entries)."""
+        left = self.left[:, 0]
+        if self.right is None:
+            return v.mT @ left
+        return torch.stack([((column[:, None] * left).mT @ self.right).flatten() for column in v.mT])
 
 
 @dataclass(frozen=True)
@@ -48,6 +96,10 @@ class Product:
         product = left.mT @ right
         return product if product.shape == like.shape else product.sum_to_size(like.shape)
 
+    def windows(self, u: Tensor, weights: Tensor) -> Tensor:
+        """Return what the weights see of rows at each position: (n, positions, entries)."""
+        return u.unsqueeze(1)
+
 
 @dataclass(frozen=True)
 class Convolution(Product):
@@ -80,6 +132,10 @@ class Convolution(Product):
         # images are the filters of a convolution over the batch
         ends, starts = (self._images(rows).transpose(0, 1) for rows in (left, right))
         return functional.conv2d(starts, ends, padding=like.shape[-1] // 2).transpose(0, 1)
+
+    def windows(self, u: Tensor, weights: Tensor) -> Tensor:
+        size = weights.shape[-1]
+        return functional.unfold(self._images(u), size, padding=size // 2).mT
 
     def _images(self, rows: Tensor) -> Tensor:
         return rows.reshape(-1, rows.shape[-1] // (self.size[0] * self.size[1]), *self.size)

@@ -5,7 +5,9 @@ from .certify import Certificate
 from .checkpoint import load, save
 from .convolution import ConvDEQ
 from .deq import DEQ
+from .empirical import EmpiricalKernel, empirical_ck, empirical_ntk
 from .enn import ENN, export_onnx
+from .linearised import LinearisedModel, linearise
 from .model import Model
 from .replacement import Replacement
 from .student import ReplaceOptions
@@ -16,14 +18,19 @@ __all__ = [
     "ENN",
     "Certificate",
     "ConvDEQ",
+    "EmpiricalKernel",
     "History",
+    "LinearisedModel",
     "Model",
     "ReplaceOptions",
     "Replacement",
     "SolverOptions",
+    "empirical_ck",
+    "empirical_ntk",
     "export_onnx",
     "fit",
     "fit_readout",
+    "linearise",
     "load",
     "save",
 ]

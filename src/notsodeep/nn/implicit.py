@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.overrides import handle_torch_function, has_torch_function
 
 from .._arrays import uncompiled
 from .._equilibrium import Equilibrium, SolverOptions, solve_equilibrium
@@ -36,7 +37,12 @@ def find_equilibrium(
 
 @uncompiled
 def equilibrium(recurrent: Tensor, drive: Tensor, layer: Product, phi: Activation, options: SolverOptions) -> Tensor:
-    """Return the differentiable solution u of u = phi(drive + gain u A'); warn where there is none."""
+    """Return the differentiable solution u of u = phi(drive + gain u A'); warn where there is none.
+
+    Modes of torch see it as one of torch's own functions.
+    """
+    if has_torch_function((recurrent, drive)):
+        return handle_torch_function(equilibrium, (recurrent, drive), recurrent, drive, layer, phi, options)
     return _NonlinearEquilibrium.apply(recurrent, drive, layer, phi, options)
 
 

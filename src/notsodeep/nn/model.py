@@ -17,6 +17,7 @@ from .._arguments import not_negative, shown, whole_seed
 from .._arrays import as_device, as_numbers, as_rows
 from .._words import Kernel, Parametrisation
 from ..errors import ConvergenceError, InvalidInputError
+from ..kernels import kernels_of
 from ..networks import KERNELS
 
 
@@ -33,6 +34,7 @@ class NetworkLimits:
     pool_share: int = 4  # ... and for each row of the data
     head_steps: int = 600  # of a small network that learns a score from a few thousand rows: a second
     waiting: int = 1 << 26  # outputs that predict holds while it collects rows for the model: 256 MB
+    gradient_bytes: float = 2.0**29  # of gradients held at a time: those of 100 rows and a million weights
     batch: int = 1024  # rows that are evaluated together: enough to fill two cores or a GPU at width 1,024
 
 
@@ -107,6 +109,19 @@ class Model(nn.Module):
     def _rates(self) -> Mapping[str, float]:
         """Return learning-rate multipliers by parameter name; 1 where there is none."""
         return {}
+
+    def theory_rates(self) -> dict[str, float]:
+        """Return the learning rates, by name, at which the empirical NTK approaches that of the specification."""
+        rates = self._rates()
+        weights = [*self.hidden_weights(), ("readout", self.readout)]
+        fan = {name: w[0].numel() if self.parametrisation == "standard" and w.ndim > 1 else 1 for name, w in weights}
+        return {name: rates.get(name, 1.0) / fan[name] for name in fan}
+
+    def infinite_kernel(self, X: Any) -> Any:
+        """Return the exact kernel of the specification, (n, n), for the weights that train."""
+        rates = getattr(self, "learning_rates", None)
+        rows = X.reshape(len(X), -1)
+        return kernels_of(self.spec, rows, kernels=(self.kernel,), learning_rates=rates, check=False)[self.kernel]
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return one group per trained weight matrix for ``torch.optim``; multiples of ``lr`` belong to ``"ntk"``."""
